@@ -86,19 +86,22 @@ exec(open("program.py", encoding="utf-8").read())
     assert done.stdout.startswith("True"), done.stderr
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
-def test_commands_print_where_the_terminal_has_few_characters(tmp_path: Path, encoding: str) -> None:
+def test_commands_print_where_the_terminal_has_few_characters(tmp_path: Path) -> None:
     code = """
 import sys
 from fx2onnx.cli.main import main
-for arguments in (["export", "zoo:mnist_cnn", "-o", "m.onnx"], ["show", "m.onnx"], ["run", "m.onnx"], ["ops", "*gelu*"]):
-    sys.argv = ["fx2onnx", *arguments]
-    try:
-        main()
-    except SystemExit as end:
-        assert not end.code, (arguments, end.code)
+READ = [["show", "m.onnx"], ["run", "m.onnx"], ["ops", "*gelu*"]]
+for encoding, commands in (("ascii", [["export", "zoo:mnist_cnn", "-o", "m.onnx"], *READ]), ("cp1252", READ)):
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(encoding=encoding, errors="strict")
+    for arguments in commands:
+        sys.argv = ["fx2onnx", *arguments]
+        try:
+            main()
+        except SystemExit as end:
+            assert not end.code, (encoding, arguments, end.code)
 """
-    done = run(code, tmp_path, PYTHONIOENCODING=encoding, PYTHONUTF8="0", PYTHONCOERCECLOCALE="0", LC_ALL="C")
+    done = run(code, tmp_path, PYTHONIOENCODING="ascii", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0", LC_ALL="C")
     assert done.returncode == 0, done.stdout[-500:] + done.stderr[-2000:]
     assert (tmp_path / "m.onnx").is_file()
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from fx2onnx.exporting.result import ExportResult
     from fx2onnx.file_optimizer import OptimizeResult, optimize_model
     from fx2onnx.generation import load
+    from fx2onnx.precision.options import Precision
     from fx2onnx.quantize.options import Quantize
     from fx2onnx.training.optimizers import UpdateRule
     from fx2onnx.training.options import Training
@@ -26,6 +27,7 @@ __all__ = [
     "Fx2OnnxError",
     "InternalError",
     "OptimizeResult",
+    "Precision",
     "Quantize",
     "Report",
     "Training",
@@ -44,6 +46,7 @@ __all__ = [
 _LAZY = {
     "ExportResult": "fx2onnx.exporting.result",
     "OptimizeResult": "fx2onnx.file_optimizer",
+    "Precision": "fx2onnx.precision.options",
     "Quantize": "fx2onnx.quantize.options",
     "Report": "fx2onnx.exporting.report",
     "Training": "fx2onnx.training.options",

@@ -12,6 +12,7 @@ from fx2onnx.exporting import pipeline
 from fx2onnx.exporting.folder import ExportedFolder, FolderOptions, write_folder
 from fx2onnx.exporting.options import ExportOptions
 from fx2onnx.exporting.result import ExportResult, TrainingFolder
+from fx2onnx.precision.options import Precision, precision_or_dtype
 from fx2onnx.quantize.options import Quantize
 from fx2onnx.training.options import Training
 
@@ -46,6 +47,8 @@ def export(
     durable: bool = False,
     weight_files: Sequence[WeightFile] = (),
     quantize: Quantize | None = None,
+    dtype: str | Precision | None = None,
+    io: str | None = None,
     report: bool | str | os.PathLike[str] = False,
     profile: bool | str | os.PathLike[str] = False,
     **ignored: Any,
@@ -85,6 +88,8 @@ def export(
     weight_files: mapped checkpoint files (``fx2onnx.sources.weight_files``) that the model refers to for the weights
         that lie in them, instead of copying them (docs/weights.md).
     quantize: ``fx2onnx.Quantize("int8")``: weights of products and convolutions in few bits (docs/quantization.md).
+    dtype: ``"float16"``, ``"bfloat16"`` or ``"mixed"``: weights and compute in 16 bits but where a measurement on the sample asks
+        for float32 (docs/precision.md), or an ``fx2onnx.Precision``. io: ``"float32"``: inputs and outputs as they are.
 
     Returns: ``ExportResult``. Raises: ``UserError`` with a code, the line and what to do; ``VerificationError``.
     """
@@ -109,6 +114,7 @@ def export(
         export_params=export_params,
         weight_files=weight_files,
         quantize=quantize,
+        precision=Precision.of(dtype, io),
         external_data=external_data,
         durable=durable,
         verify=verify,
@@ -178,6 +184,8 @@ def export_folder(
     quantize: Quantize | None = None,
     verify: bool = False,
     engines: Sequence[str] | None = None,
+    dtype: str | Precision | None = None,
+    io: str | None = None,
     **options: Any,
 ) -> ExportedFolder:
     """Export ``spec`` (``hf:FOLDER`` or ``hf:MODEL_TYPE``) into the folder ``output``.
@@ -190,13 +198,16 @@ def export_folder(
     fused: whether the graphs have onnxruntime's own operators; default: for ``onnxruntime-genai`` alone (docs/targets.md).
     quantize: ``fx2onnx.Quantize("int4")``: weights of products and convolutions in few bits (docs/quantization.md).
     verify: compare every file with eager PyTorch, in ``engines`` or all that are installed.
+    dtype: ``float16``, ``bfloat16`` or ``mixed``: weights and compute in 16 bits (docs/precision.md); ``float32`` or ``float64``: the
+        module's. io: ``float32``: inputs, caches and outputs as they are.
     options: as ``fx2onnx.sources.resolve`` takes them (``batch``, ``seq``, ``seed``, ``weights``, ...).
 
     Returns: ``ExportedFolder``. Raises: ``UserError``, then nothing is left in ``output``; ``VerificationError``.
     """
     require("torch")
+    precision, of_source = precision_or_dtype(dtype, io)
     exported = ExportOptions.of(
-        opset_version=opset_version, target=target, fused=fused, quantize=quantize, verify=verify
+        opset_version=opset_version, target=target, fused=fused, quantize=quantize, verify=verify, precision=precision
     )
-    asked = FolderOptions(task, cache, exported, engines, options)
+    asked = FolderOptions(task, cache, exported, engines, {**options, "dtype": of_source})
     return write_folder(spec, output, asked)

@@ -62,6 +62,7 @@ FILES = "tests/file_optimizer"
 LOCATE, DEBUG = "tests/verify/test_locate.py", "tests/cli/test_debug.py"
 CLUSTER = "tests/cli/test_cluster.py"
 PLUGINS = "tests/test_plugins.py"
+PRECISION = "tests/precision/test_precision.py"
 QUANTIZE = "tests/quantize"
 PACKED = "tests/sources/test_packed_checkpoints.py"
 QUANTIZED = f"{QUANTIZE}/test_export.py"
@@ -75,6 +76,16 @@ MUTANTS = [
     Mutant("runner/registry.py", "    if found is None and plugins", "    if False and plugins", PLUGINS),
     Mutant("sources/registry.py", "    if not isinstance(kind, SourceKind) or", "    if", PLUGINS),
     Mutant("targets/find.py", "    if problem:\n", "    if False:\n", PLUGINS),
+    # precision
+    Mutant("precision/search.py", "SCALED_HEADROOM * scaled[name].largest", "0 * scaled[name].largest", PRECISION),
+    Mutant("precision/search.py", "is_changed |= self._keep_above(node, most)", "is_changed |= False", PRECISION),
+    Mutant("precision/draft.py", "elif 0 < smallest < LEAST[self.precision.word]:", "elif False:", PRECISION),
+    Mutant("precision/draft.py", "        if node in self.fixed:\n            return self.wide", "        if False:\n            return self.wide", PRECISION),
+    Mutant("precision/rewrite.py", "        self.casts[value, dtype] = result\n", "", PRECISION),
+    Mutant("precision/weights.py", "np.sign(array) * self._limit", "array", PRECISION),
+    Mutant("precision/forms.py", "is_wide or word not in formal.types", "is_wide", PRECISION),
+    Mutant("verify/precision.py", "tensor.to(narrow).to(tensor.dtype) if is_other", "tensor if is_other", PRECISION),
+    Mutant("file_optimizer/precise.py", "row.problem = \"differs\" if row.error > allowed else \"\"", "row.problem = \"\"", PRECISION),
     # quantize
     Mutant("quantize/schemes.py", "            steps += zeros[..., None]", "            pass", QUANTIZED),
     Mutant("quantize/weights.py", "        count += count * even % 2\n", "", f"{QUANTIZE}/test_schemes.py"),

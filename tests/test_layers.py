@@ -27,12 +27,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "runner": {"base", "irx", "optimize", "manifest"},
     "training": {"base", "capture", "irx", "aten_map", "lower"},
     "quantize": {"base", "irx", "optimize", "runner", "targets"},
+    "precision": {"base", "irx", "optimize", "runner", "targets"},
     "verify": {
         "base", "capture", "irx", "aten_map", "lower", "manifest", "model_patches", "optimize", "runner", "training", "targets",
-        "quantize",
+        "quantize", "precision",
     },
     "diff": {"base", "irx", "runner"},
-    "file_optimizer": {"base", "irx", "optimize", "quantize", "runner", "targets", "verify"},
+    "file_optimizer": {"base", "irx", "optimize", "precision", "quantize", "runner", "targets", "verify"},
     "report": {"base"},
     "model_patches": {"base", "capture"},
     "sources": {"base"},
@@ -41,7 +42,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "generation": {"base", "runner", "manifest"},
     "exporting": {
         "base", "capture", "irx", "aten_map", "lower", "optimize", "verify", "report", "model_patches", "sources", "manifest",
-        "decoding", "training", "targets", "quantize",
+        "decoding", "training", "targets", "quantize", "precision",
     },
 }  # fmt: skip
 NEVER: dict[str, set[str]] = {
@@ -52,6 +53,7 @@ NEVER: dict[str, set[str]] = {
     "optimize": {"torch"},
     "targets": {"torch"},
     "quantize": {"torch", "onnxruntime"},
+    "precision": {"torch", "onnxruntime"},
     "runner": {"torch", "onnxruntime"},
     "diff": {"torch", "onnxruntime"},
     "file_optimizer": {"torch", "onnxruntime"},

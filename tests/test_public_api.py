@@ -23,6 +23,7 @@ PUBLIC = {
     "Fx2OnnxError",
     "InternalError",
     "OptimizeResult",
+    "Precision",
     "Quantize",
     "Report",
     "Training",
@@ -53,7 +54,7 @@ SIGNATURES = {
         "bake: Sequence[str] | str = (), data_branches: str = 'if', "
         "custom_translations: Mapping[Any, Callable[..., Any]] | None = None, optimize: bool = True, "
         "keep_initializers_as_inputs: bool = False, durable: bool = False, weight_files: Sequence[WeightFile] = (), "
-        "quantize: Quantize | None = None, report: bool | str | os.PathLike[str] = False, profile: bool | str | os.PathLike[str] = False, "
+        "quantize: Quantize | None = None, dtype: str | Precision | None = None, io: str | None = None, report: bool | str | os.PathLike[str] = False, profile: bool | str | os.PathLike[str] = False, "
         "**ignored: Any) -> ExportResult"
     ),
     "export_folder": (
@@ -61,7 +62,8 @@ SIGNATURES = {
         "cache: str = 'dynamic', opset_version: int | None = None, "
         "target: str | None = None, fused: bool | None = None, "
         "quantize: Quantize | None = None, verify: bool = False, "
-        "engines: Sequence[str] | None = None, **options: Any) -> ExportedFolder"
+        "engines: Sequence[str] | None = None, dtype: str | Precision | None = None, io: str | None = None, "
+        "**options: Any) -> ExportedFolder"
     ),
     "export_training": (
         "(model: Any, args: Any, folder: str | os.PathLike[str], *, loss: Callable[..., Any], targets: Any = (), "
@@ -76,10 +78,12 @@ SIGNATURES = {
     "optimize_model": (
         "(model: Any, out: str | os.PathLike[str] | None = None, *, level: int = 2, opset: int | None = None, target: str | None = None, "
         "fix: Mapping[str, int] | str | None = None, dynamic: Mapping[str, str] | None = None, "
-        "quantize: Quantize | None = None, external_data: bool | None = None, external_data_bytes: int = 1024, verify: bool = True, "
+        "quantize: Quantize | None = None, dtype: str | Precision | None = None, io: str | None = None, external_data: bool | None = None, external_data_bytes: int = 1024, verify: bool = True, "
         "engines: Sequence[str] | None = None, seed: int = 0, explain: bool = False, check: bool = False) "
         "-> OptimizeResult"
     ),
+    "Precision.is_kept": "(self, *names: str) -> bool",
+    "Precision.metadata": "(self) -> str",
     "Quantize.is_excluded": "(self, name: str) -> bool",
     "OptimizeResult.as_dict": "(self) -> dict[str, Any]",
     "translates": "(*overloads: torch._ops.OpOverload | type, since: int = 0) -> Callable[[F], F]",
@@ -193,6 +197,8 @@ ASKED: dict[str, Any] = {
     "durable": True,
     "weight_files": [None],
     "quantize": fx2onnx.Quantize("int8"),
+    "dtype": "float16",
+    "io": "float32",
     "profile": "p.json",
 }
 WITHOUT_EFFECT = {"dynamo", "report"}
@@ -212,6 +218,8 @@ def test_every_keyword_reaches_the_options(monkeypatch: pytest.MonkeyPatch) -> N
     found = {item.name: getattr(options, item.name) for item in fields(options)}
     found |= {item.name: getattr(options.capture, item.name) for item in fields(options.capture)}
     found["capture"] = found.pop("rung")
+    precision = found.pop("precision")
+    found |= {"dtype": precision.dtype, "io": precision.io}
     found = {name: value for name, value in found.items() if name not in INTERNAL}
     assert found == ASKED
     keywords = [p.name for p in inspect.signature(api.export).parameters.values() if p.kind is p.KEYWORD_ONLY]

@@ -90,7 +90,9 @@ def export_command(
         float | None, typer.Option("--learning-rate", help="The optimizer's first rate.", show_default=False)
     ] = None,
     weights: options.Weights = None,
-    dtype: options.Dtype = None,
+    dtype: options.FileDtype = None,
+    io: options.Io = None,
+    keep: options.Keep = None,
     quantize: options.QuantizeKind = None,
     block: options.Block = None,
     exclude: options.Exclude = None,
@@ -127,8 +129,9 @@ def export_command(
     rounded = options.quantize_of(
         quantize, block, exclude, format, embeddings=embeddings, keep_worst=keep_worst, accuracy=accuracy
     )
+    precision, of_source = options.precision_of(dtype, io, keep, training=training)
     source_options: dict[str, Any] = {"batch": batch, "seq": seq, "image_size": image_size}
-    source_options |= {"seed": seed, "weights": weights, "dtype": dtype}
+    source_options |= {"seed": seed, "weights": weights, "dtype": of_source}
     into_folder = task is not None and is_folder_task(task)
     output = output or _default_output(sources, weights, into_folder)
     if task is not None and into_folder:
@@ -140,7 +143,9 @@ def export_command(
         asked = FolderOptions(
             task,
             cache,
-            ExportOptions(opset_version=opset, target=target, fused=fused, verify=verify, quantize=rounded),
+            ExportOptions(
+                opset_version=opset, target=target, fused=fused, verify=verify, quantize=rounded, precision=precision
+            ),
             source=source_options,
         )
         export_into_folder(FolderJob(sources[0], output, asked, report), json_output=json_output, quiet=quiet)
@@ -168,7 +173,13 @@ def export_command(
         source="",
         output=str(output),
         options=ExportOptions.of(
-            capture=capture.value, opset_version=opset, target=target, fused=fused, verify=verify, quantize=rounded
+            capture=capture.value,
+            opset_version=opset,
+            target=target,
+            fused=fused,
+            verify=verify,
+            quantize=rounded,
+            precision=precision,
         ),
         dynamic=tuple(dynamic or ["default"]),
         bake=tuple(bake or ()),
@@ -266,7 +277,7 @@ def _print_summary(summary: dict[str, Any], verdict: Verdict | None) -> None:
         "inputs": ", ".join(report["input_names"]),
         "outputs": ", ".join(report["output_names"]),
         "assumed": _lines(report["assumptions"]),
-        "quantized": _lines(report["notes"]),
+        "done": _lines(report["notes"]),
         "warnings": _lines(report["warnings"]),
     }
     table = unheaded_table(2)

@@ -46,6 +46,7 @@ class Job:
             "output": self.output,
             "target": self.options.target,
             "quantize": None if self.options.quantize is None else asdict(self.options.quantize),
+            "precision": None if self.options.precision is None else asdict(self.options.precision),
             "dynamic": list(self.dynamic),
             "bake": list(self.bake),
             **self.source_options,

@@ -55,6 +55,17 @@ def optimize_command(
     embeddings: options.Embeddings = False,
     keep_worst: options.KeepWorst = 0,
     accuracy: options.Accuracy = True,
+    dtype: Annotated[
+        str | None,
+        typer.Option(
+            "--dtype",
+            help="float16, bfloat16 or mixed: weights and compute, but where a measurement asks for float32.",
+            show_default=False,
+        ),
+    ] = None,
+    float16: Annotated[bool, typer.Option("--float16", help="The same as --dtype float16.")] = False,
+    io: options.Io = None,
+    keep: options.Keep = None,
     verify: Annotated[bool, typer.Option("--verify/--no-verify", help="Compare OUT with IN on random inputs.")] = True,
     engine: Annotated[
         list[str] | None,
@@ -78,6 +89,7 @@ def optimize_command(
     rounded = options.quantize_of(
         quantize, block, exclude, format, embeddings=embeddings, keep_worst=keep_worst, accuracy=accuracy
     )
+    precision = options.precision_of_file(dtype, float16, io, keep)
     check_readable(source)
     if diff and output.exists() and source.samefile(output):
         raise UserError("E001", "--diff compares OUT with IN, which is replaced", next="give OUT another name")
@@ -93,6 +105,7 @@ def optimize_command(
                 fix=parse_sizes(",".join(fix or [])),
                 dynamic=parse_dynamic(dynamic or []),
                 quantize=rounded,
+                dtype=precision,
                 external_data=external_data,
                 external_data_bytes=external_data_bytes,
                 verify=verify,
@@ -128,7 +141,7 @@ def _show(source: Path, result: OptimizeResult) -> None:
     for name, reasons in result.refusals.items():
         for reason, count in reasons.items():
             line("refused", name, reason, str(count))
-    for warning in [*result.quantized_notes, *result.warnings]:
+    for warning in [*result.done_notes, *result.warnings]:
         line("note", warning)
     line("verified", _verdict(result))
 

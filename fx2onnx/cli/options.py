@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,6 +12,7 @@ import typer
 from fx2onnx.base.errors import UserError
 
 if TYPE_CHECKING:
+    from fx2onnx.precision.options import Precision
     from fx2onnx.quantize.options import Quantize
     from fx2onnx.sources import Source
 
@@ -67,6 +69,28 @@ Weights = Annotated[
 Dtype = Annotated[
     str | None,
     typer.Option("--dtype", help="float16, bfloat16, float32 or float64 parameters and inputs.", show_default=False),
+]
+FileDtype = Annotated[
+    str | None,
+    typer.Option(
+        "--dtype",
+        help="float16, bfloat16 or mixed: weights and compute, but where a measurement asks for float32 (docs/precision.md); "
+        "float32 or float64: the module's.",
+        show_default=False,
+    ),
+]
+Io = Annotated[
+    str | None,
+    typer.Option("--io", help="float32: with --dtype, inputs and outputs stay as they are.", show_default=False),
+]
+Keep = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--keep",
+        metavar="PATTERN",
+        help="Nodes (by name, result or operator) that --dtype leaves in float32, repeatable.",
+        show_default=False,
+    ),
 ]
 
 Faults = Annotated[
@@ -130,6 +154,37 @@ def resolve_source(spec: str, **asked: Any) -> Source:
 
     with warnings.catch_warnings(action="ignore"):
         return sources.resolve(spec, **asked)
+
+
+def precision_of(
+    dtype: str | None, io: str | None, keep: list[str] | None, *, training: bool = False
+) -> tuple[Precision | None, str | None]:
+    """What ``--dtype`` and the options beside it ask for, and the dtype that is asked of a source. Raises UserError E001."""
+    from fx2onnx.precision.options import precision_or_dtype
+
+    if training and not io and not keep:
+        return None, dtype
+    precision, of_source = precision_or_dtype(dtype, io)
+    if training:
+        raise UserError("E001", "--io and --keep are for files that infer", next="leave out --training")
+    if precision is None:
+        if keep:
+            raise UserError("E001", "--keep is for --dtype", next="add --dtype float16")
+        return None, of_source
+    return replace(precision, keep=tuple(keep or ())), of_source
+
+
+def precision_of_file(dtype: str | None, float16: bool, io: str | None, keep: list[str] | None) -> Precision | None:
+    """The same for a file, which has no source. Raises UserError E001."""
+    from fx2onnx.precision.options import Precision
+
+    if float16 and dtype not in (None, "float16"):
+        raise UserError("E001", f"--float16 stands beside --dtype {dtype}", next="leave out one of both")
+    asked = "float16" if float16 else dtype
+    if asked is None:
+        precision_of(None, io, keep)
+        return None
+    return replace(Precision(asked, io), keep=tuple(keep or ()))
 
 
 def quantize_of(

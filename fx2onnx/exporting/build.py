@@ -18,9 +18,11 @@ from fx2onnx.capture.driver import capture
 from fx2onnx.capture.recording.control_flow import decides_by_sizes
 from fx2onnx.exporting.eager_functions import EAGER_FUNCTIONS
 from fx2onnx.exporting.options import ExportOptions
-from fx2onnx.exporting.quantized import check_quantizable, quantized
+from fx2onnx.exporting.precise import lowered
+from fx2onnx.exporting.quantized import quantized
 from fx2onnx.exporting.report import Report
 from fx2onnx.exporting.result import ExportResult, OwnedModel
+from fx2onnx.exporting.sample import check_weights_may_change
 from fx2onnx.exporting.target import fit_to_target
 from fx2onnx.irx import reference
 from fx2onnx.irx.schema import require_opset
@@ -35,8 +37,9 @@ def build(module: Any, args: Any, kwargs: Mapping[str, Any] | None, options: Exp
     """The model in memory, and what its making has to report."""
     options = _for_packed(module, options)
     require_opset(options.opset)
-    if options.quantize is not None:
-        check_quantizable(options)
+    for keyword, is_asked in (("quantize=", options.quantize is not None), ("dtype=", options.precision is not None)):
+        if is_asked:
+            check_weights_may_change(options, keyword)
     fused = FUSED if options.is_fused else {}
     translations = Translations({**fused, **(options.custom_translations or {})})
     captured = _capture(module, args, kwargs, options, translations)
@@ -58,6 +61,10 @@ def build(module: Any, args: Any, kwargs: Mapping[str, Any] | None, options: Exp
     rounded, notes = None, list[str]()
     if options.quantize is not None:
         rounded, notes = quantized(model, captured, module, args, kwargs, options)
+    halved = None
+    if options.precision is not None:
+        halved, more = lowered(model, captured, module, args, kwargs, options)
+        notes += more
     fitted = fit_to_target(model, options)
     attached = reference.attach(model, options.weight_files) if options.weight_files else None
     report = _report(captured, model, options, translations.resorts)
@@ -65,7 +72,10 @@ def build(module: Any, args: Any, kwargs: Mapping[str, Any] | None, options: Exp
     report.warnings += [*translations.problems, *fitted.warnings, *options.ignored]
     if rounded is not None:
         report.quantized = rounded.as_dict()
-        report.notes += notes
+    if halved is not None:
+        report.precision = halved.as_dict()
+        report.warnings += halved.warnings
+    report.notes += notes
     report.warnings += attached.notes() if attached is not None else []
     if options.state == "warn":
         report.warnings += [f"forward changes the {text}; the file does not" for text in report.mutations]

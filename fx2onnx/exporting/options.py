@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.opsets import check_opset
 from fx2onnx.capture.options import CaptureOptions, check_choice
+from fx2onnx.precision.options import Precision
 from fx2onnx.quantize.options import Quantize
 from fx2onnx.targets.find import DEFAULT, GENAI, check_fused, chosen_opset, find
 
@@ -62,6 +63,7 @@ class ExportOptions:
     export_params: bool = True
     weight_files: Sequence[WeightFile] = ()
     quantize: Quantize | None = None
+    precision: Precision | None = None
     keep_weights: bool = False
     external_data: bool | None = None
     durable: bool = False

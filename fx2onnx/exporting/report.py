@@ -39,6 +39,8 @@ class Report:
     """What was done that was asked for, in sentences."""
     quantized: dict[str, Any] = field(default_factory=dict)
     """With ``quantize``: each layer's form, bytes and error, what was kept and why, and how far the outputs moved."""
+    precision: dict[str, Any] = field(default_factory=dict)
+    """With ``dtype``: operators in 16 bits, each node in float32 and why, and how far the outputs are off."""
     resorts: dict[str, str] = field(default_factory=dict)
     """Overloads without an entry in the table, and what took its place: ``decomposition`` or ``torchlib``."""
 

@@ -95,7 +95,7 @@ class Original:
                 run = ENGINES[engine](source)
                 found = self._samples(engine, run, inputs, seed)
             except Exception as error:  # engines have classes of their own
-                self.notes.append(f"{engine} does not run the file: {_text(error)}")
+                self.notes.append(f"{engine} does not run the file: {failure_text(error)}")
                 continue
             if not found:
                 self.notes.append(f"{engine} takes no random inputs of this file")
@@ -181,7 +181,7 @@ class Original:
                     raise run
                 got = run(sample.feeds)
             except Exception as error:  # as above
-                base.problem = f"does not run: {_text(error)}"
+                base.problem = f"does not run: {failure_text(error)}"
                 result.rows.append(base)
                 continue
             if sample.wanted is None:
@@ -289,7 +289,8 @@ def _has_integers(inputs: Sequence[InputType]) -> bool:
     return any(each.dtype is not None and each.dtype.is_integer() for each in inputs)
 
 
-def _text(error: Exception) -> str:
+def failure_text(error: Exception) -> str:
+    """One line of what an engine raised."""
     return error.what if isinstance(error, Fx2OnnxError) else f"{type(error).__name__}: {first_line(error)[:200]}"
 
 

@@ -26,6 +26,7 @@ from fx2onnx.file_optimizer.for_target import fitted
 from fx2onnx.file_optimizer.interface import Interface
 from fx2onnx.file_optimizer.opened import Opened, open_model
 from fx2onnx.file_optimizer.opset import convert_opset
+from fx2onnx.file_optimizer.precise import Lowerer
 from fx2onnx.file_optimizer.quantized import Quantizer, needed_opset
 from fx2onnx.file_optimizer.result import LeftOut, OptimizeResult, Size, measured
 from fx2onnx.file_optimizer.sizes import fix_sizes, parse_sizes, refuse_contradiction
@@ -34,6 +35,7 @@ from fx2onnx.irx.inference import infer_types
 from fx2onnx.irx.io import Written, save, write_bytes
 from fx2onnx.irx.model_files import Staged, commit
 from fx2onnx.optimize.pipelines import DEFAULT_LEVEL
+from fx2onnx.precision.options import Precision
 from fx2onnx.quantize.options import Quantize
 from fx2onnx.targets.find import DEFAULT, chosen_opset, find
 from fx2onnx.targets.form import Target
@@ -65,6 +67,7 @@ class Plan:
     check: bool
     target: Target | None = None
     quantize: Quantize | None = None
+    precision: Precision | None = None
     without: set[str] = field(default_factory=set)
     growth_bytes: int | None = None
     keeps_types: bool = True
@@ -80,6 +83,8 @@ def optimize_model(
     fix: Mapping[str, int] | str | None = None,
     dynamic: Mapping[str, str] | None = None,
     quantize: Quantize | None = None,
+    dtype: str | Precision | None = None,
+    io: str | None = None,
     external_data: bool | None = None,
     external_data_bytes: int = 1024,
     verify: bool = True,
@@ -94,7 +99,9 @@ def optimize_model(
     the model's own path replaces it. level: 0 to 3 (docs/optimizer.md). opset: convert to this version. target: the runtime that
     the file is for (docs/targets.md): no newer opset than it knows, casts where it has no kernel for a dtype, known faults
     avoided. fix: sizes by the name of a dim, or of ``input:axis``. dynamic: names of sizes that are fixed and shall vary, by
-    ``input:axis``. quantize: weights of products and convolutions in few bits (docs/quantization.md). external_data: weights of ``external_data_bytes`` or more in a file beside (True), all in one file (False),
+    ``input:axis``. quantize: weights of products and convolutions in few bits (docs/quantization.md). dtype: ``float16``,
+    ``bfloat16`` or ``mixed``: weights and compute in 16 bits but where a measurement asks for float32 (docs/precision.md), or a
+    ``Precision``; io: ``float32`` lets inputs and outputs be as they are. external_data: weights of ``external_data_bytes`` or more in a file beside (True), all in one file (False),
     as the input has it (None). verify: run both on random inputs at several sizes in ``engines`` (those that are
     installed). A rewrite that makes them differ is found by bisection, named, and left out. explain: keep why rewrites refused.
     check: check the graph after each edit.
@@ -111,8 +118,11 @@ def optimize_model(
     plan = Plan(level, opset, wanted, dict(dynamic or {}), external_data, external_data_bytes, explain, check, runtime)
     if runtime is not None:
         plan.opset = _opset_for(runtime, opened, opset)
+    plan.precision = Precision.of(dtype, io)
     if quantize is not None:
         plan.quantize, plan.opset = quantize, needed_opset(opened, plan.opset, quantize)
+    if plan.quantize is not None and plan.precision is not None:
+        raise UserError("E001", "a file becomes quantised or another precision, one at a time", next="two calls")
     stages_of(level)
     job = _Job(opened, plan)
     if verify:
@@ -293,19 +303,23 @@ class _Job:
             if comparison is not None and comparison.ok is False:
                 self._blame(trace, comparison)
                 continue
-            done = None
+            done: dict[str, Any] = {}
+            target_or_usual = self.plan.target or find(DEFAULT)
             if self.plan.quantize is not None:
-                quantizer = Quantizer(
-                    self.plan.quantize, self.plan.target or find(DEFAULT), lambda: self._whole()[0], self._save
-                )
+                quantizer = Quantizer(self.plan.quantize, target_or_usual, lambda: self._whole()[0], self._save)
                 found = quantizer.run(place, name, self.original, *self.compared_in)
-                model, written, done, comparison = found.model, found.written, found.done, found.comparison
+                model, written, comparison = found.model, found.written, found.comparison
+                done["quantized"] = found.done
+            if self.plan.precision is not None:
+                lowerer = Lowerer(self.plan.precision, target_or_usual, lambda: self._whole()[0], self._save)
+                half = lowerer.run(place, name, self.original)
+                model, written, comparison = half.model, half.written, half.comparison
+                done["precision"] = half.done
             if target is not None:
                 data = written.data_path
                 commit(Staged(written.path, data, os.path.basename(data) if data else None), target)
             result = self._result(model, trace, written, comparison, target)
-            result.quantized = done
-            return result
+            return dataclasses.replace(result, **done)
         raise VerificationError(
             "E501", "the file differs from its input whatever is left out", why=str(self.left_out[-1])
         )

@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from fx2onnx.file_optimizer.compare import Comparison
 from fx2onnx.irx.edit import graphs_of
+from fx2onnx.precision.model import Lowered
 from fx2onnx.quantize.model import Quantized
 
 
@@ -64,10 +65,14 @@ class OptimizeResult:
     quantized: Quantized | None = None
     """With ``quantize``: what became of the weights. The comparison is then with the numbers of the codes."""
 
+    precision: Lowered | None = None
+    """With ``dtype``: what computes in 16 bits, and what does not and why. The comparison allows for its rounding."""
+
     @property
-    def quantized_notes(self) -> list[str]:
-        """Sentences on what became of the weights."""
-        return [] if self.quantized is None else self.quantized.notes()
+    def done_notes(self) -> list[str]:
+        """Sentences on what became of the weights and the compute."""
+        said = [] if self.quantized is None else self.quantized.notes()
+        return said if self.precision is None else [*said, *self.precision.notes(), *self.precision.warnings]
 
     @property
     def verified(self) -> bool | None:
@@ -86,6 +91,7 @@ class OptimizeResult:
             "left_out": [vars(each) for each in self.left_out],
             "warnings": self.warnings,
             "quantized": None if self.quantized is None else self.quantized.as_dict(),
+            "precision": None if self.precision is None else self.precision.as_dict(),
             "verified": self.verified,
             "comparison": None if self.comparison is None else self.comparison.as_dict(),
         }

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from fx2onnx.irx.edit import graphs_of, replace_inputs
+from fx2onnx.irx.names import FreeNames
 from fx2onnx.irx.values import copied_type
 from fx2onnx.targets.form import Target
 from fx2onnx.targets.match import STANDARD, has_kernel, is_asked, lacked, signature_of, with_dtype, word_of
@@ -46,28 +47,6 @@ class Fitted:
     """Nodes that the target cannot run in any dtype, or not with these attributes and optional inputs."""
 
 
-class _Names:
-    """Names that no value of the model has."""
-
-    def __init__(self, model: ir.Model) -> None:
-        self._model = model
-        self._taken: set[str] | None = None
-
-    def free(self, wanted: str) -> str:
-        """``wanted``, or with a number behind it."""
-        if self._taken is None:
-            self._taken = set()
-            for graph in graphs_of(self._model):
-                self._taken.update(value.name or "" for value in (*graph.inputs, *graph.initializers.values()))
-                self._taken.update(value.name or "" for node in graph for value in node.outputs)
-        name, count = wanted, 0
-        while name in self._taken:
-            count += 1
-            name = f"{wanted}_{count}"
-        self._taken.add(name)
-        return name
-
-
 def fit(model: ir.Model, target: Target, *, may_narrow: bool = True) -> Fitted:
     """Put casts where the target needs them, in place; ``may_narrow``: also such as lose digits (float64 to float32)."""
     fitted = Fitted()
@@ -76,7 +55,7 @@ def fit(model: ir.Model, target: Target, *, may_narrow: bool = True) -> Fitted:
     opsets = {domain or "": version for domain, version in model.graph.opset_imports.items()}
     functions = {identifier[:2] for identifier in model.functions}
     widened: dict[tuple[ir.Value, ir.DataType], ir.Value] = {}
-    names = _Names(model)
+    names = FreeNames(model)
     for graph in graphs_of(model):
         for node in list(graph):
             signature = signature_of(node)
@@ -118,7 +97,7 @@ def _compute_in(
     old: ir.DataType,
     new: ir.DataType,
     widened: dict[tuple[ir.Value, ir.DataType], ir.Value],
-    names: _Names,
+    names: FreeNames,
 ) -> None:
     """Casts before the inputs of dtype ``old``, and behind such outputs."""
     for index, value in enumerate(node.inputs):
@@ -133,7 +112,7 @@ def _cast_of(
     value: ir.Value,
     dtype: ir.DataType,
     widened: dict[tuple[ir.Value, ir.DataType], ir.Value],
-    names: _Names,
+    names: FreeNames,
     reader: ir.Node,
 ) -> ir.Value:
     """The value in another dtype: one Cast for all readers, where the value is made."""
@@ -168,7 +147,7 @@ def _cast_back(
     old: ir.DataType,
     new: ir.DataType,
     widened: dict[tuple[ir.Value, ir.DataType], ir.Value],
-    names: _Names,
+    names: FreeNames,
 ) -> None:
     """The output becomes one of dtype ``new``, and a Cast behind it makes what it was, for all who read it."""
     graph = node.graph

@@ -28,6 +28,7 @@ from fx2onnx.verify.known_faults import KnownFaults
 from fx2onnx.verify.memory import is_exhausted, too_large
 from fx2onnx.verify.noise import Draw, RandomNodes, Recording, drawn_outputs
 from fx2onnx.verify.outputs import Outputs
+from fx2onnx.verify.precision import as_input, rounded_inputs
 from fx2onnx.verify.quantized import as_quantized
 from fx2onnx.verify.samples import Maker, Sample, cheapest_first, planned
 from fx2onnx.verify.verdict import Range, Row, Tried, Verdict
@@ -172,6 +173,7 @@ class _Case:
 def _compare(verdict: Verdict, case: _Case, seeds: Sequence[int]) -> None:
     """The sample, then the other sets of inputs as long as their runs may go on."""
     originals = [leaf.tensor.detach() for leaf in case.eager.arguments.leaves]
+    originals = rounded_inputs(originals, case.names, case.file)
     axes = [case.file.axes[name] if name else None for name in case.names]
     rows = _first(verdict, case, originals)
     maker = Maker.of(originals, axes, rows)
@@ -222,7 +224,7 @@ def _other(verdict: Verdict, case: _Case, maker: Maker, sample: Sample, engines:
     for asked, tame in tries[2:] if sample.values == "sample" else tries:
         if asked.values == "sample" and not asked.sizes:
             break  # the sample itself
-        tensors = maker.make(asked, tame=tame)
+        tensors = rounded_inputs(maker.make(asked, tame=tame), case.names, case.file)
         try:
             expected, recording = _eager(case, tensors)
         except Exception as cause:  # forward is the user's code
@@ -271,7 +273,7 @@ def _judge_all(
     expected, draws = found
     before = len(verdict.rows)
     feeds = {
-        name: np.ascontiguousarray(array := to_numpy(tensor)).reshape(array.shape)
+        name: np.ascontiguousarray(array := as_input(to_numpy(tensor), name, case.file)).reshape(array.shape)
         for name, tensor in zip(case.names, tensors, strict=True)
         if name is not None
     }

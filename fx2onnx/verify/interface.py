@@ -6,7 +6,7 @@ import contextlib
 import os
 import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import onnx
@@ -17,8 +17,12 @@ from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.size_conditions import SizeCondition
 from fx2onnx.irx import io
+from fx2onnx.precision.options import METADATA_KEY as PRECISION_KEY
+from fx2onnx.precision.options import epsilon_in
 from fx2onnx.targets.narrowed import METADATA_KEY as NARROWED_KEY
 from fx2onnx.verify.memory import LARGE_BYTES, weights_beside
+
+FLOAT32_EPSILON = 2.0**-23
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +46,11 @@ class Interface:
     conditions: list[SizeCondition]
     baked: tuple[str, ...]
     narrowed: str
-    """A note of the nodes that compute in float32 though their values are float64; empty where none does."""
+    """A note of what computes with fewer digits than the module's numbers have; empty where nothing does."""
+    epsilon: float = 0.0
+    """The unit in the last place that the file computes with, where that is not the module's (docs/precision.md)."""
+    dtypes: Mapping[str, Any] = field(default_factory=dict)
+    """Of the inputs, as NumPy has them."""
 
     @staticmethod
     def of(proto: onnx.ModelProto) -> Interface:
@@ -63,11 +71,16 @@ class Interface:
             declared={value.name: _declared(value) for value in graph.output},
             conditions=size_conditions.read(metadata.get(size_conditions.METADATA_KEY, "[]")),
             baked=baked.read(metadata.get(baked.METADATA_KEY)),
-            narrowed=_narrowed(metadata.get(NARROWED_KEY, "")),
+            narrowed=_narrowed(metadata),
+            epsilon=max(epsilon_in(metadata), FLOAT32_EPSILON if metadata.get(NARROWED_KEY) else 0.0),
+            dtypes={value.name: _declared(value).dtype for value in inputs},
         )
 
 
-def _narrowed(text: str) -> str:
+def _narrowed(metadata: Mapping[str, str]) -> str:
+    half, text = metadata.get(PRECISION_KEY, ""), metadata.get(NARROWED_KEY, "")
+    if half:
+        return f"the file computes in 16 bits, whose rounding is allowed: {half[:500]}"
     return text and f"the file computes in float32 in places, whose rounding is allowed: {text[:500]}"
 
 

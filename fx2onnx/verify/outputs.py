@@ -17,11 +17,10 @@ from fx2onnx.verify.engines import Array
 from fx2onnx.verify.interface import Interface, contradiction
 from fx2onnx.verify.judge import Judged, Movements, Scale
 from fx2onnx.verify.noise import Draw
+from fx2onnx.verify.precision import as_module_has_it
 from fx2onnx.verify.rounding import Moved
 from fx2onnx.verify.samples import Sample
 from fx2onnx.verify.verdict import Row, Verdict
-
-FLOAT32_EPSILON = float(np.finfo(np.float32).eps)
 
 
 class Outputs:
@@ -40,7 +39,7 @@ class Outputs:
         self._tensors, self._draws = tensors, draws
         self._expected, self._unknown = expected, unknown
         self._scales: dict[int, Scale] = {}
-        self._least_epsilon = FLOAT32_EPSILON if file.narrowed else 0.0
+        self._least_epsilon = file.epsilon
         self._exact: Sequence[Array] | None = None
         self._tried_float64 = False
 
@@ -57,9 +56,10 @@ class Outputs:
                     np.asarray(other[index]) for key, other in results.items() if key != engine and len(other) > index
                 ]
                 row = Row(engine, name, 0.0, 0.0, True, sample.name)
-                problem = self._problem(index, got, want) or contradiction(
-                    self._file.declared[name], got.shape, got.dtype, sizes
-                )
+                declared = contradiction(self._file.declared[name], got.shape, got.dtype, sizes)
+                if self._file.epsilon:
+                    got = as_module_has_it(got, want)
+                problem = self._problem(index, got, want) or declared
                 if problem:
                     verdict.rows.append(Row.failed(engine, name, sample.name, problem))
                 elif index in self._unknown:

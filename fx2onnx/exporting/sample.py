@@ -1,0 +1,62 @@
+"""Sample arguments as the inputs of the exported model, for what is measured on it before it is written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import onnx_ir as ir
+import torch
+
+from fx2onnx.base.errors import UserError
+from fx2onnx.capture.captured import Captured
+from fx2onnx.capture.driver import as_module
+from fx2onnx.capture.python.inputs import bind, normalise_args
+from fx2onnx.exporting.options import ExportOptions
+from fx2onnx.optimize.weights import lacks_data
+from fx2onnx.quantize.accuracy import Feeds
+from fx2onnx.verify.arrays import to_numpy
+from fx2onnx.verify.interface import assign
+from fx2onnx.verify.memory import free_bytes
+
+LARGEST_SHARE = 0.25
+"""Of the free memory: weights that are no larger are run once more, to measure what their rounding does."""
+
+
+def check_weights_may_change(options: ExportOptions, keyword: str) -> None:
+    """Raises UserError E001 for options that ask for the weights as they are."""
+    wanted = {
+        "weights by reference": bool(options.weight_files),
+        "export_params=False": not options.export_params,
+        "keep_initializers_as_inputs": options.keep_initializers_as_inputs,
+        "training=": options.capture.training and keyword == "dtype=",
+    }
+    for name, is_asked in wanted.items():
+        if is_asked:
+            raise UserError("E001", f"{name} keeps the weights, {keyword} changes them", next="leave out one of both")
+
+
+def sample_feeds(
+    model: ir.Model,
+    captured: Captured,
+    module: Any,
+    args: Any,
+    kwargs: Mapping[str, Any] | None,
+    options: ExportOptions,
+) -> tuple[Feeds | None, str]:
+    """The sample as the model's inputs, or why there is none."""
+    tensors = [value.const_value for value in model.graph.initializers.values() if value.const_value is not None]
+    if any(map(lacks_data, tensors)):
+        return None, "the module has no numbers"
+    if sum(tensor.nbytes for tensor in tensors) > LARGEST_SHARE * free_bytes():
+        return None, "a run of the model needs more memory than is free"
+    root = as_module(module)
+    positional, named = normalise_args(root, args, kwargs)
+    leaves = bind(root.forward, positional, named, options.capture.input_names).leaves
+    inputs = [value.name or "" for value in model.graph.inputs]
+    if any(leaf.tensor.device.type == "meta" for leaf in leaves) or len(inputs) > len(leaves):
+        return None, "the sample arguments have no numbers"
+    names = assign([leaf.name for leaf in leaves], inputs, captured.baked)
+    with torch.no_grad():
+        feeds = {name: to_numpy(leaf.tensor) for name, leaf in zip(names, leaves, strict=True) if name is not None}
+    return (feeds, "") if set(feeds) == set(inputs) else (None, "the model has inputs beside the arguments")

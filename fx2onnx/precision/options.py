@@ -1,0 +1,104 @@
+"""``Precision``: what is asked for. Imports no onnx."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+from fx2onnx.base.errors import UserError
+
+KINDS = ("float16", "bfloat16", "mixed")
+OF_MODULES = ("float32", "float64")
+"""What a module is cast to before it is exported."""
+IO = ("float32",)
+METADATA_KEY = "fx2onnx.precision"
+"""Of the model: JSON with ``dtype`` (float16 or bfloat16), ``asked`` and ``io``."""
+EPSILONS = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
+LARGEST = {"float16": 65504.0, "bfloat16": 3.3895314e38}
+LEAST = {"float16": 2.0**-25, "bfloat16": 2.0**-134}
+"""What is smaller becomes 0."""
+
+
+@dataclass(frozen=True)
+class Precision:
+    """Weights and compute in 16 bits. Checked when made: UserError E001.
+
+    dtype: ``float16`` or ``bfloat16``: every node that bears it; ``mixed``: products and convolutions in float16, all else in
+        float32. io: ``float32`` lets inputs and outputs have the dtype that they have; None: they are in 16 bits, too (``mixed``:
+        as ``float32``). keep: patterns of names of nodes, of their outputs, or operators (``Softmax``) that stay in float32. samples: what
+        else to measure on beside the sample: for ``export`` tuples or dicts of arguments, for ``optimize_model`` dicts of arrays.
+    """
+
+    dtype: str
+    io: str | None = None
+    keep: Sequence[str] | str = ()
+    samples: Sequence[Any] = ()
+
+    def __post_init__(self) -> None:
+        if self.dtype not in KINDS:
+            raise UserError("E001", f"dtype {self.dtype!r:.40} is not known", next=f"one of {', '.join(KINDS)}")
+        if self.io is not None and self.io not in IO:
+            raise UserError("E001", f"io {self.io!r:.40} is not known", next="float32, or nothing: as dtype says")
+
+    @staticmethod
+    def of(dtype: Precision | str | None, io: str | None) -> Precision | None:
+        """What the two keywords ask for. Raises UserError E001."""
+        if isinstance(dtype, Precision):
+            if io is not None and io != dtype.io:
+                raise UserError("E001", "io= stands beside a Precision", next="say it there: Precision(..., io=...)")
+            return dtype
+        if dtype is None:
+            if io is not None:
+                raise UserError("E001", "io= is for dtype=", next='add dtype="float16"')
+            return None
+        return Precision(dtype, io)
+
+    @property
+    def word(self) -> str:
+        """``float16`` or ``bfloat16``."""
+        return "float16" if self.dtype == "mixed" else self.dtype
+
+    @property
+    def unit(self) -> float:
+        """By which share of itself a number is off at most where it is rounded."""
+        return EPSILONS[self.word] / 2
+
+    @property
+    def largest(self) -> float:
+        return LARGEST[self.word]
+
+    @property
+    def keeps_io(self) -> bool:
+        """Whether inputs and outputs stay as they are."""
+        return self.io == "float32" or self.dtype == "mixed"
+
+    def is_kept(self, *names: str) -> bool:
+        """Whether the user wants the node of one of these names in float32."""
+        patterns = (self.keep,) if isinstance(self.keep, str) else self.keep
+        return any(fnmatchcase(name, pattern) for pattern in patterns for name in names)
+
+    def metadata(self) -> str:
+        """The text under ``METADATA_KEY``."""
+        return json.dumps({"dtype": self.word, "asked": self.dtype, "io": "float32" if self.keeps_io else self.word})
+
+
+def precision_or_dtype(dtype: str | Precision | None, io: str | None) -> tuple[Precision | None, str | None]:
+    """The precision that a dtype asks for, or else what a source is asked for: ``float32`` and ``float64`` are a module's own."""
+    if isinstance(dtype, str) and dtype not in KINDS:
+        if dtype not in OF_MODULES:
+            known = ", ".join((*KINDS, *OF_MODULES))
+            raise UserError("E001", f"dtype {dtype!r:.40} is not known", next=f"one of {known}")
+        return Precision.of(None, io), dtype
+    return Precision.of(dtype, io), None
+
+
+def epsilon_in(metadata: Mapping[str, str]) -> float:
+    """The unit in the last place of the numbers that a file computes with, where it says so; else 0."""
+    try:
+        found = json.loads(metadata.get(METADATA_KEY) or "{}").get("dtype", "")
+    except (ValueError, AttributeError):
+        return 0.0
+    return EPSILONS.get(found, 0.0) if isinstance(found, str) else 0.0

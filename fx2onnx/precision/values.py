@@ -1,0 +1,93 @@
+"""What a model computes on some inputs, value by value: how large it is, and numbers to compare. Values are not kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+Array = np.ndarray[Any, Any]
+Feeds = Mapping[str, Array]
+MOST_NUMBERS = 1 << 14
+"""Of a larger value so many are compared, at equal distances."""
+_FILL = 0.5
+"""Numbers beyond this share of the largest are what masks add: that they are large is all they say."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A value: its largest finite magnitude, whether it has a NaN, and some of its numbers."""
+
+    largest: float
+    has_nan: bool
+    numbers: Array
+
+
+def seen(array: Array) -> Seen:
+    """What is kept of an array of floats."""
+    wide = array if array.dtype in (np.float32, np.float64) else array.astype(np.float32)
+    largest = max(abs(float(wide.max(initial=0.0))), abs(float(wide.min(initial=0.0))))
+    has_nan = False
+    if not np.isfinite(largest):
+        has_nan = bool(np.isnan(wide).any())
+        largest = float(np.abs(np.where(np.isfinite(wide), wide, 0)).max(initial=0.0))
+    step = -(-wide.size // MOST_NUMBERS) or 1
+    return Seen(largest, has_nan, np.array(wide.reshape(-1)[::step], np.float64))
+
+
+def values_of(model: ir.Model, feeds: Feeds) -> dict[str, Seen]:
+    """Of each value by name, floats alone; where it is made in turns of a loop, of the last but with the largest magnitude of all.
+
+    Raises: Fx2OnnxError where the runner cannot run the model.
+    """
+    from fx2onnx.runner import GraphOptimizationLevel, InferenceSession, SessionOptions
+
+    options = SessionOptions()
+    options.graph_optimization_level = GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = InferenceSession(model, options)
+    found = {name: seen(array) for name, array in feeds.items() if is_float(array)}
+
+    def observe(program: Any, step: Any, start_ns: int, end_ns: int, results: Sequence[Any]) -> None:
+        del start_ns, end_ns
+        for index, result in zip(step.outputs, results, strict=False):
+            if index >= 0 and is_float(result):
+                name, now = program.slots[index].name, seen(result)
+                before = found.get(name)
+                found[name] = now if before is None else Seen(
+                    max(now.largest, before.largest), now.has_nan or before.has_nan, now.numbers
+                )  # fmt: skip
+
+    with np.errstate(all="ignore"):
+        session.executor.run(session.check_feeds(feeds), observe)
+    return found
+
+
+def is_float(value: Any) -> bool:
+    """Whether it is an array of floats, bfloat16 among them."""
+    return isinstance(value, np.ndarray) and (value.dtype.kind == "f" or value.dtype.name == "bfloat16")
+
+
+def distance(got: Seen, want: Seen, limit: float) -> float:
+    """The size of the difference, of that of ``want``; infinite where NaN or infinity came in."""
+    if got.numbers.shape != want.numbers.shape:
+        return 0.0
+    if got.has_nan and not want.has_nan:
+        return float("inf")
+    return difference(got.numbers, want.numbers, limit)
+
+
+def difference(got: Array, want: Array, limit: float) -> float:
+    """The same of two arrays. What is beyond ``limit`` in both counts as equal."""
+    one, other = got.astype(np.float64).reshape(-1), want.astype(np.float64).reshape(-1)
+    with np.errstate(invalid="ignore", over="ignore"):
+        is_fill = (np.abs(other) > _FILL * limit) & (np.abs(one) > _FILL * limit) & (np.sign(one) == np.sign(other))
+        is_same = is_fill | (np.isnan(one) & np.isnan(other)) | (one == other)
+        gap = np.where(is_same, 0.0, one - other)
+        if not np.isfinite(gap).all():
+            return float("inf")
+        size = float(np.linalg.norm(other[~is_fill & np.isfinite(other)]))
+    off = float(np.linalg.norm(gap))
+    return off / size if size else float(off > 0)

@@ -1,0 +1,44 @@
+"""A file in 16 bits beside a module that is not: the same numbers for both, and outputs as the module has them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from fx2onnx.verify.engines import Array
+from fx2onnx.verify.interface import Interface
+
+_FLOATS = (np.float16, np.float32)
+_TORCH = {"float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+def rounded_inputs(tensors: Sequence[torch.Tensor], names: Sequence[str | None], file: Interface) -> list[torch.Tensor]:
+    """The tensors with numbers that the file's inputs can have: what is rounded before both run is no difference."""
+    if not file.epsilon:
+        return list(tensors)
+    found = []
+    for tensor, name in zip(tensors, names, strict=True):
+        dtype = file.dtypes.get(name or "")
+        narrow = None if dtype is None else _TORCH.get(np.dtype(dtype).name)
+        is_other = narrow is not None and tensor.is_floating_point() and tensor.dtype != narrow
+        found.append(tensor.to(narrow).to(tensor.dtype) if is_other else tensor)
+    return found
+
+
+def as_input(array: Array, name: str, file: Interface) -> Array:
+    """The numbers in the dtype that the file's input has."""
+    dtype = file.dtypes.get(name)
+    if not file.epsilon or dtype is None or not _is_float(array) or not _is_float(np.empty(0, dtype)):
+        return array
+    return array.astype(dtype, copy=False)
+
+
+def as_module_has_it(got: Array, want: Array) -> Array:
+    """An output in the module's dtype, where both are floats of other widths."""
+    return got.astype(want.dtype) if got.dtype != want.dtype and _is_float(got) and _is_float(want) else got
+
+
+def _is_float(array: Array) -> bool:
+    return array.dtype in _FLOATS or array.dtype.name == "bfloat16"

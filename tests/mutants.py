@@ -43,6 +43,7 @@ META_CACHE = f"{RECORDING}/test_meta_cache.py"
 REGISTRY = "tests/capture/overloads/test_registry.py"
 EXPORTED = "tests/ops/test_exported.py"
 BACKWARD = "tests/ops/test_backward.py"
+REACHED = "tests/training/test_reached.py"
 OPTIMIZERS, FOLDERS = "tests/training/test_optimizers.py", "tests/training/test_folders.py"
 RARE, RESORT = "tests/ops/test_rare.py", "tests/lower/test_resort.py"
 STRANGERS = "tests/sources/test_strangers.py tests/base/test_folder_files.py"
@@ -630,6 +631,14 @@ MUTANTS = [
     Mutant("aten_map/batch_norm_backward.py", "op.const(-1 / max(count, 1), inner)", "op.const(-1 / (count + 1), inner)",
            "tests/ops/test_backward.py"),
     Mutant("training/groups.py", 'kept.get("step", bool(kept))', 'kept.get("step", 0)', OPTIMIZERS),
+    Mutant("capture/recording/tensor_tracker.py", "if view is None and self._given:", "if False:", REACHED),
+    Mutant("capture/recording/tensor_tracker.py", "or not is_within:", "or False:", REACHED),
+    Mutant("capture/recording/questions.py", "recorder.given_at(addresses_of(tensor)) is None", "True", REACHED),
+    Mutant("capture/strategies/fake.py", " if each.name + NEXT not in given]", "]", REACHED),
+    Mutant("runner/trainer.py", "(*self.manifest.buffers, *self.manifest.parameters)", "self.manifest.buffers", REACHED),
+    Mutant("training/reference.py", "tie_weights=False)", "tie_weights=True)", REACHED),
+    Mutant("training/reference.py", "            self._write({", "            ({", REACHED),
+    Mutant("training/history.py", "        if id(tensor) in trained:", "        if False:", REACHED),
     Mutant("training/program.py", "step + is_finite.to(step.dtype)", "step + 1", OPTIMIZERS),
     Mutant("training/program.py", "gradient / tensors[LOSS_SCALE]", "gradient", OPTIMIZERS),
     Mutant("training/program.py", "part.training = mode and not (is_off and is_dropout)", "part.training = mode", FOLDERS),

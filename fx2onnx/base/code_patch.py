@@ -30,6 +30,8 @@ class _Thread(threading.local):
     """Who answers for them what no operator shows."""
     programs: Any = None
     """Who copies what a function that is called repeatedly recorded."""
+    given: Any = None
+    """Who knows which tensors of the module are inputs."""
 
 
 THREAD = _Thread()

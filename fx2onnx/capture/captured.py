@@ -18,6 +18,10 @@ REPEAT = "repeat"
 but the nodes that they take."""
 
 
+NEXT = ".next"
+"""How the name of an output ends that is the value afterwards of what forward writes into."""
+
+
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
     """dtype and dims of a value, as PyTorch has them. dims are ints or ``base.dims.Dim``."""

@@ -10,9 +10,10 @@ import torch
 
 from fx2onnx.base import safetensors
 from fx2onnx.base.safetensors import Entry, Place
+from fx2onnx.capture.captured import NEXT
 from fx2onnx.exporting.result import ExportResult
 from fx2onnx.manifest.training import WEIGHTS_FILE, Rate, Slot, TrainedParameter, TrainingManifest
-from fx2onnx.training.program import GRADIENT, LOSS, LOSS_SCALE, NEXT, SEED, STEP, Plan
+from fx2onnx.training.program import GRADIENT, LOSS, LOSS_SCALE, SEED, STEP, Plan
 
 DTYPES = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",

@@ -19,7 +19,7 @@ from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import Fx2OnnxError, InternalError, UserError
 from fx2onnx.base.events import details, record
 from fx2onnx.base.opsets import IR_VERSIONS
-from fx2onnx.capture.captured import Captured, GraphOutput, TensorInfo, label_of, where_of
+from fx2onnx.capture.captured import NEXT, Captured, GraphOutput, TensorInfo, label_of, where_of
 from fx2onnx.capture.recording.control_flow import Nested
 from fx2onnx.irx.builder import Builder
 from fx2onnx.irx.emit import Emit
@@ -72,7 +72,7 @@ class Lowering:
             self.builder.sizes = captured.sizes
             inputs = self.builder.inputs = [self._input(graph_input) for graph_input in captured.inputs]
             self.output_names = [self.builder.unique(output.name) for output in captured.outputs]
-            self.output_names += [self.builder.unique(f"{mutation.name}.next") for mutation in self.lifted]
+            self.output_names += [self.builder.unique(mutation.name + NEXT) for mutation in self.lifted]
             for name, symbol in captured.symbols.items():
                 if symbol.node.op == "placeholder":
                     self.builder.symbols[name] = (self.values[symbol.node], symbol.axis)

@@ -64,9 +64,9 @@ class Trainer:
         session = self._session("gradients")
         feeds = {**self._beside(), **self._arrays(session, batch, "gradients"), **self.state}
         results = self._run(session, feeds)
-        for buffer in self.manifest.buffers:
-            if buffer.next in results:
-                self.state[buffer.name] = results.pop(buffer.next)
+        for carried in (*self.manifest.buffers, *self.manifest.parameters):  # forward may write into a parameter, too
+            if carried.next in results:
+                self.state[carried.name] = results.pop(carried.next)
         return results
 
     def apply(self, gradients: Mapping[str, npt.ArrayLike]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -91,8 +91,12 @@ def check_tracked(loss: torch.Tensor, is_anything_trained: bool, again: Callable
     )
 
 
-def check_gradients(gradients: Mapping[str, torch.Tensor | None], again: Callable[[], object]) -> None:
-    """Raises UserError E108 that names the parameters that the loss does not depend on, and the last line that ends a history."""
+def check_gradients(
+    gradients: Mapping[str, torch.Tensor | None], again: Callable[[], object]
+) -> dict[str, torch.Tensor]:
+    """The same. Raises UserError E108 that names the parameters that the loss does not depend on, and the last line that ends
+    a history.
+    """
     missing = [name for name, gradient in gradients.items() if gradient is None]
     if missing:
         shown = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
@@ -105,3 +109,26 @@ def check_gradients(gradients: Mapping[str, torch.Tensor | None], again: Callabl
             why=why if end is None else f"{why}; {end.name}, which has no gradient, may be in the way",
             next=(f"freeze them: frozen={missing[:5]!r}", "or use them in forward"),
         )
+    return {name: gradient for name, gradient in gradients.items() if gradient is not None}
+
+
+def check_constants(
+    read: Iterable[tuple[torch.Tensor, SourceLocation | None]], module: torch.nn.Module, optimizer: object
+) -> None:
+    """Raises UserError E108 where a tensor that was read is a parameter that the optimizer trains and the module does not have."""
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        return
+    trained = {id(tensor) for group in optimizer.param_groups for tensor in group["params"]}
+    trained -= {id(tensor) for tensor in module.parameters()}
+    for tensor, where in read:
+        if id(tensor) in trained:
+            raise UserError(
+                "E108",
+                "the optimizer trains a parameter that the module does not have",
+                where=where,
+                why=f"it is of the sizes {list(tensor.shape)}, and a constant of the graph: of the loss, or of another module",
+                next=(
+                    "make what has it a submodule of the module, and have forward compute it",
+                    "or leave it out of the optimizer",
+                ),
+            )

@@ -7,7 +7,7 @@ Parameters and the optimizer's state are arguments, so that the file takes them 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
@@ -17,12 +17,13 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fx2onnx.base.code_patch import THREAD
 from fx2onnx.base.errors import UserError
+from fx2onnx.capture.captured import NEXT
 from fx2onnx.capture.python.outputs import output_name
 from fx2onnx.capture.recording.repeats import repeated
 from fx2onnx.capture.torch_private.pytrees import flatten
 from fx2onnx.training.checkpoints import run_once
 from fx2onnx.training.groups import Groups
-from fx2onnx.training.history import check_gradients, check_loss, check_tracked
+from fx2onnx.training.history import check_constants, check_gradients, check_loss, check_tracked
 from fx2onnx.training.optimizers import Moment, UpdateRule
 from fx2onnx.training.options import Training
 from fx2onnx.training.randomness import is_drop_path, seeded, unseeded
@@ -30,7 +31,7 @@ from fx2onnx.training.sample import Sample, refuse_names
 
 Tensors = dict[str, torch.Tensor]
 STEP, SEED, LOSS_SCALE, LOSS, FINITE = "step", "seed", "loss_scale", "loss", "gradients_finite"
-GRADIENT, NEXT = "grad.", ".next"
+GRADIENT = "grad."
 DROPOUTS = (
     *(torch.nn.Dropout, torch.nn.Dropout1d, torch.nn.Dropout2d, torch.nn.Dropout3d),
     *(torch.nn.AlphaDropout, torch.nn.FeatureAlphaDropout, torch.nn.RReLU),
@@ -173,9 +174,33 @@ class TrainingProgram(torch.nn.Module):
             return seeded(tensors[SEED], self.module)
         return unseeded()
 
-    def _outputs(self, tensors: Mapping[str, torch.Tensor], parameters: Tensors) -> object:
+    def own_tensors(self, names: Iterable[str]) -> Tensors:
+        """Parameters and buffers of the module."""
+        own = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
+        return {name: own[name] for name in names}
+
+    @contextlib.contextmanager
+    def _given(self, tensors: Tensors) -> Iterator[Tensors]:
+        """Inside, what the module has under these names are the inputs. Gives what gradients are taken for: its own tensors.
+
+        They stay the objects that they are: a closure, a hook or a ``backward`` of the user's may have them, too.
+        """
+        own = self.own_tensors(tensors)
+        flags = {name: tensor.requires_grad for name, tensor in own.items()}
+        for name, tensor in own.items():
+            THREAD.given.stand_for(tensor, tensors[name])
+            if flags[name] != (name in self.plan.parameters):
+                tensor.requires_grad_(not flags[name])
+        try:
+            yield own
+        finally:
+            for name, tensor in own.items():
+                if tensor.requires_grad != flags[name]:
+                    tensor.requires_grad_(flags[name])
+
+    def _outputs(self, tensors: Mapping[str, torch.Tensor]) -> object:
         args, kwargs = self.plan.sample.call(tensors)
-        return torch.func.functional_call(self.module, parameters, args, kwargs, strict=False)
+        return self.module(*args, **kwargs)
 
     def _results(self, outputs: object, tensors: Mapping[str, torch.Tensor], *, with_outputs: bool) -> Tensors:
         training = self.plan.training
@@ -192,34 +217,39 @@ class TrainingProgram(torch.nn.Module):
         return results
 
     def _evaluated(self, tensors: Mapping[str, torch.Tensor]) -> Tensors:
-        parameters = {name: tensors[name] for name in (*self.plan.parameters, *self.plan.held, *self.plan.buffers)}
-        return self._results(self._outputs(tensors, parameters), tensors, with_outputs=True)
+        names = (*self.plan.parameters, *self.plan.held, *self.plan.buffers)
+        with self._given({name: tensors[name] for name in names}):
+            return self._results(self._outputs(tensors), tensors, with_outputs=True)
 
     def _differentiated(self, tensors: Mapping[str, torch.Tensor]) -> tuple[Tensors, Tensors]:
         """The results, and the gradients of parameters and inputs by name."""
         training = self.plan.training
         with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH), run_once():
-            parameters = {name: _leaf(tensors[name]) for name in self.plan.parameters}
+            names = (*self.plan.parameters, *self.plan.held)
             inputs = {name: _leaf(tensors[name]) for name in training.inputs}
-            held = {name: tensors[name] for name in self.plan.held}
+            with self._given({name: tensors[name] for name in names}) as own:
 
-            def run() -> Tensors:
-                outputs = self._outputs({**tensors, **inputs}, parameters | held)
-                return self._results(outputs, tensors, with_outputs=training.returns_outputs)
+                def run() -> Tensors:
+                    outputs = self._outputs({**tensors, **inputs})
+                    return self._results(outputs, tensors, with_outputs=training.returns_outputs)
 
-            results = run()
-            loss = results[LOSS] * tensors[LOSS_SCALE] if training.loss_scale else results[LOSS]
-            wanted = parameters | inputs
-            check_tracked(loss, bool(wanted), run)
-            found = torch.autograd.grad(loss, list(wanted.values()), allow_unused=True)
-        gradients = dict(zip(wanted, found, strict=True))
-        check_gradients(gradients, run)
-        for leaf in wanted.values():
+                results = run()
+                loss = results[LOSS] * tensors[LOSS_SCALE] if training.loss_scale else results[LOSS]
+                wanted = {name: own[name] for name in self.plan.parameters} | inputs
+                check_tracked(loss, bool(wanted), run)
+                gradients = check_gradients(self._gradients(loss, wanted), run)
+                if THREAD.given is not None:
+                    check_constants(THREAD.given.constants(), self.module, training.optimizer)
+        for leaf in inputs.values():
             leaf.requires_grad_(False)
         with torch.no_grad():
             if training.loss_scale:
                 gradients = {name: gradient / tensors[LOSS_SCALE] for name, gradient in gradients.items()}
             return {name: value.detach() for name, value in results.items()}, gradients
+
+    def _gradients(self, loss: torch.Tensor, wanted: Tensors) -> dict[str, torch.Tensor | None]:
+        found = torch.autograd.grad(loss, list(wanted.values()), allow_unused=True)
+        return dict(zip(wanted, found, strict=True))
 
     def _stepped(self, tensors: Mapping[str, torch.Tensor], gradients: Tensors, results: Tensors) -> Tensors:
         """``results`` with the next value of every parameter, of the optimizer's state and of ``step``."""

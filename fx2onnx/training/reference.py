@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 
+from fx2onnx.capture.captured import NEXT
+from fx2onnx.capture.torch_private.dispatch import no_dispatch
+from fx2onnx.capture.torch_private.widened import narrowed
 from fx2onnx.training.optimizers import UpdateRule
 from fx2onnx.training.options import Training
-from fx2onnx.training.program import FINITE, GRADIENT, NEXT, OWN, STEP, Kind, Plan, Tensors, TrainingProgram
+from fx2onnx.training.program import FINITE, GRADIENT, OWN, STEP, Kind, Plan, Tensors, TrainingProgram
 from fx2onnx.training.randomness import without_dropout
 
 
@@ -24,17 +28,76 @@ class Reference(torch.nn.Module):
 
     def forward(self, **tensors: torch.Tensor) -> Tensors:
         own = {name: tensors.pop(name) for name in list(tensors) if name in self.buffers_by_name}
-        state = {OWN + name: value.clone() for name, value in own.items()}
+        written = {name: value for name, value in self.buffers_by_name.items() if name + NEXT in self.outputs}
+        state = {OWN + name: value.clone() for name, value in (written | own).items()}
         if self.program.kind is Kind.EVAL:
             tensors |= {name: own.get(name, self.buffers_by_name[name]) for name in self.program.plan.buffers}
             state = {}
-        results = torch.func.functional_call(self.program, state, (), tensors, strict=False)
+        results = called_with(self.program, state, (), tensors)
         results |= {name.removeprefix(OWN) + NEXT: value for name, value in state.items()}
+        results = {name + NEXT: value for name, value in self.program.leaves.items()} | results
         return {name: results[name].detach() for name in self.outputs}
 
 
+def called_with(module: torch.nn.Module, tensors: Tensors, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``module(*args, **kwargs)`` with these tensors for its own of the names, tied ones too.
+
+    Each is put into each module once: ``functional_call``, left to tie them, leaves the new tensor in a module that has two
+    names.
+    """
+    names: dict[int, list[str]] = {}
+    for path, part in module.named_modules():
+        for key, tensor in (*part._parameters.items(), *part._buffers.items()):
+            if tensor is not None:
+                names.setdefault(id(tensor), []).append(f"{path}.{key}" if path else key)
+    own = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    everywhere = {name: value for first, value in tensors.items() for name in names[id(own[first])]}
+    return torch.func.functional_call(module, everywhere, args, kwargs, tie_weights=False)
+
+
 class _EagerProgram(TrainingProgram):
-    """The step is that of the optimizer itself."""
+    """The step is that of the optimizer itself. The module gets the parameters that are given, which may be wider than its
+    own; its own, which a closure may have, have their numbers.
+    """
+
+    def __init__(self, module: torch.nn.Module, plan: Plan, kind: Kind) -> None:
+        super().__init__(module, plan, kind)
+        self.own: Tensors = {}
+        self.leaves: Tensors = {}
+
+    @contextlib.contextmanager
+    def _given(self, tensors: Tensors) -> Iterator[Tensors]:
+        self.own = self.own_tensors(tensors)
+        self.leaves = {
+            name: tensor.detach().requires_grad_(name in self.plan.parameters) for name, tensor in tensors.items()
+        }
+        with no_dispatch():
+            before = {name: tensor.detach().clone() for name, tensor in self.own.items()}
+        try:
+            self._write({name: narrowed(tensor) for name, tensor in tensors.items()})
+            yield self.leaves
+        finally:
+            self._write(before)
+
+    def _write(self, values: Tensors) -> None:
+        """Into the memory that the module's own tensors have: others may show it, too."""
+        with no_dispatch(), torch.no_grad():
+            for name, value in values.items():
+                self.own[name].data.copy_(value)
+
+    def _outputs(self, tensors: Mapping[str, torch.Tensor]) -> object:
+        args, kwargs = self.plan.sample.call(tensors)
+        return called_with(self.module, self.leaves, args, kwargs)
+
+    def _gradients(self, loss: torch.Tensor, wanted: Tensors) -> dict[str, torch.Tensor | None]:
+        """Of what is given, and of the module's own."""
+        own = [(name, tensor) for name, tensor in self.own.items() if tensor.requires_grad and name in wanted]
+        found = torch.autograd.grad(loss, [*wanted.values(), *(tensor for _, tensor in own)], allow_unused=True)
+        gradients: dict[str, torch.Tensor | None] = dict(zip(wanted, found, strict=False))
+        for (name, _), more in zip(own, found[len(wanted) :], strict=True):
+            one = gradients[name]
+            gradients[name] = one if more is None else more if one is None else one + more
+        return gradients
 
     def _draws(self, tensors: Mapping[str, torch.Tensor]) -> contextlib.AbstractContextManager[None]:
         return without_dropout() if self.plan.training.dropout == "off" else super()._draws(tensors)
@@ -99,7 +162,7 @@ def sample_after(reference: Reference, sample: Tensors, steps: int) -> Tensors:
     """``sample`` with parameters, state and buffers as they are ``steps`` steps later."""
     for _ in range(steps):
         with torch.no_grad():
-            results = reference(**dict(sample))
+            results = reference(**{name: value.clone() for name, value in sample.items()})
         nexts = {name.removesuffix(NEXT): value for name, value in results.items() if name.endswith(NEXT)}
         sample = {name: nexts.get(name, value) for name, value in sample.items()}
     return sample

@@ -62,10 +62,6 @@ class BaseRecorder(TensorTracker):
         """What one call of an ATen overload inside the module becomes: nodes, and fakes for the module to go on with."""
 
     @abstractmethod
-    def record(self, func: OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
-        """Run ``func`` on fakes and add its node(s)."""
-
-    @abstractmethod
     def finish(self, func: OpOverload, args: tuple[object, ...], nodes: Arguments, result: object) -> object:
         """Add the node of ``func`` with the arguments ``nodes``, and tie the results of the call with ``args`` to it."""
 

@@ -20,6 +20,7 @@ from fx2onnx.capture.python.frames import formats_message, user_location
 from fx2onnx.capture.recording.aliasing import Memory, View
 from fx2onnx.capture.recording.gradients import Gradients
 from fx2onnx.capture.recording.recorder import Recorder
+from fx2onnx.capture.recording.tensor_tracker import addresses_of
 from fx2onnx.capture.torch_private.dispatch import no_dispatch
 from fx2onnx.capture.torch_private.fake_tensors import CPU
 from fx2onnx.capture.torch_private.module_paths import PATHS
@@ -75,7 +76,8 @@ class Questions:
         recorder = self.recorder
         if not recorder.fake_mode.holds(tensor):
             view = recorder.views.get(id(tensor))
-            if view is None or not view.memory.version:
+            is_as_it_was = view is None or not view.memory.version
+            if is_as_it_was and recorder.given_at(addresses_of(tensor)) is None:
                 return tensor if tensor.device.type != "meta" else None
         value = recorder.value_of(recorder.node_of(tensor))
         with no_dispatch():
@@ -167,8 +169,10 @@ def _element(
 ) -> object:
     plain = storage if isinstance(storage, torch.UntypedStorage) else storage._untyped_storage
     held = _held_at(questions, plain)
-    if held is not None:
-        questions.numbers_of(held.tensor, "its memory is read")
+    begin = plain.data_ptr()
+    given = questions.recorder.given_at(range(begin, begin + plain.nbytes())) if held is None else (None, held.tensor)
+    if given is not None:
+        questions.numbers_of(given[1], "its memory is read")
     with no_dispatch():
         return own(storage, *args)
 

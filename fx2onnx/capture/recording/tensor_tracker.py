@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
@@ -30,6 +31,8 @@ from fx2onnx.capture.torch_private.graphs import RecordedGraph
 from fx2onnx.capture.torch_private.module_paths import PATHS
 from fx2onnx.capture.torch_private.operators import OpOverload
 
+_AS_STRIDED = torch.ops.aten.as_strided.default
+
 Arguments: TypeAlias = tuple[tuple[object, ...], dict[str, object]]
 """Of one call."""
 
@@ -43,6 +46,19 @@ def _address(tensor: torch.Tensor) -> tuple[object, ...]:
         tuple(tensor.shape),
         tuple(tensor.stride()) if tensor.layout == torch.strided else (),
     )
+
+
+def addresses_of(tensor: torch.Tensor) -> range:
+    """From the first byte of a real tensor to its last; empty where it has no memory that Python can name."""
+    if tensor.layout != torch.strided or tensor.device.type == "meta" or not tensor.numel():
+        return range(0)
+    reach = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    try:
+        with no_dispatch():
+            begin = tensor.data_ptr()
+    except RuntimeError:  # a wrapper of torch.func
+        return range(0)
+    return range(begin, begin + (reach + 1) * tensor.element_size()) if begin else range(0)
 
 
 def dims_of(tensor: torch.Tensor) -> list[DimLike]:
@@ -87,6 +103,8 @@ class TensorTracker:
         self._by_address: dict[tuple[object, ...], View] = {}
         self._unlisted: list[View] = []
         """Views that ``_memories`` and ``_by_address`` lack so far: only tensors of unknown origin are looked up there."""
+        self._given: list[tuple[range, torch.Tensor, torch.Tensor]] = []
+        """Real tensors that are inputs: their addresses, they themselves, the fakes of the inputs."""
         self._known: Known = {}
         """What ``value_of`` computed."""
         self._constants = 0
@@ -197,6 +215,50 @@ class TensorTracker:
         self._same_view(fake, self.weight_view(kept))
         return fake
 
+    def stand_for(self, real: torch.Tensor, fake: torch.Tensor) -> None:
+        """From now on the real tensor is the input that ``fake`` is, and so is whatever else shows its memory."""
+        self._unlisted.append(self._same_view(real, self.view_of(fake)))
+        self._fakes[id(real)] = fake
+        self._kept.append(real)
+        if addresses := addresses_of(real):
+            self._given.append((addresses, real, fake))
+
+    def given_at(self, addresses: range) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """The real tensor, and its fake, that is an input and has some of these addresses."""
+        for own, real, fake in self._given:
+            if addresses.start < own.stop and own.start < addresses.stop:
+                return real, fake
+        return None
+
+    def _part_of_given(self, tensor: torch.Tensor) -> View | None:
+        """The view of a real tensor over the memory of one that is an input."""
+        addresses = addresses_of(tensor)
+        found = self.given_at(addresses) if addresses else None
+        if found is None:
+            return None
+        real, fake = found
+        begin = tensor.data_ptr() - real.data_ptr()
+        is_within = addresses.start >= real.data_ptr() and addresses.stop <= addresses_of(real).stop
+        if tensor.dtype != real.dtype or begin % tensor.element_size() or not is_within:
+            name = next((str(node.target) for node, view in self.sources.items() if view.tensor is fake), "a parameter")
+            raise self.refuse(
+                "E103",
+                f"a tensor shows the memory of {name} in another way than {name} itself does",
+                why=f"it is of {tensor.dtype} with the sizes {list(tensor.shape)}, {name} is an input of the graph",
+                next=f"compute it from {name} inside forward",
+            )
+        with torch.no_grad():
+            place = begin // tensor.element_size()
+            part = self.record(_AS_STRIDED, (fake, list(tensor.shape), list(tensor.stride()), place), {})
+        assert isinstance(part, torch.Tensor)
+        self._fakes[id(tensor)] = part
+        self._kept.append(tensor)
+        return self.view_of(part)
+
+    @abstractmethod
+    def record(self, func: OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
+        """Run ``func`` on fakes and add its node(s)."""
+
     def weight_view(self, tensor: torch.Tensor) -> View:
         """The view of a real tensor: a parameter, a buffer, or a constant that forward reached some other way."""
         view = self.views.get(id(tensor))
@@ -206,6 +268,8 @@ class TensorTracker:
             if same is not None:
                 view = self._same_view(tensor, same)
                 self._fakes[id(tensor)] = self.fake_of(same.tensor)
+        if view is None and self._given:
+            view = self._part_of_given(tensor)
         if view is None:
             name, kind = self._weight_names.get(id(tensor), ("", "constant"))
             if not name:

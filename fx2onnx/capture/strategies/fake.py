@@ -15,7 +15,7 @@ from fx2onnx.base.dims import DimLike
 from fx2onnx.base.errors import Fx2OnnxError, UserError, first_line
 from fx2onnx.base.recursion import limit_of_user
 from fx2onnx.capture.attempt import Attempt, Failed, Outcome, Reason, Recorded
-from fx2onnx.capture.captured import Captured, GraphInput, GraphOutput, Mutation, symbols_of
+from fx2onnx.capture.captured import NEXT, Captured, GraphInput, GraphOutput, Mutation, symbols_of
 from fx2onnx.capture.python.file_names import take_names
 from fx2onnx.capture.python.frames import user_location_of
 from fx2onnx.capture.python.inputs import Leaf
@@ -24,6 +24,7 @@ from fx2onnx.capture.python.module_tree import ModuleTree
 from fx2onnx.capture.python.outputs import graph_outputs
 from fx2onnx.capture.recording import control_flow
 from fx2onnx.capture.recording.choices import Branches
+from fx2onnx.capture.recording.given import take_given
 from fx2onnx.capture.recording.questions import Questions
 from fx2onnx.capture.recording.recorder import Recorder
 from fx2onnx.capture.recording.repeats import take_repeats
@@ -140,6 +141,7 @@ def _run_module(
     take_assignments(recorder.take_data)
     take_questions(Questions(recorder))
     take_repeats(recorder)
+    take_given(recorder)
     indices = IndicesOfSizes() if attempt.numbers_in else contextlib.nullcontext()
     with capture_modes(recorder.fake_mode, recorder.mode, attempt.gradients), indices:
         try:
@@ -149,7 +151,9 @@ def _run_module(
         except Exception as error:  # forward is the user's code: chained under the error with its line
             raise _raised(error, recorder) from error
         outputs, restore = graph_outputs(recorder, result)
-        return outputs, restore, _mutations(recorder, inputs)
+        given = {output.name for output in outputs}
+        mutations = [each for each in _mutations(recorder, inputs) if each.name + NEXT not in given]
+        return outputs, restore, mutations
 
 
 def _fake_input(recorder: Recorder, leaf: Leaf) -> torch.Tensor:

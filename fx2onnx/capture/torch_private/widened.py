@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from fx2onnx.capture.torch_private.dispatch import no_dispatch
+
 
 class Widened(torch.Tensor):
     """Holds ``wide`` and has ``dtype``, so that Python that decides by the dtype (``torch.finfo(x.dtype).min``) decides as it
@@ -33,6 +35,12 @@ class Widened(torch.Tensor):
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         raise NotImplementedError(f"{func} of a widened tensor outside of its mode")
+
+
+def narrowed(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor that is of the dtype that it has."""
+    with no_dispatch():
+        return tensor.wide.to(tensor.dtype) if isinstance(tensor, Widened) else tensor.detach()
 
 
 @contextlib.contextmanager

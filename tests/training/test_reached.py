@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 import torch
 from torch import nn
@@ -153,6 +154,11 @@ _VERIFIED = ("backward", "closure", "row", "spectral norm")
 def test_accumulated_gradients_are_of_what_forward_wrote(tmp_path: Path) -> None:
     module = Reached(_clamped)
     fx2onnx.export_training(module, (X,), tmp_path, loss=F.mse_loss, targets=(Y,), optimizer=_sgd(module))
+    outputs = [value.name for value in onnx.load(tmp_path / "train_step.onnx", load_external_data=False).graph.output]
+    assert [name for name in outputs if "second.weight" in name] == [
+        "second.weight.next",
+        "second.weight.momentum_buffer.next",
+    ]
     whole, parts = Trainer(tmp_path), Trainer(tmp_path)
     batch = {"x": X.numpy(), "target": Y.numpy()}
     for _ in range(3):
@@ -177,12 +183,25 @@ def _as_integers(own: Reached) -> Callable[[torch.Tensor], torch.Tensor]:
     return lambda x: x * bits.sum()
 
 
+def _first_row(own: Reached) -> Callable[[torch.Tensor], torch.Tensor]:
+    row = own.second.weight.data[0]
+    return lambda x: x * row.tolist()[0]
+
+
+def _beyond(own: Reached) -> Callable[[torch.Tensor], torch.Tensor]:
+    every = torch.randn(12)
+    own.second.weight = nn.Parameter(every[:9].view(3, 3))
+    return lambda x: own.second(x) * every[7:10]
+
+
 READS: dict[str, tuple[str, Reach]] = {
     "float": ("E104", lambda own: lambda x: x * float(own.second.weight.data.sum())),
-    "list": ("E104", lambda own: lambda x: x * own.second.weight.data.tolist()[0][0]),
+    "list": ("E104", lambda own: lambda x: x * own.second.weight.tolist()[0][0]),
+    "list of a view": ("E104", _first_row),
     "array": ("E104", lambda own: lambda x: x * torch.from_numpy(own.second.weight.data.numpy()[0])),
     "storage": ("E104", lambda own: lambda x: x * own.second.weight.untyped_storage()[0]),
     "bits": ("E103", _as_integers),
+    "more than it": ("E103", _beyond),
 }
 
 

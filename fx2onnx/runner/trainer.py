@@ -64,9 +64,9 @@ class Trainer:
         session = self._session("gradients")
         feeds = {**self._beside(), **self._arrays(session, batch, "gradients"), **self.state}
         results = self._run(session, feeds)
-        for carried in (*self.manifest.buffers, *self.manifest.parameters):  # forward may write into a parameter, too
-            if carried.next in results:
-                self.state[carried.name] = results.pop(carried.next)
+        for name, following in self._carried.items():  # forward may write into a parameter, too
+            if following in results:
+                self.state[name] = results.pop(following)
         return results
 
     def apply(self, gradients: Mapping[str, npt.ArrayLike]) -> None:

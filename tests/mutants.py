@@ -32,6 +32,7 @@ LEAKS = "tests/test_leaks.py"
 KEYWORDS = "tests/exporting/test_torch_keywords.py"
 CONTROL_FLOW = "tests/verify/test_control_flow.py"
 NEEDS = "tests/capture/test_needs.py"
+DATA = "tests/capture/test_data_branches.py"
 AT_ONE, STEPS = "tests/capture/test_at_one.py", "tests/capture/test_decoding_steps.py"
 CLASSES = "tests/verify/test_verify_classes.py"
 CHOICES = "tests/verify/test_locate_choices.py"
@@ -228,17 +229,26 @@ MUTANTS = [
     Mutant("capture/shapes/shape_env.py", "(first or step) + step * (size - 1)", "first + step * size", NEEDS),
     Mutant("capture/shapes/size_facts.py", "in _without_repeated_bounds([*self.conditions]):", "in self.conditions:", NEEDS),
     Mutant("capture/shapes/size_math.py", '_from_one(value), 0)', 'value, 0)', NEEDS),
-    Mutant("capture/recording/meta_cache.py", "            self._env.check_some(kind.sizes[1:])\n", "            pass\n", NEEDS),
+    Mutant("capture/recording/meta_cache.py", "*operand.sizes[1:], ", "", NEEDS),
+    Mutant("capture/overloads/needs.py", "max(int(places.max()) + 1, -int(places.min()))", "int(places.max()) + 1", NEEDS),
+    Mutant("capture/overloads/needs.py", "        recorder.shape_env.check_some([dims_of(self)[dim]])\n", "        pass\n", NEEDS),
+    Mutant("capture/overloads/reshapes.py", "        return NotImplemented\n    strides = _strides_of_view(env", "        pass\n    strides = _strides_of_view(env", NEEDS),
+    Mutant("capture/recording/branches.py", "if isinstance(path, Path) and isinstance(other, Failed) and decision.is_needed:", "if False:", NEEDS),
+    Mutant("capture/shapes/shape_env.py", "high - low >= MOST_NUMBERS", "True", NEEDS),
+    Mutant("capture/python/data_numbers.py", "DataNumber(op(*reversed(pair) if is_turned else pair), self.refuse)", "DataNumber(op(*pair), self.refuse)", DATA),
+    Mutant("capture/recording/questions.py", "DataNumber(tensor.double(), refuse)", "DataNumber(tensor, refuse)", DATA),
+    Mutant("capture/diagnosis.py", "change.size.as_symbol() in attempt.larger:", "False:", NEEDS),
+    Mutant("capture/diagnosis.py", " or _is_another_mistake(failed.error):", ":", DATA),
     Mutant("capture/recording/ends_of_runs.py", "        if others and _raises_at_all(env, operator, others):", "        if False:", NEEDS),
-    Mutant("capture/recording/ends_of_runs.py", "        env.check_some(dims_of(result)[1:])\n", "        pass\n", NEEDS),
+    Mutant("capture/recording/ends_of_runs.py", ", *dims_of(result)[1:]))", "))", NEEDS),
     Mutant("capture/recording/branches.py", "                if sizes is not None and not sizes:", "                if False:", NEEDS),
     Mutant("capture/recording/failed_branches.py", "            return sizes\n", "            return None\n", NEEDS),
-    Mutant("capture/overloads/slices.py", "    env.check_some([rest])\n", "", NEEDS),
+    Mutant("capture/overloads/slices.py", "return begun if parts == most else", "return begun if True else", NEEDS),
     Mutant("capture/python/frames.py", "and not name.startswith(_PROGRAMS))", "and True)", "tests/capture/test_exporter_programs.py"),
     Mutant("base/size_conditions.py", "*map(dataclasses.astuple, stated.unless)):", "):", NEEDS),
     Mutant("capture/shapes/size_facts.py", "gap.symbols() < names:", "False:", STEPS),
     Mutant("capture/shapes/shape_env.py", "and by_user and not self._is_either_way(relation):", "and by_user:", "tests/model_patches/test_single_tokens.py"),
-    Mutant("capture/shapes/shape_env.py", "not recorder.keeps_both() or self._is_either_way(relation)", "not recorder.keeps_both()", "tests/model_patches/test_single_tokens.py"),
+    Mutant("capture/shapes/shape_env.py", "not recorder.keeps_both(is_needed) or self._is_either_way(relation)", "not recorder.keeps_both(is_needed)", "tests/model_patches/test_single_tokens.py"),
     Mutant("capture/shapes/size_facts.py", "low + more <= 0 <= high + more", "low + more <= 0", "tests/capture/shapes/test_size_facts.py"),
     Mutant("capture/shapes/size_facts.py", "return sizes_where(relation, sets, self.hints, beside) or sizes_where", "return sizes_where", "tests/capture/shapes/test_size_facts.py"),
     Mutant("capture/shapes/size_windows.py", "(input.shape[axis] - size) // step + 1", "input.shape[axis] // step", "tests/capture/shapes/test_size_windows.py"),
@@ -574,7 +584,7 @@ MUTANTS = [
     # options
     Mutant("exporting/options.py", "rung=capture, training=_is_training(training), ", "rung=capture, ", "tests/test_public_api.py"),
     Mutant("capture/diagnosis.py", "replace(start, strategy=\"export\", ", "replace(attempt, strategy=\"export\", ", "tests/capture/test_diagnosis.py"),
-    Mutant("capture/diagnosis.py", "is_better and zero_one.", "is_better or zero_one.", "tests/capture/test_diagnosis.py"),
+    Mutant("capture/diagnosis.py", "        if not zero_one.user_guards_hold_at(env, attempt.hints):", "        if False:", "tests/capture/test_diagnosis.py"),
     Mutant("capture/diagnosis.py", "    if name in attempt.optional:\n        return None", "    return None", "tests/capture/test_diagnosis.py"),
     Mutant("capture/attempt.py", "axis: size.substitute({name: done.value})", "axis: size", "tests/capture/test_dynamic.py"),
     Mutant("exporting/build.py", "are_inputs = not options.export_params or", "are_inputs =", "tests/exporting/test_export.py"),

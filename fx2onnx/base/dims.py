@@ -302,6 +302,10 @@ def apply(op: str, *args: Scalar) -> Scalar:
         if common:
             reduced = apply(op, *(_over(arg, common) for arg in args))
             return reduced if op == "floordiv" else Dim({common: 1}) * reduced
+        shared, left_over = _common_sum(*args)
+        if shared is not None:
+            reduced = apply(op, *left_over)
+            return reduced if op == "floordiv" else shared * reduced
         times = _common_number(args[0], args[1])
         if times > 1:
             less, left = _divided(args[0], times)
@@ -505,6 +509,18 @@ def _over(value: Scalar, common: Monomial) -> Scalar:
             rest.remove(atom)
         total = total + (Dim({tuple(rest): factor}) if rest else factor)
     return total
+
+
+def _common_sum(top: Scalar, bottom: Scalar) -> tuple[Dim | None, tuple[Scalar, Scalar]]:
+    """A sum that is in both, and the two without it: ``n - k`` in ``(m*n - m*k) // (4*n - 4*k)``, which is ``m // 4``."""
+    if isinstance(top, Dim) and isinstance(bottom, Dim) and len(bottom.terms) + bool(bottom.constant) > 1:
+        factors = [factor for _, factor in bottom._all_terms()]
+        times = math.gcd(*factors) if all(type(factor) is int for factor in factors) else 1  # type: ignore[arg-type]
+        shared = _quotient(bottom, times) if times > 1 else None
+        quotient = None if shared is None or top.is_real else _quotient(top, shared)
+        if isinstance(shared, Dim) and quotient is not None:
+            return shared, (quotient, times)
+    return None, (top, bottom)
 
 
 def _is_no_less_than_zero(value: Scalar) -> bool:

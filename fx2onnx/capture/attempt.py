@@ -67,12 +67,14 @@ class Attempt:
     """Whether composite operators are recorded whole, rather than as the operators that they consist of."""
     splits_by_sizes: bool = True
     """Whether both branches of Python's decisions by sizes are recorded, rather than the sample's."""
+    keeps_few: bool = True
+    """Whether a number of a few, such as how many parts there are, is a decision by sizes rather than a condition."""
     split_failure: BaseException | None = None
     """Why they are not."""
     untranslated: UserError | None = None
     """What of a program with both branches could not be translated: this one is to have the sample's only."""
-    wants_number: UserError | None = None
-    """The failure where ``int(x)`` was a plain number."""
+    wants_number: Failed | None = None
+    """What failed where ``int(x)`` was a plain number."""
     gradients: bool = False
     """Whether gradients are on, as ``forward`` takes some; else they are off, as in inference."""
     traced: TracedCode = frozenset()
@@ -101,6 +103,7 @@ class Attempt:
             sets={condition.name: condition.sizes for condition in declared},
             conditions=dict.fromkeys(declared),
             decides_at=self.decides_at,
+            keeps_numbers_in=self.numbers_in,
             next_unknown=self.first_unknown,
         )
 
@@ -181,6 +184,7 @@ class Reason(Enum):
     COMPOSITE = "composite operators cannot be seen whole: the module transforms functions or takes gradients"
     GRADIENTS = "the module takes gradients, which are off"
     PLAIN_NUMBER = "Python turns a size that only the data gives into a plain number"
+    REAL_NUMBER = "Python turns a real number that only the data gives into a plain one"
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
@@ -15,7 +16,7 @@ from fx2onnx.capture.attempt import Attempt, Failed, Outcome, Reason, Recorded, 
 from fx2onnx.capture.baking import inputs_to_bake
 from fx2onnx.capture.fallback import export_may_help
 from fx2onnx.capture.options import BAKE_AUTO
-from fx2onnx.capture.python.file_names import calls_int, names_of_file
+from fx2onnx.capture.python.file_names import calls_int_or_float, names_of_file
 from fx2onnx.capture.shapes import zero_one
 from fx2onnx.capture.shapes.dynamic import hints_of
 from fx2onnx.capture.shapes.shape_env import ShapeEnv, goes_as_sample
@@ -68,11 +69,11 @@ def _baking(failed: Failed) -> Attempt | None:
 def _after_own_failure(failed: Failed, start: Attempt) -> Attempt | Outcome:
     failed = _with_plain_numbers(failed)
     attempt, error = failed.attempt, failed.error
-    if failed.reason is Reason.PLAIN_NUMBER and isinstance(error, UserError) and calls_int(error.where):
+    if failed.reason in _NUMBERS and isinstance(error, UserError) and calls_int_or_float(error.where):
         files = attempt.numbers_in | names_of_file(error.where)
         if attempt.program is attempt.root and files != attempt.numbers_in and attempt.keeps_numbers:
-            change = "int(x) of a size that only the data tells is that size"
-            return replace(attempt, numbers_in=files, wants_number=attempt.wants_number or error, change=change)
+            change = "int(x) and float(x) of a number that only the data tells is that number"
+            return replace(attempt, numbers_in=files, wants_number=attempt.wants_number or failed, change=change)
     if failed.reason is Reason.COMPOSITE:
         return replace(attempt, whole=False, change="composite operators are recorded by what they consist of")
     if failed.reason is Reason.GRADIENTS and attempt.gradients:
@@ -95,7 +96,8 @@ def _after_own_failure(failed: Failed, start: Attempt) -> Attempt | Outcome:
         return _after_run(replace(done, attempt=replace(done.attempt, keeps_numbers=False)))
     if attempt.first_failure is not None:
         return Failed(attempt, attempt.first_failure)
-    if attempt.numbers_in and attempt.keeps_numbers and not (failed.sizes and _must_be_declared(failed)):
+    can_be_own = attempt.numbers_in and attempt.keeps_numbers and attempt.wants_number is None
+    if can_be_own and not (failed.sizes and _must_be_declared(failed)):
         return replace(start, keeps_numbers=False, change="int and float are Python's own")
     if attempt.options.rung == "auto" and export_may_help(failed):
         return replace(start, strategy="export", first_failure=error, change=own_run_failed(error))
@@ -107,12 +109,25 @@ def _numbers_are_sizes(files: Iterable[str]) -> str:
 
 
 def _with_plain_numbers(failed: Failed) -> Failed:
-    """With what failed where ``int(x)`` is a plain number, unless the run came to another decision by data."""
+    """With what failed where ``int(x)`` is a plain number, unless the run came to another decision by data, or to a mistake that
+    has nothing to do with the number.
+    """
     first = failed.attempt.wants_number
-    is_other_decision = isinstance(failed.error, UserError) and failed.error.code == "E104"
-    if first is None or is_other_decision or failed.reason in (Reason.COMPOSITE, Reason.GRADIENTS):
+    if first is None or failed.reason in (Reason.COMPOSITE, Reason.GRADIENTS) or _is_another_mistake(failed.error):
         return failed
-    return replace(failed, error=first, reason=Reason.PLAIN_NUMBER)
+    return replace(failed, error=first.error, reason=first.reason)
+
+
+def _is_another_mistake(error: BaseException) -> bool:
+    """Whether it is none of a size that the data tells where Python or an operator takes plain numbers."""
+    if not isinstance(error, UserError):
+        return False
+    is_about_numbers = _NAMES_NUMBER.search(error.why) or isinstance(error.__cause__, TypeError)
+    return error.code == "E104" or not is_about_numbers
+
+
+_NUMBERS = (Reason.PLAIN_NUMBER, Reason.REAL_NUMBER)
+_NAMES_NUMBER = re.compile(r"\bu\d+\b")
 
 
 def _must_be_declared(failed: Failed) -> bool:
@@ -130,9 +145,11 @@ def _after_run(done: Recorded) -> Attempt | Outcome:
         return replace(attempt, numbers_in=more, without_numbers=done, change=_numbers_are_sizes(files))
     if attempt.without_larger is not None:
         change = _specialized(env, {**attempt.hints, **attempt.larger})
-        is_better = change is None or change.size.as_symbol() not in attempt.larger
-        if not (is_better and zero_one.user_guards_hold_at(env, attempt.hints)):
+        if not zero_one.user_guards_hold_at(env, attempt.hints):
             return _settled(attempt.without_larger)
+        if change is not None and change.size.as_symbol() in attempt.larger:
+            settled = _settled(done)  # a condition that the sample meets, too
+            return settled if isinstance(settled, Recorded) else _settled(attempt.without_larger)
     else:
         change = _specialized(env, attempt.hints)
         larger = zero_one.sizes_above_one(env, attempt.hints) if change is not None else {}
@@ -187,6 +204,9 @@ def _specializing(attempt: Attempt, change: Specialization, env: ShapeEnv) -> At
     """With the size as a number, unless it must not become one or there are too many such sizes (UserError E105); with fewer
     sizes, where others do as well.
     """
+    if env.asked_few and attempt.keeps_few:
+        change_of_few = "how many of a few there are is as at the sample's sizes"
+        return replace(attempt, keeps_few=False, larger={}, without_larger=None, change=change_of_few)
     name = str(change.size.as_symbol())
     if isinstance(change.value, int):
         change = replace(change, value=hints_of(attempt.arguments).get(name, change.value))

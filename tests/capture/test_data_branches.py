@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -212,3 +213,71 @@ def test_integers_of_two_widths_are_of_the_wider_one() -> None:
             assert first.dtype == torch.int64
             torch.testing.assert_close(first, want[0].long())
             torch.testing.assert_close(second, want[1])
+
+
+NUMBERS = {
+    "float": lambda x: x * 2 if float(x.sum()) > 3.5 else x + 1,
+    "item": lambda x: x * 2 if x.sum().item() > 3.5 else x + 1,
+    "between": lambda x: x * 2 if 3.5 < x.sum().item() < 20 else x + 1,
+    "equal to float32's own": lambda x: x * 2 if x.flatten()[2].item() == 0.1 else x + 1,
+    "int": lambda x: x * 2 if int(x.sum()) == 3 else x + 1,
+    "int of item": lambda x: x * 2 if int(x.sum().item()) == -3 else x + 1,
+    "float of an integer": lambda x: x * 2 if float(x.long().sum()) > 3.5 else x + 1,
+    "truth": lambda x: x * 2 if x.sum().item() else x + 1,
+    "not": lambda x: x * 2 if not float(x.sum()) > 3.5 else x + 1,
+    "isnan": lambda x: x * 2 if math.isnan(float(x.sum())) else x + 1,
+    "isinf": lambda x: x * 2 if math.isinf(x.sum().item()) else x + 1,
+    "isfinite": lambda x: x * 2 if math.isfinite(x.sum()) else x + 1,
+    "computed": lambda x: x * 2 if abs(float(x.sum()) * 2 - 1) / 3 > 4 else x + 1,
+    "two": lambda x: x * 2 if x.sum().item() > x.max().item() * 2 else x + 1,
+    "max": lambda x: x * 2 if max(x.sum().item(), x.max().item()) > 5 else x + 1,
+    "tolist": lambda x: x * 2 if x.flatten().tolist()[1] > 0 else x + 1,
+    "float is a float": lambda x: x * 2 if isinstance(x.sum().item(), float) else x + 1,
+    "equal to text": lambda x: x * 2 if x.sum().item() == "3" else x + 1,
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_a_number_of_data_that_python_compares(name: str) -> None:
+    x = torch.tensor([[1.0, -2.0, 0.1, 4.0], [0.0, 0.5, -0.6, 0.7]])
+    inputs = [-x.abs(), x.abs() * 5, x * 0, x * 0 + 0.4, x * 0 - 0.4]
+    if not name.startswith("int"):  # which ends the run there
+        inputs += [x / 0, torch.full_like(x, torch.inf)]
+    check(NUMBERS[name], (x,), others=[(other,) for other in inputs], capture="fake")
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda number, x: x * number,
+        lambda number, x: x * len(str(number)),
+        lambda number, x: x * len(f"{number:.3f}"),
+        lambda number, x: x.clamp(min=number),
+        lambda number, x: x * round(number),
+        lambda number, x: {number: x}[number],
+        lambda number, x: x * math.sqrt(number),
+        lambda number, x: x[: int(number // 1)],
+    ],
+)
+def test_a_number_of_data_that_python_needs_is_refused_with_its_line(use: Any) -> None:
+    with pytest.raises(UserError, match="E104") as caught:
+        fx2onnx.export(lambda x: use(x.sum().item(), x), (X,))
+    assert caught.value.where is not None
+    assert caught.value.where.file == __file__
+
+
+class WithAMistakeBehind(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(5, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if float(x.sum()) > 3:
+            x = x * 2
+        return self.layer(x)
+
+
+def test_a_mistake_behind_a_number_of_data_is_named() -> None:
+    with pytest.raises(UserError, match=r"E101.*(?s:.)*\[3, 4\] X \[5, 2\]") as caught:
+        fx2onnx.export(WithAMistakeBehind(), (X,))
+    assert "self.layer(x)" in str(caught.value)

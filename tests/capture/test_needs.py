@@ -11,7 +11,6 @@ import torch
 import torch.nn.functional as F
 
 import fx2onnx
-from fx2onnx.base import size_conditions
 from fx2onnx.runner import InferenceSession
 from tests.support import check
 
@@ -33,7 +32,17 @@ BOUNDS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], str]] = {
     "topk": (lambda x: x.topk(4, 0).values, "n >= 4"),
     "crop": (lambda x: F.pad(x, (0, 0, -3, -2)) * 2, "n >= 5"),
     "split": (lambda x: x.split([3, x.shape[0] - 3])[1] * 2, "n >= 3"),
-    "chunk": (lambda x: x.chunk(3)[-1] * 2, "n >= 3 and n != 4"),
+    "places": (lambda x: x[[0, 4]] * 2, "n >= 5"),
+    "places from the end": (lambda x: x[[-5, 1]] * 2, "n >= 5"),
+    "places that are written": (lambda x: x.index_put((torch.tensor([3, 1]),), torch.ones(2, 2)), "n >= 4"),
+    "places in place": (lambda x: x.clone().index_fill_(0, torch.tensor([3]), 1.0), "n >= 4"),
+    "index_select": (lambda x: x.index_select(0, torch.tensor([5, 0])) * 2, "n >= 6"),
+    "gather": (lambda x: x.gather(0, torch.tensor([[2, 3]])) * 2, "n >= 4"),
+    "rows of a table": (lambda x: F.embedding(torch.tensor([4, 0]), x) * 2, "n >= 5"),
+    "adaptive pooling": (lambda x: F.adaptive_avg_pool1d(x[1:].t(), 2), "n >= 2"),
+    "max_pool with padding": (lambda x: F.max_pool1d(x[2:].t()[None], 3, 1, 1), "n >= 3"),
+    "max of an axis": (lambda x: x[1:].max(0).values, "n >= 2"),
+    "median": (lambda x: x[1:].median(0).values, "n >= 2"),
 }
 
 
@@ -60,7 +69,7 @@ def at_every_size(program: Any, result: fx2onnx.ExportResult, inputs: list[torch
         np.testing.assert_allclose(got, want.numpy(), rtol=1e-4, atol=1e-5, err_msg=str(tuple(x.shape)))
 
 
-@pytest.mark.parametrize("name", [name for name in BOUNDS if "chunk" not in name])
+@pytest.mark.parametrize("name", BOUNDS)
 def test_what_an_operator_ends_the_run_for_is_a_condition(name: str) -> None:
     program, needed = BOUNDS[name]
     torch.manual_seed(0)
@@ -69,14 +78,57 @@ def test_what_an_operator_ends_the_run_for_is_a_condition(name: str) -> None:
     at_every_size(program, result, [torch.randn(size, 2) for size in SIZES])
 
 
-def test_parts_are_as_many_as_in_the_sample() -> None:
-    program, needed = BOUNDS["chunk"]
-    result = fx2onnx.export(program, (torch.randn(9, 2),), dynamic_shapes=({0: "n"},))
-    assert [found.expression for found in result.report.assumptions if found.kind == "condition"] == [needed]
-    check(program, (torch.randn(9, 2),), others=[(torch.randn(n, 2),) for n in (3, 5, 6, 7, 8, 20)], dynamic_shapes=({0: "n"},))  # fmt: skip
-    fewer = fx2onnx.export(lambda x: x.chunk(3)[-1] * 2, (torch.randn(4, 2),), dynamic_shapes=({0: "n"},))
-    conditions = size_conditions.read(fewer.model.metadata_props[size_conditions.METADATA_KEY])
-    assert [n for n in SIZES if all(each.holds({"n": n}) for each in conditions)] == [2, 4]
+FEW: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "the first part": lambda x: x.chunk(3)[0] * 2,
+    "the last part": lambda x: x.chunk(3)[-1] * 2,
+    "the second part": lambda x: x.chunk(2)[1] * 2,
+    "all parts": lambda x: torch.cat([part * place for place, part in enumerate(x.chunk(4))]),
+    "turns of a loop": lambda x: torch.stack([x[turn] * turn for turn in range(min(x.shape[0], 3))]).sum(0),
+    "a list": lambda x: torch.cat([x] * (x.shape[0] % 3 + 1)),
+    "parts of parts": lambda x: torch.cat([half.chunk(2)[-1] for half in x.chunk(2)]),
+}
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_a_number_of_a_few_is_each_of_them(name: str) -> None:
+    """How many parts or turns there are is decided in the file; a part that is not there ends the run."""
+    torch.manual_seed(0)
+    result = fx2onnx.export(FEW[name], (torch.randn(9, 2),), dynamic_shapes=({0: "n"},))
+    at_every_size(FEW[name], result, [torch.randn(size, 2) for size in SIZES])
+
+
+def test_where_few_are_too_many_the_samples_is_a_condition() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        for axis in (0, 1, 0, 1, 0, 1):
+            first, second = x.chunk(2, axis)
+            x = torch.cat([second, first], axis) + x.chunk(3, axis)[0].sum()
+        return x
+
+    others = [(torch.randn(*sizes),) for sizes in ((9, 9), (5, 16), (12, 7))]
+    check(program, (torch.randn(8, 6),), others=others, dynamic_shapes=({0: "n", 1: "m"},), rtol=1e-4)
+
+
+def test_a_reshape_of_several_sizes_is_for_those_that_it_divides() -> None:
+    """Where the sample has one window, the window is no expression of the sample's size."""
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        rows = (x[1::3] * 2)[:, x.shape[1] // 2 :]
+        return rows.t().reshape(rows.shape[1], -1, 4).sum(-1)
+
+    result = fx2onnx.export(program, (torch.randn(12, 10),), dynamic_shapes=({0: "m", 1: "n"},))
+    at_every_size(program, result, [torch.randn(m, n) for m in SIZES for n in (2, 3, 9)])
+
+
+@pytest.mark.parametrize("sample", [2, 4])
+def test_a_condition_that_is_found_where_there_are_more(sample: int) -> None:
+    """Halves that have one element at the sample."""
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        x = x[: min(x.shape[0], 5)]
+        return torch.stack([x[::2], x[1::2]], -1).sum(-1)
+
+    result = fx2onnx.export(program, (torch.randn(sample, 3),), dynamic_shapes=({0: "n"},))
+    at_every_size(program, result, [torch.randn(size, 3) for size in SIZES])
 
 
 def test_a_bound_that_follows_is_not_stated() -> None:

@@ -90,7 +90,7 @@ def _pooled(
         more = min(stride[axis] - 1, dilation[axis] * (kernel[axis] - 1) - padding[axis]) if ceil_mode else 0
         place = len(sizes) - spatial + axis
         sizes[place] = window_count(sizes[place], kernel[axis], stride[axis], padding[axis], dilation[axis], more)
-    recorder.shape_env.check_some(sizes[-spatial:])
+    recorder.shape_env.check_some((*dims_of(self)[-spatial:], *sizes[-spatial:]))
     outputs = [(self.dtype, sizes), (torch.int64, sizes)]
     return record_sized(recorder, call, outputs[: len(call.func._schema.returns)])
 

@@ -90,13 +90,15 @@ def _of_computed(
     """Where the numbers of elements are equal, which eager PyTorch needs; else torch's own way, which refuses."""
     if not _has_computed((*dims, *target)):
         return NotImplemented
-    env, is_known = recorder.shape_env, -1 not in [size for size in target if isinstance(size, int)]
+    env, needed = recorder.shape_env, None
     if target.count(-1) == 1:
         count, given = product(list(dims)), product([size for size in target if size != -1])
-        rest = apply("floordiv", count, given) if given != 0 else 0
+        if given == 0:
+            return NotImplemented
+        rest, needed = apply("floordiv", count, given), Relation("eq", (apply("mod", count, given), 0))
         target = [rest if size == -1 else size for size in target]  # type: ignore[misc]
     counts = [without_remainders(_simplified(env, product(list(sizes)))) for sizes in (target, dims)]
-    if counts[0] != counts[1] and not (is_known and _are_needed_to_be_equal(env, *counts)):
+    if counts[0] != counts[1] and not _is_met(env, needed or Relation("eq", (counts[0], counts[1]))):
         return NotImplemented
     strides = _strides_of_view(env, dims, list(map(unwrap, tensor.stride())), target)
     if strides is not None:
@@ -106,10 +108,12 @@ def _of_computed(
     return recorder.finish(call.func, call.args, recorder.to_nodes(call.args, call.kwargs), made)
 
 
-def _are_needed_to_be_equal(env: ShapeEnv, one: Scalar, other: Scalar) -> bool:
-    """Whether two numbers of elements are equal at the sample, under a condition that says so of single sizes."""
-    relation = Relation("eq", (one, other))
-    return env.is_settled(relation) is True or (solved(relation, env.hints) is not None and env.guard(relation))
+def _is_met(env: ShapeEnv, needed: Relation) -> bool:
+    """Whether numbers of elements are equal at the sample, under a condition that says so, of single sizes if possible."""
+    if env.is_settled(needed) is True:
+        return True
+    is_said = solved(needed, env.hints) is not None or len(needed.symbols()) > 1
+    return is_said and bool(env.hint(needed)) and env.check(needed, is_equality=True)
 
 
 def _has_computed(sizes: Sequence[DimLike]) -> bool:

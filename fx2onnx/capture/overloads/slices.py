@@ -221,23 +221,23 @@ def _tensor_split_at(
 
 @register(Kind.RECORD, aten.chunk.default)
 def _chunk(recorder: BaseRecorder, call: Call, self: torch.Tensor, chunks: int, dim: int) -> object:
-    """chunk(self, chunks, dim=0): parts of ceil(size / chunks), the last one what is left. Python sees how many there are:
-    as many as in the sample.
+    """chunk(self, chunks, dim=0): parts of ceil(size / chunks), the last one what is left. Python sees how many there are, and
+    decides by it.
     """
     axis, size = _axis_of(self, dim)
     env = recorder.shape_env
-    if not isinstance(size, Dim) or size.symbols() & env.unbacked:
+    if not isinstance(size, Dim) or size.symbols() & env.unbacked or not env.look(size):
         return NotImplemented
     each = (size + chunks - 1) // chunks
-    sample = int(env.look(size))
-    count = -(-sample // -(-sample // chunks)) if sample else 0
-    if count == 0:
-        return NotImplemented
-    rest = size - (count - 1) * each
-    env.check_some([rest])
-    if count < chunks and isinstance(rest, Dim):
-        env.check(Relation("le", (rest, each)))
+    count = env.one_of({parts: _has_parts(size, each, parts, chunks) for parts in range(1, chunks + 1)})
+    rest = size // 2 if count == chunks == 2 else size - (count - 1) * each
     return _parts(recorder, self, axis, [*[each] * (count - 1), rest])
+
+
+def _has_parts(size: Scalar, each: Scalar, parts: int, most: int) -> Relation:
+    """Whether parts of the size ``each`` are so many, of which the last may be smaller."""
+    begun = Relation("gt", (size - (parts - 1) * each, 0))
+    return begun if parts == most else Relation("and", (begun, Relation("le", (size - parts * each, 0))))
 
 
 @register(Kind.RECORD, aten.split.Tensor)

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 import torch
 
 from fx2onnx.base.dims import Scalar
+from fx2onnx.capture.overloads.needs import note_places_of_all
 from fx2onnx.capture.overloads.registry import Call, Kind, register
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.recording.tensor_tracker import dims_of
@@ -78,6 +79,7 @@ def _masked_select(recorder: BaseRecorder, call: Call, self: torch.Tensor, mask:
 @register(Kind.RECORD, aten.index.Tensor)
 def _index(recorder: BaseRecorder, call: Call, self: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> object:
     """A bool mask among the indices stands for the indices of its true elements."""
+    note_places_of_all(recorder, self, indices)
     if not any(isinstance(index, torch.Tensor) and index.dtype in (torch.bool, torch.uint8) for index in indices):
         return NotImplemented
     plain: list[torch.Tensor | None] = []

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import linecache
+import re
 import sys
 import sysconfig
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
@@ -21,10 +22,11 @@ from fx2onnx.base.answering import answers_for_caller
 from fx2onnx.base.bounded import Bounded
 from fx2onnx.base.code_patch import THREAD, content_of, put_name
 from fx2onnx.base.source import SourceLocation
+from fx2onnx.capture.python.data_numbers import DataNumber
 from fx2onnx.capture.python.module_tree import ModuleTree
 
 Names: TypeAlias = dict[str, Any]
-SYMBOLIC: Mapping[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
+SYMBOLIC: Mapping[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool, DataNumber: float}
 """What Python's numbers are in eager PyTorch."""
 
 
@@ -123,10 +125,14 @@ _STANDS_FOR: Mapping[type, type] = {int: _INT, float: _FLOAT}
 
 
 def _to_int(value: Any) -> object:
+    if type(value) is DataNumber:
+        return value.whole()
     return int(value) if type(value) is torch.SymBool else torch.sym_int(value)  # type: ignore[no-untyped-call]
 
 
 def _to_float(value: Any) -> object:
+    if type(value) is DataNumber:
+        return value
     return float(bool(value)) if type(value) is torch.SymBool else torch.sym_float(value)  # type: ignore[no-untyped-call]
 
 
@@ -136,9 +142,9 @@ _CONVERT: Mapping[type, Callable[[Any], object]] = {
 }
 
 
-def calls_int(where: SourceLocation | None) -> bool:
-    """Whether the line may have a call of ``int``."""
-    return where is not None and "int(" in linecache.getline(where.file, where.line)
+def calls_int_or_float(where: SourceLocation | None) -> bool:
+    """Whether the line may have a call of ``int`` or ``float``."""
+    return where is not None and re.search(r"\b(int|float)\(", linecache.getline(where.file, where.line)) is not None
 
 
 def names_of_file(where: SourceLocation | None) -> frozenset[str]:

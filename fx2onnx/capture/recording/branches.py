@@ -28,6 +28,8 @@ MAX_PATHS = 16
 """Through decisions by data: a loop that Python leaves so has a path for each turn, and bodies nested as deeply."""
 MAX_PATHS_BY_SIZES = 64
 """Through all decisions: each is a run of the module."""
+MOST_NEEDED = 4
+"""Decisions of a run that may be conditions instead, and have both branches in the file: each is a run of the module, at least."""
 MAX_DECISIONS = 24
 """On one path: bodies of the file are nested as deeply."""
 
@@ -44,7 +46,7 @@ Run: TypeAlias = Callable[[Attempt, Branches], Outcome]
 
 def joined_paths(run: Run, attempt: Attempt) -> Outcome:
     """The program of all paths. It fails with E104 where there are too many, or where two cannot be joined."""
-    branches = Branches((), attempt.splits_by_sizes, MAX_DECISIONS)
+    branches = Branches((), attempt.splits_by_sizes, MAX_DECISIONS, MOST_NEEDED if attempt.keeps_few else 0)
     path = _Exploration(run, attempt).explored(branches)
     try:
         if isinstance(path, Path):
@@ -75,6 +77,9 @@ class _Exploration:
                 if isinstance(path, Failed):
                     return path
                 if self._runs_left < depth - given + 1:
+                    if branches.decisions[depth].is_needed and isinstance(path, Path):
+                        path = _only(path, depth)
+                        continue
                     return self._too_many(branches.decisions[-1].error, MAX_PATHS_BY_SIZES)
                 path = self._with_other_way(path, branches, depth)
             return path
@@ -114,6 +119,9 @@ class _Exploration:
         first_unknown = path.shape_env.next_unknown if isinstance(path, Path) else 0
         other = self.explored(branches.but(depth, Choice(not decision.holds, first_unknown)))
         try:
+            if isinstance(path, Path) and isinstance(other, Failed) and decision.is_needed:
+                drop_frames(other.error)
+                return _only(path, depth)
             if isinstance(path, Path) and isinstance(other, Failed) and decision.is_by_sizes and is_of_eager(other):
                 sizes = sizes_of_branch(self._run, other, path.shape_env, decision)
                 if sizes is not None and not sizes:
@@ -134,6 +142,9 @@ class _Exploration:
                 return _only(path, depth)
             return other
         except UserError as refusal:
+            if isinstance(path, Path) and decision.is_needed:
+                drop_frames(refusal)
+                return _only(path, depth)
             return Failed(self._attempt, refusal)
         finally:
             del other, path

@@ -41,6 +41,8 @@ class Decision:
     """What to say where both branches cannot be in the file."""
     sizes: dict[str, int]
     """The sizes of symbols before it."""
+    is_needed: bool = False
+    """Whether it is a condition where both branches cannot be in the file."""
 
     @property
     def where(self) -> SourceLocation | None:
@@ -60,6 +62,8 @@ class Branches:
     """Whether decisions by sizes have branches, too."""
     most: int = 24
     """The largest number of decisions in a run."""
+    most_needed: int = 0
+    """Of them, that may be conditions instead."""
     sizes: set[str] = field(default_factory=set)
     """By which sizes there were such decisions, in any run."""
     decisions: list[Decision] = field(default_factory=list)
@@ -71,7 +75,11 @@ class Branches:
         made = (Choice(decision.holds) for decision in self.decisions[len(self.choices) : depth])
         return replace(self, choices=(*self.choices[:depth], *made, choice), decisions=[], undecided=None)
 
-    def choose(self, recorder: BaseRecorder, test: Test, error: UserError) -> bool:
+    def is_full(self) -> bool:
+        """Whether a run came to as many decisions as may be conditions instead as are kept."""
+        return sum(decision.is_needed for decision in self.decisions) >= self.most_needed
+
+    def choose(self, recorder: BaseRecorder, test: Test, error: UserError, is_needed: bool = False) -> bool:
         """How the next decision goes. Raises ``error`` where there is no choice or are too many of them, or within the body of
         an operator's branch or loop.
         """
@@ -90,7 +98,7 @@ class Branches:
             raise error
         calls = sum(node.op == "call_function" for node in recorder.root.nodes)
         self.decisions.append(
-            Decision(test, choice.holds, is_by_sizes, calls, len(recorder.weights), error, env.sizes())
+            Decision(test, choice.holds, is_by_sizes, calls, len(recorder.weights), error, env.sizes(), is_needed)
         )
         env.chosen = choice.sizes
         env.next_unknown = max(env.next_unknown, choice.first_unknown)

@@ -25,13 +25,15 @@ _MAKES_SOME = frozenset(
         *("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"),
     )
 )
-"""Overloads whose kernels raise where the result would be empty, though they do not on fakes."""
+"""Overloads whose kernels raise where their operand is empty or the result would be, though they do not all on fakes."""
 
 
-def note_what_ends_runs(env: ShapeEnv, operator: Callable[[], object], result: object, since: int) -> None:
+def note_what_ends_runs(
+    env: ShapeEnv, operator: Callable[[], object], operand: object, result: object, since: int
+) -> None:
     """Make conditions of those questions, asked in ``env`` behind the first ``since``, behind which the operator raises."""
-    if env.during in _MAKES_SOME and isinstance(result, torch.Tensor):
-        env.check_some(dims_of(result)[1:])
+    if env.during in _MAKES_SOME and isinstance(result, torch.Tensor) and isinstance(operand, torch.Tensor):
+        env.check_some((*dims_of(operand)[1:], *dims_of(result)[1:]))
     for how, what, answer in env.asked[since:]:
         if how != "guard" or not isinstance(what, Relation) or len(what.symbols()) != 1:
             continue

@@ -230,7 +230,10 @@ class MetaCache:
         if kind is None:
             return None
         if isinstance(kind, WindowsType):
-            self._env.check_some(kind.sizes[1:])
+            if any(type(size) is int and size < 1 for size in kind.sizes[1:]):
+                return None  # the kernel says so
+            operand = cast(TensorType, key[4:][0])
+            self._env.check_some((*operand.sizes[1:], *kind.sizes[1:]))
         specs = self._specs[key] = Specs((_fresh(kind),))
         return specs
 

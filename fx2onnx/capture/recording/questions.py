@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import torch
 import torch.fx
@@ -16,6 +16,7 @@ import torch.fx
 from fx2onnx.base.answering import answers_for_caller
 from fx2onnx.base.assumptions import Assumption
 from fx2onnx.base.errors import UserError
+from fx2onnx.capture.python.data_numbers import DataNumber
 from fx2onnx.capture.python.frames import formats_message, user_location
 from fx2onnx.capture.recording.aliasing import Memory, View
 from fx2onnx.capture.recording.gradients import Gradients
@@ -237,6 +238,22 @@ def _numbers(questions: Questions, tensor: torch.Tensor) -> object:
     what = f"Python goes through the {len(rows)} rows of %{node.name}: with more or fewer it needs an export of its own"
     recorder.shape_env.assertions[Assumption(what, user_location())] = None
     return rows
+
+
+@_answers(_OF_HELD, "item")
+def _item(questions: Questions, own: Own, tensor: torch.Tensor) -> object:
+    """Of a real number that only the data tells, one that Python may compare."""
+    has_one = all(type(size) is int and size == 1 for size in tensor.shape)
+    if not has_one or not tensor.dtype.is_floating_point or questions.value_of(tensor) is not None:
+        return own(tensor)
+    recorder = questions.recorder
+
+    def refuse() -> NoReturn:
+        error = recorder.unknown_number(recorder.node_of(tensor), aten.item.default)
+        recorder.shape_env.wanted_real = str(error)
+        raise error
+
+    return DataNumber(tensor.double(), refuse)
 
 
 @_answers(_OF_NUMBERS, "numpy")

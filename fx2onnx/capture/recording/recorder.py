@@ -147,7 +147,8 @@ class Recorder(BaseRecorder):
             else:
                 result = func(*fake_args, **fake_kwargs)
                 if self.shape_env.hints:
-                    note_what_ends_runs(self.shape_env, lambda: func(*fake_args, **fake_kwargs), result, asked)
+                    operand = fake_args[0] if fake_args else None
+                    note_what_ends_runs(self.shape_env, lambda: func(*fake_args, **fake_kwargs), operand, result, asked)
         except Undecided as cause:
             raise self.refuse(
                 "E107",
@@ -260,19 +261,9 @@ class Recorder(BaseRecorder):
             return False
         if tensor.dtype.is_floating_point or tensor.dtype == torch.bool or func is aten.is_nonzero.default:
             is_truth = tensor.dtype == torch.bool or func is aten.is_nonzero.default
-            error = self.refuse(
-                "E104",
-                "Python control flow depends on tensor data",
-                node=f"{func} of %{node.name}",
-                why="the number is known only when the model runs",
-                next=(
-                    "torch.cond for two branches",
-                    "torch.where to select values",
-                    *([KEEP_BOTH] if is_truth else []),
-                    *self.baking_advice([node]),
-                ),
-            )
+            error = self.unknown_number(node, func, is_truth)
             if not is_truth:
+                self.shape_env.wanted_real = str(error)
                 raise error
             return self.truth(node, error)
         known = recurrent.batch_of(self, node)
@@ -280,15 +271,26 @@ class Recorder(BaseRecorder):
             return sym_int(self.shape_env, known)
         return sym_int(self.shape_env, number_of(self, node))
 
-    def keeps_both(self) -> bool:
-        """Whether both branches of Python's decisions by sizes are to be in the file."""
-        return self.branches is not None and self.branches.by_sizes and self.graph is self.root
+    def unknown_number(self, node: torch.fx.Node, func: OpOverload, is_truth: bool = False) -> UserError:
+        """That Python decides by the number of ``node``."""
+        return self.refuse(
+            *DATA_DECIDES,
+            node=f"{func} of %{node.name}",
+            why="the number is known only when the model runs",
+            next=(*KEEP_TENSORS, *([KEEP_BOTH] if is_truth else []), *self.baking_advice([node])),
+        )
 
-    def truth(self, test: Test, error: UserError) -> bool:
+    def keeps_both(self, is_needed: bool = False) -> bool:
+        """Whether both branches of Python's decisions by sizes are to be in the file; where one ``is_needed``, if there is room."""
+        branches = self.branches
+        is_asked = branches is not None and branches.by_sizes and self.graph is self.root
+        return is_asked and not (is_needed and branches is not None and branches.is_full())
+
+    def truth(self, test: Test, error: UserError, is_needed: bool = False) -> bool:
         """How a decision by data goes. Raises ``error`` where both branches are not to be kept."""
         if self.branches is None:
             raise error
-        return self.branches.choose(self, test, error)
+        return self.branches.choose(self, test, error, is_needed)
 
     def advice(self, names: frozenset[str]) -> list[str]:
         """What to do about a decision by sizes that depend on data."""

@@ -37,7 +37,7 @@ def known_sign(op: str, gap: Any, ranges: Ranges = _NONE) -> bool | None:
     """The truth of ``gap`` compared with 0."""
     if not isinstance(gap, Dim):
         return COMPARE[op](gap, 0)
-    low, high = _bounds(gap, ranges)
+    low, high = bounds(gap, ranges)
     if low is not None and low > 0:
         return op in ("ne", "gt", "ge")
     if high is not None and high < 0:
@@ -51,7 +51,7 @@ def known_sign(op: str, gap: Any, ranges: Ranges = _NONE) -> bool | None:
     return None
 
 
-def _bounds(dim: Scalar, ranges: Ranges) -> tuple[Number | None, Number | None]:
+def bounds(dim: Scalar, ranges: Ranges) -> tuple[Number | None, Number | None]:
     """Lower and upper bound; atoms of unknown sign say nothing."""
     if not isinstance(dim, Dim):
         return dim, dim
@@ -86,7 +86,7 @@ def _range_of(atom: Any, ranges: Ranges) -> Range | None:
         return _COUNT
     if atom.op == "mod" and type(atom.args[1]) is int:
         return (0, atom.args[1] - (not atom.is_real)) if atom.args[1] > 0 else None
-    parts = [_bounds(arg, ranges) for arg in atom.args]
+    parts = [bounds(arg, ranges) for arg in atom.args]
     lows, highs = ([part[side] for part in parts] for side in (0, 1))
     if atom.op == "max":
         known = [low for low in lows if low is not None and low >= 0]

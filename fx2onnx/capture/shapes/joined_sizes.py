@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from fx2onnx.base.assumptions import Condition, Guard
 from fx2onnx.base.relations import Relation
-from fx2onnx.base.size_sets import EVERY, SizeSet, where_true
+from fx2onnx.base.size_sets import EVERY, SizeSet, interval, where_true
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 
 
@@ -39,6 +39,7 @@ def joined(one: ShapeEnv, other: ShapeEnv, test: object, sizes: Mapping[str, int
     one.written_for = dict(sets)
     one.specializations = other.specializations | one.specializations
     one.numbers_in |= other.numbers_in
+    one.asked_few |= other.asked_few
     one.assertions |= other.assertions
     one.supposed = {relation: None for relation in one.supposed if relation in other.supposed}
     one.learnt()
@@ -59,7 +60,7 @@ def _guards(env: ShapeEnv, another: ShapeEnv, past: Relation) -> dict[tuple[Rela
     found: dict[tuple[Relation, bool], Guard] = {}
     for key, guard in _unsettled(env).items():
         needed = guard.relation
-        says_more = needed.op == "eq" and not needed.symbols() <= past.symbols()
+        says_more = needed.op == "eq" and (not needed.symbols() <= past.symbols() or _is_for_one_size(needed, env))
         is_of_branch = key not in another.guards and (says_more or guard.ends_run)
         if is_of_branch and not needed.symbols() & env.unbacked:
             needed = Relation("or", (past, needed))
@@ -67,6 +68,15 @@ def _guards(env: ShapeEnv, another: ShapeEnv, past: Relation) -> dict[tuple[Rela
         else:
             found[key] = guard
     return found
+
+
+def _is_for_one_size(needed: Relation, env: ShapeEnv) -> bool:
+    """Whether a single size of the branch's does. What kernels find to be 1 is looked at where it is more."""
+    true = None if 1 in needed.args else where_true(needed)
+    if true is None:
+        return False
+    (name,) = needed.symbols()
+    return (env.sets.get(name, EVERY) & true & interval(1, None)).is_single()
 
 
 def _unless(condition: Condition, past: Relation, sets: Mapping[str, SizeSet]) -> Condition | Guard:

@@ -17,6 +17,7 @@ from fx2onnx.base.answering import answers_for_caller
 from fx2onnx.base.code_patch import THREAD, put_name
 from fx2onnx.base.dims import Scalar, apply
 from fx2onnx.capture.python.cached_calls import calls_cached
+from fx2onnx.capture.python.data_numbers import DataNumber
 from fx2onnx.capture.python.file_names import SYMBOLIC
 from fx2onnx.capture.python.frames import asking_frame, is_user
 from fx2onnx.capture.shapes import size_tensors, size_windows
@@ -105,7 +106,23 @@ def _formula(formula: Formula, original: Function) -> Function:
 
 @answers_for_caller
 def _finite(answer: bool, original: Function) -> Function:
-    return lambda value: answer if _size_node(value) is not None else original(value)
+    asks = _OF_DATA[original.__name__]
+
+    def answered(value: object) -> bool:
+        if isinstance(value, torch.Tensor):
+            value = value.item()
+        if type(value) is DataNumber:
+            return asks(value)
+        return answer if _size_node(value) is not None else original(value)
+
+    return answered
+
+
+_OF_DATA: Mapping[str, Callable[[DataNumber], bool]] = {
+    "isnan": DataNumber.is_nan,
+    "isinf": DataNumber.is_infinite,
+    "isfinite": DataNumber.is_finite,
+}
 
 
 @answers_for_caller

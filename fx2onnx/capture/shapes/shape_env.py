@@ -21,7 +21,7 @@ from fx2onnx.capture.python.frames import (
     refused_by_user,
     user_location,
 )
-from fx2onnx.capture.shapes.certain import certain
+from fx2onnx.capture.shapes.certain import bounds, certain
 from fx2onnx.capture.shapes.conditions import declared
 from fx2onnx.capture.shapes.size_facts import SizeFacts
 
@@ -34,6 +34,8 @@ _ONES = ((1, 1, 1), (1, 2, 3), (2, 1, 3), (3, 2, 1))
 _PROBES = ((2, 3, 5), (7, 2, 3), (3, 11, 4), (64, 48, 17), (129, 1, 640), (8191, 4099, 2), (20011, 30011, 40009))
 
 
+MOST_NUMBERS = 5
+"""That an expression may be, for all of them to be in the file."""
 MOST_ELEMENTS = 1 << 31
 """Code asks whether an index fits into 32 bits."""
 _COMPARES_STRIDES = frozenset({"aten::view", "aten::_unsafe_view", "aten::reshape", "aten::flatten", "aten::unflatten"})
@@ -43,11 +45,11 @@ _COMPARES_STRIDES = frozenset({"aten::view", "aten::_unsafe_view", "aten::reshap
 class RunRecorder(Protocol):
     """What is needed of the recorder."""
 
-    def truth(self, test: Relation, error: UserError) -> bool: ...
+    def truth(self, test: Relation, error: UserError, is_needed: bool = False) -> bool: ...
 
     def advice(self, names: frozenset[str]) -> list[str]: ...
 
-    def keeps_both(self) -> bool: ...
+    def keeps_both(self, is_needed: bool = False) -> bool: ...
 
 
 @answers_for_caller
@@ -69,6 +71,10 @@ class ShapeEnv(SizeFacts):
     """Everything decided by the sample's sizes, in order: "guard", "check", "look" or "specialize", what, and the value."""
     numbers_in: set[str] = field(default_factory=set)
     """Names of the files whose code turned a size into a plain number."""
+    keeps_numbers_in: frozenset[str] = frozenset()
+    """Those whose ``int``, ``float`` and ``range`` keep sizes now."""
+    asked_few: bool = False
+    """Whether a number of a few was decided by."""
     takes_notes: bool = True
     """Off while a tensor of known type is made anew: what its constructor checks (is it empty? contiguous?) decides nothing."""
     asks_of_strides: bool = False
@@ -81,8 +87,12 @@ class ShapeEnv(SizeFacts):
     """Symbols whose comparisons with 0 or 1 decide nothing now: both answers give the same."""
     recorder: Callable[[], RunRecorder | None] = lambda: None
     """A weak reference to the recorder, if there is one."""
+    some: set[Dim] = field(default_factory=set)
+    """Sizes that were seen to be needed to be more than 0."""
     wanted_number: str = ""
     """The last error because Python needed a number that depends on data."""
+    wanted_real: str = ""
+    """The same of a real one, which torch.export would not know, either."""
     tried: set[tuple[str, Relation]] = field(default_factory=set)
     """By overloads, what they asked that was tried at sizes for which the answer is another."""
     assertions: dict[Assumption, None] = field(default_factory=dict)
@@ -180,23 +190,50 @@ class ShapeEnv(SizeFacts):
             return holds
         return self._guarded(relation, by_python)
 
-    def decided(self, relation: Relation) -> bool:
-        """Python's decision by sizes: one way in this run, where both are to be in the file."""
+    def decided(self, relation: Relation, *, is_needed: bool = False) -> bool:
+        """Python's decision by sizes: one way in this run, where both are to be in the file. ``is_needed``: else the way of the
+        sample is a condition.
+        """
         recorder = self.recorder()
-        if recorder is None or not recorder.keeps_both() or self._is_either_way(relation):
-            return self._guarded(relation, by_python=True, by_user=True)
+        if recorder is None or not recorder.keeps_both(is_needed) or self._is_either_way(relation):
+            return self._guarded(relation, by_python=not is_needed, by_user=not is_needed, ends_run=is_needed)
         known = self.is_settled(relation)
+        if known is None and self._is_otherwise_at_zero_only(relation):
+            known = bool(self.hint(relation))
         if known is not None:
             self.asked.append(("guard", relation, known))
             return known
         if asserted_by_user() or self._goes_one_way(relation):
-            return self._guarded(relation, by_python=True, by_user=True)
+            return self._guarded(relation, by_python=not is_needed, by_user=not is_needed, ends_run=is_needed)
         if refused_by_user() and not self.hint(relation):
             self.note(relation.negated(), user_location())
             return False
-        holds = recorder.truth(relation, self.undeclared(relation, user_location()))
+        holds = recorder.truth(relation, self.undeclared(relation, user_location()), is_needed)
         self.suppose(relation if holds else relation.negated())
         return holds
+
+    def _is_otherwise_at_zero_only(self, relation: Relation) -> bool:
+        """Whether the sample's answer is that of all sizes but 0."""
+        true = relation if self.hint(relation) else relation.negated()
+        return len(relation.symbols()) == 1 and self.excludes_zero_only(true)
+
+    def one_of(self, ways: Mapping[int, Relation]) -> int:
+        """The number whose relation holds, as one does at every size: a decision for each, the sample's first."""
+        self.asked_few = True
+        at_sample = next(number for number, relation in ways.items() if self.hint(relation))
+        *others, last = sorted(ways, key=lambda number: abs(number - at_sample))
+        return next((number for number in others if self.decided(ways[number], is_needed=True)), last)
+
+    def _few(self, dim: Dim) -> Mapping[int, Relation] | None:
+        """The few numbers that an expression may be, such as ``min(n, 3)``."""
+        recorder = self.recorder()
+        is_left = self.decides_at or not self.takes_notes or recorder is None or not recorder.keeps_both(is_needed=True)
+        if is_left or dim.as_symbol() is not None:
+            return None
+        low, high = bounds(dim, {name: self.sets[name].ends() for name in dim.symbols() & self.sets.keys()})
+        if dim.is_real or low is None or high is None or high - low >= MOST_NUMBERS:
+            return None
+        return {number: Relation("eq", (dim, number)) for number in range(int(low), int(high) + 1)}
 
     def _goes_one_way(self, relation: Relation) -> bool:
         """Whether a size in it became a plain number before, as a key of a dict does that is then compared with others; or
@@ -224,16 +261,21 @@ class ShapeEnv(SizeFacts):
             ),
         )
 
-    def check(self, relation: Relation) -> bool:
-        """The truth at the sample's sizes of what ends the run in eager PyTorch where it is false: a condition."""
-        return self._guarded(relation, by_python=False, ends_run=relation.is_bound())
+    def check(self, relation: Relation, *, is_equality: bool = False) -> bool:
+        """The truth at the sample's sizes of what ends the run in eager PyTorch where it is false: a condition. Equalities that
+        operators ask for may be due to sizes that are 1 at the sample; ``is_equality``: not this one.
+        """
+        return self._guarded(relation, by_python=False, ends_run=is_equality or relation.is_bound())
 
     def check_some(self, sizes: Iterable[Scalar]) -> None:
-        """Operators of windows end the run where there is not one."""
+        """Operators of windows end the run where there is not one, or nothing that it is laid over. Raises RuntimeError there."""
         for size in sizes:
-            is_known = not isinstance(size, Dim) or bool(size.symbols() & self.unbacked)
-            if not is_known and self.certain("gt", size, 0) is None:
-                self.check(Relation("gt", (size, 0)))
+            if isinstance(size, Dim) and size not in self.some:
+                self.some.add(size)
+                if size.symbols() & self.unbacked or self.certain("gt", size, 0):
+                    continue
+                if not self.check(Relation("gt", (size, 0))):
+                    raise RuntimeError(f"{self.during or 'an operator'} needs {size} > 0, which is {self.hint(size)}")
 
     def _guarded(self, relation: Relation, by_python: bool, ends_run: bool = False, by_user: bool = False) -> bool:
         holds = bool(self.hint(relation))
@@ -325,7 +367,13 @@ class ShapeEnv(SizeFacts):
             )
             self.wanted_number = str(error)
             raise error
-        self.numbers_in |= file_of_number()
+        files = file_of_number()
+        ways = None if files - self.keeps_numbers_in else self._few(dim)
+        if ways is not None:
+            number = self.one_of(ways)
+            self.asked.append(("specialize", dim, number))
+            return number
+        self.numbers_in |= files
         number = int(dim.evaluate(self.hints))
         self.asked.append(("specialize", dim, number))
         self.specializations.setdefault(dim, Specialization(dim, number, where))

@@ -64,7 +64,8 @@ def run(attempt: Attempt, branches: Branches | None = None) -> Outcome:
     except (NeedsDecomposition, TakesGradients) as error:
         return Failed(attempt, error, Reason.COMPOSITE)
     except UserError as error:
-        reason = Reason.PLAIN_NUMBER if str(error) == shape_env.wanted_number else Reason.ERROR
+        wanted = {shape_env.wanted_number: Reason.PLAIN_NUMBER, shape_env.wanted_real: Reason.REAL_NUMBER}
+        reason = wanted.get(str(error), Reason.ERROR)
         if (attempt.whole or not attempt.gradients) and GRADIENTS_ARE_OFF in str(error.__cause__):
             reason = Reason.GRADIENTS
         library_code = attempt.patches.decided_by_data(error) if error.code == "E104" else None

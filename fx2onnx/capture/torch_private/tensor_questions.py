@@ -24,7 +24,7 @@ class Answers(Protocol):
 
 
 ATTRIBUTES = ("_base", "_version", "grad_fn", "is_leaf", "requires_grad")
-METHODS = ("_is_view", "data_ptr", "numpy", "tolist")
+METHODS = ("_is_view", "data_ptr", "item", "numpy", "tolist")
 FUNCTIONS = (
     torch.Tensor.__repr__,
     torch.Tensor.__reduce_ex__,

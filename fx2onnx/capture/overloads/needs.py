@@ -1,0 +1,111 @@
+"""What operators need of sizes in eager PyTorch, and torch's fake kernels do not check: places that an index leads to, and some
+elements to choose from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from fx2onnx.base.dims import Dim
+from fx2onnx.base.relations import Relation
+from fx2onnx.capture.overloads.registry import Call, Kind, register
+from fx2onnx.capture.recording.base_recorder import BaseRecorder
+from fx2onnx.capture.recording.tensor_tracker import dims_of
+from fx2onnx.capture.torch_private.dispatch import no_dispatch
+
+aten = torch.ops.aten
+
+
+def note_places(recorder: BaseRecorder, tensor: torch.Tensor, axis: int, index: torch.Tensor) -> None:
+    """Make a condition of the size of ``axis`` that numbers of ``index``, where no input decides them, need."""
+    if not tensor.dim() or index.dtype not in (torch.int64, torch.int32):
+        return
+    size, env = dims_of(tensor)[axis], recorder.shape_env
+    if size.symbols() & env.unbacked if isinstance(size, Dim) else not env.supposed:
+        return  # a size that is known everywhere was right at the sample
+    places = recorder.value_of(recorder.node_of(index))
+    if places is None or not places.numel():
+        return
+    with no_dispatch():
+        least = max(int(places.max()) + 1, -int(places.min()))
+    needed = Relation("ge", (size, least))
+    if not env.hint(needed):  # as eager PyTorch says
+        raise IndexError(
+            f"an index is out of bounds for dimension {axis} with size {env.hint(size)}: {needed} is needed"
+        )
+    if env.certain(needed.op, *needed.args) is None:
+        env.check(needed)
+
+
+@register(
+    Kind.RECORD,
+    aten.index_select.default,
+    aten.gather.default,
+    aten.index_add.default,
+    aten.index_copy.default,
+    aten.index_fill.int_Scalar,
+    aten.index_fill.int_Tensor,
+    aten.scatter.src,
+    aten.scatter.value,
+    aten.scatter_add.default,
+)
+def _along_an_axis(recorder: BaseRecorder, call: Call, self: torch.Tensor, dim: int, index: torch.Tensor) -> object:
+    note_places(recorder, self, dim, index)
+    return NotImplemented
+
+
+@register(Kind.RECORD, aten.embedding.default)
+def _embedding(recorder: BaseRecorder, call: Call, weight: torch.Tensor, indices: torch.Tensor) -> object:
+    note_places(recorder, weight, 0, indices)
+    return NotImplemented
+
+
+@register(Kind.RECORD, aten.index_put.default)
+def _index_put(
+    recorder: BaseRecorder, call: Call, self: torch.Tensor, indices: Sequence[torch.Tensor | None]
+) -> object:
+    note_places_of_all(recorder, self, indices)
+    return NotImplemented
+
+
+def note_places_of_all(recorder: BaseRecorder, tensor: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> None:
+    """The same of the first axes; a mask among the indices takes as many as it has."""
+    axis = 0
+    for index in indices:
+        if index is not None:
+            note_places(recorder, tensor, axis, index)
+        axis += index.dim() if index is not None and index.dtype in (torch.bool, torch.uint8) else 1
+
+
+@register(
+    Kind.RECORD,
+    aten.max.dim,
+    aten.min.dim,
+    aten.median.dim,
+    aten.nanmedian.dim,
+    aten.mode.default,
+)
+def _one_of_an_axis(recorder: BaseRecorder, call: Call, self: torch.Tensor, dim: int) -> object:
+    if self.dim():
+        recorder.shape_env.check_some([dims_of(self)[dim]])
+    return NotImplemented
+
+
+@register(
+    Kind.RECORD,
+    aten.adaptive_avg_pool1d.default,
+    aten.adaptive_avg_pool2d.default,
+    aten.adaptive_avg_pool3d.default,
+    aten.grid_sampler.default,
+    aten.grid_sampler_2d.default,
+    aten.grid_sampler_3d.default,
+)
+def _some_of_each_axis(
+    recorder: BaseRecorder, call: Call, self: torch.Tensor | None = None, input: torch.Tensor | None = None
+) -> object:
+    tensor = input if self is None else self
+    if tensor is not None:
+        recorder.shape_env.check_some(dims_of(tensor)[1:])
+    return NotImplemented

@@ -1,0 +1,118 @@
+"""Real numbers that only the data tells, for Python code that compares them: ``float(t) > 3``, ``math.isnan(t.item())``."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Mapping
+from typing import NoReturn, TypeAlias
+
+import torch
+
+from fx2onnx.base.answering import answers_for_caller
+from fx2onnx.capture.torch_private.pytrees import flatten
+
+Of: TypeAlias = "torch.Tensor | int | float | torch.SymInt | torch.SymFloat"
+"""What a number is computed with."""
+Operator: TypeAlias = Callable[[Of, Of], torch.Tensor]
+
+
+def _comparison(op: Operator) -> Callable[[DataNumber, object], bool]:
+    @answers_for_caller
+    def compared(self: DataNumber, other: object) -> bool:
+        return bool(op(self.tensor, self.number_of(other)))
+
+    return compared
+
+
+def _equality(op: Operator) -> Callable[[DataNumber, object], bool]:
+    @answers_for_caller
+    def compared(self: DataNumber, other: object) -> bool:
+        if not _is_number(other) and not isinstance(other, torch.Tensor):
+            return op is operator.ne
+        return bool(op(self.tensor, self.number_of(other)))
+
+    return compared
+
+
+def _arithmetic(op: Operator, *, is_turned: bool = False) -> Callable[[DataNumber, object], DataNumber]:
+    @answers_for_caller
+    def computed(self: DataNumber, other: object) -> DataNumber:
+        pair = (self.tensor, self.number_of(other))
+        return DataNumber(op(*reversed(pair) if is_turned else pair), self.refuse)
+
+    return computed
+
+
+def _of_one(op: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[DataNumber], DataNumber]:
+    return answers_for_caller(lambda self: DataNumber(op(self.tensor), self.refuse))
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float | torch.SymInt | torch.SymFloat | DataNumber)
+
+
+@answers_for_caller
+class DataNumber:
+    """The number of a one-element tensor in float64, as Python has it. Python may compute with it and compare it, of which both
+    answers are in the file; for everything else it would have to be known.
+    """
+
+    __slots__ = ("refuse", "tensor")
+
+    def __init__(self, tensor: torch.Tensor, refuse: Callable[[], NoReturn]) -> None:
+        self.tensor = tensor
+        self.refuse = refuse
+        """Raises UserError E104."""
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        return float
+
+    def number_of(self, other: object) -> Of:
+        if type(other) is DataNumber:
+            return other.tensor
+        if not isinstance(other, int | float | torch.SymInt | torch.SymFloat):
+            self.refuse()
+        return other
+
+    def whole(self) -> int | float:
+        """As ``int()`` gives it: a size that only the data tells."""
+        return self.tensor.to(torch.int64).item()
+
+    def is_nan(self) -> bool:
+        return bool(self.tensor.isnan())
+
+    def is_infinite(self) -> bool:
+        return bool(self.tensor.isinf())
+
+    def is_finite(self) -> bool:
+        return bool(self.tensor.isfinite())
+
+    def __bool__(self) -> bool:
+        return bool(self.tensor != 0)
+
+    def __pos__(self) -> DataNumber:
+        return self
+
+    __gt__, __ge__ = _comparison(operator.gt), _comparison(operator.ge)
+    __lt__, __le__ = _comparison(operator.lt), _comparison(operator.le)
+    __eq__, __ne__ = _equality(operator.eq), _equality(operator.ne)
+    __add__ = __radd__ = _arithmetic(operator.add)
+    __mul__ = __rmul__ = _arithmetic(operator.mul)
+    __sub__, __rsub__ = _arithmetic(operator.sub), _arithmetic(operator.sub, is_turned=True)
+    __truediv__, __rtruediv__ = _arithmetic(operator.truediv), _arithmetic(operator.truediv, is_turned=True)
+    __neg__, __abs__ = _of_one(operator.neg), _of_one(operator.abs)
+
+    @classmethod
+    def __torch_function__(
+        cls, function: object, types: object, args: Iterable[object] = (), kwargs: Mapping[str, object] | None = None
+    ) -> None:
+        next(leaf.value for leaf in flatten((args, kwargs))[0] if type(leaf.value) is cls).refuse()
+
+    def _refused(self, *_: object, **__: object) -> NoReturn:
+        self.refuse()
+
+    __float__ = __int__ = __index__ = __hash__ = __str__ = __repr__ = __format__ = _refused
+    __round__ = __trunc__ = __floor__ = __ceil__ = __pow__ = __rpow__ = _refused
+    __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __divmod__ = __rdivmod__ = __reduce_ex__ = _refused
+    as_integer_ratio = is_integer = hex = conjugate = real = _refused

@@ -246,6 +246,8 @@ MUTANTS = [
     Mutant("capture/overloads/slices.py", "return begun if parts == most else", "return begun if True else", NEEDS),
     Mutant("capture/python/frames.py", "and not name.startswith(_PROGRAMS))", "and True)", "tests/capture/test_exporter_programs.py"),
     Mutant("base/size_conditions.py", "*map(dataclasses.astuple, stated.unless)):", "):", NEEDS),
+    Mutant("base/size_conditions.py", "needs_newer_reader=NEWEST if before else 1", "needs_newer_reader=1", "tests/base/test_size_conditions.py"),
+    Mutant("base/size_conditions.py", "if newest > NEWEST:", "if False:", "tests/base/test_size_conditions.py"),
     Mutant("capture/shapes/size_facts.py", "gap.symbols() < names:", "False:", STEPS),
     Mutant("capture/shapes/shape_env.py", "and by_user and not self._is_either_way(relation):", "and by_user:", "tests/model_patches/test_single_tokens.py"),
     Mutant("capture/shapes/shape_env.py", "not recorder.keeps_both(is_needed) or self._is_either_way(relation)", "not recorder.keeps_both(is_needed)", "tests/model_patches/test_single_tokens.py"),

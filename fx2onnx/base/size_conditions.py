@@ -22,6 +22,8 @@ METADATA_KEY = "fx2onnx.conditions"
 """Model metadata: the conditions as JSON, a list of ``StatedCondition``."""
 
 
+NEWEST = 2
+"""The newest form of an entry that is read: 2 knows ``unless``."""
 Op: TypeAlias = Literal["eq", "ne", "lt", "le", "gt", "ge"]
 MOST_CLAUSES = 16
 """That one relation of sizes is stated as."""
@@ -42,7 +44,9 @@ class StatedCondition:
 
     ``condition`` is the text for people, ``where`` the line that asks for it. Of one size, ``name`` is the dim and ``runs``
     the lengths of runs of sizes that are out, in, out, ... from 0 on, the last ``period`` sizes of which repeat; of several,
-    ``op`` compares the expressions ``left`` and ``right``, which need not hold where a comparison of ``unless`` does.
+    ``op`` compares the expressions ``left`` and ``right``, which need not hold where a comparison of ``unless`` does. A reader
+    that does not know a key would refuse what the file is right for, or take what it is not: it refuses the file and names the
+    key, so the form that an entry needs stands before what is new in it.
     """
 
     condition: str
@@ -53,6 +57,7 @@ class StatedCondition:
     op: Literal["", "eq", "ne", "lt", "le", "gt", "ge"] = ""
     left: str = ""
     right: str = ""
+    needs_newer_reader: int = 1
     unless: tuple[Comparison, ...] = ()
 
     def as_dict(self) -> dict[str, object]:
@@ -61,9 +66,12 @@ class StatedCondition:
         kept = (
             ("condition", "where", "name", "runs", "period")
             if self.name
-            else ("condition", "where", "op", "left", "right", *(["unless"] if self.unless else []))
+            else ("condition", "where", "op", "left", "right", *_WITH_UNLESS[bool(self.unless)])
         )
         return {key: stated[key] for key in kept}
+
+
+_WITH_UNLESS = ((), ("needs_newer_reader", "unless"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +161,15 @@ def _stated(assumed: Assumed, with_lines: bool) -> list[StatedCondition]:
     if assumed.relation.compares_with_zero_or_one() and not assumed.ends_run:
         return []  # the sample's size stands for 0 and 1
     return [
-        StatedCondition(assumed.expression, where, op=last.op, left=last.left, right=last.right, unless=tuple(before))
+        StatedCondition(
+            assumed.expression,
+            where,
+            op=last.op,
+            left=last.left,
+            right=last.right,
+            needs_newer_reader=NEWEST if before else 1,
+            unless=tuple(before),
+        )
         for *before, last in _clauses(assumed.relation) or []
     ]
 
@@ -190,8 +206,23 @@ def read_stated(text: str) -> tuple[StatedCondition, ...]:
 
 def _read(text: str) -> list[tuple[StatedCondition, SizeCondition]]:
     with metadata(METADATA_KEY):
-        entries = built(tuple[StatedCondition, ...], json.loads(text), METADATA_KEY)
+        found = json.loads(text)
+        check_form(found)
+        entries = built(tuple[StatedCondition, ...], found, METADATA_KEY)
         return [(stated, SizeCondition.of(stated)) for stated in entries]
+
+
+def check_form(entries: object) -> None:
+    """Raises UserError E303 where one of the entries is of a newer form than this version reads."""
+    forms = [entry.get("needs_newer_reader") for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []  # fmt: skip
+    newest = max((form for form in forms if type(form) is int), default=1)
+    if newest > NEWEST:
+        raise UserError(
+            "E303",
+            f"the conditions on sizes are of form {newest}, which this version of fx2onnx does not know",
+            why=f"it reads forms up to {NEWEST}; without its conditions a file may be run at sizes that it is not right for",
+            next="read it with the version of fx2onnx that wrote it, or a newer one",
+        )
 
 
 def allowed_sizes(conditions: Iterable[SizeCondition]) -> dict[str, SizeSet]:

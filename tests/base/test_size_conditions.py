@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -13,9 +14,10 @@ from fx2onnx.base.assumptions import Assumed, Assumption, Condition, Guard, Spec
 from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.relations import Relation
-from fx2onnx.base.size_conditions import next_sizes, read, written
+from fx2onnx.base.size_conditions import NEWEST, next_sizes, read, written
 from fx2onnx.base.size_sets import SizeSet, where_true
 from fx2onnx.base.source import SourceLocation
+from fx2onnx.base.typed_json import Misfit, built
 
 N, M = Dim.symbol("n"), Dim.symbol("m")
 HERE = SourceLocation("model.py", 7, "forward")
@@ -135,3 +137,31 @@ def test_what_is_less_than_nothing_is_compared_too(left: str) -> None:
     (found,) = read(json.dumps([{"condition": "c", "where": "", "op": "ge", "left": left, "right": "1"}]))
     assert not found.holds({"n": 2, "m": 5})
     assert found.holds({"n": 9, "m": 8})
+
+
+@dataclass(frozen=True)
+class ReadBeforeUnless:
+    """What a version of fx2onnx knew that had no ``unless``."""
+
+    condition: str
+    where: str
+    name: str = ""
+    runs: tuple[int, ...] = ()
+    period: int = 0
+    op: str = ""
+    left: str = ""
+    right: str = ""
+
+
+def test_conditions_of_a_newer_form_are_refused_by_who_does_not_know_it() -> None:
+    plain = Relation("lt", (N, M))
+    behind = Relation("or", (plain, Relation("eq", (M % 4, 0))))
+    text = written([Guard(relation, None, by_user=True) for relation in (plain, behind)]) or ""
+    first, second = json.loads(text)
+    assert built(ReadBeforeUnless, first).op == "lt"
+    with pytest.raises(Misfit, match=r"^needs_newer_reader is not known"):
+        built(ReadBeforeUnless, second)
+    assert [each.holds({"n": 5, "m": 4}) for each in read(text)] == [False, True]
+    newer = json.dumps([first, second | {"needs_newer_reader": NEWEST + 1, "since": []}])
+    with pytest.raises(UserError, match=r"E303.*of form 3, which this version of fx2onnx does not know"):
+        read(newer)

@@ -237,7 +237,7 @@ MUTANTS = [
     Mutant("capture/shapes/shape_env.py", "high - low >= MOST_NUMBERS", "True", NEEDS),
     Mutant("capture/python/data_numbers.py", "DataNumber(op(*reversed(pair) if is_turned else pair), self.refuse)", "DataNumber(op(*pair), self.refuse)", DATA),
     Mutant("capture/recording/questions.py", "DataNumber(tensor.double(), refuse)", "DataNumber(tensor, refuse)", DATA),
-    Mutant("capture/diagnosis.py", "change.size.as_symbol() in attempt.larger:", "False:", NEEDS),
+    Mutant("capture/diagnosis.py", "            settled = _settled(done)  # a", "            settled = done and _settled(attempt.without_larger)  # a", NEEDS),
     Mutant("capture/diagnosis.py", " or _is_another_mistake(failed.error):", ":", DATA),
     Mutant("capture/recording/ends_of_runs.py", "        if others and _raises_at_all(env, operator, others):", "        if False:", NEEDS),
     Mutant("capture/recording/ends_of_runs.py", ", *dims_of(result)[1:]))", "))", NEEDS),

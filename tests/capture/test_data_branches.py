@@ -229,6 +229,7 @@ NUMBERS = {
     "isinf": lambda x: x * 2 if math.isinf(x.sum().item()) else x + 1,
     "isfinite": lambda x: x * 2 if math.isfinite(x.sum()) else x + 1,
     "computed": lambda x: x * 2 if abs(float(x.sum()) * 2 - 1) / 3 > 4 else x + 1,
+    "turned": lambda x: x * 2 if 3 - x.sum().item() > 1 else x + 1,
     "two": lambda x: x * 2 if x.sum().item() > x.max().item() * 2 else x + 1,
     "max": lambda x: x * 2 if max(x.sum().item(), x.max().item()) > 5 else x + 1,
     "tolist": lambda x: x * 2 if x.flatten().tolist()[1] > 0 else x + 1,

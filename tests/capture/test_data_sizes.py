@@ -319,7 +319,7 @@ def plain(x: Tensor, grid: Tensor) -> Tensor:
 def test_int_of_a_size_is_that_size() -> None:
     others = [(patches_of(grid), grid) for grid in GRIDS]
     result = check(plain, (patches_of(GRID), GRID), others=others, dynamic_shapes=({0: "patches"}, None))
-    assert "int(x) of a size that only the data tells is that size" in result.report.attempts[-1]
+    assert "int(x) and float(x) of a number that only the data tells is that number" in result.report.attempts[-1]
     assert int is int
 
 

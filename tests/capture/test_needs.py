@@ -97,6 +97,15 @@ def test_a_number_of_a_few_is_each_of_them(name: str) -> None:
     at_every_size(FEW[name], result, [torch.randn(size, 2) for size in SIZES])
 
 
+def test_where_one_of_a_few_cannot_be_captured_it_is_left_out() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        parts = x.chunk(2)
+        return parts[0] * (len(str(x.sum().tolist())) if len(parts) == 1 else 2)  # no file can have the text
+
+    result = check(program, (torch.randn(4, 2),), others=[(torch.randn(3, 2),)], dynamic_shapes=({0: "n"},))
+    assert [found.expression for found in result.report.assumptions if found.kind == "condition"] == ["n >= 2"]
+
+
 def test_where_few_are_too_many_the_samples_is_a_condition() -> None:
     def program(x: torch.Tensor) -> torch.Tensor:
         for axis in (0, 1, 0, 1, 0, 1):

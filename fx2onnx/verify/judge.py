@@ -56,8 +56,10 @@ _SMALL = 1 / 16
 _LEAST = 1e-30
 """The scale of an output of zeros."""
 _BLOCK = 1 << 16
-_FEWEST = 8
-"""Numbers that make a scale."""
+_SPREAD = 3.0
+"""The largest number of an output is so many times as large as one that is usual there, or less."""
+_BY_CHANCE = 0.01
+"""A part is of another kind than the rest where chance makes one of its size so small in fewer outputs than this share."""
 
 
 def structure_problem(got: Array, want: Array) -> str:
@@ -164,12 +166,22 @@ def _without_fill(numbers: Array, largest: float) -> Array | float:
             break
         magnitude = np.abs(numbers)
         is_below = magnitude < top / _GAP
-        if np.count_nonzero(is_below) < max(_FEWEST, numbers.size // 100):
+        count = int(np.count_nonzero(is_below))
+        if not count or count < numbers.size // 100:
             break
         below = float(magnitude[is_below].max())
+        if below > top * _least_share(count, 1):
+            break
         each = np.where(is_below, below or min(top / _GAP, 1.0), each)
         top = below
     return each
+
+
+def _least_share(count: int, parts: int) -> float:
+    """Of the largest number of an output: what all ``count`` numbers of one of its ``parts`` parts are below by chance as
+    seldom as ``_BY_CHANCE`` says, where numbers are as often near to nothing as elsewhere.
+    """
+    return float((_BY_CHANCE / parts) ** (1 / count)) / _SPREAD
 
 
 def _has_middle(block: Array, top: float) -> bool:
@@ -185,11 +197,11 @@ def _with_small_parts(numbers: Array, each: Array | float) -> Array | float:
     is_fill = np.abs(numbers) > usual if isinstance(each, np.ndarray) else None
     kept = numbers if is_fill is None else np.where(is_fill, 0, numbers)
     for axis, count in enumerate(numbers.shape):
-        if count < 2 or numbers.size // count < _FEWEST:
+        if count < 2:
             continue
         others = tuple(other for other in range(numbers.ndim) if other != axis)
         part = np.maximum(np.abs(kept.max(axis=others, keepdims=True)), np.abs(kept.min(axis=others, keepdims=True)))
-        is_small = (part < usual * _SMALL) & (part > 0)
+        is_small = (part < usual * min(_SMALL, _least_share(numbers.size // count, count))) & (part > 0)
         if is_small.any():
             lower = np.minimum(each, np.where(is_small, part, np.inf))
             each = lower if is_fill is None else np.where(is_fill, each, lower)

@@ -86,6 +86,8 @@ class Moved(EagerMode):
                 if (
                     isinstance(value, torch.Tensor)
                     and value.numel()
+                    and not value.is_meta
+                    and not value._is_zerotensor()
                     and (value.is_floating_point() or value.is_complex())
                 ):
                     self._move(value, name)

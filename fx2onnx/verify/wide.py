@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from fx2onnx.capture.torch_private.dispatch import EagerMode
+from fx2onnx.capture.torch_private.dispatch import EagerMode, no_dispatch
 from fx2onnx.capture.torch_private.pytrees import pytree
 from fx2onnx.capture.torch_private.widened import Widened
 
@@ -56,6 +56,9 @@ class InFloat64(EagerMode):
                 raise
             narrow_args, narrow_kwargs = pytree.tree_unflatten([_narrow(value) for value in given], rebuild)
             result = func(*narrow_args, **narrow_kwargs)
+        if torch.Tag.inplace_view in func.tags:
+            with no_dispatch():
+                func(*args, **kwargs)  # the claimed sizes follow those of the doubles
         known = {id(value.wide): value for value in given if isinstance(value, Widened)}
         dtype = _claimed(given)
         return pytree.tree_map(lambda value: _wrap(value, dtype, known), result)
@@ -84,6 +87,8 @@ def _wrap(value: Any, dtype: torch.dtype | None, known: dict[int, Widened]) -> A
         return value
     if id(value) in known:  # written in place
         return known[id(value)]
+    if value._is_zerotensor():  # has no memory, which only torch's own class of tensors knows
+        value = torch.zeros(value.shape, dtype=value.dtype, device=value.device)
     if value.dtype in WIDE:
         return Widened(value.to(WIDE[value.dtype]), value.dtype)
     if dtype is None:  # integers

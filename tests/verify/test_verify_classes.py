@@ -12,8 +12,10 @@ import pytest
 import torch
 from onnx import helper, numpy_helper
 from torch import nn
+from torch.func import grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
 
 import fx2onnx
+from fx2onnx.sources.seeding import seeded
 from fx2onnx.verify import Verdict, verify
 
 GENERATOR = torch.Generator().manual_seed(0)
@@ -142,8 +144,9 @@ class Filled(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         scores = x.sin() * (1 + self.off)
-        fill = torch.where(torch.arange(8) > 4, self.fill, 0.0)
-        return scores + fill if self.added else torch.where(torch.arange(8) > 4, self.fill, scores)
+        is_out = (torch.arange(8) + torch.arange(3).unsqueeze(1)) % 8 > 4  # in every row and column some, in none all
+        fill = torch.where(is_out, self.fill, 0.0)
+        return scores + fill if self.added else torch.where(is_out, self.fill, scores)
 
 
 @pytest.mark.parametrize("fill", [torch.finfo(torch.float32).min, -1e4])
@@ -165,8 +168,10 @@ class Detections(nn.Module):
         return torch.cat([x[:, :4].abs() * 640, torch.sigmoid(x[:, 4:]) * (1 + self.off)], 1)
 
 
-def test_units_that_stand_beside_each_other_are_judged_each() -> None:
-    x = torch.randn(100, 6, generator=GENERATOR)
+@pytest.mark.parametrize("rows", [1, 2, 3, 5, 100])
+def test_units_that_stand_beside_each_other_are_judged_each(rows: int) -> None:
+    x = torch.randn(rows, 6, generator=GENERATOR)
+    x[0, :4] = 2.0  # a box as large as the picture
     result = fx2onnx.export(Detections(1e-4), (x,))
     assert verify(result, Detections(1e-4), (x,)).ok
     verdict = verify(result, Detections(), (x,), seeds=())
@@ -322,6 +327,49 @@ def test_float64_sees_the_dtypes_of_float32() -> None:
     masked = np.where(wide > 0, wide, lowest) + lowest * 0.5
     weights = np.exp(masked - masked.max(-1, keepdims=True))
     np.testing.assert_allclose(exact, weights / weights.sum(-1, keepdims=True) + wide, rtol=1e-14)
+
+
+class Transformed(nn.Module):
+    """A transform of functions in forward, of a function with a layer."""
+
+    def __init__(self, transform: Callable[..., torch.Tensor]) -> None:
+        super().__init__()
+        self.layer, self.transform = nn.Linear(8, 3), transform
+
+    def rows(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(self.layer(x)).pow(2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.transform(self.rows, x)
+
+
+TRANSFORMS: dict[str, Callable[..., torch.Tensor]] = {
+    "grad": lambda f, x: vmap(grad(lambda row: f(row).sum()))(x),
+    "vjp": lambda f, x: vjp(f, x)[1](f(x).cos())[0],
+    "jvp": lambda f, x: jvp(f, (x,), (x.cos(),))[1],
+    "jacrev": lambda f, x: vmap(jacrev(f))(x),
+    "jacfwd": lambda f, x: vmap(jacfwd(f))(x),
+    "hessian": lambda f, x: vmap(hessian(lambda row: f(row).sum()))(x),
+}
+
+
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_judges_run_inside_transforms_of_functions(name: str) -> None:
+    """Forward-mode derivatives have tensors of zeros without memory, and vmap changes the sizes of tensors in place."""
+    from fx2onnx.capture.python.inputs import bind
+    from fx2onnx.verify.eager import Eager
+    from fx2onnx.verify.rounding import Moved
+
+    with seeded(0):
+        module = Transformed(TRANSFORMS[name]).eval()
+    eager = Eager(module, bind(module.forward, (X,), {}, None))
+    (plain,), (exact,) = eager.run([X]), eager.in_float64([X], [])
+    module.double()
+    truth = module(X.double()).detach().numpy()
+    module.float()
+    np.testing.assert_allclose(exact, truth, rtol=1e-13, atol=1e-15)
+    (moved,) = eager.moved([X], [], Moved(1, 8.0))
+    assert 0 < np.abs(moved - plain).max() < 1e-3
 
 
 def test_a_verdict_says_what_it_covered(tmp_path: Path) -> None:

@@ -60,20 +60,21 @@ def selective_scan(
         dt = torch.nn.functional.softplus(dt)
     dtype = hidden_states.dtype
     read, written, steps, inputs = (_positions_first(part, ELEMENTWISE_SIZE) for part in (C, B, dt, hidden_states))
-    added = (steps * inputs.float()).unsqueeze(-1) * written.float().unsqueeze(-2)
-    state = torch.zeros(*hidden_states.shape[:2], A.shape[-1], dtype=added.dtype)
+    added = (steps * inputs.float()).unsqueeze(-2) * written.float().unsqueeze(-1)
+    channels, states = A.shape
+    state = torch.zeros(hidden_states.shape[0], states, channels, dtype=added.dtype)  # runs of channels are long
 
     def output_of(state: Tensor, read: Tensor) -> Tensor:
-        return torch.matmul(state.to(dtype), read.unsqueeze(-1)).squeeze(-1)
+        return torch.matmul(read.unsqueeze(-2), state.to(dtype)).squeeze(-2)
 
-    total = torch.exp(steps.sum(dim=0).unsqueeze(-1) * A)
-    output, state = elementwise(torch.exp(steps.unsqueeze(-1) * A), added, total, state, output_of, read)
+    total = torch.exp(steps.sum(dim=0).unsqueeze(-2) * A.mT)
+    output, state = elementwise(torch.exp(steps.unsqueeze(-2) * A.mT), added, total, state, output_of, read)
     output = output.permute(2, 3, 1, 0).flatten(2)[..., : dt.shape[-1]]
     if D is not None:
         output = output + hidden_states * D[None, :, None]
     if z is not None:
         output = output * torch.nn.functional.silu(z)
-    return (output, state) if return_last_state else output
+    return (output, state.mT) if return_last_state else output
 
 
 def _positions_first(numbers: Tensor, size: int) -> Tensor:

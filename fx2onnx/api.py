@@ -49,6 +49,7 @@ def export(
     quantize: Quantize | None = None,
     dtype: str | Precision | None = None,
     io: str | None = None,
+    functions: bool | Sequence[type | str] = False,
     report: bool | str | os.PathLike[str] = False,
     profile: bool | str | os.PathLike[str] = False,
     **ignored: Any,
@@ -90,6 +91,8 @@ def export(
     quantize: ``fx2onnx.Quantize("int8")``: weights of products and convolutions in few bits (docs/quantization.md).
     dtype: ``"float16"``, ``"bfloat16"`` or ``"mixed"``: weights and compute in 16 bits but where a measurement on the sample asks
         for float32 (docs/precision.md), or an ``fx2onnx.Precision``. io: ``"float32"``: inputs and outputs as they are.
+    functions: modules as ONNX functions, one body for all calls that are equal: True, or classes or their names (docs/functions.md);
+        also as ``export_modules_as_functions``.
 
     Returns: ``ExportResult``. Raises: ``UserError`` with a code, the line and what to do; ``VerificationError``.
     """
@@ -115,6 +118,7 @@ def export(
         weight_files=weight_files,
         quantize=quantize,
         precision=Precision.of(dtype, io),
+        functions=functions,
         external_data=external_data,
         durable=durable,
         verify=verify,

@@ -64,6 +64,7 @@ FILES = "tests/file_optimizer"
 LOCATE, DEBUG = "tests/verify/test_locate.py", "tests/cli/test_debug.py"
 CLUSTER = "tests/cli/test_cluster.py"
 PLUGINS = "tests/test_plugins.py"
+FUNCTIONS = "tests/exporting/test_functions.py"
 PRECISION = "tests/precision/test_precision.py"
 QUANTIZE = "tests/quantize"
 PACKED = "tests/sources/test_packed_checkpoints.py"
@@ -78,11 +79,16 @@ MUTANTS = [
     Mutant("runner/registry.py", "    if found is None and plugins", "    if False and plugins", PLUGINS),
     Mutant("sources/registry.py", "    if not isinstance(kind, SourceKind) or", "    if", PLUGINS),
     Mutant("targets/find.py", "    if problem:\n", "    if False:\n", PLUGINS),
+    # modules as functions
+    Mutant("optimize/outline_modules.py", "        if not weighted:\n            return nodes\n", "        return nodes\n", FUNCTIONS),
+    Mutant("optimize/outline_modules.py", "if self._is_convex(set(nodes)):", "if True:", FUNCTIONS),
+    Mutant("optimize/outline_modules.py", "            self._now[old] = new\n", "", FUNCTIONS),
+    Mutant("optimize/function_body.py", "            self.slots[place, name] = attribute\n", "", FUNCTIONS),
+    Mutant("optimize/function_body.py", "            if value in changes:\n                graph.outputs", "            if False:\n                graph.outputs", FUNCTIONS),
     # precision
     Mutant("precision/search.py", "SCALED_HEADROOM * scaled[name].largest", "0 * scaled[name].largest", PRECISION),
     Mutant("precision/search.py", "is_changed |= self._keep_above(node, most)", "is_changed |= False", PRECISION),
     Mutant("precision/draft.py", "elif 0 < smallest < LEAST[self.precision.word]:", "elif False:", PRECISION),
-    Mutant("precision/draft.py", "        if node in self.fixed:\n            return self.wide", "        if False:\n            return self.wide", PRECISION),
     Mutant("precision/rewrite.py", "        self.casts[value, dtype] = result\n", "", PRECISION),
     Mutant("precision/weights.py", "np.sign(array) * self._limit", "array", PRECISION),
     Mutant("precision/forms.py", "is_wide or word not in formal.types", "is_wide", PRECISION),

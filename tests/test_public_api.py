@@ -16,7 +16,7 @@ import torch
 import fx2onnx
 from fx2onnx import api
 from fx2onnx.exporting import pipeline
-from fx2onnx.exporting.options import TORCH_ONLY, ExportOptions
+from fx2onnx.exporting.options import OTHER_NAMES, TORCH_ONLY, ExportOptions
 
 PUBLIC = {
     "ExportResult",
@@ -54,7 +54,7 @@ SIGNATURES = {
         "bake: Sequence[str] | str = (), data_branches: str = 'if', "
         "custom_translations: Mapping[Any, Callable[..., Any]] | None = None, optimize: bool = True, "
         "keep_initializers_as_inputs: bool = False, durable: bool = False, weight_files: Sequence[WeightFile] = (), "
-        "quantize: Quantize | None = None, dtype: str | Precision | None = None, io: str | None = None, report: bool | str | os.PathLike[str] = False, profile: bool | str | os.PathLike[str] = False, "
+        "quantize: Quantize | None = None, dtype: str | Precision | None = None, io: str | None = None, functions: bool | Sequence[type | str] = False, report: bool | str | os.PathLike[str] = False, profile: bool | str | os.PathLike[str] = False, "
         "**ignored: Any) -> ExportResult"
     ),
     "export_folder": (
@@ -120,7 +120,7 @@ def test_keywords_of_torch_onnx_export_are_taken() -> None:
     positional = [name for name, p in theirs.items() if p.kind is p.POSITIONAL_OR_KEYWORD]
     assert list(ours)[: len(positional)] == positional
     keyword = {name for name, p in theirs.items() if p.kind is p.KEYWORD_ONLY and not name.startswith("_")}
-    assert keyword - set(ours) - set(TORCH_ONLY) == set()
+    assert keyword - set(ours) - set(TORCH_ONLY) - set(OTHER_NAMES) == set()
 
 
 def test_unknown_keyword_is_refused() -> None:
@@ -199,6 +199,7 @@ ASKED: dict[str, Any] = {
     "quantize": fx2onnx.Quantize("int8"),
     "dtype": "float16",
     "io": "float32",
+    "functions": True,
     "profile": "p.json",
 }
 WITHOUT_EFFECT = {"dynamo", "report"}

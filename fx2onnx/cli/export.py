@@ -93,6 +93,7 @@ def export_command(
     dtype: options.FileDtype = None,
     io: options.Io = None,
     keep: options.Keep = None,
+    functions: options.Functions = None,
     quantize: options.QuantizeKind = None,
     block: options.Block = None,
     exclude: options.Exclude = None,
@@ -139,7 +140,7 @@ def export_command(
             raise UserError("E001", f"--task {task} takes one model at a time")
         from fx2onnx.exporting.folder import FolderOptions
 
-        refuse_for_folders(dynamic, capture.value, bake)
+        refuse_for_folders(dynamic, capture.value, bake, functions)
         asked = FolderOptions(
             task,
             cache,
@@ -180,6 +181,7 @@ def export_command(
             verify=verify,
             quantize=rounded,
             precision=precision,
+            functions=True if functions == ["all"] else tuple(functions or ()) or False,
         ),
         dynamic=tuple(dynamic or ["default"]),
         bake=tuple(bake or ()),

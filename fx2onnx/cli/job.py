@@ -47,6 +47,7 @@ class Job:
             "target": self.options.target,
             "quantize": None if self.options.quantize is None else asdict(self.options.quantize),
             "precision": None if self.options.precision is None else asdict(self.options.precision),
+            "functions": self.options.functions,
             "dynamic": list(self.dynamic),
             "bake": list(self.bake),
             **self.source_options,

@@ -83,6 +83,15 @@ Io = Annotated[
     str | None,
     typer.Option("--io", help="float32: with --dtype, inputs and outputs stay as they are.", show_default=False),
 ]
+Functions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--functions",
+        metavar="CLASS",
+        help="Modules of this class as ONNX functions, repeatable; all: of every class (docs/functions.md).",
+        show_default=False,
+    ),
+]
 Keep = Annotated[
     list[str] | None,
     typer.Option(

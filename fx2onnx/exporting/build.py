@@ -17,6 +17,7 @@ from fx2onnx.capture.captured import Captured
 from fx2onnx.capture.driver import capture
 from fx2onnx.capture.recording.control_flow import decides_by_sizes
 from fx2onnx.exporting.eager_functions import EAGER_FUNCTIONS
+from fx2onnx.exporting.functions import outlined
 from fx2onnx.exporting.options import ExportOptions
 from fx2onnx.exporting.precise import lowered
 from fx2onnx.exporting.quantized import quantized
@@ -61,12 +62,11 @@ def build(module: Any, args: Any, kwargs: Mapping[str, Any] | None, options: Exp
     rounded, notes = None, list[str]()
     if options.quantize is not None:
         rounded, notes = quantized(model, captured, module, args, kwargs, options)
-    halved = None
-    if options.precision is not None:
-        halved, more = lowered(model, captured, module, args, kwargs, options)
-        notes += more
+    halved, more = lowered(model, captured, module, args, kwargs, options) if options.precision else (None, [])
+    notes += more
     fitted = fit_to_target(model, options)
     attached = reference.attach(model, options.weight_files) if options.weight_files else None
+    called = outlined(model, module, options.functions) if options.functions else None
     report = _report(captured, model, options, translations.resorts)
     report.casts = dict(fitted.casts)
     report.warnings += [*translations.problems, *fitted.warnings, *options.ignored]
@@ -75,6 +75,7 @@ def build(module: Any, args: Any, kwargs: Mapping[str, Any] | None, options: Exp
     if halved is not None:
         report.precision = halved.as_dict()
         report.warnings += halved.warnings
+    report.functions = {} if called is None else dict(called.calls)
     report.notes += notes
     report.warnings += attached.notes() if attached is not None else []
     if options.state == "warn":

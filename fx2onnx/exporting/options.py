@@ -37,14 +37,16 @@ TORCH_ONLY: dict[str, tuple[tuple[Any, ...], str]] = {
         "operators without an ONNX form are an error; custom_translations= gives them one",
     ),
     "autograd_inlining": ((True, None), "what an autograd.Function computes is always in the graph"),
-    "export_modules_as_functions": ((False, None), "modules become nodes; their paths are in the names of these"),
     "custom_opsets": ((None,), "domains that nodes are of are imported as custom_translations= says"),
     "custom_translation_table": ((None,), "custom_translations= takes functions for operators and modules"),
     "strict": ((False, None), "the module runs on tensors without data"),
-    "inline": ((True, None), "there are no functions to take apart"),
+    "inline": ((True, None), "functions=True makes functions of modules"),
 }
 """Keywords of torch.onnx.export that have no meaning here and are taken so that calls keep working: the values that ask for
 nothing, and what to do instead of the others, each of which is a warning of the report."""
+
+OTHER_NAMES = {"export_modules_as_functions": "functions"}
+"""Keywords of torch.onnx.export, and what they are called here."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,7 @@ class ExportOptions:
     weight_files: Sequence[WeightFile] = ()
     quantize: Quantize | None = None
     precision: Precision | None = None
+    functions: bool | Sequence[type | str] = False
     keep_weights: bool = False
     external_data: bool | None = None
     durable: bool = False
@@ -79,6 +82,8 @@ class ExportOptions:
         check_choice("metadata", self.metadata, METADATA)
         if self.quantize is not None and not isinstance(self.quantize, Quantize):
             raise UserError("E001", f"quantize is {self.quantize!r:.60}", next="give fx2onnx.Quantize('int8')")
+        if not isinstance(self.functions, bool | list | tuple | set | frozenset):
+            raise UserError("E001", f"functions is {self.functions!r:.60}", next="give True, or a list of classes")
         if self.opset_version is not None:
             check_opset(self.opset_version)
         if self.target is not None:
@@ -89,6 +94,10 @@ class ExportOptions:
     @classmethod
     def of(cls, *, capture: str = "auto", training: Any = None, **keywords: Any) -> ExportOptions:
         """The options from keywords as ``fx2onnx.export`` takes them. Raises UserError E001 for one that nobody knows."""
+        for theirs, ours in OTHER_NAMES.items():
+            value = keywords.pop(theirs, None)
+            if value and not keywords.get(ours):
+                keywords[ours] = value
         unknown = sorted(set(keywords) - _OWN - _OF_CAPTURE - set(TORCH_ONLY))
         if unknown:
             meant = difflib.get_close_matches(unknown[0], sorted(_OWN | _OF_CAPTURE), 1, 0.5)

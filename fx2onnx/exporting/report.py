@@ -41,6 +41,8 @@ class Report:
     """With ``quantize``: each layer's form, bytes and error, what was kept and why, and how far the outputs moved."""
     precision: dict[str, Any] = field(default_factory=dict)
     """With ``dtype``: operators in 16 bits, each node in float32 and why, and how far the outputs are off."""
+    functions: dict[str, int] = field(default_factory=dict)
+    """With ``functions``: each function, ``domain::Class``, and how often it is called."""
     resorts: dict[str, str] = field(default_factory=dict)
     """Overloads without an entry in the table, and what took its place: ``decomposition`` or ``torchlib``."""
 

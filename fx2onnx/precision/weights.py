@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from fx2onnx.irx.pieces import Bytes, Piece
 from fx2onnx.irx.values import MAX_KNOWN_INTS
-from fx2onnx.optimize.weights import DerivedTensor, lacks_data
+from fx2onnx.optimize.weights import DerivedTensor, is_literal
 
 Array = np.ndarray[Any, Any]
 _BLOCK_BYTES = 1 << 22
@@ -53,9 +53,9 @@ class HalfTensor(DerivedTensor):
 
 
 def in_dtype(tensor: ir.TensorProtocol, dtype: ir.DataType) -> ir.TensorProtocol:
-    """The tensor in another float dtype: small ones at once, since passes look at their numbers; others when they are written."""
+    """The tensor in another float dtype: small constants at once, since passes look at their numbers; others when they are written."""
     made = HalfTensor(tensor, dtype, tensor.name or "")
-    if tensor.size > MAX_KNOWN_INTS or lacks_data(tensor):
+    if tensor.size > MAX_KNOWN_INTS or not is_literal(tensor):
         return made
     return ir.Tensor(made.numpy(), dtype=dtype, name=tensor.name)
 

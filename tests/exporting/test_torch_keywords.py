@@ -24,7 +24,7 @@ X = (torch.randn(2, 3),)
     [
         ("dump_exported_program", True), ("artifacts_dir", "artifacts"), ("fallback", True), ("do_constant_folding", False),
         ("operator_export_type", torch.onnx.OperatorExportTypes.ONNX_ATEN_FALLBACK), ("autograd_inlining", False),
-        ("export_modules_as_functions", True), ("custom_opsets", {"mine": 1}), ("custom_translation_table", {"a": print}),
+        ("custom_opsets", {"mine": 1}), ("custom_translation_table", {"a": print}),
         ("strict", True), ("inline", False),
     ],
 )  # fmt: skip

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir
 import onnxruntime as ort
 import pytest
 import torch
@@ -19,6 +20,8 @@ import fx2onnx
 from fx2onnx.base.errors import UserError
 from fx2onnx.cli.main import app
 from fx2onnx.verify import verify
+from fx2onnx.verify.interface import Interface
+from fx2onnx.verify.precision import rounded_inputs
 
 HALF, FLOAT, BFLOAT = TensorProto.FLOAT16, TensorProto.FLOAT, TensorProto.BFLOAT16
 
@@ -270,6 +273,22 @@ def test_bodies_functions_and_operands_of_float32_alone(tmp_path: Path, level: i
         want = ort.InferenceSession(model.SerializeToString()).run(None, feeds)
         for got, expected in zip(session.run(None, feeds), want, strict=True):
             assert np.allclose(got, expected, atol=1e-2)
+
+
+def test_operands_of_float32_alone_keep_it_where_no_runtime_is_asked() -> None:
+    result = fx2onnx.optimize_model(_with_bodies(), dtype="float16", target="onnx", verify=False)
+    onnx.checker.check_model(onnx_ir.to_proto(result.model), full_check=True)
+    assert result.precision is not None
+    assert result.precision.nodes["Resize"] == 1
+    assert {each["op"] for each in result.precision.kept.values()} >= {"Range"}
+
+
+def test_both_get_numbers_that_the_file_can_have() -> None:
+    result = fx2onnx.export(torch.nn.Linear(2, 2), (torch.ones(1, 2),), dtype="float16")
+    file = Interface.of(onnx_ir.to_proto(result.owned.model))
+    given = torch.tensor([[1.0001, 70.03]])
+    (rounded,) = rounded_inputs([given], ["input"], file)
+    assert (rounded.dtype, torch.equal(rounded, given.half().float())) == (torch.float32, True)
 
 
 @pytest.mark.parametrize(

@@ -103,6 +103,7 @@ MUTANTS = [
     Mutant("quantize/accuracy.py", "x = values.get(operand.name or \"\")", "x = None", QUANTIZED),
     Mutant("quantize/measured.py", "key=lambda name: -errors[name])[:count]", "key=lambda name: errors[name])[:count]", QUANTIZED),
     Mutant("verify/quantized.py", "            own.data = before", "            pass", QUANTIZED),
+    Mutant("file_optimizer/quantized.py", "if value.dtype in IR_OF_CODES]", "][:0] + [ir.DataType.INT4]", f"{QUANTIZE}/test_files.py"),
     Mutant("file_optimizer/quantized.py", "            value.const_value = _numbers_of(place)", "            pass", f"{QUANTIZE}/test_files.py"),
     Mutant("runner/kernels/blocked.py", "    return np.stack([packed & 15, packed >> 4]", "    return np.stack([packed >> 4, packed & 15]",
            "tests/runner/test_blocked_products.py"),

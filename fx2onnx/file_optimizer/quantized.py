@@ -23,8 +23,8 @@ from fx2onnx.quantize.options import Quantize
 from fx2onnx.quantize.places import Place
 from fx2onnx.targets.form import Target
 
-IR_OF_CODES = 10
-"""The first IR version with codes of 4 bits."""
+IR_OF_CODES = {ir.DataType.INT4: 10, ir.DataType.UINT4: 10, ir.DataType.FLOAT8E4M3FN: 9}
+"""The first IR version with codes of these dtypes; all others are in each."""
 
 
 @dataclass
@@ -59,7 +59,8 @@ class Quantizer:
         model = self.fresh()
         infer_types(model)
         done, places = quantize_measured(model, self.options, self.target, feeds)
-        model.ir_version = max(model.ir_version or 0, IR_OF_CODES)
+        dtypes = [value.dtype for value in model.graph.initializers.values() if value.dtype in IR_OF_CODES]
+        model.ir_version = max([model.ir_version or 0, *(IR_OF_CODES[dtype] for dtype in dtypes)])
         path = os.path.join(folder, "quantized")
         os.mkdir(path)
         written = self.write(model, os.path.join(path, name))

@@ -54,6 +54,14 @@ def test_a_foreign_file(tmp_path: Path, kind: str) -> None:
     onnx.checker.check_model(onnx.load(tmp_path / "out.onnx"))
 
 
+def test_an_older_runtime_opens_it_still(tmp_path: Path) -> None:
+    """Codes of 8 bits are in every IR version, and a runtime refuses a newer one than it knows."""
+    foreign(tmp_path / "in.onnx")
+    quantize, target = Quantize("int8"), "onnxruntime-1.17"
+    fx2onnx.optimize_model(tmp_path / "in.onnx", tmp_path / "out.onnx", quantize=quantize, target=target)
+    assert onnx.load(tmp_path / "out.onnx").ir_version == 8
+
+
 def test_the_worst_layer_stays(tmp_path: Path) -> None:
     foreign(tmp_path / "in.onnx")
     quantize = Quantize("int4", block=16, keep_worst=1, exclude="k*")

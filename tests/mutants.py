@@ -661,6 +661,8 @@ MUTANTS = [
     Mutant("runner/trainer.py", "            if following in results:\n", "            if following in results and 'weight' not in name:\n", REACHED),
     Mutant("training/reference.py", "tie_weights=False)", "tie_weights=True)", REACHED),
     Mutant("training/reference.py", "            self._write({", "            ({", REACHED),
+    Mutant("training/history.py", "        if in_function_transform():", "        if False:", "tests/training/test_errors.py"),
+    Mutant("cli/train.py", "    size = fixed or count", "    size = count", "tests/training/test_cli.py"),
     Mutant("training/history.py", "        if id(tensor) in trained:", "        if False:", REACHED),
     Mutant("training/program.py", "step + is_finite.to(step.dtype)", "step + 1", OPTIMIZERS),
     Mutant("training/program.py", "gradient / tensors[LOSS_SCALE]", "gradient", OPTIMIZERS),

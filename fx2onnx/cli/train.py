@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 TEST_EVERY = 5
 """Every fifth row is kept for the test."""
+ROWS = 64
 BARS = 40
 PLOTS = ("training.html", "training.svg")
 """Beside the trained model."""
@@ -42,7 +43,10 @@ def train_command(
         ),
     ],
     steps: Annotated[int, typer.Option("--steps", min=1, help="Steps of the optimizer.")] = 200,
-    batch: Annotated[int, typer.Option("--batch", min=1, help="Rows of a step.")] = 64,
+    batch: Annotated[
+        int | None,
+        typer.Option("--batch", min=1, help="Rows of a step: 64, or what the graph takes.", show_default=False),
+    ] = None,
     engine: Annotated[Engine, typer.Option("--engine", help="What runs the graphs.")] = Engine.onnxruntime,
     seed: options.Seed = 0,
     state: Annotated[
@@ -72,15 +76,15 @@ def train_command(
     if state is not None and state.exists():
         trainer.load(state)
     rows, held_out = _apart(_data(data, trainer.manifest))
-    first = trainer.steps
-    before = {} if not held_out else _numbers(trainer.evaluate(held_out), trainer.manifest)
-    curves = _trained(trainer, _batches(rows, batch, steps, seed), steps, is_quiet=quiet or json_output)
+    first, size = trainer.steps, _rows_of_step(trainer, batch, rows)
+    before = _evaluated(trainer, held_out)
+    curves = _trained(trainer, _batches(rows, size, steps, seed), steps, is_quiet=quiet or json_output)
     losses = curves[trainer.manifest.loss]
-    test = {} if not held_out else _numbers(trainer.evaluate(held_out), trainer.manifest)
+    test = _evaluated(trainer, held_out)
     if state is not None:
         trainer.save(state)
     model = None if output is None else str(trainer.save_model(output))
-    tests = [(first, before), (trainer.steps, test)] if held_out else []
+    tests = [(first, before), (trainer.steps, test)] if test else []
     drawn = TrainingCurves(folder.name, curves, tests, first)
     plots = write_plots(drawn, [*(plot or ()), *(output / name for name in PLOTS if output is not None)])
     summary = {
@@ -153,6 +157,37 @@ def _apart(arrays: Arrays) -> tuple[Arrays, Arrays]:
     if count < TEST_EVERY:
         return arrays, {}
     return {k: v[~is_test] for k, v in arrays.items()}, {k: v[is_test] for k, v in arrays.items()}
+
+
+def _rows_of_step(trainer: Trainer, asked: int | None, rows: Arrays) -> int:
+    """Raises UserError E001 where the graph's own number is another, or more than there are."""
+    fixed, count = trainer.rows(), len(next(iter(rows.values())))
+    if fixed is None:
+        return asked or ROWS
+    if asked not in (None, fixed) or fixed > count:
+        raise UserError(
+            "E001",
+            f"a step of this folder takes {fixed} rows",
+            why=f"--batch asks for {asked}" if asked not in (None, fixed) else f"the data has {count} to train on",
+            next=(
+                f"leave --batch out, and give {fixed} rows or more",
+                "or export with a dynamic batch: dynamic_shapes={'x': {0: 'batch'}, ...}",
+            ),
+        )
+    return fixed
+
+
+def _evaluated(trainer: Trainer, rows: Arrays) -> dict[str, float]:
+    """Loss and metrics of the rows: of as many whole batches as they make, where the graph takes a fixed number. Nothing where
+    there are fewer.
+    """
+    if not rows:
+        return {}
+    count, fixed = len(next(iter(rows.values()))), trainer.rows("eval")
+    size = fixed or count
+    parts = [{k: v[at : at + size] for k, v in rows.items()} for at in range(0, count - size + 1, size)]
+    found = [_numbers(trainer.evaluate(part), trainer.manifest) for part in parts]
+    return {name: sum(one[name] for one in found) / len(found) for name in found[0]} if found else {}
 
 
 def _batches(rows: Arrays, size: int, steps: int, seed: int) -> Iterator[Arrays]:

@@ -12,7 +12,9 @@ from torch.overrides import TorchFunctionMode, resolve_name
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.python.frames import user_location
+from fx2onnx.capture.torch_private.dispatch import in_function_transform
 from fx2onnx.capture.torch_private.pytrees import flatten
+from fx2onnx.capture.torch_private.tensor_questions import requires_grad
 
 
 class End(NamedTuple):
@@ -31,9 +33,11 @@ class _Watch(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
+        if in_function_transform():  # gradients of which are noted elsewhere
+            return result
         made = [leaf.value for leaf in flatten(result)[0] if isinstance(leaf.value, torch.Tensor)]
         given = [leaf.value for leaf in flatten((args, kwargs or {}))[0] if isinstance(leaf.value, torch.Tensor)]
-        if made and any(tensor.requires_grad for tensor in given) and not any(tensor.requires_grad for tensor in made):
+        if made and any(map(requires_grad, given)) and not any(map(requires_grad, made)):
             name = str(resolve_name(func) or getattr(func, "__name__", func))
             self.ends.append(End(name.removesuffix(".__get__"), user_location()))
         return result

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner
 
+import fx2onnx
 from fx2onnx.cli.main import app
-from fx2onnx.runner import InferenceSession
+from fx2onnx.runner import InferenceSession, Trainer
 
 RUN = CliRunner()
 
@@ -95,3 +97,34 @@ def test_mistakes(folder: Path, arguments: list[str], message: str, tmp_path: Pa
     done = RUN.invoke(app, [places.get(argument, argument) for argument in arguments])
     assert done.exit_code == 2
     assert message in done.output
+
+
+def test_a_folder_of_a_fixed_batch(tmp_path: Path) -> None:
+    """Steps and the test are of as many rows as it takes."""
+    module = torch.nn.Linear(3, 1)
+    folder, data = tmp_path / "fixed", tmp_path / "data.npz"
+    fx2onnx.export_training(
+        module,
+        (torch.ones(4, 3),),
+        folder,
+        loss=torch.nn.functional.mse_loss,
+        targets={"y": torch.ones(4, 1)},
+        optimizer=torch.optim.SGD(module.parameters(), lr=0.1),
+    )
+    draw = np.random.default_rng(0)
+    x = draw.random((45, 3), np.float32)
+    np.savez(data, input=x, y=x.sum(1, keepdims=True))
+    command = ["train", str(folder), "--data", str(data), "--steps", "30", "--json"]
+    done = RUN.invoke(app, command)
+    assert done.exit_code == 0, done.output
+    summary = json.loads(done.stdout)
+    trainer = Trainer(folder)
+    assert (trainer.rows(), trainer.rows("eval")) == (4, 4)
+    assert 0 < summary["test"]["loss"] < 0.2 < summary["losses"][0]
+    refused = RUN.invoke(app, [*command, "--batch", "5"])
+    assert (refused.exit_code, "takes 4 rows" in refused.output) == (2, True)
+    np.savez(data, input=x[:4], y=x[:4, :1])
+    few = RUN.invoke(app, command)
+    assert (few.exit_code, json.loads(few.stdout)["test"]) == (0, {})
+    np.savez(data, input=x[:3], y=x[:3, :1])
+    assert "the data has 3" in RUN.invoke(app, command).output

@@ -181,3 +181,22 @@ def test_options_that_do_not_fit(options: dict[str, Any], tmp_path: Path) -> Non
 def test_nothing_is_trained(tmp_path: Path) -> None:
     error = refused(nn.Linear(3, 2).requires_grad_(False), tmp_path)
     assert (error.code, error.what) == ("E108", "nothing is trained")
+
+
+def test_what_is_transformed_is_not_said_to_be_in_the_way(tmp_path: Path) -> None:
+    """Inside ``torch.func`` gradients are noted elsewhere; the line is the one that really cuts."""
+
+    class Transformed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = nn.Linear(3, 3), nn.Linear(3, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            own = {name: value.detach() for name, value in self.first.named_parameters()}
+            loss = lambda given: torch.func.functional_call(self.first, given, (x,)).square().sum()  # noqa: E731
+            return self.last(x @ torch.func.grad(loss)(own)["weight"])  # type: ignore[no-any-return]
+
+    error = refused(Transformed(), tmp_path)
+    assert error.code == "E108"
+    assert "detach" in error.why
+    assert "value.detach()" in _line(error)

@@ -49,9 +49,9 @@ class Gradients:
         index: Any
         recorder, info = self._recorder, node.meta["val"]
         if node.op == "placeholder":
-            return self._tensor(info).requires_grad_(node in recorder.wants_grad)
+            return self._tensor(info, node in recorder.wants_grad)
         if node.op == "get_attr":
-            return self._tensor(info).requires_grad_(recorder.weights[str(node.target)].tensor.requires_grad)
+            return self._tensor(info, recorder.weights[str(node.target)].tensor.requires_grad)
         operands = [self._made[operand] for operand in node.all_input_nodes]
         target: Any = node.target
         if target is operator.getitem:
@@ -67,19 +67,19 @@ class Gradients:
         except Exception:  # an operator without an implementation for meta tensors
             return self._like(info, tensors)
 
-    def _tensor(self, info: TensorInfo) -> torch.Tensor:
+    def _tensor(self, info: TensorInfo, is_tracked: bool = False) -> torch.Tensor:
+        """``requires_grad_`` is refused where functions are transformed."""
         sizes = [int(self._recorder.shape_env.hint(dim)) for dim in info.dims]
-        return torch.empty(sizes, dtype=info.dtype, device="meta")
+        return torch.empty(sizes, dtype=info.dtype, device="meta", requires_grad=is_tracked)
 
     def _like(self, info: Any, operands: list[Any]) -> Any:
         """A value of that type, computed from ``operands``: autograd tracks what is of floating point."""
         if isinstance(info, tuple):
             return tuple(None if part is None else self._like(part, operands) for part in info)
-        tensor = self._tensor(info)
         is_tracked = any(part.requires_grad for part in operands if isinstance(part, torch.Tensor))
         if is_tracked and torch.is_grad_enabled() and (info.dtype.is_floating_point or info.dtype.is_complex):
-            return tensor.requires_grad_().clone()
-        return tensor
+            return self._tensor(info, is_tracked=True).clone()
+        return self._tensor(info)
 
     def _plain(self, value: Any) -> Any:
         """``value`` with meta tensors for nodes, numbers for dimensions, and the meta device for every other."""

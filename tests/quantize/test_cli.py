@@ -131,7 +131,7 @@ FOLDERS: list[tuple[tuple[object, ...], set[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("arguments", "names"), FOLDERS, ids=lambda item: " ".join(map(str, item)))
+@pytest.mark.parametrize(("arguments", "names"), FOLDERS, ids=[" ".join(map(str, given)) for given, _ in FOLDERS])
 def test_folders_that_generate(tmp_path: Path, arguments: tuple[object, ...], names: set[str]) -> None:
     checkpoint("llama", tmp_path / "in")
     task = ("--task", "text-generation-with-past", "--report", "r.json")

@@ -14,7 +14,7 @@ import onnx
 import onnx_ir as ir
 
 from fx2onnx.irx.edit import graphs_of, use_count
-from fx2onnx.irx.values import copied_type
+from fx2onnx.irx.values import copied_type, known_array, known_ints
 from fx2onnx.targets.fault_entries import FaultEntry, read_entries
 from fx2onnx.targets.form import Target, numbers
 
@@ -93,9 +93,13 @@ def may_meet(proto: onnx.ModelProto, target: Target) -> bool:
 def met(model: ir.Model, target: Target) -> Iterator[tuple[Fault, ir.Node]]:
     """Each node that meets a fault of the target."""
     found = of(target)
+    by_op_type: dict[str, list[Fault]] = {}
+    for fault in found:
+        for op_type in fault.op_types:
+            by_op_type.setdefault(op_type, []).append(fault)
     for graph in graphs_of(model) if found else ():
         for node in list(graph):
-            for fault in found:
+            for fault in by_op_type.get(node.op_type, ()):
                 if fault.has(node):
                     yield fault, node
 
@@ -165,6 +169,74 @@ def _has_no_spread(node: ir.Node) -> bool:
     return node.op_type in _SPREAD and not node.domain and not _SPREAD[node.op_type](given)
 
 
+def _text(node: ir.Node, name: str) -> str:
+    attribute = node.attributes.get(name)
+    return "" if attribute is None else attribute.as_string()
+
+
+def _int(node: ir.Node, name: str) -> int:
+    attribute = node.attributes.get(name)
+    return 0 if attribute is None else attribute.as_int()
+
+
+def _ints(node: ir.Node, name: str) -> list[int]:
+    attribute = node.attributes.get(name)
+    return [] if attribute is None else list(attribute.as_ints())
+
+
+def _input(node: ir.Node, place: int) -> ir.Value | None:
+    return node.inputs[place] if place < len(node.inputs) else None
+
+
+def _is_read(node: ir.Node, place: int) -> bool:
+    return place < len(node.outputs) and bool(node.outputs[place].name)
+
+
+def _zeros_beside(pool: ir.Node) -> list[int] | None:
+    """How many zeros a Pad puts before and behind each axis that the pool goes over; None where no such Pad is read."""
+    pad = _made_by(_input(pool, 0), "Pad")
+    if pad is None or _text(pad, "mode") not in ("", "constant") or use_count(pad.outputs[0]) != 1:
+        return None
+    value, pads = known_array(_input(pad, 2)), known_ints(_input(pad, 1))
+    if pads is None or len(pad.inputs) > 3 or (_input(pad, 2) is not None and (value is None or value.any())):
+        return None
+    half, axes = len(pads) // 2, len(_ints(pool, "kernel_shape"))
+    return [*pads[half - axes : half], *pads[2 * half - axes :]]
+
+
+def _drops_zeros(node: ir.Node) -> bool:
+    zeros = None if node.domain or _is_read(node, 1) else _zeros_beside(node)
+    return zeros is not None and any(zeros)
+
+
+def _pads_too_much(node: ir.Node) -> bool:
+    zeros = None if node.domain or not _int(node, "count_include_pad") else _zeros_beside(node)
+    kernel = _ints(node, "kernel_shape")
+    own = _ints(node, "pads") or [0] * 2 * len(kernel)
+    return zeros is not None and any(
+        number and number + there >= size for number, there, size in zip(zeros, own, kernel * 2, strict=True)
+    )
+
+
+def _resizes_by_fractions(node: ir.Node) -> bool:
+    if node.domain or _text(node, "coordinate_transformation_mode") != "align_corners":
+        return False
+    scales, data = _input(node, 2), _input(node, 0)
+    factors = known_array(scales)
+    if (
+        scales is None
+        or scales.name == ""
+        or (scales.shape is not None and scales.shape.is_static() and not scales.shape[0])
+    ):
+        return False
+    if factors is None or data is None or data.shape is None or len(data.shape) != len(factors):
+        return True
+    return any(
+        factor != 1 and (not isinstance(size, int) or not (size * float(factor)).is_integer())
+        for size, factor in zip(data.shape, factors, strict=True)
+    )
+
+
 FAULTS = (
     Fault(
         "transpose-cast-matmul",
@@ -198,6 +270,61 @@ FAULTS = (
         "MatMul with the sines and cosines (opset_version=16)",
         lambda node: node.op_type == "STFT" and not node.domain,
         frozenset({"STFT"}),
+    ),
+    Fault(
+        "pad-max-pool",
+        "onnxruntime",
+        "1.20",
+        "1.31",
+        "zeros that a Pad puts beside what MaxPool reads are taken for MaxPool's own padding, which is never the largest",
+        "the Pad read by another node, too, or MaxPool's indices as a second output, which keep the two apart",
+        _drops_zeros,
+        frozenset({"MaxPool"}),
+    ),
+    Fault(
+        "pad-average-pool",
+        "onnxruntime",
+        "1.20",
+        "1.31",
+        "a Pad becomes part of AveragePool's padding, which is then as large as its kernel, so that the file is not opened",
+        "count_include_pad=0 where the pool has no padding of its own, or a Pad that another node reads, too",
+        _pads_too_much,
+        frozenset({"AveragePool"}),
+    ),
+    Fault(
+        "resize-align-corners-scales",
+        "onnxruntime",
+        "1.16",
+        "1.32",
+        "Resize by scales with align_corners takes other places than ONNX says where a size times its scale is no whole number",
+        "sizes in the place of scales",
+        _resizes_by_fractions,
+        frozenset({"Resize"}),
+    ),
+    Fault(
+        "attention-scores-causal",
+        "onnxruntime",
+        "1.24",
+        "1.32",
+        "the scores that Attention gives behind the mask (qk_matmul_output_mode=2) are finite where is_causal masks them",
+        "the causal mask as the input attn_mask",
+        lambda node: (
+            not node.domain
+            and _is_read(node, 3)
+            and bool(_int(node, "is_causal"))
+            and _int(node, "qk_matmul_output_mode") == 2
+        ),
+        frozenset({"Attention"}),
+    ),
+    Fault(
+        "max-unpool-output-shape",
+        "onnxruntime",
+        "1.16",
+        "1.32",
+        "MaxUnpool with an output shape counts the indices in that shape, where ONNX counts them in the pool's own and pads",
+        "no output shape, and a Pad behind MaxUnpool",
+        lambda node: not node.domain and _input(node, 2) is not None,
+        frozenset({"MaxUnpool"}),
     ),
 )
 

@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 # NumPy's matrix speed halves where a shell pins OpenBLAS to old kernels; benchmarks and the demo lift the pin.
 UNPIN  := env -u OPENBLAS_CORETYPE -u OPENBLAS_L2_SIZE
 
-.PHONY: demo test lint unit test-all mutants fuzz bench scaling operators gradients training training-speed sabotage planted verify-cost start-time verify-alarms dynamic-sizes prompt-forms optimize-files matrix target-kernels target-probes emit-stub figures browser-test docs sweep-torchvision sweep-timm sweep-hf clean
+.PHONY: demo test lint unit test-all mutants fuzz bench scaling operators gradients training training-speed sabotage planted verify-cost start-time verify-alarms dynamic-sizes prompt-forms optimize-files matrix target-kernels target-probes emit-stub figures browser-test docs fused sweep-torchvision sweep-timm sweep-hf clean
 .DEFAULT_GOAL := demo
 
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -79,6 +79,10 @@ out/onnxsim/.installed:
 	$(PYTHON) -m venv out/onnxsim
 	out/onnxsim/bin/python -m pip install --quiet --disable-pip-version-check onnxsim==0.8.1
 	touch $@
+
+fused: $(VENV)/.installed      ## fused files beside those of onnxruntime's own optimizer, in onnxruntime, into docs/fused.md (minutes)
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.fused prepare out/fused --parts others
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.fused measure out/fused --parts others --write docs/fused.md
 
 optimize-files: $(VENV)/.installed out/onnxsim/.installed ## files of other tools optimised beside onnxsim, into docs/optimize_files.md (minutes)
 	$(UNPIN) OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.optimize_files --onnxsim out/onnxsim/bin/python --write docs/optimize_files.md --counts tests/data/foreign/onnxsim.json

@@ -9,6 +9,7 @@ run as a script.
 from __future__ import annotations
 
 import argparse
+import inspect
 import json
 import runpy
 import statistics
@@ -95,21 +96,21 @@ def _builder() -> Path:
     return Path(found.origin).parent / "models" / "builder.py"
 
 
-def prepare(folder: Path) -> None:
+def prepare(folder: Path, parts: str) -> None:
     """Every file that is not there yet."""
     import fx2onnx
     from fx2onnx.sources.torchvision_compat import prepare as prepare_torchvision
 
     prepare_torchvision()
     folder.mkdir(parents=True, exist_ok=True)
-    if not (folder / "decoder" / THEIRS).exists():
+    if "decoder" in parts and not (folder / "decoder" / THEIRS).exists():
         source = folder / "decoder" / "checkpoint"
         for part in _decoder():
             part.save_pretrained(source)
         fx2onnx.export_folder(f"hf:{source}", folder / "decoder" / OURS, target="onnxruntime-genai")
         command = [sys.executable, "-m", "benchmarks.fused", "build", str(source), str(folder / "decoder" / THEIRS)]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    for name, kind, options, make in _models():
+    for name, kind, options, make in _models() if "others" in parts else ():
         place = folder / name.replace("/", "-")
         if not (place / "inputs.npz").exists():
             place.mkdir(exist_ok=True)
@@ -140,7 +141,10 @@ def _prepare_one(place: Path, kind: str, options: dict[str, Any], make: Callable
                 optimized.save_model_to_file(str(place / f"{THEIRS}.onnx"), use_external_data_format=True)
                 break
     (place / "exporter.txt").write_text("dynamo=True" if is_new else "dynamo=False")
-    np.savez(place / "inputs.npz", **{name: value.numpy() for name, value in inputs.items()})
+    # The older exporter makes inputs of numbers that forward has as defaults, such as logits_to_keep.
+    given = {name: each.default for name, each in inspect.signature(model.forward).parameters.items()}
+    numbers = {name: np.asarray(value) for name, value in given.items() if type(value) in (bool, int, float)}
+    np.savez(place / "inputs.npz", **{**numbers, **{name: value.numpy() for name, value in inputs.items()}})
 
 
 def build(source: Path, target: Path) -> None:
@@ -269,7 +273,7 @@ def main() -> None:
     parser.add_argument("--write", type=Path)
     asked = parser.parse_args()
     if asked.what == "prepare":
-        prepare(asked.folder)
+        prepare(asked.folder, asked.parts)
     elif asked.what == "build":
         build(asked.folder, asked.target)
     else:

@@ -84,7 +84,6 @@ MUTANTS = [
     Mutant("optimize/outline_modules.py", "if self._is_convex(set(nodes)):", "if True:", FUNCTIONS),
     Mutant("optimize/outline_modules.py", "            self._now[old] = new\n", "", FUNCTIONS),
     Mutant("optimize/function_body.py", "            self.slots[place, name] = attribute\n", "", FUNCTIONS),
-    Mutant("optimize/function_body.py", "            if value in changes:\n                graph.outputs", "            if False:\n                graph.outputs", FUNCTIONS),
     # precision
     Mutant("precision/search.py", "SCALED_HEADROOM * scaled[name].largest", "0 * scaled[name].largest", PRECISION),
     Mutant("precision/search.py", "is_changed |= self._keep_above(node, most)", "is_changed |= False", PRECISION),

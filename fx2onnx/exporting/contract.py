@@ -11,7 +11,7 @@ from fx2onnx.base import size_conditions
 from fx2onnx.base.folder_commit import VERSION
 from fx2onnx.base.renaming import relative_path
 from fx2onnx.manifest import names
-from fx2onnx.manifest.form import GraphForm, Kind, Length, Manifest, Medium, Port, Role, State
+from fx2onnx.manifest.form import GraphForm, Kind, Length, Manifest, Medium, Port, Precise, Role, State
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -79,7 +79,22 @@ def manifest_of(
         _, mark, query = str(said["source"]).partition("?")
         said["source"] = f"hf:{relative_path(assembly.folder.resolve(), target.resolve())}{mark}{query}"
     said["options"] = {key: value for key, value in origin.items() if key not in said}
-    return Manifest(VERSION, forms, **said, media=media, baked=baked, prompt_rewrite=rewrite, codebook_delays=delays)
+    precise = {name: _precise(found) for name, result in results.items() if (found := result.report.precision)}
+    return Manifest(
+        VERSION,
+        forms,
+        **said,
+        media=media,
+        baked=baked,
+        prompt_rewrite=rewrite,
+        codebook_delays=delays,
+        precision=precise,
+    )
+
+
+def _precise(found: Mapping[str, Any]) -> Precise:
+    """What a report says of a graph in 16 bits."""
+    return Precise(found["asked"], {name: f"{each['op']}: {each['why']}" for name, each in found["kept"].items()})
 
 
 def _of_module(source: Source | None) -> dict[str, Any]:

@@ -167,12 +167,21 @@ class PromptRewrite:
 
 
 @dataclass(frozen=True)
+class Precise:
+    """The dtype that was asked for, and of each node in float32, by its result, the operator and the reason."""
+
+    dtype: _Text
+    kept: Mapping[_Text, _Text] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Manifest:
     """The whole file.
 
     ``source, task, seed, options``  what was exported, how random weights are drawn, and the other options of the source;
     ``baked``                        inputs that are constants of the graphs, as nested lists of numbers;
     ``codebook_delays``              by how many steps each codebook is written later;
+    ``precision``                    of graphs in 16 bits, what computes in float32, and why;
     ``files, copied, obsolete``      size and digest of each graph and file of weights, of each config, and of what an
                                      earlier export left; without ``files`` no digest is compared.
     """
@@ -187,6 +196,7 @@ class Manifest:
     baked: Mapping[_Text, Annotated[Any, Only("an array of numbers", _is_numbers)]] = field(default_factory=dict)
     prompt_rewrite: PromptRewrite | None = None
     codebook_delays: tuple[Annotated[int, within(0, 4096)], ...] = ()
+    precision: Mapping[_PlainName, Precise] = field(default_factory=dict)
     files: Mapping[_PlainName, FileEntry] | None = None
     copied: Mapping[_PlainName, FileEntry] | None = None
     obsolete: Mapping[_PlainName, FileEntry] | None = None

@@ -328,3 +328,19 @@ def test_without_numbers_nothing_is_measured_and_it_says_so(tmp_path: Path) -> N
     report = fx2onnx.export(module, (torch.randn(2, 64),), dtype="float16").report
     assert {each["op"] for each in report.precision["kept"].values()} == {"Softmax"}
     assert any("nothing was measured" in note for note in report.notes)
+
+
+def test_folders_say_what_stays_and_generate_the_same(tmp_path: Path) -> None:
+    source = (
+        "hf:llama?num_hidden_layers=1&hidden_size=32&intermediate_size=64&vocab_size=50&num_attention_heads=4"
+        "&num_key_value_heads=2"
+    )
+    plain = fx2onnx.export_folder(source, tmp_path / "plain")
+    half = fx2onnx.export_folder(source, tmp_path / "half", dtype="bfloat16", io="float32", verify=True)
+    assert all(verdict.ok for verdict in half.verdicts.values())
+    manifest = json.loads((tmp_path / "half" / "fx2onnx.json").read_text())["precision"]["model.onnx"]
+    assert manifest["dtype"] == "bfloat16"
+    assert "MatMul: onnxruntime has no bfloat16 kernel for it" in manifest["kept"].values()
+    prompt = np.array([[1, 2, 3, 4]])
+    found = [np.asarray(fx2onnx.load(each.path).generate(prompt, max_new_tokens=3)) for each in (plain, half)]
+    assert np.array_equal(*found)

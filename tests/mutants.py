@@ -66,6 +66,7 @@ CLUSTER = "tests/cli/test_cluster.py"
 PLUGINS = "tests/test_plugins.py"
 FUNCTIONS = "tests/exporting/test_functions.py"
 PRECISION = "tests/precision/test_precision.py"
+EAGER_QUANTIZED = "tests/ops/test_eager_quantized.py"
 QUANTIZE = "tests/quantize"
 PACKED = "tests/sources/test_packed_checkpoints.py"
 QUANTIZED = f"{QUANTIZE}/test_export.py"
@@ -93,6 +94,12 @@ MUTANTS = [
     Mutant("precision/forms.py", "is_wide or word not in formal.types", "is_wide", PRECISION),
     Mutant("verify/precision.py", "tensor.to(narrow).to(tensor.dtype) if is_other", "tensor if is_other", PRECISION),
     Mutant("file_optimizer/precise.py", "row.problem = \"differs\" if row.error > allowed else \"\"", "row.problem = \"\"", PRECISION),
+    # eager quantisation
+    Mutant("capture/overloads/quantized.py", "zero - 128 if first.dtype == torch.qint8 else zero", "zero", EAGER_QUANTIZED),
+    Mutant("capture/overloads/quantized_weights.py", "scale = (self.scale.double() * x.scale)", "scale = self.scale.double()", EAGER_QUANTIZED),
+    Mutant("capture/overloads/quantized_operators.py", "after = affine.at(abs(b) * scale, zero if b > 0 else high + low - zero)", "after = affine.at(abs(b) * scale, zero)", EAGER_QUANTIZED),
+    Mutant("capture/overloads/quantized_operators.py", "high = 127 if reduce_range else 255", "high = 255", EAGER_QUANTIZED),
+    Mutant("capture/recording/tensor_tracker.py", "torch.equal(same, tensor)", "False", EAGER_QUANTIZED),
     # quantize
     Mutant("quantize/schemes.py", "            steps += zeros[..., None]", "            pass", QUANTIZED),
     Mutant("quantize/weights.py", "        count += count * even % 2\n", "", f"{QUANTIZE}/test_schemes.py"),

@@ -91,6 +91,8 @@ def dequantized(
     """(value - zero_point) * scale in float32. ONNX: DequantizeLinear; plain nodes for dtypes it lacks."""
     dtype = op.dtype(value)
     known = {D.UINT8, D.INT8} | ({D.UINT16, D.INT16} if op.opset >= 21 else set())
+    if zero_point is None:
+        known |= {D.INT32}
     if dtype in known and (axis is None or op.opset >= 13):
         attrs = {} if axis is None else {"axis": axis}
         zero = None if zero_point is None else _vector(op, zero_point, dtype, axis)

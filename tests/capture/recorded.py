@@ -39,7 +39,9 @@ def entries(kind: Kind) -> list[Entry]:
 def _overload(name: str) -> Any:
     namespace, _, rest = name.partition("::")
     packet, _, overload = rest.partition(".")
-    return getattr(getattr(torch.ops.aten, packet), overload or "default") if namespace == "aten" else name
+    if namespace not in ("aten", "quantized"):
+        return name
+    return getattr(getattr(getattr(torch.ops, namespace), packet), overload or "default")
 
 
 def recorder_of(hints: dict[str, int] | None = None, whole: bool = True) -> Recorder:

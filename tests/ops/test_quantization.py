@@ -6,8 +6,6 @@ import pytest
 import torch
 import torch.ao.quantization.fx._decomposed
 
-import fx2onnx
-from fx2onnx.base.errors import UserError
 from fx2onnx.sources.torchvision_compat import import_torchvision
 from tests import support
 from tests.ops.judge import Case, aten, case, judge
@@ -94,12 +92,3 @@ WHOLE = {
 def test_tensors_of_quantised_dtypes(name: str) -> None:
     for opset in (13, 20):
         support.check(WHOLE[name], (torch.randn(3, 4) * 5,), opset_version=opset)
-
-
-def test_what_is_computed_with_quantised_tensors_is_refused() -> None:
-    def forward(x: torch.Tensor) -> torch.Tensor:
-        return torch.relu(torch.quantize_per_tensor(x, 0.1, 3, torch.quint8)).dequantize()
-
-    with pytest.raises(UserError, match="not directly the result of quantize_per_tensor") as caught:
-        fx2onnx.export(forward, (torch.randn(3, 4),))
-    assert caught.value.code == "E203"

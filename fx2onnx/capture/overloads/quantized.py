@@ -1,18 +1,20 @@
-"""Tensors of quantised dtypes: integers whose scale and zero point are remembered until they are read back.
+"""Tensors of quantised dtypes: integers whose scale and zero point are remembered, since fake tensors have no such dtypes.
 
-Fake tensors have no such dtypes. What a module may do with the integers is ``dequantize`` and ``int_repr``.
+What only moves numbers is recorded on the integers. Other operators are recorded as floats between DequantizeLinear and
+QuantizeLinear; PyTorch's kernels for quantised tensors may round a result to the next step otherwise.
 """
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 
 import torch
 
 from fx2onnx.capture.overloads.registry import Call, Kind, register
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
-from fx2onnx.capture.torch_private.operators import quantized_decomposed
+from fx2onnx.capture.torch_private.operators import OpOverload, quantized_decomposed
 
 aten = torch.ops.aten
 
@@ -23,11 +25,76 @@ STORED_AS: dict[torch.dtype, tuple[torch.dtype, int, int]] = {
 }
 """Quantised dtype -> the integers it is made of, and their range."""
 
+Number = float | int | torch.Tensor
 
-_KEPT: weakref.WeakKeyDictionary[BaseRecorder, dict[int, tuple[torch.Tensor, Callable[[], torch.Tensor]]]] = (
-    weakref.WeakKeyDictionary()
-)
-"""By recorder: the integers made in its run, by id, and how they are read back."""
+
+@dataclass(frozen=True, eq=False)
+class Affine:
+    """How integers stand for numbers: ``(integer - zero) * scale``, one of each for all or (``axis``) for each channel."""
+
+    scale: Number
+    zero: Number
+    dtype: torch.dtype
+    axis: int | None = None
+
+    @property
+    def stored(self) -> tuple[torch.dtype, int, int]:
+        return STORED_AS[self.dtype]
+
+    def at(self, scale: float, zero: int) -> Affine:
+        """The same dtype with one other scale and zero point."""
+        return replace(self, scale=scale, zero=zero, axis=None)
+
+
+def affine_of(recorder: BaseRecorder, tensor: object) -> Affine | None:
+    """How the tensor's integers stand for numbers; None where it is not quantised."""
+    found = recorder.quantized.get(id(tensor))
+    return found[1] if found is not None and isinstance(found[1], Affine) else None
+
+
+def mark(recorder: BaseRecorder, integers: torch.Tensor, affine: Affine) -> torch.Tensor:
+    """Remember that ``integers`` stand for numbers."""
+    recorder.quantized[id(integers)] = (integers, affine)
+    return integers
+
+
+def _call(recorder: BaseRecorder, verb: str, tensor: torch.Tensor, affine: Affine) -> torch.Tensor:
+    packet = getattr(quantized_decomposed(), f"{verb}_per_{'tensor' if affine.axis is None else 'channel'}")
+    overload = packet.tensor if affine.axis is None and isinstance(affine.scale, torch.Tensor) else packet.default
+    stored, low, high = affine.stored
+    place = () if affine.axis is None else (affine.axis,)
+    with plainly(recorder), recorder.mode:
+        found: torch.Tensor = overload(tensor, affine.scale, affine.zero, *place, low, high, stored)
+    return found
+
+
+def quantize(recorder: BaseRecorder, floats: torch.Tensor, affine: Affine) -> torch.Tensor:
+    """The integers of ``floats``."""
+    return mark(recorder, _call(recorder, "quantize", floats, affine), affine)
+
+
+def dequantize(recorder: BaseRecorder, tensor: torch.Tensor) -> torch.Tensor:
+    """What the integers stand for; other tensors as they are."""
+    affine = affine_of(recorder, tensor)
+    return tensor if affine is None else _call(recorder, "dequantize", tensor, affine)
+
+
+@contextlib.contextmanager
+def plainly(recorder: BaseRecorder) -> Iterator[None]:
+    """Calls inside take integers for integers."""
+    known, recorder.quantized = recorder.quantized, {}
+    try:
+        yield
+    finally:
+        recorder.quantized = known
+
+
+def number(recorder: BaseRecorder, value: Number) -> Number:
+    """``value`` as a Python number where it is known."""
+    if not isinstance(value, torch.Tensor) or value.numel() != 1:
+        return value
+    known = recorder.value_of(recorder.node_of(value))
+    return value if known is None or known.device.type == "meta" else known.item()
 
 
 @register(
@@ -47,35 +114,177 @@ def _quantized(
     zero_points: torch.Tensor | None = None,
     axis: int = 0,
 ) -> torch.Tensor:
-    """The integers; how to read them back is kept beside."""
+    """The integers; how they stand for numbers is kept beside."""
     if dtype not in STORED_AS:
         raise recorder.refuse("E203", f"{call.func} to {dtype}", next=f"use one of {', '.join(map(str, STORED_AS))}")
-    stored, low, high = STORED_AS[dtype]
-    kind, parameters = ("tensor", (scale, zero_point)) if scales is None else ("channel", (scales, zero_points, axis))
-    form = "tensor" if isinstance(scale, torch.Tensor) else "default"
-    packets = (f"quantize_per_{kind}", f"dequantize_per_{kind}")
-    write, read = (getattr(getattr(quantized_decomposed(), packet), form) for packet in packets)
-    rest = (*parameters, low, high, stored)
-    with recorder.mode:
-        integers: torch.Tensor = write(self, *rest)
-    _KEPT.setdefault(recorder, {})[id(integers)] = (integers, lambda: read(integers, *rest))
-    return integers
+    if scales is not None and zero_points is not None:
+        return quantize(recorder, self, Affine(scales, zero_points, dtype, axis))
+    assert scale is not None
+    assert zero_point is not None
+    factor, zero = number(recorder, scale), number(recorder, zero_point)
+    if isinstance(factor, torch.Tensor) or isinstance(zero, torch.Tensor):
+        factor, zero = scale, zero_point
+    return quantize(recorder, self, Affine(factor, zero, dtype))
+
+
+def _asked(recorder: BaseRecorder, call: Call, self: torch.Tensor) -> Affine:
+    """Of a tensor that has to be quantised. Raises UserError E203 for another."""
+    affine = affine_of(recorder, self)
+    if affine is None:
+        raise recorder.refuse(
+            "E203",
+            f"{call.func} of a tensor that is not known to be quantised",
+            why="scale and zero point are followed from quantize_per_tensor and quantize_per_channel on, in one graph",
+            next="quantize inside forward, outside branches and loops",
+        )
+    return affine
 
 
 @register(Kind.RECORD, aten.dequantize.self, aten.int_repr.default)
 def _integers(recorder: BaseRecorder, call: Call, self: torch.Tensor) -> object:
     """dequantize and int_repr of what was quantised here."""
-    known = _KEPT.get(recorder, {}).get(id(self))
-    if known is None:
-        if call.func is aten.dequantize.self and self.dtype.is_floating_point:
-            return NotImplemented
-        raise recorder.refuse(
-            "E203",
-            f"{call.func} of a tensor that is not directly the result of quantize_per_tensor or quantize_per_channel",
-            why="the scale and the zero point of other quantised tensors are not followed",
-            next="dequantize first, compute in floats, quantize again",
-        )
-    if call.func is aten.int_repr.default:
-        return self
+    if call.func is aten.dequantize.self and affine_of(recorder, self) is None and self.dtype.is_floating_point:
+        return NotImplemented
+    affine = _asked(recorder, call, self)
+    if call.func is aten.dequantize.self:
+        return _call(recorder, "dequantize", self, affine)
+    with plainly(recorder), recorder.mode:
+        return aten.clone.default(self)
+
+
+@register(Kind.RECORD, aten.q_scale.default, aten.q_zero_point.default, aten.q_per_channel_axis.default)
+def _parameters(recorder: BaseRecorder, call: Call, self: torch.Tensor) -> object:
+    """A number of the tensor's scheme."""
+    affine = _asked(recorder, call, self)
+    name = call.func._schema.name.rpartition("_")[2]
+    return {"scale": affine.scale, "point": affine.zero, "axis": affine.axis}[name]
+
+
+MOVES = frozenset(
+    [
+        "view",
+        "_unsafe_view",
+        "reshape",
+        "view_as",
+        "flatten",
+        "unflatten",
+        "transpose",
+        "permute",
+        "t",
+        "slice",
+        "select",
+        "narrow",
+        "unsqueeze",
+        "squeeze",
+        "expand",
+        "expand_as",
+        "contiguous",
+        "clone",
+        "detach",
+        "alias",
+        "chunk",
+        "split",
+        "split_with_sizes",
+        "unbind",
+        "index_select",
+        "flip",
+        "roll",
+        "pixel_shuffle",
+        "pixel_unshuffle",
+        "channel_shuffle",
+        "movedim",
+        "swapaxes",
+        "swapdims",
+        "tensor_split",
+        "repeat",
+        "repeat_interleave",
+        "index",
+        "gather",
+        "numpy_T",
+    ]
+)
+"""Operators that compute nothing: they are recorded on the integers."""
+
+FIXED = {"sigmoid": (1 / 256, 0), "hardsigmoid": (1 / 256, 0), "tanh": (2 / 256, 128)}
+"""Scale and zero point of the unsigned results of operators that choose them by themselves. Source: qsigmoid.cpp, qhardsigmoid.cpp,
+qtanh.cpp in PyTorch's ATen/native/quantized."""
+
+QUANTIZED_HANDLERS: set[str] = {
+    "aten::quantize_per_tensor", "aten::quantize_per_channel", "aten::dequantize", "aten::int_repr", "aten::q_scale",
+    "aten::q_zero_point", "aten::q_per_channel_axis",
+}  # fmt: skip
+"""Operators that look after quantised operands themselves; those of ``quantized::`` do, too."""
+
+
+def seen(recorder: BaseRecorder, func: OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
+    """A call with quantised operands; NotImplemented for one without, or which has a function of its own."""
+    name = func._schema.name
+    if name in QUANTIZED_HANDLERS or func.namespace in ("quantized", "quantized_decomposed"):
+        return NotImplemented
+    first = next((affine for arg in _leaves(args) if (affine := affine_of(recorder, arg)) is not None), None)
+    if first is None:
+        return NotImplemented
+    word = name.rpartition("::")[2]
+    if word in MOVES and first.axis is None:
+        with plainly(recorder), recorder.mode:
+            moved = func(*args, **kwargs)
+        return _each(moved, lambda integers: mark(recorder, integers, first))
+    if func._schema.is_mutable:
+        return _written(recorder, func, args, kwargs, first)
+    return as_floats(recorder, func, args, kwargs, _result_affine(word, first))
+
+
+def _result_affine(word: str, first: Affine) -> Affine:
+    if word not in FIXED or first.axis is not None:
+        return first
+    scale, zero = FIXED[word]
+    return first.at(scale, zero - 128 if first.dtype == torch.qint8 else zero)
+
+
+def as_floats(
+    recorder: BaseRecorder, func: OpOverload, args: tuple[object, ...], kwargs: dict[str, object], affine: Affine
+) -> object:
+    """The call on what the operands stand for, its results quantised."""
+    wide = tuple(_floats(recorder, arg) for arg in args)
     with recorder.mode:
-        return known[1]()
+        result = func(*wide, **{name: _floats(recorder, arg) for name, arg in kwargs.items()})
+    return _each(result, lambda value: quantize(recorder, value, affine) if value.is_floating_point() else value)
+
+
+def _written(
+    recorder: BaseRecorder, func: OpOverload, args: tuple[object, ...], kwargs: dict[str, object], affine: Affine
+) -> torch.Tensor:
+    """A call that writes into its first argument, as the call that does not, and a copy of the integers."""
+    packet = getattr(torch.ops.aten, func._schema.name.partition("::")[2].removesuffix("_"), None)
+    overload = getattr(packet, func._overloadname, None)
+    target = args[0]
+    if overload is None or not isinstance(target, torch.Tensor) or affine_of(recorder, target) is None:
+        raise recorder.refuse(
+            "E203", f"{func} writes into a quantised tensor", next="use the form that gives a new tensor"
+        )
+    made = as_floats(recorder, overload, args, kwargs, affine)
+    with plainly(recorder), recorder.mode:
+        aten.copy_.default(target, made)
+    return target
+
+
+def _floats(recorder: BaseRecorder, arg: object) -> object:
+    if isinstance(arg, torch.Tensor):
+        return dequantize(recorder, arg)
+    return type(arg)(_floats(recorder, item) for item in arg) if isinstance(arg, list | tuple) else arg
+
+
+def _leaves(args: Iterable[object]) -> Iterator[object]:
+    for arg in args:
+        if isinstance(arg, list | tuple):
+            yield from _leaves(arg)
+        else:
+            yield arg
+
+
+def _each(result: object, function: Callable[[torch.Tensor], object]) -> object:
+    if isinstance(result, torch.Tensor):
+        return function(result)
+    if isinstance(result, list | tuple):
+        return type(result)(_each(item, function) for item in result)
+    return result

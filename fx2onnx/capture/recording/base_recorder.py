@@ -48,6 +48,8 @@ class BaseRecorder(TensorTracker):
         self.meta_cache = MetaCache(
             self.fake_mode, shape_env, weakref.WeakMethod(self.fake_of), is_above_autograd=whole
         )
+        self.quantized: dict[int, tuple[torch.Tensor, object]] = {}
+        """By the id of integers that stand for numbers, these integers and how they do (``overloads/quantized.py``)."""
         self.symbols: dict[str, Symbol] = {}
         self.warnings: list[str] = []
         self.unbacked_scalars: dict[torch.fx.Node, Scalar] = {}

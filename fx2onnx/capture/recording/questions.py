@@ -123,6 +123,11 @@ def _own(questions: Questions, own: Own, tensor: torch.Tensor, *args: object, **
     return own(tensor, *args, **kwargs)
 
 
+@_answers(_OF_HELD, "is_quantized")
+def _is_quantized(questions: Questions, own: Own, tensor: torch.Tensor) -> bool:
+    return id(tensor) in questions.recorder.quantized
+
+
 # -- memory ---------------------------------------------------------------------------------------------------------
 @_answers(_OF_HELD, "_base")
 def _base(questions: Questions, own: Own, tensor: torch.Tensor) -> torch.Tensor | None:

@@ -17,7 +17,7 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.baking import BakeAdvice
 from fx2onnx.capture.captured import TensorInfo
-from fx2onnx.capture.overloads import recurrent
+from fx2onnx.capture.overloads import quantized, recurrent
 from fx2onnx.capture.overloads.unbacked_scalars import number_of, truth_of
 from fx2onnx.capture.python.frames import asserted_by_user, refused_by_torch, user_location
 from fx2onnx.capture.recording import aliasing, autocast, functionalize
@@ -105,6 +105,10 @@ class Recorder(BaseRecorder):
             fake_args, fake_kwargs = self.to_fakes(args, kwargs)
             return func(*fake_args, **fake_kwargs)
         self._note_place()
+        if self.quantized:
+            replaced = quantized.seen(self, func, args, kwargs)
+            if replaced is not NotImplemented:
+                return replaced
         if kwargs and getattr(kwargs.get("device"), "type", None) == "meta":
             kwargs = kwargs | {"device": CPU}  # functorch takes the device that a tensor without data really has
         if traits.reads_number:

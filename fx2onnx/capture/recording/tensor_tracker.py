@@ -91,6 +91,8 @@ class TensorTracker:
         self.sources: dict[torch.fx.Node, View] = {}
         """The view of each input and weight, by its node."""
         self._weight_names = {key: (name, kind) for key, (name, kind, _) in weight_names.items()}
+        self._named: dict[str, torch.Tensor] = {}
+        """Constants by the names that ``name_constant`` gave them."""
         self._module_tensors = [tensor for _, _, tensor in weight_names.values()]
         self.storage_offsets: dict[int, int] = {}
         """Where the samples of inputs begin in their storage, by the id of the fake, if not at its beginning."""
@@ -258,6 +260,20 @@ class TensorTracker:
     @abstractmethod
     def record(self, func: OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         """Run ``func`` on fakes and add its node(s)."""
+
+    def name_constant(self, tensor: torch.Tensor, name: str) -> torch.Tensor:
+        """A real tensor that will be called so, with a number behind it where another is; the one that has these numbers already."""
+        taken = {given for given, _ in self._weight_names.values()}
+        free, count = name, 0
+        while free in taken:
+            same = self._named.get(free)
+            if same is not None and same.dtype == tensor.dtype and torch.equal(same, tensor):
+                return same
+            count += 1
+            free = f"{name}_{count}"
+        self._weight_names[id(tensor)] = (free, "constant")
+        self._named[free] = tensor
+        return tensor
 
     def weight_view(self, tensor: torch.Tensor) -> View:
         """The view of a real tensor: a parameter, a buffer, or a constant that forward reached some other way."""

@@ -23,7 +23,7 @@ class Answers(Protocol):
         """The answer to the question ``name`` of the tensor, storage or class ``asked``."""
 
 
-ATTRIBUTES = ("_base", "_version", "grad_fn", "is_leaf", "requires_grad")
+ATTRIBUTES = ("_base", "_version", "grad_fn", "is_leaf", "is_quantized", "requires_grad")
 METHODS = ("_is_view", "data_ptr", "item", "numpy", "tolist")
 FUNCTIONS = (
     torch.Tensor.__repr__,

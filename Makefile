@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 # NumPy's matrix speed halves where a shell pins OpenBLAS to old kernels; benchmarks and the demo lift the pin.
 UNPIN  := env -u OPENBLAS_CORETYPE -u OPENBLAS_L2_SIZE
 
-.PHONY: demo test lint unit test-all mutants fuzz bench scaling operators gradients training training-speed sabotage planted verify-cost start-time verify-alarms dynamic-sizes prompt-forms optimize-files matrix target-kernels target-probes emit-stub figures browser-test docs fused sweep-torchvision sweep-timm sweep-hf clean
+.PHONY: demo test lint unit test-all mutants fuzz bench scaling operators gradients training training-speed sabotage planted verify-cost start-time verify-alarms dynamic-sizes dynamic-libraries prompt-forms optimize-files matrix target-kernels target-probes emit-stub figures browser-test docs fused sweep-torchvision sweep-timm sweep-hf clean
 .DEFAULT_GOAL := demo
 
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -74,6 +74,9 @@ verify-alarms: $(VENV)/.installed ## sound exports that verify refuses at its de
 
 dynamic-sizes: $(VENV)/.installed ## which sizes that eager PyTorch takes are dynamic in the file, into docs/dynamic_sizes.md; goes on where it stopped (hours)
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.dynamic_sizes
+
+dynamic-libraries: $(VENV)/.installed ## networks of diffusers, MONAI and torchaudio at other sizes, into docs/dynamic_libraries.md; needs those packages (minutes)
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.dynamic_libraries
 
 out/onnxsim/.installed:
 	$(PYTHON) -m venv out/onnxsim

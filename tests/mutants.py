@@ -255,7 +255,7 @@ MUTANTS = [
     Mutant("capture/recording/ends_of_runs.py", "        if others and _raises_at_all(env, operator, others):", "        if False:", NEEDS),
     Mutant("capture/recording/ends_of_runs.py", ", *dims_of(result)[1:]))", "))", NEEDS),
     Mutant("capture/recording/branches.py", "                if sizes is not None and not sizes:", "                if False:", NEEDS),
-    Mutant("capture/recording/failed_branches.py", "            return sizes\n", "            return None\n", NEEDS),
+    Mutant("capture/recording/failed_branches.py", "                return sizes\n", "                return None\n", NEEDS),
     Mutant("capture/overloads/slices.py", "return begun if parts == most else", "return begun if True else", NEEDS),
     Mutant("capture/python/frames.py", "and not name.startswith(_PROGRAMS))", "and True)", "tests/capture/test_exporter_programs.py"),
     Mutant("base/size_conditions.py", "*map(dataclasses.astuple, stated.unless)):", "):", NEEDS),

@@ -9,6 +9,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+import torch.fx
+
 from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.relations import Relation
@@ -44,11 +46,18 @@ def sizes_of_branch(
     for sizes in itertools.islice(_leading_there(env, decision.sizes, relations, failed.unmet), MOST_RUNS):
         outcome = run(attempt.at_sizes(sizes), Branches((), by_sizes=False))
         if isinstance(outcome, Recorded):
-            return sizes
-        if not is_of_eager(outcome):
+            if not _gives_nothing(outcome):
+                return sizes
+        elif not is_of_eager(outcome):
             return None
         ended = True
     return {} if ended else None
+
+
+def _gives_nothing(done: Recorded) -> bool:
+    """Whether all results are empty: operators check little of tensors without elements, and what they would need is not seen."""
+    nodes = [output.value for output in done.captured.outputs if isinstance(output.value, torch.fx.Node)]
+    return bool(nodes) and all(0 in node.meta["val"].dims for node in nodes)
 
 
 def _leading_there(

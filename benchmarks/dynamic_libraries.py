@@ -1,0 +1,431 @@
+"""Networks of other libraries with every size of their inputs dynamic, at five other sizes in both engines.
+
+``python -m benchmarks.dynamic_libraries [NAME ...]`` needs diffusers, monai and torchaudio (of which the files of the two
+networks are read, so that its C library need not fit this torch); a network whose package is missing is left out of the page.
+It writes docs/dynamic_libraries.md from all rows measured so far.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+PAGE = Path(__file__).parent.parent / "docs" / "dynamic_libraries.md"
+ERROR = 1e-3
+"""Of the largest number of the output."""
+
+Sizes = dict[str, int]
+
+
+@dataclass(frozen=True)
+class Network:
+    """A module, its inputs at given sizes, and the sizes that are tried, of which the first is the sample."""
+
+    package: str
+    build: Callable[[], torch.nn.Module]
+    inputs: Callable[[Sizes], dict[str, torch.Tensor]]
+    axes: Mapping[str, Mapping[int, str]]
+    sizes: Sequence[Sizes]
+
+
+def images(channels: int, *sizes: tuple[int, int, int]) -> dict[str, Any]:
+    """Of a network of one image, given as (batch, height, width)."""
+    return {
+        "inputs": lambda at: {"x": torch.randn(at["batch"], channels, at["height"], at["width"])},
+        "axes": {"x": {0: "batch", 2: "height", 3: "width"}},
+        "sizes": [dict(zip(("batch", "height", "width"), each, strict=True)) for each in sizes],
+    }
+
+
+def volumes(channels: int, names: Sequence[str], *sizes: tuple[int, int, int, int]) -> dict[str, Any]:
+    return {
+        "inputs": lambda at: {"x": torch.randn(at["batch"], channels, *(at[name] for name in names))},
+        "axes": {"x": {0: "batch", **{2 + axis: name for axis, name in enumerate(names)}}},
+        "sizes": [dict(zip(("batch", *names), each, strict=True)) for each in sizes],
+    }
+
+
+def sounds(channels: int, *sizes: tuple[int, int]) -> dict[str, Any]:
+    return {
+        "inputs": lambda at: {"x": torch.randn(at["batch"], channels, at["samples"])},
+        "axes": {"x": {0: "batch", 2: "samples"}},
+        "sizes": [dict(zip(("batch", "samples"), each, strict=True)) for each in sizes],
+    }
+
+
+class First(torch.nn.Module):
+    """The tensor among what a method of a network gives."""
+
+    def __init__(self, network: torch.nn.Module, method: str = "forward", **keywords: Any) -> None:
+        super().__init__()
+        self.network, self.method, self.keywords = network, method, keywords
+
+    def forward(self, x: torch.Tensor) -> Any:
+        found = getattr(self.network, self.method)(x, **self.keywords)
+        while not isinstance(found, torch.Tensor):
+            found = found[0] if isinstance(found, tuple | list) else next(iter(found.values()))
+        return found
+
+
+class Distribution(torch.nn.Module):
+    """The mean of the codes that a VAE gives."""
+
+    def __init__(self, vae: torch.nn.Module) -> None:
+        super().__init__()
+        self.vae = vae
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.vae.encode(x).latent_dist.mean
+
+
+def diffusers(name: str, **config: Any) -> Any:
+    return getattr(importlib.import_module("diffusers"), name)(**config)
+
+
+def monai(name: str, **config: Any) -> Any:
+    return getattr(importlib.import_module("monai.networks.nets"), name)(**config)
+
+
+def torchaudio(file: str, name: str, **config: Any) -> Any:
+    found = importlib.util.find_spec("torchaudio")
+    folder = Path(found.origin or "").parent if found is not None else Path()
+    spec = importlib.util.spec_from_file_location(f"torchaudio_{file}", folder / "models" / f"{file}.py")
+    if found is None or spec is None or spec.loader is None:
+        raise ModuleNotFoundError("torchaudio")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return getattr(module, name)(**config)
+
+
+BLOCKS_2D = {
+    "block_out_channels": (16, 32),
+    "layers_per_block": 1,
+    "norm_num_groups": 4,
+    "down_block_types": ("CrossAttnDownBlock2D", "DownBlock2D"),
+    "up_block_types": ("UpBlock2D", "CrossAttnUpBlock2D"),
+    "cross_attention_dim": 8,
+    "attention_head_dim": 4,
+}
+VAE = {
+    "block_out_channels": (8, 16, 16),
+    "layers_per_block": 1,
+    "norm_num_groups": 4,
+    "down_block_types": ("DownEncoderBlock2D",) * 3,
+    "up_block_types": ("UpDecoderBlock2D",) * 3,
+    "latent_channels": 4,
+}
+TEXT: Mapping[str, Mapping[int, str]] = {
+    "sample": {0: "batch", 2: "height", 3: "width"},
+    "encoder_hidden_states": {0: "batch", 1: "tokens"},
+}
+LATENTS = [(2, 8, 12, 5), (1, 16, 8, 7), (3, 10, 14, 5), (2, 24, 24, 77), (1, 2, 6, 1), (4, 8, 32, 9)]
+
+
+def _unet_sizes() -> list[Sizes]:
+    return [dict(zip(("batch", "height", "width", "tokens"), each, strict=True)) for each in LATENTS]
+
+
+def _sd_inputs(at: Sizes) -> dict[str, torch.Tensor]:
+    sample = torch.randn(at["batch"], 4, at["height"], at["width"])
+    return {
+        "sample": sample,
+        "timestep": torch.tensor(3),
+        "encoder_hidden_states": torch.randn(at["batch"], at["tokens"], 8),
+    }
+
+
+class SDXL(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        more = {
+            "addition_embed_type": "text_time",
+            "addition_time_embed_dim": 4,
+            "transformer_layers_per_block": (1, 2),
+        }
+        self.unet = diffusers("UNet2DConditionModel", **BLOCKS_2D, **more, projection_class_embeddings_input_dim=32)
+
+    def forward(self, sample: Any, timestep: Any, encoder_hidden_states: Any, text_embeds: Any, time_ids: Any) -> Any:
+        added = {"text_embeds": text_embeds, "time_ids": time_ids}
+        return self.unet(sample, timestep, encoder_hidden_states, added_cond_kwargs=added).sample
+
+
+def _sdxl_inputs(at: Sizes) -> dict[str, torch.Tensor]:
+    return _sd_inputs(at) | {"text_embeds": torch.randn(at["batch"], 8), "time_ids": torch.randn(at["batch"], 6)}
+
+
+def _video_inputs(at: Sizes) -> dict[str, torch.Tensor]:
+    sizes = (at["batch"], 4, at["frames"], at["height"], at["width"])
+    return _sd_inputs(at) | {"sample": torch.randn(*sizes)}
+
+
+def _svd_inputs(at: Sizes) -> dict[str, torch.Tensor]:
+    return {
+        "sample": torch.randn(at["batch"], at["frames"], 4, at["height"], at["width"]),
+        "timestep": torch.tensor(3),
+        "encoder_hidden_states": torch.randn(at["batch"], 1, 8),
+        "added_time_ids": torch.randn(at["batch"], 3),
+    }
+
+
+VIDEO = [(1, 3, 8, 12), (2, 2, 16, 8), (1, 5, 10, 14), (1, 4, 24, 8), (2, 7, 4, 6), (1, 1, 8, 16)]
+
+
+def _video_sizes(**more: int) -> list[Sizes]:
+    return [dict(zip(("batch", "frames", "height", "width"), each, strict=True)) | more for each in VIDEO]
+
+
+SVD_BLOCKS = {
+    "block_out_channels": (32, 64),
+    "layers_per_block": 1,
+    "down_block_types": ("CrossAttnDownBlockSpatioTemporal", "DownBlockSpatioTemporal"),
+    "up_block_types": ("UpBlockSpatioTemporal", "CrossAttnUpBlockSpatioTemporal"),
+    "num_attention_heads": (2, 2),
+    "cross_attention_dim": 8,
+    "in_channels": 4,
+    "addition_time_embed_dim": 4,
+    "projection_class_embeddings_input_dim": 12,
+}
+TEMPORAL_VAE = {"block_out_channels": (32, 64), "layers_per_block": 1, "down_block_types": ("DownEncoderBlock2D",) * 2}
+PICTURES = ((2, 32, 48), (1, 64, 32), (3, 40, 56), (1, 96, 96), (2, 33, 47), (1, 36, 100))
+BODIES = ((1, 32, 48, 16), (2, 16, 32, 64), (1, 48, 48, 32), (1, 64, 16, 16), (3, 32, 16, 16), (1, 33, 47, 30))
+NETWORKS: dict[str, Network] = {
+    "UNet2DConditionModel, Stable Diffusion": Network(
+        "diffusers", lambda: diffusers("UNet2DConditionModel", **BLOCKS_2D), _sd_inputs, TEXT, _unet_sizes()
+    ),
+    "UNet2DConditionModel, SDXL": Network(
+        "diffusers", SDXL, _sdxl_inputs, {**TEXT, "text_embeds": {0: "batch"}, "time_ids": {0: "batch"}}, _unet_sizes()
+    ),
+    "UNetSpatioTemporalConditionModel, SVD": Network(
+        "diffusers",
+        lambda: diffusers("UNetSpatioTemporalConditionModel", **SVD_BLOCKS),
+        _svd_inputs,
+        {
+            "sample": {0: "batch", 1: "frames", 3: "height", 4: "width"},
+            "encoder_hidden_states": {0: "batch"},
+            "added_time_ids": {0: "batch"},
+        },
+        _video_sizes(),
+    ),
+    "UNet3DConditionModel": Network(
+        "diffusers",
+        lambda: diffusers(
+            "UNet3DConditionModel",
+            **BLOCKS_2D
+            | {
+                "down_block_types": ("CrossAttnDownBlock3D", "DownBlock3D"),
+                "up_block_types": ("UpBlock3D", "CrossAttnUpBlock3D"),
+            },
+        ),
+        _video_inputs,
+        {
+            "sample": {0: "batch", 2: "frames", 3: "height", 4: "width"},
+            "encoder_hidden_states": {0: "batch", 1: "tokens"},
+        },
+        _video_sizes(tokens=5),
+    ),
+    "AutoencoderKL, encode": Network(
+        "diffusers", lambda: Distribution(diffusers("AutoencoderKL", **VAE)), **images(3, *PICTURES)
+    ),
+    "AutoencoderKL, decode": Network(
+        "diffusers",
+        lambda: First(diffusers("AutoencoderKL", **VAE), "decode", return_dict=False),
+        **images(4, *PICTURES),
+    ),
+    "AutoencoderKLTemporalDecoder, encode": Network(
+        "diffusers",
+        lambda: Distribution(diffusers("AutoencoderKLTemporalDecoder", **TEMPORAL_VAE)),
+        **images(3, *PICTURES),
+    ),
+    "AutoencoderKLCogVideoX, encode": Network(
+        "diffusers",
+        lambda: Distribution(
+            diffusers(
+                "AutoencoderKLCogVideoX",
+                block_out_channels=(8, 16),
+                down_block_types=("CogVideoXDownBlock3D",) * 2,
+                up_block_types=("CogVideoXUpBlock3D",) * 2,
+                layers_per_block=1,
+                latent_channels=4,
+                norm_num_groups=4,
+            )
+        ),
+        **volumes(
+            3,
+            ("frames", "height", "width"),
+            (1, 5, 16, 24),
+            (2, 5, 32, 16),
+            (1, 5, 24, 40),
+            (3, 5, 8, 8),
+            (1, 5, 18, 20),
+            (2, 5, 48, 16),
+        ),
+    ),
+    "UNet": Network(
+        "monai",
+        lambda: First(
+            monai("UNet", spatial_dims=3, in_channels=1, out_channels=2, channels=(4, 8, 16), strides=(2, 2))
+        ),
+        **volumes(1, ("depth", "height", "width"), *BODIES),
+    ),
+    "SegResNet": Network(
+        "monai",
+        lambda: monai("SegResNet", spatial_dims=3, init_filters=8, in_channels=1, out_channels=2),
+        **volumes(1, ("depth", "height", "width"), *BODIES),
+    ),
+    "SwinUNETR": Network(
+        "monai",
+        lambda: First(monai("SwinUNETR", in_channels=1, out_channels=2, feature_size=12, spatial_dims=2)),
+        **images(1, (1, 64, 96), (2, 96, 64), (1, 128, 64), (1, 160, 128), (3, 64, 64), (1, 32, 96)),
+    ),
+    "ConvTasNet": Network(
+        "torchaudio",
+        lambda: First(
+            torchaudio(
+                "conv_tasnet", "ConvTasNet", msk_num_feats=8, msk_num_hidden_feats=8, msk_num_layers=2, enc_num_feats=16
+            )
+        ),
+        **sounds(1, (2, 400), (1, 401), (3, 1000), (1, 37), (2, 816), (1, 64)),
+    ),
+    "HDemucs": Network(
+        "torchaudio",
+        lambda: First(
+            torchaudio("_hdemucs", "HDemucs", sources=["a", "b"], audio_channels=2, channels=4, nfft=512, depth=3)
+        ),
+        **sounds(2, (1, 8192), (2, 8192), (1, 10000), (1, 12345), (2, 16384), (1, 9001)),
+    ),
+    "EncodecModel": Network(
+        "transformers",
+        lambda: First(_encodec(), return_dict=False),
+        **sounds(1, (1, 400), (2, 320), (1, 961), (3, 1000), (1, 80), (2, 641)),
+    ),
+}
+
+
+def _encodec() -> torch.nn.Module:
+    from transformers import EncodecConfig, EncodecModel
+
+    config = EncodecConfig(
+        num_filters=4, hidden_size=8, codebook_size=16, codebook_dim=8, upsampling_ratios=[4, 2], num_residual_layers=1
+    )
+    model: torch.nn.Module = EncodecModel(config)
+    return model
+
+
+def measured(name: str) -> dict[str, Any]:
+    """The row of one network. Raises ImportError, PackageNotFoundError."""
+    import fx2onnx
+    from fx2onnx.sources.torchvision_compat import prepare
+
+    prepare()
+    network = NETWORKS[name]
+    torch.manual_seed(0)
+    module = network.build().eval()
+    first, *others = network.sizes
+    inputs = network.inputs(first)
+    shapes = {argument: dict(network.axes.get(argument, {})) or None for argument in inputs}
+    row: dict[str, Any] = {"name": name, "package": network.package, "version": version(network.package)}
+    begun = time.perf_counter()
+    with torch.no_grad(), tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.onnx"
+        try:
+            result = fx2onnx.export(module, (), path, kwargs=inputs, dynamic_shapes=shapes)
+        except fx2onnx.UserError as error:
+            return row | {"refused": f"[{error.code}] {error.what} ({error.where})"}
+        row["export_s"] = round(time.perf_counter() - begun, 1)
+        found = [each for each in result.report.assumptions if each.kind in ("condition", "guard")]
+        row["conditions"] = list(dict.fromkeys(each.expression for each in found if each.kind == "condition"))
+        row["runs"] = list(_runs(module, network, path, others))
+    return row
+
+
+def _runs(module: torch.nn.Module, network: Network, path: Path, others: Sequence[Sizes]) -> Iterator[str]:
+    import onnxruntime
+
+    from fx2onnx.runner import InferenceSession
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level, options.intra_op_num_threads = 4, 1
+    sessions = {"onnxruntime": onnxruntime.InferenceSession(path, options), "runner": InferenceSession(path)}
+    for sizes in others:
+        inputs = network.inputs(sizes)
+        try:
+            found = module(**inputs)
+            want = (found if isinstance(found, torch.Tensor) else found[0]).numpy()
+        except RuntimeError:
+            want = None
+        words = [_word(session, inputs, want) for session in sessions.values()]
+        yield f"{'x'.join(map(str, sizes.values()))}: {words[0] if len(set(words)) == 1 else ' / '.join(words)}"
+
+
+def _word(session: Any, inputs: Mapping[str, torch.Tensor], want: Any) -> str:
+    feeds = {each.name: inputs[each.name].numpy() for each in session.get_inputs()}
+    try:
+        got = session.run(None, feeds)[0]
+    except Exception:  # whatever an engine raises
+        return "refused as in eager" if want is None else "raises"
+    if want is None:
+        return "runs where eager PyTorch raises"
+    if got.shape != want.shape:
+        return f"shape {got.shape}"
+    error = float(np.abs(got - want).max() / (np.abs(want).max() or 1))
+    return "equal" if error <= ERROR else f"off by {error:.0e}"
+
+
+def write_page(rows: Sequence[Mapping[str, Any]]) -> None:
+    lines = [
+        "# Dynamic sizes, networks of other libraries",
+        "",
+        f"Generated by `make dynamic-libraries` (torch {torch.__version__}). Every size is dynamic and asked for by name; after "
+        "the export the file runs in onnxruntime and in the runner beside eager PyTorch, at five other sets of sizes (batch "
+        f"first, in the order of the axes). An output may be off by {ERROR} of its largest number.",
+        "",
+        "| network | conditions | five other sizes, both engines | export s |",
+        "|---|---|---|---:|",
+    ]
+    for row in rows:
+        runs = "; ".join(row.get("runs", [])) or row.get("refused", "")
+        conditions = "; ".join(row.get("conditions", [])) or ("none" if "runs" in row else "")
+        cells = (f"{row['package']} {row['version']}, {row['name']}", conditions, runs, str(row.get("export_s", "")))
+        lines.append(f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |")
+    PAGE.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    print(f"wrote {PAGE}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", help="parts of names; default: all")
+    parser.add_argument("--file", type=Path, default=Path("/tmp/dynamic_libraries.jsonl"))
+    options = parser.parse_args()
+    for name in NETWORKS:
+        if options.names and not any(part in name for part in options.names):
+            continue
+        try:
+            row = measured(name)
+        except (ImportError, PackageNotFoundError) as missing:
+            print(f"{name}: {missing}", flush=True)
+            continue
+        print(json.dumps(row), flush=True)
+        with options.file.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+    found = [json.loads(line) for line in options.file.read_text(encoding="utf-8").splitlines()]
+    rows = {row["name"]: row for row in found}
+    write_page([rows[name] for name in NETWORKS if name in rows])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -302,10 +302,8 @@ NETWORKS: dict[str, Network] = {
     ),
     "HDemucs": Network(
         "torchaudio",
-        lambda: First(
-            torchaudio("_hdemucs", "HDemucs", sources=["a", "b"], audio_channels=2, channels=4, nfft=512, depth=3)
-        ),
-        **sounds(2, (1, 8192), (2, 8192), (1, 10000), (1, 12345), (2, 16384), (1, 9001)),
+        lambda: First(torchaudio("_hdemucs", "HDemucs", sources=["a", "b"], channels=4)),
+        **sounds(2, (1, 44_100), (2, 40_000), (1, 50_001), (1, 61_440), (2, 44_101), (1, 70_000)),
     ),
     "EncodecModel": Network(
         "transformers",

@@ -446,7 +446,7 @@ MUTANTS = [
     Mutant("verify/wide.py", "torch.zeros(value.shape", "torch.ones(value.shape", CLASSES),
     Mutant("verify/rounding.py", "                    and not value.is_meta\n", "", CLASSES),
     Mutant("verify/judge.py", "_root_mean_square(gap) <= SPREAD_RATIO", "0.0 <= SPREAD_RATIO", "tests/verify/test_verify_parts.py"),
-    Mutant("verify/judge.py", "count <= MOVEMENT_RATIO * most + 1 and unexplained", "unexplained", CLASSES),
+    Mutant("verify/judge.py", "count <= MOVEMENT_RATIO * most + 1 and unexplained", "unexplained", "tests/verify/test_verify_parts.py"),
     Mutant("verify/judge.py", "and unexplained <= UNEXPLAINED * count", "", CLASSES),
     Mutant("verify/judge.py", "    if float(own.max(initial=0.0)) > MOST_BY_FLOAT64", "    if False and float(own.max(initial=0.0)) > MOST_BY_FLOAT64", CLASSES),
     Mutant("verify/judge.py", 'frozenset(["onnxruntime"])', "frozenset()", CLASSES),

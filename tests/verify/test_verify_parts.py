@@ -78,6 +78,19 @@ def test_rounding_that_moves_one_number_far_explains_no_others() -> None:
     assert not movements.judge(want + np.float32(0.01)).ok
 
 
+def test_rounding_that_moves_one_row_at_a_time_explains_no_file_that_moves_all() -> None:
+    want, unit = np.ones((40, 4), np.float32), np.float32(np.finfo(np.float32).eps)
+    movements = Movements(want)
+    for row in range(len(want)):
+        moved = want.copy()
+        moved[row] += 200 * unit
+        movements.add(moved)
+    alike = want.copy()
+    alike[:2] += 50 * unit
+    assert movements.judge(alike).ok
+    assert not movements.judge(want + 50 * unit).ok
+
+
 def test_arrays_that_do_not_fit_lie_in_files() -> None:
     store = ValueStore(64)
     arrays = {"a": np.arange(8.0), "b": np.arange(5), "c": np.zeros((0, 3)), "d": np.array(2.5, np.float32)}

@@ -200,3 +200,17 @@ def test_what_is_transformed_is_not_said_to_be_in_the_way(tmp_path: Path) -> Non
     assert error.code == "E108"
     assert "detach" in error.why
     assert "value.detach()" in _line(error)
+
+
+def test_no_part_of_a_transform_is_said_to_have_no_gradient(tmp_path: Path) -> None:
+    class Rounded(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = nn.Linear(3, 3), nn.Linear(3, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            jacobian = torch.func.vmap(torch.func.jacrev(lambda row: self.first(row).round()))(x)
+            return self.last(jacobian.sum(-1))  # type: ignore[no-any-return]
+
+    error = refused(Rounded(), tmp_path)
+    assert (error.code, "no gradient" in error.why) == ("E108", False)

@@ -243,6 +243,7 @@ MUTANTS = [
     Mutant("capture/shapes/size_facts.py", "in _without_repeated_bounds([*self.conditions]):", "in self.conditions:", NEEDS),
     Mutant("capture/shapes/size_math.py", '_from_one(value), 0)', 'value, 0)', NEEDS),
     Mutant("capture/recording/meta_cache.py", "*operand.sizes[1:], ", "", NEEDS),
+    Mutant("capture/recording/recorder.py", "result = self._of_sizes(result, fake_args)", "pass", NEEDS),
     Mutant("capture/overloads/needs.py", "max(int(places.max()) + 1, -int(places.min()))", "int(places.max()) + 1", NEEDS),
     Mutant("capture/overloads/needs.py", "        recorder.shape_env.check_some([dims_of(self)[dim]])\n", "        pass\n", NEEDS),
     Mutant("capture/overloads/reshapes.py", "        return NotImplemented\n    strides = _strides_of_view(env", "        pass\n    strides = _strides_of_view(env", NEEDS),

@@ -140,6 +140,18 @@ def test_a_condition_that_is_found_where_there_are_more(sample: int) -> None:
     at_every_size(program, result, [torch.randn(size, 3) for size in SIZES])
 
 
+@pytest.mark.parametrize(
+    "keeps", [lambda x: x * 2 * 2, lambda x: (x * 2).sort(-1)[0] * 2, lambda x: x.softmax(-1).exp()]
+)
+def test_a_size_that_is_1_at_the_sample_is_kept_in_a_branch(keeps: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        half = x[:, : (x.shape[1] + 1) // 2]
+        return keeps(half) if x.shape[1] != 5 else half * 3
+
+    others = [(torch.randn(3, size),) for size in (1, 5, 7, 12)]
+    check(program, (torch.randn(3, 2),), others=others, dynamic_shapes=({1: "n"},))
+
+
 def test_a_bound_that_follows_is_not_stated() -> None:
     def program(x: torch.Tensor) -> torch.Tensor:
         return F.max_pool1d(x, 4).repeat_interleave(4, -1) + x

@@ -27,7 +27,7 @@ from fx2onnx.capture.recording.ends_of_runs import note_what_ends_runs
 from fx2onnx.capture.recording.forward_lines import ForwardLines
 from fx2onnx.capture.recording.meta_cache import MISSING
 from fx2onnx.capture.recording.op_traits import OpTraits, asks_of_strides, traits_of
-from fx2onnx.capture.recording.tensor_tracker import Arguments, NeedsDecomposition, tensor_info
+from fx2onnx.capture.recording.tensor_tracker import Arguments, NeedsDecomposition, dims_of, tensor_info
 from fx2onnx.capture.recording.unknown_sizes import Undecided, run_at_unknown_sizes
 from fx2onnx.capture.shapes.shape_env import DATA_DECIDES, KEEP_BOTH, KEEP_TENSORS, ShapeEnv
 from fx2onnx.capture.shapes.symnode import sym_int
@@ -153,6 +153,8 @@ class Recorder(BaseRecorder):
                 if self.shape_env.hints:
                     operand = fake_args[0] if fake_args else None
                     note_what_ends_runs(self.shape_env, lambda: func(*fake_args, **fake_kwargs), operand, result, asked)
+                    if self.shape_env.asks_of_strides:
+                        result = self._of_sizes(result, fake_args)
         except Undecided as cause:
             raise self.refuse(
                 "E107",
@@ -274,6 +276,18 @@ class Recorder(BaseRecorder):
         if known is not None:
             return sym_int(self.shape_env, known)
         return sym_int(self.shape_env, number_of(self, node))
+
+    def _of_sizes(self, result: object, args: tuple[object, ...]) -> object:
+        """``result`` of an operator that keeps the sizes of its operand: one that is 1 at the sample is no 1 for that."""
+        operand = next(arg for arg in args if isinstance(arg, torch.Tensor) and arg.dim() > 0)
+        dims = dims_of(operand)
+
+        def kept(part: object) -> object:
+            if not isinstance(part, torch.Tensor) or part.dim() != len(dims) or dims_of(part) == dims:
+                return part
+            return self.new_fake(dims, part.dtype, part.device)
+
+        return type(result)(map(kept, result)) if isinstance(result, tuple | list) else kept(result)
 
     def unknown_number(self, node: torch.fx.Node, func: OpOverload, is_truth: bool = False) -> UserError:
         """That Python decides by the number of ``node``."""

@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 # NumPy's matrix speed halves where a shell pins OpenBLAS to old kernels; benchmarks and the demo lift the pin.
 UNPIN  := env -u OPENBLAS_CORETYPE -u OPENBLAS_L2_SIZE
 
-.PHONY: demo test lint unit test-all mutants fuzz bench scaling operators gradients training training-speed sabotage planted verify-cost start-time verify-alarms dynamic-sizes dynamic-libraries prompt-forms optimize-files matrix target-kernels target-probes emit-stub figures browser-test docs fused sweep-torchvision sweep-timm sweep-hf clean
+.PHONY: demo test lint unit test-all mutants fuzz bench scaling operators gradients training training-speed sabotage planted verify-cost start-time verify-alarms dynamic-sizes dynamic-libraries prompt-forms optimize-files quantized-zoo matrix target-kernels target-probes emit-stub figures browser-test docs fused sweep-torchvision sweep-timm sweep-hf clean
 .DEFAULT_GOAL := demo
 
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -86,6 +86,9 @@ out/onnxsim/.installed:
 fused: $(VENV)/.installed      ## fused files beside those of onnxruntime's own optimizer, in onnxruntime, into docs/fused.md (minutes)
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.fused prepare out/fused --parts others
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.fused measure out/fused --parts others --write docs/fused.md
+
+quantized-zoo: $(VENV)/.installed ## every zoo model with weights in few bits, verified, into docs/quantized_zoo.md (20 minutes)
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.quantized_zoo --write docs/quantized_zoo.md
 
 optimize-files: $(VENV)/.installed out/onnxsim/.installed ## files of other tools optimised beside onnxsim, into docs/optimize_files.md (minutes)
 	$(UNPIN) OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.optimize_files --onnxsim out/onnxsim/bin/python --write docs/optimize_files.md --counts tests/data/foreign/onnxsim.json

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -92,8 +93,10 @@ def page(rows: list[Row], kinds: list[str]) -> str:
         "dynamic sizes, verified in the runner and in onnxruntime beside the module that has the numbers of the codes: "
         f"{len(rows) - len(bad)} of {len(rows)} files agree within float32 rounding.",
         "",
-        f"Files of {SMALL_BYTES // 1_000_000} MB and more are at most {max((row['of_theory'] for row in large), default=1):.4f} of "
-        "what theory gives (codes, scales, and the weights that stay).",
+        f"The quantised weights take at most {max((row['share'] for row in large), default=1):.4f} of what theory gives for their codes "
+        f"and scales. With the weights that stay and the graph itself (nodes, names, origins), files of {SMALL_BYTES // 1_000_000} MB "
+        f"and more take {statistics.median(row['of_theory'] for row in large):.3f} of the theory of all weights in the middle and "
+        f"{max(row['of_theory'] for row in large):.3f} at most ({max(large, key=lambda row: row['of_theory'])['model']}).",
         "",
         "Size of the file, and in brackets how far the outputs move from the unquantised model's on the sample, of their own size "
         "(weights are random but for `mnist_trained`).",

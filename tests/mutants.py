@@ -115,6 +115,8 @@ MUTANTS = [
            "tests/runner/test_blocked_products.py"),
     Mutant("sources/hf/packed_formats.py", "AWQ_ORDER = (0, 4, 1, 5", "AWQ_ORDER = (0, 1, 4, 5", PACKED),
     Mutant("sources/hf/packed_formats.py", "        zeros = zeros + 1", "        pass", PACKED),
+    Mutant("sources/hf/packed_formats.py", "torch.stack([part >> 4, part & 15], -1)", "torch.stack([part & 15, part >> 4], -1)", PACKED),
+    Mutant("sources/hf/packed_formats.py", "* outer + float(of[\"nested_offset\"])", "* outer", PACKED),
     Mutant("exporting/packed.py", "    if layer.order is not None:", "    if False:", PACKED),
     Mutant("exporting/packed.py", "    if bool((layer.zero != 8).any()):", "    if False:", PACKED),
     Mutant("irx/io.py", "        raise cause from None", "        raise", QUANTIZED),

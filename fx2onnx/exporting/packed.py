@@ -16,7 +16,7 @@ from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.pieces import Bytes, Piece
 from fx2onnx.lower.weights import tensor_pieces
 from fx2onnx.optimize.weights import DerivedTensor
-from fx2onnx.quantize.schemes import Array, packed, unpacked
+from fx2onnx.quantize.schemes import FP4, NF4, Array, packed, unpacked
 from fx2onnx.sources.hf.packed_linear import PackedLinear
 from fx2onnx.targets.find import DEFAULT, find
 from fx2onnx.targets.match import has_kernel, word_of
@@ -95,7 +95,10 @@ def _linear(target: str, op: Emit, layer: PackedLinear, x: ir.Value, *, weights:
         )
     if layer.order is not None:
         x = op.Gather(x, op.const(layer.order.numpy()), axis=-1)
-    found = _product(target, op, layer, x, weights)
+    product = _product if layer.table is None else _table_product
+    found = product(target, op, layer, x, weights)
+    if found is None and layer.table is not None:
+        found = _looked_up(op, layer, x, weights)
     if found is None:
         found = _dequantized(op, layer, x, weights)
     return found if layer.bias is None else op.Add(found, op.cast(weights["bias"], op.dtype(found)))
@@ -128,6 +131,42 @@ def _product(target: str, op: Emit, layer: PackedLinear, x: ir.Value, weights: d
         K=layer.columns, N=layer.rows, bits=4, block_size=group, accuracy_level=1,
     )  # fmt: skip
     return op.cast(found, op.dtype(x))
+
+
+def _table_product(
+    target: str, op: Emit, layer: PackedLinear, x: ir.Value, weights: dict[str, ir.Value]
+) -> ir.Value | None:
+    """``MatMulBnb4`` for the tables that it knows; None for others, and where the target has none."""
+    assert layer.table is not None
+    group, table = layer.group, layer.table.float().numpy()
+    kind = next((kind for kind, known in enumerate((FP4, NF4)) if np.allclose(table, known, atol=1e-6)), None)
+    if kind is None or group < 16 or group & (group - 1) or find(target).rows is None:
+        return None
+    word = word_of(op.dtype(x))
+    wide = op.dtype(x) if has_kernel(target, DOMAIN, "MatMulBnb4", 1, ((word, "uint8", word), (word,))) else D.FLOAT
+    if not has_kernel(target, DOMAIN, "MatMulBnb4", 1, ((word_of(wide), "uint8", word_of(wide)), (word_of(wide),))):
+        return None
+    size = layer.rows * layer.columns
+    codes = _codes(op, layer, D.UINT8, (size // 2,), weights)
+    scale = op.reshape(op.cast(weights["scale"], wide), (size // group,))
+    (found,) = op.custom(
+        DOMAIN, "MatMulBnb4", [op.cast(x, wide), codes, scale], [(wide, (*op.dims(x)[:-1], layer.rows))],
+        K=layer.columns, N=layer.rows, block_size=group, quant_type=kind,
+    )  # fmt: skip
+    return op.cast(found, op.dtype(x))
+
+
+def _looked_up(op: Emit, layer: PackedLinear, x: ir.Value, weights: dict[str, ir.Value]) -> ir.Value:
+    """``Gather(table, codes) * scale`` and a product."""
+    assert layer.table is not None
+    name, dtype = f"{weights['packed'].name}.codes", op.dtype(x)
+    blocks = (layer.rows, layer.columns // layer.group, layer.group)
+    codes = op.builder.add_initializer(name, CodesTensor(layer, D.UINT4, blocks, name), blocks)
+    values = op.Gather(
+        op.const(layer.table.float().numpy().astype(dtype.numpy()), dtype), op.cast(codes, D.INT32), axis=0
+    )
+    scaled = op.Mul(values, op.reshape(op.cast(weights["scale"], dtype), (*blocks[:2], 1)))
+    return op.MatMul(x, op.Transpose(op.reshape(scaled, (layer.rows, layer.columns)), perm=[1, 0]))
 
 
 def _dequantized(op: Emit, layer: PackedLinear, x: ir.Value, weights: dict[str, ir.Value]) -> ir.Value:

@@ -27,6 +27,13 @@ NF4 = np.array(
 """Quantiles of the normal distribution, with a zero. Source: QLoRA (Dettmers et al., 2023), appendix E."""
 
 
+FP4 = np.array(
+    [0, 0.005208333333, 0.66666667, 1, 0.33333333, 0.5, 0.16666667, 0.25,
+     0, -0.005208333333, -0.66666667, -1, -0.33333333, -0.5, -0.16666667, -0.25], np.float32
+)  # fmt: skip
+"""Numbers of a sign, two bits of exponent and one of mantissa, in the order of their codes. Source: bitsandbytes."""
+
+
 @dataclass(frozen=True)
 class Scheme:
     """The codes of one kind."""

@@ -16,6 +16,7 @@ from torch import nn
 
 import fx2onnx
 from fx2onnx.base.errors import UserError
+from fx2onnx.quantize.schemes import FP4, NF4
 from fx2onnx.sources import resolve
 from fx2onnx.sources.hf.packed_linear import PackedLinear
 from fx2onnx.sources.torchvision_compat import prepare
@@ -96,6 +97,54 @@ def tiles(rows: int, columns: int) -> Written:
     return {"weight": codes, "weight_scale_inv": scale}, codes.float() * spread
 
 
+def bnb_int8(rows: int, columns: int) -> Written:
+    codes = torch.randint(-127, 128, (rows, columns), dtype=torch.int8)
+    largest = torch.rand(rows) * 0.2 + 0.05
+    return {"weight": codes, "SCB": largest, "weight_format": torch.tensor(0, dtype=torch.uint8)}, codes * largest[
+        :, None
+    ] / 127
+
+
+def bnb_4bit(kind: str, nested: bool) -> Callable[[int, int], Written]:
+    """As bitsandbytes' Params4bit writes itself: blocks of 32, the first code in the high half of a byte."""
+    table = torch.from_numpy(NF4 if kind == "nf4" else FP4)
+
+    def write(rows: int, columns: int) -> Written:
+        codes = torch.randint(0, 16, (rows, columns))
+        flat = codes.reshape(-1, 2)
+        said = {"quant_type": kind, "blocksize": GROUP, "dtype": "float16", "shape": [rows, columns]}
+        absmax = torch.rand(rows * columns // GROUP) * 0.2 + 0.05
+        tensors = {"weight": (flat[:, :1] << 4 | flat[:, 1:]).to(torch.uint8), "weight.quant_map": table.clone()}
+        if nested:
+            own = torch.randint(0, 256, absmax.shape, dtype=torch.uint8)
+            outer = torch.rand(-(-len(own) // 256)) * 0.1 + 0.05
+            steps = torch.linspace(-1, 1, 256)
+            said |= {"nested_blocksize": 256, "nested_dtype": "float32", "nested_offset": 0.2}
+            absmax = steps[own.long()] * outer.repeat_interleave(256)[: len(own)] + 0.2
+            tensors |= {"weight.absmax": own, "weight.nested_absmax": outer, "weight.nested_quant_map": steps}
+        else:
+            tensors["weight.absmax"] = absmax
+        text = torch.tensor(list(json.dumps(said).encode()), dtype=torch.uint8)
+        tensors[f"weight.quant_state.bitsandbytes__{kind}"] = text
+        return tensors, table[codes] * absmax.reshape(rows, -1).repeat_interleave(GROUP, 1)
+
+    return write
+
+
+def torchao_int8(rows: int, columns: int) -> Written:
+    codes = torch.randint(-128, 128, (rows, columns), dtype=torch.int8)
+    scale = torch.rand(rows, columns // GROUP) * 0.002 + 0.0005
+    zero = torch.zeros(rows, columns // GROUP, dtype=torch.int8)
+    tensors = {"_weight_qdata": codes, "_weight_scale": scale, "_weight_zero_point": zero}
+    return tensors, codes * scale.repeat_interleave(GROUP, 1)
+
+
+def torchao_float8(rows: int, columns: int) -> Written:
+    codes = torch.randn(rows, columns).to(torch.float8_e4m3fn)
+    scale = torch.rand(rows, 1) * 0.1 + 0.05
+    return {"_weight_qdata": codes, "_weight_scale": scale}, codes.float() * scale
+
+
 LAYOUTS: dict[str, tuple[Callable[[int, int], Written], dict[str, Any], bool]] = {
     "gptq": (gptq, {"quant_method": "gptq", "bits": 4, "group_size": GROUP}, False),
     "gptq act-order": (gptq_act_order, {"quant_method": "gptq", "bits": 4, "desc_act": True}, False),
@@ -103,6 +152,11 @@ LAYOUTS: dict[str, tuple[Callable[[int, int], Written], dict[str, Any], bool]] =
     "pack-quantized": (pack_quantized, {"quant_method": "compressed-tensors", "format": "pack-quantized"}, True),
     "int-quantized": (int_quantized, {"quant_method": "compressed-tensors", "format": "int-quantized"}, True),
     "float-quantized": (float_quantized, {"quant_method": "compressed-tensors", "format": "float-quantized"}, True),
+    "bitsandbytes int8": (bnb_int8, {"quant_method": "bitsandbytes", "load_in_8bit": True}, True),
+    "bitsandbytes nf4": (bnb_4bit("nf4", False), {"quant_method": "bitsandbytes", "load_in_4bit": True}, True),
+    "bitsandbytes nested fp4": (bnb_4bit("fp4", True), {"quant_method": "bitsandbytes", "load_in_4bit": True}, True),
+    "torchao int8": (torchao_int8, {"quant_method": "torchao", "quant_type": {}}, True),
+    "torchao float8": (torchao_float8, {"quant_method": "torchao", "quant_type": {}}, True),
     "fp8": (tiles, {"quant_method": "fp8", "weight_block_size": [48, 32]}, True),
 }
 """By name: what writes a layer, what the config says, and whether the codes can stay in the checkpoint's file."""
@@ -167,9 +221,10 @@ def test_codes_stay_in_the_checkpoints_file(tmp_path: Path, layout: str) -> None
     assert sum(name.endswith(".codes") for name in outside) == 14
 
 
+@pytest.mark.parametrize("layout", ["gptq", "bitsandbytes nf4"])
 @pytest.mark.parametrize("target", ["onnx", "onnxruntime"])
-def test_other_targets_and_dtypes(tmp_path: Path, target: str) -> None:
-    checkpoint(tmp_path, "gptq")
+def test_other_targets_and_dtypes(tmp_path: Path, target: str, layout: str) -> None:
+    checkpoint(tmp_path, layout)
     source = resolve(f"hf:{tmp_path}", dtype="bfloat16" if target == "onnxruntime" else "float32")
     result = fx2onnx.export(source.module, (), tmp_path / "o.onnx", kwargs=source.kwargs, target=target, verify=True)
     assert any(node.domain == "com.microsoft" for node in result.model.graph) == (target == "onnxruntime")

@@ -62,6 +62,8 @@ def stated_quantization(config: Config) -> dict[str, Any] | None:
     said = getattr(config, "quantization_config", None)
     if not isinstance(said, dict) or said.get("quant_method") not in FORMATS:
         return None
+    if said["quant_method"] == "bitsandbytes":
+        return said
     return None if said.get("load_in_4bit") or said.get("load_in_8bit") else said
 
 

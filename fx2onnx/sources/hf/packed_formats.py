@@ -1,4 +1,4 @@
-"""Checkpoints that are quantised: the layouts of GPTQ, AWQ, compressed-tensors and FP8, read without the packages that wrote them.
+"""Checkpoints that are quantised: the layouts of GPTQ, AWQ, compressed-tensors, bitsandbytes, torchao and FP8, read without the packages that wrote them.
 
 Sources: AutoGPTQ's qlinear (words along the reduced axis, zero points less one), AutoAWQ's gemm layout (words along the outputs, in
 the order 0 2 4 6 1 3 5 7), compressed-tensors' pack-quantized, int-quantized and float-quantized, DeepSeek's blocks of 128 by 128.
@@ -6,6 +6,8 @@ the order 0 2 4 6 1 3 5 7), compressed-tensors' pack-quantized, int-quantized an
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -116,6 +118,51 @@ def fp8(prefix: str, state: State, said: Mapping[str, Any]) -> PackedLinear:
     return _plain(prefix, weight, scale, None)
 
 
+def bitsandbytes(prefix: str, state: State, said: Mapping[str, Any]) -> PackedLinear:
+    """weight [N, K] int8, SCB [N], the largest number of each row; or weight [N * K / 2, 1], two codes of 4 bits a byte, the first
+    in the high half, weight.quant_map [16], and weight.absmax [N * K / block], itself in codes of 8 bits where it is nested.
+    """
+    del said
+    largest = state.get(f"{prefix}.SCB")
+    if largest is not None:
+        return _plain(prefix, state[f"{prefix}.weight"], (largest.float() / 127).reshape(-1, 1), None)
+    name = f"{prefix}.weight"
+    stated = next((key for key in state if key.startswith(f"{name}.quant_state.bitsandbytes__")), "")
+    _check(prefix, bool(stated), "no quant_state")
+    of = json.loads(bytes(state[stated].to(torch.uint8).tolist()))
+    (rows, columns), block = (int(size) for size in of["shape"]), int(of["blocksize"])
+    absmax = state[f"{name}.absmax"]
+    if absmax.dtype == torch.uint8:
+        outer = state[f"{name}.nested_absmax"].float().repeat_interleave(int(of["nested_blocksize"]))[: absmax.numel()]
+        absmax = state[f"{name}.nested_quant_map"].float()[absmax.long().reshape(-1)] * outer + float(
+            of["nested_offset"]
+        )
+    packed = state[name].reshape(-1)
+    _check(prefix, packed.dtype == torch.uint8 and packed.numel() * 2 == rows * columns, "codes of other than 4 bits")
+    _check(prefix, columns % block == 0, f"blocks of {block} that run on over rows of {columns}")
+
+    def rows_of(pairs: torch.Tensor, start: int, stop: int) -> torch.Tensor:
+        part = pairs[start * columns // 2 : stop * columns // 2]
+        return torch.stack([part >> 4, part & 15], -1).reshape(stop - start, columns)
+
+    scale = absmax.float().reshape(rows, columns // block)
+    table = state[f"{name}.quant_map"].float()
+    return PackedLinear(packed, rows_of, 4, scale, None, columns=columns, as_rows=packed, table=table)
+
+
+def torchao(prefix: str, state: State, said: Mapping[str, Any]) -> PackedLinear:
+    """_weight_qdata [N, K] of int8 or float8, _weight_scale [N, groups], [N, 1] or one, _weight_zero_point."""
+    del said
+    codes, scale = state[f"{prefix}._weight_qdata"], state[f"{prefix}._weight_scale"]
+    _check(
+        prefix,
+        codes.dtype != torch.uint8 and codes.shape[0] != 2 * scale.shape[-1],
+        "codes of 4 bits with zero points of floats",
+    )
+    _check(prefix, scale.numel() == 1 or len(scale) == len(codes), "scales of tiles")
+    return _plain(prefix, codes, scale, state.get(f"{prefix}._weight_zero_point"))
+
+
 def _plain(prefix: str, weight: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor | None) -> PackedLinear:
     """A byte a code, in rows."""
     _check(
@@ -142,6 +189,9 @@ def _check(prefix: str, holds: bool, why: str) -> None:
         raise unknown(prefix, why)
 
 
+_BNB = re.compile(r"(.*)\.(?:SCB|weight\.quant_state\.bitsandbytes__\w+)")
+_BNB_PART = re.compile(r"\.weight\.(?:absmax|quant_map|nested_absmax|nested_quant_map|quant_state\.\w+)$")
+
 Reader = Callable[[str, State, Mapping[str, Any]], PackedLinear]
 FORMATS: dict[str, tuple[Reader, str, tuple[str, ...]]] = {
     "gptq": (gptq, ".qweight", (".qweight", ".qzeros", ".scales", ".g_idx")),
@@ -151,6 +201,8 @@ FORMATS: dict[str, tuple[Reader, str, tuple[str, ...]]] = {
         ".weight_scale",
         (".weight_scale", ".weight_packed", ".weight_shape", ".weight_zero_point", ".weight_g_idx", ".weight"),
     ),
+    "bitsandbytes": (bitsandbytes, "", (".SCB", ".weight_format", ".weight")),
+    "torchao": (torchao, "._weight_qdata", ("._weight_qdata", "._weight_scale", "._weight_zero_point")),
     "fp8": (fp8, ".weight_scale_inv", (".weight_scale_inv", ".weight")),
 }
 """By ``quant_method``: what reads a layer, the ending of the names that say which layers are quantised, and all endings of such."""
@@ -160,9 +212,13 @@ def read(state: State, said: Mapping[str, Any]) -> tuple[dict[str, PackedLinear]
     """The quantised layers by name, and the tensors of all others. Raises UserError E601 for an unknown layout."""
     method = str(said.get("quant_method"))
     reader, sign, endings = FORMATS[method]
-    prefixes = [name.removesuffix(sign) for name in state if name.endswith(sign)]
+    if sign:
+        prefixes = [name.removesuffix(sign) for name in state if name.endswith(sign)]
+    else:
+        found = (_BNB.fullmatch(name) for name in state)
+        prefixes = [match[1] for match in found if match]
     if not prefixes:
-        raise unknown(method, f"no tensor of the checkpoint ends in {sign}")
+        raise unknown(method, f"no tensor of the checkpoint ends in {sign or 'SCB or quant_state'}")
     layers: dict[str, PackedLinear] = {}
     for prefix in prefixes:
         try:
@@ -172,5 +228,6 @@ def read(state: State, said: Mapping[str, Any]) -> tuple[dict[str, PackedLinear]
         except (KeyError, ValueError, TypeError, RuntimeError, IndexError) as error:
             raise unknown(prefix, f"{type(error).__name__}: {str(error)[:120]}") from error
     taken = {prefix + ending for prefix in prefixes for ending in endings}
+    taken |= {name for name in state if _BNB_PART.search(name)} if not sign else set()
     unused = (".input_scale", ".output_scale", ".activation_scale")
     return layers, {name: value for name, value in state.items() if name not in taken and not name.endswith(unused)}

@@ -12,7 +12,8 @@ Codes = Callable[[torch.Tensor, int, int], torch.Tensor]
 
 
 class PackedLinear(nn.Module):
-    """``x @ ((codes - zero) * scale).T + bias``, where ``group`` columns of a row share scale and zero point.
+    """``x @ ((codes - zero) * scale).T + bias``, where ``group`` columns of a row share scale and zero point; with a ``table``,
+    ``x @ (table[codes] * scale).T + bias``.
 
     ``rows_of`` reads codes from ``packed``; ``as_rows`` is the same memory with codes of a row one after the other, two a byte, the
     first in the low half, where it lies so or is a transposition of 32 bits; None elsewhere.
@@ -34,6 +35,7 @@ class PackedLinear(nn.Module):
         columns: int,
         as_rows: torch.Tensor | None = None,
         order: torch.Tensor | None = None,
+        table: torch.Tensor | None = None,
     ) -> None:
         super().__init__()
         self.rows_of, self.bits, self.columns = rows_of, bits, columns
@@ -44,6 +46,7 @@ class PackedLinear(nn.Module):
         self.register_buffer("scale", scale)
         self.register_buffer("zero", zero)
         self.register_buffer("order", order)
+        self.table = table  # no buffer: a cast of the module leaves it
         self.bias: nn.Parameter | None = None
 
     def codes(self, start: int, stop: int) -> torch.Tensor:
@@ -52,7 +55,8 @@ class PackedLinear(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """In float32 up to the weight's numbers, which have the dtype of ``x``."""
-        codes = self.codes(0, self.rows).to(torch.float32)
+        codes = self.codes(0, self.rows)
+        codes = codes.to(torch.float32) if self.table is None else self.table.to(torch.float32)[codes.long()]
         scale = self.scale.to(torch.float32).repeat_interleave(self.group, 1)[:, : self.columns]
         if self.zero is not None:
             codes = codes - self.zero.to(torch.float32).repeat_interleave(self.group, 1)[:, : self.columns]

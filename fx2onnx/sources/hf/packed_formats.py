@@ -134,9 +134,8 @@ def bitsandbytes(prefix: str, state: State, said: Mapping[str, Any]) -> PackedLi
     absmax = state[f"{name}.absmax"]
     if absmax.dtype == torch.uint8:
         outer = state[f"{name}.nested_absmax"].float().repeat_interleave(int(of["nested_blocksize"]))[: absmax.numel()]
-        absmax = state[f"{name}.nested_quant_map"].float()[absmax.long().reshape(-1)] * outer + float(
-            of["nested_offset"]
-        )
+        steps = state[f"{name}.nested_quant_map"].float()[absmax.long().reshape(-1)]
+        absmax = steps * outer + float(of["nested_offset"])
     packed = state[name].reshape(-1)
     _check(prefix, packed.dtype == torch.uint8 and packed.numel() * 2 == rows * columns, "codes of other than 4 bits")
     _check(prefix, columns % block == 0, f"blocks of {block} that run on over rows of {columns}")

@@ -95,6 +95,7 @@ MUTANTS = [
     Mutant("verify/precision.py", "tensor.to(narrow).to(tensor.dtype) if is_other", "tensor if is_other", PRECISION),
     Mutant("file_optimizer/precise.py", "row.problem = \"differs\" if row.error > allowed else \"\"", "row.problem = \"\"", PRECISION),
     # eager quantisation
+    Mutant("verify/rounding.py", "if name in _QUANTIZING or func.namespace == \"quantized\":", "if False:", EAGER_QUANTIZED),
     Mutant("capture/overloads/quantized.py", "zero - 128 if first.dtype == torch.qint8 else zero", "zero", EAGER_QUANTIZED),
     Mutant("capture/overloads/quantized_weights.py", "scale = (self.scale.double() * x.scale)", "scale = self.scale.double()", EAGER_QUANTIZED),
     Mutant("capture/overloads/quantized_operators.py", "after = affine.at(abs(b) * scale, zero if b > 0 else high + low - zero)", "after = affine.at(abs(b) * scale, zero)", EAGER_QUANTIZED),

@@ -50,6 +50,18 @@ _PLAIN = frozenset(
     ]
 )  # fmt: skip
 """Operators whose errors are units in the last place of each number."""
+_QUANTIZING = frozenset(
+    [
+        "quantize_per_tensor",
+        "quantize_per_channel",
+        "quantize_per_token",
+        "quantize_per_channel_group",
+        "quantize_affine",
+    ]
+)
+"""Operators that round to codes; those of ``quantized::`` do, too. A number near the middle between two becomes either."""
+_STEPPED = 1 / 32
+"""The share of codes that are a step higher, and of those that are a step lower."""
 _CHOICES = frozenset(["topk", "sort"])
 """Operators that may take any of equal numbers."""
 
@@ -81,6 +93,8 @@ class Moved(EagerMode):
         result = func(*args, **kwargs)
         if not self._units:
             return result
+        if name in _QUANTIZING or func.namespace == "quantized":
+            return self._stepped(result)
         if name in _PLAIN or name in _SUMS or name in _TRANSFORMS:
             for value in pytree.tree_leaves(result):
                 if (
@@ -92,6 +106,24 @@ class Moved(EagerMode):
                 ):
                     self._move(value, name)
         return result
+
+    def _stepped(self, result: Any) -> Any:
+        """Codes of which some are one more or one less, within the range that they have."""
+        if not isinstance(result, torch.Tensor) or not result.numel():
+            return result
+        is_own = result.is_quantized
+        if is_own and result.qscheme() != torch.per_tensor_affine:
+            return result
+        codes = result.int_repr() if is_own else result
+        if codes.is_floating_point():
+            return result
+        noise = self._noise(codes.float())
+        wide = codes.long() + (noise > 1 - 2 * _STEPPED) - (noise < 2 * _STEPPED - 1).long()
+        moved = wide.clamp(int(codes.min()), int(codes.max())).to(codes.dtype)
+        if not is_own:
+            return moved
+        scale, zero = result.q_scale(), result.q_zero_point()
+        return torch.quantize_per_tensor((moved.double() - zero).float() * scale, scale, zero, result.dtype)
 
     def _move(self, value: torch.Tensor, name: str) -> None:
         real = torch.view_as_real(value) if value.is_complex() else value

@@ -5,9 +5,11 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 import torch
 import torch.ao.nn.quantized as nnq
@@ -17,6 +19,7 @@ from torch.ao import quantization as ao
 
 import fx2onnx
 from fx2onnx.base.errors import UserError
+from fx2onnx.verify import verify
 from tests import support
 
 warnings.filterwarnings("ignore", category=DeprecationWarning)
@@ -337,3 +340,19 @@ def test_operands_that_are_not_quantised_are_refused() -> None:
     with pytest.raises(UserError) as caught:
         fx2onnx.export(forward, (torch.randn(3, 4),))
     assert caught.value.code in ("E203", "E101")
+
+
+def test_a_verification_allows_single_steps_and_no_wrong_weight(tmp_path: Path) -> None:
+    x = torch.randn(2, 3, 16, 16)
+    layers = nn.Sequential(
+        nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Conv2d(16, 16, 3), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(576, 10)
+    )
+    module = converted(layers, x)
+    result = fx2onnx.export(module, (x,), tmp_path / "m.onnx", verify=True)
+    assert result.report.verdict["ok"]
+    model = onnx.load(tmp_path / "m.onnx")
+    codes = next(weight for weight in model.graph.initializer if weight.name == "module.2.weight")
+    numbers = np.frombuffer(codes.raw_data, np.int8).copy()
+    codes.raw_data = (-numbers).tobytes()
+    onnx.save(model, tmp_path / "wrong.onnx")
+    assert not verify(tmp_path / "wrong.onnx", module, (x,)).ok

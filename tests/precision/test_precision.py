@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 import fx2onnx
 from fx2onnx.base.errors import UserError
 from fx2onnx.cli.main import app
+from fx2onnx.file_optimizer import precise
 from fx2onnx.verify import verify
 from fx2onnx.verify.interface import Interface
 from fx2onnx.verify.precision import rounded_inputs
@@ -344,3 +345,14 @@ def test_folders_say_what_stays_and_generate_the_same(tmp_path: Path) -> None:
     prompt = np.array([[1, 2, 3, 4]])
     found = [np.asarray(fx2onnx.load(each.path).generate(prompt, max_new_tokens=3)) for each in (plain, half)]
     assert np.array_equal(*found)
+
+
+def test_a_file_that_is_off_by_more_than_rounding_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, args = block()
+    fx2onnx.export(module, args, tmp_path / "a.onnx")
+    monkeypatch.setattr(precise, "difference", lambda *_: 0.5)
+    with pytest.raises(fx2onnx.VerificationError, match="by more than rounding explains"):
+        fx2onnx.optimize_model(tmp_path / "a.onnx", tmp_path / "b.onnx", dtype="float16")
+    assert [each.name for each in tmp_path.iterdir()] == ["a.onnx"]

@@ -54,6 +54,6 @@ def pytest_collection_modifyitems(items: Iterable[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What is there now stays to the end: collecting garbage need not look through it each time, nor as often (a tenth of the suite)."""
+    """What is there now stays to the end: collecting garbage need not look through it each time, nor as often."""
     gc.freeze()
     gc.set_threshold(50_000, 10, 10)

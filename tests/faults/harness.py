@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import os
 import signal
 import sys
@@ -53,13 +54,21 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if not is_stage(path.name))
 
 
+def forked() -> int:
+    """``os.fork``, whose child leaves garbage of before alone: it would wait for threads of an engine's that it does not have."""
+    child = os.fork()
+    if child == 0:
+        gc.freeze()
+    return child
+
+
 def apart(test: Callable[..., None]) -> Callable[..., None]:
     """The test in a forked process; what it raises there fails it here."""
 
     @functools.wraps(test)
     def run(*args: Any, **kwargs: Any) -> None:
         reading, writing = os.pipe()
-        child = os.fork()
+        child = forked()
         if child == 0:
             os.close(reading)
             code = 1
@@ -196,7 +205,7 @@ def refused(*_: object) -> None:
 
 def in_child(work: Callable[[], None]) -> int:
     """Exit code of a fork that does ``work``; 1 for an exception, negative for a signal."""
-    child = os.fork()
+    child = forked()
     if child == 0:
         code = 1
         try:
@@ -215,7 +224,7 @@ class SecondWriter:
         self._child = 0
 
     def __call__(self, *_: object) -> None:
-        self._child = os.fork()
+        self._child = forked()
         if self._child == 0:
             code = 1
             try:

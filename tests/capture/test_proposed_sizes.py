@@ -76,6 +76,14 @@ def turns(x: torch.Tensor) -> torch.Tensor:
     return total
 
 
+def chunks(x: torch.Tensor) -> torch.Tensor:
+    return torch.stack(x.chunk(3, -1)).sum(0)
+
+
+ALIKE = "(-2*(({0} + 2) // 3) + {0} <= 0) or (-2*(({0} + 2) // 3) + {0} == (({0} + 2) // 3))"
+"""The parts of ``chunks`` are: there are two at most, or the third is as long as the first."""
+
+
 def squares(x: torch.Tensor) -> torch.Tensor:
     side = int(x.shape[1] ** 0.5)
     return x.view(x.shape[0], side, side).transpose(1, 2)
@@ -93,11 +101,11 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[int, ...], list[tuple[int, ...]
     "codec": (Codec(), (2, 2, 32), [(1, 2, 8), (3, 2, 40)], {2: "{} % 8 == 0"}, {1: 2}),
     "heads": (heads, (2, 5, 16), [(1, 7, 20), (3, 2, 4)], {2: "{} % 4 == 0"}, ALL),
     "checks": (checks, (2, 8), [(3, 12), (1, 4)], {1: "{} % 4 == 0"}, ALL),
-    "chunks": (lambda x: torch.stack(x.chunk(3, -1)).sum(0), (2, 9), [(1, 6), (3, 3)], {1: "{} % 3 == 0"}, ALL),
+    "chunks": (chunks, (2, 9), [(1, 6), (3, 3), (2, 1), (1, 2), (2, 4)], {1: ALIKE}, ALL),
     "halved": (halved, (1, 2, 8, 12), [(2, 3, 6, 10), (1, 1, 9, 7)], {2: "{} >= 2", 3: "{} >= 2"}, ALL),
     "table": (lambda x: x + torch.arange(64.0)[: x.shape[1]], (2, 16), [(1, 64), (3, 5)], {1: "{} <= 64"}, ALL),
     "turns": (turns, (2, 13), [(3, 12), (1, 15)], {1: "{0} >= 12 and {0} <= 15"}, ALL),
-    "squares": (squares, (2, 16), [(3, 16)], {}, {1: 16}),
+    "squares": (squares, (2, 16), [(3, 16), (2, 1), (1, 25), (3, 100)], {}, ALL),
 }
 
 

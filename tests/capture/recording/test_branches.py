@@ -45,7 +45,8 @@ def paths_of(function: Callable[[Any], Any]) -> Recorded:
         captured = Captured(recorder.graph, inputs, outputs, recorder.weights, recorder.symbols, [], "fake")
         return Recorded(attempt, captured, recorder.shape_env)
 
-    attempt: Any = SimpleNamespace(splits_by_sizes=True, mends_numbers=lambda env: False)  # only the driver reads it
+    only_the_driver_reads = {"mends_numbers": lambda env: False}
+    attempt: Any = SimpleNamespace(splits_by_sizes=True, keeps_few=False, **only_the_driver_reads)
     joined = joined_paths(run, attempt)
     if isinstance(joined, Failed):
         raise joined.error

@@ -321,9 +321,9 @@ class TestWeights:
     @pytest.mark.parametrize(
         ("said", "named"),
         [
-            ({"quant_method": "torchao"}, "torchao"),
+            ({"quant_method": "quanto"}, "quanto"),
             ({"quant_method": "eetq"}, "eetq"),
-            ({"quant_method": "bitsandbytes"}, "bitsandbytes"),
+            ({"quant_method": "hqq"}, "hqq"),
             ({"quant_method": "fp8", "load_in_4bit": True}, "fp8"),
             ({"load_in_8bit": True}, "None"),
         ],
@@ -336,6 +336,17 @@ class TestWeights:
             error = refusal(f"hf:{folder}", **options)
             assert (error.code, error.what.partition("says ")[2].strip("'")) == ("E601", named)
         assert "random" in resolve(f"hf:{folder}", weights="random").origin
+        assert reached == []
+
+    @pytest.mark.parametrize("method", ["torchao", "bitsandbytes", "gptq", "awq", "compressed-tensors"])
+    def test_weights_that_are_not_quantised_as_they_say(self, method: str, folder: Path, reached: list[str]) -> None:
+        stated = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").unlink()
+        (folder / "config.json").write_text(json.dumps(stated | {"quantization_config": {"quant_method": method}}))
+        for options in ({}, {"weights": "reference"}):
+            error = refusal(f"hf:{folder}", **options)
+            assert error.code == "E601"
+            assert error.what == f"the quantised weights of {method!r} have a layout that is not known"
         assert reached == []
 
 

@@ -127,8 +127,8 @@ def _quantized(
     return quantize(recorder, self, Affine(factor, zero, dtype))
 
 
-def _asked(recorder: BaseRecorder, call: Call, self: torch.Tensor) -> Affine:
-    """Of a tensor that has to be quantised. Raises UserError E203 for another."""
+def operand(recorder: BaseRecorder, call: Call, self: torch.Tensor) -> Affine:
+    """How a tensor that has to be quantised is. Raises UserError E203 for another."""
     affine = affine_of(recorder, self)
     if affine is None:
         raise recorder.refuse(
@@ -145,7 +145,7 @@ def _integers(recorder: BaseRecorder, call: Call, self: torch.Tensor) -> object:
     """dequantize and int_repr of what was quantised here."""
     if call.func is aten.dequantize.self and affine_of(recorder, self) is None and self.dtype.is_floating_point:
         return NotImplemented
-    affine = _asked(recorder, call, self)
+    affine = operand(recorder, call, self)
     if call.func is aten.dequantize.self:
         return _call(recorder, "dequantize", self, affine)
     with plainly(recorder), recorder.mode:
@@ -155,7 +155,7 @@ def _integers(recorder: BaseRecorder, call: Call, self: torch.Tensor) -> object:
 @register(Kind.RECORD, aten.q_scale.default, aten.q_zero_point.default, aten.q_per_channel_axis.default)
 def _parameters(recorder: BaseRecorder, call: Call, self: torch.Tensor) -> object:
     """A number of the tensor's scheme."""
-    affine = _asked(recorder, call, self)
+    affine = operand(recorder, call, self)
     name = call.func._schema.name.rpartition("_")[2]
     return {"scale": affine.scale, "point": affine.zero, "axis": affine.axis}[name]
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from fx2onnx.capture.overloads.quantized import Affine, affine_of, dequantize, mark, plainly, quantize
+from fx2onnx.capture.overloads.quantized import Affine, dequantize, mark, operand, plainly, quantize
 from fx2onnx.capture.overloads.quantized_weights import floats_of, table_of, unpacked
 from fx2onnx.capture.overloads.registry import Call, Kind, register
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
@@ -20,18 +20,6 @@ aten = torch.ops.aten
 ops = torch.ops.quantized
 SMALL_SCALE = 6.1e-5
 """The least scale that is chosen for activations (quant_utils.h)."""
-
-
-def _operand(recorder: BaseRecorder, call: Call, tensor: torch.Tensor) -> Affine:
-    affine = affine_of(recorder, tensor)
-    if affine is None:
-        raise recorder.refuse(
-            "E203",
-            f"{call.func} of a tensor that is not known to be quantised",
-            why="scale and zero point are followed from quantize_per_tensor on, in one graph",
-            next="quantize inside forward, outside branches and loops",
-        )
-    return affine
 
 
 # -- layers with weights --------------------------------------------------------------------------------------------------
@@ -95,7 +83,7 @@ def _conv(
     """conv(x, w, b), its ReLU where it has one, quantised."""
     name = call.func._schema.name
     packed = call.args[1] if packed_weight is None else packed_weight
-    affine = _operand(recorder, call, qx)
+    affine = operand(recorder, call, qx)
     found = _convolution(recorder, packed, dequantize(recorder, qx), affine, _rank(name))
     with recorder.mode:
         found = _ended(name, found)
@@ -113,7 +101,7 @@ def _conv_add(
     output_zero_point: int,
 ) -> torch.Tensor:
     """conv(x, w, b) + accum, its ReLU where it has one, quantised."""
-    affine = _operand(recorder, call, qx)
+    affine = operand(recorder, call, qx)
     found = _convolution(recorder, packed_weight, dequantize(recorder, qx), affine, 2)
     other = dequantize(recorder, qaccum)
     with recorder.mode:
@@ -134,7 +122,7 @@ def _linear(
     negative_slope: float | None = None,
 ) -> torch.Tensor:
     """linear(x, w, b), what follows, quantised."""
-    affine, held = _operand(recorder, call, X), unpacked(recorder, W_prepack)
+    affine, held = operand(recorder, call, X), unpacked(recorder, W_prepack)
     weight, bias, x = held.numbers(recorder), held.bias_numbers(recorder, affine), dequantize(recorder, X)
     with recorder.mode:
         found = _ended(call.func._schema.name, aten.linear.default(x, weight, bias), negative_slope)
@@ -223,7 +211,7 @@ def _arithmetic(
     recorder: BaseRecorder, call: Call, qa: torch.Tensor, qb: torch.Tensor, scale: float, zero_point: int
 ) -> torch.Tensor:
     """a + b, a * b, a @ b, quantised."""
-    name, affine = call.func._schema.name.partition("::")[2], _operand(recorder, call, qa)
+    name, affine = call.func._schema.name.partition("::")[2], operand(recorder, call, qa)
     left, right = dequantize(recorder, qa), dequantize(recorder, qb)
     with recorder.mode:
         found = _ended(name, _ARITHMETIC[name.removesuffix("_relu")](left, right))
@@ -240,7 +228,7 @@ _WITH_NUMBER = [
 @register(Kind.RECORD, *_WITH_NUMBER)
 def _with_number(recorder: BaseRecorder, call: Call, qa: torch.Tensor, b: float) -> torch.Tensor:
     """a + b, a * b with a Python number, on scales that follow from it (qadd.cpp, qmul.cpp)."""
-    name, affine = call.func._schema.name.partition("::")[2], _operand(recorder, call, qa)
+    name, affine = call.func._schema.name.partition("::")[2], operand(recorder, call, qa)
     if isinstance(affine.scale, torch.Tensor) or isinstance(affine.zero, torch.Tensor):
         raise recorder.refuse("E203", f"{call.func} of a scale that is computed", next="quantize with numbers")
     _, low, high = affine.stored
@@ -274,7 +262,7 @@ def _cat(
     zero_point: int | None,
 ) -> torch.Tensor:
     """cat(xs), quantised; as the first of them where no scale is given."""
-    affine = _operand(recorder, call, qx[0])
+    affine = operand(recorder, call, qx[0])
     after = affine if scale is None or zero_point is None else affine.at(scale, zero_point)
     wide = [dequantize(recorder, each) for each in qx]
     with recorder.mode:
@@ -313,7 +301,7 @@ _SCALED = [getattr(ops, name).default for name in _FUNCTIONS]
 def _function(recorder: BaseRecorder, call: Call, output_scale: float, output_zero_point: int) -> torch.Tensor:
     """A function of one operand, quantised as it is told."""
     name = call.func._schema.name.partition("::")[2]
-    affine = _operand(recorder, call, call.args[0])
+    affine = operand(recorder, call, call.args[0])
     own = ("output_scale", "output_zero_point")
     schema = call.func._schema.arguments
     rest = [
@@ -343,7 +331,7 @@ _SAME: dict[str, Callable[..., torch.Tensor]] = {
 @register(Kind.RECORD, *(getattr(ops, name).default for name in _SAME))
 def _same(recorder: BaseRecorder, call: Call) -> torch.Tensor:
     """A function of one operand on the operand's own scale."""
-    affine, x = _operand(recorder, call, call.args[0]), dequantize(recorder, call.args[0])
+    affine, x = operand(recorder, call, call.args[0]), dequantize(recorder, call.args[0])
     function = _SAME[call.func._schema.name.partition("::")[2]]
     with recorder.mode:
         found = function(x, *call.args[1:], **call.kwargs)

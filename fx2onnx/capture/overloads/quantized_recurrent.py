@@ -29,50 +29,22 @@ def _cell_weights(recorder: BaseRecorder, params: Sequence[PackedWeight]) -> lis
     return flat
 
 
-@register(Kind.RECORD, aten.quantized_lstm.input, aten.quantized_lstm.data)
-def _lstm(
-    recorder: BaseRecorder,
-    call: Call,
-    hx: Sequence[torch.Tensor] | torch.Tensor,
-    params: Sequence[PackedWeight],
-    has_biases: bool,
-    num_layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    batch_first: bool = False,
-) -> object:
-    """lstm with the weights' numbers; what is multiplied is not rounded, which PyTorch does at each step."""
-    weights = _cell_weights(recorder, params)
-    with recorder.mode:
-        if call.func is aten.quantized_lstm.data:
-            return aten.lstm.data(*call.args[:2], hx, weights, has_biases, num_layers, dropout, train, bidirectional)
-        return aten.lstm.input(
-            call.args[0], hx, weights, has_biases, num_layers, dropout, train, bidirectional, batch_first
-        )
+_LAYERS = {
+    aten.quantized_lstm.input: aten.lstm.input,
+    aten.quantized_lstm.data: aten.lstm.data,
+    aten.quantized_gru.input: aten.gru.input,
+    aten.quantized_gru.data: aten.gru.data,
+}
+"""The layer of floats, which takes the same arguments by position."""
 
 
-@register(Kind.RECORD, aten.quantized_gru.input, aten.quantized_gru.data)
-def _gru(
-    recorder: BaseRecorder,
-    call: Call,
-    hx: Sequence[torch.Tensor] | torch.Tensor,
-    params: Sequence[PackedWeight],
-    has_biases: bool,
-    num_layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    batch_first: bool = False,
-) -> object:
-    """gru with the weights' numbers; what is multiplied is not rounded, which PyTorch does at each step."""
+@register(Kind.RECORD, *_LAYERS)
+def _layers(recorder: BaseRecorder, call: Call, params: Sequence[PackedWeight]) -> object:
+    """lstm and gru with the weights' numbers; what is multiplied is not rounded, which PyTorch does at each step."""
     weights = _cell_weights(recorder, params)
+    args = [weights if each is params else each for each in call.args]
     with recorder.mode:
-        if call.func is aten.quantized_gru.data:
-            return aten.gru.data(*call.args[:2], hx, weights, has_biases, num_layers, dropout, train, bidirectional)
-        return aten.gru.input(
-            call.args[0], hx, weights, has_biases, num_layers, dropout, train, bidirectional, batch_first
-        )
+        return _LAYERS[call.func](*args)
 
 
 _CELLS = {

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from fx2onnx.base.errors import Fx2OnnxError, first_line
+from fx2onnx.base.errors import Fx2OnnxError, VerificationError, first_line
 from fx2onnx.file_optimizer.feeds import INTEGER_LIMITS, Array, InputType, candidate_sizes, make_feeds
 from fx2onnx.file_optimizer.float64 import in_float64
 from fx2onnx.irx.edit import graphs_of
@@ -55,6 +55,13 @@ class Comparison:
     @property
     def ok(self) -> bool | None:
         return not any(row.problem for row in self.rows) if self.rows else None
+
+    def raise_if_failed(self, what: str, advice: str) -> None:
+        """Raises VerificationError E501 that says ``what``, with the first row that has a problem, and what to do."""
+        for row in self.rows:
+            if row.problem:
+                why = f"{row.output or 'the file'} in {row.engine}: {row.problem} (error {row.error:.3g}, allowed {row.allowed:.3g})"
+                raise VerificationError("E501", what, why=why, next=advice)
 
     def as_dict(self) -> dict[str, Any]:
         """The fields as JSON types."""

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from fx2onnx.base.errors import UserError, VerificationError
+from fx2onnx.base.errors import UserError
 from fx2onnx.base.events import record
 from fx2onnx.file_optimizer.compare import Comparison, Original, Row, Sample, failure_text
+from fx2onnx.file_optimizer.result import ComparedFile
 from fx2onnx.irx.inference import infer_types
 from fx2onnx.irx.io import Written
 from fx2onnx.precision.model import Lowered, lower
@@ -28,16 +29,6 @@ ALLOWED_RATIO = 4.0
 
 
 @dataclass
-class PreciseFile:
-    """What was written, and how it compares."""
-
-    model: ir.Model
-    written: Written
-    done: Lowered
-    comparison: Comparison | None
-
-
-@dataclass
 class Lowerer:
     """Has models that ``fresh`` makes in 16 bits: the rewritten graph."""
 
@@ -46,7 +37,7 @@ class Lowerer:
     fresh: Callable[[], ir.Model]
     write: Callable[[ir.Model, str], Written]
 
-    def run(self, folder: str, name: str, original: Original | None) -> PreciseFile:
+    def run(self, folder: str, name: str, original: Original | None) -> ComparedFile[Lowered]:
         """Write the file into ``folder``, compared where ``original`` was.
 
         Raises: UserError E001, E202, E204 (``lower``), E401 for samples that do not fit; VerificationError E501 where it is off.
@@ -61,7 +52,7 @@ class Lowerer:
         if original is not None:
             with record("compare in 16 bits"):
                 comparison = self._compared(original, written.path, model, done)
-        return PreciseFile(model, written, done, comparison)
+        return ComparedFile(model, written, done, comparison)
 
     def _samples(self, original: Original | None, model: ir.Model) -> list[Feeds]:
         inputs = {value.name for value in model.graph.inputs}
@@ -92,14 +83,10 @@ class Lowerer:
                 result.rows.append(row)
                 continue
             result.rows += self._judged(original, sample, got, allowed)
-        bad = next((row for row in result.rows if row.problem), None)
-        if bad is not None:
-            raise VerificationError(
-                "E501",
-                f"the file in {self.options.dtype} differs from its input by more than rounding explains",
-                why=f"{bad.output or 'the file'} in {bad.engine}: {bad.problem} (error {bad.error:.3g}, allowed {bad.allowed:.3g})",
-                next="--dtype mixed, --keep for what it must not round, or --no-verify",
-            )
+        result.raise_if_failed(
+            f"the file in {self.options.dtype} differs from its input by more than rounding explains",
+            "--dtype mixed, --keep for what it must not round, or --no-verify",
+        )
         return result
 
     def _judged(self, original: Original, sample: Sample, got: object, allowed: float) -> list[Row]:

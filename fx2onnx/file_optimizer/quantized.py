@@ -8,11 +8,12 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from fx2onnx.base.errors import UserError, VerificationError
+from fx2onnx.base.errors import UserError
 from fx2onnx.base.events import record
 from fx2onnx.file_optimizer.compare import Comparison, Original, random_outputs
 from fx2onnx.file_optimizer.feeds import inputs_of
 from fx2onnx.file_optimizer.opened import Opened
+from fx2onnx.file_optimizer.result import ComparedFile
 from fx2onnx.irx.inference import infer_types
 from fx2onnx.irx.io import Written, save
 from fx2onnx.optimize.weights import DerivedTensor
@@ -28,16 +29,6 @@ IR_OF_CODES = {ir.DataType.INT4: 10, ir.DataType.UINT4: 10, ir.DataType.FLOAT8E4
 
 
 @dataclass
-class QuantizedFile:
-    """What was written, and how it compares."""
-
-    model: ir.Model
-    written: Written
-    done: Quantized
-    comparison: Comparison | None
-
-
-@dataclass
 class Quantizer:
     """Quantises models that ``fresh`` makes: the rewritten graph, as often as one is needed."""
 
@@ -48,7 +39,7 @@ class Quantizer:
 
     def run(
         self, folder: str, name: str, original: Original | None, engines: Sequence[str], seed: int
-    ) -> QuantizedFile:
+    ) -> ComparedFile[Quantized]:
         """Write the quantised file into ``folder``, compared where ``original`` was.
 
         Raises: UserError E001, E202 (``plan_for``); VerificationError E501 where it differs from what the codes stand for.
@@ -68,7 +59,7 @@ class Quantizer:
         if original is not None:
             with record("compare with the codes' numbers"):
                 comparison = self._compared(folder, places, written.path, engines, seed)
-        return QuantizedFile(model, written, done, comparison)
+        return ComparedFile(model, written, done, comparison)
 
     def _feeds(self, original: Original | None) -> Feeds | None:
         if original is None or not original.samples or not self.options.accuracy:
@@ -87,14 +78,10 @@ class Quantizer:
         infer_types(plain)
         same = Original(reference, inputs_of(plain), outputs, random_outputs(plain), engines, seed)
         comparison = same.compare(path)
-        bad = next((row for row in comparison.rows if row.problem), None)
-        if bad is not None:
-            raise VerificationError(
-                "E501",
-                "the quantised file differs from the same file on the numbers of its codes",
-                why=f"{bad.output or 'the file'} in {bad.engine}: {bad.problem} (error {bad.error:.3g}, allowed {bad.allowed:.3g})",
-                next="another --format, or --no-verify; report it with the file",
-            )
+        comparison.raise_if_failed(
+            "the quantised file differs from the same file on the numbers of its codes",
+            "another --format, or --no-verify; report it with the file",
+        )
         return comparison
 
 

@@ -23,7 +23,7 @@ from fx2onnx.exporting.precise import lowered
 from fx2onnx.exporting.quantized import quantized
 from fx2onnx.exporting.report import Report
 from fx2onnx.exporting.result import ExportResult, OwnedModel
-from fx2onnx.exporting.sample import check_weights_may_change
+from fx2onnx.exporting.sample import Sample, check_weights_may_change
 from fx2onnx.exporting.target import fit_to_target
 from fx2onnx.irx import reference
 from fx2onnx.irx.schema import require_opset
@@ -59,10 +59,9 @@ def build(module: Any, args: Any, kwargs: Mapping[str, Any] | None, options: Exp
             are_inputs = not options.export_params or options.keep_initializers_as_inputs
             keep_weights = options.keep_weights or are_inputs or bool(options.weight_files)
             run_default(model, keep_weights=keep_weights, functions=EAGER_FUNCTIONS, fused=options.is_fused)
-    rounded, notes = None, list[str]()
-    if options.quantize is not None:
-        rounded, notes = quantized(model, captured, module, args, kwargs, options)
-    halved, more = lowered(model, captured, module, args, kwargs, options) if options.precision else (None, [])
+    sample = Sample(captured, module, args, kwargs, options.capture.input_names)
+    rounded, notes = quantized(model, sample, options) if options.quantize else (None, [])
+    halved, more = lowered(model, sample, options) if options.precision else (None, [])
     notes += more
     fitted = fit_to_target(model, options)
     attached = reference.attach(model, options.weight_files) if options.weight_files else None

@@ -2,36 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import onnx_ir as ir
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.events import record
-from fx2onnx.capture.captured import Captured
 from fx2onnx.exporting.options import ExportOptions
-from fx2onnx.exporting.sample import sample_feeds
+from fx2onnx.exporting.sample import Sample
 from fx2onnx.quantize.measured import quantize_measured
 from fx2onnx.quantize.model import Quantized
 from fx2onnx.targets.find import DEFAULT, find
 
 
-def quantized(
-    model: ir.Model,
-    captured: Captured,
-    module: Any,
-    args: Any,
-    kwargs: Mapping[str, Any] | None,
-    options: ExportOptions,
-) -> tuple[Quantized, list[str]]:
+def quantized(model: ir.Model, sample: Sample, options: ExportOptions) -> tuple[Quantized, list[str]]:
     """Quantise the model in place. Returns what was done, and notes. Raises UserError E001, E202."""
     asked = options.quantize
     assert asked is not None
-    known = {weight.name for weight in captured.weights.values() if weight.kind != "constant"}
+    known = {weight.name for weight in sample.captured.weights.values() if weight.kind != "constant"}
     feeds, problem = None, ""
     if asked.accuracy:
-        feeds, problem = sample_feeds(model, captured, module, args, kwargs, options)
+        feeds, problem = sample.feeds(model)
     if asked.keep_worst and feeds is None:
         raise UserError("E001", "keep_worst needs to run the model", why=problem or "accuracy=False")
     with record("quantise"):

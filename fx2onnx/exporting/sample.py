@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import onnx_ir as ir
@@ -36,27 +37,30 @@ def check_weights_may_change(options: ExportOptions, keyword: str) -> None:
             raise UserError("E001", f"{name} keeps the weights, {keyword} changes them", next="leave out one of both")
 
 
-def sample_feeds(
-    model: ir.Model,
-    captured: Captured,
-    module: Any,
-    args: Any,
-    kwargs: Mapping[str, Any] | None,
-    options: ExportOptions,
-) -> tuple[Feeds | None, str]:
-    """The sample as the model's inputs, or why there is none."""
-    tensors = [value.const_value for value in model.graph.initializers.values() if value.const_value is not None]
-    if any(map(lacks_data, tensors)):
-        return None, "the module has no numbers"
-    if sum(tensor.nbytes for tensor in tensors) > LARGEST_SHARE * free_bytes():
-        return None, "a run of the model needs more memory than is free"
-    root = as_module(module)
-    positional, named = normalise_args(root, args, kwargs)
-    leaves = bind(root.forward, positional, named, options.capture.input_names).leaves
-    inputs = [value.name or "" for value in model.graph.inputs]
-    if any(leaf.tensor.device.type == "meta" for leaf in leaves) or len(inputs) > len(leaves):
-        return None, "the sample arguments have no numbers"
-    names = assign([leaf.name for leaf in leaves], inputs, captured.baked)
-    with torch.no_grad():
-        feeds = {name: to_numpy(leaf.tensor) for name, leaf in zip(names, leaves, strict=True) if name is not None}
-    return (feeds, "") if set(feeds) == set(inputs) else (None, "the model has inputs beside the arguments")
+@dataclass(frozen=True)
+class Sample:
+    """Arguments of the module that was captured."""
+
+    captured: Captured
+    module: Any
+    args: Any
+    kwargs: Mapping[str, Any] | None
+    input_names: Sequence[str] | None
+
+    def feeds(self, model: ir.Model) -> tuple[Feeds | None, str]:
+        """The arguments as the model's inputs, or why there are none."""
+        tensors = [value.const_value for value in model.graph.initializers.values() if value.const_value is not None]
+        if any(map(lacks_data, tensors)):
+            return None, "the module has no numbers"
+        if sum(tensor.nbytes for tensor in tensors) > LARGEST_SHARE * free_bytes():
+            return None, "a run of the model needs more memory than is free"
+        root = as_module(self.module)
+        positional, named = normalise_args(root, self.args, self.kwargs)
+        leaves = bind(root.forward, positional, named, self.input_names).leaves
+        inputs = [value.name or "" for value in model.graph.inputs]
+        if any(leaf.tensor.device.type == "meta" for leaf in leaves) or len(inputs) > len(leaves):
+            return None, "the sample arguments have no numbers"
+        names = assign([leaf.name for leaf in leaves], inputs, self.captured.baked)
+        with torch.no_grad():
+            feeds = {name: to_numpy(leaf.tensor) for name, leaf in zip(names, leaves, strict=True) if name is not None}
+        return (feeds, "") if set(feeds) == set(inputs) else (None, "the model has inputs beside the arguments")

@@ -97,6 +97,9 @@ MUTANTS = [
     # eager quantisation
     Mutant("verify/rounding.py", "if name in _QUANTIZING or func.namespace == \"quantized\":", "if False:", EAGER_QUANTIZED),
     Mutant("capture/overloads/quantized.py", "zero - 128 if first.dtype == torch.qint8 else zero", "zero", EAGER_QUANTIZED),
+    Mutant("capture/overloads/quantized_recurrent.py", "weights if each is params else each", "each", EAGER_QUANTIZED),
+    Mutant("capture/overloads/quantized_recurrent.py", "biases = [first.plain_bias(recorder), second", "biases = [second.plain_bias(recorder), first", EAGER_QUANTIZED),
+    Mutant("verify/rounding.py", "(noise > 1 - 2 * _STEPPED)", "(noise > -2)", "tests/verify/test_verify_parts.py"),
     Mutant("capture/overloads/quantized_weights.py", "scale = (self.scale.double() * x.scale)", "scale = self.scale.double()", EAGER_QUANTIZED),
     Mutant("capture/overloads/quantized_operators.py", "after = affine.at(abs(b) * scale, zero if b > 0 else high + low - zero)", "after = affine.at(abs(b) * scale, zero)", EAGER_QUANTIZED),
     Mutant("capture/overloads/quantized_operators.py", "high = 127 if reduce_range else 255", "high = 255", EAGER_QUANTIZED),

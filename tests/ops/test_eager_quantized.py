@@ -249,19 +249,30 @@ DYNAMIC: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], Any]] = {
 }
 
 
+class Holder(nn.Module):
+    """A layer that quantize_dynamic exchanges, which it does with parts of a module, not with the module."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.layer(x)
+
+
 @pytest.mark.parametrize(
     ("name", "dtype"),
     [
         *((name, torch.qint8) for name in DYNAMIC),
-        *(
-            (name, torch.float16) for name in DYNAMIC if "cell" not in name
-        ),  # not every processor has cells in half precision
+        # not every processor has cells in half precision
+        *((name, torch.float16) for name in DYNAMIC if "cell" not in name),
     ],
 )
 def test_dynamically_quantised_layers(name: str, dtype: torch.dtype) -> None:
     """Of a product one activation may be a step off, of recurrent layers all: they multiply what is not rounded."""
     make, sizes, kind = DYNAMIC[name]
-    module = ao.quantize_dynamic(make().eval(), {kind}, dtype)
+    module = ao.quantize_dynamic(Holder(make()).eval(), {kind}, dtype)
+    assert not any(type(each) is kind for each in module.modules())
     x = torch.randn(sizes)
     result = fx2onnx.export(module, (x,))
     with torch.no_grad():
@@ -274,6 +285,37 @@ def test_dynamically_quantised_layers(name: str, dtype: torch.dtype) -> None:
                 engine,
                 gap,
             )
+
+
+@pytest.mark.parametrize("kind", [nn.LSTMCell, nn.GRUCell, nn.RNNCell])
+def test_cells_that_go_on(kind: type[nn.Module]) -> None:
+    """The second step multiplies the first one's state."""
+
+    class Twice(Holder):
+        def forward(self, x: torch.Tensor) -> Any:
+            return self.layer(x * 0.5, self.layer(x))
+
+    module = ao.quantize_dynamic(Twice(kind(20, 24)).eval(), {kind}, torch.qint8)
+    assert not any(type(each) is kind for each in module.modules())
+    x = torch.randn(5, 20)
+    want = support.flat(module(x))
+    for engine, found in support.run_engines(fx2onnx.export(module, (x,)).model_proto, (x,)).items():
+        for wanted, got in zip(want, found, strict=True):
+            assert np.abs(got - wanted).max() <= 0.02 * np.abs(wanted).max(), engine
+
+
+def test_quantised_layers_of_packed_sequences() -> None:
+    class Packing(Holder):
+        def forward(self, x: torch.Tensor) -> Any:
+            lengths = torch.tensor([7, 4])
+            packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True)
+            return nn.utils.rnn.pad_packed_sequence(self.layer(packed)[0], batch_first=True)[0]
+
+    module = ao.quantize_dynamic(Packing(nn.LSTM(20, 24, batch_first=True)).eval(), {nn.LSTM}, torch.qint8)
+    x = torch.randn(2, 7, 20)
+    (want,) = support.flat(module(x))
+    for engine, (found,) in support.run_engines(fx2onnx.export(module, (x,)).model_proto, (x,)).items():
+        assert np.abs(found - want).max() <= 0.02 * np.abs(want).max(), engine
 
 
 BAGS = {

@@ -322,3 +322,26 @@ def test_switches_are_turned(shape: tuple[int, ...], value: bool) -> None:
     assert verify(fx2onnx.export(Switched(), args), Switched(), args).ok
     if value:
         assert not verify(fx2onnx.export(Unswitched(), args), Switched(), args).ok
+
+
+@pytest.mark.parametrize("units", [0.0, 1.0])
+@pytest.mark.parametrize("is_own", [True, False])
+def test_few_codes_are_a_step_off(is_own: bool, units: float) -> None:
+    """Of one in 32 the next code, of as many the one before; without units none, and none beyond those that there are."""
+    from torch.ao.quantization.fx import _decomposed  # noqa: F401   makes the operators
+
+    x = torch.linspace(-3, 3, 64_000)
+
+    def codes() -> torch.Tensor:
+        if is_own:
+            return torch.quantize_per_tensor(x, 0.02, 3, torch.qint8).int_repr()
+        return torch.ops.quantized_decomposed.quantize_per_tensor.default(x, 0.02, 3, -128, 127, torch.int8)
+
+    exact = codes().long()
+    with Moved(0, units):
+        steps = codes().long() - exact
+    shares = [float((steps == step).float().mean()) for step in (-1, 0, 1)]
+    assert sum(shares) == pytest.approx(1)
+    assert [shares[0], shares[2]] == pytest.approx([1 / 32, 1 / 32] if units else [0, 0], rel=0.25)
+    assert int((exact + steps).min()) >= int(exact.min())
+    assert int((exact + steps).max()) <= int(exact.max())

@@ -64,10 +64,18 @@ def _cell(
     w_ih: PackedWeight,
     w_hh: PackedWeight,
 ) -> object:
-    """One step of a recurrent layer on rounded operands."""
-    first, second = (unpacked(recorder, each).numbers(recorder) for each in (w_ih, w_hh))
+    """One step of a recurrent layer on rounded operands. The biases are those that the weights are packed with: PyTorch's
+    kernels do not read ``b_ih`` and ``b_hh``.
+    """
+    first, second = (unpacked(recorder, each) for each in (w_ih, w_hh))
+    weights = [first.numbers(recorder), second.numbers(recorder)]
+    biases = [first.plain_bias(recorder), second.plain_bias(recorder)]
     x = rounded(recorder, input, True)
     cell = _CELLS[call.func._schema.name.partition("::")[2]]
-    states = [rounded(recorder, hx[0], True), *hx[1:]] if isinstance(hx, list | tuple) else hx
+    states: object = hx  # what a GRU multiplies it also adds, as it is
+    if not isinstance(hx, torch.Tensor):
+        states = [rounded(recorder, hx[0], True), *hx[1:]]
+    elif cell is not aten.gru_cell.default:
+        states = rounded(recorder, hx, True)
     with recorder.mode:
-        return cell(x, states, first, second, *call.args[4:6])
+        return cell(x, states, *weights, *biases)

@@ -55,7 +55,8 @@ class Packed:
             )
 
     def plain_bias(self, recorder: BaseRecorder) -> torch.Tensor | None:
-        return None if self.bias is None else recorder.name_constant(self.bias, f"{self.name}.bias")
+        with no_dispatch():
+            return None if self.bias is None else recorder.name_constant(self.bias, f"{self.name}.bias")
 
 
 def unpacked(recorder: BaseRecorder, packed: PackedWeight, squeezed: int | None = None) -> Packed:
@@ -78,7 +79,8 @@ def state_of(
 ) -> tuple[str, list[torch.Tensor], object, object, list[PackedWeight]]:
     """Of the weights of a recurrent layer: kind, tensors, numbers, whole numbers, packed products."""
     with no_dispatch():
-        return cell.__getstate__()  # type: ignore[no-any-return]
+        state, _ = cell.__getstate__()  # and the name of its class
+    return state  # type: ignore[no-any-return]
 
 
 def table_of(recorder: BaseRecorder, packed: PackedWeight) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

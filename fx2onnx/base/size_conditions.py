@@ -234,22 +234,6 @@ def allowed_sizes(conditions: Iterable[SizeCondition]) -> dict[str, SizeSet]:
     return allowed
 
 
-def next_sizes(sizes: Mapping[str, int], conditions: Collection[SizeCondition]) -> dict[str, int] | None:
-    """Of each dim the next larger size that the conditions allow, the next smaller one where there is none; of dims that
-    conditions relate, others near these. None where none are found.
-    """
-    allowed = allowed_sizes(conditions)
-    wanted = {name: _neighbour(size, allowed.get(name, EVERY)) for name, size in sizes.items()}
-    return sizes_near(wanted, conditions, unlike=sizes)
-
-
-def _neighbour(size: int, allowed: SizeSet) -> int:
-    reach = allowed.start + 2 * allowed.period
-    above = (other for other in range(size + 1, size + reach + 1) if other in allowed)
-    below = (other for other in range(size - 1, 0, -1) if other in allowed)
-    return next(above, next(below, size))
-
-
 MOST_TRIED = {1: 4096, 2: 96, 3: 20}
 """Sizes that are tried of each dim, by the number of dims that depend on each other."""
 FEWEST_TRIED = 6

@@ -14,7 +14,7 @@ from fx2onnx.base.assumptions import Assumed, Assumption, Condition, Guard, Spec
 from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.relations import Relation
-from fx2onnx.base.size_conditions import NEWEST, next_sizes, read, written
+from fx2onnx.base.size_conditions import NEWEST, read, sizes_near, written
 from fx2onnx.base.size_sets import SizeSet, where_true
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.base.typed_json import Misfit, built
@@ -94,14 +94,6 @@ def test_what_is_no_list_is_refused(text: str) -> None:
         read(text)
 
 
-def test_the_next_sizes() -> None:
-    entries = [condition(relation) for relation in (Relation("eq", (N % 8, 0)), Relation("le", (N, 20)))]
-    known = read(written(entries) or "")
-    assert next_sizes({"n": 8, "m": 5}, known) == {"n": 16, "m": 6}
-    assert next_sizes({"n": 16}, known) == {"n": 8}
-    assert next_sizes({"n": 16}, []) == {"n": 17}
-
-
 def related(op: str, left: Any, right: Any) -> Any:
     (found,) = read(written([Guard(Relation(op, (left, right)), HERE, True)]) or "")
     return found
@@ -119,7 +111,8 @@ def related(op: str, left: Any, right: Any) -> Any:
     ids=str,
 )
 def test_sizes_that_depend_on_each_other_change_together(relations: Any, sizes: Any, expected: Any) -> None:
-    found = next_sizes(sizes, [related(*relation) for relation in relations])
+    larger = {name: size + 1 for name, size in sizes.items()}
+    found = sizes_near(larger, [related(*relation) for relation in relations], unlike=sizes)
     assert found is not None
     assert all(related(*relation).holds(found) for relation in relations)
     assert found != sizes
@@ -128,7 +121,8 @@ def test_sizes_that_depend_on_each_other_change_together(relations: Any, sizes: 
 
 def test_no_sizes_are_found_where_there_are_none() -> None:
     only = [related("eq", M, 2 * N), condition(Relation("eq", (N, 4)))]
-    assert next_sizes({"n": 4, "m": 8}, [only[0], *(read(written([only[1]]) or ""))]) is None
+    known = [only[0], *(read(written([only[1]]) or ""))]
+    assert sizes_near({"n": 5, "m": 9}, known, unlike={"n": 4, "m": 8}) is None
 
 
 @pytest.mark.parametrize("left", ["n - 8", "2*n - 16", "n - m"])

@@ -70,6 +70,7 @@ EAGER_QUANTIZED = "tests/ops/test_eager_quantized.py"
 QUANTIZE = "tests/quantize"
 PACKED = "tests/sources/test_packed_checkpoints.py"
 QUANTIZED = f"{QUANTIZE}/test_export.py"
+CALIBRATED = f"{QUANTIZE}/test_calibration.py"
 MUTANTS = [
     # a cluster
     Mutant("cli/cluster.py", 'row["ok"] and row["digest"] != digest', "False and digest", CLUSTER),
@@ -111,6 +112,14 @@ MUTANTS = [
     Mutant("quantize/places.py", "        is_product, block = False, _whole_block(row.sizes[-1], block)", "        pass", f"{QUANTIZE}/test_export.py"),
     Mutant("quantize/model.py", "axis if axis is None or order is None else order[axis]", "axis", f"{QUANTIZE}/test_cli.py"),
     Mutant("quantize/accuracy.py", "x = values.get(operand.name or \"\")", "x = None", QUANTIZED),
+    Mutant("quantize/gptq.py", "left[stop:] -= factor[start:stop, stop:].T @ errors", "pass", CALIBRATED),
+    Mutant("quantize/gptq.py", "for start in range(first, last, STEP if block > STEP else span)", "for start in range(first, last, span)", CALIBRATED),
+    Mutant("quantize/channels.py", "if any(node not in readers for node, _ in group.operand.uses()):", "if False:", CALIBRATED),
+    Mutant("quantize/calibrated.py", "if group and sum(each.bytes for each in group) + unit.bytes > most_bytes:", "if False:", CALIBRATED),
+    Mutant("quantize/moments.py", "elif run % HELD_OUT == min(HELD_OUT, runs) - 1:", "elif False:", CALIBRATED),
+    Mutant("quantize/stored.py", ") != found.checksum:", ") == -1:", CALIBRATED),
+    Mutant("quantize/calibration.py", "and np.isnan(array.astype(np.float32)).any():", "and False:", CALIBRATED),
+    Mutant("exporting/calibration.py", "for row in _rows(feeds, inputs)]", "for row in [feeds]]", CALIBRATED),
     Mutant("quantize/measured.py", "key=lambda name: -errors[name])[:count]", "key=lambda name: errors[name])[:count]", QUANTIZED),
     Mutant("verify/quantized.py", "            own.data = before", "            pass", QUANTIZED),
     Mutant("file_optimizer/quantized.py", "if value.dtype in IR_OF_CODES]", "][:0] + [ir.DataType.INT4]", f"{QUANTIZE}/test_files.py"),

@@ -6,6 +6,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 INTERVAL_NS = 50_000_000
 """Between two readings inside a phase: one costs 5 microseconds, but some 50 where the kernel's part is not in the cache,
@@ -13,6 +14,13 @@ so this keeps them near a tenth of a per cent."""
 
 _OLD_NS = 20_000_000
 """What was read less long ago still holds where a phase begins or ends."""
+
+
+_LIMITS = (
+    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+    ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+)
+"""What a container may take, and what it has taken."""
 
 
 class MemoryReader:
@@ -81,3 +89,20 @@ def _peak_reader() -> Callable[[], int]:
 
     unit = 1 if sys.platform == "darwin" else 1024
     return lambda: int(getrusage(RUSAGE_SELF).ru_maxrss) * unit
+
+
+def free_bytes() -> int:
+    """What this process may still take."""
+    import psutil
+
+    free: int = psutil.virtual_memory().available
+    for limit, taken in _LIMITS:
+        with contextlib.suppress(OSError, ValueError):  # another system, or no limit
+            free = min(free, int(Path(limit).read_bytes()) - int(Path(taken).read_bytes()))
+    with contextlib.suppress(ImportError, OSError):  # not on every system
+        import resource
+
+        limit_bytes, _ = resource.getrlimit(resource.RLIMIT_AS)
+        if limit_bytes != resource.RLIM_INFINITY:
+            free = min(free, limit_bytes - psutil.Process().memory_info().vms)
+    return max(free, 0)

@@ -101,6 +101,9 @@ def export_command(
     embeddings: options.Embeddings = False,
     keep_worst: options.KeepWorst = 0,
     accuracy: options.Accuracy = True,
+    calibration: options.Calibration = None,
+    method: options.Method = None,
+    act_order: options.ActOrder = False,
     bake: options.Bake = None,
     capture: Annotated[Capture, typer.Option("--capture", help="How the graph is captured.")] = Capture.auto,
     batch: options.Batch = None,
@@ -128,8 +131,9 @@ def export_command(
     from fx2onnx.exporting.options import ExportOptions
 
     rounded = options.quantize_of(
-        quantize, block, exclude, format, embeddings=embeddings, keep_worst=keep_worst, accuracy=accuracy
-    )
+        quantize, block, exclude, format, embeddings=embeddings, keep_worst=keep_worst, accuracy=accuracy,
+        calibration=calibration, method=method, act_order=act_order,
+    )  # fmt: skip
     precision, of_source = options.precision_of(dtype, io, keep, training=training)
     source_options: dict[str, Any] = {"batch": batch, "seq": seq, "image_size": image_size}
     source_options |= {"seed": seed, "weights": weights, "dtype": of_source}

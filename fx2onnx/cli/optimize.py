@@ -55,6 +55,9 @@ def optimize_command(
     embeddings: options.Embeddings = False,
     keep_worst: options.KeepWorst = 0,
     accuracy: options.Accuracy = True,
+    calibration: options.Calibration = None,
+    method: options.Method = None,
+    act_order: options.ActOrder = False,
     dtype: Annotated[
         str | None,
         typer.Option(
@@ -87,8 +90,9 @@ def optimize_command(
     from fx2onnx.file_optimizer.sizes import parse_sizes
 
     rounded = options.quantize_of(
-        quantize, block, exclude, format, embeddings=embeddings, keep_worst=keep_worst, accuracy=accuracy
-    )
+        quantize, block, exclude, format, embeddings=embeddings, keep_worst=keep_worst, accuracy=accuracy,
+        calibration=calibration, method=method, act_order=act_order,
+    )  # fmt: skip
     precision = options.precision_of_file(dtype, float16, io, keep)
     check_readable(source)
     if diff and output.exists() and source.samefile(output):

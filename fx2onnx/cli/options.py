@@ -148,6 +148,20 @@ KeepWorst = Annotated[int, typer.Option("--keep-worst", help="So many layers tha
 Accuracy = Annotated[
     bool, typer.Option("--accuracy/--no-accuracy", help="With --quantize: measure what it does to each layer.")
 ]
+Calibration = Annotated[
+    str | None,
+    typer.Option(
+        "--calibration",
+        metavar="FILE.npz",
+        help="Inputs of the model by name, which --quantize fits the codes of products to.",
+        show_default=False,
+    ),
+]
+Method = Annotated[
+    str | None,
+    typer.Option("--method", help="With --calibration: gptq (the default) or awq.", show_default=False),
+]
+ActOrder = Annotated[bool, typer.Option("--act-order", help="Of gptq: columns of the largest inputs first.")]
 
 CaseWeights = Annotated[
     str,
@@ -205,18 +219,25 @@ def quantize_of(
     embeddings: bool,
     keep_worst: int,
     accuracy: bool,
+    calibration: str | None,
+    method: str | None,
+    act_order: bool,
 ) -> Quantize | None:
     """What ``--quantize`` and the options beside it ask for. Raises UserError E001."""
     from fx2onnx.quantize.options import Quantize
 
     if kind is not None:
-        return Quantize(kind, block, tuple(exclude or ()), form, embeddings, keep_worst, accuracy)
+        chosen = tuple(exclude or ()), form, embeddings, keep_worst, accuracy
+        return Quantize(kind, block, *chosen, calibration=calibration, method=method, act_order=act_order)
     alone = {
         "--block": block is not None,
         "--exclude": bool(exclude),
         "--format": form != "auto",
         "--embeddings": embeddings,
         "--keep-worst": keep_worst,
+        "--calibration": calibration is not None,
+        "--method": method is not None,
+        "--act-order": act_order,
     }
     for name, is_given in alone.items():
         if is_given:

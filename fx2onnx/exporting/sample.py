@@ -10,6 +10,7 @@ import onnx_ir as ir
 import torch
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.base.memory import free_bytes
 from fx2onnx.capture.captured import Captured
 from fx2onnx.capture.driver import as_module
 from fx2onnx.capture.python.inputs import bind, normalise_args
@@ -18,7 +19,6 @@ from fx2onnx.optimize.weights import lacks_data
 from fx2onnx.quantize.accuracy import Feeds
 from fx2onnx.verify.arrays import to_numpy
 from fx2onnx.verify.interface import assign
-from fx2onnx.verify.memory import free_bytes
 
 LARGEST_SHARE = 0.25
 """Of the free memory: weights that are no larger are run once more, to measure what their rounding does."""

@@ -16,6 +16,7 @@ from fx2onnx.base.dim_text import parse_dim
 from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import Fx2OnnxError, InternalError, UserError, VerificationError
 from fx2onnx.base.events import record
+from fx2onnx.base.memory import free_bytes
 from fx2onnx.base.staging import cannot_write, staged
 from fx2onnx.base.targets import check_target
 from fx2onnx.file_optimizer.bodies import store_inside
@@ -41,7 +42,7 @@ from fx2onnx.targets.find import DEFAULT, chosen_opset, find
 from fx2onnx.targets.form import Target
 from fx2onnx.verify.engines import chosen_engines
 from fx2onnx.verify.known_faults import KnownFaults
-from fx2onnx.verify.memory import free_bytes, weights_bytes
+from fx2onnx.verify.memory import weights_bytes
 
 MOST_LEFT_OUT = 8
 """Rewrites that are left out one after the other; then the file is written without any."""

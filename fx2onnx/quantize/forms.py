@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import onnx_ir as ir
@@ -77,8 +77,18 @@ class Writer:
         return result
 
 
-def put(writer: Writer, place: Place) -> list[ir.Value]:
-    """Let the readers of the weight read its codes. Returns the new weights."""
+class Form(Protocol):
+    """Where the codes of a weight are."""
+
+    codes: ir.Value
+    scales: ir.Value
+    zeros: ir.Value | None
+    layout: str
+    """``rows``: one after the other; ``blocks``: bytes [rows, blocks, ...]; ``high``: the same, the first of two codes in the high half."""
+
+
+def put(writer: Writer, place: Place) -> tuple[list[ir.Value], Form]:
+    """Let the readers of the weight read its codes. Returns the new weights, and which of them are its codes."""
     before = set(writer.graph.initializers)
     form = (_Product if place.is_product else _Dequantized)(writer, place)
     for way, node in sorted(place.readers, key=lambda reader: reader[0] == "gather"):  # which takes its reader away
@@ -89,11 +99,13 @@ def put(writer: Writer, place: Place) -> list[ir.Value]:
         else:
             form.before(way, node)
     drop_initializer(place.value)
-    return [value for name, value in writer.graph.initializers.items() if name not in before]
+    return [value for name, value in writer.graph.initializers.items() if name not in before], form
 
 
 class _Dequantized:
     """``DequantizeLinear(codes, scales)`` before each reader; 16 values by ``Gather(values, codes)``."""
+
+    layout = "rows"
 
     def __init__(self, writer: Writer, place: Place) -> None:
         self.writer, self.place, self.weight = writer, place, place.weight
@@ -224,6 +236,7 @@ class _Product:
     def __init__(self, writer: Writer, place: Place) -> None:
         self.writer, self.weight = writer, place.weight
         self.is_lookup = self.weight.scheme.kind == "nf4"
+        self.layout = "high" if self.is_lookup else "blocks"
         name, count = self.weight.name, self.weight.rows * self.weight.blocks
         self.has_gather = any(way == "gather" for way, _ in place.readers)
         codes = block_codes_tensor(

@@ -5,21 +5,24 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Any
 
 import onnx_ir as ir
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.optimize.weights import JoinedTensor
+from fx2onnx.quantize.channels import spread
 from fx2onnx.quantize.forms import Writer, put
 from fx2onnx.quantize.options import Quantize
 from fx2onnx.quantize.places import Place, Plan, has_product, planned
+from fx2onnx.quantize.stored import stored
 from fx2onnx.quantize.weights import unfolded
 from fx2onnx.targets.form import Target
 
 METADATA_KEY = "fx2onnx.quantized"
 """Of the model: JSON, by the name of each weight ``[kind, axis of the blocks, numbers of a block]``; axis None: all but the first
-are one."""
+are one. A weight that was fitted has ``stored.Stored`` behind them: where its codes are."""
 WORST_NAMED = 5
 
 
@@ -64,10 +67,28 @@ class Quantized:
         if errors:
             worst = sorted(errors, key=lambda name: -errors[name])[:WORST_NAMED]
             said.append("layers that change most: " + ", ".join(f"{name} {errors[name]:.2%}" for name in worst))
+        fitted = [layer for layer in self.layers.values() if "calibration" in layer]
+        if fitted:
+            said += list(_worth(fitted, str(self.options.fitting)))
         if self.outputs:
             moved = ", ".join(f"{name} {error:.2%}" for name, error in list(self.outputs.items())[:WORST_NAMED])
             said.append(f"outputs beside the unquantised model's: {moved}")
         return said
+
+
+def _worth(fitted: list[dict[str, Any]], method: str) -> Iterator[str]:
+    """How far layers move with what a calibration chose, and with the nearest codes: the middle of the layers."""
+    moved = [layer for layer in fitted if layer["method"] == method]
+    yield (
+        f"{len(moved)} of {len(fitted)} layers by {method}; the others are no better than the nearest codes"
+        if len(moved) < len(fitted)
+        else f"{len(moved)} layers by {method}"
+    )
+    for key, what in (("calibration", "on the calibration data"), ("held_out", "on rows held out of it")):
+        pairs = [(layer[key], layer[f"{key}_nearest"]) for layer in moved if f"{key}_nearest" in layer]
+        if pairs:
+            got, usual = (median(column) for column in zip(*pairs, strict=True))
+            yield f"outputs of a layer {what}: {got:.2%} off (nearest codes {usual:.2%}), in the middle"
 
 
 def plan_for(model: ir.Model, options: Quantize, target: Target, known: Collection[str] | None = None) -> Plan:
@@ -99,12 +120,13 @@ def plan_for(model: ir.Model, options: Quantize, target: Target, known: Collecti
 def quantize(model: ir.Model, plan: Plan, options: Quantize) -> Quantized:
     """Put codes in the place of the planned weights, in place."""
     writer = Writer(model)
+    spread(writer, plan.places)
     done = Quantized(options, kept=dict(plan.kept))
     stated: dict[str, Any] = {}
     for place in plan.places:
         before = place.value.const_value
         assert before is not None
-        made = put(writer, place)
+        made, form = put(writer, place)
         done.layers[place.name] = {
             "form": "MatMulNBits" if place.is_product else "DequantizeLinear",
             "block": place.weight.block,
@@ -112,18 +134,34 @@ def quantize(model: ir.Model, plan: Plan, options: Quantize) -> Quantized:
             "bytes_before": before.nbytes,
             "bytes": sum(value.const_value.nbytes for value in made if value.const_value is not None),
         }
-        stated |= {name: [place.weight.scheme.kind, axis, place.weight.block] for name, axis in _axes(place)}
+        of_all = [place.weight.scheme.kind, place.weight.block]
+        for part in _parts(place):
+            stated[part.name] = [of_all[0], part.axis, of_all[1]]
+            if place.weight.given is not None:
+                stated[part.name].append(stored(place.weight, form, part.start, part.stop))
     model.metadata_props[METADATA_KEY] = json.dumps(stated)
     return done
 
 
-def _axes(place: Place) -> Iterator[tuple[str, int | None]]:
-    """By the name of each weight of the module's, the axis along which blocks run; None for all but the first as one."""
+@dataclass(frozen=True)
+class _Part:
+    """A weight of the module's in a place: its name, the axis along which blocks run (None: all but the first are one), its rows."""
+
+    name: str
+    axis: int | None
+    start: int
+    stop: int
+
+
+def _parts(place: Place) -> Iterator[_Part]:
     source, perm, last = place.weight.source, place.weight.perm, len(place.weight.sizes) - 1
     axis = None if place.readers[0][0] == "conv" else last if perm is None else perm[last]
+    start = 0
     for part in source.sources if isinstance(source, JoinedTensor) else [source]:
         weight, order, _ = unfolded(part)
-        yield weight.name or "", axis if axis is None or order is None else order[axis]
+        stop = start + part.shape.numpy()[-1] if isinstance(source, JoinedTensor) else place.weight.rows
+        yield _Part(weight.name or "", axis if axis is None or order is None else order[axis], start, stop)
+        start = stop
 
 
 def without(plan: Plan, names: Mapping[str, str]) -> Plan:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from typing import Any
 
 from fx2onnx.base.errors import UserError
 
 KINDS = ("int8", "int4", "uint4", "nf4", "float8")
 FORMATS = ("auto", "qdq", "matmulnbits")
+METHODS = ("nearest", "gptq", "awq")
 USUAL_BLOCK = {"int4": 32, "uint4": 32, "nf4": 64}
 """Numbers that share a scale where nothing is asked; of the other kinds one row (an output channel) does."""
 BLOCKS_FROM, FLOAT8_FROM, ROWS_FROM = 21, 19, 13
@@ -19,7 +21,8 @@ LEAST_BLOCK, MOST_BLOCK = 16, 1 << 16
 
 @dataclass(frozen=True)
 class Quantize:
-    """Weights of matrix products and convolutions rounded to the nearest of few values. Checked when made: UserError E001.
+    """Weights of matrix products and convolutions as the nearest of few values, or as a calibration chooses them. Checked when made:
+    UserError E001.
 
     kind: ``int8``, ``int4`` (both symmetric), ``uint4`` (with zero points), ``nf4`` (16 values spaced as a normal distribution is),
         ``float8`` (e4m3fn). block: so many numbers along the reduced axis share a scale; 0: a whole row does; None: 32 (``nf4``: 64),
@@ -27,7 +30,9 @@ class Quantize:
     format: ``qdq`` (DequantizeLinear before the product), ``matmulnbits`` (onnxruntime's own product, where the target has it),
         ``auto``: the latter for 4 bits where the target has it. embeddings: tables that rows are picked from, and the products that
         share them, too. keep_worst: so many layers whose outputs change most stay as they are. accuracy: measure on the sample how far
-    each layer's outputs move, and the model's.
+    each layer's outputs move, and the model's. calibration: inputs that weights of matrix products are fitted to: an ``.npz`` file, a
+    dict of arrays by the names of the inputs, or a list of such dicts (docs/quantization.md). method: ``gptq`` or ``awq``; None:
+    ``gptq`` where there is a calibration, else ``nearest``. act_order: of ``gptq``, columns of the largest inputs first.
     """
 
     kind: str
@@ -37,6 +42,9 @@ class Quantize:
     embeddings: bool = False
     keep_worst: int = 0
     accuracy: bool = True
+    calibration: Any = field(default=None, repr=False)
+    method: str | None = None
+    act_order: bool = False
 
     def __post_init__(self) -> None:
         for name, value, known in (("quantize", self.kind, KINDS), ("format", self.format, FORMATS)):
@@ -49,6 +57,31 @@ class Quantize:
             raise UserError("E001", f"keep_worst {self.keep_worst!r} is no number of layers")
         if self.format == "matmulnbits":
             self._check_for_product()
+        self._check_method()
+
+    def _check_method(self) -> None:
+        if self.method is not None and self.method not in METHODS:
+            raise UserError("E001", f"method {self.method!r} is not known", next=f"one of {', '.join(METHODS)}")
+        if self.method in ("gptq", "awq") and self.calibration is None:
+            raise UserError("E001", f"{self.method} needs inputs of the model", next="--calibration FILE.npz")
+        if self.method == "nearest" and self.calibration is not None:
+            raise UserError("E001", "nearest needs no calibration data", next="leave out one of both")
+        if self.act_order and self.fitting != "gptq":
+            raise UserError("E001", "act_order is for gptq", next="leave it out, or give gptq its calibration data")
+        if self.fitting == "awq" and self.kind == "float8":
+            raise UserError(
+                "E001",
+                "awq does nothing for float8",
+                why="it multiplies columns, and numbers of a floating point are as fine at any size",
+                next="method gptq, or another kind",
+            )
+
+    @property
+    def fitting(self) -> str | None:
+        """``gptq`` or ``awq``; None where all is rounded to the nearest."""
+        if self.calibration is None:
+            return None
+        return self.method or "gptq"
 
     def _check_for_product(self) -> None:
         if self.kind == "float8":

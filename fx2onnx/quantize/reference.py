@@ -4,24 +4,46 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from fx2onnx.quantize.model import METADATA_KEY
 from fx2onnx.quantize.schemes import SCHEMES, Array
+from fx2onnx.quantize.stored import numbers
 from fx2onnx.quantize.weights import RowWeight
 
-Stated = dict[str, tuple[str, int | None, int]]
+
+@dataclass(frozen=True)
+class Stated:
+    """What a file says of a weight. ``stored``: where its codes are, of one that was fitted."""
+
+    kind: str
+    axis: int | None
+    block: int
+    stored: Mapping[str, Any] | None = None
+
+    def numbers(self, array: Array, tensor: Callable[[str], ir.TensorProtocol]) -> Array:
+        """What the codes stand for: of ``array`` rounded to the nearest, or of codes that were fitted, which the file gives.
+
+        Raises: UserError E203 for numbers that are not finite, ValueError for codes that are not those that were fitted.
+        """
+        if self.stored is None:
+            return rounded(array, self.kind, self.axis, self.block)
+        found = numbers(self.kind, self.block, self.stored, tensor)
+        return found.T if self.axis == 0 else found
 
 
-def read(text: str) -> Stated:
-    """What a file's metadata says under ``METADATA_KEY``; nothing for another text."""
+def read(text: str) -> dict[str, Stated]:
+    """What a file's metadata says under ``METADATA_KEY``, by weight; nothing for another text."""
     try:
         entries = json.loads(text or "{}")
         return {
-            str(name): (str(kind), None if axis is None else int(axis), int(block))
-            for name, (kind, axis, block) in entries.items()
+            str(name): Stated(str(kind), None if axis is None else int(axis), int(block), *more)
+            for name, (kind, axis, block, *more) in entries.items()
             if kind in SCHEMES and int(block) > 0
         }
     except (ValueError, TypeError, AttributeError):

@@ -55,6 +55,14 @@ class Scheme:
         """What makes signed codes unsigned."""
         return 1 << (self.bits - 1) if self.dtype in (D.INT8, D.INT4) else 0
 
+    @property
+    def held_as(self) -> np.dtype[Any]:
+        """What ``codes`` gives: those of 4 bits one a byte."""
+        if self.dtype == D.FLOAT8E4M3FN:
+            found: np.dtype[Any] = np.dtype(ml_dtypes.float8_e4m3fn)
+            return found
+        return np.dtype(np.int8 if self.offset else np.uint8)
+
     def scales(self, blocks: Array, dtype: Any) -> Array:
         """A scale a block, in ``dtype``, so that the block's numbers fit; 1 where all are zero."""
         wide = blocks.astype(np.float32, copy=False)

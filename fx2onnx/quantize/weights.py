@@ -13,6 +13,7 @@ import onnx_ir as ir
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.pieces import Bytes, Piece
 from fx2onnx.optimize.weights import DerivedTensor, JoinedTensor, ScaledTensor, TransposedTensor, lacks_data
+from fx2onnx.quantize.codes import Codes, blocked
 from fx2onnx.quantize.schemes import Array, Scheme, packed, unpacked
 
 D = ir.DataType
@@ -35,6 +36,8 @@ class RowWeight:
     factor: Callable[[], Array] | None = None
     """What a folded normalisation multiplies each row with, after the codes are made."""
     factor_sources: tuple[ir.TensorProtocol, ...] = ()
+    given: Codes | None = None
+    """What a calibration chose instead of the nearest codes."""
 
     @property
     def name(self) -> str:
@@ -60,6 +63,10 @@ class RowWeight:
 
     def blocks_of(self, array: Array, start: int, stop: int) -> Array:
         """[rows, blocks, block] of some rows, zeros behind a short block. Raises UserError E203 where a number is not finite."""
+        return blocked(self.finite(array, start, stop), self.block)
+
+    def finite(self, array: Array, start: int, stop: int) -> Array:
+        """[rows, columns] of some rows, in float32. Raises UserError E203 where a number is not finite."""
         part = array.reshape(self.rows, -1)[start:stop] if array.flags.c_contiguous else _rows_of(array, start, stop)
         wide = np.ascontiguousarray(part, np.float32)
         if not np.isfinite(wide).all():
@@ -69,10 +76,7 @@ class RowWeight:
                 why="NaN and infinity have no code",
                 next=f"leave it as it is: --exclude '{self.name}'",
             )
-        short = self.blocks * self.block - self.columns
-        if short:
-            wide = np.pad(wide, ((0, 0), (0, short)))
-        return wide.reshape(len(wide), self.blocks, self.block)
+        return wide
 
     def spans(self, even: int = 2) -> Iterator[tuple[int, int]]:
         """Rows that are looked at together; so many that numbers of which a row has ``even`` are an even count."""
@@ -83,10 +87,29 @@ class RowWeight:
 
     def made(self, array: Array, start: int, stop: int) -> tuple[Array, Array, Array | None]:
         """Codes [rows, blocks, block], scales and zero points [rows, blocks] of some rows."""
+        if self.given is not None:
+            return self.given.part(start, stop)
         blocks = self.blocks_of(array, start, stop)
         scales = self.scheme.scales(blocks, self.source.dtype.numpy())
         zeros = self.scheme.zeros(blocks, scales)
         return self.scheme.codes(blocks, scales, zeros), scales, zeros
+
+    def scales(self, array: Array, start: int, stop: int) -> Array:
+        """Scales [rows, blocks] of some rows."""
+        if self.given is not None:
+            return self.given.scales[start:stop]
+        return self.scheme.scales(self.blocks_of(array, start, stop), self.source.dtype.numpy())
+
+    def zeros(self, array: Array, start: int, stop: int) -> Array:
+        """Zero points [rows, blocks] of some rows, of a scheme that has them."""
+        if self.given is not None:
+            zeros = self.given.zeros
+            assert zeros is not None
+            return zeros[start:stop]
+        blocks = self.blocks_of(array, start, stop)
+        found = self.scheme.zeros(blocks, self.scheme.scales(blocks, self.source.dtype.numpy()))
+        assert found is not None
+        return found
 
     def cut(self, codes: Array) -> Array:
         """[rows, columns] without what fills the last block up."""
@@ -98,7 +121,8 @@ class RowWeight:
         found = np.empty((self.rows, self.columns), self.source.dtype.numpy())
         for start, stop in self.spans():
             codes, scales, zeros = self.made(array, start, stop)
-            found[start:stop] = self.cut(self.scheme.values(codes, scales, zeros))
+            values = self.cut(self.scheme.values(codes, scales, zeros))
+            found[start:stop] = values if self.given is None else self.given.undone(values)
         found = found.reshape(array.shape)
         return found if self.perm is None else found.transpose(np.argsort(self.perm))
 
@@ -213,7 +237,7 @@ def scales_tensor(weight: RowWeight, name: str, sizes: tuple[int, ...]) -> ir.Te
     """The scales, by what a folded normalisation multiplies the rows with."""
 
     def make(array: Array, start: int, stop: int) -> Array:
-        scales = weight.scheme.scales(weight.blocks_of(array, start, stop), weight.source.dtype.numpy())
+        scales = weight.scales(array, start, stop)
         if weight.factor is not None:
             scales = (scales * weight.factor().reshape(-1, 1)[start:stop]).astype(scales.dtype)
         return scales
@@ -224,7 +248,7 @@ def scales_tensor(weight: RowWeight, name: str, sizes: tuple[int, ...]) -> ir.Te
 def zeros_tensor(weight: RowWeight, name: str, sizes: tuple[int, ...]) -> ir.TensorProtocol:
     """The zero points, packed as they follow each other."""
     return RowsTensor(
-        weight, name, weight.scheme.dtype, sizes, weight.blocks, lambda *rows: packed(_zeros(weight, *rows))
+        weight, name, weight.scheme.dtype, sizes, weight.blocks, lambda *rows: packed(weight.zeros(*rows))
     )
 
 
@@ -233,15 +257,8 @@ def block_zeros_tensor(weight: RowWeight, name: str, *, in_rows: bool = False) -
     length, odd = -(-weight.blocks // 2), weight.blocks % 2
 
     def make(array: Array, start: int, stop: int) -> Array:
-        return packed(np.pad(_zeros(weight, array, start, stop), ((0, 0), (0, odd))))
+        return packed(np.pad(weight.zeros(array, start, stop), ((0, 0), (0, odd))))
 
     return RowsTensor(
         weight, name, D.UINT8, (weight.rows, length) if in_rows else (weight.rows * length,), length, make
     )
-
-
-def _zeros(weight: RowWeight, array: Array, start: int, stop: int) -> Array:
-    blocks = weight.blocks_of(array, start, stop)
-    zeros = weight.scheme.zeros(blocks, weight.scheme.scales(blocks, weight.source.dtype.numpy()))
-    assert zeros is not None
-    return zeros

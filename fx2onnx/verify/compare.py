@@ -107,10 +107,11 @@ def verify(
             with record("open in the engines"):
                 known = KnownFaults(proto, chosen)
                 runs = _opened(path, known.survived(verdict.note), verdict, must_open=engines is not None)
-            compare_weights(verdict, proto, os.path.dirname(path), root)
+            folder = os.path.dirname(path)
+            compare_weights(verdict, proto, folder, root)
             random = RandomNodes.of(path, proto)
             verdict.versions = _versions(runs)
-            with as_quantized(verdict, proto, root):
+            with as_quantized(verdict, proto, folder, root):
                 _compare(verdict, _Case(Eager(root, arguments), fed, file, runs, random, start), seeds)
             known.explain(verdict)
         except Exception as cause:  # of all that runs here, and has classes of its own

@@ -2,41 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from pathlib import Path
 
 import numpy as np
 import onnx
-import psutil
+
+from fx2onnx.base.memory import free_bytes
 
 LARGE_BYTES = 64 << 20
 """Weights of which engines make no copies of their own."""
 _MAPPED_BYTES = 1 << 16
 _COPY = "beside.onnx"
 _PAGE_BYTES = 4096
-_LIMITS = (
-    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-    ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
-)
-"""What a container may take, and what it has taken."""
 _EXHAUSTED = ("bad_alloc", "bad allocation", "allocate memory", "out of memory", "bytes; the limit is")
 """Words of engines that have classes of their own, the last of the bundled runner."""
-
-
-def free_bytes() -> int:
-    """What this process may still take."""
-    free: int = psutil.virtual_memory().available
-    for limit, taken in _LIMITS:
-        with contextlib.suppress(OSError, ValueError):  # another system, or no limit
-            free = min(free, int(Path(limit).read_bytes()) - int(Path(taken).read_bytes()))
-    with contextlib.suppress(ImportError, OSError):  # not on every system
-        import resource
-
-        limit_bytes, _ = resource.getrlimit(resource.RLIMIT_AS)
-        if limit_bytes != resource.RLIM_INFINITY:
-            free = min(free, limit_bytes - psutil.Process().memory_info().vms)
-    return max(free, 0)
 
 
 def weights_bytes(model: onnx.ModelProto) -> int:

@@ -10,37 +10,50 @@ from collections.abc import Iterator
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import torch
 
 from fx2onnx.base.events import record
-from fx2onnx.quantize.reference import METADATA_KEY, read, rounded
+from fx2onnx.quantize.reference import METADATA_KEY, read
 from fx2onnx.verify.arrays import to_numpy
 from fx2onnx.verify.engines import Array
 from fx2onnx.verify.verdict import Row, Verdict
 
 
 @contextlib.contextmanager
-def as_quantized(verdict: Verdict, model: onnx.ModelProto, root: torch.nn.Module) -> Iterator[None]:
-    """The module's weights rounded as the file says that it has them; afterwards they are as they were."""
+def as_quantized(verdict: Verdict, model: onnx.ModelProto, folder: str, root: torch.nn.Module) -> Iterator[None]:
+    """The module's weights as the file says that it has them; afterwards they are as they were. ``folder``: of the file."""
     text = next((entry.value for entry in model.metadata_props if entry.key == METADATA_KEY), "")
     stated = read(text)
     tensors = {
         **dict(root.named_buffers(remove_duplicate=False)),
         **dict(root.named_parameters(remove_duplicate=False)),
     }
+    held = {value.name: value for value in model.graph.initializer}
+
+    def in_file(name: str) -> ir.TensorProtocol:
+        return ir.serde.deserialize_tensor(held[name], folder)
+
     saved: list[tuple[torch.Tensor, torch.Tensor]] = []
     try:
         with record("quantise the module's weights"):
-            for name, (kind, axis, block) in stated.items():
+            for name, said in stated.items():
                 own = tensors.get(name)
                 if own is None:
                     verdict.rows.append(Row.failed("file", name, "weights", "the module has no such weight"))
                     continue
+                try:
+                    numbers = said.numbers(to_numpy(own), in_file)
+                except (ValueError, KeyError, TypeError) as error:
+                    verdict.rows.append(Row.failed("file", name, "weights", f"{error}"))
+                    continue
+                if numbers.shape != own.shape:
+                    verdict.rows.append(Row.failed("file", name, "weights", "its codes are of another shape"))
+                    continue
                 saved.append((own, own.data))
-                array = to_numpy(own)
-                own.data = _as_tensor(rounded(array, kind, axis, block), own)
+                own.data = _as_tensor(numbers, own)
         if stated:
-            kinds = ", ".join(sorted({kind for kind, _, _ in stated.values()}))
+            kinds = ", ".join(sorted({said.kind for said in stated.values()}))
             verdict.note(f"compared with the module with {len(stated)} weights rounded as the file has them ({kinds})")
         yield
     finally:

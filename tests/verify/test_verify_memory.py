@@ -18,6 +18,7 @@ from torch import nn
 from typer.testing import CliRunner
 
 import fx2onnx
+from fx2onnx.base import memory as base_memory
 from fx2onnx.base.errors import VerificationError
 from fx2onnx.cli.main import app
 from fx2onnx.verify import engines, interface, memory, verify
@@ -199,10 +200,10 @@ def test_a_process_of_limited_memory_says_so(free: int, said: str, tmp_path: Pat
 def test_what_is_free_is_less_than_a_limit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "limit").write_text("5000\n")
     (tmp_path / "taken").write_text("2000\n")
-    monkeypatch.setattr(memory, "_LIMITS", ((str(tmp_path / "limit"), str(tmp_path / "taken")),))
-    assert memory.free_bytes() == 3000
+    monkeypatch.setattr(base_memory, "_LIMITS", ((str(tmp_path / "limit"), str(tmp_path / "taken")),))
+    assert base_memory.free_bytes() == 3000
     (tmp_path / "limit").write_text("max\n")
-    assert memory.free_bytes() > 3000
+    assert base_memory.free_bytes() > 3000
 
 
 def test_what_weights_take() -> None:

@@ -431,6 +431,13 @@ MUTANTS = [
     Mutant("aten_map/fused_attention.py", "if is_causal and length == keys:", "if is_causal:", FUSED),
     Mutant("aten_map/fused_attention.py", "if valid is not None and is_for_all_heads:", "if False:", FUSED),
     Mutant("optimize/rewrites/fuse_head_bias.py", "attrs[\"scale\"] * m.factor", "attrs[\"scale\"]", FUSED),
+    Mutant("optimize/rewrites/fuse_head_bias.py", "list(split.outputs) != parts", "False", "tests/optimize/test_contrib.py"),
+    Mutant("optimize/rewrites/fuse_head_bias.py", "for value in (whole, *split.outputs)", "for value in (whole,)",
+           "tests/optimize/test_contrib.py"),
+    Mutant("optimize/rewrites/fuse_matmul.py", "1 - attrs.get(name, 0)", "1", "tests/optimize/test_contrib.py"),
+    Mutant("optimize/rewrites/fuse_matmul.py", "attrs.get(\"alpha\", 1.0) * ", "", "tests/optimize/test_contrib.py"),
+    Mutant("optimize/rewrites/fuse_matmul.py", "count - 1, count - 2) else None", "count - 2, count - 1) else None",
+           "tests/optimize/test_contrib.py"),
     Mutant("targets/find.py", "if found.runtime != \"runner\" and", "if False and", GROUPED),
     Mutant("irx/shapes/contrib.py", "apart[2] + past[2]", "apart[2]", "tests/irx/test_contrib_shapes.py"),
     # files of strangers

@@ -23,7 +23,8 @@ from fx2onnx.optimize.rewrites.fold_matmul_scale import FoldMatMulScale
 from fx2onnx.optimize.rewrites.fold_weight_transpose import FoldWeightTranspose
 from fx2onnx.optimize.rewrites.fuse_bias_gelu import FuseBiasGelu
 from fx2onnx.optimize.rewrites.fuse_gelu import FuseGelu
-from fx2onnx.optimize.rewrites.fuse_head_bias import FuseHeadBias, FuseHeadScale
+from fx2onnx.optimize.rewrites.fuse_head_bias import FuseHeadBias, FuseHeadScale, FusePackedBias
+from fx2onnx.optimize.rewrites.fuse_matmul import FuseMatMulScale, FuseMatMulTranspose
 from fx2onnx.optimize.rewrites.fuse_matmul_add import FuseMatMulAdd
 from fx2onnx.optimize.rewrites.fuse_norm import FuseLayerNorm, FuseLayerNormBias, FuseRMSNorm
 from fx2onnx.optimize.rewrites.fuse_pad import FusePad
@@ -89,7 +90,10 @@ FUSE = (
     *(FusePad(), UnflattenGemm(), MoveReshapeUp(), SplitGathers(), GridGather(), SliceSplat(), SkipExpand()),
     *(DivideByRoot(), SwapReluMaxPool(), RemoveRequantize()),
 )
-CONTRIB = (FuseSkipNorm(), FuseBiasGelu(), PackHeads(), FuseHeadScale(), FuseHeadBias())
+CONTRIB = (
+    *(FuseSkipNorm(), FuseBiasGelu(), PackHeads(), FuseHeadScale(), FuseHeadBias(), FusePackedBias()),
+    *(FuseMatMulTranspose(), FuseMatMulScale()),
+)
 """onnxruntime's own operators, where they are asked for."""
 RESTRUCTURE = (FoldMatMulScale(), MergeMatMuls())
 

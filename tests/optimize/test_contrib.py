@@ -12,7 +12,8 @@ from fx2onnx.base.dims import Dim
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.shapes.contrib import MICROSOFT
 from fx2onnx.optimize.rewrites.fuse_bias_gelu import FuseBiasGelu
-from fx2onnx.optimize.rewrites.fuse_head_bias import FuseHeadBias, FuseHeadScale
+from fx2onnx.optimize.rewrites.fuse_head_bias import FuseHeadBias, FuseHeadScale, FusePackedBias
+from fx2onnx.optimize.rewrites.fuse_matmul import FuseMatMulScale, FuseMatMulTranspose
 from fx2onnx.optimize.rewrites.fuse_skip_norm import FuseSkipNorm
 from fx2onnx.optimize.rewrites.pack_heads import PackHeads
 from tests.optimize.support import model, random, refused, rewritten, weight
@@ -194,3 +195,106 @@ class TestHeads:
         refused(model(by_row, self.SHAPES), FuseHeadScale(), "more than a number")
         refused(model(computed, self.SHAPES), FuseHeadBias(), "nothing constant")
         refused(model(read, self.SHAPES), FuseHeadBias(), "nothing constant")
+
+
+class TestPackedHeads:
+    SHAPES: ClassVar = {"x": (2, 4, 48)}
+
+    @staticmethod
+    def parts(op: Emit, whole: ir.Value, axis: int = -1) -> list[ir.Value]:
+        return list(op.node("Split", whole, op.const([16, 16, 16]), outputs=3, axis=axis))
+
+    @pytest.mark.parametrize("side", [0, 1])
+    def test_bias(self, side: int) -> None:
+        def make(op: Emit, v: V) -> ir.Value:
+            operands = [v["x"], weight(op, "b", random(48))]
+            return heads(op, self.parts(op, op.Add(*(operands if side else operands[::-1]))))
+
+        rewritten(model(make, self.SHAPES), FusePackedBias(), to=["Split", "MultiHeadAttention"], rtol=1e-5)
+
+    def test_refuses(self) -> None:
+        def other_order(op: Emit, v: V) -> ir.Value:
+            query, key, value = self.parts(op, op.Add(v["x"], weight(op, "b", random(48))))
+            return heads(op, [key, query, value])
+
+        def read(op: Emit, v: V) -> list[ir.Value]:
+            parts = self.parts(op, op.Add(v["x"], weight(op, "b", random(48))))
+            return [heads(op, parts), op.Neg(parts[2])]
+
+        def with_bias(op: Emit, v: V) -> ir.Value:
+            parts = self.parts(op, op.Add(v["x"], weight(op, "b", random(48))))
+            return heads(op, [*parts, weight(op, "c", random(48))])
+
+        def computed(op: Emit, v: V) -> ir.Value:
+            return heads(op, self.parts(op, op.Add(v["x"], op.Relu(v["x"]))))
+
+        refused(model(other_order, self.SHAPES), FusePackedBias(), "not the parts of one value")
+        refused(model(with_bias, self.SHAPES), FusePackedBias(), "there is a bias")
+        refused(model(read, self.SHAPES), FusePackedBias(), "read elsewhere")
+        refused(model(computed, self.SHAPES), FusePackedBias(), "nothing constant")
+
+
+class TestFusedMatMul:
+    SHAPES: ClassVar = {"a": (2, 3, 5, 4), "b": (2, 3, 5, 6), "c": (2, 3, 7, 4)}
+    LAST: ClassVar = [0, 1, 3, 2]
+
+    def test_transposes(self) -> None:
+        def left(op: Emit, v: V) -> ir.Value:
+            return op.MatMul(op.Transpose(v["a"], perm=self.LAST), v["b"])
+
+        def right(op: Emit, v: V) -> ir.Value:
+            return op.MatMul(v["a"], op.Transpose(v["c"], perm=self.LAST))
+
+        def both(op: Emit, v: V) -> ir.Value:
+            return op.MatMul(
+                op.Transpose(v["b"], perm=self.LAST), op.Transpose(op.Transpose(v["a"], perm=self.LAST), perm=self.LAST)
+            )
+
+        rewritten(model(left, self.SHAPES), FuseMatMulTranspose(), to=["FusedMatMul"], rtol=1e-5)
+        rewritten(model(right, self.SHAPES), FuseMatMulTranspose(), to=["FusedMatMul"], rtol=1e-5)
+        rewritten(model(both, self.SHAPES), FuseMatMulTranspose(), to=["FusedMatMul"], rtol=1e-5)
+
+    def test_numbers(self) -> None:
+        def scaled(op: Emit, v: V) -> ir.Value:
+            (product,) = op.custom(
+                MICROSOFT, "FusedMatMul", [v["a"], v["b"]], [(ir.DataType.FLOAT, (2, 3, 4, 6))], transA=1, alpha=3.0
+            )
+            return op.Div(op.Mul(op.const(0.25), product), op.const(0.7))
+
+        def plain(op: Emit, v: V) -> ir.Value:
+            return op.Div(op.MatMul(op.Transpose(v["a"], perm=self.LAST), v["b"]), op.const(0.7))
+
+        rewritten(model(scaled, self.SHAPES), FuseMatMulScale(), to=["FusedMatMul"], rtol=1e-5)
+        rewritten(model(plain, self.SHAPES), FuseMatMulScale(), to=["Transpose", "FusedMatMul"], rtol=1e-5)
+
+    def test_refuses(self) -> None:
+        def other_axes(op: Emit, v: V) -> ir.Value:
+            return op.MatMul(op.Transpose(v["x"], perm=[1, 0, 2]), v["y"])
+
+        def weighted(op: Emit, v: V) -> ir.Value:
+            return op.Mul(op.MatMul(v["x"], weight(op, "w", random(5, 4))), op.const(0.5))
+
+        def turned_weight(op: Emit, v: V) -> ir.Value:
+            return op.MatMul(v["x"], op.Transpose(weight(op, "w", random(4, 5)), perm=[1, 0]))
+
+        def read(op: Emit, v: V) -> list[ir.Value]:
+            product = op.MatMul(v["x"], v["y"])
+            return [op.Mul(product, op.const(0.5)), op.Relu(product)]
+
+        def wider(op: Emit, v: V) -> ir.Value:
+            return op.Mul(op.MatMul(v["x"], v["y"]), op.const([[[[0.5]]]], ir.DataType.FLOAT))
+
+        def by_row(op: Emit, v: V) -> ir.Value:
+            return op.Mul(op.MatMul(v["x"], v["y"]), weight(op, "r", random(6)))
+
+        def inverse(op: Emit, v: V) -> ir.Value:
+            return op.Div(op.const(0.5), op.MatMul(v["x"], v["y"]))
+
+        shapes = {"x": (3, 3, 5), "y": (3, 5, 6)}
+        refused(model(other_axes, shapes), FuseMatMulTranspose(), "last two axes")
+        refused(model(turned_weight, shapes), FuseMatMulTranspose(), "two computed values")
+        refused(model(weighted, shapes), FuseMatMulScale(), "has a weight")
+        refused(model(read, shapes), FuseMatMulScale(), "read elsewhere")
+        refused(model(wider, shapes), FuseMatMulScale(), "more axes")
+        refused(model(by_row, shapes), FuseMatMulScale(), "one number")
+        refused(model(inverse, shapes), FuseMatMulScale(), "one number")

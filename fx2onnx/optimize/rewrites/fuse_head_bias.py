@@ -15,6 +15,7 @@ from fx2onnx.optimize.rewrite import (
     Match,
     Rewrite,
     Why,
+    attribute,
     attributes,
     dims_or_none,
     is_constant,
@@ -70,6 +71,44 @@ class FuseHeadBias(Rewrite[BiasMatch]):
         ]
         bias = joined(op, [op.const(row) if isinstance(row, np.ndarray) else row for row in rows])
         inputs = [*m.values, bias, *m.node.inputs[4:]]
+        return op.custom(MICROSOFT, "MultiHeadAttention", inputs, op.result[:1], **attributes(m.node))[0]
+
+
+@dataclass(frozen=True, eq=False)
+class PackedMatch(Match):
+    node: ir.Node
+    split: ir.Node
+    packed: ir.Value
+    bias: ir.Value
+
+
+class FusePackedBias(Rewrite[PackedMatch]):
+    """``MultiHeadAttention(Split(p + b), ...)`` -> ``MultiHeadAttention(Split(p), b, ...)`` where query, key and value are the parts.
+
+    Refuses:   a node that has a bias, parts in another order or that others read, a bias that is no constant row.
+    """
+
+    roots: ClassVar = (f"{MICROSOFT}::MultiHeadAttention",)
+    moves_rounding = True
+
+    def match(self, node: ir.Node) -> PackedMatch | Why:
+        parts = [operand(node, index) for index in range(3)]
+        split = produced_by(parts[0], "Split")
+        if split is None or list(split.outputs) != parts or operand(node, 3) is not None:
+            return Why("query, key and value are not the parts of one value, or there is a bias")
+        whole = required(split, 0)
+        if not all(sole_use(value) for value in (whole, *split.outputs)):
+            return Why("the parts or what is split are read elsewhere")
+        rank = len(dims_or_none(whole) or ())
+        found = _with_bias(whole)
+        if found is None or attribute(split, "axis", 0) not in (-1, rank - 1):
+            return Why("nothing constant is added in front of it, or it is not the last axis that is split")
+        return PackedMatch(node=node, split=split, packed=found[0], bias=found[1])
+
+    def build(self, op: Emit, m: PackedMatch) -> ir.Value:
+        typed = [(dtype_of(value), dims_of(value)) for value in m.split.outputs]
+        parts = op.node("Split", m.packed, *m.split.inputs[1:], outputs=typed, **attributes(m.split))
+        inputs = [*parts, m.bias, *m.node.inputs[4:]]
         return op.custom(MICROSOFT, "MultiHeadAttention", inputs, op.result[:1], **attributes(m.node))[0]
 
 

@@ -29,6 +29,8 @@ ROUNDS = 9
 THREADS = (1, 2)
 OURS, THEIRS = "ours", "theirs"
 DECODER = "Llama type, 8 layers of 512"
+PRECISIONS = {"fp32": None, "int4": "int4"}
+"""The builder's word for each precision, and ours for its weights."""
 
 
 def _decoder() -> tuple[Any, Any]:
@@ -106,23 +108,36 @@ def _builder() -> Path:
 
 def prepare(folder: Path, parts: str) -> None:
     """Every file that is not there yet."""
-    import fx2onnx
     from fx2onnx.sources.torchvision_compat import prepare as prepare_torchvision
 
     prepare_torchvision()
     folder.mkdir(parents=True, exist_ok=True)
-    if "decoder" in parts and not (folder / "decoder" / THEIRS).exists():
-        source = folder / "decoder" / "checkpoint"
-        for part in _decoder():
-            part.save_pretrained(source)
-        fx2onnx.export_folder(f"hf:{source}", folder / "decoder" / OURS, target="onnxruntime-genai")
-        command = [sys.executable, "-m", "benchmarks.fused", "build", str(source), str(folder / "decoder" / THEIRS)]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    if "decoder" in parts:
+        _prepare_decoder(folder / "decoder")
     for name, kind, options, make in _models() if "others" in parts else ():
         place = folder / name.replace("/", "-")
         if not (place / "inputs.npz").exists():
             place.mkdir(exist_ok=True)
             _prepare_one(place, kind, options, make)
+
+
+def _prepare_decoder(folder: Path) -> None:
+    import fx2onnx
+
+    source = folder / "checkpoint"
+    if not source.exists():
+        for part in _decoder():
+            part.save_pretrained(source)
+    for precision, kind in PRECISIONS.items():
+        place = folder / precision
+        if (place / THEIRS).exists():
+            continue
+        quantize = fx2onnx.Quantize(kind, accuracy=False) if kind else None
+        fx2onnx.export_folder(f"hf:{source}", place / OURS, target="onnxruntime-genai", quantize=quantize)
+        command = [sys.executable, "-m", "benchmarks.fused", "build", str(source), str(place / THEIRS)]
+        subprocess.run(
+            [*command, "--precision", precision], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
 
 
 def _prepare_one(place: Path, kind: str, options: dict[str, Any], make: Callable[[], Any]) -> None:
@@ -153,14 +168,14 @@ def _prepare_one(place: Path, kind: str, options: dict[str, Any], make: Callable
     np.savez(place / "inputs.npz", **{name: value.numpy() for name, value in inputs.items()})
 
 
-def build(source: Path, target: Path) -> None:
+def build(source: Path, target: Path, precision: str) -> None:
     """onnxruntime-genai's model builder, which is a script beside its modules."""
     from fx2onnx.sources.torchvision_compat import prepare as prepare_torchvision
 
     prepare_torchvision()
     script = _builder()
     sys.path.insert(0, str(script.parent))
-    sys.argv = [str(script), "-i", str(source), "-o", str(target), "-p", "fp32", "-e", "cpu"]
+    sys.argv = [str(script), "-i", str(source), "-o", str(target), "-p", precision, "-e", "cpu"]
     runpy.run_path(str(script), run_name="__main__")
 
 
@@ -177,6 +192,12 @@ def _medians(runs: list[Callable[[], list[float]]], rounds: int) -> list[list[fl
 
 
 def _decoder_rows(folder: Path, threads: int, rounds: int) -> Iterator[list[str]]:
+    for precision in PRECISIONS:
+        for row in _decoder_rows_in(folder / precision, threads, rounds):
+            yield [f"{precision}: {row[0]}", *row[1:]]
+
+
+def _decoder_rows_in(folder: Path, threads: int, rounds: int) -> Iterator[list[str]]:
     import onnxruntime_genai as genai
 
     models = []
@@ -279,12 +300,13 @@ def main() -> None:
     parser.add_argument("target", type=Path, nargs="?")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--parts", default="decoder,others")
+    parser.add_argument("--precision", default="fp32", choices=tuple(PRECISIONS))
     parser.add_argument("--write", type=Path)
     asked = parser.parse_args()
     if asked.what == "prepare":
         prepare(asked.folder, asked.parts)
     elif asked.what == "build":
-        build(asked.folder, asked.target)
+        build(asked.folder, asked.target, asked.precision)
     else:
         text = measure(asked.folder, asked.rounds, asked.parts)
         print(text)

@@ -67,6 +67,8 @@ class Attempt:
     """Whether composite operators are recorded whole, rather than as the operators that they consist of."""
     splits_by_sizes: bool = True
     """Whether both branches of Python's decisions by sizes are recorded, rather than the sample's."""
+    runs_idle: bool = True
+    """Whether a statement that does nothing where its test is false is run without asking."""
     keeps_few: bool = True
     """Whether a number of a few, such as how many parts there are, is a decision by sizes rather than a condition."""
     split_failure: BaseException | None = None
@@ -182,6 +184,7 @@ class Reason(Enum):
 
     ERROR = "an error"
     COMPOSITE = "composite operators cannot be seen whole: the module transforms functions or takes gradients"
+    WRITTEN = "a tensor is written in place that a statement, which was run without asking, may give as it is"
     GRADIENTS = "the module takes gradients, which are off"
     PLAIN_NUMBER = "Python turns a size that only the data gives into a plain number"
     REAL_NUMBER = "Python turns a real number that only the data gives into a plain one"

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from fx2onnx.base.assumptions import Guard, Specialization
-from fx2onnx.base.dims import Dim, DimLike
+from fx2onnx.base.dim_rewriting import rewritten
+from fx2onnx.base.dims import Atom, Dim, DimLike, Scalar
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.events import record
 from fx2onnx.base.relations import Relation
@@ -18,6 +19,7 @@ from fx2onnx.capture.fallback import export_may_help
 from fx2onnx.capture.options import BAKE_AUTO
 from fx2onnx.capture.python.file_names import calls_int_or_float, names_of_file
 from fx2onnx.capture.shapes import zero_one
+from fx2onnx.capture.shapes.certain import certain
 from fx2onnx.capture.shapes.dynamic import hints_of
 from fx2onnx.capture.shapes.shape_env import ShapeEnv, goes_as_sample
 from fx2onnx.capture.shapes.unmet import needed_beside
@@ -76,6 +78,8 @@ def _after_own_failure(failed: Failed, start: Attempt) -> Attempt | Outcome:
             return replace(attempt, numbers_in=files, wants_number=attempt.wants_number or failed, change=change)
     if failed.reason is Reason.COMPOSITE:
         return replace(attempt, whole=False, change="composite operators are recorded by what they consist of")
+    if failed.reason is Reason.WRITTEN:
+        return replace(attempt, runs_idle=False, change="every test is a decision")
     if failed.reason is Reason.GRADIENTS and attempt.gradients:
         return replace(attempt, whole=False, change="operators without a gradient are recorded by what they consist of")
     if failed.reason is Reason.GRADIENTS:
@@ -113,7 +117,11 @@ def _with_plain_numbers(failed: Failed) -> Failed:
     has nothing to do with the number.
     """
     first = failed.attempt.wants_number
-    if first is None or failed.reason in (Reason.COMPOSITE, Reason.GRADIENTS) or _is_another_mistake(failed.error):
+    if (
+        first is None
+        or failed.reason in (Reason.COMPOSITE, Reason.WRITTEN, Reason.GRADIENTS)
+        or _is_another_mistake(failed.error)
+    ):
         return failed
     return replace(failed, error=first.error, reason=first.reason)
 
@@ -331,10 +339,29 @@ def _is_harmless(guard: Guard, env: ShapeEnv) -> bool:
     """Whether the relation is true at every size of a varied list: true of torch's checks for strides. At capture, the sample's
     size stands for 0 and 1.
     """
-    if not guard.by_user and guard.during in _CHOOSES_KERNELS:
+    if not guard.by_user and (guard.during in _CHOOSES_KERNELS or (guard.during, guard.relation.op) == _IS_ALL):
         return True
-    return env.holds_at_ordinary_sizes(guard.relation, least=2)
+    forms = [guard.relation] if guard.by_user else [guard.relation, _of_quotients(guard.relation)]
+    return any(env.holds_at_ordinary_sizes(form, least=2) for form in forms)
 
 
-_CHOOSES_KERNELS = frozenset(f"aten::{name}" for name in ("conv1d", "conv2d", "conv3d", "convolution"))
+def _of_quotients(relation: Relation) -> Relation:
+    """With a size of its own for each quotient: that there is one window, as one size, decides nothing for kernels."""
+    found: dict[Atom, Dim] = {}
+
+    def rule(atom: Atom) -> Scalar | None:
+        if atom.op != "floordiv" or atom.is_real:
+            return None
+        sign = -1 if certain("le", atom.args[0], 0) else 1
+        return sign * found.setdefault(atom, Dim.symbol(f"quotient{len(found)}"))
+
+    args = tuple(_of_quotients(arg) if isinstance(arg, Relation) else rewritten(arg, rule) for arg in relation.args)
+    return Relation(relation.op, args)
+
+
+_IS_ALL = ("aten::slice", "ne")
+"""Whether a slice takes all of an axis says how its memory lies."""
+_CHOOSES_KERNELS = frozenset(
+    f"aten::{name}" for name in ("conv1d", "conv2d", "conv3d", "convolution", "contiguous", "clone")
+)
 """Overloads that look at sizes to choose a kernel; their result's shape follows a formula whatever they choose."""

@@ -12,8 +12,10 @@ import torch
 import torch.fx
 
 from fx2onnx.base import events
+from fx2onnx.base.answering import answers_for_caller
 from fx2onnx.base.dims import DimLike
 from fx2onnx.base.errors import UserError
+from fx2onnx.base.relations import Relation
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.baking import BakeAdvice
 from fx2onnx.capture.captured import TensorInfo
@@ -25,6 +27,7 @@ from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.recording.choices import Branches, Test
 from fx2onnx.capture.recording.ends_of_runs import note_what_ends_runs
 from fx2onnx.capture.recording.forward_lines import ForwardLines
+from fx2onnx.capture.recording.idle_statements import IdleStatements
 from fx2onnx.capture.recording.meta_cache import MISSING
 from fx2onnx.capture.recording.op_traits import OpTraits, asks_of_strides, traits_of
 from fx2onnx.capture.recording.tensor_tracker import Arguments, NeedsDecomposition, dims_of, tensor_info
@@ -57,6 +60,8 @@ class Recorder(BaseRecorder):
         shape_env.recorder = weakref.ref(self)
         self.branches = branches
         """How Python's decisions by data go, if they are no error."""
+        self.idle: IdleStatements | None = None
+        """Where tests that guard nothing but a crop or a pad are no decisions."""
         self._spans = events.details()
         handle = weakref.WeakMethod(self.handle if self._spans is None else self._handle_timed)
         self.mode = PreDispatchMode(handle) if whole else SplitMode(handle, self.fake_mode.device_if_held)
@@ -220,6 +225,8 @@ class Recorder(BaseRecorder):
 
     def write(self, tensor: torch.Tensor, value: torch.fx.Node, is_one_number: bool = False) -> None:
         view = self.view_of(tensor)
+        if self.idle is not None:
+            self.idle.check_write(view.memory)
         self.written.setdefault(id(view.memory), self._where)
         self.writes.append((list(tensor.shape), self._where))
         aliasing.write(self, view, value, is_one_number)
@@ -309,6 +316,11 @@ class Recorder(BaseRecorder):
         if self.branches is None:
             raise error
         return self.branches.choose(self, test, error, is_needed)
+
+    @answers_for_caller
+    def serving_both(self, relation: Relation) -> bool | None:
+        """The answer to the user's question with which the program is right for all sizes, where the other one does nothing."""
+        return None if self.idle is None else self.idle.answer(self, relation)
 
     def advice(self, names: frozenset[str]) -> list[str]:
         """What to do about a decision by sizes that depend on data."""

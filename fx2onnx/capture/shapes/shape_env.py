@@ -47,6 +47,8 @@ class RunRecorder(Protocol):
 
     def truth(self, test: Relation, error: UserError, is_needed: bool = False) -> bool: ...
 
+    def serving_both(self, relation: Relation) -> bool | None: ...
+
     def advice(self, names: frozenset[str]) -> list[str]: ...
 
     def keeps_both(self, is_needed: bool = False) -> bool: ...
@@ -169,6 +171,10 @@ class ShapeEnv(SizeFacts):
             if isinstance(left, bool):
                 return left
             relation = left
+        recorder = self.recorder() if by_user else None
+        serving = recorder.serving_both(relation) if recorder is not None else None
+        if serving is not None:
+            return serving
         if not self.unbacked or not relation.symbols() & self.unbacked:
             return self.decided(relation) if by_user else self._guarded(relation, by_python)
         where = user_location()
@@ -182,7 +188,6 @@ class ShapeEnv(SizeFacts):
                 why=f"whether {relation} holds is known only when the model runs",
                 next=(*KEEP_TENSORS, KEEP_BOTH, *self._advice(relation.symbols())),
             )
-            recorder = self.recorder()
             if recorder is None:
                 raise error
             holds = recorder.truth(relation, error)

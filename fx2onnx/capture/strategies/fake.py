@@ -25,6 +25,7 @@ from fx2onnx.capture.python.outputs import graph_outputs
 from fx2onnx.capture.recording import control_flow
 from fx2onnx.capture.recording.choices import Branches
 from fx2onnx.capture.recording.given import take_given
+from fx2onnx.capture.recording.idle_statements import IdleStatements, WrittenLater
 from fx2onnx.capture.recording.questions import Questions
 from fx2onnx.capture.recording.recorder import Recorder
 from fx2onnx.capture.recording.repeats import take_repeats
@@ -63,6 +64,8 @@ def run(attempt: Attempt, branches: Branches | None = None) -> Outcome:
         return Recorded(attempt, _captured(attempt, shape_env, branches), shape_env)
     except (NeedsDecomposition, TakesGradients) as error:
         return Failed(attempt, error, Reason.COMPOSITE)
+    except WrittenLater as error:
+        return Failed(attempt, error, Reason.WRITTEN)
     except UserError as error:
         wanted = {shape_env.wanted_number: Reason.PLAIN_NUMBER, shape_env.wanted_real: Reason.REAL_NUMBER}
         reason = wanted.get(str(error), Reason.ERROR)
@@ -81,6 +84,7 @@ def _captured(attempt: Attempt, shape_env: ShapeEnv, branches: Branches | None) 
     program = attempt.program or attempt.root
     tree = ModuleTree(program)
     recorder = Recorder(shape_env, weight_names(tree), attempt.keep, attempt.whole, branches)
+    recorder.idle = IdleStatements() if attempt.runs_idle else None
     fakes = [
         recorder.constant(leaf.tensor) if leaf.name in bake else _fake_input(recorder, leaf)
         for leaf in arguments.leaves

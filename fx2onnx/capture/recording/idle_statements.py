@@ -1,0 +1,213 @@
+"""Statements that do nothing where their test is false, ``if pad > 0: x = x[:, :n]``: they are run without asking, so that one
+program is right for all sizes, where each decision would double the number of runs.
+
+What makes it exact: the statement only gives names of the function new values, and where its test is false each is the value that
+the name had: a tensor cropped to its size or padded by nothing, a size that is equal. A copy may not be written into later, nor
+what it is made of, since eager PyTorch makes none where the test is false.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from types import FrameType
+from typing import Any, Protocol
+
+import torch
+import torch.fx
+
+from fx2onnx.base.answering import answers_for_caller
+from fx2onnx.base.dims import Dim
+from fx2onnx.base.relations import Relation
+from fx2onnx.capture.python.frames import asking_frame
+from fx2onnx.capture.python.tests_of_code import UnreadableError, asked_statement, reads, value_of
+from fx2onnx.capture.recording.aliasing import Memory, View
+from fx2onnx.capture.shapes.shape_env import ShapeEnv
+from fx2onnx.capture.shapes.size_facts import SizeFacts
+
+aten = torch.ops.aten
+_COPIES = (aten.constant_pad_nd.default, aten.pad.default, aten.contiguous.default, aten.clone.default)
+
+
+class WrittenLater(BaseException):
+    """A tensor is written that may share memory with another one at other sizes. Not an Exception, so that no ``except Exception``
+    of the module swallows it.
+    """
+
+
+class Tracker(Protocol):
+    """What is needed of the recorder."""
+
+    shape_env: ShapeEnv
+
+    def view_of(self, tensor: torch.Tensor) -> View: ...
+
+    def node_of(self, tensor: torch.Tensor) -> torch.fx.Node: ...
+
+
+@answers_for_caller
+class IdleStatements:
+    """Of one run."""
+
+    def __init__(self) -> None:
+        self._memories: dict[int, Memory] = {}
+        self._nodes: set[torch.fx.Node] = set()
+        """Of tensors that were copied without need."""
+
+    def answer(self, tracker: Tracker, relation: Relation) -> bool | None:
+        """The answer to what the user's code asks with which the body of its statement runs, where that is right for all sizes."""
+        env = tracker.shape_env
+        frame = asking_frame()
+        found = None if frame is None or env.is_settled(relation) is not None else asked_statement(frame)
+        if found is None or frame is None:
+            return None
+        statement, tests = found
+        try:
+            asked = _relation_of(tests[0], frame)
+            known = None if asked is None or asked[0] != relation else _where_none_holds(tests, frame, env)
+            if asked is None or known is None:
+                return None
+            look = _Look(frame, known)
+            if not look.is_idle(statement):
+                return None
+        except UnreadableError:
+            return None
+        for tensor in look.copied:
+            memory = tracker.view_of(tensor).memory
+            self._memories[id(memory)] = memory
+            self._nodes.add(tracker.node_of(tensor))
+        return asked[1]
+
+    def check_write(self, memory: Memory) -> None:
+        """Raises WrittenLater where the memory is one of such a copy, or of what it was made of."""
+        node = memory.node
+        is_copy = node.op == "call_function" and node.target in _COPIES and node.args[0] in self._nodes
+        if id(memory) in self._memories or is_copy:
+            raise WrittenLater
+
+
+def _relation_of(test: ast.expr, frame: FrameType) -> tuple[Relation, bool] | None:
+    """What a test asks of sizes, and the answer with which it holds."""
+    holds = True
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        test, holds = test.operand, False
+    value = _undecided(value_of(test, frame))
+    if isinstance(value, Dim):
+        value = Relation("ne", (value, 0))
+    return (value, holds) if isinstance(value, Relation) else None
+
+
+def _undecided(value: Any) -> Any:
+    """The expression or the comparison behind a number of torch's."""
+    return value.node.value if isinstance(value, torch.SymInt | torch.SymBool) else value
+
+
+def _where_none_holds(tests: Sequence[ast.expr], frame: FrameType, facts: SizeFacts) -> SizeFacts | None:
+    """What is known of sizes where no test holds."""
+    known = facts.copied()
+    for test in tests:
+        found = _relation_of(test, frame)
+        if found is None:
+            return None
+        relation, holds = found
+        known.suppose(relation.negated() if holds else relation)
+    return known
+
+
+class _Look:
+    """At a statement, from the frame that is at its test. ``known``: of sizes where the test is false. Raises UnreadableError."""
+
+    def __init__(self, frame: FrameType, known: SizeFacts) -> None:
+        self._frame, self._known = frame, known
+        self.copied: list[torch.Tensor] = []
+
+    def is_idle(self, statement: ast.If | ast.IfExp) -> bool:
+        if isinstance(statement, ast.IfExp):
+            other = statement.orelse
+            return isinstance(other, ast.Name) and self._gives(statement.body, other.id)
+        return all(self._changes_nothing(line) for line in statement.body)
+
+    def _changes_nothing(self, line: ast.stmt) -> bool:
+        """Whether an assignment gives each name what it is."""
+        if not isinstance(line, ast.Assign) or len(line.targets) != 1:
+            return False
+        target, value = line.targets[0], line.value
+        if isinstance(target, ast.Name):
+            return self._gives(value, target.id)
+        if not isinstance(target, ast.Tuple) or not all(isinstance(part, ast.Name) for part in target.elts):
+            return False
+        names = [part.id for part in target.elts if isinstance(part, ast.Name)]
+        given = value.elts if isinstance(value, ast.Tuple) else value_of(value, self._frame)
+        if not isinstance(given, list | tuple) or len(given) != len(names):
+            return False
+        return all(self._gives(part, name) for part, name in zip(given, names, strict=True))
+
+    def _gives(self, value: Any, name: str) -> bool:
+        """Whether a value is what the name has."""
+        if name == "_" and not reads(self._frame.f_code, name):
+            return True
+        now = self._frame.f_locals.get(name)
+        if isinstance(now, torch.Tensor):
+            return isinstance(value, ast.expr) and self._gives_tensor(value, name, now)
+        if type(now) is not int and not isinstance(now, torch.SymInt):
+            return False
+        after = value_of(value, self._frame) if isinstance(value, ast.expr) else value
+        return self._is_certain("eq", after, now)
+
+    def _gives_tensor(self, value: ast.expr, name: str, tensor: torch.Tensor) -> bool:
+        while not isinstance(value, ast.Name):
+            inner = self._operand(value, tensor)
+            if inner is None:
+                return False
+            value = inner
+        return value.id == name
+
+    def _operand(self, value: ast.expr, tensor: torch.Tensor) -> ast.expr | None:
+        """Of a step that changes nothing, what it is made of; where it copies, it is noted."""
+        if isinstance(value, ast.Subscript):
+            return value.value if self._takes_all(value.slice, tensor) else None
+        if not isinstance(value, ast.Call) or not isinstance(value.func, ast.Attribute | ast.Name):
+            return None
+        self.copied.append(tensor)
+        if isinstance(value.func, ast.Attribute) and value.func.attr == "contiguous":
+            return None if value.args or value.keywords else value.func.value
+        return value.args[0] if self._pads_nothing(value) else None
+
+    def _pads_nothing(self, call: ast.Call) -> bool:
+        if value_of(call.func, self._frame) is not torch.nn.functional.pad or len(call.args) != 2 or call.keywords:
+            return False
+        widths = call.args[1]
+        given = widths.elts if isinstance(widths, ast.Tuple | ast.List) else value_of(widths, self._frame)
+        return isinstance(given, list | tuple) and all(self._is_zero(width) for width in given)
+
+    def _is_zero(self, width: Any) -> bool:
+        return self._is_certain("eq", value_of(width, self._frame) if isinstance(width, ast.expr) else width, 0)
+
+    def _takes_all(self, index: ast.expr, tensor: torch.Tensor) -> bool:
+        parts = index.elts if isinstance(index, ast.Tuple) else [index]
+        return all(self._is_whole(part, tensor.shape[axis]) for part, axis in _axes(parts, tensor.dim()))
+
+    def _is_whole(self, part: ast.expr, size: Any) -> bool:
+        """Whether a slice takes all of an axis."""
+        if not isinstance(part, ast.Slice) or part.step is not None:
+            return False
+        first = 0 if part.lower is None else value_of(part.lower, self._frame)
+        if first != 0 and not (type(first) is int and first < 0 and self._is_certain("le", size, -first)):
+            return False
+        return part.upper is None or self._is_certain("ge", value_of(part.upper, self._frame), size)
+
+    def _is_certain(self, op: str, lhs: Any, rhs: Any) -> bool:
+        one, other = _undecided(lhs), _undecided(rhs)
+        if not all(type(side) is int or isinstance(side, Dim) for side in (one, other)):
+            return False
+        return self._known.is_certain(op, one, other)
+
+
+def _axes(parts: Sequence[ast.expr], rank: int) -> Iterator[tuple[ast.expr, int]]:
+    """Each part of an index with its axis; ``...`` stands for those between. Raises UnreadableError."""
+    dots = [place for place, part in enumerate(parts) if isinstance(part, ast.Constant) and part.value is Ellipsis]
+    if len(dots) > 1 or len(parts) - len(dots) > rank:
+        raise UnreadableError
+    for place, part in enumerate(parts):
+        if place not in dots:
+            yield part, place if not dots or place < dots[0] else rank - len(parts) + place

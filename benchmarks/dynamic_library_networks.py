@@ -22,7 +22,8 @@ class Network:
     package: str
     build: Callable[[], torch.nn.Module]
     inputs: Callable[[Sizes], dict[str, torch.Tensor]]
-    axes: Mapping[str, Mapping[int, str]]
+    axes: Mapping[str, Mapping[int, Any]]
+    """Names, or ``torch.export.Dim``s with ranges."""
     sizes: Sequence[Sizes]
 
 
@@ -187,6 +188,8 @@ SVD_BLOCKS = {
 TEMPORAL_VAE = {"block_out_channels": (32, 64), "layers_per_block": 1, "down_block_types": ("DownEncoderBlock2D",) * 2}
 PICTURES = ((2, 32, 48), (1, 64, 32), (3, 40, 56), (1, 96, 96), (2, 33, 47), (1, 36, 100))
 BODIES = ((1, 32, 48, 16), (2, 16, 32, 64), (1, 48, 48, 32), (1, 64, 16, 16), (3, 32, 16, 16), (1, 33, 47, 30))
+FEW_VOXELS = ((0, "batch", 4), (2, "frames", 9), (3, "height", 128), (4, "width", 128))
+"""Beyond 2 GB the network computes in parts, as many as Python loops over."""
 NETWORKS: dict[str, Network] = {
     "UNet2DConditionModel, Stable Diffusion": Network(
         "diffusers", lambda: diffusers("UNet2DConditionModel", **BLOCKS_2D), _sd_inputs, TEXT, _unet_sizes()
@@ -257,7 +260,8 @@ NETWORKS: dict[str, Network] = {
             (3, 5, 8, 8),
             (1, 5, 18, 20),
             (2, 5, 48, 16),
-        ),
+        )
+        | {"axes": {"x": {axis: torch.export.Dim(name, max=most) for axis, name, most in FEW_VOXELS}}},
     ),
     "UNet": Network(
         "monai",
@@ -288,7 +292,8 @@ NETWORKS: dict[str, Network] = {
     "HDemucs": Network(
         "torchaudio",
         lambda: First(torchaudio("_hdemucs", "HDemucs", sources=["a", "b"], channels=4)),
-        **sounds(2, (1, 44_100), (2, 40_000), (1, 50_001), (1, 61_440), (2, 44_101), (1, 70_000)),
+        **sounds(2, (1, 44_100), (2, 40_000), (1, 50_001), (1, 61_440), (2, 44_101), (1, 70_000))
+        | {"axes": {"x": {0: "batch", 2: torch.export.Dim("samples", min=2048)}}},
     ),
     "EncodecModel": Network(
         "transformers",

@@ -39,6 +39,7 @@ CHOICES = "tests/verify/test_locate_choices.py"
 FRAMES = "tests/capture/test_frames.py"
 MODES = "tests/capture/test_modes.py"
 RECORDING = "tests/capture/recording"
+IDLE = f"{RECORDING}/test_idle_statements.py"
 QUESTIONS, AGREEMENT = "tests/capture/test_questions.py", "tests/irx/test_agreement.py"
 META_CACHE = f"{RECORDING}/test_meta_cache.py"
 REGISTRY = "tests/capture/overloads/test_registry.py"
@@ -155,6 +156,16 @@ MUTANTS = [
            "        return Relation(NEGATED.get(self.op, self.op), self.args)", "tests/base/test_assumptions.py"),
     Mutant("base/dims.py", "        return Dim, (self.terms, self.constant)", "        return object.__reduce_ex__(self, 2)",
            "tests/base/test_assumptions.py"),
+    Mutant("capture/recording/idle_statements.py", "        if id(memory) in self._memories or is_copy:", "        if False:", IDLE),
+    Mutant("capture/recording/idle_statements.py", 'self._is_certain("ge", value_of(part.upper, self._frame), size)', "True", IDLE),
+    Mutant("capture/recording/idle_statements.py", "isinstance(given, list | tuple) and all(self._is_zero(width) for width in given)", "True", IDLE),
+    Mutant("capture/recording/idle_statements.py", "        known.suppose(relation.negated() if holds else relation)", "        pass", IDLE),
+    Mutant("capture/recording/idle_statements.py", 'return self._is_certain("eq", after, now)', "return True", IDLE),
+    Mutant("capture/python/tests_of_code.py", "isinstance(node, ast.If) and not node.orelse", "isinstance(node, ast.If)", IDLE),
+    Mutant("capture/python/tests_of_code.py", 'if call.func.id == "range"', "if False", "tests/capture/test_conditions.py"),
+    Mutant("capture/diagnosis.py", "return not interval(2, max(env.hints[name], 2)).is_within(true)", "return False", "tests/capture/test_conditions.py"),
+    Mutant("capture/diagnosis.py", "forms = [guard.relation] if guard.by_user else [guard.relation, _of_quotients(guard.relation)]", "forms = [guard.relation]", IDLE),
+    Mutant("capture/shapes/undeclared.py", "            if known.is_settled(at_sample):", "            if True:", "tests/capture/test_conditions.py"),
     Mutant("capture/diagnosis.py", "any(isinstance(arg, Relation) for arg in relation.args)", "False", "tests/capture/test_diagnosis.py"),
     # table
     Mutant("aten_map/pooling.py", "op.Mod(result[1], op.size(plane))", "result[1]", "tests/ops/test_windows.py"),
@@ -627,7 +638,7 @@ MUTANTS = [
     Mutant("exporting/options.py", "rung=capture, training=_is_training(training), ", "rung=capture, ", "tests/test_public_api.py"),
     Mutant("capture/diagnosis.py", "replace(start, strategy=\"export\", ", "replace(attempt, strategy=\"export\", ", "tests/capture/test_diagnosis.py"),
     Mutant("capture/diagnosis.py", "        if not zero_one.user_guards_hold_at(env, attempt.hints):", "        if False:", "tests/capture/test_diagnosis.py"),
-    Mutant("capture/diagnosis.py", "    if name in attempt.optional:\n        return None", "    return None", "tests/capture/test_diagnosis.py"),
+    Mutant("capture/refused_sizes.py", "    if name in attempt.optional:\n        return None", "    return None", "tests/capture/test_diagnosis.py"),
     Mutant("capture/attempt.py", "axis: size.substitute({name: done.value})", "axis: size", "tests/capture/test_dynamic.py"),
     Mutant("exporting/build.py", "are_inputs = not options.export_params or", "are_inputs =", "tests/exporting/test_export.py"),
     Mutant("exporting/build.py", "own = {weight.name for", "own = {f'{weight.name}.' for", KEYWORDS),

@@ -5,7 +5,7 @@ Plain data. ``str()`` of each is a line for people, which nothing reads back; co
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from fx2onnx.base.dims import Dim, DimLike
@@ -34,7 +34,7 @@ class Guard:
 
     @property
     def expression(self) -> str:
-        return str(self.relation)
+        return put_shortly(self.relation, 2 * MOST_CHARS)
 
     def __str__(self) -> str:
         return _line(self.expression, self.where)
@@ -49,6 +49,8 @@ class Specialization:
     size: Dim
     value: DimLike
     where: SourceLocation | None = None
+    is_turns: bool = field(default=False, compare=False)
+    """Whether Python loops so many times."""
 
     @property
     def relation(self) -> Relation:
@@ -111,6 +113,13 @@ def described(assumed: Assumed) -> dict[str, Any]:
         "expression": assumed.expression,
         "where": None if where is None else where.as_dict(),
     }
+
+
+def put_shortly(asked: Dim | Relation, most: int = MOST_CHARS // 2) -> str:
+    """An expression or a comparison of sizes in a sentence; a long one by the sizes in it."""
+    text, names = str(asked), ", ".join(sorted(asked.symbols()))
+    kind = "a long comparison" if isinstance(asked, Relation) else "a long expression"
+    return text if len(text) <= most else f"{kind} of {names}"
 
 
 def _line(text: str, where: SourceLocation | None) -> str:

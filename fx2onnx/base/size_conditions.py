@@ -180,6 +180,8 @@ def _clauses(relation: Relation) -> list[list[Comparison]] | None:
         if not all(not arg.is_real if isinstance(arg, Dim) else isinstance(arg, int) for arg in relation.args):
             return None
         left, right = map(str, relation.args)
+        if parse_dim(left) is None or parse_dim(right) is None:
+            return None  # longer than what is read
         return [[Comparison(cast("Op", relation.op), left, right)]]
     parts = [_clauses(arg) for arg in relation.args if isinstance(arg, Relation)]
     if relation.op not in ("and", "or") or len(parts) < len(relation.args):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import replace
 
 from fx2onnx.base.assumptions import Guard, Specialization
@@ -12,17 +13,18 @@ from fx2onnx.base.dims import Atom, Dim, DimLike, Scalar
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.events import record
 from fx2onnx.base.relations import Relation
+from fx2onnx.base.size_sets import interval, where_true
 from fx2onnx.base.tracebacks import empty_frames
 from fx2onnx.capture.attempt import Attempt, Failed, Outcome, Reason, Recorded, own_run_failed
 from fx2onnx.capture.baking import inputs_to_bake
 from fx2onnx.capture.fallback import export_may_help
 from fx2onnx.capture.options import BAKE_AUTO
 from fx2onnx.capture.python.file_names import calls_int_or_float, names_of_file
+from fx2onnx.capture.refused_sizes import refused_size
 from fx2onnx.capture.shapes import zero_one
 from fx2onnx.capture.shapes.certain import certain
 from fx2onnx.capture.shapes.dynamic import hints_of
 from fx2onnx.capture.shapes.shape_env import ShapeEnv, goes_as_sample
-from fx2onnx.capture.shapes.unmet import needed_beside
 
 MAX_SPECIALIZATIONS = 16
 """Each costs a run of the module; a module that specializes more sizes than this is refused."""
@@ -117,11 +119,7 @@ def _with_plain_numbers(failed: Failed) -> Failed:
     has nothing to do with the number.
     """
     first = failed.attempt.wants_number
-    if (
-        first is None
-        or failed.reason in (Reason.COMPOSITE, Reason.WRITTEN, Reason.GRADIENTS)
-        or _is_another_mistake(failed.error)
-    ):
+    if first is None or failed.reason in _ABOUT_THE_RUN or _is_another_mistake(failed.error):
         return failed
     return replace(failed, error=first.error, reason=first.reason)
 
@@ -134,6 +132,7 @@ def _is_another_mistake(error: BaseException) -> bool:
     return error.code == "E104" or not is_about_numbers
 
 
+_ABOUT_THE_RUN = (Reason.COMPOSITE, Reason.WRITTEN, Reason.GRADIENTS)
 _NUMBERS = (Reason.PLAIN_NUMBER, Reason.REAL_NUMBER)
 _NAMES_NUMBER = re.compile(r"\bu\d+\b")
 
@@ -171,7 +170,8 @@ def _settled(done: Recorded) -> Attempt | Outcome:
     """With the conditions under which the program is right for more than the sample's sizes; with a size that is right alone
     as a number.
     """
-    change = _specialized(done.shape_env, done.attempt.hints, ranges=True) or _unlike_sample(done)
+    named = done.attempt.hints.keys() - done.attempt.optional
+    change = _specialized(done.shape_env, done.attempt.hints, ranges=True, named=named) or _unlike_sample(done)
     one_way = _decided_one_way(done) if change is None else None
     if one_way is not None:
         return Failed(done.attempt, one_way)
@@ -218,7 +218,7 @@ def _specializing(attempt: Attempt, change: Specialization, env: ShapeEnv) -> At
     name = str(change.size.as_symbol())
     if isinstance(change.value, int):
         change = replace(change, value=hints_of(attempt.arguments).get(name, change.value))
-    error = _refused(attempt, name, change, env)
+    error = refused_size(attempt, name, change, env)
     if error is not None:
         return Failed(attempt, attempt.first_failure or error)
     following = attempt.specialized(change)
@@ -227,40 +227,6 @@ def _specializing(attempt: Attempt, change: Specialization, env: ShapeEnv) -> At
     why = "; ".join(map(str, following.specializations))
     what = f"more than {MAX_SPECIALIZATIONS} dynamic sizes are specialized by the module"
     return Failed(attempt, attempt.first_failure or UserError("E105", what, why=why))
-
-
-def _refused(attempt: Attempt, name: str, change: Specialization, env: ShapeEnv) -> UserError | None:
-    """A size that the user asked for by name is not to be a number; two that are declared are not to be one."""
-    if isinstance(change.value, Dim):
-        others = change.value.symbols()
-        if not {name, *others} <= attempt.declared:
-            return None
-        is_one = change.value.as_symbol() is not None
-        return UserError(
-            "E105",
-            f"the size {name} is declared as one of its own, and has to be equal to {change.value}",
-            where=change.where,
-            why="the code there works for no other sizes",
-            next=f"give both axes the torch.export.Dim {change.value}"
-            if is_one
-            else f"declare {name} as {change.value}",
-        )
-    if name in attempt.optional:
-        return None
-    declared = attempt.range_of(name)
-    narrowed = "" if declared is None else needed_beside(declared, env, attempt.hints)
-    return UserError(
-        "E105",
-        f"the dynamic size {name} is used as the fixed number {change.value}",
-        where=change.where,
-        why=narrowed or "Python or an operator there needs a plain number, so the graph holds only for that size",
-        next=(
-            f"make the size static (leave {name} out of dynamic_shapes)",
-            f"or declare {name} with wider bounds"
-            if narrowed
-            else "or keep it symbolic: no loop over it, no key of a dict, no list of its length",
-        ),
-    )
 
 
 def _with_assumptions(done: Recorded) -> Recorded:
@@ -282,18 +248,21 @@ def _with_assumptions(done: Recorded) -> Recorded:
     return done
 
 
-def _specialized(env: ShapeEnv, hints: Mapping[str, int], *, ranges: bool = False) -> Specialization | None:
+def _specialized(
+    env: ShapeEnv, hints: Mapping[str, int], *, ranges: bool = False, named: Set[str] = frozenset()
+) -> Specialization | None:
     """A symbol that the run forced to a number (or to another symbol), and the line that did it; with ``ranges`` only where
-    no other number does, which is noted.
+    no other number does, which is noted, or where Python loops as often as a size says that is ``named``.
     """
     for done in env.specializations.values():
-        if ranges and env.require(done.relation, done.where, bounded=True):
-            continue
-        if ranges and _holds_around(done.relation, hints):
-            env.guards[done.relation, True] = Guard(done.relation, done.where, by_user=True)
-            continue
+        if ranges and not (done.is_turns and done.size.symbols() & named and _is_about(done.relation, env)):
+            if env.require(done.relation, done.where, bounded=True):
+                continue
+            if _holds_around(done.relation, hints):
+                env.guards[done.relation, True] = Guard(done.relation, done.where, by_user=True)
+                continue
         for name in sorted(done.size.symbols() & set(hints)):
-            return Specialization(Dim.symbol(name), hints[name], done.where)
+            return Specialization(Dim.symbol(name), hints[name], done.where, done.is_turns)
     for guard in env.guards.values():
         relation = guard.relation
         if relation.op != "eq" or any(isinstance(arg, Relation) for arg in relation.args) or env.is_settled(relation):
@@ -307,6 +276,19 @@ def _specialized(env: ShapeEnv, hints: Mapping[str, int], *, ranges: bool = Fals
         if change is not None:
             return Specialization(Dim.symbol(change[0]), change[1], guard.where)
     return None
+
+
+def _is_about(relation: Relation, env: ShapeEnv) -> bool:
+    """Whether it holds for some sizes near the sample's, and not for those that are smaller."""
+    if env.is_settled(relation) is True:
+        return False
+    names = relation.symbols()
+    true = where_true(relation) if len(names) == 1 else None
+    if true is not None:
+        (name,) = names
+        return not interval(2, max(env.hints[name], 2)).is_within(true)
+    corners = itertools.product(*({2, env.hints[name]} for name in names))
+    return not all(relation.is_true_at(dict(zip(names, corner, strict=True))) for corner in corners)
 
 
 def _holds_around(relation: Relation, hints: Mapping[str, int]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import random
 from pathlib import Path
 from typing import Any
@@ -94,14 +95,11 @@ def test_windows_need_multiples_of_their_size() -> None:
 
 
 def test_a_number_that_several_sizes_give() -> None:
-    class Loop(torch.nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            for turn in range(x.shape[0] // 4):
-                x = x * 2 + turn
-            return x
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return x * operator.index(x.shape[0] // 4)
 
     sample, *others = [(torch.randn(size, 2),) for size in (9, 8, 10, 11)]
-    result = check(Loop(), sample, others=others, dynamic_shapes=({0: "n"},))
+    result = check(program, sample, others=others, dynamic_shapes=({0: "n"},))
     assert conditions_of(result) == {"n": {"n >= 8 and n <= 11"}}
 
 
@@ -398,7 +396,8 @@ def test_numbers_of_tensors_that_sizes_decide_are_sizes(kernel: int, stride: int
 def test_a_number_that_several_sizes_round_to_keeps_them_dynamic() -> None:
     def chunked(x: torch.Tensor) -> torch.Tensor:
         parts = int(x.shape[0] * x.shape[1] * x.shape[2] / 100) + 1
-        return torch.cat([part.cumsum(1) for part in torch.chunk(x, parts, dim=1)], 1)
+        chunks = torch.chunk(x, parts, dim=1)
+        return torch.cat([part.cumsum(1) for part in chunks], 1)
 
     others = [(torch.randn(*sizes),) for sizes in ((3, 9, 7), (1, 20, 9), (2, 14, 6), (11, 12, 1))]
     result = check(chunked, (torch.randn(2, 13, 4),), others=others, dynamic_shapes=({0: "b", 1: "n", 2: "m"},))
@@ -418,7 +417,7 @@ def test_declared_ranges_settle_what_several_sizes_decide() -> None:
 
 
 def test_turns_of_a_loop_that_sizes_decide() -> None:
-    """One turn whatever the size is, and a fixed number of turns for a range of sizes."""
+    """One turn whatever the size is; as many as the sample's up to a size."""
 
     def whole(x: torch.Tensor) -> torch.Tensor:
         n = x.shape[0]
@@ -426,14 +425,66 @@ def test_turns_of_a_loop_that_sizes_decide() -> None:
 
     def parts(x: torch.Tensor) -> torch.Tensor:
         assert isinstance(range(3), range)
-        return torch.stack([x[begin : begin + 4].sum(0) for begin in range(0, x.shape[0], 4)])
+        return torch.stack([x[begin : begin + 16].sum(0) for begin in range(0, x.shape[0], 16)])
 
     others = [(torch.randn(size, 2),) for size in (1, 9, 40)]
     result = check(whole, (torch.randn(10, 2),), others=others, dynamic_shapes=({0: "n"},))
     assert not conditions_of(result)
-    others = [(torch.randn(size, 2),) for size in (9, 12)]
+    others = [(torch.randn(size, 2),) for size in (1, 9, 16)]
     result = check(parts, (torch.randn(10, 2),), others=others, dynamic_shapes=({0: "n"},))
-    assert conditions_of(result) == {"n": {"n >= 9 and n <= 12"}}
+    assert conditions_of(result) == {"n": {"n >= 1 and n <= 16"}}
+
+
+@pytest.mark.parametrize(
+    ("looped", "declared"),
+    [
+        (lambda x: torch.stack([x[begin : begin + 4].sum(0) for begin in range(0, len(x), 4)]), "min=9, max=12"),
+        (lambda x: sum(x * turn for turn in range(1, x.shape[0] // 2)), "min=10, max=11"),
+        (lambda x: torch.cat([part * turn for turn, part in enumerate(x.split(3))]), "min=10, max=12"),
+        (lambda x: x[: len(list(range(x.shape[0] // 4)))] + 1, "min=8, max=11"),
+    ],
+)
+def test_a_loop_whose_turns_hang_on_a_named_size_is_refused(looped: Any, declared: str) -> None:
+    """onnxruntime, which knows no conditions, would give the sample's turns at every size."""
+    sample = (torch.randn(10, 2),)
+    with pytest.raises(fx2onnx.UserError, match="n is used as the fixed number 10") as caught:
+        fx2onnx.export(looped, sample, dynamic_shapes=({0: "n"},))
+    assert "Python loops there as often as " in caught.value.why
+    assert f'Dim("n", {declared})' in str(caught.value)
+    low, high = (int(bound.partition("=")[2]) for bound in declared.split(", "))
+    dims = {0: torch.export.Dim("n", min=low, max=high)}
+    check(looped, sample, others=[(torch.randn(low, 2),), (torch.randn(high, 2),)], dynamic_shapes=(dims,))
+    assert fx2onnx.export(looped, sample, dynamic_shapes="auto").report.assumptions
+
+
+@pytest.mark.parametrize(
+    "until", [lambda x, turn: turn < x.shape[0], lambda x, turn: x.shape[0] // 2**turn > 1], ids=["up", "down"]
+)
+def test_a_loop_until_a_size_is_one_short_error(until: Any) -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        turn = 0
+        while until(x, turn):
+            x, turn = x * 2, turn + 1
+        return x
+
+    with pytest.raises(fx2onnx.UserError, match=r"E105.*Python decides by the dynamic size n") as caught:
+        fx2onnx.export(program, (torch.randn(10, 2),), dynamic_shapes=({0: "n"},))
+    assert "torch.arange" in str(caught.value)
+    assert len(caught.value.why) < 200
+    assert "while until" in "".join(caught.value.where.excerpt() if caught.value.where else ())
+
+
+def test_ranges_are_proposed_that_settle_a_decision_by_several_sizes() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        if x.shape[0] * x.shape[1] * 4 / 1024 > 2:
+            return x * len(str(x.sum().tolist()))  # no file can have this
+        return x * 2
+
+    with pytest.raises(fx2onnx.UserError, match=r"E105.*Python decides by the dynamic size m, n") as caught:
+        fx2onnx.export(program, (torch.randn(5, 3),), dynamic_shapes=({0: "n", 1: "m"},))
+    assert 'Dim("m", min=1, max=12) and Dim("n", min=1, max=20)' in str(caught.value)
+    dims = {0: torch.export.Dim("n", min=1, max=20), 1: torch.export.Dim("m", min=1, max=12)}
+    check(program, (torch.randn(5, 3),), others=[(torch.randn(20, 12),)], dynamic_shapes=(dims,))
 
 
 def test_a_branch_that_cannot_be_captured_is_no_reason_to_be_wrong_there() -> None:

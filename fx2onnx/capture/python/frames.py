@@ -16,6 +16,7 @@ from fx2onnx.base.answering import ANSWERING, answers_for_caller
 from fx2onnx.base.bounded import Bounded
 from fx2onnx.base.code_patch import CALLING
 from fx2onnx.base.source import PACKAGE_FOLDER, SourceLocation
+from fx2onnx.capture.python.tests_of_code import is_at_loop
 
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__))
 _NOT_USER = (
@@ -135,6 +136,12 @@ def refused_by_user() -> bool:
     """Whether the user's code asks in an ``if`` whose body raises: the test is false wherever the run goes on."""
     frame = _user_frame()
     return frame is not None and frame.f_lasti in _refusals(frame.f_code)
+
+
+def loops() -> bool:
+    """Whether the user's code asks how often it loops."""
+    frame = _user_frame()
+    return frame is not None and is_at_loop(frame)
 
 
 def subscripts() -> bool:

@@ -1,17 +1,20 @@
-"""The statement whose test the user's code asks for, read from its source."""
+"""Where in a statement the user's code is, read from its source: at a test, at the head of a loop."""
 
 from __future__ import annotations
 
 import ast
 import inspect
 import linecache
+import operator
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from types import CodeType, FrameType
-from typing import Any
+from typing import TypeAlias
 
 import torch
 
+Place: TypeAlias = tuple[int, int, int, int]
+"""First and last line, first and last column."""
 PURE_METHODS = frozenset({"size", "dim"})
 """Of tensors: they say what is known of them and record nothing."""
 
@@ -28,14 +31,11 @@ def asked_statement(frame: FrameType) -> tuple[ast.If | ast.IfExp, list[ast.expr
     return None if place is None else _statements(frame.f_code).get(place)
 
 
-def _position(frame: FrameType) -> tuple[int, ...] | None:
+def _position(frame: FrameType) -> Place | None:
     for index, place in enumerate(frame.f_code.co_positions()):
         if 2 * index == frame.f_lasti:
             return None if None in place else place  # type: ignore[return-value]
     return None
-
-
-Place = tuple[int, ...]
 
 
 @lru_cache(maxsize=256)
@@ -44,19 +44,12 @@ def _statements(code: CodeType) -> Mapping[Place, tuple[ast.If | ast.IfExp, list
     found: dict[Place, tuple[ast.If | ast.IfExp, list[ast.expr]]] = {}
     for node in ast.walk(_tree(code)):
         if isinstance(node, ast.IfExp) or (isinstance(node, ast.If) and not node.orelse):
-            tests = node.test.values if _is_or(node.test) else [node.test]  # type: ignore[attr-defined]
+            test = node.test
+            tests = test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.Or) else [test]
             for index, test in enumerate(tests):
-                inner = test.operand if _is_not(test) else test  # type: ignore[attr-defined]
-                found[_place(inner)] = node, tests[index:]
+                is_not = isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not)
+                found[_place(test.operand if is_not else test)] = node, tests[index:]  # type: ignore[attr-defined]
     return found
-
-
-def _is_or(node: ast.expr) -> bool:
-    return isinstance(node, ast.BoolOp) and isinstance(node.op, ast.Or)
-
-
-def _is_not(node: ast.expr) -> bool:
-    return isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)
 
 
 def _place(node: ast.expr) -> Place:
@@ -76,103 +69,92 @@ def _tree(code: CodeType) -> ast.Module:
     return ast.increment_lineno(tree, first - 1 - is_indented)
 
 
-def value_of(node: ast.expr, frame: FrameType) -> Any:
+def value_of(node: ast.expr, frame: FrameType) -> object:
     """What an expression of names, numbers, parts of lists and arithmetic is now. Raises UnreadableError for any other."""
-    reader = _READERS.get(type(node))
-    if reader is None:
-        raise UnreadableError
-    return reader(node, frame)
-
-
-def _name(node: Any, frame: FrameType) -> Any:
-    for space in (frame.f_locals, frame.f_globals):
-        if node.id in space:
-            return space[node.id]
+    match node:
+        case ast.Constant():
+            return node.value
+        case ast.Name():
+            return _named(node.id, frame)
+        case ast.Attribute():
+            return _attribute(value_of(node.value, frame), node.attr)
+        case ast.Subscript():
+            return _part(value_of(node.value, frame), value_of(node.slice, frame))
+        case ast.UnaryOp(op=ast.USub()):
+            return -_integer(node.operand, frame)
+        case ast.BinOp() if type(node.op) in _ARITHMETIC:
+            return _ARITHMETIC[type(node.op)](_integer(node.left, frame), _integer(node.right, frame))
+        case ast.Compare(ops=[op], comparators=[other]) if type(op) in _COMPARISONS:
+            return _COMPARISONS[type(op)](_integer(node.left, frame), _integer(other, frame))
+        case ast.Call(func=ast.Attribute() as method, keywords=[]) if method.attr in PURE_METHODS:
+            owner = value_of(method.value, frame)
+            if isinstance(owner, torch.Tensor):
+                return getattr(owner, method.attr)(*(_integer(arg, frame) for arg in node.args))
     raise UnreadableError
 
 
-def _attribute(node: Any, frame: FrameType) -> Any:
-    owner = value_of(node.value, frame)
-    if isinstance(owner, torch.Tensor):
-        if node.attr == "shape":
-            return owner.shape
+def _named(name: str, frame: FrameType) -> object:
+    for space in (frame.f_locals, frame.f_globals):
+        if name in space:
+            return space[name]
+    raise UnreadableError
+
+
+def _attribute(owner: object, name: str) -> object:
+    """What needs no code to run."""
+    if isinstance(owner, torch.Tensor) and name == "shape":
+        return owner.shape
+    found = {} if isinstance(owner, torch.Tensor) else getattr(owner, "__dict__", {})
+    if name not in found:
         raise UnreadableError
-    found = getattr(owner, "__dict__", {}).get(node.attr, _MISSING)
-    if found is _MISSING:
-        raise UnreadableError
-    return found
+    return found[name]
 
 
-_MISSING = object()
-
-
-def _part(node: Any, frame: FrameType) -> Any:
-    owner, index = value_of(node.value, frame), value_of(node.slice, frame)
+def _part(owner: object, index: object) -> object:
     if not isinstance(owner, tuple | list) or type(index) is not int or not -len(owner) <= index < len(owner):
         raise UnreadableError
     return owner[index]
 
 
-def _arithmetic(node: Any, frame: FrameType) -> Any:
-    operation = _ARITHMETIC.get(type(node.op))
-    sides = [_integer(side, frame) for side in (node.left, node.right)]
-    if operation is None:
-        raise UnreadableError
-    return operation(*sides)
-
-
-def _integer(node: ast.expr, frame: FrameType) -> Any:
+def _integer(node: ast.expr, frame: FrameType) -> int:
     value = value_of(node, frame)
     if type(value) is not int and not isinstance(value, torch.SymInt):
         raise UnreadableError
-    return value
+    return value  # type: ignore[return-value]
 
 
-def _negated(node: Any, frame: FrameType) -> Any:
-    if not isinstance(node.op, ast.USub):
-        raise UnreadableError
-    return -_integer(node.operand, frame)
-
-
-def _comparison(node: Any, frame: FrameType) -> Any:
-    operation = _COMPARISONS.get(type(node.ops[0]))
-    if operation is None or len(node.ops) > 1:
-        raise UnreadableError
-    return operation(_integer(node.left, frame), _integer(node.comparators[0], frame))
-
-
-def _method(node: Any, frame: FrameType) -> Any:
-    if not isinstance(node.func, ast.Attribute) or node.func.attr not in PURE_METHODS or node.keywords:
-        raise UnreadableError
-    owner = value_of(node.func.value, frame)
-    if not isinstance(owner, torch.Tensor):
-        raise UnreadableError
-    return getattr(owner, node.func.attr)(*(_integer(arg, frame) for arg in node.args))
-
-
-_ARITHMETIC: dict[type, Callable[[Any, Any], Any]] = {
-    ast.Add: lambda one, two: one + two,
-    ast.Sub: lambda one, two: one - two,
-    ast.Mult: lambda one, two: one * two,
+_ARITHMETIC: dict[type, Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
 }
-_COMPARISONS: dict[type, Callable[[Any, Any], Any]] = {
-    ast.Gt: lambda one, two: one > two,
-    ast.GtE: lambda one, two: one >= two,
-    ast.Lt: lambda one, two: one < two,
-    ast.LtE: lambda one, two: one <= two,
-    ast.Eq: lambda one, two: one == two,
-    ast.NotEq: lambda one, two: one != two,
+_COMPARISONS: dict[type, Callable[[int, int], object]] = {
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
 }
-_READERS: dict[type, Callable[[Any, FrameType], Any]] = {
-    ast.Constant: lambda node, frame: node.value,
-    ast.Name: _name,
-    ast.Attribute: _attribute,
-    ast.Subscript: _part,
-    ast.BinOp: _arithmetic,
-    ast.UnaryOp: _negated,
-    ast.Compare: _comparison,
-    ast.Call: _method,
-}
+
+
+def is_at_loop(frame: FrameType) -> bool:
+    """Whether the frame is at what a ``for`` or a comprehension goes through, or at a ``range``."""
+    place = _position(frame)
+    return place is not None and any(_is_within(place, head) for head in _loops(frame.f_code))
+
+
+@lru_cache(maxsize=256)
+def _loops(code: CodeType) -> list[Place]:
+    nodes = list(ast.walk(_tree(code)))
+    calls = (node for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name))
+    ranges = [_place(call) for call in calls if call.func.id == "range"]  # type: ignore[attr-defined]
+    return [*ranges, *(_place(node.iter) for node in nodes if isinstance(node, ast.For | ast.comprehension))]
+
+
+def _is_within(place: Place, other: Place) -> bool:
+    (first, last, begin, end), (above, below, left, right) = place, other
+    return (above, left) <= (first, begin) and (last, end) <= (below, right)
 
 
 @lru_cache(maxsize=256)

@@ -22,6 +22,7 @@ from fx2onnx.capture.python.frames import raises_in_eager
 from fx2onnx.capture.recording.choices import Branches, Choice
 from fx2onnx.capture.recording.failed_branches import is_of_eager, sizes_of_branch
 from fx2onnx.capture.recording.joining import Join, Path, unjoined
+from fx2onnx.capture.shapes.undeclared import LOOP_IN_TENSORS
 
 Node: TypeAlias = torch.fx.Node
 MAX_PATHS = 16
@@ -98,7 +99,7 @@ class _Exploration:
                     return (_Ended(outcome) if _ends_by_raise(outcome) else outcome), branches
                 drop_frames(error)
                 if made >= MAX_DECISIONS:
-                    return self._too_many(error, MAX_DECISIONS, "decisions on a path"), branches
+                    return self._in_a_row(error, branches), branches
                 if made >= min(self._runs_left - 1, self._by_data_left):
                     return self._too_many(error, MAX_PATHS), branches
                 branches = branches.but(made, Choice(True))
@@ -108,6 +109,17 @@ class _Exploration:
 
     def _too_many(self, error: UserError, most: int, what: str = "paths") -> Failed:
         return Failed(self._attempt, unjoined(error, f"there are more than {most} {what} through forward"))
+
+    def _in_a_row(self, error: UserError, branches: Branches) -> Failed:
+        """Too many decisions of one run; where they are on one line, Python loops until a size is reached."""
+        failed = self._too_many(error, MAX_DECISIONS, "decisions on a path")
+        if {decision.where for decision in branches.decisions[1:]} != {error.where} or error.code != "E105":
+            return failed
+        refused = failed.error
+        assert isinstance(refused, UserError)
+        names = ", ".join(sorted(branches.sizes))
+        ways = (LOOP_IN_TENSORS, f"or make the size static (leave {names} out of dynamic_shapes)")
+        return Failed(self._attempt, UserError("E105", refused.what, where=refused.where, why=refused.why, next=ways))
 
     def _with_other_way(self, path: Path | _Ended, branches: Branches, depth: int) -> Path | _Ended | Failed:
         """``path``, and what there is where decision ``depth`` goes the other way."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 from types import FrameType
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 import torch.fx
@@ -97,7 +97,7 @@ def _relation_of(test: ast.expr, frame: FrameType) -> tuple[Relation, bool] | No
     return (value, holds) if isinstance(value, Relation) else None
 
 
-def _undecided(value: Any) -> Any:
+def _undecided(value: object) -> object:
     """The expression or the comparison behind a number of torch's."""
     return value.node.value if isinstance(value, torch.SymInt | torch.SymBool) else value
 
@@ -142,7 +142,7 @@ class _Look:
             return False
         return all(self._gives(part, name) for part, name in zip(given, names, strict=True))
 
-    def _gives(self, value: Any, name: str) -> bool:
+    def _gives(self, value: object, name: str) -> bool:
         """Whether a value is what the name has."""
         if name == "_" and not reads(self._frame.f_code, name):
             return True
@@ -180,25 +180,25 @@ class _Look:
         given = widths.elts if isinstance(widths, ast.Tuple | ast.List) else value_of(widths, self._frame)
         return isinstance(given, list | tuple) and all(self._is_zero(width) for width in given)
 
-    def _is_zero(self, width: Any) -> bool:
+    def _is_zero(self, width: object) -> bool:
         return self._is_certain("eq", value_of(width, self._frame) if isinstance(width, ast.expr) else width, 0)
 
     def _takes_all(self, index: ast.expr, tensor: torch.Tensor) -> bool:
         parts = index.elts if isinstance(index, ast.Tuple) else [index]
         return all(self._is_whole(part, tensor.shape[axis]) for part, axis in _axes(parts, tensor.dim()))
 
-    def _is_whole(self, part: ast.expr, size: Any) -> bool:
+    def _is_whole(self, part: ast.expr, size: object) -> bool:
         """Whether a slice takes all of an axis."""
         if not isinstance(part, ast.Slice) or part.step is not None:
             return False
         first = 0 if part.lower is None else value_of(part.lower, self._frame)
-        if first != 0 and not (type(first) is int and first < 0 and self._is_certain("le", size, -first)):
+        if type(first) is not int or first > 0 or (first < 0 and not self._is_certain("le", size, -first)):
             return False
         return part.upper is None or self._is_certain("ge", value_of(part.upper, self._frame), size)
 
-    def _is_certain(self, op: str, lhs: Any, rhs: Any) -> bool:
+    def _is_certain(self, op: str, lhs: object, rhs: object) -> bool:
         one, other = _undecided(lhs), _undecided(rhs)
-        if not all(type(side) is int or isinstance(side, Dim) for side in (one, other)):
+        if not isinstance(one, int | Dim) or not isinstance(other, int | Dim):
             return False
         return self._known.is_certain(op, one, other)
 

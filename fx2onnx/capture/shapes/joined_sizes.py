@@ -60,7 +60,8 @@ def _guards(env: ShapeEnv, another: ShapeEnv, past: Relation) -> dict[tuple[Rela
     found: dict[tuple[Relation, bool], Guard] = {}
     for key, guard in _unsettled(env).items():
         needed = guard.relation
-        says_more = needed.op == "eq" and (not needed.symbols() <= past.symbols() or _is_for_one_size(needed, env))
+        is_about_others = len(needed.symbols()) > 1 or not needed.symbols() <= past.symbols()
+        says_more = needed.op == "eq" and (is_about_others or _is_for_one_size(needed, env))
         is_of_branch = key not in another.guards and (says_more or guard.ends_run)
         if is_of_branch and not needed.symbols() & env.unbacked:
             needed = Relation("or", (past, needed))

@@ -18,12 +18,13 @@ from fx2onnx.capture.python.frames import (
     asked_by_user,
     asserted_by_user,
     file_of_number,
+    loops,
     refused_by_user,
     user_location,
 )
 from fx2onnx.capture.shapes.certain import bounds, certain
-from fx2onnx.capture.shapes.conditions import declared
 from fx2onnx.capture.shapes.size_facts import SizeFacts
+from fx2onnx.capture.shapes.undeclared import undeclared
 
 KEEP_BOTH = 'data_branches="if" to keep both branches in the file'
 """Advice where Python decides by data."""
@@ -251,20 +252,7 @@ class ShapeEnv(SizeFacts):
 
     def undeclared(self, relation: Relation, where: SourceLocation | None) -> UserError:
         """Python's decision by a size that is asked for by name, where not both branches are in the file."""
-        at_sample = relation if self.hint(relation) else relation.negated()
-        names = ", ".join(sorted(relation.symbols()))
-        sizes = where_true(at_sample) if len(relation.symbols()) == 1 else None
-        bounds = declared(names, sizes) if sizes is not None else 'Dim("NAME", min=..., max=...)'
-        return UserError(
-            "E105",
-            f"Python decides by the dynamic size {names}",
-            where=where,
-            why=f"whether {relation} holds differs from size to size",
-            next=(
-                f"declare in dynamic_shapes a range in which it has one answer, such as {bounds}",
-                "or keep the decision in tensors: torch.where, or torch.cond for two branches",
-            ),
-        )
+        return undeclared(self, relation, where)
 
     def check(self, relation: Relation, *, is_equality: bool = False) -> bool:
         """The truth at the sample's sizes of what ends the run in eager PyTorch where it is false: a condition. Equalities that
@@ -381,7 +369,7 @@ class ShapeEnv(SizeFacts):
         self.numbers_in |= files
         number = int(dim.evaluate(self.hints))
         self.asked.append(("specialize", dim, number))
-        self.specializations.setdefault(dim, Specialization(dim, number, where))
+        self.specializations.setdefault(dim, Specialization(dim, number, where, loops()))
         return number
 
 

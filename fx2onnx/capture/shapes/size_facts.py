@@ -81,7 +81,7 @@ class SizeFacts:
             written_for=dict(self.written_for),
         )
 
-    def is_certain(self, op: str, lhs: Any, rhs: Any) -> bool:
+    def is_certain(self, op: str, lhs: Scalar, rhs: Scalar) -> bool:
         """Whether a comparison is true at all sizes for which the program is."""
         known = certain(op, lhs, rhs, self.signed)
         return bool(self.is_settled(Relation(op, (lhs, rhs))) if known is None else known)

@@ -113,12 +113,27 @@ def crop_more_than_asked(x: torch.Tensor) -> Any:
     return x.cumsum(1)
 
 
+def crop_or_add(x: torch.Tensor) -> Any:
+    if x.shape[1] > 6:
+        x = x[:, :6]
+    else:
+        x = x + 1
+    return x
+
+
 def crop_and_note(x: torch.Tensor) -> Any:
     factor = 2
     if x.shape[1] > 6:
         x = x[:, :6]
         factor = 3
     return x * factor
+
+
+def pad_by_one_more(x: torch.Tensor) -> Any:
+    beside = -x.shape[1] % 4
+    if beside > 0:
+        x = F.pad(x, (1, beside))
+    return x
 
 
 def pad_and_write(x: torch.Tensor) -> Any:
@@ -158,6 +173,8 @@ DECISIONS: list[Callable[[torch.Tensor], Any]] = [
     both_have_to_be_long,
     crop_more_than_asked,
     crop_and_note,
+    crop_or_add,
+    pad_by_one_more,
     pad_and_write,
     pad_and_write_what_was_padded,
 ]

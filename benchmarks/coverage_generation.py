@@ -125,6 +125,7 @@ def _heard(row: Row, model: Any, inputs: dict[str, Any], expected: Any) -> tuple
 def _model(task: str, name: str, recipe: str) -> Any:
     import torch
 
+    from fx2onnx.decoding.cache.module_state import CACHE_ARGUMENTS
     from fx2onnx.decoding.recipes.delay_pattern import delays_of
     from fx2onnx.decoding.recipes.inner_language_model import language_of
     from fx2onnx.sources.hf import kind
@@ -141,7 +142,7 @@ def _model(task: str, name: str, recipe: str) -> Any:
     found = getattr(auto.modeling_auto, TASKS[task])[type(config)]
     model_class = found[0] if isinstance(found, (tuple, list)) else found
     known = inspect.signature(model_class.forward).parameters
-    if "shared_kv_states" in known and "past_key_values" not in known:
+    if "shared_kv_states" in known and not known.keys() & {*CACHE_ARGUMENTS}:
         raise TypeError("assists another model: forward takes its shared_kv_states and keeps no cache")
     config = kind.config_for(model_class, config)
     with torch.device("meta"):

@@ -55,6 +55,7 @@ POSITIONS, SIZES = "tests/decoding/test_grid_positions.py", "tests/decoding/test
 WRONG_SIZES = f"{SIZES}::test_a_grid_that_contradicts_is_one_clear_error"
 KEPT_SIZE = f"{SIZES}::test_an_encoder_whose_python_needs_the_grid_keeps_that_of_the_sample"
 PATCHES = "tests/model_patches/test_patching.py"
+SIGNATURES = "tests/model_patches/test_signatures.py"
 GROUPED = "tests/decoding/test_fused_decoders.py"
 FUSED = "tests/targets/test_fused.py"
 CONTRIB = "tests/runner/test_contrib.py"
@@ -149,8 +150,14 @@ MUTANTS = [
     Mutant("capture/python/process_state.py", "        if value is not _UNREADABLE and _value(flag) != value:\n            flag.set",
            "        if False:\n            flag.set", "tests/capture/test_process_state.py"),
     Mutant("capture/python/process_state.py", "                    seen.before.setdefault(flag, old)", "                    pass", THREADS),
-    Mutant("model_patches/patching.py", "            applied.warnings.append(_warning(patch, change))", "            pass", PATCHES),
-    Mutant("model_patches/patching.py", "    return taken == known", "    return True", PATCHES),
+    Mutant("model_patches/patching.py", "                applied.left_out[patch.name] = _warning(patch, str(change))", "                pass", PATCHES),
+    Mutant("model_patches/patching.py", "        _THREAD.left_out[patch.name] = _warning(patch, change)", "        pass", PATCHES),
+    Mutant("model_patches/patching.py", "            _THREAD.left_out[patch.name] = _warning(patch, str(change))", "            pass", PATCHES),
+    Mutant("model_patches/signatures.py", "not _is_same(given.pop(name), value)", "not given.pop(name)", SIGNATURES),
+    Mutant("model_patches/signatures.py", "is_needed or _described(known) !=", "is_needed or () ==", SIGNATURES),
+    Mutant("model_patches/signatures.py", "    if Parameter.empty in unknown.values():", "    if False:", SIGNATURES),
+    Mutant("model_patches/signatures.py", "if old in parameters and new not in parameters}", "if old in parameters}", SIGNATURES),
+    Mutant("decoding/cache/module_state.py", "return next((name for name in names if name), CACHE_ARGUMENTS[0])", "return CACHE_ARGUMENTS[0]", "tests/decoding/test_prepared_inputs.py"),
     Mutant("model_patches/patching.py", "            if target in PATCHES:", "            if False:", PATCHES),
     Mutant("base/relations.py", '        return Relation(NEGATED[self.op], self.args) if self.op in NEGATED else Relation("not", (self,))',
            "        return Relation(NEGATED.get(self.op, self.op), self.args)", "tests/base/test_assumptions.py"),

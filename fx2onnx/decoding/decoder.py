@@ -19,7 +19,16 @@ from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import UserError
 from fx2onnx.decoding.cache.compressed import OWN_SIZES
 from fx2onnx.decoding.cache.layout import CacheLayout, Sizes, State, tokens_for_every_state, unmistakable_sizes
-from fx2onnx.decoding.cache.module_state import CACHE_ARGUMENT, is_holding, may_hold, state_behind, step, untouched
+from fx2onnx.decoding.cache.module_state import (
+    CACHE_ARGUMENTS,
+    cache_argument,
+    generated_argument,
+    is_holding,
+    may_hold,
+    state_behind,
+    step,
+    untouched,
+)
 from fx2onnx.decoding.probes import before_the_prompt
 from fx2onnx.decoding.recipes.deepstack import DEEP, KINDS, behind_layers
 from fx2onnx.manifest.names import BATCH, EMBEDDED, PAST, PAST_SIZE, PRESENT, SEQUENCE, TOTAL
@@ -256,16 +265,17 @@ def trial(
     parameters = inspect.signature(model.forward).parameters
     hands_on = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     for name in result:
-        is_taken = name in parameters or (name == CACHE_ARGUMENT and hands_on)
+        is_taken = name in parameters or (name in CACHE_ARGUMENTS and hands_on)
         if is_taken and name not in prompt and not isinstance(result[name], torch.Tensor):
             return name, result[name]
-    if call is None and may_hold(model):
+    argument = cache_argument(model.forward)
+    if call is None and argument and may_hold(model):
         _, state = run_lightly(model, partial(_as_keywords, state_behind, model), prompt)
-        return CACHE_ARGUMENT, state
-    if call is None and CACHE_ARGUMENT in parameters:  # some fill a cache that is given, and make none
+        return argument, state
+    if call is None and argument:  # some fill a cache that is given, and make none
         result = run_lightly(model, partial(_with_cache, model), prompt)
-        if result.get(CACHE_ARGUMENT) is not None:
-            return CACHE_ARGUMENT, result[CACHE_ARGUMENT]
+        if result.get(argument) is not None:
+            return argument, result[argument]
     raise no_cache(model)
 
 
@@ -274,7 +284,8 @@ def _with_cache(model: Model, **inputs: object) -> Any:
     from transformers import DynamicCache
 
     cache = DynamicCache(config=model.config.get_text_config(decoder=True))
-    return model(**inputs, **{CACHE_ARGUMENT: cache}, use_cache=True, return_dict=True)
+    name = cache_argument(model.forward) or generated_argument(model)
+    return model(**inputs, **{name: cache}, use_cache=True, return_dict=True)
 
 
 def _as_keywords(call: Callable[..., Result], model: Model, **inputs: object) -> Result:

@@ -11,9 +11,8 @@ import functools
 import inspect
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from inspect import Parameter
 from types import FunctionType
 from typing import Any, TypeVar
 
@@ -21,6 +20,7 @@ from fx2onnx.base.answering import answers_for_caller
 from fx2onnx.base.code_patch import CodePatch, put_name
 from fx2onnx.base.errors import InternalError
 from fx2onnx.base.source import place_of
+from fx2onnx.model_patches.signatures import Fit, Unfit, fit_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -50,6 +50,10 @@ class Patch:
     @property
     def library(self) -> str:
         return self.module.partition(".")[0]
+
+    def fit(self, function: Any) -> Fit:
+        """How it serves for ``function``. Raises: Unfit."""
+        return fit_of(self.compute, function, self.library, around=self.around, names=self.names)
 
 
 PATCHES: dict[str, Patch] = {}
@@ -86,13 +90,19 @@ class Applied:
 
     called: dict[str, Patch] = field(default_factory=dict)
     """The patches that the run called, by name."""
-    warnings: list[str] = field(default_factory=list)
-    """A line for each patch that could not be applied, as the library is another than the patch knows."""
+    left_out: dict[str, str] = field(default_factory=dict)
+    """What is said of each patch that the run would have called, but for a library that is another than the patch knows; by
+    name."""
+
+    @property
+    def warnings(self) -> list[str]:
+        return list(self.left_out.values())
 
 
 class _Thread(threading.local):
     def __init__(self) -> None:
         self.called: dict[str, Patch] = {}
+        self.left_out: dict[str, str] = {}
 
 
 _THREAD = _Thread()
@@ -104,6 +114,7 @@ def apply_patches(registered: Iterable[Patch]) -> Applied:
     """Until ``Changes`` end, the patches of those modules that are loaded are used by this thread."""
     applied = Applied()
     put_name(_THREAD, "called", applied.called)
+    put_name(_THREAD, "left_out", applied.left_out)
     for patch in registered:
         module = sys.modules.get(patch.module)
         if module is None or not is_meant(patch):
@@ -113,12 +124,17 @@ def apply_patches(registered: Iterable[Patch]) -> Applied:
         if code_patch is not None and code_patch.still_fits(function):
             code_patch.put_in()
             continue
-        change = change_of(patch, function)
-        if change:
-            applied.warnings.append(_warning(patch, change))
+        try:
+            fit = patch.fit(function)
+        except Unfit as change:
+            if not isinstance(function, FunctionType):  # what nobody can be seen to call
+                applied.left_out[patch.name] = _warning(patch, str(change))
+                continue
+            replacement = functools.partial(_telling, patch, str(change))
         else:
-            code_patch = _CODE_PATCHES[patch] = CodePatch(function, functools.partial(_calling, patch))
-            code_patch.put_in()
+            replacement = functools.partial(_calling, patch, fit)
+        code_patch = _CODE_PATCHES[patch] = CodePatch(function, replacement)
+        code_patch.put_in()
     return applied
 
 
@@ -144,40 +160,29 @@ def target_of(module: Any, qualname: str) -> Any:
 
 
 @answers_for_caller
-def _calling(patch: Patch, original: FunctionType) -> Callable[..., Any]:
+def _calling(patch: Patch, fit: Fit, original: FunctionType) -> Callable[..., Any]:
     def called(*args: Any, **kwargs: Any) -> Any:
-        _THREAD.called[patch.name] = patch
-        return patch.compute(original, *args, **kwargs) if patch.around else patch.compute(*args, **kwargs)
+        try:
+            known, named = fit.call(args, kwargs)
+        except Unfit as change:
+            _THREAD.left_out[patch.name] = _warning(patch, str(change))
+        else:
+            _THREAD.called[patch.name] = patch
+            return patch.compute(original, *known, **named) if patch.around else patch.compute(*known, **named)
+        return original(*args, **kwargs)
 
     return called
 
 
-def change_of(patch: Patch, function: Any) -> str:
-    """How ``function`` is another than the patch knows; "" where it is the same."""
-    if function is None:
-        return "the library no longer has it"
-    if not isinstance(function, FunctionType):
-        return f"it is a {type(function).__name__}, no plain function"
-    theirs = inspect.signature(function).parameters
-    missing = [name for name in patch.names if name not in theirs]
-    if missing:
-        return f"it takes no {', '.join(missing)}"
-    if not _takes_the_same(patch, theirs):
-        return f"it takes {inspect.Signature([one.replace(annotation=Parameter.empty) for one in theirs.values()])}"
-    return ""
+@answers_for_caller
+def _telling(patch: Patch, change: str, original: FunctionType) -> Callable[..., Any]:
+    """The function itself, and a word that it was called."""
 
+    def called(*args: Any, **kwargs: Any) -> Any:
+        _THREAD.left_out[patch.name] = _warning(patch, change)
+        return original(*args, **kwargs)
 
-_REST = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
-
-
-def _takes_the_same(patch: Patch, theirs: Mapping[str, Parameter]) -> bool:
-    own = list(inspect.signature(patch.compute).parameters.values())[int(patch.around) :]
-    taken = [(one.name, one.kind, one.default) for one in own]
-    known = [(one.name, one.kind, one.default) for one in theirs.values()]
-    if patch.around and any(one.kind in _REST for one in own):
-        named = [one for one in taken if one[1] not in _REST]
-        return known[: len(named)] == named
-    return taken == known
+    return called
 
 
 def _warning(patch: Patch, change: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -77,24 +76,34 @@ def test_a_patch_that_fits_is_used_and_said(made: Made) -> None:
     assert report.warnings == []
 
 
-def more(x: Any, factor: float = 2.0, bias: float = 0.0) -> Any: ...
-def renamed(y: Any, factor: float = 2.0) -> Any: ...
-def other_default(x: Any, factor: float = 3.0) -> Any: ...
-def by_keyword(x: Any, *, factor: float = 2.0) -> Any: ...
+def needs_more(x: Any, bias: Any = None, *, scale: Any) -> Any:
+    return x
+
+
+def renamed(y: Any, factor: float = 2.0) -> Any:
+    return y
+
+
+def other_default(x: Any, factor: float = 3.0) -> Any:
+    return x
+
+
+def by_keyword(x: Any, *, factor: float = 2.0) -> Any:
+    return x
+
+
+_CHANGED = [
+    (needs_more, "it takes (x, bias=None, *, scale)"),
+    (renamed, "it takes (y, factor=2.0)"),
+    (other_default, "it takes (x, factor=3.0)"),
+    (by_keyword, "it takes (x, *, factor=2.0)"),
+]
 
 
 @pytest.mark.parametrize(
-    ("now", "change"),
-    [
-        (None, "the library no longer has it"),
-        (torch.nn.ReLU(), "it is a ReLU, no plain function"),
-        (more, "it takes (x, factor=2.0, bias=0.0)"),
-        (renamed, "it takes (y, factor=2.0)"),
-        (other_default, "it takes (x, factor=3.0)"),
-        (by_keyword, "it takes (x, *, factor=2.0)"),
-    ],
+    ("now", "change"), [(None, "the library no longer has it"), (torch.nn.ReLU(), "it is a ReLU, no plain function")]
 )
-def test_a_changed_target_is_a_warning(made: Made, now: Any, change: str) -> None:
+def test_a_target_that_is_gone_is_a_warning(made: Made, now: Any, change: str) -> None:
     made.module.scaled = now
     patches(TARGET)(in_tensors)
     shapes = {"x": {0: "n"}}
@@ -104,8 +113,35 @@ def test_a_changed_target_is_a_warning(made: Made, now: Any, change: str) -> Non
     assert "install a version of made_library" in line
 
 
+@pytest.mark.parametrize(("now", "change"), _CHANGED)
+def test_a_changed_target_is_what_it_is_and_who_calls_it_is_told(made: Made, now: Any, change: str) -> None:
+    made.module.scaled = now
+    patches(TARGET)(in_tensors)
+    assert fx2onnx.export(_thrice, (X,)).report.warnings == []
+    more = {"scale": 1} if now is needs_more else {}
+    result = fx2onnx.export(lambda x: made.module.scaled(x, **more) * 3, (X,))
+    (line,) = result.report.warnings
+    assert line.startswith("tests's patch of made_library.parts.scaled does not fit made_library 1.4.2")
+    assert change in line
+    assert "install a version of made_library" in line
+    assert [node.op_type for node in result.model.graph] == ["Mul"]
+
+
+def test_a_call_that_says_more_is_the_functions_own(made: Made) -> None:
+    def scaled(x: torch.Tensor, bias: float = 0.0, factor: float = 2.0) -> torch.Tensor:
+        return x * factor + bias
+
+    made.module.scaled = scaled
+    patches(TARGET)(in_tensors)
+    assert fx2onnx.export(lambda x: scaled(x, 0.0, factor=4.0), (X,)).report.warnings == []
+    result = fx2onnx.export(lambda x: scaled(x, 1.0), (X,))
+    (line,) = result.report.warnings
+    assert "it is called with bias;" in line
+    assert [node.op_type for node in result.model.graph] == ["Mul", "Add"]
+
+
 def test_an_export_that_fails_names_it_too(made: Made) -> None:
-    def scaled(x: torch.Tensor) -> torch.Tensor:
+    def scaled(x: torch.Tensor, *, factor: float = 2.0) -> torch.Tensor:
         return x if x.sum() > 9 else -x
 
     made.module.scaled = scaled
@@ -119,52 +155,29 @@ def test_an_export_that_fails_names_it_too(made: Made) -> None:
 
 @pytest.mark.parametrize(("versions", "is_reported"), [(">=1.4,<2", True), ("<1.4", False), ("", True)])
 def test_other_versions_are_none_of_its_concern(made: Made, versions: str, is_reported: bool) -> None:
-    patches(TARGET, versions=versions)(renamed)
-    warnings = fx2onnx.export(_thrice, (X,)).report.warnings
-    assert [("does not fit" in line) for line in warnings] == [True] * is_reported
-    made.patches.clear()
+    def scaled(y: torch.Tensor) -> torch.Tensor:
+        return y
+
+    ours, made.module.scaled = made.module.scaled, scaled
     patches(TARGET, versions=versions)(in_tensors)
+    warnings = fx2onnx.export(made.forward, (X,)).report.warnings
+    assert [("does not fit" in line) for line in warnings] == [True] * is_reported
+    made.module.scaled = ours
     with Changes():
         applied = apply_patches(made.patches.values())
         made.forward(X)
     assert list(applied.called) == ["made_library.parts.scaled"] * is_reported
 
 
-def _first(original: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
-    return original(x, *args, **kwargs)
-
-
-def _all(original: Any, x: Any, factor: float = 2.0) -> Any:
-    return original(x, factor)
-
-
-@pytest.mark.parametrize(
-    ("compute", "names", "now", "fits"),
-    [
-        (_first, (), more, True),
-        (_first, (), renamed, False),
-        (_first, ("factor",), more, True),
-        (_first, ("factor", "bias"), renamed, False),
-        (_first, ("bias",), other_default, False),
-        (_all, (), more, False),
-        (_all, (), other_default, False),
-    ],
-)
-def test_what_a_patch_around_uses_is_there(
-    made: Made, compute: Callable[..., Any], names: tuple[str, ...], now: Any, fits: bool
-) -> None:
-    patches(TARGET, around=True, names=names)(compute)
-    assert (patching.change_of(made.patches[TARGET], now) == "") == fits
-
-
 def test_a_function_of_torchvision_with_another_signature(monkeypatch: pytest.MonkeyPatch) -> None:
     assert prepare(), "the tests' environment has torchvision"
     from torchvision.ops import boxes
 
-    def batched_nms(boxes: Any, scores: Any, idxs: Any, threshold: float) -> Any: ...
+    def batched_nms(boxes: Any, scores: Any, idxs: Any, threshold: float) -> Any:
+        return idxs
 
-    assert fx2onnx.export(_thrice, (X,)).report.warnings == []
     monkeypatch.setattr(boxes, "batched_nms", batched_nms)
-    (line,) = fx2onnx.export(_thrice, (X,)).report.warnings
+    assert fx2onnx.export(_thrice, (X,)).report.warnings == []
+    (line,) = fx2onnx.export(lambda x: boxes.batched_nms(x, x, x, 0.5) * 3, (X,)).report.warnings
     assert "torchvision.ops.boxes.batched_nms does not fit torchvision" in line
     assert "it takes (boxes, scores, idxs, threshold)" in line

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias, TypedDict, TypeGuard
 
 import torch
 
 from fx2onnx.sources.hf.transformers_types import Model
 
-CACHE_ARGUMENT = "past_key_values"
+CACHE_ARGUMENTS = ("cache", "past_key_values")
+"""What models' forward calls the cache: transformers since 5.24, and before."""
+
 Path: TypeAlias = tuple[str | int, ...]
 """Of an attribute: the words of its module's path, and its name."""
 
@@ -32,7 +34,22 @@ def is_holding(cache: object) -> TypeGuard[HeldCache]:
 
 
 def may_hold(model: Model) -> bool:
-    return bool(getattr(model, "_is_stateful", False)) and CACHE_ARGUMENT in inspect.signature(model.forward).parameters
+    return bool(getattr(model, "_is_stateful", False)) and cache_argument(model.forward) is not None
+
+
+def cache_argument(function: Callable[..., object]) -> str | None:
+    """The one of ``CACHE_ARGUMENTS`` that ``function`` takes by name."""
+    parameters = inspect.signature(function).parameters
+    return next((name for name in CACHE_ARGUMENTS if name in parameters), None)
+
+
+def generated_argument(model: Model) -> str:
+    """The one of ``CACHE_ARGUMENTS`` that ``prepare_inputs_for_generation`` takes; an override may leave it to the method that
+    it calls.
+    """
+    methods = (vars(kind).get("prepare_inputs_for_generation") for kind in type(model).__mro__)
+    names = (cache_argument(method) for method in methods if method is not None)
+    return next((name for name in names if name), CACHE_ARGUMENTS[0])
 
 
 def state_behind(model: Model, inputs: Mapping[str, object]) -> tuple[Mapping[str, torch.Tensor], HeldCache]:
@@ -48,7 +65,8 @@ def step(model: Model, inputs: Mapping[str, object], state: HeldCache) -> tuple[
         for path, value in _flat(state["held"]):
             *parents, attribute = path
             setattr(model.get_submodule(".".join(map(str, parents))), str(attribute), value)
-        result = model(**inputs, past_key_values=state["layers"], use_cache=True)
+        name = cache_argument(model.forward) or generated_argument(model)
+        result = model(**inputs, **{name: state["layers"]}, use_cache=True)
         return result, {"layers": state["layers"], "held": _nested(_held(model))}
 
 

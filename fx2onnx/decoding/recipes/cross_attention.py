@@ -19,6 +19,7 @@ import torch
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.decoding.cache.layout import CacheLayout
+from fx2onnx.decoding.cache.module_state import CACHE_ARGUMENTS
 from fx2onnx.decoding.decoder import CachedDecoder, prompt_of, trial
 from fx2onnx.decoding.probes import Seen
 from fx2onnx.decoding.recipes.encoder_decoder import encoder_states
@@ -40,7 +41,6 @@ from fx2onnx.sources.hf.transformers_types import Inputs, Model
 from fx2onnx.sources.light_run import run_lightly
 from fx2onnx.sources.source import Options, Source
 
-_CACHE = "past_key_values"
 _TEXT = ("input_ids", "attention_mask", "position_ids", "inputs_embeds")
 
 
@@ -137,7 +137,9 @@ def made_of(model: Model, inputs: Mapping[str, torch.Tensor]) -> Inputs:
     else:
         handed = handed_over(model, language, inputs)
         ids = handed.pop("input_ids", ids)
-    handed = {name: value for name, value in handed.items() if isinstance(value, torch.Tensor) or name == _CACHE}
+    handed = {
+        name: value for name, value in handed.items() if isinstance(value, torch.Tensor) or name in CACHE_ARGUMENTS
+    }
     handed["use_cache"] = True
     step = language.prepare_inputs_for_generation(ids, **handed, is_first_iteration=False, next_sequence_length=1)
     known = inspect.signature(language.forward).parameters

@@ -18,6 +18,7 @@ import torch
 from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import UserError
 from fx2onnx.decoding.cache.layout import CacheLayout, Sizes, unmistakable_sizes
+from fx2onnx.decoding.cache.module_state import generated_argument
 from fx2onnx.decoding.decoder import CachedDecoder, add_states, cached_decoder, prompt_of, text_inputs, trial
 from fx2onnx.decoding.recipes.inner_language_model import language_of
 from fx2onnx.decoding.recipes.recipe import ModelPart, Request
@@ -206,7 +207,7 @@ def _later(
     model: Model, text: Inputs, factories: Mapping[str, InputFactory], context: SampleContext, cache: object
 ) -> dict[str, InputFactory]:
     media, _ = samples_of(factories, context)
-    step = {"past_key_values": cache, "is_first_iteration": False, "next_sequence_length": 1}
+    step = {generated_argument(language_of(model)): cache, "is_first_iteration": False, "next_sequence_length": 1}
     return {key: factories[key] for key in sorted(_handed_on(model, {**text, **media}, **step) & set(factories))}
 
 

@@ -14,6 +14,7 @@ import torch
 from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import UserError
 from fx2onnx.decoding.cache.layout import CacheLayout, Sizes, tensors_of, unmistakable_sizes
+from fx2onnx.decoding.cache.module_state import generated_argument
 from fx2onnx.decoding.decoder import add_states, prompt_of, trial
 from fx2onnx.decoding.recipes.recipe import ModelPart, Part, Request
 from fx2onnx.manifest.names import BATCH, DECODER_FILE, PAST, PAST_SIZE, PRESENT, PROMPT_FILE, SEQUENCE
@@ -126,7 +127,9 @@ def _tokens(model: Model, batch: int, length: int) -> Inputs:
 
 def _prepared(model: Model, tokens: Inputs, cache: object) -> dict[str, object]:
     """The model's arguments, as generation makes them of all tokens so far."""
-    step = {"is_first_iteration": True} if cache is None else {"past_key_values": cache, "next_sequence_length": 1}
+    step = (
+        {"is_first_iteration": True} if cache is None else {generated_argument(model): cache, "next_sequence_length": 1}
+    )
     return model.prepare_inputs_for_generation(**tokens, **step, use_cache=True)
 
 

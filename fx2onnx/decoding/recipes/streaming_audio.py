@@ -19,6 +19,7 @@ import torch
 from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import UserError
 from fx2onnx.decoding.cache.layout import CacheLayout, unmistakable_sizes
+from fx2onnx.decoding.cache.module_state import CACHE_ARGUMENTS
 from fx2onnx.decoding.decoder import CachedDecoder, add_states, prompt_of, text_inputs, trial
 from fx2onnx.decoding.recipes.recipe import ModelPart, Part, Request
 from fx2onnx.manifest.names import AUDIO_FILE, BATCH, DECODER_FILE, SEQUENCE, STREAM, STREAM_SIZE
@@ -68,7 +69,7 @@ class _Added(_Kind):
     @contextlib.contextmanager
     def with_rows(self, model: Model, arguments: Inputs, rows: torch.Tensor) -> Iterator[Inputs]:
         """Forward asks its own method for features: here it answers with those that are given."""
-        features = SimpleNamespace(pooler_output=rows, past_key_values=None, padding_cache=None)
+        features = SimpleNamespace(pooler_output=rows, padding_cache=None, **dict.fromkeys(CACHE_ARGUMENTS))
         owners = [part for part in model.modules() if hasattr(part, _METHOD)]
         for owner in owners:
             setattr(owner, _METHOD, lambda *_, **__: features)

@@ -24,6 +24,7 @@ from fx2onnx.base.changes import before_change
 from fx2onnx.capture.shapes.either_way import either_way
 from fx2onnx.capture.shapes.symnode import unwrap
 from fx2onnx.model_patches.patching import patches
+from fx2onnx.model_patches.signatures import arguments_of
 
 
 @dataclass(slots=True)
@@ -139,7 +140,7 @@ def sdpa_attention_forward(
 @patches(
     "transformers.masking_utils:create_recurrent_attention_mask",
     around=True,
-    names=("inputs_embeds", "attention_mask", "past_key_values"),
+    names=("inputs_embeds", "attention_mask", "cache"),
     versions=">=5.11",
 )
 def recurrent_mask(original: FunctionType, *args: Any, **kwargs: Any) -> Any:
@@ -150,7 +151,7 @@ def recurrent_mask(original: FunctionType, *args: Any, **kwargs: Any) -> Any:
     Shapes:  attention_mask [batch, keys], inputs_embeds [batch, tokens, width] -> [batch, tokens] or None.
     """
     given = _arguments(original, args, kwargs)
-    mask, cache = given["attention_mask"], given["past_key_values"]
+    mask, cache = given["attention_mask"], given["cache"]
     keeps_masks = any(getattr(layer, "is_indexer_initialized", False) for layer in getattr(cache, "layers", ()))
     if mask is None or mask.dim() != 2 or unwrap(given["inputs_embeds"].shape[1]) != 1 or not keeps_masks:
         return original(*args, **kwargs)
@@ -170,6 +171,4 @@ def _is_asked_for_tracing() -> bool:
 
 
 def _arguments(function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    bound = inspect.signature(function).bind(*args, **kwargs)
-    bound.apply_defaults()
-    return dict(bound.arguments)
+    return arguments_of(function, "transformers", args, kwargs)

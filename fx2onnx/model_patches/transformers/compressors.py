@@ -15,13 +15,13 @@ _MODULE = "transformers.models.deepseek_v4.modeling_deepseek_v4"
 
 @patches(f"{_MODULE}:DeepseekV4HCACompressor.forward")
 def heavy_compressor(
-    self: Any, hidden_states: Tensor, q_residual: Tensor, position_ids: Tensor, past_key_values: Any, layer_idx: int
+    self: Any, hidden_states: Tensor, q_residual: Tensor, position_ids: Tensor, cache: Any, layer_idx: int
 ) -> tuple[Tensor, Tensor]:
     """``DeepseekV4HCACompressor``: a query sees the entries of whole groups before it, a single query sees all.
 
     Shapes:  hidden_states [batch, queries, width] -> [batch, 1, entries, head], bias [batch, 1, queries, entries].
     """
-    entries = _entries(self, "compressor", hidden_states, _layer(past_key_values, layer_idx))
+    entries = _entries(self, "compressor", hidden_states, _layer(cache, layer_idx))
     known = (position_ids + 1) // self.compress_rate
     hidden = torch.arange(entries.shape[1]) >= known[:, None, :, None]
     hidden = hidden & (torch.scalar_tensor(hidden_states.shape[1]) != 1)
@@ -31,15 +31,15 @@ def heavy_compressor(
 
 @patches(f"{_MODULE}:DeepseekV4CSACompressor.forward")
 def sparse_compressor(
-    self: Any, hidden_states: Tensor, q_residual: Tensor, position_ids: Tensor, past_key_values: Any, layer_idx: int
+    self: Any, hidden_states: Tensor, q_residual: Tensor, position_ids: Tensor, cache: Any, layer_idx: int
 ) -> tuple[Tensor, Tensor]:
     """``DeepseekV4CSACompressor``: entries of groups that overlap; a query sees those that its indexer picks.
 
     Shapes:  hidden_states [batch, queries, width] -> [batch, 1, entries, head], bias [batch, 1, queries, entries].
     """
-    layer = _layer(past_key_values, layer_idx)
+    layer = _layer(cache, layer_idx)
     entries = _entries(self, "compressor", hidden_states, layer, overlapping=True)
-    picked = self.indexer(hidden_states, q_residual, position_ids, past_key_values, layer_idx)
+    picked = self.indexer(hidden_states, q_residual, position_ids, cache, layer_idx)
     count = entries.shape[1]
     bias = entries.new_full((hidden_states.shape[0], hidden_states.shape[1], count + 1), -torch.inf)
     bias = bias.scatter(-1, torch.where(picked >= 0, picked, count), 0.0)
@@ -48,13 +48,13 @@ def sparse_compressor(
 
 @patches(f"{_MODULE}:DeepseekV4Indexer.forward")
 def indexer(
-    self: Any, hidden_states: Tensor, q_residual: Tensor, position_ids: Tensor, past_key_values: Any, layer_idx: int
+    self: Any, hidden_states: Tensor, q_residual: Tensor, position_ids: Tensor, cache: Any, layer_idx: int
 ) -> Tensor:
     """``DeepseekV4Indexer``: the entries of the best scores among those of whole groups before a query, else -1.
 
     Shapes:  hidden_states [batch, queries, width] -> int64 [batch, queries, index_topk or fewer].
     """
-    entries = _entries(self, "indexer", hidden_states, _layer(past_key_values, layer_idx), overlapping=True)
+    entries = _entries(self, "indexer", hidden_states, _layer(cache, layer_idx), overlapping=True)
     batch, length, _ = hidden_states.shape
     cos, sin = self.rotary_emb(hidden_states, position_ids=position_ids, layer_type=self.rope_layer_type)
     query = self.q_b_proj(q_residual).view(batch, length, -1, self.head_dim).transpose(1, 2)
@@ -66,8 +66,8 @@ def indexer(
     return torch.where(best >= known, -1, best)
 
 
-def _layer(past_key_values: Any, index: int) -> Any:
-    return None if past_key_values is None else past_key_values.layers[index]
+def _layer(cache: Any, index: int) -> Any:
+    return None if cache is None else cache.layers[index]
 
 
 def _rotary(values: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

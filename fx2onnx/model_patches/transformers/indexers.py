@@ -20,7 +20,7 @@ def block_indexer(
     hidden_states: Tensor,
     position_embeddings: tuple[Tensor, Tensor],
     attention_mask: Tensor,
-    past_key_values: Any,
+    cache: Any,
 ) -> Tensor:
     """``Qwen4ExpTextQSAIndexer``: the keys that a query sees stand in blocks, in their order; it keeps the blocks of the
     best scores, and the keys behind the last whole block.
@@ -37,8 +37,8 @@ def block_indexer(
     query = self.q_layernorm(query.reshape(batch, length, -1, width))
     query = rotary(query, cos=cos[:, -length:], sin=sin[:, -length:], unsqueeze_dim=2)
     keys = keys.reshape(batch, length, -1, width).squeeze(2)
-    if past_key_values is not None:
-        keys = past_key_values.update_indexer(keys, self.layer_idx)
+    if cache is not None:
+        keys = cache.update_indexer(keys, self.layer_idx)
 
     visible = (attention_mask if attention_mask.dtype == torch.bool else attention_mask == 0)[:, 0]
     counted = visible.to(torch.int64)

@@ -18,15 +18,15 @@ def prophetnet_positions(
     inputs_shape: Any,
     device: Any,
     attention_mask: Tensor | None = None,
-    past_key_values: Any = None,
+    cache: Any = None,
     position_ids: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """``ProphetNetPositionalEmbeddings``, save that the length of the past may be a symbolic size.
 
     Shapes:  inputs_shape (batch, length) -> [batch or 1, length, width], int64 [batch or 1, length].
     """
-    if position_ids is None and past_key_values is not None and past_key_values.get_seq_length() != 0:
-        last = self.padding_idx + inputs_shape[1] + past_key_values.get_seq_length()
+    if position_ids is None and cache is not None and cache.get_seq_length() != 0:
+        last = self.padding_idx + inputs_shape[1] + cache.get_seq_length()
         position_ids = torch.ones((1, 1), dtype=torch.long, device=device) * last
     elif position_ids is None:
         if attention_mask is None:

@@ -53,7 +53,7 @@ def lightning_attention(
     hidden_states: Tensor,
     position_embeddings: Any,
     attention_mask: Tensor | None,
-    past_key_values: Any = None,
+    cache: Any = None,
     **kwargs: Any,
 ) -> Any:
     """``MiniMaxLightningAttention.forward``, which goes block by block at the prompt and token by token behind it.
@@ -62,13 +62,13 @@ def lightning_attention(
     """
     batch, length, _ = hidden_states.shape
     if not is_dynamic(length):
-        return original(self, hidden_states, position_embeddings, attention_mask, past_key_values, **kwargs)
+        return original(self, hidden_states, position_embeddings, attention_mask, cache, **kwargs)
     mixed = self.act_fn(self.qkv_proj(hidden_states))
     if attention_mask is not None:
         mixed = (mixed * attention_mask[:, :, None]).to(mixed.dtype)
     heads, width = self.num_attention_heads, self.head_dim
     parts = mixed.reshape(batch, length, heads, 3 * width).transpose(1, 2).split(width, dim=3)
-    state = None if past_key_values is None else past_key_values.get_linear_cache(self.layer_idx)
+    state = None if cache is None else cache.get_linear_cache(self.layer_idx)
     if state is None:
         state = torch.zeros(batch, heads, width, width, dtype=mixed.dtype)
     decay = -self.slope_rate[None] * torch.ones_like(hidden_states[:1, None, :, :1])
@@ -76,8 +76,8 @@ def lightning_attention(
     output, state = attended(query, key, value, decay, state)
     output = output.flatten(2, 3)[:, :, :length].transpose(1, 2).reshape(batch, length, heads * width)
     output = torch.sigmoid(self.output_gate(hidden_states)) * self.norm(output)
-    if past_key_values is not None:
-        past_key_values.set_linear_cache(self.layer_idx, state)
+    if cache is not None:
+        cache.set_linear_cache(self.layer_idx, state)
     return self.out_proj(output), state
 
 

@@ -631,6 +631,8 @@ MUTANTS = [
     Mutant("verify/locating/locate.py", "*(state if self.settings.lifts_state else ())", "", LOCATE),
     Mutant("verify/locating/blame.py", "    if not wrong or not right or any(", "    if True or any(", LOCATE),
     Mutant("verify/locating/blame.py", "    if is_wrong.of(plain):", "    if False:", LOCATE),
+    Mutant("verify/locating/blame.py", "    if weights:", "    if False:", LOCATE),
+    Mutant("verify/locating/blame.py", "is_own = one == two and any(", "is_own = True or any(", LOCATE),
     Mutant("verify/locating/blame.py", "    if is_wrong.of(program.exported):", "    if False:", LOCATE),
     Mutant("verify/locating/blame.py", "        if isinstance(stage, pipelines.Pass):", "        if False:", LOCATE),
     Mutant("verify/locating/capture_fault.py", "value not in seen:", "True:", LOCATE),

@@ -112,6 +112,24 @@ def test_a_changed_attribute_is_found_with_its_line(net: Net, tmp_path: Path) ->
     assert found.as_dict()["difference"]["differing"] == found.difference.differing
 
 
+def test_weights_that_the_module_did_not_have_are_named(net: Net, tmp_path: Path) -> None:
+    """Under the name of the module's; a weight of the file that is none of the module's is a change of the file."""
+    proto = exported(net, tmp_path / "net.onnx")
+    with torch.no_grad():
+        net.blocks[1].up.weight.mul_(1.5)
+    found = locate(tmp_path / "net.onnx", net, (X,))
+    assert found is not None
+    assert found.stage == "weights"
+    assert found.blame == "blocks.1.up.weight.T"
+    assert "were changed since" in found.why
+    assert "export the module again" in found.describe()
+    node = next(node for node in proto.graph.node if "blocks.1.up.weight.T" in node.input)
+    assert found.nodes[0] == node.name
+    proto.graph.initializer.append(numpy_helper.from_array(np.full((8, 16), 3.0, np.float32), "other"))
+    node.input[1] = "other"
+    assert located(proto, tmp_path / "wrong.onnx", net).stage == "translation"
+
+
 def test_a_node_that_only_hands_on_an_error_is_not_named(net: Net, tmp_path: Path) -> None:
     proto = exported(net, tmp_path / "net.onnx")
     weight = node_of(proto, "MatMul").input[1]
@@ -427,7 +445,7 @@ def shares_found(
             onnx.save(mutant.proto, path)
             found, total = locate(path, module, args, kwargs), total + 1
             is_hit = found is not None and found.nodes[:1] and found.nodes[0] in mutant.guilty
-            if not is_hit or found.stage not in ("translation", "rewrite"):
+            if not is_hit or found.stage not in ("translation", "rewrite", "weights"):
                 missed.append(f"{mutant.kind}: {mutant.what}: {None if found is None else (found.stage, found.nodes)}")
     return total, missed
 

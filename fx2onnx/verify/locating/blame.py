@@ -1,8 +1,8 @@
-"""Who made a wrong value: an engine, a rewrite or a translation."""
+"""Who made a wrong value: an engine, a rewrite, a translation, or nobody: the weights are others."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -91,7 +91,7 @@ def export_blame(side: SideBySide, name: str, program: Program) -> Blame:
         return Blame("translation", f"{node.target} at {entry}", "the value is wrong before the first rewrite, too")
     if is_wrong.of(program.exported):
         return _rewrite_blame(program, is_wrong)
-    return _altered_blame(side, name, f"{node.target} at {entry}")
+    return _altered_blame(side, name, program, f"{node.target} at {entry}")
 
 
 class _Question:
@@ -139,14 +139,44 @@ def _rewrite_blame(program: Program, is_wrong: _Question) -> Blame:
     return Blame("rewrite", "", "the value is right before the rewrites and wrong after them")
 
 
-def _altered_blame(side: SideBySide, name: str, entry: str) -> Blame:
-    """The file is another than an export makes: by another version, or it was edited. A mark of a rewrite decides."""
+def _altered_blame(side: SideBySide, name: str, program: Program, entry: str) -> Blame:
+    """The file is another than an export makes: the module was changed since, another version wrote it, or it was edited. A
+    mark of a rewrite decides.
+    """
     nodes, _ = side.given(name)
+    weights = _other_weights(side.file, nodes, OnnxFile.of_model(program.exported), program.captured.weights)
+    if weights:
+        why = (
+            "an export of the module as it is has the value right: its weights were changed since, or those of the file"
+        )
+        return Blame("weights", ", ".join(weights), why)
     marks = {each.value for index in nodes for each in side.file.nodes[index].metadata_props if each.key == "rewrite"}
     why = "the same module exported again has the value right: the file was changed, or another version wrote it"
     if marks:
         return Blame("rewrite", ", ".join(sorted(marks)), why)
     return Blame("translation", entry, why)
+
+
+def _other_weights(file: OnnxFile, nodes: Sequence[int], again: OnnxFile, own: Collection[str]) -> list[str]:
+    """The weights that the nodes read and whose numbers alone are others than in ``again``; none where anything else is.
+
+    What an export makes of a weight that is called ``own`` has that name and a suffix.
+    """
+    counterparts = {node.name: node for node in again.nodes if node.name}
+    found: list[str] = []
+    for index in nodes:
+        node = file.nodes[index]
+        other = counterparts.get(node.name)
+        if other is None or not _is_same_kind(node, other):
+            return []
+        for one, two in zip(node.input, other.input, strict=True):
+            if not _is_other_input(file, one, again, two):
+                continue
+            is_own = one == two and any(one == name or one.startswith(f"{name}.") for name in own)
+            if not is_own or file.weight(one).shape != again.weight(two).shape:
+                return []
+            found.append(one)
+    return found
 
 
 def changed_first(file: OnnxFile, nodes: Sequence[int], again: OnnxFile | None) -> list[int]:
@@ -162,13 +192,17 @@ def _is_changed(
     file: OnnxFile, node: onnx.NodeProto, again: OnnxFile, counterparts: Mapping[str, onnx.NodeProto]
 ) -> bool:
     other = counterparts.get(node.name)
-    if other is None or (node.op_type, node.domain, len(node.input)) != (other.op_type, other.domain, len(other.input)):
-        return True
-    if {each.name: each.SerializeToString() for each in node.attribute} != {
-        each.name: each.SerializeToString() for each in other.attribute
-    }:
+    if other is None or not _is_same_kind(node, other):
         return True
     return any(_is_other_input(file, one, again, two) for one, two in zip(node.input, other.input, strict=True))
+
+
+def _is_same_kind(node: onnx.NodeProto, other: onnx.NodeProto) -> bool:
+    """Whether they compute the same of their inputs."""
+    if (node.op_type, node.domain, len(node.input)) != (other.op_type, other.domain, len(other.input)):
+        return False
+    one, two = ({each.name: each.SerializeToString() for each in of.attribute} for of in (node, other))
+    return one == two
 
 
 def _is_other_input(file: OnnxFile, one: str, again: OnnxFile, two: str) -> bool:

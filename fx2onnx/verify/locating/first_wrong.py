@@ -17,6 +17,7 @@ STAGES = {
     "capture": "the captured ATen graph differs from eager PyTorch",
     "translation": "the ONNX nodes differ from the ATen call that they stand for",
     "rewrite": "the optimizer changed what the nodes compute",
+    "weights": "the nodes are right, the weights of the file are not those of the module",
     "engine": "the nodes are right, an engine computes them wrongly",
     "rounding": "every node is right by itself; what rounding changes adds up",
 }
@@ -104,6 +105,8 @@ class FirstWrong:
     def _next(self) -> str:
         if self.stage == "rounding":
             return "compare with a float64 run: eager PyTorch may be as far from it as the file"
+        if self.stage == "weights":
+            return "export the module again, or give it the weights that it had"
         return (
             ""
             if self.case is None

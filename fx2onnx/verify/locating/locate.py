@@ -271,7 +271,7 @@ class _Search:
         if name not in side.aten.mapped:
             return FirstWrong(verdict.stage, (), name, None, "", (), found, verdict.place, verdict.why, engines=engines)
         nodes, given = side.given(name)
-        if verdict.stage in ("translation", "rewrite") and is_ours(self.file.proto):
+        if verdict.stage in ("translation", "rewrite", "weights") and is_ours(self.file.proto):
             nodes = blame.changed_first(self.file, nodes, OnnxFile.of_model(program.exported))
         calls = [node for node in side.aten.calls_between(name) if node.op == "call_function"]
         last, _ = side.aten.mapped[name]

@@ -91,12 +91,13 @@ ENVIRONMENTS = (
         "==1.0.19",
         "transformers==4.56.2 onnx==1.19.1 onnxruntime numpy==2.2.6",
     ),
+    _with("transformers-5.24", "3.11", "2.13.0", "0.28.0", "==1.0.31", "transformers==5.24.0 onnx onnxruntime numpy"),
     _with("python-3.14", "3.14", "2.15.0", "0.29.2", "", _NEWEST),
     _with("python-3.13", "3.13", "2.15.0", "0.29.2", "", _NEWEST),
     _with("python-3.12", "3.12", "2.15.0", "0.29.2", "", _NEWEST),
     Environment("no-torch", "3.11", "", f"onnx==1.17.0 onnxruntime==1.17.3 numpy==1.26.4 onnx_ir ml_dtypes {_TESTS}"),
 )
-"""Each minor version of torch, the newest first, with what was current beside it. onnxruntime is newer, as the tests ask it for every opset, and
+"""Each minor version of torch, the newest first, with what was current beside it; the newest transformers beside the pinned torch. onnxruntime is newer, as the tests ask it for every opset, and
 1.20.1 and 1.23.2 end the process at sizes of 0; for older releases there is `--target`. The oldest of the rest is beside the
 runner, without torch.
 """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import traceback
 from functools import partial
 from typing import Any
 
@@ -45,6 +46,16 @@ def _leave(token: object) -> None:
             _LIMITS.update(before=0, raised=0)
 
 
-def limit_of_user() -> int:
-    """The limit without that room."""
-    return _LIMITS["before"] or sys.getrecursionlimit()
+def limit_reached(error: RecursionError) -> tuple[str, str]:
+    """Which limit ``error`` came from, and what may be done to raise it."""
+    limit = _LIMITS["before"] or sys.getrecursionlimit()
+    if 2 * sum(1 for _ in traceback.walk_tb(error.__traceback__)) < sys.getrecursionlimit():
+        return (
+            f"this version of Python ends calls through C, such as those of modules, at a number of its own; eager PyTorch gets"
+            f" a few levels further (sys.setrecursionlimit is at {limit} and of no use)",
+            "another version of Python, where the modules really are nested so deep: that of 3.12 is the lowest",
+        )
+    return (
+        f"the limit is {limit} calls; eager PyTorch stops here, too",
+        "sys.setrecursionlimit(...) before the export, where the modules really are nested so deep",
+    )

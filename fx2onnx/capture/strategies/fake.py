@@ -13,7 +13,7 @@ import torch.fx
 from fx2onnx.base.changes import Changes
 from fx2onnx.base.dims import DimLike
 from fx2onnx.base.errors import Fx2OnnxError, UserError, first_line
-from fx2onnx.base.recursion import limit_of_user
+from fx2onnx.base.recursion import limit_reached
 from fx2onnx.capture.attempt import Attempt, Failed, Outcome, Reason, Recorded
 from fx2onnx.capture.captured import NEXT, Captured, GraphInput, GraphOutput, Mutation, symbols_of
 from fx2onnx.capture.python.file_names import take_names
@@ -227,16 +227,14 @@ def _explained(cause: Exception) -> UserError:
     """The user's error for an exception that came out of forward."""
     where = user_location_of(cause)
     if isinstance(cause, RecursionError):
+        why, raising = limit_reached(cause)
         return UserError(
             "E101",
             "forward calls deeper than Python's recursion limit",
             where=where,
             module_path=_innermost_module(cause),
-            why=f"the limit is {limit_of_user()} calls; eager PyTorch stops here, too",
-            next=(
-                "sys.setrecursionlimit(...) before the export, where the modules really are nested so deep",
-                "otherwise end the recursion in forward",
-            ),
+            why=why,
+            next=(raising, "otherwise end the recursion in forward"),
         )
     if isinstance(cause, DataDependentOutputException):
         return UserError(

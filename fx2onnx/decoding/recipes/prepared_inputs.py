@@ -43,8 +43,9 @@ class PreparedStep(ModelPart[Findings]):
         states = {name.removeprefix(PAST): value for name, value in inputs.items() if name.startswith(PAST)}
         tokens = {name: value for name, value in inputs.items() if not name.startswith(PAST)}
         cache = None if self._first else layout.rebuilt(states, _past(layout, states))
-        result = self.model(**_prepared(self.model, tokens, cache), return_dict=True)
-        following = layout.taken_from(result[self.facts.cache_argument])
+        argument = self.facts.cache_argument
+        result = self.model(**_prepared(self.model, tokens, argument, cache), return_dict=True)
+        following = layout.taken_from(result[argument])
         return {"logits": result["logits"]} | {PRESENT + name: value for name, value in following.items()}
 
 
@@ -59,9 +60,9 @@ def fits(request: Request) -> bool:
     sizes = unmistakable_sizes(model.config)
     prompt = prompt_of(model, sizes)
     try:
-        _, cache = trial(model, prompt)
+        argument, cache = trial(model, prompt)
         following = {name: torch.cat([value, value[:, -1:]], dim=1) for name, value in prompt.items()}
-        given = _prepared(model, following, cache)["input_ids"]
+        given = _prepared(model, following, argument, cache)["input_ids"]
     except Exception:  # a model's own code, called as generation would; another recipe shows what is wrong
         return False
     return isinstance(given, torch.Tensor) and given.shape[1] > 1
@@ -113,7 +114,7 @@ def _ahead(model: Model, sizes: Sizes) -> int:
 
 def _trial(model: Model, batch: int, length: int) -> tuple[str, object]:
     tokens = _tokens(model, batch, length)
-    return trial(model, tokens, lambda **prompt: model(**_prepared(model, prompt, None), return_dict=True))
+    return trial(model, tokens, lambda **prompt: model(**_prepared(model, prompt), return_dict=True))
 
 
 def _tokens(model: Model, batch: int, length: int) -> Inputs:
@@ -121,15 +122,18 @@ def _tokens(model: Model, batch: int, length: int) -> Inputs:
     ids = torch.randint(min(10, vocabulary - 1), vocabulary, (batch, length))
     known = inspect.signature(model.forward).parameters
     every = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    handed = _prepared(model, every, None)
+    handed = _prepared(model, every)
     return {name: value for name, value in every.items() if name in known and handed.get(name) is not None}
 
 
-def _prepared(model: Model, tokens: Inputs, cache: object) -> dict[str, object]:
-    """The model's arguments, as generation makes them of all tokens so far."""
-    step = (
-        {"is_first_iteration": True} if cache is None else {generated_argument(model): cache, "next_sequence_length": 1}
-    )
+def _prepared(model: Model, tokens: Inputs, argument: str = "", cache: object = None) -> dict[str, object]:
+    """The model's arguments, as generation makes them of all tokens so far, and of the cache that forward takes as ``argument``.
+
+    Releases differ in whether a cache that forward calls otherwise comes under that name or the usual one.
+    """
+    step: dict[str, object] = {"is_first_iteration": True}
+    if cache is not None:
+        step = {argument: cache, generated_argument(model): cache, "next_sequence_length": 1}
     return model.prepare_inputs_for_generation(**tokens, **step, use_cache=True)
 
 

@@ -2,7 +2,7 @@
 
 ``python -m benchmarks.compatibility [--only NAME ...] [--folder DIR] [--keep]`` makes each environment of
 ``environments.py`` in turn, runs the tests marked ``core`` there, removes it, and writes docs/compatibility.md. It goes on
-where an earlier call stopped; a row that is named is made anew.
+where an earlier call stopped; a row that is named is made anew. Rows that were never made here stay as the page has them.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -37,6 +38,7 @@ SHOWN = (
     "ml_dtypes",
 )
 LIMIT_S = 3600.0
+_NAMES = [environment.name for environment in ENVIRONMENTS]
 Row = dict[str, Any]
 _VERSIONS = """
 import json, platform
@@ -109,8 +111,10 @@ def read_results(results: Path) -> Row:
     return {"passed": counts["passed"], "failed": failed, "failures": failures, "left_out": dict(reasons)}
 
 
-def page(rows: Mapping[str, Row]) -> str:
-    """docs/compatibility.md."""
+def page(rows: Mapping[str, Row], before: str = "") -> str:
+    """docs/compatibility.md. What is in no row is as ``before``, a page, has it."""
+    kept = {match[1]: match[0] for match in re.finditer(r"^\| ([\w.-]+) \|.*$", before, re.MULTILINE)}
+    notes = {match[1]: match[0] for match in re.finditer(r"^## (.+)\n\n(?:- .*\n?)+", before, re.MULTILINE)}
     lines = [
         "# Compatibility",
         "",
@@ -123,12 +127,12 @@ def page(rows: Mapping[str, Row]) -> str:
         "",
         f"| environment | Python | {' | '.join(SHOWN)} | passed | failed | left out |",
         f"|---|---|{'---|' * len(SHOWN)}---|---|---|",
-        *(_line(rows[environment.name]) for environment in ENVIRONMENTS if environment.name in rows),
+        *(_line(rows[name]) if name in rows else kept[name] for name in _NAMES if name in rows or name in kept),
     ]
-    waiting = [environment.name for environment in ENVIRONMENTS if environment.name not in rows]
+    waiting = [name for name in _NAMES if name not in rows and name not in kept]
     lines += ["", f"Not made yet: {', '.join(waiting)}."] if waiting else []
-    for environment in ENVIRONMENTS:
-        lines += _details(rows.get(environment.name, {}))
+    for name in _NAMES:
+        lines += _details(rows[name]) if name in rows else ["", *notes[name].splitlines()] if name in notes else []
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -170,7 +174,7 @@ def main() -> None:
             write_text(kept, json.dumps(rows, indent=1))
             if not options.keep:
                 shutil.rmtree(place, ignore_errors=True)
-    write_text(PAGE, page(rows))
+    write_text(PAGE, page(rows, PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""))
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from benchmarks.compatibility import page, read_results
 from tests.conftest import CORE, WITHOUT_TORCH, is_core
@@ -50,6 +51,18 @@ def test_the_page_says_what_fails_and_what_is_missing() -> None:
     assert "- `a::b`: no \\| bar" in text
     assert "- left out, 2 times: no &lt;kernel>" in text
     assert "- not to be had here: this machine has no Python 3.14" in text
+
+
+def test_rows_that_were_not_made_here_stay() -> None:
+    def row(name: str, passed: int) -> dict[str, Any]:
+        return {"name": name, "wanted_python": "3.11", "passed": passed, "failed": 0, "left_out": {"root": passed}}
+
+    before = page({name: row(name, 7) for name in ("torch-2.8", "torch-2.9", "no-torch")})
+    assert page({}, before) == before
+    after = page({"torch-2.9": row("torch-2.9", 8)}, before)
+    assert after == page(
+        {"torch-2.8": row("torch-2.8", 7), "torch-2.9": row("torch-2.9", 8), "no-torch": row("no-torch", 7)}
+    )
 
 
 def test_the_core_is_of_files_that_exist() -> None:

@@ -104,6 +104,7 @@ def export_command(
     calibration: options.Calibration = None,
     method: options.Method = None,
     act_order: options.ActOrder = False,
+    activations: options.Activations = "auto",
     bake: options.Bake = None,
     capture: Annotated[Capture, typer.Option("--capture", help="How the graph is captured.")] = Capture.auto,
     batch: options.Batch = None,
@@ -132,7 +133,7 @@ def export_command(
 
     rounded = options.quantize_of(
         quantize, block, exclude, format, embeddings=embeddings, keep_worst=keep_worst, accuracy=accuracy,
-        calibration=calibration, method=method, act_order=act_order,
+        calibration=calibration, method=method, act_order=act_order, activations=activations,
     )  # fmt: skip
     precision, of_source = options.precision_of(dtype, io, keep, training=training)
     source_options: dict[str, Any] = {"batch": batch, "seq": seq, "image_size": image_size}

@@ -58,6 +58,7 @@ def optimize_command(
     calibration: options.Calibration = None,
     method: options.Method = None,
     act_order: options.ActOrder = False,
+    activations: options.Activations = "auto",
     dtype: Annotated[
         str | None,
         typer.Option(
@@ -91,7 +92,7 @@ def optimize_command(
 
     rounded = options.quantize_of(
         quantize, block, exclude, format, embeddings=embeddings, keep_worst=keep_worst, accuracy=accuracy,
-        calibration=calibration, method=method, act_order=act_order,
+        calibration=calibration, method=method, act_order=act_order, activations=activations,
     )  # fmt: skip
     precision = options.precision_of_file(dtype, float16, io, keep)
     check_readable(source)

@@ -162,6 +162,13 @@ Method = Annotated[
     typer.Option("--method", help="With --calibration: gptq (the default) or awq.", show_default=False),
 ]
 ActOrder = Annotated[bool, typer.Option("--act-order", help="Of gptq: columns of the largest inputs first.")]
+Activations = Annotated[
+    str,
+    typer.Option(
+        "--activations",
+        help="int8: onnxruntime's product rounds what it multiplies to 8 bits (faster). auto: for onnxruntime-genai.",
+    ),
+]
 
 CaseWeights = Annotated[
     str,
@@ -222,13 +229,16 @@ def quantize_of(
     calibration: str | None,
     method: str | None,
     act_order: bool,
+    activations: str,
 ) -> Quantize | None:
     """What ``--quantize`` and the options beside it ask for. Raises UserError E001."""
     from fx2onnx.quantize.options import Quantize
 
     if kind is not None:
         chosen = tuple(exclude or ()), form, embeddings, keep_worst, accuracy
-        return Quantize(kind, block, *chosen, calibration=calibration, method=method, act_order=act_order)
+        return Quantize(
+            kind, block, *chosen, calibration=calibration, method=method, act_order=act_order, activations=activations
+        )
     alone = {
         "--block": block is not None,
         "--exclude": bool(exclude),
@@ -238,6 +248,7 @@ def quantize_of(
         "--calibration": calibration is not None,
         "--method": method is not None,
         "--act-order": act_order,
+        "--activations": activations != "auto",
     }
     for name, is_given in alone.items():
         if is_given:

@@ -109,7 +109,7 @@ def ranges(
     zeros = scheme.zeros(blocks, scales)
     best = np.full(scales.shape, np.inf, np.float32)
     shares = np.ones(scales.shape, np.float32)
-    for step in range(int(SHRINKS * MOST_SHRINK)):
+    for step in range(-int(SHRINKS * scheme.cut), int(SHRINKS * MOST_SHRINK)):
         share = 1 - step / SHRINKS
         tried = shrunk(scales, share)
         off = scheme.values(scheme.codes(blocks, tried, zeros), tried, zeros).astype(np.float32)

@@ -234,7 +234,7 @@ class _Product:
     """``MatMulNBits(x, codes, scales)`` in the place of each product; ``MatMulBnb4`` for nf4."""
 
     def __init__(self, writer: Writer, place: Place) -> None:
-        self.writer, self.weight = writer, place.weight
+        self.writer, self.weight, self.accuracy = writer, place.weight, place.accuracy
         self.is_lookup = self.weight.scheme.kind == "nf4"
         self.layout = "high" if self.is_lookup else "blocks"
         name, count = self.weight.name, self.weight.rows * self.weight.blocks
@@ -275,7 +275,7 @@ class _Product:
         else:
             zeros = self._flat(node, self.zeros) if self.has_gather and self.zeros is not None else self.zeros
             inputs = [x, codes, scales, *([zeros] if zeros is not None else [])]
-            attrs |= {"bits": weight.scheme.bits, "accuracy_level": ACCURACY}
+            attrs |= {"bits": weight.scheme.bits, "accuracy_level": self.accuracy}
             found = writer.node(node, "MatMulNBits", inputs, typed, DOMAIN, **attrs)
         bias = node.inputs[2] if node.op_type == "Gemm" and len(node.inputs) > 2 else None
         if bias is not None:
@@ -347,9 +347,6 @@ class _Product:
 
 GATHERED_AS = {D.INT4: D.INT8, D.UINT4: D.UINT8, D.FLOAT8E4M3FN: D.FLOAT16}
 """What Gather takes instead of these, exactly."""
-
-ACCURACY = 1
-"""Of MatMulNBits: float32 inside. Left to itself, onnxruntime may round what is multiplied to 8 bits."""
 
 
 def _first(place: Place) -> ir.Node:

@@ -96,9 +96,13 @@ def plan_for(model: ir.Model, options: Quantize, target: Target, known: Collecti
 
     Raises UserError E202 for an opset without the operators, E204 for a target without them, E001 where nothing is there to quantise.
     """
-    if options.format == "matmulnbits" and not has_product(target):
+    needed = "--format matmulnbits" if options.format == "matmulnbits" else "--activations int8"
+    if (options.format == "matmulnbits" or options.activations == "int8") and not has_product(target):
         raise UserError(
-            "E204", f"{target.name} has no MatMulNBits", why="--format matmulnbits asks for it", next="--format qdq"
+            "E204",
+            f"{target.name} has no MatMulNBits",
+            why=f"{needed} asks for it",
+            next="--format qdq, without --activations",
         )
     plan = planned(model, options, target, known)
     opset, least = model.graph.opset_imports.get("", 0), options.least_opset

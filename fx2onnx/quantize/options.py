@@ -11,6 +11,7 @@ from fx2onnx.base.errors import UserError
 
 KINDS = ("int8", "int4", "uint4", "nf4", "float8")
 FORMATS = ("auto", "qdq", "matmulnbits")
+ACTIVATIONS = ("auto", "float32", "int8")
 METHODS = ("nearest", "gptq", "awq")
 USUAL_BLOCK = {"int4": 32, "uint4": 32, "nf4": 64}
 """Numbers that share a scale where nothing is asked; of the other kinds one row (an output channel) does."""
@@ -33,6 +34,8 @@ class Quantize:
     each layer's outputs move, and the model's. calibration: inputs that weights of matrix products are fitted to: an ``.npz`` file, a
     dict of arrays by the names of the inputs, or a list of such dicts (docs/quantization.md). method: ``gptq`` or ``awq``; None:
     ``gptq`` where there is a calibration, else ``nearest``. act_order: of ``gptq``, columns of the largest inputs first.
+    activations: ``int8`` lets onnxruntime's own product round what it multiplies to 8 bits, which is faster; ``auto``: for
+        onnxruntime-genai, whose own models do so.
     """
 
     kind: str
@@ -45,9 +48,14 @@ class Quantize:
     calibration: Any = field(default=None, repr=False)
     method: str | None = None
     act_order: bool = False
+    activations: str = "auto"
 
     def __post_init__(self) -> None:
-        for name, value, known in (("quantize", self.kind, KINDS), ("format", self.format, FORMATS)):
+        for name, value, known in (
+            ("quantize", self.kind, KINDS),
+            ("format", self.format, FORMATS),
+            ("activations", self.activations, ACTIVATIONS),
+        ):
             if value not in known:
                 raise UserError("E001", f"{name} {value!r} is not known", next=f"one of {', '.join(known)}")
         block = self.block
@@ -57,7 +65,18 @@ class Quantize:
             raise UserError("E001", f"keep_worst {self.keep_worst!r} is no number of layers")
         if self.format == "matmulnbits":
             self._check_for_product()
+        if self.activations == "int8":
+            self._check_rounding()
         self._check_method()
+
+    def _check_rounding(self) -> None:
+        if self.kind in ("nf4", "float8") or self.format == "qdq" or (self.kind == "int8" and self.format == "auto"):
+            raise UserError(
+                "E001",
+                "activations in 8 bits are for onnxruntime's MatMulNBits",
+                why=f"{self.kind} weights in the format {self.format} are other products",
+                next="--quantize int4 or uint4, or int8 with --format matmulnbits",
+            )
 
     def _check_method(self) -> None:
         if self.method is not None and self.method not in METHODS:

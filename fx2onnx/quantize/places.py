@@ -21,6 +21,8 @@ D = ir.DataType
 DOMAIN = "com.microsoft"
 LEAST_NUMBERS = 1024
 """Of smaller weights the scale and the further node are more than what is saved."""
+IN_FLOAT32, IN_INT8 = 1, 4
+"""``accuracy_level`` of MatMulNBits. Left to itself (0), onnxruntime may round what is multiplied to 8 bits as well."""
 FLOATS = frozenset({D.FLOAT, D.FLOAT16, D.BFLOAT16})
 
 
@@ -35,6 +37,8 @@ class Place:
     ``gather``."""
     is_product: bool
     """Whether onnxruntime's own product takes it."""
+    accuracy: int = IN_FLOAT32
+    """``accuracy_level`` of that product."""
 
     @property
     def name(self) -> str:
@@ -115,7 +119,12 @@ def _place(
         None if scaled is None else _factor(scaled),
         () if scaled is None else scaled.sources[1:],
     )
-    return Place(value, weight, tuple(readers), is_product)
+    return Place(value, weight, tuple(readers), is_product, _accuracy(options, target))
+
+
+def _accuracy(options: Quantize, target: Target) -> int:
+    rounds = options.activations == "int8" or (options.activations == "auto" and target.runtime == "onnxruntime-genai")
+    return IN_INT8 if rounds else IN_FLOAT32
 
 
 def _whole_block(columns: int, most: int) -> int:

@@ -63,13 +63,25 @@ class Scheme:
             return found
         return np.dtype(np.int8 if self.offset else np.uint8)
 
+    @property
+    def cut(self) -> float:
+        """By what share a scale of ``scales`` would have to be larger for all numbers of a block to fit."""
+        return -self.low / self.high - 1 if self.dtype == D.INT4 else 0.0
+
     def scales(self, blocks: Array, dtype: Any) -> Array:
-        """A scale a block, in ``dtype``, so that the block's numbers fit; 1 where all are zero."""
+        """A scale a block, in ``dtype``; 1 where all are zero.
+
+        The block's numbers fit, but of ``int4``: its scale has the sign that makes the number that is largest in size the code -8, so that
+        one code more is of use, and what is as large on the other side becomes 7. Mean squares of errors are an eighth smaller on
+        normal numbers. Source: onnxruntime's blockwise quantisation.
+        """
         wide = blocks.astype(np.float32, copy=False)
         top, bottom = wide.max(-1), wide.min(-1)
         if self.has_zeros:
             span = np.maximum(top, 0) - np.minimum(bottom, 0)
             scale = span / np.float32(self.high - self.low)
+        elif self.dtype == D.INT4:
+            scale = np.where(top > -bottom, top, bottom) / np.float32(self.low)
         else:
             scale = np.maximum(top / np.float32(self.high), bottom / np.float32(self.low))
         narrow = scale.astype(dtype)

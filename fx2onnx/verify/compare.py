@@ -22,14 +22,14 @@ from fx2onnx.capture.driver import as_module
 from fx2onnx.capture.python.inputs import bind, normalise_args
 from fx2onnx.verify.arrays import to_numpy
 from fx2onnx.verify.eager import Eager, failed_on_arguments, in_mode
-from fx2onnx.verify.engines import ENGINES, Array, Run, chosen_engines, lacks_operator
+from fx2onnx.verify.engines import ENGINES, Array, Run, chosen_engines, lacks_operator, open_onnxruntime
 from fx2onnx.verify.interface import Interface, as_file, assign, vanished
 from fx2onnx.verify.known_faults import KnownFaults
 from fx2onnx.verify.memory import is_exhausted, too_large
 from fx2onnx.verify.noise import Draw, RandomNodes, Recording, drawn_outputs
 from fx2onnx.verify.outputs import Outputs
 from fx2onnx.verify.precision import as_input, rounded_inputs
-from fx2onnx.verify.quantized import as_quantized
+from fx2onnx.verify.quantized import as_quantized, in_float32
 from fx2onnx.verify.samples import Maker, Sample, cheapest_first, planned
 from fx2onnx.verify.verdict import Range, Row, Tried, Verdict
 from fx2onnx.verify.weights import compare_weights
@@ -106,7 +106,7 @@ def verify(
         try:
             with record("open in the engines"):
                 known = KnownFaults(proto, chosen)
-                runs = _opened(path, known.survived(verdict.note), verdict, must_open=engines is not None)
+                runs = _opened(path, proto, known.survived(verdict.note), verdict, must_open=engines is not None)
             folder = os.path.dirname(path)
             compare_weights(verdict, proto, folder, root)
             random = RandomNodes.of(path, proto)
@@ -347,12 +347,18 @@ def _run_engine(
         case.last_seconds[engine] = time.process_time() - start
 
 
-def _opened(path: str, names: Sequence[str], verdict: Verdict, *, must_open: bool) -> dict[str, Run]:
+def _opened(
+    path: str, proto: onnx.ModelProto, names: Sequence[str], verdict: Verdict, *, must_open: bool
+) -> dict[str, Run]:
     """The engines that open the file; of the others a row, or a note where only a kernel is missing."""
+    exact = in_float32(proto, verdict.note)
     runs: dict[str, Run] = {}
     for name in names:
         try:
-            runs[name] = ENGINES[name](path)
+            if exact is not None and name == "onnxruntime":
+                runs[name] = open_onnxruntime(exact, os.path.dirname(path))
+            else:
+                runs[name] = ENGINES[name](path)
         except Exception as cause:  # each engine has classes of its own
             problem = f"{type(cause).__name__}: {(str(cause).strip().splitlines() or [''])[0][:300]}"
             if is_exhausted(cause):

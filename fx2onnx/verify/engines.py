@@ -28,15 +28,17 @@ def open_runner(model: str | bytes) -> Run:
     return lambda feeds: list(session.run(None, feeds))
 
 
-def open_onnxruntime(model: str | bytes) -> Run:
+def open_onnxruntime(model: str | bytes, folder: str = "") -> Run:
     """onnxruntime on the CPU. Large weights stay as they lie in the file: a copy in another order pays after many runs, and
-    makes of the weights of convolutions (the layouts of its highest level) one more.
+    makes of the weights of convolutions (the layouts of its highest level) one more. ``folder``: where the weights of bytes lie.
     """
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    if folder:
+        options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
     if _is_large(model):
         options.add_session_config_entry("session.disable_prepacking", "1")
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED

@@ -6,7 +6,7 @@ The numbers are made from the module's own weights once more, so that wrong code
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import onnx
@@ -14,10 +14,34 @@ import onnx_ir as ir
 import torch
 
 from fx2onnx.base.events import record
+from fx2onnx.quantize.places import IN_FLOAT32, IN_INT8
 from fx2onnx.quantize.reference import METADATA_KEY, read
 from fx2onnx.verify.arrays import to_numpy
 from fx2onnx.verify.engines import Array
 from fx2onnx.verify.verdict import Row, Verdict
+
+
+def in_float32(model: onnx.ModelProto, note: Callable[[str], object]) -> bytes | None:
+    """The file with products that round nothing to 8 bits, which ``note`` is told; None where the file asks for none that do."""
+    if not _rounding(model):
+        return None
+    exact = onnx.ModelProto()
+    exact.CopyFrom(model)
+    for attribute in _rounding(exact):
+        attribute.i = IN_FLOAT32
+    note(f"{len(_rounding(model))} products may round what they multiply to 8 bits in onnxruntime; here they do not")
+    found: bytes = exact.SerializeToString()
+    return found
+
+
+def _rounding(model: onnx.ModelProto) -> list[onnx.AttributeProto]:
+    return [
+        attribute
+        for holder in (model.graph, *model.functions)
+        for node in holder.node
+        for attribute in (node.attribute if node.op_type == "MatMulNBits" else ())
+        if attribute.name == "accuracy_level" and attribute.i == IN_INT8
+    ]
 
 
 @contextlib.contextmanager

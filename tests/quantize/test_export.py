@@ -17,6 +17,8 @@ from torch import nn
 import fx2onnx
 from fx2onnx import Quantize
 from fx2onnx.base.errors import UserError, VerificationError
+from fx2onnx.quantize.model import plan_for
+from fx2onnx.targets.find import find
 from fx2onnx.verify import verify
 from tests.quantize.modules import DYNAMIC, SAMPLE, Net
 
@@ -65,6 +67,47 @@ def test_wrong_codes_are_found(tmp_path: Path) -> None:
     onnx.save(model, tmp_path / "other.onnx")
     assert verify(tmp_path / "net.onnx", Net(), SAMPLE).ok
     assert not verify(tmp_path / "other.onnx", Net(), SAMPLE).ok
+
+
+def test_activations_of_8_bits(tmp_path: Path) -> None:
+    result = exported(tmp_path / "net.onnx", Quantize("int4", activations="int8"))
+    assert result.report.verdict["ok"]
+    assert any("may round what they multiply to 8 bits" in note for note in result.report.verdict["notes"])
+    model = onnx.load(tmp_path / "net.onnx")
+    levels = [
+        attribute for node in model.graph.node for attribute in node.attribute if attribute.name == "accuracy_level"
+    ]
+    assert [attribute.i for attribute in levels] == [4] * len(levels)
+    assert levels
+    codes = next(init for init in model.graph.initializer if init.name == "up.weight.codes")
+    codes.raw_data = bytes(byte ^ 3 for byte in codes.raw_data[:64]) + codes.raw_data[64:]
+    onnx.save(model, tmp_path / "other.onnx")
+    found = verify(tmp_path / "other.onnx", Net(), SAMPLE)
+    assert {row.engine for row in found.rows if not row.ok} == {"runner", "onnxruntime"}
+
+
+@pytest.mark.parametrize(
+    ("target", "activations", "level"),
+    [
+        ("onnxruntime", "auto", 1),
+        ("onnxruntime-genai", "auto", 4),
+        ("onnxruntime-genai", "float32", 1),
+        ("onnxruntime", "int8", 4),
+    ],
+)
+def test_which_targets_round_activations(target: str, activations: str, level: int) -> None:
+    model = fx2onnx.export(nn.Linear(64, 64), (torch.randn(2, 64),)).model
+    plan = plan_for(model, Quantize("int4", activations=activations), find(target))
+    assert [place.accuracy for place in plan.places] == [level]
+
+
+def test_activations_of_8_bits_need_the_product(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="--activations int8") as caught:
+        fx2onnx.export(
+            Net(), SAMPLE, tmp_path / "m.onnx", target="openvino", quantize=Quantize("int4", activations="int8")
+        )
+    assert caught.value.code == "E204"
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_module_keeps_its_weights(tmp_path: Path) -> None:
@@ -175,6 +218,10 @@ BAD = [
     (lambda: Quantize("float8", format="matmulnbits"), "no float8"),
     (lambda: Quantize("int4", format="matmulnbits", block=48), "no block of 48"),
     (lambda: Quantize("int8", keep_worst=-1), "keep_worst"),
+    (lambda: Quantize("int4", activations="int4"), "activations 'int4' is not known"),
+    (lambda: Quantize("int8", activations="int8"), "activations in 8 bits"),
+    (lambda: Quantize("nf4", activations="int8"), "activations in 8 bits"),
+    (lambda: Quantize("int4", format="qdq", activations="int8"), "activations in 8 bits"),
 ]
 
 

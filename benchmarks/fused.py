@@ -28,6 +28,8 @@ STEPS = 24
 ROUNDS = 9
 THREADS = (1, 2)
 OURS, THEIRS = "ours", "theirs"
+OPENED = (OURS, THEIRS, THEIRS, OURS)
+"""Each is opened twice, once before the other: where its weights come to lie moves times by more than the files differ."""
 DECODER = "Llama type, 8 layers of 512"
 PRECISIONS = {"fp32": None, "int4": "int4"}
 """The builder's word for each precision, and ours for its weights."""
@@ -130,6 +132,7 @@ def _prepare_decoder(folder: Path) -> None:
             part.save_pretrained(source)
     for precision, kind in PRECISIONS.items():
         place = folder / precision
+        place.mkdir(exist_ok=True)
         if (place / THEIRS).exists():
             continue
         quantize = fx2onnx.Quantize(kind, accuracy=False) if kind else None
@@ -180,15 +183,15 @@ def build(source: Path, target: Path, precision: str) -> None:
 
 
 def _medians(runs: list[Callable[[], list[float]]], rounds: int) -> list[list[float]]:
-    """Of each run's times, in turn, the order changing each round; the first round does not count."""
-    times: list[list[list[float]]] = [[] for _ in runs]
+    """Of ours and theirs, of all runs of ``OPENED`` in turn, the order changing each round; the first round does not count."""
+    times: dict[str, list[list[float]]] = {OURS: [], THEIRS: []}
     for number in range(rounds + 1):
         order = list(range(len(runs)))
         for place in order if number % 2 else reversed(order):
             found = runs[place]()
             if number:
-                times[place].append(found)
-    return [[statistics.median(column) for column in zip(*each, strict=True)] for each in times]
+                times[OPENED[place]].append(found)
+    return [[statistics.median(column) for column in zip(*each, strict=True)] for each in times.values()]
 
 
 def _decoder_rows(folder: Path, threads: int, rounds: int) -> Iterator[list[str]]:
@@ -201,7 +204,7 @@ def _decoder_rows_in(folder: Path, threads: int, rounds: int) -> Iterator[list[s
     import onnxruntime_genai as genai
 
     models = []
-    for name in (OURS, THEIRS):
+    for name in OPENED:
         config = genai.Config(str(folder / name))
         session = {"model": {"decoder": {"session_options": {"intra_op_num_threads": threads}}}}
         config.overlay(json.dumps(session))
@@ -223,7 +226,7 @@ def _decoder_rows_in(folder: Path, threads: int, rounds: int) -> Iterator[list[s
             return [read - start, (end - read) / STEPS], list(generator.get_sequence(0))
 
         same = generated(models[0])[1] == generated(models[1])[1]
-        assert same, "the two folders give other tokens"
+        assert same, f"{folder.name}: the two folders give other tokens"
         ours, theirs = _medians([lambda m=model: generated(m)[0] for model in models], rounds)  # type: ignore[misc]
         for what, mine, other in zip(("prompt", "a token behind it"), ours, theirs, strict=True):
             yield [f"{DECODER}, {length} tokens: {what}", str(threads), *_numbers(mine, other)]
@@ -242,7 +245,7 @@ def _other_rows(folder: Path, threads: int, rounds: int) -> Iterator[list[str]]:
         options.intra_op_num_threads, options.log_severity_level = threads, 3
         sessions = [
             onnxruntime.InferenceSession(place / f"{which}.onnx", options, providers=["CPUExecutionProvider"])
-            for which in (OURS, THEIRS)
+            for which in OPENED
         ]
         given = dict(np.load(place / "inputs.npz"))
         feeds = [{entry.name: given[entry.name] for entry in session.get_inputs()} for session in sessions]
@@ -265,7 +268,6 @@ def _numbers(ours: float, theirs: float) -> list[str]:
 
 def measure(folder: Path, rounds: int, parts: str) -> str:
     """The tables."""
-    import onnxruntime
 
     from benchmarks.machine import describe
 
@@ -273,7 +275,8 @@ def measure(folder: Path, rounds: int, parts: str) -> str:
     lines = [
         "# Fused files beside those of other tools",
         "",
-        f"{describe()}; onnxruntime {onnxruntime.__version__}.",
+        "Time of a run in onnxruntime of a file with its own operators (`fused=True`), and of one that another tool makes of the same model. "
+        f"Each is opened twice, in both orders, in one process; all run in turn, medians. Written by `make fused`. {describe()}.",
         "",
     ]
     for word, title, rows in (

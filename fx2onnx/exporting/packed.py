@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,6 +13,7 @@ import onnx_ir as ir
 import torch
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.base.mapped_pages import give_back
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.pieces import Bytes, Piece
 from fx2onnx.lower.weights import tensor_pieces
@@ -26,6 +28,46 @@ DOMAIN = "com.microsoft"
 LEAST_OPSET = 21
 """With blocks, and codes of 4 bits."""
 ROWS_BYTES = 1 << 20
+
+
+def _copied(memory: torch.Tensor, size: int) -> Iterator[Piece]:
+    """The bytes of contiguous memory, copied as they are made: only then can its pages be given back."""
+    found: Any = memory.reshape(-1).view(torch.uint8).numpy()
+    for start in range(0, len(found), size):
+        part = found[start : start + size]
+        yield Piece(len(part), functools.partial(_copy, part))
+
+
+def _copy(part: Array, place: Bytes) -> None:
+    place[:] = part
+
+
+class _Reading:
+    """Who still reads a tensor's memory: its pages are given back when all pieces are made, which several threads do."""
+
+    def __init__(self, memory: torch.Tensor) -> None:
+        self._memory = memory
+        self._open = 1  # until no more pieces come
+        self._counting = threading.Lock()
+
+    def pieces(self, pieces: Iterator[Piece]) -> Iterator[Piece]:
+        """The same pieces, watched."""
+        for piece in pieces:
+            self._count(1)
+            yield Piece(piece.length, functools.partial(self._make, piece))
+        self._count(-1)
+
+    def _make(self, piece: Piece, place: Bytes) -> Bytes | None:
+        made = piece.make(place)
+        self._count(-1)
+        return made
+
+    def _count(self, by: int) -> None:
+        with self._counting:
+            self._open += by
+            is_read = not self._open
+        if is_read:
+            give_back(self._memory.data_ptr(), self._memory.nbytes)
 
 
 class StoredTensor(DerivedTensor):
@@ -46,7 +88,8 @@ class StoredTensor(DerivedTensor):
 
     def pieces(self, size: int) -> Iterator[Piece]:
         """The bytes, as they lie where they do so."""
-        return tensor_pieces(self.memory, size)
+        made = _copied(self.memory, size) if self.memory.is_contiguous() else tensor_pieces(self.memory, size)
+        return _Reading(self.memory).pieces(made)
 
 
 class CodesTensor(DerivedTensor):
@@ -63,6 +106,9 @@ class CodesTensor(DerivedTensor):
     def pieces(self, size: int) -> Iterator[Piece]:
         """The bytes of some rows."""
         del size
+        return _Reading(self.layer.packed).pieces(self._pieces())
+
+    def _pieces(self) -> Iterator[Piece]:
         count = max(ROWS_BYTES // self.layer.columns // 16 * 16, 16)
         for start in range(0, self.layer.rows, count):
             stop = min(start + count, self.layer.rows)

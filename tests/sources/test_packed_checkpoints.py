@@ -16,6 +16,7 @@ from torch import nn
 
 import fx2onnx
 from fx2onnx.base.errors import UserError
+from fx2onnx.exporting import packed
 from fx2onnx.quantize.schemes import FP4, NF4
 from fx2onnx.sources import resolve
 from fx2onnx.sources.hf.packed_linear import PackedLinear
@@ -219,6 +220,27 @@ def test_codes_stay_in_the_checkpoints_file(tmp_path: Path, layout: str) -> None
     model = onnx.load(out, load_external_data=False)
     outside = {w.name for w in model.graph.initializer if w.external_data}
     assert sum(name.endswith(".codes") for name in outside) == 14
+
+
+@pytest.mark.parametrize("layout", ["gptq", "awq", "pack-quantized"])
+def test_pages_of_codes_are_given_back_as_they_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str
+) -> None:
+    given: set[tuple[int, int]] = set()
+    monkeypatch.setattr(packed, "give_back", lambda address, length: given.add((address, length)))
+    checkpoint(tmp_path, layout)
+    source = resolve(f"hf:{tmp_path}")
+    fx2onnx.export(source.module, (), tmp_path / "out.onnx", kwargs=source.kwargs)
+    layers = [part for part in source.module.modules() if isinstance(part, PackedLinear)]
+    assert given == {(layer.packed.data_ptr(), layer.packed.nbytes) for layer in layers}
+
+
+def test_a_capture_computes_no_codes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of each of some hundred layers it would cost more than all else."""
+    checkpoint(tmp_path, "gptq")
+    source = resolve(f"hf:{tmp_path}")
+    monkeypatch.setattr(PackedLinear, "forward", lambda self, x: pytest.fail("the layer was computed"))
+    fx2onnx.export(source.module, (), tmp_path / "out.onnx", kwargs=source.kwargs)
 
 
 @pytest.mark.parametrize("layout", ["gptq", "bitsandbytes nf4"])

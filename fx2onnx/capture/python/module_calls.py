@@ -24,6 +24,9 @@ _DECLARED: dict[str, OpOverload] = {}
 MOST_DECLARED = 1000
 """So many operators are named after classes; what comes later shares one for each number of inputs and weights."""
 
+SHAPED = "fx2onnx_shaped"
+"""A method that a module may have: as ``forward``, but its results need have nothing but their sizes and dtypes."""
+
 Called = Callable[[OpOverload, int, torch.nn.Module, Sequence[str]], None]
 """Called for each call: operator and number, whose call it is, the names of the weights that follow the inputs."""
 
@@ -62,6 +65,7 @@ def _distinct_names(kinds: Iterator[type]) -> dict[type, str]:
 
 def _forward_of(module: torch.nn.Module, name: str, calls: list[Run], called: Called) -> Callable[..., object]:
     original, thread = module.forward, threading.get_ident()
+    shaped = getattr(module, SHAPED, original)
     weights = dict(itertools.chain(module.named_parameters(), module.named_buffers()))
 
     def forward(*args: object, **kwargs: object) -> object:
@@ -76,7 +80,7 @@ def _forward_of(module: torch.nn.Module, name: str, calls: list[Run], called: Ca
             for place, tensor in zip(places, tensors, strict=False):
                 filled[place] = tensor
             given, named = pytree.tree_unflatten(filled, spec)
-            results, shape = pytree.tree_flatten(original(*given, **named))
+            results, shape = pytree.tree_flatten(shaped(*given, **named))
             structure[:] = [results, shape]
             return [result for result in results if isinstance(result, torch.Tensor)]
 

@@ -64,6 +64,10 @@ class PackedLinear(nn.Module):
             x = x[..., self.order]
         return nn.functional.linear(x, (codes * scale).to(x.dtype), self.bias)
 
+    def fx2onnx_shaped(self, x: torch.Tensor) -> torch.Tensor:
+        """Sizes and dtype of what ``forward`` gives: a capture asks for no more, of some hundred layers."""
+        return x.new_empty((*x.shape[:-1], self.rows))
+
 
 def nibbles(words: torch.Tensor) -> torch.Tensor:
     """The eight codes of 4 bits of each word of 32, the lowest first, on a new last axis."""

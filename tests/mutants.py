@@ -46,6 +46,7 @@ REGISTRY = "tests/capture/overloads/test_registry.py"
 EXPORTED = "tests/ops/test_exported.py"
 BACKWARD = "tests/ops/test_backward.py"
 REACHED = "tests/training/test_reached.py"
+WHOLE = "tests/training/test_whole.py"
 OPTIMIZERS, FOLDERS = "tests/training/test_optimizers.py", "tests/training/test_folders.py"
 RARE, RESORT = "tests/ops/test_rare.py", "tests/lower/test_resort.py"
 STRANGERS = "tests/sources/test_strangers.py tests/base/test_folder_files.py"
@@ -202,6 +203,17 @@ MUTANTS = [
            "tests/training/test_lines.py"),
     Mutant("exporting/training_names.py", "error.module_path = own_path(error.module_path)", "pass",
            "tests/training/test_lines.py"),
+    Mutant("training/whole.py", "(each.view_as(each) for each in operands)", "operands", WHOLE),
+    Mutant("training/whole.py", "        if _is_differentiated():", "        if False:", WHOLE),
+    Mutant("training/whole.py", "and not attn_mask.requires_grad", "", WHOLE),
+    Mutant("training/whole_forms.py", "op.Where(is_blind, op.const(0, dtype), softmax_of(op, scores, -1))", "softmax_of(op, scores, -1)", WHOLE),
+    Mutant("training/history.py", "if not name.startswith(\"fx2onnx.\"):", "if True:", "tests/training/test_errors.py"),
+    Mutant("capture/recording/running_statistics.py", "(old, 1 - momentum)", "(old, 0.9)", WHOLE),
+    Mutant("capture/recording/aliasing.py", "_regenerated(graph, present(memory), view.steps)",
+           "_regenerated(graph, memory.node, view.steps)", WHOLE),
+    Mutant("aten_map/convolution_backward.py", "_shifted(op, swapped, windows, kernel, dilation, 1)",
+           "_shifted(op, swapped, windows, kernel, dilation, 0)", WHOLE),
+    Mutant("exporting/pipeline.py", "not gc.isenabled() and not gc.get_freeze_count()", "not gc.isenabled()", WHOLE),
     Mutant("training/recurrent_forms.py", "_rest(op, op.Mul(curved, curved))", "_rest(op, curved)",
            "tests/training/test_recurrent.py"),
     Mutant("training/recurrent.py", "if p and train and layer < layers - 1:", "if False:", "tests/training/test_recurrent.py"),

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import onnx_ir as ir
 import torch
 
+from fx2onnx.aten_map.matmul import scaled
 from fx2onnx.aten_map.table.axes import filled, zeros
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
 from fx2onnx.base.dims import DimLike, product
@@ -87,6 +88,8 @@ def affine(op: Emit, value: ir.Value, scale: ir.Value, shift: ir.Value) -> ir.Va
 def updated(op: Emit, running: ir.Value, fresh: ir.Value, momentum: float, factor: float = 1.0) -> ir.Value:
     """(1 - momentum) * running + momentum * factor * fresh."""
     dtype = op.dtype(running)
+    if momentum == 1:
+        return scaled(op, op.cast(fresh, dtype), factor)
     old = op.Mul(running, op.const(1 - momentum, dtype))
     new = op.Mul(op.cast(fresh, dtype), op.const(momentum * factor, dtype))
     return op.Add(old, new)

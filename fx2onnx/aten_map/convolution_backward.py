@@ -21,7 +21,10 @@ MOST_GATHERED_ROWS = 256
 """Of the matrix of all windows (channels times kernel places), which is made whole: it is that many times the image."""
 GATHERED_BY_RESULT = 4
 """The matrix of all windows is made whole, too, where its rows are at most so many times as long as those of the result, which
-would be joined number by number."""
+would be copied twice."""
+
+MOST_SHIFTED = 5
+"""So many times the image may be made, shifted along its last axis."""
 
 
 @translates(aten.convolution_backward.default)
@@ -42,7 +45,7 @@ def convolution_backward(
     """convolution_backward(Tensor grad_output, Tensor input, Tensor weight, SymInt[]? bias_sizes, SymInt[] stride, SymInt[] padding, SymInt[] dilation, bool transposed, SymInt[] output_padding, SymInt groups, bool[3] output_mask) -> (Tensor, Tensor, Tensor)
 
     Input:  ConvTranspose of the gradient; of a transposed convolution Conv. Bias: a sum over all but the channels.
-    Weight: one product of the gradient with the image at each place of the kernel; of one channel a group, a sum.
+    Weight: a product of the gradient with the image at each place, or row, of the kernel; of one channel a group, a sum.
     """
     spatial = op.rank(weight) - 2
     steps, pads, gaps = (as_list(numbers, spatial) for numbers in (stride, padding, dilation))
@@ -126,23 +129,57 @@ def _of_weight(
     swapped = transpose(op, image, (1, 0, *range(2, spatial + 2)))
     gradient = transpose(op, windows, (1, 0, *range(2, spatial + 2)))
     places = product(list(op.dims(gradient)[1:]))
+    known = math.prod(size for size in op.dims(gradient)[1:] if isinstance(size, int))
+    count = math.prod(kernel)
+    is_gathered = count * columns <= MOST_GATHERED_ROWS or known <= GATHERED_BY_RESULT * rows
+    is_next = all(step == 1 for step in stride)
+    left = op.reshape(gradient, (rows, places)) if groups == 1 else gradient
+    if groups == 1 and count > 1 and is_gathered:
+        if is_next and kernel[-1] > 1:
+            seen = _each_row(op, _shifted(op, swapped, windows, kernel, dilation, 1), windows, kernel, dilation)
+        else:
+            seen = list(_each_place(op, swapped, windows, kernel, stride, dilation))
+        together = op.Concat(*seen, axis=1) if len(seen) > 1 else seen[0]
+        return op.reshape(op.Gemm(left, op.reshape(together, (columns * count, places)), transB=1), dims)
+    if groups == 1 and is_next and 1 < kernel[-1] <= MOST_SHIFTED:
+        wide = kernel[-1] * columns
+        seen = _each_row(op, _shifted(op, swapped, windows, kernel, dilation, 0), windows, kernel, dilation)
+        return _placed(op, [op.Gemm(left, op.reshape(part, (wide, places)), transB=1) for part in seen], dims)
     seen = list(_each_place(op, swapped, windows, kernel, stride, dilation))
-    count = len(seen)
     if groups > 1:
         left = op.reshape(gradient, (groups, rows // groups, places))
         apart = [op.reshape(part, (groups, columns // groups, places)) for part in seen]
         products = [op.MatMul(left, transpose(op, part, (0, 2, 1))) for part in apart]
         stacked = op.Concat(*(unsqueeze(op, part, 3) for part in products), axis=3)
         return op.reshape(stacked, dims)
-    left = op.reshape(gradient, (rows, places))
-    if count == 1:
-        return op.reshape(op.Gemm(left, op.reshape(seen[0], (columns, places)), transB=1), dims)
-    known = math.prod(size for size in op.dims(gradient)[1:] if isinstance(size, int))
-    if count * columns <= MOST_GATHERED_ROWS or known <= GATHERED_BY_RESULT * rows:
-        together = op.Concat(*(op.reshape(part, (columns, 1, places)) for part in seen), axis=1)
-        return op.reshape(op.Gemm(left, op.reshape(together, (columns * count, places)), transB=1), dims)
     products = [op.Gemm(left, op.reshape(part, (columns, places)), transB=1) for part in seen]
-    return op.reshape(op.Concat(*(unsqueeze(op, part, 2) for part in products), axis=2), dims)
+    return op.reshape(products[0], dims) if count == 1 else _placed(op, products, dims)
+
+
+def _shifted(op: Emit, image: ir.Value, windows: ir.Value, kernel: Ints, dilation: Ints, axis: int) -> ir.Value:
+    """Of windows that are next to each other: what all places of a row of the kernel see, joined along ``axis``."""
+    last, size = len(kernel) + 1, op.dims(windows)[-1]
+    starts = [place * dilation[-1] for place in range(kernel[-1])]
+    return op.Concat(*(sliced(op, image, last, start, whole(start + size), size) for start in starts), axis=axis)
+
+
+def _each_row(op: Emit, shifted: ir.Value, windows: ir.Value, kernel: Ints, dilation: Ints) -> list[ir.Value]:
+    """For each row of the kernel, in order, its part of ``_shifted``."""
+    counts, found = op.dims(windows)[2:-1], []
+    for row in itertools.product(*map(range, kernel[:-1])):
+        part = shifted
+        for axis, (place, size) in enumerate(zip(row, counts, strict=True)):
+            start = place * dilation[axis]
+            part = sliced(op, part, axis + 2, start, whole(start + size), size)
+        found.append(part)
+    return found
+
+
+def _placed(op: Emit, products: Sequence[ir.Value], dims: Sequence[DimLike]) -> ir.Value:
+    """The weight of sizes ``dims`` from its matrices, which are in the order of the places of the kernel."""
+    joined = op.Concat(*products, axis=1) if len(products) > 1 else products[0]
+    rows, columns, *kernel = dims
+    return op.reshape(transpose(op, op.reshape(joined, (rows, product(kernel), columns)), (0, 2, 1)), dims)
 
 
 def _of_single_channels(

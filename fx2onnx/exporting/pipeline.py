@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -83,8 +84,38 @@ def _pause_collector() -> None:
     collection over torch's and the model's objects takes longer than the graph work. Other threads' garbage waits, too.
     """
     if gc.isenabled():
-        before_change(gc.enable)
+        before_change(_resume_collector)
         gc.disable()
+
+
+UNSEEN = 2_000_000
+"""So many objects of exports may be left for a full collection to come; then there is one."""
+
+
+@dataclass
+class _Old:
+    """Objects that became old without having been looked at, since the full collection of that number."""
+
+    count: int = 0
+    since: int = 0
+
+
+_OLD = _Old()
+
+
+def _resume_collector() -> None:
+    """Collect again. What the export made is counted as old: the next allocation would have a collection look at all of it."""
+    full = gc.get_stats()[2]["collections"]
+    if full != _OLD.since:
+        _OLD.count, _OLD.since = 0, full
+    if not gc.isenabled() and not gc.get_freeze_count():
+        _OLD.count += gc.get_count()[0]
+        if _OLD.count > UNSEEN:
+            gc.collect()
+        else:
+            gc.freeze()
+            gc.unfreeze()
+    gc.enable()
 
 
 def _keep_numpy_errors() -> None:

@@ -28,6 +28,7 @@ from fx2onnx.training.packed_forms import PACKED
 from fx2onnx.training.plan import plan_of
 from fx2onnx.training.program import Kind, Plan, TrainingProgram
 from fx2onnx.training.recurrent_forms import RECURRENT
+from fx2onnx.training.whole_forms import WHOLE
 
 if TYPE_CHECKING:
     from fx2onnx.verify import Verdict
@@ -77,7 +78,7 @@ def graph_of(module: torch.nn.Module, plan: Plan, kind: Kind, options: ExportOpt
         gradients=is_differentiated,
     )
     is_off = is_differentiated and plan.training.dropout == "off"
-    forms = {**RECURRENT, **PACKED} if is_differentiated else {}
+    forms = {**RECURRENT, **PACKED, **WHOLE} if is_differentiated else {}
     translations = {**forms, **(DROPOUT_OFF if is_off else {}), **(options.custom_translations or {})}
     asked = replace(options, capture=capture, state="io", custom_translations=translations or None, verify=False)
     with errors_of_own_module():

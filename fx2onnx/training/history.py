@@ -38,8 +38,9 @@ class _Watch(TorchFunctionMode):
         made = [leaf.value for leaf in flatten(result)[0] if isinstance(leaf.value, torch.Tensor)]
         given = [leaf.value for leaf in flatten((args, kwargs or {}))[0] if isinstance(leaf.value, torch.Tensor)]
         if made and any(map(requires_grad, given)) and not any(map(requires_grad, made)):
-            name = str(resolve_name(func) or getattr(func, "__name__", func))
-            self.ends.append(End(name.removesuffix(".__get__"), user_location()))
+            name = str(resolve_name(func) or getattr(func, "__name__", func)).removesuffix(".__get__")
+            if not name.startswith("fx2onnx."):  # what a function of ours with a gradient consists of
+                self.ends.append(End(name, user_location()))
         return result
 
 

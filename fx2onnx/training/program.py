@@ -28,6 +28,7 @@ from fx2onnx.training.optimizers import Moment, UpdateRule
 from fx2onnx.training.options import Training
 from fx2onnx.training.randomness import is_drop_path, seeded, unseeded
 from fx2onnx.training.sample import Sample, refuse_names
+from fx2onnx.training.whole import kept_whole
 
 Tensors = dict[str, torch.Tensor]
 STEP, SEED, LOSS_SCALE, LOSS, FINITE = "step", "seed", "loss_scale", "loss", "gradients_finite"
@@ -224,7 +225,7 @@ class TrainingProgram(torch.nn.Module):
     def _differentiated(self, tensors: Mapping[str, torch.Tensor]) -> tuple[Tensors, Tensors]:
         """The results, and the gradients of parameters and inputs by name."""
         training = self.plan.training
-        with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH), run_once():
+        with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH), run_once(), kept_whole():
             names = (*self.plan.parameters, *self.plan.held)
             inputs = {name: _leaf(tensors[name]) for name in training.inputs}
             with self._given({name: tensors[name] for name in names}) as own:

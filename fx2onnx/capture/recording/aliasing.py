@@ -33,6 +33,8 @@ class Memory:
     node: torch.fx.Node
     info: TensorInfo
     version: int = 0
+    late: Callable[[], None] | None = None
+    """Records a write that ``version`` counts already; ``node`` is what was before."""
 
 
 @dataclass(slots=True, eq=False)
@@ -77,9 +79,16 @@ def read(graph: Graph, view: View) -> torch.fx.Node:
     """The node of the view's present value."""
     memory = view.memory
     if view.version != memory.version:
-        view.node = _regenerated(graph, memory.node, view.steps)
+        view.node = _regenerated(graph, present(memory), view.steps)
         view.version = memory.version
     return view.node
+
+
+def present(memory: Memory) -> torch.fx.Node:
+    """The node of the base's present value."""
+    if memory.late is not None:
+        memory.late()
+    return memory.node
 
 
 def write(graph: Graph, view: View, value: torch.fx.Node, is_one_number: bool = False) -> None:
@@ -89,6 +98,7 @@ def write(graph: Graph, view: View, value: torch.fx.Node, is_one_number: bool = 
     such writes, and the others depend on the order in which elements are written.
     """
     memory = view.memory
+    present(memory)
     node = value
     for depth in range(len(view.steps) - 1, -1, -1):
         step = view.steps[depth]

@@ -6,13 +6,14 @@ import contextlib
 import weakref
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.fx
 
 from fx2onnx.base.dims import Dim, DimLike, Scalar
 from fx2onnx.base.errors import UserError
+from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.captured import Symbol, symbols_of
 from fx2onnx.capture.python.frames import user_location
 from fx2onnx.capture.recording.meta_cache import MetaCache
@@ -32,6 +33,16 @@ def _dtype_of_number(value: object) -> torch.dtype:
     return torch.float32 if isinstance(value, float) else torch.int64
 
 
+class Statistics(Protocol):
+    """``RunningStatistics``, as those below it know it."""
+
+    def may_wait(self, running: torch.Tensor) -> bool: ...
+
+    def take(self, running: torch.Tensor, fresh: torch.Tensor, momentum: float) -> None: ...
+
+    def settle(self) -> None: ...
+
+
 class BaseRecorder(TensorTracker):
     """The graph of one run and what is known of its values. ``Recorder`` adds how calls are recorded; the files that it
     imports know it by this class.
@@ -39,6 +50,10 @@ class BaseRecorder(TensorTracker):
 
     mode: PreDispatchMode | SplitMode
     """To be active while code runs whose calls are to be recorded."""
+    statistics: Statistics | None
+    """Updates that wait, where they may."""
+    written: dict[int, SourceLocation | None]
+    """Memories that were written, by id, with the first writer's line."""
 
     def __init__(
         self, shape_env: ShapeEnv, weight_names: dict[int, tuple[str, str, torch.Tensor]], whole: bool
@@ -71,6 +86,20 @@ class BaseRecorder(TensorTracker):
     def write(self, tensor: torch.Tensor, value: torch.fx.Node, is_one_number: bool = False) -> None:
         """Give ``tensor`` the value of a node of its dtype and shape. ``is_one_number``: all its elements are equal."""
 
+    def place_of_call(self) -> SourceLocation | None:
+        """The user's line of the present call."""
+        return self._where
+
+    @contextlib.contextmanager
+    def at(self, where: SourceLocation | None) -> Iterator[None]:
+        """Calls that are recorded inside belong to that line, and to no module."""
+        before = self._where, self._module
+        self._where, self._module = where, ""
+        try:
+            yield
+        finally:
+            self._where, self._module = before
+
     # -- sizes ----------------------------------------------------------------------------------------------------
     def unknown_size(self) -> Dim:
         """A new symbol for a number that depends on data; ``tie_symbols`` says later where it comes from."""
@@ -96,6 +125,8 @@ class BaseRecorder(TensorTracker):
     @contextlib.contextmanager
     def nested(self) -> Iterator[torch.fx.Graph]:
         """Nodes made inside go to a graph of their own. Writes to tensors of the outer graph are refused."""
+        if self.statistics is not None:
+            self.statistics.settle()
         outer, outer_where = self.graph, self._where
         views = [(view, view.node, view.version) for view in self.views.values()]
         memories = {id(view.memory): (view.memory, view.memory.version) for view, _, _ in views}

@@ -230,14 +230,22 @@ def _batch_norm(
     is_one_result = call.func is aten.batch_norm.default
     if is_one_result and not (training and running_mean is not None and running_var is not None):
         return NotImplemented
+    late = recorder.statistics if training else None
+    if late is not None and not all(
+        tensor is not None and late.may_wait(tensor) for tensor in (running_mean, running_var)
+    ):
+        late = None
     with recorder.mode:
         *results, mean, var = aten._native_batch_norm_legit_functional.default(
-            input, weight, bias, running_mean, running_var, training, momentum, eps
+            input, weight, bias, running_mean, running_var, training, momentum if late is None else 1.0, eps
         )
     if training:
         for statistic, value in ((running_mean, mean), (running_var, var)):
             assert statistic is not None
-            _store(recorder, call.func, statistic, value)
+            if late is None:
+                _store(recorder, call.func, statistic, value)
+            else:
+                late.take(statistic, value, momentum)
     return results[0] if is_one_result else tuple(results)
 
 

@@ -30,6 +30,7 @@ from fx2onnx.capture.recording.forward_lines import ForwardLines
 from fx2onnx.capture.recording.idle_statements import IdleStatements
 from fx2onnx.capture.recording.meta_cache import MISSING
 from fx2onnx.capture.recording.op_traits import OpTraits, asks_of_strides, traits_of
+from fx2onnx.capture.recording.running_statistics import RunningStatistics
 from fx2onnx.capture.recording.tensor_tracker import Arguments, NeedsDecomposition, dims_of, tensor_info
 from fx2onnx.capture.recording.unknown_sizes import Undecided, run_at_unknown_sizes
 from fx2onnx.capture.shapes.shape_env import DATA_DECIDES, KEEP_BOTH, KEEP_TENSORS, ShapeEnv
@@ -65,13 +66,13 @@ class Recorder(BaseRecorder):
         self._spans = events.details()
         handle = weakref.WeakMethod(self.handle if self._spans is None else self._handle_timed)
         self.mode = PreDispatchMode(handle) if whole else SplitMode(handle, self.fake_mode.device_if_held)
-        self.written: dict[int, SourceLocation | None] = {}
-        """Memories that were written, by id, with the first writer's line."""
+        self.written = {}
         self.writes: list[tuple[list[DimLike | torch.SymInt], SourceLocation | None]] = []
         """The sizes of what was written, and the line, one by one."""
         self.failure: BaseException | None = None
         """What the last call raised that failed: the TorchScript interpreter raises something else instead."""
         self._lines = None if whole else ForwardLines()
+        self.statistics = None if whole else RunningStatistics(self)
         self._keep = keep
         self._keeps: dict[OpTraits, bool] = {}
 

@@ -23,6 +23,7 @@ from fx2onnx.capture.python.module_state import keep_gradients, preserve, weight
 from fx2onnx.capture.python.module_tree import ModuleTree
 from fx2onnx.capture.python.outputs import graph_outputs
 from fx2onnx.capture.recording import control_flow
+from fx2onnx.capture.recording.aliasing import present
 from fx2onnx.capture.recording.choices import Branches
 from fx2onnx.capture.recording.given import take_given
 from fx2onnx.capture.recording.idle_statements import IdleStatements, WrittenLater
@@ -185,7 +186,7 @@ def _mutations(recorder: Recorder, inputs: list[GraphInput]) -> list[Mutation]:
     for node, view in recorder.sources.items():
         name, kind = names[node]
         if id(view.memory) in recorder.written and kind != "constant":
-            mutations.append(Mutation(name, kind, view.memory.node, recorder.written[id(view.memory)]))
+            mutations.append(Mutation(name, kind, present(view.memory), recorder.written[id(view.memory)]))
     return mutations
 
 

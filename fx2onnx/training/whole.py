@@ -12,12 +12,11 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch.autograd import forward_ad
 
 from fx2onnx.base.answering import answers_for_caller
 from fx2onnx.base.changes import Changes
 from fx2onnx.base.code_patch import THREAD, put_name
-from fx2onnx.capture.torch_private.dispatch import in_function_transform
+from fx2onnx.capture.torch_private.dispatch import in_function_transform, takes_tangents
 
 _LIBRARY: Any = torch.library.Library("fx2onnx", "FRAGMENT")  # type: ignore[no-untyped-call]
 SCHEMAS = {
@@ -124,7 +123,7 @@ def _may_be_whole(*tensors: torch.Tensor | None) -> bool:
         and any(tensor.requires_grad for tensor in given)
         and not torch.is_autocast_enabled("cpu")
         and not in_function_transform()
-        and forward_ad._current_level < 0
+        and not takes_tangents()
     )
 
 

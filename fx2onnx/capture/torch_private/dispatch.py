@@ -10,6 +10,7 @@ from typing import Any, Self, TypeAlias
 
 import torch
 from torch._subclasses.schema_check_mode import SchemaCheckMode
+from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fx2onnx.capture.torch_private.operators import OpOverload
@@ -194,6 +195,11 @@ class NoDraws(UnnotedMode):  # type: ignore[no-untyped-call]
 def in_function_transform() -> bool:
     """Whether ``torch.vmap``, ``torch.func.grad`` or the like is running."""
     return torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def takes_tangents() -> bool:
+    """Whether ``torch.autograd.forward_ad`` is at work."""
+    return forward_ad._current_level >= 0
 
 
 @contextlib.contextmanager

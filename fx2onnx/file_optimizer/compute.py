@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 
 from fx2onnx.base.errors import Fx2OnnxError
+from fx2onnx.irx.one_node import model_of
 from fx2onnx.irx.schema import schema_of
 
 Array = np.ndarray[Any, Any]
@@ -25,18 +25,7 @@ def compute(node: ir.Node, inputs: Sequence[Array | None], opset: int) -> Array 
         return None
     try:
         schema_of(node.op_type, opset)
-        feeds = {f"x{index}": array for index, array in enumerate(inputs) if array is not None}
-        names = [f"x{index}" if array is not None else "" for index, array in enumerate(inputs)]
-        proto = onnx.helper.make_node(node.op_type, names, ["y"])
-        for attribute in node.attributes.values():
-            ir.serde.serialize_attribute_into(proto.attribute.add(), attribute)
-        infos = [
-            onnx.helper.make_tensor_value_info(name, onnx.helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
-            for name, array in feeds.items()
-        ]
-        output = onnx.ValueInfoProto(name="y")
-        graph = onnx.helper.make_graph([proto], "one", infos, [output])
-        model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)], ir_version=10)
+        model, feeds = model_of(node, inputs, opset)
         found = InferenceSession(model).run(None, feeds)[0]
     except (Fx2OnnxError, ValueError, TypeError, KeyError):
         return None

@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 
 from fx2onnx.irx import io
+from fx2onnx.irx.one_node import model_of
 from fx2onnx.quantize.places import Place
 from fx2onnx.quantize.schemes import Array
 from fx2onnx.quantize.weights import unfolded
@@ -93,14 +92,5 @@ def rounded_as_in_graph(place: Place, tensor: ir.TensorProtocol) -> Array:
 def _computed(node: ir.Node, x: Array, weight: Array, opset: int) -> Array:
     from fx2onnx.runner import InferenceSession
 
-    proto = onnx.helper.make_node(node.op_type, ["w", "x"] if node.op_type == "Gather" else ["x", "w"], ["y"])
-    for attribute in node.attributes.values():
-        ir.serde.serialize_attribute_into(proto.attribute.add(), attribute)
-    feeds: dict[str, Any] = {"x": x, "w": weight}
-    infos = [
-        onnx.helper.make_tensor_value_info(name, onnx.helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
-        for name, array in feeds.items()
-    ]
-    graph = onnx.helper.make_graph([proto], "one", infos, [onnx.ValueInfoProto(name="y")])
-    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)], ir_version=10)
+    model, feeds = model_of(node, [weight, x] if node.op_type == "Gather" else [x, weight], opset)
     return np.asarray(InferenceSession(model).run(None, feeds)[0])

@@ -61,6 +61,7 @@ GROUPED = "tests/decoding/test_fused_decoders.py"
 FUSED = "tests/targets/test_fused.py"
 CONTRIB = "tests/runner/test_contrib.py"
 INVALID = "tests/runner/test_invalid_models.py"
+OPERANDS = "tests/runner/test_operands.py"
 MEMORY = "tests/verify/test_verify_memory.py"
 FOREIGN = "tests/verify/test_locate_foreign.py"
 FILES = "tests/file_optimizer"
@@ -449,7 +450,11 @@ MUTANTS = [
     Mutant("runner/weights.py", "    if values.ndim != 1:", "    if False:", INVALID),
     Mutant("runner/weights.py", "        if filled:\n", "        if False:\n", INVALID),
     Mutant("runner/weights.py", "    if not entries.get(\"location\"):", "    if False:", INVALID),
-    Mutant("runner/kernels/shape.py", "        if len(parts) != n_outputs:", "        if False:", INVALID),
+    Mutant("runner/kernels/shape.py", "    if len(parts) != n_outputs:", "    if False:", INVALID),
+    Mutant("runner/kernels/shape.py", "    if num_outputs > length:", "    if False:", OPERANDS),
+    Mutant("runner/kernels/resize.py", "    if len(set(lines)) < len(lines):", "    if False:", OPERANDS),
+    Mutant("runner/windows.py", "mode not in (\"NOTSET\", \"\") and any(given)", "False", OPERANDS),
+    Mutant("runner/weights.py", "    if count != needed:", "    if count < needed:", OPERANDS),
     Mutant("runner/kernels/norm.py", "        if n_outputs > 1:", "        if False:", "tests/runner/test_hostile_values.py"),
     Mutant("runner/kernels/contrib.py", "y *= inverse\n    y *= _row(gamma, x, \"gamma\")\n    if beta", "y *= _row(gamma, x, \"gamma\")\n    if beta", CONTRIB),
     Mutant("runner/kernels/contrib_attention.py", "ahead <= -rules.window", "ahead < -rules.window", CONTRIB),

@@ -251,6 +251,8 @@ def _internal(proto: Any, dtype: ir.DataType, shape: tuple[int, ...], what: str)
     element = numpy_dtype(dtype)
     check_shape(shape, element, what)
     if element.kind == "V" or proto.data_type not in _PLAIN_FIELDS:
+        if proto.HasField("raw_data"):  # packed: onnx_ir leaves out what is too much
+            _check_bytes(len(proto.raw_data), dtype, shape, what)
         return _guarded(ir.serde.TensorProtoTensor(proto).numpy, shape, what)
     if proto.HasField("raw_data"):
         return _guarded(lambda: np.frombuffer(proto.raw_data, element).reshape(shape), shape, what)
@@ -258,6 +260,13 @@ def _internal(proto: Any, dtype: ir.DataType, shape: tuple[int, ...], what: str)
     if not items:
         return _guarded(ir.serde.TensorProtoTensor(proto).numpy, shape, what)
     return _guarded(lambda: np.array(items, element).reshape(shape), shape, what)
+
+
+def _check_bytes(count: int, dtype: ir.DataType, shape: tuple[int, ...], what: str) -> None:
+    needed = -(-math.prod(shape) * dtype.bitwidth // 8)
+    if count != needed:
+        why = f"{count} bytes; {dtype.name}{list(shape)} is {needed}"
+        raise UserError("E303", f"{what} does not hold what its shape and dtype say", why=why)
 
 
 def _strings(items: Any, shape: tuple[int, ...], what: str) -> Array:

@@ -55,6 +55,8 @@ def resolve_window(
     before, after = given[:n], given[n:]
     spans = tuple((k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True))
     mode = auto_pad.decode() if isinstance(auto_pad, bytes) else auto_pad
+    if mode not in ("NOTSET", "") and any(given):
+        raise ValueError(f"pads are {list(given)} and auto_pad is {mode}, which goes without pads")
     if mode in ("SAME_UPPER", "SAME_LOWER"):
         out = tuple(-(-dim // s) for dim, s in zip(dims, strides, strict=True))
         total = [max((o - 1) * s + e - dim, 0) for o, s, e, dim in zip(out, strides, spans, dims, strict=True)]

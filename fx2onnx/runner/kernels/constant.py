@@ -47,6 +47,8 @@ def constant_of_shape(shape: Array, *, value: Array | None = None) -> Array:
     fill = np.zeros(1, FLOAT32) if value is None else value
     if fill.size != 1:
         raise ValueError("value must have one element")
+    if shape.ndim != 1:
+        raise ValueError(f"the shape has {shape.ndim} axes, it must have one")
     dims = ints(shape)
     check_shape(dims, fill.dtype, "the result of ConstantOfShape")
     return np.full(dims, fill.reshape(-1)[0], fill.dtype)

@@ -122,6 +122,8 @@ def transpose_geometry(
         raise ValueError(f"strides, dilations, output_padding or pads do not fit {n} spatial axes")
     if min((*strides, *dilations)) < 1:
         raise ValueError("strides and dilations must be positive")
+    if mode != "NOTSET" and any(pads):
+        raise ValueError(f"pads are {list(pads)} and auto_pad is {mode}, which goes without pads")
     full = [
         s * (d - 1) + e + (k - 1) * step + 1
         for d, s, k, step, e in zip(dims, strides, kernel_dims, dilations, extra, strict=True)
@@ -211,6 +213,8 @@ def col2im(
     strides: Sequence[int] | None = None,
 ) -> Array:
     """Blocks in columns, summed into an image."""
+    if x.ndim != 3:
+        raise ValueError(f"the input has {x.ndim} axes, it must have 3")
     image, block = image_shape.tolist(), block_shape.tolist()
     n = len(image)
     window = resolve_window(tuple(image), block, strides, dilations, pads, "NOTSET")

@@ -151,7 +151,9 @@ def one_hot(indices: Array, depth: Array, values: Array, *, axis: int = -1) -> A
     size = int(depth.reshape(()))
     if size < 0:
         raise ValueError(f"depth is {size}")
-    axis = axis + indices.ndim + 1 if axis < 0 else axis
+    if values.shape != (2,):
+        raise ValueError(f"values has the shape {list(values.shape)}, not [2]")
+    axis = check_axis(axis, indices.ndim + 1)
     check_shape((*indices.shape, size), values.dtype, "the result of OneHot")
     whole = indices.astype(INT64)
     whole = np.where(whole < 0, whole + size, whole)

@@ -96,6 +96,8 @@ def einsum(*arrays: Array, equation: str) -> Array:
         raise ValueError(f"{len(terms)} terms for {len(arrays)} operands")
     for term, array in zip(terms, arrays, strict=True):
         if "..." not in term:
+            if len(term) != array.ndim:
+                raise ValueError(f"the term {term!r} is for {len(term)} axes, its operand has {array.ndim}")
             for label, dim in zip(term, array.shape, strict=True):
                 if sizes.setdefault(label, dim) not in (dim, 1) and dim != 1:
                     raise ValueError(f"{label!r} is both {sizes[label]} and {dim}")

@@ -101,6 +101,9 @@ def _per_channel(values: Array, rank: int) -> Array:
 
 
 def _batch_norm(x: Array, scale: Array, bias: Array, mean: Array, var: Array, epsilon: float) -> Array:
+    for what, values in (("scale", scale), ("B", bias), ("mean", mean), ("var", var)):
+        if values.ndim != 1 or (x.ndim > 1 and values.size != x.shape[1]):
+            raise ValueError(f"{what} has the shape {list(values.shape)}, the input {list(x.shape)}")
     wide = np.result_type(widen(x).dtype, widen(scale).dtype, widen(mean).dtype)
     factor = scale.astype(wide) / np.sqrt(var.astype(wide) + np.asarray(epsilon, wide))
     shift = bias.astype(wide) - mean.astype(wide) * factor

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from fx2onnx.runner.kernels.shape import ints, pad_array
+from fx2onnx.runner.kernels.softmax import check_axis
 from fx2onnx.runner.limits import check_shape
 from fx2onnx.runner.registry import kernel
 from fx2onnx.runner.types import Array, widen
@@ -96,7 +97,7 @@ def resize(
     keep_aspect_ratio_policy: str = "stretch",
 ) -> Array:
     """x interpolated to other sizes, axis by axis."""
-    lines = [axis % x.ndim for axis in axes] if axes is not None else list(range(x.ndim))
+    lines = _lines(axes, x.ndim)
     factors, target, real = _sizes([x.shape[axis] for axis in lines], scales, sizes, keep_aspect_ratio_policy)
     if any(factor <= 0 for factor in factors) and x.size:
         raise ValueError("a scale is not positive")
@@ -134,10 +135,20 @@ def resize(
     return np.array(y, dtype=x.dtype) if y is x else np.asarray(y, dtype=x.dtype)
 
 
+def _lines(axes: Sequence[int] | None, rank: int) -> list[int]:
+    """The axes, counted from 0; all where none are named. Raises: ValueError out of range and for one named twice."""
+    lines = list(range(rank)) if axes is None else [check_axis(axis, rank) for axis in axes]
+    if len(set(lines)) < len(lines):
+        raise ValueError(f"the axes {lines[:8]} name one twice")
+    return lines
+
+
 def _sizes(
     before: Sequence[int], scales: Array | None, sizes: Array | None, policy: str
 ) -> tuple[list[float], list[int], list[float]]:
     """Of each axis: the scale, the size of the result, and that size before it is rounded."""
+    if scales is not None and scales.size and sizes is not None and sizes.size:
+        raise ValueError("scales and sizes are both given")
     if scales is not None and scales.size:
         factors = [float(item) for item in scales]
         # in float32, as onnxruntime: 10 elements by 0.7 are 7
@@ -178,7 +189,7 @@ def upsample_7(
 @kernel("CenterCropPad", 18, shape_inputs=(1,))
 def center_crop_pad(x: Array, shape: Array, *, axes: Sequence[int] | None = None) -> Array:
     """x cut or zero-padded around its centre to ``shape``."""
-    lines = [axis % x.ndim for axis in axes] if axes is not None else list(range(x.ndim))
+    lines = _lines(axes, x.ndim)
     before, after = [0] * x.ndim, [0] * x.ndim
     for axis, size in zip(lines, ints(shape), strict=True):
         change = size - x.shape[axis]

@@ -114,31 +114,43 @@ def concat(out: Outs, *arrays: Array, axis: int = 1) -> None:
 
 
 @kernel("Split", (1, 2, 13), kind="view", shape_inputs=(1,))
-def split_(
-    x: Array,
-    sizes: Array | None = None,
-    *,
-    axis: int = 0,
-    split: Sequence[int] | None = None,
-    num_outputs: int | None = None,
-    n_outputs: int = 1,
+def split_13(
+    x: Array, sizes: Array | None = None, *, axis: int = 0, split: Sequence[int] | None = None, n_outputs: int = 1
 ) -> tuple[Array, ...]:
-    """x cut along ``axis`` into parts of the given sizes (of ``split`` in opsets 1-12), or of equal size."""
-    if num_outputs is not None and num_outputs != n_outputs:
+    """Split of opsets 1-17: the sizes are ``split`` in opsets 1-12; without any the parts are equal."""
+    given = sizes if split is None else split
+    if given is not None:
+        return _parts(x, ints(given), axis, n_outputs)
+    length = x.shape[check_axis(axis, x.ndim)]
+    if length % n_outputs:
+        raise ValueError(f"{length} is no multiple of {n_outputs}, the number of outputs")
+    return _parts(x, [length // n_outputs] * n_outputs, axis, n_outputs)
+
+
+@kernel("Split", 18, kind="view", shape_inputs=(1,))
+def split_(
+    x: Array, sizes: Array | None = None, *, axis: int = 0, num_outputs: int | None = None, n_outputs: int = 1
+) -> tuple[Array, ...]:
+    """x cut along ``axis`` into parts of the given sizes, or into ``num_outputs`` of which the last may be smaller."""
+    if (num_outputs is None) == (sizes is None):
+        raise ValueError(f"sizes and num_outputs are {'both' if sizes is not None else 'not'} given")
+    if num_outputs is None:
+        return _parts(x, ints(sizes), axis, n_outputs)
+    length = x.shape[check_axis(axis, x.ndim)]
+    if num_outputs != n_outputs:
         raise ValueError(f"num_outputs is {num_outputs}, the node has {n_outputs} outputs")
-    if num_outputs is not None and sizes is not None:
-        raise ValueError("sizes and num_outputs are both given")
+    if num_outputs > length:
+        raise ValueError(f"num_outputs is {num_outputs}, the axis has {length}")
+    chunk = -(-length // n_outputs)
+    return _parts(x, [max(min(chunk, length - i * chunk), 0) for i in range(n_outputs)], axis, n_outputs)
+
+
+def _parts(x: Array, parts: list[int], axis: int, n_outputs: int) -> tuple[Array, ...]:
+    if len(parts) != n_outputs:
+        raise ValueError(f"{len(parts)} parts are asked for, the node has {n_outputs} outputs")
     axis = check_axis(axis, x.ndim)
-    length, given = x.shape[axis], sizes if split is None else split
-    if given is None:
-        chunk = -(-length // n_outputs)
-        parts = [max(min(chunk, length - i * chunk), 0) for i in range(n_outputs)]
-    else:
-        parts = ints(given)
-        if len(parts) != n_outputs:
-            raise ValueError(f"{len(parts)} parts are asked for, the node has {n_outputs} outputs")
-    if sum(parts) != length or any(size < 0 for size in parts):
-        raise ValueError(f"the parts {parts} do not add up to {length}")
+    if sum(parts) != x.shape[axis] or any(size < 0 for size in parts):
+        raise ValueError(f"the parts {parts} do not add up to {x.shape[axis]}")
     head = (slice(None),) * axis
     return tuple(x[(*head, slice(low, high))] for low, high in itertools.pairwise([0, *itertools.accumulate(parts)]))
 
@@ -265,6 +277,8 @@ def space_to_depth(x: Array, *, blocksize: int, mode: str = "DCR") -> Array:
 @kernel("Trilu", 14)
 def trilu(x: Array, k: Array | None = None, *, upper: int = 1) -> Array:
     """The upper or lower triangle of the last two axes, zeros elsewhere."""
+    if x.ndim < 2:
+        raise ValueError(f"the input has {x.ndim} axes, it must have 2 or more")
     offset = 0 if k is None else int(k.reshape(()))
     offset = max(min(offset, x.shape[-1] + 1), -x.shape[-2] - 1)
     mask = np.tri(x.shape[-2], x.shape[-1], offset - 1 if upper else offset, dtype=np.bool_)

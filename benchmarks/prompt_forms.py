@@ -44,17 +44,17 @@ ENGINES = ("onnxruntime", "runner")
 LIMIT = 10
 
 
-def measured(name: str, width: int, tokens: int, rounds: int) -> dict[str, Any]:
+def measured(name: str, width: int, tokens: int, rounds: int, place: Path) -> dict[str, Any]:
     """Milliseconds of a prompt in one call and token by token, in each engine; or why there are none."""
     row: dict[str, Any] = {}
     for form in FORMS[width]:
-        row = {"model": name, "width": width, **_in_form(name, form, tokens, rounds)}
+        row = {"model": name, "width": width, **_in_form(name, form, tokens, rounds, place / f"{name} {form}")}
         if "error" not in row:
             break
     return row
 
 
-def _in_form(name: str, form: str, tokens: int, rounds: int) -> dict[str, Any]:
+def _in_form(name: str, form: str, tokens: int, rounds: int, place: Path) -> dict[str, Any]:
     from benchmarks.coverage_generation import _model
     from fx2onnx.decoding.parts import Assembly, cached_parts
     from fx2onnx.exporting.folder import export_assembly
@@ -64,13 +64,10 @@ def _in_form(name: str, form: str, tokens: int, rounds: int) -> dict[str, Any]:
     row: dict[str, Any] = {}
     try:
         model = _model(TASK, name, form)
-        with tempfile.TemporaryDirectory(prefix="fx2onnx-prompt-") as folder:
-            done = export_assembly(
-                Assembly(model, cached_parts(Source("model", model)), None, ""), Path(folder) / "out"
-            )
-            row["files"] = [file for file in done.files if file.endswith(".onnx")]
-            for engine in ENGINES:
-                row[engine] = _compared(load(Path(folder) / "out", engine), model, tokens, rounds)
+        if not place.exists():
+            export_assembly(Assembly(model, cached_parts(Source("model", model)), None, ""), place)
+        for engine in ENGINES if rounds else ():
+            row[engine] = _compared(load(place, engine), model, tokens, rounds)
     except Exception as error:  # whatever a model raises is its row
         row["error"] = f"{type(error).__name__}: {str(error).splitlines()[0][:150]}"
     return row
@@ -138,7 +135,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--widths", default=",".join(map(str, FORMS)))
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=3, help="0: export alone")
+    parser.add_argument(
+        "--folder", type=Path, help="keeps the exported models, and has those that need not be exported"
+    )
     parser.add_argument("--tokens", type=int, default=512)
     parser.add_argument("--file", type=Path, help="keeps rows, which the page has beside the ones measured now")
     parser.add_argument("--write", type=Path)
@@ -146,14 +146,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     import torch
 
     torch.set_num_threads(1)
-    rows = [json.loads(line) for line in options.file.read_text().splitlines()] if options.file else []
-    for name in options.models.split(","):
-        for width in options.widths.split(","):
-            rows.append(measured(name, int(width), options.tokens, options.rounds))
-            print(json.dumps(rows[-1]), flush=True)
-            if options.file:
-                with options.file.open("a", encoding="utf-8") as kept:
-                    kept.write(json.dumps(rows[-1]) + "\n")
+    is_kept = options.file is not None and options.file.exists()
+    rows = [json.loads(line) for line in options.file.read_text().splitlines()] if is_kept else []
+    with tempfile.TemporaryDirectory(prefix="fx2onnx-prompt-") as folder:
+        for name in filter(None, options.models.split(",")):
+            for width in options.widths.split(","):
+                place = options.folder or Path(folder)
+                place.mkdir(parents=True, exist_ok=True)
+                rows.append(measured(name, int(width), options.tokens, options.rounds, place))
+                print(json.dumps(rows[-1]), flush=True)
+                if options.file:
+                    with options.file.open("a", encoding="utf-8") as kept:
+                        kept.write(json.dumps(rows[-1]) + "\n")
     if options.write:
         options.write.write_text(page(rows, options.tokens), encoding="utf-8")
     return 0

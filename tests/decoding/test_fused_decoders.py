@@ -102,6 +102,20 @@ def test_tokens(kind: str, tmp_path: Path) -> None:
     assert found["Softmax"] == found["RotaryEmbedding"] == found["Concat"] == 0
 
 
+def test_four_bits_compute_as_the_model_builders_own(tmp_path: Path) -> None:
+    checkpoint("llama", tmp_path / "in")
+    quantize = fx2onnx.Quantize("int4", accuracy=False)
+    done = fx2onnx.export_folder(
+        f"hf:{tmp_path / 'in'}", tmp_path / "out", target=GENAI, quantize=quantize, verify=True
+    )
+    assert done.verdicts["model.onnx"].ok, done.verdicts["model.onnx"].summary()
+    graph = onnx.load(tmp_path / "out" / "model.onnx", load_external_data=False).graph
+    levels = [entry.i for node in graph.node for entry in node.attribute if entry.name == "accuracy_level"]
+    assert levels == [4] * (5 * SIZES["num_hidden_layers"] + 1)
+    if find_spec("onnxruntime_genai") is not None:
+        assert len(tokens_of_genai(tmp_path / "out")) > len(PROMPT[0])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", OTHERS)
 def test_tokens_of_other_types(kind: str, tmp_path: Path) -> None:

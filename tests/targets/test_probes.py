@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import random
+import shutil
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -11,11 +13,13 @@ import pytest
 
 from benchmarks.target_cases import Case, cases
 from benchmarks.target_features import lacking
-from benchmarks.target_probes import tried
+from benchmarks.target_probes import by_node, tried
 from fx2onnx.targets.find import find
 from fx2onnx.targets.lint import lint
 
 SAMPLE = 120
+WEB = Path(__file__).parents[2] / "out" / "web"
+"""Where ``make browser-test`` installs onnxruntime-web."""
 MODULES = {"qnn": "onnxruntime_qnn", "rten": "rten_convert"}
 """Modules of packages that are named otherwise than the runtime."""
 LEAST_THAT_RUN = {"wonnx": 0.1}
@@ -37,7 +41,10 @@ def where_installed(name: str) -> object:
 
 @pytest.mark.parametrize("runtime", [where_installed(name) for name in ("openvino", "tract", "qnn", "wonnx", "rten")])
 def test_the_runtime_runs_what_its_table_says(runtime: str, sample: list[Case]) -> None:
-    said = tried(runtime, sample, [])
+    check(runtime, sample, tried(runtime, sample, []))
+
+
+def check(runtime: str, sample: list[Case], said: list[str]) -> None:
     target = find(runtime)
     lies = [
         f"{case.name} {case.op_type}-{case.version} {case.dtype}: {problem}"
@@ -47,6 +54,14 @@ def test_the_runtime_runs_what_its_table_says(runtime: str, sample: list[Case]) 
     assert lies == [], "runs, though the table says that it does not"
     counts = [not problem for problem in said]
     assert sum(counts) > SAMPLE * LEAST_THAT_RUN.get(runtime, 0.4)
+
+
+@pytest.mark.skipif(
+    not (WEB / "node_modules" / "onnxruntime-web").exists() or shutil.which("node") is None,
+    reason="onnxruntime-web or Node.js is not installed: make browser-test",
+)
+def test_the_web_runs_what_its_table_says(sample: list[Case]) -> None:
+    check("onnxruntime-web", sample, by_node(sample, WEB))
 
 
 @pytest.mark.parametrize("runtime", ["openvino", "tract", "onnxruntime-web", "qnn", "rten"])

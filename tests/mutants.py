@@ -39,6 +39,7 @@ CHOICES = "tests/verify/test_locate_choices.py"
 FRAMES = "tests/capture/test_frames.py"
 MODES = "tests/capture/test_modes.py"
 RECORDING = "tests/capture/recording"
+TWO_SIZES = "tests/capture/test_two_sizes.py"
 IDLE = f"{RECORDING}/test_idle_statements.py"
 QUESTIONS, AGREEMENT = "tests/capture/test_questions.py", "tests/irx/test_agreement.py"
 META_CACHE = f"{RECORDING}/test_meta_cache.py"
@@ -175,8 +176,13 @@ MUTANTS = [
     Mutant("capture/recording/idle_statements.py", 'return self._is_certain("eq", after, now)', "return True", IDLE),
     Mutant("capture/python/tests_of_code.py", "isinstance(node, ast.If) and not node.orelse", "isinstance(node, ast.If)", IDLE),
     Mutant("capture/python/tests_of_code.py", 'if call.func.id == "range"', "if False", "tests/capture/test_conditions.py"),
-    Mutant("capture/diagnosis.py", "return not interval(2, max(env.hints[name], 2)).is_within(true)", "return False", "tests/capture/test_conditions.py"),
+    Mutant("capture/diagnosis.py", "true.last() is not None and not interval(2, max(env.hints[name], 2)).is_within(true)", "False", "tests/capture/test_conditions.py"),
     Mutant("capture/diagnosis.py", "forms = [guard.relation] if guard.by_user else [guard.relation, _of_quotients(guard.relation)]", "forms = [guard.relation]", IDLE),
+    Mutant("capture/shapes/size_facts.py", "        if found and is_looser(relation, found, self.hints):", "        if False:", TWO_SIZES),
+    Mutant("capture/shapes/joined_sizes.py", "len(needed.symbols()) > 1 or not needed", "not needed", TWO_SIZES),
+    Mutant("capture/recording/branches.py", "        if sizes:\n            again", "        if False:\n            again", TWO_SIZES),
+    Mutant("capture/diagnosis.py", "_FOR_ONE = {2: 3, 3: 8}", "_FOR_ONE = {2: 2}", TWO_SIZES),
+    Mutant("capture/python/frames.py", "    return code.co_filename == \"<string>\" and is_method", "    return code.co_filename == \"<string>\"", TWO_SIZES),
     Mutant("capture/shapes/undeclared.py", "            if known.is_settled(at_sample):", "            if True:", "tests/capture/test_conditions.py"),
     Mutant("capture/diagnosis.py", "any(isinstance(arg, Relation) for arg in relation.args)", "False", "tests/capture/test_diagnosis.py"),
     # table

@@ -45,6 +45,8 @@ class Attempt:
     """What the strategy made of ``root``; None until it has."""
     hints: Mapping[str, int] = field(default_factory=dict)
     """The size of each symbol at which comparisons are decided."""
+    for_one: int = 2
+    """What stands for a sample's size of 0 or 1."""
     decides_at: Mapping[str, int] = field(default_factory=dict)
     """Sizes at which Python decides, whatever the hints are."""
     first_unknown: int = 0
@@ -92,9 +94,9 @@ class Attempt:
 
     def at_sample(self) -> Attempt:
         """With the sample's sizes. 0 and 1 would hide what happens at all others. Raises UserError E105."""
-        sizes = hints_of(self.arguments).items()
+        sizes, other = hints_of(self.arguments).items(), self.for_one
         sets = {declared.name: declared.sizes for declared in self.ranges}
-        general = {name: size if size > 1 or 2 not in sets.get(name, EVERY) else 2 for name, size in sizes}
+        general = {name: size if size > 1 or other not in sets.get(name, EVERY) else other for name, size in sizes}
         return replace(self, hints=general)
 
     def shape_env(self) -> ShapeEnv:

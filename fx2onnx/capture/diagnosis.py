@@ -105,9 +105,23 @@ def _after_own_failure(failed: Failed, start: Attempt) -> Attempt | Outcome:
     can_be_own = attempt.numbers_in and attempt.keeps_numbers and attempt.wants_number is None
     if can_be_own and not (failed.sizes and _must_be_declared(failed)):
         return replace(start, keeps_numbers=False, change="int and float are Python's own")
+    if _is_of_sizes(failed):
+        other = _FOR_ONE[attempt.for_one]
+        return replace(start, for_one=other, change=f"with sizes of {other} in the place of 0 and 1").at_sample()
     if attempt.options.rung == "auto" and export_may_help(failed):
         return replace(start, strategy="export", first_failure=error, change=own_run_failed(error))
     return failed
+
+
+_FOR_ONE = {2: 3, 3: 8}
+"""What else is tried in the place of a sample's size of 0 or 1, where the module takes no such size."""
+
+
+def _is_of_sizes(failed: Failed) -> bool:
+    """Whether the module failed where another size stands for a sample's size of 0 or 1."""
+    attempt, error = failed.attempt, failed.error
+    is_of_forward = isinstance(error, UserError) and error.code == "E101" and attempt.for_one in _FOR_ONE
+    return is_of_forward and any(size < 2 for size in hints_of(attempt.arguments).values())
 
 
 def _numbers_are_sizes(files: Iterable[str]) -> str:
@@ -238,7 +252,7 @@ def _with_assumptions(done: Recorded) -> Recorded:
         *env.noted_conditions(),
         *env.assertions,
         *(
-            guard
+            replace(guard, ends_run=guard.ends_run or guard.relation in env.stated)
             for key, guard in env.guards.items()
             if key not in may_differ
             and (guard.by_user or guard.ends_run or not _is_harmless(guard, env))
@@ -286,7 +300,7 @@ def _is_about(relation: Relation, env: ShapeEnv) -> bool:
     true = where_true(relation) if len(names) == 1 else None
     if true is not None:
         (name,) = names
-        return not interval(2, max(env.hints[name], 2)).is_within(true)
+        return true.last() is not None and not interval(2, max(env.hints[name], 2)).is_within(true)
     corners = itertools.product(*({2, env.hints[name]} for name in names))
     return not all(relation.is_true_at(dict(zip(names, corner, strict=True))) for corner in corners)
 
@@ -343,7 +357,6 @@ def _of_quotients(relation: Relation) -> Relation:
 
 _IS_ALL = ("aten::slice", "ne")
 """Whether a slice takes all of an axis says how its memory lies."""
-_CHOOSES_KERNELS = frozenset(
-    f"aten::{name}" for name in ("conv1d", "conv2d", "conv3d", "convolution", "contiguous", "clone")
-)
+_CONVOLUTIONS = [f"conv{kind}{axes}d" for kind in ("", "_transpose") for axes in (1, 2, 3)]
+_CHOOSES_KERNELS = frozenset(f"aten::{name}" for name in (*_CONVOLUTIONS, "convolution", "contiguous", "clone"))
 """Overloads that look at sizes to choose a kernel; their result's shape follows a formula whatever they choose."""

@@ -23,7 +23,6 @@ _NOT_USER = (
     _TORCH + os.sep,
     PACKAGE_FOLDER + os.sep,
     "<frozen",
-    "<string>",
     os.path.dirname(contextlib.__file__) + os.sep + "contextlib",
 )
 _PROGRAMS = (os.path.join(_TORCH, "_export", "db") + os.sep, os.path.join(_TORCH, "testing") + os.sep)
@@ -43,9 +42,17 @@ def is_user(code: CodeType) -> bool:
     known = _is_user_code.get(id(code))
     if known is None:
         name = code.co_filename
-        is_ours = id(code) in ANSWERING or (name.startswith(_NOT_USER) and not name.startswith(_PROGRAMS))
+        is_ours = (
+            id(code) in ANSWERING or (name.startswith(_NOT_USER) and not name.startswith(_PROGRAMS)) or _is_made(code)
+        )
         known = _is_user_code[id(code)] = code, not is_ours
     return known[1]
+
+
+def _is_made(code: CodeType) -> bool:
+    """Whether it is a method that Python made, of a dataclass or a named tuple, and none of a program in a text (``python -c``)."""
+    is_method = code.co_name.startswith("__") or code.co_varnames[:1] == ("_cls",)
+    return code.co_filename == "<string>" and is_method
 
 
 def raises_in_eager(code: CodeType) -> bool:

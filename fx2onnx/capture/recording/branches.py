@@ -20,7 +20,7 @@ from fx2onnx.base.tracebacks import drop_frames
 from fx2onnx.capture.attempt import Attempt, Failed, Outcome, Recorded
 from fx2onnx.capture.python.frames import raises_in_eager
 from fx2onnx.capture.recording.choices import Branches, Choice
-from fx2onnx.capture.recording.failed_branches import is_of_eager, sizes_of_branch
+from fx2onnx.capture.recording.failed_branches import is_of_eager, sizes_of_branch, sizes_without_ones
 from fx2onnx.capture.recording.joining import Join, Path, unjoined
 from fx2onnx.capture.shapes.undeclared import LOOP_IN_TENSORS
 
@@ -121,6 +121,18 @@ class _Exploration:
         ways = (LOOP_IN_TENSORS, f"or make the size static (leave {names} out of dynamic_shapes)")
         return Failed(self._attempt, UserError("E105", refused.what, where=refused.where, why=refused.why, next=ways))
 
+    def _without_ones(self, other: Path, branches: Branches, depth: int) -> Path:
+        """The way that was not taken at first, at sizes none of whose parts are 1, if there are such."""
+        decision = branches.decisions[depth]
+        sizes = sizes_without_ones(other.shape_env, decision)
+        if sizes:
+            again = self.explored(branches.but(depth, Choice(not decision.holds, other.shape_env.next_unknown, sizes)))
+            if isinstance(again, Path) and not sizes_without_ones(again.shape_env, decision):
+                return again
+            if isinstance(again, Failed):
+                drop_frames(again.error)
+        return other
+
     def _with_other_way(self, path: Path | _Ended, branches: Branches, depth: int) -> Path | _Ended | Failed:
         """``path``, and what there is where decision ``depth`` goes the other way."""
         decision = branches.decisions[depth]
@@ -141,6 +153,7 @@ class _Exploration:
                 if sizes:
                     other = self.explored(branches.but(depth, Choice(not decision.holds, first_unknown, sizes)))
             if isinstance(path, Path) and isinstance(other, Path):
+                other = self._without_ones(other, branches, depth)
                 one, two = (path, other) if decision.holds else (other, path)
                 join = Join(one, two, depth, decision.error)
                 joined = join.path()

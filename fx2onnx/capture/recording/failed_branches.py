@@ -18,6 +18,7 @@ from fx2onnx.capture.attempt import Attempt, Failed, Outcome, Recorded
 from fx2onnx.capture.recording.choices import Branches, Decision
 from fx2onnx.capture.shapes.conditions import modulus_of
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
+from fx2onnx.capture.shapes.zero_one import sizes_above_one
 
 MOST_RUNS = 12
 """Each takes as long as a run without dynamic sizes."""
@@ -52,6 +53,18 @@ def sizes_of_branch(
             return None
         ended = True
     return {} if ended else None
+
+
+def sizes_without_ones(env: ShapeEnv, decision: Decision) -> dict[str, int]:
+    """Larger sizes that lead into a branch, where kernels found parts of sizes to be 1 in it, which ``env`` is of; else none."""
+    test = decision.test
+    larger = sizes_above_one(env, env.sizes()) if isinstance(test, Relation) and not env.unbacked else {}
+    if not larger or not isinstance(test, Relation):
+        return {}
+    facts = env.copied()
+    facts.hints |= larger
+    found = facts.sizes_where(test.negated() if decision.holds else test)
+    return {**env.sizes(), **larger, **found} if found and any(found[name] > env.hints[name] for name in found) else {}
 
 
 def _gives_nothing(done: Recorded) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from fx2onnx.base.dims import Atom, Dim, Scalar, apply, innermost_first, without_remainders
@@ -22,6 +23,8 @@ FAR = tuple(1 << power for power in range(7, 17))
 """Sizes of each symbol that are tried."""
 AROUND = 10
 MOST_TRIED = 10_000
+PROBES = 60
+"""Sets of sizes at which a relation of several sizes is compared with its solution."""
 
 
 def solved(relation: Relation, hints: Mapping[str, int]) -> Solution | None:
@@ -51,6 +54,27 @@ def _of_several(relation: Relation, names: list[str], hints: Mapping[str, int]) 
         if wanted and _vanishes(gap, wanted, remainders):
             return _loosened(gap, wanted, remainders)
     return None
+
+
+def is_looser(relation: Relation, solution: Solution, hints: Mapping[str, int]) -> bool:
+    """Whether a relation whose quotients are of several sizes at once, such as ``2 * (H * W // 2) == H * W``, holds at sizes near
+    ``hints`` that its solution leaves out.
+    """
+    if not any(len(atom.symbols) > 1 and atom.op in ("floordiv", "mod") for atom in _atoms(relation)):
+        return False
+    names = sorted(relation.symbols())
+    draw = random.Random(0)
+    for _ in range(PROBES):
+        sizes = {name: max(hints[name] + draw.randint(-AROUND, AROUND), 2) for name in names}
+        if relation.is_true_at(sizes) and any(sizes[name] not in held for name, (_, held) in solution.items()):
+            return True
+    return False
+
+
+def _atoms(relation: Relation) -> Iterator[Atom]:
+    for arg in relation.args:
+        if isinstance(arg, Dim):
+            yield from innermost_first(arg)
 
 
 def _vanishes(gap: Dim, moduli: Mapping[str, int], remainders: Mapping[str, int]) -> bool:
@@ -116,7 +140,7 @@ def sizes_where(
     ))  # fmt: skip
 
     def distance(sizes: tuple[int, ...]) -> tuple[bool, int]:
-        return min(sizes) < 2, sum(abs(size - hints[name]) for name, size in zip(names, sizes, strict=True))
+        return min(sizes) < 2, sum(_from(hints[name])(size) for name, size in zip(names, sizes, strict=True))
 
     for sizes in sorted(itertools.islice(choices, MOST_TRIED), key=distance):
         found = dict(zip(names, sizes, strict=True))
@@ -132,7 +156,8 @@ def _tried_at(hint: int, names: int) -> list[int]:
 
 
 def _from(hint: int) -> Callable[[int], int]:
-    return lambda size: abs(size - hint)
+    """The way to a size; the way down counts more, since parts of a small size are 1 sooner."""
+    return lambda size: size - hint if size > hint else 3 * (hint - size)
 
 
 def simplified(dim: Dim, sets: Mapping[str, SizeSet]) -> Scalar:

@@ -40,6 +40,7 @@ def joined(one: ShapeEnv, other: ShapeEnv, test: object, sizes: Mapping[str, int
     one.specializations = other.specializations | one.specializations
     one.numbers_in |= other.numbers_in
     one.asked_few |= other.asked_few
+    one.stated |= other.stated
     one.assertions |= other.assertions
     one.supposed = {relation: None for relation in one.supposed if relation in other.supposed}
     one.learnt()
@@ -62,10 +63,10 @@ def _guards(env: ShapeEnv, another: ShapeEnv, past: Relation) -> dict[tuple[Rela
         needed = guard.relation
         is_about_others = len(needed.symbols()) > 1 or not needed.symbols() <= past.symbols()
         says_more = needed.op == "eq" and (is_about_others or _is_for_one_size(needed, env))
-        is_of_branch = key not in another.guards and (says_more or guard.ends_run)
+        is_of_branch = key not in another.guards and (says_more or guard.ends_run or needed in env.stated)
         if is_of_branch and not needed.symbols() & env.unbacked:
             needed = Relation("or", (past, needed))
-            found[needed, True] = replace(guard, relation=needed, by_user=True)
+            found[needed, True] = replace(guard, relation=needed, by_user=True, ends_run=True)
         else:
             found[key] = guard
     return found

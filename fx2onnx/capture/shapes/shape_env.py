@@ -319,7 +319,7 @@ class ShapeEnv(SizeFacts):
         names = sorted(relation.symbols())
         true = where_true(relation) if len(names) == 1 else None
         if true is None:
-            self.guards[relation, True] = Guard(relation, where, True, self.during)
+            self.guards[relation, True] = Guard(relation, where, True, self.during, ends_run=True)
             return
         self.narrow(names[0], true)
         self.conditions[Condition(names[0], true, relation, where)] = None

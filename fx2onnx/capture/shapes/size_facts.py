@@ -14,7 +14,7 @@ from fx2onnx.base.size_sets import EVERY, SizeSet, interval, where_true
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.shapes.ceilings import multiple_of
 from fx2onnx.capture.shapes.certain import certain, known_sign
-from fx2onnx.capture.shapes.conditions import simplified, sizes_where, solved
+from fx2onnx.capture.shapes.conditions import is_looser, simplified, sizes_where, solved
 from fx2onnx.capture.shapes.equalities import Equalities
 
 FAR = 10_000
@@ -36,6 +36,8 @@ class SizeFacts:
     """The sizes of a symbol for which the program is; every size where there is no entry."""
     conditions: dict[Condition, None] = field(default_factory=dict)
     """What made them fewer, in order."""
+    stated: set[Relation] = field(default_factory=set)
+    """What has to hold of several sizes and is said as it is, since no conditions of single sizes say it."""
     supposed: dict[Relation, None] = field(default_factory=dict)
     """What holds in this run, as Python decided by it and both branches are to be in the file."""
     chosen: Mapping[str, int] = field(default_factory=dict)
@@ -256,7 +258,12 @@ class SizeFacts:
         bounded: also where that is an upper bound. What kernels decide at the sample alone, such as that there is one
         window, need not hold of the program.
         """
+        if relation in self.stated:
+            return True
         found = solved(relation, self.hints)
+        if found and is_looser(relation, found, self.hints):
+            self.stated.add(relation)
+            return True
         for name, (true, sizes) in (found or {}).items():
             before = self.sets.get(name, EVERY)
             after = before & sizes

@@ -42,8 +42,9 @@ def is_user(code: CodeType) -> bool:
     known = _is_user_code.get(id(code))
     if known is None:
         name = code.co_filename
-        is_torch = name.startswith(_NOT_USER) and not name.startswith(_PROGRAMS)
-        is_ours = id(code) in ANSWERING or is_torch or _is_made(code)
+        is_ours = (
+            id(code) in ANSWERING or _is_made(code) or (name.startswith(_NOT_USER) and not name.startswith(_PROGRAMS))
+        )
         known = _is_user_code[id(code)] = code, not is_ours
     return known[1]
 

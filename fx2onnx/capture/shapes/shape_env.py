@@ -274,6 +274,8 @@ class ShapeEnv(SizeFacts):
         holds = bool(self.hint(relation))
         if not self.takes_notes:
             return holds
+        if relation.op == "and" and holds and not by_python and len(relation.symbols()) > 1:  # each for its own size
+            return all(self._guarded(part, by_python, ends_run) for part in relation.args if isinstance(part, Relation))
         if self._decides_nothing(relation, holds, by_python):
             self.asked.append(("look", relation, holds))
             return holds

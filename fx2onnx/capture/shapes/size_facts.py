@@ -146,19 +146,12 @@ class SizeFacts:
             gap = relation.args[0] - relation.args[1]
             if isinstance(gap, Dim) and gap.symbols() < names:  # what stands on both sides decides nothing
                 return self.is_settled(Relation(relation.op, (gap, 0)))
-        if relation.op in ("and", "or") and len(names) > 1:
-            return self._settled_by_parts(relation)
         true = where_true(relation) if len(names) == 1 else None
         if true is None:
             return None
         inside = self.sets[next(iter(names))]
         both = inside.both(true)
         return None if both is None else True if both == inside else None if both.first(1) else False
-
-    def _settled_by_parts(self, relation: Relation) -> bool | None:
-        decided = relation.op == "or"
-        answers = [self.is_settled(part) if isinstance(part, Relation) else part for part in relation.args]
-        return decided if decided in answers else None if None in answers else not decided
 
     def certain_by_data(self, op: str, lhs: Any, rhs: Any) -> bool | None:
         """The truth of a comparison after all that was found to be equal, or None."""

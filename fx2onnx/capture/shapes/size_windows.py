@@ -32,6 +32,9 @@ def _pool(spatial: int, reduce: Function, plain: Mapping[str, object]) -> Callab
             )
             if not is_plain or torch.SymInt not in map(type, (*kernel, *steps)):
                 return original(input, kernel_size, *rest, **kwargs)
+            for size in (*kernel, *steps):
+                if isinstance(size, torch.SymInt):
+                    size.node.env.check_some([unwrap(size)])
             for axis in range(-spatial, 0):
                 input = _windows(input, axis, kernel[axis], steps[axis])
             return reduce(input, list(range(1 - 2 * spatial, 0, 2)))

@@ -42,9 +42,8 @@ def is_user(code: CodeType) -> bool:
     known = _is_user_code.get(id(code))
     if known is None:
         name = code.co_filename
-        is_ours = (
-            id(code) in ANSWERING or _is_made(code) or (name.startswith(_NOT_USER) and not name.startswith(_PROGRAMS))
-        )
+        is_ours = id(code) in ANSWERING or (name.startswith(_NOT_USER) and not name.startswith(_PROGRAMS))
+        is_ours = is_ours or _is_made(code)
         known = _is_user_code[id(code)] = code, not is_ours
     return known[1]
 

@@ -131,6 +131,7 @@ class _Exploration:
                 return again
             if isinstance(again, Failed):
                 drop_frames(again.error)
+        other.shape_env.keeps_ones = True
         return other
 
     def _with_other_way(self, path: Path | _Ended, branches: Branches, depth: int) -> Path | _Ended | Failed:

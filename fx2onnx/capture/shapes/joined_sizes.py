@@ -41,6 +41,7 @@ def joined(one: ShapeEnv, other: ShapeEnv, test: object, sizes: Mapping[str, int
     one.numbers_in |= other.numbers_in
     one.asked_few |= other.asked_few
     one.stated |= other.stated
+    one.keeps_ones = False
     one.assertions |= other.assertions
     one.supposed = {relation: None for relation in one.supposed if relation in other.supposed}
     one.learnt()
@@ -62,7 +63,8 @@ def _guards(env: ShapeEnv, another: ShapeEnv, past: Relation) -> dict[tuple[Rela
     for key, guard in _unsettled(env).items():
         needed = guard.relation
         is_about_others = len(needed.symbols()) > 1 or not needed.symbols() <= past.symbols()
-        says_more = needed.op == "eq" and (is_about_others or _is_for_one_size(needed, env))
+        is_one = env.keeps_ones and 1 in needed.args
+        says_more = needed.op == "eq" and (is_about_others or is_one or _is_for_one_size(needed, env))
         is_of_branch = key not in another.guards and (says_more or guard.ends_run or needed in env.stated)
         if is_of_branch and not needed.symbols() & env.unbacked:
             needed = Relation("or", (past, needed))

@@ -303,6 +303,10 @@ class ShapeEnv(SizeFacts):
         """Whether a kernel asks if two sizes differ: where it needs them to be equal, it asks that, as ``TORCH_CHECK`` does."""
         return not by_python or (self.during in _COMPARES_STRIDES and not asked_by_user())
 
+    def remembers_comparisons(self) -> bool:
+        """Whether a comparison is the same whenever it is asked, until something is learnt, and leaves no trace."""
+        return not self.equalities and not self.signed and not (self.sets and self.takes_notes)
+
     # -- what is known of sizes -----------------------------------------------------------------------------------
     def certain(self, op: str, lhs: Any, rhs: Any) -> bool | None:
         """The truth of a comparison at all sizes for which the program is, or None."""

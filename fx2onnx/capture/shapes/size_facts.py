@@ -40,6 +40,8 @@ class SizeFacts:
     """What has to hold of several sizes and is said as it is, since no conditions of single sizes say it."""
     supposed: dict[Relation, None] = field(default_factory=dict)
     """What holds in this run, as Python decided by it and both branches are to be in the file."""
+    keeps_ones: bool = False
+    """Whether this run is of a branch that no larger sizes lead into, where kernels found parts of sizes to be 1."""
     chosen: Mapping[str, int] = field(default_factory=dict)
     """The sizes at which the run goes on behind the last decision, where they are not to be looked for."""
     settled: dict[Relation, bool | None] = field(default_factory=dict)
@@ -49,6 +51,8 @@ class SizeFacts:
     written_for: dict[str, SizeSet] = field(default_factory=dict)
     """``sets`` but for what was supposed to be odd: ``n % 2`` stays as it is, so that one program can be written for both ways."""
 
+    remembered: dict[tuple[object, ...], Any] = field(default_factory=dict)
+    """Sums, products and comparisons of sizes, by the operation and the two, until something is learnt."""
     steps: dict[str, tuple[int, int]] = field(default_factory=dict)
     """The progressions of ``sets``, as far as they were asked."""
     known: frozenset[object] | None = None
@@ -68,6 +72,7 @@ class SizeFacts:
         """Sizes became fewer: what was found before may be said better."""
         self.settled.clear()
         self.written.clear()
+        self.remembered.clear()
         self.steps.clear()
         self.known = None
 
@@ -176,6 +181,7 @@ class SizeFacts:
             return False
         one, other = relation.args
         self.equalities.add(one, other, frozenset(self.unbacked))
+        self.remembered.clear()
         return True
 
     def suppose(self, relation: Relation) -> None:

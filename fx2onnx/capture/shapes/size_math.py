@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -163,3 +163,17 @@ REAL: Mapping[str, Formula] = {
     name: MATH[name] for name in ("sqrt", "log2", "log10", "log", "exp", "sin", "cos", "tanh")
 }
 """What NumPy calls as a method of an object that it does not know: ``np.sqrt(n)``."""
+
+
+def is_dense(sizes: Sequence[Scalar], strides: Sequence[Scalar], order: Sequence[int]) -> bool:
+    """Whether axes are dense in this order, the innermost first; as they stand where there is none."""
+    expected: Scalar = 1
+    axes = order or range(len(sizes) - 1, -1, -1)
+    if len(axes) != len(sizes):
+        return False
+    for axis in axes:
+        if sizes[axis] != 1:
+            if strides[axis] != expected:
+                return False
+            expected = expected * sizes[axis]
+    return True

@@ -7,6 +7,7 @@ the user's line, so that a size that Python specialized is reported and never ba
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from functools import partialmethod
 from typing import Any, TypeVar
@@ -44,17 +45,7 @@ def _layout(order: Sequence[int] = ()) -> Callable[[DimNode, list[DimNode], list
     """Whether the axes are dense in this order, the innermost first; as they stand where there is none."""
 
     def is_dense(self: DimNode, sizes: list[DimNode], strides: list[DimNode]) -> DimNode:
-        expected: Scalar = 1
-        axes = order or range(len(sizes) - 1, -1, -1)
-        if len(axes) != len(sizes):
-            return self.wrap_bool(False)
-        for axis in axes:
-            size = sizes[axis].value
-            if size != 1:
-                if strides[axis].value != expected:
-                    return self.wrap_bool(False)
-                expected = expected * size
-        return self.wrap_bool(True)
+        return self.wrap_bool(size_math.is_dense([one.value for one in sizes], [one.value for one in strides], order))
 
     return is_dense
 
@@ -126,7 +117,9 @@ class DimNode:
 
     # -- decisions ----------------------------------------------------------------------------------------------
     def guard_bool(self, file: object, line: object) -> bool:
-        return self.env.guard(self.value) if isinstance(self.value, Relation) else bool(self.value)
+        if not isinstance(self.value, Relation):
+            return bool(self.value)
+        return self.env.guard(self.value) if self.env.takes_notes else bool(self.env.hint(self.value))
 
     def bool_(self) -> bool:
         value = Relation("ne", (self.value, 0)) if isinstance(self.value, Dim) else self.value
@@ -175,7 +168,20 @@ class DimNode:
         return DimNode(self.env, value, float if is_float else int)
 
     def add(self, other: DimNode) -> DimNode:
-        return self._wrap(self.value + other.value)
+        return self._of_two("add", operator.add, other)
+
+    def _of_two(self, name: str, operation: Callable[[Scalar, Scalar], Scalar], other: DimNode) -> DimNode:
+        """A sum or a product, which torch asks for again with each tensor that it makes: once for each pair of sizes."""
+        env, one, two = self.env, self.value, other.value
+        if type(one) is float or type(two) is float:
+            return self._wrap(operation(one, two))
+        found = env.remembered.get((name, one, two))
+        if found is None:
+            made = self._wrap(operation(one, two))
+            if made.pytype is int:
+                env.remembered[name, one, two] = made.value
+            return made
+        return DimNode(env, found, int)
 
     def sub(self, other: DimNode) -> DimNode:
         if type(self.value) is int and isinstance(other.value, Dim):
@@ -194,7 +200,7 @@ class DimNode:
         return self.value - rest  # type: ignore[no-any-return]
 
     def mul(self, other: DimNode) -> DimNode:
-        return self._wrap(self.value * other.value)
+        return self._of_two("mul", operator.mul, other)
 
     def neg(self) -> DimNode:
         return self._wrap(-self.value)
@@ -306,10 +312,17 @@ def _unary(op: str) -> Callable[..., DimNode]:
 @answers_for_caller
 def _comparison(op: str) -> Callable[[DimNode, DimNode], DimNode]:
     def method(self: DimNode, other: DimNode) -> DimNode:
+        env, one, two = self.env, self.value, other.value
         if self.pytype is bool or other.pytype is bool:
-            return DimNode(self.env, Relation(op, (self.value, other.value)), bool)
-        known = self.env.certain(op, self.value, other.value)
-        return DimNode(self.env, Relation(op, (self.value, other.value)) if known is None else known, bool)
+            return DimNode(env, Relation(op, (one, two)), bool)
+        is_kept = env.remembers_comparisons() and type(one) is not float and type(two) is not float
+        found = env.remembered.get((op, one, two)) if is_kept else None
+        if found is None:
+            known = env.certain(op, one, two)
+            found = Relation(op, (one, two)) if known is None else known
+            if is_kept:
+                env.remembered[op, one, two] = found
+        return DimNode(env, found, bool)
 
     return method
 

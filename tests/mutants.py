@@ -117,6 +117,7 @@ MUTANTS = [
     Mutant("quantize/places.py", "        is_product, block = False, _whole_block(row.sizes[-1], block)", "        pass", f"{QUANTIZE}/test_export.py"),
     Mutant("quantize/model.py", "axis if axis is None or order is None else order[axis]", "axis", f"{QUANTIZE}/test_cli.py"),
     Mutant("quantize/accuracy.py", "x = values.get(operand.name or \"\")", "x = None", QUANTIZED),
+    Mutant("optimize/rewrites/fold_zero_point.py", "if any(ZERO_POINT.get(reader.op_type) != place for reader, place in result.uses()):", "if False:", "tests/optimize/test_rewrites.py"),
     Mutant("quantize/gptq.py", "left[stop:] -= factor[start:stop, stop:].T @ errors", "pass", CALIBRATED),
     Mutant("quantize/gptq.py", "for start in range(first, last, STEP if block > STEP else span)", "for start in range(first, last, span)", CALIBRATED),
     Mutant("quantize/channels.py", "if any(node not in readers for node, _ in group.operand.uses()):", "if False:", CALIBRATED),

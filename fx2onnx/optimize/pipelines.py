@@ -21,6 +21,7 @@ from fx2onnx.optimize.rewrites.arrange_weights import ArrangeWeights
 from fx2onnx.optimize.rewrites.fold_batch_norm import FoldBatchNorm
 from fx2onnx.optimize.rewrites.fold_matmul_scale import FoldMatMulScale
 from fx2onnx.optimize.rewrites.fold_weight_transpose import FoldWeightTranspose
+from fx2onnx.optimize.rewrites.fold_zero_point import FoldZeroPoint
 from fx2onnx.optimize.rewrites.fuse_bias_gelu import FuseBiasGelu
 from fx2onnx.optimize.rewrites.fuse_gelu import FuseGelu
 from fx2onnx.optimize.rewrites.fuse_head_bias import FuseHeadBias, FuseHeadScale, FusePackedBias
@@ -84,7 +85,7 @@ FOLD = Pass(
 EQUAL = Pass("merge_equal_nodes", merge_equal_nodes, requires=FOLDED, ensures=NO_EQUAL)
 
 CLEAN = (RemoveNoop(), DropNeutralOperand(), CancelInvolution(), MergeReshapes(), MergeTransposes(), MergeConcats())
-WEIGHTS = (FoldWeightTranspose(), FoldBatchNorm(), ArrangeWeights())
+WEIGHTS = (FoldWeightTranspose(), FoldZeroPoint(), FoldBatchNorm(), ArrangeWeights())
 FUSE = (
     *(FuseGelu(), FuseLayerNorm(), FuseLayerNormBias(), FuseRMSNorm(), FuseMatMulAdd(), FuseTransposeGemm()),
     *(FusePad(), UnflattenGemm(), MoveReshapeUp(), SplitGathers(), GridGather(), SliceSplat(), SkipExpand()),
@@ -99,7 +100,7 @@ RESTRUCTURE = (FoldMatMulScale(), MergeMatMuls())
 
 LEVELS: dict[int, tuple[Stage, ...]] = {
     0: (DEAD,),
-    1: (FOLD, EQUAL, Rewrites("clean", (*CLEAN, FoldWeightTranspose())), DEAD),
+    1: (FOLD, EQUAL, Rewrites("clean", (*CLEAN, FoldWeightTranspose(), FoldZeroPoint())), DEAD),
     2: (FOLD, EQUAL, Rewrites("fuse", (*CLEAN, *WEIGHTS, *FUSE)), DEAD),
     3: (FOLD, EQUAL, Rewrites("fuse", (*CLEAN, *WEIGHTS, *FUSE)), Rewrites("restructure", (*RESTRUCTURE, *CLEAN)),
         FOLD, EQUAL, DEAD),

@@ -15,6 +15,7 @@ from fx2onnx.optimize.rewrites.arrange_weights import ArrangeWeights
 from fx2onnx.optimize.rewrites.fold_batch_norm import FoldBatchNorm
 from fx2onnx.optimize.rewrites.fold_matmul_scale import FoldMatMulScale
 from fx2onnx.optimize.rewrites.fold_weight_transpose import FoldWeightTranspose
+from fx2onnx.optimize.rewrites.fold_zero_point import FoldZeroPoint
 from fx2onnx.optimize.rewrites.fuse_matmul_add import FuseMatMulAdd
 from fx2onnx.optimize.rewrites.fuse_pad import FusePad
 from fx2onnx.optimize.rewrites.fuse_transpose_gemm import FuseTransposeGemm
@@ -131,6 +132,32 @@ class TestWeights:
             return op.MatMul(op.MatMul(v["x"], w), op.Transpose(w, perm=[1, 0]))  # type: ignore[no-any-return]
 
         refused(model(make, {"x": (3, 4)}), FoldWeightTranspose(), "stored twice")
+
+    def test_zero_point(self) -> None:
+        def make(op: Emit, v: V) -> ir.Value:
+            zeros = op.cast(weight(op, "z", np.array([1, -3, 0, 127])), ir.DataType.INT8)
+            codes = op.QuantizeLinear(v["x"], op.const(np.full(4, 0.1, np.float32)), zeros, axis=1)
+            return op.DequantizeLinear(codes, op.const(np.full(4, 0.2, np.float32)), zeros, axis=1)  # type: ignore[no-any-return]
+
+        after = rewritten(model(make, {"x": (3, 4)}), FoldZeroPoint(), to=["QuantizeLinear", "DequantizeLinear"])
+        assert after.graph.initializers["z.int8"].dtype == ir.DataType.INT8
+
+    def test_what_is_no_zero_point_stays(self) -> None:
+        def quantized(op: Emit, v: V, zero: ir.Value) -> ir.Value:
+            return op.QuantizeLinear(v["x"], op.const(np.full(4, 0.1, np.float32)), zero, axis=1)  # type: ignore[no-any-return]
+
+        def other(op: Emit, v: V) -> list[ir.Value]:
+            zero = op.cast(weight(op, "z", np.array([3, 1, 0, 2])), ir.DataType.INT8)
+            return [quantized(op, v, zero), op.Neg(zero)]
+
+        def wide(op: Emit, v: V) -> ir.Value:
+            return quantized(op, v, op.cast(weight(op, "z", random(4)), ir.DataType.INT8))
+
+        def computed(op: Emit, v: V) -> ir.Value:
+            return quantized(op, v, op.cast(op.Neg(weight(op, "z", np.array([3, 1, 0, 2]))), ir.DataType.INT8))
+
+        for make, why in ((other, "no zero point"), (wide, "no integer"), (computed, "no weight")):
+            refused(model(make, {"x": (3, 4)}), FoldZeroPoint(), why)  # type: ignore[arg-type]
 
     @pytest.mark.parametrize("form", ["reshape", "unsqueeze", "rows", "joined", "rows joined"])
     def test_arranged(self, form: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import onnx_ir as ir
@@ -56,5 +56,5 @@ class FoldZeroPoint(Rewrite[ZeroPointMatch]):
         return op.builder.add_initializer(name, made, dims_of(m.weight))
 
 
-def _cast(dtype: np.dtype, array: Array) -> Array:  # type: ignore[type-arg]
+def _cast(dtype: np.dtype[Any], array: Array) -> Array:
     return array.astype(dtype)

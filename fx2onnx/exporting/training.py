@@ -81,7 +81,7 @@ def graph_of(module: torch.nn.Module, plan: Plan, kind: Kind, options: ExportOpt
     forms = {**RECURRENT, **PACKED, **WHOLE} if is_differentiated else {}
     translations = {**forms, **(DROPOUT_OFF if is_off else {}), **(options.custom_translations or {})}
     asked = replace(options, capture=capture, state="io", custom_translations=translations or None, verify=False)
-    with errors_of_own_module():
+    with errors_of_own_module(plan):
         result = pipeline.run(program, (), samples, None, asked)
     take_names(result)
     _drop_unused(result, plan)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from fx2onnx.base.errors import Fx2OnnxError
+from fx2onnx.base.errors import Fx2OnnxError, UserError
+from fx2onnx.capture.baking import BakeAdvice
 from fx2onnx.exporting.result import ExportResult
-from fx2onnx.training.program import OWN
+from fx2onnx.training.program import OWN, Plan
 
 ROOT = OWN.removesuffix(".")
 
@@ -18,14 +19,29 @@ def own_path(path: str) -> str:
 
 
 @contextlib.contextmanager
-def errors_of_own_module() -> Iterator[None]:
-    """Errors inside name the user's modules."""
+def errors_of_own_module(plan: Plan) -> Iterator[None]:
+    """Errors inside name the user's modules, and advise what a training graph can do."""
     try:
         yield
     except Fx2OnnxError as error:
         error.module_path = own_path(error.module_path)
+        if isinstance(error, UserError):
+            error.next = tuple(advice for step in error.next for advice in _advice(step, plan))
         error.args = (error.render(),)
         raise
+
+
+def _advice(step: str, plan: Plan) -> Iterator[str]:
+    """``step``; of a parameter, which cannot be baked, that it may be frozen."""
+    if not isinstance(step, BakeAdvice):
+        yield step
+        return
+    batch = [name for name in step.names if name in plan.sample.batch or name in plan.sample.targets]
+    if batch:
+        yield BakeAdvice(batch)
+    names = [name for name in step.names if name in plan.parameters or name in plan.held]
+    if names:
+        yield f"frozen={names} where they need not be trained, which fixes their numbers in the file"
 
 
 def take_names(result: ExportResult) -> None:

@@ -205,7 +205,7 @@ class TrainingProgram(torch.nn.Module):
 
     def _results(self, outputs: object, tensors: Mapping[str, torch.Tensor], *, with_outputs: bool) -> Tensors:
         training = self.plan.training
-        targets = [tensors[name] for name in self.plan.sample.targets]
+        targets = [tensors.get(name, own) for name, own in self.plan.sample.targets.items()]
         loss = training.loss(outputs, *targets)
         check_loss(loss, training.loss)
         results = {LOSS: loss} | {name: metric(outputs, *targets) for name, metric in training.metrics.items()}

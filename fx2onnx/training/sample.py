@@ -29,8 +29,8 @@ class Sample:
     """``dynamic_shapes`` of the module alone, as the user gave them."""
 
     def call(self, tensors: Mapping[str, torch.Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments of the module's forward, with ``tensors`` in the place of the sample's."""
-        args, kwargs = self.arguments.rebuilt([tensors[name] for name in self.batch])
+        """The arguments of the module's forward, with ``tensors`` in the place of the sample's; a baked one stays."""
+        args, kwargs = self.arguments.rebuilt([tensors.get(name, own) for name, own in self.batch.items()])
         return args, kwargs
 
 

@@ -214,3 +214,32 @@ def test_no_part_of_a_transform_is_said_to_have_no_gradient(tmp_path: Path) -> N
 
     error = refused(Rounded(), tmp_path)
     assert (error.code, "no gradient" in error.why) == ("E108", False)
+
+
+class Scaled(nn.Module):
+    """Python reads a parameter and an input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head, self.scale = nn.Linear(4, 4), nn.Parameter(torch.tensor(2.0))
+
+    def forward(self, x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
+        return self.head(x) * float(self.scale.detach()) * float(n)
+
+
+def test_numbers_that_python_reads() -> None:
+    """A parameter is to be frozen, an input to be baked."""
+    module, inputs = Scaled(), (torch.ones(3, 4), torch.tensor(3.0))
+
+    def exported(frozen: tuple[str, ...], **options: Any) -> list[str]:
+        training = fx2onnx.Training(F.mse_loss, (torch.ones(3, 4),), frozen=frozen)
+        return fx2onnx.export(module, inputs, training=training, **options).report.input_names
+
+    with pytest.raises(fx2onnx.UserError, match="test_errors.py") as caught:
+        exported((), bake=["n"])
+    assert not [step for step in caught.value.next if "bake" in step]
+    assert [step for step in caught.value.next if "frozen=['scale']" in step]
+    with pytest.raises(fx2onnx.UserError) as caught:
+        exported(("scale",))
+    assert [step for step in caught.value.next if 'bake=["n"]' in step]
+    assert exported(("scale",), bake=["n"], verify=True) == ["x", "target", "head.weight", "head.bias"]

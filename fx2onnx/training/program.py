@@ -113,12 +113,14 @@ class Plan:
             return {}
         begun: Tensors = {}
         for group in groups.members:
+            shown: dict[object, Tensors] = {}
             for name in group.parameters:
                 parameter = self.parameters[name].detach()
-                shown = group.first_state(parameter.to("meta"))
-                begun |= {
-                    f"{name}.{slot}": torch.empty_like(value, device=parameter.device) for slot, value in shown.items()
-                }
+                kind = (parameter.shape, parameter.dtype, parameter.stride(), parameter.device)
+                if kind not in shown:
+                    first = group.first_state(parameter.to("meta"))
+                    shown[kind] = {slot: torch.empty_like(value, device=parameter.device) for slot, value in first.items()}
+                begun |= {f"{name}.{slot}": torch.empty_like(value) for slot, value in shown[kind].items()}
         return begun | {name: value for name, value in groups.state.items() if name in begun}
 
 

@@ -235,7 +235,7 @@ def test_numbers_that_python_reads() -> None:
         training = fx2onnx.Training(F.mse_loss, (torch.ones(3, 4),), frozen=frozen)
         return fx2onnx.export(module, inputs, training=training, **options).report.input_names
 
-    with pytest.raises(fx2onnx.UserError, match="test_errors.py") as caught:
+    with pytest.raises(fx2onnx.UserError, match=r"test_errors\.py") as caught:
         exported((), bake=["n"])
     assert not [step for step in caught.value.next if "bake" in step]
     assert [step for step in caught.value.next if "frozen=['scale']" in step]

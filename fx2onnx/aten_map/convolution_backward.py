@@ -23,9 +23,6 @@ GATHERED_BY_RESULT = 4
 """The matrix of all windows is made whole, too, where its rows are at most so many times as long as those of the result, which
 would be copied twice."""
 
-MOST_SHIFTED = 5
-"""So many times the image may be made, shifted along its last axis."""
-
 
 @translates(aten.convolution_backward.default)
 def convolution_backward(
@@ -45,7 +42,7 @@ def convolution_backward(
     """convolution_backward(Tensor grad_output, Tensor input, Tensor weight, SymInt[]? bias_sizes, SymInt[] stride, SymInt[] padding, SymInt[] dilation, bool transposed, SymInt[] output_padding, SymInt groups, bool[3] output_mask) -> (Tensor, Tensor, Tensor)
 
     Input:  ConvTranspose of the gradient; of a transposed convolution Conv. Bias: a sum over all but the channels.
-    Weight: a product of the gradient with the image at each place, or row, of the kernel; of one channel a group, a sum.
+    Weight: one product of the gradient with the image at each place of the kernel; of one channel a group, a sum.
     """
     spatial = op.rank(weight) - 2
     steps, pads, gaps = (as_list(numbers, spatial) for numbers in (stride, padding, dilation))
@@ -136,15 +133,11 @@ def _of_weight(
     left = op.reshape(gradient, (rows, places)) if groups == 1 else gradient
     if groups == 1 and count > 1 and is_gathered:
         if is_next and kernel[-1] > 1:
-            seen = _each_row(op, _shifted(op, swapped, windows, kernel, dilation, 1), windows, kernel, dilation)
+            seen = _each_row(op, _shifted(op, swapped, windows, kernel, dilation), windows, kernel, dilation)
         else:
             seen = list(_each_place(op, swapped, windows, kernel, stride, dilation))
         together = op.Concat(*seen, axis=1) if len(seen) > 1 else seen[0]
         return op.reshape(op.Gemm(left, op.reshape(together, (columns * count, places)), transB=1), dims)
-    if groups == 1 and is_next and 1 < kernel[-1] <= MOST_SHIFTED:
-        wide = kernel[-1] * columns
-        seen = _each_row(op, _shifted(op, swapped, windows, kernel, dilation, 0), windows, kernel, dilation)
-        return _placed(op, [op.Gemm(left, op.reshape(part, (wide, places)), transB=1) for part in seen], dims)
     seen = list(_each_place(op, swapped, windows, kernel, stride, dilation))
     if groups > 1:
         left = op.reshape(gradient, (groups, rows // groups, places))
@@ -156,11 +149,11 @@ def _of_weight(
     return op.reshape(products[0], dims) if count == 1 else _placed(op, products, dims)
 
 
-def _shifted(op: Emit, image: ir.Value, windows: ir.Value, kernel: Ints, dilation: Ints, axis: int) -> ir.Value:
-    """Of windows that are next to each other: what all places of a row of the kernel see, joined along ``axis``."""
+def _shifted(op: Emit, image: ir.Value, windows: ir.Value, kernel: Ints, dilation: Ints) -> ir.Value:
+    """Of windows that are next to each other: what all places of a row of the kernel see, one behind the other in axis 1."""
     last, size = len(kernel) + 1, op.dims(windows)[-1]
     starts = [place * dilation[-1] for place in range(kernel[-1])]
-    return op.Concat(*(sliced(op, image, last, start, whole(start + size), size) for start in starts), axis=axis)
+    return op.Concat(*(sliced(op, image, last, start, whole(start + size), size) for start in starts), axis=1)
 
 
 def _each_row(op: Emit, shifted: ir.Value, windows: ir.Value, kernel: Ints, dilation: Ints) -> list[ir.Value]:

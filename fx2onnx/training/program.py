@@ -119,7 +119,9 @@ class Plan:
                 kind = (parameter.shape, parameter.dtype, parameter.stride(), parameter.device)
                 if kind not in shown:
                     first = group.first_state(parameter.to("meta"))
-                    shown[kind] = {slot: torch.empty_like(value, device=parameter.device) for slot, value in first.items()}
+                    shown[kind] = {
+                        slot: torch.empty_like(value, device=parameter.device) for slot, value in first.items()
+                    }
                 begun |= {f"{name}.{slot}": torch.empty_like(value) for slot, value in shown[kind].items()}
         return begun | {name: value for name, value in groups.state.items() if name in begun}
 

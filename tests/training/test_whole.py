@@ -172,8 +172,8 @@ def test_an_export_leaves_no_collection_behind(monkeypatch: pytest.MonkeyPatch) 
 
 def kernels() -> list[Any]:
     many = {
-        "rows of places": ((1, 32, 17, 18), (3, 32, 3, 3), {"padding": 1}),
-        "rows, apart": ((1, 32, 17, 18), (3, 32, 3, 2), {"dilation": (2, 3)}),
+        "at each place": ((1, 32, 17, 18), (3, 32, 3, 3), {"padding": 1}),
+        "gathered, apart": ((1, 32, 17, 18), (3, 32, 3, 2), {"dilation": (2, 3)}),
         "gathered": ((1, 40, 5, 6), (9, 40, 3, 3), {"padding": (0, 1)}),
         "gathered, one column": ((1, 40, 5, 6), (9, 40, 3, 1), {}),
         "with steps": ((1, 32, 18, 17), (3, 32, 3, 3), {"stride": (1, 2)}),

@@ -147,6 +147,11 @@ def _linear(target: str, op: Emit, layer: PackedLinear, x: ir.Value, *, weights:
         found = _looked_up(op, layer, x, weights)
     if found is None:
         found = _dequantized(op, layer, x, weights)
+    if layer.offset is not None:
+        groups = layer.offset.shape[0]
+        parts = op.reshape(x, (*op.dims(x)[:-1], groups, layer.columns // groups))
+        sums = op.ReduceSum(parts, axes=[-1], keepdims=0)
+        found = op.Add(found, op.MatMul(sums, op.cast(weights["offset"], op.dtype(x))))
     return found if layer.bias is None else op.Add(found, op.cast(weights["bias"], op.dtype(found)))
 
 

@@ -62,6 +62,30 @@ def gptq_act_order(rows: int, columns: int) -> Written:
     return tensors, numbers[:, order]
 
 
+def marlin(rows: int, columns: int) -> Written:
+    """As AutoGPTQ packs it (qlinear_marlin): tiles of 16 x 16, codes and scales in the order of the kernel's threads."""
+    group = GROUP if rows != 128 else columns  # a whole row as one group has scales in an order of their own
+    order: list[int] = []
+    for i in range(32):
+        perm = [
+            16 * row + i // 4 + 8 * block
+            for block in (0, 1)
+            for row in (2 * (i % 4), 2 * (i % 4) + 1, 2 * (i % 4 + 4), 2 * (i % 4 + 4) + 1)
+        ]
+        order += [place + 256 * j for j in range(4) for place in perm]
+    ordered = torch.tensor(order).reshape(-1, 8)[:, [0, 2, 4, 6, 1, 3, 5, 7]].reshape(-1)
+    codes = torch.randint(0, 16, (columns, rows))
+    scale = (torch.rand(columns // group, rows) * 0.02 + 0.005).half()
+    tiles = codes.reshape(columns // 16, 16, rows // 16, 16).permute(0, 2, 1, 3).reshape(columns // 16, rows * 16)
+    by_thread = tiles.reshape(-1, 1024)[:, ordered].reshape(tiles.shape)
+    of_scales = [i + 8 * j for i in range(8) for j in range(8)]
+    if group == columns:
+        of_scales = [2 * i + j for i in range(4) for j in (0, 1, 8, 9, 16, 17, 24, 25)]
+    stored = scale.reshape(-1, len(of_scales))[:, of_scales].reshape(scale.shape)
+    numbers = (codes - 8) * scale.float().repeat_interleave(group, 0)
+    return {"B": words(by_thread), "s": stored, "workspace": torch.zeros(16, dtype=torch.int32)}, numbers.t()
+
+
 def awq(rows: int, columns: int) -> Written:
     codes, scale, zero, numbers = asymmetric(rows, columns)
     order = (0, 2, 4, 6, 1, 3, 5, 7)
@@ -140,6 +164,21 @@ def torchao_int8(rows: int, columns: int) -> Written:
     return tensors, codes * scale.repeat_interleave(GROUP, 1)
 
 
+def torchao_int4(rows: int, columns: int) -> Written:
+    """As FBGEMM's int4_row_quantize_zp and pack_int4, which torchao's Int4Tensor calls: numbers are code * scale + zero."""
+    codes = torch.randint(-8, 8, (rows, columns), dtype=torch.int8)
+    scale = (torch.rand(rows, columns // GROUP) * 0.01 + 0.005).half()
+    zero = (torch.randn(rows, columns // GROUP) * 0.02).half()
+    pairs = (codes[:, ::2] & 15) | (codes[:, 1::2] << 4)
+    tensors = {
+        "_weight_qdata": pairs,
+        "_weight_scale": scale.t().contiguous(),
+        "_weight_zero_point": zero.t().contiguous(),
+    }
+    spread = [each.float().repeat_interleave(GROUP, 1) for each in (scale, zero)]
+    return tensors, codes * spread[0] + spread[1]
+
+
 def torchao_float8(rows: int, columns: int) -> Written:
     codes = torch.randn(rows, columns).to(torch.float8_e4m3fn)
     scale = torch.rand(rows, 1) * 0.1 + 0.05
@@ -149,6 +188,7 @@ def torchao_float8(rows: int, columns: int) -> Written:
 LAYOUTS: dict[str, tuple[Callable[[int, int], Written], dict[str, Any], bool]] = {
     "gptq": (gptq, {"quant_method": "gptq", "bits": 4, "group_size": GROUP}, False),
     "gptq act-order": (gptq_act_order, {"quant_method": "gptq", "bits": 4, "desc_act": True}, False),
+    "marlin": (marlin, {"quant_method": "gptq", "bits": 4, "checkpoint_format": "marlin"}, False),
     "awq": (awq, {"quant_method": "awq", "bits": 4, "version": "gemm"}, False),
     "pack-quantized": (pack_quantized, {"quant_method": "compressed-tensors", "format": "pack-quantized"}, True),
     "int-quantized": (int_quantized, {"quant_method": "compressed-tensors", "format": "int-quantized"}, True),
@@ -157,6 +197,7 @@ LAYOUTS: dict[str, tuple[Callable[[int, int], Written], dict[str, Any], bool]] =
     "bitsandbytes nf4": (bnb_4bit("nf4", False), {"quant_method": "bitsandbytes", "load_in_4bit": True}, True),
     "bitsandbytes nested fp4": (bnb_4bit("fp4", True), {"quant_method": "bitsandbytes", "load_in_4bit": True}, True),
     "torchao int8": (torchao_int8, {"quant_method": "torchao", "quant_type": {}}, True),
+    "torchao int4": (torchao_int4, {"quant_method": "torchao", "quant_type": {}}, False),
     "torchao float8": (torchao_float8, {"quant_method": "torchao", "quant_type": {}}, True),
     "fp8": (tiles, {"quant_method": "fp8", "weight_block_size": [48, 32]}, True),
 }
@@ -169,8 +210,9 @@ def checkpoint(folder: Path, layout: str) -> nn.Module:
     import transformers
 
     torch.manual_seed(0)
+    inner, heads = (128, 4) if layout == "marlin" else (96, 2)  # Marlin has tiles of 64 outputs
     config = transformers.LlamaConfig(
-        hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+        hidden_size=64, intermediate_size=inner, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=heads,
         vocab_size=100, max_position_embeddings=64, dtype="float16",
     )  # fmt: skip
     model: Any = transformers.LlamaForCausalLM(config).half().eval()
@@ -206,7 +248,7 @@ def test_a_checkpoint_is_exported_in_its_own_integers(tmp_path: Path, layout: st
     large = {w.name: w.data_type for w in weights if np.prod(w.dims) > 1024 and "proj" in w.name}
     assert large
     assert not set(large.values()) & {1, 10, 16}
-    if layout in ("gptq", "awq", "pack-quantized"):
+    if layout in ("gptq", "awq", "pack-quantized", "torchao int4"):
         names = {(node.domain, node.op_type) for node in result.model.graph}
         assert ("com.microsoft", "MatMulNBits") in names
 
@@ -255,6 +297,8 @@ def test_other_targets_and_dtypes(tmp_path: Path, target: str, layout: str) -> N
 BROKEN: list[tuple[str, Callable[[dict[str, torch.Tensor], dict[str, Any]], object]]] = [
     ("codes of 3 bits", lambda _, said: said.update(bits=3)),
     ("no tensor", lambda state, _: [state.pop(name) for name in list(state) if name.endswith("qweight")]),
+    ("checkpoint_format 'bitblas'", lambda _, said: said.update(checkpoint_format="bitblas")),
+    ("no tensor", lambda _, said: said.update(checkpoint_format="marlin")),
     ("KeyError", lambda state, _: [state.pop(name) for name in list(state) if name.endswith("scales")]),
     (
         "groups of different sizes",
@@ -263,7 +307,7 @@ BROKEN: list[tuple[str, Callable[[dict[str, torch.Tensor], dict[str, Any]], obje
 ]
 
 
-@pytest.mark.parametrize(("text", "spoil"), BROKEN, ids=[text for text, _ in BROKEN])
+@pytest.mark.parametrize(("text", "spoil"), BROKEN, ids=range(len(BROKEN)))
 def test_an_unknown_layout_is_one_clear_error(
     tmp_path: Path, text: str, spoil: Callable[[dict[str, torch.Tensor], dict[str, Any]], object]
 ) -> None:

@@ -20,6 +20,14 @@ State = Mapping[str, torch.Tensor]
 AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)
 """Where in a word of AWQ the code of each of eight outputs lies."""
 
+MARLIN_ORDER = tuple(
+    16 * (2 * (thread % 4) + row) + thread // 4 + 8 * block + 256 * tile
+    for thread in range(32)
+    for tile in range(4)
+    for block, row in ((0, 0), (0, 8), (1, 0), (1, 8), (0, 1), (0, 9), (1, 1), (1, 9))
+)
+"""Which code of four tiles of 16 x 16 (columns of the weight first) lies at each place of the 128 words of a row of tiles."""
+
 
 def unknown(where: str, why: str) -> UserError:
     """The error for a layout that is not known."""
@@ -51,7 +59,9 @@ def gptq(prefix: str, state: State, said: Mapping[str, Any]) -> PackedLinear:
         counts = torch.bincount(index.long(), minlength=groups)
         _check(prefix, bool((counts == columns // groups).all()), "groups of different sizes")
     zeros = apart(state[f"{prefix}.qzeros"]).reshape(groups, rows).t().contiguous()
-    if said.get("checkpoint_format", "gptq") == "gptq":
+    form = said.get("checkpoint_format", "gptq")
+    _check(prefix, form in ("gptq", "gptq_v2"), f"checkpoint_format {form!r:.30}")
+    if form == "gptq":
         zeros = zeros + 1
     _check(prefix, int(zeros.max()) < 1 << bits, "a zero point beyond the codes")
 
@@ -62,6 +72,34 @@ def gptq(prefix: str, state: State, said: Mapping[str, Any]) -> PackedLinear:
     as_rows = words.t() if order is None else None
     scale = scales.t().contiguous()
     return PackedLinear(words, rows_of, bits, scale, zeros, columns=columns, as_rows=as_rows, order=order)
+
+
+def marlin(prefix: str, state: State, said: Mapping[str, Any]) -> PackedLinear:
+    """B [K / 16, 2 N] words of codes in the order of Marlin's threads, 8 more than the number; s [groups, N] in another order.
+
+    Source: IST-DASLab's marlin and AutoGPTQ's qlinear_marlin (_get_perms, pack).
+    """
+    words, scales = state[f"{prefix}.B"], state[f"{prefix}.s"]
+    columns, rows, groups = len(words) * 16, words.shape[1] // 2, len(scales)
+    fits = int(said.get("bits", 4)) == 4 and words.dtype == torch.int32 and rows % 64 == 0
+    _check(prefix, fits, f"words of {words.dtype} for codes of {said.get('bits', 4)} bits")
+    _check(prefix, scales.shape == (groups, rows) and columns % groups == 0, "scales do not fit the codes")
+    _check(prefix, not said.get("desc_act") or groups == 1, "columns in the order of their activations")
+    places = torch.argsort(torch.tensor(MARLIN_ORDER))
+    of_scales = [i + 8 * j for i in range(8) for j in range(8)]
+    if groups == 1:
+        of_scales = [2 * i + j for i in range(4) for j in (0, 1, 8, 9, 16, 17, 24, 25)]
+    ordered = scales.reshape(-1, len(of_scales))[:, torch.argsort(torch.tensor(of_scales))].reshape(groups, rows)
+
+    def rows_of(packed: torch.Tensor, start: int, stop: int) -> torch.Tensor:
+        first, last = start // 64, -(-stop // 64)
+        part = packed.reshape(len(packed), -1, 128)[:, first:last]
+        tiles = nibbles(part).reshape(len(packed), last - first, 1024)[..., places]
+        found = tiles.reshape(len(packed), last - first, 4, 16, 16).permute(1, 2, 4, 0, 3).reshape(-1, columns)
+        return found[start - 64 * first : stop - 64 * first]
+
+    zero = torch.full((rows, groups), 8, dtype=torch.uint8)
+    return PackedLinear(words, rows_of, 4, ordered.t().contiguous(), zero, columns=columns)
 
 
 def awq(prefix: str, state: State, said: Mapping[str, Any]) -> PackedLinear:
@@ -150,16 +188,36 @@ def bitsandbytes(prefix: str, state: State, said: Mapping[str, Any]) -> PackedLi
 
 
 def torchao(prefix: str, state: State, said: Mapping[str, Any]) -> PackedLinear:
-    """_weight_qdata [N, K] of int8 or float8, _weight_scale [N, groups], [N, 1] or one, _weight_zero_point."""
+    """_weight_qdata [N, K] of int8 or float8, _weight_scale [N, groups], [N, 1] or one, _weight_zero_point; or (Int4Tensor) [N, K / 2]
+    with signed codes of 4 bits, the first in the low half, scales and floats that are added, [groups, N] each.
+    """
     del said
     codes, scale = state[f"{prefix}._weight_qdata"], state[f"{prefix}._weight_scale"]
+    zero = state.get(f"{prefix}._weight_zero_point")
+    _check(prefix, f"{prefix}._weight_act_pre_scale" not in state, "activations are scaled (act_pre_scale)")
+    if zero is not None and zero.is_floating_point():
+        return _torchao_int4(prefix, codes, scale, zero)
+    _check(prefix, codes.dtype != torch.uint8, "codes of 4 bits with zero points of integers")
+    _check(prefix, scale.numel() == 1 or len(scale) == len(codes), "scales of tiles")
+    return _plain(prefix, codes, scale, zero)
+
+
+def _torchao_int4(prefix: str, pairs: torch.Tensor, scale: torch.Tensor, offset: torch.Tensor) -> PackedLinear:
     _check(
         prefix,
-        codes.dtype != torch.uint8 and codes.shape[0] != 2 * scale.shape[-1],
-        "codes of 4 bits with zero points of floats",
+        pairs.dim() == 2 and pairs.dtype in (torch.int8, torch.uint8),
+        f"codes of {pairs.dtype}, {pairs.dim()}-D",
     )
-    _check(prefix, scale.numel() == 1 or len(scale) == len(codes), "scales of tiles")
-    return _plain(prefix, codes, scale, state.get(f"{prefix}._weight_zero_point"))
+    rows, columns = len(pairs), 2 * pairs.shape[1]
+    fits = scale.shape == offset.shape == (len(scale), rows) and columns % len(scale) == 0
+    _check(prefix, fits, "scales do not fit the codes")
+
+    def rows_of(packed: torch.Tensor, start: int, stop: int) -> torch.Tensor:
+        part = packed[start:stop].view(torch.uint8)
+        return torch.stack([part & 15, part >> 4], -1).reshape(stop - start, columns) ^ 8  # 8 more than the signed code
+
+    zero = torch.full((rows, len(scale)), 8, dtype=torch.uint8)
+    return PackedLinear(pairs, rows_of, 4, scale.t().contiguous(), zero, columns=columns, offset=offset)
 
 
 def _plain(prefix: str, weight: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor | None) -> PackedLinear:
@@ -194,6 +252,7 @@ _BNB_PART = re.compile(r"\.weight\.(?:absmax|quant_map|nested_absmax|nested_quan
 Reader = Callable[[str, State, Mapping[str, Any]], PackedLinear]
 FORMATS: dict[str, tuple[Reader, str, tuple[str, ...]]] = {
     "gptq": (gptq, ".qweight", (".qweight", ".qzeros", ".scales", ".g_idx")),
+    "marlin": (marlin, ".B", (".B", ".s", ".workspace")),
     "awq": (awq, ".qweight", (".qweight", ".qzeros", ".scales")),
     "compressed-tensors": (
         compressed,
@@ -210,6 +269,8 @@ FORMATS: dict[str, tuple[Reader, str, tuple[str, ...]]] = {
 def read(state: State, said: Mapping[str, Any]) -> tuple[dict[str, PackedLinear], dict[str, torch.Tensor]]:
     """The quantised layers by name, and the tensors of all others. Raises UserError E601 for an unknown layout."""
     method = str(said.get("quant_method"))
+    if said.get("is_marlin_format") or said.get("checkpoint_format") == "marlin":
+        method = "marlin"
     reader, sign, endings = FORMATS[method]
     if sign:
         prefixes = [name.removesuffix(sign) for name in state if name.endswith(sign)]

@@ -13,7 +13,7 @@ Codes = Callable[[torch.Tensor, int, int], torch.Tensor]
 
 class PackedLinear(nn.Module):
     """``x @ ((codes - zero) * scale).T + bias``, where ``group`` columns of a row share scale and zero point; with a ``table``,
-    ``x @ (table[codes] * scale).T + bias``.
+    ``x @ (table[codes] * scale).T + bias``. ``offset`` [groups, rows] is added to the numbers of each group.
 
     ``rows_of`` reads codes from ``packed``; ``as_rows`` is the same memory with codes of a row one after the other, two a byte, the
     first in the low half, where it lies so or is a transposition of 32 bits; None elsewhere.
@@ -23,6 +23,7 @@ class PackedLinear(nn.Module):
     scale: torch.Tensor
     zero: torch.Tensor | None
     order: torch.Tensor | None
+    offset: torch.Tensor | None
 
     def __init__(
         self,
@@ -36,6 +37,7 @@ class PackedLinear(nn.Module):
         as_rows: torch.Tensor | None = None,
         order: torch.Tensor | None = None,
         table: torch.Tensor | None = None,
+        offset: torch.Tensor | None = None,
     ) -> None:
         super().__init__()
         self.rows_of, self.bits, self.columns = rows_of, bits, columns
@@ -46,6 +48,7 @@ class PackedLinear(nn.Module):
         self.register_buffer("scale", scale)
         self.register_buffer("zero", zero)
         self.register_buffer("order", order)
+        self.register_buffer("offset", offset)
         self.table = table  # no buffer: a cast of the module leaves it
         self.bias: nn.Parameter | None = None
 
@@ -60,9 +63,12 @@ class PackedLinear(nn.Module):
         scale = self.scale.to(torch.float32).repeat_interleave(self.group, 1)[:, : self.columns]
         if self.zero is not None:
             codes = codes - self.zero.to(torch.float32).repeat_interleave(self.group, 1)[:, : self.columns]
+        numbers = codes * scale
+        if self.offset is not None:
+            numbers = numbers + self.offset.to(torch.float32).t().repeat_interleave(self.group, 1)[:, : self.columns]
         if self.order is not None:
             x = x[..., self.order]
-        return nn.functional.linear(x, (codes * scale).to(x.dtype), self.bias)
+        return nn.functional.linear(x, numbers.to(x.dtype), self.bias)
 
     def fx2onnx_shaped(self, x: torch.Tensor) -> torch.Tensor:
         """Sizes and dtype of what ``forward`` gives: a capture asks for no more, of some hundred layers."""

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 
 import fx2onnx
+import fx2onnx.runner
 from tests.support import check
 
 Program = Callable[[torch.Tensor], torch.Tensor]
@@ -43,3 +44,20 @@ def test_padded_windows_need_a_number() -> None:
 
     result = fx2onnx.export(forward, _sample(16, 18), dynamic_shapes=[{2: "height"}])
     assert [each.expression for each in result.report.assumptions] == ["height >= 16 and height <= 19"]
+
+
+@pytest.mark.parametrize("pool", ["avg_pool1d", "max_pool1d"])
+def test_a_window_of_no_size_is_refused_as_in_eager(pool: str) -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        pooled: torch.Tensor = getattr(F, pool)(x, x.shape[-1] - 4, stride=1)
+        return pooled
+
+    result = fx2onnx.export(program, (torch.randn(1, 2, 9),), dynamic_shapes=({2: "n"},))
+    session = fx2onnx.runner.InferenceSession(result.model_proto.SerializeToString())
+    with pytest.raises(RuntimeError):
+        program(torch.randn(1, 2, 4))
+    with pytest.raises(fx2onnx.UserError, match="n >= 5"):
+        session.run(None, {"x": torch.randn(1, 2, 4).numpy()})
+    for size in (5, 6, 20):
+        x = torch.randn(1, 2, size)
+        torch.testing.assert_close(torch.from_numpy(session.run(None, {"x": x.numpy()})[0]), program(x))

@@ -63,6 +63,7 @@ FUSED = "tests/targets/test_fused.py"
 CONTRIB = "tests/runner/test_contrib.py"
 INVALID = "tests/runner/test_invalid_models.py"
 OPERANDS = "tests/runner/test_operands.py"
+EAGER_QUANTIZED = "tests/ops/test_eager_quantized.py"
 MEMORY = "tests/verify/test_verify_memory.py"
 FOREIGN = "tests/verify/test_locate_foreign.py"
 FILES = "tests/file_optimizer"
@@ -468,6 +469,10 @@ MUTANTS = [
     Mutant("runner/weights.py", "        if filled:\n", "        if False:\n", INVALID),
     Mutant("runner/weights.py", "    if not entries.get(\"location\"):", "    if False:", INVALID),
     Mutant("runner/kernels/shape.py", "    if len(parts) != n_outputs:", "    if False:", INVALID),
+    Mutant("capture/overloads/quantized_operators.py", ".clamp(0.0, 255.0)", ".clamp(0.0, steps)", EAGER_QUANTIZED),
+    Mutant("aten_map/matmul.py", "op.rank(weight) == 2 and _rounds_beside(op, value, weight)", "False", EAGER_QUANTIZED),
+    Mutant("verify/rounding.py", "                return by_steps(func, args, self._moved)", "                pass", EAGER_QUANTIZED),
+    Mutant("verify/outputs.py", "movement.is_by_rows &= not mode.has_inner_codes", "pass", EAGER_QUANTIZED),
     Mutant("runner/kernels/shape.py", "    if num_outputs > length:", "    if False:", OPERANDS),
     Mutant("runner/kernels/resize.py", "    if len(set(lines)) < len(lines):", "    if False:", OPERANDS),
     Mutant("runner/windows.py", "mode not in (\"NOTSET\", \"\") and any(given)", "False", OPERANDS),

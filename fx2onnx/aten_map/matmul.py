@@ -7,7 +7,7 @@ from typing import Any
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.table.axes import squeeze, swap, unsqueeze, whole
+from fx2onnx.aten_map.table.axes import flattened, squeeze, swap, unsqueeze, whole
 from fx2onnx.aten_map.table.dtype_support import opmath
 from fx2onnx.aten_map.table.dtypes import FLOATS, as_dtype
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
@@ -47,11 +47,28 @@ def transposed_weight(op: Emit, weight: ir.Value) -> ir.Value:
     return found
 
 
+def _rounds_beside(op: Emit, value: ir.Value, weight: ir.Value) -> bool:
+    """Whether onnxruntime 1.31 would round ``value`` to 8 bits: it makes a MatMulNBits of a MatMul with a dequantised matrix,
+    unless what is multiplied has a constant scale of its own.
+    """
+    maker, other = op.producer(weight), op.producer(value)
+    if maker is None or maker.op_type != "DequantizeLinear":
+        return False
+    if other is None or other.op_type != "DequantizeLinear":
+        return True
+    scale = other.inputs[1]
+    return scale is not None and op.producer(scale) is not None
+
+
 def dense(op: Emit, value: ir.Value, weight: ir.Value, bias: ir.Value | None) -> ir.Value:
     """``value @ weight.T + bias``; one Gemm for matrices."""
     floating = op.dtype(value) in FLOATS
     if op.rank(value) == 2 and op.rank(weight) == 2 and floating and op.dims(value)[1] != 0:
         return op.Gemm(value, weight, bias, transB=1)
+    if floating and op.rank(value) > 2 and op.rank(weight) == 2 and _rounds_beside(op, value, weight):
+        rows = flattened(op, value, 0, op.rank(value) - 1)
+        found = op.Gemm(rows, weight, bias, transB=1)
+        return op.reshape(found, (*op.dims(value)[:-1], op.dims(weight)[0]))
     total = product(op, value, transposed_weight(op, weight) if op.rank(weight) == 2 else weight)
     return total if bias is None else op.Add(total, bias)
 

@@ -315,6 +315,8 @@ class Movements:
         self.want = want
         self.scale = None if is_exact(want) else Scale.of(want, least_epsilon)
         self._floor = 0.0 if self.scale is None else SCALE_EPSILONS
+        self.is_by_rows = True
+        """Whether a row has to be one of some run's. Where each number is rounded to one of two codes there are too many."""
         self.runs: list[Array] = []
         self._rows: list[Array] = []
         """How far each row of a run is from eager PyTorch's."""
@@ -349,7 +351,7 @@ class Movements:
         count, most = _count(rest, floor), max((_count(left, floor) for left in self._nearest), default=0)
         unexplained = _count(rest, MOVED_RATIO * moved + floor)
         is_alike = _root_mean_square(gap) <= SPREAD_RATIO * self._spread + floor
-        is_seldom = count <= MOVEMENT_RATIO * most + 1 and unexplained <= UNEXPLAINED * count
+        is_seldom = not self.is_by_rows or (count <= MOVEMENT_RATIO * most + 1 and unexplained <= UNEXPLAINED * count)
         if self.scale is None:
             off, limit = _count(gap, 0.0), MOVEMENT_RATIO * self._most_off
             return Judged(float(off), limit, off <= limit and is_alike and is_seldom, "rounding")

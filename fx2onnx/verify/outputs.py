@@ -164,6 +164,7 @@ class Outputs:
             for index, movement in movements.items():
                 if index < len(moved):
                     movement.add(moved[index])
+                    movement.is_by_rows &= not mode.has_inner_codes
         for place in sorted(left) if modes else ():
             row, index, got = rows[place]
             found = movements[index].judge(got)

@@ -16,6 +16,7 @@ import torch
 
 from fx2onnx.capture.torch_private.dispatch import EagerMode
 from fx2onnx.capture.torch_private.pytrees import pytree
+from fx2onnx.verify.recurrent import by_steps, is_stepped
 
 aten = torch.ops.aten
 
@@ -62,6 +63,15 @@ _QUANTIZING = frozenset(
 """Operators that round to codes; those of ``quantized::`` do, too. A number near the middle between two becomes either."""
 _STEPPED = 1 / 32
 """The share of codes that are a step higher, and of those that are a step lower."""
+_INNER_CODES = frozenset(
+    [
+        "linear_dynamic", "linear_relu_dynamic", "conv1d_dynamic", "conv2d_dynamic", "conv3d_dynamic",
+        "conv_transpose1d_dynamic", "conv_transpose2d_dynamic", "conv_transpose3d_dynamic", "quantized_lstm_cell_dynamic",
+        "quantized_gru_cell_dynamic", "quantized_rnn_relu_cell_dynamic", "quantized_rnn_tanh_cell_dynamic",
+        "quantized_lstm", "quantized_gru",
+    ]
+)  # fmt: skip
+"""Operators of floats that round what they are given to codes by its own range."""
 _CHOICES = frozenset(["topk", "sort"])
 """Operators that may take any of equal numbers."""
 
@@ -84,12 +94,19 @@ class Moved(EagerMode):
         self._transform_units = transform_units or units
         self.has_transforms = False
         """Whether it has seen a Fourier transform: sums over a whole frame, of which some results are nearly nothing."""
+        self.has_inner_codes = False
+        """Whether it has seen an operator that rounds to codes by the range of what it is given."""
 
     def seen(self, func: Any, args: Any, kwargs: Any) -> Any:
         kwargs = kwargs or {}
         name = func._schema.name.rpartition("::")[2]
         if name in _CHOICES and not kwargs.get("stable"):
             return self._chosen(name, func, args, kwargs)
+        if self._units and name in _INNER_CODES:
+            self.has_inner_codes = True
+            if is_stepped(func, args):
+                return by_steps(func, args, self._moved)
+            args, kwargs = pytree.tree_map_only(torch.Tensor, self._moved, (args, kwargs))
         result = func(*args, **kwargs)
         if not self._units:
             return result
@@ -124,6 +141,13 @@ class Moved(EagerMode):
             return moved
         scale, zero = result.q_scale(), result.q_zero_point()
         return torch.quantize_per_tensor((moved.double() - zero).float() * scale, scale, zero, result.dtype)
+
+    def _moved(self, value: torch.Tensor, name: str = "") -> torch.Tensor:
+        if not value.is_floating_point() or not value.numel():
+            return value
+        moved = value.clone()
+        self._move(moved, name)
+        return moved
 
     def _move(self, value: torch.Tensor, name: str) -> None:
         real = torch.view_as_real(value) if value.is_complex() else value

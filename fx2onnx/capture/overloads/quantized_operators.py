@@ -14,12 +14,14 @@ from fx2onnx.capture.overloads.quantized import Affine, dequantize, mark, operan
 from fx2onnx.capture.overloads.quantized_weights import floats_of, table_of, unpacked
 from fx2onnx.capture.overloads.registry import Call, Kind, register
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
-from fx2onnx.capture.torch_private.operators import OpOverload, PackedWeight, quantized_decomposed
+from fx2onnx.capture.torch_private.operators import OpOverload, PackedWeight
 
 aten = torch.ops.aten
 ops = torch.ops.quantized
 SMALL_SCALE = 6.1e-5
-"""The least scale that is chosen for activations (quant_utils.h)."""
+"""The least scale that is chosen for activations (QuantUtils.h)."""
+NO_SCALE = 0.1
+"""The scale of activations that are all 0 (QuantUtils.h)."""
 
 
 # -- layers with weights --------------------------------------------------------------------------------------------------
@@ -129,14 +131,20 @@ def _linear(
     return quantize(recorder, found, affine.at(Y_scale_i, Y_zero_point_i))
 
 
-def rounded(recorder: BaseRecorder, x: torch.Tensor, reduce_range: bool) -> torch.Tensor:
-    """What is left of ``x`` after it was quantised by its own range, in 7 bits where ``reduce_range``."""
-    high = 127 if reduce_range else 255
-    decomposed = quantized_decomposed()
-    with recorder.mode:
-        scale, zero = decomposed.choose_qparams.tensor(x, 0, high, SMALL_SCALE, torch.uint8)
-        codes = decomposed.quantize_per_tensor.tensor(x, scale, zero, 0, high, torch.uint8)
-        return decomposed.dequantize_per_tensor.tensor(codes, scale, zero, 0, high, torch.uint8)  # type: ignore[no-any-return]
+def rounded(x: torch.Tensor, reduce_range: bool) -> torch.Tensor:
+    """What is left of ``x`` after it was quantised by its own range, in 7 bits where ``reduce_range``. Is recorded.
+
+    Numerics: ChooseQuantizationParams of ATen/native/quantized/cpu/QuantUtils.h (range and zero point in float64), and fbgemm's
+    Quantize, which multiplies with 1 / scale, rounds to even behind the zero point, and has 8 bits in any case.
+    """
+    steps = 127 if reduce_range else 255
+    low, high = (end.double() for end in (x.amin().clamp(max=0.0), x.amax().clamp(min=0.0)))
+    exact = ((high - low) / steps).float()
+    exact = torch.where(exact == 0.0, NO_SCALE, exact)
+    scale = exact.clamp(min=SMALL_SCALE)
+    zero = torch.round(low / -exact.double()).clamp(0.0, steps).float()
+    codes = torch.round(x * (1.0 / scale) + zero).clamp(0.0, 255.0)
+    return (codes - zero) * scale
 
 
 @register(Kind.RECORD, ops.linear_dynamic.default, ops.linear_relu_dynamic.default)
@@ -145,8 +153,9 @@ def _linear_dynamic(
 ) -> torch.Tensor:
     """linear(x, w, b) of floats, which are rounded by their own range."""
     held = unpacked(recorder, W_prepack)
-    x, weight = rounded(recorder, X, reduce_range), held.numbers(recorder)
+    weight = held.numbers(recorder)
     with recorder.mode:
+        x = rounded(X, reduce_range)
         return _ended(call.func._schema.name, aten.linear.default(x, weight, held.plain_bias(recorder)))
 
 
@@ -163,8 +172,9 @@ def _conv_dynamic(
     recorder: BaseRecorder, call: Call, qx: torch.Tensor, packed_weight: PackedWeight, reduce_range: bool
 ) -> torch.Tensor:
     """conv(x, w, b) of floats, which are rounded by their own range."""
-    name = call.func._schema.name
-    return _convolution(recorder, packed_weight, rounded(recorder, qx, reduce_range), None, _rank(name))
+    with recorder.mode:
+        x = rounded(qx, reduce_range)
+    return _convolution(recorder, packed_weight, x, None, _rank(call.func._schema.name))
 
 
 @register(Kind.RECORD, ops.embedding_byte.default, ops.embedding_4bit.default)

@@ -1,19 +1,165 @@
-"""Recurrent layers that eager quantisation has made: their weights' numbers in the layers of floats."""
+"""Recurrent layers that eager quantisation has made.
+
+Their products round what they multiply by its own range, as ATen/native/RNN.cpp has it: the input of a layer at once, for all
+time steps, and the state at each.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 
 from fx2onnx.capture.overloads.quantized_operators import rounded
-from fx2onnx.capture.overloads.quantized_weights import floats_of, state_of, unpacked
+from fx2onnx.capture.overloads.quantized_weights import Packed, floats_of, state_of, unpacked
 from fx2onnx.capture.overloads.registry import Call, Kind, register
+from fx2onnx.capture.recording import control_flow
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.torch_private.operators import PackedWeight
 
 aten = torch.ops.aten
 ops = torch.ops.quantized
+States: TypeAlias = Sequence[torch.Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class _Product:
+    """linear(x, w, b) of rounded x."""
+
+    weight: torch.Tensor
+    bias: torch.Tensor | None
+    reduce_range: bool
+
+    def of(self, x: torch.Tensor) -> torch.Tensor:
+        return aten.linear.default(rounded(x, self.reduce_range), self.weight, self.bias)  # type: ignore[no-any-return]
+
+
+def _product(recorder: BaseRecorder, packed: PackedWeight, reduce_range: bool) -> _Product:
+    held: Packed = unpacked(recorder, packed)
+    return _Product(held.numbers(recorder), held.plain_bias(recorder), reduce_range)
+
+
+def lstm_step(first: torch.Tensor, second: torch.Tensor, states: States) -> tuple[torch.Tensor, ...]:
+    into, forget, cell, out = (first + second).chunk(4, 1)
+    after = forget.sigmoid() * states[1] + into.sigmoid() * cell.tanh()
+    return out.sigmoid() * after.tanh(), after
+
+
+def gru_step(first: torch.Tensor, second: torch.Tensor, states: States) -> tuple[torch.Tensor, ...]:
+    x_reset, x_update, x_new = first.chunk(3, 1)
+    h_reset, h_update, h_new = second.chunk(3, 1)
+    new = (x_new + h_new * (x_reset + h_reset).sigmoid()).tanh()
+    return ((states[0] - new) * (x_update + h_update).sigmoid() + new,)
+
+
+Step: TypeAlias = Callable[[torch.Tensor, torch.Tensor, States], tuple[torch.Tensor, ...]]
+"""The states after a step, of the products of its input and of the state before."""
+
+_CELLS: dict[str, Step] = {
+    "quantized_lstm_cell_dynamic": lstm_step,
+    "quantized_gru_cell_dynamic": gru_step,
+    "quantized_rnn_relu_cell_dynamic": lambda first, second, states: ((first + second).relu(),),
+    "quantized_rnn_tanh_cell_dynamic": lambda first, second, states: ((first + second).tanh(),),
+}
+
+
+@register(Kind.RECORD, *(getattr(ops, name).default for name in _CELLS))
+def _cell(
+    recorder: BaseRecorder,
+    call: Call,
+    input: torch.Tensor,
+    hx: Sequence[torch.Tensor] | torch.Tensor,
+    w_ih: PackedWeight,
+    w_hh: PackedWeight,
+) -> object:
+    """One step. The biases are those that the weights are packed with: PyTorch's kernels do not read ``b_ih``, ``b_hh``."""
+    step = _CELLS[call.func._schema.name.partition("::")[2]]
+    first, second = (_product(recorder, each, True) for each in (w_ih, w_hh))
+    states = [hx] if isinstance(hx, torch.Tensor) else hx
+    with recorder.mode:
+        after = step(first.of(input), second.of(states[0]), states)
+    return after if len(after) > 1 else after[0]
+
+
+@register(Kind.RECORD, aten.quantized_lstm.input, aten.quantized_gru.input)
+def _layers(
+    recorder: BaseRecorder,
+    call: Call,
+    input: torch.Tensor,
+    hx: Sequence[torch.Tensor] | torch.Tensor,
+    params: Sequence[PackedWeight],
+    bidirectional: bool,
+    batch_first: bool,
+) -> object:
+    """A Scan for each layer and direction; in half precision the layers of floats."""
+    if state_of(params[0])[0] == "quantized_fp16":
+        return _layers_of_floats(recorder, call, params)
+    step: Step = gru_step if isinstance(hx, torch.Tensor) else lstm_step
+    whole = [hx] if isinstance(hx, torch.Tensor) else list(hx)
+    ways = 2 if bidirectional else 1
+    ends: list[Sequence[torch.Tensor]] = []
+    with recorder.mode:
+        x = input.transpose(0, 1) if batch_first else input
+    for level in range(len(params) // ways):
+        outputs = []
+        for way in range(ways):
+            number = level * ways + way
+            with recorder.mode:
+                start = [state.select(0, number) for state in whole]
+            found, end = _direction(recorder, step, params[number], x, start, is_reverse=way == 1)
+            outputs.append(found)
+            ends.append(end)
+        with recorder.mode:
+            x = torch.cat(outputs, 2) if ways > 1 else outputs[0]
+    with recorder.mode:
+        states = [torch.stack(group) for group in zip(*ends, strict=True)]
+        return (x.transpose(0, 1) if batch_first else x, *states)
+
+
+def _direction(
+    recorder: BaseRecorder, step: Step, cell: PackedWeight, x: torch.Tensor, start: States, is_reverse: bool
+) -> tuple[torch.Tensor, Sequence[torch.Tensor]]:
+    """The outputs of all time steps, [T, B, hidden], and the states at the end."""
+    _, _, _, whole_numbers, packed = state_of(cell)
+    first, second = (_product(recorder, each, bool(whole_numbers[0])) for each in packed)
+    with recorder.mode:
+        products = first.of(x)
+        products = products.flip(0) if is_reverse else products
+
+    def body(*values: torch.Tensor) -> list[torch.Tensor]:
+        states, (product, weight, *bias) = values[: len(start)], values[len(start) :]
+        inner = _Product(weight, bias[0] if bias else None, second.reduce_range)
+        after = step(product, inner.of(states[0]), states)
+        return [*after, after[0].clone()]
+
+    held = [second.weight] if second.bias is None else [second.weight, second.bias]
+    *end, outputs = control_flow.scan(recorder, body, start, [products], held)
+    with recorder.mode:
+        return (outputs.flip(0) if is_reverse else outputs), end
+
+
+_OF_FLOATS = {
+    aten.quantized_lstm.input: aten.lstm.input,
+    aten.quantized_lstm.data: aten.lstm.data,
+    aten.quantized_gru.input: aten.gru.input,
+    aten.quantized_gru.data: aten.gru.data,
+}
+"""The layer of floats, which takes the same arguments by position."""
+
+
+@register(Kind.RECORD, aten.quantized_lstm.data, aten.quantized_gru.data)
+def _packed_sequences(recorder: BaseRecorder, call: Call, params: Sequence[PackedWeight]) -> object:
+    """The layers of floats with the weights' numbers: what is multiplied is not rounded, which PyTorch does at each step."""
+    return _layers_of_floats(recorder, call, params)
+
+
+def _layers_of_floats(recorder: BaseRecorder, call: Call, params: Sequence[PackedWeight]) -> object:
+    weights = _cell_weights(recorder, params)
+    args = [weights if each is params else each for each in call.args]
+    with recorder.mode:
+        return _OF_FLOATS[call.func](*args)
 
 
 def _cell_weights(recorder: BaseRecorder, params: Sequence[PackedWeight]) -> list[torch.Tensor]:
@@ -27,55 +173,3 @@ def _cell_weights(recorder: BaseRecorder, params: Sequence[PackedWeight]) -> lis
         else:
             flat += [unpacked(recorder, each).numbers(recorder) for each in packed] + list(tensors)
     return flat
-
-
-_LAYERS = {
-    aten.quantized_lstm.input: aten.lstm.input,
-    aten.quantized_lstm.data: aten.lstm.data,
-    aten.quantized_gru.input: aten.gru.input,
-    aten.quantized_gru.data: aten.gru.data,
-}
-"""The layer of floats, which takes the same arguments by position."""
-
-
-@register(Kind.RECORD, *_LAYERS)
-def _layers(recorder: BaseRecorder, call: Call, params: Sequence[PackedWeight]) -> object:
-    """lstm and gru with the weights' numbers; what is multiplied is not rounded, which PyTorch does at each step."""
-    weights = _cell_weights(recorder, params)
-    args = [weights if each is params else each for each in call.args]
-    with recorder.mode:
-        return _LAYERS[call.func](*args)
-
-
-_CELLS = {
-    "quantized_lstm_cell_dynamic": aten.lstm_cell.default,
-    "quantized_gru_cell_dynamic": aten.gru_cell.default,
-    "quantized_rnn_relu_cell_dynamic": aten.rnn_relu_cell.default,
-    "quantized_rnn_tanh_cell_dynamic": aten.rnn_tanh_cell.default,
-}
-
-
-@register(Kind.RECORD, *(getattr(ops, name).default for name in _CELLS))
-def _cell(
-    recorder: BaseRecorder,
-    call: Call,
-    input: torch.Tensor,
-    hx: Sequence[torch.Tensor] | torch.Tensor,
-    w_ih: PackedWeight,
-    w_hh: PackedWeight,
-) -> object:
-    """One step of a recurrent layer on rounded operands. The biases are those that the weights are packed with: PyTorch's
-    kernels do not read ``b_ih`` and ``b_hh``.
-    """
-    first, second = (unpacked(recorder, each) for each in (w_ih, w_hh))
-    weights = [first.numbers(recorder), second.numbers(recorder)]
-    biases = [first.plain_bias(recorder), second.plain_bias(recorder)]
-    x = rounded(recorder, input, True)
-    cell = _CELLS[call.func._schema.name.partition("::")[2]]
-    states: object = hx  # what a GRU multiplies it also adds, as it is
-    if not isinstance(hx, torch.Tensor):
-        states = [rounded(recorder, hx[0], True), *hx[1:]]
-    elif cell is not aten.gru_cell.default:
-        states = rounded(recorder, hx, True)
-    with recorder.mode:
-        return cell(x, states, *weights, *biases)

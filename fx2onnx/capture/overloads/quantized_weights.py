@@ -76,7 +76,7 @@ def floats_of(recorder: BaseRecorder, packed: PackedWeight) -> tuple[torch.Tenso
 
 def state_of(
     cell: PackedWeight,
-) -> tuple[str, list[torch.Tensor], object, object, list[PackedWeight]]:
+) -> tuple[str, list[torch.Tensor], object, list[int], list[PackedWeight]]:
     """Of the weights of a recurrent layer: kind, tensors, numbers, whole numbers, packed products."""
     with no_dispatch():
         state, _ = cell.__getstate__()  # and the name of its class

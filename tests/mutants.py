@@ -109,7 +109,7 @@ MUTANTS = [
     Mutant("verify/rounding.py", "(noise > 1 - 2 * _STEPPED)", "(noise > -2)", "tests/verify/test_verify_parts.py"),
     Mutant("capture/overloads/quantized_weights.py", "scale = (self.scale.double() * x.scale)", "scale = self.scale.double()", EAGER_QUANTIZED),
     Mutant("capture/overloads/quantized_operators.py", "after = affine.at(abs(b) * scale, zero if b > 0 else high + low - zero)", "after = affine.at(abs(b) * scale, zero)", EAGER_QUANTIZED),
-    Mutant("capture/overloads/quantized_operators.py", "high = 127 if reduce_range else 255", "high = 255", EAGER_QUANTIZED),
+    Mutant("capture/overloads/quantized_operators.py", "steps = 127 if reduce_range else 255", "steps = 255", EAGER_QUANTIZED),
     Mutant("capture/recording/tensor_tracker.py", "torch.equal(same, tensor)", "False", EAGER_QUANTIZED),
     # quantize
     Mutant("quantize/schemes.py", "            steps += zeros[..., None]", "            pass", QUANTIZED),

@@ -72,7 +72,6 @@ CLUSTER = "tests/cli/test_cluster.py"
 PLUGINS = "tests/test_plugins.py"
 FUNCTIONS = "tests/exporting/test_functions.py"
 PRECISION = "tests/precision/test_precision.py"
-EAGER_QUANTIZED = "tests/ops/test_eager_quantized.py"
 QUANTIZE = "tests/quantize"
 PACKED = "tests/sources/test_packed_checkpoints.py"
 QUANTIZED = f"{QUANTIZE}/test_export.py"
@@ -105,7 +104,7 @@ MUTANTS = [
     Mutant("verify/rounding.py", "if name in _QUANTIZING or func.namespace == \"quantized\":", "if False:", EAGER_QUANTIZED),
     Mutant("capture/overloads/quantized.py", "zero - 128 if first.dtype == torch.qint8 else zero", "zero", EAGER_QUANTIZED),
     Mutant("capture/overloads/quantized_recurrent.py", "weights if each is params else each", "each", EAGER_QUANTIZED),
-    Mutant("capture/overloads/quantized_recurrent.py", "biases = [first.plain_bias(recorder), second", "biases = [second.plain_bias(recorder), first", EAGER_QUANTIZED),
+    Mutant("capture/overloads/quantized_recurrent.py", "return _Product(held.numbers(recorder), held.plain_bias(recorder), reduce_range)", "return _Product(held.numbers(recorder), None, reduce_range)", EAGER_QUANTIZED),
     Mutant("verify/rounding.py", "(noise > 1 - 2 * _STEPPED)", "(noise > -2)", "tests/verify/test_verify_parts.py"),
     Mutant("capture/overloads/quantized_weights.py", "scale = (self.scale.double() * x.scale)", "scale = self.scale.double()", EAGER_QUANTIZED),
     Mutant("capture/overloads/quantized_operators.py", "after = affine.at(abs(b) * scale, zero if b > 0 else high + low - zero)", "after = affine.at(abs(b) * scale, zero)", EAGER_QUANTIZED),

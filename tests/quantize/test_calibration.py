@@ -31,7 +31,13 @@ from tests.decoding.test_fused_decoders import checkpoint
 from tests.quantize.test_files import foreign
 
 WIDTH = 64
-EVERY = [(kind, method) for kind in KINDS for method in ("gptq", "awq") if (kind, method) != ("float8", "awq")]
+EVERY = [(kind, method, "auto") for kind in KINDS for method in ("gptq", "awq") if (kind, method) != ("float8", "awq")]
+EVERY += [
+    ("int8", "gptq", "matmulnbits"),
+    ("nf4", "awq", "matmulnbits"),
+    ("uint4", "gptq", "qdq"),
+    ("int4", "awq", "qdq"),
+]
 
 
 class Block(nn.Module):
@@ -74,11 +80,8 @@ def exported(path: Path, quantize: Quantize, **more: Any) -> Any:
     )
 
 
-@pytest.mark.parametrize(("kind", "method"), EVERY)
-@pytest.mark.parametrize("form", ["qdq", "matmulnbits"])
+@pytest.mark.parametrize(("kind", "method", "form"), EVERY)
 def test_products_are_nearer_than_with_the_nearest_codes(tmp_path: Path, kind: str, method: str, form: str) -> None:
-    if (kind, form) == ("float8", "matmulnbits"):
-        form = "auto"
     quantize = Quantize(kind, block=16, format=form, calibration={"x": CALIBRATION}, method=method)
     result = exported(tmp_path / "m.onnx", quantize)
     layers = result.report.quantized["layers"]
@@ -350,7 +353,9 @@ def test_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert not Path("m.onnx").exists()
 
 
-@pytest.mark.parametrize("more", [("--fused",), ("--method", "awq")], ids=["fused gptq", "awq"])
+@pytest.mark.parametrize(
+    "more", [("--fused",), pytest.param(("--method", "awq"), marks=pytest.mark.slow)], ids=["fused gptq", "awq"]
+)
 def test_a_folder_takes_prompts_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...]) -> None:
     monkeypatch.chdir(tmp_path)
     checkpoint("llama", tmp_path / "in")

@@ -63,7 +63,7 @@ def fit_of(
 ) -> Fit:
     """How ``compute`` serves for ``function``; see ``Patch`` for ``around`` and ``names``. Raises: Unfit."""
     if function is None:
-        raise Unfit("the library no longer has it")
+        raise Unfit("this version of the library has no such function")
     if not isinstance(function, FunctionType):
         raise Unfit(f"it is a {type(function).__name__}, no plain function")
     parameters = inspect.signature(function).parameters

@@ -101,7 +101,8 @@ _CHANGED = [
 
 
 @pytest.mark.parametrize(
-    ("now", "change"), [(None, "the library no longer has it"), (torch.nn.ReLU(), "it is a ReLU, no plain function")]
+    ("now", "change"),
+    [(None, "this version of the library has no such function"), (torch.nn.ReLU(), "it is a ReLU, no plain function")],
 )
 def test_a_target_that_is_gone_is_a_warning(made: Made, now: Any, change: str) -> None:
     made.module.scaled = now

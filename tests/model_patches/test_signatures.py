@@ -74,7 +74,7 @@ def test_calls_that_say_more(function: Any, args: tuple[Any, ...], kwargs: dict[
 @pytest.mark.parametrize(
     ("compute", "names", "function", "change"),
     [
-        (known, (), None, "the library no longer has it"),
+        (known, (), None, "this version of the library has no such function"),
         (known, (), dict, "it is a type, no plain function"),
         (known, (), more_first, "it takes (bias, x, factor=2.0)"),
         (known, (), renamed, "it takes (y, factor=2.0)"),

@@ -26,6 +26,7 @@ def with_others(x: Any, factor: float = 2.0, **kwargs: Any) -> Any: ...
 def old_cache(x: Any, past_key_values: Any = None, **kwargs: Any) -> Any: ...
 def new_cache(x: Any, cache: Any = None, **kwargs: Any) -> Any: ...
 def both_caches(x: Any, cache: Any = None, past_key_values: Any = None) -> Any: ...
+def around_all_cache(original: Any, x: Any, cache: Any = None) -> Any: ...
 def around_cache(original: Any, x: Any, cache: Any = None, **kwargs: Any) -> Any: ...
 
 
@@ -99,6 +100,11 @@ def test_a_name_is_new_in_the_library_that_renamed_it() -> None:
     fit_of(around, old_cache, "transformers", around=True, names=("cache",))
     with pytest.raises(Unfit):
         fit_of(new_cache, old_cache, "made").call((1,), {"past_key_values": 4})
+
+
+def test_a_function_with_both_names_has_two_parameters() -> None:
+    with pytest.raises(Unfit, match="it is called with past_key_values"):
+        fit_of(around_all_cache, both_caches, "transformers", around=True).call((1,), {"past_key_values": 4})
 
 
 def test_arguments_under_the_names_of_patches() -> None:

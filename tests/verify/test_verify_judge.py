@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
 import fx2onnx
 from fx2onnx.verify import verify
+from fx2onnx.verify.judge import Scale
 
 
 class Masked(torch.nn.Module):
@@ -107,3 +109,12 @@ def test_which_of_equal_scores_is_chosen_is_no_fault() -> None:
     assert not torch.equal(module(*args), args[1][:20]), "PyTorch takes the first, too: this shows nothing"
     verdict = verify(fx2onnx.export(module, args), module, args, seeds=())
     assert verdict.ok, verdict.describe()
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 7])
+def test_a_small_number_is_judged_alike_however_often_its_row_is_there(rows: int) -> None:
+    """As of inputs that are all zeros: what is drawn once is by chance as small as that in one of many outputs."""
+    numbers = np.linspace(-1, 1, 1_000)[None].repeat(rows, axis=0)
+    numbers += np.random.default_rng(0).normal(scale=1e-7, size=numbers.shape)
+    numbers[:, 500] = 1e-4
+    assert np.broadcast_to(Scale.of(numbers).each, numbers.shape).min() == pytest.approx(1.0, rel=0.01)

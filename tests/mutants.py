@@ -527,7 +527,7 @@ MUTANTS = [
     Mutant("verify/judge.py", "ERROR_RATIO = 16.0", "ERROR_RATIO = 1e9", CLASSES),
     Mutant("verify/judge.py", "_GAP = 32.0", "_GAP = 1e60", CLASSES),
     Mutant("verify/judge.py", "_SMALL = 1 / 16", "_SMALL = 0.0", CLASSES),
-    Mutant("verify/judge.py", "        drawn = 1 if is_repeated else", "        drawn = 1 if False else", "tests/verify/test_verify_judge.py"),
+    Mutant("verify/judge.py", "        drawn = 1 if bool((most - least <= usual * _ALIKE).all()) else", "        drawn = 1 if False else", "tests/verify/test_verify_judge.py"),
     Mutant("verify/judge.py", "    return float((_BY_CHANCE / parts)", "    return 0.0 if count < 8 else float((_BY_CHANCE / parts)", CLASSES),
     Mutant("verify/wide.py", "if torch.Tag.inplace_view in func.tags:", "if False:", CLASSES),
     Mutant("verify/wide.py", "torch.zeros(value.shape", "torch.ones(value.shape", CLASSES),

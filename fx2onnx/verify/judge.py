@@ -58,8 +58,7 @@ _LEAST = 1e-30
 _BLOCK = 1 << 16
 _SPREAD = 3.0
 """The largest number of an output is so many times as large as one that is usual there, or less."""
-_ALIKE = 2.0**-10
-"""Of the scale: rows that are nearer to each other are the same, as those of equal inputs are."""
+_ALIKE = 2.0**-10  # of the scale: rows that are nearer to each other are the same, as those of equal inputs are
 _BY_CHANCE = 0.01
 """A part is of another kind than the rest where chance makes one of its size so small in fewer outputs than this share."""
 
@@ -204,8 +203,7 @@ def _with_small_parts(numbers: Array, each: Array | float) -> Array | float:
         others = tuple(other for other in range(numbers.ndim) if other != axis)
         most, least = kept.max(axis=others, keepdims=True), kept.min(axis=others, keepdims=True)
         part = np.maximum(np.abs(most), np.abs(least))
-        is_repeated = bool((most - least <= usual * _ALIKE).all())  # one number of each part that was drawn
-        drawn = 1 if is_repeated else numbers.size // count
+        drawn = 1 if bool((most - least <= usual * _ALIKE).all()) else numbers.size // count
         is_small = (part < usual * min(_SMALL, _least_share(drawn, count))) & (part > 0)
         if is_small.any():
             lower = np.minimum(each, np.where(is_small, part, np.inf))

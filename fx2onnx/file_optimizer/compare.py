@@ -21,6 +21,7 @@ from fx2onnx.irx.edit import graphs_of
 from fx2onnx.irx.facts import RANDOM
 from fx2onnx.verify import judge
 from fx2onnx.verify.engines import ENGINES, Run
+from fx2onnx.verify.movements import MOVEMENT_RATIO
 
 MOST_SIZES = 3
 """Sets of sizes that are compared where dims are dynamic."""
@@ -263,7 +264,7 @@ class Original:
                 again = np.asarray(run(moved)[index])
             except Exception:  # sizes that the old file does not take
                 return False
-            if again.shape == want.shape and 0 < off <= judge.MOVEMENT_RATIO * _off(again, want):
+            if again.shape == want.shape and 0 < off <= MOVEMENT_RATIO * _off(again, want):
                 return True
         return False
 

@@ -6,7 +6,7 @@ In this order, until one settles it, since each costs more than the one before:
 2. The distance between two engines: where eager PyTorch is no farther from each of them than they are from each other,
    three programs agree up to rounding.
 3. float64: an engine may be a small multiple as far from it as float32 PyTorch is.
-4. Eager PyTorch with its operators rounding otherwise (``rounding.py``): as many numbers may be off, and by as much.
+4. Eager PyTorch with its operators rounding otherwise (``movements.py``): as many numbers may be off, and by as much.
 
 Every difference is judged by the scale of what stands beside it: numbers that fill the place of others (a mask's
 ``finfo.min`` or -1e4) are a scale of their own, and so is a row or a channel of much smaller numbers than the rest.
@@ -14,7 +14,6 @@ Every difference is judged by the scale of what stands beside it: numbers that f
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -37,14 +36,6 @@ MOST_BY_DISTANCE = 32.0
 
 MOST_BY_FLOAT64 = 16.0
 """float32 PyTorch may be off by so many times ``SCALE_EPSILONS`` itself, for its error to say what an engine's may be."""
-
-MOVEMENT_RATIO = 2.0
-"""An engine may be this many times as far as the largest of the movements seen: it is one more draw from the same distribution."""
-SPREAD_RATIO = 3.0
-"""The root of its mean square, this many times as large as theirs."""
-MOVED_RATIO = 8.0
-UNEXPLAINED = 0.03
-"""So large a share of the rows that are off may be off by more than ``MOVED_RATIO`` times what eager PyTorch moves there."""
 
 UNJUDGED_EPSILONS = 4096.0
 """The scale's units where nothing else is known of how far float32 is off."""
@@ -235,7 +226,7 @@ def by_difference(got: Array, want: Array, scale: Scale) -> Judged:
     share = -1.0
     for left, right, each in _pieces(got, want, np.asarray(scale.each)):
         part = Scale(scale.largest, each, scale.epsilon)
-        found = _worst(part.units(left, right), np.float64(SCALE_EPSILONS), part, "difference")
+        found = worst_of(part.units(left, right), np.float64(SCALE_EPSILONS), part, "difference")
         found.off += worst.off
         if found.error > share * found.allowed or found.error != found.error:
             share = found.error / (found.allowed or 1.0)
@@ -265,7 +256,7 @@ def by_distance(got: Array, want: Array, others: Iterable[Array], scale: Scale) 
         nearest = min(float(scale.units(got, other).max(initial=0.0)), float(scale.units(other, want).max(initial=0.0)))
         allowed = min(DISTANCE_RATIO * nearest, MOST_BY_DISTANCE * SCALE_EPSILONS)
         if distance <= allowed:
-            return _worst(own, np.float64(allowed), scale, "distance")
+            return worst_of(own, np.float64(allowed), scale, "distance")
     return None
 
 
@@ -287,15 +278,15 @@ def by_float64(got: Array, want: Array, exact: Array, scale: Scale) -> Judged | 
         most = np.zeros(count)
         np.maximum.at(most, np.broadcast_to(index, own.shape).reshape(-1), own.reshape(-1))
         allowed = (ERROR_RATIO * most + SCALE_EPSILONS)[index]
-    return _worst(error, allowed, scale, "float64")
+    return worst_of(error, allowed, scale, "float64")
 
 
 def by_scale(got: Array, want: Array, scale: Scale) -> Judged:
     """The judge of a module of which nothing is known: it runs neither in float64 nor rounding otherwise."""
-    return _worst(scale.units(got, want), np.float64(UNJUDGED_EPSILONS), scale, "scale")
+    return worst_of(scale.units(got, want), np.float64(UNJUDGED_EPSILONS), scale, "scale")
 
 
-def _worst(units: Array, allowed: Array | np.float64, scale: Scale, by: str) -> Judged:
+def worst_of(units: Array, allowed: Array | np.float64, scale: Scale, by: str) -> Judged:
     """The number with the largest share of what is allowed."""
     if not units.size:
         return Judged(0.0, 0.0, True, by)
@@ -305,98 +296,3 @@ def _worst(units: Array, allowed: Array | np.float64, scale: Scale, by: str) -> 
     most = float(np.broadcast_to(allowed, units.shape)[place])
     error = float(units[place])
     return Judged(error * unit, most * unit, bool(error <= most), by, int(np.count_nonzero(share > 1)))
-
-
-class Movements:
-    """What eager PyTorch gave where its operators rounded otherwise, run by run: the fourth judge of one output.
-
-    Numbers are looked at one by one and in rows, along the last axis: where a program chooses, a row is another one as a
-    whole, and an engine has to have one that some run has.
-    """
-
-    def __init__(self, want: Array, least_epsilon: float = 0.0) -> None:
-        self.want = want
-        self.scale = None if is_exact(want) else Scale.of(want, least_epsilon)
-        self._floor = 0.0 if self.scale is None else SCALE_EPSILONS
-        self.is_by_rows = True
-        """Whether a row has to be one of some run's. Where each number is rounded to one of two codes there are too many."""
-        self.runs: list[Array] = []
-        self._rows: list[Array] = []
-        """How far each row of a run is from eager PyTorch's."""
-        self._nearest: list[Array] = []
-        """How far each row of a run is from the nearest of eager PyTorch's and all other runs'."""
-        self._spread = self._most_off = self._largest = 0.0
-        """Over all runs: the largest mean square, how many numbers are off, the largest movement."""
-
-    def add(self, moved: Array) -> None:
-        """One more run."""
-        if moved.shape != self.want.shape:
-            return
-        gap = self._gap(moved, self.want)
-        self._spread = max(self._spread, _root_mean_square(gap))
-        self._most_off = max(self._most_off, _count(gap, 0.0))
-        self._largest = max(self._largest, float(gap.max(initial=0.0)))
-        rows = nearest = _row_gaps(gap)
-        for place, run in enumerate(self.runs):
-            between = _row_gaps(self._gap(moved, run))
-            nearest = np.minimum(nearest, between)
-            self._nearest[place] = np.minimum(self._nearest[place], between)
-        self.runs.append(moved)
-        self._rows.append(rows)
-        self._nearest.append(nearest)
-
-    def judge(self, got: Array) -> Judged:
-        """Whether ``got`` is one more of these: off by as much, in as many numbers and rows, and in the same rows."""
-        floor, gap = self._floor, self._gap(got, self.want)
-        moved = functools.reduce(np.maximum, self._rows, np.zeros(1))
-        others = [_row_gaps(gap), *(_row_gaps(self._gap(got, run)) for run in self.runs)]
-        rest = functools.reduce(np.minimum, others)
-        count, most = _count(rest, floor), max((_count(left, floor) for left in self._nearest), default=0)
-        unexplained = _count(rest, MOVED_RATIO * moved + floor)
-        is_alike = _root_mean_square(gap) <= SPREAD_RATIO * self._spread + floor
-        is_seldom = not self.is_by_rows or (count <= MOVEMENT_RATIO * most + 1 and unexplained <= UNEXPLAINED * count)
-        if self.scale is None:
-            off, limit = _count(gap, 0.0), MOVEMENT_RATIO * self._most_off
-            return Judged(float(off), limit, off <= limit and is_alike and is_seldom, "rounding")
-        found = _worst(gap, np.float64(MOVEMENT_RATIO * float(moved.max(initial=0.0)) + floor), self.scale, "rounding")
-        found.ok = found.ok and is_alike and is_seldom
-        return found
-
-    @property
-    def largest(self) -> float:
-        """The largest movement of a number; of integers and bools, how many were others."""
-        if self.scale is None:
-            return self._most_off
-        return self._largest * self.scale.epsilon * self.scale.largest
-
-    def _gap(self, one: Array, other: Array) -> Array:
-        """In units of the scale; of integers and bools 1 where they differ."""
-        if self.scale is None:
-            return np.asarray(one != other, np.float32)
-        gap: Array = self.scale.units(one, other)
-        gap[~np.isfinite(gap)] = 0.0
-        return gap
-
-
-def _row_gaps(gap: Array) -> Array:
-    """The largest of each row; of a vector each number."""
-    return np.asarray(gap.max(axis=-1, initial=0.0)) if gap.ndim > 1 else gap
-
-
-def _count(gap: Array, floor: Array | float) -> int:
-    return int(np.count_nonzero(gap > floor))
-
-
-def _root_mean_square(units: Array) -> float:
-    return float(np.sqrt(np.mean(np.square(units, dtype=np.float64)))) if units.size else 0.0
-
-
-STAGES = ((1, 0.0), (4, 2.0), (4, 4.0), (4, 8.0))
-"""Runs, and by how many units in the last place their operators are off: more where these are not enough. In the first
-only equal numbers are chosen among otherwise."""
-FEWER_STAGES = 2
-"""On a file that is known to be wrong."""
-INEXACT_TRANSFORMS = frozenset(["onnxruntime"])
-"""Engines whose STFT and DFT are off by much more than rounding: what they give is judged with ``TRANSFORM_UNITS``."""
-TRANSFORM_UNITS = 64.0
-"""onnxruntime 1.31's STFT of 400 samples is off by about half of this, in units of the largest number of a frame."""

@@ -15,7 +15,8 @@ from fx2onnx.verify import judge
 from fx2onnx.verify.eager import Eager
 from fx2onnx.verify.engines import Array
 from fx2onnx.verify.interface import Interface, contradiction
-from fx2onnx.verify.judge import Judged, Movements, Scale
+from fx2onnx.verify.judge import Judged, Scale
+from fx2onnx.verify.movements import FEWER_STAGES, INEXACT_TRANSFORMS, STAGES, TRANSFORM_UNITS, Movements
 from fx2onnx.verify.noise import Draw
 from fx2onnx.verify.precision import as_module_has_it
 from fx2onnx.verify.rounding import Moved
@@ -127,7 +128,7 @@ class Outputs:
         seeds = itertools.count(1)
         has_transforms = False
         is_known = any(not row.ok for row in verdict.rows)  # then it is not worth as many runs
-        for count, units in judge.STAGES[: judge.FEWER_STAGES if is_known else None]:
+        for count, units in STAGES[: FEWER_STAGES if is_known else None]:
             modes = [Moved(next(seeds), units, least_epsilon=self._least_epsilon) for _ in range(count if left else 0)]
             self._settle(judged, rows, left, movements, modes, verdict)
             has_transforms |= any(mode.has_transforms for mode in modes)
@@ -135,12 +136,11 @@ class Outputs:
             row, index, got = rows[place]
             if not movements[index].runs and index in self._scales and self._exact is None:
                 judged[place] = _filled(row, judge.by_scale(got, self._expected[index], self._scales[index]))
-        inexact = {place for place in left if rows[place][0].engine in judge.INEXACT_TRANSFORMS}
+        inexact = {place for place in left if rows[place][0].engine in INEXACT_TRANSFORMS}
         if has_transforms and inexact:
             movements = {index: Movements(self._expected[index], self._least_epsilon) for index in movements}
             modes = [
-                Moved(next(seeds), judge.STAGES[1][1], judge.TRANSFORM_UNITS, self._least_epsilon)
-                for _ in range(judge.STAGES[1][0])
+                Moved(next(seeds), STAGES[1][1], TRANSFORM_UNITS, self._least_epsilon) for _ in range(STAGES[1][0])
             ]
             self._settle(judged, rows, inexact, movements, modes, verdict)
         return judged

@@ -20,8 +20,9 @@ from fx2onnx.verify import verify
 from fx2onnx.verify.arrays import to_numpy
 from fx2onnx.verify.eager import Eager
 from fx2onnx.verify.engines import ENGINES, available_engines
-from fx2onnx.verify.judge import Movements, Scale, by_difference
+from fx2onnx.verify.judge import Scale, by_difference
 from fx2onnx.verify.locating.store import ValueStore
+from fx2onnx.verify.movements import Movements
 from fx2onnx.verify.rounding import Moved
 from fx2onnx.verify.samples import Maker, Sample, cheapest_first, planned
 from fx2onnx.verify.sizes import borders, other_sizes

@@ -65,6 +65,13 @@ def export(folder: Path) -> dict[str, Any]:
     return {"lines": lines, "restored": restored, **report.as_dict()}
 
 
+def small(folder: Path) -> None:
+    few_bits = fx2onnx.Quantize("int8", exclude=["head"])
+    half = fx2onnx.Precision("float16", io="float32")
+    fx2onnx.export(Net(), (torch.randn(3, 4),), folder / "few_bits.onnx", quantize=few_bits)
+    fx2onnx.export(Net(), (torch.randn(3, 4),), folder / "half.onnx", dtype=half)
+
+
 def judged(result: fx2onnx.ExportResult) -> tuple[bool, list[Row], FirstWrong | None]:
     verdict: Verdict = verify(result, Net(), (torch.randn(3, 4),), engines=["runner"])
     wrong = None if verdict.ok else locate(result, Net(), (torch.randn(3, 4),))

@@ -51,9 +51,10 @@ def _rounds_beside(op: Emit, value: ir.Value, weight: ir.Value) -> bool:
     """Whether onnxruntime 1.31 would round ``value`` to 8 bits: it makes a MatMulNBits of a MatMul with a dequantised matrix,
     unless what is multiplied has a constant scale of its own.
     """
-    maker, other = op.producer(weight), op.producer(value)
+    maker = weight.producer()  # not op.producer, which keeps layers from being stamped
     if maker is None or maker.op_type != "DequantizeLinear":
         return False
+    other = op.producer(value)
     if other is None or other.op_type != "DequantizeLinear":
         return True
     scale = other.inputs[1]

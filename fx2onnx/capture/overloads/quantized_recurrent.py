@@ -15,9 +15,8 @@ import torch
 from fx2onnx.capture.overloads.quantized_operators import rounded
 from fx2onnx.capture.overloads.quantized_weights import Packed, floats_of, state_of, unpacked
 from fx2onnx.capture.overloads.registry import Call, Kind, register
-from fx2onnx.capture.recording import control_flow
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
-from fx2onnx.capture.torch_private.operators import PackedWeight
+from fx2onnx.capture.torch_private.operators import HIGHER_ORDER, PackedWeight
 
 aten = torch.ops.aten
 ops = torch.ops.quantized
@@ -96,48 +95,58 @@ def _layers(
     """A Scan for each layer and direction; in half precision the layers of floats."""
     if state_of(params[0])[0] == "quantized_fp16":
         return _layers_of_floats(recorder, call, params)
-    step: Step = gru_step if isinstance(hx, torch.Tensor) else lstm_step
+    step = gru_step if isinstance(hx, torch.Tensor) else lstm_step
+
+    pairs = [[_product(recorder, each, reduces_range(cell)) for each in state_of(cell)[4]] for cell in params]
+
+    def direction(number: int, x: torch.Tensor, start: States) -> tuple[torch.Tensor, States]:
+        first, second = pairs[number]
+
+        def body(*values: torch.Tensor) -> list[torch.Tensor]:
+            states, (product, weight, *bias) = values[: len(start)], values[len(start) :]
+            inner = _Product(weight, bias[0] if bias else None, second.reduce_range)
+            after = step(product, inner.of(states[0]), states)
+            return [*after, after[0].clone()]
+
+        held = [second.weight] if second.bias is None else [second.weight, second.bias]
+        *end, outputs = HIGHER_ORDER["scan"](body, start, [first.of(x)], held)
+        return outputs, end
+
+    with recorder.mode:
+        return through_layers(input, hx, len(params), bidirectional, batch_first, direction)
+
+
+def through_layers(
+    x: torch.Tensor,
+    hx: Sequence[torch.Tensor] | torch.Tensor,
+    count: int,
+    bidirectional: bool,
+    batch_first: bool,
+    direction: Callable[[int, torch.Tensor, States], tuple[torch.Tensor, States]],
+) -> tuple[torch.Tensor, ...]:
+    """Outputs and last states, as ``torch.nn.LSTM`` and ``GRU`` have them. ``direction`` goes through the time steps of x,
+    [T, B, columns], with the weights of that number from the states given, and returns the outputs, [T, B, hidden], and the last states.
+    """
     whole = [hx] if isinstance(hx, torch.Tensor) else list(hx)
     ways = 2 if bidirectional else 1
-    ends: list[Sequence[torch.Tensor]] = []
-    with recorder.mode:
-        x = input.transpose(0, 1) if batch_first else input
-    for level in range(len(params) // ways):
+    ends: list[States] = []
+    x = x.transpose(0, 1) if batch_first else x
+    for level in range(count // ways):
         outputs = []
-        for way in range(ways):
-            number = level * ways + way
-            with recorder.mode:
-                start = [state.select(0, number) for state in whole]
-            found, end = _direction(recorder, step, params[number], x, start, is_reverse=way == 1)
-            outputs.append(found)
+        for number in range(level * ways, level * ways + ways):
+            is_reverse = number % ways == 1
+            start = [state.select(0, number) for state in whole]
+            found, end = direction(number, x.flip(0) if is_reverse else x, start)
+            outputs.append(found.flip(0) if is_reverse else found)
             ends.append(end)
-        with recorder.mode:
-            x = torch.cat(outputs, 2) if ways > 1 else outputs[0]
-    with recorder.mode:
-        states = [torch.stack(group) for group in zip(*ends, strict=True)]
-        return (x.transpose(0, 1) if batch_first else x, *states)
+        x = torch.cat(outputs, 2) if ways > 1 else outputs[0]
+    states = [torch.stack(list(group)) for group in zip(*ends, strict=True)]
+    return (x.transpose(0, 1) if batch_first else x, *states)
 
 
-def _direction(
-    recorder: BaseRecorder, step: Step, cell: PackedWeight, x: torch.Tensor, start: States, is_reverse: bool
-) -> tuple[torch.Tensor, Sequence[torch.Tensor]]:
-    """The outputs of all time steps, [T, B, hidden], and the states at the end."""
-    _, _, _, whole_numbers, packed = state_of(cell)
-    first, second = (_product(recorder, each, bool(whole_numbers[0])) for each in packed)
-    with recorder.mode:
-        products = first.of(x)
-        products = products.flip(0) if is_reverse else products
-
-    def body(*values: torch.Tensor) -> list[torch.Tensor]:
-        states, (product, weight, *bias) = values[: len(start)], values[len(start) :]
-        inner = _Product(weight, bias[0] if bias else None, second.reduce_range)
-        after = step(product, inner.of(states[0]), states)
-        return [*after, after[0].clone()]
-
-    held = [second.weight] if second.bias is None else [second.weight, second.bias]
-    *end, outputs = control_flow.scan(recorder, body, start, [products], held)
-    with recorder.mode:
-        return (outputs.flip(0) if is_reverse else outputs), end
+def reduces_range(cell: PackedWeight) -> bool:
+    """Whether what is multiplied has 7 bits."""
+    return bool(state_of(cell)[3][0])
 
 
 _OF_FLOATS = {

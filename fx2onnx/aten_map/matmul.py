@@ -51,8 +51,7 @@ def _rounds_beside(op: Emit, value: ir.Value, weight: ir.Value) -> bool:
     """Whether onnxruntime 1.31 would round ``value`` to 8 bits: it makes a MatMulNBits of a MatMul with a dequantised matrix,
     unless what is multiplied has a constant scale of its own.
     """
-    maker = weight.producer()  # not op.producer, which keeps layers from being stamped
-    if maker is None or maker.op_type != "DequantizeLinear":
+    if not op.is_dequantized(weight):
         return False
     other = op.producer(value)
     if other is None or other.op_type != "DequantizeLinear":

@@ -78,3 +78,12 @@ class Accessors:
         """The node that makes the value; None for inputs and constants."""
         READ_SET.add(value)
         return value.producer()
+
+    @staticmethod
+    def is_dequantized(value: ir.Value) -> bool:
+        """Whether ``DequantizeLinear`` makes the value. That nothing makes it is no look: so it is with the weights of layers."""
+        maker = value.producer()
+        if maker is None:
+            return False
+        READ_SET.add(value)
+        return bool(maker.op_type == "DequantizeLinear")

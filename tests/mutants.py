@@ -228,7 +228,7 @@ MUTANTS = [
            "_regenerated(graph, memory.node, view.steps)", WHOLE),
     Mutant("aten_map/convolution_backward.py", "            start = place * dilation[axis]",
            "            start = place", WHOLE),
-    Mutant("exporting/pipeline.py", "not gc.isenabled() and not gc.get_freeze_count()", "not gc.isenabled()", WHOLE),
+    Mutant("exporting/pipeline.py", "not gc.isenabled() and not _OLD.has_frozen", "not gc.isenabled()", WHOLE),
     Mutant("exporting/training_names.py", "for step in error.next for advice in _advice(step, plan)", "for advice in error.next",
            "tests/training/test_errors.py"),
     Mutant("training/sample.py", "tensors.get(name, own) for", "tensors[name] for", "tests/training/test_errors.py"),

@@ -98,6 +98,8 @@ class _Old:
 
     count: int = 0
     since: int = 0
+    has_frozen: bool = False
+    """Whether there were objects that the user froze, which stay frozen: they are counted one by one, so this is kept."""
 
 
 _OLD = _Old()
@@ -107,8 +109,9 @@ def _resume_collector() -> None:
     """Collect again. What the export made is counted as old: the next allocation would have a collection look at all of it."""
     full = gc.get_stats()[2]["collections"]
     if full != _OLD.since:
-        _OLD.count, _OLD.since = 0, full
-    if not gc.isenabled() and not gc.get_freeze_count():
+        _OLD.count, _OLD.since, _OLD.has_frozen = 0, full, False
+    _OLD.has_frozen = _OLD.has_frozen or gc.get_freeze_count() > 0
+    if not gc.isenabled() and not _OLD.has_frozen:
         _OLD.count += gc.get_count()[0]
         if _OLD.count > UNSEEN:
             gc.collect()

@@ -371,6 +371,15 @@ def test_quantised_layers_of_packed_sequences() -> None:
         assert np.abs(found - want).max() <= 0.02 * np.abs(want).max(), engine
 
 
+def test_codes_that_many_inputs_are_between_are_no_fault(tmp_path: Path) -> None:
+    """tanh gives 1 or its neighbour, and the zero point of [-1, 1] is 63.5: each engine has codes of its own, row by row."""
+    layers = nn.Linear(20, 24), nn.Tanh(), nn.Linear(24, 24), nn.ReLU(), nn.Linear(24, 5)
+    module = ao.quantize_dynamic(nn.Sequential(*layers).eval(), {nn.Linear}, torch.qint8)
+    args = (torch.randn(2, 7, 20),)
+    fx2onnx.export(module, args, tmp_path / "m.onnx")
+    assert verify(tmp_path / "m.onnx", module, args).ok
+
+
 BAGS = {
     "bag": lambda: nn.EmbeddingBag(50, 24, mode="sum", include_last_offset=True),
     "table": lambda: nn.Embedding(50, 24),

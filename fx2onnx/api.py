@@ -190,6 +190,7 @@ def export_folder(
     engines: Sequence[str] | None = None,
     dtype: str | Precision | None = None,
     io: str | None = None,
+    functions: bool | Sequence[type | str] = False,
     **options: Any,
 ) -> ExportedFolder:
     """Export ``spec`` (``hf:FOLDER`` or ``hf:MODEL_TYPE``) into the folder ``output``.
@@ -204,6 +205,7 @@ def export_folder(
     verify: compare every file with eager PyTorch, in ``engines`` or all that are installed.
     dtype: ``float16``, ``bfloat16`` or ``mixed``: weights and compute in 16 bits (docs/precision.md); ``float32`` or ``float64``: the
         module's. io: ``float32``: inputs, caches and outputs as they are.
+    functions: modules that become ONNX functions: True, or a list of classes or their names (docs/functions.md).
     options: as ``fx2onnx.sources.resolve`` takes them (``batch``, ``seq``, ``seed``, ``weights``, ...).
 
     Returns: ``ExportedFolder``. Raises: ``UserError``, then nothing is left in ``output``; ``VerificationError``.
@@ -211,7 +213,13 @@ def export_folder(
     require("torch")
     precision, of_source = precision_or_dtype(dtype, io)
     exported = ExportOptions.of(
-        opset_version=opset_version, target=target, fused=fused, quantize=quantize, verify=verify, precision=precision
+        opset_version=opset_version,
+        target=target,
+        fused=fused,
+        quantize=quantize,
+        verify=verify,
+        precision=precision,
+        functions=functions,
     )
     asked = FolderOptions(task, cache, exported, engines, {**options, "dtype": of_source})
     return write_folder(spec, output, asked)

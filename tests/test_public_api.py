@@ -63,7 +63,7 @@ SIGNATURES = {
         "target: str | None = None, fused: bool | None = None, "
         "quantize: Quantize | None = None, verify: bool = False, "
         "engines: Sequence[str] | None = None, dtype: str | Precision | None = None, io: str | None = None, "
-        "**options: Any) -> ExportedFolder"
+        "functions: bool | Sequence[type | str] = False, **options: Any) -> ExportedFolder"
     ),
     "export_training": (
         "(model: Any, args: Any, folder: str | os.PathLike[str], *, loss: Callable[..., Any], targets: Any = (), "

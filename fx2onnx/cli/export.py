@@ -137,6 +137,7 @@ def export_command(
     )  # fmt: skip
     precision, of_source = options.precision_of(dtype, io, keep, training=training)
     source_options: dict[str, Any] = {"batch": batch, "seq": seq, "image_size": image_size}
+    of_functions = True if functions == ["all"] else tuple(functions or ()) or False
     source_options |= {"seed": seed, "weights": weights, "dtype": of_source}
     into_folder = task is not None and is_folder_task(task)
     output = output or _default_output(sources, weights, into_folder)
@@ -145,12 +146,18 @@ def export_command(
             raise UserError("E001", f"--task {task} takes one model at a time")
         from fx2onnx.exporting.folder import FolderOptions
 
-        refuse_for_folders(dynamic, capture.value, bake, functions)
+        refuse_for_folders(dynamic, capture.value, bake)
         asked = FolderOptions(
             task,
             cache,
             ExportOptions(
-                opset_version=opset, target=target, fused=fused, verify=verify, quantize=rounded, precision=precision
+                opset_version=opset,
+                target=target,
+                fused=fused,
+                verify=verify,
+                quantize=rounded,
+                precision=precision,
+                functions=of_functions,
             ),
             source=source_options,
         )
@@ -186,7 +193,7 @@ def export_command(
             verify=verify,
             quantize=rounded,
             precision=precision,
-            functions=True if functions == ["all"] else tuple(functions or ()) or False,
+            functions=of_functions,
         ),
         dynamic=tuple(dynamic or ["default"]),
         bake=tuple(bake or ()),

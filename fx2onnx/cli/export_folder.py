@@ -52,12 +52,10 @@ class FolderJob:
     report: Path | None
 
 
-def refuse_for_folders(
-    dynamic: Sequence[str] | None, capture: str, bake: Sequence[str] | None, functions: Sequence[str] | None
-) -> None:
+def refuse_for_folders(dynamic: Sequence[str] | None, capture: str, bake: Sequence[str] | None) -> None:
     """Raise UserError E001 for options that the graphs of a folder leave no choice in."""
     given = {"--dynamic": list(dynamic or ["default"]) != ["default"], "--capture": capture != "auto"}
-    given |= {"--bake": bool(bake), "--functions": bool(functions)}
+    given |= {"--bake": bool(bake)}
     for name in (name for name, is_given in given.items() if is_given):
         raise UserError("E001", f"{name} has no meaning with a generation task", next=f"leave out {name}")
 

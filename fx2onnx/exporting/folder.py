@@ -98,6 +98,9 @@ def export_assembly(
     origin: Mapping[str, Any] | None = None,
 ) -> ExportedFolder:
     """Export the parts of ``assembly`` into ``target``; ``origin`` is what was asked for, which the folder keeps."""
+    from fx2onnx.exporting.functions import require_modules
+
+    require_modules(assembly.model, options.functions)
     done = ExportedFolder(target)
     results: dict[str, ExportResult] = {}
     for part in assembly.parts:
@@ -212,6 +215,7 @@ def _tried(make: Callable[[], Source], options: ExportOptions, *, holds: bool) -
 
 def _export(source: Source, options: ExportOptions) -> ExportResult:
     from fx2onnx.exporting.decoders import as_file, drop_unused, translations_of
+    from fx2onnx.exporting.functions import found_in
 
     capture = replace(
         options.capture,
@@ -224,6 +228,7 @@ def _export(source: Source, options: ExportOptions) -> ExportResult:
         capture=capture,
         weight_files=source.weight_files,
         custom_translations=translations_of(source.module),
+        functions=found_in(source.module, options.functions),
         verify=False,
     )
     with as_file(source.module):

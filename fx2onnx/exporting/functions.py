@@ -24,24 +24,39 @@ def outlined(model: ir.Model, module: Any, functions: bool | Sequence[type | str
     Raises: UserError E001 for a class that no module has.
     """
     root = as_module(module)
-    wanted = None if isinstance(functions, bool) else [_name_of(each) for each in functions]
-    kinds, names = {}, set[str]()
+    if not isinstance(functions, bool):
+        require_modules(root, functions)
+    wanted = None if isinstance(functions, bool) else {_name_of(each) for each in functions}
+    kinds = {}
     modules = dict(root.named_modules(remove_duplicate=False))
     for path, each in modules.items():
-        kind = type(each)
-        names |= {kind.__name__, f"{kind.__module__}.{kind.__qualname__}"}
-        if not path or isinstance(each, _CONTAINERS):
-            continue
-        if wanted is None or {kind.__name__, f"{kind.__module__}.{kind.__qualname__}"} & set(wanted):
-            kinds[path] = Kind(kind.__module__, kind.__name__)
-    for name in wanted or ():
+        if path and not isinstance(each, _CONTAINERS) and (wanted is None or wanted & _names_of(type(each))):
+            kinds[path] = Kind(type(each).__module__, type(each).__name__)
+    with record("functions"):
+        return outline_modules(model, kinds, modules)
+
+
+def require_modules(root: torch.nn.Module, functions: bool | Sequence[type | str]) -> None:
+    """Raises UserError E001 for a class that no module has."""
+    names = {name for each in root.modules() for name in _names_of(type(each))}
+    for name in () if isinstance(functions, bool) else map(_name_of, functions):
         if name not in names:
             meant = difflib.get_close_matches(name, sorted(names), 3, 0.4)
             raise UserError(
                 "E001", f"no module is a {name}", next=[f"did you mean {' or '.join(meant)}?"] if meant else ()
             )
-    with record("functions"):
-        return outline_modules(model, kinds, modules)
+
+
+def found_in(root: torch.nn.Module, functions: bool | Sequence[type | str]) -> bool | Sequence[type | str]:
+    """What is asked for of a model, less the classes that this part of it has none of."""
+    if isinstance(functions, bool):
+        return functions
+    names = {name for each in root.modules() for name in _names_of(type(each))}
+    return [each for each in functions if _name_of(each) in names]
+
+
+def _names_of(kind: type) -> set[str]:
+    return {kind.__name__, _name_of(kind)}
 
 
 def _name_of(kind: type | str) -> str:

@@ -161,3 +161,28 @@ def test_on_the_command_line(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, command)
     assert done.exit_code == 0, done.output
     assert [each.name for each in onnx.load(tmp_path / "m.onnx").functions] == ["BertLayer"]
+
+
+def test_each_file_of_a_folder_has_functions_of_the_classes_that_its_part_has(tmp_path: Path) -> None:
+    layers = "encoder_layers=2&decoder_layers=2&encoder_attention_heads=2&decoder_attention_heads=2"
+    source = f"hf:bart?{layers}&d_model=16&encoder_ffn_dim=32&decoder_ffn_dim=32&vocab_size=50"
+    task, classes = "text2text-generation-with-past", ["BartEncoderLayer", "BartDecoderLayer"]
+    done = fx2onnx.export_folder(source, tmp_path / "out", task=task, functions=classes, verify=True)
+    assert all(verdict.ok for verdict in done.verdicts.values())
+    called = {name: {key.rpartition("::")[2] for key in report.functions} for name, report in done.reports.items()}
+    assert (
+        "BartEncoderLayer" in called["encoder_model.onnx"]
+    )  # which also computes what the decoder's layers keep of it
+    assert called["decoder_model.onnx"] == {"BartDecoderLayer"}
+    plain = fx2onnx.export_folder(source, tmp_path / "plain", task=task)
+    prompt = np.array([[5, 6, 7, 1]])
+    found = [np.asarray(fx2onnx.load(each.path).generate(prompt, max_new_tokens=3)) for each in (plain, done)]
+    assert np.array_equal(*found)
+
+
+def test_a_class_that_no_part_of_a_folder_has_is_refused(tmp_path: Path) -> None:
+    source = "hf:gpt2?n_layer=1&n_embd=16&n_head=2&vocab_size=20&bos_token_id=1&eos_token_id=2"
+    with pytest.raises(fx2onnx.UserError, match="no module is a GPT2Blok") as caught:
+        fx2onnx.export_folder(source, tmp_path / "out", functions=["GPT2Blok"])
+    assert "GPT2Block" in caught.value.next[0]
+    assert not (tmp_path / "out").exists()

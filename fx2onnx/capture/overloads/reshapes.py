@@ -13,7 +13,7 @@ from fx2onnx.base.relations import Relation
 from fx2onnx.capture.overloads.registry import Call, Kind, register
 from fx2onnx.capture.overloads.unbacked import Size
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
-from fx2onnx.capture.recording.meta_rules import contiguous_strides
+from fx2onnx.capture.recording.meta_cache import contiguous_strides
 from fx2onnx.capture.recording.tensor_tracker import dims_of
 from fx2onnx.capture.shapes.conditions import simplified, solved
 from fx2onnx.capture.shapes.shape_env import ShapeEnv

@@ -8,13 +8,13 @@ decided by the sample's sizes: a later export decides it again, and runs the ope
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeAlias, cast
 
 import torch
 
 from fx2onnx.base.bounded import Bounded
-from fx2onnx.base.dims import Dim, DimLike
+from fx2onnx.base.dims import Dim, DimLike, Scalar
 from fx2onnx.capture.captured import TensorInfo
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.symnode import sym_int, unwrap
@@ -234,8 +234,16 @@ class MetaCache:
                 return None  # the kernel says so
             operand = cast(TensorType, key[4:][0])
             self._env.check_some((*operand.sizes[1:], *kind.sizes[1:]))
-        specs = self._specs[key] = Specs((_fresh(kind),))
+        specs = self._specs[key] = Specs((_fresh(self._as_written(kind)),))
         return specs
+
+    def _as_written(self, kind: TensorType) -> TensorType:
+        """A contiguous type with its sizes as they are written for those that the program is for."""
+        if not self._env.sets:
+            return kind
+        sizes = [self._env.simplified(size) if isinstance(size, Dim) else size for size in kind.sizes]
+        dims, strides = (cast("tuple[DimLike, ...]", tuple(group)) for group in (sizes, contiguous_strides(sizes)))
+        return kind._replace(sizes=dims, strides=strides)
 
     def _make(self, spec: Spec | int | None, args: tuple[Any, ...]) -> torch.Tensor | None:
         if spec is None:
@@ -269,6 +277,15 @@ class MetaCache:
             env.takes_notes = True
         self._types[id(made)] = spec.type
         return made
+
+
+def contiguous_strides(sizes: Sequence[Scalar]) -> tuple[Scalar, ...]:
+    strides: list[Scalar] = []
+    step: Scalar = 1
+    for size in reversed(sizes):
+        strides.append(step)
+        step = step * size
+    return tuple(reversed(strides))
 
 
 def _fresh(kind: TensorType) -> Spec:

@@ -14,9 +14,10 @@ from typing import Any, TypeAlias, cast
 
 import torch
 
-from fx2onnx.base.dims import Dim, DimLike, Scalar
+from fx2onnx.base.dims import Dim, DimLike, Scalar, apply
 from fx2onnx.capture.overloads.registry import Kind, register
-from fx2onnx.capture.recording.meta_cache import TensorType, WindowsType
+from fx2onnx.capture.recording.meta_cache import TensorType, WindowsType, contiguous_strides
+from fx2onnx.capture.shapes.size_math import whole
 
 aten = torch.ops.aten
 
@@ -26,15 +27,6 @@ Numbers: TypeAlias = Number | tuple[Number, ...]
 """A number, ``(int, 2)``, or a list of numbers, ``((int, 2), (int, 3))``."""
 _ZERO, _ONE = (int, 0), (int, 1)
 _NONE: Any = (type(None), None)
-
-
-def contiguous_strides(sizes: Sequence[Scalar]) -> tuple[Scalar, ...]:
-    strides: list[Scalar] = []
-    step: Scalar = 1
-    for size in reversed(sizes):
-        strides.append(step)
-        step = step * size
-    return tuple(reversed(strides))
 
 
 def is_contiguous(kind: TensorType) -> bool:
@@ -184,6 +176,46 @@ def _istft(
     return _fresh(kind._replace(dtype=kind.dtype.to_real()), (*kind.sizes[:-2], count))
 
 
+def _resized(
+    kind: TensorType, output_size: tuple[Number | Dim, ...], *rest: tuple[tuple[type, float], ...]
+) -> TensorType | None:
+    """upsample(input, output_size[, align_corners], scale_factors): one of the two lists is None. Torch's own code goes through
+    every tap of a filter.
+    """
+    count, factors = len(kind.sizes) - 2, rest[-1]
+    if not kind.dtype.is_floating_point or not is_contiguous(kind) or (output_size == _NONE) is (factors == _NONE):
+        return None
+    if output_size == _NONE:
+        found = [_times(size, factor[1]) for size, factor in zip(kind.sizes[2:], factors, strict=False)]
+    else:
+        found = [size if isinstance(size, Dim) else size[1] for size in output_size]
+    if len(found) != count or None in found:
+        return None
+    return WindowsType(*_fresh(kind, [*kind.sizes[:2], *(size for size in found if size is not None)]))
+
+
+def _times(size: DimLike, factor: float) -> Scalar | None:
+    """``int(size * factor)``; None where no expression is that at every size."""
+    return size * int(factor) if factor == int(factor) else whole("trunc", apply("float", size) * factor)
+
+
+@register(Kind.RESULT_TYPE, aten.grid_sampler.default, aten.grid_sampler_2d.default, aten.grid_sampler_3d.default)
+def _sampled(kind: TensorType, grid: TensorType, *rest: object) -> TensorType | None:
+    """Of a grid with as many places for each image; torch's own code goes through every tap of a filter."""
+    rank, places = len(kind.sizes), grid.sizes
+    fits = kind.dtype == grid.dtype and rank in (4, 5) and len(places) == rank and places[-1] == rank - 2
+    if not fits or places[0] != kind.sizes[0] or not is_contiguous(kind):
+        return None
+    return _fresh(kind, (*kind.sizes[:2], *places[1:-1]))
+
+
+register(
+    Kind.RESULT_TYPE,
+    *(aten.upsample_nearest1d.vec, aten.upsample_nearest2d.vec, aten.upsample_nearest3d.vec),
+    *(aten._upsample_nearest_exact1d.vec, aten._upsample_nearest_exact2d.vec, aten._upsample_nearest_exact3d.vec),
+    *(aten.upsample_linear1d.vec, aten.upsample_bilinear2d.vec, aten.upsample_trilinear3d.vec),
+    *(aten.upsample_bicubic2d.vec, aten._upsample_bilinear2d_aa.vec, aten._upsample_bicubic2d_aa.vec),
+)(_resized)
 for _rank in (1, 2, 3):
     register(Kind.RESULT_TYPE, getattr(aten, f"conv{_rank}d").default)(_convolution(_rank))
     register(Kind.RESULT_TYPE, getattr(aten, f"max_pool{_rank}d").default)(_pool(_rank, dilated=True))

@@ -76,7 +76,7 @@ def test_pool(rank: int, kernel: int, stride: int, padding: int, side: int, maxi
 ELEMENTWISE = [
     entry.overload
     for entry in entries(Kind.RESULT_TYPE)
-    if not any(word in str(entry.overload) for word in ("conv", "linear", "pool", "istft"))
+    if not any(word in str(entry.overload) for word in ("conv", "linear", "pool", "istft", "upsample", "grid"))
 ]
 
 
@@ -101,6 +101,31 @@ def test_elementwise(func: Any, dtype: torch.dtype) -> None:
         assert not agree(func, x, torch.empty(2, 3, 4, dtype=torch.float64))
     else:
         assert agree(func, x)
+
+
+@pytest.mark.parametrize(
+    "func", [entry.overload for entry in entries(Kind.RESULT_TYPE) if "upsample" in str(entry.overload)], ids=str
+)
+@pytest.mark.parametrize("channels", [1, 3])
+def test_upsample(func: Any, channels: int) -> None:
+    rank = next(rank for rank in (1, 2, 3) if f"{rank}d" in str(func))
+    align = [] if "nearest" in str(func) else [False]
+    x = torch.empty(2, channels, *[4 + axis for axis in range(rank)])
+    for factor in (2.0, 1.5, 0.4):
+        assert agree(func, x, None, *align, [factor] * rank)
+    assert agree(func, x, [7] * rank, *align, None)
+    assert not agree(func, x.transpose(-1, 1), [7] * rank, *align, None)
+
+
+@pytest.mark.parametrize("mode", [0, 1, 2])
+def test_grid_sampler(mode: int) -> None:
+    x, grid = torch.empty(2, 3, 4, 5), torch.empty(2, 6, 7, 2)
+    assert agree(aten.grid_sampler.default, x, grid, mode, 0, False)
+    assert agree(aten.grid_sampler.default, x, grid.transpose(1, 2), mode, 0, False)
+    assert not agree(aten.grid_sampler.default, x.transpose(2, 3), grid, mode, 0, False)
+    if mode < 2:
+        volume = torch.empty(1, 3, 4, 5, 6)
+        assert agree(aten.grid_sampler.default, volume, torch.empty(1, 2, 3, 4, 3), mode, 0, False)
 
 
 @pytest.mark.parametrize("shape", [(5, 4), (2, 3, 4), (4,)])

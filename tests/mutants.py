@@ -661,6 +661,8 @@ MUTANTS = [
     Mutant("runner/kernels/rnn.py", "next(values, default)", "default", "tests/runner/test_kernel_cases.py"),
     # locating
     Mutant("verify/locating/locate.py", "if side.is_deviating(each.name)), None)", "if True), None)", CHOICES),
+    Mutant("base/memory.py", "[free, *_free_in_groups()]", "[free]", MEMORY),
+    Mutant("base/memory.py", ", *PurePosixPath(own).parents)", ",)", MEMORY),
     Mutant("verify/compare.py", "        verdict.unverified = too_large(proto)", "        verdict.unverified = ''", MEMORY),
     Mutant("verify/compare.py", "            if not is_exhausted(cause):\n                raise\n", "            raise\n", MEMORY),
     Mutant("verify/compare.py", "        if is_exhausted(cause):\n            verdict.ran_out(f\"{sample", "        if False:\n            verdict.ran_out(f\"{sample", MEMORY),

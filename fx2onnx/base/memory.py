@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from pathlib import Path, PurePosixPath
 
 INTERVAL_NS = 50_000_000
 """Between two readings inside a phase: one costs 5 microseconds, but some 50 where the kernel's part is not in the cache,
@@ -16,11 +16,19 @@ _OLD_NS = 20_000_000
 """What was read less long ago still holds where a phase begins or ends."""
 
 
-_LIMITS = (
-    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-    ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+_GROUPS = "/proc/self/cgroup"
+_HIERARCHIES = (
+    ("", "/sys/fs/cgroup", "memory.max", "memory.current", ("inactive_file", "active_file")),
+    (
+        "memory",
+        "/sys/fs/cgroup/memory",
+        "memory.limit_in_bytes",
+        "memory.usage_in_bytes",
+        ("total_inactive_file", "total_active_file"),
+    ),
 )
-"""What a container may take, and what it has taken."""
+"""Of control groups of version 2 and 1: the controller, where its groups lie, the files with what a group may take and has
+taken, and what of that, by ``memory.stat``, are pages of files, which the system takes back where memory is short."""
 
 
 class MemoryReader:
@@ -96,9 +104,7 @@ def free_bytes() -> int:
     import psutil
 
     free: int = psutil.virtual_memory().available
-    for limit, taken in _LIMITS:
-        with contextlib.suppress(OSError, ValueError):  # another system, or no limit
-            free = min(free, int(Path(limit).read_bytes()) - int(Path(taken).read_bytes()))
+    free = min([free, *_free_in_groups()])
     with contextlib.suppress(ImportError, OSError):  # not on every system
         import resource
 
@@ -106,3 +112,17 @@ def free_bytes() -> int:
         if limit_bytes != resource.RLIM_INFINITY:
             free = min(free, limit_bytes - psutil.Process().memory_info().vms)
     return max(free, 0)
+
+
+def _free_in_groups() -> Iterator[int]:
+    """What the control groups leave that this process is in: its own (a container, a job, a service) and those around it."""
+    with contextlib.suppress(OSError, ValueError):  # another system
+        lines = [line.split(":", 2) for line in Path(_GROUPS).read_text().splitlines()]
+        for controller, root, limit, taken, of_files in _HIERARCHIES:
+            for own in [path for _, names, path in lines if controller in names.split(",")]:
+                for path in (PurePosixPath(own), *PurePosixPath(own).parents):
+                    folder = Path(root + str(path))
+                    with contextlib.suppress(OSError, ValueError):  # not seen from inside, or no limit
+                        most, now = (int((folder / name).read_bytes()) for name in (limit, taken))
+                        stat = dict(line.split(" ") for line in (folder / "memory.stat").read_text().splitlines())
+                        yield most - now + sum(int(stat.get(name, 0)) for name in of_files)

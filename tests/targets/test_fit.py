@@ -91,7 +91,9 @@ def test_runs_in_onnxruntime_whatever_the_dtype(name: str, dtype: torch.dtype, o
     onnx.checker.check_model(onnx.load(path), full_check=True)
     verdict = verify(result, module, args, engines=["runner", "onnxruntime"])
     assert verdict.ok, verdict
-    assert dtype != torch.float64 or {row.by for row in verdict.rows} == {"difference"}, "float32's unit is not judged by"
+    assert dtype != torch.float64 or {row.by for row in verdict.rows} == {"difference"}, (
+        "float32's unit is not judged by"
+    )
     assert all(count > 0 for count in result.report.casts.values())
     assert bool(result.report.casts) == (
         dtype != torch.float16 and bool(without_kernels(module, args, opset, tmp_path))

@@ -197,12 +197,34 @@ def test_a_process_of_limited_memory_says_so(free: int, said: str, tmp_path: Pat
     assert re.fullmatch(f"not verified: {said}", found.splitlines()[-1])
 
 
-def test_what_is_free_is_less_than_a_limit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "limit").write_text("5000\n")
-    (tmp_path / "taken").write_text("2000\n")
-    monkeypatch.setattr(base_memory, "_LIMITS", ((str(tmp_path / "limit"), str(tmp_path / "taken")),))
+GROUPS_OF = {
+    "version 2": ("0::/job/step", "memory.max", "memory.current", "inactive_file"),
+    "version 1": ("4:cpu,memory:/job/step", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+}
+
+
+@pytest.mark.parametrize("version", GROUPS_OF)
+@pytest.mark.parametrize("place", ["", "job", "job/step"])
+def test_what_is_free_is_what_the_groups_of_the_process_leave(
+    version: str, place: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The process's own and those around it; the pages of files are no loss."""
+    own, limit, taken, of_files = GROUPS_OF[version]
+    (tmp_path / "groups").write_text(f"9:pids:/elsewhere\n{own}\n")
+    folder = tmp_path / place
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / taken).write_text("2500\n")
+    (folder / "memory.stat").write_text(f"anon 2000\n{of_files} 500\n")
+    controllers = [
+        (name, str(tmp_path), *rest)
+        for name, _, *rest in base_memory._HIERARCHIES
+        if bool(name) == (version[-1] == "1")
+    ]
+    monkeypatch.setattr(base_memory, "_GROUPS", str(tmp_path / "groups"))
+    monkeypatch.setattr(base_memory, "_HIERARCHIES", controllers)
+    (folder / limit).write_text("5000\n")
     assert base_memory.free_bytes() == 3000
-    (tmp_path / "limit").write_text("max\n")
+    (folder / limit).write_text("max\n")
     assert base_memory.free_bytes() > 3000
 
 

@@ -79,8 +79,8 @@ class RepeatedLayers:
         self._seen: set[Any] = set()
         self._long: set[Any] = set()
         """Overloads that take so many ONNX nodes that a stamp is made of each form of them."""
-        self._mentioned: set[int] = set()
-        """The ids in the keys of the builder's cache, of which so many were looked at:"""
+        self._mentioned: dict[int, int] = {}
+        """The ids in the keys of the builder's cache, and the first key of each. So many keys were looked at:"""
         self._looked_at = 0
         self._patterns: dict[Any, Pattern] = {}
         READ_SET.ids.clear()
@@ -132,7 +132,7 @@ class RepeatedLayers:
         translate(group)
         found_all = (len(self.builder.size_cache), len(self.builder.verdicts)) == (cached, looked)
         if (kind in self._seen or found_all) and all(map(self._may_repeat, group)):
-            self._add_pattern(kind, group, outside, cached, set(READ_SET.ids[reads:]))
+            self._add_pattern(kind, group, outside, (cached, looked), set(READ_SET.ids[reads:]))
         self._seen.add(kind)
 
     # -- what a layer is ------------------------------------------------------------------------------------------
@@ -178,20 +178,25 @@ class RepeatedLayers:
         return kind, [value for _, value in compared.outside.values()]
 
     def _add_pattern(
-        self, kind: Any, group: list[torch.fx.Node], outside: list[ir.Value], cached: int, read: set[int]
+        self, kind: Any, group: list[torch.fx.Node], outside: list[ir.Value], before: tuple[int, int], read: set[int]
     ) -> None:
+        """Keep a translated layer. ``before`` it, the builder's cache and its verdicts had so many keys."""
+        cached, looked = before
         made = [self.builder.nodes[slice(*self._made[node])] for node in group]
         if any(nested_graphs(node) for nodes in made for node in nodes):
             return
-        own = {id(value) for value in outside if isinstance(value.const_value, Weight)}
-        own |= {id(value) for nodes in made for node in nodes for value in node.outputs}
+        weights = {id(value) for value in outside if isinstance(value.const_value, Weight)}
+        own = weights | {id(value) for nodes in made for node in nodes for value in node.outputs}
         if any(own.isdisjoint(_ids(key)) for key in islice(self.builder.size_cache, cached, None)):
             return  # it made what later layers find made
-        for key in islice(self.builder.size_cache, self._looked_at, None):
-            self._mentioned.update(_ids(key))
+        for index, key in enumerate(islice(self.builder.size_cache, self._looked_at, None), self._looked_at):
+            for name in _ids(key):
+                self._mentioned.setdefault(name, index)
         self._looked_at = len(self.builder.size_cache)
-        mentioned = self._mentioned | {name for key in self.builder.verdicts for name in _ids(key)}
-        decisive = (mentioned - own) | read
+        mentioned = self._mentioned.keys() | {name for key in self.builder.verdicts for name in _ids(key)}
+        known = {name for name in weights if self._mentioned.get(name, cached) < cached}
+        known |= weights & {name for key in islice(self.builder.verdicts, looked) for name in _ids(key)}
+        decisive = (mentioned - own) | known | read  # known: an earlier call of the layer made something of its weights
         fixed = {
             index: value
             for index, value in enumerate(outside)

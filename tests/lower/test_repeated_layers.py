@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from torch import nn
 
 import fx2onnx
@@ -164,3 +166,46 @@ def test_a_users_translation_is_asked_for_every_layer(stamped: Counted) -> None:
     )
     assert len(asked) == 6
     assert not stamped.nodes
+
+
+class Gated(nn.Module):
+    """A layer of a few forms."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(8, 12), nn.Linear(12, 8)
+
+    def forward(self, x: torch.Tensor, form: int) -> torch.Tensor:
+        return x + self.down(torch.tanh(self.up(x.roll(1, -2)) * (1.0 + form)))
+
+
+class Recurring(nn.Module):
+    """Layers that are called in any order, several times, each time in one of their forms."""
+
+    def __init__(self, calls: list[tuple[int, int]]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.ModuleList(Gated() for _ in range(5))
+        self.calls = calls
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for index, form in self.calls:
+            x = self.layers[index](x, form)
+        return x
+
+
+IN_TURN = [(index, form) for form in range(2) for index in range(5)]
+
+
+@pytest.mark.parametrize("form", [1, 0])
+def test_layers_of_a_later_round_have_their_own_weights(form: int, stamped: Counted) -> None:
+    calls = [(index, round_ and form) for round_ in range(3) for index in range(5)]
+    check(Recurring(calls).eval(), (torch.randn(2, 3, 8),))
+    assert stamped.nodes
+
+
+@settings(max_examples=25, deadline=None)
+@example(calls=IN_TURN)
+@given(calls=st.lists(st.tuples(st.integers(0, 4), st.integers(0, 1)), min_size=1, max_size=20))
+def test_layers_may_recur_in_any_order(calls: list[tuple[int, int]]) -> None:
+    check(Recurring(calls).eval(), (torch.randn(2, 3, 8),))

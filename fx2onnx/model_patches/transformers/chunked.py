@@ -33,12 +33,6 @@ def scan(
     return found[: len(found) - outputs], found[len(found) - outputs :]
 
 
-def scanned(step: Callable[..., Any], states: Sequence[Tensor], inputs: Sequence[Tensor], axis: int) -> list[Tensor]:
-    """``scan`` over ``axis`` with one output: the last states, and the output along ``axis``."""
-    last, (output,) = scan(step, states, [tensor.movedim(axis, 0) for tensor in inputs], 1)
-    return [*last, output.movedim(0, axis)]
-
-
 def chunks(numbers: Tensor, size: int, axis: int = 2, fill: float = 0.0) -> Tensor:
     """``axis`` as chunks and positions of a chunk, which are ``size``: [..., length, ...] -> [..., chunks, size, ...]."""
     length, behind = numbers.shape[axis], numbers.dim() - axis - 1
@@ -46,57 +40,77 @@ def chunks(numbers: Tensor, size: int, axis: int = 2, fill: float = 0.0) -> Tens
     return filled.reshape(*numbers.shape[:axis], -(-length // size), size, *numbers.shape[axis + 1 :])
 
 
+def by_chunk(numbers: Tensor, size: int) -> Tensor:
+    """[batch, length, heads, d] -> [chunks, batch, heads, size, d], filled with zeros: in one copy, in the order of a scan over
+    chunks.
+    """
+    return chunks(numbers, size, axis=1).permute(1, 0, 3, 2, 4)
+
+
+def in_order(numbers: Tensor, length: Any) -> Tensor:
+    """What ``by_chunk`` took apart: [chunks, batch, heads, size, d] -> [batch, length, heads, d]."""
+    return numbers.permute(1, 0, 3, 2, 4).flatten(1, 2)[:, :length]
+
+
+def grouped(heads: Tensor, axis: int, groups: int) -> Tensor:
+    """``axis`` of heads as groups and heads of a group."""
+    sizes = heads.shape
+    return heads.reshape(*sizes[:axis], groups, sizes[axis] // groups, *sizes[axis + 1 :])
+
+
 def elementwise(
-    decay: Tensor,
-    added: Tensor,
+    update: Callable[..., Tensor],
+    moving: Sequence[Tensor],
     total: Tensor,
     state: Tensor,
     output: Callable[..., Tensor],
-    *read: Tensor,
+    read: Sequence[Tensor] = (),
 ) -> tuple[Tensor, Tensor]:
-    """state = decay * state + added and ``output(state, *read)``, at each position: every output, and the last state.
+    """state = update(state, *moving), a multiple of the state and something more, and ``output(state, *read)``, at each position:
+    every output, and the last state.
 
     The chunks' last states come first, as if each began with nothing; then all chunks begin with what they should. So no
-    states are kept but one for each chunk.
+    states are kept but one for each chunk, and what ``update`` computes of a position stays in the processor's cache.
 
-    Shapes:  decay and added [size, chunks, batch, ...], total (the product of a chunk's decays) [chunks, batch, ...], state
+    Shapes:  moving and read [size, chunks, batch, ...], total (the product of a chunk's multiples) [chunks, batch, ...], state
         [batch, ...] -> [size, chunks, ...] and [batch, ...].
     """
 
-    def end(state: Tensor, decay: Tensor, added: Tensor) -> Any:
-        return [decay * state + added]
+    def end(state: Tensor, *moving: Tensor) -> Any:
+        return [update(state, *moving)]
 
-    (ends,), _ = scan(end, [torch.zeros_like(total)], [decay, added], 0)
+    (ends,), _ = scan(end, [torch.zeros_like(total)], moving, 0)
 
     def between(state: Tensor, total: Tensor, added: Tensor) -> Any:
         return total * state + added, state.clone()
 
     (last,), (before,) = scan(between, [state], [total, ends], 1)
 
-    def within(state: Tensor, decay: Tensor, added: Tensor, *read: Tensor) -> Any:
-        state = decay * state + added
-        return state, output(state, *read)
+    def within(state: Tensor, *given: Tensor) -> Any:
+        state = update(state, *given[: len(moving)])
+        return state, output(state, *given[len(moving) :])
 
-    _, (outputs,) = scan(within, [before], [decay, added, *read], 1)
+    _, (outputs,) = scan(within, [before], [*moving, *read], 1)
     return outputs, last
 
 
 def attended(query: Tensor, key: Tensor, value: Tensor, decay: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-    """state = exp(decay) * state + key value, output = query state.
+    """state = exp(decay) * state + key value, output = query state. Axes between the first and the last two may be 1 in any of
+    them: heads that share keys and queries do not multiply them.
 
-    Shapes:  query and key [batch, heads, chunks, size, d], value [..., e], decay [batch or 1, heads, chunks, size, 1], state
-        [batch, heads, d, e] -> [batch, heads, chunks, size, e], and the last state.
+    Shapes:  query and key [chunks, batch, ..., size, d], value [..., e], decay [..., 1], state [batch, ..., d, e]
+        -> [chunks, batch, ..., size, e], and the last state.
     """
-    so_far, between_both = decay.cumsum(dim=3), _between(decay)
+    so_far, between_both = decay.cumsum(dim=-2), _between(decay)
     total, to_end = so_far[..., -1:, :], between_both[..., -1:, :].mT
-    within = (query @ key.mT * causal(between_both).exp()) @ value
-    added = (key * to_end.exp()).mT @ value
+    within = (query @ key.mT * (between_both + later(key.shape[-2])).exp()) @ value
+    added = key.mT @ (value * to_end.exp())
 
     def between(state: Tensor, decay: Tensor, added: Tensor) -> Any:
         return state * decay + added, state.clone()
 
-    (last,), (before,) = scan(between, [state], [total.exp().movedim(2, 0), added.movedim(2, 0)], 1)
-    return within + (query * so_far.exp()) @ before.movedim(0, 2), last
+    (last,), (before,) = scan(between, [state], [total.exp(), added], 1)
+    return within + query @ before * so_far.exp(), last
 
 
 def _between(decay: Tensor) -> Tensor:
@@ -110,19 +124,18 @@ def _between(decay: Tensor) -> Tensor:
     return up_to @ (decay * up_to.tril(-1))
 
 
-def causal(numbers: Tensor) -> Tensor:
-    """``numbers`` [..., size, size], -inf where a column is behind its row."""
-    size = numbers.shape[-1]
-    return numbers.masked_fill(torch.ones(size, size, dtype=torch.bool).triu(1), -torch.inf)
+def later(size: int) -> Tensor:
+    """What keeps exponents [size, size] from columns behind their row: -inf there, and 0."""
+    return torch.full((size, size), -torch.inf).triu(1)
 
 
-def solved(lower: Tensor, right: Tensor) -> Tensor:
-    """What ``lower``, with ones on its diagonal and without what is above, times gives ``right``.
+def inverse_of(lower: Tensor) -> Tensor:
+    """The inverse of matrices with ones on the diagonal, of which only what is below it is read.
 
-    By the inverse of ever larger blocks on the diagonal: that of two blocks with one below the first is theirs, and minus the
+    By that of ever larger blocks on the diagonal: that of two blocks with one below the first is theirs, and minus the
     product of the three below. As stable as going row by row, in as many steps as the size has doublings.
 
-    Shapes:  [..., size, size], [..., size, d] -> [..., size, d].
+    Shapes:  [..., size, size] -> the same.
     """
     size, width = lower.shape[-1], 1
     rows = torch.arange(size)
@@ -133,4 +146,4 @@ def solved(lower: Tensor, right: Tensor) -> Tensor:
         below = lower * is_between
         inverse = inverse - (below if width == 1 else inverse @ below @ inverse)
         width *= 2
-    return inverse @ right
+    return inverse

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fx2onnx.model_patches.patching import patches
-from fx2onnx.model_patches.transformers.chunked import chunks, is_dynamic, scanned, solved
+from fx2onnx.model_patches.transformers.chunked import by_chunk, grouped, in_order, inverse_of, is_dynamic, later, scan
 
 _MODELS = "transformers.models"
 _SIZE = 32
@@ -50,9 +50,6 @@ def gated_delta_rule(
     given = (query, key, value, g, beta, chunk_size, initial_state, output_final_state, use_qk_l2norm_in_kernel)
     if not is_dynamic(key.shape[1]):
         return original(*given, **kwargs)
-    groups = value.shape[2] // key.shape[2]
-    if groups > 1:
-        query, key = (part.repeat_interleave(groups, dim=2) for part in (query, key))
     return _chunked(query, key, value, g.unsqueeze(-1), *given[4:])
 
 
@@ -98,40 +95,48 @@ def _chunked(
 ) -> tuple[Tensor, Tensor | None]:
     """state = exp(decay) * state + key beta (value - key exp(decay) state), output = query state, ``size`` positions at once.
 
+    Heads that share keys and queries are an axis behind those of the keys.
+
     Shapes:  decay [batch, length, heads, 1 or d], the others as above.
     """
     length, dtype, size = key.shape[1], query.dtype, min(size, _SIZE)
+    keys, heads = key.shape[2], value.shape[2]
     if is_normalized:
         query, key = (_normalized(part.float()) for part in (query, key))
-    parts = (query * query.shape[-1] ** -0.5, key, value, decay, beta.unsqueeze(-1))
-    query, key, value, decay, beta = (chunks(part.transpose(1, 2).float(), size) for part in parts)
-    so_far = decay.cumsum(dim=3)
-    between = so_far.unsqueeze(4) - so_far.unsqueeze(3)
-    later = torch.ones(size, size, dtype=torch.bool).triu(1)
-    between = between.masked_fill(later[..., None], -torch.inf).exp()
+    query, key = (by_chunk(part.float(), size).unsqueeze(3) for part in (query * query.shape[-1] ** -0.5, key))
+    parts = (value, decay, beta.unsqueeze(-1))
+    value, decay, beta = (grouped(by_chunk(part.float(), size), 2, keys) for part in parts)
+    so_far, is_of_heads = decay.cumsum(dim=-2), decay.shape[-1] == 1
+    between = (so_far.unsqueeze(-2) - so_far.unsqueeze(-3) + later(size).unsqueeze(-1)).exp()
 
     def scores(left: Tensor) -> Tensor:
-        if decay.shape[-1] == 1:
-            return left @ key.mT * between[..., 0]
-        return (left.unsqueeze(4) * key.unsqueeze(3) * between).sum(-1)
+        if is_of_heads:
+            return left @ key.mT * between.squeeze(-1)
+        return (left.unsqueeze(-2) * key.unsqueeze(-3) * between).sum(-1)
 
-    right = torch.cat([value * beta, key * beta * so_far.exp()], dim=-1)
-    both = solved(scores(key * beta), right)
-    added, read = both[..., : value.shape[-1]], both[..., value.shape[-1] :]
-    to_the_end = (so_far[..., -1:, :] - so_far).exp()
-    inputs = (query * so_far.exp(), (key * to_the_end).mT, added, read, scores(query), so_far[..., -1, :, None].exp())
+    written = inverse_of(scores(key) * beta) * beta.mT
+    total, to_the_end = so_far[..., -1, :, None].exp(), (so_far[..., -1:, :] - so_far).exp()
+    inputs = (query, key, value, written, scores(query), so_far.exp(), to_the_end, total)
     if state is None:
-        state = value.new_zeros(key.shape[0], key.shape[1], key.shape[-1], value.shape[-1])
+        state = value.new_zeros(key.shape[1], heads, key.shape[-1], value.shape[-1])
 
     def step(
-        state: Tensor, query: Tensor, key: Tensor, added: Tensor, read: Tensor, within: Tensor, decay: Tensor
+        state: Tensor,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        written: Tensor,
+        within: Tensor,
+        kept: Tensor,
+        to_the_end: Tensor,
+        total: Tensor,
     ) -> Any:
-        new = added - read @ state
-        return state * decay + key @ new, query @ state + within @ new
+        new = written @ (value - (key * kept) @ state)
+        return state * total + (key * to_the_end).mT @ new, (query * kept) @ state + within @ new
 
-    state, output = scanned(step, [state.float()], inputs, axis=2)
-    output = output.flatten(2, 3)[:, :, :length].transpose(1, 2).to(dtype)
-    return output, state if wants_state else None
+    (state,), (output,) = scan(step, [grouped(state.float(), 1, keys)], inputs, 1)
+    output = in_order(output.flatten(2, 3), length).to(dtype)
+    return output, state.flatten(1, 2) if wants_state else None
 
 
 def _normalized(numbers: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fx2onnx.model_patches.patching import patches
-from fx2onnx.model_patches.transformers.chunked import attended, chunks, is_dynamic
+from fx2onnx.model_patches.transformers.chunked import attended, by_chunk, grouped, in_order, is_dynamic
 
 _SIZE = 32
 """Positions of a chunk: so many products of a query with keys cost about as much as one with a state of usual heads."""
@@ -67,14 +67,14 @@ def lightning_attention(
     if attention_mask is not None:
         mixed = (mixed * attention_mask[:, :, None]).to(mixed.dtype)
     heads, width = self.num_attention_heads, self.head_dim
-    parts = mixed.reshape(batch, length, heads, 3 * width).transpose(1, 2).split(width, dim=3)
+    parts = mixed.reshape(batch, length, heads, 3 * width).split(width, dim=3)
     state = None if cache is None else cache.get_linear_cache(self.layer_idx)
     if state is None:
         state = torch.zeros(batch, heads, width, width, dtype=mixed.dtype)
-    decay = -self.slope_rate[None] * torch.ones_like(hidden_states[:1, None, :, :1])
-    query, key, value, decay = (chunks(part, _SIZE) for part in (*parts, decay))
+    decay = -self.slope_rate.reshape(1, 1, heads, 1) * torch.ones_like(hidden_states[:1, :, None, :1])
+    query, key, value, decay = (by_chunk(part, _SIZE) for part in (*parts, decay))
     output, state = attended(query, key, value, decay, state)
-    output = output.flatten(2, 3)[:, :, :length].transpose(1, 2).reshape(batch, length, heads * width)
+    output = in_order(output, length).reshape(batch, length, heads * width)
     output = torch.sigmoid(self.output_gate(hidden_states)) * self.norm(output)
     if cache is not None:
         cache.set_linear_cache(self.layer_idx, state)
@@ -120,15 +120,16 @@ def state_space_duality(
         dt = torch.nn.functional.softplus(dt)
     dt = torch.clamp(dt, min=dt_limit[0], max=dt_limit[1])[..., None].float()
     inputs = hidden_states.float()
-    query, key = (part.float().repeat_interleave(heads // part.shape[2], dim=2) for part in (C, B))
-    parts = (query, key, inputs * dt, dt * A.float()[:, None])
-    query, key, value, decay = (chunks(part.transpose(1, 2), _SIZE) for part in parts)
+    groups, width = B.shape[2], hidden_states.shape[3]
+    query, key = (by_chunk(part.float(), _SIZE).unsqueeze(3) for part in (C, B))
+    parts = (inputs * dt, dt * A.float()[:, None])
+    value, decay = (grouped(by_chunk(part, _SIZE), 2, groups) for part in parts)
     if initial_states is None:
-        state = inputs.new_zeros(inputs.shape[0], heads, B.shape[-1], inputs.shape[-1])
+        state = inputs.new_zeros(inputs.shape[0], heads, B.shape[-1], width)
     else:
         state = initial_states.float().mT
-    output, state = attended(query, key, value, decay, state)
-    output = output.flatten(2, 3)[:, :, :length].transpose(1, 2)
+    output, state = attended(query, key, value, decay, grouped(state, 1, groups))
+    output, state = in_order(output.flatten(2, 3), length), state.flatten(1, 2)
     if D is not None:
         output = output + D[..., None] * inputs
     return (output, state.mT) if return_final_states else output

@@ -17,10 +17,10 @@ from fx2onnx.capture.torch_private.operators import HIGHER_ORDER
 from fx2onnx.model_patches.patching import patches
 from fx2onnx.model_patches.transformers.chunked import (
     ELEMENTWISE_SIZE,
-    causal,
     chunks,
     elementwise,
     is_dynamic,
+    later,
     scan,
 )
 
@@ -60,15 +60,19 @@ def selective_scan(
         dt = torch.nn.functional.softplus(dt)
     dtype = hidden_states.dtype
     read, written, steps, inputs = (_positions_first(part, ELEMENTWISE_SIZE) for part in (C, B, dt, hidden_states))
-    added = (steps * inputs.float()).unsqueeze(-2) * written.float().unsqueeze(-1)
-    channels, states = A.shape
+    decay, (channels, states) = A.mT, A.shape
+    added = (steps * inputs.float()).unsqueeze(-2)
     state = torch.zeros(hidden_states.shape[0], states, channels, dtype=added.dtype)  # runs of channels are long
+    moving = (steps.unsqueeze(-2), added, written.float().unsqueeze(-1))
+
+    def update(state: Tensor, step: Tensor, added: Tensor, written: Tensor) -> Tensor:
+        return torch.exp(step * decay) * state + added * written
 
     def output_of(state: Tensor, read: Tensor) -> Tensor:
-        return torch.matmul(read.unsqueeze(-2), state.to(dtype)).squeeze(-2)
+        return torch.matmul(read, state.to(dtype)).squeeze(-2)
 
-    total = torch.exp(steps.sum(dim=0).unsqueeze(-2) * A.mT)
-    output, state = elementwise(torch.exp(steps.unsqueeze(-2) * A.mT), added, total, state, output_of, read)
+    total = torch.exp(steps.sum(dim=0).unsqueeze(-2) * decay)
+    output, state = elementwise(update, moving, total, state, output_of, [read.unsqueeze(-2)])
     output = output.permute(2, 3, 1, 0).flatten(2)[..., : dt.shape[-1]]
     if D is not None:
         output = output + hidden_states * D[None, :, None]
@@ -166,7 +170,12 @@ def griffin_recurrence(
     gate, length = (recurrent_gate * ~reset).type(acc_dtype), hidden_states.shape[1]
     gate = chunks(gate, ELEMENTWISE_SIZE, axis=1, fill=1.0).permute(2, 1, 0, 3)
     added = chunks(hidden_states.type(acc_dtype), ELEMENTWISE_SIZE, axis=1).permute(2, 1, 0, 3)
-    states, state = elementwise(gate, added, gate.prod(dim=0), recurrent_states.to(acc_dtype), torch.clone)
+
+    def update(state: Tensor, gate: Tensor, added: Tensor) -> Tensor:
+        return gate * state + added
+
+    before = recurrent_states.to(acc_dtype)
+    states, state = elementwise(update, (gate, added), gate.prod(dim=0), before, torch.clone)
     return states.permute(2, 1, 0, 3).flatten(1, 2)[:, :length].type(hidden_states.dtype), state
 
 
@@ -235,7 +244,7 @@ def _exponential(
     """
     so_far = forget.cumsum(dim=3)
     total = so_far[..., -1:, :]
-    exponents = causal(so_far - so_far.mT + add.mT)
+    exponents = so_far - so_far.mT + add.mT + later(query.shape[-2])
     largest = exponents.amax(dim=-1, keepdim=True)
     own = (query @ key.mT * (exponents - largest).exp()) @ values
     at_end = largest[..., -1:, :]

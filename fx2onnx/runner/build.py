@@ -23,6 +23,7 @@ from fx2onnx.runner.imports import check_ir_version, functions_of, opsets_of
 from fx2onnx.runner.limits import MAX_NESTING, MAX_STEPS
 from fx2onnx.runner.load import LoadedModel
 from fx2onnx.runner.nodes import GRAPH, NodeText, check_text, distinct, in_order, read_nodes
+from fx2onnx.runner.operand_axes import axes_of
 from fx2onnx.runner.ort_value import as_plain
 from fx2onnx.runner.program import Program, Slot, Step
 from fx2onnx.runner.registry import PRIVATE_DOMAIN, Kernel, find_kernel, table_version
@@ -369,6 +370,7 @@ class GraphBuilder:
         step.n_inputs = len(inputs)
         if signature is not None:
             step.dtypes = signature.input_dtypes
+            step.axes = axes_of(text.domain, text.op_type, signature.since_version)
         if bodies:
             step.bodies = bodies
             captured = [outer for body in bodies.values() for outer, _ in body.captures]

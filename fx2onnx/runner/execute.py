@@ -109,7 +109,7 @@ class Executor:
             start_ns = time.perf_counter_ns() if observer is not None else 0
             is_static = trace.is_static(step)
             args = [values[index] if index >= 0 else None for index in step.inputs]
-            check_dtypes(step, args)
+            check_operands(step, args)
             results = self.call(step, args, observer, trace if is_static else None)
             for index, result in zip(step.outputs, results, strict=False):
                 if index >= 0:
@@ -228,8 +228,8 @@ def dying_slots(program: Program, feeds: set[int]) -> list[list[int]]:
     return dying
 
 
-def check_dtypes(step: Step, args: Sequence[Value], code: str = "E403") -> None:
-    """Raises: UserError ``code`` for an array of a dtype that ONNX does not allow there; NumPy might take it in silence."""
+def check_operands(step: Step, args: Sequence[Value], code: str = "E403") -> None:
+    """Raises: UserError ``code`` for an array of a dtype or number of axes that ONNX does not allow there; NumPy might take it in silence."""
     allowed, last = step.dtypes, len(step.dtypes) - 1
     if last < 0:
         return
@@ -241,6 +241,15 @@ def check_dtypes(step: Step, args: Sequence[Value], code: str = "E403") -> None:
                 f"input {place} of {step.op_type} has a type that ONNX does not allow there",
                 node=node_line(step, args),
                 why=f"it may be {', '.join(names) or 'no tensor'}",
+            )
+    for place, axes in step.axes.items():
+        arg = args[place] if place < step.n_inputs else None
+        if isinstance(arg, np.ndarray) and arg.ndim not in axes:
+            raise UserError(
+                code,
+                f"input {place} of {step.op_type} has {arg.ndim} axes",
+                node=node_line(step, args),
+                why=f"it must have {' or '.join(map(str, axes))}",
             )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,6 +42,8 @@ class Step:
     bodies: dict[str, Program] = field(default_factory=dict)
     dtypes: tuple[frozenset[Any], ...] = ()
     """What arrays the node's inputs may be; the last entry is for all that follow, too. Empty: anything."""
+    axes: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    """How many axes the node's input of such a place may have."""
     n_inputs: int = 0
     """Inputs of the node itself; what its bodies capture follows them."""
     kept: dict[str, Any] = field(default_factory=dict)

@@ -24,7 +24,7 @@ from fx2onnx.runner.abstract_values import (
     declared_dims,
     holds_values,
 )
-from fx2onnx.runner.execute import KERNEL_FAULTS, check_dtypes, node_line, reason, with_node
+from fx2onnx.runner.execute import KERNEL_FAULTS, check_operands, node_line, reason, with_node
 from fx2onnx.runner.limits import memory_limit
 from fx2onnx.runner.program import Program, Slot, Step
 from fx2onnx.runner.registry import outputs_of
@@ -140,7 +140,7 @@ class _Check:
         """Walk through the bodies that the step may run."""
         operands = [[None if value is None else value.array for value in state.values(step)] for state in states]
         try:
-            check_dtypes(step, operands[0], "E303")
+            check_operands(step, operands[0], "E303")
             entries = [entries_of(step, state) for state in states]
         except UserError as error:
             self.refuse(step, states, operands, error, is_sure)
@@ -211,7 +211,7 @@ def _visit(step: Step, args: list[Value], known: dict[int, Value], abstract: dic
     """Note what follows of the step's outputs; the error where the operands do not fit."""
     kernel = step.kernel
     try:
-        check_dtypes(step, args, "E303")
+        check_operands(step, args, "E303")
         if kernel.op_type in ("Shape", "Size") and not kernel.domain:
             known[step.outputs[0]] = kernel.fn(*args, **step.attrs)
         elif kernel.infer is not None:

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.runner.feeds import listed
+from fx2onnx.runner.ml_value_types import ML_OUTPUT_TYPES
 from fx2onnx.runner.nodes import NodeText
 from fx2onnx.runner.schemas import Parameter, Signature
 from fx2onnx.runner.types import TENSOR_NAMES, type_name
@@ -29,11 +30,14 @@ def types_made(
     """
     try:
         made = _made_by_schema(signature, given, len(text.outputs))
-        if text.op_type in OUTPUT_TYPES and not text.domain:
-            first = OUTPUT_TYPES[text.op_type](attrs, given)
+        rule = _RULES.get(text.domain, {}).get(text.op_type)
+        if rule is not None:
+            first = rule(attrs, given)
             if first and first not in signature.outputs[0].types:
                 raise ValueError(f"it would make {first}, which ONNX does not allow")
             made = (first, *made[1:])
+        elif text.op_type == "LayerNormalization" and not text.domain:
+            made = (made[0], *[tensor_of(attrs.get("stash_type", 1))] * (len(made) - 1))
     except ValueError as error:
         what = f"{text.op_type} cannot have values of these types"
         raise UserError("E303", what, node=str(text), why=str(error)) from error
@@ -158,3 +162,5 @@ OUTPUT_TYPES: dict[str, OutputType] = {
     "OptionalGetElement": lambda attrs, given: without_optional(given[0]),
 }
 """Operators of the standard domain whose first output has a type that the schema does not derive from its inputs."""
+
+_RULES: dict[str, Mapping[str, OutputType]] = {"": OUTPUT_TYPES, "ai.onnx.ml": ML_OUTPUT_TYPES}

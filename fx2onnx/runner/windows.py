@@ -45,13 +45,15 @@ def resolve_window(
     Raises: ValueError for attributes of the wrong length or out of range.
     """
     n = len(dims)
-    kernel, strides = tuple(kernel), tuple(strides or (1,) * n)
-    dilations = tuple(dilations or (1,) * n)
-    given = tuple(pads or (0,) * 2 * n)
+    kernel = tuple(kernel)
+    strides, dilations = ((1,) * n if each is None else tuple(each) for each in (strides, dilations))
+    given = (0,) * 2 * n if pads is None else tuple(pads)
     if not len(kernel) == len(strides) == len(dilations) == n or len(given) != 2 * n:
         raise ValueError(f"kernel, strides, dilations or pads do not fit {n} spatial axes")
     if min((*kernel, *strides, *dilations, 1)) < 1:
         raise ValueError("kernel, strides and dilations must be positive")
+    if min((*given, 0)) < 0:
+        raise ValueError(f"pads are {list(given)}; they must not be negative")
     before, after = given[:n], given[n:]
     spans = tuple((k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True))
     mode = auto_pad.decode() if isinstance(auto_pad, bytes) else auto_pad

@@ -52,7 +52,7 @@ def _mask_bias(mask: Array | None, keys: int, dtype: Any) -> Array | None:
 
 
 def _position_bias(
-    queries: int, keys: int, offset: Any, is_causal: int, left: int, right: int, dtype: Any
+    queries: int, keys: int, offset: Any, is_causal: bool, left: int, right: int, dtype: Any
 ) -> Array | None:
     """-inf where the causal or window rule hides a key; [queries, keys], or [B, 1, queries, keys]."""
     if not is_causal and left < 0 and right < 0:
@@ -112,7 +112,7 @@ def attention(
     k4, v4 = _after_past(k4, v4, past_key, past_value, valid_keys)
     batch, heads, queries, depth = q4.shape
     kv_heads, keys = k4.shape[1], k4.shape[2]
-    if heads % max(kv_heads, 1) or v4.shape[1:3] != (kv_heads, keys) or k4.shape[3] != depth:
+    if heads % max(kv_heads, 1) or k4.shape[::3] != (batch, depth) or v4.shape[:3] != (batch, kv_heads, keys):
         raise ValueError(f"Q {list(q4.shape)}, K {list(k4.shape)} and V {list(v4.shape)} do not fit")
     check_shape((batch, heads, queries, keys), dtype, "the attention scores")
     root = np.asarray(math.sqrt(scale if scale is not None else 1 / math.sqrt(depth))).astype(dtype)
@@ -128,7 +128,7 @@ def attention(
     if mask is not None and np.broadcast_shapes(mask.shape[:-1], scores.shape[:-1]) != scores.shape[:-1]:
         raise ValueError(f"a mask of shape {list(mask.shape)} does not fit scores of shape {list(scores.shape)}")
     for bias in _biases(
-        mask, valid_keys, past_key, queries, keys, dtype, is_causal, left_window_size, right_window_size
+        mask, valid_keys, past_key, queries, keys, dtype, is_causal == 1, left_window_size, right_window_size
     ):
         scores = scores + bias
     if n_outputs > 3:
@@ -164,7 +164,7 @@ def _after_past(
 
 def _biases(
     mask: Array | None, valid_keys: Array | None, past_key: Array | None, queries: int, keys: int,
-    dtype: Any, is_causal: int, left: int, right: int,
+    dtype: Any, is_causal: bool, left: int, right: int,
 ) -> list[Array]:  # fmt: skip
     offset: Any = 0 if past_key is None else past_key.shape[2]
     padding = None

@@ -112,16 +112,20 @@ def transpose_geometry(
 ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
     """Strides, dilations, pads before, output dims of a ConvTranspose."""
     n = len(dims)
-    strides = tuple(attrs.get("strides") or (1,) * n)
-    dilations = tuple(attrs.get("dilations") or (1,) * n)
-    extra = tuple(attrs.get("output_padding") or (0,) * n)
-    pads = tuple(attrs.get("pads") or (0,) * 2 * n)
+    strides, dilations = (tuple(attrs.get(name, (1,) * n)) for name in ("strides", "dilations"))
+    extra, pads = tuple(attrs.get("output_padding", (0,) * n)), tuple(attrs.get("pads", (0,) * 2 * n))
     wanted = attrs.get("output_shape")
     mode = attrs.get("auto_pad", "NOTSET")
     if not len(strides) == len(dilations) == len(extra) == n or len(pads) != 2 * n:
         raise ValueError(f"strides, dilations, output_padding or pads do not fit {n} spatial axes")
-    if min((*strides, *dilations)) < 1:
-        raise ValueError("strides and dilations must be positive")
+    if min((*strides, *dilations, *kernel_dims)) < 1:
+        raise ValueError("kernel, strides and dilations must be positive")
+    if min((*extra, *pads)) < 0:
+        raise ValueError(f"output_padding is {list(extra)} and pads {list(pads)}; they must not be negative")
+    if tuple(attrs.get("kernel_shape", kernel_dims)) != tuple(kernel_dims):
+        raise ValueError(f"kernel_shape is {list(attrs['kernel_shape'])}, the weight's {list(kernel_dims)}")
+    if wanted is not None and len(wanted) not in (n, n + 2):
+        raise ValueError(f"output_shape {list(wanted)} does not fit {n} spatial axes")
     if mode != "NOTSET" and any(pads):
         raise ValueError(f"pads are {list(pads)} and auto_pad is {mode}, which goes without pads")
     full = [

@@ -114,6 +114,13 @@ UNARY: dict[str, Callable[..., Any]] = {
     "Not": np.logical_not,
     "BitwiseNot": np.invert,
 }
+UNARY_SINCE = {
+    **dict.fromkeys(("Sin", "Cos", "Tan", "Asin", "Acos", "Atan"), 7),
+    **dict.fromkeys(("Sinh", "Cosh", "Asinh", "Acosh", "Atanh", "Sign"), 9),
+    "Round": 11,
+    "BitwiseNot": 18,
+}
+"""The opset that they came with; 1 for the others."""
 BINARY: dict[str, tuple[int, Callable[..., Any]]] = {
     "Add": (7, np.add),
     "Sub": (7, np.subtract),
@@ -140,7 +147,8 @@ def _register_unary(op_type: str, ufunc: Callable[..., Any]) -> None:
         ufunc(x, out=out[0])
 
     call.__doc__ = f"out[0] = {ufunc.__name__}(x), elementwise."
-    kernel(op_type, kind="into", infer=same_as_first, inplace=(0,), elementwise=True)(call)
+    since = UNARY_SINCE.get(op_type, 1)
+    kernel(op_type, since, kind="into", infer=same_as_first, inplace=(0,), elementwise=True)(call)
 
 
 def _register_binary(

@@ -133,6 +133,8 @@ def imputer(
         values, old = imputed_value_floats, replaced_value_float
     else:
         values, old = imputed_value_int64s, replaced_value_int64
+    if imputed_value_floats and imputed_value_int64s:
+        raise ValueError("imputed_value_floats and imputed_value_int64s are both given")
     if not values or (len(values) not in (1, x.shape[-1])):
         raise ValueError("the number of imputed values is neither 1 nor the number of columns")
     mask = np.isnan(x) if isinstance(old, float) and math.isnan(old) else x == old
@@ -148,6 +150,8 @@ def scaler(x: Array, *, offset: Sequence[float] = (), scale: Sequence[float] = (
 @kernel("Normalizer", domain=ML)
 def normalizer(x: Array, *, norm: str = "MAX") -> Array:
     """Each row over its norm MAX (the greatest element, not the greatest size: so ONNX has it), L1 or L2."""
+    if x.ndim > 2:
+        raise ValueError(f"the input has {x.ndim} axes, not 1 or 2")
     wide = x.astype(FLOAT32)
     if norm == "MAX":
         size = wide.max(axis=-1, keepdims=True)
@@ -165,9 +169,12 @@ def one_hot_encoder(
     x: Array, *, cats_int64s: Sequence[int] | None = None, cats_strings: Sequence[str] | None = None, zeros: int = 1
 ) -> Array:
     """A new last axis with 1 at the category."""
-    cats = np.array(cats_strings or (), object) if x.dtype.kind == "O" else np.array(cats_int64s or (), INT64)
+    if (cats_int64s is None) == (cats_strings is None):
+        raise ValueError(f"cats_int64s and cats_strings are {'both' if cats_strings is not None else 'not'} given")
+    cats = np.array(cats_strings, object) if cats_int64s is None else np.array(cats_int64s, INT64)
     check_shape((*x.shape, cats.size), FLOAT32, "the result of OneHotEncoder")
-    hits = np.asarray(x.astype(cats.dtype)[..., None] == cats)
+    is_alike = (x.dtype.kind == "O") == (cats_int64s is None)
+    hits = np.asarray((x.astype(cats.dtype) if is_alike else x)[..., None] == cats)
     if not zeros and not hits.any(-1).all():
         raise ValueError("a value is none of the categories")
     return hits.astype(FLOAT32)
@@ -175,12 +182,16 @@ def one_hot_encoder(
 
 @kernel("FeatureVectorizer", domain=ML)
 def feature_vectorizer(*arrays: Array, inputdimensions: Sequence[int]) -> Array:
-    """The first ``inputdimensions[i]`` columns of each input, joined."""
-    rows = [
-        (array.reshape(1, -1) if array.ndim < 2 else array)[:, :n]
-        for array, n in zip(arrays, inputdimensions, strict=True)
-    ]
-    return np.concatenate([row.astype(FLOAT32) for row in rows], axis=1)
+    """The first ``inputdimensions[i]`` columns of each input, joined; zeros where it has fewer."""
+    matrices = [array.reshape(1, -1) if array.ndim < 2 else array for array in arrays]
+    starts = np.cumsum([0, *inputdimensions])
+    shape = (len(matrices[0]), int(starts[-1]))
+    check_shape(shape, FLOAT32, "the result of FeatureVectorizer")
+    y = np.zeros(shape, FLOAT32)
+    for matrix, start, count in zip(matrices, starts, inputdimensions, strict=False):
+        part = matrix[:, :count]
+        y[:, start : start + part.shape[1]] = part
+    return y
 
 
 @kernel("DictVectorizer", domain=ML, shape_inputs=None)

@@ -18,15 +18,19 @@ from fx2onnx.runner.windows import Window, pad_spatial, required_after, resolve_
 def pool_window(shape: Shape, kernel_shape: Sequence[int], attrs: Mapping[str, Any]) -> Window:
     if len(shape) < 3:
         raise ValueError(f"the input has {len(shape)} axes, pooling needs 3 or more")
-    return resolve_window(
+    window = resolve_window(
         shape[2:],
         kernel_shape,
         attrs.get("strides"),
         attrs.get("dilations"),
         attrs.get("pads"),
         attrs.get("auto_pad", "NOTSET"),
-        bool(attrs.get("ceil_mode", 0)),
+        attrs.get("ceil_mode", 0) == 1,
     )
+    given = zip(window.kernel * 2, attrs.get("pads") or (), strict=False)
+    if any(pad >= size for size, pad in given):
+        raise ValueError(f"pads are {list(attrs['pads'])}; they must be smaller than the kernel, {list(window.kernel)}")
+    return window
 
 
 def _lowest(x: Array) -> Any:
@@ -152,8 +156,8 @@ def lp_pool(x: Array, *, kernel_shape: Sequence[int], p: float = 2, **attrs: Any
 
 
 def _flat(x: Array) -> Array:
-    if x.ndim < 2:
-        raise ValueError(f"the input has {x.ndim} axes, pooling needs 2 or more")
+    if x.ndim < 3:
+        raise ValueError(f"the input has {x.ndim} axes, pooling needs 3 or more")
     return widen(x).reshape(*x.shape[:2], math.prod(x.shape[2:]))
 
 

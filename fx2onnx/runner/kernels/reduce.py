@@ -115,6 +115,8 @@ def _register_cumulative(op_type: str, since: int, ufunc: Any, start: int) -> No
     def cumulative(x: Array, axis: Array, *, exclusive: int = 0, reverse: int = 0) -> Array:
         if axis.size != 1:
             raise ValueError("axis must be one number")
+        if not {exclusive, reverse} <= {0, 1}:
+            raise ValueError(f"exclusive is {exclusive} and reverse {reverse}; each must be 0 or 1")
         line = check_axis(int(axis.reshape(())), x.ndim)
         wide = widen(x)
         total = ufunc.accumulate(np.flip(wide, line) if reverse else wide, axis=line, dtype=wide.dtype)

@@ -67,14 +67,17 @@ class _Recurrence:
         if self.direction not in ("forward", "reverse", "bidirectional"):
             raise ValueError(f"the direction is {self.direction!r}")
         self.is_batch_first = bool(attrs.get("layout", 0))
+        if x.ndim != 3:
+            raise ValueError(f"the input has {x.ndim} axes, it must have 3")
         self.x = widen(x.transpose(1, 0, 2) if self.is_batch_first else x)
         self.steps, self.batch, _ = self.x.shape
         self.n_directions = w.shape[0]
         if self.n_directions != (2 if self.direction == "bidirectional" else 1):
             raise ValueError(f"weights for {self.n_directions} directions, direction {self.direction}")
-        self.hidden = attrs.get("hidden_size") or r.shape[2]
-        if w.shape[1] != n_gates * self.hidden or r.shape[1:] != (n_gates * self.hidden, self.hidden):
-            raise ValueError(f"weights {list(w.shape)} and {list(r.shape)} do not fit hidden_size {self.hidden}")
+        given = attrs.get("hidden_size")
+        self.hidden: int = r.shape[2] if given is None else given
+        self.check("W", w, n_gates * self.hidden, self.x.shape[2])
+        self.check("R", r, n_gates * self.hidden, self.hidden)
         self.lengths = None if lengths is None else lengths.reshape(-1)
         if self.lengths is not None and (
             self.lengths.size != self.batch or (self.lengths < 0).any() or (self.lengths > self.steps).any()
@@ -85,10 +88,16 @@ class _Recurrence:
             (self.steps, self.n_directions, self.batch, self.hidden), self.x.dtype, "the result of a recurrence"
         )
 
+    def check(self, name: str, array: Array | None, *shape: int) -> None:
+        """Raises: ValueError where an operand has not this shape for each direction."""
+        if array is not None and array.shape != (self.n_directions, *shape):
+            raise ValueError(f"{name} has the shape {list(array.shape)}, not {[self.n_directions, *shape]}")
+
     def start(self, state: Array | None, index: int) -> Array:
         if state is None:
             return np.zeros((self.batch, self.hidden), self.x.dtype)
-        moved = state.transpose(1, 0, 2) if self.is_batch_first else state
+        moved = np.swapaxes(state, 0, 1) if self.is_batch_first else state
+        self.check("an initial state", moved, self.batch, self.hidden)
         return np.array(widen(moved[index]))
 
     def clipped(self, x: Array) -> Array:
@@ -159,6 +168,8 @@ def lstm(
     """i, o, f, c gates; C = f * C + i * g(c); H = o * h(C). Source: ONNX LSTM-14."""
     run = _Recurrence(x, w, r, lengths, attrs, 4)
     h = run.hidden
+    run.check("B", b, 8 * h)
+    run.check("P", p, 3 * h)
 
     def direction(index: int, functions: list[Activation]) -> tuple[Step, Array]:
         f, g, hh = functions
@@ -199,6 +210,7 @@ def gru(
     """z, r, h gates; H = (1 - z) * h + z * H. Source: ONNX GRU-14."""
     run = _Recurrence(x, w, r, lengths, attrs, 3)
     h = run.hidden
+    run.check("B", b, 6 * h)
 
     def direction(index: int, functions: list[Activation]) -> tuple[Step, Array]:
         f, g = functions
@@ -233,6 +245,7 @@ def rnn(
     """H = f(x W + H R + b). Source: ONNX RNN-14."""
     run = _Recurrence(x, w, r, lengths, attrs, 1)
     h = run.hidden
+    run.check("B", b, 2 * h)
 
     def direction(index: int, functions: list[Activation]) -> tuple[Step, Array]:
         (f,) = functions

@@ -34,14 +34,18 @@ def reshape(x: Array, shape: Ints, *, allowzero: int = 0, **_: Any) -> Array:
 
 
 @kernel("Flatten", kind="view")
-def flatten(x: Array, *, axis: int = 1) -> Array:
-    """x as 2-D: the axes before ``axis``, the axes from it on."""
+def flatten(x: Array, *, axis: int = 1, version: int = 11) -> Array:
+    """x as 2-D: the axes before ``axis``, the axes from it on; before opset 11 counted from 0."""
+    if axis < 0 and version < 11:
+        raise ValueError(f"axis is {axis}; before opset 11 it may not be negative")
     return as_matrix(x, axis)
 
 
 @kernel("Transpose", kind="view")
 def transpose(x: Array, *, perm: Sequence[int] | None = None) -> Array:
     """The axes in the order ``perm``; reversed by default."""
+    if perm is not None and min(perm, default=0) < 0:
+        raise ValueError(f"perm is {list(perm)}; it may not be negative")
     return x.transpose(tuple(perm) if perm is not None else None)
 
 
@@ -307,17 +311,18 @@ def dropout(
 
     Numerics: with a seed, NumPy's legacy generator, as in ONNX's own cases; without one each run differs.
     """
-    if training is None or not bool(training.reshape(())):
+    if ratio is not None and not 0 <= float(ratio) < 1:
+        raise ValueError(f"ratio is {float(ratio)}, not from 0 to below 1")
+    if training is None or not bool(training):
         return (x, np.ones(x.shape, np.bool_)) if n_outputs > 1 else x
-    share = 0.5 if ratio is None else float(ratio.reshape(()))
+    share = 0.5 if ratio is None else float(ratio)
     if share == 0:
         return x, np.ones(x.shape, np.bool_)
     from fx2onnx.runner.kernels.random_ops import generator
 
     draw = generator(None).random if seed is None else np.random.RandomState(seed % (1 << 32)).random_sample
     mask = np.asarray(draw(x.shape) >= share)
-    scale = 1.0 / (1.0 - share) if share < 1 else 0.0
-    return (x * mask * np.asarray(scale, x.dtype)).astype(x.dtype), mask
+    return (x * mask * np.asarray(1.0 / (1.0 - share), x.dtype)).astype(x.dtype), mask
 
 
 @kernel("Dropout", (1, 6, 7, 10), kind="view")

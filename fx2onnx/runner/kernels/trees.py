@@ -132,8 +132,13 @@ def tree_ensemble(
     columns = (nodes_splits, nodes_modes, nodes_truenodeids, nodes_falsenodeids, nodes_trueleafs, nodes_falseleafs)
     if any(len(column) != n_nodes for column in columns) or len(leaf_weights) != len(leaf_targetids):
         raise ValueError(f"the attributes of {n_nodes} nodes differ in length")
-    if not all(0 <= mode < len(_MODE_NAMES) for mode in nodes_modes.tolist()):
-        raise ValueError("a mode is out of range")
+    numbers = (
+        (nodes_modes.tolist(), _MODE_NAMES),
+        ([aggregate_function], _AGGREGATES),
+        ([post_transform], _TRANSFORMS),
+    )
+    if not all(0 <= number < len(names) for given, names in numbers for number in given):
+        raise ValueError("a mode, aggregate_function or post_transform is out of range")
     values = iter([] if membership_values is None else membership_values.tolist())
     chosen = [number for number, mode in enumerate(nodes_modes.tolist()) if _MODE_NAMES[mode] == "BRANCH_MEMBER"]
     members = {number: frozenset(itertools.takewhile(lambda value: value == value, values)) for number in chosen}

@@ -113,6 +113,8 @@ def grid_sample(
 def affine_grid(theta: Array, size: Array, *, align_corners: int = 0) -> Array:
     """Positions of an output image, turned by the matrices ``theta``. Shapes: [N, d, d + 1] -> [N, *dims, d]."""
     dims = [int(dim) for dim in size[2:]]
+    if len(theta) != size[0]:
+        raise ValueError(f"theta is for {len(theta)} images, and size says {size[0]}")
     check_shape((theta.shape[0], *dims, len(dims) + 1), np.dtype(np.float64), "the result of AffineGrid")
     lines = []
     for dim in dims:

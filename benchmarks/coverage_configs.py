@@ -348,6 +348,12 @@ def _fit_state_space(config: dict[str, Any]) -> None:
             if inner % config[head_width]:
                 config[head_width] = inner // min(config[heads], 8)
             config[heads] = inner // config[head_width]
+            if isinstance(config.get("mamba_d_ssm"), int):
+                config["mamba_d_ssm"] = inner
+    if {"qk_dim_factor", "ffn_round_up_to_multiple_of"} <= config.keys() and isinstance(width, int):
+        config["qk_dim_factor"] = max(
+            config["qk_dim_factor"], min(1.0, 64 / width)
+        )  # keys' widths are whole multiples of 64
 
 
 def _fit_widths(config: dict[str, Any], before: Mapping[str, Any]) -> None:

@@ -143,7 +143,10 @@ MUTANTS = [
     Mutant("exporting/packed.py", "        return _Reading(self.layer.packed).pieces(self._pieces())", "        return self._pieces()", PACKED),
     Mutant("base/mapped_pages.py", "(entries & _OF_A_FILE == 0)", "False", "tests/test_mapped_pages.py"),
     Mutant("capture/python/module_calls.py", "shaped = getattr(module, SHAPED, original)", "shaped = original", PACKED),
-    Mutant("exporting/packed.py", "    if layer.order is not None:", "    if False:", PACKED),
+    Mutant("exporting/packed.py", "        x = op.Gather(x, op.const(layer.order.numpy()), axis=-1)", "        pass", PACKED),
+    Mutant("exporting/packed.py", "        codes = op.Gather(codes, op.const(layer.order.numpy()), axis=1)", "        pass", PACKED),
+    Mutant("exporting/packed.py", "    if layout.is_reversed:", "    if False:", PACKED),
+    Mutant("sources/hf/packed_formats.py", "(1, 4, 6, 2, 0, 7, 3, 5)", "(1, 4, 2, 6, 0, 7, 3, 5)", PACKED),
     Mutant("exporting/packed.py", "    if bool((layer.zero != 8).any()):", "    if False:", PACKED),
     Mutant("irx/io.py", "        raise cause from None", "        raise", QUANTIZED),
     # capture

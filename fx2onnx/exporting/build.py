@@ -102,7 +102,9 @@ def _for_packed(module: Any, options: ExportOptions) -> ExportOptions:
         return options
     from fx2onnx.exporting.packed import LEAST_OPSET, translation
 
-    custom = {packed.PackedLinear: translation(options.target)} | dict(options.custom_translations or {})
+    custom = {packed.PackedLinear: translation(options.target, by_reference=bool(options.weight_files))} | dict(
+        options.custom_translations or {}
+    )
     opset = options.opset_version or chosen_opset(options.target, None, max(options.opset, LEAST_OPSET))
     return replace(options, custom_translations=custom, opset_version=opset)
 

@@ -126,12 +126,14 @@ def _as_dtype(content: Array, dtype: ir.DataType, sizes: tuple[int, ...]) -> Arr
     return content.view(dtype.numpy()).reshape(sizes)
 
 
-def translation(target: str | None) -> Callable[..., ir.Value]:
-    """The translation of ``PackedLinear`` for a target."""
-    return functools.partial(_linear, target or DEFAULT)
+def translation(target: str | None, *, by_reference: bool = False) -> Callable[..., ir.Value]:
+    """The translation of ``PackedLinear`` for a target; ``by_reference``: with codes as they lie."""
+    return functools.partial(_linear, target or DEFAULT, by_reference)
 
 
-def _linear(target: str, op: Emit, layer: PackedLinear, x: ir.Value, *, weights: dict[str, ir.Value]) -> ir.Value:
+def _linear(
+    target: str, by_reference: bool, op: Emit, layer: PackedLinear, x: ir.Value, *, weights: dict[str, ir.Value]
+) -> ir.Value:
     if op.opset < LEAST_OPSET:
         raise UserError(
             "E202",
@@ -141,12 +143,17 @@ def _linear(target: str, op: Emit, layer: PackedLinear, x: ir.Value, *, weights:
         )
     if layer.order is not None:
         x = op.Gather(x, op.const(layer.order.numpy()), axis=-1)
-    product = _product if layer.table is None else _table_product
-    found = product(target, op, layer, x, weights)
-    if found is None and layer.table is not None:
-        found = _looked_up(op, layer, x, weights)
-    if found is None:
-        found = _dequantized(op, layer, x, weights)
+    found = None
+    if layer.table is not None:
+        found = _table_product(target, op, layer, x, weights)
+        if found is None:
+            found = _looked_up(op, layer, x, weights, by_reference)
+    elif by_reference and layer.layout is not None:
+        found = _dequantized_in_place(op, layer, x, weights)
+    else:
+        found = _product(target, op, layer, x, weights)
+        if found is None:
+            found = _dequantized(op, layer, x, weights)
     if layer.offset is not None:
         groups = layer.offset.shape[0]
         parts = op.reshape(x, (*op.dims(x)[:-1], groups, layer.columns // groups))
@@ -207,12 +214,17 @@ def _table_product(
     return op.cast(found, op.dtype(x))
 
 
-def _looked_up(op: Emit, layer: PackedLinear, x: ir.Value, weights: dict[str, ir.Value]) -> ir.Value:
+def _looked_up(
+    op: Emit, layer: PackedLinear, x: ir.Value, weights: dict[str, ir.Value], by_reference: bool
+) -> ir.Value:
     """``Gather(table, codes) * scale`` and a product."""
     assert layer.table is not None
     name, dtype = f"{weights['packed'].name}.codes", op.dtype(x)
     blocks = (layer.rows, layer.columns // layer.group, layer.group)
-    codes = op.builder.add_initializer(name, CodesTensor(layer, D.UINT4, blocks, name), blocks)
+    if by_reference:
+        codes = op.reshape(_in_place(op, layer, D.INT32, weights), blocks)
+    else:
+        codes = op.builder.add_initializer(name, CodesTensor(layer, D.UINT4, blocks, name), blocks)
     values = op.Gather(
         op.const(layer.table.float().numpy().astype(dtype.numpy()), dtype), op.cast(codes, D.INT32), axis=0
     )
@@ -235,6 +247,50 @@ def _dequantized(op: Emit, layer: PackedLinear, x: ir.Value, weights: dict[str, 
         inputs.append(op.const(zero.astype(code_dtype.numpy()), code_dtype))
     numbers = op.node("DequantizeLinear", *inputs, axis=1, block_size=layer.group, outputs=[(dtype, sizes)])
     return op.MatMul(x, op.Transpose(numbers, perm=[1, 0]))
+
+
+def _dequantized_in_place(op: Emit, layer: PackedLinear, x: ir.Value, weights: dict[str, ir.Value]) -> ir.Value:
+    """``DequantizeLinear`` of codes as they lie in the checkpoint, brought into rows by the graph; scales and zero points beside it."""
+    assert layer.layout is not None
+    assert layer.zero is not None
+    sizes, dtype, groups = (layer.rows, layer.columns), op.dtype(x), layer.scale.shape[1]
+    wide = D.INT8 if layer.layout.is_signed else D.UINT8
+    codes = _in_place(op, layer, wide, weights)
+    if layer.order is not None:
+        codes = op.Gather(codes, op.const(layer.order.numpy()), axis=1)
+    inputs = [codes, op.cast(_scale_in_place(op, layer, weights), dtype)]
+    zero: Any = layer.zero.numpy()
+    if not layer.layout.is_signed:
+        is_same = bool((zero == zero[0, 0]).all())
+        stored = op.const(zero[:1, :1] if is_same else zero, D.UINT4 if layer.bits == 4 else wide)
+        inputs.append(op.expand(op.cast(stored, wide), (layer.rows, groups)))
+    numbers = op.node("DequantizeLinear", *inputs, axis=1, block_size=layer.group, outputs=[(dtype, sizes)])
+    return op.MatMul(x, op.Transpose(numbers, perm=[1, 0]))
+
+
+def _scale_in_place(op: Emit, layer: PackedLinear, weights: dict[str, ir.Value]) -> ir.Value:
+    """Scales of rows; from the checkpoint's, where they are those of groups."""
+    stored, own = layer.scale.t(), weights["scale"]
+    if not stored.is_contiguous():
+        return own
+    name, sizes = f"{own.name}.stored", (stored.shape[0], layer.rows)
+    value = op.builder.add_initializer(name, StoredTensor(stored, op.dtype(own), sizes, name), sizes)
+    return op.Transpose(value, perm=[1, 0])
+
+
+def _in_place(op: Emit, layer: PackedLinear, wide: ir.DataType, weights: dict[str, ir.Value]) -> ir.Value:
+    """The codes of the rows, a dtype of 8 bits or more each: Reshape takes none of 4 in onnxruntime."""
+    layout, name = layer.layout, f"{weights['packed'].name}.codes"
+    assert layout is not None
+    narrow = wide if layer.bits == 8 else D.INT4 if layout.is_signed else D.UINT4
+    tensor = StoredTensor(layer.packed, narrow, layout.sizes, name)
+    codes = op.cast(op.builder.add_initializer(name, tensor, layout.sizes), wide)
+    if layout.is_reversed:
+        places = np.arange(layout.sizes[-1])[::-1]
+        codes = op.Gather(codes, op.const(np.ascontiguousarray(places)), axis=len(layout.sizes) - 1)
+    if layout.order != tuple(range(len(layout.order))):
+        codes = op.Transpose(codes, perm=list(layout.order))
+    return op.reshape(codes, (layer.rows, layer.columns))
 
 
 def _codes(

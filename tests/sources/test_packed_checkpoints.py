@@ -185,23 +185,23 @@ def torchao_float8(rows: int, columns: int) -> Written:
     return {"_weight_qdata": codes, "_weight_scale": scale}, codes.float() * scale
 
 
-LAYOUTS: dict[str, tuple[Callable[[int, int], Written], dict[str, Any], bool]] = {
-    "gptq": (gptq, {"quant_method": "gptq", "bits": 4, "group_size": GROUP}, False),
-    "gptq act-order": (gptq_act_order, {"quant_method": "gptq", "bits": 4, "desc_act": True}, False),
-    "marlin": (marlin, {"quant_method": "gptq", "bits": 4, "checkpoint_format": "marlin"}, False),
-    "awq": (awq, {"quant_method": "awq", "bits": 4, "version": "gemm"}, False),
-    "pack-quantized": (pack_quantized, {"quant_method": "compressed-tensors", "format": "pack-quantized"}, True),
-    "int-quantized": (int_quantized, {"quant_method": "compressed-tensors", "format": "int-quantized"}, True),
-    "float-quantized": (float_quantized, {"quant_method": "compressed-tensors", "format": "float-quantized"}, True),
-    "bitsandbytes int8": (bnb_int8, {"quant_method": "bitsandbytes", "load_in_8bit": True}, True),
-    "bitsandbytes nf4": (bnb_4bit("nf4", False), {"quant_method": "bitsandbytes", "load_in_4bit": True}, True),
-    "bitsandbytes nested fp4": (bnb_4bit("fp4", True), {"quant_method": "bitsandbytes", "load_in_4bit": True}, True),
-    "torchao int8": (torchao_int8, {"quant_method": "torchao", "quant_type": {}}, True),
-    "torchao int4": (torchao_int4, {"quant_method": "torchao", "quant_type": {}}, False),
-    "torchao float8": (torchao_float8, {"quant_method": "torchao", "quant_type": {}}, True),
-    "fp8": (tiles, {"quant_method": "fp8", "weight_block_size": [48, 32]}, True),
+LAYOUTS: dict[str, tuple[Callable[[int, int], Written], dict[str, Any]]] = {
+    "gptq": (gptq, {"quant_method": "gptq", "bits": 4, "group_size": GROUP}),
+    "gptq act-order": (gptq_act_order, {"quant_method": "gptq", "bits": 4, "desc_act": True}),
+    "marlin": (marlin, {"quant_method": "gptq", "bits": 4, "checkpoint_format": "marlin"}),
+    "awq": (awq, {"quant_method": "awq", "bits": 4, "version": "gemm"}),
+    "pack-quantized": (pack_quantized, {"quant_method": "compressed-tensors", "format": "pack-quantized"}),
+    "int-quantized": (int_quantized, {"quant_method": "compressed-tensors", "format": "int-quantized"}),
+    "float-quantized": (float_quantized, {"quant_method": "compressed-tensors", "format": "float-quantized"}),
+    "bitsandbytes int8": (bnb_int8, {"quant_method": "bitsandbytes", "load_in_8bit": True}),
+    "bitsandbytes nf4": (bnb_4bit("nf4", False), {"quant_method": "bitsandbytes", "load_in_4bit": True}),
+    "bitsandbytes nested fp4": (bnb_4bit("fp4", True), {"quant_method": "bitsandbytes", "load_in_4bit": True}),
+    "torchao int8": (torchao_int8, {"quant_method": "torchao", "quant_type": {}}),
+    "torchao int4": (torchao_int4, {"quant_method": "torchao", "quant_type": {}}),
+    "torchao float8": (torchao_float8, {"quant_method": "torchao", "quant_type": {}}),
+    "fp8": (tiles, {"quant_method": "fp8", "weight_block_size": [48, 32]}),
 }
-"""By name: what writes a layer, what the config says, and whether the codes can stay in the checkpoint's file."""
+"""By name: what writes a layer, and what the config says."""
 
 
 def checkpoint(folder: Path, layout: str) -> nn.Module:
@@ -217,7 +217,7 @@ def checkpoint(folder: Path, layout: str) -> nn.Module:
     )  # fmt: skip
     model: Any = transformers.LlamaForCausalLM(config).half().eval()
     model.save_pretrained(folder)
-    write, said, _ = LAYOUTS[layout]
+    write, said = LAYOUTS[layout]
     state = load_file(folder / "model.safetensors")
     for name, part in list(model.named_modules()):
         if isinstance(part, nn.Linear) and name != "lm_head":
@@ -253,15 +253,19 @@ def test_a_checkpoint_is_exported_in_its_own_integers(tmp_path: Path, layout: st
         assert ("com.microsoft", "MatMulNBits") in names
 
 
-@pytest.mark.parametrize("layout", [name for name, (_, _, stays) in LAYOUTS.items() if stays])
-def test_codes_stay_in_the_checkpoints_file(tmp_path: Path, layout: str) -> None:
+@pytest.mark.parametrize(
+    ("layout", "target"), [*((name, "onnxruntime") for name in LAYOUTS), ("bitsandbytes nf4", "onnx"), ("gptq", "onnx")]
+)
+def test_codes_stay_in_the_checkpoints_file(tmp_path: Path, layout: str, target: str) -> None:
     checkpoint(tmp_path, layout)
     source = resolve(f"hf:{tmp_path}", weights="reference")
-    out = tmp_path / "out.onnx"
-    fx2onnx.export(source.module, (), out, kwargs=source.kwargs, weight_files=source.weight_files, verify=True)
+    out, files = tmp_path / "out.onnx", source.weight_files
+    fx2onnx.export(source.module, (), out, kwargs=source.kwargs, weight_files=files, verify=True, target=target)
     model = onnx.load(out, load_external_data=False)
     outside = {w.name for w in model.graph.initializer if w.external_data}
     assert sum(name.endswith(".codes") for name in outside) == 14
+    if layout in ("gptq", "awq", "torchao int4"):
+        assert sum(".scale" in name for name in outside) == 14
 
 
 @pytest.mark.parametrize("layout", ["gptq", "awq", "pack-quantized"])

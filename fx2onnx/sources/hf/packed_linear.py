@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import nn
@@ -11,12 +12,27 @@ Codes = Callable[[torch.Tensor, int, int], torch.Tensor]
 """From what is stored to the codes of some rows: [rows, columns], a byte (or a float8) each."""
 
 
+@dataclass(frozen=True)
+class Layout:
+    """How codes lie in memory, as ONNX has codes of 4 bits (the first in the low half of a byte) and of 8.
+
+    An array of ``sizes``, whose last axis ``is_reversed``, with its axes in ``order`` is that of rows and columns, which ``PackedLinear.order`` then
+    moves. Where it ``is_signed``, codes are 8 less, in two's complement.
+    """
+
+    sizes: tuple[int, ...]
+    order: tuple[int, ...]
+    is_signed: bool = False
+    is_reversed: bool = False
+
+
 class PackedLinear(nn.Module):
     """``x @ ((codes - zero) * scale).T + bias``, where ``group`` columns of a row share scale and zero point; with a ``table``,
     ``x @ (table[codes] * scale).T + bias``. ``offset`` [groups, rows] is added to the numbers of each group.
 
     ``rows_of`` reads codes from ``packed``; ``as_rows`` is the same memory with codes of a row one after the other, two a byte, the
-    first in the low half, where it lies so or is a transposition of 32 bits; None elsewhere.
+    first in the low half, where it lies so or is a transposition of 32 bits; None elsewhere. ``layout`` says how ``packed`` lies where
+    that is not in rows.
     """
 
     packed: torch.Tensor
@@ -38,12 +54,13 @@ class PackedLinear(nn.Module):
         order: torch.Tensor | None = None,
         table: torch.Tensor | None = None,
         offset: torch.Tensor | None = None,
+        layout: Layout | None = None,
     ) -> None:
         super().__init__()
         self.rows_of, self.bits, self.columns = rows_of, bits, columns
         self.rows = len(scale)
         self.group = -(-columns // scale.shape[1])
-        self.as_rows = as_rows
+        self.as_rows, self.layout = as_rows, layout
         self.register_buffer("packed", packed)
         self.register_buffer("scale", scale)
         self.register_buffer("zero", zero)

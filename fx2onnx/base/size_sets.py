@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from fx2onnx.base.dims import Atom, Dim, Scalar
 from fx2onnx.base.relations import COMPARE, Relation
+from fx2onnx.base.size_lines import Reach, reach_of
 
 LARGEST = 1 << 17
 """Sizes that are tried at most; of an expression that needs more, nothing is said."""
@@ -172,15 +173,20 @@ def where_true(relation: Relation) -> SizeSet | None:
     if len(names) != 1:
         return None
     (name,) = names
-    form = _Form()
-    form.of_relation(relation)
-    if not form.is_known or form.start + form.period > LARGEST:
+    reach = reach_of(relation) or _reach_of_any(relation)
+    if reach is None or sum(reach) > LARGEST:
         return None
-    start, count = form.start, form.start + form.period
+    start, count = reach[0], sum(reach)
     trial = _Trial(name, np.arange(count, dtype=np.int64))
     with np.errstate(all="ignore"):
         truth = np.broadcast_to(trial.truth(relation), count) & trial.is_defined
     return made_of(truth, start)
+
+
+def _reach_of_any(relation: Relation) -> Reach | None:
+    form = _Form()
+    form.of_relation(relation)
+    return (form.start, form.period) if form.is_known else None
 
 
 class _Form:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from fx2onnx.base.dims import Dim, Scalar, apply, evaluate
 from fx2onnx.base.relations import COMPARE, Relation
+from fx2onnx.base.size_lines import reach_of
 from fx2onnx.base.size_sets import EVERY, SizeSet, interval, where_true
 
 N = Dim.symbol("n")
@@ -58,6 +59,37 @@ def test_where_a_comparison_holds(relation: Relation) -> None:
         assert relation.symbols() != {"n"}
     else:
         assert members(found) == [size for size in SIZES if truth(relation, size)]
+
+
+@settings(max_examples=200, deadline=None)
+@given(comparisons())
+def test_from_where_on_a_comparison_repeats(relation: Relation) -> None:
+    reach = reach_of(relation)
+    if reach is not None and sum(reach) < 20_000:
+        start, period = reach
+        for size in range(start, start + 40):
+            assert truth(relation, size) == truth(relation, size + period) == truth(relation, size + 7 * period)
+
+
+CEILING = -apply("floordiv", -N, 1024)
+
+
+@pytest.mark.parametrize(
+    ("relation", "ends"),
+    [
+        (Relation("le", (2 * N, 1024 * CEILING + 1536)), (0, 2304)),
+        (Relation("ge", (apply("max", 2 * N, 1024 * CEILING + 1536), 3 * N)), (0, 1194)),
+        (Relation("gt", (CEILING, 20)), (20481, None)),
+        (Relation("or", (Relation("lt", (N, 9)), Relation("eq", (N // 3000, 7)))), (0, 23999)),
+    ],
+    ids=str,
+)
+def test_where_forms_change_soon_though_coefficients_are_large(
+    relation: Relation, ends: tuple[int, int | None]
+) -> None:
+    found = where_true(relation)
+    assert found is not None
+    assert found.ends() == ends
 
 
 @settings(max_examples=60, deadline=None)

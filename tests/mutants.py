@@ -182,6 +182,8 @@ MUTANTS = [
     Mutant("capture/recording/idle_statements.py", "isinstance(given, list | tuple) and all(self._is_zero(width) for width in given)", "True", IDLE),
     Mutant("capture/recording/idle_statements.py", "        known.suppose(relation.negated() if holds else relation)", "        pass", IDLE),
     Mutant("capture/recording/idle_statements.py", 'return self._is_certain("eq", after, now)', "return True", IDLE),
+    Mutant("capture/recording/idle_statements.py", "None if isinstance(statement.test, ast.BoolOp) else multiple_of(relation)", "multiple_of(relation)", IDLE),
+    Mutant("base/size_lines.py", "return Line(last.slope, last.low, last.high, gap.settled_from(), gap.period)", "return Line(last.slope, last.low, last.high, gap.start, gap.period)", "tests/base/test_size_sets.py"),
     Mutant("capture/python/tests_of_code.py", "isinstance(node, ast.If) and not node.orelse", "isinstance(node, ast.If)", IDLE),
     Mutant("capture/python/tests_of_code.py", 'if call.func.id == "range"', "if False", "tests/capture/test_conditions.py"),
     Mutant("capture/diagnosis.py", "true.last() is not None and not interval(2, max(env.hints[name], 2)).is_within(true)", "False", "tests/capture/test_conditions.py"),

@@ -7,6 +7,7 @@ import dis
 import os
 import sys
 import traceback
+from collections.abc import Iterable
 from functools import lru_cache
 from types import BuiltinFunctionType, CodeType, FrameType
 
@@ -16,7 +17,7 @@ from fx2onnx.base.answering import ANSWERING, answers_for_caller
 from fx2onnx.base.bounded import Bounded
 from fx2onnx.base.code_patch import CALLING
 from fx2onnx.base.source import PACKAGE_FOLDER, SourceLocation
-from fx2onnx.capture.python.tests_of_code import is_at_loop
+from fx2onnx.capture.python.tests_of_code import Stretch, is_at_loop, is_in
 
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__))
 _NOT_USER = (
@@ -200,6 +201,13 @@ def asking_frame() -> FrameType | None:
     ):
         frame = frame.f_back
     return frame
+
+
+@answers_for_caller
+def asks_in(stretches: Iterable[Stretch]) -> bool:
+    """Whether the user's code asks in one of them."""
+    frame = asking_frame()
+    return frame is not None and is_in(frame, stretches)
 
 
 @lru_cache(maxsize=1024)

@@ -6,7 +6,7 @@ import ast
 import inspect
 import linecache
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from types import CodeType, FrameType
 from typing import TypeAlias
@@ -15,6 +15,8 @@ import torch
 
 Place: TypeAlias = tuple[int, int, int, int]
 """First and last line, first and last column."""
+Stretch: TypeAlias = tuple[CodeType, Place]
+"""Part of a function."""
 PURE_METHODS = frozenset({"size", "dim"})
 """Of tensors: they say what is known of them and record nothing."""
 
@@ -47,12 +49,15 @@ def _statements(code: CodeType) -> Mapping[Place, tuple[ast.If | ast.IfExp, list
             test = node.test
             tests = test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.Or) else [test]
             for index, test in enumerate(tests):
-                is_not = isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not)
-                found[_place(test.operand if is_not else test)] = node, tests[index:]  # type: ignore[attr-defined]
+                if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+                    test = test.operand
+                found[_place(test)] = node, tests[index:]
+                if len(tests) == 1 and not isinstance(test, ast.Compare | ast.BoolOp):
+                    found[_place(node)] = node, tests  # where Python asks a number whether it is 0
     return found
 
 
-def _place(node: ast.expr) -> Place:
+def _place(node: ast.expr | ast.stmt) -> Place:
     return node.lineno, node.end_lineno or 0, node.col_offset, node.end_col_offset or 0
 
 
@@ -84,6 +89,8 @@ def value_of(node: ast.expr, frame: FrameType) -> object:
             return -_integer(node.operand, frame)
         case ast.BinOp() if type(node.op) in _ARITHMETIC:
             return _ARITHMETIC[type(node.op)](_integer(node.left, frame), _integer(node.right, frame))
+        case ast.BinOp() if type(node.op) in _DIVISIONS:
+            return _DIVISIONS[type(node.op)](_integer(node.left, frame), _divisor(node.right, frame))
         case ast.Compare(ops=[op], comparators=[other]) if type(op) in _COMPARISONS:
             return _COMPARISONS[type(op)](_integer(node.left, frame), _integer(other, frame))
         case ast.Call(func=ast.Attribute() as method, keywords=[]) if method.attr in PURE_METHODS:
@@ -123,6 +130,15 @@ def _integer(node: ast.expr, frame: FrameType) -> int:
     return value  # type: ignore[return-value]
 
 
+def _divisor(node: ast.expr, frame: FrameType) -> int:
+    """A plain number: of others it is not known here that they are not 0."""
+    value = value_of(node, frame)
+    if type(value) is not int or value == 0:
+        raise UnreadableError
+    return value
+
+
+_DIVISIONS: dict[type, Callable[[int, int], int]] = {ast.Mod: operator.mod, ast.FloorDiv: operator.floordiv}
 _ARITHMETIC: dict[type, Callable[[int, int], int]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -150,6 +166,19 @@ def _loops(code: CodeType) -> list[Place]:
     calls = (node for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name))
     ranges = [_place(call) for call in calls if call.func.id == "range"]  # type: ignore[attr-defined]
     return [*ranges, *(_place(node.iter) for node in nodes if isinstance(node, ast.For | ast.comprehension))]
+
+
+def body_of(frame: FrameType, statement: ast.If | ast.IfExp) -> list[Stretch]:
+    """What runs where the test of the statement holds."""
+    parts = statement.body if isinstance(statement, ast.If) else [statement.body]
+    return [(frame.f_code, _place(part)) for part in parts]
+
+
+def is_in(frame: FrameType, stretches: Iterable[Stretch]) -> bool:
+    """Whether the frame is in one of them."""
+    places = [place for code, place in stretches if code is frame.f_code]
+    now = _position(frame) if places else None
+    return now is not None and any(_is_within(now, place) for place in places)
 
 
 def _is_within(place: Place, other: Place) -> bool:

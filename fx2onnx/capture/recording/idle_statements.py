@@ -20,8 +20,9 @@ from fx2onnx.base.answering import answers_for_caller
 from fx2onnx.base.dims import Dim
 from fx2onnx.base.relations import Relation
 from fx2onnx.capture.python.frames import asking_frame
-from fx2onnx.capture.python.tests_of_code import UnreadableError, asked_statement, reads, value_of
+from fx2onnx.capture.python.tests_of_code import UnreadableError, asked_statement, body_of, reads, value_of
 from fx2onnx.capture.recording.aliasing import Memory, View
+from fx2onnx.capture.shapes.ceilings import multiple_of
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.size_facts import SizeFacts
 
@@ -68,10 +69,15 @@ class IdleStatements:
             if asked is None or known is None:
                 return None
             look = _Look(frame, known)
+            env.no_multiple = rest = _no_multiple(statement, *asked)
             if not look.is_idle(statement):
                 return None
         except UnreadableError:
             return None
+        finally:
+            env.no_multiple = None
+        if rest is not None:
+            env.no_multiple_in.setdefault(rest, []).extend(body_of(frame, statement))
         for tensor in look.copied:
             memory = tracker.view_of(tensor).memory
             self._memories[id(memory)] = memory
@@ -97,13 +103,21 @@ def _relation_of(test: ast.expr, frame: FrameType) -> tuple[Relation, bool] | No
     return (value, holds) if isinstance(value, Relation) else None
 
 
+def _no_multiple(statement: ast.If | ast.IfExp, relation: Relation, holds: bool) -> tuple[Dim, int] | None:
+    """The size that is no multiple of a divisor wherever the statement runs: there ``4 - n % 4`` is ``-n % 4``, which is nothing
+    where it is one.
+    """
+    multiple = None if isinstance(statement.test, ast.BoolOp) else multiple_of(relation)
+    return None if multiple is None or multiple.where_it_holds == holds else (multiple.size, multiple.divisor)
+
+
 def _undecided(value: object) -> object:
     """The expression or the comparison behind a number of torch's."""
     return value.node.value if isinstance(value, torch.SymInt | torch.SymBool) else value
 
 
 def _where_none_holds(tests: Sequence[ast.expr], frame: FrameType, facts: SizeFacts) -> SizeFacts | None:
-    """What is known of sizes where no test holds."""
+    """What is known of sizes where no test holds; None where there are no such sizes."""
     known = facts.copied()
     for test in tests:
         found = _relation_of(test, frame)
@@ -111,7 +125,7 @@ def _where_none_holds(tests: Sequence[ast.expr], frame: FrameType, facts: SizeFa
             return None
         relation, holds = found
         known.suppose(relation.negated() if holds else relation)
-    return known
+    return known if all(sizes.first(1) for sizes in known.sets.values()) else None
 
 
 class _Look:

@@ -16,12 +16,14 @@ from fx2onnx.base.size_sets import where_true
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.python.frames import (
     asked_by_user,
+    asks_in,
     asserted_by_user,
     file_of_number,
     loops,
     refused_by_user,
     user_location,
 )
+from fx2onnx.capture.python.tests_of_code import Stretch
 from fx2onnx.capture.shapes.certain import bounds, certain
 from fx2onnx.capture.shapes.size_facts import SizeFacts
 from fx2onnx.capture.shapes.undeclared import undeclared
@@ -86,6 +88,10 @@ class ShapeEnv(SizeFacts):
     """The overload that runs now."""
     decides_at: Mapping[str, int] = field(default_factory=dict)
     """Sizes at which Python decides, whatever kernels do: this run is to tell what the module does at these."""
+    no_multiple: tuple[Scalar, int] | None = None
+    """A size and a divisor of which it is no multiple, while a statement is read that runs only there."""
+    no_multiple_in: dict[tuple[Scalar, int], list[Stretch]] = field(default_factory=dict)
+    """The same of statements that run whether it is one or not."""
     either_way: set[str] = field(default_factory=set)
     """Symbols whose comparisons with 0 or 1 decide nothing now: both answers give the same."""
     recorder: Callable[[], RunRecorder | None] = lambda: None
@@ -124,6 +130,9 @@ class ShapeEnv(SizeFacts):
 
     def is_no_multiple(self, value: Scalar, number: int) -> bool:
         """Whether Python went on where ``value`` is no multiple of ``number``."""
+        pair = value, number
+        if pair == self.no_multiple or (pair in self.no_multiple_in and asks_in(self.no_multiple_in[pair])):
+            return True
         rest = apply("mod", value, number)
         differs = Relation("ne", (rest, 0))
         asked = (differs, True) in self.guards or (Relation("eq", (rest, 0)), False) in self.guards

@@ -86,6 +86,16 @@ def pad_as_for_same(x: torch.Tensor) -> Any:
     return F.avg_pool2d(x[None], 3, 2)
 
 
+def pad_to_the_next_multiple(x: torch.Tensor) -> Any:
+    """Four columns would be added to four, were they added."""
+    width = x.shape[1]
+    if width % 4 != 0:
+        x = F.pad(x, (0, 4 - (width % 4)))
+    x = F.avg_pool1d(x, 4)
+    x = F.pad(x, (0, 3 - x.shape[1] % 3)) if x.shape[1] % 3 else x
+    return x.view(x.shape[0], -1, 3).flip(1), F.pad(x, (0, 5 - width % 4))
+
+
 def crop_by_less_than_nothing(x: torch.Tensor) -> Any:
     beside = (4 - x.shape[1] % 4) % 4
     y = F.pad(x, (0, beside)).view(x.shape[0], -1, 4).flip(2).reshape(x.shape[0], -1)
@@ -136,6 +146,18 @@ def pad_by_one_more(x: torch.Tensor) -> Any:
     return x
 
 
+def pad_by_four_if_tall(x: torch.Tensor) -> Any:
+    if x.shape[0] > 3 or x.shape[1] % 4 != 0:
+        x = F.pad(x, (0, 4 - x.shape[1] % 4))
+    return x.cumsum(1)
+
+
+def pad_by_four_to_multiples(x: torch.Tensor) -> Any:
+    if x.shape[1] % 4 == 0:
+        x = F.pad(x, (0, 4 - x.shape[1] % 4))
+    return x.cumsum(1)
+
+
 def pad_and_write(x: torch.Tensor) -> Any:
     x = x * 1
     unpadded = x
@@ -166,6 +188,7 @@ IDLE: list[Callable[[torch.Tensor], Any]] = [
     pad_to_a_multiple,
     pad_two_axes,
     pad_as_for_same,
+    pad_to_the_next_multiple,
 ]
 DECISIONS: list[Callable[[torch.Tensor], Any]] = [
     crop_by_less_than_nothing,
@@ -175,6 +198,8 @@ DECISIONS: list[Callable[[torch.Tensor], Any]] = [
     crop_and_note,
     crop_or_add,
     pad_by_one_more,
+    pad_by_four_if_tall,
+    pad_by_four_to_multiples,
     pad_and_write,
     pad_and_write_what_was_padded,
 ]
@@ -219,6 +244,19 @@ def test_both_programs_where_something_is_done(
     result = exported(function, sample)
     assert ifs(result) > 0
     check(function, result)
+
+
+def padded(x: torch.Tensor, is_wanted: bool) -> torch.Tensor:
+    if is_wanted or x.shape[1] % 4 != 0:
+        x = F.pad(x, (0, 4 - x.shape[1] % 4))
+    return x
+
+
+def test_a_statement_that_also_runs_at_multiples() -> None:
+    def function(x: torch.Tensor) -> Any:
+        return padded(x, False).cumsum(1), padded(x, True).cumsum(1)
+
+    check(function, exported(function, (2, 5)))
 
 
 class Stages(torch.nn.Module):

@@ -49,7 +49,7 @@ def measured(name: str) -> dict[str, Any]:
             return row | {"refused": f"[{error.code}] {error.what} ({error.where})"}
         row["export_s"] = round(time.perf_counter() - begun, 1)
         found = [each for each in result.report.assumptions if each.kind in ("condition", "guard")]
-        row["conditions"] = list(dict.fromkeys(each.expression for each in found if each.kind == "condition"))
+        row["conditions"] = list(dict.fromkeys(each.expression for each in found))
         row["runs"] = list(_runs(module, network, path, others))
     return row
 

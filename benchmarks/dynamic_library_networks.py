@@ -255,11 +255,11 @@ NETWORKS: dict[str, Network] = {
             3,
             ("frames", "height", "width"),
             (1, 5, 16, 24),
-            (2, 5, 32, 16),
-            (1, 5, 24, 40),
-            (3, 5, 8, 8),
-            (1, 5, 18, 20),
-            (2, 5, 48, 16),
+            (2, 9, 32, 16),
+            (1, 3, 24, 40),
+            (3, 8, 8, 8),
+            (1, 2, 18, 20),
+            (2, 6, 48, 16),
         )
         | {"axes": {"x": {axis: torch.export.Dim(name, max=most) for axis, name, most in FEW_VOXELS}}},
     ),
@@ -292,7 +292,7 @@ NETWORKS: dict[str, Network] = {
     "HDemucs": Network(
         "torchaudio",
         lambda: First(torchaudio("_hdemucs", "HDemucs", sources=["a", "b"], channels=4)),
-        **sounds(2, (1, 44_100), (2, 40_000), (1, 50_001), (1, 61_440), (2, 44_101), (1, 70_000))
+        **sounds(2, (1, 44_100), (2, 40_000), (1, 50_001), (1, 61_440), (2, 2_201), (1, 70_000))
         | {"axes": {"x": {0: "batch", 2: torch.export.Dim("samples", min=2048)}}},
     ),
     "EncodecModel": Network(

@@ -1,10 +1,15 @@
-"""Gradients of activations that PyTorch has no decomposition for."""
+"""Gradients of activations that PyTorch has no decomposition for, and of some whose decomposition takes long to record."""
 
 from __future__ import annotations
+
+import math
 
 import onnx_ir as ir
 import torch
 
+from fx2onnx.aten_map.comparison import compare
+from fx2onnx.aten_map.selection import where_self
+from fx2onnx.aten_map.table.dtype_support import in_opmath
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
 from fx2onnx.irx.emit import Emit
 
@@ -45,3 +50,43 @@ def rrelu_with_noise_backward(
     dtype = op.dtype(self)
     slope = op.const((lower + upper) / 2, dtype)
     return op.Where(op.Greater(self, op.const(0, dtype)), grad_output, op.Mul(grad_output, slope))
+
+
+@translates(aten.threshold_backward.default)
+def threshold_backward(op: Emit, grad_output: ir.Value, self: ir.Value, threshold: float) -> ir.Value:
+    """threshold_backward(Tensor grad_output, Tensor self, Scalar threshold) -> Tensor
+
+    None where ``self`` is at most the threshold; ReLU's gradient, too.
+    """
+    return where_self(op, compare(op, "LessOrEqual", self, threshold), 0, grad_output)
+
+
+@translates(aten.gelu_backward.default)
+def gelu_backward(op: Emit, grad_output: ir.Value, self: ir.Value, approximate: str) -> ir.Value:
+    """gelu_backward(Tensor grad_output, Tensor self, *, str approximate="none") -> Tensor
+
+    ONNX:    grad * (cdf + x * pdf), with cdf = (1 + erf(x / sqrt(2))) / 2 and pdf = exp(-x^2 / 2) / sqrt(2 pi). With tanh,
+             t = tanh(u), u = sqrt(2/pi) (x + 0.044715 x^3): grad * ((1 + t) + x (1 - t^2) u') / 2.
+    Source:  torch/_decomp/decompositions.py.
+    """
+    return in_opmath(op, _gelu_gradient if approximate == "none" else _tanh_gelu_gradient, grad_output, self)
+
+
+def _gelu_gradient(op: Emit, grad: ir.Value, x: ir.Value) -> ir.Value:
+    dtype = op.dtype(x)
+    half, one = op.const(0.5, dtype), op.const(1, dtype)
+    cdf = op.Mul(op.Add(op.Erf(op.Mul(x, op.const(math.sqrt(0.5), dtype))), one), half)
+    bell = op.Exp(op.Mul(op.Mul(x, x), op.const(-0.5, dtype)))
+    pdf = op.Mul(bell, op.const(1 / math.sqrt(2 * math.pi), dtype))
+    return op.Mul(grad, op.Add(cdf, op.Mul(x, pdf)))
+
+
+def _tanh_gelu_gradient(op: Emit, grad: ir.Value, x: ir.Value) -> ir.Value:
+    dtype = op.dtype(x)
+    half, one, slope = (op.const(number, dtype) for number in (0.5, 1, math.sqrt(2 / math.pi)))
+    square = op.Mul(x, x)
+    inner = op.Mul(op.Add(x, op.Mul(op.Mul(square, x), op.const(0.044715, dtype))), slope)
+    curve = op.Tanh(inner)
+    steepness = op.Mul(op.Add(op.Mul(square, op.const(3 * 0.044715, dtype)), one), slope)
+    bent = op.Mul(op.Mul(op.Mul(x, half), op.Sub(one, op.Mul(curve, curve))), steepness)
+    return op.Mul(grad, op.Add(op.Mul(op.Add(curve, one), half), bent))

@@ -129,11 +129,11 @@ def _of_weight(
     known = math.prod(size for size in op.dims(gradient)[1:] if isinstance(size, int))
     count = math.prod(kernel)
     is_gathered = count * columns <= MOST_GATHERED_ROWS or known <= GATHERED_BY_RESULT * rows
-    is_next = all(step == 1 for step in stride)
     left = op.reshape(gradient, (rows, places)) if groups == 1 else gradient
     if groups == 1 and count > 1 and is_gathered:
-        if is_next and kernel[-1] > 1:
-            seen = _each_row(op, _shifted(op, swapped, windows, kernel, dilation), windows, kernel, dilation)
+        if kernel[-1] > 1:
+            shifted = _shifted(op, swapped, windows, kernel, stride, dilation)
+            seen = _each_row(op, shifted, windows, kernel, stride, dilation)
         else:
             seen = list(_each_place(op, swapped, windows, kernel, stride, dilation))
         together = op.Concat(*seen, axis=1) if len(seen) > 1 else seen[0]
@@ -149,23 +149,38 @@ def _of_weight(
     return op.reshape(products[0], dims) if count == 1 else _placed(op, products, dims)
 
 
-def _shifted(op: Emit, image: ir.Value, windows: ir.Value, kernel: Ints, dilation: Ints) -> ir.Value:
-    """Of windows that are next to each other: what all places of a row of the kernel see, one behind the other in axis 1."""
-    last, size = len(kernel) + 1, op.dims(windows)[-1]
+def _shifted(op: Emit, image: ir.Value, windows: ir.Value, kernel: Ints, stride: Ints, dilation: Ints) -> ir.Value:
+    """What all places of a row of the kernel see, one behind the other in axis 1."""
+    last, count, step = len(kernel) + 1, op.dims(windows)[-1], stride[-1]
     starts = [place * dilation[-1] for place in range(kernel[-1])]
-    return op.Concat(*(sliced(op, image, last, start, whole(start + size), size) for start in starts), axis=1)
+    phases: dict[int, ir.Value] = {}
+    if step > 1 and isinstance(op.dims(image)[last], int):
+        phases = {phase: _phase(op, image, last, phase, step) for phase in {start % step for start in starts}}
+    parts = [
+        _taken(op, phases[start % step], last, start // step, count, 1)
+        if phases
+        else _taken(op, image, last, start, count, step)
+        for start in starts
+    ]
+    return op.Concat(*parts, axis=1)
 
 
-def _each_row(op: Emit, shifted: ir.Value, windows: ir.Value, kernel: Ints, dilation: Ints) -> list[ir.Value]:
+def _each_row(
+    op: Emit, shifted: ir.Value, windows: ir.Value, kernel: Ints, stride: Ints, dilation: Ints
+) -> list[ir.Value]:
     """For each row of the kernel, in order, its part of ``_shifted``."""
     counts, found = op.dims(windows)[2:-1], []
     for row in itertools.product(*map(range, kernel[:-1])):
         part = shifted
-        for axis, (place, size) in enumerate(zip(row, counts, strict=True)):
-            start = place * dilation[axis]
-            part = sliced(op, part, axis + 2, start, whole(start + size), size)
+        for axis, (place, count) in enumerate(zip(row, counts, strict=True)):
+            part = _taken(op, part, axis + 2, place * dilation[axis], count, stride[axis])
         found.append(part)
     return found
+
+
+def _taken(op: Emit, value: ir.Value, axis: int, start: int, count: DimLike, step: int) -> ir.Value:
+    """``count`` elements along ``axis`` from ``start`` on, ``step`` apart."""
+    return sliced(op, value, axis, start, whole(start + (count - 1) * step + 1), count, step)
 
 
 def _placed(op: Emit, products: Sequence[ir.Value], dims: Sequence[DimLike]) -> ir.Value:
@@ -208,23 +223,23 @@ def _each_place(
     for place in itertools.product(*starts):
         phase = tuple(start % step for start, step in zip(place, stride, strict=True)) if is_apart else ()
         if is_apart and phase not in phases:
-            phases[phase] = _phase(op, image, phase, stride)
+            phases[phase] = image
+            for axis, (begin, step) in enumerate(zip(phase, stride, strict=True), start=2):
+                phases[phase] = _phase(op, phases[phase], axis, begin, step)
         part = phases.get(phase, image)
         for axis in reversed(axes):
             key = (phase, place[axis:])
             if key not in parts:
                 step = 1 if is_apart else stride[axis]
                 start = place[axis] // stride[axis] if is_apart else place[axis]
-                end = whole(start + (counts[axis] - 1) * step + 1)
-                parts[key] = sliced(op, part, axis + 2, start, end, counts[axis], step)
+                parts[key] = _taken(op, part, axis + 2, start, counts[axis], step)
             part = parts[key]
         yield part
 
 
-def _phase(op: Emit, image: ir.Value, phase: Ints, stride: Ints) -> ir.Value:
-    """Every ``stride``-th element from ``phase`` on: windows lie in it without gaps, and are copied by rows."""
-    for axis, (start, step) in enumerate(zip(phase, stride, strict=True), start=2):
-        size = op.dims(image)[axis]
-        if step > 1:
-            image = sliced(op, image, axis, start, size, whole((size - start + step - 1) // step), step)
-    return image
+def _phase(op: Emit, image: ir.Value, axis: int, start: int, step: int) -> ir.Value:
+    """Every ``step``-th element from ``start`` on: windows lie in it without gaps, and are copied by rows."""
+    size = op.dims(image)[axis]
+    if step == 1:
+        return image
+    return sliced(op, image, axis, start, size, whole((size - start + step - 1) // step), step)

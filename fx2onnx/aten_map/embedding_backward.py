@@ -1,17 +1,48 @@
-"""Gradients of bags of embeddings."""
+"""Gradients of embeddings and of bags of them."""
 
 from __future__ import annotations
 
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.table.axes import INT64, steps, unsqueeze
+from fx2onnx.aten_map.scattering import written_nd
+from fx2onnx.aten_map.table.axes import INT64, filled, steps, unsqueeze
+from fx2onnx.aten_map.table.dtype_support import opmath
 from fx2onnx.aten_map.table.registry import translates
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
 
 aten = torch.ops.aten
 SUM, MEAN, MAX = 0, 1, 2
+
+
+@translates(aten.embedding_dense_backward.default)
+def embedding_dense_backward(
+    op: Emit,
+    grad_output: ir.Value,
+    indices: ir.Value,
+    num_weights: int,
+    padding_idx: int,
+    scale_grad_by_freq: bool,
+) -> ir.Value:
+    """embedding_dense_backward(Tensor grad_output, Tensor indices, SymInt num_weights, SymInt padding_idx, bool scale_grad_by_freq) -> Tensor
+
+    Shapes:  grad_output [*, width], indices [*] -> [weights, width].
+    ONNX:    rows added up by ScatterND, none where the index is ``padding_idx``; by frequency, each divided by the count of
+             its index.
+    """
+    dtype = op.dtype(grad_output)
+    inner = opmath(dtype)
+    places = unsqueeze(op, op.cast(indices, INT64), op.rank(indices))
+    rows = op.cast(grad_output, inner)
+    if scale_grad_by_freq:
+        ones = op.expand(op.const(1, inner), op.dims(indices))
+        counts = written_nd(op, filled(op, (num_weights,), 0, inner), places, ones, "add")
+        rows = op.Div(rows, op.Gather(counts, places, axis=0))
+    if padding_idx >= 0:
+        rows = op.Where(op.Equal(places, op.const(padding_idx)), op.const(0, inner), rows)
+    none = filled(op, (num_weights, op.dims(grad_output)[-1]), 0, inner)
+    return op.cast(written_nd(op, none, places, rows, "add"), dtype)
 
 
 @translates(aten._embedding_bag_backward.default, since=16)

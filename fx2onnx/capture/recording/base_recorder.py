@@ -149,6 +149,17 @@ class BaseRecorder(TensorTracker):
             next="return the new value from the function instead",
         )
 
+    def another(self, tensor: torch.Tensor) -> object:
+        """Below autograd, another tensor over the memory of ``tensor``, which shows what that shows; else NotImplemented."""
+        if self._whole:
+            return NotImplemented
+        try:
+            made = self.meta_cache.alias(tensor)
+        except TypeError:
+            return NotImplemented
+        self._same_view(made, self.view_of(tensor))
+        return made
+
     def as_tensor(self, value: object) -> torch.Tensor:
         """A tensor for a number among the operands of control flow."""
         if isinstance(value, torch.Tensor):

@@ -249,6 +249,12 @@ def _batch_norm(
     return results[0] if is_one_result else tuple(results)
 
 
+@register(Kind.RECORD, aten.detach.default)
+def _detach(recorder: BaseRecorder, call: Call, self: torch.Tensor) -> object:
+    """Below autograd, which detaches each result that it keeps, only another object for the same memory."""
+    return recorder.another(self)
+
+
 @register(Kind.RECORD, aten._to_copy.default)
 def _to_copy(recorder: BaseRecorder, call: Call, self: object, dtype: torch.dtype | None) -> object:
     """Nested function transforms copy a plain number as if it were a tensor."""

@@ -178,7 +178,7 @@ class MetaCache:
         if any(is_asked and part is None for is_asked, part in zip(is_asked_for, parts, strict=True)):
             return
         specs = self._specs[key] = Specs(tuple(parts), type(result) if results is result else None)
-        is_shared = key[0].func.namespace == "aten" and not self._env.unbacked
+        is_shared = key[0].func.namespace in ("aten", "fx2onnx") and not self._env.unbacked
         if is_shared and all(how != "specialize" for how, _, _ in asked):
             self._shared[facts, key] = (specs, tuple(dict.fromkeys(asked)))
 
@@ -257,6 +257,11 @@ class MetaCache:
     def fresh(self, kind: TensorType) -> torch.Tensor:
         """A new tensor of that type, with memory of its own."""
         return self._of_type(_fresh(kind), ())
+
+    def alias(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A new tensor over the memory of ``tensor``, of its type. Raises TypeError where a type does not describe it."""
+        kind = self.type_of(tensor)
+        return self._of_type(Spec(kind, TensorInfo(kind.dtype, kind.sizes), is_view=True), (tensor,))
 
     def _of_type(self, spec: Spec, args: tuple[torch.Tensor, ...]) -> torch.Tensor:
         dtype, dims, steps, first, device = spec.type

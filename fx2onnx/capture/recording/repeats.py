@@ -1,7 +1,8 @@
 """A function that is called again and again with tensors of the same types: recorded once, then copied.
 
 An optimizer updates every parameter by one formula. Running it for each takes longer than the rest of a capture, so the
-first call with its types is recorded, and the nodes that depend on its tensors are copied for the others.
+first call with its types is recorded, and the nodes that depend on its tensors are copied for the others. A formula that is
+elementwise is copied for tensors of other sizes, too.
 """
 
 from __future__ import annotations
@@ -15,17 +16,20 @@ import torch.fx
 from torch.fx.node import Argument
 
 from fx2onnx.base.code_patch import THREAD, put_name
-from fx2onnx.capture.captured import REPEAT
+from fx2onnx.capture.captured import REPEAT, TensorInfo
 from fx2onnx.capture.recording.aliasing import Memory, View
 from fx2onnx.capture.recording.meta_cache import TensorType
 from fx2onnx.capture.recording.recorder import Recorder
+from fx2onnx.capture.torch_private.operators import OpOverload
 from fx2onnx.capture.torch_private.tensor_questions import requires_grad
 
 Function = Callable[..., Sequence[torch.Tensor]]
 
 
 def repeated(function: Function, key: object, *tensors: torch.Tensor) -> Sequence[torch.Tensor]:
-    """``function(*tensors)``, where equal keys and types of tensors mean the same formula, which has no side effects."""
+    """``function(*tensors)``, where equal keys and types of tensors mean the same formula, which has no side effects. Of their
+    types only reductions depend on more than the dtype.
+    """
     programs: Programs | None = THREAD.programs
     return function(*tensors) if programs is None else programs.called(function, key, tensors)
 
@@ -43,6 +47,8 @@ class Program:
     nodes: list[torch.fx.Node]
     inputs: list[torch.fx.Node]
     results: list[tuple[torch.fx.Node, TensorType]]
+    is_elementwise: bool
+    """Whether every node has the sizes that all tensors have."""
 
 
 class Programs:
@@ -51,6 +57,8 @@ class Programs:
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._known: dict[object, Program | None] = {}
+        self._elementwise: dict[object, Program] = {}
+        """By what of a kind is left without sizes."""
         self._copies = count()
 
     def called(self, function: Function, key: object, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
@@ -65,11 +73,17 @@ class Programs:
         if kind in self._known:
             program = self._known[kind]
             return function(*tensors) if program is None else self._copied(program, nodes)
+        common = _in_rows(types)
+        general = (*kind[:1], common and tuple(each.dtype for each in types), *kind[2:])
+        if common is not None and general in self._elementwise:
+            return self._copied(self._elementwise[general], nodes, common)
         before, last = self._facts(), next(iter(reversed(recorder.graph.nodes)), None)
         results = function(*tensors)
         made = [*takewhile(lambda node: node is not last, reversed(recorder.graph.nodes))][::-1]
         is_alone = before == self._facts() and not any(map(requires_grad, (*tensors, *results)))
-        self._known[kind] = self._program(made, nodes, results) if is_alone else None
+        program = self._known[kind] = self._program(made, nodes, results) if is_alone else None
+        if common is not None and program is not None and program.is_elementwise:
+            self._elementwise[general] = program
         return results
 
     def _facts(self) -> tuple[object, ...]:
@@ -101,10 +115,12 @@ class Programs:
         if len({node for node, _ in found}) < len(found) or any(node.op != "call_function" for node in nodes):
             return None
         _mark(nodes, (number, next(self._copies)))
-        return Program(number, nodes, inputs, found)
+        return Program(number, nodes, inputs, found, _is_elementwise(nodes, inputs))
 
-    def _copied(self, program: Program, inputs: list[torch.fx.Node]) -> list[torch.Tensor]:
-        """The results of the same nodes with other inputs."""
+    def _copied(
+        self, program: Program, inputs: list[torch.fx.Node], common: TensorType | None = None
+    ) -> list[torch.Tensor]:
+        """The results of the same nodes with other inputs, which are all as ``common`` where their sizes are others."""
         recorder = self._recorder
         new = dict(zip(program.inputs, inputs, strict=True))
 
@@ -118,12 +134,15 @@ class Programs:
             kwargs = {name: part(arg) for name, arg in old.kwargs.items()} if old.kwargs else {}
             node = recorder.graph.create_node(old.op, old.target, tuple([part(arg) for arg in old.args]), kwargs)
             node.meta.update(old.meta)
+            if common is not None:
+                node.meta["val"] = TensorInfo(old.meta["val"].dtype, common.sizes)
             if old in recorder.without_grad:
                 recorder.without_grad.add(node)
             new[old] = node
             copies.append(node)
         _mark(copies, (program.number, next(self._copies)))
-        return [self._tensor(new[node], kind) for node, kind in program.results]
+        kinds = [kind if common is None else common._replace(dtype=kind.dtype) for _, kind in program.results]
+        return [self._tensor(new[node], kind) for (node, _), kind in zip(program.results, kinds, strict=True)]
 
     def _tensor(self, node: torch.fx.Node, kind: TensorType) -> torch.Tensor:
         recorder = self._recorder
@@ -136,3 +155,30 @@ class Programs:
 def _mark(nodes: Sequence[torch.fx.Node], copy: tuple[int, int]) -> None:
     for node in nodes:
         node.meta[REPEAT] = copy
+
+
+def _in_rows(types: Sequence[TensorType]) -> TensorType | None:
+    """The first of ``types`` where all have its sizes, which are numbers, and lie in memory in order; else None."""
+    first = types[0]
+    step, steps = 1, []
+    for size in reversed(first.sizes):
+        if not isinstance(size, int) or size == 0:
+            return None
+        steps.append(step)
+        step *= size
+    is_one = all(each._replace(dtype=first.dtype) == first for each in types)
+    return first if is_one and first.strides == tuple(reversed(steps)) and first.offset == 0 else None
+
+
+def _is_elementwise(nodes: Sequence[torch.fx.Node], inputs: Sequence[torch.fx.Node]) -> bool:
+    """Whether all nodes have the sizes of the inputs, and whatever else they read is a number."""
+    own = {*nodes, *inputs}
+    sizes = inputs[0].meta["val"].dims
+    return all(
+        isinstance(node.target, OpOverload)
+        and torch.Tag.pointwise in node.target.tags
+        and isinstance(node.meta["val"], TensorInfo)
+        and node.meta["val"].dims == sizes
+        and all(arg in own or arg.meta["val"].dims == () for arg in node.all_input_nodes)
+        for node in nodes
+    )

@@ -16,7 +16,7 @@ prepare()
 pytest.importorskip("transformers", reason="transformers is not installed")
 
 CHUNK = 8
-GATED = ("qwen3_next", "qwen3_5", "qwen3_5_moe", "qwen4_exp", "olmo_hybrid")
+GATED = ("qwen3_next", "qwen3_5", "qwen3_5_moe", "qwen4_exp", "olmo_hybrid", "lara_mini")
 KIMI = ("kimi_linear", "bailing_hybrid", "glm5_next")
 RULES = [
     pytest.param(kind, name, marks=pytest.mark.compares(f"transformers.models.{kind}.modeling_{kind}:{name}"), id=kind)

@@ -81,8 +81,8 @@ REFUSED = {
         "both given",
     ),
     "more parts than elements": (
-        "g (float[2] x) => (float[1] y, float[1] z, float[0] u) { y, z, u = Split <num_outputs = 3> (x) }",
-        "num_outputs is 3, the axis has 2",
+        "g (float[5] x) => (float[2] y, float[2] z, float[a] u, float[b] v) { y, z, u, v = Split <num_outputs = 4> (x) }",
+        "num_outputs is 4, so many parts of 2 are more than the axis has: 5",
     ),
     "parts that are not equal, in opset 13": (
         OF.format(13) + "g (float[3] x) => (float[2] y, float[1] z) { y, z = Split (x) }",
@@ -262,6 +262,16 @@ def test_parts_of_equal_size(version: int) -> None:
     session = ort.InferenceSession(onnx.parser.parse_model(text).SerializeToString())
     parts = session.run(None, {"x": np.arange(6, dtype=np.float32)})
     assert [part.tolist() for part in parts] == [[0, 1], [2, 3], [4, 5]]
+
+
+@pytest.mark.parametrize(("length", "sizes"), [(7, [3, 3, 1]), (2, [1, 1, 0]), (0, [0, 0, 0])])
+def test_the_last_part_may_be_smaller_or_nothing(length: int, sizes: list[int]) -> None:
+    text = f"g (float[{length}] x) => (float[a] y, float[b] z, float[c] u) {{ y, z, u = Split <num_outputs = 3> (x) }}"
+    data = onnx.parser.parse_model(OF.format(21) + text).SerializeToString()
+    feeds = {"x": np.arange(length, dtype=np.float32)}
+    parts = ort.InferenceSession(data).run(None, feeds)
+    assert [len(part) for part in parts] == sizes
+    np.testing.assert_array_equal(np.concatenate(parts), feeds["x"])
 
 
 @pytest.mark.parametrize(("count", "is_right"), [(2, True), (1, False), (4, False)])

@@ -174,8 +174,11 @@ def test_a_verification_names_a_known_fault(tmp_path: Path) -> None:
     args = (-1 - torch.rand(1, 1, 6, 6),)
     onnx.save(pooled("MaxPool", [1, 0, 0, 2]), tmp_path / "model.onnx")
     verdict = verify(tmp_path / "model.onnx", PaddedPool(), args)
-    assert {row.engine for row in verdict.rows if not row.ok} == {"onnxruntime"}
-    assert any("a known fault of onnxruntime" in note and "never the largest" in note for note in verdict.notes)
+    names = {fault.name for fault in faults.of(find(f"onnxruntime-{onnxruntime.__version__}"))}
+    is_there = "pad-max-pool" in names
+    assert {row.engine for row in verdict.rows if not row.ok} == ({"onnxruntime"} if is_there else set())
+    is_named = any("a known fault of onnxruntime" in note and "never the largest" in note for note in verdict.notes)
+    assert is_named == is_there
     assert verify(fx2onnx.export(PaddedPool(), args), PaddedPool(), args).ok
 
 

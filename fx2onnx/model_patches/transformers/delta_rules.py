@@ -29,6 +29,7 @@ large enough.
     ),
     around=True,
 )
+@patches(f"{_MODELS}.lara_mini.modeling_lara_mini:torch_chunk_gated_delta_rule", around=True, versions=">=5.24")
 def gated_delta_rule(
     original: Callable[..., Any],
     query: Tensor,

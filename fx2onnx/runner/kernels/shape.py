@@ -143,10 +143,11 @@ def split_(
     length = x.shape[check_axis(axis, x.ndim)]
     if num_outputs != n_outputs:
         raise ValueError(f"num_outputs is {num_outputs}, the node has {n_outputs} outputs")
-    if num_outputs > length:
-        raise ValueError(f"num_outputs is {num_outputs}, the axis has {length}")
     chunk = -(-length // n_outputs)
-    return _parts(x, [max(min(chunk, length - i * chunk), 0) for i in range(n_outputs)], axis, n_outputs)
+    last = length - chunk * (n_outputs - 1)  # may be nothing, as onnxruntime has it from 1.32 on
+    if last < 0:
+        raise ValueError(f"num_outputs is {num_outputs}, so many parts of {chunk} are more than the axis has: {length}")
+    return _parts(x, [chunk] * (n_outputs - 1) + [last], axis, n_outputs)
 
 
 def _parts(x: Array, parts: list[int], axis: int, n_outputs: int) -> tuple[Array, ...]:

@@ -28,7 +28,7 @@ from fx2onnx.file_optimizer.interface import Interface
 from fx2onnx.file_optimizer.opened import Opened, open_model
 from fx2onnx.file_optimizer.opset import convert_opset
 from fx2onnx.file_optimizer.precise import Lowerer
-from fx2onnx.file_optimizer.quantized import Quantizer, needed_opset
+from fx2onnx.file_optimizer.quantized import Quantizer, needed_opset, same_as
 from fx2onnx.file_optimizer.result import LeftOut, OptimizeResult, Size, measured
 from fx2onnx.file_optimizer.sizes import fix_sizes, parse_sizes, refuse_contradiction
 from fx2onnx.file_optimizer.stages import Limit, Trace, guilty_step, rewrite, stages_of
@@ -122,8 +122,6 @@ def optimize_model(
     plan.precision = Precision.of(dtype, io)
     if quantize is not None:
         plan.quantize, plan.opset = quantize, needed_opset(opened, plan.opset, quantize)
-    if plan.quantize is not None and plan.precision is not None:
-        raise UserError("E001", "a file becomes quantised or another precision, one at a time", next="two calls")
     stages_of(level)
     job = _Job(opened, plan)
     if verify:
@@ -306,14 +304,15 @@ class _Job:
                 continue
             done: dict[str, Any] = {}
             target_or_usual = self.plan.target or find(DEFAULT)
+            fresh, full = lambda: self._whole()[0], self.original
             if self.plan.quantize is not None:
-                quantizer = Quantizer(self.plan.quantize, target_or_usual, lambda: self._whole()[0], self._save)
+                quantizer = Quantizer(self.plan.quantize, target_or_usual, fresh, self._save)
                 found = quantizer.run(place, name, self.original, *self.compared_in)
                 model, written, comparison = found.model, found.written, found.comparison
                 done["quantized"] = found.done
+                fresh, full = found.model.clone, self.original and same_as(model, written.path, *self.compared_in)
             if self.plan.precision is not None:
-                lowerer = Lowerer(self.plan.precision, target_or_usual, lambda: self._whole()[0], self._save)
-                half = lowerer.run(place, name, self.original)
+                half = Lowerer(self.plan.precision, target_or_usual, fresh, self._save).run(place, name, full)
                 model, written, comparison = half.model, half.written, half.comparison
                 done["precision"] = half.done
             if target is not None:

@@ -74,15 +74,19 @@ class Quantizer:
             value = plain.graph.initializers[place.value.name or ""]
             value.const_value = _numbers_of(place)
         reference = save(plain, os.path.join(folder, "numbers.onnx"), external_data=True).path
-        outputs = [value.name or "" for value in plain.graph.outputs]
         infer_types(plain)
-        same = Original(reference, inputs_of(plain), outputs, random_outputs(plain), engines, seed)
-        comparison = same.compare(path)
+        comparison = same_as(plain, reference, engines, seed).compare(path)
         comparison.raise_if_failed(
             "the quantised file differs from the same file on the numbers of its codes",
             "another --format, or --no-verify; report it with the file",
         )
         return comparison
+
+
+def same_as(model: ir.Model, path: str, engines: Sequence[str], seed: int) -> Original:
+    """What the file of ``model`` at ``path`` gives, for others that compute the same."""
+    outputs = [value.name or "" for value in model.graph.outputs]
+    return Original(path, inputs_of(model), outputs, random_outputs(model), engines, seed)
 
 
 def _numbers_of(place: Place) -> DerivedTensor:

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from fx2onnx.irx.facts import GRAPH_BEARING
 from fx2onnx.targets.features import features_of, schema_of
 from fx2onnx.targets.find import find
-from fx2onnx.targets.form import Target
+from fx2onnx.targets.form import Kernel, Target
 
 Signature = tuple[tuple[str, ...], tuple[str, ...]]
 """dtypes of the inputs and of the outputs, as ONNX's type strings name them; empty where missing or unknown."""
@@ -43,16 +43,23 @@ def has_kernel(target: str, domain: str, op_type: str, opset: int, signature: Si
     if not kernels and found.tried is not None and not domain and f"::{op_type}" not in found.tried:
         return True
     schema = schema_of(op_type, opset, domain)
-    if schema is None:  # of a domain that onnx does not know
-        return bool(kernels)
-    bodies = found.functions(domain, op_type)
     signatures = [signature, *(with_dtype(signature, narrow, wide) for narrow, wide in found.casts.items())]
+    if schema is None:  # of a domain that onnx does not know
+        return any(_may_take(kernel, each) for kernel in kernels for each in signatures)
+    bodies = found.functions(domain, op_type)
     for types in (bound(schema, each) for each in signatures):
         if any(kernel.takes(schema.since_version, types) for kernel in kernels):
             return True
         if any(body.takes(opset, types) for body in bodies):
             return True
     return False
+
+
+def _may_take(kernel: Kernel, signature: Signature) -> bool:
+    """Whether nothing that is said of the kernel's types excludes the floats; which parameter an input has is not known."""
+    known = frozenset().union(*kernel.types.values())
+    floats = {dtype for dtypes in signature for dtype in dtypes} & {"float16", "bfloat16", "double"}
+    return not known or floats <= known
 
 
 def lacked(target: Target, node: ir.Node, opset: int) -> list[str]:

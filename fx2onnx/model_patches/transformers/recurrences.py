@@ -63,10 +63,10 @@ def selective_scan(
     decay, (channels, states) = A.mT, A.shape
     added = (steps * inputs.float()).unsqueeze(-2)
     state = torch.zeros(hidden_states.shape[0], states, channels, dtype=added.dtype)  # runs of channels are long
-    moving = (steps.unsqueeze(-2), added, written.float().unsqueeze(-1))
+    moving = (torch.exp(steps.unsqueeze(-2) * decay), added, written.float().unsqueeze(-1))
 
-    def update(state: Tensor, step: Tensor, added: Tensor, written: Tensor) -> Tensor:
-        return torch.exp(step * decay) * state + added * written
+    def update(state: Tensor, kept: Tensor, added: Tensor, written: Tensor) -> Tensor:
+        return kept * state + added * written
 
     def output_of(state: Tensor, read: Tensor) -> Tensor:
         return torch.matmul(read, state.to(dtype)).squeeze(-2)

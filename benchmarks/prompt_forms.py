@@ -134,16 +134,23 @@ def page(rows: Sequence[dict[str, Any]], tokens: int) -> str:
             for row in shown
         ),
     ]
+    lines += [
+        "",
+        "The wider a model, the more of both is products with its weights, and the less it matters how often they are called: at 512 wide the ratio is lower "
+        "where a state is small (Mamba's), and higher where a token's own state is most of its work.",
+    ]
     for engine in ENGINES:
-        ratios = sorted(row[engine][1] / row[engine][0] for row in shown)
-        below = [f"{row['model']} ({row['width']})" for row in shown if row[engine][1] < LIMIT * row[engine][0]]
-        lines += [
-            "",
-            f"{engine}: {ratios[0]:.0f} to {ratios[-1]:.0f} times, {statistics.median(ratios):.0f} in the median; ",
-        ]
-        lines[-1] += f"below {LIMIT} times: {', '.join(below) or 'none'}."
+        for width in sorted({row["width"] for row in shown}):
+            lines += ["", _summary(engine, width, [row for row in shown if row["width"] == width])]
     failed = [f"{row['model']} ({row['width']}): {row['error']}" for row in rows if "error" in row]
     return "\n".join([*lines, *(["", "Not measured:", "", *(f"- {line}" for line in failed)] if failed else []), ""])
+
+
+def _summary(engine: str, width: int, rows: Sequence[dict[str, Any]]) -> str:
+    ratios = {row["model"]: row[engine][1] / row[engine][0] for row in rows}
+    below = [f"{name} ({ratio:.1f})" for name, ratio in ratios.items() if ratio < LIMIT]
+    times = f"{min(ratios.values()):.0f} to {max(ratios.values()):.0f} times, {statistics.median(ratios.values()):.0f} in the median"
+    return f"{engine}, {width} wide: {times}; below {LIMIT} times: {', '.join(below) or 'none'}."
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

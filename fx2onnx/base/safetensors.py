@@ -80,7 +80,10 @@ def places(path: str | os.PathLike[str]) -> tuple[dict[str, Place], dict[str, st
             raise ValueError("a tensor lies beyond its end")
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as cause:
         raise UserError(
-            "E302", f"'{Path(path)}' is no safetensors file that can be read", why=plain(str(cause))
+            "E302",
+            f"'{Path(path)}' is no safetensors file that can be read",
+            why="there is no such file" if isinstance(cause, FileNotFoundError) else plain(str(cause)),
+            next="check the path; copy or write the file again where it is damaged",
         ) from cause
     return found, metadata
 

@@ -80,8 +80,13 @@ def export_command(
         bool, typer.Option("--training", help="A folder that trains: steps, gradients, loss (docs/training.md).")
     ] = False,
     loss: Annotated[
-        str, typer.Option("--loss", help="cross_entropy, mse or binary_cross_entropy_with_logits, with --training.")
-    ] = "cross_entropy",
+        str | None,
+        typer.Option(
+            "--loss",
+            help="cross_entropy, mse or binary_cross_entropy_with_logits, with --training.",
+            show_default="cross_entropy",
+        ),
+    ] = None,
     optimizer: Annotated[
         str | None,
         typer.Option("--optimizer", help="sgd, adam, adamw, ...; without it gradients alone.", show_default=False),
@@ -172,11 +177,14 @@ def export_command(
 
         sizes = tuple(dynamic or ["default"])
         source = with_task(sources[0], task)
-        trained = TrainingJob(source, output, loss, optimizer, learning_rate, sizes, opset, source_options, verify)
+        trained = TrainingJob(
+            source, output, loss or "cross_entropy", optimizer, learning_rate, sizes, opset, source_options, verify
+        )
         export_training_folder(trained, json_output=json_output, quiet=quiet)
         return
-    if optimizer is not None or learning_rate is not None:
-        raise UserError("E001", "--optimizer is for training", next="add --training")
+    for name, given in (("--loss", loss), ("--optimizer", optimizer), ("--learning-rate", learning_rate)):
+        if given is not None:
+            raise UserError("E001", f"{name} is for training", next="add --training")
     several = len(sources) > 1 or is_pattern(sources[0])
     if cluster is not None:
         _check_cluster(cluster, several, jobs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,6 +50,7 @@ def export_training_folder(job: TrainingJob, *, json_output: bool, quiet: bool) 
         raise UserError("E001", f"--loss {job.loss} is not known", next=f"one of {', '.join(LOSSES)}")
     if job.optimizer is not None and job.optimizer not in OPTIMIZERS:
         raise UserError("E001", f"--optimizer {job.optimizer} is not known", next=f"one of {', '.join(OPTIMIZERS)}")
+    _check_rate(job)
     with Stages(quiet=quiet or json_output) as stages:
         with stages.stage(f"build {job.source}"):
             model = resolve(job.source, **job.source_options)
@@ -57,6 +59,16 @@ def export_training_folder(job: TrainingJob, *, json_output: bool, quiet: bool) 
         print_json(_summary(job, done))
     elif not quiet:
         _show(done)
+
+
+def _check_rate(job: TrainingJob) -> None:
+    rate = job.learning_rate
+    if rate is None:
+        return
+    if job.optimizer is None:
+        raise UserError("E001", "--learning-rate is the optimizer's", next="add --optimizer sgd, adamw, ...")
+    if not 0 <= rate < math.inf:
+        raise UserError("E001", f"--learning-rate {rate} is no rate", next="a number from 0 on, such as 1e-3")
 
 
 def _exported(job: TrainingJob, model: Source) -> TrainingFolder:

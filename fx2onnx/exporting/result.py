@@ -34,6 +34,10 @@ class TrainingFolder:
     verdicts: dict[str, Verdict] = field(default_factory=dict)
     """By file name, where the export was verified."""
 
+    def __repr__(self) -> str:
+        files = ", ".join(f"{name} {result.report.nodes_onnx} nodes" for name, result in self.results.items())
+        return f"<fx2onnx.TrainingFolder {str(self.path)!r}, {files}{', verified' if self.verdicts else ''}>"
+
 
 class OwnedModel:
     """A model whose weights are let go when its owners are gone, unless others hold it.

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import traceback
 from collections.abc import Iterator
 
 from fx2onnx.base.errors import Fx2OnnxError, UserError
 from fx2onnx.capture.baking import BakeAdvice
+from fx2onnx.capture.recording.tensor_tracker import tensor_info
 from fx2onnx.exporting.result import ExportResult
-from fx2onnx.training.program import OWN, Plan
+from fx2onnx.irx.edit import graphs_of
+from fx2onnx.training.program import OWN, Plan, loss_of
 
 ROOT = OWN.removesuffix(".")
 
@@ -25,10 +28,20 @@ def errors_of_own_module(plan: Plan) -> Iterator[None]:
         yield
     except Fx2OnnxError as error:
         error.module_path = own_path(error.module_path)
+        if isinstance(error, UserError) and error.code == "E101" and _came_from_loss(error.__cause__):
+            given = ", ".join(f"{name} {tensor_info(tensor)}" for name, tensor in plan.sample.targets.items())
+            error.what = "the loss failed while it was run on fake tensors (shapes only, no data)"
+            error.next = (f"check that loss(outputs, *targets) runs in eager PyTorch; targets: {given or 'none'}",)
         if isinstance(error, UserError):
             error.next = tuple(advice for step in error.next for advice in _advice(step, plan))
         error.args = (error.render(),)
         raise
+
+
+def _came_from_loss(cause: BaseException | None) -> bool:
+    """Whether an exception was raised while the user's loss ran, not in the module."""
+    frames = traceback.walk_tb(None if cause is None else cause.__traceback__)
+    return any(frame.f_code is loss_of.__code__ for frame, _ in frames)
 
 
 def _advice(step: str, plan: Plan) -> Iterator[str]:
@@ -62,7 +75,7 @@ def take_names(result: ExportResult) -> None:
 
 def _name_nodes(result: ExportResult) -> None:
     taken: set[str] = set()
-    for node in result.owned.model.graph.all_nodes():
+    for node in (node for graph in graphs_of(result.owned.model) for node in graph):
         scope, slash, operator = (node.name or "").rpartition("/")
         path = own_path(scope)
         name = f"{path}{slash if path else ''}{operator}"

@@ -64,7 +64,7 @@ def let_go(values: Iterable[ir.Value]) -> None:
 def copied_type(value: ir.Value, name: str) -> ir.Value:
     """A new value of the same dtype and dims, with what else is noted of them."""
     copy = ir.Value(name=name, shape=None if value.shape is None else value.shape.copy(), type=value.type)
-    copy.meta.update(value.meta)
+    copy.meta.data.update(value.meta.data)  # of dicts: the stores themselves would go key by key in Python
     return copy
 
 

@@ -22,6 +22,7 @@ from fx2onnx.base.opsets import IR_VERSIONS
 from fx2onnx.capture.captured import NEXT, Captured, GraphOutput, TensorInfo, label_of, where_of
 from fx2onnx.capture.recording.control_flow import Nested
 from fx2onnx.irx.builder import Builder
+from fx2onnx.irx.edit import nested_graphs
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.shapes.agreement import Contradiction, differ
 from fx2onnx.irx.values import OutputType, dims_of, dtype_of, let_go, mark_complex, new_value, set_known_sizes, set_type
@@ -357,13 +358,11 @@ def _inner_uses(nodes: Sequence[ir.Node]) -> set[int]:
     """Ids of the values that nested graphs read."""
     result: set[int] = set()
     for node in nodes:
-        for attribute in node.attributes.values():
-            if attribute.type == ir.AttributeType.GRAPH:
-                graph = attribute.as_graph()
-                inner = list(graph)
-                result |= {id(value) for item in inner for value in item.inputs if value is not None}
-                result |= {id(value) for value in graph.outputs}
-                result |= _inner_uses(inner)
+        for graph in nested_graphs(node):
+            inner = list(graph)
+            result |= {id(value) for item in inner for value in item.inputs if value is not None}
+            result |= {id(value) for value in graph.outputs}
+            result |= _inner_uses(inner)
     return result
 
 

@@ -42,7 +42,7 @@ def used_nodes(captured: Captured, extra: Iterable[torch.fx.Node] = ()) -> set[t
 
 def nested_graphs(node: torch.fx.Node) -> list[Nested]:
     """The graphs that a control-flow node holds."""
-    if type(node.target) is OpOverload or node.op != "call_function":
+    if type(node.target) is OpOverload or node.target is operator.getitem or node.op != "call_function":
         return []
     args: tuple[Any, ...] = node.args
     return [arg for arg in args if isinstance(arg, Nested)]

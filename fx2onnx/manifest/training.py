@@ -85,9 +85,19 @@ class TrainingManifest:
         return {KEY: dataclasses.asdict(self)}
 
 
+_WRITE_ONE = "give what fx2onnx.export_training or fx2onnx export --training wrote"
+
+
 def read_training(folder: Path) -> TrainingManifest:
     """Raises UserError E302 where the folder was not written by ``export_training``."""
     path = folder / MANIFEST
+    if not path.exists():
+        raise UserError(
+            "E302",
+            f"'{folder}' is no folder that trains",
+            why=f"it has no {MANIFEST}" if folder.is_dir() else "there is no such folder",
+            next=_WRITE_ONE,
+        )
     found = read_object(path)
     if KEY not in found or found.get("version") != VERSION:
         raise UserError(
@@ -96,7 +106,7 @@ def read_training(folder: Path) -> TrainingManifest:
             why=f"{MANIFEST} says nothing of training"
             if KEY not in found
             else f"it is of version {found.get('version')}",
-            next="write one with fx2onnx.export_training",
+            next=_WRITE_ONE,
         )
     try:
         return built(TrainingManifest, found[KEY], KEY)

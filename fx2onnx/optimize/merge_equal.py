@@ -80,8 +80,9 @@ def _key(node: ir.Node) -> Hashable | None:
     if node.op_type == "Dropout" and operand(node, 2) is not None:
         return None
     attributes: list[Hashable] = []
-    for name in sorted(node.attributes):
-        item = node.attributes[name]
+    given = node.attributes.data
+    for name in sorted(given):
+        item = given[name]
         if item.is_ref() or item.type not in _COMPARED:
             return None
         if item.type == ir.AttributeType.TENSOR:

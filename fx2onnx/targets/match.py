@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 import onnx_ir as ir
@@ -20,6 +20,7 @@ STANDARD = ("", "ai.onnx.ml")
 """ONNX's own domains."""
 
 
+@cache
 def word_of(dtype: ir.DataType | None) -> str:
     """``float``, ``bfloat16``, ... as in ``tensor(float)``."""
     return "" if dtype is None else dtype.name.lower()

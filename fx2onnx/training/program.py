@@ -210,7 +210,7 @@ class TrainingProgram(torch.nn.Module):
     def _results(self, outputs: object, tensors: Mapping[str, torch.Tensor], *, with_outputs: bool) -> Tensors:
         training = self.plan.training
         targets = [tensors.get(name, own) for name, own in self.plan.sample.targets.items()]
-        loss = training.loss(outputs, *targets)
+        loss = loss_of(training, outputs, targets)
         check_loss(loss, training.loss)
         results = {LOSS: loss} | {name: metric(outputs, *targets) for name, metric in training.metrics.items()}
         if with_outputs:
@@ -286,6 +286,11 @@ class TrainingProgram(torch.nn.Module):
                 step = tensors[STEP]
                 results[STEP + NEXT] = step + 1 if is_finite is None else step + is_finite.to(step.dtype)
         return results
+
+
+def loss_of(training: Training, outputs: object, targets: Sequence[torch.Tensor]) -> torch.Tensor:
+    """In a function of its own, by which errors know what of the program they come from."""
+    return training.loss(outputs, *targets)
 
 
 def _together(tensors: Mapping[str, torch.Tensor], names: Sequence[str]) -> torch.Tensor:

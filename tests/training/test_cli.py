@@ -86,10 +86,16 @@ def test_losses_are_shown(folder: Path, tmp_path: Path) -> None:
             "--optimizer none is not known",
         ),
         (["export", "zoo:mnist_cnn", "--optimizer", "sgd", "-o", "OUT"], "--optimizer is for training"),
+        (["export", "zoo:mnist_cnn", "--loss", "mse", "-o", "OUT"], "--loss is for training"),
+        (["export", "zoo:mnist_cnn", "--training", "--learning-rate", "1", "-o", "OUT"], "is the optimizer's"),
+        (
+            ["export", "zoo:mnist_cnn", "--training", "--optimizer", "sgd", "--learning-rate", "-1", "-o", "OUT"],
+            "--learning-rate -1.0 is no rate",
+        ),
         (["export", "zoo:mnist_cnn", "zoo:resnet18", "--training", "-o", "OUT"], "one model at a time"),
         (["train", "FOLDER", "--data", "digits", "--plot", "loss.png"], "--plot loss.png has no known ending"),
         (["train", "FOLDER", "--data", "missing.npz"], "cannot read 'missing.npz'"),
-        (["train", "OUT", "--data", "digits"], "fx2onnx.json"),
+        (["train", "OUT", "--data", "digits"], "is no folder that trains"),
     ],
 )
 def test_mistakes(folder: Path, arguments: list[str], message: str, tmp_path: Path) -> None:

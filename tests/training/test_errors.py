@@ -173,6 +173,18 @@ def test_targets_that_do_not_fit(targets: Any, code: str, tmp_path: Path) -> Non
     assert refused(nn.Linear(3, 2), tmp_path, targets=targets).code == code
 
 
+def test_a_loss_that_fails_is_named_with_its_targets(tmp_path: Path) -> None:
+    error = refused(
+        nn.Linear(3, 2), tmp_path, loss=F.cross_entropy, targets={"labels": torch.zeros(4, dtype=torch.int64)}
+    )
+    assert (error.code, error.what.partition(" failed")[0]) == ("E101", "the loss")
+    assert "labels int64[4]" in error.next[0]
+
+
+def test_a_module_that_fails_is_not_called_the_loss(tmp_path: Path) -> None:
+    assert refused(nn.Linear(4, 2), tmp_path).what.startswith("the module failed")
+
+
 @pytest.mark.parametrize("options", [{"frozen": ["nothing"]}, {"inputs": ["y"]}, {"dropout": "on"}, {"clip_norm": 0}])
 def test_options_that_do_not_fit(options: dict[str, Any], tmp_path: Path) -> None:
     assert refused(nn.Linear(3, 2), tmp_path, **options).code == "E001"

@@ -14,7 +14,7 @@ import numpy as np
 
 from fx2onnx.runner.abstract_values import MAX_DIM, AbstractState, AbstractValue, AbstractValues, abstract_array
 from fx2onnx.runner.kernels.control import scan_layout
-from fx2onnx.runner.program import Step
+from fx2onnx.runner.program import Program, Step
 from fx2onnx.runner.types import INT64
 
 
@@ -114,7 +114,22 @@ def _scan_entries(step: Step, state: AbstractState) -> list[Entry]:
         AbstractValue(abstract_array((*array.shape[:axis], *array.shape[axis + 1 :]), array.dtype), False)
         for array, axis in zip(arrays, axes, strict=True)
     ]
-    return [Entry("body", [*map(_shape_only, values[:n_state]), *slices], length > 0, length)]
+    inputs = [*map(_shape_only, values[:n_state]), *slices]
+    _check_declared(step.bodies["body"], inputs)
+    return [Entry("body", inputs, length > 0, length)]
+
+
+def _check_declared(body: Program, inputs: AbstractValues) -> None:
+    """Raises: ValueError for a body that declares an input of another shape than it is given. Loop's may change."""
+    for index, value in zip(body.inputs, inputs, strict=False):
+        slot = body.slots[index]
+        if value is None or slot.shape is None or not isinstance(value.array, np.ndarray):
+            continue
+        given, declared = value.array.shape, slot.shape
+        if len(given) != len(declared) or any(
+            isinstance(dim, int) and dim >= 0 and dim != size for dim, size in zip(declared, given, strict=True)
+        ):
+            raise ValueError(f"the body declares {slot.name!r} of shape {list(declared)} and is given {list(given)}")
 
 
 def _scan_outcome(step: Step, entries: Sequence[Entry], results: Sequence[AbstractValues]) -> AbstractValues:

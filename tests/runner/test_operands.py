@@ -224,6 +224,75 @@ REFUSED = {
         "g (uint8[2,2] x) => (uint8[a,b,c] y) { y = ImageDecoder (x) }",
         "input 0 of ImageDecoder has 2 axes",
     ),
+    "a slice of another size than its body declares": (
+        "g (float[3,2] x) => (float[3,2] y) "
+        "{ y = Scan <num_scan_inputs = 1, body = b (float[5] s) => (float[2] v) { v = Neg(s) }> (x) }",
+        "the body declares 's' of shape [5] and is given [2]",
+    ),
+    "more reflected than there is": (
+        'g (float[2] x) => (float[n] y) <int64[2] p = {2,0}> { y = Pad <mode = "reflect"> (x, p) }',
+        "reflect more than there is of [2]",
+    ),
+    "pads of several rows": (
+        "g (float[2] x) => (float[n] y) <int64[2,1] p = {2,0}> { y = Pad (x, p) }",
+        "pads have the shape [2, 1]",
+    ),
+    "boxes of a third kind": (
+        "g (float[1,4,4] x, float[1,1,4] s, int64 n) => (int64[a,b] y) "
+        "{ y = NonMaxSuppression <center_point_box = 2> (x, s, n) }",
+        "center_point_box is 2, not 0 or 1",
+    ),
+    "a number of the largest that is a scalar": (
+        "g (float[4] x, int64 k) => (float[n] y, int64[n] z) { y, z = TopK (x, k) }",
+        "input 1 of TopK has 0 axes",
+    ),
+    "lengths of n-grams without counts": (
+        'g (int64[2] x) => (float[n] y) { y = TfIdfVectorizer <mode = "TF", min_gram_length = 1, max_gram_length = 9, '
+        "max_skip_count = 0, ngram_counts = [0], ngram_indexes = [0], pool_int64s = [1]> (x) }",
+        "n-grams of 1 to 9 with 0 skips do not fit ngram_counts of 1 lengths",
+    ),
+    "weights of other n-grams": (
+        'g (int64[2] x) => (float[n] y) { y = TfIdfVectorizer <mode = "IDF", min_gram_length = 1, max_gram_length = 1, '
+        "max_skip_count = 0, ngram_counts = [0], ngram_indexes = [0], pool_int64s = [1], weights = [1.0,2.0]> (x) }",
+        "2 weights for 1 n-grams",
+    ),
+    "a mode of an older opset": (
+        'g (float[1,1,2,2] x, float[1,2,2,2] p) => (float[a,b,c,d] y) { y = GridSample <mode = "bilinear"> (x, p) }',
+        "mode 'bilinear' is of another opset than GridSample-20",
+    ),
+    "a mode of a newer opset": (
+        OF.format(18)
+        + 'g (float[1,1,2,2] x, float[1,2,2,2] p) => (float[a,b,c,d] y) { y = GridSample <mode = "linear"> (x, p) }',
+        "mode 'linear' is of another opset than GridSample-16",
+    ),
+    "a zero point of another shape": (
+        "g (float[3,2] x, float[2] s, uint8 z) => (uint8[3,2] y) { y = QuantizeLinear <axis = 1> (x, s, z) }",
+        "the zero point has the shape [], the scale [2]",
+    ),
+    "the remainder of floats by integers' rule": ("g (float[2] x) => (float[2] y) { y = Mod (x, x) }", "fmod=1 only"),
+    "classes' weights of two axes": (
+        "g (float[1,1] x, int64[1] t, float[1,1] w) => (float y) { y = NegativeLogLikelihoodLoss (x, t, w) }",
+        "input 2 of NegativeLogLikelihoodLoss has 2 axes",
+    ),
+    "positions of another length": (
+        OF.format(23)
+        + "g (float[2,1,3,4] x, float[5,2] c, int64[2,1] p) => (float[a,b,c,d] y) { y = RotaryEmbedding (x, c, c, p) }",
+        "positions of [2, 1] and caches of [5, 2] do not fit [2, 1, 3, 4]",
+    ),
+    "frames of no length": (
+        "g (float[1,8,1] x, int64 s) => (float[a,b,c,d] y) { y = STFT (x, s) }",
+        "neither window nor frame_length is given",
+    ),
+    "channels that were not pooled": (
+        "g (float[1,1,1,1] x, int64[1,1,1,1] i) => (float[a,b,c,d] y) <int64[4] s = {1,3,2,2}> "
+        "{ y = MaxUnpool <kernel_shape = [2,2]> (x, i, s) }",
+        "has other images or channels than [1, 1, 1, 1]",
+    ),
+    "an update of other heads": (
+        OF.format(24) + "g (float[2,3,4,5] c, float[2,2,1,5] u, int64[2] w) => (float[a,b,d,e] y) "
+        "{ y = TensorScatter (c, u, w) }",
+        "an update of [2, 2, 1, 5] does not fit a cache of [2, 3, 4, 5]",
+    ),
 }
 
 

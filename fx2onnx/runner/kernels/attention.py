@@ -197,6 +197,11 @@ def rotary_embedding(
     half = rotated // 2
     if sin_cache.shape != cos_cache.shape:
         raise ValueError(f"the caches differ in shape: {list(cos_cache.shape)} and {list(sin_cache.shape)}")
+    caches = moved.shape[:2] if position_ids is None else position_ids.shape
+    if caches != moved.shape[:2] or (position_ids is None and cos_cache.shape[:-1] != caches):
+        raise ValueError(
+            f"positions of {list(caches)} and caches of {list(cos_cache.shape)} do not fit {list(x.shape)}"
+        )
     if position_ids is not None:
         if position_ids.size and not 0 <= position_ids.min() <= position_ids.max() < len(cos_cache):
             raise IndexError("position_ids are out of range for the caches")

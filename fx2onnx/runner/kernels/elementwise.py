@@ -9,7 +9,7 @@ import numpy as np
 
 from fx2onnx.runner.limits import check_shape
 from fx2onnx.runner.registry import Infer, kernel, same_as_first
-from fx2onnx.runner.types import NARROW_INTS, Array, Spec, narrowed, numpy_dtype_of_code, widen
+from fx2onnx.runner.types import NARROW_INTS, Array, Spec, is_float, narrowed, numpy_dtype_of_code, widen
 
 Outs = list[Array]
 BOOL = np.dtype(np.bool_)
@@ -198,6 +198,8 @@ def mod(a: Array, b: Array, *, fmod: int = 0) -> Array:
     Numerics: a remainder by zero is 0 for integers, NaN for floats.
     """
     check_same_dtype((a, b))
+    if fmod != 1 and is_float(a.dtype):
+        raise ValueError("of floats there is the remainder of fmod=1 only")
     check_shape(broadcast_shape((a, b)), a.dtype)
     return narrowed((np.fmod if fmod else np.mod)(widen(a), widen(b)), a.dtype)
 

@@ -131,6 +131,12 @@ def tensor_scatter(
     if mode not in ("linear", "circular"):
         raise ValueError(f"mode is {mode!r}, not linear or circular")
     axis = check_axis(axis, cache.ndim)
+    if write_indices is not None and write_indices.shape != cache.shape[:1]:
+        raise ValueError(f"write_indices have the shape {list(write_indices.shape)}, not {[len(cache)]}")
+    if update.ndim != cache.ndim or any(
+        mine != own for at, (mine, own) in enumerate(zip(update.shape, cache.shape, strict=True)) if at != axis
+    ):
+        raise ValueError(f"an update of {list(update.shape)} does not fit a cache of {list(cache.shape)}")
     y = cache.copy()
     length, room = update.shape[axis], cache.shape[axis]
     starts = [0] * cache.shape[0] if write_indices is None else write_indices.reshape(-1).tolist()

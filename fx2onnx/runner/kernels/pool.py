@@ -204,6 +204,8 @@ def max_unpool(
     ]
     source = (*x.shape[:2], *dims)
     shape = source if output_shape is None else tuple(output_shape.tolist())
+    if shape[:2] != x.shape[:2]:
+        raise ValueError(f"output_shape {list(shape)} has other images or channels than {list(x.shape)}")
     check_shape(shape, x.dtype, "the result of MaxUnpool")
     check_shape(source, x.dtype, "the result of MaxUnpool")
     if indices.size and indices.min() < 0:

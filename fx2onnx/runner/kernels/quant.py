@@ -34,6 +34,12 @@ def spread(values: Array, x: Array, axis: int, block_size: int) -> Array:
     return grown
 
 
+def check_zero_point(scale: Array, zero_point: Array | None) -> None:
+    """Raises: ValueError for a zero point of another shape than the scale's."""
+    if zero_point is not None and zero_point.shape != scale.shape and max(zero_point.size, scale.size) > 1:
+        raise ValueError(f"the zero point has the shape {list(zero_point.shape)}, the scale {list(scale.shape)}")
+
+
 def integer_range(dtype: Dtype) -> tuple[int, int]:
     """The least and the greatest value."""
     info: Any = ml_dtypes.iinfo(dtype) if dtype in NARROW_INTS else np.iinfo(dtype)
@@ -62,6 +68,7 @@ def quantize_linear(
     precision: int = 0,
 ) -> Array:
     """saturate(round(x / scale) + zero_point), per tensor, axis or block."""
+    check_zero_point(scale, zero_point)
     dtype = numpy_dtype_of_code(output_dtype) if output_dtype else np.dtype(np.uint8)
     if zero_point is not None:
         if output_dtype and zero_point.dtype != dtype:
@@ -95,6 +102,7 @@ def dequantize_linear(
     output_dtype: int = 0,
 ) -> Array:
     """(x - zero_point) * scale, per tensor, axis or block."""
+    check_zero_point(scale, zero_point)
     wide = x.astype(np.float32)
     if zero_point is not None:
         if zero_point.dtype != x.dtype:

@@ -73,9 +73,9 @@ _EXTREMES = ("ReduceMax", "ReduceMin")
 def _register(op_type: str) -> None:
     def reduce(x: Array, axes: Ints | None = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Array:
         chosen = tuple(check_axis(axis, x.ndim) for axis in ints(axes))
-        if not chosen and not noop_with_empty_axes:
+        if not chosen and noop_with_empty_axes != 1:
             chosen = tuple(range(x.ndim))
-        if not chosen and noop_with_empty_axes and op_type in ("ReduceSum", "ReduceMean", "ReduceProd", *_EXTREMES):
+        if not chosen and op_type in ("ReduceSum", "ReduceMean", "ReduceProd", *_EXTREMES):
             return x.copy()
         wide = widen(x)
         if wide.dtype.kind in "iu" and op_type in ("ReduceL2", "ReduceLogSum", "ReduceLogSumExp"):

@@ -27,7 +27,7 @@ def ints(values: Ints | int | None) -> list[int]:
 def reshape(x: Array, shape: Ints, *, allowzero: int = 0, **_: Any) -> Array:
     """x in another shape; 0 keeps a dim (unless ``allowzero``), -1 is found from the rest."""
     wanted = ints(shape)
-    dims = [x.shape[axis] if dim == 0 and not allowzero and axis < x.ndim else dim for axis, dim in enumerate(wanted)]
+    dims = [x.shape[axis] if dim == 0 and allowzero != 1 and axis < x.ndim else dim for axis, dim in enumerate(wanted)]
     if any(dim < -1 for dim in dims) or dims.count(-1) > 1:
         raise ValueError(f"the shape {wanted} is not valid")
     return x.reshape(dims)
@@ -227,6 +227,8 @@ def pad_array(x: Array, before: Sequence[int], after: Sequence[int], mode: str, 
         y = np.full([dim + low + high for dim, (low, high) in zip(x.shape, grown, strict=True)], fill[()], x.dtype)
         y[tuple(slice(low, low + dim) for dim, (low, _) in zip(x.shape, grown, strict=True))] = x
         return y
+    if mode == "reflect" and any(max(grow) >= max(dim, 1) for dim, grow in zip(x.shape, grown, strict=True)):
+        raise ValueError(f"pads {widths} reflect more than there is of {list(x.shape)}")
     return np.pad(x, grown, mode=mode)  # type: ignore[call-overload, no-any-return]
 
 
@@ -236,6 +238,8 @@ def pad(
 ) -> Array:
     """x with elements added (or, for negative pads, removed) at both ends of its axes."""
     chosen = list(range(x.ndim)) if axes is None else [check_axis(axis, x.ndim) for axis in ints(axes)]
+    if pads.ndim == 2 and len(pads) != 1:
+        raise ValueError(f"pads have the shape {list(pads.shape)}")
     widths = ints(pads)
     if len(widths) != 2 * len(chosen):
         raise ValueError(f"{len(widths)} pads for {len(chosen)} axes")

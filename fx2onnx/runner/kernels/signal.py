@@ -75,7 +75,7 @@ def stft(
     elif window is not None:
         length = window.shape[0]
     else:
-        length = signal.shape[1]
+        raise ValueError("neither window nor frame_length is given")
     if step < 1 or not 0 < length <= signal.shape[1]:
         raise ValueError(f"frames of {length} every {step} do not fit a signal of {signal.shape[1]}")
     values = _complex(signal)

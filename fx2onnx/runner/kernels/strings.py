@@ -96,6 +96,11 @@ def tf_idf_vectorizer(
     """Counts (or weights) of the pool's n-grams in each row, skips allowed."""
     if mode not in ("TF", "IDF", "TFIDF"):
         raise ValueError(f"the mode is {mode!r}")
+    if not 1 <= min_gram_length <= max_gram_length <= len(ngram_counts) or max_skip_count < 0:
+        lengths = f"{min_gram_length} to {max_gram_length} with {max_skip_count} skips"
+        raise ValueError(f"n-grams of {lengths} do not fit ngram_counts of {len(ngram_counts)} lengths")
+    if weights and len(weights) != len(ngram_indexes):
+        raise ValueError(f"{len(weights)} weights for {len(ngram_indexes)} n-grams")
     pool: list[Any] = [*pool_strings] or [*pool_int64s]
     edges = [*ngram_counts, len(pool)]
     if edges[0] < 0 or any(low > high for low, high in itertools.pairwise(edges)):

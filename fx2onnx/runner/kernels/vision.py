@@ -60,13 +60,21 @@ _MODES = {"bilinear": "linear", "bicubic": "cubic", "linear": "linear", "cubic":
 
 @kernel("GridSample", 16)
 def grid_sample(
-    x: Array, grid: Array, *, mode: str = "linear", padding_mode: str = "zeros", align_corners: int = 0
+    x: Array,
+    grid: Array,
+    *,
+    mode: str = "",
+    padding_mode: str = "zeros",
+    align_corners: int = 0,
+    version: int = 20,
 ) -> Array:
     """x read at the positions of ``grid``, which count from -1 to 1 over the image.
 
     Shapes: x [N, C, *dims], grid [N, *out, len(dims)] with the last axis first -> [N, C, *out].
     """
-    n_axes = x.ndim - 2
+    if mode in (("linear", "cubic") if version < 20 else ("bilinear", "bicubic")):
+        raise ValueError(f"mode {mode!r} is of another opset than GridSample-{version}")
+    n_axes, mode = x.ndim - 2, mode or "linear"
     if grid.ndim != x.ndim or grid.shape[-1] != n_axes or grid.shape[0] != x.shape[0] or mode not in _MODES:
         raise ValueError(f"a grid of shape {list(grid.shape)} and mode {mode!r} do not fit {list(x.shape)}")
     if padding_mode not in ("zeros", "border", "reflection"):
@@ -201,6 +209,8 @@ def non_max_suppression(
     center_point_box: int = 0,
 ) -> Array:
     """(batch, class, box) of the best boxes, each overlapping no better one by more than the threshold."""
+    if center_point_box not in (0, 1):
+        raise ValueError(f"center_point_box is {center_point_box}, not 0 or 1")
     if boxes.shape[::2] != (scores.shape[0], 4) or boxes.shape[1] != scores.shape[2]:
         raise ValueError(f"boxes {list(boxes.shape)} do not fit scores {list(scores.shape)}")
     limit = 0 if max_boxes is None else int(max_boxes.reshape(()))

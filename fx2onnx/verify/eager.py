@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fx2onnx.base.errors import UserError
+from fx2onnx.base.errors import UserError, first_line
 from fx2onnx.base.events import record
 from fx2onnx.capture.python.inputs import Arguments
 from fx2onnx.capture.torch_private.pytrees import flatten
@@ -109,7 +109,7 @@ def in_mode(root: torch.nn.Module, training: bool) -> Iterator[str]:
     except NotImplementedError as cause:  # what torch.export makes has its mode in the graph
         for module, flag in flags:
             module.training = flag
-        problem = f"the module does not change its mode: {str(cause).splitlines()[0][:120]}"
+        problem = f"the module does not change its mode: {first_line(cause)[:120]}"
     try:
         yield problem
     finally:

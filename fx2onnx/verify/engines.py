@@ -37,12 +37,16 @@ def open_onnxruntime(model: str | bytes, folder: str = "") -> Run:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    left_out: list[str] = []
     if folder:
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
     if _is_large(model):
         options.add_session_config_entry("session.disable_prepacking", "1")
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
-    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        left_out = ["ConstantFolding"]
+    session = onnxruntime.InferenceSession(
+        model, options, providers=["CPUExecutionProvider"], disabled_optimizers=left_out
+    )
     return partial(run_session, session)
 
 

@@ -16,6 +16,7 @@ import torch
 from fx2onnx.capture.torch_private.dispatch import EagerMode, no_dispatch
 from fx2onnx.capture.torch_private.pytrees import pytree
 from fx2onnx.capture.torch_private.widened import Widened
+from fx2onnx.verify.memory import LARGE_BYTES
 
 aten = torch.ops.aten
 
@@ -30,6 +31,10 @@ _AS_COMPLEX = {torch.float16: torch.complex32, torch.bfloat16: torch.complex64, 
 _AS_REAL = {torch.complex32: torch.float16, torch.complex64: torch.float32, torch.complex128: torch.float64}
 _TAKES = frozenset([aten.embedding.default, aten.index.Tensor, aten.index_select.default, aten.gather.default])
 """Operators that pick numbers of a weight: these alone are widened."""
+_MATRIX = {aten.mm.default: 1, aten.addmm.default: 2}
+"""Operators by whose columns the result can be computed piece by piece, and the place of that operand."""
+_PIECE_BYTES = 16 << 20
+"""Of a large matrix so much is widened at once."""
 _NO_KERNEL = (RuntimeError, NotImplementedError, AssertionError, TypeError)
 """What operators raise that do not take doubles."""
 
@@ -49,8 +54,11 @@ class InFloat64(EagerMode):
             narrow_args, narrow_kwargs = pytree.tree_unflatten([_narrow(value) for value in given], rebuild)
             return func(*narrow_args, **narrow_kwargs)
         try:
-            wide_args, wide_kwargs = pytree.tree_unflatten([_widen(value) for value in given], rebuild)
-            result = func(*wide_args, **wide_kwargs)
+            if _is_large_matrix(func, args):
+                result = _by_columns(func, args, kwargs or {})
+            else:
+                wide_args, wide_kwargs = pytree.tree_unflatten([_widen(value) for value in given], rebuild)
+                result = func(*wide_args, **wide_kwargs)
         except _NO_KERNEL:
             if _writes(func):
                 raise
@@ -62,6 +70,27 @@ class InFloat64(EagerMode):
         known = {id(value.wide): value for value in given if isinstance(value, Widened)}
         dtype = _claimed(given)
         return pytree.tree_map(lambda value: _wrap(value, dtype, known), result)
+
+
+def _is_large_matrix(func: Any, args: Sequence[Any]) -> bool:
+    matrix = args[_MATRIX[func]] if func in _MATRIX else None
+    return isinstance(matrix, torch.Tensor) and not isinstance(matrix, Widened) and matrix.nbytes > LARGE_BYTES
+
+
+def _by_columns(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> torch.Tensor:
+    """A product with a large weight, of which no more than some columns are there as doubles at once."""
+    place, matrix = _MATRIX[func], args[_MATRIX[func]]
+    wide: list[Any] = [None if at == place else _widen(value) for at, value in enumerate(args)]
+    parts = []
+    step = max(_PIECE_BYTES // matrix[:, :1].nbytes, 1)
+    for start in range(0, matrix.shape[1], step):
+        columns = slice(start, start + step)
+        own = list(wide)
+        own[place] = _widen(matrix[:, columns])
+        if place == 2 and own[0].dim() and own[0].shape[-1] > 1:  # what addmm adds
+            own[0] = own[0][..., columns]
+        parts.append(func(*own, **kwargs))
+    return torch.cat(parts, -1)
 
 
 def widened(tensor: torch.Tensor) -> torch.Tensor:

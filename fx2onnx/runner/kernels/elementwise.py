@@ -192,14 +192,14 @@ _register_binary("Pow", 7, _pow, broadcast_first)
 
 
 @kernel("Mod", 10)
-def mod(a: Array, b: Array, *, fmod: int = 0) -> Array:
+def mod(a: Array, b: Array, *, fmod: int = 0, version: int = 28) -> Array:
     """The remainder; its sign is the divisor's, or the dividend's with ``fmod=1``.
 
     Numerics: a remainder by zero is 0 for integers, NaN for floats.
     """
     check_same_dtype((a, b))
-    if fmod != 1 and is_float(a.dtype):
-        raise ValueError("of floats there is the remainder of fmod=1 only")
+    if fmod != 1 and version < 28 and is_float(a.dtype):
+        raise ValueError("before opset 28 there is of floats the remainder of fmod=1 only")
     check_shape(broadcast_shape((a, b)), a.dtype)
     return narrowed((np.fmod if fmod else np.mod)(widen(a), widen(b)), a.dtype)
 

@@ -33,6 +33,7 @@ class Writer:
         self.opset = model.graph.opset_imports.get("", 0)
         self._taken = {value.name for value in (*self.graph.inputs, *self.graph.initializers.values())}
         self._taken |= {value.name for node in self.graph.all_nodes() for value in node.outputs}
+        self._constants: dict[tuple[object, ...], ir.Value] = {}
 
     def free(self, wanted: str) -> str:
         """``wanted``, or with a number behind it."""
@@ -54,7 +55,12 @@ class Writer:
         return value
 
     def const(self, name: str, array: Any) -> ir.Value:
-        return self.weight(ir.Tensor(np.asarray(array), name=name))
+        """One value for all that ask for the same: of some hundred layers they would be a part of the file that shows."""
+        array = np.asarray(array)
+        key = (name, array.dtype.str, array.shape, array.tobytes())
+        if key not in self._constants:
+            self._constants[key] = self.weight(ir.Tensor(array, name=name))
+        return self._constants[key]
 
     def node(
         self,
@@ -186,17 +192,17 @@ class _Dequantized:
         return blocked if final == weight.sizes else self._reshaped(node, blocked, final)
 
     def _reshaped(self, node: ir.Node, value: ir.Value, dims: Dims) -> ir.Value:
-        target = self.writer.const(f"{self.weight.name}.sizes", np.array(dims, np.int64))
+        target = self.writer.const("sizes", np.array(dims, np.int64))
         return self.writer.node(node, "Reshape", [value, target], (self.dtype, dims))
 
     def _looked_up(self, node: ir.Node, indices: ir.Value, scales: ir.Value, final: Dims) -> ir.Value:
         """Of nf4: the values of the codes, times the scales, as ``final``."""
         dims = dims_of(indices)
-        table = self.writer.const(f"{self.weight.name}.values", NF4.astype(self.dtype.numpy()))
+        table = self.writer.const("nf4", NF4.astype(self.dtype.numpy()))
         values = self.writer.node(node, "Gather", [table, indices], (self.dtype, dims), axis=0)
         scaled = self.writer.node(node, "Mul", [values, scales], (self.dtype, dims))
         open_dims = [0 if not isinstance(dim, int) else dim for dim in final]
-        target = self.writer.const(f"{self.weight.name}.sizes", np.array(open_dims, np.int64))
+        target = self.writer.const("sizes", np.array(open_dims, np.int64))
         return self.writer.node(node, "Reshape", [scaled, target], (self.dtype, final))
 
     def gather(self, node: ir.Node) -> None:
@@ -301,7 +307,7 @@ class _Product:
         dims: Dims = (*dims_of(rows), weight.blocks, weight.block)
         codes = self._picked_codes(node, self.codes, rows, weight.block)
         if self.is_lookup:
-            table = writer.const(f"{weight.name}.values", NF4.astype(dtype.numpy()))
+            table = writer.const("nf4", NF4.astype(dtype.numpy()))
             indices = writer.node(node, "Cast", [codes], (D.INT32, dims), to=int(D.INT32))
             steps = writer.node(node, "Gather", [table, indices], (dtype, dims), axis=0)
         else:
@@ -317,7 +323,7 @@ class _Product:
         """The zero points of the rows, [..., blocks, 1]; one number where all have the same."""
         dtype = self.dtype
         if self.zeros is None:
-            return self.writer.const(f"{self.weight.name}.zero", np.array(self.weight.scheme.offset, dtype.numpy()))
+            return self.writer.const("zero", np.array(self.weight.scheme.offset, dtype.numpy()))
         codes = self._picked_codes(node, self.zeros, rows, 1)
         return self.writer.node(node, "Cast", [codes], (dtype, dims_of(codes)), to=int(dtype))
 
@@ -341,7 +347,7 @@ class _Product:
 
     def _reshaped(self, node: ir.Node, value: ir.Value, dims: Dims) -> ir.Value:
         target = [dim if isinstance(dim, int) else 0 for dim in dims]  # 0: the size that is there
-        sizes = self.writer.const(f"{self.weight.name}.sizes", np.array(target, np.int64))
+        sizes = self.writer.const("sizes", np.array(target, np.int64))
         return self.writer.node(node, "Reshape", [value, sizes], (_dtype(value), dims))
 
 

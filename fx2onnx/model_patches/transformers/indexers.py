@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fx2onnx.capture.torch_private.operators import HIGHER_ORDER
 from fx2onnx.model_patches.patching import patches
 
 _MODULE = "transformers.models.qwen4_exp.modeling_qwen4_exp"
@@ -47,14 +48,21 @@ def block_indexer(
     count = visible.shape[-1]
     blocks = count // ratio + 2  # more than there are: no size is special
 
-    order = torch.argsort(1 - counted, dim=-1, stable=True)
-    places = (torch.arange(blocks).unsqueeze(1) * ratio + torch.arange(ratio)).clamp(max=count - 1)
-    order = order[..., places]
-    pooled = _rows(keys, order).float().mean(dim=3).to(keys.dtype)
-    turns = {"cos": _rows(cos, order[..., :1]).squeeze(3), "sin": _rows(sin, order[..., :1]).squeeze(3)}
-    pooled = rotary(self.k_layernorm(pooled).unsqueeze(3), **turns, unsqueeze_dim=3).squeeze(3)
-    scores = torch.matmul(query.float(), pooled.float().transpose(-1, -2))
-    scores = torch.relu(scores).sum(dim=2) / math.sqrt(width)
+    def scores_of(counted: Tensor) -> Tensor:
+        """Of the blocks of what each query sees, or of what all see: [batch, queries or 1, keys] -> [batch, queries, blocks]."""
+        order = torch.argsort(1 - counted, dim=-1, stable=True)
+        places = (torch.arange(blocks).unsqueeze(1) * ratio + torch.arange(ratio)).clamp(max=count - 1)
+        order = order[..., places]
+        pooled = _rows(keys, order).float().mean(dim=3).to(keys.dtype)
+        turns = {"cos": _rows(cos, order[..., :1]).squeeze(3), "sin": _rows(sin, order[..., :1]).squeeze(3)}
+        pooled = rotary(self.k_layernorm(pooled).unsqueeze(3), **turns, unsqueeze_dim=3).squeeze(3)
+        scores = torch.matmul(query.float(), pooled.float().transpose(-1, -2))
+        return torch.relu(scores).sum(dim=2) / math.sqrt(width)
+
+    # Where each query sees the first so many of the keys that any does, as behind causal masks, its blocks are those of all.
+    seen = counted.amax(dim=1, keepdim=True)
+    are_first = (counted == seen * (seen.cumsum(-1) <= counted.sum(-1, keepdim=True))).all()
+    scores: Tensor = HIGHER_ORDER["cond"](are_first, lambda: scores_of(seen), lambda: scores_of(counted), ())
     scores = torch.where(torch.arange(blocks) < whole, scores, -torch.inf)
     best = scores.topk(torch.sym_min(self.block_topk, blocks), dim=-1).indices  # type: ignore[no-untyped-call]
     kept = torch.zeros(batch, length, blocks, dtype=torch.bool).scatter(-1, best, True)

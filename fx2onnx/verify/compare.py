@@ -31,6 +31,7 @@ from fx2onnx.verify.outputs import Outputs
 from fx2onnx.verify.precision import as_input, rounded_inputs
 from fx2onnx.verify.quantized import as_quantized, in_float32
 from fx2onnx.verify.samples import Maker, Sample, cheapest_first, planned
+from fx2onnx.verify.steps import compare_steps
 from fx2onnx.verify.verdict import Range, Row, Tried, Verdict
 from fx2onnx.verify.weights import compare_weights
 
@@ -109,6 +110,7 @@ def verify(
                 runs = _opened(path, proto, known.survived(verdict.note), verdict, must_open=engines is not None)
             folder = os.path.dirname(path)
             compare_weights(verdict, proto, folder, root)
+            compare_steps(verdict, proto, folder, root)
             random = RandomNodes.of(path, proto)
             verdict.versions = _versions(runs)
             with as_quantized(verdict, proto, folder, root):

@@ -1,0 +1,74 @@
+"""Scales and zero points of a file have to be those of the module that PT2E quantised."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from torch import nn
+from torch.ao.quantization.fx import _decomposed  # noqa: F401   makes the operators
+
+import fx2onnx
+from fx2onnx.verify import verify
+
+Q = torch.ops.quantized_decomposed
+X = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+
+
+class Rounded(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        codes = Q.quantize_per_tensor.default(x, 0.03, 5, -128, 127, torch.int8)
+        hidden = self.first(Q.dequantize_per_tensor.default(codes, 0.03, 5, -128, 127, torch.int8))
+        codes = Q.quantize_per_tensor.default(hidden, 0.02, -3, -128, 127, torch.int8)
+        return self.second(Q.dequantize_per_tensor.default(codes, 0.02, -3, -128, 127, torch.int8))  # type: ignore[no-any-return]
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[nn.Module, onnx.ModelProto]:
+    path = tmp_path_factory.mktemp("steps") / "model.onnx"
+    module = torch.export.export(Rounded().eval(), (X,)).module()
+    fx2onnx.export(module, (X,), path)
+    assert verify(path, module, (X,)).ok
+    return module, onnx.load(path)
+
+
+def harmed(model: onnx.ModelProto, place: int, change: Any) -> onnx.ModelProto:
+    """The last node back from codes with another scale (place 1) or zero point (place 2)."""
+    wrong = onnx.ModelProto()
+    wrong.CopyFrom(model)
+    node = [node for node in wrong.graph.node if node.op_type == "DequantizeLinear"][-1]
+    own = next(value for value in wrong.graph.initializer if value.name == node.input[place])
+    array = onnx.numpy_helper.to_array(own)
+    wrong.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(change(array), array.dtype), "harmed"))
+    node.input[place] = "harmed"
+    return wrong
+
+
+@pytest.mark.parametrize(
+    ("place", "change", "said"),
+    [
+        (1, lambda scale: scale * np.float32(1.001), "has the scale 0.02002"),
+        (2, lambda zero: zero + 1, "zero point -2"),
+    ],
+)
+def test_another_scale_or_zero_point_is_found(
+    place: int, change: Any, said: str, exported: tuple[nn.Module, onnx.ModelProto], tmp_path: Path
+) -> None:
+    module, model = exported
+    wrong = harmed(model, place, change)
+    onnx.save(wrong, tmp_path / "wrong.onnx")
+    rows = [row for row in verify(tmp_path / "wrong.onnx", module, (X,)).rows if row.engine == "scales"]
+    assert len(rows) == 1
+    assert said in rows[0].problem
+    wrong.producer_name = "another"
+    onnx.save(wrong, tmp_path / "wrong.onnx")
+    assert any(said in note for note in verify(tmp_path / "wrong.onnx", module, (X,)).notes)

@@ -111,10 +111,11 @@ def verify(
             folder = os.path.dirname(path)
             compare_weights(verdict, proto, folder, root)
             compare_steps(verdict, proto, folder, root)
-            random = RandomNodes.of(path, proto)
             verdict.versions = _versions(runs)
             with as_quantized(verdict, proto, folder, root):
-                _compare(verdict, _Case(Eager(root, arguments), fed, file, runs, random, start), seeds)
+                _compare(
+                    verdict, _Case(Eager(root, arguments), fed, file, runs, RandomNodes.of(path, proto), start), seeds
+                )
             known.explain(verdict)
         except Exception as cause:  # of all that runs here, and has classes of its own
             if not is_exhausted(cause):

@@ -113,9 +113,8 @@ def verify(
             compare_steps(verdict, proto, folder, root)
             verdict.versions = _versions(runs)
             with as_quantized(verdict, proto, folder, root):
-                _compare(
-                    verdict, _Case(Eager(root, arguments), fed, file, runs, RandomNodes.of(path, proto), start), seeds
-                )
+                case = _Case(Eager(root, arguments), fed, file, runs, RandomNodes.of(path, proto), start)
+                _compare(verdict, case, seeds)
             known.explain(verdict)
         except Exception as cause:  # of all that runs here, and has classes of its own
             if not is_exhausted(cause):

@@ -670,7 +670,7 @@ MUTANTS = [
     Mutant("verify/locating/locate.py", "if side.is_deviating(each.name)), None)", "if True), None)", CHOICES),
     Mutant("base/memory.py", "[free, *_free_in_groups()]", "[free]", MEMORY),
     Mutant("base/memory.py", ", *PurePosixPath(own).parents)", ",)", MEMORY),
-    Mutant("verify/compare.py", "            compare_steps(verdict, proto, folder, root)\n", "", "tests/verify/test_verify_steps.py"),
+    Mutant("verify/compare.py", "    compare_steps(verdict, model, folder, root)\n", "", "tests/verify/test_verify_steps.py"),
     Mutant("verify/steps.py", "float(np.float32(fx_node.args[1]))", "float(fx_node.args[1])", "tests/verify/test_verify_steps.py"),
     Mutant("runner/operand_axes.py", "return axes if not domain", "return {} if not domain", OPERANDS),
     Mutant("runner/kernels/elementwise.py", "since = UNARY_SINCE.get(op_type, 1)", "since = 1", OPERANDS),

@@ -109,8 +109,7 @@ def verify(
                 known = KnownFaults(proto, chosen)
                 runs = _opened(path, proto, known.survived(verdict.note), verdict, must_open=engines is not None)
             folder = os.path.dirname(path)
-            compare_weights(verdict, proto, folder, root)
-            compare_steps(verdict, proto, folder, root)
+            _compare_constants(verdict, proto, folder, root)
             verdict.versions = _versions(runs)
             with as_quantized(verdict, proto, folder, root):
                 case = _Case(Eager(root, arguments), fed, file, runs, RandomNodes.of(path, proto), start)
@@ -124,6 +123,11 @@ def verify(
             verdict.unverified = ""
         verdict.note_disagreements()
     return verdict
+
+
+def _compare_constants(verdict: Verdict, model: onnx.ModelProto, folder: str, root: torch.nn.Module) -> None:
+    compare_weights(verdict, model, folder, root)
+    compare_steps(verdict, model, folder, root)
 
 
 @dataclass(slots=True)

@@ -1,10 +1,12 @@
-"""Modules that lie on another device than the CPU: here on one made in Python, in a process of its own."""
+"""Modules that lie on another device than the CPU: here on one made in Python, in a process of its own for all tests."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from torch.utils import backend_registration
@@ -16,11 +18,13 @@ pytestmark = pytest.mark.skipif(
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
-import sys
+import json
+import traceback
 from pathlib import Path
 import torch
 from tests.capture.fake_device import DEVICE, READ
 import fx2onnx
+from fx2onnx.irx import data_file
 
 class Net(torch.nn.Module):
     def __init__(self):
@@ -36,70 +40,95 @@ class Net(torch.nn.Module):
         y = torch.where(self.mask, y * self.narrow.float(), torch.zeros(1, device=y.device))
         return self.last(y + self.turned[:1]) + torch.full((8,), 0.5, device=x.device)
 
-torch.manual_seed(0)
-net, x = Net(), torch.randn(3, 64)
+
+def fresh():
+    torch.manual_seed(0)
+    READ.clear()
+    return Net(), torch.randn(3, 64)
+
+def same_file(move):
+    net, x = fresh()
+    fx2onnx.export(net, (x,), "here.onnx", dynamic_shapes=({0: "batch"},), metadata="none")
+    net.to(DEVICE)
+    fx2onnx.export(net, (move(x),), "there.onnx", dynamic_shapes=({0: "batch"},), metadata="none")
+    assert {p.device for p in net.parameters()} == {DEVICE}
+    return Path("here.onnx").read_bytes() == Path("there.onnx").read_bytes() and bool(READ)
+
+def read_before_the_file_is_written():
+    net, x = fresh()
+    net.to(DEVICE)
+    result = fx2onnx.export(net, (x.to(DEVICE),))
+    return max(READ, default=0)
+
+def read_in_pieces():
+    net, x = fresh()
+    net.to(DEVICE)
+    size, data_file.BUFFER_BYTES = data_file.BUFFER_BYTES, 4096
+    fx2onnx.export(net, (x.to(DEVICE),), "pieces.onnx", external_data=True)
+    data_file.BUFFER_BYTES = size
+    return [max(READ), sum(READ)]
+
+def verified():
+    net, x = fresh()
+    net.to(DEVICE)
+    result = fx2onnx.export(net, (x.to(DEVICE),), "judged.onnx", dynamic_shapes=({0: "batch"},), verify=True)
+    return result.report.verdict["ok"]
+
+def device():
+    _, x = fresh()
+    y = x.to(DEVICE)
+    equal = [torch.equal(y.cpu(), x), torch.equal((y @ y.t()).cpu(), x @ x.t())]
+    return [str(y.device), *equal, y.t().is_contiguous(), len(READ)]
+
+parts = {
+    "sample on the CPU": lambda: same_file(lambda x: x),
+    "sample on the device": lambda: same_file(lambda x: x.to(DEVICE)),
+    "before": read_before_the_file_is_written,
+    "pieces": read_in_pieces,
+    "verified": verified,
+    "device": device,
+}
+for name, part in parts.items():
+    try:
+        print(json.dumps([name, part()]))
+    except Exception:
+        print(json.dumps([name, traceback.format_exc()]))
 """
 
 
-def run(folder: Path, code: str) -> list[str]:
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What each part of the program gives, or how it failed."""
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM + code],
-        cwd=folder,
+        [sys.executable, "-c", PROGRAM],
+        cwd=tmp_path_factory.mktemp("devices"),
         env={"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PATH": ""},
         capture_output=True,
         text=True,
         timeout=300,
     )
     assert done.returncode == 0, done.stderr
-    return done.stdout.split()
+    return dict(map(json.loads, done.stdout.splitlines()))
 
 
-@pytest.mark.parametrize("sample", ["x", "x.to(DEVICE)"], ids=["sample on the CPU", "sample on the device"])
-def test_the_file_is_the_same(tmp_path: Path, sample: str) -> None:
-    code = f"""
-fx2onnx.export(net, (x,), "here.onnx", dynamic_shapes=({{0: "batch"}},), metadata="none")
-net.to(DEVICE)
-fx2onnx.export(net, ({sample},), "there.onnx", dynamic_shapes=({{0: "batch"}},), metadata="none")
-assert {{p.device for p in net.parameters()}} == {{DEVICE}}
-print(Path("here.onnx").read_bytes() == Path("there.onnx").read_bytes(), bool(READ))
-"""
-    assert run(tmp_path, code) == ["True", "True"]
+@pytest.mark.parametrize("sample", ["sample on the CPU", "sample on the device"])
+def test_the_file_is_the_same(sample: str, found: dict[str, Any]) -> None:
+    assert found[sample] is True
 
 
-def test_nothing_is_computed_there_and_nothing_read_before_the_file_is_written(tmp_path: Path) -> None:
-    code = """
-net.to(DEVICE)
-result = fx2onnx.export(net, (x.to(DEVICE),))
-print(max(READ, default=0) <= 96)
-"""
-    assert run(tmp_path, code) == ["True"]
+def test_nothing_is_computed_there_and_nothing_read_before_the_file_is_written(found: dict[str, Any]) -> None:
+    assert found["before"] <= 96
 
 
-def test_weights_are_read_piece_by_piece(tmp_path: Path) -> None:
-    code = """
-from fx2onnx.irx import data_file
-data_file.BUFFER_BYTES = 4096
-net.to(DEVICE)
-fx2onnx.export(net, (x.to(DEVICE),), "there.onnx", external_data=True)
-print(max(READ), sum(READ) >= 64 * 96 * 4)
-"""
-    largest, is_all = run(tmp_path, code)
-    assert int(largest) <= 4096
-    assert is_all == "True"
+def test_weights_are_read_piece_by_piece(found: dict[str, Any]) -> None:
+    largest, in_all = found["pieces"]
+    assert largest <= 4096
+    assert in_all >= 64 * 96 * 4
 
 
-def test_it_is_verified_there(tmp_path: Path) -> None:
-    code = """
-net.to(DEVICE)
-result = fx2onnx.export(net, (x.to(DEVICE),), "there.onnx", dynamic_shapes=({0: "batch"},), verify=True)
-print(result.report.verdict["ok"])
-"""
-    assert run(tmp_path, code) == ["True"]
+def test_it_is_verified_there(found: dict[str, Any]) -> None:
+    assert found["verified"] is True
 
 
-def test_the_device_is_one(tmp_path: Path) -> None:
-    code = """
-y = x.to(DEVICE)
-print(y.device, torch.equal(y.cpu(), x), torch.equal((y @ y.t()).cpu(), x @ x.t()), y.t().is_contiguous(), len(READ))
-"""
-    assert run(tmp_path, code) == ["apart:0", "True", "True", "False", "2"]
+def test_the_device_is_one(found: dict[str, Any]) -> None:
+    assert found["device"] == ["apart:0", True, True, False, 2]

@@ -26,16 +26,16 @@ SOURCES = ("torchvision:resnet18", "torchvision:mobilenet_v3_large", "hf:bert", 
 DTYPES = ("float16", "bfloat16", "mixed")
 ROUNDS = 7
 _RUN = """
-import json, resource, sys
-import numpy, onnxruntime
+import sys
+import numpy
 sys.path.insert(0, {root!r})
-from benchmarks.half_precision import fed, opened
-base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+from benchmarks.half_precision import fed, opened, peak_kib
+base = peak_kib()
 session = opened({path!r})
 feeds = fed(session, dict(numpy.load({feeds!r})))
 for _ in range(2):
     session.run(None, feeds)
-print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - base) / 1024)
+print((peak_kib() - base) / 1024)
 """
 
 
@@ -44,6 +44,12 @@ def opened(path: str) -> Any:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.log_severity_level = 1, 4
     return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+
+
+def peak_kib() -> int:
+    """The most memory that this process ever held."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
 
 
 def fed(session: Any, feeds: dict[str, Any]) -> dict[str, Any]:

@@ -29,6 +29,7 @@ SOURCES = {
     "timm": "timm, one architecture a family",
     "hf": "transformers, shrunk config, types drawn at random",
 }
+SAMPLE = "## A sample with later code"
 LIMIT_S = 600.0
 LARGEST_BYTES = 12 << 30
 HF_TYPES = 240
@@ -188,6 +189,7 @@ def sweep(source: str, options: argparse.Namespace) -> None:
 
 
 def write_page(rows: Sequence[Row], seeds: int) -> None:
+    """The page of a whole sweep."""
     packages = ("torch", "torchvision", "timm", "transformers", "onnxruntime")
     versions = ", ".join(f"{name} {version(name)}" for name in packages)
     lines = [
@@ -198,6 +200,26 @@ def write_page(rows: Sequence[Row], seeds: int) -> None:
         "the runner and in onnxruntime. A model that does not build or run eagerly in its small form, or that does not "
         "export, is no case.",
         "",
+        *_table(rows),
+    ]
+    _write(lines)
+
+
+def write_sample(rows: Sequence[Row]) -> None:
+    """A section at the end of the page, in place of an earlier one: what was measured with later code, where that is not all."""
+    before = PAGE.read_text(encoding="utf-8").partition(SAMPLE)[0].rstrip("\n")
+    day = time.strftime("%Y-%m-%d")
+    text = f"The table above is of an earlier state of the code. With the code of {day}, models of each source in the same order:"
+    _write([before, "", SAMPLE, "", text, "", *_table(rows)])
+
+
+def _write(lines: Sequence[str]) -> None:
+    PAGE.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    print(f"wrote {PAGE}")
+
+
+def _table(rows: Sequence[Row]) -> list[str]:
+    lines = [
         "| source | models | tried so far | verified | verifications | refused | sets of inputs, median | at other sizes, median |",
         "|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
@@ -215,8 +237,7 @@ def write_page(rows: Sequence[Row], seeds: int) -> None:
         bad = [each for each in row["seeds"] if not each.get("ok", True)]
         text = bad[0]["problem"].splitlines()[0][:200].replace("|", "/")
         lines.append(f"| {row['source']}:{row['name']} | {', '.join(str(each['seed']) for each in bad)} | {text} |")
-    PAGE.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    print(f"wrote {PAGE}")
+    return lines
 
 
 def _median(numbers: Sequence[int]) -> int:
@@ -231,10 +252,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=3, help="verifications of each model")
     parser.add_argument("--file", type=Path, default=Path("/tmp/verify_alarms.jsonl"))
     parser.add_argument("--page-only", action="store_true", help="write the page from what was measured")
+    parser.add_argument("--sample", action="store_true", help="write what was measured as a section of the page")
     options = parser.parse_args(arguments)
     for source in () if options.page_only else options.source or SOURCES:
         sweep(source, options)
-    write_page(list(read_rows(options.file).values()), options.seeds)
+    rows = list(read_rows(options.file).values())
+    if options.sample:
+        write_sample(rows)
+    else:
+        write_page(rows, options.seeds)
     return 0
 
 

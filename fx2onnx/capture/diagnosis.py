@@ -19,7 +19,7 @@ from fx2onnx.capture.attempt import Attempt, Failed, Outcome, Reason, Recorded, 
 from fx2onnx.capture.baking import inputs_to_bake
 from fx2onnx.capture.fallback import export_may_help
 from fx2onnx.capture.options import BAKE_AUTO
-from fx2onnx.capture.python.file_names import calls_int_or_float, names_of_file
+from fx2onnx.capture.python.file_names import may_keep_number, names_of_file
 from fx2onnx.capture.refused_sizes import refused_size
 from fx2onnx.capture.shapes import zero_one
 from fx2onnx.capture.shapes.certain import certain
@@ -73,10 +73,10 @@ def _baking(failed: Failed) -> Attempt | None:
 def _after_own_failure(failed: Failed, start: Attempt) -> Attempt | Outcome:
     failed = _with_plain_numbers(failed)
     attempt, error = failed.attempt, failed.error
-    if failed.reason in _NUMBERS and isinstance(error, UserError) and calls_int_or_float(error.where):
+    if failed.reason in _NUMBERS and isinstance(error, UserError) and may_keep_number(error.where):
         files = attempt.numbers_in | names_of_file(error.where)
         if attempt.program is attempt.root and files != attempt.numbers_in and attempt.keeps_numbers:
-            change = "int(x) and float(x) of a number that only the data tells is that number"
+            change = "int(x), float(x) and y[:x] of a number that only the data tells take that number"
             return replace(attempt, numbers_in=files, wants_number=attempt.wants_number or failed, change=change)
     if failed.reason is Reason.COMPOSITE:
         return replace(attempt, whole=False, change="composite operators are recorded by what they consist of")

@@ -241,6 +241,11 @@ def _last_bit(function: Function, inputs: Inputs) -> Array:
     return function(*arrays)
 
 
+def _integer_power(base: Array, exponent: Array) -> Array:
+    """As PyTorch has it, beyond 2**53 too, where runtimes go through float64. Raises ValueError for exponents below 0."""
+    return np.asarray(np.power(base, exponent)).astype(base.dtype)
+
+
 def evaluate(node: ir.Node, inputs: Inputs, functions: Mapping[str, Function] = LAST_BIT) -> Array | None:
     """The node's one output, or None where it is left to the runtime (also where it would fail there).
 
@@ -253,6 +258,8 @@ def evaluate(node: ir.Node, inputs: Inputs, functions: Mapping[str, Function] = 
         with np.errstate(all="ignore"):
             if exact is not None:
                 array = np.asarray(exact(node, inputs))
+            elif node.op_type == "Pow" and all(array.dtype.kind in "iu" for array in _operands(inputs)):
+                array = _integer_power(*_operands(inputs))
             elif rounded is not None:
                 array = _last_bit(rounded, inputs)
             else:

@@ -151,6 +151,20 @@ def test_the_byte_budget() -> None:
     assert types(graph) == ["Expand", "Expand", "Add", "Add"]
 
 
+def test_powers_of_integers_fold_as_pytorch_has_them() -> None:
+    """Beyond 2**53 and around; runtimes take them in float64."""
+
+    def make(op: Emit, v: V) -> ir.Value:
+        return op.Add(v["x"], op.Pow(np.int64([3, 10**9 + 7, 0]), np.int64([41, 3, 0])))  # type: ignore[no-any-return]
+
+    graph = model(make, {"x": (3,)}, dtypes={"x": INT64})
+    assert fold_constants(graph) == 1
+    (constant,) = graph.graph.initializers.values()
+    assert constant.const_value is not None
+    wrapped = [(3**41 + 2**63) % 2**64 - 2**63, ((10**9 + 7) ** 3 + 2**63) % 2**64 - 2**63, 1]
+    assert constant.const_value.numpy().tolist() == wrapped
+
+
 def test_random_and_division_by_zero_are_not_folded() -> None:
     def make(op: Emit, v: V) -> list[ir.Value]:
         draw = op.Bernoulli(np.float32([0.5, 0.5]))

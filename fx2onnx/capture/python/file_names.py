@@ -142,9 +142,12 @@ _CONVERT: Mapping[type, Callable[[Any], object]] = {
 }
 
 
-def calls_int_or_float(where: SourceLocation | None) -> bool:
-    """Whether the line may have a call of ``int`` or ``float``."""
-    return where is not None and re.search(r"\b(int|float)\(", linecache.getline(where.file, where.line)) is not None
+def may_keep_number(where: SourceLocation | None) -> bool:
+    """Whether the line may have a call of ``int`` or ``float``, or a slice."""
+    return where is not None and _KEEPS_NUMBER.search(linecache.getline(where.file, where.line)) is not None
+
+
+_KEEPS_NUMBER = re.compile(r"\b(int|float)\(|\[[^\]]*:")
 
 
 def names_of_file(where: SourceLocation | None) -> frozenset[str]:

@@ -21,14 +21,15 @@ from fx2onnx.capture.torch_private.dispatch import in_function_transform, takes_
 _LIBRARY: Any = torch.library.Library("fx2onnx", "FRAGMENT")  # type: ignore[no-untyped-call]
 SCHEMAS = {
     "linear": "(Tensor x, Tensor weight, Tensor? bias) -> Tensor",
-    "linear_of_input": "(Tensor grad, Tensor weight) -> Tensor",
-    "linear_of_weight": "(Tensor grad, Tensor x) -> Tensor",
+    "linear_backward": "(Tensor grad, Tensor x, Tensor weight, bool[3] mask) -> (Tensor, Tensor, Tensor)",
     "attention": "(Tensor query, Tensor key, Tensor value, Tensor? mask, float scale) -> (Tensor, Tensor)",
     "attention_backward": (
         "(Tensor grad, Tensor query, Tensor key, Tensor value, Tensor weights, float scale) -> (Tensor, Tensor, Tensor)"
     ),
 }
-"""Translated by ``whole_forms.py``. ``weights`` [*, queries, keys] are what values are weighted with."""
+"""Translated by ``whole_forms.py``. ``weights`` [*, queries, keys] are what values are weighted with; ``mask`` says which of
+the gradients of x, weight and bias are wanted.
+"""
 
 
 def _attention_types(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: object) -> Any:
@@ -36,10 +37,14 @@ def _attention_types(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
     return query.new_empty([*rows, value.shape[-1]]), query.new_empty([*rows, key.shape[-2]])
 
 
+def _linear_types(grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, mask: list[bool]) -> Any:
+    sizes = (x.shape, weight.shape, weight.shape[:1])
+    return tuple(grad.new_empty(each) if wanted else None for each, wanted in zip(sizes, mask, strict=True))
+
+
 _FAKES: dict[str, Callable[..., Any]] = {
     "linear": lambda x, weight, bias: x.new_empty([*x.shape[:-1], weight.shape[0]]),
-    "linear_of_input": lambda grad, weight: grad.new_empty([*grad.shape[:-1], weight.shape[1]]),
-    "linear_of_weight": lambda grad, x: grad.new_empty([grad.shape[-1], x.shape[-1]]),
+    "linear_backward": _linear_types,
     "attention": _attention_types,
     "attention_backward": lambda grad, query, key, value, weights, scale: (
         query.new_empty(query.shape), key.new_empty(key.shape), value.new_empty(value.shape)
@@ -66,17 +71,11 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> Gradients:
         (grad,), (x, weight) = grads, ctx.saved_tensors
+        if not _is_differentiated():
+            return _OPS.linear_backward(grad, x, weight, list(ctx.needs_input_grad))  # type: ignore[no-any-return]
         of_x, of_weight, of_bias = ctx.needs_input_grad
-        rows = list(range(grad.dim() - 1))
-        bias = grad.sum(rows) if of_bias else None
-        if _is_differentiated():
-            over = (grad.flatten(0, -2).t() @ x.flatten(0, -2)) if of_weight else None
-            return grad @ weight if of_x else None, over, bias
-        return (
-            _OPS.linear_of_input(grad, weight) if of_x else None,
-            _OPS.linear_of_weight(grad, x) if of_weight else None,
-            bias,
-        )
+        over = (grad.flatten(0, -2).t() @ x.flatten(0, -2)) if of_weight else None
+        return grad @ weight if of_x else None, over, grad.sum(list(range(grad.dim() - 1))) if of_bias else None
 
 
 class _Attention(torch.autograd.Function):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import onnx_ir as ir
@@ -33,14 +33,17 @@ def linear(op: Emit, x: ir.Value, weight: ir.Value, bias: ir.Value | None) -> ir
     return _as_before(op, op.Gemm(_rows(op, x), weight, bias, transB=1), x)
 
 
-def linear_of_input(op: Emit, grad: ir.Value, weight: ir.Value) -> ir.Value:
-    """linear_of_input(Tensor grad, Tensor weight) -> Tensor"""
-    return _as_before(op, op.Gemm(_rows(op, grad), weight), grad)
-
-
-def linear_of_weight(op: Emit, grad: ir.Value, x: ir.Value) -> ir.Value:
-    """linear_of_weight(Tensor grad, Tensor x) -> Tensor"""
-    return op.Gemm(_rows(op, grad), _rows(op, x), transA=1)
+def linear_backward(
+    op: Emit, grad: ir.Value, x: ir.Value, weight: ir.Value, mask: Sequence[bool]
+) -> tuple[ir.Value | None, ...]:
+    """linear_backward(Tensor grad, Tensor x, Tensor weight, bool[3] mask) -> (Tensor, Tensor, Tensor)"""
+    rows = _rows(op, grad)
+    of_x, of_weight, of_bias = mask
+    return (
+        _as_before(op, op.Gemm(rows, weight), grad) if of_x else None,
+        op.Gemm(rows, _rows(op, x), transA=1) if of_weight else None,
+        op.ReduceSum(rows, axes=[0], keepdims=0) if of_bias else None,
+    )
 
 
 def attention(
@@ -85,7 +88,7 @@ def attention_backward(
     return of_query, of_key, op.MatMul(across(weights), grad)
 
 
-FORMS = (linear, linear_of_input, linear_of_weight, attention, attention_backward)
+FORMS = (linear, linear_backward, attention, attention_backward)
 assert {form.__name__ for form in FORMS} == set(whole.SCHEMAS)
 WHOLE: dict[Any, Callable[..., Any]] = {getattr(torch.ops.fx2onnx, form.__name__).default: form for form in FORMS}
 """Translations, by overload."""

@@ -288,6 +288,14 @@ REFUSED = {
         "{ y = MaxUnpool <kernel_shape = [2,2]> (x, i, s) }",
         "has other images or channels than [1, 1, 1, 1]",
     ),
+    "places of another shape": (
+        "g (float[1,1,1,1] x, int64[1] i) => (float[a,b,c,d] y) { y = MaxUnpool <kernel_shape = [2,2]> (x, i) }",
+        "indices of [1] do not fit [1, 1, 1, 1]",
+    ),
+    "the inverse of a one-sided transform of real numbers": (
+        OF.format(20) + "g (float[1,4,1] x) => (float[a,b,c] y) { y = DFT <inverse = 1, onesided = 1> (x) }",
+        "its inverse of complex ones",
+    ),
     "an update of other heads": (
         OF.format(24) + "g (float[2,3,4,5] c, float[2,2,1,5] u, int64[2] w) => (float[a,b,d,e] y) "
         "{ y = TensorScatter (c, u, w) }",

@@ -104,6 +104,8 @@ def attention(
     """
     if left_window_size < -1 or right_window_size < -1:
         raise ValueError("a window size is below -1")
+    if not 0 <= qk_matmul_output_mode <= 3:
+        raise ValueError(f"qk_matmul_output_mode is {qk_matmul_output_mode}, not 0 to 3")
     dtype, is_3d = q.dtype, q.ndim == 3
     q4, k4, v4 = (
         split_heads(item, heads, name)

@@ -208,6 +208,8 @@ def max_unpool(
         raise ValueError(f"output_shape {list(shape)} has other images or channels than {list(x.shape)}")
     check_shape(shape, x.dtype, "the result of MaxUnpool")
     check_shape(source, x.dtype, "the result of MaxUnpool")
+    if indices.shape != x.shape:
+        raise ValueError(f"indices of {list(indices.shape)} do not fit {list(x.shape)}")
     if indices.size and indices.min() < 0:
         raise IndexError(f"the index {indices.min()} is negative")
     if output_shape is None or math.prod(shape) == math.prod(source):

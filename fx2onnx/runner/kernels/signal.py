@@ -29,8 +29,8 @@ def _dft(x: Array, length: Array | None, axis: int, inverse: int, onesided: int)
     axis = check_axis(axis, x.ndim)
     if axis == x.ndim - 1:
         raise ValueError("the last axis holds the real and imaginary parts")
-    if onesided and not inverse and x.shape[-1] != 1:
-        raise ValueError("a one-sided transform is of real numbers, these are complex")
+    if onesided and x.shape[-1] != (2 if inverse else 1):
+        raise ValueError("a one-sided transform is of real numbers, its inverse of complex ones")
     full = 2 * (x.shape[axis] - 1) if inverse and onesided else x.shape[axis]
     size = full if length is None else int(length.reshape(()))
     if size < 1:

@@ -15,7 +15,7 @@ from fx2onnx.base import size_conditions
 from fx2onnx.base.assumptions import Assumed, Condition, Guard, Specialization
 from fx2onnx.base.dims import Dim, apply, innermost_first
 from fx2onnx.base.errors import UserError
-from fx2onnx.base.folder_commit import CHECKED_SUFFIXES, commit_folder
+from fx2onnx.base.folder_commit import CHECKED_SUFFIXES, MANIFEST, commit_folder
 from fx2onnx.base.folder_files import inside
 from fx2onnx.base.relations import Relation
 from fx2onnx.base.size_sets import interval
@@ -43,7 +43,8 @@ DATA_STEM = "weights"
 """Weights of several models in one folder: ``weights.<digest>.data``."""
 
 _COPIED = (".json", ".txt", ".model", ".jinja", ".tiktoken", ".bpe")
-_NOT_COPIED = (".index.json",)
+_NOT_COPIED = (".index.json", MANIFEST, genai.CONFIG_FILE)
+"""Also what an earlier export into the checkpoint's own folder says of its files."""
 IN_PLACE_OPSET = 24
 """The first with TensorScatter, which writes into a cache."""
 

@@ -268,6 +268,18 @@ def test_codes_stay_in_the_checkpoints_file(tmp_path: Path, layout: str, target:
         assert sum(".scale" in name for name in outside) == 14
 
 
+def test_a_folder_by_reference_generates_what_a_copy_does(tmp_path: Path) -> None:
+    """The copy is exported second: of the checkpoint's folder it takes nothing that the first export wrote."""
+    checkpoint(tmp_path / "in", "gptq")
+    source = f"hf:{tmp_path / 'in'}"
+    there = fx2onnx.export_folder(source, tmp_path / "in", weights="reference", verify=True)
+    assert all(verdict.ok for verdict in there.verdicts.values())
+    copied = fx2onnx.export_folder(source, tmp_path / "out")
+    prompt = np.array([[5, 6, 7, 8]])
+    found = [np.asarray(fx2onnx.load(each.path).generate(prompt, max_new_tokens=4)) for each in (there, copied)]
+    assert np.array_equal(*found)
+
+
 @pytest.mark.parametrize("layout", ["gptq", "awq", "pack-quantized"])
 def test_pages_of_codes_are_given_back_as_they_are_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str

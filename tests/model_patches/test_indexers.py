@@ -59,6 +59,7 @@ def test_every_query_keeps_its_best_blocks_and_the_tail(ratio: int, budget: int)
         _sample(ratio, ratio),
         _sample(17, 17, padded=3),
         _sample(9, 9, holes=True),
+        _sample(40, 40, holes=True),
     ]
     axes = {1: "tokens"}
     result = check(

@@ -117,12 +117,15 @@ def free_bytes() -> int:
 def _free_in_groups() -> Iterator[int]:
     """What the control groups leave that this process is in: its own (a container, a job, a service) and those around it."""
     with contextlib.suppress(OSError, ValueError):  # another system
-        lines = [line.split(":", 2) for line in Path(_GROUPS).read_text().splitlines()]
+        lines = [line.split(":", 2) for line in Path(_GROUPS).read_text(encoding="utf-8").splitlines()]
         for controller, root, limit, taken, of_files in _HIERARCHIES:
             for own in [path for _, names, path in lines if controller in names.split(",")]:
                 for path in (PurePosixPath(own), *PurePosixPath(own).parents):
                     folder = Path(root + str(path))
                     with contextlib.suppress(OSError, ValueError):  # not seen from inside, or no limit
                         most, now = (int((folder / name).read_bytes()) for name in (limit, taken))
-                        stat = dict(line.split(" ") for line in (folder / "memory.stat").read_text().splitlines())
+                        stat = dict(
+                            line.split(" ")
+                            for line in (folder / "memory.stat").read_text(encoding="utf-8").splitlines()
+                        )
                         yield most - now + sum(int(stat.get(name, 0)) for name in of_files)

@@ -18,7 +18,7 @@ def graphs_of(model: ir.Model) -> Iterator[ir.Graph]:
         graph = pending.pop()
         yield graph
         for node in graph:
-            if node._op_type in GRAPH_BEARING or node._domain:  # each pass asks every node: properties would double it
+            if node.op_type in GRAPH_BEARING or node.domain:
                 pending += nested_graphs(node)
 
 

@@ -36,6 +36,14 @@ from fx2onnx.capture.shapes.symnode import DimNode, sym_int
 from fx2onnx.capture.torch_private.fake_tensors import Leftover, fake_from_meta
 from fx2onnx.sources.torchvision_compat import prepare
 
+
+@pytest.fixture(scope="module", autouse=True)
+def what_was_there_stays() -> None:
+    """What earlier tests of the process left, millions of objects, is not looked through at each collection here."""
+    gc.collect()
+    gc.freeze()
+
+
 DYNAMIC: dict[str, Any] = {"dynamic_shapes": ({0: "batch"},)}
 
 

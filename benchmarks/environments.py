@@ -16,6 +16,8 @@ _ONNX = "onnx_ir onnxscript ml_dtypes"
 _TESTS = "hypothesis jsonschema pytest packaging psutil rich safetensors typer xxhash"
 _PURE = "filelock typing_extensions sympy networkx jinja2 fsspec setuptools pillow pyyaml tqdm expecttest scikit-learn"
 """What torch, torchvision and timm need beside each other and CUDA, and what the tests need where there is torch."""
+_WHOLE = "-c constraints.txt build dask distributed matplotlib playwright pytest-xdist mypy ruff"
+"""What the default suite needs beside the core tests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +124,11 @@ def make(environment: Environment, folder: Path) -> Path:
             _install(python, "--no-deps", runtime)
     _install(python, *environment.packages.split())
     return python
+
+
+def make_whole(python: Path) -> None:
+    """Add to an environment what the default suite needs. Raises Unavailable."""
+    _install(python, *_WHOLE.split())
 
 
 def _interpreters(version: str) -> Iterator[str]:

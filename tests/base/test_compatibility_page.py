@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from benchmarks.compatibility import page, read_results
 from tests.conftest import CORE, WITHOUT_TORCH, is_core
 
@@ -36,33 +38,35 @@ def test_the_page_says_what_fails_and_what_is_missing() -> None:
         "left_out": {"no <kernel>": 2},
         "versions": versions,
     }
+    missing = "this machine has no Python 3.14"
     text = page(
-        {
-            "torch-2.8": {"name": "torch-2.8", "wanted_python": "3.11", **row},
-            "python-3.14": {
-                "name": "python-3.14",
-                "wanted_python": "3.14",
-                "missing": "this machine has no Python 3.14",
-            },
-        }
+        [
+            {"name": "torch-2.8", "wanted_python": "3.11", "date": "2026-11-26", "commit": "abc", **row},
+            {"name": "python-3.14", "wanted_python": "3.14", "missing": missing},
+        ]
     )
     assert "| torch-2.8 | 3.11.7 | 2.8.0 |" in text
-    assert "| 7 | 1 | 2 |" in text
+    assert "| 7 | 1 | 2 | 2026-11-26 | abc |" in text
     assert "- `a::b`: no \\| bar" in text
     assert "- left out, 2 times: no &lt;kernel>" in text
     assert "- not to be had here: this machine has no Python 3.14" in text
 
 
-def test_rows_that_were_not_made_here_stay() -> None:
-    def row(name: str, passed: int) -> dict[str, Any]:
-        return {"name": name, "wanted_python": "3.11", "passed": passed, "failed": 0, "left_out": {"root": passed}}
+@pytest.mark.parametrize("whole", [False, True])
+def test_rows_that_were_not_made_here_stay(whole: bool) -> None:
+    """With their notes; those of the core and those of the default suite apart."""
 
-    before = page({name: row(name, 7) for name in ("torch-2.8", "torch-2.9", "no-torch")})
-    assert page({}, before) == before
-    after = page({"torch-2.9": row("torch-2.9", 8)}, before)
-    assert after == page(
-        {"torch-2.8": row("torch-2.8", 7), "torch-2.9": row("torch-2.9", 8), "no-torch": row("no-torch", 7)}
-    )
+    def row(name: str, passed: int, whole: bool) -> dict[str, Any]:
+        counts = {"passed": passed, "failed": 0, "left_out": {"root": passed}}
+        return {"name": name, "wanted_python": "3.11", "whole": whole, **counts}
+
+    names = ("torch-2.8", "torch-2.9", "no-torch")
+    rows = {(name, of): row(name, 7 + of, of) for name in names for of in (False, True)}
+    before = page(rows.values())
+    assert before.count("\n| torch-2.8 |") == 2
+    assert page([], before) == before
+    rows["torch-2.9", whole] = row("torch-2.9", 9, whole)
+    assert page([rows["torch-2.9", whole]], before) == page(rows.values())
 
 
 def test_the_core_is_of_files_that_exist() -> None:

@@ -13,6 +13,7 @@ import typer
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.targets import check_target
 from fx2onnx.cli import options
+from fx2onnx.cli.export_kinds import Kind, refuse_others
 from fx2onnx.cli.files import check_apart, human_size, write_report
 from fx2onnx.cli.job import Job, run
 from fx2onnx.cli.outcome import print_json, reports_errors
@@ -36,6 +37,7 @@ class Capture(enum.StrEnum):
 
 @reports_errors
 def export_command(
+    context: typer.Context,
     sources: options.SourcesArgument,
     output: Annotated[
         Path | None,
@@ -132,104 +134,67 @@ def export_command(
     quiet: options.Quiet = False,
 ) -> None:
     """Export models to ONNX and check the files against eager PyTorch."""
-    from fx2onnx.cli.export_folder import FolderJob, export_into_folder, is_folder_task, refuse_for_folders, with_task
+    from fx2onnx.cli.export_folder import FolderJob, export_into_folder, is_folder_task, with_task
+    from fx2onnx.cli.export_training import TrainingJob, export_training_folder
     from fx2onnx.cli.many import expand, export_many, is_pattern, plan
     from fx2onnx.exporting.options import ExportOptions
 
-    rounded = options.quantize_of(
-        quantize, block, exclude, format, embeddings=embeddings, keep_worst=keep_worst, accuracy=accuracy,
-        calibration=calibration, method=method, act_order=act_order, activations=activations,
-    )  # fmt: skip
+    kind = Kind.FILES if len(sources) > 1 or is_pattern(sources[0]) else Kind.FILE
+    for name, alone in ((f"--task {task}", task is not None and is_folder_task(task)), ("--training", training)):
+        if alone and kind is Kind.FILES:
+            raise UserError("E001", f"{name} takes one model at a time")
+    if task is not None and is_folder_task(task):
+        kind = Kind.GENERATION
+    elif training:
+        kind = Kind.TRAINING
+    refuse_others(kind, context)
     precision, of_source = options.precision_of(dtype, io, keep, training=training)
     source_options: dict[str, Any] = {"batch": batch, "seq": seq, "image_size": image_size}
-    of_functions = True if functions == ["all"] else tuple(functions or ()) or False
     source_options |= {"seed": seed, "weights": weights, "dtype": of_source}
-    into_folder = task is not None and is_folder_task(task)
-    output = output or _default_output(sources, weights, into_folder)
-    if task is not None and into_folder:
-        if len(sources) > 1 or is_pattern(sources[0]):
-            raise UserError("E001", f"--task {task} takes one model at a time")
-        from fx2onnx.exporting.folder import FolderOptions
-
-        refuse_for_folders(dynamic, capture.value, bake)
-        asked = FolderOptions(
-            task,
-            cache,
-            ExportOptions(
-                opset_version=opset,
-                target=target,
-                fused=fused,
-                verify=verify,
-                quantize=rounded,
-                precision=precision,
-                functions=of_functions,
-            ),
-            source=source_options,
-        )
-        export_into_folder(FolderJob(sources[0], output, asked, report), json_output=json_output, quiet=quiet)
-        return
-    if training:
-        if rounded is not None:
-            raise UserError("E001", "--quantize is for files that infer", next="leave out --training")
-        if len(sources) > 1 or is_pattern(sources[0]):
-            raise UserError("E001", "--training takes one model at a time")
-        from fx2onnx.cli.export_training import TrainingJob, export_training_folder
-
-        sizes = tuple(dynamic or ["default"])
+    output = output or _default_output(sources, weights, kind is Kind.GENERATION)
+    sizes = tuple(dynamic or ["default"])
+    shown: dict[str, Any] = {"report": report, "json_output": json_output, "quiet": quiet}
+    if kind is Kind.TRAINING:
         source = with_task(sources[0], task)
         trained = TrainingJob(
             source, output, loss or "cross_entropy", optimizer, learning_rate, sizes, opset, source_options, verify
         )
-        export_training_folder(trained, json_output=json_output, quiet=quiet)
+        export_training_folder(trained, **shown)
         return
-    for name, given in (("--loss", loss), ("--optimizer", optimizer), ("--learning-rate", learning_rate)):
-        if given is not None:
-            raise UserError("E001", f"{name} is for training", next="add --training")
-    several = len(sources) > 1 or is_pattern(sources[0])
-    if cluster is not None:
-        _check_cluster(cluster, several, jobs)
-    if cache != "dynamic":
-        raise UserError("E001", "--cache is for generation tasks", next="--task text-generation-with-past")
-    template = Job(
-        source="",
-        output=str(output),
-        options=ExportOptions.of(
-            capture=capture.value,
-            opset_version=opset,
-            target=target,
-            fused=fused,
-            verify=verify,
-            quantize=rounded,
-            precision=precision,
-            functions=of_functions,
+    asked = ExportOptions.of(
+        capture=capture.value,
+        opset_version=opset,
+        target=target,
+        fused=fused,
+        verify=verify,
+        quantize=options.quantize_of(
+            quantize, block, exclude, format, embeddings=embeddings, keep_worst=keep_worst, accuracy=accuracy,
+            calibration=calibration, method=method, act_order=act_order, activations=activations,
         ),
-        dynamic=tuple(dynamic or ["default"]),
-        bake=tuple(bake or ()),
-        source_options=source_options,
-    )
-    if not several:
-        _export_one(replace(template, source=with_task(sources[0], task)), report, json_output, quiet)
+        precision=precision,
+        functions=True if functions == ["all"] else tuple(functions or ()) or False,
+    )  # fmt: skip
+    if task is not None and kind is Kind.GENERATION:
+        from fx2onnx.exporting.folder import FolderOptions
+
+        of_folder = FolderOptions(task, cache, asked, source=source_options)
+        export_into_folder(FolderJob(sources[0], output, of_folder), **shown)
         return
+    template = Job("", str(output), asked, sizes, tuple(bake or ()), source_options)
+    if kind is Kind.FILE:
+        _export_one(replace(template, source=with_task(sources[0], task)), **shown)
+        return
+    if cluster is not None:
+        _check_cluster(cluster, jobs)
     every = [with_task(source, task) for source in expand(sources)]
-    export_many(
-        plan(template, every, _folder(output)),
-        output,
-        processes=jobs,
-        limit_s=limit,
-        again=again,
-        cluster=cluster,
-        report=report,
-        json_output=json_output,
-        quiet=quiet,
-    )
+    jobs_of_all = plan(template, every, _folder(output))
+    export_many(jobs_of_all, output, processes=jobs, limit_s=limit, again=again, cluster=cluster, **shown)
 
 
-def _check_cluster(address: str, several: bool, jobs: int) -> None:
+def _check_cluster(address: str, jobs: int) -> None:
     from fx2onnx.base.packages import require
     from fx2onnx.cli.cluster import check_address
 
-    if not several:
-        raise UserError("E001", "--cluster is for several models", next="leave it out")
     if jobs != 1:
         raise UserError(
             "E001", "--jobs is for this machine's processes", next="the cluster's workers have threads: one job each"
@@ -258,7 +223,7 @@ def _folder(output: Path) -> Path:
     return output
 
 
-def _export_one(job: Job, report: Path | None, json_output: bool, quiet: bool) -> None:
+def _export_one(job: Job, *, report: Path | None, json_output: bool, quiet: bool) -> None:
     from fx2onnx.cli.progress import Stages
     from fx2onnx.cli.verdict import require_ok
     from fx2onnx.irx.model_files import is_file_of

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.base.folder_commit import is_file_of_folder
-from fx2onnx.cli.files import check_apart, human_size, write_report
+from fx2onnx.cli.files import check_apart, human_size, write_report_of_folder
 from fx2onnx.cli.outcome import print_json
 from fx2onnx.cli.target import engines_for
 
@@ -49,18 +47,9 @@ class FolderJob:
     source: str
     output: Path
     options: FolderOptions
-    report: Path | None
 
 
-def refuse_for_folders(dynamic: Sequence[str] | None, capture: str, bake: Sequence[str] | None) -> None:
-    """Raise UserError E001 for options that the graphs of a folder leave no choice in."""
-    given = {"--dynamic": list(dynamic or ["default"]) != ["default"], "--capture": capture != "auto"}
-    given |= {"--bake": bool(bake)}
-    for name in (name for name, is_given in given.items() if is_given):
-        raise UserError("E001", f"{name} has no meaning with a generation task", next=f"leave out {name}")
-
-
-def export_into_folder(asked: FolderJob, *, json_output: bool, quiet: bool) -> None:
+def export_into_folder(asked: FolderJob, *, report: Path | None, json_output: bool, quiet: bool) -> None:
     """Export, then show the files and the verdict on each. Exits with 1 where one differs from eager PyTorch."""
     from fx2onnx.cli.progress import Stages
     from fx2onnx.cli.verdict import require_ok
@@ -69,17 +58,13 @@ def export_into_folder(asked: FolderJob, *, json_output: bool, quiet: bool) -> N
 
     options = replace(asked.options, engines=engines_for(asked.options.export.target))
     check_folder(asked.output)
-    check_apart([asked.report], input_files(asked.source, options.source.get("weights")))
+    check_apart([report], input_files(asked.source, options.source.get("weights")))
     with Stages(quiet=quiet or json_output) as stages, warnings.catch_warnings(action="ignore"):
         done = stages.call(f"export {asked.source}", lambda: write_folder(asked.source, asked.output, options))
     ok = all(verdict.ok for verdict in done.verdicts.values())
     summary = _summary(asked.source, options.task, done, ok)
-    if asked.report is not None:
-        if is_file_of_folder(asked.report, asked.output):
-            raise UserError(
-                "E301", f"cannot write '{asked.report}'", why="it is a file of the export", next="give another name"
-            )
-        write_report(asked.report, summary)
+    if report is not None:
+        write_report_of_folder(report, asked.output, summary)
     if json_output:
         print_json(summary)
     elif not quiet:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.cli.files import human_size
+from fx2onnx.cli.files import check_apart, human_size, write_report_of_folder
 from fx2onnx.cli.outcome import print_json
 
 if TYPE_CHECKING:
@@ -41,22 +41,27 @@ class TrainingJob:
     verify: bool = True
 
 
-def export_training_folder(job: TrainingJob, *, json_output: bool, quiet: bool) -> None:
+def export_training_folder(job: TrainingJob, *, report: Path | None, json_output: bool, quiet: bool) -> None:
     """Export into the folder and show what is in it. Raises UserError."""
     from fx2onnx.cli.progress import Stages
     from fx2onnx.sources import resolve
+    from fx2onnx.sources.inputs import input_files
 
     if job.loss not in LOSSES:
         raise UserError("E001", f"--loss {job.loss} is not known", next=f"one of {', '.join(LOSSES)}")
     if job.optimizer is not None and job.optimizer not in OPTIMIZERS:
         raise UserError("E001", f"--optimizer {job.optimizer} is not known", next=f"one of {', '.join(OPTIMIZERS)}")
     _check_rate(job)
+    check_apart([report], input_files(job.source, job.source_options.get("weights")))
     with Stages(quiet=quiet or json_output) as stages:
         with stages.stage(f"build {job.source}"):
             model = resolve(job.source, **job.source_options)
         done = stages.call("export", lambda: _exported(job, model))
+    summary = _summary(job, done)
+    if report is not None:
+        write_report_of_folder(report, job.output, summary)
     if json_output:
-        print_json(_summary(job, done))
+        print_json(summary)
     elif not quiet:
         _show(done)
 

@@ -46,6 +46,15 @@ def write_report(path: Path, summary: Any) -> None:
     write_text(path, json.dumps(summary, indent=2, default=str) + "\n")
 
 
+def write_report_of_folder(path: Path, folder: Path, summary: Any) -> None:
+    """The same, where the report may not be one of the files that the export wrote. Raises UserError E301."""
+    from fx2onnx.base.folder_commit import is_file_of_folder
+
+    if is_file_of_folder(path, folder):
+        raise UserError("E301", f"cannot write '{path}'", why="it is a file of the export", next="give another name")
+    write_report(path, summary)
+
+
 def human_size(size_bytes: int) -> str:
     """``size_bytes`` with a unit: 1.2 kB, 97.8 MB."""
     size = float(size_bytes)

@@ -113,10 +113,39 @@ def test_an_input_is_baked_and_the_verdict_recorded(given: str) -> None:
     assert (entry.key, json.loads(entry.value)["baked"]) == ("fx2onnx.verdict", ["times"])
 
 
-@pytest.mark.parametrize("options", [["--bake", "x"], ["--dynamic", "none"], ["--capture", "fake"]])
-def test_graphs_of_a_folder_leave_no_choice(options: list[str]) -> None:
-    done = invoke("export", "hf:nowhere", "--task", "text-generation-with-past", "-o", "out", *options)
-    assert f"{options[0]} has no meaning with a generation task" in done.output
+_GENERATES = ("hf:nowhere", "--task", "text-generation-with-past")
+_TRAINS = ("zoo:mnist_cnn", "--training")
+_ONE = ("zoo:mnist_cnn",)
+_SEVERAL = ("zoo:mnist_cnn", "zoo:resnet18")
+_MISPLACED = [
+    *((_GENERATES, option, "has no meaning with a generation task") for option in ("--bake x", "--dynamic none", "--capture fake")),
+    *((_GENERATES, option, "is for training") for option in ("--training", "--loss mse", "--optimizer sgd", "--learning-rate 1")),
+    *((_GENERATES, option, "is for several models") for option in ("--limit 9", "--again", "--cluster dask://localhost:1")),
+    *((_ONE, option, "is for several models") for option in ("--limit 9", "--again", "--cluster dask://localhost:1")),
+    *((kind, "--cache static", "is for a generation task") for kind in (_ONE, _SEVERAL, _TRAINS)),
+    *(
+        (_TRAINS, option, "has no meaning with training")
+        for option in (
+            "--target onnxruntime", "--fused", "--no-fused", "--functions all", "--io float32", "--keep x", "--quantize int8",
+            "--block 32", "--keep-worst 1", "--method gptq", "--no-accuracy", "--bake x", "--capture fake",
+        )
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "option", "message"), _MISPLACED)
+def test_an_option_that_has_no_meaning_is_an_error(kind: tuple[str, ...], option: str, message: str) -> None:
+    done = invoke("export", *kind, "-o", "out", *option.split())
+    assert done.exit_code == 2
+    name = option.split()[0].replace("--no-", "--")
+    assert f"{name} {message}" in done.output
+    assert not Path("out").exists()
+
+
+def test_an_option_that_asks_for_nothing_is_none() -> None:
+    done = invoke("export", *_GENERATES, "-o", "out", "--dynamic", "default", "--capture", "auto")
+    assert "has no meaning" not in done.output
+    assert "nowhere" in done.output
 
 
 @pytest.mark.parametrize(("word", "expected"), [("default", ["batch", 1, 28, 28]), ("none", [2, 1, 28, 28])])

@@ -34,10 +34,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             str(target),
             "--verify",
             "--json",
+            "--report",
+            str(target.with_name("report.json")),
         ],
     )
     assert done.exit_code == 0, done.output
     summary = json.loads(done.stdout)
+    assert json.loads(target.with_name("report.json").read_text()) == summary
     assert "train_step.onnx" in summary["files"]
     assert len(summary["verdicts"]) == 5
     assert all(verdict["ok"] for verdict in summary["verdicts"].values())

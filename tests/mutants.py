@@ -685,6 +685,7 @@ MUTANTS = [
     Mutant("verify/wide.py", "if _is_large_matrix(func, args):", "if False:", MEMORY),
     Mutant("verify/wide.py", "own[0] = own[0][..., columns]", "pass", MEMORY),
     Mutant("verify/engines.py", 'left_out = ["ConstantFolding"]', "left_out = []", MEMORY),
+    Mutant("verify/engines.py", "(free := free_bytes()) < _ONNXRUNTIME_BYTES", "(free := free_bytes()) < 0", MEMORY),
     Mutant("verify/compare.py", "        verdict.unverified = too_large(proto)", "        verdict.unverified = ''", MEMORY),
     Mutant("verify/compare.py", "            if not is_exhausted(cause):\n                raise\n", "            raise\n", MEMORY),
     Mutant("verify/compare.py", "        if is_exhausted(cause):\n            verdict.ran_out(f\"{sample", "        if False:\n            verdict.ran_out(f\"{sample", MEMORY),

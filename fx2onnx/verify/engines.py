@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeAlias
@@ -13,11 +14,14 @@ import numpy as np
 import numpy.typing as npt
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.base.memory import free_bytes
 from fx2onnx.base.ort_values import run_session
 from fx2onnx.verify.memory import LARGE_BYTES
 
 Array: TypeAlias = npt.NDArray[Any]
 Run: TypeAlias = Callable[[dict[str, Array]], list[Any]]
+_ONNXRUNTIME_BYTES = 96 << 20
+"""Loading onnxruntime 1.32 takes 51 MB; where that is not there, its library ends the process instead of raising an error."""
 
 
 def open_runner(model: str | bytes) -> Run:
@@ -31,7 +35,11 @@ def open_runner(model: str | bytes) -> Run:
 def open_onnxruntime(model: str | bytes, folder: str = "") -> Run:
     """onnxruntime on the CPU. Large weights stay as they lie in the file: a copy in another order pays after many runs, and
     makes of the weights of convolutions (the layouts of its highest level) one more. ``folder``: where the weights of bytes lie.
+
+    Raises:   MemoryError where there is too little for onnxruntime itself; what it raises for the model.
     """
+    if "onnxruntime" not in sys.modules and (free := free_bytes()) < _ONNXRUNTIME_BYTES:
+        raise MemoryError(f"{free >> 20} MB are free, and loading it may take {_ONNXRUNTIME_BYTES >> 20} MB")
     import onnxruntime
 
     options = onnxruntime.SessionOptions()

@@ -1,4 +1,4 @@
-"""Scales and zero points of a file have to be those of the module that PT2E quantised."""
+"""Scales and zero points of a file have to be those of the module that PT2E quantised, each at its place."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from torch.ao.quantization.fx import _decomposed  # noqa: F401   makes the opera
 
 import fx2onnx
 from fx2onnx.verify import verify
+from fx2onnx.verify.steps import compare_steps
+from fx2onnx.verify.verdict import Verdict
 
 Q = torch.ops.quantized_decomposed
 X = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
@@ -72,3 +74,72 @@ def test_another_scale_or_zero_point_is_found(
     wrong.producer_name = "another"
     onnx.save(wrong, tmp_path / "wrong.onnx")
     assert any(said in note for note in verify(tmp_path / "wrong.onnx", module, (X,)).notes)
+
+
+class Residual(nn.Module):
+    """Each layer's output and each sum in steps of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.ModuleList([nn.Linear(8, 8) for _ in range(3)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for place, layer in enumerate(self.layers):
+            near = rounded(layer(rounded(x, 0.02 + place / 100)), 0.025 + place / 100)
+            x = rounded(x + near, 0.031 + place / 50)
+        return x.reshape(x.shape[0], -1).relu()
+
+
+def rounded(x: torch.Tensor, scale: float) -> torch.Tensor:
+    codes = Q.quantize_per_tensor.default(x, scale, 0, -128, 127, torch.int8)
+    return Q.dequantize_per_tensor.default(codes, scale, 0, -128, 127, torch.int8)  # type: ignore[no-any-return]
+
+
+@pytest.fixture(scope="module")
+def residual(tmp_path_factory: pytest.TempPathFactory) -> tuple[nn.Module, onnx.ModelProto]:
+    path = tmp_path_factory.mktemp("places") / "model.onnx"
+    args = (torch.randn(2, 3, 8),)
+    batch = torch.export.Dim("batch")
+    module = torch.export.export(Residual().eval(), args, dynamic_shapes={"x": {0: batch}}).module()
+    fx2onnx.export(module, args, path, dynamic_shapes=({0: batch},))
+    return module, onnx.load(path)
+
+
+def exchanged(model: onnx.ModelProto, one: int, other: int) -> onnx.ModelProto:
+    """With the scale and zero point of another node."""
+    wrong = onnx.ModelProto()
+    wrong.CopyFrom(model)
+    wrong.graph.node[one].input[1:] = model.graph.node[other].input[1:]
+    return wrong
+
+
+def scales_that_differ(model: onnx.ModelProto, module: nn.Module) -> list[str]:
+    verdict = Verdict()
+    compare_steps(verdict, model, "", module)
+    return [row.problem for row in verdict.rows]
+
+
+def test_the_scale_of_another_place_is_found(residual: tuple[nn.Module, onnx.ModelProto]) -> None:
+    module, model = residual
+    assert scales_that_differ(model, module) == []
+    steps = [
+        place for place, node in enumerate(model.graph.node) if node.op_type in ("QuantizeLinear", "DequantizeLinear")
+    ]
+    assert len(steps) == 18
+    scale_of = {place: model.graph.node[place].input[1] for place in steps}
+    for one in steps:
+        for other in steps:
+            if scale_of[one] != scale_of[other]:
+                (problem,) = scales_that_differ(exchanged(model, one, other), module)
+                assert "is of another place: here the module has" in problem
+
+
+def test_parts_that_are_quantised_each_for_itself_keep_the_check_of_all_scales(
+    exported: tuple[nn.Module, onnx.ModelProto], residual: tuple[nn.Module, onnx.ModelProto]
+) -> None:
+    """Which part a node of the file belongs to, is not known: a scale of the other part passes, one of none does not."""
+    both = nn.ModuleList([exported[0], residual[0]])
+    assert scales_that_differ(residual[1], both) == []
+    assert scales_that_differ(exchanged(residual[1], 0, 2), both) == []
+    assert scales_that_differ(harmed(residual[1], 1, lambda scale: scale * np.float32(1.001)), both) != []

@@ -689,6 +689,8 @@ MUTANTS = [
     Mutant("verify/wide.py", "if _is_large_matrix(func, args):", "if False:", MEMORY),
     Mutant("verify/wide.py", "own[0] = own[0][..., columns]", "pass", MEMORY),
     Mutant("verify/engines.py", 'left_out = ["ConstantFolding"]', "left_out = []", MEMORY),
+    Mutant("sources/light_run.py", "memo[id(tensor)] = copied = tensor.clone()", "copied = tensor.clone()", "tests/sources/test_light_run.py"),
+    Mutant("sources/light_run.py", " as mode, _CopiedFakes(), torch", " as mode, torch", "tests/sources/test_light_run.py"),
     Mutant("verify/engines.py", "(free := free_bytes()) < _ONNXRUNTIME_BYTES", "(free := free_bytes()) < 0", MEMORY),
     Mutant("verify/compare.py", "        verdict.unverified = too_large(proto)", "        verdict.unverified = ''", MEMORY),
     Mutant("verify/compare.py", "            if not is_exhausted(cause):\n                raise\n", "            raise\n", MEMORY),

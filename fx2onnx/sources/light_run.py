@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 Result = TypeVar("Result")
 
@@ -17,13 +18,28 @@ def run_lightly(model: torch.nn.Module, call: Callable[..., Result], inputs: Map
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     try:
-        with _silent_fakes(), FakeTensorMode(allow_non_fake_inputs=True) as mode, torch.no_grad():
+        with _silent_fakes(), FakeTensorMode(allow_non_fake_inputs=True) as mode, _CopiedFakes(), torch.no_grad():
             return call(**{name: mode.from_tensor(value) for name, value in inputs.items()})
     except Exception:  # fake kernels refuse what real ones do: grouped products of float32, values that Python reads
         if any(value.device.type == "meta" for value in model.parameters()):
             raise
         with torch.no_grad():
             return call(**inputs)
+
+
+class _CopiedFakes(TorchFunctionMode):
+    """``copy.deepcopy`` clones a fake tensor. Torch's own copies the memory of one that was made of a number, which is not
+    there: an error in Python, and a heap that ends the process some time later (2.13 and 2.15).
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        from torch._subclasses.fake_tensor import FakeTensor
+
+        if func is torch.Tensor.__deepcopy__ and isinstance(args[0], FakeTensor):
+            tensor, memo = args
+            memo[id(tensor)] = copied = tensor.clone()
+            return copied
+        return func(*args, **(kwargs or {}))
 
 
 @contextlib.contextmanager

@@ -780,7 +780,7 @@ MUTANTS = [
            "tests/training/test_derivatives.py"),
     Mutant("training/groups.py", "self.is_known and self.rule.is_by_element and", "self.is_known and", OPTIMIZERS),
     Mutant("aten_map/batch_norm.py", "op.const(momentum * factor, dtype)", "op.const(momentum, dtype)", "tests/training/test_verify.py"),
-    Mutant("aten_map/batch_norm_backward.py", "op.const(-1 / max(count, 1), inner)", "op.const(-1 / (count + 1), inner)",
+    Mutant("aten_map/batch_norm_backward.py", "variance=max(count, 1) ** 2", "variance=(count + 1) ** 2",
            "tests/ops/test_backward.py"),
     Mutant("training/groups.py", 'kept.get("step", bool(kept))', 'kept.get("step", 0)', OPTIMIZERS),
     Mutant("capture/recording/tensor_tracker.py", "if view is None and self._given:", "if False:", REACHED),

@@ -69,20 +69,28 @@ def trained(op: Emit, value: ir.Value, weight: ir.Value | None, bias: ir.Value |
     axes = [axis for axis in range(rank) if axis != 1]
     wide = op.cast(value, inner)
     mean = op.ReduceMean(wide, axes=axes, keepdims=0)
-    centred = op.Sub(wide, over_channels(op, mean, rank))
-    variance = op.ReduceMean(op.Mul(centred, centred), axes=axes, keepdims=0)
-    rstd = op.Reciprocal(op.Sqrt(op.Add(variance, op.const(float(eps), inner))))
     channels = op.dims(value)[1]
+    centred = centred_by(op, wide, mean)
+    variance = op.ReduceMean(op.Mul(centred, centred), axes=axes, keepdims=0)
+    rstd = op.Pow(op.Add(variance, op.const(float(eps), inner)), op.const(-0.5, inner))
     scale = rstd if weight is None else op.Mul(op.cast(weight, inner), rstd)
     output = affine(op, centred, scale, channel_vector(op, bias, 0, channels, inner))
     return Statistics(op.cast(output, dtype), mean, variance, rstd)
 
 
-def affine(op: Emit, value: ir.Value, scale: ir.Value, shift: ir.Value) -> ir.Value:
-    """``value * scale + shift`` by channel, in one operator: the one that normalises by a mean of 0 and a variance of 1."""
+def affine(
+    op: Emit, value: ir.Value, scale: ir.Value, shift: ir.Value, mean: ir.Value | None = None, variance: float = 1
+) -> ir.Value:
+    """``(value - mean) / sqrt(variance) * scale + shift`` by channel, in one operator."""
     dtype, channels = op.dtype(value), op.dims(value)[1]
-    mean, variance = filled(op, (channels,), 0, dtype), filled(op, (channels,), 1, dtype)
-    return op.BatchNormalization(value, scale, shift, mean, variance, epsilon=0.0)
+    by = filled(op, (channels,), variance, dtype)
+    return op.BatchNormalization(value, scale, shift, channel_vector(op, mean, 0, channels, dtype), by, epsilon=0.0)
+
+
+def centred_by(op: Emit, value: ir.Value, mean: ir.Value) -> ir.Value:
+    """``value - mean`` by channel."""
+    one, zero = (channel_vector(op, None, number, op.dims(value)[1], op.dtype(value)) for number in (1, 0))
+    return affine(op, value, one, zero, mean)
 
 
 def updated(op: Emit, running: ir.Value, fresh: ir.Value, momentum: float, factor: float = 1.0) -> ir.Value:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.batch_norm import FLOAT, HALF, affine, over_channels
+from fx2onnx.aten_map.batch_norm import FLOAT, HALF, affine, centred_by
 from fx2onnx.aten_map.table.axes import filled
 from fx2onnx.aten_map.table.registry import translates
 from fx2onnx.base.dims import product
@@ -33,7 +33,8 @@ def native_batch_norm_backward(
     """native_batch_norm_backward(Tensor grad_out, Tensor input, Tensor? weight, Tensor? running_mean, Tensor? running_var, Tensor? save_mean, Tensor? save_invstd, bool train, float eps, bool[3] output_mask) -> (Tensor, Tensor, Tensor)
 
     ONNX:     with c = input - mean, s = sum(grad), d = sum(grad * c) and a = weight * rstd, each by channel, the input's is
-              a * (grad - c * rstd² * d / n - s / n): BatchNormalization as an affine map, Add, and another. In eval a * grad.
+              a * (grad - c * rstd² * d / n - s / n): BatchNormalization as an affine map (1 / n as of a variance n²), Sub, and
+              another. In eval a * grad.
     Numerics: in float32 at least.
     Source:   batch_norm_backward_cpu_template in ATen/native/Normalization.cpp.
     """
@@ -54,7 +55,7 @@ def native_batch_norm_backward(
     if wants_bias or (wants_input and train):
         total = op.ReduceSum(gradient, axes=axes, keepdims=0)
     if wants_weight or (wants_input and train):
-        centred = op.Sub(wide, over_channels(op, op.cast(stored, inner), rank))
+        centred = centred_by(op, wide, op.cast(stored, inner))
         along = op.ReduceSum(op.Mul(gradient, centred), axes=axes, keepdims=0)
         of_weight = op.Mul(along, rstd)
     if wants_input:
@@ -63,12 +64,14 @@ def native_batch_norm_backward(
             assert of_weight is not None
             assert total is not None
             count = product([size for axis, size in enumerate(op.dims(input)) if axis != 1])
+            along = op.Mul(of_weight, rstd)
             if isinstance(count, int):
-                share = op.const(-1 / max(count, 1), inner)
+                mean = op.Mul(total, op.const(1 / max(count, 1), inner))
+                moved = affine(op, centred, along, mean, variance=max(count, 1) ** 2)
             else:
-                share = op.Div(op.const(-1, inner), op.size(count, inner))
-            moved = affine(op, centred, op.Mul(op.Mul(of_weight, rstd), share), op.Mul(total, share))
-            gradient = op.Add(gradient, moved)
+                share = op.Reciprocal(op.size(count, inner))
+                moved = affine(op, centred, op.Mul(along, share), op.Mul(total, share))
+            gradient = op.Sub(gradient, moved)
         of_input = affine(op, gradient, slope, filled(op, (op.dims(input)[1],), 0, inner))
         of_input = op.cast(of_input, dtype)
     found = zip((wants_weight, wants_bias), (of_weight, total), strict=True)

@@ -56,29 +56,37 @@ def selective_scan(
         return original(hidden_states, dt, A, B, C, *given, **kwargs)
     if delta_bias is not None:
         dt = dt + delta_bias.to(dt.dtype)[..., None]
-    if delta_softplus:
-        dt = torch.nn.functional.softplus(dt)
-    dtype = hidden_states.dtype
-    read, written, steps, inputs = (_positions_first(part, ELEMENTWISE_SIZE) for part in (C, B, dt, hidden_states))
+    if delta_softplus:  # in parts, which cost onnxruntime less than half of its Softplus
+        dt = torch.relu(dt) + torch.log1p(torch.exp(-dt.abs()))
+    dtype, length = hidden_states.dtype, dt.shape[-1]
+    inputs, dt, B, C = hidden_states.mT, dt.mT, B.mT, C.mT
+    steps, added = (_by_position(part, ELEMENTWISE_SIZE).unsqueeze(-2) for part in (dt, dt * inputs.float()))
+    written, read = (
+        _by_position(B.float(), ELEMENTWISE_SIZE).unsqueeze(-1),
+        _by_position(C, ELEMENTWISE_SIZE).unsqueeze(-2),
+    )
     decay, (channels, states) = A.mT, A.shape
-    added = (steps * inputs.float()).unsqueeze(-2)
-    state = torch.zeros(hidden_states.shape[0], states, channels, dtype=added.dtype)  # runs of channels are long
-    moving = (torch.exp(steps.unsqueeze(-2) * decay), added, written.float().unsqueeze(-1))
+    state = torch.zeros(inputs.shape[0], states, channels, dtype=added.dtype)  # runs of channels are long
 
-    def update(state: Tensor, kept: Tensor, added: Tensor, written: Tensor) -> Tensor:
-        return kept * state + added * written
+    def update(state: Tensor, step: Tensor, added: Tensor, written: Tensor) -> Tensor:
+        return torch.exp(step * decay) * state + added * written
 
     def output_of(state: Tensor, read: Tensor) -> Tensor:
-        return torch.matmul(read, state.to(dtype)).squeeze(-2)
+        return torch.matmul(read, state.to(dtype))
 
-    total = torch.exp(steps.sum(dim=0).unsqueeze(-2) * decay)
-    output, state = elementwise(update, moving, total, state, output_of, [read.unsqueeze(-2)])
-    output = output.permute(2, 3, 1, 0).flatten(2)[..., : dt.shape[-1]]
+    total = torch.exp(steps.sum(dim=0) * decay)
+    output, state = elementwise(update, (steps, added, written), total, state, output_of, [read])
+    output = output.squeeze(-2).permute(2, 1, 0, 3).flatten(1, 2)[:, :length]
     if D is not None:
-        output = output + hidden_states * D[None, :, None]
+        output = output + inputs * D
     if z is not None:
-        output = output * torch.nn.functional.silu(z)
-    return (output, state.mT) if return_last_state else output
+        output = output * torch.nn.functional.silu(z.mT)
+    return (output.mT, state.mT) if return_last_state else output.mT
+
+
+def _by_position(numbers: Tensor, size: int) -> Tensor:
+    """Shapes: [batch, length, width] -> [size, chunks, batch, width], filled with zeros."""
+    return chunks(numbers, size, axis=1).permute(2, 1, 0, 3)
 
 
 def _positions_first(numbers: Tensor, size: int) -> Tensor:

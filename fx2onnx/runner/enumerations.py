@@ -1,4 +1,4 @@
-"""What text the attributes may be that name one of a few things. Source: the attributes' descriptions in ``onnx.defs``."""
+"""What the attributes may be that name one of a few things. Source: their descriptions in ``onnx.defs``."""
 
 from __future__ import annotations
 
@@ -52,3 +52,12 @@ VALUES: dict[tuple[str, str], frozenset[str]] = {
     ("Upsample", "mode"): frozenset({"nearest", "linear", "bilinear"}),
 }  # fmt: skip
 """By operator of the standard domain and attribute, over all its versions."""
+
+FLAGS = frozenset(
+    {
+        ("BatchNormalization", "training_mode"), ("GRU", "layout"), ("LSTM", "layout"), ("MaxPool", "storage_order"),
+        ("RNN", "layout"), ("RotaryEmbedding", "interleaved"), ("Scan", "directions"), ("Scan", "scan_input_directions"),
+        ("Scan", "scan_output_directions"), ("TopK", "largest"), ("Unique", "sorted"),
+    }
+)  # fmt: skip
+"""Integers that are 0 or 1, of which onnxruntime refuses others or takes them for 0. It takes those of other flags for 1."""

@@ -12,7 +12,7 @@ import onnx
 from fx2onnx.base import plugins
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.parameter_types import types_of
-from fx2onnx.runner.enumerations import VALUES
+from fx2onnx.runner.enumerations import FLAGS, VALUES
 from fx2onnx.runner.nodes import NodeText
 from fx2onnx.runner.types import TENSOR_NAMES, Dtype, numpy_dtype
 
@@ -20,6 +20,7 @@ NEWEST_OPSET = onnx.defs.onnx_opset_version()
 STANDARD_DOMAINS = ("", "ai.onnx.ml", "ai.onnx.preview.training", "ai.onnx.preview", "ai.onnx.training")
 
 
+_ZERO_OR_ONE = frozenset({0, 1})
 _OPTIONAL = onnx.defs.OpSchema.FormalParameterOption.Optional
 
 
@@ -49,8 +50,8 @@ class Signature:
     has_function: bool
     inputs: tuple[Parameter, ...]
     outputs: tuple[Parameter, ...]
-    values: dict[str, frozenset[str]]
-    """What text an attribute may be, for those that name one of a few things."""
+    values: dict[str, frozenset[str] | frozenset[int]]
+    """What an attribute may be, for those that name one of a few things."""
     input_dtypes: tuple[frozenset[Dtype], ...]
     """What arrays each input may be; the last entry is for all that follow, too."""
 
@@ -98,9 +99,13 @@ def _signature_since(domain: str, op_type: str, since_version: int) -> Signature
         schema.has_function,
         tuple(_parameter(parameter, schema) for parameter in schema.inputs),
         tuple(_parameter(parameter, schema) for parameter in schema.outputs),
-        {name: VALUES[op_type, name] for name in schema.attributes if not domain and (op_type, name) in VALUES},
+        {name: found for name in schema.attributes if not domain and (found := _allowed(op_type, name))},
         tuple(_dtypes(types_of(parameter, schema)) for parameter in schema.inputs),
     )
+
+
+def _allowed(op_type: str, name: str) -> frozenset[str] | frozenset[int]:
+    return _ZERO_OR_ONE if (op_type, name) in FLAGS else VALUES.get((op_type, name), frozenset())
 
 
 def _parameter(parameter: Any, schema: Any) -> Parameter:
@@ -179,15 +184,20 @@ def check_attributes(text: NodeText, signature: Signature, given: Mapping[str, A
             raise UserError("E303", f"{text.op_type} needs the attribute {name!r}", node=str(text))
 
 
-def _check_value(text: NodeText, attribute: Any, allowed: frozenset[str]) -> None:
-    value = attribute.s.decode("utf-8", "replace")
-    if value not in allowed:
-        raise UserError(
-            "E303",
-            f"the attribute {attribute.name!r} of {text.op_type} is {value[:40]!r}, which ONNX does not know",
-            node=str(text),
-            why=f"it may be {', '.join(sorted(allowed))}",
-        )
+def _check_value(text: NodeText, attribute: Any, allowed: frozenset[str] | frozenset[int]) -> None:
+    if attribute.type == onnx.AttributeProto.STRING:
+        values = [attribute.s.decode("utf-8", "replace")]
+    else:
+        values = attribute.ints if attribute.type == onnx.AttributeProto.INTS else [attribute.i]
+    for value in values:
+        if value not in allowed:
+            said = repr(value[:40]) if isinstance(value, str) else str(value)
+            raise UserError(
+                "E303",
+                f"the attribute {attribute.name!r} of {text.op_type} is {said}, which ONNX does not know",
+                node=str(text),
+                why=f"it may be {', '.join(map(str, sorted(allowed)))}",
+            )
 
 
 def deprecated(text: NodeText, signature: Signature) -> UserError:

@@ -132,7 +132,19 @@ def _check_declared(body: Program, inputs: AbstractValues) -> None:
             raise ValueError(f"the body declares {slot.name!r} of shape {list(declared)} and is given {list(given)}")
 
 
+def _check_rank_of_results(body: Program, results: AbstractValues) -> None:
+    """Raises: ValueError for a body that declares an output of another number of axes than it makes."""
+    for index, value in zip(body.outputs, results, strict=False):
+        slot = body.slots[index]
+        if slot.shape is None or value is None or not isinstance(value.array, np.ndarray):
+            continue
+        if len(slot.shape) != value.array.ndim:
+            what = f"{list(slot.shape)} and makes {list(value.array.shape)}"
+            raise ValueError(f"the body declares {slot.name!r} of shape {what}")
+
+
 def _scan_outcome(step: Step, entries: Sequence[Entry], results: Sequence[AbstractValues]) -> AbstractValues:
+    _check_rank_of_results(step.bodies["body"], results[0])
     entry = entries[0]
     n_state = step.n_inputs - step.attrs["num_scan_inputs"]
     if len(results[0]) != len(step.outputs) or len(step.outputs) < n_state:

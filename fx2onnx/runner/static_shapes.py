@@ -163,9 +163,13 @@ class _Check:
             self.walk(inner, is_sure_inside)
             for result, state in zip(results, inner, strict=True):
                 result.append(state.results())
-        for state, entry, result in zip(states, entries, results, strict=True):
-            if entry:
-                state.note(step.outputs, outcome_of(step, entry, result))
+        try:
+            outcomes = [outcome_of(step, *each) if each[0] else [] for each in zip(entries, results, strict=True)]
+        except KERNEL_FAULTS as error:
+            self.refuse(step, states, operands, _misfit(step, operands[0], error), is_sure)
+            return
+        for state, outcome in zip(states, outcomes, strict=True):
+            state.note(step.outputs, outcome)
 
     def fits_somehow(self, step: Step, operands: Sequence[list[Value]]) -> bool:
         """Whether some sizes let the step pass, or too few could be tried.

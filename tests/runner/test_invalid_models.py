@@ -18,7 +18,7 @@ from onnx import AttributeProto, helper
 import fx2onnx.runner as ort
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.parameter_types import types_of
-from fx2onnx.runner.enumerations import VALUES
+from fx2onnx.runner.enumerations import FLAGS, VALUES
 
 onnxruntime = pytest.importorskip("onnxruntime")
 
@@ -112,17 +112,28 @@ def test_values_are_those_of_the_description(op_type: str, name: str) -> None:
     assert [value for value in VALUES[op_type, name] if not re.search(rf"\b{value}\b", text)] == []
 
 
-@pytest.mark.parametrize(("op_type", "name"), VALUES)
-def test_another_value_is_refused(op_type: str, name: str) -> None:
+def of_one_node(op_type: str, name: str, value: Any) -> onnx.ModelProto:
+    """A node of the newest version that has the attribute, with as few operands as it may have."""
     schemas = [s for s in onnx.defs.get_all_schemas_with_history() if (s.name, s.domain) == (op_type, "")]
     schema = max((s for s in schemas if not s.deprecated and name in s.attributes), key=lambda s: s.since_version)
     names = [f"x{place}" for place in range(schema.min_input)]
-    node = helper.make_node(op_type, names, [f"y{place}" for place in range(schema.min_output)], **{name: "zz"})
+    made = [value] if int(schema.attributes[name].type.value) == AttributeProto.INTS else value
+    node = helper.make_node(op_type, names, [f"y{place}" for place in range(schema.min_output)], **{name: made})
     inputs = [helper.make_tensor_value_info(each, 1, [1]) for each in names]
     graph = helper.make_graph([node], "g", inputs, [helper.make_empty_tensor_value_info("y0")])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", schema.since_version)], ir_version=10)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", schema.since_version)], ir_version=10)
+
+
+@pytest.mark.parametrize(("op_type", "name"), VALUES)
+def test_another_value_is_refused(op_type: str, name: str) -> None:
     with pytest.raises(UserError, match=f"'{name}' of {op_type} is 'zz', which ONNX does not know"):
-        ort.InferenceSession(model)
+        ort.InferenceSession(of_one_node(op_type, name, "zz"))
+
+
+@pytest.mark.parametrize(("op_type", "name"), sorted(FLAGS))
+def test_a_flag_is_0_or_1(op_type: str, name: str) -> None:
+    with pytest.raises(UserError, match=f"'{name}' of {op_type} is 2, which ONNX does not know"):
+        ort.InferenceSession(of_one_node(op_type, name, 2))
 
 
 def test_types_of_parameters_are_those_that_onnx_names() -> None:

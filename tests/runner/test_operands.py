@@ -301,6 +301,34 @@ REFUSED = {
         "{ y = TensorScatter (c, u, w) }",
         "an update of [2, 2, 1, 5] does not fit a cache of [2, 3, 4, 5]",
     ),
+    "a row of another number of axes than its body declares": (
+        "g (float[3,2] x) => (float[3,2] y) "
+        "{ y = Scan <num_scan_inputs = 1, body = b (float[2] s) => (float[2,2] v) { v = Neg(s) }> (x) }",
+        "the body declares 'v' of shape [2, 2] and makes [2]",
+    ),
+    "a match of no pattern": ("g (string[2] x) => (bool[2] y) { y = RegexFullMatch (x) }", "it has no pattern"),
+    "training of one output": (
+        "g (float[1,2,2] x, float[2] s) => (float[1,2,2] y) "
+        "{ y = BatchNormalization <training_mode = 1> (x, s, s, s, s) }",
+        "with training_mode there are three",
+    ),
+    "smoothing between nearest numbers": (
+        "g (float[1,1,4,4] x) => (float[a,b,c,d] y) <int64[4] z = {1,1,2,2}> { y = Resize <antialias = 1> (x, , , z) }",
+        "antialias is for the modes linear and cubic",
+    ),
+    "nothing drawn": (
+        "g (float[2,2] x) => (int32[a,b] y) { y = Multinomial <sample_size = 0> (x) }",
+        "sample_size is 0, it must be 1 or more",
+    ),
+    "regions of no rows": (
+        "g (float[1,1,4,4] x, float[1,5] r) => (float[a,b,c,d] y) { y = MaxRoiPool <pooled_shape = [0,2]> (x, r) }",
+        "pooled_shape is [0, 2], both must be 1 or more",
+    ),
+    "a negative limit of a cell": (
+        "g (float[3,1,2] x, float[1,8,2] w, float[1,8,2] r) => (float[a,b,c,d] y) "
+        "{ y = LSTM <hidden_size = 2, clip = -1.0> (x, w, r) }",
+        "clip is -1, it must be positive",
+    ),
 }
 
 

@@ -132,6 +132,8 @@ def batch_normalization(
         if n_outputs > 1:
             raise ValueError(f"{n_outputs} outputs are asked for; without training_mode there is one")
         return _batch_norm(x, scale, bias, mean, var, epsilon)
+    if n_outputs < 3:
+        raise ValueError(f"{n_outputs} outputs are asked for; with training_mode there are three")
     axes = tuple(axis for axis in range(x.ndim) if axis != 1)
     wide = widen(x)
     batch_mean, batch_var = wide.mean(axis=axes), wide.var(axis=axes)

@@ -149,6 +149,8 @@ def average_pool(x: Array, *, kernel_shape: Sequence[int], count_include_pad: in
 @kernel("LpPool")
 def lp_pool(x: Array, *, kernel_shape: Sequence[int], p: float = 2, **attrs: Any) -> Array:
     """(sum of |x| ** p over each window) ** (1 / p)."""
+    if not p:
+        raise ValueError("p is 0, of which there is no root")
     window = pool_window(x.shape, kernel_shape, attrs)
     check_shape((*x.shape[:2], *window.out), x.dtype)
     wide = widen(x)
@@ -227,6 +229,8 @@ def max_unpool(
 def max_roi_pool(x: Array, rois: Array, *, pooled_shape: Sequence[int], spatial_scale: float = 1.0) -> Array:
     """The maximum of each cell of each region."""
     high, wide = pooled_shape
+    if high < 1 or wide < 1:
+        raise ValueError(f"pooled_shape is {list(pooled_shape)}, both must be 1 or more")
     check_shape((len(rois), x.shape[1], high, wide), x.dtype)
     y = np.zeros((len(rois), x.shape[1], high, wide), x.dtype)
     if not y.size:

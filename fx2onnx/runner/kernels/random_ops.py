@@ -67,6 +67,8 @@ def bernoulli(x: Array, *, dtype: int | None = None, seed: float | None = None) 
 @kernel("Multinomial", 7, is_random=True)
 def multinomial(x: Array, *, dtype: int = 6, sample_size: int = 1, seed: float | None = None) -> Array:
     """``sample_size`` class numbers a row, drawn by the unnormalized log probabilities x."""
+    if sample_size < 1:
+        raise ValueError(f"sample_size is {sample_size}, it must be 1 or more")
     check_shape((x.shape[0], sample_size), np.dtype(np.int64), "a random tensor")
     wide = widen(x).astype(np.float64)
     weight = np.exp(wide - wide.max(axis=1, keepdims=True))

@@ -97,6 +97,8 @@ def resize(
     keep_aspect_ratio_policy: str = "stretch",
 ) -> Array:
     """x interpolated to other sizes, axis by axis."""
+    if antialias and mode == "nearest":
+        raise ValueError("antialias is for the modes linear and cubic")
     lines = _lines(axes, x.ndim)
     factors, target, real = _sizes([x.shape[axis] for axis in lines], scales, sizes, keep_aspect_ratio_policy)
     if any(factor <= 0 for factor in factors) and x.size:

@@ -84,6 +84,8 @@ class _Recurrence:
         ):
             raise ValueError("sequence_lens do not fit the input")
         self.clip = attrs.get("clip")
+        if self.clip is not None and self.clip <= 0:
+            raise ValueError(f"clip is {self.clip:g}, it must be positive")
         check_shape(
             (self.steps, self.n_directions, self.batch, self.hidden), self.x.dtype, "the result of a recurrence"
         )

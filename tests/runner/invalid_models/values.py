@@ -15,6 +15,47 @@ VALUES = {
         refused="the attribute 'auto_pad' of ConvTranspose is 'zz', which ONNX does not know",
         onnxruntime=AT_LOAD,
     ),
+    "training_of_2": Case(
+        "g (float[1,2,2] x, float[2] s) => (float[1,2,2] y, float[2] m, float[2] v) "
+        "{ y, m, v = BatchNormalization <training_mode = 2> (x, s, s, s, s) }",
+        refused="the attribute 'training_mode' of BatchNormalization is 2",
+        because="BatchNormalization: true or false; onnxruntime leaves the running statistics without a value",
+    ),
+    "layout_of_2": Case(
+        "g (float[3,1,2] x, float[1,8,2] w, float[1,8,2] r) => (float[a,b,c,d] y) "
+        "{ y = LSTM <hidden_size = 2, layout = 2> (x, w, r) }",
+        refused="the attribute 'layout' of LSTM is 2",
+        onnxruntime=AT_LOAD,
+    ),
+    "storage_order_of_2": Case(
+        "g (float[1,1,2,2] x) => (float[1,1,1,1] y, int64[1,1,1,1] i) "
+        "{ y, i = MaxPool <kernel_shape = [2,2], storage_order = 2> (x) }",
+        refused="the attribute 'storage_order' of MaxPool is 2",
+        onnxruntime=AT_LOAD,
+    ),
+    "direction_of_2": Case(
+        "g (float[3,2] x) => (float[3,2] y) { y = Scan <num_scan_inputs = 1, scan_input_directions = [2], "
+        "body = b (float[2] s) => (float[2] v) { v = Neg(s) }> (x) }",
+        refused="the attribute 'scan_input_directions' of Scan is 2",
+        onnxruntime=AT_LOAD,
+    ),
+    "largest_of_2": Case(
+        "g (float[4] x, int64[1] k) => (float[1] y, int64[1] i) { y, i = TopK <largest = 2> (x, k) }",
+        refused="the attribute 'largest' of TopK is 2",
+        because="TopK: largest or smallest; onnxruntime takes 2 for the smallest, others for the largest",
+    ),
+    "sorted_of_2": Case(
+        "g (float[4] x) => (float[n] y) { y = Unique <sorted = 2> (x) }",
+        refused="the attribute 'sorted' of Unique is 2",
+        because="Unique: must be one of 0, or 1; onnxruntime takes 2 for 0",
+    ),
+    "interleaved_of_2": Case(
+        '<ir_version: 10, opset_import: ["": 23]> g (float[1,1,1,4] x, float[2,2] c, int64[1,1] p) => (float[1,1,1,4] y) '
+        "{ y = RotaryEmbedding <interleaved = 2> (x, c, c, p) }",
+        refused="the attribute 'interleaved' of RotaryEmbedding is 2",
+        because="RotaryEmbedding: interleaved or not; onnxruntime takes 2 for 0",
+    ),
+    "another_flag_of_2": Case("g (float[2,2] x) => (float[2,2] y) { y = Trilu <upper = 2> (x) }"),
     "auto_pad_in_small_letters": Case(
         'g (float[1,1,3] x) => (float[1,1,3] y) { y = MaxPool <auto_pad = "valid", kernel_shape = [1]> (x) }',
         refused="the attribute 'auto_pad' of MaxPool is 'valid', which ONNX does not know",

@@ -7,6 +7,7 @@ hash, so ``(s + 1) * 2 == 2 * s + 2``. Arithmetic returns a plain number as soon
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 import weakref
@@ -204,13 +205,7 @@ class Dim:
 
     def substitute(self, sizes: Mapping[str, Scalar]) -> Scalar:
         """The expression with symbols replaced by numbers or other expressions."""
-        total: Scalar = self.constant
-        for monomial, factor in self.terms.items():
-            product: Scalar = factor
-            for atom in monomial:
-                product = product * _substitute_atom(atom, sizes)
-            total = total + product
-        return total
+        return self.with_atoms(_Substitution(sizes).__getitem__)
 
     def with_atoms(self, value_of: Callable[[Atom], Scalar]) -> Scalar:
         """The expression with each atom replaced by its value."""
@@ -246,21 +241,22 @@ DEEP = 20
 """Operations inside each other; more are gone through from the innermost outwards, not by functions that call themselves."""
 
 
-def _substitute_atom(atom: Atom, sizes: Mapping[str, Scalar]) -> Scalar:
-    if atom.op == "symbol":
-        name = str(atom.args[0])
-        return sizes[name] if name in sizes else Dim({(atom,): 1})
-    if atom.depth <= DEEP:
-        args = [arg.substitute(sizes) if isinstance(arg, Dim) else arg for arg in atom.args]
-        return apply(atom.op, *args)  # type: ignore[arg-type]
-    values: dict[Atom, Scalar] = {}
-    for inner in innermost_first(Dim({(atom,): 1})):
-        if inner.depth:
-            args = [arg.with_atoms(values.__getitem__) if isinstance(arg, Dim) else arg for arg in inner.args]
-            values[inner] = apply(inner.op, *args)  # type: ignore[arg-type]
-        else:
-            values[inner] = _substitute_atom(inner, sizes)
-    return values[atom]
+class _Substitution(dict[Atom, Scalar]):
+    """The values of atoms where symbols are replaced by ``sizes``, each found once."""
+
+    def __init__(self, sizes: Mapping[str, Scalar]) -> None:
+        super().__init__()
+        self._sizes = sizes
+
+    def __missing__(self, atom: Atom) -> Scalar:
+        for inner in innermost_first(Dim({(atom,): 1}), self.__contains__) if atom.depth > DEEP else (atom,):
+            if inner.depth:
+                args = [arg.with_atoms(self.__getitem__) if isinstance(arg, Dim) else arg for arg in inner.args]
+                self[inner] = apply(inner.op, *args)  # type: ignore[arg-type]
+            else:
+                name = str(inner.args[0])
+                self[inner] = self._sizes[name] if name in self._sizes else Dim({(inner,): 1})
+        return self[atom]
 
 
 def innermost_first(dim: Dim, is_known: Callable[[Atom], bool] = lambda atom: False) -> list[Atom]:
@@ -290,6 +286,16 @@ def apply(op: str, *args: Scalar) -> Scalar:
     """``op`` of ``args``, simplified where that is exact: ``(4*s) // 2 -> 2*s``, ``(4*s) % 2 -> 0``."""
     if not any(isinstance(arg, Dim) for arg in args):
         return EVALUATE[op](*args)
+    return _simplified(op, args, tuple(map(_is_real, args)))
+
+
+MOST_REMEMBERED = 1 << 14
+"""Operations: runs of one module for several branches ask for the same."""
+
+
+@functools.lru_cache(MOST_REMEMBERED)
+def _simplified(op: str, args: tuple[Scalar, ...], _are_real: tuple[bool, ...]) -> Scalar:
+    """``2`` and ``2.0`` are equal, and results of real numbers others."""
     if op in ("floordiv", "truediv"):
         quotient = _exact_quotient(args[0], args[1])
         if quotient is not None and (op == "floordiv" or isinstance(quotient, Dim)):

@@ -7,6 +7,7 @@ trying.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -94,8 +95,7 @@ class SizeSet:
 
     def progression(self) -> tuple[int, int]:
         """``first, step``: every member is ``first + n * step``."""
-        found = np.flatnonzero(self.array(self.start + 2 * self.period))
-        return (int(found[0]), int(np.gcd.reduce(np.diff(found)))) if len(found) > 1 else (int(found[0]), 0)
+        return _progression(self)
 
     def last(self) -> int | None:
         """The largest member; None where there is no largest."""
@@ -138,6 +138,12 @@ class SizeSet:
         """An expression over ``name``, which is any number >= 0, whose values hold every member."""
         first, step = self.progression()
         return Dim.symbol(name) * step + first
+
+
+@functools.lru_cache(1 << 10)
+def _progression(sizes: SizeSet) -> tuple[int, int]:
+    found = np.flatnonzero(sizes.array(sizes.start + 2 * sizes.period))
+    return (int(found[0]), int(np.gcd.reduce(np.diff(found)))) if len(found) > 1 else (int(found[0]), 0)
 
 
 EVERY = SizeSet()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import itertools
 import math
 import random
@@ -27,6 +29,12 @@ PROBES = 60
 """Sets of sizes at which a relation of several sizes is compared with its solution."""
 
 
+_QUOTIENTS = (5, 11)
+"""At these times a modulus, and what is left of it, it is tried first whether a difference is 0."""
+MOST_REMEMBERED = 1 << 12
+"""Answers: runs of one module for several branches ask for the same."""
+
+
 def solved(relation: Relation, hints: Mapping[str, int]) -> Solution | None:
     """What a true relation needs of its symbols; None where only the sizes ``hints`` are known to do, or where it does not
     come down to single symbols.
@@ -37,17 +45,17 @@ def solved(relation: Relation, hints: Mapping[str, int]) -> Solution | None:
     if len(names) == 1:
         found = where_true(relation)
         return None if found is None or found.is_single() else {names[0]: (relation, found)}
-    return _of_several(relation, names, hints) if relation.op == "eq" else None
-
-
-def _of_several(relation: Relation, names: list[str], hints: Mapping[str, int]) -> Solution | None:
-    """Remainders of sizes, of as few as do, with which both sides are the same polynomial."""
-    if any(isinstance(arg, Relation) for arg in relation.args):
+    if relation.op != "eq" or any(isinstance(arg, Relation) for arg in relation.args):
         return None
     gap = relation.args[0] - relation.args[1]
-    if not isinstance(gap, Dim):
-        return None
-    moduli = {name: modulus for name in names if (modulus := modulus_of(gap, name)) > 1}
+    return _of_several(gap, tuple((name, hints[name]) for name in names)) if isinstance(gap, Dim) else None
+
+
+@functools.lru_cache(MOST_REMEMBERED)
+def _of_several(gap: Dim, at: tuple[tuple[str, int], ...]) -> Solution | None:
+    """Remainders of sizes, of as few as do, with which ``gap`` is 0 as a polynomial."""
+    hints = dict(at)
+    moduli = {name: modulus for name in hints if (modulus := modulus_of(gap, name)) > 1}
     for chosen in [[name] for name in moduli] + [list(moduli)]:
         wanted = {name: moduli[name] for name in chosen}
         remainders = {name: hints[name] % modulus for name, modulus in wanted.items()}
@@ -79,9 +87,20 @@ def _atoms(relation: Relation) -> Iterator[Atom]:
 
 def _vanishes(gap: Dim, moduli: Mapping[str, int], remainders: Mapping[str, int]) -> bool:
     """Whether ``gap`` is 0 at all sizes that leave these remainders."""
+    if any(_is_other_than_zero(gap, moduli, remainders, quotient) for quotient in _QUOTIENTS):
+        return False
     return without_remainders(gap.substitute({
         name: Dim.symbol(name) * modulus + remainders[name] for name, modulus in moduli.items()
     })) == 0  # fmt: skip
+
+
+def _is_other_than_zero(gap: Dim, moduli: Mapping[str, int], remainders: Mapping[str, int], quotient: int) -> bool:
+    """Whether ``gap`` is not 0 at one such set of sizes: less work than to find that it is 0 at all."""
+    sizes = dict.fromkeys(gap.symbols(), quotient)
+    sizes |= {name: quotient * modulus + remainders[name] for name, modulus in moduli.items()}
+    with contextlib.suppress(ZeroDivisionError):  # no such sizes
+        return gap.evaluate(sizes) != 0
+    return False
 
 
 def _loosened(gap: Dim, moduli: dict[str, int], remainders: Mapping[str, int]) -> Solution:
@@ -129,7 +148,18 @@ def sizes_where(
     relation: Relation, sets: Mapping[str, SizeSet], hints: Mapping[str, int], beside: Sequence[Relation] = ()
 ) -> dict[str, int]:
     """Sizes near ``hints`` at which the relation holds, and those ``beside`` it; none where they are not found."""
-    names = sorted(sets)
+    return dict(_sizes_where(relation, tuple(sorted(sets.items())), tuple(sorted(hints.items())), tuple(beside)))
+
+
+@functools.lru_cache(MOST_REMEMBERED)
+def _sizes_where(
+    relation: Relation,
+    by_name: tuple[tuple[str, SizeSet], ...],
+    at: tuple[tuple[str, int], ...],
+    beside: tuple[Relation, ...],
+) -> dict[str, int]:
+    sets, hints = dict(by_name), dict(at)
+    names = list(sets)
     count = NEAR if len(names) < 3 else 8
     choices = itertools.product(*(
         [
@@ -164,7 +194,13 @@ def simplified(dim: Dim, sets: Mapping[str, SizeSet]) -> Scalar:
     """``dim`` as it is written where its symbols are known to be multiples: ``H`` for ``2 * (H // 2)``; or to leave few remainders:
     ``7 * (H // 28)`` for ``H // 4``.
     """
-    classes = {name: each for name in dim.symbols() & sets.keys() if (each := _classes(sets[name])) is not None}
+    names = sorted(dim.symbols() & sets.keys())
+    return _simplified(dim, tuple((name, sets[name]) for name in names)) if names else dim
+
+
+@functools.lru_cache(MOST_REMEMBERED)
+def _simplified(dim: Dim, by_name: tuple[tuple[str, SizeSet], ...]) -> Scalar:
+    classes = {name: each for name, sizes in by_name if (each := _classes(sizes)) is not None}
     if not classes or all(atom.op == "symbol" for atom in dim.atoms()):
         return dim
     inside: Scalar | None = None
@@ -194,6 +230,7 @@ def simplified(dim: Dim, sets: Mapping[str, SizeSet]) -> Scalar:
     return total
 
 
+@functools.lru_cache(MOST_REMEMBERED)
 def _classes(sizes: SizeSet) -> tuple[int, list[int]] | None:
     """A modulus and the few remainders that members leave, counted on from the first behind the widest gap (29, 30, 31, 32 by 32);
     None where there are many.

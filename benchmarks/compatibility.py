@@ -1,8 +1,8 @@
 """The core tests in environments of many versions.
 
 ``python -m benchmarks.compatibility [--only NAME ...] [--folder DIR] [--whole] [--keep]`` makes each environment of
-``environments.py`` in turn, runs the tests marked ``core`` there (with ``--whole`` the default suite), removes it, and writes
-docs/compatibility.md. It goes on where an earlier call stopped; a row that is named is made anew. Rows that were never made
+``environments.py`` in turn, runs the tests marked ``core`` there (with ``--whole`` all of the default suite), removes it, and
+writes docs/compatibility.md. It goes on where an earlier call stopped; a row that is named is made anew. Rows that were never made
 here stay as the page has them, with the day and the commit that they were made with.
 """
 
@@ -18,13 +18,13 @@ import subprocess
 import time
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.environments import ENVIRONMENTS, ROOT, Environment, Unavailable, make, make_whole
 from fx2onnx.base.staging import write_text
-from tests.conftest import CORE, WITHOUT_TORCH
+from tests.conftest import CORE, WITHOUT_TORCH, is_core
 
 PAGE = ROOT / "docs" / "compatibility.md"
 SHOWN = (
@@ -58,9 +58,11 @@ print(json.dumps(found))
 """
 
 
-def examine(environment: Environment, folder: Path, *, whole: bool = False) -> Row:
-    """The row of an environment, which is made in ``folder``: of its core tests, or of the ``whole`` default suite."""
-    row: Row = {"name": environment.name, "wanted_python": environment.python, "whole": whole}
+def examine(environment: Environment, folder: Path, *, whole: bool = False) -> list[Row]:
+    """The row of an environment, which is made in ``folder``: of its core tests; with ``whole``, also that of the default
+    suite, of which they are a part.
+    """
+    row: Row = {"name": environment.name, "wanted_python": environment.python}
     python = folder / "bin" / "python"
     try:
         if not python.exists():
@@ -68,7 +70,7 @@ def examine(environment: Environment, folder: Path, *, whole: bool = False) -> R
         if whole:
             make_whole(python)
     except Unavailable as missing:
-        return row | {"missing": str(missing)}
+        return [row | {"missing": str(missing)}]
     asked = _VERSIONS.replace("NAMES", repr(SHOWN))
     row["versions"] = json.loads(
         subprocess.run([python, "-c", asked], capture_output=True, text=True, check=True).stdout
@@ -77,41 +79,52 @@ def examine(environment: Environment, folder: Path, *, whole: bool = False) -> R
     row["commit"] = subprocess.run(
         ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=False
     ).stdout.strip()
-    if whole:
-        return row | _tested(python, ["-m", "not slow"], folder / "results.xml")
-    files = sorted(CORE if environment.has_torch else WITHOUT_TORCH)
-    return row | _tested(python, ["-m", "core and not slow", *files], folder / "results.xml")
+    results = folder / "results.xml"
+    files = [] if whole else sorted(CORE if environment.has_torch else WITHOUT_TORCH)
+    begin = time.monotonic()
+    said = _test(python, results, ["-m", "not slow" if whole else "core and not slow", *files])
+    row["seconds"] = round(time.monotonic() - begin)
+    if not results.exists():
+        return [row | {"missing": f"pytest did not run: {said[-300:]}"}]
+    rows = [row | read_results(results, is_core)]
+    return [*rows, row | {"whole": True} | read_results(results)] if whole else rows
 
 
-def _tested(python: Path, asked: list[str], results: Path) -> Row:
+def _test(python: Path, results: Path, asked: list[str]) -> str:
     command = [python, "-m", "pytest", "-p", "no:cacheprovider", f"--junitxml={results}", *asked]
     variables = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    begin = time.monotonic()
     done = subprocess.run(
         command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=LIMIT_S, check=False
     )
-    row: Row = {"seconds": round(time.monotonic() - begin)}
-    if not results.exists():
-        return row | {"missing": f"pytest did not run: {(done.stdout + done.stderr).strip()[-300:]}"}
-    return row | read_results(results)
+    return (done.stdout + done.stderr).strip()
 
 
-def read_results(results: Path) -> Row:
+def read_results(results: Path, is_counted: Callable[[str], bool] = lambda node: True) -> Row:
     """Counts, each failure with its first line, and how often tests were left out for which reason."""
     counts: Counter[str] = Counter()
     failures: list[list[str]] = []
     reasons: Counter[str] = Counter()
     for case in ElementTree.parse(results).iter("testcase"):
+        name = f"{case.get('classname')}::{case.get('name')}"
+        if not is_counted(_node(name)):
+            continue
         kinds = {child.tag: child.get("message", "") for child in case}
         status = next((kind for kind in ("error", "failure", "skipped") if kind in kinds), "passed")
         counts[status] += 1
         if status in ("error", "failure"):
-            name = f"{case.get('classname')}::{case.get('name')}"
             failures.append([name, kinds[status].splitlines()[0][:300] if kinds[status] else status])
         elif status == "skipped":
             reasons[kinds[status]] += 1
     failed = counts["failure"] + counts["error"]
     return {"passed": counts["passed"], "failed": failed, "failures": failures, "left_out": dict(reasons)}
+
+
+def _node(name: str) -> str:
+    """``tests.test_a.TestB::test_c`` as pytest names it: ``tests/test_a.py::TestB::test_c``."""
+    module, _, test = name.partition("::")
+    parts = module.split(".")
+    of_file = next((n for n in range(1, len(parts)) if parts[n].startswith("test_")), len(parts) - 1) + 1
+    return "::".join(["/".join(parts[:of_file]) + ".py", *parts[of_file:], test])
 
 
 def page(rows: Iterable[Row], before: str = "") -> str:
@@ -196,21 +209,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="*", default=(), metavar="NAME", help="make these rows anew, and no others")
     parser.add_argument("--folder", type=Path, default=ROOT / "out" / "matrix", help="where environments and rows are")
-    parser.add_argument("--whole", action="store_true", help="run the default suite there, not the core tests alone")
+    parser.add_argument("--whole", action="store_true", help="run all of the default suite there")
     parser.add_argument("--keep", action="store_true", help="do not remove the environments")
     options = parser.parse_args()
-    kept = options.folder / ("whole.json" if options.whole else "rows.json")
-    rows: dict[str, Row] = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
+    kept = options.folder / "made.json"
+    rows: list[Row] = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else []
     for environment in ENVIRONMENTS:
-        if environment.name in options.only if options.only else environment.name not in rows:
+        known = any(row["name"] == environment.name for row in rows)
+        if environment.name in options.only if options.only else not known:
             place = (options.folder / environment.name).absolute()
             place.parent.mkdir(parents=True, exist_ok=True)
-            rows[environment.name] = row = examine(environment, place, whole=options.whole)
-            print({key: value for key, value in row.items() if key not in ("failures", "left_out")}, flush=True)
+            for made in examine(environment, place, whole=options.whole):
+                rows = [row for row in rows if _key(row) != _key(made)] + [made]
+                print({key: value for key, value in made.items() if key not in ("failures", "left_out")}, flush=True)
             write_text(kept, json.dumps(rows, indent=1))
             if not options.keep:
                 shutil.rmtree(place, ignore_errors=True)
-    write_text(PAGE, page(rows.values(), PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""))
+    write_text(PAGE, page(rows, PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""))
+
+
+def _key(row: Row) -> tuple[str, bool]:
+    return row["name"], row.get("whole", False)
 
 
 if __name__ == "__main__":

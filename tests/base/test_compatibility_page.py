@@ -29,6 +29,17 @@ def test_rows_come_from_results(tmp_path: Path) -> None:
     }
 
 
+def test_the_core_is_counted_among_all(tmp_path: Path) -> None:
+    path, seen = tmp_path / "results.xml", []
+    path.write_text(RESULTS.replace('"tests.test_a" name="test_four"', '"tests.b.test_c.TestD" name="test_e[f.g]"'))
+    found = read_results(path, lambda node: seen.append(node) or node.endswith("two"))  # type: ignore[func-returns-value]
+    assert seen == [
+        *(f"tests/test_a.py::test_{n}" for n in ("one", "two", "three")),
+        "tests/b/test_c.py::TestD::test_e[f.g]",
+    ]
+    assert (found["passed"], found["failed"], found["left_out"]) == (0, 1, {})
+
+
 def test_the_page_says_what_fails_and_what_is_missing() -> None:
     versions = {"python": "3.11.7", "torch": "2.8.0", "numpy": "1.26.4"}
     row = {

@@ -119,6 +119,8 @@ class Captured:
     """The size of each symbol at which the module ran; none for those that the data gives."""
     states_guards: bool = False
     """Whether a file has to say by which orders of sizes it was decided; else whoever asked for one branch sees to that."""
+    numbers_read: list[tuple[torch.fx.Node, SourceLocation | None]] = field(default_factory=list)
+    """Values whose numbers Python took, and the lines: what these led to is in the graph as a constant."""
     restore: Callable[[list[Any]], Any] | None = None
     """Rebuilds forward's output structure from the flat tensors."""
 

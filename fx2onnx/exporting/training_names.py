@@ -28,6 +28,7 @@ def errors_of_own_module(plan: Plan) -> Iterator[None]:
         yield
     except Fx2OnnxError as error:
         error.module_path = own_path(error.module_path)
+        error.what = error.what.replace(f": {OWN}", ": ")
         if isinstance(error, UserError) and error.code == "E101" and _came_from_loss(error.__cause__):
             given = ", ".join(f"{name} {tensor_info(tensor)}" for name, tensor in plan.sample.targets.items())
             error.what = "the loss failed while it was run on fake tensors (shapes only, no data)"

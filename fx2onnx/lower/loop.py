@@ -68,6 +68,7 @@ class Lowering:
             used = preflight.used_nodes(captured, [mutation.node for mutation in self.lifted])
             self._touching_complex = preflight.touching_complex(captured)
             preflight.check_depth(captured, used)
+            preflight.check_numbers_read(captured, self._lifted_weights)
             preflight.check(captured, used, self._touching_complex, self.table, self.builder.opset)
         with record("translate"):
             self.builder.sizes = captured.sizes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import operator
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from itertools import chain
 from typing import Any
 
@@ -127,6 +127,40 @@ def _is_complex(values: Any) -> bool:
         return any(map(_is_complex, values))
     dtype = getattr(values, "dtype", None)
     return dtype is not None and bool(dtype.is_complex)
+
+
+def check_numbers_read(captured: Captured, lifted: Set[str]) -> None:
+    """``lifted`` are the buffers that are inputs of the graph.
+
+    Raises: UserError E104 where Python took a number that follows from one of them.
+    """
+    for node, where in captured.numbers_read if lifted else ():
+        for source in _sources(node):
+            name = captured.weights[str(source.target)].name
+            if name in lifted:
+                raise UserError(
+                    "E104",
+                    f"Python reads the number of a buffer that forward changes: {name}",
+                    where=where,
+                    why="the graph takes the buffer as an input, and what Python makes of its number would be a constant",
+                    next=("keep the computation in tensors", *_advice_on(name)),
+                )
+
+
+def _sources(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
+    """The weights that a node follows from."""
+    seen, pending = {node}, [node]
+    while pending:
+        current = pending.pop()
+        if current.op == "get_attr":
+            yield current
+        pending += [operand for operand in current.all_input_nodes if operand not in seen]
+        seen.update(pending)
+
+
+def _advice_on(name: str) -> Iterator[str]:
+    if name.rpartition(".")[2] == "num_batches_tracked":
+        yield "give the batch norm a momentum: with None the share of each batch follows from how many there were"
 
 
 def check(

@@ -33,6 +33,9 @@ from fx2onnx.training.whole import kept_whole
 Tensors = dict[str, torch.Tensor]
 STEP, SEED, LOSS_SCALE, LOSS, FINITE = "step", "seed", "loss_scale", "loss", "gradients_finite"
 GRADIENT = "grad."
+EMBEDDINGS = (torch.nn.Embedding, torch.nn.EmbeddingBag)
+"""With ``sparse=True`` their gradients would be sparse tensors, which are no values of a graph."""
+
 DROPOUTS = (
     *(torch.nn.Dropout, torch.nn.Dropout1d, torch.nn.Dropout2d, torch.nn.Dropout3d),
     *(torch.nn.AlphaDropout, torch.nn.FeatureAlphaDropout, torch.nn.RReLU),
@@ -155,10 +158,13 @@ class TrainingProgram(torch.nn.Module):
 
     @contextlib.contextmanager
     def _training_modes(self) -> Iterator[None]:
-        """Every part in the mode that it has when the whole is trained; what draws at random is off unless it is seeded."""
+        """Every part in the mode that it has when the whole is trained; what draws at random is off unless it is seeded, and
+        gradients of embeddings are dense.
+        """
         is_off = self.plan.training.dropout == "off"
         changed = [(part, part.training) for part, _ in self.modes]
         rates: list[tuple[torch.nn.RNNBase, float]] = []
+        sparse = [part for part, _ in self.modes if isinstance(part, EMBEDDINGS) and part.sparse]
         try:
             for part, mode in self.modes:
                 is_dropout = isinstance(part, DROPOUTS) or is_drop_path(part)
@@ -166,12 +172,16 @@ class TrainingProgram(torch.nn.Module):
                 if isinstance(part, torch.nn.RNNBase) and is_off:
                     rates.append((part, part.dropout))
                     part.dropout = 0.0
+            for table in sparse:
+                table.sparse = False
             yield
         finally:
             for part, mode in changed:
                 part.training = mode
             for layer, rate in rates:
                 layer.dropout = rate
+            for table in sparse:
+                table.sparse = True
 
     def _draws(self, tensors: Mapping[str, torch.Tensor]) -> contextlib.AbstractContextManager[None]:
         """Whatever replaces functions of torch while the module runs."""

@@ -255,3 +255,27 @@ def test_numbers_that_python_reads() -> None:
         exported(("scale",))
     assert [step for step in caught.value.next if 'bake=["n"]' in step]
     assert exported(("scale",), bake=["n"], verify=True) == ["x", "target", "head.weight", "head.bias"]
+
+
+class Warmed(nn.Module):
+    """Python reads a buffer that forward changes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(3, 3)
+        self.register_buffer("calls", torch.tensor(0))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return self.head(x) * min(1.0, self.calls.item() / 4)  # type: ignore[no-any-return, operator]
+
+
+@pytest.mark.parametrize("module", [Warmed(), nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3, momentum=None))])
+def test_numbers_of_buffers_that_each_step_changes(module: nn.Module, tmp_path: Path) -> None:
+    """What Python makes of them would be that of the first step in every one."""
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    options: dict[str, Any] = {"loss": lambda outputs: outputs.square().mean(), "optimizer": optimizer}
+    with pytest.raises(fx2onnx.UserError, match="a buffer that forward changes") as caught:
+        fx2onnx.export_training(module, (torch.randn(4, 3),), tmp_path / "steps", **options)
+    assert caught.value.code == "E104"
+    assert any("momentum" in step for step in caught.value.next) == isinstance(module, nn.Sequential)

@@ -129,3 +129,30 @@ def test_any_batch_and_sequence() -> None:
             assert parameter.grad is not None
             got = values[f"grad.{name}"]
             np.testing.assert_allclose(got, parameter.grad.numpy(), rtol=1e-4, atol=1e-6, err_msg=f"{engine} {name}")
+
+
+class Tables(torch.nn.Module):
+    """Rows of a table, alone and in bags, whose gradients are sparse in eager PyTorch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = torch.nn.Embedding(9, 4, sparse=True)
+        self.bags = torch.nn.EmbeddingBag(9, 4, mode="sum", sparse=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.rows(x).sum(1) * self.bags(x)  # type: ignore[no-any-return]
+
+
+def test_sparse_gradients_are_dense(tmp_path: Path) -> None:
+    def make(module: torch.nn.Module) -> torch.optim.Optimizer:
+        return torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
+
+    module, x = Tables(), torch.randint(0, 9, (5, 3))
+    want = eager_losses(module, make, lambda own: own(x).square().mean(), 4)
+    options: dict[str, Any] = {"loss": lambda rows: rows.square().mean(), "optimizer": make(module)}
+    fx2onnx.export_training(module, (x,), tmp_path, **options)
+    assert module.rows.sparse
+    assert module.bags.sparse
+    for engine in ("onnxruntime", "runner"):
+        got = exported_losses(tmp_path, engine, {"x": x.numpy()}, 4)
+        np.testing.assert_allclose(got, want, rtol=1e-5, err_msg=engine)

@@ -80,7 +80,10 @@ class Questions:
             is_as_it_was = view is None or not view.memory.version
             if is_as_it_was and recorder.given_at(addresses_of(tensor)) is None:
                 return tensor if tensor.device.type != "meta" else None
-        value = recorder.value_of(recorder.node_of(tensor))
+        node = recorder.node_of(tensor)
+        value = recorder.value_of(node)
+        if value is not None:
+            recorder.numbers_read.append((node, user_location()))
         with no_dispatch():
             return None if value is None else value.detach()
 

@@ -69,6 +69,8 @@ class Recorder(BaseRecorder):
         self.written = {}
         self.writes: list[tuple[list[DimLike | torch.SymInt], SourceLocation | None]] = []
         """The sizes of what was written, and the line, one by one."""
+        self.numbers_read: list[tuple[torch.fx.Node, SourceLocation | None]] = []
+        """Values whose numbers Python took, and the lines."""
         self.failure: BaseException | None = None
         """What the last call raised that failed: the TorchScript interpreter raises something else instead."""
         self._lines = None if whole else ForwardLines()
@@ -261,6 +263,7 @@ class Recorder(BaseRecorder):
         node = self.node_of(tensor)
         value = self.value_of(node)
         if value is not None:
+            self.numbers_read.append((node, self._where))
             with no_dispatch():
                 number = value.item()
             return bool(number) if func is aten.is_nonzero.default else number

@@ -123,6 +123,7 @@ def _captured(attempt: Attempt, shape_env: ShapeEnv, branches: Branches | None) 
         baked=list(bake),
         assumptions=[*notes],
         sizes=shape_env.sizes(),
+        numbers_read=recorder.numbers_read,
         states_guards=attempt.options.data_branches == "if",
         restore=restore,
     )

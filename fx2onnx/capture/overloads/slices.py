@@ -83,8 +83,10 @@ def _unknown_extent(env: ShapeEnv, size: DimLike, start: DimLike, end: DimLike) 
     """Where ``start:end`` begins, and its length, where even the signs of the bounds may depend on data."""
 
     def place(bound: DimLike) -> Scalar:
-        if bound in (0, _END) or bound == size:
-            return size if bound else 0
+        if bound == 0:
+            return 0
+        if bound == size or (isinstance(bound, int) and bound >= _END):
+            return size
         if env.certain("ge", bound, 0) is not True:
             return apply("min", apply("max", bound + size * _is_below_zero(bound), 0), size)
         return apply("min", bound, size)

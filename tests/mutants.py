@@ -409,6 +409,7 @@ MUTANTS = [
     # files of other tools
     Mutant("file_optimizer/pipeline.py", "            if comparison is not None and comparison.ok is False:\n                self._blame", "            if False:\n                self._blame",
            f"{FILES}/test_guilt.py"),
+    Mutant("file_optimizer/opened.py", "            _keep_names(model)\n", "", f"{FILES}/test_files.py"),
     Mutant("file_optimizer/stages.py", "good, bad = (good, middle) if is_wrong(Limit(middle)) else (middle, bad)",
            "good, bad = middle, bad", f"{FILES}/test_guilt.py"),
     Mutant("file_optimizer/opset_up.py", "    if axis >= rank - 1:\n        return", "    return", f"{FILES}/test_opset.py::test_forms"),

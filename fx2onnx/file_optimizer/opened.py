@@ -81,6 +81,7 @@ class Opened:
         notes: list[str] = []
         try:
             model = ir.from_proto(self.plain)
+            _keep_names(model)
             _add_sparse(model, self.proto, notes)
             _inline_functions(model, notes)
             for graph in graphs_of(model):
@@ -141,6 +142,36 @@ class Opened:
                 )
 
 
+class _Read(ir.serde.TensorProtoTensor):
+    """A weight as the message has it, with a name of its own: onnx_ir's renames the message, which is read more than once."""
+
+    __slots__ = ("_own_name",)
+
+    def __init__(self, proto: onnx.TensorProto) -> None:
+        super().__init__(proto)
+        self._own_name = proto.name
+
+    @property
+    def name(self) -> str:
+        """The name of the value whose weight this is."""
+        return self._own_name
+
+    @name.setter
+    def name(self, value: str | None) -> None:
+        self._own_name = value or ""
+
+    @property
+    def raw(self) -> onnx.TensorProto:
+        """What is written: the message's own tensor, or a copy where the name is another."""
+        proto = self._proto
+        if proto.name == self._own_name:
+            return proto
+        renamed = onnx.TensorProto()
+        renamed.CopyFrom(proto)
+        renamed.name = self._own_name
+        return renamed
+
+
 class _Mapped(DerivedTensor):
     """A weight in another file: mapped when it is read, never copied as a whole."""
 
@@ -169,6 +200,13 @@ def _root(error: BaseException) -> str:
 def _is_literal(tensor: ir.TensorProtocol) -> bool:
     small = tensor.nbytes <= LITERAL_BYTES and tensor.dtype != ir.DataType.STRING
     return small and type(tensor) is not ir.Tensor
+
+
+def _keep_names(model: ir.Model) -> None:
+    for graph in graphs_of(model):
+        for value in graph.initializers.values():
+            if type(value.const_value) is ir.serde.TensorProtoTensor:
+                value.const_value = _Read(value.const_value.raw)
 
 
 def _add_sparse(model: ir.Model, proto: onnx.ModelProto, notes: list[str]) -> None:

@@ -95,6 +95,7 @@ def _dropout_to_attribute(edit: Edit) -> None:
     training, ratio = edit.numbers(2), edit.numbers(1)
     if training is not None and training.any():
         raise NoForm("it drops numbers in training mode")
+    read_alone(edit, MASK)
     edit.keep_inputs(1)
     edit.set("ratio", 0.5 if ratio is None else float(ratio.reshape(-1)[0]))
     edit.drop("seed")

@@ -65,7 +65,17 @@ def _pad_to_inputs(edit: Edit) -> None:
         edit.give(2, edit.constant(value, dtype(edit)))
 
 
+MASK = "its mask is read, which is another there"
+
+
+def read_alone(edit: Edit, why: str) -> None:
+    """Refuse a node of which more than its first output is read."""
+    if any(value.uses() or value.is_graph_output() for value in edit.node.outputs[1:]):
+        raise NoForm(why)
+
+
 def _dropout_to_inputs(edit: Edit) -> None:
+    read_alone(edit, MASK)
     ratio = edit.attribute("ratio", 0.5)
     edit.drop("ratio")
     edit.give(1, edit.constant(ratio, np.float32))
@@ -78,8 +88,7 @@ def _without_spatial(edit: Edit) -> None:
 
 
 def _one_output(edit: Edit) -> None:
-    if any(value.uses() or value.is_graph_output() for value in edit.node.outputs[1:]):
-        raise NoForm("its statistics are read, which are others there")
+    read_alone(edit, "its statistics are read, which are others there")
 
 
 def _softmax_of_one_axis(edit: Edit) -> None:

@@ -71,6 +71,7 @@ class Plan:
     precision: Precision | None = None
     without: set[str] = field(default_factory=set)
     growth_bytes: int | None = None
+    stores_inside: bool = True
     keeps_types: bool = True
 
 
@@ -180,7 +181,7 @@ class _Job:
         trace = rewrite(model, stages, limit=limit, check=plan.check, explain=plan.explain)
         interface.restore(model, keeps_types=plan.keeps_types)
         self.opened.as_in_file(model)
-        if plan.level:
+        if plan.level and plan.stores_inside and plan.precision is None:  # which rounds the weights of the main graph
             store_inside(model)
         if plan.target is not None and limit is None:
             trace.edits.update(fitted(model, plan.target))
@@ -325,9 +326,14 @@ class _Job:
         )
 
     def _can_shrink(self) -> bool:
-        """Ask for less where the file would grow: first without types between nodes, then without folded constants."""
+        """Ask for less where the file would grow: first without types between nodes, then without copies of constants in
+        bodies, then without folded constants.
+        """
         if self.plan.keeps_types:
             self.plan = dataclasses.replace(self.plan, keeps_types=False)
+            return True
+        if self.plan.stores_inside:
+            self.plan = dataclasses.replace(self.plan, stores_inside=False)
             return True
         if self.plan.growth_bytes is None:
             self.plan = dataclasses.replace(self.plan, growth_bytes=0)

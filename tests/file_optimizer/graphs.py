@@ -236,3 +236,26 @@ def made(nodes: list[onnx.NodeProto], opset: int = 15) -> onnx.ModelProto:
         opset_imports=[helper.make_opsetid("", opset)],
         ir_version=8,
     )
+
+
+@graph
+def weights_of_bodies() -> onnx.ModelProto:
+    """Bodies that have weights of their own under one name, and small ones of the graph around that only they read."""
+
+    def branch(name: str, op_type: str, seed: int) -> onnx.GraphProto:
+        nodes = [
+            helper.make_node("MatMul", ["x", "w"], ["h"]),
+            helper.make_node("Add", ["h", "bias"], ["a"]),
+            helper.make_node(op_type, ["a"], ["o"]),
+        ]
+        given = helper.make_tensor_value_info("o", onnx.TensorProto.FLOAT, ["N", 20])
+        return helper.make_graph(
+            nodes, name, [], [given], [numpy_helper.from_array(normal(20, 20, seed=seed) / 8, "w")]
+        )
+
+    body = "g (float[N, 20] x) => (float[N, 20] y) { s = ReduceMax <keepdims = 0> (x) c = Greater (s, limit) y = Identity (x) }"
+    model = text(body)
+    del model.graph.node[-1]
+    branches = {"then_branch": branch("then", "Relu", 1), "else_branch": branch("else", "Neg", 2)}
+    model.graph.node.append(helper.make_node("If", ["c"], ["y"], **branches))
+    return weights(model, limit=np.float32(1.5), bias=normal(1, 1))

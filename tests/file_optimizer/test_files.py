@@ -72,6 +72,7 @@ LEFT = {
     "sequences": ["SplitToSequence", "SequenceAt"],
     "quantized": ["QuantizeLinear", "DequantizeLinear"],
     "unused": ["Sin", "Add"],
+    "weights_of_bodies": ["ReduceMax", "Greater", "If", "MatMul", "Add", "Relu", "MatMul", "Add", "Neg"],
 }
 """Operators that are to be left of each graph, nested ones too."""
 
@@ -88,6 +89,24 @@ def test_graphs_of_all_kinds(name: str, tmp_path: Path) -> None:
     assert left == sorted(LEFT[name])
     if name != "sparse_weight":  # which is stored dense
         assert result.after.total_bytes <= result.before.total_bytes
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_a_given_message_is_left_as_it_is(name: str) -> None:
+    proto = GRAPHS[name]()
+    before = proto.SerializeToString(deterministic=True)
+    fx2onnx.optimize_model(proto, verify=False)
+    assert proto.SerializeToString(deterministic=True) == before
+
+
+@pytest.mark.parametrize("dtype", ["float16", "mixed"])
+def test_weights_that_bodies_read_in_half_precision(dtype: str, tmp_path: Path) -> None:
+    result = fx2onnx.optimize_model(GRAPHS["weights_of_bodies"](), tmp_path / "out.onnx", dtype=dtype)
+    assert result.verified is True, result.warnings
+    largest = max(
+        value.const_value.nbytes for value in result.model.graph.initializers.values() if value.const_value is not None
+    )
+    assert largest == 20 * 20 * 2
 
 
 def test_metadata_is_kept(tmp_path: Path) -> None:

@@ -125,6 +125,14 @@ def test_every_node_without_a_form_is_named(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(("before", "after"), [(11, 13), (13, 11)])
+def test_a_mask_that_is_read_has_no_form_beyond_opset_11(before: int, after: int) -> None:
+    proto = text("g (float[3] x) => (float[3] y, bool[3] m) { y, m = Dropout (x) }", opset=before)
+    with pytest.raises(UserError, match="no form in opset") as caught:
+        fx2onnx.optimize_model(proto, opset=after)
+    assert "mask" in caught.value.why
+
+
 def test_bodies_are_converted() -> None:
     for name in ("constant_condition", "condition_of_data", "loop"):
         for opset in (11, 13, 21):

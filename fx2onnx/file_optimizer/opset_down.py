@@ -8,7 +8,17 @@ from __future__ import annotations
 import numpy as np
 
 from fx2onnx.file_optimizer.opset_edit import Edit, NoForm
-from fx2onnx.file_optimizer.opset_up import GRID_MODES, REDUCTIONS, SOFT, Change, dtype, grid_mode, refuse
+from fx2onnx.file_optimizer.opset_up import (
+    GRID_MODES,
+    MASK,
+    REDUCTIONS,
+    SOFT,
+    Change,
+    dtype,
+    grid_mode,
+    read_alone,
+    refuse,
+)
 from fx2onnx.irx.values import known_sizes
 
 

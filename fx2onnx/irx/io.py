@@ -26,6 +26,9 @@ copies of each weight would take longer than the rest of the export (its own lim
 EXTERNAL_MIN_BYTES = 1024
 """Tensors below this stay in the model file, where shape inference can read them."""
 
+SIZES_BYTES = 64
+"""Tensors up to here may be sizes, axes or factors, integers up to ``EXTERNAL_MIN_BYTES``: onnxruntime opens no file that has them outside."""
+
 
 PROTOBUF_BYTES = 2**31 - 1
 """No protobuf message is longer. Only weights can make a model so long."""
@@ -112,13 +115,18 @@ def save(
     values = model.graph.initializers.values()
     weights = [(value, value.const_value.nbytes) for value in values if value.const_value is not None]
     outside = sum(length for _, length in weights) > SMALL_MODEL_BYTES if external_data is None else external_data
-    large = [value for value, length in weights if length >= min_bytes] if outside else []
+    large = [value for value, length in weights if length >= max(min_bytes, _least_outside(value))] if outside else []
     require_fitting(model, large)
     try:
         with staged_files(os.path.dirname(os.path.abspath(target)), 2 if large else 1) as stages:
             return _write(model, target, stages, large, durable, finish)
     except OSError as cause:
         raise cannot_write(target, cause) from cause
+
+
+def _least_outside(value: ir.Value) -> int:
+    dtype = value.const_value.dtype if value.const_value is not None else None
+    return EXTERNAL_MIN_BYTES if dtype == ir.DataType.INT64 else SIZES_BYTES + 1
 
 
 def _write(

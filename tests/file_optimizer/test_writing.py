@@ -210,3 +210,18 @@ def test_a_difference_needs_two_files(tmp_path: Path) -> None:
     result = runner.invoke(app, ["optimize", str(tmp_path / "in.onnx"), str(tmp_path / "in.onnx"), "--diff", "--json"])
     assert result.exit_code == 2
     assert "--diff compares OUT with IN" in json.loads(result.stdout)["what"]
+
+
+def test_sizes_and_axes_stay_in_the_file_whatever_is_asked(tmp_path: Path) -> None:
+    body = "g (float[N, 4, 6] x) => (float[N, A, B] y) { r = Reshape (x, to) a = Add (r, c) y = Resize (a, , by) }"
+    numbers = {"to": np.array([0, 6, 4]), "by": np.array([1, 2, 2], np.float32), "c": normal(6, 4)}
+    result = fx2onnx.optimize_model(
+        weights(text(body), **numbers), tmp_path / "out.onnx", external_data=True, external_data_bytes=0
+    )
+    assert result.verified is True, result.warnings
+    outside = [
+        each.name
+        for each in onnx.load(tmp_path / "out.onnx", load_external_data=False).graph.initializer
+        if each.external_data
+    ]
+    assert outside == ["c"]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 import torch
 
+from fx2onnx.base.errors import UserError
 from fx2onnx.base.folder_commit import commit_folder
 from fx2onnx.base.targets import check_target, path_text
 from fx2onnx.capture.driver import as_module
@@ -109,6 +110,7 @@ def write_training(
     target = check_folder(Path(path_text(folder, "the folder")).expanduser())
     module = as_module(model)
     plan = plan_of(module, args, kwargs, training, options.capture.dynamic_shapes)
+    _check_no_complex(plan)
     first = Kind.GRADIENTS if plan.groups is None else Kind.STEP
     results = {first: graph_of(module, plan, first, options)}
     plan = replace(plan, buffers=results[first].initial_state)
@@ -127,6 +129,21 @@ def write_training(
         verdicts = _verified(stage, module, plan, results) if options.verify else {}
         commit_folder(stage, target, manifest.facts())
     return TrainingFolder(target, manifest, exported, verdicts)
+
+
+def _check_no_complex(plan: Plan) -> None:
+    """Raises: UserError E108. One file takes a complex parameter as pairs; a folder's weights are as the module has them."""
+    for name, value in (plan.parameters | plan.held).items():
+        if value.is_complex():
+            raise UserError(
+                "E108",
+                f"the parameter {name} is {value.dtype}, which a folder's weights cannot hold",
+                next=(
+                    "hold it as real numbers with an axis of 2, and use torch.view_as_complex in forward",
+                    "or write one file, which takes it as pairs: fx2onnx.export(..., training=...)",
+                    f"or freeze it: frozen=[{name!r}]",
+                ),
+            )
 
 
 def _verified(folder: Path, module: torch.nn.Module, plan: Plan, kinds: Iterable[Kind]) -> dict[str, Verdict]:

@@ -68,7 +68,7 @@ def groups_of(optimizer: object, parameters: Mapping[str, torch.Tensor]) -> Grou
             "E001",
             f"the optimizer {name} is not known",
             why="it is a class" if isinstance(optimizer, type) else f"known are {known}",
-            next=("give an instance of one of them", "or fx2onnx.training.optimizers.UpdateRule(update, state)"),
+            next=("give an instance of one of them", "or fx2onnx.UpdateRule(update, state)"),
         )
     names = {id(tensor): name for name, tensor in parameters.items()}
     members: list[ParameterGroup] = []

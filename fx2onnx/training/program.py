@@ -22,6 +22,7 @@ from fx2onnx.capture.python.outputs import output_name
 from fx2onnx.capture.recording.repeats import repeated
 from fx2onnx.capture.torch_private.pytrees import flatten
 from fx2onnx.training.checkpoints import run_once
+from fx2onnx.training.decisions import decided_by_python
 from fx2onnx.training.groups import Groups
 from fx2onnx.training.history import check_constants, check_gradients, check_loss, check_tracked
 from fx2onnx.training.optimizers import Moment, UpdateRule
@@ -239,7 +240,7 @@ class TrainingProgram(torch.nn.Module):
     def _differentiated(self, tensors: Mapping[str, torch.Tensor]) -> tuple[Tensors, Tensors]:
         """The results, and the gradients of parameters and inputs by name."""
         training = self.plan.training
-        with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH), run_once(), kept_whole():
+        with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH), run_once(), kept_whole(), decided_by_python():
             names = (*self.plan.parameters, *self.plan.held)
             inputs = {name: _leaf(tensors[name]) for name in training.inputs}
             with self._given({name: tensors[name] for name in names}) as own:

@@ -279,3 +279,16 @@ def test_numbers_of_buffers_that_each_step_changes(module: nn.Module, tmp_path: 
         fx2onnx.export_training(module, (torch.randn(4, 3),), tmp_path / "steps", **options)
     assert caught.value.code == "E104"
     assert any("momentum" in step for step in caught.value.next) == isinstance(module, nn.Sequential)
+
+
+def test_a_complex_parameter(tmp_path: Path) -> None:
+    class Turned(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(3, dtype=torch.complex64))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return (x * self.scale).real
+
+    error = refused(Turned(), tmp_path)
+    assert (error.code, "scale" in error.what) == ("E108", True)

@@ -18,7 +18,7 @@ from fx2onnx.runner.prepared import Prepared
 from fx2onnx.runner.program import Program, Step
 from fx2onnx.runner.registry import outputs_of
 from fx2onnx.runner.trace import Trace
-from fx2onnx.runner.types import TENSOR_NAMES, Spec, Value, as_value, describe, is_tensor_type, onnx_dtype
+from fx2onnx.runner.types import TENSOR_NAMES, Spec, Value, as_value, describe, is_tensor_type, onnx_dtype, shape_of
 
 KERNEL_FAULTS = (
     ValueError,
@@ -198,12 +198,17 @@ class BoundBody:
             raise UserError("E303", f"a body takes {expected} inputs and is given {len(inputs)}")
         return self.executor.run([*inputs, *self.captured], self.observer)
 
-    def none_stacked(self, index: int) -> Value:
-        """Output ``index`` of no run at all, stacked: zero rows of the type that the body declares."""
+    def none_stacked(self, index: int, shapes: Sequence[tuple[int, ...]]) -> Value:
+        """Output ``index`` of no run at all, stacked: zero rows of the type that the body declares; dims that it names are
+        as large as in the inputs, whose ``shapes`` are given, and in what it captures, others 0.
+        """
         program = self.executor.program
+        sizes: dict[int | str | None, int] = {}
+        for position, shape in zip(self.executor.feeds, [*shapes, *map(shape_of, self.captured)], strict=True):
+            sizes.update(zip(program.slots[position].shape or (), shape, strict=False))
         slot = program.slots[program.outputs[index]]
         dtype = slot.type.dtype.numpy() if is_tensor_type(slot.type) else np.dtype(np.float32)
-        return np.empty((0, *(dim if isinstance(dim, int) else 0 for dim in slot.shape or ())), dtype)
+        return np.empty((0, *(dim if isinstance(dim, int) else sizes.get(dim, 0) for dim in slot.shape or ())), dtype)
 
 
 def check_alive(alive_bytes: int, step: Step, args: Sequence[Value]) -> None:

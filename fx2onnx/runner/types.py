@@ -29,6 +29,11 @@ FLOAT32 = np.dtype(np.float32)
 INT64 = np.dtype(np.int64)
 
 
+def shape_of(value: Value) -> Shape:
+    """The shape of an array; () for what has none."""
+    return value.shape if isinstance(value, np.ndarray) else ()
+
+
 def numpy_dtype(dtype: ir.DataType) -> Dtype:
     """The NumPy dtype; strings are object arrays."""
     return STRING_DTYPE if dtype is ir.DataType.STRING else np.dtype(dtype.numpy())

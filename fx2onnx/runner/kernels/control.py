@@ -10,7 +10,7 @@ import numpy as np
 from fx2onnx.runner.kernels.softmax import check_axis
 from fx2onnx.runner.limits import check_bytes, count_iteration
 from fx2onnx.runner.registry import kernel
-from fx2onnx.runner.types import INT64, Array, Value
+from fx2onnx.runner.types import INT64, Array, Value, shape_of
 
 
 class Body(Protocol):
@@ -18,8 +18,8 @@ class Body(Protocol):
 
     def __call__(self, inputs: Sequence[Value], /) -> list[Value]: ...
 
-    def none_stacked(self, index: int, /) -> Any:
-        """Output ``index`` of no run at all, stacked."""
+    def none_stacked(self, index: int, shapes: Sequence[tuple[int, ...]], /) -> Any:
+        """Output ``index`` of no run at all, stacked; ``shapes`` are those that its inputs would have."""
 
 
 def flag(value: Array) -> bool:
@@ -64,8 +64,9 @@ def loop(
             kept_bytes += item.nbytes
         check_bytes(kept_bytes, "what a Loop collects")
         iteration += 1
+    shapes = [(), (), *map(shape_of, state)]
     last = enumerate(scans, 1 + len(state))
-    return (*state, *(np.stack(items) if items else body.none_stacked(index) for index, items in last))
+    return (*state, *(np.stack(items) if items else body.none_stacked(index, shapes) for index, items in last))
 
 
 def scan_layout(
@@ -116,12 +117,14 @@ def scan(
         check_bytes(kept_bytes, "what a Scan collects")
     out_axes = scan_output_axes or [0] * n_scans
     out_backward = scan_output_directions or [0] * n_scans
+    of_slices = [(*s.shape[:axis], *s.shape[axis + 1 :]) for s, axis in zip(sequences, axes, strict=True)]
+    shapes = [*map(shape_of, state), *of_slices]
     results = []
     for index, (items, axis, back) in enumerate(zip(collected, out_axes, out_backward, strict=True), n_state):
         if items:
             results.append(np.stack(items[::-1] if back else items, axis=axis))
         else:
-            results.append(np.moveaxis(body.none_stacked(index), 0, axis))
+            results.append(np.moveaxis(body.none_stacked(index, shapes), 0, axis))
     return (*state, *results)
 
 

@@ -31,6 +31,17 @@ DTYPES = ("float", "double", "float16", "bfloat16", "int32", "int64", "bool", "u
 """That an operator with a function body is tried with."""
 OPSETS = range(11, 28)
 OPEN_END = 2147483647
+
+
+def held(text: str) -> str:
+    """The dtype of a tensor; of sequences and optionals, that of what they hold. A map stays one."""
+    if "map(" in text:
+        return text
+    while "(" in text:
+        text = text.split("(", 1)[1].removesuffix(")")
+    return text
+
+
 FAILS_IN_A_RUN = {("", "LSTM"): "tensor(double)", ("", "GRU"): "tensor(double)"}
 """Kernels that are listed and say in a run that they do not take the dtype: of all of the onnx package's test models of one
 node, with float64 and float16 in place of float32, these are the ones.
@@ -147,10 +158,7 @@ class Rows:
         self.found: dict[tuple[str, str, int, int, str], list[int]] = {}
 
     def add(self, place: int, domain: str, op_type: str, start: int, end: int, types: dict[str, list[str]]) -> None:
-        plain_types = {
-            name: sorted(text.removeprefix("tensor(").removesuffix(")") for text in texts)
-            for name, texts in types.items()
-        }
+        plain_types = {name: sorted({held(text) for text in texts}) for name, texts in types.items()}
         key = (domain, op_type, start, 0 if end == OPEN_END else end, json.dumps(plain_types, sort_keys=True))
         self.found.setdefault(key, []).append(place)
 

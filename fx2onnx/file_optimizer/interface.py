@@ -30,14 +30,19 @@ class Interface:
         return Interface(outputs, names, bool(inner) and 2 * typed > len(inner))
 
     def restore(self, model: ir.Model, *, keeps_types: bool) -> None:
-        """Give outputs what the file said of them, where it is not wrong, and values between nodes what is certain."""
+        """Give outputs what the file said of them, where it is not wrong, and values between nodes what is certain; outputs of steps keep
+        their shapes, which are those of none where a loop takes no step.
+        """
         main = set(model.graph.inputs) | set(model.graph.outputs)
+        steps: set[ir.Value] = set()
+        for node in (node for graph in graphs_of(model) for node in graph if node.op_type in ("Loop", "Scan")):
+            steps.update(node.attributes["body"].as_graph().outputs)
         for graph in graphs_of(model):
             for node in graph:
                 for value in node.outputs:
                     if value in main:
                         continue
-                    if node.domain in STANDARD and not (keeps_types and self.has_types):
+                    if node.domain in STANDARD and not (keeps_types and self.has_types) and value not in steps:
                         value.type, value.shape = None, None
                     elif value.shape is not None:
                         value.shape = self._plain(value.shape)

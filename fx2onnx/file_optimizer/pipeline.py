@@ -179,12 +179,12 @@ class _Job:
         model, interface = self._prepare()
         stages = stages_of(plan.level, growth_bytes=plan.growth_bytes, without=plan.without)
         trace = rewrite(model, stages, limit=limit, check=plan.check, explain=plan.explain)
+        if plan.target is not None and limit is None:
+            trace.edits.update(fitted(model, plan.target))
         interface.restore(model, keeps_types=plan.keeps_types)
         self.opened.as_in_file(model)
         if plan.level and plan.stores_inside and plan.precision is None:  # which rounds the weights of the main graph
             store_inside(model)
-        if plan.target is not None and limit is None:
-            trace.edits.update(fitted(model, plan.target))
         return model, trace
 
     def _whole(self) -> tuple[ir.Model, Trace]:

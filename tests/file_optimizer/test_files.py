@@ -211,3 +211,21 @@ def test_a_state_that_is_not_zero_stays(op_type: str) -> None:
         assert result.verified, result.warnings
         assert result.after.nodes == nodes
         assert not result.left_out
+
+
+def test_a_loop_without_a_step_gives_nothing_of_the_same_shape(tmp_path: Path) -> None:
+    """Types between nodes are left out here, because the file would grow; what a step gives keeps its own."""
+    body = onnx.parser.parse_graph(
+        "b (int64 i, bool go, float[2] a) => (bool on, float[2] r, float[2] s) { on = Identity (go) r = Add (a, x) s = Identity (r) }"
+    )
+    model = text("g (float[2] x) => (float[2] y, float[K, 2] all) { y = Identity (x) }", opset=17)
+    model.graph.node[0].CopyFrom(onnx.helper.make_node("Loop", ["n", "go", "x"], ["y", "all"], body=body))
+    model = weights(model, n=np.array(4), go=np.array(False))
+    result = fx2onnx.optimize_model(model, tmp_path / "out.onnx", external_data=True, external_data_bytes=0)
+    assert result.verified is True, result.warnings
+
+
+def test_a_target_adds_no_types(tmp_path: Path) -> None:
+    proto = text("g (float[N, 4] x) => (float[N, 4] y) { a = Sin (x) b = Relu (a) c = Tanh (b) y = Abs (c) }")
+    result = fx2onnx.optimize_model(proto, tmp_path / "out.onnx", target="onnxruntime")
+    assert result.after.total_bytes <= result.before.total_bytes

@@ -59,3 +59,10 @@ def test_the_table_says_what_onnxruntime_opens(opset: int) -> None:
                 wrong.append(f"{schema.name}-{schema.since_version} {dtype}: opens is {opened}")
     assert judged > 400
     assert wrong == []
+
+
+def test_kernels_of_sequences_are_those_of_what_they_hold() -> None:
+    target = find("onnxruntime").name
+    assert has_kernel(target, "", "SplitToSequence", 17, (("float",), ("float",)))
+    assert has_kernel(target, "", "SequenceAt", 17, (("float", "int64"), ("float",)))
+    assert not has_kernel(target, "", "SequenceAt", 17, (("complex64", "int64"), ("complex64",)))

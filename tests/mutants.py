@@ -684,6 +684,8 @@ MUTANTS = [
     Mutant("verify/steps.py", "float(np.float32(scale)), int", "float(scale), int", "tests/verify/test_verify_steps.py"),
     Mutant("verify/steps.py", "steps not in by_place.get(place, own)", "False", "tests/verify/test_verify_steps.py"),
     Mutant("verify/steps.py", "if others or ", "if ", "tests/verify/test_verify_steps.py"),
+    Mutant("verify/step_places.py", "written |= {each.name: fx_node.name for each in written_by(fx_node)}", "pass", "tests/verify/test_verify_steps.py"),
+    Mutant("verify/steps.py", " or hides_reads(module)", "", "tests/verify/test_verify_steps.py"),
     Mutant("verify/step_places.py", "own[-1] or _union(", "_union(", "tests/verify/test_verify_steps.py"),
     Mutant("verify/step_places.py", "ahead = read or _union(", "ahead = _union(", "tests/verify/test_verify_steps.py"),
     Mutant("runner/operand_axes.py", "return axes if not domain", "return {} if not domain", OPERANDS),

@@ -88,13 +88,14 @@ def of_file(graph: onnx.GraphProto, among: Sequence[str]) -> Iterator[Place]:
 
 
 def of_module(module: torch.fx.GraphModule, prefix: str, among: Sequence[str]) -> Iterator[Place]:
-    """The places of the graph's calls, in order."""
+    """The places of the graph's calls, in order. What is written in place is read from the call that wrote it last."""
     known = set(among)
+    written: dict[str, str] = {}
     weights: dict[str, str] = {}
     uses: list[Use] = []
     outputs: list[str] = []
     for fx_node in module.graph.nodes:
-        reads = [each.name for each in fx_node.all_input_nodes]
+        reads = [_last(each.name, written) for each in fx_node.all_input_nodes]
         if fx_node.op == "get_attr":
             name = prefix + str(fx_node.target)
             weights[fx_node.name] = name if name in known else ""
@@ -103,7 +104,36 @@ def of_module(module: torch.fx.GraphModule, prefix: str, among: Sequence[str]) -
         elif fx_node.op != "placeholder":
             schema = getattr(fx_node.target, "_schema", None)
             uses.append(Use(reads, [fx_node.name], schema is not None and schema.name in _SIZES))
+            written |= {each.name: fx_node.name for each in written_by(fx_node)}
     return places(uses, weights, outputs, among)
+
+
+def _last(name: str, written: Mapping[str, str]) -> str:
+    while name in written:
+        name = written[name]
+    return name
+
+
+def written_by(fx_node: torch.fx.Node) -> list[torch.fx.Node]:
+    """The arguments that a call writes in place."""
+    schema = getattr(fx_node.target, "_schema", None)
+    return [
+        each
+        for each, argument in zip(fx_node.args, schema.arguments if schema is not None else (), strict=False)
+        if argument.alias_info is not None and argument.alias_info.is_write and isinstance(each, torch.fx.Node)
+    ]
+
+
+def hides_reads(module: torch.fx.GraphModule) -> bool:
+    """Whether what a call writes in place may be read through another tensor: a view of it, or what it is a view of."""
+    written = {each for fx_node in module.graph.nodes for each in written_by(fx_node)}
+    return any(map(_is_view, written)) or any(_is_view(user) for each in written for user in each.users)
+
+
+def _is_view(fx_node: torch.fx.Node) -> bool:
+    schema = getattr(fx_node.target, "_schema", None)
+    aliases = [each.alias_info for each in schema.returns] if schema is not None else []
+    return any(each is not None and not each.is_write for each in aliases)
 
 
 def weights_that_tell(module: torch.fx.GraphModule, prefix: str, graph: onnx.GraphProto) -> list[str]:

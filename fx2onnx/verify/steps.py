@@ -14,7 +14,7 @@ import onnx_ir as ir
 import torch
 
 from fx2onnx.base.events import record
-from fx2onnx.verify.step_places import Place, of_file, of_module, weights_that_tell
+from fx2onnx.verify.step_places import Place, hides_reads, of_file, of_module, weights_that_tell
 from fx2onnx.verify.verdict import Row, Verdict
 from fx2onnx.verify.weights import PRODUCER
 
@@ -62,7 +62,7 @@ def _by_place(
     (prefix, module), *others = modules.items()
     calls = [fx_node for fx_node in module.graph.nodes if fx_node.op not in ("get_attr", "placeholder", "output")]
     is_hidden = any(each.type == onnx.AttributeProto.GRAPH for node in model.graph.node for each in node.attribute)
-    if others or model.functions or is_hidden or any(map(_is_in_place, calls)):
+    if others or model.functions or is_hidden or hides_reads(module):
         return [], {}
     among = weights_that_tell(module, prefix, model.graph)
     found: dict[Place, set[Steps]] = {}
@@ -71,12 +71,6 @@ def _by_place(
         if steps:
             found.setdefault(place, set()).add(steps)
     return among, found
-
-
-def _is_in_place(fx_node: torch.fx.Node) -> bool:
-    """Whether others may read what it writes without reading its result."""
-    schema = getattr(fx_node.target, "_schema", None)
-    return schema is not None and schema.is_mutable
 
 
 def _described(steps: Iterable[Steps]) -> str:

@@ -115,6 +115,21 @@ REFUSED = {
         "{ y = ConvTranspose <output_shape: ints = []> (x, w) }",
         "output_shape [] does not fit 2 spatial axes",
     ),
+    "padding of an output by a whole stride": (
+        "g (float[1,1,4,4] x, float[1,1,2,2] w) => (float[1,1,n,m] y) "
+        "{ y = ConvTranspose <output_padding = [1,1]> (x, w) }",
+        "output_padding is [1, 1]; it must be less than the stride or the dilation",
+    ),
+    "an output of another input": (
+        "g (float[1,1,4,4] x, float[1,1,2,2] w) => (float[1,1,n,m] y) "
+        "{ y = ConvTranspose <output_shape = [5,9]> (x, w) }",
+        "output_shape is [5, 9], of such an input it is positive and at most [5, 5]",
+    ),
+    "an output of nothing": (
+        "g (float[1,1,4,4] x, float[1,1,2,2] w) => (float[1,1,n,m] y) "
+        "{ y = ConvTranspose <output_shape = [0,5]> (x, w) }",
+        "output_shape is [0, 5], of such an input it is positive",
+    ),
     "windows in the padding alone": (
         "g (float[1,1,4,4] x) => (float[1,1,n,m] y) { y = AveragePool <kernel_shape = [2,2], pads = [2,2,2,2]> (x) }",
         "they must be smaller than the kernel, [2, 2]",

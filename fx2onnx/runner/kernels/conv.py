@@ -122,6 +122,8 @@ def transpose_geometry(
         raise ValueError("kernel, strides and dilations must be positive")
     if min((*extra, *pads)) < 0:
         raise ValueError(f"output_padding is {list(extra)} and pads {list(pads)}; they must not be negative")
+    if any(each >= max(s, step) for each, s, step in zip(extra, strides, dilations, strict=True)):
+        raise ValueError(f"output_padding is {list(extra)}; it must be less than the stride or the dilation")
     if tuple(attrs.get("kernel_shape", kernel_dims)) != tuple(kernel_dims):
         raise ValueError(f"kernel_shape is {list(attrs['kernel_shape'])}, the weight's {list(kernel_dims)}")
     if wanted is not None and len(wanted) not in (n, n + 2):
@@ -135,6 +137,8 @@ def transpose_geometry(
     if wanted or mode in ("SAME_UPPER", "SAME_LOWER"):
         out = tuple(wanted)[-n:] if wanted else tuple(d * s for d, s in zip(dims, strides, strict=True))
         total = [f - o for f, o in zip(full, out, strict=True)]
+        if wanted and (min(out) < 1 or any(-t >= s for t, s in zip(total, strides, strict=True))):
+            raise ValueError(f"output_shape is {list(out)}, of such an input it is positive and at most {list(full)}")
         before = tuple(t // 2 if mode == "SAME_UPPER" else t - t // 2 for t in total)
         return strides, dilations, before, out
     if mode == "VALID":

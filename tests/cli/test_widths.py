@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ from torch import nn
 from typer.testing import CliRunner
 
 import fx2onnx
-from fx2onnx.cli import many, progress, run_show
+from fx2onnx.cli import many, progress, run_show, workers
+from fx2onnx.cli.job import Job
 from fx2onnx.cli.main import app
+from fx2onnx.cli.progress import Stages
 from fx2onnx.report.console import PlainConsole
 
 SOURCE = """
@@ -101,6 +104,11 @@ def shown(arguments: tuple[str, ...], width: int | None, monkeypatch: pytest.Mon
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen.getvalue())
 
 
+def _in_this_process(jobs: Sequence[Job], processes: int, limit_s: float, on_stage: Any) -> Iterator[dict[str, Any]]:
+    """The jobs of many models, of which the tables are the same in processes that import torch anew."""
+    return (workers.attempt(job, Stages(quiet=True)) for job in jobs)
+
+
 WIDTHS = (80, 120, 200, None)
 SLOW = ("export many", "profile", "train", "optimize")
 RUNS = [(name, width) for name in COMMANDS for width in WIDTHS if name not in SLOW or width in (80, None)]
@@ -115,6 +123,7 @@ def test_every_command_is_here() -> None:
 @pytest.mark.parametrize(("name", "width"), RUNS)
 def test_tables_fit(name: str, width: int | None, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
+    monkeypatch.setattr(workers, "run_all", _in_this_process)
     arguments, wanted = COMMANDS[name]
     with torch.random.fork_rng():
         text = shown((*arguments, "--again") if name == "export many" else arguments, width, monkeypatch)

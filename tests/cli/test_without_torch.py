@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -75,20 +76,22 @@ def test_what_needs_a_package_names_the_command_that_brings_it(
     assert not (folder / "x.onnx").exists()
 
 
-@pytest.mark.parametrize(
-    "expression",
-    [
-        "fx2onnx.export(None, (), 'x.onnx')",
-        "fx2onnx.export_folder('hf:x', 'x')",
-        "fx2onnx.export_training(None, (), 'x', loss=None)",
-        "fx2onnx.translates",
-        "__import__('fx2onnx.verify').verify.verify",
-    ],
+EXPRESSIONS = (
+    "fx2onnx.export(None, (), 'x.onnx')",
+    "fx2onnx.export_folder('hf:x', 'x')",
+    "fx2onnx.export_training(None, (), 'x', loss=None)",
+    "fx2onnx.translates",
+    "__import__('fx2onnx.verify').verify.verify",
 )
-def test_the_api_says_so_too(folder: Path, expression: str) -> None:
-    code = f"import fx2onnx\ntry: {expression}\nexcept fx2onnx.UserError as error: print(error.code, *error.next)"
+
+
+def test_the_api_says_so_too(folder: Path) -> None:
+    code = "import fx2onnx\n" + "\n".join(
+        f"try: {expression}\nexcept fx2onnx.UserError as error: print(error.code, *error.next)"
+        for expression in EXPRESSIONS
+    )
     result = run(code, folder=folder)
-    assert result.stdout.strip() == "E602 pip install 'fx2onnx[torch]'", result.stderr
+    assert result.stdout.splitlines() == ["E602 pip install 'fx2onnx[torch]'"] * len(EXPRESSIONS), result.stderr
 
 
 def test_the_runner_runs(folder: Path) -> None:
@@ -100,32 +103,53 @@ def test_the_runner_runs(folder: Path) -> None:
     assert result.stdout.strip() == "(5, 2)", result.stderr
 
 
-@pytest.mark.parametrize(
-    ("harm", "lacks"),
-    [
-        ("import torch\ndel torch.fx.Tracer.trace", "type object 'Tracer' has no attribute 'trace'"),
-        ("import torch._decomp\ndel torch._decomp.core_aten_decompositions", "'core_aten_decompositions'"),
-        ("import torch\ndel torch._ops.OpOverload", "module 'torch._ops' has no attribute 'OpOverload'"),
-    ],
-    ids=["of a class", "an import", "of a module"],
-)
-def test_a_version_that_was_never_tried_says_what_it_lacks(tmp_path: Path, harm: str, lacks: str) -> None:
-    code = f"""
-{harm}
-import fx2onnx
-try:
-    fx2onnx.export(torch.nn.ReLU(), (torch.ones(2),))
-except fx2onnx.UserError as error:
-    print(error.code, error)
+HARMS = {
+    "of a class": (
+        "import torch\ndel torch.fx.Tracer.trace",
+        "type object 'Tracer' has no attribute 'trace'",
+    ),
+    "an import": (
+        "import torch._decomp\ndel torch._decomp.core_aten_decompositions",
+        "'core_aten_decompositions'",
+    ),
+    "of a module": ("import torch\ndel torch._ops.OpOverload", "module 'torch._ops' has no attribute 'OpOverload'"),
+}
+HARMED = """
+import json, os, sys
+import torch
+
+for name, harm in json.loads(sys.argv[1]).items():
+    if child := os.fork():  # torch is imported once, and harmed in a process of its own each time
+        os.waitpid(child, 0)
+        continue
+    exec(harm)
+    import fx2onnx
+    try:
+        fx2onnx.export(torch.nn.ReLU(), (torch.ones(2),))
+    except fx2onnx.UserError as error:
+        print(json.dumps([name, error.code, str(error)]))
+    sys.exit()
 """
+
+
+@pytest.fixture(scope="module")
+def harmed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    """What each harm leads to: a code and a text."""
     done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=tmp_path,
+        [sys.executable, "-c", HARMED, json.dumps({name: harm for name, (harm, _) in HARMS.items()})],
+        cwd=tmp_path_factory.mktemp("harmed"),
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
     )
-    assert done.stdout.startswith("E602 "), done.stderr
-    assert f"torch {torch.__version__} lacks what fx2onnx needs" in done.stdout
-    assert lacks in done.stdout
-    assert "pip install 'torch>=2.8,<2.16'" in done.stdout
+    return {name: said for name, *said in map(json.loads, done.stdout.splitlines())} or pytest.fail(done.stderr)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="harms torch in processes that are forked")
+@pytest.mark.parametrize("name", HARMS)
+def test_a_version_that_was_never_tried_says_what_it_lacks(harmed: dict[str, list[str]], name: str) -> None:
+    code, text = harmed[name]
+    assert code == "E602"
+    assert f"torch {torch.__version__} lacks what fx2onnx needs" in text
+    assert HARMS[name][1] in text
+    assert "pip install 'torch>=2.8,<2.16'" in text

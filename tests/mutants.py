@@ -39,7 +39,7 @@ CHOICES = "tests/verify/test_locate_choices.py"
 FRAMES = "tests/capture/test_frames.py"
 MODES = "tests/capture/test_modes.py"
 RECORDING = "tests/capture/recording"
-TWO_SIZES = "tests/capture/test_two_sizes.py"
+TWO_SIZES, IDIOMS = "tests/capture/test_two_sizes.py", "tests/capture/test_size_idioms.py"
 IDLE = f"{RECORDING}/test_idle_statements.py"
 QUESTIONS, AGREEMENT = "tests/capture/test_questions.py", "tests/irx/test_agreement.py"
 META_CACHE = f"{RECORDING}/test_meta_cache.py"
@@ -187,14 +187,14 @@ MUTANTS = [
     Mutant("capture/python/tests_of_code.py", "isinstance(node, ast.If) and not node.orelse", "isinstance(node, ast.If)", IDLE),
     Mutant("capture/python/tests_of_code.py", 'if call.func.id == "range"', "if False", "tests/capture/test_conditions.py"),
     Mutant("capture/diagnosis.py", "true.last() is not None and not interval(2, max(env.hints[name], 2)).is_within(true)", "False", "tests/capture/test_conditions.py"),
-    Mutant("capture/diagnosis.py", "forms = [guard.relation] if guard.by_user else [guard.relation, _of_quotients(guard.relation)]", "forms = [guard.relation]", IDLE),
+    Mutant("capture/diagnosis.py", "forms = [guard.relation] if guard.by_user else [guard.relation, _of_quotients(guard.relation)]", "forms = [guard.relation]", IDIOMS),
     Mutant("capture/shapes/size_facts.py", "        if found and is_looser(relation, found, self.hints):", "        if False:", TWO_SIZES),
     Mutant("capture/recording/branches.py", "        other.shape_env.keeps_ones = True", "        pass", TWO_SIZES),
     Mutant("capture/shapes/shape_env.py", "return not self.equalities and not self.signed and not (self.sets and self.takes_notes)", "return True", "tests/capture/test_data_dependent.py tests/capture/test_data_sizes.py tests/capture/test_conditions.py"),
     Mutant("capture/shapes/size_windows.py", "size.node.env.check_some([unwrap(size)])", "pass", "tests/capture/shapes/test_size_windows.py"),
     Mutant("capture/shapes/joined_sizes.py", "len(needed.symbols()) > 1 or not needed", "not needed", TWO_SIZES),
     Mutant("capture/recording/branches.py", "        if sizes:\n            again", "        if False:\n            again", TWO_SIZES),
-    Mutant("capture/diagnosis.py", "_FOR_ONE = {2: 3, 3: 8}", "_FOR_ONE = {2: 2}", TWO_SIZES),
+    Mutant("capture/diagnosis.py", "_FOR_ONE = {2: 3, 3: 8}", "_FOR_ONE: dict[int, int] = {}", TWO_SIZES),
     Mutant("capture/python/frames.py", "    return code.co_filename == \"<string>\" and is_method", "    return code.co_filename == \"<string>\"", TWO_SIZES),
     Mutant("capture/shapes/undeclared.py", "            if known.is_settled(at_sample):", "            if True:", "tests/capture/test_conditions.py"),
     Mutant("capture/diagnosis.py", "any(isinstance(arg, Relation) for arg in relation.args)", "False", "tests/capture/test_diagnosis.py"),
@@ -306,7 +306,7 @@ MUTANTS = [
     Mutant("capture/shapes/size_facts.py", "self.narrow(name, sizes)", "pass", "tests/capture/test_conditions.py"),
     Mutant("capture/shapes/shape_env.py", "self.suppose(relation if holds else relation.negated())", "pass", "tests/capture/test_conditions.py"),
     Mutant("capture/shapes/conditions.py", "hints[name] % modulus for name", "0 for name", "tests/capture/shapes/test_conditions.py"),
-    Mutant("capture/recording/meta_cache.py", "self._shared[facts, key]", "self._shared[frozenset(), key]", "tests/capture/test_conditions.py"),
+    Mutant("capture/recording/meta_cache.py", "self._shared[facts, key]", "self._shared[frozenset(), key]", META_CACHE),
     Mutant("capture/at_one.py", " and [*sides[0].terms.values()] == [1]", "", STEPS),
     Mutant("capture/shapes/joined_sizes.py", 'needed = Relation("or", (past, needed))', "pass", STEPS),
     Mutant("capture/shapes/joined_sizes.py", "says_more or guard.ends_run", "says_more", NEEDS),
@@ -765,7 +765,6 @@ MUTANTS = [
     Mutant("capture/torch_private/capture_modes.py", " else (_NO_BACKWARD,)", " else ()", "tests/capture/test_gradients.py"),
     Mutant("capture/torch_private/capture_modes.py", "is_named = (classes < 0).cumsum(-1) == 0", "is_named = classes >= 0", BACKWARD),
     Mutant("capture/strategies/fake.py", "        keep_gradients(tree)", "        pass", "tests/capture/test_state.py"),
-    Mutant("capture/diagnosis.py", "failed.reason is Reason.GRADIENTS and attempt.gradients:", "False:", BACKWARD),
     Mutant("capture/overloads/factors.py", "A.mT if is_turned else A", "A", BACKWARD),
     Mutant("aten_map/matmul.py", "and _is_transposed(op, lhs)", "and False", BACKWARD),
     Mutant("aten_map/convolution_backward.py", "else step - 1", "else 0", BACKWARD),

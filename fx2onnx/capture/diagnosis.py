@@ -82,8 +82,6 @@ def _after_own_failure(failed: Failed, start: Attempt) -> Attempt | Outcome:
         return replace(attempt, whole=False, change="composite operators are recorded by what they consist of")
     if failed.reason is Reason.WRITTEN:
         return replace(attempt, runs_idle=False, change="every test is a decision")
-    if failed.reason is Reason.GRADIENTS and attempt.gradients:
-        return replace(attempt, whole=False, change="operators without a gradient are recorded by what they consist of")
     if failed.reason is Reason.GRADIENTS:
         return replace(attempt, gradients=True, change="gradients are on, since forward takes some")
     if failed.library_code is not None:

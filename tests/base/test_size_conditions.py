@@ -153,6 +153,7 @@ def test_conditions_of_a_newer_form_are_refused_by_who_does_not_know_it() -> Non
     text = written([Guard(relation, None, by_user=True) for relation in (plain, behind)]) or ""
     first, second = json.loads(text)
     assert built(ReadBeforeUnless, first).op == "lt"
+    assert [each.get("needs_newer_reader") for each in (first, second)] == [None, NEWEST]
     with pytest.raises(Misfit, match=r"^needs_newer_reader is not known"):
         built(ReadBeforeUnless, second)
     assert [each.holds({"n": 5, "m": 4}) for each in read(text)] == [False, True]

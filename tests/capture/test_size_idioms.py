@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import fx2onnx
 from tests.support import check
 
 Program = Callable[..., Any]
@@ -79,6 +80,12 @@ def test_of_any_length(program: Program, sizes: tuple[int, ...]) -> None:
     torch.manual_seed(0)
     sample, *others = ((torch.randn(size, 4),) for size in sizes)
     check(program, sample, others=others, dynamic_shapes=({0: "n"},), rtol=1e-4)
+
+
+@pytest.mark.parametrize("length", [5, 8])
+def test_that_there_is_one_block_decides_nothing(length: int) -> None:
+    result = fx2onnx.export(attention_in_blocks, (torch.ones(length, 4),), dynamic_shapes=({0: "n"},))
+    assert not result.report.assumptions
 
 
 def to_a_square(x: torch.Tensor) -> torch.Tensor:

@@ -109,9 +109,10 @@ def test_every_size_that_eager_pytorch_takes(program: Program, sample: Size) -> 
     assert not refused
 
 
-def test_a_branch_of_small_sizes_alone_pins_none() -> None:
+@pytest.mark.parametrize("step", [TWO_SIZE_STEPS["resized"], STEPS["halves"]], ids=["resized", "halves"])
+def test_a_branch_of_small_sizes_alone_pins_none(step: Callable[..., torch.Tensor]) -> None:
     def program(x: torch.Tensor) -> torch.Tensor:
-        return TWO_SIZE_STEPS["resized"](TWO_SIZE_STEPS["if many"](x, 1, 1, 0), 2, 1, 2)
+        return step(TWO_SIZE_STEPS["if many"](x, 1, 1, 0), 2, 1, 2)
 
     wrong, refused, _ = looked_at(program, (9, 20), FEW)
     assert not wrong

@@ -70,7 +70,7 @@ def run(attempt: Attempt, branches: Branches | None = None) -> Outcome:
     except UserError as error:
         wanted = {shape_env.wanted_number: Reason.PLAIN_NUMBER, shape_env.wanted_real: Reason.REAL_NUMBER}
         reason = wanted.get(str(error), Reason.ERROR)
-        if (attempt.whole or not attempt.gradients) and GRADIENTS_ARE_OFF in str(error.__cause__):
+        if not attempt.gradients and GRADIENTS_ARE_OFF in str(error.__cause__):
             reason = Reason.GRADIENTS
         library_code = attempt.patches.decided_by_data(error) if error.code == "E104" else None
         unmet = tuple(itertools.islice(unmet_equalities(shape_env), MOST_UNMET))

@@ -11,6 +11,7 @@ import torch
 
 import fx2onnx
 from fx2onnx.base.relations import Relation
+from fx2onnx.base.size_sets import where_true
 from fx2onnx.capture.recording import meta_cache
 from fx2onnx.capture.recording.op_traits import traits_of
 from fx2onnx.capture.recording.recorder import Recorder
@@ -89,11 +90,12 @@ class Lookup:
         self.cache = self.recorder.meta_cache
 
     def run(self, func: Any, *args: Any) -> Any:
+        facts = self.recorder.shape_env.facts()
         with torch.no_grad(), self.recorder.fake_mode:
             result = func(*args)
             key = self.cache.key(traits_of(func), args, {})
             assert key is not None
-            self.cache.remember(key, args, result, tuple(self.recorder.shape_env.asked))
+            self.cache.remember(key, args, result, tuple(self.recorder.shape_env.asked), facts)
         return result
 
     def again(self, func: Any, *args: Any) -> Any:
@@ -201,6 +203,18 @@ def test_a_specialized_size_is_not_shared() -> None:
     first.run(aten.cumsum.default, first.new(N, 4), 0)
     later = Lookup({"n": 5})
     assert later.again(aten.cumsum.default, later.new(N, 4), 0) is meta_cache.MISSING
+
+
+def test_what_is_written_for_a_condition_is_not_shared_with_runs_without_it() -> None:
+    meta_cache._SHARED.clear()
+    even = where_true(Relation("eq", (N % 2, 0)))
+    assert even is not None
+    runs = [Lookup({"n": 6}) for _ in range(3)]
+    for run in runs[:2]:
+        run.recorder.shape_env.narrow("n", even)
+    runs[0].run(aten.cumsum.default, runs[0].new(N, 4), 0)
+    found = [run.again(aten.cumsum.default, run.new(N, 4), 0) is meta_cache.MISSING for run in runs[1:]]
+    assert found == [False, True]
 
 
 def test_other_sizes_strides_and_dtypes_are_other_calls() -> None:

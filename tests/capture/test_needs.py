@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 
 import fx2onnx
+from fx2onnx.capture.recording import branches
 from fx2onnx.runner import InferenceSession
 from tests.support import check
 
@@ -104,6 +105,20 @@ def test_where_one_of_a_few_cannot_be_captured_it_is_left_out() -> None:
 
     result = check(program, (torch.randn(4, 2),), others=[(torch.randn(3, 2),)], dynamic_shapes=({0: "n"},))
     assert [found.expression for found in result.report.assumptions if found.kind == "condition"] == ["n >= 2"]
+
+
+def test_where_the_way_for_fewer_cannot_be_captured_more_is_a_condition(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(branches, "MAX_DECISIONS", 6)
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        y, left = x * 2, x.shape[1]
+        if len(x.chunk(3)) < 3:
+            while left > 1:
+                y, left = y + left, left // 2
+        return y
+
+    result = fx2onnx.export(program, (torch.randn(9, 9),), dynamic_shapes=({0: "n", 1: "m"},))
+    assert [found.expression for found in result.report.assumptions] == ["n >= 3 and n != 4"]
 
 
 def test_where_few_are_too_many_the_samples_is_a_condition() -> None:

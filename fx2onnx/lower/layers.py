@@ -12,7 +12,8 @@ same in the layers that are stamped from it.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby, islice
@@ -80,8 +81,10 @@ class RepeatedLayers:
         self._long: set[Any] = set()
         """Overloads that take so many ONNX nodes that a stamp is made of each form of them."""
         self._mentioned: dict[int, int] = {}
-        """The ids in the keys of the builder's cache, and the first key of each. So many keys were looked at:"""
-        self._looked_at = 0
+        """The ids in the keys of the builder's cache, and the first key of each."""
+        self._judged: dict[int, int] = {}
+        """The same of its verdicts. So many keys of both were looked at:"""
+        self._looked_at = (0, 0)
         self._patterns: dict[Any, Pattern] = {}
         READ_SET.ids.clear()
 
@@ -181,7 +184,7 @@ class RepeatedLayers:
         self, kind: Any, group: list[torch.fx.Node], outside: list[ir.Value], before: tuple[int, int], read: set[int]
     ) -> None:
         """Keep a translated layer. ``before`` it, the builder's cache and its verdicts had so many keys."""
-        cached, looked = before
+        cached = before[0]
         made = [self.builder.nodes[slice(*self._made[node])] for node in group]
         if any(nested_graphs(node) for nodes in made for node in nodes):
             return
@@ -189,18 +192,24 @@ class RepeatedLayers:
         own = weights | {id(value) for nodes in made for node in nodes for value in node.outputs}
         if any(own.isdisjoint(_ids(key)) for key in islice(self.builder.size_cache, cached, None)):
             return  # it made what later layers find made
-        for index, key in enumerate(islice(self.builder.size_cache, self._looked_at, None), self._looked_at):
-            for name in _ids(key):
-                self._mentioned.setdefault(name, index)
-        self._looked_at = len(self.builder.size_cache)
-        mentioned = self._mentioned.keys() | {name for key in self.builder.verdicts for name in _ids(key)}
-        known = {name for name in weights if self._mentioned.get(name, cached) < cached}
-        known |= weights & {name for key in islice(self.builder.verdicts, looked) for name in _ids(key)}
-        decisive = (mentioned - own) | known | read  # known: an earlier call of the layer made something of its weights
+        keyed: tuple[Iterable[Any], ...] = (self.builder.size_cache, self.builder.verdicts)
+        for keys, first, start in zip(keyed, (self._mentioned, self._judged), self._looked_at, strict=True):
+            for index, key in enumerate(islice(keys, start, None), start):
+                for name in _ids(key):
+                    first.setdefault(name, index)
+        self._looked_at = (len(self.builder.size_cache), len(self.builder.verdicts))
+
+        def is_decisive(name: int) -> bool:
+            if name in own and name not in weights:
+                return name in read
+            most = before if name in weights else (sys.maxsize, sys.maxsize)  # what an earlier call made of its weights
+            is_mentioned = self._mentioned.get(name, most[0]) < most[0] or self._judged.get(name, most[1]) < most[1]
+            return is_mentioned or name in read
+
         fixed = {
             index: value
             for index, value in enumerate(outside)
-            if id(value) in decisive or id(value.const_value) in decisive
+            if is_decisive(id(value)) or is_decisive(id(value.const_value))
         }
         self._patterns[kind] = Pattern(group, made, outside, fixed)
 

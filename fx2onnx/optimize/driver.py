@@ -86,20 +86,20 @@ class Driver:
         self._spans = details()
         self._queue: deque[ir.Node] = deque()
         self._queued: set[ir.Node] = set()
+        self._edits = 0
 
     def run(self) -> None:
         """One visit of every node that is a root, then of those around each edit."""
         for graph in self._graphs:
             self._push(graph)
         limit = EDITS_PER_NODE * len(self._queue) + 100
-        start = self.outcome.total
         while self._queue and not self.budget.is_spent:
             node = self._queue.popleft()
             self._queued.discard(node)
             if node.graph is None:
                 continue
             self._visit(node)
-            if self.outcome.total - start > limit:
+            if self._edits > limit:
                 raise InternalError("E900", f"the rewrites do not end; the last was {self.outcome.last}")
 
     def _push(self, nodes: Iterable[ir.Node]) -> None:
@@ -186,6 +186,7 @@ class Driver:
             for value in node.inputs
             if value is not None and (producer := value.producer()) is not None
         )
+        self._edits += 1
         self.outcome.edits[rewrite.name] += 1
         self.outcome.last = f"{rewrite.name} at {root.name}"
         self.budget.spend()

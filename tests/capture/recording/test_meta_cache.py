@@ -16,6 +16,7 @@ from fx2onnx.capture.recording import meta_cache
 from fx2onnx.capture.recording.op_traits import traits_of
 from fx2onnx.capture.recording.recorder import Recorder
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
+from fx2onnx.capture.shapes.symnode import DimNode
 from fx2onnx.capture.torch_private.dispatch import PRE_DISPATCH
 from fx2onnx.capture.torch_private.fake_tensors import storage_key
 from tests.capture.recorded import N, info
@@ -215,6 +216,17 @@ def test_what_is_written_for_a_condition_is_not_shared_with_runs_without_it() ->
     runs[0].run(aten.cumsum.default, runs[0].new(N, 4), 0)
     found = [run.again(aten.cumsum.default, run.new(N, 4), 0) is meta_cache.MISSING for run in runs[1:]]
     assert found == [False, True]
+
+
+def test_what_a_condition_settles_is_kept_with_each_call_that_asks_it() -> None:
+    env = ShapeEnv({"n": 16})
+    many = where_true(Relation("ge", (N, 8)))
+    assert many is not None
+    env.narrow("n", many)
+    for _ in range(2):
+        env.asked.clear()
+        assert DimNode(env, N, int).ge(DimNode(env, 4, int)).value is True
+        assert env.asked == [("guard", Relation("ge", (N, 4)), True)]
 
 
 def test_other_sizes_strides_and_dtypes_are_other_calls() -> None:

@@ -682,6 +682,8 @@ MUTANTS = [
     Mutant("runner/static_bodies.py", "        if len(slot.shape) != value.array.ndim:", "        if False:", OPERANDS),
     Mutant("runner/schemas.py", "_ZERO_OR_ONE if (op_type, name) in FLAGS else ", "", INVALID),
     Mutant("runner/schemas.py", "attribute.ints if attribute.type == onnx.AttributeProto.INTS else [attribute.i]", "[attribute.i]", INVALID),
+    Mutant("capture/overloads/quantized_recurrent.py", "inner.of(states[0] * does_run.to(states[0].dtype))", "inner.of(states[0])", EAGER_QUANTIZED),
+    Mutant("capture/overloads/quantized_recurrent.py", "torch.where(does_run, new, old)", "new", EAGER_QUANTIZED),
     Mutant("verify/steps.py", "float(np.float32(scale)), int", "float(scale), int", "tests/verify/test_verify_steps.py"),
     Mutant("verify/steps.py", "steps not in by_place.get(place, own)", "False", "tests/verify/test_verify_steps.py"),
     Mutant("verify/steps.py", "if others or ", "if ", "tests/verify/test_verify_steps.py"),

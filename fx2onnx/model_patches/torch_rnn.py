@@ -46,3 +46,34 @@ def get_expected_cell_size(self: Any, input: torch.Tensor, batch_sizes: torch.Te
 def _state_size(layers: Any, input: torch.Tensor, batch_sizes: torch.Tensor | None, features: int) -> tuple[Any, ...]:
     batch = batch_sizes[0].item() if batch_sizes is not None else input.size(0 if layers.batch_first else 1)
     return layers.num_layers * (2 if layers.bidirectional else 1), batch, features
+
+
+_QUANTIZED = "torch.ao.nn.quantized.dynamic.modules.rnn"
+
+
+@patches(f"{_QUANTIZED}:LSTM.forward_impl", f"{_QUANTIZED}:GRU.forward_impl", around=True)
+def quantized_layers_of_packed_sequences(
+    forward_impl: Any, self: Any, input: Any, hx: Any, batch_sizes: Any, max_batch_size: Any, sorted_indices: Any
+) -> tuple[Any, Any]:
+    """As that of the quantised layers, save that PyTorch does not try the operator of whole sequences first, of which it
+    would print the arguments.
+    """
+    if batch_sizes is None:
+        return forward_impl(self, input, hx, batch_sizes, max_batch_size, sorted_indices)  # type: ignore[no-any-return]
+    is_lstm = self.mode == "LSTM"
+    if hx is None:
+        rows = self.num_layers * (2 if self.bidirectional else 1)
+        zeros = torch.zeros(rows, max_batch_size, self.hidden_size, dtype=input.dtype, device=input.device)
+        hx = (zeros, zeros) if is_lstm else zeros
+    else:
+        hx = self.permute_hidden(hx, sorted_indices)
+    self.check_forward_args(input, hx, batch_sizes)
+    packed = [each.param for each in self._all_weight_values]
+    options = (self.bias, self.num_layers, float(self.dropout), self.training, self.bidirectional)
+    aten = torch.ops.aten
+    if not is_lstm:
+        found, state = aten.quantized_gru.data(input, batch_sizes, hx, packed, *options)
+        return found, state
+    how = {"dtype": self.dtype, "use_dynamic": True}
+    found, *states = aten.quantized_lstm.data(input, batch_sizes, hx, packed, *options, **how)
+    return found, tuple(states)

@@ -64,3 +64,26 @@ def test_a_state_for_any_batch() -> None:
 
     shapes = ({0: "batch"}, {1: "batch"}, {1: "batch"})
     check(Stated(), sample(3), others=[sample(1), sample(5)], dynamic_shapes=shapes)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(
+            kind,
+            marks=pytest.mark.compares(f"torch.ao.nn.quantized.dynamic.modules.rnn:{kind.__name__}.forward_impl"),
+        )
+        for kind in (nn.LSTM, nn.GRU)
+    ],
+)
+def test_quantised_layers(kind: Any) -> None:
+    torch.manual_seed(0)
+    layer = torch.ao.quantization.quantize_dynamic(nn.Sequential(kind(2, 3, 2, batch_first=True)).eval(), {kind})[0]
+    packed = pack_padded_sequence(X, LENGTHS, batch_first=True, enforce_sorted=False)
+    state = torch.randn(2, 3, 3)
+    given = [(packed,), (packed, (state, state * 2) if kind is nn.LSTM else state), (X,)]
+    want = [torch.utils._pytree.tree_leaves(layer(*one)) for one in given]
+    with patched():
+        got = [torch.utils._pytree.tree_leaves(layer(*one)) for one in given]
+    for one, other in zip(want, got, strict=True):
+        assert all(map(torch.equal, one, other))

@@ -159,9 +159,55 @@ _OF_FLOATS = {
 
 
 @register(Kind.RECORD, aten.quantized_lstm.data, aten.quantized_gru.data)
-def _packed_sequences(recorder: BaseRecorder, call: Call, params: Sequence[PackedWeight]) -> object:
-    """The layers of floats with the weights' numbers: what is multiplied is not rounded, which PyTorch does at each step."""
-    return _layers_of_floats(recorder, call, params)
+def _packed_sequences(
+    recorder: BaseRecorder,
+    call: Call,
+    data: torch.Tensor,
+    batch_sizes: torch.Tensor,
+    hx: Sequence[torch.Tensor] | torch.Tensor,
+    params: Sequence[PackedWeight],
+    bidirectional: bool,
+) -> object:
+    """As of whole sequences, where a sequence that has ended, or has not begun from its end, keeps its state.
+
+    Such states are zeros in the product: the range of what a step rounds holds zero, so they do not change it.
+    """
+    if state_of(params[0])[0] == "quantized_fp16":
+        return _layers_of_floats(recorder, call, params)
+    step = gru_step if isinstance(hx, torch.Tensor) else lstm_step
+    pairs = [[_product(recorder, each, reduces_range(cell)) for each in state_of(cell)[4]] for cell in params]
+    whole = [hx] if isinstance(hx, torch.Tensor) else list(hx)
+    ways = 2 if bidirectional else 1
+
+    def direction(number: int, x: torch.Tensor, start: States) -> tuple[torch.Tensor, States]:
+        first, second = pairs[number]
+        is_reverse = number % ways == 1
+        product, lengths = aten._pad_packed_sequence.default(first.of(x), batch_sizes, False, 0.0, -1)
+        runs = (torch.arange(product.shape[0])[:, None] < lengths[None]).unsqueeze(2)
+
+        def body(*values: torch.Tensor) -> list[torch.Tensor]:
+            states, (made, does_run, weight, *bias) = values[: len(start)], values[len(start) :]
+            inner = _Product(weight, bias[0] if bias else None, second.reduce_range)
+            after = step(made, inner.of(states[0] * does_run.to(states[0].dtype)), states)
+            kept = [torch.where(does_run, new, old) for new, old in zip(after, states, strict=True)]
+            return [*kept, kept[0].clone()]
+
+        held = [second.weight] if second.bias is None else [second.weight, second.bias]
+        turned = [each.flip(0) if is_reverse else each for each in (product, runs)]
+        *end, outputs = HIGHER_ORDER["scan"](body, start, turned, held)
+        return aten._pack_padded_sequence.default(outputs.flip(0) if is_reverse else outputs, lengths, False)[0], end
+
+    with recorder.mode:
+        ends: list[States] = []
+        for level in range(len(params) // ways):
+            outputs = []
+            for number in range(level * ways, level * ways + ways):
+                found, end = direction(number, data, [state.select(0, number) for state in whole])
+                outputs.append(found)
+                ends.append(end)
+            data = torch.cat(outputs, 1) if ways > 1 else outputs[0]
+        states = [torch.stack(list(group)) for group in zip(*ends, strict=True)]
+        return (data, *states)
 
 
 def _layers_of_floats(recorder: BaseRecorder, call: Call, params: Sequence[PackedWeight]) -> object:

@@ -68,6 +68,8 @@ def row_of(name: str, kind: str, source: Any) -> Row:
         "bytes": taken,
         "share": said["bytes"] / theory,
         "of_theory": taken / (theory + others),
+        "graph_bytes": taken - others - said["bytes"],
+        "nodes": len(result.model.graph),
         "moved": max(said["outputs"].values(), default=None),
     }
 
@@ -86,6 +88,7 @@ def worker(name: str, kinds: list[str]) -> None:
 def page(rows: list[Row], kinds: list[str]) -> str:
     bad = [row for row in rows if not row["ok"]]
     large = [row for row in rows if row["ok"] and row["bytes"] >= SMALL_BYTES]
+    worst = max(large, key=lambda row: row["of_theory"])
     is_whole = kinds == list(CODE_BYTES)
     command = "make quantized-zoo" if is_whole else f"python -m benchmarks.quantized_zoo --kinds {' '.join(kinds)}"
     lines = [
@@ -98,7 +101,9 @@ def page(rows: list[Row], kinds: list[str]) -> str:
         f"The quantised weights take at most {max((row['share'] for row in large), default=1):.4f} of what theory gives for their codes "
         f"and scales. With the weights that stay and the graph itself (nodes, names, origins), files of {SMALL_BYTES // 1_000_000} MB "
         f"and more take {statistics.median(row['of_theory'] for row in large):.3f} of the theory of all weights in the middle and "
-        f"{max(row['of_theory'] for row in large):.3f} at most ({max(large, key=lambda row: row['of_theory'])['model']}).",
+        f"{worst['of_theory']:.3f} at most ({worst['model']} in {worst['kind']}, whose {worst['nodes']:,} nodes with their names, origins and types take "
+        f"{worst['graph_bytes'] / 1e6:.2f} MB, {worst['graph_bytes'] / worst['nodes']:.0f} bytes each: as large as in float32, beside weights of an eighth). "
+        f"Without the graph it is {max((row['bytes'] - row['graph_bytes']) / (row['bytes'] / row['of_theory']) for row in large):.4f} at most.",
         "",
         "Size of the file, and in brackets how far the outputs move from the unquantised model's on the sample, of their own size "
         "(weights are random but for `mnist_trained`).",

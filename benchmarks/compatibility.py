@@ -140,7 +140,8 @@ def page(rows: Iterable[Row], before: str = "") -> str:
         "version of torch does otherwise is found out by looking for it, not by its number, so other versions may work, too; "
         "where one lacks what the exporter needs, error E602 says what. "
         "A row whose interpreter the machine lacks says so; that of Python 3.14 was made in a folder of Debian "
-        "testing (`debootstrap`, `chroot`).",
+        "testing (`debootstrap`, `chroot`). Each row has the day and the commit that it was tested at; before 26 November 2026, "
+        "the commit that brought it to this page.",
         "",
         *_table(core, kept_core, SHOWN),
     ]

@@ -230,6 +230,11 @@ def _slice_from_front(edit: Edit) -> None:
         edit.give(3, edit.constant([axis % rank for axis in axes]))
 
 
+def _add_nothing(edit: Edit) -> None:
+    if edit.input(2) is None:
+        edit.give(2, edit.constant([0], dtype(edit)))
+
+
 DOWN: dict[tuple[str, int], Change] = {
     **{(f"Reduce{name}", 18): _axes_to_attribute for name in REDUCTIONS},
     **{(name, 13): _axes_to_attribute for name in ("ReduceSum", "Squeeze", "Unsqueeze")},
@@ -240,6 +245,7 @@ DOWN: dict[tuple[str, int], Change] = {
     ("Clip", 11): _clip_to_attributes,
     ("DFT", 20): _dft_axis_to_attribute,
     ("Dropout", 12): _dropout_to_attribute,
+    ("Gemm", 11): _add_nothing,
     ("GridSample", 20): grid_mode({new: old for old, new in GRID_MODES.items()}, "linear"),
     ("GroupNormalization", 21): refuse("its scales are those of channels, and were those of groups"),
     ("Pad", 11): _pad_to_attributes,

@@ -85,6 +85,7 @@ FORMS = {
         "i = Constant <value_ints = [-2]> () a = Unsqueeze (x, i) b = Squeeze (a, i) y = Concat <axis = -1> (b, x)",
     ),
     "LessOrEqual down": (16, 11, "z = Constant <value = float {0.1}> () a = LessOrEqual (x, z) y = Cast <to = 1> (a)"),
+    "Gemm down": (13, 9, "f = Flatten <axis = 2> (x) t = Transpose (f) y = Gemm (t, f)"),
     "Dropout": (12, 7, "y = Dropout (x)"),
     "Slice up": (9, 13, "y = Slice <axes = [2], starts = [1], ends = [-1]> (x)"),
     "TopK up": (9, 11, "y, i = TopK <k = 2> (x)"),

@@ -190,6 +190,7 @@ MUTANTS = [
     Mutant("capture/diagnosis.py", "forms = [guard.relation] if guard.by_user else [guard.relation, _of_quotients(guard.relation)]", "forms = [guard.relation]", IDIOMS),
     Mutant("capture/shapes/size_facts.py", "        if found and is_looser(relation, found, self.hints):", "        if False:", TWO_SIZES),
     Mutant("capture/overloads/slices.py", "(isinstance(bound, int) and bound >= _END)", "bound == _END", IDIOMS),
+    Mutant("capture/shapes/size_indices.py", "while value.dim() > place.dim() and", "while False and", IDIOMS),
     Mutant("capture/recording/branches.py", "        other.shape_env.keeps_ones = True", "        pass", TWO_SIZES),
     Mutant("capture/shapes/shape_env.py", "return not self.equalities and not self.signed and not (self.sets and self.takes_notes)", "return True", META_CACHE),
     Mutant("capture/shapes/size_windows.py", "size.node.env.check_some([unwrap(size)])", "pass", "tests/capture/shapes/test_size_windows.py"),

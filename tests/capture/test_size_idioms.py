@@ -118,7 +118,34 @@ def shifted_windows(x: torch.Tensor) -> torch.Tensor:
     return whole[..., :height, :width]
 
 
-@pytest.mark.parametrize("program", [to_a_square, square_in_the_middle, quarter_over_quarter, shifted_windows])
+def without_the_border(x: torch.Tensor) -> torch.Tensor:
+    height, width = x.shape[-2:]
+    border = torch.zeros(height, width, dtype=torch.bool)
+    border[0] = border[height - 1] = True
+    border[:, 0] = border[:, width - 1] = True
+    return x.masked_fill(border, 0)
+
+
+def written_at_places_of_sizes(x: torch.Tensor) -> torch.Tensor:
+    height, width = x.shape[-2:]
+    y = x.clone()
+    y[..., width // 2] = x[None, ..., 0] * 3
+    y[0, 1:, height // 2, -1] = width
+    y[0, 0, height - 1, width - 1] += 7
+    return y
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        to_a_square,
+        square_in_the_middle,
+        quarter_over_quarter,
+        shifted_windows,
+        without_the_border,
+        written_at_places_of_sizes,
+    ],
+)
 def test_of_images_of_any_size(program: Program) -> None:
     torch.manual_seed(0)
     sample, *others = ((torch.randn(1, 2, *size),) for size in ((9, 7), (8, 12), (2, 3), (16, 16)))

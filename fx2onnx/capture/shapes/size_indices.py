@@ -6,13 +6,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import EllipsisType
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch.overrides import TorchFunctionMode
 
 from fx2onnx.base.answering import answers_for_caller
 
+Index: TypeAlias = Any
+"""What stands in the brackets."""
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
@@ -30,12 +32,12 @@ class IndicesOfSizes(TorchFunctionMode):
         if func is torch.Tensor.__getitem__:
             return _taken(args[0], _with_sizes(args[1]))
         if func is torch.Tensor.__setitem__:
-            args = (args[0], _with_sizes(args[1]), args[2])
+            return _put(args[0], _with_sizes(args[1]), args[2])
         return func(*args, **(kwargs or {}))
 
 
 @answers_for_caller
-def _with_sizes(index: Any) -> Any:
+def _with_sizes(index: Index) -> Index:
     """``index`` whose slices have numbers, symbolic ones among them, in the place of one-element tensors."""
     if isinstance(index, tuple):
         return tuple(map(_with_sizes, index))
@@ -51,11 +53,32 @@ def _number(bound: Any) -> Any:
 
 
 @answers_for_caller
-def _taken(tensor: torch.Tensor, index: Any) -> torch.Tensor:
+def _has_sizes(parts: tuple[object, ...]) -> bool:
+    """Whether sizes are among plain indices."""
+    are_plain = all(part is None or type(part) in (int, slice, EllipsisType, torch.SymInt) for part in parts)
+    return are_plain and torch.SymInt in map(type, parts)
+
+
+@answers_for_caller
+def _put(tensor: torch.Tensor, index: Index, value: torch.Tensor | float) -> None:
+    """``tensor[index] = value``; where sizes are among plain indices, by a view."""
+    if not _has_sizes(index if isinstance(index, tuple) else (index,)):
+        tensor[index] = value
+        return
+    place = _taken(tensor, index)
+    if not isinstance(value, torch.Tensor):
+        place.fill_(value)
+        return
+    while value.dim() > place.dim() and value.shape[0] == 1:
+        value = value[0]
+    place.copy_(value)
+
+
+@answers_for_caller
+def _taken(tensor: torch.Tensor, index: Index) -> torch.Tensor:
     """``tensor[index]``; where sizes are among plain indices, the elements at these are selected afterwards."""
     parts = index if isinstance(index, tuple) else (index,)
-    are_plain = all(part is None or type(part) in (int, slice, EllipsisType, torch.SymInt) for part in parts)
-    if torch.SymInt not in map(type, parts) or not are_plain:
+    if not _has_sizes(parts):
         return tensor[index]
     rest = tensor.dim() - sum(part is not None and part is not Ellipsis for part in parts)
     parts = parts if Ellipsis in parts else (*parts, Ellipsis)

@@ -151,7 +151,7 @@ def sine_of_pi(op: Emit, x: ir.Value) -> ir.Value:
 
 
 def lgamma(op: Emit, x: ir.Value) -> ir.Value:
-    """log |gamma(x)|: Lanczos from 1/2 on, the reflection log(pi / |sin pi x|) - lgamma(1 - x) below."""
+    """log |gamma(x)|: Lanczos from 1/2 on, the reflection log(pi / |sin pi x|) - lgamma(1 - x) below; exactly 0 at 1 and 2."""
     low = op.Less(x, 0.5)
     y = op.Sub(between(op, low, op.Sub(number(op, 1.0), x), x), 1.0)
     weights = op.const(np.array(LANCZOS[1:]))
@@ -163,6 +163,8 @@ def lgamma(op: Emit, x: ir.Value) -> ir.Value:
     found = between(op, op.Equal(y, math.inf), math.inf, found)
     reflected = op.Sub(op.Log(op.Div(number(op, math.pi), op.Abs(sine_of_pi(op, x)))), found)
     found = between(op, low, reflected, found)
+    is_zero = op.Equal(op.Mul(op.Sub(x, 1.0), op.Sub(x, 2.0)), number(op, 0.0))
+    found = between(op, is_zero, 0.0, found)
     return between(op, op.Equal(x, -math.inf), math.inf, found)
 
 

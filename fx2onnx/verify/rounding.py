@@ -72,8 +72,9 @@ _INNER_CODES = frozenset(
     ]
 )  # fmt: skip
 """Operators of floats that round what they are given to codes by its own range."""
-_CHOICES = frozenset(["topk", "sort"])
-"""Operators that may take any of equal numbers."""
+_CHOICES = frozenset(["topk", "sort", "kthvalue", "median"])
+"""Operators that may take any of equal numbers along an axis."""
+_ONE_PLACE = ("kthvalue", "median")
 
 
 _DRAWN = 999_983
@@ -100,7 +101,7 @@ class Moved(EagerMode):
     def seen(self, func: Any, args: Any, kwargs: Any) -> Any:
         kwargs = kwargs or {}
         name = func._schema.name.rpartition("::")[2]
-        if name in _CHOICES and not kwargs.get("stable"):
+        if name in _CHOICES and not kwargs.get("stable") and len(func._schema.returns) == 2:
             return self._chosen(name, func, args, kwargs)
         if self._units and name in _INNER_CODES:
             self.has_inner_codes = True
@@ -195,7 +196,9 @@ class Moved(EagerMode):
         finite = torch.isfinite(wide)
         moved = torch.where(finite, wide + tiny * self._noise(own.float()).double(), wide)
         places = func(moved, *args[1:], **kwargs)[1]
-        return own.gather(axis, places), places
+        if places.dim() == own.dim():
+            return own.gather(axis, places), places
+        return own.gather(axis, places.unsqueeze(axis)).squeeze(axis), places
 
 
 def _stable(name: str, func: Any, args: Any, kwargs: Any, axis: int) -> Any:
@@ -204,6 +207,12 @@ def _stable(name: str, func: Any, args: Any, kwargs: Any, axis: int) -> Any:
     own = args[0]
     is_falling = given.get("largest", True) if name == "topk" else given.get("descending", False)
     numbers, places = torch.sort(own, dim=axis, descending=is_falling, stable=True)
+    if name in _ONE_PLACE:
+        if bool(torch.isnan(own.sum())):  # of several, which PyTorch puts first
+            return func(*args, **kwargs)
+        place = given["k"] - 1 if name == "kthvalue" else (own.shape[axis] - 1) // 2
+        taken = (numbers.narrow(axis, place, 1), places.narrow(axis, place, 1))
+        return taken if given.get("keepdim", False) else tuple(value.squeeze(axis) for value in taken)
     count = given["k"] if name == "topk" else own.shape[axis]
     return numbers.narrow(axis, 0, count), places.narrow(axis, 0, count)
 

@@ -86,6 +86,7 @@ CASES = [
     case(aten.var.correction, torch.randn(3, 1), [1], correction=1),
     case(aten.std.correction, torch.randn(3, 5), [1], correction=2.5),
     case(aten.all.default, torch.zeros(0, dtype=torch.bool)),
+    case(aten.lgamma.default, torch.tensor([1.0, 2.0])),
     case(aten.median.default, torch.tensor([1.0, NAN, 3.0])),
     case(aten.nanmedian.default, torch.tensor([1.0, NAN, 3.0, 2.0])),
     case(aten.sort.stable, torch.tensor([3, 1, 3, 1, 2]), stable=True, dim=0, descending=True),

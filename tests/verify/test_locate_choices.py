@@ -174,6 +174,12 @@ def test_which_places_are_as_good(got: list[int], is_right: bool) -> None:
     assert takes_equal(np.array(got), want, own, 0) is is_right
 
 
+@pytest.mark.parametrize(("got", "is_right"), [([2, 1], True), ([0, 1], True), ([1, 1], False), ([2, 0], False)])
+def test_which_place_without_its_axis_is_as_good(got: list[int], is_right: bool) -> None:
+    own = np.array([[1.0, 3.0], [2.0, 2.0], [1.0, 4.0]])
+    assert takes_equal(np.array(got), np.array([0, 1]), own, 0) is is_right
+
+
 class Attends(nn.Module):
     """No dropout here."""
 

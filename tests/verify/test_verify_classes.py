@@ -228,6 +228,33 @@ def test_any_of_equal_scores_may_be_taken() -> None:
     assert verdict.ok, verdict.describe()
 
 
+class Ranked(nn.Module):
+    """The number of a rank in each row, and where PyTorch happened to find it."""
+
+    def __init__(self, rank: int | None, keepdim: bool = False) -> None:
+        super().__init__()
+        self.rank, self.keepdim = rank, keepdim
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        if self.rank is None:
+            found = x.median(1, self.keepdim)
+        else:
+            found = x.kthvalue(self.rank, 1, self.keepdim)
+        return found.values, found.indices
+
+
+@pytest.mark.parametrize("keepdim", [False, True])
+@pytest.mark.parametrize("rank", [None, 2])
+def test_any_place_of_equal_numbers_may_be_named(rank: int | None, keepdim: bool) -> None:
+    x = torch.randint(0, 3, (16, 65), generator=GENERATOR).float()
+    asked = Ranked(rank, keepdim)
+    result = fx2onnx.export(asked, (x,))
+    verdict = verify(result, asked, (x,), seeds=())
+    assert verdict.ok, verdict.describe()
+    distinct = torch.rand(16, 65, generator=GENERATOR)
+    assert failing(verify(result, Ranked(40, keepdim), (distinct,), seeds=())) == {"output_0", "output_1"}
+
+
 class Quantised(nn.Module):
     def __init__(self, step: float) -> None:
         super().__init__()

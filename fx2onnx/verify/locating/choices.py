@@ -34,8 +34,10 @@ def takes_equal(got: Array, want: Array, own: Array, axis: int) -> bool:
     """Whether ``got`` names other places than ``want`` of numbers of ``own`` that are as large, and none twice that ``want``
     does not.
     """
-    if got.shape != want.shape or got.ndim != own.ndim or not own.ndim:
-        return False  # without the axis
+    if got.shape != want.shape or not own.ndim:
+        return False
+    if got.ndim == own.ndim - 1:
+        got, want = np.expand_dims(got, axis), np.expand_dims(want, axis)
     size = own.shape[axis]
     if got.size and (int(got.min()) < 0 or int(got.max()) >= size):
         return False

@@ -209,7 +209,7 @@ def write_sample(rows: Sequence[Row]) -> None:
     """A section at the end of the page, in place of an earlier one: what was measured with later code, where that is not all."""
     before = PAGE.read_text(encoding="utf-8").partition(SAMPLE)[0].rstrip("\n")
     day = time.strftime("%Y-%m-%d")
-    text = f"The table above is of an earlier state of the code. With the code of {day}, models of each source in the same order:"
+    text = f"The table above is of an earlier state of the code. With the code of {day}, a part of the models of each source:"
     _write([before, "", SAMPLE, "", text, "", *_table(rows)])
 
 

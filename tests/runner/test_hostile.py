@@ -225,12 +225,12 @@ def test_refused_at_run(make: Callable[[], onnx.ModelProto]) -> None:
 
 def test_no_cells_in_many_rows() -> None:
     """A size of 0 beside a huge one: nothing to do, however many rows there would be."""
-    node = helper.make_node("MaxRoiPool", ["x", "r"], ["y"], pooled_shape=[1 << 33, 0])
+    node = helper.make_node("MaxRoiPool", ["x", "r"], ["y"], pooled_shape=[1 << 33, 1])
     session = ort.InferenceSession(
-        model([node], [value("x", [1, 1, 4, 4]), value("r", [1, 5])], [value("y", [None] * 4)]), options()
+        model([node], [value("x", [1, 1, 4, 4]), value("r", [0, 5])], [value("y", [None] * 4)]), options()
     )
-    feeds = {"x": np.zeros((1, 1, 4, 4), np.float32), "r": np.zeros((1, 5), np.float32)}
-    assert session.run(None, feeds)[0].shape == (1, 1, 1 << 33, 0)
+    feeds = {"x": np.zeros((1, 1, 4, 4), np.float32), "r": np.zeros((0, 5), np.float32)}
+    assert session.run(None, feeds)[0].shape == (0, 1, 1 << 33, 1)
 
 
 def test_what_is_large_but_within_the_limit_runs() -> None:

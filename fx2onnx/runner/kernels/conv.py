@@ -136,9 +136,12 @@ def transpose_geometry(
     ]
     if wanted or mode in ("SAME_UPPER", "SAME_LOWER"):
         out = tuple(wanted)[-n:] if wanted else tuple(d * s for d, s in zip(dims, strides, strict=True))
-        total = [f - o for f, o in zip(full, out, strict=True)]
-        if wanted and (min(out) < 1 or any(-t >= s for t, s in zip(total, strides, strict=True))):
-            raise ValueError(f"output_shape is {list(out)}, of such an input it is positive and at most {list(full)}")
+        total = [
+            max(f - o, 0) for f, o in zip(full, out, strict=True)
+        ]  # what is beyond all of it stands at the end, as zeros
+        most = [f + s - 1 for f, s in zip(full, strides, strict=True)]
+        if wanted and (min(out) < 1 or any(o > m for o, m in zip(out, most, strict=True))):
+            raise ValueError(f"output_shape is {list(out)}, of such an input it is positive and at most {most}")
         before = tuple(t // 2 if mode == "SAME_UPPER" else t - t // 2 for t in total)
         return strides, dilations, before, out
     if mode == "VALID":

@@ -76,9 +76,7 @@ def examine(environment: Environment, folder: Path, *, whole: bool = False) -> l
         subprocess.run([python, "-c", asked], capture_output=True, text=True, check=True).stdout
     )
     row["date"] = datetime.date.today().isoformat()
-    row["commit"] = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=False
-    ).stdout.strip()
+    row["commit"] = _commit()
     results = folder / "results.xml"
     files = [] if whole else sorted(CORE if environment.has_torch else WITHOUT_TORCH)
     begin = time.monotonic()
@@ -88,6 +86,16 @@ def examine(environment: Environment, folder: Path, *, whole: bool = False) -> l
         return [row | {"missing": f"pytest did not run: {said[-300:]}"}]
     rows = [row | read_results(results, is_core)]
     return [*rows, row | {"whole": True} | read_results(results)] if whole else rows
+
+
+def _commit() -> str:
+    """The commit that is tested, "-dirty" where more than the page itself differs from it."""
+
+    def git(*arguments: str) -> str:
+        return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+
+    others = git("status", "--porcelain", "--", ".", f":(exclude){PAGE.relative_to(ROOT)}")
+    return git("describe", "--always") + ("-dirty" if others else "")
 
 
 def _test(python: Path, results: Path, asked: list[str]) -> str:

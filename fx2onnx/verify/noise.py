@@ -40,6 +40,8 @@ _PICKS: dict[Any, Callable[..., tuple[int, Any]]] = {
 }
 """Of an operator that takes rows of a table, how many there are, and which are taken."""
 
+_BAGS = (aten._embedding_bag.default, aten._embedding_bag_forward_only.default)
+
 REDRAWS = 4
 """Times that a module's draws are changed before an output counts as one that they do not reach."""
 
@@ -64,6 +66,8 @@ class Recording(EagerMode):
         """Integers, and the least and the largest that pick a row."""
 
     def seen(self, func: Any, args: Any, kwargs: Any) -> Any:
+        if func in _BAGS:
+            _check_bags(*args[:3])
         result = func(*args, **kwargs)
         if _is_random(func) and isinstance(result, torch.Tensor):
             self.draws.append(_draw(func, args, kwargs or {}, result.clone()))
@@ -85,6 +89,16 @@ class Recording(EagerMode):
             if places.dtype != torch.bool and torch.equal(places.reshape(-1).to(flat.dtype), flat)
         ]
         return (max(least for least, _ in found), min(most for _, most in found)) if found else None
+
+
+def _check_bags(table: torch.Tensor, places: torch.Tensor, offsets: torch.Tensor) -> None:
+    """Raises: IndexError for what PyTorch does not look at: it would read beyond its memory, and the process may end."""
+    starts = offsets.reshape(-1).tolist()
+    bounds = [*starts, places.numel()]
+    if bounds != sorted(bounds) or bounds[0] != 0:
+        raise IndexError(f"offsets of bags do not rise from 0 to {places.numel()}")
+    if places.numel() and not 0 <= int(places.min()) <= int(places.max()) < table.shape[0]:
+        raise IndexError(f"bags name rows that a table of {table.shape[0]} does not have")
 
 
 class Replaying(EagerMode):

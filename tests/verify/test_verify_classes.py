@@ -17,6 +17,7 @@ from torch.func import grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
 import fx2onnx
 from fx2onnx.sources.seeding import seeded
 from fx2onnx.verify import Verdict, verify
+from fx2onnx.verify.noise import Recording
 
 GENERATOR = torch.Generator().manual_seed(0)
 X = torch.randn(3, 8, generator=GENERATOR)
@@ -521,3 +522,25 @@ def test_a_file_that_refuses_what_is_empty_says_so(tmp_path: Path) -> None:
     verdict = verify(path, nn.Identity(), (torch.randn(3, 4),))
     assert verdict.ok, verdict.describe()
     assert [text for text in verdict.left_out if "runner refuses what is empty" in text]
+
+
+class Bags(nn.Module):
+    """PyTorch does not look at the offsets of such bags: others than these end the process."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.EmbeddingBag(6, 4, mode="max", padding_idx=0)
+
+    def forward(self, ids: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+        return self.table(ids, offsets)
+
+
+def test_offsets_of_bags_are_drawn_within_their_ids() -> None:
+    args, bags = (torch.tensor([1, 5, 2, 0, 3]), torch.tensor([0, 2])), Bags().eval()
+    verdict = verify(fx2onnx.export(bags, args, dynamic_shapes=({0: "ids"}, {0: "bags"})), bags, args)
+    assert verdict.ok, verdict.describe()
+    for offsets in ([3, 2], [0, 9], [2, 3], []):
+        with Recording(), pytest.raises(IndexError, match="do not rise from 0 to 5"):
+            bags(args[0], torch.tensor(offsets, dtype=torch.int64))
+    with Recording(), pytest.raises(IndexError, match="a table of 6 does not have"):
+        bags(torch.tensor([1, 6]), args[1])

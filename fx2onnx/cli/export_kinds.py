@@ -47,7 +47,7 @@ _ONLY = {
 """Parameters of the command, and the kinds that they have a meaning with; the others have one with all."""
 
 _NEXT = {Kind.TRAINING: "add --training", Kind.GENERATION: "add --task text-generation-with-past"}
-_DEFAULTS = {"dynamic": ["default"], "capture": "auto", "cache": "dynamic", "training": False}
+_DEFAULTS = {"dynamic": ["default"], "capture": "auto", "cache": "dynamic"}
 """Words that ask for nothing when they are written."""
 
 

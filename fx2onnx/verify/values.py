@@ -69,7 +69,7 @@ class Values:
         """Those of ENDS that mean something for such an input, ``like`` the sample's."""
         if self.role == "mask":
             return {"masked"} if not _is_switch(like) and like.shape[-1] > 1 else set()
-        marked = {"marks"} if self.marks.numbers or self.marks.whole else set()
+        marked = {"marks"} if (self.marks.whole if self.role == "ids" else self.marks.numbers) else set()
         if self.role == "ids":
             is_signed = like.dtype != torch.uint8 and self.low >= 0
             return marked | ({"signs"} if self.is_open and is_signed else set())

@@ -38,6 +38,7 @@ from fx2onnx.optimize.rewrites.merge_reshapes import MergeReshapes
 from fx2onnx.optimize.rewrites.merge_transposes import MergeTransposes
 from fx2onnx.optimize.rewrites.move_reshape_up import MoveReshapeUp
 from fx2onnx.optimize.rewrites.pack_heads import PackHeads
+from fx2onnx.optimize.rewrites.pick_early import PickEarly
 from fx2onnx.optimize.rewrites.remove_noop import RemoveNoop
 from fx2onnx.optimize.rewrites.remove_requantize import RemoveRequantize
 from fx2onnx.optimize.rewrites.simplify_algebra import CancelInvolution, DivideByRoot, DropNeutralOperand
@@ -89,7 +90,7 @@ WEIGHTS = (FoldWeightTranspose(), FoldZeroPoint(), FoldBatchNorm(), ArrangeWeigh
 FUSE = (
     *(FuseGelu(), FuseLayerNorm(), FuseLayerNormBias(), FuseRMSNorm(), FuseMatMulAdd(), FuseTransposeGemm()),
     *(FusePad(), UnflattenGemm(), MoveReshapeUp(), SplitGathers(), GridGather(), SliceSplat(), SkipExpand()),
-    *(DivideByRoot(), SwapReluMaxPool(), RemoveRequantize()),
+    *(DivideByRoot(), SwapReluMaxPool(), RemoveRequantize(), PickEarly()),
 )
 CONTRIB = (
     *(FuseSkipNorm(), FuseBiasGelu(), PackHeads(), FuseHeadScale(), FuseHeadBias(), FusePackedBias()),

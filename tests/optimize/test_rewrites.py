@@ -25,6 +25,7 @@ from fx2onnx.optimize.rewrites.merge_matmuls import MergeMatMuls
 from fx2onnx.optimize.rewrites.merge_reshapes import MergeReshapes
 from fx2onnx.optimize.rewrites.merge_transposes import MergeTransposes
 from fx2onnx.optimize.rewrites.move_reshape_up import MoveReshapeUp
+from fx2onnx.optimize.rewrites.pick_early import PickEarly
 from fx2onnx.optimize.rewrites.remove_requantize import RemoveRequantize
 from fx2onnx.optimize.rewrites.skip_expand import SkipExpand
 from fx2onnx.optimize.rewrites.slice_splat import SliceSplat
@@ -490,3 +491,93 @@ class TestQuantised:
             for mantissa in (1.0, 1.1, 1.37, 1.9999999):
                 scale = np.float32(mantissa * 2.0**exponent)
                 assert np.array_equal(np.rint((q * scale) / scale), q)
+
+
+class TestPickEarly:
+    BEHIND = (
+        *("MatMul", "MatMul", "Softmax", "MatMul", "Add", "Reshape", "Transpose", "Relu", "Transpose", "Reshape"),
+        *("LayerNormalization", "MatMul", "Gelu", "MatMul", "Add"),
+    )
+    """What is left for the picked rows alone."""
+
+    @staticmethod
+    def block(op: Emit, x: ir.Value) -> ir.Value:
+        """Attention over all positions, then what works on each by itself, the operand read again behind it."""
+        query, key, value = (op.MatMul(x, weight(op, name, random(8, 8, seed=i))) for i, name in enumerate("qkv"))
+        seen = op.MatMul(op.Softmax(op.MatMul(query, op.Transpose(key, perm=[0, 2, 1])), axis=2), value)
+        x = op.Add(x, seen)
+        heads = op.Transpose(op.Reshape(x, [0, 0, 2, 4]), perm=[0, 2, 1, 3])
+        joined = op.Reshape(op.Transpose(op.Relu(heads), perm=[0, 2, 1, 3]), [0, 0, 8])
+        norm = op.LayerNormalization(joined, weight(op, "scale", random(8)), axis=-1)
+        return op.Add(
+            x, op.MatMul(op.Gelu(op.MatMul(norm, weight(op, "up", random(8, 16)))), weight(op, "down", random(16, 8)))
+        )
+
+    def test_the_last_position(self) -> None:
+        def make(op: Emit, v: V) -> ir.Value:
+            head = op.MatMul(self.block(op, v["x"]), weight(op, "head", random(8, 32)))
+            result: ir.Value = op.Slice(head, [-1], [2**62], [1], outputs=[(head.dtype, (BATCH, 1, 32))])
+            return result
+
+        before = model(make, {"x": (BATCH, Dim.symbol("length"), 8)})
+        ops = ["MatMul", "MatMul", "Transpose", "Slice", *self.BEHIND, "MatMul"]
+        after = rewritten(before, PickEarly(), to=ops, sizes={"batch": 2, "length": 5}, rtol=1e-4)
+        products = [node.outputs[0].shape for node in after.graph if node.op_type == "MatMul"]
+        assert [[size if isinstance(size, int) else str(size) for size in shape or ()][1] for shape in products] == [
+            *("length", "length", 1, 1),  # keys and values of all, the query of the last
+            *(1, 1, 1, 1),
+        ]
+
+    @pytest.mark.parametrize("index", [0, -2, [3]])
+    def test_one_token(self, index: Any) -> None:
+        def make(op: Emit, v: V) -> ir.Value:
+            return op.Gather(self.block(op, v["x"]), op.const(np.array(index)), axis=1)
+
+        ops = [
+            "MatMul",
+            "MatMul",
+            "Transpose",
+            "Gather",
+            *self.BEHIND,
+            *([] if isinstance(index, list) else ["Gather"]),
+        ]
+        rewritten(model(make, {"x": (BATCH, 7, 8)}), PickEarly(), to=ops, sizes={"batch": 2}, rtol=1e-4)
+
+    def test_what_is_read_whole_is_computed_once(self) -> None:
+        def make(op: Emit, v: V) -> ir.Value:
+            square = op.MatMul(v["x"], weight(op, "w", random(5, 5)))
+            return op.Slice(op.MatMul(square, square), [0], [1], [1])
+
+        rewritten(model(make, {"x": (2, 5, 5)}), PickEarly(), to=["MatMul", "Slice", "MatMul"], rtol=1e-5)
+
+    def test_rows_of_gemm(self) -> None:
+        def make(op: Emit, v: V) -> ir.Value:
+            product = op.Gemm(v["x"], weight(op, "w", random(6, 3)), weight(op, "b", random(4, 3)), transA=1)
+            return op.Slice(op.Relu(product), [1], [3], [0])
+
+        rewritten(model(make, {"x": (6, 4)}), PickEarly(), to=["Slice", "Slice", "Gemm", "Relu"], rtol=1e-5)
+
+    def test_refuses(self) -> None:
+        def check(make: Any, why: str = "nothing before it that works on each row by itself holds a product") -> None:
+            refused(model(make, {"x": (2, 5, 8)}), PickEarly(), why)
+
+        def w(op: Emit) -> ir.Value:
+            return weight(op, "w", random(8, 8))
+
+        check(lambda op, v: op.Slice(op.Relu(v["x"]), [0], [1], [1]))
+        check(lambda op, v: op.Slice(op.MatMul(v["x"], w(op)), [0], [1], [2]))
+        check(lambda op, v: op.Slice(op.MatMul(weight(op, "l", random(5, 5)), v["x"]), [0], [1], [0]))
+        check(lambda op, v: op.Slice(op.Softmax(op.MatMul(v["x"], w(op)), axis=1), [0], [1], [1]))
+
+        def read_twice(op: Emit, v: V) -> Any:
+            product = op.MatMul(v["x"], w(op))
+            return op.Slice(product, [0], [1], [1]), op.Relu(product)
+
+        check(read_twice)
+
+        def by_its_own(op: Emit, v: V) -> ir.Value:
+            product = op.MatMul(v["x"], w(op))
+            return op.Slice(op.MatMul(product, op.Transpose(product, perm=[0, 2, 1])), [0], [1], [2])
+
+        check(by_its_own)
+        check(lambda op, v: op.Slice(op.MatMul(v["x"], w(op)), [0], [5], [1]), "it picks every row")

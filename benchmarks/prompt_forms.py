@@ -66,7 +66,7 @@ def _in_form(name: str, form: str, tokens: int, rounds: int, place: Path) -> dic
     try:
         model = _model(TASK, name, form)
         if not place.exists():
-            export_assembly(Assembly(model, cached_parts(Source("model", model)), None, ""), place)
+            export_assembly(Assembly(model, cached_parts(Source("model", model), logits="last"), None, ""), place)
         for engine in ENGINES if rounds else ():
             row[engine] = _compared(load(place, engine), model, tokens, rounds)
     except Exception as error:  # whatever a model raises is its row

@@ -78,6 +78,7 @@ def export_command(
     ] = None,
     task: options.Task = None,
     cache: options.Cache = "dynamic",
+    logits: options.Logits = "all",
     training: Annotated[
         bool, typer.Option("--training", help="A folder that trains: steps, gradients, loss (docs/training.md).")
     ] = False,
@@ -177,7 +178,7 @@ def export_command(
     if task is not None and kind is Kind.GENERATION:
         from fx2onnx.exporting.folder import FolderOptions
 
-        of_folder = FolderOptions(task, cache, asked, source=source_options)
+        of_folder = FolderOptions(task, cache, logits, asked, source=source_options)
         export_into_folder(FolderJob(sources[0], output, of_folder), **shown)
         return
     template = Job("", str(output), asked, sizes, tuple(bake or ()), source_options)

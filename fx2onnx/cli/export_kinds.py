@@ -30,6 +30,7 @@ _ONLY = {
     "capture": frozenset({Kind.FILE, Kind.FILES}),
     "bake": frozenset({Kind.FILE, Kind.FILES}),
     "cache": frozenset({Kind.GENERATION}),
+    "logits": frozenset({Kind.GENERATION}),
     "training": frozenset({Kind.TRAINING}),
     "loss": frozenset({Kind.TRAINING}),
     "optimizer": frozenset({Kind.TRAINING}),
@@ -47,7 +48,7 @@ _ONLY = {
 """Parameters of the command, and the kinds that they have a meaning with; the others have one with all."""
 
 _NEXT = {Kind.TRAINING: "add --training", Kind.GENERATION: "add --task text-generation-with-past"}
-_DEFAULTS = {"dynamic": ["default"], "capture": "auto", "cache": "dynamic"}
+_DEFAULTS = {"dynamic": ["default"], "capture": "auto", "cache": "dynamic", "logits": "all"}
 """Words that ask for nothing when they are written."""
 
 

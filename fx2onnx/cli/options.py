@@ -52,6 +52,10 @@ Cache = Annotated[
         "--cache", help="Of generation tasks: dynamic, or static: of fixed size, written in place (opset 24)."
     ),
 ]
+Logits = Annotated[
+    str,
+    typer.Option("--logits", help="Of generation tasks: all, or last: of the last position, as generation needs them."),
+]
 Seed = Annotated[int, typer.Option("--seed", help="Seed of random weights and inputs.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result, or the error, as JSON on stdout.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress display and no summary.")]

@@ -59,7 +59,7 @@ class CachedDecoder(torch.nn.Module):
         super().__init__()
         self._given = given
         self.model = model
-        self._one_token = one_token
+        self.takes_one_token = one_token
         self._cache_argument = cache_argument
         self._layout = layout
         self._whole = [name for name, state in layout.states.items() if state.is_row_of_numbers]
@@ -80,7 +80,7 @@ class CachedDecoder(torch.nn.Module):
         with behind_layers(self.model, plain.pop(DEEP, None)):
             result, behind = self._run(self.arguments(plain, states), cache)
         following = {name: value for name, value in self._layout.taken_from(behind).items() if name not in self._given}
-        if self._one_token and not is_holding(cache) and "attention_mask" in plain:
+        if self.takes_one_token and not is_holding(cache) and "attention_mask" in plain:
             seen = plain["attention_mask"][:, -1] != 0
             following = {name: self._kept(name, seen, states[name], value) for name, value in following.items()}
         return {"logits": result["logits"]} | {PRESENT + name: value for name, value in following.items()}

@@ -64,8 +64,10 @@ def is_generation_task(task: str | None) -> bool:
     return task is not None and task.removesuffix(WITH_PAST) in TASKS
 
 
-def assemble(spec: str, task: str, *, cache: str = "dynamic", in_place: bool = True, **sizes: Any) -> Assembly:
-    """The parts of the transformers model ``spec`` (``hf:...``) for ``task``; ``cache`` as ``cached_parts`` takes it.
+def assemble(
+    spec: str, task: str, *, cache: str = "dynamic", in_place: bool = True, logits: str = "all", **sizes: Any
+) -> Assembly:
+    """The parts of the transformers model ``spec`` (``hf:...``) for ``task``; ``cache`` and ``logits`` as ``cached_parts`` takes them.
 
     Raises:   UserError E601 where the model does not fit the task or keeps no cache, E001 for another kind of source.
     """
@@ -76,27 +78,38 @@ def assemble(spec: str, task: str, *, cache: str = "dynamic", in_place: bool = T
         raise UserError(
             "E001", f"--task {task} has no meaning for '{spec}'", next="it takes hf:FOLDER or hf:MODEL_TYPE"
         )
+    if logits != "all" and not task.endswith(WITH_PAST):
+        raise UserError(
+            "E001", f"logits={logits!r} has no meaning for {task}", next=f"ask for the task {task}{WITH_PAST}"
+        )
     source = resolve(spec + ("&" if "?" in spec else "?") + f"task={word}", **sizes)
     name, _, _ = spec.removeprefix("hf:").partition("?")
     folder = Path(name).expanduser()
     if not task.endswith(WITH_PAST):
         parts = [Part(MODEL_FILE, [lambda: source])]
     else:
-        parts = cached_parts(source, cache, in_place=in_place, images=not task.startswith("text-generation"))
+        parts = cached_parts(
+            source, cache, in_place=in_place, logits=logits, images=not task.startswith("text-generation")
+        )
     return Assembly(cast(Model, source.module), parts, folder if os.path.isdir(folder) else None, source.origin)
 
 
-def cached_parts(source: Source, cache: str = "dynamic", *, in_place: bool = True, images: bool = True) -> list[Part]:
+def cached_parts(
+    source: Source, cache: str = "dynamic", *, in_place: bool = True, logits: str = "all", images: bool = True
+) -> list[Part]:
     """The files that ``source.module``, a generating transformers model, becomes with its cache in and out.
 
     ``cache`` is ``dynamic`` (it grows), ``static`` (of a fixed size; ``in_place`` by opset 24's operator) or ``grouped`` (as
     ``dynamic``, with fused attention where the model has such).
+    ``logits`` are ``all``, or ``last``: of the last position alone.
     Without ``images``, a model that takes them with its prompt becomes a model of text.
     Raises:   UserError E601 where it keeps no such cache, E001 for another word.
     """
     if cache not in ("dynamic", "static", "grouped"):
         raise UserError("E001", f"cache={cache!r} is not known", next="dynamic or static")
-    request, note = Request(source, cache, in_place, images), ""
+    if logits not in ("all", "last"):
+        raise UserError("E001", f"logits={logits!r} is not known", next="all or last")
+    request, note = Request(source, cache, in_place, logits, images), ""
     for model in {request.model, request.language}:
         set_use_cache(model.config, True)
     for recipe in RECIPES:

@@ -55,6 +55,7 @@ class FolderOptions:
 
     task: str = "text-generation-with-past"
     cache: str = "dynamic"
+    logits: str = "all"
     export: ExportOptions = DEFAULTS
     engines: Sequence[str] | None = None
     source: Mapping[str, Any] = field(default_factory=dict)
@@ -85,7 +86,7 @@ def write_folder(spec: str, output: str | os.PathLike[str], options: FolderOptio
     if asked.is_for_genai:
         genai.check_task(options.task)
     in_place = asked.opset_version is not None and asked.opset_version >= IN_PLACE_OPSET
-    assembly = assemble(spec, options.task, cache=cache, in_place=in_place, **more)
+    assembly = assemble(spec, options.task, cache=cache, in_place=in_place, logits=options.logits, **more)
     origin = {"source": spec, "task": options.task} | {key: value for key, value in more.items() if value is not None}
     return export_assembly(assembly, target, asked, engines=options.engines, origin=origin)
 

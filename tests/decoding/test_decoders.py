@@ -98,14 +98,14 @@ ENCODER_DECODERS: dict[str, Callable[[], Any]] = {
 }
 
 
-def exported(build: Callable[[], Any], folder: Path) -> tuple[Any, ExportedFolder]:
+def exported(build: Callable[[], Any], folder: Path, **asked: Any) -> tuple[Any, ExportedFolder]:
     with seeded(0):
         model = build().eval()
     move_constants(model)
     said = model.generation_config
     said.eos_token_id = said.forced_eos_token_id = said.suppress_tokens = said.begin_suppress_tokens = None
     said.pad_token_id = 0
-    parts = cached_parts(Source("model", model))
+    parts = cached_parts(Source("model", model), **asked)
     return model, export_assembly(Assembly(model, parts, None, ""), folder)
 
 

@@ -5,16 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 import torch
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.decoding.parts import assemble, cached_parts
 from fx2onnx.decoding.reference_generate import generate_eagerly
 from fx2onnx.exporting import folder as folders
 from fx2onnx.generation import load
 from fx2onnx.generation.engine import Graph
+from fx2onnx.sources.source import Source
 from fx2onnx.sources.torchvision_compat import prepare
-from tests.decoding.test_decoders import ENGINES, TEXT, exported, prompts
+from tests.decoding.test_decoders import DECODERS, ENGINES, TEXT, exported, prompts
 
 prepare()
 import transformers as T  # noqa: E402   after prepare(), which lets it find torchvision
@@ -63,6 +66,39 @@ def test_a_prompt_takes_one_call(name: str, tmp_path: Path, calls: list[tuple[st
             assert torch.equal(load(tmp_path / "out", engine).generate(**inputs, max_new_tokens=4), expected), engine
             first = (PROMPT, max(lengths)) if max(lengths) > 1 else (STEP, 1)
             assert calls == [first, *[(STEP, 1)] * 3]
+
+
+@pytest.mark.parametrize("name", [*MODELS, "llama"])
+def test_logits_of_the_last_position(name: str, tmp_path: Path) -> None:
+    model, _ = exported({**MODELS, **DECODERS}[name], tmp_path / "out", logits="last")
+    folder = tmp_path / "out"
+    file = folder / (STEP if name == "llama" else PROMPT)
+    wide = [value for value in onnx.load(file, load_external_data=False).graph.value_info if _is_of_vocabulary(value)]
+    assert not wide, "the head takes the last position alone"
+    for lengths in ((1,), (9, 5)):
+        inputs = prompts(lengths)
+        expected = generate_eagerly(model, inputs, 4)
+        with torch.no_grad():
+            logits = model(**inputs).logits[:, -1:]
+        for engine in ENGINES:
+            loaded = load(folder, engine)
+            assert torch.equal(loaded.generate(**inputs, max_new_tokens=4), expected), engine
+            found = loaded(**inputs).logits
+            assert found.shape == logits.shape
+            torch.testing.assert_close(found[0], logits[0], rtol=1e-4, atol=1e-5)
+
+
+def _is_of_vocabulary(value: onnx.ValueInfoProto) -> bool:
+    sizes = value.type.tensor_type.shape.dim
+    return len(sizes) == 3 and sizes[2].dim_value == TEXT["vocab_size"] and sizes[1].dim_value != 1
+
+
+def test_logits_that_are_not_known() -> None:
+    model = T.LlamaForCausalLM(T.LlamaConfig(**TEXT))
+    with pytest.raises(UserError, match=r"logits='first' is not known"):
+        cached_parts(Source("model", model), logits="first")
+    with pytest.raises(UserError, match=r"logits='last' has no meaning for text-generation"):
+        assemble("hf:llama", "text-generation", logits="last")
 
 
 @pytest.mark.parametrize("name", ["jamba", "qwen3_5"])

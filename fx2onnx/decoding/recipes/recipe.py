@@ -9,6 +9,7 @@ from typing import Generic, Protocol, TypeVar, cast
 
 import torch
 
+from fx2onnx.decoding.last_logits import give_last_logits
 from fx2onnx.decoding.recipes.inner_language_model import language_of
 from fx2onnx.sources.hf.sample_context import SampleContext
 from fx2onnx.sources.hf.transformers_types import Model
@@ -52,6 +53,8 @@ class Request:
     cache: str = "dynamic"
     in_place: bool = True
     """Whether a cache of fixed size is written by opset 24's operator."""
+    logits: str = "all"
+    """``last``: of the last position alone, where a graph takes many tokens."""
     images: bool = True
     """Without them, a model that takes images with its prompt becomes a model of text."""
     options: Options = field(default_factory=Options)
@@ -89,6 +92,8 @@ class Request:
 
     def _finished(self, form: Source | Callable[[], Source]) -> Source:
         made, whole = form if isinstance(form, Source) else form(), self.source
+        if self.logits == "last" and not getattr(made.module, "takes_one_token", False):
+            give_last_logits(made.module)
         return replace(made, weight_files=whole.weight_files, has_weights=whole.has_weights, origin=whole.origin)
 
 

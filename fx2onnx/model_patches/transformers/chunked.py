@@ -18,6 +18,11 @@ ELEMENTWISE_SIZE = 32
 powers of two the one with the fewest steps for prompts of some hundred tokens.
 """
 
+BLOCK_SIZE = 16
+"""Positions that one step of a loop takes, one after another, where states are large: what is the same for each of them is
+computed for all at once, and the loop costs less than its work.
+"""
+
 
 def is_dynamic(size: Any) -> bool:
     return type(size) is torch.SymInt
@@ -92,6 +97,17 @@ def elementwise(
 
     _, (outputs,) = scan(within, [before], [*moving, *read], 1)
     return outputs, last
+
+
+def every_state(multiples: Tensor, added: Tensor, before: Tensor) -> Tensor:
+    """state = multiple * state + added at each position of axis 0, all of them.
+
+    Shapes:  [size, ...] each, before [1, ...] -> [size, ...].
+    """
+    states = [before]
+    for multiple, more in zip(torch.split(multiples, 1), torch.split(added, 1), strict=True):
+        states.append(multiple * states[-1] + more)
+    return torch.cat(states[1:])
 
 
 def attended(query: Tensor, key: Tensor, value: Tensor, decay: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:

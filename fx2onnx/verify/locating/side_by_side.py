@@ -50,8 +50,6 @@ class SideBySide:
         """Values that both have, in the order of the file."""
         self.deviating: dict[str, Difference] = {}
         """Values that are wrong in the file's own run."""
-        self.other_choices: dict[str, Difference] = {}
-        """Values that are places of other numbers than PyTorch's, which are as large."""
         self.failed = ""
         """Why the file's own run ended, where it did."""
         self.feeds = feeds
@@ -143,9 +141,5 @@ class SideBySide:
                 if name in results:
                     got = results.pop(name)
                     found = difference(got, self.aten.store[name], partial(self.aten.exact, name))
-                    if not found.is_wrong:
-                        continue
-                    if self.aten.is_other_choice(name, got):
-                        self.other_choices[name] = found
-                    else:
+                    if found.is_wrong and not self.aten.is_other_choice(name, got):
                         yield Suspect(name, found)

@@ -25,6 +25,7 @@ from fx2onnx.optimize.rewrites.fixed_target import FixedTarget
 from fx2onnx.optimize.rewrites.fold_conv_affine import FoldConvAffine
 from fx2onnx.optimize.rewrites.fuse_norm import FuseBareLayerNorm
 from fx2onnx.optimize.rewrites.merge_matmuls import MergeMatMuls
+from fx2onnx.optimize.rewrites.pick_early import PickEarly
 from fx2onnx.optimize.rewrites.plain_where import PlainCast, SwapWhere
 
 ROUNDS = 4
@@ -82,7 +83,7 @@ def stages_of(
     for stage in LEVELS[level]:
         if isinstance(stage, Rewrites):
             added = OF_FILES.get(level, ()) if stage.name != "restructure" else ()
-            kept = [rewrite for rewrite in (*stage.rewrites, *added) if rewrite.name not in without]
+            kept = [_of_files(each) for each in (*stage.rewrites, *added) if each.name not in without]
             stages.append(dataclasses.replace(stage, rewrites=tuple(kept), requires=frozenset()))
         else:
             stages.append(fold if stage.name == fold.name else dataclasses.replace(stage, requires=frozenset()))
@@ -99,6 +100,11 @@ def stages_of(
     elif is_folding:
         stages.insert(0, fold)
     return [stage for stage in stages if stage.name not in without]
+
+
+def _of_files(rewrite: Rewrite[Any]) -> Rewrite[Any]:
+    """As it is done to files, which get no more nodes."""
+    return PickEarly(may_grow=False) if isinstance(rewrite, PickEarly) else rewrite
 
 
 def rewrite(

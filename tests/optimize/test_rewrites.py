@@ -543,6 +543,29 @@ class TestPickEarly:
         ]
         rewritten(model(make, {"x": (BATCH, 7, 8)}), PickEarly(), to=ops, sizes={"batch": 2}, rtol=1e-4)
 
+    def test_of_a_file_that_gets_no_more_nodes(self) -> None:
+        def head(op: Emit, v: V) -> ir.Value:
+            return op.Slice(op.MatMul(op.Relu(v["x"]), weight(op, "w", random(8, 32))), [0], [1], [1])
+
+        def with_two_operands(op: Emit, v: V) -> ir.Value:
+            return op.Slice(op.Add(v["x"], op.MatMul(v["x"], v["x"])), [0], [1], [1])
+
+        def with_an_axis_less(op: Emit, v: V) -> ir.Value:
+            return op.Gather(op.MatMul(v["x"], weight(op, "w", random(8, 32))), op.const(np.array(0)), axis=1)
+
+        pick = PickEarly(may_grow=False)
+        rewritten(model(head, {"x": (2, 5, 8)}), pick, to=["Slice", "Relu", "MatMul"], rtol=1e-5)
+        rewritten(model(with_two_operands, {"x": (2, 8, 8)}), pick, to=["Slice", "MatMul", "Add"], rtol=1e-5)
+        refused(model(with_an_axis_less, {"x": (2, 5, 8)}), pick, "more nodes")
+        refused(
+            model(
+                lambda op, v: op.Slice(op.Add(v["y"], op.MatMul(v["x"], v["x"])), [0], [1], [1]),
+                {"x": (2, 8, 8), "y": (2, 8, 8)},
+            ),
+            pick,
+            "more nodes",
+        )
+
     def test_what_is_read_whole_is_computed_once(self) -> None:
         def make(op: Emit, v: V) -> ir.Value:
             square = op.MatMul(v["x"], weight(op, "w", random(5, 5)))

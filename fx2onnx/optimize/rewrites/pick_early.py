@@ -35,12 +35,16 @@ class PickEarly(Rewrite[PickMatch]):
     by itself and holds a product: the head of a language model on the last position, of a classifier on the class token, and
     of the last layer what lies behind its attention. f may have several operands, and read one several times.
 
+    may_grow:  whether it may leave more nodes: a slice for each operand of f.
     Refuses:   sizes that the constants do not tell, as many rows as there are, parts of f that others read, no product in f.
     Numerics:  a product of few rows may round in another order.
     """
 
     roots: ClassVar = ("Slice", "Gather")
     moves_rounding = True
+
+    def __init__(self, *, may_grow: bool = True) -> None:
+        self.may_grow = may_grow
 
     def match(self, node: ir.Node) -> PickMatch | Why:
         picked = _picked(node)
@@ -50,6 +54,8 @@ class PickEarly(Rewrite[PickMatch]):
         nodes = _region(node, axis)
         if not any(part.op_type in PRODUCTS for part, _ in nodes):
             return Why("nothing before it that works on each row by itself holds a product")
+        if not self.may_grow and (len(_operands(nodes)) > 1 or _drops_axis(node)):
+            return Why("it would leave more nodes")
         return PickMatch(node, axis, count, nodes)
 
     def build(self, op: Emit, m: PickMatch) -> ir.Value:
@@ -67,9 +73,19 @@ class PickEarly(Rewrite[PickMatch]):
             typed = (dtype_of(part.outputs[0]), (*dims[:axis], m.count, *dims[axis + 1 :]))
             made[part.outputs[0], axis] = op.node(part.op_type, *operands, outputs=(typed,), **attributes(part))
         last = made[required(m.pick, 0), m.axis]
-        if len(dims_of(m.pick.outputs[0])) < len(dims_of(last)):
+        if _drops_axis(m.pick):
             return op.Gather(last, op.const(np.array(0)), axis=m.axis, outputs=op.result)
         return last
+
+
+def _drops_axis(pick: ir.Node) -> bool:
+    return len(dims_of(pick.outputs[0])) < len(dims_of(required(pick, 0)))
+
+
+def _operands(nodes: list[tuple[ir.Node, int]]) -> set[tuple[ir.Value, int]]:
+    """What is picked from, and along which axis."""
+    read = {(required(node, place), of) for node, axis in nodes for place, of in _axes(node, axis).items()}
+    return read - {(node.outputs[0], axis) for node, axis in nodes}
 
 
 def _pick(op: Emit, m: PickMatch, source: ir.Value, axis: int) -> ir.Value:

@@ -1,5 +1,6 @@
 """``python -m benchmarks.planted [--models a,b] [--each N] [--write docs/planted.md]``: plant faults in each stage of the
-exporter and of the runner, and ask ``locate`` which stage and which code is at fault.
+exporter and of the runner, and ask ``locate`` which stage and which code is at fault. ``--rows FILE`` collects what several
+runs find, each for some of the models; ``--page-only`` writes the page of them.
 
 A fault is planted while the model is exported and debugged: in what capture gives, in the function that translates one
 overload, in the result of one rewrite, in the runner's kernel of one operator. It counts where a user can see it: an
@@ -22,7 +23,7 @@ from typing import Any
 import torch
 
 from benchmarks.planted_faults import Plant, captures, kernels, rewrites, translations
-from benchmarks.sabotage.__main__ import differs
+from benchmarks.sabotage.__main__ import differs, read_rows
 from benchmarks.sabotage.architectures import ARCHITECTURES, Architecture
 
 STAGES = ("capture", "translation", "rewrite", "engine")
@@ -130,10 +131,20 @@ def main() -> None:
     parser.add_argument(
         "--each", type=int, default=6, help="faults of each stage and architecture that change something"
     )
-    parser.add_argument("--rows", type=Path, help="write each row as a line of JSON")
+    parser.add_argument("--rows", type=Path, help="a file of JSON lines to add to")
+    parser.add_argument("--page-only", action="store_true", help="run nothing: the page of --rows")
     parser.add_argument("--write", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
+    rows = read_rows(str(options.rows), ("model", "stage", "what", "how")) if options.page_only else run(options)
+    text = page(rows, len({row["model"] for row in rows}))
+    print(text)
+    if options.write:
+        options.write.write_text(text, encoding="utf-8")
+
+
+def run(options: argparse.Namespace) -> list[Row]:
+    """The rows of the chosen architectures and stages, which are added to the file of rows."""
     chosen = [each for each in ARCHITECTURES if not options.models or each.name in options.models.split(",")]
     rows: list[Row] = []
     for architecture in chosen:
@@ -149,12 +160,10 @@ def main() -> None:
                         print(json.dumps(row), flush=True)
             rows += found
             print(architecture.name, stage, Counter(row["found"] for row in found), len(plants), flush=True)
-    if options.rows:
-        options.rows.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    text = page(rows, len(chosen))
-    print(text)
-    if options.write:
-        options.write.write_text(text, encoding="utf-8")
+            if options.rows:
+                with options.rows.open("a", encoding="utf-8") as file:
+                    file.writelines(json.dumps(row) + "\n" for row in found)
+    return rows
 
 
 if __name__ == "__main__":

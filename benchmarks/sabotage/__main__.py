@@ -1,5 +1,6 @@
 """``python -m benchmarks.sabotage [--models a,b] [--harms x,y] [--seeds N] [--locate] [--rows FILE] [--write PAGE]``: harm
-exported files in every known way and ask ``fx2onnx.verify`` at its defaults; ``--locate``: also which node is wrong.
+exported files in every known way and ask ``fx2onnx.verify`` at its defaults; ``--locate``: also which node is wrong;
+``--page-only``: write the page of the rows in a file, which several runs may have written, each for some of the models.
 
 A harmed file counts where some feed of a wide choice, drawn apart from those of the verifier, gives another result than
 the sound file in the bundled runner, by more than a thousandth of the largest number of its row.
@@ -190,6 +191,15 @@ def run(options: argparse.Namespace) -> list[Row]:
     return rows
 
 
+def read_rows(path: str, key: tuple[str, ...]) -> list[Row]:
+    """The last row of each ``key`` in a file of JSON lines, in the order of the architectures."""
+    with open(path, encoding="utf-8") as file:
+        rows = [json.loads(line) for line in file if line.endswith("}\n")]
+    order = [each.name for each in ARCHITECTURES]
+    found = {tuple(row[name] for name in key): row for row in rows}
+    return sorted(found.values(), key=lambda row: order.index(row["model"]))
+
+
 def summary(rows: list[Row]) -> str:
     harmful = [row for row in rows if row["shown_by"]]
     caught = [row for row in harmful if row["caught"]]
@@ -234,9 +244,10 @@ def main() -> None:
     parser.add_argument("--locate", action="store_true", help="ask for the wrong node, too")
     parser.add_argument("--rows", help="a file of JSON lines to add to")
     parser.add_argument("--write", type=Path, help="the page")
+    parser.add_argument("--page-only", action="store_true", help="run nothing: the page of --rows")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
-    rows = run(options)
+    rows = read_rows(options.rows, ("model", "harm", "seed")) if options.page_only else run(options)
     print(summary(rows))
     if options.write:
         options.write.write_text(page(rows), encoding="utf-8")

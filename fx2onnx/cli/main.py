@@ -3,42 +3,40 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import os
+import sys
+from collections.abc import Iterable
 from typing import Annotated
 
 import typer
 
 import fx2onnx
-from fx2onnx.cli import (
-    debug,
-    diff,
-    export,
-    generate,
-    lint,
-    listing,
-    ops,
-    optimize,
-    profile,
-    run,
-    show,
-    testcase,
-    train,
-    verify,
-)
+
+COMMANDS = {
+    "export": "export_command",
+    "run": "run_command",
+    "show": "show_command",
+    "lint": "lint_command",
+    "diff": "diff_command",
+    "optimize": "optimize_command",
+    "generate": "generate_command",
+    "train": "train_command",
+    "verify": "verify_command",
+    "debug": "debug_command",
+    "testcase": "case_command",
+    "profile": "profile_command",
+    "list": "list_command",
+    "ops": "ops_command",
+}
+"""The function behind each command, in the file of ``fx2onnx/cli`` named as the command (``list`` in ``listing``)."""
 
 GARBAGE_THRESHOLD = 50_000
 """New containers between two searches for cyclic garbage: importing torch makes a million that all stay, and Python's own
 threshold searches them for a tenth of the time."""
 
-app = typer.Typer(
-    name="fx2onnx",
-    help="Export PyTorch modules to ONNX, run and check the result.",
-    no_args_is_help=True,
-    add_completion=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+app: typer.Typer
+"""All commands; made when somebody asks for it."""
 
 
 def _show_version(wanted: bool) -> None:
@@ -47,7 +45,6 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit()
 
 
-@app.callback()
 def _options(
     version: Annotated[
         bool, typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True)
@@ -56,20 +53,29 @@ def _options(
     """Export PyTorch modules to ONNX, run and check the result."""
 
 
-app.command("export")(export.export_command)
-app.command("run")(run.run_command)
-app.command("show")(show.show_command)
-app.command("lint")(lint.lint_command)
-app.command("diff")(diff.diff_command)
-app.command("optimize")(optimize.optimize_command)
-app.command("generate")(generate.generate_command)
-app.command("train")(train.train_command)
-app.command("verify")(verify.verify_command)
-app.command("debug")(debug.debug_command)
-app.command("testcase")(testcase.case_command)
-app.command("profile")(profile.profile_command)
-app.command("list")(listing.list_command)
-app.command("ops")(ops.ops_command)
+def application(names: Iterable[str]) -> typer.Typer:
+    """The command line with some of its commands. Each costs its imports and the reading of its signature."""
+    made = typer.Typer(
+        name="fx2onnx",
+        help="Export PyTorch modules to ONNX, run and check the result.",
+        no_args_is_help=True,
+        add_completion=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode="rich",
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    made.callback()(_options)
+    for name in names:
+        module = importlib.import_module(f"fx2onnx.cli.{'listing' if name == 'list' else name}")
+        made.command(name)(getattr(module, COMMANDS[name]))
+    return made
+
+
+def __getattr__(name: str) -> typer.Typer:
+    if name != "app":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()["app"] = made = application(COMMANDS)
+    return made
 
 
 def main() -> None:
@@ -79,7 +85,8 @@ def main() -> None:
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     gc.set_threshold(GARBAGE_THRESHOLD)
-    app()
+    first = sys.argv[1:2]
+    application(first if COMMANDS.keys() & set(first) else COMMANDS)()
 
 
 if __name__ == "__main__":

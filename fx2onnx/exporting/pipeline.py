@@ -46,12 +46,14 @@ def run(
         with recording("export", detailed=bool(options.profile), memory=memory) as recorder:
             with record("import"), importing():
                 from fx2onnx.exporting.build import build
+                from fx2onnx.exporting.exported_program import completed
             _keep_numpy_errors()
-            result = build(module, args, kwargs, options)
+            positional, named, asked = completed(module, args, kwargs, options)
+            result = build(module, positional, named, asked)
             if target is not None:
                 with record("save"):
                     result.save(target, external_data=options.external_data, durable=options.durable)
-            verdict = _verify(result, module, args, kwargs, options) if options.verify else None
+            verdict = _verify(result, module, positional, named, asked) if options.verify else None
         return result, recorder, verdict
 
     result, recorder, verdict = undone(measured)

@@ -143,7 +143,7 @@ def check_numbers_read(captured: Captured, lifted: Set[str]) -> None:
                     f"Python reads the number of a buffer that forward changes: {name}",
                     where=where,
                     why="the graph takes the buffer as an input, and what Python makes of its number would be a constant",
-                    next=("keep the computation in tensors", *_advice_on(name)),
+                    next="keep the computation in tensors",
                 )
 
 
@@ -156,11 +156,6 @@ def _sources(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
             yield current
         pending += [operand for operand in current.all_input_nodes if operand not in seen]
         seen.update(pending)
-
-
-def _advice_on(name: str) -> Iterator[str]:
-    if name.rpartition(".")[2] == "num_batches_tracked":
-        yield "give the batch norm a momentum: with None the share of each batch follows from how many there were"
 
 
 def check(

@@ -65,7 +65,7 @@ class Plan:
     held: Tensors = field(default_factory=dict)
     """Parameters that are inputs, and stay as they are."""
     buffers: Tensors = field(default_factory=dict)
-    """Those that a step changes."""
+    """Those that a step changes, and parameters that forward itself does."""
 
     def inputs(self, kind: Kind, *, with_state: bool = True) -> Tensors:
         """A sample of every input of the graph, by name; ``with_state`` also the numbers of the optimizer's state, which is
@@ -96,6 +96,11 @@ class Plan:
             taken |= dict.fromkeys(tensors, what)
             found |= {name: tensor.detach() for name, tensor in tensors.items()}
         return found
+
+    def untrained(self, module: torch.nn.Module) -> Tensors:
+        """What forward may change: buffers, and parameters that no gradient reaches, such as a teacher's that follow others."""
+        stays = {name: value for name, value in module.named_parameters() if name not in self.parameters | self.held}
+        return {name: value.detach() for name, value in (stays | dict(module.named_buffers())).items()}
 
     def first_state(self) -> Tensors:
         """The optimizer's state by ``PARAMETER.SLOT``: what it has of earlier steps, else what it begins with."""

@@ -18,20 +18,20 @@ from fx2onnx.training.randomness import without_dropout
 
 
 class Reference(torch.nn.Module):
-    """``forward(**tensors)`` takes the inputs of a graph by name, buffers among them, and gives its ``outputs``."""
+    """``forward(**tensors)`` takes the inputs of a graph by name, what forward changes among them, and gives its ``outputs``."""
 
     def __init__(self, module: torch.nn.Module, plan: Plan, kind: Kind, outputs: Sequence[str]) -> None:
         super().__init__()
         self.program = _EagerProgram(module, plan, kind)
-        self.buffers_by_name = dict(module.named_buffers())
+        self.own_by_name = plan.untrained(module)
         self.outputs = list(outputs)
 
     def forward(self, **tensors: torch.Tensor) -> Tensors:
-        own = {name: tensors.pop(name) for name in list(tensors) if name in self.buffers_by_name}
-        written = {name: value for name, value in self.buffers_by_name.items() if name + NEXT in self.outputs}
-        state = {OWN + name: value.clone() for name, value in (written | own).items()}
+        own = {name: tensors.pop(name) for name in list(tensors) if name in self.own_by_name}
+        written = {name: value for name, value in self.own_by_name.items() if name + NEXT in self.outputs}
+        state = {OWN + name: value.detach().clone() for name, value in (written | own).items()}
         if self.program.kind is Kind.EVAL:
-            tensors |= {name: own.get(name, self.buffers_by_name[name]) for name in self.program.plan.buffers}
+            tensors |= {name: own.get(name, self.own_by_name[name]) for name in self.program.plan.buffers}
             state = {}
         results = called_with(self.program, state, (), tensors)
         results |= {name.removeprefix(OWN) + NEXT: value for name, value in state.items()}

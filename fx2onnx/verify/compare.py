@@ -21,10 +21,11 @@ from fx2onnx.base.version import VERSION
 from fx2onnx.capture.driver import as_module
 from fx2onnx.capture.python.inputs import bind, normalise_args
 from fx2onnx.verify.arrays import to_numpy
-from fx2onnx.verify.eager import Eager, failed_on_arguments, in_mode
+from fx2onnx.verify.eager import Eager, failed_on_arguments, in_mode, takes_gradients
 from fx2onnx.verify.engines import ENGINES, Array, Run, chosen_engines, lacks_operator, open_onnxruntime
 from fx2onnx.verify.interface import Interface, as_file, assign, vanished
 from fx2onnx.verify.known_faults import KnownFaults
+from fx2onnx.verify.marks import Marks
 from fx2onnx.verify.memory import is_exhausted, too_large
 from fx2onnx.verify.noise import Draw, RandomNodes, Recording, drawn_outputs
 from fx2onnx.verify.outputs import Outputs
@@ -182,11 +183,11 @@ def _compare(verdict: Verdict, case: _Case, seeds: Sequence[int]) -> None:
     originals = [leaf.tensor.detach() for leaf in case.eager.arguments.leaves]
     originals = rounded_inputs(originals, case.names, case.file)
     axes = [case.file.axes[name] if name else None for name in case.names]
-    rows = _first(verdict, case, originals)
-    maker = Maker.of(originals, axes, rows)
+    rows, marks = _first(verdict, case, originals)
+    maker = Maker.of(originals, axes, rows, marks)
     usual = max(maker.numbers(SAMPLE), 1)
     most = max(MOST_FORWARDS * case.seconds["eager"], LEAST_SECONDS)
-    plan = planned(maker.sizes, [*case.file.conditions, *maker.conditions], seeds)
+    plan = planned(maker.sizes, [*case.file.conditions, *maker.conditions], seeds, maker.ends(), marks.whole)
     shares = [(sample, maker.numbers(sample) / usual) for sample in plan]
     if sum(case.cost(list(case.runs), share) for _, share in shares) > most:
         shares = cheapest_first(shares, seeds)
@@ -213,15 +214,22 @@ def _compare(verdict: Verdict, case: _Case, seeds: Sequence[int]) -> None:
         case.note_cost(share)
 
 
-def _first(verdict: Verdict, case: _Case, tensors: Sequence[torch.Tensor]) -> list[tuple[int, int] | None]:
-    """The user's sample. Gives of each argument which integers pick rows of a table."""
+def _first(
+    verdict: Verdict, case: _Case, tensors: Sequence[torch.Tensor]
+) -> tuple[list[tuple[int, int] | None], Marks]:
+    """The user's sample. Gives of each argument which integers pick rows of a table, and the numbers that the module
+    compares with.
+    """
+    were_on = takes_gradients(case.eager.root)
     try:
         expected, recording = _eager(case, tensors, timed=True)
+        if takes_gradients(case.eager.root) != were_on:  # time and draws were those of two runs
+            expected, recording = _eager(case, tensors, timed=True)
     except Exception as cause:  # forward is the user's code
         raise failed_on_arguments(cause) from cause
     case.finite = [_is_finite(want) for want in expected]
     _judge_all(verdict, case, SAMPLE, tensors, (expected, recording.draws), list(case.runs))
-    return [recording.rows(tensor) for tensor in tensors]
+    return [recording.rows(tensor) for tensor in tensors], recording.marking.found()
 
 
 def _other(verdict: Verdict, case: _Case, maker: Maker, sample: Sample, engines: Sequence[str]) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,22 +54,68 @@ def _replayed(draws: Sequence[Draw]) -> contextlib.AbstractContextManager[Any]:
     return Replaying(draws) if draws else contextlib.nullcontext()
 
 
+_TAKE_GRADIENTS: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
+_NO_HISTORY = "does not require grad and does not have a grad_fn"
+"""What ``torch.autograd.grad`` says where gradients are off."""
+
+
+def takes_gradients(root: torch.nn.Module) -> bool:
+    """Whether an earlier run showed that forward takes gradients, which have to be on for it."""
+    return root in _TAKE_GRADIENTS
+
+
+_WRITTEN: weakref.WeakKeyDictionary[torch.nn.Module, frozenset[str]] = weakref.WeakKeyDictionary()
+
+
+@contextlib.contextmanager
+def put_back(root: torch.nn.Module, names: Iterable[str]) -> Iterator[None]:
+    """Inside, these parameters are as they were after each run, as all buffers are: forward is known to write into them."""
+    _WRITTEN[root] = frozenset(names)
+    try:
+        yield
+    finally:
+        del _WRITTEN[root]
+
+
+def _own_of(root: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """What forward may write into."""
+    written = _WRITTEN.get(root, frozenset())
+    parameters = {name: value for name, value in root.named_parameters() if name in written} if written else {}
+    return {**parameters, **dict(root.named_buffers())}
+
+
 def outputs_of(root: torch.nn.Module, arguments: Arguments, tensors: Sequence[torch.Tensor]) -> list[Any]:
-    """What forward returns, flat: tensors and numbers. What it writes into is a copy or is put back."""
+    """What forward returns, flat: tensors and numbers. What it writes into is a copy or is put back.
+
+    Gradients are off, as a module is used; a second run has them on where forward takes some.
+    """
+    if not takes_gradients(root):
+        try:
+            return _outputs(root, arguments, tensors, gradients=False)
+        except RuntimeError as cause:
+            if _NO_HISTORY not in str(cause):
+                raise
+        _TAKE_GRADIENTS.add(root)
+    return _outputs(root, arguments, tensors, gradients=True)
+
+
+def _outputs(
+    root: torch.nn.Module, arguments: Arguments, tensors: Sequence[torch.Tensor], *, gradients: bool
+) -> list[Any]:
     args, kwargs = arguments.rebuilt([_copied(tensor) for tensor in tensors])
-    buffers = dict(root.named_buffers())
-    saved = {name: buffer.clone() for name, buffer in buffers.items()}
-    kept = {buffer.untyped_storage().data_ptr() for buffer in buffers.values()}
+    before = _own_of(root)
+    saved = {name: tensor.detach().clone() for name, tensor in before.items()}
+    kept = {tensor.untyped_storage().data_ptr() for tensor in before.values()}
     try:
         # Compiled under a mode, ``torch.cond`` leaves notes in the compiler by which it fails later without one.
-        with torch.no_grad(), torch.compiler.set_stance("force_eager"):
+        with torch.set_grad_enabled(gradients), torch.compiler.set_stance("force_eager"):
             leaves = [leaf.value for leaf in flatten(root(*args, **kwargs))[0]]
             return [_detached(leaf, kept) for leaf in leaves if isinstance(leaf, torch.Tensor | int | float)]
     finally:
         with torch.no_grad():
-            for name, buffer in root.named_buffers():
-                if name in saved and buffer.shape == saved[name].shape:
-                    buffer.copy_(saved[name])
+            for name, tensor in _own_of(root).items():
+                if name in saved and tensor.shape == saved[name].shape:
+                    tensor.copy_(saved[name])
 
 
 def failed_on_arguments(cause: Exception) -> UserError:

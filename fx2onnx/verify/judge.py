@@ -68,10 +68,13 @@ def is_exact(want: Array) -> bool:
     return want.dtype.kind in "biu"
 
 
+NAN_PLACES = "NaN in other places than eager PyTorch"
+
+
 def wrong_places(got: Array, want: Array) -> str:
     """Where NaN or infinities stand in other places than in eager PyTorch; empty where they do not."""
     if not np.array_equal(np.isnan(got), np.isnan(want)):
-        return "NaN in other places than eager PyTorch"
+        return NAN_PLACES
     infinite = np.isinf(want) | np.isinf(got)
     if infinite.any() and not np.array_equal(got[infinite], want[infinite]):
         return "infinity in other places than eager PyTorch"

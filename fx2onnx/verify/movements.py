@@ -83,11 +83,14 @@ class Movements:
         return self._largest * self.scale.epsilon * self.scale.largest
 
     def _gap(self, one: Array, other: Array) -> Array:
-        """In units of the scale; of integers and bools 1 where they differ."""
+        """In units of the scale; of integers and bools 1 where they differ. Infinity, such as of scores that were not chosen,
+        is off by as much as the largest number is.
+        """
         if self.scale is None:
             return np.asarray(one != other, np.float32)
         gap: Array = self.scale.units(one, other)
-        gap[~np.isfinite(gap)] = 0.0
+        gap[np.isnan(gap)] = 0.0
+        gap[np.isinf(gap)] = 1.0 / self.scale.epsilon
         return gap
 
 

@@ -24,6 +24,7 @@ from fx2onnx.capture.torch_private.dispatch import EagerMode
 from fx2onnx.irx.facts import RANDOM
 from fx2onnx.verify.arrays import to_numpy
 from fx2onnx.verify.engines import Array
+from fx2onnx.verify.marks import Marking
 
 _KINDS = {"rand": "Uniform", "rand_like": "Uniform", "randn": "Normal", "randn_like": "Normal"}
 """Which random node an ATen operator becomes as it is."""
@@ -57,17 +58,21 @@ class Draw:
 
 
 class Recording(EagerMode):
-    """Keeps the results of random operators, and which integers pick rows of which tables."""
+    """Keeps the results of random operators, which integers pick rows of which tables, and at which numbers operators do
+    something else.
+    """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.draws: list[Draw] = []
         self.picks: list[tuple[torch.Tensor, int, int]] = []
         """Integers, and the least and the largest that pick a row."""
+        self.marking = Marking()
 
     def seen(self, func: Any, args: Any, kwargs: Any) -> Any:
         if func in _BAGS:
             _check_bags(*args[:3])
+        self.marking.see(func, args)
         result = func(*args, **kwargs)
         if _is_random(func) and isinstance(result, torch.Tensor):
             self.draws.append(_draw(func, args, kwargs or {}, result.clone()))

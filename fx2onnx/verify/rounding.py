@@ -26,7 +26,7 @@ _SUMS = frozenset(
         "mkldnn_rnn_layer", "lstm", "gru", "_scaled_dot_product_flash_attention_for_cpu",
         "_scaled_dot_product_attention_math", "scaled_dot_product_attention",
         "_scaled_dot_product_fused_attention_overrideable", "_grouped_mm", "_scaled_mm", "sum", "mean", "var",
-        "std", "var_mean", "std_mean", "norm", "linalg_vector_norm", "cumsum", "cumprod", "prod", "logsumexp",
+        "std", "var_mean", "std_mean", "norm", "linalg_vector_norm", "cumprod", "prod", "logsumexp",
         "native_layer_norm", "native_group_norm", "native_batch_norm", "_native_batch_norm_legit_no_training",
         "_fused_rms_norm", "rms_norm", "_softmax", "_log_softmax", "gelu", "gelu_", "erf", "erf_", "erfc",
         "tanh", "tanh_", "sigmoid", "sigmoid_", "silu", "silu_", "mish", "softplus", "elu", "selu",
@@ -39,8 +39,17 @@ _SUMS = frozenset(
 """Operators whose errors are as large as those of the largest numbers beside: sums of terms that cancel."""
 _TRANSFORMS = frozenset(["_fft_r2c", "_fft_c2c", "_fft_c2r", "stft", "istft"])
 """Fourier transforms."""
-_NEAR_HALF = frozenset(["sigmoid", "sigmoid_"])
-"""Operators that onnxruntime computes as a half and a rest: what is nearly nothing is off by units of one."""
+_NEAR_ONE = frozenset(["sigmoid", "sigmoid_", "elu", "elu_", "celu", "celu_"])
+"""Operators that onnxruntime computes as a difference of numbers near one, such as ``exp(x) - 1``: what is nearly nothing
+is off by units of one.
+"""
+_CENTRING = frozenset(
+    [
+        "native_layer_norm", "native_group_norm", "native_batch_norm", "_native_batch_norm_legit",
+        "var", "std", "var_mean", "std_mean",
+    ]
+)  # fmt: skip
+"""Operators that take a mean off: of rows of equal numbers its rounding is all that is left, and is divided by nearly nothing."""
 _PLAIN = frozenset(
     [
         "add", "add_", "sub", "sub_", "rsub", "mul", "mul_", "div", "div_", "addcmul", "addcmul_", "addcdiv",
@@ -108,9 +117,13 @@ class Moved(EagerMode):
             if is_stepped(func, args):
                 return by_steps(func, args, self._moved)
             args, kwargs = pytree.tree_map_only(torch.Tensor, self._moved, (args, kwargs))
+        if self._units and name in _CENTRING and isinstance(args[0], torch.Tensor) and not args[0].is_complex():
+            args = (self._jittered(args[0]), *args[1:])
         result = func(*args, **kwargs)
         if not self._units:
             return result
+        if name == "cumsum" and isinstance(result, torch.Tensor) and result.is_floating_point():
+            return result + torch.cumsum(self._jittered(result) - result, _axis(func, args, kwargs))
         if name in _QUANTIZING or func.namespace == "quantized":
             return self._stepped(result)
         if name in _PLAIN or name in _SUMS or name in _TRANSFORMS:
@@ -143,6 +156,13 @@ class Moved(EagerMode):
         scale, zero = result.q_scale(), result.q_zero_point()
         return torch.quantize_per_tensor((moved.double() - zero).float() * scale, scale, zero, result.dtype)
 
+    def _jittered(self, value: torch.Tensor) -> torch.Tensor:
+        """Each number off by units in its last place, whole ones, too."""
+        if not value.is_floating_point() or not value.numel():
+            return value
+        step = self._units * max(torch.finfo(value.dtype).eps, self._least_epsilon)
+        return value + value * self._noise(value) * step
+
     def _moved(self, value: torch.Tensor, name: str = "") -> torch.Tensor:
         if not value.is_floating_point() or not value.numel():
             return value
@@ -165,7 +185,7 @@ class Moved(EagerMode):
             wide = torch.nan_to_num(wide, 0.0, 0.0, 0.0)
         frame = tuple(range(max(real.dim() - 2, 0), real.dim()))
         beside = wide.abs().amax(frame, keepdim=True) if is_transform else _rms(wide)
-        if name in _NEAR_HALF:
+        if name in _NEAR_ONE:
             beside = torch.ones_like(beside)
         error = wide.abs().add_(beside).mul_(self._noise(wide))
         real.add_(error.to(real.dtype), alpha=step)

@@ -10,8 +10,9 @@ import torch
 from fx2onnx.base.dim_text import Root, parse_dim, root_of, size_of
 from fx2onnx.base.dims import Dim
 from fx2onnx.base.size_conditions import SizeCondition
+from fx2onnx.verify.marks import NONE, Marks
 from fx2onnx.verify.sizes import empty_sizes, other_sizes
-from fx2onnx.verify.values import AT_SAMPLE_SIZES, Values
+from fx2onnx.verify.values import AT_SAMPLE_SIZES, ENDS, Values
 
 LARGEST_GROWN = 2**20
 """What an expression of sizes may come to where they are others: a file may name any."""
@@ -52,9 +53,10 @@ class Maker:
         originals: Sequence[torch.Tensor],
         axes: Sequence[Mapping[int, str] | None],
         rows: Sequence[tuple[int, int] | None],
+        marks: Marks = NONE,
     ) -> Maker:
         pairs = list(zip(originals, axes, strict=True))
-        values = [Values.of(tensor, found) for tensor, found in zip(originals, rows, strict=True)]
+        values = [Values.of(tensor, found, marks) for tensor, found in zip(originals, rows, strict=True)]
         sizes = _sizes(pairs)
         return Maker(list(originals), list(axes), sizes, values, _positive(pairs, sizes))
 
@@ -73,6 +75,12 @@ class Maker:
                 made.append(values.tamer(like, generator) if tame else values.draw(like, sample.values, generator))
         return made
 
+    def ends(self) -> list[str]:
+        """Kinds of values at the ends that some input has."""
+        pairs = zip(self.values, self.originals, self.axes, strict=True)
+        found = set().union(*(values.ends(tensor) for values, tensor, axes in pairs if axes is not None))
+        return [kind for kind in ENDS if kind in found]
+
     def numbers(self, sample: Sample) -> int:
         """How many numbers its inputs have."""
         total = 0
@@ -84,13 +92,19 @@ class Maker:
         return total
 
 
-def planned(sizes: Mapping[str, int], conditions: Sequence[SizeCondition], seeds: Sequence[int]) -> Iterator[Sample]:
+def planned(
+    sizes: Mapping[str, int],
+    conditions: Sequence[SizeCondition],
+    seeds: Sequence[int],
+    ends: Sequence[str] = (),
+    marks: Sequence[int] = (),
+) -> Iterator[Sample]:
     """Beside the sample: one set of other values a seed, sets at other sizes, and sets of values at the ends of what they may
     be: what finds most first. Without seeds every value is the sample's.
     """
     for seed in seeds:
         yield Sample(f"seed {seed}", values="seed", seed=seed)
-    others = other_sizes(sizes, conditions) if sizes else []
+    others = other_sizes(sizes, conditions, marks) if sizes else []
     for turn, found in enumerate(others):
         kind = _AT_OTHER_SIZES[turn % len(_AT_OTHER_SIZES)] if seeds and turn else "sample"
         text = "sizes " + ", ".join(f"{dim} {size}" for dim, size in found.items())
@@ -102,7 +116,7 @@ def planned(sizes: Mapping[str, int], conditions: Sequence[SizeCondition], seeds
             yield from (Sample(kind, values=kind, seed=seeds[0]) for kind in AT_SAMPLE_SIZES[:2])
     if seeds:
         kinds = AT_SAMPLE_SIZES[2:] if others else AT_SAMPLE_SIZES
-        yield from (Sample(kind, values=kind, seed=seeds[0]) for kind in kinds)
+        yield from (Sample(kind, values=kind, seed=seeds[0]) for kind in (*kinds, *ends))
         for found in empty_sizes(sizes, conditions):
             yield Sample("sizes " + ", ".join(f"{dim} {size}" for dim, size in found.items()), found)
 

@@ -16,6 +16,8 @@ MOST_GROWTH = 16
 """A size may become so many times what it is."""
 FAR = 260
 """Behind the last bucket of relative positions that anyone uses (128), and behind tables of 256."""
+MOST_MARK = 1024
+"""The largest number that integers of a module are compared with, such as a window of attention, behind which sizes go."""
 MOST_ALONE = 4
 """Dims that are tried alone."""
 _LEAST = 2
@@ -26,14 +28,18 @@ _SMALL = (2, 3, 5, 7, 11)
 """Small sizes: unequal, so that no two dims are taken for each other."""
 
 
-def other_sizes(sizes: Mapping[str, int], conditions: Collection[SizeCondition]) -> list[dict[str, int]]:
-    """Sizes to try beside the sample's, the next ones first; all of them keep all conditions."""
+def other_sizes(
+    sizes: Mapping[str, int], conditions: Collection[SizeCondition], marks: Collection[int] = ()
+) -> list[dict[str, int]]:
+    """Sizes to try beside the sample's, the next ones first; all of them keep all conditions. ``marks`` are numbers that
+    integers of the module are compared with.
+    """
     result: list[dict[str, int]] = []
     borders = itertools.islice(_borders(sizes, conditions), 4 * MOST_BORDERS)
     tries = [
         (_near(wanted, conditions, sizes) for wanted in (_next(sizes, conditions),)),
         itertools.islice((found for found in borders if found != dict(sizes)), MOST_BORDERS),
-        (_near(wanted, conditions, sizes) for wanted in _alone(sizes)),
+        (_near(wanted, conditions, sizes) for wanted in _alone(sizes, marks)),
     ]
     for found in itertools.chain(*tries):
         if found is not None and found not in result and found != dict(sizes):
@@ -77,8 +83,10 @@ def _neighbour(size: int, allowed: SizeSet) -> int:
     return next(above, next(below, size))
 
 
-def _alone(sizes: Mapping[str, int]) -> Iterator[dict[str, int]]:
-    """All small; then each alone at 1, with the others small, at more than twice its size, and far behind that."""
+def _alone(sizes: Mapping[str, int], marks: Collection[int]) -> Iterator[dict[str, int]]:
+    """All small; then each alone at 1, with the others small, at more than twice its size, far behind that, and behind the
+    largest mark.
+    """
     small = dict(zip(sizes, itertools.cycle(_SMALL), strict=False))
     ones = dict.fromkeys(sizes, 1)
     yield small
@@ -88,7 +96,15 @@ def _alone(sizes: Mapping[str, int]) -> Iterator[dict[str, int]]:
     for name in names:
         yield {**ones, name: 2 * sizes[name] + 1}
     for name in names:
-        yield {**ones, name: min(max(FAR, 4 * sizes[name] + 1), MOST_GROWTH * (sizes[name] + 1))}
+        yield {**ones, name: _far(sizes[name])}
+    mark = max((mark for mark in marks if mark <= MOST_MARK), default=0)
+    for name in names:
+        if mark >= _far(sizes[name]):
+            yield {**ones, name: mark + 1}
+
+
+def _far(size: int) -> int:
+    return min(max(FAR, 4 * size + 1), MOST_GROWTH * (size + 1))
 
 
 def _borders(sizes: Mapping[str, int], conditions: Collection[SizeCondition]) -> Iterator[dict[str, int]]:

@@ -20,6 +20,7 @@ from fx2onnx.training.plan import plan_of
 from fx2onnx.training.program import Kind, Plan
 from fx2onnx.training.reference import Reference, random_gradients, sample_after
 from fx2onnx.verify.compare import verify
+from fx2onnx.verify.eager import put_back
 from fx2onnx.verify.interface import as_file
 from fx2onnx.verify.verdict import Verdict
 
@@ -49,7 +50,7 @@ def verify_training(
         return {name: verify_graph(model, root, plan, kind, engines)}
     folder = Path(model)
     manifest = read_training(folder)
-    buffers = dict(root.named_buffers())
+    buffers = plan.untrained(root)
     plan = replace(plan, buffers={slot.name: buffers[slot.name] for slot in manifest.buffers if slot.name in buffers})
     verdicts = {
         file: verify_graph(folder / file, root, plan, Kind(kind), engines) for kind, file in manifest.files.items()
@@ -61,7 +62,8 @@ def verify_training(
 def verify_model(path: Path, module: torch.nn.Module, plan: Plan, engines: Sequence[str] | None = None) -> Verdict:
     """Compare the model for inference."""
     args, kwargs = plan.sample.call(plan.sample.batch)
-    return verify(path, module, args, kwargs, engines=engines)
+    with put_back(module, plan.buffers):
+        return verify(path, module, args, kwargs, engines=engines)
 
 
 def verify_graph(
@@ -73,7 +75,7 @@ def verify_graph(
         kept = {value.name for value in graph.initializer}
         wanted = [value.name for value in graph.input if value.name not in kept]
         reference = Reference(module, plan, kind, [value.name for value in graph.output])
-        buffers = {name: value for name, value in module.named_buffers() if name in wanted}
+        buffers = {name: value for name, value in plan.untrained(module).items() if name in wanted}
         given = {**plan.inputs(kind), **buffers}
         sample = random_gradients({name: value for name, value in given.items() if name in wanted})
         if kind in (Kind.STEP, Kind.UPDATE):

@@ -13,13 +13,24 @@ from typing import Literal
 
 import torch
 
-Role = Literal["floats", "ids", "mask", "empty"]
+from fx2onnx.verify.marks import NONE, Marks
+
+Role = Literal["floats", "complex", "ids", "mask", "empty"]
 
 KINDS = ("sample", "seed", "large", "ties", "small", "zeros")
 """``sample``: its own content. ``seed``: like the sample, ids over the whole range, masks padded on both sides. ``large``,
 ``small``: 16 and 1/512 times that. ``ties``: few different numbers. ``zeros``: zeros, the lowest ids, nothing masked."""
 AT_SAMPLE_SIZES = ("ties", "small", "large", "zeros")
+ENDS = ("masked", "marks", "signs", "special", "far")
+"""What some inputs have beside that, the others are as for ``seed``. ``masked``: rows of which everything is masked, or all
+but one. ``marks``: at, beside and far behind the numbers that the module compares with. ``signs``: integers below zero.
+``special``: NaN and infinities, where the module looks for them. ``far``: 65,536 times the sample's."""
 _SCALES = {"large": 16.0, "small": 1 / 512}
+_FAR = 2.0**16
+_MOST_WHOLE = 1 << 24
+"""A mark is drawn where it times the numbers of its input is less: some modules make so many numbers of such an integer."""
+_LEAST_SPECIAL = 8
+"""One number of so many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,32 +44,50 @@ class Values:
     """Whether nothing is known of the largest integer: eager PyTorch decides whether it takes larger ones."""
     mean: float = 0.0
     deviation: float = 1.0
+    marks: Marks = NONE
 
     @staticmethod
-    def of(tensor: torch.Tensor, rows: tuple[int, int] | None) -> Values:
+    def of(tensor: torch.Tensor, rows: tuple[int, int] | None, marks: Marks = NONE) -> Values:
         """Those of the sample; ``rows`` are the least and the largest integer that picks a row of a table."""
-        if not tensor.numel() or tensor.is_complex():
+        if not tensor.numel():
             return Values("empty")
+        if tensor.is_complex():
+            return Values("complex", marks=marks, deviation=float(torch.view_as_real(tensor).double().std()) or 1.0)
         if rows is not None and not tensor.is_floating_point() and tensor.dtype != torch.bool:
-            return Values("ids", *rows)
+            return Values("ids", *rows, marks=_within(marks, *rows))
         if tensor.dtype == torch.bool or _is_mask(tensor):
             return Values("mask")
-        wide = tensor.to(torch.float64)
         if tensor.is_floating_point():
-            return Values("floats", mean=float(wide.mean()), deviation=float(wide.std(correction=0)) or 1.0)
-        return Values("ids", int(tensor.min()), int(tensor.max()), is_open=True)
+            wide = tensor.to(torch.float64)
+            return Values(
+                "floats", mean=float(wide.mean()), deviation=float(wide.std(correction=0)) or 1.0, marks=marks
+            )
+        most = min(torch.iinfo(tensor.dtype).max, _MOST_WHOLE // tensor.numel())
+        return Values("ids", int(tensor.min()), int(tensor.max()), True, marks=_within(marks, 0, most))
+
+    def ends(self, like: torch.Tensor) -> set[str]:
+        """Those of ENDS that mean something for such an input, ``like`` the sample's."""
+        if self.role == "mask":
+            return {"masked"} if not _is_switch(like) and like.shape[-1] > 1 else set()
+        marked = {"marks"} if (self.marks.whole if self.role == "ids" else self.marks.numbers) else set()
+        if self.role == "ids":
+            is_signed = like.dtype != torch.uint8 and self.low >= 0
+            return marked | ({"signs"} if self.is_open and is_signed else set())
+        special = {"special"} if self.marks.special else set()
+        return set() if self.role == "empty" else marked | special | {"far"}
 
     def draw(self, like: torch.Tensor, kind: str, generator: torch.Generator) -> torch.Tensor:
         """Numbers of the kind in the shape and dtype of ``like``, which has the sample's content."""
         if kind == "sample" or self.role == "empty":
             return like
+        kind = "seed" if kind in ENDS and kind not in self.ends(like) else kind
         return _DRAW[self.role](self, like, kind, generator)
 
     def tamer(self, like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         """The same where the whole range is too much: numbers that stand repeatedly in the sample stay in their places, and
         others are its own, shuffled.
         """
-        if self.role == "floats":
+        if self.role in ("floats", "complex"):
             return self.draw(like, "seed", generator)
         if self.role == "mask":
             return like
@@ -77,13 +106,67 @@ def _is_mask(tensor: torch.Tensor) -> bool:
     return bool((is_one | is_zero).all()) and (bool(is_one.any()) or not tensor.is_floating_point())
 
 
+def _is_switch(tensor: torch.Tensor) -> bool:
+    """Whether a mask has nothing that is padded: one bool, or one a row."""
+    return not tensor.dim() or (tensor.dtype == torch.bool and tensor.shape[-1] == 1)
+
+
+def _within(marks: Marks, low: int, high: int) -> Marks:
+    """The whole numbers that integers of a range are compared with."""
+    return Marks(whole=tuple(number for number in marks.whole if low <= number <= high))
+
+
+def _draw_complex(values: Values, like: torch.Tensor, kind: str, generator: torch.Generator) -> torch.Tensor:
+    return torch.view_as_complex(_draw_floats(values, torch.view_as_real(like), kind, generator))
+
+
 def _draw_floats(values: Values, like: torch.Tensor, kind: str, generator: torch.Generator) -> torch.Tensor:
     if kind == "zeros":
         return torch.zeros_like(like)
     drawn = torch.randn(like.shape, generator=generator, dtype=torch.float32)
     if kind == "ties":
         drawn = drawn.round()
+    if kind == "far":
+        scale = min(_FAR, torch.finfo(like.dtype).max / (16 * values.deviation))
+        return ((drawn + 1) * values.deviation * scale).to(like.dtype)
+    if kind == "marks":
+        return _at_marks(values, drawn, like, generator)
+    if kind == "special":
+        found = torch.tensor(values.marks.special)
+        picked = torch.rand(like.shape, generator=generator) < 1 / _LEAST_SPECIAL
+        picked.reshape(-1)[0] = True
+        chosen = found[torch.randint(len(found), like.shape, generator=generator)]
+        drawn = torch.where(picked, chosen, drawn * values.deviation + values.mean)
+        return drawn.to(like.dtype)
     return ((drawn * values.deviation + values.mean) * _SCALES.get(kind, 1.0)).to(like.dtype)
+
+
+def _at_marks(values: Values, drawn: torch.Tensor, like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Half of the numbers at a mark, of either sign, or next to it; every other row is as large as a mark."""
+    marks = torch.tensor(values.marks.numbers, dtype=torch.float64)
+    marks = marks[torch.randperm(len(marks), generator=generator)]
+    signed, step = torch.cat([marks, -marks]), torch.finfo(like.dtype).eps
+    at = torch.cat([signed, signed * (1 + step), signed * (1 - step)])
+    result = (drawn * values.deviation + values.mean).double()
+    rows = torch.Size([*like.shape[:-1], 1]) if like.dim() else torch.Size([])
+    is_odd = (torch.arange(rows.numel()) % 2 == 1).reshape(rows).expand(like.shape)
+    places = torch.nonzero(is_odd.reshape(-1).logical_not()).reshape(-1)
+    places = places[torch.randperm(len(places), generator=generator)[: max(len(places) // 2, 1)]]
+    result.reshape(-1)[places] = at[torch.arange(len(places)) % len(at)]
+    large = drawn * marks[torch.randint(len(marks), rows, generator=generator)]
+    return torch.where(is_odd, large, result).to(like.dtype)
+
+
+def _whole_at_marks(
+    values: Values, drawn: torch.Tensor, like: torch.Tensor, generator: torch.Generator
+) -> torch.Tensor:
+    """Integers behind, at and before the marks, the largest first; a quarter as they were drawn."""
+    marks = torch.tensor(sorted(values.marks.whole, reverse=True))
+    least, most = (0, torch.iinfo(like.dtype).max) if values.is_open else (values.low, values.high)
+    at = torch.cat([marks + 1, marks, marks - 1]).clamp(least, most)
+    places = torch.randperm(len(drawn), generator=generator)[: max(3 * len(drawn) // 4, 1)]
+    drawn[places] = at[torch.arange(len(places)) % len(at)]
+    return drawn
 
 
 def _draw_ids(values: Values, like: torch.Tensor, kind: str, generator: torch.Generator) -> torch.Tensor:
@@ -91,7 +174,7 @@ def _draw_ids(values: Values, like: torch.Tensor, kind: str, generator: torch.Ge
     low, high = values.low, values.high
     if kind == "large" and values.is_open:
         high = min(4 * abs(high) + 8, torch.iinfo(like.dtype).max - 1)
-    if kind == "zeros" or low == high:
+    if kind == "zeros" or (low == high and kind not in ENDS):
         return torch.full_like(like, low)
     count = like.numel()
     drawn = torch.randint(low, high + 1, (count,), generator=generator)
@@ -101,9 +184,13 @@ def _draw_ids(values: Values, like: torch.Tensor, kind: str, generator: torch.Ge
         drawn = high - (high - drawn) % min(8, high - low + 1)
     if kind == "small":
         drawn = low + (drawn - low) % min(4, high - low + 1)
+    if kind == "signs":
+        drawn = torch.randint(-high - 1, high + 1, (count,), generator=generator)
+    if kind == "marks":
+        drawn = _whole_at_marks(values, drawn, like, generator)
     if kind == "seed" and count > 4:
-        places = torch.randperm(count, generator=generator)
-        drawn[places[0]], drawn[places[1]], drawn[places[2]] = high, low, min(low + 1, high)
+        wanted = [high, low, min(low + 1, high), *([0] if low < 0 <= high else [])]
+        drawn[torch.randperm(count, generator=generator)[: len(wanted)]] = torch.tensor(wanted)
     return drawn.reshape(like.shape).to(like.dtype)
 
 
@@ -111,7 +198,7 @@ def _draw_mask(values: Values, like: torch.Tensor, kind: str, generator: torch.G
     """Of each row some are masked: at its end, at its begin in every other row; all alternate where rows are short. Bools of
     one a row are switches, which are turned.
     """
-    if like.dtype == torch.bool and (not like.dim() or like.shape[-1] == 1):  # a switch: nothing is padded
+    if like.dtype == torch.bool and _is_switch(like):
         return like.logical_not() if kind in ("seed", "large", "ties") else like
     if kind == "zeros" or not like.dim():
         return torch.ones_like(like)
@@ -119,6 +206,10 @@ def _draw_mask(values: Values, like: torch.Tensor, kind: str, generator: torch.G
     if not length:
         return like
     rows = like.numel() // length
+    if kind == "masked":
+        last = torch.arange(length) == length - 1
+        mask = torch.stack([torch.zeros(length, dtype=torch.bool), last, last.flip(0)])[torch.arange(rows) % 3]
+        return mask.reshape(like.shape).to(like.dtype)
     kept = torch.randint((length + 1) // 2, length + 1, (rows, 1), generator=generator)
     if length > 2:
         kept[0] = min(int(kept[0]), length - 1)
@@ -133,6 +224,7 @@ def _draw_mask(values: Values, like: torch.Tensor, kind: str, generator: torch.G
 
 _DRAW: dict[str, Callable[[Values, torch.Tensor, str, torch.Generator], torch.Tensor]] = {
     "floats": _draw_floats,
+    "complex": _draw_complex,
     "ids": _draw_ids,
     "mask": _draw_mask,
 }

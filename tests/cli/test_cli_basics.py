@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 
 from fx2onnx.base.errors import Fx2OnnxError, UserError, VerificationError
 from fx2onnx.cli import outcome
-from fx2onnx.cli.main import app
+from fx2onnx.cli.main import COMMANDS, app
 
 _HEAVY = ("torch", "onnx", "numpy", "onnx_ir", "onnxruntime", "transformers", "torchvision")
 
@@ -198,6 +198,29 @@ def test_error_classes_have_the_exit_codes_that_the_help_promises() -> None:
 def test_the_package_runs_as_a_module() -> None:
     done = subprocess.run([sys.executable, "-m", "fx2onnx", "--version"], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("fx2onnx ")
+
+
+def test_a_command_is_made_without_the_others() -> None:
+    code = """
+import sys
+from fx2onnx.cli.main import COMMANDS, main
+sys.argv = ["fx2onnx", "run", "--help"]
+try:
+    main()
+except SystemExit:
+    print([name for name in COMMANDS if f"fx2onnx.cli.{name}" in sys.modules], file=sys.stderr)
+"""
+    assert run_python(code).stderr.split() == ["['run']"]
+
+
+def test_every_command_is_known() -> None:
+    folder = Path(outcome.__file__).parent
+    defined = [
+        name for file in folder.glob("*.py") for name in re.findall(r"^def (\w+_command)\(", file.read_text(), re.M)
+    ]
+    assert sorted(defined) == sorted(COMMANDS.values())
+    with pytest.raises(ImportError, match="cannot import name 'nothing'"):
+        from fx2onnx.cli.main import nothing  # noqa: F401
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -199,3 +199,22 @@ def test_engines_that_drop_numbers_and_others_that_do_not_are_not_at_fault(monke
     found = locate(fx2onnx.export(Attends(), args), Attends(), args)
     assert found is not None
     assert found.stage == "translation"
+
+
+class Ordered(nn.Module):
+    """Rows in the order of their scores, of which many are equal."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        order = torch.sort(x[:, 0], descending=True).indices
+        return x[order] * 2.0
+
+
+def test_an_order_of_equal_numbers_is_said_to_be_one(tmp_path: Path) -> None:
+    x = torch.cat([EXPERTS.reshape(-1, 1).float(), torch.randn(64, 3)], 1)
+    result = fx2onnx.export(Ordered(), (x,), tmp_path / "m.onnx")
+    found = locate(result, Ordered(), (x,))
+    assert found is not None
+    assert found.stage == "ties", found.describe()
+    assert found.op_types == ("TopK",)
+    assert "aten.sort" in found.aten[-1]
+    assert "which of equal numbers" in found.describe()

@@ -61,13 +61,34 @@ class Arguments:
 
 
 def normalise_args(module: torch.nn.Module, args: object, kwargs: Mapping[str, object] | None) -> Call:
-    """``args`` as torch.onnx.export takes it (a tensor, a tuple, a dict of keywords), on the module's device."""
+    """``args`` as torch.onnx.export takes it (a tensor, a tuple, a dict of keywords), on the module's device.
+
+    A dict that ends a tuple has keywords, too, where forward has parameters of these names that the others leave.
+    """
     named = dict(kwargs or {})
     if isinstance(args, Mapping) and not named:
         return beside_weights(module, (), dict(args))
     if isinstance(args, torch.Tensor) or not isinstance(args, tuple | list):
         return beside_weights(module, (args,), named)
+    if not named and args and isinstance(args[-1], dict) and _has_keywords(module.forward, args):
+        return beside_weights(module, tuple(args[:-1]), dict(args[-1]))
     return beside_weights(module, tuple(args), named)
+
+
+def _has_keywords(forward: Callable[..., object], args: Sequence[object]) -> bool:
+    """Whether the last of ``args``, a dict, fits as keywords; an empty one says that there are none."""
+    last = args[-1]
+    assert isinstance(last, dict)
+    signature = inspect.signature(forward)
+    return last.keys() <= signature.parameters.keys() and _fits(signature, args[:-1], last)
+
+
+def _fits(signature: inspect.Signature, args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError:
+        return False
+    return True
 
 
 def bind(

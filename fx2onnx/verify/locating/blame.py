@@ -33,6 +33,19 @@ class Blame:
     why: str
 
 
+def nobodys(side: SideBySide, agreeing: Sequence[str]) -> Blame:
+    """Where every node is right by itself: PyTorch took other ones of equal numbers, the engine is wrong on the whole file
+    (others are ``agreeing``), or rounding adds up.
+    """
+    if any(side.is_deviating(name) for name in side.other_choices):
+        why = "each node is right by itself; these name places of other numbers than PyTorch does, which are exactly as large"
+        return Blame("ties", "", why)
+    if agreeing:
+        why = f"its nodes are right by themselves, the whole file is not; {', '.join(agreeing)} agrees with PyTorch"
+        return Blame("engine", side.engine, why)
+    return Blame("rounding", "", "every node agrees with PyTorch where it is fed with PyTorch's values")
+
+
 def judged_in(side: SideBySide, name: str, engine: str) -> Difference | None:
     """The value with PyTorch's values fed, in any engine; None where the engine lacks an operator."""
     nodes, given = side.given(name)

@@ -19,6 +19,7 @@ STAGES = {
     "rewrite": "the optimizer changed what the nodes compute",
     "weights": "the nodes are right, the weights of the file are not those of the module",
     "engine": "the nodes are right, an engine computes them wrongly",
+    "ties": "PyTorch leaves open which of equal numbers is taken, and the file takes others",
     "rounding": "every node is right by itself; what rounding changes adds up",
 }
 """Each stage, and what is wrong in it."""
@@ -105,6 +106,8 @@ class FirstWrong:
     def _next(self) -> str:
         if self.stage == "rounding":
             return "compare with a float64 run: eager PyTorch may be as far from it as the file"
+        if self.stage == "ties":
+            return "give sort stable=True, or the scores of topk numbers that differ, where it matters which is taken"
         if self.stage == "weights":
             return "export the module again, or give it the weights that it had"
         return (

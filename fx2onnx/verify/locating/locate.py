@@ -208,20 +208,16 @@ class _Search:
         return reordered(self.file, [np.asarray(result) for result in results], self.wants)
 
     def _nobody(self, program: Program, side: SideBySide, problem: str, right: Sequence[str]) -> FirstWrong:
-        """Every node is right by itself: rounding, or, where another engine is right, this engine on the whole file."""
-        name, found = next(iter(side.deviating.items()), ("", Difference(0.0, 0.0, 0, 0, problem=problem)))
+        """Every node is right by itself."""
         texts = {side.engine: problem} | {
             engine: self._problem(engine, side.feeds) for engine in self.engines if engine not in (*right, side.engine)
         }
         agreeing = [*right, *(engine for engine, text in texts.items() if not text)]
         texts |= dict.fromkeys(agreeing, blame.AGREES)
-        if agreeing:
-            why = f"its nodes are right by themselves, the whole file is not; {', '.join(agreeing)} agrees with PyTorch"
-            verdict = blame.Blame("engine", side.engine, why)
-        else:
-            verdict = blame.Blame(
-                "rounding", "", "every node agrees with PyTorch where it is fed with PyTorch's values"
-            )
+        verdict = blame.nobodys(side, agreeing)
+        deviating = side.other_choices if verdict.stage == "ties" else side.deviating
+        unknown = ("", Difference(0.0, 0.0, 0, 0, problem=problem))
+        name, found = next((pair for pair in deviating.items() if side.is_deviating(pair[0])), unknown)
         return self._report(program, side, name, found, verdict, texts)
 
     def _foreign_fault(self, program: Program, aten: AtenValues, feeds: Mapping[str, Array], engine: str) -> FirstWrong:

@@ -50,6 +50,8 @@ class SideBySide:
         """Values that both have, in the order of the file."""
         self.deviating: dict[str, Difference] = {}
         """Values that are wrong in the file's own run."""
+        self.other_choices: dict[str, Difference] = {}
+        """Values that are places of other numbers than PyTorch's, which are as large."""
         self.failed = ""
         """Why the file's own run ended, where it did."""
         self.feeds = feeds
@@ -141,5 +143,9 @@ class SideBySide:
                 if name in results:
                     got = results.pop(name)
                     found = difference(got, self.aten.store[name], partial(self.aten.exact, name))
-                    if found.is_wrong and not self.aten.is_other_choice(name, got):
+                    if not found.is_wrong:
+                        continue
+                    if self.aten.is_other_choice(name, got):
+                        self.other_choices[name] = found
+                    else:
                         yield Suspect(name, found)

@@ -1,0 +1,132 @@
+"""Numbers at which a module does something else: what it compares with, cuts off at, rounds at. A sample seldom has some on
+both sides of each of them.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+_PLACES: dict[str, tuple[int, ...]] = {
+    **dict.fromkeys(("eq", "ne", "ge", "gt", "le", "lt", "maximum", "minimum"), (0, 1)),
+    **dict.fromkeys(("remainder", "fmod", "clamp_min", "clamp_max", "threshold"), (1,)),
+    **dict.fromkeys(("hardshrink", "softshrink", "bucketize"), (1,)),
+    **dict.fromkeys(("clamp", "hardtanh"), (1, 2)),
+    "softplus": (2,),
+    "huber_loss": (3,),
+    "smooth_l1_loss": (3,),
+    "searchsorted": (0,),
+}
+"""Which arguments of an operator are such numbers."""
+_TABLES = ("bucketize", "searchsorted")
+"""Operators of which that is a table."""
+_ALWAYS: dict[str, tuple[float, ...]] = {
+    "round": (0.5, 1.5, 2.5),
+    "floor": (1.0, 2.0),
+    "ceil": (1.0, 2.0),
+    "trunc": (1.0, 2.0),
+    "hardtanh": (1.0,),
+    "hardshrink": (0.5,),
+    "softshrink": (0.5,),
+    "hardsigmoid": (3.0,),
+    "hardswish": (3.0,),
+    "relu6": (6.0,),
+    "softplus": (20.0,),
+}
+"""Those that an operator has by itself, by default or always."""
+_INFINITIES = (math.inf, -math.inf)
+_SPECIAL: dict[str, tuple[float, ...]] = {
+    **dict.fromkeys(("isnan", "nansum", "nanmedian"), (math.nan,)),
+    **dict.fromkeys(("isinf", "isposinf", "isneginf"), _INFINITIES),
+    "nan_to_num": (math.nan, *_INFINITIES),
+}
+"""What an operator looks for that is no number."""
+MOST = 64
+"""Marks of a module, and numbers of a table of them."""
+_LARGEST = 2.0**20
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """``numbers``: of any dtype, without signs; ``whole``: those that integers are compared with; ``special``: NaN and
+    infinities, where the module looks for them.
+    """
+
+    numbers: tuple[float, ...] = ()
+    whole: tuple[int, ...] = ()
+    special: tuple[float, ...] = ()
+
+
+NONE = Marks()
+
+
+@dataclass(slots=True)
+class Marking:
+    """Collects the marks of operators as they run."""
+
+    numbers: dict[float, None] = field(default_factory=dict)
+    whole: dict[int, None] = field(default_factory=dict)
+    special: dict[str, float] = field(default_factory=dict)
+
+    def see(self, func: Any, args: Any) -> None:
+        """One call of an operator."""
+        places, always, special = _facts(func)
+        if not places and not always and not special:
+            return
+        self._note(always)
+        self._note_special(special)
+        if places and len(self.numbers) < MOST:
+            given = [args[place] for place in places if place < len(args)]
+            self._note_operands(args, given, is_table=_name(func) in _TABLES)
+
+    def found(self) -> Marks:
+        return Marks(tuple(self.numbers)[:MOST], tuple(self.whole)[:MOST], tuple(self.special.values()))
+
+    def _note_operands(self, args: Any, given: list[Any], is_table: bool) -> None:
+        if len(given) == 2 and given[0] is given[1]:  # what differs from itself is no number
+            self._note_special((math.nan,))
+            return
+        is_whole = any(isinstance(each, torch.Tensor) and _is_whole(each) for each in args)
+        for each in given:
+            numbers = _numbers_of(each, int(is_table))
+            self._note(numbers)
+            if is_whole:
+                self.whole |= {abs(int(number)): None for number in numbers if number == int(number)}
+
+    def _note(self, found: Iterable[float]) -> None:
+        for number in found:
+            if abs(number) <= _LARGEST:
+                self.numbers.setdefault(abs(float(number)))
+            elif math.isinf(number):
+                self._note_special(_INFINITIES)
+
+    def _note_special(self, found: Iterable[float]) -> None:
+        self.special |= {str(number): number for number in found}
+
+
+def _name(func: Any) -> str:
+    return str(func._schema.name).rpartition("::")[2].removesuffix("_")
+
+
+@functools.cache
+def _facts(func: Any) -> tuple[tuple[int, ...], tuple[float, ...], tuple[float, ...]]:
+    name = _name(func)
+    return _PLACES.get(name, ()), _ALWAYS.get(name, ()), _SPECIAL.get(name, ())
+
+
+def _is_whole(tensor: torch.Tensor) -> bool:
+    return not tensor.is_floating_point() and not tensor.is_complex() and tensor.dtype != torch.bool
+
+
+def _numbers_of(given: Any, most_dims: int) -> list[float]:
+    """Of a number, or of a table of few."""
+    if isinstance(given, torch.Tensor):
+        if given.numel() > MOST or given.dim() > most_dims or given.dtype == torch.bool or given.is_complex():
+            return []
+        return [number for number in given.reshape(-1).tolist() if math.isfinite(number)]
+    return [given] if isinstance(given, int | float) and not isinstance(given, bool) and given == given else []

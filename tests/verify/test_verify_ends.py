@@ -1,0 +1,103 @@
+"""What stands at the ends of what a module takes, of which its sample has nothing: a file that is wrong there is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+import fx2onnx
+from fx2onnx.verify import verify
+from fx2onnx.verify.marks import Marking, Marks
+from fx2onnx.verify.sizes import other_sizes
+from fx2onnx.verify.values import ENDS, Values
+
+GENERATOR = torch.Generator().manual_seed(7)
+X = torch.randn(3, 9, generator=GENERATOR)
+WHOLE = torch.randint(1, 30, (3, 7), generator=GENERATOR)
+MASK = torch.ones(3, 9, dtype=torch.int64)
+STEP = torch.tensor([10])
+COMPLEX = torch.complex(X, torch.zeros_like(X))
+BORDERS = torch.tensor([0.1, 0.25, 0.3, 0.7])
+TABLE = torch.randn(40, 4, generator=GENERATOR)
+
+Forward = Callable[..., torch.Tensor]
+PAIRS: dict[str, tuple[tuple[torch.Tensor, ...], Forward, Forward]] = {
+    "middles are rounded to even": ((X,), torch.round, lambda x: torch.floor(x + 0.5)),
+    "what is cut off far away": ((X,), lambda x: (x * 2).clamp(min=-1000), lambda x: x * 2),
+    "what is cut off in depth": ((X,), lambda x: (x * 0.01).clamp(-6, 6), lambda x: x * 0.01),
+    "exponentials that overflow": ((X,), nn.functional.softplus, lambda x: torch.log1p(torch.exp(x))),
+    "a condition that no sample meets": ((X,), lambda x: torch.where(x.mean() > 50, x * 2, x), lambda x: x + 0),
+    "an integer behind a threshold": ((STEP, X), lambda t, x: torch.where(t > 500, x * 2, x), lambda t, x: x + 0 * t),
+    "numbers equal to a border": ((X,), lambda x: torch.bucketize(x, BORDERS), lambda x: torch.bucketize(x, BORDERS, right=True)),
+    "quotients of integers below zero": ((WHOLE,), lambda x: x // 4, lambda x: torch.div(x, 4, rounding_mode="trunc")),
+    "integers below zero": ((WHOLE,), torch.abs, lambda x: x + 0),
+    "an id that no sample has": ((WHOLE,), lambda x: TABLE[x] * (x != 0).unsqueeze(-1), lambda x: TABLE[x]),
+    "what is no number": ((X,), lambda x: torch.nan_to_num(x, 0.0, 9.0, -9.0), lambda x: x + 0),
+    "infinities": ((X,), lambda x: torch.where(torch.isinf(x), torch.zeros_like(x), x), lambda x: x + 0),
+    "rows of which everything is masked": (
+        (X, MASK),
+        lambda x, m: x.masked_fill(m == 0, -1e9).softmax(-1),
+        lambda x, m: x.masked_fill(m == 0, -torch.inf).softmax(-1),
+    ),
+    "imaginary parts": ((COMPLEX,), lambda x: x.imag * 2, lambda x: x.imag * 3),
+}  # fmt: skip
+
+
+class Given(nn.Module):
+    def __init__(self, given: Forward) -> None:
+        super().__init__()
+        self.given = given
+
+    def forward(self, *args: torch.Tensor) -> torch.Tensor:
+        return self.given(*args)
+
+
+@pytest.mark.parametrize("what", PAIRS)
+def test_what_no_sample_has(what: str) -> None:
+    args, right, wrong = PAIRS[what]
+    verdict = verify(fx2onnx.export(Given(right), args), Given(right), args)
+    assert verdict.ok, verdict.describe()
+    assert torch.allclose(right(*args), wrong(*args))
+    assert not verify(fx2onnx.export(Given(wrong), args), Given(right), args).ok
+
+
+def test_marks_of_a_module() -> None:
+    marking, aten = Marking(), torch.ops.aten
+    for func, args in [
+        (aten.ge.Scalar, (X, 0.3)),
+        (aten.ne.Scalar, (WHOLE, 7)),
+        (aten.clamp_.default, (X, None, 40)),
+        (aten.ne.Tensor, (X, X)),
+        (aten.gt.Scalar, (X, float("inf"))),
+        (aten.clamp_min.default, (X, torch.finfo(torch.float32).min)),
+        (aten.gt.Tensor, (X, BORDERS)),
+        (aten.relu.default, (X,)),
+    ]:
+        marking.see(func, args)
+    found = marking.found()
+    assert (found.numbers, found.whole) == ((0.3, 7.0, 40.0), (7,))
+    assert {str(number) for number in found.special} == {"nan", "inf", "-inf"}
+
+
+def test_sizes_behind_a_window() -> None:
+    assert {"n": 513} in other_sizes({"n": 16}, [], marks=(3, 512, 100_000))
+    assert other_sizes({"n": 16}, [], marks=(3,)) == other_sizes({"n": 16}, [])
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_ends_stay_within_a_dtype(dtype: torch.dtype) -> None:
+    like, marks = torch.randn(4, 6).to(dtype), Marks((0.0, 0.5, 500.0))
+    values = Values.of(like, None, marks)
+    assert values.ends(like) == {"marks", "far"}
+    for kind in ENDS:
+        drawn = values.draw(like, kind, torch.Generator().manual_seed(0))
+        assert drawn.dtype == dtype
+        assert bool(torch.isfinite(drawn).all())
+    assert values.of(like, None, Marks(whole=(1 << 40,))).ends(like) == {"far"}
+    small = torch.full((3,), 9, dtype=torch.uint8)
+    assert Values.of(small, None, Marks(whole=(4, 255, 300))).marks.whole == (4, 255)
+    assert Values.of(WHOLE, (0, 39), Marks(whole=(0, 39, 40))).marks.whole == (0, 39)
+    assert Values.of(torch.ones(2, 3), None).ends(torch.ones(2, 3)) == {"masked"}

@@ -1,0 +1,51 @@
+"""What rounds otherwise in engines than in PyTorch is no fault, and beside it what is wrong still is one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+import fx2onnx
+from fx2onnx.verify import verify
+
+GENERATOR = torch.Generator().manual_seed(11)
+
+
+def nucleus(x: torch.Tensor, kept: float = 0.9) -> torch.Tensor:
+    """Scores whose probabilities add up to ``kept``; of equal ones PyTorch's sort takes any."""
+    ordered, places = x.sort(-1, descending=True)
+    probabilities = ordered.softmax(-1)
+    left = ordered.masked_fill(probabilities.cumsum(-1) - probabilities > kept, -torch.inf)
+    return torch.zeros_like(x).scatter(-1, places, left)
+
+
+X = torch.randn(2, 50, generator=GENERATOR)
+LONG = torch.randn(2, 2000, generator=GENERATOR)
+EQUAL = torch.full((2, 3, 5, 5), 7.0)
+Forward = Callable[[torch.Tensor], torch.Tensor]
+CASES: dict[str, tuple[torch.Tensor, Forward, Forward]] = {
+    "which of equal scores are not chosen": (X, nucleus, lambda x: nucleus(x, 0.85)),
+    "long sums in single precision": (LONG, lambda x: x.softmax(-1).cumsum(-1), lambda x: x.softmax(-1).cumsum(-1) + 1e-4),
+    "rows of equal numbers less their mean": (EQUAL, nn.functional.instance_norm, lambda x: nn.functional.instance_norm(x, eps=1e-3)),
+    "exponentials of nearly nothing less one": (X, nn.functional.selu, lambda x: nn.functional.elu(x, 1.673) * 1.0507),
+}  # fmt: skip
+
+
+class Given(nn.Module):
+    def __init__(self, given: Forward) -> None:
+        super().__init__()
+        self.given = given
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.given(x)
+
+
+@pytest.mark.parametrize("what", CASES)
+def test_what_engines_round_otherwise(what: str) -> None:
+    x, right, wrong = CASES[what]
+    verdict = verify(fx2onnx.export(Given(right), (x,)), Given(right), (x,))
+    assert verdict.ok, verdict.describe()
+    assert not verify(fx2onnx.export(Given(wrong), (x,)), Given(right), (x,)).ok

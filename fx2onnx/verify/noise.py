@@ -33,11 +33,24 @@ _INPUT = "fx2onnx.draw.{}"
 MOST_PICKS = 200
 """Calls that are looked at for tables."""
 
+MOST_PARTS = 4
+"""Rows of an input, such as the begins and the ends of edges, that may pick rows each by itself."""
+
 aten = torch.ops.aten
 _PICKS: dict[Any, Callable[..., tuple[int, Any]]] = {
     aten.embedding.default: lambda table, places, *_: (table.shape[0], places),
     aten.index_select.default: lambda table, axis, places, *_: (table.shape[axis], places),
     aten.index.Tensor: lambda table, places, *_: (table.shape[0], places[0] if len(places) == 1 else None),
+    **dict.fromkeys(
+        (
+            aten.gather.default,
+            aten.index_add.default,
+            aten.index_copy.default,
+            aten.scatter.src,
+            aten.scatter_add.default,
+        ),
+        lambda table, axis, places, *_: (table.shape[axis] if table.dim() else 1, places),
+    ),
 }
 """Of an operator that takes rows of a table, how many there are, and which are taken."""
 
@@ -79,19 +92,23 @@ class Recording(EagerMode):
         elif func in _PICKS and len(self.picks) < MOST_PICKS:
             table, places = _PICKS[func](*args)
             if isinstance(places, torch.Tensor) and places.numel() < 1 << 20 and not places.is_floating_point():
-                least = 0 if func is aten.embedding.default else -table
+                least = -table if func is aten.index.Tensor else 0
                 self.picks.append((places.clone(), least, table - 1))
         return result
 
     def rows(self, tensor: torch.Tensor) -> tuple[int, int] | None:
-        """The least and the largest integer that may stand in an input; None where it picks no rows as it is."""
+        """The least and the largest integer that may stand in an input; None where neither it nor a row of it picks rows."""
         flat = tensor.reshape(-1)
         if not flat.numel() or flat.is_floating_point() or flat.is_complex() or flat.dtype == torch.bool:
             return None
+        parts = [flat]
+        if tensor.dim() > 1 and tensor.shape[0] <= MOST_PARTS and flat.numel() > tensor.shape[0]:
+            parts += [part.reshape(-1) for part in tensor]
         found = [
             (least, most)
             for places, least, most in self.picks
-            if places.dtype != torch.bool and torch.equal(places.reshape(-1).to(flat.dtype), flat)
+            if places.dtype != torch.bool
+            and any(torch.equal(places.reshape(-1).to(flat.dtype), part) for part in parts)
         ]
         return (max(least for least, _ in found), min(most for _, most in found)) if found else None
 

@@ -69,6 +69,7 @@ class Maker:
                 made.append(original)
                 continue
             like = _resized(original, axes, self.sizes, sample.sizes) if sample.sizes else original
+            values = values.at(self.sizes, sample.sizes)
             if sample.values == "sample":
                 made.append(like)
             else:

@@ -7,8 +7,8 @@ times the sample's, where eager PyTorch takes such.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -64,6 +64,14 @@ class Values:
             )
         most = min(torch.iinfo(tensor.dtype).max, _MOST_WHOLE // tensor.numel())
         return Values("ids", int(tensor.min()), int(tensor.max()), True, marks=_within(marks, 0, most))
+
+    def at(self, sizes: Mapping[str, int], others: Mapping[str, int]) -> Values:
+        """The same at other sizes: a table of as many rows as a size has as many as that has there."""
+        counts = [others[name] for name, size in sizes.items() if name in others and size == self.high + 1]
+        if self.role != "ids" or self.is_open or not counts or not min(counts):
+            return self
+        low = -min(counts) if self.low == -self.high - 1 else self.low
+        return replace(self, low=low, high=min(counts) - 1, marks=_within(self.marks, low, min(counts) - 1))
 
     def ends(self, like: torch.Tensor) -> set[str]:
         """Those of ENDS that mean something for such an input, ``like`` the sample's."""

@@ -101,3 +101,26 @@ def test_ends_stay_within_a_dtype(dtype: torch.dtype) -> None:
     assert Values.of(small, None, Marks(whole=(4, 255, 300))).marks.whole == (4, 255)
     assert Values.of(WHOLE, (0, 39), Marks(whole=(0, 39, 40))).marks.whole == (0, 39)
     assert Values.of(torch.ones(2, 3), None).ends(torch.ones(2, 3)) == {"masked"}
+
+
+class Edges(nn.Module):
+    """What stands at the begin of each edge, summed at its end."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.most = most
+
+    def forward(self, x: torch.Tensor, edges: torch.Tensor) -> torch.Tensor:
+        edges = edges.clamp(max=self.most)
+        return torch.zeros_like(x).index_add(0, edges[1], x[edges[0]])
+
+
+def test_ids_of_as_many_rows_as_there_are() -> None:
+    """The module is right at every size; the file takes nodes behind the sample's for its last."""
+    args = (torch.randn(6, 4, generator=GENERATOR), torch.tensor([[0, 1, 2, 3, 5, 5, 2], [1, 2, 4, 5, 0, 3, 1]]))
+    axes = ({0: "nodes"}, {1: "edges"})
+    right = Edges(1 << 40)
+    verdict = verify(fx2onnx.export(right, args, dynamic_shapes=axes), right, args)
+    assert verdict.ok, verdict.describe()
+    assert (verdict.ranges["edges"].largest or 0) > 5
+    assert not verify(fx2onnx.export(Edges(5), args, dynamic_shapes=axes), right, args).ok

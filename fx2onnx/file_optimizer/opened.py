@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import onnx
 import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
@@ -42,6 +43,9 @@ class Opened:
     maps: dict[str, onnx.TypeProto] = field(default_factory=dict)
     """Types of values that are maps, by name: onnx_ir has none."""
 
+    dense: list[str] = field(default_factory=list)
+    """What the last message that was written says of sparse weights that it has dense."""
+
     literals: dict[int, tuple[ir.TensorProtocol, ir.TensorProtocol]] = field(default_factory=dict)
     """Small weights as they were read, and as the file has them: packed numbers take less room than bytes."""
 
@@ -66,7 +70,8 @@ class Opened:
                 value.ClearField("type")
 
     def finish(self, proto: onnx.ModelProto) -> None:
-        """Give the outputs of a message to be written the types that onnx_ir does not know."""
+        """Give a message to be written what onnx_ir does not know: types of outputs, and weights that are sparse."""
+        self.dense = _store_sparse(proto, self.proto)
         for value in proto.graph.output:
             if value.name in self.maps:
                 value.type.CopyFrom(self.maps[value.name])
@@ -82,7 +87,7 @@ class Opened:
         try:
             model = ir.from_proto(self.plain)
             _keep_names(model)
-            _add_sparse(model, self.proto, notes)
+            _add_sparse(model, self.proto)
             _inline_functions(model, notes)
             for graph in graphs_of(model):
                 graph.sort()
@@ -209,7 +214,7 @@ def _keep_names(model: ir.Model) -> None:
                 value.const_value = _Read(value.const_value.raw)
 
 
-def _add_sparse(model: ir.Model, proto: onnx.ModelProto, notes: list[str]) -> None:
+def _add_sparse(model: ir.Model, proto: onnx.ModelProto) -> None:
     """onnx_ir leaves these out. Whatever read one reads the dense weight."""
     for sparse in proto.graph.sparse_initializer:
         array = dense_array(sparse)
@@ -221,7 +226,29 @@ def _add_sparse(model: ir.Model, proto: onnx.ModelProto, notes: list[str]) -> No
                     if value is not None and value.name == name and value.producer() is None:
                         replace(value, dense)
         model.graph.register_initializer(dense)
-        notes.append(f"the sparse weight {name} is stored dense: {array.nbytes} bytes")
+
+
+def _store_sparse(proto: onnx.ModelProto, before: onnx.ModelProto) -> list[str]:
+    """Let ``proto`` have the sparse weights of ``before`` that are as they were. Returns a sentence for each other one."""
+    said, graph = [], proto.graph
+    for sparse in before.graph.sparse_initializer:
+        name = sparse.values.name
+        place = next((at for at, tensor in enumerate(graph.initializer) if tensor.name == name), None)
+        array = dense_array(sparse)
+        if place is None or not _holds(graph.initializer[place], array):
+            said.append(f"the sparse weight {name} is stored dense")
+        elif sparse.ByteSize() < graph.initializer[place].ByteSize():
+            del graph.initializer[place]
+            graph.sparse_initializer.add().CopyFrom(sparse)
+    return said
+
+
+def _holds(tensor: onnx.TensorProto, array: npt.NDArray[Any]) -> bool:
+    """Whether these are the numbers of a tensor in the message itself."""
+    if tensor.data_location == onnx.TensorProto.EXTERNAL:
+        return False
+    found = onnx.numpy_helper.to_array(tensor)
+    return found.dtype == array.dtype and found.shape == array.shape and found.tobytes() == array.tobytes()
 
 
 def _inline_functions(model: ir.Model, notes: list[str]) -> None:

@@ -343,7 +343,7 @@ class _Job:
     def _result(
         self, model: ir.Model, trace: Trace, written: Written, comparison: Comparison | None, target: str | None
     ) -> OptimizeResult:
-        warnings = list(self.notes)
+        warnings = [*self.notes, *self.opened.dense]
         if comparison is not None:
             warnings += comparison.notes
             if comparison.ok is None:

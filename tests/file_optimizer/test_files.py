@@ -87,8 +87,22 @@ def test_graphs_of_all_kinds(name: str, tmp_path: Path) -> None:
     assert not result.left_out
     left = sorted(op for op, count in result.after.operators.items() for _ in range(count))
     assert left == sorted(LEFT[name])
-    if name != "sparse_weight":  # which is stored dense
-        assert result.after.total_bytes <= result.before.total_bytes
+    assert result.after.total_bytes <= result.before.total_bytes
+
+
+@pytest.mark.parametrize("level", [0, 2, 3])
+def test_a_sparse_weight_stays_sparse(level: int, tmp_path: Path) -> None:
+    proto = GRAPHS["sparse_weight"]()
+    proto.graph.sparse_initializer[0].dims[0] = 300
+    proto.graph.input[0].type.tensor_type.shape.dim[1].dim_value = 300
+    result = fx2onnx.optimize_model(proto, tmp_path / "out.onnx", level=level)
+    assert result.verified is True
+    assert not result.warnings
+    written = onnx.load(tmp_path / "out.onnx").graph
+    assert [list(each.dims) for each in written.sparse_initializer] == [[300, 2]]
+    assert not written.initializer
+    half = fx2onnx.optimize_model(proto, tmp_path / "half.onnx", level=level, dtype="float16")
+    assert half.warnings == ["the sparse weight w is stored dense"]
 
 
 @pytest.mark.parametrize("name", GRAPHS)

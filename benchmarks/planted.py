@@ -23,11 +23,11 @@ from typing import Any
 import torch
 
 from benchmarks.planted_faults import Plant, captures, kernels, rewrites, translations
-from benchmarks.sabotage.__main__ import differs, read_rows
+from benchmarks.sabotage.__main__ import differs
 from benchmarks.sabotage.architectures import ARCHITECTURES, Architecture
+from benchmarks.sabotage.rows import Row, read_rows, write_later
 
 STAGES = ("capture", "translation", "rewrite", "engine")
-Row = dict[str, Any]
 
 
 class Subject:
@@ -106,6 +106,13 @@ def page(rows: Sequence[Row], models: int) -> str:
         "",
         f"{models} architectures, {len(rows)} faults.",
         "",
+        *_table(rows),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _table(rows: Sequence[Row]) -> list[str]:
+    lines = [
         "| stage | faults | stage named | | code named |",
         "|---|---:|---:|---:|---:|",
     ]
@@ -121,7 +128,7 @@ def page(rows: Sequence[Row], models: int) -> str:
         lines.append(
             f"- {row['model']}, {row['stage']}: {row['what']}, {row['how']}: {row['found'] or 'nothing'} ({row['blame'][:100]})"
         )
-    return "\n".join(lines) + "\n"
+    return lines
 
 
 def main() -> None:
@@ -134,12 +141,17 @@ def main() -> None:
     parser.add_argument("--rows", type=Path, help="a file of JSON lines to add to")
     parser.add_argument("--page-only", action="store_true", help="run nothing: the page of --rows")
     parser.add_argument("--write", type=Path)
+    parser.add_argument(
+        "--later", action="store_true", help="write a section at the end of the page, and leave the rest"
+    )
     options = parser.parse_args()
     torch.set_num_threads(1)
-    rows = read_rows(str(options.rows), ("model", "stage", "what", "how")) if options.page_only else run(options)
+    rows = read_rows(options.rows, ("model", "stage", "what", "how")) if options.page_only else run(options)
     text = page(rows, len({row["model"] for row in rows}))
     print(text)
-    if options.write:
+    if options.write and options.later:
+        write_later(options.write, rows, "\n".join([f"{len(rows)} faults.", "", *_table(rows)]))
+    elif options.write:
         options.write.write_text(text, encoding="utf-8")
 
 

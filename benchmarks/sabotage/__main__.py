@@ -23,11 +23,11 @@ import torch
 
 from benchmarks.sabotage.architectures import ARCHITECTURES, Architecture, feeds
 from benchmarks.sabotage.harms import HARMS
+from benchmarks.sabotage.rows import Row, read_rows, write_later
 from benchmarks.sabotage.sketch import Site, Sketch
 
 FEEDS = 24
 CHANGED = 1e-3
-Row = dict[str, Any]
 
 
 class Subject:
@@ -191,15 +191,6 @@ def run(options: argparse.Namespace) -> list[Row]:
     return rows
 
 
-def read_rows(path: str, key: tuple[str, ...]) -> list[Row]:
-    """The last row of each ``key`` in a file of JSON lines, in the order of the architectures."""
-    with open(path, encoding="utf-8") as file:
-        rows = [json.loads(line) for line in file if line.endswith("}\n")]
-    order = [each.name for each in ARCHITECTURES]
-    found = {tuple(row[name] for name in key): row for row in rows}
-    return sorted(found.values(), key=lambda row: order.index(row["model"]))
-
-
 def summary(rows: list[Row]) -> str:
     harmful = [row for row in rows if row["shown_by"]]
     caught = [row for row in harmful if row["caught"]]
@@ -226,14 +217,16 @@ def page(rows: list[Row]) -> str:
         lines.append(
             f"| {harm.replace('_', ' ')} | {len(of_kind)} | {len(harmful)} | {sum(row['caught'] for row in harmful)} | {named} |"
         )
-    escaped = [row for row in rows if row["shown_by"] and not row["caught"]]
-    if escaped:
-        lines += ["", "Not caught:", ""]
-        lines += [
-            f"- {row['model']}, {row['harm'].replace('_', ' ')}: {row['site']} (shown by {row['shown_by']})"
-            for row in escaped
-        ]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *_escaped(rows)]) + "\n"
+
+
+def _escaped(rows: list[Row]) -> list[str]:
+    found = [row for row in rows if row["shown_by"] and not row["caught"]]
+    texts = [
+        f"- {row['model']}, {row['harm'].replace('_', ' ')}: {row['site']} (shown by {row['shown_by']})"
+        for row in found
+    ]
+    return ["", "Not caught:", "", *texts] if found else []
 
 
 def main() -> None:
@@ -245,11 +238,16 @@ def main() -> None:
     parser.add_argument("--rows", help="a file of JSON lines to add to")
     parser.add_argument("--write", type=Path, help="the page")
     parser.add_argument("--page-only", action="store_true", help="run nothing: the page of --rows")
+    parser.add_argument(
+        "--later", action="store_true", help="write a section at the end of the page, and leave the rest"
+    )
     options = parser.parse_args()
     warnings.simplefilter("ignore")
-    rows = read_rows(options.rows, ("model", "harm", "seed")) if options.page_only else run(options)
+    rows = read_rows(Path(options.rows), ("model", "harm", "seed")) if options.page_only else run(options)
     print(summary(rows))
-    if options.write:
+    if options.write and options.later:
+        write_later(options.write, rows, "\n".join([f"{summary(rows)}.", *_escaped(rows)]))
+    elif options.write:
         options.write.write_text(page(rows), encoding="utf-8")
 
 

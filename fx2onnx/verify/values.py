@@ -52,7 +52,8 @@ class Values:
         if not tensor.numel():
             return Values("empty")
         if tensor.is_complex():
-            return Values("complex", marks=marks, deviation=float(torch.view_as_real(tensor).double().std()) or 1.0)
+            parts = torch.view_as_real(tensor.resolve_conj()).double()
+            return Values("complex", marks=marks, deviation=float(parts.std(correction=0)) or 1.0)
         if rows is not None and not tensor.is_floating_point() and tensor.dtype != torch.bool:
             return Values("ids", *rows, marks=_within(marks, *rows))
         if tensor.dtype == torch.bool or _is_mask(tensor):
@@ -125,7 +126,7 @@ def _within(marks: Marks, low: int, high: int) -> Marks:
 
 
 def _draw_complex(values: Values, like: torch.Tensor, kind: str, generator: torch.Generator) -> torch.Tensor:
-    return torch.view_as_complex(_draw_floats(values, torch.view_as_real(like), kind, generator))
+    return torch.view_as_complex(_draw_floats(values, torch.view_as_real(like.resolve_conj()), kind, generator))
 
 
 def _draw_floats(values: Values, like: torch.Tensor, kind: str, generator: torch.Generator) -> torch.Tensor:

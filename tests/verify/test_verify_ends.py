@@ -97,6 +97,8 @@ def test_ends_stay_within_a_dtype(dtype: torch.dtype) -> None:
         assert drawn.dtype == dtype
         assert bool(torch.isfinite(drawn).all())
     assert values.of(like, None, Marks(whole=(1 << 40,))).ends(like) == {"far"}
+    turned = Values.of(COMPLEX[:1, :1].conj(), None).draw(COMPLEX.conj(), "seed", torch.Generator().manual_seed(0))
+    assert turned.shape == COMPLEX.shape
     small = torch.full((3,), 9, dtype=torch.uint8)
     assert Values.of(small, None, Marks(whole=(4, 255, 300))).marks.whole == (4, 255)
     assert Values.of(WHOLE, (0, 39), Marks(whole=(0, 39, 40))).marks.whole == (0, 39)

@@ -71,6 +71,8 @@ class Attempt:
     """Whether both branches of Python's decisions by sizes are recorded, rather than the sample's."""
     runs_idle: bool = True
     """Whether a statement that does nothing where its test is false is run without asking."""
+    has_bodies: bool = True
+    """Whether statements that a test by data guards are a branch of the run, where they may be."""
     keeps_few: bool = True
     """Whether a number of a few, such as how many parts there are, is a decision by sizes rather than a condition."""
     split_failure: BaseException | None = None
@@ -187,6 +189,7 @@ class Reason(Enum):
     ERROR = "an error"
     COMPOSITE = "composite operators cannot be seen whole: the module transforms functions or takes gradients"
     WRITTEN = "a tensor is written in place that a statement, which was run without asking, may give as it is"
+    NO_BRANCH = "statements that a test by data guards, which were recorded as a branch, do more than change tensors"
     GRADIENTS = "the module takes gradients, which are off"
     PLAIN_NUMBER = "Python turns a size that only the data gives into a plain number"
     REAL_NUMBER = "Python turns a real number that only the data gives into a plain one"

@@ -82,6 +82,8 @@ def _after_own_failure(failed: Failed, start: Attempt) -> Attempt | Outcome:
         return replace(attempt, whole=False, change="composite operators are recorded by what they consist of")
     if failed.reason is Reason.WRITTEN:
         return replace(attempt, runs_idle=False, change="every test is a decision")
+    if failed.reason is Reason.NO_BRANCH:
+        return replace(attempt, has_bodies=False, change=f"every test by data is a decision: {error}")
     if failed.reason is Reason.GRADIENTS:
         return replace(attempt, gradients=True, change="gradients are on, since forward takes some")
     if failed.library_code is not None:
@@ -144,7 +146,7 @@ def _is_another_mistake(error: BaseException) -> bool:
     return error.code == "E104" or not is_about_numbers
 
 
-_ABOUT_THE_RUN = (Reason.COMPOSITE, Reason.WRITTEN, Reason.GRADIENTS)
+_ABOUT_THE_RUN = (Reason.COMPOSITE, Reason.WRITTEN, Reason.NO_BRANCH, Reason.GRADIENTS)
 _NUMBERS = (Reason.PLAIN_NUMBER, Reason.REAL_NUMBER)
 _NAMES_NUMBER = re.compile(r"\bu\d+\b")
 

@@ -63,7 +63,7 @@ def raises_in_eager(code: CodeType) -> bool:
     return is_user(code) or is_assert or code.co_filename.startswith(_NN)
 
 
-def _user_frame(within: CodeType | None = None) -> FrameType | None:
+def user_frame(within: CodeType | None = None) -> FrameType | None:
     """The innermost frame outside torch and fx2onnx; of those that ``within`` called, where it is given."""
     frame: FrameType | None = sys._getframe(1)
     known = _is_user_code.get
@@ -80,7 +80,7 @@ def _user_frame(within: CodeType | None = None) -> FrameType | None:
 
 def user_location(within: CodeType | None = None) -> SourceLocation | None:
     """The innermost line outside torch and fx2onnx; of the frames that ``within`` called, where it is given."""
-    frame = _user_frame(within)
+    frame = user_frame(within)
     return None if frame is None else location_at(frame.f_code, frame.f_lineno)
 
 
@@ -127,7 +127,7 @@ def asked_by_user() -> bool:
 
 def asserted_by_user() -> bool:
     """Whether the user's code decides in an ``assert``: its other branch ends the run."""
-    frame = _user_frame()
+    frame = user_frame()
     return frame is not None and frame.f_lasti in _assertions(frame.f_code)
 
 
@@ -135,25 +135,25 @@ def formats_message() -> bool:
     """Whether the user's code formats a text that a function which checks something gets as its message, and nobody else:
     ``torch._check(x > 0, f"... {y}")``.
     """
-    frame = _user_frame()
+    frame = user_frame()
     return frame is not None and frame.f_lasti in _messages(frame.f_code)
 
 
 def refused_by_user() -> bool:
     """Whether the user's code asks in an ``if`` whose body raises: the test is false wherever the run goes on."""
-    frame = _user_frame()
+    frame = user_frame()
     return frame is not None and frame.f_lasti in _refusals(frame.f_code)
 
 
 def loops() -> bool:
     """Whether the user's code asks how often it loops."""
-    frame = _user_frame()
+    frame = user_frame()
     return frame is not None and is_at_loop(frame)
 
 
 def subscripts() -> bool:
     """Whether the user's code takes a part of a tensor: torch reads the numbers of tensors in a slice, and takes no symbol."""
-    frame = _user_frame()
+    frame = user_frame()
     return frame is not None and frame.f_lasti in _subscripts(frame.f_code)
 
 

@@ -29,11 +29,11 @@ def asked_statement(frame: FrameType) -> tuple[ast.If | ast.IfExp, list[ast.expr
     """The ``if`` without ``else``, or the conditional expression, one of whose tests the frame is at; with those of its tests, joined
     by ``or``, of which one has to hold, from that one on.
     """
-    place = _position(frame)
+    place = position(frame)
     return None if place is None else _statements(frame.f_code).get(place)
 
 
-def _position(frame: FrameType) -> Place | None:
+def position(frame: FrameType) -> Place | None:
     for index, place in enumerate(frame.f_code.co_positions()):
         if 2 * index == frame.f_lasti:
             return None if None in place else place  # type: ignore[return-value]
@@ -44,24 +44,24 @@ def _position(frame: FrameType) -> Place | None:
 def _statements(code: CodeType) -> Mapping[Place, tuple[ast.If | ast.IfExp, list[ast.expr]]]:
     """By the place of each test."""
     found: dict[Place, tuple[ast.If | ast.IfExp, list[ast.expr]]] = {}
-    for node in ast.walk(_tree(code)):
+    for node in ast.walk(tree_of(code)):
         if isinstance(node, ast.IfExp) or (isinstance(node, ast.If) and not node.orelse):
             test = node.test
             tests = test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.Or) else [test]
             for index, test in enumerate(tests):
                 if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
                     test = test.operand
-                found[_place(test)] = node, tests[index:]
+                found[place_of(test)] = node, tests[index:]
                 if len(tests) == 1 and not isinstance(test, ast.Compare | ast.BoolOp):
-                    found[_place(node)] = node, tests  # where Python asks a number whether it is 0
+                    found[place_of(node)] = node, tests  # where Python asks a number whether it is 0
     return found
 
 
-def _place(node: ast.expr | ast.stmt) -> Place:
+def place_of(node: ast.expr | ast.stmt) -> Place:
     return node.lineno, node.end_lineno or 0, node.col_offset, node.end_col_offset or 0
 
 
-def _tree(code: CodeType) -> ast.Module:
+def tree_of(code: CodeType) -> ast.Module:
     """The function's own source at its own lines; nothing where there is none."""
     first = code.co_firstlineno
     lines = linecache.getlines(code.co_filename)[first - 1 :]
@@ -156,28 +156,28 @@ _COMPARISONS: dict[type, Callable[[int, int], object]] = {
 
 def is_at_loop(frame: FrameType) -> bool:
     """Whether the frame is at what a ``for`` or a comprehension goes through, or at a ``range``."""
-    place = _position(frame)
+    place = position(frame)
     return place is not None and any(_is_within(place, head) for head in _loops(frame.f_code))
 
 
 @lru_cache(maxsize=256)
 def _loops(code: CodeType) -> list[Place]:
-    nodes = list(ast.walk(_tree(code)))
+    nodes = list(ast.walk(tree_of(code)))
     calls = (node for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name))
-    ranges = [_place(call) for call in calls if call.func.id == "range"]  # type: ignore[attr-defined]
-    return [*ranges, *(_place(node.iter) for node in nodes if isinstance(node, ast.For | ast.comprehension))]
+    ranges = [place_of(call) for call in calls if call.func.id == "range"]  # type: ignore[attr-defined]
+    return [*ranges, *(place_of(node.iter) for node in nodes if isinstance(node, ast.For | ast.comprehension))]
 
 
 def body_of(frame: FrameType, statement: ast.If | ast.IfExp) -> list[Stretch]:
     """What runs where the test of the statement holds."""
     parts = statement.body if isinstance(statement, ast.If) else [statement.body]
-    return [(frame.f_code, _place(part)) for part in parts]
+    return [(frame.f_code, place_of(part)) for part in parts]
 
 
 def is_in(frame: FrameType, stretches: Iterable[Stretch]) -> bool:
     """Whether the frame is in one of them."""
     places = [place for code, place in stretches if code is frame.f_code]
-    now = _position(frame) if places else None
+    now = position(frame) if places else None
     return now is not None and any(_is_within(now, place) for place in places)
 
 
@@ -189,5 +189,5 @@ def _is_within(place: Place, other: Place) -> bool:
 @lru_cache(maxsize=256)
 def reads(code: CodeType, name: str) -> bool:
     """Whether the function reads a variable of that name anywhere."""
-    found = (node for node in ast.walk(_tree(code)) if isinstance(node, ast.Name) and node.id == name)
+    found = (node for node in ast.walk(tree_of(code)) if isinstance(node, ast.Name) and node.id == name)
     return any(isinstance(node.ctx, ast.Load) for node in found)

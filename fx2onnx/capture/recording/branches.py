@@ -17,7 +17,7 @@ import torch.fx
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.relations import Relation
 from fx2onnx.base.tracebacks import drop_frames
-from fx2onnx.capture.attempt import Attempt, Failed, Outcome, Recorded
+from fx2onnx.capture.attempt import Attempt, Failed, Outcome, Reason, Recorded
 from fx2onnx.capture.python.frames import raises_in_eager
 from fx2onnx.capture.recording.choices import Branches, Choice
 from fx2onnx.capture.recording.failed_branches import is_of_eager, sizes_of_branch, sizes_without_ones
@@ -144,6 +144,8 @@ class _Exploration:
         first_unknown = path.shape_env.next_unknown if isinstance(path, Path) else 0
         other = self.explored(branches.but(depth, Choice(not decision.holds, first_unknown)))
         try:
+            if isinstance(other, Failed) and other.reason is Reason.NO_BRANCH:
+                return other
             if isinstance(path, Path) and isinstance(other, Failed) and decision.is_needed:
                 drop_frames(other.error)
                 return _only(path, depth)

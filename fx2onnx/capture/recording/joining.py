@@ -76,7 +76,7 @@ class Join:
         suffixes = self._prefix()
         self.is_one_program = self._are_alike(*suffixes)
         if self.is_one_program:
-            graphs = [self._graph] * 2
+            graphs = [torch.fx.Graph(), torch.fx.Graph()]
             for first, second in zip(*suffixes, strict=True):
                 self._seen[first] = self._seen[second] = self._copied(first, self._graph)
         else:

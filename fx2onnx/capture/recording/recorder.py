@@ -25,6 +25,7 @@ from fx2onnx.capture.python.frames import asserted_by_user, refused_by_torch, us
 from fx2onnx.capture.recording import aliasing, autocast, functionalize
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.recording.choices import Branches, Test
+from fx2onnx.capture.recording.conditional_bodies import ConditionalBodies, IsNoBranch
 from fx2onnx.capture.recording.ends_of_runs import note_what_ends_runs
 from fx2onnx.capture.recording.forward_lines import ForwardLines
 from fx2onnx.capture.recording.idle_statements import IdleStatements
@@ -61,6 +62,8 @@ class Recorder(BaseRecorder):
         shape_env.recorder = weakref.ref(self)
         self.branches = branches
         """How Python's decisions by data go, if they are no error."""
+        self.bodies: ConditionalBodies | None = None
+        """Where statements that a test by data guards may be branches of the run."""
         self.idle: IdleStatements | None = None
         """Where tests that guard nothing but a crop or a pad are no decisions."""
         self._spans = events.details()
@@ -230,6 +233,8 @@ class Recorder(BaseRecorder):
         view = self.view_of(tensor)
         if self.idle is not None:
             self.idle.check_write(view.memory)
+        if self.bodies is not None:
+            self.bodies.check_write(view.memory)
         self.written.setdefault(id(view.memory), self._where)
         self.writes.append((list(tensor.shape), self._where))
         aliasing.write(self, view, value, is_one_number)
@@ -319,6 +324,11 @@ class Recorder(BaseRecorder):
         """How a decision by data goes. Raises ``error`` where both branches are not to be kept."""
         if self.branches is None:
             raise error
+        answer = None if self.bodies is None else self.bodies.begin(self, test)
+        if answer is not None:
+            return answer
+        if self.bodies is not None and self.bodies.are_open:
+            raise IsNoBranch("another decision is made in a body")
         return self.branches.choose(self, test, error, is_needed)
 
     @answers_for_caller

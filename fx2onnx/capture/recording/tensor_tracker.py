@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -121,6 +121,8 @@ class TensorTracker:
         """Inputs whose samples require gradients."""
         self.without_grad: set[torch.fx.Node] = set()
         """Calls that were made where gradients are off."""
+        self.check_call: Callable[[torch.fx.Node], None] | None = None
+        """Is shown each call as it is made."""
 
     # -- nodes ----------------------------------------------------------------------------------------------------
     def call(
@@ -136,6 +138,8 @@ class TensorTracker:
         meta["module"] = PATHS.current if self._module is None else self._module
         if not torch.is_grad_enabled():
             self.without_grad.add(node)
+        if self.check_call is not None:
+            self.check_call(node)
         return node
 
     def refuse(self, code: str, what: str, **fields: Any) -> UserError:

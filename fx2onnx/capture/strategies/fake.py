@@ -25,6 +25,7 @@ from fx2onnx.capture.python.outputs import graph_outputs
 from fx2onnx.capture.recording import control_flow
 from fx2onnx.capture.recording.aliasing import present
 from fx2onnx.capture.recording.choices import Branches
+from fx2onnx.capture.recording.conditional_bodies import ConditionalBodies, IsNoBranch
 from fx2onnx.capture.recording.given import take_given
 from fx2onnx.capture.recording.idle_statements import IdleStatements, WrittenLater
 from fx2onnx.capture.recording.questions import Questions
@@ -67,6 +68,8 @@ def run(attempt: Attempt, branches: Branches | None = None) -> Outcome:
         return Failed(attempt, error, Reason.COMPOSITE)
     except WrittenLater as error:
         return Failed(attempt, error, Reason.WRITTEN)
+    except IsNoBranch as error:
+        return Failed(attempt, error, Reason.NO_BRANCH)
     except UserError as error:
         wanted = {shape_env.wanted_number: Reason.PLAIN_NUMBER, shape_env.wanted_real: Reason.REAL_NUMBER}
         reason = wanted.get(str(error), Reason.ERROR)
@@ -86,6 +89,9 @@ def _captured(attempt: Attempt, shape_env: ShapeEnv, branches: Branches | None) 
     tree = ModuleTree(program)
     recorder = Recorder(shape_env, weight_names(tree), attempt.keep, attempt.whole, branches)
     recorder.idle = IdleStatements() if attempt.runs_idle else None
+    if attempt.has_bodies and attempt.whole and branches is not None:
+        recorder.bodies = ConditionalBodies()
+        recorder.check_call = recorder.bodies.check_use
     fakes = [
         recorder.constant(leaf.tensor) if leaf.name in bake else _fake_input(recorder, leaf)
         for leaf in arguments.leaves
@@ -107,10 +113,12 @@ def _captured(attempt: Attempt, shape_env: ShapeEnv, branches: Branches | None) 
     try:
         with Changes():
             outputs, restore, mutations = _run_module(recorder, attempt, program, tree, args, kwargs, inputs)
-            notes = attempt.patches.notes()
+            notes = [*attempt.patches.notes(), *(recorder.bodies.notes if recorder.bodies is not None else ())]
             recorder.warnings += attempt.patches.warnings()
     finally:
         recorder.failure = None
+        if recorder.bodies is not None:
+            recorder.bodies.end()
     return Captured(
         graph=recorder.graph,
         inputs=inputs,
@@ -153,11 +161,16 @@ def _run_module(
     with capture_modes(recorder.fake_mode, recorder.mode, attempt.gradients), indices:
         try:
             result = program(*args, **kwargs)
-        except Fx2OnnxError:
-            raise
         except Exception as error:  # forward is the user's code: chained under the error with its line
+            wants_number = str(error) in (recorder.shape_env.wanted_number, recorder.shape_env.wanted_real)
+            if recorder.bodies is not None and recorder.bodies.are_open and not wants_number:
+                raise IsNoBranch("a body fails") from error
+            if isinstance(error, Fx2OnnxError):
+                raise
             raise _raised(error, recorder) from error
         outputs, restore = graph_outputs(recorder, result)
+        if recorder.bodies is not None:
+            recorder.bodies.check_ends([output.value for output in outputs])
         given = {output.name for output in outputs}
         mutations = [each for each in _mutations(recorder, inputs) if each.name + NEXT not in given]
         return outputs, restore, mutations

@@ -1,0 +1,162 @@
+"""What Python runs or leaves out where one test decides, ``if idx.numel(): out[idx] = f(x[idx])``, read from the source.
+
+``if none: continue`` and what follows it in the loop is such a statement, too.
+"""
+
+from __future__ import annotations
+
+import ast
+import dis
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from types import CodeType, FrameType
+
+import torch
+
+from fx2onnx.capture.python.tests_of_code import Place, UnreadableError, place_of, position, tree_of, value_of
+
+
+@dataclass(frozen=True, slots=True)
+class Conditional:
+    """Statements in a row that run or do not."""
+
+    body: Sequence[ast.stmt]
+    runs_where: bool
+    """The truth of what Python asks with which they run."""
+    returned: ast.expr | None = None
+    """What the function returns where they do not run, if it ends there."""
+
+    def covers(self, line: int) -> bool:
+        return self.body[0].lineno <= line <= (self.body[-1].end_lineno or 0)
+
+    def returned_in(self, frame: FrameType) -> torch.Tensor | None:
+        """The tensor that the function returns where they do not run."""
+        try:
+            value = None if self.returned is None else value_of(self.returned, frame)
+        except UnreadableError:
+            return None
+        return value if isinstance(value, torch.Tensor) else None
+
+    def changes_tensors_only(self, frame: FrameType, line: int) -> bool:
+        """Whether what the statements of a line change in place, as the frame comes to it, are tensors; or numbers."""
+        return all(
+            _is_tensor(target, frame, isinstance(statement, ast.AugAssign))
+            for statement in _statements(self.body)
+            if statement.lineno == line and isinstance(statement, ast.Assign | ast.AugAssign | ast.AnnAssign)
+            for target in _changed(statement)
+        )
+
+
+def conditional_at(frame: FrameType) -> Conditional | None:
+    """The statements that the truth that the frame asks for decides about, where nothing but assignments, calls and loops is in them."""
+    place = position(frame)
+    if place is None or frame.f_lasti not in _jumps(frame.f_code):
+        return None
+    return _conditionals(frame.f_code).get(place)
+
+
+@lru_cache(maxsize=256)
+def _jumps(code: CodeType) -> frozenset[int]:
+    """Offsets of the instructions that ask for a truth and go one way or the other."""
+    return frozenset(
+        one.offset for one in dis.get_instructions(code) if one.opname.startswith("POP_JUMP") or one.opname == "TO_BOOL"
+    )
+
+
+@lru_cache(maxsize=256)
+def _conditionals(code: CodeType) -> Mapping[Place, Conditional]:
+    """By the places where Python may be as it asks."""
+    found: dict[Place, Conditional] = {}
+    for parent in ast.walk(tree_of(code)):
+        for _, rows in ast.iter_fields(parent):
+            for index, statement in enumerate(rows if isinstance(rows, list) else []):
+                if isinstance(statement, ast.If) and not statement.orelse:
+                    is_tail = rows is getattr(parent, "body", None)
+                    found |= _by_place(statement, parent, rows[index + 1 :] if is_tail else [])
+    return found
+
+
+def _by_place(statement: ast.If, parent: ast.AST, rest: Sequence[ast.stmt]) -> Mapping[Place, Conditional]:
+    """What an ``if`` decides about; ``rest``: what follows it in the body of ``parent``."""
+    test = statement.test
+    last = test.values[-1] if isinstance(test, ast.BoolOp) else test
+    is_not = isinstance(last, ast.UnaryOp) and isinstance(last.op, ast.Not)
+    asked = last.operand if isinstance(last, ast.UnaryOp) and is_not else last
+    leaves = _leaves(statement.body, parent)
+    body = statement.body if leaves is None else rest
+    is_whole = last is test
+    if not body or not _asks_once(asked) or (leaves is not None and not is_whole):
+        return {}
+    if not _is_plain(body, () if leaves is None else (type(leaves),)):
+        return {}
+    returned = leaves.value if isinstance(leaves, ast.Return) else None
+    conditional = Conditional(body, is_not == (leaves is not None), returned)
+    places: list[ast.expr | ast.stmt] = [asked, last, statement] if is_whole else [asked]
+    return dict.fromkeys(map(place_of, places), conditional)
+
+
+def _leaves(body: Sequence[ast.stmt], parent: ast.AST) -> ast.Continue | ast.Return | None:
+    """The statement that does nothing but leave out the rest of a loop's body, or of a function."""
+    only = body[0] if len(body) == 1 else None
+    if isinstance(only, ast.Continue) and isinstance(parent, ast.For | ast.While):
+        return only
+    is_return = isinstance(only, ast.Return) and only.value is not None and isinstance(parent, ast.FunctionDef)
+    return only if is_return else None  # type: ignore[return-value]
+
+
+def _asks_once(test: ast.expr) -> bool:
+    """Whether Python asks for one truth, that of the whole test."""
+    return not isinstance(test, ast.BoolOp | ast.IfExp) and not (isinstance(test, ast.Compare) and len(test.ops) > 1)
+
+
+_PLAIN = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Expr, ast.Pass, ast.If, ast.For)
+_SUSPENDS = (ast.Await, ast.Yield, ast.YieldFrom)
+
+
+def _is_plain(body: Sequence[ast.stmt], leaves: tuple[type[ast.stmt], ...]) -> bool:
+    """Whether the statements run to their end, or leave as those of ``leaves`` do, one to a line, and what they change can be seen."""
+    lines = [statement.lineno for statement in _statements(body)]
+    if len(lines) != len(set(lines)) or any(isinstance(node, _SUSPENDS) for line in body for node in ast.walk(line)):
+        return False
+    return all(_is_plain_statement(statement, leaves) for statement in body)
+
+
+def _is_plain_statement(statement: ast.stmt, leaves: tuple[type[ast.stmt], ...]) -> bool:
+    if not isinstance(statement, _PLAIN):
+        return isinstance(statement, leaves)
+    leaves = (*leaves, ast.Continue) if isinstance(statement, ast.For) else leaves
+    inner = [*statement.body, *statement.orelse] if isinstance(statement, ast.If | ast.For) else []
+    return all(_is_plain_statement(each, leaves) for each in inner)
+
+
+def _statements(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
+    for statement in body:
+        yield statement
+        if isinstance(statement, ast.If | ast.For):
+            yield from _statements([*statement.body, *statement.orelse])
+
+
+def _changed(statement: ast.Assign | ast.AugAssign | ast.AnnAssign) -> Iterator[ast.expr]:
+    """What an assignment changes in place, or where; variables that get a value are not among it."""
+    pending = [*statement.targets] if isinstance(statement, ast.Assign) else [statement.target]
+    while pending:
+        target = pending.pop()
+        if isinstance(target, ast.Tuple | ast.List):
+            pending += target.elts
+        elif not isinstance(target, ast.Name) or isinstance(statement, ast.AugAssign):
+            yield target
+
+
+def _is_tensor(target: ast.expr, frame: FrameType, is_augmented: bool) -> bool:
+    """Whether an assignment to the target writes into a tensor, or adds to a number."""
+    owner = target.value if isinstance(target, ast.Subscript) else target
+    if not isinstance(owner, ast.Name | ast.Attribute) or (isinstance(target, ast.Attribute) and not is_augmented):
+        return False
+    try:
+        value = value_of(owner, frame)
+    except UnreadableError:
+        return False
+    if isinstance(value, torch.Tensor):
+        return True
+    return isinstance(target, ast.Name) and isinstance(value, int | float | torch.SymInt | torch.SymFloat)

@@ -1,0 +1,298 @@
+"""Statements that run where a test by data holds become a branch of the file as the module runs, ``if idx.numel(): out[idx] = ...``.
+
+The body is recorded into a graph of its own, and joined behind it with what there is without it: n such statements are n branches
+of one run, where decisions would make 2**n paths. What makes it exact: Python goes on in the same way whether the body ran or not.
+It only wrote into tensors, gave variables other tensors of the same type, or variables that nobody else reads; and nothing was
+learnt of sizes in it.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import FrameType
+
+import torch
+import torch.fx
+
+from fx2onnx.base.answering import answers_for_caller
+from fx2onnx.base.assumptions import Assumption
+from fx2onnx.base.dims import Dim
+from fx2onnx.base.relations import Relation
+from fx2onnx.base.source import SourceLocation
+from fx2onnx.capture.captured import TensorInfo
+from fx2onnx.capture.python.conditional_statements import Conditional, conditional_at
+from fx2onnx.capture.python.effects import Watch
+from fx2onnx.capture.python.frames import user_frame
+from fx2onnx.capture.python.liveness import read_later
+from fx2onnx.capture.recording.aliasing import Memory, View
+from fx2onnx.capture.recording.base_recorder import BaseRecorder
+from fx2onnx.capture.recording.control_flow import Nested
+from fx2onnx.capture.recording.tensor_tracker import dims_of
+from fx2onnx.capture.torch_private.operators import HIGHER_ORDER
+
+Node = torch.fx.Node
+
+
+class IsNoBranch(BaseException):
+    """Whether a body runs makes more of a difference than a branch may. Not an Exception, so that no ``except Exception`` of the
+    module swallows it.
+    """
+
+
+@dataclass(slots=True)
+class _Open:
+    """A body that runs now, and what was before it."""
+
+    recorder: BaseRecorder
+    frame: FrameType
+    statement: Conditional
+    test: Node | Relation
+    returned: torch.Tensor | None
+    where: SourceLocation | None
+    outer: torch.fx.Graph
+    graph: torch.fx.Graph
+    variables: Mapping[str, object]
+    views: list[tuple[View, Node, int]]
+    memories: dict[int, tuple[Memory, Node, int]]
+    facts: object
+    signed: set[str]
+    some: set[Dim]
+    first_unknown: int
+
+
+@answers_for_caller
+class ConditionalBodies:
+    """Of one run."""
+
+    def __init__(self) -> None:
+        self._open: list[_Open] = []
+        self._watch = Watch(self._at_line)
+        self._inner: set[torch.fx.Graph] = set()
+        """Graphs of bodies that are over: what they made is used in them only."""
+        self._sizes: set[str] = set()
+        """Symbols that are known in such a graph only."""
+        self._fixed: dict[int, Memory] = {}
+        """By id, memories that may be one where the body did not run: what is written into one would be written into another."""
+        self._refusal = ""
+        self.notes: list[Assumption] = []
+
+    def end(self) -> None:
+        """Let go of everything, as the run is over."""
+        self._watch.end()
+        del self._watch
+        self._open.clear()
+
+    @property
+    def are_open(self) -> bool:
+        return bool(self._open)
+
+    def begin(self, recorder: BaseRecorder, test: Node | Relation) -> bool | None:
+        """The answer to a test by data with which the statements that it guards run; None where they are none that may be a branch."""
+        self.check_sizes(test)
+        frame = user_frame()
+        if frame is None or (isinstance(test, Relation) and not _is_by_data(recorder, test)):
+            return None
+        statement = conditional_at(frame)
+        if statement is None or not statement.changes_tensors_only(frame, frame.f_lineno):
+            return None
+        returned = statement.returned_in(frame)
+        if statement.returned is not None and returned is None:
+            return None
+        env = recorder.shape_env
+        views = [(view, view.node, view.version) for view in recorder.views.values()]
+        memories = {id(view.memory): (view.memory, view.memory.node, view.memory.version) for view, _, _ in views}
+        if any(memory.late is not None for memory, _, _ in memories.values()):
+            return None
+        recorder.mark()
+        where = recorder.place_of_call()
+        graph = torch.fx.Graph()
+        self._open.append(
+            _Open(
+                recorder, frame, statement, test, returned, where, recorder.graph, graph, dict(frame.f_locals),
+                views, memories, _facts(recorder), set(env.signed), set(env.some), env.next_unknown,
+            )
+        )  # fmt: skip
+        recorder.graph = graph
+        self._watch.begin(frame)
+        return statement.runs_where
+
+    def check_use(self, node: Node) -> None:
+        """Raises IsNoBranch where a call uses what was made in a body that is over."""
+        if not self._inner:
+            return
+        if any(operand.graph in self._inner for operand in node.all_input_nodes) or node.graph in self._inner:
+            raise IsNoBranch("a tensor that a body made is used behind it")
+        if self._sizes:
+            self.check_sizes((node.args, node.kwargs, node.meta.get("val")))
+
+    def check_ends(self, values: Iterable[object]) -> None:
+        """Raises IsNoBranch where the module gives what was made in a body that is over."""
+        if self._refusal or self._open:
+            raise IsNoBranch(self._refusal or "a body does not end")
+        if any(isinstance(value, Node) and value.graph in self._inner for value in values):
+            raise IsNoBranch("a tensor that a body made is given")
+        for value in values:
+            self.check_sizes(value)
+
+    def check_sizes(self, value: object) -> None:
+        if isinstance(value, Dim | Relation):
+            if value.symbols() & self._sizes:
+                raise IsNoBranch("a size that only a body knows is used behind it")
+        elif isinstance(value, TensorInfo):
+            self.check_sizes(value.dims)
+        elif isinstance(value, Mapping):
+            self.check_sizes([*value.values()])
+        elif isinstance(value, list | tuple):
+            for part in value:
+                self.check_sizes(part)
+
+    def check_write(self, memory: Memory) -> None:
+        if id(memory) in self._fixed:
+            raise IsNoBranch("a tensor is written that is another one where a body does not run")
+
+    # -- the end of a body ----------------------------------------------------------------------------------------
+    def _at_line(self, frame: FrameType, line: int | None, value: object) -> None:
+        try:
+            self._came_to(frame, line, value)
+        except IsNoBranch as error:
+            self._refusal = str(error)  # a bare ``except:`` of the module does not lose it
+            raise
+
+    def _came_to(self, frame: FrameType, line: int | None, value: object) -> None:
+        if not self._open:
+            return
+        if self._watch.seen:
+            raise IsNoBranch(self._watch.seen)
+        while self._open and self._open[-1].frame is frame:
+            body = self._open[-1]
+            if line is not None and body.statement.covers(line):
+                if not body.statement.changes_tensors_only(frame, line):
+                    raise IsNoBranch("something that is no tensor is changed")
+                return
+            self._close(self._open.pop(), line is not None, value)
+        if not self._open:
+            self._watch.end()
+
+    def _close(self, body: _Open, is_going_on: bool, value: object) -> None:
+        recorder = body.recorder
+        if recorder.graph is not body.graph:
+            raise IsNoBranch("a body ends within a function of control flow")
+        if _facts(recorder) != body.facts:
+            raise IsNoBranch("something was learnt of sizes")
+        replaced = _replaced(recorder, body) if is_going_on else _returned(recorder, body, value)
+        after = [recorder.node_of(tensor) for tensor, _ in replaced]
+        written = _written(recorder, body)
+        after += [memory.node for memory, _ in written]
+        self._leave(recorder, body)
+        before = [recorder.node_of(tensor) for _, tensor in replaced] + [node for _, node in written]
+        joined = self._joined(recorder, body, after, before) if after else []
+        for (tensor, other), node in zip(replaced, joined, strict=False):
+            info = node.meta["val"]
+            view = recorder.views[id(tensor)] = View(Memory(node, info), (), node, info, 0, tensor)
+            for memory in (view.memory, recorder.view_of(other).memory):
+                self._fixed[id(memory)] = memory
+        for (memory, _), node in zip(written, joined[len(replaced) :], strict=True):
+            memory.node = node
+            memory.version += 1
+
+    def _leave(self, recorder: BaseRecorder, body: _Open) -> None:
+        """Record behind the body, where what was known before it is."""
+        env = recorder.shape_env
+        recorder.graph = body.outer
+        for view, node, version in body.views:
+            view.node, view.version = node, version
+        self._inner.add(body.graph)
+        self._sizes |= {f"u{number}" for number in range(body.first_unknown, env.next_unknown)}
+        env.signed |= body.signed
+        env.some.intersection_update(body.some)
+        env.learnt()
+
+    def _joined(self, recorder: BaseRecorder, body: _Open, after: list[Node], before: list[Node]) -> list[Node]:
+        """The value of each pair, of which the first is where the body ran."""
+        infos = tuple(node.meta["val"] for node in after)
+        if infos != tuple(node.meta["val"] for node in before):
+            raise IsNoBranch("a body changes the type of a tensor")
+        ran, left_out = Nested(body.graph, [], after, infos), Nested(torch.fx.Graph(), [], before, infos)
+        sides = (ran, left_out) if body.statement.runs_where else (left_out, ran)
+        with recorder.at(body.where):
+            node = recorder.call(HIGHER_ORDER["cond"], (body.test, *sides, []), {}, infos)
+            parts = [recorder.call(operator.getitem, (node, index), {}, info) for index, info in enumerate(infos)]
+        self.notes.append(Assumption("both branches of a decision by data are in the file", body.where))
+        return parts
+
+
+def _written(recorder: BaseRecorder, body: _Open) -> list[tuple[Memory, Node]]:
+    """Each memory that the body wrote into, with the node of its value before."""
+    written = [(memory, node) for memory, node, version in body.memories.values() if memory.version != version]
+    for source, view in recorder.sources.items():  # weights that were first met inside
+        if id(view.memory) not in body.memories and view.memory.version:
+            written.append((view.memory, source))
+    return written
+
+
+def _replaced(recorder: BaseRecorder, body: _Open) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Each tensor that a variable has now, with the one that it had. Raises IsNoBranch where another variable differs that may be
+    read later.
+    """
+    replaced: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+    now = body.frame.f_locals
+    for name in {**body.variables, **now}.keys() & read_later(body.frame):
+        before, after = body.variables.get(name, _MISSING), now.get(name, _MISSING)
+        if before is after or _is_equal_number(before, after):
+            continue
+        if not isinstance(before, torch.Tensor) or not isinstance(after, torch.Tensor):
+            raise IsNoBranch(f"the variable {name} is another one")
+        if replaced.setdefault(id(after), (after, before))[1] is not before:
+            raise IsNoBranch("a tensor takes the place of two")
+        _check_pair(recorder, body, after, before)
+    return [*replaced.values()]
+
+
+def _returned(recorder: BaseRecorder, body: _Open, value: object) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """The tensor that the function returns, with the one that it returns where the body does not run."""
+    if value is None and body.returned is None:
+        return []
+    if not isinstance(value, torch.Tensor) or body.returned is None:
+        raise IsNoBranch("a function returns something else than a tensor")
+    if value is body.returned:
+        return []
+    _check_pair(recorder, body, value, body.returned)
+    return [(value, body.returned)]
+
+
+def _check_pair(recorder: BaseRecorder, body: _Open, after: torch.Tensor, before: torch.Tensor) -> None:
+    """Raises IsNoBranch where the tensor that a variable has may not stand for the one that it had, too."""
+    was, is_now = recorder.views.get(id(before)), recorder.views.get(id(after))
+    if was is None or is_now is None or id(was.memory) not in body.memories or id(is_now.memory) in body.memories:
+        raise IsNoBranch("a variable has a tensor that was there before")
+    if type(after) is not type(before) or after.device != before.device or _layout(after) != _layout(before):
+        raise IsNoBranch("a variable has a tensor of another type")
+    if was.memory.version != body.memories[id(was.memory)][2]:
+        raise IsNoBranch("a tensor is written and replaced")
+
+
+_MISSING = object()
+
+
+def _is_by_data(recorder: BaseRecorder, test: Relation) -> bool:
+    return bool(test.symbols() & recorder.shape_env.unbacked)
+
+
+def _layout(tensor: torch.Tensor) -> object:
+    return tensor.dtype, dims_of(tensor), [size if type(size) is int else str(size) for size in tensor.stride()]
+
+
+def _is_equal_number(one: object, other: object) -> bool:
+    return type(one) is type(other) and isinstance(one, bool | int | float | str | None) and one == other
+
+
+def _facts(recorder: BaseRecorder) -> object:
+    """What is known and noted of sizes, and asked by Python."""
+    env = recorder.shape_env
+    asked = [guard for guard in env.guards.values() if guard.by_user or guard.ends_run]
+    return (
+        dict(env.sets), list(env.conditions), list(env.specializations), set(env.stated), list(env.supposed),
+        list(env.assertions), env.equalities.copy(), asked, env.asked_few, set(env.numbers_in),
+    )  # fmt: skip

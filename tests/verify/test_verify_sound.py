@@ -1,0 +1,88 @@
+"""Sound files that a judge could take for wrong: none is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import fx2onnx
+from fx2onnx.verify import verify
+
+F = nn.functional
+GENERATOR = torch.Generator().manual_seed(13)
+
+
+def normal(*sizes: int) -> torch.Tensor:
+    return torch.randn(*sizes, generator=GENERATOR)
+
+
+NEAR = torch.rand(4, 64, generator=GENERATOR) * 1e-6 + 1
+BORDERS = torch.tensor([[2**31 - 1, -(2**31), 2**62, -(2**62), 0, 1]])
+CAUSAL = torch.triu(torch.full((6, 6), -torch.inf), 1)
+WAVES = torch.complex(normal(3, 8), normal(3, 8))
+
+
+def seeded(x: torch.Tensor) -> torch.Tensor:
+    torch.manual_seed(0)
+    return x + torch.rand_like(x)
+
+
+def standardised(x: torch.Tensor) -> torch.Tensor:
+    return (x - x.mean(-1, keepdim=True)) / x.std(-1, keepdim=True)
+
+
+def missing(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    holes = torch.where(x > 0.5, x, torch.nan)
+    return holes, torch.nanmean(holes, -1), torch.isnan(holes), torch.nan_to_num(holes)
+
+
+def written(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    x.mul_(2).clamp_(-1, 1)
+    x[:, 0] = 1
+    return x, x.sum(-1)
+
+
+def emptied(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return x[:, 6:], x[x > 1e9], torch.nonzero(x > 1e9)
+
+
+CASES: dict[str, tuple[tuple[torch.Tensor, ...], Callable[..., Any]]] = {
+    "numbers drawn by a seed in forward": ((normal(4, 8),), seeded),
+    "places that noise decides": ((normal(4, 8),), lambda x: (x - torch.log(-torch.log(torch.rand_like(x)))).argmax(-1)),
+    "tiny variances": ((1 + 1e-6 * normal(4, 8),), standardised),
+    "scores that nearly are equal": ((NEAR,), lambda x: torch.topk(x * 1.1 + 0.3, 5)[:2]),
+    "huge numbers": ((1e30 * normal(4, 8),), lambda x: (x.softmax(-1), x / 1e20, x.abs().log())),
+    "masks of infinities": ((normal(2, 3, 6, 6), CAUSAL), lambda x, mask: ((x + mask).softmax(-1), x + mask)),
+    "no numbers by design": ((torch.rand(3, 6, generator=GENERATOR),), missing),
+    "integers at the borders of their type": ((BORDERS,), lambda x: (x + 1, x // 3, x % 7, x.abs(), x.to(torch.int32), -x)),
+    "boxes beside scores": ((normal(2, 9, 5),), lambda x: torch.cat([x[..., :4] * 640, x[..., 4:].sigmoid()], -1)),
+    "outputs of nothing": ((normal(3, 6),), emptied),
+    "complex numbers": ((WAVES,), lambda x: (torch.fft.fft(x), torch.angle(x), (x * x.conj()).real)),
+    "inputs that are written": ((normal(3, 8),), written),
+    "an input three times": ((normal(3, 8),), lambda x: (x, x, x.view(-1))),
+    "rounded products": ((normal(3, 8),), lambda x: (torch.round(x @ x.T * 4) / 4, (x * 0.1 >= 0.03), (x * 255).long())),
+    "large angles": ((normal(3, 8),), lambda x: (torch.sin(x * 1000), torch.cos(x * 100))),
+    "labels that are left out": ((normal(4, 7), torch.tensor([1, -100, 3, 6])), F.cross_entropy),
+    "whole rows of zeros": ((normal(2, 5, 8),), lambda x: (F.normalize(x, dim=-1), F.layer_norm(x, (8,), eps=1e-12))),
+}  # fmt: skip
+
+
+class Given(nn.Module):
+    def __init__(self, given: Callable[..., Any]) -> None:
+        super().__init__()
+        self.given = given
+
+    def forward(self, *args: torch.Tensor) -> Any:
+        return self.given(*args)
+
+
+@pytest.mark.parametrize("what", CASES)
+def test_a_sound_file(what: str) -> None:
+    args, given = CASES[what]
+    result = fx2onnx.export(Given(given), tuple(each.clone() for each in args))
+    verdict = verify(result, Given(given), args)
+    assert verdict.ok, verdict.describe()

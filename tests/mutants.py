@@ -353,6 +353,7 @@ MUTANTS = [
     Mutant("exporting/functions.py", "return [each for each in functions if _name_of(each) in names]", "return functions", "tests/exporting/test_functions.py"),
     Mutant("optimize/rewrites/pick_early.py", "user in inside and _axes(user, inside[user]).get(place) == axis", "user in inside", "tests/optimize/test_rewrites.py"),
     Mutant("optimize/rewrites/pick_early.py", "{0: axis} if axis < first else {}", "{0: axis}", "tests/optimize/test_rewrites.py"),
+    Mutant("verify/known_faults.py", "opset <= target.opset:", "True:", "tests/file_optimizer/test_opset.py"),
     Mutant("file_optimizer/opened.py", "sparse.ByteSize() < graph.initializer[place].ByteSize()", "False", "tests/file_optimizer/test_files.py"),
     Mutant("decoding/last_logits.py", "outputs[LOGITS][:, -1:]", "outputs[LOGITS][:, :1]", "tests/decoding/test_prompt_graphs.py"),
     Mutant("model_patches/transformers/chunked.py", "torch.cat(states[1:])", "torch.cat(states[:-1])", "tests/model_patches/test_recurrences.py"),

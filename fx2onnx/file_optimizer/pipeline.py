@@ -41,7 +41,7 @@ from fx2onnx.quantize.options import Quantize
 from fx2onnx.targets.find import DEFAULT, chosen_opset, find
 from fx2onnx.targets.form import Target
 from fx2onnx.verify.engines import chosen_engines
-from fx2onnx.verify.known_faults import KnownFaults
+from fx2onnx.verify.known_faults import KnownFaults, knowing
 from fx2onnx.verify.memory import weights_bytes
 
 MOST_LEFT_OUT = 8
@@ -214,6 +214,7 @@ class _Job:
             engines = ["runner"]  # which maps the weights of both files
             self.notes.append("compared in the runner alone: other engines would hold the weights of both files")
         engines = KnownFaults(self.opened.proto, engines).survived(self.notes.append)
+        engines = knowing(self.plan.opset, engines, self.notes.append)
         self.compared_in = engines, seed
         self.original = Original(source, inputs, outputs, random_outputs(model), engines, seed)
         if self.plan.dynamic:

@@ -70,3 +70,15 @@ def _target(engine: str) -> Target | None:
         return find(f"{engine}-{version(engine)}")
     except PackageNotFoundError:
         return find(engine)
+
+
+def knowing(opset: int | None, engines: Sequence[str], note: Callable[[str], object]) -> list[str]:
+    """Those of ``engines`` that open files of ``opset``; ``note`` is told which are older."""
+    kept = []
+    for engine in engines:
+        target = _target(engine)
+        if opset is None or target is None or target.opset is None or opset <= target.opset:
+            kept.append(engine)
+        else:
+            note(f"not compared in {target.name}, which knows opset {target.opset} at most")
+    return kept

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from pathlib import Path
 
 import onnx
@@ -33,6 +34,17 @@ def test_files_in_every_opset(path: Path, opset: int, tmp_path: Path) -> None:
     written = onnx.load(tmp_path / "out.onnx")
     onnx.checker.check_model(written)
     assert {entry.domain: entry.version for entry in written.opset_import}.get("", opset) == result.opset == opset
+
+
+def test_an_opset_that_onnxruntime_does_not_know() -> None:
+    model = text("g (float[N, 3] x) => (float[N, 3] y) { y = Relu (x) }")
+    result = fx2onnx.optimize_model(model, opset=NEWEST)
+    assert result.verified is True
+    assert {row.engine for row in result.comparison.rows} == {"runner"}
+    assert [note.partition(", which")[0] for note in result.warnings] == [
+        f"not compared in onnxruntime-{version('onnxruntime')}"
+    ]
+    assert fx2onnx.optimize_model(model, opset=NEWEST, engines=["onnxruntime"]).verified is None
 
 
 FORMS = {

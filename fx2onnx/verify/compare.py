@@ -187,7 +187,9 @@ def _compare(verdict: Verdict, case: _Case, seeds: Sequence[int]) -> None:
     maker = Maker.of(originals, axes, rows, marks)
     usual = max(maker.numbers(SAMPLE), 1)
     most = max(MOST_FORWARDS * case.seconds["eager"], LEAST_SECONDS)
-    plan = planned(maker.sizes, [*case.file.conditions, *maker.conditions], seeds, maker.ends(), marks.whole)
+    plan = planned(
+        maker.sizes, [*case.file.conditions, *maker.conditions], seeds, maker.ends(), (*marks.whole, *marks.lengths)
+    )
     shares = [(sample, maker.numbers(sample) / usual) for sample in plan]
     if sum(case.cost(list(case.runs), share) for _, share in shares) > most:
         shares = cheapest_first(shares, seeds)

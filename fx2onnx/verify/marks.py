@@ -23,6 +23,7 @@ _PLACES: dict[str, tuple[int, ...]] = {
     "searchsorted": (0,),
 }
 """Which arguments of an operator are such numbers."""
+_SLICE = torch.ops.aten.slice.Tensor
 _TABLES = ("bucketize", "searchsorted")
 """Operators of which that is a table."""
 _ALWAYS: dict[str, tuple[float, ...]] = {
@@ -60,6 +61,8 @@ class Marks:
     numbers: tuple[float, ...] = ()
     whole: tuple[int, ...] = ()
     special: tuple[float, ...] = ()
+    lengths: tuple[int, ...] = ()
+    """The last places of what the module takes the begin of, such as of a table of positions."""
 
 
 NONE = Marks()
@@ -72,9 +75,12 @@ class Marking:
     numbers: dict[float, None] = field(default_factory=dict)
     whole: dict[int, None] = field(default_factory=dict)
     special: dict[str, float] = field(default_factory=dict)
+    lengths: dict[int, None] = field(default_factory=dict)
 
     def see(self, func: Any, args: Any) -> None:
         """One call of an operator."""
+        if func is _SLICE:
+            self._note_length(*args)
         places, always, special = _facts(func)
         if not places and not always and not special:
             return
@@ -85,7 +91,12 @@ class Marking:
             self._note_operands(args, given, is_table=_name(func) in _TABLES)
 
     def found(self) -> Marks:
-        return Marks(tuple(self.numbers)[:MOST], tuple(self.whole)[:MOST], tuple(self.special.values()))
+        special, lengths = tuple(self.special.values()), tuple(self.lengths)[:MOST]
+        return Marks(tuple(self.numbers)[:MOST], tuple(self.whole)[:MOST], special, lengths)
+
+    def _note_length(self, of: Any, axis: int = 0, start: Any = None, end: Any = None, *_: Any) -> None:
+        if isinstance(end, int) and not start and 0 < end < of.shape[axis]:
+            self.lengths.setdefault(of.shape[axis] - 1)
 
     def _note_operands(self, args: Any, given: list[Any], is_table: bool) -> None:
         if len(given) == 2 and given[0] is given[1]:  # what differs from itself is no number

@@ -64,6 +64,23 @@ def test_what_no_sample_has(what: str) -> None:
     assert not verify(fx2onnx.export(Given(wrong), args), Given(right), args).ok
 
 
+class Positions(nn.Module):
+    def __init__(self, known: int) -> None:
+        super().__init__()
+        table = torch.randn(600, 4, generator=torch.Generator().manual_seed(0))
+        table[known:] = 0
+        self.table = [table]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.table[0][: x.shape[1]]
+
+
+def test_the_end_of_a_table_of_which_the_begin_is_taken() -> None:
+    x, axes = torch.randn(1, 6, 4, generator=GENERATOR), ({1: "sequence"},)
+    assert verify(fx2onnx.export(Positions(600), (x,), dynamic_shapes=axes), Positions(600), (x,)).ok
+    assert not verify(fx2onnx.export(Positions(599), (x,), dynamic_shapes=axes), Positions(600), (x,)).ok
+
+
 def test_marks_of_a_module() -> None:
     marking, aten = Marking(), torch.ops.aten
     for func, args in [

@@ -20,6 +20,7 @@ from fx2onnx.base.answering import answers_for_caller
 from fx2onnx.base.changes import Changes, before_change
 from fx2onnx.base.code_patch import THREAD, CodePatch, Delegate, put_name
 from fx2onnx.capture.python.frames import asked_by_user
+from fx2onnx.capture.torch_private.composites import use_forms
 from fx2onnx.capture.torch_private.dispatch import PreDispatchMode, SplitMode
 from fx2onnx.capture.torch_private.fake_tensors import FakeMode
 from fx2onnx.capture.torch_private.finding import found
@@ -186,6 +187,7 @@ def capture_modes(
             code_patch.put_in()
         if isinstance(recorder, SplitMode):
             put_name(torch, "ctc_loss", _ctc_loss)
+            use_forms()
         _run_as_written()
         _add_operators()
         before_change(fake_mode.release)

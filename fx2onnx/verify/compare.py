@@ -31,7 +31,7 @@ from fx2onnx.verify.noise import Draw, RandomNodes, Recording, drawn_outputs
 from fx2onnx.verify.outputs import Outputs
 from fx2onnx.verify.precision import as_input, rounded_inputs
 from fx2onnx.verify.quantized import as_quantized, in_float32
-from fx2onnx.verify.samples import Maker, Sample, cheapest_first, planned
+from fx2onnx.verify.samples import Maker, Rows, Sample, cheapest_first, planned
 from fx2onnx.verify.steps import compare_steps
 from fx2onnx.verify.verdict import Range, Row, Tried, Verdict
 from fx2onnx.verify.weights import compare_weights
@@ -216,12 +216,8 @@ def _compare(verdict: Verdict, case: _Case, seeds: Sequence[int]) -> None:
         case.note_cost(share)
 
 
-def _first(
-    verdict: Verdict, case: _Case, tensors: Sequence[torch.Tensor]
-) -> tuple[list[tuple[int, int] | None], Marks]:
-    """The user's sample. Gives of each argument which integers pick rows of a table, and the numbers that the module
-    compares with.
-    """
+def _first(verdict: Verdict, case: _Case, tensors: Sequence[torch.Tensor]) -> tuple[Rows, Marks]:
+    """The user's sample. Gives which integers pick rows of a table, and the numbers that the module compares with."""
     were_on = takes_gradients(case.eager.root)
     try:
         expected, recording = _eager(case, tensors, timed=True)
@@ -238,7 +234,8 @@ def _other(verdict: Verdict, case: _Case, maker: Maker, sample: Sample, engines:
     """Another set of inputs: of its kind of values, or tamer ones, or the sample's, whatever eager PyTorch runs on first."""
     tries = [(sample, False), (sample, True), (replace(sample, values="sample"), False)]
     problem = ""
-    for asked, tame in tries[2:] if sample.values == "sample" else tries:
+    tries = {"sample": tries[2:], "signs": tries[:1]}.get(sample.values, tries)
+    for asked, tame in tries:
         if asked.values == "sample" and not asked.sizes:
             break  # the sample itself
         tensors = rounded_inputs(maker.make(asked, tame=tame), case.names, case.file)

@@ -22,6 +22,10 @@ _DRAWS_A_SEED = 1000
 """Sets of inputs of one seed have numbers of their own below this."""
 
 
+Rows = Sequence[tuple[int, int] | None]
+"""Of each argument, the least and the largest integer that picks a row of a table."""
+
+
 @dataclass(frozen=True, slots=True)
 class Sample:
     """One set of inputs to try: its sizes, and the kind of its values, ``sample`` for the sample's own (values.KINDS)."""
@@ -52,7 +56,7 @@ class Maker:
     def of(
         originals: Sequence[torch.Tensor],
         axes: Sequence[Mapping[int, str] | None],
-        rows: Sequence[tuple[int, int] | None],
+        rows: Rows,
         marks: Marks = NONE,
     ) -> Maker:
         pairs = list(zip(originals, axes, strict=True))

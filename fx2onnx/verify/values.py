@@ -23,8 +23,9 @@ KINDS = ("sample", "seed", "large", "ties", "small", "zeros")
 AT_SAMPLE_SIZES = ("ties", "small", "large", "zeros")
 ENDS = ("masked", "marks", "signs", "special", "far")
 """What some inputs have beside that, the others are as for ``seed``. ``masked``: rows of which everything is masked, or all
-but one. ``marks``: at, beside and far behind the numbers that the module compares with. ``signs``: integers below zero.
-``special``: NaN and infinities, where the module looks for them. ``far``: 65,536 times the sample's."""
+but one. ``marks``: at, beside and far behind the numbers that the module compares with. ``signs``: integers below zero,
+and beyond the rows of a table, where eager PyTorch takes such. ``special``: NaN and infinities, where the module looks for
+them. ``far``: 65,536 times the sample's."""
 _SCALES = {"large": 16.0, "small": 1 / 512}
 _FAR = 2.0**16
 _MOST_WHOLE = 1 << 24
@@ -80,8 +81,8 @@ class Values:
             return {"masked"} if not _is_switch(like) and like.shape[-1] > 1 else set()
         marked = {"marks"} if (self.marks.whole if self.role == "ids" else self.marks.numbers) else set()
         if self.role == "ids":
-            is_signed = like.dtype != torch.uint8 and self.low >= 0
-            return marked | ({"signs"} if self.is_open and is_signed else set())
+            is_signed = like.dtype != torch.uint8 and (self.low >= 0 or not self.is_open)
+            return marked | ({"signs"} if is_signed else set())
         special = {"special"} if self.marks.special else set()
         return set() if self.role == "empty" else marked | special | {"far"}
 
@@ -194,7 +195,9 @@ def _draw_ids(values: Values, like: torch.Tensor, kind: str, generator: torch.Ge
     if kind == "small":
         drawn = low + (drawn - low) % min(4, high - low + 1)
     if kind == "signs":
-        drawn = torch.randint(-high - 1, high + 1, (count,), generator=generator)
+        least, most = (-high - 1, high + 1) if values.is_open else (min(2 * low, -high - 1), 2 * high + 2)
+        limits = torch.iinfo(like.dtype)
+        drawn = torch.randint(max(least, limits.min), min(most, limits.max), (count,), generator=generator)
     if kind == "marks":
         drawn = _whole_at_marks(values, drawn, like, generator)
     if kind == "seed" and count > 4:

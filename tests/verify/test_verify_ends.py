@@ -34,6 +34,7 @@ PAIRS: dict[str, tuple[tuple[torch.Tensor, ...], Forward, Forward]] = {
     "numbers equal to a border": ((X,), lambda x: torch.bucketize(x, BORDERS), lambda x: torch.bucketize(x, BORDERS, right=True)),
     "quotients of integers below zero": ((WHOLE,), lambda x: x // 4, lambda x: torch.div(x, 4, rounding_mode="trunc")),
     "integers below zero": ((WHOLE,), torch.abs, lambda x: x + 0),
+    "ids beyond a table": ((WHOLE,), lambda x: TABLE[x % 40], lambda x: TABLE[x.clamp(0, 39)]),
     "an id that no sample has": ((WHOLE,), lambda x: TABLE[x] * (x != 0).unsqueeze(-1), lambda x: TABLE[x]),
     "what is no number": ((X,), lambda x: torch.nan_to_num(x, 0.0, 9.0, -9.0), lambda x: x + 0),
     "infinities": ((X,), lambda x: torch.where(torch.isinf(x), torch.zeros_like(x), x), lambda x: x + 0),

@@ -48,6 +48,7 @@ EXPORTED = "tests/ops/test_exported.py"
 BACKWARD = "tests/ops/test_backward.py"
 REACHED = "tests/training/test_reached.py"
 WHOLE = "tests/training/test_whole.py"
+COMPOSITES, TEACHERS = "tests/capture/test_composites.py", "tests/training/test_teachers.py"
 OPTIMIZERS, FOLDERS = "tests/training/test_optimizers.py", "tests/training/test_folders.py"
 RARE, RESORT = "tests/ops/test_rare.py", "tests/lower/test_resort.py"
 STRANGERS = "tests/sources/test_strangers.py tests/base/test_folder_files.py"
@@ -225,6 +226,12 @@ MUTANTS = [
            "tests/training/test_lines.py"),
     Mutant("exporting/training_names.py", "error.module_path = own_path(error.module_path)", "pass",
            "tests/training/test_lines.py"),
+    Mutant("model_patches/torch_norm.py", "    count.add_(1)\n", "", "tests/model_patches/test_torch_norm.py"),
+    Mutant("capture/torch_private/composites.py", "torch.where(is_first, 1, input).cumprod(dim)", "input.cumprod(dim)",
+           COMPOSITES),
+    Mutant("capture/torch_private/capture_modes.py", "            use_forms()\n", "", COMPOSITES),
+    Mutant("verify/eager.py", "        _TAKE_GRADIENTS.add(root)\n", "        raise RuntimeError(_NO_HISTORY)\n", TEACHERS),
+    Mutant("verify/training.py", "with put_back(module, plan.buffers):", "with put_back(module, ()):", TEACHERS),
     Mutant("training/whole.py", "(each.view_as(each) for each in operands)", "operands", WHOLE),
     Mutant("training/whole.py", "        if not _is_differentiated():\n            return _OPS.linear_backward",
            "        if True:\n            return _OPS.linear_backward", WHOLE),

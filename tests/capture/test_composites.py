@@ -31,7 +31,7 @@ FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "masked_select of rows": lambda x: x.masked_select(x[:, :1] > 0.3),
     "cumprod along": lambda x: x.cumprod(0),
     "cumprod beside": lambda x: x.cumprod(1),
-    "cumprod of zeros": lambda x: torch.where(x > 0.5, 0.0, x).cumprod(0) + torch.where(x > 0.8, x - x, x).cumprod(1),
+    "cumprod of zeros": lambda x: (x - torch.where(x > 0.7, x, 0).detach()).cumprod(0) + 1,
     "take_along_dim": lambda x: torch.take_along_dim(x, x.argsort(1), 1),
     "take_along_dim, one row": lambda x: torch.take_along_dim(x[:1], x.argmax(1, keepdim=True), -1),
     "take_along_dim, flat": lambda x: torch.take_along_dim(x, x.reshape(-1).argsort()),

@@ -282,10 +282,27 @@ def calls_what_was_bound(x: torch.Tensor) -> torch.Tensor:
     return x + len(kept)
 
 
+def goes_on_with_an_iterator(x: torch.Tensor) -> torch.Tensor:
+    numbers = iter([1, 2, 3, 4])
+    for row in range(2):
+        if x[row].sum() > 0:
+            for number in numbers:
+                x = x + number
+    return x + sum(numbers)
+
+
+def loops_into_a_list(x: torch.Tensor) -> torch.Tensor:
+    kept = [0]
+    if x.sum() > 0:
+        for kept[0] in range(3):
+            x = x + 1
+    return x + kept[0]
+
+
 @pytest.mark.parametrize(
     "function",
     [
-        counts, appends, adds_to_a_list, writes_into_a_dict, keeps_for_the_next_turn, written_later, source_written_later,
+        goes_on_with_an_iterator, loops_into_a_list, counts, appends, adds_to_a_list, writes_into_a_dict, keeps_for_the_next_turn, written_later, source_written_later,
         changes_the_rank, leaks_a_size, within_another, swaps, last_of_an_or, any_of_numbers, view_written,
         from_memory_of_another, changes_an_object, calls_what_was_bound,
     ],

@@ -30,6 +30,11 @@ class Conditional:
     def covers(self, line: int) -> bool:
         return self.body[0].lineno <= line <= (self.body[-1].end_lineno or 0)
 
+    def goes_on_with_iterator(self, frame: FrameType) -> bool:
+        """Whether the statements name an iterator of the function's, which may be further on after them."""
+        names = {node.id for statement in self.body for node in ast.walk(statement) if isinstance(node, ast.Name)}
+        return any(hasattr(frame.f_locals.get(name), "__next__") for name in names)
+
     def returned_in(self, frame: FrameType) -> torch.Tensor | None:
         """The tensor that the function returns where they do not run."""
         try:
@@ -43,7 +48,7 @@ class Conditional:
         return all(
             _is_tensor(target, frame, isinstance(statement, ast.AugAssign))
             for statement in _statements(self.body)
-            if statement.lineno == line and isinstance(statement, ast.Assign | ast.AugAssign | ast.AnnAssign)
+            if statement.lineno == line and isinstance(statement, ast.Assign | ast.AugAssign | ast.AnnAssign | ast.For)
             for target in _changed(statement)
         )
 
@@ -137,7 +142,7 @@ def _statements(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
             yield from _statements([*statement.body, *statement.orelse])
 
 
-def _changed(statement: ast.Assign | ast.AugAssign | ast.AnnAssign) -> Iterator[ast.expr]:
+def _changed(statement: ast.Assign | ast.AugAssign | ast.AnnAssign | ast.For) -> Iterator[ast.expr]:
     """What an assignment changes in place, or where; variables that get a value are not among it."""
     pending = [*statement.targets] if isinstance(statement, ast.Assign) else [statement.target]
     while pending:

@@ -98,7 +98,7 @@ class ConditionalBodies:
         if statement is None or not statement.changes_tensors_only(frame, frame.f_lineno):
             return None
         returned = statement.returned_in(frame)
-        if statement.returned is not None and returned is None:
+        if (statement.returned is not None and returned is None) or statement.goes_on_with_iterator(frame):
             return None
         env = recorder.shape_env
         views = [(view, view.node, view.version) for view in recorder.views.values()]

@@ -370,3 +370,18 @@ def test_traces_of_others_are_put_back() -> None:
     finally:
         sys.settrace(before[0])
     assert sys.getprofile() is before[1]
+
+
+def test_a_body_may_ask_for_sizes() -> None:
+    """What they are is found with NumPy, which a body itself may not call."""
+
+    def selected(x: torch.Tensor) -> torch.Tensor:
+        out = x * 1
+        for turn in range(5):
+            mask = x[:, 0] > turn
+            if mask.any():
+                out[mask] = x[mask] * 2 + out[mask]
+        return out
+
+    others = [(torch.randn(rows, 3) * 3,) for rows in (1, 2, 7, 11)]
+    assert ifs(check(selected, (X,), others=others, dynamic_shapes=({0: "n"},))) == 5

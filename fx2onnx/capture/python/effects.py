@@ -16,6 +16,7 @@ from functools import lru_cache
 from types import BuiltinFunctionType, BuiltinMethodType, CodeType, FrameType
 from typing import TypeAlias
 
+import numpy as np
 import torch
 
 from fx2onnx.base.answering import answers_for_caller
@@ -29,6 +30,7 @@ _OWN = frozenset(
 """Instructions that change what no one else sees."""
 _CHANGES = ("STORE_", "DELETE_", "IMPORT_", "YIELD_", "SEND")
 _LIBRARY, _SITE = os.path.dirname(dis.__file__) + os.sep, f"{os.sep}site-packages{os.sep}"
+_NUMPY = os.path.dirname(np.__file__) + os.sep
 _HIDES_CALLS = frozenset({"map", "filter", "exec", "eval", "partial", "reduce", "partialmethod", "methodcaller"})
 """What calls functions without that being seen."""
 _OF_BUILTINS = frozenset(
@@ -96,10 +98,14 @@ def _is_harmless(function: object) -> bool:
 
 
 def _is_of_user(frame: FrameType | None) -> bool:
-    """Whether a function is the user's, or one of Python's own library that the user's called."""
-    while frame is not None and frame.f_code.co_filename.startswith(_LIBRARY) and _SITE not in frame.f_code.co_filename:
+    """Whether a function is the user's, or one of Python's own library or of NumPy that the user's called, rather than torch's."""
+    while frame is not None and _is_of_library(frame.f_code.co_filename):
         frame = frame.f_back
     return frame is not None and is_user(frame.f_code)
+
+
+def _is_of_library(file: str) -> bool:
+    return file.startswith(_NUMPY) or (file.startswith(_LIBRARY) and _SITE not in file)
 
 
 @answers_for_caller

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,8 +50,8 @@ class OwnedModel:
         self.model = model
         self.is_shared = False
 
-    def __del__(self) -> None:
-        if not self.is_shared:
+    def __del__(self, ends: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not self.is_shared and not ends():  # at the end of Python, functions of modules are gone
             let_go(self.model.graph.initializers.values())
 
 

@@ -39,6 +39,7 @@ CHOICES = "tests/verify/test_locate_choices.py"
 FRAMES = "tests/capture/test_frames.py"
 MODES = "tests/capture/test_modes.py"
 RECORDING = "tests/capture/recording"
+PLACES = "tests/capture/test_places_of_data.py"
 TWO_SIZES, IDIOMS = "tests/capture/test_two_sizes.py", "tests/capture/test_size_idioms.py"
 IDLE = f"{RECORDING}/test_idle_statements.py"
 QUESTIONS, AGREEMENT = "tests/capture/test_questions.py", "tests/irx/test_agreement.py"
@@ -191,7 +192,7 @@ MUTANTS = [
     Mutant("capture/diagnosis.py", "forms = [guard.relation] if guard.by_user else [guard.relation, _of_quotients(guard.relation)]", "forms = [guard.relation]", IDIOMS),
     Mutant("capture/shapes/size_facts.py", "        if found and is_looser(relation, found, self.hints):", "        if False:", TWO_SIZES),
     Mutant("capture/overloads/slices.py", "(isinstance(bound, int) and bound >= _END)", "bound == _END", IDIOMS),
-    Mutant("capture/shapes/size_indices.py", "while value.dim() > place.dim() and", "while False and", IDIOMS),
+    Mutant("capture/shapes/size_indices.py", "axis += behind if part is Ellipsis else _axes(part)", "axis += _axes(part)", PLACES),
     Mutant("capture/recording/branches.py", "        other.shape_env.keeps_ones = True", "        pass", TWO_SIZES),
     Mutant("capture/shapes/shape_env.py", "return not self.equalities and not self.signed and not (self.sets and self.takes_notes)", "return True", META_CACHE),
     Mutant("capture/shapes/size_windows.py", "size.node.env.check_some([unwrap(size)])", "pass", "tests/capture/shapes/test_size_windows.py"),
@@ -392,7 +393,9 @@ MUTANTS = [
     Mutant("capture/diagnosis.py", "        return Failed(done.attempt, one_way)", "        pass", "tests/capture/test_conditions.py"),
     Mutant("capture/shapes/certain.py", "most * found[1]", "most", "tests/capture/shapes/test_certain.py"),
     Mutant("capture/overloads/unbacked_scalars.py", '    if node.meta["val"].dtype not in _INTEGERS + _FLOATS:', "    if False:", "tests/capture/test_conditions.py"),
-    Mutant("capture/shapes/size_indices.py", "for axis, place in reversed(places):", "for axis, place in places:", "tests/capture/test_conditions.py"),
+    Mutant("capture/shapes/size_indices.py", "tensor = tensor.select(axis, part)", "tensor = tensor.select(0, part)", PLACES),
+    Mutant("capture/shapes/data_extremes.py", "torch.where(is_beyond(item, best), item, best)", "torch.where(is_beyond(best, item), best, item)", "tests/capture/test_numbers_of_data.py"),
+    Mutant("capture/overloads/unbacked_scalars.py", 'aten.maximum.default: _extreme("max")', 'aten.maximum.default: _extreme("min")', "tests/capture/test_conditions.py"),
     Mutant("capture/python/file_names.py", "range(-((start - stop) // step))", "range((stop - start) // step)", "tests/capture/test_conditions.py"),
     Mutant("verify/sizes.py", "borders = itertools.islice(_borders", "borders = itertools.islice([] and _borders", "tests/verify/test_verify_parts.py"),
     Mutant("capture/shapes/equalities.py", "return 0 if before in self.zeros else before", "return before", "tests/capture/shapes/test_equalities.py"),

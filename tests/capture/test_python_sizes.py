@@ -35,7 +35,7 @@ PINNED = {
     "interpolated by a factor": "the factor is an attribute of the operator",
 }
 """Why a size is refused as E105."""
-BOUNDED = {"rows by sizes", "row by a size and columns", "start by a tensor"}
+BOUNDED = {"rows by sizes"}
 """torch takes the plain number, which two sizes give: the file is for these, and says so."""
 
 

@@ -96,6 +96,13 @@ def _product(recorder: BaseRecorder, node: torch.fx.Node, one: Scalar, two: Scal
     return None if _is_real(one) or _is_real(two) else one * two
 
 
+def _extreme(op: str) -> Callable[..., Scalar | None]:
+    def rule(recorder: BaseRecorder, node: torch.fx.Node, one: Scalar, two: Scalar) -> Scalar | None:
+        return None if _is_real(one) or _is_real(two) else apply(op, one, two)
+
+    return rule
+
+
 def _divided(recorder: BaseRecorder, node: torch.fx.Node, top: Scalar, bottom: Scalar) -> Scalar | None:
     rounding = node.kwargs.get("rounding_mode") if node.target is not aten.floor_divide.default else "floor"
     if type(bottom) is not int or bottom <= 0 or _is_real(top):
@@ -133,6 +140,8 @@ _RULES: dict[object, Callable[..., Scalar | None]] = {
     **dict.fromkeys((aten.mul.Tensor, aten.mul.Scalar), _product),
     **dict.fromkeys((aten.div.Tensor, aten.div.Scalar, aten.div.Tensor_mode, aten.div.Scalar_mode), _divided),
     aten.floor_divide.default: _divided,
+    aten.maximum.default: _extreme("max"),
+    aten.minimum.default: _extreme("min"),
     **dict.fromkeys(_TO_WHOLE, _whole),
     **dict.fromkeys((aten.to.dtype, aten._to_copy.default, *_SAME), _converted),
 }

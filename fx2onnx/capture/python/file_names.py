@@ -143,11 +143,11 @@ _CONVERT: Mapping[type, Callable[[Any], object]] = {
 
 
 def may_keep_number(where: SourceLocation | None) -> bool:
-    """Whether the line may have a call of ``int`` or ``float``, or a slice."""
+    """Whether the line may have a call of ``int`` or ``float``, or take or write a part of something."""
     return where is not None and _KEEPS_NUMBER.search(linecache.getline(where.file, where.line)) is not None
 
 
-_KEEPS_NUMBER = re.compile(r"\b(int|float)\(|\[[^\]]*:")
+_KEEPS_NUMBER = re.compile(r"\b(int|float)\(|[\w)\]]\[")
 
 
 def names_of_file(where: SourceLocation | None) -> frozenset[str]:

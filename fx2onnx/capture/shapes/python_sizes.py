@@ -20,7 +20,7 @@ from fx2onnx.capture.python.cached_calls import calls_cached
 from fx2onnx.capture.python.data_numbers import DataNumber
 from fx2onnx.capture.python.file_names import SYMBOLIC
 from fx2onnx.capture.python.frames import asking_frame, is_user
-from fx2onnx.capture.shapes import size_tensors, size_windows
+from fx2onnx.capture.shapes import data_extremes, einsum_paths, size_tensors, size_windows
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.size_math import IS_FINITE, MATH, REAL, Formula, Number, bit_length
 from fx2onnx.capture.shapes.symnode import DimNode, sym_number, unwrap
@@ -36,7 +36,7 @@ def take_sizes() -> Mapping[int, object]:
     """
     list_device_constructors()
     functions: dict[int, object] = {}
-    for space, name, wrap in _WRAPPED:
+    for space, name, wrap in (*_WRAPPED, *einsum_paths.wrapped()):
         original = getattr(space, name)
         put_name(space, name, _for_thread(original, wrap))
         functions[id(original)] = getattr(space, name)
@@ -69,6 +69,8 @@ def _extreme(op: str, original: Function) -> Function:
         if len(values) == 1 and isinstance(values[0], Iterator):
             values = (tuple(values[0]),)
         items = values[0] if len(values) == 1 and type(values[0]) in (list, tuple) else values
+        if not keywords and type(items) in (list, tuple) and data_extremes.are_numbers(items):
+            return data_extremes.extreme(op, items)
         node = None if keywords else next(filter(None, map(_size_node, items)), None)
         if node is None or not all(isinstance(item, int | float | torch.SymInt | torch.SymFloat) for item in items):
             return original(*values, **keywords)

@@ -5,7 +5,6 @@ plain numbers. In place only in a run that follows one in which such an index be
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from types import EllipsisType
 from typing import Any, TypeAlias
 
 import torch
@@ -53,41 +52,45 @@ def _number(bound: Any) -> Any:
 
 
 @answers_for_caller
-def _has_sizes(parts: tuple[object, ...]) -> bool:
-    """Whether sizes are among plain indices."""
-    are_plain = all(part is None or type(part) in (int, slice, EllipsisType, torch.SymInt) for part in parts)
-    return are_plain and torch.SymInt in map(type, parts)
+def _one(part: Any) -> Any:
+    """A tensor of one integer and no axes as its number: torch selects there. Bytes are masks."""
+    is_one = isinstance(part, torch.Tensor) and part.dim() == 0 and part.dtype in _INTEGERS[:-1]
+    return part.item() if is_one else part
 
 
 @answers_for_caller
 def _put(tensor: torch.Tensor, index: Index, value: torch.Tensor | float) -> None:
-    """``tensor[index] = value``; where sizes are among plain indices, by a view."""
-    if not _has_sizes(index if isinstance(index, tuple) else (index,)):
-        tensor[index] = value
-        return
-    place = _taken(tensor, index)
-    if not isinstance(value, torch.Tensor):
-        place.fill_(value)
-        return
-    while value.dim() > place.dim() and value.shape[0] == 1:
-        value = value[0]
-    place.copy_(value)
+    """``tensor[index] = value``; at sizes, and tensors of one integer, by a view."""
+    place, rest = _selected(tensor, index)
+    place[rest] = value
 
 
 @answers_for_caller
 def _taken(tensor: torch.Tensor, index: Index) -> torch.Tensor:
-    """``tensor[index]``; where sizes are among plain indices, the elements at these are selected afterwards."""
-    parts = index if isinstance(index, tuple) else (index,)
-    if not _has_sizes(parts):
-        return tensor[index]
-    rest = tensor.dim() - sum(part is not None and part is not Ellipsis for part in parts)
-    parts = parts if Ellipsis in parts else (*parts, Ellipsis)
-    axis, places = 0, []
+    """``tensor[index]``; at sizes, and tensors of one integer, by a view."""
+    place, rest = _selected(tensor, index)
+    return place[rest]
+
+
+@answers_for_caller
+def _selected(tensor: torch.Tensor, index: Index) -> tuple[torch.Tensor, Index]:
+    """A view of ``tensor`` where ``index`` has sizes, and what is left of it: torch, too, selects before it does the rest."""
+    parts = tuple(map(_one, index if isinstance(index, tuple) else (index,)))
+    if torch.SymInt not in map(type, parts):
+        return tensor, index
+    behind = tensor.dim() - sum(map(_axes, parts))
+    axis, rest = 0, []
     for part in parts:
         if type(part) is torch.SymInt:
-            places.append((axis, part))
-        axis += rest if part is Ellipsis else type(part) is not int
-    tensor = tensor[tuple(slice(None) if type(part) is torch.SymInt else part for part in parts)]
-    for axis, place in reversed(places):
-        tensor = tensor.select(axis, place)
-    return tensor
+            tensor = tensor.select(axis, part)
+        else:
+            rest.append(part)
+            axis += behind if part is Ellipsis else _axes(part)
+    return tensor, tuple(rest) or ...
+
+
+def _axes(part: object) -> int:
+    """How many axes of the tensor the part of an index is for."""
+    if isinstance(part, torch.Tensor) and part.dtype in (torch.bool, torch.uint8):
+        return part.dim()
+    return 0 if part is None or part is Ellipsis or isinstance(part, bool) else 1

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Iterator
+from itertools import starmap
 from typing import TypeAlias
 
 import numpy as np
@@ -125,6 +127,7 @@ def _linspace(original: Function) -> Function:
     """linspace(start, end, steps): start + i * (end - start) / (steps - 1), from the nearer end, as torch does it."""
 
     def linspace(start: Number, end: Number, steps: Number, **kwargs: Number) -> Number:
+        steps = _number("steps", steps)
         if not _is_size(steps) or not kwargs.keys() <= {"dtype", "device"}:
             return original(start, end, steps, **kwargs)
         index = torch.arange(steps, dtype=kwargs.get("dtype") or torch.get_default_dtype(), device=kwargs.get("device"))
@@ -140,6 +143,7 @@ def _logspace(original: Function) -> Function:
     """logspace(start, end, steps, base=10): base ** linspace(start, end, steps)."""
 
     def logspace(start: Number, end: Number, steps: Number, base: float = 10.0, **kwargs: Number) -> Number:
+        steps = _number("steps", steps)
         if not _is_size(steps) or not kwargs.keys() <= {"dtype", "device"}:
             return original(start, end, steps, base, **kwargs)
         return torch.pow(base, torch.linspace(start, end, steps, **kwargs))
@@ -181,11 +185,24 @@ def _chosen(original: Function) -> Function:
     return chosen
 
 
+_NUMBERS = frozenset({"num_classes", "output_size", "row", "col", "N", "length", "n", "window_length", "steps"})
+"""Parameters that are plain numbers."""
+
+
+@answers_for_caller
+def _number(name: str, value: Number) -> Number:
+    is_one = name in _NUMBERS and isinstance(value, torch.Tensor) and value.dim() == 0
+    return value.item() if is_one and not value.is_floating_point() and THREAD.captures else value
+
+
 @answers_for_caller
 def _computed(formula: Function, original: Function) -> Function:
-    """``formula`` where one of the numbers is a size."""
+    """``formula`` where one of the numbers is a size, or a tensor of one integer, which is a size that data decides."""
+    names = tuple(inspect.signature(formula).parameters)
 
     def computed(*args: Number, **kwargs: Number) -> Number:
+        args = tuple(starmap(_number, zip(names, args, strict=False))) + args[len(names) :]
+        kwargs = {name: _number(name, value) for name, value in kwargs.items()}
         is_dynamic = any(map(_is_size, args)) or any(map(_is_size, kwargs.values()))
         return (formula if is_dynamic and "out" not in kwargs else original)(*args, **kwargs)
 

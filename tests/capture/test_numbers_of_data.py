@@ -1,0 +1,108 @@
+"""Tensors of one number where Python and torch take plain numbers: ``max(1, mask.sum())``, ``F.one_hot(ids, count)``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import fx2onnx
+from tests.support import run_engines
+
+X = torch.arange(24, dtype=torch.float32).reshape(6, 4) / 8 - 1
+
+NUMBERS: dict[str, Callable[[Any, Any], Any]] = {
+    "at least one": lambda x, n: x.sum() / max(1, n),
+    "at most four": lambda x, n: x[: min(n, 4)],
+    "of a list": lambda x, n: x * min([n, x.shape[0], 4]),
+    "of a size": lambda x, n: x[: max(n, x.shape[0] - 2)],
+    "of two tensors": lambda x, n: max(x[0, 0] * n, x[1, 1]),
+    "of many": lambda x, n: max(x.sum(), 0.5, x[n - 1, 0]),
+    "float and int": lambda x, n: max(x.sum() - n, 0) * 2.0,
+    "a shape": lambda x, n: torch.zeros(max(n, 2)) + x.sum(),
+    "steps": lambda x, n: torch.linspace(0, 1, n) + x[0, 0],
+    "steps of powers": lambda x, n: torch.logspace(0, 1, n) + x[0, 0],
+    "classes": lambda x, n: F.one_hot(torch.arange(2), n) + x[0, 0],
+    "classes by name": lambda x, n: F.one_hot(torch.arange(2), num_classes=max(n + 1, 2)) + x[0, 0],
+    "a window": lambda x, n: torch.hann_window(n) + x[0, 0],
+    "indices": lambda x, n: torch.tril_indices(n, n) + x[0, 0],
+}
+
+
+class Program(nn.Module):
+    def __init__(self, program: Callable[[Any, Any], Any]) -> None:
+        super().__init__()
+        self.program = program
+
+    def forward(self, x: torch.Tensor, n: torch.Tensor) -> Any:
+        return self.program(x, n)
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_number_that_data_tells_is_in_the_graph(name: str, dynamic: bool) -> None:
+    module = Program(NUMBERS[name])
+    result = fx2onnx.export(module, (X, torch.tensor(3)), dynamic_shapes={"x": {0: "r"}} if dynamic else None)
+    assert "If" not in {node.op_type for node in result.model.graph}
+    names = result.report.input_names
+    for count, rows in ((3, 6), (2, 6), (5, 9 if dynamic else 6), (6, 7 if dynamic else 6)):
+        x, n = X[:1].repeat(rows, 1) * (count - 4), torch.tensor(count)
+        feeds = [x if name == "x" else n for name in names]
+        for outputs in run_engines(result.model_proto, feeds).values():
+            torch.testing.assert_close(torch.from_numpy(outputs[0]), torch.as_tensor(module(x, n)))
+
+
+def test_not_a_number_is_beyond_nothing() -> None:
+    """As Python finds it: ``max(nan, 1.0)`` is nan, and ``max(1.0, nan)`` is 1."""
+    module = Program(lambda x, n: (max(x[0, 0], 1.0), max(1.0, x[0, 0]), min(x[0, 0], x[0, 1])))
+    result = fx2onnx.export(module, (X, torch.tensor(3)))
+    x = X.clone()
+    x[0, 0] = torch.nan
+    for outputs in run_engines(result.model_proto, [x, torch.tensor(3)]).values():
+        for found, wanted in zip(outputs, module(x, None), strict=True):
+            torch.testing.assert_close(torch.from_numpy(found), torch.as_tensor(wanted), equal_nan=True)
+
+
+def test_numbers_of_another_kind_are_decided_between() -> None:
+    """An integer where the tensor has fractions beside it: the answer has one of two dtypes."""
+    module = Program(lambda x, n: x * max(n, 2.5))
+    result = fx2onnx.export(module, (X, torch.tensor(3)))
+    for count in (2, 3):
+        for outputs in run_engines(result.model_proto, [X, torch.tensor(count)]).values():
+            torch.testing.assert_close(torch.from_numpy(outputs[0]), module(X, torch.tensor(count)))
+
+
+def _one_hot(indices: torch.Tensor, length: int) -> torch.Tensor:
+    return F.one_hot(indices, max(indices.max() + 1, length))[..., :length]
+
+
+class Dispatch(nn.Module):
+    """Experts with room for a few tokens each; the rest is dropped."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = nn.Linear(4, 3)
+        self.experts = nn.Parameter(torch.randn(3, 4, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        weight, expert = self.gate(x).softmax(-1).max(-1)
+        chosen = F.one_hot(expert, 3)
+        place = (chosen.cumsum(0) - chosen) * chosen
+        sends = chosen[..., None] * _one_hot(place.sum(-1), 2)[:, None]
+        sends = sends * weight[:, None, None]
+        routed = torch.einsum("nd,nec->ecd", x, (sends > 0).float())
+        return torch.einsum("ecd,edf,nec->nf", routed, self.experts, sends)
+
+
+def test_routing_with_a_capacity() -> None:
+    torch.manual_seed(0)
+    module = Dispatch().eval()
+    result = fx2onnx.export(module, (torch.randn(7, 4),), dynamic_shapes=({0: "n"},), verify=True)
+    for count in (1, 5, 12):
+        x = torch.randn(count, 4)
+        for outputs in run_engines(result.model_proto, [x]).values():
+            torch.testing.assert_close(torch.from_numpy(outputs[0]), module(x).detach(), rtol=1e-4, atol=1e-5)

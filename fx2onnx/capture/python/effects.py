@@ -106,7 +106,12 @@ def _is_of_user(frame: FrameType | None) -> bool:
 
 def _is_of_library(file: str) -> bool:
     """Whether it runs for whoever called it, as a text that torch evaluates does; a body that evaluates one is seen to."""
-    return file == "<string>" or file.startswith(_NUMPY) or (file.startswith(_LIBRARY) and _SITE not in file)
+    return (
+        file == "<string>"
+        or file.endswith("typing_extensions.py")
+        or file.startswith(_NUMPY)
+        or (file.startswith(_LIBRARY) and _SITE not in file)
+    )
 
 
 @answers_for_caller

@@ -91,7 +91,7 @@ class Running(torch.nn.Module):
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "mixed"])
-def test_bodies_of_scans(tmp_path: Path, dtype: str) -> None:
+def test_bodies_of_loops(tmp_path: Path, dtype: str) -> None:
     prepare()
     pytest.importorskip("transformers", reason="transformers is not installed")
     torch.manual_seed(0)
@@ -99,6 +99,6 @@ def test_bodies_of_scans(tmp_path: Path, dtype: str) -> None:
     out, sizes = tmp_path / "m.onnx", {"x": {1: "length"}}
     result = fx2onnx.export(module, args, out, dynamic_shapes=sizes, dtype=dtype, io="float32", verify=True)
     kept = {each["op"]: each["why"] for each in result.report.precision["kept"].values()}
-    assert kept["Scan"] == "it holds graphs"
+    assert kept["Loop"] == "it holds graphs"
     assert bool(sum(result.report.precision["nodes"].values())) == (dtype != "bfloat16")
     assert verify(str(out), module, (torch.randn(2, 70, 16),)).ok

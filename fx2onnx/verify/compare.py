@@ -23,7 +23,7 @@ from fx2onnx.capture.python.inputs import bind, normalise_args
 from fx2onnx.verify.arrays import to_numpy
 from fx2onnx.verify.eager import Eager, failed_on_arguments, in_mode, takes_gradients
 from fx2onnx.verify.engines import ENGINES, Array, Run, chosen_engines, lacks_operator, open_onnxruntime
-from fx2onnx.verify.interface import FLOAT32_EPSILON, Interface, as_file, assign, vanished
+from fx2onnx.verify.interface import Interface, as_file, assign, vanished
 from fx2onnx.verify.known_faults import KnownFaults
 from fx2onnx.verify.marks import Marks
 from fx2onnx.verify.memory import is_exhausted, too_large
@@ -187,8 +187,7 @@ def _compare(verdict: Verdict, case: _Case, seeds: Sequence[int]) -> None:
     maker = Maker.of(originals, axes, rows, marks)
     usual = max(maker.numbers(SAMPLE), 1)
     most = max(MOST_FORWARDS * case.seconds["eager"], LEAST_SECONDS)
-    is_narrow = case.file.epsilon > FLOAT32_EPSILON  # 16 bits have no room for numbers so far from the sample's
-    ends = [kind for kind in maker.ends() if kind != "far" or not is_narrow]
+    ends = [kind for kind in maker.ends() if kind != "far" or not case.file.is_half]
     plan = planned(maker.sizes, [*case.file.conditions, *maker.conditions], seeds, ends, (*marks.whole, *marks.lengths))
     shares = [(sample, maker.numbers(sample) / usual) for sample in plan]
     if sum(case.cost(list(case.runs), share) for _, share in shares) > most:

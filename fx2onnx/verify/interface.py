@@ -51,6 +51,8 @@ class Interface:
     """The unit in the last place that the file computes with, where that is not the module's (docs/precision.md)."""
     dtypes: Mapping[str, Any] = field(default_factory=dict)
     """Of the inputs, as NumPy has them."""
+    is_half: bool = False
+    """Whether values are in float16, which ends at 65504, or the file computes in 16 bits where the module does not."""
 
     @staticmethod
     def of(proto: onnx.ModelProto) -> Interface:
@@ -64,6 +66,9 @@ class Interface:
             }
             for value in inputs
         }
+        epsilon = max(epsilon_in(metadata), FLOAT32_EPSILON if metadata.get(NARROWED_KEY) else 0.0)
+        kinds = {value.type.tensor_type.elem_type for value in (*graph.input, *graph.value_info, *graph.output)}
+        kinds |= {initializer.data_type for initializer in graph.initializer}
         return Interface(
             inputs=[value.name for value in inputs],
             axes=axes,
@@ -72,8 +77,9 @@ class Interface:
             conditions=size_conditions.read(metadata.get(size_conditions.METADATA_KEY, "[]")),
             baked=baked.read(metadata.get(baked.METADATA_KEY)),
             narrowed=_narrowed(metadata),
-            epsilon=max(epsilon_in(metadata), FLOAT32_EPSILON if metadata.get(NARROWED_KEY) else 0.0),
+            epsilon=epsilon,
             dtypes={value.name: _declared(value).dtype for value in inputs},
+            is_half=onnx.TensorProto.FLOAT16 in kinds or epsilon > FLOAT32_EPSILON,
         )
 
 

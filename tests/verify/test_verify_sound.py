@@ -50,6 +50,12 @@ def emptied(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return x[:, 6:], x[x > 1e9], torch.nonzero(x > 1e9)
 
 
+def cast(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    with torch.autocast("cpu", torch.float16):
+        products = x @ x.T
+    return products.float(), F.layer_norm(products.float(), (len(x),))
+
+
 CASES: dict[str, tuple[tuple[torch.Tensor, ...], Callable[..., Any]]] = {
     "numbers drawn by a seed in forward": ((normal(4, 8),), seeded),
     "places that noise decides": ((normal(4, 8),), lambda x: (x - torch.log(-torch.log(torch.rand_like(x)))).argmax(-1)),
@@ -67,6 +73,8 @@ CASES: dict[str, tuple[tuple[torch.Tensor, ...], Callable[..., Any]]] = {
     "rounded products": ((normal(3, 8),), lambda x: (torch.round(x @ x.T * 4) / 4, (x * 0.1 >= 0.03), (x * 255).long())),
     "large angles": ((normal(3, 8),), lambda x: (torch.sin(x * 1000), torch.cos(x * 100))),
     "labels that are left out": ((normal(4, 7), torch.tensor([1, -100, 3, 6])), F.cross_entropy),
+    "attention in float16": ((normal(2, 2, 5, 8).half(),) * 3, F.scaled_dot_product_attention),
+    "products cast to float16": ((normal(6, 8),), cast),
     "whole rows of zeros": ((normal(2, 5, 8),), lambda x: (F.normalize(x, dim=-1), F.layer_norm(x, (8,), eps=1e-12))),
 }  # fmt: skip
 

@@ -63,9 +63,12 @@ def conditional_at(frame: FrameType) -> Conditional | None:
 
 @lru_cache(maxsize=256)
 def _jumps(code: CodeType) -> frozenset[int]:
-    """Offsets of the instructions that ask for a truth and go one way or the other."""
+    """Offsets of the instructions that ask for a truth and go one way or the other; since Python 3.13 a comparison may ask itself."""
     return frozenset(
-        one.offset for one in dis.get_instructions(code) if one.opname.startswith("POP_JUMP") or one.opname == "TO_BOOL"
+        one.offset
+        for one in dis.get_instructions(code)
+        if one.opname.startswith(("POP_JUMP", "TO_BOOL"))
+        or (one.opname == "COMPARE_OP" and one.argrepr.startswith("bool("))
     )
 
 

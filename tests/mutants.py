@@ -395,6 +395,7 @@ MUTANTS = [
     Mutant("capture/overloads/unbacked_scalars.py", '    if node.meta["val"].dtype not in _INTEGERS + _FLOATS:', "    if False:", "tests/capture/test_conditions.py"),
     Mutant("capture/shapes/size_indices.py", "tensor = tensor.select(axis, part)", "tensor = tensor.select(0, part)", PLACES),
     Mutant("verify/compare.py", 'if kind != "far" or not case.file.is_half', "if True", "tests/targets/test_fused.py"),
+    Mutant("capture/shapes/data_extremes.py", "bool(limits.min <= number <= limits.max)", "True", "tests/capture/test_numbers_of_data.py"),
     Mutant("capture/shapes/data_extremes.py", "torch.where(is_beyond(item, best), item, best)", "torch.where(is_beyond(best, item), best, item)", "tests/capture/test_numbers_of_data.py"),
     Mutant("capture/overloads/unbacked_scalars.py", 'aten.maximum.default: _extreme("max")', 'aten.maximum.default: _extreme("min")', "tests/capture/test_conditions.py"),
     Mutant("capture/python/file_names.py", "range(-((start - stop) // step))", "range((stop - start) // step)", "tests/capture/test_conditions.py"),

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import fx2onnx
+from fx2onnx.capture.shapes import data_extremes
 from tests.support import run_engines
 
 X = torch.arange(24, dtype=torch.float32).reshape(6, 4) / 8 - 1
@@ -74,6 +75,35 @@ def test_numbers_of_another_kind_are_decided_between() -> None:
     for count in (2, 3):
         for outputs in run_engines(result.model_proto, [X, torch.tensor(count)]).values():
             torch.testing.assert_close(torch.from_numpy(outputs[0]), module(X, torch.tensor(count)))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "number", "has_room"),
+    [
+        (torch.uint8, 255, True),
+        (torch.uint8, -1, False),
+        (torch.int8, 300, False),
+        (torch.int32, 2**31, False),
+        (torch.int64, -(2**63), True),
+        (torch.float16, 1e6, False),
+        (torch.float32, 1e6, True),
+        (torch.int64, 2.5, False),
+    ],
+)
+def test_numbers_without_room_in_the_dtype_are_decided_between(
+    dtype: torch.dtype, number: float, has_room: bool
+) -> None:
+    """In the tensor's dtype they would be others: -1 is 255 in bytes."""
+    assert data_extremes.are_numbers([torch.tensor(3, dtype=dtype), number]) == has_room
+
+
+def test_a_number_beyond_float16() -> None:
+    module = Program(lambda x, n: x * (2.0 if max(n, 1e6) == 1e6 else 3.0))
+    n = torch.tensor(3, dtype=torch.float16)
+    result = fx2onnx.export(module, (X, n))
+    feeds = [tensor for name, tensor in (("x", X), ("n", n)) if name in result.report.input_names]
+    for outputs in run_engines(result.model_proto, feeds).values():
+        torch.testing.assert_close(torch.from_numpy(outputs[0]), module(X, n))
 
 
 def _one_hot(indices: torch.Tensor, length: int) -> torch.Tensor:

@@ -17,11 +17,21 @@ def are_numbers(items: Sequence[Number]) -> bool:
     first = next((item for item in items if isinstance(item, torch.Tensor)), None)
     if first is None or first.dtype is torch.bool or first.is_complex():
         return False
-    plain = (int, torch.SymInt, *((float,) if first.is_floating_point() else ()))
     return all(
-        item.dim() == 0 and item.dtype == first.dtype if isinstance(item, torch.Tensor) else type(item) in plain
+        item.dim() == 0 and item.dtype == first.dtype
+        if isinstance(item, torch.Tensor)
+        else _has_room(first.dtype, item)
         for item in items
     )
+
+
+def _has_room(dtype: torch.dtype, number: Number) -> bool:
+    if type(number) is torch.SymInt:
+        return dtype == torch.int64 or dtype.is_floating_point
+    if type(number) is int or (type(number) is float and dtype.is_floating_point):
+        limits = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
+        return bool(limits.min <= number <= limits.max)
+    return False
 
 
 def extreme(op: str, items: Sequence[Number]) -> Number:

@@ -10,9 +10,10 @@ import onnx_ir as ir
 import torch
 
 from fx2onnx.aten_map.convolution import convolved
+from fx2onnx.aten_map.repeating import flipped
 from fx2onnx.aten_map.table.axes import as_list, fixed, sliced, transpose, unsqueeze, whole
 from fx2onnx.aten_map.table.registry import translates
-from fx2onnx.base.dims import DimLike, product
+from fx2onnx.base.dims import Dim, DimLike, product
 from fx2onnx.irx.emit import Emit
 
 aten = torch.ops.aten
@@ -41,7 +42,8 @@ def convolution_backward(
 ) -> tuple[ir.Value | None, ...]:
     """convolution_backward(Tensor grad_output, Tensor input, Tensor weight, SymInt[]? bias_sizes, SymInt[] stride, SymInt[] padding, SymInt[] dilation, bool transposed, SymInt[] output_padding, SymInt groups, bool[3] output_mask) -> (Tensor, Tensor, Tensor)
 
-    Input:  ConvTranspose of the gradient; of a transposed convolution Conv. Bias: a sum over all but the channels.
+    Input:  ConvTranspose of the gradient, or, where windows move by single steps, Conv with the kernel turned round, which
+            engines spread over threads; of a transposed convolution Conv. Bias: a sum over all but the channels.
     Weight: one product of the gradient with the image at each place of the kernel; of one channel a group, a sum.
     """
     spatial = op.rank(weight) - 2
@@ -50,6 +52,8 @@ def convolution_backward(
     of_input = of_weight = of_bias = None
     if wants_input and transposed:
         of_input = _cut(op, convolved(op, grad_output, weight, None, steps, pads, gaps, groups), input, [0] * spatial)
+    elif wants_input and _is_conv(op, weight, steps, pads, gaps):
+        of_input = _turned(op, grad_output, weight, pads, gaps, groups)
     elif wants_input:
         of_input = scattered_windows(op, grad_output, weight, input, steps, pads, gaps, groups)
     if wants_weight and transposed:
@@ -59,6 +63,31 @@ def convolution_backward(
     if wants_bias:
         of_bias = op.ReduceSum(grad_output, axes=[0, *range(2, spatial + 2)], keepdims=0)
     return of_input, of_weight, of_bias
+
+
+def _is_conv(op: Emit, weight: ir.Value, stride: Ints, padding: Ints, dilation: Ints) -> bool:
+    """Whether ``_turned`` gives the gradient. Of a kernel of one place ConvTranspose is the product that it is, too."""
+    kernel = [size for size in op.dims(weight)[2:] if isinstance(size, int)]
+    if any(isinstance(size, Dim) for size in (*op.dims(weight), *padding)) or math.prod(kernel) == 1:
+        return False
+    reach = [gap * (size - 1) for gap, size in zip(dilation, kernel, strict=True)]
+    return set(stride) == {1} and all(pad <= most for pad, most in zip(padding, reach, strict=True))
+
+
+def _turned(op: Emit, value: ir.Value, weight: ir.Value, padding: Ints, dilation: Ints, groups: int) -> ir.Value:
+    """The gradient of the input of a convolution whose windows move by single steps: Conv with the kernel turned round."""
+    rows, columns, *kernel = op.dims(weight)
+    spatial = list(range(2, len(kernel) + 2))
+    if groups == 1:
+        swapped = transpose(op, weight, (1, 0, *spatial))
+    else:
+        apart = op.reshape(weight, (groups, whole(rows // groups), columns, *kernel))
+        swapped = transpose(op, apart, (0, 2, 1, *(axis + 1 for axis in spatial)))
+        swapped = op.reshape(swapped, (whole(groups * columns), whole(rows // groups), *kernel))
+    turned = flipped(op, swapped, spatial)
+    reach = [gap * (fixed(size, "the kernel") - 1) for gap, size in zip(dilation, kernel, strict=True)]
+    pads = [most - pad for most, pad in zip(reach, padding, strict=True)]
+    return convolved(op, value, turned, None, [1] * len(pads), pads, dilation, groups)
 
 
 def scattered_windows(

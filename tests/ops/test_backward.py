@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -38,6 +39,17 @@ def _convolutions() -> dict[str, tuple[Function, Tensors]]:
     found["depthwise"] = (lambda x, w: F.conv2d(x, w, None, 2, 1, 1, 4), (_r(2, 4, 7, 7), _r(4, 1, 3, 3)))
     found["pointwise"] = (F.conv2d, (_r(2, 3, 4, 4), _r(4, 3, 1, 1)))
     found["many channels"] = (lambda x, w: F.conv2d(x, w, padding=1), (_r(1, 40, 5, 5), _r(2, 40, 3, 3)))
+    turned: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
+        "turned, all channels apart": ((2, 4, 7, 8), (4, 1, 3, 3), {"padding": 1, "groups": 4}),
+        "turned, two rows a channel": ((2, 4, 7, 8), (8, 1, 5, 3), {"padding": (2, 0), "groups": 4}),
+        "turned, groups and gaps": ((2, 6, 9, 8), (4, 3, 3, 2), {"padding": (2, 1), "dilation": (2, 3), "groups": 2}),
+        "turned, one axis": ((2, 3, 9), (5, 3, 4), {"padding": 3}),
+        "turned, three axes": ((1, 2, 4, 5, 4), (3, 2, 2, 3, 1), {"padding": (1, 1, 0)}),
+        "padded beyond the kernel": ((2, 3, 6, 5), (4, 3, 3, 2), {"padding": (3, 1)}),
+    }
+    for name, (image, weight, options) in turned.items():
+        convolve = (F.conv1d, F.conv2d, F.conv3d)[len(image) - 3]
+        found[name] = (functools.partial(convolve, **options), (_r(*image), _r(*weight)))
     found["one axis"] = (lambda x, w: F.conv1d(x, w, stride=2, padding=2), (_r(2, 3, 9), _r(4, 3, 4)))
     found["three axes"] = (
         lambda x, w: F.conv3d(x, w, stride=(1, 2, 1), padding=1),
@@ -231,6 +243,16 @@ def test_of_images_of_any_size(stride: int) -> None:
     others = [(_r(3, 3, height, width), weight) for height, width in ((8, 9), (7, 12))]
     sizes = ({0: "n", 2: "h", 3: "w"}, {})
     compare(run, (_r(2, 3, 10, 11), weight), others=others, dynamic_shapes={"args": sizes})
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"), [({"padding": 1}, {"Conv"}), ({"stride": 2}, {"Conv", "ConvTranspose"})]
+)
+def test_single_steps_need_no_scattering(options: dict[str, Any], expected: set[str]) -> None:
+    """onnxruntime and the runner spread Conv over threads."""
+    module = Gradients(lambda x, w: F.conv2d(x, w, **options).square())
+    graph = fx2onnx.export(module, (_r(2, 3, 8, 9), _r(4, 3, 3, 3))).model.graph
+    assert {node.op_type for node in graph if node.op_type.startswith("Conv")} == expected
 
 
 aten = torch.ops.aten

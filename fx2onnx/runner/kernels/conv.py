@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,6 +15,7 @@ from fx2onnx.runner.kernels.conv_plan import prepare_conv
 from fx2onnx.runner.kernels.elementwise import Outs, check_same_dtype
 from fx2onnx.runner.limits import check_shape
 from fx2onnx.runner.registry import PRIVATE_DOMAIN, find_kernel, kernel
+from fx2onnx.runner.threads import are_several, multiply, spread
 from fx2onnx.runner.types import NARROW_FLOATS, Array, Spec, narrowed, widen
 from fx2onnx.runner.windows import COLUMN_BLOCK_BYTES, Window, conv_window, pad_spatial, resolve_window, window_view
 
@@ -62,49 +65,58 @@ def convolve(x: Array, w: Array, window: Window, group: int, y: Array) -> None:
         steps = tuple(slice(None, None, stride) for stride in window.strides)
         source = padded[(slice(None), slice(None), *steps)].reshape(batch, group, ins, points)
         if y.flags.c_contiguous:
-            np.matmul(weight, source, out=y.reshape(batch, group, outs, points))
+            multiply(weight, source, y.reshape(batch, group, outs, points))
         else:
             y[...] = np.matmul(weight, source).reshape(y.shape)
         return
     view = window_view(padded, window)
     n = len(window.out)
-    order = (0, 1, *range(2 + n, 2 + 2 * n), *range(2, 2 + n))
     rows, inner = window.out[0], math.prod(window.out[1:])
     per_row = ins * taps * inner * x.dtype.itemsize
     block = max(1, min(rows, COLUMN_BLOCK_BYTES // max(per_row, 1)))
-    scratch = np.empty((ins, *window.kernel, block, *window.out[1:]), x.dtype)
-    target = np.empty((outs, block * inner), y.dtype)
-    arranged = view.transpose(order)
-    for sample in range(batch):
-        for part in range(group):
-            source = arranged[sample, part * ins : (part + 1) * ins]
-            for start in range(0, rows, block):
-                stop = min(start + block, rows)
-                size = (stop - start) * inner
-                cut = source[(slice(None),) * (1 + n) + (slice(start, stop),)]
-                column = scratch if stop - start == block else np.empty(cut.shape, x.dtype)
-                np.copyto(column, cut)
-                result = np.matmul(weight[part], column.reshape(ins * taps, size), out=target[:, :size])
-                y[sample, part * outs : (part + 1) * outs, start:stop] = result.reshape(
-                    outs, stop - start, *window.out[1:]
-                )
+    arranged = view.transpose(0, 1, *range(2 + n, 2 + 2 * n), *range(2, 2 + n))
+    own = are_several()  # threads cannot share the columns of a block
+    shared = None if own else np.empty(ins * taps * block * inner, x.dtype)
+
+    def do(sample: int, part: int, start: int) -> None:
+        cut = arranged[sample, part * ins : (part + 1) * ins][
+            (slice(None),) * (1 + n) + (slice(start, min(start + block, rows)),)
+        ]
+        column = np.empty(cut.shape, x.dtype) if shared is None else shared[: cut.size].reshape(cut.shape)
+        np.copyto(column, cut)
+        target = y[sample, part * outs : (part + 1) * outs, start : start + block]
+        matrix = column.reshape(ins * taps, -1)
+        if target.flags.c_contiguous:
+            np.matmul(weight[part], matrix, out=target.reshape(outs, -1))
+        else:
+            target[...] = np.matmul(weight[part], matrix).reshape(target.shape)
+
+    starts = range(0, rows, block)
+    spread([functools.partial(do, *place) for place in itertools.product(range(batch), range(group), starts)])
 
 
 def _depthwise(padded: Array, w: Array, window: Window, y: Array) -> None:
     """One multiply-add a tap over whole planes."""
-    channels = padded.shape[1]
-    times = w.shape[0] // channels
-    source = np.repeat(padded, times, axis=1) if times > 1 else padded
-    scratch = np.empty(y.shape, y.dtype)
-    for number, tap in enumerate(np.ndindex(*window.kernel)):
-        cut = tuple(
+    times = w.shape[0] // padded.shape[1]
+    cuts = [
+        tuple(
             slice(t * d, t * d + (o - 1) * s + 1, s)
             for t, d, o, s in zip(tap, window.dilations, window.out, window.strides, strict=True)
         )
-        weight = w[(slice(None), 0, *tap)].reshape(-1, *(1,) * len(window.out))
-        np.multiply(source[(slice(None), slice(None), *cut)], weight, out=y if number == 0 else scratch)
-        if number:
-            np.add(y, scratch, out=y)
+        for tap in np.ndindex(*window.kernel)
+    ]
+    weights = w.reshape(len(w), len(cuts), *(1,) * len(window.out))
+
+    def do(sample: int) -> None:
+        source = np.repeat(padded[sample], times, axis=0) if times > 1 else padded[sample]
+        target = y[sample]
+        scratch = np.empty(target.shape, y.dtype)
+        for number, cut in enumerate(cuts):
+            np.multiply(source[(slice(None), *cut)], weights[:, number], out=scratch if number else target)
+            if number:
+                np.add(target, scratch, out=target)
+
+    spread([functools.partial(do, sample) for sample in range(len(y))])
 
 
 def transpose_geometry(
@@ -168,10 +180,14 @@ def conv_transpose(x: Array, w: Array, bias: Array | None = None, *, group: int 
     taps, points = math.prod(kernel_dims), math.prod(x.shape[2:])
     check_shape((batch, group, outs * taps, points), wide_x.dtype, "the columns of ConvTranspose")
     weight = wide_w.reshape(group, ins, outs * taps).transpose(0, 2, 1)
-    columns = np.matmul(weight, wide_x.reshape(batch, group, ins, points))
-    columns = columns.reshape(batch, group * outs, *kernel_dims, *x.shape[2:])
     y = np.zeros((batch, group * outs, *out_dims), wide_x.dtype)
-    add_columns(y, columns, kernel_dims, strides, dilations, before)
+
+    def do(sample: int) -> None:
+        columns = np.matmul(weight, wide_x[sample].reshape(group, ins, points))
+        columns = columns.reshape(1, group * outs, *kernel_dims, *x.shape[2:])
+        add_columns(y[sample : sample + 1], columns, kernel_dims, strides, dilations, before)
+
+    spread([functools.partial(do, sample) for sample in range(batch)])
     if bias is not None:
         y += widen(bias).reshape(-1, *(1,) * len(out_dims))
     return narrowed(y, x.dtype)

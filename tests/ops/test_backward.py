@@ -255,6 +255,20 @@ def test_single_steps_need_no_scattering(options: dict[str, Any], expected: set[
     assert {node.op_type for node in graph if node.op_type.startswith("Conv")} == expected
 
 
+OF_PLAIN_SIZES: dict[str, Function] = {
+    "sgn": lambda x: x.sgn() * x,
+    "block_diag": lambda x: torch.block_diag(x, x[0], x[0, 0], x.t()),
+    "block_diag of ours and of constants": lambda x: torch.block_diag(torch.ones(2, 2), x),
+}
+"""PyTorch takes the gradients of these by sizes as plain numbers."""
+
+
+@pytest.mark.parametrize("name", OF_PLAIN_SIZES)
+def test_of_any_size_where_pytorch_asks_for_plain_ones(name: str) -> None:
+    others = [(_r(rows, 3),) for rows in (2, 6)]
+    compare(OF_PLAIN_SIZES[name], (_r(4, 3),), others=others, dynamic_shapes={"args": ({0: "n"},)})
+
+
 aten = torch.ops.aten
 DIRECT: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "nearest": lambda g: aten.upsample_nearest2d_backward(g, [8, 10], [1, 2, 4, 5], 2.0, 2.0),

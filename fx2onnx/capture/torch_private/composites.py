@@ -1,6 +1,7 @@
-"""Composite operators whose C++ asks for plain sizes, written in tensors: a dynamic size would be that of the sample.
+"""Operators whose C++ asks for plain sizes, written in tensors: a dynamic size would be that of the sample.
 
-They are the kernels of these operators while a module is captured below autograd, where composite ones are split.
+They are the kernels of these operators while a module is captured below autograd: of composite operators, which are split
+there, and of others whose gradient asks.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ from fx2onnx.capture.torch_private.operators import OpOverload
 
 aten = torch.ops.aten
 _SPLIT = torch._C.DispatchKey.CompositeImplicitAutograd
+_DIFFERENTIATED = torch._C.DispatchKey.AutogradCPU
 Form: TypeAlias = Callable[..., torch.Tensor]
-_FORMS: dict[OpOverload, Form] = {}
+_FORMS: dict[OpOverload, tuple[torch._C.DispatchKey, Form]] = {}
 
 
-def _form(overload: OpOverload) -> Callable[[Form], Form]:
+def _form(overload: OpOverload, key: torch._C.DispatchKey = _SPLIT) -> Callable[[Form], Form]:
     def register(function: Form) -> Form:
-        _FORMS[overload] = function
+        _FORMS[overload] = (key, function)
         return function
 
     return register
@@ -30,21 +32,21 @@ def _form(overload: OpOverload) -> Callable[[Form], Form]:
 def use_forms() -> None:
     """Until ``Changes`` end, these are the kernels."""
     before_change(_drop_forms)
-    for overload, form in _FORMS.items():
-        overload.py_kernels.setdefault(_SPLIT, form)
+    for overload, (key, form) in _FORMS.items():
+        overload.py_kernels.setdefault(key, form)
         overload._dispatch_cache.clear()
 
 
 def _drop_forms() -> None:
-    for overload, form in _FORMS.items():
-        if overload.py_kernels.get(_SPLIT) is form:
-            del overload.py_kernels[_SPLIT]
+    for overload, (key, form) in _FORMS.items():
+        if overload.py_kernels.get(key) is form:
+            del overload.py_kernels[key]
         overload._dispatch_cache.clear()
 
 
 def _as_it_is(overload: OpOverload, *args: object, **kwargs: object) -> torch.Tensor:
     """By PyTorch's own kernel."""
-    return overload._op_dk(_SPLIT, *args, **kwargs)  # type: ignore[no-any-return]
+    return overload._op_dk(_FORMS[overload][0], *args, **kwargs)  # type: ignore[no-any-return]
 
 
 @_form(aten.fill_diagonal_.default)
@@ -115,3 +117,24 @@ def _cov(self: torch.Tensor, *, correction: int = 1, **weights: torch.Tensor | N
     centred = rows - rows.mean(1, keepdim=True)
     found = centred @ centred.t().conj() / (rows.shape[1] - correction)
     return found.reshape(()) if _is_one(rows.shape[0]) else found
+
+
+@_form(aten.sgn.default, _DIFFERENTIATED)
+def _sgn(self: torch.Tensor) -> torch.Tensor:
+    """The gradient of real numbers is made of plain sizes, that of ``sign`` is not."""
+    return _as_it_is(aten.sgn.default, self) if self.is_complex() else self.sign()
+
+
+@_form(aten.block_diag.default, _DIFFERENTIATED)
+def _block_diag(tensors: list[torch.Tensor]) -> torch.Tensor:
+    if not torch.is_grad_enabled() or not any(tensor.requires_grad for tensor in tensors):
+        return _as_it_is(aten.block_diag.default, tensors)
+    if any(tensor.dim() > 2 for tensor in tensors):  # an error, which PyTorch words
+        return _as_it_is(aten.block_diag.default, tensors)
+    blocks = [tensor if tensor.dim() == 2 else tensor.reshape(1, -1) for tensor in tensors]
+    before, after, rows = 0, sum(block.shape[1] for block in blocks), []
+    for block in blocks:
+        after = after - block.shape[1]
+        rows.append(aten.constant_pad_nd(block, [before, after]))
+        before = before + block.shape[1]
+    return torch.cat(rows)

@@ -60,13 +60,17 @@ _LAZY = {
 }
 
 
+_PARTS = frozenset({"runner", "verify"})
+"""Modules of the public interface; they come with the first use, too."""
+
+
 def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
+    if name not in _LAZY and name not in _PARTS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from fx2onnx.base.packages import import_part
 
-    return getattr(import_part(_LAZY[name]), name)
+    return import_part(f"fx2onnx.{name}") if name in _PARTS else getattr(import_part(_LAZY[name]), name)
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted({*__all__, *_PARTS})

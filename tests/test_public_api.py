@@ -248,3 +248,8 @@ def test_options_load_neither_torch_nor_onnx() -> None:
     code = "import sys, fx2onnx.exporting.options\nprint({'torch', 'onnx', 'onnx_ir'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+@pytest.mark.parametrize("name", ["runner.InferenceSession", "verify.locate"])
+def test_parts_come_with_their_first_use(name: str) -> None:
+    subprocess.run([sys.executable, "-c", f"import fx2onnx\nassert callable(fx2onnx.{name})"], check=True)

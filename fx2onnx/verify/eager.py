@@ -14,6 +14,7 @@ import torch
 from fx2onnx.base.errors import UserError, first_line
 from fx2onnx.base.events import record
 from fx2onnx.capture.python.inputs import Arguments
+from fx2onnx.capture.torch_private.flex_attention import attention_as_written
 from fx2onnx.capture.torch_private.pytrees import flatten
 from fx2onnx.capture.torch_private.widened import Widened, without_mkldnn
 from fx2onnx.verify.arrays import to_numpy
@@ -108,7 +109,7 @@ def _outputs(
     kept = {tensor.untyped_storage().data_ptr() for tensor in before.values()}
     try:
         # Compiled under a mode, ``torch.cond`` leaves notes in the compiler by which it fails later without one.
-        with torch.set_grad_enabled(gradients), torch.compiler.set_stance("force_eager"):
+        with torch.set_grad_enabled(gradients), torch.compiler.set_stance("force_eager"), attention_as_written():
             leaves = [leaf.value for leaf in flatten(root(*args, **kwargs))[0]]
             return [_detached(leaf, kept) for leaf in leaves if isinstance(leaf, torch.Tensor | int | float)]
     finally:

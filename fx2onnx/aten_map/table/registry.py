@@ -165,7 +165,7 @@ class Table:
 TABLE = Table()
 
 
-LAZY_NAMESPACES = {"torchvision", "quantized_decomposed", "torch_nn", "torchao"}
+LAZY_NAMESPACES = {"flex_lib", "torchvision", "quantized_decomposed", "torch_nn", "torchao"}
 """Operators of packages that are imported late or never: their entries are imported when one is first looked up."""
 
 

@@ -17,9 +17,9 @@ from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.base.relations import Relation
 from fx2onnx.capture.captured import TensorInfo
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
-from fx2onnx.capture.recording.tensor_tracker import dims_of, tensor_info
+from fx2onnx.capture.recording.tensor_tracker import NeedsDecomposition, dims_of, tensor_info
 from fx2onnx.capture.torch_private.dispatch import PreDispatchMode, SplitMode
-from fx2onnx.capture.torch_private.operators import HIGHER_ORDER
+from fx2onnx.capture.torch_private.operators import CUSTOM_FUNCTION, HIGHER_ORDER
 from fx2onnx.capture.torch_private.pytrees import flatten
 
 Function: TypeAlias = Callable[..., object]
@@ -186,3 +186,8 @@ def register() -> None:
 
         for kind in (PreDispatchMode, SplitMode):
             HIGHER_ORDER[name].py_impl(kind)(rule)
+    CUSTOM_FUNCTION.py_impl(PreDispatchMode)(_refuse_whole)
+
+
+def _refuse_whole(*_: object, **__: object) -> object:
+    raise NeedsDecomposition

@@ -24,6 +24,7 @@ from fx2onnx.capture.torch_private.composites import use_forms
 from fx2onnx.capture.torch_private.dispatch import PreDispatchMode, SplitMode
 from fx2onnx.capture.torch_private.fake_tensors import FakeMode
 from fx2onnx.capture.torch_private.finding import found
+from fx2onnx.capture.torch_private.flex_attention import attend_as_written
 from fx2onnx.capture.torch_private.pytrees import pytree
 
 _COND = "_cond_op_wrapper"
@@ -189,6 +190,7 @@ def capture_modes(
             put_name(torch, "ctc_loss", _ctc_loss)
             use_forms()
         _run_as_written()
+        attend_as_written()
         _add_operators()
         before_change(fake_mode.release)
         if _unlogged not in _FAKE_TENSOR_LOG.filters:

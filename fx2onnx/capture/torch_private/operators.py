@@ -26,6 +26,9 @@ HIGHER_ORDER: dict[str, Any] = {
 }
 """Control-flow operators whose arguments are functions."""
 
+CUSTOM_FUNCTION = torch._functorch.autograd_function.custom_function_call
+"""An ``autograd.Function`` within ``torch.vmap`` or ``torch.func.grad``."""
+
 
 @lru_cache(maxsize=1)
 def decompositions() -> dict[OpOverload, Callable[..., Any]]:

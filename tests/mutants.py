@@ -359,6 +359,8 @@ MUTANTS = [
     Mutant("model_patches/transformers/indexers.py", "lambda: scores_of(counted)", "lambda: scores_of(seen)", "tests/model_patches/test_indexers.py"),
     Mutant("targets/match.py", "return not known or floats <= known", "return True", "tests/precision/test_combinations.py"),
     Mutant("exporting/functions.py", "return [each for each in functions if _name_of(each) in names]", "return functions", "tests/exporting/test_functions.py"),
+    Mutant("optimize/rewrites/split_product.py", "axis = perm[axis]", "pass", "tests/optimize/test_split_product.py"),
+    Mutant("optimize/rewrites/split_product.py", "and found[0] != axis", "", "tests/optimize/test_split_product.py"),
     Mutant("optimize/rewrites/pick_early.py", "user in inside and _axes(user, inside[user]).get(place) == axis", "user in inside", "tests/optimize/test_rewrites.py"),
     Mutant("optimize/rewrites/pick_early.py", "{0: axis} if axis < first else {}", "{0: axis}", "tests/optimize/test_rewrites.py"),
     Mutant("verify/known_faults.py", "opset <= target.opset:", "True:", "tests/file_optimizer/test_opset.py"),

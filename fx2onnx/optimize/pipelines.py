@@ -45,6 +45,7 @@ from fx2onnx.optimize.rewrites.simplify_algebra import CancelInvolution, DivideB
 from fx2onnx.optimize.rewrites.skip_expand import SkipExpand
 from fx2onnx.optimize.rewrites.slice_splat import SliceSplat
 from fx2onnx.optimize.rewrites.split_gathers import SplitGathers
+from fx2onnx.optimize.rewrites.split_product import SplitProduct
 from fx2onnx.optimize.rewrites.swap_relu_max_pool import SwapReluMaxPool
 from fx2onnx.optimize.rewrites.unflatten_gemm import UnflattenGemm
 
@@ -111,6 +112,8 @@ PyTorch's in an export, rounded once elsewhere; a runtime's may be a unit off). 
 for the same numbers up to rounding. -O3: weights joined or scaled."""
 
 DEFAULT_LEVEL = 2
+PICKED: tuple[Stage, ...] = (DEAD, Rewrites("picked parts", (SplitProduct(), PickEarly())), DEAD)
+"""Of products in parts no more rows than are wanted, where weights are constants that a runtime may cut when it opens the file."""
 FUSED: tuple[Stage, ...] = (DEAD, *LEVELS[2], Rewrites("contrib", CONTRIB), DEAD)
 """Level 2 for a runtime with onnxruntime's own operators."""
 

@@ -88,6 +88,27 @@ def test_logits_of_the_last_position(name: str, tmp_path: Path) -> None:
             torch.testing.assert_close(found[0], logits[0], rtol=1e-4, atol=1e-5)
 
 
+def test_the_gate_of_the_last_layer_takes_the_last_position_alone(tmp_path: Path) -> None:
+    config = {**TEXT, "state_size": 4, "time_step_rank": 4}
+    model, _ = exported(lambda: T.MambaForCausalLM(T.MambaConfig(**config)), tmp_path / "out", logits="last")
+    graph = onnx.load(tmp_path / "out" / PROMPT, load_external_data=False).graph
+    width = model.config.intermediate_size
+    sizes = {value.name: value.type.tensor_type.shape.dim for value in graph.value_info}
+    rows = [
+        sizes[node.output[0]][1].dim_value
+        for node in graph.node
+        if node.op_type == "MatMul"
+        and node.output[0] in sizes
+        and sizes[node.output[0]][2].dim_value in (width, 2 * width)
+    ]
+    assert rows.count(1) == 1, "the gate's product; the first layer's, and the last one's states are of all positions"
+    inputs = prompts((9, 5))
+    with torch.no_grad():
+        logits = model(**inputs).logits[:, -1:]
+    for engine in ENGINES:
+        torch.testing.assert_close(load(tmp_path / "out", engine)(**inputs).logits[0], logits[0], rtol=1e-4, atol=1e-5)
+
+
 def _is_of_vocabulary(value: onnx.ValueInfoProto) -> bool:
     sizes = value.type.tensor_type.shape.dim
     return len(sizes) == 3 and sizes[2].dim_value == TEXT["vocab_size"] and sizes[1].dim_value != 1

@@ -47,7 +47,7 @@ class PickEarly(Rewrite[PickMatch]):
         self.may_grow = may_grow
 
     def match(self, node: ir.Node) -> PickMatch | Why:
-        picked = _picked(node)
+        picked = picked_rows(node)
         if isinstance(picked, Why):
             return picked
         axis, count = picked
@@ -102,7 +102,7 @@ def _pick(op: Emit, m: PickMatch, source: ir.Value, axis: int) -> ir.Value:
     return result
 
 
-def _picked(node: ir.Node) -> tuple[int, int] | Why:
+def picked_rows(node: ir.Node) -> tuple[int, int] | Why:
     """The axis, and how many rows are picked."""
     before = dims_or_none(node.inputs[0])
     if before is None or dims_or_none(node.outputs[0]) is None:

@@ -6,7 +6,7 @@ Its ``run`` neither takes nor gives such arrays; its ``OrtValue`` takes their bi
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import ml_dtypes
@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 Array: TypeAlias = npt.NDArray[Any]
 
+TEXTS = "tensor(string)"
 # onnxruntime's name of the type -> the number of onnx.TensorProto.DataType, the dtype, one of its size that NumPy knows.
 _FOREIGN: dict[str, tuple[int, Any, Any]] = {
     "tensor(bfloat16)": (16, ml_dtypes.bfloat16, np.int16),
@@ -25,12 +26,20 @@ _FOREIGN: dict[str, tuple[int, Any, Any]] = {
 }
 
 
-def run_session(session: Any, feeds: Mapping[str, Any]) -> list[Any]:
-    """``session.run(None, feeds)`` of an onnxruntime session, with arrays of any dtype in and out."""
+def run_session(session: Any, feeds: Mapping[str, Any], text_value: Callable[[Array], Any] | None = None) -> list[Any]:
+    """``session.run(None, feeds)`` of an onnxruntime session, with arrays of any dtype in and out.
+
+    text_value: makes an ``onnxruntime.OrtValue`` of an array of texts, which has to stand beside other ones.
+    """
     types = {value.name: value.type for value in session.get_inputs()}
     if not any(value.type in _FOREIGN for value in (*session.get_inputs(), *session.get_outputs())):
         return list(session.run(None, dict(feeds)))
-    values = {name: to_ort_value(feed, types.get(name, "")) for name, feed in feeds.items()}
+    values = {
+        name: text_value(feed)
+        if text_value is not None and types.get(name) == TEXTS
+        else to_ort_value(feed, types.get(name, ""))
+        for name, feed in feeds.items()
+    }
     return [from_ort_value(value) for value in session.run_with_ort_values(None, values)]
 
 

@@ -253,12 +253,13 @@ def _session(model: Path, engine: Engine, profile_prefix: str) -> Any:
 
 def _run(session: Any, feeds: Mapping[str, Any], repeats: int) -> list[Any]:
     from fx2onnx.base.ort_values import run_session
+    from fx2onnx.irx.text_values import text_value
     from fx2onnx.runner import InferenceSession
 
     try:
         for _ in range(repeats):
             ours = isinstance(session, InferenceSession)
-            outputs = session.run(None, feeds) if ours else run_session(session, feeds)
+            outputs = session.run(None, feeds) if ours else run_session(session, feeds, text_value)
         return list(outputs)
     except Fx2OnnxError:
         raise

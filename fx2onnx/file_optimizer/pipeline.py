@@ -162,8 +162,21 @@ class _Job:
         if self.plan.fix:
             before = infer_types(model)
             fix_sizes(model, self.plan.fix)
-            refuse_contradiction(infer_types(model), before, self.plan.fix)
+            faults = infer_types(model)
+            if not (faults and self.plan.level and self._ends_in_dead_branches(before)):
+                refuse_contradiction(faults, before, self.plan.fix)
         return model
+
+    def _ends_in_dead_branches(self, before: Sequence[InternalError]) -> bool:
+        """Whether nothing contradicts the sizes but what they leave out: branches of an If that is decided by them."""
+        model = self.opened.fresh()
+        fix_sizes(model, self.plan.fix)
+        old = {fault.node for fault in before}
+        try:
+            rewrite(model, stages_of(1))
+        except InternalError:
+            return False
+        return all(fault.node in old for fault in infer_types(model))
 
     def _size_before(self) -> Size:
         proto = self.opened.proto

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.memory import free_bytes
 from fx2onnx.base.ort_values import run_session
+from fx2onnx.irx.text_values import text_value
 from fx2onnx.verify.memory import LARGE_BYTES
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -55,7 +56,7 @@ def open_onnxruntime(model: str | bytes, folder: str = "") -> Run:
     session = onnxruntime.InferenceSession(
         model, options, providers=["CPUExecutionProvider"], disabled_optimizers=left_out
     )
-    return partial(run_session, session)
+    return partial(run_session, session, text_value=text_value)
 
 
 def _is_large(model: str | bytes) -> bool:

@@ -78,6 +78,36 @@ def test_a_size_that_the_graph_contradicts_names_the_node(tmp_path: Path) -> Non
     assert fx2onnx.optimize_model(proto, fix="K=3").verified
 
 
+BRANCHES = """g (float[N, 4] x) => (float[N, 4] y) {
+    s = Shape (x) z = Constant <value_ints = [0]> () d = Gather (s, z) c = Constant <value_ints = [3]> () e = Equal (d, c) b = Squeeze (e)
+    y = If (b) <
+        then_branch = three () => (float[N, 4] t) { t = Add (x, w) },
+        else_branch = others () => (float[N, 4] u) { u = Neg (x) }> }"""
+"""One branch for three rows, whose weight has three, and one for all others."""
+
+
+@pytest.mark.parametrize("level", [1, 2])
+@pytest.mark.parametrize("size", [1, 3, 5])
+def test_a_branch_that_the_sizes_leave_out_contradicts_none(level: int, size: int, tmp_path: Path) -> None:
+    proto = weights(text(BRANCHES), w=normal(3, 4))
+    result = fx2onnx.optimize_model(proto, tmp_path / "out.onnx", fix={"N": size}, level=level)
+    assert result.verified
+    assert shapes(tmp_path / "out.onnx") == [[size, 4], [size, 4]]
+    x = normal(size, 4)
+    before, after = (onnxruntime.InferenceSession(each) for each in (proto.SerializeToString(), tmp_path / "out.onnx"))
+    np.testing.assert_array_equal(after.run(None, {"x": x})[0], before.run(None, {"x": x})[0])
+    assert [node.op_type for node in onnx.load(tmp_path / "out.onnx").graph.node] == ["Add" if size == 3 else "Neg"]
+
+
+@pytest.mark.parametrize(("body", "level"), [(BRANCHES, 0), (BRANCHES.replace("Neg (x)", "Add (x, w)"), 2)])
+def test_a_branch_that_stays_or_runs_contradicts(body: str, level: int, tmp_path: Path) -> None:
+    proto = weights(text(body), w=normal(3, 4))
+    with pytest.raises(UserError, match="the file does not take N=5") as caught:
+        fx2onnx.optimize_model(proto, tmp_path / "out.onnx", fix={"N": 5}, level=level)
+    assert caught.value.code == "E105"
+    assert list(tmp_path.iterdir()) == []
+
+
 ATTENTION = """g (float[2, 5, 16] x) => (float[2, 5, 16] y) {
     q = MatMul (x, w) a = Constant <value_ints = [2, 5, 2, 8]> () r = Reshape (q, a) t = Transpose <perm = [0, 2, 1, 3]> (r)
     b = Constant <value_ints = [4, 5, 8]> () m = Reshape (t, b) k = Transpose <perm = [0, 2, 1]> (m) s = MatMul (m, k)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 import torch
@@ -13,8 +14,10 @@ from typer.testing import CliRunner
 
 import fx2onnx
 from fx2onnx.cli.main import app
+from fx2onnx.runner import InferenceSession
 from fx2onnx.sources.torchvision_compat import prepare
 from fx2onnx.verify import verify
+from fx2onnx.verify.engines import ENGINES
 
 HALF, FLOAT, BFLOAT = TensorProto.FLOAT16, TensorProto.FLOAT, TensorProto.BFLOAT16
 KINDS = ("int8", "int4", "uint4", "nf4", "float8")
@@ -102,3 +105,33 @@ def test_bodies_of_loops(tmp_path: Path, dtype: str) -> None:
     assert kept["Loop"] == "it holds graphs"
     assert bool(sum(result.report.precision["nodes"].values())) == (dtype != "bfloat16")
     assert verify(str(out), module, (torch.randn(2, 70, 16),)).ok
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_texts_stay_and_are_compared_in_both_engines(tmp_path: Path, dtype: str) -> None:
+    text = """
+    <ir_version: 9, opset_import: ["" : 18, "ai.onnx.ml" : 3]>
+    g (string[n, 4] words) => (float[n, 16] y, string[n, 4] same) {
+      ids = ai.onnx.ml.LabelEncoder <keys_strings = ["a", "b"], values_int64s = [1, 2], default_int64 = 0> (words)
+      rows = Gather (table, ids)
+      axis = Constant <value_ints = [1]> ()
+      mean = ReduceMean <keepdims = 0> (rows, axis)
+      y = MatMul (mean, w)
+      same = Identity (words)
+    }"""
+    model = onnx.parser.parse_model(text)
+    for name, sizes in {"table": (8, 64), "w": (64, 16)}.items():
+        array = torch.randn(sizes, generator=torch.Generator().manual_seed(0)).numpy()
+        model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    result = fx2onnx.optimize_model(model, tmp_path / "out.onnx", dtype=dtype)
+    assert result.comparison is not None
+    assert {(row.engine, row.output) for row in result.comparison.rows} == {
+        (engine, output) for engine in ("runner", "onnxruntime") for output in ("y", "same")
+    }
+    numbers = {value.name: value.type.tensor_type.elem_type for value in onnx.load(tmp_path / "out.onnx").graph.output}
+    assert numbers == {"y": BFLOAT if dtype == "bfloat16" else HALF, "same": TensorProto.STRING}
+    words = np.array([["a", "b", "é", ""], ["b", "b", "a", "c"]], dtype=object)
+    want = InferenceSession(model).run(None, {"words": words})
+    y, same = ENGINES["onnxruntime"](str(tmp_path / "out.onnx"))({"words": words})
+    np.testing.assert_allclose(y.astype(np.float32), want[0], rtol=0.05, atol=0.1)
+    assert same.tolist() == words.tolist()

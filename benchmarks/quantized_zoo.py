@@ -87,7 +87,8 @@ def worker(name: str, kinds: list[str]) -> None:
 
 def page(rows: list[Row], kinds: list[str]) -> str:
     bad = [row for row in rows if not row["ok"]]
-    large = [row for row in rows if row["ok"] and row["bytes"] >= SMALL_BYTES]
+    good = [row for row in rows if row["ok"]]
+    large = [row for row in good if row["bytes"] >= SMALL_BYTES] or good
     worst = max(large, key=lambda row: row["of_theory"])
     is_whole = kinds == list(CODE_BYTES)
     command = "make quantized-zoo" if is_whole else f"python -m benchmarks.quantized_zoo --kinds {' '.join(kinds)}"

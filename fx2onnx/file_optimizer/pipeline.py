@@ -30,7 +30,7 @@ from fx2onnx.file_optimizer.opset import convert_opset
 from fx2onnx.file_optimizer.precise import Lowerer
 from fx2onnx.file_optimizer.quantized import Quantizer, needed_opset, same_as
 from fx2onnx.file_optimizer.result import LeftOut, OptimizeResult, Size, measured
-from fx2onnx.file_optimizer.sizes import fix_sizes, parse_sizes, refuse_contradiction
+from fx2onnx.file_optimizer.sizes import fix_sizes, in_dead_branches, parse_sizes, refuse_contradiction
 from fx2onnx.file_optimizer.stages import Limit, Trace, guilty_step, rewrite, stages_of
 from fx2onnx.irx.inference import infer_types
 from fx2onnx.irx.io import Written, save, write_bytes
@@ -163,20 +163,9 @@ class _Job:
             before = infer_types(model)
             fix_sizes(model, self.plan.fix)
             faults = infer_types(model)
-            if not (faults and self.plan.level and self._ends_in_dead_branches(before)):
+            if not (faults and self.plan.level and in_dead_branches(self.opened.fresh(), before, self.plan.fix)):
                 refuse_contradiction(faults, before, self.plan.fix)
         return model
-
-    def _ends_in_dead_branches(self, before: Sequence[InternalError]) -> bool:
-        """Whether nothing contradicts the sizes but what they leave out: branches of an If that is decided by them."""
-        model = self.opened.fresh()
-        fix_sizes(model, self.plan.fix)
-        old = {fault.node for fault in before}
-        try:
-            rewrite(model, stages_of(1))
-        except InternalError:
-            return False
-        return all(fault.node in old for fault in infer_types(model))
 
     def _size_before(self) -> Size:
         proto = self.opened.proto

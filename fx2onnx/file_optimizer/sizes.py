@@ -11,7 +11,9 @@ from fx2onnx.base.dim_text import parse_dim
 from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import InternalError, UserError
 from fx2onnx.base.size_conditions import METADATA_KEY, check_sizes, read
+from fx2onnx.file_optimizer.stages import rewrite, stages_of
 from fx2onnx.irx.edit import graphs_of
+from fx2onnx.irx.inference import infer_types
 
 LEAST = 0
 
@@ -129,3 +131,16 @@ def refuse_contradiction(
         if fault.node not in old:
             text = ", ".join(f"{name}={size}" for name, size in wanted.items())
             raise UserError("E105", f"the file does not take {text}", node=fault.node, why=f"{fault.what}; {fault.why}")
+
+
+def in_dead_branches(model: ir.Model, before: Iterable[InternalError], wanted: Mapping[str, int]) -> bool:
+    """Whether nothing contradicts the sizes but what they leave out: branches of an If that is decided by them. The model is
+    changed.
+    """
+    fix_sizes(model, wanted)
+    old = {fault.node for fault in before}
+    try:
+        rewrite(model, stages_of(1))
+    except InternalError:
+        return False
+    return all(fault.node in old for fault in infer_types(model))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from fx2onnx.capture.torch_private.widened import Widened, without_mkldnn
 from fx2onnx.verify.arrays import to_numpy
 from fx2onnx.verify.engines import Array
 from fx2onnx.verify.noise import Draw, Redrawing, Replaying
+from fx2onnx.verify.own_state import kept
 from fx2onnx.verify.rounding import Moved
 from fx2onnx.verify.wide import InFloat64, widened
 
@@ -65,26 +66,6 @@ def takes_gradients(root: torch.nn.Module) -> bool:
     return root in _TAKE_GRADIENTS
 
 
-_WRITTEN: weakref.WeakKeyDictionary[torch.nn.Module, frozenset[str]] = weakref.WeakKeyDictionary()
-
-
-@contextlib.contextmanager
-def put_back(root: torch.nn.Module, names: Iterable[str]) -> Iterator[None]:
-    """Inside, these parameters are as they were after each run, as all buffers are: forward is known to write into them."""
-    _WRITTEN[root] = frozenset(names)
-    try:
-        yield
-    finally:
-        del _WRITTEN[root]
-
-
-def _own_of(root: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """What forward may write into."""
-    written = _WRITTEN.get(root, frozenset())
-    parameters = {name: value for name, value in root.named_parameters() if name in written} if written else {}
-    return {**parameters, **dict(root.named_buffers())}
-
-
 def outputs_of(root: torch.nn.Module, arguments: Arguments, tensors: Sequence[torch.Tensor]) -> list[Any]:
     """What forward returns, flat: tensors and numbers. What it writes into is a copy or is put back.
 
@@ -104,19 +85,15 @@ def _outputs(
     root: torch.nn.Module, arguments: Arguments, tensors: Sequence[torch.Tensor], *, gradients: bool
 ) -> list[Any]:
     args, kwargs = arguments.rebuilt([_copied(tensor) for tensor in tensors])
-    before = _own_of(root)
-    saved = {name: tensor.detach().clone() for name, tensor in before.items()}
-    kept = {tensor.untyped_storage().data_ptr() for tensor in before.values()}
-    try:
-        # Compiled under a mode, ``torch.cond`` leaves notes in the compiler by which it fails later without one.
-        with torch.set_grad_enabled(gradients), torch.compiler.set_stance("force_eager"), attention_as_written():
-            leaves = [leaf.value for leaf in flatten(root(*args, **kwargs))[0]]
-            return [_detached(leaf, kept) for leaf in leaves if isinstance(leaf, torch.Tensor | int | float)]
-    finally:
-        with torch.no_grad():
-            for name, tensor in _own_of(root).items():
-                if name in saved and tensor.shape == saved[name].shape:
-                    tensor.copy_(saved[name])
+    # Compiled under a mode, ``torch.cond`` leaves notes in the compiler by which it fails later without one.
+    with (
+        torch.compiler.set_stance("force_eager"),
+        attention_as_written(),
+        kept(root) as places,
+        torch.set_grad_enabled(gradients),
+    ):
+        leaves = [leaf.value for leaf in flatten(root(*args, **kwargs))[0]]
+        return [_detached(leaf, places) for leaf in leaves if isinstance(leaf, torch.Tensor | int | float)]
 
 
 def failed_on_arguments(cause: Exception) -> UserError:
@@ -140,11 +117,11 @@ def _copied(tensor: torch.Tensor) -> torch.Tensor:
     return Widened(tensor.wide.clone(), tensor.dtype) if isinstance(tensor, Widened) else tensor.clone()
 
 
-def _detached(value: Any, kept: set[int]) -> Any:
-    """A copy where it lies in a buffer (``kept``), which is put back."""
+def _detached(value: Any, places: Collection[int]) -> Any:
+    """A copy where it lies in a buffer (``places``), which is put back."""
     if not isinstance(value, torch.Tensor) or isinstance(value, Widened):
         return value
-    return value.detach().clone() if value.untyped_storage().data_ptr() in kept else value.detach()
+    return value.detach().clone() if value.untyped_storage().data_ptr() in places else value.detach()
 
 
 @contextlib.contextmanager

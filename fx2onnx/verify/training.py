@@ -20,8 +20,8 @@ from fx2onnx.training.plan import plan_of
 from fx2onnx.training.program import Kind, Plan
 from fx2onnx.training.reference import Reference, random_gradients, sample_after
 from fx2onnx.verify.compare import verify
-from fx2onnx.verify.eager import put_back
 from fx2onnx.verify.interface import as_file
+from fx2onnx.verify.own_state import put_back
 from fx2onnx.verify.verdict import Verdict
 
 STEPS_BEFORE = 2

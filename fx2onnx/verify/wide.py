@@ -142,7 +142,7 @@ def _claimed(given: Sequence[Any]) -> torch.dtype | None:
 
 
 @functools.cache
-def _written(func: Any) -> tuple[tuple[int, str], ...]:
+def written_arguments(func: Any) -> tuple[tuple[int, str], ...]:
     """Place and name of the arguments that the operator writes into."""
     return tuple(
         (place, argument.name)
@@ -152,12 +152,12 @@ def _written(func: Any) -> tuple[tuple[int, str], ...]:
 
 
 def _writes(func: Any) -> bool:
-    return bool(_written(func))
+    return bool(written_arguments(func))
 
 
 def _writes_plain(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
     """Whether it writes into a tensor of the module, which stays in its dtype."""
-    targets = [args[place] if place < len(args) else kwargs.get(name) for place, name in _written(func)]
+    targets = [args[place] if place < len(args) else kwargs.get(name) for place, name in written_arguments(func)]
     leaves = pytree.tree_leaves(targets)
     return any(
         isinstance(leaf, torch.Tensor) and not isinstance(leaf, Widened) and leaf.dtype in WIDE for leaf in leaves

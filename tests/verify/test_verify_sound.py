@@ -94,3 +94,32 @@ def test_a_sound_file(what: str) -> None:
     result = fx2onnx.export(Given(given), tuple(each.clone() for each in args))
     verdict = verify(result, Given(given), args)
     assert verdict.ok, verdict.describe()
+
+
+class Writes(nn.Module):
+    """Into a buffer, into a whole parameter, into a row of another, and it returns one of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps = nn.Parameter(torch.zeros(3), requires_grad=False)
+        self.linear = nn.Linear(3, 3)
+        self.register_buffer("count", torch.zeros(1))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        with torch.no_grad():
+            self.steps.add_(x.mean(0))
+            self.linear.weight.data[0].mul_(2)
+            torch._foreach_add_([self.count], 1)
+        return self.linear(x + self.steps) + self.count, self.steps
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_module_that_writes_into_its_parameters_is_as_before(dtype: torch.dtype) -> None:
+    module, x = Writes().to(dtype), normal(4, 3).to(dtype)
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    result = fx2onnx.export(module, (x,))
+    for _ in range(2):
+        verdict = verify(result, module, (x,))
+        assert verdict.ok, verdict.describe()
+        assert fx2onnx.verify.locate(result, module, (x,)) is None
+        assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ml_dtypes
+import numpy as np
 import torch
 
 from fx2onnx.verify.engines import Array
@@ -23,3 +24,8 @@ def to_numpy(tensor: torch.Tensor) -> Array:
         carrier, dtype = _VIEWED[tensor.dtype]
         return tensor.contiguous().view(carrier).numpy().view(dtype)
     return tensor.numpy()
+
+
+def is_finite(array: Array) -> bool:
+    """Whether it has neither NaN nor infinities."""
+    return array.dtype.kind in "biuSUO" or bool(np.isfinite(array.astype(np.float32, copy=False)).all())

@@ -20,12 +20,12 @@ from fx2onnx.base.events import record
 from fx2onnx.base.version import VERSION
 from fx2onnx.capture.driver import as_module
 from fx2onnx.capture.python.inputs import bind, normalise_args
-from fx2onnx.verify.arrays import to_numpy
+from fx2onnx.verify.arrays import is_finite, to_numpy
 from fx2onnx.verify.eager import Eager, failed_on_arguments, in_mode, takes_gradients
 from fx2onnx.verify.engines import ENGINES, Array, Run, chosen_engines, lacks_operator, open_onnxruntime
 from fx2onnx.verify.interface import Interface, as_file, assign, vanished
 from fx2onnx.verify.known_faults import KnownFaults
-from fx2onnx.verify.marks import Marks
+from fx2onnx.verify.marks import MOST, Marks
 from fx2onnx.verify.memory import is_exhausted, too_large
 from fx2onnx.verify.noise import Draw, RandomNodes, Recording, drawn_outputs
 from fx2onnx.verify.outputs import Outputs
@@ -188,7 +188,8 @@ def _compare(verdict: Verdict, case: _Case, seeds: Sequence[int]) -> None:
     usual = max(maker.numbers(SAMPLE), 1)
     most = max(MOST_FORWARDS * case.seconds["eager"], LEAST_SECONDS)
     ends = [kind for kind in maker.ends() if kind != "far" or not case.file.is_half]
-    plan = planned(maker.sizes, [*case.file.conditions, *maker.conditions], seeds, ends, (*marks.whole, *marks.lengths))
+    conditions, at = [*case.file.conditions, *maker.conditions], (*marks.whole, *marks.lengths)
+    plan = planned(maker.sizes, conditions, seeds, ends, at, tuple(case.file.bounds.sizes))
     shares = [(sample, maker.numbers(sample) / usual) for sample in plan]
     if sum(case.cost(list(case.runs), share) for _, share in shares) > most:
         shares = cheapest_first(shares, seeds)
@@ -224,16 +225,19 @@ def _first(verdict: Verdict, case: _Case, tensors: Sequence[torch.Tensor]) -> tu
             expected, recording = _eager(case, tensors, timed=True)
     except Exception as cause:  # forward is the user's code
         raise failed_on_arguments(cause) from cause
-    case.finite = [_is_finite(want) for want in expected]
+    case.finite = [is_finite(want) for want in expected]
     _judge_all(verdict, case, SAMPLE, tensors, (expected, recording.draws), list(case.runs))
-    return [recording.rows(tensor) for tensor in tensors], recording.marking.found()
+    bounds, marks = case.file.bounds, recording.marking.found()
+    is_wide = bounds.turned.more_than(recording.turned)
+    marks = replace(marks, whole=tuple(dict.fromkeys([*marks.whole, *bounds.whole]))[:MOST], is_wide=is_wide)
+    return [recording.rows(tensor) for tensor in tensors], marks
 
 
 def _other(verdict: Verdict, case: _Case, maker: Maker, sample: Sample, engines: Sequence[str]) -> None:
     """Another set of inputs: of its kind of values, or tamer ones, or the sample's, whatever eager PyTorch runs on first."""
     tries = [(sample, False), (sample, True), (replace(sample, values="sample"), False)]
     problem = ""
-    tries = {"sample": tries[2:], "signs": tries[:1]}.get(sample.values, tries)
+    tries = {"sample": tries[2:], "signs": tries[:1], "wide": tries[:1]}.get(sample.values, tries)
     for asked, tame in tries:
         if asked.values == "sample" and not asked.sizes:
             break  # the sample itself
@@ -244,7 +248,7 @@ def _other(verdict: Verdict, case: _Case, maker: Maker, sample: Sample, engines:
             problem = problem or f"eager PyTorch itself fails ({first_line(cause)[:120]})"
             continue
         if len(expected) == len(case.finite) and any(
-            was and not _is_finite(want) for was, want in zip(case.finite, expected, strict=True)
+            was and not is_finite(want) for was, want in zip(case.finite, expected, strict=True)
         ):
             problem = problem or "eager PyTorch itself gives NaN or infinity"
             continue
@@ -256,12 +260,10 @@ def _other(verdict: Verdict, case: _Case, maker: Maker, sample: Sample, engines:
     case.refuses_sizes |= bool(sample.sizes) and not sample.is_empty
 
 
-def _is_finite(want: Array) -> bool:
-    return want.dtype.kind in "biuSUO" or bool(np.isfinite(want.astype(np.float32, copy=False)).all())
-
-
 def _eager(case: _Case, tensors: Sequence[torch.Tensor], *, timed: bool = False) -> tuple[list[Array], Recording]:
-    recording = Recording()  # also where the file draws nothing: the judge has to draw what eager PyTorch drew
+    recording = Recording(
+        tensors if timed else ()
+    )  # also where the file draws nothing: the judge has to draw what eager PyTorch drew
     if not timed:
         recording.most_turns = LONGER_LOOPS * (case.turns + LONGER_LOOPS)  # some inputs let a loop never end
     start = time.process_time()

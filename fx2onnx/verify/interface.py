@@ -20,6 +20,7 @@ from fx2onnx.irx import io
 from fx2onnx.precision.options import METADATA_KEY as PRECISION_KEY
 from fx2onnx.precision.options import epsilon_in
 from fx2onnx.targets.narrowed import METADATA_KEY as NARROWED_KEY
+from fx2onnx.verify.file_bounds import FileBounds
 from fx2onnx.verify.memory import LARGE_BYTES, weights_beside
 
 FLOAT32_EPSILON = 2.0**-23
@@ -54,6 +55,9 @@ class Interface:
     is_half: bool = False
     """Whether values are in float16, which ends at 65504, or the file computes in 16 bits where the module does not."""
 
+    bounds: FileBounds = field(default_factory=FileBounds)
+    """What may make it give something else far from the sample."""
+
     @staticmethod
     def of(proto: onnx.ModelProto) -> Interface:
         graph = proto.graph
@@ -79,6 +83,7 @@ class Interface:
             narrowed=_narrowed(metadata),
             epsilon=epsilon,
             dtypes={value.name: _declared(value).dtype for value in inputs},
+            bounds=FileBounds.of(proto),
             is_half=onnx.TensorProto.FLOAT16 in kinds or epsilon > FLOAT32_EPSILON,
         )
 

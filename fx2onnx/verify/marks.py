@@ -63,6 +63,8 @@ class Marks:
     special: tuple[float, ...] = ()
     lengths: tuple[int, ...] = ()
     """The last places of what the module takes the begin of, such as of a table of positions."""
+    is_wide: bool = False
+    """Whether a file turns integers into what has less room for them than the module does."""
 
 
 NONE = Marks()

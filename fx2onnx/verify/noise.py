@@ -25,6 +25,7 @@ from fx2onnx.irx.facts import RANDOM
 from fx2onnx.verify.arrays import to_numpy
 from fx2onnx.verify.engines import Array
 from fx2onnx.verify.marks import Marking
+from fx2onnx.verify.turned import Turned, whole_numbers
 
 _KINDS = {"rand": "Uniform", "rand_like": "Uniform", "randn": "Normal", "randn_like": "Normal"}
 """Which random node an ATen operator becomes as it is."""
@@ -75,18 +76,21 @@ class Recording(EagerMode):
     something else.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, inputs: Sequence[torch.Tensor] = ()) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self._whole = whole_numbers(inputs)
         self.draws: list[Draw] = []
         self.picks: list[tuple[torch.Tensor, int, int]] = []
         """Integers, and the least and the largest that pick a row."""
         self.marking = Marking()
+        self.turned = Turned()
 
     def seen(self, func: Any, args: Any, kwargs: Any) -> Any:
         if func in _BAGS:
             _check_bags(*args[:3])
         self.marking.see(func, args)
         result = func(*args, **kwargs)
+        self.turned.see(func, args, result, self._whole)
         if _is_random(func) and isinstance(result, torch.Tensor):
             self.draws.append(_draw(func, args, kwargs or {}, result.clone()))
         elif func in _PICKS and len(self.picks) < MOST_PICKS:

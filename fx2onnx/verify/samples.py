@@ -103,13 +103,14 @@ def planned(
     seeds: Sequence[int],
     ends: Sequence[str] = (),
     marks: Sequence[int] = (),
+    bounds: Sequence[int] = (),
 ) -> Iterator[Sample]:
     """Beside the sample: one set of other values a seed, sets at other sizes, and sets of values at the ends of what they may
     be: what finds most first. Without seeds every value is the sample's.
     """
     for seed in seeds:
         yield Sample(f"seed {seed}", values="seed", seed=seed)
-    others = other_sizes(sizes, conditions, marks) if sizes else []
+    others = other_sizes(sizes, conditions, marks, bounds) if sizes else []
     for turn, found in enumerate(others):
         kind = _AT_OTHER_SIZES[turn % len(_AT_OTHER_SIZES)] if seeds and turn else "sample"
         text = "sizes " + ", ".join(f"{dim} {size}" for dim, size in found.items())

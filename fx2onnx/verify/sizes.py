@@ -18,6 +18,10 @@ FAR = 260
 """Behind the last bucket of relative positions that anyone uses (128), and behind tables of 256."""
 MOST_MARK = 1024
 """The largest number that integers of a module are compared with, such as a window of attention, behind which sizes go."""
+MOST_BOUND = 2048
+"""Likewise of numbers of the file that bound a size."""
+MOST_BOUNDS = 3
+"""So many of them are tried for each dim."""
 MOST_ALONE = 4
 """Dims that are tried alone."""
 _LEAST = 2
@@ -29,10 +33,13 @@ _SMALL = (2, 3, 5, 7, 11)
 
 
 def other_sizes(
-    sizes: Mapping[str, int], conditions: Collection[SizeCondition], marks: Collection[int] = ()
+    sizes: Mapping[str, int],
+    conditions: Collection[SizeCondition],
+    marks: Collection[int] = (),
+    bounds: Collection[int] = (),
 ) -> list[dict[str, int]]:
     """Sizes to try beside the sample's, the next ones first; all of them keep all conditions. ``marks`` are numbers that
-    integers of the module are compared with.
+    integers of the module are compared with, ``bounds`` those that the file has beside sizes.
     """
     result: list[dict[str, int]] = []
     borders = itertools.islice(_borders(sizes, conditions), 4 * MOST_BORDERS)
@@ -40,6 +47,7 @@ def other_sizes(
         (_near(wanted, conditions, sizes) for wanted in (_next(sizes, conditions),)),
         itertools.islice((found for found in borders if found != dict(sizes)), MOST_BORDERS),
         (_near(wanted, conditions, sizes) for wanted in _alone(sizes, marks)),
+        (_near(wanted, conditions, sizes) for wanted in _behind(sizes, marks, bounds)),
     ]
     for found in itertools.chain(*tries):
         if found is not None and found not in result and found != dict(sizes):
@@ -101,6 +109,15 @@ def _alone(sizes: Mapping[str, int], marks: Collection[int]) -> Iterator[dict[st
     for name in names:
         if mark >= _far(sizes[name]):
             yield {**ones, name: mark + 1}
+
+
+def _behind(sizes: Mapping[str, int], marks: Collection[int], bounds: Collection[int]) -> Iterator[dict[str, int]]:
+    """Each dim behind the largest numbers of the file that its other sizes do not reach, with the others at 1."""
+    ones = dict.fromkeys(sizes, 1)
+    for name in list(sizes)[:MOST_ALONE]:
+        reached = max([_far(sizes[name]), *(mark for mark in marks if mark <= MOST_MARK)])
+        for bound in sorted({bound for bound in bounds if reached <= bound <= MOST_BOUND}, reverse=True)[:MOST_BOUNDS]:
+            yield {**ones, name: bound + 2}  # the last place is bound + 1
 
 
 def _far(size: int) -> int:

@@ -21,15 +21,20 @@ KINDS = ("sample", "seed", "large", "ties", "small", "zeros")
 """``sample``: its own content. ``seed``: like the sample, ids over the whole range, masks padded on both sides. ``large``,
 ``small``: 16 and 1/512 times that. ``ties``: few different numbers. ``zeros``: zeros, the lowest ids, nothing masked."""
 AT_SAMPLE_SIZES = ("ties", "small", "large", "zeros")
-ENDS = ("masked", "marks", "signs", "special", "far")
+ENDS = ("masked", "marks", "signs", "wide", "special", "far")
 """What some inputs have beside that, the others are as for ``seed``. ``masked``: rows of which everything is masked, or all
 but one. ``marks``: at, beside and far behind the numbers that the module compares with. ``signs``: integers below zero,
-and beyond the rows of a table, where eager PyTorch takes such. ``special``: NaN and infinities, where the module looks for
+and beyond the rows of a table, where eager PyTorch takes such. ``wide``: integers that neither 32 bits nor a float hold, where
+the file has those and the module does not. ``special``: NaN and infinities, where the module looks for
 them. ``far``: 65,536 times the sample's."""
 _SCALES = {"large": 16.0, "small": 1 / 512}
 _FAR = 2.0**16
 _MOST_WHOLE = 1 << 24
 """A mark is drawn where it times the numbers of its input is less: some modules make so many numbers of such an integer."""
+_WIDE = {torch.int64: (2**54, 2**33, 2**31, 0), torch.int32: (2**30, 2**25, 0)}
+"""Bases of wide integers; 0: one of the usual."""
+_NEAR = 1 << 12
+"""So near to each other are those of one base: their differences are small, or none."""
 _LEAST_SPECIAL = 8
 """One number of so many."""
 
@@ -82,7 +87,8 @@ class Values:
         marked = {"marks"} if (self.marks.whole if self.role == "ids" else self.marks.numbers) else set()
         if self.role == "ids":
             is_signed = like.dtype != torch.uint8 and (self.low >= 0 or not self.is_open)
-            return marked | ({"signs"} if is_signed else set())
+            wide = {"wide"} if self.marks.is_wide and like.dtype in _WIDE else set()
+            return marked | wide | ({"signs"} if is_signed else set())
         special = {"special"} if self.marks.special else set()
         return set() if self.role == "empty" else marked | special | {"far"}
 
@@ -123,7 +129,7 @@ def _is_switch(tensor: torch.Tensor) -> bool:
 
 def _within(marks: Marks, low: int, high: int) -> Marks:
     """The whole numbers that integers of a range are compared with."""
-    return Marks(whole=tuple(number for number in marks.whole if low <= number <= high))
+    return Marks(whole=tuple(number for number in marks.whole if low <= number <= high), is_wide=marks.is_wide)
 
 
 def _draw_complex(values: Values, like: torch.Tensor, kind: str, generator: torch.Generator) -> torch.Tensor:
@@ -198,6 +204,12 @@ def _draw_ids(values: Values, like: torch.Tensor, kind: str, generator: torch.Ge
         least, most = (-high - 1, high + 1) if values.is_open else (min(2 * low, -high - 1), 2 * high + 2)
         limits = torch.iinfo(like.dtype)
         drawn = torch.randint(max(least, limits.min), min(most, limits.max), (count,), generator=generator)
+    if kind == "wide":
+        bases = torch.tensor(_WIDE[like.dtype])
+        bases = bases[torch.randint(len(bases) if count > 1 else 1, (count,), generator=generator)]
+        far_apart = torch.rand((count,), generator=generator) < 0.5
+        near = torch.randint(_NEAR, (count,), generator=generator) % torch.where(far_apart, _NEAR, 3)
+        drawn = torch.where(bases > 0, bases + near + (count == 1), drawn)
     if kind == "marks":
         drawn = _whole_at_marks(values, drawn, like, generator)
     if kind == "seed" and count > 4:

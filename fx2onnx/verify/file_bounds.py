@@ -1,0 +1,219 @@
+"""What a file may do otherwise far from the sample, by what stands in it: numbers that bound a size or an integer of an input,
+and integers that it turns into what has less room for them.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto
+
+from fx2onnx.irx.facts import MOVES, VIEW
+from fx2onnx.verify.turned import Turned
+
+_COMPARES = frozenset({"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
+_BOUNDS = _COMPARES | {"Clip", "Max", "Min", "Mod"}
+"""A number beside a size, or beside an integer, is one at which the result is another."""
+_PLACES = frozenset({"ArgMax", "ArgMin", "NonZero", "Shape", "Size"})
+"""Their results are places or sizes, whatever they read."""
+_PICKS = frozenset({"Gather", "GatherElements", "GatherND"})
+_LARGEST = 1 << 20
+_MOST_NUMBERS = 8
+"""Of a constant with more nothing is a bound."""
+_ROOM: dict[int, int] = {
+    **dict.fromkeys((TensorProto.INT64, TensorProto.UINT64, TensorProto.DOUBLE), 64),
+    **dict.fromkeys((TensorProto.INT32, TensorProto.UINT32, TensorProto.FLOAT), 32),
+    **dict.fromkeys((TensorProto.INT16, TensorProto.UINT16, TensorProto.FLOAT16, TensorProto.BFLOAT16), 16),
+    **dict.fromkeys((TensorProto.INT8, TensorProto.UINT8), 8),
+}
+_FLOATS = frozenset({TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16})
+_WHOLE = frozenset(_ROOM) - _FLOATS
+
+_SIZE, _WHOLE_INPUT, _OTHER, _RAW = 1, 2, 4, 8
+"""What a value is computed of: sizes, integers of inputs, anything else; and whether it has integers of inputs as they are.
+Constants are of nothing."""
+
+
+@dataclass(slots=True)
+class FileBounds:
+    """``sizes``: numbers behind which a size may make another result; ``whole``: those beside integers of inputs; ``turned``:
+    what these are turned into.
+    """
+
+    sizes: dict[int, None] = field(default_factory=dict)
+    whole: dict[int, None] = field(default_factory=dict)
+    turned: Turned = field(default_factory=Turned)
+
+    @staticmethod
+    def of(model: onnx.ModelProto) -> FileBounds:
+        """``model`` may be without the data beside it."""
+        scan = _Scan(FileBounds(), {(each.domain, each.name): each for each in model.functions})
+        scan.graph(model.graph)
+        return scan.found
+
+
+class _Scan:
+    """One pass over the nodes, in their order: a function's nodes where it is called, a body's where its node is."""
+
+    def __init__(self, found: FileBounds, functions: Mapping[tuple[str, str], onnx.FunctionProto]) -> None:
+        self.found = found
+        self._functions = functions
+        self._of: dict[str, int] = {}
+        self._kinds: dict[str, int] = {}
+        self._constants: dict[str, list[float]] = {}
+        self._dims: dict[str, list[int]] = {}
+        self._declared: dict[str, list[int]] = {}
+        """Sizes of values, 0 where it is no number."""
+
+    def graph(self, graph: onnx.GraphProto, *, is_body: bool = False) -> None:
+        for tensor in graph.initializer:
+            self._constant(tensor.name, tensor)
+        for value in (*graph.value_info, *graph.input):
+            if value.type.tensor_type.HasField("shape"):
+                self._declared[value.name] = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
+        for value in graph.input:
+            kind = value.type.tensor_type.elem_type
+            if value.name not in self._of:
+                is_whole = kind in _WHOLE and not is_body
+                self._of[value.name] = _WHOLE_INPUT | _RAW if is_whole else _OTHER
+                self._kinds[value.name] = kind
+        self._nodes(graph.node)
+
+    def _nodes(self, nodes: Iterable[onnx.NodeProto]) -> None:
+        for node in nodes:
+            if node.op_type == "Constant" and not node.domain:
+                for attribute in node.attribute:
+                    self._constant_attribute(node.output[0], attribute)
+                continue
+            for attribute in node.attribute:
+                if attribute.type == onnx.AttributeProto.GRAPH:
+                    self.graph(attribute.g, is_body=True)
+            function = self._functions.get((node.domain, node.op_type))
+            if function is not None:
+                self._call(node, function)
+                continue
+            self._note(node)
+            self._pass_on(node)
+
+    def _call(self, node: onnx.NodeProto, function: onnx.FunctionProto) -> None:
+        """Each call has its own operands; names of its body are its own, too."""
+        tables: tuple[dict[str, Any], ...] = (self._of, self._kinds, self._constants, self._dims)
+        for table in tables:
+            for inner, outer in zip(function.input, node.input, strict=False):
+                table.pop(inner, None)
+                if outer in table:
+                    table[inner] = table[outer]
+        self._nodes(function.node)
+        for outer, inner in zip(node.output, function.output, strict=False):
+            self._of[outer] = self._of.get(inner, _OTHER)
+            self._kinds[outer] = self._kinds.get(inner, 0)
+
+    def _constant(self, name: str, tensor: TensorProto) -> None:
+        self._of[name] = 0
+        self._kinds[name] = tensor.data_type
+        self._dims[name] = list(tensor.dims)
+        is_here = tensor.data_location != TensorProto.EXTERNAL and tensor.data_type in _ROOM
+        self._constants.pop(name, None)
+        if is_here and math.prod(tensor.dims) <= _MOST_NUMBERS:
+            self._constants[name] = [float(number) for number in onnx.numpy_helper.to_array(tensor).reshape(-1)]
+
+    def _constant_attribute(self, name: str, attribute: onnx.AttributeProto) -> None:
+        if attribute.name == "value":
+            self._constant(name, attribute.t)
+        elif attribute.name in ("value_int", "value_ints"):
+            numbers = list(attribute.ints) or [attribute.i]
+            self._constant(name, onnx.numpy_helper.from_array(np.array(numbers, np.int64)))
+
+    def _note(self, node: onnx.NodeProto) -> None:
+        """The bounds that a node has, and what it turns integers of inputs into."""
+        read = [self._of.get(name, 0) & ~_RAW for name in node.input]
+        whole = max(read, default=0)
+        if node.op_type in _BOUNDS:
+            numbers = list(self._numbers(node.input))
+            if any(each & _SIZE for each in read):
+                self.found.sizes |= dict.fromkeys(numbers)
+            if any(each == _WHOLE_INPUT for each in read):
+                self.found.whole |= dict.fromkeys(numbers)
+        elif node.op_type == "Slice":
+            if node.input[0] in self._dims and any(each & _SIZE for each in read[1:3]):
+                self._note_table(self._dims[node.input[0]])
+            elif read[0] and not self._is_static(node):
+                self.found.sizes |= dict.fromkeys(self._numbers(node.input[1:3]))
+        elif node.op_type in _PICKS and node.input[0] in self._dims and read[1] == _SIZE:
+            self._note_table(self._dims[node.input[0]])
+        elif node.op_type == "Cast" and whole == _WHOLE_INPUT:
+            self._note_cast(node.input[0], _to(node))
+
+    def _is_static(self, node: onnx.NodeProto) -> bool:
+        """Whether the file says of a Slice that it cuts an axis of a known size."""
+        dims = self._declared.get(node.input[0])
+        axes = self._constants.get(node.input[3]) if len(node.input) > 3 else None
+        return (
+            dims is not None
+            and axes is not None
+            and all(dims[int(axis)] for axis in axes if -len(dims) <= axis < len(dims))
+        )
+
+    def _note_cast(self, name: str, to: int) -> None:
+        turned, kind = self.found.turned, self._kinds.get(name, 0)
+        if kind in _WHOLE and to in _FLOATS:
+            turned.floats = True
+            turned.raw |= bool(self._of[name] & _RAW)
+        elif kind in _FLOATS and to in _WHOLE:
+            turned.whole_again = True
+        elif kind in _WHOLE and to in _WHOLE and _ROOM[to] < _ROOM[kind]:
+            turned.bits.add(_ROOM[to])
+
+    def _note_table(self, dims: Iterable[int]) -> None:
+        for dim in dims:
+            if 1 < dim <= _LARGEST:
+                self.found.sizes |= {dim: None, dim - 2: None}  # at its end, and behind it
+
+    def _numbers(self, names: Iterable[str]) -> Iterator[int]:
+        for name in names:
+            for number in self._constants.get(name, ()):
+                if number == number and 1 < abs(number) <= _LARGEST and number == int(number):
+                    yield abs(int(number))
+
+    def _pass_on(self, node: onnx.NodeProto) -> None:
+        """What the results are computed of, and their dtype."""
+        given = [self._of.get(name, 0) for name in node.input if name]
+        of = functools.reduce(operator.or_, given, 0)
+        is_moved = node.op_type in VIEW | MOVES
+        takes_rows = node.op_type in _PICKS and not given[0] and self._kind(node, 0) in _FLOATS
+        if node.op_type in ("Shape", "Size"):
+            of = _SIZE if of else 0
+        elif of & _OTHER or (takes_rows and of):
+            of = _OTHER
+        elif not is_moved or of & ~_RAW != _WHOLE_INPUT:
+            of &= ~_RAW
+        kind = self._kind_of_results(node)
+        for name in node.output:
+            self._of[name], self._kinds[name] = of, kind
+            self._constants.pop(name, None)
+
+    def _kind_of_results(self, node: onnx.NodeProto) -> int:
+        """Their dtype: that of the operands, where nothing else is known."""
+        if node.op_type == "Cast":
+            return _to(node)
+        if node.op_type in _PLACES:
+            return TensorProto.INT64
+        if node.op_type in _COMPARES:
+            return TensorProto.BOOL
+        if node.op_type == "Where":
+            return self._kind(node, 1)
+        return next((self._kinds[name] for name in node.input if self._kinds.get(name)), 0)
+
+    def _kind(self, node: onnx.NodeProto, place: int) -> int:
+        return self._kinds.get(node.input[place], 0)
+
+
+def _to(node: onnx.NodeProto) -> int:
+    return next((attribute.i for attribute in node.attribute if attribute.name == "to"), 0)

@@ -15,8 +15,8 @@ from fx2onnx.verify.wide import written_arguments
 
 _WRITTEN: weakref.WeakKeyDictionary[torch.nn.Module, frozenset[str]] = weakref.WeakKeyDictionary()
 """Parameters that forward is known to write into."""
-_SEEN: weakref.WeakKeyDictionary[torch.nn.Module, frozenset[str]] = weakref.WeakKeyDictionary()
-"""Those that a first run wrote into."""
+_SEEN: weakref.WeakKeyDictionary[torch.nn.Module, dict[bool, frozenset[str]]] = weakref.WeakKeyDictionary()
+"""Those that a first run wrote into, in training mode or not."""
 
 
 @contextlib.contextmanager
@@ -29,9 +29,13 @@ def put_back(root: torch.nn.Module, names: Iterable[str]) -> Iterator[None]:
         del _WRITTEN[root]
 
 
+def _seen(root: torch.nn.Module) -> frozenset[str]:
+    return _SEEN.get(root, {}).get(root.training, frozenset())
+
+
 def own_of(root: torch.nn.Module) -> dict[str, torch.Tensor]:
     """What forward is known to write into."""
-    written = _WRITTEN.get(root, frozenset()) | _SEEN.get(root, frozenset())
+    written = _WRITTEN.get(root, frozenset()) | _seen(root)
     parameters = {name: value for name, value in root.named_parameters() if name in written} if written else {}
     return {**parameters, **dict(root.named_buffers())}
 
@@ -44,12 +48,12 @@ def kept(root: torch.nn.Module) -> Iterator[set[int]]:
     before = own_of(root)
     saved = {name: tensor.detach().clone() for name, tensor in before.items()}
     places = {_memory(tensor) for tensor in before.values()}
-    noting = None if root in _SEEN else Noting(root, before, places)
+    noting = None if root.training in _SEEN.get(root, ()) else Noting(root, before, places)
     try:
         with noting or contextlib.nullcontext():
             yield places
         if noting is not None:
-            _SEEN[root] = frozenset(noting.saved)
+            _SEEN.setdefault(root, {})[root.training] = frozenset(noting.saved)
     finally:
         with torch.no_grad():
             for name, tensor in own_of(root).items():

@@ -45,8 +45,9 @@ _SPECIAL: dict[str, tuple[float, ...]] = {
     **dict.fromkeys(("isnan", "nansum", "nanmedian"), (math.nan,)),
     **dict.fromkeys(("isinf", "isposinf", "isneginf"), _INFINITIES),
     "nan_to_num": (math.nan, *_INFINITIES),
+    **dict.fromkeys(("copysign", "signbit", "atan2"), (-0.0, 0.0)),
 }
-"""What an operator looks for that is no number."""
+"""What an operator looks for that is no number, or has a sign that no comparison tells."""
 MOST = 64
 """Marks of a module, and numbers of a table of them."""
 _LARGEST = 2.0**20
@@ -54,8 +55,8 @@ _LARGEST = 2.0**20
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """``numbers``: of any dtype, without signs; ``whole``: those that integers are compared with; ``special``: NaN and
-    infinities, where the module looks for them.
+    """``numbers``: of any dtype, without signs; ``whole``: those that integers are compared with; ``special``: NaN,
+    infinities and zeros below zero, where the module looks for them.
     """
 
     numbers: tuple[float, ...] = ()

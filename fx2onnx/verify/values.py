@@ -21,12 +21,12 @@ KINDS = ("sample", "seed", "large", "ties", "small", "zeros")
 """``sample``: its own content. ``seed``: like the sample, ids over the whole range, masks padded on both sides. ``large``,
 ``small``: 16 and 1/512 times that. ``ties``: few different numbers. ``zeros``: zeros, the lowest ids, nothing masked."""
 AT_SAMPLE_SIZES = ("ties", "small", "large", "zeros")
-ENDS = ("masked", "marks", "signs", "wide", "special", "far")
+ENDS = ("masked", "hidden", "marks", "signs", "wide", "special", "far")
 """What some inputs have beside that, the others are as for ``seed``. ``masked``: rows of which everything is masked, or all
-but one. ``marks``: at, beside and far behind the numbers that the module compares with. ``signs``: integers below zero,
-and beyond the rows of a table, where eager PyTorch takes such. ``wide``: integers that neither 32 bits nor a float hold, where
-the file has those and the module does not. ``special``: NaN and infinities, where the module looks for
-them. ``far``: 65,536 times the sample's."""
+but one. ``hidden``: masks of which everything is. ``marks``: at, beside and far behind the numbers that the module compares
+with. ``signs``: integers below zero, and beyond the rows of a table, where eager PyTorch takes such. ``wide``: integers that
+neither 32 bits nor a float hold, where the file has those and the module does not. ``special``: NaN, infinities and zeros
+below zero, where the module looks for them. ``far``: 65,536 times the sample's."""
 _SCALES = {"large": 16.0, "small": 1 / 512}
 _FAR = 2.0**16
 _MOST_WHOLE = 1 << 24
@@ -83,7 +83,7 @@ class Values:
     def ends(self, like: torch.Tensor) -> set[str]:
         """Those of ENDS that mean something for such an input, ``like`` the sample's."""
         if self.role == "mask":
-            return {"masked"} if not _is_switch(like) and like.shape[-1] > 1 else set()
+            return {"masked", "hidden"} if not _is_switch(like) and like.shape[-1] > 1 else set()
         marked = {"marks"} if (self.marks.whole if self.role == "ids" else self.marks.numbers) else set()
         if self.role == "ids":
             is_signed = like.dtype != torch.uint8 and (self.low >= 0 or not self.is_open)
@@ -230,6 +230,8 @@ def _draw_mask(values: Values, like: torch.Tensor, kind: str, generator: torch.G
     if not length:
         return like
     rows = like.numel() // length
+    if kind == "hidden":
+        return torch.zeros_like(like)
     if kind == "masked":
         last = torch.arange(length) == length - 1
         mask = torch.stack([torch.zeros(length, dtype=torch.bool), last, last.flip(0)])[torch.arange(rows) % 3]

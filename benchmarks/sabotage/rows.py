@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,11 +24,20 @@ def read_rows(path: Path, key: tuple[str, ...]) -> list[Row]:
 
 
 def write_later(page: Path, rows: Sequence[Row], text: str) -> None:
-    """A section at the end of the page, in place of an earlier one: a part of the architectures, where not all were measured."""
-    before = page.read_text(encoding="utf-8").partition(LATER)[0].rstrip("\n")
+    """A section at the end of the page: a part of the architectures, where not all were measured. An earlier one stays if it
+    has architectures that this one does not.
+    """
+    before, *sections = page.read_text(encoding="utf-8").split(LATER)
     names = list(dict.fromkeys(row["model"] for row in rows))
     told = (
         f"All above is of an earlier state of the code. With the code of {time.strftime('%Y-%m-%d')}, {len(names)} of the "
         f"{len(ARCHITECTURES)} architectures ({', '.join(names)}):"
     )
-    page.write_text(f"{before}\n\n{LATER}\n\n{told}\n\n{text}\n", encoding="utf-8")
+    kept = [f"{LATER}{section.rstrip()}\n\n" for section in sections if not _named(section) <= set(names)]
+    heading = f"{LATER}: {', '.join(names)}" if kept else LATER
+    page.write_text(f"{before.rstrip()}\n\n{''.join(kept)}{heading}\n\n{told}\n\n{text}\n", encoding="utf-8")
+
+
+def _named(section: str) -> set[str]:
+    found = re.search(r"architectures \((.*?)\):", section)
+    return set(found[1].split(", ")) if found else set()

@@ -46,8 +46,7 @@ def other_sizes(
     tries = [
         (_near(wanted, conditions, sizes) for wanted in (_next(sizes, conditions),)),
         itertools.islice((found for found in borders if found != dict(sizes)), MOST_BORDERS),
-        (_near(wanted, conditions, sizes) for wanted in _alone(sizes, marks)),
-        (_near(wanted, conditions, sizes) for wanted in _behind(sizes, marks, bounds)),
+        (_near(wanted, conditions, sizes) for wanted in _alone(sizes, marks, bounds)),
     ]
     for found in itertools.chain(*tries):
         if found is not None and found not in result and found != dict(sizes):
@@ -91,7 +90,7 @@ def _neighbour(size: int, allowed: SizeSet) -> int:
     return next(above, next(below, size))
 
 
-def _alone(sizes: Mapping[str, int], marks: Collection[int]) -> Iterator[dict[str, int]]:
+def _alone(sizes: Mapping[str, int], marks: Collection[int], bounds: Collection[int]) -> Iterator[dict[str, int]]:
     """All small; then each alone at 1, with the others small, at more than twice its size, far behind that, and behind the
     largest mark.
     """
@@ -103,6 +102,7 @@ def _alone(sizes: Mapping[str, int], marks: Collection[int]) -> Iterator[dict[st
         yield {**small, name: 1}
     for name in names:
         yield {**ones, name: 2 * sizes[name] + 1}
+    yield from _behind(sizes, marks, bounds)
     for name in names:
         yield {**ones, name: _far(sizes[name])}
     mark = max((mark for mark in marks if mark <= MOST_MARK), default=0)
@@ -112,10 +112,10 @@ def _alone(sizes: Mapping[str, int], marks: Collection[int]) -> Iterator[dict[st
 
 
 def _behind(sizes: Mapping[str, int], marks: Collection[int], bounds: Collection[int]) -> Iterator[dict[str, int]]:
-    """Each dim behind the largest numbers of the file that its other sizes do not reach, with the others at 1."""
+    """Each dim behind the largest numbers of the file that its sizes near the sample do not reach, with the others at 1."""
     ones = dict.fromkeys(sizes, 1)
     for name in list(sizes)[:MOST_ALONE]:
-        reached = max([_far(sizes[name]), *(mark for mark in marks if mark <= MOST_MARK)])
+        reached = max([2 * sizes[name], *(mark for mark in marks if _far(sizes[name]) <= mark <= MOST_MARK)])
         for bound in sorted({bound for bound in bounds if reached <= bound <= MOST_BOUND}, reverse=True)[:MOST_BOUNDS]:
             yield {**ones, name: bound + 2}  # the last place is bound + 1
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from fx2onnx.capture.torch_private.dispatch import TorchDispatchMode
+from fx2onnx.capture.torch_private.operators import OpOverload
 from fx2onnx.capture.torch_private.pytrees import pytree
 from fx2onnx.verify.wide import written_arguments
 
@@ -82,7 +83,7 @@ class Noting(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        places = written_arguments(func) if isinstance(func, torch._ops.OpOverload) else ()
+        places = written_arguments(func) if isinstance(func, OpOverload) else ()
         for place, argument in places:
             self._keep(args[place] if place < len(args) else kwargs.get(argument))
         return func(*args, **kwargs)

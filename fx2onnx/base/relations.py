@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fx2onnx.base.dims import Dim
+from fx2onnx.base.dims import MOST_REMEMBERED, Dim
 
 COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     "eq": operator.eq,
@@ -34,6 +36,15 @@ class Relation:
     def symbols(self) -> frozenset[str]:
         """The names of the sizes in it."""
         return frozenset().union(*(arg.symbols() for arg in self.args if isinstance(arg, Dim | Relation)))
+
+    def has_reals(self) -> bool:
+        """Whether a real number is compared, here or inside."""
+        return any(
+            isinstance(arg, float)
+            or (isinstance(arg, Dim) and arg.is_real)
+            or (isinstance(arg, Relation) and arg.has_reals())
+            for arg in self.args
+        )
 
     def holds(self, sizes: Mapping[str, int]) -> bool:
         """The truth where every symbol has the given size. Raises KeyError for an unbound symbol, ZeroDivisionError."""
@@ -113,6 +124,16 @@ class Relation:
         if self.op == "not":
             return f"not ({self.args[0]})"
         return f" {self.op} ".join(f"({arg})" for arg in self.args)
+
+
+@functools.lru_cache(MOST_REMEMBERED)
+def holds_at_all(relation: Relation, names: tuple[str, ...], tried: tuple[tuple[int, ...], ...]) -> bool:
+    """Whether it holds at all of these sizes; where something is divided by 0, there is no such size."""
+    for sizes in tried:
+        with contextlib.suppress(ZeroDivisionError):
+            if not relation.holds(dict(zip(names, sizes, strict=True))):
+                return False
+    return True
 
 
 def _value(arg: Any, sizes: Mapping[str, int]) -> Any:

@@ -7,12 +7,13 @@ different slopes have crossed.
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TypeAlias
 
-from fx2onnx.base.dims import Atom, Dim
+from fx2onnx.base.dims import MOST_REMEMBERED, Atom, Dim
 from fx2onnx.base.relations import COMPARE, Relation
 
 Reach: TypeAlias = tuple[int, int]
@@ -80,8 +81,11 @@ def _joined(one: Reach, other: Reach) -> Reach:
 def _line(value: object) -> Line | None:
     if isinstance(value, int):
         return Line(Fraction(0), Fraction(value), Fraction(value))
-    if not isinstance(value, Dim) or value.is_real:
-        return None
+    return None if not isinstance(value, Dim) or value.is_real else _line_of_sum(value)
+
+
+@functools.lru_cache(MOST_REMEMBERED)
+def _line_of_sum(value: Dim) -> Line | None:
     total = _line(int(value.constant))
     for monomial, factor in value.terms.items():
         part = _line_of_atom(monomial[0]) if len(monomial) == 1 else None
@@ -91,6 +95,7 @@ def _line(value: object) -> Line | None:
     return total
 
 
+@functools.lru_cache(MOST_REMEMBERED)
 def _line_of_atom(atom: Atom) -> Line | None:
     if atom.op == "symbol":
         return Line(Fraction(1), Fraction(0), Fraction(0))

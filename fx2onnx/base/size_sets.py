@@ -178,7 +178,21 @@ def where_true(relation: Relation) -> SizeSet | None:
     names = relation.symbols()
     if len(names) != 1:
         return None
-    (name,) = names
+    return _where_true(relation) if relation.has_reals() else _where_true_of_integers(relation)
+
+
+MOST_SETS = 1 << 10
+"""Of sizes, of some bytes each, rarely of many kB, that are remembered: runs of one module for several branches ask for the same."""
+
+
+@functools.lru_cache(MOST_SETS)
+def _where_true_of_integers(relation: Relation) -> SizeSet | None:
+    """``2`` and ``2.0`` are equal, and what is known of real numbers is less."""
+    return _where_true(relation)
+
+
+def _where_true(relation: Relation) -> SizeSet | None:
+    (name,) = relation.symbols()
     reach = reach_of(relation) or _reach_of_any(relation)
     if reach is None or sum(reach) > LARGEST:
         return None

@@ -177,3 +177,12 @@ def test_bounds() -> None:
 )
 def test_nothing_is_said_of_what_is_not_found_by_trying(relation: Relation) -> None:
     assert where_true(relation) is None
+
+
+def test_what_is_said_of_real_numbers_is_not_said_of_equal_integers() -> None:
+    real, whole = (Relation("ge", (N * factor, 8)) for factor in (2.0, 2))
+    assert real == whole
+    assert (real.has_reals(), whole.has_reals(), Relation("not", (real,)).has_reals()) == (True, False, True)
+    before = where_true(real)
+    assert where_true(whole) == interval(4, None)
+    assert where_true(real) == before

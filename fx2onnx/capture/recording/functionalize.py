@@ -12,6 +12,7 @@ from fx2onnx.capture.overloads.registry import Call, Kind, overloads_of, registe
 from fx2onnx.capture.recording.aliasing import Step
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.recording.tensor_tracker import tensor_info
+from fx2onnx.capture.shapes.symnode import unwrap
 from fx2onnx.capture.torch_private.operators import OpOverload, decompositions
 
 aten = torch.ops.aten
@@ -112,7 +113,8 @@ def _normal(recorder: BaseRecorder, call: Call, self: torch.Tensor, mean: float,
 def _store(recorder: BaseRecorder, func: OpOverload, tensor: torch.Tensor, result: torch.Tensor) -> None:
     if result is tensor:
         return
-    if tuple(result.shape) != tuple(tensor.shape):
+    is_same = [*map(unwrap, result.shape)] == [*map(unwrap, tensor.shape)]  # else each pair is compared by torch
+    if not is_same and tuple(result.shape) != tuple(tensor.shape):
         raise recorder.refuse(
             "E103",
             f"{func} would change the size of the tensor it writes to",

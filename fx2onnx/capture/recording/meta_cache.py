@@ -8,6 +8,7 @@ decided by the sample's sizes: a later export decides it again, and runs the ope
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeAlias, cast
 
@@ -23,9 +24,11 @@ from fx2onnx.capture.torch_private.fake_tensors import (
     FakeMode,
     Sizes,
     fake_from_meta,
+    fake_like,
     fake_view,
     storage_key,
 )
+from fx2onnx.capture.torch_private.fake_tensors import template as new_template
 from fx2onnx.capture.torch_private.flags import mkldnn_is_enabled
 from fx2onnx.capture.torch_private.tensor_questions import requires_grad
 
@@ -105,6 +108,8 @@ class MetaCache:
         self._shared = _SHARED.setdefault(settings, Bounded(_MANY))
         self._specs: dict[Key, Specs] = {}
         self._types: dict[int, TensorType] = {}
+        self._templates: dict[TensorType, torch.Tensor] = {}
+        """Of sizes that are symbols, what further tensors of the type are made from."""
         self.made: dict[int, Spec] = {}
         """How tensors were just made here, by their ids. The reader removes the entry."""
 
@@ -266,6 +271,11 @@ class MetaCache:
     def _of_type(self, spec: Spec, args: tuple[torch.Tensor, ...]) -> torch.Tensor:
         dtype, dims, steps, first, device = spec.type
         env = self._env
+        template = self._templates.get(spec.type) if env.hints and not spec.is_view else None
+        if template is not None:
+            made = fake_like(self._mode, template, device)
+            self._types[id(made)] = spec.type
+            return made
         if env.hints:
             offset: int | torch.SymInt = sym_int(env, first)
             sizes: Sizes = [sym_int(env, size) for size in dims]
@@ -277,7 +287,11 @@ class MetaCache:
             if spec.is_view:
                 made = fake_view(self._mode, self._fake_of(args[0]), sizes, strides, offset)
             else:
-                made = fake_from_meta(self._mode, sizes, dtype, device, strides)
+                if env.hints:
+                    self._templates[spec.type] = template = new_template(sizes, strides, dtype)
+                    made = fake_like(self._mode, template, device)
+                else:
+                    made = fake_from_meta(self._mode, sizes, dtype, device, strides)
         finally:
             env.takes_notes = True
         self._types[id(made)] = spec.type
@@ -285,6 +299,11 @@ class MetaCache:
 
 
 def contiguous_strides(sizes: Sequence[Scalar]) -> tuple[Scalar, ...]:
+    return _contiguous_strides(tuple(sizes))
+
+
+@functools.lru_cache(1 << 12)
+def _contiguous_strides(sizes: tuple[Scalar, ...]) -> tuple[Scalar, ...]:
     strides: list[Scalar] = []
     step: Scalar = 1
     for size in reversed(sizes):

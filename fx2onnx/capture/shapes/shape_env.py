@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -11,7 +10,7 @@ from fx2onnx.base.answering import answers_for_caller
 from fx2onnx.base.assumptions import Assumption, Condition, Guard, Specialization
 from fx2onnx.base.dims import Dim, Scalar, apply
 from fx2onnx.base.errors import UserError
-from fx2onnx.base.relations import Relation
+from fx2onnx.base.relations import Relation, holds_at_all
 from fx2onnx.base.size_sets import where_true
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.python.frames import (
@@ -151,16 +150,12 @@ class ShapeEnv(SizeFacts):
         """
         names = sorted(relation.symbols())
         probes = (*_ONES, *_PROBES) if from_one else _PROBES
-        tried = [self.hints] if self.hints.keys() >= set(names) else []
+        tried = [tuple(self.hints[name] for name in names)] if self.hints.keys() >= set(names) else []
         tried += [
-            {name: self._member(name, max(sizes[index % len(sizes)], least)) for index, name in enumerate(names)}
+            tuple(self._member(name, max(sizes[index % len(sizes)], least)) for index, name in enumerate(names))
             for sizes in probes
         ]
-        for sizes in tried:
-            with contextlib.suppress(ZeroDivisionError):  # no such size
-                if not relation.holds(sizes):
-                    return False
-        return True
+        return holds_at_all(relation, tuple(names), tuple(tried))
 
     def _member(self, name: str, size: int) -> int:
         """A size that the symbol may have; ``size`` where nothing is known of it."""

@@ -55,6 +55,10 @@ class SizeFacts:
     """Sums, products and comparisons of sizes, by the operation and the two, until something is learnt."""
     steps: dict[str, tuple[int, int]] = field(default_factory=dict)
     """The progressions of ``sets``, as far as they were asked."""
+    hinted: dict[Dim | Relation, Any] = field(default_factory=dict)
+    """Values at the sample's sizes, as far as they were asked."""
+    hinted_for: dict[str, int] = field(default_factory=dict)
+    """The sizes for which these are."""
     known: frozenset[object] | None = None
     """``facts``, until the next is learnt."""
 
@@ -107,9 +111,18 @@ class SizeFacts:
         return known
 
     def hint(self, value: Any) -> Any:
-        if isinstance(value, Dim):
-            return value.evaluate(self.hints)
-        return value.holds(self.hints) if isinstance(value, Relation) else value
+        """The value at the sample's sizes. torch asks for the same with each tensor that it makes."""
+        if not isinstance(value, Dim | Relation):
+            return value
+        if self.hinted_for != self.hints:
+            self.hinted_for, self.hinted = dict(self.hints), {}
+        if isinstance(value, Dim) and value.is_real:
+            return value.evaluate(self.hints)  # equal to one of integers
+        found = self.hinted.get(value)
+        if found is None:
+            is_dim = isinstance(value, Dim)
+            found = self.hinted[value] = value.evaluate(self.hints) if is_dim else value.holds(self.hints)
+        return found
 
     def is_settled(self, relation: Relation) -> bool | None:
         """The truth of the relation at all sizes for which the program is, where it has not the same at every size."""

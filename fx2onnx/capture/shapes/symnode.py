@@ -173,7 +173,7 @@ class DimNode:
     def _of_two(self, name: str, operation: Callable[[Scalar, Scalar], Scalar], other: DimNode) -> DimNode:
         """A sum or a product, which torch asks for again with each tensor that it makes: once for each pair of sizes."""
         env, one, two = self.env, self.value, other.value
-        if type(one) is float or type(two) is float:
+        if self.pytype is not int or other.pytype is not int:  # real numbers may be equal to integers
             return self._wrap(operation(one, two))
         found = env.remembered.get((name, one, two))
         if found is None:
@@ -186,7 +186,7 @@ class DimNode:
     def sub(self, other: DimNode) -> DimNode:
         if type(self.value) is int and isinstance(other.value, Dim):
             return self._wrap(self._to_the_next_multiple(other.value))
-        return self._wrap(self.value - other.value)
+        return self._of_two("sub", operator.sub, other)
 
     def _to_the_next_multiple(self, rest: Dim) -> Scalar:
         """``n - size % n`` where Python knows that ``size`` is no multiple of ``n``: then it is ``-size % n``, which is

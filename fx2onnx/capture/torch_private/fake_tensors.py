@@ -207,6 +207,21 @@ def fake_from_meta(
     return mode.made(meta, CPU if device.type == "meta" else device, is_plain=True)
 
 
+def template(sizes: Sizes, strides: Sizes, dtype: torch.dtype) -> torch.Tensor:
+    """What ``fake_like`` makes tensors of these sizes from."""
+    with torch._C._DisablePythonDispatcher(), torch._C._DisableTorchDispatch():
+        return torch.empty_strided(sizes, strides, dtype=dtype, device="meta")
+
+
+def fake_like(mode: FakeMode, template: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """A tensor without data as ``fake_from_meta`` makes it. Where sizes are symbols, that asks over a hundred questions of them
+    (how many bytes are these?); a copy that is made when it is written to, which is never, has memory of its own and asks none.
+    """
+    with torch._C._DisablePythonDispatcher(), torch._C._DisableTorchDispatch():
+        meta = torch._lazy_clone(template)
+    return mode.made(meta, CPU if device.type == "meta" else device, is_plain=True)
+
+
 def fake_view(
     mode: FakeMode, base: torch.Tensor, sizes: Sizes, strides: Sizes, offset: int | torch.SymInt
 ) -> torch.Tensor:

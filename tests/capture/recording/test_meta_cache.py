@@ -16,7 +16,7 @@ from fx2onnx.capture.recording import meta_cache
 from fx2onnx.capture.recording.op_traits import traits_of
 from fx2onnx.capture.recording.recorder import Recorder
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
-from fx2onnx.capture.shapes.symnode import DimNode
+from fx2onnx.capture.shapes.symnode import DimNode, unwrap
 from fx2onnx.capture.torch_private.dispatch import PRE_DISPATCH
 from fx2onnx.capture.torch_private.fake_tensors import storage_key
 from tests.capture.recorded import N, info
@@ -317,3 +317,23 @@ def test_what_other_sizes_taught_changes_nothing(name: str) -> None:
         for sample in order:
             exported(sample)
         assert [exported(sample) for sample in samples] == alone
+
+
+def test_a_further_tensor_of_symbolic_sizes_is_made_without_a_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    lookup = Lookup({"n": 6})
+    cache = lookup.cache
+    first = lookup.new(N, 3, N // 2)
+    kind = cache.type_of(first)
+    before = cache.fresh(kind)
+    asked: list[str] = []
+    with monkeypatch.context() as patched:
+        for name in ("add", "sub", "mul", "eq", "ge", "guard_bool", "expect_true"):
+            patched.setattr(DimNode, name, lambda *_, name=name: asked.append(name))
+        after = cache.fresh(kind)
+    assert not asked
+    assert len({storage_key(each) for each in (first, before, after)}) == 3
+    assert [*map(unwrap, after.shape)] == [N, 3, N // 2]
+    assert [*map(unwrap, after.stride())] == [*map(unwrap, first.stride())] == [(N // 2) * 3, N // 2, 1]
+    assert unwrap(after.untyped_storage().nbytes()) == N * (N // 2) * 12
+    assert after.dtype is first.dtype
+    assert cache.fresh(kind._replace(dtype=torch.int64)).dtype is torch.int64

@@ -8,7 +8,9 @@ import torch.nn.functional as F
 
 from fx2onnx.base.dims import Dim
 from fx2onnx.base.relations import Relation
+from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.size_facts import SizeFacts
+from fx2onnx.capture.shapes.symnode import DimNode
 from tests.support import check
 
 H, W = map(Dim.symbol, ("h", "w"))
@@ -76,3 +78,23 @@ def test_a_decision_by_several_sizes() -> None:
     result = check(_Positions(), samples[0], others=samples[1:], dynamic_shapes=[axes])
     found = {each.expression for each in result.report.assumptions if each.kind == "condition"}
     assert found == {"height >= 4", "width >= 4"}  # a window of the pooling
+
+
+def test_values_at_the_samples_sizes_follow_these() -> None:
+    facts = SizeFacts(hints={"h": 9, "w": 4})
+    asked = (H // 4, Relation("gt", (H, W)), 2 * H, 2.0 * H)
+    assert [facts.hint(each) for each in asked] == [2, True, 18, 18.0]
+    assert [type(facts.hint(each)) for each in (2 * H, 2.0 * H, 2 * H)] == [int, float, int]
+    facts.hints["h"] = 3
+    assert [facts.hint(each) for each in asked] == [0, False, 6, 6.0]
+    facts.hints |= {"h": 5}
+    assert [facts.hint(each) for each in asked] == [1, True, 10, 10.0]
+
+
+@pytest.mark.parametrize("operation", ["add", "sub", "mul"])
+def test_real_numbers_stay_real_beside_equal_integers(operation: str) -> None:
+    env = ShapeEnv(hints={"h": 9})
+    whole, real = (DimNode(env, value, kind) for value, kind in ((2 * H, int), (2.0 * H, float)))
+    five = DimNode(env, 5, int)
+    for left, kind in ((whole, int), (real, float), (whole, int)):
+        assert getattr(left, operation)(five).pytype is kind

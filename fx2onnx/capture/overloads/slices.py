@@ -230,6 +230,11 @@ def _chunk(recorder: BaseRecorder, call: Call, self: torch.Tensor, chunks: int, 
     env = recorder.shape_env
     if not isinstance(size, Dim) or size.symbols() & env.unbacked or not env.look(size):
         return NotImplemented
+    return _in_chunks(recorder, self, axis, size, chunks)
+
+
+def _in_chunks(recorder: BaseRecorder, self: torch.Tensor, axis: int, size: Dim, chunks: int) -> list[torch.Tensor]:
+    env = recorder.shape_env
     each = (size + chunks - 1) // chunks
     count = env.one_of({parts: _has_parts(size, each, parts, chunks) for parts in range(1, chunks + 1)})
     rest = size // 2 if count == chunks == 2 else size - (count - 1) * each
@@ -244,12 +249,26 @@ def _has_parts(size: Scalar, each: Scalar, parts: int, most: int) -> Relation:
 
 @register(Kind.RECORD, aten.split.Tensor)
 def _split(recorder: BaseRecorder, call: Call, self: torch.Tensor, split_size: Size, dim: int) -> object:
-    """split(self, split_size, dim=0) by a symbolic size that divides the whole: as many parts at every size."""
+    """split(self, split_size, dim=0) by a symbolic size that divides the whole: as many parts at every size; or by a part of it,
+    rounded up, as ``chunk`` does.
+    """
     axis, size = _axis_of(self, dim)
-    each = unwrap(split_size)
+    each, env = unwrap(split_size), recorder.shape_env
     if not isinstance(each, Dim):
         return NotImplemented
     count = apply("floordiv", size, each)
-    if type(count) is not int or count * each != size:
+    if type(count) is int and count * each == size:
+        return _parts(recorder, self, axis, [each] * count)
+    chunks = _part_rounded_up(each, size)
+    if chunks is None or not isinstance(size, Dim) or size.symbols() & env.unbacked or not env.look(size):
         return NotImplemented
-    return _parts(recorder, self, axis, [each] * count)
+    return _in_chunks(recorder, self, axis, size, chunks)
+
+
+def _part_rounded_up(each: Dim, size: Scalar) -> int | None:
+    """``k`` where ``each`` is ``size / k``, rounded up."""
+    divisors = {atom.args[1] for atom in each.atoms() if atom.op == "floordiv"}
+    for divisor in divisors:
+        if type(divisor) is int and divisor > 1 and each in ((size + divisor - 1) // divisor, -(-size // divisor)):
+            return divisor
+    return None

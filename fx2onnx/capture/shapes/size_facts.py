@@ -120,8 +120,8 @@ class SizeFacts:
             return value.evaluate(self.hints)  # equal to one of integers
         found = self.hinted.get(value)
         if found is None:
-            is_dim = isinstance(value, Dim)
-            found = self.hinted[value] = value.evaluate(self.hints) if is_dim else value.holds(self.hints)
+            found = value.evaluate(self.hints) if isinstance(value, Dim) else value.holds(self.hints)
+            self.hinted[value] = found
         return found
 
     def is_settled(self, relation: Relation) -> bool | None:

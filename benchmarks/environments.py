@@ -16,7 +16,7 @@ _ONNX = "onnx_ir onnxscript ml_dtypes"
 _TESTS = "hypothesis jsonschema pytest packaging psutil rich safetensors typer xxhash"
 _PURE = "filelock typing_extensions sympy networkx jinja2 fsspec setuptools pillow pyyaml tqdm expecttest scikit-learn"
 """What torch, torchvision and timm need beside each other and CUDA, and what the tests need where there is torch."""
-_WHOLE = "-c constraints.txt build dask distributed matplotlib playwright pytest-xdist mypy ruff"
+_WHOLE = "-c constraints.txt setuptools>=77 build dask distributed matplotlib playwright pytest-xdist mypy ruff"
 """What the default suite needs beside the core tests."""
 
 

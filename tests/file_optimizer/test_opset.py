@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from importlib.metadata import version
 from pathlib import Path
 
 import onnx
+import onnxruntime
 import pytest
 
 import fx2onnx
@@ -38,6 +40,12 @@ def test_files_in_every_opset(path: Path, opset: int, tmp_path: Path) -> None:
 
 def test_an_opset_that_onnxruntime_does_not_know() -> None:
     model = text("g (float[N, 3] x) => (float[N, 3] y) { y = Relu (x) }")
+    newest = onnx.ModelProto()
+    newest.CopyFrom(model)
+    newest.opset_import[0].version = NEWEST
+    with contextlib.suppress(Exception):
+        onnxruntime.InferenceSession(newest.SerializeToString())
+        pytest.skip("this onnxruntime knows ONNX's newest opset")
     result = fx2onnx.optimize_model(model, opset=NEWEST)
     assert result.verified is True
     assert {row.engine for row in result.comparison.rows} == {"runner"}

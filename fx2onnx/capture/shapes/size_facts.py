@@ -55,7 +55,7 @@ class SizeFacts:
     """Sums, products and comparisons of sizes, by the operation and the two, until something is learnt."""
     steps: dict[str, tuple[int, int]] = field(default_factory=dict)
     """The progressions of ``sets``, as far as they were asked."""
-    hinted: dict[Dim | Relation, Any] = field(default_factory=dict)
+    hinted: dict[Dim | Relation, object] = field(default_factory=dict)
     """Values at the sample's sizes, as far as they were asked."""
     hinted_for: dict[str, int] = field(default_factory=dict)
     """The sizes for which these are."""

@@ -16,6 +16,10 @@ def _attend(self: object, *args: object) -> object:
     return sys.modules[type(self).__module__].math_attention(*args)
 
 
+def _say_nothing(*_: object, **__: object) -> None:
+    pass
+
+
 _PATCHES = tuple(
     CodePatch(type(operator).__call__, lambda original: _attend)
     for operator in found("ops.higher_order.flex_attention")
@@ -25,8 +29,10 @@ _PATCHES = tuple(
 def attend_as_written() -> None:
     """In this thread until ``Changes`` end."""
     functions = sys.modules.get("torch.nn.attention.flex_attention")
-    if functions is not None and "_warn_once" in vars(functions):  # that nothing is compiled
-        put_name(functions, "_warn_once", lambda *_, **__: None)
+    # That nothing is compiled, and (torch 2.15) which sizes are of data: ours are no symbols of sympy.
+    for name in ("_warn_once", "has_free_unbacked_symbols"):
+        if functions is not None and name in vars(functions):
+            put_name(functions, name, _say_nothing)
     for patch in _PATCHES:
         patch.put_in()
 

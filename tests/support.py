@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -84,3 +85,19 @@ def check(
                 assert got.dtype == want.dtype, f"{engine}: {got.dtype} for {want.dtype}"
                 np.testing.assert_allclose(got, want, rtol=rtol, atol=atol, err_msg=engine)
     return result
+
+
+def calls_of(work: Callable[[], object]) -> int:
+    """How many functions, of Python and of C, are called."""
+    count = 0
+
+    def note(frame: object, event: str, arg: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(note)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return count

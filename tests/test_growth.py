@@ -27,6 +27,7 @@ from fx2onnx.capture.torch_private.pytrees import flatten
 from fx2onnx.irx.edit import replace_inputs, use_count
 from fx2onnx.irx.values import new_value
 from fx2onnx.runner import InferenceSession, arena
+from tests.support import calls_of
 
 X = torch.ones(2)
 
@@ -125,22 +126,6 @@ EXPORTS: dict[str, tuple[Callable[[int], torch.nn.Module], int]] = {
         40,
     ),
 }  # fmt: skip
-
-
-def calls_of(work: Callable[[], object]) -> int:
-    """How many functions, of Python and of C, are called."""
-    count = 0
-
-    def note(frame: object, event: str, arg: object) -> None:
-        nonlocal count
-        count += event in ("call", "c_call")
-
-    sys.setprofile(note)
-    try:
-        work()
-    finally:
-        sys.setprofile(None)
-    return count
 
 
 @pytest.mark.parametrize("name", EXPORTS)

@@ -261,9 +261,8 @@ def _other(verdict: Verdict, case: _Case, maker: Maker, sample: Sample, engines:
 
 
 def _eager(case: _Case, tensors: Sequence[torch.Tensor], *, timed: bool = False) -> tuple[list[Array], Recording]:
-    recording = Recording(
-        tensors if timed else ()
-    )  # also where the file draws nothing: the judge has to draw what eager PyTorch drew
+    # Also where the file draws nothing: the judge has to draw what eager PyTorch drew.
+    recording = Recording(tensors if timed else ())
     if not timed:
         recording.most_turns = LONGER_LOOPS * (case.turns + LONGER_LOOPS)  # some inputs let a loop never end
     start = time.process_time()

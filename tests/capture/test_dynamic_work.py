@@ -2,36 +2,17 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import torch
 from torch import nn
 
 from fx2onnx.capture.driver import capture
 from fx2onnx.capture.options import CaptureOptions
+from tests.support import calls_of
 
 IMAGE = torch.ones(2, 3, 64, 96)
 DIMS = ({0: "batch", 2: "height", 3: "width"},)
-
-
-def calls(run: Callable[[], Any]) -> int:
-    """Of Python functions and C functions, once the same ran before."""
-    run()
-    count = 0
-
-    def called(frame: object, event: str, arg: object) -> None:
-        nonlocal count
-        count += event in ("call", "c_call")
-
-    sys.setprofile(called)
-    try:
-        run()
-    finally:
-        sys.setprofile(None)
-    return count
 
 
 def convolutions(depth: int) -> nn.Module:
@@ -48,6 +29,8 @@ def test_a_layer_asks_little_more_of_dynamic_sizes() -> None:
         module = convolutions(depth)
         for is_dynamic in found:
             options = CaptureOptions(dynamic_shapes=DIMS if is_dynamic else None)
-            found[is_dynamic].append(calls(partial(capture, module, (IMAGE,), {}, options)))
+            run = partial(capture, module, (IMAGE,), {}, options)
+            run()  # what is done once in a process is done
+            found[is_dynamic].append(calls_of(run))
     dynamic, static = (found[way][1] - found[way][0] for way in (True, False))
     assert dynamic < 1.3 * static

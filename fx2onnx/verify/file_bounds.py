@@ -1,5 +1,6 @@
 """What a file may do otherwise far from the sample, by what stands in it: numbers that bound a size or an integer of an input,
-and integers that it turns into what has less room for them.
+and integers that it turns into what has less room for them. The end of a table is no such number: engines refuse what is
+behind it, and modules that make longer tables when they need them are many.
 """
 
 from __future__ import annotations
@@ -68,7 +69,6 @@ class _Scan:
         self._of: dict[str, int] = {}
         self._kinds: dict[str, int] = {}
         self._constants: dict[str, list[float]] = {}
-        self._dims: dict[str, list[int]] = {}
         self._declared: dict[str, list[int]] = {}
         """Sizes of values, 0 where it is no number."""
 
@@ -104,7 +104,7 @@ class _Scan:
 
     def _call(self, node: onnx.NodeProto, function: onnx.FunctionProto) -> None:
         """Each call has its own operands; names of its body are its own, too."""
-        tables: tuple[dict[str, Any], ...] = (self._of, self._kinds, self._constants, self._dims)
+        tables: tuple[dict[str, Any], ...] = (self._of, self._kinds, self._constants)
         for table in tables:
             for inner, outer in zip(function.input, node.input, strict=False):
                 table.pop(inner, None)
@@ -118,7 +118,6 @@ class _Scan:
     def _constant(self, name: str, tensor: TensorProto) -> None:
         self._of[name] = 0
         self._kinds[name] = tensor.data_type
-        self._dims[name] = list(tensor.dims)
         is_here = tensor.data_location != TensorProto.EXTERNAL and tensor.data_type in _ROOM
         self._constants.pop(name, None)
         if is_here and math.prod(tensor.dims) <= _MOST_NUMBERS:
@@ -142,12 +141,8 @@ class _Scan:
             if any(each == _WHOLE_INPUT for each in read):
                 self.found.whole |= dict.fromkeys(numbers)
         elif node.op_type == "Slice":
-            if node.input[0] in self._dims and any(each & _SIZE for each in read[1:3]):
-                self._note_table(self._dims[node.input[0]])
-            elif read[0] and not self._is_static(node):
+            if read[0] and not self._is_static(node):
                 self.found.sizes |= dict.fromkeys(self._numbers(node.input[1:3]))
-        elif node.op_type in _PICKS and node.input[0] in self._dims and read[1] == _SIZE:
-            self._note_table(self._dims[node.input[0]])
         elif node.op_type == "Cast" and whole == _WHOLE_INPUT:
             self._note_cast(node.input[0], _to(node))
 
@@ -170,11 +165,6 @@ class _Scan:
             turned.whole_again = True
         elif kind in _WHOLE and to in _WHOLE and _ROOM[to] < _ROOM[kind]:
             turned.bits.add(_ROOM[to])
-
-    def _note_table(self, dims: Iterable[int]) -> None:
-        for dim in dims:
-            if 1 < dim <= _LARGEST:
-                self.found.sizes |= {dim: None, dim - 2: None}  # at its end, and behind it
 
     def _numbers(self, names: Iterable[str]) -> Iterator[int]:
         for name in names:

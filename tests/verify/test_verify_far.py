@@ -119,6 +119,8 @@ def test_bounds_that_stand_in_a_file() -> None:
         helper.make_node("Min", ["ids", "far"], ["bounded"]),
         helper.make_node("Cast", ["bounded"], ["narrow"], to=TensorProto.INT32),
         helper.make_node("Called", ["ids"], ["float"], domain="own"),
+        helper.make_node("Shape", ["x"], ["sizes"]),
+        helper.make_node("Gather", ["table", "sizes"], ["picked"]),  # the end of a table is no bound
     ]
     whole = helper.make_opsetid("", 18)
     body = [helper.make_node("Cast", ["a"], ["b"], to=TensorProto.FLOAT)]
@@ -133,6 +135,7 @@ def test_bounds_that_stand_in_a_file() -> None:
         [
             *(helper.make_tensor(name, TensorProto.INT64, [1], value) for name, value in ends.items()),
             helper.make_tensor("far", TensorProto.INT64, [], [70_000]),
+            helper.make_tensor("table", TensorProto.FLOAT, [128], [0.5] * 128),
         ],
     )
     function = helper.make_function("own", "Called", ["a"], ["b"], body, [whole])

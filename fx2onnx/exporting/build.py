@@ -30,6 +30,7 @@ from fx2onnx.irx.schema import require_opset
 from fx2onnx.lower.loop import lower
 from fx2onnx.lower.translations import Translations
 from fx2onnx.model_patches.library import LibraryPatches
+from fx2onnx.optimize.dead_nodes import remove_dead_nodes
 from fx2onnx.optimize.pipelines import PICKED, run, run_default
 from fx2onnx.targets.find import chosen_opset
 
@@ -59,8 +60,9 @@ def build(module: Any, args: Any, kwargs: Mapping[str, Any] | None, options: Exp
             are_inputs = not options.export_params or options.keep_initializers_as_inputs
             keep_weights = options.keep_weights or are_inputs or bool(options.weight_files)
             run_default(model, keep_weights=keep_weights, functions=EAGER_FUNCTIONS, fused=options.is_fused)
-            if options.quantize is None and not (options.keep_weights or are_inputs):
-                run(model, PICKED)
+            may_pick = options.quantize is None and not (options.keep_weights or are_inputs)
+            if may_pick and run(model, PICKED).total:
+                remove_dead_nodes(model)
     sample = Sample(captured, module, args, kwargs, options.capture.input_names)
     rounded, notes = quantized(model, sample, options) if options.quantize else (None, [])
     halved, more = lowered(model, sample, options) if options.precision else (None, [])

@@ -1,6 +1,6 @@
-"""Linear layers and attention in training graphs: each one operator forward, and its gradient in few.
+"""Linear layers, attention and batch norms in training graphs: each one operator forward, and its gradient in few.
 
-Below autograd PyTorch splits both into some ten and twenty views and products each.
+Below autograd PyTorch splits the first two into some ten and twenty views and products each.
 """
 
 from __future__ import annotations
@@ -166,10 +166,36 @@ def _attention(plain: Callable[..., Any]) -> Callable[..., Any]:
     return scaled_dot_product_attention
 
 
+def _batch_norm(plain: Callable[..., Any]) -> Callable[..., Any]:
+    @answers_for_caller
+    def batch_norm(
+        input: torch.Tensor,
+        running_mean: torch.Tensor | None,
+        running_var: torch.Tensor | None,
+        weight: torch.Tensor | None = None,
+        bias: torch.Tensor | None = None,
+        training: bool = False,
+        momentum: float = 0.1,
+        eps: float = 1e-5,
+    ) -> torch.Tensor:
+        """``torch.batch_norm`` comes to this operator by three others, of which Python sees each."""
+        count = math.prod(input.shape[2:]) * input.shape[0]
+        fits = training and eps > 0 and running_mean is not None and running_var is not None
+        if fits and isinstance(count, int) and count > 1 and _may_be_whole(input, weight, bias):
+            operands = (input, weight, bias, running_mean, running_var)
+            return torch.ops.aten._native_batch_norm_legit.default(*operands, True, momentum, eps)[0]  # type: ignore[no-any-return]
+        return plain(input, running_mean, running_var, weight, bias, training, momentum, eps)  # type: ignore[no-any-return]
+
+    return batch_norm
+
+
+_AROUND = {"linear": _linear, "scaled_dot_product_attention": _attention, "batch_norm": _batch_norm}
+
+
 @contextlib.contextmanager
 def kept_whole() -> Iterator[None]:
-    """While a module is captured, linear layers and attention are such operators."""
+    """While a module is captured, linear layers, attention and batch norms are such operators."""
     with Changes():
-        for name, around in (("linear", _linear), ("scaled_dot_product_attention", _attention)):
+        for name, around in _AROUND.items():
             put_name(vars(F), name, around(getattr(F, name)))
         yield

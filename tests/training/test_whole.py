@@ -137,6 +137,25 @@ def test_running_statistics_at_their_time(make: Callable[[], nn.Module]) -> None
     fx2onnx.export(module, (drawn(6, 4),), training=training, verify=True)
 
 
+class Standardized(nn.Module):
+    def __init__(self, before: nn.Module, norm: nn.Module) -> None:
+        super().__init__()
+        self.before, self.norm = before, norm
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.norm(self.before(x)).relu()  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("affine", [True, False], ids=["affine", "plain"])
+def test_batch_norm_is_one_operator(affine: bool) -> None:
+    norm = nn.BatchNorm2d(4, momentum=0.3, eps=1e-3, affine=affine)
+    made = operators(Standardized(nn.Conv2d(3, 4, 2), norm).train(), drawn(2, 3, 4, 5))
+    assert "aten._native_batch_norm_legit_functional.default" in made
+    assert "aten.native_batch_norm_backward.default" in made
+    with pytest.raises(fx2onnx.UserError, match="more than 1 value per channel"):
+        operators(Standardized(nn.Linear(6, 6), nn.BatchNorm1d(6)).train(), drawn(1, 6))
+
+
 def test_running_statistics_are_updated_together() -> None:
     module = nn.Sequential(*(nn.BatchNorm1d(4) for _ in range(5))).train()
     training = fx2onnx.Training(squared)

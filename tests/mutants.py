@@ -36,6 +36,7 @@ DATA = "tests/capture/test_data_branches.py"
 AT_ONE, STEPS = "tests/capture/test_at_one.py", "tests/capture/test_decoding_steps.py"
 CLASSES = "tests/verify/test_verify_classes.py"
 CHOICES = "tests/verify/test_locate_choices.py"
+FLOATS = "tests/verify/test_verify_floats.py"
 FRAMES = "tests/capture/test_frames.py"
 MODES = "tests/capture/test_modes.py"
 RECORDING = "tests/capture/recording"
@@ -396,7 +397,7 @@ MUTANTS = [
     Mutant("capture/shapes/certain.py", "most * found[1]", "most", "tests/capture/shapes/test_certain.py"),
     Mutant("capture/overloads/unbacked_scalars.py", '    if node.meta["val"].dtype not in _INTEGERS + _FLOATS:', "    if False:", "tests/capture/test_conditions.py"),
     Mutant("capture/shapes/size_indices.py", "tensor = tensor.select(axis, part)", "tensor = tensor.select(0, part)", PLACES),
-    Mutant("verify/compare.py", 'if kind != "far" or not case.file.is_half', "if True", "tests/targets/test_fused.py"),
+    Mutant("verify/compare.py", "(NEEDS_RANGE if case.file.is_half else frozenset())", "frozenset()", "tests/targets/test_fused.py"),
     Mutant("capture/shapes/data_extremes.py", "bool(limits.min <= number <= limits.max)", "True", "tests/capture/test_numbers_of_data.py"),
     Mutant("capture/shapes/data_extremes.py", "torch.where(is_beyond(item, best), item, best)", "torch.where(is_beyond(best, item), best, item)", "tests/capture/test_numbers_of_data.py"),
     Mutant("capture/overloads/unbacked_scalars.py", 'aten.maximum.default: _extreme("max")', 'aten.maximum.default: _extreme("min")', "tests/capture/test_conditions.py"),
@@ -582,15 +583,22 @@ MUTANTS = [
     Mutant("verify/rounding.py", "return value + value * self._noise(value) * step", "return value", "tests/verify/test_verify_rounding.py"),
     Mutant("verify/rounding.py", 'if name == "cumsum" and', 'if name == "" and', "tests/verify/test_verify_rounding.py"),
     Mutant("verify/movements.py", "gap[np.isinf(gap)] = 1.0 / self.scale.epsilon", "gap[np.isinf(gap)] = 0.0", "tests/verify/test_verify_rounding.py"),
-    Mutant("verify/values.py", 'if kind == "marks":\n        return _at_marks', 'if kind == "":\n        return _at_marks', "tests/verify/test_verify_ends.py"),
+    Mutant("verify/float_values.py", '"marks": _at_marks', '"marks": _ties', "tests/verify/test_verify_ends.py"),
+    Mutant("verify/float_values.py", '"offset": _offset', '"offset": _ties', FLOATS),
+    Mutant("verify/float_values.py", "_few((torch.nan,))", "_few((0.0,))", FLOATS),
+    Mutant("verify/rounding.py", "masked_fill_(is_whole, -0.0)", "masked_fill_(is_whole, 0.0)", FLOATS),
+    Mutant("verify/outputs.py", "return [row for row in rows if row not in habits]", "return list(rows)", FLOATS),
+    Mutant("verify/compare.py", "if not all(map(is_near, expected, exact)):", "if False:", FLOATS),
+    Mutant("verify/exact_codes.py", "        return exact\n", "        return result\n", "tests/verify/test_verify_codes.py"),
+    Mutant("verify/sizes.py", "twos = dict.fromkeys(sizes, 2)\n    yield small", "twos = dict.fromkeys(sizes, 1)\n    yield small", "tests/verify/test_verify_far.py"),
     Mutant("verify/values.py", 'if kind == "signs":', 'if kind == "":', "tests/verify/test_verify_ends.py"),
-    Mutant("verify/values.py", "    result.reshape(-1)[places] = at", "    result.reshape(-1)[places] += 0 * at", "tests/verify/test_verify_ends.py"),
+    Mutant("verify/float_values.py", "    result.reshape(-1)[places] = at", "    result.reshape(-1)[places] += 0 * at", "tests/verify/test_verify_ends.py"),
     Mutant("verify/marks.py", "if len(given) == 2 and given[0] is given[1]:", "if False:", "tests/verify/test_verify_ends.py"),
     Mutant("verify/sizes.py", "if mark >= _far(sizes[name]):", "if False:", "tests/verify/test_verify_ends.py"),
     Mutant("verify/locating/side_by_side.py", "self.other_choices[name] = found", "pass", CHOICES),
     Mutant("verify/movements.py", "STAGES = ((1, 0.0), ", "STAGES = (", "tests/verify/test_verify_judge.py"),
     Mutant("verify/samples.py", "for found in empty_sizes(sizes, conditions):", "for found in []:", CLASSES),
-    Mutant("verify/compare.py", "if sample.is_empty:  # it says so", "if False:  # it says so", CLASSES),
+    Mutant("verify/compare.py", "if sample.is_empty or sample.values in BY_ANY_ENGINE:  # it says so", "if False:  # it says so", CLASSES),
     Mutant("verify/judge.py", "worst.off = found.off", "worst.off = 0", "tests/verify/test_verify_parts.py"),
     Mutant("verify/weights.py", "torch.equal(turned[start : start + _COLUMNS]", "start or torch.equal(turned[start : start + _COLUMNS]", "tests/verify/test_verify_parts.py"),
     Mutant("verify/locating/blame.py", "or any(side.file.may_draw(index) for index in nodes)", "", CHOICES),

@@ -7,7 +7,7 @@ import os
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -21,16 +21,26 @@ from fx2onnx.base.version import VERSION
 from fx2onnx.capture.driver import as_module
 from fx2onnx.capture.python.inputs import bind, normalise_args
 from fx2onnx.verify.arrays import is_finite, to_numpy
+from fx2onnx.verify.case import Case
 from fx2onnx.verify.eager import Eager, failed_on_arguments, in_mode, takes_gradients
-from fx2onnx.verify.engines import ENGINES, Array, Run, chosen_engines, lacks_operator, open_onnxruntime
+from fx2onnx.verify.engines import (
+    ENGINES,
+    Array,
+    Run,
+    chosen_engines,
+)
+from fx2onnx.verify.exact_codes import OVERFLOWS, ExactCodes
+from fx2onnx.verify.float_values import BY_ANY_ENGINE, NEAR_FLOAT64, NEEDS_RANGE, WITHOUT_NUMBERS
 from fx2onnx.verify.interface import Interface, as_file, assign, vanished
+from fx2onnx.verify.judge import is_near
 from fx2onnx.verify.known_faults import KnownFaults
 from fx2onnx.verify.marks import MOST, Marks
 from fx2onnx.verify.memory import is_exhausted, too_large
 from fx2onnx.verify.noise import Draw, RandomNodes, Recording, drawn_outputs
+from fx2onnx.verify.opening import opened
 from fx2onnx.verify.outputs import Outputs
 from fx2onnx.verify.precision import as_input, rounded_inputs
-from fx2onnx.verify.quantized import as_quantized, in_float32
+from fx2onnx.verify.quantized import as_quantized
 from fx2onnx.verify.samples import Maker, Rows, Sample, cheapest_first, planned
 from fx2onnx.verify.steps import compare_steps
 from fx2onnx.verify.verdict import Range, Row, Tried, Verdict
@@ -44,8 +54,6 @@ MOST_FORWARDS = 5.0
 save for one at other sizes, where a size is dynamic."""
 LEAST_SECONDS = 1.0
 """Runs may take so long together in any case, so that small models are tried on everything."""
-LEAST_SHARE = 0.2
-"""Of the time of a run on the sample: what small inputs take, too, since all weights are read; until it was measured."""
 SMALL_SHARE = 0.25
 """Inputs of so few numbers, as a share of the sample's, run in every engine where a run at other sizes is due."""
 JUDGE_RUNS = 6
@@ -53,11 +61,15 @@ JUDGE_RUNS = 6
 tried only where the time is enough for these, too."""
 LARGE_SHARE = 3.0
 """Larger inputs are those of so many times the sample's numbers."""
-MOST_SAMPLES = 24
+MOST_SAMPLES = 32
 LONGER_LOOPS = 100
 """Times that loops may turn more often than on the sample."""
-EMPTY_ENGINES = ("runner",)
+EXACT_ENGINE = "runner"
+"""The engine that does as eager PyTorch does at the ends of what numbers may be."""
+EMPTY_ENGINES = (EXACT_ENGINE,)
 """Engines that run on inputs of size 0: onnxruntime ends the process at an LSTM without rows."""
+NEVER_TAMER = {"signs", "wide"} | BY_ANY_ENGINE
+"""Kinds of values in whose place nothing else is tried, where eager PyTorch does not take them."""
 MOST_WRONG = 3
 """Sets of inputs on which the file is wrong: more of them tell nothing new."""
 SAMPLE = Sample("sample")
@@ -108,12 +120,12 @@ def verify(
         try:
             with record("open in the engines"):
                 known = KnownFaults(proto, chosen)
-                runs = _opened(path, proto, known.survived(verdict.note), verdict, must_open=engines is not None)
+                runs = opened(path, proto, known.survived(verdict.note), verdict, must_open=engines is not None)
             folder = os.path.dirname(path)
             _compare_constants(verdict, proto, folder, root)
             verdict.versions = _versions(runs)
             with as_quantized(verdict, proto, folder, root):
-                case = _Case(Eager(root, arguments), fed, file, runs, RandomNodes.of(path, proto), start)
+                case = Case(Eager(root, arguments), fed, file, runs, RandomNodes.of(path, proto), start)
                 _compare(verdict, case, seeds)
             known.explain(verdict)
         except Exception as cause:  # of all that runs here, and has classes of its own
@@ -131,54 +143,7 @@ def _compare_constants(verdict: Verdict, model: onnx.ModelProto, folder: str, ro
     compare_steps(verdict, model, folder, root)
 
 
-@dataclass(slots=True)
-class _Case:
-    """What is compared with what, on every sample, and what that may cost."""
-
-    eager: Eager
-    names: Sequence[str | None]
-    """The input of the file for each argument."""
-    file: Interface
-    runs: Mapping[str, Run]
-    random: RandomNodes | None
-    start: float
-    """Processor time at which it began."""
-    seconds: dict[str, float] = field(default_factory=dict)
-    """What a run on the sample takes: of eager PyTorch, and of each engine."""
-    last_seconds: dict[str, float] = field(default_factory=dict)
-    """Likewise on the inputs that were tried last."""
-    small_share: float = 1.0
-    """How large the smallest inputs so far were, as a share of the sample's numbers."""
-    small_seconds: dict[str, float] = field(default_factory=dict)
-    """What a run on them takes."""
-    finite: list[bool] = field(default_factory=list)
-    """Whether each output of the sample has finite numbers alone."""
-    random_outputs: set[int] = field(default_factory=set)
-    """Those that depend on random numbers which cannot be fed, on inputs so far."""
-    turns: int = 0
-    """Turns of the loops on the sample."""
-    refuses_sizes: bool = False
-    """Whether eager PyTorch fails at other sizes."""
-
-    def cost(self, engines: Sequence[str], share: float) -> float:
-        """Seconds of a run of eager PyTorch and of the engines, on inputs with such a share of the sample's numbers."""
-        return sum(self._cost(name, share) for name in ("eager", *engines))
-
-    def _cost(self, name: str, share: float) -> float:
-        """Of one of them: as much for each further number as between the smallest inputs so far and the sample."""
-        whole, small = self.seconds.get(name, 0.0), self.small_seconds.get(name)
-        if small is None:
-            return max(share, LEAST_SHARE) * whole
-        slope = max(whole - small, 0.0) / (1.0 - self.small_share)
-        return small + slope * max(share - self.small_share, 0.0)
-
-    def note_cost(self, share: float) -> None:
-        """The inputs that were tried last have such a share of the sample's numbers."""
-        if share < self.small_share and len(self.last_seconds) > 1:
-            self.small_share, self.small_seconds = share, dict(self.last_seconds)
-
-
-def _compare(verdict: Verdict, case: _Case, seeds: Sequence[int]) -> None:
+def _compare(verdict: Verdict, case: Case, seeds: Sequence[int]) -> None:
     """The sample, then the other sets of inputs as long as their runs may go on."""
     originals = [leaf.tensor.detach() for leaf in case.eager.arguments.leaves]
     originals = rounded_inputs(originals, case.names, case.file)
@@ -187,7 +152,10 @@ def _compare(verdict: Verdict, case: _Case, seeds: Sequence[int]) -> None:
     maker = Maker.of(originals, axes, rows, marks)
     usual = max(maker.numbers(SAMPLE), 1)
     most = max(MOST_FORWARDS * case.seconds["eager"], LEAST_SECONDS)
-    ends = [kind for kind in maker.ends() if kind != "far" or not case.file.is_half]
+    left_out = (NEEDS_RANGE if case.file.is_half else frozenset()) | case.says_nothing
+    if EXACT_ENGINE not in case.runs:
+        left_out |= BY_ANY_ENGINE
+    ends = [kind for kind in maker.ends() if kind not in left_out]
     conditions, at = [*case.file.conditions, *maker.conditions], (*marks.whole, *marks.lengths)
     plan = planned(maker.sizes, conditions, seeds, ends, at, tuple(case.file.bounds.sizes))
     shares = [(sample, maker.numbers(sample) / usual) for sample in plan]
@@ -201,7 +169,8 @@ def _compare(verdict: Verdict, case: _Case, seeds: Sequence[int]) -> None:
             if not engines:
                 continue
         if spent + case.cost(engines, share) > most and not (needed and share <= SMALL_SHARE):
-            engines = sorted(engines, key=lambda name: case.seconds.get(name, 0.0))[:1]
+            by_time = sorted(engines, key=lambda name: case.seconds.get(name, 0.0))
+            engines = [EXACT_ENGINE] if sample.values in BY_ANY_ENGINE else by_time[:1]
         if len({row.inputs for row in verdict.rows if not row.ok}) >= MOST_WRONG:
             verdict.left_out.append(f"{sample.name}: the file is wrong on others")
             continue
@@ -214,9 +183,11 @@ def _compare(verdict: Verdict, case: _Case, seeds: Sequence[int]) -> None:
             continue
         _other(verdict, case, maker, sample, engines)
         case.note_cost(share)
+    if case.eager.codes is not None and case.eager.codes.overflowed:
+        verdict.note(OVERFLOWS.format(", ".join(case.eager.codes.overflowed)))
 
 
-def _first(verdict: Verdict, case: _Case, tensors: Sequence[torch.Tensor]) -> tuple[Rows, Marks]:
+def _first(verdict: Verdict, case: Case, tensors: Sequence[torch.Tensor]) -> tuple[Rows, Marks]:
     """The user's sample. Gives which integers pick rows of a table, and the numbers that the module compares with."""
     were_on = takes_gradients(case.eager.root)
     try:
@@ -225,6 +196,10 @@ def _first(verdict: Verdict, case: _Case, tensors: Sequence[torch.Tensor]) -> tu
             expected, recording = _eager(case, tensors, timed=True)
     except Exception as cause:  # forward is the user's code
         raise failed_on_arguments(cause) from cause
+    if recording.has_codes:
+        case.eager = replace(case.eager, codes=ExactCodes())
+        expected, recording = _eager(case, tensors, timed=True)
+    case.says_nothing = recording.says_nothing
     case.finite = [is_finite(want) for want in expected]
     _judge_all(verdict, case, SAMPLE, tensors, (expected, recording.draws), list(case.runs))
     bounds, marks = case.file.bounds, recording.marking.found()
@@ -233,11 +208,11 @@ def _first(verdict: Verdict, case: _Case, tensors: Sequence[torch.Tensor]) -> tu
     return [recording.rows(tensor) for tensor in tensors], marks
 
 
-def _other(verdict: Verdict, case: _Case, maker: Maker, sample: Sample, engines: Sequence[str]) -> None:
+def _other(verdict: Verdict, case: Case, maker: Maker, sample: Sample, engines: Sequence[str]) -> None:
     """Another set of inputs: of its kind of values, or tamer ones, or the sample's, whatever eager PyTorch runs on first."""
     tries = [(sample, False), (sample, True), (replace(sample, values="sample"), False)]
     problem = ""
-    tries = {"sample": tries[2:], "signs": tries[:1], "wide": tries[:1]}.get(sample.values, tries)
+    tries = tries[2:] if sample.values == "sample" else tries[:1] if sample.values in NEVER_TAMER else tries
     for asked, tame in tries:
         if asked.values == "sample" and not asked.sizes:
             break  # the sample itself
@@ -247,10 +222,9 @@ def _other(verdict: Verdict, case: _Case, maker: Maker, sample: Sample, engines:
         except Exception as cause:  # forward is the user's code
             problem = problem or f"eager PyTorch itself fails ({first_line(cause)[:120]})"
             continue
-        if len(expected) == len(case.finite) and any(
-            was and not is_finite(want) for was, want in zip(case.finite, expected, strict=True)
-        ):
-            problem = problem or "eager PyTorch itself gives NaN or infinity"
+        unlike = _unlike_the_sample(case, asked, tensors, expected, recording.draws)
+        if unlike:
+            problem = problem or unlike
             continue
         if problem:
             verdict.left_out.append(f"{sample.name}: {problem}; tamer values instead")
@@ -260,13 +234,30 @@ def _other(verdict: Verdict, case: _Case, maker: Maker, sample: Sample, engines:
     case.refuses_sizes |= bool(sample.sizes) and not sample.is_empty
 
 
-def _eager(case: _Case, tensors: Sequence[torch.Tensor], *, timed: bool = False) -> tuple[list[Array], Recording]:
+def _unlike_the_sample(
+    case: Case, sample: Sample, tensors: Sequence[torch.Tensor], expected: Sequence[Array], draws: Sequence[Draw]
+) -> str:
+    """Why what eager PyTorch gives says nothing of the file; empty where it does."""
+    was_finite = case.finite if len(expected) == len(case.finite) and sample.values not in WITHOUT_NUMBERS else ()
+    if any(was and not is_finite(want) for was, want in zip(was_finite, expected, strict=False)):
+        return "eager PyTorch itself gives NaN or infinity"
+    if sample.values in NEAR_FLOAT64:
+        try:
+            exact = case.eager.in_float64(tensors, draws)
+        except Exception as cause:  # forward is the user's code, on tensors of a kind that it may not know
+            return f"the module does not run in float64 ({first_line(cause)[:120]})"
+        if not all(map(is_near, expected, exact)):
+            return "eager PyTorch itself gives other numbers than in float64"
+    return ""
+
+
+def _eager(case: Case, tensors: Sequence[torch.Tensor], *, timed: bool = False) -> tuple[list[Array], Recording]:
     # Also where the file draws nothing: the judge has to draw what eager PyTorch drew.
     recording = Recording(tensors if timed else ())
     if not timed:
         recording.most_turns = LONGER_LOOPS * (case.turns + LONGER_LOOPS)  # some inputs let a loop never end
     start = time.process_time()
-    with record("eager PyTorch"), recording:
+    with record("eager PyTorch"), case.eager.exactly(), recording:
         expected = case.eager.run(tensors)
     case.last_seconds = {"eager": time.process_time() - start}
     if timed:
@@ -277,7 +268,7 @@ def _eager(case: _Case, tensors: Sequence[torch.Tensor], *, timed: bool = False)
 
 def _judge_all(
     verdict: Verdict,
-    case: _Case,
+    case: Case,
     sample: Sample,
     tensors: Sequence[torch.Tensor],
     found: tuple[list[Array], Sequence[Draw]],
@@ -313,14 +304,14 @@ def _judge_all(
         verdict.wrong_on = case.eager.arguments.rebuilt(tensors)
 
 
-def _note_ranges(verdict: Verdict, case: _Case, feeds: Mapping[str, Array], tensors: Sequence[torch.Tensor]) -> None:
+def _note_ranges(verdict: Verdict, case: Case, feeds: Mapping[str, Array], tensors: Sequence[torch.Tensor]) -> None:
     for leaf, name, tensor in zip(case.eager.arguments.leaves, case.names, tensors, strict=True):
         array = feeds[name] if name is not None else to_numpy(tensor)
         known = verdict.ranges.setdefault(name or leaf.name, Range(str(array.dtype), constant=name is None))
         known.add(array)
 
 
-def _random_outputs(case: _Case, tensors: Sequence[torch.Tensor], expected: Sequence[Array]) -> frozenset[int]:
+def _random_outputs(case: Case, tensors: Sequence[torch.Tensor], expected: Sequence[Array]) -> frozenset[int]:
     """The outputs that depend on random numbers in the file and in the module."""
     if case.random is None:
         return frozenset()
@@ -330,7 +321,7 @@ def _random_outputs(case: _Case, tensors: Sequence[torch.Tensor], expected: Sequ
 
 
 @contextlib.contextmanager
-def _runs_on(case: _Case, drawn: dict[str, Array] | None, engines: Sequence[str]) -> Iterator[Mapping[str, Run]]:
+def _runs_on(case: Case, drawn: dict[str, Array] | None, engines: Sequence[str]) -> Iterator[Mapping[str, Run]]:
     """The engines on the file, or on a copy of it that takes random numbers as inputs."""
     if drawn is None or case.random is None:
         yield {engine: case.runs[engine] for engine in engines}
@@ -341,7 +332,7 @@ def _runs_on(case: _Case, drawn: dict[str, Array] | None, engines: Sequence[str]
 
 
 def _run_engine(
-    verdict: Verdict, case: _Case, engine: str, run: Run, feeds: dict[str, Array], sample: Sample
+    verdict: Verdict, case: Case, engine: str, run: Run, feeds: dict[str, Array], sample: Sample
 ) -> list[Any] | None:
     start = time.process_time()
     try:
@@ -351,36 +342,14 @@ def _run_engine(
         problem = f"{type(cause).__name__}: {first_line(cause)[:300]}"
         if is_exhausted(cause):
             verdict.ran_out(f"{sample.name}: {engine} runs out of memory ({problem})")
-        elif sample.is_empty:  # it says so, which is no wrong result
-            verdict.left_out.append(f"{sample.name}: {engine} refuses what is empty ({problem})")
+        elif sample.is_empty or sample.values in BY_ANY_ENGINE:  # it says so, which is no wrong result
+            what = "what is empty" if sample.is_empty else "such numbers"
+            verdict.left_out.append(f"{sample.name}: {engine} refuses {what} ({problem})")
         else:
             verdict.rows.append(Row.failed(engine, "(all)", sample.name, problem))
         return None
     finally:
         case.last_seconds[engine] = time.process_time() - start
-
-
-def _opened(
-    path: str, proto: onnx.ModelProto, names: Sequence[str], verdict: Verdict, *, must_open: bool
-) -> dict[str, Run]:
-    """The engines that open the file; of the others a row, or a note where only a kernel is missing."""
-    exact = in_float32(proto, verdict.note)
-    runs: dict[str, Run] = {}
-    for name in names:
-        try:
-            if exact is not None and name == "onnxruntime":
-                runs[name] = open_onnxruntime(exact, os.path.dirname(path))
-            else:
-                runs[name] = ENGINES[name](path)
-        except Exception as cause:  # each engine has classes of its own
-            problem = f"{type(cause).__name__}: {(str(cause).strip().splitlines() or [''])[0][:300]}"
-            if is_exhausted(cause):
-                verdict.ran_out(f"all inputs: {name} runs out of memory ({problem})")
-            elif lacks_operator(cause) and not must_open:
-                verdict.notes.append(f"{name} cannot run the model ({problem})")
-            else:
-                verdict.rows.append(Row.failed(name, "(all)", "no inputs", problem))
-    return runs
 
 
 def _versions(runs: Mapping[str, Run]) -> dict[str, str]:

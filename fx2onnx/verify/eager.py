@@ -19,6 +19,7 @@ from fx2onnx.capture.torch_private.pytrees import flatten
 from fx2onnx.capture.torch_private.widened import Widened, without_mkldnn
 from fx2onnx.verify.arrays import to_numpy
 from fx2onnx.verify.engines import Array
+from fx2onnx.verify.exact_codes import ExactCodes
 from fx2onnx.verify.noise import Draw, Redrawing, Replaying
 from fx2onnx.verify.own_state import kept
 from fx2onnx.verify.rounding import Moved
@@ -31,6 +32,8 @@ class Eager:
 
     root: torch.nn.Module
     arguments: Arguments
+    codes: ExactCodes | None = None
+    """Of a module with products of codes."""
 
     def run(self, tensors: Sequence[torch.Tensor]) -> list[Array]:
         """forward's tensors, flat, as arrays."""
@@ -38,18 +41,22 @@ class Eager:
 
     def in_float64(self, tensors: Sequence[torch.Tensor], draws: Sequence[Draw]) -> list[Array]:
         """The same with float64 inside, and with the same random numbers."""
-        with record("eager PyTorch in float64"), without_mkldnn(), InFloat64(), _replayed(draws):
+        with record("eager PyTorch in float64"), without_mkldnn(), self.exactly(), InFloat64(), _replayed(draws):
             return self.run([widened(tensor) for tensor in tensors])
 
     def moved(self, tensors: Sequence[torch.Tensor], draws: Sequence[Draw], mode: Moved) -> list[Array]:
         """The same where operators round otherwise, as ``mode`` has it."""
-        with record("eager PyTorch, rounding otherwise"), mode, _replayed(draws):
+        with record("eager PyTorch, rounding otherwise"), self.exactly(), mode, _replayed(draws):
             return self.run(tensors)
 
     def redrawn(self, tensors: Sequence[torch.Tensor], later: int) -> list[Array]:
         """The same with other random numbers."""
-        with Redrawing(later):
+        with self.exactly(), Redrawing(later):
             return self.run(tensors)
+
+    def exactly(self) -> contextlib.AbstractContextManager[Any]:
+        """Products of codes as they come to, for modes to be entered behind it."""
+        return self.codes or contextlib.nullcontext()
 
 
 def _replayed(draws: Sequence[Draw]) -> contextlib.AbstractContextManager[Any]:

@@ -21,6 +21,8 @@ from fx2onnx.verify.memory import LARGE_BYTES
 
 Array: TypeAlias = npt.NDArray[Any]
 Run: TypeAlias = Callable[[dict[str, Array]], list[Any]]
+PRECISE_OPTION = ("session.x64quantprecision", "1")
+"""With which onnxruntime takes int8 kernels that do not overflow, on CPUs whose fast ones do."""
 _ONNXRUNTIME_BYTES = 96 << 20
 """Loading onnxruntime 1.32 takes 51 MB; where that is not there, its library ends the process instead of raising an error."""
 
@@ -33,9 +35,10 @@ def open_runner(model: str | bytes) -> Run:
     return lambda feeds: list(session.run(None, feeds))
 
 
-def open_onnxruntime(model: str | bytes, folder: str = "") -> Run:
+def open_onnxruntime(model: str | bytes, folder: str = "", *, is_precise: bool = False) -> Run:
     """onnxruntime on the CPU. Large weights stay as they lie in the file: a copy in another order pays after many runs, and
-    makes of the weights of convolutions (the layouts of its highest level) one more. ``folder``: where the weights of bytes lie.
+    makes of the weights of convolutions (the layouts of its highest level) one more. ``folder``: where the weights of bytes lie;
+    ``is_precise``: with kernels for codes that do not overflow.
 
     Raises:   MemoryError where there is too little for onnxruntime itself; what it raises for the model.
     """
@@ -46,6 +49,9 @@ def open_onnxruntime(model: str | bytes, folder: str = "") -> Run:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    if is_precise:
+        options.add_session_config_entry(*PRECISE_OPTION)
+        options.log_severity_level = 4  # a failure is no news
     left_out: list[str] = []
     if folder:
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)

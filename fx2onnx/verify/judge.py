@@ -81,6 +81,17 @@ def wrong_places(got: Array, want: Array) -> str:
     return ""
 
 
+def where_it_says_something(got: Array, want: Array, *, places: bool) -> Array:
+    """The output, and eager PyTorch's in the place of NaN, which says that the file knows no number there: zero times NaN is
+    NaN, too, where a product stands for a choice, and so is a sum of infinities in another order. What eager PyTorch makes NaN
+    may be infinite for the same reason. ``places``: whether integers say something.
+    """
+    if is_exact(want):
+        return got if places or want.dtype.kind == "b" else want
+    is_open = np.isnan(got) | (np.isnan(want) & np.isinf(got))
+    return np.where(is_open, want, got) if is_open.any() else got
+
+
 @dataclass(frozen=True, slots=True)
 class Scale:
     """Of each number the scale that it is judged by: one for all, or an array of as many axes, of size 1 where all along
@@ -282,6 +293,13 @@ def by_float64(got: Array, want: Array, exact: Array, scale: Scale) -> Judged | 
         np.maximum.at(most, np.broadcast_to(index, own.shape).reshape(-1), own.reshape(-1))
         allowed = (ERROR_RATIO * most + SCALE_EPSILONS)[index]
     return worst_of(error, allowed, scale, "float64")
+
+
+def is_near(want: Array, exact: Array) -> bool:
+    """Whether eager PyTorch gives what float64 does, but for rounding."""
+    if want.shape != exact.shape or is_exact(want):
+        return bool(np.array_equal(want, exact))
+    return by_float64(want, want, exact, Scale.of(want)) is not None
 
 
 def by_scale(got: Array, want: Array, scale: Scale) -> Judged:

@@ -24,6 +24,8 @@ from fx2onnx.capture.torch_private.dispatch import EagerMode
 from fx2onnx.irx.facts import RANDOM
 from fx2onnx.verify.arrays import to_numpy
 from fx2onnx.verify.engines import Array
+from fx2onnx.verify.exact_codes import is_product
+from fx2onnx.verify.float_values import NO_WHOLE_NUMBER, SAYS_NOTHING
 from fx2onnx.verify.marks import Marking
 from fx2onnx.verify.turned import Turned, whole_numbers
 
@@ -82,6 +84,10 @@ class Recording(EagerMode):
         self.draws: list[Draw] = []
         self.picks: list[tuple[torch.Tensor, int, int]] = []
         """Integers, and the least and the largest that pick a row."""
+        self.has_codes = False
+        """Whether it has seen products of codes."""
+        self.says_nothing: frozenset[str] = frozenset()
+        """Kinds of floats that show nothing here (float_values.py)."""
         self.marking = Marking()
         self.turned = Turned()
 
@@ -89,8 +95,11 @@ class Recording(EagerMode):
         if func in _BAGS:
             _check_bags(*args[:3])
         self.marking.see(func, args)
+        self.has_codes |= func.namespace == "quantized" and is_product(func)
+        self.says_nothing |= SAYS_NOTHING.get(func._opname, frozenset())
         result = func(*args, **kwargs)
         self.turned.see(func, args, result, self._whole)
+        self.says_nothing |= NO_WHOLE_NUMBER if self.turned.whole_again else frozenset()
         if _is_random(func) and isinstance(result, torch.Tensor):
             self.draws.append(_draw(func, args, kwargs or {}, result.clone()))
         elif func in _PICKS and len(self.picks) < MOST_PICKS:

@@ -6,6 +6,7 @@ The numbers are made from the module's own weights once more, so that wrong code
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -20,6 +21,10 @@ from fx2onnx.verify.arrays import to_numpy
 from fx2onnx.verify.engines import Array
 from fx2onnx.verify.verdict import Row, Verdict
 
+_CODES = frozenset(
+    {"QuantizeLinear", "DequantizeLinear", "QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger"}
+)
+
 
 def in_float32(model: onnx.ModelProto, note: Callable[[str], object]) -> bytes | None:
     """The file with products that round nothing to 8 bits, which ``note`` is told; None where the file asks for none that do."""
@@ -31,6 +36,35 @@ def in_float32(model: onnx.ModelProto, note: Callable[[str], object]) -> bytes |
         attribute.i = IN_FLOAT32
     note(f"{len(_rounding(model))} products may round what they multiply to 8 bits in onnxruntime; here they do not")
     found: bytes = exact.SerializeToString()
+    return found
+
+
+def has_codes(model: onnx.ModelProto) -> bool:
+    """Whether the model has operators of codes."""
+    return any(node.op_type in _CODES for holder in (model.graph, *model.functions) for node in holder.node)
+
+
+def with_own_zero_points(model: onnx.ModelProto) -> bytes | None:
+    """The file with zero points of int8 that no two nodes share, as onnxruntime needs where it turns int8 into uint8; None
+    where none do.
+    """
+    held = {value.name: value for value in model.graph.initializer if value.data_type == onnx.TensorProto.INT8}
+    readers = Counter(name for node in model.graph.node for name in node.input if name in held)
+    if all(count < 2 for count in readers.values()):
+        return None
+    own = onnx.ModelProto()
+    own.CopyFrom(model)
+    met: Counter[str] = Counter()
+    for node in own.graph.node:
+        for place, name in enumerate(node.input):
+            if readers[name] < 2:
+                continue
+            met[name] += 1
+            if met[name] > 1:
+                copied = own.graph.initializer.add()
+                copied.CopyFrom(held[name])
+                copied.name = node.input[place] = f"{name}.of.{node.output[0]}.{place}"
+    found: bytes = own.SerializeToString()
     return found
 
 

@@ -178,7 +178,7 @@ class Moved(EagerMode):
         step = units * max(torch.finfo(real.dtype).eps, self._least_epsilon)
         if name in _PLAIN:
             is_whole = real == real.round()  # whole numbers are exact in any engine, and infinity stays what it is
-            real.add_((real * self._noise(real)).masked_fill_(is_whole, 0.0), alpha=step)
+            real.add_((real * self._noise(real)).masked_fill_(is_whole, -0.0), alpha=step)  # a zero's sign stays, too
             return
         wide = real.float()
         if not bool(torch.isfinite(wide.sum())):

@@ -92,32 +92,32 @@ def _neighbour(size: int, allowed: SizeSet) -> int:
 
 def _alone(sizes: Mapping[str, int], marks: Collection[int], bounds: Collection[int]) -> Iterator[dict[str, int]]:
     """All small; then each alone at 1, with the others small, at more than twice its size, far behind that, and behind the
-    largest mark.
+    largest mark. There the others are 2: what is chosen or weighed among one is the same whatever it is.
     """
     small = dict(zip(sizes, itertools.cycle(_SMALL), strict=False))
-    ones = dict.fromkeys(sizes, 1)
+    twos = dict.fromkeys(sizes, 2)
     yield small
     names = list(sizes)[:MOST_ALONE]
     for name in names:
         yield {**small, name: 1}
     for name in names:
-        yield {**ones, name: 2 * sizes[name] + 1}
+        yield {**twos, name: 2 * sizes[name] + 1}
     yield from _behind(sizes, marks, bounds)
     for name in names:
-        yield {**ones, name: _far(sizes[name])}
+        yield {**twos, name: _far(sizes[name])}
     mark = max((mark for mark in marks if mark <= MOST_MARK), default=0)
     for name in names:
         if mark >= _far(sizes[name]):
-            yield {**ones, name: mark + 1}
+            yield {**twos, name: mark + 1}
 
 
 def _behind(sizes: Mapping[str, int], marks: Collection[int], bounds: Collection[int]) -> Iterator[dict[str, int]]:
-    """Each dim behind the largest numbers of the file that its sizes near the sample do not reach, with the others at 1."""
-    ones = dict.fromkeys(sizes, 1)
+    """Each dim behind the largest numbers of the file that its sizes near the sample do not reach, with the others at 2."""
+    twos = dict.fromkeys(sizes, 2)
     for name in list(sizes)[:MOST_ALONE]:
         reached = max([2 * sizes[name], *(mark for mark in marks if _far(sizes[name]) <= mark <= MOST_MARK)])
         for bound in sorted({bound for bound in bounds if reached <= bound <= MOST_BOUND}, reverse=True)[:MOST_BOUNDS]:
-            yield {**ones, name: bound + 2}  # the last place is bound + 1
+            yield {**twos, name: bound + 2}  # the last place is bound + 1
 
 
 def _far(size: int) -> int:

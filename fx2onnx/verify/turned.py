@@ -57,8 +57,8 @@ class Turned:
 
 
 def _bits(tensor: torch.Tensor) -> int:
-    """Of integers; 0 of all else."""
-    if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
+    """Of integers; 0 of all else, such as codes that have a scale."""
+    if tensor.is_floating_point() or tensor.is_complex() or tensor.is_quantized or tensor.dtype == torch.bool:
         return 0
     return 8 * tensor.element_size()
 

@@ -13,6 +13,7 @@ from typing import Literal
 
 import torch
 
+from fx2onnx.verify.float_values import FLOAT_ENDS, draw_floats
 from fx2onnx.verify.marks import NONE, Marks
 
 Role = Literal["floats", "complex", "ids", "mask", "empty"]
@@ -21,22 +22,18 @@ KINDS = ("sample", "seed", "large", "ties", "small", "zeros")
 """``sample``: its own content. ``seed``: like the sample, ids over the whole range, masks padded on both sides. ``large``,
 ``small``: 16 and 1/512 times that. ``ties``: few different numbers. ``zeros``: zeros, the lowest ids, nothing masked."""
 AT_SAMPLE_SIZES = ("ties", "small", "large", "zeros")
-ENDS = ("masked", "hidden", "marks", "signs", "wide", "special", "far")
+ENDS = ("masked", "hidden", "marks", "signs", "wide", "special", *FLOAT_ENDS)
 """What some inputs have beside that, the others are as for ``seed``. ``masked``: rows of which everything is masked, or all
 but one. ``hidden``: masks of which everything is. ``marks``: at, beside and far behind the numbers that the module compares
 with. ``signs``: integers below zero, and beyond the rows of a table, where eager PyTorch takes such. ``wide``: integers that
 neither 32 bits nor a float hold, where the file has those and the module does not. ``special``: NaN, infinities and zeros
-below zero, where the module looks for them. ``far``: 65,536 times the sample's."""
-_SCALES = {"large": 16.0, "small": 1 / 512}
-_FAR = 2.0**16
+below zero, where the module looks for them; and those of ``float_values.py``."""
 _MOST_WHOLE = 1 << 24
 """A mark is drawn where it times the numbers of its input is less: some modules make so many numbers of such an integer."""
 _WIDE = {torch.int64: (2**54, 2**33, 2**31, 0), torch.int32: (2**30, 2**25, 0)}
 """Bases of wide integers; 0: one of the usual."""
 _NEAR = 1 << 12
 """So near to each other are those of one base: their differences are small, or none."""
-_LEAST_SPECIAL = 8
-"""One number of so many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +87,9 @@ class Values:
             wide = {"wide"} if self.marks.is_wide and like.dtype in _WIDE else set()
             return marked | wide | ({"signs"} if is_signed else set())
         special = {"special"} if self.marks.special else set()
-        return set() if self.role == "empty" else marked | special | {"far"}
+        if self.role == "complex":
+            return marked | special | {"far"}
+        return marked | special | set(FLOAT_ENDS) if self.role == "floats" else set()
 
     def draw(self, like: torch.Tensor, kind: str, generator: torch.Generator) -> torch.Tensor:
         """Numbers of the kind in the shape and dtype of ``like``, which has the sample's content."""
@@ -133,44 +132,7 @@ def _within(marks: Marks, low: int, high: int) -> Marks:
 
 
 def _draw_complex(values: Values, like: torch.Tensor, kind: str, generator: torch.Generator) -> torch.Tensor:
-    return torch.view_as_complex(_draw_floats(values, torch.view_as_real(like.resolve_conj()), kind, generator))
-
-
-def _draw_floats(values: Values, like: torch.Tensor, kind: str, generator: torch.Generator) -> torch.Tensor:
-    if kind == "zeros":
-        return torch.zeros_like(like)
-    drawn = torch.randn(like.shape, generator=generator, dtype=torch.float32)
-    if kind == "ties":
-        drawn = drawn.round()
-    if kind == "far":
-        scale = min(_FAR, torch.finfo(like.dtype).max / (16 * values.deviation))
-        return ((drawn + 1) * values.deviation * scale).to(like.dtype)
-    if kind == "marks":
-        return _at_marks(values, drawn, like, generator)
-    if kind == "special":
-        found = torch.tensor(values.marks.special)
-        picked = torch.rand(like.shape, generator=generator) < 1 / _LEAST_SPECIAL
-        picked.reshape(-1)[0] = True
-        chosen = found[torch.randint(len(found), like.shape, generator=generator)]
-        drawn = torch.where(picked, chosen, drawn * values.deviation + values.mean)
-        return drawn.to(like.dtype)
-    return ((drawn * values.deviation + values.mean) * _SCALES.get(kind, 1.0)).to(like.dtype)
-
-
-def _at_marks(values: Values, drawn: torch.Tensor, like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Half of the numbers at a mark, of either sign, or next to it; every other row is as large as a mark."""
-    marks = torch.tensor(values.marks.numbers, dtype=torch.float64)
-    marks = marks[torch.randperm(len(marks), generator=generator)]
-    signed, step = torch.cat([marks, -marks]), torch.finfo(like.dtype).eps
-    at = torch.cat([signed, signed * (1 + step), signed * (1 - step)])
-    result = (drawn * values.deviation + values.mean).double()
-    rows = torch.Size([*like.shape[:-1], 1]) if like.dim() else torch.Size([])
-    is_odd = (torch.arange(rows.numel()) % 2 == 1).reshape(rows).expand(like.shape)
-    places = torch.nonzero(is_odd.reshape(-1).logical_not()).reshape(-1)
-    places = places[torch.randperm(len(places), generator=generator)[: max(len(places) // 2, 1)]]
-    result.reshape(-1)[places] = at[torch.arange(len(places)) % len(at)]
-    large = drawn * marks[torch.randint(len(marks), rows, generator=generator)]
-    return torch.where(is_odd, large, result).to(like.dtype)
+    return torch.view_as_complex(draw_floats(values, torch.view_as_real(like.resolve_conj()), kind, generator))
 
 
 def _whole_at_marks(
@@ -249,7 +211,7 @@ def _draw_mask(values: Values, like: torch.Tensor, kind: str, generator: torch.G
 
 
 _DRAW: dict[str, Callable[[Values, torch.Tensor, str, torch.Generator], torch.Tensor]] = {
-    "floats": _draw_floats,
+    "floats": draw_floats,
     "complex": _draw_complex,
     "ids": _draw_ids,
     "mask": _draw_mask,

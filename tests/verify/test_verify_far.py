@@ -96,6 +96,20 @@ def test_numbers_of_the_file_that_bound_a_size(what: str) -> None:
     assert not verify(fx2onnx.export(Given(wrong), (X,), dynamic_shapes=({1: "n"},)), Given(right), (X,)).ok
 
 
+def test_what_is_weighed_among_one_is_not_tried_alone() -> None:
+    assert {"n": 33, "m": 2} in other_sizes({"n": 16, "m": 12}, [])
+
+    def right(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return (x @ y.transpose(1, 2)).softmax(-1)
+
+    def wrong(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return (x @ y.transpose(1, 2) * (torch.arange(x.shape[1]) < 12)[:, None]).softmax(-1)
+
+    args, sizes = (X, X[:, :5]), ({1: "n"}, {1: "m"})
+    assert verify(fx2onnx.export(Given(right), args, dynamic_shapes=sizes), Given(right), args).ok
+    assert not verify(fx2onnx.export(Given(wrong), args, dynamic_shapes=sizes), Given(right), args).ok
+
+
 def test_no_large_integers_where_python_reads_them() -> None:
     """As a size they would take all memory."""
     module, count = Given(lambda n: torch.arange(8) * n.item()), torch.tensor(3)

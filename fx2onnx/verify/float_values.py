@@ -1,0 +1,169 @@
+"""Floats of each kind that a sample has none of: of other sizes, behind a large mean, without a value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+
+from fx2onnx.verify.marks import Marks
+
+FLOAT_ENDS = ("far", "signed", "offset", "nan", "infinite", "huge", "tiny")
+"""Kinds that every input of floats has. ``far``: 65,536 times the sample's. ``signed``: zeros of either sign among others.
+``offset``: behind a mean of 256 deviations. ``nan``, ``infinite``: a few that are no number, or infinite, in every other
+row. ``huge``, ``tiny``: whose squares float32 does not hold, or takes for nothing."""
+NEEDS_RANGE = frozenset({"far", "offset", "huge", "tiny"})
+"""Kinds for which half precision has no room."""
+WITHOUT_NUMBERS = frozenset({"signed", "nan", "infinite"})
+"""Kinds on which eager PyTorch may give NaN and infinities."""
+NEAR_FLOAT64 = frozenset({"offset", "huge", "tiny"})
+"""Kinds that say something only where eager PyTorch gives what it gives in float64: that is what it means to compute."""
+BY_ANY_ENGINE = WITHOUT_NUMBERS | NEAR_FLOAT64
+"""Kinds on which an output is right where some engine gives it: engines have habits of their own there, of which ONNX says
+nothing, such as the NaN that a maximum drops."""
+SPOILING = frozenset({"nan", "infinite"})
+"""Kinds on which integers, such as the place of the largest, say nothing."""
+_UNSPOKEN_OF = (
+    "geqrf", "linalg_lu", "linalg_lu_factor_ex", "linalg_lu_solve", "_linalg_det", "_linalg_slogdet", "_linalg_solve_ex",
+    "linalg_inv_ex", "linalg_qr", "_linalg_svd", "_linalg_eigh", "linalg_eig", "_linalg_eigvals", "linalg_cholesky_ex",
+    "cholesky", "cholesky_solve", "cholesky_inverse", "linalg_ldl_factor_ex", "linalg_ldl_solve", "linalg_lstsq",
+    "triangular_solve", "linalg_solve_triangular", "linalg_householder_product", "ormqr", "linalg_matrix_exp", "mode",
+    "max_pool2d_with_indices_backward",
+)  # fmt: skip
+_TO_CODES = (
+    "quantize_per_tensor", "quantize_per_channel", "quantize_per_tensor_dynamic", "quantize_per_token",
+    "quantize_per_channel_group", "quantize_affine", "choose_qparams", "choose_qparams_per_token",
+    "fake_quantize_per_tensor_affine_cachemask", "fake_quantize_per_channel_affine_cachemask", "linear_dynamic",
+    "linear_relu_dynamic",
+)  # fmt: skip
+SAYS_NOTHING = {
+    **dict.fromkeys((*_UNSPOKEN_OF, *_TO_CODES), SPOILING),
+    **dict.fromkeys(("std", "std_mean", "special_zeta"), frozenset({"huge", "tiny"})),
+}
+"""Kinds that are not tried of a module, by an operator that it has: what eager PyTorch makes of NaN is what its pivots come
+to, a NaN has no code, and a deviation is summed in float64.
+"""
+NO_WHOLE_NUMBER = SPOILING | {"huge"}
+"""Kinds that are not tried where floats are turned into integers: C says nothing of what has no room there."""
+
+_SCALES = {"large": 16.0, "small": 1 / 512}
+_FAR = 2.0**16
+_HUGE, _TINY = 2.0**66, 2.0**-80
+_MEAN = 256.0
+"""A variance as the mean of squares less the square of the mean is off by 2**16 units there, other forms are by none."""
+_LEAST_SPECIAL = 8
+"""One number of so many."""
+_FEW = 16
+"""Likewise, of what spoils whatever is computed of it."""
+
+
+class Spread(Protocol):
+    """How the sample's numbers are spread."""
+
+    @property
+    def mean(self) -> float: ...
+
+    @property
+    def deviation(self) -> float: ...
+
+    @property
+    def marks(self) -> Marks: ...
+
+
+Kind = Callable[[Spread, torch.Tensor, torch.Tensor, torch.Generator], torch.Tensor]
+"""From normally distributed numbers and the sample's."""
+
+
+def draw_floats(values: Spread, like: torch.Tensor, kind: str, generator: torch.Generator) -> torch.Tensor:
+    """Numbers of the kind in the shape and dtype of ``like``."""
+    if kind == "zeros":
+        return torch.zeros_like(like)
+    drawn = torch.randn(like.shape, generator=generator, dtype=torch.float32)
+    return _KINDS.get(kind, _scaled(_SCALES.get(kind, 1.0)))(values, drawn, like, generator).to(like.dtype)
+
+
+def _usual(values: Spread, drawn: torch.Tensor) -> torch.Tensor:
+    return drawn * values.deviation + values.mean
+
+
+def _scaled(scale: float) -> Kind:
+    return lambda values, drawn, like, generator: _usual(values, drawn) * scale
+
+
+def _wide(most: float) -> Kind:
+    """From one side more than from the other, so that sums grow, too."""
+
+    def draw(values: Spread, drawn: torch.Tensor, like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        scale = min(most, torch.finfo(like.dtype).max / (16 * values.deviation))
+        return (drawn + 1) * values.deviation * scale
+
+    return draw
+
+
+def _ties(values: Spread, drawn: torch.Tensor, like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    return _usual(values, drawn.round())
+
+
+def _offset(values: Spread, drawn: torch.Tensor, like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    return _usual(values, drawn + _MEAN)
+
+
+def _special(values: Spread, drawn: torch.Tensor, like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """What the module looks for."""
+    picked = torch.rand(like.shape, generator=generator) < 1 / _LEAST_SPECIAL
+    picked.reshape(-1)[0] = True
+    return torch.where(picked, _one_of(values.marks.special, like, generator), _usual(values, drawn))
+
+
+def _signed(values: Spread, drawn: torch.Tensor, like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    picked = torch.rand(like.shape, generator=generator) < 0.5
+    return torch.where(picked, _one_of((0.0, -0.0), like, generator), _usual(values, drawn))
+
+
+def _few(special: tuple[float, ...]) -> Kind:
+    """A few of them in every other row of the first axis: what they spoil is a part of the outputs, where rows are apart."""
+
+    def draw(values: Spread, drawn: torch.Tensor, like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        picked = torch.rand(like.shape, generator=generator) < 1 / _FEW
+        first = picked[0] if like.dim() else picked
+        first.view(-1)[int(torch.randint(first.numel(), (1,), generator=generator))] = True
+        if like.dim():
+            picked[1::2] = False
+        return torch.where(picked, _one_of(special, like, generator), _usual(values, drawn))
+
+    return draw
+
+
+def _one_of(found: tuple[float, ...], like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    return torch.tensor(found)[torch.randint(len(found), like.shape, generator=generator)]
+
+
+def _at_marks(values: Spread, drawn: torch.Tensor, like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Half of the numbers at a mark, of either sign, or next to it; every other row is as large as a mark."""
+    marks = torch.tensor(values.marks.numbers, dtype=torch.float64)
+    marks = marks[torch.randperm(len(marks), generator=generator)]
+    signed, step = torch.cat([marks, -marks]), torch.finfo(like.dtype).eps
+    at = torch.cat([signed, signed * (1 + step), signed * (1 - step)])
+    result = _usual(values, drawn).double()
+    rows = torch.Size([*like.shape[:-1], 1]) if like.dim() else torch.Size([])
+    is_odd = (torch.arange(rows.numel()) % 2 == 1).reshape(rows).expand(like.shape)
+    places = torch.nonzero(is_odd.reshape(-1).logical_not()).reshape(-1)
+    places = places[torch.randperm(len(places), generator=generator)[: max(len(places) // 2, 1)]]
+    result.reshape(-1)[places] = at[torch.arange(len(places)) % len(at)]
+    large = drawn * marks[torch.randint(len(marks), rows, generator=generator)]
+    return torch.where(is_odd, large, result)
+
+
+_KINDS: dict[str, Kind] = {
+    "ties": _ties,
+    "marks": _at_marks,
+    "special": _special,
+    "far": _wide(_FAR),
+    "signed": _signed,
+    "offset": _offset,
+    "nan": _few((torch.nan,)),
+    "infinite": _few((torch.inf, -torch.inf)),
+    "huge": _wide(_HUGE),
+    "tiny": _wide(_TINY),
+}

@@ -1,0 +1,60 @@
+"""The engines on a file, each once for all inputs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import onnx
+
+from fx2onnx.verify.engines import ENGINES, PRECISE_OPTION, Run, lacks_operator, open_onnxruntime
+from fx2onnx.verify.memory import is_exhausted
+from fx2onnx.verify.quantized import has_codes, in_float32, with_own_zero_points
+from fx2onnx.verify.verdict import Row, Verdict
+
+PRECISE_NOTE = (
+    f"onnxruntime was opened with {PRECISE_OPTION[0]}={PRECISE_OPTION[1]}: without, its int8 kernels add pairs of products in "
+    "16 bits on CPUs without VNNI, and may overflow"
+)
+"""A note of the verdict."""
+
+
+def opened(
+    path: str, proto: onnx.ModelProto, names: Sequence[str], verdict: Verdict, *, must_open: bool
+) -> dict[str, Run]:
+    """The engines that open the file; of the others a row, or a note where only a kernel is missing."""
+    exact = in_float32(proto, verdict.note)
+    runs: dict[str, Run] = {}
+    for name in names:
+        try:
+            precise = _precise(path, proto, exact, verdict) if name == "onnxruntime" else None
+            if precise is not None:
+                runs[name] = precise
+            elif exact is not None and name == "onnxruntime":
+                runs[name] = open_onnxruntime(exact, os.path.dirname(path))
+            else:
+                runs[name] = ENGINES[name](path)
+        except Exception as cause:  # each engine has classes of its own
+            problem = f"{type(cause).__name__}: {(str(cause).strip().splitlines() or [''])[0][:300]}"
+            if is_exhausted(cause):
+                verdict.ran_out(f"all inputs: {name} runs out of memory ({problem})")
+            elif lacks_operator(cause) and not must_open:
+                verdict.notes.append(f"{name} cannot run the model ({problem})")
+            else:
+                verdict.rows.append(Row.failed(name, "(all)", "no inputs", problem))
+    return runs
+
+
+def _precise(path: str, proto: onnx.ModelProto, exact: bytes | None, verdict: Verdict) -> Run | None:
+    """onnxruntime with kernels that do not overflow, of a file with codes; None where it does not open the file so."""
+    if not has_codes(proto):
+        return None
+    try:
+        own = with_own_zero_points(proto) if exact is None else exact
+        run = open_onnxruntime(
+            path if own is None else own, "" if own is None else os.path.dirname(path), is_precise=True
+        )
+    except Exception:  # of any kind; what is wrong with the file shows without the option, too
+        return None
+    verdict.note(PRECISE_NOTE)
+    return run

@@ -199,7 +199,7 @@ def _first(verdict: Verdict, case: Case, tensors: Sequence[torch.Tensor]) -> tup
     if recording.has_codes:
         case.eager = replace(case.eager, codes=ExactCodes())
         expected, recording = _eager(case, tensors, timed=True)
-    case.says_nothing = recording.says_nothing
+    case.says_nothing = case.file.says_nothing | recording.says_nothing
     case.finite = [is_finite(want) for want in expected]
     _judge_all(verdict, case, SAMPLE, tensors, (expected, recording.draws), list(case.runs))
     bounds, marks = case.file.bounds, recording.marking.found()

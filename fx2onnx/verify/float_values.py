@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 import torch
@@ -37,13 +37,21 @@ _TO_CODES = (
     "fake_quantize_per_tensor_affine_cachemask", "fake_quantize_per_channel_affine_cachemask", "linear_dynamic",
     "linear_relu_dynamic",
 )  # fmt: skip
+_MASKING = (
+    "scaled_dot_product_attention", "_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_attention_math",
+    "_scaled_dot_product_attention_math_for_mps", "_scaled_dot_product_fused_attention_overrideable",
+)  # fmt: skip
 SAYS_NOTHING = {
-    **dict.fromkeys((*_UNSPOKEN_OF, *_TO_CODES), SPOILING),
+    **dict.fromkeys((*_UNSPOKEN_OF, *_TO_CODES, *_MASKING), SPOILING),
     **dict.fromkeys(("std", "std_mean", "special_zeta"), frozenset({"huge", "tiny"})),
 }
 """Kinds that are not tried of a module, by an operator that it has: what eager PyTorch makes of NaN is what its pivots come
 to, a NaN has no code, and a deviation is summed in float64.
 """
+_ATTENTION = frozenset(
+    {"Attention", "MultiHeadAttention", "GroupQueryAttention", "PackedMultiHeadAttention", "PagedAttention"}
+)
+"""Operators that leave out what is masked, where zero times NaN would be NaN."""
 NO_WHOLE_NUMBER = SPOILING | {"huge"}
 """Kinds that are not tried where floats are turned into integers: C says nothing of what has no room there."""
 
@@ -71,6 +79,13 @@ class Spread(Protocol):
     def marks(self) -> Marks: ...
 
 
+def silent_on(op_types: Iterable[str], *, has_codes: bool) -> frozenset[str]:
+    """Kinds that are not tried of a file with such operators. ``has_codes``: it rounds what it computes to codes."""
+    if has_codes:
+        return BY_ANY_ENGINE
+    return frozenset() if _ATTENTION.isdisjoint(op_types) else SPOILING
+
+
 Kind = Callable[[Spread, torch.Tensor, torch.Tensor, torch.Generator], torch.Tensor]
 """From normally distributed numbers and the sample's."""
 
@@ -80,7 +95,9 @@ def draw_floats(values: Spread, like: torch.Tensor, kind: str, generator: torch.
     if kind == "zeros":
         return torch.zeros_like(like)
     drawn = torch.randn(like.shape, generator=generator, dtype=torch.float32)
-    return _KINDS.get(kind, _scaled(_SCALES.get(kind, 1.0)))(values, drawn, like, generator).to(like.dtype)
+    found = _KINDS.get(kind, _scaled(_SCALES.get(kind, 1.0)))(values, drawn, like, generator).to(like.dtype)
+    is_number = torch.isfinite(like)  # what is infinite in the sample, such as in a mask, stays
+    return found if is_number.all() else torch.where(is_number, found, like)
 
 
 def _usual(values: Spread, drawn: torch.Tensor) -> torch.Tensor:

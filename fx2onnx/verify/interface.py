@@ -21,7 +21,9 @@ from fx2onnx.precision.options import METADATA_KEY as PRECISION_KEY
 from fx2onnx.precision.options import epsilon_in
 from fx2onnx.targets.narrowed import METADATA_KEY as NARROWED_KEY
 from fx2onnx.verify.file_bounds import FileBounds
+from fx2onnx.verify.float_values import silent_on
 from fx2onnx.verify.memory import LARGE_BYTES, weights_beside
+from fx2onnx.verify.quantized import has_codes, operators_of
 
 FLOAT32_EPSILON = 2.0**-23
 
@@ -54,7 +56,8 @@ class Interface:
     """Of the inputs, as NumPy has them."""
     is_half: bool = False
     """Whether values are in float16, which ends at 65504, or the file computes in 16 bits where the module does not."""
-
+    says_nothing: frozenset[str] = frozenset()
+    """Kinds of floats that show nothing of such a file (float_values.py)."""
     bounds: FileBounds = field(default_factory=FileBounds)
     """What may make it give something else far from the sample."""
 
@@ -84,6 +87,7 @@ class Interface:
             epsilon=epsilon,
             dtypes={value.name: _declared(value).dtype for value in inputs},
             bounds=FileBounds.of(proto),
+            says_nothing=silent_on(operators_of(proto), has_codes=has_codes(proto)),
             is_half=onnx.TensorProto.FLOAT16 in kinds or epsilon > FLOAT32_EPSILON,
         )
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from typing import Any
 
 import onnx
 
-from fx2onnx.verify.engines import ENGINES, PRECISE_OPTION, Run, lacks_operator, open_onnxruntime
+from fx2onnx.verify.engines import ENGINES, PRECISE_OPTION, Array, Run, lacks_operator, open_onnxruntime
 from fx2onnx.verify.memory import is_exhausted
 from fx2onnx.verify.quantized import has_codes, in_float32, with_own_zero_points
 from fx2onnx.verify.verdict import Row, Verdict
@@ -17,6 +18,9 @@ PRECISE_NOTE = (
     "16 bits on CPUs without VNNI, and may overflow"
 )
 """A note of the verdict."""
+
+NOT_PRECISE_NOTE = f"onnxruntime does not run the model with {PRECISE_OPTION[0]}={PRECISE_OPTION[1]}: it ran without"
+"""Likewise."""
 
 
 def opened(
@@ -57,4 +61,12 @@ def _precise(path: str, proto: onnx.ModelProto, exact: bytes | None, verdict: Ve
     except Exception:  # of any kind; what is wrong with the file shows without the option, too
         return None
     verdict.note(PRECISE_NOTE)
-    return run
+
+    def precise(feeds: dict[str, Array]) -> list[Any]:
+        try:
+            return run(feeds)
+        except Exception:  # of any kind; the same without the option says whose fault it is
+            verdict.note(NOT_PRECISE_NOTE)
+            return ENGINES["onnxruntime"](path)(feeds)
+
+    return precise

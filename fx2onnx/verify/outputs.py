@@ -83,7 +83,9 @@ class Outputs:
                 found.append(Row.failed(engine, "(all)", sample.name, problem))
         is_lenient = sample.values in BY_ANY_ENGINE
         if is_lenient:
-            open_rows = [each for each in open_rows if not _is_right(each[0].output, found)]
+            kept = _without_habits([*found, *(row for row, _, _ in open_rows)], verdict)
+            found = [row for row in found if row in kept]
+            open_rows = [each for each in open_rows if each[0] in kept]
         before = len(verdict.rows)
         verdict.rows += found
         if open_rows:
@@ -188,13 +190,10 @@ class Outputs:
                 left.discard(place)
 
 
-def _is_right(output: str, rows: Sequence[Row]) -> bool:
-    return any(row.ok for row in rows if row.output == output)
-
-
 def _without_habits(rows: Sequence[Row], verdict: Verdict) -> list[Row]:
     """Without those that are wrong of outputs that another engine has right."""
-    habits = [row for row in rows if not row.ok and _is_right(row.output, rows)]
+    right = {row.output for row in rows if row.ok}
+    habits = [row for row in rows if not row.ok and row.output in right]
     for row in habits:
         verdict.note(HABIT.format(row.engine, row.inputs))
     return [row for row in rows if row not in habits]

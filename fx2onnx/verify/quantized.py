@@ -40,8 +40,13 @@ def in_float32(model: onnx.ModelProto, note: Callable[[str], object]) -> bytes |
 
 
 def has_codes(model: onnx.ModelProto) -> bool:
-    """Whether the model has operators of codes."""
-    return any(node.op_type in _CODES for holder in (model.graph, *model.functions) for node in holder.node)
+    """Whether the model computes with codes: those of weights alone become floats first."""
+    return not _CODES.isdisjoint(operators_of(model))
+
+
+def operators_of(model: onnx.ModelProto) -> set[str]:
+    """The operators of the model and of its functions, bodies left out."""
+    return {node.op_type for holder in (model.graph, *model.functions) for node in holder.node}
 
 
 def with_own_zero_points(model: onnx.ModelProto) -> bytes | None:

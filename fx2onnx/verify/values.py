@@ -63,6 +63,9 @@ class Values:
             return Values("mask")
         if tensor.is_floating_point():
             wide = tensor.to(torch.float64)
+            wide = wide[torch.isfinite(wide)] if not bool(torch.isfinite(wide).all()) else wide
+            if not wide.numel():
+                return Values("empty")
             return Values(
                 "floats", mean=float(wide.mean()), deviation=float(wide.std(correction=0)) or 1.0, marks=marks
             )

@@ -8,13 +8,16 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.ao.quantization.fx import _decomposed  # noqa: F401   makes the operators
 from torch.nn import functional as F
 
 import fx2onnx
 from fx2onnx.verify import Verdict, verify
-from fx2onnx.verify.float_values import FLOAT_ENDS, NEEDS_RANGE, WITHOUT_NUMBERS
+from fx2onnx.verify.float_values import BY_ANY_ENGINE, FLOAT_ENDS, NEEDS_RANGE, SPOILING, WITHOUT_NUMBERS
 from fx2onnx.verify.marks import NONE
+from fx2onnx.verify.outputs import _without_habits
 from fx2onnx.verify.values import Values
+from fx2onnx.verify.verdict import Row
 
 GENERATOR = torch.Generator().manual_seed(11)
 X = torch.randn(3, 6, 16, generator=GENERATOR)
@@ -77,7 +80,7 @@ SOUND: dict[str, tuple[torch.Tensor, Forward]] = {
     "norms": (X, lambda x: (F.layer_norm(x, (16,)), F.rms_norm(x, (16,)), F.normalize(x, dim=-1), x.norm(dim=-1))),
     "groups": (PICTURE, lambda x: (F.group_norm(x, 3), F.instance_norm(x), F.batch_norm(x, *torch.ones(2, 3)))),
     "windows": (PICTURE, lambda x: (F.max_pool2d(x, 3, 2, 1), F.avg_pool2d(x, 3, 2, 1), F.adaptive_max_pool2d(x, 3))),
-    "products": (X, lambda x: (x @ x.transpose(1, 2), F.scaled_dot_product_attention(x, x, x))),
+    "products": (X, lambda x: (x @ x.transpose(1, 2), F.linear(x, torch.ones(4, 16)))),
     "convolutions": (PICTURE, lambda x: F.conv2d(x, torch.ones(4, 3, 3, 3), padding=1)),
     "reductions": (X, lambda x: (x.sum(-1), x.mean(1), x.amax(1), x.amin(-1), x.prod(-1), x.cumsum(1), x.std(-1))),
     "choices": (X, lambda x: (x.topk(3)[0], x.sort(-1)[0], x[..., [1, 3]], x.roll(1, -1), F.pad(x, (1, 2)))),
@@ -92,6 +95,37 @@ def test_sound_files(what: str) -> None:
     verdict = verified(forward, forward, x)
     assert verdict.ok, verdict.describe()
     assert {"nan", "infinite", "signed"} <= {each.values for each in verdict.tried}
+
+
+def test_what_is_masked_in_an_attention() -> None:
+    """Its kernels leave out what is masked, where zero times NaN would be NaN; infinities of a mask stay."""
+    mask = torch.where(torch.ones(6, 6).tril() > 0, 0.0, -torch.inf)
+    module, args = Given(lambda x, m: F.scaled_dot_product_attention(x, x, x, m)), (X[:, None], mask)
+    verdict = verify(fx2onnx.export(module, args), module, args)
+    assert verdict.ok, verdict.describe()
+    tried = {each.values for each in verdict.tried}
+    assert "signed" in tried
+    assert not tried & SPOILING
+    values = Values.of(mask, None, NONE)
+    for kind in ("seed", "large", "signed", "nan"):
+        drawn = values.draw(mask, kind, torch.Generator().manual_seed(0))
+        assert torch.equal(drawn.isneginf(), mask.isneginf())
+    assert not bool(drawn.isnan().all())
+    assert torch.equal(
+        Values.of(mask - torch.inf, None, NONE).draw(mask - torch.inf, "seed", GENERATOR), mask - torch.inf
+    )
+
+
+def test_files_that_round_to_codes_are_tried_on_numbers_alone() -> None:
+    Q = torch.ops.quantized_decomposed
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        whole = Q.quantize_per_tensor.default(x, 0.02, 3, -128, 127, torch.int8)
+        return Q.dequantize_per_tensor.default(whole, 0.02, 3, -128, 127, torch.int8)  # type: ignore[no-any-return]
+
+    verdict = verified(forward, forward, X)
+    assert verdict.ok, verdict.describe()
+    assert not {each.values for each in verdict.tried} & BY_ANY_ENGINE
 
 
 def test_what_is_drawn() -> None:
@@ -128,6 +162,14 @@ def test_eager_overflow_is_not_judged() -> None:
     )
     assert verdict.ok, verdict.describe()
     assert any(text.startswith("huge: eager PyTorch itself gives other numbers") for text in verdict.left_out)
+
+
+def test_a_habit_of_one_engine_is_a_note() -> None:
+    right = Row("runner", "one", 0.0, 0.0, True, "nan")
+    wrong = [Row.failed("onnxruntime", output, "nan", "NaN in other places") for output in ("one", "two")]
+    verdict = Verdict()
+    assert _without_habits([right, *wrong], verdict) == [right, wrong[1]]
+    assert [note.split()[0] for note in verdict.notes] == ["onnxruntime"]
 
 
 def test_one_engine_that_is_right_is_enough() -> None:

@@ -42,7 +42,7 @@ MODES = "tests/capture/test_modes.py"
 RECORDING = "tests/capture/recording"
 PLACES = "tests/capture/test_places_of_data.py"
 TWO_SIZES, IDIOMS = "tests/capture/test_two_sizes.py", "tests/capture/test_size_idioms.py"
-IDLE = f"{RECORDING}/test_idle_statements.py"
+IDLE, SCOPES = f"{RECORDING}/test_idle_statements.py", f"{RECORDING}/test_scopes.py"
 QUESTIONS, AGREEMENT = "tests/capture/test_questions.py", "tests/irx/test_agreement.py"
 META_CACHE = f"{RECORDING}/test_meta_cache.py"
 REGISTRY = "tests/capture/overloads/test_registry.py"
@@ -195,6 +195,10 @@ MUTANTS = [
     Mutant("capture/overloads/slices.py", "(isinstance(bound, int) and bound >= _END)", "bound == _END", IDIOMS),
     Mutant("capture/shapes/size_indices.py", "axis += behind if part is Ellipsis else _axes(part)", "axis += _axes(part)", PLACES),
     Mutant("capture/recording/branches.py", "        other.shape_env.keeps_ones = True", "        pass", TWO_SIZES),
+    Mutant("capture/recording/scopes.py", "why = watch.seen or before.changed()", "why = before.changed()", SCOPES),
+    Mutant("capture/recording/scopes.py", '"a module is changed" if self._held.changed()', '"a module is changed" if False', SCOPES),
+    Mutant("capture/recording/scopes.py", "node.graph is not graph or not before.is_new(view.memory)", "node.graph is not graph", SCOPES),
+    Mutant("capture/recording/branches.py", "        exploration.most_runs = MOST_RUNS", "        pass", SCOPES),
     Mutant("capture/shapes/shape_env.py", "return not self.equalities and not self.signed and not (self.sets and self.takes_notes)", "return True", META_CACHE),
     Mutant("capture/shapes/size_windows.py", "size.node.env.check_some([unwrap(size)])", "pass", "tests/capture/shapes/test_size_windows.py"),
     Mutant("capture/shapes/joined_sizes.py", "len(needed.symbols()) > 1 or not needed", "not needed", TWO_SIZES),

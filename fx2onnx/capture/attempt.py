@@ -75,6 +75,8 @@ class Attempt:
     """Whether statements that a test by data guards are a branch of the run, where they may be."""
     keeps_few: bool = True
     """Whether a number of a few, such as how many parts there are, is a decision by sizes rather than a condition."""
+    scopes: frozenset[type] = frozenset()
+    """Classes of submodules each call of which has the branches of its decisions by sizes to itself."""
     split_failure: BaseException | None = None
     """Why they are not."""
     untranslated: UserError | None = None

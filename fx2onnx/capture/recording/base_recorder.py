@@ -71,6 +71,8 @@ class BaseRecorder(TensorTracker):
         """The symbol of an integer that Python read from a tensor, by its node, and expressions over sizes and such symbols."""
         self.nonzero_rows: dict[tuple[torch.fx.Graph, torch.fx.Node], Dim] = {}
         """The unknown number of nonzero elements of a value, so that two selections by one mask have one size."""
+        self.scope: torch.fx.Graph | None = None
+        """Of the call of a submodule whose paths are joined by themselves, while it runs."""
         self.packed_batches: dict[torch.fx.Node, DimLike] = {}
         """The number of packed sequences, by the node of their batch sizes."""
 
@@ -120,6 +122,10 @@ class BaseRecorder(TensorTracker):
         """A contiguous fake tensor with memory of its own."""
         sizes = [sym_int(self.shape_env, size) for size in dims]
         return fake_from_meta(self.fake_mode, sizes, dtype, device)
+
+    def is_outermost(self) -> bool:
+        """Whether what is recorded now is part of no branch or loop of an operator."""
+        return self.graph is self.root or self.graph is self.scope
 
     # -- nested graphs --------------------------------------------------------------------------------------------
     @contextlib.contextmanager

@@ -8,10 +8,11 @@ decisions of its own, so every run of the module is one path from the root of a 
 from __future__ import annotations
 
 import dis
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+import torch
 import torch.fx
 
 from fx2onnx.base.errors import UserError
@@ -19,7 +20,8 @@ from fx2onnx.base.relations import Relation
 from fx2onnx.base.tracebacks import drop_frames
 from fx2onnx.capture.attempt import Attempt, Failed, Outcome, Reason, Recorded
 from fx2onnx.capture.python.frames import raises_in_eager
-from fx2onnx.capture.recording.choices import Branches, Choice
+from fx2onnx.capture.python.module_tree import ModuleTree
+from fx2onnx.capture.recording.choices import Branches, Choice, NoScope
 from fx2onnx.capture.recording.failed_branches import is_of_eager, sizes_of_branch, sizes_without_ones
 from fx2onnx.capture.recording.joining import Join, Path, unjoined
 from fx2onnx.capture.shapes.undeclared import LOOP_IN_TENSORS
@@ -31,12 +33,16 @@ MAX_PATHS_BY_SIZES = 64
 """Through all decisions: each is a run of the module."""
 MOST_NEEDED = 4
 """Decisions of a run that may be conditions instead, and have both branches in the file: each is a run of the module, at least."""
+MOST_RUNS = 4
+"""Of the module as a whole; where more are needed, paths are joined within the modules that decide by sizes, if possible."""
+MOST_KINDS = 4
+"""Sets of classes of modules that are tried for that."""
 MAX_DECISIONS = 24
 """On one path: bodies of the file are nested as deeply."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Ended:
+class Ended:
     """A run that a statement, ``raise`` or ``assert``, ended: eager PyTorch ends there, too."""
 
     failed: Failed
@@ -45,32 +51,103 @@ class _Ended:
 Run: TypeAlias = Callable[[Attempt, Branches], Outcome]
 
 
+def unlimited(attempt: Attempt) -> Branches:
+    """No choices yet."""
+    return Branches((), attempt.splits_by_sizes, MAX_DECISIONS, MOST_NEEDED if attempt.keeps_few else 0)
+
+
 def joined_paths(run: Run, attempt: Attempt) -> Outcome:
     """The program of all paths. It fails with E104 where there are too many, or where two cannot be joined."""
-    branches = Branches((), attempt.splits_by_sizes, MAX_DECISIONS, MOST_NEEDED if attempt.keeps_few else 0)
-    path = _Exploration(run, attempt).explored(branches)
+    if attempt.scopes:
+        found = _of_scopes(run, attempt)
+        if isinstance(found, Recorded):
+            return found
+        attempt = replace(attempt, scopes=frozenset())
+    branches = unlimited(attempt)
+    exploration = Exploration(run, attempt)
+    if attempt.strategy == "fake" and attempt.whole and not attempt.decides_at:
+        exploration.most_runs = MOST_RUNS
+    try:
+        path = exploration.explored(branches)
+    except _ManyPaths:
+        scoped = _in_scopes(run, attempt, exploration.decided_in)
+        if scoped is not None:
+            return scoped
+        branches = unlimited(attempt)
+        path = Exploration(run, attempt).explored(branches)
     try:
         if isinstance(path, Path):
             return Recorded(attempt, path.captured, path.shape_env)
-        return replace(path.failed if isinstance(path, _Ended) else path, sizes=frozenset(branches.sizes))
+        return replace(path.failed if isinstance(path, Ended) else path, sizes=frozenset(branches.sizes))
     finally:
         del path  # this frame is behind the error's traceback
 
 
-class _Exploration:
+class _ManyPaths(Exception):
+    """There are so many that they may be better joined within modules."""
+
+
+def _in_scopes(run: Run, attempt: Attempt, decided_in: Collection[tuple[str, ...]]) -> Recorded | None:
+    """The program with the branches of decisions within the modules that make them, if possible. ``decided_in``: the paths of the
+    modules that ran, of each.
+    """
+    modules = {name: module for name, module in ModuleTree(attempt.root).named if module is not attempt.root}
+    refused: set[type] = set()
+    for _ in range(MOST_KINDS):
+        kinds = _kinds(decided_in, modules, refused)
+        found = _of_scopes(run, replace(attempt, scopes=frozenset(kinds))) if kinds else None
+        if not isinstance(found, type):
+            return found
+        refused.add(found)
+    return None
+
+
+def _of_scopes(run: Run, attempt: Attempt) -> Recorded | type | None:
+    """The program with the branches within the calls of modules of ``attempt.scopes``; the class of which that cannot be; or None."""
+    path = Exploration(run, attempt).explored(unlimited(attempt))
+    try:
+        if isinstance(path, Path):
+            return Recorded(attempt, path.captured, path.shape_env)
+        failed = path.failed if isinstance(path, Ended) else path
+        drop_frames(failed.error)
+        return failed.error.kind if isinstance(failed.error, NoScope) else None
+    finally:
+        del path
+
+
+def _kinds(
+    decided_in: Collection[tuple[str, ...]], modules: Mapping[str, torch.nn.Module], refused: Collection[type]
+) -> set[type]:
+    """For each decision the class of the innermost module around it that was not refused; none where one has no such."""
+    found = set()
+    for names in decided_in:
+        kinds = [type(modules[name]) for name in reversed(names) if name in modules]
+        kind = next((kind for kind in kinds if kind not in refused), None)
+        if kind is None:
+            return set()
+        found.add(kind)
+    return found
+
+
+class Exploration:
     """Of all paths through a module."""
 
     def __init__(self, run: Run, attempt: Attempt) -> None:
         self._run, self._attempt = run, attempt
         self._runs_left = MAX_PATHS_BY_SIZES
         self._by_data_left = MAX_PATHS - 1
+        self.most_runs = 0
+        """There may be no more, where it is not 0."""
+        self.decided_in: dict[tuple[str, ...], None] = {}
+        """The modules that ran where a size decided, outermost first."""
 
-    def explored(self, branches: Branches) -> Path | _Ended | Failed:
+    def explored(self, branches: Branches) -> Path | Ended | Failed:
         """What a run with the choices gives, joined with those that decide otherwise where it had none."""
         given = len(branches.choices)
         path, branches = self._one(branches)
         try:
             self._runs_left -= 1
+            self._count(branches)
             if isinstance(path, Path) and branches.decisions and self._attempt.mends_numbers(path.shape_env):
                 error = branches.decisions[0].error
                 return Failed(self._attempt, error, numbers_in=frozenset(path.shape_env.numbers_in))
@@ -87,7 +164,17 @@ class _Exploration:
         finally:
             del path  # it may hold an error, behind whose traceback this frame is
 
-    def _one(self, branches: Branches) -> tuple[Path | _Ended | Failed, Branches]:
+    def _count(self, branches: Branches) -> None:
+        """Raises _ManyPaths where there are more than that, or are sure to be."""
+        decided_in = [decision.modules for decision in branches.decisions if decision.is_by_sizes]
+        self.decided_in |= dict.fromkeys(decided_in)
+        if (
+            self.most_runs
+            and MAX_PATHS_BY_SIZES - self._runs_left + len(decided_in) - len(branches.choices) > self.most_runs
+        ):
+            raise _ManyPaths
+
+    def _one(self, branches: Branches) -> tuple[Path | Ended | Failed, Branches]:
         """One path: tests by data that there is no choice for hold."""
         while True:
             outcome = self._run(self._attempt, branches)
@@ -96,7 +183,7 @@ class _Exploration:
                     return Path(outcome.captured, outcome.shape_env, branches.decisions), branches
                 error, made = branches.undecided, len(branches.decisions)
                 if error is None or error is not outcome.error or outcome.library_code is not None:
-                    return (_Ended(outcome) if _ends_by_raise(outcome) else outcome), branches
+                    return (Ended(outcome) if _ends_by_raise(outcome) else outcome), branches
                 drop_frames(error)
                 if made >= MAX_DECISIONS:
                     return self._in_a_row(error, branches), branches
@@ -134,7 +221,7 @@ class _Exploration:
         other.shape_env.keeps_ones = True
         return other
 
-    def _with_other_way(self, path: Path | _Ended, branches: Branches, depth: int) -> Path | _Ended | Failed:
+    def _with_other_way(self, path: Path | Ended, branches: Branches, depth: int) -> Path | Ended | Failed:
         """``path``, and what there is where decision ``depth`` goes the other way."""
         decision = branches.decisions[depth]
         if not decision.is_by_sizes:
@@ -162,9 +249,9 @@ class _Exploration:
                 joined = join.path()
                 self._runs_left += join.is_one_program
                 return joined
-            if isinstance(path, Path) and isinstance(other, _Ended):
+            if isinstance(path, Path) and isinstance(other, Ended):
                 return _only(path, depth)
-            if isinstance(path, _Ended) and isinstance(other, Path):
+            if isinstance(path, Ended) and isinstance(other, Path):
                 return _only(other, depth)
             if isinstance(path, Path) and _is_of_several(path, depth):
                 return _only(path, depth)

@@ -12,8 +12,19 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.base.relations import Relation
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
+from fx2onnx.capture.torch_private.module_paths import PATHS
 
 Test: TypeAlias = torch.fx.Node | Relation
+
+
+class NoScope(BaseException):
+    """Calls of modules of ``kind`` cannot be joined by themselves. Not an Exception, so that no ``except Exception`` of the module
+    swallows it.
+    """
+
+    def __init__(self, kind: type, why: str) -> None:
+        super().__init__(f"{kind.__name__}: {why}")
+        self.kind = kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +54,8 @@ class Decision:
     """The sizes of symbols before it."""
     is_needed: bool = False
     """Whether it is a condition where both branches cannot be in the file."""
+    modules: tuple[str, ...] = ()
+    """The paths of the modules that ran, outermost first."""
 
     @property
     def where(self) -> SourceLocation | None:
@@ -83,7 +96,7 @@ class Branches:
         """How the next decision goes. Raises ``error`` where there is no choice or are too many of them, or within the body of
         an operator's branch or loop.
         """
-        if recorder.graph is not recorder.root:
+        if not recorder.is_outermost():
             raise error
         env, depth = recorder.shape_env, len(self.decisions)
         is_by_sizes = isinstance(test, Relation) and not test.symbols() & env.unbacked
@@ -96,9 +109,11 @@ class Branches:
         else:
             self.undecided = error
             raise error
-        calls = sum(node.op == "call_function" for node in recorder.root.nodes)
+        calls = sum(node.op == "call_function" for node in recorder.graph.nodes)
+        weights = len(recorder.weights) if recorder.graph is recorder.root else 0  # a scope has them by name
+        modules = tuple(PATHS.stack)
         self.decisions.append(
-            Decision(test, choice.holds, is_by_sizes, calls, len(recorder.weights), error, env.sizes(), is_needed)
+            Decision(test, choice.holds, is_by_sizes, calls, weights, error, env.sizes(), is_needed, modules)
         )
         env.chosen = choice.sizes
         env.next_unknown = max(env.next_unknown, choice.first_unknown)

@@ -84,6 +84,15 @@ class IdleStatements:
             self._nodes.add(tracker.node_of(tensor))
         return asked[1]
 
+    @property
+    def count(self) -> int:
+        """Of such copies."""
+        return len(self._nodes)
+
+    def keep(self, memory: Memory) -> None:
+        """A tensor that may be such a copy."""
+        self._memories[id(memory)] = memory
+
     def check_write(self, memory: Memory) -> None:
         """Raises WrittenLater where the memory is one of such a copy, or of what it was made of."""
         node = memory.node

@@ -20,6 +20,8 @@ from fx2onnx.capture.recording.multiples import one_for_both
 from fx2onnx.capture.shapes.joined_sizes import joined as sizes_of_both
 from fx2onnx.capture.shapes.joined_sizes import sets_beside
 from fx2onnx.capture.shapes.shape_env import KEEP_BOTH, ShapeEnv
+from fx2onnx.capture.torch_private.dispatch import no_dispatch
+from fx2onnx.capture.torch_private.graphs import RecordedGraph
 from fx2onnx.capture.torch_private.operators import HIGHER_ORDER
 
 Node: TypeAlias = torch.fx.Node
@@ -57,7 +59,7 @@ class Join:
         self._at = at or {}
         self._decision = one.decisions[depth]
         self._depth = depth
-        self._graph = torch.fx.Graph()
+        self._graph: torch.fx.Graph = RecordedGraph()
         self._seen: dict[Node, Node] = {}
         """The node of the joined graph for a node of either path."""
         self._weights: dict[str, Weight] = {}
@@ -76,7 +78,7 @@ class Join:
         suffixes = self._prefix()
         self.is_one_program = self._are_alike(*suffixes)
         if self.is_one_program:
-            graphs = [torch.fx.Graph(), torch.fx.Graph()]
+            graphs: list[torch.fx.Graph] = [RecordedGraph(), RecordedGraph()]
             for first, second in zip(*suffixes, strict=True):
                 self._seen[first] = self._seen[second] = self._copied(first, self._graph)
         else:
@@ -179,7 +181,7 @@ class Join:
         return len(one) == len(two)
 
     def _suffix(self, nodes: Sequence[Node]) -> torch.fx.Graph:
-        graph = torch.fx.Graph()
+        graph = RecordedGraph()
         for node in nodes:
             self._seen[node] = self._copied(node, graph)
         return graph
@@ -260,7 +262,8 @@ class Join:
         dtypes = {one.dtype, two.dtype}
         if (len(dtypes) > 1 and not dtypes <= _INTEGERS) or len(one.dims) != len(two.dims):
             raise self._refused(f"the branches return different types, {one} and {two}")
-        dtype = torch.promote_types(one.dtype, two.dtype)
+        with no_dispatch():
+            dtype = torch.promote_types(one.dtype, two.dtype)
         if len(dtypes) > 1:
             what = f"{dtype} from either branch of a decision by data: {one} and {two}"
             self._notes.append(Assumption(what, self._decision.where))

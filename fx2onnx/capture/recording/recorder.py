@@ -22,6 +22,7 @@ from fx2onnx.capture.captured import TensorInfo
 from fx2onnx.capture.overloads import quantized, recurrent
 from fx2onnx.capture.overloads.unbacked_scalars import number_of, truth_of
 from fx2onnx.capture.python.frames import asserted_by_user, refused_by_torch, user_location
+from fx2onnx.capture.python.lasting_changes import Watched
 from fx2onnx.capture.recording import aliasing, autocast, functionalize
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.recording.choices import Branches, Test
@@ -78,6 +79,8 @@ class Recorder(BaseRecorder):
         """What the last call raised that failed: the TorchScript interpreter raises something else instead."""
         self._lines = None if whole else ForwardLines()
         self.statistics = None if whole else RunningStatistics(self)
+        self.watch: Watched | None = None
+        """What else than operators runs, while a scope is recorded."""
         self._keep = keep
         self._keeps: dict[OpTraits, bool] = {}
 
@@ -94,11 +97,22 @@ class Recorder(BaseRecorder):
             self._spans.detail(func, start_ns, PATHS.stack[-1] if PATHS.stack else "", self._where)  # type: ignore[union-attr]
 
     def handle(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        watch = self.watch
+        if watch is not None:
+            watch.pause()
         try:
             return self._handled(func, args, kwargs)
         except BaseException as error:
             self.failure = error
             raise
+        finally:
+            if watch is not None:
+                watch.go_on()
+
+    def begin_scope(self, graph: torch.fx.Graph, branches: Branches, watch: Watched) -> None:
+        """From here on a call is recorded into a graph of its own, with choices of its own."""
+        self.graph = self.scope = graph
+        self.branches, self.bodies, self.watch = branches, None, watch
 
     def _note_place(self) -> None:
         """Below autograd a call may be one of the backward pass."""
@@ -317,7 +331,7 @@ class Recorder(BaseRecorder):
     def keeps_both(self, is_needed: bool = False) -> bool:
         """Whether both branches of Python's decisions by sizes are to be in the file; where one ``is_needed``, if there is room."""
         branches = self.branches
-        is_asked = branches is not None and branches.by_sizes and self.graph is self.root
+        is_asked = branches is not None and branches.by_sizes and self.is_outermost()
         return is_asked and not (is_needed and branches is not None and branches.is_full())
 
     def truth(self, test: Test, error: UserError, is_needed: bool = False) -> bool:

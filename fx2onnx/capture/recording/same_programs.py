@@ -15,6 +15,7 @@ from fx2onnx.base.relations import Relation
 from fx2onnx.capture.captured import Captured, TensorInfo, Weight
 from fx2onnx.capture.recording.control_flow import Nested
 from fx2onnx.capture.shapes.ceilings import Rewrite
+from fx2onnx.capture.torch_private.dispatch import no_dispatch
 from fx2onnx.capture.torch_private.operators import HIGHER_ORDER
 
 aten = torch.ops.aten
@@ -43,17 +44,18 @@ def common_calls(one: Captured, two: Captured) -> int:
 def common_weights(one: Captured, two: Captured) -> int:
     """How many weights, of those that were met first, are the same in both."""
     pairs = zip(one.weights.values(), two.weights.values(), strict=False)
-    return sum(1 for _ in itertools.takewhile(lambda pair: _is_same_weight(*pair), pairs))
+    return sum(1 for _ in itertools.takewhile(lambda pair: is_same_weight(*pair), pairs))
 
 
-def _is_same_weight(one: Weight, two: Weight) -> bool:
+def is_same_weight(one: Weight, two: Weight) -> bool:
     if one.name != two.name:
         return False
     if one.tensor is two.tensor:
         return True
     is_constant = one.kind == two.kind == "constant" and not one.tensor.is_meta and not two.tensor.is_meta
     is_alike = (one.tensor.dtype, one.tensor.shape) == (two.tensor.dtype, two.tensor.shape)
-    return is_constant and is_alike and torch.equal(one.tensor, two.tensor)
+    with no_dispatch():
+        return is_constant and is_alike and torch.equal(one.tensor, two.tensor)
 
 
 class Numbered:
@@ -83,7 +85,7 @@ class Numbered:
             self._of[graph_input.node] = self._number(("input", index))
         for weight in captured.weights.values():
             same = first.weights.get(weight.name)
-            is_same = same is not None and _is_same_weight(same, weight)
+            is_same = same is not None and is_same_weight(same, weight)
             self._of[weight.node] = self._number(("weight", weight.name if is_same else id(weight)))
 
     def ends(self) -> object:

@@ -24,13 +24,14 @@ from fx2onnx.capture.python.module_tree import ModuleTree
 from fx2onnx.capture.python.outputs import graph_outputs
 from fx2onnx.capture.recording import control_flow
 from fx2onnx.capture.recording.aliasing import present
-from fx2onnx.capture.recording.choices import Branches
+from fx2onnx.capture.recording.choices import Branches, NoScope
 from fx2onnx.capture.recording.conditional_bodies import ConditionalBodies, IsNoBranch
 from fx2onnx.capture.recording.given import take_given
 from fx2onnx.capture.recording.idle_statements import IdleStatements, WrittenLater
 from fx2onnx.capture.recording.questions import Questions
 from fx2onnx.capture.recording.recorder import Recorder
 from fx2onnx.capture.recording.repeats import take_repeats
+from fx2onnx.capture.recording.scopes import Scopes
 from fx2onnx.capture.recording.tensor_tracker import NeedsDecomposition, tensor_info
 from fx2onnx.capture.shapes.python_sizes import take_sizes
 from fx2onnx.capture.shapes.shape_env import DATA_DECIDES, KEEP_TENSORS, ShapeEnv
@@ -68,6 +69,8 @@ def run(attempt: Attempt, branches: Branches | None = None) -> Outcome:
         return Failed(attempt, error, Reason.COMPOSITE)
     except WrittenLater as error:
         return Failed(attempt, error, Reason.WRITTEN)
+    except NoScope as error:
+        return Failed(attempt, error)
     except IsNoBranch as error:
         return Failed(attempt, error, Reason.NO_BRANCH)
     except UserError as error:
@@ -110,10 +113,12 @@ def _captured(attempt: Attempt, shape_env: ShapeEnv, branches: Branches | None) 
         for symbol in symbols_of(graph_input.node):
             recorder.symbols.setdefault(symbol.name, symbol)
     args, kwargs = arguments.rebuilt(fakes)
+    scopes = Scopes(recorder, attempt, tree)
     try:
         with Changes():
-            outputs, restore, mutations = _run_module(recorder, attempt, program, tree, args, kwargs, inputs)
+            outputs, restore, mutations = _run_module(recorder, attempt, program, scopes, args, kwargs, inputs)
             notes = [*attempt.patches.notes(), *(recorder.bodies.notes if recorder.bodies is not None else ())]
+            notes += scopes.notes
             recorder.warnings += attempt.patches.warnings()
     finally:
         recorder.failure = None
@@ -141,12 +146,13 @@ def _run_module(
     recorder: Recorder,
     attempt: Attempt,
     program: torch.nn.Module,
-    tree: ModuleTree,
+    scopes: Scopes,
     args: tuple[object, ...],
     kwargs: dict[str, object],
     inputs: list[GraphInput],
 ) -> tuple[list[GraphOutput], Rebuild, list[Mutation]]:
     """What the run changes is as before when the caller's ``Changes`` end."""
+    tree = scopes.tree
     preserve(tree, attempt.options.training)
     if not attempt.whole:
         keep_gradients(tree)
@@ -157,6 +163,7 @@ def _run_module(
     take_questions(Questions(recorder))
     take_repeats(recorder)
     take_given(recorder)
+    scopes.put_in()
     indices = IndicesOfSizes() if attempt.numbers_in else contextlib.nullcontext()
     with capture_modes(recorder.fake_mode, recorder.mode, attempt.gradients), indices:
         try:

@@ -46,7 +46,9 @@ def paths_of(function: Callable[[Any], Any]) -> Recorded:
         return Recorded(attempt, captured, recorder.shape_env)
 
     only_the_driver_reads = {"mends_numbers": lambda env: False}
-    attempt: Any = SimpleNamespace(splits_by_sizes=True, keeps_few=False, **only_the_driver_reads)
+    attempt: Any = SimpleNamespace(
+        splits_by_sizes=True, keeps_few=False, scopes=frozenset(), strategy="given", **only_the_driver_reads
+    )
     joined = joined_paths(run, attempt)
     if isinstance(joined, Failed):
         raise joined.error

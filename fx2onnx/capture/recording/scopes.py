@@ -1,0 +1,297 @@
+"""Decisions by sizes within the call of a submodule: of each outcome the submodule is run, not the module.
+
+Windows of attention decide in each of four stages by height and by width. Runs of the whole module would be 25, one within
+another in the file; runs of a block are up to four, and what follows it is in the file once.
+
+What makes it exact: the call gives tensors of one type on every path, which share no memory with others, and changes nothing else
+that Python could see. Where it is not so, the module is run as a whole for each path.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import threading
+from collections.abc import Callable
+from typing import TypeAlias
+
+import torch
+import torch.fx
+
+from fx2onnx.base.assumptions import Assumed
+from fx2onnx.base.code_patch import put_name
+from fx2onnx.base.dims import Dim
+from fx2onnx.base.tracebacks import drop_frames
+from fx2onnx.capture.attempt import Attempt, Recorded
+from fx2onnx.capture.captured import Captured, GraphInput, GraphOutput, TensorInfo, Weight
+from fx2onnx.capture.python.lasting_changes import Held, Watched
+from fx2onnx.capture.python.module_tree import ModuleTree
+from fx2onnx.capture.recording.aliasing import Memory, View
+from fx2onnx.capture.recording.branches import Ended, Exploration, unlimited
+from fx2onnx.capture.recording.choices import Branches, NoScope
+from fx2onnx.capture.recording.copied_nodes import CopiedNodes, operands
+from fx2onnx.capture.recording.joining import Path
+from fx2onnx.capture.recording.meta_cache import IMMEDIATE, TensorType, contiguous_strides
+from fx2onnx.capture.recording.path_state import BeforePath
+from fx2onnx.capture.recording.recorder import Recorder
+from fx2onnx.capture.recording.same_programs import is_same_weight
+from fx2onnx.capture.shapes.shape_env import ShapeEnv
+from fx2onnx.capture.shapes.size_facts import SizeFacts
+from fx2onnx.capture.shapes.symnode import unwrap
+from fx2onnx.capture.torch_private.graphs import RecordedGraph
+from fx2onnx.capture.torch_private.pytrees import pytree
+
+Node: TypeAlias = torch.fx.Node
+_NO_SAMPLE = torch.empty(0)
+Function: TypeAlias = Callable[..., object]
+
+
+class Scopes:
+    """The calls of modules of ``attempt.scopes`` in one run."""
+
+    def __init__(self, recorder: Recorder, attempt: Attempt, tree: ModuleTree) -> None:
+        self.recorder, self.attempt, self.tree = recorder, attempt, tree
+        self.notes: list[Assumed] = []
+
+    def put_in(self) -> None:
+        """Until ``Changes`` end."""
+        for module in self.tree.modules:
+            if type(module) in self.attempt.scopes and module is not self.attempt.root:
+                put_name(vars(module), "forward", self._forward_of(module))
+
+    def _forward_of(self, module: torch.nn.Module) -> Function:
+        original, thread = module.forward, threading.get_ident()
+
+        @functools.wraps(original)
+        def forward(*args: object, **kwargs: object) -> object:
+            if threading.get_ident() != thread or not self._may_open((args, kwargs)):
+                return original(*args, **kwargs)
+            result = _Call(self, type(module), original, args, kwargs).result()
+            return original(*args, **kwargs) if result is None else result[0]
+
+        return forward
+
+    def _may_open(self, given: object) -> bool:
+        recorder = self.recorder
+        env, bodies = recorder.shape_env, recorder.bodies
+        is_plain = recorder.graph is recorder.root and recorder.keeps_both() and not recorder.quantized
+        if not is_plain or env.unbacked or env.decides_at or (bodies is not None and bodies.are_open):
+            return False
+        return all(
+            isinstance(leaf, torch.Tensor | torch.SymInt) or type(leaf) in IMMEDIATE
+            for leaf in pytree.tree_leaves(given)
+        )
+
+
+@dataclasses.dataclass
+class _Result:
+    """What a path gave, besides the nodes."""
+
+    structure: pytree.TreeSpec
+    values: list[tuple[object] | None]
+    """None for each tensor."""
+    kinds: list[TensorType]
+    known: SizeFacts | None = None
+    """What is known of sizes at the end of the path."""
+
+
+class _Call:
+    """One call, on all its paths."""
+
+    def __init__(
+        self, scopes: Scopes, kind: type, function: Function, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> None:
+        self._scopes, self._recorder = scopes, scopes.recorder
+        self._kind, self._function, self._args, self._kwargs = kind, function, args, kwargs
+        tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        nodes = dict.fromkeys(map(self._recorder.node_of, tensors))
+        self._inputs = [node for node in nodes if node.op != "get_attr"]
+        self._constants: list[Weight] = []
+        """Of all paths; equal ones are one."""
+        self._results: list[_Result] = []
+        self._runs = 0
+        self._held = Held(scopes.tree.modules, args, kwargs)
+
+    def result(self) -> tuple[object] | None:
+        """What the call gives; None where it decides nothing, so that it needs no paths."""
+        branches = unlimited(self._scopes.attempt)
+        idle = self._recorder.idle
+        copies = 0 if idle is None else idle.count
+        path = Exploration(self._run, self._scopes.attempt).explored(branches)
+        if not isinstance(path, Path):
+            raise self._refused(
+                f"a path through it ends: {path.failed.error if isinstance(path, Ended) else path.error}"
+            )
+        if self._runs == 1:
+            return None
+        nodes = self._grafted(path.captured)
+        _adopt(self._recorder.shape_env, path.shape_env)
+        self._scopes.notes += path.captured.assumptions
+        kinds = [self._of_all(place) for place in range(len(nodes))]
+        tensors = iter([self._tensor(node, kind) for node, kind in zip(nodes, kinds, strict=True)])
+        first = self._results[0]
+        leaves = [next(tensors) if value is None else value[0] for value in first.values]
+        if idle is not None and idle.count > copies:
+            for leaf in leaves:
+                if isinstance(leaf, torch.Tensor):
+                    idle.keep(self._recorder.view_of(leaf).memory)
+        return (pytree.tree_unflatten(leaves, first.structure),)
+
+    def _refused(self, why: str) -> NoScope:
+        return NoScope(self._kind, why)
+
+    # -- one path ---------------------------------------------------------------------------------------------------
+    def _run(self, attempt: Attempt, branches: Branches) -> Recorded:
+        recorder, why = self._recorder, ""
+        self._runs += 1
+        before = BeforePath(recorder)
+        watch = Watched(self._scopes.tree.modules)
+        recorder.begin_scope(RecordedGraph(), branches, watch)
+        try:
+            with watch:
+                result = self._function(*self._args, **self._kwargs)
+            why = watch.seen or before.changed() or ("a module is changed" if self._held.changed() else "")
+            captured = None if why else self._standalone(recorder.graph, result, before)
+        except Exception as error:
+            drop_frames(error)
+            captured, why = None, f"{type(error).__name__}: {str(error)[:200]}"
+        finally:
+            env = before.restore()
+        if captured is None:
+            raise self._refused(why)
+        captured.sizes = env.sizes()
+        self._results[-1].known = env.copied()
+        return Recorded(attempt, captured, env)
+
+    def _standalone(self, graph: torch.fx.Graph, result: object, before: BeforePath) -> Captured:
+        """The path as a program whose inputs are the values that the call got."""
+        recorder = self._recorder
+        leaves, structure = pytree.tree_flatten(result)
+        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        outputs = [self._own(tensor, graph, before) for tensor in tensors]
+        values = [None if isinstance(leaf, torch.Tensor) else (self._number(leaf),) for leaf in leaves]
+        kinds = [recorder.meta_cache.type_of(tensor) for tensor in tensors]
+        self._compare(_Result(structure, values, kinds))
+        copied = CopiedNodes(RecordedGraph())
+        inputs = []
+        for index, node in enumerate(self._inputs):
+            placeholder = copied.graph.placeholder(f"in_{index}")
+            placeholder.meta = dict(node.meta)
+            copied.seen[node] = placeholder
+            inputs.append(GraphInput(f"in_{index}", node.meta["val"], placeholder, _NO_SAMPLE, ""))
+        weights: dict[str, Weight] = {}
+        by_node = {weight.node: self._canonical(weight) for weight in recorder.weights.values()}
+        for node in graph.nodes:
+            for operand in operands(node):
+                if operand in copied.seen or operand.graph is not recorder.root:
+                    continue
+                weight = by_node.get(operand)
+                if weight is None:
+                    raise self._refused("it uses a tensor that it was not called with")
+                if weight.name not in weights:
+                    made = copied.graph.create_node("get_attr", weight.name)
+                    made.meta = dict(weight.node.meta)
+                    weights[weight.name] = dataclasses.replace(weight, node=made)
+                copied.seen[operand] = weights[weight.name].node
+        copied.add(graph)
+        given = [GraphOutput(f"out_{index}", copied.seen[node], "") for index, node in enumerate(outputs)]
+        return Captured(copied.graph, inputs, given, weights, {}, [], "fake")
+
+    def _own(self, tensor: torch.Tensor, graph: torch.fx.Graph, before: BeforePath) -> Node:
+        """The node of a tensor that was made on the path."""
+        node = self._recorder.node_of(tensor)
+        view = self._recorder.view_of(tensor)
+        if node.graph is not graph or not before.is_new(view.memory):
+            raise self._refused("it gives a tensor that was there before")
+        return node
+
+    def _number(self, leaf: object) -> object:
+        value = unwrap(leaf)
+        if type(value) not in IMMEDIATE and not isinstance(value, Dim):
+            raise self._refused(f"it gives a {type(leaf).__name__}")
+        return leaf
+
+    def _compare(self, result: _Result) -> None:
+        """Every path gives the same but for the numbers in its tensors."""
+        self._results.append(result)
+        first = self._results[0]
+        if first.structure != result.structure or len(first.values) != len(result.values):
+            raise self._refused("its paths give different structures")
+        for one, other in zip(first.values, result.values, strict=True):
+            is_tensor = one is None and other is None
+            if not is_tensor and (one is None or other is None or unwrap(one[0]) != unwrap(other[0])):
+                raise self._refused("its paths give different numbers")
+
+    def _of_all(self, place: int) -> TensorType:
+        """The type of a result, as it is written on one of the paths and right on all. Slices to sizes that are not known count as
+        contiguous; they do on all paths where they do on one.
+        """
+        kinds = [result.kinds[place] for result in self._results]
+        for kind in dict.fromkeys(kinds):
+            is_contiguous = kind.strides == contiguous_strides(kind.sizes)
+            if all(_is_as(kind, each.kinds[place], each.known, is_contiguous) for each in self._results):
+                return kind
+        raise self._refused(f"its paths give different types, {' and '.join(map(str, dict.fromkeys(kinds)))}")
+
+    def _canonical(self, weight: Weight) -> Weight:
+        """A constant of another path that has the same numbers, if there is one."""
+        if weight.kind != "constant":
+            return weight
+        for known in self._constants:
+            if known.name == weight.name or is_same_weight(dataclasses.replace(known, name=weight.name), weight):
+                return known
+        self._constants.append(weight)
+        return weight
+
+    # -- all paths --------------------------------------------------------------------------------------------------
+    def _grafted(self, captured: Captured) -> list[Node]:
+        """Add the nodes to those of the run; those that the outputs are now."""
+        recorder = self._recorder
+        copied = CopiedNodes(recorder.graph)
+        for graph_input, node in zip(captured.inputs, self._inputs, strict=True):
+            copied.seen[graph_input.node] = node
+        for weight in captured.weights.values():
+            copied.seen[weight.node] = recorder.weights[weight.name].node
+        copied.add(captured.graph)
+        if not torch.is_grad_enabled():
+            recorder.without_grad.update(copied.seen.values())
+        nodes = [output.value for output in captured.outputs]
+        found = [copied.seen[node] for node in nodes if isinstance(node, Node)]
+        known = self._recorder.shape_env.hints.keys()
+        for node in found:
+            if any(isinstance(dim, Dim) and not dim.symbols() <= known for dim in node.meta["val"].dims):
+                raise self._refused("its paths give different sizes")
+        return found
+
+    def _tensor(self, node: Node, kind: TensorType) -> torch.Tensor:
+        recorder = self._recorder
+        info: TensorInfo = node.meta["val"]
+        tensor = recorder.meta_cache.fresh(kind._replace(offset=0))
+        recorder.add_view(View(Memory(node, info), (), node, info, 0, tensor))
+        return tensor
+
+
+def _is_as(kind: TensorType, other: TensorType, known: SizeFacts | None, with_any_strides: bool) -> bool:
+    """Whether two types are the same at the sizes of a path."""
+    if kind == other:
+        return True
+    pairs = [*zip(kind.sizes, other.sizes, strict=False)]
+    if not with_any_strides:
+        pairs += zip(kind.strides, other.strides, strict=False)
+    is_alike = (kind.dtype, len(kind.sizes), kind.device) == (other.dtype, len(other.sizes), other.device)
+    return is_alike and known is not None and all(one == two or known.is_certain("eq", one, two) for one, two in pairs)
+
+
+def _adopt(env: ShapeEnv, joined: ShapeEnv) -> None:
+    """What all paths together taught of sizes."""
+    for condition in joined.conditions:
+        if condition not in env.conditions:
+            env.narrow(condition.name, condition.sizes)
+    env.conditions = joined.conditions
+    env.guards = {**env.guards, **joined.guards}
+    env.specializations |= joined.specializations
+    env.numbers_in |= joined.numbers_in
+    env.assertions |= joined.assertions
+    env.asked_few |= joined.asked_few
+    env.tried |= joined.tried
+    env.learnt()

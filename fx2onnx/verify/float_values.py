@@ -96,8 +96,9 @@ def draw_floats(values: Spread, like: torch.Tensor, kind: str, generator: torch.
         return torch.zeros_like(like)
     drawn = torch.randn(like.shape, generator=generator, dtype=torch.float32)
     found = _KINDS.get(kind, _scaled(_SCALES.get(kind, 1.0)))(values, drawn, like, generator).to(like.dtype)
-    is_number = torch.isfinite(like)  # what is infinite in the sample, such as in a mask, stays
-    return found if is_number.all() else torch.where(is_number, found, like)
+    given = like.cpu()
+    is_number = torch.isfinite(given)  # what is infinite in the sample, such as in a mask, stays
+    return found if is_number.all() else torch.where(is_number, found, given)
 
 
 def _usual(values: Spread, drawn: torch.Tensor) -> torch.Tensor:

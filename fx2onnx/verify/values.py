@@ -62,7 +62,7 @@ class Values:
         if tensor.dtype == torch.bool or _is_mask(tensor):
             return Values("mask")
         if tensor.is_floating_point():
-            wide = tensor.to(torch.float64)
+            wide = tensor.cpu().to(torch.float64)
             wide = wide[torch.isfinite(wide)] if not bool(torch.isfinite(wide).all()) else wide
             if not wide.numel():
                 return Values("empty")

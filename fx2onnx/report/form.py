@@ -5,6 +5,7 @@ Every view relies on it: texts are texts, numbers are finite and of a size that 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
@@ -39,6 +40,12 @@ def _number(value: Any, place: str) -> None:
         _refuse(value, place, "a number")
 
 
+def _finite(value: Any, place: str) -> None:
+    """Of a number that is shown and not summed."""
+    if not isinstance(value, float) or not math.isfinite(value):
+        _number(value, place)
+
+
 def _count(value: Any, place: str) -> None:
     if not isinstance(value, int) or not 0 <= value < _MOST:
         _refuse(value, place, "a whole number")
@@ -58,7 +65,7 @@ def _error(value: Any, place: str) -> None:
 def _anything(value: Any, place: str, depth: int = 0) -> None:
     """Any JSON without infinite numbers, which other readers of the views do not know."""
     if isinstance(value, float):
-        _number(value, place)
+        _finite(value, place)
     if isinstance(value, dict | list):
         if depth >= _DEEPEST:
             raise ValueError(f"{place[:60]}...: more than {_DEEPEST} values inside each other")
@@ -147,7 +154,7 @@ _POINT = _fields({"value": _number, "exporter": _text}, {"seconds": _every(_seco
 _SERIES = _fields({"label": _text, "points": _every(_POINT)})
 _ROW = _fields(
     {"engine": _text, "output": _text, "inputs": _text, "max_abs_error": _error, "allowed": _error},
-    {"problem": _text, "scale": _number},
+    {"problem": _text, "scale": _finite},
 )
 _PROFILE = _fields(
     {

@@ -7,6 +7,7 @@ import os
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from fx2onnx.base.errors import VerificationError
@@ -62,7 +63,7 @@ class Tried:
 
 @dataclass(slots=True)
 class Range:
-    """What one input was over all sets of inputs; ``constant`` where it kept its values."""
+    """What one input was over all sets of inputs: of floats the finite ones; ``constant`` where it kept its values."""
 
     dtype: str
     least: float | None = None
@@ -74,6 +75,8 @@ class Range:
         """One more array."""
         if list(array.shape) not in self.shapes:
             self.shapes.append(list(array.shape))
+        if array.dtype.kind == "f":
+            array = array[np.isfinite(array)]
         if array.size and array.dtype.kind != "V":
             least, largest = float(array.min()), float(array.max())
             self.least = least if self.least is None else min(self.least, least)

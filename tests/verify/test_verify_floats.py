@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -179,3 +180,11 @@ def test_one_engine_that_is_right_is_enough() -> None:
     alone = verify(fx2onnx.export(Given(F.relu), (X,)), Given(F.relu), (X,), engines=["onnxruntime"])
     assert alone.ok, alone.describe()
     assert not {each.values for each in alone.tried} & WITHOUT_NUMBERS
+
+
+def test_what_was_tried_is_json_without_infinities() -> None:
+    """As other readers of JSON know it, with the range of the finite numbers."""
+    verdict = verified(lambda x: x * 2, lambda x: x + x, X)
+    assert {each.values for each in verdict.tried} >= {"nan", "infinite", "huge"}
+    found = json.loads(json.dumps(verdict.as_dict(), allow_nan=False))["ranges"]["args_0"]
+    assert 2.0**64 < found["largest"] < 2.0**70

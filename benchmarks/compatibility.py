@@ -163,7 +163,7 @@ def page(rows: Iterable[Row], before: str = "") -> str:
             "",
             WHOLE,
             "",
-            "All tests but those marked `slow`, in one process after the other, by "
+            "All tests but those marked `slow`, by "
             "`python -m benchmarks.compatibility --whole --only NAME`. The versions of constraints.txt are those that each "
             "change is tested with.",
             "",

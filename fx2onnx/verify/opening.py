@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import onnx
@@ -61,12 +62,13 @@ def _precise(path: str, proto: onnx.ModelProto, exact: bytes | None, verdict: Ve
     except Exception:  # of any kind; what is wrong with the file shows without the option, too
         return None
     verdict.note(PRECISE_NOTE)
+    without = cache(lambda: ENGINES["onnxruntime"](path))
 
     def precise(feeds: dict[str, Array]) -> list[Any]:
         try:
             return run(feeds)
         except Exception:  # of any kind; the same without the option says whose fault it is
             verdict.note(NOT_PRECISE_NOTE)
-            return ENGINES["onnxruntime"](path)(feeds)
+            return without()(feeds)
 
     return precise

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import onnx
 import pytest
 import torch
@@ -16,23 +13,13 @@ from fx2onnx.verify import verify
 from fx2onnx.verify.file_bounds import FileBounds
 from fx2onnx.verify.sizes import other_sizes
 from fx2onnx.verify.turned import Turned
+from tests.verify.given import Forward, Given
 
 GENERATOR = torch.Generator().manual_seed(3)
 TIMES = torch.randint(100, 1000, (3, 8), generator=GENERATOR)
 X = torch.randn(2, 6, 4, generator=GENERATOR)
 TABLE = torch.randn(40, 4, generator=GENERATOR)
 LONG = torch.randn(1000, 4, generator=GENERATOR)
-
-Forward = Callable[..., Any]
-
-
-class Given(nn.Module):
-    def __init__(self, given: Forward) -> None:
-        super().__init__()
-        self.given = given
-
-    def forward(self, *args: torch.Tensor) -> Any:
-        return self.given(*args)
 
 
 def distances(x: torch.Tensor) -> torch.Tensor:

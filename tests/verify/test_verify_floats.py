@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
-from torch import nn
 from torch.ao.quantization.fx import _decomposed  # noqa: F401   makes the operators
 from torch.nn import functional as F
 
@@ -19,22 +16,12 @@ from fx2onnx.verify.marks import NONE
 from fx2onnx.verify.outputs import _without_habits
 from fx2onnx.verify.values import Values
 from fx2onnx.verify.verdict import Row
+from tests.verify.given import Forward, Given
 
 GENERATOR = torch.Generator().manual_seed(11)
 X = torch.randn(3, 6, 16, generator=GENERATOR)
 PICTURE = torch.randn(2, 3, 8, 8, generator=GENERATOR)
 ZERO = torch.zeros(())
-
-Forward = Callable[..., Any]
-
-
-class Given(nn.Module):
-    def __init__(self, given: Forward) -> None:
-        super().__init__()
-        self.given = given
-
-    def forward(self, *args: torch.Tensor) -> Any:
-        return self.given(*args)
 
 
 def verified(right: Forward, exported: Forward, x: torch.Tensor) -> Verdict:

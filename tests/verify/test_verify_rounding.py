@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
 from torch import nn
 
 import fx2onnx
 from fx2onnx.verify import verify
+from tests.verify.given import Forward, Given
 
 GENERATOR = torch.Generator().manual_seed(11)
 
@@ -25,22 +24,12 @@ def nucleus(x: torch.Tensor, kept: float = 0.9) -> torch.Tensor:
 X = torch.randn(2, 50, generator=GENERATOR)
 LONG = torch.randn(2, 2000, generator=GENERATOR)
 EQUAL = torch.full((2, 3, 5, 5), 7.0)
-Forward = Callable[[torch.Tensor], torch.Tensor]
 CASES: dict[str, tuple[torch.Tensor, Forward, Forward]] = {
     "which of equal scores are not chosen": (X, nucleus, lambda x: nucleus(x, 0.85)),
     "long sums in single precision": (LONG, lambda x: x.softmax(-1).cumsum(-1), lambda x: x.softmax(-1).cumsum(-1) + 1e-4),
     "rows of equal numbers less their mean": (EQUAL, nn.functional.instance_norm, lambda x: nn.functional.instance_norm(x, eps=1e-3)),
     "exponentials of nearly nothing less one": (X, nn.functional.selu, lambda x: nn.functional.elu(x, 1.673) * 1.0507),
 }  # fmt: skip
-
-
-class Given(nn.Module):
-    def __init__(self, given: Forward) -> None:
-        super().__init__()
-        self.given = given
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.given(x)
 
 
 @pytest.mark.parametrize("what", CASES)

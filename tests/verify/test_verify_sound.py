@@ -11,6 +11,7 @@ from torch import nn
 
 import fx2onnx
 from fx2onnx.verify import verify
+from tests.verify.given import Given
 
 F = nn.functional
 GENERATOR = torch.Generator().manual_seed(13)
@@ -77,15 +78,6 @@ CASES: dict[str, tuple[tuple[torch.Tensor, ...], Callable[..., Any]]] = {
     "products cast to float16": ((normal(6, 8),), cast),
     "whole rows of zeros": ((normal(2, 5, 8),), lambda x: (F.normalize(x, dim=-1), F.layer_norm(x, (8,), eps=1e-12))),
 }  # fmt: skip
-
-
-class Given(nn.Module):
-    def __init__(self, given: Callable[..., Any]) -> None:
-        super().__init__()
-        self.given = given
-
-    def forward(self, *args: torch.Tensor) -> Any:
-        return self.given(*args)
 
 
 @pytest.mark.parametrize("what", CASES)

@@ -152,7 +152,7 @@ class _Call:
                 result = self._function(*self._args, **self._kwargs)
             why = watch.seen or before.changed() or ("a module is changed" if self._held.changed() else "")
             captured = None if why else self._standalone(recorder.graph, result, before)
-        except Exception as error:
+        except Exception as error:  # forward is the user's code; the run of the whole module says what of it counts
             drop_frames(error)
             captured, why = None, f"{type(error).__name__}: {str(error)[:200]}"
         finally:

@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import fx2onnx
+from fx2onnx.base.code_patch import THREAD
 from fx2onnx.exporting import pipeline
 from tests.training.stepping import ENGINES
 
@@ -147,11 +148,19 @@ class Standardized(nn.Module):
 
 
 @pytest.mark.parametrize("affine", [True, False], ids=["affine", "plain"])
-def test_batch_norm_is_one_operator(affine: bool) -> None:
+def test_batch_norm_is_one_operator(affine: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, captured = F.batch_norm, []
+
+    def counted(*args: Any, **kwargs: Any) -> torch.Tensor:
+        captured.append(THREAD.captures)
+        return plain(*args, **kwargs)
+
+    monkeypatch.setattr(F, "batch_norm", counted)
     norm = nn.BatchNorm2d(4, momentum=0.3, eps=1e-3, affine=affine)
     made = operators(Standardized(nn.Conv2d(3, 4, 2), norm).train(), drawn(2, 3, 4, 5))
     assert "aten._native_batch_norm_legit_functional.default" in made
     assert "aten.native_batch_norm_backward.default" in made
+    assert True not in captured
     with pytest.raises(fx2onnx.UserError, match="more than 1 value per channel"):
         operators(Standardized(nn.Linear(6, 6), nn.BatchNorm1d(6)).train(), drawn(1, 6))
 

@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 # NumPy's matrix speed halves where a shell pins OpenBLAS to old kernels; benchmarks and the demo lift the pin.
 UNPIN  := env -u OPENBLAS_CORETYPE -u OPENBLAS_L2_SIZE
 
-.PHONY: demo test lint unit test-all mutants fuzz bench scaling operators gradients training training-speed sabotage planted verify-cost start-time verify-alarms dynamic-sizes dynamic-libraries prompt-forms optimize-files quantized-zoo matrix target-kernels target-probes emit-stub figures browser-test docs fused sweep-torchvision sweep-timm sweep-hf clean
+.PHONY: demo test lint unit test-long test-all mutants fuzz bench scaling operators gradients training training-speed sabotage planted verify-cost start-time verify-alarms dynamic-sizes dynamic-libraries prompt-forms optimize-files quantized-zoo matrix target-kernels target-probes emit-stub figures browser-test docs fused sweep-torchvision sweep-timm sweep-hf clean
 .DEFAULT_GOAL := demo
 
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -24,9 +24,12 @@ lint: $(VENV)/.installed
 	$(BIN)/mypy
 
 unit: $(VENV)/.installed
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m 'not slow'
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m 'not slow and not long'
 
-test-all: $(VENV)/.installed ## the slow sweeps too
+test-long: $(VENV)/.installed ## the cases of tests/long_cases.txt, which take half of the time and which `make test` leaves out
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m 'long and not slow'
+
+test-all: $(VENV)/.installed ## both, and the slow sweeps
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 fuzz: $(VENV)/.installed    ## malformed files: 20 000 in the runner, 10 000 of each target of tests/fuzz; time and memory limited (minutes)

@@ -1,10 +1,12 @@
-"""Which tests are the core, which `make matrix` runs in many environments, which are slow, and how garbage is collected meanwhile."""
+"""Which tests are the core, which `make matrix` runs in many environments, which take long, and how garbage is collected meanwhile."""
 
 from __future__ import annotations
 
 import gc
 
 import pytest
+
+from tests import long_cases
 
 WITHOUT_TORCH = {
     "tests/runner/test_planner.py",
@@ -41,32 +43,7 @@ NOT_CORE = {
 """Parts of names of tests in those files, and why they cannot be had in every environment."""
 
 
-_DECODERS, _PROMPTS = "tests/decoding/test_decoders.py::", "tests/decoding/test_prompt_graphs.py::"
-SLOW = (
-    *(f"{_DECODERS}test_decoders_generate_what_transformers_does[{name}]" for name in ("mamba2", "xlstm")),
-    *(
-        f"{_DECODERS}test_encoder_decoders_generate_what_transformers_does[{name}]"
-        for name in ("bart", "encoder-decoder", "pegasus_x", "prophetnet")
-    ),
-    *(f"{_PROMPTS}test_a_prompt_takes_one_call[{name}]" for name in ("jamba", "recurrent_gemma")),
-    f"{_PROMPTS}test_logits_of_the_last_position[jamba]",
-    *(
-        f"tests/decoding/test_model_types.py::test_tokens_are_those_of_transformers[{name}]"
-        for name in ("udop", "unlimited_ocr")
-    ),
-    "tests/decoding/test_deepstack.py::test_what_comes_beside_embedded_tokens_reaches_the_layers[gemma4-per_layer_inputs]",
-    "tests/decoding/test_image_prompts.py::test_images_that_enter_the_language_model_itself[_kosmos-_patches-files2]",
-    "tests/model_patches/test_packed_images.py::test_an_encoder_takes_images_of_other_sizes[GLM-4V-eager]",
-    "tests/lower/test_repeated_layers.py::test_the_file_is_the_same[t5_small-False-light]",
-    *(
-        f"tests/ops/test_backward.py::test_gradients_are_those_of_autograd[grid bicubic {case}]"
-        for case in ("reflection, aligned", "border", "zeros, aligned")
-    ),
-    "tests/test_leaks.py::test_an_exported_folder_leaves_no_model_and_no_mapped_file[reference]",
-    *(f"tests/optimize/test_fuzz.py::test_random_graphs_keep_their_numbers[{level}]" for level in (1, 3)),
-    *(f"tests/cli/test_cli_basics.py::test_help_is_quick_and_imports_nothing_heavy[arguments{n}]" for n in (2, 3, 4)),
-)
-"""Cases of seconds whose quicker neighbours ask the same of another model or option: ``make test-all`` runs them."""
+gc.disable()  # until all tests are collected, which leaves little garbage
 
 
 def is_core(node: str) -> bool:
@@ -80,16 +57,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if is_core(item.nodeid):
             item.add_marker(pytest.mark.core)
-    for node in SLOW:
-        if node in found:
-            found[node].add_marker(pytest.mark.slow)
+    names = long_cases.names()
+    for name in names:
+        if name in found:
+            found[name].add_marker(pytest.mark.long)
     files = {node.partition("::")[0] for node in found}
-    gone = [node for node in SLOW if node not in found and node.partition("::")[0] in files]
-    if gone and not any("::" in argument for argument in config.args):
-        raise pytest.UsageError(f"SLOW names what is no test: {', '.join(gone)}")
+    gone = [name for name in names if name not in found and name.partition("::")[0] in files]
+    config.stash[long_cases.GONE] = [] if any("::" in argument for argument in config.args) else gone
 
 
 def pytest_collection_finish() -> None:
     """What is there now stays to the end: collecting garbage need not look through it each time, nor as often."""
+    gc.enable()
     gc.freeze()
     gc.set_threshold(50_000, 10, 10)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, BinaryIO
 
 from fx2onnx.base.packages import require
 from fx2onnx.base.weight_file import WeightFile
@@ -20,7 +20,7 @@ from fx2onnx.training.options import Training
 def export(
     model: Any,
     args: Any = (),
-    f: str | os.PathLike[str] | None = None,
+    f: str | os.PathLike[str] | BinaryIO | None = None,
     *,
     kwargs: Mapping[str, Any] | None = None,
     export_params: bool = True,
@@ -60,7 +60,7 @@ def export(
 
     model: an ``nn.Module``, a function, or a ``torch.export.ExportedProgram``.
     args: sample arguments: a tensor, a tuple, or a dict of keywords. Only dtypes and shapes matter.
-    f: path of the file, or None to write nothing.
+    f: path of the file, an open binary file such as ``io.BytesIO`` (below 2 GB, weights inside), or None to write nothing.
     input_names, output_names: names in order; default: forward's parameter names, and the keys of what it returns.
     opset_version: 11 to 26; the file has exactly that opset (default 20).
     target: the runtime that the file is for, such as ``"onnxruntime-1.19"`` (docs/targets.md); default: onnxruntime on a CPU,

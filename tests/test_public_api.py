@@ -45,7 +45,7 @@ _ERROR = (
 )
 SIGNATURES = {
     "export": (
-        "(model: Any, args: Any = (), f: str | os.PathLike[str] | None = None, *, "
+        "(model: Any, args: Any = (), f: str | os.PathLike[str] | BinaryIO | None = None, *, "
         "kwargs: Mapping[str, Any] | None = None, export_params: bool = True, verbose: bool | None = None, "
         "input_names: Sequence[str] | None = None, output_names: Sequence[str] | None = None, "
         "opset_version: int | None = None, target: str | None = None, fused: bool | None = None, dynamo: bool = True, external_data: bool | None = None, "
@@ -89,7 +89,8 @@ SIGNATURES = {
     "translates": "(*overloads: torch._ops.OpOverload | type, since: int = 0) -> Callable[[F], F]",
     "ExportResult.restore_outputs": "(self, outputs: Sequence[Any]) -> Any",
     "ExportResult.save": (
-        "(self, path: str | os.PathLike[str], *, external_data: bool | None = None, durable: bool = False) -> None"
+        "(self, path: str | os.PathLike[str] | BinaryIO, *, external_data: bool | None = None, durable: bool = False)"
+        " -> None"
     ),
     "Report.as_dict": "(self) -> dict[str, Any]",
     "Fx2OnnxError": _ERROR,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import os
 import stat
 import tempfile
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from fx2onnx.base.errors import UserError
 
@@ -52,6 +53,26 @@ def check_target(
         if is_same_file(given, text):
             raise _refusal(text, "this command reads that file or writes something else to it", "give another name")
     return text
+
+
+def open_file(f: Any, *, has_own_data: bool | None = False) -> BinaryIO | None:
+    """``f`` where it is an open file instead of a path; ``has_own_data``: whether weights go into a file of their own.
+
+    Raises: UserError E301.
+    """
+    if not hasattr(f, "write") or isinstance(f, os.PathLike):
+        return None
+    if isinstance(f, io.TextIOBase):
+        raise UserError("E301", "cannot write the model into a file of text", next="open it as open(path, 'wb')")
+    if has_own_data:
+        raise UserError(
+            "E301",
+            f"cannot write weights beside an open {type(f).__name__}",
+            why="they go into a file of their own, by external_data=True or weight_files",
+            next="give a path, or leave those out",
+        )
+    file: BinaryIO = f
+    return file
 
 
 def _try_writing(path: str, folder: str) -> None:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from fx2onnx.base.changes import before_change, undone
 from fx2onnx.base.errors import VerificationError
@@ -15,7 +15,7 @@ from fx2onnx.base.events import Recorder, active_as_now, record, recording
 from fx2onnx.base.memory import MemoryReader
 from fx2onnx.base.packages import importing
 from fx2onnx.base.recursion import make_room_to_recurse
-from fx2onnx.base.targets import check_target
+from fx2onnx.base.targets import check_target, open_file
 from fx2onnx.base.tracebacks import frames_emptied
 from fx2onnx.exporting.measured import Measured
 from fx2onnx.exporting.options import ExportOptions
@@ -30,13 +30,13 @@ def run(
     module: Any,
     args: Any,
     kwargs: Mapping[str, Any] | None,
-    path: str | os.PathLike[str] | None,
+    f: str | os.PathLike[str] | BinaryIO | None,
     options: ExportOptions,
 ) -> ExportResult:
     """``fx2onnx.export`` with its options as one value."""
     read = [file.path for file in options.weight_files]
-    target = None if path is None else check_target(path, inputs=read)
-    profile_path = _profile_path(options.profile, read + ([] if target is None else [target]))
+    target = output_of(f, options)
+    profile_path = _profile_path(options.profile, read + ([target] if isinstance(target, str) else []))
     memory = MemoryReader() if options.profile else None
 
     def measured() -> tuple[ExportResult, Recorder, Verdict | None]:
@@ -69,6 +69,14 @@ def run(
 
         print(plain(summary(result.report.as_dict())))
     return result
+
+
+def output_of(f: Any, options: ExportOptions) -> str | BinaryIO | None:
+    """The path as text, or the open file, if the model can be written there. Raises UserError E301."""
+    if f is None:
+        return None
+    read = [file.path for file in options.weight_files]
+    return open_file(f, has_own_data=options.external_data or bool(read)) or check_target(f, inputs=read)
 
 
 def _profile_path(profile: bool | str | os.PathLike[str], inputs: Sequence[str]) -> str | None:

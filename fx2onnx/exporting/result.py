@@ -8,11 +8,12 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import onnx
 import onnx_ir as ir
 
+from fx2onnx.base.targets import open_file
 from fx2onnx.irx import io, reference
 from fx2onnx.irx.values import let_go
 from fx2onnx.manifest.training import TrainingManifest
@@ -95,13 +96,23 @@ class ExportResult:
         """The model as protobuf, weights inside."""
         return io.to_proto(self.owned.model)
 
-    def save(self, path: str | os.PathLike[str], *, external_data: bool | None = None, durable: bool = False) -> None:
-        """Write the model (and its weights beside it where they are large). Raises UserError E301; never leaves a part."""
+    def save(
+        self, path: str | os.PathLike[str] | BinaryIO, *, external_data: bool | None = None, durable: bool = False
+    ) -> None:
+        """Write the model to a path (and its weights beside it where they are large; never a part), or whole into an open
+        binary file. Raises UserError E301.
+        """
         model = self.owned.model
-        if reference.is_referenced(model):
-            written = reference.save(model, path, durable=durable)
+        is_referenced = reference.is_referenced(model)
+        file = open_file(path, has_own_data=external_data or is_referenced)
+        if file is not None:
+            self.report.file_bytes = io.write_into(model, file)
+            return
+        target: Any = path
+        if is_referenced:
+            written = reference.save(model, target, durable=durable)
         else:
-            written = io.save(model, path, external_data=external_data, durable=durable)
+            written = io.save(model, target, external_data=external_data, durable=durable)
         self.path = written.path
         self.report.file_bytes = written.model_bytes + written.data_bytes
 

@@ -6,14 +6,14 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import onnx_ir as ir
 import torch
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.folder_commit import commit_folder
-from fx2onnx.base.targets import check_target, path_text
+from fx2onnx.base.targets import path_text
 from fx2onnx.capture.driver import as_module
 from fx2onnx.exporting import pipeline
 from fx2onnx.exporting.folder import check_folder, staging
@@ -41,12 +41,12 @@ def export_one(
     model: Any,
     args: Any,
     kwargs: Mapping[str, Any] | None,
-    path: str | os.PathLike[str] | None,
+    f: str | os.PathLike[str] | BinaryIO | None,
     training: Training,
     options: ExportOptions,
 ) -> ExportResult:
     """One file: a step where there is an optimizer, else loss and gradients."""
-    target = None if path is None else check_target(path)
+    target = pipeline.output_of(f, options)
     module = as_module(model)
     plan = plan_of(module, args, kwargs, training, options.capture.dynamic_shapes)
     result = graph_of(module, plan, Kind.GRADIENTS if plan.groups is None else Kind.STEP, options)

@@ -6,7 +6,7 @@ import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import BinaryIO, TypeAlias
 
 import onnx
 import onnx_ir as ir
@@ -65,6 +65,20 @@ def message_of(model: ir.Model) -> onnx.ModelProto:
         if cause is None:
             raise
         raise cause from None
+
+
+def write_into(model: ir.Model, file: BinaryIO) -> int:
+    """Write the model, weights inside, into an open binary file: so many bytes. Raises UserError E301."""
+    content = to_proto(model).SerializeToString()
+    left = memoryview(content)
+    try:
+        while left:
+            count = file.write(left)
+            left = left[len(left) if count is None else count :]
+    except (OSError, ValueError) as cause:  # a file that is closed, or open to read
+        name = type(file).__name__
+        raise UserError("E301", f"cannot write into the open {name}", why=str(cause)) from cause
+    return len(content)
 
 
 def require_data(model: ir.Model) -> None:

@@ -154,10 +154,17 @@ register_shared(_dist, "vector norm of the difference", *overloads_of("dist"))
 register_shared(_renorm, "vector norms, Where, Mul", *overloads_of("renorm"))
 
 
+def _norm_of_gaps(op: Emit, gaps: ir.Value, order: float, dim: int) -> ir.Value:
+    """The vector norm; of order 0 as PyTorch counts differences, which a NaN makes NaN: the sum of min(ceil(|x|), 1)."""
+    if order != 0:
+        return vector_norm(op, gaps, order, dim, False)
+    return reduce(op, "ReduceSum", op.Min(op.Ceil(op.Abs(gaps)), op.const(1.0, op.dtype(gaps))), dim, False)
+
+
 def pairwise_norm(op: Emit, left: ir.Value, right: ir.Value, order: float) -> ir.Value:
     """Norms of all differences of rows: left [*, P, M], right [*, R, M] -> [*, P, R]. Memory: P x R x M."""
     gaps = op.Sub(op.Unsqueeze(left, axes=[op.rank(left) - 1]), op.Unsqueeze(right, axes=[op.rank(right) - 2]))
-    return vector_norm(op, gaps, order, -1, False)
+    return _norm_of_gaps(op, gaps, order, -1)
 
 
 def _pdist(op: Emit, self: ir.Value, p: float) -> ir.Value:
@@ -170,7 +177,7 @@ def _pdist(op: Emit, self: ir.Value, p: float) -> ir.Value:
             op.Gather(pairs_of(op, rows, op.result_dims()[0]), op.const(np.int64(row)), axis=0) for row in (0, 1)
         )
     gaps = op.Sub(op.Gather(self, first, axis=0), op.Gather(self, second, axis=0))
-    return vector_norm(op, gaps, p, 1, False)
+    return _norm_of_gaps(op, gaps, p, 1)
 
 
 register_shared(pairwise_norm, "norms of all differences", *overloads_of("cdist _cdist_forward"))

@@ -26,6 +26,8 @@ POOLED, PLACES = aten.max_pool2d_with_indices(R(2, 3, 7, 8), [3, 3], [1, 2])
 CASES = [
     case(aten.nextafter.default, LEFT, RIGHT, tolerance=(0, 0)),
     case(aten.nextafter.default, LEFT.double(), RIGHT.double(), tolerance=(0, 0)),
+    *(case(aten.cdist.default, NUMBERS.reshape(4, 4), NUMBERS.flip(0).reshape(4, 4), p) for p in (0.0, 1.0)),
+    case(aten.pdist.default, NUMBERS.reshape(8, 2), 0.0),
     case(aten.hash_tensor.default, NUMBERS),
     case(aten.hash_tensor.default, NUMBERS.double()[:, None], [1]),
     case(aten.hash_tensor.default, T([[2**62 + 5, -3], [0, 7]]), [0], keepdim=True),

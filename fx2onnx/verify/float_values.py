@@ -29,7 +29,7 @@ _UNSPOKEN_OF = (
     "linalg_inv_ex", "linalg_qr", "_linalg_svd", "_linalg_eigh", "linalg_eig", "_linalg_eigvals", "linalg_cholesky_ex",
     "cholesky", "cholesky_solve", "cholesky_inverse", "linalg_ldl_factor_ex", "linalg_ldl_solve", "linalg_lstsq",
     "triangular_solve", "linalg_solve_triangular", "linalg_householder_product", "ormqr", "linalg_matrix_exp", "mode",
-    "max_pool2d_with_indices_backward",
+    "max_pool2d_with_indices_backward", "max_unpool2d", "max_unpool3d",
 )  # fmt: skip
 _TO_CODES = (
     "quantize_per_tensor", "quantize_per_channel", "quantize_per_tensor_dynamic", "quantize_per_token",
@@ -41,8 +41,11 @@ _MASKING = (
     "scaled_dot_product_attention", "_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_attention_math",
     "_scaled_dot_product_attention_math_for_mps", "_scaled_dot_product_fused_attention_overrideable",
 )  # fmt: skip
+_MASKING_IN_ONE = ("_transformer_encoder_layer_fwd", "_native_multi_head_attention")
+"""What the layers run where nothing is differentiated: a row whose keys are all masked is NaN there, and zero elsewhere."""
 SAYS_NOTHING = {
     **dict.fromkeys((*_UNSPOKEN_OF, *_TO_CODES, *_MASKING), SPOILING),
+    **dict.fromkeys(_MASKING_IN_ONE, WITHOUT_NUMBERS),
     **dict.fromkeys(("std", "std_mean", "special_zeta"), frozenset({"huge", "tiny"})),
 }
 """Kinds that are not tried of a module, by an operator that it has: what eager PyTorch makes of NaN is what its pivots come

@@ -640,3 +640,18 @@ def test_that_there_are_several_is_a_condition_where_one_cannot_be_captured() ->
     session = InferenceSession(result.model_proto.SerializeToString())
     with pytest.raises(fx2onnx.UserError, match=r"E401.*\(H // 4\)\*\(W // 4\) > 1"):
         session.run(None, {"x": np.zeros((1, 3, 4, 7), np.float32)})
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [
+        torch.cov,
+        torch.corrcoef,
+        lambda x: torch.cov(x, correction=0, aweights=torch.ones(x.shape[1])),
+        lambda x: torch.cov(x[:, :4].long()),
+    ],
+)
+def test_the_covariance_of_one_variable_has_no_rank(forward: Any) -> None:
+    args, others = (torch.randn(3, 8),), [(torch.randn(5, 6),)]
+    result = check(forward, args, others=others, dynamic_shapes=({0: "n", 1: "m"},))
+    assert conditions_of(result) == {"n": {"n != 1"}}

@@ -104,6 +104,26 @@ def test_what_is_masked_in_an_attention() -> None:
     )
 
 
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_rows_whose_keys_are_all_masked(norm_first: bool) -> None:
+    """PyTorch's fused layer of inference makes them NaN, the module as it is written makes them zero, and so does the file."""
+    layer = torch.nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, norm_first=norm_first)
+    module = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
+    causal = torch.nn.Transformer.generate_square_subsequent_mask(6)
+    args = (X, causal, torch.zeros(3, 6, dtype=torch.bool))
+    verdict = verify(fx2onnx.export(module, args), module, args)
+    assert verdict.ok, verdict.describe()
+    assert not {each.values for each in verdict.tried} & WITHOUT_NUMBERS
+
+
+def test_places_of_maxima_among_nan() -> None:
+    """Of several NaN in a window each kernel picks another."""
+    forward = lambda x: F.max_unpool2d(*F.max_pool2d(x, 2, return_indices=True), 2)  # noqa: E731
+    verdict = verified(forward, forward, PICTURE)
+    assert verdict.ok, verdict.describe()
+    assert not {each.values for each in verdict.tried} & SPOILING
+
+
 def test_files_that_round_to_codes_are_tried_on_numbers_alone() -> None:
     Q = torch.ops.quantized_decomposed
 

@@ -10,6 +10,7 @@ import torch
 
 from fx2onnx.base.dims import Dim, DimLike, Scalar
 from fx2onnx.capture.overloads.registry import Call, Kind, register
+from fx2onnx.capture.overloads.squeezing import keep_rank
 from fx2onnx.capture.overloads.unbacked import Shape, record_sized
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.recording.meta_rules import window_count
@@ -25,7 +26,9 @@ def _covariance(recorder: BaseRecorder, call: Call, self: torch.Tensor, aweights
     dtype = self.dtype if aweights is None else torch.result_type(self, aweights)
     if not (dtype.is_floating_point or dtype.is_complex):
         dtype = torch.get_default_dtype()
-    shape = dims_of(self)[:1] * 2 if self.dim() == 2 and self.shape[0] != 1 else []
+    variables = dims_of(self)[0] if self.dim() == 2 else 1
+    keep_rank(recorder, variables)
+    shape = [] if variables == 1 else [variables, variables]
     return record_sized(recorder, call, [(dtype, shape)])
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from fx2onnx.base.dims import Dim
+from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.base.relations import Relation
 from fx2onnx.capture.overloads.registry import Call, Kind, register
 from fx2onnx.capture.python.frames import user_location
@@ -30,16 +30,19 @@ def _squeeze_dims(recorder: BaseRecorder, call: Call, self: torch.Tensor, dim: l
 
 
 def _squeezed(recorder: BaseRecorder, tensor: torch.Tensor, axes: range | list[int]) -> object:
-    """A size that is not 1 in the sample is never 1: a file's values have one rank each."""
-    env = recorder.shape_env
     sizes = dims_of(tensor)
     for axis in axes if sizes else ():
-        size = sizes[axis]
-        differs = Relation("ne", (size, 1))
-        if not isinstance(size, Dim) or env.certain("ne", size, 1) is not None or not env.hint(differs):
-            continue
-        if size.symbols() & env.unbacked:
-            env.take_for_true(str(differs), user_location())
-        else:
-            env.note(differs, user_location())
+        keep_rank(recorder, sizes[axis])
     return NotImplemented
+
+
+def keep_rank(recorder: BaseRecorder, size: DimLike) -> None:
+    """A size that is not 1 in the sample is never 1: a file's values have one rank each."""
+    env = recorder.shape_env
+    differs = Relation("ne", (size, 1))
+    if not isinstance(size, Dim) or env.certain("ne", size, 1) is not None or not env.hint(differs):
+        return
+    if size.symbols() & env.unbacked:
+        env.take_for_true(str(differs), user_location())
+    else:
+        env.note(differs, user_location())

@@ -116,7 +116,7 @@ def _cov(self: torch.Tensor, *, correction: int = 1, **weights: torch.Tensor | N
     rows = self if self.dim() == 2 else self.reshape(1, -1)
     centred = rows - rows.mean(1, keepdim=True)
     found = centred @ centred.t().conj() / (rows.shape[1] - correction)
-    return found.reshape(()) if _is_one(rows.shape[0]) else found
+    return found.squeeze()
 
 
 @_form(aten.sgn.default, _DIFFERENTIATED)

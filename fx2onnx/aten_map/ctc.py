@@ -14,7 +14,7 @@ import torch
 from fx2onnx.aten_map.creation import counted
 from fx2onnx.aten_map.linalg.linear_solve import WORK, loop
 from fx2onnx.aten_map.losses import MEAN, NONE
-from fx2onnx.aten_map.reductions import reduce
+from fx2onnx.aten_map.reductions import log_sum_exp, reduce
 from fx2onnx.aten_map.scans import cumulative_sum
 from fx2onnx.aten_map.table.axes import whole
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared
@@ -114,7 +114,7 @@ def following(op: Emit, alpha: ir.Value, path: Path, emitted: ir.Value) -> ir.Va
 def at_end(op: Emit, alpha: ir.Value, path: Path) -> ir.Value:
     """log p [N] from the last alpha."""
     ends = op.Or(op.Equal(path.places, path.last), op.Equal(path.places, op.Sub(path.last, 1)))
-    return reduce(op, "ReduceLogSumExp", op.Where(ends, alpha, op.const(-math.inf, WORK)), 1)
+    return log_sum_exp(op, op.Where(ends, alpha, op.const(-math.inf, WORK)), 1, False)
 
 
 def log_likelihood(

@@ -205,11 +205,24 @@ for _name, _root, _with_mean in (
     )
 
 
+def log_sum_exp(op: Emit, value: ir.Value, dim: Dimensions, keepdim: bool) -> ir.Value:
+    """log(sum(exp(x - m))) + m of the largest m. ReduceLogSumExp is the same but in onnxruntime (1.31), which takes no m off
+    where the first number of a row is -inf: large numbers beside it overflow, small ones vanish.
+    """
+    if count_of(op, value, dim) == 0:
+        return reduce(op, "ReduceLogSumExp", value, dim, keepdim)
+    dtype = op.dtype(value)
+    most = reduce(op, "ReduceMax", value, dim, True)
+    most = op.Where(op.Equal(op.Abs(most), op.const(math.inf, dtype)), op.const(0.0, dtype), most)
+    total = reduce(op, "ReduceSum", op.Exp(op.Sub(value, most)), dim, keepdim)
+    return op.Add(op.Log(total), most if keepdim else op.reshape(most, op.dims(total)))
+
+
 def _logsumexp(op: Emit, self: ir.Value, dim: Dimensions, keepdim: bool = False) -> ir.Value:
-    return reduce(op, "ReduceLogSumExp", op.cast(self, op.result_dtype()), dim, keepdim)
+    return log_sum_exp(op, op.cast(self, op.result_dtype()), dim, keepdim)
 
 
-register_shared(_logsumexp, "ReduceLogSumExp", *overloads_of("logsumexp special_logsumexp"))
+register_shared(_logsumexp, "ReduceMax, Exp, ReduceSum, Log", *overloads_of("logsumexp special_logsumexp"))
 
 
 # -- extremes with their places -----------------------------------------------------------------------------------

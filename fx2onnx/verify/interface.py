@@ -56,6 +56,8 @@ class Interface:
     """Of the inputs, as NumPy has them."""
     is_half: bool = False
     """Whether values are in float16, which ends at 65504, or the file computes in 16 bits where the module does not."""
+    is_recurrent: bool = False
+    """Whether it has one of ONNX's recurrent operators."""
     says_nothing: frozenset[str] = frozenset()
     """Kinds of floats that show nothing of such a file (float_values.py)."""
     bounds: FileBounds = field(default_factory=FileBounds)
@@ -87,6 +89,7 @@ class Interface:
             epsilon=epsilon,
             dtypes={value.name: _declared(value).dtype for value in inputs},
             bounds=FileBounds.of(proto),
+            is_recurrent=not {"RNN", "LSTM", "GRU"}.isdisjoint(operators_of(proto)),
             says_nothing=silent_on(operators_of(proto), has_codes=has_codes(proto)),
             is_half=onnx.TensorProto.FLOAT16 in kinds or epsilon > FLOAT32_EPSILON,
         )

@@ -40,10 +40,12 @@ MOST_PARTS = 4
 """Rows of an input, such as the begins and the ends of edges, that may pick rows each by itself."""
 
 aten = torch.ops.aten
+_CTC = (aten._ctc_loss.default, aten._ctc_loss.Tensor)
 _PICKS: dict[Any, Callable[..., tuple[int, Any]]] = {
     aten.embedding.default: lambda table, places, *_: (table.shape[0], places),
     aten.index_select.default: lambda table, axis, places, *_: (table.shape[axis], places),
     aten.index.Tensor: lambda table, places, *_: (table.shape[0], places[0] if len(places) == 1 else None),
+    **dict.fromkeys(_CTC, lambda scores, places, *_: (scores.shape[-1], places)),
     **dict.fromkeys(
         (
             aten.gather.default,
@@ -94,6 +96,8 @@ class Recording(EagerMode):
     def seen(self, func: Any, args: Any, kwargs: Any) -> Any:
         if func in _BAGS:
             _check_bags(*args[:3])
+        elif func in _CTC:
+            _check_classes(args[0].shape[-1], args[1], torch.as_tensor(args[3]))
         self.marking.see(func, args)
         self.has_codes |= func.namespace == "quantized" and is_product(func)
         self.says_nothing |= SAYS_NOTHING.get(func._opname, frozenset())
@@ -124,6 +128,14 @@ class Recording(EagerMode):
             and any(torch.equal(places.reshape(-1).to(flat.dtype), part) for part in parts)
         ]
         return (max(least for least, _ in found), min(most for _, most in found)) if found else None
+
+
+def _check_classes(count: int, targets: torch.Tensor, lengths: torch.Tensor) -> None:
+    """Raises: IndexError for classes that PyTorch does not look at: it would read beyond its memory."""
+    if targets.dim() == 2:
+        targets = targets[torch.arange(targets.shape[1]) < lengths.reshape(-1, 1)]
+    if targets.numel() and not 0 <= int(targets.min()) <= int(targets.max()) < count:
+        raise IndexError(f"a target is no class of 0 to {count - 1}")
 
 
 def _check_bags(table: torch.Tensor, places: torch.Tensor, offsets: torch.Tensor) -> None:

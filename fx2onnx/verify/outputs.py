@@ -145,7 +145,7 @@ class Outputs:
         has_transforms = False
         is_known = any(not row.ok for row in verdict.rows)  # then it is not worth as many runs
         for count, units in STAGES[: FEWER_STAGES if is_known else None]:
-            modes = [Moved(next(seeds), units, least_epsilon=self._least_epsilon) for _ in range(count if left else 0)]
+            modes = [self._moved(next(seeds), units) for _ in range(count if left else 0)]
             self._settle(judged, rows, left, movements, modes, verdict)
             has_transforms |= any(mode.has_transforms for mode in modes)
         for place in left:
@@ -155,11 +155,12 @@ class Outputs:
         inexact = {place for place in left if rows[place][0].engine in INEXACT_TRANSFORMS}
         if has_transforms and inexact:
             movements = {index: Movements(self._expected[index], self._least_epsilon) for index in movements}
-            modes = [
-                Moved(next(seeds), STAGES[1][1], TRANSFORM_UNITS, self._least_epsilon) for _ in range(STAGES[1][0])
-            ]
+            modes = [self._moved(next(seeds), STAGES[1][1], TRANSFORM_UNITS) for _ in range(STAGES[1][0])]
             self._settle(judged, rows, inexact, movements, modes, verdict)
         return judged
+
+    def _moved(self, seed: int, units: float, transform_units: float = 0.0) -> Moved:
+        return Moved(seed, units, transform_units, self._least_epsilon, is_recurrent=self._file.is_recurrent)
 
     def _settle(
         self,

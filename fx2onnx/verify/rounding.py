@@ -30,7 +30,8 @@ _SUMS = frozenset(
         "native_layer_norm", "native_group_norm", "native_batch_norm", "_native_batch_norm_legit_no_training",
         "_fused_rms_norm", "rms_norm", "_softmax", "_log_softmax", "gelu", "gelu_", "erf", "erf_", "erfc",
         "tanh", "tanh_", "sigmoid", "sigmoid_", "silu", "silu_", "mish", "softplus", "elu", "selu",
-        "log_sigmoid_forward", "log_sigmoid", "expm1", "log1p", "sin", "sin_", "cos", "cos_", "tan",
+        "celu", "celu_", "selu_", "elu_", "erfc_", "hardswish", "hardswish_", "glu", "log_sigmoid_forward", "log_sigmoid",
+        "expm1", "log1p", "sin", "sin_", "cos", "cos_", "tan",
         "upsample_bilinear2d", "upsample_bicubic2d", "_upsample_bicubic2d_aa", "_upsample_bilinear2d_aa",
         "grid_sampler_2d", "grid_sampler_3d", "avg_pool2d", "_adaptive_avg_pool2d", "_adaptive_avg_pool3d",
         "adaptive_avg_pool1d", "_cdist_forward", "_euclidean_dist",
@@ -39,10 +40,19 @@ _SUMS = frozenset(
 """Operators whose errors are as large as those of the largest numbers beside: sums of terms that cancel."""
 _TRANSFORMS = frozenset(["_fft_r2c", "_fft_c2c", "_fft_c2r", "stft", "istft"])
 """Fourier transforms."""
-_NEAR_ONE = frozenset(["sigmoid", "sigmoid_", "elu", "elu_", "celu", "celu_"])
+_NEAR_ONE = frozenset(
+    [
+        "sigmoid", "sigmoid_", "elu", "elu_", "celu", "celu_", "selu", "selu_", "erfc", "erfc_", "mkldnn_rnn_layer",
+        "lstm", "gru",
+    ]
+)  # fmt: skip
 """Operators that onnxruntime computes as a difference of numbers near one, such as ``exp(x) - 1``: what is nearly nothing
 is off by units of one.
 """
+_NEAR_ONE_IN_RECURRENT = frozenset(["tanh", "tanh_"])
+"""Likewise those of ONNX's recurrent operators."""
+_LIKE_INPUTS = frozenset(["gelu", "gelu_", "silu", "silu_", "hardswish", "hardswish_", "glu"])
+"""Operators that multiply what they are given by a share between nothing and one, which is off by units of one."""
 _CENTRING = frozenset(
     [
         "native_layer_norm", "native_group_norm", "native_batch_norm", "_native_batch_norm_legit",
@@ -95,12 +105,21 @@ class Moved(EagerMode):
     of equal scores the first is chosen.
     """
 
-    def __init__(self, seed: int, units: float, transform_units: float = 0.0, least_epsilon: float = 0.0) -> None:
+    def __init__(
+        self,
+        seed: int,
+        units: float,
+        transform_units: float = 0.0,
+        least_epsilon: float = 0.0,
+        *,
+        is_recurrent: bool = False,
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._generator = torch.Generator().manual_seed(seed)
         self._drawn = torch.rand(_DRAWN, generator=self._generator, dtype=torch.float32) * 2 - 1
         self._units = units
         self._least_epsilon = least_epsilon
+        self._near_one = _NEAR_ONE | _NEAR_ONE_IN_RECURRENT if is_recurrent else _NEAR_ONE
         self._transform_units = transform_units or units
         self.has_transforms = False
         """Whether it has seen a Fourier transform: sums over a whole frame, of which some results are nearly nothing."""
@@ -119,6 +138,7 @@ class Moved(EagerMode):
             args, kwargs = pytree.tree_map_only(torch.Tensor, self._moved, (args, kwargs))
         if self._units and name in _CENTRING and isinstance(args[0], torch.Tensor) and not args[0].is_complex():
             args = (self._jittered(args[0]), *args[1:])
+        beside = _multiplied(name, func, args, kwargs) if self._units and name in _LIKE_INPUTS else None
         result = func(*args, **kwargs)
         if not self._units:
             return result
@@ -135,7 +155,7 @@ class Moved(EagerMode):
                     and not value._is_zerotensor()
                     and (value.is_floating_point() or value.is_complex())
                 ):
-                    self._move(value, name)
+                    self._move(value, name, beside)
         return result
 
     def _stepped(self, result: Any) -> Any:
@@ -170,7 +190,8 @@ class Moved(EagerMode):
         self._move(moved, name)
         return moved
 
-    def _move(self, value: torch.Tensor, name: str) -> None:
+    def _move(self, value: torch.Tensor, name: str, beside: torch.Tensor | None = None) -> None:
+        """``beside``: the numbers beside, by which it may be off, too; those of its row where they are not given."""
         real = torch.view_as_real(value) if value.is_complex() else value
         is_transform = name in _TRANSFORMS
         self.has_transforms |= is_transform
@@ -184,8 +205,9 @@ class Moved(EagerMode):
         if not bool(torch.isfinite(wide.sum())):
             wide = torch.nan_to_num(wide, 0.0, 0.0, 0.0)
         frame = tuple(range(max(real.dim() - 2, 0), real.dim()))
-        beside = wide.abs().amax(frame, keepdim=True) if is_transform else _rms(wide)
-        if name in _NEAR_ONE:
+        if beside is None:
+            beside = wide.abs().amax(frame, keepdim=True) if is_transform else _rms(wide)
+        if name in self._near_one:
             beside = torch.ones_like(beside)
         error = wide.abs().add_(beside).mul_(self._noise(wide))
         real.add_(error.to(real.dtype), alpha=step)
@@ -235,6 +257,14 @@ def _stable(name: str, func: Any, args: Any, kwargs: Any, axis: int) -> Any:
         return taken if given.get("keepdim", False) else tuple(value.squeeze(axis) for value in taken)
     count = given["k"] if name == "topk" else own.shape[axis]
     return numbers.narrow(axis, 0, count), places.narrow(axis, 0, count)
+
+
+def _multiplied(name: str, func: Any, args: Any, kwargs: Any) -> torch.Tensor:
+    """How large the numbers are that the operator multiplies."""
+    value = args[0]
+    if name == "glu":
+        value = value.chunk(2, _axis(func, args, kwargs))[0]
+    return torch.nan_to_num(value.abs().float(), 0.0, 0.0, 0.0)
 
 
 def _rms(wide: torch.Tensor) -> torch.Tensor:

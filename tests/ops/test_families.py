@@ -175,7 +175,7 @@ FAMILIES: dict[str, list[Line]] = {
         (lambda x, y: (F.kl_div(x, y), F.poisson_nll_loss(x, y), F.gaussian_nll_loss(x, y, y)), (X, torch.rand(4, 6))),
         (lambda x, y: (F.binary_cross_entropy_with_logits(x, y), F.binary_cross_entropy(x.sigmoid(), y)), (X, B.float())),
         (lambda x, y, z: (F.triplet_margin_loss(x, y, z), F.cosine_embedding_loss(x, y, z[:, 0].sign())), (X, R(4, 6), R(4, 6))),
-        (lambda x, y: (F.multi_margin_loss(x, y), F.nll_loss(x, y), F.multilabel_margin_loss(x[0], y[:1].expand(6))), (X, T([1, 0, 2, 5]))),
+        (lambda x, y: (F.multi_margin_loss(x, y), F.nll_loss(x, y), F.multilabel_margin_loss(x[0], y[:1].expand(6)), F.multilabel_margin_loss(x[0], y[:1].expand(6), reduction="none")), (X, T([1, 0, 2, 5]))),
     ],
     "embedding": [
         (lambda i, w: F.embedding(i, w, padding_idx=1), (TARGETS, R(5, 3))),

@@ -22,12 +22,16 @@ DATA, LENGTHS = R(2, 7, 3), T([[2, 0, 5], [3, 3, 1]])
 SAMPLES = torch.rand(2, 3, 2)
 TALL, WIDE = R(5, 3), R(3, 5)
 POOLED, PLACES = aten.max_pool2d_with_indices(R(2, 3, 7, 8), [3, 3], [1, 2])
+BESIDE_NOTHING = T([[-INF, -2.0, -3.0], [-INF, 2.0, 1.0], [-INF, -INF, -INF], [1.0, -INF, 2.0]])
 
 CASES = [
     case(aten.nextafter.default, LEFT, RIGHT, tolerance=(0, 0)),
     case(aten.nextafter.default, LEFT.double(), RIGHT.double(), tolerance=(0, 0)),
     *(case(aten.cdist.default, NUMBERS.reshape(4, 4), NUMBERS.flip(0).reshape(4, 4), p) for p in (0.0, 1.0)),
     case(aten.pdist.default, NUMBERS.reshape(8, 2), 0.0),
+    *(case(aten.logsumexp.default, BESIDE_NOTHING * scale, dim) for scale in (1.0, 400.0) for dim in ([1], [0], [0, 1])),
+    case(aten.logsumexp.default, T([[INF, -INF, 3.0], [-INF, INF, INF]]), [1], keepdim=True),
+    case(aten.multilabel_margin_loss.default, R(5), T([3, 0, -1, 1, 2]), 0),
     case(aten.hash_tensor.default, NUMBERS),
     case(aten.hash_tensor.default, NUMBERS.double()[:, None], [1]),
     case(aten.hash_tensor.default, T([[2**62 + 5, -3], [0, 7]]), [0], keepdim=True),

@@ -32,6 +32,15 @@ def _covariance(recorder: BaseRecorder, call: Call, self: torch.Tensor, aweights
     return record_sized(recorder, call, [(dtype, shape)])
 
 
+@register(Kind.RECORD, aten.multilabel_margin_loss.default)
+def _multilabel_margin(
+    recorder: BaseRecorder, call: Call, self: torch.Tensor, target: torch.Tensor, reduction: int = 1
+) -> object:
+    """multilabel_margin_loss: of one row without reduction a number, where the fake implementation says [1]."""
+    shape = dims_of(self)[:1] if self.dim() == 2 and not reduction else []
+    return record_sized(recorder, call, [(self.dtype, shape)])
+
+
 @register(Kind.RECORD, aten.linalg_lstsq.default)
 def _least_squares(
     recorder: BaseRecorder, call: Call, self: torch.Tensor, b: torch.Tensor, driver: str | None

@@ -584,7 +584,7 @@ MUTANTS = [
     Mutant("verify/locating/choices.py", "return not is_twice and bool(", "return bool(", CHOICES),
     Mutant("verify/locating/locate.py", "self._reordered(side) or ", "", CHOICES),
     Mutant("verify/rounding.py", "if name in self._near_one:", "if False:", CLASSES),
-    Mutant("verify/rounding.py", "if self._units and name in _LIKE_INPUTS else None", "if False else None", "tests/verify/test_verify_modules.py"),
+    Mutant("verify/rounding.py", "if self._units and name in _BESIDE else None", "if False else None", "tests/verify/test_verify_modules.py"),
     Mutant("verify/noise.py", "elif func in _CTC:", "elif False:", "tests/verify/test_verify_modules.py"),
     Mutant("verify/float_values.py", "    **dict.fromkeys(_MASKING_IN_ONE, WITHOUT_NUMBERS),\n", "", FLOATS),
     Mutant("aten_map/reductions.py", "op.Exp(op.Sub(value, most))", "op.Exp(value)", "tests/ops/test_rare.py"),

@@ -51,8 +51,6 @@ is off by units of one.
 """
 _NEAR_ONE_IN_RECURRENT = frozenset(["tanh", "tanh_"])
 """Likewise those of ONNX's recurrent operators."""
-_LIKE_INPUTS = frozenset(["gelu", "gelu_", "silu", "silu_", "hardswish", "hardswish_", "glu"])
-"""Operators that multiply what they are given by a share between nothing and one, which is off by units of one."""
 _CENTRING = frozenset(
     [
         "native_layer_norm", "native_group_norm", "native_batch_norm", "_native_batch_norm_legit",
@@ -138,7 +136,7 @@ class Moved(EagerMode):
             args, kwargs = pytree.tree_map_only(torch.Tensor, self._moved, (args, kwargs))
         if self._units and name in _CENTRING and isinstance(args[0], torch.Tensor) and not args[0].is_complex():
             args = (self._jittered(args[0]), *args[1:])
-        beside = _multiplied(name, func, args, kwargs) if self._units and name in _LIKE_INPUTS else None
+        beside = _BESIDE[name](func, args, kwargs) if self._units and name in _BESIDE else None
         result = func(*args, **kwargs)
         if not self._units:
             return result
@@ -259,12 +257,29 @@ def _stable(name: str, func: Any, args: Any, kwargs: Any, axis: int) -> Any:
     return numbers.narrow(axis, 0, count), places.narrow(axis, 0, count)
 
 
-def _multiplied(name: str, func: Any, args: Any, kwargs: Any) -> torch.Tensor:
-    """How large the numbers are that the operator multiplies."""
+def _multiplied(func: Any, args: Any, kwargs: Any) -> torch.Tensor:
+    """How large the numbers are that the operator multiplies by a share between nothing and one, which is off by units of one."""
     value = args[0]
-    if name == "glu":
+    if func._schema.name.endswith("::glu"):
         value = value.chunk(2, _axis(func, args, kwargs))[0]
     return torch.nan_to_num(value.abs().float(), 0.0, 0.0, 0.0)
+
+
+def _summed(func: Any, args: Any, kwargs: Any) -> torch.Tensor | None:
+    """What a sum or a mean would be of as large terms of either sign, though these may add up to nothing."""
+    value = args[0]
+    if not value.is_floating_point() or not value.numel():
+        return None
+    squares = torch.nan_to_num(func(value.double() ** 2, *args[1:], **{**kwargs, "dtype": None}), 0.0, 0.0, 0.0)
+    terms = value.numel() / max(squares.numel(), 1) if func._schema.name.endswith("::mean") else 1.0
+    return (squares / terms).sqrt().float()
+
+
+_BESIDE = {
+    **dict.fromkeys(("gelu", "gelu_", "silu", "silu_", "hardswish", "hardswish_", "glu"), _multiplied),
+    **dict.fromkeys(("sum", "mean"), _summed),
+}
+"""Operators whose results may be off by units of what they are made of, by how large that is."""
 
 
 def _rms(wide: torch.Tensor) -> torch.Tensor:

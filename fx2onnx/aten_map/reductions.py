@@ -79,7 +79,24 @@ def mean(op: Emit, value: ir.Value, dim: Dimensions = None, keepdim: bool = Fals
     return reduce(op, "ReduceMean", value, dim, keepdim)
 
 
-register_shared(_reduction("ReduceSum"), "ReduceSum", *overloads_of("sum.default sum.dim_IntList"))
+_GROWING = frozenset({"Mul", "Pow", "BitShift"})
+
+
+def _sum(op: Emit, self: ir.Value, dim: Dimensions = None, keepdim: bool = False) -> ir.Value:
+    """ReduceSum. Of products of int64, such as those of a hash, the last of CumSum: onnxruntime (1.31) adds int64 as float64,
+    which holds 53 bits.
+    """
+    axes, producer = reduced_axes(op, self, dim), self.producer()
+    if len(axes) == 1 and producer is not None and producer.op_type in _GROWING and op.dtype(self) == D.INT64:
+        size = op.dims(self)[axes[0]]
+        if isinstance(size, int) and size and op.result_dtype() == D.INT64:
+            running = through(op, "CumSum", self, axis=op.const(np.int64(axes[0])))
+            last = np.array([size - 1]) if keepdim else np.int64(size - 1)
+            return op.Gather(running, op.const(last), axis=axes[0])
+    return _reduction("ReduceSum")(op, self, dim, keepdim)
+
+
+register_shared(_sum, "ReduceSum", *overloads_of("sum.default sum.dim_IntList"))
 register_shared(_mean, "ReduceMean", *overloads_of("mean.default mean.dim"))
 register_shared(_reduction("ReduceProd"), "ReduceProd", *overloads_of("prod.default prod.dim_int"))
 register_shared(_reduction("ReduceMax"), "ReduceMax", *overloads_of("amax.default max.default"))

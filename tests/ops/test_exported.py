@@ -166,3 +166,16 @@ def test_images_with_channels_last_are_resized(given: Any, between: Any, shapes:
         (R(2, 4, 4, 8),),
         dynamic_shapes=shapes,
     )
+
+
+@pytest.mark.parametrize("keepdim", [False, True])
+def test_sums_of_a_hash_keep_64_bits(keepdim: bool) -> None:
+    """onnxruntime adds int64 as float64."""
+    powers = torch.tensor([1_000_000_007**i for i in range(2)] + [2**61 - 1])
+    hashes = lambda x: torch.sum(x.unfold(-1, 3, 1) * powers, dim=-1, keepdim=keepdim) % 997  # noqa: E731
+    check(
+        hashes,
+        (torch.randint(1, 2**40, (2, 9)),),
+        others=[(torch.randint(1, 2**40, (3, 5)),)],
+        dynamic_shapes=({0: "b", 1: "t"},),
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -101,3 +102,10 @@ def calls_of(work: Callable[[], object]) -> int:
     finally:
         sys.setprofile(None)
     return count
+
+
+def of_torchs_tests(module: str) -> Any:
+    """A module of ``torch.testing._internal``. Its import would keep backends' flags from being set in this process."""
+    found = importlib.import_module(f"torch.testing._internal.{module}")
+    vars(getattr(torch.backends, "m", torch.backends))["__allow_nonbracketed_mutation_flag"] = True
+    return found

@@ -86,7 +86,7 @@ def _sum(op: Emit, self: ir.Value, dim: Dimensions = None, keepdim: bool = False
     """ReduceSum. Of products of int64, such as those of a hash, the last of CumSum: onnxruntime (1.31) adds int64 as float64,
     which holds 53 bits.
     """
-    axes, producer = reduced_axes(op, self, dim), self.producer()
+    axes, producer = reduced_axes(op, self, dim), op.producer(self)
     if len(axes) == 1 and producer is not None and producer.op_type in _GROWING and op.dtype(self) == D.INT64:
         size = op.dims(self)[axes[0]]
         if isinstance(size, int) and size and op.result_dtype() == D.INT64:

@@ -15,13 +15,12 @@ from typing import Any
 import torch
 
 from tests.ops.harness import DEFAULT_OPSET, Call, Verdict, check_engines, record
+from tests.support import of_torchs_tests
 
 
 def op_infos(patterns: Sequence[str] = ("*",)) -> Iterator[Any]:
     """OpInfo entries whose full name (``name`` or ``name.variant``) matches any of ``patterns``."""
-    from torch.testing._internal.common_methods_invocations import op_db
-
-    for info in op_db:
+    for info in of_torchs_tests("common_methods_invocations").op_db:
         if any(fnmatch.fnmatchcase(name_of(info), pattern) for pattern in patterns):
             yield info
 

@@ -7,20 +7,22 @@ from __future__ import annotations
 
 import copy
 import zlib
+from typing import Any
 
 import pytest
 import torch
-from torch.testing._internal.common_modules import ModuleInfo, module_db
 
 import fx2onnx
 from fx2onnx.verify import verify
+from tests.support import of_torchs_tests
 from tests.verify.given import Given
 
 MOST = 3
 """Samples of each module."""
+PARTS = 24
 
 
-def samples_of(info: ModuleInfo) -> list[tuple[torch.nn.Module, tuple[object, ...], dict[str, object]]]:
+def samples_of(info: Any) -> list[tuple[torch.nn.Module, tuple[object, ...], dict[str, object]]]:
     """Those that run in eager PyTorch, evenly spread over all."""
     every = info.module_inputs_func(info, device="cpu", dtype=torch.float32, requires_grad=False, training=False)
     found = []
@@ -38,14 +40,14 @@ def samples_of(info: ModuleInfo) -> list[tuple[torch.nn.Module, tuple[object, ..
     return found[:MOST]
 
 
-@pytest.mark.parametrize("info", module_db, ids=lambda info: info.module_cls.__name__)
-def test_modules_of_torch(info: ModuleInfo) -> None:
-    name = info.module_cls.__name__
-    torch.manual_seed(zlib.crc32(name.encode()) % 1000)
-    for module, args, kwargs in samples_of(info):
-        result = fx2onnx.export(module, args, kwargs=kwargs)
-        verdict = verify(result, module, args, kwargs)
-        assert verdict.ok, f"{module} {kwargs}: {verdict.describe()}"
+@pytest.mark.parametrize("part", range(PARTS))
+def test_modules_of_torch(part: int) -> None:
+    for info in of_torchs_tests("common_modules").module_db[part::PARTS]:
+        torch.manual_seed(zlib.crc32(info.module_cls.__name__.encode()) % 1000)
+        for module, args, kwargs in samples_of(info):
+            result = fx2onnx.export(module, args, kwargs=kwargs)
+            verdict = verify(result, module, args, kwargs)
+            assert verdict.ok, f"{module} {kwargs}: {verdict.describe()}"
 
 
 X = torch.tensor([-0.3, 2.4, -1.7, 0.6])

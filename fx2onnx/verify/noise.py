@@ -97,7 +97,7 @@ class Recording(EagerMode):
         if func in _BAGS:
             _check_bags(*args[:3])
         elif func in _CTC:
-            _check_classes(args[0].shape[-1], args[1], torch.as_tensor(args[3]))
+            _check_classes(args[0].shape[-1], args[1].cpu(), torch.as_tensor(args[3]).cpu())
         self.marking.see(func, args)
         self.has_codes |= func.namespace == "quantized" and is_product(func)
         self.says_nothing |= SAYS_NOTHING.get(func._opname, frozenset())

@@ -80,6 +80,7 @@ def mean(op: Emit, value: ir.Value, dim: Dimensions = None, keepdim: bool = Fals
 
 
 _GROWING = frozenset({"Mul", "Pow", "BitShift"})
+"""Operators whose integers may be far larger than those that they are made of."""
 
 
 def _sum(op: Emit, self: ir.Value, dim: Dimensions = None, keepdim: bool = False) -> ir.Value:

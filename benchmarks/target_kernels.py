@@ -46,6 +46,23 @@ FAILS_IN_A_RUN = {("", "LSTM"): "tensor(double)", ("", "GRU"): "tensor(double)"}
 """Kernels that are listed and say in a run that they do not take the dtype: of all of the onnx package's test models of one
 node, with float64 and float16 in place of float32, these are the ones.
 """
+LACKS = {f"::{op_type}": ["layout=1"] for op_type in ("GRU", "LSTM", "RNN")}
+"""Attributes that its kernels refuse (targets/features.py)."""
+LACKS_IN = {
+    "::Resize": {"mode=cubic": "int8 int32 uint8"},
+    "::ScatterElements": {
+        **dict.fromkeys(("reduction=max", "reduction=min"), "bfloat16 bool string"),
+        "reduction=add": "bfloat16 float16",
+        "reduction=mul": "bfloat16 float16 string",
+    },
+    "::ScatterND": {
+        **dict.fromkeys(("reduction=max", "reduction=min"), "bfloat16 bool float16 string"),
+        "reduction=add": "bfloat16 float16",
+        "reduction=mul": "bfloat16 float16 string",
+    },
+}
+"""Attributes that they refuse in a run in some dtypes. Both: of all of the onnx package's test models of one node, and these in
+the dtypes that the kernels list, in onnxruntime 1.22, 1.31 and 1.32."""
 DOMAINS = ("", "ai.onnx.ml", "com.microsoft")
 
 ASK = """
@@ -233,6 +250,8 @@ def main() -> None:
         "date": date.today().isoformat(),
         "casts": {"float16": "float"},
         "releases": releases,
+        "lacks": LACKS,
+        "lacks_in": LACKS_IN,
     }
     parts = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in head.items()]
     parts += [f'"{name}": {{\n{lines(each)}\n}}' for name, each in (("kernels", rows), ("functions", taken_apart))]

@@ -814,7 +814,7 @@ MUTANTS = [
     Mutant("targets/match.py", "features_of(node, opset).intersection(missing)", "set(missing)", "tests/targets/test_lint.py"),
     Mutant("targets/features.py", "    if value == default or", "    if", "tests/targets/test_lint.py tests/targets/test_probes.py"),
     Mutant("targets/fit.py", "and not may_narrow", "and False", "tests/file_optimizer/test_target.py"),
-    Mutant("verify/judge.py", "least_epsilon)\n        numbers", "0.0)\n        numbers", "tests/targets/test_fit.py"),
+    Mutant("verify/judge.py", "max(float(own.eps), grain.epsilon)", "float(own.eps)", "tests/targets/test_fit.py"),
     Mutant("exporting/target.py", "if fitted.left and options.target is not None:", "if False:", "tests/targets/test_fit.py"),
     Mutant("capture/torch_private/dispatch.py", "            with self:\n                return value", "            if True:\n                return value", CONTROL_FLOW),
     Mutant("exporting/folder.py", "            check(stage)\n", "            pass\n", "tests/exporting/test_export.py"),

@@ -22,6 +22,8 @@ D = ir.DataType
 FLOATS = (D.FLOAT, D.FLOAT16, D.BFLOAT16)
 LEAST_NUMBERS = 1024
 """Smaller weights stay as they are where float32 nodes alone read them."""
+_STAYS_NEAR_ZERO = MOVES | {"Clip", "Max", "Pow", "Reciprocal", "Sqrt"}
+"""Operators whose result is next to zero, or very large, where what they take is next to zero."""
 BETWEEN = "it stands between nodes in float32"
 
 
@@ -42,6 +44,10 @@ class Draft:
         """Nodes around sequences, whose dtype stays."""
         self.weights: dict[ir.Value, str] = {}
         """Weights that stay in float32, and why."""
+        self.vanishing: set[ir.Value] = set()
+        """Those of them that have numbers which 16 bits take for nothing."""
+        self.near_zero: set[ir.Value] = set()
+        """Results that may be no larger than these."""
         self._measure_weights()
         for graph in graphs_of(model):
             for node in graph:
@@ -75,6 +81,20 @@ class Draft:
             self.kept[node] = "it sums, or it has another size than what it takes (mixed)"
         elif unfit:
             self.kept[node] = unfit[0]
+        else:
+            self._keep_near_zero(node)
+        if any(value in self.vanishing for value in node.inputs):
+            self.near_zero.update(node.outputs)
+
+    def _keep_near_zero(self, node: ir.Node) -> None:
+        """A node behind one that takes a constant of next to nothing, which keeps from dividing by zero what it is added to."""
+        given = {place: value for place, value in enumerate(node.inputs) if value in self.near_zero}
+        if not given:
+            return
+        if node.op_type in _STAYS_NEAR_ZERO or (node.op_type, *given) in (("Div", 1), ("Log", 0)):
+            self.kept[node] = f"{self.half_word} may have zero where it divides"
+        if node.op_type in _STAYS_NEAR_ZERO:
+            self.near_zero.update(node.outputs)
 
     def _measure_weights(self) -> None:
         """Weights that 16 bits cannot hold."""
@@ -87,6 +107,7 @@ class Draft:
             if largest > self.precision.largest and not self.ends_in_softmax(value):
                 self.weights[value] = f"{what} has {largest:.3g}, {self.half_word} ends at {self.precision.largest:.6g}"
             elif 0 < smallest < LEAST[self.precision.word]:
+                self.vanishing.add(value)
                 self.weights[value] = f"{what} has {smallest:.3g}, which is 0 in {self.half_word}"
 
     @property

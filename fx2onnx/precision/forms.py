@@ -9,7 +9,7 @@ import onnx_ir as ir
 from fx2onnx.irx.facts import ELEMENTWISE, GRAPH_BEARING, MOVES
 from fx2onnx.targets.features import schema_of
 from fx2onnx.targets.form import Target
-from fx2onnx.targets.match import has_kernel, signature_of, with_dtype, word_of
+from fx2onnx.targets.match import has_kernel, has_kernel_for, signature_of, with_dtype, word_of
 
 D = ir.DataType
 
@@ -136,7 +136,7 @@ def _has_kernel(node: ir.Node, wide: ir.DataType, half: ir.DataType, opset: int,
     float32 = word_of(D.FLOAT)
     inputs = tuple(float32 if place in form.inputs else word for place, word in enumerate(inputs))
     outputs = tuple(float32 if place in form.outputs else word for place, word in enumerate(outputs))
-    return has_kernel(target.name, node.domain, node.op_type, opset, (inputs, outputs))
+    return has_kernel_for(target, node, opset, (inputs, outputs))
 
 
 def can_hold(target: Target, half: ir.DataType, opset: int) -> bool:

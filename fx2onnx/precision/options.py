@@ -18,6 +18,8 @@ METADATA_KEY = "fx2onnx.precision"
 """Of the model: JSON with ``dtype`` (float16 or bfloat16), ``asked`` and ``io``."""
 EPSILONS = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
 LARGEST = {"float16": 65504.0, "bfloat16": 3.3895314e38}
+LEAST_NORMAL = {"float16": 2.0**-14, "bfloat16": 2.0**-126}
+"""What is smaller has fewer digits."""
 LEAST = {"float16": 2.0**-25, "bfloat16": 2.0**-134}
 """What is smaller becomes 0."""
 
@@ -95,10 +97,10 @@ def precision_or_dtype(dtype: str | Precision | None, io: str | None) -> tuple[P
     return Precision.of(dtype, io), None
 
 
-def epsilon_in(metadata: Mapping[str, str]) -> float:
-    """The unit in the last place of the numbers that a file computes with, where it says so; else 0."""
+def word_in(metadata: Mapping[str, str]) -> str:
+    """``float16`` or ``bfloat16``, where a file says that it computes in 16 bits; else empty."""
     try:
         found = json.loads(metadata.get(METADATA_KEY) or "{}").get("dtype", "")
     except (ValueError, AttributeError):
-        return 0.0
-    return EPSILONS.get(found, 0.0) if isinstance(found, str) else 0.0
+        return ""
+    return found if isinstance(found, str) and found in EPSILONS else ""

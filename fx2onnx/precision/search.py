@@ -6,7 +6,7 @@ then what it takes has to be exact, too, so that the light nodes above it stay a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from fx2onnx.base.errors import Fx2OnnxError, UserError
 from fx2onnx.base.events import record
+from fx2onnx.precision.counts import END, WHY, counting
 from fx2onnx.precision.draft import Draft
 from fx2onnx.precision.forms import HEAVY, LIGHT, SUMS
 from fx2onnx.precision.rewrite import carry_out
@@ -70,6 +71,7 @@ class Search:
             self.wanted = [self._judge(feeds) for feeds in self.samples]
             self.scaled = [self._judge(feeds) for feeds in map(_scaled, self.samples[:1]) if feeds is not None]
         self._check_inputs()
+        keep_counts(self.draft, self._on_sample)
         self._keep_ranges()
         self.draft.settle()
         unit, errors = self.precision.unit, self._errors()
@@ -134,6 +136,10 @@ class Search:
         seen = [HEADROOM * wanted[name].largest for wanted in self.wanted if name in wanted]
         seen += [SCALED_HEADROOM * scaled[name].largest for scaled in self.scaled if name in scaled]
         return max(seen, default=0.0)
+
+    def _on_sample(self, value: ir.Value) -> float:
+        name = value.name or ""
+        return max((wanted[name].largest for wanted in self.wanted if name in wanted), default=0.0)
 
     def _check_inputs(self) -> None:
         for value in self.draft.model.graph.inputs:
@@ -230,8 +236,16 @@ def _scaled(feeds: Feeds) -> Feeds | None:
     }
 
 
+def keep_counts(draft: Draft, largest: Callable[[ir.Value], float]) -> None:
+    """Nodes that count."""
+    why = WHY.format(END[draft.precision.word])
+    for node in list(counting(draft.model, largest)):
+        draft.keep(node, why)
+
+
 def keep_unmeasured(draft: Draft) -> None:
-    """Where nothing can be run: what is known to leave the range."""
+    """Where nothing can be run: what is known to leave the range, and whatever comes of integers."""
+    keep_counts(draft, lambda value: float("inf"))
     for node in list(draft.nodes()):
         if node.op_type in SUMS:
             draft.keep(node, "it was not measured")

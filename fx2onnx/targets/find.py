@@ -6,6 +6,7 @@ import difflib
 import json
 import re
 from functools import lru_cache
+from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import Any
@@ -53,7 +54,8 @@ def _split(name: str) -> tuple[str, str]:
 
 @lru_cache(maxsize=64)
 def find(name: str) -> Target:
-    """The target of that name. A release newer than all of its table is taken for the newest.
+    """The target of that name. A release newer than all of its table is taken for the newest; ``onnxruntime`` without one is
+    the release that is installed, so that files run where they are made, and the newest where none is.
 
     Raises: UserError E001 where no runtime, or no release, has that name.
     """
@@ -68,7 +70,8 @@ def find(name: str) -> Target:
         if opset is None:
             raise _unknown(name)
         return Target(name, runtime, opset=opset, source="onnxruntime's documentation", is_tried=False)
-    fitting = [each for each in known if not release or numbers(each) <= numbers(release)]
+    at_hand = release or (_installed(known[0], known[-1]) if runtime == DEFAULT else known[-1])
+    fitting = [each for each in known if numbers(each) <= numbers(at_hand)]
     if not fitting or numbers(release or known[-1])[0] > numbers(known[-1])[0]:
         raise _unknown(name)
     taken = fitting[-1]
@@ -91,7 +94,17 @@ def find(name: str) -> Target:
         kernels.get("functions", {}),
         frozenset(kernels["passed"]) if "passed" in kernels else None,
         kernels.get("lacks", {}),
+        kernels.get("lacks_in", {}),
     )
+
+
+def _installed(oldest: str, newest: str) -> str:
+    """The release of onnxruntime that is installed, or else the newest, within those of the table."""
+    try:
+        found = re.match(r"\d+\.\d+", version(DEFAULT))
+    except PackageNotFoundError:
+        found = None
+    return min(max(found.group() if found else newest, oldest, key=numbers), newest, key=numbers)
 
 
 def check_fused(target: str) -> None:

@@ -13,7 +13,7 @@ from fx2onnx.irx.edit import graphs_of, replace_inputs
 from fx2onnx.irx.names import FreeNames
 from fx2onnx.irx.values import copied_type
 from fx2onnx.targets.form import Target
-from fx2onnx.targets.match import STANDARD, has_kernel, is_asked, lacked, signature_of, with_dtype, word_of
+from fx2onnx.targets.match import STANDARD, has_kernel_for, is_asked, lacked, signature_of, with_dtype, word_of
 
 D = ir.DataType
 
@@ -62,7 +62,7 @@ def fit(model: ir.Model, target: Target, *, may_narrow: bool = True) -> Fitted:
             opset = opsets.get(node.domain, 1)
             if not is_asked(node) or (node.domain, node.op_type) in functions or node.domain not in STANDARD:
                 continue  # of other domains the user brings the kernels
-            if has_kernel(target.name, node.domain, node.op_type, opset, signature):
+            if has_kernel_for(target, node, opset, signature):
                 missing = lacked(target, node, opset)
                 if missing:
                     fitted.left[node] = missing
@@ -87,7 +87,7 @@ def _dtype_for(target: Target, node: ir.Node, opset: int) -> tuple[ir.DataType, 
     for old in sorted(around & WIDER.keys(), key=list(WIDER).index):
         for new in WIDER[old]:
             changed = with_dtype(signature, word_of(old), word_of(new))
-            if has_kernel(target.name, node.domain, node.op_type, opset, changed):
+            if has_kernel_for(target, node, opset, changed):
                 return old, new
     return None
 

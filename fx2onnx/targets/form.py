@@ -55,6 +55,8 @@ class Target:
     """``domain::operator`` of those that were tried; of others nothing is known. None: all were."""
     lacks: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """``::operator`` -> attributes and optional inputs that the runtime does not have, as ``features.py`` names them."""
+    lacks_in: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Likewise, but in some dtypes alone: ``{"::ScatterND": {"reduction=add": "float16 bfloat16"}}``."""
 
     def kernels(self, domain: str, op_type: str) -> tuple[Kernel, ...] | None:
         """The kernels of an operator, none if there are none; None where the target has no table."""

@@ -16,7 +16,16 @@ from fx2onnx.irx.origin import scope_of, source_of
 from fx2onnx.targets import faults
 from fx2onnx.targets.fit import WIDER
 from fx2onnx.targets.form import Target
-from fx2onnx.targets.match import STANDARD, Signature, has_kernel, is_asked, lacked, signature_of, with_dtype, word_of
+from fx2onnx.targets.match import (
+    STANDARD,
+    Signature,
+    has_kernel_for,
+    is_asked,
+    lacked,
+    signature_of,
+    with_dtype,
+    word_of,
+)
 
 RULES = ("opset", "ir_version", "domain", "operator", "version", "dtype", "attribute", "size", "fault")
 """What a finding is about."""
@@ -114,7 +123,7 @@ def _of_node(node: ir.Node, target: Target, model: ir.Model) -> Finding | None:
     signature = signature_of(node)
     if opset is None:
         return None
-    if has_kernel(target.name, node.domain, node.op_type, opset, signature):
+    if has_kernel_for(target, node, opset, signature):
         missing = lacked(target, node, opset)
         if not missing:
             return None
@@ -135,7 +144,7 @@ def _of_node(node: ir.Node, target: Target, model: ir.Model) -> Finding | None:
     if runs:
         instead = f"compute it in {runs[0]} between casts: fx2onnx export --target {target.name} does"
         return _about(node, "dtype", f"{target.name} has no {node.op_type} of {given} in opset {opset}", instead)
-    others = [other for other in range(7, 29) if has_kernel(target.name, node.domain, node.op_type, other, signature)]
+    others = [other for other in range(7, 29) if has_kernel_for(target, node, other, signature)]
     if others and not node.domain:
         instead = f"export with opset_version={min(others, key=lambda other: abs(other - opset))}"
         return _about(node, "version", f"{target.name} has no {node.op_type} of {given} in opset {opset}", instead)
@@ -149,7 +158,7 @@ def _dtypes_that_run(node: ir.Node, target: Target, opset: int, signature: Signa
     for old, wider in WIDER.items():
         for new in wider:
             changed = with_dtype(signature, word_of(old), word_of(new))
-            if changed != signature and has_kernel(target.name, node.domain, node.op_type, opset, changed):
+            if changed != signature and has_kernel_for(target, node, opset, changed):
                 found.append(word_of(new))
     return found
 

@@ -56,6 +56,16 @@ def has_kernel(target: str, domain: str, op_type: str, opset: int, signature: Si
     return False
 
 
+def has_kernel_for(target: Target, node: ir.Node, opset: int, signature: Signature) -> bool:
+    """``has_kernel`` for a node, whose attributes may leave fewer dtypes than the operator has."""
+    if not has_kernel(target.name, node.domain, node.op_type, opset, signature):
+        return False
+    narrower = {} if node.domain else target.lacks_in.get(f"::{node.op_type}", {})
+    asked = features_of(node, opset) & narrower.keys() if narrower else ()
+    dtypes = {dtype for side in signature for dtype in side}
+    return all(dtypes.isdisjoint(narrower[feature].split()) for feature in asked)
+
+
 def _may_take(kernel: Kernel, signature: Signature) -> bool:
     """Whether nothing that is said of the kernel's types excludes the floats; which parameter an input has is not known."""
     known = frozenset().union(*kernel.types.values())

@@ -149,7 +149,7 @@ def _compare(verdict: Verdict, case: Case, seeds: Sequence[int]) -> None:
     originals = rounded_inputs(originals, case.names, case.file)
     axes = [case.file.axes[name] if name else None for name in case.names]
     rows, marks = _first(verdict, case, originals)
-    maker = Maker.of(originals, axes, rows, marks)
+    maker = Maker.of(originals, axes, rows, marks, is_narrow=case.file.is_narrow)
     usual = max(maker.numbers(SAMPLE), 1)
     most = max(MOST_FORWARDS * case.seconds["eager"], LEAST_SECONDS)
     left_out = (NEEDS_RANGE if case.file.is_half else frozenset()) | case.says_nothing
@@ -170,7 +170,7 @@ def _compare(verdict: Verdict, case: Case, seeds: Sequence[int]) -> None:
                 continue
         if spent + case.cost(engines, share) > most and not (needed and share <= SMALL_SHARE):
             by_time = sorted(engines, key=lambda name: case.seconds.get(name, 0.0))
-            engines = [EXACT_ENGINE] if sample.values in BY_ANY_ENGINE else by_time[:1]
+            engines = [EXACT_ENGINE] if sample.values in case.file.by_any_engine else by_time[:1]
         if len({row.inputs for row in verdict.rows if not row.ok}) >= MOST_WRONG:
             verdict.left_out.append(f"{sample.name}: the file is wrong on others")
             continue

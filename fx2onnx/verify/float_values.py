@@ -22,6 +22,9 @@ NEAR_FLOAT64 = frozenset({"offset", "huge", "tiny"})
 BY_ANY_ENGINE = WITHOUT_NUMBERS | NEAR_FLOAT64
 """Kinds on which an output is right where some engine gives it: engines have habits of their own there, of which ONNX says
 nothing, such as the NaN that a maximum drops."""
+BY_ANY_ENGINE_IN_HALF = BY_ANY_ENGINE | {"masked", "hidden"}
+"""Likewise of a file in float16: where a whole row is masked it is the digits that a runtime keeps between nodes which say
+whether -65504 swallows the scores."""
 SPOILING = frozenset({"nan", "infinite"})
 """Kinds on which integers, such as the place of the largest, say nothing."""
 _UNSPOKEN_OF = (
@@ -59,6 +62,8 @@ NO_WHOLE_NUMBER = SPOILING | {"huge"}
 """Kinds that are not tried where floats are turned into integers: C says nothing of what has no room there."""
 
 _SCALES = {"large": 16.0, "small": 1 / 512}
+_NARROW_SCALES = {"large": 4.0, "small": 1 / 16}
+"""Those of files in float16: products of several such numbers have room there, and all their digits."""
 _FAR = 2.0**16
 _HUGE, _TINY = 2.0**66, 2.0**-80
 _MEAN = 256.0
@@ -81,6 +86,9 @@ class Spread(Protocol):
     @property
     def marks(self) -> Marks: ...
 
+    @property
+    def is_narrow(self) -> bool: ...
+
 
 def silent_on(op_types: Iterable[str], *, has_codes: bool) -> frozenset[str]:
     """Kinds that are not tried of a file with such operators. ``has_codes``: it rounds what it computes to codes."""
@@ -98,7 +106,8 @@ def draw_floats(values: Spread, like: torch.Tensor, kind: str, generator: torch.
     if kind == "zeros":
         return torch.zeros_like(like)
     drawn = torch.randn(like.shape, generator=generator, dtype=torch.float32)
-    found = _KINDS.get(kind, _scaled(_SCALES.get(kind, 1.0)))(values, drawn, like, generator).to(like.dtype)
+    scales = _NARROW_SCALES if values.is_narrow else _SCALES
+    found = _KINDS.get(kind, _scaled(scales.get(kind, 1.0)))(values, drawn, like, generator).to(like.dtype)
     given = like.cpu()
     is_number = torch.isfinite(given)  # what is infinite in the sample, such as in a mask, stays
     return found if is_number.all() else torch.where(is_number, found, given)

@@ -17,11 +17,12 @@ from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.size_conditions import SizeCondition
 from fx2onnx.irx import io
+from fx2onnx.precision.options import EPSILONS, LEAST_NORMAL, word_in
 from fx2onnx.precision.options import METADATA_KEY as PRECISION_KEY
-from fx2onnx.precision.options import epsilon_in
 from fx2onnx.targets.narrowed import METADATA_KEY as NARROWED_KEY
 from fx2onnx.verify.file_bounds import FileBounds
-from fx2onnx.verify.float_values import silent_on
+from fx2onnx.verify.float_values import BY_ANY_ENGINE, BY_ANY_ENGINE_IN_HALF, silent_on
+from fx2onnx.verify.judge import MODULES_OWN, Grain
 from fx2onnx.verify.memory import LARGE_BYTES, weights_beside
 from fx2onnx.verify.quantized import has_codes, operators_of
 
@@ -50,18 +51,25 @@ class Interface:
     baked: tuple[str, ...]
     narrowed: str
     """A note of what computes with fewer digits than the module's numbers have; empty where nothing does."""
-    epsilon: float = 0.0
-    """The unit in the last place that the file computes with, where that is not the module's (docs/precision.md)."""
+    grain: Grain = MODULES_OWN
+    """How far apart the numbers are that the file computes with, where that is not as in the module (docs/precision.md)."""
     dtypes: Mapping[str, Any] = field(default_factory=dict)
     """Of the inputs, as NumPy has them."""
     is_half: bool = False
     """Whether values are in float16, which ends at 65504, or the file computes in 16 bits where the module does not."""
     is_recurrent: bool = False
     """Whether it has one of ONNX's recurrent operators."""
+    is_narrow: bool = False
+    """Whether the file computes in float16 where the module does not."""
     says_nothing: frozenset[str] = frozenset()
     """Kinds of floats that show nothing of such a file (float_values.py)."""
     bounds: FileBounds = field(default_factory=FileBounds)
     """What may make it give something else far from the sample."""
+
+    @property
+    def by_any_engine(self) -> frozenset[str]:
+        """Kinds of values on which an output is right where some engine gives it."""
+        return BY_ANY_ENGINE_IN_HALF if self.is_narrow else BY_ANY_ENGINE
 
     @staticmethod
     def of(proto: onnx.ModelProto) -> Interface:
@@ -75,7 +83,8 @@ class Interface:
             }
             for value in inputs
         }
-        epsilon = max(epsilon_in(metadata), FLOAT32_EPSILON if metadata.get(NARROWED_KEY) else 0.0)
+        word = word_in(metadata)
+        epsilon = max(EPSILONS.get(word, 0.0), FLOAT32_EPSILON if metadata.get(NARROWED_KEY) else 0.0)
         kinds = {value.type.tensor_type.elem_type for value in (*graph.input, *graph.value_info, *graph.output)}
         kinds |= {initializer.data_type for initializer in graph.initializer}
         return Interface(
@@ -86,11 +95,12 @@ class Interface:
             conditions=size_conditions.read(metadata.get(size_conditions.METADATA_KEY, "[]")),
             baked=baked.read(metadata.get(baked.METADATA_KEY)),
             narrowed=_narrowed(metadata),
-            epsilon=epsilon,
+            grain=Grain(epsilon, LEAST_NORMAL.get(word, 0.0)),
             dtypes={value.name: _declared(value).dtype for value in inputs},
             bounds=FileBounds.of(proto),
             is_recurrent=not {"RNN", "LSTM", "GRU"}.isdisjoint(operators_of(proto)),
             says_nothing=silent_on(operators_of(proto), has_codes=has_codes(proto)),
+            is_narrow=word == "float16",
             is_half=onnx.TensorProto.FLOAT16 in kinds or epsilon > FLOAT32_EPSILON,
         )
 

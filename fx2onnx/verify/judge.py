@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -92,6 +93,18 @@ def where_it_says_something(got: Array, want: Array, *, places: bool) -> Array:
     return np.where(is_open, want, got) if is_open.any() else got
 
 
+class Grain(NamedTuple):
+    """How far apart the numbers are that a file computes with, where that is farther than in the module's dtype."""
+
+    epsilon: float = 0.0
+    """The unit in the last place."""
+    least: float = 0.0
+    """The least number that has all its digits."""
+
+
+MODULES_OWN = Grain()
+
+
 @dataclass(frozen=True, slots=True)
 class Scale:
     """Of each number the scale that it is judged by: one for all, or an array of as many axes, of size 1 where all along
@@ -102,15 +115,17 @@ class Scale:
     epsilon: float
 
     @staticmethod
-    def of(want: Array, least_epsilon: float = 0.0) -> Scale:
-        """The scales of an output of eager PyTorch, whose unit in the last place is ``least_epsilon`` at least."""
-        epsilon = max(float(ml_dtypes.finfo(want.dtype).eps), least_epsilon)
+    def of(want: Array, grain: Grain = MODULES_OWN) -> Scale:
+        """The scales of an output of eager PyTorch, whose numbers are as far apart as ``grain`` at least."""
+        own = ml_dtypes.finfo(want.dtype)
+        epsilon, least = max(float(own.eps), grain.epsilon), max(float(own.smallest_normal), grain.least)
         numbers = want if want.dtype in (np.float32, np.float64) else want.astype(np.float32)
         largest = _largest(numbers)
         if not np.isfinite(largest):
             numbers = np.where(np.isfinite(numbers), numbers, 0)
             largest = _largest(numbers)
-        return Scale(largest, _with_small_parts(numbers, _without_fill(numbers, largest)), epsilon)
+        each = _with_small_parts(numbers, _without_fill(numbers, largest))
+        return Scale(largest, np.maximum(each, least) if isinstance(each, np.ndarray) else max(each, least), epsilon)
 
     def units(self, one: Array, other: Array) -> Array:
         """The difference in units of the last place of the scale. Equal numbers, infinite ones too, differ by nothing."""

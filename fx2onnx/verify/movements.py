@@ -7,7 +7,7 @@ import functools
 import numpy as np
 
 from fx2onnx.verify.engines import Array
-from fx2onnx.verify.judge import SCALE_EPSILONS, Judged, Scale, is_exact, worst_of
+from fx2onnx.verify.judge import MODULES_OWN, SCALE_EPSILONS, Grain, Judged, Scale, is_exact, worst_of
 
 MOVEMENT_RATIO = 2.0
 """An engine may be this many times as far as the largest of the movements seen: it is one more draw from the same distribution."""
@@ -25,9 +25,9 @@ class Movements:
     whole, and an engine has to have one that some run has.
     """
 
-    def __init__(self, want: Array, least_epsilon: float = 0.0) -> None:
+    def __init__(self, want: Array, grain: Grain = MODULES_OWN) -> None:
         self.want = want
-        self.scale = None if is_exact(want) else Scale.of(want, least_epsilon)
+        self.scale = None if is_exact(want) else Scale.of(want, grain)
         self._floor = 0.0 if self.scale is None else SCALE_EPSILONS
         self.is_by_rows = True
         """Whether a row has to be one of some run's. Where each number is rounded to one of two codes there are too many."""

@@ -14,7 +14,7 @@ from fx2onnx.base.errors import first_line
 from fx2onnx.verify import judge
 from fx2onnx.verify.eager import Eager
 from fx2onnx.verify.engines import Array
-from fx2onnx.verify.float_values import BY_ANY_ENGINE, SPOILING, WITHOUT_NUMBERS
+from fx2onnx.verify.float_values import SPOILING, WITHOUT_NUMBERS
 from fx2onnx.verify.interface import Interface, contradiction
 from fx2onnx.verify.judge import Judged, Scale
 from fx2onnx.verify.movements import FEWER_STAGES, INEXACT_TRANSFORMS, STAGES, TRANSFORM_UNITS, Movements
@@ -44,7 +44,7 @@ class Outputs:
         self._tensors, self._draws = tensors, draws
         self._expected, self._unknown = expected, unknown
         self._scales: dict[int, Scale] = {}
-        self._least_epsilon = file.epsilon
+        self._grain = file.grain
         self._exact: Sequence[Array] | None = None
         self._tried_float64 = False
 
@@ -63,7 +63,7 @@ class Outputs:
                 ]
                 row = Row(engine, name, 0.0, 0.0, True, sample.name)
                 declared = contradiction(self._file.declared[name], got.shape, got.dtype, sizes)
-                if self._file.epsilon:
+                if self._grain.epsilon:
                     got = as_module_has_it(got, want)
                 problem = self._problem(index, got, want) or declared
                 if sample.values in WITHOUT_NUMBERS and not problem and index not in self._unknown:
@@ -81,7 +81,7 @@ class Outputs:
             if len(self._expected) != len(result):
                 problem = f"{len(result)} outputs, eager PyTorch has {len(self._expected)}"
                 found.append(Row.failed(engine, "(all)", sample.name, problem))
-        is_lenient = sample.values in BY_ANY_ENGINE
+        is_lenient = sample.values in self._file.by_any_engine
         if is_lenient:
             kept = _without_habits([*found, *(row for row, _, _ in open_rows)], verdict)
             found = [row for row in found if row in kept]
@@ -108,7 +108,7 @@ class Outputs:
             text = f"{off} of {want.size} numbers differ" if off else ""
             return replace(row, max_abs_error=float(off), ok=off == 0, problem=text, by="equality")
         if index not in self._scales:
-            self._scales[index] = Scale.of(want, self._least_epsilon)
+            self._scales[index] = Scale.of(want, self._grain)
         scale = self._scales[index]
         row = replace(row, scale=scale.largest)
         first = judge.by_difference(got, want, scale)
@@ -140,7 +140,7 @@ class Outputs:
         """The rows by the last judge, which runs until it has said of each that it is right, or that it will not be."""
         judged = [row for row, _, _ in rows]
         left = {place for place, (row, _, _) in enumerate(rows) if row.problem != judge.NAN_PLACES}
-        movements = {index: Movements(self._expected[index], self._least_epsilon) for _, index, _ in rows}
+        movements = {index: Movements(self._expected[index], self._grain) for _, index, _ in rows}
         seeds = itertools.count(1)
         has_transforms = False
         is_known = any(not row.ok for row in verdict.rows)  # then it is not worth as many runs
@@ -154,13 +154,13 @@ class Outputs:
                 judged[place] = _filled(row, judge.by_scale(got, self._expected[index], self._scales[index]))
         inexact = {place for place in left if rows[place][0].engine in INEXACT_TRANSFORMS}
         if has_transforms and inexact:
-            movements = {index: Movements(self._expected[index], self._least_epsilon) for index in movements}
+            movements = {index: Movements(self._expected[index], self._grain) for index in movements}
             modes = [self._moved(next(seeds), STAGES[1][1], TRANSFORM_UNITS) for _ in range(STAGES[1][0])]
             self._settle(judged, rows, inexact, movements, modes, verdict)
         return judged
 
     def _moved(self, seed: int, units: float, transform_units: float = 0.0) -> Moved:
-        return Moved(seed, units, transform_units, self._least_epsilon, is_recurrent=self._file.is_recurrent)
+        return Moved(seed, units, transform_units, self._grain.epsilon, is_recurrent=self._file.is_recurrent)
 
     def _settle(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import ml_dtypes
 import numpy as np
 import torch
 
@@ -11,12 +12,14 @@ from fx2onnx.verify.engines import Array
 from fx2onnx.verify.interface import Interface
 
 _FLOATS = (np.float16, np.float32)
+_NEAR_THE_END = 2.0**-5
+"""Of the largest number of a dtype: what is nearer to it may be rounded beyond it."""
 _TORCH = {"float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
 def rounded_inputs(tensors: Sequence[torch.Tensor], names: Sequence[str | None], file: Interface) -> list[torch.Tensor]:
     """The tensors with numbers that the file's inputs can have: what is rounded before both run is no difference."""
-    if not file.epsilon:
+    if not file.grain.epsilon:
         return list(tensors)
     found = []
     for tensor, name in zip(tensors, names, strict=True):
@@ -30,14 +33,23 @@ def rounded_inputs(tensors: Sequence[torch.Tensor], names: Sequence[str | None],
 def as_input(array: Array, name: str, file: Interface) -> Array:
     """The numbers in the dtype that the file's input has."""
     dtype = file.dtypes.get(name)
-    if not file.epsilon or dtype is None or not _is_float(array) or not _is_float(np.empty(0, dtype)):
+    if not file.grain.epsilon or dtype is None or not _is_float(array) or not _is_float(np.empty(0, dtype)):
         return array
     return array.astype(dtype, copy=False)
 
 
 def as_module_has_it(got: Array, want: Array) -> Array:
-    """An output in the module's dtype, where both are floats of other widths."""
-    return got.astype(want.dtype) if got.dtype != want.dtype and _is_float(got) and _is_float(want) else got
+    """An output in the module's dtype, where both are floats of other widths; where it is infinite because the file's dtype
+    ends before the module's number, this.
+    """
+    if got.dtype == want.dtype or not _is_float(got) or not _is_float(want):
+        return got
+    found = got.astype(want.dtype)
+    if found.shape != want.shape or np.isfinite(found).all():
+        return found
+    end = (1 - _NEAR_THE_END) * float(ml_dtypes.finfo(got.dtype).max)
+    is_beyond = np.isinf(found) & (np.abs(want) > end) & (np.signbit(found) == np.signbit(want))
+    return np.where(is_beyond, want, found)
 
 
 def _is_float(array: Array) -> bool:

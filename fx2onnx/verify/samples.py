@@ -58,9 +58,14 @@ class Maker:
         axes: Sequence[Mapping[int, str] | None],
         rows: Rows,
         marks: Marks = NONE,
+        *,
+        is_narrow: bool = False,
     ) -> Maker:
+        """``is_narrow``: for a file that computes in float16 where the module does not."""
         pairs = list(zip(originals, axes, strict=True))
-        values = [Values.of(tensor, found, marks) for tensor, found in zip(originals, rows, strict=True)]
+        values = [
+            Values.of(tensor, found, marks, is_narrow=is_narrow) for tensor, found in zip(originals, rows, strict=True)
+        ]
         sizes = _sizes(pairs)
         return Maker(list(originals), list(axes), sizes, values, _positive(pairs, sizes))
 

@@ -20,7 +20,7 @@ Role = Literal["floats", "complex", "ids", "mask", "empty"]
 
 KINDS = ("sample", "seed", "large", "ties", "small", "zeros")
 """``sample``: its own content. ``seed``: like the sample, ids over the whole range, masks padded on both sides. ``large``,
-``small``: 16 and 1/512 times that. ``ties``: few different numbers. ``zeros``: zeros, the lowest ids, nothing masked."""
+``small``: 16 and 1/512 times that; 4 and 1/16 for a file in float16. ``ties``: few different numbers. ``zeros``: zeros, the lowest ids, nothing masked."""
 AT_SAMPLE_SIZES = ("ties", "small", "large", "zeros")
 ENDS = ("masked", "hidden", "marks", "signs", "wide", "special", *FLOAT_ENDS)
 """What some inputs have beside that, the others are as for ``seed``. ``masked``: rows of which everything is masked, or all
@@ -48,9 +48,13 @@ class Values:
     mean: float = 0.0
     deviation: float = 1.0
     marks: Marks = NONE
+    is_narrow: bool = False
+    """Whether the file computes in float16 where the module does not: floats of other sizes stay nearer to the sample's."""
 
     @staticmethod
-    def of(tensor: torch.Tensor, rows: tuple[int, int] | None, marks: Marks = NONE) -> Values:
+    def of(
+        tensor: torch.Tensor, rows: tuple[int, int] | None, marks: Marks = NONE, *, is_narrow: bool = False
+    ) -> Values:
         """Those of the sample; ``rows`` are the least and the largest integer that picks a row of a table."""
         if not tensor.numel():
             return Values("empty")
@@ -66,9 +70,8 @@ class Values:
             wide = wide[torch.isfinite(wide)] if not bool(torch.isfinite(wide).all()) else wide
             if not wide.numel():
                 return Values("empty")
-            return Values(
-                "floats", mean=float(wide.mean()), deviation=float(wide.std(correction=0)) or 1.0, marks=marks
-            )
+            mean, deviation = float(wide.mean()), float(wide.std(correction=0)) or 1.0
+            return Values("floats", mean=mean, deviation=deviation, marks=marks, is_narrow=is_narrow)
         most = min(torch.iinfo(tensor.dtype).max, _MOST_WHOLE // tensor.numel())
         return Values("ids", int(tensor.min()), int(tensor.max()), True, marks=_within(marks, 0, most))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from torch.nn import functional
 
 import fx2onnx
 from fx2onnx.base.errors import UserError
+from fx2onnx.targets import find
+from fx2onnx.targets.form import numbers
 from fx2onnx.targets.narrowed import METADATA_KEY
 from fx2onnx.verify import verify
 
@@ -205,3 +208,45 @@ def test_operators_of_a_domain_of_the_users_are_left_to_them() -> None:
     result = fx2onnx.export(Scaled(), (torch.rand(3),), target="onnxruntime", custom_translations=translations)
     assert [node.domain for node in result.model.graph] == ["mine", ""]
     assert result.report.warnings == []
+
+
+@pytest.mark.parametrize(
+    ("installed", "release"),
+    [
+        ("1.31.1", "1.31"),
+        ("1.20.0", "1.20"),
+        ("1.12.0", "1.16"),
+        ("9.0", "newest"),
+        (None, "newest"),
+        ("none", "newest"),
+    ],
+)
+def test_without_a_release_files_are_for_the_one_that_is_installed(
+    installed: str | None, release: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def version(name: str) -> str:
+        assert name == "onnxruntime"
+        if installed is None:
+            raise PackageNotFoundError(name)
+        return installed
+
+    monkeypatch.setattr(find, "version", version)
+    find.find.cache_clear()
+    try:
+        newest = max(find._table("onnxruntime")["releases"], key=numbers)
+        assert find.find("onnxruntime").release == (newest if release == "newest" else release)
+        assert find.find("onnxruntime-1.19").release == "1.19"
+    finally:
+        find.find.cache_clear()
+
+
+@pytest.mark.parametrize("opset", [18, 21, 23, 24])
+def test_the_default_target_is_the_onnxruntime_at_hand(opset: int, tmp_path: Path) -> None:
+    """1.32 pads bfloat16, releases before do not."""
+
+    class Pads(nn.Module):
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            return functional.pad(x, (1, 1)), functional.pad(x, (1, 2), mode="reflect")
+
+    fx2onnx.export(Pads(), (torch.randn(2, 3, 8, dtype=torch.bfloat16),), tmp_path / "m.onnx", opset_version=opset)
+    onnxruntime.InferenceSession(tmp_path / "m.onnx", providers=["CPUExecutionProvider"])

@@ -30,6 +30,10 @@ def model(
 
 STEP = helper.make_node("Constant", [], ["step"], value=onnx.numpy_helper.from_array(np.array(2)))
 
+ROWS = helper.make_node("Constant", [], ["rows"], value=onnx.numpy_helper.from_array(np.array([[0], [0]])))
+ADDED = helper.make_node("ScatterND", ["x", "rows", "x"], ["y"], reduction="add")
+RECURRENT = helper.make_node("GRU", ["x", "x", "x"], ["y"], hidden_size=4, layout=1)
+
 
 def rules(proto: onnx.ModelProto, target: str = "onnxruntime") -> list[tuple[str, str]]:
     return [(finding.rule, finding.op_type) for finding in lint(proto, find(target))]
@@ -52,6 +56,10 @@ def test_a_file_that_runs_has_no_findings() -> None:
         (model([helper.make_node("ArgMax", ["x"], ["y"], select_last_index=1)]), "rten", ("attribute", "ArgMax")),
         (model([helper.make_node("ArgMax", ["x"], ["y"], select_last_index=0)]), "rten", None),
         (model([helper.make_node("Cast", ["x"], ["y"], to=1)]), "openvino", None),
+        (model([ROWS, ADDED], onnx.TensorProto.FLOAT16), "onnxruntime", ("dtype", "ScatterND")),
+        (model([ROWS, ADDED], onnx.TensorProto.FLOAT16), "onnx", None),
+        (model([ROWS, ADDED]), "onnxruntime", None),
+        (model([RECURRENT]), "onnxruntime", ("attribute", "GRU")),
         (model([helper.make_node("Erf", ["x"], ["y"])]), "coreml", None),
         (model([helper.make_node("Erf", ["x"], ["y"]), helper.make_node("Hardmax", ["y"], ["z"])]), "coreml", ("operator", "Hardmax")),
     ],

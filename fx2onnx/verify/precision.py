@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -14,6 +15,8 @@ from fx2onnx.verify.interface import Interface
 _FLOATS = (np.float16, np.float32)
 _NEAR_THE_END = 2.0**-5
 """Of the largest number of a dtype: what is nearer to it may be rounded beyond it."""
+_FILL = 1e30
+"""What is beyond it is what masks add."""
 _TORCH = {"float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
@@ -38,18 +41,31 @@ def as_input(array: Array, name: str, file: Interface) -> Array:
     return array.astype(dtype, copy=False)
 
 
+def widened(got: Array, want: Array) -> Array:
+    """Floats in the dtype of ``want``; anything else as it is."""
+    return got.astype(want.dtype) if got.dtype != want.dtype and _is_float(got) and _is_float(want) else got
+
+
 def as_module_has_it(got: Array, want: Array) -> Array:
     """An output in the module's dtype, where both are floats of other widths; where it is infinite because the file's dtype
     ends before the module's number, this.
     """
-    if got.dtype == want.dtype or not _is_float(got) or not _is_float(want):
-        return got
-    found = got.astype(want.dtype)
-    if found.shape != want.shape or np.isfinite(found).all():
+    found = widened(got, want)
+    if found is got or found.shape != want.shape or np.isfinite(found).all():
         return found
     end = (1 - _NEAR_THE_END) * float(ml_dtypes.finfo(got.dtype).max)
     is_beyond = np.isinf(found) & (np.abs(want) > end) & (np.signbit(found) == np.signbit(want))
     return np.where(is_beyond, want, found)
+
+
+def narrowed(array: Array, dtype: Any) -> Array:
+    """Floats in another dtype, those that masks add as its lowest; as they are where it has no room for them."""
+    if array.dtype == dtype or not _is_float(array):
+        return array
+    end = float(ml_dtypes.finfo(dtype).max)
+    with np.errstate(over="ignore"):
+        found = np.where(np.abs(array) > _FILL, np.copysign(end, array), array).astype(dtype)
+    return found if np.array_equal(np.isfinite(found), np.isfinite(array)) else array
 
 
 def _is_float(array: Array) -> bool:

@@ -14,8 +14,10 @@ from fx2onnx.verify.arrays import to_numpy
 from fx2onnx.verify.engines import Array
 from fx2onnx.verify.locating.aten_graph import AtenGraph, operands_of
 from fx2onnx.verify.locating.choices import axis_of_places, takes_equal
+from fx2onnx.verify.locating.onnx_file import OnnxFile
 from fx2onnx.verify.locating.program import Mapped
 from fx2onnx.verify.locating.store import ValueStore
+from fx2onnx.verify.precision import narrowed
 
 aten = torch.ops.aten
 
@@ -40,15 +42,22 @@ class AtenValues:
     mapped: Mapped
     store: ValueStore
     names: dict[torch.fx.Node, dict[int, str]]
+    narrow: OnnxFile | None = None
+    """The file, where it computes in 16 bits and the module does not."""
 
     @classmethod
     def of(
-        cls, graph: AtenGraph, inputs: Mapping[torch.fx.Node, torch.Tensor], mapped: Mapped, store: ValueStore
+        cls,
+        graph: AtenGraph,
+        inputs: Mapping[torch.fx.Node, torch.Tensor],
+        mapped: Mapped,
+        store: ValueStore,
+        narrow: OnnxFile | None = None,
     ) -> AtenValues:
         names: dict[torch.fx.Node, dict[int, str]] = {}
         for name, (node, index) in mapped.items():
             names.setdefault(node, {}).setdefault(index, name)
-        return cls(graph, inputs, mapped, store, names)
+        return cls(graph, inputs, mapped, store, names, narrow)
 
     def keep(self, node: torch.fx.Node, value: Any) -> None:
         """Note what a node gave, where the file has it, too, and it means something."""
@@ -57,7 +66,12 @@ class AtenValues:
         for index, name in self.names.get(node, {}).items():
             part = value[index] if isinstance(value, tuple | list) else value
             if isinstance(part, torch.Tensor):
-                self.store[name] = to_numpy(part)
+                self.store[name] = self.as_in_file(name, to_numpy(part))
+
+    def as_in_file(self, name: str, array: Array) -> Array:
+        """The value as a file in 16 bits has it where it computes everything right."""
+        dtype = None if self.narrow is None else self.narrow.float_dtypes.get(name)
+        return array if dtype is None else narrowed(array, dtype)
 
     def exact(self, name: str) -> Array | None:
         """The value in float64, from PyTorch's values before it that the file has, too; None where it cannot be had."""

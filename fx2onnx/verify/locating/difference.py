@@ -69,9 +69,9 @@ Exact = Callable[[], Array | None]
 """Gives the float64 value, or None where it cannot be had."""
 
 
-def difference(got: Any, want: Array, exact: Exact | None = None) -> Difference:
+def difference(got: Any, want: Array, exact: Exact | None = None, least_epsilon: float = 0.0) -> Difference:
     """``got`` beside PyTorch's ``want``. ``exact`` is asked only where it decides; without it PyTorch is taken for exact, and
-    there is no histogram.
+    there is no histogram. The unit in the last place is ``least_epsilon`` at least.
     """
     got = np.asarray(got)
     problem = _unlike(got, want)
@@ -79,7 +79,7 @@ def difference(got: Any, want: Array, exact: Exact | None = None) -> Difference:
         return Difference(float("inf"), 0.0, want.size, want.size, problem=problem)
     if want.dtype.kind in "biuOSU":
         return _of_integers(got, want, exact)
-    epsilon = float(ml_dtypes.finfo(want.dtype).eps)
+    epsilon = max(float(ml_dtypes.finfo(want.dtype).eps), least_epsilon)
     if want.dtype.itemsize >= 4 and want.size:
         quick = _quick(got, want, EPSILONS * epsilon)
         if quick is not None and (exact is None or not quick.is_wrong):

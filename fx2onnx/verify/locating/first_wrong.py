@@ -17,6 +17,7 @@ STAGES = {
     "capture": "the captured ATen graph differs from eager PyTorch",
     "translation": "the ONNX nodes differ from the ATen call that they stand for",
     "rewrite": "the optimizer changed what the nodes compute",
+    "precision": "16 bits are not enough for what the nodes compute",
     "weights": "the nodes are right, the weights of the file are not those of the module",
     "engine": "the nodes are right, an engine computes them wrongly",
     "ties": "PyTorch leaves open which of equal numbers is taken, and the file takes others",
@@ -106,6 +107,8 @@ class FirstWrong:
     def _next(self) -> str:
         if self.stage == "rounding":
             return "compare with a float64 run: eager PyTorch may be as far from it as the file"
+        if self.stage == "precision":
+            return f"keep them in float32: fx2onnx.Precision(..., keep=[{self._heading()!r}]), --keep"
         if self.stage == "ties":
             return "give sort stable=True, or the scores of topk numbers that differ, where it matters which is taken"
         if self.stage == "weights":

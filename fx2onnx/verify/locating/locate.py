@@ -136,15 +136,17 @@ class _Search:
         graph = AtenGraph(program.captured)
         _, mapped = program.lowered()
         present = {name: place for name, place in mapped.items() if name in self.file.producer}
-        aten = AtenValues.of(graph, inputs, present, ValueStore(self.memory_bytes))
+        narrow = self.file if self.file.epsilon else None
+        aten = AtenValues.of(graph, inputs, present, ValueStore(self.memory_bytes), narrow)
         results, state = _aten_outputs(aten)
         wrong = _unlike(expected, results, lambda: _wide_outputs(program, inputs))
         if wrong:
             return self._capture_fault(arguments, program, graph, inputs, expected, wrong)
-        feeds = self._feeds(program, inputs)
+        feeds = {name: aten.as_in_file(name, array) for name, array in self._feeds(program, inputs).items()}
         self.wants = [as_array(value) for value in (*expected, *(state if self.settings.lifts_state else ()))]
         if len(self.wants) != len(self.file.outputs):
             return missing(self.file, len(self.wants))
+        self.wants = [aten.as_in_file(name, want) for name, want in zip(self.file.outputs, self.wants, strict=True)]
         exact = Once(partial(_wide_outputs, program, inputs))
         right: list[str] = []
         for engine in self.engines:
@@ -185,7 +187,7 @@ class _Search:
         except Exception as cause:  # each engine has classes of its own
             return "" if lacks_operator(cause) else f"{engine} fails: {first_line(cause)[:300]}"
         for index, (name, got, want) in enumerate(zip(self.file.outputs, results, self.wants, strict=True)):
-            found = difference(got, want, None if exact is None else partial(exact.at, index))
+            found = difference(got, want, None if exact is None else partial(exact.at, index), self.file.epsilon)
             if found.is_wrong and name not in self.file.random:
                 return f"{name}: {found.describe()}"
         return ""
@@ -269,6 +271,8 @@ class _Search:
         nodes, given = side.given(name)
         if verdict.stage in ("translation", "rewrite", "weights") and is_ours(self.file.proto):
             nodes = blame.changed_first(self.file, nodes, OnnxFile.of_model(program.exported))
+        if verdict.stage == "precision":
+            nodes.sort(key=lambda index: self.file.nodes[index].op_type == "Cast")
         calls = [node for node in side.aten.calls_between(name) if node.op == "call_function"]
         last, _ = side.aten.mapped[name]
         want = side.aten.store[name]

@@ -6,6 +6,7 @@ import functools
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import onnx
@@ -14,6 +15,7 @@ import onnx_ir as ir
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.facts import RANDOM
 from fx2onnx.irx.io import placed
+from fx2onnx.precision.options import EPSILONS, word_in
 from fx2onnx.verify.engines import Array
 
 COMPUTED = "{}//computed"
@@ -21,6 +23,8 @@ COMPUTED = "{}//computed"
 
 FED_BYTES = 1024
 """Weights from this size on are inputs of a cut: they are shared, not copied into it."""
+
+_FLOATS = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
 
 _FED_DTYPES = {"float32", "float64", "float16", "bfloat16", "int8", "uint8"}
 
@@ -114,6 +118,20 @@ class OnnxFile:
         if tensor is None:
             tensor = ir.serde.deserialize_tensor(self.initializers[name], base_path=self.folder)
         return np.asarray(tensor.numpy())
+
+    @functools.cached_property
+    def float_dtypes(self) -> dict[str, Any]:
+        """What floats the file declares of its values, as NumPy has them."""
+        graph = self.proto.graph
+        declared = {
+            value.name: value.type.tensor_type.elem_type for value in (*graph.value_info, *graph.input, *graph.output)
+        }
+        return {name: onnx.helper.tensor_dtype_to_np_dtype(kind) for name, kind in declared.items() if kind in _FLOATS}
+
+    @functools.cached_property
+    def epsilon(self) -> float:
+        """The unit in the last place of a file that computes in 16 bits where the module does not; 0 of others."""
+        return EPSILONS.get(word_in({each.key: each.value for each in self.proto.metadata_props}), 0.0)
 
     def is_weight(self, name: str) -> bool:
         return name in self.initializers

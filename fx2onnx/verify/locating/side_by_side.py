@@ -16,8 +16,9 @@ import numpy as np
 from fx2onnx.base.errors import first_line
 from fx2onnx.verify.engines import ENGINES, Array
 from fx2onnx.verify.locating.aten_values import AtenValues
-from fx2onnx.verify.locating.difference import Difference, difference
+from fx2onnx.verify.locating.difference import Difference, Exact, difference
 from fx2onnx.verify.locating.onnx_file import Cut, OnnxFile, reads_of
+from fx2onnx.verify.precision import widened
 
 MOST_NODES = 4000
 """Of one part of the file, which one session of an engine runs."""
@@ -82,8 +83,23 @@ class SideBySide:
         """The nodes that make a value from PyTorch's values, and these."""
         nodes = self.file.segment([name], {*self._is_known, *self.feeds})
         names = {read for index in nodes for read in reads_of(self.file.nodes[index])} | {name}
-        values = {read: self.aten.store[read] for read in names if read in self._is_known}
+        values = {read: self._value(read) for read in names if read in self._is_known}
         return nodes, values | {read: self.feeds[read] for read in names if read in self.feeds}
+
+    def judged(self, name: str, got: Array, exact: Exact | None = None) -> Difference:
+        """A value beside PyTorch's."""
+        want = self.aten.store[name]
+        if self.aten.narrow is None:
+            return difference(got, want, exact)
+        return difference(widened(np.asarray(got), want), want, exact, self.aten.narrow.epsilon)
+
+    def _value(self, name: str) -> Array:
+        """PyTorch's, in the file's dtype: that is another one where a file in 16 bits is asked about, and this one is not."""
+        array, dtype = self.aten.store[name], self.file.float_dtypes.get(name)
+        if self.aten.narrow is None or dtype is None:
+            return array
+        with np.errstate(over="ignore"):  # what has no room is infinite in the file, too
+            return array.astype(dtype, copy=False)
 
     def _parts(self) -> Iterator[list[int]]:
         """Runs of nodes whose values take at most a quarter of what all values may."""
@@ -110,7 +126,7 @@ class SideBySide:
             self.failed = first_line(cause)
             return
         for name in judged:
-            found = difference(results[name], self.aten.store[name])
+            found = self.judged(name, results[name])
             if found.is_wrong and name not in self.file.random:
                 self.deviating[name] = found
         own.update({name: results[name] for name in later})
@@ -126,7 +142,7 @@ class SideBySide:
             read = {
                 name for index in nodes for name in (*reads_of(self.file.nodes[index]), *self.file.nodes[index].output)
             }
-            given = {name: self.aten.store[name] for name in read if name in self._is_known}
+            given = {name: self._value(name) for name in read if name in self._is_known}
             given |= {name: fed[name] for name in read if name in fed}
             try:
                 results = run_cut(self.file, self.file.cut(nodes, given, names), given, self.engine)
@@ -142,7 +158,7 @@ class SideBySide:
             for name in names:
                 if name in results:
                     got = results.pop(name)
-                    found = difference(got, self.aten.store[name], partial(self.aten.exact, name))
+                    found = self.judged(name, got, partial(self.aten.exact, name))
                     if not found.is_wrong:
                         continue
                     if self.aten.is_other_choice(name, got):

@@ -46,7 +46,7 @@ def export(
     keep_initializers_as_inputs: bool = False,
     durable: bool = False,
     weight_files: Sequence[WeightFile] = (),
-    quantize: Quantize | None = None,
+    quantize: Quantize | str | None = None,
     dtype: str | Precision | None = None,
     io: str | None = None,
     functions: bool | Sequence[type | str] = False,
@@ -88,7 +88,7 @@ def export(
     durable: return only when the disk has the bytes.
     weight_files: mapped checkpoint files (``fx2onnx.sources.weight_files``) that the model refers to for the weights
         that lie in them, instead of copying them (docs/weights.md).
-    quantize: ``fx2onnx.Quantize("int8")``: weights of products and convolutions in few bits (docs/quantization.md).
+    quantize: ``fx2onnx.Quantize("int8")``, or ``"int8"``: weights of products and convolutions in few bits (docs/quantization.md).
     dtype: ``"float16"``, ``"bfloat16"`` or ``"mixed"``: weights and compute in 16 bits but where a measurement on the sample asks
         for float32 (docs/precision.md), or an ``fx2onnx.Precision``. io: ``"float32"``: inputs and outputs as they are.
     functions: modules as ONNX functions, one body for all calls that are equal: True, or classes or their names (docs/functions.md);
@@ -186,7 +186,7 @@ def export_folder(
     opset_version: int | None = None,
     target: str | None = None,
     fused: bool | None = None,
-    quantize: Quantize | None = None,
+    quantize: Quantize | str | None = None,
     verify: bool = False,
     engines: Sequence[str] | None = None,
     dtype: str | Precision | None = None,
@@ -203,7 +203,7 @@ def export_folder(
     logits: ``all``, or ``last``: of the last position alone, as generation needs them (docs/generation.md).
     target: the runtime that the folder is for; ``onnxruntime-genai``: a decoder with its ``genai_config.json``.
     fused: whether the graphs have onnxruntime's own operators; default: for ``onnxruntime-genai`` alone (docs/targets.md).
-    quantize: ``fx2onnx.Quantize("int4")``: weights of products and convolutions in few bits (docs/quantization.md).
+    quantize: ``fx2onnx.Quantize("int4")``, or ``"int4"``: weights of products and convolutions in few bits (docs/quantization.md).
     verify: compare every file with eager PyTorch, in ``engines`` or all that are installed.
     dtype: ``float16``, ``bfloat16`` or ``mixed``: weights and compute in 16 bits (docs/precision.md); ``float32`` or ``float64``: the
         module's. io: ``float32``: inputs, caches and outputs as they are.

@@ -80,8 +80,6 @@ class ExportOptions:
     def __post_init__(self) -> None:
         check_choice("state", self.state, STATES)
         check_choice("metadata", self.metadata, METADATA)
-        if self.quantize is not None and not isinstance(self.quantize, Quantize):
-            raise UserError("E001", f"quantize is {self.quantize!r:.60}", next="give fx2onnx.Quantize('int8')")
         if not isinstance(self.functions, bool | list | tuple | set | frozenset):
             raise UserError("E001", f"functions is {self.functions!r:.60}", next="give True, or a list of classes")
         if self.opset_version is not None:
@@ -105,6 +103,7 @@ class ExportOptions:
             raise UserError("E001", f"export has no argument {unknown[0]!r}", next=steps)
         of_capture = {name: value for name, value in keywords.items() if name in _OF_CAPTURE}
         own = {name: value for name, value in keywords.items() if name in _OWN}
+        own["quantize"] = Quantize.of(own.get("quantize"))
         own["ignored"] = tuple(_ignored(keywords))
         return cls(CaptureOptions(rung=capture, training=_is_training(training), **of_capture), **own)
 

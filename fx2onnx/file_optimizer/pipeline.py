@@ -84,7 +84,7 @@ def optimize_model(
     target: str | None = None,
     fix: Mapping[str, int] | str | None = None,
     dynamic: Mapping[str, str] | None = None,
-    quantize: Quantize | None = None,
+    quantize: Quantize | str | None = None,
     dtype: str | Precision | None = None,
     io: str | None = None,
     external_data: bool | None = None,
@@ -101,7 +101,7 @@ def optimize_model(
     the model's own path replaces it. level: 0 to 3 (docs/optimizer.md). opset: convert to this version. target: the runtime that
     the file is for (docs/targets.md): no newer opset than it knows, casts where it has no kernel for a dtype, known faults
     avoided. fix: sizes by the name of a dim, or of ``input:axis``. dynamic: names of sizes that are fixed and shall vary, by
-    ``input:axis``. quantize: weights of products and convolutions in few bits (docs/quantization.md). dtype: ``float16``,
+    ``input:axis``. quantize: weights of products and convolutions in few bits (docs/quantization.md), a ``Quantize`` or its kind. dtype: ``float16``,
     ``bfloat16`` or ``mixed``: weights and compute in 16 bits but where a measurement asks for float32 (docs/precision.md), or a
     ``Precision``; io: ``float32`` lets inputs and outputs be as they are. external_data: weights of ``external_data_bytes`` or more in a file beside (True), all in one file (False),
     as the input has it (None). verify: run both on random inputs at several sizes in ``engines`` (those that are
@@ -121,8 +121,9 @@ def optimize_model(
     if runtime is not None:
         plan.opset = _opset_for(runtime, opened, opset)
     plan.precision = Precision.of(dtype, io)
-    if quantize is not None:
-        plan.quantize, plan.opset = quantize, needed_opset(opened, plan.opset, quantize)
+    plan.quantize = Quantize.of(quantize)
+    if plan.quantize is not None:
+        plan.opset = needed_opset(opened, plan.opset, plan.quantize)
     stages_of(level)
     job = _Job(opened, plan)
     if verify:

@@ -50,6 +50,15 @@ class Quantize:
     act_order: bool = False
     activations: str = "auto"
 
+    @staticmethod
+    def of(asked: Any) -> Quantize | None:
+        """What the keyword ``quantize`` asks for: one of these, or its ``kind`` alone. Raises UserError E001."""
+        if isinstance(asked, str):
+            return Quantize(asked)
+        if asked is not None and not isinstance(asked, Quantize):
+            raise UserError("E001", f"quantize is {asked!r:.60}", next="give fx2onnx.Quantize('int8')")
+        return asked
+
     def __post_init__(self) -> None:
         for name, value, known in (
             ("quantize", self.kind, KINDS),

@@ -48,6 +48,15 @@ def test_both_engines_give_what_the_module_gives_on_the_same_numbers(tmp_path: P
     assert not {name for name in left if name.removesuffix(".T").removesuffix(".folded") in layers}
 
 
+def test_the_kind_alone_is_enough(tmp_path: Path) -> None:
+    for kind in ("int8", "nf4"):
+        ours = exported(tmp_path / "a.onnx", Quantize(kind)).model_proto
+        assert fx2onnx.export(Net(), SAMPLE, quantize=kind, dynamic_shapes=DYNAMIC).model_proto == ours
+    fx2onnx.export(Net(), SAMPLE, tmp_path / "in.onnx", dynamic_shapes=DYNAMIC)
+    fx2onnx.optimize_model(tmp_path / "in.onnx", tmp_path / "out.onnx", quantize="int8")
+    assert (tmp_path / "out.onnx").stat().st_size < (tmp_path / "in.onnx").stat().st_size
+
+
 @pytest.mark.parametrize("form", ["qdq", "matmulnbits"])
 def test_rows_that_are_no_whole_blocks_get_smaller_ones(tmp_path: Path, form: str) -> None:
     net = nn.Sequential(nn.Linear(72, 128), nn.ReLU(), nn.Linear(128, 40), nn.ReLU(), nn.Linear(40, 32)).eval()
@@ -235,7 +244,8 @@ def test_options_that_cannot_be(made: Any, text: str) -> None:
 @pytest.mark.parametrize(
     ("module", "keywords", "code"),
     [
-        (nn.Linear(64, 64), {"quantize": "int8"}, "E001"),
+        (nn.Linear(64, 64), {"quantize": "int3"}, "E001"),
+        (nn.Linear(64, 64), {"quantize": 8}, "E001"),
         (nn.Linear(64, 64), {"quantize": Quantize("int4", format="qdq"), "opset_version": 17}, "E202"),
         (nn.Linear(64, 64), {"quantize": Quantize("int8"), "export_params": False}, "E001"),
         (nn.ReLU(), {"quantize": Quantize("int8")}, "E001"),

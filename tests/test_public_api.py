@@ -54,14 +54,14 @@ SIGNATURES = {
         "bake: Sequence[str] | str = (), data_branches: str = 'if', "
         "custom_translations: Mapping[Any, Callable[..., Any]] | None = None, optimize: bool = True, "
         "keep_initializers_as_inputs: bool = False, durable: bool = False, weight_files: Sequence[WeightFile] = (), "
-        "quantize: Quantize | None = None, dtype: str | Precision | None = None, io: str | None = None, functions: bool | Sequence[type | str] = False, report: bool | str | os.PathLike[str] = False, profile: bool | str | os.PathLike[str] = False, "
+        "quantize: Quantize | str | None = None, dtype: str | Precision | None = None, io: str | None = None, functions: bool | Sequence[type | str] = False, report: bool | str | os.PathLike[str] = False, profile: bool | str | os.PathLike[str] = False, "
         "**ignored: Any) -> ExportResult"
     ),
     "export_folder": (
         "(spec: str, output: str | os.PathLike[str], *, task: str = 'text-generation-with-past', "
         "cache: str = 'dynamic', logits: str = 'all', opset_version: int | None = None, "
         "target: str | None = None, fused: bool | None = None, "
-        "quantize: Quantize | None = None, verify: bool = False, "
+        "quantize: Quantize | str | None = None, verify: bool = False, "
         "engines: Sequence[str] | None = None, dtype: str | Precision | None = None, io: str | None = None, "
         "functions: bool | Sequence[type | str] = False, **options: Any) -> ExportedFolder"
     ),
@@ -78,7 +78,7 @@ SIGNATURES = {
     "optimize_model": (
         "(model: Any, out: str | os.PathLike[str] | None = None, *, level: int = 2, opset: int | None = None, target: str | None = None, "
         "fix: Mapping[str, int] | str | None = None, dynamic: Mapping[str, str] | None = None, "
-        "quantize: Quantize | None = None, dtype: str | Precision | None = None, io: str | None = None, external_data: bool | None = None, external_data_bytes: int = 1024, verify: bool = True, "
+        "quantize: Quantize | str | None = None, dtype: str | Precision | None = None, io: str | None = None, external_data: bool | None = None, external_data_bytes: int = 1024, verify: bool = True, "
         "engines: Sequence[str] | None = None, seed: int = 0, explain: bool = False, check: bool = False) "
         "-> OptimizeResult"
     ),

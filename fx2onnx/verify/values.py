@@ -70,6 +70,8 @@ class Values:
             wide = wide[torch.isfinite(wide)] if not bool(torch.isfinite(wide).all()) else wide
             if not wide.numel():
                 return Values("empty")
+            if is_narrow:
+                marks = replace(marks, numbers=tuple(each for each in marks.numbers if _in_float16(each)))
             mean, deviation = float(wide.mean()), float(wide.std(correction=0)) or 1.0
             return Values("floats", mean=mean, deviation=deviation, marks=marks, is_narrow=is_narrow)
         most = min(torch.iinfo(tensor.dtype).max, _MOST_WHOLE // tensor.numel())
@@ -130,6 +132,11 @@ def _is_mask(tensor: torch.Tensor) -> bool:
 def _is_switch(tensor: torch.Tensor) -> bool:
     """Whether a mask has nothing that is padded: one bool, or one a row."""
     return not tensor.dim() or (tensor.dtype == torch.bool and tensor.shape[-1] == 1)
+
+
+def _in_float16(mark: float) -> bool:
+    """Whether numbers around the mark have all their digits, and room for some products of theirs."""
+    return not mark or 2.0**-8 <= abs(mark) <= 2.0**8
 
 
 def _within(marks: Marks, low: int, high: int) -> Marks:

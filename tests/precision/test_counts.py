@@ -149,3 +149,19 @@ def test_a_file_in_float16_is_judged_by_what_float16_holds(tmp_path: Path) -> No
 
     wrong = Calls(lambda x: x @ x.mT @ x @ x.mT * 1.05)
     assert not verify(result, wrong, args).ok
+
+
+def test_what_a_module_compares_with_is_tried_where_float16_has_room(tmp_path: Path) -> None:
+    """1e-12, which ``normalize`` compares with, is zero in the product before it."""
+    torch.manual_seed(0)
+
+    class Pair(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(64, 32, bias=False)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return functional.normalize(self.layer(x), dim=-1)
+
+    for dtype in ("float16", "mixed"):
+        fx2onnx.export(Pair(), (torch.randn(4, 64),), tmp_path / "m.onnx", dtype=dtype, verify=True)

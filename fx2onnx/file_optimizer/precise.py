@@ -19,6 +19,8 @@ from fx2onnx.precision.model import Lowered, lower
 from fx2onnx.precision.options import Precision
 from fx2onnx.precision.search import in_dtype
 from fx2onnx.precision.values import Feeds, difference, is_float
+from fx2onnx.targets import faults
+from fx2onnx.targets.fit import fit
 from fx2onnx.targets.form import Target
 from fx2onnx.verify.engines import ENGINES, Run
 
@@ -45,6 +47,8 @@ class Lowerer:
         model = self.fresh()
         infer_types(model)
         done = lower(model, self.options, self.target, self._samples(original, model))
+        fit(model, self.target, may_narrow=False)
+        faults.avoid(model, self.target)
         path = os.path.join(folder, self.options.word)
         os.mkdir(path)
         written = self.write(model, os.path.join(path, name))

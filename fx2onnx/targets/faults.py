@@ -36,6 +36,8 @@ class Fault:
     op_types: frozenset[str]
     """The operators that such a node may have."""
     mend: Callable[[ir.Node], None] | None = None
+    in_float32: bool = False
+    """Whether the node is to be computed in float32, between casts (``fit``), before others are mended."""
     ends_process: bool = False
 
 
@@ -154,6 +156,22 @@ def _cast_first(node: ir.Node) -> None:
                 left.graph.remove(left, safe=True)
 
 
+def _multiplies_turned_half(node: ir.Node) -> bool:
+    """Whether a MatMul reads a Transpose of float16 that makes the first axis one of the last two. Without a kernel for float16
+    the runtime puts a Cast between them itself.
+    """
+    if node.op_type != "MatMul" or node.domain:
+        return False
+    for value in node.inputs:
+        transpose = _made_by(value, "Transpose")
+        perm = [] if transpose is None else _ints(transpose, "perm")
+        if transpose is not None and len(perm) > 2 and perm[:-2] == list(range(1, len(perm) - 1)):
+            dtypes = {each.dtype for each in (*node.inputs, *node.outputs, *transpose.inputs) if each is not None}
+            if ir.DataType.FLOAT16 in dtypes:
+                return True
+    return False
+
+
 _SPREAD: dict[str, Callable[[Callable[[str, float], float]], bool]] = {
     **dict.fromkeys(("RandomNormal", "RandomNormalLike"), lambda given: given("scale", 1.0) > 0),
     **dict.fromkeys(("RandomUniform", "RandomUniformLike"), lambda given: given("low", 0.0) <= given("high", 1.0)),
@@ -248,6 +266,19 @@ FAULTS = (
         lambda node: any(True for _ in _transposes(node)),
         frozenset({"MatMul"}),
         _cast_first,
+        ends_process=True,
+    ),
+    Fault(
+        "transpose-matmul-float16",
+        "onnxruntime",
+        "1.24",
+        "1.32",
+        "MatMul of float16 that a Transpose turned, its first axis among the last two, ends the process while the file is opened, "
+        "as with a Cast between them, which onnxruntime puts there itself",
+        "cast to float32 before the Transpose",
+        _multiplies_turned_half,
+        frozenset({"MatMul"}),
+        in_float32=True,
         ends_process=True,
     ),
     Fault(

@@ -12,6 +12,7 @@ import onnx_ir as ir
 from fx2onnx.irx.edit import graphs_of, replace_inputs
 from fx2onnx.irx.names import FreeNames
 from fx2onnx.irx.values import copied_type
+from fx2onnx.targets import faults
 from fx2onnx.targets.form import Target
 from fx2onnx.targets.match import STANDARD, has_kernel_for, is_asked, lacked, signature_of, with_dtype, word_of
 
@@ -53,6 +54,7 @@ def fit(model: ir.Model, target: Target, *, may_narrow: bool = True) -> Fitted:
     if target.rows is None:
         return fitted
     opsets = {domain or "": version for domain, version in model.graph.opset_imports.items()}
+    faulty = [fault for fault in faults.of(target) if fault.in_float32]
     functions = {identifier[:2] for identifier in model.functions}
     widened: dict[tuple[ir.Value, ir.DataType], ir.Value] = {}
     names = FreeNames(model)
@@ -62,6 +64,10 @@ def fit(model: ir.Model, target: Target, *, may_narrow: bool = True) -> Fitted:
             opset = opsets.get(node.domain, 1)
             if not is_asked(node) or (node.domain, node.op_type) in functions or node.domain not in STANDARD:
                 continue  # of other domains the user brings the kernels
+            if any(fault.has(node) for fault in faulty):
+                _compute_in(node, D.FLOAT16, D.FLOAT, widened, names)
+                fitted.casts[f"float16 {node.op_type} in float"] += 1
+                continue
             if has_kernel_for(target, node, opset, signature):
                 missing = lacked(target, node, opset)
                 if missing:

@@ -26,7 +26,7 @@ from fx2onnx.verify import verify
 RUN = """
 import sys, numpy, onnxruntime
 session = onnxruntime.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"])
-session.run(None, {each.name: numpy.ones([2, 3, 4], {"tensor(float)": "f", "tensor(double)": "d"}[each.type]) for each in session.get_inputs()})
+session.run(None, {each.name: numpy.ones([2, 3, 4], {"tensor(float)": "f", "tensor(double)": "d", "tensor(float16)": "e"}[each.type]) for each in session.get_inputs()})
 """
 
 
@@ -212,6 +212,72 @@ def test_an_export_avoids_it(dtype: torch.dtype, tmp_path: Path) -> None:
     result = fx2onnx.export(Attention(), args, path)
     assert not list(faults.met(result.model, find("onnxruntime")))
     assert verify(path, Attention(), args, engines=["runner", "onnxruntime"]).ok
+
+
+class Turned(nn.Module):
+    """A product of what a transpose turned."""
+
+    def __init__(self, form: str) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer, self.left, self.right = (
+            nn.Linear(4, 5),
+            nn.Parameter(torch.randn(6, 2)),
+            nn.Parameter(torch.randn(2, 3)),
+        )
+        self.form = form
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.form == "left":
+            return self.left @ x.transpose(0, 1)
+        return x.permute(1, 2, 0) @ self.right if self.form == "permuted" else self.layer(x.transpose(0, 1))
+
+
+@pytest.mark.parametrize("made", ["cast", "exported", "optimised"])
+@pytest.mark.parametrize("form", ["layer", "left", "permuted"])
+def test_products_of_turned_float16_do_not_end_the_process(form: str, made: str, tmp_path: Path) -> None:
+    """They do where the runtime itself puts casts there: in a process of its own."""
+    path, module, args = tmp_path / "model.onnx", Turned(form).eval(), (torch.randn(2, 3, 4),)
+    shapes = {"x": {1: "n"}}
+    if made == "optimised":
+        fx2onnx.export(module, args, tmp_path / "wide.onnx", dynamic_shapes=shapes)
+        fx2onnx.optimize_model(tmp_path / "wide.onnx", path, dtype="float16")
+    elif made == "exported":
+        fx2onnx.export(module, args, path, dynamic_shapes=shapes, dtype="float16")
+    else:
+        module, args = module.half(), (args[0].half(),)
+        fx2onnx.export(module, args, path, dynamic_shapes=shapes)
+    assert not list(faults.met(ir.load(path), find("onnxruntime")))
+    assert not ends_the_process(path)
+    if made != "optimised":
+        verdict = verify(path, module, args, engines=["runner", "onnxruntime"])
+        assert verdict.ok, verdict.describe()
+
+
+def test_a_file_with_products_of_turned_float16_is_known(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["t"], perm=[1, 0, 2]),
+        helper.make_node("MatMul", ["t", "w"], ["y"]),
+    ]
+    model = tiny(nodes, {"x": [2, 3, 4]}, {"w": np.ones((4, 5), np.float16)})
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.elem_type = onnx.TensorProto.FLOAT16
+    onnx.save(model, tmp_path / "model.onnx")
+    (found,) = {fault.name for fault, _ in faults.met(ir.from_proto(model), find("onnxruntime"))}
+    assert found == "transpose-matmul-float16"
+
+    class Product(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.transpose(0, 1) @ torch.ones(4, 5, dtype=torch.float16)
+
+    verdict = verify(tmp_path / "model.onnx", Product(), (torch.randn(2, 3, 4).half(),))
+    assert {row.engine for row in verdict.rows} == {"runner"}
+    nodes[0].attribute[0].ints[:] = [0, 2, 1]
+    assert not list(
+        faults.met(
+            ir.from_proto(tiny(nodes, {"x": [2, 4, 3]}, {"w": np.ones((4, 5), np.float16)})), find("onnxruntime")
+        )
+    )
 
 
 def test_older_releases_do_not_have_it() -> None:

@@ -49,10 +49,10 @@ def native_layer_norm_backward(
         along = op.Mul(normal, reduce(op, "ReduceMean", op.Mul(steep, normal), own, keepdim=True))
         level = reduce(op, "ReduceMean", steep, own, keepdim=True)
         of_input = op.cast(op.Mul(op.Sub(op.Sub(steep, level), along), scale), dtype)
-    if wants_weight:
-        of_weight = op.cast(_summed(op, op.Mul(gradient, normal), others), op.result_dtype(1))
-    if wants_bias:
-        of_bias = op.cast(_summed(op, gradient, others), op.result_dtype(2))
+    if wants_weight and weight is not None:
+        of_weight = op.cast(_summed(op, op.Mul(gradient, normal), others), op.dtype(weight))
+    if wants_bias and bias is not None:
+        of_bias = op.cast(_summed(op, gradient, others), op.dtype(bias))
     return of_input, of_weight, of_bias
 
 

@@ -53,7 +53,7 @@ class DerivedTensor(ir.LazyTensor):
 
     def _array(self) -> Array:
         array = self.function(*(source.numpy() for source in self.sources))
-        return np.ascontiguousarray(array, self._wanted)
+        return np.asarray(array, self._wanted, order="C")  # ascontiguousarray gives a scalar an axis
 
     def _made(self) -> ir.TensorProtocol:
         return ir.Tensor(self._array(), dtype=self.dtype, name=self.name)

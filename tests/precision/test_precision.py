@@ -356,3 +356,24 @@ def test_a_file_that_is_off_by_more_than_rounding_is_not_written(
     with pytest.raises(fx2onnx.VerificationError, match="by more than rounding explains"):
         fx2onnx.optimize_model(tmp_path / "a.onnx", tmp_path / "b.onnx", dtype="float16")
     assert [each.name for each in tmp_path.iterdir()] == ["a.onnx"]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "mixed", "bfloat16"])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x, weight: x * weight.squeeze(),
+        lambda x, weight: x * weight.reshape(()),
+        lambda x, weight: x + torch.stack([weight[0] * 2, weight[0], abs(weight[0])]),
+    ],
+)
+def test_a_weight_that_becomes_a_scalar(call: Any, dtype: str, tmp_path: Path) -> None:
+    class Scaled(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.tensor([0.5]))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return call(x, self.weight)
+
+    fx2onnx.export(Scaled(), (torch.randn(2, 3),), tmp_path / "m.onnx", dtype=dtype, verify=True)

@@ -49,6 +49,7 @@ node, with float64 and float16 in place of float32, these are the ones.
 LACKS = {f"::{op_type}": ["layout=1"] for op_type in ("GRU", "LSTM", "RNN")}
 """Attributes that its kernels refuse (targets/features.py)."""
 LACKS_IN = {
+    "::Clip": {"input max": "bfloat16", "input min": "bfloat16"},
     "::Resize": {"mode=cubic": "int8 int32 uint8"},
     "::ScatterElements": {
         **dict.fromkeys(("reduction=max", "reduction=min"), "bfloat16 bool string"),

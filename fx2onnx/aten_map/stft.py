@@ -85,6 +85,7 @@ def _stft(
     hop = n_fft // 4 if hop_length is None else hop_length
     dtype, dims = op.result[0]
     whole = op.is_complex(self)
+    self = op.cast(self, dtype)
     half = (not whole) if onesided is None else onesided
     rank = op.rank(self) - whole
     shape = window_of(op, window, n_fft if win_length is None else win_length, n_fft, dtype)

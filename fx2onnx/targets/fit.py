@@ -65,8 +65,7 @@ def fit(model: ir.Model, target: Target, *, may_narrow: bool = True) -> Fitted:
             if not is_asked(node) or (node.domain, node.op_type) in functions or node.domain not in STANDARD:
                 continue  # of other domains the user brings the kernels
             if any(fault.has(node) for fault in faulty):
-                _compute_in(node, D.FLOAT16, D.FLOAT, widened, names)
-                fitted.casts[f"float16 {node.op_type} in float"] += 1
+                _compute_in(node, D.FLOAT16, D.FLOAT, widened, names)  # as the runtime does itself
                 continue
             if has_kernel_for(target, node, opset, signature):
                 missing = lacked(target, node, opset)

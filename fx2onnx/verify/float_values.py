@@ -49,10 +49,11 @@ _MASKING_IN_ONE = ("_transformer_encoder_layer_fwd", "_native_multi_head_attenti
 SAYS_NOTHING = {
     **dict.fromkeys((*_UNSPOKEN_OF, *_TO_CODES, *_MASKING), SPOILING),
     **dict.fromkeys(_MASKING_IN_ONE, WITHOUT_NUMBERS),
+    **dict.fromkeys(("_fft_r2c", "_fft_c2c", "_fft_c2r"), frozenset({"infinite"})),
     **dict.fromkeys(("std", "std_mean", "special_zeta"), frozenset({"huge", "tiny"})),
 }
 """Kinds that are not tried of a module, by an operator that it has: what eager PyTorch makes of NaN is what its pivots come
-to, a NaN has no code, and a deviation is summed in float64.
+to, a NaN has no code, a deviation is summed in float64, and the sign of an infinite product with the cosine of a right angle is chance.
 """
 _ATTENTION = frozenset(
     {"Attention", "MultiHeadAttention", "GroupQueryAttention", "PackedMultiHeadAttention", "PagedAttention"}

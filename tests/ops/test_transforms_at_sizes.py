@@ -73,3 +73,21 @@ def test_at_other_sizes(tmp_path: Path, function: Callable[..., torch.Tensor], o
             x, other = torch.randn(2, length), torch.randn(count)
             (found,) = session.run(None, {"x": x.numpy(), "k": other.numpy()})
             np.testing.assert_allclose(found, function(x, other).numpy(), atol=1e-4)
+
+
+@pytest.mark.parametrize("opset", [16, 20])
+@pytest.mark.parametrize("window", [torch.float16, torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_signals_and_windows_of_several_dtypes(dtype: torch.dtype, window: torch.dtype, opset: int) -> None:
+    """PyTorch transforms in the wider one of both."""
+    if dtype == window == torch.float16:
+        pytest.skip("eager PyTorch has no transform of float16 on a CPU")
+
+    class Frames(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            shape = torch.hann_window(64, dtype=window)
+            return torch.view_as_real(torch.stft(x, 64, 16, window=shape, return_complex=True))
+
+    x = torch.randn(2, 400, generator=torch.Generator().manual_seed(0)).to(dtype)
+    result = fx2onnx.export(Frames(), (x,), opset_version=opset, verify=True)
+    assert {"onnxruntime", "runner"} <= set(result.report.verdict["versions"])

@@ -250,3 +250,24 @@ def test_the_default_target_is_the_onnxruntime_at_hand(opset: int, tmp_path: Pat
 
     fx2onnx.export(Pads(), (torch.randn(2, 3, 8, dtype=torch.bfloat16),), tmp_path / "m.onnx", opset_version=opset)
     onnxruntime.InferenceSession(tmp_path / "m.onnx", providers=["CPUExecutionProvider"])
+
+
+BOUNDED: dict[str, Callable[[Tensor], Tensor]] = {
+    "clamp": lambda x: x.clamp(-1, 1),
+    "relu6": functional.relu6,
+    "hardtanh": functional.hardtanh,
+    "clamp_min": lambda x: x.clamp(min=0.1),
+}
+
+
+@pytest.mark.parametrize("dtype", HALF)
+@pytest.mark.parametrize("name", BOUNDED)
+def test_bounds_in_half_precision_open(name: str, dtype: torch.dtype) -> None:
+    """onnxruntime takes a Clip of bfloat16 apart, into a Less that it has not; without bounds it does not."""
+
+    class Bounds(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return BOUNDED[name](x)
+
+    result = fx2onnx.export(Bounds(), (torch.randn(2, 3, dtype=dtype),), verify=True)
+    assert "onnxruntime" in result.report.verdict["versions"]

@@ -24,6 +24,7 @@ LEAST_NUMBERS = 1024
 """Smaller weights stay as they are where float32 nodes alone read them."""
 _STAYS_NEAR_ZERO = MOVES | {"Clip", "Max", "Pow", "Reciprocal", "Sqrt"}
 """Operators whose result is next to zero, or very large, where what they take is next to zero."""
+_INVERTS = ("Pow", "Reciprocal")
 BETWEEN = "it stands between nodes in float32"
 
 
@@ -88,12 +89,17 @@ class Draft:
 
     def _keep_near_zero(self, node: ir.Node) -> None:
         """A node behind one that takes a constant of next to nothing, which keeps from dividing by zero what it is added to."""
-        given = {place: value for place, value in enumerate(node.inputs) if value in self.near_zero}
-        if not given:
+        makers = {place: value.producer() for place, value in enumerate(node.inputs) if value in self.near_zero}
+        if not makers:
             return
-        if node.op_type in _STAYS_NEAR_ZERO or (node.op_type, *given) in (("Div", 1), ("Log", 0)):
+        stays = node.op_type in _STAYS_NEAR_ZERO
+        divides = node.op_type == "Log" or (node.op_type == "Div" and 1 in makers)
+        divides |= node.op_type == "Mul" and any(
+            each is not None and each.op_type in _INVERTS for each in makers.values()
+        )
+        if stays or divides:
             self.kept[node] = f"{self.half_word} may have zero where it divides"
-        if node.op_type in _STAYS_NEAR_ZERO:
+        if stays:
             self.near_zero.update(node.outputs)
 
     def _measure_weights(self) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnxruntime as ort
 import pytest
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import fx2onnx
+from fx2onnx.runner import InferenceSession
 from fx2onnx.verify import verify
 
 
@@ -114,6 +116,29 @@ def test_zeros_are_divided_as_in_float32(name: str, dtype: str, tmp_path: Path) 
     if "bfloat16" not in session.get_inputs()[0].type:
         (got,) = session.run(None, {"args_0": given.numpy()})
         assert np.allclose(got.astype(np.float32), wanted, rtol=1e-2)
+
+
+def test_a_product_with_what_divides(tmp_path: Path) -> None:
+    """A file as others write it: the reciprocal by itself, and a quotient of two that may be next to nothing."""
+    opset = [onnx.helper.make_opsetid("", 18)]
+    float32 = onnx.TensorProto.FLOAT
+    nodes = [
+        onnx.helper.make_node("Abs", ["x"], ["size"]),
+        onnx.helper.make_node("Add", ["size", "least"], ["above"]),
+        onnx.helper.make_node("Reciprocal", ["above"], ["share"]),
+        onnx.helper.make_node("Mul", ["x", "share"], ["signs"]),
+        onnx.helper.make_node("Div", ["above", "above"], ["ones"]),
+    ]
+    x = onnx.helper.make_tensor_value_info("x", float32, [2, 3])
+    outputs = [onnx.helper.make_tensor_value_info(name, float32, [2, 3]) for name in ("signs", "ones")]
+    least = onnx.numpy_helper.from_array(np.float32(1e-12), "least")
+    graph = onnx.helper.make_graph(nodes, "g", [x], outputs, [least])
+    onnx.save(onnx.helper.make_model(graph, opset_imports=opset, ir_version=8), tmp_path / "in.onnx")
+    fx2onnx.optimize_model(tmp_path / "in.onnx", tmp_path / "out.onnx", level=0, dtype="float16")
+    session = InferenceSession(tmp_path / "out.onnx")  # which rounds between nodes
+    signs, ones = session.run(None, {"x": np.array([[0, 1, -2], [0, 0, 4]], np.float16)})
+    assert signs.tolist() == [[0, 1, -1], [0, 0, 1]]
+    assert (ones == 1).all()
 
 
 def sum_into(x: Tensor, rows: Tensor, reduce: str) -> Tensor:

@@ -16,7 +16,7 @@ _FLOATS = (np.float16, np.float32)
 _NEAR_THE_END = 2.0**-5
 """Of the largest number of a dtype: what is nearer to it may be rounded beyond it."""
 _FILL = 1e30
-"""What is beyond it is what masks add."""
+"""What is beyond it, and beyond the dtype's end, is what masks add."""
 _TORCH = {"float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
@@ -64,7 +64,8 @@ def narrowed(array: Array, dtype: Any) -> Array:
         return array
     end = float(ml_dtypes.finfo(dtype).max)
     with np.errstate(over="ignore"):
-        found = np.where(np.abs(array) > _FILL, np.copysign(end, array), array).astype(dtype)
+        is_fill = (np.abs(array) > max(_FILL, end)) & np.isfinite(array)
+        found = np.where(is_fill, np.copysign(end, array), array).astype(dtype)
     return found if np.array_equal(np.isfinite(found), np.isfinite(array)) else array
 
 

@@ -6,12 +6,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
+import numpy as np
 import onnx
 import pytest
 import torch
 
 import fx2onnx
 from fx2onnx.verify import locate
+from fx2onnx.verify.precision import narrowed
 
 
 class Head(torch.nn.Module):
@@ -72,6 +75,15 @@ def test_a_wrong_translation_is_named(tmp_path: Path) -> None:
     assert found is not None
     assert (found.stage, found.op_types) == ("translation", ("Tanh",))
     assert "rewrite" in found.why
+
+
+def test_what_masks_add_becomes_the_lowest_number_and_infinity_stays() -> None:
+    fill = np.array([-3.4e38, -np.inf, 1e33, 2.0], np.float32)
+    assert narrowed(fill[[0, 3]], np.float16).tolist() == [-65504, 2]
+    assert narrowed(fill[[0, 1]], np.float16).tolist() == [-65504, -np.inf]
+    assert narrowed(np.float32([7e4]), np.float16).dtype == np.float32
+    rounded = narrowed(fill, ml_dtypes.bfloat16).astype(np.float32)
+    assert np.allclose(rounded, fill, rtol=2.0**-8)
 
 
 class Lengths(torch.nn.Module):

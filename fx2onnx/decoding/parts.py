@@ -71,6 +71,12 @@ def assemble(
 
     Raises:   UserError E601 where the model does not fit the task or keeps no cache, E001 for another kind of source.
     """
+    if not isinstance(spec, str):
+        raise UserError(
+            "E001",
+            f"a folder is made of a source such as hf:FOLDER, not of a {type(spec).__name__}",
+            next="model.save_pretrained(FOLDER), then fx2onnx.export_folder('hf:FOLDER', ...)",
+        )
     word = TASKS.get(task.removesuffix(WITH_PAST))
     if word is None:
         fail_unknown("generation task", task, GENERATION_WORDS)

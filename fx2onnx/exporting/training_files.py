@@ -23,7 +23,7 @@ DTYPES = {
 
 
 def _entry(name: str, tensor: torch.Tensor) -> Entry:
-    plain = tensor.detach().contiguous()
+    plain = tensor.detach().cpu().contiguous()
     content = plain.reshape(-1).view(torch.uint8).numpy()
     return Entry(name, DTYPES[plain.dtype], tuple(plain.shape), content.data)
 

@@ -172,6 +172,6 @@ def random_gradients(sample: Tensors) -> Tensors:
     """``sample`` with numbers of their own for the gradients, which are inputs of an update alone."""
     generator = torch.Generator().manual_seed(0)
     return {
-        name: torch.randn(value.shape, generator=generator).to(value.dtype) if name.startswith(GRADIENT) else value
+        name: torch.randn(value.shape, generator=generator).to(value) if name.startswith(GRADIENT) else value
         for name, value in sample.items()
     }

@@ -22,7 +22,7 @@ from fx2onnx.capture.driver import as_module
 from fx2onnx.capture.python.inputs import bind, normalise_args
 from fx2onnx.verify.arrays import is_finite, to_numpy
 from fx2onnx.verify.case import Case
-from fx2onnx.verify.eager import Eager, failed_on_arguments, in_mode, takes_gradients
+from fx2onnx.verify.eager import Eager, failed_on_arguments, in_mode, placed, takes_gradients
 from fx2onnx.verify.engines import (
     ENGINES,
     Array,
@@ -37,6 +37,7 @@ from fx2onnx.verify.known_faults import KnownFaults
 from fx2onnx.verify.marks import MOST, Marks
 from fx2onnx.verify.memory import is_exhausted, too_large
 from fx2onnx.verify.noise import Draw, RandomNodes, Recording, drawn_outputs
+from fx2onnx.verify.on_cpu import leave, on_cpu
 from fx2onnx.verify.opening import opened
 from fx2onnx.verify.outputs import Outputs
 from fx2onnx.verify.precision import as_input, rounded_inputs
@@ -73,6 +74,10 @@ NEVER_TAMER = {"signs", "wide"} | BY_ANY_ENGINE
 MOST_WRONG = 3
 """Sets of inputs on which the file is wrong: more of them tell nothing new."""
 SAMPLE = Sample("sample")
+ON_DEVICE = (
+    "the module runs on its own device alone ({}), where inputs that it does not take may stop the device: no other sizes "
+    "and no other integers are tried; to have them tried, verify the module on the CPU"
+)
 VANISHED = "the file has no input for it, and nothing says that it was baked (bake=)"
 
 
@@ -105,7 +110,7 @@ def verify(
     arguments = bind(root.forward, positional, named, input_names)
     chosen = chosen_engines(engines)
     verdict = Verdict(seeds=list(seeds))
-    with as_file(model) as path, in_mode(root, training) as mode:
+    with as_file(model) as path, in_mode(root, training) as mode, on_cpu(root, (positional, named)):
         proto = onnx.load(path, load_external_data=False)
         file = Interface.of(proto)
         verdict.notes += filter(None, (mode, file.narrowed))
@@ -145,7 +150,7 @@ def _compare_constants(verdict: Verdict, model: onnx.ModelProto, folder: str, ro
 
 def _compare(verdict: Verdict, case: Case, seeds: Sequence[int]) -> None:
     """The sample, then the other sets of inputs as long as their runs may go on."""
-    originals = [leaf.tensor.detach() for leaf in case.eager.arguments.leaves]
+    originals = [leaf.tensor.detach().cpu() for leaf in case.eager.arguments.leaves]
     originals = rounded_inputs(originals, case.names, case.file)
     axes = [case.file.axes[name] if name else None for name in case.names]
     rows, marks = _first(verdict, case, originals)
@@ -158,6 +163,9 @@ def _compare(verdict: Verdict, case: Case, seeds: Sequence[int]) -> None:
     ends = [kind for kind in maker.ends() if kind not in left_out]
     conditions, at = [*case.file.conditions, *maker.conditions], (*marks.whole, *marks.lengths)
     plan = planned(maker.sizes, conditions, seeds, ends, at, tuple(case.file.bounds.sizes))
+    if case.eager.on_device:
+        has_integers = any(not tensor.is_floating_point() and not tensor.is_complex() for tensor in originals)
+        plan = (sample for sample in plan if not sample.sizes and not has_integers)
     shares = [(sample, maker.numbers(sample) / usual) for sample in plan]
     if sum(case.cost(list(case.runs), share) for _, share in shares) > most:
         shares = cheapest_first(shares, seeds)
@@ -191,7 +199,7 @@ def _first(verdict: Verdict, case: Case, tensors: Sequence[torch.Tensor]) -> tup
     """The user's sample. Gives which integers pick rows of a table, and the numbers that the module compares with."""
     were_on = takes_gradients(case.eager.root)
     try:
-        expected, recording = _eager(case, tensors, timed=True)
+        expected, recording = _on_cpu_or_device(verdict, case, tensors)
         if takes_gradients(case.eager.root) != were_on:  # time and draws were those of two runs
             expected, recording = _eager(case, tensors, timed=True)
     except Exception as cause:  # forward is the user's code
@@ -206,6 +214,17 @@ def _first(verdict: Verdict, case: Case, tensors: Sequence[torch.Tensor]) -> tup
     is_wide = bounds.turned.more_than(recording.turned)
     marks = replace(marks, whole=tuple(dict.fromkeys([*marks.whole, *bounds.whole]))[:MOST], is_wide=is_wide)
     return [recording.rows(tensor) for tensor in tensors], marks
+
+
+def _on_cpu_or_device(verdict: Verdict, case: Case, tensors: Sequence[torch.Tensor]) -> tuple[list[Array], Recording]:
+    try:
+        return _eager(case, tensors, timed=True)
+    except Exception as cause:  # forward is the user's code
+        if not leave(case.eager.root):
+            raise
+        verdict.note(ON_DEVICE.format(first_line(cause)[:120]))
+    case.eager = replace(case.eager, on_device=True)
+    return _eager(case, tensors, timed=True)
 
 
 def _other(verdict: Verdict, case: Case, maker: Maker, sample: Sample, engines: Sequence[str]) -> None:
@@ -301,7 +320,7 @@ def _judge_all(
     outputs = Outputs(case.eager, case.file, tensors, draws, expected, unknown)
     outputs.judge(verdict, sample, results)
     if verdict.wrong_on is None and not all(row.ok for row in verdict.rows[before:]):
-        verdict.wrong_on = case.eager.arguments.rebuilt(tensors)
+        verdict.wrong_on = placed(case.eager.arguments, tensors)
 
 
 def _note_ranges(verdict: Verdict, case: Case, feeds: Mapping[str, Array], tensors: Sequence[torch.Tensor]) -> None:

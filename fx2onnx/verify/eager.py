@@ -15,12 +15,14 @@ from fx2onnx.base.errors import UserError, first_line
 from fx2onnx.base.events import record
 from fx2onnx.capture.python.inputs import Arguments
 from fx2onnx.capture.torch_private.flex_attention import attention_as_written
+from fx2onnx.capture.torch_private.plain_kernels import plain_kernels
 from fx2onnx.capture.torch_private.pytrees import flatten
 from fx2onnx.capture.torch_private.widened import Widened, without_mkldnn
 from fx2onnx.verify.arrays import to_numpy
 from fx2onnx.verify.engines import Array
 from fx2onnx.verify.exact_codes import ExactCodes
 from fx2onnx.verify.noise import Draw, Redrawing, Replaying
+from fx2onnx.verify.on_cpu import redirected
 from fx2onnx.verify.own_state import kept
 from fx2onnx.verify.rounding import Moved
 from fx2onnx.verify.wide import InFloat64, widened
@@ -34,10 +36,13 @@ class Eager:
     arguments: Arguments
     codes: ExactCodes | None = None
     """Of a module with products of codes."""
+    on_device: bool = False
+    """Whether it runs where the sample lies, not on the CPU."""
 
     def run(self, tensors: Sequence[torch.Tensor]) -> list[Array]:
         """forward's tensors, flat, as arrays."""
-        return [as_array(value) for value in outputs_of(self.root, self.arguments, tensors)]
+        given = _moved(self.arguments, tensors) if self.on_device else tensors
+        return [as_array(value) for value in outputs_of(self.root, self.arguments, given)]
 
     def in_float64(self, tensors: Sequence[torch.Tensor], draws: Sequence[Draw]) -> list[Array]:
         """The same with float64 inside, and with the same random numbers."""
@@ -96,11 +101,23 @@ def _outputs(
     with (
         torch.compiler.set_stance("force_eager"),
         attention_as_written(),
+        plain_kernels(),
+        redirected(root),
         kept(root) as places,
         torch.set_grad_enabled(gradients),
     ):
         leaves = [leaf.value for leaf in flatten(root(*args, **kwargs))[0]]
         return [_detached(leaf, places) for leaf in leaves if isinstance(leaf, torch.Tensor | int | float)]
+
+
+def placed(arguments: Arguments, tensors: Sequence[torch.Tensor]) -> tuple[tuple[object, ...], dict[str, object]]:
+    """``(args, kwargs)`` with copies of these tensors, each on the device of the sample's."""
+    return arguments.rebuilt(_moved(arguments, tensors))
+
+
+def _moved(arguments: Arguments, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    pairs = zip(arguments.leaves, tensors, strict=True)
+    return [_copied(tensor, leaf.tensor.device) for leaf, tensor in pairs]
 
 
 def failed_on_arguments(cause: Exception) -> UserError:
@@ -120,8 +137,10 @@ def as_array(value: Any) -> Array:
     return to_numpy(value.wide if isinstance(value, Widened) else value)
 
 
-def _copied(tensor: torch.Tensor) -> torch.Tensor:
-    return Widened(tensor.wide.clone(), tensor.dtype) if isinstance(tensor, Widened) else tensor.clone()
+def _copied(tensor: torch.Tensor, device: torch.device | None = None) -> torch.Tensor:
+    if isinstance(tensor, Widened):
+        return Widened(_copied(tensor.wide, device), tensor.dtype)
+    return tensor.clone() if device in (None, tensor.device) else tensor.to(device)
 
 
 def _detached(value: Any, places: Collection[int]) -> Any:

@@ -110,7 +110,7 @@ class Recording(EagerMode):
             table, places = _PICKS[func](*args)
             if isinstance(places, torch.Tensor) and places.numel() < 1 << 20 and not places.is_floating_point():
                 least = -table if func is aten.index.Tensor else 0
-                self.picks.append((places.clone(), least, table - 1))
+                self.picks.append((places.to("cpu", copy=True), least, table - 1))
         return result
 
     def rows(self, tensor: torch.Tensor) -> tuple[int, int] | None:

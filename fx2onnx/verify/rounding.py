@@ -23,7 +23,8 @@ aten = torch.ops.aten
 _SUMS = frozenset(
     [
         "mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "dot", "linear", "convolution", "_convolution",
-        "mkldnn_rnn_layer", "lstm", "gru", "_scaled_dot_product_flash_attention_for_cpu",
+        "mkldnn_rnn_layer", "lstm", "gru", "_thnn_fused_lstm_cell", "_thnn_fused_gru_cell",
+        "_scaled_dot_product_flash_attention_for_cpu",
         "_scaled_dot_product_attention_math", "scaled_dot_product_attention",
         "_scaled_dot_product_fused_attention_overrideable", "_grouped_mm", "_scaled_mm", "sum", "mean", "var",
         "std", "var_mean", "std_mean", "norm", "linalg_vector_norm", "cumprod", "prod", "logsumexp",
@@ -43,7 +44,7 @@ _TRANSFORMS = frozenset(["_fft_r2c", "_fft_c2c", "_fft_c2r", "stft", "istft"])
 _NEAR_ONE = frozenset(
     [
         "sigmoid", "sigmoid_", "elu", "elu_", "celu", "celu_", "selu", "selu_", "erfc", "erfc_", "mkldnn_rnn_layer",
-        "lstm", "gru",
+        "lstm", "gru", "_thnn_fused_lstm_cell", "_thnn_fused_gru_cell",
     ]
 )  # fmt: skip
 """Operators that onnxruntime computes as a difference of numbers near one, such as ``exp(x) - 1``: what is nearly nothing
@@ -114,7 +115,8 @@ class Moved(EagerMode):
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._generator = torch.Generator().manual_seed(seed)
-        self._drawn = torch.rand(_DRAWN, generator=self._generator, dtype=torch.float32) * 2 - 1
+        drawn = torch.rand(_DRAWN, generator=self._generator, dtype=torch.float32) * 2 - 1
+        self._drawn = {drawn.device: drawn}
         self._units = units
         self._least_epsilon = least_epsilon
         self._near_one = _NEAR_ONE | _NEAR_ONE_IN_RECURRENT if is_recurrent else _NEAR_ONE
@@ -215,11 +217,10 @@ class Moved(EagerMode):
         count = like.numel()
         start = int(torch.randint(_DRAWN, (1,), generator=self._generator))
         rest = count - (_DRAWN - start)
-        parts = [
-            self._drawn[start : start + count],
-            *[self._drawn] * (rest // _DRAWN),
-            self._drawn[: max(rest, 0) % _DRAWN],
-        ]
+        drawn = self._drawn.get(like.device)
+        if drawn is None:
+            drawn = self._drawn[like.device] = next(iter(self._drawn.values())).to(like.device)
+        parts = [drawn[start : start + count], *[drawn] * (rest // _DRAWN), drawn[: max(rest, 0) % _DRAWN]]
         noise = torch.cat(parts) if rest > 0 else parts[0]
         return noise.reshape(like.shape).to(like.dtype)
 

@@ -11,6 +11,7 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.capture.driver import as_module
 from fx2onnx.capture.python.inputs import bind, normalise_args
 from fx2onnx.verify.eager import as_array, in_mode, outputs_of
+from fx2onnx.verify.on_cpu import on_cpu
 from fx2onnx.verify.testcase import Case
 
 
@@ -29,8 +30,8 @@ def case_of_module(model: ir.Model, module: Any, args: Any = (), kwargs: Mapping
             why=f"its tensors are {', '.join(arrays)}",
             next="export with names that are those of forward, or give the inputs as files",
         )
-    with in_mode(root, training=False):
-        results = outputs_of(root, arguments, [leaf.tensor.detach() for leaf in arguments.leaves])
+    with in_mode(root, training=False), on_cpu(root, (args, kwargs)):
+        results = outputs_of(root, arguments, [leaf.tensor.detach().cpu() for leaf in arguments.leaves])
     outputs = [value.name or "" for value in model.graph.outputs]
     feeds = {name: arrays[name] if name in arrays else state[name] for name in names}
     return Case(model, feeds, dict(zip(outputs, map(as_array, results), strict=False)))

@@ -22,7 +22,7 @@ import json
 import traceback
 from pathlib import Path
 import torch
-from tests.capture.fake_device import DEVICE, READ
+from tests.capture.fake_device import COMPUTED, DEVICE, READ
 import fx2onnx
 from fx2onnx.irx import data_file
 
@@ -74,6 +74,86 @@ def verified():
     result = fx2onnx.export(net, (x.to(DEVICE),), "judged.onnx", dynamic_shapes=({0: "batch"},), verify=True)
     return result.report.verdict["ok"]
 
+class Sequence(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = torch.nn.Embedding(20, 16)
+        self.places = torch.randn(12, 16)
+        self.lstm = torch.nn.LSTM(16, 8, batch_first=True)
+        self.layers = [torch.randn(8, 8), {"last": torch.randn(8, 3)}]
+        self.decoder = torch.nn.TransformerDecoder(torch.nn.TransformerDecoderLayer(8, 2, 16, 0.0, batch_first=True), 1)
+
+    def forward(self, ids):
+        x = self.table(ids) + self.places[:ids.shape[1]]
+        if getattr(self, "knows_its_device", False):
+            assert x.device == DEVICE
+            x = x[..., :8]
+        else:
+            x = self.lstm(x)[0]
+        x = x @ self.layers[0] + torch.ones(8, device=DEVICE).to(DEVICE)
+        mask = torch.full((ids.shape[1], ids.shape[1]), float("-inf"), device=ids.device).triu(1)
+        return self.decoder(x, x, tgt_mask=mask) @ self.layers[1]["last"] + torch.zeros(3, device=self.own_device)
+
+    @property
+    def own_device(self):
+        return self.table.weight.device
+
+def sequence(**more):
+    torch.manual_seed(0)
+    net, ids = Sequence().eval(), torch.randint(0, 20, (2, 7))
+    vars(net).update(more)
+    net.places, net.layers = net.places.to(DEVICE), [net.layers[0].to(DEVICE), {"last": net.layers[1]["last"].to(DEVICE)}]
+    net.to(DEVICE)
+    net.lstm.flatten_parameters()
+    return net, ids.to(DEVICE)
+
+DYNAMIC = ({0: "batch", 1: "length"},)
+
+def verified_on_the_cpu():
+    net, ids = sequence()
+    before = [*net.parameters(), *net.lstm._flat_weights, net.places, net.layers, *net.layers]
+    result = fx2onnx.export(net, (ids,), "sequence.onnx", dynamic_shapes=DYNAMIC)
+    COMPUTED.clear()
+    verdict = fx2onnx.verify.verify(result, net, (ids,))
+    tried = {size for each in verdict.tried for size in each.sizes.values()}
+    after = [*net.parameters(), *net.lstm._flat_weights, net.places, net.layers, *net.layers]
+    same = len(after) == len(before) and all(map(lambda one, two: one is two, before, after))
+    return [verdict.ok, max(tried) > 7, sorted(set(COMPUTED)), same, verdict.notes]
+
+def verified_there_alone():
+    net, ids = sequence(knows_its_device=True)
+    result = fx2onnx.export(net, (ids,), "there.onnx", dynamic_shapes=DYNAMIC)
+    verdict = fx2onnx.verify.verify(result, net, (ids,))
+    return [verdict.ok, [each.name for each in verdict.tried], verdict.notes]
+
+def functions():
+    weight, x = torch.randn(4, 3).to(DEVICE), torch.randn(2, 4).to(DEVICE)
+    scripted = torch.jit.trace(torch.nn.Linear(4, 3), torch.randn(2, 4)).to(DEVICE)
+    found = []
+    for function in (lambda x: x @ weight, torch.compile(torch.nn.Linear(4, 3).to(DEVICE)), scripted):
+        result = fx2onnx.export(function, (x,), "function.onnx", dynamic_shapes=({0: "batch"},), verify=True)
+        found.append(result.report.verdict["ok"])
+    return found
+
+def located():
+    import onnx
+    net, ids = sequence()
+    fx2onnx.export(net, (ids,), "wrong.onnx", dynamic_shapes=DYNAMIC)
+    model = onnx.load("wrong.onnx")
+    wrong = next(node for node in model.graph.node if node.op_type == "Add")
+    wrong.op_type = "Sub"
+    onnx.save(model, "wrong.onnx")
+    first = fx2onnx.verify.locate("wrong.onnx", net, (ids,))
+    return [wrong.name in first.nodes, first.stage]
+
+def trained():
+    net = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 3)).to(DEVICE)
+    rule = torch.optim.SGD(net.parameters(), 0.1, momentum=0.9)
+    x = torch.randn(5, 8).to(DEVICE)
+    loss = lambda scores: (scores * scores).mean()
+    fx2onnx.export_training(net, (x,), "training", loss=loss, optimizer=rule, verify=True)
+    return {p.device for p in net.parameters()} == {DEVICE}
+
 def device():
     _, x = fresh()
     y = x.to(DEVICE)
@@ -86,6 +166,11 @@ parts = {
     "before": read_before_the_file_is_written,
     "pieces": read_in_pieces,
     "verified": verified,
+    "on the CPU": verified_on_the_cpu,
+    "there alone": verified_there_alone,
+    "functions": functions,
+    "located": located,
+    "trained": trained,
     "device": device,
 }
 for name, part in parts.items():
@@ -128,6 +213,34 @@ def test_weights_are_read_piece_by_piece(found: dict[str, Any]) -> None:
 
 def test_it_is_verified_there(found: dict[str, Any]) -> None:
     assert found["verified"] is True
+
+
+def test_it_is_verified_on_the_cpu_where_inputs_that_it_does_not_take_end_no_device(found: dict[str, Any]) -> None:
+    is_right, has_longer, computed, is_whole, notes = found["on the CPU"]
+    assert is_right
+    assert has_longer
+    assert computed == []
+    assert is_whole
+    assert not any("device" in note for note in notes)
+
+
+def test_what_runs_there_alone_is_verified_on_its_sample(found: dict[str, Any]) -> None:
+    is_right, tried, notes = found["there alone"]
+    assert is_right
+    assert tried == ["sample"]
+    assert any("no other sizes and no other integers are tried" in note for note in notes)
+
+
+def test_functions_compiled_and_scripted_modules_are_verified(found: dict[str, Any]) -> None:
+    assert found["functions"] == [True, True, True]
+
+
+def test_a_wrong_node_is_found(found: dict[str, Any]) -> None:
+    assert found["located"] == [True, "translation"]
+
+
+def test_training_is_verified(found: dict[str, Any]) -> None:
+    assert found["trained"] is True
 
 
 def test_the_device_is_one(found: dict[str, Any]) -> None:

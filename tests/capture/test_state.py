@@ -164,6 +164,36 @@ def test_everything_is_as_before(act: Callable[[Any, torch.Tensor], Any], captur
         assert after[name] == value, name
 
 
+class Caching(nn.Module):
+    """Keeps what it made by size, as position embeddings do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept: dict[Any, torch.Tensor] = {}
+        self.conv = nn.Conv2d(3, 2, 4, 4)
+        self.table = nn.Parameter(torch.randn(1, 2, 4, 4))
+        self.drop = nn.Dropout(0.5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.conv(nn.functional.pad(x, (0, -x.shape[3] % 4, 0, -x.shape[2] % 4)))
+        height, width = x.shape[-2:]
+        if (height, width) not in self.kept:
+            self.kept[(height, width)] = nn.functional.interpolate(self.table, size=(height, width))
+        return self.drop(x) + self.kept[(height, width)]
+
+
+@pytest.mark.parametrize("has_run", [False, True])
+def test_sizes_do_not_stay_behind_as_keys(has_run: bool) -> None:
+    module, x = Caching(), torch.randn(1, 3, 17, 23)
+    if has_run:
+        module(x)
+    before = [*module.kept]
+    fx2onnx.export(module, (x,), dynamic_shapes=({2: "height", 3: "width"},))
+    assert [*module.kept] == before
+    assert all(type(size) is int for key in module.kept for size in key)
+    assert module.drop.training
+
+
 def test_a_device_set_by_forward_leaves_torchs_list_of_constructors_whole() -> None:
     """torch makes the list once a process, at the first use of a device: here in forward."""
     code = """

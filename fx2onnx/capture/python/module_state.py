@@ -65,8 +65,12 @@ def _fill_dict(found: dict[K, object], before: dict[K, object]) -> None:
     """``found`` is as ``before``, in its order; what is there all the time is never missing, save to change the order."""
     if len(found) == len(before) and all(map(is_, found.values(), before.values())) and list(found) == list(before):
         return
-    for key in [key for key in found if key not in before]:
-        del found[key]
+    own = set(map(id, before))
+    try:
+        for key in [key for key in found if id(key) not in own and key not in before]:
+            del found[key]
+    except TypeError:  # a size of the capture, whose hash ended with it
+        found.clear()
     for key, value in before.items():
         if found.get(key, _ABSENT) is not value:
             found[key] = value

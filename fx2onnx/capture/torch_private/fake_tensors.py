@@ -19,6 +19,7 @@ from fx2onnx.base.changes import Changes
 from fx2onnx.base.code_patch import THREAD, Delegate, put_name
 from fx2onnx.capture.torch_private.dispatch import ASKS_DEVICE, Named, Operands, Types, UnnotedMode, no_dispatch
 from fx2onnx.capture.torch_private.operators import OpOverload
+from fx2onnx.capture.torch_private.pytrees import pytree
 
 FakeTensor = fake_tensor.FakeTensor
 FakeTensorMode = fake_tensor.FakeTensorMode
@@ -101,16 +102,37 @@ class FakeMode(FakeTensorMode, UnnotedMode):  # type: ignore[no-untyped-call, mi
             if func is _detach:
                 with torch._C._DisableTorchDispatch():
                     return self.made(first, self.device_of(first))
-        with self.shown(args, tuple(kwargs.values()) if kwargs else ()):
-            result = super().__torch_dispatch__(func, types, args, kwargs or {})
+        given = args, tuple(kwargs.values()) if kwargs else ()
+        try:
+            with self.shown(given):
+                result = super().__torch_dispatch__(func, types, args, kwargs or {})
+        except RuntimeError as cause:
+            device = self._device_beside_cpu(given)
+            if device is None:
+                raise
+            try:
+                with self.shown(given, device=device):
+                    result = super().__torch_dispatch__(func, types, args, kwargs or {})
+            except RuntimeError:
+                raise cause from None
         self._take(result)
         return result
 
+    def _device_beside_cpu(self, given: object) -> torch.device | None:
+        """The one device on which some tensors lie, where others lie on the CPU: what stands in the file for an operator, or for
+        what data decides, makes some that eager PyTorch does not, and in the file all lie in one place.
+        """
+        devices = {self.device_of(each) for each in pytree.tree_leaves(given) if id(each) in self._held}
+        others = devices - {CPU}
+        return others.pop() if len(devices) == 2 and len(others) == 1 else None
+
     @contextlib.contextmanager
-    def shown(self, *args: object) -> Iterator[None]:
-        """Inside, the tensors of this mode among ``args`` are ``FakeTensor``, as torch's own computation wants them."""
+    def shown(self, *args: object, device: torch.device | None = None) -> Iterator[None]:
+        """Inside, the tensors of this mode among ``args`` are ``FakeTensor``, as torch's own computation wants them: all on
+        ``device``, where one is given.
+        """
         shown: list[tuple[torch.Tensor, type, dict[str, object]]] = []
-        self._show(args, shown)
+        self._show(args, shown, device)
         self.computes = True
         try:
             yield
@@ -119,15 +141,20 @@ class FakeMode(FakeTensorMode, UnnotedMode):  # type: ignore[no-untyped-call, mi
             for tensor, kind, attributes in shown:
                 _become(tensor, kind, attributes)
 
-    def _show(self, args: Iterable[object], shown: list[tuple[torch.Tensor, type, dict[str, object]]]) -> None:
+    def _show(
+        self,
+        args: Iterable[object],
+        shown: list[tuple[torch.Tensor, type, dict[str, object]]],
+        device: torch.device | None = None,
+    ) -> None:
         """Make the held tensors among ``args`` ``FakeTensor``, and note what they were."""
         for arg in args:
             if isinstance(arg, torch.Tensor):
                 if id(arg) in self._held and type(arg) is not FakeTensor:
                     shown.append((arg, type(arg), dict(arg.__dict__)))
-                    _become(arg, FakeTensor, self._attributes(self.device_of(arg)))
+                    _become(arg, FakeTensor, self._attributes(device or self.device_of(arg)))
             elif isinstance(arg, list | tuple):
-                self._show(arg, shown)
+                self._show(arg, shown, device)
 
     def _take(self, result: object) -> None:
         """Hold the fake tensors that an operator made."""

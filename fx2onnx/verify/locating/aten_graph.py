@@ -1,4 +1,4 @@
-"""The captured ATen graph, run on real tensors node by node."""
+"""The captured ATen graph, run on real tensors node by node: on the CPU, wherever the module lies."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from fx2onnx.capture.captured import Captured
 from fx2onnx.capture.recording.control_flow import Nested
 from fx2onnx.capture.torch_private.operators import HIGHER_ORDER
 
+_CPU = torch.device("cpu")
 Values: TypeAlias = dict[torch.fx.Node, Any]
 
 
@@ -77,6 +78,7 @@ class AtenGraph:
                 self.sizes[name] = int(value.item()) if axis is None else value.shape[axis]
 
     def _widened(self, tensor: torch.Tensor) -> torch.Tensor:
+        tensor = tensor.cpu()
         return tensor.double() if self.is_wide and tensor.is_floating_point() else tensor
 
     def _argument(self, arg: Any, values: Mapping[torch.fx.Node, Any]) -> Any:
@@ -86,6 +88,8 @@ class AtenGraph:
             return evaluate(arg, self.sizes)
         if isinstance(arg, Relation):
             return arg.holds(self.sizes)
+        if isinstance(arg, torch.device):
+            return _CPU
         if isinstance(arg, torch.dtype) and self.is_wide and arg.is_floating_point:
             return torch.float64
         if isinstance(arg, list | tuple):

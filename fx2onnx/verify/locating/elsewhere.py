@@ -10,7 +10,7 @@ import torch
 
 from fx2onnx.capture.python.inputs import Arguments
 from fx2onnx.verify.compare import SAMPLE
-from fx2onnx.verify.eager import Eager
+from fx2onnx.verify.eager import Eager, placed
 from fx2onnx.verify.interface import assign, vanished
 from fx2onnx.verify.noise import Recording
 from fx2onnx.verify.values import Values
@@ -46,7 +46,7 @@ def without_inputs(
     lost = vanished(names, assign(names, inputs, baked), baked)
     if not lost:
         return
-    eager, originals = Eager(root, arguments), [leaf.tensor.detach() for leaf in arguments.leaves]
+    eager, originals = Eager(root, arguments), [leaf.tensor.detach().cpu() for leaf in arguments.leaves]
     with Recording() as recording:
         eager.run(originals)
     generator = torch.Generator().manual_seed(0)
@@ -60,5 +60,5 @@ def without_inputs(
         except Exception:  # forward is the user's code
             continue
         yield Elsewhere(
-            *arguments.rebuilt(tensors), f"other values of {', '.join(lost)} ({kind}), which the file has no input for"
+            *placed(arguments, tensors), f"other values of {', '.join(lost)} ({kind}), which the file has no input for"
         )

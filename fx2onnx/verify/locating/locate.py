@@ -40,6 +40,7 @@ from fx2onnx.verify.locating.other_outputs import missing, reordered
 from fx2onnx.verify.locating.program import Program, Settings, is_ours
 from fx2onnx.verify.locating.side_by_side import SideBySide, Suspect
 from fx2onnx.verify.locating.store import ValueStore
+from fx2onnx.verify.on_cpu import on_cpu
 from fx2onnx.verify.testcase import Case
 from fx2onnx.verify.verdict import Verdict
 
@@ -84,7 +85,7 @@ def locate(
             found = _Search(root, module, on.args, on.kwargs, path, file, settings, chosen, memory_bytes, bake).run()
             return None if found is None else with_entries(replace(found, on=on.name))
 
-        with in_mode(root, asked.training):
+        with in_mode(root, asked.training), on_cpu(root, (args, kwargs)) as (args, kwargs):
             if verdict is None or where_failed(verdict) is None:
                 found = search(Elsewhere(args, kwargs))
                 if found is not None:

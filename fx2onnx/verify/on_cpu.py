@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from fx2onnx.capture.torch_private.dispatch import EagerMode
 from fx2onnx.capture.torch_private.pytrees import pytree
@@ -52,10 +53,15 @@ def leave(root: torch.nn.Module) -> bool:
     return found is not None
 
 
-def redirected(root: torch.nn.Module) -> contextlib.AbstractContextManager[object]:
+@contextlib.contextmanager
+def redirected(root: torch.nn.Module) -> Iterator[None]:
     """For a run of the module: operators stay on the CPU where the module has copies there, and ask for its device."""
-    found = _MOVED.get(root)
-    return contextlib.nullcontext() if found is None else found[1]
+    if root not in _MOVED:
+        yield
+        return
+    _, elsewhere = _MOVED[root]
+    with elsewhere, _Uncast(elsewhere.devices):
+        yield
 
 
 class Elsewhere(EagerMode):
@@ -81,11 +87,24 @@ class Elsewhere(EagerMode):
         return self._copies[id(value)][1]
 
     def seen(self, func: Any, args: Any, kwargs: Any) -> Any:
-        for device in (*self.devices, "cpu"):
-            if torch.is_autocast_enabled(device):
-                raise RuntimeError(f"autocast ({device}) casts for other operators on the CPU")
         args, kwargs = pytree.tree_map(self.here, (args, kwargs))
         return func(*args, **kwargs)
+
+
+class _Uncast(TorchFunctionMode):
+    """Raises RuntimeError where autocast is on, which casts for other operators on the CPU. Functions of torch still see it, the
+    operators inside no longer.
+    """
+
+    def __init__(self, devices: frozenset[str]) -> None:
+        super().__init__()
+        self._devices = (*devices, "cpu")
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        for device in self._devices:
+            if torch.is_autocast_enabled(device):
+                raise RuntimeError(f"autocast of {device} casts for other operators on the CPU")
+        return func(*args, **(kwargs or {}))
 
 
 def _devices(root: torch.nn.Module, arguments: object) -> frozenset[str]:

@@ -41,8 +41,11 @@ class Eager:
 
     def run(self, tensors: Sequence[torch.Tensor]) -> list[Array]:
         """forward's tensors, flat, as arrays."""
-        given = _moved(self.arguments, tensors) if self.on_device else tensors
-        return [as_array(value) for value in outputs_of(self.root, self.arguments, given)]
+        if not self.on_device:
+            return [as_array(value) for value in outputs_of(self.root, self.arguments, tensors)]
+        with plain_kernels():
+            results = outputs_of(self.root, self.arguments, _moved(self.arguments, tensors))
+            return [as_array(value) for value in results]
 
     def in_float64(self, tensors: Sequence[torch.Tensor], draws: Sequence[Draw]) -> list[Array]:
         """The same with float64 inside, and with the same random numbers."""
@@ -101,7 +104,6 @@ def _outputs(
     with (
         torch.compiler.set_stance("force_eager"),
         attention_as_written(),
-        plain_kernels(),
         redirected(root),
         kept(root) as places,
         torch.set_grad_enabled(gradients),

@@ -141,6 +141,17 @@ def functions():
         found.append(result.report.verdict["ok"])
     return found
 
+def kernels():
+    seen = set()
+    class Net(torch.nn.Module):
+        def forward(self, x):
+            seen.add((torch.backends.cuda.flash_sdp_enabled(), torch.backends.cudnn.enabled))
+            return x * 2
+    result = fx2onnx.export(Net(), (torch.ones(3),))
+    seen.clear()
+    torch.cuda.is_initialized = lambda: True  # as where another module lies on a GPU
+    return [fx2onnx.verify.verify(result, Net(), (torch.ones(3),)).ok, *seen]
+
 def located():
     import onnx
     net, ids = sequence()
@@ -175,6 +186,7 @@ parts = {
     "on the CPU": verified_on_the_cpu,
     "there alone": verified_there_alone,
     "functions": functions,
+    "kernels": kernels,
     "located": located,
     "trained": trained,
     "device": device,
@@ -239,6 +251,10 @@ def test_what_runs_there_alone_is_verified_on_its_sample(found: dict[str, Any]) 
 
 def test_functions_compiled_and_scripted_modules_are_verified(found: dict[str, Any]) -> None:
     assert found["functions"] == [True, True, True]
+
+
+def test_a_gpu_in_use_changes_nothing_for_modules_on_the_cpu(found: dict[str, Any]) -> None:
+    assert found["kernels"] == [True, [True, True]]
 
 
 def test_a_wrong_node_is_found(found: dict[str, Any]) -> None:

@@ -38,10 +38,13 @@ class Movements:
         """How far each row of a run is from the nearest of eager PyTorch's and all other runs'."""
         self._spread = self._most_off = self._largest = 0.0
         """Over all runs: the largest mean square, how many numbers are off, the largest movement."""
+        self.changes_shape = False
+        """Whether some run had another shape, of which nothing is seen."""
 
     def add(self, moved: Array) -> None:
         """One more run."""
         if moved.shape != self.want.shape:
+            self.changes_shape = True
             return
         gap = self._gap(moved, self.want)
         self._spread = max(self._spread, _root_mean_square(gap))
@@ -110,6 +113,8 @@ def _root_mean_square(units: Array) -> float:
 STAGES = ((1, 0.0), (4, 2.0), (4, 4.0), (4, 8.0))
 """Runs, and by how many units in the last place their operators are off: more where these are not enough. In the first
 only equal numbers are chosen among otherwise."""
+EQUAL_STAGES = ((4, 2.0), (4, 8.0))
+"""Likewise where the order of equal numbers decides how many come out: these stay equal."""
 FEWER_STAGES = 2
 """On a file that is known to be wrong."""
 INEXACT_TRANSFORMS = frozenset(["onnxruntime"])

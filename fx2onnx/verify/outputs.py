@@ -17,7 +17,7 @@ from fx2onnx.verify.engines import Array
 from fx2onnx.verify.float_values import SPOILING, WITHOUT_NUMBERS
 from fx2onnx.verify.interface import Interface, contradiction
 from fx2onnx.verify.judge import Judged, Scale
-from fx2onnx.verify.movements import FEWER_STAGES, INEXACT_TRANSFORMS, STAGES, TRANSFORM_UNITS, Movements
+from fx2onnx.verify.movements import EQUAL_STAGES, FEWER_STAGES, INEXACT_TRANSFORMS, STAGES, TRANSFORM_UNITS, Movements
 from fx2onnx.verify.noise import Draw
 from fx2onnx.verify.precision import as_module_has_it
 from fx2onnx.verify.rounding import Moved
@@ -148,6 +148,10 @@ class Outputs:
             modes = [self._moved(next(seeds), units) for _ in range(count if left else 0)]
             self._settle(judged, rows, left, movements, modes, verdict)
             has_transforms |= any(mode.has_transforms for mode in modes)
+        for count, units in () if is_known else EQUAL_STAGES:
+            is_open = any(movements[rows[place][1]].changes_shape for place in left)
+            modes = [self._moved(next(seeds), units, keeps_equal=True) for _ in range(count if is_open else 0)]
+            self._settle(judged, rows, left, movements, modes, verdict)
         for place in left:
             row, index, got = rows[place]
             if not movements[index].runs and index in self._scales and self._exact is None:
@@ -159,8 +163,9 @@ class Outputs:
             self._settle(judged, rows, inexact, movements, modes, verdict)
         return judged
 
-    def _moved(self, seed: int, units: float, transform_units: float = 0.0) -> Moved:
-        return Moved(seed, units, transform_units, self._grain.epsilon, is_recurrent=self._file.is_recurrent)
+    def _moved(self, seed: int, units: float, transform_units: float = 0.0, *, keeps_equal: bool = False) -> Moved:
+        is_recurrent, epsilon = self._file.is_recurrent, self._grain.epsilon
+        return Moved(seed, units, transform_units, epsilon, is_recurrent=is_recurrent, keeps_equal=keeps_equal)
 
     def _settle(
         self,

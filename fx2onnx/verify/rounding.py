@@ -97,11 +97,14 @@ _ONE_PLACE = ("kthvalue", "median")
 
 _DRAWN = 999_983
 """Numbers drawn at once; a prime, so that rows do not get the same ones."""
+_SPREADING = 2_654_435_761
+"""Brings the bits of a number far from those of its neighbours (Knuth, The Art of Computer Programming 3, 6.4)."""
 
 
 class Moved(EagerMode):
     """Results are off by at most ``units`` in the last place, by a seed of its own; without units they are as they are, and
-    of equal scores the first is chosen.
+    of equal scores the first is chosen. ``keeps_equal``: equal results are off by the same, as those of a function of one number
+    are in any engine, so that equal scores stay equal, and the first is chosen.
     """
 
     def __init__(
@@ -112,8 +115,10 @@ class Moved(EagerMode):
         least_epsilon: float = 0.0,
         *,
         is_recurrent: bool = False,
+        keeps_equal: bool = False,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self._keeps_equal = keeps_equal
         self._generator = torch.Generator().manual_seed(seed)
         drawn = torch.rand(_DRAWN, generator=self._generator, dtype=torch.float32) * 2 - 1
         self._drawn = {drawn.device: drawn}
@@ -214,12 +219,15 @@ class Moved(EagerMode):
 
     def _noise(self, like: torch.Tensor) -> torch.Tensor:
         """Numbers between -1 and 1: a part of those that were drawn once, which costs less than to draw as many."""
-        count = like.numel()
         start = int(torch.randint(_DRAWN, (1,), generator=self._generator))
-        rest = count - (_DRAWN - start)
         drawn = self._drawn.get(like.device)
         if drawn is None:
             drawn = self._drawn[like.device] = next(iter(self._drawn.values())).to(like.device)
+        if self._keeps_equal:
+            bits = like.float().contiguous().view(torch.int32).long()
+            return drawn[(bits * _SPREADING + start) % _DRAWN].to(like.dtype)
+        count = like.numel()
+        rest = count - (_DRAWN - start)
         parts = [drawn[start : start + count], *[drawn] * (rest // _DRAWN), drawn[: max(rest, 0) % _DRAWN]]
         noise = torch.cat(parts) if rest > 0 else parts[0]
         return noise.reshape(like.shape).to(like.dtype)
@@ -230,7 +238,7 @@ class Moved(EagerMode):
         if not isinstance(own, torch.Tensor) or not own.dim() or not own.numel() or own.dtype == torch.bool:
             return func(*args, **kwargs)
         axis = _axis(func, args, kwargs)
-        if not self._units:
+        if not self._units or self._keeps_equal:
             return _stable(name, func, args, kwargs, axis)
         wide = own.double()
         tiny = wide.abs().clamp(min=torch.finfo(torch.float32).tiny) * 2.0**-40

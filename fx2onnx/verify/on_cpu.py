@@ -115,8 +115,6 @@ def _devices(root: torch.nn.Module, arguments: object) -> frozenset[str]:
 def _exchange(tensors: dict[str, Any], here: Callable[[object], object], own: contextlib.ExitStack) -> None:
     """Put copies into a module's dict of tensors, or of other attributes, which may be lists of them."""
     for name, value in list(tensors.items()):
-        if name.startswith("_") and name != "_flat_weights":  # torch's own, such as the dicts of parameters
-            continue
         copy = pytree.tree_map(here, value) if isinstance(value, torch.Tensor | list | tuple | dict) else value
         if copy is not value and any(map(_differs, *map(pytree.tree_leaves, (copy, value)))):
             own.callback(tensors.__setitem__, name, value)

@@ -78,13 +78,15 @@ class Sequence(torch.nn.Module):
     def __init__(self):
         super().__init__()
         self.table = torch.nn.Embedding(20, 16)
-        self.places = torch.randn(12, 16)
+        self._places = torch.randn(12, 16)
         self.lstm = torch.nn.LSTM(16, 8, batch_first=True)
         self.layers = [torch.randn(8, 8), {"last": torch.randn(8, 3)}]
         self.decoder = torch.nn.TransformerDecoder(torch.nn.TransformerDecoderLayer(8, 2, 16, 0.0, batch_first=True), 1)
 
     def forward(self, ids):
-        x = self.table(ids) + self.places[:ids.shape[1]]
+        if ids.device != self._places.device:
+            raise ValueError("lies in two places")
+        x = self.table(ids) + self._places[:ids.shape[1]]
         if getattr(self, "casts", False):
             with torch.autocast("cpu", torch.bfloat16):  # which casts nothing that lies on the device
                 return x @ self.layers[0].repeat(2, 1)
@@ -105,7 +107,7 @@ def sequence(**more):
     torch.manual_seed(0)
     net, ids = Sequence().eval(), torch.randint(0, 20, (2, 7))
     vars(net).update(more)
-    net.places, net.layers = net.places.to(DEVICE), [net.layers[0].to(DEVICE), {"last": net.layers[1]["last"].to(DEVICE)}]
+    net._places, net.layers = net._places.to(DEVICE), [net.layers[0].to(DEVICE), {"last": net.layers[1]["last"].to(DEVICE)}]
     net.to(DEVICE)
     net.lstm.flatten_parameters()
     return net, ids.to(DEVICE)
@@ -114,12 +116,12 @@ DYNAMIC = ({0: "batch", 1: "length"},)
 
 def verified_on_the_cpu():
     net, ids = sequence()
-    before = [*net.parameters(), *net.lstm._flat_weights, net.places, net.layers, *net.layers]
+    before = [*net.parameters(), *net.lstm._flat_weights, net._places, net.layers, *net.layers]
     result = fx2onnx.export(net, (ids,), "sequence.onnx", dynamic_shapes=DYNAMIC)
     COMPUTED.clear()
     verdict = fx2onnx.verify.verify(result, net, (ids,))
     tried = {size for each in verdict.tried for size in each.sizes.values()}
-    after = [*net.parameters(), *net.lstm._flat_weights, net.places, net.layers, *net.layers]
+    after = [*net.parameters(), *net.lstm._flat_weights, net._places, net.layers, *net.layers]
     same = len(after) == len(before) and all(map(lambda one, two: one is two, before, after))
     return [verdict.ok, max(tried) > 7, sorted(set(COMPUTED)), same, verdict.notes]
 

@@ -96,7 +96,7 @@ class Sequence(torch.nn.Module):
         else:
             x = self.lstm(x)[0]
         x = x @ self.layers[0] + torch.ones(8, device=DEVICE).to(DEVICE)
-        mask = torch.full((ids.shape[1], ids.shape[1]), float("-inf"), device=ids.device).triu(1)
+        mask = torch.full((ids.shape[1], ids.shape[1]), float("-inf")).triu(1)  # eager PyTorch leaves it out
         return self.decoder(x, x, tgt_mask=mask) @ self.layers[1]["last"] + torch.zeros(3, device=self.own_device)
 
     @property

@@ -14,6 +14,7 @@ import onnx_ir as ir
 import pytest
 import torch
 
+import fx2onnx
 from fx2onnx.base.assumptions import Assumed, Assumption, Condition, Guard, Specialization
 from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import UserError
@@ -296,3 +297,11 @@ def test_sizes_of_trial_runs_are_no_number_of_patches() -> None:
     patches = {side * side + beside for side in range(2, 40) for beside in range(6)}
     assert not {sizes.batch, sizes.past, sizes.encoder} & patches
     assert len({sizes.batch, sizes.past, sizes.encoder}) == 3
+
+
+def test_a_module_makes_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="not of a Linear") as raised:
+        fx2onnx.export_folder(torch.nn.Linear(2, 2), tmp_path / "out")  # type: ignore[arg-type]
+    assert raised.value.code == "E001"
+    assert "save_pretrained" in str(raised.value)
+    assert not (tmp_path / "out").exists()

@@ -18,6 +18,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,11 @@ import numpy as np
 
 PROMPTS = (512, 1500)
 STEPS = 24
-ROUNDS = 9
+ROUNDS = 15
 CLOCKS = {1: time.process_time, 2: time.perf_counter}
 """By threads: of one the processor's, which other work on the machine moves least; two also spend it waiting for each other."""
+IN_A_ROW = {1: 1, 2: STEPS}
+"""Tokens that one file makes before the next one does, by threads: those of another session spin for a while after its run."""
 OURS, THEIRS = "ours", "theirs"
 OPENED = (OURS, THEIRS, THEIRS, OURS)
 """Each is opened twice, once before the other: where its weights come to lie moves times by more than the files differ."""
@@ -183,16 +186,36 @@ def build(source: Path, target: Path, precision: str) -> None:
     runpy.run_path(str(script), run_name="__main__")
 
 
-def _medians(runs: list[Callable[[], list[float]]], rounds: int) -> list[list[float]]:
-    """Of ours and theirs, of all runs of ``OPENED`` in turn, the order changing each round; the first round does not count."""
-    times: dict[str, list[list[float]]] = {OURS: [], THEIRS: []}
+class Times:
+    """Seconds of each opening of ours and theirs. The first of each does not count."""
+
+    def __init__(self) -> None:
+        self._seconds: list[list[float]] = [[] for _ in OPENED]
+        self._seen: set[int] = set()
+
+    def add(self, place: int, seconds: float) -> None:
+        """Of one run of the file at this place of ``OPENED``."""
+        if place in self._seen:
+            self._seconds[place].append(seconds)
+        self._seen.add(place)
+
+    def numbers(self) -> list[str]:
+        """Medians in ms, their ratio, and the ratio of the slower to the faster of two openings of one file."""
+        found = {
+            name: [seconds for which, seconds in zip(OPENED, self._seconds, strict=True) if which == name]
+            for name in (OURS, THEIRS)
+        }
+        ours, theirs = (statistics.median(chain.from_iterable(each)) for each in found.values())
+        openings = [sorted(map(statistics.median, each)) for each in found.values()]
+        alike = max(slow / fast for fast, slow in openings)
+        return [f"{ours * 1e3:.1f}", f"{theirs * 1e3:.1f}", f"{ours / theirs:.2f}", f"{alike:.2f}"]
+
+
+def _orders(rounds: int) -> Iterator[Sequence[int]]:
+    """In which order the opened files run, round by round."""
+    places = range(len(OPENED))
     for number in range(rounds + 1):
-        order = list(range(len(runs)))
-        for place in order if number % 2 else reversed(order):
-            found = runs[place]()
-            if number:
-                times[OPENED[place]].append(found)
-    return [[statistics.median(column) for column in zip(*each, strict=True)] for each in times.values()]
+        yield places if number % 2 else places[::-1]
 
 
 def _decoder_rows(folder: Path, threads: int, rounds: int) -> Iterator[list[str]]:
@@ -212,28 +235,33 @@ def _decoder_rows_in(folder: Path, threads: int, rounds: int) -> Iterator[list[s
         models.append(genai.Model(config))
     for length in PROMPTS:
         ids = np.random.default_rng(0).integers(5, 30000, (1, length)).astype(np.int32)
-
-        def generated(model: Any, ids: Any = ids) -> tuple[list[float], list[int]]:
-            options = genai.GeneratorParams(model)
-            options.set_search_options(max_length=ids.shape[1] + STEPS + 2, do_sample=False)
-            generator = genai.Generator(model, options)
-            start = clock()
-            generator.append_tokens(ids)
-            generator.get_logits()
-            read = clock()
-            for _ in range(STEPS):
-                generator.generate_next_token()
-            end = clock()
-            return [read - start, (end - read) / STEPS], list(generator.get_sequence(0))
-
-        mine, other = (generated(model)[1] for model in models[:2])
+        prompts, steps = Times(), Times()
+        for order in _orders(rounds):
+            generators = [_generator(genai, model, length) for model in models]
+            for place in order:
+                start = clock()
+                generators[place].append_tokens(ids)
+                generators[place].get_logits()
+                prompts.add(place, clock() - start)
+            for _ in range(STEPS // IN_A_ROW[threads]):
+                for place in order:
+                    for _ in range(IN_A_ROW[threads]):
+                        start = clock()
+                        generators[place].generate_next_token()
+                        steps.add(place, clock() - start)
+        mine, other = (list(generator.get_sequence(0)) for generator in generators[:2])
         alike = next(
             (place for place, pair in enumerate(zip(mine, other, strict=True)) if pair[0] != pair[1]), len(mine)
         )
         said = f"{length} tokens, {alike - length} of {len(mine) - length} behind them equal"
-        ours, theirs = _medians([lambda m=model: generated(m)[0] for model in models], rounds)  # type: ignore[misc]
-        for what, ours_ms, theirs_ms in zip(("prompt", "a token behind it"), ours, theirs, strict=True):
-            yield [f"{DECODER}, {said}: {what}", str(threads), *_numbers(ours_ms, theirs_ms)]
+        for what, times in (("prompt", prompts), ("a token behind it", steps)):
+            yield [f"{DECODER}, {said}: {what}", str(threads), *times.numbers()]
+
+
+def _generator(genai: Any, model: Any, length: int) -> Any:
+    options = genai.GeneratorParams(model)
+    options.set_search_options(max_length=length + STEPS + 2, do_sample=False)
+    return genai.Generator(model, options)
 
 
 def _other_rows(folder: Path, threads: int, rounds: int) -> Iterator[list[str]]:
@@ -242,34 +270,29 @@ def _other_rows(folder: Path, threads: int, rounds: int) -> Iterator[list[str]]:
     clock = CLOCKS[threads]
 
     for name, _, _, _ in _models():
-        place = folder / name.replace("/", "-")
-        exporter = (place / "exporter.txt").read_text()
+        place_of = folder / name.replace("/", "-")
+        exporter = (place_of / "exporter.txt").read_text()
         if not exporter:
-            yield [name, str(threads), "", "neither exporter and the optimizer make a file", ""]
+            yield [name, str(threads), "", "neither exporter and the optimizer make a file", "", ""]
             continue
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads, options.log_severity_level = threads, 3
         sessions = [
-            onnxruntime.InferenceSession(place / f"{which}.onnx", options, providers=["CPUExecutionProvider"])
+            onnxruntime.InferenceSession(place_of / f"{which}.onnx", options, providers=["CPUExecutionProvider"])
             for which in OPENED
         ]
-        given = dict(np.load(place / "inputs.npz"))
+        given = dict(np.load(place_of / "inputs.npz"))
         feeds = [{entry.name: given[entry.name] for entry in session.get_inputs()} for session in sessions]
         outputs = [session.run(None, feed)[0] for session, feed in zip(sessions, feeds, strict=True)]
         np.testing.assert_allclose(outputs[0], outputs[1], rtol=1e-2, atol=1e-2)
 
-        def timed(session: Any, feed: Any) -> list[float]:
-            start = clock()
-            session.run(None, feed)
-            return [clock() - start]
-
-        pairs = list(zip(sessions, feeds, strict=True))
-        ours, theirs = _medians([lambda p=pair: timed(*p) for pair in pairs], rounds)  # type: ignore[misc]
-        yield [f"{name} ({exporter})", str(threads), *_numbers(ours[0], theirs[0])]
-
-
-def _numbers(ours: float, theirs: float) -> list[str]:
-    return [f"{ours * 1e3:.1f}", f"{theirs * 1e3:.1f}", f"{ours / theirs:.2f}"]
+        times = Times()
+        for order in _orders(rounds):
+            for place in order:
+                start = clock()
+                sessions[place].run(None, feeds[place])
+                times.add(place, clock() - start)
+        yield [f"{name} ({exporter})", str(threads), *times.numbers()]
 
 
 def measure(folder: Path, rounds: int, parts: str, threads: Sequence[int]) -> str:
@@ -277,12 +300,12 @@ def measure(folder: Path, rounds: int, parts: str, threads: Sequence[int]) -> st
 
     from benchmarks.machine import describe
 
-    head = ["| model | threads | ours, ms | theirs, ms | ratio |", "|---|---|---|---|---|"]
+    head = ["| model | threads | ours, ms | theirs, ms | ratio | one file, opened twice |", "|---|---|---|---|---|---|"]
     lines = [
         "# Fused files beside those of other tools",
         "",
         "Time of a run in onnxruntime of a file with its own operators (`fused=True`), and of one that another tool makes of the same model. "
-        f"Each is opened twice, in both orders, in one process; all run in turn, medians; of one thread the processor's time, of two the clock's. Written by `make fused`. {describe()}.",
+        f"Each is opened twice, in both orders, in one process; all run in turn, medians; of one thread the processor's time, of two the clock's. The last column is how far apart the two openings of one file are. Written by `python -m benchmarks.fused` (`make fused`: the second table). {describe()}.",
         "",
     ]
     for word, title, rows in (

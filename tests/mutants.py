@@ -114,7 +114,9 @@ MUTANTS = [
     Mutant("capture/overloads/quantized_operators.py", "steps = 127 if reduce_range else 255", "steps = 255", EAGER_QUANTIZED),
     Mutant("capture/recording/tensor_tracker.py", "torch.equal(same, tensor)", "False", EAGER_QUANTIZED),
     # quantize
-    Mutant("quantize/schemes.py", "            steps += zeros[..., None]", "            pass", QUANTIZED),
+    Mutant("quantize/schemes.py", "np.float32(self.offset) if zeros is None else zeros.astype(np.float32)[..., None]", "np.float32(self.offset)", QUANTIZED),
+    Mutant("quantize/schemes.py", "    numbers += np.float32(0.5)\n    np.floor(numbers, out=numbers)\n", "    np.rint(numbers, out=numbers)\n", f"{QUANTIZE}/test_schemes.py"),
+    Mutant("quantize/schemes.py", "if np.isfinite(inverse).all() else numbers / steps", "", f"{QUANTIZE}/test_schemes.py"),
     Mutant("quantize/weights.py", "        count += count * even % 2\n", "", f"{QUANTIZE}/test_schemes.py"),
     Mutant("quantize/forms.py", "return is_row and (self._is_conv or self.writer.opset < BLOCKS_FROM)", "return is_row", QUANTIZED),
     Mutant("quantize/places.py", "        is_product, block = False, _whole_block(row.sizes[-1], block)", "        pass", f"{QUANTIZE}/test_export.py"),

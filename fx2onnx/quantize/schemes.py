@@ -92,21 +92,28 @@ class Scheme:
         if not self.has_zeros:
             return None
         bottom = np.minimum(blocks.astype(np.float32, copy=False).min(-1), 0)
-        codes: Array = np.clip(np.rint(-bottom / scales.astype(np.float32)), self.low, self.high).astype(np.uint8)
-        return codes
+        codes: Array = -bottom / scales.astype(np.float32)
+        _round_up_halves(codes)
+        return np.clip(codes, self.low, self.high).astype(np.uint8)
 
     def codes(self, blocks: Array, scales: Array, zeros: Array | None) -> Array:
-        """The nearest code of each number, as int8, uint8 or float8."""
-        steps: Array = blocks.astype(np.float32, copy=False) / scales.astype(np.float32)[..., None]
+        """The nearest code of each number, as int8, uint8 or float8.
+
+        Codes of 4 bits are those of onnxruntime's blockwise quantisation, ties included: two files of one checkpoint whose codes
+        are not all the same part at some token.
+        """
+        numbers, steps = blocks.astype(np.float32, copy=False), scales.astype(np.float32)[..., None]
         if self.kind == "nf4":
-            places: Array = np.searchsorted((NF4[1:] + NF4[:-1]) / 2, steps).astype(np.uint8)
+            places: Array = np.searchsorted((NF4[1:] + NF4[:-1]) / 2, numbers / steps).astype(np.uint8)
             return places
         if self.dtype == D.FLOAT8E4M3FN:
-            return np.clip(steps, self.low, self.high).astype(ml_dtypes.float8_e4m3fn)
-        np.rint(steps, out=steps)
-        if zeros is not None:
-            steps += zeros[..., None]
-        return np.clip(steps, self.low, self.high, out=steps).astype(np.uint8 if self.low == 0 else np.int8)
+            return np.clip(numbers / steps, self.low, self.high).astype(ml_dtypes.float8_e4m3fn)
+        if self.bits > 4:
+            return np.clip(np.rint(numbers / steps), self.low, self.high).astype(self.held_as)
+        shifted: Array = _in_steps(numbers, steps)
+        shifted += np.float32(self.offset) if zeros is None else zeros.astype(np.float32)[..., None]
+        _round_up_halves(shifted)
+        return (np.clip(shifted, 0, 15, out=shifted) - self.offset).astype(self.held_as)
 
     def values(self, codes: Array, scales: Array, zeros: Array | None) -> Array:
         """The numbers that codes stand for, computed in float32 and rounded to the dtype of the scales."""
@@ -117,6 +124,19 @@ class Scheme:
             if zeros is not None:
                 wide -= zeros.astype(np.float32)[..., None]
         return (wide * scales.astype(np.float32)[..., None]).astype(scales.dtype)
+
+
+def _in_steps(numbers: Array, steps: Array) -> Array:
+    """``numbers / steps`` with the rounding of a product by the inverse, where float32 has one."""
+    with np.errstate(over="ignore"):
+        inverse = 1 / steps
+    return numbers * inverse if np.isfinite(inverse).all() else numbers / steps
+
+
+def _round_up_halves(numbers: Array) -> None:
+    """In place, for numbers above -1."""
+    numbers += np.float32(0.5)
+    np.floor(numbers, out=numbers)
 
 
 SCHEMES = {

@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from onnxruntime.capi import onnxruntime_pybind11_state
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.pieces import pieces_of
 from fx2onnx.quantize import weights
 from fx2onnx.quantize.reference import rounded
-from fx2onnx.quantize.schemes import NF4, SCHEMES
+from fx2onnx.quantize.schemes import NF4, SCHEMES, unpacked
 from fx2onnx.quantize.weights import RowWeight
 
 NUMBERS = st.floats(-1000, 1000, width=32)
@@ -40,6 +41,37 @@ def test_every_number_is_rounded_to_the_nearest(array: np.ndarray, kind: str, bl
             largest = np.take_along_axis(part, np.abs(part).argmax(1)[:, None], 1)
             allowed = np.where((np.abs(part) > 7.4 / 8 * size) & (part * largest < 0), size / 8 * 1.002, allowed)
         assert np.all(np.abs(got - part) <= allowed)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    arrays.arrays(np.float32, (6, 32), elements=NUMBERS | st.integers(-30, 30).map(lambda number: number / 2)),
+    st.sampled_from(["int4", "uint4"]),
+)
+def test_codes_of_four_bits_are_those_of_onnxruntime(numbers: np.ndarray, kind: str) -> None:
+    rows, block = numbers.shape
+    codes, scales, zeros = (
+        np.zeros((rows, 1, block // 2), np.uint8),
+        np.zeros(rows, np.float32),
+        np.zeros(rows, np.uint8),
+    )
+    columns = np.ascontiguousarray(numbers.T)
+    onnxruntime_pybind11_state.quantize_matmul_4bits(codes, columns, scales, zeros, block, rows, block, kind == "int4")
+    scheme = SCHEMES[kind]
+    our_scales = scheme.scales(numbers, np.float32)
+    our_zeros = scheme.zeros(numbers, our_scales)
+    filled = numbers.any(1)  # the scale of an empty block means nothing
+    np.testing.assert_array_equal(our_scales[filled], scales[filled])
+    if our_zeros is not None:
+        np.testing.assert_array_equal(our_zeros[filled], zeros[filled] & 15)  # two blocks a byte
+    ours = scheme.codes(numbers, our_scales, our_zeros).astype(np.int16) + scheme.offset
+    np.testing.assert_array_equal(ours[filled], unpacked(codes).reshape(numbers.shape)[filled])
+
+
+@pytest.mark.parametrize("kind", ["int4", "uint4"])
+def test_numbers_near_nothing_are_rounded(kind: str) -> None:
+    tiny = np.array([[-3e-39, 2.9e-39, 1e-39, 0]], np.float32)
+    assert np.abs(rounded(tiny, kind, 1, 4) - tiny).max() < 5e-40
 
 
 @pytest.mark.parametrize("sign", [1, -1])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from onnxruntime.capi import onnxruntime_pybind11_state
@@ -48,6 +48,8 @@ def test_every_number_is_rounded_to_the_nearest(array: np.ndarray, kind: str, bl
     arrays.arrays(np.float32, (6, 32), elements=NUMBERS | st.integers(-30, 30).map(lambda number: number / 2)),
     st.sampled_from(["int4", "uint4"]),
 )
+@example(np.arange(-8, 8, 0.5, np.float32)[None].repeat(6, 0), "int4")
+@example(np.linspace(-2.5, 12.5, 32, dtype=np.float32)[None].repeat(6, 0), "uint4")
 def test_codes_of_four_bits_are_those_of_onnxruntime(numbers: np.ndarray, kind: str) -> None:
     rows, block = numbers.shape
     codes, scales, zeros = (

@@ -48,7 +48,7 @@ _ONLY = {
 """Parameters of the command, and the kinds that they have a meaning with; the others have one with all."""
 
 _NEXT = {Kind.TRAINING: "add --training", Kind.GENERATION: "add --task text-generation-with-past"}
-_DEFAULTS = {"dynamic": ["default"], "capture": "auto", "cache": "dynamic", "logits": "all"}
+_DEFAULTS = {"dynamic": ("default",), "capture": "auto", "cache": "dynamic", "logits": "all"}
 """Words that ask for nothing when they are written."""
 
 
@@ -57,7 +57,11 @@ def refuse_others(kind: Kind, context: typer.Context) -> None:
     names = {parameter.name: max(parameter.opts, key=len) for parameter in context.command.params}
     for name, kinds in _ONLY.items():
         source = context.get_parameter_source(name)
-        is_given = source is not None and source.name != "DEFAULT" and context.params[name] != _DEFAULTS.get(name)
+        value = context.params[name]
+        asked = (
+            tuple(value) if isinstance(value, list) else value
+        )  # what several words are held in differs between typer's versions
+        is_given = source is not None and source.name != "DEFAULT" and asked != _DEFAULTS.get(name)
         if kind in kinds or not is_given:
             continue
         option = names[name]

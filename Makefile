@@ -86,9 +86,13 @@ out/onnxsim/.installed:
 	out/onnxsim/bin/python -m pip install --quiet --disable-pip-version-check onnxsim==0.8.1
 	touch $@
 
-fused: $(VENV)/.installed      ## fused files beside those of onnxruntime's own optimizer, in onnxruntime, into docs/fused.md (minutes)
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.fused prepare out/fused --parts others
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.fused measure out/fused --parts others --write docs/fused.md
+out/genai/.installed: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target out/genai onnxruntime-genai==0.18.0
+	touch $@
+
+fused: out/genai/.installed     ## fused files beside those of onnxruntime-genai's model builder and onnxruntime's own optimizer, in onnxruntime, into docs/fused.md (half an hour)
+	PYTHONPATH=out/genai OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.fused prepare out/fused
+	PYTHONPATH=out/genai OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.fused measure out/fused --write docs/fused.md
 
 quantized-zoo: $(VENV)/.installed ## every zoo model with weights in few bits, verified, into docs/quantized_zoo.md (20 minutes)
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.quantized_zoo --write docs/quantized_zoo.md

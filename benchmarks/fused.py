@@ -305,7 +305,7 @@ def measure(folder: Path, rounds: int, parts: str, threads: Sequence[int]) -> st
         "# Fused files beside those of other tools",
         "",
         "Time of a run in onnxruntime of a file with its own operators (`fused=True`), and of one that another tool makes of the same model. "
-        f"Each is opened twice, in both orders, in one process; all run in turn, medians; of one thread the processor's time, of two the clock's. The last column is how far apart the two openings of one file are. Written by `python -m benchmarks.fused` (`make fused`: the second table). {describe()}.",
+        f"Each is opened twice, in both orders, in one process; all run in turn, medians; of one thread the processor's time, of two the clock's. The last column is how far apart the two openings of one file are. Written by `make fused`. {describe()}.",
         "",
     ]
     for word, title, rows in (

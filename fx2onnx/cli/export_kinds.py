@@ -58,9 +58,8 @@ def refuse_others(kind: Kind, context: typer.Context) -> None:
     for name, kinds in _ONLY.items():
         source = context.get_parameter_source(name)
         value = context.params[name]
-        asked = (
-            tuple(value) if isinstance(value, list) else value
-        )  # what several words are held in differs between typer's versions
+        # of several words, typer's versions make a list or a tuple
+        asked = tuple(value) if isinstance(value, list) else value
         is_given = source is not None and source.name != "DEFAULT" and asked != _DEFAULTS.get(name)
         if kind in kinds or not is_given:
             continue

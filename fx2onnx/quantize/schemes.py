@@ -106,10 +106,10 @@ class Scheme:
         if self.kind == "nf4":
             places: Array = np.searchsorted((NF4[1:] + NF4[:-1]) / 2, numbers / steps).astype(np.uint8)
             return places
-        if self.dtype == D.FLOAT8E4M3FN:
-            return np.clip(numbers / steps, self.low, self.high).astype(ml_dtypes.float8_e4m3fn)
         if self.bits > 4:
-            return np.clip(np.rint(numbers / steps), self.low, self.high).astype(self.held_as)
+            nearest = numbers / steps if self.dtype == D.FLOAT8E4M3FN else np.rint(numbers / steps)
+            held: Array = np.clip(nearest, self.low, self.high).astype(self.held_as)
+            return held
         shifted: Array = _in_steps(numbers, steps)
         shifted += np.float32(self.offset) if zeros is None else zeros.astype(np.float32)[..., None]
         _round_up_halves(shifted)

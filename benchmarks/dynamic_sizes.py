@@ -10,23 +10,21 @@ fewer models.
 from __future__ import annotations
 
 import argparse
-import copy
 import json
 import sys
 import tempfile
 import time
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from benchmarks.coverage_models import SOURCES, all_names, attempts
 from benchmarks.coverage_worker import Row, Worker, _described, _quiet
+from benchmarks.eager_distance import ERROR, RATIO, compared, eager_outputs
 
 PAGE = Path(__file__).parent.parent / "docs" / "dynamic_sizes.md"
 TITLES = {
@@ -40,12 +38,6 @@ HF_TYPES = 240
 IMAGE_AXES = {0: "batch", 2: "height", 3: "width"}
 TRIES = 3
 """Sets of sizes at which a file is run."""
-ERROR = 1e-3
-"""Of the largest number of an output."""
-RATIO = 8.0
-"""Models with random weights may blow up what rounding does: an output may be so many times as far off as eager PyTorch is."""
-NUDGED = 4
-"""Runs of eager PyTorch with inputs a rounding apart: where errors are blown up, that of one run is a matter of luck."""
 
 Sizes = dict[str, int]
 Axes = dict[str, dict[int, str]]
@@ -94,7 +86,7 @@ def _measure(row: Row, built: Any) -> None:
     for sizes in _other_sizes(sample):
         if {dim for dim in sizes if sizes[dim] != sample[dim]} <= free and len(accepted) >= TRIES:
             continue
-        if _eager(built, _resized(arguments, axes, sample, sizes)) is not None:
+        if eager_outputs(built, _resized(arguments, axes, sample, sizes)) is not None:
             accepted.append(sizes)
             free |= {dim for dim in sizes if sizes[dim] != sample[dim]}
     row |= {"sample": sample, "free": sorted(free), "fixed": sorted(sample.keys() - free)}
@@ -131,20 +123,6 @@ def _resized(arguments: Mapping[str, Any], axes: Axes, sample: Sizes, sizes: Siz
             if sizes[dim] != sample[dim]:
                 result[name] = result[name].index_select(axis, torch.arange(sizes[dim]) % sample[dim])
     return result
-
-
-def _eager(built: Any, arguments: Mapping[str, Any]) -> list[torch.Tensor] | None:
-    from torch.utils._pytree import tree_leaves
-
-    try:
-        outputs = built.module(**arguments)
-    except Exception:  # these sizes are not for this model
-        return None
-    return [value for value in tree_leaves(_plain(outputs)) if isinstance(value, torch.Tensor)]
-
-
-def _plain(outputs: Any) -> Any:
-    return outputs.to_tuple() if hasattr(outputs, "to_tuple") else outputs
 
 
 def _export(row: Row, built: Any, asked: Axes, tries: Sequence[tuple[Sizes, Mapping[str, Any]]]) -> None:
@@ -195,7 +173,7 @@ def _runs(result: Any, built: Any, tries: Sequence[tuple[Sizes, Mapping[str, Any
                 return ["inputs have other names"]
             try:
                 checker.check_feeds(feeds)
-                found.append(f"{sizes}: {_compared(session.run(None, feeds), built, arguments)}")
+                found.append(f"{sizes}: {compared(session.run(None, feeds), built, arguments)}")
             except UserError as error:
                 found.append(f"{sizes}: {error.what[:80]}")
             except Exception as error:  # the engine refuses these sizes
@@ -212,58 +190,6 @@ def _onnxruntime(path: Path) -> Any:
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
     return onnxruntime.InferenceSession(path, options)
-
-
-def _compared(outputs: Sequence[Any], built: Any, arguments: Mapping[str, Any]) -> str:
-    """``equal``, where an output is no farther off than ``ERROR``, or than ``RATIO`` times what eager PyTorch may be in float32."""
-    expected = [tensor.numpy() for tensor in _eager(built, arguments) or []]
-    pairs = list(zip(outputs, expected, strict=False))
-    for got, want in pairs:
-        if got.shape != want.shape:
-            return f"shape {got.shape} instead of {want.shape}"
-    worst = max((_error(got, want) for got, want in pairs), default=0.0)
-    if worst > ERROR and (exact := _in_float64(built, arguments)) is not None:
-        runs = [expected, *_nudged(built, arguments)]
-        own = [
-            max(map(_error, column, [true] * len(runs)))
-            for column, true in zip(zip(*runs, strict=True), exact, strict=False)
-        ]
-        worst = max(_error(got, true) - RATIO * off for got, off, true in zip(outputs, own, exact, strict=False))
-    return "equal" if worst <= ERROR else f"off by {worst:.1e}"
-
-
-def _error(got: Any, want: Any) -> float:
-    """The largest difference as a share of the largest number."""
-    if not want.size or want.dtype.kind != "f":
-        return 0.0
-    scale = float(np.abs(np.nan_to_num(want)).max()) or 1.0
-    return float(np.nanmax(np.abs(got - want), initial=0.0)) / scale
-
-
-def _in_float64(built: Any, arguments: Mapping[str, Any]) -> list[Any] | None:
-    wide = {name: _double(value) for name, value in arguments.items()}
-    exact = _eager(replace(built, module=copy.deepcopy(built.module).double()), wide)
-    return None if exact is None else [tensor.numpy() for tensor in exact]
-
-
-def _nudged(built: Any, arguments: Mapping[str, Any]) -> Iterator[list[Any]]:
-    """The outputs of eager PyTorch with every number of the inputs moved by a rounding, up or down."""
-    for seed in range(NUDGED):
-        random = torch.Generator().manual_seed(seed)
-
-        def moved(value: Any, random: torch.Generator = random) -> Any:
-            if not isinstance(value, torch.Tensor) or not value.is_floating_point():
-                return value
-            signs = torch.randint(0, 2, value.shape, generator=random) * 2 - 1
-            return value * (1 + signs * torch.finfo(value.dtype).eps)
-
-        outputs = _eager(built, {name: moved(value) for name, value in arguments.items()})
-        if outputs is not None:
-            yield [tensor.numpy() for tensor in outputs]
-
-
-def _double(value: Any) -> Any:
-    return value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
 
 
 def _serve(pipe: Any) -> None:

@@ -270,18 +270,18 @@ def _other_rows(folder: Path, threads: int, rounds: int) -> Iterator[list[str]]:
     clock = CLOCKS[threads]
 
     for name, _, _, _ in _models():
-        place_of = folder / name.replace("/", "-")
-        exporter = (place_of / "exporter.txt").read_text()
+        files = folder / name.replace("/", "-")
+        exporter = (files / "exporter.txt").read_text()
         if not exporter:
             yield [name, str(threads), "", "neither exporter and the optimizer make a file", "", ""]
             continue
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads, options.log_severity_level = threads, 3
         sessions = [
-            onnxruntime.InferenceSession(place_of / f"{which}.onnx", options, providers=["CPUExecutionProvider"])
+            onnxruntime.InferenceSession(files / f"{which}.onnx", options, providers=["CPUExecutionProvider"])
             for which in OPENED
         ]
-        given = dict(np.load(place_of / "inputs.npz"))
+        given = dict(np.load(files / "inputs.npz"))
         feeds = [{entry.name: given[entry.name] for entry in session.get_inputs()} for session in sessions]
         outputs = [session.run(None, feed)[0] for session, feed in zip(sessions, feeds, strict=True)]
         np.testing.assert_allclose(outputs[0], outputs[1], rtol=1e-2, atol=1e-2)

@@ -24,7 +24,7 @@ from typing import Any
 
 from benchmarks import machine
 
-COMMAND = "from fx2onnx.cli.main import main; main()"
+COMMAND = "from fx2onnx.cli.process import run; run()"
 TORCHVISION = """
 import torch
 from fx2onnx.sources.torchvision_compat import import_torchvision

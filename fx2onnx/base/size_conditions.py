@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, cast
 
+from fx2onnx.base import metadata_keys
 from fx2onnx.base.assumptions import Assumed, Condition, Guard
 from fx2onnx.base.dim_text import integer_of, parse_dim
 from fx2onnx.base.dims import Dim
@@ -18,7 +19,7 @@ from fx2onnx.base.relations import COMPARE, Relation
 from fx2onnx.base.size_sets import EVERY, LARGEST, SizeSet
 from fx2onnx.base.typed_json import built, metadata
 
-METADATA_KEY = "fx2onnx.conditions"
+METADATA_KEY = metadata_keys.CONDITIONS
 """Model metadata: the conditions as JSON, a list of ``StatedCondition``."""
 
 

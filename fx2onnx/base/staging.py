@@ -12,7 +12,6 @@ import errno
 import io
 import os
 import re
-import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -128,7 +127,7 @@ def staged_files(folder: str | PathLike[str], count: int) -> Iterator[list[str]]
 
 @contextlib.contextmanager
 def _staged(folder: str | PathLike[str], makers: list[Callable[[str], object]]) -> Iterator[list[str]]:
-    stages = [os.path.join(folder, f"{PREFIX}{secrets.token_hex(8)}") for _ in makers]
+    stages = [os.path.join(folder, f"{PREFIX}{os.urandom(8).hex()}") for _ in makers]
     alive: list[_Lock] = []
     try:
         with locked(folder):

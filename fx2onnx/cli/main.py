@@ -32,10 +32,6 @@ COMMANDS = {
 }
 """The function behind each command, in the file of ``fx2onnx/cli`` named as the command (``list`` in ``listing``)."""
 
-GARBAGE_THRESHOLDS = (100_000, 50)
-"""New containers between two searches for cyclic garbage, and such searches between two among older ones: importing torch makes a
-million that all stay, and Python's own thresholds search them for a tenth of the time."""
-
 app: typer.Typer
 """All commands; made when somebody asks for it."""
 
@@ -85,7 +81,6 @@ def main() -> None:
     # weights would break into the progress display.
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    gc.set_threshold(*GARBAGE_THRESHOLDS)
     atexit.register(gc.freeze)  # all goes with the process: Python's last search would take as long as a small export
     first = sys.argv[1:2]
     application(first if COMMANDS.keys() & set(first) else COMMANDS)()

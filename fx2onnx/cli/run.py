@@ -252,14 +252,9 @@ def _session(model: Path, engine: Engine, profile_prefix: str) -> Any:
 
 
 def _run(session: Any, feeds: Mapping[str, Any], repeats: int) -> list[Any]:
-    from fx2onnx.base.ort_values import run_session
-    from fx2onnx.irx.text_values import text_value
-    from fx2onnx.runner import InferenceSession
-
     try:
         for _ in range(repeats):
-            ours = isinstance(session, InferenceSession)
-            outputs = session.run(None, feeds) if ours else run_session(session, feeds, text_value)
+            outputs = _outputs(session, feeds)
         return list(outputs)
     except Fx2OnnxError:
         raise
@@ -267,3 +262,14 @@ def _run(session: Any, feeds: Mapping[str, Any], repeats: int) -> list[Any]:
         if not type(error).__module__.startswith("onnxruntime"):
             raise
         raise UserError("E403", "onnxruntime failed while running the model", why=str(error).splitlines()[0]) from error
+
+
+def _outputs(session: Any, feeds: Mapping[str, Any]) -> list[Any]:
+    from fx2onnx.runner import InferenceSession
+
+    if isinstance(session, InferenceSession):
+        return session.run(None, feeds)
+    from fx2onnx.base.ort_values import run_session
+    from fx2onnx.irx.text_values import text_value
+
+    return run_session(session, feeds, text_value)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import fx2onnx.irx  # noqa: F401  (before the first import of onnx_ir)
 from fx2onnx.base.version import VERSION as __version__
 from fx2onnx.runner import capi
 from fx2onnx.runner.feeds import NodeArg

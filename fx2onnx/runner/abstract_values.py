@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
-import onnx_ir as ir
 
+from fx2onnx.runner.element_types import DataType, Dtype
 from fx2onnx.runner.limits import MAX_RANK
 from fx2onnx.runner.program import Program, Slot, Step
-from fx2onnx.runner.types import Array, Dtype, Value, is_tensor_type, numpy_dtype
+from fx2onnx.runner.types import Array, Value, is_tensor_type
 
 _ZEROS = bytes(16)
 """One element of the widest dtype: every element of an abstract array lies there."""
@@ -79,10 +79,10 @@ class AbstractState:
 
     def take_input(self, slot: Slot, fixed: Mapping[str, int], sizes: Mapping[Any, int]) -> None:
         """An abstract array for an input, by the shape that the model declares."""
-        if is_tensor_type(slot.type) and slot.shape is not None and slot.type.dtype is not ir.DataType.UNDEFINED:
+        if is_tensor_type(slot.type) and slot.shape is not None and slot.type.dtype is not DataType.UNDEFINED:
             shape = tuple(dim if isinstance(dim, int) else sizes[dim] for dim in _dims(slot, fixed))
             if len(shape) <= MAX_RANK and all(0 <= dim < MAX_DIM for dim in shape):
-                self.abstract[slot.index] = abstract_array(shape, numpy_dtype(slot.type.dtype))
+                self.abstract[slot.index] = abstract_array(shape, slot.type.dtype.numpy())
 
     def value(self, index: int) -> AbstractValue | None:
         if index in self.known:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import onnx_ir as ir
-
 from fx2onnx.base.errors import UserError
+from fx2onnx.runner.element_types import TensorType
 from fx2onnx.runner.nodes import NodeText
 from fx2onnx.runner.program import Slot
 from fx2onnx.runner.types import type_name
@@ -34,7 +33,7 @@ def agree(slot: Slot, name: str, type_: Any, text: NodeText | None = None) -> No
 def check_default(name: str, type_: Any, shape: Dims | None, tensor: Any) -> None:
     """Raises: UserError E303 for an initializer that is not what the input of its name is declared to be."""
     dtype, dims = declared(tensor, f"initializer {name!r}")
-    found = type_name(ir.TensorType(dtype))
+    found = type_name(TensorType(dtype))
     if type_ is not None and type_name(type_) != found:
         raise UserError("E303", f"the input {name!r} is declared {type_name(type_)}, and its initializer is {found}")
     if shape is None:

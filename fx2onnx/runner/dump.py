@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterable
 from typing import Any
 
@@ -103,6 +102,8 @@ def _plan_lines(plan: Plan) -> Iterable[str]:
 
 
 def _xml(text: str) -> str:
+    import html  # for pictures alone: its table of names takes a moment
+
     return html.escape(plain(text))
 
 

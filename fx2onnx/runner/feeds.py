@@ -5,18 +5,15 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import onnx_ir as ir
 
-from fx2onnx.base.dim_text import root_of
 from fx2onnx.base.errors import UserError
-from fx2onnx.base.size_conditions import SizeCondition, check_sizes
+from fx2onnx.runner.element_types import DataType, MapType, OptionalType, SequenceType
 from fx2onnx.runner.program import Program
 from fx2onnx.runner.types import (
     TENSOR_NAMES,
-    MapType,
     Value,
     as_value,
     describe,
@@ -26,6 +23,9 @@ from fx2onnx.runner.types import (
     type_name,
 )
 from fx2onnx.runner.typing_protos import denotations_of
+
+if TYPE_CHECKING:  # what reads conditions is imported for the few files that have some
+    from fx2onnx.base.size_conditions import SizeCondition
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +104,16 @@ class FeedChecker:
 
     def _check_conditions(self, bound: Mapping[str, tuple[int, str]]) -> None:
         """Raises UserError E401 for sizes that the file is not right for."""
+        from fx2onnx.base.size_conditions import check_sizes
+
         bound = {**bound, **self._roots(bound)}
         sizes = {name: size for name, (size, _) in bound.items()}
         check_sizes("the model", self.conditions, sizes, {name: place for name, (_, place) in bound.items()})
 
     def _roots(self, bound: Mapping[str, tuple[int, str]]) -> dict[str, tuple[int, str]]:
         """The sizes that stand in the shapes only in others, such as ``n`` in ``2*n + 1``."""
+        from fx2onnx.base.dim_text import root_of
+
         found: dict[str, tuple[int, str]] = {}
         for text, (size, place) in bound.items():
             root = None if text.isidentifier() else root_of(text)
@@ -129,9 +133,9 @@ class FeedChecker:
         self, arg: NodeArg, value: Any, type_: Any, bound: dict[str, tuple[int, str]], what: str
     ) -> Value:
         """A value of any type; ``what`` says which part of the feed it is."""
-        if isinstance(type_, ir.OptionalType):
+        if isinstance(type_, OptionalType):
             return None if value is None else self._check_nested(arg, value, type_.elem_type, bound, what)
-        if isinstance(type_, ir.SequenceType):
+        if isinstance(type_, SequenceType):
             if not isinstance(value, (list, tuple)):
                 raise self._wrong_kind(arg, value, type_, what, "a list")
             inner = type_.elem_type
@@ -153,7 +157,7 @@ class FeedChecker:
         return UserError("E401", f"{what} is {describe(value)}, not {wanted}", why=why, next=f"pass {wanted} there")
 
     def _check_key(self, key: Any, type_: MapType, what: str) -> Any:
-        is_text = type_.key_dtype is ir.DataType.STRING
+        is_text = type_.key_dtype is DataType.STRING
         if isinstance(key, str) if is_text else isinstance(key, (int, np.integer)) and not isinstance(key, bool):
             return key if is_text else int(key)
         wanted = "strings" if is_text else "integers"
@@ -192,11 +196,11 @@ class FeedChecker:
             next_step = f'pass feeds["{arg.name}"].detach().cpu().numpy()'
             raise UserError("E401", f"{what} gives no array", why=str(error)[:200], next=next_step) from error
 
-    def _converted(self, arg: NodeArg, value: Any, dtype: ir.DataType, what: str) -> Any:
+    def _converted(self, arg: NodeArg, value: Any, dtype: DataType, what: str) -> Any:
         """Python numbers and lists, as onnxruntime takes them."""
         if isinstance(value, (bool, int, float, str, bytes, list, tuple)):
             try:
-                if dtype is ir.DataType.STRING:
+                if dtype is DataType.STRING:
                     loose = np.array(value, dtype=object)
                     return string_array(loose.ravel().tolist(), loose.shape)
                 return np.array(value, dtype=dtype.numpy())
@@ -209,10 +213,10 @@ class FeedChecker:
             next="pass a numpy.ndarray",
         )
 
-    def _check_dtype(self, arg: NodeArg, array: Any, wanted: ir.DataType, what: str) -> Any:
+    def _check_dtype(self, arg: NodeArg, array: Any, wanted: DataType, what: str) -> Any:
         given = onnx_dtype(array.dtype)
         if given is wanted:
-            if given is ir.DataType.STRING:
+            if given is DataType.STRING:
                 if array.dtype.kind == "O" and not all(isinstance(item, (str, bytes)) for item in array.ravel()):
                     raise UserError("E401", f"{what} holds objects that are not strings")
                 return string_array(array.ravel().tolist(), array.shape)
@@ -220,7 +224,7 @@ class FeedChecker:
                 return array
             return np.array(array, array.dtype.newbyteorder("="), order="C")  # how a sum is cut depends on strides
         name = TENSOR_NAMES[given] if given is not None else str(array.dtype)
-        numpy_name = np.dtype(wanted.numpy()).name if wanted is not ir.DataType.STRING else "object"
+        numpy_name = np.dtype(wanted.numpy()).name if wanted is not DataType.STRING else "object"
         raise UserError(
             "E401",
             f"{what} is tensor({name}); the model needs {arg.type}",

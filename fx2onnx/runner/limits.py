@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator, Sequence
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.runner.types import Dtype
+from fx2onnx.runner.element_types import Dtype
 
 MAX_STEPS = 100_000
 """Steps of one program after functions are expanded: 10 times the largest exported model; stops nested function bombs."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import onnx
-import onnx_ir as ir
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped, unused-ignore]
 
 from fx2onnx.base.errors import UserError
@@ -39,7 +39,7 @@ def load_model(source: Any, external_folder: str = "") -> LoadedModel:
         return LoadedModel(_parse(_read(path), path), folders, path)
     if isinstance(source, (bytes, bytearray, memoryview)):
         return LoadedModel(_parse(bytes(source), "the given bytes"), folders)
-    if isinstance(source, ir.Model):
+    if _is_onnx_ir_model(source):
         proto, held = _without_weights(source)
         return LoadedModel(proto, folders, "", held)
     raise UserError(
@@ -73,8 +73,15 @@ def _parse(data: bytes, what: str) -> onnx.ModelProto:
     return proto
 
 
-def _without_weights(model: ir.Model) -> tuple[onnx.ModelProto, dict[str, Any]]:
+def _is_onnx_ir_model(source: Any) -> bool:
+    onnx_ir = sys.modules.get("onnx_ir")  # whoever has such a model has imported it
+    return onnx_ir is not None and isinstance(source, onnx_ir.Model)
+
+
+def _without_weights(model: Any) -> tuple[onnx.ModelProto, dict[str, Any]]:
     """The model as a ``ModelProto``, and the weights of its main graph, which stay where they are."""
+    import onnx_ir as ir
+
     proto = onnx.ModelProto(
         ir_version=model.ir_version or 8,
         producer_name=model.producer_name or "",

@@ -11,10 +11,11 @@ import onnx
 
 from fx2onnx.base import plugins
 from fx2onnx.base.errors import UserError
-from fx2onnx.irx.parameter_types import types_of
+from fx2onnx.base.parameter_types import types_of
+from fx2onnx.runner.element_types import Dtype
 from fx2onnx.runner.enumerations import FLAGS, VALUES
 from fx2onnx.runner.nodes import NodeText
-from fx2onnx.runner.types import TENSOR_NAMES, Dtype, numpy_dtype
+from fx2onnx.runner.types import TENSOR_NAMES
 
 NEWEST_OPSET = onnx.defs.onnx_opset_version()
 STANDARD_DOMAINS = ("", "ai.onnx.ml", "ai.onnx.preview.training", "ai.onnx.preview", "ai.onnx.training")
@@ -115,7 +116,7 @@ def _parameter(parameter: Any, schema: Any) -> Parameter:
     return Parameter(parameter.name, name if is_shared else "", types_of(parameter, schema), is_optional)
 
 
-_DTYPE_OF_NAME = {f"tensor({name})": numpy_dtype(dtype) for dtype, name in TENSOR_NAMES.items()}
+_DTYPE_OF_NAME = {f"tensor({name})": dtype.numpy() for dtype, name in TENSOR_NAMES.items()}
 
 
 @lru_cache(maxsize=512)

@@ -9,14 +9,13 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import onnx_ir as ir
 
-from fx2onnx.base import size_conditions
 from fx2onnx.base.errors import Fx2OnnxError, UserError
 from fx2onnx.base.events import record
+from fx2onnx.base.metadata_keys import CONDITIONS
 from fx2onnx.base.staging import replacing, write_text
 from fx2onnx.base.targets import check_target
 from fx2onnx.runner.build import build_program
@@ -31,6 +30,9 @@ from fx2onnx.runner.program import Program, Slot, Step
 from fx2onnx.runner.static_shapes import check_static_shapes
 from fx2onnx.runner.threads import threads
 from fx2onnx.runner.types import Value, describe, is_tensor_type, type_name
+
+if TYPE_CHECKING:
+    from fx2onnx.base.size_conditions import SizeCondition
 
 PROVIDER = "CPUExecutionProvider"
 logger = logging.getLogger("fx2onnx.runner")
@@ -101,9 +103,8 @@ class InferenceSession:
         outputs = zip(self._output_names, self._program.outputs, strict=True)
         self._output_args = [_node_arg(name, slots[index], fixed) for name, index in outputs]
         self._optional = frozenset(slots[index].name for index in self._program.defaults)
-        conditions = self._meta.custom_metadata_map.get(size_conditions.METADATA_KEY)
-        known = size_conditions.read(conditions) if conditions else []
-        self._checker = FeedChecker(self._inputs, self._optional, fixed, known)
+        conditions = _conditions(self._meta.custom_metadata_map.get(CONDITIONS, ""))
+        self._checker = FeedChecker(self._inputs, self._optional, fixed, conditions)
         self._lock = threading.Lock()
         self._events: list[dict[str, Any]] = []
         self._profile_start_ns = start_ns
@@ -276,6 +277,9 @@ def _check_providers(providers: Sequence[Any] | None) -> None:
 
 def _save(loaded: LoadedModel, options: SessionOptions) -> None:
     """Write the model as ``fx2onnx.optimize`` rewrites it at the session's level."""
+    import onnx_ir as ir
+
+    import fx2onnx.irx  # noqa: F401  (before the first import of onnx_ir)
     from fx2onnx.optimize import pipelines
 
     path = check_target(options.optimized_model_filepath, inputs=[loaded.path] if loaded.path else [])
@@ -297,6 +301,15 @@ def _node_arg(name: str, slot: Slot, fixed: Mapping[str, int]) -> NodeArg:
     dims = None if slot.shape is None else [fixed.get(dim, dim) if isinstance(dim, str) else dim for dim in slot.shape]
     shape = dims if dims is not None and is_tensor_type(slot.type) else []
     return NodeArg(name, type_name(slot.type), shape, slot.type, dims)
+
+
+def _conditions(text: str) -> Sequence[SizeCondition]:
+    """What the file's metadata says of sizes; few files say something."""
+    if not text:
+        return ()
+    from fx2onnx.base.size_conditions import read
+
+    return read(text)
 
 
 def _metadata(proto: Any) -> ModelMetadata:

@@ -3,28 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
-import onnx_ir as ir
+
+from fx2onnx.runner.element_types import (
+    DataType,
+    Dtype,
+    MapType,
+    OptionalType,
+    SequenceType,
+    SparseTensorType,
+    TensorType,
+)
 
 Array: TypeAlias = npt.NDArray[Any]
 Value: TypeAlias = Any
 """``Array``, ``list`` (a sequence), ``dict`` or list of dicts (maps), or None (an empty optional)."""
 
-Dtype: TypeAlias = np.dtype[Any]
 Shape: TypeAlias = tuple[int, ...]
 Spec: TypeAlias = tuple[Shape, Dtype]
 
-TENSOR_NAMES: dict[ir.DataType, str] = {
-    member: member.name.lower() for member in ir.DataType if member is not ir.DataType.UNDEFINED
+TENSOR_NAMES: dict[DataType, str] = {
+    member: member.name.lower() for member in DataType if member is not DataType.UNDEFINED
 }
 """onnxruntime's word for each element type."""
 
-STRING_DTYPE = np.dtype(object)
+STRING_DTYPE = DataType.STRING.numpy()
 FLOAT32 = np.dtype(np.float32)
 INT64 = np.dtype(np.int64)
 
@@ -34,32 +41,27 @@ def shape_of(value: Value) -> Shape:
     return value.shape if isinstance(value, np.ndarray) else ()
 
 
-def numpy_dtype(dtype: ir.DataType) -> Dtype:
-    """The NumPy dtype; strings are object arrays."""
-    return STRING_DTYPE if dtype is ir.DataType.STRING else np.dtype(dtype.numpy())
-
-
 def numpy_dtype_of_code(code: int) -> Dtype:
     """The NumPy dtype of a ``TensorProto.DataType`` number."""
-    return numpy_dtype(ir.DataType(code))
+    return DataType(code).numpy()
 
 
 NARROW_FLOATS = frozenset(
-    numpy_dtype(member) for member in TENSOR_NAMES if member.is_floating_point() and member.itemsize < 4
+    member.numpy() for member in TENSOR_NAMES if member.is_floating_point() and member.bitwidth < 32
 )
 """Floats that kernels widen to float32 before they sum or call a transcendental function."""
 
 NARROW_INTS = frozenset(np.dtype(t) for t in (ml_dtypes.int4, ml_dtypes.uint4, ml_dtypes.int2, ml_dtypes.uint2))
 """Integers that NumPy knows only as extension types."""
 
-_BY_DTYPE = {numpy_dtype(member): member for member in TENSOR_NAMES}
+_BY_DTYPE = {member.numpy(): member for member in TENSOR_NAMES}
 
 
-def onnx_dtype(dtype: Dtype) -> ir.DataType | None:
+def onnx_dtype(dtype: Dtype) -> DataType | None:
     """The ONNX dtype of a NumPy dtype; any kind of string is STRING; None where ONNX has none."""
     known = _BY_DTYPE.get(dtype)
     if known is None and dtype.kind in "USOT":
-        return ir.DataType.STRING
+        return DataType.STRING
     return _BY_DTYPE.get(np.dtype(dtype.type)) if known is None else known
 
 
@@ -71,17 +73,9 @@ def is_integer(dtype: Dtype) -> bool:
     return dtype.kind in "iu" or dtype in NARROW_INTS
 
 
-@dataclass(frozen=True, slots=True)
-class MapType:
-    """A dictionary: keys of one dtype, values of one type."""
-
-    key_dtype: ir.DataType
-    value_type: Any
-
-
 def is_tensor_type(type_: Any) -> bool:
-    """Whether values of the type are arrays. ``isinstance`` is slow here: the classes are protocols."""
-    return type(type_) is ir.TensorType
+    """Whether values of the type are arrays."""
+    return type(type_) is TensorType
 
 
 def type_name(type_: Any) -> str:
@@ -92,11 +86,11 @@ def type_name(type_: Any) -> str:
         return "tensor(undefined)"
     if isinstance(type_, MapType):
         return f"map({TENSOR_NAMES.get(type_.key_dtype, 'undefined')},{type_name(type_.value_type)})"
-    if isinstance(type_, ir.SequenceType):
+    if isinstance(type_, SequenceType):
         return f"seq({type_name(type_.elem_type)})"
-    if isinstance(type_, ir.OptionalType):
+    if isinstance(type_, OptionalType):
         return f"optional({type_name(type_.elem_type)})"
-    if isinstance(type_, ir.SparseTensorType):
+    if isinstance(type_, SparseTensorType):
         return f"sparse_tensor({TENSOR_NAMES.get(type_.dtype, 'undefined')})"
     return str(type_)
 

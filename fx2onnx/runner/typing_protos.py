@@ -5,31 +5,30 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any, TypeAlias
 
-import onnx_ir as ir
-
 from fx2onnx.base.errors import UserError
-from fx2onnx.runner.types import Array, MapType, onnx_dtype
+from fx2onnx.runner.element_types import DataType, MapType, OptionalType, SequenceType, SparseTensorType, TensorType
+from fx2onnx.runner.types import Array, onnx_dtype
 
 Dims: TypeAlias = tuple[int | str | None, ...]
 
 
 @lru_cache(maxsize=64)
-def data_type(code: int) -> ir.DataType:
+def data_type(code: int) -> DataType:
     """The element type of that number. Raises: UserError E303."""
     try:
-        return ir.DataType(code)
+        return DataType(code)
     except ValueError:
         raise UserError("E303", f"{code} is no element type that ONNX knows") from None
 
 
 @lru_cache(maxsize=64)
-def _tensor_type(code: int) -> ir.TensorType:
-    if code == ir.DataType.UNDEFINED:
+def _tensor_type(code: int) -> TensorType:
+    if code == DataType.UNDEFINED:
         raise UserError("E303", "a tensor type does not say its element type")
-    return ir.TensorType(data_type(code))
+    return TensorType(data_type(code))
 
 
-def type_of_array(array: Array) -> ir.TensorType:
+def type_of_array(array: Array) -> TensorType:
     """The type of a constant."""
     dtype = onnx_dtype(array.dtype)
     assert dtype is not None
@@ -50,15 +49,15 @@ def type_and_dims(proto: Any) -> tuple[Any, Dims | None]:
     if form == "sparse_tensor_type":
         sparse = proto.sparse_tensor_type
         dims = dims_of(sparse.shape) if sparse.HasField("shape") else None
-        return ir.SparseTensorType(data_type(sparse.elem_type)), dims
+        return SparseTensorType(data_type(sparse.elem_type)), dims
     if form == "map_type":
         return MapType(data_type(proto.map_type.key_type), _inner(proto.map_type.value_type)[0]), None
     if form == "sequence_type":
         inner, dims = _inner(proto.sequence_type.elem_type)
-        return ir.SequenceType(inner), dims
+        return SequenceType(inner), dims
     if form == "optional_type":
         inner, dims = _inner(proto.optional_type.elem_type)
-        return ir.OptionalType(inner), dims
+        return OptionalType(inner), dims
     raise UserError("E303", f"the runner does not know values of {form}")
 
 

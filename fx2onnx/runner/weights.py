@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnx_ir as ir
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.runner.element_types import DataType
 from fx2onnx.runner.limits import check_shape
 from fx2onnx.runner.nodes import check_text
-from fx2onnx.runner.types import Array, numpy_dtype, string_array
+from fx2onnx.runner.types import Array, string_array
 from fx2onnx.runner.typing_protos import data_type
 
 _PACKED_BITS = {2: 2, 4: 4}
@@ -72,23 +72,25 @@ class WeightStore:
         dtype = _element_type(int(tensor.dtype), what)
         shape = tuple(dim if isinstance(dim, int) else -1 for dim in tensor.shape)
         _check_dims(shape, what)
+        import onnx_ir as ir  # the tensor's own
+
         if isinstance(tensor, ir.ExternalTensor):
             place = (str(tensor.location), tensor.offset or 0, tensor.length)
             return _read_only(self._external(place, dtype, shape, str(tensor.base_dir or ""), what))
-        if dtype is ir.DataType.STRING:
+        if dtype is DataType.STRING:
             items = tensor.string_data() if hasattr(tensor, "string_data") else tensor.numpy().ravel().tolist()
             return _strings(items, shape, what)
-        check_shape(shape, numpy_dtype(dtype), what)
+        check_shape(shape, dtype.numpy(), what)
         return _read_only(_guarded(tensor.numpy, shape, what))
 
     def _external(
-        self, place: tuple[str, int, int | None], dtype: ir.DataType, shape: tuple[int, ...], folder: str, what: str
+        self, place: tuple[str, int, int | None], dtype: DataType, shape: tuple[int, ...], folder: str, what: str
     ) -> Array:
         location, offset_bytes, length_bytes = place
-        element = numpy_dtype(dtype)
+        element = dtype.numpy()
         if element.kind == "O":
             raise UserError("E303", f"{what} is a string tensor in an external file, which ONNX does not allow")
-        bits = _PACKED_BITS.get(round(dtype.itemsize * 8), 0)
+        bits = _PACKED_BITS.get(dtype.bitwidth, 0)
         count = math.prod(shape)
         size_bytes = -(-count * bits // 8) if bits else count * element.itemsize
         if length_bytes is not None and length_bytes != size_bytes:
@@ -161,13 +163,13 @@ def unpack(raw: Array, dtype: Any, bits: int, shape: tuple[int, ...]) -> Array:
     return np.asarray(codes.view(dtype).reshape(shape))
 
 
-def declared(tensor: Any, what: str) -> tuple[ir.DataType, tuple[int, ...]]:
+def declared(tensor: Any, what: str) -> tuple[DataType, tuple[int, ...]]:
     """Element type and shape that an initializer claims; its data, which may be missing, is not read."""
     if isinstance(tensor, onnx.SparseTensorProto):
         return _element_type(tensor.values.data_type, what), tuple(tensor.dims)
     if isinstance(tensor, onnx.TensorProto):
         return _element_type(tensor.data_type, what), tuple(tensor.dims)
-    return tensor.dtype, tuple(tensor.shape)
+    return _element_type(int(tensor.dtype), what), tuple(tensor.shape)
 
 
 _FIELD_OF: dict[int, str] = {
@@ -185,7 +187,7 @@ _FIELD_OF: dict[int, str] = {
 _TYPED_FIELDS = tuple(dict.fromkeys(("int32_data", *_FIELD_OF.values())))
 
 
-def check_header(proto: Any, what: str) -> tuple[ir.DataType, tuple[int, ...]]:
+def check_header(proto: Any, what: str) -> tuple[DataType, tuple[int, ...]]:
     """Element type and shape of a ``TensorProto``.
 
     Raises: UserError E303 where they cannot be, and where its elements are not in exactly one of the fields for them.
@@ -206,12 +208,12 @@ def check_header(proto: Any, what: str) -> tuple[ir.DataType, tuple[int, ...]]:
             raise UserError("E303", f"{what} has no elements; its shape is {list(shape)}")
         return dtype, shape
     wanted = _FIELD_OF.get(proto.data_type, "int32_data")
-    if filled[0] != wanted and (filled[0] != "raw_data" or dtype is ir.DataType.STRING):
+    if filled[0] != wanted and (filled[0] != "raw_data" or dtype is DataType.STRING):
         raise UserError("E303", f"{what} is {dtype.name} and has its elements in {filled[0]}, not in {wanted}")
     return dtype, shape
 
 
-def _element_type(code: int, what: str) -> ir.DataType:
+def _element_type(code: int, what: str) -> DataType:
     if code == 0:
         raise UserError("E303", f"{what} has no element type")
     return data_type(code)
@@ -245,24 +247,33 @@ def _place_of(proto: Any, what: str) -> tuple[str, int, int | None]:
         raise UserError("E303", f"{what} has external data at no number of bytes", why=str(error)[:200]) from error
 
 
-def _internal(proto: Any, dtype: ir.DataType, shape: tuple[int, ...], what: str) -> Array:
-    if dtype is ir.DataType.STRING:
+def _internal(proto: Any, dtype: DataType, shape: tuple[int, ...], what: str) -> Array:
+    if dtype is DataType.STRING:
         return _strings(proto.string_data, shape, what)
-    element = numpy_dtype(dtype)
+    element = dtype.numpy()
     check_shape(shape, element, what)
     if element.kind == "V" or proto.data_type not in _PLAIN_FIELDS:
         if proto.HasField("raw_data"):  # packed: onnx_ir leaves out what is too much
             _check_bytes(len(proto.raw_data), dtype, shape, what)
-        return _guarded(ir.serde.TensorProtoTensor(proto).numpy, shape, what)
+        return _guarded(lambda: _read_by_onnx_ir(proto), shape, what)
     if proto.HasField("raw_data"):
         return _guarded(lambda: np.frombuffer(proto.raw_data, element).reshape(shape), shape, what)
     items = getattr(proto, _PLAIN_FIELDS[proto.data_type])
     if not items:
-        return _guarded(ir.serde.TensorProtoTensor(proto).numpy, shape, what)
+        return _guarded(lambda: _read_by_onnx_ir(proto), shape, what)
     return _guarded(lambda: np.array(items, element).reshape(shape), shape, what)
 
 
-def _check_bytes(count: int, dtype: ir.DataType, shape: tuple[int, ...], what: str) -> None:
+def _read_by_onnx_ir(proto: Any) -> Array:
+    """Elements in fields of another type or packed, and none at all. ``onnx_ir`` is imported for such alone."""
+    import onnx_ir as ir
+
+    import fx2onnx.irx  # noqa: F401  (before the first import of onnx_ir)
+
+    return ir.serde.TensorProtoTensor(proto).numpy()
+
+
+def _check_bytes(count: int, dtype: DataType, shape: tuple[int, ...], what: str) -> None:
     needed = -(-math.prod(shape) * dtype.bitwidth // 8)
     if count != needed:
         why = f"{count} bytes; {dtype.name}{list(shape)} is {needed}"
@@ -302,7 +313,7 @@ def _sparse_parts(sparse: Any) -> tuple[Array, Array, tuple[int, ...]]:
     dims = tuple(sparse.dims)
     what = f"the sparse tensor {sparse.values.name!r}"
     _check_dims(dims, what)
-    check_shape(dims, numpy_dtype(_element_type(sparse.values.data_type, what)))
+    check_shape(dims, _element_type(sparse.values.data_type, what).numpy())
     inside = WeightStore(())
     values = inside.array(sparse.values, f"the values of {what}")
     indices = inside.array(sparse.indices, f"the indices of {what}").astype(np.int64)

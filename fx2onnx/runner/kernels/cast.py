@@ -7,8 +7,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from fx2onnx.runner.element_types import Dtype
 from fx2onnx.runner.registry import kernel
-from fx2onnx.runner.types import NARROW_FLOATS, NARROW_INTS, STRING_DTYPE, Array, Dtype, is_float, numpy_dtype_of_code
+from fx2onnx.runner.types import NARROW_FLOATS, NARROW_INTS, STRING_DTYPE, Array, is_float, numpy_dtype_of_code
 
 _E8M0 = np.dtype(ml_dtypes.float8_e8m0fnu)
 _SATURATE = frozenset(

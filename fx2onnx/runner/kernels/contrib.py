@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from fx2onnx.runner.element_types import Dtype
 from fx2onnx.runner.kernels.activation import gelu, swish
 from fx2onnx.runner.kernels.elementwise import Outs
 from fx2onnx.runner.kernels.matmul import matmul_shape
 from fx2onnx.runner.newer_numpy import vecdot
 from fx2onnx.runner.registry import kernel, same_as_first
 from fx2onnx.runner.threads import multiply
-from fx2onnx.runner.types import Array, Dtype, Spec, narrowed, numpy_dtype_of_code, widen
+from fx2onnx.runner.types import Array, Spec, narrowed, numpy_dtype_of_code, widen
 
 MICROSOFT = "com.microsoft"
 

@@ -7,11 +7,12 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from fx2onnx.runner.element_types import Dtype
 from fx2onnx.runner.kernels.cast import cast_array
 from fx2onnx.runner.kernels.conv import conv_integer
 from fx2onnx.runner.kernels.softmax import check_axis
 from fx2onnx.runner.registry import kernel
-from fx2onnx.runner.types import FLOAT32, NARROW_INTS, Array, Dtype, is_integer, numpy_dtype_of_code, widen
+from fx2onnx.runner.types import FLOAT32, NARROW_INTS, Array, is_integer, numpy_dtype_of_code, widen
 
 
 def spread(values: Array, x: Array, axis: int, block_size: int) -> Array:

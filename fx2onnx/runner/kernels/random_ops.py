@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from fx2onnx.runner.element_types import Dtype
 from fx2onnx.runner.kernels.cast import cast_array
 from fx2onnx.runner.limits import check_shape
 from fx2onnx.runner.registry import kernel
-from fx2onnx.runner.types import Array, Dtype, numpy_dtype_of_code, widen
+from fx2onnx.runner.types import Array, numpy_dtype_of_code, widen
 
 _shared: np.random.Generator | None = None
 

@@ -1,0 +1,4 @@
+"""Keys of a model's metadata, for those who ask whether something is there before they import what reads it."""
+
+CONDITIONS = "fx2onnx.conditions"
+"""Sizes that the file is right for: ``size_conditions``."""

@@ -83,6 +83,13 @@ MUTANTS = [
     # a cluster
     Mutant("cli/cluster.py", 'row["ok"] and row["digest"] != digest', "False and digest", CLUSTER),
     Mutant("cli/cluster.py", "    if match is None:\n", "    if False:\n", CLUSTER),
+    Mutant("cli/process.py", "    wait()\n", "", "tests/cli/test_process.py"),
+    Mutant("cli/process.py", "    run_exit_functions()\n", "", "tests/cli/test_process.py"),
+    Mutant("cli/process.py", "        sys.stdout.flush()\n", "", "tests/cli/test_process.py"),
+    Mutant("cli/process.py", "    if watched or wait", "    if wait", "tests/cli/test_process.py"),
+    Mutant("cli/process.py", " or not isinstance(end.code, int | None)", "", "tests/cli/test_process.py"),
+    Mutant("cli/process.py", "        _leave(end)\n", "", "tests/cli/test_process.py"),
+    Mutant("cli/process.py", "    gc.set_threshold(*GARBAGE_THRESHOLDS)\n", "", "tests/cli/test_process.py"),
     # what other packages add
     Mutant("base/plugins.py", "        except UserError as error:\n", "        except OSError as error:\n", PLUGINS),
     Mutant("base/plugins.py", "        problems.append", "        problems.clear", PLUGINS),
@@ -502,7 +509,8 @@ MUTANTS = [
     Mutant("runner/body_types.py", "        if not same_type(old, new):", "        if False:", INVALID),
     Mutant("runner/declarations.py", "    elif slot.type_name != is_declared:", "    elif False:", INVALID),
     Mutant("runner/declarations.py", "    if not is_same:", "    if False:", INVALID),
-    Mutant("runner/typing_protos.py", "    if code == ir.DataType.UNDEFINED:", "    if False:", INVALID),
+    Mutant("runner/element_types.py", "_NARROW_BITS.get(self, 8 * self.numpy().itemsize)", "8 * self.numpy().itemsize", "tests/runner/test_element_types.py"),
+    Mutant("runner/typing_protos.py", "    if code == DataType.UNDEFINED:", "    if False:", INVALID),
     Mutant("runner/weights.py", "    if len(filled) > 1:", "    if False:", INVALID),
     Mutant("runner/weights.py", "        if 0 not in shape:", "        if False:", INVALID),
     Mutant("runner/weights.py", "    if (np.diff(indices) <= 0).any():", "    if False:", INVALID),

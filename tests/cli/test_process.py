@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -15,9 +16,10 @@ from fx2onnx.cli.process import run
 START = "import sys; sys.argv[0] = 'fx2onnx'\nfrom fx2onnx.cli.process import run\n"
 
 
-def python(code: str, *arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
+def python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     command = [sys.executable, "-c", code, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, **options)  # type: ignore[call-overload, no-any-return]
+    return subprocess.run(command, env=buffered, capture_output=True, text=True, timeout=120)
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import enum
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-import ml_dtypes
+import ml_dtypes  # noqa: F401  (NumPy knows its names then)
 import numpy as np
 
 Dtype: TypeAlias = np.dtype[Any]
@@ -63,36 +63,24 @@ class DataType(enum.IntEnum):
         return self.name.startswith(("FLOAT", "BFLOAT", "DOUBLE"))
 
 
-_DTYPES: dict[DataType, Dtype] = {
-    DataType.FLOAT: np.dtype(np.float32),
-    DataType.DOUBLE: np.dtype(np.float64),
-    DataType.STRING: np.dtype(object),
-    DataType.FLOAT4E2M1: np.dtype(ml_dtypes.float4_e2m1fn),
-    DataType.FLOAT6E2M3: np.dtype(ml_dtypes.float6_e2m3fn),
-    DataType.FLOAT6E3M2: np.dtype(ml_dtypes.float6_e3m2fn),
-    DataType.FLOAT8E4M3FN: np.dtype(ml_dtypes.float8_e4m3fn),
-    DataType.FLOAT8E4M3FNUZ: np.dtype(ml_dtypes.float8_e4m3fnuz),
-    DataType.FLOAT8E5M2: np.dtype(ml_dtypes.float8_e5m2),
-    DataType.FLOAT8E5M2FNUZ: np.dtype(ml_dtypes.float8_e5m2fnuz),
-    DataType.FLOAT8E8M0: np.dtype(ml_dtypes.float8_e8m0fnu),
+_NAMES = {
+    DataType.FLOAT: "float32",
+    DataType.DOUBLE: "float64",
+    DataType.STRING: "object",
+    DataType.FLOAT4E2M1: "float4_e2m1fn",
+    DataType.FLOAT6E2M3: "float6_e2m3fn",
+    DataType.FLOAT6E3M2: "float6_e3m2fn",
+    DataType.FLOAT8E4M3FN: "float8_e4m3fn",
+    DataType.FLOAT8E4M3FNUZ: "float8_e4m3fnuz",
+    DataType.FLOAT8E5M2: "float8_e5m2",
+    DataType.FLOAT8E5M2FNUZ: "float8_e5m2fnuz",
+    DataType.FLOAT8E8M0: "float8_e8m0fnu",
 }
-for _name in [
-    "BOOL",
-    "UINT8",
-    "UINT16",
-    "UINT32",
-    "UINT64",
-    "INT8",
-    "INT16",
-    "INT32",
-    "INT64",
-    "FLOAT16",
-    "COMPLEX64",
-    "COMPLEX128",
-]:
-    _DTYPES[DataType[_name]] = np.dtype(_name.lower())
-for _name in ["BFLOAT16", "UINT4", "INT4", "UINT2", "INT2"]:
-    _DTYPES[DataType[_name]] = np.dtype(getattr(ml_dtypes, _name.lower()))
+"""What NumPy and ``ml_dtypes`` call those that they do not call the same."""
+
+_DTYPES: dict[DataType, Dtype] = {
+    member: np.dtype(_NAMES.get(member, member.name.lower())) for member in DataType if member
+}
 
 _NARROW_BITS = {
     DataType.FLOAT6E2M3: 6,

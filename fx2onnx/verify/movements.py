@@ -7,7 +7,16 @@ import functools
 import numpy as np
 
 from fx2onnx.verify.engines import Array
-from fx2onnx.verify.judge import MODULES_OWN, SCALE_EPSILONS, Grain, Judged, Scale, is_exact, worst_of
+from fx2onnx.verify.judge import (
+    MODULES_OWN,
+    SCALE_EPSILONS,
+    Grain,
+    Judged,
+    Scale,
+    is_exact,
+    worst_of,
+    wrong_places,
+)
 
 MOVEMENT_RATIO = 2.0
 """An engine may be this many times as far as the largest of the movements seen: it is one more draw from the same distribution."""
@@ -26,7 +35,7 @@ class Movements:
     """
 
     def __init__(self, want: Array, grain: Grain = MODULES_OWN) -> None:
-        self.want = want
+        self.want, self._grain = want, grain
         self.scale = None if is_exact(want) else Scale.of(want, grain)
         self._floor = 0.0 if self.scale is None else SCALE_EPSILONS
         self.is_by_rows = True
@@ -38,13 +47,15 @@ class Movements:
         """How far each row of a run is from the nearest of eager PyTorch's and all other runs'."""
         self._spread = self._most_off = self._largest = 0.0
         """Over all runs: the largest mean square, how many numbers are off, the largest movement."""
-        self.changes_shape = False
-        """Whether some run had another shape, of which nothing is seen."""
+        self._of_other_shapes: dict[tuple[int, ...], list[Array]] = {}
+        """What runs gave where rounding decides how many rows there are: scores at a threshold, say."""
+        self._moves_elsewhere = 0.0
+        """The largest movement where the shape is another one."""
 
     def add(self, moved: Array) -> None:
         """One more run."""
         if moved.shape != self.want.shape:
-            self.changes_shape = True
+            self._of_other_shapes.setdefault(moved.shape, []).append(moved)
             return
         gap = self._gap(moved, self.want)
         self._spread = max(self._spread, _root_mean_square(gap))
@@ -59,24 +70,41 @@ class Movements:
         self._rows.append(rows)
         self._nearest.append(nearest)
 
+    @property
+    def changes_shape(self) -> bool:
+        """Whether some run had another shape."""
+        return bool(self._of_other_shapes)
+
     def judge(self, got: Array) -> Judged:
         """Whether ``got`` is one more of these: off by as much, in as many numbers and rows, and in the same rows."""
+        if got.shape != self.want.shape:
+            return self._judge_elsewhere(got)
         floor, gap = self._floor, self._gap(got, self.want)
         moved = functools.reduce(np.maximum, self._rows, np.zeros(1))
         others = [_row_gaps(gap), *(_row_gaps(self._gap(got, run)) for run in self.runs)]
         rest = functools.reduce(np.minimum, others)
         count, most = _count(rest, floor), max((_count(left, floor) for left in self._nearest), default=0)
-        unexplained = _count(rest, MOVED_RATIO * moved + floor)
+        unexplained = _count(rest, MOVED_RATIO * np.maximum(moved, self._moves_elsewhere) + floor)
         is_alike = _root_mean_square(gap) <= SPREAD_RATIO * self._spread + floor
         is_seldom = not self.is_by_rows or (count <= MOVEMENT_RATIO * most + 1 and unexplained <= UNEXPLAINED * count)
         if self.scale is None:
             off, limit = _count(gap, 0.0), MOVEMENT_RATIO * self._most_off
             return Judged(float(off), limit, off <= limit and is_alike and is_seldom, "rounding")
-        found = worst_of(
-            gap, np.float64(MOVEMENT_RATIO * float(moved.max(initial=0.0)) + floor), self.scale, "rounding"
-        )
+        most_moved = float(moved.max(initial=self._moves_elsewhere))
+        found = worst_of(gap, np.float64(MOVEMENT_RATIO * most_moved + floor), self.scale, "rounding")
         found.ok = found.ok and is_alike and is_seldom
         return found
+
+    def _judge_elsewhere(self, got: Array) -> Judged:
+        """Likewise of another shape than eager PyTorch's, by the runs that have it, too."""
+        runs = [run for run in self._of_other_shapes.get(got.shape, ()) if not wrong_places(got, run)]
+        if not runs:
+            return Judged(float("inf"), 0.0, False, "rounding")
+        there = Movements(runs[0], self._grain)
+        there.is_by_rows, there._spread, there._moves_elsewhere = self.is_by_rows, self._spread, self._largest
+        for run in runs[1:]:
+            there.add(run)
+        return there.judge(got)
 
     @property
     def largest(self) -> float:

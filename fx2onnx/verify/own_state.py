@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from fx2onnx.capture.torch_private.dispatch import TorchDispatchMode
+from fx2onnx.capture.torch_private.dispatch import WatchingMode
 from fx2onnx.capture.torch_private.operators import OpOverload
 from fx2onnx.capture.torch_private.pytrees import pytree
 from fx2onnx.verify.wide import written_arguments
@@ -64,10 +64,8 @@ def kept(root: torch.nn.Module) -> Iterator[set[int]]:
                 noting.put_back()
 
 
-class Noting(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Noting(WatchingMode):  # type: ignore[no-untyped-call]
     """Keeps the numbers of each parameter that an operator is about to write into, and where it lies in ``places``."""
-
-    supports_higher_order_operators = True
 
     def __init__(self, root: torch.nn.Module, known: Collection[str], places: set[int]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -24,6 +24,7 @@ __all__ = [
     "SplitMode",
     "TorchDispatchMode",
     "UnnotedMode",
+    "WatchingMode",
     "no_dispatch",
 ]
 
@@ -128,12 +129,30 @@ class PreDispatchMode(SchemaCheckMode):  # type: ignore[no-untyped-call]
             _SEEN.clear()
 
 
-class EagerMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class WatchingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A mode that ``torch.cond``, ``while_loop``, ``scan`` and the like pass as other operators do."""
+
+    supports_higher_order_operators = True
+
+    def __enter__(self) -> Self:
+        if not hasattr(
+            TorchDispatchMode, "supports_higher_order_operators"
+        ):  # each of them asks for a rule (torch 2.8)
+            for func in _ops._higher_order_ops.values():
+                if type(self) not in func.python_key_table:
+                    func.py_impl(type(self))(partial(_passed, func))
+        return super().__enter__()  # type: ignore[no-any-return, no-untyped-call]
+
+
+def _passed(func: Any, mode: TorchDispatchMode, *args: object, **kwargs: object) -> object:
+    return mode.__torch_dispatch__(func, (), args, kwargs)  # type: ignore[no-untyped-call]
+
+
+class EagerMode(WatchingMode):  # type: ignore[no-untyped-call]
     """A mode around a run of eager PyTorch: every operator goes to ``seen``, those inside the bodies of ``torch.cond``,
     ``while_loop``, ``scan`` and the like too, which do not pass there themselves.
     """
 
-    supports_higher_order_operators = True
     turns = 0
     """How often bodies have run."""
     most_turns: int | None = None

@@ -11,7 +11,7 @@ import pytest
 SAYS = """
 import json, sys
 {first}
-import fx2onnx.runner
+import fx2onnx.irx
 before = "sympy" in sys.modules
 import onnx_ir as ir
 dim = ir.SymbolicDim("max(n, 3) + floor(m / 2)") + 1
@@ -29,7 +29,7 @@ def said(first: str = "") -> list[object]:
     return found
 
 
-def test_the_runner_starts_without_sympy() -> None:
+def test_it_is_imported_without_sympy() -> None:
     assert said() == [False, 6, "sympy", True, "2*x"]
 
 

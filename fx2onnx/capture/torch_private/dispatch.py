@@ -144,7 +144,7 @@ class WatchingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return super().__enter__()  # type: ignore[no-any-return, no-untyped-call]
 
 
-def _passed(func: Any, mode: TorchDispatchMode, *args: object, **kwargs: object) -> object:
+def _passed(func: object, mode: TorchDispatchMode, *args: object, **kwargs: object) -> object:
     return mode.__torch_dispatch__(func, (), args, kwargs)  # type: ignore[no-untyped-call]
 
 

@@ -12,8 +12,8 @@ SAYS = """
 import json, sys
 {first}
 import fx2onnx.irx
-before = "sympy" in sys.modules
 import onnx_ir as ir
+before = "sympy" in sys.modules
 dim = ir.SymbolicDim("max(n, 3) + floor(m / 2)") + 1
 value = dim.evaluate(dict(n=2, m=5))
 import sympy

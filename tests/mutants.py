@@ -590,6 +590,7 @@ MUTANTS = [
     Mutant("verify/movements.py", " if not wrong_places(got, run)]", "]", "tests/verify/test_rows_by_rounding.py"),
     Mutant("verify/movements.py", "there.is_by_rows, there._spread, there._moves_elsewhere = self.is_by_rows, self._spread, self._largest", "pass", "tests/verify/test_rows_by_rounding.py"),
     Mutant("verify/movements.py", "        for run in runs[1:]:\n", "        for run in runs[:0]:\n", "tests/verify/test_rows_by_rounding.py"),
+    Mutant("verify/outputs.py", "return is_of_its_kind and got.ndim", "return got.ndim", "tests/verify/test_rows_by_rounding.py"),
     Mutant("verify/outputs.py", "if problem and not declared and self._may_have_other_rows(index, got, sample):", "if False:", "tests/verify/test_rows_by_rounding.py"),
     Mutant("verify/outputs.py", "left -= {place for place in left if self._is_beyond_rounding(rows[place], movements)}", "pass", "tests/verify/test_rows_by_rounding.py"),
     Mutant("verify/movements.py", 'frozenset(["onnxruntime"])', "frozenset()", CLASSES),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
-import gc
 import importlib
 import os
 import sys
@@ -81,7 +79,6 @@ def main() -> None:
     # weights would break into the progress display.
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    atexit.register(gc.freeze)  # all goes with the process: Python's last search would take as long as a small export
     first = sys.argv[1:2]
     application(first if COMMANDS.keys() & set(first) else COMMANDS)()
 

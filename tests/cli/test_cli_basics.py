@@ -236,14 +236,3 @@ def test_a_shell_completes_commands_and_options(shell: str) -> None:
     for words, wanted in (("fx2onnx li", {"lint", "list"}), ("fx2onnx lint --tar", {"--target"})):
         given = {"COMP_WORDS": words, "COMP_CWORD": str(words.count(" ")), "_TYPER_COMPLETE_ARGS": words}
         assert wanted <= set(re.findall(r"[-\w]+", said(**asked, **given)))
-
-
-def test_the_end_of_a_command_searches_for_no_garbage() -> None:
-    code = (
-        "import atexit, gc, sys\n"
-        "atexit.register(lambda: print('frozen', gc.get_freeze_count() > 10_000))\n"  # runs behind what comes later
-        "from fx2onnx.cli.main import main\n"
-        "sys.argv = ['fx2onnx', '--version']\n"
-        "main()\n"
-    )
-    assert "frozen True" in run_python(code).stdout

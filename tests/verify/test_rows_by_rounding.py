@@ -20,17 +20,17 @@ ROWS = 40
 class Select(nn.Module):
     """Boxes, scores and places of the rows whose score is above a threshold."""
 
-    def __init__(self, threshold: float, box_scale: float = 1.0) -> None:
+    def __init__(self, threshold: float, box_scale: float = 1.0, places: torch.dtype = torch.int64) -> None:
         super().__init__()
         torch.manual_seed(0)
         self.score = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 1), nn.Sigmoid())
         self.box = nn.Linear(16, 4)
-        self.threshold, self.box_scale = threshold, box_scale
+        self.threshold, self.box_scale, self.places = threshold, box_scale, places
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         scores = self.score(x)[:, 0]
         kept = scores > self.threshold
-        return self.box(x)[kept] * self.box_scale, scores[kept], kept.nonzero()[:, 0]
+        return self.box(x)[kept] * self.box_scale, scores[kept], kept.nonzero()[:, 0].to(self.places)
 
 
 X = torch.randn(ROWS, 16, generator=torch.Generator().manual_seed(3))
@@ -79,6 +79,12 @@ def test_other_contents_are_wrong_with_either_number_of_rows() -> None:
     found = verdict_of(Select(below(threshold, 2), box_scale=1.01), Select(threshold))
     wrong = {row.output for row in found.rows if not row.ok}
     assert wrong == {found.rows[0].output}, found.describe()
+
+
+def test_another_dtype_is_wrong_with_either_number_of_rows() -> None:
+    threshold = score(20)
+    found = verdict_of(Select(below(threshold, 2), places=torch.int32), Select(threshold))
+    assert {row.output for row in found.rows if not row.ok} == {max(row.output for row in found.rows)}, found.describe()
 
 
 def test_more_rows_than_rounding_adds_are_wrong() -> None:

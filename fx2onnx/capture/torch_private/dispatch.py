@@ -135,9 +135,8 @@ class WatchingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     supports_higher_order_operators = True
 
     def __enter__(self) -> Self:
-        if not hasattr(
-            TorchDispatchMode, "supports_higher_order_operators"
-        ):  # each of them asks for a rule (torch 2.8)
+        has_rule = hasattr(TorchDispatchMode, "supports_higher_order_operators")
+        if not has_rule:  # each of them asks for a rule of its own (torch 2.8)
             for func in _ops._higher_order_ops.values():
                 if type(self) not in func.python_key_table:
                     func.py_impl(type(self))(partial(_passed, func))

@@ -36,7 +36,7 @@ class SourceLocation:
         heading = f"  {self}" + (f"   (module: {module_path})" if module_path else "")
         lines = [heading]
         for number in range(self.line - around, self.line + around + 1):
-            text = linecache.getline(self.file, number).rstrip() if number > 0 else ""
+            text = line_of(self.file, number).rstrip()
             if text or number == self.line:
                 mark = ">" if number == self.line else " "
                 lines.append(f"  {mark} {number:>5} | {text}")
@@ -44,6 +44,17 @@ class SourceLocation:
 
     def as_dict(self) -> dict[str, Any]:
         return {"file": self.relative_file(), "line": self.line, "function": self.function}
+
+
+def lines_of(file: str) -> list[str]:
+    """The lines of a source file as it is now; none where it cannot be read."""
+    linecache.checkcache(file)
+    return linecache.getlines(file)
+
+
+def line_of(file: str, line: int) -> str:
+    """One of ``lines_of``, counted from 1; empty where there is none."""
+    return "".join(lines_of(file)[line - 1 : line]) if line > 0 else ""
 
 
 def place_of(function: Callable[..., Any]) -> str:

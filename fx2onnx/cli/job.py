@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -40,21 +41,24 @@ class Job:
     """As ``fx2onnx.sources.resolve`` takes them."""
 
     def as_dict(self) -> dict[str, Any]:
-        """The fields as JSON types; of ``options``, what the command line can change."""
-        return {
+        """The fields as JSON types: two jobs with equal ones ask for the same file."""
+        options = {found.name: getattr(self.options, found.name) for found in fields(self.options)}
+        asked = {
             "source": self.source,
             "output": self.output,
-            "target": self.options.target,
-            "quantize": None if self.options.quantize is None else asdict(self.options.quantize),
-            "precision": None if self.options.precision is None else asdict(self.options.precision),
-            "functions": self.options.functions,
-            "dynamic": list(self.dynamic),
-            "bake": list(self.bake),
+            "dynamic": self.dynamic,
+            "bake": self.bake,
             **self.source_options,
-            "verify": self.options.verify,
-            "opset": self.options.opset_version,
-            "capture": self.options.capture.rung,
+            "opset": options.pop("opset_version"),
+            "capture": options.pop("capture").rung,
+            **options,
         }
+        as_json: dict[str, Any] = json.loads(json.dumps(asked, default=_as_data))
+        return as_json
+
+
+def _as_data(value: Any) -> Any:
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else str(value)
 
 
 class StageDisplay(Protocol):

@@ -25,6 +25,7 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.base.staging import sweep
 from fx2onnx.cli.files import check_apart, human_size, write_report
 from fx2onnx.cli.job import Job
+from fx2onnx.cli.made_from import is_current
 from fx2onnx.cli.outcome import print_json, show_error
 from fx2onnx.cli.progress import console
 from fx2onnx.irx.model_files import digest_of_model
@@ -137,10 +138,13 @@ def _has_types(value: Any, types: Mapping[str, Any]) -> bool:
 
 
 def done_before(job: Job, rows: Sequence[Row]) -> Row | None:
-    """The row of an earlier run that made the file which is there now, with these options, and found nothing wrong."""
+    """The row of an earlier run that made the file which is there now, with these options, from the code, files and
+    versions that are there now, and found nothing wrong."""
     wanted = job.as_dict()
-    for row in reversed(rows):
-        if row["ok"] and row["job"] == wanted and row.get("digest") and row["digest"] == digest_of_model(job.output):
+    fitting = [row for row in reversed(rows) if row["ok"] and row["job"] == wanted and row.get("digest")]
+    digest = digest_of_model(job.output) if fitting else None
+    for row in fitting:
+        if row["digest"] == digest and is_current(job, row.get("made_from")):
             return row
     return None
 

@@ -15,7 +15,9 @@ from typing import Any, TypeAlias, TypeVar
 
 from fx2onnx.base.errors import Fx2OnnxError, InternalError
 from fx2onnx.cli.job import Job, StageDisplay, run
+from fx2onnx.cli.made_from import made_from
 from fx2onnx.cli.outcome import as_internal
+from fx2onnx.cli.reads import reads_noted
 from fx2onnx.irx.model_files import digest_of_model
 
 Row: TypeAlias = dict[str, Any]
@@ -36,10 +38,11 @@ def attempt(job: Job, display: StageDisplay) -> Row:
     start = time.perf_counter()
     row: Row = {"source": job.source, "file": None, "ok": False, "exit_code": 0, "error": None, "job": job.as_dict()}
     try:
-        done = run(job, display)
+        with reads_noted() as reads:
+            done = run(job, display)
         row |= {"file": job.output, "ok": done.summary["ok"], "exit_code": 0 if done.summary["ok"] else 1}
         row |= {key: done.summary[key] for key in ("origin", "report", "verify")}
-        row["digest"] = digest_of_model(job.output)
+        row |= {"digest": digest_of_model(job.output), "made_from": made_from(job, reads)}
     except Exception as error:  # the model's code may raise anything; the run goes on with the next model
         known = error if isinstance(error, Fx2OnnxError) else as_internal(error)
         row |= {"error": known.as_dict(), "exit_code": known.exit_code}

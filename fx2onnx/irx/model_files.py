@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from fx2onnx.base.digest import digest_of, digest_of_file
+from fx2onnx.base.digest import digest_of, digest_of_file, known_digest
 from fx2onnx.base.renaming import replace
 from fx2onnx.base.staging import locked, sync
 from fx2onnx.base.targets import is_same_file
@@ -119,9 +119,11 @@ def external_files(graph: str | os.PathLike[str]) -> list[str]:
 
 
 def digest_of_model(graph: str | os.PathLike[str]) -> str | None:
-    """The digest of an ONNX file that is there with all of its weights, whose file the graph names by their content."""
+    """The digest of an ONNX file and of the files of its weights; None where one of them is not there or no such file."""
     try:
-        return digest_of_file(graph) if all(map(os.path.isfile, external_files(graph))) else None
+        digests = [digest_of_file(graph), *map(known_digest, external_files(graph))]
+        found = [digest for digest in digests if digest is not None]
+        return found[0] if len(digests) == 1 else digest_of(" ".join(found).encode()) if found == digests else None
     except Exception:  # protobuf and onnx_ir have a class for each kind of damage
         return None
 

@@ -127,9 +127,13 @@ def _as_source(name: str, path: str, result: object) -> Source:
 
 
 def _check_call(name: str, module: torch.nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
-    """Sample inputs must bind to forward; a bare module has none."""
+    """Sample inputs must bind to forward; a bare module has none, and a scripted one no signature."""
     try:
-        inspect.signature(module.forward).bind(*args, **kwargs)
+        signature = inspect.signature(module.forward)
+    except ValueError:
+        return
+    try:
+        signature.bind(*args, **kwargs)
     except TypeError as error:
         raise UserError(
             "E601",

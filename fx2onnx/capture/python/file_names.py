@@ -8,7 +8,6 @@ compare and pass on, so they are there only in files that were seen to turn a si
 from __future__ import annotations
 
 import inspect
-import linecache
 import re
 import sys
 import sysconfig
@@ -21,7 +20,7 @@ import torch
 from fx2onnx.base.answering import answers_for_caller
 from fx2onnx.base.bounded import Bounded
 from fx2onnx.base.code_patch import THREAD, content_of, put_name
-from fx2onnx.base.source import SourceLocation
+from fx2onnx.base.source import SourceLocation, line_of
 from fx2onnx.capture.python.data_numbers import DataNumber
 from fx2onnx.capture.python.module_tree import ModuleTree
 
@@ -144,7 +143,7 @@ _CONVERT: Mapping[type, Callable[[Any], object]] = {
 
 def may_keep_number(where: SourceLocation | None) -> bool:
     """Whether the line may have a call of ``int`` or ``float``, or take or write a part of something."""
-    return where is not None and _KEEPS_NUMBER.search(linecache.getline(where.file, where.line)) is not None
+    return where is not None and _KEEPS_NUMBER.search(line_of(where.file, where.line)) is not None
 
 
 _KEEPS_NUMBER = re.compile(r"\b(int|float)\(|[\w)\]]\[")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import inspect
-import linecache
 import operator
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
@@ -12,6 +11,8 @@ from types import CodeType, FrameType
 from typing import TypeAlias
 
 import torch
+
+from fx2onnx.base.source import lines_of
 
 Place: TypeAlias = tuple[int, int, int, int]
 """First and last line, first and last column."""
@@ -64,7 +65,7 @@ def place_of(node: ast.expr | ast.stmt) -> Place:
 def tree_of(code: CodeType) -> ast.Module:
     """The function's own source at its own lines; nothing where there is none."""
     first = code.co_firstlineno
-    lines = linecache.getlines(code.co_filename)[first - 1 :]
+    lines = lines_of(code.co_filename)[first - 1 :]
     try:
         block = "".join(inspect.getblock(lines))
         is_indented = block[:1].isspace()

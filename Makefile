@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 # NumPy's matrix speed halves where a shell pins OpenBLAS to old kernels; benchmarks and the demo lift the pin.
 UNPIN  := env -u OPENBLAS_CORETYPE -u OPENBLAS_L2_SIZE
 
-.PHONY: demo test lint unit test-long test-all mutants fuzz bench scaling operators gradients training training-speed sabotage planted verify-cost start-time verify-alarms dynamic-sizes dynamic-libraries prompt-forms optimize-files quantized-zoo matrix target-kernels target-probes emit-stub figures browser-test docs fused sweep-torchvision sweep-timm sweep-hf clean
+.PHONY: demo test lint unit test-long test-random test-all mutants fuzz bench scaling operators gradients training training-speed sabotage planted verify-cost start-time verify-alarms dynamic-sizes dynamic-libraries prompt-forms optimize-files quantized-zoo matrix target-kernels target-probes emit-stub figures browser-test docs fused sweep-torchvision sweep-timm sweep-hf clean
 .DEFAULT_GOAL := demo
 
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -28,6 +28,9 @@ unit: $(VENV)/.installed
 
 test-long: $(VENV)/.installed ## the cases of tests/long_cases.txt, which take half of the time and which `make test` leaves out
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m 'long and not slow'
+
+test-random: $(VENV)/.installed ## the default suite in a random order; `make test-random SEED=7` repeats one
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m 'not slow and not long' --random-order-bucket=global $(if $(SEED),--random-order-seed=$(SEED))
 
 test-all: $(VENV)/.installed ## both, and the slow sweeps
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2

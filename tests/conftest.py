@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterator
 
 import pytest
 
-from tests import long_cases
+from tests import long_cases, process_state
 
 WITHOUT_TORCH = {
     "tests/runner/test_planner.py",
@@ -71,3 +72,12 @@ def pytest_collection_finish() -> None:
     gc.enable()
     gc.freeze()
     gc.set_threshold(50_000, 10, 10)
+
+
+@pytest.fixture(autouse=True)
+def process_state_is_kept() -> Iterator[None]:
+    """Fail the test that leaves a changed environment, torch flag, mode or patched function behind for the next ones."""
+    before = process_state.snapshot()
+    yield
+    changed = process_state.changes(before, process_state.snapshot())
+    assert not changed, f"the test left the process changed: {changed}"

@@ -35,6 +35,7 @@ from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.symnode import DimNode, sym_int
 from fx2onnx.capture.torch_private.fake_tensors import Leftover, fake_from_meta
 from fx2onnx.sources.torchvision_compat import prepare
+from tests import process_state
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -430,3 +431,19 @@ def test_an_exported_folder_leaves_no_model_and_no_mapped_file(weights: str, che
     gc.collect()
     assert not alive(held)
     assert mapped(checkpoint.parent) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda patch: patch.setenv("FX2ONNX_LEFT", "1"), "environment[FX2ONNX_LEFT]"),
+        (lambda patch: patch.setattr(torch.Tensor, "tolist", None), "torch.Tensor[tolist]"),
+        (lambda patch: patch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", "yes"), "HF_HUB_OFFLINE"),
+        (lambda patch: patch.setattr("sys.argv", ["left"]), "arguments"),
+    ],
+)
+def test_a_change_of_the_process_is_named(change: Callable[[Any], None], named: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        before = process_state.snapshot()
+        change(patch)
+        assert [line.partition(":")[0] for line in process_state.changes(before, process_state.snapshot())] == [named]

@@ -67,9 +67,10 @@ KEYS: list[tuple[dict[str, Any], str, bool]] = [
 
 @pytest.fixture
 def reached(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What was reached for: the network, kernels, code of a checkpoint, files that only the config names."""
+    """Everything that is reached for: the network, kernels, code of a checkpoint, files that only the config names."""
     import timm.models._factory
     import timm.models._helpers
+    from huggingface_hub import constants
     from transformers import configuration_utils, dynamic_module_utils
     from transformers.integrations import hub_kernels
     from transformers.models.auto import auto_factory
@@ -93,6 +94,7 @@ def reached(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         (hub_kernels, "get_kernel"),
     ):
         monkeypatch.setattr(place, name, sentinel(name), raising=False)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)  # the shell may set it: nothing would be reached for
     monkeypatch.setattr("socket.getaddrinfo", sentinel("getaddrinfo"))
     monkeypatch.setattr("socket.socket.connect", sentinel("connect"))
     monkeypatch.setattr("builtins.input", sentinel("input"))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import gc
+import importlib
 import types
 import weakref
 from collections.abc import Callable, Iterator
@@ -443,6 +444,7 @@ def test_an_exported_folder_leaves_no_model_and_no_mapped_file(weights: str, che
     ],
 )
 def test_a_change_of_the_process_is_named(change: Callable[[Any], None], named: str) -> None:
+    importlib.import_module("huggingface_hub.constants")
     with pytest.MonkeyPatch.context() as patch:
         before = process_state.snapshot()
         change(patch)

@@ -41,6 +41,7 @@ def export(
     state: str = "warn",
     bake: Sequence[str] | str = (),
     data_branches: str = "if",
+    checks: bool = True,
     custom_translations: Mapping[Any, Callable[..., Any]] | None = None,
     optimize: bool = True,
     keep_initializers_as_inputs: bool = False,
@@ -81,6 +82,8 @@ def export(
     bake: names of inputs whose sample values become constants of the file; ``"auto"``: those whose numbers Python needs, with
         a warning for each.
     data_branches: of a Python decision by data both branches are in the file (``"if"``), or it is an ``"error"`` (E104).
+    checks: whether the file has nodes that fail where sizes that only the data tells are not as they have to be, as eager PyTorch
+        raises (docs/capture.md).
     custom_translations: ``{torch.ops.my.op.default: function}`` for this call; ``{MyModule: function}`` for modules of a
         class, each call of which is then what ``function(op, module, *inputs, weights={name: value})`` emits.
     optimize: run the graph rewrites.
@@ -106,6 +109,7 @@ def export(
         dynamic_axes=dynamic_axes,
         bake=bake,
         data_branches=data_branches,
+        checks=checks,
         opset_version=opset_version,
         target=target,
         fused=fused,

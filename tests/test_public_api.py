@@ -51,7 +51,7 @@ SIGNATURES = {
         "opset_version: int | None = None, target: str | None = None, fused: bool | None = None, dynamo: bool = True, external_data: bool | None = None, "
         "dynamic_shapes: Any = None, dynamic_axes: Mapping[str, Any] | None = None, verify: bool = False, "
         "training: Any = None, capture: str = 'auto', metadata: str = 'light', state: str = 'warn', "
-        "bake: Sequence[str] | str = (), data_branches: str = 'if', "
+        "bake: Sequence[str] | str = (), data_branches: str = 'if', checks: bool = True, "
         "custom_translations: Mapping[Any, Callable[..., Any]] | None = None, optimize: bool = True, "
         "keep_initializers_as_inputs: bool = False, durable: bool = False, weight_files: Sequence[WeightFile] = (), "
         "quantize: Quantize | str | None = None, dtype: str | Precision | None = None, io: str | None = None, functions: bool | Sequence[type | str] = False, report: bool | str | os.PathLike[str] = False, profile: bool | str | os.PathLike[str] = False, "
@@ -192,6 +192,7 @@ ASKED: dict[str, Any] = {
     "state": "io",
     "bake": ["x"],
     "data_branches": "error",
+    "checks": False,
     "custom_translations": {},
     "optimize": False,
     "keep_initializers_as_inputs": True,

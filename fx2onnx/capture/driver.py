@@ -13,6 +13,7 @@ from fx2onnx.base.changes import Changes, before_change, undone
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.events import record
 from fx2onnx.capture.at_one import right_at_one
+from fx2onnx.capture.at_sample import tried_at_sample
 from fx2onnx.capture.attempt import Attempt, Failed, Outcome, Recorded
 from fx2onnx.capture.captured import Captured
 from fx2onnx.capture.diagnosis import diagnosed
@@ -105,7 +106,7 @@ def capture(
         return _compared(attempt) if strategy == "symbolic" else _succeeded(attempt, []).captured
 
     try:
-        captured = _alone(run)
+        captured = tried_at_sample(_alone(run))
     except UserError as error:
         error.add_next(patches.warnings())
         raise

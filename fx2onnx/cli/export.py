@@ -114,6 +114,7 @@ def export_command(
     act_order: options.ActOrder = False,
     activations: options.Activations = "auto",
     bake: options.Bake = None,
+    checks: options.Checks = True,
     capture: Annotated[Capture, typer.Option("--capture", help="How the graph is captured.")] = Capture.auto,
     batch: options.Batch = None,
     seq: options.Seq = None,
@@ -173,6 +174,7 @@ def export_command(
             calibration=calibration, method=method, act_order=act_order, activations=activations,
         ),
         precision=precision,
+        checks=checks,
         functions=True if functions == ["all"] else tuple(functions or ()) or False,
     )  # fmt: skip
     if task is not None and kind is Kind.GENERATION:

@@ -38,6 +38,7 @@ _ONLY = {
     "target": _INFERS,
     "fused": _INFERS,
     "functions": _INFERS,
+    "checks": _INFERS,
     "io": _INFERS,
     "keep": _INFERS,
     **dict.fromkeys(_OF_QUANTIZE, _INFERS),

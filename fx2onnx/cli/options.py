@@ -124,6 +124,12 @@ Bake = Annotated[
         show_default=False,
     ),
 ]
+Checks = Annotated[
+    bool,
+    typer.Option(
+        "--checks/--no-checks", help="Nodes that fail where sizes that only the data tells break a condition."
+    ),
+]
 
 QuantizeKind = Annotated[
     str | None,

@@ -122,6 +122,7 @@ def _lowered(captured: Captured, options: ExportOptions, translations: Translati
             options.metadata,
             lift_state=options.state == "io",
             resorts=translations.resorts,
+            has_checks=options.checks,
         )
 
 

@@ -61,6 +61,7 @@ class ExportOptions:
     metadata: str = "light"
     state: str = "warn"
     custom_translations: Mapping[Any, Callable[..., Any]] | None = None
+    checks: bool = True
     optimize: bool = True
     export_params: bool = True
     weight_files: Sequence[WeightFile] = ()

@@ -28,6 +28,7 @@ from fx2onnx.irx.shapes.agreement import Contradiction, differ
 from fx2onnx.irx.values import OutputType, dims_of, dtype_of, let_go, mark_complex, new_value, set_known_sizes, set_type
 from fx2onnx.lower import control_flow, faults, preflight, torchlib
 from fx2onnx.lower.layers import RepeatedLayers
+from fx2onnx.lower.size_checks import without_checks
 from fx2onnx.lower.weights import as_onnx
 
 PRODUCER = "fx2onnx"
@@ -375,17 +376,17 @@ def lower(
     lift_state: bool = False,
     resorts: dict[str, str] | None = None,
     values: dict[torch.fx.Node, Any] | None = None,
+    has_checks: bool = True,
 ) -> ir.Model:
     """The captured graph as an ONNX model in exactly ``opset``.
 
-    ``resorts`` is filled with the overloads that have no entry in ``table``, and where their form comes from, ``values``
-    with what each node became.
-
+    ``resorts`` is filled with the overloads without an entry in ``table``, and where their form is from, ``values`` with nodes'.
     ``lift_state`` makes every buffer that forward changes an input and an output, every changed input an output; the
-    model's metadata ``fx2onnx.state`` maps one to the other, as JSON.
+    model's metadata ``fx2onnx.state`` maps one to the other, as JSON. ``has_checks``: nodes check sizes that only the data tells.
 
     Raises: UserError E2xx with the user's line; nothing is emitted where an overload has no translation.
     """
+    table = table if has_checks else without_checks(table)
     lowering = Lowering(captured, table, opset, metadata, lift_state)
     try:
         model = lowering.run()

@@ -127,7 +127,7 @@ _MISPLACED = [
         (_TRAINS, option, "has no meaning with training")
         for option in (
             "--target onnxruntime", "--fused", "--no-fused", "--functions all", "--io float32", "--keep x", "--quantize int8",
-            "--block 32", "--keep-worst 1", "--method gptq", "--no-accuracy", "--bake x", "--capture fake",
+            "--block 32", "--keep-worst 1", "--method gptq", "--no-accuracy", "--no-checks", "--bake x", "--capture fake",
         )
     ),
 ]  # fmt: skip

@@ -64,6 +64,19 @@ def _unflatten(recorder: BaseRecorder, call: Call, self: torch.Tensor, dim: int,
     return _reshaped(recorder, call, self, [*dims[:axis], *inner, *dims[axis + 1 :]])
 
 
+@register(Kind.RECORD, aten.pixel_unshuffle.default)
+def _pixel_unshuffle(recorder: BaseRecorder, call: Call, self: torch.Tensor, downscale_factor: int) -> object:
+    """pixel_unshuffle(self, downscale_factor) of sizes that only the data tells, which the factor has to divide."""
+    env, dims = recorder.shape_env, dims_of(self)
+    if not any(isinstance(size, Dim) and size.symbols() & env.unbacked for size in dims[-2:]):
+        return NotImplemented
+    for size in dims[-2:]:
+        env.expect_equal(apply("mod", size, downscale_factor), 0)
+    height, width = (apply("floordiv", size, downscale_factor) for size in dims[-2:])
+    made = recorder.new_fake([*dims[:-3], dims[-3] * downscale_factor**2, height, width], self.dtype, self.device)
+    return recorder.finish(call.func, call.args, recorder.to_nodes(call.args, call.kwargs), made)
+
+
 def _reshaped(recorder: BaseRecorder, call: Call, tensor: torch.Tensor, target: list[DimLike]) -> object:
     """``call`` of a view or reshape to the sizes ``target``. As many elements as there are is what eager PyTorch needs."""
     env, dims = recorder.shape_env, dims_of(tensor)
@@ -75,10 +88,10 @@ def _reshaped(recorder: BaseRecorder, call: Call, tensor: torch.Tensor, target: 
     target = _without_minus_one(env, product(dims), target)
     env.expect_equal(product(target), product(dims))
     strides = _strides_of_view(env, dims, list(map(unwrap, tensor.stride())), target)
+    if strides is None and call.func in (aten.view.default, aten.view_as.default):
+        strides = list(contiguous_strides(target))  # eager PyTorch raises where there is no view
     if strides is not None:
         made = _view_of(recorder, tensor, target, strides)
-    elif call.func in (aten.view.default, aten.view_as.default):
-        return NotImplemented
     else:
         made = recorder.new_fake(target, tensor.dtype, tensor.device)
     return recorder.finish(call.func, call.args, recorder.to_nodes(call.args, call.kwargs), made)

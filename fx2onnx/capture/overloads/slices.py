@@ -189,13 +189,24 @@ def _select(recorder: BaseRecorder, call: Call, self: torch.Tensor, dim: int, in
 
 @register(Kind.RECORD, aten.narrow.default)
 def _narrow(recorder: BaseRecorder, call: Call, self: torch.Tensor, dim: int, start: Size, length: Size) -> object:
-    """narrow(self, dim, start, length) from a number that depends on data, counted from the end where it is negative."""
+    """narrow(self, dim, start, length) by numbers that depend on data: the start is counted from the end where it is negative. What
+    it takes lies within the axis, else eager PyTorch raises.
+    """
     axis, size = _axis_of(self, dim)
     number, count, env = unwrap(start), unwrap(length), recorder.shape_env
-    if not isinstance(number, Dim) or not number.symbols() & env.unbacked:
+    if not any(isinstance(each, Dim) and each.symbols() & env.unbacked for each in (number, count, size)):
         return NotImplemented
     begin = number if env.certain("ge", number, 0) else number + size * _is_below_zero(number)
+    for sign, one, other in (("ge", begin, 0), ("ge", count, 0), ("le", begin + count, size)):
+        env.expect(sign, one, other)
     return _view(recorder, self, axis, begin, count, 1, ((recorder.node_of(self), axis, begin, begin + count, 1), {}))
+
+
+@register(Kind.RECORD, aten.narrow_copy.default)
+def _narrow_copy(recorder: BaseRecorder, call: Call, self: torch.Tensor, dim: int, start: Size, length: Size) -> object:
+    """narrow_copy(self, dim, start, length)"""
+    with recorder.mode:
+        return aten.narrow.default(self, dim, start, length).clone()
 
 
 @register(Kind.RECORD, aten.tensor_split.sections)

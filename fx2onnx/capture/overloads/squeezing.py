@@ -43,6 +43,6 @@ def keep_rank(recorder: BaseRecorder, size: DimLike) -> None:
     if not isinstance(size, Dim) or env.certain("ne", size, 1) is not None or not env.hint(differs):
         return
     if size.symbols() & env.unbacked:
-        env.take_for_true(str(differs), user_location())
+        env.take_for_true(differs, user_location())
     else:
         env.note(differs, user_location())

@@ -14,6 +14,7 @@ from fx2onnx.capture.captured import Symbol
 from fx2onnx.capture.overloads.number_signs import is_nonnegative
 from fx2onnx.capture.python.frames import subscripts, user_location
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
+from fx2onnx.capture.recording.size_checks import behind
 from fx2onnx.capture.torch_private.dispatch import no_dispatch
 
 aten = torch.ops.aten
@@ -72,6 +73,7 @@ def _derived(recorder: BaseRecorder, node: torch.fx.Node, depth: int = 0) -> Sca
 
 def _element_of(node: torch.fx.Node) -> torch.fx.Node:
     """What was stacked at the place that ``node`` is taken from; ``node`` itself where it is taken from nothing else."""
+    node = behind(node)
     if node.target is aten.select.int:
         held, axis, place = node.args
     elif node.target is operator.getitem and getattr(node.args[0], "target", None) is aten.unbind.int:

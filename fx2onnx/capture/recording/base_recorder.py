@@ -73,6 +73,8 @@ class BaseRecorder(TensorTracker):
         """The unknown number of nonzero elements of a value, so that two selections by one mask have one size."""
         self.scope: torch.fx.Graph | None = None
         """Of the call of a submodule whose paths are joined by themselves, while it runs."""
+        self.checks: list[torch.fx.Node] = []
+        """Those of the graph, of what is taken for true of sizes."""
         self.packed_batches: dict[torch.fx.Node, DimLike] = {}
         """The number of packed sequences, by the node of their batch sizes."""
 
@@ -134,6 +136,7 @@ class BaseRecorder(TensorTracker):
         if self.statistics is not None:
             self.statistics.settle()
         outer, outer_where = self.graph, self._where
+        unchecked, self.shape_env.unchecked = self.shape_env.unchecked, {}
         views = [(view, view.node, view.version) for view in self.views.values()]
         memories = {id(view.memory): (view.memory, view.memory.version) for view, _, _ in views}
         self.graph = torch.fx.Graph()
@@ -145,6 +148,7 @@ class BaseRecorder(TensorTracker):
                 raise self.writes_outside()
         finally:
             self.graph, self._where = outer, outer_where
+            self.shape_env.unchecked = unchecked
             for view, node, version in views:
                 view.node, view.version = node, version
 

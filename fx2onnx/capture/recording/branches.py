@@ -24,6 +24,7 @@ from fx2onnx.capture.python.module_tree import ModuleTree
 from fx2onnx.capture.recording.choices import Branches, Choice, NoScope
 from fx2onnx.capture.recording.failed_branches import is_of_eager, sizes_of_branch, sizes_without_ones
 from fx2onnx.capture.recording.joining import Join, Path, unjoined
+from fx2onnx.capture.recording.size_checks import check_outputs
 from fx2onnx.capture.shapes.undeclared import LOOP_IN_TENSORS
 
 Node: TypeAlias = torch.fx.Node
@@ -275,8 +276,12 @@ def _only(path: Path, depth: int) -> Path:
         env.learnt()
         env.note(taken, decision.where)
         return path
-    name = f"%{test.name}" if isinstance(test, Node) else str(test)
-    env.take_for_true(f"{name} is {str(decision.holds).lower()}", decision.where)
+    if isinstance(test, Relation):
+        taken, captured = test if decision.holds else test.negated(), path.captured
+        env.take_for_true(taken, decision.where)
+        check_outputs(captured.graph, captured.outputs, captured.symbols, {taken: decision.where})
+        return path
+    env.take_for_true(f"%{test.name} is {str(decision.holds).lower()}", decision.where)
     return path
 
 

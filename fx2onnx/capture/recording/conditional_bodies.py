@@ -294,5 +294,5 @@ def _facts(recorder: BaseRecorder) -> object:
     asked = [guard for guard in env.guards.values() if guard.by_user or guard.ends_run]
     return (
         dict(env.sets), list(env.conditions), list(env.specializations), set(env.stated), list(env.supposed),
-        list(env.assertions), env.equalities.copy(), asked, env.asked_few, set(env.numbers_in),
+        [each for each, is_learnt in env.assertions.items() if is_learnt], env.equalities.copy(), asked, env.asked_few, set(env.numbers_in),
     )  # fmt: skip

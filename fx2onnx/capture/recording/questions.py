@@ -244,7 +244,7 @@ def _numbers(questions: Questions, tensor: torch.Tensor) -> object:
         return rows
     node = recorder.node_of(tensor)
     what = f"Python goes through the {len(rows)} rows of %{node.name}: with more or fewer it needs an export of its own"
-    recorder.shape_env.assertions[Assumption(what, user_location())] = None
+    recorder.shape_env.assertions[Assumption(what, user_location())] = True
     return rows
 
 

@@ -23,7 +23,7 @@ from fx2onnx.capture.overloads import quantized, recurrent
 from fx2onnx.capture.overloads.unbacked_scalars import number_of, truth_of
 from fx2onnx.capture.python.frames import asserted_by_user, refused_by_torch, user_location
 from fx2onnx.capture.python.lasting_changes import Watched
-from fx2onnx.capture.recording import aliasing, autocast, functionalize
+from fx2onnx.capture.recording import aliasing, autocast, functionalize, size_checks
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.recording.choices import Branches, Test
 from fx2onnx.capture.recording.conditional_bodies import ConditionalBodies, IsNoBranch
@@ -218,8 +218,8 @@ class Recorder(BaseRecorder):
                     return result
             info, is_fresh = self._type_of_result(result)
             if self.shape_env.signed:
-                self.shape_env.signed.difference_update(map(str, info.dims))  # a number that is a size
-            node = self.call(func, *nodes, info)
+                self.shape_env.are_sizes(info.dims)
+            node = self._checked(self.call(func, *nodes, info))
             self._bind(result, node, func, args, nodes, info, is_fresh=is_fresh)
             return result
         if isinstance(result, tuple | list):
@@ -227,7 +227,7 @@ class Recorder(BaseRecorder):
             node = self.call(func, *nodes, infos)
             for index, (item, part_info) in enumerate(zip(result, infos, strict=True)):
                 if part_info is not None and id(item) not in self.views:
-                    part = self.call(operator.getitem, (node, index), {}, part_info)
+                    part = self._checked(self.call(operator.getitem, (node, index), {}, part_info))
                     self._bind(item, part, func, args, nodes, part_info, index, infos)
             return result
         if result is None or isinstance(result, torch.dtype | torch.device | torch.layout | str):
@@ -237,6 +237,14 @@ class Recorder(BaseRecorder):
             f"{func} gives Python a {type(result).__name__} that depends on tensor data",
             next="keep the decision in tensors: torch.where, or torch.cond for two branches",
         )
+
+    def _checked(self, node: torch.fx.Node) -> torch.fx.Node:
+        """``node``, behind the checks of what was taken for true of sizes on the way to it."""
+        unchecked = self.shape_env.unchecked
+        for relation in [*unchecked] if unchecked else ():
+            if relation.symbols() & self.shape_env.unbacked <= self.symbols.keys():
+                node = size_checks.add(self, node, relation, unchecked.pop(relation))
+        return node
 
     def _type_of_result(self, result: torch.Tensor) -> tuple[TensorInfo, bool]:
         """The type of a result, and whether it is known to have memory of its own."""
@@ -279,7 +287,7 @@ class Recorder(BaseRecorder):
 
     def _to_python(self, func: OpOverload, tensor: torch.Tensor) -> Any:
         """The number of a one-element tensor: known where only constants lead to it, else a symbol."""
-        node = self.node_of(tensor)
+        node = size_checks.behind(self.node_of(tensor))
         value = self.value_of(node)
         if value is not None:
             self.numbers_read.append((node, self._where))

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import torch
 
+from fx2onnx.base.assumptions import Assumption
+from fx2onnx.base.dims import Dim
 from fx2onnx.base.relations import Relation
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.recording.tensor_tracker import dims_of
+from fx2onnx.capture.shapes.equalities import Equalities
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 
+Result: TypeAlias = Any
+"""Of an operator."""
 MOST_EQUALITIES = 8
 """That one call of an operator needs of sizes that only the data tells."""
 _OTHER_SIZES = ((2, 3, 5, 7), (7, 5, 3, 2), (4099, 8191, 16381, 32749), (32749, 16381, 8191, 4099))
 """In what order sizes lie decides nothing of a result whose type is the same at all of these."""
+
+_MULTIPLES = ((2520, 5040, 7560, 12600), (12600, 7560, 5040, 2520), (2520,), (5040, 2520))
+"""Of all numbers up to 10: an operator that raises at these needs something else than a divisor."""
 
 
 class Undecided(Exception):
@@ -27,13 +35,13 @@ class Undecided(Exception):
         self.names = names
 
 
-def run_at_unknown_sizes(env: ShapeEnv, operator: Callable[[], Any], where: SourceLocation | None) -> Any:
+def run_at_unknown_sizes(env: ShapeEnv, operator: Callable[[], Result], where: SourceLocation | None) -> Result:
     """What the operator gives.
 
     Where it raises since sizes differ, these are equal: eager PyTorch would end there, too. Raises Undecided where the sizes
     of the result are other expressions at other sizes.
     """
-    asked = len(env.asked)
+    asked, equalities, assertions, unchecked = _noted(env)
     try:
         result = operator()
     except Exception:  # torch's operators raise whatever they like; raised on where no equality mends it
@@ -41,6 +49,11 @@ def run_at_unknown_sizes(env: ShapeEnv, operator: Callable[[], Any], where: Sour
         if found is None:
             raise
         result, asked = found
+    taken = [relation for relation in env.unchecked if relation not in unchecked]
+    other = _of_the_others(env, operator, taken) if taken else None
+    if other is not None:
+        env.equalities, env.assertions, env.unchecked = equalities, assertions, unchecked
+        return other
     names = _open_symbols(env, asked)
     if names:
         _check_type(env, operator, result, names)
@@ -48,21 +61,81 @@ def run_at_unknown_sizes(env: ShapeEnv, operator: Callable[[], Any], where: Sour
 
 
 def _with_equal_sizes(
-    env: ShapeEnv, operator: Callable[[], Any], asked: int, where: SourceLocation | None
-) -> tuple[Any, int] | None:
+    env: ShapeEnv, operator: Callable[[], Result], asked: int, where: SourceLocation | None
+) -> tuple[Result, int] | None:
     """The result, and how many questions were asked before the run that gave it; None where the operator raises whatever is
     equal.
     """
-    equalities, assertions = env.equalities.copy(), dict(env.assertions)
+    _, equalities, assertions, unchecked = _noted(env)
     for _ in range(MOST_EQUALITIES):
         relations = list(_differing(env, asked))
         if not relations:
             break
-        env.take_for_true(relations[-1], where)
+        needed = next((relation for relation in reversed(relations) if _ends_run(env, operator, relation)), None)
+        if needed is None:
+            break
+        env.take_for_true(needed, where)
         asked = len(env.asked)
         with contextlib.suppress(Exception):  # torch's operators raise whatever they like
             return operator(), asked
-    env.equalities, env.assertions = equalities, assertions
+    env.equalities, env.assertions, env.unchecked = equalities, assertions, unchecked
+    return None
+
+
+def _noted(env: ShapeEnv) -> tuple[int, Equalities, dict[Assumption, bool], dict[Relation, SourceLocation | None]]:
+    """How many questions were asked, and what was taken for true."""
+    return len(env.asked), env.equalities.copy(), dict(env.assertions), dict(env.unchecked)
+
+
+def _of_the_others(env: ShapeEnv, operator: Callable[[], Result], taken: Sequence[Relation]) -> Result:
+    """The result where each of the equalities ``taken`` is of a size that is broadcast to a plain number, which it is or 1: the
+    engine needs that, too, and its result has that number. None where one is another thing.
+    """
+    of_one, of_number = dict(env.hints), dict(env.hints)
+    pairs = [each.args if isinstance(each.args[0], Dim) else each.args[::-1] for each in taken if each.op == "eq"]
+    for unknown, number in pairs:
+        if not isinstance(unknown, Dim) or type(number) is not int or number < 2:
+            return None
+        names = unknown.symbols() & env.unbacked
+        of_one.update(dict.fromkeys(names, 1))
+        of_number.update(dict.fromkeys(names, number))
+    is_broadcast = all((size.evaluate(of_one), size.evaluate(of_number)) == (1, number) for size, number in pairs)
+    if len(pairs) < len(taken) or not is_broadcast:
+        return None
+    result, other = (_tried(env, operator, sizes) for sizes in (of_one, of_number))
+    is_same = result is not None and other is not None and _dims_at(result, of_number) == _dims_at(other, of_number)
+    return result if is_same else None
+
+
+def _dims_at(value: Result, sizes: Mapping[str, int]) -> object:
+    """The numbers that the sizes of tensors are."""
+    if isinstance(value, list | tuple):
+        return [_dims_at(part, sizes) for part in value]
+    if not isinstance(value, torch.Tensor):
+        return value
+    return [dim.evaluate(sizes) if isinstance(dim, Dim) else dim for dim in dims_of(value)]
+
+
+def _ends_run(env: ShapeEnv, operator: Callable[[], Result], relation: Relation) -> bool:
+    """Whether the operator raises at other sizes, too, at which ``relation`` is not true."""
+    names = sorted(relation.symbols() & env.unbacked)
+    for sizes in (*_OTHER_SIZES, *_MULTIPLES):
+        tried = {name: sizes[place % len(sizes)] for place, name in enumerate(names)}
+        if not relation.is_true_at({**env.hints, **tried}) and _tried(env, operator, tried) is not None:
+            return False
+    return True
+
+
+def _tried(env: ShapeEnv, operator: Callable[[], Result], sizes: Mapping[str, int]) -> Result:
+    """The result at these sizes, of which nothing is noted; None where the operator raises."""
+    hints, equalities = env.hints, env.equalities
+    env.takes_notes = False
+    try:
+        env.hints, env.equalities = {**hints, **sizes}, equalities.copy()
+        with contextlib.suppress(Exception):  # no such sizes
+            return operator()
+    finally:
+        env.hints, env.equalities, env.takes_notes = hints, equalities, True
     return None
 
 
@@ -88,23 +161,14 @@ def _open_symbols(env: ShapeEnv, since: int) -> frozenset[str]:
     return frozenset().union(*(relation.symbols() & env.unbacked for relation, _ in _open_relations(env, since)))
 
 
-def _check_type(env: ShapeEnv, operator: Callable[[], Any], result: Any, names: frozenset[str]) -> None:
-    hints, equalities = env.hints, env.equalities
-    env.takes_notes = False
-    try:
-        for sizes in _OTHER_SIZES:
-            env.hints = hints | {name: sizes[place % len(sizes)] for place, name in enumerate(sorted(names))}
-            env.equalities = equalities.copy()
-            other = result
-            with contextlib.suppress(Exception):  # no such sizes
-                other = operator()
-            if not _same_sizes(env, result, other):
-                raise Undecided(names)
-    finally:
-        env.hints, env.equalities, env.takes_notes = hints, equalities, True
+def _check_type(env: ShapeEnv, operator: Callable[[], Result], result: Result, names: frozenset[str]) -> None:
+    for sizes in _OTHER_SIZES:
+        other = _tried(env, operator, {name: sizes[place % len(sizes)] for place, name in enumerate(sorted(names))})
+        if other is not None and not _same_sizes(env, result, other):
+            raise Undecided(names)
 
 
-def _same_sizes(env: ShapeEnv, one: Any, other: Any) -> bool:
+def _same_sizes(env: ShapeEnv, one: Result, other: Result) -> bool:
     if isinstance(one, torch.Tensor):
         sizes = dims_of(one), dims_of(other)
         return len(sizes[0]) == len(sizes[1]) and all(

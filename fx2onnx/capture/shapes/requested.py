@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fx2onnx.base.assumptions import Condition
-from fx2onnx.base.dims import Dim
+from fx2onnx.base.dims import OF_DATA, Dim
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.relations import Relation
 from fx2onnx.base.size_sets import LARGEST, interval
@@ -40,7 +40,7 @@ class Requested:
                 "E105", f"{place} is named {text!r:.80}, which is no name of a size", next='give a text such as "batch"'
             )
         name = re.sub(r"\W", "_", text)
-        name = f"d{name}" if name[0].isdigit() else name
+        name = f"d{name}" if name[0].isdigit() else f"{name}_" if OF_DATA.fullmatch(name) else name
         if self.spelled.setdefault(name, str(text)) != text:
             raise UserError(
                 "E105",

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from fx2onnx.base.answering import answers_for_caller
-from fx2onnx.base.assumptions import Assumption, Condition, Guard, Specialization
+from fx2onnx.base.assumptions import Condition, Guard, Specialization
 from fx2onnx.base.dims import Dim, Scalar, apply
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.relations import Relation, holds_at_all
@@ -24,7 +24,7 @@ from fx2onnx.capture.python.frames import (
 )
 from fx2onnx.capture.python.tests_of_code import Stretch
 from fx2onnx.capture.shapes.certain import bounds, certain
-from fx2onnx.capture.shapes.size_facts import SizeFacts
+from fx2onnx.capture.shapes.taken_for_true import TakenForTrue
 from fx2onnx.capture.shapes.undeclared import undeclared
 from fx2onnx.capture.torch_private.strides import sorts_strides
 
@@ -59,7 +59,7 @@ class RunRecorder(Protocol):
 
 @answers_for_caller
 @dataclass
-class ShapeEnv(SizeFacts):
+class ShapeEnv(TakenForTrue):
     """Hints of the symbols and what was taken from them during one run.
 
     Plain data: every size refers to it from C++, where the collector sees no cycle, so that tensors which it led to would
@@ -80,12 +80,8 @@ class ShapeEnv(SizeFacts):
     """Those whose ``int``, ``float`` and ``range`` keep sizes now."""
     asked_few: bool = False
     """Whether a number of a few was decided by."""
-    takes_notes: bool = True
-    """Off while a tensor of known type is made anew: what its constructor checks (is it empty? contiguous?) decides nothing."""
     asks_of_strides: bool = False
     """Whether what a kernel asks now decides nothing about sizes of results."""
-    during: str = ""
-    """The overload that runs now."""
     decides_at: Mapping[str, int] = field(default_factory=dict)
     """Sizes at which Python decides, whatever kernels do: this run is to tell what the module does at these."""
     no_multiple: tuple[Scalar, int] | None = None
@@ -104,16 +100,6 @@ class ShapeEnv(SizeFacts):
     """The same of a real one, which torch.export would not know, either."""
     tried: set[tuple[str, Relation]] = field(default_factory=set)
     """By overloads, what they asked that was tried at sizes for which the answer is another."""
-    assertions: dict[Assumption, None] = field(default_factory=dict)
-    """What eager PyTorch checks and the file does not, in order."""
-
-    def take_for_true(self, what: str | Relation, where: SourceLocation | None) -> None:
-        """Take for true what ends the run where it is false."""
-        if isinstance(what, Relation):
-            self.equate(what)
-        if not self.takes_notes:
-            return
-        self.assertions[Assumption(str(what), where, "assertion")] = None
 
     def expect_equal(self, one: Scalar, other: Scalar, stated: Relation | None = None) -> None:
         """An operator needs the two to be equal, which may be ``stated`` in other words; eager PyTorch would end the run
@@ -127,6 +113,23 @@ class ShapeEnv(SizeFacts):
             self.take_for_true(stated or relation, user_location())
         elif relation.symbols():
             self.guard(stated or relation)
+
+    def expect(self, sign: str, one: Scalar, other: Scalar) -> None:
+        """An operator needs a comparison of sizes to be true, some of which data decides; eager PyTorch would end the run otherwise.
+        Raises RuntimeError where it never is.
+        """
+        known = self.certain(sign, one, other)
+        relation = Relation(sign, (one, other))
+        if known is None:
+            self.take_for_true(relation, user_location())
+        elif not known:
+            raise RuntimeError(f"{self.during or 'an operator'} needs {relation}")
+
+    def expect_of_data(self, relation: Relation) -> None:
+        """torch checks ``relation``; that there is anything at all is none of a file's matters, unless the user asks for it."""
+        is_bound = relation.op != "eq" and not asked_by_user()
+        if not is_bound or not self.holds_at_ordinary_sizes(relation, from_one=True):
+            self.take_for_true(relation, user_location())
 
     def is_no_multiple(self, value: Scalar, number: int) -> bool:
         """Whether Python went on where ``value`` is no multiple of ``number``."""

@@ -17,7 +17,7 @@ import torch
 from fx2onnx.base.answering import answers_for_caller
 from fx2onnx.base.dims import Dim, Scalar, apply, fraction
 from fx2onnx.base.relations import COMPARE, Relation
-from fx2onnx.capture.python.frames import asked_by_user, user_location
+from fx2onnx.capture.python.frames import asked_by_user
 from fx2onnx.capture.shapes import size_math
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 
@@ -136,8 +136,7 @@ class DimNode:
     def expect_true(self, file: object, line: object) -> bool:
         """torch checks an argument. Where it depends on data, the sample's size proves nothing: eager PyTorch checks."""
         if isinstance(self.value, Relation) and self.value.symbols() & self.env.unbacked:
-            if self.value.op == "eq":
-                self.env.take_for_true(self.value, user_location())
+            self.env.expect_of_data(self.value)
             return True
         return self.env.check(self.value) if isinstance(self.value, Relation) else bool(self.value)
 

@@ -22,7 +22,7 @@ from fx2onnx.capture.python.inputs import Leaf
 from fx2onnx.capture.python.module_state import keep_gradients, preserve, weight_names
 from fx2onnx.capture.python.module_tree import ModuleTree
 from fx2onnx.capture.python.outputs import graph_outputs
-from fx2onnx.capture.recording import control_flow
+from fx2onnx.capture.recording import control_flow, size_checks
 from fx2onnx.capture.recording.aliasing import present
 from fx2onnx.capture.recording.choices import Branches, NoScope
 from fx2onnx.capture.recording.conditional_bodies import ConditionalBodies, IsNoBranch
@@ -176,6 +176,7 @@ def _run_module(
                 raise
             raise _raised(error, recorder) from error
         outputs, restore = graph_outputs(recorder, result)
+        size_checks.settle(recorder, outputs)
         if recorder.bodies is not None:
             recorder.bodies.check_ends([output.value for output in outputs])
         given = {output.name for output in outputs}

@@ -16,6 +16,7 @@ from fx2onnx.optimize.rewrite import (
     dims_or_none,
     operand,
     perm_of,
+    produced_by,
     same_dims,
     scalar_of,
 )
@@ -44,6 +45,9 @@ def _not_training(node: ir.Node) -> str:
 
 
 def _forward_steps(node: ir.Node) -> str:
+    start = produced_by(operand(node, 1), "Gather")
+    if start is not None and known_ints(start.inputs[0]) == [0]:
+        return "it checks sizes"
     steps = operand(node, 4)
     return _same_dims(node) or ("" if steps is None or set(known_ints(steps) or [-1]) == {1} else "it steps")
 

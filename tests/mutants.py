@@ -81,6 +81,15 @@ PACKED = "tests/sources/test_packed_checkpoints.py"
 QUANTIZED = f"{QUANTIZE}/test_export.py"
 CALIBRATED = f"{QUANTIZE}/test_calibration.py"
 MUTANTS = [
+    # what is taken for true of sizes from data
+    Mutant("capture/overloads/slices.py", '("le", begin + count, size)', '("ge", size, 0)', SIZE_CHECKS),
+    Mutant("capture/recording/recorder.py", "node = self._checked(self.call(func, *nodes, info))", "node = self.call(func, *nodes, info)", SIZE_CHECKS),
+    Mutant("capture/recording/size_checks.py", "{**left, **env.unchecked}", "{}", SIZE_CHECKS),
+    Mutant("capture/at_sample.py", "            if not holds:\n", "            if False:\n", SIZE_CHECKS),
+    Mutant("capture/shapes/taken_for_true.py", '                self.unchecked.setdefault(Relation("ge"', '                {}.setdefault(Relation("ge"', SIZE_CHECKS),
+    Mutant("capture/shapes/requested.py", "if OF_DATA.fullmatch(name)", "if False", SIZE_CHECKS),
+    Mutant("lower/loop.py", "table if has_checks else without_checks(table)", "table", SIZE_CHECKS),
+    Mutant("optimize/rewrites/remove_noop.py", '        return "it checks sizes"\n', "        pass\n", SIZE_CHECKS),
     # a cluster
     Mutant("cli/cluster.py", 'row["ok"] and row["digest"] != digest', "False and digest", CLUSTER),
     Mutant("cli/cluster.py", "    if match is None:\n", "    if False:\n", CLUSTER),

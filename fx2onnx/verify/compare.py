@@ -209,7 +209,7 @@ def _first(verdict: Verdict, case: Case, tensors: Sequence[torch.Tensor]) -> tup
         expected, recording = _eager(case, tensors, timed=True)
     case.says_nothing = case.file.says_nothing | recording.says_nothing
     case.finite = [is_finite(want) for want in expected]
-    _judge_all(verdict, case, SAMPLE, tensors, (expected, recording.draws), list(case.runs))
+    _judge_all(verdict, case, SAMPLE, tensors, (expected, recording), list(case.runs))
     bounds, marks = case.file.bounds, recording.marking.found()
     is_wide = bounds.turned.more_than(recording.turned)
     marks = replace(marks, whole=tuple(dict.fromkeys([*marks.whole, *bounds.whole]))[:MOST], is_wide=is_wide)
@@ -247,7 +247,7 @@ def _other(verdict: Verdict, case: Case, maker: Maker, sample: Sample, engines: 
             continue
         if problem:
             verdict.left_out.append(f"{sample.name}: {problem}; tamer values instead")
-        _judge_all(verdict, case, asked if not tame else sample, tensors, (expected, recording.draws), engines)
+        _judge_all(verdict, case, asked if not tame else sample, tensors, (expected, recording), engines)
         return
     verdict.left_out.append(f"{sample.name}: {problem}")
     case.refuses_sizes |= bool(sample.sizes) and not sample.is_empty
@@ -290,11 +290,12 @@ def _judge_all(
     case: Case,
     sample: Sample,
     tensors: Sequence[torch.Tensor],
-    found: tuple[list[Array], Sequence[Draw]],
+    found: tuple[list[Array], Recording],
     engines: Sequence[str],
 ) -> None:
     """Run the engines on the inputs, and judge what they give."""
-    expected, draws = found
+    expected, recording = found
+    draws = recording.draws
     before = len(verdict.rows)
     feeds = {
         name: np.ascontiguousarray(array := as_input(to_numpy(tensor), name, case.file)).reshape(array.shape)
@@ -317,8 +318,10 @@ def _judge_all(
                 results[engine] = given
     if results or not sample.is_empty:
         verdict.tried.append(Tried(sample.name, dict(sample.sizes), sample.values, list(results)))
-    outputs = Outputs(case.eager, case.file, tensors, draws, expected, unknown)
-    outputs.judge(verdict, sample, results)
+    outputs = Outputs(
+        case.eager, case.file, tensors, draws, expected, unknown, verdict, sample, has_no_order=recording.has_no_order
+    )
+    outputs.judge(results)
     if verdict.wrong_on is None and not all(row.ok for row in verdict.rows[before:]):
         verdict.wrong_on = placed(case.eager.arguments, tensors)
 

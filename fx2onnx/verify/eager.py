@@ -14,6 +14,7 @@ import torch
 from fx2onnx.base.errors import UserError, first_line
 from fx2onnx.base.events import record
 from fx2onnx.capture.python.inputs import Arguments
+from fx2onnx.capture.torch_private.dispatch import EagerMode
 from fx2onnx.capture.torch_private.flex_attention import attention_as_written
 from fx2onnx.capture.torch_private.plain_kernels import plain_kernels
 from fx2onnx.capture.torch_private.pytrees import flatten
@@ -24,7 +25,6 @@ from fx2onnx.verify.exact_codes import ExactCodes
 from fx2onnx.verify.noise import Draw, Redrawing, Replaying
 from fx2onnx.verify.on_cpu import redirected
 from fx2onnx.verify.own_state import kept
-from fx2onnx.verify.rounding import Moved
 from fx2onnx.verify.wide import InFloat64, widened
 
 
@@ -52,8 +52,8 @@ class Eager:
         with record("eager PyTorch in float64"), without_mkldnn(), self.exactly(), InFloat64(), _replayed(draws):
             return self.run([widened(tensor) for tensor in tensors])
 
-    def moved(self, tensors: Sequence[torch.Tensor], draws: Sequence[Draw], mode: Moved) -> list[Array]:
-        """The same where operators round otherwise, as ``mode`` has it."""
+    def moved(self, tensors: Sequence[torch.Tensor], draws: Sequence[Draw], mode: EagerMode) -> list[Array]:
+        """The same where operators round or choose otherwise, as ``mode`` has it."""
         with record("eager PyTorch, rounding otherwise"), self.exactly(), mode, _replayed(draws):
             return self.run(tensors)
 

@@ -25,6 +25,14 @@ _BOUNDS = _COMPARES | {"Clip", "Max", "Min", "Mod"}
 _PLACES = frozenset({"ArgMax", "ArgMin", "NonZero", "Shape", "Size"})
 """Their results are places or sizes, whatever they read."""
 _PICKS = frozenset({"Gather", "GatherElements", "GatherND"})
+_GRAPH = onnx.AttributeProto.GRAPH
+_COUNTS: dict[str, tuple[int, ...]] = {
+    "Loop": (0, 1),
+    "Range": (0, 1, 2),
+    **dict.fromkeys(("Expand", "Reshape", "Resize", "Tile"), (1,)),
+    "ConstantOfShape": (0,),
+}
+"""Operands that say how often a body runs, or how many numbers there will be."""
 _LARGEST = 1 << 20
 _MOST_NUMBERS = 8
 """Of a constant with more nothing is a bound."""
@@ -67,6 +75,8 @@ class _Scan:
         self.found = found
         self._functions = functions
         self._of: dict[str, int] = {}
+        self._follows: set[str] = set()
+        """Values that depend on integers of inputs, whatever else they depend on."""
         self._kinds: dict[str, int] = {}
         self._constants: dict[str, list[float]] = {}
         self._declared: dict[str, list[int]] = {}
@@ -84,6 +94,8 @@ class _Scan:
                 is_whole = kind in _WHOLE and not is_body
                 self._of[value.name] = _WHOLE_INPUT | _RAW if is_whole else _OTHER
                 self._kinds[value.name] = kind
+                if is_whole:
+                    self._follows.add(value.name)
         self._nodes(graph.node)
 
     def _nodes(self, nodes: Iterable[onnx.NodeProto]) -> None:
@@ -93,7 +105,7 @@ class _Scan:
                     self._constant_attribute(node.output[0], attribute)
                 continue
             for attribute in node.attribute:
-                if attribute.type == onnx.AttributeProto.GRAPH:
+                if attribute.type == _GRAPH:
                     self.graph(attribute.g, is_body=True)
             function = self._functions.get((node.domain, node.op_type))
             if function is not None:
@@ -110,9 +122,13 @@ class _Scan:
                 table.pop(inner, None)
                 if outer in table:
                     table[inner] = table[outer]
+        for inner, outer in zip(function.input, node.input, strict=False):
+            (self._follows.add if outer in self._follows else self._follows.discard)(inner)
         self._nodes(function.node)
         for outer, inner in zip(node.output, function.output, strict=False):
             self._of[outer] = self._of.get(inner, _OTHER)
+            if inner in self._follows:
+                self._follows.add(outer)
             self._kinds[outer] = self._kinds.get(inner, 0)
 
     def _constant(self, name: str, tensor: TensorProto) -> None:
@@ -132,6 +148,7 @@ class _Scan:
 
     def _note(self, node: onnx.NodeProto) -> None:
         """The bounds that a node has, and what it turns integers of inputs into."""
+        self.found.turned.is_read |= self._is_counted(node)
         read = [self._of.get(name, 0) & ~_RAW for name in node.input]
         whole = max(read, default=0)
         if node.op_type in _BOUNDS:
@@ -145,6 +162,13 @@ class _Scan:
                 self.found.sizes |= dict.fromkeys(self._numbers(node.input[1:3]))
         elif node.op_type == "Cast" and whole == _WHOLE_INPUT:
             self._note_cast(node.input[0], _to(node))
+
+    def _is_counted(self, node: onnx.NodeProto) -> bool:
+        """Whether an integer of an input says how often a body runs, or how many numbers there are."""
+        counts = [node.input[place] for place in _COUNTS.get(node.op_type, ()) if place < len(node.input)]
+        if node.op_type == "Loop":
+            counts += [attribute.g.output[0].name for attribute in node.attribute if attribute.name == "body"]
+        return any(name in self._follows for name in counts)
 
     def _is_static(self, node: onnx.NodeProto) -> bool:
         """Whether the file says of a Slice that it cuts an axis of a known size."""
@@ -185,6 +209,11 @@ class _Scan:
         elif not is_moved or of & ~_RAW != _WHOLE_INPUT:
             of &= ~_RAW
         kind = self._kind_of_results(node)
+        given_inside = [
+            value.name for attribute in node.attribute if attribute.type == _GRAPH for value in attribute.g.output
+        ]
+        if node.op_type not in ("Shape", "Size") and not self._follows.isdisjoint([*node.input, *given_inside]):
+            self._follows.update(node.output)
         for name in node.output:
             self._of[name], self._kinds[name] = of, kind
             self._constants.pop(name, None)

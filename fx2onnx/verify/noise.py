@@ -28,6 +28,7 @@ from fx2onnx.verify.exact_codes import is_product
 from fx2onnx.verify.float_values import NO_WHOLE_NUMBER, SAYS_NOTHING
 from fx2onnx.verify.marks import Marking
 from fx2onnx.verify.turned import Turned, whole_numbers
+from fx2onnx.verify.unordered import chooses_without_order
 
 _KINDS = {"rand": "Uniform", "rand_like": "Uniform", "randn": "Normal", "randn_like": "Normal"}
 """Which random node an ATen operator becomes as it is."""
@@ -90,6 +91,8 @@ class Recording(EagerMode):
         """Whether it has seen products of codes."""
         self.says_nothing: frozenset[str] = frozenset()
         """Kinds of floats that show nothing here (float_values.py)."""
+        self.has_no_order = False
+        """Whether an operator has chosen among NaN or infinities."""
         self.marking = Marking()
         self.turned = Turned()
 
@@ -102,6 +105,7 @@ class Recording(EagerMode):
         self.has_codes |= func.namespace == "quantized" and is_product(func)
         self.says_nothing |= SAYS_NOTHING.get(func._opname, frozenset())
         result = func(*args, **kwargs)
+        self.has_no_order = self.has_no_order or chooses_without_order(func, args, result)
         self.turned.see(func, args, result, self._whole)
         self.says_nothing |= NO_WHOLE_NUMBER if self.turned.whole_again else frozenset()
         if _is_random(func) and isinstance(result, torch.Tensor):

@@ -22,10 +22,13 @@ from fx2onnx.verify.noise import Draw
 from fx2onnx.verify.precision import as_module_has_it
 from fx2onnx.verify.rounding import Moved
 from fx2onnx.verify.samples import Sample
+from fx2onnx.verify.unordered import open_places, without_open
 from fx2onnx.verify.verdict import Row, Verdict
 
 HABIT = "{} gives others than eager PyTorch on {}, and another engine does not: ONNX says nothing of such numbers"
 """A note of the verdict."""
+WITHOUT_ORDER = "{}: on {} the module chooses among NaN or equal infinities, of whose order ONNX says nothing"
+"""Likewise."""
 
 
 class Outputs:
@@ -39,47 +42,43 @@ class Outputs:
         draws: Sequence[Draw],
         expected: Sequence[Array],
         unknown: frozenset[int],
+        verdict: Verdict,
+        sample: Sample,
+        *,
+        has_no_order: bool,
     ) -> None:
+        """``has_no_order``: whether eager PyTorch chooses among NaN or infinities on these inputs."""
         self._eager, self._file = eager, file
+        self._verdict, self._sample = verdict, sample
         self._tensors, self._draws = tensors, draws
         self._expected, self._unknown = expected, unknown
         self._scales: dict[int, Scale] = {}
         self._grain = file.grain
         self._exact: Sequence[Array] | None = None
         self._tried_float64 = False
+        self._open: Sequence[Array | bool] | None = None
+        self._tried_order = not has_no_order
 
-    def judge(self, verdict: Verdict, sample: Sample, results: Mapping[str, Sequence[Any]]) -> None:
+    def judge(self, results: Mapping[str, Sequence[Any]]) -> None:
         """A row for each output of each engine."""
-        sizes = sample.sizes
+        verdict, sample = self._verdict, self._sample
         found: list[Row] = []
         open_rows: list[tuple[Row, int, Array]] = []
         for engine, result in results.items():
-            for index, (name, want) in enumerate(zip(self._file.outputs, self._expected, strict=False)):
+            for index, name in enumerate(self._file.outputs[: len(self._expected)]):
                 if index >= len(result):
                     break
                 got = np.asarray(result[index])
                 others = [
                     np.asarray(other[index]) for key, other in results.items() if key != engine and len(other) > index
                 ]
+                declared = contradiction(self._file.declared[name], got.shape, got.dtype, sample.sizes)
                 row = Row(engine, name, 0.0, 0.0, True, sample.name)
-                declared = contradiction(self._file.declared[name], got.shape, got.dtype, sizes)
-                if self._grain.epsilon:
-                    got = as_module_has_it(got, want)
-                problem = self._problem(index, got, want) or declared
-                if sample.values in WITHOUT_NUMBERS and not problem and index not in self._unknown:
-                    got = judge.where_it_says_something(got, want, places=sample.values not in SPOILING)
-                if problem and not declared and self._may_have_other_rows(index, got, sample):
-                    open_rows.append((Row.failed(engine, name, sample.name, problem), index, got))
-                elif problem:
-                    found.append(Row.failed(engine, name, sample.name, problem))
-                elif index in self._unknown:
-                    found.append(row)
+                row, got, is_open = self._judged(row, index, got, others, declared)
+                if is_open:
+                    open_rows.append((row, index, got))
                 else:
-                    row = self._settled(row, index, got, want, others, verdict)
-                    if row.ok:
-                        found.append(row)
-                    else:
-                        open_rows.append((row, index, got))
+                    found.append(row)
             if len(self._expected) != len(result):
                 problem = f"{len(result)} outputs, eager PyTorch has {len(self._expected)}"
                 found.append(Row.failed(engine, "(all)", sample.name, problem))
@@ -91,9 +90,54 @@ class Outputs:
         before = len(verdict.rows)
         verdict.rows += found
         if open_rows:
-            verdict.rows += self._judged_by_movements(open_rows, verdict)
+            verdict.rows += self._judged_by_movements(open_rows)
         if is_lenient:
             verdict.rows[before:] = _without_habits(verdict.rows[before:], verdict)
+
+    def _judged(
+        self, row: Row, index: int, got: Array, others: Sequence[Array], declared: str
+    ) -> tuple[Row, Array, bool]:
+        """The row by what costs least, the output as it is judged, and whether another judge may settle it."""
+        want = self._expected[index]
+        if self._grain.epsilon:
+            got = as_module_has_it(got, want)
+        row, got, is_open = self._by_first_judges(row, index, got, others)
+        if not row.ok and index not in self._unknown:
+            is_without_order = self._without_order()
+            closed = without_open(got, want, is_without_order[index]) if is_without_order else got
+            if closed is not got:
+                self._verdict.note(WITHOUT_ORDER.format(row.output, row.inputs))
+                row, got, is_open = self._by_first_judges(replace(row, ok=True, problem=""), index, closed, others)
+        if declared and not row.problem:
+            return Row.failed(row.engine, row.output, row.inputs, declared), got, False
+        return row, got, is_open and not declared
+
+    def _by_first_judges(self, row: Row, index: int, got: Array, others: Sequence[Array]) -> tuple[Row, Array, bool]:
+        want = self._expected[index]
+        problem = self._problem(index, got, want)
+        if problem:
+            failed = Row.failed(row.engine, row.output, row.inputs, problem)
+            return failed, got, self._may_have_other_rows(index, got)
+        if index in self._unknown:
+            return row, got, False
+        if self._sample.values in WITHOUT_NUMBERS:
+            got = judge.where_it_says_something(got, want, places=self._sample.values not in SPOILING)
+        row = self._settled(row, index, got, want, others)
+        return row, got, not row.ok
+
+    def _without_order(self) -> Sequence[Array | bool] | None:
+        """Of each output what depends on the order of NaN; None where none does."""
+        if not self._tried_order:
+            self._tried_order = True
+            try:
+                self._open = open_places(
+                    lambda mode: self._eager.moved(self._tensors, self._draws, mode), self._expected
+                )
+            except Exception as cause:  # forward is the user's code
+                self._verdict.note(
+                    f"the module does not run where NaN is ordered otherwise ({first_line(cause)[:120]})"
+                )
+        return self._open
 
     def _problem(self, index: int, got: Array, want: Array) -> str:
         """What is wrong beyond numbers; of an output whose numbers, and sizes perhaps, are random, dtype and rank count."""
@@ -103,15 +147,15 @@ class Outputs:
             want = np.empty(got.shape, want.dtype)
         return judge.structure_problem(got, want)
 
-    def _may_have_other_rows(self, index: int, got: Array, sample: Sample) -> bool:
+    def _may_have_other_rows(self, index: int, got: Array) -> bool:
         """Whether all that is wrong is the number of rows where the file leaves it open: rounding may decide it."""
-        if index in self._unknown or sample.values in WITHOUT_NUMBERS:
+        if index in self._unknown or self._sample.values in WITHOUT_NUMBERS:
             return False
         want = self._expected[index]
         is_of_its_kind = not judge.structure_problem(got, np.empty(got.shape, want.dtype))
         return is_of_its_kind and got.ndim == want.ndim and got.shape != want.shape
 
-    def _settled(self, row: Row, index: int, got: Array, want: Array, others: Sequence[Array], verdict: Verdict) -> Row:
+    def _settled(self, row: Row, index: int, got: Array, want: Array, others: Sequence[Array]) -> Row:
         """The row by the first three judges."""
         if judge.is_exact(want):
             off = int(np.count_nonzero(got != want))
@@ -128,42 +172,42 @@ class Outputs:
                 return replace(row, ok=False, max_abs_error=float("inf"), problem=problem)
         found: Judged | None = first
         if not first.ok:
-            found = judge.by_distance(got, want, others, scale) or self._by_float64(index, got, want, scale, verdict)
+            found = judge.by_distance(got, want, others, scale) or self._by_float64(index, got, want, scale)
         return _filled(row, found or first)
 
-    def _by_float64(self, index: int, got: Array, want: Array, scale: Scale, verdict: Verdict) -> Judged | None:
-        exact = self._in_float64(verdict)
+    def _by_float64(self, index: int, got: Array, want: Array, scale: Scale) -> Judged | None:
+        exact = self._in_float64()
         if exact is None or index >= len(exact):
             return None
         return judge.by_float64(got, want, exact[index], scale)
 
-    def _in_float64(self, verdict: Verdict) -> Sequence[Array] | None:
+    def _in_float64(self) -> Sequence[Array] | None:
         if not self._tried_float64:
             self._tried_float64 = True
             try:
                 self._exact = self._eager.in_float64(self._tensors, self._draws)
             except Exception as cause:  # forward is the user's code, on tensors of a kind that it may not know
-                verdict.note(f"no float64 judge: the module does not run in float64 ({first_line(cause)[:120]})")
+                self._verdict.note(f"no float64 judge: the module does not run in float64 ({first_line(cause)[:120]})")
         return self._exact
 
-    def _judged_by_movements(self, rows: Sequence[tuple[Row, int, Array]], verdict: Verdict) -> list[Row]:
+    def _judged_by_movements(self, rows: Sequence[tuple[Row, int, Array]]) -> list[Row]:
         """The rows by the last judge, which runs until it has said of each that it is right, or that it will not be."""
         judged = [row for row, _, _ in rows]
         left = {place for place, (row, _, _) in enumerate(rows) if row.problem != judge.NAN_PLACES}
         movements = {index: Movements(self._expected[index], self._grain) for _, index, _ in rows}
         seeds = itertools.count(1)
         has_transforms = False
-        is_known = any(not row.ok for row in verdict.rows)  # then it is not worth as many runs
+        is_known = any(not row.ok for row in self._verdict.rows)  # then it is not worth as many runs
         for count, units in STAGES[: FEWER_STAGES if is_known else None]:
             modes = [self._moved(next(seeds), units) for _ in range(count if left else 0)]
-            self._settle(judged, rows, left, movements, modes, verdict)
+            self._settle(judged, rows, left, movements, modes)
             has_transforms |= any(mode.has_transforms for mode in modes)
             if units:
                 left -= {place for place in left if self._is_beyond_rounding(rows[place], movements)}
         for count, units in () if is_known else EQUAL_STAGES:
             is_open = any(movements[rows[place][1]].changes_shape for place in left)
             modes = [self._moved(next(seeds), units, keeps_equal=True) for _ in range(count if is_open else 0)]
-            self._settle(judged, rows, left, movements, modes, verdict)
+            self._settle(judged, rows, left, movements, modes)
         for place in left:
             row, index, got = rows[place]
             has_no_run = not movements[index].runs and got.shape == self._expected[index].shape
@@ -173,7 +217,7 @@ class Outputs:
         if has_transforms and inexact:
             movements = {index: Movements(self._expected[index], self._grain) for index in movements}
             modes = [self._moved(next(seeds), STAGES[1][1], TRANSFORM_UNITS) for _ in range(STAGES[1][0])]
-            self._settle(judged, rows, inexact, movements, modes, verdict)
+            self._settle(judged, rows, inexact, movements, modes)
         return judged
 
     def _is_beyond_rounding(self, given: tuple[Row, int, Array], movements: Mapping[int, Movements]) -> bool:
@@ -192,14 +236,15 @@ class Outputs:
         left: set[int],
         movements: Mapping[int, Movements],
         modes: Sequence[Moved],
-        verdict: Verdict,
     ) -> None:
         """Some more runs, and what they settle."""
         for mode in modes:
             try:
                 moved = self._eager.moved(self._tensors, self._draws, mode)
             except Exception as cause:  # forward is the user's code
-                verdict.note(f"the module does not run where its numbers move by rounding ({first_line(cause)[:120]})")
+                self._verdict.note(
+                    f"the module does not run where its numbers move by rounding ({first_line(cause)[:120]})"
+                )
                 return
             for index, movement in movements.items():
                 if index < len(moved):
@@ -209,7 +254,7 @@ class Outputs:
             row, index, got = rows[place]
             found = movements[index].judge(got)
             if found.ok:
-                verdict.note(_explanation(row, got, self._expected[index], movements[index]))
+                self._verdict.note(_explanation(row, got, self._expected[index], movements[index]))
                 judged[place] = replace(_filled(row, found), problem="")
                 left.discard(place)
 

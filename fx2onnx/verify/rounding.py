@@ -90,7 +90,7 @@ _INNER_CODES = frozenset(
     ]
 )  # fmt: skip
 """Operators of floats that round what they are given to codes by its own range."""
-_CHOICES = frozenset(["topk", "sort", "kthvalue", "median"])
+CHOICES = frozenset(["topk", "sort", "kthvalue", "median"])
 """Operators that may take any of equal numbers along an axis."""
 _ONE_PLACE = ("kthvalue", "median")
 
@@ -134,7 +134,7 @@ class Moved(EagerMode):
     def seen(self, func: Any, args: Any, kwargs: Any) -> Any:
         kwargs = kwargs or {}
         name = func._schema.name.rpartition("::")[2]
-        if name in _CHOICES and not kwargs.get("stable") and len(func._schema.returns) == 2:
+        if name in CHOICES and not kwargs.get("stable") and len(func._schema.returns) == 2:
             return self._chosen(name, func, args, kwargs)
         if self._units and name in _INNER_CODES:
             self.has_inner_codes = True
@@ -148,7 +148,7 @@ class Moved(EagerMode):
         if not self._units:
             return result
         if name == "cumsum" and isinstance(result, torch.Tensor) and result.is_floating_point():
-            return result + torch.cumsum(self._jittered(result) - result, _axis(func, args, kwargs))
+            return result + torch.cumsum(self._jittered(result) - result, axis_of(func, args, kwargs))
         if name in _QUANTIZING or func.namespace == "quantized":
             return self._stepped(result)
         if name in _PLAIN or name in _SUMS or name in _TRANSFORMS:
@@ -237,7 +237,7 @@ class Moved(EagerMode):
         own = args[0]
         if not isinstance(own, torch.Tensor) or not own.dim() or not own.numel() or own.dtype == torch.bool:
             return func(*args, **kwargs)
-        axis = _axis(func, args, kwargs)
+        axis = axis_of(func, args, kwargs)
         if not self._units or self._keeps_equal:
             return _stable(name, func, args, kwargs, axis)
         wide = own.double()
@@ -270,7 +270,7 @@ def _multiplied(func: Any, args: Any, kwargs: Any) -> torch.Tensor:
     """How large the numbers are that the operator multiplies by a share between nothing and one, which is off by units of one."""
     value = args[0]
     if func._schema.name.endswith("::glu"):
-        value = value.chunk(2, _axis(func, args, kwargs))[0]
+        value = value.chunk(2, axis_of(func, args, kwargs))[0]
     return torch.nan_to_num(value.abs().float(), 0.0, 0.0, 0.0)
 
 
@@ -298,7 +298,7 @@ def _rms(wide: torch.Tensor) -> torch.Tensor:
     return norm.div_(max(wide.shape[-1], 1) ** 0.5)
 
 
-def _axis(func: Any, args: Any, kwargs: Any) -> int:
+def axis_of(func: Any, args: Any, kwargs: Any) -> int:
     names = [argument.name for argument in func._schema.arguments]
     if "dim" in kwargs:
         return int(kwargs["dim"])

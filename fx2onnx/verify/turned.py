@@ -19,7 +19,7 @@ _OPERANDS = frozenset({"self", "other", "input"})
 @dataclass(slots=True)
 class Turned:
     """``floats``: some become floats; ``raw``: integers of inputs do, as they are; ``whole_again``: floats become integers; ``bits``: of narrower integers;
-    ``is_read``: one becomes a size, or a number of Python's, as which it may not be large.
+    ``is_read``: one becomes a size, a count of a loop's turns or a number of Python's, as which it may not be large.
     """
 
     floats: bool = False
@@ -35,7 +35,7 @@ class Turned:
             or (self.raw and not module.raw)
             or (self.whole_again and not module.whole_again)
         )
-        return not module.is_read and (is_other or bool(self.bits - module.bits))
+        return not (self.is_read or module.is_read) and (is_other or bool(self.bits - module.bits))
 
     def see(self, func: Any, args: Any, result: Any, inputs: Set[int]) -> None:
         """One call of an operator in eager PyTorch. ``inputs``: all integers of the inputs."""

@@ -1,0 +1,69 @@
+"""What a sound file does otherwise than eager PyTorch without being wrong, and beside it what is wrong in the same program."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import fx2onnx
+from benchmarks.alarm_programs import PROGRAMS
+from fx2onnx.verify import Verdict, verify
+from tests.verify.given import Forward, Given
+
+AMONG_NAN = [
+    "nearest rows",
+    "nearest rows by distance",
+    "values beside the best",
+    "experts",
+    "best of what is not masked",
+    "mean of the largest rows",
+    "distinct",
+    "distinct and counted",
+]
+COUNTED = ["chebyshev_polynomial_t", "laguerre_polynomial_l", "shifted_chebyshev_polynomial_w"]
+
+
+def verified(name: str, exported: Forward, seed: int = 1) -> Verdict:
+    program = PROGRAMS[name]
+    args = program.inputs(torch.Generator().manual_seed(seed))
+    result = fx2onnx.export(Given(exported), args, dynamic_shapes=tuple(program.axes) or None)
+    return verify(result, Given(program.right), args, seeds=(seed,))
+
+
+@pytest.mark.parametrize("name", [*AMONG_NAN, *COUNTED])
+def test_a_sound_file_is_right(name: str) -> None:
+    verdict = verified(name, PROGRAMS[name].right)
+    assert verdict.ok, verdict.describe()
+
+
+@pytest.mark.parametrize("name", [*AMONG_NAN, *COUNTED])
+def test_a_fault_in_the_same_program_is_found(name: str) -> None:
+    assert not verified(name, PROGRAMS[name].wrong).ok
+
+
+def test_what_is_chosen_among_nan_is_noted() -> None:
+    verdict = verified("nearest rows", PROGRAMS["nearest rows"].right)
+    assert any("of whose order ONNX says nothing" in note for note in verdict.notes)
+    assert "nan" in {each.values for each in verdict.tried}
+
+
+def test_rows_without_nan_still_count_beside_rows_with_nan() -> None:
+    """A file that takes other rows only where some are NaN elsewhere."""
+
+    def wrong(x: torch.Tensor) -> torch.Tensor:
+        right = x.gather(1, x.topk(2, -1)[1])
+        return right + torch.isnan(x).any() * 0.5
+
+    args = (torch.randn(4, 6, generator=torch.Generator().manual_seed(1)),)
+    module = Given(lambda x: x.gather(1, x.topk(2, -1)[1]))
+    assert verify(fx2onnx.export(module, args), module, args).ok
+    verdict = verify(fx2onnx.export(Given(wrong), args), module, args)
+    assert {row.inputs for row in verdict.rows if not row.ok} == {"nan"}
+
+
+def test_counts_of_loops_stay_small() -> None:
+    args = (torch.rand(6), torch.arange(6))
+    module = Given(torch.special.hermite_polynomial_he)
+    verdict = verify(fx2onnx.export(module, args), module, args)
+    assert verdict.ok, verdict.describe()
+    assert verdict.ranges["args_1"].largest < 100

@@ -47,6 +47,7 @@ TWO_SIZES, IDIOMS = "tests/capture/test_two_sizes.py", "tests/capture/test_size_
 IDLE, SCOPES = f"{RECORDING}/test_idle_statements.py", f"{RECORDING}/test_scopes.py"
 QUESTIONS, AGREEMENT = "tests/capture/test_questions.py", "tests/irx/test_agreement.py"
 META_CACHE = f"{RECORDING}/test_meta_cache.py"
+REFUSALS = f"{RECORDING}/test_eager_refusals.py"
 REGISTRY = "tests/capture/overloads/test_registry.py"
 EXPORTED = "tests/ops/test_exported.py"
 BACKWARD = "tests/ops/test_backward.py"
@@ -325,6 +326,12 @@ MUTANTS = [
            "torch.no_grad()", QUESTIONS),
     Mutant("capture/diagnosis.py", "    if failed.reason is Reason.GRADIENTS:", "    if False:", "tests/capture/test_gradients.py"),
     Mutant("irx/shapes/agreement.py", "        return gap.evaluate(sizes) != 0", "        return False", AGREEMENT),
+    Mutant("irx/shapes/agreement.py", "first.dtype is not value.dtype", "False", AGREEMENT),
+    Mutant("irx/shapes/agreement.py", "value.dtype not in allowed and", "False and", AGREEMENT),
+    Mutant("irx/schema.py", "    if repeats_last:", "    if False:", AGREEMENT),
+    Mutant("capture/recording/recorder.py", "        check_operands(self.shape_env, func, args, kwargs)\n", "", REFUSALS),
+    Mutant("capture/recording/meta_cache.py", "        check_operands(self._env, key[0].func, args, {})\n", "", REFUSALS),
+    Mutant("capture/recording/eager_refusals.py", "            return in_float32 is not None and", "            return", REFUSALS),
     Mutant("irx/shapes/agreement.py", "    if len(one) != len(other) or any(", "    if False and any(", AGREEMENT),
     Mutant("irx/shapes/linear.py", "    check_equal(call, (depth,), (depth_of_other,)", "    check_equal(call, (depth,), (depth,)", AGREEMENT),
     Mutant("lower/loop.py", "len(known) != len(dims) or is_unlike:", "len(known) != len(dims):", "tests/lower/test_types_agree.py"),

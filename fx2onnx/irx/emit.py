@@ -22,6 +22,7 @@ from fx2onnx.irx.accessors import Accessors
 from fx2onnx.irx.arithmetic import emit_scalar
 from fx2onnx.irx.builder import Builder
 from fx2onnx.irx.schema import DTYPE_SINCE, OpSchema, schema_of
+from fx2onnx.irx.shapes.agreement import check_dtypes
 from fx2onnx.irx.values import Dims, Operand, OutputType, dims_of, dtype_of, lacks_data, new_value, set_known_sizes
 
 INT64 = ir.DataType.INT64
@@ -93,6 +94,7 @@ class Emit(Accessors, Operators):
         missing = precision.missing_half(schema, self.opset, values)
         if missing is not None:
             return precision.in_float32(self, op_type, values, missing, outputs, attrs)
+        check_dtypes(schema, values, self.opset)
         if isinstance(outputs, int):
             call = shapes.Call(op_type, values, attrs, outputs, schema.input_names, self.builder.sizes)
             try:

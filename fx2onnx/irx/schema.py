@@ -32,6 +32,13 @@ class OpSchema:
     min_inputs: int
     max_outputs: int
     attribute_types: dict[str, ir.AttributeType]
+    input_dtypes: tuple[frozenset[ir.DataType] | None, ...]
+    """What each input may be; None where it need not be a tensor."""
+    alike: tuple[tuple[int, int], ...]
+    """Inputs that have the dtype of an earlier one; the last of a variadic operator stands for all that follow."""
+
+    def dtypes_of(self, index: int) -> frozenset[ir.DataType] | None:
+        return self.input_dtypes[min(index, len(self.input_dtypes) - 1)]
 
 
 @lru_cache(maxsize=4096)
@@ -51,12 +58,13 @@ def schema_of(op_type: str, opset: int, domain: str = "") -> OpSchema:
             why=why,
             next=f"export with opset_version={first} or newer" if first else "check the operator's name",
         ) from None
-    variadic = bool(found.inputs) and found.inputs[-1].option == onnx.defs.OpSchema.FormalParameterOption.Variadic
+    inputs = found.inputs
+    variadic = bool(inputs) and inputs[-1].option == onnx.defs.OpSchema.FormalParameterOption.Variadic
     return OpSchema(
         op_type=op_type,
         domain=domain,
         since_version=found.since_version,
-        input_names=tuple(parameter.name for parameter in found.inputs),
+        input_names=tuple(parameter.name for parameter in inputs),
         is_variadic=variadic,
         min_inputs=found.min_input,
         max_outputs=found.max_output,
@@ -64,7 +72,25 @@ def schema_of(op_type: str, opset: int, domain: str = "") -> OpSchema:
             name: ir.AttributeType(int(attribute.type))  # type: ignore[call-overload]
             for name, attribute in found.attributes.items()
         },
+        input_dtypes=tuple(_dtypes(types_of(parameter, found)) for parameter in inputs),
+        alike=_alike([parameter.type_str for parameter in inputs], variadic and inputs[-1].is_homogeneous),
     )
+
+
+def _dtypes(types: frozenset[str]) -> frozenset[ir.DataType] | None:
+    """The dtypes of tensors of these types, as ``onnx.defs`` writes them."""
+    if not all(name.startswith("tensor(") for name in types):
+        return None
+    return frozenset(dtype for dtype in ir.DataType if f"tensor({dtype.name.lower()})" in types)
+
+
+def _alike(names: list[str], repeats_last: bool) -> tuple[tuple[int, int], ...]:
+    """Pairs of inputs whose types have one name, an earlier one and each that follows it."""
+    first = {name: index for index, name in reversed([*enumerate(names)])}
+    pairs = [(first[name], index) for index, name in enumerate(names) if first[name] != index]
+    if repeats_last:
+        pairs.append((first[names[-1]], len(names)))
+    return tuple(pairs)
 
 
 def require_opset(opset: int) -> None:

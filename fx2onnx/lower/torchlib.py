@@ -22,7 +22,7 @@ from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import Fx2OnnxError, InternalError, UserError
 from fx2onnx.capture.torch_private.operators import OpOverload
 from fx2onnx.irx.emit import Emit
-from fx2onnx.irx.schema import schema_of
+from fx2onnx.irx.schema import admits, schema_of
 from fx2onnx.irx.values import dims_of, dtype_of
 
 DTYPE_ATTRIBUTES = frozenset({"to", "dtype", "output_datatype"})
@@ -174,13 +174,19 @@ def _node(op: Emit, op_type: str, args: Sequence[Any], keywords: dict[str, Any])
 def _operands(op: Emit, op_type: str, args: Sequence[Any]) -> list[ir.Value | None]:
     """Every operand as a value. Numbers take the dtype of the operands that the schema ties them to.
 
-    Raises: NotImplementedError where tied operands differ in dtype: the node would not load.
+    Raises: NotImplementedError where tied operands differ in dtype, or one has a dtype that the operator does not take: the
+    node would not load.
     """
     schema_of(op_type, op.opset)  # raises where the opset lacks the operator
     formal = onnx.defs.get_schema(op_type, op.opset).inputs
     kinds = [formal[min(index, len(formal) - 1)].type_str for index in range(len(args))]
     tied: dict[str, ir.DataType] = {}
-    for kind, operand in zip(kinds, args, strict=True):
+    for index, (kind, operand) in enumerate(zip(kinds, args, strict=True)):
+        dtype = dtype_of(operand) if isinstance(operand, ir.Value) else None
+        if dtype not in (None, ir.DataType.FLOAT16, ir.DataType.BFLOAT16) and not admits(
+            op_type, op.opset, index, dtype
+        ):
+            raise NotImplementedError(f"its {op_type} would get {dtype.name}")
         if isinstance(operand, ir.Value) and tied.setdefault(kind, dtype_of(operand)) != dtype_of(operand):
             raise NotImplementedError(f"its {op_type} would get {tied[kind].name} and {dtype_of(operand).name}")
     return [_as_value(op, operand, tied.get(kind)) for kind, operand in zip(kinds, args, strict=True)]

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fx2onnx.base.dims import Dim, DimLike
+from fx2onnx.base.errors import UserError
 from fx2onnx.irx.builder import Builder
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.shapes.agreement import Contradiction, differ
@@ -111,3 +112,43 @@ def test_a_size_of_one_broadcasts_at_the_samples() -> None:
 def test_differ_is_what_numbers_say(a: int, b: int, c: int, d: int, n: int, m: int) -> None:
     one, other = a * N + b * M + 1, c * N + d * M
     assert differ(one, other, {"n": n, "m": m}) == (a * n + b * m + 1 != c * n + d * m)
+
+
+def _of(dtype: ir.DataType, *dims: DimLike) -> ir.Value:
+    return new_value("y", dtype, dims)
+
+
+@pytest.mark.parametrize(
+    "emit",
+    [
+        lambda op: op.Gemm(value(2, 3), _of(ir.DataType.FLOAT16, 3, 4)),
+        lambda op: op.Add(value(2), _of(ir.DataType.INT64, 2)),
+        lambda op: op.Where(_of(ir.DataType.BOOL, 2), value(2), _of(ir.DataType.DOUBLE, 2)),
+        lambda op: op.Concat(value(2), value(2), _of(ir.DataType.DOUBLE, 2), axis=0),
+        lambda op: op.LayerNormalization(value(2, 3), _of(ir.DataType.DOUBLE, 3), axis=-1),
+    ],
+)
+def test_operands_have_the_dtype_that_the_schema_ties_them_to(emit: Callable[[Emit], ir.Value]) -> None:
+    with pytest.raises(Contradiction, match="operands that do not fit"):
+        emit(emitter())
+
+
+@pytest.mark.parametrize(
+    ("emit", "says"),
+    [
+        (lambda op: op.And(value(2), value(2)), "And takes no float32 in opset 20"),
+        (lambda op: op.Softmax(_of(ir.DataType.INT64, 2)), "Softmax takes no int64 in opset 20"),
+        (lambda op: op.Gather(value(2), value(2)), "Gather takes no float32 in opset 20"),
+    ],
+)
+def test_a_dtype_that_the_schema_does_not_have_is_refused(emit: Callable[[Emit], ir.Value], says: str) -> None:
+    with pytest.raises(UserError, match=says) as caught:
+        emit(emitter())
+    assert caught.value.code == "E203"
+
+
+def test_operands_of_types_of_their_own_need_not_be_alike() -> None:
+    op = emitter()
+    assert dims_of(op.Gather(value(2, 3), _of(ir.DataType.INT32, 4))) == (4, 3)
+    assert dims_of(op.Pow(value(2), _of(ir.DataType.INT64, 2))) == (2,)
+    assert dims_of(op.Concat(value(2), value(3), axis=0)) == (5,)

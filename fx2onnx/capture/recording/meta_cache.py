@@ -17,6 +17,7 @@ import torch
 from fx2onnx.base.bounded import Bounded
 from fx2onnx.base.dims import Dim, DimLike, Scalar
 from fx2onnx.capture.captured import TensorInfo
+from fx2onnx.capture.recording.eager_refusals import check_operands
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.symnode import sym_int, unwrap
 from fx2onnx.capture.torch_private.fake_tensors import (
@@ -221,14 +222,14 @@ class MetaCache:
 
     def again(self, key: Key, args: tuple[Any, ...]) -> object:
         """The result of a known call, as new tensors, or MISSING."""
-        specs = self._specs.get(key) or self._by_rule(key) or self._from_before(key)
+        specs = self._specs.get(key) or self._by_rule(key, args) or self._from_before(key)
         if specs is None:
             return MISSING
         if specs.container is None:
             return self._make(specs.parts[0], args)
         return specs.container([self._make(spec, args) for spec in specs.parts])
 
-    def _by_rule(self, key: Key) -> Specs | None:
+    def _by_rule(self, key: Key, args: tuple[object, ...]) -> Specs | None:
         """The result type by formula, where sizes are symbolic and running would be slow."""
         rule = key[0].result_type if self._env.hints and not key[3] else None
         kind = rule(*key[4:]) if rule is not None else None
@@ -239,6 +240,7 @@ class MetaCache:
                 return None  # the kernel says so
             operand = cast(TensorType, key[4:][0])
             self._env.check_some((*operand.sizes[1:], *kind.sizes[1:]))
+        check_operands(self._env, key[0].func, args, {})
         specs = self._specs[key] = Specs((_fresh(self._as_written(kind)),))
         return specs
 

@@ -27,6 +27,7 @@ from fx2onnx.capture.recording import aliasing, autocast, functionalize, size_ch
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.recording.choices import Branches, Test
 from fx2onnx.capture.recording.conditional_bodies import ConditionalBodies, IsNoBranch
+from fx2onnx.capture.recording.eager_refusals import check_operands
 from fx2onnx.capture.recording.ends_of_runs import note_what_ends_runs
 from fx2onnx.capture.recording.forward_lines import ForwardLines
 from fx2onnx.capture.recording.idle_statements import IdleStatements
@@ -207,6 +208,7 @@ class Recorder(BaseRecorder):
             self.fake_mode.runs_operator = self.shape_env.asks_of_strides = False
             if self._spans is not None:
                 self._spans.add("fake op", start_ns)
+        check_operands(self.shape_env, func, args, kwargs)
         if key is not None:
             cache.remember(key, fake_args, result, tuple(self.shape_env.asked[asked:]), facts)
         return self.finish(func, args, nodes, result)

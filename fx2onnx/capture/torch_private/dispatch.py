@@ -26,6 +26,7 @@ __all__ = [
     "UnnotedMode",
     "WatchingMode",
     "no_dispatch",
+    "real_kernels",
 ]
 
 PRE_DISPATCH = torch._C.DispatchKey.PreDispatch
@@ -224,4 +225,11 @@ def takes_tangents() -> bool:
 def no_dispatch() -> Iterator[None]:
     """Operators inside are seen by no mode and run for real. Without the Python dispatcher each takes 4 us less."""
     with torch._C._DisablePythonDispatcher(), torch._C._DisableTorchDispatch():
+        yield
+
+
+@contextlib.contextmanager
+def real_kernels() -> Iterator[None]:
+    """Operators inside run for real as eager PyTorch runs them, whatever surrounds them: no modes, autocast or gradients."""
+    with no_dispatch(), torch._C.DisableTorchFunction(), torch._C._DisableAutocast(), torch.no_grad():
         yield

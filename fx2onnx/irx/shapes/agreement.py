@@ -8,8 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import onnx_ir as ir
+
 from fx2onnx.base.dims import Dim, DimLike, product
-from fx2onnx.base.errors import InternalError
+from fx2onnx.base.errors import InternalError, UserError
+from fx2onnx.irx.dtype_names import dtype_name
+from fx2onnx.irx.schema import OpSchema
 from fx2onnx.irx.shapes.table import Call
 from fx2onnx.irx.values import Dims, dims_of, dtype_of
 
@@ -31,12 +35,40 @@ def differ(one: DimLike, other: DimLike, sizes: Mapping[str, int]) -> bool:
         return False
 
 
+def check_dtypes(schema: OpSchema, values: Sequence[ir.Value | None], opset: int) -> None:
+    """Raises Contradiction where operands that must have one dtype have not, UserError E203 where the operator of this opset
+    takes no such dtype.
+    """
+    for index, value in enumerate(values):
+        allowed = None if value is None else schema.dtypes_of(index)
+        if allowed is not None and value.dtype not in allowed and value.dtype is not None:
+            raise _not_taken(schema, value.dtype, opset)
+    for one, other in schema.alike:
+        repeats = other == len(schema.input_names)
+        for value in values[other:] if repeats else values[other : other + 1]:
+            first = values[one]
+            if first is not None and value is not None and first.dtype is not value.dtype:
+                raise refused(schema.op_type, values, "they must have one dtype")
+
+
+def _not_taken(schema: OpSchema, dtype: ir.DataType, opset: int) -> UserError:
+    name = dtype_name(dtype)
+    return UserError(
+        "E203",
+        f"{schema.op_type} takes no {name} in opset {opset}",
+        why=f"opset {opset} defines {schema.op_type}-{schema.since_version}",
+        next=(
+            f"cast to a dtype that it takes before, or export with the opset_version that admits {name}, if one does"
+        ),
+    )
+
+
 def check_equal(call: Call, one: Sequence[DimLike], other: Sequence[DimLike], what: str) -> None:
     """Raises Contradiction where the sizes are not the same."""
     if one == other:
         return
     if len(one) != len(other) or any(differ(*pair, call.sizes) for pair in zip(one, other, strict=True)):
-        raise refused(call, f"{what}: {_text(one)} and {_text(other)}")
+        raise refused(call.op_type, call.inputs, f"{what}: {_text(one)} and {_text(other)}")
 
 
 def check_broadcast(call: Call, *shapes: Dims) -> None:
@@ -47,20 +79,20 @@ def check_broadcast(call: Call, *shapes: Dims) -> None:
             continue
         for one, other in zip(reversed(first), reversed(shape), strict=False):
             if one != other and one != 1 and other != 1 and _unlike(one, other, call.sizes):
-                raise refused(call, f"{one} and {other} do not broadcast")
+                raise refused(call.op_type, call.inputs, f"{one} and {other} do not broadcast")
 
 
 def check_count(call: Call, dims: Dims, target: Sequence[DimLike]) -> None:
     """Raises Contradiction where ``target`` is a shape of another number of elements."""
     if differ(product(dims), product(list(target)), call.sizes):
-        raise refused(call, f"{_text(target)} has another number of elements")
+        raise refused(call.op_type, call.inputs, f"{_text(target)} has another number of elements")
 
 
-def refused(call: Call, why: str) -> Contradiction:
+def refused(op_type: str, values: Sequence[ir.Value | None], why: str) -> Contradiction:
     operands = ", ".join(
-        "none" if value is None else f"{dtype_of(value).name.lower()}{_text(dims_of(value))}" for value in call.inputs
+        "none" if value is None else f"{dtype_of(value).name.lower()}{_text(dims_of(value))}" for value in values
     )
-    return Contradiction("E900", f"{call.op_type} has operands that do not fit: {operands}", why=why)
+    return Contradiction("E900", f"{op_type} has operands that do not fit: {operands}", why=why)
 
 
 def _unlike(one: DimLike, other: DimLike, sizes: Mapping[str, int]) -> bool:

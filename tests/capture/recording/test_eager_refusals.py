@@ -1,0 +1,192 @@
+"""Operands that eager PyTorch refuses and torch's fake kernels take: E101 with eager's sentence and the user's line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import fx2onnx
+from fx2onnx.capture.driver import capture
+from fx2onnx.capture.options import CaptureOptions
+
+FLOAT, DOUBLE, HALF, LONG, BOOL = torch.float32, torch.float64, torch.float16, torch.int64, torch.bool
+
+
+class Called(nn.Module):
+    """A layer that is called in forward, so that the error has a line."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, *args: torch.Tensor) -> Any:
+        return self.layer(*args)
+
+
+class Of(nn.Module):
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args: torch.Tensor) -> Any:
+        return self.function(*args)
+
+
+def _sentence(module: nn.Module, args: tuple[torch.Tensor, ...]) -> str:
+    with torch.no_grad(), pytest.raises((RuntimeError, ValueError)) as caught:
+        module.eval()(*args)
+    return str(caught.value).splitlines()[0]
+
+
+def _check_refused(module: nn.Module, *args: torch.Tensor) -> None:
+    sentence = _sentence(module, args)
+    for dynamic in (None, {"args": ({0: "n"},)}) if len(args) == 1 else (None,):
+        with pytest.raises(fx2onnx.UserError) as caught:
+            capture(module, args, options=CaptureOptions(dynamic_shapes=dynamic))
+        assert caught.value.code == "E101"
+        is_of_fake_kernel = "dtype" in caught.value.why or "scalar type" in caught.value.why
+        assert sentence[:60] in caught.value.why or is_of_fake_kernel
+        assert caught.value.where is not None
+        assert caught.value.where.function in ("forward", "<lambda>")
+
+
+def _sample(dtype: torch.dtype, *sizes: int) -> torch.Tensor:
+    return torch.ones(sizes, dtype=dtype)
+
+
+LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "Linear": (lambda: nn.Linear(4, 2), (3, 4)),
+    "LayerNorm": (lambda: nn.LayerNorm(4), (3, 4)),
+    "BatchNorm": (lambda: nn.BatchNorm1d(4), (3, 4)),
+    "GroupNorm": (lambda: nn.GroupNorm(2, 4), (3, 4)),
+    "InstanceNorm": (lambda: nn.InstanceNorm1d(4, affine=True, track_running_stats=True), (3, 4, 5)),
+    "PReLU": (nn.PReLU, (3, 4)),
+    "Conv": (lambda: nn.Conv1d(4, 2, 1), (3, 4, 5)),
+    "ConvTranspose": (lambda: nn.ConvTranspose1d(4, 2, 1), (3, 4, 5)),
+    "LSTM": (lambda: nn.LSTM(4, 2), (3, 2, 4)),
+    "GRUCell": (lambda: nn.GRUCell(4, 2), (3, 4)),
+    "Encoder": (lambda: nn.TransformerEncoderLayer(4, 2, 8), (3, 2, 4)),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize(("weights", "operand"), [(HALF, FLOAT), (DOUBLE, FLOAT), (FLOAT, DOUBLE), (FLOAT, LONG)])
+def test_weights_of_another_dtype(name: str, weights: torch.dtype, operand: torch.dtype) -> None:
+    make, sizes = LAYERS[name]
+    _check_refused(Called(make().to(weights)), _sample(operand, *sizes))
+
+
+X, S = (3, 3), (2, 3, 3)
+PAIRS: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
+    "matmul": (torch.matmul, X),
+    "mm": (torch.mm, X),
+    "mv": (lambda x, y: torch.mv(x, y[0]), X),
+    "dot": (lambda x, y: torch.dot(x[0], y[0]), X),
+    "bmm": (torch.bmm, S),
+    "addmm": (lambda x, y: torch.addmm(y, x, x), X),
+    "addmv": (lambda x, y: torch.addmv(y[0], x, x[0]), X),
+    "baddbmm": (lambda x, y: torch.baddbmm(y, x, x), S),
+    "addbmm": (lambda x, y: torch.addbmm(x[0], x, y), S),
+    "einsum": (lambda x, y: torch.einsum("ij,kj->ik", x, y), X),
+    "linear": (F.linear, X),
+    "bilinear": (lambda x, y: F.bilinear(x, y, x[None]), X),
+    "tensordot": (lambda x, y: torch.tensordot(x, y, 1), X),
+    "cdist": (torch.cdist, X),
+    "cross": (torch.linalg.cross, X),
+    "solve": (torch.linalg.solve, X),
+    "attention": (lambda x, y: F.scaled_dot_product_attention(x, y, x), S),
+    "grid_sample": (lambda x, y: F.grid_sample(x[None], y[None, :, :, :2]), S),
+    "scatter": (lambda x, y: x.scatter(0, torch.zeros(3, 3, dtype=LONG), y), X),
+    "index_add": (lambda x, y: x.index_add(0, torch.tensor([0, 1, 2]), y), X),
+    "index_put": (lambda x, y: x.index_put((torch.tensor([0, 1, 2]),), y), X),
+    "masked_scatter": (lambda x, y: x.masked_scatter(x > 0, y), X),
+    "complex": (torch.complex, X),
+    "lerp": (lambda x, y: torch.lerp(x, y, 0.5), X),
+    "multi_dot": (lambda x, y: torch.linalg.multi_dot([x, y, x]), X),
+}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_operands_of_two_dtypes(name: str) -> None:
+    function, sizes = PAIRS[name]
+    _check_refused(Of(function), _sample(FLOAT, *sizes), _sample(DOUBLE, *sizes))
+
+
+ALONE: dict[str, tuple[Callable[[torch.Tensor], Any], torch.dtype]] = {
+    "softmax": (lambda x: x.softmax(-1), LONG),
+    "gelu": (F.gelu, LONG),
+    "mean": (torch.mean, LONG),
+    "relu of bools": (torch.relu, BOOL),
+    "difference of bools": (lambda x: x - x, BOOL),
+    "negative bools": (torch.neg, BOOL),
+    "bits of floats": (lambda x: x & x, FLOAT),
+    "bits of half floats": (lambda x: x & x, HALF),
+    "floor of bools": (torch.floor, BOOL),
+    "product of bools": (lambda x: x @ x, BOOL),
+    "bilinear": (lambda x: F.interpolate(x[None, None], scale_factor=2, mode="bilinear"), LONG),
+    "cholesky": (torch.linalg.cholesky, LONG),
+    "embedding": (lambda x: F.embedding(x, x), FLOAT),
+    "gather": (lambda x: x.gather(0, x), FLOAT),
+}
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_dtypes_that_a_kernel_does_not_have(name: str) -> None:
+    function, dtype = ALONE[name]
+    _check_refused(Of(function), _sample(dtype, 3, 3))
+
+
+TAKEN: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
+    "promoted": (lambda x, y: x + y, (_sample(FLOAT, 3, 3), _sample(DOUBLE, 3, 3))),
+    "chosen": (torch.where, (_sample(BOOL, 3), _sample(FLOAT, 3), _sample(LONG, 3))),
+    "joined": (lambda x, y: torch.cat([x, y]), (_sample(FLOAT, 3), _sample(LONG, 3))),
+    "integers": (lambda x: x @ x, (_sample(LONG, 3, 3),)),
+    "half in a kernel that the CPU lacks": (torch.cdist, (_sample(HALF, 3, 3), _sample(HALF, 3, 3))),
+    "grouped": (lambda x: F.group_norm(x, 40), (_sample(FLOAT, 1, 320, 9),)),
+    "divided integers": (lambda x, y: x // y, (_sample(LONG, 3), _sample(LONG, 3))),
+    "norm of half": (lambda x, w: F.layer_norm(x, (4,), w, w), (_sample(HALF, 3, 4), _sample(FLOAT, 4))),
+    "large": (lambda x, y: F.linear(x, y[:, :700]), (_sample(FLOAT, 9, 700), _sample(FLOAT, 3000, 701))),
+}
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_what_eager_takes_is_captured(name: str) -> None:
+    function, args = TAKEN[name]
+    assert capture(Of(function), args).outputs
+
+
+def test_a_mistake_that_forward_catches_goes_on_as_in_eager() -> None:
+    class Falling(nn.Module):
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            try:
+                return x @ y
+            except RuntimeError:
+                return x @ y.to(x.dtype)
+
+    args = (torch.randn(3, 3), torch.randn(3, 3).double())
+    result = fx2onnx.export(Falling(), args, verify=True)
+    assert [node.op_type for node in result.model.graph] == ["Cast", "MatMul"]
+
+
+def test_autocast_makes_them_fit() -> None:
+    class Mixed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            with torch.autocast("cpu", torch.bfloat16):
+                return self.layer(x)
+
+    assert capture(Mixed(), (torch.randn(3, 4).bfloat16(),)).outputs
+
+
+def test_random_numbers_are_as_before() -> None:
+    before = torch.get_rng_state()
+    capture(nn.Sequential(nn.Linear(4, 2, device="meta"), nn.RReLU()), (torch.zeros(3, 4),))
+    assert torch.equal(torch.get_rng_state(), before)

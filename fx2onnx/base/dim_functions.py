@@ -33,6 +33,23 @@ EVALUATE: dict[str, Callable[..., Number]] = {
     "cos": math.cos,
     "tanh": math.tanh,
 }
+
+
+class Undefined(ZeroDivisionError):
+    """An operation has no value for these numbers: ``1 / 0``, ``sqrt(-1)``, ``exp(1000)``."""
+
+
+def evaluated(op: str, *args: Number) -> Number:
+    """``op`` of plain numbers. Raises Undefined."""
+    try:
+        value = EVALUATE[op](*args)
+    except (ArithmeticError, ValueError) as error:
+        raise Undefined(f"{op} of {', '.join(map(str, args))}: {error}") from error
+    if isinstance(value, complex):
+        raise Undefined(f"{op} of {', '.join(map(str, args))} is no real number")
+    return value
+
+
 INFIX = {"floordiv": " // ", "mod": " % ", "truediv": " / ", "pow": " ** "}
 APPROXIMATE = frozenset({"log2", "log10", "log", "exp", "sin", "cos", "tanh"})
 """Real functions whose last bit may differ between two libraries: what rounds such a value is not exact at every size."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, TypeAlias, Union
 
-from fx2onnx.base.dim_functions import EVALUATE, INFIX, REAL_OF_REAL, REAL_OPS, Number, dyadic
+from fx2onnx.base.dim_functions import INFIX, REAL_OF_REAL, REAL_OPS, Number, Undefined, dyadic, evaluated
 
 DimLike: TypeAlias = Union[int, "Dim"]
 Scalar: TypeAlias = Union[int, float, "Dim"]
@@ -204,8 +204,15 @@ class Dim:
         return evaluate(self.substitute(sizes), {})
 
     def substitute(self, sizes: Mapping[str, Scalar]) -> Scalar:
-        """The expression with symbols replaced by numbers or other expressions."""
+        """The expression with symbols replaced by numbers or other expressions. Raises Undefined."""
         return self.with_atoms(_Substitution(sizes).__getitem__)
+
+    def is_at(self, sizes: Mapping[str, Scalar], value: Scalar) -> bool:
+        """Whether it is ``value`` where symbols have these sizes; what is undefined there is nothing."""
+        try:
+            return self.substitute(sizes) == value
+        except Undefined:
+            return False
 
     def with_atoms(self, value_of: Callable[[Atom], Scalar]) -> Scalar:
         """The expression with each atom replaced by its value."""
@@ -285,7 +292,7 @@ def _make(terms: dict[Monomial, Number], constant: Number) -> Scalar:
 def apply(op: str, *args: Scalar) -> Scalar:
     """``op`` of ``args``, simplified where that is exact: ``(4*s) // 2 -> 2*s``, ``(4*s) % 2 -> 0``."""
     if not any(isinstance(arg, Dim) for arg in args):
-        return EVALUATE[op](*args)
+        return evaluated(op, *args)
     return _simplified(op, args, tuple(map(_is_real, args)))
 
 
@@ -326,7 +333,7 @@ def _simplified(op: str, args: tuple[Scalar, ...], _are_real: tuple[bool, ...]) 
         if _exact_quotient(args[0], args[1]) is not None:
             return 0
         if not any(isinstance(arg, Dim) for arg in args):
-            return EVALUATE[op](*args)
+            return evaluated(op, *args)
     if op in ("max", "min"):
         if args[0] == args[1]:
             return args[0]

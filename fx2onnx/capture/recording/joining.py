@@ -271,7 +271,7 @@ class Join:
 
     def _size(self, left: DimLike, right: DimLike) -> DimLike:
         """A size of a value that comes from either branch: one in which they differ is known only at run time."""
-        if left == right or (self._at and isinstance(left, Dim) and left.substitute(self._at) == right):
+        if left == right or (self._at and isinstance(left, Dim) and left.is_at(self._at, right)):
             return left
         return self._unknown()
 

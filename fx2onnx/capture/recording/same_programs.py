@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import torch
 import torch.fx
 
+from fx2onnx.base.dim_functions import Undefined
 from fx2onnx.base.dims import Dim, Scalar
 from fx2onnx.base.relations import Relation
 from fx2onnx.capture.captured import Captured, TensorInfo, Weight
@@ -157,7 +158,10 @@ class Numbered:
     def _size(self, size: object) -> Any:
         if not isinstance(size, Dim):
             return size
-        found = size.substitute(self._at) if self._at else size
+        try:
+            found = size.substitute(self._at) if self._at else size
+        except Undefined:
+            return "undefined", size  # it equals itself alone
         return found if self._rewrite is None else self._rewrite(found)
 
     def form(self, value: Any) -> Any:
@@ -168,7 +172,7 @@ class Numbered:
         if isinstance(value, Dim):
             return self._size(value)
         if isinstance(value, Relation):
-            return value.at(self._at)
+            return self._truth(value)
         if isinstance(value, Nested):
             return self._nested(value)
         if isinstance(value, Mapping):
@@ -178,6 +182,12 @@ class Numbered:
         if isinstance(value, slice):
             return "slice", self.form((value.start, value.stop, value.step))
         return type(value), value
+
+    def _truth(self, relation: Relation) -> object:
+        try:
+            return relation.at(self._at)
+        except Undefined:
+            return "undefined", relation
 
     def _nested(self, nested: Nested) -> object:
         """By what it does with its inputs; sizes at which a branch is taken are said by the test before it."""

@@ -49,6 +49,7 @@ QUESTIONS, AGREEMENT = "tests/capture/test_questions.py", "tests/irx/test_agreem
 META_CACHE = f"{RECORDING}/test_meta_cache.py"
 REFUSALS = f"{RECORDING}/test_eager_refusals.py"
 REGISTRY = "tests/capture/overloads/test_registry.py"
+DEPTH = "tests/exporting/test_names_and_depth.py"
 EXPORTED = "tests/ops/test_exported.py"
 BACKWARD = "tests/ops/test_backward.py"
 REACHED = "tests/training/test_reached.py"
@@ -329,6 +330,12 @@ MUTANTS = [
     Mutant("irx/shapes/agreement.py", "first.dtype is not value.dtype", "False", AGREEMENT),
     Mutant("irx/shapes/agreement.py", "value.dtype not in allowed and", "False and", AGREEMENT),
     Mutant("irx/schema.py", "    if repeats_last:", "    if False:", AGREEMENT),
+    Mutant("irx/builder.py", "        name = storable(name)\n", "", DEPTH),
+    Mutant("capture/python/outputs.py", "text = storable(\"_\".join(map(str, keys)))", "text = \"_\".join(map(str, keys))", DEPTH),
+    Mutant("exporting/pipeline.py", "make_room_to_recurse(levels_of(module))", "make_room_to_recurse()", DEPTH),
+    Mutant("exporting/pipeline.py", "        raise _too_deep(module, error) from error", "        raise", DEPTH),
+    Mutant("base/dim_functions.py", "except (ArithmeticError, ValueError) as error:", "except ArithmeticError as error:", DEPTH),
+    Mutant("capture/recording/same_programs.py", "            return \"undefined\", size", "            return 0", DEPTH),
     Mutant("capture/recording/recorder.py", "        check_operands(self.shape_env, func, args, kwargs)\n", "", REFUSALS),
     Mutant("capture/recording/meta_cache.py", "        check_operands(self._env, key[0].func, args, {})\n", "", REFUSALS),
     Mutant("capture/recording/eager_refusals.py", "            return in_float32 is not None and", "            return", REFUSALS),

@@ -14,3 +14,11 @@ that turn the direction of text, characters without width; and halves of charact
 def plain(text: str) -> str:
     r"""``text`` with every character that is an order rather than a letter written as its escape, such as ``\x1b``."""
     return _ORDERS.sub(lambda match: ascii(match[0])[1:-1], text)
+
+
+_HALVES = re.compile(r"[\ud800-\udfff]")
+
+
+def storable(text: str) -> str:
+    r"""``text`` as UTF-8 can hold it: halves of characters, as Python makes of bytes that are no text, are escapes such as ``\ud800``."""
+    return text if text.isascii() else _HALVES.sub(lambda match: ascii(match[0])[1:-1], text)

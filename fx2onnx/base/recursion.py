@@ -14,6 +14,13 @@ FRAMES = 1000
 """What an export has above forward (20) and below it (an operator that PyTorch decomposes on fake tensors: 150; torch.export
 and its compiler of Python: several hundred), where eager PyTorch has almost nothing."""
 
+FRAMES_A_LEVEL = 6
+"""Of calls of a module within another: three in eager PyTorch, those of capture, and a hook."""
+
+MOST_LEVELS = 2_000
+"""So many levels of modules get room, whatever the limit is. A call through C takes memory of the stack, 8 MB on Linux, which
+ends the process where it is used up: at some 20,000 calls."""
+
 _LOCK: Any = threading.RLock()
 _INSIDE: set[object] = set()
 """A token of each export that runs."""
@@ -21,18 +28,34 @@ _LIMITS = {"before": 0, "raised": 0}
 """While one runs; else zeros, which no limit is."""
 
 
-def make_room_to_recurse() -> None:
+def make_room_to_recurse(levels: int = 0) -> None:
     """Python's recursion limit, which all threads share, is higher by ``FRAMES`` until ``undone`` ends: what runs in eager
-    PyTorch just below the limit has to run here, too. A limit that is set meanwhile stays.
+    PyTorch just below the limit has to run here, too. It is enough for ``levels`` of modules inside each other, up to
+    ``MOST_LEVELS``: torch's functions go through them by recursion. A limit that is set meanwhile stays.
     """
     token = object()
     before_change(partial(_leave, token))
     with _LOCK:
         if not _INSIDE:
             limit = sys.getrecursionlimit()
-            _LIMITS.update(before=limit, raised=limit + FRAMES)
-            sys.setrecursionlimit(limit + FRAMES)
+            raised = FRAMES + max(limit, FRAMES + FRAMES_A_LEVEL * min(levels, MOST_LEVELS))
+            _LIMITS.update(before=limit, raised=raised)
+            sys.setrecursionlimit(raised)
         _INSIDE.add(token)
+
+
+def levels_of(module: Any) -> int:
+    """How many modules lie inside each other; 0 for what is no module."""
+    level, seen, levels = [module], {id(module)}, 0
+    while level:
+        inner = []
+        for each in level:
+            for child in (getattr(each, "_modules", None) or {}).values():
+                if child is not None and id(child) not in seen:
+                    seen.add(id(child))
+                    inner.append(child)
+        level, levels = inner, levels + 1
+    return levels - 1
 
 
 def _leave(token: object) -> None:

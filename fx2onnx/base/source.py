@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from fx2onnx.base.plain import storable
 from fx2onnx.base.renaming import relative_path
 
 PACKAGE_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -29,7 +30,7 @@ class SourceLocation:
 
     def relative_file(self) -> str:
         """The path below the working directory or the installed package, so that no machine's layout leaks."""
-        return _installed(self.file) or _relative(self.file, os.getcwd())
+        return storable(_installed(self.file) or _relative(self.file, os.getcwd()))
 
     def excerpt(self, module_path: str = "", around: int = 1) -> list[str]:
         """Heading and the lines around the place, the place marked with ``>``."""

@@ -10,11 +10,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from fx2onnx.base.changes import before_change, undone
-from fx2onnx.base.errors import VerificationError
+from fx2onnx.base.errors import UserError, VerificationError
 from fx2onnx.base.events import Recorder, active_as_now, record, recording
 from fx2onnx.base.memory import MemoryReader
 from fx2onnx.base.packages import importing
-from fx2onnx.base.recursion import make_room_to_recurse
+from fx2onnx.base.recursion import levels_of, limit_reached, make_room_to_recurse
 from fx2onnx.base.targets import check_target, open_file
 from fx2onnx.base.tracebacks import frames_emptied
 from fx2onnx.exporting.measured import Measured
@@ -42,7 +42,7 @@ def run(
     def measured() -> tuple[ExportResult, Recorder, Verdict | None]:
         _pause_collector()
         before_change(active_as_now())
-        make_room_to_recurse()
+        make_room_to_recurse(levels_of(module))
         with recording("export", detailed=bool(options.profile), memory=memory) as recorder:
             with record("import"), importing():
                 from fx2onnx.exporting.build import build
@@ -56,7 +56,10 @@ def run(
             verdict = _verify(result, module, positional, named, asked) if options.verify else None
         return result, recorder, verdict
 
-    result, recorder, verdict = undone(measured)
+    try:
+        result, recorder, verdict = undone(measured)
+    except RecursionError as error:
+        raise _too_deep(module, error) from error
     result.report.seconds = recorder.close().seconds
     result.report.phases = recorder.phases()
     if options.profile:
@@ -69,6 +72,14 @@ def run(
 
         print(plain(summary(result.report.as_dict())))
     return result
+
+
+def _too_deep(module: Any, error: RecursionError) -> UserError:
+    """Outside forward, whose recursion is an error with its line."""
+    why, raising = limit_reached(error)
+    levels = levels_of(module)
+    inside = f"the module has {levels} levels of modules inside each other; " if levels > 100 else ""
+    return UserError("E101", "the export calls deeper than Python's recursion limit", why=inside + why, next=raising)
 
 
 def output_of(f: Any, options: ExportOptions) -> str | BinaryIO | None:

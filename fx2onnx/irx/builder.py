@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from fx2onnx.base.dims import DimLike, Scalar
 from fx2onnx.base.events import details
+from fx2onnx.base.plain import storable
 from fx2onnx.irx.values import new_value
 
 MOST_COMPARED_BYTES = 16384
@@ -40,6 +41,7 @@ class Builder:
 
     def unique(self, name: str) -> str:
         """``name``, or ``name_N`` where it is taken."""
+        name = storable(name)
         if name not in self._names:
             self._names[name] = 0
             return name

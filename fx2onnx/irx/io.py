@@ -60,10 +60,17 @@ def message_of(model: ir.Model) -> onnx.ModelProto:
         return ir.to_proto(model)
     except ir.serde.SerdeError as error:
         cause: BaseException | None = error
-        while cause is not None and not isinstance(cause, Fx2OnnxError):
+        while cause is not None and not isinstance(cause, Fx2OnnxError | UnicodeEncodeError):
             cause = cause.__cause__
         if cause is None:
             raise
+        if isinstance(cause, UnicodeEncodeError):
+            raise UserError(
+                "E301",
+                f"a name in the model is no text that a file can hold: {ascii(cause.object)}",
+                why="UTF-8 has no halves of characters",
+                next="rename what is called so in the module",
+            ) from None
         raise cause from None
 
 

@@ -13,6 +13,7 @@ import torch
 
 from fx2onnx.base.dims import DimLike
 from fx2onnx.base.errors import UserError
+from fx2onnx.base.plain import storable
 from fx2onnx.capture.python.devices import beside_weights
 from fx2onnx.capture.torch_private.pytrees import Key, Rebuild, flatten
 
@@ -121,7 +122,7 @@ def bind(
                 "the file; pass tensors, or dicts, tuples, lists and dataclasses of them"
             )
             continue
-        name = "_".join(map(str, keys))
+        name = storable("_".join(map(str, keys)))
         while name in taken:
             name += "_"
         taken.add(name)
@@ -149,9 +150,14 @@ def _holds_data(value: object) -> bool:
 
 
 def refuse_repeated(argument: str, names: Sequence[str]) -> None:
-    """Raises UserError E001 where two of ``names`` are equal."""
+    """Raises UserError E001 where two of ``names`` are equal, or one is no text that a file can hold."""
     seen: set[str] = set()
     for name in names:
+        if isinstance(name, str) and name != storable(name):
+            what = f"{argument} gives {ascii(name)}, which is no text that a file can hold"
+            raise UserError(
+                "E001", what, why="UTF-8 has no halves of characters", next="give a name of whole characters"
+            )
         if name in seen:
             raise UserError("E001", f"{argument} gives {name!r} twice", next="give each tensor a name of its own")
         seen.add(name)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.base.plain import storable
 from fx2onnx.capture.captured import GraphOutput
 from fx2onnx.capture.shapes.symnode import unwrap
 from fx2onnx.capture.torch_private.pytrees import Key, Rebuild, flatten
@@ -64,5 +65,5 @@ def graph_outputs(recorder: Recorder, result: object) -> tuple[list[GraphOutput]
 
 def output_name(keys: tuple[Key, ...]) -> str:
     """``logits`` for a key or field, ``output_0`` for a position, ``output`` for a lone tensor."""
-    text = "_".join(map(str, keys))
+    text = storable("_".join(map(str, keys)))
     return text if keys and isinstance(keys[0], str) and not keys[0].isdigit() else f"output_{text}".rstrip("_")

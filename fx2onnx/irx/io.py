@@ -67,7 +67,7 @@ def message_of(model: ir.Model) -> onnx.ModelProto:
         if isinstance(cause, UnicodeEncodeError):
             raise UserError(
                 "E301",
-                f"a name in the model is no text that a file can hold: {ascii(cause.object)}",
+                f"a name in the model is no text that a file can hold: {cause.object!a}",
                 why="UTF-8 has no halves of characters",
                 next="rename what is called so in the module",
             ) from None

@@ -154,7 +154,7 @@ def refuse_repeated(argument: str, names: Sequence[str]) -> None:
     seen: set[str] = set()
     for name in names:
         if isinstance(name, str) and name != storable(name):
-            what = f"{argument} gives {ascii(name)}, which is no text that a file can hold"
+            what = f"{argument} gives {name!a}, which is no text that a file can hold"
             raise UserError(
                 "E001", what, why="UTF-8 has no halves of characters", next="give a name of whole characters"
             )

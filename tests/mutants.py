@@ -328,7 +328,7 @@ MUTANTS = [
     Mutant("capture/diagnosis.py", "    if failed.reason is Reason.GRADIENTS:", "    if False:", "tests/capture/test_gradients.py"),
     Mutant("irx/shapes/agreement.py", "        return gap.evaluate(sizes) != 0", "        return False", AGREEMENT),
     Mutant("irx/shapes/agreement.py", "first.dtype is not value.dtype", "False", AGREEMENT),
-    Mutant("irx/shapes/agreement.py", "value.dtype not in allowed and", "False and", AGREEMENT),
+    Mutant("irx/shapes/agreement.py", "dtype is not None and dtype not in allowed", "False", AGREEMENT),
     Mutant("irx/schema.py", "    if repeats_last:", "    if False:", AGREEMENT),
     Mutant("irx/builder.py", "        name = storable(name)\n", "", DEPTH),
     Mutant("capture/python/outputs.py", "text = storable(\"_\".join(map(str, keys)))", "text = \"_\".join(map(str, keys))", DEPTH),

@@ -292,7 +292,7 @@ def _make(terms: dict[Monomial, Number], constant: Number) -> Scalar:
 def apply(op: str, *args: Scalar) -> Scalar:
     """``op`` of ``args``, simplified where that is exact: ``(4*s) // 2 -> 2*s``, ``(4*s) % 2 -> 0``."""
     if not any(isinstance(arg, Dim) for arg in args):
-        return evaluated(op, *args)
+        return evaluated(op, *args)  # type: ignore[arg-type]
     return _simplified(op, args, tuple(map(_is_real, args)))
 
 
@@ -333,7 +333,7 @@ def _simplified(op: str, args: tuple[Scalar, ...], _are_real: tuple[bool, ...]) 
         if _exact_quotient(args[0], args[1]) is not None:
             return 0
         if not any(isinstance(arg, Dim) for arg in args):
-            return evaluated(op, *args)
+            return evaluated(op, *args)  # type: ignore[arg-type]
     if op in ("max", "min"):
         if args[0] == args[1]:
             return args[0]

@@ -40,9 +40,10 @@ def check_dtypes(schema: OpSchema, values: Sequence[ir.Value | None], opset: int
     takes no such dtype.
     """
     for index, value in enumerate(values):
-        allowed = None if value is None else schema.dtypes_of(index)
-        if allowed is not None and value.dtype not in allowed and value.dtype is not None:
-            raise _not_taken(schema, value.dtype, opset)
+        dtype = None if value is None else value.dtype
+        allowed = None if dtype is None else schema.dtypes_of(index)
+        if allowed is not None and dtype is not None and dtype not in allowed:
+            raise _not_taken(schema, dtype, opset)
     for one, other in schema.alike:
         repeats = other == len(schema.input_names)
         for value in values[other:] if repeats else values[other : other + 1]:

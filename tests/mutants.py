@@ -58,6 +58,7 @@ COMPOSITES, TEACHERS = "tests/capture/test_composites.py", "tests/training/test_
 OPTIMIZERS, FOLDERS = "tests/training/test_optimizers.py", "tests/training/test_folders.py"
 RARE, RESORT = "tests/ops/test_rare.py", "tests/lower/test_resort.py"
 STRANGERS = "tests/sources/test_strangers.py tests/base/test_folder_files.py"
+LEFT = "tests/capture/test_left_as_before.py"
 STATE, INTERRUPTS, THREADS = (f"tests/capture/test_{name}.py" for name in ("state", "interrupts", "threads"))
 RECIPES = "tests/decoding/test_recipes.py"
 POSITIONS, SIZES = "tests/decoding/test_grid_positions.py", "tests/decoding/test_image_sizes.py"
@@ -180,8 +181,13 @@ MUTANTS = [
     Mutant("capture/recording/aliasing.py", "    memory.version += 1", "    pass", CAPTURE),
     Mutant("capture/python/inputs.py", "        while name in taken:", "        while False:", "tests/exporting/test_export.py"),
     Mutant("capture/recording/functionalize.py", "    if result.dtype != tensor.dtype:", "    if False:", CAPTURE),
-    Mutant("capture/python/module_state.py", "        _fill_dict(state.module.__dict__, state.attributes)\n", "", STATE),
-    Mutant("capture/python/module_state.py", "                container[:] = content", "                continue", STATE),
+    Mutant("capture/python/held.py", "            _PUT_BACK[entry.kind](entry.holder, entry.content)\n", "            pass\n", STATE),
+    Mutant("capture/python/held.py", "            list.__setitem__(found, slice(None), before)", "            return", STATE),
+    Mutant("capture/python/held.py", "            object.__setattr__(found, name, value)", "            pass", LEFT),
+    Mutant("capture/python/held.py", "                    scripted.setattr(name, value)", "                    pass", LEFT),
+    Mutant("capture/python/held.py", "            self._found(value, -1, name)\n", "            pass\n", LEFT),
+    Mutant("verify/own_state.py", "        held = keep(tree, arguments)\n", "        held = keep(ModuleTree(torch.nn.Module()), arguments)\n", LEFT),
+    Mutant("verify/own_state.py", "*held.tensors.values()]", "]", LEFT),
     Mutant("base/changes.py", "_put_back_after(lambda: _put_back_after(run))", "_put_back_after(run)", INTERRUPTS),
     Mutant("base/changes.py", "        _close_left_open(error)\n", "        pass\n", INTERRUPTS),
     Mutant("base/code_patch.py", "(instead if get_ident() == self._thread else original)", "instead", THREADS),

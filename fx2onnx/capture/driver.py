@@ -21,7 +21,7 @@ from fx2onnx.capture.options import BAKE_AUTO, CaptureOptions
 from fx2onnx.capture.patches import NO_PATCHES, Patches
 from fx2onnx.capture.python.inputs import Arguments, bind, normalise_args, refuse_repeated
 from fx2onnx.capture.python.module_calls import Called, call_as_one
-from fx2onnx.capture.python.module_state import keep_buffers, preserve
+from fx2onnx.capture.python.module_state import keep_numbers, preserve
 from fx2onnx.capture.python.module_tree import ModuleTree
 from fx2onnx.capture.python.process_state import keep_process_state
 from fx2onnx.capture.recording.branches import joined_paths
@@ -165,17 +165,21 @@ def _outcome(attempt: Attempt, log: list[str]) -> Outcome:
 
 def _exported(attempt: Attempt) -> torch.nn.Module:
     with record("torch.export"), Changes():
-        preserve(ModuleTree(attempt.root), attempt.options.training)
+        _keep_all(attempt)
         return exported(attempt.root, attempt.arguments)
 
 
 def _traced(attempt: Attempt) -> torch.nn.Module:
-    with record("symbolic trace"):
-        tree = ModuleTree(attempt.root)
-        preserve(tree, attempt.options.training)
-        with Changes():
-            keep_buffers(tree)
-            return symbolic.traced(attempt.root, attempt.arguments)
+    with record("symbolic trace"), Changes():
+        _keep_all(attempt)
+        return symbolic.traced(attempt.root, attempt.arguments)
+
+
+def _keep_all(attempt: Attempt) -> None:
+    """For a run on the real module (tracing with proxies, torch.export), which writes real tensors."""
+    tree = ModuleTree(attempt.root)
+    held = preserve(tree, attempt.options.training, attempt.arguments.objects())
+    keep_numbers([*tree.buffers(), *held.tensors.values()])
 
 
 _PROGRAMS: dict[str, Callable[[Attempt], torch.nn.Module]] = {

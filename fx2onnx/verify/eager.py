@@ -105,7 +105,7 @@ def _outputs(
         torch.compiler.set_stance("force_eager"),
         attention_as_written(),
         redirected(root),
-        kept(root) as places,
+        kept(root, arguments.objects()) as places,
         torch.set_grad_enabled(gradients),
     ):
         leaves = [leaf.value for leaf in flatten(root(*args, **kwargs))[0]]

@@ -1,4 +1,4 @@
-"""What a module's forward writes into, which is as it was after each run: its buffers, and parameters that it writes into."""
+"""What a module's forward changes, which is as it was before each run: attributes, buffers, parameters that it writes into."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from typing import Any
 
 import torch
 
+from fx2onnx.base.changes import Changes, before_change
+from fx2onnx.capture.python.module_state import keep, keep_gradients, keep_numbers, memory_of
+from fx2onnx.capture.python.module_tree import ModuleTree
 from fx2onnx.capture.torch_private.dispatch import WatchingMode
 from fx2onnx.capture.torch_private.operators import OpOverload
 from fx2onnx.capture.torch_private.pytrees import pytree
@@ -34,34 +37,32 @@ def _seen(root: torch.nn.Module) -> frozenset[str]:
     return _SEEN.get(root, {}).get(root.training, frozenset())
 
 
-def own_of(root: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """What forward is known to write into."""
+def _written_by_name(root: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Parameters that forward is known to write into."""
     written = _WRITTEN.get(root, frozenset()) | _seen(root)
-    parameters = {name: value for name, value in root.named_parameters() if name in written} if written else {}
-    return {**parameters, **dict(root.named_buffers())}
+    return {name: value for name, value in root.named_parameters() if name in written} if written else {}
 
 
 @contextlib.contextmanager
-def kept(root: torch.nn.Module) -> Iterator[set[int]]:
-    """Inside, forward runs once; buffers and parameters are as they were afterwards. Gives where the memory of those lies that
-    it may have written into.
+def kept(root: torch.nn.Module, arguments: Iterable[object] = ()) -> Iterator[set[int]]:
+    """Inside, forward runs once; what the module and the objects among ``arguments`` hold is as it was afterwards, tensors with
+    their numbers. Gives where the memory of those lies that it may have written into.
     """
-    before = own_of(root)
-    saved = {name: tensor.detach().clone() for name, tensor in before.items()}
-    places = {_memory(tensor) for tensor in before.values()}
-    noting = None if root.training in _SEEN.get(root, ()) else Noting(root, before, places)
-    try:
+    with Changes():
+        tree = ModuleTree(root)
+        known = _written_by_name(root)
+        held = keep(tree, arguments)
+        keep_gradients(tree)
+        own = [*known.values(), *tree.buffers(), *held.tensors.values()]
+        keep_numbers(own, [tensor for _, _, tensor in tree.tensors])
+        places = {memory_of(tensor) for tensor in own}
+        noting = None if root.training in _SEEN.get(root, ()) else Noting(root, known, places)
+        if noting is not None:
+            before_change(noting.put_back)
         with noting or contextlib.nullcontext():
             yield places
         if noting is not None:
             _SEEN.setdefault(root, {})[root.training] = frozenset(noting.saved)
-    finally:
-        with torch.no_grad():
-            for name, tensor in own_of(root).items():
-                if name in saved and tensor.shape == saved[name].shape:
-                    tensor.copy_(saved[name])
-            if noting is not None:
-                noting.put_back()
 
 
 class Noting(WatchingMode):  # type: ignore[no-untyped-call]
@@ -71,7 +72,7 @@ class Noting(WatchingMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.parameters = {name: value for name, value in root.named_parameters() if name not in known}
         self.saved: dict[str, torch.Tensor] = {}
-        self._names = {_memory(value): name for name, value in self.parameters.items()}
+        self._names = {memory_of(value): name for name, value in self.parameters.items()}
         self._places = places
 
     def put_back(self) -> None:
@@ -88,16 +89,8 @@ class Noting(WatchingMode):  # type: ignore[no-untyped-call]
 
     def _keep(self, written: Any) -> None:
         for leaf in pytree.tree_leaves(written):
-            place = _memory(leaf) if isinstance(leaf, torch.Tensor) else 0
+            place = memory_of(leaf) if isinstance(leaf, torch.Tensor) else 0
             name = self._names.get(place) if place else None
             if name is not None and name not in self.saved:
                 self.saved[name] = self.parameters[name].detach().clone()
                 self._places.add(place)
-
-
-def _memory(tensor: torch.Tensor) -> int:
-    """Where it lies; 0 of a tensor that has no memory of its own."""
-    try:
-        return tensor.untyped_storage().data_ptr()
-    except (RuntimeError, NotImplementedError):
-        return 0

@@ -52,6 +52,10 @@ class Arguments:
     notes: list[str] = field(default_factory=list)
     """What of the arguments is constant in the file though it looks like data."""
 
+    def objects(self) -> list[object]:
+        """What forward is handed as it is: everything but tensors."""
+        return [value for value in self.flat if not isinstance(value, torch.Tensor)]
+
     def rebuilt(self, replacements: Sequence[object]) -> Call:
         """``(args, kwargs)`` with the tensors replaced, in order of ``leaves``."""
         flat = list(self.flat)

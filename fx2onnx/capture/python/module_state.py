@@ -3,49 +3,48 @@
 from __future__ import annotations
 
 import functools
-from collections import OrderedDict
-from operator import is_
-from typing import Any, TypeVar
+from collections.abc import Iterable
 
 import torch
 
 from fx2onnx.base.changes import before_change
 from fx2onnx.base.memoized import keep_apart
+from fx2onnx.capture.python.held import Snapshot
 from fx2onnx.capture.python.module_tree import ModuleTree
 
 
-def preserve(tree: ModuleTree, training: bool | None) -> None:
-    """Until ``Changes`` end, the modules are in eval mode (``training=None`` or False) or in training mode; then as before.
+def preserve(tree: ModuleTree, training: bool | None, arguments: Iterable[object] = ()) -> Snapshot:
+    """Until ``Changes`` end, the modules are in eval mode (``training=None`` or False) or in training mode; then they, and the
+    objects among ``arguments``, are as before.
 
     Only what differs is put back, so that another thread that runs the module never finds it without its attributes.
     """
-    frozen = [(tensor, tensor.requires_grad) for _, kind, tensor in tree.tensors if kind == "parameter"]
-    saved = [_Saved(module) for module in tree.modules]
-    own = [state.attributes["forward"] for state in saved if callable(state.attributes.get("forward"))]
-    before_change(functools.partial(_put_back, frozen, saved))
-    for state in saved:
-        _set_mode(state.module, state.training, bool(training))
+    snapshot = keep(tree, arguments)
+    own = [module.__dict__["forward"] for module in tree.modules if callable(module.__dict__.get("forward"))]
+    for module in tree.modules:
+        _set_mode(module, module.training, bool(training))
     keep_apart(set(map(type, tree.modules)), own)
+    return snapshot
 
 
-def _put_back(frozen: list[tuple[torch.Tensor, bool]], saved: list[_Saved]) -> None:
+def keep(tree: ModuleTree, arguments: Iterable[object] = ()) -> Snapshot:
+    """When ``Changes`` end, the modules and the objects among ``arguments`` hold what they hold now. Gives what that is."""
+    frozen = [(tensor, tensor.requires_grad) for _, kind, tensor in tree.tensors if kind == "parameter"]
+    modes = [(module, module.training) for module in tree.modules]
+    snapshot = Snapshot(tree.named, [("", value) for value in arguments])
+    before_change(functools.partial(_put_back, frozen, modes, snapshot))
+    return snapshot
+
+
+def _put_back(
+    frozen: list[tuple[torch.Tensor, bool]], modes: list[tuple[torch.nn.Module, bool]], snapshot: Snapshot
+) -> None:
     for parameter, requires_grad in frozen:
         if parameter.requires_grad != requires_grad:
             parameter.requires_grad_(requires_grad)
-    for state in saved:
-        _set_mode(state.module, getattr(state.module, "training", None), state.training)
-        _fill_dict(state.module.__dict__, state.attributes)
-        for container in state.empty:
-            if container:
-                container.clear()
-        for container, content in state.filled:
-            if isinstance(container, list):
-                container[:] = content
-            elif isinstance(container, set):
-                container &= content
-                container |= content
-            else:
-                _fill_dict(container, content)
+    for module, mode in modes:
+        _set_mode(module, getattr(module, "training", None), mode)
+    snapshot.put_back()
 
 
 def _set_mode(module: torch.nn.Module, found: bool | None, mode: bool) -> None:
@@ -57,67 +56,48 @@ def _set_mode(module: torch.nn.Module, found: bool | None, mode: bool) -> None:
         module.training = mode  # a scripted module keeps it elsewhere
 
 
-_ABSENT = object()
-K = TypeVar("K")
+def keep_numbers(written: Iterable[torch.Tensor], others: Iterable[torch.Tensor] = ()) -> None:
+    """When ``Changes`` end, real tensors that a run may write have their numbers again, and ``others`` their memory."""
+    found = {id(tensor): _Before(tensor, is_written=True) for tensor in written}
+    found |= {id(tensor): _Before(tensor, is_written=False) for tensor in others if id(tensor) not in found}
+    before_change(functools.partial(_put_numbers_back, list(found.values())))
 
 
-def _fill_dict(found: dict[K, object], before: dict[K, object]) -> None:
-    """``found`` is as ``before``, in its order; what is there all the time is never missing, save to change the order."""
-    if len(found) == len(before) and all(map(is_, found.values(), before.values())) and list(found) == list(before):
-        return
-    own = set(map(id, before))
+def _put_numbers_back(saved: list[_Before]) -> None:
+    for before in saved:
+        before.put_back()
+
+
+class _Before:
+    """A tensor's memory, and its numbers where a run may write them."""
+
+    def __init__(self, tensor: torch.Tensor, *, is_written: bool) -> None:
+        self._tensor, self._memory, self._same = tensor, memory_of(tensor), tensor.detach()
+        self._numbers = self._same.clone() if is_written else None
+        self._version = None if tensor.is_inference() else tensor._version
+
+    def put_back(self) -> None:
+        tensor, numbers = self._tensor, self._numbers
+        if memory_of(tensor) != self._memory or tensor.shape != self._same.shape:
+            tensor.data = self._same  # what ``tensor.data = other`` replaced
+        if numbers is None:
+            return
+        with torch.inference_mode(tensor.is_inference()), torch.no_grad():
+            is_plain = type(tensor) in _PLAIN and tensor.layout == torch.strided and not tensor.is_quantized
+            is_same = is_plain and self._version is not None and tensor._version == self._version
+            if not (is_same and torch.equal(tensor, numbers)):  # ``tensor.data.add_(1)`` leaves the version as it is
+                self._same.copy_(numbers)
+
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+def memory_of(tensor: torch.Tensor) -> int:
+    """Where it lies; 0 of a tensor that has no memory of its own."""
     try:
-        for key in [key for key in found if id(key) not in own and key not in before]:
-            del found[key]
-    except TypeError:  # a size of the capture, whose hash ended with it
-        found.clear()
-    for key, value in before.items():
-        if found.get(key, _ABSENT) is not value:
-            found[key] = value
-    if list(found) != list(before):
-        found.clear()
-        found.update(before)
-
-
-_CONTAINERS = frozenset({dict, list, set, OrderedDict})
-
-
-class _Saved:
-    """A module's attributes, with its registries (of parameters, hooks, ...) and plain containers and what they hold.
-
-    Containers are filled again rather than replaced: handles of hooks refer to them.
-    """
-
-    __slots__ = ("attributes", "empty", "filled", "module", "training")
-
-    def __init__(self, module: torch.nn.Module) -> None:
-        self.module = module
-        self.training = module.training
-        self.attributes = module.__dict__.copy()
-        containers = [item for item in self.attributes.items() if type(item[1]) in _CONTAINERS]
-        self.empty: list[Any] = [value for _, value in containers if not value]
-        self.filled: list[tuple[Any, Any]] = [(value, value.copy()) for _, value in containers if value]
-        nested = [value for name, value in containers if value and not name.startswith("_")]
-        if nested:
-            self._add_nested(nested)
-
-    def _add_nested(self, pending: list[Any]) -> None:
-        seen = {id(value) for value, _ in self.filled}
-        while pending:
-            current = pending.pop()
-            for value in current.values() if isinstance(current, dict) else current:
-                if type(value) in _CONTAINERS and id(value) not in seen:
-                    seen.add(id(value))
-                    self.filled.append((value, value.copy()))
-                    pending.append(value)
-
-
-def keep_buffers(tree: ModuleTree) -> None:
-    """For a run on the real module (tracing with proxies): buffers that it writes have their values again afterwards."""
-    buffers = [tensor for _, kind, tensor in tree.tensors if kind == "buffer"]
-    before_change(
-        functools.partial(_write_back, [(buffer, buffer.detach().clone(), buffer._version) for buffer in buffers])
-    )
+        return tensor.untyped_storage().data_ptr()
+    except (RuntimeError, NotImplementedError):
+        return 0
 
 
 def keep_gradients(tree: ModuleTree) -> None:
@@ -133,13 +113,6 @@ def _put_gradients_back(saved: list[tuple[torch.Tensor, torch.Tensor | None]]) -
     for tensor, gradient in saved:
         if tensor.grad is not gradient:
             tensor.grad = gradient
-
-
-def _write_back(saved: list[tuple[torch.Tensor, torch.Tensor, int]]) -> None:
-    with torch.no_grad():
-        for buffer, value, version in saved:
-            if buffer._version != version:
-                buffer.copy_(value)
 
 
 def weight_names(tree: ModuleTree) -> dict[int, tuple[str, str, torch.Tensor]]:

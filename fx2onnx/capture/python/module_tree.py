@@ -19,6 +19,9 @@ class ModuleTree:
         self.tensors = _named_tensors(self.named)
         """Name, kind (``parameter`` or ``buffer``) and tensor of each parameter, then of each buffer, tied ones once."""
 
+    def buffers(self) -> list[torch.Tensor]:
+        return [tensor for _, kind, tensor in self.tensors if kind == "buffer"]
+
 
 def _named_modules(root: torch.nn.Module) -> list[tuple[str, torch.nn.Module]]:
     found: dict[int, tuple[str, torch.nn.Module]] = {}

@@ -153,7 +153,7 @@ def _run_module(
 ) -> tuple[list[GraphOutput], Rebuild, list[Mutation]]:
     """What the run changes is as before when the caller's ``Changes`` end."""
     tree = scopes.tree
-    preserve(tree, attempt.options.training)
+    preserve(tree, attempt.options.training, attempt.arguments.objects())
     if not attempt.whole:
         keep_gradients(tree)
     track_modules(tree)

@@ -1,0 +1,328 @@
+"""Whatever forward changes of the module and of its arguments, at any depth, is as before: after each export, verify, locate and
+profile, failed ones included.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import types
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+import fx2onnx
+from fx2onnx.verify import locate, verify
+
+X = torch.arange(6.0).reshape(2, 3) / 4
+
+
+class Slotted:
+    __slots__ = ("count", "h")
+
+    def __init__(self) -> None:
+        self.h, self.count = torch.ones(2, 3), 0
+
+
+class Own:
+    def __init__(self) -> None:
+        self.h, self.items, self.inner = torch.ones(2, 3), [torch.ones(3)], Slotted()
+
+
+@dataclass
+class Data:
+    h: torch.Tensor
+    count: int = 0
+
+
+class Net(nn.Module):
+    """Holds every kind of state; ``ways`` change some of it."""
+
+    def __init__(self, ways: list[Callable[[Any, Any, torch.Tensor], Any]], end: BaseException | None = None) -> None:
+        super().__init__()
+        self.fc, self.norm = nn.Linear(3, 3), nn.BatchNorm1d(3)
+        self.fc.bias.requires_grad_(False)
+        self.register_buffer("seen", torch.zeros(3))
+        self.register_buffer("beside", torch.zeros(3), persistent=False)
+        self.h, self.none, self.count, self.flag, self.word = torch.ones(2, 3), None, 0, False, "a"
+        self.pair = (torch.zeros(3), [torch.zeros(3)])
+        self.items: list[Any] = [torch.zeros(3), [torch.ones(3)], {"a": torch.zeros(3)}]
+        self.named: dict[Any, Any] = {"h": torch.zeros(3), "deep": {"list": [1, 2]}}
+        self.ordered = OrderedDict(a=torch.zeros(3), b=1)
+        self.many = defaultdict(list, a=[torch.zeros(3)])
+        self.recent, self.marks = deque([torch.zeros(3)], maxlen=2), {1, "b"}
+        self.space = types.SimpleNamespace(h=torch.zeros(3), inner=types.SimpleNamespace(count=0))
+        self.own, self.array, self.parts = Own(), np.zeros(3), [nn.Linear(3, 3)]
+        self.inner = nn.Sequential(nn.Linear(3, 3))
+        self.inner[0].state = torch.zeros(3)
+        self.ways, self.end = ways, end
+
+    def forward(self, x: torch.Tensor, given: Any) -> torch.Tensor:
+        y = self.norm(self.fc(x))
+        for way in self.ways:
+            found = way(self, given, y)
+            y = y if found is None else y + found
+        if self.end is not None:
+            raise self.end
+        return y
+
+
+def _set(holder: Any, name: Any, value: Any) -> Any:
+    if isinstance(holder, dict | list | deque):
+        holder[name] = value
+    else:
+        setattr(holder, name, value)
+
+
+def _into(holder: Callable[[Any, Any], Any], name: Any) -> dict[str, Callable[[Any, Any, torch.Tensor], Any]]:
+    """A tensor at a place is read, and then is another one, or has other numbers."""
+
+    def read(m: Any, g: Any) -> torch.Tensor:
+        found = holder(m, g)
+        return found[name] if isinstance(found, dict | list | deque) else getattr(found, name)
+
+    def rebinds(m: Any, g: Any, y: torch.Tensor) -> Any:
+        before = read(m, g)
+        _set(holder(m, g), name, before + y.mean())
+        return before
+
+    return {
+        "rebinds": rebinds,
+        "adds": lambda m, g, y: read(m, g).add_(1).sum(),
+        "adds to data": lambda m, g, y: read(m, g).data.mul_(2).sum(),
+    }
+
+
+def _twice(m: Any, g: Any, y: torch.Tensor) -> Any:
+    m.h, m.none = m.h + 1, y
+    return m.h
+
+
+def _deletes(m: Any, g: Any, y: torch.Tensor) -> None:
+    del m.h, m.space.h, m.named["h"], m.own.inner.h, m.fc.bias
+
+
+def _fills(m: Any, g: Any, y: torch.Tensor) -> None:
+    m.items.append(y)
+    m.items[1].insert(0, y)
+    m.named[y.shape] = m.named["deep"]["list"]
+    m.named["deep"]["list"].append(3)
+    m.many["b"].append(y)
+    m.recent.append(y)
+    m.recent.appendleft(y)
+    m.marks.add(3)
+    m.ordered.move_to_end("a")
+
+
+def _empties(m: Any, g: Any, y: torch.Tensor) -> None:
+    m.items.pop()
+    m.named.clear()
+    m.many.pop("a")
+    m.marks.discard(1)
+    m.recent.clear()
+
+
+def _counts(m: Any, g: Any, y: torch.Tensor) -> None:
+    m.count, m.flag, m.word, m.space.inner.count = m.count + 1, not m.flag, m.word + "b", m.space.inner.count + 1
+    m.array += 1
+    m.own.inner.count += 1
+
+
+def _registers(m: Any, g: Any, y: torch.Tensor) -> None:
+    m.register_buffer("more", y)
+    m.extra, m.fc.extra = nn.Parameter(torch.ones(3)), y
+    m.fc.register_forward_hook(lambda *args: None)
+    m.inner = nn.Linear(3, 3)
+    setattr(m.parts[0], "weight", nn.Parameter(torch.ones(3, 3)))  # noqa: B010
+    m.parts[0].cache = y
+
+
+def _sets_flags(m: Any, g: Any, y: torch.Tensor) -> None:
+    m.train()
+    m.fc.weight.requires_grad_(False)
+    m.fc.bias.requires_grad_(True)
+    m.inner.eval()
+
+
+def _in_given(m: Any, g: Any, y: torch.Tensor) -> None:
+    g.count = getattr(g, "count", 0) + 1
+    g.more = y
+    if isinstance(g, Own):
+        g.items.append(y)
+        g.inner.count += 1
+        g.inner.h = y
+
+
+PLACES: dict[str, tuple[Callable[[Any, Any], Any], Any]] = {
+    "attribute": (lambda m, g: m, "h"),
+    "buffer": (lambda m, g: m, "seen"),
+    "transient buffer": (lambda m, g: m, "beside"),
+    "submodule": (lambda m, g: m.inner[0], "state"),
+    "weight": (lambda m, g: m.fc.weight, "data"),
+    "list": (lambda m, g: m.items, 0),
+    "nested list": (lambda m, g: m.items[1], 0),
+    "dict in a list": (lambda m, g: m.items[2], "a"),
+    "list in a tuple": (lambda m, g: m.pair[1], 0),
+    "dict": (lambda m, g: m.named, "h"),
+    "ordered dict": (lambda m, g: m.ordered, "a"),
+    "defaultdict": (lambda m, g: m.many["a"], 0),
+    "deque": (lambda m, g: m.recent, 0),
+    "namespace": (lambda m, g: m.space, "h"),
+    "own class": (lambda m, g: m.own, "h"),
+    "slots": (lambda m, g: m.own.inner, "h"),
+    "argument": (lambda m, g: g, "h"),
+}
+WAYS: dict[str, Callable[[Any, Any, torch.Tensor], Any]] = {
+    f"{name} in {place}": way for place, at in PLACES.items() for name, way in _into(*at).items()
+} | {
+    way.__name__.strip("_").replace("_", " "): way
+    for way in (_twice, _deletes, _fills, _empties, _counts, _registers, _sets_flags, _in_given)
+}
+GIVEN: dict[str, Callable[[], Any]] = {
+    "namespace": lambda: types.SimpleNamespace(h=torch.ones(2, 3)),
+    "own": Own,
+    "dataclass": lambda: Data(torch.ones(2, 3)),
+}
+ENDS = {"ends": None, "fails": ValueError("no"), "is interrupted": KeyboardInterrupt()}
+
+
+def described(value: Any, seen: dict[int, int] | None = None) -> Any:
+    """Which objects there are, what they hold at any depth, and the numbers and flags of tensors."""
+    seen = {} if seen is None else seen
+    if isinstance(value, bool | int | float | str | bytes | type | types.FunctionType | types.MethodType | None):
+        return value
+    if id(value) in seen:
+        return ("again", seen[id(value)])
+    seen[id(value)] = len(seen)
+    own = [id(value), type(value).__name__]
+    if isinstance(value, torch.Tensor):
+        grad = None if not value.is_leaf or value.grad is None else id(value.grad)
+        return (*own, value.data_ptr(), tuple(value.shape), value.tolist(), value.requires_grad, grad)
+    if isinstance(value, np.ndarray):
+        return (*own, value.tolist())
+    if isinstance(value, dict):
+        own.append([(key, described(part, seen)) for key, part in value.items()])
+    elif isinstance(value, list | tuple | deque):
+        own.append([described(part, seen) for part in value])
+    elif isinstance(value, set):
+        own.append(sorted(map(repr, value)))
+    names = [name for base in type(value).__mro__ for name in getattr(base, "__slots__", ())]
+    slots = [(name, described(getattr(value, name, "nothing"), seen)) for name in names]
+    parts = getattr(value, "__dict__", None)
+    return (*own, slots, None if parts is None else described(parts, seen))
+
+
+def export(net: Net, args: tuple[Any, ...]) -> None:
+    fx2onnx.export(net, args)
+
+
+def export_and_verify(net: Net, args: tuple[Any, ...]) -> None:
+    fx2onnx.export(net, args, verify=True)
+
+
+def profile(net: Net, args: tuple[Any, ...]) -> None:
+    fx2onnx.export(net, args, profile=True, dynamic_shapes=({0: "n"}, None))
+
+
+def verify_and_locate(net: Net, args: tuple[Any, ...]) -> None:
+    result = fx2onnx.export(Net([]), args)
+    verify(result, net, args, seeds=())
+    locate(result, net, args)
+
+
+ACTIONS = [export, export_and_verify, profile, verify_and_locate]
+
+
+def check(ways: list[str], end: str, action: Callable[[Net, Any], None], kind: str, training: bool) -> None:
+    net, given = Net([WAYS[way] for way in ways], ENDS[end]).train(training), GIVEN[kind]()
+    held = net, given
+    before = described(held)
+    with contextlib.suppress(fx2onnx.UserError, fx2onnx.VerificationError, KeyboardInterrupt):
+        action(net, (X, given))
+    assert described(held) == before
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_each_change_is_put_back(way: str) -> None:
+    for kind in GIVEN if "argument" in way or "given" in way else ["own"]:
+        check([way], "ends", export, kind, training=True)
+
+
+DRAWN = {
+    "ways": st.lists(st.sampled_from([*WAYS]), min_size=1, max_size=6, unique=True),
+    "end": st.sampled_from([*ENDS]),
+    "action": st.sampled_from(ACTIONS),
+    "kind": st.sampled_from([*GIVEN]),
+    "training": st.booleans(),
+}
+CHECKS = [HealthCheck.too_slow, HealthCheck.data_too_large]
+
+
+@settings(max_examples=8, derandomize=True, deadline=None, suppress_health_check=CHECKS)
+@given(**DRAWN)
+def test_all_is_as_before(ways: list[str], end: str, action: Any, kind: str, training: bool) -> None:
+    check(ways, end, action, kind, training)
+
+
+@pytest.mark.slow
+@settings(max_examples=400, deadline=None, suppress_health_check=CHECKS)
+@given(**DRAWN)
+def test_all_is_as_before_in_many_modules(ways: list[str], end: str, action: Any, kind: str, training: bool) -> None:
+    check(ways, end, action, kind, training)
+
+
+@pytest.mark.parametrize(
+    "way", ["rebinds in attribute", "adds in attribute", "twice", "rebinds in buffer", "rebinds in list"]
+)
+def test_each_run_of_a_verification_begins_with_the_same_state(way: str) -> None:
+    result = fx2onnx.export(Net([WAYS[way]]), (X, Own()), verify=True)
+    assert result.report.verdict is not None
+
+
+class Scripted(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.h, self.count = nn.Linear(3, 3), torch.zeros(2, 3), 0
+        self.items = [torch.zeros(3)]
+        self.register_buffer("seen", torch.zeros(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.fc(x) + self.h + self.seen
+        self.h = y
+        self.count += 1
+        self.items.append(y)
+        self.seen = self.seen + 1
+        return y
+
+
+@pytest.mark.parametrize("asked", [{}, {"verify": True}], ids=["export", "verify"])
+def test_a_scripted_module_is_as_before(asked: dict[str, Any]) -> None:
+    module = torch.jit.script(nn.Sequential(Scripted()))
+    part = module[0]
+    before = [id(part.h), part.count, [*map(id, part.items)], id(part.seen), part.seen.tolist(), part.h.tolist()]
+    fx2onnx.export(module, (X,), **asked)
+    after = [id(part.h), part.count, [*map(id, part.items)], id(part.seen), part.seen.tolist(), part.h.tolist()]
+    assert after == before
+
+
+def test_variables_of_a_function_are_as_before() -> None:
+    count, kept = 0, {"h": torch.zeros(2, 3)}
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        nonlocal count
+        count += 1
+        kept["h"] = kept["h"] + x
+        return kept["h"]
+
+    before = kept["h"]
+    fx2onnx.export(forward, (X,), verify=True)
+    assert count == 0
+    assert kept == {"h": before}
+    assert not before.any()

@@ -11,12 +11,14 @@ import types
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Mapping
 from operator import is_
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import torch
 
 K = TypeVar("K")
+Value: TypeAlias = Any
+"""Whatever a module may hold."""
 
 _PLAIN, _DICT, _LIST, _SET, _TUPLE, _OBJECT, _TENSOR, _FUNCTION, _ARRAY, _MODULE = range(10)
 """Kinds of values: what is looked into, and how."""
@@ -48,15 +50,15 @@ _MOST_ENTRIES = 200_000
 """Objects beyond so many are not looked into: a module that refers to a whole program is not its state."""
 _MOST_ELEMENTS = 1 << 20
 """NumPy arrays of more are not copied."""
-MISSING: Any = type("Missing", (), {"__repr__": lambda _: "nothing"})()
+MISSING: Value = type("Missing", (), {"__repr__": lambda _: "nothing"})()
 """In the place of what is not there."""
 
 
 class _Entry(NamedTuple):
     """One holder and what was in it."""
 
-    holder: Any
-    content: Any
+    holder: Value
+    content: Value
     kind: int
     parent: int
     """The entry that held it; -1 where ``key`` is the whole name."""
@@ -81,12 +83,12 @@ class Snapshot:
         self.tensors: dict[int, torch.Tensor] = {}
         """Those that are no parameters or buffers of the modules, by id."""
         self._entries: list[_Entry] = []
-        self._empty: list[dict[Any, Any]] = []
-        self._scripted: list[tuple[str, Any, dict[str, object]]] = []
+        self._empty: list[dict[Value, Value]] = []
+        self._scripted: list[tuple[str, Value, dict[str, object]]] = []
         """Name, what has them, and its attributes, of each scripted module."""
         self._kinds: dict[type, int] = {}
         self._seen: set[int] = set()
-        self._pending: list[tuple[Any, int, int, object]] = []
+        self._pending: list[tuple[Value, int, int, object]] = []
         named = list(modules)
         self._seen.update(id(module) for _, module in named)
         for name, module in named:
@@ -116,7 +118,7 @@ class Snapshot:
         if isinstance(module, torch.jit.ScriptModule) and "_c" in attributes:
             self._scripted.append((name, module._c, _scripted_attributes(module)))
 
-    def _found(self, value: Any, parent: int, key: object) -> None:
+    def _found(self, value: Value, parent: int, key: object) -> None:
         kind = self._kinds.get(type(value))
         if kind is None:
             kind = self._kinds[type(value)] = _kind_of(type(value))
@@ -147,7 +149,7 @@ class Snapshot:
                 for entry in _entries_of(value, kind, parent, key):
                     self._add(entry, _parts(entry.kind, entry.content))
 
-    def _add(self, entry: _Entry, parts: Iterable[tuple[object, Any]] | Mapping[str, Any]) -> None:
+    def _add(self, entry: _Entry, parts: Iterable[tuple[object, Value]] | Mapping[str, Value]) -> None:
         place = len(self._entries)
         self._entries.append(entry)
         for key, part in parts.items() if isinstance(parts, Mapping) else parts:
@@ -167,7 +169,7 @@ class Snapshot:
                     scripted.setattr(name, value)
 
 
-def _put_back_list(found: Any, before: list[Any]) -> None:
+def _put_back_list(found: Value, before: list[Value]) -> None:
     if len(found) != len(before) or not all(map(is_, found, before)):
         if isinstance(found, list):
             list.__setitem__(found, slice(None), before)
@@ -176,7 +178,7 @@ def _put_back_list(found: Any, before: list[Any]) -> None:
             found.extend(before)
 
 
-def _put_back_set(found: set[Any], before: set[Any]) -> None:
+def _put_back_set(found: set[Value], before: set[Value]) -> None:
     try:
         if len(found) != len(before) or found != before:
             found &= before
@@ -186,7 +188,7 @@ def _put_back_set(found: set[Any], before: set[Any]) -> None:
         found |= before
 
 
-def fill_dict(found: dict[K, Any], before: dict[K, Any]) -> None:
+def fill_dict(found: dict[K, Value], before: dict[K, Value]) -> None:
     """``found`` is as ``before``, in its order; what is there all the time is never missing, save to change the order."""
     if len(found) == len(before) and all(map(is_, found.values(), before.values())) and list(found) == list(before):
         return
@@ -206,12 +208,12 @@ def fill_dict(found: dict[K, Any], before: dict[K, Any]) -> None:
             base.__setitem__(found, key, value)
 
 
-def _base_of(value: dict[Any, Any]) -> Any:
+def _base_of(value: dict[Value, Value]) -> Value:
     """Whose methods read and write a dict: a subclass may refuse to be written, or give something else."""
     return OrderedDict if isinstance(value, OrderedDict) else dict
 
 
-def _put_back_slots(found: Any, before: dict[str, Any]) -> None:
+def _put_back_slots(found: Value, before: dict[str, Value]) -> None:
     for name, value in before.items():
         if getattr(found, name, MISSING) is not value:
             if value is MISSING:
@@ -220,7 +222,7 @@ def _put_back_slots(found: Any, before: dict[str, Any]) -> None:
                 object.__setattr__(found, name, value)
 
 
-def _put_back_cell(found: Any, before: object) -> None:
+def _put_back_cell(found: Value, before: object) -> None:
     if _of_cell(found) is not before:
         if before is MISSING:
             del found.cell_contents
@@ -228,12 +230,12 @@ def _put_back_cell(found: Any, before: object) -> None:
             found.cell_contents = before
 
 
-def _put_back_array(found: Any, before: Any) -> None:
+def _put_back_array(found: Value, before: Value) -> None:
     if found.flags.writeable and not np.array_equal(found, before, equal_nan=before.dtype.kind in "fc"):
         found[...] = before
 
 
-_PUT_BACK: dict[int, Any] = {
+_PUT_BACK: dict[int, Value] = {
     _DICT: fill_dict,
     _LIST: _put_back_list,
     _SET: _put_back_set,
@@ -274,7 +276,7 @@ def _slots(kind: type) -> list[str]:
     ]
 
 
-def _entries_of(value: Any, kind: int, parent: int, key: object) -> Iterator[_Entry]:
+def _entries_of(value: Value, kind: int, parent: int, key: object) -> Iterator[_Entry]:
     """A container, and what an instance of a class has beside."""
     if kind == _DICT:
         yield _Entry(value, dict(_base_of(value).items(value)), kind, parent, key)
@@ -295,24 +297,24 @@ def _entries_of(value: Any, kind: int, parent: int, key: object) -> Iterator[_En
         yield _Entry((), (value.__self__,), _TUPLE, parent, key)
 
 
-def _parts(kind: int, content: Any) -> Iterable[tuple[object, Any]]:
+def _parts(kind: int, content: Value) -> Iterable[tuple[object, Value]]:
     if kind in (_DICT, _OBJECT):
         return content.items()  # type: ignore[no-any-return]
     return enumerate(content) if kind != _SET else ()
 
 
-def _cells(function: Any) -> Iterator[tuple[str, Any]]:
+def _cells(function: Value) -> Iterator[tuple[str, Value]]:
     return zip(function.__code__.co_freevars, function.__closure__ or (), strict=False)
 
 
-def _of_cell(cell: Any) -> Any:
+def _of_cell(cell: Value) -> Value:
     try:
         return cell.cell_contents
     except ValueError:
         return MISSING
 
 
-def _scripted_attributes(module: Any) -> dict[str, object]:
+def _scripted_attributes(module: Value) -> dict[str, object]:
     """Of a scripted module, which keeps them where Python's dicts do not reach."""
     try:
         names = [*module._concrete_type.get_attributes()]
@@ -321,7 +323,7 @@ def _scripted_attributes(module: Any) -> dict[str, object]:
     return {name: module._c.getattr(name) for name in names if module._c.hasattr(name) and name != "training"}
 
 
-def _is_same(now: Any, before: Any) -> bool:
+def _is_same(now: Value, before: Value) -> bool:
     """Whether two values of a scripted module, which makes Python's containers anew, are the same."""
     if now is before:
         return True

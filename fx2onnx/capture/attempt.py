@@ -89,6 +89,8 @@ class Attempt:
     """Functions of libraries that take their branch for traced code."""
     numbers_in: frozenset[str] = frozenset()
     """Names of files in which ``int`` and ``float`` of a size stay sizes."""
+    takes_indices: bool = False
+    """Whether sizes may be indices of tensors; else they are where ``numbers_in`` has a file."""
     without_numbers: Recorded | None = None
     """What the run without ``numbers_in`` gave."""
     keeps_numbers: bool = True
@@ -194,6 +196,7 @@ class Reason(Enum):
     NO_BRANCH = "statements that a test by data guards, which were recorded as a branch, do more than change tensors"
     GRADIENTS = "the module takes gradients, which are off"
     PLAIN_NUMBER = "Python turns a size that only the data gives into a plain number"
+    INDEX = "a tensor is indexed with a size, of which torch wants a plain number"
     REAL_NUMBER = "Python turns a real number that only the data gives into a plain one"
 
 

@@ -78,6 +78,8 @@ def _after_own_failure(failed: Failed, start: Attempt) -> Attempt | Outcome:
         if attempt.program is attempt.root and files != attempt.numbers_in and attempt.keeps_numbers:
             change = "int(x), float(x) and y[:x] of a number that only the data tells take that number"
             return replace(attempt, numbers_in=files, wants_number=attempt.wants_number or failed, change=change)
+    if failed.reason is Reason.INDEX and attempt.program is attempt.root and not attempt.takes_indices:
+        return replace(attempt, takes_indices=True, change="tensors are indexed with sizes")
     if failed.reason is Reason.COMPOSITE:
         return replace(attempt, whole=False, change="composite operators are recorded by what they consist of")
     if failed.reason is Reason.WRITTEN:

@@ -86,7 +86,7 @@ def _reshaped(recorder: BaseRecorder, call: Call, tensor: torch.Tensor, target: 
     if env.sets:
         dims, target = ([_simplified(env, size) for size in group] for group in (dims, target))
     target = _without_minus_one(env, product(dims), target)
-    env.expect_equal(product(target), product(dims))
+    env.expect_equal(*_counts_without_common(target, dims), Relation("eq", (product(target), product(dims))))
     strides = _strides_of_view(env, dims, list(map(unwrap, tensor.stride())), target)
     if strides is None and call.func in (aten.view.default, aten.view_as.default):
         strides = list(contiguous_strides(target))  # eager PyTorch raises where there is no view
@@ -95,6 +95,17 @@ def _reshaped(recorder: BaseRecorder, call: Call, tensor: torch.Tensor, target: 
     else:
         made = recorder.new_fake(target, tensor.dtype, tensor.device)
     return recorder.finish(call.func, call.args, recorder.to_nodes(call.args, call.kwargs), made)
+
+
+def _counts_without_common(target: Sequence[DimLike], dims: Sequence[DimLike]) -> tuple[Scalar, Scalar]:
+    """The numbers of elements of both, without the sizes that both have."""
+    rest, others = [], list(dims)
+    for size in target:
+        if size in others:
+            others.remove(size)
+        else:
+            rest.append(size)
+    return product(rest), product(others)
 
 
 def _of_computed(
@@ -134,10 +145,12 @@ def _has_computed(sizes: Sequence[DimLike]) -> bool:
 
 
 @register(Kind.RECORD, aten.contiguous.default)
-def _contiguous(recorder: BaseRecorder, call: Call, self: torch.Tensor, memory_format: torch.memory_format) -> object:
+def _contiguous(
+    recorder: BaseRecorder, call: Call, self: torch.Tensor, memory_format: torch.memory_format | int
+) -> object:
     """A copy, unless the strides are those of a contiguous tensor at every size: torch asks whether they are at the sample."""
     dims = dims_of(self)
-    is_other = memory_format is not torch.contiguous_format or not _has_computed(dims)
+    is_other = memory_format not in (torch.contiguous_format, 0) or not _has_computed(dims)  # 0: the schema's default
     if is_other or list(map(unwrap, self.stride())) == list(contiguous_strides(dims)):
         return NotImplemented
     made = recorder.new_fake(dims, self.dtype, self.device)

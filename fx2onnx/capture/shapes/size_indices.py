@@ -17,6 +17,14 @@ Index: TypeAlias = Any
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
+def is_index_of_size(error: BaseException | None) -> bool:
+    """Whether torch raised ``error`` as it was given a size in brackets, or a list with one."""
+    text = str(error)
+    return (isinstance(error, IndexError) and "(got SymInt)" in text) or (
+        isinstance(error, RuntimeError) and "python_arg_parser" in text and "INTERNAL ASSERT" in text
+    )
+
+
 @answers_for_caller
 class IndicesOfSizes(TorchFunctionMode):
     """Gives ``Tensor.__getitem__`` and ``__setitem__`` sizes where torch reads plain numbers."""
@@ -37,9 +45,13 @@ class IndicesOfSizes(TorchFunctionMode):
 
 @answers_for_caller
 def _with_sizes(index: Index) -> Index:
-    """``index`` whose slices have numbers, symbolic ones among them, in the place of one-element tensors."""
+    """``index`` whose slices have numbers, symbolic ones among them, in the place of one-element tensors, and whose lists of
+    sizes are tensors.
+    """
     if isinstance(index, tuple):
         return tuple(map(_with_sizes, index))
+    if isinstance(index, list) and any(type(each) is torch.SymInt or isinstance(each, torch.Tensor) for each in index):
+        return torch.tensor([_number(each) for each in index])
     if isinstance(index, slice):
         return slice(*(_number(bound) for bound in (index.start, index.stop, index.step)))
     return index

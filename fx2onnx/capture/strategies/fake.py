@@ -35,7 +35,7 @@ from fx2onnx.capture.recording.scopes import Scopes
 from fx2onnx.capture.recording.tensor_tracker import NeedsDecomposition, tensor_info
 from fx2onnx.capture.shapes.python_sizes import take_sizes
 from fx2onnx.capture.shapes.shape_env import DATA_DECIDES, KEEP_TENSORS, ShapeEnv
-from fx2onnx.capture.shapes.size_indices import IndicesOfSizes
+from fx2onnx.capture.shapes.size_indices import IndicesOfSizes, is_index_of_size
 from fx2onnx.capture.shapes.symnode import sym_int
 from fx2onnx.capture.shapes.unmet import unmet_equalities, with_sizes
 from fx2onnx.capture.torch_private.capture_modes import TakesGradients, capture_modes, take_assignments
@@ -76,6 +76,8 @@ def run(attempt: Attempt, branches: Branches | None = None) -> Outcome:
     except UserError as error:
         wanted = {shape_env.wanted_number: Reason.PLAIN_NUMBER, shape_env.wanted_real: Reason.REAL_NUMBER}
         reason = wanted.get(str(error), Reason.ERROR)
+        if is_index_of_size(error.__cause__):
+            reason = Reason.INDEX
         if not attempt.gradients and GRADIENTS_ARE_OFF in str(error.__cause__):
             reason = Reason.GRADIENTS
         library_code = attempt.patches.decided_by_data(error) if error.code == "E104" else None
@@ -164,7 +166,7 @@ def _run_module(
     take_repeats(recorder)
     take_given(recorder)
     scopes.put_in()
-    indices = IndicesOfSizes() if attempt.numbers_in else contextlib.nullcontext()
+    indices = IndicesOfSizes() if attempt.numbers_in or attempt.takes_indices else contextlib.nullcontext()
     with capture_modes(recorder.fake_mode, recorder.mode, attempt.gradients), indices:
         try:
             result = program(*args, **kwargs)
@@ -263,7 +265,7 @@ def _explained(cause: Exception) -> UserError:
         return UserError(
             *DATA_DECIDES, where=where, why=f"{cause.func} would need the tensor's numbers", next=KEEP_TENSORS
         )
-    if isinstance(cause, IndexError) and "(got SymInt)" in str(cause):
+    if is_index_of_size(cause):
         return UserError(
             "E104",
             "Python needs a number that only the data tells",

@@ -9,9 +9,9 @@ import onnx_ir as ir
 import torch
 
 from fx2onnx.aten_map.pooling import max_pooled
-from fx2onnx.aten_map.table.axes import as_list, fixed, squeeze, steps, swap, unsqueeze, whole
+from fx2onnx.aten_map.table.axes import as_list, squeeze, steps, swap, unsqueeze, whole
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared
-from fx2onnx.base.dims import Dim, DimLike, product
+from fx2onnx.base.dims import Dim, DimLike, apply, product
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import Dims
 
@@ -39,7 +39,7 @@ def averaging_matrix(op: Emit, size: DimLike, count: DimLike, dtype: ir.DataType
 
 def _bounds(op: Emit, size: DimLike, count: DimLike) -> tuple[ir.Value, ir.Value]:
     """Start and end [count] of every window, computed while running."""
-    index, total, number = steps(op, count), op.size(size), op.size(count)
+    index, total, number = steps(op, count), op.size(size), op.size(apply("max", count, 1))
     reach = op.Mul(op.Add(index, op.const(1)), total)
     end = op.Div(op.Add(reach, op.Sub(number, op.const(1))), number)
     return op.Div(op.Mul(index, total), number), end
@@ -96,8 +96,7 @@ def adaptive_max_pool(op: Emit, self: ir.Value, output_size: Sequence[int]) -> t
         flat = op.reshape(self, (*op.dims(self)[:-spatial], product(source)))
         found = op.ReduceMax(flat, axes=[-1], keepdims=1), op.ArgMax(flat, axis=rank - spatial, keepdims=1)
         return op.reshape(found[0], op.result_dims()), op.reshape(found[1], op.result_dims())
-    counts = [fixed(count, "the number of windows of adaptive_max_pool") for count in target]
-    tables = [_window_table(op, size, count) for size, count in zip(source, counts, strict=True)]
+    tables = [_window_table(op, size, count) for size, count in zip(source, target, strict=True)]
     value = self
     for place in reversed(range(spatial)):
         value = op.Gather(value, tables[place], axis=rank - spatial + place)
@@ -112,11 +111,11 @@ def adaptive_max_pool(op: Emit, self: ir.Value, output_size: Sequence[int]) -> t
     return best, op.Squeeze(op.GatherElements(spread, chosen, axis=rank), axes=[rank])
 
 
-def _window_table(op: Emit, size: DimLike, count: int) -> ir.Value:
+def _window_table(op: Emit, size: DimLike, count: DimLike) -> ir.Value:
     """[count, longest]: the elements of every window, its last one repeated to the longest window's length."""
-    if isinstance(size, Dim):
+    if isinstance(size, Dim) or isinstance(count, Dim):
         start, end = _bounds(op, size, count)
-        longest = whole(size // count + 2)
+        longest = whole(apply("floordiv", size, apply("max", count, 1)) + 2)
         places = op.Add(op.Unsqueeze(start, axes=[1]), steps(op, longest))
         last = op.Unsqueeze(op.Sub(end, op.const(1)), axes=[1])
         return op.Where(op.Greater(places, last), last, places)

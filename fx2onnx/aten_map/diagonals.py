@@ -26,13 +26,13 @@ from fx2onnx.aten_map.table.axes import (
 )
 from fx2onnx.aten_map.table.dtype_support import takes
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
-from fx2onnx.base.dims import Dim, DimLike
+from fx2onnx.base.dims import Dim, DimLike, apply
 from fx2onnx.irx.emit import Emit
 
 aten = torch.ops.aten
 
 
-def diagonal_of(op: Emit, value: ir.Value, offset: int, dim1: int, dim2: int, count: DimLike) -> ir.Value:
+def diagonal_of(op: Emit, value: ir.Value, offset: DimLike, dim1: int, dim2: int, count: DimLike) -> ir.Value:
     """The ``count`` elements of a diagonal as the last axis: every (columns + 1)-th of the flattened matrix."""
     rank = op.rank(value)
     value = moved(op, value, [axis_of(dim1, rank), axis_of(dim2, rank)], [rank - 2, rank - 1])
@@ -40,7 +40,7 @@ def diagonal_of(op: Emit, value: ir.Value, offset: int, dim1: int, dim2: int, co
     if count == 0:
         return zeros(op, (*dims[:-2], 0), op.dtype(value))
     rows, columns = dims[-2:]
-    start: Any = offset if offset >= 0 else columns * -offset
+    start: Any = apply("max", offset, 0) + columns * apply("max", -offset, 0)
     step: Any = columns + 1
     merged = op.reshape(value, (*dims[:-2], whole(rows * columns)))
     return op.Slice(
@@ -53,7 +53,7 @@ def diagonal_of(op: Emit, value: ir.Value, offset: int, dim1: int, dim2: int, co
     )
 
 
-def _diagonal(op: Emit, self: ir.Value, offset: int, dim1: int, dim2: int) -> ir.Value:
+def _diagonal(op: Emit, self: ir.Value, offset: DimLike, dim1: int, dim2: int) -> ir.Value:
     return diagonal_of(op, self, offset, dim1, dim2, op.result_dims()[-1])
 
 

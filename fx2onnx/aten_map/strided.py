@@ -141,7 +141,7 @@ def as_strided_scatter(
     return op.reshape(written, op.dims(self))
 
 
-def unfold(op: Emit, self: ir.Value, dimension: int, size: int, step: int) -> ir.Value:
+def unfold(op: Emit, self: ir.Value, dimension: int, size: DimLike, step: DimLike) -> ir.Value:
     """Windows of ``size`` every ``step`` along an axis, as a new last axis."""
     dims = op.result_dims()
     if op.rank(self) == 0:
@@ -154,11 +154,11 @@ def unfold(op: Emit, self: ir.Value, dimension: int, size: int, step: int) -> ir
         length = whole(count * size)
         kept = sliced(op, self, axis, 0, length, length)
         windows = op.reshape(kept, (*source[:axis], count, size, *source[axis + 1 :]))
-    elif not isinstance(count, Dim):
+    elif not any(isinstance(number, Dim) for number in (count, size, step)):
         places = np.arange(count)[:, None] * step + np.arange(size)
         windows = op.Gather(self, op.const(places), axis=axis)
     else:
-        starts = op.Mul(steps(op, count), op.const(step)) if step != 1 else steps(op, count)
+        starts = op.Mul(steps(op, count), op.size(step)) if step != 1 else steps(op, count)
         places_value = op.Add(unsqueeze(op, starts, 1), steps(op, size, INT64))
         windows = op.Gather(self, places_value, axis=axis)
     rank = op.rank(windows)

@@ -23,6 +23,7 @@ from fx2onnx.capture.overloads import (
     squeezing,
     strided,
     unbacked,
+    windows,
 )
 from fx2onnx.capture.overloads.registry import Kind, find, handler
 from fx2onnx.capture.recording import aliasing, functionalize, meta_rules
@@ -49,6 +50,7 @@ FAMILIES = (
     squeezing,
     strided,
     unbacked,
+    windows,
 )
 """Files that register functions, imported here so that none is missed."""
 

@@ -20,7 +20,7 @@ from fx2onnx.capture.python.cached_calls import calls_cached
 from fx2onnx.capture.python.data_numbers import DataNumber
 from fx2onnx.capture.python.file_names import SYMBOLIC
 from fx2onnx.capture.python.frames import asking_frame, is_user
-from fx2onnx.capture.shapes import data_extremes, einsum_paths, size_tensors, size_windows
+from fx2onnx.capture.shapes import data_extremes, einsum_paths, size_arguments, size_tensors, size_windows
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.size_math import IS_FINITE, MATH, REAL, Formula, Number, bit_length
 from fx2onnx.capture.shapes.symnode import DimNode, sym_number, unwrap
@@ -40,7 +40,7 @@ def take_sizes() -> Mapping[int, object]:
         original = getattr(space, name)
         put_name(space, name, _for_thread(original, wrap))
         functions[id(original)] = getattr(space, name)
-    for name, value in size_tensors.methods():
+    for name, value in (*size_tensors.methods(), *size_arguments.methods()):
         put_name(torch.Tensor, name, value)
     for kind, number in SYMBOLIC.items():
         _class_is(kind, number)
@@ -163,6 +163,7 @@ _WRAPPED: tuple[tuple[object, str, Callable[..., Function]], ...] = (
     *((math, name, functools.partial(_finite, answer)) for name, answer in IS_FINITE.items()),
     *size_tensors.WRAPPED,
     *size_windows.WRAPPED,
+    *size_arguments.WRAPPED,
     (torch.SymInt, "__hash__", _hash),
 )
 

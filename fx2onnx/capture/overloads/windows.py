@@ -1,0 +1,89 @@
+"""Windows and diagonals whose numbers are sizes: torch's schemas have plain numbers there (``shapes/size_arguments.py``)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from fx2onnx.base.dims import Dim, Scalar, apply
+from fx2onnx.base.relations import Relation
+from fx2onnx.capture.overloads.registry import Call, Kind, register
+from fx2onnx.capture.overloads.unbacked import Size, record_sized
+from fx2onnx.capture.recording.base_recorder import BaseRecorder
+from fx2onnx.capture.recording.tensor_tracker import dims_of
+from fx2onnx.capture.shapes.shape_env import ShapeEnv
+from fx2onnx.capture.shapes.symnode import sym_int, unwrap
+from fx2onnx.capture.torch_private.fake_tensors import fake_view
+
+aten = torch.ops.aten
+
+
+def _expect(env: ShapeEnv, relation: Relation) -> None:
+    """Make a condition of what ends the run in eager PyTorch where it is false. Raises RuntimeError where it is at the sample."""
+    if relation.symbols() & env.unbacked or env.certain(relation.op, *relation.args):
+        return
+    if not env.check(relation):
+        raise RuntimeError(f"{env.during} needs {relation}")
+
+
+def _view(
+    recorder: BaseRecorder, call: Call, sizes: Sequence[Scalar], strides: Sequence[Scalar], offset: Scalar
+) -> object:
+    tensor, env = call.args[0], recorder.shape_env
+    groups = ([sym_int(env, number) for number in group] for group in (sizes, strides))
+    made = fake_view(recorder.fake_mode, recorder.fake_of(tensor), *groups, sym_int(env, offset))
+    return recorder.finish(call.func, call.args, recorder.to_nodes(call.args, call.kwargs), made)
+
+
+@register(Kind.RECORD, aten.unfold.default)
+def _unfold(
+    recorder: BaseRecorder, call: Call, self: torch.Tensor, dimension: int, size: Size, step: Size
+) -> object:
+    """unfold(self, dimension, size, step): (length - size) // step + 1 windows, which become the last axis."""
+    window, apart, env = unwrap(size), unwrap(step), recorder.shape_env
+    if not isinstance(window, Dim) and not isinstance(apart, Dim):
+        return NotImplemented
+    axis = dimension % self.dim()
+    length = dims_of(self)[axis]
+    _expect(env, Relation("ge", (apart, 1)))
+    _expect(env, Relation("le", (window, length)))
+    same = window == apart
+    count = apply("floordiv", length, window) if same else apply("floordiv", length - window, apart) + 1
+    fake = recorder.fake_of(self)
+    sizes: list[Scalar] = [*dims_of(fake), window]
+    strides: list[Scalar] = list(map(unwrap, fake.stride()))
+    strides.append(strides[axis])
+    sizes[axis], strides[axis] = count, strides[axis] * apart
+    return _view(recorder, call, sizes, strides, unwrap(fake.storage_offset()))
+
+
+@register(Kind.RECORD, aten.diagonal.default)
+def _diagonal(
+    recorder: BaseRecorder, call: Call, self: torch.Tensor, offset: Size, dim1: int, dim2: int
+) -> object:
+    """diagonal(self, offset=0, dim1=0, dim2=1): from the first row at ``offset``, or from the first column below it."""
+    number = unwrap(offset)
+    if not isinstance(number, Dim):
+        return NotImplemented
+    rows, columns = dim1 % self.dim(), dim2 % self.dim()
+    fake = recorder.fake_of(self)
+    dims, strides = dims_of(fake), list(map(unwrap, fake.stride()))
+    right, down = apply("max", number, 0), apply("max", -number, 0)
+    count = apply("max", apply("min", dims[rows] - down, dims[columns] - right), 0)
+    kept = [axis for axis in range(self.dim()) if axis not in (rows, columns)]
+    begin = unwrap(fake.storage_offset()) + right * strides[columns] + down * strides[rows]
+    sizes = [*(dims[axis] for axis in kept), count]
+    steps = [*(strides[axis] for axis in kept), strides[rows] + strides[columns]]
+    return _view(recorder, call, sizes, steps, begin)
+
+
+@register(Kind.RECORD, *(getattr(aten, f"adaptive_max_pool{spatial}d").default for spatial in (1, 2, 3)))
+def _adaptive_max(recorder: BaseRecorder, call: Call, self: torch.Tensor, output_size: Sequence[Size]) -> object:
+    """adaptive_max_pool(self, output_size): the largest of each window, and where it is."""
+    counts = list(map(unwrap, output_size))
+    if not any(isinstance(count, Dim) for count in counts):
+        return NotImplemented
+    recorder.shape_env.check_some(dims_of(self)[1:])
+    sizes = [*dims_of(self)[: self.dim() - len(counts)], *counts]
+    return record_sized(recorder, call, [(self.dtype, sizes), (torch.int64, sizes)])

@@ -32,6 +32,7 @@ LEAKS = "tests/test_leaks.py"
 KEYWORDS = "tests/exporting/test_torch_keywords.py"
 CONTROL_FLOW = "tests/verify/test_control_flow.py"
 NEEDS = "tests/capture/test_needs.py"
+ARGUMENTS = "tests/capture/test_sizes_as_arguments.py"
 DATA = "tests/capture/test_data_branches.py"
 AT_ONE, STEPS = "tests/capture/test_at_one.py", "tests/capture/test_decoding_steps.py"
 CLASSES = "tests/verify/test_verify_classes.py"
@@ -386,6 +387,17 @@ MUTANTS = [
     Mutant("capture/recording/ends_of_runs.py", ", *dims_of(result)[1:]))", "))", NEEDS),
     Mutant("capture/recording/branches.py", "                if sizes is not None and not sizes:", "                if False:", NEEDS),
     Mutant("capture/recording/failed_branches.py", "                return sizes\n", "                return None\n", NEEDS),
+    Mutant("capture/overloads/slices.py", "for each in (number, count)", "for each in (number,)", ARGUMENTS),
+    Mutant("capture/overloads/reshapes.py", "(torch.contiguous_format, 0)", "(torch.contiguous_format,)", ARGUMENTS),
+    Mutant("capture/overloads/windows.py", "count = apply(\"floordiv\", length, window) if same", "count = length if same", ARGUMENTS),
+    Mutant("capture/overloads/windows.py", "apply(\"max\", number, 0), apply(\"max\", -number, 0)", "number, 0", ARGUMENTS),
+    Mutant("capture/overloads/windows.py", "if not any(isinstance(size, Dim) and size.symbols()", "if any(isinstance(size, Dim) and size.symbols()", ARGUMENTS),
+    Mutant("capture/overloads/unbacked.py", "isinstance(number, Dim) and bool(", "False and bool(", ARGUMENTS),
+    Mutant("capture/shapes/size_indices.py", "return torch.tensor([_number(each) for each in index])", "return index", ARGUMENTS),
+    Mutant("capture/diagnosis.py", "not attempt.takes_indices:", "False:", ARGUMENTS),
+    Mutant("aten_map/reductions.py", "if op.depends_on_data(count):", "if False:", ARGUMENTS),
+    Mutant("aten_map/matmul.py", "if not op.depends_on_data(length):", "if True:", ARGUMENTS),
+    Mutant("aten_map/adaptive_pooling.py", "op.size(apply(\"max\", count, 1))", "op.size(count)", ARGUMENTS),
     Mutant("capture/overloads/slices.py", "return begun if parts == most else", "return begun if True else", NEEDS),
     Mutant("capture/python/frames.py", "and not name.startswith(_PROGRAMS))", "and True)", "tests/capture/test_exporter_programs.py"),
     Mutant("base/size_conditions.py", "*map(dataclasses.astuple, stated.unless)):", "):", NEEDS),

@@ -105,8 +105,11 @@ def adaptive_max_pool(op: Emit, self: ir.Value, output_size: Sequence[int]) -> t
     inner = [axis + 1 for axis in outer]
     value = op.Transpose(value, perm=[*lead, *outer, *inner]) if spatial > 1 else value
     value = op.reshape(value, (*op.dims(value)[:rank], product([op.dims(table)[1] for table in tables])))
-    best = op.ReduceMax(value, axes=[-1], keepdims=0)
     chosen = op.ArgMax(value, axis=rank, keepdims=1)
+    if any(isinstance(count, Dim) for count in target):  # of no windows onnxruntime's ReduceMax has another shape
+        best = op.Squeeze(op.GatherElements(value, chosen, axis=rank), axes=[rank])
+    else:
+        best = op.ReduceMax(value, axes=[-1], keepdims=0)
     spread = op.expand(_flat_places(op, tables, source), op.dims(value))
     return best, op.Squeeze(op.GatherElements(spread, chosen, axis=rank), axes=[rank])
 

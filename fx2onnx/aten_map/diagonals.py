@@ -13,6 +13,7 @@ from fx2onnx.aten_map.selection import where
 from fx2onnx.aten_map.table.axes import (
     INT64,
     axis_of,
+    fixed,
     flat,
     inverse,
     is_empty,
@@ -83,8 +84,9 @@ def _on_rows(op: Emit, source: ir.Value, rows: DimLike, columns: DimLike, offset
     return unsqueeze(op, source, rank if along_rows else rank - 1)
 
 
-def diagonal_written(op: Emit, value: ir.Value, source: ir.Value, offset: int, dim1: int, dim2: int) -> ir.Value:
+def diagonal_written(op: Emit, value: ir.Value, source: ir.Value, offset: DimLike, dim1: int, dim2: int) -> ir.Value:
     """``value`` with ``source`` on a diagonal. ONNX: Where against a mask of the diagonal."""
+    offset = fixed(offset, "the offset of a diagonal that is written to")
     rank = op.rank(value)
     perm = move_permutation(rank, [axis_of(dim1, rank), axis_of(dim2, rank)], [rank - 2, rank - 1])
     value = transpose(op, value, perm)

@@ -22,8 +22,17 @@ NARROW_INTEGERS = frozenset(
 
 
 def product(op: Emit, lhs: ir.Value, rhs: ir.Value) -> ir.Value:
-    """``MatMul`` in every dtype PyTorch multiplies in."""
-    dtype = op.dtype(lhs)
+    """``MatMul`` in every dtype PyTorch multiplies in. Over no elements, as data may decide, onnxruntime 1.31 gives what was in
+    memory before.
+    """
+    dtype, length = op.dtype(lhs), op.dims(lhs)[-1]
+    found = _product(op, lhs, rhs, dtype)
+    if not op.depends_on_data(length):
+        return found
+    return op.Where(op.Equal(op.size(length), op.const(0)), op.const(0, op.dtype(found)), found)
+
+
+def _product(op: Emit, lhs: ir.Value, rhs: ir.Value, dtype: ir.DataType) -> ir.Value:
     if dtype in NARROW_INTEGERS:
         return op.cast(op.MatMul(op.cast(lhs, INT32), op.cast(rhs, INT32)), dtype)
     if op.rank(rhs) == 1 and op.rank(lhs) > 1 and _is_transposed(op, lhs):

@@ -74,8 +74,11 @@ def _mean(op: Emit, self: ir.Value, dim: Dimensions = None, keepdim: bool = Fals
 
 def mean(op: Emit, value: ir.Value, dim: Dimensions = None, keepdim: bool = False) -> ir.Value:
     """ReduceMean; NaN over no elements, where onnxruntime gives 0."""
-    if count_of(op, value, dim) == 0:
+    count = count_of(op, value, dim)
+    if count == 0:
         return op.Div(reduce(op, "ReduceSum", value, dim, keepdim), 0.0)
+    if op.depends_on_data(count):
+        return op.Div(reduce(op, "ReduceSum", value, dim, keepdim), op.size(count, op.dtype(value)))
     return reduce(op, "ReduceMean", value, dim, keepdim)
 
 

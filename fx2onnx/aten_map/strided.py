@@ -154,7 +154,7 @@ def unfold(op: Emit, self: ir.Value, dimension: int, size: DimLike, step: DimLik
         length = whole(count * size)
         kept = sliced(op, self, axis, 0, length, length)
         windows = op.reshape(kept, (*source[:axis], count, size, *source[axis + 1 :]))
-    elif not any(isinstance(number, Dim) for number in (count, size, step)):
+    elif isinstance(count, int) and isinstance(size, int) and isinstance(step, int):
         places = np.arange(count)[:, None] * step + np.arange(size)
         windows = op.Gather(self, op.const(places), axis=axis)
     else:

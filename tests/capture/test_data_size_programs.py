@@ -10,22 +10,21 @@ from tests.capture.data_size_programs import PROGRAMS
 EVERY = 131
 """Of the programs, which differ in their uses first, then in their ways and axes."""
 NAMES = list(PROGRAMS)
-REFUSED: dict[str, str] = {}
-"""Uses that are not exported, and the code of their error."""
+MOST_REFUSED = 0.03
+"""Of the programs: those whose number of parts data tells."""
 
 
 @pytest.mark.parametrize("name", NAMES[::EVERY])
 def test_a_sample_of_the_programs(name: str) -> None:
     row = examine(PROGRAMS[name])
-    wanted = REFUSED.get(PROGRAMS[name].use)
-    assert row["outcome"] == ("refused" if wanted else "right"), row
-    assert row.get("code") == wanted
+    assert row["outcome"] == "right", row
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("group", range(8))
 def test_no_program_is_wrong(group: int) -> None:
-    outcomes = {name: examine(PROGRAMS[name]) for name in NAMES[group::8]}
-    assert not [row for row in outcomes.values() if row["outcome"] in ("wrong", "crash")]
-    refused = [row for row in outcomes.values() if row["outcome"] == "refused"]
-    assert len(refused) <= 0.03 * len(outcomes), refused
+    rows = [examine(PROGRAMS[name]) for name in NAMES[group::8]]
+    assert not [row for row in rows if row["outcome"] not in ("right", "refused")]
+    refused = [row for row in rows if row["outcome"] == "refused"]
+    assert {row["code"] for row in refused} <= {"E104"}
+    assert len(refused) <= MOST_REFUSED * len(rows)

@@ -1,4 +1,6 @@
-"""Windows and diagonals whose numbers are sizes: torch's schemas have plain numbers there (``shapes/size_arguments.py``)."""
+"""Windows, blocks and diagonals whose numbers are sizes: torch's schemas mostly have plain numbers there, which calls from
+``shapes/size_arguments.py`` go past.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +13,7 @@ from fx2onnx.base.relations import Relation
 from fx2onnx.capture.overloads.registry import Call, Kind, register
 from fx2onnx.capture.overloads.unbacked import Size, record_sized
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
+from fx2onnx.capture.recording.meta_rules import window_count
 from fx2onnx.capture.recording.tensor_tracker import dims_of
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.symnode import sym_int, unwrap
@@ -31,15 +34,13 @@ def _view(
     recorder: BaseRecorder, call: Call, sizes: Sequence[Scalar], strides: Sequence[Scalar], offset: Scalar
 ) -> object:
     tensor, env = call.args[0], recorder.shape_env
-    groups = ([sym_int(env, number) for number in group] for group in (sizes, strides))
-    made = fake_view(recorder.fake_mode, recorder.fake_of(tensor), *groups, sym_int(env, offset))
+    sym_sizes, sym_strides = ([sym_int(env, number) for number in group] for group in (sizes, strides))
+    made = fake_view(recorder.fake_mode, recorder.fake_of(tensor), sym_sizes, sym_strides, sym_int(env, offset))
     return recorder.finish(call.func, call.args, recorder.to_nodes(call.args, call.kwargs), made)
 
 
 @register(Kind.RECORD, aten.unfold.default)
-def _unfold(
-    recorder: BaseRecorder, call: Call, self: torch.Tensor, dimension: int, size: Size, step: Size
-) -> object:
+def _unfold(recorder: BaseRecorder, call: Call, self: torch.Tensor, dimension: int, size: Size, step: Size) -> object:
     """unfold(self, dimension, size, step): (length - size) // step + 1 windows, which become the last axis."""
     window, apart, env = unwrap(size), unwrap(step), recorder.shape_env
     if not isinstance(window, Dim) and not isinstance(apart, Dim):
@@ -59,9 +60,7 @@ def _unfold(
 
 
 @register(Kind.RECORD, aten.diagonal.default)
-def _diagonal(
-    recorder: BaseRecorder, call: Call, self: torch.Tensor, offset: Size, dim1: int, dim2: int
-) -> object:
+def _diagonal(recorder: BaseRecorder, call: Call, self: torch.Tensor, offset: Size, dim1: int, dim2: int) -> object:
     """diagonal(self, offset=0, dim1=0, dim2=1): from the first row at ``offset``, or from the first column below it."""
     number = unwrap(offset)
     if not isinstance(number, Dim):
@@ -87,3 +86,27 @@ def _adaptive_max(recorder: BaseRecorder, call: Call, self: torch.Tensor, output
     recorder.shape_env.check_some(dims_of(self)[1:])
     sizes = [*dims_of(self)[: self.dim() - len(counts)], *counts]
     return record_sized(recorder, call, [(self.dtype, sizes), (torch.int64, sizes)])
+
+
+@register(Kind.RECORD, aten.col2im.default)
+def _col2im(
+    recorder: BaseRecorder,
+    call: Call,
+    self: torch.Tensor,
+    output_size: Sequence[Size],
+    kernel_size: Sequence[int],
+    dilation: Sequence[int],
+    padding: Sequence[int],
+    stride: Sequence[int],
+) -> object:
+    """col2im(self, output_size, kernel_size, dilation, padding, stride): [.., C * kernel, blocks] -> [.., C, *output_size], as
+    many blocks as fit.
+    """
+    sizes, env = list(map(unwrap, output_size)), recorder.shape_env
+    if not any(isinstance(size, Dim) and size.symbols() & env.unbacked for size in sizes):
+        return NotImplemented
+    *lead, rows, blocks = dims_of(self)
+    high, wide = (window_count(*axis) for axis in zip(sizes, kernel_size, stride, padding, dilation, strict=True))
+    env.expect_equal(blocks, high * wide)
+    made: list[Scalar] = [*lead, apply("floordiv", rows, kernel_size[0] * kernel_size[1]), *sizes]
+    return record_sized(recorder, call, [(self.dtype, made)])

@@ -26,6 +26,7 @@ from fx2onnx.capture.python.tests_of_code import Stretch
 from fx2onnx.capture.shapes.certain import bounds, certain
 from fx2onnx.capture.shapes.taken_for_true import TakenForTrue
 from fx2onnx.capture.shapes.undeclared import undeclared
+from fx2onnx.capture.torch_private.operators import OpOverload
 from fx2onnx.capture.torch_private.strides import sorts_strides
 
 KEEP_BOTH = 'data_branches="if" to keep both branches in the file'
@@ -52,7 +53,7 @@ class RunRecorder(Protocol):
 
     def serving_both(self, relation: Relation) -> bool | None: ...
 
-    def handle(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
+    def handle(self, func: OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> object: ...
 
     def advice(self, names: frozenset[str]) -> list[str]: ...
 

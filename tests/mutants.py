@@ -387,7 +387,6 @@ MUTANTS = [
     Mutant("capture/recording/ends_of_runs.py", ", *dims_of(result)[1:]))", "))", NEEDS),
     Mutant("capture/recording/branches.py", "                if sizes is not None and not sizes:", "                if False:", NEEDS),
     Mutant("capture/recording/failed_branches.py", "                return sizes\n", "                return None\n", NEEDS),
-    Mutant("capture/overloads/slices.py", "for each in (number, count)", "for each in (number,)", ARGUMENTS),
     Mutant("capture/overloads/reshapes.py", "(torch.contiguous_format, 0)", "(torch.contiguous_format,)", ARGUMENTS),
     Mutant("capture/overloads/windows.py", "count = apply(\"floordiv\", length, window) if same", "count = length if same", ARGUMENTS),
     Mutant("capture/overloads/windows.py", "apply(\"max\", number, 0), apply(\"max\", -number, 0)", "number, 0", ARGUMENTS),

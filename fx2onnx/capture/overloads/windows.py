@@ -22,11 +22,14 @@ from fx2onnx.capture.torch_private.fake_tensors import fake_view
 aten = torch.ops.aten
 
 
-def _expect(env: ShapeEnv, relation: Relation) -> None:
-    """Make a condition of what ends the run in eager PyTorch where it is false. Raises RuntimeError where it is at the sample."""
-    if relation.symbols() & env.unbacked or env.certain(relation.op, *relation.args):
-        return
-    if not env.check(relation):
+def _expect(env: ShapeEnv, sign: str, one: Scalar, other: Scalar) -> None:
+    """What ends the run in eager PyTorch where it is false: checked in the file where data decides it, else a condition. Raises
+    RuntimeError where it is false at the sample.
+    """
+    relation = Relation(sign, (one, other))
+    if relation.symbols() & env.unbacked:
+        env.expect(sign, one, other)
+    elif not env.certain(sign, one, other) and not env.check(relation):
         raise RuntimeError(f"{env.during} needs {relation}")
 
 
@@ -47,8 +50,8 @@ def _unfold(recorder: BaseRecorder, call: Call, self: torch.Tensor, dimension: i
         return NotImplemented
     axis = dimension % self.dim()
     length = dims_of(self)[axis]
-    _expect(env, Relation("ge", (apart, 1)))
-    _expect(env, Relation("le", (window, length)))
+    _expect(env, "ge", apart, 1)
+    _expect(env, "le", window, length)
     same = window == apart
     count = apply("floordiv", length, window) if same else apply("floordiv", length - window, apart) + 1
     fake = recorder.fake_of(self)

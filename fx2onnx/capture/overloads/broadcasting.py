@@ -1,12 +1,19 @@
-"""Composite overloads whose code in torch broadcasts by plain numbers, said in others that take symbolic sizes."""
+"""Overloads that broadcast: composites whose code in torch does it by plain numbers, and sizes that are 1 or another as data decides."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
+from fx2onnx.base.dims import Dim, Scalar, apply
 from fx2onnx.capture.overloads.registry import Call, Kind, register
 from fx2onnx.capture.overloads.unbacked import Size
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
+from fx2onnx.capture.recording.tensor_tracker import dims_of
+from fx2onnx.capture.shapes.shape_env import ShapeEnv
+from fx2onnx.capture.shapes.symnode import sym_int, unwrap
+from fx2onnx.capture.torch_private.fake_tensors import fake_view
 
 aten = torch.ops.aten
 
@@ -47,3 +54,41 @@ def _kron(recorder: BaseRecorder, call: Call, self: torch.Tensor, other: torch.T
         for axis in range(rank):
             left, right = left.unsqueeze(2 * axis + 1), right.unsqueeze(2 * axis)
         return (left * right).reshape(sizes)
+
+
+@register(Kind.RECORD, aten.expand.default, aten.broadcast_to.default)
+def _expand(recorder: BaseRecorder, call: Call, self: torch.Tensor, size: Sequence[Size]) -> object:
+    return _expanded(recorder, call, self, list(map(unwrap, size)))
+
+
+@register(Kind.RECORD, aten.expand_as.default)
+def _expand_as(recorder: BaseRecorder, call: Call, self: torch.Tensor, other: torch.Tensor) -> object:
+    return _expanded(recorder, call, self, dims_of(other))
+
+
+def _expanded(recorder: BaseRecorder, call: Call, tensor: torch.Tensor, target: Sequence[Scalar]) -> object:
+    """A size of which data decides whether it is 1 becomes the one asked for, which it has to be otherwise: so does Expand."""
+    fake, env = recorder.fake_of(tensor), recorder.shape_env
+    dims: list[Scalar] = [*dims_of(fake)]
+    more = len(target) - len(dims)
+    if not env.unbacked or more < 0:
+        return NotImplemented
+    axes = [axis for axis, own in enumerate(dims) if _may_be_one(env, own, target[more + axis])]
+    if not axes:
+        return NotImplemented
+    sizes, strides = [*target], [*([0] * more), *map(unwrap, fake.stride())]
+    for axis, own in enumerate(dims):
+        if target[more + axis] == -1:
+            sizes[more + axis] = own
+        elif own == 1:
+            strides[more + axis] = 0
+        elif axis in axes:
+            strides[more + axis] = strides[more + axis] * apply("min", apply("max", own - 1, 0), 1)
+    sym_sizes, sym_strides = ([sym_int(env, number) for number in group] for group in (sizes, strides))
+    made = fake_view(recorder.fake_mode, fake, sym_sizes, sym_strides, fake.storage_offset())
+    return recorder.finish(call.func, call.args, recorder.to_nodes(call.args, call.kwargs), made)
+
+
+def _may_be_one(env: ShapeEnv, own: Scalar, target: Scalar) -> bool:
+    is_of_data = isinstance(own, Dim) and bool(own.symbols() & env.unbacked)
+    return is_of_data and target != -1 and env.certain("eq", own, target) is None

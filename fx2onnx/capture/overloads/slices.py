@@ -42,6 +42,14 @@ def _slice(
             return NotImplemented
     else:
         return NotImplemented
+    most = stop - first
+    if (
+        type(most) is int
+        and 0 < most < _END
+        and isinstance(first, Dim)
+        and first.symbols() & recorder.shape_env.unbacked
+    ):
+        length = apply("min", length, most)  # x[n : n + 1] has one element or none
     nodes = recorder.to_nodes(call.args, call.kwargs)
     made = _view(recorder, self, dim, begin, (length + step - 1) // step, step, nodes)
     _write_at(recorder.view_of(made), dim, begin, begin + length, step)

@@ -30,7 +30,16 @@ def _squeeze_dims(recorder: BaseRecorder, call: Call, self: torch.Tensor, dim: l
 
 
 def _squeezed(recorder: BaseRecorder, tensor: torch.Tensor, axes: range | list[int]) -> object:
-    sizes = dims_of(tensor)
+    sizes, env = dims_of(tensor), recorder.shape_env
+    of_data = [axis % len(sizes) for axis in axes if sizes and env.as_one(Relation("eq", (sizes[axis], 1)))]
+    if of_data:  # no element there ends the run in the file
+        with recorder.mode:
+            taken = tensor
+            for axis in sorted(of_data, reverse=True):
+                taken = taken.select(axis, 0)
+            rest = [axis % len(sizes) for axis in axes if axis % len(sizes) not in of_data]
+            places = [axis - sum(gone < axis for gone in of_data) for axis in rest]
+            return taken.squeeze(places) if places else taken
     for axis in axes if sizes else ():
         keep_rank(recorder, sizes[axis])
     return NotImplemented

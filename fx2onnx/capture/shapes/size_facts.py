@@ -13,7 +13,7 @@ from fx2onnx.base.relations import COMPARE, Relation
 from fx2onnx.base.size_sets import EVERY, SizeSet, interval, where_true
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.shapes.ceilings import multiple_of
-from fx2onnx.capture.shapes.certain import certain, known_sign
+from fx2onnx.capture.shapes.certain import bounds, certain, known_sign
 from fx2onnx.capture.shapes.conditions import is_looser, simplified, sizes_where, solved
 from fx2onnx.capture.shapes.equalities import Equalities
 
@@ -179,6 +179,21 @@ class SizeFacts:
             gap = self.equalities.reduced(without_remainders(gap))
             known = known_sign(op, gap, dict.fromkeys(self.signed))
         return self.is_settled(Relation(op, (gap, 0))) if known is None else known
+
+    def as_one(self, relation: Relation) -> bool | None:
+        """The answer to kernels that compare a size with a number which data makes 1 or 0, as in ``x[:, n : n + 1]``: that of 1,
+        which eager PyTorch broadcasts; at 0 it mostly ends the run. None for other sizes.
+        """
+        compare, args = COMPARE.get(relation.op), relation.args
+        if relation.op == "or":
+            return True if any(isinstance(arg, Relation) and self.as_one(arg) for arg in args) else None
+        sizes = [arg for arg in args if isinstance(arg, Dim)]
+        if compare is None or len(sizes) != 1 or sizes[0].as_symbol() or not sizes[0].symbols() & self.unbacked:
+            return None
+        others = [arg for arg in args if type(arg) is int]
+        if len(others) != 1 or others[0] < 1 or bounds(sizes[0], dict.fromkeys(self.signed)) != (0, 1):
+            return None
+        return bool(compare(*(1 if arg is sizes[0] else arg for arg in args)))
 
     def quotient(self, top: DimLike, bottom: DimLike) -> DimLike:
         """``top // bottom``, as a sum of products where equalities make it one."""

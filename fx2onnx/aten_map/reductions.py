@@ -109,8 +109,12 @@ register_shared(_reduction("ReduceMin"), "ReduceMin", *overloads_of("amin.defaul
 
 def truth(op: Emit, op_type: str, value: ir.Value, dim: Dimensions = None, keepdim: bool = False) -> ir.Value:
     """ReduceMax (any) or ReduceMin (all) of bools; the neutral element over no elements."""
-    bools = op.cast(value, D.BOOL)
-    if count_of(op, value, dim) == 0:
+    bools, count = op.cast(value, D.BOOL), count_of(op, value, dim)
+    if op.depends_on_data(count):  # onnxruntime has no ReduceMax of no bools
+        odd = bools if op_type == "ReduceMax" else op.Not(bools)
+        some = op.Greater(reduce(op, "ReduceSum", op.cast(odd, D.INT32), dim, keepdim), 0)
+        return some if op_type == "ReduceMax" else op.Not(some)
+    if count == 0:
         total = reduce(op, "ReduceSum", op.cast(bools, D.INT32), dim, keepdim)
         return op.Equal(total, 0 if op_type == "ReduceMin" else 1)
     return reduce(op, op_type, bools, dim, keepdim)

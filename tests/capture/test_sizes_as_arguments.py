@@ -54,6 +54,11 @@ PROGRAMS: dict[str, Callable[[Tensor, Any], Any]] = {
     "product over the slice": lambda x, n: x[:, 2:n].mT @ x[:, 2:n],
     "fold": lambda x, n: F.fold(F.unfold(x[:, None, :n], 2), (n, 4), 2),
     "repeated rows": lambda x, n: x.repeat_interleave(n, 1),
+    "a row taken from all": lambda x, n: x - x[:, n : n + 1],
+    "a row from the front": lambda x, n: torch.where(x > 0, x[:, n - 2 : n - 1], x).sum(1),
+    "a row without its axis": lambda x, n: x[:, n : n + 1, None].squeeze(1).squeeze(1),
+    "a row expanded": lambda x, n: x[:, n : n + 1].expand(-1, x.shape[1], -1) * x,
+    "as many of a row": lambda x, n: x[:, n : n + 1].expand_as(x[:, 1:]),
     "all repeated": lambda x, n: x.repeat_interleave(n),
 }
 
@@ -79,6 +84,8 @@ SIZED: dict[str, Callable[[Tensor], Any]] = {
 EMPTY: dict[str, Callable[[Tensor, Any], Any]] = {
     "mean": lambda x, n: x[:, :n].mean(1),
     "mean of all": lambda x, n: x[:, :n].mean(),
+    "any": lambda x, n: (x[:, :n] > 0).any(1),
+    "all": lambda x, n: (x[:, :n] < 3).all(1),
     "product": lambda x, n: x[:, :n].mT @ x[:, :n],
     "adaptive_max_pool1d": lambda x, n: F.adaptive_max_pool1d(x.mT, n),
     "adaptive_avg_pool1d": lambda x, n: F.adaptive_avg_pool1d(x.mT, n),

@@ -205,8 +205,7 @@ class ShapeEnv(TakenForTrue):
             holds = recorder.truth(relation, error)
             self.equate(relation if holds else relation.negated())
             return holds
-        as_one = self.as_one(relation)
-        return self._guarded(relation, by_python) if as_one is None else as_one
+        return self.as_one(relation) is True or self._guarded(relation, by_python)
 
     def decided(self, relation: Relation, *, is_needed: bool = False) -> bool:
         """Python's decision by sizes: one way in this run, where both are to be in the file. ``is_needed``: else the way of the
@@ -346,9 +345,8 @@ class ShapeEnv(TakenForTrue):
         """The answer to torch's helpers (``guard_or_false`` and its like), which ask what is behind a node."""
         relation = node.value
         may_fall_back = fallback_value is not None and isinstance(relation, Relation)
-        as_one = self.as_one(relation) if may_fall_back and self.unbacked else None
-        if as_one is not None:
-            return as_one
+        if may_fall_back and self.as_one(relation):
+            return True
         if may_fall_back and (relation.symbols() & self.unbacked or bool(self.look(relation)) == fallback_value):
             return bool(fallback_value)
         if may_fall_back and sorts_strides():

@@ -185,6 +185,8 @@ class SizeFacts:
         which eager PyTorch broadcasts; at 0 it mostly ends the run. None for other sizes.
         """
         compare, args = COMPARE.get(relation.op), relation.args
+        if not self.unbacked:
+            return None
         if relation.op == "or":
             return True if any(isinstance(arg, Relation) and self.as_one(arg) for arg in args) else None
         sizes = [arg for arg in args if isinstance(arg, Dim)]

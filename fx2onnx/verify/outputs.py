@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -12,6 +13,7 @@ import torch
 
 from fx2onnx.base.errors import first_line
 from fx2onnx.verify import judge
+from fx2onnx.verify.conditioning import Regular
 from fx2onnx.verify.eager import Eager
 from fx2onnx.verify.engines import Array
 from fx2onnx.verify.float_values import SPOILING, WITHOUT_NUMBERS
@@ -27,6 +29,8 @@ from fx2onnx.verify.verdict import Row, Verdict
 
 HABIT = "{} gives others than eager PyTorch on {}, and another engine does not: ONNX says nothing of such numbers"
 """A note of the verdict."""
+SINGULAR = "{}: a singular matrix decides what {} is"
+"""Of what was left out."""
 WITHOUT_ORDER = "{}: on {} the module chooses among NaN or equal infinities, of whose order ONNX says nothing"
 """Likewise."""
 
@@ -196,12 +200,13 @@ class Outputs:
         left = {place for place, (row, _, _) in enumerate(rows) if row.problem != judge.NAN_PLACES}
         movements = {index: Movements(self._expected[index], self._grain) for _, index, _ in rows}
         seeds = itertools.count(1)
-        has_transforms = False
+        has_transforms = has_singular = False
         is_known = any(not row.ok for row in self._verdict.rows)  # then it is not worth as many runs
         for count, units in STAGES[: FEWER_STAGES if is_known else None]:
-            modes = [self._moved(next(seeds), units) for _ in range(count if left else 0)]
+            modes = [self._moved(next(seeds), units) for _ in range(count if left or not units or has_singular else 0)]
             self._settle(judged, rows, left, movements, modes)
             has_transforms |= any(mode.has_transforms for mode in modes)
+            has_singular |= any(mode.has_singular for mode in modes)
             if units:
                 left -= {place for place in left if self._is_beyond_rounding(rows[place], movements)}
         for count, units in () if is_known else EQUAL_STAGES:
@@ -218,7 +223,20 @@ class Outputs:
             movements = {index: Movements(self._expected[index], self._grain) for index in movements}
             modes = [self._moved(next(seeds), STAGES[1][1], TRANSFORM_UNITS) for _ in range(STAGES[1][0])]
             self._settle(judged, rows, inexact, movements, modes)
-        return judged
+        return self._without_singular(judged, rows) if has_singular else judged
+
+    def _without_singular(self, judged: list[Row], rows: Sequence[tuple[Row, int, Array]]) -> list[Row]:
+        """Without those that are off where a singular matrix decides what comes out."""
+        given: Sequence[Array] = ()
+        with contextlib.suppress(Exception):  # of what has no solution for any solver
+            given = self._eager.moved(self._tensors, self._draws, Regular())
+        depends = {
+            index for _, index, _ in rows if index >= len(given) or not _is_same(given[index], self._expected[index])
+        }
+        kept = [row for row, (_, index, _) in zip(judged, rows, strict=True) if row.ok or index not in depends]
+        for name in dict.fromkeys(row.output for row in judged if row not in kept):
+            self._verdict.left_out.append(SINGULAR.format(self._sample.name, name))
+        return kept
 
     def _is_beyond_rounding(self, given: tuple[Row, int, Array], movements: Mapping[int, Movements]) -> bool:
         """Whether it has another number of rows than eager PyTorch, whose own number rounding does not change."""
@@ -266,6 +284,10 @@ def _without_habits(rows: Sequence[Row], verdict: Verdict) -> list[Row]:
     for row in habits:
         verdict.note(HABIT.format(row.engine, row.inputs))
     return [row for row in rows if row not in habits]
+
+
+def _is_same(one: Array, other: Array) -> bool:
+    return np.array_equal(one, other, equal_nan=not judge.is_exact(other))
 
 
 def _filled(row: Row, found: Judged) -> Row:

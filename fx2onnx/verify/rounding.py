@@ -10,12 +10,14 @@ says it: the first.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
 
 from fx2onnx.capture.torch_private.dispatch import EagerMode
 from fx2onnx.capture.torch_private.pytrees import pytree
+from fx2onnx.verify.conditioning import is_conditioned, is_of_matrices, is_singular, largest_of
 from fx2onnx.verify.recurrent import by_steps, is_stepped
 
 aten = torch.ops.aten
@@ -130,6 +132,9 @@ class Moved(EagerMode):
         """Whether it has seen a Fourier transform: sums over a whole frame, of which some results are nearly nothing."""
         self.has_inner_codes = False
         """Whether it has seen an operator that rounds to codes by the range of what it is given."""
+        self.has_singular = False
+        """Whether it has seen a singular matrix, of which a factor, an inverse or a solution is asked for. Looked at where nothing
+        moves."""
 
     def seen(self, func: Any, args: Any, kwargs: Any) -> Any:
         kwargs = kwargs or {}
@@ -143,6 +148,10 @@ class Moved(EagerMode):
             args, kwargs = pytree.tree_map_only(torch.Tensor, self._moved, (args, kwargs))
         if self._units and name in _CENTRING and isinstance(args[0], torch.Tensor) and not args[0].is_complex():
             args = (self._jittered(args[0]), *args[1:])
+        if not self._units:
+            self.has_singular = self.has_singular or is_singular(name, args)
+        elif is_conditioned(name):
+            args = pytree.tree_map_only(torch.Tensor, functools.partial(self._off, name), tuple(args))
         beside = _BESIDE[name](func, args, kwargs) if self._units and name in _BESIDE else None
         result = func(*args, **kwargs)
         if not self._units:
@@ -151,7 +160,7 @@ class Moved(EagerMode):
             return result + torch.cumsum(self._jittered(result) - result, axis_of(func, args, kwargs))
         if name in _QUANTIZING or func.namespace == "quantized":
             return self._stepped(result)
-        if name in _PLAIN or name in _SUMS or name in _TRANSFORMS:
+        if name in _PLAIN or name in _SUMS or name in _TRANSFORMS or is_conditioned(name):
             for value in pytree.tree_leaves(result):
                 if (
                     isinstance(value, torch.Tensor)
@@ -188,6 +197,18 @@ class Moved(EagerMode):
         step = self._units * max(torch.finfo(value.dtype).eps, self._least_epsilon)
         return value + value * self._noise(value) * step
 
+    def _off(self, name: str, value: torch.Tensor) -> torch.Tensor:
+        """An operand off by units in the last place: of each number, or of the largest of its matrix."""
+        if not value.numel() or not (value.is_floating_point() or value.is_complex()) or value.is_meta:
+            return value
+        step = self._units * max(torch.finfo(value.dtype).eps, self._least_epsilon)
+        real = torch.view_as_real(value) if value.is_complex() else value
+        noise = self._noise(real)
+        if not is_of_matrices(name):
+            return value + value * noise * step if not value.is_complex() else value
+        noise = torch.view_as_complex(noise) if value.is_complex() else noise
+        return value + largest_of(value) * noise * step
+
     def _moved(self, value: torch.Tensor, name: str = "") -> torch.Tensor:
         if not value.is_floating_point() or not value.numel():
             return value
@@ -202,7 +223,7 @@ class Moved(EagerMode):
         self.has_transforms |= is_transform
         units = self._transform_units if is_transform else self._units
         step = units * max(torch.finfo(real.dtype).eps, self._least_epsilon)
-        if name in _PLAIN:
+        if name in _PLAIN or is_conditioned(name):
             is_whole = real == real.round()  # whole numbers are exact in any engine, and infinity stays what it is
             real.add_((real * self._noise(real)).masked_fill_(is_whole, -0.0), alpha=step)  # a zero's sign stays, too
             return

@@ -20,6 +20,15 @@ AMONG_NAN = [
     "distinct",
     "distinct and counted",
 ]
+SYSTEMS = {
+    "solve": 3,
+    "inverse": 2,
+    "logarithm of the determinant": 3,
+    "least squares of an exact solution": 1,
+    "residual of a solution": 3,
+    "warped by an inverse": 1,
+}
+"""With seeds of which some inputs are singular or nearly so."""
 COUNTED = ["chebyshev_polynomial_t", "laguerre_polynomial_l", "shifted_chebyshev_polynomial_w"]
 
 
@@ -39,6 +48,24 @@ def test_a_sound_file_is_right(name: str) -> None:
 @pytest.mark.parametrize("name", [*AMONG_NAN, *COUNTED])
 def test_a_fault_in_the_same_program_is_found(name: str) -> None:
     assert not verified(name, PROGRAMS[name].wrong).ok
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_no_verdict_is_drawn_from_a_singular_system(name: str) -> None:
+    verdict = verified(name, PROGRAMS[name].right, SYSTEMS[name])
+    assert verdict.ok, verdict.describe()
+    assert not verified(name, PROGRAMS[name].wrong, SYSTEMS[name]).ok
+
+
+def test_what_a_singular_matrix_does_not_reach_is_compared() -> None:
+    def forward(a: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.linalg.slogdet(a)[1].clamp(-9, 9), a.sum(-1)
+
+    args = (torch.tensor([[1.0, 2.0], [2.0, 4.0 + 1e-7]]) / 3,)
+    exported = fx2onnx.export(Given(lambda a: (forward(a)[0] + 1, forward(a)[1] + 1e-3)), args)
+    verdict = verify(exported, Given(forward), args, seeds=())
+    assert {row.output for row in verdict.rows if not row.ok} == {"output_1"}
+    assert any("a singular matrix decides what output_0 is" in text for text in verdict.left_out)
 
 
 def test_what_is_chosen_among_nan_is_noted() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -48,6 +49,17 @@ class Program:
     wrong: Forward
     axes: Sequence[Axes | None] = ()
     """The dynamic axes of each input."""
+
+
+class Function(torch.nn.Module):
+    """A function as a module."""
+
+    def __init__(self, function: Forward) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args: Tensor) -> Any:
+        return self.function(*args)
 
 
 def randn(*sizes: int) -> Callable[[torch.Generator], Tensor]:
@@ -240,6 +252,35 @@ PROGRAMS: dict[str, Program] = {
             "psi",
         )
     },
+    "least squares of many exact solutions": Program(
+        lambda a, b: torch.linalg.lstsq(a, a @ b)[0],
+        given(randn(3, 6, 3), randn(3, 3, 1)),
+        lambda a, b: torch.linalg.lstsq(a, a @ b)[0] * 1.01,
+    ),
+    "values in order": Program(
+        lambda x: torch.sort(x, -1)[0], given(randn(4, 6)), lambda x: torch.sort(x, -1, descending=True)[0], [{0: "n"}]
+    ),
+    "rows in the order of scores": Program(
+        lambda x, y: torch.gather(y, 0, torch.sort(x, 0)[1]),
+        given(randn(6, 3), randn(6, 3)),
+        lambda x, y: torch.gather(y, 0, torch.sort(x, 0)[1]).flip(0),
+        [{0: "n"}] * 2,
+    ),
+    "row of the median": Program(
+        lambda x, y: y[x.median(-1)[1]], given(randn(5, 7), randn(7, 3)), lambda x, y: y[x.min(-1)[1]], [{0: "n"}, None]
+    ),
+    "row of the largest": Program(
+        lambda x, y: torch.take_along_dim(y, x.argmax(-1, keepdim=True), -1),
+        given(randn(5, 7), randn(5, 7)),
+        lambda x, y: torch.take_along_dim(y, x.argmin(-1, keepdim=True), -1),
+        [{0: "n"}] * 2,
+    ),
+    "buckets": Program(
+        lambda x, y: y[torch.bucketize(x, torch.linspace(-1, 1, 5))],
+        given(randn(5, 7), randn(6, 3)),
+        lambda x, y: y[torch.bucketize(x, torch.linspace(-1, 1.1, 5))],
+        [{0: "n"}, None],
+    ),
     "zeta": Program(
         lambda x, q: torch.special.zeta(x.abs() + 1.5, q.abs() + 0.5),
         given(randn(3, 5), randn(3, 5)),

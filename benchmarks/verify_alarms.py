@@ -19,6 +19,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from benchmarks.alarm_programs import PROGRAMS, Function, Program
 from benchmarks.coverage_models import Attempt, all_names, attempts
 from benchmarks.coverage_worker import Row, Worker, _described, _quiet
 
@@ -28,6 +29,7 @@ SOURCES = {
     "torchvision": "torchvision, entries of list_models()",
     "timm": "timm, one architecture a family",
     "hf": "transformers, shrunk config, types drawn at random",
+    "programs": "small programs that are easily taken for wrong",
 }
 SAMPLE = "## A sample with later code"
 LIMIT_S = 600.0
@@ -38,6 +40,8 @@ HF_TYPES = 240
 
 def names_of(source: str) -> list[str]:
     """The models of a source, in an order that makes the first so many a fair sample."""
+    if source == "programs":
+        return list(PROGRAMS)
     if source == "zoo":
         from fx2onnx.sources import names
 
@@ -58,6 +62,9 @@ def _attempts(source: str, name: str) -> Iterator[Attempt]:
 def examine(source: str, name: str, seeds: int) -> Row:
     """The row of one model: one entry a seed. Raises nothing that the model or fx2onnx raises."""
     row: Row = {"source": source, "name": name, "seeds": []}
+    if source == "programs":
+        with _quiet():
+            return row | _of_program(PROGRAMS[name], seeds)
     with _quiet():
         built = _built(row, source, name)
         for seed in range(1, seeds + 1) if built is not None else ():
@@ -66,6 +73,28 @@ def examine(source: str, name: str, seeds: int) -> Row:
             except Exception as error:  # whatever a model raises is its row's result
                 row["seeds"].append({"seed": seed, "error": _described(error, "export or verify")})
     return row
+
+
+def _of_program(program: Program, seeds: int) -> Row:
+    """One verification a seed, with inputs of it, and whether the fault that the program has is found."""
+    import torch
+
+    import fx2onnx
+    from fx2onnx.verify import verify
+
+    found: Row = {"seeds": []}
+    for seed in range(1, seeds + 1):
+        args = program.inputs(torch.Generator().manual_seed(seed))
+        try:
+            result = fx2onnx.export(Function(program.right), args, dynamic_shapes=tuple(program.axes) or None)
+            start = time.perf_counter()
+            found["seeds"].append(_entry(verify(result, Function(program.right), args, seeds=(seed,)), seed, start))
+            if seed == 1:
+                harmed = fx2onnx.export(Function(program.wrong), args, dynamic_shapes=tuple(program.axes) or None)
+                found["fault_found"] = not verify(harmed, Function(program.right), args).ok
+        except Exception as error:  # an error is its row's result
+            found["seeds"].append({"seed": seed, "error": _described(error, "export or verify")})
+    return found
 
 
 def _built(row: Row, source: str, name: str) -> Any:
@@ -103,11 +132,14 @@ def _verified(built: Any, seed: int) -> Row:
     )
     exported = time.perf_counter()
     verdict = verify(result, built.module, built.args, built.kwargs, seeds=(seed,), bake=built.bake)
+    return _entry(verdict, seed, exported) | {"export_s": round(exported - start, 2)}
+
+
+def _entry(verdict: Any, seed: int, start: float) -> Row:
     return {
         "seed": seed,
         "ok": verdict.ok,
-        "export_s": round(exported - start, 2),
-        "verify_s": round(time.perf_counter() - exported, 2),
+        "verify_s": round(time.perf_counter() - start, 2),
         "tried": len(verdict.tried),
         "sizes": sum(bool(each.sizes) for each in verdict.tried),
         "by": dict(Counter(line.by for line in verdict.rows if line.by)),
@@ -230,6 +262,10 @@ def _table(rows: Sequence[Row]) -> list[str]:
         middle = [_median([each[key] for each in done]) for key in ("tried", "sizes")]
         counts = [len(names_of(source)), len(found), sum(map(is_case, found)), len(done), refused, *middle]
         lines.append(f"| {title} | {' | '.join(map(str, counts))} |")
+    faults = [row["fault_found"] for row in rows if "fault_found" in row]
+    if faults:
+        text = f"Of each of the small programs a faulty file was verified, too: {sum(faults)} of {len(faults)} were refused."
+        lines += ["", text]
     alarms = [row for row in rows if is_alarm(row)]
     if alarms:
         lines += ["", "## Refused", "", "| model | seeds | first difference |", "|---|---|---|"]

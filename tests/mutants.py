@@ -36,6 +36,7 @@ ARGUMENTS = "tests/capture/test_sizes_as_arguments.py"
 DATA = "tests/capture/test_data_branches.py"
 AT_ONE, STEPS = "tests/capture/test_at_one.py", "tests/capture/test_decoding_steps.py"
 CLASSES = "tests/verify/test_verify_classes.py"
+TIME = "tests/verify/test_verify_time.py"
 ALARMS = "tests/verify/test_verify_alarms.py"
 CHOICES = "tests/verify/test_locate_choices.py"
 FLOATS = "tests/verify/test_verify_floats.py"
@@ -573,6 +574,12 @@ MUTANTS = [
     Mutant("verify/outputs.py", "return self._without_singular(judged, rows) if has_singular else judged", "return judged", ALARMS),
     Mutant("verify/outputs.py", "if row.ok or index not in depends]", "if row.ok]", ALARMS),
     Mutant("verify/rounding.py", "        elif is_conditioned(name):\n", "        elif False:\n", ALARMS),
+    Mutant("verify/engines.py", "    timer.start()\n", "    pass\n", TIME),
+    Mutant("runner/limits.py", "if time.monotonic() > _end.get():", "if False:", TIME),
+    Mutant("verify/compare.py", "        case.runs.pop(engine, None)\n", "        pass\n", TIME),
+    Mutant("verify/compare.py", "        if outgrows():\n", "        if False:\n", TIME),
+    Mutant("verify/outputs.py", "            except TimeoutError:\n                self._is_cut_short = True\n", "", TIME),
+    Mutant("verify/rounding.py", "real.masked_fill_(real * sign < 0, 0.0)", "pass", ALARMS),
     Mutant("verify/turned.py", "not (self.is_read or module.is_read)", "not module.is_read", ALARMS),
     Mutant("verify/outputs.py", "movement.is_by_rows &= not mode.has_inner_codes", "pass", EAGER_QUANTIZED),
     Mutant("runner/kernels/shape.py", "    if last < 0:", "    if False:", OPERANDS),

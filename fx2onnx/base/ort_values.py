@@ -26,21 +26,23 @@ _FOREIGN: dict[str, tuple[int, Any, Any]] = {
 }
 
 
-def run_session(session: Any, feeds: Mapping[str, Any], text_value: Callable[[Array], Any] | None = None) -> list[Any]:
+def run_session(
+    session: Any, feeds: Mapping[str, Any], text_value: Callable[[Array], Any] | None = None, run_options: Any = None
+) -> list[Any]:
     """``session.run(None, feeds)`` of an onnxruntime session, with arrays of any dtype in and out.
 
     text_value: makes an ``onnxruntime.OrtValue`` of an array of texts, which has to stand beside other ones.
     """
     types = {value.name: value.type for value in session.get_inputs()}
     if not any(value.type in _FOREIGN for value in (*session.get_inputs(), *session.get_outputs())):
-        return list(session.run(None, dict(feeds)))
+        return list(session.run(None, dict(feeds), run_options))
     values = {
         name: text_value(feed)
         if text_value is not None and types.get(name) == TEXTS
         else to_ort_value(feed, types.get(name, ""))
         for name, feed in feeds.items()
     }
-    return [from_ort_value(value) for value in session.run_with_ort_values(None, values)]
+    return [from_ort_value(value) for value in session.run_with_ort_values(None, values, run_options)]
 
 
 def to_ort_value(array: Array, type_text: str) -> Any:

@@ -6,6 +6,7 @@ import contextlib
 import contextvars
 import math
 import os
+import time
 from collections.abc import Iterator, Sequence
 
 from fx2onnx.base.errors import UserError
@@ -42,6 +43,9 @@ microseconds each, more would run for minutes without doing work."""
 _iterations: contextvars.ContextVar[list[int] | None] = contextvars.ContextVar("fx2onnx_iterations", default=None)
 
 
+_end: contextvars.ContextVar[float] = contextvars.ContextVar("fx2onnx_end", default=math.inf)
+
+
 @contextlib.contextmanager
 def iteration_budget(count: int) -> Iterator[None]:
     """Allow ``count`` iterations of loops in the block, nested ones included."""
@@ -52,8 +56,20 @@ def iteration_budget(count: int) -> Iterator[None]:
         _iterations.reset(token)
 
 
+@contextlib.contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """End loops in the block that still turn after so many seconds, with TimeoutError."""
+    token = _end.set(time.monotonic() + seconds)
+    try:
+        yield
+    finally:
+        _end.reset(token)
+
+
 def count_iteration() -> None:
-    """Raises: UserError E404 where the budget of the run is spent."""
+    """Raises: UserError E404 where the budget of the run is spent, TimeoutError where its time is."""
+    if time.monotonic() > _end.get():
+        raise TimeoutError("a loop still turns")
     left = _iterations.get()
     if left is None:
         return

@@ -6,9 +6,9 @@ import contextlib
 import os
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from importlib.metadata import PackageNotFoundError, version
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,17 +17,17 @@ import torch
 
 from fx2onnx.base.errors import first_line
 from fx2onnx.base.events import record
-from fx2onnx.base.version import VERSION
 from fx2onnx.capture.driver import as_module
 from fx2onnx.capture.python.inputs import bind, normalise_args
 from fx2onnx.verify.arrays import is_finite, to_numpy
-from fx2onnx.verify.case import Case
+from fx2onnx.verify.case import JUDGE_RUNS, MOST_TIMEOUTS, Case
 from fx2onnx.verify.eager import Eager, failed_on_arguments, in_mode, placed, takes_gradients
 from fx2onnx.verify.engines import (
     ENGINES,
     Array,
     Run,
     chosen_engines,
+    within,
 )
 from fx2onnx.verify.exact_codes import OVERFLOWS, ExactCodes
 from fx2onnx.verify.float_values import BY_ANY_ENGINE, NEAR_FLOAT64, NEEDS_RANGE, SPOILING, WITHOUT_NUMBERS
@@ -38,7 +38,7 @@ from fx2onnx.verify.marks import MOST, Marks
 from fx2onnx.verify.memory import is_exhausted, too_large
 from fx2onnx.verify.noise import Draw, RandomNodes, Recording, drawn_outputs
 from fx2onnx.verify.on_cpu import leave, on_cpu
-from fx2onnx.verify.opening import opened
+from fx2onnx.verify.opening import opened, versions_of
 from fx2onnx.verify.outputs import Outputs
 from fx2onnx.verify.precision import as_input, rounded_inputs
 from fx2onnx.verify.quantized import as_quantized
@@ -57,9 +57,6 @@ LEAST_SECONDS = 1.0
 """Runs may take so long together in any case, so that small models are tried on everything."""
 SMALL_SHARE = 0.25
 """Inputs of so few numbers, as a share of the sample's, run in every engine where a run at other sizes is due."""
-JUDGE_RUNS = 6
-"""Runs of eager PyTorch that judging may take, if what differs is not settled at once: larger inputs than the sample are
-tried only where the time is enough for these, too."""
 LARGE_SHARE = 3.0
 """Larger inputs are those of so many times the sample's numbers."""
 MOST_SAMPLES = 32
@@ -128,7 +125,7 @@ def verify(
                 runs = opened(path, proto, known.survived(verdict.note), verdict, must_open=engines is not None)
             folder = os.path.dirname(path)
             _compare_constants(verdict, proto, folder, root)
-            verdict.versions = _versions(runs)
+            verdict.versions = versions_of(runs)
             with as_quantized(verdict, proto, folder, root):
                 case = Case(Eager(root, arguments), fed, file, runs, RandomNodes.of(path, proto), start)
                 _compare(verdict, case, seeds)
@@ -178,7 +175,8 @@ def _compare(verdict: Verdict, case: Case, seeds: Sequence[int]) -> None:
                 continue
         if spent + case.cost(engines, share) > most and not (needed and share <= SMALL_SHARE):
             by_time = sorted(engines, key=lambda name: case.seconds.get(name, 0.0))
-            engines = [EXACT_ENGINE] if sample.values in case.file.by_any_engine else by_time[:1]
+            is_exact = sample.values in case.file.by_any_engine and EXACT_ENGINE in engines
+            engines = [EXACT_ENGINE] if is_exact else by_time[:1]
         if len({row.inputs for row in verdict.rows if not row.ok}) >= MOST_WRONG:
             verdict.left_out.append(f"{sample.name}: the file is wrong on others")
             continue
@@ -186,10 +184,13 @@ def _compare(verdict: Verdict, case: Case, seeds: Sequence[int]) -> None:
             verdict.left_out.append(f"{sample.name}: eager PyTorch refuses other sizes, and would broadcast this one")
             continue
         judging = JUDGE_RUNS * case.cost([], share) if share > LARGE_SHARE else 0.0
-        if not needed and (spent + case.cost(engines, share) + judging > most or len(verdict.tried) > MOST_SAMPLES):
+        is_over = case.timeouts >= MOST_TIMEOUTS or not case.runs
+        if is_over or (
+            not needed and (spent + case.cost(engines, share) + judging > most or len(verdict.tried) > MOST_SAMPLES)
+        ):
             verdict.left_out.append(f"{sample.name}: the runs before took long enough")
             continue
-        _other(verdict, case, maker, sample, engines)
+        _other(verdict, case, maker, sample, engines, partial(case.outgrows, engines, share, most))
         case.note_cost(share)
     if case.eager.codes is not None and case.eager.codes.overflowed:
         verdict.note(OVERFLOWS.format(", ".join(case.eager.codes.overflowed)))
@@ -227,8 +228,12 @@ def _on_cpu_or_device(verdict: Verdict, case: Case, tensors: Sequence[torch.Tens
     return _eager(case, tensors, timed=True)
 
 
-def _other(verdict: Verdict, case: Case, maker: Maker, sample: Sample, engines: Sequence[str]) -> None:
-    """Another set of inputs: of its kind of values, or tamer ones, or the sample's, whatever eager PyTorch runs on first."""
+def _other(
+    verdict: Verdict, case: Case, maker: Maker, sample: Sample, engines: Sequence[str], outgrows: Callable[[], bool]
+) -> None:
+    """Another set of inputs: of its kind of values, or tamer ones, or the sample's, whatever eager PyTorch runs on first, in the
+    time that it may take: ``outgrows`` says of the run before whether it does not.
+    """
     tries = [(sample, False), (sample, True), (replace(sample, values="sample"), False)]
     problem = ""
     tries = tries[2:] if sample.values == "sample" else tries[:1] if sample.values in NEVER_TAMER else tries
@@ -240,10 +245,14 @@ def _other(verdict: Verdict, case: Case, maker: Maker, sample: Sample, engines: 
             expected, recording = _eager(case, tensors)
         except Exception as cause:  # forward is the user's code
             problem = problem or f"eager PyTorch itself fails ({first_line(cause)[:120]})"
+            case.timeouts += isinstance(cause, TimeoutError)
             continue
         unlike = _unlike_the_sample(case, asked, tensors, expected, recording.draws)
         if unlike:
             problem = problem or unlike
+            continue
+        if outgrows():
+            problem = problem or "its numbers make eager PyTorch take far longer than its sizes do"
             continue
         if problem:
             verdict.left_out.append(f"{sample.name}: {problem}; tamer values instead")
@@ -262,7 +271,7 @@ def _unlike_the_sample(
         return "eager PyTorch itself gives NaN or infinity"
     if sample.values in NEAR_FLOAT64:
         try:
-            exact = case.eager.in_float64(tensors, draws)
+            exact = case.eager.in_float64(tensors, draws, case.longest("eager", on_sample=False))
         except Exception as cause:  # forward is the user's code, on tensors of a kind that it may not know
             return f"the module does not run in float64 ({first_line(cause)[:120]})"
         if not all(map(is_near, expected, exact)):
@@ -275,6 +284,7 @@ def _eager(case: Case, tensors: Sequence[torch.Tensor], *, timed: bool = False) 
     recording = Recording(tensors if timed else ())
     if not timed:
         recording.most_turns = LONGER_LOOPS * (case.turns + LONGER_LOOPS)  # some inputs let a loop never end
+        recording.end_seconds = time.thread_time() + case.longest("eager", on_sample=False)
     start = time.process_time()
     with record("eager PyTorch"), case.eager.exactly(), recording:
         expected = case.eager.run(tensors)
@@ -318,9 +328,8 @@ def _judge_all(
                 results[engine] = given
     if results or not sample.is_empty:
         verdict.tried.append(Tried(sample.name, dict(sample.sizes), sample.values, list(results)))
-    outputs = Outputs(
-        case.eager, case.file, tensors, draws, expected, unknown, verdict, sample, has_no_order=recording.has_no_order
-    )
+    longest = case.longest("eager", on_sample=sample is SAMPLE)
+    outputs = Outputs(case.eager, case.file, tensors, recording, expected, unknown, verdict, sample, longest)
     outputs.judge(results)
     if verdict.wrong_on is None and not all(row.ok for row in verdict.rows[before:]):
         verdict.wrong_on = placed(case.eager.arguments, tensors)
@@ -356,10 +365,15 @@ def _runs_on(case: Case, drawn: dict[str, Array] | None, engines: Sequence[str])
 def _run_engine(
     verdict: Verdict, case: Case, engine: str, run: Run, feeds: dict[str, Array], sample: Sample
 ) -> list[Any] | None:
-    start = time.process_time()
+    start, longest = time.process_time(), case.longest(engine, on_sample=sample is SAMPLE)
     try:
-        with record(engine):
+        with record(engine), within(longest):
             return run(feeds)
+    except TimeoutError:
+        case.runs.pop(engine, None)
+        text = f"{sample.name}: {engine} did not end within {longest:.0f} s, and is left out of what follows"
+        (verdict.ran_out if sample is SAMPLE else verdict.left_out.append)(text)
+        return None
     except Exception as cause:  # an engine that fails is a row of the verdict
         problem = f"{type(cause).__name__}: {first_line(cause)[:300]}"
         if is_exhausted(cause):
@@ -372,15 +386,6 @@ def _run_engine(
         return None
     finally:
         case.last_seconds[engine] = time.process_time() - start
-
-
-def _versions(runs: Mapping[str, Run]) -> dict[str, str]:
-    """The versions of PyTorch, of this package and of the engines."""
-    found = {"torch": torch.__version__, "runner": VERSION}
-    for name in runs:
-        with contextlib.suppress(PackageNotFoundError):
-            found.setdefault(name, version(name))
-    return found
 
 
 def _baked_of(model: Any) -> list[str]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import math
+import time
 import weakref
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -47,13 +49,20 @@ class Eager:
             results = outputs_of(self.root, self.arguments, _moved(self.arguments, tensors))
             return [as_array(value) for value in results]
 
-    def in_float64(self, tensors: Sequence[torch.Tensor], draws: Sequence[Draw]) -> list[Array]:
-        """The same with float64 inside, and with the same random numbers."""
-        with record("eager PyTorch in float64"), without_mkldnn(), self.exactly(), InFloat64(), _replayed(draws):
+    def in_float64(
+        self, tensors: Sequence[torch.Tensor], draws: Sequence[Draw], seconds: float = math.inf
+    ) -> list[Array]:
+        """The same with float64 inside, and with the same random numbers. Raises: TimeoutError after so many seconds."""
+        mode = InFloat64()
+        mode.end_seconds = time.thread_time() + seconds
+        with record("eager PyTorch in float64"), without_mkldnn(), self.exactly(), mode, _replayed(draws):
             return self.run([widened(tensor) for tensor in tensors])
 
-    def moved(self, tensors: Sequence[torch.Tensor], draws: Sequence[Draw], mode: EagerMode) -> list[Array]:
-        """The same where operators round or choose otherwise, as ``mode`` has it."""
+    def moved(
+        self, tensors: Sequence[torch.Tensor], draws: Sequence[Draw], mode: EagerMode, seconds: float = math.inf
+    ) -> list[Array]:
+        """The same where operators round or choose otherwise, as ``mode`` has it. Raises: TimeoutError after so many seconds."""
+        mode.end_seconds = time.thread_time() + seconds
         with record("eager PyTorch, rounding otherwise"), self.exactly(), mode, _replayed(draws):
             return self.run(tensors)
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import importlib.util
+import math
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -23,16 +27,33 @@ Array: TypeAlias = npt.NDArray[Any]
 Run: TypeAlias = Callable[[dict[str, Array]], list[Any]]
 PRECISE_OPTION = ("session.x64quantprecision", "1")
 """With which onnxruntime takes int8 kernels that do not overflow, on CPUs whose fast ones do."""
+_SECONDS: contextvars.ContextVar[float | None] = contextvars.ContextVar("fx2onnx_engine_seconds", default=None)
 _ONNXRUNTIME_BYTES = 96 << 20
 """Loading onnxruntime 1.32 takes 51 MB; where that is not there, its library ends the process instead of raising an error."""
+
+
+@contextlib.contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """Runs in the block end after so many seconds with TimeoutError: the runner's in a loop, onnxruntime's anywhere."""
+    token = _SECONDS.set(seconds)
+    try:
+        yield
+    finally:
+        _SECONDS.reset(token)
 
 
 def open_runner(model: str | bytes) -> Run:
     """The bundled runner on ``model`` (a path or bytes)."""
     from fx2onnx.runner import InferenceSession
+    from fx2onnx.runner.limits import time_limit
 
     session = InferenceSession(model)
-    return lambda feeds: list(session.run(None, feeds))
+
+    def run(feeds: dict[str, Array]) -> list[Any]:
+        with time_limit(_SECONDS.get() or math.inf):
+            return list(session.run(None, feeds))
+
+    return run
 
 
 def open_onnxruntime(model: str | bytes, folder: str = "", *, is_precise: bool = False) -> Run:
@@ -62,7 +83,27 @@ def open_onnxruntime(model: str | bytes, folder: str = "", *, is_precise: bool =
     session = onnxruntime.InferenceSession(
         model, options, providers=["CPUExecutionProvider"], disabled_optimizers=left_out
     )
-    return partial(run_session, session, text_value=text_value)
+    return partial(_run_onnxruntime, session)
+
+
+def _run_onnxruntime(session: Any, feeds: dict[str, Array]) -> list[Any]:
+    import onnxruntime
+
+    seconds = _SECONDS.get()
+    if seconds is None:
+        return run_session(session, feeds, text_value)
+    options = onnxruntime.RunOptions()
+    timer = threading.Timer(seconds, setattr, (options, "terminate", True))
+    timer.daemon = True
+    timer.start()
+    try:
+        return run_session(session, feeds, text_value, options)
+    except Exception as cause:  # onnxruntime's classes are no part of its interface
+        if options.terminate:
+            raise TimeoutError("it still runs") from cause
+        raise
+    finally:
+        timer.cancel()
 
 
 def _is_large(model: str | bytes) -> bool:

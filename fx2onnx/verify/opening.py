@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import onnx
+import torch
 
+from fx2onnx.base.version import VERSION
 from fx2onnx.verify.engines import ENGINES, PRECISE_OPTION, Array, Run, lacks_operator, open_onnxruntime
 from fx2onnx.verify.memory import is_exhausted
 from fx2onnx.verify.quantized import has_codes, in_float32, with_own_zero_points
@@ -72,3 +76,12 @@ def _precise(path: str, proto: onnx.ModelProto, exact: bytes | None, verdict: Ve
             return without()(feeds)
 
     return precise
+
+
+def versions_of(runs: Mapping[str, Run]) -> dict[str, str]:
+    """The versions of PyTorch, of this package and of the engines."""
+    found = {"torch": torch.__version__, "runner": VERSION}
+    for name in runs:
+        with contextlib.suppress(PackageNotFoundError):
+            found.setdefault(name, version(name))
+    return found

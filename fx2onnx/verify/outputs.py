@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 import torch
 
 from fx2onnx.base.errors import first_line
+from fx2onnx.capture.torch_private.dispatch import EagerMode
 from fx2onnx.verify import judge
 from fx2onnx.verify.conditioning import Regular
 from fx2onnx.verify.eager import Eager
@@ -20,7 +22,7 @@ from fx2onnx.verify.float_values import SPOILING, WITHOUT_NUMBERS
 from fx2onnx.verify.interface import Interface, contradiction
 from fx2onnx.verify.judge import Judged, Scale
 from fx2onnx.verify.movements import EQUAL_STAGES, FEWER_STAGES, INEXACT_TRANSFORMS, STAGES, TRANSFORM_UNITS, Movements
-from fx2onnx.verify.noise import Draw
+from fx2onnx.verify.noise import Recording
 from fx2onnx.verify.precision import as_module_has_it
 from fx2onnx.verify.rounding import Moved
 from fx2onnx.verify.samples import Sample
@@ -29,6 +31,8 @@ from fx2onnx.verify.verdict import Row, Verdict
 
 HABIT = "{} gives others than eager PyTorch on {}, and another engine does not: ONNX says nothing of such numbers"
 """A note of the verdict."""
+CUT_SHORT = "{}: to judge {} takes too long"
+"""Of what was left out."""
 SINGULAR = "{}: a singular matrix decides what {} is"
 """Of what was left out."""
 WITHOUT_ORDER = "{}: on {} the module chooses among NaN or equal infinities, of whose order ONNX says nothing"
@@ -43,25 +47,26 @@ class Outputs:
         eager: Eager,
         file: Interface,
         tensors: Sequence[torch.Tensor],
-        draws: Sequence[Draw],
+        recording: Recording,
         expected: Sequence[Array],
         unknown: frozenset[int],
         verdict: Verdict,
         sample: Sample,
-        *,
-        has_no_order: bool,
+        longest: float = math.inf,
     ) -> None:
-        """``has_no_order``: whether eager PyTorch chooses among NaN or infinities on these inputs."""
+        """``recording``: of eager PyTorch's run on these inputs; ``longest``: seconds that one more may take."""
         self._eager, self._file = eager, file
         self._verdict, self._sample = verdict, sample
-        self._tensors, self._draws = tensors, draws
+        self._tensors, self._draws, self._longest = tensors, recording.draws, longest
         self._expected, self._unknown = expected, unknown
         self._scales: dict[int, Scale] = {}
         self._grain = file.grain
         self._exact: Sequence[Array] | None = None
         self._tried_float64 = False
         self._open: Sequence[Array | bool] | None = None
-        self._tried_order = not has_no_order
+        self._tried_order = not recording.has_no_order
+        self._is_cut_short = False
+        """Whether a run was ended that should have judged."""
 
     def judge(self, results: Mapping[str, Sequence[Any]]) -> None:
         """A row for each output of each engine."""
@@ -97,6 +102,11 @@ class Outputs:
             verdict.rows += self._judged_by_movements(open_rows)
         if is_lenient:
             verdict.rows[before:] = _without_habits(verdict.rows[before:], verdict)
+        if self._is_cut_short and sample.name != "sample":
+            verdict.left_out += [
+                CUT_SHORT.format(sample.name, row.output) for row in verdict.rows[before:] if not row.ok
+            ]
+            verdict.rows[before:] = [row for row in verdict.rows[before:] if row.ok]
 
     def _judged(
         self, row: Row, index: int, got: Array, others: Sequence[Array], declared: str
@@ -134,14 +144,20 @@ class Outputs:
         if not self._tried_order:
             self._tried_order = True
             try:
-                self._open = open_places(
-                    lambda mode: self._eager.moved(self._tensors, self._draws, mode), self._expected
-                )
+                self._open = open_places(self._run, self._expected)
             except Exception as cause:  # forward is the user's code
                 self._verdict.note(
                     f"the module does not run where NaN is ordered otherwise ({first_line(cause)[:120]})"
                 )
         return self._open
+
+    def _run(self, mode: EagerMode) -> list[Array]:
+        """Eager PyTorch as the mode has it."""
+        try:
+            return self._eager.moved(self._tensors, self._draws, mode, self._longest)
+        except TimeoutError:
+            self._is_cut_short = True
+            raise
 
     def _problem(self, index: int, got: Array, want: Array) -> str:
         """What is wrong beyond numbers; of an output whose numbers, and sizes perhaps, are random, dtype and rank count."""
@@ -189,7 +205,9 @@ class Outputs:
         if not self._tried_float64:
             self._tried_float64 = True
             try:
-                self._exact = self._eager.in_float64(self._tensors, self._draws)
+                self._exact = self._eager.in_float64(self._tensors, self._draws, self._longest)
+            except TimeoutError:
+                self._is_cut_short = True
             except Exception as cause:  # forward is the user's code, on tensors of a kind that it may not know
                 self._verdict.note(f"no float64 judge: the module does not run in float64 ({first_line(cause)[:120]})")
         return self._exact
@@ -229,7 +247,7 @@ class Outputs:
         """Without those that are off where a singular matrix decides what comes out."""
         given: Sequence[Array] = ()
         with contextlib.suppress(Exception):  # of what has no solution for any solver
-            given = self._eager.moved(self._tensors, self._draws, Regular())
+            given = self._run(Regular())
         depends = {
             index for _, index, _ in rows if index >= len(given) or not _is_same(given[index], self._expected[index])
         }
@@ -258,7 +276,7 @@ class Outputs:
         """Some more runs, and what they settle."""
         for mode in modes:
             try:
-                moved = self._eager.moved(self._tensors, self._draws, mode)
+                moved = self._run(mode)
             except Exception as cause:  # forward is the user's code
                 self._verdict.note(
                     f"the module does not run where its numbers move by rounding ({first_line(cause)[:120]})"

@@ -236,7 +236,10 @@ class Moved(EagerMode):
         if name in self._near_one:
             beside = torch.ones_like(beside)
         error = wide.abs().add_(beside).mul_(self._noise(wide))
+        sign = real.sign() if name in self._near_one else None
         real.add_(error.to(real.dtype), alpha=step)
+        if sign is not None:  # less than a unit of one is nothing, of which there is no logarithm
+            real.masked_fill_(real * sign < 0, 0.0)
 
     def _noise(self, like: torch.Tensor) -> torch.Tensor:
         """Numbers between -1 and 1: a part of those that were drawn once, which costs less than to draw as many."""

@@ -111,7 +111,7 @@ class Verdict:
             self.notes.append(text)
 
     def ran_out(self, text: str) -> None:
-        """Note what was left out for lack of memory: all, unless something is compared."""
+        """Note what was left out for lack of memory or time: all, unless something is compared."""
         self.left_out.append(text)
         self.unverified = self.unverified or text
 
@@ -198,7 +198,7 @@ class Verdict:
             what,
             why=self.unverified,
             next=[
-                "verify it where there is more memory: fx2onnx verify MODEL SOURCE",
+                "verify it where there is more memory, or time: fx2onnx verify MODEL SOURCE",
                 "do without: verify=False, or --no-verify; the file is the same",
             ],
         )

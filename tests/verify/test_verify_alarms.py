@@ -39,13 +39,13 @@ def verified(name: str, exported: Forward, seed: int = 1) -> Verdict:
     return verify(result, Given(program.right), args, seeds=(seed,))
 
 
-@pytest.mark.parametrize("name", [*AMONG_NAN, *COUNTED])
+@pytest.mark.parametrize("name", [*AMONG_NAN, *COUNTED, "Beta"])
 def test_a_sound_file_is_right(name: str) -> None:
     verdict = verified(name, PROGRAMS[name].right)
     assert verdict.ok, verdict.describe()
 
 
-@pytest.mark.parametrize("name", [*AMONG_NAN, *COUNTED])
+@pytest.mark.parametrize("name", [*AMONG_NAN, *COUNTED, "Beta"])
 def test_a_fault_in_the_same_program_is_found(name: str) -> None:
     assert not verified(name, PROGRAMS[name].wrong).ok
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Self, TypeAlias
@@ -157,8 +158,12 @@ class EagerMode(WatchingMode):  # type: ignore[no-untyped-call]
     """How often bodies have run."""
     most_turns: int | None = None
     """How often they may: RuntimeError beyond."""
+    end_seconds: float | None = None
+    """Processor time of the thread at which operators are no longer run: TimeoutError beyond."""
 
     def __torch_dispatch__(self, func: OpOverload, types: Types, args: Operands = (), kwargs: Named = None) -> object:
+        if self.end_seconds is not None and time.thread_time() > self.end_seconds:
+            raise TimeoutError("forward still runs")
         if not isinstance(func, _ops.HigherOrderOperator):
             return self.seen(func, args, kwargs or {})
         kernel = func.py_kernels[torch._C.DispatchKey.CompositeExplicitAutograd]

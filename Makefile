@@ -51,6 +51,10 @@ scaling: $(VENV)/.installed ## export time by sample size and depth, and memory,
 operators: $(VENV)/.installed ## sweep PyTorch's operator database into docs/operators.md (minutes)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.ops.operators_page docs/operators.md
 
+.PHONY: overload-sweep
+overload-sweep: $(VENV)/.installed ## draw calls from the schemas of all exportable overloads, compare with eager PyTorch, into docs/overload_sweep.md; goes on where it stopped (an hour)
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.overload_sweep --seed 1 --seed 2 --seed 3 --each 4 --write
+
 gradients: $(VENV)/.installed ## differentiate PyTorch's operator database into docs/gradients.md (minutes)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.ops.gradients_page docs/gradients.md
 

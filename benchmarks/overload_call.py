@@ -1,0 +1,240 @@
+"""One drawn call: eager PyTorch, an export of a module that makes it, both engines, and what the comparison says."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils import _pytree as pytree
+
+import fx2onnx
+from benchmarks.overload_arguments import draws
+from benchmarks.overload_backward import backward_calls, is_backward
+from benchmarks.overload_undefined import CONDITIONED, UP_TO_SIGN, is_free, leaves, moved, packet_of, reasons
+from fx2onnx.base.errors import UserError
+from fx2onnx.verify.arrays import to_numpy
+from fx2onnx.verify.engines import lacks_operator, open_onnxruntime, open_runner
+from tests.ops.comparing import (  # fmt: skip
+    ANY_INDEX,
+    TOLERANCES,
+    difference,
+    in_float64,
+    is_nearer,
+    real_pair,
+    resolve_indices,
+    tolerance_of,
+)
+from tests.ops.harness import Call
+
+TRIES = 60
+"""Sets of arguments that eager PyTorch is offered for one call."""
+RIGHT, WRONG, CRASHED, REFUSED, NO_KERNEL, UNDEFINED, NOT_DRAWN = (
+    "right",
+    "wrong",
+    "internal error",
+    "refused",
+    "no kernel in an engine",
+    "undefined",
+    "not drawn",
+)
+IN_FLOAT32 = "in float32, with a warning"
+FAULTS = (WRONG, CRASHED)
+
+
+@dataclass(slots=True)
+class Outcome:
+    """``kind``: one of ``CLASSES``; ``reason``: in words that group like calls; ``detail``: of this call."""
+
+    kind: str
+    reason: str = ""
+    detail: str = ""
+    call: str = ""
+
+
+class OneCall(torch.nn.Module):
+    """A module that makes one call with its inputs in the places of the call's tensors."""
+
+    def __init__(self, overload: torch._ops.OpOverload, args: Any, kwargs: Any) -> None:
+        super().__init__()
+        self.overload = overload
+        self.is_mutable = overload._schema.is_mutable
+        self.leaves, self.spec = pytree.tree_flatten((args, kwargs))
+
+    def forward(self, *tensors: torch.Tensor) -> Any:
+        given = iter(tensors)
+        filled = [next(given) if isinstance(leaf, torch.Tensor) else leaf for leaf in self.leaves]
+        if self.is_mutable:
+            filled = [leaf.clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in filled]
+        args, kwargs = pytree.tree_unflatten(filled, self.spec)
+        return [leaf for leaf in pytree.tree_leaves(self.overload(*args, **kwargs)) if isinstance(leaf, torch.Tensor)]
+
+
+def _fresh(tree: Any) -> Any:
+    return pytree.tree_map(lambda leaf: leaf.clone() if isinstance(leaf, torch.Tensor) else leaf, tree)
+
+
+def run_eager(overload: torch._ops.OpOverload, args: Any, kwargs: Any) -> list[torch.Tensor]:
+    """The tensors of the result."""
+    args, kwargs = _fresh((args, kwargs))
+    with torch.no_grad():
+        found = overload(*args, **kwargs)
+    return [leaf.detach().resolve_conj().resolve_neg().clone() for leaf in pytree.tree_leaves(found) if isinstance(leaf, torch.Tensor)]  # fmt: skip
+
+
+def drawn_call(overload: torch._ops.OpOverload, seed: int, index: int) -> Call | None:
+    """The first set of arguments that eager PyTorch takes; None where it takes none."""
+    drawn = (found.call() for found in draws(overload, seed, index, TRIES))
+    for args, kwargs in backward_calls(overload, seed, index, TRIES) if is_backward(overload) else drawn:
+        call = _accepted(overload, args, kwargs)
+        if call is not None:
+            return call
+    return None
+
+
+def _accepted(overload: torch._ops.OpOverload, args: Any, kwargs: Any) -> Call | None:
+    try:
+        outputs = run_eager(overload, args, kwargs)
+    except Exception:  # eager PyTorch refuses arguments by classes of every kind
+        return None
+    if not outputs or any(
+        leaf.layout != torch.strided or leaf.is_quantized or leaf.numel() > 1 << 20 for leaf in outputs
+    ):
+        return None
+    return Call(overload, tuple(args), kwargs, outputs)
+
+
+def examine(overload: torch._ops.OpOverload, seed: int, index: int, stage: Callable[[str], None]) -> Outcome:
+    """The outcome of one drawn call. ``stage`` hears what is about to run, in case the process ends there."""
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        stage("eager")
+        call = drawn_call(overload, seed, index)
+        if call is None:
+            return Outcome(NOT_DRAWN)
+        outcome = judge(call, stage)
+    outcome.call = call.describe()
+    return outcome
+
+
+def judge(call: Call, stage: Callable[[str], None] = lambda _: None) -> Outcome:
+    """Export the call, run both engines and compare."""
+    stage("export")
+    tensors = [leaf.clone() for leaf in leaves(call)]
+    try:
+        result = fx2onnx.export(OneCall(call.overload, call.args, call.kwargs).eval(), tuple(tensors))
+        model, is_narrow = result.model_proto, any("compute in float32" in text for text in result.report.warnings)
+    except UserError as error:
+        return Outcome(REFUSED, error.code, f"{error.what}; {error.why}"[:300])
+    except Exception as error:  # whatever is not a UserError is a fault
+        text = f"{type(error).__name__}: {error}"
+        return Outcome(CRASHED, text.splitlines()[0][:120], text[:1500])
+    feeds = {value.name: to_numpy(tensor) for value, tensor in zip(model.graph.input, tensors, strict=True)}
+    stage("rerun")
+    try:
+        is_random = is_free(call, run_eager(call.overload, call.args, call.kwargs))
+    except RuntimeError:
+        is_random = False
+    found: dict[str, Outcome] = {}
+    for engine, open_engine in (("runner", open_runner), ("onnxruntime", open_onnxruntime)):
+        stage(engine)
+        found[engine] = _judged(call, engine, open_engine, model.SerializeToString(), feeds, is_random, is_narrow)
+    return _together(call, found)
+
+
+def _judged(
+    call: Call, engine: str, open_engine: Any, proto: bytes, feeds: Any, is_random: bool, is_narrow: bool
+) -> Outcome:
+    try:
+        outputs = [np.asarray(value) for value in open_engine(proto)(feeds)]
+    except Exception as error:  # an engine raises classes of its own
+        code = getattr(error, "code", "")
+        text = f"{type(error).__name__}: {error}"
+        lacks = lacks_operator(error) or "Could not find an implementation" in text or code == "E402"
+        return Outcome(NO_KERNEL if lacks else WRONG, f"{engine} {'has no kernel' if lacks else 'fails'}", text[:500])
+    faults = faults_of(call, outputs, is_random)
+    if faults and is_narrow and not faults_of(call, outputs, is_random, (1e-4, 1e-5)):
+        return Outcome(IN_FLOAT32, "onnxruntime has no kernel in float64")
+    return Outcome(WRONG, f"{engine}: {kind_of(faults[0])}", "; ".join(faults)[:400]) if faults else Outcome(RIGHT)
+
+
+def kind_of(fault: str) -> str:
+    return fault.split()[0] if fault.startswith(("dtype", "shape", "number")) else "values"
+
+
+def _together(call: Call, found: dict[str, Outcome]) -> Outcome:
+    """One outcome of two engines: the worse, unless the call is undefined."""
+    wrong = [outcome for outcome in found.values() if outcome.kind == WRONG]
+    if wrong:
+        fault = Outcome(WRONG, " and ".join(outcome.reason for outcome in wrong), wrong[0].detail)
+        if any("dtype" in outcome.reason or "fails" in outcome.reason for outcome in wrong):
+            return fault
+        for reason in reasons(call):
+            return Outcome(UNDEFINED, reason, fault.detail)
+        return fault
+    if all(outcome.kind == NO_KERNEL for outcome in found.values()):
+        return Outcome(WRONG, "no engine has a kernel", found["runner"].detail)
+    return next((outcome for outcome in found.values() if outcome.kind != RIGHT), Outcome(RIGHT))
+
+
+def faults_of(
+    call: Call, outputs: list[np.ndarray[Any, Any]], is_random: bool, limit: tuple[float, float] | None = None
+) -> list[str]:
+    """What differs from eager PyTorch; of free values dtype and shape alone. ``limit``: a tolerance in place of the usual."""
+    wanted = call.outputs
+    if len(outputs) != len(wanted):
+        return [f"number of outputs {len(outputs)}, not {len(wanted)}"]
+    for got, want in zip(outputs, wanted, strict=True):
+        expected = to_numpy(want)
+        if got.dtype != expected.dtype:
+            return [f"dtype {got.dtype}, not {expected.dtype}"]
+        if got.shape != expected.shape:
+            return [f"shape {got.shape}, not {expected.shape}"]
+    if is_random:
+        return []
+    outputs = [got.astype(np.float32) if got.dtype.name == "bfloat16" else got for got in outputs]
+    if UP_TO_SIGN.search(str(call.overload)):
+        wanted = [leaf.abs() if leaf.is_floating_point() or leaf.is_complex() else leaf for leaf in wanted]
+        outputs = [_magnitudes(got, leaf) for got, leaf in zip(outputs, call.outputs, strict=True)]
+    if call.overload in ANY_INDEX:
+        resolve_indices(call, outputs, wanted)
+    limits = [
+        limit or tolerance_of(call, want.dtype) or TOLERANCES.get(real_pair(want).dtype, (0.0, 0.0)) for want in wanted
+    ]
+    faults = [difference(got, want, limit) for got, want, limit in zip(outputs, wanted, limits, strict=True)]
+    if any(faults):
+        _forgive(call, outputs, wanted, limits, faults)
+    return [fault for fault in faults if fault]
+
+
+def _magnitudes(got: np.ndarray[Any, Any], like: torch.Tensor) -> np.ndarray[Any, Any]:
+    if like.is_complex():
+        return np.asarray(np.hypot(got[..., 0], got[..., 1]))
+    return np.abs(got) if like.is_floating_point() else got
+
+
+def _forgive(call: Call, outputs: Any, wanted: Any, limits: Any, faults: list[str]) -> None:
+    """Drop faults that eager PyTorch's own rounding explains: nearer to float64, or moved as far by the last bits."""
+    exact = in_float64(call)
+    for index, value in enumerate(exact or []):
+        if index < len(faults) and faults[index] and is_nearer(outputs[index], wanted[index], value, limits[index]):
+            faults[index] = ""
+    if not any(faults) or not CONDITIONED.search(packet_of(call)):
+        return
+    changes = moved(call, lambda args, kwargs: run_eager(call.overload, args, kwargs))
+    for index, want in enumerate(wanted):
+        if not faults[index]:
+            continue
+        if changes is None:
+            faults[index] = ""
+            continue
+        change = changes[index].unsqueeze(-1) if want.is_complex() else changes[index]
+        gap = np.abs(outputs[index].astype(np.float64) - to_numpy(real_pair(want).double()))
+        relative, absolute = limits[index]
+        allowed = 8 * change.numpy() + absolute + relative * np.abs(to_numpy(real_pair(want).double()))
+        if bool((np.isnan(gap) & ~np.isinf(allowed) | (gap > allowed)).any()):
+            continue
+        faults[index] = ""

@@ -1,0 +1,86 @@
+"""Calls drawn from schemas (``make overload-sweep``): a fixed sample of them, and what the sweep takes for wrong or undefined."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from benchmarks import overload_sweep
+from benchmarks.overload_call import CRASHED, RIGHT, WRONG, drawn_call, judge
+from fx2onnx.aten_map import TABLE
+from tests.ops import harness
+
+aten = torch.ops.aten
+
+
+def call(overload, *args, **kwargs):
+    return harness.call_of(overload, *args, **kwargs)
+
+
+def test_the_same_seed_draws_the_same_call():
+    first, again = (drawn_call(aten.add.Tensor, 3, 5) for _ in range(2))
+    assert first.describe() == again.describe()
+    assert all(torch.equal(one, two) for one, two in zip(first.outputs, again.outputs, strict=True))
+    assert drawn_call(aten.add.Tensor, 4, 5).describe() != first.describe()
+
+
+def test_a_backward_overload_gets_what_autograd_gives_it():
+    drawn = drawn_call(aten.avg_pool2d_backward.default, 1, 0)
+    grad, source = drawn.args[:2]
+    pooled = aten.avg_pool2d.default(source, *drawn.args[2:])
+    assert grad.shape == pooled.shape
+
+
+@pytest.mark.parametrize("change", ["value", "dtype", "failure"])
+def test_a_translation_that_is_wrong_is_found(monkeypatch, change):
+    def relu(op, self):
+        """relu(Tensor self) -> Tensor"""
+        if change == "failure":
+            raise ZeroDivisionError("no")
+        return op.cast(self, 11) if change == "dtype" else op.Neg(self)
+
+    entry = TABLE.find(aten.relu.default, 20, False)
+    monkeypatch.setitem(TABLE.entries, aten.relu.default, [replace(entry, function=relu)])
+    found = judge(call(aten.relu.default, torch.randn(3)))
+    assert found.kind == (WRONG if change == "value" else CRASHED), found
+
+
+EDGES = torch.tensor([1.0, 0.0, 2.0])
+UNDEFINED_CALLS = [
+    (aten.bucketize.Tensor, (torch.tensor([0.5, 1.5]), EDGES), "boundaries are not sorted"),
+    (aten.index_copy.default, (torch.zeros(3), 0, torch.tensor([1, 1]), torch.ones(2)), "two values for one place"),
+    (aten.scatter.src, (torch.zeros(3), 0, torch.tensor([1, 1]), torch.ones(2)), "two values for one place"),
+    (aten.index_put.default, (torch.zeros(3), [torch.tensor([1, 1])], torch.ones(2)), "two values for one place"),
+    (aten._to_copy.default, (torch.tensor([1e30]),), "a float that the integer dtype cannot hold"),
+    (aten.bitwise_left_shift.Tensor_Scalar, (torch.tensor([1]), 70), "a shift beyond the number of bits"),
+]
+
+
+@pytest.mark.parametrize(("overload", "args", "reason"), UNDEFINED_CALLS, ids=lambda value: str(value)[:40])
+def test_rules_name_what_is_undefined(overload, args, reason):
+    from benchmarks.overload_undefined import reasons
+
+    kwargs = {"dtype": torch.int32} if overload is aten._to_copy.default else {}
+    assert reason in list(reasons(call(overload, *args, **kwargs)))
+
+
+def test_defined_calls_have_no_reason():
+    from benchmarks.overload_undefined import reasons
+
+    assert not list(reasons(call(aten.bucketize.Tensor, torch.tensor([0.5]), EDGES.sort().values)))
+    assert not list(reasons(call(aten.scatter.src, torch.zeros(3), 0, torch.tensor([1, 2]), torch.ones(2))))
+    assert not list(reasons(call(aten._to_copy.default, torch.tensor([1.5]), dtype=torch.int32)))
+
+
+@pytest.mark.slow
+def test_a_sweep_goes_on_where_it_stopped(tmp_path):
+    file = tmp_path / "rows.jsonl"
+    arguments = ["aten.relu.default", "aten.tril.default", "--each", "2", "--jobs", "1", "--file", str(file)]
+    assert overload_sweep.main(arguments) == 0
+    rows = overload_sweep.read_rows(file)
+    assert [row["class"] for row in rows] == [RIGHT] * 4
+    before = file.read_text()
+    assert overload_sweep.main(arguments) == 0
+    assert file.read_text() == before

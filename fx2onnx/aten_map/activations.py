@@ -291,7 +291,7 @@ def _safe_softmax(op: Emit, self: ir.Value, dim: int, dtype: torch.dtype | None)
     A softmax that gives 0 where every element is minus infinity.
     """
     value = op.cast(self, op.result_dtype())
-    top = op.ReduceMax(value, axes=[dim], keepdims=1)
+    top = op.ReduceMax(value, axes=[dim], keepdims=1) if op.rank(value) else value
     masked = op.Equal(top, op.const(-math.inf, op.dtype(value)))
     return op.Where(masked, op.const(0, op.dtype(value)), softmax_of(op, value, dim))
 

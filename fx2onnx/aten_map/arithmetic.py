@@ -145,7 +145,16 @@ def addcdiv(op: Emit, self: ir.Value, tensor1: ir.Value, tensor2: ir.Value, valu
 
 
 def lerp_tensor(op: Emit, self: ir.Value, end: ir.Value, weight: Operand) -> ir.Value:
-    return in_opmath(op, lambda op, a, b, w: op.Add(a, op.Mul(w, op.Sub(b, a))), self, end, weight)
+    return in_opmath(op, _between, self, end, weight)
+
+
+def _between(op: Emit, start: ir.Value, end: ir.Value, weight: ir.Value) -> ir.Value:
+    """``start + w (end - start)``; a number from 0.5 on is counted from the end, as in PyTorch. Source: ATen/native/Lerp.h."""
+    gap = op.Sub(end, start)
+    number = op.constant(weight, most=1)
+    if number is not None and abs(number.item()) >= 0.5:  # type: ignore[arg-type]
+        return op.Sub(end, op.Mul(gap, op.const(1 - number.item(), op.dtype(gap))))  # type: ignore[operator]
+    return op.Add(start, op.Mul(weight, gap))
 
 
 def _minmax(op_type: str) -> Callable[[Emit, ir.Value, ir.Value], ir.Value]:

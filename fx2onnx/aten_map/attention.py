@@ -242,6 +242,8 @@ def _scaled_dot_product(
     enable_gqa: bool,
 ) -> ir.Value | tuple[ir.Value, ir.Value | None]:
     need_weights = len(op.result) > 1
+    if need_weights and attn_mask is not None and op.dtype(attn_mask) == BOOL:
+        attn_mask = op.cast(attn_mask, op.dtype(query))  # this overload adds what it gets: True is 1
     found = attended(op, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, need_weights)
     return found if need_weights else found[0]
 
@@ -257,10 +259,29 @@ def _fused(
     attn_mask: ir.Value | None = None,
     attn_bias: ir.Value | None = None,
 ) -> tuple[ir.Value | None, ...]:
-    """The output only; what else these kernels give serves their backward pass."""
+    """The output, and of the CPU's kernel the log-sum-exp of the scores; what the others give serves their backward pass."""
     mask = attn_bias if attn_mask is None else attn_mask
     output = attended(op, query, key, value, mask, dropout_p, is_causal, scale, True)[0]
+    if len(op.result) == 2:
+        return output, _log_sum_of_scores(op, query, key, mask, is_causal, scale)
     return (output, *(None for _ in op.result[1:]))
+
+
+def _log_sum_of_scores(
+    op: Emit, query: ir.Value, key: ir.Value, mask: ir.Value | None, is_causal: bool, scale: float | None
+) -> ir.Value:
+    """log of the sum of exp(scale * query @ key.T + mask) over the keys: [batch, heads, queries]."""
+    dtype = op.result_dtype(1)
+    wide, other = op.cast(query, dtype), op.cast(key, dtype)
+    factor = default_scale(op, query, scale)
+    wide = op.Mul(wide, op.size(factor, dtype) if isinstance(factor, Dim) else op.const(factor, dtype))
+    scores = op.MatMul(wide, swap(op, other, op.rank(other) - 2, op.rank(other) - 1))
+    bias = causal_bias(op, op.dims(query)[-2], op.dims(key)[-2], dtype) if is_causal else mask
+    if bias is not None and op.dtype(bias) == BOOL:
+        bias = minus_infinity_where(op, bias, dtype, False)
+    if bias is not None:
+        scores = op.Add(scores, op.cast(bias, dtype))
+    return op.ReduceLogSumExp(scores, axes=[-1], keepdims=0)
 
 
 _FORM = "Attention from opset 23 on, for 4-D operands; else Transpose, Mul, MatMul, Add, Softmax, MatMul"

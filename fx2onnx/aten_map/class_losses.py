@@ -166,7 +166,7 @@ def _multilabel_margin(op: Emit, self: ir.Value, target: ir.Value, reduction: in
     )
     total = op.ReduceSum(op.Mul(gap, counts), axes=[axis, axis + 1], keepdims=0)
     loss = op.Div(total, op.size(op.dims(value)[axis], dtype))
-    result = reduced_loss(op, loss, reduction)
+    result = op.reshape(reduced_loss(op, loss, reduction), op.result_dims())
     is_target = op.reshape(is_target, op.result_dims(1)) if len(op.result) > 1 else is_target
     return result if len(op.result) == 1 else (result, op.cast(is_target, op.result_dtype(1)))
 

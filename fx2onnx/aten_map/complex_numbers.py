@@ -219,7 +219,7 @@ _FORMS: list[tuple[str, str, Callable[..., Any]]] = [
     ("abs absolute", "ReduceL2", lambda op, self: magnitude(op, self)),
     ("angle", "Atan, quadrants by Where", _angle),
     ("_conj conj conj_physical _conj_physical", "Mul by (1, -1)", lambda op, self: conjugate(op, self)),
-    ("neg negative _neg_view", "Neg", lambda op, self: op.Neg(self)),
+    ("neg negative _neg_view _neg_view_copy", "Neg", lambda op, self: op.Neg(self)),
     ("add.Tensor add.Scalar", "Add of pairs", _add("Add")),
     ("sub.Tensor sub.Scalar subtract.Tensor", "Sub of pairs", _add("Sub")),
     ("rsub.Tensor rsub.Scalar", "Sub of pairs", _rsub),

@@ -33,7 +33,7 @@ def _bagged(
     per_sample_weights: ir.Value | None,
     include_last_offset: bool,
     padding_idx: int | None = None,
-) -> tuple[ir.Value | None, ...]:
+) -> tuple[ir.Value, ...]:
     """A [bags, indices] mask of membership; sums and means are one product with it, maxima a masked reduction.
 
     The other outputs serve the backward pass.
@@ -64,7 +64,7 @@ def _bagged(
         empty = op.Equal(unsqueeze(op, sizes, 1), op.const(0))
         output = op.Where(empty, op.const(0, dtype), top)
         best = op.Gather(op.cast(indices, INT64), op.ArgMax(shown, axis=1, keepdims=0), axis=0)
-        return output, _bags(op, indices, starts), sizes, op.Where(empty, op.const(0), best)
+        return _bag_results(op, output, indices, starts, sizes, op.Where(empty, op.const(0), best))
     else:
         share = op.Cast(member, to=dtype)
         if per_sample_weights is not None:
@@ -75,13 +75,18 @@ def _bagged(
             output = op.Div(output, unsqueeze(op, divisor, 1))
     if mode != MEAN and len(op.result) > 2:  # as in PyTorch, whose gradient of a sum reads none
         sizes = zeros(op, op.result_dims(2), INT64)
-    return output, _bags(op, indices, starts), sizes, None
+    return _bag_results(op, output, indices, starts, sizes, sizes)
 
 
-def _bags(op: Emit, indices: ir.Value, starts: ir.Value) -> ir.Value | None:
-    """For each index the number of its bag, where the backward pass is to have it."""
-    is_asked = len(op.result) > 1 and 0 not in op.result_dims(1)
-    return bag_of(op, indices, starts) if is_asked else None
+def _bag_results(
+    op: Emit, output: ir.Value, indices: ir.Value, starts: ir.Value, sizes: ir.Value, best: ir.Value
+) -> tuple[ir.Value, ...]:
+    """The output, for each index the number of its bag, the sizes of the bags, and the indices of maxima."""
+    if len(op.result) == 1:
+        return (output,)
+    dtype, dims = op.result[1]
+    bags = zeros(op, dims, INT64) if 0 in dims else bag_of(op, indices, starts)
+    return output, *(op.cast(value, dtype) for value in (bags, sizes, best))
 
 
 _BAGS = "embedding_bag embedding_bag.padding_idx _embedding_bag _embedding_bag_forward_only"

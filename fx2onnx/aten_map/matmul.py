@@ -139,7 +139,7 @@ def _addmm_activation(
     from fx2onnx.aten_map.activations import gelu_of
 
     total = addmm(op, self, mat1, mat2, beta, alpha)
-    return gelu_of(op, total, "tanh") if use_gelu else op.Relu(total)
+    return gelu_of(op, total, "none") if use_gelu else op.Relu(total)
 
 
 @translates(aten.addmv.default)

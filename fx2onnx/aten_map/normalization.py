@@ -10,12 +10,14 @@ import torch
 
 from fx2onnx.aten_map.batch_norm import FLOAT, HALF, channel_vector, normalized_by, over_channels
 from fx2onnx.aten_map.table.axes import axis_of, filled, reshaped_like, whole
-from fx2onnx.aten_map.table.dtypes import TORCH_DTYPES
+from fx2onnx.aten_map.table.dtypes import TORCH_DTYPES, promoted
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
 from fx2onnx.base.dims import DimLike, product
+from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
 
 aten = torch.ops.aten
+D = ir.DataType
 
 
 def layer_normalized(
@@ -182,18 +184,38 @@ def norm_except(op: Emit, value: ir.Value, dim: int, power: float = 2) -> ir.Val
     rank = op.rank(value)
     kept = set() if dim == -1 else {axis_of(dim, rank)}
     axes = [axis for axis in range(rank) if axis not in kept]
+    if not axes:  # ONNX would reduce all of them
+        return op.Abs(value) if power else op.cast(op.cast(value, D.BOOL), op.dtype(value))
     if power not in (1, 2):
         dtype = op.dtype(value)
+        if power == 0:
+            return op.ReduceSum(op.cast(op.cast(value, D.BOOL), dtype), axes=axes, keepdims=1)
         total = op.ReduceSum(op.Pow(op.Abs(value), op.const(power, dtype)), axes=axes, keepdims=1)
         return op.Pow(total, op.const(1 / power, dtype))
     return op.node("ReduceL2" if power == 2 else "ReduceL1", value, axes=axes, keepdims=1)
 
 
 def _weight_norm(op: Emit, v: ir.Value, g: ir.Value, dim: int) -> Any:
-    """v * (g / |v|); of the kernel the norm, too."""
-    norm = norm_except(op, v, dim)
-    value = op.Mul(v, op.Div(g, norm))
-    return value if len(op.result) == 1 else (value, op.cast(norm, op.result_dtype(1)))
+    """v * (g / |v|); of the kernel the norm, too.
+
+    Along the first or last axis a kernel reads the gain's elements in order, whatever its shape; elsewhere it is broadcast.
+    """
+    inner = promoted(op, v, g)
+    norm = op.cast(norm_except(op, v, dim), inner)
+    gain, wide = op.cast(g, inner), op.cast(v, inner)
+    is_kernel = dim in (0, op.rank(v) - 1) and (op.dtype(v) not in HALF or len(op.result) > 1)
+    if is_kernel:
+        count, wanted = product(op.dims(g)), product(op.dims(norm))
+        if count != wanted:
+            raise UserError(
+                "E203",
+                f"weight normalisation of {wanted} norms with a gain of {count} elements",
+                why="PyTorch's kernel reads one element a norm from memory, which ends before or goes on behind them",
+                next="give the gain the shape of the norms",
+            )
+        gain = op.reshape(gain, op.dims(norm))
+    value = op.cast(op.Mul(wide, op.Div(gain, norm)), op.result_dtype())
+    return value if len(op.result) == 1 else (value, op.cast(op.reshape(norm, op.result_dims(1)), op.result_dtype(1)))
 
 
 register_shared(_weight_norm, "ReduceL2, Div, Mul", *overloads_of("_weight_norm _weight_norm_interface"))

@@ -14,7 +14,7 @@ from fx2onnx.aten_map.comparison import compare
 from fx2onnx.aten_map.creation import filled
 from fx2onnx.aten_map.powers import log_add_exp
 from fx2onnx.aten_map.selection import where
-from fx2onnx.aten_map.table.axes import axis_of, whole
+from fx2onnx.aten_map.table.axes import axis_of, whole, with_rank
 from fx2onnx.aten_map.table.dtype_support import floating, opmath, through
 from fx2onnx.aten_map.table.dtypes import FLOATS, promoted
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared
@@ -199,7 +199,7 @@ def _double_areas(op: Emit, y: ir.Value, axis: int, x: ir.Value | None, dx: floa
         if trailing:
             widths = op.Unsqueeze(widths, axes=list(range(1, trailing + 1)))
     else:
-        widths = difference(op, x, axis_of(axis - op.rank(y), op.rank(x)))
+        widths = difference(op, with_rank(op, x, op.rank(y)), axis)
     dtype = promoted(op, both, widths)
     return through(op, "Mul", op.cast(both, dtype), op.cast(widths, dtype))
 
@@ -218,6 +218,8 @@ def _trapezoid(op: Emit, y: ir.Value, dim: int, x: ir.Value | None = None, dx: A
     if op.dims(y)[axis] in (0, 1):
         return filled(op, op.result_dims(), 0, op.result_dtype())
     areas = _summable(op, _double_areas(op, y, axis, x, dx))
+    if op.dims(areas)[axis] == 0:  # one place for all values, as PyTorch broadcasts it
+        return filled(op, op.result_dims(), 0, op.result_dtype())
     return _half(op, op.ReduceSum(areas, axes=[axis], keepdims=0))
 
 

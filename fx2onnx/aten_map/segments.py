@@ -21,6 +21,7 @@ REDUCTIONS = {
     "max": ("ReduceMax", -math.inf), "min": ("ReduceMin", math.inf),
 }  # fmt: skip
 """PyTorch's name -> ONNX's operator and the number that changes nothing."""
+RENAMED = {"amax": "max", "amin": "min"}
 COMBINE = {"ReduceSum": "Add", "ReduceProd": "Mul", "ReduceMax": "Max", "ReduceMin": "Min"}
 
 
@@ -42,6 +43,7 @@ def segment_reduce(
     ONNX:    the elements outside of each segment replaced by what changes nothing, then reduced. Memory: S times the data.
     Source:  ATen/native/SegmentReduce.cpp: a mean over no element is NaN without ``initial``.
     """
+    reduce = RENAMED.get(reduce, reduce)
     axis, dtype = axis_of(axis, op.rank(data)), opmath(op.dtype(data))
     if indices is not None or (lengths is None) == (offsets is None):
         raise UserError("E203", "segment_reduce by indices", next="give either lengths or offsets")

@@ -20,7 +20,7 @@ Formula: TypeAlias = Callable[[Emit, ir.Value], ir.Value]
 
 PLAIN: dict[str, str] = {
     "Abs": "abs absolute",
-    "Neg": "neg negative",
+    "Neg": "neg negative _neg_view _neg_view_copy",
     "Exp": "exp",
     "Log": "log",
     "Sqrt": "sqrt",
@@ -46,7 +46,7 @@ ROUNDING: dict[str, str] = {"Ceil": "ceil", "Floor": "floor", "Round": "round"}
 """As PLAIN, but nothing to do for integers."""
 
 IDENTITIES = "positive alias detach detach_copy alias_copy lift lift_fresh lift_fresh_copy resolve_conj resolve_neg "
-IDENTITIES += "conj conj_physical _conj _conj_physical _neg_view_copy real clone contiguous"
+IDENTITIES += "conj conj_physical _conj _conj_physical real clone contiguous"
 """Overloads that give a real tensor back as it is."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -270,12 +271,13 @@ TAYLOR_TERMS = 18
 
 
 def _matrix_exp(op: Emit, self: ir.Value) -> ir.Value:
-    """Scaling and squaring: exp(A) = exp(A / 2^s)^(2^s), by Horner's Taylor sum; s from the greatest norm, in a Loop."""
+    """Scaling and squaring: exp(A) = exp(A / 2^s)^(2^s), by Horner's Taylor sum; s from the greatest finite norm, in a Loop."""
     dims, dtype = op.dims(self), op.result_dtype()
     if 0 in dims:
         return self
     value = op.cast(self, WORK)
-    norm = op.ReduceMax(reduce(op, "ReduceL1", value, -2), keepdims=0)
+    norms = reduce(op, "ReduceL1", value, -2)
+    norm = op.ReduceMax(op.Where(op.Less(norms, math.inf), norms, op.const(0.0, WORK)), keepdims=0)
     doublings = op.Ceil(op.Div(op.Log(op.Max(norm, 0.5)), float(np.log(2))))
     doublings = op.Add(doublings, 1.0)
     scaled = op.Div(value, op.Pow(op.const(2.0, WORK), doublings))

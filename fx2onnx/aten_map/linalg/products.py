@@ -181,7 +181,8 @@ def inner(op: Emit, self: ir.Value, other: ir.Value) -> ir.Value:
     ONNX:    Einsum over the last axes; Mul of a scalar.
     """
     if op.rank(self) == 0 or op.rank(other) == 0:
-        return through(op, "Mul", self, other)
+        dtype = op.result_dtype()
+        return through(op, "Mul", op.cast(self, dtype), op.cast(other, dtype))
     left, right = LETTERS[: op.rank(self) - 1], LETTERS[26 : 25 + op.rank(other)]
     return einsum(op, f"{left}z,{right}z->{left}{right}", [self, other], op.result_dims())
 

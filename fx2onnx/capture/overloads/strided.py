@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from fx2onnx.base.dims import Dim
@@ -46,3 +48,39 @@ def _as_strided(
     if storage_offset is None:
         storage_offset = fake.storage_offset()
     return recorder.record(call.func, (whole, size, stride, storage_offset), {})
+
+
+@register(Kind.RECORD, aten._reshape_alias.default, aten._reshape_alias_copy.default)
+def _reshape_alias(
+    recorder: BaseRecorder, call: Call, self: torch.Tensor, size: Sequence[object], stride: Sequence[object]
+) -> object:
+    """A reshape where the strides are a reshape's; other strides count in the storage."""
+    if not all(isinstance(number, int) for number in (*size, *stride)):
+        return NotImplemented
+    fake = recorder.fake_of(self)
+    packed, wanted = 1, []
+    for length in reversed(size):
+        wanted.insert(0, packed)
+        packed *= max(length, 1)  # type: ignore[type-var, operator]
+    own = zip(size, stride, wanted, strict=True)
+    if fake.is_contiguous() and packed == fake.numel() and all(length == 1 or a == b for length, a, b in own):
+        return NotImplemented
+    with recorder.mode:
+        found = aten.as_strided.default(self, size, stride, fake.storage_offset())
+        return found.clone() if call.func is aten._reshape_alias_copy.default else found
+
+
+@register(Kind.RECORD, aten.slice_inverse.default)
+def _slice_inverse(
+    recorder: BaseRecorder, call: Call, self: torch.Tensor, src: torch.Tensor, dim: int, start: int | None
+) -> object:
+    """What ``self`` is a slice of, in the form of ``src``: it lies in the same storage, before and behind the slice."""
+    fake = recorder.fake_of(src)
+    before = 0
+    if src.dim() and start:
+        axis = dim % src.dim()
+        first = start + src.shape[axis] if start < 0 else start
+        before = min(max(first, 0), src.shape[axis]) * fake.stride(axis)
+    with recorder.mode:
+        offset = recorder.fake_of(self).storage_offset() - before
+        return aten.as_strided.default(self, src.shape, fake.stride(), offset)

@@ -108,7 +108,7 @@ def _unique(
     return_counts: bool = False,
     dim: int | None = None,
 ) -> object:
-    """Values, inverse, counts."""
+    """Values, inverse, counts; along a dim PyTorch gives all three, asked for or not."""
     known = recorder.value_of(recorder.node_of(self))
     if known is not None:
         rest = {name: value for name, value in call.kwargs.items() if name != "self"}
@@ -124,8 +124,8 @@ def _unique(
         inverse = [shape[dim]]
     outputs = (
         (self.dtype, values),
-        (torch.int64, inverse if return_inverse else (0,)),
-        (torch.int64, (size,) if return_counts else (0,)),
+        (torch.int64, inverse if return_inverse or dim is not None else (0,)),
+        (torch.int64, (size,) if return_counts or dim is not None else (0,)),
     )
     return record_sized(recorder, call, outputs[: len(call.func._schema.returns)])
 

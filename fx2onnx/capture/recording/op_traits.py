@@ -10,6 +10,7 @@ from fx2onnx.base.bounded import Bounded
 from fx2onnx.capture.overloads import (
     broadcasting,
     data_dependent,
+    eager_types,
     factors,
     needs,
     python_answers,
@@ -35,6 +36,7 @@ FAMILIES = (
     aliasing,
     broadcasting,
     data_dependent,
+    eager_types,
     factors,
     functionalize,
     meta_rules,

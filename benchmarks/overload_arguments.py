@@ -203,7 +203,7 @@ class _Draw:
         rng, rank = self.rng, max(len(self.shape), 1)
         if name in DIMS:
             return rng.randint(-rank, rank - 1)
-        if name == "reduction":
+        if name in ("reduction", "normalization"):
             return rng.randint(0, 2)
         if name == "dtype":
             return weighted(rng, DTYPES)  # type: ignore[no-any-return]

@@ -41,6 +41,7 @@ RIGHT, WRONG, CRASHED, REFUSED, NO_KERNEL, UNDEFINED, NOT_DRAWN = (
     "undefined",
     "not drawn",
 )
+AT_NAN = "NaN in onnxruntime alone"
 IN_FLOAT32 = "in float32, with a warning"
 FAULTS = (WRONG, CRASHED)
 
@@ -170,10 +171,12 @@ def _together(call: Call, found: dict[str, Outcome]) -> Outcome:
     wrong = [outcome for outcome in found.values() if outcome.kind == WRONG]
     if wrong:
         fault = Outcome(WRONG, " and ".join(outcome.reason for outcome in wrong), wrong[0].detail)
-        if any("dtype" in outcome.reason or "fails" in outcome.reason for outcome in wrong):
+        if any("dtype" in outcome.reason for outcome in wrong):
             return fault
         for reason in reasons(call):
             return Outcome(UNDEFINED, reason, fault.detail)
+        if found["runner"].kind == RIGHT and not all(bool(leaf.isfinite().all()) for leaf in leaves(call)):
+            return Outcome(AT_NAN, "onnxruntime's kernel of the operator", fault.detail)
         return fault
     if all(outcome.kind == NO_KERNEL for outcome in found.values()):
         return Outcome(WRONG, "no engine has a kernel", found["runner"].detail)

@@ -15,6 +15,7 @@ CLASSES = {
     "refused": "the export says why it cannot carry the call (a `UserError`)",
     "no kernel in an engine": "right in one engine; the other has no kernel",
     "in float32, with a warning": "as far off as float32 is, and the report warns: onnxruntime has no kernel in float64",
+    "NaN in onnxruntime alone": "right in the runner; onnxruntime's kernels take NaN or infinities otherwise",
     "undefined": "differs where eager PyTorch's own result is not defined; the reasons are below",
     "wrong": "differs where eager PyTorch is defined",
     "internal error": "the export ends with E900 or another exception, or its process ends",
@@ -69,7 +70,7 @@ def write_page(page: Path, rows: Sequence[dict[str, Any]], seeds: Sequence[int],
 
 def _reasons(rows: Sequence[dict[str, Any]]) -> list[str]:
     lines = ["## Reasons", "", "| class | reason | calls | overloads, such as |", "|---|---|---|---|"]
-    for kind in ("refused", "no kernel in an engine", "undefined"):
+    for kind in ("refused", "no kernel in an engine", "NaN in onnxruntime alone", "undefined"):
         found = Counter(row["reason"] for row in rows if row["class"] == kind)
         for reason, count in found.most_common():
             names = list(

@@ -35,7 +35,14 @@ def packet_of(call: Any) -> str:
 
 def is_free(call: Any, again: Wanted) -> bool:
     """Whether the values are random or whatever was in memory: by name, or because a second run gives others."""
-    if packet_of(call) in RANDOM or packet_of(call) in UNSET:
+    name, filled = packet_of(call), fill_defaults(call.overload, call.args, call.kwargs)
+    if (
+        name in RANDOM
+        or name in UNSET
+        or name in ("random", "_standard_gamma", "binomial", "poisson", "_sample_dirichlet")
+    ):
+        return True
+    if "drop" in name and filled.get("train") is not False and filled.get("p") not in (0, 0.0, 1, 1.0):
         return True
     return any(
         one.shape != two.shape or not torch.equal(torch.nan_to_num(one), torch.nan_to_num(two))
@@ -47,10 +54,31 @@ def is_free(call: Any, again: Wanted) -> bool:
 def reasons(call: Any) -> Iterator[str]:
     """Why values of the call are not defined; nothing where they are."""
     name, filled = packet_of(call), fill_defaults(call.overload, call.args, call.kwargs)
+    is_finite = all(bool(leaf.isfinite().all()) for leaf in leaves(call))
+    if not is_finite and "fft" in name:
+        yield "a Fourier transform of infinities or NaN, which algorithms spread differently"
+    if not is_finite and re.search(
+        r"var|std|norm|cov|corrcoef|linalg|qr|matrix_exp|cdist|dist|inverse|solve|lstsq|similarity", name
+    ):
+        yield "infinities or NaN among what is squared and summed, which formulas turn to NaN or to infinity"
+    if name == "histogram" and isinstance(filled["bins"], torch.Tensor) and not _is_sorted(filled["bins"]):
+        yield "boundaries are not sorted"
+    if name in ("histogram", "histc") and isinstance(filled["bins"], int) and _is_at_an_edge(filled):
+        yield "a value at the edge of two bins, whose place is rounded"
+    if name == "_ctc_loss":
+        yield "the working memory of the backward pass, which is longer or not filled beyond the sequences"
+    if name == "segment_reduce" and filled["unsafe"]:
+        yield "segments that are not checked"
+    if name == "_pad_packed_sequence" and int(filled["batch_sizes"].sum()) != filled["data"].shape[0]:
+        yield "sizes of batches that do not add up"
+    if "2d_aa" in name and any(1 in leaf.shape[-1:] for leaf in (*leaves(call)[:1], *call.outputs)):
+        yield "antialias along an axis of size 1, of which PyTorch reads the first element alone"
     if name in ("searchsorted", "bucketize"):
         edges = filled.get("sorted_sequence", filled.get("boundaries"))
-        if filled.get("sorter") is not None or not bool((edges[..., 1:] >= edges[..., :-1]).all()):
+        if filled.get("sorter") is not None or not _is_sorted(edges):
             yield "boundaries are not sorted"
+    if _is_out_of_range(name, filled):
+        yield "an index that is out of range"
     if _has_duplicates(name, filled):
         yield "two values for one place"
     if _is_beyond_integers(call, filled):
@@ -59,6 +87,21 @@ def reasons(call: Any) -> Iterator[str]:
         yield "a shift beyond the number of bits"
     if re.search(r"unique|mode|histc|kthvalue|isin|searchsorted|bucketize", name) and any(map(_has_nan, leaves(call))):
         yield "NaN among what is ordered"
+
+
+def _is_sorted(edges: torch.Tensor) -> bool:
+    return bool((edges[..., 1:] >= edges[..., :-1]).all())
+
+
+def _is_at_an_edge(filled: dict[str, Any]) -> bool:
+    """Whether a value lies on an edge between equal bins up to rounding."""
+    values = filled["self"].double().flatten()
+    low, high = filled.get("range") or (filled.get("min") or 0.0, filled.get("max") or 0.0)
+    if low == high and values.numel():
+        low, high = values.min().item(), values.max().item()
+    edges = torch.linspace(low, high, filled["bins"] + 1, dtype=torch.float64)
+    gaps = (values[:, None] - edges).abs()
+    return bool((gaps < 1e-5 * max(abs(low), abs(high), 1e-30)).any())
 
 
 def _has_nan(tensor: torch.Tensor) -> bool:
@@ -81,6 +124,16 @@ def _has_duplicates(name: str, filled: dict[str, Any]) -> bool:
         ordered = index.sort(filled["dim"]).values
         return bool((ordered.diff(dim=filled["dim"]) == 0).any())
     return name in ("as_strided_scatter",)
+
+
+def _is_out_of_range(name: str, filled: dict[str, Any]) -> bool:
+    """Whether an index along a dim names no element, which kernels that broadcast do not always check."""
+    index, dim = filled.get("indices", filled.get("index")), filled.get("dim")
+    if name not in ("take_along_dim", "gather", "scatter", "scatter_add") or not isinstance(dim, int):
+        return False
+    source = filled["self"]
+    size = source.shape[dim] if source.dim() else 1
+    return bool(((index >= size) | (index < -size)).any())
 
 
 def _repeats(places: Any) -> bool:

@@ -125,6 +125,9 @@ def celu(op: Emit, self: ir.Value, alpha: Any) -> ir.Value:
     if op.opset >= 12 and op.dtype(self) == ir.DataType.FLOAT:
         return op.Celu(self, alpha=float(alpha))
     factor = op.const(float(alpha), op.dtype(self))
+    if float(alpha) < 0:
+        curve = op.Sub(op.Exp(op.Div(self, factor)), op.const(1, op.dtype(self)))
+        return op.Where(op.Greater(self, op.const(0, op.dtype(self))), self, op.Mul(curve, factor))
     return op.Mul(op.Elu(op.Div(self, factor)), factor)
 
 

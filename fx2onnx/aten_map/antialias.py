@@ -56,9 +56,12 @@ def resampling_matrix(
     align_corners: bool,
     antialias: bool = True,
     delta: float = 0.0,
+    skips_idle: bool = True,
 ) -> npt.NDArray[np.float64]:
-    """[count, size]: how much of each input element goes into each output. ``delta`` is 0.5 for aligned uint8."""
-    if size == count and (antialias or mode != "cubic" or scale_factor is None):
+    """[count, size]: how much of each input element goes into each output. ``delta`` is 0.5 for aligned uint8;
+    ``skips_idle``: an axis that keeps its size is left as it is, whatever the factor.
+    """
+    if size == count and skips_idle and (antialias or mode != "cubic" or scale_factor is None):
         return np.eye(size)
     kernel, width = FILTERS[mode]
     if mode == "cubic" and not antialias:

@@ -152,8 +152,8 @@ def _between(op: Emit, start: ir.Value, end: ir.Value, weight: ir.Value) -> ir.V
     """``start + w (end - start)``; a number from 0.5 on is counted from the end, as in PyTorch. Source: ATen/native/Lerp.h."""
     gap = op.Sub(end, start)
     number = op.constant(weight, most=1)
-    if number is not None and abs(number.item()) >= 0.5:  # type: ignore[arg-type]
-        return op.Sub(end, op.Mul(gap, op.const(1 - number.item(), op.dtype(gap))))  # type: ignore[operator]
+    if number is not None and abs(number.item()) >= 0.5:
+        return op.Sub(end, op.Mul(gap, op.const(1 - number.item(), op.dtype(gap))))
     return op.Add(start, op.Mul(weight, gap))
 
 

@@ -11,6 +11,7 @@ from fx2onnx.aten_map.matmul import scaled
 from fx2onnx.aten_map.table.axes import filled, zeros
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
 from fx2onnx.base.dims import DimLike, product
+from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
 
 aten = torch.ops.aten
@@ -28,7 +29,14 @@ class Statistics(NamedTuple):
 
 
 def channel_vector(op: Emit, given: ir.Value | None, number: float, size: DimLike, dtype: ir.DataType) -> ir.Value:
-    """``given`` as ``dtype``, or ``number`` for every channel."""
+    """``given`` as ``dtype``, or ``number`` for every channel. Raises UserError E203 for what is no vector of channels."""
+    if given is not None and op.rank(given) != 1:
+        raise UserError(
+            "E203",
+            f"batch normalisation with a parameter of {op.rank(given)} axes",
+            why="each parameter is one number a channel",
+            next="give it the shape [channels]",
+        )
     return filled(op, (size,), number, dtype) if given is None else op.cast(given, dtype)
 
 

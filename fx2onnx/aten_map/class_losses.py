@@ -142,7 +142,8 @@ def _multi_margin(
     if weight is not None:
         gap = op.Mul(gap, op.Gather(op.cast(weight, op.dtype(gap)), column, axis=0))
     own = op.Equal(counted(op, op.dims(value)[-1], D.INT64), column)
-    return reduced_loss(op, reduce(op, "ReduceMean", op.Where(own, zero_like(op, gap), gap), axis), reduction)
+    found = reduced_loss(op, reduce(op, "ReduceMean", op.Where(own, zero_like(op, gap), gap), axis), reduction)
+    return op.reshape(found, op.result_dims())
 
 
 def _multilabel_margin(op: Emit, self: ir.Value, target: ir.Value, reduction: int) -> Any:

@@ -260,7 +260,8 @@ def _created(op: Emit, overload: OpOverload, given: dict[str, Any]) -> ir.Value:
     """One number everywhere; the elements of empty tensors, which are any, are 0."""
     number = given.get("fill_value", given.get("value", 1 if "ones" in overload._schema.name else 0))
     dtype, dims = op.result[0]
-    return op.expand(as_pair(op, number, dtype), dims)
+    asked = given.get("dtype")
+    return op.expand(op.const(number, dtype) if asked and not asked.is_complex else as_pair(op, number, dtype), dims)
 
 
 def _on_truth(op: Emit, overload: OpOverload, given: dict[str, Any]) -> ir.Value:

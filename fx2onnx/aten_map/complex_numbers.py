@@ -261,6 +261,16 @@ def _with_pair(overload: OpOverload) -> Callable[..., Any]:
     packet = str(overload._schema.name).split("::")[-1]
 
     def entry(op: Emit, **given: Any) -> Any:
+        if packet in ("cat", "concat", "concatenate", "stack", "diff"):  # real operands among complex ones
+            dtype = op.result_dtype()
+            as_pairs = {
+                name: [as_pair(op, each, dtype) for each in value]
+                for name, value in given.items()
+                if isinstance(value, list | tuple) and value and isinstance(value[0], ir.Value)
+            }
+            given |= as_pairs | {
+                name: as_pair(op, value, dtype) for name, value in given.items() if isinstance(value, ir.Value)
+            }
         first = next(iter(given.values()))
         source = first[0] if isinstance(first, list | tuple) else first
         rank = op.rank(source) - 1 + (packet in NEW_AXIS)

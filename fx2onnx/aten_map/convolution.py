@@ -74,7 +74,7 @@ def convolved(
         outputs = [(dtype, _transposed_dims(op.dims(value), op.dims(weight), attrs))]
         if any(extra >= step for extra, step in zip(attrs["output_padding"], attrs["strides"], strict=True)):
             _cut_less(attrs, spatial)
-        result = op.ConvTranspose(value, weight, bias, outputs=outputs, **attrs)
+        result = _transposed(op, value, weight, bias, attrs, outputs)
     return result if batched else squeeze(op, result, 0)
 
 
@@ -146,6 +146,22 @@ def _cut_less(attrs: dict[str, Any], spatial: int) -> None:
         attrs["output_padding"][axis] -= saved
 
 
+def _transposed(
+    op: Emit, value: ir.Value, weight: ir.Value, bias: ir.Value | None, attrs: dict[str, Any], outputs: Any
+) -> ir.Value:
+    """``ConvTranspose``; output padding of a stride or more, which reads nothing, as zeros behind it, then the bias."""
+    extra = attrs["output_padding"]
+    if all(size < step for size, step in zip(extra, attrs["strides"], strict=True)):
+        return op.ConvTranspose(value, weight, bias, outputs=outputs, **attrs)
+    attrs["output_padding"] = [0] * len(extra)
+    dims = _transposed_dims(op.dims(value), op.dims(weight), attrs)
+    short = op.ConvTranspose(value, weight, None, outputs=[(op.dtype(value), dims)], **attrs)
+    result = op.Pad(short, pads=[0] * (2 + len(extra)) + [0, 0, *extra], outputs=outputs)
+    if bias is None:
+        return result
+    return op.Add(result, op.reshape(bias, (*op.dims(bias), *(1 for _ in extra))))
+
+
 def _conv_transpose(
     op: Emit,
     input: ir.Value,
@@ -184,9 +200,19 @@ def _conv_depthwise(
     return convolved(op, self, weight, bias, stride, padding, dilation, channels)
 
 
+def _slow_conv3d(
+    op: Emit, self: ir.Value, weight: ir.Value, bias: ir.Value | None, stride: Ints, padding: Ints
+) -> ir.Value:
+    """With as many groups as the channels hold those of the weight."""
+    channels = fixed(op.dims(self)[-4], "the number of channels")
+    groups = channels // fixed(op.dims(weight)[1], "the number of channels of a weight")
+    return convolved(op, self, weight, bias, stride, padding, [1], groups)
+
+
 _CONV = "conv1d conv2d conv3d conv1d.padding conv2d.padding conv3d.padding _convolution_mode "
-_CONV += "thnn_conv2d slow_conv3d slow_conv_dilated2d slow_conv_dilated3d"
+_CONV += "thnn_conv2d slow_conv_dilated2d slow_conv_dilated3d"
 register_shared(convolved, "Conv", *overloads_of(_CONV))
+register_shared(_slow_conv3d, "Conv", *overloads_of("slow_conv3d"))
 _TRANSPOSED = (
     "conv_transpose1d conv_transpose2d.input conv_transpose3d.input slow_conv_transpose2d slow_conv_transpose3d"
 )

@@ -33,12 +33,13 @@ D = ir.DataType
 Step = Callable[[Emit, ir.Value, ir.Value], ir.Value]
 
 
-def _aligned(op: Emit, targets: ir.Value, target_lengths: Lengths, blank: int) -> Path:
-    """The path of a batch of targets, as long as the longest where the lengths are known."""
+def _aligned(op: Emit, targets: ir.Value, target_lengths: Lengths, blank: int, length: DimLike | None = None) -> Path:
+    """The path of a batch of targets, as long as the longest where the lengths are known, or as ``length`` (2 S + 1) says."""
     wanted = lengths_of(op, target_lengths)
     labels = padded_targets(op, targets, wanted, batched=True)
-    if not isinstance(target_lengths, ir.Value):
-        rows, longest = op.dims(labels)[0], max([*target_lengths, 1])
+    if not isinstance(target_lengths, ir.Value) or isinstance(length, int):
+        known = length // 2 if isinstance(length, int) else max([*target_lengths, 1])  # type: ignore[misc]
+        rows, longest = op.dims(labels)[0], known
         sizes = [(op.dtype(labels), (rows, longest))]
         labels = op.Slice(labels, starts=[0], ends=[longest], axes=[1], outputs=sizes)
     return path_of(op, labels, wanted, blank)
@@ -129,7 +130,7 @@ def _ctc_loss_backward(
     Numerics: in float64. Where no path fits, the loss is infinite and the gradient not a number, or 0 on demand.
     Source:   ctc_loss_backward_cpu_template in ATen/native/LossCTC.cpp.
     """
-    path = _aligned(op, targets, target_lengths, blank)
+    path = _aligned(op, targets, target_lengths, blank, op.dims(log_alpha)[2])
     logs, loss = op.cast(log_probs, WORK), op.cast(neg_log_likelihood, WORK)
     steps, classes = op.dims(logs)[0], op.dims(logs)[2]
     running = _running(op, steps, input_lengths)

@@ -10,6 +10,8 @@ import torch
 
 from fx2onnx.aten_map.table.axes import fixed, unsqueeze
 from fx2onnx.aten_map.table.registry import translates
+from fx2onnx.base.dims import product
+from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
 
 aten = torch.ops.aten
@@ -74,8 +76,14 @@ def _weight_norm_interface_backward(
     """
     rank, dtype = op.rank(saved_v), op.dtype(saved_v)
     axes = [axis for axis in range(rank) if axis != dim % rank]
-    norms = op.cast(saved_norms, dtype)
-    total = op.ReduceSum(op.Mul(saved_v, grad_w), axes=axes, keepdims=1)
+    terms = op.Mul(saved_v, grad_w)
+    total = op.ReduceSum(terms, axes=axes, keepdims=1) if axes else terms
+    if product(op.dims(saved_g)) != product(op.dims(total)):
+        raise UserError(
+            "E203", "the gradient of weight normalisation with a gain of another number of elements than the norms"
+        )
+    norms, gain = (op.reshape(op.cast(value, dtype), op.dims(total)) for value in (saved_norms, saved_g))
     of_size = op.Div(total, norms)
     along = op.Mul(saved_v, op.Div(total, op.Mul(norms, norms)))
-    return op.Mul(op.Div(saved_g, norms), op.Sub(grad_w, along)), of_size
+    gradient = op.Mul(op.Div(gain, norms), op.Sub(grad_w, along))
+    return gradient, op.cast(op.reshape(of_size, op.dims(saved_g)), op.dtype(saved_g))

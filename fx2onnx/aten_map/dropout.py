@@ -55,7 +55,7 @@ def dropout(op: Emit, input: ir.Value, p: float, train: bool) -> ir.Value:
 @translates(aten.native_dropout.default)
 def native_dropout(op: Emit, input: ir.Value, p: float, train: bool | None) -> tuple[ir.Value, ir.Value]:
     """native_dropout(Tensor input, float p, bool? train) -> (Tensor, Tensor)"""
-    if train is False or (p == 0 and train is not None):
+    if train is False or p == 0:
         return input, filled(op, op.dims(input), 1, BOOL)
     return _with_mask(op, input, p)
 

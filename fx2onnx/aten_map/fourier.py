@@ -216,13 +216,17 @@ for _name, (_function, _flag) in FAMILY.items():
         register_shared(_entry, _form, *_overloads)
 
 SCALES = {0: 0.0, 1: -0.5, 2: -1.0}
-"""ATen's fft_norm_mode: none, by root n, by n."""
+"""ATen's fft_norm_mode: none, by root n, by n (of any other number, too)."""
 
 
 def _c2c(op: Emit, self: ir.Value, dim: Sequence[int], normalization: int, forward: bool) -> ir.Value:
+    if not dim:
+        return self
     axes, _ = _plan(op, self, None, dim)
     total = product([op.dims(self)[axis] for axis in axes])
-    return mark_complex(rescaled(op, complex_transform(op, self, axes, not forward), SCALES[normalization], total))
+    return mark_complex(
+        rescaled(op, complex_transform(op, self, axes, not forward), SCALES.get(normalization, -1.0), total)
+    )
 
 
 def _r2c(op: Emit, self: ir.Value, dim: Sequence[int], normalization: int, onesided: bool) -> ir.Value:
@@ -234,7 +238,7 @@ def _r2c(op: Emit, self: ir.Value, dim: Sequence[int], normalization: int, onesi
         found = real_transform(op, self, axes[-1])
         for axis in axes[:-1]:
             found = transform(op, found, axis, False)
-    return mark_complex(rescaled(op, found, SCALES[normalization], total))
+    return mark_complex(rescaled(op, found, SCALES.get(normalization, -1.0), total))
 
 
 def _c2r(op: Emit, self: ir.Value, dim: Sequence[int], normalization: int, last_dim_size: DimLike) -> ir.Value:
@@ -243,7 +247,7 @@ def _c2r(op: Emit, self: ir.Value, dim: Sequence[int], normalization: int, last_
     for axis in axes[:-1]:
         found = transform(op, found, axis, True)
     total = product([*(op.dims(self)[axis] for axis in axes[:-1]), last_dim_size])
-    return rescaled(op, to_real(op, found, axes[-1], last_dim_size), SCALES[normalization], total)
+    return rescaled(op, to_real(op, found, axes[-1], last_dim_size), SCALES.get(normalization, -1.0), total)
 
 
 register_shared(_c2c, "DFT-17", *overloads_of("_fft_c2c"), is_complex=True)

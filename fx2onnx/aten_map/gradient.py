@@ -2,78 +2,89 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 
-from fx2onnx.aten_map.table.axes import axes_of, fixed, moved
+from fx2onnx.aten_map.joining import joined
+from fx2onnx.aten_map.scans import difference
+from fx2onnx.aten_map.table.axes import axes_of, sliced, whole
 from fx2onnx.aten_map.table.dtype_support import floating
+from fx2onnx.aten_map.table.dtypes import as_dtype
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared
+from fx2onnx.base.dims import Dim, DimLike
+from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
 
 
 def _gradient_along(op: Emit, value: ir.Value, axis: int, spacing: Any, edge_order: int) -> ir.Value:
     """Differences of second order inside, of ``edge_order`` at the ends; ``spacing`` a step or a tensor of places.
 
-    As a matrix product along the axis for steps; for places its coefficients are computed in the graph.
+    Source:  gradient_helper and gradient_helper_float in ATen/native/ReduceOps.cpp.
     """
-    count = fixed(op.dims(value)[axis], "the size along a gradient")
-    dtype, last = op.dtype(value), op.rank(value) - 1
-    rows = moved(op, value, [axis], [last])
-    if isinstance(spacing, ir.Value):
-        places = op.cast(spacing, dtype)
-        steps = op.Sub(
-            op.Slice(places, starts=[1], ends=[2**63 - 1], axes=[0]), op.Slice(places, starts=[0], ends=[-1], axes=[0])
+    dtype, count = op.dtype(value), op.dims(value)[axis]
+    trailing = list(range(1, op.rank(value) - axis))
+
+    def part(first: int, size: DimLike) -> ir.Value:
+        start = whole(count + first) if first < 0 else first
+        return sliced(op, value, axis, start, whole(start + size), size)
+
+    has_inside = isinstance(count, Dim) or count > 2
+    inside = whole(count - 2)
+    if not isinstance(spacing, ir.Value):
+        first, last = op.Sub(part(1, 1), part(0, 1)), op.Sub(part(-1, 1), part(-2, 1))
+        if edge_order == 2:
+            first = _weighted(op, [-1.5, 2.0, -0.5], [part(0, 1), part(1, 1), part(2, 1)])
+            last = _weighted(op, [0.5, -2.0, 1.5], [part(-3, 1), part(-2, 1), part(-1, 1)])
+        middle = [op.Mul(op.Sub(part(2, inside), part(0, inside)), op.const(0.5, dtype))] if has_inside else []
+        return op.Div(joined(op, [first, *middle, last], axis), op.const(float(spacing), dtype))
+    if op.dims(spacing) != (count,):
+        raise UserError(
+            "E203",
+            f"a gradient over {count} elements with places of the shape {list(op.dims(spacing))}",
+            why="PyTorch broadcasts them against each other",
+            next="give one place for each element of the axis",
         )
-    else:
-        steps = op.const(np.full(count - 1, float(spacing)), dtype)
-    weights = _weights(op, steps, count, edge_order)
-    found = op.MatMul(rows, weights)
-    return moved(op, found, [last], [axis])
+    steps = difference(op, op.cast(spacing, dtype), 0)
 
+    def step(index: int, size: DimLike = 1) -> ir.Value:
+        start = whole(count - 1 + index) if index < 0 else index
+        found = sliced(op, steps, 0, start, whole(start + size), size)
+        return op.Unsqueeze(found, axes=trailing) if trailing else found
 
-def _weights(op: Emit, steps: ir.Value, count: int, edge_order: int) -> ir.Value:
-    """[count, count]: column i holds the coefficients of the derivative at i, from the steps h[0 .. count - 2]."""
-    dtype = op.dtype(steps)
-
-    def step(index: int) -> ir.Value:
-        return op.Gather(steps, op.const(np.array([index])), axis=0)
-
-    def three(near: ir.Value, far: ir.Value) -> list[ir.Value]:
-        """Coefficients at the first of three points, steps ``near`` then ``far``."""
+    first, last = op.Div(op.Sub(part(1, 1), part(0, 1)), step(0)), op.Div(op.Sub(part(-1, 1), part(-2, 1)), step(-1))
+    if edge_order == 2:
+        first = _at_first(op, step(0), step(1), [part(0, 1), part(1, 1), part(2, 1)])
+        last = op.Neg(_at_first(op, step(-1), step(-2), [part(-1, 1), part(-2, 1), part(-3, 1)]))
+    middle = []
+    if has_inside:
+        near, far = step(0, inside), step(1, inside)
         both = op.Add(near, far)
-        first = op.Neg(op.Div(op.Add(op.Add(near, near), far), op.Mul(near, both)))
-        return [first, op.Div(both, op.Mul(near, far)), op.Neg(op.Div(near, op.Mul(far, both)))]
+        weights = [
+            op.Neg(op.Div(far, op.Mul(near, both))),
+            op.Div(op.Sub(far, near), op.Mul(near, far)),
+            op.Div(near, op.Mul(far, both)),
+        ]
+        middle = [_weighted(op, weights, [part(0, inside), part(1, inside), part(2, inside)])]
+    return joined(op, [first, *middle, last], axis)
 
-    columns: list[ir.Value] = []
-    inner_left = op.Slice(steps, starts=[0], ends=[-1], axes=[0]) if count > 2 else None
-    inner_right = op.Slice(steps, starts=[1], ends=[2**63 - 1], axes=[0]) if count > 2 else None
-    matrix: ir.Value | None = None
-    if inner_left is not None:
-        both = op.Add(inner_left, inner_right)
-        parts = {
-            0: op.Neg(op.Div(inner_right, op.Mul(inner_left, both))),
-            1: op.Div(op.Sub(inner_right, inner_left), op.Mul(inner_left, inner_right)),
-            2: op.Div(inner_left, op.Mul(inner_right, both)),
-        }
-        for offset, part in parts.items():
-            mask = np.zeros((count, count - 2))
-            mask[np.arange(count - 2) + offset, np.arange(count - 2)] = 1
-            spread = op.Mul(op.const(mask, dtype), part)
-            matrix = spread if matrix is None else op.Add(matrix, spread)
-    if edge_order == 1 or count < 3:
-        left_parts = [op.Neg(op.Reciprocal(step(0))), op.Reciprocal(step(0))]
-        right_parts = [op.Neg(op.Reciprocal(step(count - 2))), op.Reciprocal(step(count - 2))]
-    else:
-        left_parts = three(step(0), step(1))
-        right_parts = [op.Neg(part) for part in three(step(count - 2), step(count - 3))[::-1]]
-    pad = op.const(np.zeros(count - len(left_parts)), dtype)
-    filler = [pad] if count > len(left_parts) else []
-    columns = [op.Unsqueeze(op.Concat(*left_parts, *filler, axis=0), axes=[1])]
-    columns += [matrix] if matrix is not None else []
-    columns.append(op.Unsqueeze(op.Concat(*filler, *right_parts, axis=0), axes=[1]))
-    return op.Concat(*columns, axis=1)
+
+def _weighted(op: Emit, weights: Sequence[ir.Value | float], values: Sequence[ir.Value]) -> ir.Value:
+    dtype = op.dtype(values[0])
+    terms = [op.Mul(as_dtype(op, weight, dtype), value) for weight, value in zip(weights, values, strict=True)]
+    return op.Add(op.Add(terms[0], terms[1]), terms[2])
+
+
+def _at_first(op: Emit, near: ir.Value, far: ir.Value, values: Sequence[ir.Value]) -> ir.Value:
+    """The derivative at the first of three points, steps ``near`` then ``far``."""
+    both = op.Add(near, far)
+    weights = [
+        op.Neg(op.Div(op.Add(op.Add(near, near), far), op.Mul(near, both))),
+        op.Div(both, op.Mul(near, far)),
+        op.Neg(op.Div(near, op.Mul(far, both))),
+    ]
+    return _weighted(op, weights, values)
 
 
 def _gradient(
@@ -90,5 +101,5 @@ def _gradient(
 
 _GRADIENTS = ("scalarint", "scalararray", "array", "scalarrayint", "scalarrayarray", "tensorarrayint", "tensorarray")
 register_shared(
-    _gradient, "MatMul with difference coefficients", *overloads_of(" ".join(f"gradient.{name}" for name in _GRADIENTS))
+    _gradient, "Slice, Sub, Div, Concat", *overloads_of(" ".join(f"gradient.{name}" for name in _GRADIENTS))
 )

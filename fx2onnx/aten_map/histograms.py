@@ -68,6 +68,9 @@ def counts_between(op: Emit, values: ir.Value, edges: ir.Value, weight: ir.Value
 def _edges(op: Emit, values: ir.Value, bins: int, low: float, high: float, margin: float) -> ir.Value:
     """bins + 1 edges from ``low`` to ``high``, or over the values' range where those are equal."""
     dtype = op.dtype(values)
+    if bins == 0:  # one edge, the lower end
+        is_open = low == high and product(op.dims(values)) != 0
+        return op.reshape(op.ReduceMin(values, keepdims=0), (1,)) if is_open else op.const(np.array([low]), dtype)
     if low == high and product(op.dims(values)) != 0:
         first, last = op.ReduceMin(values, keepdims=0), op.ReduceMax(values, keepdims=0)
         flat = op.Equal(first, last)

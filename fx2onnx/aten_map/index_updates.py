@@ -122,7 +122,10 @@ def masked_scatter_backward(op: Emit, grad_output: ir.Value, mask: ir.Value, siz
     """
     dtype, dims = op.result[0]
     chosen = op.Compress(
-        flat(op, grad_output), flat(op, op.cast(mask, BOOL)), axis=0, outputs=[(dtype, (Dim.symbol("kept"),))]
+        flat(op, grad_output),
+        flat(op, op.expand(op.cast(mask, BOOL), op.dims(grad_output))),
+        axis=0,
+        outputs=[(dtype, (Dim.symbol("kept"),))],
     )
     count = product(list(dims))
     longer = op.Concat(chosen, zeros(op, (count,), dtype), axis=0)

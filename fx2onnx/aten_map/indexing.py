@@ -12,10 +12,11 @@ import torch
 from fx2onnx.aten_map.gathering import nonzero_rows
 from fx2onnx.aten_map.scattering import scattered, written_nd
 from fx2onnx.aten_map.selection import where
-from fx2onnx.aten_map.table.axes import INT64, as_plain, flat, flattened, inverse, transpose, unsqueeze
+from fx2onnx.aten_map.table.axes import INT64, as_plain, flat, flattened, inverse, is_empty, transpose, unsqueeze
 from fx2onnx.aten_map.table.dtypes import as_dtype
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
 from fx2onnx.base.dims import Dim, DimLike, product
+from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.shapes import broadcast_dims
 from fx2onnx.irx.values import Dims
@@ -125,6 +126,10 @@ def _unsafe_masked_index(op: Emit, self: ir.Value, mask: ir.Value, indices: Indi
 
     Indices that are masked out may be out of range: they are clamped first.
     """
+    if is_empty(op.dims(self)):
+        raise UserError(
+            "E203", "a masked look-up in a tensor without elements", next="leave the look-up out where there is none"
+        )
     safe = _clamped(op, self, indices)
     return where(op, mask, indexed(op, self, safe), as_dtype(op, fill, op.dtype(self)))
 

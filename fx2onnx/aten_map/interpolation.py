@@ -101,6 +101,9 @@ def interpolated(
         return _by_matrices(op, value, mode, None if align_corners else scales, align_corners, antialias)
     usable = None if align_corners or scales is None or not _sizes_agree(op, value, scales) else scales
     by_numbers = not align_corners and scales is not None and any(scales) and usable is None
+    is_copied = bool(usable) and mode == "cubic" and op.dims(value)[2:] == op.result_dims()[2:]
+    if (by_numbers or is_copied) and not antialias and fixed_sizes:
+        return _by_matrices(op, value, mode, scales, align_corners, antialias)
     if antialias and (align_corners or mode == "lanczos" or op.opset < 18 or by_numbers):
         return _by_matrices(op, value, mode, None if align_corners else scales, align_corners)
     attrs: dict[str, Any] = {
@@ -158,6 +161,8 @@ def _nearest(op: Emit, value: ir.Value, scales: Scales | None, exact: bool) -> i
             wanted = nearest_places(int(size), int(count), factor, exact)  # type: ignore[arg-type]
             step = factor if usable is not None else None
             agree = agree and wanted == _onnx_nearest_places(int(size), int(count), step, exact)  # type: ignore[arg-type]
+            if source[2:] == target[2:]:  # onnxruntime copies, whatever the factors
+                agree = agree and wanted == list(range(int(size)))  # type: ignore[arg-type]
     if agree:
         mode = "half_pixel" if exact else "asymmetric"
         rounding = "round_prefer_ceil" if exact else "floor"

@@ -12,6 +12,7 @@ from fx2onnx.aten_map.matmul import dense, transposed_weight
 from fx2onnx.aten_map.slicing import pieces
 from fx2onnx.aten_map.table.axes import INT64, steps, unsqueeze
 from fx2onnx.aten_map.table.registry import register_shared, translates
+from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
 
 aten = torch.ops.aten
@@ -143,6 +144,12 @@ def _simple_cell(activation: str) -> Callable[..., ir.Value]:
         b_ih: ir.Value | None,
         b_hh: ir.Value | None,
     ) -> ir.Value:
+        if not op.is_float(w_ih):
+            raise UserError(
+                "E203",
+                f"a recurrent cell of {op.dtype(w_ih).name.lower()}",
+                next="convert its weights and input to float32",
+            )
         return op.node(activation, op.Add(dense(op, input, w_ih, b_ih), dense(op, hx, w_hh, b_hh)))
 
     return entry

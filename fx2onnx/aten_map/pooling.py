@@ -14,6 +14,7 @@ from fx2onnx.aten_map.table.axes import as_list, fixed, squeeze, unsqueeze, whol
 from fx2onnx.aten_map.table.dtype_support import takes
 from fx2onnx.aten_map.table.dtypes import FLOATS
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared
+from fx2onnx.aten_map.unary import truncated
 from fx2onnx.base.dims import Dim, DimLike, product
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import Dims
@@ -121,7 +122,8 @@ def average_pooled(
         exact = average_pooled(
             op, op.cast(value, DOUBLE), kernel, stride, padding, ceil_mode, count_include_pad, divisor
         )
-        return op.cast(exact, dtype)
+        least = op.const(0.25 / max(math.prod(kernel), abs(divisor or 1)), DOUBLE)  # less than any fraction of a sum
+        return op.cast(truncated(op, op.Add(exact, op.Mul(op.Sign(exact), least))), dtype)
     batched = op.rank(value) == spatial + 2
     if not batched:
         value = unsqueeze(op, value, 0)

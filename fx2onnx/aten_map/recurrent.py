@@ -16,6 +16,7 @@ from fx2onnx.aten_map.lstm_cells import projected_layer
 from fx2onnx.aten_map.packing import Packing, packing_of
 from fx2onnx.aten_map.table.axes import sliced, squeeze, transpose, unsqueeze, whole
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared
+from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import Dims
 
@@ -39,6 +40,16 @@ class Stack:
     @property
     def directions(self) -> int:
         return 2 if self.bidirectional else 1
+
+    def check(self, op: Emit) -> None:
+        """Raises: UserError E203 for weights that are no floating-point numbers."""
+        if self.params and not op.is_float(self.params[0]):
+            raise UserError(
+                "E203",
+                f"a recurrent layer of {op.dtype(self.params[0]).name.lower()}",
+                why=f"ONNX's {self.op_type} takes floating-point numbers alone",
+                next="convert the weights and the input to float32",
+            )
 
     def weights(self, layer: int) -> list[list[ir.Value]]:
         """Of each direction: w_ih, w_hh (b_ih, b_hh) (w_hr)."""
@@ -179,6 +190,7 @@ def _recurrent(op_type: str, activation: str = "Tanh") -> Callable[..., tuple[ir
     ) -> tuple[ir.Value, ...]:
         """Whole sequences ``input``, or packed ``data``."""
         stack = Stack(op_type, params, has_biases, num_layers, dropout, bidirectional, activation)
+        stack.check(op)
         states = [hx] if isinstance(hx, ir.Value) else hx
         if data is not None and batch_sizes is not None:
             return _run_packed(op, stack, data, batch_sizes, states, train)

@@ -36,7 +36,9 @@ def _matrix(size: int, count: int, mode: str, scale: Scale, align_corners: bool,
     if mode.startswith("nearest"):
         return _one_hot(nearest_places(size, count, scale, mode == "nearest-exact"), size)
     delta = 0.5 if align_corners and not antialias else 0.0
-    return resampling_matrix(size, count, mode, None if align_corners else scale, align_corners, antialias, delta)
+    return resampling_matrix(
+        size, count, mode, None if align_corners else scale, align_corners, antialias, delta, not antialias
+    )
 
 
 def _repeats(size: DimLike, count: DimLike, scale: Scale) -> int | None:
@@ -63,7 +65,7 @@ def _upsample_backward(mode: str, antialias: bool) -> Callable[..., ir.Value]:
         value = grad_output
         for axis, scale in enumerate(factors, start=2):
             size, count = input_size[axis], op.dims(value)[axis]
-            if size == count and (scale is None or scale == 1 or mode == "linear"):
+            if size == count and (scale is None or scale == 1 or (mode == "linear" and not antialias)):
                 continue
             repeats = _repeats(size, count, scale) if mode.startswith("nearest") else None
             if repeats is not None:

@@ -11,7 +11,7 @@ import torch
 from fx2onnx.aten_map.comparison import compare
 from fx2onnx.aten_map.reductions import reduce
 from fx2onnx.aten_map.scans import neighbours
-from fx2onnx.aten_map.table.axes import axis_of, whole
+from fx2onnx.aten_map.table.axes import axis_of, is_empty, whole
 from fx2onnx.aten_map.table.dtype_support import opmath, takes
 from fx2onnx.aten_map.table.dtypes import FLOATS, Operand
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
@@ -53,6 +53,8 @@ def isin_scalar_tensor(op: Emit, element: Any, test_elements: ir.Value, assume_u
 
     ONNX:    Equal and a reduction by Max.
     """
+    if is_empty(op.dims(test_elements)):
+        return op.const(np.array(invert))
     same = op.cast(compare(op, "Equal", test_elements, element), D.INT32)
     found = op.cast(op.ReduceMax(same, keepdims=0), D.BOOL)
     return op.Not(found) if invert else found

@@ -18,6 +18,7 @@ from fx2onnx.irx.emit import Emit
 
 aten = torch.ops.aten
 D = ir.DataType
+UNSIGNED_INTEGERS = frozenset({D.UINT8, D.UINT16, D.UINT32, D.UINT64})
 
 
 def where(op: Emit, condition: ir.Value, left: ir.Value, right: ir.Value) -> ir.Value:
@@ -51,6 +52,9 @@ def _clamp(op: Emit, self: ir.Value, min: Operand | None = None, max: Operand | 
     if any(isinstance(limit, float) and math.isnan(limit) for limit in (min, max)):
         return op.expand(op.const(math.nan, dtype), op.dims(value))
     crossed = not tensors and min is not None and max is not None and min > max  # type: ignore[operator]
+    crossed = crossed or (
+        dtype in UNSIGNED_INTEGERS and any(isinstance(limit, int | float) and limit < 0 for limit in (min, max))
+    )
     whole = min is not None and max is not None
     if whole and not tensors and not crossed and dtype != D.BOOL and (op.opset >= 12 or dtype in FLOATS):
         return _clip(op, value, _limit(op, min, dtype), _limit(op, max, dtype))
@@ -62,9 +66,10 @@ def _clamp(op: Emit, self: ir.Value, min: Operand | None = None, max: Operand | 
 
 
 def _limit(op: Emit, limit: Any, dtype: ir.DataType) -> ir.Value:
-    """A number as a constant of ``dtype``, held inside the range of integers."""
-    if dtype not in FLOATS:
+    """A number as a constant of ``dtype``, held inside the range of integers; below 0 it wraps around for unsigned ones."""
+    if dtype not in FLOATS and dtype != D.BOOL:
         info = np.iinfo(dtype.numpy())
+        limit = int(limit) % (info.max + 1) if info.min == 0 and -info.max <= limit < 0 else limit
         limit = min(max(int(limit), info.min), info.max)
     return op.const(limit, dtype)
 

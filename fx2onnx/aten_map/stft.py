@@ -44,9 +44,9 @@ for _name, _back in {"fft_fftshift": False, "fft_ifftshift": True}.items():
 
 def _frequencies(half: bool) -> Callable[..., ir.Value]:
     def entry(op: Emit, n: int, d: float) -> ir.Value:
-        numbers = np.array([np.nan] * (n // 2 + 1 if half else 0))
-        if n:
-            numbers = np.fft.rfftfreq(n, d) if half else np.fft.fftfreq(n, d)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            steps = np.arange(int(n / 2) + 1) if half else np.fft.ifftshift(np.arange(n) - n // 2)
+            numbers = steps * (1.0 / np.float64(n * d))
         return op.const(numbers, op.result_dtype())
 
     return entry

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from fx2onnx.capture.overloads.registry import Call, Kind, register
-from fx2onnx.capture.overloads.unbacked import record_sized
+from fx2onnx.capture.overloads.unbacked import Shape, record_sized
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.recording.tensor_tracker import dims_of
 
@@ -40,6 +40,8 @@ def _randperm(recorder: BaseRecorder, call: Call, dtype: torch.dtype | None) -> 
     aten.native_batch_norm.default,
     aten._native_batch_norm_legit.no_stats,
     aten._native_batch_norm_legit_functional.default,
+    aten._batch_norm_with_update_functional.default,
+    aten._native_batch_norm_legit_no_training.default,
 )
 def _saved_statistics(
     recorder: BaseRecorder,
@@ -47,31 +49,116 @@ def _saved_statistics(
     input: torch.Tensor,
     weight: torch.Tensor | None,
     bias: torch.Tensor | None,
-    training: bool,
+    training: bool = True,
     running_mean: torch.Tensor | None = None,
     running_var: torch.Tensor | None = None,
 ) -> object:
     """Statistics are saved in float32 where a parameter is wider than half precision; the new running ones are as the old."""
-    if input.dtype not in HALF or not training:
+    if input.dtype not in HALF:
         return NotImplemented
     given = [tensor for tensor in (weight, bias, running_mean, running_var) if tensor is not None]
     saved = input.dtype if all(tensor.dtype == input.dtype for tensor in given) else torch.float32
-    channels = [dims_of(input)[1]]
-    running = [tensor.dtype for tensor in (running_mean, running_var) if tensor is not None]
+    is_trained = training and call.func is not aten._native_batch_norm_legit_no_training.default
+    kept, channels = [dims_of(input)[1] if is_trained else 0], [dims_of(input)[1]]
+    running = [(tensor.dtype, channels) for tensor in (running_mean, running_var) if tensor is not None]
     count = len(call.func._schema.returns)
-    outputs = [(input.dtype, dims_of(input)), *((dtype, channels) for dtype in (saved, saved, *running))]
+    reserve = [(torch.uint8, [0])] if count == 6 else []
+    outputs: list[tuple[torch.dtype, Shape]] = [
+        (input.dtype, dims_of(input)),
+        (saved, kept),
+        (saved, kept),
+        *reserve,
+        *running,
+    ]
     return record_sized(recorder, call, outputs[:count])
 
 
-@register(Kind.RECORD, aten._embedding_bag_forward_only.default)
+@register(Kind.RECORD, aten._weight_norm_interface.default)
+def _weight_norm_interface(recorder: BaseRecorder, call: Call, v: torch.Tensor, g: torch.Tensor) -> object:
+    """The norms have the shape of the gain."""
+    norms = torch.float32 if g.dtype == torch.bfloat16 else g.dtype
+    return record_sized(recorder, call, [(v.dtype, dims_of(v)), (norms, dims_of(g))])
+
+
+@register(Kind.RECORD, aten._weight_norm_interface_backward.default)
+def _weight_norm_interface_backward(
+    recorder: BaseRecorder, call: Call, saved_v: torch.Tensor, saved_g: torch.Tensor
+) -> object:
+    return record_sized(recorder, call, [(saved_v.dtype, dims_of(saved_v)), (saved_g.dtype, dims_of(saved_g))])
+
+
+@register(Kind.RECORD, aten.multilabel_margin_loss_forward.default)
+def _multilabel_margin_loss(
+    recorder: BaseRecorder, call: Call, self: torch.Tensor, target: torch.Tensor, reduction: int
+) -> object:
+    """The loss of one sample has no axes, whatever the reduction."""
+    loss = [dims_of(self)[0]] if self.dim() > 1 and reduction == 0 else []
+    return record_sized(recorder, call, [(self.dtype, loss), (self.dtype, dims_of(target))])
+
+
+@register(
+    Kind.RECORD, aten._embedding_bag_forward_only.default, aten.embedding_bag.default, aten.embedding_bag.padding_idx
+)
 def _bags_with_last_offset(
-    recorder: BaseRecorder, call: Call, offsets: torch.Tensor, mode: int, include_last_offset: bool
+    recorder: BaseRecorder,
+    call: Call,
+    weight: torch.Tensor,
+    indices: torch.Tensor,
+    offsets: torch.Tensor,
+    scale_grad_by_freq: bool,
+    mode: int,
+    sparse: bool,
+    per_sample_weights: torch.Tensor | None,
+    include_last_offset: bool,
+    padding_idx: int | None = None,
 ) -> object:
     """With the last offset given, a sum has a size for each offset, the other modes one for each bag."""
     if not include_last_offset:
         return NotImplemented
+    padding = -1 if padding_idx is None else padding_idx
+    if call.func is aten.embedding_bag.padding_idx and padding_idx is not None and padding < 0:
+        padding += weight.shape[0]
     with recorder.mode:
-        output, bags, sizes, best = aten._embedding_bag.default(*call.args, **call.kwargs)
-        if mode == 0:
+        output, bags, sizes, best = aten._embedding_bag.default(
+            weight, indices, offsets, scale_grad_by_freq, mode, sparse, per_sample_weights, True, padding
+        )
+        if mode == 0 and (call.func is aten._embedding_bag_forward_only.default or not weight.requires_grad):
             sizes, best = (torch.zeros(offsets.shape[0], dtype=offsets.dtype, device=offsets.device) for _ in range(2))
     return output, bags, sizes, best
+
+
+@register(Kind.RECORD, aten.multi_margin_loss.default)
+def _multi_margin_loss(
+    recorder: BaseRecorder, call: Call, self: torch.Tensor, target: torch.Tensor, reduction: int
+) -> object:
+    """A loss for each target, with as many axes."""
+    return record_sized(recorder, call, [(self.dtype, dims_of(target) if reduction == 0 else [])])
+
+
+@register(Kind.RECORD, aten.native_dropout.default)
+def _native_dropout(recorder: BaseRecorder, call: Call, input: torch.Tensor, p: float, train: bool | None) -> object:
+    """Without ``train`` elements are dropped; the mask of no elements has the dtype of the input."""
+    if train is None:
+        with recorder.mode:
+            return call.func(input, p, True)
+    if 0 not in dims_of(input):
+        return NotImplemented
+    return record_sized(recorder, call, [(input.dtype, dims_of(input))] * 2)
+
+
+@register(Kind.RECORD, aten._embedding_bag.default)
+def _bags_of_bfloat16(
+    recorder: BaseRecorder,
+    call: Call,
+    weight: torch.Tensor,
+    offsets: torch.Tensor,
+    mode: int,
+    include_last_offset: bool,
+    padding_idx: int,
+) -> object:
+    """A sum of all that is looked up needs no number of the bag for each index."""
+    if weight.dtype != torch.bfloat16 or mode != 0 or padding_idx >= 0:
+        return NotImplemented
+    bags = dims_of(offsets)[0] - int(include_last_offset)
+    numbers = [(offsets.dtype, [size]) for size in (0, bags, bags)]
+    return record_sized(recorder, call, [(weight.dtype, [bags, dims_of(weight)[1]]), *numbers])

@@ -55,14 +55,16 @@ def _reshape_alias(
     recorder: BaseRecorder, call: Call, self: torch.Tensor, size: Sequence[object], stride: Sequence[object]
 ) -> object:
     """A reshape where the strides are a reshape's; other strides count in the storage."""
-    if not all(isinstance(number, int) for number in (*size, *stride)):
+    lengths = [number for number in size if isinstance(number, int)]
+    if len(lengths) < len(size) or not all(isinstance(number, int) for number in stride):
         return NotImplemented
     fake = recorder.fake_of(self)
-    packed, wanted = 1, []
-    for length in reversed(size):
+    packed = 1
+    wanted: list[int] = []
+    for length in reversed(lengths):
         wanted.insert(0, packed)
-        packed *= max(length, 1)  # type: ignore[type-var, operator]
-    own = zip(size, stride, wanted, strict=True)
+        packed *= max(length, 1)
+    own = zip(lengths, stride, wanted, strict=True)
     if fake.is_contiguous() and packed == fake.numel() and all(length == 1 or a == b for length, a, b in own):
         return NotImplemented
     with recorder.mode:

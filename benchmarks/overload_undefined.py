@@ -65,6 +65,12 @@ def reasons(call: Any) -> Iterator[str]:
         yield "boundaries are not sorted"
     if name in ("histogram", "histc") and isinstance(filled["bins"], int) and _is_at_an_edge(filled):
         yield "a value at the edge of two bins, whose place is rounded"
+    if "ctc_loss" in name and bool((filled["targets"] == filled["blank"]).any()):
+        yield "the blank among the targets"
+    if "pool" in name and not is_finite:
+        yield "the index of a maximum among infinities"
+    if name == "pow" and _overflows(filled):
+        yield "an integer power that overflows"
     if name == "_ctc_loss":
         yield "the working memory of the backward pass, which is longer or not filled beyond the sequences"
     if name == "segment_reduce" and filled["unsafe"]:
@@ -102,6 +108,22 @@ def _is_at_an_edge(filled: dict[str, Any]) -> bool:
     edges = torch.linspace(low, high, filled["bins"] + 1, dtype=torch.float64)
     gaps = (values[:, None] - edges).abs()
     return bool((gaps < 1e-5 * max(abs(low), abs(high), 1e-30)).any())
+
+
+def _overflows(filled: dict[str, Any]) -> bool:
+    base, exponent = (torch.as_tensor(filled[name]) for name in ("self", "exponent"))
+    integers = [value.dtype for value in (base, exponent) if not value.is_floating_point() and value.dim()]
+    if (
+        not integers
+        or base.is_floating_point()
+        or exponent.is_floating_point()
+        or base.is_complex()
+        or exponent.is_complex()
+    ):
+        return False
+    result = base.double() ** exponent.double()
+    limit = torch.iinfo(torch.uint8 if torch.bool in integers else integers[0])
+    return bool(((result > limit.max) | (result < limit.min)).any() or (base < limit.min).any())
 
 
 def _has_nan(tensor: torch.Tensor) -> bool:

@@ -95,7 +95,16 @@ def prelu(op: Emit, self: ir.Value, weight: ir.Value) -> ir.Value:
     return op.PRelu(self, weight)
 
 
-register_shared(prelu, "PRelu", *overloads_of("prelu _prelu_kernel"))
+@translates(aten._prelu_kernel.default)
+def _prelu_kernel(op: Emit, self: ir.Value, weight: ir.Value) -> ir.Value:
+    """_prelu_kernel(Tensor self, Tensor weight) -> Tensor
+
+    The slopes are broadcast as any operand, from the last axis on.
+    """
+    return op.PRelu(op.expand(self, op.result_dims()), weight)
+
+
+register_shared(prelu, "PRelu", *overloads_of("prelu"))
 
 
 @translates(aten.elu.default)

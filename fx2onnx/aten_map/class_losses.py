@@ -54,7 +54,8 @@ def _nll(op: Emit, self: ir.Value, target: ir.Value, weight: ir.Value | None, re
     loss = op.cast(found, op.result_dtype())
     if len(op.result) == 1:
         return loss
-    return loss, op.cast(zero_like(op, logs) if reduction == NONE else total, op.result_dtype(1))
+    is_counted = reduction != NONE or op.rank(logs) == 1
+    return loss, op.cast(total if is_counted else zero_like(op, logs), op.result_dtype(1))
 
 
 _NLL = "nll_loss nll_loss_nd nll_loss2d nll_loss_forward nll_loss2d_forward"
@@ -140,7 +141,8 @@ def _multi_margin(
     if p == 2:
         gap = op.Mul(gap, gap)
     if weight is not None:
-        gap = op.Mul(gap, op.Gather(op.cast(weight, op.dtype(gap)), column, axis=0))
+        weights = op.reshape(op.cast(weight, op.dtype(gap)), (op.dims(value)[-1],))
+        gap = op.Mul(gap, op.Gather(weights, column, axis=0))
     own = op.Equal(counted(op, op.dims(value)[-1], D.INT64), column)
     found = reduced_loss(op, reduce(op, "ReduceMean", op.Where(own, zero_like(op, gap), gap), axis), reduction)
     return op.reshape(found, op.result_dims())
@@ -161,11 +163,9 @@ def _multilabel_margin(op: Emit, self: ir.Value, target: ir.Value, reduction: in
     is_target = reduce(op, "ReduceMax", op.cast(hits, dtype), axis)
     aimed = op.Unsqueeze(op.GatherElements(value, safe, axis=axis), axes=[axis + 1])
     gap = at_least_zero(op, op.Add(op.Sub(op.Unsqueeze(value, axes=[axis]), aimed), 1.0))
-    counts = op.Mul(
-        op.Unsqueeze(op.cast(named, dtype), axes=[axis + 1]),
-        op.Unsqueeze(op.Sub(op.const(1.0, dtype), is_target), axes=[axis]),
-    )
-    total = op.ReduceSum(op.Mul(gap, counts), axes=[axis, axis + 1], keepdims=0)
+    is_other = op.Equal(is_target, op.const(0, dtype))
+    counts = op.And(op.Unsqueeze(named, axes=[axis + 1]), op.Unsqueeze(is_other, axes=[axis]))
+    total = op.ReduceSum(op.Where(counts, gap, op.const(0, dtype)), axes=[axis, axis + 1], keepdims=0)
     loss = op.Div(total, op.size(op.dims(value)[axis], dtype))
     result = op.reshape(reduced_loss(op, loss, reduction), op.result_dims())
     is_target = op.reshape(is_target, op.result_dims(1)) if len(op.result) > 1 else is_target

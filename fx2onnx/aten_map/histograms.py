@@ -16,6 +16,7 @@ from fx2onnx.aten_map.table.axes import fixed, whole
 from fx2onnx.aten_map.table.dtype_support import opmath
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared
 from fx2onnx.base.dims import DimLike, product
+from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
 
 aten = torch.ops.aten
@@ -142,6 +143,8 @@ def _counts_in_bins(
 ) -> ir.Value:
     """Each variable one-hot in its bins, the outer products of all summed over the samples by Einsum."""
     dtype, variables = op.dtype(self), len(edges)
+    if not variables:
+        raise UserError("E203", "a histogram of no variables", next="give samples of one variable at least")
     samples = op.reshape(self, (product(op.dims(self)[:-1]), variables))
     hits = []
     for index, edge in enumerate(edges):

@@ -24,11 +24,13 @@ Scales = Sequence["float | None"]
 Number = np.float32
 
 
-def nearest_places(size: int, count: int, scale: float | None, exact: bool) -> list[int]:
-    """Which input element PyTorch takes for each output. Source: nearest_idx in ATen/native/UpSample.h."""
-    if not exact and count == size:
+def nearest_places(size: int, count: int, scale: float | None, exact: bool, is_image: bool = True) -> list[int]:
+    """Which input element PyTorch takes for each output; of images (two axes) it ignores the factor where an axis stays
+    as it is or doubles. Source: nearest_idx in ATen/native/UpSample.h, HelperInterpNearest in cpu/UpSampleKernel.cpp.
+    """
+    if not exact and is_image and count == size:
         return list(range(size))
-    if not exact and count == 2 * size:
+    if not exact and is_image and count == 2 * size:
         return [index >> 1 for index in range(count)]
     step = Number(1.0 / scale) if scale is not None and scale > 0 else Number(size) / Number(count)
     shift = Number(0.5 if exact else 0)
@@ -155,10 +157,12 @@ def _nearest(op: Emit, value: ir.Value, scales: Scales | None, exact: bool) -> i
     else:
         factors, usable = scales or [None] * (len(source) - 2), scales
     known = not any(isinstance(size, Dim) for size in (*source[2:], *target[2:]))
-    agree = known or all(map(_agrees_at_every_size, source[2:], target[2:], factors, [exact] * len(factors)))
+    is_image = len(source) == 4
+    sizes = zip(source[2:], target[2:], factors, strict=True)
+    agree = known or all(_agrees_at_every_size(size, count, factor, exact, is_image) for size, count, factor in sizes)
     if known:
         for size, count, factor in zip(source[2:], target[2:], factors, strict=True):
-            wanted = nearest_places(int(size), int(count), factor, exact)  # type: ignore[arg-type]
+            wanted = nearest_places(int(size), int(count), factor, exact, is_image)  # type: ignore[arg-type]
             step = factor if usable is not None else None
             agree = agree and wanted == _onnx_nearest_places(int(size), int(count), step, exact)  # type: ignore[arg-type]
             if source[2:] == target[2:]:  # onnxruntime copies, whatever the factors
@@ -170,7 +174,7 @@ def _nearest(op: Emit, value: ir.Value, scales: Scales | None, exact: bool) -> i
     if not known:
         return _gathered(op, value, factors, exact)
     for axis in range(2, len(source)):
-        places = nearest_places(int(source[axis]), int(target[axis]), factors[axis - 2], exact)  # type: ignore[arg-type]
+        places = nearest_places(int(source[axis]), int(target[axis]), factors[axis - 2], exact, is_image)  # type: ignore[arg-type]
         if places != list(range(int(source[axis]))):  # type: ignore[arg-type]
             value = op.Gather(value, op.const(np.array(places)), axis=axis)
     return value
@@ -189,8 +193,8 @@ def _formulas_agree(factor: float, exact: bool) -> bool:
     return bool((np.floor(index * Number(1.0 / factor)) == np.floor(index / Number(factor))).all())
 
 
-def _agrees_at_every_size(size: DimLike, count: DimLike, factor: float | None, exact: bool) -> bool:
-    if size == count and (factor is None or not exact):
+def _agrees_at_every_size(size: DimLike, count: DimLike, factor: float | None, exact: bool, is_image: bool) -> bool:
+    if size == count and (factor is None or (not exact and is_image)):
         return True
     for whole_factor in (2, 4) if factor is None else ():
         if count == whole_factor * size:
@@ -200,17 +204,21 @@ def _agrees_at_every_size(size: DimLike, count: DimLike, factor: float | None, e
 
 def _gathered(op: Emit, value: ir.Value, factors: Scales, exact: bool) -> ir.Value:
     """One Gather an axis with places computed as PyTorch does: floor((i + 0 or 0.5) in / out), in float32; nearest
-    ignores the factor where the axis stays as it is or doubles.
+    ignores the factor where an axis of an image stays as it is or doubles.
     """
     pairs = zip(op.dims(value)[2:], op.result_dims()[2:], factors, strict=True)
     for axis, (size, count, factor) in enumerate(pairs, start=2):
-        if size == count and (factor is None or not exact):
+        if size == count and (factor is None or (not exact and op.rank(value) == 4)):
             continue
         float32 = ir.DataType.FLOAT
         step = op.Div(op.size(size, float32), op.size(count, float32))
         if factor is not None:
             own, step = step, op.const(1.0 / factor, float32)
-            plain = op.Or(op.Equal(op.size(count), op.size(size)), op.Equal(op.size(count), op.size(2 * size)))
+            plain = (
+                op.const(np.array(False))
+                if op.rank(value) != 4
+                else op.Or(op.Equal(op.size(count), op.size(size)), op.Equal(op.size(count), op.size(2 * size)))
+            )
             step = step if exact else op.Where(plain, own, step)
         index = op.cast(steps(op, count), float32)
         index = op.Add(index, op.const(0.5, float32)) if exact else index

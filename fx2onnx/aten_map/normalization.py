@@ -203,7 +203,7 @@ def _weight_norm(op: Emit, v: ir.Value, g: ir.Value, dim: int) -> Any:
     inner = promoted(op, v, g)
     norm = op.cast(norm_except(op, v, dim), inner)
     gain, wide = op.cast(g, inner), op.cast(v, inner)
-    is_kernel = dim in (0, op.rank(v) - 1) and (op.dtype(v) not in HALF or len(op.result) > 1)
+    is_kernel = dim in (0, op.rank(v) - 1)
     if is_kernel:
         count, wanted = product(op.dims(g)), product(op.dims(norm))
         if count != wanted:

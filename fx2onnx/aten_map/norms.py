@@ -18,6 +18,7 @@ from fx2onnx.aten_map.table.axes import axes_of, transpose
 from fx2onnx.aten_map.table.dtype_support import opmath, through
 from fx2onnx.aten_map.table.dtypes import promoted
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared
+from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
 
 aten = torch.ops.aten
@@ -169,6 +170,10 @@ def pairwise_norm(op: Emit, left: ir.Value, right: ir.Value, order: float) -> ir
 
 def _pdist(op: Emit, self: ir.Value, p: float) -> ir.Value:
     """The upper triangle of the distances of all rows of [N, M], row by row."""
+    if op.rank(self) != 2:
+        raise UserError(
+            "E203", f"pairwise distances of a tensor of {op.rank(self)} axes", next="give it as a matrix, a row each"
+        )
     rows = op.dims(self)[0]
     if isinstance(rows, int):
         first, second = (op.const(places) for places in np.triu_indices(rows, 1))

@@ -112,16 +112,20 @@ def _bags_with_last_offset(
     include_last_offset: bool,
     padding_idx: int | None = None,
 ) -> object:
-    """With the last offset given, a sum has a size for each offset, the other modes one for each bag."""
-    if not include_last_offset:
-        return NotImplemented
+    """With the last offset given, a sum has a size for each offset, the other modes one for each bag; the padding index of the
+    public overload counts from the end where it is negative.
+    """
     padding = -1 if padding_idx is None else padding_idx
     if call.func is aten.embedding_bag.padding_idx and padding_idx is not None and padding < 0:
         padding += weight.shape[0]
+    elif not include_last_offset:
+        return NotImplemented
     with recorder.mode:
         output, bags, sizes, best = aten._embedding_bag.default(
-            weight, indices, offsets, scale_grad_by_freq, mode, sparse, per_sample_weights, True, padding
+            weight, indices, offsets, scale_grad_by_freq, mode, sparse, per_sample_weights, include_last_offset, padding
         )
+        if not include_last_offset:
+            return output, bags, sizes, best
         if mode == 0 and (call.func is aten._embedding_bag_forward_only.default or not weight.requires_grad):
             sizes, best = (torch.zeros(offsets.shape[0], dtype=offsets.dtype, device=offsets.device) for _ in range(2))
     return output, bags, sizes, best

@@ -117,6 +117,7 @@ def _unique(
         return tuple(map(recorder.constant, parts))
     size = recorder.unknown_size()
     shape = dims_of(self)
+    is_whole = dim is not None and (len(shape) > 1 or call.func is not aten.unique_consecutive.default)
     values: Shape = [size]
     inverse: Shape = shape
     if dim is not None:
@@ -124,8 +125,8 @@ def _unique(
         inverse = [shape[dim]]
     outputs = (
         (self.dtype, values),
-        (torch.int64, inverse if return_inverse or dim is not None else (0,)),
-        (torch.int64, (size,) if return_counts or dim is not None else (0,)),
+        (torch.int64, inverse if return_inverse or is_whole else (0,)),
+        (torch.int64, (size,) if return_counts or is_whole else (0,)),
     )
     return record_sized(recorder, call, outputs[: len(call.func._schema.returns)])
 

@@ -67,12 +67,16 @@ class Weight:
 
 @dataclass(slots=True)
 class Mutation:
-    """A buffer or input that forward changes; ``node`` is its value afterwards."""
+    """A buffer, an input, or what an attribute holds, that forward changes; ``node`` is its value afterwards, None where that is
+    no tensor.
+    """
 
     name: str
     kind: str
-    node: torch.fx.Node
+    node: torch.fx.Node | None
     where: SourceLocation | None
+    before: torch.Tensor | None = None
+    """The module's own tensor, which a file with ``state="io"`` has an input for; None where there was none."""
 
 
 @dataclass(slots=True)
@@ -123,6 +127,11 @@ class Captured:
     """Values whose numbers Python took, and the lines: what these led to is in the graph as a constant."""
     restore: Callable[[list[Any]], Any] | None = None
     """Rebuilds forward's output structure from the flat tensors."""
+
+
+def carried(captured: Captured) -> list[Mutation]:
+    """The changes that a file can have outputs for."""
+    return [mutation for mutation in captured.mutations if mutation.node is not None]
 
 
 def where_of(node: torch.fx.Node) -> SourceLocation | None:

@@ -127,8 +127,12 @@ def _compared(attempt: Attempt) -> Captured:
         own = replace(
             attempt, arguments=traced.attempt.arguments, strategy="fake", change="compared with the traced copy"
         )
-        symbolic.check_same_program(traced.captured, _succeeded(own, log).captured)
-    return traced.captured
+        run = _succeeded(own, log).captured
+        symbolic.check_same_program(traced.captured, run)
+    if len(run.mutations) == len(traced.captured.mutations):
+        return traced.captured
+    is_from = replace(run, rung=traced.captured.rung, rung_reason=traced.captured.rung_reason)
+    return replace(is_from, attempts=traced.captured.attempts)  # a traced copy does not assign attributes
 
 
 def _succeeded(attempt: Attempt, log: list[str]) -> Recorded:

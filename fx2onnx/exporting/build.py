@@ -83,6 +83,8 @@ def build(module: Any, args: Any, kwargs: Mapping[str, Any] | None, options: Exp
     report.warnings += attached.notes() if attached is not None else []
     if options.state == "warn":
         report.warnings += [f"forward changes the {text}; the file does not" for text in report.mutations]
+    if options.state == "io":
+        report.warnings += _uncarried(captured)
     if not options.export_params:
         for value in _weights_of(model, captured):
             del model.graph.initializers[value.name or ""]
@@ -92,8 +94,12 @@ def build(module: Any, args: Any, kwargs: Mapping[str, Any] | None, options: Exp
         model.graph.inputs.extend(_weights_of(model, captured))
     result = ExportResult(owned, report, captured.restore, options)
     if options.state == "io":
-        changed = [mutation.name for mutation in captured.mutations if mutation.kind != "input"]
-        result.initial_state = {name: captured.weights[name].tensor.detach() for name in changed}
+        taken = {value.name for value in model.graph.inputs}
+        result.initial_state = {
+            mutation.name: mutation.before.detach()
+            for mutation in captured.mutations
+            if mutation.before is not None and mutation.name in taken and mutation.kind != "input"
+        }
     return result
 
 
@@ -155,6 +161,23 @@ def _capture(
 
 def _mutations(captured: Captured) -> list[str]:
     return [f"{m.kind} {m.name}" + (f"   ({m.where})" if m.where else "") for m in captured.mutations]
+
+
+def _uncarried(captured: Captured) -> list[str]:
+    """What a file with its state as inputs and outputs still does not carry."""
+    found = []
+    for mutation, text in zip(captured.mutations, _mutations(captured), strict=True):
+        if mutation.node is None:
+            why = "it holds no tensor afterwards; make it a tensor, such as a buffer, for the file to carry it"
+            found.append(f"forward changes the {text}; the file does not: {why}")
+        elif mutation.before is None and mutation.kind not in ("input", "argument"):
+            why = (
+                "it holds no tensor before; call the module once before the export, or set it, for the file to carry it"
+            )
+            found.append(
+                f"forward changes the {text}; the file has its new value, and does what the first call does: {why}"
+            )
+    return found
 
 
 def _refuse_mutations(captured: Captured) -> None:

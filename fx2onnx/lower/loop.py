@@ -19,7 +19,7 @@ from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import Fx2OnnxError, InternalError, UserError
 from fx2onnx.base.events import details, record
 from fx2onnx.base.opsets import IR_VERSIONS
-from fx2onnx.capture.captured import NEXT, Captured, GraphOutput, TensorInfo, label_of, where_of
+from fx2onnx.capture.captured import NEXT, Captured, GraphOutput, TensorInfo, carried, label_of, where_of
 from fx2onnx.capture.recording.control_flow import Nested
 from fx2onnx.irx.builder import Builder
 from fx2onnx.irx.edit import nested_graphs
@@ -39,7 +39,7 @@ class Lowering:
 
     def __init__(self, captured: Captured, table: Table, opset: int, metadata: str, lift_state: bool) -> None:
         self.captured = captured
-        self.lifted = captured.mutations if lift_state else []
+        self.lifted = carried(captured) if lift_state else []
         """Buffers and inputs that forward changes: each an input (if a buffer) and an output with the new value."""
         self.state_inputs: list[ir.Value] = []
         self.table = table

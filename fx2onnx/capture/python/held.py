@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import types
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from operator import is_
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
@@ -20,12 +20,12 @@ K = TypeVar("K")
 Value: TypeAlias = Any
 """Whatever a module may hold."""
 
-_PLAIN, _DICT, _LIST, _SET, _TUPLE, _OBJECT, _TENSOR, _FUNCTION, _ARRAY, _MODULE = range(10)
+PLAIN, DICT, LIST, SET, TUPLE, OBJECT, TENSOR, CELL, ARRAY, MODULE = range(10)
 """Kinds of values: what is looked into, and how."""
-_REGISTRIES = frozenset(vars(torch.nn.Module())) - {"training"}
+REGISTRIES = frozenset(vars(torch.nn.Module())) - {"training"}
 """A module's own dicts: of what they hold, only tensors are state."""
-_SILENT = frozenset({"_parameters", "_buffers"})
-"""Registries that are no part of the names of what they hold."""
+_ALWAYS = frozenset({"__dict__", "__weakref__"})
+PARAMETERS, BUFFERS = "_parameters", "_buffers"
 _OTHERS = frozenset(
     [
         "torch", "numpy", "builtins", "logging", "threading", "_thread", "weakref", "asyncio", "concurrent", "multiprocessing",
@@ -54,7 +54,7 @@ MISSING: Value = type("Missing", (), {"__repr__": lambda _: "nothing"})()
 """In the place of what is not there."""
 
 
-class _Entry(NamedTuple):
+class Entry(NamedTuple):
     """One holder and what was in it."""
 
     holder: Value
@@ -65,15 +65,6 @@ class _Entry(NamedTuple):
     key: object
 
 
-class Change(NamedTuple):
-    """A place whose content differs; ``MISSING`` where there was, or is, none."""
-
-    name: str
-    before: object
-    after: object
-    is_buffer: bool
-
-
 class Snapshot:
     """What ``modules``, by name, and ``others`` hold at this moment."""
 
@@ -82,9 +73,9 @@ class Snapshot:
     ) -> None:
         self.tensors: dict[int, torch.Tensor] = {}
         """Those that are no parameters or buffers of the modules, by id."""
-        self._entries: list[_Entry] = []
-        self._empty: list[dict[Value, Value]] = []
-        self._scripted: list[tuple[str, Value, dict[str, object]]] = []
+        self.entries: list[Entry] = []
+        self._empty: list[Value] = []
+        self.scripted: list[tuple[str, Value, dict[str, object]]] = []
         """Name, what has them, and its attributes, of each scripted module."""
         self._kinds: dict[type, int] = {}
         self._seen: set[int] = set()
@@ -101,71 +92,71 @@ class Snapshot:
     # -- what there is ----------------------------------------------------------------------------------------------
     def _add_module(self, name: str, module: torch.nn.Module, parent: int = -1) -> None:
         attributes = module.__dict__.copy()
-        entries, kinds, place = self._entries, self._kinds, len(self._entries)
-        entries.append(_Entry(module.__dict__, attributes, _DICT, parent, name))
+        entries, kinds, place = self.entries, self._kinds, len(self.entries)
+        entries.append(Entry(module.__dict__, attributes, DICT, parent, name))
         for key, value in attributes.items():
             kind = kinds.get(type(value))
             if kind is None:
-                kind = kinds[type(value)] = _kind_of(type(value))
-            if kind == _PLAIN:
+                kind = kinds[type(value)] = kind_of(type(value))
+            if kind == PLAIN:
                 continue
-            if key not in _REGISTRIES:
+            if key not in REGISTRIES:
                 self._found(value, place, key)
-            elif not value:
+            elif not value and key != BUFFERS:
                 self._empty.append(value)
-            elif kind in (_DICT, _SET):
-                entries.append(_Entry(value, value.copy(), kind, place, key))
+            elif kind in (DICT, SET):
+                entries.append(Entry(value, value.copy(), kind, place, key))
         if isinstance(module, torch.jit.ScriptModule) and "_c" in attributes:
-            self._scripted.append((name, module._c, _scripted_attributes(module)))
+            self.scripted.append((name, module._c, _scripted_attributes(module)))
 
     def _found(self, value: Value, parent: int, key: object) -> None:
         kind = self._kinds.get(type(value))
         if kind is None:
-            kind = self._kinds[type(value)] = _kind_of(type(value))
-        if kind == _TENSOR:
+            kind = self._kinds[type(value)] = kind_of(type(value))
+        if kind == TENSOR:
             self.tensors[id(value)] = value
-        elif kind != _PLAIN:
+        elif kind != PLAIN:
             self._pending.append((value, kind, parent, key))
 
     def _walk(self) -> None:
         pending, seen = self._pending, self._seen
-        while pending and len(self._entries) < _MOST_ENTRIES:
+        while pending and len(self.entries) < _MOST_ENTRIES:
             value, kind, parent, key = pending.pop()
             if id(value) in seen:
                 continue
             seen.add(id(value))
-            place = len(self._entries)
-            if kind == _MODULE:
+            place = len(self.entries)
+            if kind == MODULE:
                 self._add_module(str(key), value, parent)
                 for name, child in value._modules.items():
                     self._found(child, place, name)
-            elif kind == _FUNCTION:
+            elif kind == CELL:
                 for name, cell in _cells(value):
-                    self._add(_Entry(cell, _of_cell(cell), kind, parent, f"{key}.{name}"), {name: _of_cell(cell)})
-            elif kind == _ARRAY:
+                    self._add(Entry(cell, (name, content_of_cell(cell)), CELL, parent, key))
+            elif kind == ARRAY:
                 if value.size <= _MOST_ELEMENTS and value.dtype != object:
-                    self._entries.append(_Entry(value, value.copy(), kind, parent, key))
+                    self.entries.append(Entry(value, value.copy(), kind, parent, key))
             else:
-                for entry in _entries_of(value, kind, parent, key):
-                    self._add(entry, _parts(entry.kind, entry.content))
+                for entry in entries_of(value, kind, parent, key):
+                    self._add(entry)
 
-    def _add(self, entry: _Entry, parts: Iterable[tuple[object, Value]] | Mapping[str, Value]) -> None:
-        place = len(self._entries)
-        self._entries.append(entry)
-        for key, part in parts.items() if isinstance(parts, Mapping) else parts:
+    def _add(self, entry: Entry) -> None:
+        place = len(self.entries)
+        self.entries.append(entry)
+        for key, part in parts_of(entry.kind, entry.content):
             self._found(part, place, key)
 
     # -- as before --------------------------------------------------------------------------------------------------
     def put_back(self) -> None:
         """All is as it was."""
-        for entry in self._entries:
+        for entry in self.entries:
             _PUT_BACK[entry.kind](entry.holder, entry.content)
         for container in self._empty:
             if container:
                 container.clear()
-        for _, scripted, attributes in self._scripted:
+        for _, scripted, attributes in self.scripted:
             for name, value in attributes.items():
-                if not _is_same(scripted.getattr(name), value):
+                if not is_same(scripted.getattr(name), value):
                     scripted.setattr(name, value)
 
 
@@ -192,7 +183,7 @@ def fill_dict(found: dict[K, Value], before: dict[K, Value]) -> None:
     """``found`` is as ``before``, in its order; what is there all the time is never missing, save to change the order."""
     if len(found) == len(before) and all(map(is_, found.values(), before.values())) and list(found) == list(before):
         return
-    base = _base_of(found)
+    base = base_of(found)
     own = set(map(id, before))
     try:
         for key in [key for key in found if id(key) not in own and key not in before]:
@@ -208,7 +199,7 @@ def fill_dict(found: dict[K, Value], before: dict[K, Value]) -> None:
             base.__setitem__(found, key, value)
 
 
-def _base_of(value: dict[Value, Value]) -> Value:
+def base_of(value: dict[Value, Value]) -> Value:
     """Whose methods read and write a dict: a subclass may refuse to be written, or give something else."""
     return OrderedDict if isinstance(value, OrderedDict) else dict
 
@@ -222,8 +213,9 @@ def _put_back_slots(found: Value, before: dict[str, Value]) -> None:
                 object.__setattr__(found, name, value)
 
 
-def _put_back_cell(found: Value, before: object) -> None:
-    if _of_cell(found) is not before:
+def _put_back_cell(found: Value, named: tuple[str, object]) -> None:
+    _, before = named
+    if content_of_cell(found) is not before:
         if before is MISSING:
             del found.cell_contents
         else:
@@ -236,35 +228,35 @@ def _put_back_array(found: Value, before: Value) -> None:
 
 
 _PUT_BACK: dict[int, Value] = {
-    _DICT: fill_dict,
-    _LIST: _put_back_list,
-    _SET: _put_back_set,
-    _TUPLE: lambda *_: None,
-    _OBJECT: _put_back_slots,
-    _FUNCTION: _put_back_cell,
-    _ARRAY: _put_back_array,
+    DICT: fill_dict,
+    LIST: _put_back_list,
+    SET: _put_back_set,
+    TUPLE: lambda *_: None,
+    OBJECT: _put_back_slots,
+    CELL: _put_back_cell,
+    ARRAY: _put_back_array,
 }
 
 
-def _kind_of(kind: type) -> int:
+def kind_of(kind: type) -> int:
     if issubclass(kind, torch.Tensor):
-        return _TENSOR
+        return TENSOR
     if issubclass(kind, torch.nn.Module):
-        return _MODULE
-    for base, found in ((dict, _DICT), (list | deque, _LIST), (set, _SET), (np.ndarray, _ARRAY)):
+        return MODULE
+    for base, found in ((dict, DICT), (list | deque, LIST), (set, SET), (np.ndarray, ARRAY)):
         if issubclass(kind, base):
             return found
     if issubclass(kind, types.FunctionType):
-        return _FUNCTION
+        return CELL
     if kind in (type(None), type(Ellipsis), torch.dtype, torch.device) or issubclass(kind, _NOT_LOOKED_INTO):
-        return _PLAIN
+        return PLAIN
     if issubclass(kind, tuple):
-        return _TUPLE
+        return TUPLE
     module = kind.__module__
     is_other = module.split(".")[0] in _OTHERS and not module.startswith("torch.distributions")
     if is_other and kind is not types.SimpleNamespace and kind is not types.MethodType:
-        return _PLAIN
-    return _OBJECT if kind.__dictoffset__ or _slots(kind) or kind is types.MethodType else _PLAIN
+        return PLAIN
+    return OBJECT if kind.__dictoffset__ or _slots(kind) or kind is types.MethodType else PLAIN
 
 
 def _slots(kind: type) -> list[str]:
@@ -272,42 +264,45 @@ def _slots(kind: type) -> list[str]:
         name
         for base in kind.__mro__
         for name, member in vars(base).items()
-        if isinstance(member, types.MemberDescriptorType) and base is not object
+        if isinstance(member, types.MemberDescriptorType) and name not in _ALWAYS
     ]
 
 
-def _entries_of(value: Value, kind: int, parent: int, key: object) -> Iterator[_Entry]:
+def entries_of(value: Value, kind: int, parent: int, key: object) -> Iterator[Entry]:
     """A container, and what an instance of a class has beside."""
-    if kind == _DICT:
-        yield _Entry(value, dict(_base_of(value).items(value)), kind, parent, key)
-    elif kind == _LIST:
-        yield _Entry(value, list(value), kind, parent, key)
-    elif kind == _SET:
-        yield _Entry(value, set(value), kind, parent, key)
-    elif kind == _TUPLE:
-        yield _Entry(value, value, kind, parent, key)
+    if kind == DICT:
+        yield Entry(value, dict(base_of(value).items(value)), kind, parent, key)
+    elif kind == LIST:
+        yield Entry(value, list(value), kind, parent, key)
+    elif kind == SET:
+        yield Entry(value, set(value), kind, parent, key)
+    elif kind == TUPLE:
+        yield Entry(value, value, kind, parent, key)
         return
     own = getattr(value, "__dict__", None)
     if isinstance(own, dict):
-        yield _Entry(own, own.copy(), _DICT, parent, key)
+        yield Entry(own, own.copy(), DICT, parent, key)
     slots = {name: getattr(value, name, MISSING) for name in _slots(type(value))}
     if slots:
-        yield _Entry(value, slots, _OBJECT, parent, key)
+        yield Entry(value, slots, OBJECT, parent, key)
     if isinstance(value, types.MethodType):
-        yield _Entry((), (value.__self__,), _TUPLE, parent, key)
+        yield Entry((), (value.__self__,), TUPLE, parent, key)
 
 
-def _parts(kind: int, content: Value) -> Iterable[tuple[object, Value]]:
-    if kind in (_DICT, _OBJECT):
+def parts_of(kind: int, content: Value) -> Iterable[tuple[object, Value]]:
+    """Keys and values directly inside of what an entry holds."""
+    if kind in (DICT, OBJECT):
         return content.items()  # type: ignore[no-any-return]
-    return enumerate(content) if kind != _SET else ()
+    if kind == CELL:
+        return [content]
+    return enumerate(content) if kind in (LIST, TUPLE) else ()
 
 
 def _cells(function: Value) -> Iterator[tuple[str, Value]]:
     return zip(function.__code__.co_freevars, function.__closure__ or (), strict=False)
 
 
-def _of_cell(cell: Value) -> Value:
+def content_of_cell(cell: Value) -> Value:
     try:
         return cell.cell_contents
     except ValueError:
@@ -323,14 +318,14 @@ def _scripted_attributes(module: Value) -> dict[str, object]:
     return {name: module._c.getattr(name) for name in names if module._c.hasattr(name) and name != "training"}
 
 
-def _is_same(now: Value, before: Value) -> bool:
+def is_same(now: Value, before: Value) -> bool:
     """Whether two values of a scripted module, which makes Python's containers anew, are the same."""
     if now is before:
         return True
     if type(now) is not type(before) or isinstance(now, torch.Tensor):
         return False
     if isinstance(now, list | tuple):
-        return len(now) == len(before) and all(map(_is_same, now, before))
+        return len(now) == len(before) and all(map(is_same, now, before))
     if isinstance(now, dict):
-        return list(now) == list(before) and all(map(_is_same, now.values(), before.values()))
+        return list(now) == list(before) and all(map(is_same, now.values(), before.values()))
     return isinstance(now, int | float | str | bytes) and now == before

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
+import torch
 import torch.fx
 
 from fx2onnx.base.assumptions import Assumption
@@ -132,8 +133,9 @@ class Join:
         for weight in one.weights.values():
             self._add_weight(weight, weight.name)
         shared = list(one.weights.values())[: self._decision.weights]
+        own = {id(weight.tensor): weight for weight in one.weights.values()}
         for index, weight in enumerate(two.weights.values()):
-            same = shared[index] if index < len(shared) else one.weights.get(weight.name)
+            same = shared[index] if index < len(shared) else one.weights.get(weight.name) or own.get(id(weight.tensor))
             if same is not None and (index < len(shared) or same.tensor is weight.tensor):
                 self._seen[weight.node] = self._seen[same.node]
                 continue
@@ -215,14 +217,39 @@ class Join:
         before |= {graph_input.name: self._seen[graph_input.node] for graph_input in one.inputs}
         values = ([self._mapped(output.value) for output in captured.outputs] for captured in (one, two))
         pairs: list[tuple[object, object]] = list(zip(*values, strict=True))
-        for name in changed:
-            after = [next((m.node for m in captured.mutations if m.name == name), None) for captured in (one, two)]
-            first, second = (before[name] if node is None else self._seen[node] for node in after)
-            pairs.append((first, second))
+        ends = {name: self._both_ends(name, mutation, before) for name, mutation in changed.items()}
+        pairs += [pair for pair in ends.values() if pair is not None]
         chosen = self._chosen(graphs, pairs)
         outputs = [replace(output, value=value) for output, value in zip(one.outputs, chosen, strict=False)]
-        ends = chosen[len(outputs) :]
-        return outputs, [replace(each, node=node) for each, node in zip(changed.values(), ends, strict=True)]
+        nodes = iter(chosen[len(outputs) :])
+        return outputs, [
+            replace(each, node=None if ends[name] is None else next(nodes)) for name, each in changed.items()
+        ]
+
+    def _both_ends(self, name: str, mutation: Mutation, before: Mapping[str, Node]) -> tuple[Node, Node] | None:
+        """What a change leaves on either path; None where one of them has no tensor for it, or another kind of tensor."""
+        found = []
+        for captured in (self._one.captured, self._two.captured):
+            own = next((each for each in captured.mutations if each.name == name), None)
+            if own is not None and own.node is not None:
+                found.append(self._seen[own.node])
+            elif own is None and name in before:
+                found.append(before[name])
+            elif own is None and mutation.before is not None:
+                found.append(self._head_of(mutation.before, name))
+        if len(found) != 2 or found[0].meta["val"] != found[1].meta["val"]:
+            return None
+        return found[0], found[1]
+
+    def _head_of(self, tensor: torch.Tensor, name: str) -> Node:
+        """The node of a real tensor that no path read."""
+        same = next((weight for weight in self._weights.values() if weight.tensor is tensor), None)
+        if same is not None:
+            return same.node
+        node = self._graph.create_node("get_attr", name)
+        node.meta["val"] = TensorInfo(tensor.dtype, tuple(tensor.shape))
+        self._weights[name] = Weight(name, tensor, node, "constant")
+        return node
 
     def _chosen(self, graphs: Sequence[torch.fx.Graph], pairs: Sequence[tuple[object, object]]) -> list[Any]:
         """The If, and for each pair the value that comes from either branch; a value that both have is that value."""

@@ -79,7 +79,7 @@ class _Serving:
                 self._of_made.met(made)
             self._seen[node] = made
         outputs = [replace(each, value=self._value(each.value)) for each in self._padded.outputs]
-        mutations = [replace(each, node=self._seen[each.node]) for each in self._padded.mutations]
+        mutations = [replace(each, node=each.node and self._seen[each.node]) for each in self._padded.mutations]
         program = replace(self._made, outputs=outputs, mutations=mutations)
         return program if _ends(self._of_made, program) == _ends(self._of_plain, self._plain) else None
 

@@ -23,7 +23,7 @@ from fx2onnx.capture.python.module_state import keep_gradients, preserve, weight
 from fx2onnx.capture.python.module_tree import ModuleTree
 from fx2onnx.capture.python.outputs import graph_outputs
 from fx2onnx.capture.recording import control_flow, size_checks
-from fx2onnx.capture.recording.aliasing import present
+from fx2onnx.capture.recording.changed_state import mutations
 from fx2onnx.capture.recording.choices import Branches, NoScope
 from fx2onnx.capture.recording.conditional_bodies import ConditionalBodies, IsNoBranch
 from fx2onnx.capture.recording.given import take_given
@@ -118,7 +118,7 @@ def _captured(attempt: Attempt, shape_env: ShapeEnv, branches: Branches | None) 
     scopes = Scopes(recorder, attempt, tree)
     try:
         with Changes():
-            outputs, restore, mutations = _run_module(recorder, attempt, program, scopes, args, kwargs, inputs)
+            outputs, restore, changed = _run_module(recorder, attempt, program, scopes, args, kwargs, inputs)
             notes = [*attempt.patches.notes(), *(recorder.bodies.notes if recorder.bodies is not None else ())]
             notes += scopes.notes
             recorder.warnings += attempt.patches.warnings()
@@ -132,7 +132,7 @@ def _captured(attempt: Attempt, shape_env: ShapeEnv, branches: Branches | None) 
         outputs=outputs,
         weights=recorder.weights,
         symbols=recorder.symbols,
-        mutations=mutations,
+        mutations=changed,
         rung=attempt.strategy,
         warnings=[*attempt.baked_for, *recorder.warnings],
         baked=list(bake),
@@ -155,7 +155,7 @@ def _run_module(
 ) -> tuple[list[GraphOutput], Rebuild, list[Mutation]]:
     """What the run changes is as before when the caller's ``Changes`` end."""
     tree = scopes.tree
-    preserve(tree, attempt.options.training, attempt.arguments.objects())
+    held = preserve(tree, attempt.options.training, attempt.arguments.objects())
     if not attempt.whole:
         keep_gradients(tree)
     track_modules(tree)
@@ -182,8 +182,8 @@ def _run_module(
         if recorder.bodies is not None:
             recorder.bodies.check_ends([output.value for output in outputs])
         given = {output.name for output in outputs}
-        mutations = [each for each in _mutations(recorder, inputs) if each.name + NEXT not in given]
-        return outputs, restore, mutations
+        found = mutations(recorder, inputs, None if attempt.options.gradients else held)
+        return outputs, restore, [each for each in found if each.name + NEXT not in given]
 
 
 def _fake_input(recorder: Recorder, leaf: Leaf) -> torch.Tensor:
@@ -201,17 +201,6 @@ def _fake_input(recorder: Recorder, leaf: Leaf) -> torch.Tensor:
     return fake_from_meta(
         mode, [sym_int(recorder.shape_env, size) for size in sizes], tensor.dtype, tensor.device, strides
     )
-
-
-def _mutations(recorder: Recorder, inputs: list[GraphInput]) -> list[Mutation]:
-    names = {graph_input.node: (graph_input.name, "input") for graph_input in inputs}
-    names |= {weight.node: (weight.name, weight.kind) for weight in recorder.weights.values()}
-    mutations = []
-    for node, view in recorder.sources.items():
-        name, kind = names[node]
-        if id(view.memory) in recorder.written and kind != "constant":
-            mutations.append(Mutation(name, kind, present(view.memory), recorder.written[id(view.memory)]))
-    return mutations
 
 
 def _raised(error: Exception, recorder: Recorder) -> BaseException:

@@ -88,7 +88,8 @@ def _program(captured: Captured) -> list[tuple[object, torch.fx.Node]]:
             operands = torch.fx.map_arg((node.args, node.kwargs), lambda operand: index[operand])
             calls.append(((node.target, operands, str(node.meta["val"])), node))
         else:
-            index[node] = str(node.target) if not str(node.target).startswith("constant_") else "constant"
+            weight = captured.weights.get(str(node.target)) if node.op == "get_attr" else None
+            index[node] = "constant" if weight is not None and weight.kind == "constant" else str(node.target)
     outputs = [index.get(o.value, o.value) if isinstance(o.value, torch.fx.Node) else o.value for o in captured.outputs]
     if calls:
         calls.append((outputs, calls[-1][1]))

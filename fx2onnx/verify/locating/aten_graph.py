@@ -11,7 +11,7 @@ import torch.fx
 
 from fx2onnx.base.dims import Dim, evaluate
 from fx2onnx.base.relations import Relation
-from fx2onnx.capture.captured import Captured
+from fx2onnx.capture.captured import Captured, carried
 from fx2onnx.capture.recording.control_flow import Nested
 from fx2onnx.capture.torch_private.operators import HIGHER_ORDER
 
@@ -38,7 +38,7 @@ class AtenGraph:
         """Every node with its value, in the order of the graph. A value is kept until its last reader is done."""
         captured = self.captured
         values: Values = {}
-        kept = {output.value for output in captured.outputs} | {mutation.node for mutation in captured.mutations}
+        kept = {output.value for output in captured.outputs} | {mutation.node for mutation in carried(captured)}
         last = {operand: node for node in captured.graph.nodes for operand in operands_of(node)}
         done: dict[torch.fx.Node, list[torch.fx.Node]] = {}
         for operand, node in last.items():

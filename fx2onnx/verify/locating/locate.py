@@ -19,7 +19,7 @@ import torch.fx
 
 from fx2onnx.base.errors import UserError, first_line
 from fx2onnx.base.source import PACKAGE_FOLDER
-from fx2onnx.capture.captured import where_of
+from fx2onnx.capture.captured import carried, where_of
 from fx2onnx.capture.driver import as_module
 from fx2onnx.capture.python.inputs import Arguments, bind, normalise_args
 from fx2onnx.verify.compare import verify
@@ -345,13 +345,13 @@ def _aten_outputs(aten: AtenValues) -> tuple[list[Any], list[Any]]:
     values: dict[torch.fx.Node, Any] = {}
     outputs = aten.graph.captured.outputs
     wanted = {output.value for output in outputs if isinstance(output.value, torch.fx.Node)}
-    wanted |= {mutation.node for mutation in aten.graph.captured.mutations}
+    wanted |= {mutation.node for mutation in carried(aten.graph.captured)}
     for node, value in aten.graph.run(aten.inputs):
         aten.keep(node, value)
         if node in wanted:
             values[node] = value
     results = [values.get(output.value) for output in outputs]  # type: ignore[arg-type]
-    return results, [values[mutation.node] for mutation in aten.graph.captured.mutations]
+    return results, [values[mutation.node] for mutation in carried(aten.graph.captured)]
 
 
 def _wide_outputs(program: Program, inputs: Mapping[torch.fx.Node, torch.Tensor]) -> list[Any] | None:

@@ -12,7 +12,7 @@ import onnx_ir as ir
 import torch.fx
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.capture.captured import Captured
+from fx2onnx.capture.captured import Captured, carried
 from fx2onnx.capture.driver import capture
 from fx2onnx.capture.options import CaptureOptions
 from fx2onnx.irx.edit import graphs_of
@@ -138,7 +138,7 @@ class Program:
                     if isinstance(one, ir.Value) and id(one) in ours and one.name:
                         mapped.setdefault(one.name, (node, index))
         results = [output.value for output in self.captured.outputs]
-        results += [mutation.node for mutation in self.captured.mutations if settings.lifts_state]
+        results += [mutation.node for mutation in carried(self.captured) if settings.lifts_state]
         for result, output in zip(results, model.graph.outputs, strict=True):
             if isinstance(result, torch.fx.Node) and output.name:
                 mapped.setdefault(output.name, (result, 0))

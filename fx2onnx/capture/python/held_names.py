@@ -1,0 +1,235 @@
+"""Tensors and numbers that modules and objects hold, by name: what a run changed of them, and other tensors in their places.
+
+A name is the path of attributes, keys and positions: ``lstm.h``, ``cache.0``, ``state.items.0``; a buffer has that of its
+``state_dict``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+
+from fx2onnx.capture.python.held import (
+    BUFFERS,
+    CELL,
+    DICT,
+    LIST,
+    MISSING,
+    OBJECT,
+    PARAMETERS,
+    PLAIN,
+    REGISTRIES,
+    TENSOR,
+    TUPLE,
+    Entry,
+    Snapshot,
+    Value,
+    base_of,
+    content_of_cell,
+    entries_of,
+    is_same,
+    kind_of,
+    parts_of,
+)
+
+_NUMBERS = (bool, int, float, str)
+_SILENT = frozenset({BUFFERS, PARAMETERS, "forward"})
+"""Keys that are no part of a name: registries, and the function that is exported as a module."""
+_LOOKED_INTO = (DICT, LIST, TUPLE, OBJECT, CELL)
+
+
+class Change(NamedTuple):
+    """A place whose content differs; ``MISSING`` where there was, or is, none."""
+
+    name: str
+    before: Value
+    after: Value
+    kind: str
+    """``buffer``, ``parameter`` or ``attribute``."""
+
+
+class Names:
+    """The places of a snapshot by name."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._entries = snapshot.entries
+        self._scripted = snapshot.scripted
+        self._before = {id(entry.holder): entry.content for entry in self._entries}
+
+    def path(self, place: int) -> tuple[object, ...]:
+        keys: list[object] = []
+        while place >= 0:
+            entry = self._entries[place]
+            keys.append(entry.key)
+            place = entry.parent
+        return tuple(reversed(keys))
+
+    # -- what a run changed -----------------------------------------------------------------------------------------
+    def changes(self) -> list[Change]:
+        """Tensors that are others, and plain numbers and words that differ, in the order in which they were found."""
+        found: dict[str, Change] = {}
+        for place, entry in enumerate(self._entries):
+            if entry.kind in (DICT, LIST, OBJECT, CELL):
+                for key, before, after in _differing(entry):
+                    path = (*self.path(place), key)
+                    if key in REGISTRIES or key == "training" or _kind(path) == "module":
+                        continue
+                    for change in self._compared(path, before, after):
+                        found.setdefault(change.name, change)
+        for name, scripted, attributes in self._scripted:
+            for key, before in attributes.items():
+                after = scripted.getattr(key)
+                if not is_same(after, before):
+                    for change in self._compared((name, key), before, after):
+                        found.setdefault(change.name, change)
+        return list(found.values())
+
+    def _compared(self, path: tuple[object, ...], before: Value, after: Value) -> Iterator[Change]:
+        kind, name = _kind(path), name_of(path)
+        old, new = dict(self._leaves(name, before, then=True)), dict(self._leaves(name, after, then=False))
+        for key in dict.fromkeys((*old, *new)):
+            one, two = old.get(key, MISSING), new.get(key, MISSING)
+            if one is two:
+                continue
+            are_numbers = type(one) in _NUMBERS and type(two) in _NUMBERS
+            if isinstance(one, torch.Tensor) or isinstance(two, torch.Tensor) or (are_numbers and one != two):
+                yield Change(key, one, two, kind)
+
+    def _leaves(self, name: str, value: Value, *, then: bool) -> Iterator[tuple[str, Value]]:
+        """Tensors and numbers in a value, as it is or as it was."""
+        pending, seen = [(name, value)], set[int]()
+        while pending:
+            name, value = pending.pop()
+            kind = kind_of(type(value))
+            if kind in (PLAIN, TENSOR):
+                yield name, value
+            elif kind in _LOOKED_INTO and id(value) not in seen:
+                seen.add(id(value))
+                for entry in entries_of(value, kind, -1, ""):
+                    content = self._before.get(id(entry.holder), entry.content) if then else entry.content
+                    inner = [(f"{name}.{key}", part) for key, part in parts_of(entry.kind, content)]
+                    pending += reversed(inner)
+
+    # -- tensors ----------------------------------------------------------------------------------------------------
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """What is held now, of what was noted."""
+        found: dict[str, torch.Tensor] = {}
+        for name, (place, key) in self.places().items():
+            found[name] = dict(parts_of(self._entries[place].kind, self._entries[place].content))[key]
+        for name, _, attributes in self._scripted:
+            for key, part in attributes.items():
+                if isinstance(part, torch.Tensor):
+                    found.setdefault(name_of((name, key)), part)
+        return found
+
+    def places(self) -> dict[str, tuple[int, object]]:
+        """The entry and the key of each tensor."""
+        found: dict[str, tuple[int, object]] = {}
+        for place, entry in enumerate(self._entries):
+            if entry.kind in _LOOKED_INTO:
+                for key, part in parts_of(entry.kind, entry.content):
+                    if isinstance(part, torch.Tensor):
+                        found.setdefault(name_of((*self.path(place), key)), (place, key))
+        return found
+
+    def put(self, values: dict[str, torch.Tensor]) -> None:
+        """Other tensors in the places of these names."""
+        places = self.places()
+        for name, value in values.items():
+            if name in places:
+                self._put(*places[name], value)
+            else:
+                for owner, scripted, attributes in self._scripted:
+                    for key in attributes:
+                        if name_of((owner, key)) == name:
+                            scripted.setattr(key, value)
+
+    def _put(self, place: int, key: object, value: Value) -> None:
+        entry = self._entries[place]
+        if entry.kind == DICT:
+            base_of(entry.holder).__setitem__(entry.holder, key, value)
+        elif entry.kind == LIST:
+            entry.holder[key] = value
+        elif entry.kind == OBJECT:
+            object.__setattr__(entry.holder, str(key), value)
+        elif entry.kind == CELL:
+            entry.holder.cell_contents = value
+        elif entry.kind == TUPLE:
+            parts = list(self._now(place))
+            parts[key] = value  # type: ignore[call-overload]
+            kind = type(entry.holder)
+            made = kind(parts) if kind is tuple else kind._make(parts)
+            self._put(entry.parent, entry.key, made)
+
+    def now(self, names: list[str]) -> list[Value]:
+        """What is held in the places of these names; ``MISSING`` where they are no more."""
+        places, found = self.places(), []
+        for name in names:
+            if name in places:
+                place, key = places[name]
+                found.append(_part(self._now(place), key))
+            else:
+                found.append(self._new(name))
+        return found
+
+    def _new(self, name: str) -> Value:
+        return next((change.after for change in self.changes() if change.name == name), MISSING)
+
+    def _now(self, place: int) -> Value:
+        """The container that is in the place of an entry's now."""
+        entry = self._entries[place]
+        if entry.kind == CELL:
+            return {entry.content[0]: content_of_cell(entry.holder)}
+        if entry.parent < 0:
+            return entry.holder
+        value = _part(self._now(entry.parent), entry.key)
+        if entry.kind == DICT and not isinstance(value, dict):
+            return getattr(value, "__dict__", MISSING)
+        return value
+
+
+def name_of(path: tuple[object, ...]) -> str:
+    return ".".join(str(key) for key in path if key not in _SILENT and key != "")
+
+
+def _kind(path: tuple[object, ...]) -> str:
+    if PARAMETERS in path:
+        return "parameter"
+    if BUFFERS in path:
+        return "buffer"
+    return "module" if any(key in REGISTRIES for key in path if isinstance(key, str)) else "attribute"
+
+
+def _part(container: Value, key: Value) -> Value:
+    if isinstance(container, dict):
+        return base_of(container).get(container, key, MISSING)
+    try:
+        return container[key] if isinstance(key, int) else getattr(container, str(key), MISSING)
+    except (IndexError, TypeError):
+        return MISSING
+
+
+def _differing(entry: Entry) -> Iterator[tuple[object, Value, Value]]:
+    """The keys at which a holder differs, what was there and what is."""
+    holder, content = entry.holder, entry.content
+    if entry.kind == CELL:
+        name, before = content
+        if content_of_cell(holder) is not before:
+            yield name, before, content_of_cell(holder)
+        return
+    if entry.kind == OBJECT:
+        now = {name: getattr(holder, name, MISSING) for name in content}
+    elif entry.kind == DICT:
+        now = holder if type(holder) is dict else dict(base_of(holder).items(holder))
+    else:
+        now, content = dict(enumerate(holder)), dict(enumerate(content))
+    for key, before in content.items():
+        after = now.get(key, MISSING)
+        if after is not before:
+            yield key, before, after
+    if len(now) != len(content) or now.keys() != content.keys():
+        for key, after in now.items():
+            if key not in content:
+                yield key, MISSING, after

@@ -1,0 +1,103 @@
+"""What forward changed that stays: tensors that it wrote into, and what it put into attributes, lists and dicts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+import torch.fx
+
+from fx2onnx.base.errors import UserError
+from fx2onnx.capture.captured import GraphInput, Mutation, Weight, where_of
+from fx2onnx.capture.python.held import Snapshot
+from fx2onnx.capture.python.held_names import Change, Names
+from fx2onnx.capture.recording.aliasing import present
+from fx2onnx.capture.recording.recorder import Recorder
+
+_RANDOM = torch.Tag.nondeterministic_seeded
+
+
+def mutations(recorder: Recorder, inputs: Iterable[GraphInput], snapshot: Snapshot | None) -> list[Mutation]:
+    """Every change, under the name of what is changed; without a ``snapshot``, of inputs, parameters and buffers alone."""
+    written = _written(recorder, inputs, {} if snapshot is None else Names(snapshot).tensors())
+    assigned = [] if snapshot is None else _assigned(recorder, Names(snapshot).changes(), written)
+    names = {mutation.name for mutation in assigned}
+    return [*(mutation for mutation in written if mutation.name not in names), *assigned]
+
+
+def _written(recorder: Recorder, inputs: Iterable[GraphInput], held: dict[str, torch.Tensor]) -> list[Mutation]:
+    """Changes in place."""
+    of_held = {id(tensor): name for name, tensor in reversed(held.items())}
+    names = {graph_input.node: (graph_input.name, "input") for graph_input in inputs}
+    names |= {weight.node: (weight.name, weight.kind) for weight in recorder.weights.values()}
+    before = {weight.node: weight.tensor for weight in recorder.weights.values()}
+    found = []
+    for node, view in [*recorder.sources.items()]:
+        name, kind = names[node]
+        if id(view.memory) not in recorder.written:
+            continue
+        if kind == "constant":
+            if id(view.tensor) not in of_held:
+                continue
+            name, kind = of_held[id(view.tensor)], "attribute"
+            _rename(recorder, node, name)
+        found.append(Mutation(name, kind, present(view.memory), recorder.written[id(view.memory)], before.get(node)))
+    return found
+
+
+def _assigned(recorder: Recorder, changes: list[Change], written: list[Mutation]) -> list[Mutation]:
+    """Changes of which object is where."""
+    weights = {id(weight.tensor): weight for weight in recorder.weights.values()}
+    state = {id(change.before) for change in changes} | {id(mutation.before) for mutation in written}
+    kept = {weight.node for key, weight in weights.items() if key in state}
+    found = []
+    for change in changes:
+        node = _node(recorder, change.after)
+        if (
+            change.kind == "attribute"
+            and node is not None
+            and id(change.before) not in weights
+            and _is_memo(node, kept)
+        ):
+            continue  # computed from weights and sizes alone, as it will be again
+        before = change.before if isinstance(change.before, torch.Tensor) else None
+        weight = weights.get(id(before))
+        if weight is not None and weight.kind == "constant":
+            _rename(recorder, weight.node, change.name)
+        where = None if node is None else where_of(node)
+        found.append(Mutation(change.name, change.kind, node, where, before))
+    return found
+
+
+def _node(recorder: Recorder, value: object) -> torch.fx.Node | None:
+    if not isinstance(value, torch.Tensor):
+        return None
+    try:
+        return recorder.node_of(value)
+    except UserError:  # of another kind than operators take
+        return None
+
+
+def _is_memo(node: torch.fx.Node, state: set[torch.fx.Node]) -> bool:
+    """Whether neither inputs, nor what forward changes, nor random numbers lead to a value."""
+    pending, seen = [node], set[torch.fx.Node]()
+    while pending:
+        current = pending.pop()
+        if current in seen:
+            continue
+        seen.add(current)
+        if current.op == "placeholder" or current in state or _RANDOM in getattr(current.target, "tags", ()):
+            return False
+        pending += current.all_input_nodes
+    return True
+
+
+def _rename(recorder: Recorder, node: torch.fx.Node, name: str) -> None:
+    """Call a constant as the attribute that holds it."""
+    if name not in recorder.weights:
+        weights = [
+            Weight(name, weight.tensor, node, weight.kind) if weight.node is node else weight
+            for weight in recorder.weights.values()
+        ]
+        node.target = name
+        recorder.weights = {weight.name: weight for weight in weights}

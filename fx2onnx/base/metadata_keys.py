@@ -2,3 +2,6 @@
 
 CONDITIONS = "fx2onnx.conditions"
 """Sizes that the file is right for: ``size_conditions``."""
+
+STATE = "fx2onnx.state"
+"""Inputs with state, and the outputs with their next values, as JSON."""

@@ -47,6 +47,8 @@ def build(module: Any, args: Any, kwargs: Mapping[str, Any] | None, options: Exp
     captured = _capture(module, args, kwargs, options, translations)
     if options.state == "error":
         _refuse_mutations(captured)
+    elif options.state == "io":
+        _refuse_shared(captured)
     try:
         model = _lowered(captured, options, translations)
     except UserError as error:
@@ -161,6 +163,23 @@ def _capture(
 
 def _mutations(captured: Captured) -> list[str]:
     return [f"{m.kind} {m.name}" + (f"   ({m.where})" if m.where else "") for m in captured.mutations]
+
+
+def _refuse_shared(captured: Captured) -> None:
+    """Raise UserError E106 where two places that forward gives tensors of their own hold one tensor before."""
+    seen: dict[int, str] = {}
+    for mutation in captured.mutations:
+        if mutation.before is None or mutation.kind == "input":
+            continue
+        if id(mutation.before) in seen:
+            raise UserError(
+                "E106",
+                f"{seen[id(mutation.before)]} and {mutation.name} are one tensor before the call",
+                where=mutation.where,
+                why="forward gives each a value of its own, which the file has an input for",
+                next=f"give each a tensor of its own before the export, such as {mutation.name} = {mutation.name}.clone()",
+            )
+        seen[id(mutation.before)] = mutation.name
 
 
 def _uncarried(captured: Captured) -> list[str]:

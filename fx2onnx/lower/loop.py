@@ -14,7 +14,7 @@ import torch.fx
 
 from fx2onnx.aten_map.table.dtypes import onnx_dtype
 from fx2onnx.aten_map.table.registry import Entry, Table, fill_defaults
-from fx2onnx.base import baked, size_conditions
+from fx2onnx.base import baked, metadata_keys, size_conditions
 from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import Fx2OnnxError, InternalError, UserError
 from fx2onnx.base.events import details, record
@@ -84,7 +84,7 @@ class Lowering:
             layers.run([node for node in captured.graph.nodes if node in used])
             if self.refusals:
                 raise preflight.combined(self.refusals, self.builder.opset)
-            outputs = self._outputs(inputs)
+            outputs = self._outputs([*inputs, *self.state_inputs])
         with record("build"):
             return self._model([*inputs, *self.state_inputs], outputs)
 
@@ -177,7 +177,7 @@ class Lowering:
         if constants is not None:
             properties[baked.METADATA_KEY] = constants
         if state:
-            properties["fx2onnx.state"] = json.dumps(dict(reversed(state.items())))
+            properties[metadata_keys.STATE] = json.dumps(dict(reversed(state.items())))
         return ir.Model(
             graph,
             metadata_props=properties or None,

@@ -40,6 +40,7 @@ from fx2onnx.verify.noise import Draw, RandomNodes, Recording, drawn_outputs
 from fx2onnx.verify.on_cpu import leave, on_cpu
 from fx2onnx.verify.opening import opened, versions_of
 from fx2onnx.verify.outputs import Outputs
+from fx2onnx.verify.own_state import with_state
 from fx2onnx.verify.precision import as_input, rounded_inputs
 from fx2onnx.verify.quantized import as_quantized
 from fx2onnx.verify.samples import Maker, Rows, Sample, cheapest_first, planned
@@ -111,6 +112,7 @@ def verify(
         proto = onnx.load(path, load_external_data=False)
         file = Interface.of(proto)
         verdict.notes += filter(None, (mode, file.narrowed))
+        arguments = with_state(root, arguments, file.state, file.inputs)
         names = [leaf.name for leaf in arguments.leaves]
         verdict.baked = [*dict.fromkeys([*file.baked, *_baked_of(model), *bake])]
         verdict.assumptions = [f"{each.text}   ({each.where})" if each.where else each.text for each in file.conditions]

@@ -15,7 +15,8 @@ import torch
 
 from fx2onnx.base.errors import UserError, first_line
 from fx2onnx.base.events import record
-from fx2onnx.capture.python.inputs import Arguments
+from fx2onnx.capture.python.held_names import Names
+from fx2onnx.capture.python.inputs import HELD, Arguments
 from fx2onnx.capture.torch_private.dispatch import EagerMode
 from fx2onnx.capture.torch_private.flex_attention import attention_as_written
 from fx2onnx.capture.torch_private.plain_kernels import plain_kernels
@@ -108,17 +109,28 @@ def outputs_of(root: torch.nn.Module, arguments: Arguments, tensors: Sequence[to
 def _outputs(
     root: torch.nn.Module, arguments: Arguments, tensors: Sequence[torch.Tensor], *, gradients: bool
 ) -> list[Any]:
-    args, kwargs = arguments.rebuilt([_copied(tensor) for tensor in tensors])
+    copies = [_copied(tensor) for tensor in tensors]
+    args, kwargs = arguments.rebuilt(copies)
     # Compiled under a mode, ``torch.cond`` leaves notes in the compiler by which it fails later without one.
     with (
         torch.compiler.set_stance("force_eager"),
         attention_as_written(),
         redirected(root),
-        kept(root, arguments.objects()) as places,
+        kept(root, arguments.objects()) as (places, names),
         torch.set_grad_enabled(gradients),
     ):
+        names.put(arguments.held(copies))
         leaves = [leaf.value for leaf in flatten(root(*args, **kwargs))[0]]
+        leaves += _ends(arguments, copies, names)
         return [_detached(leaf, places) for leaf in leaves if isinstance(leaf, torch.Tensor | int | float)]
+
+
+def _ends(arguments: Arguments, copies: Sequence[torch.Tensor], names: Names) -> list[Any]:
+    """What is afterwards in the places of ``arguments.ends``."""
+    given = {leaf.name: copy for leaf, copy in zip(arguments.leaves, copies, strict=True) if leaf.position != HELD}
+    held = [name for name in arguments.ends if name not in given]
+    found = dict(zip(held, names.now(held), strict=True))
+    return [given.get(name, found.get(name)) for name in arguments.ends]
 
 
 def placed(arguments: Arguments, tensors: Sequence[torch.Tensor]) -> tuple[tuple[object, ...], dict[str, object]]:

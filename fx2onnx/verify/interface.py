@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -11,7 +12,7 @@ from typing import Any
 
 import onnx
 
-from fx2onnx.base import baked, size_conditions
+from fx2onnx.base import baked, metadata_keys, size_conditions
 from fx2onnx.base.dim_text import parse_dim, size_of
 from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import UserError
@@ -49,6 +50,8 @@ class Interface:
     """Of the outputs."""
     conditions: list[SizeCondition]
     baked: tuple[str, ...]
+    state: Mapping[str, str]
+    """Inputs with state, and the outputs with their next values."""
     narrowed: str
     """A note of what computes with fewer digits than the module's numbers have; empty where nothing does."""
     grain: Grain = MODULES_OWN
@@ -94,6 +97,7 @@ class Interface:
             declared={value.name: _declared(value) for value in graph.output},
             conditions=size_conditions.read(metadata.get(size_conditions.METADATA_KEY, "[]")),
             baked=baked.read(metadata.get(baked.METADATA_KEY)),
+            state=json.loads(metadata.get(metadata_keys.STATE, "{}")),
             narrowed=_narrowed(metadata),
             grain=Grain(epsilon, LEAST_NORMAL.get(word, 0.0)),
             dtypes={value.name: _declared(value).dtype for value in inputs},

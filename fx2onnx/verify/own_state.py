@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from fx2onnx.base.changes import Changes, before_change
+from fx2onnx.capture.python.held import Snapshot
+from fx2onnx.capture.python.held_names import Names
+from fx2onnx.capture.python.inputs import HELD, Arguments, Leaf
 from fx2onnx.capture.python.module_state import keep, keep_gradients, keep_numbers, memory_of
 from fx2onnx.capture.python.module_tree import ModuleTree
 from fx2onnx.capture.torch_private.dispatch import WatchingMode
@@ -43,10 +47,23 @@ def _written_by_name(root: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {name: value for name, value in root.named_parameters() if name in written} if written else {}
 
 
+def with_state(
+    root: torch.nn.Module, arguments: Arguments, state: Mapping[str, str], inputs: Collection[str]
+) -> Arguments:
+    """The arguments, and what the module holds of ``state`` (names, and outputs for their next values) beside them."""
+    known = {leaf.name for leaf in arguments.leaves}
+    if not state:
+        return arguments
+    held = Names(Snapshot(ModuleTree(root).named)).tensors()
+    missing = [name for name in state if name not in known and name in held and name in inputs]
+    leaves = [Leaf(name, (name,), held[name].detach().clone(), HELD) for name in missing]
+    return replace(arguments, leaves=[*arguments.leaves, *leaves], ends=tuple(state))
+
+
 @contextlib.contextmanager
-def kept(root: torch.nn.Module, arguments: Iterable[object] = ()) -> Iterator[set[int]]:
+def kept(root: torch.nn.Module, arguments: Iterable[object] = ()) -> Iterator[tuple[set[int], Names]]:
     """Inside, forward runs once; what the module and the objects among ``arguments`` hold is as it was afterwards, tensors with
-    their numbers. Gives where the memory of those lies that it may have written into.
+    their numbers. Gives where the memory of those lies that it may have written into, and what is held by name.
     """
     with Changes():
         tree = ModuleTree(root)
@@ -60,7 +77,7 @@ def kept(root: torch.nn.Module, arguments: Iterable[object] = ()) -> Iterator[se
         if noting is not None:
             before_change(noting.put_back)
         with noting or contextlib.nullcontext():
-            yield places
+            yield places, Names(held)
         if noting is not None:
             _SEEN.setdefault(root, {})[root.training] = frozenset(noting.saved)
 

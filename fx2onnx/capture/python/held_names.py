@@ -105,7 +105,7 @@ class Names:
             kind = kind_of(type(value))
             if kind in (PLAIN, TENSOR):
                 yield name, value
-            elif kind in _LOOKED_INTO and id(value) not in seen:
+            elif kind in _LOOKED_INTO and kind != CELL and id(value) not in seen:
                 seen.add(id(value))
                 for entry in entries_of(value, kind, -1, ""):
                     content = self._before.get(id(entry.holder), entry.content) if then else entry.content

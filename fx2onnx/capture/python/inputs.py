@@ -6,7 +6,7 @@ import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -17,8 +17,13 @@ from fx2onnx.base.plain import storable
 from fx2onnx.capture.python.devices import beside_weights
 from fx2onnx.capture.torch_private.pytrees import Key, Rebuild, flatten
 
+T = TypeVar("T")
 Call: TypeAlias = tuple[tuple[object, ...], dict[str, object]]
 """``(args, kwargs)`` of a call."""
+
+
+HELD = -1
+"""The position of what is put into modules and objects before they run, rather than handed to forward."""
 
 
 @dataclass(slots=True)
@@ -30,7 +35,7 @@ class Leaf:
     """Argument name and the keys inside the argument."""
     tensor: torch.Tensor
     position: int
-    """Index among all flat leaves."""
+    """Index among all flat leaves; ``HELD`` where a module or an object holds it, under this name."""
     axes: dict[int, DimLike] = field(default_factory=dict)
     """Dynamic axes and their sizes, as symbols or expressions over symbols."""
 
@@ -49,6 +54,8 @@ class Arguments:
     values: dict[str, object]
     """The arguments by name; those of ``*args`` as ``args_0``, ``args_1``."""
     rebuild: Rebuild
+    ends: tuple[str, ...] = ()
+    """Names of leaves whose values afterwards belong to what a run gives, behind the results."""
     notes: list[str] = field(default_factory=list)
     """What of the arguments is constant in the file though it looks like data."""
 
@@ -56,11 +63,17 @@ class Arguments:
         """What forward is handed as it is: everything but tensors."""
         return [value for value in self.flat if not isinstance(value, torch.Tensor)]
 
+    def held(self, values: Sequence[T]) -> dict[str, T]:
+        """Those of ``values``, one for each leaf, that are put into modules and objects, by name."""
+        pairs = zip(self.leaves, values, strict=True)
+        return {leaf.name: value for leaf, value in pairs if leaf.position == HELD}
+
     def rebuilt(self, replacements: Sequence[object]) -> Call:
         """``(args, kwargs)`` with the tensors replaced, in order of ``leaves``."""
         flat = list(self.flat)
         for leaf, value in zip(self.leaves, replacements, strict=True):
-            flat[leaf.position] = value
+            if leaf.position != HELD:
+                flat[leaf.position] = value
         args, kwargs = self.rebuild(flat)
         return tuple(args), kwargs
 

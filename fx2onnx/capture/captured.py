@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.fx
@@ -129,9 +129,18 @@ class Captured:
     """Rebuilds forward's output structure from the flat tensors."""
 
 
-def carried(captured: Captured) -> list[Mutation]:
-    """The changes that a file can have outputs for."""
-    return [mutation for mutation in captured.mutations if mutation.node is not None]
+class Carried(NamedTuple):
+    """A change that a file can have an output for."""
+
+    name: str
+    kind: str
+    node: torch.fx.Node
+
+
+def carried(captured: Captured) -> list[Carried]:
+    """The changes whose new values are tensors."""
+    found = ((each.name, each.kind, each.node) for each in captured.mutations)
+    return [Carried(name, kind, node) for name, kind, node in found if node is not None]
 
 
 def where_of(node: torch.fx.Node) -> SourceLocation | None:

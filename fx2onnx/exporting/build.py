@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -45,10 +45,7 @@ def build(module: Any, args: Any, kwargs: Mapping[str, Any] | None, options: Exp
     fused = FUSED if options.is_fused else {}
     translations = Translations({**fused, **(options.custom_translations or {})})
     captured = _capture(module, args, kwargs, options, translations)
-    if options.state == "error":
-        _refuse_mutations(captured)
-    elif options.state == "io":
-        _refuse_shared(captured)
+    _check_state(captured, options.state)
     try:
         model = _lowered(captured, options, translations)
     except UserError as error:
@@ -83,10 +80,7 @@ def build(module: Any, args: Any, kwargs: Mapping[str, Any] | None, options: Exp
     report.functions = {} if called is None else dict(called.calls)
     report.notes += notes
     report.warnings += attached.notes() if attached is not None else []
-    if options.state == "warn":
-        report.warnings += [f"forward changes the {text}; the file does not" for text in report.mutations]
-    if options.state == "io":
-        report.warnings += _uncarried(captured)
+    report.warnings += _left_out(captured, options.state)
     if not options.export_params:
         for value in _weights_of(model, captured):
             del model.graph.initializers[value.name or ""]
@@ -96,12 +90,7 @@ def build(module: Any, args: Any, kwargs: Mapping[str, Any] | None, options: Exp
         model.graph.inputs.extend(_weights_of(model, captured))
     result = ExportResult(owned, report, captured.restore, options)
     if options.state == "io":
-        taken = {value.name for value in model.graph.inputs}
-        result.initial_state = {
-            mutation.name: mutation.before.detach()
-            for mutation in captured.mutations
-            if mutation.before is not None and mutation.name in taken and mutation.kind != "input"
-        }
+        result.initial_state = _initial_state(captured, {value.name for value in model.graph.inputs})
     return result
 
 
@@ -182,9 +171,13 @@ def _refuse_shared(captured: Captured) -> None:
         seen[id(mutation.before)] = mutation.name
 
 
-def _uncarried(captured: Captured) -> list[str]:
-    """What a file with its state as inputs and outputs still does not carry."""
-    found = []
+def _left_out(captured: Captured, state: str) -> list[str]:
+    """What forward changes and the file does not; with state as inputs and outputs that is what cannot be a tensor there."""
+    found: list[str] = []
+    if state == "warn":
+        return [f"forward changes the {text}; the file does not" for text in _mutations(captured)]
+    if state != "io":
+        return found
     for mutation, text in zip(captured.mutations, _mutations(captured), strict=True):
         if mutation.node is None:
             why = "it holds no tensor afterwards; make it a tensor, such as a buffer, for the file to carry it"
@@ -197,6 +190,21 @@ def _uncarried(captured: Captured) -> list[str]:
                 f"forward changes the {text}; the file has its new value, and does what the first call does: {why}"
             )
     return found
+
+
+def _check_state(captured: Captured, state: str) -> None:
+    if state == "error":
+        _refuse_mutations(captured)
+    elif state == "io":
+        _refuse_shared(captured)
+
+
+def _initial_state(captured: Captured, inputs: Collection[str | None]) -> dict[str, Any]:
+    return {
+        mutation.name: mutation.before.detach()
+        for mutation in captured.mutations
+        if mutation.before is not None and mutation.name in inputs and mutation.kind != "input"
+    }
 
 
 def _refuse_mutations(captured: Captured) -> None:

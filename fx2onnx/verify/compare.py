@@ -106,8 +106,7 @@ def verify(
     root = as_module(module)
     positional, named = normalise_args(root, args, kwargs)
     arguments = bind(root.forward, positional, named, input_names)
-    chosen = chosen_engines(engines)
-    verdict = Verdict(seeds=list(seeds))
+    chosen, verdict = chosen_engines(engines), Verdict(seeds=list(seeds))
     with as_file(model) as path, in_mode(root, training) as mode, on_cpu(root, (positional, named)):
         proto = onnx.load(path, load_external_data=False)
         file = Interface.of(proto)

@@ -326,3 +326,7 @@ def test_variables_of_a_function_are_as_before() -> None:
     assert count == 0
     assert kept == {"h": before}
     assert not before.any()
+
+
+def test_keys_that_are_sizes_are_put_back() -> None:
+    check(["fills", "empties"], "ends", profile, "own", training=False)

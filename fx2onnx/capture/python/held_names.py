@@ -220,16 +220,24 @@ def _differing(entry: Entry) -> Iterator[tuple[object, Value, Value]]:
             yield name, before, content_of_cell(holder)
         return
     if entry.kind == OBJECT:
-        now = {name: getattr(holder, name, MISSING) for name in content}
+        items = [(name, getattr(holder, name, MISSING)) for name in content]
     elif entry.kind == DICT:
-        now = holder if type(holder) is dict else dict(base_of(holder).items(holder))
+        items = list(base_of(holder).items(holder))
     else:
-        now, content = dict(enumerate(holder)), dict(enumerate(content))
-    for key, before in content.items():
-        after = now.get(key, MISSING)
+        items, content = list(enumerate(holder)), dict(enumerate(content))
+    if len(items) == len(content) and all(map(_are_same, items, content.items())):
+        return
+    left = dict(content)
+    for key, after in items:
+        try:
+            before = left.pop(key, MISSING)
+        except TypeError:  # a size of the capture, which is no key of a dict outside of it
+            before = MISSING
         if after is not before:
             yield key, before, after
-    if len(now) != len(content) or now.keys() != content.keys():
-        for key, after in now.items():
-            if key not in content:
-                yield key, MISSING, after
+    for key, before in left.items():
+        yield key, before, MISSING
+
+
+def _are_same(one: tuple[object, Value], other: tuple[object, Value]) -> bool:
+    return one[0] is other[0] and one[1] is other[1]

@@ -157,7 +157,7 @@ def bind(
         for leaf, name in zip(leaves, input_names, strict=False):
             leaf.name = name
     values = dict(zip(names, args, strict=True)) | kwargs
-    return Arguments([item.value for item in found], leaves, values, rebuild, notes)
+    return Arguments([item.value for item in found], leaves, values, rebuild, notes=notes)
 
 
 def _holds_data(value: object) -> bool:

@@ -60,7 +60,7 @@ COMPOSITES, TEACHERS = "tests/capture/test_composites.py", "tests/training/test_
 OPTIMIZERS, FOLDERS = "tests/training/test_optimizers.py", "tests/training/test_folders.py"
 RARE, RESORT = "tests/ops/test_rare.py", "tests/lower/test_resort.py"
 STRANGERS = "tests/sources/test_strangers.py tests/base/test_folder_files.py"
-LEFT = "tests/capture/test_left_as_before.py"
+LEFT, ASSIGNED = "tests/capture/test_left_as_before.py", "tests/capture/test_assigned_state.py"
 STATE, INTERRUPTS, THREADS = (f"tests/capture/test_{name}.py" for name in ("state", "interrupts", "threads"))
 RECIPES = "tests/decoding/test_recipes.py"
 POSITIONS, SIZES = "tests/decoding/test_grid_positions.py", "tests/decoding/test_image_sizes.py"
@@ -190,6 +190,11 @@ MUTANTS = [
     Mutant("capture/python/held.py", "            self._found(value, -1, name)\n", "            pass\n", LEFT),
     Mutant("verify/own_state.py", "        held = keep(tree, arguments)\n", "        held = keep(ModuleTree(torch.nn.Module()), arguments)\n", LEFT),
     Mutant("verify/own_state.py", "*held.tensors.values()]", "]", LEFT),
+    Mutant("capture/recording/changed_state.py", "            _rename(recorder, weight.node, change.name)", "            pass", ASSIGNED),
+    Mutant("capture/recording/changed_state.py", "_is_memo(node, kept)", "False", ASSIGNED),
+    Mutant("capture/python/held_names.py", "self._before.get(id(entry.holder), entry.content) if then", "entry.content if then", ASSIGNED),
+    Mutant("verify/eager.py", "        names.put(arguments.held(copies))\n", "", ASSIGNED),
+    Mutant("lower/loop.py", "self._outputs([*inputs, *self.state_inputs])", "self._outputs(inputs)", ASSIGNED),
     Mutant("base/changes.py", "_put_back_after(lambda: _put_back_after(run))", "_put_back_after(run)", INTERRUPTS),
     Mutant("base/changes.py", "        _close_left_open(error)\n", "        pass\n", INTERRUPTS),
     Mutant("base/code_patch.py", "(instead if get_ident() == self._thread else original)", "instead", THREADS),

@@ -85,7 +85,8 @@ def _list(m: Any, y: torch.Tensor) -> torch.Tensor:
 
 
 def _shifted(m: Any, y: torch.Tensor) -> torch.Tensor:
-    m.items = [m.items[1], y]
+    m.items.append(y)
+    m.items = m.items[1:]
     return m.items[0]
 
 

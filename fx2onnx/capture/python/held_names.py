@@ -72,7 +72,10 @@ class Names:
         found: dict[str, Change] = {}
         for place, entry in enumerate(self._entries):
             if entry.kind in (DICT, LIST, OBJECT, CELL):
-                for key, before, after in _differing(entry):
+                differing = list(_differing(entry))
+                if differing and entry.kind != CELL and self._now(place) is not entry.holder:
+                    continue  # nobody holds it any more
+                for key, before, after in differing:
                     path = (*self.path(place), key)
                     if key in REGISTRIES or key == "training" or _kind(path) == "module":
                         continue

@@ -20,6 +20,7 @@ from fx2onnx.capture.baking import inputs_to_bake
 from fx2onnx.capture.fallback import export_may_help
 from fx2onnx.capture.options import BAKE_AUTO
 from fx2onnx.capture.python.file_names import may_keep_number, names_of_file
+from fx2onnx.capture.recording.size_checks import check_outputs
 from fx2onnx.capture.refused_sizes import refused_size
 from fx2onnx.capture.shapes import zero_one
 from fx2onnx.capture.shapes.certain import certain
@@ -248,19 +249,18 @@ def _specializing(attempt: Attempt, change: Specialization, env: ShapeEnv) -> At
 def _with_assumptions(done: Recorded) -> Recorded:
     """With what the graph takes for granted about sizes."""
     attempt, env = done.attempt, done.shape_env
+    captured = done.captured
     may_differ = zero_one.kernels_differ_at(env, attempt.hints) if attempt.larger else frozenset()
-    done.captured.assumptions += [
-        *attempt.specializations,
-        *env.noted_conditions(),
-        *env.assertions,
-        *(
-            replace(guard, ends_run=guard.ends_run or guard.relation in env.stated)
-            for key, guard in env.guards.items()
-            if key not in may_differ
-            and (guard.by_user or guard.ends_run or not _is_harmless(guard, env))
-            and env.is_settled(guard.relation) is None
-        ),
+    guards = [
+        replace(guard, ends_run=guard.ends_run or guard.relation in env.stated)
+        for key, guard in env.guards.items()
+        if key not in may_differ
+        and (guard.by_user or guard.ends_run or not _is_harmless(guard, env))
+        and env.is_settled(guard.relation) is None
     ]
+    captured.assumptions += [*attempt.specializations, *env.noted_conditions(), *env.assertions, *guards]
+    of_data = {each.relation: each.where for each in guards if each.relation.symbols() & env.unbacked}
+    check_outputs(captured.graph, captured.outputs, captured.symbols, of_data)
     return done
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import onnx_ir as ir
 
 from fx2onnx.aten_map.table.registry import TABLE, Table, translates
+from fx2onnx.base.assumptions import MOST_CHARS, put_shortly
 from fx2onnx.base.dims import Scalar
-from fx2onnx.base.relations import Relation
-from fx2onnx.capture.recording.size_checks import CHECKED
+from fx2onnx.capture.recording.size_checks import CHECKED, any_of
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import dims_of, dtype_of
 
@@ -17,21 +19,24 @@ _WHERE_FALSE = frozenset({"ne", "ge", "le"})
 
 
 @translates(CHECKED)
-def checked(op: Emit, self: ir.Value, sign: str, left: Scalar, right: Scalar, line: str) -> ir.Value:
-    """fx2onnx::checked(Tensor self, str sign, SymInt left, SymInt right, str line) -> Tensor
+def checked(
+    op: Emit, self: ir.Value, signs: Sequence[str], lefts: Sequence[Scalar], rights: Sequence[Scalar], line: str
+) -> ir.Value:
+    """fx2onnx::checked(Tensor self, str[] signs, SymInt[] lefts, SymInt[] rights, str line) -> Tensor
 
     Shapes:  self as it is.
-    ONNX:    Slice from a start that a Gather takes from [0], at 0 where the comparison is true; at 1, which is beyond the end,
-             where it is not. The Gather is named after the comparison and the line, since engines name the node that fails.
+    ONNX:    Slice from a start that a Gather takes from [0], at 0 where one of the comparisons is true; at 1, which is beyond the
+             end, where none is. The Gather is named after them and the line, since engines name the node that fails.
     """
-    holds, fails = (1, 0) if sign in _WHERE_FALSE else (0, 1)
-    is_so = op.node(_COMPARED[sign], op.size(left), op.size(right))
-    place = op.Where(is_so, op.const(holds), op.const(fails))
+    places = [_place(op, *each) for each in zip(signs, lefts, rights, strict=True)]
+    place = places[0]
+    for other in places[1:]:
+        place = op.Mul(place, other)
     start = op.Gather(np.zeros(1, np.int64), op.reshape(place, [1]), axis=0)
     named = start.producer()
     assert named is not None
-    text = str(Relation(sign, (left, right)))
-    named.name = op.builder.unique(f"{text} has to be true ({line})" if line else f"{text} has to be true")
+    text = f"{put_shortly(any_of(signs, lefts, rights), MOST_CHARS)} has to be true"
+    named.name = op.builder.unique(f"{text} ({line})" if line else text)
     dims = dims_of(self)
     whole = self if dims else op.reshape(self, [1])
     end = np.array([np.iinfo(np.int64).max])
@@ -40,9 +45,16 @@ def checked(op: Emit, self: ir.Value, sign: str, left: Scalar, right: Scalar, li
     return passed if dims else op.reshape(passed, [])
 
 
+def _place(op: Emit, sign: str, left: Scalar, right: Scalar) -> ir.Value:
+    """0 where the comparison is true, else 1."""
+    holds, fails = (1, 0) if sign in _WHERE_FALSE else (0, 1)
+    is_so = op.node(_COMPARED[sign], op.size(left), op.size(right))
+    return op.Where(is_so, op.const(holds), op.const(fails))
+
+
 def without_checks(table: Table) -> Table:
     """``table``, with tensors as they are in the place of checks."""
-    return table.extended({CHECKED: lambda op, self, sign, left, right, line: self})
+    return table.extended({CHECKED: lambda op, self, signs, lefts, rights, line: self})
 
 
 TABLE.add(CHECKED, 0, checked, is_complex=True)

@@ -181,3 +181,58 @@ def test_pixels_of_sizes_from_data_need_a_multiple() -> None:
     image = torch.linspace(-1, 2, 192).reshape(1, 3, 8, 8)
     result = check(forward, (image, torch.tensor([4, 6])), others=[(image, torch.tensor([8, 2]))])
     assert any("% 2) == 0" in str(line) for line in result.report.assumptions)
+
+
+def of_data(x: Tensor) -> Tensor:
+    return x.view(-1, 4).sum(1).sum() if x.sum() > 0 else x.sum() * 2
+
+
+def of_data_and_sizes(x: Tensor) -> Tensor:
+    if x.sum() > 0:
+        return x.view(-1, 4).sum(1).sum() if x.shape[0] > 8 else x.view(-1, 2).sum()
+    return x.sum() * 3
+
+
+def joined_again(x: Tensor) -> Tensor:
+    return (x.view(-1, 2) * 2 if x.sum() > 0 else x[: 2 * (x.shape[0] // 2)].view(-1, 2)).sum(0) + 1
+
+
+def cond_by_data(x: Tensor) -> Any:
+    return torch.cond(x.sum() > 0, lambda x: x.reshape(-1, 4).sum(1).sum(), lambda x: x.sum() * 2, (x,))
+
+
+def cond_by_sizes(x: Tensor) -> Any:
+    return torch.cond(x.shape[0] > 8, lambda x: x.reshape(-1, 4).sum(1).sum(), lambda x: x.sum() * 2, (x,))
+
+
+def sizes_only(x: Tensor) -> Tensor:
+    """A question that small sizes alone are asked, as a codec's padding has it."""
+    size = x.shape[-1]
+    if size <= 3:
+        x = F.pad(x, (0, 4 - size))
+        return x.sum() if size * 3 <= max(9, size) else x.sum() * 2
+    return x.view(-1, 2).sum()
+
+
+ONE_SIDE: dict[str, tuple[Callable[..., Any], list[int], list[int]]] = {
+    "a decision by data": (of_data, [4, 8, -3, -4, -5], [3, 5]),
+    "a decision by sizes in one by data": (of_data_and_sizes, [6, 8, 12, -3, -9], [3, 10]),
+    "a decision by data and what follows": (joined_again, [2, 6, -4, -7], [3, 5]),
+    "torch.cond by data": (cond_by_data, [4, 8, -8], [5]),
+    "torch.cond by sizes": (cond_by_sizes, [3, 5, 8, 12, -7, -12], [9, 11]),
+    "a decision by sizes": (sizes_only, [1, 2, 3, 4, 8], [5]),
+}
+"""A program, numbers of elements at which it is right (all below 0 where the number is), and others at which eager PyTorch raises."""
+
+
+@pytest.mark.parametrize("name", ONE_SIDE)
+def test_a_condition_of_one_side_is_for_that_side_alone(name: str) -> None:
+    program, right, wrong = ONE_SIDE[name]
+    elements = [torch.linspace(1, 2, abs(count)) * (1 if count > 0 else -1) for count in right]
+    sample = torch.linspace(1, 2, 16)
+    result = check(program, (sample,), others=[(each,) for each in elements], dynamic_shapes={"x": {0: "n"}})
+    engines = Engines(result.model_proto)
+    for count in wrong:
+        for session in engines.sessions.values():
+            with pytest.raises(Exception, match=r"n|Reshape"):
+                session.run(None, {"x": torch.linspace(1, 2, count).numpy()})

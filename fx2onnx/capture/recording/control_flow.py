@@ -13,10 +13,13 @@ from typing import Any, TypeAlias
 import torch
 import torch.fx
 
+from fx2onnx.base.assumptions import Guard
 from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.base.relations import Relation
 from fx2onnx.capture.captured import TensorInfo
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
+from fx2onnx.capture.recording.branch_conditions import Noted, note_checked, taken_out
+from fx2onnx.capture.recording.size_checks import with_checks
 from fx2onnx.capture.recording.tensor_tracker import NeedsDecomposition, dims_of, tensor_info
 from fx2onnx.capture.torch_private.dispatch import PreDispatchMode, SplitMode
 from fx2onnx.capture.torch_private.operators import CUSTOM_FUNCTION, HIGHER_ORDER
@@ -70,6 +73,24 @@ def _results(
     return fakes
 
 
+def _branch(
+    recorder: BaseRecorder, function: Function, operands: Sequence[torch.Tensor], test: object, *, is_then: bool = True
+) -> tuple[Nested, Callable[[list[Any]], Any]]:
+    """One side of ``torch.cond``. What only it needs of sizes holds where they lead to it, or is checked in it."""
+    env = recorder.shape_env
+    before = Noted.by(env)
+    nested, rebuild = record_nested(recorder, function, operands)
+    needed = taken_out(env, before)
+    if isinstance(test, Relation) and not test.symbols() & env.unbacked:
+        for relation, where in needed.items():
+            unless = Relation("or", (test.negated() if is_then else test, relation))
+            env.guards[unless, True] = Guard(unless, where, by_user=True, ends_run=True)
+    elif nested.outputs:
+        nested.outputs[0] = with_checks(nested.graph, nested.outputs[0], recorder.symbols, needed)
+        note_checked(env, needed)
+    return nested, rebuild
+
+
 def cond(
     recorder: BaseRecorder,
     pred: torch.Tensor | torch.SymBool,
@@ -84,8 +105,9 @@ def cond(
     def on_flat(function: Function) -> Function:
         return lambda *values: function(*rebuild_operands(list(values)))
 
-    then, rebuild = record_nested(recorder, on_flat(true_fn), tensors)
-    otherwise, _ = record_nested(recorder, on_flat(false_fn), tensors)
+    test = pred.node.value if isinstance(pred, torch.SymBool) else recorder.node_of(pred)
+    then, rebuild = _branch(recorder, on_flat(true_fn), tensors, test)
+    otherwise, _ = _branch(recorder, on_flat(false_fn), tensors, test, is_then=False)
     if [(info.dtype, len(info.dims)) for info in then.infos] != [(i.dtype, len(i.dims)) for i in otherwise.infos]:
         raise recorder.refuse(
             "E107",
@@ -95,9 +117,8 @@ def cond(
         )
     pairs = zip(then.infos, otherwise.infos, strict=True)
     infos = [TensorInfo(one.dtype, joined_dims(one, two, recorder.unknown_size)) for one, two in pairs]
-    value = pred.node.value if isinstance(pred, torch.SymBool) else recorder.node_of(pred)
     nodes = [recorder.node_of(tensor) for tensor in tensors]
-    results = _results(recorder, "cond", (value, then, otherwise, nodes), infos)
+    results = _results(recorder, "cond", (test, then, otherwise, nodes), infos)
     for result in results:
         recorder.tie_symbols(recorder.view_of(result).node)
     return rebuild(results)

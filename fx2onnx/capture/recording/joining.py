@@ -15,9 +15,11 @@ from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.relations import Relation
 from fx2onnx.capture.captured import Captured, GraphOutput, Mutation, Symbol, TensorInfo, Weight, symbols_of
+from fx2onnx.capture.recording.branch_conditions import Noted, note_checked, taken_out
 from fx2onnx.capture.recording.choices import Decision
 from fx2onnx.capture.recording.control_flow import Nested
 from fx2onnx.capture.recording.multiples import one_for_both
+from fx2onnx.capture.recording.size_checks import check_outputs
 from fx2onnx.capture.shapes.joined_sizes import joined as sizes_of_both
 from fx2onnx.capture.shapes.joined_sizes import sets_beside
 from fx2onnx.capture.shapes.shape_env import KEEP_BOTH, ShapeEnv
@@ -74,6 +76,7 @@ class Join:
 
     def path(self) -> Path:
         self._use_one_for_both()
+        self._keep_conditions_apart()
         one, two = self._one.captured, self._two.captured
         self._heads()
         suffixes = self._prefix()
@@ -120,6 +123,16 @@ class Join:
         if serving is not None:
             self._one, self._two = (replace(path, captured=serving) for path in (self._one, self._two))
             self._notes = []
+
+    def _keep_conditions_apart(self) -> None:
+        """Of a decision by data, what one path alone needs of sizes is checked in it."""
+        test, one, two = self._decision.test, self._one, self._two
+        if isinstance(test, Relation) and not test.symbols() & one.shape_env.unbacked:
+            return
+        for path, other in ((one, two), (two, one)):
+            needed, captured = taken_out(path.shape_env, Noted.by(other.shape_env)), path.captured
+            check_outputs(captured.graph, captured.outputs, captured.symbols, needed)
+            note_checked(path.shape_env, needed)
 
     def _refused(self, why: str) -> UserError:
         return unjoined(self._error, why)

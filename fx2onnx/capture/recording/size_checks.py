@@ -5,12 +5,16 @@ A file fails in such a node, by a name that says what is not true, where eager P
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 import torch
 import torch.fx
+from torch.fx.node import Argument
 
+from fx2onnx.base.dims import Scalar
 from fx2onnx.base.relations import COMPARE, Relation
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.captured import GraphOutput, Symbol
@@ -18,37 +22,62 @@ from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.torch_private.operators import OpOverload
 
 _LIBRARY: Any = torch.library.Library("fx2onnx", "FRAGMENT")  # type: ignore[no-untyped-call]
-_LIBRARY.define("checked(Tensor self, str sign, SymInt left, SymInt right, str line) -> Tensor")
+_LIBRARY.define("checked(Tensor self, str[] signs, SymInt[] lefts, SymInt[] rights, str line) -> Tensor")
+MOST_CLAUSES = 16
+"""That one relation is checked by."""
 
 
-def _checked(self: torch.Tensor, sign: str, left: int, right: int, line: str) -> torch.Tensor:
-    if not COMPARE[sign](left, right):
-        raise RuntimeError(f"{Relation(sign, (left, right))} is not true   ({line})")
+def _checked(self: torch.Tensor, signs: list[str], lefts: list[int], rights: list[int], line: str) -> torch.Tensor:
+    if not any(COMPARE[sign](left, right) for sign, left, right in zip(signs, lefts, rights, strict=True)):
+        raise RuntimeError(f"what {line} needs of sizes is not true")
     return self.clone()
 
 
 _LIBRARY.impl("checked", _checked, "CompositeExplicitAutograd")
 CHECKED: OpOverload = torch.ops.fx2onnx.checked.default
 
+Relations: TypeAlias = Mapping[Relation, SourceLocation | None]
+"""With the lines that ask for them."""
+Clause: TypeAlias = tuple[Relation, ...]
+"""Comparisons of integers, one of which is true."""
 
-def comparisons(relation: Relation) -> Iterator[Relation]:
-    """The comparisons of integers that have to be true, all of them, for ``relation`` to be; none where it is another thing."""
+
+def clauses(relation: Relation) -> list[Clause]:
+    """What has to be true, all of it, for ``relation`` to be; none where that is not said in few comparisons of integers."""
+    if relation.op in COMPARE:
+        is_plain = not relation.has_reals() and not any(isinstance(arg, Relation | bool) for arg in relation.args)
+        return [(relation,)] if is_plain else []
+    if relation.op == "not":
+        inner = relation.args[0]
+        return clauses(_turned(inner)) if isinstance(inner, Relation) and inner.op in ("and", "or") else []
+    parts = [clauses(arg) if isinstance(arg, Relation) else [] for arg in relation.args]
+    if not all(parts) or math.prod(map(len, parts)) > MOST_CLAUSES:
+        return []
     if relation.op == "and":
-        for part in relation.args:
-            if isinstance(part, Relation):
-                yield from comparisons(part)
-    elif relation.op in COMPARE and not relation.has_reals() and not _has_relations(relation):
-        yield relation
+        return [clause for part in parts for clause in part]
+    return [tuple(itertools.chain(*chosen)) for chosen in itertools.product(*parts)]
 
 
-def _has_relations(relation: Relation) -> bool:
-    return any(isinstance(arg, Relation | bool) for arg in relation.args)
+def _turned(relation: Relation) -> Relation:
+    other = {"and": "or", "or": "and"}[relation.op]
+    return Relation(other, tuple(arg.negated() if isinstance(arg, Relation) else not arg for arg in relation.args))
 
 
 def checked_by(node: torch.fx.Node) -> Relation:
     """What a check asks."""
-    _, sign, *sides, _ = node.args
-    return Relation(str(sign), tuple(sides))
+    _, signs, lefts, rights, _ = node.args
+    return any_of(signs, lefts, rights)  # type: ignore[arg-type]
+
+
+def any_of(signs: Sequence[str], lefts: Sequence[Scalar], rights: Sequence[Scalar]) -> Relation:
+    """That one of the comparisons is true."""
+    found = [Relation(sign, (left, right)) for sign, left, right in zip(signs, lefts, rights, strict=True)]
+    return found[0] if len(found) == 1 else Relation("or", tuple(found))
+
+
+def _arguments(node: torch.fx.Node, clause: Clause, where: SourceLocation | None) -> tuple[Argument, ...]:
+    lefts, rights = ([each.args[side] for each in clause] for side in (0, 1))
+    return (node, [each.op for each in clause], lefts, rights, "" if where is None else str(where))
 
 
 def behind(node: torch.fx.Node) -> torch.fx.Node:
@@ -60,9 +89,8 @@ def behind(node: torch.fx.Node) -> torch.fx.Node:
 
 def add(recorder: BaseRecorder, node: torch.fx.Node, relation: Relation, where: SourceLocation | None) -> torch.fx.Node:
     """``node`` behind a check of ``relation``, as far as that is one of integers."""
-    for comparison in comparisons(relation):
-        args = (node, comparison.op, *comparison.args, "" if where is None else str(where))
-        node = recorder.call(CHECKED, args, {}, node.meta["val"])
+    for clause in clauses(relation):
+        node = recorder.call(CHECKED, _arguments(node, clause, where), {}, node.meta["val"])
         recorder.checks.append(node)
     return node
 
@@ -82,23 +110,30 @@ def settle(recorder: BaseRecorder, outputs: Sequence[GraphOutput]) -> None:
 
 
 def check_outputs(
-    graph: torch.fx.Graph,
-    outputs: Sequence[GraphOutput],
-    symbols: Mapping[str, Symbol],
-    relations: Mapping[Relation, SourceLocation | None],
+    graph: torch.fx.Graph, outputs: Sequence[GraphOutput], symbols: Mapping[str, Symbol], relations: Relations
 ) -> None:
-    """Put checks of ``relations``, as far as ``symbols`` has what they need, before the first output that is a tensor."""
+    """Put checks of ``relations``, as far as the graph has what they need, before the first output that is a tensor."""
     first = next((output.value for output in outputs if isinstance(output.value, torch.fx.Node)), None)
-    last = first
-    for relation, where in relations.items():
-        for comparison in comparisons(relation) if relation.symbols() <= symbols.keys() else ():
-            if last is not None and first is not None:
-                line = "" if where is None else str(where)
-                last = graph.call_function(CHECKED, (last, comparison.op, *comparison.args, line))
-                last.meta.update({"val": first.meta["val"], "where": where, "module": ""})
+    if first is None:
+        return
+    last = with_checks(graph, first, symbols, relations)
     for output in outputs:
-        if last is not None and output.value is first:
+        if output.value is first:
             output.value = last
+
+
+def with_checks(
+    graph: torch.fx.Graph, node: torch.fx.Node, symbols: Mapping[str, Symbol], relations: Relations
+) -> torch.fx.Node:
+    """``node`` behind checks at the end of ``graph``, as far as its sizes are what they need."""
+    info = node.meta["val"]
+    for relation, where in relations.items():
+        sources = [symbols[name].node if name in symbols else None for name in relation.symbols()]
+        is_known = all(source and (source.op == "placeholder" or source.graph is graph) for source in sources)
+        for clause in clauses(relation) if is_known else ():
+            node = graph.call_function(CHECKED, _arguments(node, clause, where))
+            node.meta.update({"val": info, "where": where, "module": ""})
+    return node
 
 
 def _needed(nodes: Sequence[torch.fx.Node]) -> set[torch.fx.Node]:

@@ -12,6 +12,7 @@ from fx2onnx.base.assumptions import Assumption
 from fx2onnx.base.dims import Dim
 from fx2onnx.base.relations import Relation
 from fx2onnx.base.source import SourceLocation
+from fx2onnx.capture.python.frames import user_location
 from fx2onnx.capture.recording.tensor_tracker import dims_of
 from fx2onnx.capture.shapes.equalities import Equalities
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
@@ -41,6 +42,16 @@ def run_at_unknown_sizes(env: ShapeEnv, operator: Callable[[], Result], where: S
     Where it raises since sizes differ, these are equal: eager PyTorch would end there, too. Raises Undecided where the sizes
     of the result are other expressions at other sizes.
     """
+    guards = set(env.guards)
+    try:
+        return _result(env, operator, where)
+    finally:
+        for key in env.guards.keys() - guards:
+            if key[0].symbols() & env.unbacked:
+                del env.guards[key]  # made-up sizes decided it: nothing hangs on it
+
+
+def _result(env: ShapeEnv, operator: Callable[[], Result], where: SourceLocation | None) -> Result:
     asked, equalities, assertions, unchecked = _noted(env)
     try:
         result = operator()
@@ -57,7 +68,22 @@ def run_at_unknown_sizes(env: ShapeEnv, operator: Callable[[], Result], where: S
     names = _open_symbols(env, asked)
     if names:
         _check_type(env, operator, result, names)
+    _keep_from_one(env, operator, result, asked)
     return result
+
+
+def _keep_from_one(env: ShapeEnv, operator: Callable[[], Result], result: Result, asked: int) -> None:
+    """Where a size of 1 would give a result of other sizes, it is taken to be another one, unless something taken for true says so."""
+    questions = (what for _, what, _ in env.asked[asked:] if isinstance(what, Relation) and 1 in what.args)
+    sizes = {arg for what in questions for arg in what.args if isinstance(arg, Dim) and arg.symbols() & env.unbacked}
+    for size in sizes:
+        name = size.as_symbol()
+        at = {**env.hints, name: 1} if name is not None else env.hints
+        if name is None or not all(relation.is_true_at(at) for relation in env.unchecked):
+            continue
+        other = _tried(env, operator, {name: 1})
+        if other is not None and _dims_at(other, at) != _dims_at(result, at):
+            env.take_for_true(Relation("ne", (size, 1)), user_location())
 
 
 def _with_equal_sizes(

@@ -1,0 +1,66 @@
+"""Conditions on sizes that one branch of the file alone asks for: they hold for it, and for nobody who does not come there."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from fx2onnx.base.assumptions import Assumption, Condition
+from fx2onnx.base.relations import Relation
+from fx2onnx.base.size_sets import EVERY, where_true
+from fx2onnx.base.source import SourceLocation
+from fx2onnx.capture.recording.size_checks import Relations, clauses
+from fx2onnx.capture.shapes.shape_env import ShapeEnv
+
+
+@dataclass(frozen=True)
+class Noted:
+    """What was noted of sizes up to some point, or by another run."""
+
+    conditions: Collection[Condition]
+    guards: Collection[tuple[Relation, bool]]
+
+    @classmethod
+    def by(cls, env: ShapeEnv) -> Noted:
+        return cls(set(env.conditions), set(env.guards))
+
+
+def taken_out(env: ShapeEnv, others: Noted) -> Relations:
+    """What ``env`` states and ``others`` do not, as far as nodes can check it, with the lines; it is stated no more."""
+    taken: dict[Relation, SourceLocation | None] = {}
+    names: set[str] = set()
+    for condition in list(env.conditions):
+        if condition not in others.conditions and clauses(condition.relation):
+            taken[condition.relation] = condition.where
+            names.add(condition.name)
+            del env.conditions[condition]
+    for key, guard in list(env.guards.items()):
+        is_needed = guard.relation.op == "eq" and 1 not in guard.relation.args
+        is_stated = is_needed or guard.by_user or guard.ends_run or guard.relation in env.stated
+        if is_stated and key not in others.guards and clauses(guard.relation):
+            taken[guard.relation] = guard.where
+            del env.guards[key]
+    for name in names:
+        _say_anew(env, name)
+    env.learnt()
+    return taken
+
+
+def note_checked(env: ShapeEnv, relations: Relations) -> None:
+    """Say that a branch checks them."""
+    for relation, where in relations.items():
+        env.assertions[Assumption(f"{relation}, where a branch by data needs it", where, "assertion")] = False
+
+
+def _say_anew(env: ShapeEnv, name: str) -> None:
+    """For which sizes the run is after all that is left."""
+    sizes = EVERY
+    for condition in env.conditions:
+        sizes = sizes & condition.sizes if condition.name == name else sizes
+    for relation in env.supposed:
+        true = where_true(relation) if relation.symbols() == {name} else None
+        sizes = sizes if true is None else sizes & true
+    for sets in (env.sets, env.written_for):
+        sets.pop(name, None)
+        if sizes != EVERY:
+            sets[name] = sizes

@@ -33,6 +33,11 @@ class Guard:
     """Whether eager PyTorch ends the run where it is false."""
 
     @property
+    def is_stated(self) -> bool:
+        """Whether a file says so: of what Python decides by 0 or 1, for which the sample's size stands, it does not."""
+        return self.ends_run or (self.by_user and not self.relation.compares_with_zero_or_one())
+
+    @property
     def expression(self) -> str:
         return put_shortly(self.relation, 2 * MOST_CHARS)
 

@@ -157,10 +157,8 @@ def _stated(assumed: Assumed, with_lines: bool) -> list[StatedCondition]:
         runs = tuple(length for _, length in lengths)
         runs = (0, *runs) if lengths[0][0] else runs
         return [StatedCondition(assumed.expression, where, assumed.name, runs, assumed.sizes.period)]
-    if not isinstance(assumed, Guard) or not (assumed.by_user or assumed.ends_run):
+    if not isinstance(assumed, Guard) or not assumed.is_stated:
         return []
-    if assumed.relation.compares_with_zero_or_one() and not assumed.ends_run:
-        return []  # the sample's size stands for 0 and 1
     return [
         StatedCondition(
             assumed.expression,

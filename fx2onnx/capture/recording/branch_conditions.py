@@ -36,7 +36,7 @@ def taken_out(env: ShapeEnv, others: Noted) -> Relations:
             del env.conditions[condition]
     for key, guard in list(env.guards.items()):
         is_needed = guard.relation.op == "eq" and 1 not in guard.relation.args
-        is_stated = is_needed or guard.by_user or guard.ends_run or guard.relation in env.stated
+        is_stated = is_needed or guard.is_stated or guard.relation in env.stated
         if is_stated and key not in others.guards and clauses(guard.relation):
             taken[guard.relation] = guard.where
             del env.guards[key]

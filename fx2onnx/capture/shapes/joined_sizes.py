@@ -65,9 +65,8 @@ def _guards(env: ShapeEnv, another: ShapeEnv, past: Relation) -> dict[tuple[Rela
         is_about_others = len(needed.symbols()) > 1 or not needed.symbols() <= past.symbols()
         is_one = env.keeps_ones and 1 in needed.args
         says_more = needed.op == "eq" and (is_about_others or is_one or _is_for_one_size(needed, env))
-        is_of_branch = key not in another.guards and (
-            says_more or guard.by_user or guard.ends_run or needed in env.stated
-        )
+        is_stated = guard.is_stated or needed in env.stated
+        is_of_branch = key not in another.guards and (says_more or is_stated)
         if is_of_branch and not needed.symbols() & env.unbacked:
             needed = Relation("or", (past, needed))
             found[needed, True] = replace(guard, relation=needed, by_user=True, ends_run=True)

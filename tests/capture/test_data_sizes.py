@@ -145,7 +145,8 @@ SIGNS = torch.tensor([[1.0, -2.0, 3.0, -4.0], [5.0, -6.0, 0.0, 0.0]])
 def test_sizes_that_an_operator_needs_to_be_equal_are_equal(name: str) -> None:
     result = check(EQUAL[name], (SIGNS,), others=[(-SIGNS,), (SIGNS.flip(0, 1),)])
     stated = [line for line in result.report.assumptions if isinstance(line, Assumption) and line.kind == "assertion"]
-    assert any("==" in line.expression for line in stated)
+    is_broadcast = name == "written"  # to 6 elements, which may be of 1: the engine sees to that
+    assert any("==" in line.expression for line in stated) != is_broadcast
 
 
 def test_other_numbers_of_elements_than_the_samples() -> None:

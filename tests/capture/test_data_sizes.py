@@ -129,7 +129,6 @@ EQUAL: dict[str, Callable[[Tensor], Any]] = {
     "joined along another axis": lambda x: torch.cat([part[:, None] for part in both_signs(x)], dim=1).reshape(-1, 2),
     "multiplied as matrices": lambda x: both_signs(x)[0][None] @ both_signs(x)[1][:, None],
     "chosen": lambda x: torch.where(both_signs(x)[0] > 2, *both_signs(x)),
-    "written": lambda x: torch.zeros(6).copy_(torch.cat(both_signs(x))),
     "reshaped to fixed sizes": lambda x: torch.cat(both_signs(x)).reshape(3, 2) + torch.ones(3, 2),
     "scaled dot product": lambda x: F.scaled_dot_product_attention(
         *(part[None, :, None] for part in (*both_signs(x), x[x > 0]))
@@ -137,6 +136,10 @@ EQUAL: dict[str, Callable[[Tensor], Any]] = {
     "reshaped, added, reshaped": lambda x: (torch.stack(both_signs(x)).T.reshape(-1) + torch.cat(both_signs(x))).view(
         2, -1
     ),
+}
+BROADCAST: dict[str, Callable[[Tensor], Any]] = {
+    "written": lambda x: torch.zeros(6).copy_(torch.cat(both_signs(x))),
+    "expanded": lambda x: torch.cat(both_signs(x)).expand(2, 6) + 1,
 }
 SIGNS = torch.tensor([[1.0, -2.0, 3.0, -4.0], [5.0, -6.0, 0.0, 0.0]])
 
@@ -147,6 +150,13 @@ def test_sizes_that_an_operator_needs_to_be_equal_are_equal(name: str) -> None:
     stated = [line for line in result.report.assumptions if isinstance(line, Assumption) and line.kind == "assertion"]
     is_broadcast = name == "written"  # to 6 elements, which may be of 1: the engine sees to that
     assert any("==" in line.expression for line in stated) != is_broadcast
+
+
+@pytest.mark.parametrize("name", sorted(BROADCAST))
+def test_a_size_that_is_1_or_another_is_broadcast_or_equal(name: str) -> None:
+    others = [(-SIGNS,), (torch.tensor([[0.0, 0.0, 3.0, 0.0], [0.0, 0.0, 0.0, 0.0]]),)]
+    result = check(BROADCAST[name], (SIGNS,), others=others)
+    assert not [each for each in result.report.assumptions if each.kind == "assertion"]
 
 
 def test_other_numbers_of_elements_than_the_samples() -> None:

@@ -23,6 +23,10 @@ def written(change: Callable[[Tensor, Any], object]) -> Use:
     return use
 
 
+def put(y: Tensor, place: Any, value: Any) -> None:
+    y[place] = value
+
+
 def _add(y: Tensor, n: Any) -> None:
     y[:, :n] += 1
 
@@ -33,10 +37,6 @@ def _add_at(y: Tensor, n: Any) -> None:
 
 def _add_elsewhere(y: Tensor, n: Any) -> None:
     y[:, n - 1] = y[:, n - 1] * 2 + y[:, 0]
-
-
-def _of_rows(x: Tensor, below: bool = True) -> Tensor:
-    return torch.arange(x.shape[1])
 
 
 def _branch(x: Tensor, n: Any) -> Tensor:
@@ -85,17 +85,17 @@ SLICES: Mapping[str, Use] = {
 
 WRITES: Mapping[str, Use] = {
     "[:n] = 0": written(lambda y, n: y[:, :n].zero_()),
-    "[:n] = number": written(lambda y, n: y.__setitem__((slice(None), slice(None, n)), 0.5)),
-    "[n:] = number": written(lambda y, n: y.__setitem__((slice(None), slice(n, None)), -1.0)),
-    "[n] = number": written(lambda y, n: y.__setitem__((slice(None), n), 1.0)),
-    "[n] = rows": written(lambda y, n: y.__setitem__((slice(None), n), y[:, 0] * 2)),
-    "[n - 1] = number": written(lambda y, n: y.__setitem__((slice(None), n - 1), 1.0)),
+    "[:n] = number": written(lambda y, n: put(y, (slice(None), slice(None, n)), 0.5)),
+    "[n:] = number": written(lambda y, n: put(y, (slice(None), slice(n, None)), -1.0)),
+    "[n] = number": written(lambda y, n: put(y, (slice(None), n), 1.0)),
+    "[n] = rows": written(lambda y, n: put(y, (slice(None), n), y[:, 0] * 2)),
+    "[n - 1] = number": written(lambda y, n: put(y, (slice(None), n - 1), 1.0)),
     "[:n] += 1": written(_add),
     "[n] += 1": written(_add_at),
     "[n - 1] = sum": written(_add_elsewhere),
-    "[:n] = twice": written(lambda y, n: y.__setitem__((slice(None), slice(None, n)), y[:, :n] * 2)),
-    "[n:] = other end": written(lambda y, n: y.__setitem__((slice(None), slice(n, None)), y[:, : y.shape[1] - n] * 3)),
-    "[0, :n, 1] = number": written(lambda y, n: y.__setitem__((0, slice(None, n), 1), 7.0)),
+    "[:n] = twice": written(lambda y, n: put(y, (slice(None), slice(None, n)), y[:, :n] * 2)),
+    "[n:] = other end": written(lambda y, n: put(y, (slice(None), slice(n, None)), y[:, : y.shape[1] - n] * 3)),
+    "[0, :n, 1] = number": written(lambda y, n: put(y, (0, slice(None, n), 1), 7.0)),
     "narrow.mul_": written(lambda y, n: y.narrow(1, 0, n).mul_(2)),
     "select.copy_": written(lambda y, n: y.select(1, n).copy_(y[:, 0] * 2)),
     "into zeros": lambda x, n: torch.zeros(x.shape[0], n, 4).copy_(x[:, :n]),

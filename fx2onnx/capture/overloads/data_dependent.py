@@ -32,6 +32,19 @@ def _covariance(recorder: BaseRecorder, call: Call, self: torch.Tensor, aweights
     return record_sized(recorder, call, [(dtype, shape)])
 
 
+@register(Kind.RECORD, aten.logsumexp.default)
+def _logsumexp(
+    recorder: BaseRecorder, call: Call, self: torch.Tensor, dim: Sequence[int], keepdim: bool = False
+) -> object:
+    """logsumexp of floats: the fake implementation wants some elements, the kernel gives -inf of none."""
+    sizes, unbacked = dims_of(self), recorder.shape_env.unbacked
+    if not self.is_floating_point() or not any(isinstance(size, Dim) and size.symbols() & unbacked for size in sizes):
+        return NotImplemented
+    gone = {axis % len(sizes) for axis in dim or range(len(sizes))}
+    left = [1 if axis in gone else size for axis, size in enumerate(sizes) if keepdim or axis not in gone]
+    return record_sized(recorder, call, [(self.dtype, left)])
+
+
 @register(Kind.RECORD, aten.multilabel_margin_loss.default)
 def _multilabel_margin(
     recorder: BaseRecorder, call: Call, self: torch.Tensor, target: torch.Tensor, reduction: int = 1

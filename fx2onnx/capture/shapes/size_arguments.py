@@ -28,7 +28,7 @@ def _direct(overload: Function, signature: Function, original: Function) -> Func
             return original(*args, **kwargs)
         try:
             tensor, *numbers = signature(*args, **kwargs)
-            given = [tensor, *map(_plain, numbers)]
+            given = [tensor, *map(plain_number, numbers)]
         except TypeError:  # as torch says of these arguments
             return original(*args, **kwargs)
         env = next((size.node.env for size in _sizes_in(given)), None)
@@ -45,10 +45,10 @@ def _may_be_size(value: Number) -> bool:
 
 
 @answers_for_caller
-def _plain(value: Number) -> Number:
+def plain_number(value: Number) -> Number:
     """A tensor of one integer as its number, which torch takes, too."""
     if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
+        return [plain_number(each) for each in value]
     is_number = isinstance(value, torch.Tensor) and value.dim() == 0 and not value.is_floating_point()
     return value.item() if is_number and value.dtype is not torch.bool else value
 

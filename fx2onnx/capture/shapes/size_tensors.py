@@ -45,7 +45,15 @@ def _holds_size(data: Number) -> bool:
     kind = type(data)
     if kind is np.ndarray:
         return bool(data.dtype == object) and _holds_size(data.tolist())
-    return kind in (torch.SymInt, torch.SymFloat) or (kind in (list, tuple, torch.Size) and any(map(_holds_size, data)))
+    if kind in (list, tuple, torch.Size):
+        return any(map(_holds_size, data)) or any(map(_is_whole, data))
+    return kind in (torch.SymInt, torch.SymFloat)
+
+
+def _is_whole(item: object) -> bool:
+    """Whether it is a tensor of one integer that only the data tells."""
+    is_one = isinstance(item, torch.Tensor) and item.dim() == 0 and item.dtype in (torch.int64, torch.int32)
+    return is_one and type(item.tolist()) is torch.SymInt  # type: ignore[attr-defined]
 
 
 @answers_for_caller

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from fx2onnx.base.answering import answers_for_caller
+from fx2onnx.capture.shapes.size_arguments import plain_number
 from fx2onnx.capture.shapes.size_math import Number
 from fx2onnx.capture.shapes.symnode import unwrap
 
@@ -25,6 +26,7 @@ def _pool(spatial: int, reduce: Function, plain: Mapping[str, object]) -> Callab
         def pool(input: torch.Tensor, kernel_size: Number, *rest: Number, **kwargs: Number) -> Number:
             given = dict(zip(("stride", *plain), rest, strict=False)) | kwargs
             stride = given.pop("stride", None)
+            kernel_size, stride = plain_number(kernel_size), plain_number(stride)
             kernel = _sizes(kernel_size, spatial)
             steps = kernel if stride is None else _sizes(stride, spatial) or kernel
             is_plain = all(

@@ -402,6 +402,8 @@ MUTANTS = [
     Mutant("capture/diagnosis.py", "not attempt.takes_indices:", "False:", ARGUMENTS),
     Mutant("aten_map/reductions.py", "if op.depends_on_data(count):", "if False:", ARGUMENTS),
     Mutant("aten_map/reductions.py", "odd = bools if", "odd = op.Not(bools) if", ARGUMENTS),
+    Mutant("capture/overloads/slices.py", "env.unbacked and unpacks():", "env.unbacked and False:", ARGUMENTS),
+    Mutant("capture/shapes/size_tensors.py", "or any(map(_is_whole, data))", "or False", ARGUMENTS),
     Mutant("capture/overloads/broadcasting.py", "if not axes:", "if True:", ARGUMENTS),
     Mutant("capture/overloads/slices.py", "0 < most < _END", "_END < most < _END", ARGUMENTS),
     Mutant("capture/overloads/squeezing.py", "if of_data:", "if False:", ARGUMENTS),

@@ -37,6 +37,16 @@ def _counted(x: Tensor, n: Any) -> Tensor:
     return y * x[0, :, 0]
 
 
+def _in_two(x: Tensor, n: Any) -> tuple[Tensor, Tensor]:
+    first, second = x[:, :n].chunk(2, 1)
+    return first * 2, second
+
+
+def _split_in_two(x: Tensor, n: Any) -> tuple[Tensor, Tensor]:
+    first, second = x[:, 1:].split((x.shape[1] + n % 3) // 2, dim=1)
+    return second, first * 2
+
+
 PROGRAMS: dict[str, Callable[[Tensor, Any], Any]] = {
     "unfold": lambda x, n: x.unfold(1, n, n - 1),
     "unfold by name": lambda x, n: x.unfold(dimension=-2, size=2, step=n).sum(-1),
@@ -59,6 +69,12 @@ PROGRAMS: dict[str, Callable[[Tensor, Any], Any]] = {
     "a row without its axis": lambda x, n: x[:, n : n + 1, None].squeeze(1).squeeze(1),
     "a row expanded": lambda x, n: x[:, n : n + 1].expand(-1, x.shape[1], -1) * x,
     "as many of a row": lambda x, n: x[:, n : n + 1].expand_as(x[:, 1:]),
+    "chunks": lambda x, n: x[:, :n].chunk(2, 1)[-1] * 2,
+    "chunks in two": _in_two,
+    "chunks of chosen rows": lambda x, n: torch.cat([part.sum(1) for part in x[:, x[0, :, 0] > -9][:, :n].chunk(2, 1)]),
+    "split in two": _split_in_two,
+    "tensor of both": lambda x, n: torch.tensor([[torch.arange(12)[n], n], [3, n]]) + x.shape[1],
+    "logsumexp": lambda x, n: x[:, : n // 2].logsumexp((1, 2)),
     "all repeated": lambda x, n: x.repeat_interleave(n),
 }
 

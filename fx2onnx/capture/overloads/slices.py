@@ -11,6 +11,7 @@ from fx2onnx.base.dims import Dim, DimLike, Scalar, apply
 from fx2onnx.base.relations import Relation
 from fx2onnx.capture.overloads.registry import Call, Kind, register
 from fx2onnx.capture.overloads.unbacked import Size
+from fx2onnx.capture.python.frames import unpacks
 from fx2onnx.capture.recording.aliasing import View
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.recording.tensor_tracker import Arguments, dims_of
@@ -247,9 +248,33 @@ def _chunk(recorder: BaseRecorder, call: Call, self: torch.Tensor, chunks: int, 
     """
     axis, size = _axis_of(self, dim)
     env = recorder.shape_env
+    if isinstance(size, Dim) and size.symbols() & env.unbacked and unpacks():
+        none = (
+            1 - apply("min", size, 1) if unpacks() == chunks else 0
+        )  # of nothing there are as many parts as are asked for
+        return _unpacked_parts(recorder, self, axis, size, (size + chunks - 1) // chunks, none)
+    if isinstance(size, Dim) and size.symbols() & env.unbacked and chunks == 2:
+        is_two = env.guard(Relation("ne", (size, 1)), by_python=True, by_user=True)
+        return _parts(recorder, self, axis, [(size + 1) // 2, size // 2] if is_two else [size])
     if not isinstance(size, Dim) or size.symbols() & env.unbacked or not env.look(size):
         return NotImplemented
     return _in_chunks(recorder, self, axis, size, chunks)
+
+
+def _unpacked_parts(
+    recorder: BaseRecorder, self: torch.Tensor, axis: int, size: DimLike, each: Scalar, none: Scalar = 0
+) -> list[torch.Tensor]:
+    """Parts of the size ``each``, as many as the user's code takes apart; Python ends the run where there are more or fewer.
+    ``none``: 1 where there is nothing to take apart, and that is no matter.
+    """
+    env, count = recorder.shape_env, unpacks()
+    if count > 1:
+        env.expect("gt", size + none, (count - 1) * each)
+    if not isinstance(none, Dim):
+        env.expect("le", size, count * each)
+    rest = size - (count - 1) * each
+    is_some = isinstance(none, Dim) or env.certain("ge", rest, 0)
+    return _parts(recorder, self, axis, [*[each] * (count - 1), rest if is_some else apply("max", rest, 0)])
 
 
 def _in_chunks(recorder: BaseRecorder, self: torch.Tensor, axis: int, size: Dim, chunks: int) -> list[torch.Tensor]:
@@ -273,6 +298,8 @@ def _split(recorder: BaseRecorder, call: Call, self: torch.Tensor, split_size: S
     """
     axis, size = _axis_of(self, dim)
     each, env = unwrap(split_size), recorder.shape_env
+    if unpacks() and any(isinstance(number, Dim) and number.symbols() & env.unbacked for number in (each, size)):
+        return _unpacked_parts(recorder, self, axis, size, each)
     if not isinstance(each, Dim):
         return NotImplemented
     count = apply("floordiv", size, each)

@@ -9,6 +9,7 @@ import sys
 import traceback
 from collections.abc import Iterable
 from functools import lru_cache
+from itertools import pairwise
 from types import BuiltinFunctionType, CodeType, FrameType
 
 import torch
@@ -161,6 +162,20 @@ def subscripts() -> bool:
 def _subscripts(code: CodeType) -> frozenset[int]:
     names = ("BINARY_SUBSCR", "BINARY_SLICE", "STORE_SUBSCR", "STORE_SLICE")
     return frozenset(one.offset for one in dis.get_instructions(code) if one.opname in names or one.argrepr == "[]")
+
+
+def unpacks() -> int:
+    """Into how many names the user's code takes what it calls now apart; 0 where it does not."""
+    frame = user_frame()
+    return 0 if frame is None else _unpacked(frame.f_code).get(frame.f_lasti, 0)
+
+
+@lru_cache(maxsize=1024)
+def _unpacked(code: CodeType) -> dict[int, int]:
+    """By the offset of a call, or of the caches behind it, where a frame stands while it calls Python."""
+    found = pairwise(dis.get_instructions(code))
+    calls = [(one.offset, after) for one, after in found if after.opname == "UNPACK_SEQUENCE"]
+    return {offset: after.arg or 0 for begin, after in calls for offset in range(begin, after.offset, 2)}
 
 
 @lru_cache(maxsize=1024)

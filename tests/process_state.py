@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-_SET_BY_IMPORTS = ("PYTEST_CURRENT_TEST", "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK")
-"""Variables that pytest sets for each test, and scikit-learn's OpenMP when it is first imported."""
+_SET_BY_IMPORTS = ("PYTEST_CURRENT_TEST", "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK", "TORCHINDUCTOR_CACHE_DIR")
+"""Variables that pytest sets for each test, and scikit-learn's OpenMP and torch's inductor when they are first imported."""
 _ADDED_BY_TRANSFORMERS = "smart_apply"
 """An attribute that transformers gives to `torch.nn.Module` when it first initializes a model."""
 

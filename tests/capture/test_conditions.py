@@ -359,18 +359,20 @@ def test_what_one_branch_needs_is_no_condition_on_the_other() -> None:
     assert [found.relation.holds({"n": size}) for size in range(40)] == [size in found.sizes for size in range(40)]
 
 
-def test_each_path_is_run_once_the_samples_first() -> None:
-    runs: list[tuple[bool, bool]] = []
+RUNS: list[tuple[bool, bool]] = []
+"""A variable of the file: what the program's own closure holds is put back after a capture."""
 
+
+def test_each_path_is_run_once_the_samples_first() -> None:
     def program(x: torch.Tensor, captures: bool = False) -> torch.Tensor:
         is_odd, is_long = bool(x.shape[0] % 2 == 1), bool(x.shape[1] > 6)
         if captures:
-            runs.append((is_odd, is_long))
+            RUNS.append((is_odd, is_long))
         return (x.exp() if is_odd else x.tanh()) * (2 if is_long else 3)
 
     fx2onnx.export(program, (torch.randn(4, 5), True), dynamic_shapes=({0: "n", 1: "m"}, None))
-    assert runs[0] == (False, False)
-    assert sorted(runs) == [(False, False), (False, True), (True, False), (True, True)]
+    assert RUNS[0] == (False, False)
+    assert sorted(RUNS) == [(False, False), (False, True), (True, False), (True, True)]
     others = [(torch.randn(*sizes),) for sizes in ((3, 9), (4, 9), (5, 2), (2, 2))]
     check(program, (torch.randn(4, 5),), others=others, dynamic_shapes=({0: "n", 1: "m"},))
 

@@ -184,7 +184,7 @@ def test_a_noop_before_an_output_keeps_the_output_name() -> None:
     [
         (lambda op, v: op.Relu(op.Slice(v["x"], [-1], [-9], [1], [-1])), "steps"),
         (lambda op, v: op.Relu(op.Pad(v["x"], [1, 0, -1, 0])), "pads"),
-        (lambda op, v: op.Relu(op.Dropout(v["x"], 0.5, True)), "training"),
+        (lambda op, v: op.Relu(op.Dropout(v["x"], 0.5, op.const(np.bool_(True)))), "training"),
         (lambda op, v: op.Relu(op.Transpose(v["x"], perm=[1, 0])), "change places"),
         (lambda op, v: op.Relu(op.Cast(op.Cast(v["x"], to=ir.DataType.FLOAT16), to=ir.DataType.FLOAT)), "dtype"),
         (lambda op, v: op.Identity(v["x"]), "graph output"),

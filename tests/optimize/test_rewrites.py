@@ -251,7 +251,7 @@ class TestGemm:
         refused(model(make, {"a": (3, 4), "b": (4, 5), "c": (5,)}), FuseMatMulAdd(), "nobody else reads")
 
     def test_integer_matmul_is_refused(self) -> None:
-        dtypes = dict.fromkeys("abc", ir.DataType.INT8)
+        dtypes = dict.fromkeys("abc", ir.DataType.INT32)
         graph = model(
             lambda op, v: op.Add(op.MatMul(v["a"], v["b"]), v["c"]),
             {"a": (3, 4), "b": (4, 5), "c": (5,)},

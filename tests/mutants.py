@@ -755,7 +755,7 @@ MUTANTS = [
     Mutant("irx/io.py", "    if total_bytes > PROTOBUF_BYTES:", "    if False:", "tests/irx/test_data_file.py"),
     Mutant("capture/torch_private/module_paths.py", "        stack.append(self.names.get(id(module)) or (stack[-1] if stack else \"\"))",
            "        stack.append(\"\")", "tests/capture tests/lower/test_repeated_layers.py"),
-    Mutant("base/recursion.py", "                sys.setrecursionlimit(raised)", "                pass", "tests/test_growth.py"),
+    Mutant("base/recursion.py", "            sys.setrecursionlimit(raised)", "            pass", "tests/test_growth.py"),
     Mutant("base/recursion.py", '            if sys.getrecursionlimit() == _LIMITS["raised"]:', "            if True:",
            "tests/test_growth.py"),
     Mutant("base/dims.py", "    key = (op, args, tuple(map(_is_real, args)))", "    key = (op, args)", "tests/test_growth.py"),

@@ -48,7 +48,7 @@ def test_exit_functions_run_threads_end_and_all_is_written() -> None:
     code = """
 import atexit, threading, time
 atexit.register(print, "exit function")
-threading.Thread(target=lambda: (time.sleep(0.3), print("thread"))).start()
+threading.Thread(target=lambda: (threading.main_thread().join(), time.sleep(0.1), print("thread"))).start()
 print("x" * 100_000, end="")
 run()
 """

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fx2onnx.base.errors import Fx2OnnxError, InternalError, UserError, VerificationError
+from fx2onnx.base.export_warning import ExportWarning
 from fx2onnx.base.version import VERSION as __version__
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ExportResult",
+    "ExportWarning",
     "Fx2OnnxError",
     "InternalError",
     "OptimizeResult",

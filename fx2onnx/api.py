@@ -53,6 +53,8 @@ def export(
     functions: bool | Sequence[type | str] = False,
     report: bool | str | os.PathLike[str] = False,
     profile: bool | str | os.PathLike[str] = False,
+    custom_translation_table: Mapping[Any, Callable[..., Any]] | None = None,
+    custom_opsets: Mapping[str, int] | None = None,
     **ignored: Any,
 ) -> ExportResult:
     """Export ``model(*args, **kwargs)`` to ONNX and write it to ``f``. Nothing of the model is computed.
@@ -71,9 +73,10 @@ def export(
     dynamic_axes: as the older exporter took it: ``{"x": {0: "batch"}}``.
     external_data: force (True) or forbid (False) weights in a file of their own, ``f.<digest>.data``; default: above 16 MiB.
     verify: run the result in the runner and in onnxruntime and compare with eager PyTorch.
+    report: a path: write ``result.report``, which is always there, as JSON.
     profile: record what the export costs, as ``result.profile``; a path (.html, .json, .trace.json, .speedscope.json,
         .txt) writes it as well.
-    training: export in training mode where True or ``torch.onnx.TrainingMode.TRAINING``; with ``fx2onnx.Training(loss=...)``
+    training: export in training mode where True or ``torch.onnx.TrainingMode.TRAINING``, as the module is where ``PRESERVE``; with ``fx2onnx.Training(loss=...)``
         the file trains: loss and gradients, with an optimizer its whole step (docs/training.md).
     capture: ``"auto"``, ``"symbolic"``, ``"fake"`` or ``"export"``.
     metadata: origin of each node in the file: ``"none"``, ``"light"`` (file:line) or ``"full"``.
@@ -86,6 +89,8 @@ def export(
         raises (docs/capture.md).
     custom_translations: ``{torch.ops.my.op.default: function}`` for this call; ``{MyModule: function}`` for modules of a
         class, each call of which is then what ``function(op, module, *inputs, weights={name: value})`` emits.
+    custom_translation_table: onnxscript functions by overload, as torch.onnx.export takes them. custom_opsets: versions of other
+        operator sets than ONNX's, by domain.
     optimize: run the graph rewrites.
     keep_initializers_as_inputs: weights are also inputs, which a run may feed otherwise.
     durable: return only when the disk has the bytes.
@@ -116,6 +121,8 @@ def export(
         metadata=metadata,
         state=state,
         custom_translations=custom_translations,
+        custom_translation_table=custom_translation_table,
+        custom_opsets=custom_opsets,
         optimize=optimize,
         keep_initializers_as_inputs=keep_initializers_as_inputs,
         export_params=export_params,
@@ -127,6 +134,7 @@ def export(
         durable=durable,
         verify=verify,
         profile=profile,
+        report=report,
         verbose=verbose,
         **ignored,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import importlib
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -71,7 +72,8 @@ def check(
     eager = _fresh(module)
     if isinstance(eager, torch.nn.Module) and not export_arguments.get("training"):
         eager.eval()
-    result = fx2onnx.export(module, args, **export_arguments)
+    with warnings.catch_warnings(action="ignore", category=fx2onnx.ExportWarning):  # the report has them
+        result = fx2onnx.export(module, args, **export_arguments)
     proto = result.model_proto
     onnx.checker.check_model(proto, full_check=True)
     engines = Engines(proto)

@@ -20,6 +20,7 @@ from fx2onnx.exporting.options import OTHER_NAMES, TORCH_ONLY, ExportOptions
 
 PUBLIC = {
     "ExportResult",
+    "ExportWarning",
     "Fx2OnnxError",
     "InternalError",
     "OptimizeResult",
@@ -55,6 +56,7 @@ SIGNATURES = {
         "custom_translations: Mapping[Any, Callable[..., Any]] | None = None, optimize: bool = True, "
         "keep_initializers_as_inputs: bool = False, durable: bool = False, weight_files: Sequence[WeightFile] = (), "
         "quantize: Quantize | str | None = None, dtype: str | Precision | None = None, io: str | None = None, functions: bool | Sequence[type | str] = False, report: bool | str | os.PathLike[str] = False, profile: bool | str | os.PathLike[str] = False, "
+        "custom_translation_table: Mapping[Any, Callable[..., Any]] | None = None, custom_opsets: Mapping[str, int] | None = None, "
         "**ignored: Any) -> ExportResult"
     ),
     "export_folder": (
@@ -144,7 +146,7 @@ def test_signatures_of_public_functions() -> None:
     found = {}
     for name in PUBLIC - {"__version__"}:
         thing = getattr(fx2onnx, name)
-        if inspect.isfunction(thing) or issubclass(thing, Exception):
+        if inspect.isfunction(thing) or issubclass(thing, fx2onnx.Fx2OnnxError):
             found[name] = _signature(thing)
         if inspect.isclass(thing):
             methods = {key: value for key, value in vars(thing).items() if inspect.isfunction(value) and key[0] != "_"}
@@ -203,8 +205,11 @@ ASKED: dict[str, Any] = {
     "io": "float32",
     "functions": True,
     "profile": "p.json",
+    "report": "r.json",
+    "custom_translation_table": {},
+    "custom_opsets": {"mine": 1},
 }
-WITHOUT_EFFECT = {"dynamo", "report"}
+WITHOUT_EFFECT = {"dynamo"}
 """Taken since torch.onnx.export has them."""
 
 

@@ -18,7 +18,7 @@ BAKE_AUTO = "auto"
 class CaptureOptions:
     """Checked when made. Raises UserError E001.
 
-    rung: ``auto``, or the one to use. training: the mode to capture in. bake: inputs whose sample values become constants;
+    rung: ``auto``, or the one to use. training: the mode to capture in; None: the one of each module. bake: inputs whose sample values become constants;
     ``auto``: those whose numbers Python needs.
     data_branches: ``if`` keeps both branches of a Python decision by data; ``error`` refuses it (E104).
     gradients: forward is known to take gradients: they are on, and composite operators are recorded by their parts.
@@ -29,7 +29,7 @@ class CaptureOptions:
     dynamic_axes: Any = None
     input_names: Sequence[str] | None = None
     output_names: Sequence[str] | None = None
-    training: bool = False
+    training: bool | None = False
     bake: Sequence[str] | str = ()
     data_branches: str = "if"
     gradients: bool = False

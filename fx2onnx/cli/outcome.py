@@ -7,12 +7,14 @@ import json
 import os
 import sys
 import traceback
+import warnings
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import typer
 
-from fx2onnx.base.errors import Fx2OnnxError, InternalError
+from fx2onnx.base.errors import Fx2OnnxError, InternalError, UserError
+from fx2onnx.base.export_warning import ExportWarning
 from fx2onnx.base.packages import missing_package
 from fx2onnx.base.plain import plain
 
@@ -33,7 +35,10 @@ def reports_errors(command: Callable[..., Result]) -> Callable[..., Result]:
     @functools.wraps(command)
     def wrapped(*args: Any, **kwargs: Any) -> Result:
         try:
-            return command(*args, **kwargs)
+            with warnings.catch_warnings():
+                # Commands show the report's warnings themselves. A filter of the user's own comes first.
+                warnings.simplefilter("ignore", ExportWarning, append=True)
+                return command(*args, **kwargs)
         except Fx2OnnxError as error:
             _show(error, as_json=bool(kwargs.get("json_output")))
             raise typer.Exit(error.exit_code) from None
@@ -44,8 +49,9 @@ def reports_errors(command: Callable[..., Result]) -> Callable[..., Result]:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(0) from None
         except Exception as error:  # the last resort of a command: a fault of ours, shown as E900
-            _show(missing_package(error) or as_internal(error), as_json=bool(kwargs.get("json_output")))
-            raise typer.Exit(1) from None
+            known = missing_package(error) or as_known(error)
+            _show(known, as_json=bool(kwargs.get("json_output")))
+            raise typer.Exit(known.exit_code if isinstance(error, ExportWarning) else 1) from None
 
     return wrapped
 
@@ -58,6 +64,18 @@ def print_json(value: Any) -> None:
 def print_text(text: str) -> None:
     """``text`` on stdout, whatever stands in the names of a file."""
     print(plain(text), end="")
+
+
+def as_known(error: Exception) -> Fx2OnnxError:
+    """``error`` itself where it is one of fx2onnx, what a filter of warnings made of one, or E900."""
+    if isinstance(error, ExportWarning):
+        return UserError(
+            "E001",
+            str(error),
+            why="a filter makes errors of warnings",
+            next="or take the filter away: -W, PYTHONWARNINGS",
+        )
+    return error if isinstance(error, Fx2OnnxError) else as_internal(error)
 
 
 def as_internal(error: Exception) -> InternalError:

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from typing import Any, TypeAlias, TypeVar
 
-from fx2onnx.base.errors import Fx2OnnxError, InternalError
+from fx2onnx.base.errors import InternalError
 from fx2onnx.cli.job import Job, StageDisplay, run
 from fx2onnx.cli.made_from import made_from
-from fx2onnx.cli.outcome import as_internal
+from fx2onnx.cli.outcome import as_known
 from fx2onnx.cli.reads import reads_noted
 from fx2onnx.irx.model_files import digest_of_model
 
@@ -44,7 +44,7 @@ def attempt(job: Job, display: StageDisplay) -> Row:
         row |= {key: done.summary[key] for key in ("origin", "report", "verify")}
         row |= {"digest": digest_of_model(job.output), "made_from": made_from(job, reads)}
     except Exception as error:  # the model's code may raise anything; the run goes on with the next model
-        known = error if isinstance(error, Fx2OnnxError) else as_internal(error)
+        known = as_known(error)
         row |= {"error": known.as_dict(), "exit_code": known.exit_code}
     row["seconds"] = round(time.perf_counter() - start, 3)
     return row

@@ -19,15 +19,18 @@ from fx2onnx.capture.recording.control_flow import decides_by_sizes
 from fx2onnx.exporting.eager_functions import EAGER_FUNCTIONS
 from fx2onnx.exporting.functions import outlined
 from fx2onnx.exporting.options import ExportOptions
+from fx2onnx.exporting.output_sizes import name_output_sizes
 from fx2onnx.exporting.precise import lowered
 from fx2onnx.exporting.quantized import quantized
 from fx2onnx.exporting.report import Report
 from fx2onnx.exporting.result import ExportResult, OwnedModel
 from fx2onnx.exporting.sample import Sample, check_weights_may_change
+from fx2onnx.exporting.shortfalls import import_versions, limited_sizes, renamed_outputs, require_outputs
 from fx2onnx.exporting.target import fit_to_target
 from fx2onnx.irx import reference
 from fx2onnx.irx.schema import require_opset
 from fx2onnx.lower.loop import lower
+from fx2onnx.lower.translation_table import translations_of
 from fx2onnx.lower.translations import Translations
 from fx2onnx.model_patches.library import LibraryPatches
 from fx2onnx.optimize.dead_nodes import remove_dead_nodes
@@ -43,8 +46,10 @@ def build(module: Any, args: Any, kwargs: Mapping[str, Any] | None, options: Exp
         if is_asked:
             check_weights_may_change(options, keyword)
     fused = FUSED if options.is_fused else {}
-    translations = Translations({**fused, **(options.custom_translations or {})})
+    given, ineffective = translations_of(options.custom_translation_table)
+    translations = Translations({**fused, **given, **(options.custom_translations or {})})
     captured = _capture(module, args, kwargs, options, translations)
+    require_outputs(captured, has_state=options.state == "io")
     _check_state(captured, options.state)
     try:
         model = _lowered(captured, options, translations)
@@ -69,9 +74,11 @@ def build(module: Any, args: Any, kwargs: Mapping[str, Any] | None, options: Exp
     fitted = fit_to_target(model, options)
     attached = reference.attach(model, options.weight_files) if options.weight_files else None
     called = outlined(model, module, options.functions) if options.functions else None
+    missing = [*name_output_sizes(captured, model, options.capture.dynamic_axes), *renamed_outputs(captured, model)]
+    missing += [*limited_sizes(captured), *import_versions(model, options.custom_opsets)]
     report = _report(captured, model, options, translations.resorts)
     report.casts = dict(fitted.casts)
-    report.warnings += [*translations.problems, *fitted.warnings, *options.ignored]
+    report.warnings += [*missing, *ineffective, *translations.problems, *fitted.warnings, *options.ignored]
     if rounded is not None:
         report.quantized = rounded.as_dict()
     if halved is not None:

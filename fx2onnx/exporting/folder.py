@@ -15,6 +15,7 @@ from fx2onnx.base import size_conditions
 from fx2onnx.base.assumptions import Assumed, Condition, Guard, Specialization
 from fx2onnx.base.dims import Dim, apply, innermost_first
 from fx2onnx.base.errors import UserError
+from fx2onnx.base.export_warning import warn
 from fx2onnx.base.folder_commit import CHECKED_SUFFIXES, MANIFEST, commit_folder
 from fx2onnx.base.folder_files import inside
 from fx2onnx.base.relations import Relation
@@ -109,6 +110,7 @@ def export_assembly(
         done.notes += [part.note] if part.note else []
         for file, (result, source) in _export_part(part, options, done.notes).items():
             results[file], done.sources[file] = result, source
+    warn(text for result in results.values() for text in result.report.warnings)
     check = functools.partial(_verify, done, engines=engines) if options.verify else None
     _write_parts(assembly, results, done, check, origin or {}, for_genai=options.is_for_genai)
     done.files = sorted(entry.name for entry in target.iterdir() if entry.is_file())
@@ -234,7 +236,7 @@ def _export(source: Source, options: ExportOptions) -> ExportResult:
         verify=False,
     )
     with as_file(source.module):
-        result = pipeline.run(source.module, source.args, source.kwargs, None, asked)
+        result = pipeline.run(source.module, source.args, source.kwargs, None, asked, warns=False)
     drop_unused(result, source)
     _state_limits(result, with_lines=options.metadata != "none")
     return result
@@ -353,18 +355,15 @@ def _write_configs(assembly: Assembly, stage: Path, target: Path) -> None:
         if getattr(assembly.model, "generation_config", None) is not None:
             language_of(assembly.model).generation_config.save_pretrained(stage)
         return
-    if assembly.folder.resolve() == target.resolve():
-        return
-    for path in sorted(assembly.folder.iterdir()):
+    for path in sorted(assembly.folder.iterdir() if assembly.folder.resolve() != target.resolve() else ()):
         if path.name.endswith(_COPIED) and not path.name.endswith(_NOT_COPIED) and path.is_file():
             shutil.copyfile(inside(assembly.folder, path.name), stage / path.name)
 
 
 def _own_files(assembly: Assembly, target: Path) -> list[str]:
     """The checkpoint's files, where the folder is the checkpoint's own."""
-    if assembly.folder is None or assembly.folder.resolve() != target.resolve():
-        return []
-    return [path.name for path in target.iterdir() if not path.name.endswith(CHECKED_SUFFIXES)]
+    is_own = assembly.folder is not None and assembly.folder.resolve() == target.resolve()
+    return [path.name for path in target.iterdir() if is_own and not path.name.endswith(CHECKED_SUFFIXES)]
 
 
 def _verify(done: ExportedFolder, folder: Path, *, engines: Sequence[str] | None) -> None:

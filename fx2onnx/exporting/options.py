@@ -37,8 +37,6 @@ TORCH_ONLY: dict[str, tuple[tuple[Any, ...], str]] = {
         "operators without an ONNX form are an error; custom_translations= gives them one",
     ),
     "autograd_inlining": ((True, None), "what an autograd.Function computes is always in the graph"),
-    "custom_opsets": ((None,), "domains that nodes are of are imported as custom_translations= says"),
-    "custom_translation_table": ((None,), "custom_translations= takes functions for operators and modules"),
     "strict": ((False, None), "the module runs on tensors without data"),
     "inline": ((True, None), "functions=True makes functions of modules"),
 }
@@ -73,6 +71,11 @@ class ExportOptions:
     durable: bool = False
     verify: bool = False
     profile: bool | str | os.PathLike[str] = False
+    report: bool | str | os.PathLike[str] = False
+    custom_translation_table: Mapping[Any, Callable[..., Any]] | None = None
+    """As torch.onnx.export takes it: onnxscript functions by overload."""
+    custom_opsets: Mapping[str, int] = field(default_factory=dict)
+    """The versions of operator sets beside ONNX's own, by domain."""
     verbose: bool | None = None
     keep_initializers_as_inputs: bool = False
     ignored: tuple[str, ...] = ()
@@ -104,9 +107,10 @@ class ExportOptions:
             raise UserError("E001", f"export has no argument {unknown[0]!r}", next=steps)
         of_capture = {name: value for name, value in keywords.items() if name in _OF_CAPTURE}
         own = {name: value for name, value in keywords.items() if name in _OWN}
+        own["custom_opsets"] = dict(own.get("custom_opsets") or {})
         own["quantize"] = Quantize.of(own.get("quantize"))
         own["ignored"] = tuple(_ignored(keywords))
-        return cls(CaptureOptions(rung=capture, training=_is_training(training), **of_capture), **own)
+        return cls(CaptureOptions(rung=capture, training=_mode(training), **of_capture), **own)
 
     @property
     def opset(self) -> int:
@@ -130,10 +134,21 @@ _OWN = frozenset(found.name for found in fields(ExportOptions)) - {"capture", "k
 _OF_CAPTURE = frozenset(found.name for found in fields(CaptureOptions)) - {"rung", "training", "gradients"}
 
 
-def _is_training(flag: Any) -> bool:
-    """torch.onnx.TrainingMode, a bool or None as a bool."""
-    name = getattr(flag, "name", None)
-    return name == "TRAINING" if name is not None else bool(flag)
+def _mode(flag: Any) -> bool | None:
+    """Whether to export in training mode, from a torch.onnx.TrainingMode, its name, a bool or None; None: as the module is."""
+    name = flag if isinstance(flag, str) else getattr(flag, "name", None)
+    if name is None and (flag is None or isinstance(flag, bool)):
+        return bool(flag)
+    if name not in _MODES:
+        raise UserError(
+            "E001",
+            f"training is {flag!r:.80}",
+            next="give True, False, a torch.onnx.TrainingMode, or fx2onnx.Training(loss=...) for a graph that trains",
+        )
+    return _MODES[name]
+
+
+_MODES = {"EVAL": False, "TRAINING": True, "PRESERVE": None}
 
 
 def _ignored(keywords: Mapping[str, Any]) -> Iterator[str]:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from fx2onnx.base.changes import before_change, undone
 from fx2onnx.base.errors import UserError, VerificationError
 from fx2onnx.base.events import Recorder, active_as_now, record, recording
+from fx2onnx.base.export_warning import warn
 from fx2onnx.base.memory import MemoryReader
 from fx2onnx.base.packages import importing
 from fx2onnx.base.recursion import levels_of, limit_reached, make_room_to_recurse
+from fx2onnx.base.staging import write_text
 from fx2onnx.base.targets import check_target, open_file
 from fx2onnx.base.tracebacks import frames_emptied
 from fx2onnx.exporting.measured import Measured
@@ -32,10 +35,15 @@ def run(
     kwargs: Mapping[str, Any] | None,
     f: str | os.PathLike[str] | BinaryIO | None,
     options: ExportOptions,
+    *,
+    warns: bool = True,
 ) -> ExportResult:
-    """``fx2onnx.export`` with its options as one value."""
+    """``fx2onnx.export`` with its options as one value. ``warns``: the report's warnings are given as Python's, before the file
+    is written.
+    """
     read = [file.path for file in options.weight_files]
     target = output_of(f, options)
+    report_path = report_path_of(options, target)
     profile_path = _profile_path(options.profile, read + ([target] if isinstance(target, str) else []))
     memory = MemoryReader() if options.profile else None
 
@@ -49,7 +57,10 @@ def run(
                 from fx2onnx.exporting.exported_program import completed
             _keep_numpy_errors()
             positional, named, asked = completed(module, args, kwargs, options)
+            asked = _in_own_mode(module, asked)
             result = build(module, positional, named, asked)
+            if warns:
+                warn(result.report.warnings)
             if target is not None:
                 with record("save"):
                     result.save(target, external_data=options.external_data, durable=options.durable)
@@ -66,6 +77,8 @@ def run(
         result.measured = Measured(type(module).__name__, recorder, memory, verdict)
         if profile_path is not None and result.profile is not None:
             result.profile.write(profile_path)
+    if report_path is not None:
+        write_report(report_path, result)
     if options.verbose:
         from fx2onnx.base.plain import plain
         from fx2onnx.report.text import summary
@@ -80,6 +93,17 @@ def _too_deep(module: Any, error: RecursionError) -> UserError:
     levels = levels_of(module)
     inside = f"the module has {levels} levels of modules inside each other; " if levels > 100 else ""
     return UserError("E101", "the export calls deeper than Python's recursion limit", why=inside + why, next=raising)
+
+
+def _in_own_mode(module: Any, options: ExportOptions) -> ExportOptions:
+    """``training=None``, which asks for the module as it is, as a mode where all of its parts have the same."""
+    if options.capture.training is not None:
+        return options
+    from fx2onnx.capture.driver import as_module
+
+    modes = {bool(part.training) for part in as_module(module).modules()}
+    mode = modes.pop() if len(modes) == 1 else None
+    return replace(options, capture=replace(options.capture, training=mode))
 
 
 def output_of(f: Any, options: ExportOptions) -> str | BinaryIO | None:
@@ -98,6 +122,19 @@ def _profile_path(profile: bool | str | os.PathLike[str], inputs: Sequence[str])
 
     writer(profile)
     return check_target(profile, inputs=inputs, what="the profile")
+
+
+def report_path_of(options: ExportOptions, target: str | BinaryIO | None) -> str | None:
+    """Where the report goes, checked before anything is exported. Raises UserError E301."""
+    if isinstance(options.report, bool):
+        return None
+    read = [*(file.path for file in options.weight_files), *([target] if isinstance(target, str) else [])]
+    return check_target(options.report, inputs=read, what="the report")
+
+
+def write_report(path: str, result: ExportResult) -> None:
+    """The report as JSON. Raises UserError E301."""
+    write_text(path, json.dumps(result.report.as_dict(), indent=2, default=str) + "\n")
 
 
 def _pause_collector() -> None:

@@ -30,7 +30,7 @@ def check_weights_may_change(options: ExportOptions, keyword: str) -> None:
         "weights by reference": bool(options.weight_files),
         "export_params=False": not options.export_params,
         "keep_initializers_as_inputs": options.keep_initializers_as_inputs,
-        "training=": options.capture.training and keyword == "dtype=",
+        "training=": options.capture.training is not False and keyword == "dtype=",
     }
     for name, is_asked in wanted.items():
         if is_asked:

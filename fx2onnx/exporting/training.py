@@ -12,6 +12,7 @@ import onnx_ir as ir
 import torch
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.base.export_warning import warn
 from fx2onnx.base.folder_commit import commit_folder
 from fx2onnx.base.targets import path_text
 from fx2onnx.capture.driver import as_module
@@ -47,13 +48,17 @@ def export_one(
 ) -> ExportResult:
     """One file: a step where there is an optimizer, else loss and gradients."""
     target = pipeline.output_of(f, options)
+    report = pipeline.report_path_of(options, target)
     module = as_module(model)
     plan = plan_of(module, args, kwargs, training, options.capture.dynamic_shapes)
     result = graph_of(module, plan, Kind.GRADIENTS if plan.groups is None else Kind.STEP, options)
+    warn(result.report.warnings)
     if options.verify:
         _verify(result, module, plan)
     if target is not None:
         result.save(target, external_data=options.external_data, durable=options.durable)
+    if report is not None:
+        pipeline.write_report(report, result)
     return result
 
 
@@ -81,9 +86,11 @@ def graph_of(module: torch.nn.Module, plan: Plan, kind: Kind, options: ExportOpt
     is_off = is_differentiated and plan.training.dropout == "off"
     forms = {**RECURRENT, **PACKED, **WHOLE} if is_differentiated else {}
     translations = {**forms, **(DROPOUT_OFF if is_off else {}), **(options.custom_translations or {})}
-    asked = replace(options, capture=capture, state="io", custom_translations=translations or None, verify=False)
+    asked = replace(
+        options, capture=capture, state="io", custom_translations=translations or None, verify=False, report=False
+    )
     with errors_of_own_module(plan):
-        result = pipeline.run(program, (), samples, None, asked)
+        result = pipeline.run(program, (), samples, None, asked, warns=False)
     take_names(result)
     _drop_unused(result, plan)
     return result
@@ -121,6 +128,7 @@ def write_training(
     exported = {FILES[kind]: result for kind, result in results.items()}
     exported[MODEL_FILE] = _model(module, plan, options)
     manifest = manifest_of(plan, {kind.value: FILES[kind] for kind in results}, exported)
+    warn(text for result in exported.values() for text in result.report.warnings)
     with staging(target) as stage:
         places = write_weights(module, plan, stage)
         for name, result in exported.items():
@@ -161,4 +169,4 @@ def _model(module: torch.nn.Module, plan: Plan, options: ExportOptions) -> Expor
     args, kwargs = plan.sample.call(plan.sample.batch)
     capture = replace(options.capture, training=False, dynamic_shapes=plan.sample.shapes)
     asked = replace(options, capture=capture, state="drop", verify=False, keep_weights=True)
-    return pipeline.run(module, args, kwargs, None, asked)
+    return pipeline.run(module, args, kwargs, None, asked, warns=False)

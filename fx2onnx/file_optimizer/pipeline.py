@@ -16,6 +16,7 @@ from fx2onnx.base.dim_text import parse_dim
 from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import Fx2OnnxError, InternalError, UserError, VerificationError
 from fx2onnx.base.events import record
+from fx2onnx.base.export_warning import warn
 from fx2onnx.base.memory import free_bytes
 from fx2onnx.base.staging import cannot_write, staged
 from fx2onnx.base.targets import check_target
@@ -320,11 +321,12 @@ class _Job:
                 half = Lowerer(self.plan.precision, target_or_usual, fresh, self._save).run(place, name, full)
                 model, written, comparison = half.model, half.written, half.comparison
                 done["precision"] = half.done
+            result = dataclasses.replace(self._result(model, trace, written, comparison, target), **done)
+            warn([*result.warnings, *(result.precision.warnings if result.precision is not None else ())])
             if target is not None:
                 data = written.data_path
                 commit(Staged(written.path, data, os.path.basename(data) if data else None), target)
-            result = self._result(model, trace, written, comparison, target)
-            return dataclasses.replace(result, **done)
+            return result
         raise VerificationError(
             "E501", "the file differs from its input whatever is left out", why=str(self.left_out[-1])
         )

@@ -7,7 +7,8 @@ a newer node in the file. onnxscript is optional; without it there is no such re
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -65,33 +66,49 @@ def entry_for(overload: Any, is_complex: bool) -> Entry | None:
     return Entry(overload, WRITTEN_FOR, translation, names, f"onnxscript's torchlib, {function.name}")
 
 
-def emit(op: Emit, overload: OpOverload, function: Any, arguments: Mapping[str, Any]) -> Any:
-    """Emit torchlib's function for one call; ``arguments`` holds every argument of the schema.
+@dataclass(frozen=True)
+class Origin:
+    """Whose an onnxscript function is, as errors name it, and how it takes the arguments of the schema."""
+
+    name: str
+    arguments: Callable[[Emit, OpOverload, Any, Mapping[str, Any]], tuple[Sequence[Any], dict[str, Any]]]
+    opset: int
+    """What it is written for."""
+    step: str
+    """What to do instead."""
+
+
+def emit(
+    op: Emit, overload: OpOverload, function: Any, arguments: Mapping[str, Any], origin: Origin | None = None
+) -> Any:
+    """Emit an onnxscript function, torchlib's or the ``origin``'s, for one call; ``arguments`` holds every argument of the
+    schema.
 
     Raises: UserError E202 where the opset lacks what the function uses, E203 where it does not take these arguments.
     """
     from onnxscript import evaluator
 
+    origin = origin or TORCHLIB
     expected, op.result = op.result, ()
     arithmetic = ir.set_value_magic_handler(op)
     try:
         with evaluator.default_as(_Evaluator(op)):
-            converted = _converted(op, overload, function, arguments)
-            found = function.func(**converted) if hasattr(function, "func") else _inlined(op, function, (), converted)
+            args, keywords = origin.arguments(op, overload, function, arguments)
+            found = _called(op, function, args, keywords)
     except Fx2OnnxError as error:
         raise UserError(
             "E202",
-            f"{overload} by torchlib cannot be expressed in opset {op.opset}",
-            why=f"torchlib is written for opset {WRITTEN_FOR}: {error.what}"
-            + (f" ({error.why})" if error.why else "") + "; fx2onnx has no entry of its own",
-            next=(f"export with opset_version={max(op.opset, WRITTEN_FOR)}", "or register a translation of your own"),
-        ) from error  # fmt: skip
-    except Exception as cause:  # torchlib's code, and whatever it asks of a value that ours does not have
+            f"{overload} by {origin.name} cannot be expressed in opset {op.opset}",
+            why=f"{origin.name} is written for opset {origin.opset}: {error.what}"
+            + (f" ({error.why})" if error.why else ""),
+            next=(f"export with opset_version={max(op.opset, origin.opset)}", f"or {origin.step.format(overload)}"),
+        ) from error
+    except Exception as cause:  # the function's code, and whatever it asks of a value that ours does not have
         raise UserError(
             "E203",
-            f"torchlib does not translate this call of {overload}",
-            why=f"{type(cause).__name__}: {cause}; fx2onnx has no entry of its own",
-            next=f"write it: @fx2onnx.translates(torch.ops.{overload})   (docs/adding_an_op.md)",
+            f"{origin.name} does not translate this call of {overload}",
+            why=f"{type(cause).__name__}: {cause}",
+            next=origin.step.format(overload),
         ) from cause
     finally:
         op.result = expected
@@ -104,15 +121,23 @@ def emit(op: Emit, overload: OpOverload, function: Any, arguments: Mapping[str, 
         if dtype_of(result) != dtype or len(dims_of(result)) != len(dims):
             raise UserError(
                 "E203",
-                f"torchlib's form of {overload} gives {dtype_of(result).name}{list(dims_of(result))}, "
+                f"the form of {overload} by {origin.name} gives {dtype_of(result).name}{list(dims_of(result))}, "
                 f"PyTorch {dtype.name}{list(dims)}",
-                next=f"write it: @fx2onnx.translates(torch.ops.{overload})   (docs/adding_an_op.md)",
+                next=origin.step.format(overload),
             )
     return results[0] if only else results
 
 
-def _converted(op: Emit, overload: OpOverload, function: Any, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments that the function takes, dtypes as ONNX's numbers and symbolic sizes as values."""
+def _called(op: Emit, function: Any, args: Sequence[Any], keywords: dict[str, Any]) -> Any:
+    if hasattr(function, "function_ir") and not hasattr(function, "func"):
+        return _inlined(op, function, args, keywords)
+    return getattr(function, "func", function)(*args, **keywords)
+
+
+def _by_name(
+    op: Emit, overload: OpOverload, function: Any, given: Mapping[str, Any]
+) -> tuple[Sequence[Any], dict[str, Any]]:
+    """The arguments that the function takes, by the schema's names."""
     taken = {parameter.name for parameter in function.op_signature.params}
     converted: dict[str, Any] = {}
     for argument in overload._schema.arguments:
@@ -124,11 +149,17 @@ def _converted(op: Emit, overload: OpOverload, function: Any, given: Mapping[str
             continue
         if value is None and default is None:
             continue
-        converted[name] = _as_torchlib(op, value)
-    return converted
+        converted[name] = as_operand(op, value)
+    return (), converted
 
 
-def _as_torchlib(op: Emit, value: Any) -> Any:
+TORCHLIB = Origin(
+    "torchlib", _by_name, WRITTEN_FOR, "write it: @fx2onnx.translates(torch.ops.{})   (docs/adding_an_op.md)"
+)
+
+
+def as_operand(op: Emit, value: Any) -> Any:
+    """An argument as onnxscript's functions take it: dtypes as ONNX's numbers, symbolic sizes as values."""
     if isinstance(value, torch.dtype):
         return int(onnx_dtype(value))
     if isinstance(value, Dim):
@@ -145,6 +176,8 @@ class _Evaluator:
         self.op = op
 
     def eval_op(self, operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        if operator.opset.domain not in ("", "ai.onnx"):
+            raise NotImplementedError(f"its function calls {operator.opset.domain}::{operator.name}")
         return _node(self.op, operator.name, args, dict(kwargs))
 
     def eval_function(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -277,7 +310,7 @@ def _inlined(op: Emit, function: Any, args: Sequence[Any], kwargs: Mapping[str, 
             if value is not None:
                 keywords[name] = value
         operands = [None if value is None else values.get(value) for value in node.inputs]
-        if node.domain:
+        if node.domain not in ("", "ai.onnx"):
             raise NotImplementedError(f"its function calls {node.domain}::{node.op_type}")
         result = _node(op, node.op_type, operands, keywords | {"_outputs": len(node.outputs)})
         values |= zip(node.outputs, result if isinstance(result, tuple) else (result,), strict=True)

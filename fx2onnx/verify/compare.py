@@ -87,7 +87,7 @@ def verify(
     *,
     engines: Sequence[str] | None = None,
     seeds: Sequence[int] = (1,),
-    training: bool = False,
+    training: bool | None = False,
     input_names: Sequence[str] | None = None,
     bake: Sequence[str] = (),
 ) -> Verdict:

@@ -174,12 +174,13 @@ def _detached(value: Any, places: Collection[int]) -> Any:
 
 
 @contextlib.contextmanager
-def in_mode(root: torch.nn.Module, training: bool) -> Iterator[str]:
-    """The module in training mode or not, and afterwards as it was. Gives why it is not, where it does not let itself."""
+def in_mode(root: torch.nn.Module, training: bool | None) -> Iterator[str]:
+    """The module in training mode or not, with None in its own, and afterwards as it was. Gives why it is not, where it does not let itself."""
     flags = [(module, module.training) for module in root.modules()]
     problem = ""
     try:
-        root.train(training)
+        if training is not None:
+            root.train(training)
     except NotImplementedError as cause:  # what torch.export makes has its mode in the graph
         for module, flag in flags:
             module.training = flag

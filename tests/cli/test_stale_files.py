@@ -257,9 +257,7 @@ def test_a_file_that_the_factory_reads(
 
 
 def test_files_that_are_read_when_the_module_is_imported(exports: Exports) -> None:
-    Path("stale/net.py").write_text(
-        _NET.format(top='FROM_FILE = json.load(open("cfg.json"))', bottom="def top(): return make(FROM_FILE)")
-    )
+    _without_kept(top='FROM_FILE = json.load(open("cfg.json"))', bottom="def top(): return make(FROM_FILE)")
     exports("make", "top")
     assert exports("make", "top") == []
     Path("cfg.json").write_text("3.0")
@@ -267,9 +265,22 @@ def test_files_that_are_read_when_the_module_is_imported(exports: Exports) -> No
     assert written("top") == [6.0] * 3
 
 
-def test_of_two_checkpoints_one_changes(exports: Exports) -> None:
+def test_files_that_an_earlier_model_has_read(exports: Exports) -> None:
+    Path("stale/net.py").write_text(_NET.format(top="", bottom="def again(): return read_kept()"))
+    exports("read_kept", "again")
+    assert exports("read_kept", "again") == []
+    Path("cfg.json").write_text("3.0")
+    assert exports("read_kept", "again") == ["read_kept", "again"]
+    assert written("again") == [6.0] * 3
+
+
+def _without_kept(top: str = "", bottom: str = "") -> None:
     net = _NET.replace("@functools.lru_cache\n", "").replace("functools, ", "")
-    Path("stale/net.py").write_text(net.format(top="", bottom=""))
+    Path("stale/net.py").write_text(net.format(top=top, bottom=bottom))
+
+
+def test_of_two_checkpoints_one_changes(exports: Exports) -> None:
+    _without_kept()
     for name in ("a", "b"):
         Path(f"{name}.json").write_text("1.0")
     sources = ("read?path=a.json", "read?path=b.json")

@@ -14,15 +14,16 @@ from fx2onnx.capture.python.module_tree import ModuleTree
 
 
 def preserve(tree: ModuleTree, training: bool | None, arguments: Iterable[object] = ()) -> Snapshot:
-    """Until ``Changes`` end, the modules are in eval mode (``training=None`` or False) or in training mode; then they, and the
-    objects among ``arguments``, are as before.
+    """Until ``Changes`` end, the modules are in eval or in training mode, or with ``training=None`` each in its own; then they,
+    and the objects among ``arguments``, are as before.
 
     Only what differs is put back, so that another thread that runs the module never finds it without its attributes.
     """
     snapshot = keep(tree, arguments)
     own = [module.__dict__["forward"] for module in tree.modules if callable(module.__dict__.get("forward"))]
-    for module in tree.modules:
-        _set_mode(module, module.training, bool(training))
+    if training is not None:
+        for module in tree.modules:
+            _set_mode(module, module.training, training)
     keep_apart(set(map(type, tree.modules)), own)
     return snapshot
 

@@ -36,9 +36,11 @@ def graph_outputs(recorder: Recorder, result: object) -> tuple[list[GraphOutput]
             if value is not None:
                 others.append(f"{leaf.path() or 'it'} is a {type(value).__name__}")
             continue
-        name = output_name(leaf.keys)
+        wanted = name = output_name(leaf.keys)
         while name in taken:
             name += "_"
+        if name != wanted:
+            recorder.warnings.append(f"the output {leaf.path()} is called {name}: another one is called {wanted}")
         taken.add(name)
         node = recorder.node_of(value) if isinstance(value, torch.Tensor) else unwrap(value)
         places.append(len(outputs))

@@ -67,6 +67,8 @@ class BaseRecorder(TensorTracker):
         """By the id of integers that stand for numbers, these integers and how they do (``overloads/quantized.py``)."""
         self.symbols: dict[str, Symbol] = {}
         self.warnings: list[str] = []
+        self.symbolics: dict[type, str] = {}
+        """A warning for each ``torch.autograd.Function`` whose ``symbolic`` has no effect."""
         self.unbacked_scalars: dict[torch.fx.Node, Scalar] = {}
         """The symbol of an integer that Python read from a tensor, by its node, and expressions over sizes and such symbols."""
         self.nonzero_rows: dict[tuple[torch.fx.Graph, torch.fx.Node], Dim] = {}

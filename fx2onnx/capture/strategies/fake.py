@@ -16,6 +16,7 @@ from fx2onnx.base.errors import Fx2OnnxError, UserError, first_line
 from fx2onnx.base.recursion import limit_reached
 from fx2onnx.capture.attempt import Attempt, Failed, Outcome, Reason, Recorded
 from fx2onnx.capture.captured import NEXT, Captured, GraphInput, GraphOutput, Mutation, symbols_of
+from fx2onnx.capture.python.custom_functions import note_symbolics
 from fx2onnx.capture.python.file_names import take_names
 from fx2onnx.capture.python.frames import user_location_of
 from fx2onnx.capture.python.inputs import Leaf
@@ -121,7 +122,7 @@ def _captured(attempt: Attempt, shape_env: ShapeEnv, branches: Branches | None) 
             outputs, restore, changed = _run_module(recorder, attempt, program, scopes, args, kwargs, inputs)
             notes = [*attempt.patches.notes(), *(recorder.bodies.notes if recorder.bodies is not None else ())]
             notes += scopes.notes
-            recorder.warnings += attempt.patches.warnings()
+            recorder.warnings += [*recorder.symbolics.values(), *attempt.patches.warnings()]
     finally:
         recorder.failure = None
         if recorder.bodies is not None:
@@ -165,6 +166,7 @@ def _run_module(
     take_questions(Questions(recorder))
     take_repeats(recorder)
     take_given(recorder)
+    note_symbolics(recorder.symbolics)
     scopes.put_in()
     indices = IndicesOfSizes() if attempt.numbers_in or attempt.takes_indices else contextlib.nullcontext()
     with capture_modes(recorder.fake_mode, recorder.mode, attempt.gradients), indices:

@@ -55,7 +55,7 @@ def locate(
     kwargs: Mapping[str, Any] | None = None,
     *,
     engines: Sequence[str] | None = None,
-    training: bool = False,
+    training: bool | None = False,
     input_names: Sequence[str] | None = None,
     bake: Sequence[str] = (),
     memory_bytes: int | None = None,

@@ -65,7 +65,7 @@ class Settings:
         )
 
     @classmethod
-    def of_file(cls, proto: onnx.ModelProto, training: bool = False) -> Settings:
+    def of_file(cls, proto: onnx.ModelProto, training: bool | None = False) -> Settings:
         """What a file tells: its opset, its named sizes, whether it takes the module's state."""
         weights = {initializer.name for initializer in proto.graph.initializer}
         axes = {

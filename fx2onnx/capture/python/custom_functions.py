@@ -1,0 +1,51 @@
+"""``torch.autograd.Function`` classes with a ``symbolic`` of the older exporter, which has no effect here."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+
+from fx2onnx.base.answering import answers_for_caller
+from fx2onnx.base.changes import before_change
+from fx2onnx.base.code_patch import CodePatch
+from fx2onnx.capture.python.frames import user_location
+
+
+class _Thread(threading.local):
+    warnings: dict[type, str] | None = None
+
+
+_THREAD = _Thread()
+
+
+def note_symbolics(warnings: dict[type, str]) -> None:
+    """Until ``Changes`` end, ``warnings`` gets a line for each such class that is applied in this thread."""
+    before_change(partial(_note_in, _THREAD.warnings))
+    _note_in(warnings)
+    _PATCH.put_in()
+
+
+def _note_in(warnings: dict[type, str] | None) -> None:
+    _THREAD.warnings = warnings
+
+
+@answers_for_caller
+def _noted(original: Callable[..., Any]) -> Callable[..., Any]:
+    @answers_for_caller
+    def apply(cls: type, *args: Any, **kwargs: Any) -> Any:
+        if _THREAD.warnings is not None and hasattr(cls, "symbolic") and cls not in _THREAD.warnings:
+            where = user_location()
+            _THREAD.warnings[cls] = (
+                f"the symbolic of {cls.__qualname__} has no effect: what its forward computes is in the file"
+                + (f"   ({where})" if where else "")
+            )
+        return original(cls, *args, **kwargs)
+
+    return apply
+
+
+_PATCH = CodePatch(vars(torch.autograd.Function)["apply"].__func__, _noted)

@@ -1,0 +1,155 @@
+"""Names that ``dynamic_axes`` has for sizes of outputs: given to those that only the data tells, or said to be others."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+import onnx_ir as ir
+import torch
+
+from fx2onnx.base.assumptions import Assumed, Assumption, Condition, Guard, Specialization
+from fx2onnx.base.dims import Dim, DimLike
+from fx2onnx.base.errors import Fx2OnnxError, UserError
+from fx2onnx.base.relations import Relation
+from fx2onnx.capture.captured import Captured, GraphOutput
+from fx2onnx.irx import shapes
+from fx2onnx.irx.edit import graphs_of
+from fx2onnx.irx.schema import schema_of
+from fx2onnx.irx.values import dims_of
+
+_NAME = re.compile(r"[A-Za-z_][\w.]*")
+
+
+def name_output_sizes(captured: Captured, model: ir.Model, dynamic_axes: Any) -> Iterator[str]:
+    """Give data-dependent sizes the names that ``dynamic_axes`` has for axes of outputs. A line for each name that the file
+    does not have.
+
+    Raises: UserError E105 for an axis that the output does not have.
+    """
+    if not isinstance(dynamic_axes, Mapping):
+        return
+    names = _Names(captured, model)
+    inputs = {graph_input.name for graph_input in captured.inputs}
+    for output in captured.outputs:
+        axes = dynamic_axes.get(output.name, ()) if output.name not in inputs else ()
+        for axis, wanted in axes.items() if isinstance(axes, Mapping) else ((axis, None) for axis in axes or ()):
+            yield from names.name(output, axis, None if wanted is None else str(wanted))
+    if names.new:
+        _rename(model, names.new)
+        captured.assumptions = [_renamed(each, names.new) for each in captured.assumptions]
+
+
+@dataclass
+class _Names:
+    """The names that sizes have, and in ``new`` those that they get."""
+
+    captured: Captured
+    model: ir.Model
+    new: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        dims = [dim for graph_input in self.captured.inputs for dim in graph_input.info.dims if isinstance(dim, Dim)]
+        self.given = {name for dim in dims for name in dim.symbols()}
+        self.others = set(self.captured.symbols) - self.given
+        self._equal: dict[str, str] | None = None
+
+    def name(self, output: GraphOutput, axis: Any, wanted: str | None) -> Iterator[str]:
+        """Note the name for one axis. A line where it cannot be had."""
+        dims = output.value.meta["val"].dims if isinstance(output.value, torch.fx.Node) else ()
+        if not isinstance(axis, int) or not -len(dims) <= axis < len(dims):
+            raise UserError(
+                "E105",
+                f"dynamic_axes names axis {axis!r:.40} of the output {output.name}",
+                why=f"it has {len(dims)} axes",
+                next=f"axes go from 0 to {len(dims) - 1}" if dims else "a scalar has no axes: leave it out",
+            )
+        place, dim = f"axis {axis} of the output {output.name}", dims[axis]
+        if not isinstance(dim, Dim):
+            yield f"{place} is {dim} at all sizes, not " + (f"a size {wanted}" if wanted else "dynamic")
+            return
+        symbol = dim.as_symbol()
+        if wanted is None or wanted == self.new.get(symbol or "", str(dim)):
+            return
+        if symbol is None or symbol in self.given or symbol in self.new or not _NAME.fullmatch(wanted):
+            yield f"{place} is called {self.new.get(symbol or '', str(dim))}, not {wanted}: the file says what it is"
+        elif wanted in self.given | self.others or not self._may_share(symbol, wanted):
+            yield f"{place} is called {symbol}, not {wanted}: another size has that name, which need not be equal"
+        else:
+            self.new[symbol] = wanted
+
+    def _may_share(self, symbol: str, wanted: str) -> bool:
+        """Whether all sizes that got the name are equal to this one. Runtimes share memory among equal shapes."""
+        holders = [old for old, name in self.new.items() if name == wanted]
+        if holders and self._equal is None:
+            self._equal = _equal_sizes(self.model)
+        equal = self._equal or {}
+        return all(equal.get(old, old) == equal.get(symbol, symbol) for old in holders)
+
+
+def _equal_sizes(model: ir.Model) -> dict[str, str]:
+    """For names of sizes another one of an equal size, the same for all: where a node gives a size of its operands' as it is."""
+    equal: dict[str, str] = {}
+
+    def first(name: str) -> str:
+        while name in equal:
+            name = equal[name]
+        return name
+
+    opset = model.graph.opset_imports.get("", 0)
+    for node in model.graph:
+        if node.domain or node.op_type not in shapes.RULES:
+            continue
+        attrs = {name: attribute.value for name, attribute in node.attributes.items()}
+        names = tuple(schema_of(node.op_type, opset).input_names)
+        try:
+            inferred = shapes.infer(shapes.Call(node.op_type, node.inputs, attrs, len(node.outputs), names))
+        except (shapes.UnknownShape, Fx2OnnxError, ValueError, IndexError, KeyError, AssertionError, TypeError):
+            continue  # no size of this node's is one of its operands'
+        for value, (_, dims) in zip(node.outputs, inferred, strict=False):
+            for one, other in zip(dims, dims_of(value), strict=False):
+                symbols = [dim.as_symbol() if isinstance(dim, Dim) else None for dim in (one, other)]
+                ends = [first(symbol) for symbol in symbols if symbol is not None]
+                if len(ends) == 2 and ends[0] != ends[1]:
+                    equal[ends[1]] = ends[0]
+    return {name: first(name) for name in equal}
+
+
+def _words(new: Mapping[str, str]) -> re.Pattern[str]:
+    return re.compile(rf"(?<![\w.])(?:{'|'.join(map(re.escape, new))})(?![\w.])")
+
+
+def _rename(model: ir.Model, new: Mapping[str, str]) -> None:
+    words = _words(new)
+
+    def renamed(text: str) -> str:
+        return words.sub(lambda match: new[match[0]], text)
+
+    graphs = [*graphs_of(model), *(function.graph for function in model.functions.values())]
+    for graph in graphs:
+        values = [*graph.inputs, *graph.outputs, *(value for node in graph for value in node.outputs)]
+        for value in {id(value): value for value in values}.values():
+            if value.shape is not None and any(isinstance(dim, ir.SymbolicDim) for dim in value.shape):
+                value.shape = ir.Shape(
+                    renamed(str(dim.value)) if isinstance(dim, ir.SymbolicDim) and dim.value is not None else dim
+                    for dim in value.shape
+                )
+    for key, text in model.metadata_props.items():
+        model.metadata_props[key] = renamed(text)
+
+
+def _renamed(assumed: Assumed, new: Mapping[str, str]) -> Assumed:
+    sizes = {old: Dim.symbol(name) for old, name in new.items()}
+    match assumed:
+        case Condition():
+            name = new.get(assumed.name, assumed.name)
+            return replace(assumed, name=name, relation=cast(Relation, assumed.relation.at(sizes)))
+        case Guard():
+            return replace(assumed, relation=cast(Relation, assumed.relation.at(sizes)))
+        case Specialization():
+            value = assumed.value.substitute(sizes) if isinstance(assumed.value, Dim) else assumed.value
+            return replace(assumed, size=cast(Dim, assumed.size.substitute(sizes)), value=cast(DimLike, value))
+        case Assumption():
+            return replace(assumed, what=_words(new).sub(lambda match: new[match[0]], assumed.what))

@@ -49,7 +49,6 @@ def build(module: Any, args: Any, kwargs: Mapping[str, Any] | None, options: Exp
     given, ineffective = translations_of(options.custom_translation_table)
     translations = Translations({**fused, **given, **(options.custom_translations or {})})
     captured = _capture(module, args, kwargs, options, translations)
-    require_outputs(captured, has_state=options.state == "io")
     _check_state(captured, options.state)
     try:
         model = _lowered(captured, options, translations)
@@ -200,6 +199,7 @@ def _left_out(captured: Captured, state: str) -> list[str]:
 
 
 def _check_state(captured: Captured, state: str) -> None:
+    require_outputs(captured, has_state=state == "io")
     if state == "error":
         _refuse_mutations(captured)
     elif state == "io":

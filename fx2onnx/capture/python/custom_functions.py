@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import torch
 
@@ -34,9 +33,9 @@ def _note_in(warnings: dict[type, str] | None) -> None:
 
 
 @answers_for_caller
-def _noted(original: Callable[..., Any]) -> Callable[..., Any]:
+def _noted(original: Callable[..., object]) -> Callable[..., object]:
     @answers_for_caller
-    def apply(cls: type, *args: Any, **kwargs: Any) -> Any:
+    def apply(cls: type, *args: object, **kwargs: object) -> object:
         if _THREAD.warnings is not None and hasattr(cls, "symbolic") and cls not in _THREAD.warnings:
             where = user_location()
             _THREAD.warnings[cls] = (

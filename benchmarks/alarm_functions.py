@@ -158,6 +158,21 @@ def cepstrum(x: Tensor, scale: float = 1.0) -> Tensor:
     return mel.transpose(-1, -2) @ turned * scale
 
 
+def stretched(x: Tensor, rate: float = 1.3) -> Tensor:
+    """A phase vocoder."""
+    hop = 16
+    frames = torch.stft(x, 64, hop, window=torch.hann_window(64), return_complex=True)
+    advance = torch.linspace(0, math.pi * hop, 33)[:, None]
+    steps = torch.arange(0, frames.shape[-1], rate)
+    padded = F.pad(frames, (0, 2))
+    left, right = padded.index_select(-1, steps.long()), padded.index_select(-1, (steps + 1).long())
+    turn = right.angle() - left.angle() - advance
+    turn = turn - 2 * math.pi * torch.round(turn / (2 * math.pi)) + advance
+    phase = torch.cat([frames[..., :1].angle(), turn[..., :-1]], -1).cumsum(-1)
+    share = steps % 1.0
+    return torch.view_as_real(torch.polar(share * right.abs() + (1 - share) * left.abs(), phase))
+
+
 def decibels(x: Tensor, reference: float = 1.0) -> Tensor:
     return 10 * torch.log10(torch.clamp(spectrum(x, 64), min=1e-10) / reference)
 

@@ -33,6 +33,7 @@ from benchmarks.alarm_functions import (
     repeated,
     solved,
     spiking,
+    stretched,
     taken_along,
     warped,
 )
@@ -194,7 +195,7 @@ PROGRAMS: dict[str, Program] = {
     "spikes at the threshold": Program(
         lambda x: spiking(x, torch.eye(6) * 0.1, 1.0, 1.0),
         given(lambda g: torch.ones(12, 3, 6)),
-        lambda x: spiking(x, torch.eye(6) * 0.1, 1.01, 1.0),
+        lambda x: spiking(x, torch.eye(6) * 0.1, 1.15, 1.0),
         [{1: "n"}],
     ),
     "step function": Program(
@@ -215,11 +216,12 @@ PROGRAMS: dict[str, Program] = {
     ),
     "cepstrum": Program(cepstrum, given(randn(2, 640)), lambda x: cepstrum(x, 1.01), [{0: "n", 1: "t"}]),
     "decibels": Program(decibels, given(randn(2, 640)), lambda x: decibels(x, 1.01), [{0: "n", 1: "t"}]),
+    "phase vocoder": Program(stretched, given(randn(1, 640)), lambda x: stretched(x, 1.32), [{1: "t"}]),
     "Beta": Program(
         beta, given(randn(4, 3), randn(4, 3), randn(4, 3)), lambda x, a, b: beta(x, a, b, 0.01), [{0: "n"}] * 3
     ),
     "autocast": Program(
-        in_bfloat16, given(randn(4, 8), randn(8, 8)), lambda x, w: in_bfloat16(x, w, 1.2), [{0: "n"}, None]
+        in_bfloat16, given(randn(4, 8), randn(8, 8)), lambda x, w: in_bfloat16(x.flip(1), w), [{0: "n"}, None]
     ),
     **{
         name: special(name)

@@ -78,13 +78,15 @@ def counted(op: Emit, count: DimLike, dtype: ir.DataType) -> ir.Value:
 
 def _arange(op: Emit, end: Any, start: Any = 0, step: Any = 1) -> ir.Value:
     """Integers: Range. Floats: start + step * i with i counted in integers, as PyTorch does; Range itself would count
-    its elements in the tensor's own precision."""
+    its elements in the tensor's own precision. In float64 where float32 rounds more than once: 10 * 1.3 is 13 there, whose
+    floor is another number than that of one unit less."""
     dtype, (count,) = op.result[0]
     numbers = [number for number in (start, end, step) if not isinstance(number, Dim)]
     if len(numbers) == 3 and isinstance(count, int) and count <= FOLDED_ELEMENTS:
         return op.const(_numpy_arange(start, step, count, dtype), dtype)
     if dtype in FLOATS or any(isinstance(number, float) for number in numbers):
-        wide = D.DOUBLE if dtype == D.DOUBLE or dtype not in FLOATS else D.FLOAT
+        is_exact = _in_float32(step) and _in_float32(start) and (start == 0 or _is_whole(step))
+        wide = D.FLOAT if dtype in FLOATS and dtype != D.DOUBLE and is_exact else D.DOUBLE
         value = counted(op, count, wide)
         value = value if step == 1 else op.Mul(value, as_dtype(op, step, wide))
         value = value if start == 0 else op.Add(value, as_dtype(op, start, wide))
@@ -95,6 +97,15 @@ def _arange(op: Emit, end: Any, start: Any = 0, step: Any = 1) -> ir.Value:
         return op.cast(op.Add(value, as_dtype(op, start, made)), dtype)
     bounds = [as_dtype(op, number, made) for number in (start, end, step)]
     return op.cast(op.Range(*bounds, outputs=[(made, (count,))]), dtype)
+
+
+def _in_float32(number: Any) -> bool:
+    """Whether float32 has all digits of the number, as of sizes."""
+    return isinstance(number, Dim) or (not isinstance(number, ir.Value) and float(np.float32(number)) == number)
+
+
+def _is_whole(number: Any) -> bool:
+    return isinstance(number, Dim) or (not isinstance(number, ir.Value) and float(number).is_integer())
 
 
 def _may_be_negative(start: Any) -> bool:

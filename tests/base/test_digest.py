@@ -39,6 +39,13 @@ def test_what_is_known_is_not_read_again(tmp_path: Path, monkeypatch: pytest.Mon
     assert digest.known_digest(path) == known
 
 
+def test_what_was_just_written_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(digest, "_digest_of", lambda *state: "known")
+    path = tmp_path / "file"
+    path.write_bytes(b"one")
+    assert digest.known_digest(path) == digest.digest_of(b"one")
+
+
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     assert digest.known_digest(tmp_path) is None
     assert digest.known_digest(tmp_path / "none") is None

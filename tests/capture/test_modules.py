@@ -370,6 +370,7 @@ def test_module(name: str) -> None:
     check(made, args, rtol=loose.get(name, 1e-4), atol=loose.get(name, 1e-5))
 
 
+@pytest.mark.filterwarnings("ignore::fx2onnx.ExportWarning")
 @pytest.mark.parametrize("name", sorted(MODULES))
 def test_symbolic_rung_gives_the_same_program_or_refuses(name: str) -> None:
     made, args = MODULES[name]
@@ -503,6 +504,7 @@ class Holder:
         self.tensor = tensor
 
 
+@pytest.mark.filterwarnings("ignore::fx2onnx.ExportWarning")
 @pytest.mark.parametrize(
     ("function", "names", "parts"),
     [
@@ -536,7 +538,8 @@ def test_tensors_hidden_in_an_argument_are_reported(argument: Any) -> None:
     def add(x: torch.Tensor, hidden: Any) -> torch.Tensor:
         return x + (hidden.tensor if isinstance(hidden, Holder) else torch.from_numpy(hidden))
 
-    (warning,) = fx2onnx.export(add, (X, argument)).report.warnings
+    with pytest.warns(fx2onnx.ExportWarning, match="the argument hidden"):
+        (warning,) = fx2onnx.export(add, (X, argument)).report.warnings
     assert warning.startswith(f"the argument hidden is a {type(argument).__name__}")
     assert not fx2onnx.export(lambda x, mode, size: x[:size], (X, "text", 2)).report.warnings
 
@@ -709,6 +712,7 @@ class _HooksItself(torch.nn.Module):
         return result
 
 
+@pytest.mark.filterwarnings("ignore::fx2onnx.ExportWarning")
 def test_hooks_that_forward_adds_are_gone_and_older_ones_can_still_be_removed() -> None:
     module = _HooksItself()
     handle = module.child.register_forward_hook(lambda module, args, output: output + 1)

@@ -147,6 +147,7 @@ def defaults() -> Iterator[None]:
     torch.set_autocast_enabled("cpu", False)
 
 
+@pytest.mark.filterwarnings("ignore::fx2onnx.ExportWarning")
 @pytest.mark.usefixtures("defaults")
 @pytest.mark.parametrize("capture", ["fake", "symbolic"])
 @pytest.mark.parametrize("act", ACTS, ids=lambda act: act.__name__.strip("_").replace("_", " "))
@@ -182,6 +183,7 @@ class Caching(nn.Module):
         return self.drop(x) + self.kept[(height, width)]
 
 
+@pytest.mark.filterwarnings("ignore::fx2onnx.ExportWarning")
 @pytest.mark.parametrize("has_run", [False, True])
 def test_sizes_do_not_stay_behind_as_keys(has_run: bool) -> None:
     module, x = Caching(), torch.randn(1, 3, 17, 23)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import py_compile
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from importlib import metadata
@@ -149,6 +150,7 @@ def test_code_that_changed(exports: Exports, path: str, old: str, new: str, expe
     assert exports("make", "make?factor=2.0") == ["make", "make?factor=2.0", "stale_other:make"]
     assert written() == [2.0] * 3
     assert exports("make", "make?factor=2.0") == []
+    py_compile.compile(path)
     edit(path, old, new)
     assert exports("make", "make?factor=2.0") == ["make", "make?factor=2.0"]
     assert written() == [expected] * 3

@@ -124,7 +124,8 @@ def test_args_as_dict_and_kwargs() -> None:
 
 
 def test_structure_is_restored() -> None:
-    result = fx2onnx.export(lambda x: {"a": [x, None], "b": (x + 1, "text")}, (torch.ones(2),))
+    with pytest.warns(fx2onnx.ExportWarning, match="is a str"):
+        result = fx2onnx.export(lambda x: {"a": [x, None], "b": (x + 1, "text")}, (torch.ones(2),))
     assert result.restore_outputs([1, 2]) == {"a": [1, None], "b": (2, "text")}
 
 

@@ -59,6 +59,7 @@ WHOLE = "tests/training/test_whole.py"
 COMPOSITES, TEACHERS = "tests/capture/test_composites.py", "tests/training/test_teachers.py"
 OPTIMIZERS, FOLDERS = "tests/training/test_optimizers.py", "tests/training/test_folders.py"
 RARE, RESORT = "tests/ops/test_rare.py", "tests/lower/test_resort.py"
+ODD, DRAWN, TYPES = "tests/ops/test_odd_calls.py", "tests/ops/test_drawn_calls.py", "tests/capture/test_capture.py"
 STRANGERS = "tests/sources/test_strangers.py tests/base/test_folder_files.py"
 LEFT, ASSIGNED = "tests/capture/test_left_as_before.py", "tests/capture/test_assigned_state.py"
 STATE, INTERRUPTS, THREADS = (f"tests/capture/test_{name}.py" for name in ("state", "interrupts", "threads"))
@@ -671,6 +672,20 @@ MUTANTS = [
     Mutant("verify/rounding.py", "if self._units and name in _BESIDE else None", "if False else None", "tests/verify/test_verify_modules.py"),
     Mutant("verify/noise.py", "elif func in _CTC:", "elif False:", "tests/verify/test_verify_modules.py"),
     Mutant("verify/float_values.py", "    **dict.fromkeys(_MASKING_IN_ONE, WITHOUT_NUMBERS),\n", "", FLOATS),
+    Mutant("aten_map/normalization.py", "    if not axes:  # ONNX would reduce all of them", "    if False:", ODD),
+    Mutant("aten_map/normalization.py", "gain = op.reshape(gain, op.dims(norm))", "pass", ODD),
+    Mutant("aten_map/interpolation.py", "(by_numbers or is_copied) and not antialias", "is_copied and not antialias", ODD),
+    Mutant("aten_map/interpolation.py", "if source[2:] == target[2:]:  # onnxruntime", "if False:  # onnxruntime", ODD),
+    Mutant("aten_map/interpolation.py", "    is_image = len(source) == 4", "    is_image = True", ODD),
+    Mutant("aten_map/convolution.py", "    if all(size < step for size, step in zip(extra,", "    if True or all(size < step for size, step in zip(extra,", ODD),
+    Mutant("aten_map/matmul.py", 'gelu_of(op, total, "none") if use_gelu', 'gelu_of(op, total, "tanh") if use_gelu', ODD),
+    Mutant("aten_map/attention.py", "attn_mask = op.cast(attn_mask, op.dtype(query))  # this", "pass  # this", ODD),
+    Mutant("aten_map/class_losses.py", "is_counted = reduction != NONE or op.rank(logs) == 1", "is_counted = reduction != NONE", ODD),
+    Mutant("aten_map/selection.py", "    crossed = crossed or (", "    crossed = crossed and (", ODD),
+    Mutant("capture/overloads/eager_types.py", "padding += weight.shape[0]", "padding += 0", ODD),
+    Mutant("capture/overloads/eager_types.py", "saved = input.dtype if all(", "saved = input.dtype if True or all(", TYPES),
+    Mutant("capture/overloads/unbacked.py", "inverse if return_inverse or is_whole else (0,)", "inverse if return_inverse else (0,)", TYPES),
+    Mutant("capture/overloads/strided.py", "- before\n", "\n", ODD),
     Mutant("aten_map/reductions.py", "op.Exp(op.Sub(value, most))", "op.Exp(value)", "tests/ops/test_rare.py"),
     Mutant("capture/overloads/data_dependent.py", "    keep_rank(recorder, variables)\n", "", "tests/capture/test_conditions.py"),
     Mutant("base/targets.py", "if isinstance(f, io.TextIOBase):", "if False:", "tests/exporting/test_open_files.py"),

@@ -7,6 +7,7 @@ import copy
 import numpy as np
 import pytest
 import torch
+import torch._dynamo  # sets an environment variable, which is seen as a change of the process in a test
 
 import fx2onnx
 from fx2onnx.verify.arrays import to_numpy

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 import torch
+import torch._dynamo  # sets an environment variable, which is seen as a change of the process in a test
 
 from benchmarks import overload_sweep
-from benchmarks.overload_call import CRASHED, RIGHT, WRONG, drawn_call, judge
+from benchmarks.overload_call import CRASHED, FAULTS, RIGHT, WRONG, drawn_call, examine, judge
 from fx2onnx.aten_map import TABLE
 from tests.ops import harness
 
@@ -72,6 +73,45 @@ def test_defined_calls_have_no_reason():
     assert not list(reasons(call(aten.bucketize.Tensor, torch.tensor([0.5]), EDGES.sort().values)))
     assert not list(reasons(call(aten.scatter.src, torch.zeros(3), 0, torch.tensor([1, 2]), torch.ones(2))))
     assert not list(reasons(call(aten._to_copy.default, torch.tensor([1.5]), dtype=torch.int32)))
+
+
+NAMED = [
+    "_weight_norm",
+    "norm_except_dim",
+    "_neg_view_copy",
+    "_reshape_alias",
+    "unique_dim",
+    "unique_consecutive",
+    "slice_inverse",
+    "linalg_lstsq",
+    "isclose",
+    "mode",
+    "_addmm_activation",
+    "multilabel_margin_loss_forward",
+    "multi_margin_loss",
+    "inner",
+    "_prelu_kernel",
+    "_fused_rms_norm",
+    "_embedding_bag_forward_only",
+    "_pdist_forward",
+    "_safe_softmax",
+    "linalg_tensorsolve",
+    "upsample_bilinear2d",
+    "upsample_nearest3d",
+]
+"""Operators of which drawn calls were wrong once."""
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_named_operators_are_right_or_refused(name):
+    found = [examine(getattr(aten, name).default, 1, index, lambda stage: None) for index in range(2)]
+    assert not [outcome for outcome in found if outcome.kind in FAULTS], found
+
+
+@pytest.mark.slow
+def test_every_twentieth_overload_is_right_or_refused(tmp_path):
+    names = list(overload_sweep.overloads())[::20]
+    assert overload_sweep.main([*names, "--each", "1", "--seed", "5", "--file", str(tmp_path / "rows.jsonl")]) == 0
 
 
 @pytest.mark.slow

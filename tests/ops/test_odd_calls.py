@@ -1,0 +1,146 @@
+"""Rare overloads, and usual ones at odd ranks, shapes, dtypes and options: what calls drawn from schemas found wrong."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch._dynamo  # sets an environment variable, which is seen as a change of the process in a test
+
+import fx2onnx
+from fx2onnx.base.errors import UserError
+from tests.ops.judge import aten, case, judge
+from tests.support import check
+
+R, T = torch.randn, torch.tensor
+torch.manual_seed(0)
+INF, NAN = float("inf"), float("nan")
+BYTES = T([2, 9, 250], dtype=torch.uint8)
+LARGE = torch.stack([torch.full((2, 2), INF), T([[0.1, 0.8], [1.2, -1.3]])])
+IMAGE, LINE, VOLUME = R(1, 2, 3, 5), R(2, 1, 3), R(1, 1, 3, 2, 5)
+SPACED = R(3, 4).index_put((T([1]), T([2])), T(INF))
+COUNTS = T([[[4, -3], [3, 5], [3, 2]]])
+
+CASES = [
+    case(aten._weight_norm.default, R(4), R(4), 0),
+    case(aten._weight_norm.default, R(3, 4), R(4), 1),
+    case(aten._weight_norm.default, R(3, 4), R(3), 0),
+    case(aten._weight_norm.default, R(2, 3, 4), R(2, 1, 1), 0),
+    case(aten._weight_norm.default, R(2, 3, 4), R(1, 3, 1), 1),
+    case(aten._weight_norm.default, R(2, 3), R(()), -1),
+    case(aten._weight_norm.default, R(2, 3).half(), R(1, 2).half(), 0),
+    *(case(aten.norm_except_dim.default, R(4), power, 0) for power in (1, 2, 3)),
+    case(aten.norm_except_dim.default, R(3, 2), 2, -1),
+    case(aten._neg_view_copy.default, R(3)),
+    case(aten.inner.default, R(()), R(3).double()),
+    case(aten.inner.default, R(3), T(2)),
+    *(case(aten._addmm_activation.default, R(3), R(2, 4), R(4, 3), beta=0.5, use_gelu=gelu) for gelu in (True, False)),
+    case(aten._safe_softmax.default, R(()), 0),
+    case(aten._safe_softmax.default, T(-INF), -1),
+    *(case(aten.multilabel_margin_loss.default, R(3), T([1, 0, -1]), reduction) for reduction in (0, 1, 2)),
+    case(aten.multilabel_margin_loss.default, T([[INF, 1.0, 2.0]]), T([[0, -1, -1]]), 2),
+    case(aten.multi_margin_loss.default, R(1), T([0]), 2, 1, T(2.0), 0),
+    case(aten.multi_margin_loss.default, R(4), T([2]), 1, 0.5, None, 0),
+    case(aten.multi_margin_loss.default, R(2, 3), T([2, 0]), 1, 1, R(3).abs(), 0),
+    case(aten.nll_loss_forward.default, R(5), T(2), R(5).abs(), 0, -100),
+    case(aten._prelu_kernel.default, R(()), R(1)),
+    case(aten._prelu_kernel.default, R(2, 1, 3), R(4, 1)),
+    case(aten._prelu_kernel.default, R(2, 3, 3), R(3)),
+    case(aten._fused_rms_norm.default, R(4), [4], R(4), None),
+    case(aten._fused_rms_norm.default, R(2, 1, 3, 2), [3, 2], None, 1e-3),
+    case(aten.native_batch_norm.default, torch.ones(3, 2), None, None, T([0.0, 1.0]), T([1.0, 1.0]), True, 0.1, 0.0),
+    case(aten.trapezoid.x, R(2), R(())),
+    case(aten.trapezoid.x, R(3, 4), R(3, 1), dim=0),
+    case(aten.trapezoid.x, R(2, 3, 4), R(3, 4), dim=1),
+    case(aten.trapezoid.x, R(2, 3, 4), R(3), dim=1),
+    case(aten.cumulative_trapezoid.x, R(2, 3, 4), R(3, 1), dim=-2),
+    case(aten.isclose.default, T([True, False]), T([True, True])),
+    case(aten.mode.default, T([[True, False, True], [False, False, True]]), 1),
+    case(aten.linalg_tensorsolve.default, R(2, 3, 6).double(), R(2, 3).double()),
+    case(aten.linalg_lstsq.default, R(5, 3).double(), R(5, 2).double(), 0.1, driver="gelsd"),
+    case(aten.lerp.Scalar, T([INF, 1.0]), T([2.0, INF]), 1.0),
+    case(aten.lerp.Scalar, R(4), R(4), 0.7),
+    case(aten.matrix_exp.default, LARGE[1:].repeat(2, 1, 1)),
+    case(aten.segment_reduce.default, R(4), "amax", lengths=T([1, 3])),
+    case(aten.fft_rfftfreq.default, 0),
+    case(aten.fft_rfftfreq.default, -1),
+    case(aten.fft_fftfreq.default, 2, 0.0),
+    case(aten._fft_c2c.default, torch.complex(R(4), R(4)), [], 1, True),
+    case(aten.conv_transpose2d.input, R(1, 2, 5, 4), R(2, 1, 3, 1), R(2), [2, 1], [2, 0], [1, 1], 2, [1, 2]),
+    case(aten.conv_transpose1d.default, R(1, 1, 4), R(1, 2, 2), None, [1], [0], [1], 1, [2]),
+    case(aten.slow_conv3d.default, R(1, 4, 3, 4, 3), R(2, 2, 2, 1, 2), [2, 1, 2], R(2)),
+    *(case(aten.upsample_nearest1d.default, LINE, [count], scale) for count, scale in ((3, 1.3), (6, 2.5), (6, 0.5))),
+    case(aten.upsample_nearest2d.default, IMAGE, [3, 10], 1.3, 2.5),
+    case(aten._upsample_nearest_exact2d.default, IMAGE, [3, 5], 1.3, 1.1),
+    case(aten.upsample_nearest3d.default, VOLUME, [3, 4, 5], 1.3, 2.5, None),
+    case(aten.upsample_bilinear2d.default, IMAGE, [4, 7], False, 1.1, None),
+    case(aten.upsample_bilinear2d.default, IMAGE, [4, 7], False, None, 2.5),
+    case(aten.upsample_linear1d.default, LINE, [7], False, 0.5),
+    case(aten.upsample_trilinear3d.default, VOLUME, [2, 3, 6], False, None, 1.3, 0.5),
+    case(aten.upsample_bicubic2d.default, IMAGE, [3, 5], False, 1.1, 0.9),
+    case(aten._upsample_bilinear2d_aa_backward.default, R(1, 2, 3, 5), [3, 5], [1, 2, 3, 5], False, 2.5, 1.3),
+    case(aten.masked_scatter_backward.default, R(4), T(True), [4]),
+    case(aten.clamp.default, BYTES, None, -3),
+    case(aten.clamp.default, BYTES, -3, 5),
+    case(aten.celu.default, R(5).double(), -0.3),
+    case(aten.isin.Scalar_Tensor, 5, torch.zeros(0, 2, dtype=torch.uint8), invert=True),
+    case(aten.avg_pool2d.default, COUNTS, [3, 1], [1, 1], [0, 0], False, True, 1),
+    case(aten.gradient.scalarint, SPACED, spacing=0.5, dim=1),
+    case(aten.gradient.scalarint, R(3, 4), spacing=0.0, dim=0, edge_order=2),
+    case(aten.gradient.tensorarray, SPACED, spacing=[T([0.0, 1.0, 3.0, 4.5])], dim=[1], edge_order=2),
+    case(aten.gradient.array, R(2, 3, 4), dim=[0, -1]),
+    case(aten._histogramdd_bin_edges.default, R(4, 2), [0, 3]),
+    case(aten.cat.default, [R(2, 3), torch.complex(R(2, 3), R(2, 3))], 1),
+    case(aten.empty_like.default, torch.complex(R(3), R(3)), dtype=torch.float32),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("given_case", CASES, ids=str)
+def test_case(given_case):
+    judge(given_case, opsets=(13, 20))
+
+
+class Call(torch.nn.Module):
+    def __init__(self, overload, *rest, **named):
+        super().__init__()
+        self.overload, self.rest, self.named = overload, rest, named
+
+    def forward(self, *tensors):
+        return self.overload(*tensors, *self.rest, **self.named)
+
+
+BASE = torch.arange(12.0).reshape(4, 3)
+EXPORTED = [
+    (Call(aten._reshape_alias.default, [2, 2], [3, 0]), (R(2, 3),)),
+    (Call(aten._reshape_alias.default, [3, 2], [2, 1]), (R(2, 3),)),
+    (Call(aten._reshape_alias_copy.default, [2, 3], [1, 2]), (R(2, 3),)),
+    (lambda x: aten.slice_inverse.default(x[1:3], x * 2, 0, 1, 3, 1), (BASE,)),
+    (lambda x: aten.slice_inverse.default(x, x[:2] * 2, 0, None, 2, 1), (BASE,)),
+    (Call(aten._scaled_dot_product_attention_math.default), (R(1, 2, 2, 3), R(1, 2, 4, 3), R(1, 2, 4, 3), R(2, 4) > 0)),
+    (Call(aten._scaled_dot_product_flash_attention_for_cpu.default, 0.0, True), (R(1, 2, 4, 3), R(1, 2, 4, 3), R(1, 2, 4, 3))),
+    (Call(aten.multilabel_margin_loss_forward.default, 0), (R(3), T([0, 2, -1]))),
+    (Call(aten.multi_margin_loss.default, 1, 1, None, 0), (R(4), T(1))),
+    (Call(aten._weight_norm_interface.default, 1), (R(2, 3), R(3, 1))),
+    (Call(aten._weight_norm_interface.default, 0), (R(4), R(4))),
+    (Call(aten.native_dropout.default, 1.0, None), (R(4),)),
+    (Call(aten.embedding_bag.padding_idx, False, 1, False, None, False, -1), (R(3, 2), T([0, 2, 1, 2]), T([0, 2]))),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("module", "args"), EXPORTED, ids=lambda value: str(getattr(value, "overload", ""))[:50])
+def test_exported(module, args):
+    check(module, args)
+
+
+REFUSED = [
+    (Call(aten._weight_norm.default, 0), (R(4, 3), R(2))),
+    (Call(aten._pdist_forward.default), (R(3, 2, 2),)),
+    (Call(aten.gradient.tensorarrayint, spacing=[R(4)], dim=0), (R(3, 4),)),
+    (Call(aten.rnn_tanh_cell.default), (torch.ones(2, 2).long(),) * 4),
+]
+
+
+@pytest.mark.parametrize(("module", "args"), REFUSED, ids=lambda value: str(getattr(value, "overload", ""))[:50])
+def test_what_has_no_form_is_refused(module, args):
+    with pytest.raises(UserError) as raised:
+        fx2onnx.export(module, args)
+    assert raised.value.code in ("E203", "E101"), raised.value

@@ -69,6 +69,8 @@ def reasons(call: Any) -> Iterator[str]:
         yield "the blank among the targets"
     if "pool" in name and not is_finite:
         yield "the index of a maximum among infinities"
+    if name == "topk" and not filled["sorted"]:
+        yield "the order of elements that need not be sorted"
     if name == "pow" and _overflows(filled):
         yield "an integer power that overflows"
     if name == "_ctc_loss":

@@ -94,7 +94,8 @@ def floor_divide(op: Emit, lhs: Operand, rhs: Operand) -> ir.Value:
     known = isinstance(rhs, int | float) and rhs != 0 and float(rhs).is_integer()
     quotient = op.Div(left, right)
     if known and abs(float(rhs)) == 2 ** round(np.log2(abs(float(rhs)))):  # type: ignore[arg-type]
-        return op.cast(op.Floor(quotient), dtype)
+        floored = op.Add(op.Floor(quotient), op.Mul(left, op.const(0, opmath(dtype))))  # NaN of infinities
+        return op.cast(floored, dtype)
     part = op.Mod(left, right, fmod=1)
     wrong_sign = op.And(op.Less(op.Mul(op.Sign(part), op.Sign(right)), 0), op.Not(op.Equal(part, 0)))
     exact = op.Div(op.Sub(left, part), right)

@@ -10,7 +10,6 @@ import onnx_ir as ir
 from fx2onnx.aten_map.joining import joined
 from fx2onnx.aten_map.scans import difference
 from fx2onnx.aten_map.table.axes import axes_of, sliced, whole
-from fx2onnx.aten_map.table.dtype_support import floating
 from fx2onnx.aten_map.table.dtypes import as_dtype
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared
 from fx2onnx.base.dims import Dim, DimLike
@@ -92,7 +91,7 @@ def _gradient(
 ) -> tuple[ir.Value, ...]:
     axes = list(range(op.rank(self))) if dim is None else axes_of(dim, op.rank(self))
     steps = list(spacing) if isinstance(spacing, list | tuple) else [1 if spacing is None else spacing] * len(axes)
-    value = op.cast(self, floating(op.dtype(self)))
+    value = op.cast(self, op.result_dtype())
     return tuple(
         op.cast(_gradient_along(op, value, axis, step, edge_order), op.result_dtype())
         for axis, step in zip(axes, steps, strict=True)

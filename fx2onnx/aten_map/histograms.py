@@ -71,7 +71,10 @@ def _edges(op: Emit, values: ir.Value, bins: int, low: float, high: float, margi
     dtype = op.dtype(values)
     if bins == 0:  # one edge, the lower end
         is_open = low == high and product(op.dims(values)) != 0
-        return op.reshape(op.ReduceMin(values, keepdims=0), (1,)) if is_open else op.const(np.array([low]), dtype)
+        if not is_open:
+            return op.const(np.array([low]), dtype)
+        least, most = op.ReduceMin(values, keepdims=0), op.ReduceMax(values, keepdims=0)
+        return op.reshape(op.Where(op.Equal(least, most), op.Sub(least, margin), least), (1,))
     if low == high and product(op.dims(values)) != 0:
         first, last = op.ReduceMin(values, keepdims=0), op.ReduceMax(values, keepdims=0)
         flat = op.Equal(first, last)

@@ -52,6 +52,7 @@ META_CACHE = f"{RECORDING}/test_meta_cache.py"
 REFUSALS = f"{RECORDING}/test_eager_refusals.py"
 REGISTRY = "tests/capture/overloads/test_registry.py"
 DEPTH = "tests/exporting/test_names_and_depth.py"
+FLOAT_SIZES, RESIZED = "tests/capture/test_float_sizes.py", "tests/ops/test_interpolation_sizes.py"
 EXPORTED = "tests/ops/test_exported.py"
 BACKWARD = "tests/ops/test_backward.py"
 REACHED = "tests/training/test_reached.py"
@@ -344,6 +345,14 @@ MUTANTS = [
     Mutant("irx/shapes/agreement.py", "first.dtype is not value.dtype", "False", AGREEMENT),
     Mutant("irx/shapes/agreement.py", "dtype is not None and dtype not in allowed", "False", AGREEMENT),
     Mutant("irx/schema.py", "    if repeats_last:", "    if False:", AGREEMENT),
+    Mutant("irx/arithmetic.py", "DOUBLE if isinstance(arg, float) else INT64)", "INT64 if isinstance(arg, int) else None)", FLOAT_SIZES),
+    Mutant("irx/arithmetic.py", "op.node(\"Where\", is_opposite, op.node(\"Add\", rest, bottom), rest)", "op.node(\"Add\", rest, bottom)", FLOAT_SIZES),
+    Mutant("capture/shapes/real_sizes.py", "return value * factor if is_exact else _unit(value) * factor", "return value * factor", FLOAT_SIZES),
+    Mutant("capture/shapes/python_sizes.py", "    \"__floordiv__\": _floordiv(\"__floordiv__\", divided_down),\n", "", FLOAT_SIZES),
+    Mutant("base/dims.py", "args[0].is_real and is_small_fraction(args[0]):", "args[0].is_real:", FLOAT_SIZES),
+    Mutant("aten_map/interpolation.py", "np.nextafter(own, Number(np.inf)), ", "", RESIZED),
+    Mutant("aten_map/interpolation.py", "(usable is None or _may_idle(op, value, scales))", "usable is None", RESIZED),
+    Mutant("aten_map/interpolation.py", "ignores_factor = spatial == 2 and not exact", "ignores_factor = not exact", RESIZED),
     Mutant("irx/builder.py", "        name = storable(name)\n", "", DEPTH),
     Mutant("capture/python/outputs.py", "text = storable(\"_\".join(map(str, keys)))", "text = \"_\".join(map(str, keys))", DEPTH),
     Mutant("exporting/pipeline.py", "make_room_to_recurse(levels_of(module))", "make_room_to_recurse()", DEPTH),

@@ -7,30 +7,32 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import onnx_ir as ir
 import torch
 
 from fx2onnx.aten_map.antialias import fixed_point, resampling_matrix
+from fx2onnx.aten_map.interpolation_taps import CUBIC_COEFFICIENT, by_taps
 from fx2onnx.aten_map.table.axes import fixed, steps, swap
 from fx2onnx.aten_map.table.dtypes import FLOATS
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared
-from fx2onnx.base.dims import Dim, DimLike
+from fx2onnx.base.dims import Dim, DimLike, apply
 from fx2onnx.irx.emit import Emit
 
 aten = torch.ops.aten
-CUBIC_COEFFICIENT = -0.75
-"""PyTorch's bicubic without antialias; with it, PIL's -0.5. Source: ATen/native/cpu/UpSampleKernel.cpp."""
 Scales = Sequence["float | None"]
 Number = np.float32
+DOUBLE = ir.DataType.DOUBLE
 
 
-def nearest_places(size: int, count: int, scale: float | None, exact: bool, is_image: bool = True) -> list[int]:
-    """Which input element PyTorch takes for each output; of images (two axes) it ignores the factor where an axis stays
+def nearest_places(size: int, count: int, scale: float | None, exact: bool, spatial: int = 2) -> list[int]:
+    """Which input element PyTorch takes for each output. Of images alone, ``nearest`` ignores the factor of an axis that stays
     as it is or doubles. Source: nearest_idx in ATen/native/UpSample.h, HelperInterpNearest in cpu/UpSampleKernel.cpp.
     """
-    if not exact and is_image and count == size:
+    ignores_factor = spatial == 2 and not exact
+    if ignores_factor and count == size:
         return list(range(size))
-    if not exact and is_image and count == 2 * size:
+    if ignores_factor and count == 2 * size:
         return [index >> 1 for index in range(count)]
     step = Number(1.0 / scale) if scale is not None and scale > 0 else Number(size) / Number(count)
     shift = Number(0.5 if exact else 0)
@@ -71,20 +73,49 @@ def resize(op: Emit, value: ir.Value, scales: Scales | None, **attrs: Any) -> ir
     return op.Resize(value, **inputs, outputs=[(dtype, dims)], **attrs)
 
 
-def _sizes_agree(op: Emit, value: ir.Value, scales: Scales) -> bool:
-    """Whether Resize by these factors gives PyTorch's sizes, be the product taken in float32 (onnxruntime) or in
-    float64; symbolic ones are computed by the same formula.
+def _giving_sizes(op: Emit, value: ir.Value, scales: Scales) -> Scales | None:
+    """Factors by which Resize gives PyTorch's sizes, be the product taken in float32 (onnxruntime) or in float64: those given,
+    or their neighbours in float32; None where none does.
     """
+    found = []
     for size, count, scale in zip(op.dims(value)[2:], op.result_dims()[2:], scales, strict=True):
-        if scale is None:
-            return False
-        if isinstance(size, Dim) != isinstance(count, Dim):
-            return False
-        if isinstance(size, int) and isinstance(count, int):
-            products = Number(size) * Number(scale), size * float(Number(scale))
-            if any(int(np.floor(product)) != count for product in products):
-                return False
-    return True
+        if scale is None or isinstance(size, Dim) != isinstance(count, Dim):
+            return None
+        if isinstance(size, Dim):
+            if not any(count == whole_size(op_type, size, scale) for op_type in ("floor", "trunc")):
+                return None
+            factor = _factor_at_every_size(scale)
+        else:
+            assert isinstance(count, int)
+            factor = _factor_for(np.array([size]), np.array([count]), scale)
+        if factor is None:
+            return None
+        found.append(factor)
+    return found
+
+
+def whole_size(op_type: str, size: Dim, scale: float) -> DimLike:
+    """``size * scale`` rounded, as PyTorch computes the size of a result in float64."""
+    return apply(op_type, apply("float", size) * float(scale))  # type: ignore[return-value]
+
+
+SIZES_EXACT = 1 << 14
+"""Up to which size of an axis that is symbolic factors are tried."""
+
+
+@lru_cache(maxsize=256)
+def _factor_at_every_size(scale: float) -> float | None:
+    sizes = np.arange(SIZES_EXACT)
+    return _factor_for(sizes, np.floor(sizes * scale).astype(np.int64), scale)
+
+
+def _factor_for(sizes: npt.NDArray[Any], counts: npt.NDArray[Any], scale: float) -> float | None:
+    own = Number(scale)
+    for factor in (own, np.nextafter(own, Number(np.inf)), np.nextafter(own, Number(0))):
+        products = sizes.astype(Number) * factor, sizes * float(factor)
+        if all((np.floor(product) == counts).all() for product in products):
+            return float(scale if factor == own else factor)
+    return None
 
 
 def interpolated(
@@ -99,9 +130,12 @@ def interpolated(
     if scales is not None and (antialias or mode != "cubic"):
         scales = _without_idle(op, value, scales)
     fixed_sizes = not any(isinstance(size, Dim) for size in (*op.dims(value)[2:], *op.result_dims()[2:]))
-    if dtype == ir.DataType.DOUBLE and fixed_sizes:
+    if dtype == DOUBLE and fixed_sizes:
         return _by_matrices(op, value, mode, None if align_corners else scales, align_corners, antialias)
-    usable = None if align_corners or scales is None or not _sizes_agree(op, value, scales) else scales
+    usable = None if align_corners or scales is None else _giving_sizes(op, value, scales)
+    has_own_places = not align_corners and scales is not None and (usable is None or _may_idle(op, value, scales))
+    if not antialias and not fixed_sizes and mode in ("linear", "cubic") and (dtype == DOUBLE or has_own_places):
+        return by_taps(op, value, mode, None if align_corners else scales, align_corners)
     by_numbers = not align_corners and scales is not None and any(scales) and usable is None
     is_copied = bool(usable) and mode == "cubic" and op.dims(value)[2:] == op.result_dims()[2:]
     if (by_numbers or is_copied) and not antialias and fixed_sizes:
@@ -119,6 +153,14 @@ def interpolated(
     return resize(op, value, usable, **attrs)
 
 
+def _may_idle(op: Emit, value: ir.Value, scales: Scales) -> bool:
+    """Whether a small image keeps its size along an axis by a factor other than 1: linear interpolation ignores the factor then,
+    and engines copy an image that keeps all its sizes.
+    """
+    sizes = zip(op.dims(value)[2:], scales, strict=True)
+    return any(isinstance(size, Dim) and 1 < (scale or 1) < 1.5 for size, scale in sizes)
+
+
 def _without_idle(op: Emit, value: ir.Value, scales: Scales) -> Scales:
     """PyTorch leaves an axis as it is where the sizes are equal, whatever the factor: the factor is 1 then."""
     sizes = zip(op.dims(value)[2:], op.result_dims()[2:], scales, strict=True)
@@ -129,7 +171,7 @@ def _in_fixed_point(
     op: Emit, value: ir.Value, mode: str, scales: Scales | None, align_corners: bool, antialias: bool
 ) -> ir.Value:
     """uint8: integer weights, the last axis first, rounded and clipped to a byte after each."""
-    rank, what, double = op.rank(value), "a size of an integer image interpolated", ir.DataType.DOUBLE
+    rank, what, double = op.rank(value), "a size of an integer image interpolated", DOUBLE
     current = op.cast(value, double)
     for axis in reversed(range(2, rank)):
         size, count = fixed(op.dims(value)[axis], what), fixed(op.result_dims()[axis], what)
@@ -151,30 +193,28 @@ def _in_fixed_point(
 def _nearest(op: Emit, value: ir.Value, scales: Scales | None, exact: bool) -> ir.Value:
     """Resize where its formula picks PyTorch's elements; else one Gather an axis with PyTorch's places."""
     source, target = op.dims(value), op.result_dims()
-    if scales is not None and not _sizes_agree(op, value, scales):
-        factors: Scales = scales
-        usable = None
-    else:
-        factors, usable = scales or [None] * (len(source) - 2), scales
-    known = not any(isinstance(size, Dim) for size in (*source[2:], *target[2:]))
-    is_image = len(source) == 4
-    sizes = zip(source[2:], target[2:], factors, strict=True)
-    agree = known or all(_agrees_at_every_size(size, count, factor, exact, is_image) for size, count, factor in sizes)
+    factors: Scales = scales or [None] * (len(source) - 2)
+    usable = None if scales is None else _giving_sizes(op, value, scales)
+    is_resized = scales is None or usable == scales  # the place of an element hangs on the last bit of the factor
+    known, spatial = not any(isinstance(size, Dim) for size in (*source[2:], *target[2:])), len(source) - 2
+    agree = known or all(
+        _agrees_at_every_size(size, count, factor, exact, spatial)
+        for size, count, factor in zip(source[2:], target[2:], factors, strict=True)
+    )
     if known:
         for size, count, factor in zip(source[2:], target[2:], factors, strict=True):
-            wanted = nearest_places(int(size), int(count), factor, exact, is_image)  # type: ignore[arg-type]
-            step = factor if usable is not None else None
+            wanted = nearest_places(int(size), int(count), factor, exact, spatial)  # type: ignore[arg-type]
+            step = factor if usable is not None and source != target else None  # engines copy what keeps its sizes
             agree = agree and wanted == _onnx_nearest_places(int(size), int(count), step, exact)  # type: ignore[arg-type]
-            if source[2:] == target[2:]:  # onnxruntime copies, whatever the factors
-                agree = agree and wanted == list(range(int(size)))  # type: ignore[arg-type]
-    if agree:
+    if agree and is_resized:
         mode = "half_pixel" if exact else "asymmetric"
         rounding = "round_prefer_ceil" if exact else "floor"
         return resize(op, value, usable, mode="nearest", coordinate_transformation_mode=mode, nearest_mode=rounding)
     if not known:
         return _gathered(op, value, factors, exact)
     for axis in range(2, len(source)):
-        places = nearest_places(int(source[axis]), int(target[axis]), factors[axis - 2], exact, is_image)  # type: ignore[arg-type]
+        size, count = int(source[axis]), int(target[axis])  # type: ignore[arg-type]
+        places = nearest_places(size, count, factors[axis - 2], exact, spatial)
         if places != list(range(int(source[axis]))):  # type: ignore[arg-type]
             value = op.Gather(value, op.const(np.array(places)), axis=axis)
     return value
@@ -187,14 +227,14 @@ SIZES_TRIED = 4096
 @lru_cache(maxsize=256)
 def _formulas_agree(factor: float, exact: bool) -> bool:
     """Whether Resize's division by the factor and PyTorch's product with its reciprocal pick the same elements."""
-    if not exact and (1 < factor < 1.5 or 2 < factor < 2.5):  # small images become equal or twice as large
+    if 1 < factor < 1.5 or 2 < factor < 2.5:  # small images become equal, which engines copy, or twice as large
         return False
     index = np.arange(SIZES_TRIED, dtype=np.float32) + Number(0.5 if exact else 0)
     return bool((np.floor(index * Number(1.0 / factor)) == np.floor(index / Number(factor))).all())
 
 
-def _agrees_at_every_size(size: DimLike, count: DimLike, factor: float | None, exact: bool, is_image: bool) -> bool:
-    if size == count and (factor is None or (not exact and is_image)):
+def _agrees_at_every_size(size: DimLike, count: DimLike, factor: float | None, exact: bool, spatial: int) -> bool:
+    if size == count and _is_idle(factor, exact, spatial):
         return True
     for whole_factor in (2, 4) if factor is None else ():
         if count == whole_factor * size:
@@ -202,24 +242,24 @@ def _agrees_at_every_size(size: DimLike, count: DimLike, factor: float | None, e
     return factor is not None and _formulas_agree(factor, exact)
 
 
+def _is_idle(factor: float | None, exact: bool, spatial: int) -> bool:
+    """Whether an axis that keeps its size is left as it is."""
+    return factor in (None, 1) or (spatial == 2 and not exact)
+
+
 def _gathered(op: Emit, value: ir.Value, factors: Scales, exact: bool) -> ir.Value:
-    """One Gather an axis with places computed as PyTorch does: floor((i + 0 or 0.5) in / out), in float32; nearest
-    ignores the factor where an axis of an image stays as it is or doubles.
-    """
+    """One Gather an axis with places computed as PyTorch does: floor((i + 0 or 0.5) in / out), in float32."""
+    spatial = op.rank(value) - 2
     pairs = zip(op.dims(value)[2:], op.result_dims()[2:], factors, strict=True)
     for axis, (size, count, factor) in enumerate(pairs, start=2):
-        if size == count and (factor is None or (not exact and op.rank(value) == 4)):
+        if size == count and _is_idle(factor, exact, spatial):
             continue
         float32 = ir.DataType.FLOAT
         step = op.Div(op.size(size, float32), op.size(count, float32))
         if factor is not None:
             own, step = step, op.const(1.0 / factor, float32)
-            plain = (
-                op.const(np.array(False))
-                if op.rank(value) != 4
-                else op.Or(op.Equal(op.size(count), op.size(size)), op.Equal(op.size(count), op.size(2 * size)))
-            )
-            step = step if exact else op.Where(plain, own, step)
+            plain = op.Or(op.Equal(op.size(count), op.size(size)), op.Equal(op.size(count), op.size(2 * size)))
+            step = op.Where(plain, own, step) if spatial == 2 and not exact else step
         index = op.cast(steps(op, count), float32)
         index = op.Add(index, op.const(0.5, float32)) if exact else index
         places, last = op.cast(op.Floor(op.Mul(index, step)), ir.DataType.INT64), op.size(size - 1)

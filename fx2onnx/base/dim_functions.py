@@ -18,6 +18,7 @@ EVALUATE: dict[str, Callable[..., Number]] = {
     "pow": lambda a, b: a**b,
     "sqrt": math.sqrt,
     "float": float,
+    "real": float,
     "floor": math.floor,
     "ceil": math.ceil,
     "trunc": math.trunc,
@@ -53,7 +54,8 @@ def evaluated(op: str, *args: Number) -> Number:
 INFIX = {"floordiv": " // ", "mod": " % ", "truediv": " / ", "pow": " ** "}
 APPROXIMATE = frozenset({"log2", "log10", "log", "exp", "sin", "cos", "tanh"})
 """Real functions whose last bit may differ between two libraries: what rounds such a value is not exact at every size."""
-REAL_OPS = APPROXIMATE | {"truediv", "sqrt", "float"}
+REAL_OPS = APPROXIMATE | {"truediv", "sqrt", "float", "real"}
+"""``real`` is a real number as it was rounded, whose terms further arithmetic leaves together."""
 REAL_OF_REAL = frozenset({"pow", "floordiv", "mod", "max", "min", "abs"})
 """Operations that are real numbers where an operand is."""
 ARITY = {op: 2 if op in ("floordiv", "mod", "max", "min", "truediv", "pow", "bitand") else 1 for op in EVALUATE}

@@ -37,7 +37,7 @@ class Atom:
     _hash: int = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        is_real = self.op in REAL_OPS or (self.op in REAL_OF_REAL and any(map(_is_real, self.args)))
+        is_real = self.op in REAL_OPS or (self.op in REAL_OF_REAL and any(map(is_real_number, self.args)))
         object.__setattr__(self, "text", self._text())
         object.__setattr__(self, "is_real", is_real)
         inner = [atom for arg in self.args if isinstance(arg, Dim) for atom in arg.atoms()]
@@ -69,7 +69,7 @@ _ATOMS: weakref.WeakValueDictionary[tuple[object, ...], Atom] = weakref.WeakValu
 
 def atom_of(op: str, args: tuple[str | int | float | Dim, ...]) -> Atom:
     """The atom. ``2`` and ``2.0`` are equal and make different ones."""
-    key = (op, args, tuple(map(_is_real, args)))
+    key = (op, args, tuple(map(is_real_number, args)))
     atom = _ATOMS.get(key)
     if atom is None:
         atom = _ATOMS[key] = Atom(op, args)
@@ -293,7 +293,7 @@ def apply(op: str, *args: Scalar) -> Scalar:
     """``op`` of ``args``, simplified where that is exact: ``(4*s) // 2 -> 2*s``, ``(4*s) % 2 -> 0``."""
     if not any(isinstance(arg, Dim) for arg in args):
         return evaluated(op, *args)  # type: ignore[arg-type]
-    return _simplified(op, args, tuple(map(_is_real, args)))
+    return _simplified(op, args, tuple(map(is_real_number, args)))
 
 
 MOST_REMEMBERED = 1 << 14
@@ -343,7 +343,7 @@ def _simplified(op: str, args: tuple[Scalar, ...], _are_real: tuple[bool, ...]) 
         low, high = _bounds(gap)
         if low is not None and (low >= 0 or high <= 0):
             return args[0] if (low >= 0) == (op == "max") else args[1]
-    if op in ("floor", "ceil") and isinstance(args[0], Dim) and args[0].is_real:
+    if op in ("floor", "ceil") and isinstance(args[0], Dim) and args[0].is_real and is_small_fraction(args[0]):
         whole, rest = _whole_part(args[0])
         if whole != 0:
             return whole + apply(op, rest)
@@ -351,7 +351,7 @@ def _simplified(op: str, args: tuple[Scalar, ...], _are_real: tuple[bool, ...]) 
         rounded = _rounded(op, args[0])
         if rounded is not None:
             return rounded
-    if op == "float" and isinstance(args[0], Dim) and args[0].is_real:
+    if op == "float" and is_real_number(args[0]):
         return args[0]
     return Dim({(atom_of(op, args),): 1})
 
@@ -427,7 +427,7 @@ def _rounded(op: str, value: Dim) -> Scalar | None:
         return inner.args[0]  # type: ignore[return-value]
     if op == "round":
         return None
-    if inner is not None and inner.op == "log2" and op != "trunc" and not _is_real(inner.args[0]):
+    if inner is not None and inner.op == "log2" and op != "trunc" and not is_real_number(inner.args[0]):
         size: Scalar = inner.args[0]  # type: ignore[assignment]
         return apply("bit_length", size) - 1 if op == "floor" else apply("bit_length", size - 1)
     top, bottom = fraction(value)
@@ -447,8 +447,15 @@ def fraction(value: Dim) -> tuple[Scalar, Scalar | None]:
     inner = value.only_atom()
     if inner is not None and inner.op == "truediv":
         top, bottom = inner.args
-        return (value, None) if _is_real(top) or _is_real(bottom) else (top, bottom)  # type: ignore[return-value]
+        return (value, None) if is_real_number(top) or is_real_number(bottom) else (top, bottom)  # type: ignore[return-value]
     return _polynomial_fraction(value)
+
+
+def is_small_fraction(value: Scalar) -> bool:
+    """Whether real arithmetic with it is exact in any order: a polynomial of integers with small binary fractions as coefficients."""
+    if isinstance(value, Dim):
+        return _polynomial_fraction(value)[1] is not None
+    return isinstance(value, int) or (math.isfinite(value) and dyadic(value)[1] <= MOST_DENOMINATOR)
 
 
 def _polynomial_fraction(value: Dim) -> tuple[Scalar, int | None]:
@@ -478,13 +485,13 @@ def _integer_of(atom: Atom) -> Scalar | None:
     return None if atom.is_real else Dim({(atom,): 1})
 
 
-def _is_real(value: object) -> bool:
+def is_real_number(value: object) -> bool:
     return isinstance(value, float) or (isinstance(value, Dim) and value.is_real)
 
 
 def _exact_quotient(top: Scalar, bottom: Scalar) -> Scalar | None:
     """``top / bottom`` where every term divides without remainder, whatever the sizes; else None."""
-    if _is_real(top) or _is_real(bottom):
+    if is_real_number(top) or is_real_number(bottom):
         return None
     quotient = _quotient(top, bottom)
     if quotient is None:
@@ -549,7 +556,7 @@ OF_DATA = re.compile(r"u[0-9]+")
 
 def _multiples(top: Scalar, bottom: Scalar) -> tuple[Scalar, Scalar]:
     """``whole, rest`` with ``top == bottom * whole + rest``: the terms that a plain number divides, and the others."""
-    if not isinstance(top, Dim) or not isinstance(bottom, int) or bottom <= 0 or _is_real(top):
+    if not isinstance(top, Dim) or not isinstance(bottom, int) or bottom <= 0 or is_real_number(top):
         return 0, top
     divided = {monomial: factor for monomial, factor in top.terms.items() if factor % bottom == 0}
     rest = _make({m: f for m, f in top.terms.items() if m not in divided}, top.constant % bottom)

@@ -81,8 +81,8 @@ def _solved(op: Emitter, name: str) -> ir.Value:
 
 def _floordiv(op: Emitter, top: ir.Value, bottom: ir.Value) -> ir.Value:
     """Integer division that rounds down, as Python's; ONNX's rounds towards zero. (top - top mod bottom) / bottom."""
-    if dtype_of(top) == DOUBLE:
-        return op.node("Floor", op.node("Div", top, bottom))
+    if dtype_of(top) == DOUBLE:  # a whole number, up to rounding
+        return op.node("Round", op.node("Div", op.node("Sub", top, _mod(op, top, bottom)), bottom))
     return op.node("Div", op.node("Sub", top, op.node("Mod", top, bottom)), bottom)
 
 
@@ -95,7 +95,8 @@ def _mod(op: Emitter, top: ir.Value, bottom: ir.Value) -> ir.Value:
     if dtype_of(top) != DOUBLE:
         return op.node("Mod", top, bottom)
     rest = op.node("Mod", top, bottom, fmod=1)
-    return op.node("Mod", op.node("Add", rest, bottom), bottom, fmod=1)
+    is_opposite = op.node("Less", op.node("Mul", rest, bottom), op.const(0.0, DOUBLE))
+    return op.node("Where", is_opposite, op.node("Add", rest, bottom), rest)
 
 
 def _pow(op: Emitter, base: ir.Value, exponent: ir.Value) -> ir.Value:
@@ -171,6 +172,7 @@ _OPERATIONS: dict[str, Callable[..., ir.Value]] = {
     "log10": _logarithm(10),
     **{name.lower(): _real(name) for name in ("Sqrt", "Log", "Exp", "Sin", "Cos", "Tanh")},
     "float": lambda op, a: _as(op, a, DOUBLE),
+    "real": lambda op, a: _as(op, a, DOUBLE),
     "floor": _to_int("Floor"),
     "ceil": _to_int("Ceil"),
     "trunc": _to_int("Cast"),
@@ -189,4 +191,4 @@ def _emit_operation(op: Emitter, atom: Atom) -> ir.Value:
 def _operand(op: Emitter, arg: Scalar) -> ir.Value:
     if isinstance(arg, Dim):
         return op.size(arg, DOUBLE if arg.is_real else INT64)
-    return op.const(np.float64(arg) if isinstance(arg, float) else np.int64(arg))
+    return op.const(arg, DOUBLE if isinstance(arg, float) else INT64)

@@ -110,6 +110,7 @@ def _of_positive(atom: Any, lows: Sequence[Number], highs: Sequence[Number | Non
 
 _MONOTONE: dict[str, Callable[[Number], Number]] = {
     "float": float,
+    "real": float,
     "floor": math.floor,
     "ceil": math.ceil,
     "trunc": math.trunc,

@@ -21,6 +21,7 @@ from fx2onnx.capture.python.data_numbers import DataNumber
 from fx2onnx.capture.python.file_names import SYMBOLIC
 from fx2onnx.capture.python.frames import asking_frame, is_user
 from fx2onnx.capture.shapes import data_extremes, einsum_paths, size_arguments, size_tensors, size_windows
+from fx2onnx.capture.shapes.real_sizes import divided_down, divided_down_by
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.size_math import IS_FINITE, MATH, REAL, Formula, Number, bit_length
 from fx2onnx.capture.shapes.symnode import DimNode, sym_number, unwrap
@@ -200,6 +201,20 @@ def _method(formula: Formula, own: str) -> Function:
     return method
 
 
+def _floordiv(name: str, formula: Formula) -> Function:
+    """``//`` of real numbers; torch's own rounds the quotient down, which may be 1 more."""
+    own = {kind: getattr(kind, name) for kind in (torch.SymInt, torch.SymFloat)}
+
+    @answers_for_caller
+    def floordiv(self: Number, other: Number) -> Number:
+        node = _size_node(self)
+        is_number = isinstance(other, int | float) or _size_node(other) is not None
+        found = formula(node.value, unwrap(other)) if node is not None and is_number else None
+        return own[type(self)](self, other) if node is None or found is None else sym_number(node.env, found)
+
+    return floordiv
+
+
 @answers_for_caller
 def _divmod(self: Number, other: Number) -> Number:
     return self // other, self % other
@@ -237,6 +252,8 @@ _OF_BOTH: Mapping[str, object] = {
     "imag": 0,
     "conjugate": _itself,
     "rint": answers_for_caller(lambda self: 1.0 * round(self)),
+    "__floordiv__": _floordiv("__floordiv__", divided_down),
+    "__rfloordiv__": _floordiv("__rfloordiv__", divided_down_by),
     **{name: _method(formula, name) for name, formula in REAL.items()},
 }
 _ATTRIBUTES: Mapping[type, Mapping[str, object]] = {

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 from fx2onnx.base.dim_functions import APPROXIMATE
 from fx2onnx.base.dims import OF_DATA, Dim, Scalar, apply, innermost_first
 from fx2onnx.capture.shapes.certain import certain
+from fx2onnx.capture.shapes.real_sizes import multiplied
 
 Number: TypeAlias = Any
 """A number of Python's, or one of torch's symbolic ones: code for both."""
@@ -154,8 +155,8 @@ MATH: Mapping[str, Formula] = {
     "pow": power,
     "fabs": lambda value: apply("float", apply("abs", value)),
     "hypot": lambda *values: apply("sqrt", sum((value * value for value in values), start=0)),
-    "radians": lambda value: value * (math.pi / 180),
-    "degrees": lambda value: value * (180 / math.pi),
+    "radians": lambda value: multiplied(apply("float", value), math.pi / 180),
+    "degrees": lambda value: multiplied(apply("float", value), 180 / math.pi),
 }
 """By the name of the function; each takes and gives expressions or plain numbers."""
 IS_FINITE: Mapping[str, bool] = {"isfinite": True, "isinf": False, "isnan": False}

@@ -7,7 +7,6 @@ the user's line, so that a size that Python specialized is reported and never ba
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Sequence
 from functools import partialmethod
 from typing import Any, TypeVar
@@ -19,6 +18,7 @@ from fx2onnx.base.dims import Dim, Scalar, apply, fraction
 from fx2onnx.base.relations import COMPARE, Relation
 from fx2onnx.capture.python.frames import asked_by_user
 from fx2onnx.capture.shapes import size_math
+from fx2onnx.capture.shapes.real_sizes import added, multiplied
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 
 T = TypeVar("T")
@@ -167,7 +167,7 @@ class DimNode:
         return DimNode(self.env, value, float if is_float else int)
 
     def add(self, other: DimNode) -> DimNode:
-        return self._of_two("add", operator.add, other)
+        return self._of_two("add", added, other)
 
     def _of_two(self, name: str, operation: Callable[[Scalar, Scalar], Scalar], other: DimNode) -> DimNode:
         """A sum or a product, which torch asks for again with each tensor that it makes: once for each pair of sizes."""
@@ -185,7 +185,7 @@ class DimNode:
     def sub(self, other: DimNode) -> DimNode:
         if type(self.value) is int and isinstance(other.value, Dim):
             return self._wrap(self._to_the_next_multiple(other.value))
-        return self._of_two("sub", operator.sub, other)
+        return self._of_two("sub", lambda one, two: added(one, -two), other)
 
     def _to_the_next_multiple(self, rest: Dim) -> Scalar:
         """``n - size % n`` where Python knows that ``size`` is no multiple of ``n``: then it is ``-size % n``, which is
@@ -199,7 +199,7 @@ class DimNode:
         return self.value - rest  # type: ignore[no-any-return]
 
     def mul(self, other: DimNode) -> DimNode:
-        return self._of_two("mul", operator.mul, other)
+        return self._of_two("mul", multiplied, other)
 
     def neg(self) -> DimNode:
         return self._wrap(-self.value)
@@ -207,7 +207,7 @@ class DimNode:
     def sym_sum(self, args: list[DimNode]) -> DimNode:
         total: Scalar = 0
         for arg in args:
-            total = total + arg.value
+            total = added(total, arg.value)
         return self._wrap(total)
 
     def sym_float(self) -> DimNode:

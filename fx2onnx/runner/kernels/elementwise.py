@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -65,6 +67,10 @@ def _div(a: Array, b: Array, out: Array) -> None:
 
 
 def _pow(a: Array, b: Array, out: Array) -> None:
+    if out.size == 1 and a.dtype == b.dtype == np.float64:
+        with contextlib.suppress(ArithmeticError, ValueError):  # NumPy rounds a power of one number otherwise than C
+            out[...] = math.pow(a.item(), b.item())
+            return
     if b.size == 1 and a.dtype.kind == "f" and a.shape == out.shape and a is not out:
         power = float(b.reshape(()))
         if power == 0.5:

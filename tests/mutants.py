@@ -352,7 +352,7 @@ MUTANTS = [
     Mutant("base/dims.py", "args[0].is_real and is_small_fraction(args[0]):", "args[0].is_real:", FLOAT_SIZES),
     Mutant("aten_map/interpolation.py", "np.nextafter(own, Number(np.inf)), ", "", RESIZED),
     Mutant("aten_map/interpolation.py", "(usable is None or _may_idle(op, value, scales))", "usable is None", RESIZED),
-    Mutant("aten_map/interpolation.py", "ignores_factor = spatial == 2 and not exact", "ignores_factor = not exact", RESIZED),
+    Mutant("aten_map/interpolation.py", "ignores_factor = is_image and not exact", "ignores_factor = not exact", RESIZED),
     Mutant("irx/builder.py", "        name = storable(name)\n", "", DEPTH),
     Mutant("capture/python/outputs.py", "text = storable(\"_\".join(map(str, keys)))", "text = \"_\".join(map(str, keys))", DEPTH),
     Mutant("exporting/pipeline.py", "make_room_to_recurse(levels_of(module))", "make_room_to_recurse()", DEPTH),

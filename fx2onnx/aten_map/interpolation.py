@@ -25,11 +25,11 @@ Number = np.float32
 DOUBLE = ir.DataType.DOUBLE
 
 
-def nearest_places(size: int, count: int, scale: float | None, exact: bool, spatial: int = 2) -> list[int]:
+def nearest_places(size: int, count: int, scale: float | None, exact: bool, is_image: bool = True) -> list[int]:
     """Which input element PyTorch takes for each output. Of images alone, ``nearest`` ignores the factor of an axis that stays
     as it is or doubles. Source: nearest_idx in ATen/native/UpSample.h, HelperInterpNearest in cpu/UpSampleKernel.cpp.
     """
-    ignores_factor = spatial == 2 and not exact
+    ignores_factor = is_image and not exact
     if ignores_factor and count == size:
         return list(range(size))
     if ignores_factor and count == 2 * size:
@@ -196,14 +196,15 @@ def _nearest(op: Emit, value: ir.Value, scales: Scales | None, exact: bool) -> i
     factors: Scales = scales or [None] * (len(source) - 2)
     usable = None if scales is None else _giving_sizes(op, value, scales)
     is_resized = scales is None or usable == scales  # the place of an element hangs on the last bit of the factor
-    known, spatial = not any(isinstance(size, Dim) for size in (*source[2:], *target[2:])), len(source) - 2
+    known = not any(isinstance(size, Dim) for size in (*source[2:], *target[2:]))
+    is_image = len(source) == 4
     agree = known or all(
-        _agrees_at_every_size(size, count, factor, exact, spatial)
+        _agrees_at_every_size(size, count, factor, exact, is_image)
         for size, count, factor in zip(source[2:], target[2:], factors, strict=True)
     )
     if known:
         for size, count, factor in zip(source[2:], target[2:], factors, strict=True):
-            wanted = nearest_places(int(size), int(count), factor, exact, spatial)  # type: ignore[arg-type]
+            wanted = nearest_places(int(size), int(count), factor, exact, is_image)  # type: ignore[arg-type]
             step = factor if usable is not None and source != target else None  # engines copy what keeps its sizes
             agree = agree and wanted == _onnx_nearest_places(int(size), int(count), step, exact)  # type: ignore[arg-type]
     if agree and is_resized:
@@ -214,7 +215,7 @@ def _nearest(op: Emit, value: ir.Value, scales: Scales | None, exact: bool) -> i
         return _gathered(op, value, factors, exact)
     for axis in range(2, len(source)):
         size, count = int(source[axis]), int(target[axis])  # type: ignore[arg-type]
-        places = nearest_places(size, count, factors[axis - 2], exact, spatial)
+        places = nearest_places(size, count, factors[axis - 2], exact, is_image)
         if places != list(range(int(source[axis]))):  # type: ignore[arg-type]
             value = op.Gather(value, op.const(np.array(places)), axis=axis)
     return value
@@ -233,8 +234,8 @@ def _formulas_agree(factor: float, exact: bool) -> bool:
     return bool((np.floor(index * Number(1.0 / factor)) == np.floor(index / Number(factor))).all())
 
 
-def _agrees_at_every_size(size: DimLike, count: DimLike, factor: float | None, exact: bool, spatial: int) -> bool:
-    if size == count and _is_idle(factor, exact, spatial):
+def _agrees_at_every_size(size: DimLike, count: DimLike, factor: float | None, exact: bool, is_image: bool) -> bool:
+    if size == count and _is_idle(factor, exact, is_image):
         return True
     for whole_factor in (2, 4) if factor is None else ():
         if count == whole_factor * size:
@@ -242,24 +243,24 @@ def _agrees_at_every_size(size: DimLike, count: DimLike, factor: float | None, e
     return factor is not None and _formulas_agree(factor, exact)
 
 
-def _is_idle(factor: float | None, exact: bool, spatial: int) -> bool:
+def _is_idle(factor: float | None, exact: bool, is_image: bool) -> bool:
     """Whether an axis that keeps its size is left as it is."""
-    return factor in (None, 1) or (spatial == 2 and not exact)
+    return factor in (None, 1) or (is_image and not exact)
 
 
 def _gathered(op: Emit, value: ir.Value, factors: Scales, exact: bool) -> ir.Value:
     """One Gather an axis with places computed as PyTorch does: floor((i + 0 or 0.5) in / out), in float32."""
-    spatial = op.rank(value) - 2
+    is_image = op.rank(value) == 4
     pairs = zip(op.dims(value)[2:], op.result_dims()[2:], factors, strict=True)
     for axis, (size, count, factor) in enumerate(pairs, start=2):
-        if size == count and _is_idle(factor, exact, spatial):
+        if size == count and _is_idle(factor, exact, is_image):
             continue
         float32 = ir.DataType.FLOAT
         step = op.Div(op.size(size, float32), op.size(count, float32))
         if factor is not None:
             own, step = step, op.const(1.0 / factor, float32)
             plain = op.Or(op.Equal(op.size(count), op.size(size)), op.Equal(op.size(count), op.size(2 * size)))
-            step = op.Where(plain, own, step) if spatial == 2 and not exact else step
+            step = op.Where(plain, own, step) if is_image and not exact else step
         index = op.cast(steps(op, count), float32)
         index = op.Add(index, op.const(0.5, float32)) if exact else index
         places, last = op.cast(op.Floor(op.Mul(index, step)), ir.DataType.INT64), op.size(size - 1)

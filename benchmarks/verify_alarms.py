@@ -1,7 +1,7 @@
 """False alarms: which sound exports does ``verify`` refuse at its defaults, under several seeds.
 
-``python -m benchmarks.verify_alarms [--source zoo|torchvision|timm|hf] [--seeds 3]`` exports every model of the zoo, of
-torchvision, one of each timm family and transformers types drawn at random, with the sizes that the source proposes as
+``python -m benchmarks.verify_alarms [--source zoo|torchvision|timm|hf|programs] [--seeds 3]`` exports every model of the zoo, of
+torchvision, one of each timm family, transformers types drawn at random and small programs that are easily taken for wrong, with the sizes that the source proposes as
 dynamic, once for each seed with other random weights, and verifies with values of that seed. It goes on where an earlier
 call stopped, and writes docs/verify_alarms.md.
 """
@@ -31,6 +31,10 @@ SOURCES = {
     "hf": "transformers, shrunk config, types drawn at random",
     "programs": "small programs that are easily taken for wrong",
 }
+PROGRAMS_ARE = (
+    "The small programs (`benchmarks/alarm_programs.py`) choose rows by scores, solve systems of equations, round what "
+    "decides sizes, compare at thresholds, take logarithms of spectra, and have special functions and orthogonal polynomials."
+)
 SAMPLE = "## A sample with later code"
 LIMIT_S = 600.0
 LARGEST_BYTES = 12 << 30
@@ -265,7 +269,7 @@ def _table(rows: Sequence[Row]) -> list[str]:
     faults = [row["fault_found"] for row in rows if "fault_found" in row]
     if faults:
         text = f"Of each of the small programs a faulty file was verified, too: {sum(faults)} of {len(faults)} were refused."
-        lines += ["", text]
+        lines += ["", text, "", PROGRAMS_ARE]
     alarms = [row for row in rows if is_alarm(row)]
     if alarms:
         lines += ["", "## Refused", "", "| model | seeds | first difference |", "|---|---|---|"]

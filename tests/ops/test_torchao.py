@@ -104,3 +104,20 @@ def test_a_module_with_torchao_operators_exports_as_q_and_dq() -> None:
     result = fx2onnx.export(forward, (X,))
     assert [node.op_type for node in result.model.graph] == ["QuantizeLinear", "DequantizeLinear"]
     assert result.report.resorts == {}
+
+
+def test_the_largest_number_of_a_row_rounds_as_in_eager_pytorch() -> None:
+    """It is 127.5 steps where the scale is of the row itself."""
+    import fx2onnx
+    from fx2onnx.verify import verify
+    from tests.verify.given import Given
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        scale = x.abs().amax(-1) / 127.5
+        return torchao.quantize_affine(x, [1, 32], scale, None, torch.int8).to(torch.int32)
+
+    x = torch.randn(64, 32, generator=torch.Generator().manual_seed(1))
+    result = fx2onnx.export(Given(forward), (x,))
+    verdict = verify(result, Given(forward), (x,), seeds=(1,))
+    assert verdict.ok, verdict.describe()
+    assert {row.by for row in verdict.rows if row.inputs in ("sample", "seed 1")} == {"equality"}

@@ -17,6 +17,7 @@ from fx2onnx.irx.emit import Emit
 
 torchao = torch.ops.torchao
 D = ir.DataType
+_MOST_LOOKED_AT = 64
 CODES = (D.INT8, D.UINT8, D.INT16, D.UINT16)
 
 
@@ -45,6 +46,22 @@ def _bounds(dtype: torch.dtype, low: Any, high: Any) -> tuple[int, int]:
     return int(limits.min if low is None else low), int(limits.max if high is None else high)
 
 
+def _is_of_inputs(value: ir.Value) -> bool:
+    """Whether numbers of an input, and not its sizes alone, say what it is."""
+    open_values = [value]
+    seen: set[ir.Value] = set()
+    while open_values and len(seen) < _MOST_LOOKED_AT:
+        value = open_values.pop()
+        node = value.producer()
+        if value in seen or (node is not None and node.op_type in ("Shape", "Size")):
+            continue
+        seen.add(value)
+        if node is None and value.const_value is None:
+            return True
+        open_values += [each for each in node.inputs if each is not None] if node is not None else []
+    return bool(open_values)
+
+
 @translates(torchao.quantize_affine.default)
 def quantize_affine(
     op: Emit,
@@ -58,11 +75,13 @@ def quantize_affine(
 ) -> ir.Value:
     """quantize_affine(Tensor input, SymInt[] block_size, Tensor scale, Tensor? zero_point, ScalarType output_dtype, Scalar? quant_min=None, Scalar? quant_max=None) -> Tensor
 
-    ONNX:    QuantizeLinear for one block and for one a channel; else Div, Round, Add, Clip over the blocks.
+    ONNX:    QuantizeLinear for one block and for one a channel; else Reciprocal, Mul, Round, Add, Clip over the blocks, as PyTorch
+    does. So also where the scale is of the numbers themselves: the largest is 127.5 steps there, and which way it rounds
+    is the same only by the same operations.
     """
     low, high = _bounds(output_dtype, quant_min, quant_max)
     target, axis = onnx_dtype(output_dtype), _axis_of_blocks(op, input, block_size)
-    if axis is not None and target in CODES:
+    if axis is not None and target in CODES and not _is_of_inputs(scale):
         shape = () if axis < 0 else (op.dims(input)[axis],)
         zeros = op.expand(op.const(0, D.INT64), shape) if zero_point is None else op.reshape(zero_point, shape)
         return quantized(op, input, op.reshape(scale, shape), zeros, low, high, target, *([axis] if axis >= 0 else []))

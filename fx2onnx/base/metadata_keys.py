@@ -5,3 +5,6 @@ CONDITIONS = "fx2onnx.conditions"
 
 STATE = "fx2onnx.state"
 """Inputs with state, and the outputs with their next values, as JSON."""
+
+CHANGED = "fx2onnx.changed"
+"""What objects among the arguments hold and forward changes, and the outputs with the new values, as JSON."""

@@ -137,9 +137,14 @@ class Carried(NamedTuple):
     node: torch.fx.Node
 
 
-def carried(captured: Captured) -> list[Carried]:
-    """The changes whose new values are tensors."""
-    found = ((each.name, each.kind, each.node) for each in captured.mutations)
+OF_CALLER = ("input", "argument")
+"""Kinds of what the caller holds, not the module: tensors, and those in objects."""
+
+
+def carried(captured: Captured, lift_state: bool = True) -> list[Carried]:
+    """The changes that a file has outputs for, with its state as inputs and outputs or without."""
+    asked = (each for each in captured.mutations if lift_state or each.kind == "argument")
+    found = ((each.name, each.kind, each.node) for each in asked)
     return [Carried(name, kind, node) for name, kind, node in found if node is not None]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +13,7 @@ import torch
 from fx2onnx.aten_map.fused_attention import FUSED
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.events import record
-from fx2onnx.capture.captured import Captured
+from fx2onnx.capture.captured import OF_CALLER, Captured, Mutation
 from fx2onnx.capture.driver import capture
 from fx2onnx.capture.recording.control_flow import decides_by_sizes
 from fx2onnx.exporting.eager_functions import EAGER_FUNCTIONS
@@ -157,7 +157,11 @@ def _capture(
 
 
 def _mutations(captured: Captured) -> list[str]:
-    return [f"{m.kind} {m.name}" + (f"   ({m.where})" if m.where else "") for m in captured.mutations]
+    return _texts(captured.mutations)
+
+
+def _texts(mutations: Iterable[Mutation]) -> list[str]:
+    return [f"{m.kind} {m.name}" + (f"   ({m.where})" if m.where else "") for m in mutations]
 
 
 def _refuse_shared(captured: Captured) -> None:
@@ -181,14 +185,15 @@ def _left_out(captured: Captured, state: str) -> list[str]:
     """What forward changes and the file does not; with state as inputs and outputs that is what cannot be a tensor there."""
     found: list[str] = []
     if state == "warn":
-        return [f"forward changes the {text}; the file does not" for text in _mutations(captured)]
+        lost = [each for each in captured.mutations if each.kind != "argument" or each.node is None]
+        return [f"forward changes the {text}; the file does not" for text in _texts(lost)]
     if state != "io":
         return found
     for mutation, text in zip(captured.mutations, _mutations(captured), strict=True):
         if mutation.node is None:
             why = "it holds no tensor afterwards; make it a tensor, such as a buffer, for the file to carry it"
             found.append(f"forward changes the {text}; the file does not: {why}")
-        elif mutation.before is None and mutation.kind not in ("input", "argument"):
+        elif mutation.before is None and mutation.kind not in OF_CALLER:
             why = (
                 "it holds no tensor before; call the module once before the export, or set it, for the file to carry it"
             )
@@ -216,9 +221,10 @@ def _initial_state(captured: Captured, inputs: Collection[str | None]) -> dict[s
 
 def _refuse_mutations(captured: Captured) -> None:
     """Raise UserError E106 where forward changes something that stays."""
-    if not captured.mutations:
+    lost = [each for each in captured.mutations if each.kind != "argument" or each.node is None]
+    if not lost:
         return
-    first, others = captured.mutations[0], _mutations(captured)[1:]
+    first, others = lost[0], _texts(lost)[1:]
     raise UserError(
         "E106",
         f"forward changes the {first.kind} {first.name}",

@@ -19,7 +19,7 @@ from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import Fx2OnnxError, InternalError, UserError
 from fx2onnx.base.events import details, record
 from fx2onnx.base.opsets import IR_VERSIONS
-from fx2onnx.capture.captured import NEXT, Captured, GraphOutput, TensorInfo, carried, label_of, where_of
+from fx2onnx.capture.captured import NEXT, OF_CALLER, Captured, GraphOutput, TensorInfo, carried, label_of, where_of
 from fx2onnx.capture.recording.control_flow import Nested
 from fx2onnx.irx.builder import Builder
 from fx2onnx.irx.edit import nested_graphs
@@ -39,8 +39,9 @@ class Lowering:
 
     def __init__(self, captured: Captured, table: Table, opset: int, metadata: str, lift_state: bool) -> None:
         self.captured = captured
-        self.lifted = carried(captured) if lift_state else []
-        """Buffers and inputs that forward changes: each an input (if a buffer) and an output with the new value."""
+        self.lifts_state = lift_state
+        self.lifted = carried(captured, lift_state)
+        """What forward changes: each an input (if the module holds it) and an output with the new value."""
         self.state_inputs: list[ir.Value] = []
         self.table = table
         self.metadata = metadata
@@ -61,7 +62,7 @@ class Lowering:
         """The names of the sizes that each node gives."""
         for name, symbol in captured.symbols.items():
             self._symbols.setdefault(symbol.node, []).append(name)
-        self._lifted_weights = {mutation.name for mutation in self.lifted if mutation.kind != "input"}
+        self._lifted_weights = {mutation.name for mutation in self.lifted if mutation.kind not in OF_CALLER}
 
     def run(self) -> ir.Model:
         captured = self.captured
@@ -177,7 +178,8 @@ class Lowering:
         if constants is not None:
             properties[baked.METADATA_KEY] = constants
         if state:
-            properties[metadata_keys.STATE] = json.dumps(dict(reversed(state.items())))
+            key = metadata_keys.STATE if self.lifts_state else metadata_keys.CHANGED
+            properties[key] = json.dumps(dict(reversed(state.items())))
         return ir.Model(
             graph,
             metadata_props=properties or None,

@@ -111,7 +111,7 @@ def verify(
         proto = onnx.load(path, load_external_data=False)
         file = Interface.of(proto)
         verdict.notes += filter(None, (mode, file.narrowed))
-        arguments = with_state(root, arguments, file.state, file.inputs)
+        arguments = with_state(root, arguments, file.state, file.inputs, file.outputs)
         names = [leaf.name for leaf in arguments.leaves]
         verdict.baked = [*dict.fromkeys([*file.baked, *_baked_of(model), *bake])]
         verdict.assumptions = [f"{each.text}   ({each.where})" if each.where else each.text for each in file.conditions]

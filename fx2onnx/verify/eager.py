@@ -16,7 +16,7 @@ import torch
 from fx2onnx.base.errors import UserError, first_line
 from fx2onnx.base.events import record
 from fx2onnx.capture.python.held_names import Names
-from fx2onnx.capture.python.inputs import HELD, Arguments
+from fx2onnx.capture.python.inputs import Arguments
 from fx2onnx.capture.torch_private.dispatch import EagerMode
 from fx2onnx.capture.torch_private.flex_attention import attention_as_written
 from fx2onnx.capture.torch_private.plain_kernels import plain_kernels
@@ -127,10 +127,15 @@ def _outputs(
 
 def _ends(arguments: Arguments, copies: Sequence[torch.Tensor], names: Names) -> list[Any]:
     """What is afterwards in the places of ``arguments.ends``."""
-    given = {leaf.name: copy for leaf, copy in zip(arguments.leaves, copies, strict=True) if leaf.position != HELD}
-    held = [name for name in arguments.ends if name not in given]
-    found = dict(zip(held, names.now(held), strict=True))
-    return [given.get(name, found.get(name)) for name in arguments.ends]
+    found: dict[str, Any] = {}
+    if arguments.ends:
+        found = {arguments.name_of(change.name) or change.name: change.after for change in names.changes()}
+    for leaf, copy in zip(arguments.leaves, copies, strict=True):
+        if leaf.name in arguments.ends and leaf.name not in found:
+            found[leaf.name] = names.now([leaf.places[0]])[0] if leaf.places else copy
+    rest = [name for name in arguments.ends if name not in found]
+    found |= zip(rest, names.now(rest), strict=True)
+    return [found[name] for name in arguments.ends]
 
 
 def placed(arguments: Arguments, tensors: Sequence[torch.Tensor]) -> tuple[tuple[object, ...], dict[str, object]]:

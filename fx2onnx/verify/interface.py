@@ -97,7 +97,11 @@ class Interface:
             declared={value.name: _declared(value) for value in graph.output},
             conditions=size_conditions.read(metadata.get(size_conditions.METADATA_KEY, "[]")),
             baked=baked.read(metadata.get(baked.METADATA_KEY)),
-            state=json.loads(metadata.get(metadata_keys.STATE, "{}")),
+            state={
+                name: output
+                for key in (metadata_keys.STATE, metadata_keys.CHANGED)
+                for name, output in json.loads(metadata.get(key, "{}")).items()
+            },
             narrowed=_narrowed(metadata),
             grain=Grain(epsilon, LEAST_NORMAL.get(word, 0.0)),
             dtypes={value.name: _declared(value).dtype for value in inputs},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -48,20 +48,25 @@ def _written_by_name(root: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 
 def with_state(
-    root: torch.nn.Module, arguments: Arguments, state: Mapping[str, str], inputs: Collection[str]
+    root: torch.nn.Module,
+    arguments: Arguments,
+    state: Mapping[str, str],
+    inputs: Collection[str],
+    outputs: Sequence[str],
 ) -> Arguments:
     """The arguments, and what the module holds of ``state`` (names, and outputs for their next values) beside them."""
     known = {leaf.name for leaf in arguments.leaves}
     if not state:
         return arguments
+    ends = sorted(state, key=lambda name: outputs.index(state[name]))
     held = Names(Snapshot(ModuleTree(root).named)).tensors()
     missing = [name for name in state if name not in known and name in held and name in inputs]
-    leaves = [Leaf(name, (name,), held[name].detach().clone(), HELD) for name in missing]
-    return replace(arguments, leaves=[*arguments.leaves, *leaves], ends=tuple(state))
+    leaves = [Leaf(name, (name,), held[name].detach().clone(), HELD, places=(name,)) for name in missing]
+    return replace(arguments, leaves=[*arguments.leaves, *leaves], ends=tuple(ends))
 
 
 @contextlib.contextmanager
-def kept(root: torch.nn.Module, arguments: Iterable[object] = ()) -> Iterator[tuple[set[int], Names]]:
+def kept(root: torch.nn.Module, arguments: Iterable[tuple[str, object]] = ()) -> Iterator[tuple[set[int], Names]]:
     """Inside, forward runs once; what the module and the objects among ``arguments`` hold is as it was afterwards, tensors with
     their numbers. Gives where the memory of those lies that it may have written into, and what is held by name.
     """

@@ -84,9 +84,11 @@ class Snapshot:
         self._seen.update(id(module) for _, module in named)
         for name, module in named:
             self._add_module(name, module)
+        self._pending.reverse()
         self._walk()
         for name, value in others:
             self._found(value, -1, name)
+        self._pending.reverse()
         self._walk()
 
     # -- what there is ----------------------------------------------------------------------------------------------
@@ -125,6 +127,7 @@ class Snapshot:
             if id(value) in seen:
                 continue
             seen.add(id(value))
+            first = len(pending)
             place = len(self.entries)
             if kind == MODULE:
                 self._add_module(str(key), value, parent)
@@ -141,6 +144,7 @@ class Snapshot:
             else:
                 for entry in entries_of(value, kind, parent, key):
                     self._add(entry)
+            pending[first:] = reversed(pending[first:])
 
     def _add(self, entry: Entry) -> None:
         place = len(self.entries)

@@ -137,6 +137,20 @@ class Names:
                         found.setdefault(name_of((*self.path(place), key)), (place, key))
         return found
 
+    def in_objects(self) -> dict[str, tuple[str, tuple[object, ...], torch.Tensor]]:
+        """Of each tensor by name: what holds it, the keys that lead there, and itself. Those of modules and functions are constants."""
+        found = {}
+        for name, (place, key) in self.places().items():
+            kinds, at = set[int](), place
+            while at >= 0:
+                kinds.add(self._entries[at].kind)
+                at = self._entries[at].parent
+            root, *keys = (*self.path(place), key)
+            if CELL not in kinds and not any(isinstance(each, str) and each in REGISTRIES for each in keys):
+                tensor = dict(parts_of(self._entries[place].kind, self._entries[place].content))[key]
+                found[name] = str(root), tuple(keys), tensor
+        return found
+
     def put(self, values: dict[str, torch.Tensor]) -> None:
         """Other tensors in the places of these names."""
         places = self.places()

@@ -11,17 +11,22 @@ from typing import TypeAlias, TypeVar
 import numpy as np
 import torch
 
+from fx2onnx.base.cache_names import cache_name
 from fx2onnx.base.dims import DimLike
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.plain import storable
 from fx2onnx.capture.python.devices import beside_weights
-from fx2onnx.capture.torch_private.pytrees import Key, Rebuild, flatten
+from fx2onnx.capture.python.held import Snapshot
+from fx2onnx.capture.python.held_names import Names
+from fx2onnx.capture.torch_private.pytrees import Key, Rebuild, flatten, is_plain_dataclass
 
 T = TypeVar("T")
 Call: TypeAlias = tuple[tuple[object, ...], dict[str, object]]
 """``(args, kwargs)`` of a call."""
 
 
+ARGUMENT = "@"
+"""With it the names of ``held_names`` begin that are those of arguments, as no attribute's does."""
 HELD = -1
 """The position of what is put into modules and objects before they run, rather than handed to forward."""
 
@@ -36,12 +41,16 @@ class Leaf:
     tensor: torch.Tensor
     position: int
     """Index among all flat leaves; ``HELD`` where a module or an object holds it, under this name."""
+    places: tuple[str, ...] = ()
+    """Where an object or a module holds it, by the names of ``held_names``."""
     axes: dict[int, DimLike] = field(default_factory=dict)
     """Dynamic axes and their sizes, as symbols or expressions over symbols."""
 
     @property
     def path(self) -> str:
-        """Such as ``ids`` or ``past[0][1]``."""
+        """Such as ``ids`` or ``past[0][1]``, ``state.h`` in an object."""
+        if self.places:
+            return self.places[0].removeprefix(ARGUMENT)
         return str(self.keys[0]) + "".join(f"[{key!r}]" for key in self.keys[1:])
 
 
@@ -54,19 +63,27 @@ class Arguments:
     values: dict[str, object]
     """The arguments by name; those of ``*args`` as ``args_0``, ``args_1``."""
     rebuild: Rebuild
+    named: list[tuple[str, object]] = field(default_factory=list)
+    """``flat`` with the names that ``held_names`` has for them."""
     ends: tuple[str, ...] = ()
     """Names of leaves whose values afterwards belong to what a run gives, behind the results."""
     notes: list[str] = field(default_factory=list)
     """What of the arguments is constant in the file though it looks like data."""
 
-    def objects(self) -> list[object]:
-        """What forward is handed as it is: everything but tensors."""
-        return [value for value in self.flat if not isinstance(value, torch.Tensor)]
+    def objects(self) -> list[tuple[str, object]]:
+        """What forward is handed as it is, everything but tensors, by name."""
+        return [(name, value) for name, value in self.named if not isinstance(value, torch.Tensor)]
 
     def held(self, values: Sequence[T]) -> dict[str, T]:
         """Those of ``values``, one for each leaf, that are put into modules and objects, by name."""
-        pairs = zip(self.leaves, values, strict=True)
-        return {leaf.name: value for leaf, value in pairs if leaf.position == HELD}
+        return {place: value for leaf, value in zip(self.leaves, values, strict=True) for place in leaf.places}
+
+    def name_of(self, place: str) -> str:
+        """What is called so by ``held_names``, as an input or output is called; empty where no argument holds it."""
+        if not place.startswith(ARGUMENT):
+            return ""
+        known = next((leaf.name for leaf in self.leaves if place in leaf.places), "")
+        return known or _held_name(place, dict(self.objects()))
 
     def rebuilt(self, replacements: Sequence[object]) -> Call:
         """``(args, kwargs)`` with the tensors replaced, in order of ``leaves``."""
@@ -124,27 +141,31 @@ def bind(
     except (TypeError, ValueError):
         signature = None
     names = _argument_names(forward, signature, args, kwargs)
-    found, rebuild = flatten((args, kwargs))
+    found, rebuild = flatten((args, kwargs), keeps_dataclasses=True)
+    paths: list[tuple[Key, ...]] = []
+    for item in found:
+        part, place, *inner = item.keys
+        paths.append((names[int(place)] if part == 0 else place, *inner))
+    named = [(ARGUMENT + "_".join(map(str, keys)), item.value) for keys, item in zip(paths, found, strict=True)]
+    held = _held_leaves(named, paths)
     leaves: list[Leaf] = []
     notes: list[str] = []
     taken: set[str] = set()
-    for position, item in enumerate(found):
-        if not isinstance(item.value, torch.Tensor) and not _holds_data(item.value):
-            continue
-        part, place, *inner = item.keys
-        keys: tuple[Key, ...] = (names[int(place)] if part == 0 else place, *inner)
-        if not isinstance(item.value, torch.Tensor):
+    for position, (keys, item) in enumerate(zip(paths, found, strict=True)):
+        if isinstance(item.value, torch.Tensor):
+            leaves.append(Leaf("_".join(map(str, keys)), keys, item.value, position))
+        elif position in held:
+            leaves += held[position]
+        elif _holds_data(item.value):
             notes.append(
                 f"the argument {'.'.join(map(str, keys))} is a {type(item.value).__name__}: what it holds is constant in "
-                "the file; pass tensors, or dicts, tuples, lists and dataclasses of them"
+                "the file; pass tensors, or dicts, tuples, lists, dataclasses and plain objects of them"
             )
-            continue
-        name = storable("_".join(map(str, keys)))
-        while name in taken:
-            name += "_"
-        taken.add(name)
-        _refuse_sparse(name, item.value)
-        leaves.append(Leaf(name, keys, item.value, position))
+    for leaf in leaves:
+        while leaf.name in taken:
+            leaf.name += "_"
+        taken.add(leaf.name)
+        _refuse_sparse(leaf.name, leaf.tensor)
     if input_names is not None:
         if len(input_names) > len(leaves):
             raise UserError(
@@ -157,7 +178,37 @@ def bind(
         for leaf, name in zip(leaves, input_names, strict=False):
             leaf.name = name
     values = dict(zip(names, args, strict=True)) | kwargs
-    return Arguments([item.value for item in found], leaves, values, rebuild, notes=notes)
+    return Arguments([item.value for item in found], leaves, values, rebuild, named, notes=notes)
+
+
+def _held_leaves(named: Sequence[tuple[str, object]], paths: Sequence[tuple[Key, ...]]) -> dict[int, list[Leaf]]:
+    """The tensors that objects hold, by the position of the object among all arguments."""
+    roots = {name: position for position, (name, _) in enumerate(named)}
+    values = dict(named)
+    leaves: dict[int, dict[int, Leaf]] = {}
+    names = Names(Snapshot((), [pair for pair in named if not isinstance(pair[1], torch.Tensor)]))
+    for place, (root, keys, tensor) in names.in_objects().items():
+        position = roots[root]
+        known = leaves.setdefault(position, {})
+        if id(tensor) in known:
+            known[id(tensor)].places += (place,)
+        else:
+            path = (*paths[position], *(key if isinstance(key, str | int) else str(key) for key in keys))
+            known[id(tensor)] = Leaf(_held_name(place, values), path, tensor, HELD, (place,))
+    return {position: [*found.values()] for position, found in leaves.items()}
+
+
+def _held_name(place: str, values: Mapping[str, object]) -> str:
+    """``past_key_values.0.key``, ``state.h``; of a dataclass ``state_h``."""
+    root = max((name for name in values if place == name or place.startswith(f"{name}.")), key=len)
+    name, words = root.removeprefix(ARGUMENT), place[len(root) + 1 :].split(".")
+    if is_plain_dataclass(values[root]):
+        return "_".join([name, *words])
+    if any(
+        "Cache" in kind.__name__ and kind.__module__.startswith("transformers") for kind in type(values[root]).__mro__
+    ):
+        return f"{name}.{cache_name([int(word) if word.isdigit() else word for word in words])}"
+    return ".".join([name, *words])
 
 
 def _holds_data(value: object) -> bool:

@@ -13,7 +13,7 @@ from fx2onnx.capture.python.held import Snapshot
 from fx2onnx.capture.python.module_tree import ModuleTree
 
 
-def preserve(tree: ModuleTree, training: bool | None, arguments: Iterable[object] = ()) -> Snapshot:
+def preserve(tree: ModuleTree, training: bool | None, arguments: Iterable[tuple[str, object]] = ()) -> Snapshot:
     """Until ``Changes`` end, the modules are in eval or in training mode, or with ``training=None`` each in its own; then they,
     and the objects among ``arguments``, are as before.
 
@@ -28,11 +28,11 @@ def preserve(tree: ModuleTree, training: bool | None, arguments: Iterable[object
     return snapshot
 
 
-def keep(tree: ModuleTree, arguments: Iterable[object] = ()) -> Snapshot:
+def keep(tree: ModuleTree, arguments: Iterable[tuple[str, object]] = ()) -> Snapshot:
     """When ``Changes`` end, the modules and the objects among ``arguments`` hold what they hold now. Gives what that is."""
     frozen = [(tensor, tensor.requires_grad) for _, kind, tensor in tree.tensors if kind == "parameter"]
     modes = [(module, module.training) for module in tree.modules]
-    snapshot = Snapshot(tree.named, [("", value) for value in arguments])
+    snapshot = Snapshot(tree.named, arguments)
     before_change(functools.partial(_put_back, frozen, modes, snapshot))
     return snapshot
 

@@ -10,16 +10,18 @@ import torch
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.plain import storable
 from fx2onnx.capture.captured import GraphOutput
+from fx2onnx.capture.python.held import Snapshot
 from fx2onnx.capture.shapes.symnode import unwrap
 from fx2onnx.capture.torch_private.pytrees import Key, Rebuild, flatten
 
 if TYPE_CHECKING:
+    from fx2onnx.capture.python.inputs import Arguments
     from fx2onnx.capture.recording.recorder import Recorder
 
 _HELD = (torch.Tensor, int, float, bool, torch.SymInt, torch.SymFloat)
 
 
-def graph_outputs(recorder: Recorder, result: object) -> tuple[list[GraphOutput], Rebuild]:
+def graph_outputs(recorder: Recorder, result: object, arguments: Arguments) -> tuple[list[GraphOutput], Rebuild]:
     """Every tensor and number in ``result``, named, and a function that builds ``result`` again from their values.
 
     Anything else but None is said in the recorder's warnings. Raises: UserError E107 where nothing is left.
@@ -33,7 +35,7 @@ def graph_outputs(recorder: Recorder, result: object) -> tuple[list[GraphOutput]
         value = leaf.value
         if not isinstance(value, _HELD):
             places.append(None)
-            if value is not None:
+            if value is not None and not _is_of(arguments, value):
                 others.append(f"{leaf.path() or 'it'} is a {type(value).__name__}")
             continue
         wanted = name = output_name(leaf.keys)
@@ -63,6 +65,15 @@ def graph_outputs(recorder: Recorder, result: object) -> tuple[list[GraphOutput]
         return rebuild([constants[i] if place is None else values[place] for i, place in enumerate(places)])
 
     return outputs, restore
+
+
+def _is_of(arguments: Arguments, value: object) -> bool:
+    """Whether arguments hold all tensors of an object: what forward changes in them is an output by itself."""
+    known = {id(given) for _, given in arguments.objects()}
+    if id(value) in known:
+        return True
+    held, found = Snapshot((), arguments.objects()).tensors, Snapshot((), [("", value)]).tensors
+    return bool(found) and found.keys() <= held.keys()
 
 
 def output_name(keys: tuple[Key, ...]) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 import torch
 import torch.fx
@@ -11,16 +12,34 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.capture.captured import GraphInput, Mutation, Weight, where_of
 from fx2onnx.capture.python.held import Snapshot
 from fx2onnx.capture.python.held_names import Change, Names
+from fx2onnx.capture.python.inputs import Arguments
 from fx2onnx.capture.recording.aliasing import present
 from fx2onnx.capture.recording.recorder import Recorder
 
 _RANDOM = torch.Tag.nondeterministic_seeded
 
 
-def mutations(recorder: Recorder, inputs: Iterable[GraphInput], snapshot: Snapshot | None) -> list[Mutation]:
-    """Every change, under the name of what is changed; without a ``snapshot``, of inputs, parameters and buffers alone."""
+def mutations(
+    recorder: Recorder,
+    inputs: Iterable[GraphInput],
+    snapshot: Snapshot | None,
+    arguments: Arguments,
+    given: Mapping[str, torch.Tensor],
+) -> list[Mutation]:
+    """Every change, under the name of what is changed; without a ``snapshot``, of inputs, parameters and buffers alone. ``given``
+    was put into objects among the arguments before the run.
+    """
     written = _written(recorder, inputs, {} if snapshot is None else Names(snapshot).tensors())
-    assigned = [] if snapshot is None else _assigned(recorder, Names(snapshot).changes(), written)
+    in_objects = {leaf.name for leaf in arguments.leaves if leaf.places}
+    written = [replace(each, kind="argument") if each.name in in_objects else each for each in written]
+    assigned: list[Mutation] = []
+    if snapshot is not None:
+        changes = [each for each in Names(snapshot).changes() if given.get(each.name) is not each.after]
+        own = [
+            each._replace(name=arguments.name_of(each.name), kind="argument") if arguments.name_of(each.name) else each
+            for each in changes
+        ]
+        assigned = _assigned(recorder, own, written)
     names = {mutation.name for mutation in assigned}
     return [*(mutation for mutation in written if mutation.name not in names), *assigned]
 

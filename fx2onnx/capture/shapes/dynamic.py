@@ -33,7 +33,7 @@ def set_dynamic_axes(arguments: Arguments, dynamic_shapes: object, dynamic_axes:
 
 
 def _fresh(leaf: Leaf, axis: int, optional: set[str]) -> Dim:
-    name = f"{leaf.name}_dim_{axis}"
+    name = f"{leaf.name}_dim_{axis}".replace(".", "_")
     optional.add(name)
     return Dim.symbol(name)
 
@@ -50,7 +50,7 @@ def _from_dynamic_axes(arguments: Arguments, dynamic_axes: Mapping[str, Any], as
             pairs = [(_axis(leaf, axis), size) for axis, size in axes.items()]
         elif isinstance(axes, list | tuple | set | frozenset):
             places = [_axis(leaf, axis) for axis in axes]
-            pairs = [(axis, f"{name}_dim_{axis}") for axis in places]
+            pairs = [(axis, f"{name}_dim_{axis}".replace(".", "_")) for axis in places]
         else:
             raise UserError(
                 "E105",
@@ -103,8 +103,11 @@ def _from_dynamic_shapes(arguments: Arguments, shapes: object, asked: Requested)
     values = arguments.values
     if isinstance(shapes, Mapping):
         by_name = {name: shapes.get(name) for name in values}
+        held = {leaf.name: leaf for leaf in arguments.leaves if leaf.places}
         for name in shapes:
-            if name not in values:
+            if name in held and name not in values:
+                _assign_tensor(held[name], shapes[name], name, asked)
+            elif name not in values:
                 _spread_variadic(name, shapes[name], by_name, arguments)
     elif isinstance(shapes, tuple | list):
         if len(shapes) != len(values):
@@ -172,8 +175,17 @@ def _assign(leaves: list[Leaf], value: object, spec: object, place: Place, asked
         _assign_tensor(leaves[0], spec, path, asked)
     elif type(value) in _PLAIN:
         _assign_members(leaves, value, spec, place, asked)
+    elif isinstance(spec, Mapping) and spec.keys() <= {_inside(leaf, path) for leaf in leaves}:
+        for leaf in leaves:
+            if spec.get(_inside(leaf, path)) is not None:
+                _assign_tensor(leaf, spec[_inside(leaf, path)], leaf.path, asked)
     else:
         _assign_flat(leaves, spec, path, asked)
+
+
+def _inside(leaf: Leaf, path: str) -> str:
+    """The name of a tensor in an object: ``h`` for ``state.h``, ``0.key`` for ``past_key_values.0.key``."""
+    return leaf.name.removeprefix(path)[1:] if leaf.places else ""
 
 
 def _assign_members(leaves: list[Leaf], value: Any, spec: object, place: Place, asked: Requested) -> None:

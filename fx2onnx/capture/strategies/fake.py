@@ -19,6 +19,7 @@ from fx2onnx.capture.captured import NEXT, Captured, GraphInput, GraphOutput, Mu
 from fx2onnx.capture.python.custom_functions import note_symbolics
 from fx2onnx.capture.python.file_names import take_names
 from fx2onnx.capture.python.frames import user_location_of
+from fx2onnx.capture.python.held_names import Names
 from fx2onnx.capture.python.inputs import Leaf
 from fx2onnx.capture.python.module_state import keep_gradients, preserve, weight_names
 from fx2onnx.capture.python.module_tree import ModuleTree
@@ -119,7 +120,8 @@ def _captured(attempt: Attempt, shape_env: ShapeEnv, branches: Branches | None) 
     scopes = Scopes(recorder, attempt, tree)
     try:
         with Changes():
-            outputs, restore, changed = _run_module(recorder, attempt, program, scopes, args, kwargs, inputs)
+            held = arguments.held(fakes)
+            outputs, restore, changed = _run_module(recorder, attempt, program, scopes, args, kwargs, held, inputs)
             notes = [*attempt.patches.notes(), *(recorder.bodies.notes if recorder.bodies is not None else ())]
             notes += scopes.notes
             recorder.warnings += [*recorder.symbolics.values(), *attempt.patches.warnings()]
@@ -152,11 +154,13 @@ def _run_module(
     scopes: Scopes,
     args: tuple[object, ...],
     kwargs: dict[str, object],
+    given: dict[str, torch.Tensor],
     inputs: list[GraphInput],
 ) -> tuple[list[GraphOutput], Rebuild, list[Mutation]]:
     """What the run changes is as before when the caller's ``Changes`` end."""
     tree = scopes.tree
     held = preserve(tree, attempt.options.training, attempt.arguments.objects())
+    Names(held).put(given)
     if not attempt.whole:
         keep_gradients(tree)
     track_modules(tree)
@@ -179,13 +183,13 @@ def _run_module(
             if isinstance(error, Fx2OnnxError):
                 raise
             raise _raised(error, recorder) from error
-        outputs, restore = graph_outputs(recorder, result)
+        outputs, restore = graph_outputs(recorder, result, attempt.arguments)
         size_checks.settle(recorder, outputs)
         if recorder.bodies is not None:
             recorder.bodies.check_ends([output.value for output in outputs])
-        given = {output.name for output in outputs}
-        found = mutations(recorder, inputs, None if attempt.options.gradients else held)
-        return outputs, restore, [each for each in found if each.name + NEXT not in given]
+        named = {output.name for output in outputs}
+        found = mutations(recorder, inputs, None if attempt.options.gradients else held, attempt.arguments, given)
+        return outputs, restore, [each for each in found if each.name + NEXT not in named]
 
 
 def _fake_input(recorder: Recorder, leaf: Leaf) -> torch.Tensor:

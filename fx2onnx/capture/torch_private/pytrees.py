@@ -30,14 +30,16 @@ Rebuild = Callable[[Sequence[object]], Any]
 """A structure from its leaves, or from its children."""
 
 
-def flatten(tree: object) -> tuple[list[Leaf], Rebuild]:
-    """The leaves of ``tree`` in order, and a function that builds the same structure from as many new leaves."""
+def flatten(tree: object, *, keeps_dataclasses: bool = False) -> tuple[list[Leaf], Rebuild]:
+    """The leaves of ``tree`` in order, and a function that builds the same structure from as many new leaves. Plain dataclasses
+    are leaves where that is asked for.
+    """
     leaves: list[Leaf] = []
     parts: list[tuple[Rebuild | None, int]] = []  # outer ones first: what builds it (None: a leaf), how many children
     pending: list[tuple[tuple[Key, ...], object]] = [((), tree)]
     while pending:
         keys, part = pending.pop()
-        taken_apart = _children(part)
+        taken_apart = None if keeps_dataclasses and is_plain_dataclass(part) else _children(part)
         if taken_apart is None:
             leaves.append(Leaf(keys, part))
             parts.append((None, 0))
@@ -57,6 +59,14 @@ def flatten(tree: object) -> tuple[list[Leaf], Rebuild]:
         return made.pop()
 
     return leaves, rebuild
+
+
+def is_plain_dataclass(value: object) -> bool:
+    """Whether ``value`` is of a dataclass that computes no field from others, and that nobody registered."""
+    if not dataclasses.is_dataclass(value) or isinstance(value, type) or hasattr(value, "__post_init__"):
+        return False
+    is_registered = pytree._get_node_type(value) in pytree.SUPPORTED_NODES
+    return not is_registered and all(field.init for field in dataclasses.fields(value))
 
 
 def _children(tree: object) -> tuple[list[Key], list[object], Rebuild] | None:

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 import torch
 
 from fx2onnx.base.bounded import Bounded
+from fx2onnx.base.cache_names import FIELD_NAMES, cache_name
 from fx2onnx.base.errors import UserError
 from fx2onnx.decoding.cache.compressed import Compressing, compresses, sizes_of_their_own, tokens_for_an_entry
 from fx2onnx.decoding.cache.module_state import is_holding
@@ -27,16 +28,6 @@ _SAMPLE = 3  # of a length that has no other
 Keys: TypeAlias = tuple[str | int, ...]
 """Where a tensor lies in a cache: attributes, keys and places in lists."""
 _CONVOLUTION = "conv_state"
-_FIELD_NAMES: dict[str | int, str] = {
-    "keys": "key",
-    "values": "value",
-    "conv_states": _CONVOLUTION,
-    "recurrent_states": "recurrent_state",
-    "self_attention_cache": "decoder",
-    "cross_attention_cache": "encoder",
-}
-"""Attributes of caches under the names that the files of others use; any other attribute keeps its name."""
-_SILENT = frozenset({"layers", "held"})
 
 
 @dataclass(frozen=True)
@@ -167,14 +158,14 @@ class CacheLayout:
             return
         axes = {axis: self._sizes.name_of(size) for axis, size in enumerate(tensor.shape)}
         named = {axis: word for axis, word in axes.items() if word is not None}
-        name = names[id(tensor)] = _name(keys)
+        name = names[id(tensor)] = cache_name(keys)
         self.states[name] = State(name, tuple(tensor.shape), tensor.dtype, named)
 
     def _add_prompt_and_window(self, layer: KeepingPrompt, names: dict[int, str]) -> None:
         """The lengths of both are sizes of their own; the window, which is empty behind a prompt, is shaped as that."""
         for field, beside in PROMPT_FIELDS.items():
             prompt = self.states[names[id(getattr(layer, field))]]
-            name = names[id(getattr(layer, beside))] = prompt.name.replace(field, _FIELD_NAMES[beside])
+            name = names[id(getattr(layer, beside))] = prompt.name.replace(field, FIELD_NAMES[beside])
             shape = (*prompt.shape[:2], _SAMPLE, *prompt.shape[3:])
             for key, word in ((prompt.name, PROMPT_LENGTH), (name, window_size(layer.sliding_window))):
                 self.states[key] = replace(prompt, name=key, shape=shape, axes={**prompt.axes, 2: word})
@@ -194,19 +185,8 @@ def tokens_for_every_state(cache: object) -> int:
 def tensors_of(cache: object) -> dict[str, torch.Tensor]:
     """Every tensor of ``cache`` by name."""
     tensors: dict[str, torch.Tensor] = {}
-    _walk(cache, (), lambda keys, value: tensors.setdefault(_name(keys), value), set())
+    _walk(cache, (), lambda keys, value: tensors.setdefault(cache_name(keys), value), set())
     return tensors
-
-
-def _name(keys: Keys) -> str:
-    """``("layers", 3, "conv_states", 0)`` -> ``3.conv_state``: layer first, a state's index only from the second on."""
-    words = [_FIELD_NAMES.get(key, key) for key in keys if key not in _SILENT]
-    numbers = [index for index, word in enumerate(words) if isinstance(word, int)]
-    if numbers:
-        words.insert(0, words.pop(numbers[0]))
-    if len(words) > 2 and words[-1] == 0 and isinstance(words[-2], str):
-        words.pop()
-    return ".".join(str(word).strip("_") for word in words)
 
 
 def _is_structure(value: object) -> bool:

@@ -139,12 +139,12 @@ class _Search:
         present = {name: place for name, place in mapped.items() if name in self.file.producer}
         narrow = self.file if self.file.epsilon else None
         aten = AtenValues.of(graph, inputs, present, ValueStore(self.memory_bytes), narrow)
-        results, state = _aten_outputs(aten)
+        results, state = _aten_outputs(aten, self.settings.lifts_state)
         wrong = _unlike(expected, results, lambda: _wide_outputs(program, inputs))
         if wrong:
             return self._capture_fault(arguments, program, graph, inputs, expected, wrong)
         feeds = {name: aten.as_in_file(name, array) for name, array in self._feeds(program, inputs).items()}
-        self.wants = [as_array(value) for value in (*expected, *(state if self.settings.lifts_state else ()))]
+        self.wants = [as_array(value) for value in (*expected, *state)]
         if len(self.wants) != len(self.file.outputs):
             return missing(self.file, len(self.wants))
         self.wants = [aten.as_in_file(name, want) for name, want in zip(self.file.outputs, self.wants, strict=True)]
@@ -232,7 +232,7 @@ class _Search:
         right = next((other for other in self.engines if other != engine and not self._problem(other, feeds)), engine)
         found = matched(self.file, right, feeds, sketched(aten.graph, aten.inputs))
         alike = AtenValues.of(aten.graph, aten.inputs, found.mapped(), ValueStore(self.memory_bytes))
-        _aten_outputs(alike)
+        _aten_outputs(alike, self.settings.lifts_state)
         side = SideBySide(self.file, engine, alike, feeds)
         suspect = _first_deviating(side)
         if suspect is None:
@@ -339,19 +339,19 @@ def _first_deviating(side: SideBySide) -> Suspect | None:
     return next((each for each in side.suspects() if side.is_deviating(each.name)), None)
 
 
-def _aten_outputs(aten: AtenValues) -> tuple[list[Any], list[Any]]:
+def _aten_outputs(aten: AtenValues, lifts_state: bool) -> tuple[list[Any], list[Any]]:
     """Run the captured graph; keeps what the file has, and returns the outputs and the state afterwards."""
     torch.manual_seed(SEED)
     values: dict[torch.fx.Node, Any] = {}
     outputs = aten.graph.captured.outputs
     wanted = {output.value for output in outputs if isinstance(output.value, torch.fx.Node)}
-    wanted |= {mutation.node for mutation in carried(aten.graph.captured)}
+    wanted |= {mutation.node for mutation in carried(aten.graph.captured, lifts_state)}
     for node, value in aten.graph.run(aten.inputs):
         aten.keep(node, value)
         if node in wanted:
             values[node] = value
     results = [values.get(output.value) for output in outputs]  # type: ignore[arg-type]
-    return results, [values[mutation.node] for mutation in carried(aten.graph.captured)]
+    return results, [values[mutation.node] for mutation in carried(aten.graph.captured, lifts_state)]
 
 
 def _wide_outputs(program: Program, inputs: Mapping[torch.fx.Node, torch.Tensor]) -> list[Any] | None:

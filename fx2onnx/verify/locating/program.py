@@ -139,7 +139,7 @@ class Program:
                     if isinstance(one, ir.Value) and id(one) in ours and one.name:
                         mapped.setdefault(one.name, (node, index))
         results = [output.value for output in self.captured.outputs]
-        results += [mutation.node for mutation in carried(self.captured) if settings.lifts_state]
+        results += [mutation.node for mutation in carried(self.captured, settings.lifts_state)]
         for result, output in zip(results, model.graph.outputs, strict=True):
             if isinstance(result, torch.fx.Node) and output.name:
                 mapped.setdefault(output.name, (result, 0))

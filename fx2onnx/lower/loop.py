@@ -39,7 +39,7 @@ class Lowering:
 
     def __init__(self, captured: Captured, table: Table, opset: int, metadata: str, lift_state: bool) -> None:
         self.captured = captured
-        self.lifts_state = lift_state
+        self.state_key = metadata_keys.STATE if lift_state else metadata_keys.CHANGED
         self.lifted = carried(captured, lift_state)
         """What forward changes: each an input (if the module holds it) and an output with the new value."""
         self.state_inputs: list[ir.Value] = []
@@ -168,7 +168,8 @@ class Lowering:
         )
         from fx2onnx.base.version import VERSION
 
-        state = {m.name: name for m, name in zip(reversed(self.lifted), reversed(self.output_names), strict=False)}
+        ends = self.output_names[len(self.captured.outputs) :]
+        state = {m.name: name for m, name in zip(self.lifted, ends, strict=True)}
         captured, has_lines = self.captured, self.metadata != "none"
         conditions = size_conditions.written(
             captured.assumptions, with_guards=captured.states_guards, with_lines=has_lines
@@ -178,8 +179,7 @@ class Lowering:
         if constants is not None:
             properties[baked.METADATA_KEY] = constants
         if state:
-            key = metadata_keys.STATE if self.lifts_state else metadata_keys.CHANGED
-            properties[key] = json.dumps(dict(reversed(state.items())))
+            properties[self.state_key] = json.dumps(state)
         return ir.Model(
             graph,
             metadata_props=properties or None,

@@ -62,6 +62,7 @@ OPTIMIZERS, FOLDERS = "tests/training/test_optimizers.py", "tests/training/test_
 RARE, RESORT = "tests/ops/test_rare.py", "tests/lower/test_resort.py"
 ODD, DRAWN, TYPES = "tests/ops/test_odd_calls.py", "tests/ops/test_drawn_calls.py", "tests/capture/test_capture.py"
 STRANGERS = "tests/sources/test_strangers.py tests/base/test_folder_files.py"
+OBJECTS = "tests/exporting/test_objects.py"
 LEFT, ASSIGNED = "tests/capture/test_left_as_before.py", "tests/capture/test_assigned_state.py"
 STATE, INTERRUPTS, THREADS = (f"tests/capture/test_{name}.py" for name in ("state", "interrupts", "threads"))
 RECIPES = "tests/decoding/test_recipes.py"
@@ -196,6 +197,10 @@ MUTANTS = [
     Mutant("capture/recording/changed_state.py", "_is_memo(node, kept)", "False", ASSIGNED),
     Mutant("capture/python/held_names.py", "self._before.get(id(entry.holder), entry.content) if then", "entry.content if then", ASSIGNED),
     Mutant("verify/eager.py", "        names.put(arguments.held(copies))\n", "", ASSIGNED),
+    Mutant("capture/strategies/fake.py", "    Names(held).put(given)\n", "", OBJECTS),
+    Mutant("capture/python/inputs.py", "known[id(tensor)].places += (place,)", "pass", OBJECTS),
+    Mutant("capture/python/outputs.py", " and not _is_of(arguments, value)", "", OBJECTS),
+    Mutant("capture/captured.py", 'if lift_state or each.kind == "argument")', "if lift_state)", OBJECTS),
     Mutant("lower/loop.py", "self._outputs([*inputs, *self.state_inputs])", "self._outputs(inputs)", ASSIGNED),
     Mutant("base/changes.py", "_put_back_after(lambda: _put_back_after(run))", "_put_back_after(run)", INTERRUPTS),
     Mutant("base/changes.py", "        _close_left_open(error)\n", "        pass\n", INTERRUPTS),

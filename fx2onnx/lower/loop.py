@@ -40,8 +40,7 @@ class Lowering:
     def __init__(self, captured: Captured, table: Table, opset: int, metadata: str, lift_state: bool) -> None:
         self.captured = captured
         self.state_key = metadata_keys.STATE if lift_state else metadata_keys.CHANGED
-        self.lifted = carried(captured, lift_state)
-        """What forward changes: each an input (if the module holds it) and an output with the new value."""
+        self.lifted = carried(captured, lift_state)  # each an input, if the module holds it, and an output
         self.state_inputs: list[ir.Value] = []
         self.table = table
         self.metadata = metadata
@@ -168,8 +167,7 @@ class Lowering:
         )
         from fx2onnx.base.version import VERSION
 
-        ends = self.output_names[len(self.captured.outputs) :]
-        state = {m.name: name for m, name in zip(self.lifted, ends, strict=True)}
+        state = dict(zip((m.name for m in self.lifted), self.output_names[len(self.captured.outputs) :], strict=True))
         captured, has_lines = self.captured, self.metadata != "none"
         conditions = size_conditions.written(
             captured.assumptions, with_guards=captured.states_guards, with_lines=has_lines

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.capture.python.inputs import Arguments, bind, normalise_args
+from fx2onnx.capture.python.inputs import Arguments, bind, normalise_args, refuse_objects
 from fx2onnx.capture.shapes.dynamic import set_dynamic_axes
 from fx2onnx.training.options import Training
 
@@ -39,7 +39,8 @@ def sample_of(
 ) -> Sample:
     """Raises UserError E101 where arguments do not fit, E001 where targets do not, E105 for sizes."""
     positional, named = normalise_args(module, args, kwargs)
-    arguments = bind(module.forward, positional, named, None)
+    arguments = bind(module.forward, positional, named, None, keeps_dataclasses=False)
+    refuse_objects(arguments, "a training export")
     targets = _targets(training.loss, training.targets)
     batch = {leaf.name: leaf.tensor for leaf in arguments.leaves}
     for name in targets:

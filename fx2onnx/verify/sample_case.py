@@ -9,7 +9,10 @@ import onnx_ir as ir
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.capture.driver import as_module
+from fx2onnx.capture.python.held import Snapshot
+from fx2onnx.capture.python.held_names import Names
 from fx2onnx.capture.python.inputs import bind, normalise_args
+from fx2onnx.capture.python.module_tree import ModuleTree
 from fx2onnx.verify.eager import as_array, in_mode, outputs_of
 from fx2onnx.verify.on_cpu import on_cpu
 from fx2onnx.verify.testcase import Case
@@ -20,7 +23,7 @@ def case_of_module(model: ir.Model, module: Any, args: Any = (), kwargs: Mapping
     root = as_module(module)
     arguments = bind(root.forward, *normalise_args(root, args, kwargs), None)
     arrays = {leaf.name: as_array(leaf.tensor) for leaf in arguments.leaves}
-    state = {name: as_array(buffer) for name, buffer in root.named_buffers()}
+    state = {name: as_array(tensor) for name, tensor in Names(Snapshot(ModuleTree(root).named)).tensors().items()}
     names = [value.name or "" for value in model.graph.inputs if not value.is_initializer()]
     missing = [name for name in names if name not in arrays and name not in state]
     if missing:

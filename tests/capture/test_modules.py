@@ -533,10 +533,10 @@ def test_outputs_without_any_tensor_are_refused(function: Any) -> None:
     assert caught.value.code == "E107"
 
 
-@pytest.mark.parametrize("argument", [Holder(X), X.numpy()])
-def test_tensors_hidden_in_an_argument_are_reported(argument: Any) -> None:
+@pytest.mark.parametrize("argument", [Holder(X.numpy()), X.numpy()])
+def test_arrays_hidden_in_an_argument_are_reported(argument: Any) -> None:
     def add(x: torch.Tensor, hidden: Any) -> torch.Tensor:
-        return x + (hidden.tensor if isinstance(hidden, Holder) else torch.from_numpy(hidden))
+        return x + torch.from_numpy(hidden.tensor if isinstance(hidden, Holder) else hidden)
 
     with pytest.warns(fx2onnx.ExportWarning, match="the argument hidden"):
         (warning,) = fx2onnx.export(add, (X, argument)).report.warnings

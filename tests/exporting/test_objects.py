@@ -170,6 +170,13 @@ def test_lists_and_dicts_of_objects() -> None:
     assert result.report.output_names == ["output", "states_0_s.h.next", "states_1_s.h.next"]
 
 
+def test_torch_export_and_symbolic_tracing_refuse_objects() -> None:
+    for capture, code in (("export", "E107"), ("symbolic", "E102")):
+        with pytest.raises(fx2onnx.UserError, match=r"state\.h") as caught:
+            fx2onnx.export(Steps(), (X, Slotted()), capture=capture)
+        assert caught.value.code == code
+
+
 SIZES = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 50}
 MODELS: dict[str, Callable[[], Any]] = {
     "llama": lambda: T.LlamaForCausalLM(T.LlamaConfig(**SIZES, num_key_value_heads=1)),

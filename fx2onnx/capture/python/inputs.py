@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias, TypeVar
 
@@ -131,8 +131,11 @@ def bind(
     args: tuple[object, ...],
     kwargs: dict[str, object],
     input_names: Sequence[str] | None,
+    *,
+    keeps_dataclasses: bool = True,
 ) -> Arguments:
-    """Check the call against the signature and flatten it.
+    """Check the call against the signature and flatten it. Plain dataclasses are objects, whose tensors are put into them before
+    a run, unless ``keeps_dataclasses`` is False.
 
     Raises: UserError E101 where the arguments do not fit, E001 where ``input_names`` has too many names, E107 for a sparse one.
     """
@@ -141,7 +144,7 @@ def bind(
     except (TypeError, ValueError):
         signature = None
     names = _argument_names(forward, signature, args, kwargs)
-    found, rebuild = flatten((args, kwargs), keeps_dataclasses=True)
+    found, rebuild = flatten((args, kwargs), keeps_dataclasses=keeps_dataclasses)
     paths: list[tuple[Key, ...]] = []
     for item in found:
         part, place, *inner = item.keys
@@ -198,9 +201,13 @@ def _held_leaves(named: Sequence[tuple[str, object]], paths: Sequence[tuple[Key,
     return {position: [*found.values()] for position, found in leaves.items()}
 
 
+def _root(place: str, names: Iterable[str]) -> str:
+    return max((name for name in names if place == name or place.startswith(f"{name}.")), key=len)
+
+
 def _held_name(place: str, values: Mapping[str, object]) -> str:
     """``past_key_values.0.key``, ``state.h``; of a dataclass ``state_h``."""
-    root = max((name for name in values if place == name or place.startswith(f"{name}.")), key=len)
+    root = _root(place, values)
     name, words = root.removeprefix(ARGUMENT), place[len(root) + 1 :].split(".")
     if is_plain_dataclass(values[root]):
         return "_".join([name, *words])
@@ -215,6 +222,18 @@ def _holds_data(value: object) -> bool:
     """Whether an argument that is no tensor has tensors or arrays inside that no input of the file stands for."""
     inside = vars(value).values() if hasattr(value, "__dict__") and not isinstance(value, torch.nn.Module) else ()
     return any(isinstance(item, torch.Tensor | np.ndarray) for item in (value, *inside))
+
+
+def refuse_objects(arguments: Arguments, who: str) -> None:
+    """Raises UserError E107 where objects among the arguments hold tensors."""
+    held = next((leaf for leaf in arguments.leaves if leaf.places), None)
+    if held is not None:
+        raise UserError(
+            "E107",
+            f"{who} takes no tensor in an object",
+            why=f"{held.path} is in a {type(dict(arguments.objects())[_root(held.places[0], dict(arguments.named))]).__name__}",
+            next="pass tensors, or dicts, tuples and lists of them",
+        )
 
 
 def refuse_repeated(argument: str, names: Sequence[str]) -> None:

@@ -14,12 +14,13 @@ from fx2onnx.base.changes import Changes, before_change
 from fx2onnx.base.code_patch import CodePatch, Delegate, put_name
 from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import UserError, first_line
-from fx2onnx.capture.python.inputs import Arguments
+from fx2onnx.capture.python.inputs import Arguments, refuse_objects
 from fx2onnx.capture.torch_private.graphs import forget_sizes
 
 
 def exported(root: torch.nn.Module, arguments: Arguments) -> torch.nn.Module:
     """``root`` through torch.export (non-strict, then strict) as a module again. Raises UserError E107."""
+    refuse_objects(arguments, "torch.export")
     args, kwargs = arguments.rebuilt([leaf.tensor for leaf in arguments.leaves])
     specs: list[object] = [None] * len(arguments.flat)
     for leaf in arguments.leaves:

@@ -696,7 +696,7 @@ MUTANTS = [
     Mutant("aten_map/matmul.py", 'gelu_of(op, total, "none") if use_gelu', 'gelu_of(op, total, "tanh") if use_gelu', ODD),
     Mutant("aten_map/attention.py", "attn_mask = op.cast(attn_mask, op.dtype(query))  # this", "pass  # this", ODD),
     Mutant("aten_map/class_losses.py", "is_counted = reduction != NONE or op.rank(logs) == 1", "is_counted = reduction != NONE", ODD),
-    Mutant("aten_map/selection.py", "    crossed = crossed or (", "    crossed = crossed and (", ODD),
+    Mutant("aten_map/selection.py", "if info.min == 0 and -info.max <= limit < 0 else limit", "if False else limit", ODD),
     Mutant("capture/overloads/eager_types.py", "padding += weight.shape[0]", "padding += 0", ODD),
     Mutant("capture/overloads/eager_types.py", "saved = input.dtype if all(", "saved = input.dtype if True or all(", TYPES),
     Mutant("capture/overloads/unbacked.py", "inverse if return_inverse or is_whole else (0,)", "inverse if return_inverse else (0,)", TYPES),

@@ -200,6 +200,21 @@ def _conv_depthwise(
     return convolved(op, self, weight, bias, stride, padding, dilation, channels)
 
 
+def _slow_transpose(
+    op: Emit,
+    self: ir.Value,
+    weight: ir.Value,
+    bias: ir.Value | None,
+    stride: Ints,
+    padding: Ints,
+    output_padding: Ints,
+    dilation: Ints,
+) -> ir.Value:
+    """The result has a batch axis, where the input has none, too."""
+    value = unsqueeze(op, self, 0) if op.rank(self) < op.rank(weight) else self
+    return _conv_transpose(op, value, weight, bias, stride, padding, output_padding, dilation)
+
+
 def _slow_conv3d(
     op: Emit, self: ir.Value, weight: ir.Value, bias: ir.Value | None, stride: Ints, padding: Ints
 ) -> ir.Value:
@@ -213,10 +228,9 @@ _CONV = "conv1d conv2d conv3d conv1d.padding conv2d.padding conv3d.padding _conv
 _CONV += "thnn_conv2d slow_conv_dilated2d slow_conv_dilated3d"
 register_shared(convolved, "Conv", *overloads_of(_CONV))
 register_shared(_slow_conv3d, "Conv", *overloads_of("slow_conv3d"))
-_TRANSPOSED = (
-    "conv_transpose1d conv_transpose2d.input conv_transpose3d.input slow_conv_transpose2d slow_conv_transpose3d"
-)
+_TRANSPOSED = "conv_transpose1d conv_transpose2d.input conv_transpose3d.input"
 register_shared(_conv_transpose, "ConvTranspose", *overloads_of(_TRANSPOSED))
+register_shared(_slow_transpose, "ConvTranspose", *overloads_of("slow_conv_transpose2d slow_conv_transpose3d"))
 _EITHER = "convolution convolution_overrideable _convolution _convolution.deprecated"
 register_shared(_conv_transpose, "Conv, ConvTranspose", *overloads_of(_EITHER))
 register_shared(_conv_depthwise, "Conv of one channel a group", *overloads_of("_conv_depthwise2d conv_depthwise3d"))

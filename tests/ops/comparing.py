@@ -133,7 +133,7 @@ def tolerance_of(call: Any, dtype: torch.dtype) -> tuple[float, float] | None:
     Matrix functions: in proportion to the largest element of the result, which bounds eager's own error."""
     if call.overload._schema.name.removeprefix("aten::") in NORMWISE:
         relative, absolute = TOLERANCES[dtype.to_real() if dtype.is_complex else dtype]
-        largest = max(leaf.abs().max().item() for leaf in call.outputs if leaf.numel())
+        largest = max((leaf.abs().max().item() for leaf in call.outputs if leaf.numel()), default=0.0)
         return relative, absolute + relative * largest
     if dtype == torch.float32:
         return NEAR_POLES.get(call.overload._schema.name.removeprefix("aten::"))

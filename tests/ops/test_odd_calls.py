@@ -124,6 +124,7 @@ EXPORTED = [
     (Call(aten.multi_margin_loss.default, 1, 1, None, 0), (R(4), T(1))),
     (Call(aten._weight_norm_interface.default, 1), (R(2, 3), R(3, 1))),
     (Call(aten._weight_norm_interface.default, 0), (R(4), R(4))),
+    (Call(aten.slow_conv_transpose2d.default, [2, 2], None, [1, 2], [0, 0], [0, 1]), (R(1, 5, 4), R(1, 2, 2, 2))),
     (Call(aten.native_dropout.default, 1.0, None), (R(4),)),
     (Call(aten.embedding_bag.padding_idx, False, 1, False, None, False, -1), (R(3, 2), T([0, 2, 1, 2]), T([0, 2]))),
 ]  # fmt: skip

@@ -423,6 +423,8 @@ MUTANTS = [
     Mutant("capture/overloads/slices.py", "0 < most < _END", "_END < most < _END", ARGUMENTS),
     Mutant("capture/overloads/squeezing.py", "if of_data:", "if False:", ARGUMENTS),
     Mutant("capture/shapes/shape_env.py", "self.as_one(relation) is True or self", "self", ARGUMENTS),
+    Mutant("capture/overloads/slices.py", "_check_count(recorder, unwrap(sections))", "pass", ARGUMENTS),
+    Mutant("capture/python/frames.py", "range(begin, after.offset, 2)", "[begin]", ARGUMENTS),
     Mutant("aten_map/matmul.py", "if not op.depends_on_data(length):", "if True:", ARGUMENTS),
     Mutant("aten_map/adaptive_pooling.py", "op.size(apply(\"max\", count, 1))", "op.size(count)", ARGUMENTS),
     Mutant("capture/overloads/slices.py", "return begun if parts == most else", "return begun if True else", NEEDS),

@@ -127,3 +127,21 @@ def test_writes_through_such_views_are_refused(program: Callable[[Tensor, Any], 
         fx2onnx.export(lambda x, n: program(x, n.item()), (tokens(8), torch.tensor(2)))
     assert caught.value.code in ("E103", "E203")
     assert caught.value.where is not None
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x, n: x.chunk(n, 1)[0],
+        lambda x, n: torch.chunk(x, chunks=n, dim=1),
+        lambda x, n: x.split(n, 1)[-1],
+        lambda x, n: [part.sum() for part in x[:, :n].split(2, 1)],
+        lambda x, n: torch.tensor_split(x, n, 1)[0],
+    ],
+)
+def test_a_number_of_parts_that_data_tells_is_an_error_that_says_so(program: Callable[[Tensor, Any], Any]) -> None:
+    with pytest.raises(fx2onnx.UserError) as caught:
+        fx2onnx.export(lambda x, n: program(x, n.item()), (tokens(8), torch.tensor(4)))
+    assert caught.value.code == "E104"
+    assert "how many parts" in caught.value.what
+    assert caught.value.where is not None

@@ -222,6 +222,7 @@ def _narrow_copy(recorder: BaseRecorder, call: Call, self: torch.Tensor, dim: in
 def _tensor_split(recorder: BaseRecorder, call: Call, self: torch.Tensor, sections: Size, dim: int) -> object:
     """tensor_split(self, sections, dim=0): part i has (size + sections - 1 - i) // sections."""
     axis, size = _axis_of(self, dim)
+    _check_count(recorder, unwrap(sections))
     if not isinstance(size, Dim) or type(sections) is not int:
         return NotImplemented
     lengths = [(size + sections - 1 - place) // sections for place in range(sections)]
@@ -242,12 +243,14 @@ def _tensor_split_at(
 
 
 @register(Kind.RECORD, aten.chunk.default)
-def _chunk(recorder: BaseRecorder, call: Call, self: torch.Tensor, chunks: int, dim: int) -> object:
+def _chunk(recorder: BaseRecorder, call: Call, self: torch.Tensor, chunks: Size, dim: int) -> object:
     """chunk(self, chunks, dim=0): parts of ceil(size / chunks), the last one what is left. Python sees how many there are, and
     decides by it.
     """
     axis, size = _axis_of(self, dim)
     env = recorder.shape_env
+    _check_count(recorder, unwrap(chunks))
+    chunks = int(chunks)
     if isinstance(size, Dim) and size.symbols() & env.unbacked and unpacks():
         none = (
             1 - apply("min", size, 1) if unpacks() == chunks else 0
@@ -259,6 +262,22 @@ def _chunk(recorder: BaseRecorder, call: Call, self: torch.Tensor, chunks: int, 
     if not isinstance(size, Dim) or size.symbols() & env.unbacked or not env.look(size):
         return NotImplemented
     return _in_chunks(recorder, self, axis, size, chunks)
+
+
+def _check_count(recorder: BaseRecorder, count: Scalar) -> None:
+    """Raises UserError E104 where data tells how many parts there are."""
+    owner = recorder.shape_env.recorder()
+    if isinstance(count, Dim) and count.symbols() & recorder.shape_env.unbacked:
+        raise recorder.refuse(
+            "E104",
+            "how many parts a tensor is divided into is known only when the model runs",
+            why=f"there are {count}, and Python makes a list of them",
+            next=(
+                "take each part that is needed as a slice, such as x[:size] in the place of x.split(size)[0]",
+                "or give Python the number: as an argument of forward, or as that of the names in a, b = x.split(size)",
+                *(owner.advice(count.symbols()) if owner is not None else ()),
+            ),
+        )
 
 
 def _unpacked_parts(
@@ -300,11 +319,13 @@ def _split(recorder: BaseRecorder, call: Call, self: torch.Tensor, split_size: S
     each, env = unwrap(split_size), recorder.shape_env
     if unpacks() and any(isinstance(number, Dim) and number.symbols() & env.unbacked for number in (each, size)):
         return _unpacked_parts(recorder, self, axis, size, each)
+    count = apply("floordiv", size, each) if each != 0 else 0
+    if isinstance(each, Dim) and type(count) is int and count * each == size:
+        return _parts(recorder, self, axis, [each] * count)
+    if each != 0:
+        _check_count(recorder, apply("floordiv", size + each - 1, each))
     if not isinstance(each, Dim):
         return NotImplemented
-    count = apply("floordiv", size, each)
-    if type(count) is int and count * each == size:
-        return _parts(recorder, self, axis, [each] * count)
     chunks = _part_rounded_up(each, size)
     if chunks is None or not isinstance(size, Dim) or size.symbols() & env.unbacked or not env.look(size):
         return NotImplemented

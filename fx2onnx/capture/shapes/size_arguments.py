@@ -67,6 +67,11 @@ def _unfold(self: Number, dimension: int, size: Number, step: Number) -> Number:
 
 
 @answers_for_caller
+def _chunk(input: Number, chunks: Number, dim: int = 0) -> Number:
+    return input, chunks, dim
+
+
+@answers_for_caller
 def _diagonal(input: Number, offset: Number = 0, dim1: int = 0, dim2: int = 1) -> Number:
     return input, offset, dim1, dim2
 
@@ -94,6 +99,7 @@ def _adaptive_max(spatial: int, original: Function) -> Function:
 
 _METHODS: dict[str, object] = {
     "unfold": _direct(aten.unfold.default, _unfold, torch.Tensor.unfold),
+    "chunk": _direct(aten.chunk.default, _chunk, torch.Tensor.chunk),
     "diagonal": _direct(aten.diagonal.default, _diagonal, torch.Tensor.diagonal),
 }
 
@@ -104,6 +110,7 @@ def methods() -> Iterator[tuple[str, object]]:
 
 
 WRAPPED: tuple[tuple[object, str, Callable[[Function], Function]], ...] = (
+    (torch, "chunk", lambda original: _direct(aten.chunk.default, _chunk, original)),
     (torch, "diagonal", lambda original: _direct(aten.diagonal.default, _diagonal, original)),
     *(
         (F, f"adaptive_max_pool{spatial}d", lambda original, spatial=spatial: _adaptive_max(spatial, original))

@@ -415,7 +415,7 @@ MUTANTS = [
     Mutant("capture/overloads/unbacked.py", "isinstance(number, Dim) and bool(", "False and bool(", ARGUMENTS),
     Mutant("capture/shapes/size_indices.py", "return torch.tensor([_number(each) for each in index])", "return index", ARGUMENTS),
     Mutant("capture/diagnosis.py", "not attempt.takes_indices:", "False:", ARGUMENTS),
-    Mutant("aten_map/reductions.py", "if op.depends_on_data(count):", "if False:", ARGUMENTS),
+    Mutant("aten_map/reductions.py", "if op.depends_on_data(count):\n        return", "if False:\n        return", ARGUMENTS),
     Mutant("aten_map/reductions.py", "odd = bools if", "odd = op.Not(bools) if", ARGUMENTS),
     Mutant("capture/overloads/slices.py", "env.unbacked and unpacks():", "env.unbacked and False:", ARGUMENTS),
     Mutant("capture/shapes/size_tensors.py", "or any(map(_is_whole, data))", "or False", ARGUMENTS),

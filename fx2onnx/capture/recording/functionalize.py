@@ -11,7 +11,7 @@ import torch.fx
 from fx2onnx.capture.overloads.registry import Call, Kind, overloads_of, register
 from fx2onnx.capture.recording.aliasing import Step
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
-from fx2onnx.capture.recording.tensor_tracker import tensor_info
+from fx2onnx.capture.recording.tensor_tracker import dims_of, tensor_info
 from fx2onnx.capture.shapes.symnode import unwrap
 from fx2onnx.capture.torch_private.operators import OpOverload, decompositions
 
@@ -148,7 +148,8 @@ def _assign(
         if isinstance(source, torch.Tensor):
             source = recorder.fake_of(source) if id(source) in recorder._fakes else source
             source = source.to(self.dtype) if source.dtype != self.dtype else source
-            if tuple(source.shape) != tuple(self.shape):
+            sizes = [dims_of(one) if recorder.shape_env.unbacked else tuple(one.shape) for one in (source, self)]
+            if sizes[0] != sizes[1]:  # of sizes from data, as expressions: whether they are equal is no decision
                 source = source.expand(self.shape)
         else:
             source = torch.full_like(self, source)

@@ -865,7 +865,6 @@ MUTANTS = [
     Mutant("verify/eager.py", "        if training is not None:", "        if True:", "tests/exporting/test_warnings.py"),
     Mutant("capture/python/custom_functions.py", 'hasattr(cls, "symbolic")', "False", "tests/exporting/test_warnings.py"),
     Mutant("lower/translation_table.py", "last = last if is_default else len(args)", "pass", "tests/exporting/test_torch_keywords.py"),
-    Mutant("lower/torchlib.py", "dtype_of(result) != dtype or", "False and", "tests/exporting/test_torch_keywords.py"),
     Mutant("base/source.py", "    linecache.checkcache(file)\n", "", "tests/base/test_source.py"),
     Mutant("cli/verdict.py", "        if is_reported:", "        if False:", "tests/cli/test_cli_export.py"),
     Mutant("base/errors.py", 'for name in ("where", "module_path", "node", ', 'for name in ("where", ', "tests/base/test_errors.py"),

@@ -8,17 +8,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import onnx_ir as ir
-import torch
 
 from fx2onnx.base.assumptions import Assumed, Assumption, Condition, Guard, Specialization
 from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.base.errors import Fx2OnnxError, UserError
 from fx2onnx.base.relations import Relation
-from fx2onnx.capture.captured import Captured, GraphOutput
+from fx2onnx.capture.captured import Captured
 from fx2onnx.irx import shapes
 from fx2onnx.irx.edit import graphs_of
 from fx2onnx.irx.schema import schema_of
-from fx2onnx.irx.values import dims_of
+from fx2onnx.irx.values import Dims, dims_of
 
 _NAME = re.compile(r"[A-Za-z_][\w.]*")
 
@@ -33,10 +32,10 @@ def name_output_sizes(captured: Captured, model: ir.Model, dynamic_axes: Any) ->
         return
     names = _Names(captured, model)
     inputs = {graph_input.name for graph_input in captured.inputs}
-    for output in captured.outputs:
+    for output, value in zip(captured.outputs, model.graph.outputs, strict=False):
         axes = dynamic_axes.get(output.name, ()) if output.name not in inputs else ()
         for axis, wanted in axes.items() if isinstance(axes, Mapping) else ((axis, None) for axis in axes or ()):
-            yield from names.name(output, axis, None if wanted is None else str(wanted))
+            yield from names.name(output.name, dims_of(value), axis, None if wanted is None else str(wanted))
     if names.new:
         _rename(model, names.new)
         captured.assumptions = [_renamed(each, names.new) for each in captured.assumptions]
@@ -56,17 +55,16 @@ class _Names:
         self.others = set(self.captured.symbols) - self.given
         self._equal: dict[str, str] | None = None
 
-    def name(self, output: GraphOutput, axis: Any, wanted: str | None) -> Iterator[str]:
+    def name(self, output: str, dims: Dims, axis: Any, wanted: str | None) -> Iterator[str]:
         """Note the name for one axis. A line where it cannot be had."""
-        dims = output.value.meta["val"].dims if isinstance(output.value, torch.fx.Node) else ()
         if not isinstance(axis, int) or not -len(dims) <= axis < len(dims):
             raise UserError(
                 "E105",
-                f"dynamic_axes names axis {axis!r:.40} of the output {output.name}",
+                f"dynamic_axes names axis {axis!r:.40} of the output {output}",
                 why=f"it has {len(dims)} axes",
                 next=f"axes go from 0 to {len(dims) - 1}" if dims else "a scalar has no axes: leave it out",
             )
-        place, dim = f"axis {axis} of the output {output.name}", dims[axis]
+        place, dim = f"axis {axis} of the output {output}", dims[axis]
         if not isinstance(dim, Dim):
             yield f"{place} is {dim} at all sizes, not " + (f"a size {wanted}" if wanted else "dynamic")
             return

@@ -32,6 +32,8 @@ def renamed_outputs(captured: Captured, model: ir.Model) -> Iterator[str]:
 
 def import_versions(model: ir.Model, versions: Mapping[str, int]) -> Iterator[str]:
     """Import operator sets at the ``versions`` that are asked for. A line for each that no node is of."""
+    if not versions:
+        return
     used = {node.domain for node in model.graph.all_nodes()}
     for function in model.functions.values():
         used |= {node.domain for node in function.all_nodes()}

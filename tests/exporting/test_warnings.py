@@ -169,6 +169,14 @@ class TestNamesOfOutputSizes:
         result = silent(lambda x: {"kept": x[x > 0]}, (ROWS,), dynamic_axes={"kept": {-1: "found"}})
         assert shapes_of(result) == {"kept": "[found]"}
 
+    def test_one_name_for_sizes_that_are_equal(self) -> None:
+        def masked(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            return x[x > 0], (x > 0).nonzero(), x[x > 0] * 2
+
+        axes = {"x": {0: "rows"}, "a": {0: "n"}, "b": {0: "n"}, "c": {0: "n"}}
+        result = silent(masked, (ROWS,), dynamic_axes=axes, output_names=["a", "b", "c"], verify=True)
+        assert shapes_of(result) == {"a": "[n]", "b": "[n,2]", "c": "[n]"}
+
     def test_the_size_of_an_input(self) -> None:
         axes = {"x": {0: "rows"}, "output": {0: "rows"}}
         assert shapes_of(silent(lambda x: x + 1, (ROWS,), dynamic_axes=axes)) == {"output": "[rows,3]"}
@@ -322,7 +330,7 @@ def table(x: torch.Tensor) -> torch.Tensor:
 
 
 def most(x: torch.Tensor) -> torch.Tensor:
-    return x[:, 2:].mean(1)
+    return x.unfold(1, 5, 1)
 
 
 class TestLimitedSizes:
@@ -341,7 +349,8 @@ class TestLimitedSizes:
         assert f"test_warnings.py:{function.__code__.co_firstlineno + 1}, in" in text
 
     def test_a_least_size_is_none(self) -> None:
-        silent(most, (torch.randn(2, 21),), dynamic_shapes=({1: "n"},))
+        result = silent(most, (torch.randn(2, 21),), dynamic_shapes=({1: "n"},))
+        assert any("n >= 5" in str(each) for each in result.report.assumptions)
 
     def test_what_is_declared_is_none(self) -> None:
         n = torch.export.Dim("n", min=20, max=24)

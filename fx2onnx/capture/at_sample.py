@@ -1,4 +1,5 @@
-"""What a graph takes for true of sizes that only the data tells, tried on the example inputs before a file is written.
+"""What a graph is for, tried on the example inputs before a file is written: conditions on sizes, those that only the data tells
+among them.
 
 Only what leads to such a size is computed, as far as that is little work.
 """
@@ -6,12 +7,13 @@ Only what leads to such a size is computed, as far as that is little work.
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
 import torch
 import torch.fx
 
-from fx2onnx.base.assumptions import Assumption
+from fx2onnx.base.assumptions import Assumed, Assumption, Condition, Guard
 from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.relations import Relation
@@ -34,7 +36,17 @@ Value: TypeAlias = Any
 
 
 def tried_at_sample(captured: Captured) -> Captured:
-    """``captured``. Raises UserError E101 for a condition that the example inputs break. A note says which were not tried."""
+    """``captured``. Raises UserError E101 for what eager PyTorch needs and the example inputs break, E105 for another condition that
+    they do. A note says which were not tried.
+    """
+    for assumed in broken_conditions(captured.assumptions, sizes_of(captured)):
+        raise UserError(
+            "E105",
+            f"the file would not be for its own example inputs: {assumed.expression}",
+            where=assumed.where,
+            why="another branch of the module, or an operator, needs it where these inputs do not lead",
+            next="declare a range of the size that has one of the branches, torch.export.Dim(NAME, min=..., max=...), and report it",
+        )
     if all(symbol.node.op == "placeholder" for symbol in captured.symbols.values()):
         return captured
     sample = Sample(captured)
@@ -50,6 +62,27 @@ def tried_at_sample(captured: Captured) -> Captured:
             if not holds:
                 raise _broken(relation, sample, node)
     return captured
+
+
+def sizes_of(captured: Captured) -> dict[str, int]:
+    """The sizes that the example inputs have."""
+    samples = {each.node: each.sample for each in captured.inputs}
+    return {
+        name: int(samples[symbol.node].shape[symbol.axis])
+        for name, symbol in captured.symbols.items()
+        if symbol.node in samples and symbol.axis is not None
+    }
+
+
+def broken_conditions(assumptions: Iterable[Assumed], sizes: Mapping[str, int]) -> list[Condition | Guard]:
+    """What a file would state of sizes that these are not."""
+    found: list[Condition | Guard] = []
+    for assumed in assumptions:
+        if isinstance(assumed, Condition) or (isinstance(assumed, Guard) and assumed.is_stated):
+            is_about_these = assumed.relation.symbols() <= sizes.keys()
+            if is_about_these and not assumed.relation.is_true_at(sizes):
+                found.append(assumed)
+    return found
 
 
 def _broken(relation: Relation, sample: Sample, node: torch.fx.Node) -> UserError:

@@ -97,6 +97,9 @@ MUTANTS = [
     Mutant("capture/at_sample.py", "            if not holds:\n", "            if False:\n", SIZE_CHECKS),
     Mutant("capture/shapes/taken_for_true.py", '                self.unchecked.setdefault(Relation("ge"', '                {}.setdefault(Relation("ge"', SIZE_CHECKS),
     Mutant("capture/shapes/requested.py", "if OF_DATA.fullmatch(name)", "if False", SIZE_CHECKS),
+    Mutant("capture/shapes/joined_sizes.py", "(says_more or is_stated)", "says_more", SIZE_CHECKS),
+    Mutant("capture/recording/joining.py", "        self._keep_conditions_apart()\n", "", SIZE_CHECKS),
+    Mutant("capture/recording/control_flow.py", "    needed = taken_out(env, before)\n", "    needed = {}\n", SIZE_CHECKS),
     Mutant("lower/loop.py", "table if has_checks else without_checks(table)", "table", SIZE_CHECKS),
     Mutant("optimize/rewrites/remove_noop.py", '        return "it checks sizes"\n', "        pass\n", SIZE_CHECKS),
     # a cluster

@@ -9,6 +9,7 @@ from typing import Any
 import onnx_ir as ir
 import torch
 
+from fx2onnx.aten_map import float64_forms
 from fx2onnx.aten_map.table.axes import axis_of, swap, unsqueeze
 from fx2onnx.aten_map.table.dtypes import FLOATS, as_dtype
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
@@ -16,6 +17,8 @@ from fx2onnx.irx.emit import Emit
 
 aten = torch.ops.aten
 DOUBLE, INT32 = ir.DataType.DOUBLE, ir.DataType.INT32
+SELU_ALPHA, SELU_SCALE = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
+"""Source: ATen/native/Activation.cpp."""
 NARROW = frozenset([ir.DataType.UINT8, ir.DataType.INT8, ir.DataType.INT16, ir.DataType.UINT16])
 
 
@@ -107,6 +110,16 @@ def _prelu_kernel(op: Emit, self: ir.Value, weight: ir.Value) -> ir.Value:
 register_shared(prelu, "PRelu", *overloads_of("prelu"))
 
 
+def _elu(op: Emit, value: ir.Value, alpha: float) -> ir.Value:
+    if op.dtype(value) == DOUBLE:
+        return float64_forms.elu(op, value, alpha)
+    return op.Elu(value, **({} if alpha == 1 else {"alpha": alpha}))
+
+
+def _softplus(op: Emit, value: ir.Value) -> ir.Value:
+    return float64_forms.softplus(op, value) if op.dtype(value) == DOUBLE else op.Softplus(value)
+
+
 @translates(aten.elu.default)
 def elu(op: Emit, self: ir.Value, alpha: Any, scale: Any, input_scale: Any) -> ir.Value:
     """elu(Tensor self, Scalar alpha=1, Scalar scale=1, Scalar input_scale=1) -> Tensor
@@ -115,7 +128,7 @@ def elu(op: Emit, self: ir.Value, alpha: Any, scale: Any, input_scale: Any) -> i
     """
     alpha, scale, input_scale = float(alpha), float(scale), float(input_scale)
     if input_scale == 1 and scale == 1:
-        return op.Elu(self, **({} if alpha == 1 else {"alpha": alpha}))
+        return _elu(op, self, alpha)
     dtype = op.dtype(self)
     curve = op.Sub(op.Exp(op.Mul(self, op.const(input_scale, dtype))), op.const(1, dtype))
     negative = op.Mul(curve, op.const(alpha * scale, dtype))
@@ -130,27 +143,31 @@ def celu(op: Emit, self: ir.Value, alpha: Any) -> ir.Value:
     alpha * elu(x / alpha).
     """
     if float(alpha) == 1:
-        return op.Elu(self)
+        return _elu(op, self, 1.0)
     if op.opset >= 12 and op.dtype(self) == ir.DataType.FLOAT:
         return op.Celu(self, alpha=float(alpha))
     factor = op.const(float(alpha), op.dtype(self))
     if float(alpha) < 0:
         curve = op.Sub(op.Exp(op.Div(self, factor)), op.const(1, op.dtype(self)))
         return op.Where(op.Greater(self, op.const(0, op.dtype(self))), self, op.Mul(curve, factor))
-    return op.Mul(op.Elu(op.Div(self, factor)), factor)
+    return op.Mul(_elu(op, op.Div(self, factor), 1.0), factor)
 
 
 @translates(aten.selu.default)
 def selu(op: Emit, self: ir.Value) -> ir.Value:
     """selu(Tensor self) -> Tensor"""
+    if op.dtype(self) == DOUBLE:
+        return op.Mul(_elu(op, self, SELU_ALPHA), SELU_SCALE)
     return op.Selu(self)
 
 
 def gelu_of(op: Emit, value: ir.Value, approximate: str) -> ir.Value:
     """Gelu-20, or its formula: x * (1 + erf(x / sqrt(2))) / 2; with tanh, x * (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2."""
-    if op.opset >= 20:
-        return op.Gelu(value, approximate=None if approximate == "none" else approximate)
     dtype = op.dtype(value)
+    if dtype == DOUBLE and approximate == "none":
+        return float64_forms.gelu(op, value)
+    if op.opset >= 20 and dtype != DOUBLE:
+        return op.Gelu(value, approximate=None if approximate == "none" else approximate)
     one, half = op.const(1, dtype), op.const(0.5, dtype)
     if approximate == "none":
         curve = op.Erf(op.Div(value, op.const(math.sqrt(2), dtype)))
@@ -178,12 +195,16 @@ def mish(op: Emit, self: ir.Value) -> ir.Value:
 
     ONNX:  Mish from opset 18 on; x * tanh(softplus(x)) below.
     """
-    return op.Mish(self) if op.opset >= 18 else op.Mul(self, op.Tanh(op.Softplus(self)))
+    if op.opset >= 18 and op.dtype(self) != DOUBLE:
+        return op.Mish(self)
+    return op.Mul(self, op.Tanh(_softplus(op, self)))
 
 
 @translates(aten.hardsigmoid.default)
 def hardsigmoid(op: Emit, self: ir.Value) -> ir.Value:
     """hardsigmoid(Tensor self) -> Tensor"""
+    if op.dtype(self) == DOUBLE:
+        return float64_forms.hard_sigmoid(op, self)
     return op.HardSigmoid(self, alpha=1 / 6, beta=0.5)
 
 
@@ -193,7 +214,8 @@ def hardswish(op: Emit, self: ir.Value) -> ir.Value:
 
     ONNX:  HardSwish from opset 14 on; x * hardsigmoid(x) below.
     """
-    return op.HardSwish(self) if op.opset >= 14 else op.Mul(self, hardsigmoid(op, self))
+    has_own = op.opset >= 14 and op.dtype(self) != DOUBLE
+    return op.HardSwish(self) if has_own else op.Mul(self, hardsigmoid(op, self))
 
 
 @translates(aten.hardshrink.default)
@@ -235,7 +257,7 @@ def softplus(op: Emit, self: ir.Value, beta: Any, threshold: Any) -> ir.Value:
     beta, threshold = float(beta), float(threshold)
     dtype = op.dtype(self)
     inner = self if beta == 1 else op.Mul(self, op.const(beta, dtype))
-    curve = op.Softplus(inner)
+    curve = _softplus(op, inner)
     result = curve if beta == 1 else op.Div(curve, op.const(beta, dtype))
     if threshold < 20 or dtype == DOUBLE:
         result = op.Where(op.Greater(inner, op.const(threshold, dtype)), self, result)
@@ -248,7 +270,7 @@ def log_sigmoid(op: Emit, self: ir.Value) -> ir.Value:
 
     -softplus(-x).
     """
-    return op.Neg(op.Softplus(op.Neg(self)))
+    return op.Neg(_softplus(op, op.Neg(self)))
 
 
 @translates(aten.log_sigmoid_forward.default)

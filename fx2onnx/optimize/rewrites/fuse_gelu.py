@@ -28,7 +28,7 @@ class FuseGelu(Rewrite[GeluMatch]):
 
     The factors may stand in any order.
 
-    Refuses:   other constants, other than float32 and float64, opset below 20.
+    Refuses:   other constants, other than float32 and float64, the tanh form in float64, opset below 20.
     Source:    ONNX Gelu-20; transformers' ``NewGELUActivation``.
     """
 
@@ -51,6 +51,8 @@ class FuseGelu(Rewrite[GeluMatch]):
             if erf is not None and _is_scaled(erf.inputs[0], x, math.sqrt(0.5)):
                 return GeluMatch(x, "none")
             if tanh is not None and _is_cubic(tanh.inputs[0], x):
+                if result.dtype == ir.DataType.DOUBLE:
+                    return Why("onnxruntime has Tanh in float64, and no Gelu")
                 return GeluMatch(x, "tanh")
         return Why("no factor is 1 + erf or 1 + tanh of the other")
 

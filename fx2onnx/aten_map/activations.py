@@ -113,7 +113,7 @@ register_shared(prelu, "PRelu", *overloads_of("prelu"))
 def _elu(op: Emit, value: ir.Value, alpha: float) -> ir.Value:
     if op.dtype(value) == DOUBLE:
         return float64_forms.elu(op, value, alpha)
-    return op.Elu(value, **({} if alpha == 1 else {"alpha": alpha}))
+    return op.Elu(value) if alpha == 1 else op.Elu(value, alpha=alpha)
 
 
 def _softplus(op: Emit, value: ir.Value) -> ir.Value:

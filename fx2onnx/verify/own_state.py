@@ -56,11 +56,11 @@ def with_state(
 ) -> Arguments:
     """The arguments, and what the module holds of ``state`` (names, and outputs for their next values) beside them."""
     known = {leaf.name for leaf in arguments.leaves}
-    if not state:
+    ends = sorted((name for name in state if state[name] in outputs), key=lambda name: outputs.index(state[name]))
+    if not ends:
         return arguments
-    ends = sorted(state, key=lambda name: outputs.index(state[name]))
     held = Names(Snapshot(ModuleTree(root).named)).tensors()
-    missing = [name for name in state if name not in known and name in held and name in inputs]
+    missing = [name for name in ends if name not in known and name in held and name in inputs]
     leaves = [Leaf(name, (name,), held[name].detach().clone(), HELD, places=(name,)) for name in missing]
     return replace(arguments, leaves=[*arguments.leaves, *leaves], ends=tuple(ends))
 

@@ -740,7 +740,7 @@ MUTANTS = [
         "tests/base/test_size_conditions.py",
     ),
     Mutant("verify/eager.py", "data_ptr() in places else", "data_ptr() in () else", CLASSES),
-    Mutant("verify/compare.py", "if not needed and (", "if (", CLASSES),
+    Mutant("verify/compare.py", "            not needed and (spent", "            (spent", CLASSES),
     Mutant("verify/compare.py", "    case.refuses_sizes |= bool(sample.sizes) and not sample.is_empty\n", "", CLASSES),
     Mutant("verify/eager.py", "except NotImplementedError as cause:", "except ZeroDivisionError as cause:", CLASSES),
     Mutant("verify/weights.py", "        if problem:\n", "        if False:\n", CLASSES),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -208,9 +209,11 @@ def cond_by_sizes(x: Tensor) -> Any:
 def sizes_only(x: Tensor) -> Tensor:
     """A question that small sizes alone are asked, as a codec's padding has it."""
     size = x.shape[-1]
+    half = math.ceil((size - 2) / 2 + 1)
+    extra = 5 * math.ceil((half - 5) / 5 + 1) - half
     if size <= 3:
         x = F.pad(x, (0, 4 - size))
-        return x.sum() if size * 3 <= max(9, size) else x.sum() * 2
+        return x.sum() if half <= max(5, extra) else x.sum() * 2
     return x.view(-1, 2).sum()
 
 

@@ -142,6 +142,8 @@ def test_one_tensor_in_two_places_is_one_input() -> None:
     one = torch.ones(3)
     result = fx2onnx.export(forward, (X, types.SimpleNamespace(a=one, b=one)), verify=True)
     assert result.report.input_names == ["x", "state.a"]
+    found = _ran(result, InferenceSession, {"x": X, "state.a": torch.tensor([5.0, 6.0, 7.0])})
+    assert found["output"].tolist() == [10.0, 14.0, 18.0]
 
 
 def test_numbers_that_forward_changes_in_an_object_are_said() -> None:

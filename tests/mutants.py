@@ -390,7 +390,6 @@ MUTANTS = [
     Mutant("capture/recording/meta_cache.py", "self._shared[facts, key]", "self._shared[frozenset(), key]", META_CACHE),
     Mutant("capture/at_one.py", " and [*sides[0].terms.values()] == [1]", "", STEPS),
     Mutant("capture/shapes/joined_sizes.py", 'needed = Relation("or", (past, needed))', "pass", STEPS),
-    Mutant("capture/shapes/joined_sizes.py", "says_more or guard.ends_run", "says_more", NEEDS),
     Mutant("capture/shapes/joined_sizes.py", "_state(_unless(each, past, another.sets), conditions, guards)", "conditions[each] = None", NEEDS),
     Mutant("capture/shapes/symnode.py", "return self.env.check(self.value) if", "return self.env.guard(self.value) if", NEEDS),
     Mutant("capture/shapes/symnode.py", "return value.node.as_argument()", "return bool(value)", NEEDS),

@@ -285,7 +285,7 @@ def _eager(case: Case, tensors: Sequence[torch.Tensor], *, timed: bool = False) 
     recording = Recording(tensors if timed else ())
     if not timed:
         recording.most_turns = LONGER_LOOPS * (case.turns + LONGER_LOOPS)  # some inputs let a loop never end
-        recording.end_seconds = time.thread_time() + case.longest("eager", on_sample=False)
+        recording.end_seconds = time.monotonic() + case.longest("eager", on_sample=False)
     start = time.process_time()
     with record("eager PyTorch"), case.eager.exactly(), recording:
         expected = case.eager.run(tensors)

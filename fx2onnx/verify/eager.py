@@ -55,7 +55,7 @@ class Eager:
     ) -> list[Array]:
         """The same with float64 inside, and with the same random numbers. Raises: TimeoutError after so many seconds."""
         mode = InFloat64()
-        mode.end_seconds = time.thread_time() + seconds
+        mode.end_seconds = time.monotonic() + seconds
         with record("eager PyTorch in float64"), without_mkldnn(), self.exactly(), mode, _replayed(draws):
             return self.run([widened(tensor) for tensor in tensors])
 
@@ -63,7 +63,7 @@ class Eager:
         self, tensors: Sequence[torch.Tensor], draws: Sequence[Draw], mode: EagerMode, seconds: float = math.inf
     ) -> list[Array]:
         """The same where operators round or choose otherwise, as ``mode`` has it. Raises: TimeoutError after so many seconds."""
-        mode.end_seconds = time.thread_time() + seconds
+        mode.end_seconds = time.monotonic() + seconds
         with record("eager PyTorch, rounding otherwise"), self.exactly(), mode, _replayed(draws):
             return self.run(tensors)
 

@@ -159,10 +159,10 @@ class EagerMode(WatchingMode):  # type: ignore[no-untyped-call]
     most_turns: int | None = None
     """How often they may: RuntimeError beyond."""
     end_seconds: float | None = None
-    """Processor time of the thread at which operators are no longer run: TimeoutError beyond."""
+    """Time at which operators are no longer run: TimeoutError beyond."""
 
     def __torch_dispatch__(self, func: OpOverload, types: Types, args: Operands = (), kwargs: Named = None) -> object:
-        if self.end_seconds is not None and time.thread_time() > self.end_seconds:
+        if self.end_seconds is not None and time.monotonic() > self.end_seconds:
             raise TimeoutError("forward still runs")
         if not isinstance(func, _ops.HigherOrderOperator):
             return self.seen(func, args, kwargs or {})

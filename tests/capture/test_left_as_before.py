@@ -329,4 +329,5 @@ def test_variables_of_a_function_are_as_before() -> None:
 
 
 def test_keys_that_are_sizes_are_put_back() -> None:
-    check(["fills", "empties"], "ends", profile, "own", training=False)
+    for ways in (["fills"], ["fills", "empties"]):
+        check(ways, "ends", profile, "own", training=False)

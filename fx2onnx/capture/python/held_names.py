@@ -77,7 +77,7 @@ class Names:
                     continue  # nobody holds it any more
                 for key, before, after in differing:
                     path = (*self.path(place), key)
-                    if key in REGISTRIES or key == "training" or _kind(path) == "module":
+                    if _kind(path) == "module" or (isinstance(key, str) and (key in REGISTRIES or key == "training")):
                         continue
                     for change in self._compared(path, before, after):
                         found.setdefault(change.name, change)
@@ -208,7 +208,7 @@ class Names:
 
 
 def name_of(path: tuple[object, ...]) -> str:
-    return ".".join(str(key) for key in path if key not in _SILENT and key != "")
+    return ".".join(str(key) for key in path if not (isinstance(key, str) and (key in _SILENT or not key)))
 
 
 def _kind(path: tuple[object, ...]) -> str:

@@ -215,7 +215,6 @@ def _interpolated(op: Emit, ordered: ir.Value, place: ir.Value, axis: int, inter
     below, above = at(low), at(op.Ceil(place))
     weight = op.const(0.5, op.dtype(place)) if interpolation == "midpoint" else op.Sub(place, low)
     gap = op.Sub(above, below)
-    gap = op.Where(op.Equal(above, below), op.const(0, op.dtype(place)), gap)
     one, half = op.const(1, op.dtype(place)), op.const(0.5, op.dtype(place))
     from_below, from_above = op.Add(below, op.Mul(gap, weight)), op.Sub(above, op.Mul(gap, op.Sub(one, weight)))
     return op.Where(op.Less(weight, half), from_below, from_above)

@@ -46,17 +46,17 @@ def _bounds(dtype: torch.dtype, low: Any, high: Any) -> tuple[int, int]:
     return int(limits.min if low is None else low), int(limits.max if high is None else high)
 
 
-def _is_of_inputs(value: ir.Value) -> bool:
+def _is_of_inputs(op: Emit, value: ir.Value) -> bool:
     """Whether numbers of an input, and not its sizes alone, say what it is."""
     open_values = [value]
     seen: set[ir.Value] = set()
     while open_values and len(seen) < _MOST_LOOKED_AT:
         value = open_values.pop()
-        node = value.producer()
+        node = op.producer(value)
         if value in seen or (node is not None and node.op_type in ("Shape", "Size")):
             continue
         seen.add(value)
-        if node is None and value.const_value is None:
+        if node is None and not op.is_constant(value):
             return True
         open_values += [each for each in node.inputs if each is not None] if node is not None else []
     return bool(open_values)
@@ -81,7 +81,7 @@ def quantize_affine(
     """
     low, high = _bounds(output_dtype, quant_min, quant_max)
     target, axis = onnx_dtype(output_dtype), _axis_of_blocks(op, input, block_size)
-    if axis is not None and target in CODES and not _is_of_inputs(scale):
+    if axis is not None and target in CODES and not _is_of_inputs(op, scale):
         shape = () if axis < 0 else (op.dims(input)[axis],)
         zeros = op.expand(op.const(0, D.INT64), shape) if zero_point is None else op.reshape(zero_point, shape)
         return quantized(op, input, op.reshape(scale, shape), zeros, low, high, target, *([axis] if axis >= 0 else []))

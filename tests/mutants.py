@@ -608,7 +608,7 @@ MUTANTS = [
     Mutant("verify/outputs.py", "            except TimeoutError:\n                self._is_cut_short = True\n", "", TIME),
     Mutant("verify/rounding.py", "real.masked_fill_(real * sign < 0, 0.0)", "pass", ALARMS),
     Mutant("aten_map/creation.py", "is_exact = _in_float32(step) and", "is_exact = True or", "tests/ops/test_float_steps.py"),
-    Mutant("aten_map/namespaces/torchao.py", " and not _is_of_inputs(scale):", ":", "tests/ops/test_torchao.py"),
+    Mutant("aten_map/namespaces/torchao.py", " and not _is_of_inputs(op, scale):", ":", "tests/ops/test_torchao.py"),
     Mutant("verify/turned.py", "not (self.is_read or module.is_read)", "not module.is_read", ALARMS),
     Mutant("verify/outputs.py", "movement.is_by_rows &= not mode.has_inner_codes", "pass", EAGER_QUANTIZED),
     Mutant("runner/kernels/shape.py", "    if last < 0:", "    if False:", OPERANDS),

@@ -22,7 +22,7 @@ _WHERE_FALSE = frozenset({"ne", "ge", "le"})
 def checked(
     op: Emit, self: ir.Value, signs: Sequence[str], lefts: Sequence[Scalar], rights: Sequence[Scalar], line: str
 ) -> ir.Value:
-    """fx2onnx::checked(Tensor self, str[] signs, SymInt[] lefts, SymInt[] rights, str line) -> Tensor
+    """checked(Tensor self, str[] signs, SymInt[] lefts, SymInt[] rights, str line) -> Tensor
 
     Shapes:  self as it is.
     ONNX:    Slice from a start that a Gather takes from [0], at 0 where one of the comparisons is true; at 1, which is beyond the

@@ -198,6 +198,7 @@ MUTANTS = [
     Mutant("verify/own_state.py", "*held.tensors.values()]", "]", LEFT),
     Mutant("capture/recording/changed_state.py", "            _rename(recorder, weight.node, change.name)", "            pass", ASSIGNED),
     Mutant("capture/recording/changed_state.py", "_is_memo(node, kept)", "False", ASSIGNED),
+    Mutant("capture/recording/changed_state.py", "if node is not None and node not in outputs:", "if False:", "tests/exporting/test_objects.py"),
     Mutant("capture/python/held_names.py", "self._before.get(id(entry.holder), entry.content) if then", "entry.content if then", ASSIGNED),
     Mutant("verify/eager.py", "        names.put(arguments.held(copies))\n", "", ASSIGNED),
     Mutant("capture/strategies/fake.py", "    Names(held).put(given)\n", "", OBJECTS),

@@ -190,7 +190,10 @@ def _left_out(captured: Captured, state: str) -> list[str]:
     if state != "io":
         return found
     for mutation, text in zip(captured.mutations, _mutations(captured), strict=True):
-        if mutation.node is None:
+        if mutation.node is None and mutation.kind == "argument":
+            why = "return it, or pass a plain object that holds it, for the file to have it as an output"
+            found.append(f"forward changes the {text}; the file does not: {why}")
+        elif mutation.node is None:
             why = "it holds no tensor afterwards; make it a tensor, such as a buffer, for the file to carry it"
             found.append(f"forward changes the {text}; the file does not: {why}")
         elif mutation.before is None and mutation.kind not in OF_CALLER:

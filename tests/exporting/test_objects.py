@@ -252,3 +252,35 @@ def test_an_encoder_decoder_cache_is_inputs_and_outputs() -> None:
         "past_key_values.0.decoder.key.next",
         "past_key_values.0.decoder.value.next",
     ]
+
+
+class PutsIntoContainers(nn.Module):
+    def __init__(self, returns: bool) -> None:
+        super().__init__()
+        self.returns = returns
+
+    def forward(self, x: torch.Tensor, given: Any) -> Any:
+        if isinstance(given, list):
+            given.append(given[0] + x)
+        else:
+            given["h"] = given["h"] + x
+        return (x * 2, given) if self.returns else x * 2
+
+
+@pytest.mark.parametrize(("given", "name"), [([torch.ones(3)], "given[1]"), ({"h": torch.ones(3)}, "given['h']")])
+def test_what_is_put_into_a_list_or_dict_is_an_output_or_said(given: Any, name: str) -> None:
+    args, before = (torch.randn(3), given), copy.copy(given)
+    said = fx2onnx.export(PutsIntoContainers(False), args).report.warnings
+    assert [line.partition("   ")[0] for line in said] == [f"forward changes the argument {name}"]
+    with pytest.raises(fx2onnx.UserError, match="E106") as caught:
+        fx2onnx.export(PutsIntoContainers(False), args, state="error")
+    assert name in caught.value.what
+    result = fx2onnx.export(PutsIntoContainers(True), args, state="error", verify=True)
+    assert not result.report.warnings
+    assert len(given) == len(before)
+    assert all(
+        now is old
+        for now, old in zip(
+            *(list(each.values() if isinstance(each, dict) else each) for each in (given, before)), strict=True
+        )
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 import torch
@@ -15,6 +15,7 @@ from fx2onnx.capture.python.held_names import Change, Names
 from fx2onnx.capture.python.inputs import Arguments
 from fx2onnx.capture.recording.aliasing import present
 from fx2onnx.capture.recording.recorder import Recorder
+from fx2onnx.capture.torch_private.pytrees import flatten
 
 _RANDOM = torch.Tag.nondeterministic_seeded
 
@@ -86,6 +87,32 @@ def _assigned(recorder: Recorder, changes: list[Change], written: list[Mutation]
         where = None if node is None else where_of(node)
         found.append(Mutation(change.name, change.kind, node, where, before))
     return found
+
+
+class Containers:
+    """Lists, dicts and tuples among the arguments of one run, which gets copies of them, and the tensors in them before it."""
+
+    def __init__(self, arguments: Arguments, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
+        self._given = args, kwargs
+        self._names = [*arguments.values]
+        self._before = dict(self._tensors())
+
+    def _tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Those inside containers, by names such as ``cache['key']`` and ``cache[0]``."""
+        for leaf in flatten(self._given, keeps_dataclasses=True)[0]:
+            part, place, *inner = leaf.keys
+            if inner and isinstance(leaf.value, torch.Tensor):
+                name = self._names[int(place)] if part == 0 else str(place)
+                yield name + "".join(f"[{key!r}]" for key in inner), leaf.value
+
+    def changes(self, recorder: Recorder, outputs: Collection[torch.fx.Node]) -> list[Mutation]:
+        """Tensors that the run put into them, and that are none of its ``outputs``: the file has no place for these."""
+        found = []
+        for name, tensor in self._tensors():
+            node = None if tensor is self._before.get(name) else _node(recorder, tensor)
+            if node is not None and node not in outputs:
+                found.append(Mutation(name, "argument", None, where_of(node)))
+        return found
 
 
 def _node(recorder: Recorder, value: object) -> torch.fx.Node | None:

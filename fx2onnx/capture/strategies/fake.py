@@ -25,7 +25,7 @@ from fx2onnx.capture.python.module_state import keep_gradients, preserve, weight
 from fx2onnx.capture.python.module_tree import ModuleTree
 from fx2onnx.capture.python.outputs import graph_outputs
 from fx2onnx.capture.recording import control_flow, size_checks
-from fx2onnx.capture.recording.changed_state import mutations
+from fx2onnx.capture.recording.changed_state import Containers, mutations
 from fx2onnx.capture.recording.choices import Branches, NoScope
 from fx2onnx.capture.recording.conditional_bodies import ConditionalBodies, IsNoBranch
 from fx2onnx.capture.recording.given import take_given
@@ -172,6 +172,7 @@ def _run_module(
     take_given(recorder)
     note_symbolics(recorder.symbolics)
     scopes.put_in()
+    containers = Containers(attempt.arguments, args, kwargs)
     indices = IndicesOfSizes() if attempt.numbers_in or attempt.takes_indices else contextlib.nullcontext()
     with capture_modes(recorder.fake_mode, recorder.mode, attempt.gradients), indices:
         try:
@@ -189,6 +190,9 @@ def _run_module(
             recorder.bodies.check_ends([output.value for output in outputs])
         named = {output.name for output in outputs}
         found = mutations(recorder, inputs, None if attempt.options.gradients else held, attempt.arguments, given)
+        found += containers.changes(
+            recorder, {output.value for output in outputs if isinstance(output.value, torch.fx.Node)}
+        )
         return outputs, restore, [each for each in found if each.name + NEXT not in named]
 
 

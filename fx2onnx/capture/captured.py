@@ -20,6 +20,8 @@ but the nodes that they take."""
 
 NEXT = ".next"
 """How the name of an output ends that is the value afterwards of what forward writes into."""
+RETURNS_STATE = "fx2onnx_returns_state"
+"""An attribute of a module that returns the new values of all state, so that what forward assigns is none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -96,7 +96,7 @@ def build(module: Any, args: Any, kwargs: Mapping[str, Any] | None, options: Exp
         model.graph.inputs.extend(_weights_of(model, captured))
     result = ExportResult(owned, report, captured.restore, options)
     if options.state == "io":
-        result.initial_state = _initial_state(captured, {value.name for value in model.graph.inputs})
+        result.initial_state = _initial_state(captured, model, options)
     return result
 
 
@@ -214,7 +214,11 @@ def _check_state(captured: Captured, state: str) -> None:
         _refuse_shared(captured)
 
 
-def _initial_state(captured: Captured, inputs: Collection[str | None]) -> dict[str, Any]:
+def _initial_state(captured: Captured, model: ir.Model, options: ExportOptions) -> dict[str, Any]:
+    """What state inputs hold before the first run. With gradients also buffers that are only written: evaluation may read them."""
+    inputs = {value.name for value in model.graph.inputs}
+    if options.capture.gradients:
+        inputs |= {mutation.name for mutation in captured.mutations}
     return {
         mutation.name: mutation.before.detach()
         for mutation in captured.mutations

@@ -17,7 +17,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fx2onnx.base.code_patch import THREAD
 from fx2onnx.base.errors import UserError
-from fx2onnx.capture.captured import NEXT
+from fx2onnx.capture.captured import NEXT, RETURNS_STATE
 from fx2onnx.capture.python.outputs import output_name
 from fx2onnx.capture.recording.repeats import repeated
 from fx2onnx.capture.torch_private.pytrees import flatten
@@ -140,6 +140,7 @@ class TrainingProgram(torch.nn.Module):
 
     def __init__(self, module: torch.nn.Module, plan: Plan, kind: Kind) -> None:
         super().__init__()
+        setattr(self, RETURNS_STATE, True)
         self.module = module
         self.plan = plan
         self.kind = kind

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from fx2onnx.capture.captured import NEXT
+from fx2onnx.capture.captured import NEXT, RETURNS_STATE
 from fx2onnx.capture.torch_private.dispatch import no_dispatch
 from fx2onnx.capture.torch_private.widened import narrowed
 from fx2onnx.training.optimizers import UpdateRule
@@ -22,6 +22,7 @@ class Reference(torch.nn.Module):
 
     def __init__(self, module: torch.nn.Module, plan: Plan, kind: Kind, outputs: Sequence[str]) -> None:
         super().__init__()
+        setattr(self, RETURNS_STATE, True)
         self.program = _EagerProgram(module, plan, kind)
         self.own_by_name = plan.untrained(module)
         self.outputs = list(outputs)

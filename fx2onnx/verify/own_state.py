@@ -11,12 +11,13 @@ from typing import Any
 import torch
 
 from fx2onnx.base.changes import Changes, before_change
+from fx2onnx.capture.captured import RETURNS_STATE
 from fx2onnx.capture.python.held import Snapshot
 from fx2onnx.capture.python.held_names import Names
 from fx2onnx.capture.python.inputs import HELD, Arguments, Leaf
 from fx2onnx.capture.python.module_state import keep, keep_gradients, keep_numbers, memory_of
 from fx2onnx.capture.python.module_tree import ModuleTree
-from fx2onnx.capture.torch_private.dispatch import WatchingMode
+from fx2onnx.capture.torch_private.dispatch import WatchingMode, no_modes
 from fx2onnx.capture.torch_private.operators import OpOverload
 from fx2onnx.capture.torch_private.pytrees import pytree
 from fx2onnx.verify.wide import written_arguments
@@ -57,7 +58,7 @@ def with_state(
     """The arguments, and what the module holds of ``state`` (names, and outputs for their next values) beside them."""
     known = {leaf.name for leaf in arguments.leaves}
     ends = sorted((name for name in state if state[name] in outputs), key=lambda name: outputs.index(state[name]))
-    if not ends:
+    if not ends or hasattr(root, RETURNS_STATE):
         return arguments
     held = Names(Snapshot(ModuleTree(root).named)).tensors()
     missing = [name for name in ends if name not in known and name in held and name in inputs]
@@ -76,7 +77,8 @@ def kept(root: torch.nn.Module, arguments: Iterable[tuple[str, object]] = ()) ->
         held = keep(tree, arguments)
         keep_gradients(tree)
         own = [*known.values(), *tree.buffers(), *held.tensors.values()]
-        keep_numbers(own, [tensor for _, _, tensor in tree.tensors])
+        with no_modes():  # those of a verification look at what forward does
+            keep_numbers(own, [tensor for _, _, tensor in tree.tensors])
         places = {memory_of(tensor) for tensor in own}
         noting = None if root.training in _SEEN.get(root, ()) else Noting(root, known, places)
         if noting is not None:

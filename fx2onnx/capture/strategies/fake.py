@@ -15,7 +15,7 @@ from fx2onnx.base.dims import DimLike
 from fx2onnx.base.errors import Fx2OnnxError, UserError, first_line
 from fx2onnx.base.recursion import limit_reached
 from fx2onnx.capture.attempt import Attempt, Failed, Outcome, Reason, Recorded
-from fx2onnx.capture.captured import NEXT, Captured, GraphInput, GraphOutput, Mutation, symbols_of
+from fx2onnx.capture.captured import NEXT, RETURNS_STATE, Captured, GraphInput, GraphOutput, Mutation, symbols_of
 from fx2onnx.capture.python.custom_functions import note_symbolics
 from fx2onnx.capture.python.file_names import take_names
 from fx2onnx.capture.python.frames import user_location_of
@@ -189,7 +189,8 @@ def _run_module(
         if recorder.bodies is not None:
             recorder.bodies.check_ends([output.value for output in outputs])
         named = {output.name for output in outputs}
-        found = mutations(recorder, inputs, None if attempt.options.gradients else held, attempt.arguments, given)
+        snapshot = None if hasattr(attempt.root, RETURNS_STATE) else held
+        found = mutations(recorder, inputs, snapshot, attempt.arguments, given)
         found += containers.changes(
             recorder, {output.value for output in outputs if isinstance(output.value, torch.fx.Node)}
         )

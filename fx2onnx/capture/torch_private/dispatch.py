@@ -12,7 +12,7 @@ from typing import Any, Self, TypeAlias
 import torch
 from torch._subclasses.schema_check_mode import SchemaCheckMode
 from torch.autograd import forward_ad
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from fx2onnx.capture.torch_private.operators import OpOverload
 
@@ -27,6 +27,7 @@ __all__ = [
     "UnnotedMode",
     "WatchingMode",
     "no_dispatch",
+    "no_modes",
     "real_kernels",
 ]
 
@@ -230,6 +231,13 @@ def takes_tangents() -> bool:
 def no_dispatch() -> Iterator[None]:
     """Operators inside are seen by no mode and run for real. Without the Python dispatcher each takes 4 us less."""
     with torch._C._DisablePythonDispatcher(), torch._C._DisableTorchDispatch():
+        yield
+
+
+@contextlib.contextmanager
+def no_modes() -> Iterator[None]:
+    """Operators inside are seen by no mode; tensors of other classes compute as they do."""
+    with _disable_current_modes():
         yield
 
 

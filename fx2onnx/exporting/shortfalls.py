@@ -46,18 +46,23 @@ def import_versions(model: ir.Model, versions: Mapping[str, int]) -> Iterator[st
 
 
 def limited_sizes(captured: Captured) -> Iterator[str]:
-    """A line for each dynamic size of an input that has more limits than a least size, or than those it is declared with."""
+    """A line for each dynamic size of an input that holds for a short interval, or with gaps, unless it is declared so."""
     own = {name for name, symbol in captured.symbols.items() if symbol.node.op == "placeholder"}
     conditions = [each for each in captured.assumptions if isinstance(each, Condition) and each.name in own]
     declared = {each.name: each.sizes for each in conditions if each.where is None}
     for condition in conditions:
         sizes = condition.sizes
-        if not _is_least(sizes) and not declared.get(condition.name, EVERY).is_within(sizes):
+        if not _is_wide(sizes) and not declared.get(condition.name, EVERY).is_within(sizes):
             place = f"   ({condition.where})" if condition.where else ""
             yield f"the file is right for some sizes {condition.name} only: {condition.expression}{place}"
 
 
-def _is_least(sizes: SizeSet) -> bool:
-    """Whether the sizes are all from one on; 0 is nobody's case."""
-    listed = sizes.array(len(sizes.members))[1:].tolist()
-    return all(sizes.members[sizes.start :]) and listed == sorted(listed)
+def _is_wide(sizes: SizeSet) -> bool:
+    """Whether the sizes are all from a least one on, to twice that one at least: a table of positions has an end. 0 is nobody's
+    case.
+    """
+    found = [size for size, holds in enumerate(sizes.array(len(sizes.members)).tolist()) if holds and size]
+    rest = sizes.members[sizes.start :]
+    has_gaps = bool(found) and found != list(range(found[0], found[-1] + 1))
+    has_room = bool(found) and not any(rest) and found[-1] >= 2 * found[0]
+    return not has_gaps and (all(rest) or has_room)

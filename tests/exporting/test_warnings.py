@@ -84,11 +84,11 @@ class TestPythonsWarnings:
 
     def test_folders_of_training(self, tmp_path: Path) -> None:
         asked: dict[str, Any] = {"loss": lambda out: out.square().mean(), "dynamic_shapes": {"x": {0: "n"}}}
-        with pytest.warns(ExportWarning, match="n <= 32") as caught:
-            fx2onnx.export_training(Table(), (ROWS,), tmp_path / "a", **asked)
+        with pytest.warns(ExportWarning, match="n % 2 == 0") as caught:
+            fx2onnx.export_training(Pairs(), (ROWS,), tmp_path / "a", **asked)
         assert [each.filename for each in caught] == [__file__]
         with warnings.catch_warnings(action="error", category=ExportWarning), pytest.raises(ExportWarning):
-            fx2onnx.export_training(Table(), (ROWS,), tmp_path / "b", **asked)
+            fx2onnx.export_training(Pairs(), (ROWS,), tmp_path / "b", **asked)
         assert not (tmp_path / "b").exists()
 
     def test_folders_of_generation(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,13 +105,13 @@ class TestPythonsWarnings:
         assert [each.filename for each in caught if each.category is ExportWarning] == [__file__]
 
 
-class Table(nn.Module):
+class Pairs(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.ones(32, 3))
+        self.weight = nn.Parameter(torch.ones(3))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x * self.weight[: x.shape[0]]
+        return (x * self.weight).view(-1, 2, 3)
 
 
 class TestCommand:
@@ -329,6 +329,10 @@ def table(x: torch.Tensor) -> torch.Tensor:
     return x + torch.ones(1, 32)[:, : x.shape[1]]
 
 
+def short_table(x: torch.Tensor) -> torch.Tensor:
+    return x + torch.ones(1, 32)[:, : x.shape[1]] * x.unfold(1, 20, 1).sum()
+
+
 def most(x: torch.Tensor) -> torch.Tensor:
     return x.unfold(1, 5, 1)
 
@@ -339,7 +343,7 @@ class TestLimitedSizes:
         [
             (first_part, "n >= 20 and n <= 24"),
             (pairs, "n % 3 == 0"),
-            (table, "n <= 32"),
+            (short_table, "n >= 20 and n <= 32"),
         ],
     )
     def test_each_is_a_warning_with_its_line(self, function: Callable[..., Any], limits: str) -> None:
@@ -351,6 +355,10 @@ class TestLimitedSizes:
     def test_a_least_size_is_none(self) -> None:
         result = silent(most, (torch.randn(2, 21),), dynamic_shapes=({1: "n"},))
         assert any("n >= 5" in str(each) for each in result.report.assumptions)
+
+    def test_the_end_of_a_table_is_none(self) -> None:
+        result = silent(table, (torch.randn(2, 21),), dynamic_shapes=({1: "n"},))
+        assert any("n <= 32" in str(each) for each in result.report.assumptions)
 
     def test_what_is_declared_is_none(self) -> None:
         n = torch.export.Dim("n", min=20, max=24)

@@ -859,7 +859,7 @@ MUTANTS = [
     Mutant("cli/outcome.py", "    if isinstance(error, ExportWarning):", "    if False:", "tests/exporting/test_warnings.py"),
     Mutant("exporting/shortfalls.py", "if captured.outputs or", "if True or", "tests/exporting/test_warnings.py"),
     Mutant("exporting/shortfalls.py", "if value.name != output.name:", "if False:", "tests/exporting/test_warnings.py"),
-    Mutant("exporting/shortfalls.py", "if not _is_least(sizes) and", "if", "tests/exporting/test_warnings.py"),
+    Mutant("exporting/shortfalls.py", "if not _is_wide(sizes) and", "if", "tests/exporting/test_warnings.py"),
     Mutant("exporting/shortfalls.py", " and not declared.get(condition.name, EVERY).is_within(sizes)", "", "tests/exporting/test_warnings.py"),
     Mutant("exporting/shortfalls.py", "imports[domain] = version", "pass", "tests/exporting/test_torch_keywords.py"),
     Mutant("exporting/output_sizes.py", " or not self._may_share(symbol, wanted)", "", "tests/exporting/test_warnings.py"),

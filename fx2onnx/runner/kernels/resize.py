@@ -107,6 +107,9 @@ def resize(
     for axis, size in zip(lines, target, strict=True):
         dims[axis] = size
     check_shape(dims, widen(x).dtype, "the result of Resize")
+    is_crop = coordinate_transformation_mode == "tf_crop_and_resize"
+    if dims == list(x.shape) and not is_crop:  # as onnxruntime does, whatever the factors
+        return x.copy()
     edges = None if roi is None or not roi.size else roi.astype(np.float64)
     y = widen(x)
     if mode != "nearest" and y.dtype.kind in "iu":
@@ -114,7 +117,6 @@ def resize(
     outside: list[tuple[int, Array]] = []
     for place, (axis, factor, size, full) in enumerate(zip(lines, factors, target, real, strict=True)):
         low, high = (float(edges[place]), float(edges[place + len(lines)])) if edges is not None else (0.0, 1.0)
-        is_crop = coordinate_transformation_mode == "tf_crop_and_resize"
         if size == x.shape[axis] and factor == 1 and not is_crop:
             continue
         places = np.arange(size, dtype=np.float64)

@@ -102,6 +102,14 @@ def pooled_regions(x: Array, rois: Array) -> Array:
     return np.stack(parts)
 
 
+def doubled_width(x: Array, *_: Array) -> Array:
+    """Linear, at the places 0.25, 0.75, ... between elements of the last axis; the other axes as they are."""
+    places = np.clip((np.arange(2 * x.shape[-1]) + 0.5) / 2 - 0.5, 0, x.shape[-1] - 1)
+    low = np.floor(places).astype(int)
+    high = np.minimum(low + 1, x.shape[-1] - 1)
+    return (x[..., low] * (1 - (places - low)) + x[..., high] * (places - low)).astype(x.dtype)
+
+
 def doubled(x: Array, *_: Array) -> Array:
     return x.repeat(2, 2).repeat(2, 3)
 
@@ -181,6 +189,8 @@ CASES = [
     NodeCase("Reshape", 1, (SMALL,), lambda x: x.reshape(3, 2), {"shape": [3, -1]}),
     NodeCase("Resize", 10, (IMAGE, np.array([1, 1, 2, 2], np.float32)), doubled),
     NodeCase("Resize", 18, (IMAGE, np.zeros(0, np.float32), np.array([1, 1, 1.1, 1.2], np.float32)), lambda x, *_: x,
+             {"mode": "linear", "antialias": 1}),
+    NodeCase("Resize", 18, (IMAGE, np.zeros(0, np.float32), np.array([1, 1, 1.1, 2], np.float32)), doubled_width,
              {"mode": "linear", "antialias": 1}),
     NodeCase("Upsample", 1, (IMAGE,), doubled, {"height_scale": 2.0, "width_scale": 2.0}),
     NodeCase("Upsample", 7, (IMAGE,), doubled, {"scales": [1.0, 1.0, 2.0, 2.0]}),

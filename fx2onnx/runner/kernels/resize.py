@@ -117,7 +117,7 @@ def resize(
     outside: list[tuple[int, Array]] = []
     for place, (axis, factor, size, full) in enumerate(zip(lines, factors, target, real, strict=True)):
         low, high = (float(edges[place]), float(edges[place + len(lines)])) if edges is not None else (0.0, 1.0)
-        if size == x.shape[axis] and factor == 1 and not is_crop:
+        if size == x.shape[axis] and (factor == 1 or antialias) and not is_crop:
             continue
         places = np.arange(size, dtype=np.float64)
         if mode == "nearest":  # which of two elements is nearest depends on the rounding: onnxruntime's and PyTorch's

@@ -1,5 +1,5 @@
 """Operands that eager PyTorch refuses although torch's fake kernels take them: dtypes that do not go together (a Linear in half
-precision of a float input), and dtypes that a kernel does not have (softmax of integers).
+precision of a float input), dtypes that a kernel does not have (softmax of integers), sizes that do not fit.
 
 The real kernel is asked, once in a process for each overload and dtypes of operands: it runs on small tensors of these
 dtypes. A refusal counts where the kernel takes tensors of the same sizes and other dtypes.
@@ -30,6 +30,10 @@ _TAKEN: Bounded[tuple[object, ...], None] = Bounded(20_000)
 _NAMESPACES = frozenset({"aten", "torchvision"})
 """Of operators whose real kernels may be run: those of others may do anything."""
 
+_CHECKS_RANKS = frozenset([aten.addmm.default, aten.addmv.default])
+_CHECKS_SIZES = frozenset([aten.diagonal_scatter.default, aten.select_scatter.default, aten.slice_scatter.default])
+"""Overloads whose real kernels check ranks, or sizes, that their fake kernels do not."""
+
 _SMALL = 8
 """The largest size of small tensors: windows, groups and heads still fit."""
 
@@ -51,10 +55,14 @@ _IS_OF_CPU = re.compile(
 
 
 def check_operands(env: ShapeEnv, func: OpOverload, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
-    """Raises what eager PyTorch does, where it refuses the dtypes of the operands."""
+    """Raises what eager PyTorch does, where it refuses the operands."""
+    if func in _CHECKS_SIZES:
+        _check_sizes(env, func, (args, kwargs), None)
     key = (func, _key(args), _key(tuple(kwargs.items())) if kwargs else ())
     if key in _TAKEN:
         return
+    if func in _CHECKS_RANKS:
+        _check_sizes(env, func, (args, kwargs), _SMALL)
     tensors = [*_tensors(args), *_tensors(tuple(kwargs.values()))]
     is_asked = func.namespace in _NAMESPACES and bool(tensors) and not in_function_transform() and _can_be_asked(func)
     if is_asked and all(tensor.layout == torch.strided and not tensor.is_quantized for tensor in tensors):
@@ -62,6 +70,14 @@ def check_operands(env: ShapeEnv, func: OpOverload, args: tuple[object, ...], kw
         if error is not None:
             raise error
     _TAKEN[key] = None
+
+
+def _check_sizes(env: ShapeEnv, func: OpOverload, arguments: Arguments, most: int | None) -> None:
+    """Raises what eager PyTorch does for float32 tensors of the example's sizes, or of at most ``most`` along any axis."""
+    trial = _Trial(env, func, arguments, most)
+    error = trial.error(_as(torch.float32)) if most or trial.elements() <= _MOST_ELEMENTS else None
+    if error is not None:
+        raise error
 
 
 def _can_be_asked(func: OpOverload) -> bool:

@@ -190,3 +190,31 @@ def test_random_numbers_are_as_before() -> None:
     before = torch.get_rng_state()
     capture(nn.Sequential(nn.Linear(4, 2, device="meta"), nn.RReLU()), (torch.zeros(3, 4),))
     assert torch.equal(torch.get_rng_state(), before)
+
+
+R = torch.randn
+SIZES: dict[str, tuple[Any, tuple[torch.Tensor, ...]]] = {
+    "addmm of three axes": (torch.addmm, (R(1, 2, 3), R(2, 4), R(4, 3))),
+    "addmv of two": (torch.addmv, (R(2, 2), R(2, 4), R(4))),
+    "diagonal_scatter": (torch.diagonal_scatter, (R(3, 3), R(4))),
+    "select_scatter": (lambda x, y: torch.select_scatter(x, y, 0, 1), (R(3, 3), R(4))),
+    "slice_scatter": (lambda x, y: torch.slice_scatter(x, y, 0, 0, 2), (R(3, 3), R(2, 4))),
+}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_sizes_that_fake_kernels_take_are_refused_as_eager_pytorch_does(name: str) -> None:
+    function, args = SIZES[name]
+    with pytest.raises((RuntimeError, IndexError)) as eager:
+        function(*args)
+    with pytest.raises(fx2onnx.UserError) as caught:
+        fx2onnx.export(function, args)
+    assert caught.value.code == "E101"
+    assert str(eager.value).splitlines()[0][:40] in caught.value.why
+
+
+def test_large_operands_are_taken() -> None:
+    fx2onnx.export(torch.addmm, (R(5), R(300, 40), R(40, 5)), dynamic_shapes=({}, {0: "n"}, {}))
+    fx2onnx.export(
+        lambda x, y: torch.select_scatter(x, y, 0, 200), (R(300, 9), R(9)), dynamic_shapes=({1: "n"}, {0: "n"})
+    )

@@ -90,3 +90,22 @@ def _tanh_gelu_gradient(op: Emit, grad: ir.Value, x: ir.Value) -> ir.Value:
     steepness = op.Mul(op.Add(op.Mul(square, op.const(3 * 0.044715, dtype)), one), slope)
     bent = op.Mul(op.Mul(op.Mul(x, half), op.Sub(one, op.Mul(curve, curve))), steepness)
     return op.Mul(grad, op.Add(op.Mul(op.Add(curve, one), half), bent))
+
+
+@translates(aten.logit_backward.default)
+def logit_backward(op: Emit, grad_output: ir.Value, self: ir.Value, eps: float | None) -> ir.Value:
+    """logit_backward(Tensor grad_output, Tensor self, float? eps=None) -> Tensor
+
+    ONNX:    g / (x (1 - x)) within [eps, 1 - eps], else 0; without eps within [0, 1], else NaN. The product is never less than
+             zero there, negative zero neither, as in PyTorch.
+    """
+    low, high = (0.0, 1.0) if eps is None else (eps, 1 - eps)
+    beyond = math.nan if eps is None else 0.0
+
+    def formula(op: Emit, grad: ir.Value, value: ir.Value) -> ir.Value:
+        dtype = op.dtype(value)
+        slope = op.Div(grad, op.Abs(op.Mul(value, op.Sub(op.const(1.0, dtype), value))))
+        is_beyond = op.Or(op.Less(value, op.const(low, dtype)), op.Greater(value, op.const(high, dtype)))
+        return op.Where(is_beyond, op.const(beyond, dtype), slope)
+
+    return in_opmath(op, formula, grad_output, self)

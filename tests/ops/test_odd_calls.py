@@ -79,6 +79,8 @@ CASES = [
     case(aten.upsample_bicubic2d.default, IMAGE, [3, 5], False, 1.1, 0.9),
     case(aten._upsample_bilinear2d_aa_backward.default, R(1, 2, 3, 5), [3, 5], [1, 2, 3, 5], False, 2.5, 1.3),
     case(aten.masked_scatter_backward.default, R(4), T(True), [4]),
+    case(aten.logit_backward.default, -R(6).abs(), T([-0.0, 0.0, 1.0, 0.3, -0.1, 1.1])),
+    case(aten.logit_backward.default, R(6), T([-0.0, 0.0, 1.0, 0.3, 0.05, 0.95]), 0.1),
     case(aten.clamp.default, BYTES, None, -3),
     case(aten.clamp.default, BYTES, -3, 5),
     case(aten.celu.default, R(5).double(), -0.3),

@@ -615,6 +615,7 @@ MUTANTS = [
     Mutant("runner/kernels/shape.py", "    if last < 0:", "    if False:", OPERANDS),
     Mutant("lower/layers.py", "most = before if name in weights", "most = (0, 0) if name in weights", "tests/lower/test_repeated_layers.py"),
     Mutant("runner/kernels/resize.py", "    if len(set(lines)) < len(lines):", "    if False:", OPERANDS),
+    Mutant("aten_map/activations_backward.py", "op.Abs(op.Mul(value, op.Sub(op.const(1.0, dtype), value)))", "op.Mul(value, op.Sub(op.const(1.0, dtype), value))", "tests/ops/test_odd_calls.py"),
     Mutant("capture/recording/eager_refusals.py", "    if func in _CHECKS_RANKS:", "    if False:", "tests/capture/recording/test_eager_refusals.py"),
     Mutant("capture/recording/eager_refusals.py", "    if func in _CHECKS_SIZES:", "    if False:", "tests/capture/recording/test_eager_refusals.py"),
     Mutant("runner/kernels/resize.py", "if dims == list(x.shape) and not is_crop:", "if False:", "tests/runner/test_kernel_cases.py"),

@@ -59,6 +59,17 @@ def _fresh(module: Any) -> Any:
         return module
 
 
+class Call(torch.nn.Module):
+    """A module that calls ``overload`` with its inputs, then ``rest`` and ``named``."""
+
+    def __init__(self, overload: Any, *rest: Any, **named: Any) -> None:
+        super().__init__()
+        self.overload, self.rest, self.named = overload, rest, named
+
+    def forward(self, *tensors: torch.Tensor) -> Any:
+        return self.overload(*tensors, *self.rest, **self.named)
+
+
 def check(
     module: torch.nn.Module | Callable[..., Any],
     args: tuple[Any, ...],

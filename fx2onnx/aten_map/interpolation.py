@@ -26,8 +26,8 @@ DOUBLE = ir.DataType.DOUBLE
 
 
 def nearest_places(size: int, count: int, scale: float | None, exact: bool, is_image: bool = True) -> list[int]:
-    """Which input element PyTorch takes for each output. Of images alone, ``nearest`` ignores the factor of an axis that stays
-    as it is or doubles. Source: nearest_idx in ATen/native/UpSample.h, HelperInterpNearest in cpu/UpSampleKernel.cpp.
+    """The input element that PyTorch takes for each output. For images (two axes), ``nearest`` ignores the factor of an axis that
+    keeps its size or doubles. Source: nearest_idx in ATen/native/UpSample.h, HelperInterpNearest in cpu/UpSampleKernel.cpp.
     """
     ignores_factor = is_image and not exact
     if ignores_factor and count == size:
@@ -154,8 +154,8 @@ def interpolated(
 
 
 def _may_idle(op: Emit, value: ir.Value, scales: Scales) -> bool:
-    """Whether a small image keeps its size along an axis by a factor other than 1: linear interpolation ignores the factor then,
-    and engines copy an image that keeps all its sizes.
+    """Whether an axis may keep its size under a factor other than 1, as small images do. PyTorch then ignores the factor in
+    linear interpolation, and engines copy an image that keeps all its sizes.
     """
     sizes = zip(op.dims(value)[2:], scales, strict=True)
     return any(isinstance(size, Dim) and 1 < (scale or 1) < 1.5 for size, scale in sizes)
@@ -244,7 +244,7 @@ def _agrees_at_every_size(size: DimLike, count: DimLike, factor: float | None, e
 
 
 def _is_idle(factor: float | None, exact: bool, is_image: bool) -> bool:
-    """Whether an axis that keeps its size is left as it is."""
+    """Whether PyTorch copies an axis that keeps its size, whatever its factor."""
     return factor in (None, 1) or (is_image and not exact)
 
 

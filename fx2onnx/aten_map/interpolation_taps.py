@@ -49,7 +49,7 @@ def by_taps(
 def _step(
     op: Emit, size: DimLike, count: DimLike, scale: float | None, align_corners: bool, wide: ir.DataType, idles: bool
 ) -> ir.Value:
-    """How far neighbours of the result lie apart in the operand. ``idles``: a size that stays is left as it is."""
+    """The step between neighbours of the result, in elements of the operand. ``idles``: an axis that keeps its size has step 1."""
     if align_corners:
         last = op.Max(op.size(count - 1, wide), op.const(1.0, wide))
         return op.Where(

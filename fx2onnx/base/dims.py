@@ -208,7 +208,7 @@ class Dim:
         return self.with_atoms(_Substitution(sizes).__getitem__)
 
     def is_at(self, sizes: Mapping[str, Scalar], value: Scalar) -> bool:
-        """Whether it is ``value`` where symbols have these sizes; what is undefined there is nothing."""
+        """Whether the expression equals ``value`` at these sizes of the symbols; False where it is undefined."""
         try:
             return self.substitute(sizes) == value
         except Undefined:
@@ -452,7 +452,7 @@ def fraction(value: Dim) -> tuple[Scalar, Scalar | None]:
 
 
 def is_small_fraction(value: Scalar) -> bool:
-    """Whether real arithmetic with it is exact in any order: a polynomial of integers with small binary fractions as coefficients."""
+    """Whether the expression is exact in float64 in any order of operations: its coefficients are small binary fractions."""
     if isinstance(value, Dim):
         return _polynomial_fraction(value)[1] is not None
     return isinstance(value, int) or (math.isfinite(value) and dyadic(value)[1] <= MOST_DENOMINATOR)

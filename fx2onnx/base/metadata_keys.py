@@ -7,4 +7,4 @@ STATE = "fx2onnx.state"
 """Inputs with state, and the outputs with their next values, as JSON."""
 
 CHANGED = "fx2onnx.changed"
-"""What objects among the arguments hold and forward changes, and the outputs with the new values, as JSON."""
+"""JSON that maps each tensor in an argument object that forward changes to the output with its new value."""

@@ -15,7 +15,7 @@ FRAMES = 1000
 and its compiler of Python: several hundred), where eager PyTorch has almost nothing."""
 
 FRAMES_A_LEVEL = 6
-"""Of calls of a module within another: three in eager PyTorch, those of capture, and a hook."""
+"""Python frames that one level of nested modules takes: three in eager PyTorch, those of capture, and a hook."""
 
 MOST_LEVELS = 2_000
 """So many levels of modules get room, whatever the limit is. A call through C takes memory of the stack, 8 MB on Linux, which

@@ -7,23 +7,13 @@ import copy
 import numpy as np
 import pytest
 import torch
-import torch._dynamo  # sets an environment variable, which is seen as a change of the process in a test
 
 import fx2onnx
 from fx2onnx.verify.arrays import to_numpy
 from fx2onnx.verify.engines import open_onnxruntime, open_runner
-from tests.support import check
+from tests.support import Call, check
 
 aten = torch.ops.aten
-
-
-class Call(torch.nn.Module):
-    def __init__(self, overload, *rest, **named):
-        super().__init__()
-        self.overload, self.rest, self.named = overload, rest, named
-
-    def forward(self, *tensors):
-        return self.overload(*tensors, *self.rest, **self.named)
 
 
 ROWS = torch.tensor([[1.0, 2.0], [1.0, 2.0], [3.0, 4.0]])

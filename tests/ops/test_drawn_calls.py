@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-import torch._dynamo  # sets an environment variable, which is seen as a change of the process in a test
 
 from benchmarks import overload_sweep
 from benchmarks.overload_call import CRASHED, FAULTS, RIGHT, WRONG, drawn_call, examine, judge

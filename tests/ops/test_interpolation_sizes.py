@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import torch._dynamo  # an operator imports it where it first runs on fake tensors, which sets a variable of the environment
 import torch.nn.functional as F
 
 import fx2onnx

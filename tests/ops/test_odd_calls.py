@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-import torch._dynamo  # sets an environment variable, which is seen as a change of the process in a test
 
 import fx2onnx
 from fx2onnx.base.errors import UserError
 from tests.ops.judge import aten, case, judge
-from tests.support import check
+from tests.support import Call, check
 
 R, T = torch.randn, torch.tensor
 torch.manual_seed(0)
@@ -102,15 +101,6 @@ CASES = [
 @pytest.mark.parametrize("given_case", CASES, ids=str)
 def test_case(given_case):
     judge(given_case, opsets=(13, 20))
-
-
-class Call(torch.nn.Module):
-    def __init__(self, overload, *rest, **named):
-        super().__init__()
-        self.overload, self.rest, self.named = overload, rest, named
-
-    def forward(self, *tensors):
-        return self.overload(*tensors, *self.rest, **self.named)
 
 
 BASE = torch.arange(12.0).reshape(4, 3)

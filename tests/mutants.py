@@ -618,6 +618,7 @@ MUTANTS = [
     Mutant("aten_map/activations_backward.py", "op.Abs(op.Mul(value, op.Sub(op.const(1.0, dtype), value)))", "op.Mul(value, op.Sub(op.const(1.0, dtype), value))", "tests/ops/test_odd_calls.py"),
     Mutant("capture/recording/eager_refusals.py", "    if func in _CHECKS_RANKS:", "    if False:", "tests/capture/recording/test_eager_refusals.py"),
     Mutant("capture/recording/eager_refusals.py", "    if func in _CHECKS_SIZES:", "    if False:", "tests/capture/recording/test_eager_refusals.py"),
+    Mutant("runner/kernels/resize.py", "(factor == 1 or antialias)", "factor == 1", "tests/runner/test_kernel_cases.py"),
     Mutant("runner/kernels/resize.py", "if dims == list(x.shape) and not is_crop:", "if False:", "tests/runner/test_kernel_cases.py"),
     Mutant("runner/windows.py", "mode not in (\"NOTSET\", \"\") and any(given)", "False", OPERANDS),
     Mutant("runner/weights.py", "    if count != needed:", "    if count < needed:", OPERANDS),

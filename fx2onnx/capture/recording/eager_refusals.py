@@ -73,9 +73,12 @@ def check_operands(env: ShapeEnv, func: OpOverload, args: tuple[object, ...], kw
 
 
 def _check_sizes(env: ShapeEnv, func: OpOverload, arguments: Arguments, most: int | None) -> None:
-    """Raises what eager PyTorch does for float32 tensors of the example's sizes, or of at most ``most`` along any axis."""
+    """Raises what eager PyTorch does for float32 tensors of the example's sizes, or of at most ``most`` along any axis. Nothing
+    is tried where only the data tells a size.
+    """
     trial = _Trial(env, func, arguments, most)
-    error = trial.error(_as(torch.float32)) if most or trial.elements() <= _MOST_ELEMENTS else None
+    is_tried = most is not None or (trial.is_known() and trial.elements() <= _MOST_ELEMENTS)
+    error = trial.error(_as(torch.float32)) if is_tried else None
     if error is not None:
         raise error
 
@@ -135,6 +138,15 @@ class _Trial:
             in_float32 = self.error(_in_float32)
             return in_float32 is not None and not _IS_OF_CPU.search(str(in_float32)) and self.is_of_dtypes(in_float32)
         return any(self.error(dtype_of) is None for dtype_of in _OTHERS)
+
+    def is_known(self) -> bool:
+        """Whether the example tells all sizes and numbers of the call."""
+        args, kwargs = self.arguments
+        given = (*args, *kwargs.values())
+        sizes = [size for tensor in _tensors(given) for size in tensor.shape]
+        numbers = [arg for arg in given if not isinstance(arg, torch.Tensor | list | tuple)]
+        values = map(unwrap, [*sizes, *numbers])
+        return not any(isinstance(value, Dim) and value.symbols() & self.env.unbacked for value in values)
 
     def elements(self) -> int:
         args, kwargs = self.arguments

@@ -189,9 +189,18 @@ def _open_symbols(env: ShapeEnv, since: int) -> frozenset[str]:
 
 def _check_type(env: ShapeEnv, operator: Callable[[], Result], result: Result, names: frozenset[str]) -> None:
     for sizes in _OTHER_SIZES:
-        other = _tried(env, operator, {name: sizes[place % len(sizes)] for place, name in enumerate(sorted(names))})
-        if other is not None and not _same_sizes(env, result, other):
+        tried = {name: sizes[place % len(sizes)] for place, name in enumerate(sorted(names))}
+        other = _tried(env, operator, tried)
+        if other is None or _same_sizes(env, result, other):
+            continue
+        at = {**env.hints, **tried}  # an expression that is 1 there is a plain 1 to a kernel
+        if 1 not in _numbers(_dims_at(other, at)) or _dims_at(result, at) != _dims_at(other, at):
             raise Undecided(names)
+
+
+def _numbers(dims: object) -> list[object]:
+    """All numbers in nested lists of sizes."""
+    return [number for part in dims for number in _numbers(part)] if isinstance(dims, list) else [dims]
 
 
 def _same_sizes(env: ShapeEnv, one: Result, other: Result) -> bool:

@@ -34,6 +34,7 @@ CONTROL_FLOW = "tests/verify/test_control_flow.py"
 NEEDS = "tests/capture/test_needs.py"
 ARGUMENTS = "tests/capture/test_sizes_as_arguments.py"
 DATA = "tests/capture/test_data_branches.py"
+NUMBERS = "tests/capture/test_numbers_of_data.py"
 AT_ONE, STEPS = "tests/capture/test_at_one.py", "tests/capture/test_decoding_steps.py"
 CLASSES = "tests/verify/test_verify_classes.py"
 TIME = "tests/verify/test_verify_time.py"
@@ -408,6 +409,10 @@ MUTANTS = [
     Mutant("capture/recording/questions.py", "DataNumber(tensor.double(), refuse)", "DataNumber(tensor, refuse)", DATA),
     Mutant("capture/diagnosis.py", "            settled = _settled(done)  # a", "            settled = done and _settled(attempt.without_larger)  # a", NEEDS),
     Mutant("capture/diagnosis.py", " or _is_another_mistake(failed.error):", ":", DATA),
+    Mutant("capture/diagnosis.py", " or not _is_about_number(error.__cause__)", "", NUMBERS),
+    Mutant("capture/diagnosis.py", "is_symbolic or _SYMBOLIC_TYPE.search(str(error)) is not None", "is_symbolic", NUMBERS),
+    Mutant("capture/diagnosis.py", "return is_symbolic or ", "return ", NUMBERS),
+    Mutant("capture/diagnosis.py", "or not isinstance(error.__cause__, TypeError) or", "or", NUMBERS),
     Mutant("capture/recording/ends_of_runs.py", "        if others and _raises_at_all(env, operator, others):", "        if False:", NEEDS),
     Mutant("capture/recording/ends_of_runs.py", ", *dims_of(result)[1:]))", "))", NEEDS),
     Mutant("capture/recording/branches.py", "                if sizes is not None and not sizes:", "                if False:", NEEDS),
@@ -487,8 +492,8 @@ MUTANTS = [
     Mutant("capture/overloads/unbacked_scalars.py", '    if node.meta["val"].dtype not in _INTEGERS + _FLOATS:', "    if False:", "tests/capture/test_conditions.py"),
     Mutant("capture/shapes/size_indices.py", "tensor = tensor.select(axis, part)", "tensor = tensor.select(0, part)", PLACES),
     Mutant("verify/compare.py", "(NEEDS_RANGE if case.file.is_half else frozenset())", "frozenset()", "tests/targets/test_fused.py"),
-    Mutant("capture/shapes/data_extremes.py", "bool(limits.min <= number <= limits.max)", "True", "tests/capture/test_numbers_of_data.py"),
-    Mutant("capture/shapes/data_extremes.py", "torch.where(is_beyond(item, best), item, best)", "torch.where(is_beyond(best, item), best, item)", "tests/capture/test_numbers_of_data.py"),
+    Mutant("capture/shapes/data_extremes.py", "bool(limits.min <= number <= limits.max)", "True", NUMBERS),
+    Mutant("capture/shapes/data_extremes.py", "torch.where(is_beyond(item, best), item, best)", "torch.where(is_beyond(best, item), best, item)", NUMBERS),
     Mutant("capture/overloads/unbacked_scalars.py", 'aten.maximum.default: _extreme("max")', 'aten.maximum.default: _extreme("min")', "tests/capture/test_conditions.py"),
     Mutant("capture/python/file_names.py", "range(-((start - stop) // step))", "range((stop - start) // step)", "tests/capture/test_conditions.py"),
     Mutant("verify/sizes.py", "borders = itertools.islice(_borders", "borders = itertools.islice([] and _borders", "tests/verify/test_verify_parts.py"),

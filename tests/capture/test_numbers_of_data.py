@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import fx2onnx
+from fx2onnx.base.errors import UserError
 from fx2onnx.capture.shapes import data_extremes
 from tests.support import run_engines
 
@@ -136,3 +139,47 @@ def test_routing_with_a_capacity() -> None:
         x = torch.randn(count, 4)
         for outputs in run_engines(result.model_proto, [x]).values():
             torch.testing.assert_close(torch.from_numpy(outputs[0]), module(x).detach(), rtol=1e-4, atol=1e-5)
+
+
+NUMBERS_BEFORE: dict[str, Any] = {
+    "int": lambda x: x[:, : int(x.argmax())],
+    "int of item": lambda x: x[:, : int(x.argmax().item())],
+    "the larger of two": lambda x: x[:, : max(int(x.argmax()), int(x.argmin()))],
+    "len of a mask": lambda x: x[:, : int((x > 0).sum())],
+    "float": lambda x: x if float(x.sum()) > 3 else x[:, :2],
+    "bool": lambda x: x[:, :2] if bool(x.sum() > 3) else x,
+    "tolist": lambda x: x[:, : sum(x.argmax(0).tolist())],
+}
+MISTAKES_BEHIND: dict[str, tuple[Any, str]] = {
+    "width": (lambda x: F.linear(x.t(), torch.ones(2, 7)), "E101"),
+    "operand": (lambda x: x + "a", r"E101(?s:.)*'Tensor' and 'str'"),
+    "keyword": (lambda x: x.sum(axes=1), r"E101(?s:.)*axes"),
+    "sizes": (lambda x: torch.cat([x, torch.ones(2, 9)]), "E101"),
+    "attribute": (lambda x: x.nothing, r"E101(?s:.)*nothing"),
+    "result": (lambda x: None, "E107"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES_BEHIND)
+@pytest.mark.parametrize("number", NUMBERS_BEFORE)
+def test_a_mistake_behind_a_plain_number_is_named(number: str, mistake: str) -> None:
+    makes, wanted = MISTAKES_BEHIND[mistake]
+    for shapes in (None, ({0: "n"},)):
+        with pytest.raises(UserError, match=wanted) as caught:
+            fx2onnx.export(lambda x: makes(NUMBERS_BEFORE[number](x)), (X,), dynamic_shapes=shapes)
+        assert caught.value.code != "E104"
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda x, number: x * len("ab" * number),
+        lambda x, number: x.sum(number),
+        lambda x, number: x * len(json.dumps(number)),
+        lambda x, number: x * datetime.timedelta(number).days,
+        lambda x, number: x * [1, 2, 3][number],
+    ],
+)
+def test_a_plain_number_that_is_needed_is_the_report(use: Any) -> None:
+    with pytest.raises(UserError, match="E104"):
+        fx2onnx.export(lambda x: use(x, int(x.argmax())), (X,))

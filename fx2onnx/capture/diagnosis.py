@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import dis
 import itertools
-import re
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import replace
-
-import torch
 
 from fx2onnx.base.assumptions import Guard, Specialization
 from fx2onnx.base.dim_rewriting import rewritten
@@ -135,37 +131,16 @@ def _numbers_are_sizes(files: Iterable[str]) -> str:
 
 
 def _with_plain_numbers(failed: Failed) -> Failed:
-    """With what failed where ``int(x)`` is a plain number, unless the run came to another decision by data, or to a mistake that
-    has nothing to do with the number.
-    """
+    """With what failed where ``int(x)`` is a plain number, if this run failed since it is none."""
     first = failed.attempt.wants_number
-    if first is None or failed.reason in _ABOUT_THE_RUN or _is_another_mistake(failed.error):
+    is_of_run = failed.reason in _ABOUT_THE_RUN
+    if first is None or is_of_run or (isinstance(failed.error, UserError) and failed.reason is not Reason.SYMBOLIC):
         return failed
     return replace(failed, error=first.error, reason=first.reason)
 
 
-def _is_another_mistake(error: BaseException) -> bool:
-    """Whether it is none of a size that the data tells where Python or an operator takes plain numbers."""
-    if not isinstance(error, UserError):
-        return False
-    return error.code == "E104" or not isinstance(error.__cause__, TypeError) or not _is_about_number(error.__cause__)
-
-
-def _is_about_number(error: TypeError) -> bool:
-    """Whether it names the type of a symbolic number, or Python that has such a number in a variable raises it."""
-    place = error.__traceback__
-    while place is not None and place.tb_next is not None:
-        place = place.tb_next
-    assert place is not None
-    is_raised = place.tb_frame.f_code.co_code[place.tb_lasti] == dis.opmap["RAISE_VARARGS"]
-    variables = place.tb_frame.f_locals.values() if is_raised else ()
-    is_symbolic = any(isinstance(value, torch.SymInt | torch.SymFloat) for value in variables)
-    return is_symbolic or _SYMBOLIC_TYPE.search(str(error)) is not None
-
-
 _ABOUT_THE_RUN = (Reason.COMPOSITE, Reason.WRITTEN, Reason.NO_BRANCH, Reason.GRADIENTS)
 _NUMBERS = (Reason.PLAIN_NUMBER, Reason.REAL_NUMBER)
-_SYMBOLIC_TYPE = re.compile(r"\bSym(Int|Float|Bool)\b")
 
 
 def _must_be_declared(failed: Failed) -> bool:

@@ -4,6 +4,8 @@ plain numbers. In place only in a run that follows one in which such an index be
 
 from __future__ import annotations
 
+import dis
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
@@ -23,6 +25,22 @@ def is_index_of_size(error: BaseException | None) -> bool:
     return (isinstance(error, IndexError) and "(got SymInt)" in text) or (
         isinstance(error, RuntimeError) and "python_arg_parser" in text and "INTERNAL ASSERT" in text
     )
+
+
+def is_about_symbolic_number(error: BaseException | None) -> bool:
+    """Whether it names the type of a symbolic number, or Python that has such a number in a variable raises it."""
+    place = error.__traceback__ if isinstance(error, TypeError) else None
+    while place is not None and place.tb_next is not None:
+        place = place.tb_next
+    if place is None:
+        return False
+    is_raised = place.tb_frame.f_code.co_code[place.tb_lasti] == dis.opmap["RAISE_VARARGS"]
+    variables = place.tb_frame.f_locals.values() if is_raised else ()
+    is_symbolic = any(isinstance(value, torch.SymInt | torch.SymFloat) for value in variables)
+    return is_symbolic or _SYMBOLIC_TYPE.search(str(error)) is not None
+
+
+_SYMBOLIC_TYPE = re.compile(r"\bSym(Int|Float|Bool)\b")
 
 
 @answers_for_caller

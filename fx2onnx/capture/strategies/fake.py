@@ -37,7 +37,7 @@ from fx2onnx.capture.recording.scopes import Scopes
 from fx2onnx.capture.recording.tensor_tracker import NeedsDecomposition, tensor_info
 from fx2onnx.capture.shapes.python_sizes import take_sizes
 from fx2onnx.capture.shapes.shape_env import DATA_DECIDES, KEEP_TENSORS, ShapeEnv
-from fx2onnx.capture.shapes.size_indices import IndicesOfSizes, is_index_of_size
+from fx2onnx.capture.shapes.size_indices import IndicesOfSizes, is_about_symbolic_number, is_index_of_size
 from fx2onnx.capture.shapes.symnode import sym_int
 from fx2onnx.capture.shapes.unmet import unmet_equalities, with_sizes
 from fx2onnx.capture.torch_private.capture_modes import TakesGradients, capture_modes, take_assignments
@@ -80,6 +80,8 @@ def run(attempt: Attempt, branches: Branches | None = None) -> Outcome:
         reason = wanted.get(str(error), Reason.ERROR)
         if is_index_of_size(error.__cause__):
             reason = Reason.INDEX
+        elif is_about_symbolic_number(error.__cause__):
+            reason = Reason.SYMBOLIC
         if not attempt.gradients and GRADIENTS_ARE_OFF in str(error.__cause__):
             reason = Reason.GRADIENTS
         library_code = attempt.patches.decided_by_data(error) if error.code == "E104" else None

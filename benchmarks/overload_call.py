@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 import warnings
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -14,8 +16,11 @@ from torch.utils import _pytree as pytree
 import fx2onnx
 from benchmarks.overload_arguments import draws
 from benchmarks.overload_backward import backward_calls, is_backward
+from benchmarks.overload_moved import moved_calls, with_other_numbers
+from benchmarks.overload_sweep import DRAWINGS
 from benchmarks.overload_undefined import CONDITIONED, UP_TO_SIGN, is_free, leaves, moved, packet_of, reasons
 from fx2onnx.base.errors import UserError
+from fx2onnx.capture.recording.eager_refusals import IS_OF_CPU
 from fx2onnx.verify.arrays import to_numpy
 from fx2onnx.verify.engines import lacks_operator, open_onnxruntime, open_runner
 from tests.ops.comparing import (  # fmt: skip
@@ -43,7 +48,10 @@ RIGHT, WRONG, CRASHED, REFUSED, NO_KERNEL, UNDEFINED, NOT_DRAWN = (
 )
 AT_NAN = "NaN in onnxruntime alone"
 IN_FLOAT32 = "in float32, with a warning"
-FAULTS = (WRONG, CRASHED)
+WRITTEN = "eager refuses, a file is written"
+BOTH_REFUSE, NUMBERS_ALONE, CPU_ALONE = "eager refuses, and so does the export", "eager refuses the numbers alone", "the CPU alone refuses"  # fmt: skip
+FAULTS = (WRONG, CRASHED, WRITTEN)
+FITTING, EDGE, MISFIT = DRAWINGS
 
 
 @dataclass(slots=True)
@@ -108,17 +116,77 @@ def _accepted(overload: torch._ops.OpOverload, args: Any, kwargs: Any) -> Call |
     return Call(overload, tuple(args), kwargs, outputs)
 
 
-def examine(overload: torch._ops.OpOverload, seed: int, index: int, stage: Callable[[str], None]) -> Outcome:
+def edge_call(overload: torch._ops.OpOverload, seed: int, index: int, is_taken: bool) -> Call | None:
+    """A drawn call that was moved, and that eager PyTorch takes, or refuses; None where none is found."""
+    rng = random.Random(zlib.crc32(f"{overload}/{seed}/{index}/{is_taken}".encode()))
+    if not is_taken and rng.random() < 0.3:
+        candidates = (found.call() for found in draws(overload, seed, index, TRIES))
+    else:
+        call = drawn_call(overload, seed, index)
+        candidates = iter(()) if call is None else moved_calls(call, rng, TRIES // 2)
+    for args, kwargs in candidates:
+        if not is_taken and _refusal(overload, args, kwargs) is not None:
+            return Call(overload, tuple(args), kwargs, [])
+        call = _accepted(overload, args, kwargs) if is_taken else None
+        if call is not None:
+            return call
+    return None
+
+
+def _refusal(overload: torch._ops.OpOverload, args: Any, kwargs: Any) -> Exception | None:
+    args, kwargs = _fresh((args, kwargs))
+    try:
+        with torch.no_grad():
+            overload(*args, **kwargs)
+    except Exception as error:  # eager PyTorch refuses arguments by classes of every kind
+        return error
+    return None
+
+
+def examine(
+    overload: torch._ops.OpOverload, seed: int, index: int, stage: Callable[[str], None], drawing: str = FITTING
+) -> Outcome:
     """The outcome of one drawn call. ``stage`` hears what is about to run, in case the process ends there."""
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         stage("eager")
-        call = drawn_call(overload, seed, index)
+        if drawing == FITTING:
+            call = drawn_call(overload, seed, index)
+        elif drawing == EDGE and is_backward(overload):
+            call = None  # kernels that check nothing
+        else:
+            call = edge_call(overload, seed, index, drawing == EDGE)
         if call is None:
             return Outcome(NOT_DRAWN)
-        outcome = judge(call, stage)
+        outcome = judge_misfit(call, stage) if drawing == MISFIT else judge(call, stage)
     outcome.call = call.describe()
     return outcome
+
+
+def judge_misfit(call: Call, stage: Callable[[str], None] = lambda _: None) -> Outcome:
+    """Export a call that eager PyTorch refuses."""
+    sentence = _first_line(_refusal(call.overload, call.args, call.kwargs))
+    stage("export")
+    try:
+        fx2onnx.export(
+            OneCall(call.overload, call.args, call.kwargs).eval(), tuple(leaf.clone() for leaf in leaves(call))
+        )
+    except UserError as error:
+        return Outcome(BOTH_REFUSE, error.code, f"{error.what}; {error.why}"[:300])
+    except Exception as error:  # whatever is not a UserError is a fault
+        return Outcome(CRASHED, _first_line(error), f"{error} (eager: {sentence})"[:1500])
+    stage("rerun")
+    if any(
+        _refusal(call.overload, args, kwargs) is None for args, kwargs in with_other_numbers(call.args, call.kwargs)
+    ):
+        return Outcome(NUMBERS_ALONE, sentence)
+    if IS_OF_CPU.search(sentence):
+        return Outcome(CPU_ALONE, sentence)
+    return Outcome(WRITTEN, sentence)
+
+
+def _first_line(error: BaseException | None) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0][:120]
 
 
 def judge(call: Call, stage: Callable[[str], None] = lambda _: None) -> Outcome:
@@ -131,8 +199,7 @@ def judge(call: Call, stage: Callable[[str], None] = lambda _: None) -> Outcome:
     except UserError as error:
         return Outcome(REFUSED, error.code, f"{error.what}; {error.why}"[:300])
     except Exception as error:  # whatever is not a UserError is a fault
-        text = f"{type(error).__name__}: {error}"
-        return Outcome(CRASHED, text.splitlines()[0][:120], text[:1500])
+        return Outcome(CRASHED, _first_line(error), f"{type(error).__name__}: {error}"[:1500])
     feeds = {value.name: to_numpy(tensor) for value, tensor in zip(model.graph.input, tensors, strict=True)}
     stage("rerun")
     try:

@@ -9,7 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-FAULTS = ("wrong", "internal error")
+FAULTS = ("wrong", "internal error", "eager refuses, a file is written")
 CLASSES = {
     "right": "dtype, shape and values are eager PyTorch's in both engines (of random or uninitialised values: dtype and shape)",
     "refused": "the export says why it cannot carry the call (a `UserError`)",
@@ -18,6 +18,10 @@ CLASSES = {
     "NaN in onnxruntime alone": "right in the runner; onnxruntime's kernels take NaN or infinities otherwise",
     "undefined": "differs where eager PyTorch's own result is not defined; the reasons are below",
     "wrong": "differs where eager PyTorch is defined",
+    "eager refuses, and so does the export": "a call that eager PyTorch refuses is a `UserError`",
+    "eager refuses the numbers alone": "eager PyTorch takes tensors of these dtypes and sizes that hold other numbers; the file cannot tell",
+    "the CPU alone refuses": "half precision that the CPU's kernels lack, and other devices have",
+    "eager refuses, a file is written": "a file for a call that eager PyTorch refuses whatever the tensors hold",
     "internal error": "the export ends with E900 or another exception, or its process ends",
     "not drawn": "eager PyTorch takes none of 60 sets of arguments, gives no strided tensor, or ends its process",
 }

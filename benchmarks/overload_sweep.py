@@ -21,6 +21,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+DRAWINGS = ("fitting", "edge", "misfit")
+"""Calls that eager PyTorch takes, as drawn or moved to an edge, and calls that it refuses."""
 PAGE = Path(__file__).parent.parent / "docs" / "overload_sweep.md"
 LIMIT_S = 30.0
 """One call, with all sets of arguments that eager PyTorch refuses."""
@@ -41,6 +43,8 @@ OTHER_STORAGE = (
 )
 """Parts of names of operators for tensors that are not strided, or for one back end."""
 Row = dict[str, Any]
+Task = tuple[str, int, int, str]
+"""An overload, a seed, the number of the call, and how it is drawn (``overload_call.DRAWINGS``)."""
 
 
 def overloads() -> dict[str, Any]:
@@ -82,8 +86,8 @@ def serve(pipe: Any) -> None:
     known = overloads()
     pipe.send(("ready", None))
     while True:
-        name, seed, index = pipe.recv()
-        outcome = examine(known[name], seed, index, lambda stage: pipe.send(("stage", stage)))
+        name, seed, index, drawing = pipe.recv()
+        outcome = examine(known[name], seed, index, lambda stage: pipe.send(("stage", stage)), drawing)
         pipe.send(
             ("row", {"class": outcome.kind, "reason": outcome.reason, "call": outcome.call, "detail": outcome.detail})
         )
@@ -96,11 +100,11 @@ class Worker:
         self._process: Any = None
         self._left = 0
 
-    def examine(self, name: str, seed: int, index: int) -> Row:
+    def examine(self, task: Task) -> Row:
         if self._process is None or self._left == 0:
             self._start()
         self._left -= 1
-        self._pipe.send((name, seed, index))
+        self._pipe.send(task)
         stage, until = "eager", time.monotonic() + LIMIT_S
         while True:
             try:
@@ -138,9 +142,9 @@ class Worker:
             self._process = None
 
 
-def examine_all(tasks: Sequence[tuple[str, int, int]], jobs: int) -> Iterator[Row]:
-    """The rows of ``(overload, seed, index)`` as they become ready."""
-    waiting: queue.SimpleQueue[tuple[str, int, int]] = queue.SimpleQueue()
+def examine_all(tasks: Sequence[Task], jobs: int) -> Iterator[Row]:
+    """The rows of tasks as they become ready."""
+    waiting: queue.SimpleQueue[Task] = queue.SimpleQueue()
     ready: queue.SimpleQueue[Row | None] = queue.SimpleQueue()
     for task in tasks:
         waiting.put(task)
@@ -149,8 +153,8 @@ def examine_all(tasks: Sequence[tuple[str, int, int]], jobs: int) -> Iterator[Ro
         worker = Worker()
         try:
             while True:
-                name, seed, index = waiting.get_nowait()
-                ready.put({"overload": name, "seed": seed, "index": index} | worker.examine(name, seed, index))
+                task = waiting.get_nowait()
+                ready.put(dict(zip(("overload", "seed", "index", "drawing"), task, strict=True)) | worker.examine(task))
         except queue.Empty:
             pass
         finally:
@@ -168,7 +172,11 @@ def read_rows(path: Path) -> list[Row]:
     """The last row of each call."""
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     rows = [json.loads(line) for line in lines if line.endswith("}")]
-    return list({(row["overload"], row["seed"], row["index"]): row for row in rows}.values())
+    return list({_task(row): row for row in rows}.values())
+
+
+def _task(row: Row) -> Task:
+    return row["overload"], row["seed"], row["index"], row.get("drawing", "fitting")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -176,6 +184,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("patterns", nargs="*", default=["*"], help="overloads, such as 'aten.conv*'")
     parser.add_argument("--seed", type=int, action="append", help="may be given several times")
     parser.add_argument("--each", type=int, default=10, help="calls of each overload")
+    parser.add_argument(
+        "--drawing", action="append", choices=DRAWINGS, help="how calls are drawn; default: in each way"
+    )
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--file", type=Path, default=Path("out/overload_sweep.jsonl"), help="where rows are kept")
     parser.add_argument("--faults", action="store_true", help="examine only calls that an earlier run found wrong")
@@ -185,9 +196,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.file.parent.mkdir(parents=True, exist_ok=True)
     from benchmarks.overload_page import FAULTS, describe, write_page
 
-    known = {(row["overload"], row["seed"], row["index"]): row for row in read_rows(options.file)}
+    known = {_task(row): row for row in read_rows(options.file)}
     names = [name for name in overloads() if any(fnmatch.fnmatchcase(name, pattern) for pattern in options.patterns)]
-    tasks = [(name, seed, index) for index in range(options.each) for seed in seeds for name in names]
+    tasks = [
+        (name, seed, index, drawing)
+        for index in range(options.each)
+        for seed in seeds
+        for drawing in options.drawing or DRAWINGS
+        for name in names
+    ]
     if options.faults:
         tasks = [task for task in tasks if task in known and known[task]["class"] in FAULTS]
     else:

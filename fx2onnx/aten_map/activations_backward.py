@@ -22,8 +22,7 @@ def _shrink_backward(
     """The gradient where the input lies outside [-lambd, lambd]."""
     grad = grad_out if grad_out is not None else grad_output
     assert grad is not None
-    dtype = op.dtype(self)
-    inside = op.Not(op.Greater(op.Abs(self), op.const(lambd, dtype)))
+    inside = compare(op, "LessOrEqual", op.Abs(self), lambd)
     return op.Where(inside, op.const(0, op.dtype(grad)), grad)
 
 

@@ -99,7 +99,7 @@ def rows_with_any(op: Emit, mask: ir.Value) -> ir.Value:
     if found is None:
         if op.dtype(mask) != BOOL:
             top = op.ReduceMax(mask, axes=[-1], keepdims=1)
-            found = op.Greater(top, op.const(-math.inf, op.dtype(mask)))
+            found = op.Not(op.Equal(top, op.const(-math.inf, op.dtype(mask))))
         elif op.opset >= 20:
             found = op.ReduceMax(mask, axes=[-1], keepdims=1)
         else:

@@ -35,8 +35,8 @@ WITHOUT_OR_EQUAL = {"LessOrEqual": ("Less", "Equal"), "GreaterOrEqual": ("Greate
 def compare(op: Emit, op_type: str, lhs: Operand, rhs: Operand) -> ir.Value:
     """``lhs op_type rhs`` in the dtype PyTorch compares in."""
     dtype = promoted(op, lhs, rhs)
-    if not isinstance(rhs, ir.Value) and isinstance(rhs, int | float) and not _fits(rhs, dtype):
-        dtype = D.DOUBLE if isinstance(rhs, float) else D.INT64
+    if isinstance(rhs, int) and dtype not in FLOATS and dtype != D.BOOL:
+        rhs = _wrapped(rhs, dtype)
     left, right = as_dtype(op, lhs, dtype), as_dtype(op, rhs, dtype)
     if op_type == "NotEqual":
         if dtype == D.BOOL:
@@ -48,11 +48,11 @@ def compare(op: Emit, op_type: str, lhs: Operand, rhs: Operand) -> ir.Value:
     return through(op, op_type, left, right)
 
 
-def _fits(number: float, dtype: ir.DataType) -> bool:
-    if dtype in FLOATS or dtype == D.BOOL or isinstance(number, bool):
-        return True
+def _wrapped(number: int, dtype: ir.DataType) -> int:
+    """The number that PyTorch's integers of the dtype have in its place."""
     limits = np.iinfo(dtype.numpy())
-    return bool(limits.min <= number <= limits.max)
+    least = int(limits.min)
+    return (number - least) % (int(limits.max) - least + 1) + least
 
 
 def _comparison(op_type: str) -> Callable[..., ir.Value]:

@@ -173,8 +173,12 @@ def _as_pairs(op: Emit, given: dict[str, Any]) -> dict[str, Any]:
 
 def _part_by_part(op: Emit, overload: OpOverload, given: dict[str, Any]) -> Any:
     pairs = _as_pairs(op, given)
+    number = complex(given.get("value") or 0)  # what a padding is filled with
+    filler = [{"value": part} if "value" in given else {} for part in (number.real, number.imag)]
     real, imaginary = [
-        real_entry(op, overload, {name: _part_of(op, argument, index) for name, argument in pairs.items()})
+        real_entry(
+            op, overload, {name: _part_of(op, argument, index) for name, argument in pairs.items()} | filler[index]
+        )
         for index in (0, 1)
     ]
     if isinstance(real, ir.Value):

@@ -50,7 +50,7 @@ def _padded(
     slope: ir.Value | None = None
     if padding == REFLECTION:
         low = zero if align_corners else op.const(-0.5, dtype)
-        span = op.Max(last if align_corners else count, op.const(1e-30, dtype))
+        span = op.Max(last if align_corners else count, one)
         shifted = op.Sub(place, low)
         sign = op.Where(op.Less(shifted, zero), op.const(-1, dtype), one)
         shifted = op.Abs(shifted)

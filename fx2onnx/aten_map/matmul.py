@@ -136,10 +136,10 @@ def _addmm_activation(
     op: Emit, self: ir.Value, mat1: ir.Value, mat2: ir.Value, beta: Any, alpha: Any, use_gelu: bool
 ) -> ir.Value:
     """_addmm_activation(Tensor self, Tensor mat1, Tensor mat2, *, Scalar beta=1, Scalar alpha=1, bool use_gelu=False) -> Tensor"""
-    from fx2onnx.aten_map.activations import gelu_of
+    from fx2onnx.aten_map.activations import gelu_of, relu
 
     total = addmm(op, self, mat1, mat2, beta, alpha)
-    return gelu_of(op, total, "none") if use_gelu else op.Relu(total)
+    return gelu_of(op, total, "none") if use_gelu else relu(op, total)
 
 
 @translates(aten.addmv.default)

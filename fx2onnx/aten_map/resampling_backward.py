@@ -31,12 +31,10 @@ def _one_hot(places: Sequence[int], size: int) -> Matrix:
     return matrix
 
 
-def _matrix(
-    size: int, count: int, mode: str, scale: Scale, align_corners: bool, antialias: bool, is_image: bool
-) -> Matrix:
-    """[count, size]: what of each input goes into each output."""
+def _matrix(size: int, count: int, mode: str, scale: Scale, align_corners: bool, antialias: bool) -> Matrix:
+    """[count, size]: what of each input goes into each output. Nearest neighbours ignore factors as those of images do."""
     if mode.startswith("nearest"):
-        return _one_hot(nearest_places(size, count, scale, mode == "nearest-exact", is_image), size)
+        return _one_hot(nearest_places(size, count, scale, mode == "nearest-exact"), size)
     delta = 0.5 if align_corners and not antialias else 0.0
     return resampling_matrix(
         size, count, mode, None if align_corners else scale, align_corners, antialias, delta, not antialias
@@ -76,7 +74,7 @@ def _upsample_backward(mode: str, antialias: bool) -> Callable[..., ir.Value]:
                 value = op.ReduceSum(apart, axes=[axis + 1], keepdims=0)
                 continue
             what = "a size that is interpolated and differentiated"
-            matrix = _matrix(fixed(size, what), fixed(count, what), mode, scale, align_corners, antialias, spatial == 2)
+            matrix = _matrix(fixed(size, what), fixed(count, what), mode, scale, align_corners, antialias)
             value = along(op, value, axis, matrix)
         return value
 

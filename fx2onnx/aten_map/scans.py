@@ -213,10 +213,21 @@ def _summable(op: Emit, value: ir.Value) -> ir.Value:
     return value if op.is_float(value) else op.cast(value, D.INT64)
 
 
+def _with_equal_steps(op: Emit, y: ir.Value, axis: int, dx: float) -> ir.Value:
+    """(sum of y - (first + last) / 2) dx, as PyTorch computes it, which is NaN where y is infinite at an end."""
+    wide = floating(opmath(op.dtype(y)))
+    first, last = (op.Gather(y, op.const(np.int64(place)), axis=axis) for place in (0, -1))
+    ends = through(op, "Add", first, last)
+    total = op.ReduceSum(op.cast(y, wide), axes=[axis], keepdims=0)
+    return op.cast(op.Mul(op.Sub(total, op.Mul(op.cast(ends, wide), 0.5)), dx), op.result_dtype())
+
+
 def _trapezoid(op: Emit, y: ir.Value, dim: int, x: ir.Value | None = None, dx: Any = 1) -> ir.Value:
     axis = axis_of(dim, op.rank(y))
     if op.dims(y)[axis] in (0, 1):
         return filled(op, op.result_dims(), 0, op.result_dtype())
+    if x is None:
+        return _with_equal_steps(op, y, axis, float(dx))
     areas = _summable(op, _double_areas(op, y, axis, x, dx))
     if op.dims(areas)[axis] == 0:  # one place for all values, as PyTorch broadcasts it
         return filled(op, op.result_dims(), 0, op.result_dtype())

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 
 import torch.fx
 
 from fx2onnx.aten_map.table.registry import Entry
 from fx2onnx.base.errors import Fx2OnnxError, InternalError, UserError
 from fx2onnx.capture.captured import describe, where_of
+from fx2onnx.capture.recording.eager_refusals import refusal_of_node
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 """Where our own entries are; the others are users'."""
@@ -28,10 +30,26 @@ def located(error: Fx2OnnxError, node: torch.fx.Node) -> Fx2OnnxError:
     )
 
 
-def failed(node: torch.fx.Node, entry: Entry, cause: Exception) -> Fx2OnnxError:
-    """An entry raised something of its own: a fault of ours, or of the user who wrote the entry."""
+def _refused(node: torch.fx.Node, sizes: Mapping[str, int]) -> UserError | None:
+    """The user's error, where eager PyTorch refuses the call of which an entry made nothing that fits."""
+    error = refusal_of_node(node, sizes)
+    if error is None:
+        return None
+    return UserError(
+        "E101",
+        f"eager PyTorch refuses the operands of {node.target}",
+        where=where_of(node),
+        module_path=node.meta.get("module", ""),
+        node=describe(node),
+        why=f"{type(error).__name__}: {str(error).splitlines()[0][:300]}",
+        next="check that the module runs in eager PyTorch with the example inputs",
+    )
+
+
+def failed(node: torch.fx.Node, entry: Entry, cause: Exception, sizes: Mapping[str, int]) -> Fx2OnnxError:
+    """An entry raised something of its own: a fault of ours, of the user who wrote the entry, or of the call."""
     is_ours = entry.place.startswith(_PACKAGE)
-    return (InternalError if is_ours else UserError)(
+    return _refused(node, sizes) or (InternalError if is_ours else UserError)(
         "E900" if is_ours else "E001",
         f"the translation of {node.target} failed",
         where=where_of(node),
@@ -42,10 +60,10 @@ def failed(node: torch.fx.Node, entry: Entry, cause: Exception) -> Fx2OnnxError:
     )
 
 
-def mistaken(node: torch.fx.Node, entry: Entry, given: str, wanted: str) -> Fx2OnnxError:
+def mistaken(node: torch.fx.Node, entry: Entry, given: str, wanted: str, sizes: Mapping[str, int]) -> Fx2OnnxError:
     """An entry gave something else than PyTorch does."""
     is_ours = entry.place.startswith(_PACKAGE)
-    return (InternalError if is_ours else UserError)(
+    return _refused(node, sizes) or (InternalError if is_ours else UserError)(
         "E900" if is_ours else "E001",
         f"the translation of {node.target} gives {given}, PyTorch {wanted}",
         where=where_of(node),

@@ -280,11 +280,11 @@ class Lowering:
             placeholders = tuple(new_value(self.builder.unique(node.name), dtype, dims) for dtype, dims in op.result)
             result = placeholders if isinstance(infos, tuple) else placeholders[0]
         except Contradiction as error:
-            raise faults.failed(node, entry, error) from error
+            raise faults.failed(node, entry, error, self.builder.sizes) from error
         except Fx2OnnxError as error:
             raise faults.located(error, node) from error.__cause__
         except Exception as cause:  # an entry may be the user's; the error names entry, node and line
-            raise faults.failed(node, entry, cause) from cause
+            raise faults.failed(node, entry, cause, self.builder.sizes) from cause
         self.values[node] = self._finished(node, entry, result, infos)
 
     def _origin(self, node: torch.fx.Node) -> dict[str, str]:
@@ -323,7 +323,7 @@ class Lowering:
 
     def _checked(self, node: torch.fx.Node, entry: Entry, value: Any, info: TensorInfo, name: str) -> ir.Value:
         if not isinstance(value, ir.Value):
-            raise faults.mistaken(node, entry, f"a {type(value).__name__}", "an onnx_ir.Value an output")
+            raise faults.mistaken(node, entry, f"a {type(value).__name__}", "an onnx_ir.Value an output", {})
         dtype, dims = self._type(info)
         known = dims_of(value)
         is_unlike = known != tuple(dims) and any(
@@ -331,7 +331,7 @@ class Lowering:
         )
         if dtype_of(value) != dtype or len(known) != len(dims) or is_unlike:
             given = f"{dtype_of(value).name}{[*map(str, known)]}"
-            raise faults.mistaken(node, entry, given, f"{dtype.name}{[*map(str, dims)]}")
+            raise faults.mistaken(node, entry, given, f"{dtype.name}{[*map(str, dims)]}", self.builder.sizes)
         if info.dtype.is_complex:
             mark_complex(value)
         if self._name(value, name) and known != tuple(dims):

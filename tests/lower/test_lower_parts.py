@@ -51,18 +51,18 @@ def entry() -> Any:
 
 
 def test_a_fault_of_our_entry_is_ours() -> None:
-    error = faults.failed(node(), entry(), ZeroDivisionError("by zero"))
+    error = faults.failed(node(), entry(), ZeroDivisionError("by zero"), {})
     assert isinstance(error, InternalError)
     assert (error.code, error.module_path) == ("E900", "head")
     assert "ZeroDivisionError: by zero" in error.why
-    wrong = faults.mistaken(node(), entry(), "INT64[]", "FLOAT[2]")
+    wrong = faults.mistaken(node(), entry(), "INT64[]", "FLOAT[2]", {})
     assert "gives INT64[], PyTorch FLOAT[2]" in wrong.what
 
 
 def test_a_fault_of_a_user_s_entry_is_the_user_s(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(faults, "_PACKAGE", "/elsewhere/")
-    assert isinstance(faults.failed(node(), entry(), ValueError("no")), UserError)
-    assert faults.mistaken(node(), entry(), "a str", "an onnx_ir.Value an output").code == "E001"
+    assert isinstance(faults.failed(node(), entry(), ValueError("no"), {}), UserError)
+    assert faults.mistaken(node(), entry(), "a str", "an onnx_ir.Value an output", {}).code == "E001"
 
 
 def test_an_error_keeps_what_it_says_of_its_place() -> None:

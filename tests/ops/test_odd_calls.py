@@ -20,6 +20,20 @@ SPACED = R(3, 4).index_put((T([1]), T([2])), T(INF))
 COUNTS = T([[[4, -3], [3, 5], [3, 2]]])
 
 CASES = [
+    case(aten.gt.Scalar, BYTES, -3),
+    case(aten.lt.Scalar, BYTES, 300),
+    case(aten.eq.Scalar, T([1, 2], dtype=torch.int32), 2**32 + 1),
+    case(aten.softshrink_backward.default, R(2), T([NAN, 0.5]), 0.5),
+    case(aten.hardshrink_backward.default, R(2), T([NAN, 0.5]), 0.5),
+    case(aten.upsample_nearest1d_backward.default, R(1, 1, 3), [3], [1, 1, 3], 2.0),
+    case(aten.upsample_nearest3d_backward.default, R(1, 1, 2, 6, 4), [2, 6, 4], [1, 1, 2, 3, 3], 2.0, 1.3, None),
+    case(aten.grid_sampler_2d_backward.default, R(1, 1, 2, 1).half(), R(1, 1, 1, 2).half(), R(1, 2, 1, 2).half(), 0, 2, True, [True, True]),
+    case(aten._addmm_activation.default, T([1]), T([[2, -9]]), T([[1], [1]])),
+    case(aten.trapezoid.dx, T([INF, 1.0, 2.0]), dx=0.5),
+    case(aten.trapezoid.dx, T([[200, 3, 100]], dtype=torch.uint8), dx=0.5),
+    case(aten.pad.default, torch.randn(2, 2, dtype=torch.complex64), [1, 1], "constant", -1.5),
+    case(aten.constant_pad_nd.default, torch.randn(2, dtype=torch.complex64), [1, 0], 2 + 1j),
+    case(aten.scaled_dot_product_attention.default, R(1, 2, 3, 4), R(1, 2, 2, 4), R(1, 2, 2, 4), T([[NAN, NAN], [-INF, -INF], [0, NAN]])),
     case(aten._weight_norm.default, R(4), R(4), 0),
     case(aten._weight_norm.default, R(3, 4), R(4), 1),
     case(aten._weight_norm.default, R(3, 4), R(3), 0),
@@ -140,3 +154,21 @@ def test_what_has_no_form_is_refused(module, args):
     with pytest.raises(UserError) as raised:
         fx2onnx.export(module, args)
     assert raised.value.code in ("E203", "E101"), raised.value
+
+
+NO_FACTOR = T([[[2.0, 0.0], [0.0, 3.0]], [[1.0, 2.0], [2.0, 1.0]], [[0.0, 1.0], [1.0, 0.0]], [[1.0, 1.0], [1.0, 1.0]]])
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: torch.linalg.cholesky_ex(x)[1],
+        lambda x: torch.linalg.cholesky_ex(x, upper=True)[1],
+        lambda x: torch.linalg.inv_ex(x)[1],
+        lambda x: torch.linalg.lu_factor_ex(x)[2],
+        lambda x: torch.linalg.solve_ex(x, x)[1],
+        lambda x: torch.linalg.lu_factor_ex(x[:, :1])[2],
+    ],
+)
+def test_info_names_the_pivot_that_ends_a_factorisation(function):
+    check(function, (NO_FACTOR,))

@@ -14,6 +14,7 @@ from fx2onnx.aten_map.linalg.linear_solve import (
     WORK,
     column_of,
     eliminated,
+    first_pivot,
     loop,
     positions,
     row_of,
@@ -103,9 +104,9 @@ def cholesky(op: Emit, matrix: ir.Value) -> ir.Value:
 
 
 def _cholesky(op: Emit, self: ir.Value, upper: bool = False) -> Any:
-    found = cholesky(op, turned(op, self) if upper else self)
-    found = op.cast(turned(op, found) if upper else found, op.result_dtype())
-    return found if len(op.result) == 1 else (found, zero_result(op, 1))
+    factor = cholesky(op, turned(op, self) if upper else self)
+    found = op.cast(turned(op, factor) if upper else factor, op.result_dtype())
+    return found if len(op.result) == 1 else (found, first_pivot(op, factor, op.IsNaN, 1))
 
 
 def _from_factor(op: Emit, factor: ir.Value, right: ir.Value, upper: bool) -> ir.Value:
@@ -162,7 +163,9 @@ def _lu(op: Emit, A: ir.Value, pivot: bool) -> tuple[ir.Value, ir.Value, ir.Valu
 def _lu_factor(op: Emit, A: ir.Value, pivot: bool) -> tuple[ir.Value, ...]:
     packed, _, _, places = eliminated(op, A, pivot)
     found = (op.cast(packed, op.result_dtype()), places)
-    return found if len(op.result) == 2 else (*found, zero_result(op, 2))
+    if len(op.result) == 2:
+        return found
+    return (*found, first_pivot(op, packed, lambda pivots: op.Equal(pivots, op.const(0.0, op.dtype(packed))), 2))
 
 
 register_shared(_lu, "Loop of eliminations", *overloads_of("linalg_lu"))

@@ -204,14 +204,34 @@ def inverse(op: Emit, matrix: ir.Value) -> ir.Value:
 
 
 def zero_result(op: Emit, index: int) -> ir.Value:
-    """Output ``index`` full of zeros: the ``info`` of factorisations that succeed, and what is not asked for."""
+    """Output ``index`` full of zeros: what is not asked for."""
     dtype, dims = op.result[index]
     return filled(op, dims, 0, dtype)
 
 
+def first_pivot(op: Emit, factor: ir.Value, is_failed: Callable[[ir.Value], ir.Value], index: int) -> ir.Value:
+    """Output ``index``, the ``info`` of LAPACK: the number of the first pivot, counted from 1, that ends the factorisation; 0
+    where there is none.
+    """
+    count = least(*op.dims(factor)[-2:])
+    if count == 0:
+        return zero_result(op, index)
+    last = op.rank(factor) - 1
+    failed = is_failed(diagonal_of(op, factor, 0, last - 1, last, count))
+    numbers = op.Add(op.Reshape(positions(op, count), [-1]), 1)
+    none = op.Add(op.size(count), 1)
+    first = op.ReduceMin(op.Where(failed, numbers, none), axes=[-1], keepdims=0)
+    return op.cast(op.Where(op.Equal(first, none), op.const(np.int64(0)), first), op.result_dtype(index))
+
+
+def zero_pivot(op: Emit, matrix: ir.Value, index: int) -> ir.Value:
+    """Output ``index``: the number of the first pivot of the LU factorisation that is 0."""
+    return first_pivot(op, eliminated(op, matrix)[0], lambda pivots: op.Equal(pivots, op.const(0.0, WORK)), index)
+
+
 def _inverse(op: Emit, matrix: ir.Value) -> Any:
     found = op.cast(inverse(op, matrix), op.result_dtype())
-    return found if len(op.result) == 1 else (found, zero_result(op, 1))
+    return found if len(op.result) == 1 else (found, zero_pivot(op, matrix, 1))
 
 
 register_shared(_inverse, "Gauss-Jordan in a Loop", *overloads_of("linalg_inv inverse linalg_inv_ex"))
@@ -230,7 +250,7 @@ def _solve(op: Emit, A: ir.Value, B: ir.Value, left: bool = True) -> Any:
     if vector:
         found = op.Squeeze(found, axes=[op.rank(found) - 1])
     found = op.cast(found, op.result_dtype())
-    return found if len(op.result) == 1 else (found, zero_result(op, 1))
+    return found if len(op.result) == 1 else (found, zero_pivot(op, A, 1))
 
 
 register_shared(_solve, "Gauss-Jordan in a Loop", *overloads_of("linalg_solve linalg_solve_ex"))

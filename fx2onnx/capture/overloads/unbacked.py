@@ -134,6 +134,8 @@ def _unique(
 @register(Kind.RECORD, aten.repeat_interleave.Tensor)
 def _repeat_interleave(recorder: BaseRecorder, call: Call, repeats: torch.Tensor, output_size: Size | None) -> object:
     """As many rows as the repeats add up to."""
+    if repeats.dim() != 1:  # as eager PyTorch says
+        raise RuntimeError("repeat_interleave only accept 1D vector as repeat")
     if output_size is None:
         known = recorder.value_of(recorder.node_of(repeats))
         if known is not None:

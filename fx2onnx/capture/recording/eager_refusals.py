@@ -1,8 +1,9 @@
 """Operands that eager PyTorch refuses although torch's fake kernels take them: dtypes that do not go together (a Linear in half
 precision of a float input), dtypes that a kernel does not have (softmax of integers), sizes that do not fit.
 
-The real kernel is asked, once in a process for each overload and dtypes of operands: it runs on small tensors of these
-dtypes. A refusal counts where the kernel takes tensors of the same sizes and other dtypes.
+The real kernel is asked. Once in a process for each overload and dtypes of operands, it runs on small tensors of these
+dtypes: a refusal counts where the kernel takes tensors of the same sizes and other dtypes. Of operands with few elements, it
+runs at their own sizes, too: a refusal counts where the kernel takes no other numbers in their place.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TypeAlias
 
 import torch
+import torch.fx
 
 from fx2onnx.base.bounded import Bounded
 from fx2onnx.base.dims import Dim
+from fx2onnx.capture.captured import TensorInfo
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.symnode import unwrap
 from fx2onnx.capture.torch_private.dispatch import in_function_transform, real_kernels
@@ -31,8 +34,8 @@ _NAMESPACES = frozenset({"aten", "torchvision"})
 """Of operators whose real kernels may be run: those of others may do anything."""
 
 _CHECKS_RANKS = frozenset([aten.addmm.default, aten.addmv.default])
-_CHECKS_SIZES = frozenset([aten.diagonal_scatter.default, aten.select_scatter.default, aten.slice_scatter.default])
-"""Overloads whose real kernels check ranks, or sizes, that their fake kernels do not."""
+_COPIES = frozenset([aten.diagonal_scatter.default, aten.select_scatter.default, aten.slice_scatter.default])
+"""Overloads whose real kernels check ranks, or sizes of which nothing else depends, that their fake kernels do not."""
 
 _SMALL = 8
 """The largest size of small tensors: windows, groups and heads still fit."""
@@ -46,23 +49,39 @@ _IS_OF_DTYPES = re.compile(
 )
 """What kernels say of dtypes, rather than of sizes or numbers."""
 
-_IS_OF_CPU = re.compile(
+IS_OF_CPU = re.compile(
     r"not implemented for '(Half|BFloat16|ComplexHalf|Float8|Float4|UInt16|UInt32|UInt64|Bits)|MKL FFT|Could not run"
-    r"|half.*(CPU|GPU)|deterministic",
+    r"|half.*(CPU|GPU)|(on|for) (the )?CPU|deterministic",
     re.I,
 )
 """Refusals that say nothing of other devices."""
 
 
+_FEW_ELEMENTS = 1 << 14
+"""Calls with at most so many elements, results included, are tried at their own sizes: some ten microseconds."""
+
+_NOT_TRIED = re.compile("polynomial|matrix_power|cartesian|combinations|grouped_mm")
+"""Operators that work longer than the sizes of operands and results tell, or that refuse strides."""
+
+_TELL_SIZES = frozenset({"lengths", "input_lengths", "target_lengths", "batch_sizes", "offsets", "offs", "repeats"})
+"""Tensors whose numbers have to fit the sizes of others."""
+
+_SUMS = frozenset({"aten::add", "aten::sub"})
+"""Pointwise operators whose numbers are all taken."""
+
+_DRAWS = frozenset({"train", "training", "dropout", "dropout_p", "p", "generator"})
+"""Arguments of operators that may draw random numbers."""
+
+
 def check_operands(env: ShapeEnv, func: OpOverload, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
-    """Raises what eager PyTorch does, where it refuses the operands."""
-    if func in _CHECKS_SIZES:
-        _check_sizes(env, func, (args, kwargs), None)
+    """Raises what eager PyTorch does, where it refuses the dtypes of the operands."""
     key = (func, _key(args), _key(tuple(kwargs.items())) if kwargs else ())
     if key in _TAKEN:
         return
     if func in _CHECKS_RANKS:
-        _check_sizes(env, func, (args, kwargs), _SMALL)
+        error = _Trial(env, func, (args, kwargs), _SMALL).error(_as(torch.float32))
+        if error is not None:
+            raise error
     tensors = [*_tensors(args), *_tensors(tuple(kwargs.values()))]
     is_asked = func.namespace in _NAMESPACES and bool(tensors) and not in_function_transform() and _can_be_asked(func)
     if is_asked and all(tensor.layout == torch.strided and not tensor.is_quantized for tensor in tensors):
@@ -72,15 +91,75 @@ def check_operands(env: ShapeEnv, func: OpOverload, args: tuple[object, ...], kw
     _TAKEN[key] = None
 
 
-def _check_sizes(env: ShapeEnv, func: OpOverload, arguments: Arguments, most: int | None) -> None:
-    """Raises what eager PyTorch does for float32 tensors of the example's sizes, or of at most ``most`` along any axis. Nothing
-    is tried where only the data tells a size.
-    """
-    trial = _Trial(env, func, arguments, most)
-    is_tried = most is not None or (trial.is_known() and trial.elements() <= _MOST_ELEMENTS)
-    error = trial.error(_as(torch.float32)) if is_tried else None
+def is_tried_whole(func: OpOverload) -> bool:
+    """Whether the real kernel alone may refuse sizes and numbers of a call: fake pointwise kernels broadcast as real ones."""
+    schema = func._schema
+    is_view = bool(schema.returns) and schema.returns[0].alias_info is not None and not schema.is_mutable
+    is_pointwise = torch.Tag.pointwise in func.tags and not schema.is_mutable
+    only_tensors = schema.name in _SUMS or all("Tensor" in str(each.type) for each in schema.arguments)
+    is_plain = is_view or (is_pointwise and only_tensors)
+    return func.namespace in _NAMESPACES and not is_plain and not _NOT_TRIED.search(schema.name)
+
+
+def check_sizes(
+    env: ShapeEnv, func: OpOverload, args: tuple[object, ...], kwargs: Mapping[str, object], result: object
+) -> None:
+    """Raises what eager PyTorch does for operands of a few elements, where it refuses them whatever numbers they hold."""
+    tensors = [*_tensors(args), *_tensors(tuple(kwargs.values()))]
+    if in_function_transform() or any(tensor.layout != torch.strided or tensor.is_quantized for tensor in tensors):
+        return
+    trial = _Trial(env, func, (args, kwargs), None)
+    most = _MOST_ELEMENTS if func in _COPIES else _FEW_ELEMENTS
+    if not trial.is_known() or trial.elements((result,)) > most:
+        return
+    if _has_numbers_of_sizes(func, args, kwargs):
+        return
+    schema = func._schema.arguments
+    draws = torch.Tag.nondeterministic_seeded in func.tags or any(argument.name in _DRAWS for argument in schema)
+    state = torch.default_generator.get_state() if draws else None
+    try:
+        error = trial.refusal_of_all_numbers()
+    finally:
+        if state is not None:
+            torch.default_generator.set_state(state)
     if error is not None:
         raise error
+
+
+def _has_numbers_of_sizes(func: OpOverload, args: tuple[object, ...], kwargs: Mapping[str, object]) -> bool:
+    """Whether numbers of a tensor have to fit the sizes of others: lengths, and masks among the ``indices`` of ``x[indices]``."""
+    for place, argument in enumerate(func._schema.arguments):
+        given = args[place] if place < len(args) else kwargs.get(argument.name)
+        tensors = [*_tensors((given,))]
+        if tensors and argument.name in _TELL_SIZES:
+            return True
+        if argument.name == "indices" and any(tensor.dtype in (torch.bool, torch.uint8) for tensor in tensors):
+            return True
+    return False
+
+
+def refusal_of_node(node: torch.fx.Node, sizes: Mapping[str, int]) -> Exception | None:
+    """What eager PyTorch raises for the call of a captured node at the example's sizes; None where it takes some numbers."""
+    if not isinstance(node.target, OpOverload) or node.target.namespace not in _NAMESPACES:
+        return None
+    env = ShapeEnv(dict(sizes))
+
+    def plain(arg: object) -> object:
+        if isinstance(arg, torch.fx.Node):
+            arg = arg.meta["val"]
+        if isinstance(arg, TensorInfo):
+            return torch.empty([int(env.hint(size)) for size in arg.dims], dtype=arg.dtype, device="meta")
+        if isinstance(arg, list | tuple):
+            return [plain(item) for item in arg]
+        return env.hint(unwrap(arg))
+
+    try:
+        args = tuple([plain(arg) for arg in node.args])
+        trial = _Trial(env, node.target, (args, {name: plain(arg) for name, arg in node.kwargs.items()}), None)
+    except (KeyError, ZeroDivisionError):  # only the data tells
+        return None
+    is_large = trial.elements() > _MOST_ELEMENTS
+    return None if is_large or _has_numbers_of_sizes(node.target, *trial.arguments) else trial.refusal_of_all_numbers()
 
 
 def _can_be_asked(func: OpOverload) -> bool:
@@ -108,6 +187,10 @@ def _refusal(env: ShapeEnv, func: OpOverload, arguments: Arguments, tensors: lis
     return None
 
 
+def _same(dtype: torch.dtype) -> torch.dtype:
+    return dtype
+
+
 class _Trial:
     """Real runs of a call with tensors that are no larger than ``most`` along any axis; None: of their own sizes."""
 
@@ -116,9 +199,27 @@ class _Trial:
         self.func = func
         self.arguments = arguments
         self.most = most
+        self.fill: Callable[[list[int], torch.dtype], torch.Tensor] | None = None
 
-    def error(self, dtype_of: Callable[[torch.dtype], torch.dtype] = lambda dtype: dtype) -> Exception | None:
+    def refusal_of_all_numbers(self) -> Exception | None:
+        """What the kernel raises where it takes tensors of these sizes and dtypes with no numbers."""
+        error = self.error()
+        if error is None:
+            return None
+        kept = _in_float32 if IS_OF_CPU.search(str(error)) else _same
+        for dtype_of, fill in ((kept, _zeros), (kept, _ones), (kept, _identity), (kept, _rising)):
+            found = self.error(dtype_of, fill)
+            if found is None or IS_OF_CPU.search(str(found)):
+                return None
+        return error
+
+    def error(
+        self,
+        dtype_of: Callable[[torch.dtype], torch.dtype] = _same,
+        fill: Callable[[list[int], torch.dtype], torch.Tensor] | None = None,
+    ) -> Exception | None:
         """What the kernel raises for tensors of dtypes that ``dtype_of`` gives for those that they have."""
+        self.fill = fill
         args, kwargs = self.arguments
         with real_kernels():
             try:
@@ -134,9 +235,9 @@ class _Trial:
         """Whether the kernel takes tensors of these sizes that have other dtypes."""
         if not _IS_OF_DTYPES.search(str(error)):
             return False
-        if _IS_OF_CPU.search(str(error)):
+        if IS_OF_CPU.search(str(error)):
             in_float32 = self.error(_in_float32)
-            return in_float32 is not None and not _IS_OF_CPU.search(str(in_float32)) and self.is_of_dtypes(in_float32)
+            return in_float32 is not None and not IS_OF_CPU.search(str(in_float32)) and self.is_of_dtypes(in_float32)
         return any(self.error(dtype_of) is None for dtype_of in _OTHERS)
 
     def is_known(self) -> bool:
@@ -144,14 +245,14 @@ class _Trial:
         args, kwargs = self.arguments
         given = (*args, *kwargs.values())
         sizes = [size for tensor in _tensors(given) for size in tensor.shape]
-        numbers = [arg for arg in given if not isinstance(arg, torch.Tensor | list | tuple)]
-        values = map(unwrap, [*sizes, *numbers])
+        values = map(unwrap, [*sizes, *_numbers(given)])
         return not any(isinstance(value, Dim) and value.symbols() & self.env.unbacked for value in values)
 
-    def elements(self) -> int:
+    def elements(self, more: tuple[object, ...] = ()) -> int:
+        """Those of all operands, and of ``more``."""
         args, kwargs = self.arguments
         found = 0
-        for tensor in (*_tensors(args), *_tensors(tuple(kwargs.values()))):
+        for tensor in (*_tensors(args), *_tensors(tuple(kwargs.values())), *_tensors(more)):
             count = 1
             for size in tensor.shape:
                 count *= self._size(size, None)
@@ -180,12 +281,34 @@ class _Trial:
 
     def _tensor(self, like: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         sizes = [self._size(size, self.most) for size in like.shape]
+        if self.fill is not None:
+            return self.fill(sizes, dtype)
         if self.most == 1:  # no number is divided by 0
-            return aten.ones.default(sizes, dtype=dtype, device="cpu")  # type: ignore[no-any-return]
-        made: torch.Tensor = aten.zeros.default(sizes, dtype=dtype, device="cpu")
-        if self.most is not None and len(sizes) > 1 and dtype.is_floating_point:  # a matrix that has an inverse
-            aten.fill_.Scalar(aten.diagonal.default(made, 0, -2, -1), 1)
-        return made
+            return _ones(sizes, dtype)
+        return _zeros(sizes, dtype) if self.most is None else _identity(sizes, dtype)
+
+
+def _zeros(sizes: list[int], dtype: torch.dtype) -> torch.Tensor:
+    return aten.zeros.default(sizes, dtype=dtype, device="cpu")  # type: ignore[no-any-return]
+
+
+def _ones(sizes: list[int], dtype: torch.dtype) -> torch.Tensor:
+    return aten.ones.default(sizes, dtype=dtype, device="cpu")  # type: ignore[no-any-return]
+
+
+def _identity(sizes: list[int], dtype: torch.dtype) -> torch.Tensor:
+    """Matrices that have an inverse; integers are 0, which is an index of all that is not empty."""
+    made = _zeros(sizes, dtype)
+    if len(sizes) > 1 and (dtype.is_floating_point or dtype.is_complex):
+        aten.fill_.Scalar(aten.diagonal.default(made, 0, -2, -1), 1)
+    return made
+
+
+def _rising(sizes: list[int], dtype: torch.dtype) -> torch.Tensor:
+    """0, 1, 2, ... in a row."""
+    made = _zeros(sizes, torch.float32)
+    row = aten.arange.default(made.numel(), dtype=torch.float32, device="cpu")
+    return aten._to_copy.default(aten.view.default(row, sizes), dtype=dtype)  # type: ignore[no-any-return]
 
 
 def _as(dtype: torch.dtype) -> Callable[[torch.dtype], torch.dtype]:
@@ -206,6 +329,14 @@ def _tensors(args: tuple[object, ...]) -> Iterator[torch.Tensor]:
             yield arg
         elif isinstance(arg, list | tuple):
             yield from _tensors(tuple(arg))
+
+
+def _numbers(args: tuple[object, ...]) -> Iterator[object]:
+    for arg in args:
+        if isinstance(arg, list | tuple):
+            yield from _numbers(tuple(arg))
+        elif not isinstance(arg, torch.Tensor):
+            yield arg
 
 
 def _key(arg: object) -> object:

@@ -28,6 +28,7 @@ from fx2onnx.capture.overloads import (
 )
 from fx2onnx.capture.overloads.registry import Kind, find, handler
 from fx2onnx.capture.recording import aliasing, functionalize, meta_rules
+from fx2onnx.capture.recording.eager_refusals import is_tried_whole
 from fx2onnx.capture.torch_private.operators import OpOverload
 
 aten = torch.ops.aten
@@ -86,7 +87,18 @@ class OpTraits:
     own: it takes the overload's place in keys, as torch hashes overloads in Python.
     """
 
-    __slots__ = ("func", "is_query", "keeps_sizes", "lifts", "name", "reads_number", "records", "result_type", "writes")
+    __slots__ = (
+        "func",
+        "is_query",
+        "is_tried_whole",
+        "keeps_sizes",
+        "lifts",
+        "name",
+        "reads_number",
+        "records",
+        "result_type",
+        "writes",
+    )
     known: ClassVar[Bounded[int, OpTraits]] = Bounded(10_000)
     """By the id of the overload, which each holds."""
 
@@ -96,6 +108,7 @@ class OpTraits:
         self.reads_number = func in TO_PYTHON
         self.is_query = func.namespace in ("prim", "profiler") or func in QUERIES
         self.keeps_sizes = torch.Tag.pointwise in func.tags or self.name in _OF_ONE_OPERAND
+        self.is_tried_whole = is_tried_whole(func)
         self.lifts = func is aten.lift_fresh.default
         self.records = handler(Kind.RECORD, func)
         is_write = func._schema.is_mutable and self.records is None

@@ -27,7 +27,7 @@ from fx2onnx.capture.recording import aliasing, autocast, functionalize, size_ch
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.recording.choices import Branches, Test
 from fx2onnx.capture.recording.conditional_bodies import ConditionalBodies, IsNoBranch
-from fx2onnx.capture.recording.eager_refusals import check_operands
+from fx2onnx.capture.recording.eager_refusals import check_operands, check_sizes
 from fx2onnx.capture.recording.ends_of_runs import note_what_ends_runs
 from fx2onnx.capture.recording.forward_lines import ForwardLines
 from fx2onnx.capture.recording.idle_statements import IdleStatements
@@ -84,6 +84,8 @@ class Recorder(BaseRecorder):
         """What else than operators runs, while a scope is recorded."""
         self._keep = keep
         self._keeps: dict[OpTraits, bool] = {}
+        self._tried: set[object] = set()
+        """Keys of calls that eager PyTorch takes, and that are recorded as others."""
 
     def is_known(self, tensor: torch.Tensor) -> bool:
         """Whether only constants lead to the tensor's value."""
@@ -142,12 +144,14 @@ class Recorder(BaseRecorder):
         if traits.lifts and not self.fake_mode.holds(args[0]):
             return self.constant(args[0])
         if traits.writes is not None:
+            self._check_whole(traits, func, args, kwargs, ())
             return traits.writes(self, func, args, kwargs)
         if autocast.is_active():
             args = autocast.cast_arguments(self, func, args, kwargs)
         if traits.records is not None:
             replaced = traits.records(self, func, args, kwargs)
             if replaced is not NotImplemented:
+                self._check_whole(traits, func, args, kwargs, replaced)
                 return replaced
         keep = self._keeps.get(traits)
         if keep is None:
@@ -156,8 +160,19 @@ class Recorder(BaseRecorder):
             with self.mode:
                 result = functionalize.decompose(func, args, kwargs)
             if result is not NotImplemented:
+                self._check_whole(traits, func, args, kwargs, result)
                 return result
         return self.record(func, args, kwargs)
+
+    def _check_whole(
+        self, traits: OpTraits, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], result: object
+    ) -> None:
+        """The checks of a call that is recorded as others, once for each type of its operands."""
+        if traits.is_tried_whole:
+            key = self.meta_cache.key(traits, args, kwargs)
+            if key is None or key not in self._tried:
+                check_sizes(self.shape_env, func, args, kwargs, result)
+                self._tried.add(key)
 
     def record(self, func: OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         nodes = self.to_nodes(args, kwargs)
@@ -209,6 +224,8 @@ class Recorder(BaseRecorder):
             if self._spans is not None:
                 self._spans.add("fake op", start_ns)
         check_operands(self.shape_env, func, args, kwargs)
+        if traits.is_tried_whole:
+            check_sizes(self.shape_env, func, args, kwargs, result)
         if key is not None:
             cache.remember(key, fake_args, result, tuple(self.shape_env.asked[asked:]), facts)
         return self.finish(func, args, nodes, result)

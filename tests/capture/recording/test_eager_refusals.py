@@ -196,9 +196,49 @@ R = torch.randn
 SIZES: dict[str, tuple[Any, tuple[torch.Tensor, ...]]] = {
     "addmm of three axes": (torch.addmm, (R(1, 2, 3), R(2, 4), R(4, 3))),
     "addmv of two": (torch.addmv, (R(2, 2), R(2, 4), R(4))),
+    "large addmv of two": (torch.addmv, (R(200, 200), R(200, 400), R(400))),
+    "large slice_scatter": (lambda x, y: torch.slice_scatter(x, y, 0, 0, 2), (R(300, 300), R(2, 400))),
+    "large diagonal_scatter": (torch.diagonal_scatter, (R(300, 300), R(400))),
+    "large select_scatter": (lambda x, y: torch.select_scatter(x, y, 0, 1), (R(200, 300), R(400))),
     "diagonal_scatter": (torch.diagonal_scatter, (R(3, 3), R(4))),
     "select_scatter": (lambda x, y: torch.select_scatter(x, y, 0, 1), (R(3, 3), R(4))),
     "slice_scatter": (lambda x, y: torch.slice_scatter(x, y, 0, 0, 2), (R(3, 3), R(2, 4))),
+    "batch_norm of other channels": (
+        lambda x, y: torch.ops.aten._native_batch_norm_legit_no_training(x, None, None, y, y, 0.1, 0.1),
+        (R(1, 2, 3), R(2, 1)),
+    ),
+    "argsort along no axis": (lambda x: torch.argsort(x, 4), (R(1, 5, 2),)),
+    "max of nothing": (torch.max, (R(0),)),
+    "bincount with less than no bins": (lambda x: torch.bincount(x, minlength=-2), (torch.tensor([1, 2]),)),
+    "repeats of two axes": (torch.repeat_interleave, (torch.ones(1, 1, dtype=LONG),)),
+    "histogram without bins": (lambda x: torch.histogram(x, 0)[0], (R(4),)),
+    "a window of integers": (lambda x: x + torch.hann_window(4, dtype=LONG), (R(4),)),
+    "boundaries of two axes": (torch.bucketize, (R(3), R(2, 2))),
+    "a place in nothing": (lambda x: x.gather(0, torch.zeros(1, dtype=LONG)), (R(0),)),
+    "ctc_loss of probabilities of one axis": (
+        lambda x: F.ctc_loss(x, torch.ones(1, 2, dtype=LONG), [2], [2]),
+        (R(3),),
+    ),
+    "celu with alpha 0": (lambda x: F.celu(x, 0.0), (R(3),)),
+    "dropout by less than nothing": (lambda x: torch.ops.aten.dropout(x, -1.0, False), (R(3),)),
+    "fill_ of one axis": (lambda x, y: x.clone().fill_(y), (R(3), R(1))),
+    "float_power_ of float32": (lambda x: x.clone().float_power_(2.0), (R(3),)),
+    "upsampling to another number of axes": (
+        lambda x: torch.ops.aten._upsample_nearest_exact2d.vec(x, [3], None),
+        (R(1, 1, 1),),
+    ),
+    "gelu of another name": (
+        lambda x: torch.ops.aten.gelu_backward(x, x, approximate="other"),
+        (R(3),),
+    ),
+    "state of another batch": (
+        lambda x, h: torch.rnn_tanh(x, h, [R(3, 3), R(3, 3)], False, 1, 0.0, False, False, True),
+        (R(4, 2, 3), R(1, 3, 3)),
+    ),
+    "weights of a class loss of two axes": (
+        lambda x, y: torch.ops.aten.multi_margin_loss(x, torch.tensor([0, 1]), 1, 1, y),
+        (R(2, 2), R(1, 2)),
+    ),
 }
 
 
@@ -218,3 +258,35 @@ def test_large_operands_are_taken() -> None:
     fx2onnx.export(
         lambda x, y: torch.select_scatter(x, y, 0, 200), (R(300, 9), R(9)), dynamic_shapes=({1: "n"}, {0: "n"})
     )
+
+
+NUMBERS: dict[str, tuple[Any, tuple[torch.Tensor, ...]]] = {
+    "an index among the rows": (lambda x, i: x.index_select(0, i), (R(3, 2), torch.tensor([1, 2]))),
+    "a matrix with an inverse": (torch.linalg.inv, (R(3, 3),)),
+    "a probability": (torch.bernoulli, (torch.rand(3),)),
+    "lengths of packed sequences": (
+        lambda x, n: F.ctc_loss(x.log_softmax(-1), torch.ones(2, 2, dtype=LONG), n, torch.tensor([2, 1])),
+        (R(5, 2, 3), torch.tensor([5, 4])),
+    ),
+    "a half that the CPU's kernels lack": (torch.linalg.vector_norm, (R(3).half(),)),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_numbers_of_tensors_refuse_nothing(name: str) -> None:
+    function, args = NUMBERS[name]
+    assert capture(Of(function), args).outputs
+
+
+@pytest.mark.parametrize(
+    "function", [lambda x: torch.geqrf(x)[0], lambda x: torch.histogram(x, x[None].expand(2, -1))[0]]
+)
+def test_what_has_no_translation_because_eager_pytorch_refuses_it_is_e101(function: Callable[..., Any]) -> None:
+    """Operands with many elements are not tried while they are captured."""
+    with pytest.raises(RuntimeError) as eager:
+        function(R(20_000))
+    with pytest.raises(fx2onnx.UserError) as caught:
+        fx2onnx.export(function, (R(20_000),))
+    assert caught.value.code == "E101"
+    assert str(eager.value).splitlines()[0][:40] in caught.value.why
+    assert caught.value.where is not None

@@ -17,11 +17,23 @@ from fx2onnx.aten_map.table.registry import fill_defaults
 
 NUMBERS = [float("nan"), float("inf"), -float("inf"), 0.0, -1.0, 1.0, 2.0]
 
+KEPT = frozenset(
+    [
+        *("generator", "device", "layout", "memory_format", "pin_memory", "dtype", "output_dtype"),
+        *("reduction", "interpolation_mode", "padding_mode", "mode", "normalization", "kernel_size"),
+    ]
+)
+"""Arguments that are not moved: of members of enumerations that do not exist, and of kernels of another size than the weight,
+eager PyTorch takes some for whatever it finds.
+"""
+
 
 def moved_calls(call: Any, rng: random.Random, tries: int) -> Iterator[tuple[list[Any], dict[str, Any]]]:
     """Arguments near those of ``call``."""
     overload, filled = call.overload, fill_defaults(call.overload, call.args, call.kwargs)
+    kept = {"weight"} if "kernel_size" in filled else {"n"} if "polynomial" in str(overload) else set()
     arguments = [each for each in overload._schema.arguments if _is_moved(each.name, filled[each.name])]
+    arguments = [each for each in arguments if each.name not in kept]  # read beyond its end; rounds without end
     extents = [size for leaf in pytree.tree_leaves(filled) if isinstance(leaf, torch.Tensor) for size in leaf.shape]
     if not arguments:
         return
@@ -34,9 +46,7 @@ def moved_calls(call: Any, rng: random.Random, tries: int) -> Iterator[tuple[lis
 
 
 def _is_moved(name: str, value: Any) -> bool:
-    if name in ("generator", "device", "layout", "memory_format", "pin_memory", "dtype", "output_dtype"):
-        return False
-    return value is not None
+    return value is not None and name not in KEPT
 
 
 def _moved(rng: random.Random, name: str, value: Any, extents: list[int]) -> Any:

@@ -37,6 +37,7 @@ def describe(row: dict[str, Any]) -> str:
 def write_page(page: Path, rows: Sequence[dict[str, Any]], seeds: Sequence[int], each: int) -> None:
     versions = ", ".join(f"{name} {version(name)}" for name in ("torch", "onnxruntime", "numpy"))
     counts = Counter(row["class"] for row in rows)
+    ways = Counter((row["class"], row.get("drawing", "fitting")) for row in rows)
     names = {row["overload"] for row in rows}
     drawn = {row["overload"] for row in rows if row["class"] != "not drawn"}
     command = (
@@ -56,6 +57,17 @@ def write_page(page: Path, rows: Sequence[dict[str, Any]], seeds: Sequence[int],
         "|---|---|---|",
         *(f"| {name} | {counts[name]} | {meaning} |" for name, meaning in CLASSES.items()),
         "",
+        "Each overload is drawn in three ways. Fitting calls are as said. Calls at the edge have one or two arguments of a fitting "
+        "call moved: another size, rank, dtype, an empty tensor, infinities or NaN, a number such as 0, -1, n, n + 1. Misfits "
+        "are calls, moved or drawn, that eager PyTorch refuses.",
+        "",
+        "| class | fitting | edge | misfit |",
+        "|---|---|---|---|",
+        *(
+            f"| {name} | {' | '.join(str(ways[name, way]) for way in ('fitting', 'edge', 'misfit'))} |"
+            for name in CLASSES
+        ),
+        "",
         f"Calls were drawn of {len(drawn)} of the {len(names)} overloads.",
         "",
         *_reasons(rows),
@@ -74,7 +86,13 @@ def write_page(page: Path, rows: Sequence[dict[str, Any]], seeds: Sequence[int],
 
 def _reasons(rows: Sequence[dict[str, Any]]) -> list[str]:
     lines = ["## Reasons", "", "| class | reason | calls | overloads, such as |", "|---|---|---|---|"]
-    for kind in ("refused", "no kernel in an engine", "NaN in onnxruntime alone", "undefined"):
+    for kind in (
+        "refused",
+        "no kernel in an engine",
+        "NaN in onnxruntime alone",
+        "undefined",
+        "eager refuses, and so does the export",
+    ):
         found = Counter(row["reason"] for row in rows if row["class"] == kind)
         for reason, count in found.most_common():
             names = list(

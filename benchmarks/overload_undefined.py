@@ -67,6 +67,12 @@ def reasons(call: Any) -> Iterator[str]:
         yield "a value at the edge of two bins, whose place is rounded"
     if re.search(r"(cholesky|inv|solve|lu_factor)_ex$", name) and bool(call.outputs[-1].any()):
         yield "the factor of a matrix that has none, of which the last output tells"
+    if "ctc_loss" in name and bool((filled["targets"] >= filled["log_probs"].shape[-1]).any()):
+        yield "an index that is out of range"
+    if "embedding_bag" in name and filled.get("include_last_offset") and _ends_elsewhere(filled):
+        yield "a last offset that is not the number of indices"
+    if "fractional_max_pool" in name and not set(filled["random_samples"].shape[:2]) <= {1, *filled["self"].shape[:2]}:
+        yield "samples of another batch"
     if "ctc_loss" in name and bool((filled["targets"] == filled["blank"]).any()):
         yield "the blank among the targets"
     if "pool" in name and not is_finite:
@@ -97,6 +103,11 @@ def reasons(call: Any) -> Iterator[str]:
         yield "a shift beyond the number of bits"
     if re.search(r"unique|mode|histc|kthvalue|isin|searchsorted|bucketize", name) and any(map(_has_nan, leaves(call))):
         yield "NaN among what is ordered"
+
+
+def _ends_elsewhere(filled: dict[str, Any]) -> bool:
+    offsets = filled["offsets"]
+    return not offsets.numel() or int(offsets[-1]) != filled["indices"].numel()
 
 
 def _is_sorted(edges: torch.Tensor) -> bool:

@@ -25,6 +25,8 @@ NARROW = frozenset([ir.DataType.UINT8, ir.DataType.INT8, ir.DataType.INT16, ir.D
 def clipped(op: Emit, value: ir.Value, low: float | None, high: float | None) -> ir.Value:
     """``value`` between bounds; Clip has the integers from opset 12 on, and not the narrow ones in onnxruntime."""
     dtype = op.dtype(value)
+    if dtype in FLOATS and any(isinstance(bound, float) and math.isnan(bound) for bound in (low, high)):
+        return op.expand(op.const(math.nan, dtype), op.dims(value))
     if dtype in NARROW:
         return op.cast(clipped(op, op.cast(value, INT32), low, high), dtype)
     if op.opset < 16 and dtype == ir.DataType.BFLOAT16:  # onnxruntime splits Clip into a Where, which has none below 16

@@ -8,8 +8,9 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
+from fx2onnx.aten_map.creation import filled
 from fx2onnx.aten_map.pooling import max_pooled
-from fx2onnx.aten_map.table.axes import as_list, squeeze, steps, swap, unsqueeze, whole
+from fx2onnx.aten_map.table.axes import as_list, is_empty, squeeze, steps, swap, unsqueeze, whole
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared
 from fx2onnx.base.dims import Dim, DimLike, apply, product
 from fx2onnx.irx.emit import Emit
@@ -80,6 +81,8 @@ def _divisible(source: Dims, target: Dims) -> list[int] | None:
 
 
 def adaptive_avg_pool(op: Emit, self: ir.Value, output_size: Sequence[DimLike]) -> ir.Value:
+    if is_empty(op.dims(self)):  # the mean of nothing, where PyTorch takes it
+        return filled(op, op.result_dims(), float("nan"), op.result_dtype())
     return adaptive_average(op, self, len(output_size))
 
 

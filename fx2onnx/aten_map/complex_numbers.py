@@ -11,7 +11,7 @@ import torch
 
 from fx2onnx.aten_map.matmul import product as matrix_product
 from fx2onnx.aten_map.powers import arc_tangent
-from fx2onnx.aten_map.table.dtypes import Operand, as_dtype
+from fx2onnx.aten_map.table.dtypes import FLOATS, Operand, as_dtype
 from fx2onnx.aten_map.table.registry import TABLE, OpOverload, overloads_of, register_shared
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import mark_complex
@@ -198,8 +198,9 @@ def _where(op: Emit, condition: ir.Value, self: Any, other: Any) -> ir.Value:
 
 def _not_equal_parts(negate: bool) -> Callable[..., ir.Value]:
     def entry(op: Emit, self: Any, other: Any) -> ir.Value:
-        operand = next(item for item in (self, other) if isinstance(item, ir.Value))
-        same = op.Equal(as_pair(op, self, op.dtype(operand)), as_pair(op, other, op.dtype(operand)))
+        tensors = [op.dtype(item) for item in (self, other) if isinstance(item, ir.Value)]
+        dtype = D.DOUBLE if D.DOUBLE in tensors else next((each for each in tensors if each in FLOATS), D.FLOAT)
+        same = op.Equal(as_pair(op, self, dtype), as_pair(op, other, dtype))
         axis = op.rank(same) - 1
         found = op.cast(op.ReduceMin(op.cast(same, D.INT32), axes=[axis], keepdims=0), D.BOOL)
         return op.Not(found) if negate else found

@@ -13,6 +13,7 @@ from fx2onnx.aten_map.table.axes import steps as numbers
 from fx2onnx.aten_map.table.dtypes import FLOATS
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
 from fx2onnx.base.dims import Dim, DimLike
+from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import Dims
 
@@ -47,6 +48,7 @@ def convolved(
         assert cast[1] is not None
         exact = convolved(op, cast[0], cast[1], cast[2], stride, padding, dilation, groups, output_padding)
         return op.cast(exact, dtype)
+    bias = None if bias is None else op.cast(bias, dtype)  # some of PyTorch's kernels take one of another dtype
     batched = op.rank(value) == spatial + 2
     if not batched:
         value = unsqueeze(op, value, 0)
@@ -63,6 +65,8 @@ def convolved(
         attrs["pads"] = same_pads(kernel, dilations)
     else:
         attrs["pads"] = as_list(padding, spatial) * 2  # type: ignore[arg-type]
+        if any(isinstance(pad, int) and pad < 0 for pad in attrs["pads"]):
+            raise UserError("E203", "ONNX has no convolution with negative padding", next="crop the input")
     if output_padding is None:
         value = _padded(op, value, attrs, spatial)
         steps = _taken_later(attrs)
@@ -210,9 +214,10 @@ def _slow_transpose(
     output_padding: Ints,
     dilation: Ints,
 ) -> ir.Value:
-    """The result has a batch axis, where the input has none, too."""
+    """The result of images has a batch axis where the input has none, too; that of volumes has not."""
     value = unsqueeze(op, self, 0) if op.rank(self) < op.rank(weight) else self
-    return _conv_transpose(op, value, weight, bias, stride, padding, output_padding, dilation)
+    found = _conv_transpose(op, value, weight, bias, stride, padding, output_padding, dilation)
+    return op.reshape(found, op.result_dims()) if op.rank(found) != len(op.result_dims()) else found
 
 
 def _slow_conv3d(

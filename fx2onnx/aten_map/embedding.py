@@ -12,6 +12,7 @@ from fx2onnx.aten_map.joining import joined
 from fx2onnx.aten_map.normalization import norm_except
 from fx2onnx.aten_map.table.axes import INT64, flat, sliced, steps, unsqueeze, whole, zeros
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
+from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
 
 aten = torch.ops.aten
@@ -38,6 +39,10 @@ def _bagged(
 
     The other outputs serve the backward pass.
     """
+    if op.rank(indices) != 1:
+        raise UserError(
+            "E203", "the indices of bags have more than one axis", next="flatten them, as offsets count them"
+        )
     count = op.dims(indices)[0]
     offsets = op.cast(offsets, INT64)
     size = op.dims(offsets)[0]

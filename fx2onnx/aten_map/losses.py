@@ -8,6 +8,7 @@ from collections.abc import Callable
 import onnx_ir as ir
 import torch
 
+from fx2onnx.aten_map.activations import relu
 from fx2onnx.aten_map.arithmetic import add
 from fx2onnx.aten_map.norms import vector_norm
 from fx2onnx.aten_map.powers import xlogy
@@ -46,7 +47,7 @@ def _wrapped(op: Emit, op_type: str, left: ir.Value, right: ir.Value) -> ir.Valu
 
 def at_least_zero(op: Emit, value: ir.Value) -> ir.Value:
     """max(x, 0)."""
-    return op.Relu(value)
+    return relu(op, value)
 
 
 def zero_like(op: Emit, value: ir.Value) -> ir.Value:

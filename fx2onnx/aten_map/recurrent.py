@@ -159,6 +159,14 @@ def _run_input(
 ) -> tuple[ir.Value, ...]:
     if batch_first:
         value = transpose(op, value, (1, 0, 2))
+    batch = op.dims(value)[1]
+    if any(isinstance(gap := op.dims(state)[1] - batch, int) and gap for state in states):
+        raise UserError(
+            "E203",
+            f"the input has {batch} sequences, the initial state another number",
+            why="PyTorch repeats the smaller, ONNX's recurrent operators do not",
+            next="expand the state or the input to one size of batch before the call",
+        )
     output, *finals = run_stack(op, stack, value, states, train, None)
     return (transpose(op, output, (1, 0, 2)) if batch_first else output, *finals)
 

@@ -8,8 +8,25 @@ import pytest
 import torch
 
 from benchmarks import overload_sweep
-from benchmarks.overload_call import CRASHED, FAULTS, RIGHT, WRONG, drawn_call, examine, judge
+from benchmarks.overload_call import (
+    BOTH_REFUSE,
+    CPU_ALONE,
+    CRASHED,
+    EDGE,
+    FAULTS,
+    MISFIT,
+    NUMBERS_ALONE,
+    RIGHT,
+    WRITTEN,
+    WRONG,
+    drawn_call,
+    edge_call,
+    examine,
+    judge,
+    judge_misfit,
+)
 from fx2onnx.aten_map import TABLE
+from fx2onnx.capture.recording import recorder
 from tests.ops import harness
 
 aten = torch.ops.aten
@@ -107,6 +124,35 @@ def test_named_operators_are_right_or_refused(name):
     assert not [outcome for outcome in found if outcome.kind in FAULTS], found
 
 
+def _misfit(overload, *args):
+    return harness.Call(overload, args, {}, [])
+
+
+def test_a_misfit_is_refused_as_eager_pytorch_does(monkeypatch):
+    misfit = _misfit(aten.argsort.default, torch.randn(2, 3), 4)
+    assert judge_misfit(misfit).kind == BOTH_REFUSE
+    monkeypatch.setattr(recorder, "check_sizes", lambda *given: None)
+    assert judge_misfit(misfit).kind == WRITTEN
+    assert WRITTEN in FAULTS
+
+
+def test_what_a_file_cannot_tell_is_no_fault():
+    index = _misfit(aten.index_select.default, torch.randn(3, 2), 0, torch.tensor([5]))
+    assert judge_misfit(index).kind == NUMBERS_ALONE
+    without_pivots = harness.Call(aten.linalg_lu_factor.default, (torch.randn(3, 3),), {"pivot": False}, [])
+    assert judge_misfit(without_pivots).kind == CPU_ALONE
+
+
+@pytest.mark.parametrize("overload", [aten.argsort.default, aten.gather.default, aten.native_layer_norm.default])
+def test_moved_calls_are_those_that_eager_pytorch_takes_or_refuses(overload):
+    assert edge_call(overload, 3, 0, True).outputs
+    misfit = edge_call(overload, 3, 0, False)
+    with pytest.raises((RuntimeError, IndexError)):
+        overload(*misfit.args, **misfit.kwargs)
+    for drawing in (EDGE, MISFIT):
+        assert examine(overload, 3, 0, lambda stage: None, drawing).kind not in FAULTS
+
+
 @pytest.mark.slow
 def test_every_twentieth_overload_is_right_or_refused(tmp_path):
     names = list(overload_sweep.overloads())[::20]
@@ -119,7 +165,8 @@ def test_a_sweep_goes_on_where_it_stopped(tmp_path):
     arguments = ["aten.relu.default", "aten.tril.default", "--each", "2", "--jobs", "1", "--file", str(file)]
     assert overload_sweep.main(arguments) == 0
     rows = overload_sweep.read_rows(file)
-    assert [row["class"] for row in rows] == [RIGHT] * 4
+    assert {row["class"] for row in rows} <= {RIGHT, BOTH_REFUSE, "not drawn"}
+    assert len(rows) == 12
     before = file.read_text()
     assert overload_sweep.main(arguments) == 0
     assert file.read_text() == before

@@ -20,6 +20,12 @@ SPACED = R(3, 4).index_put((T([1]), T([2])), T(INF))
 COUNTS = T([[[4, -3], [3, 5], [3, 2]]])
 
 CASES = [
+    case(aten.adaptive_avg_pool1d.default, torch.zeros(2, 1, 0), [1]),
+    case(aten.hinge_embedding_loss.default, T([1, -1, 3]), T([1, -1, -1]), 2.0, 2),
+    case(aten.eq.Tensor, T([1, 2, 3]), T([1 + 0.5j, 2, 3.5])),
+    case(aten.ne.Tensor, T([1 + 0.5j, 2, 3.5]).to(torch.complex128), T([1, 2, 3])),
+    case(aten.hardtanh.default, R(3), NAN, 1.0),
+    case(aten.conv_tbc.default, R(4, 1, 4), R(1, 4, 2), R(2).half(), 0),
     case(aten.gt.Scalar, BYTES, -3),
     case(aten.lt.Scalar, BYTES, 300),
     case(aten.eq.Scalar, T([1, 2], dtype=torch.int32), 2**32 + 1),
@@ -119,6 +125,7 @@ def test_case(given_case):
 
 BASE = torch.arange(12.0).reshape(4, 3)
 EXPORTED = [
+    (Call(aten.slow_conv_transpose3d.default, [2, 2, 1], None, [2, 2, 2]), (R(1, 3, 3, 2), R(1, 2, 2, 2, 1))),
     (Call(aten._reshape_alias.default, [2, 2], [3, 0]), (R(2, 3),)),
     (Call(aten._reshape_alias.default, [3, 2], [2, 1]), (R(2, 3),)),
     (Call(aten._reshape_alias_copy.default, [2, 3], [1, 2]), (R(2, 3),)),
@@ -142,6 +149,9 @@ def test_exported(module, args):
 
 
 REFUSED = [
+    (Call(aten.slow_conv_dilated2d.default, [2, 1], None, [1, 1], [1, -2]), (R(2, 2, 4, 5), R(2, 2, 2, 1))),
+    (Call(aten.embedding_bag.default), (R(3, 3), T([[0], [1], [2]]), T([0, 2]))),
+    (Call(aten.rnn_tanh.input, [R(1, 2), R(1, 1)], False, 1, 0.0, False, False, False), (R(3, 1, 2), R(1, 2, 1))),
     (Call(aten._weight_norm.default, 0), (R(4, 3), R(2))),
     (Call(aten._pdist_forward.default), (R(3, 2, 2),)),
     (Call(aten.gradient.tensorarrayint, spacing=[R(4)], dim=0), (R(3, 4),)),

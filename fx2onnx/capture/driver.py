@@ -210,9 +210,9 @@ def as_module(module: Any) -> torch.nn.Module:
     """An ``nn.Module`` for whatever can be exported. Raises UserError E001."""
     if isinstance(module, torch.export.ExportedProgram):
         return module.module()
-    original = getattr(module, "_orig_mod", None)
-    if isinstance(original, torch.nn.Module):
-        return original
+    parts = vars(module).get("_modules") if isinstance(module, torch.nn.Module) else None
+    if isinstance(parts, dict) and "_orig_mod" in parts:  # of torch.compile
+        return as_module(parts["_orig_mod"])
     if isinstance(module, torch.nn.DataParallel):
         return as_module(module.module)
     if isinstance(module, torch.nn.Module):

@@ -184,7 +184,7 @@ def in_mode(root: torch.nn.Module, training: bool | None) -> Iterator[str]:
     flags = [(module, module.training) for module in root.modules()]
     problem = ""
     try:
-        if training is not None:
+        if training is not None and any(flag != training for _, flag in flags):
             root.train(training)
     except NotImplementedError as cause:  # what torch.export makes has its mode in the graph
         for module, flag in flags:
@@ -194,4 +194,5 @@ def in_mode(root: torch.nn.Module, training: bool | None) -> Iterator[str]:
         yield problem
     finally:
         for module, flag in flags:
-            module.training = flag
+            if module.training != flag:
+                module.training = flag

@@ -5,7 +5,9 @@ profile, failed ones included.
 from __future__ import annotations
 
 import contextlib
+import threading
 import types
+import weakref
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -42,8 +44,22 @@ class Data:
     count: int = 0
 
 
+class Keeps:
+    """A hook that keeps what it is called with, on itself and on the module."""
+
+    def __init__(self) -> None:
+        self.last, self.calls = None, []
+
+    def __call__(self, module: Any, given: Any, found: Any = None) -> None:
+        self.last = found if found is not None else given[0]
+        self.calls.append(self.last)
+        module.kept = self.last
+
+
 class Net(nn.Module):
-    """Holds every kind of state; ``ways`` change some of it."""
+    """Holds every kind of state, and objects that cannot be copied; ``ways`` change some of it."""
+
+    __slots__ = ("never", "slot")
 
     def __init__(self, ways: list[Callable[[Any, Any, torch.Tensor], Any]], end: BaseException | None = None) -> None:
         super().__init__()
@@ -62,7 +78,34 @@ class Net(nn.Module):
         self.own, self.array, self.parts = Own(), np.zeros(3), [nn.Linear(3, 3)]
         self.inner = nn.Sequential(nn.Linear(3, 3))
         self.inner[0].state = torch.zeros(3)
+        self.slot, self.writes = torch.zeros(2, 3), 0
+        self.lock, self.numbers, self.file = threading.Lock(), (n for n in range(9)), open(__file__)  # noqa: SIM115
+        self.reference, self.proxy = weakref.ref(self.inner), weakref.WeakValueDictionary(inner=self.inner)
+        self.fc.register_forward_hook(Keeps())
+        self.norm.register_forward_pre_hook(Keeps())
         self.ways, self.end = ways, end
+
+    def __repr__(self) -> str:
+        raise RuntimeError("this module does not say what it is")
+
+    def __deepcopy__(self, memo: object) -> Any:
+        raise TypeError("this module cannot be copied")
+
+    def __getattr__(self, name: str) -> Any:
+        return self.own.h if name == "of_own" else super().__getattr__(name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if "writes" in self.__dict__ and name != "training":
+            self.__dict__["writes"] += 1
+        super().__setattr__(name, value)
+
+    @property
+    def through(self) -> torch.Tensor:
+        return self.h + self.of_own
+
+    @through.setter
+    def through(self, value: torch.Tensor) -> None:
+        self.h = value
 
     def forward(self, x: torch.Tensor, given: Any) -> torch.Tensor:
         y = self.norm(self.fc(x))
@@ -179,11 +222,42 @@ PLACES: dict[str, tuple[Callable[[Any, Any], Any], Any]] = {
     "slots": (lambda m, g: m.own.inner, "h"),
     "argument": (lambda m, g: g, "h"),
 }
+
+
+def _sets_a_slot(net: Any, _: Any, y: torch.Tensor) -> torch.Tensor:
+    net.slot = net.slot + y
+    net.never = [y]
+    return net.slot
+
+
+def _by_property(net: Any, _: Any, y: torch.Tensor) -> torch.Tensor:
+    net.through = net.through + y
+    return net.through
+
+
+def _behind_a_lock(net: Any, _: Any, y: torch.Tensor) -> torch.Tensor:
+    with net.lock:
+        net.inner.state = net.reference()[0].state + y
+    return net.proxy["inner"](y)
+
+
 WAYS: dict[str, Callable[[Any, Any, torch.Tensor], Any]] = {
     f"{name} in {place}": way for place, at in PLACES.items() for name, way in _into(*at).items()
 } | {
     way.__name__.strip("_").replace("_", " "): way
-    for way in (_twice, _deletes, _fills, _empties, _counts, _registers, _sets_flags, _in_given)
+    for way in (
+        _twice,
+        _deletes,
+        _fills,
+        _empties,
+        _counts,
+        _registers,
+        _sets_flags,
+        _in_given,
+        _sets_a_slot,
+        _by_property,
+        _behind_a_lock,
+    )
 }
 GIVEN: dict[str, Callable[[], Any]] = {
     "namespace": lambda: types.SimpleNamespace(h=torch.ones(2, 3)),

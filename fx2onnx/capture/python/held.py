@@ -78,6 +78,7 @@ class Snapshot:
         self.scripted: list[tuple[str, Value, dict[str, object]]] = []
         """Name, what has them, and its attributes, of each scripted module."""
         self._kinds: dict[type, int] = {}
+        self._slots: dict[type, list[str]] = {}
         self._seen: set[int] = set()
         self._pending: list[tuple[Value, int, int, object]] = []
         named = list(modules)
@@ -108,6 +109,16 @@ class Snapshot:
                 self._empty.append(value)
             elif kind in (DICT, SET):
                 entries.append(Entry(value, value.copy(), kind, place, key))
+                for hook in value.values() if key.endswith("_hooks") else ():
+                    self._found(hook, place, key)
+        slots = self._slots.get(type(module))
+        if slots is None:
+            slots = self._slots[type(module)] = _slots(type(module))
+        if slots:
+            place = len(entries)
+            entries.append(Entry(module, _in_slots(module, slots), OBJECT, parent, name))
+            for key, value in entries[place].content.items():
+                self._found(value, place, key)
         if isinstance(module, torch.jit.ScriptModule) and "_c" in attributes:
             self.scripted.append((name, module._c, _scripted_attributes(module)))
 
@@ -274,6 +285,10 @@ def _slots(kind: type) -> list[str]:
     ]
 
 
+def _in_slots(value: Value, names: Iterable[str]) -> dict[str, Value]:
+    return {name: getattr(value, name, MISSING) for name in names}
+
+
 def entries_of(value: Value, kind: int, parent: int, key: object) -> Iterator[Entry]:
     """A container, and what an instance of a class has beside."""
     if kind == DICT:
@@ -288,9 +303,9 @@ def entries_of(value: Value, kind: int, parent: int, key: object) -> Iterator[En
     own = getattr(value, "__dict__", None)
     if isinstance(own, dict):
         yield Entry(own, own.copy(), DICT, parent, key)
-    slots = {name: getattr(value, name, MISSING) for name in _slots(type(value))}
+    slots = _slots(type(value))
     if slots:
-        yield Entry(value, slots, OBJECT, parent, key)
+        yield Entry(value, _in_slots(value, slots), OBJECT, parent, key)
     if isinstance(value, types.MethodType):
         yield Entry((), (value.__self__,), TUPLE, parent, key)
 

@@ -20,7 +20,9 @@ def joined(one: ShapeEnv, other: ShapeEnv, test: object, sizes: Mapping[str, int
     if is_by_sizes and isinstance(test, Relation):
         ways = ((one, other, test.negated()), (other, one, test))
         guards = {
-            key: guard for env, another, past in reversed(ways) for key, guard in _guards(env, another, past).items()
+            key: guard
+            for env, another, past in reversed(ways)
+            for key, guard in _guards(env, another, past, sizes).items()
         }
         conditions = {each: None for each in one.conditions if each in other.conditions}
         for env, another, past in ways:
@@ -57,7 +59,9 @@ def _unsettled(env: ShapeEnv) -> dict[tuple[Relation, bool], Guard]:
     return {key: guard for key, guard in env.guards.items() if env.is_settled(guard.relation) is None}
 
 
-def _guards(env: ShapeEnv, another: ShapeEnv, past: Relation) -> dict[tuple[Relation, bool], Guard]:
+def _guards(
+    env: ShapeEnv, another: ShapeEnv, past: Relation, sizes: Mapping[str, int]
+) -> dict[tuple[Relation, bool], Guard]:
     """What was taken for granted in a branch; what is needed there alone is for where ``past`` does not hold."""
     found: dict[tuple[Relation, bool], Guard] = {}
     for key, guard in _unsettled(env).items():
@@ -66,10 +70,11 @@ def _guards(env: ShapeEnv, another: ShapeEnv, past: Relation) -> dict[tuple[Rela
         is_one = env.keeps_ones and 1 in needed.args
         says_more = needed.op == "eq" and (is_about_others or is_one or _is_for_one_size(needed, env))
         is_stated = guard.is_stated or needed in env.stated
-        is_of_branch = key not in another.guards and (says_more or is_stated)
-        if is_of_branch and not needed.symbols() & env.unbacked:
+        is_needed, is_of_branch = says_more or is_stated, key not in another.guards
+        is_broken = needed.symbols() <= sizes.keys() and not needed.is_true_at(sizes)
+        if is_of_branch and (is_needed or is_broken) and not needed.symbols() & env.unbacked:
             needed = Relation("or", (past, needed))
-            found[needed, True] = replace(guard, relation=needed, by_user=True, ends_run=True)
+            found[needed, True] = replace(guard, relation=needed, by_user=is_needed, ends_run=is_needed)
         else:
             found[key] = guard
     return found

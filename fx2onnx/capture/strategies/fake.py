@@ -94,7 +94,7 @@ def run(attempt: Attempt, branches: Branches | None = None) -> Outcome:
 def _captured(attempt: Attempt, shape_env: ShapeEnv, branches: Branches | None) -> Captured:
     control_flow.register()
     arguments, bake = attempt.arguments, attempt.bake
-    program = attempt.program or attempt.root
+    program = attempt.root if attempt.program is None else attempt.program
     tree = ModuleTree(program)
     recorder = Recorder(shape_env, weight_names(tree), attempt.keep, attempt.whole, branches)
     recorder.idle = IdleStatements() if attempt.runs_idle else None

@@ -410,6 +410,7 @@ MUTANTS = [
     Mutant("capture/diagnosis.py", "            settled = _settled(done)  # a", "            settled = done and _settled(attempt.without_larger)  # a", NEEDS),
     Mutant("capture/diagnosis.py", " and failed.reason is not Reason.SYMBOLIC", " and False", NUMBERS),
     Mutant("capture/diagnosis.py", " and failed.reason is not Reason.SYMBOLIC", "", NUMBERS),
+    Mutant("capture/strategies/fake.py", "attempt.root if attempt.program is None else attempt.program", "attempt.program or attempt.root", "tests/capture/test_strategies.py"),
     Mutant("capture/python/held.py", 'if key.endswith("_hooks") else ()', "if False else ()", "tests/capture/test_left_as_before.py"),
     Mutant("capture/python/held.py", "entries.append(Entry(module, _in_slots(module, slots), OBJECT, parent, name))", "entries.append(Entry(module, {}, OBJECT, parent, name))", "tests/capture/test_left_as_before.py"),
     Mutant("capture/shapes/size_indices.py", "is_symbolic or _SYMBOLIC_TYPE.search(str(error)) is not None", "is_symbolic", NUMBERS),

@@ -151,3 +151,16 @@ def test_the_export_rung_runs_in_the_same_mode() -> None:
 def test_sizes_are_dynamic_through_the_export_rung_too() -> None:
     result = check(ThroughNumpy(), (X,), others=[(torch.randn(7, 4),)], dynamic_shapes=({0: "n"},))
     assert result.report.rung == "export"
+
+
+class WithoutTruth(nn.Linear):
+    def __bool__(self) -> bool:
+        raise RuntimeError("neither true nor false")
+
+    def __len__(self) -> int:
+        raise RuntimeError("of no length")
+
+
+@pytest.mark.parametrize("strategy", ["auto", "fake", "symbolic", "export"])
+def test_a_module_without_truth(strategy: str) -> None:
+    check(WithoutTruth(4, 2), (X,), capture=strategy)

@@ -27,7 +27,7 @@ def dropped(op: Emit, value: ir.Value, p: float) -> ir.Value:
 def _with_mask(op: Emit, value: ir.Value, p: float) -> tuple[ir.Value, ir.Value]:
     dtype, dims = op.dtype(value), op.dims(value)
     if p == 1:
-        return filled(op, dims, 0, dtype), filled(op, dims, 0, BOOL)
+        return op.Mul(value, op.const(0, dtype)), filled(op, dims, 0, BOOL)  # NaN of what is infinite
     if op.opset >= 12:
         ratio = op.const(np.float32(p))
         result: tuple[ir.Value, ir.Value] = op.Dropout(

@@ -9,7 +9,7 @@ import torch.fx
 
 from fx2onnx.aten_map.table.registry import Entry
 from fx2onnx.base.errors import Fx2OnnxError, InternalError, UserError
-from fx2onnx.capture.captured import describe, where_of
+from fx2onnx.capture.captured import GraphOutput, describe, where_of
 from fx2onnx.capture.recording.eager_refusals import refusal_of_node
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -70,4 +70,15 @@ def mistaken(node: torch.fx.Node, entry: Entry, given: str, wanted: str, sizes: 
         node=describe(node),
         why=f"at {entry.place}",
         next="report it with the line above" if is_ours else "emit what op.result says",
+    )
+
+
+def not_computed(output: GraphOutput) -> UserError:
+    """An entry gives none of what an operator keeps for its backward pass."""
+    return UserError(
+        "E203",
+        f"the output {output.name} has no form in ONNX",
+        where=where_of(output.value) if isinstance(output.value, torch.fx.Node) else None,
+        why="the operator keeps it for its own backward pass",
+        next="leave it out of what forward returns",
     )

@@ -16,7 +16,7 @@ from fx2onnx.aten_map.table.dtypes import onnx_dtype
 from fx2onnx.aten_map.table.registry import Entry, Table, fill_defaults
 from fx2onnx.base import baked, metadata_keys, size_conditions
 from fx2onnx.base.dims import Dim
-from fx2onnx.base.errors import Fx2OnnxError, InternalError, UserError
+from fx2onnx.base.errors import Fx2OnnxError, UserError
 from fx2onnx.base.events import details, record
 from fx2onnx.base.opsets import IR_VERSIONS
 from fx2onnx.capture.captured import NEXT, OF_CALLER, Captured, GraphOutput, TensorInfo, carried, label_of, where_of
@@ -146,7 +146,7 @@ class Lowering:
         if isinstance(output.value, torch.fx.Node):
             value = self.values[output.value]
             if not isinstance(value, ir.Value):
-                raise InternalError("E900", f"the output {output.name} has no ONNX value")
+                raise faults.not_computed(output)
             return value
         if isinstance(output.value, Dim):
             return self.op.size(output.value)

@@ -125,6 +125,7 @@ def test_case(given_case):
 
 BASE = torch.arange(12.0).reshape(4, 3)
 EXPORTED = [
+    (lambda x: torch.nn.functional.dropout(x, 1.0, True), (T([1.0, INF, NAN]),)),
     (Call(aten.slow_conv_transpose3d.default, [2, 2, 1], None, [2, 2, 2]), (R(1, 3, 3, 2), R(1, 2, 2, 2, 1))),
     (Call(aten._reshape_alias.default, [2, 2], [3, 0]), (R(2, 3),)),
     (Call(aten._reshape_alias.default, [3, 2], [2, 1]), (R(2, 3),)),
@@ -149,6 +150,7 @@ def test_exported(module, args):
 
 
 REFUSED = [
+    (lambda x: aten._scaled_dot_product_efficient_attention.default(x, x, x, None, True)[1], (R(1, 1, 2, 4),)),
     (Call(aten.slow_conv_dilated2d.default, [2, 1], None, [1, 1], [1, -2]), (R(2, 2, 4, 5), R(2, 2, 2, 1))),
     (Call(aten.embedding_bag.default), (R(3, 3), T([[0], [1], [2]]), T([0, 2]))),
     (Call(aten.rnn_tanh.input, [R(1, 2), R(1, 1)], False, 1, 0.0, False, False, False), (R(3, 1, 2), R(1, 2, 1))),

@@ -63,7 +63,7 @@ _FEW_ELEMENTS = 1 << 14
 _NOT_TRIED = re.compile("polynomial|matrix_power|cartesian|combinations|grouped_mm")
 """Operators that work longer than the sizes of operands and results tell, or that refuse strides."""
 
-_TELL_SIZES = frozenset({"lengths", "input_lengths", "target_lengths", "batch_sizes", "offsets", "offs", "repeats"})
+_TELL_SIZES = frozenset({"lengths", "batch_sizes", "offsets", "offs", "repeats"})
 """Tensors whose numbers have to fit the sizes of others."""
 
 _SUMS = frozenset({"aten::add", "aten::sub"})
@@ -133,6 +133,8 @@ def _has_numbers_of_sizes(func: OpOverload, args: tuple[object, ...], kwargs: Ma
         tensors = [*_tensors((given,))]
         if tensors and argument.name in _TELL_SIZES:
             return True
+        if tensors and argument.name == "targets" and tensors[0].dim() == 1:
+            return True  # one behind another, as long as their lengths add up to
         if argument.name == "indices" and any(tensor.dtype in (torch.bool, torch.uint8) for tensor in tensors):
             return True
     return False

@@ -219,6 +219,10 @@ SIZES: dict[str, tuple[Any, tuple[torch.Tensor, ...]]] = {
         lambda x: F.ctc_loss(x, torch.ones(1, 2, dtype=LONG), [2], [2]),
         (R(3),),
     ),
+    "lengths of another batch": (
+        lambda x, n: F.ctc_loss(x, torch.ones(2, 2, dtype=LONG), n, torch.tensor([1, 1])),
+        (R(5, 2, 3), torch.tensor([5])),
+    ),
     "celu with alpha 0": (lambda x: F.celu(x, 0.0), (R(3),)),
     "dropout by less than nothing": (lambda x: torch.ops.aten.dropout(x, -1.0, False), (R(3),)),
     "fill_ of one axis": (lambda x, y: x.clone().fill_(y), (R(3), R(1))),
@@ -266,6 +270,10 @@ NUMBERS: dict[str, tuple[Any, tuple[torch.Tensor, ...]]] = {
     "a probability": (torch.bernoulli, (torch.rand(3),)),
     "lengths of packed sequences": (
         lambda x, n: F.ctc_loss(x.log_softmax(-1), torch.ones(2, 2, dtype=LONG), n, torch.tensor([2, 1])),
+        (R(5, 2, 3), torch.tensor([5, 4])),
+    ),
+    "targets one behind another": (
+        lambda x, n: F.ctc_loss(x.log_softmax(-1), torch.ones(3, dtype=LONG), n, torch.tensor([2, 1])),
         (R(5, 2, 3), torch.tensor([5, 4])),
     ),
     "a half that the CPU's kernels lack": (torch.linalg.vector_norm, (R(3).half(),)),

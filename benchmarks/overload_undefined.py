@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -75,6 +76,8 @@ def reasons(call: Any) -> Iterator[str]:
         yield "samples of another batch"
     if "ctc_loss" in name and bool((filled["targets"] == filled["blank"]).any()):
         yield "the blank among the targets"
+    if "attention" in name and filled.get("scale") is not None and not math.isfinite(filled["scale"]):
+        yield "an infinite scale, by which either operand or their product is multiplied"
     if "pool" in name and not is_finite:
         yield "the index of a maximum among infinities"
     if name == "topk" and not filled["sorted"]:

@@ -24,6 +24,7 @@ from fx2onnx.capture.torch_private.dispatch import in_function_transform, real_k
 from fx2onnx.capture.torch_private.operators import OpOverload
 
 aten = torch.ops.aten
+LinAlgError: type[Exception] = torch.linalg.LinAlgError  # type: ignore[attr-defined]
 
 Arguments: TypeAlias = tuple[tuple[object, ...], Mapping[str, object]]
 
@@ -128,13 +129,15 @@ def check_sizes(
 
 def _has_numbers_of_sizes(func: OpOverload, args: tuple[object, ...], kwargs: Mapping[str, object]) -> bool:
     """Whether numbers of a tensor have to fit the sizes of others: lengths, and masks among the ``indices`` of ``x[indices]``."""
+    is_in_a_row = False
     for place, argument in enumerate(func._schema.arguments):
         given = args[place] if place < len(args) else kwargs.get(argument.name)
         tensors = [*_tensors((given,))]
         if tensors and argument.name in _TELL_SIZES:
             return True
-        if tensors and argument.name == "targets" and tensors[0].dim() == 1:
-            return True  # one behind another, as long as their lengths add up to
+        is_in_a_row = is_in_a_row or (bool(tensors) and argument.name == "targets" and tensors[0].dim() == 1)
+        if tensors and argument.name == "target_lengths" and is_in_a_row:
+            return True  # the targets are as many as their lengths add up to
         if argument.name == "indices" and any(tensor.dtype in (torch.bool, torch.uint8) for tensor in tensors):
             return True
     return False
@@ -206,13 +209,13 @@ class _Trial:
     def refusal_of_all_numbers(self) -> Exception | None:
         """What the kernel raises where it takes tensors of these sizes and dtypes with no numbers."""
         error = self.error()
-        if error is None:
+        if error is None or isinstance(error, LinAlgError):
             return None
         kept = _in_float32 if IS_OF_CPU.search(str(error)) else _same
         for dtype_of, fill in ((kept, _zeros), (kept, _ones), (kept, _identity), (kept, _rising)):
             found = self.error(dtype_of, fill)
-            if found is None or IS_OF_CPU.search(str(found)):
-                return None
+            if found is None or isinstance(found, LinAlgError) or IS_OF_CPU.search(str(found)):
+                return None  # a matrix that has no inverse says nothing of others
         return error
 
     def error(

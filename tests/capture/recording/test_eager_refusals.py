@@ -267,6 +267,7 @@ def test_large_operands_are_taken() -> None:
 NUMBERS: dict[str, tuple[Any, tuple[torch.Tensor, ...]]] = {
     "an index among the rows": (lambda x, i: x.index_select(0, i), (R(3, 2), torch.tensor([1, 2]))),
     "a matrix with an inverse": (torch.linalg.inv, (R(3, 3),)),
+    "equations with a solution": (torch.linalg.tensorsolve, (torch.eye(4).reshape(2, 2, 4), R(2, 2))),
     "a probability": (torch.bernoulli, (torch.rand(3),)),
     "lengths of packed sequences": (
         lambda x, n: F.ctc_loss(x.log_softmax(-1), torch.ones(2, 2, dtype=LONG), n, torch.tensor([2, 1])),

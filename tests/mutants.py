@@ -961,6 +961,10 @@ MUTANTS = [
     Mutant("exporting/build.py", "own = {weight.name for", "own = {f'{weight.name}.' for", KEYWORDS),
     Mutant("exporting/options.py", "value not in nothing and", "False and", KEYWORDS),
     # targets
+    Mutant("targets/float64.py", "op.Less(op.Reciprocal(x), zero)", "op.Less(x, zero)", "tests/targets/test_float64.py"),
+    Mutant("targets/float64.py", "-number if number else INT64_MAX", "INT64_MAX", "tests/targets/test_float64.py"),
+    Mutant("targets/float64.py", "op.Add(op.Add(bent, lost), turned)", "op.Add(bent, op.Mul(turned, _number(op, 1 + 1e-14)))", "tests/targets/test_float64.py"),
+    Mutant("targets/fit.py", "            if _has_form(node):\n", "            if False:\n", "tests/targets/test_float64.py"),
     Mutant("targets/fit.py", "            if old == D.DOUBLE:\n", "            if False:\n", "tests/targets/test_fit.py"),
     Mutant("targets/fit.py", "    if found is not None:\n        return found", "    if False:\n        return found", "tests/targets/test_fit.py"),
     Mutant("targets/fit.py", "    _read_instead(output, result, cast)\n", "    pass\n", "tests/targets/test_fit.py"),

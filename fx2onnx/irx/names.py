@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from fx2onnx.irx.builder import Builder
 from fx2onnx.irx.edit import graphs_of
+from fx2onnx.irx.emit import Emit
 
 
 class FreeNames:
@@ -27,3 +29,16 @@ class FreeNames:
             name = f"{wanted}_{count}"
         self._taken.add(name)
         return name
+
+
+def emitter_of(model: ir.Model) -> Emit:
+    """An ``Emit`` in the model's opset that allots names free in the whole model."""
+    builder = Builder(model.graph.opset_imports.get("", 0))
+    for graph in graphs_of(model):
+        for value in (*graph.inputs, *graph.initializers.values()):
+            builder.unique(value.name or "")
+        for node in graph:
+            builder.unique(node.name or "")
+            for value in node.outputs:
+                builder.unique(value.name or "")
+    return Emit(builder)

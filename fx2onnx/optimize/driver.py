@@ -12,9 +12,9 @@ import onnx_ir as ir
 
 from fx2onnx.base.errors import InternalError
 from fx2onnx.base.events import details
-from fx2onnx.irx.builder import Builder
 from fx2onnx.irx.edit import can_replace, graphs_of, merged_origin, remove_unread, replace
 from fx2onnx.irx.emit import Emit
+from fx2onnx.irx.names import emitter_of
 from fx2onnx.irx.values import dims_of, set_type
 from fx2onnx.optimize.check import check_model
 from fx2onnx.optimize.rewrite import Match, Removal, Rewrite, Why
@@ -141,15 +141,7 @@ class Driver:
     def _emitter(self) -> Emit:
         """An Emit that allots names free in the whole model; made at the first edit."""
         if self._op is None:
-            builder = Builder(self.opset)
-            for graph in self._graphs:
-                for value in (*graph.inputs, *graph.initializers.values()):
-                    builder.unique(value.name or "")
-                for node in graph:
-                    builder.unique(node.name or "")
-                    for value in node.outputs:
-                        builder.unique(value.name or "")
-            self._op = Emit(builder)
+            self._op = emitter_of(self.model)
         return self._op
 
     def _apply(self, rewrite: Rewrite[Any], root: ir.Node, match: Match) -> Why | None:

@@ -1,5 +1,5 @@
-"""Casts around nodes whose dtype the target has no kernel for (``bfloat16`` MatMul, ``float64`` Conv): the node computes in
-another dtype, and its results are rounded back to theirs.
+"""Nodes whose dtype the target has no kernel for: a float64 one with a form in ``float64.py`` becomes that form, others
+(``bfloat16`` MatMul) compute in another dtype between casts, and their results are rounded back to theirs.
 """
 
 from __future__ import annotations
@@ -9,10 +9,12 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from fx2onnx.irx.edit import graphs_of, replace_inputs
-from fx2onnx.irx.names import FreeNames
-from fx2onnx.irx.values import copied_type
+from fx2onnx.irx.edit import graphs_of, remove_unread, replace, replace_inputs
+from fx2onnx.irx.emit import Emit
+from fx2onnx.irx.names import FreeNames, emitter_of
+from fx2onnx.irx.values import copied_type, dims_of, set_type
 from fx2onnx.targets import faults
+from fx2onnx.targets.float64 import FORMS
 from fx2onnx.targets.form import Target
 from fx2onnx.targets.match import STANDARD, has_kernel_for, is_asked, lacked, signature_of, with_dtype, word_of
 
@@ -58,6 +60,7 @@ def fit(model: ir.Model, target: Target, *, may_narrow: bool = True) -> Fitted:
     functions = {identifier[:2] for identifier in model.functions}
     widened: dict[tuple[ir.Value, ir.DataType], ir.Value] = {}
     names = FreeNames(model)
+    op: Emit | None = None
     for graph in graphs_of(model):
         for node in list(graph):
             signature = signature_of(node)
@@ -72,6 +75,10 @@ def fit(model: ir.Model, target: Target, *, may_narrow: bool = True) -> Fitted:
                 if missing:
                     fitted.left[node] = missing
                 continue
+            if _has_form(node):
+                op = op or emitter_of(model)
+                if _as_float64(model, node, op, target, opset):
+                    continue
             pair = _dtype_for(target, node, opset)
             if pair is None or (pair[0] == D.DOUBLE and not may_narrow):
                 fitted.left[node] = []
@@ -83,6 +90,39 @@ def fit(model: ir.Model, target: Target, *, may_narrow: bool = True) -> Fitted:
             if old == D.DOUBLE:
                 fitted.narrowed[text] += 1
     return fitted
+
+
+def _has_form(node: ir.Node) -> bool:
+    """Whether the node is in float64, of known types, and its operator has a form in operators that compute in float64."""
+    output = node.outputs[0]
+    return node.op_type in FORMS and not node.domain and output.dtype == D.DOUBLE and output.shape is not None
+
+
+def _as_float64(model: ir.Model, node: ir.Node, op: Emit, target: Target, opset: int) -> bool:
+    """Put the operator's form in its place, if it has one that the target has kernels for."""
+    old, graph = node.outputs[0], node.graph
+    x = node.inputs[0]
+    assert isinstance(graph, ir.Graph)
+    if x is None or x.dtype is None or x.shape is None:
+        return False
+    op.builder.nodes, op.origin = [], dict(node.metadata_props)
+    op.builder.size_cache.clear()
+    op.scope = (node.name or "").rpartition("/")[0]
+    op.result = ((D.DOUBLE, dims_of(old)),)
+    new = FORMS[node.op_type](op, node)
+    fresh = op.builder.nodes
+    if new is None or not all(has_kernel_for(target, each, opset, signature_of(each)) for each in fresh):
+        return False
+    for value in {value for each in fresh for value in each.inputs if value is not None}:
+        if value.const_value is not None and value.graph is None and value.name is not None:
+            model.graph.initializers[value.name] = value
+    graph.insert_before(node, fresh)
+    set_type(new, D.DOUBLE, dims_of(old))
+    if not old.is_graph_output():
+        new.name, old.name = old.name, None
+    replace(old, new)
+    remove_unread([node])
+    return True
 
 
 def _dtype_for(target: Target, node: ir.Node, opset: int) -> tuple[ir.DataType, ir.DataType] | None:

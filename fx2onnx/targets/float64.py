@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from itertools import product
+from typing import cast
 
 import numpy as np
 import onnx_ir as ir
@@ -223,7 +224,8 @@ def _padded(op: Emit, x: ir.Value, before: Sequence[int], behind: Sequence[int])
     if not any((*before, *behind)):
         return x
     batch, channels, *sizes = dims_of(x)
-    dims: list[DimLike] = [size + low + high for size, low, high in zip(sizes, before, behind, strict=True)]
+    wider = [size + low + high for size, low, high in zip(sizes, before, behind, strict=True)]
+    dims = cast("list[DimLike]", wider)
     pads = op.const(np.array([0, 0, *before, 0, 0, *behind]))
     return op.node("Pad", x, pads, outputs=((DOUBLE, (batch, channels, *dims)),))
 

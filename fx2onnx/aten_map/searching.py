@@ -28,13 +28,13 @@ def isin_tensor_tensor(
 ) -> ir.Value:
     """isin(Tensor elements, Tensor test_elements, *, bool assume_unique=False, bool invert=False) -> Tensor
 
-    ONNX:    every element beside every test element: Equal and a reduction by Max. Memory: elements x tests.
+    ONNX:    every element beside every test element: Equal and a reduction by Sum, which onnxruntime has of no elements, too. Memory: elements x tests.
     """
     tests = op.Reshape(test_elements, [-1]) if op.rank(test_elements) != 1 else test_elements
     if op.dims(tests)[0] == 0:
         return op.expand(op.const(np.array(invert)), op.dims(elements))
     same = compare(op, "Equal", op.Unsqueeze(elements, axes=[op.rank(elements)]), tests)
-    found = op.cast(op.ReduceMax(op.cast(same, D.INT32), axes=[-1], keepdims=0), D.BOOL)
+    found = op.cast(reduce(op, "ReduceSum", op.cast(same, D.INT32), op.rank(elements)), D.BOOL)
     return op.Not(found) if invert else found
 
 
@@ -51,12 +51,12 @@ def isin_tensor_scalar(op: Emit, elements: ir.Value, test_element: Any, assume_u
 def isin_scalar_tensor(op: Emit, element: Any, test_elements: ir.Value, assume_unique: bool, invert: bool) -> ir.Value:
     """isin(Scalar element, Tensor test_elements, *, bool assume_unique=False, bool invert=False) -> Tensor
 
-    ONNX:    Equal and a reduction by Max.
+    ONNX:    Equal and a reduction by Sum.
     """
     if is_empty(op.dims(test_elements)):
         return op.const(np.array(invert))
     same = op.cast(compare(op, "Equal", test_elements, element), D.INT32)
-    found = op.cast(op.ReduceMax(same, keepdims=0), D.BOOL)
+    found = op.cast(op.ReduceSum(same, keepdims=0), D.BOOL)
     return op.Not(found) if invert else found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import numpy as np
@@ -9,8 +10,8 @@ import onnx_ir as ir
 
 from fx2onnx.aten_map.table.registry import TABLE, Table, translates
 from fx2onnx.base.assumptions import MOST_CHARS, put_shortly
-from fx2onnx.base.dims import Scalar
-from fx2onnx.capture.recording.size_checks import CHECKED, any_of
+from fx2onnx.base.dims import Scalar, is_real_number
+from fx2onnx.capture.recording.size_checks import CHECKED, composed
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import dims_of, dtype_of
 
@@ -22,20 +23,24 @@ _WHERE_FALSE = frozenset({"ne", "ge", "le"})
 def checked(
     op: Emit, self: ir.Value, signs: Sequence[str], lefts: Sequence[Scalar], rights: Sequence[Scalar], line: str
 ) -> ir.Value:
-    """checked(Tensor self, str[] signs, SymInt[] lefts, SymInt[] rights, str line) -> Tensor
+    """checked(Tensor self, str[] signs, Scalar[] lefts, Scalar[] rights, str line) -> Tensor
 
     Shapes:  self as it is.
-    ONNX:    Slice from a start that a Gather takes from [0], at 0 where one of the comparisons is true; at 1, which is beyond the
-             end, where none is. The Gather is named after them and the line, since engines name the node that fails.
+    ONNX:    Slice from a start that a Gather takes from [0], at 0 where the comparisons, as they are joined, are true; at 1, which
+             is beyond the end, where they are not. The Gather is named after them and the line, since engines name the node that fails.
     """
-    places = [_place(op, *each) for each in zip(signs, lefts, rights, strict=True)]
-    place = places[0]
-    for other in places[1:]:
-        place = op.Mul(place, other)
-    start = op.Gather(np.zeros(1, np.int64), op.reshape(place, [1]), axis=0)
+    places: list[ir.Value] = []
+    for sign, left, right in zip(signs, lefts, rights, strict=True):
+        if sign in _COMPARED:
+            places.append(_place(op, sign, left, right))
+        else:
+            join = op.Mul if sign == "or" else op.Max
+            joined = [places.pop() for _ in range(int(left))]
+            places.append(functools.reduce(join, reversed(joined)))
+    start = op.Gather(np.zeros(1, np.int64), op.reshape(places[0], [1]), axis=0)
     named = start.producer()
     assert named is not None
-    text = f"{put_shortly(any_of(signs, lefts, rights), MOST_CHARS)} has to be true"
+    text = f"{put_shortly(composed(signs, lefts, rights), MOST_CHARS)} has to be true"
     named.name = op.builder.unique(f"{text} ({line})" if line else text)
     dims = dims_of(self)
     whole = self if dims else op.reshape(self, [1])
@@ -48,7 +53,8 @@ def checked(
 def _place(op: Emit, sign: str, left: Scalar, right: Scalar) -> ir.Value:
     """0 where the comparison is true, else 1."""
     holds, fails = (1, 0) if sign in _WHERE_FALSE else (0, 1)
-    is_so = op.node(_COMPARED[sign], op.size(left), op.size(right))
+    dtype = ir.DataType.DOUBLE if is_real_number(left) or is_real_number(right) else ir.DataType.INT64
+    is_so = op.node(_COMPARED[sign], op.size(left, dtype), op.size(right, dtype))
     return op.Where(is_so, op.const(holds), op.const(fails))
 
 

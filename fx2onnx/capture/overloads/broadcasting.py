@@ -7,9 +7,11 @@ from collections.abc import Sequence
 import torch
 
 from fx2onnx.base.dims import Dim, Scalar, apply
+from fx2onnx.base.relations import Relation
 from fx2onnx.capture.overloads.registry import Call, Kind, register
 from fx2onnx.capture.overloads.unbacked import Size
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
+from fx2onnx.capture.python.frames import user_location
 from fx2onnx.capture.recording.tensor_tracker import dims_of
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.symnode import sym_int, unwrap
@@ -84,6 +86,9 @@ def _expanded(recorder: BaseRecorder, call: Call, tensor: torch.Tensor, target: 
             strides[more + axis] = 0
         elif axis in axes:
             strides[more + axis] = strides[more + axis] * apply("min", apply("max", own - 1, 0), 1)
+            equal = Relation("eq", (own, sizes[more + axis]))
+            fits = equal if sizes[more + axis] == 1 else Relation("or", (equal, Relation("eq", (own, 1))))
+            env.take_for_true(fits, user_location())
     sym_sizes, sym_strides = ([sym_int(env, number) for number in group] for group in (sizes, strides))
     made = fake_view(recorder.fake_mode, fake, sym_sizes, sym_strides, fake.storage_offset())
     return recorder.finish(call.func, call.args, recorder.to_nodes(call.args, call.kwargs), made)

@@ -71,12 +71,18 @@ def _index_put(
 
 
 def note_places_of_all(recorder: BaseRecorder, tensor: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> None:
-    """The same of the first axes; a mask among the indices takes as many as it has."""
+    """The same of the first axes; a mask among the indices takes as many as it has, of the same sizes."""
     axis = 0
     for index in indices:
-        if index is not None:
+        if index is None:
+            axis += 1
+        elif index.dtype in (torch.bool, torch.uint8):
+            for size, wanted in zip(dims_of(index), dims_of(tensor)[axis:], strict=False):
+                recorder.shape_env.expect_equal(size, wanted)
+            axis += index.dim()
+        else:
             note_places(recorder, tensor, axis, index)
-        axis += index.dim() if index is not None and index.dtype in (torch.bool, torch.uint8) else 1
+            axis += 1
 
 
 @register(

@@ -9,7 +9,7 @@ from fx2onnx.base.assumptions import Assumption, Condition
 from fx2onnx.base.relations import Relation
 from fx2onnx.base.size_sets import EVERY, where_true
 from fx2onnx.base.source import SourceLocation
-from fx2onnx.capture.recording.size_checks import Relations, clauses
+from fx2onnx.capture.recording.size_checks import Relations, steps
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 
 
@@ -30,14 +30,14 @@ def taken_out(env: ShapeEnv, others: Noted) -> Relations:
     taken: dict[Relation, SourceLocation | None] = {}
     names: set[str] = set()
     for condition in list(env.conditions):
-        if condition not in others.conditions and clauses(condition.relation):
+        if condition not in others.conditions and steps(condition.relation):
             taken[condition.relation] = condition.where
             names.add(condition.name)
             del env.conditions[condition]
     for key, guard in list(env.guards.items()):
         is_needed = guard.relation.op == "eq" and 1 not in guard.relation.args
         is_stated = is_needed or guard.is_stated or guard.relation in env.stated
-        if is_stated and key not in others.guards and clauses(guard.relation):
+        if is_stated and key not in others.guards and steps(guard.relation):
             taken[guard.relation] = guard.where
             del env.guards[key]
     for name in names:

@@ -6,7 +6,6 @@ A file fails in such a node, by a name that says what is not true, where eager P
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -22,13 +21,11 @@ from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.torch_private.operators import OpOverload
 
 _LIBRARY: Any = torch.library.Library("fx2onnx", "FRAGMENT")  # type: ignore[no-untyped-call]
-_LIBRARY.define("checked(Tensor self, str[] signs, SymInt[] lefts, SymInt[] rights, str line) -> Tensor")
-MOST_CLAUSES = 16
-"""That one relation is checked by."""
-
-
-def _checked(self: torch.Tensor, signs: list[str], lefts: list[int], rights: list[int], line: str) -> torch.Tensor:
-    if not any(COMPARE[sign](left, right) for sign, left, right in zip(signs, lefts, rights, strict=True)):
+_LIBRARY.define("checked(Tensor self, str[] signs, Scalar[] lefts, Scalar[] rights, str line) -> Tensor")
+def _checked(
+    self: torch.Tensor, signs: list[str], lefts: list[float], rights: list[float], line: str
+) -> torch.Tensor:
+    if not composed(signs, lefts, rights).holds({}):
         raise RuntimeError(f"what {line} needs of sizes is not true")
     return self.clone()
 
@@ -38,46 +35,63 @@ CHECKED: OpOverload = torch.ops.fx2onnx.checked.default
 
 Relations: TypeAlias = Mapping[Relation, SourceLocation | None]
 """With the lines that ask for them."""
-Clause: TypeAlias = tuple[Relation, ...]
-"""Comparisons of integers, one of which is true."""
+Step: TypeAlias = tuple[str, Scalar, Scalar]
+"""A comparison; or "and" and "or" with how many of what stands before they join, and 0."""
 
 
-def clauses(relation: Relation) -> list[Clause]:
-    """What has to be true, all of it, for ``relation`` to be; none where that is not said in few comparisons of integers."""
+def parts(relation: Relation) -> list[Relation]:
+    """What has to be true, all of it, for ``relation`` to be: each is a check of its own."""
+    if relation.op == "not" and isinstance(relation.args[0], Relation):
+        inner = relation.args[0]
+        return [relation.negated()] if inner.op == "not" else parts(_turned(inner))
+    if relation.op != "and":
+        return [relation]
+    return [part for arg in relation.args if isinstance(arg, Relation) for part in parts(arg)]
+
+
+def steps(relation: Relation | bool) -> list[Step]:
+    """``relation`` as comparisons and what joins them, each behind what it joins; none where it has others than of numbers."""
+    if isinstance(relation, bool):
+        return [("eq" if relation else "ne", 0, 0)]
     if relation.op in COMPARE:
-        is_plain = not relation.has_reals() and not any(isinstance(arg, Relation | bool) for arg in relation.args)
-        return [(relation,)] if is_plain else []
+        is_plain = not any(isinstance(arg, Relation | bool) for arg in relation.args)
+        return [(relation.op, *relation.args)] if is_plain else []
     if relation.op == "not":
         inner = relation.args[0]
-        return clauses(_turned(inner)) if isinstance(inner, Relation) and inner.op in ("and", "or") else []
-    parts = [clauses(arg) if isinstance(arg, Relation) else [] for arg in relation.args]
-    if not all(parts) or math.prod(map(len, parts)) > MOST_CLAUSES:
-        return []
-    if relation.op == "and":
-        return [clause for part in parts for clause in part]
-    return [tuple(itertools.chain(*chosen)) for chosen in itertools.product(*parts)]
+        return steps(not inner if isinstance(inner, bool) else _turned(inner))
+    found = [steps(arg) for arg in relation.args]
+    return [*itertools.chain(*found), (relation.op, len(found), 0)] if all(found) else []
 
 
-def _turned(relation: Relation) -> Relation:
+def _turned(relation: Relation) -> Relation | bool:
+    """What is true where ``relation`` is not, with every "not" at a comparison."""
+    if relation.op not in ("and", "or"):
+        return relation.negated()
     other = {"and": "or", "or": "and"}[relation.op]
-    return Relation(other, tuple(arg.negated() if isinstance(arg, Relation) else not arg for arg in relation.args))
+    return Relation(other, tuple(_turned(arg) if isinstance(arg, Relation) else not arg for arg in relation.args))
 
 
 def checked_by(node: torch.fx.Node) -> Relation:
     """What a check asks."""
     _, signs, lefts, rights, _ = node.args
-    return any_of(signs, lefts, rights)  # type: ignore[arg-type]
+    return composed(signs, lefts, rights)  # type: ignore[arg-type]
 
 
-def any_of(signs: Sequence[str], lefts: Sequence[Scalar], rights: Sequence[Scalar]) -> Relation:
-    """That one of the comparisons is true."""
-    found = [Relation(sign, (left, right)) for sign, left, right in zip(signs, lefts, rights, strict=True)]
-    return found[0] if len(found) == 1 else Relation("or", tuple(found))
+def composed(signs: Sequence[str], lefts: Sequence[Scalar], rights: Sequence[Scalar]) -> Relation:
+    """The relation that ``steps`` takes apart."""
+    found: list[Relation] = []
+    for sign, left, right in zip(signs, lefts, rights, strict=True):
+        if sign in COMPARE:
+            found.append(Relation(sign, (left, right)))
+        else:
+            count = int(left)  # type: ignore[arg-type]
+            found[-count:] = [Relation(sign, tuple(found[-count:]))]
+    return found[0]
 
 
-def _arguments(node: torch.fx.Node, clause: Clause, where: SourceLocation | None) -> tuple[Argument, ...]:
-    lefts, rights = ([each.args[side] for each in clause] for side in (0, 1))
-    return (node, [each.op for each in clause], lefts, rights, "" if where is None else str(where))
+def _arguments(node: torch.fx.Node, checked: Sequence[Step], where: SourceLocation | None) -> tuple[Argument, ...]:
+    signs, lefts, rights = (list(column) for column in zip(*checked, strict=True))
+    return (node, signs, lefts, rights, "" if where is None else str(where))  # type: ignore[return-value]
 
 
 def behind(node: torch.fx.Node) -> torch.fx.Node:
@@ -88,9 +102,9 @@ def behind(node: torch.fx.Node) -> torch.fx.Node:
 
 
 def add(recorder: BaseRecorder, node: torch.fx.Node, relation: Relation, where: SourceLocation | None) -> torch.fx.Node:
-    """``node`` behind a check of ``relation``, as far as that is one of integers."""
-    for clause in clauses(relation):
-        node = recorder.call(CHECKED, _arguments(node, clause, where), {}, node.meta["val"])
+    """``node`` behind checks of ``relation``."""
+    for checked in filter(None, map(steps, parts(relation))):
+        node = recorder.call(CHECKED, _arguments(node, checked, where), {}, node.meta["val"])
         recorder.checks.append(node)
     return node
 
@@ -130,8 +144,8 @@ def with_checks(
     for relation, where in relations.items():
         sources = [symbols[name].node if name in symbols else None for name in relation.symbols()]
         is_known = all(source and (source.op == "placeholder" or source.graph is graph) for source in sources)
-        for clause in clauses(relation) if is_known else ():
-            node = graph.call_function(CHECKED, _arguments(node, clause, where))
+        for checked in filter(None, map(steps, parts(relation))) if is_known else ():
+            node = graph.call_function(CHECKED, _arguments(node, checked, where))
             node.meta.update({"val": info, "where": where, "module": ""})
     return node
 

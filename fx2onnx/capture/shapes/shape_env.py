@@ -276,7 +276,10 @@ class ShapeEnv(TakenForTrue):
         for size in sizes:
             if isinstance(size, Dim) and size not in self.some:
                 self.some.add(size)
-                if size.symbols() & self.unbacked or self.certain("gt", size, 0):
+                if size.symbols() & self.unbacked:
+                    self.expect("gt", size, 0)
+                    continue
+                if self.certain("gt", size, 0):
                     continue
                 if not self.check(Relation("gt", (size, 0))):
                     raise RuntimeError(f"{self.during or 'an operator'} needs {size} > 0, which is {self.hint(size)}")

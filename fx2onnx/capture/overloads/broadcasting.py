@@ -73,10 +73,12 @@ def _expanded(recorder: BaseRecorder, call: Call, tensor: torch.Tensor, target: 
     fake, env = recorder.fake_of(tensor), recorder.shape_env
     dims: list[Scalar] = [*dims_of(fake)]
     more = len(target) - len(dims)
-    if not env.unbacked or more < 0:
+    if more < 0:
         return NotImplemented
-    axes = [axis for axis, own in enumerate(dims) if _may_be_one(env, own, target[more + axis])]
-    if not axes:
+    axes = [axis for axis, own in enumerate(dims) if env.unbacked and _may_be_one(env, own, target[more + axis])]
+    if not axes and not any(_is_one_by_chance(env, own, target[more + axis]) for axis, own in enumerate(dims)):
+        return NotImplemented
+    if not all(axis in axes or own == 1 or target[more + axis] in (own, -1) for axis, own in enumerate(dims)):
         return NotImplemented
     sizes, strides = [*target], [*([0] * more), *map(unwrap, fake.stride())]
     for axis, own in enumerate(dims):
@@ -92,6 +94,11 @@ def _expanded(recorder: BaseRecorder, call: Call, tensor: torch.Tensor, target: 
     sym_sizes, sym_strides = ([sym_int(env, number) for number in group] for group in (sizes, strides))
     made = fake_view(recorder.fake_mode, fake, sym_sizes, sym_strides, fake.storage_offset())
     return recorder.finish(call.func, call.args, recorder.to_nodes(call.args, call.kwargs), made)
+
+
+def _is_one_by_chance(env: ShapeEnv, own: Scalar, target: Scalar) -> bool:
+    """Whether 1 becomes a size that is made of others, such as ``-n % 2``, and is 1 at the sample's: kernels would look at that."""
+    return own == 1 and isinstance(target, Dim) and target.as_symbol() is None and bool(env.hint(Relation("eq", (target, 1))))
 
 
 def _may_be_one(env: ShapeEnv, own: Scalar, target: Scalar) -> bool:

@@ -35,7 +35,8 @@ def checked(
             places.append(_place(op, sign, left, right))
         else:
             join = op.Mul if sign == "or" else op.Max
-            joined = [places.pop() for _ in range(int(left))]
+            assert isinstance(left, int)
+            joined = [places.pop() for _ in range(left)]
             places.append(functools.reduce(join, reversed(joined)))
     start = op.Gather(np.zeros(1, np.int64), op.reshape(places[0], [1]), axis=0)
     named = start.producer()

@@ -10,8 +10,8 @@ from fx2onnx.base.dims import Dim, Scalar, apply
 from fx2onnx.base.relations import Relation
 from fx2onnx.capture.overloads.registry import Call, Kind, register
 from fx2onnx.capture.overloads.unbacked import Size
-from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.python.frames import user_location
+from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.recording.tensor_tracker import dims_of
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.symnode import sym_int, unwrap
@@ -98,7 +98,12 @@ def _expanded(recorder: BaseRecorder, call: Call, tensor: torch.Tensor, target: 
 
 def _is_one_by_chance(env: ShapeEnv, own: Scalar, target: Scalar) -> bool:
     """Whether 1 becomes a size that is made of others, such as ``-n % 2``, and is 1 at the sample's: kernels would look at that."""
-    return own == 1 and isinstance(target, Dim) and target.as_symbol() is None and bool(env.hint(Relation("eq", (target, 1))))
+    return (
+        own == 1
+        and isinstance(target, Dim)
+        and target.as_symbol() is None
+        and bool(env.hint(Relation("eq", (target, 1))))
+    )
 
 
 def _may_be_one(env: ShapeEnv, own: Scalar, target: Scalar) -> bool:

@@ -22,9 +22,9 @@ from fx2onnx.capture.torch_private.operators import OpOverload
 
 _LIBRARY: Any = torch.library.Library("fx2onnx", "FRAGMENT")  # type: ignore[no-untyped-call]
 _LIBRARY.define("checked(Tensor self, str[] signs, Scalar[] lefts, Scalar[] rights, str line) -> Tensor")
-def _checked(
-    self: torch.Tensor, signs: list[str], lefts: list[float], rights: list[float], line: str
-) -> torch.Tensor:
+
+
+def _checked(self: torch.Tensor, signs: list[str], lefts: list[float], rights: list[float], line: str) -> torch.Tensor:
     if not composed(signs, lefts, rights).holds({}):
         raise RuntimeError(f"what {line} needs of sizes is not true")
     return self.clone()
@@ -42,8 +42,8 @@ Step: TypeAlias = tuple[str, Scalar, Scalar]
 def parts(relation: Relation) -> list[Relation]:
     """What has to be true, all of it, for ``relation`` to be: each is a check of its own."""
     if relation.op == "not" and isinstance(relation.args[0], Relation):
-        inner = relation.args[0]
-        return [relation.negated()] if inner.op == "not" else parts(_turned(inner))
+        turned = _turned(relation.args[0])
+        return parts(turned) if isinstance(turned, Relation) else [relation]
     if relation.op != "and":
         return [relation]
     return [part for arg in relation.args if isinstance(arg, Relation) for part in parts(arg)]
@@ -84,14 +84,14 @@ def composed(signs: Sequence[str], lefts: Sequence[Scalar], rights: Sequence[Sca
         if sign in COMPARE:
             found.append(Relation(sign, (left, right)))
         else:
-            count = int(left)  # type: ignore[arg-type]
-            found[-count:] = [Relation(sign, tuple(found[-count:]))]
+            assert isinstance(left, int)
+            found[-left:] = [Relation(sign, tuple(found[-left:]))]
     return found[0]
 
 
 def _arguments(node: torch.fx.Node, checked: Sequence[Step], where: SourceLocation | None) -> tuple[Argument, ...]:
     signs, lefts, rights = (list(column) for column in zip(*checked, strict=True))
-    return (node, signs, lefts, rights, "" if where is None else str(where))  # type: ignore[return-value]
+    return (node, signs, lefts, rights, "" if where is None else str(where))
 
 
 def behind(node: torch.fx.Node) -> torch.fx.Node:

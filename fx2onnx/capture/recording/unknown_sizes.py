@@ -56,7 +56,7 @@ def _result(env: ShapeEnv, operator: Callable[[], Result], where: SourceLocation
     try:
         result = operator()
     except Exception:  # torch's operators raise whatever they like; raised on where no equality mends it
-        found = _with_equal_sizes(env, operator, asked, where)
+        found = _with_equal_sizes(env, operator, asked, where) or _at_other_sizes(env, operator, asked, where)
         if found is None:
             raise
         result, asked = found
@@ -105,6 +105,28 @@ def _with_equal_sizes(
         with contextlib.suppress(Exception):  # torch's operators raise whatever they like
             return operator(), asked
     env.equalities, env.assertions, env.unchecked = equalities, assertions, unchecked
+    return None
+
+
+def _at_other_sizes(
+    env: ShapeEnv, operator: Callable[[], Result], asked: int, where: SourceLocation | None
+) -> tuple[Result, int] | None:
+    """The same where the operator raises whenever one comparison of sizes is false, as it is of the made-up ones: it is true, and
+    the made-up sizes are others from then on.
+    """
+    found = [what for _, what, _ in env.asked[asked:] if isinstance(what, Relation) and what.symbols() & env.unbacked]
+    names = sorted(frozenset().union(*(relation.symbols() & env.unbacked for relation in found)))
+    for sizes in _OTHER_SIZES:
+        tried = {name: sizes[place % len(sizes)] for place, name in enumerate(names)}
+        if not names or _tried(env, operator, tried) is None:
+            continue
+        for relation in reversed(found):
+            needed = relation.negated() if relation.is_true_at(env.hints) else relation
+            if needed.is_bound() and needed.is_true_at({**env.hints, **tried}) and _ends_run(env, operator, needed):
+                env.take_for_true(needed, where)
+                env.hints = {**env.hints, **tried}
+                asked = len(env.asked)
+                return operator(), asked
     return None
 
 

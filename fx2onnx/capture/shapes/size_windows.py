@@ -63,6 +63,8 @@ def _windows(input: torch.Tensor, axis: int, size: Number, step: Number) -> torc
         count = (input.shape[axis] - size) // step + 1
         index = torch.arange(count)[:, None] * step + torch.arange(size)
         places = input.index_select(axis, index.flatten())
+    if type(count) is torch.SymInt and unwrap(count).symbols() & count.node.env.unbacked:
+        count.node.env.check_some([unwrap(count)])
     shape = [*places.shape]
     shape[axis : axis + 1 or None] = [count, size]
     return places.reshape(shape)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -239,3 +240,80 @@ def test_a_condition_of_one_side_is_for_that_side_alone(name: str) -> None:
         for session in engines.sessions.values():
             with pytest.raises(Exception, match=r"n|Reshape"):
                 session.run(None, {"x": torch.linspace(1, 2, count).numpy()})
+
+
+Rows = Callable[[Tensor, Tensor], Any]
+"""What is done with two tensors, each of as many rows as data tells."""
+PAIRS: dict[str, Rows] = {
+    "added": lambda a, b: a + b,
+    "chosen": lambda a, b: torch.where(a > b, a, b),
+    "expanded": lambda a, b: a.expand(b.shape[0], 4),
+    "expanded as": lambda a, b: a.expand_as(b),
+    "broadcast_to": lambda a, b: torch.broadcast_to(a, b.shape),
+    "copied": lambda a, b: torch.zeros_like(a).copy_(b),
+    "assigned": lambda a, b: assigned(torch.zeros(8, 4), slice(0, a.shape[0]), b),
+    "assigned by places": lambda a, b: assigned(torch.zeros(8, 4), torch.arange(a.shape[0]), b),
+    "assigned by a mask": lambda a, b: assigned(torch.zeros(8, 4), torch.arange(8) < a.shape[0], b),
+    "selected by a mask": lambda a, b: a[b[:, 0] > 0],
+    "assigned in a mask": lambda a, b: assigned(a.clone(), b[:, 0] > 0, 0.5),
+    "joined": lambda a, b: torch.cat([a, b], 1),
+    "stacked": lambda a, b: torch.stack([a, b]),
+    "multiplied": lambda a, b: a.mT @ b,
+    "einsum": lambda a, b: torch.einsum("nc,nc->n", a, b),
+    "attention": lambda a, b: F.scaled_dot_product_attention(b[None], a[None], b[None]),
+    "distances": lambda a, b: F.pairwise_distance(a, b),
+    "reshaped products": lambda a, b: (a[:, None] * b).reshape(-1, 4).view(b.shape[0], a.shape[0], 4),
+    "unflattened": lambda a, b: (a[:, None] * b).flatten(0, 1).unflatten(0, (a.shape[0], b.shape[0])),
+    "isin": torch.isin,
+    "padded": lambda a, b: F.pad(a, (0, 0, 0, b.shape[0] - a.shape[0])) + b,
+    "reflected": lambda a, b: F.pad(torch.cat([a, a]).mT, (b.shape[0], 0), mode="reflect"),
+    "padded with turns": lambda a, b: F.pad(a.mT, (b.shape[0], 0), mode="circular")[:, :1],
+    "largest of windows": lambda a, b: F.max_pool1d(a.mT[None], b.shape[0], 1),
+    "means of windows": lambda a, b: F.avg_pool1d(a.mT[None], b.shape[0]),
+    "windows": lambda a, b: a.unfold(0, b.shape[0], 1),
+}
+NARROW = frozenset(
+    {
+        "added",
+        "chosen",
+        "copied",
+        "assigned by a mask",
+        "assigned by places",
+        "einsum",
+        "distances",
+        "padded",
+        "assigned",
+    }
+)
+"""Those that one row would be broadcast in, which a file of two such sizes fails in."""
+
+
+def assigned(target: Tensor, place: Any, value: Any) -> Tensor:
+    target[place] = value
+    return target
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_of_two_sizes_from_data_a_file_is_right_or_fails(name: str) -> None:
+    def forward(x: Tensor, marks: Tensor, count: Tensor) -> Any:
+        return PAIRS[name](x[marks > 0], x[1 : 1 + count.item()])
+
+    x, counts = torch.linspace(-2, 3, 32).reshape(8, 4).sin(), (0, 1, 2, 5)
+    example = (x, (torch.arange(8) < 5).float(), torch.tensor(5))
+    engines = Engines(fx2onnx.export(forward, example).model_proto)
+    for rows, count in itertools.product(counts, counts):
+        inputs = (x, (torch.arange(8) < rows).float(), torch.tensor(count))
+        try:
+            want = forward(*inputs).numpy()
+        except (RuntimeError, IndexError, ValueError):
+            want = None
+        feeds = {key: each.numpy() for key, each in zip(("x", "marks", "count"), inputs, strict=True)}
+        for session in engines.sessions.values():
+            try:
+                (got,) = session.run(None, feeds)
+            except Exception:  # whatever an engine raises
+                is_of_few = 0 in (rows, count) or (name in NARROW and 1 in (rows, count))
+                assert want is None or is_of_few, (rows, count)
+                continue
+            assert want is not None, (rows, count, got.shape)
+            np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5, err_msg=f"{rows}, {count}")

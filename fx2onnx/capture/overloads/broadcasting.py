@@ -88,8 +88,11 @@ def _expanded(recorder: BaseRecorder, call: Call, tensor: torch.Tensor, target: 
             strides[more + axis] = 0
         elif axis in axes:
             strides[more + axis] = strides[more + axis] * apply("min", apply("max", own - 1, 0), 1)
-            equal = Relation("eq", (own, sizes[more + axis]))
-            fits = equal if sizes[more + axis] == 1 else Relation("or", (equal, Relation("eq", (own, 1))))
+            wanted = sizes[more + axis]
+            if type(wanted) is int and wanted > 1:
+                continue  # Expand itself fails at any other
+            equal = Relation("eq", (own, wanted))
+            fits = equal if wanted == 1 else Relation("or", (equal, Relation("eq", (own, 1))))
             env.take_for_true(fits, user_location())
     sym_sizes, sym_strides = ([sym_int(env, number) for number in group] for group in (sizes, strides))
     made = fake_view(recorder.fake_mode, fake, sym_sizes, sym_strides, fake.storage_offset())

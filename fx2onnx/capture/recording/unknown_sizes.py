@@ -60,6 +60,7 @@ def _result(env: ShapeEnv, operator: Callable[[], Result], where: SourceLocation
         if found is None:
             raise
         result, asked = found
+    _note_bounds(env, operator, asked, where)
     taken = [relation for relation in env.unchecked if relation not in unchecked]
     other = _of_the_others(env, operator, taken) if taken else None
     if other is not None:
@@ -106,6 +107,19 @@ def _with_equal_sizes(
             return operator(), asked
     env.equalities, env.assertions, env.unchecked = equalities, assertions, unchecked
     return None
+
+
+def _note_bounds(env: ShapeEnv, operator: Callable[[], Result], asked: int, where: SourceLocation | None) -> None:
+    """Take those bounds for true that the made-up sizes keep and without which the operator raises."""
+    for _, what, answer in env.asked[asked:]:
+        if not isinstance(what, Relation) or not what.symbols() & env.unbacked:
+            continue
+        true = what if answer else what.negated()
+        if not true.is_bound() or true.compares_with_zero_or_one() or (env.during, true) in env.tried:
+            continue
+        env.tried.add((env.during, true))
+        if env.certain(true.op, *true.args) is None and _ends_run(env, operator, true):
+            env.take_for_true(true, where)
 
 
 def _at_other_sizes(
@@ -165,13 +179,15 @@ def _dims_at(value: Result, sizes: Mapping[str, int]) -> object:
 
 
 def _ends_run(env: ShapeEnv, operator: Callable[[], Result], relation: Relation) -> bool:
-    """Whether the operator raises at other sizes, too, at which ``relation`` is not true."""
-    names = sorted(relation.symbols() & env.unbacked)
+    """Whether the operator raises at other sizes at which ``relation`` is not true, which there are."""
+    names, raises = sorted(relation.symbols() & env.unbacked), False
     for sizes in (*_OTHER_SIZES, *_MULTIPLES):
         tried = {name: sizes[place % len(sizes)] for place, name in enumerate(names)}
-        if not relation.is_true_at({**env.hints, **tried}) and _tried(env, operator, tried) is not None:
-            return False
-    return True
+        if not relation.is_true_at({**env.hints, **tried}):
+            if _tried(env, operator, tried) is not None:
+                return False
+            raises = True
+    return raises
 
 
 def _tried(env: ShapeEnv, operator: Callable[[], Result], sizes: Mapping[str, int]) -> Result:

@@ -427,9 +427,9 @@ def _rounded(op: str, value: Dim) -> Scalar | None:
         return inner.args[0]  # type: ignore[return-value]
     if op == "round":
         return None
-    if inner is not None and inner.op == "log2" and op != "trunc" and not is_real_number(inner.args[0]):
+    if inner is not None and inner.op == "log2" and not is_real_number(inner.args[0]):
         size: Scalar = inner.args[0]  # type: ignore[assignment]
-        return apply("bit_length", size) - 1 if op == "floor" else apply("bit_length", size - 1)
+        return apply("bit_length", size - 1 if op == "ceil" else apply("floordiv", size, 2))
     top, bottom = fraction(value)
     if bottom is None or (op == "trunc" and not _is_no_less_than_zero(top)):
         return None

@@ -122,7 +122,6 @@ USES: Mapping[str, Use] = {
     "cdist": lambda x, h, w: torch.cdist(x[:, :h], x[:, :w]),
     "block_diag": lambda x, h, w: torch.block_diag(x[0, :h], x[0, :w]),
     "linear": lambda x, h, w: F.linear(x[:, :h], x[0, :w], x[0, :w, 0]),
-    "padded with turns": lambda x, h, w: F.pad(x[:, :w].mT, (h, 0), mode="circular"),
     "max_pool1d": lambda x, h, w: F.max_pool1d(x[:, :w].mT, h, 1),
     "expand_as": lambda x, h, w: x[0, :h].sum(0).expand_as(x[0, :w]),
 }

@@ -299,8 +299,7 @@ class ShapeEnv(TakenForTrue):
             where, by_user = user_location(), by_user or asked_by_user()
             true = relation if holds else relation.negated()
             is_needed = ends_run and holds and not self.excludes_zero_only(true)
-            is_open = is_needed and where_true(true) is None
-            is_stated = is_open and (by_user or not self.holds_at_ordinary_sizes(true))
+            is_stated = is_needed and where_true(true) is None and not self.holds_at_ordinary_sizes(true)
             self.guards[relation, holds] = Guard(true, where, by_user and by_python, self.during, is_stated)
             if true.op == "eq" or is_needed:
                 self.require(true, where, bounded=by_user or is_needed)

@@ -173,11 +173,6 @@ def _stated(assumed: Assumed, with_lines: bool) -> list[StatedCondition]:
     ]
 
 
-def can_be_stated(relation: Relation) -> bool:
-    """Whether metadata can say it: few comparisons of integers."""
-    return _clauses(relation) is not None
-
-
 def _clauses(relation: Relation) -> list[list[Comparison]] | None:
     """Of each list, one comparison holds; None where the relation is no such thing, or a long one."""
     if relation.op in COMPARE:

@@ -12,7 +12,6 @@ from fx2onnx.base.dims import Atom, Dim, DimLike, Scalar
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.events import record
 from fx2onnx.base.relations import Relation
-from fx2onnx.base.size_conditions import can_be_stated
 from fx2onnx.base.size_sets import interval, where_true
 from fx2onnx.base.tracebacks import empty_frames
 from fx2onnx.capture.attempt import Attempt, Failed, Outcome, Reason, Recorded, own_run_failed
@@ -252,7 +251,7 @@ def _with_assumptions(done: Recorded) -> Recorded:
     checked = {
         each.relation: each.where
         for each in guards
-        if each.relation.symbols() & env.unbacked or (each.is_stated and not can_be_stated(each.relation))
+        if each.relation.symbols() & env.unbacked or (each.is_stated and each.relation.has_reals())
     }
     check_outputs(captured.graph, captured.outputs, captured.symbols, checked)
     return done

@@ -286,8 +286,7 @@ class Emit(Accessors, Operators):
     # -- forms that need care everywhere ------------------------------------------------------------------------
     def reshape(self, value: ir.Value, dims: Sequence[DimLike]) -> ir.Value:
         """``Reshape`` to known dims with the fewest nodes: symbolic sizes that stay in place are copied (0), one other
-        is left to the operator (-1); only beyond that are sizes computed, as where data decides one that is copied: of no
-        elements, -1 is no size.
+        is left to the operator (-1); only beyond that are sizes computed.
         """
         dims, source = tuple(dims), dims_of(value)
         if dims == source:
@@ -299,8 +298,7 @@ class Emit(Accessors, Operators):
         if 0 not in dims:
             target = [0 if isinstance(d, Dim) and i < len(source) and source[i] == d else d for i, d in enumerate(dims)]
             open_axes = [axis for axis, dim in enumerate(target) if isinstance(dim, Dim)]
-            is_zero = len(open_axes) == 1 and any(self.depends_on_data(dim) for dim in dims if dim not in target)
-            if len(open_axes) <= 1 and not is_zero:
+            if len(open_axes) <= 1:
                 for axis in open_axes:
                     target[axis] = -1
                 return self._reshaped(value, self.sizes(target), dims)

@@ -278,10 +278,7 @@ class ShapeEnv(TakenForTrue):
                 self.some.add(size)
                 if size.symbols() & self.unbacked:
                     self.expect("gt", size, 0)
-                    continue
-                if self.certain("gt", size, 0):
-                    continue
-                if not self.check(Relation("gt", (size, 0))):
+                elif not self.certain("gt", size, 0) and not self.check(Relation("gt", (size, 0))):
                     raise RuntimeError(f"{self.during or 'an operator'} needs {size} > 0, which is {self.hint(size)}")
 
     def _guarded(self, relation: Relation, by_python: bool, ends_run: bool = False, by_user: bool = False) -> bool:

@@ -629,6 +629,8 @@ MUTANTS = [
     Mutant("aten_map/activations_backward.py", "op.Abs(op.Mul(value, op.Sub(op.const(1.0, dtype), value)))", "op.Mul(value, op.Sub(op.const(1.0, dtype), value))", "tests/ops/test_odd_calls.py"),
     Mutant("capture/recording/recorder.py", "            check_sizes(self.shape_env, func, args, kwargs, result)\n        if key", "            pass\n        if key", REFUSALS),
     Mutant("capture/recording/recorder.py", "                check_sizes(self.shape_env, func, args, kwargs, result)\n                self", "                self", REFUSALS),
+    Mutant("capture/recording/eager_refusals.py", "isinstance(arg, torch.Generator)", "False", REFUSALS),
+    Mutant("capture/recording/eager_refusals.py", "|grouped_mm|as_strided", "|grouped_mm", REFUSALS),
     Mutant("capture/recording/eager_refusals.py", "            if found is None or isinstance(found", "            if isinstance(found", REFUSALS),
     Mutant("lower/faults.py", "    return _refused(node, sizes) or (InternalError if is_ours else UserError)(\n        \"E900\" if is_ours else \"E001\",\n        f\"the translation of {node.target} failed", "    return (InternalError if is_ours else UserError)(\n        \"E900\" if is_ours else \"E001\",\n        f\"the translation of {node.target} failed", REFUSALS),
     Mutant("aten_map/comparison.py", "        rhs = _wrapped(rhs, dtype)", "        dtype = D.INT64", ODD),

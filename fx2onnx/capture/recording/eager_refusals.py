@@ -52,7 +52,7 @@ _IS_OF_DTYPES = re.compile(
 
 IS_OF_CPU = re.compile(
     r"not implemented for '(Half|BFloat16|ComplexHalf|Float8|Float4|UInt16|UInt32|UInt64|Bits)|MKL FFT|Could not run"
-    r"|half.*(CPU|GPU)|(on|for) (the )?CPU|deterministic",
+    r"|half.*(CPU|GPU)|(on|for) (the )?CPU|deterministic|compil(ed|ing|ation)",
     re.I,
 )
 """Refusals that say nothing of other devices."""
@@ -61,8 +61,8 @@ IS_OF_CPU = re.compile(
 _FEW_ELEMENTS = 1 << 14
 """Calls with at most so many elements, results included, are tried at their own sizes: some ten microseconds."""
 
-_NOT_TRIED = re.compile("polynomial|matrix_power|cartesian|combinations|grouped_mm")
-"""Operators that work longer than the sizes of operands and results tell, or that refuse strides."""
+_NOT_TRIED = re.compile("polynomial|matrix_power|cartesian|combinations|grouped_mm|as_strided")
+"""Operators that work longer than the sizes of operands and results tell, or that refuse strides or read all memory."""
 
 _TELL_SIZES = frozenset({"lengths", "batch_sizes", "offsets", "offs", "repeats"})
 """Tensors whose numbers have to fit the sizes of others."""
@@ -279,6 +279,8 @@ class _Trial:
             return [self._real(item, dtype_of) for item in arg]
         if isinstance(arg, torch.device):
             return torch.device("cpu")
+        if isinstance(arg, torch.Generator):  # the caller's, whose state a run would change
+            return None
         value = unwrap(arg)
         if isinstance(value, Dim):
             return float(self.env.hint(value)) if value.is_real else self._size(value, self.most)

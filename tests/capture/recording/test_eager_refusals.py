@@ -192,6 +192,13 @@ def test_random_numbers_are_as_before() -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
+def test_a_generator_of_the_caller_is_as_before() -> None:
+    generator = torch.Generator()
+    before = generator.get_state()
+    capture(Of(lambda x: x + torch.bernoulli(x, generator=generator)), (torch.zeros(3),))
+    assert torch.equal(generator.get_state(), before)
+
+
 R = torch.randn
 SIZES: dict[str, tuple[Any, tuple[torch.Tensor, ...]]] = {
     "addmm of three axes": (torch.addmm, (R(1, 2, 3), R(2, 4), R(4, 3))),
@@ -277,6 +284,8 @@ NUMBERS: dict[str, tuple[Any, tuple[torch.Tensor, ...]]] = {
         lambda x, n: F.ctc_loss(x.log_softmax(-1), torch.ones(3, dtype=LONG), n, torch.tensor([2, 1])),
         (R(5, 2, 3), torch.tensor([5, 4])),
     ),
+    "pivots, which are never 0": (torch.lu_unpack, (R(3, 3), torch.tensor([2, 3, 3], dtype=torch.int32))),
+    "memory beyond the operand": (lambda x: torch.as_strided_copy(x[:, :2], [3, 4], [4, 1]), (R(3, 4),)),
     "a half that the CPU's kernels lack": (torch.linalg.vector_norm, (R(3).half(),)),
 }
 

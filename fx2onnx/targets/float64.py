@@ -244,6 +244,7 @@ def _correlated(
     flat = ((DOUBLE, (batch, groups, channels, pixels)),)
     parts = []
     shape: ir.Value | None = None
+    wanted: ir.Value | None = None
     for place in product(*map(range, kernel)):
         starts = [index * step for index, step in zip(place, dilations, strict=True)]
         left = [(size - 1 - index) * step for index, size, step in zip(place, kernel, dilations, strict=True)]
@@ -251,7 +252,8 @@ def _correlated(
         part = op.node("Slice", x, starts, ends, axes, list(strides), outputs=taken)
         if shape is None:
             shape = op.Slice(op.Shape(part), starts=[2], ends=[INT64_MAX])
-        parts.append(op.node("Reshape", part, [0, groups, channels, -1], outputs=flat))
+            wanted = op.Concat(op.const(np.array([0, groups, channels])), op.ReduceProd(shape, keepdims=1), axis=0)
+        parts.append(op.node("Reshape", part, wanted, outputs=flat))
     assert shape is not None
     columns = op.Concat(*parts, axis=2) if len(parts) > 1 else parts[0]
     matrix = op.Reshape(weight, [groups, outputs // groups, channels, places])

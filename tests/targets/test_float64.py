@@ -100,7 +100,7 @@ def test_a_convolution_at_other_sizes(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     dims = tuple({0: "batch", 2: "height", 3: "width"} for _ in range(1))
     fx2onnx.export(module, (torch.randn(2, 4, 9, 8).double(),), path, dynamic_shapes=dims)
-    for shape in ((3, 4, 12, 7), (1, 4, 5, 31), (2, 4, 3, 3)):
+    for shape in ((3, 4, 12, 7), (1, 4, 5, 31), (2, 4, 3, 3), (0, 4, 9, 8)):
         x = torch.randn(shape).double()
         for found in results(path, x):
             assert found.shape == module(x).shape

@@ -6,9 +6,8 @@ import math
 
 import onnx_ir as ir
 
-from fx2onnx.aten_map.special import erfc
-from fx2onnx.aten_map.unary import expm1, log1p
 from fx2onnx.irx.emit import Emit
+from fx2onnx.irx.functions import erfc, expm1, log1p
 
 DOUBLE = ir.DataType.DOUBLE
 

@@ -35,7 +35,7 @@ def layer_normalized(
     Numerics:  in float32 at least.
     """
     dtype, dims = op.dtype(value), op.dims(value)
-    if op.opset >= 17:
+    if op.opset >= 17 and not (statistics and dtype == D.DOUBLE):  # whose statistics are float32
         scale = filled(op, dims[-count:], 1, dtype) if weight is None else op.cast(weight, dtype)
         shift = None if bias is None else op.cast(bias, dtype)
         if statistics:

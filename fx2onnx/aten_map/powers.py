@@ -15,8 +15,8 @@ from fx2onnx.aten_map.selection import where
 from fx2onnx.aten_map.table.dtype_support import in_opmath, opmath, through
 from fx2onnx.aten_map.table.dtypes import FLOATS, Operand, as_dtype
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
-from fx2onnx.aten_map.unary import log1p
 from fx2onnx.irx.emit import Emit
+from fx2onnx.irx.functions import log1p
 
 aten = torch.ops.aten
 D = ir.DataType

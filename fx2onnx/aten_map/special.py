@@ -12,8 +12,8 @@ import torch
 from fx2onnx.aten_map import special_tables as tables
 from fx2onnx.aten_map.table.dtypes import Operand, as_dtype
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared
-from fx2onnx.aten_map.unary import log1p
 from fx2onnx.irx.emit import Emit
+from fx2onnx.irx.functions import erfc, erfcx_positive, log1p
 
 aten = torch.ops.aten
 D = ir.DataType
@@ -63,19 +63,6 @@ def binary(formula: Function) -> Function:
 
 
 # -- error functions ----------------------------------------------------------------------------------------------------
-def erfcx_positive(op: Emit, z: ir.Value) -> ir.Value:
-    """exp(z^2) erfc(z) for z >= 0."""
-    t = op.Div(number(op, 4.0), op.Add(z, 4.0))
-    return op.Mul(t, polynomial(op, op.Sub(op.Mul(t, 2.0), 1.0), tables.ERFCX))
-
-
-def erfc(op: Emit, x: ir.Value) -> ir.Value:
-    """1 - erf(x), the tail to full relative precision."""
-    size = op.Abs(x)
-    tail = op.Mul(erfcx_positive(op, size), op.Exp(op.Neg(op.Mul(size, size))))
-    return between(op, op.Less(x, 0), op.Sub(number(op, 2.0), tail), tail)
-
-
 def erfcx(op: Emit, x: ir.Value) -> ir.Value:
     size = op.Abs(x)
     scaled = erfcx_positive(op, size)

@@ -14,6 +14,7 @@ from fx2onnx.aten_map.table.dtype_support import in_opmath, through
 from fx2onnx.aten_map.table.dtypes import FLOATS
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared
 from fx2onnx.irx.emit import Emit
+from fx2onnx.irx.functions import erfc, expm1, log1p
 
 aten = torch.ops.aten
 Formula: TypeAlias = Callable[[Emit, ir.Value], ir.Value]
@@ -73,22 +74,9 @@ def truncated(op: Emit, value: ir.Value) -> ir.Value:
     return through(op, "Mul", through(op, "Sign", value), through(op, "Floor", through(op, "Abs", value)))
 
 
-def log1p(op: Emit, value: ir.Value) -> ir.Value:
-    """log(1 + x) to the last place, also near zero.
-
-    w = 1 + x, d = w - 1; log(w) + (x - d) / w corrects what the rounding of w lost; where d == x nothing was lost,
-    which includes x = -1 and x = inf. Source: Kahan; Higham, Accuracy and Stability, problem 1.5.
-    """
-    near_one = op.Add(value, 1)
-    rounded = op.Sub(near_one, 1)
-    plain = op.Log(near_one)
-    corrected = op.Add(plain, op.Div(op.Sub(value, rounded), near_one))
-    return op.Where(op.Equal(rounded, value), plain, corrected)
-
-
-def expm1(op: Emit, value: ir.Value) -> ir.Value:
-    """exp(x) - 1 = tanh(x / 2) (exp(x) + 1), without cancellation near zero."""
-    return op.Mul(op.Tanh(op.Mul(value, 0.5)), op.Add(op.Exp(value), 1))
+def _erfc(op: Emit, value: ir.Value) -> ir.Value:
+    dtype = op.dtype(value)
+    return erfc(op, value) if dtype == ir.DataType.DOUBLE else op.Sub(op.const(1.0, dtype), op.Erf(value))
 
 
 def _where_one(op: Emit, condition: ir.Value, number: float, value: ir.Value) -> ir.Value:
@@ -113,7 +101,7 @@ FORMULAS: dict[str, tuple[str, Formula]] = {
     "log10": ("Log / log 10", lambda op, x: op.Div(op.Log(x), math.log(10))),
     "log1p special_log1p": ("Log(1 + x) with a correction", log1p),
     "expm1 special_expm1": ("Tanh(x / 2) (Exp(x) + 1)", expm1),
-    "erfc special_erfc": ("1 - Erf", lambda op, x: op.Sub(op.const(1.0, op.dtype(x)), op.Erf(x))),
+    "erfc special_erfc": ("1 - Erf; in float64 by rational functions", _erfc),
     "deg2rad": ("Mul", lambda op, x: op.Mul(x, math.pi / 180)),
     "rad2deg": ("Mul", lambda op, x: op.Mul(x, 180 / math.pi)),
     "sinc special_sinc": ("Sin(pi x) / (pi x), 1 at zero", _sinc),

@@ -32,7 +32,7 @@ def fit_to_target(model: ir.Model, options: ExportOptions) -> FittedToTarget:
     """
     target = find(options.target or DEFAULT)
     if options.target is None and target.opset is not None and options.opset > target.opset:
-        return FittedToTarget()
+        target = find("onnx")
     with record("fit to target"):
         fitted = fit(model, target)
         faults.avoid(model, target)

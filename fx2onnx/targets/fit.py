@@ -7,14 +7,16 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+import numpy as np
 import onnx_ir as ir
 
+from fx2onnx.base.errors import UserError
 from fx2onnx.irx.edit import graphs_of, remove_unread, replace, replace_inputs
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.names import FreeNames, emitter_of
 from fx2onnx.irx.values import copied_type, dims_of, set_type
 from fx2onnx.targets import faults
-from fx2onnx.targets.float64 import FORMS
+from fx2onnx.targets.float64.table import FORMS
 from fx2onnx.targets.form import Target
 from fx2onnx.targets.match import STANDARD, has_kernel_for, is_asked, lacked, signature_of, with_dtype, word_of
 
@@ -53,8 +55,6 @@ class Fitted:
 def fit(model: ir.Model, target: Target, *, may_narrow: bool = True) -> Fitted:
     """Put casts where the target needs them, in place; ``may_narrow``: also such as lose digits (float64 to float32)."""
     fitted = Fitted()
-    if target.rows is None:
-        return fitted
     opsets = {domain or "": version for domain, version in model.graph.opset_imports.items()}
     faulty = [fault for fault in faults.of(target) if fault.in_float32]
     functions = {identifier[:2] for identifier in model.functions}
@@ -70,6 +70,10 @@ def fit(model: ir.Model, target: Target, *, may_narrow: bool = True) -> Fitted:
             if any(fault.has(node) for fault in faulty):
                 _compute_in(node, D.FLOAT16, D.FLOAT, widened, names)  # as the runtime does itself
                 continue
+            if _is_rounded(node) and _has_form(node):
+                op = op or emitter_of(model)
+                if _as_float64(model, node, op, target, opset):
+                    continue
             if has_kernel_for(target, node, opset, signature):
                 missing = lacked(target, node, opset)
                 if missing:
@@ -92,35 +96,56 @@ def fit(model: ir.Model, target: Target, *, may_narrow: bool = True) -> Fitted:
     return fitted
 
 
+def _is_rounded(node: ir.Node) -> bool:
+    """Whether a float64 operator has an attribute, which is a float32 in a file, that float32 does not hold."""
+    return node.outputs[0].dtype == D.DOUBLE and any(
+        attribute.type == ir.AttributeType.FLOAT and attribute.value != float(np.float32(attribute.value))
+        for attribute in node.attributes.values()
+    )
+
+
 def _has_form(node: ir.Node) -> bool:
     """Whether the node is in float64, of known types, and its operator has a form in operators that compute in float64."""
-    output = node.outputs[0]
-    return node.op_type in FORMS and not node.domain and output.dtype == D.DOUBLE and output.shape is not None
+    if node.op_type not in FORMS or node.domain:
+        return False
+    values = [value for value in (*node.inputs, *node.outputs) if value is not None and value.name != ""]
+    typed = all(value.dtype is not None and value.shape is not None for value in values)
+    return typed and any(value.dtype == D.DOUBLE for value in values)
 
 
 def _as_float64(model: ir.Model, node: ir.Node, op: Emit, target: Target, opset: int) -> bool:
     """Put the operator's form in its place, if it has one that the target has kernels for."""
-    old, graph = node.outputs[0], node.graph
-    x = node.inputs[0]
+    graph, builder = node.graph, op.builder
     assert isinstance(graph, ir.Graph)
-    if x is None or x.dtype is None or x.shape is None:
-        return False
-    op.builder.nodes, op.origin = [], dict(node.metadata_props)
-    op.builder.size_cache.clear()
+    builder.nodes, op.origin = [], dict(node.metadata_props)
+    builder.size_cache.clear()
     op.scope = (node.name or "").rpartition("/")[0]
-    op.result = ((D.DOUBLE, dims_of(old)),)
-    new = FORMS[node.op_type](op, node)
-    fresh = op.builder.nodes
-    if new is None or not all(has_kernel_for(target, each, opset, signature_of(each)) for each in fresh):
+    read = [(old, index) for index, old in enumerate(node.outputs) if old.dtype is not None]
+    types = [(old.dtype, dims_of(old)) for old, _ in read if old.dtype is not None]
+    op.result = tuple(types)
+    try:
+        made = FORMS[node.op_type](op, node)
+    except UserError:  # an operator of the form is newer than the opset
+        made = None
+    fresh = builder.nodes
+    if made is None or not all(
+        has_kernel_for(target, each, opset, signature_of(each)) for each in fresh if is_asked(each)
+    ):
+        for each in fresh:
+            each.resize_inputs(0)
         return False
-    for value in {value for each in fresh for value in each.inputs if value is not None}:
-        if value.const_value is not None and value.graph is None and value.name is not None:
+    for value in builder.initializers.values():
+        if value.graph is None and value.uses() and value.name is not None:
             model.graph.initializers[value.name] = value
     graph.insert_before(node, fresh)
-    set_type(new, D.DOUBLE, dims_of(old))
-    if not old.is_graph_output():
-        new.name, old.name = old.name, None
-    replace(old, new)
+    results = made if isinstance(made, tuple) else (made,)
+    for (old, index), (dtype, dims) in zip(read, types, strict=True):
+        new = results[index]
+        assert new.dtype == dtype
+        set_type(new, dtype, dims)
+        if not old.is_graph_output():
+            new.name, old.name = old.name, None
+        replace(old, new)
     remove_unread([node])
     return True
 

@@ -1,0 +1,24 @@
+"""Which operators have a float64 form."""
+
+from __future__ import annotations
+
+from fx2onnx.targets.float64 import norms, numbers, windows
+from fx2onnx.targets.float64.node import Form
+
+FORMS: dict[str, Form] = {
+    **numbers.FORMS,
+    "AveragePool": windows.average_pool,
+    "BatchNormalization": norms.batch_normalization,
+    "Conv": windows.conv,
+    "ConvTranspose": windows.conv_transpose,
+    "GlobalAveragePool": norms.global_average_pool,
+    "GlobalLpPool": windows.global_lp_pool,
+    "GlobalMaxPool": norms.global_max_pool,
+    "GroupNormalization": norms.group_normalization,
+    "InstanceNormalization": norms.instance_normalization,
+    "LayerNormalization": norms.layer_normalization,
+    "LRN": windows.lrn,
+    "LpPool": windows.lp_pool,
+    "RMSNormalization": norms.rms_normalization,
+}
+"""What stands for an operator in float64; None from it where this node has no form."""

@@ -62,8 +62,14 @@ def reasons(call: Any) -> Iterator[str]:
         r"var|std|norm|cov|corrcoef|linalg|qr|matrix_exp|cdist|dist|inverse|solve|lstsq|similarity", name
     ):
         yield "infinities or NaN among what is squared and summed, which formulas turn to NaN or to infinity"
-    if name == "histogram" and isinstance(filled["bins"], torch.Tensor) and not _is_sorted(filled["bins"]):
+    if "histogram" in name and any(not _is_sorted(edges) for edges in pytree.tree_leaves(filled["bins"]) if isinstance(edges, torch.Tensor)):  # fmt: skip
         yield "boundaries are not sorted"
+    if name.startswith("_unsafe_masked_index") and not filled["self"].numel():
+        yield "a masked index of nothing, whose shape the CPU's kernel and its fake one tell differently"
+    if name.startswith("_fft_") and _is_no_spectrum(filled):
+        yield "axes counted from the last, or half a spectrum of another size, of which a private kernel reads what it finds"
+    if "batch_norm" in name and _has_other_channels(filled):
+        yield "statistics of another number of channels, beyond which a kernel reads"
     if name in ("histogram", "histc") and isinstance(filled["bins"], int) and _is_at_an_edge(filled):
         yield "a value at the edge of two bins, whose place is rounded"
     if re.search(r"(cholesky|inv|solve|lu_factor)_ex$", name) and bool(call.outputs[-1].any()):
@@ -106,6 +112,19 @@ def reasons(call: Any) -> Iterator[str]:
         yield "a shift beyond the number of bits"
     if re.search(r"unique|mode|histc|kthvalue|isin|searchsorted|bucketize", name) and any(map(_has_nan, leaves(call))):
         yield "NaN among what is ordered"
+
+
+def _is_no_spectrum(filled: dict[str, Any]) -> bool:
+    size = filled.get("last_dim_size")
+    return min(filled["dim"], default=0) < 0 or (
+        size is not None and filled["self"].shape[filled["dim"][-1]] != size // 2 + 1
+    )
+
+
+def _has_other_channels(filled: dict[str, Any]) -> bool:
+    given = [filled.get(name) for name in ("weight", "bias", "running_mean", "running_var")]
+    channels = filled["input"].shape[1]
+    return any(leaf is not None and leaf.numel() != channels for leaf in given)
 
 
 def _ends_elsewhere(filled: dict[str, Any]) -> bool:

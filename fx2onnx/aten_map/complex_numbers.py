@@ -136,9 +136,8 @@ def _add(op_type: str) -> Callable[..., ir.Value]:
     return entry
 
 
-def _rsub(op: Emit, self: Any, other: Any) -> ir.Value:
-    dtype = op.result_dtype()
-    return op.Sub(as_pair(op, other, dtype), as_pair(op, self, dtype))
+def _rsub(op: Emit, self: Any, other: Any, alpha: Any = 1) -> ir.Value:
+    return _add("Sub")(op, other, self, alpha)
 
 
 def _mul(op: Emit, self: Any, other: Any) -> ir.Value:
@@ -222,20 +221,24 @@ _FORMS: list[tuple[str, str, Callable[..., Any]]] = [
     ("_conj conj conj_physical _conj_physical", "Mul by (1, -1)", lambda op, self: conjugate(op, self)),
     ("neg negative _neg_view _neg_view_copy", "Neg", lambda op, self: op.Neg(self)),
     ("add.Tensor add.Scalar", "Add of pairs", _add("Add")),
-    ("sub.Tensor sub.Scalar subtract.Tensor", "Sub of pairs", _add("Sub")),
+    ("sub.Tensor sub.Scalar subtract.Tensor subtract.Scalar", "Sub of pairs", _add("Sub")),
     ("rsub.Tensor rsub.Scalar", "Sub of pairs", _rsub),
-    ("mul.Tensor mul.Scalar multiply.Tensor", "four Mul, Sub, Add", _mul),
-    ("div.Tensor div.Scalar divide.Tensor true_divide.Tensor", "Mul by conj / |z|^2", _div),
+    ("mul.Tensor mul.Scalar multiply.Tensor multiply.Scalar", "four Mul, Sub, Add", _mul),
+    (
+        "div.Tensor div.Scalar divide.Tensor divide.Scalar true_divide.Tensor true_divide.Scalar",
+        "Mul by conj / |z|^2",
+        _div,
+    ),
     ("reciprocal", "conj / |z|^2", lambda op, self: inverse_of(op, self)),
     ("square", "four Mul, Sub, Add", lambda op, self: multiplied(op, self, self)),
     ("exp", "Exp, Cos, Sin", exponential),
     ("log", "Log |z|, angle", logarithm),
     ("sgn", "z / |z|", _sgn),
     ("to.dtype to.device to.dtype_layout to.other _to_copy type_as", "Pad to a pair; the real part", _to),
-    ("matmul mm bmm", "four MatMul", _matmul),
+    ("matmul mm bmm linalg_matmul", "four MatMul", _matmul),
     ("where.self where.ScalarOther where.ScalarSelf", "Where of pairs", _where),
     ("eq.Tensor eq.Scalar", "Equal of both parts", _not_equal_parts(False)),
-    ("ne.Tensor ne.Scalar", "Equal of both parts, Not", _not_equal_parts(True)),
+    ("ne.Tensor ne.Scalar not_equal.Tensor not_equal.Scalar", "Equal of both parts, Not", _not_equal_parts(True)),
 ]
 for _names, _form, _function in _FORMS:
     register_shared(_function, _form, *overloads_of(_names), is_complex=True)
@@ -247,14 +250,14 @@ DIMS = frozenset(
     {"dim", "dim0", "dim1", "dims", "axis", "axis0", "axis1", "start_dim", "end_dim", "source", "destination"}
 )
 NEW_AXIS = frozenset({"unsqueeze", "stack", "select_backward"})
-_VIEWS = (
-    "view reshape _unsafe_view _reshape_alias flatten.using_ints transpose.int swapaxes swapdims permute movedim.int "
-)
-_VIEWS += "movedim.intlist unsqueeze squeeze squeeze.dim squeeze.dims expand slice.Tensor select.int narrow cat concat "
+_VIEWS = "view reshape _unsafe_view _reshape_alias flatten.using_ints transpose.int swapaxes swapdims permute movedim.int moveaxis.int "
+_VIEWS += "movedim.intlist moveaxis.intlist unsqueeze squeeze squeeze.dim squeeze.dims expand slice.Tensor select.int narrow cat concat "
 _VIEWS += "concatenate stack unbind.int split.Tensor split_with_sizes chunk repeat roll flip index_select index.Tensor "
 _VIEWS += "sum.dim_IntList sum mean.dim mean cumsum diff select_scatter slice_scatter slice_backward select_backward unflatten.int broadcast_to"
 ONE_ELEMENT = frozenset({"cumsum", "index_select", "flip", "roll"})
 """Views along an axis that PyTorch takes of a 0-d tensor too: they are the tensor."""
+TAKES_REAL = frozenset({"cat", "concat", "concatenate", "stack", "diff", "sum", "mean", "cumsum"})
+"""Real operands may stand among complex ones, or the result be asked for in a complex dtype."""
 REPEATS_ONE = frozenset({"repeat"})
 
 
@@ -262,7 +265,7 @@ def _with_pair(overload: OpOverload) -> Callable[..., Any]:
     packet = str(overload._schema.name).split("::")[-1]
 
     def entry(op: Emit, **given: Any) -> Any:
-        if packet in ("cat", "concat", "concatenate", "stack", "diff"):  # real operands among complex ones
+        if packet in TAKES_REAL:
             dtype = op.result_dtype()
             as_pairs = {
                 name: [as_pair(op, each, dtype) for each in value]

@@ -176,7 +176,8 @@ def instance_norm(
     dtype, channels = op.dtype(input), op.dims(input)[1]
     scale = channel_vector(op, weight, 1, channels, dtype)
     shift = channel_vector(op, bias, 0, channels, dtype)
-    return op.InstanceNormalization(input, scale, shift, epsilon=float(eps))
+    value = op.Unsqueeze(input, axes=[2]) if op.rank(input) == 2 else input  # ONNX wants an axis to take the mean over
+    return op.reshape(op.InstanceNormalization(value, scale, shift, epsilon=float(eps)), op.dims(input))
 
 
 def norm_except(op: Emit, value: ir.Value, dim: int, power: float = 2) -> ir.Value:

@@ -175,6 +175,14 @@ def _run_packed(
     op: Emit, stack: Stack, data: ir.Value, batch_sizes: ir.Value, states: Sequence[ir.Value], train: bool
 ) -> tuple[ir.Value, ...]:
     """Packed data is spread over [time, batch], run with the sequences' lengths, and packed again."""
+    rows, times = op.dims(data)[0], op.dims(batch_sizes)[0]
+    if isinstance(rows, int) and isinstance(times, int) and rows < times:
+        raise UserError(
+            "E101",
+            f"{rows} rows of packed data for {times} points in time",
+            why="at each point in time one sequence runs at least",
+            next="pass what torch.nn.utils.rnn.pack_padded_sequence gives",
+        )
     packing: Packing = packing_of(op, batch_sizes, op.dims(states[0])[1])
     padded = packing.spread(op, data, 0)
     output, *finals = run_stack(op, stack, padded, states, train, op.cast(packing.lengths(op), ir.DataType.INT32))

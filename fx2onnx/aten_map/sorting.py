@@ -57,7 +57,7 @@ def _argsort(op: Emit, self: ir.Value, dim: int = -1, descending: bool = False) 
 
 
 def _topk(op: Emit, self: ir.Value, k: DimLike, dim: int, largest: bool, sorted: bool) -> tuple[ir.Value, ir.Value]:
-    return top(op, self, k, axis_of(dim, op.rank(self)), largest, sorted)
+    return top(op, self, k if op.rank(self) else 1, axis_of(dim, op.rank(self)), largest, sorted)
 
 
 register_shared(sort, "TopK of the whole axis, which is stable", *overloads_of("sort.default sort.stable"))
@@ -161,9 +161,8 @@ def _mode(op: Emit, self: ir.Value, dim: int, keepdim: bool) -> tuple[ir.Value, 
     places = counted(op, op.dims(value)[last], D.INT64)
     index = op.Where(through(op, "Equal", value, chosen), places, op.const(np.int64(-1)))
     index = op.ReduceMax(index, axes=[last], keepdims=1)
-    if keepdim:
-        return op.cast(swap(op, chosen, axis, last), dtype), swap(op, index, axis, last)
-    return op.cast(op.Squeeze(chosen, axes=[last]), dtype), op.Squeeze(index, axes=[last])
+    values, indices = (swap(op, item, axis, last) for item in (op.cast(chosen, dtype), index))
+    return (values, indices) if keepdim else (op.Squeeze(values, axes=[axis]), op.Squeeze(indices, axes=[axis]))
 
 
 register_shared(_mode, "counts by Equal of all pairs, ReduceMax, ReduceMin", *overloads_of("mode.default"))

@@ -115,6 +115,17 @@ CASES = [
     case(aten._histogramdd_bin_edges.default, R(4, 2), [0, 3]),
     case(aten.cat.default, [R(2, 3), torch.complex(R(2, 3), R(2, 3))], 1),
     case(aten.empty_like.default, torch.complex(R(3), R(3)), dtype=torch.float32),
+    case(aten.rsub.Scalar, torch.complex(R(3), R(3)), 0.5, -0.5 + 0.5j),
+    case(aten.rsub.Scalar, torch.complex(R(3), R(3)), 0.5, 2),
+    case(aten.not_equal.Tensor, T([1 + 0.5j, 2]), T([1, 2])),
+    case(aten.multiply.Scalar, torch.complex(R(3), R(3)), 0.5),
+    case(aten.moveaxis.int, torch.complex(R(2, 3), R(2, 3)), 0, 1),
+    *(case(aten.cumsum.default, R(sizes), 0, dtype=torch.complex64) for sizes in ((), (3,), (2, 3))),
+    case(aten.sum.dim_IntList, R(2, 3), [1], dtype=torch.complex64),
+    case(aten.instance_norm.default, R(1, 3), None, R(3), None, None, True, 0.0, 1e-5, True),
+    case(aten.special_zeta.default, T([INF] * 5), T([0.5, 1.0, 1.5, -0.5, -2.0])),
+    case(aten.topk.default, T(2.0), 0),
+    *(case(aten.mode.default, R(2, 3, 4), dim, keep) for dim in (0, 1) for keep in (False, True)),
 ]  # fmt: skip
 
 
@@ -157,6 +168,7 @@ REFUSED = [
     (Call(aten._weight_norm.default, 0), (R(4, 3), R(2))),
     (Call(aten._pdist_forward.default), (R(3, 2, 2),)),
     (Call(aten.gradient.tensorarrayint, spacing=[R(4)], dim=0), (R(3, 4),)),
+    (Call(aten.rnn_tanh.data, R(1, 2, 2), [R(2, 3), R(2, 2)], False, 1, 0.0, False, False), (R(2, 3), T([2, 1, 1]))),
     (Call(aten.rnn_tanh_cell.default), (torch.ones(2, 2).long(),) * 4),
 ]
 

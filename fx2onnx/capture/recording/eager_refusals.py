@@ -61,10 +61,12 @@ IS_OF_CPU = re.compile(
 _FEW_ELEMENTS = 1 << 14
 """Calls with at most so many elements, results included, are tried at their own sizes: some ten microseconds."""
 
-_NOT_TRIED = re.compile("polynomial|matrix_power|cartesian|combinations|grouped_mm|as_strided")
-"""Operators that work longer than the sizes of operands and results tell, or that refuse strides or read all memory."""
+_NOT_TRIED = re.compile("polynomial|matrix_power|cartesian|combinations|grouped_mm|as_strided|segment_reduce")
+"""Operators that work longer than the sizes of operands and results tell, that refuse strides or read all memory, or whose
+offsets have to fit sizes (those of an embedding bag may all be 0).
+"""
 
-_TELL_SIZES = frozenset({"lengths", "batch_sizes", "offsets", "offs", "repeats"})
+_TELL_SIZES = frozenset({"lengths", "batch_sizes", "repeats"})
 """Tensors whose numbers have to fit the sizes of others."""
 
 _SUMS = frozenset({"aten::add", "aten::sub"})
@@ -163,8 +165,7 @@ def refusal_of_node(node: torch.fx.Node, sizes: Mapping[str, int]) -> Exception 
         trial = _Trial(env, node.target, (args, {name: plain(arg) for name, arg in node.kwargs.items()}), None)
     except (KeyError, ZeroDivisionError):  # only the data tells
         return None
-    is_large = trial.elements() > _MOST_ELEMENTS
-    return None if is_large or _has_numbers_of_sizes(node.target, *trial.arguments) else trial.refusal_of_all_numbers()
+    return None if trial.elements() > _MOST_ELEMENTS else trial.refusal_of_all_numbers()
 
 
 def _can_be_asked(func: OpOverload) -> bool:

@@ -248,8 +248,12 @@ def _with_assumptions(done: Recorded) -> Recorded:
         and env.is_settled(guard.relation) is None
     ]
     captured.assumptions += [*attempt.specializations, *env.noted_conditions(), *env.assertions, *guards]
-    of_data = {each.relation: each.where for each in guards if each.relation.symbols() & env.unbacked}
-    check_outputs(captured.graph, captured.outputs, captured.symbols, of_data)
+    checked = {
+        each.relation: each.where
+        for each in guards
+        if each.relation.symbols() & env.unbacked or (each.is_stated and each.relation.has_reals())
+    }
+    check_outputs(captured.graph, captured.outputs, captured.symbols, checked)
     return done
 
 

@@ -1,6 +1,8 @@
 """Keys of a model's metadata, for those who ask whether something is there before they import what reads it."""
 
 CONDITIONS = "fx2onnx.conditions"
+PRODUCER = "fx2onnx"
+"""``producer_name`` of our files."""
 """Sizes that the file is right for: ``size_conditions``."""
 
 STATE = "fx2onnx.state"

@@ -18,6 +18,7 @@ from fx2onnx.base import baked, metadata_keys, size_conditions
 from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import Fx2OnnxError, UserError
 from fx2onnx.base.events import details, record
+from fx2onnx.base.metadata_keys import PRODUCER
 from fx2onnx.base.opsets import IR_VERSIONS
 from fx2onnx.capture.captured import NEXT, OF_CALLER, Captured, GraphOutput, TensorInfo, carried, label_of, where_of
 from fx2onnx.capture.recording.control_flow import Nested
@@ -30,8 +31,6 @@ from fx2onnx.lower import control_flow, faults, preflight, torchlib
 from fx2onnx.lower.layers import RepeatedLayers
 from fx2onnx.lower.size_checks import without_checks
 from fx2onnx.lower.weights import as_onnx
-
-PRODUCER = "fx2onnx"
 
 
 class Lowering:

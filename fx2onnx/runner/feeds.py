@@ -25,6 +25,7 @@ from fx2onnx.runner.types import (
 from fx2onnx.runner.typing_protos import denotations_of
 
 if TYPE_CHECKING:  # what reads conditions is imported for the few files that have some
+    from fx2onnx.base.dims import Dim
     from fx2onnx.base.size_conditions import SizeCondition
 
 
@@ -55,6 +56,17 @@ def listed(texts: Iterable[str], separator: str = ", ") -> str:
     return separator.join([*result[:MAX_LISTED], *more])
 
 
+def _expressions(args: Sequence[NodeArg]) -> dict[str, Dim]:
+    texts = {dim for arg in args for dim in arg.dims or () if isinstance(dim, str) and not dim.isidentifier()}
+    if not texts:
+        return {}
+    from fx2onnx.base.dim_text import parse_dim
+    from fx2onnx.base.dims import Dim
+
+    parsed = {text: parse_dim(text) for text in texts}
+    return {text: dim for text, dim in parsed.items() if isinstance(dim, Dim)}
+
+
 class FeedChecker:
     """Holds what the model needs; ``check`` binds symbolic dims once per run."""
 
@@ -64,8 +76,12 @@ class FeedChecker:
         optional: frozenset[str],
         fixed: Mapping[str, int],
         conditions: Sequence[SizeCondition] = (),
+        *,
+        says_sizes: bool = False,
     ) -> None:
         self.conditions = conditions
+        self.expressions = _expressions(args) if says_sizes else {}
+        """Sizes that are made of others, such as ``n // 2``. Files of other exporters have such texts as mere names."""
         self.args = {arg.name: arg for arg in args}
         self.optional = optional
         self.fixed = dict(fixed)
@@ -100,7 +116,25 @@ class FeedChecker:
         arrays = {name: self._check_one(self.args[name], value, bound) for name, value in feeds.items()}
         if self.conditions:
             self._check_conditions(bound)
+        if self.expressions:
+            self._check_expressions(bound)
         return arrays
+
+    def _check_expressions(self, bound: Mapping[str, tuple[int, str]]) -> None:
+        """Raises UserError E401 for a size that is not what its expression is at the sizes of the others."""
+        from fx2onnx.base.dim_text import size_of
+
+        sizes = {name: size for name, (size, _) in bound.items()}
+        for text in self.expressions.keys() & sizes.keys():
+            wanted = size_of(self.expressions[text], sizes)
+            if wanted is not None and wanted != sizes[text]:
+                known = {name: size for name, size in sizes.items() if name in self.expressions[text].symbols()}
+                raise UserError(
+                    "E401",
+                    f"{bound[text][1]} is {sizes[text]}; the model needs {text}, which is {wanted}",
+                    why=", ".join(f"{name} is {size}, {bound[name][1]}" for name, size in known.items()),
+                    next=f"feed {wanted} there, or other sizes",
+                )
 
     def _check_conditions(self, bound: Mapping[str, tuple[int, str]]) -> None:
         """Raises UserError E401 for sizes that the file is not right for."""

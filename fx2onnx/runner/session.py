@@ -15,7 +15,7 @@ import numpy as np
 
 from fx2onnx.base.errors import Fx2OnnxError, UserError
 from fx2onnx.base.events import record
-from fx2onnx.base.metadata_keys import CONDITIONS
+from fx2onnx.base.metadata_keys import CONDITIONS, PRODUCER
 from fx2onnx.base.staging import replacing, write_text
 from fx2onnx.base.targets import check_target
 from fx2onnx.runner.build import build_program
@@ -104,7 +104,8 @@ class InferenceSession:
         self._output_args = [_node_arg(name, slots[index], fixed) for name, index in outputs]
         self._optional = frozenset(slots[index].name for index in self._program.defaults)
         conditions = _conditions(self._meta.custom_metadata_map.get(CONDITIONS, ""))
-        self._checker = FeedChecker(self._inputs, self._optional, fixed, conditions)
+        says_sizes = self._meta.producer_name == PRODUCER
+        self._checker = FeedChecker(self._inputs, self._optional, fixed, conditions, says_sizes=says_sizes)
         self._lock = threading.Lock()
         self._events: list[dict[str, Any]] = []
         self._profile_start_ns = start_ns

@@ -16,11 +16,11 @@ import onnx_ir as ir
 import torch
 
 from fx2onnx.base.events import record
+from fx2onnx.base.metadata_keys import PRODUCER
 from fx2onnx.verify.arrays import to_numpy
 from fx2onnx.verify.engines import Array
 from fx2onnx.verify.verdict import Row, Verdict
 
-PRODUCER = "fx2onnx"
 _TURNED = ".T"
 _BLOCK = 1 << 18
 _COLUMNS = 128

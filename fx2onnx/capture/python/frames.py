@@ -126,6 +126,17 @@ def asked_by_user() -> bool:
     return frame is not None and is_user(frame.f_code)
 
 
+@answers_for_caller
+def checked_by_user() -> bool:
+    """Whether a decision on a size comes from the user's code or from a ``torch._check`` in it."""
+    frame = asking_frame()
+    while (
+        frame is not None and frame.f_code.co_name.startswith(("_check", "expect_true")) and not is_user(frame.f_code)
+    ):
+        frame = frame.f_back
+    return frame is not None and is_user(frame.f_code)
+
+
 def asserted_by_user() -> bool:
     """Whether the user's code decides in an ``assert``: its other branch ends the run."""
     frame = user_frame()

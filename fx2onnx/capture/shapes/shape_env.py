@@ -17,6 +17,7 @@ from fx2onnx.capture.python.frames import (
     asked_by_user,
     asks_in,
     asserted_by_user,
+    checked_by_user,
     file_of_number,
     loops,
     refused_by_user,
@@ -36,7 +37,6 @@ KEEP_TENSORS = ("torch.cond for two branches", "torch.where to select values")
 
 _ONES = ((1, 1, 1), (1, 2, 3), (2, 1, 3), (3, 2, 1))
 _PROBES = ((2, 3, 5), (7, 2, 3), (3, 11, 4), (64, 48, 17), (129, 1, 640), (8191, 4099, 2), (20011, 30011, 40009))
-
 
 MOST_NUMBERS = 5
 """That an expression may be, for all of them to be in the file."""
@@ -266,9 +266,8 @@ class ShapeEnv(TakenForTrue):
         return undeclared(self, relation, where)
 
     def check(self, relation: Relation, *, is_equality: bool = False) -> bool:
-        """The truth at the sample's sizes of what ends the run in eager PyTorch where it is false: a condition. Equalities that
-        operators ask for may be due to sizes that are 1 at the sample; ``is_equality``: not this one.
-        """
+        """The truth at the sample's sizes of what ends the run in eager PyTorch where it is false. Equalities that operators ask
+        for may be due to sizes that are 1 at the sample; ``is_equality``: not this one."""
         return self._guarded(relation, by_python=False, ends_run=is_equality or relation.is_bound())
 
     def check_some(self, sizes: Iterable[Scalar]) -> None:
@@ -296,7 +295,8 @@ class ShapeEnv(TakenForTrue):
             where, by_user = user_location(), by_user or asked_by_user()
             true = relation if holds else relation.negated()
             is_needed = ends_run and holds and not self.excludes_zero_only(true)
-            is_stated = is_needed and where_true(true) is None and not self.holds_at_ordinary_sizes(true)
+            is_stated = is_needed and where_true(true) is None
+            is_stated = is_stated and (checked_by_user() or not self.holds_at_ordinary_sizes(true))
             self.guards[relation, holds] = Guard(true, where, by_user and by_python, self.during, is_stated)
             if true.op == "eq" or is_needed:
                 self.require(true, where, bounded=by_user or is_needed)

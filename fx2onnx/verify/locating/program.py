@@ -13,11 +13,12 @@ import torch.fx
 
 from fx2onnx.base import metadata_keys
 from fx2onnx.base.errors import UserError
+from fx2onnx.base.metadata_keys import PRODUCER
 from fx2onnx.capture.captured import Captured, carried
 from fx2onnx.capture.driver import capture
 from fx2onnx.capture.options import CaptureOptions
 from fx2onnx.irx.edit import graphs_of
-from fx2onnx.lower.loop import PRODUCER, lower
+from fx2onnx.lower.loop import lower
 from fx2onnx.lower.translations import Translations
 from fx2onnx.model_patches.library import LibraryPatches
 from fx2onnx.optimize import pipelines

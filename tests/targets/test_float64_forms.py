@@ -205,6 +205,34 @@ def test_whole_images(opset: int) -> None:
     check("LRN", [x], {"size": 2}, opset=opset)
 
 
+CELLS: dict[str, tuple[int, int, dict[str, Any]]] = {
+    "LSTM": (4, 2, {}),
+    "GRU": (3, 1, {"linear_before_reset": 0}),
+    "GRU after": (3, 1, {"linear_before_reset": 1}),
+    "RNN": (1, 1, {}),
+    "RNN relu": (1, 1, {"activations": ["Relu"]}),
+}
+
+
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize("name", CELLS)
+def test_recurrent_cells(name: str, direction: str) -> None:
+    """With and without biases, lengths, first states and peepholes."""
+    gates, states, attributes = CELLS[name]
+    count, size, x = 2 if direction == "bidirectional" else 1, 3, numbers(5, 2, 4)
+    both = {**attributes, "direction": direction, "hidden_size": size}
+    both |= {"activations": attributes["activations"] * count} if "activations" in attributes else {}
+    fixed = [x, numbers(count, gates * size, 4), numbers(count, gates * size, size)]
+    start = [numbers(count, 2, size) for _ in range(states)]
+    free = {"free": (0, 1), "others": ((3, 1, 4), (1, 7, 4)), "outputs": 1 + states}
+    op_type = name.split()[0]
+    check(op_type, fixed, both, weights=(1, 2), **free)
+    bias, lengths = numbers(count, 2 * gates * size), np.array([5, 2], np.int32)
+    check(op_type, [*fixed, bias, lengths, *start], both, outputs=1 + states)
+    if op_type == "LSTM":
+        check(op_type, [*fixed, bias, None, None, start[1], numbers(count, 3 * size)], both, opset=13, outputs=3)
+
+
 def test_numbers_that_no_attribute_holds(tmp_path: Path) -> None:
     """Attributes are float32 in a file: 0.01 in float64 becomes a constant."""
     torch.manual_seed(0)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from fx2onnx.targets.float64 import norms, numbers, windows
+from fx2onnx.targets.float64 import norms, numbers, recurrent, windows
 from fx2onnx.targets.float64.node import Form
 
 FORMS: dict[str, Form] = {
     **numbers.FORMS,
+    **recurrent.FORMS,
     "AveragePool": windows.average_pool,
     "BatchNormalization": norms.batch_normalization,
     "Conv": windows.conv,

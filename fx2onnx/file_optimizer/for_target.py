@@ -17,7 +17,8 @@ def fitted(model: ir.Model, target: Target) -> dict[str, int]:
     Raises: UserError E204 with all nodes that the target cannot run.
     """
     infer_types(model)
-    found = fit(model, target, may_narrow=False)
-    if found.left:
-        raise refusal(found.left, target.name)
+    found = fit(model, target)
+    left = {**found.left, **found.only_narrower}
+    if left:
+        raise refusal(left, target.name)
     return {**found.casts, **faults.avoid(model, target)}

@@ -47,7 +47,7 @@ class Lowerer:
         model = self.fresh()
         infer_types(model)
         done = lower(model, self.options, self.target, self._samples(original, model))
-        fit(model, self.target, may_narrow=False)
+        fit(model, self.target)
         faults.avoid(model, self.target)
         path = os.path.join(folder, self.options.word)
         os.mkdir(path)

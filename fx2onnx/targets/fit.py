@@ -34,7 +34,7 @@ WIDER: dict[ir.DataType, tuple[ir.DataType, ...]] = {
     D.UINT32: (D.INT64,),
     D.INT32: (D.INT64,),
 }
-"""What a node may compute in instead, first choice first. float64 loses digits: ``Fitted.narrowed`` counts those."""
+"""What a node may compute in instead, first choice first. float64 would lose digits: such nodes are refused."""
 
 EXACT_THERE_AND_BACK = {D.FLOAT: frozenset({D.DOUBLE})}
 """Casts from the first to one of the second and back again change nothing."""
@@ -46,14 +46,14 @@ class Fitted:
 
     casts: Counter[str] = field(default_factory=Counter)
     """``bfloat16 MatMul in float`` -> number of nodes."""
-    narrowed: Counter[str] = field(default_factory=Counter)
-    """Those of them that compute with fewer digits: ``double Conv in float``."""
+    only_narrower: dict[ir.Node, list[str]] = field(default_factory=dict)
+    """Nodes in float64 that the target could run in float32 alone, which loses digits: they stay as they are."""
     left: dict[ir.Node, list[str]] = field(default_factory=dict)
     """Nodes that the target cannot run in any dtype, or not with these attributes and optional inputs."""
 
 
-def fit(model: ir.Model, target: Target, *, may_narrow: bool = True) -> Fitted:
-    """Put casts where the target needs them, in place; ``may_narrow``: also such as lose digits (float64 to float32)."""
+def fit(model: ir.Model, target: Target) -> Fitted:
+    """Put casts and float64 forms where the target needs them, in place."""
     fitted = Fitted()
     opsets = {domain or "": version for domain, version in model.graph.opset_imports.items()}
     faulty = [fault for fault in faults.of(target) if fault.in_float32]
@@ -84,15 +84,12 @@ def fit(model: ir.Model, target: Target, *, may_narrow: bool = True) -> Fitted:
                 if _as_float64(model, node, op, target, opset):
                     continue
             pair = _dtype_for(target, node, opset)
-            if pair is None or (pair[0] == D.DOUBLE and not may_narrow):
-                fitted.left[node] = []
+            if pair is None or pair[0] == D.DOUBLE:
+                (fitted.left if pair is None else fitted.only_narrower)[node] = []
                 continue
             old, new = pair
             _compute_in(node, old, new, widened, names)
-            text = f"{word_of(old)} {node.op_type} in {word_of(new)}"
-            fitted.casts[text] += 1
-            if old == D.DOUBLE:
-                fitted.narrowed[text] += 1
+            fitted.casts[f"{word_of(old)} {node.op_type} in {word_of(new)}"] += 1
     return fitted
 
 

@@ -36,3 +36,16 @@ def refusal(nodes: Mapping[ir.Node, Sequence[str]], target: str) -> UserError:
         why=f"it has no kernel for {named(nodes)}",
         next="choose another target, an opset_version in which they have other forms, or other dtypes",
     )
+
+
+def float64_refusal(nodes: Mapping[ir.Node, Sequence[str]], target: str) -> UserError:
+    """The error of nodes in float64 that a target has in float32 alone."""
+    return UserError(
+        "E204",
+        f"{target} cannot compute {len(nodes)} of the nodes in float64",
+        why=f"it has no float64 kernel for {named(nodes)}, and float32 has half the digits",
+        next=[
+            "export module.float() with float32 inputs",
+            'export with target="onnx", which leaves the nodes as they are for another runtime',
+        ],
+    )

@@ -20,14 +20,11 @@ from fx2onnx.base.size_conditions import SizeCondition
 from fx2onnx.irx import io
 from fx2onnx.precision.options import EPSILONS, LEAST_NORMAL, word_in
 from fx2onnx.precision.options import METADATA_KEY as PRECISION_KEY
-from fx2onnx.targets.narrowed import METADATA_KEY as NARROWED_KEY
 from fx2onnx.verify.file_bounds import FileBounds
 from fx2onnx.verify.float_values import BY_ANY_ENGINE, BY_ANY_ENGINE_IN_HALF, silent_on
 from fx2onnx.verify.judge import MODULES_OWN, Grain
 from fx2onnx.verify.memory import LARGE_BYTES, weights_beside
 from fx2onnx.verify.quantized import has_codes, operators_of
-
-FLOAT32_EPSILON = 2.0**-23
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +84,7 @@ class Interface:
             for value in inputs
         }
         word = word_in(metadata)
-        epsilon = max(EPSILONS.get(word, 0.0), FLOAT32_EPSILON if metadata.get(NARROWED_KEY) else 0.0)
+        epsilon = EPSILONS.get(word, 0.0)
         kinds = {value.type.tensor_type.elem_type for value in (*graph.input, *graph.value_info, *graph.output)}
         kinds |= {initializer.data_type for initializer in graph.initializer}
         return Interface(
@@ -109,15 +106,13 @@ class Interface:
             is_recurrent=not {"RNN", "LSTM", "GRU"}.isdisjoint(operators_of(proto)),
             says_nothing=silent_on(operators_of(proto), has_codes=has_codes(proto)),
             is_narrow=word == "float16",
-            is_half=onnx.TensorProto.FLOAT16 in kinds or epsilon > FLOAT32_EPSILON,
+            is_half=onnx.TensorProto.FLOAT16 in kinds or epsilon > 0,
         )
 
 
 def _narrowed(metadata: Mapping[str, str]) -> str:
-    half, text = metadata.get(PRECISION_KEY, ""), metadata.get(NARROWED_KEY, "")
-    if half:
-        return f"the file computes in 16 bits, whose rounding is allowed: {half[:500]}"
-    return text and f"the file computes in float32 in places, whose rounding is allowed: {text[:500]}"
+    half = metadata.get(PRECISION_KEY, "")
+    return half and f"the file computes in 16 bits, whose rounding is allowed: {half[:500]}"
 
 
 def _declared(value: Any) -> Declared:

@@ -12,7 +12,8 @@ import onnxruntime
 import pytest
 import torch
 from onnx import TensorProto, helper
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional
 
 import fx2onnx
 from fx2onnx import runner
@@ -77,7 +78,7 @@ def check(
     assert not found.casts
     assert not found.left
     formed = ir.serde.serialize_model(model)
-    assert op_type not in {node.op_type for node in formed.graph.node} - {"NonZero", "OneHot"}
+    assert op_type not in {node.op_type for node in formed.graph.node} - {"NonZero", "OneHot", "Resize"}
     onnx.checker.check_model(formed, full_check=True)
     session = onnxruntime.InferenceSession(formed.SerializeToString(), providers=["CPUExecutionProvider"])
     plain, own = runner.InferenceSession(proto), runner.InferenceSession(formed)
@@ -231,6 +232,50 @@ def test_recurrent_cells(name: str, direction: str) -> None:
     check(op_type, [*fixed, bias, lengths, *start], both, outputs=1 + states)
     if op_type == "LSTM":
         check(op_type, [*fixed, bias, None, None, start[1], numbers(count, 3 * size)], both, opset=13, outputs=3)
+
+
+@pytest.mark.parametrize("coordinates", ["asymmetric", "half_pixel", "align_corners"])
+@pytest.mark.parametrize("opset", [11, 20])
+def test_nearest_elements(coordinates: str, opset: int) -> None:
+    attributes = {"mode": "nearest", "coordinate_transformation_mode": coordinates}
+    x, roi = numbers(2, 3, 7, 5) * 1e300, np.zeros(0, np.float32)
+    scales = np.array([1, 1, 1.7, 0.6], np.float32)
+    if coordinates != "align_corners":  # onnxruntime takes other places with scales
+        check("Resize", [x, roi, scales], {**attributes, "nearest_mode": "floor"}, opset=opset, weights=(1, 2))
+    sizes = [x, roi, roi, np.array([2, 3, 4, 9])]
+    check("Resize", sizes, attributes, opset=opset, weights=(1, 2, 3), free=(2, 3), others=((2, 3, 5, 8),))
+
+
+@pytest.mark.parametrize("options", [{}, {"strides": [2, 1], "pads": [1, 0, 1, 0]}, {"dilations": [2, 1]}])
+def test_blocks_added_up(options: dict[str, Any]) -> None:
+    given, reach = {"strides": [1, 1], "pads": [0] * 4, "dilations": [1, 1], **options}, (2, 1)
+    wide = [
+        (8 + 2 * given["pads"][i] - given["dilations"][i] * reach[i] - 1) // given["strides"][i] + 1 for i in (0, 1)
+    ]
+    for batch in (2, 0):
+        x = numbers(batch, 3 * 6, wide[0] * wide[1])
+        check("Col2Im", [x, np.array([8, 8]), np.array([3, 2])], options, weights=(1, 2), free=(0,) if batch else None)
+
+
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+@pytest.mark.parametrize("mode", ["bilinear", "nearest", "bicubic"])
+def test_sampled_at_a_grid(mode: str, padding: str, tmp_path: Path) -> None:
+    class Sample(nn.Module):
+        def forward(self, x: Tensor, grid: Tensor) -> Tensor:
+            found = [functional.grid_sample(x, grid, mode, padding, align_corners=each) for each in (False, True)]
+            return torch.cat(found, 1)
+
+    torch.manual_seed(0)
+    path = tmp_path / "model.onnx"
+    args = (torch.randn(2, 3, 4, 5).double(), torch.rand(2, 6, 3, 2).double() * 5 - 2.5)
+    dims = {"x": {2: "height", 3: "width"}, "grid": {1: "rows"}}
+    result = fx2onnx.export(Sample(), args, path, opset_version=16, dynamic_shapes=dims)
+    assert not result.report.casts
+    for x, grid in (args, (torch.randn(2, 3, 1, 7).double(), torch.rand(2, 2, 3, 2).double() * 5 - 2.5)):
+        feeds = {"x": x.numpy(), "grid": grid.numpy()}
+        session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+        for found in (session.run(None, feeds)[0], runner.InferenceSession(path).run(None, feeds)[0]):
+            np.testing.assert_allclose(found, Sample()(x, grid).numpy(), rtol=1e-12, atol=1e-13)
 
 
 def test_numbers_that_no_attribute_holds(tmp_path: Path) -> None:

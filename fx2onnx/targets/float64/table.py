@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fx2onnx.targets.float64 import norms, numbers, recurrent, windows
+from fx2onnx.targets.float64 import images, norms, numbers, recurrent, windows
 from fx2onnx.targets.float64.node import Form
 
 FORMS: dict[str, Form] = {
@@ -10,16 +10,19 @@ FORMS: dict[str, Form] = {
     **recurrent.FORMS,
     "AveragePool": windows.average_pool,
     "BatchNormalization": norms.batch_normalization,
+    "Col2Im": images.col2im,
     "Conv": windows.conv,
     "ConvTranspose": windows.conv_transpose,
     "GlobalAveragePool": norms.global_average_pool,
     "GlobalLpPool": windows.global_lp_pool,
     "GlobalMaxPool": norms.global_max_pool,
+    "GridSample": images.grid_sample,
     "GroupNormalization": norms.group_normalization,
     "InstanceNormalization": norms.instance_normalization,
     "LayerNormalization": norms.layer_normalization,
     "LRN": windows.lrn,
     "LpPool": windows.lp_pool,
     "RMSNormalization": norms.rms_normalization,
+    "Resize": images.resize,
 }
 """What stands for an operator in float64; None from it where this node has no form."""

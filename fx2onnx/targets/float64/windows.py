@@ -142,7 +142,7 @@ def _axes_of(op: Emit, node: ir.Node, x: ir.Value, kernel: Sequence[int]) -> lis
 
 
 # -- convolutions -------------------------------------------------------------------------------------------------------
-def _product(op: Emit, x: ir.Value, weight: ir.Value, axes: Sequence[Axis], groups: int) -> ir.Value:
+def gathered_product(op: Emit, x: ir.Value, weight: ir.Value, axes: Sequence[Axis], groups: int) -> ir.Value:
     """Each window times the weights.
 
     Shapes:  x [N, C, *in], weight [places, C / G, M] -> [N, M, *out].
@@ -187,7 +187,7 @@ def conv(op: Emit, node: ir.Node) -> ir.Value | None:
     rank = len(kernel)
     matrix = op.Transpose(weight, perm=[*range(2, 2 + rank), 1, 0])
     matrix = reshaped(op, matrix, 0, [math.prod(kernel), each, outputs])
-    y = _product(op, x, matrix, _axes_of(op, node, x, kernel), attribute(node, "group", 1))
+    y = gathered_product(op, x, matrix, _axes_of(op, node, x, kernel), attribute(node, "group", 1))
     return _with_bias(op, y, node, outputs, rank)
 
 
@@ -219,7 +219,7 @@ def conv_transpose(op: Emit, node: ir.Node) -> ir.Value | None:
         axes.append(Axis(size, count, 1, -np.arange(kernel[index]) * step_in, before, step))
     matrix = reshaped(op, weight, 0, [groups, each, own, *kernel])
     matrix = op.Transpose(matrix, perm=[*range(3, 3 + rank), 1, 0, 2])
-    y = _product(op, x, reshaped(op, matrix, 0, [math.prod(kernel), each, outputs]), axes, groups)
+    y = gathered_product(op, x, reshaped(op, matrix, 0, [math.prod(kernel), each, outputs]), axes, groups)
     return _with_bias(op, y, node, outputs, rank)
 
 

@@ -991,6 +991,7 @@ MUTANTS = [
     Mutant("targets/fault_entries.py", "    release = \".\".join(release.split(\".\")[:2])\n", "", ENGINE_FAULTS),
     Mutant("targets/fault_entries.py", "        return {\"equals\": constant.tolist()}", "        return None", ENGINE_FAULTS),
     Mutant("targets/fault_entries.py", "return producer is not None and wanted.fits(producer)", "return producer is not None", ENGINE_FAULTS),
+    Mutant("targets/float64/products.py", "return [*found, result] if any(", "return found if any(", "tests/targets/test_faults.py"),
     Mutant("targets/faults.py", "return zeros is not None and any(zeros)", "return False", "tests/targets/test_faults.py"),
     Mutant("targets/faults.py", "number and number + there >= size", "number >= size", "tests/targets/test_faults.py"),
     Mutant("targets/faults.py", "not (size * float(factor)).is_integer()", "True", "tests/targets/test_faults.py"),

@@ -16,6 +16,7 @@ import onnx_ir as ir
 from fx2onnx.irx.edit import graphs_of, use_count
 from fx2onnx.irx.values import copied_type, known_array, known_ints
 from fx2onnx.targets.fault_entries import FaultEntry, read_entries
+from fx2onnx.targets.float64.products import keep_apart, scaled
 from fx2onnx.targets.form import Target, numbers
 
 
@@ -256,6 +257,17 @@ def _resizes_by_fractions(node: ir.Node) -> bool:
 
 
 FAULTS = (
+    Fault(
+        "scaled-matmul-float64",
+        "onnxruntime",
+        "1.16",
+        "1.32",
+        "a constant factor beside a MatMul of float64 is rounded to float32 (it becomes an attribute of FusedMatMul)",
+        "a Max of one tensor between them",
+        lambda node: bool(scaled(node)),
+        frozenset({"MatMul"}),
+        keep_apart,
+    ),
     Fault(
         "transpose-cast-matmul",
         "onnxruntime",

@@ -301,3 +301,35 @@ def test_a_verification_does_not_open_what_ends_the_process(tmp_path: Path) -> N
     assert {row.engine for row in verdict.rows} == {"runner"}
     assert verdict.ok
     assert any("onnxruntime is left out" in note and "MatMul" in note for note in verdict.notes)
+
+
+FACTORS: dict[str, Any] = {
+    "before": lambda a, b: (a * 0.3) @ b,
+    "turned": lambda a, b: (a * 0.3).transpose(-1, -2) @ b,
+    "divided": lambda a, b: (a @ b) / 3,
+    "both": lambda a, b: 0.7 * (a @ (b * 0.3)),
+    "shared": lambda a, b: (a * 0.3 + 1) @ (a * 0.3) @ b,
+    "attention": lambda a, b: nn.functional.scaled_dot_product_attention(a, b, b, scale=0.3),
+    "branch": lambda a, b: torch.cond(a.sum() > 0, lambda a, b: (a * 0.3) @ b, lambda a, b: a @ b / 3, (a, b)),
+}
+
+
+@pytest.mark.parametrize("name", FACTORS)
+def test_factors_of_float64_products_keep_their_digits(name: str, tmp_path: Path) -> None:
+    class Scaled(nn.Module):
+        def forward(self, a: Tensor, b: Tensor) -> Tensor:
+            return FACTORS[name](a, b)
+
+    torch.manual_seed(0)
+    args, path = (torch.randn(2, 4, 4).double(), torch.randn(2, 4, 4).double()), tmp_path / "model.onnx"
+    dims = {each: {0: "batch"} for each in ("a", "b")}
+    errors = {}
+    for target in ("onnx", "onnxruntime"):
+        fx2onnx.export(Scaled(), args, path, target=target, dynamic_shapes=dims)
+        feeds = {"a": args[0].numpy(), "b": args[1].numpy()}
+        session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+        expected = Scaled()(*args).numpy()
+        errors[target] = np.abs(session.run(None, feeds)[0] - expected).max()
+        assert np.abs(InferenceSession(path).run(None, feeds)[0] - expected).max() < 1e-14
+    assert errors["onnxruntime"] < 1e-14
+    assert errors["onnx"] > 1e-10, "onnxruntime does not have it any longer"

@@ -9,11 +9,11 @@ from typing import Any
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map import float64_forms
 from fx2onnx.aten_map.table.axes import axis_of, swap, unsqueeze
 from fx2onnx.aten_map.table.dtypes import FLOATS, as_dtype
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
 from fx2onnx.irx.emit import Emit
+from fx2onnx.irx.functions import erfc
 
 aten = torch.ops.aten
 DOUBLE, INT32 = ir.DataType.DOUBLE, ir.DataType.INT32
@@ -113,13 +113,7 @@ register_shared(prelu, "PRelu", *overloads_of("prelu"))
 
 
 def _elu(op: Emit, value: ir.Value, alpha: float) -> ir.Value:
-    if op.dtype(value) == DOUBLE:
-        return float64_forms.elu(op, value, alpha)
     return op.Elu(value) if alpha == 1 else op.Elu(value, alpha=alpha)
-
-
-def _softplus(op: Emit, value: ir.Value) -> ir.Value:
-    return float64_forms.softplus(op, value) if op.dtype(value) == DOUBLE else op.Softplus(value)
 
 
 @translates(aten.elu.default)
@@ -159,18 +153,18 @@ def celu(op: Emit, self: ir.Value, alpha: Any) -> ir.Value:
 def selu(op: Emit, self: ir.Value) -> ir.Value:
     """selu(Tensor self) -> Tensor"""
     if op.dtype(self) == DOUBLE:
-        return op.Mul(_elu(op, self, SELU_ALPHA), SELU_SCALE)
+        return op.Selu(self, alpha=SELU_ALPHA, gamma=SELU_SCALE)  # the operator's own numbers are float32's
     return op.Selu(self)
 
 
 def gelu_of(op: Emit, value: ir.Value, approximate: str) -> ir.Value:
     """Gelu-20, or its formula: x * (1 + erf(x / sqrt(2))) / 2; with tanh, x * (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2."""
     dtype = op.dtype(value)
-    if dtype == DOUBLE and approximate == "none":
-        return float64_forms.gelu(op, value)
-    if op.opset >= 20 and dtype != DOUBLE:
+    if op.opset >= 20:
         return op.Gelu(value, approximate=None if approximate == "none" else approximate)
     one, half = op.const(1, dtype), op.const(0.5, dtype)
+    if approximate == "none" and dtype == DOUBLE:
+        return op.Mul(op.Mul(value, half), erfc(op, op.Mul(value, -math.sqrt(0.5))))
     if approximate == "none":
         curve = op.Erf(op.Div(value, op.const(math.sqrt(2), dtype)))
         return op.Mul(op.Mul(value, op.Add(curve, one)), half)
@@ -197,16 +191,14 @@ def mish(op: Emit, self: ir.Value) -> ir.Value:
 
     ONNX:  Mish from opset 18 on; x * tanh(softplus(x)) below.
     """
-    if op.opset >= 18 and op.dtype(self) != DOUBLE:
+    if op.opset >= 18:
         return op.Mish(self)
-    return op.Mul(self, op.Tanh(_softplus(op, self)))
+    return op.Mul(self, op.Tanh(op.Softplus(self)))
 
 
 @translates(aten.hardsigmoid.default)
 def hardsigmoid(op: Emit, self: ir.Value) -> ir.Value:
     """hardsigmoid(Tensor self) -> Tensor"""
-    if op.dtype(self) == DOUBLE:
-        return float64_forms.hard_sigmoid(op, self)
     return op.HardSigmoid(self, alpha=1 / 6, beta=0.5)
 
 
@@ -216,8 +208,7 @@ def hardswish(op: Emit, self: ir.Value) -> ir.Value:
 
     ONNX:  HardSwish from opset 14 on; x * hardsigmoid(x) below.
     """
-    has_own = op.opset >= 14 and op.dtype(self) != DOUBLE
-    return op.HardSwish(self) if has_own else op.Mul(self, hardsigmoid(op, self))
+    return op.HardSwish(self) if op.opset >= 14 else op.Mul(self, hardsigmoid(op, self))
 
 
 @translates(aten.hardshrink.default)
@@ -259,7 +250,7 @@ def softplus(op: Emit, self: ir.Value, beta: Any, threshold: Any) -> ir.Value:
     beta, threshold = float(beta), float(threshold)
     dtype = op.dtype(self)
     inner = self if beta == 1 else op.Mul(self, op.const(beta, dtype))
-    curve = _softplus(op, inner)
+    curve = op.Softplus(inner)
     result = curve if beta == 1 else op.Div(curve, op.const(beta, dtype))
     if threshold < 20 or dtype == DOUBLE:
         result = op.Where(op.Greater(inner, op.const(threshold, dtype)), self, result)
@@ -272,7 +263,7 @@ def log_sigmoid(op: Emit, self: ir.Value) -> ir.Value:
 
     -softplus(-x).
     """
-    return op.Neg(_softplus(op, op.Neg(self)))
+    return op.Neg(op.Softplus(op.Neg(self)))
 
 
 @translates(aten.log_sigmoid_forward.default)

@@ -84,6 +84,10 @@ def reasons(call: Any) -> Iterator[str]:
         yield "the blank among the targets"
     if "attention" in name and filled.get("scale") is not None and not math.isfinite(filled["scale"]):
         yield "an infinite scale, by which either operand or their product is multiplied"
+    if "prelu" in name and not bool(filled["weight"].isfinite().all()):
+        yield "a slope of infinity or NaN, by which PyTorch multiplies 0 and PRelu does not"
+    if "max_pool" in name and is_finite and not bool(call.outputs[0].isfinite().all()):
+        yield "the index of a maximum in a window beyond the tensor"
     if "pool" in name and not is_finite:
         yield "the index of a maximum among infinities"
     if name == "topk" and not filled["sorted"]:

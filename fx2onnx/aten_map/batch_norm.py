@@ -83,7 +83,7 @@ def trained(op: Emit, value: ir.Value, weight: ir.Value | None, bias: ir.Value |
     rstd = op.Pow(op.Add(variance, op.const(float(eps), inner)), op.const(-0.5, inner))
     if eps == 0:  # PyTorch takes 0 where a channel does not vary
         rstd = op.Where(op.Equal(variance, op.const(0, inner)), op.const(0, inner), rstd)
-    scale = rstd if weight is None else op.Mul(op.cast(weight, inner), rstd)
+    scale = rstd if weight is None else op.Mul(channel_vector(op, weight, 1, channels, inner), rstd)
     output = affine(op, centred, scale, channel_vector(op, bias, 0, channels, inner))
     return Statistics(op.cast(output, dtype), mean, variance, rstd)
 

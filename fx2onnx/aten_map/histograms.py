@@ -90,6 +90,14 @@ def _edges(op: Emit, values: ir.Value, bins: int, low: float, high: float, margi
     return op.const(np.linspace(low, high, bins + 1), dtype)
 
 
+def _ends(given: Sequence[float] | None, variable: int) -> tuple[float, float]:
+    """The range of a variable, one bin wide where it is a point; (0, 0), the range of the values, where none is given."""
+    if given is None:
+        return 0.0, 0.0
+    low, high = given[2 * variable], given[2 * variable + 1]
+    return (low - 0.5, high + 0.5) if low == high else (low, high)
+
+
 def _histc(op: Emit, self: ir.Value, bins: int, min: float, max: float) -> ir.Value:
     own = op.dtype(self) if op.is_float(self) else D.DOUBLE
     worked = opmath(own)
@@ -112,8 +120,7 @@ def _histogram(
     if isinstance(bins, ir.Value):
         edges = bins
     else:
-        low, high = (0.0, 0.0) if range is None else range
-        edges = _edges(op, self, bins, low, high, 0.5)
+        edges = _edges(op, self, bins, *_ends(range, 0), 0.5)
     hist = counts_between(op, self, edges, weight)
     if density:
         before, after = neighbours(op, edges, 0)
@@ -135,9 +142,8 @@ def _edges_of_several(
     samples = op.reshape(self, (product(op.dims(self)[:-1]), variables))
     edges = []
     for index, given in enumerate(bins):
-        low, high = (0.0, 0.0) if range is None else (range[2 * index], range[2 * index + 1])
         column = op.Gather(samples, op.const(np.array([index])), axis=1)
-        edges.append(given if isinstance(given, ir.Value) else _edges(op, column, given, low, high, 0.5))
+        edges.append(given if isinstance(given, ir.Value) else _edges(op, column, given, *_ends(range, index), 0.5))
     return tuple(edges)
 
 

@@ -98,6 +98,12 @@ def rms_normalized(
 def _rms_norm(
     op: Emit, input: ir.Value, normalized_shape: Sequence[DimLike], weight: ir.Value | None, eps: float | None
 ) -> tuple[ir.Value, ...]:
+    if len(normalized_shape) > op.rank(input):  # the fused kernel takes them
+        raise UserError(
+            "E203",
+            f"an RMS norm over {len(normalized_shape)} axes of a tensor of {op.rank(input)}",
+            next="give normalized_shape as many sizes as axes to norm",
+        )
     found = rms_normalized(op, input, len(normalized_shape), weight, eps, statistics=len(op.result) > 1)
     return tuple(op.cast(value, op.result_dtype(index)) for index, value in enumerate(found))
 

@@ -71,6 +71,8 @@ UNDEFINED_CALLS = [
     (aten.scatter.src, (torch.zeros(3), 0, torch.tensor([1, 1]), torch.ones(2)), "two values for one place"),
     (aten.index_put.default, (torch.zeros(3), [torch.tensor([1, 1])], torch.ones(2)), "two values for one place"),
     (aten._to_copy.default, (torch.tensor([1e30]),), "a float that the integer dtype cannot hold"),
+    (aten.prelu.default, (torch.zeros(2), torch.tensor([float("inf")])), "a slope of infinity"),
+    (aten.max_pool2d_with_indices.default, (torch.ones(1, 2, 2), [2], [1], [1], [3]), "a window beyond the tensor"),
     (aten._fft_c2r.default, (torch.ones(3, 1, dtype=torch.complex64), [1, 0], 2, 2), "half a spectrum"),
     (aten._fft_c2c.default, (torch.ones(3, 2, dtype=torch.complex64), [-1], 0, True), "half a spectrum"),
     (aten.bitwise_left_shift.Tensor_Scalar, (torch.tensor([1]), 70), "a shift beyond the number of bits"),

@@ -125,6 +125,8 @@ CASES = [
     case(aten.instance_norm.default, R(1, 3), None, R(3), None, None, True, 0.0, 1e-5, True),
     case(aten.special_zeta.default, T([INF] * 5), T([0.5, 1.0, 1.5, -0.5, -2.0])),
     case(aten.topk.default, T(2.0), 0),
+    case(aten.histogram.bin_ct, R(5), 3, range=[2.0, 2.0]),
+    case(aten._histogramdd_from_bin_cts.default, R(5, 2), [1, 2], range=[0.0, 0.0, -1.0, 1.0]),
     *(case(aten.mode.default, R(2, 3, 4), dim, keep) for dim in (0, 1) for keep in (False, True)),
 ]  # fmt: skip
 
@@ -166,6 +168,8 @@ REFUSED = [
     (Call(aten.embedding_bag.default), (R(3, 3), T([[0], [1], [2]]), T([0, 2]))),
     (Call(aten.rnn_tanh.input, [R(1, 2), R(1, 1)], False, 1, 0.0, False, False, False), (R(3, 1, 2), R(1, 2, 1))),
     (Call(aten._weight_norm.default, 0), (R(4, 3), R(2))),
+    (Call(aten._fused_rms_norm.default, [3], None, 1e-3), (R(()),)),
+    (Call(aten.native_batch_norm.default, None, None, None, True, 0.1, 1e-3), (R(1, 2, 3), R(1, 2))),
     (Call(aten._pdist_forward.default), (R(3, 2, 2),)),
     (Call(aten.gradient.tensorarrayint, spacing=[R(4)], dim=0), (R(3, 4),)),
     (Call(aten.rnn_tanh.data, R(1, 2, 2), [R(2, 3), R(2, 2)], False, 1, 0.0, False, False), (R(2, 3), T([2, 1, 1]))),

@@ -21,4 +21,4 @@ def fitted(model: ir.Model, target: Target) -> dict[str, int]:
     left = {**found.left, **found.only_narrower}
     if left:
         raise refusal(left, target.name)
-    return {**found.casts, **faults.avoid(model, target)}
+    return {**found.casts, **found.forms, **faults.avoid(model, target)}

@@ -46,6 +46,8 @@ class Fitted:
 
     casts: Counter[str] = field(default_factory=Counter)
     """``bfloat16 MatMul in float`` -> number of nodes."""
+    forms: Counter[str] = field(default_factory=Counter)
+    """``double Conv as other nodes`` -> number of nodes that became a float64 form."""
     only_narrower: dict[ir.Node, list[str]] = field(default_factory=dict)
     """Nodes in float64 that the target could run in float32 alone, which loses digits: they stay as they are."""
     left: dict[ir.Node, list[str]] = field(default_factory=dict)
@@ -70,19 +72,17 @@ def fit(model: ir.Model, target: Target) -> Fitted:
             if any(fault.has(node) for fault in faulty):
                 _compute_in(node, D.FLOAT16, D.FLOAT, widened, names)  # as the runtime does itself
                 continue
-            if _is_rounded(node) and _has_form(node):
+            runs = has_kernel_for(target, node, opset, signature)
+            if (not runs or _is_rounded(node)) and _has_form(node):
                 op = op or emitter_of(model)
                 if _as_float64(model, node, op, target, opset):
+                    fitted.forms[f"double {node.op_type} as other nodes"] += 1
                     continue
-            if has_kernel_for(target, node, opset, signature):
+            if runs:
                 missing = lacked(target, node, opset)
                 if missing:
                     fitted.left[node] = missing
                 continue
-            if _has_form(node):
-                op = op or emitter_of(model)
-                if _as_float64(model, node, op, target, opset):
-                    continue
             pair = _dtype_for(target, node, opset)
             if pair is None or pair[0] == D.DOUBLE:
                 (fitted.left if pair is None else fitted.only_narrower)[node] = []

@@ -66,6 +66,18 @@ def test_a_known_fault_is_avoided(tmp_path: Path) -> None:
     assert opens(tmp_path / "out.onnx")
 
 
+def test_float64_gets_forms_in_float64(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Softplus", ["x"], ["z"]), helper.make_node("MatMul", ["z", "w"], ["y"])]
+    path = saved(tmp_path / "in.onnx", nodes, TensorProto.DOUBLE, 20)
+    assert not opens(path)
+    result = fx2onnx.optimize_model(path, tmp_path / "out.onnx", target="onnxruntime")
+    assert result.verified
+    assert result.edits == {"double Softplus as other nodes": 1}
+    x = np.random.default_rng(0).standard_normal((2, 3))
+    found = onnxruntime.InferenceSession(tmp_path / "out.onnx").run(None, {"x": x})[0]
+    np.testing.assert_allclose(found, np.log1p(np.exp(x)) @ np.arange(12).reshape(3, 4) / 8, rtol=1e-14)
+
+
 def test_what_cannot_run_is_named_and_nothing_is_written(tmp_path: Path) -> None:
     path = saved(tmp_path / "in.onnx", [helper.make_node("Hardmax", ["x"], ["y"])], TensorProto.DOUBLE, 20)
     with pytest.raises(UserError) as caught:

@@ -84,6 +84,8 @@ def reasons(call: Any) -> Iterator[str]:
         yield "the blank among the targets"
     if "attention" in name and filled.get("scale") is not None and not math.isfinite(filled["scale"]):
         yield "an infinite scale, by which either operand or their product is multiplied"
+    if name == "linalg_pinv" and "rcond" in filled and bool((torch.as_tensor(filled["rcond"]) <= 0).any()):
+        yield "a cutoff that keeps singular values of 0, whose rounding is inverted"
     if "prelu" in name and not bool(filled["weight"].isfinite().all()):
         yield "a slope of infinity or NaN, by which PyTorch multiplies 0 and PRelu does not"
     if "max_pool" in name and is_finite and not bool(call.outputs[0].isfinite().all()):

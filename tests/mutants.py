@@ -642,6 +642,8 @@ MUTANTS = [
     Mutant("aten_map/histograms.py", "(low - 0.5, high + 0.5) if low == high else (low, high)", "(low, high)", ODD),
     Mutant("aten_map/batch_norm.py", "channel_vector(op, weight, 1, channels, inner), rstd", "op.cast(weight, inner), rstd", ODD),
     Mutant("aten_map/normalization.py", "if len(normalized_shape) > op.rank(input):", "if False:", ODD),
+    Mutant("aten_map/class_losses.py", "label_smoothing if label_smoothing > 0 else 0.0", "label_smoothing", ODD),
+    Mutant("capture/overloads/unbacked.py", "dim != 0 or call.func", "call.func", ODD),
     Mutant("aten_map/recurrent.py", "rows < times", "False", ODD),
     Mutant("aten_map/comparison.py", "        rhs = _wrapped(rhs, dtype)", "        dtype = D.INT64", ODD),
     Mutant("aten_map/linalg/linear_solve.py", "(found, zero_pivot(op, A, 1))", "(found, zero_result(op, 1))", ODD),

@@ -74,6 +74,7 @@ def cross_entropy(
     (value,) = worked(op, self)
     axis = 1 if op.rank(self) > 1 else 0
     logs = log_softmax(op, value, axis)
+    label_smoothing = label_smoothing if label_smoothing > 0 else 0.0  # PyTorch takes what is less, or NaN, for none
     if op.is_float(target):
         return _of_probabilities(op, logs, target, weight, reduction, label_smoothing, axis)
     loss, total = negative_log_likelihood(op, logs, target, weight, reduction, ignore_index)

@@ -175,6 +175,10 @@ def _run_packed(
     op: Emit, stack: Stack, data: ir.Value, batch_sizes: ir.Value, states: Sequence[ir.Value], train: bool
 ) -> tuple[ir.Value, ...]:
     """Packed data is spread over [time, batch], run with the sequences' lengths, and packed again."""
+    if op.rank(batch_sizes) != 1:
+        raise UserError(
+            "E203", f"sizes of batches along {op.rank(batch_sizes)} axes", next="give one size for each time"
+        )
     rows, times = op.dims(data)[0], op.dims(batch_sizes)[0]
     if isinstance(rows, int) and isinstance(times, int) and rows < times:
         raise UserError(

@@ -321,6 +321,9 @@ def _trilinear(
 
     The product of the three, each with new axes at the places ``expand``, summed over ``sumdim``: one Einsum.
     """
+    ranks = {op.rank(value) + len(places) for value, places in ((i1, expand1), (i2, expand2), (i3, expand3))}
+    if len(ranks) > 1:
+        raise UserError("E203", "a trilinear product of tensors of several ranks", next="give new axes to all three")
     letters = "abcdefghijkl"[: op.rank(i1) + len(expand1)]
     terms = ["".join(x for i, x in enumerate(letters) if i not in places) for places in (expand1, expand2, expand3)]
     kept = "".join(letter for index, letter in enumerate(letters) if index not in sumdim)

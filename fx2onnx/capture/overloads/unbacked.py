@@ -117,7 +117,7 @@ def _unique(
         return tuple(map(recorder.constant, parts))
     size = recorder.unknown_size()
     shape = dims_of(self)
-    is_whole = dim is not None and (len(shape) > 1 or call.func is not aten.unique_consecutive.default)
+    is_whole = dim is not None and (len(shape) > 1 or dim != 0 or call.func is not aten.unique_consecutive.default)
     values: Shape = [size]
     inverse: Shape = shape
     if dim is not None:

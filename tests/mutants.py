@@ -983,7 +983,7 @@ MUTANTS = [
     # targets
     Mutant("targets/float64/numbers.py", "op.Less(op.Reciprocal(x), zero)", "op.Less(x, zero)", "tests/targets/test_float64.py"),
     Mutant("targets/float64/windows.py", "(numbers >= 0) & (numbers < self.size * self.over)", "(numbers < self.size * self.over)", "tests/targets/test_float64.py"),
-    Mutant("targets/float64/windows.py", "numbers % self.over == 0", "True", "tests/targets/test_float64.py"),
+    Mutant("targets/float64/windows.py", "numbers % self.over == 0", "True", "tests/targets/test_float64_forms.py"),
     Mutant("targets/float64/numbers.py", "op.Add(op.Add(bent, lost), turned)", "op.Add(bent, op.Mul(turned, number(op, 1 + 1e-14)))", "tests/targets/test_float64.py"),
     Mutant("targets/fit.py", "(not runs or _is_rounded(node))", "_is_rounded(node)", "tests/targets/test_float64.py"),
     Mutant("targets/fit.py", "(not runs or _is_rounded(node))", "not runs", "tests/targets/test_float64_forms.py"),

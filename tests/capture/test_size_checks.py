@@ -15,6 +15,10 @@ from torch import Tensor
 
 import fx2onnx
 from fx2onnx.base.errors import UserError
+from fx2onnx.capture.driver import capture
+from fx2onnx.capture.options import CaptureOptions
+from fx2onnx.capture.recording import size_checks
+from tests.capture.data_size_programs import OfOne
 from tests.support import Engines, check
 
 X = torch.linspace(-2, 3, 42).reshape(2, 7, 3)
@@ -97,6 +101,14 @@ def test_a_file_fails_where_eager_pytorch_raises(name: str) -> None:
             continue  # the operator itself came first
         assert f"{condition} has to be true" in str(failed.value) or condition == "=="
         assert "test_size_checks.py:" in str(failed.value)
+
+
+def test_a_check_stands_before_what_follows() -> None:
+    module = OfOne(lambda x, n: x.narrow(1, 0, n).exp().sum(1), lambda x, data: int(data.max()))
+    captured = capture(module, (X, LENGTHS), options=CaptureOptions(dynamic_shapes={"x": {1: "n"}, "data": None}))
+    checks = [node for node in captured.graph.nodes if node.target is size_checks.CHECKED]
+    followed = {user.target for node in checks for user in node.users} - {size_checks.CHECKED}
+    assert followed == {torch.ops.aten.exp.default}
 
 
 @pytest.mark.parametrize("optimize", [True, False])

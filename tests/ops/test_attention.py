@@ -22,7 +22,7 @@ BIAS = torch.zeros(5, 6).masked_fill(~MASK, -float("inf"))
 CASES = [
     case(SDPA, Q, K, V, nodes=5),
     case(SDPA, Q, K, V, MASK, nodes=9),
-    case(SDPA, Q, K, V, BIAS, nodes=9),
+    case(SDPA, Q, K, V, BIAS, nodes=10),
     case(SDPA, Q, K, V, R(2, 1, 5, 6)),
     case(SDPA, Q, K, V, is_causal=True, nodes=6),
     case(SDPA, K, Q, R(2, 4, 5, 7), is_causal=True),

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from fx2onnx.base.answering import answers_for_caller
+from fx2onnx.base.dims import Dim
 from fx2onnx.capture.shapes.size_arguments import plain_number
 from fx2onnx.capture.shapes.size_math import Number
 from fx2onnx.capture.shapes.symnode import unwrap
@@ -63,8 +64,9 @@ def _windows(input: torch.Tensor, axis: int, size: Number, step: Number) -> torc
         count = (input.shape[axis] - size) // step + 1
         index = torch.arange(count)[:, None] * step + torch.arange(size)
         places = input.index_select(axis, index.flatten())
-    if type(count) is torch.SymInt and unwrap(count).symbols() & count.node.env.unbacked:
-        count.node.env.check_some([unwrap(count)])
+    number = unwrap(count)
+    if isinstance(number, Dim) and number.symbols() & count.node.env.unbacked:
+        count.node.env.check_some([number])
     shape = [*places.shape]
     shape[axis : axis + 1 or None] = [count, size]
     return places.reshape(shape)

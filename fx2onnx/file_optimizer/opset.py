@@ -16,6 +16,7 @@ from fx2onnx.file_optimizer.opset_down import DOWN
 from fx2onnx.file_optimizer.opset_edit import Edit, NoForm
 from fx2onnx.file_optimizer.opset_up import UP
 from fx2onnx.irx.edit import graphs_of
+from fx2onnx.irx.facts import GRAPH_BEARING
 from fx2onnx.irx.inference import infer_types
 
 LEAST = 7
@@ -162,9 +163,11 @@ def _require(node: ir.Node, opset: int) -> None:
 
 
 def _define(model: ir.Model, node: ir.Node, opset: int) -> bool:
-    """Let the node call ONNX's definition of its operator, which is inlined then. False where ONNX has none."""
+    """Let the node call ONNX's definition of its operator, which is inlined then. False where ONNX has none, or one that takes a
+    graph.
+    """
     schema: Any = onnx.defs.get_schema(node.op_type, opset, "")
-    body = _body(schema, node, opset)
+    body = None if node.op_type in GRAPH_BEARING else _body(schema, node, opset)
     if body is None:
         return False
     number = len(model.functions)
@@ -172,6 +175,13 @@ def _define(model: ir.Model, node: ir.Node, opset: int) -> bool:
     del body.opset_import[:]
     body.opset_import.add(domain="", version=opset)
     del body.output[len(node.outputs) :]
+    made = {name for each in body.node for name in each.output}
+    for name, value in zip(body.output, node.outputs, strict=True):
+        if name not in made:  # the definition leaves out what the node does not give
+            if value.name and (value.uses() or value.is_graph_output()):
+                raise NoForm(f"opset {opset} does not define its output {name}")
+            value.name = value.name or f"{body.name}/{name}"
+            body.node.append(onnx.helper.make_node("Identity", [body.input[0]], [name]))
     for name, known in schema.attributes.items():
         if name not in node.attributes and known.default_value.name:
             node.attributes[name] = ir.serde.deserialize_attribute(known.default_value)

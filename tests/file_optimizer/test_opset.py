@@ -6,13 +6,18 @@ import contextlib
 from importlib.metadata import version
 from pathlib import Path
 
+import numpy as np
 import onnx
+import onnx_ir as ir
 import onnxruntime
 import pytest
+from onnx import helper
+from onnx.backend.test.case.node import collect_testcases
 
 import fx2onnx
 from fx2onnx.base.errors import UserError
-from fx2onnx.file_optimizer.opset import LEAST, NEWEST
+from fx2onnx.file_optimizer.opset import LEAST, NEWEST, convert_opset
+from fx2onnx.runner import InferenceSession
 from tests.file_optimizer.graphs import GRAPHS, text
 
 FOREIGN = Path(__file__).parents[1] / "data" / "foreign"
@@ -172,3 +177,36 @@ def test_newer_forms_are_used_after_conversion() -> None:
     path = FOREIGN / "torchscript_attention.onnx"
     result = fx2onnx.optimize_model(path, opset=20)
     assert {"LayerNormalization", "Gelu"} <= set(result.after.operators)
+
+
+@pytest.mark.parametrize("kept", [(0,), (0, 1, 2), (0, 3)], ids=str)
+def test_definitions_without_outputs_that_the_node_does_not_give(kept: tuple[int, ...]) -> None:
+    """ONNX's definition of Attention leaves out caches and scores that nobody asks for, between outputs that somebody does."""
+    queries, past = ["q", "k", "v"], ["pk", "pv"]
+    shapes = {name: [2, 3, 4 if name in past else 5, 8] for name in (*queries, *past)}
+    inputs = [*queries, "", *past] if 1 in kept else queries
+    node = helper.make_node(
+        "Attention", inputs, [f"y{place}" if place in kept else "" for place in range(max(kept) + 1)]
+    )
+    values = [
+        [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shapes.get(name)) for name in names]
+        for names in (filter(None, inputs), filter(None, node.output))
+    ]
+    proto = helper.make_model(
+        helper.make_graph([node], "g", *values), opset_imports=[helper.make_opsetid("", 23)], ir_version=11
+    )
+    model = ir.from_proto(proto)
+    convert_opset(model, 22)
+    draw = np.random.default_rng(0)
+    feeds = {value.name: draw.normal(size=shapes[value.name]).astype(np.float32) for value in values[0]}
+    before = InferenceSession(proto.SerializeToString()).run(None, feeds)
+    after = InferenceSession(ir.to_proto(model).SerializeToString()).run(None, feeds)
+    for one, other in zip(before, after, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+def test_a_body_that_is_applied_to_a_sequence_has_no_form() -> None:
+    case = next(case for case in collect_testcases(None) if case.name == "test_sequence_map_identity_1_sequence")
+    with pytest.raises(UserError, match="SequenceMap") as caught:
+        convert_opset(ir.from_proto(case.model), 16)
+    assert caught.value.code == "E202"

@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 # NumPy's matrix speed halves where a shell pins OpenBLAS to old kernels; benchmarks and the demo lift the pin.
 UNPIN  := env -u OPENBLAS_CORETYPE -u OPENBLAS_L2_SIZE
 
-.PHONY: demo test lint unit test-long test-random test-all mutants fuzz bench scaling operators gradients training training-speed sabotage planted verify-cost start-time verify-alarms dynamic-sizes conditions-at-sample dynamic-libraries data-size-programs prompt-forms optimize-files quantized-zoo matrix target-kernels target-probes emit-stub figures browser-test docs fused sweep-torchvision sweep-timm sweep-hf clean
+.PHONY: demo test lint unit test-long test-random test-all mutants fuzz bench scaling operators gradients training training-speed sabotage planted verify-cost start-time verify-alarms dynamic-sizes conditions-at-sample dynamic-libraries data-size-programs prompt-forms optimize-files quantized-zoo matrix target-kernels target-probes target-files emit-stub figures browser-test docs fused sweep-torchvision sweep-timm sweep-hf clean
 .DEFAULT_GOAL := demo
 
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -116,8 +116,11 @@ optimize-files: $(VENV)/.installed out/onnxsim/.installed ## files of other tool
 target-kernels: $(VENV)/.installed ## which kernels each release of onnxruntime has, into fx2onnx/targets/tables (installs each release beside; minutes)
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.target_kernels
 
-target-probes: $(VENV)/.installed ## which of ONNX's cases other runtimes run, into fx2onnx/targets/tables (installs them beside; tens of minutes)
+target-probes: $(VENV)/.installed ## which operators, dtypes and options other runtimes run, into fx2onnx/targets/tables (installs them beside; an hour)
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.target_probes
+
+target-files: $(VENV)/.installed ## what lint says of 100 exports beside what the runtimes do with them, into docs/target_files.md; after `make target-probes` (minutes)
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.target_files
 
 matrix: $(VENV)/.installed ## the core tests in environments of many versions, into docs/compatibility.md; goes on where it stopped (hours); one: `python -m benchmarks.compatibility --only NAME`
 	$(BIN)/python -m benchmarks.compatibility

@@ -22,13 +22,15 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.target_cases import OPSETS, Case, cases, with_constants, with_first_output
+from benchmarks.target_cases import OPSETS, Case, cases, with_constants
+from benchmarks.target_domains import UNKNOWN, known, nodes
 from benchmarks.target_features import lacking
 from benchmarks.target_kernels import installed
 
 TABLES = Path(__file__).parents[1] / "fx2onnx" / "targets" / "tables"
 ENGINES = Path(__file__).with_name("target_engines.py")
-SECONDS = 20
+WEB = "onnxruntime-web"
+SECONDS = 60
 """A case may take so long."""
 
 NODE = """
@@ -51,7 +53,7 @@ for (let place = start; place < count; place++) {
     }
     await session.run(feeds);
     await session.release();
-  } catch (cause) { said = String(cause.message ?? cause).slice(0, 150) || 'fails'; }
+  } catch (cause) { said = String(cause.message ?? cause).slice(0, 900) || 'fails'; }
   console.log('@' + JSON.stringify(said));
 }
 """
@@ -108,10 +110,10 @@ def by_python(engine: str, every: list[Case], paths: list[Path]) -> list[str]:
 
 
 def tried(engine: str, every: list[Case], paths: list[Path]) -> list[str]:
-    """The same, and what fails once more as files mostly have it: with constants, and without outputs that are optional."""
+    """The same, and what fails once more as files mostly have it, with constants."""
     said = by_python(engine, every, paths)
     failed = [place for place, problem in enumerate(said) if problem]
-    usual = [with_constants(with_first_output(every[place])) for place in failed]
+    usual = [with_constants(every[place]) for place in failed]
     for place, problem in zip(failed, by_python(engine, usual, paths), strict=True):
         said[place] = said[place] if problem else ""
     return said
@@ -140,42 +142,83 @@ def by_node(every: list[Case], place: Path) -> list[str]:
 WITH_NEIGHBOURS = {"qnn": frozenset({"DequantizeLinear", "QuantizeLinear"})}
 """Operators that a runtime takes into those beside them, and not alone: nothing is said of their dtypes."""
 
+NEWEST = 999
+"""Of versions that nobody counts."""
 
-def written(runtime: str, release: str, every: list[Case], said: list[str], path: Path, source: str) -> None:
-    """The table: of each operator version the dtypes in which it runs, what it lacks, and how many of ONNX's cases run."""
-    passed: dict[tuple[str, int, str], set[str]] = defaultdict(set)
+Types = tuple[tuple[str, str], ...]
+"""The dtype of each type parameter."""
+
+
+def written(
+    runtime: str, release: str, every: list[Case], said: list[str], path: Path, source: str, others: list[str]
+) -> None:
+    """The table: of each operator version the dtypes in which it runs and in which it fails, what it lacks, how many cases run,
+    and ``others``, the operators of other domains that it knows.
+    """
     counts: dict[str, list[int]] = defaultdict(lambda: [0, 0])
     failed: dict[str, list[str]] = defaultdict(list)
     for case, problem in zip(every, said, strict=True):
+        counts[f"::{case.op_type}"][0] += not problem
         counts[f"::{case.op_type}"][1] += 1
         if problem:
-            failed[f"::{case.op_type}"].append(f"{case.name} {case.dtype}: {problem}")
-        else:
-            passed[case.op_type, case.version, case.parameter].add(case.dtype)
-            counts[f"::{case.op_type}"][0] += 1
-    rows: dict[str, list[Any]] = defaultdict(list)
-    for (op_type, version, parameter), dtypes in sorted(passed.items()):
-        rows[f"::{op_type}"].append([version, version, {parameter: " ".join(sorted(dtypes))}, release, release])
-    for op_type, version in sorted({(case.op_type, case.version) for case in every}):
-        if op_type in WITH_NEIGHBOURS.get(runtime, ()):
-            rows[f"::{op_type}"].append([version, version, {}, release, release])
-    rows = dict(sorted(rows.items()))
+            failed[f"::{case.op_type}"].append(f"{case.name} {case.version} {case.types}: {problem}")
+    runs, fails = _dtypes(every, said, WITH_NEIGHBOURS.get(runtime, frozenset()))
     head = {
         "runtime": runtime,
-        "source": f"{source}: test cases of the onnx package, as they are, in older opsets and in other dtypes",
+        "source": f"{source}: nodes made from the test cases of the onnx package, in opsets {OPSETS[0]} to {OPSETS[-1]}",
         "date": date.today().isoformat(),
         "from_opset": min(OPSETS),
         "releases": {release: {}},
         "cases": {"tried": len(every), "run": sum(not problem for problem in said)},
     }
     parts = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in head.items()]
-    tables = {"kernels": rows, "lacks": lacking(every, said), "passed": {op: counts[op] for op in sorted(counts)}}
+    tables = {
+        "kernels": _rows(runs, release) | {operator: [[1, NEWEST, {}, release, release]] for operator in others},
+        "fails": _rows(fails, release),
+        "lacks": lacking(every, said),
+        "passed": {op: counts[op] for op in sorted(counts)},
+    }
     for name, table in tables.items():
         body = ",\n".join(f" {json.dumps(op)}: {json.dumps(each)}" for op, each in table.items())
         parts.append(f'"{name}": {{\n{body}\n}}')
     path.write_text("{" + ",\n".join(parts) + "}\n", encoding="utf-8")
     print(runtime, release, head["cases"], sum(bool(counts[op][0]) for op in counts), "of", len(counts), "operators")
     (Path(tempfile.gettempdir()) / f"{runtime}-failed.json").write_text(json.dumps(failed, indent=1))
+
+
+def _dtypes(
+    every: list[Case], said: list[str], unsure: frozenset[str]
+) -> tuple[dict[tuple[str, int], set[Types]], dict[tuple[str, int], set[Types]]]:
+    """By operator and version the dtypes in which a case runs, and those in which every one fails although it asks for nothing
+    that a case which runs in other dtypes does not ask for.
+    """
+    runs: dict[tuple[str, int], set[Types]] = defaultdict(set)
+    asked_for: dict[tuple[str, int], list[frozenset[str]]] = defaultdict(list)
+    for case, problem in zip(every, said, strict=True):
+        if not problem:
+            runs[case.op_type, case.version].add(tuple(sorted(case.types.items())))
+            asked_for[case.op_type, case.version].append(case.features)
+    fails: dict[tuple[str, int], set[Types]] = defaultdict(set)
+    for case, problem in zip(every, said, strict=True):
+        key, types = (case.op_type, case.version), tuple(sorted(case.types.items()))
+        is_plain = not asked_for[key] or any(case.features <= features for features in asked_for[key])
+        if problem and is_plain and types not in runs[key] and case.op_type not in unsure:
+            fails[key].add(types)
+    return runs, fails
+
+
+def _rows(found: dict[tuple[str, int], set[Types]], release: str) -> dict[str, list[Any]]:
+    """As tables have them: one row for dtypes that differ in the first type parameter alone."""
+    rows: dict[str, list[Any]] = defaultdict(list)
+    for (op_type, version), every in sorted(found.items()):
+        together: dict[Types, set[str]] = defaultdict(set)
+        for types in every:
+            together[types[1:]].add(types[0][1] if types else "")
+        first = next((types[0][0] for types in every if types), "")
+        for others, words in sorted(together.items()):
+            bound = {first: " ".join(sorted(words))} if first else {}
+            rows[f"::{op_type}"].append([version, version, {**bound, **dict(others)}, release, release])
+    return dict(sorted(rows.items()))
 
 
 PACKAGES = {
@@ -193,23 +236,26 @@ mesa-vulkan-drivers).
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, default=Path("out/runtimes"), help="where the runtimes are installed")
-    parser.add_argument("--only", choices=(*PACKAGES, "onnxruntime-web"))
+    parser.add_argument("--only", choices=(*PACKAGES, WEB))
     given = parser.parse_args()
-    every = [case for case in cases() if case.dtype != "bfloat16"]
+    every = list(cases())
     print(len(every), "cases of", len({case.op_type for case in every}), "operators")
     folder = given.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
+    outside = list(nodes())
     for runtime, (release, source, packages) in PACKAGES.items():
         if given.only in (None, runtime):
-            said = tried(runtime, every, [installed(*package, folder) for package in packages])
-            written(runtime, release, every, said, TABLES / f"{runtime}.json", source)
-    if given.only in (None, "onnxruntime-web") and shutil.which("node"):
-        said = by_node(every, folder / "onnxruntime-web")
-        package = json.loads((folder / "onnxruntime-web/node_modules/onnxruntime-web/package.json").read_text())
+            paths = [installed(*package, folder) for package in packages]
+            said = tried(runtime, every, paths)
+            others = known(runtime, outside, by_python(runtime, outside, paths)) if runtime in UNKNOWN else []
+            written(runtime, release, every, said, TABLES / f"{runtime}.json", source, others)
+    if given.only in (None, WEB) and shutil.which("node"):
+        place = folder / WEB
+        said = by_node(every, place)
+        package = json.loads((place / "node_modules/onnxruntime-web/package.json").read_text())
         release = ".".join(package["version"].split(".")[:2])
-        written(
-            "onnxruntime-web", release, every, said, TABLES / "onnxruntime-web.json", "run in Node.js, on WebAssembly"
-        )
+        others = known(WEB, outside, by_node(outside, place))
+        written(WEB, release, every, said, TABLES / f"{WEB}.json", "run in Node.js, on WebAssembly", others)
 
 
 if __name__ == "__main__":

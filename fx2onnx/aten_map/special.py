@@ -210,7 +210,9 @@ def zeta(op: Emit, s: ir.Value, q: ir.Value) -> ir.Value:
     """Hurwitz. Below 0, where s has to be whole: with f = q - floor(q), the terms before the first positive one are
     (-1)^s of those of zeta(s, 1 - f) that zeta(s, 1 - q) lacks. All three are taken at once, along a new last axis.
     """
-    s = between(op, op.And(op.Equal(s, math.inf), op.Not(op.Greater(q, 1.0))), 1e100, s)  # infinity times 0 would be NaN
+    s = between(
+        op, op.And(op.Equal(s, math.inf), op.Not(op.Greater(q, 1.0))), 1e100, s
+    )  # infinity times 0 would be NaN
     whole, positive, one = op.Equal(op.Floor(q), q), op.Greater(q, 0.0), number(op, 1.0)
     rest = between(op, positive, q, op.Sub(q, op.Floor(q)))
     starts = [rest, op.Sub(one, rest), op.Sub(one, between(op, positive, 0.0, q))]

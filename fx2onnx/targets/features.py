@@ -16,6 +16,8 @@ OPTIONAL = onnx.defs.OpSchema.FormalParameterOption.Optional
 NEUTRAL = {"strides": 1, "dilations": 1, "pads": 0, "output_padding": 0}
 """Numbers that lists have where nothing is asked for."""
 FLAGS = (0, 1)
+DYNAMIC = "dynamic sizes"
+"""Of a node whose inputs have no size that is known before the run."""
 
 
 def features_of(node: ir.Node, version: int) -> frozenset[str]:
@@ -35,6 +37,9 @@ def features_of(node: ir.Node, version: int) -> frozenset[str]:
         if isinstance(attribute, ir.Attr) and not attribute.is_ref() and name in schema.attributes:
             feature = _of_attribute(name, attribute.value, schema.attributes[name])
             found |= {feature} if feature else set()
+    shapes = [value.shape for value in node.inputs if value is not None and value.const_value is None]
+    if shapes and all(shape and not any(isinstance(size, int) for size in shape) for shape in shapes):
+        found.add(DYNAMIC)
     return frozenset(found)
 
 

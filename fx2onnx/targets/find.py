@@ -92,7 +92,7 @@ def find(name: str) -> Target:
         table.get("static", False),
         kernels["kernels"],
         kernels.get("functions", {}),
-        frozenset(kernels["passed"]) if "passed" in kernels else None,
+        kernels.get("fails"),
         kernels.get("lacks", {}),
         kernels.get("lacks_in", {}),
     )
@@ -110,7 +110,8 @@ def _installed(oldest: str, newest: str) -> str:
 def check_fused(target: str) -> None:
     """Raise UserError E001 where the target has none of onnxruntime's own operators."""
     found = find(target)
-    if found.runtime != "runner" and not found.kernels(MICROSOFT, "SkipLayerNormalization"):
+    is_complete = found.fails is None and bool(found.kernels(MICROSOFT, "SkipLayerNormalization"))
+    if found.runtime != "runner" and not is_complete:
         raise UserError(
             "E001",
             f"fused forms are not for the target {target!r}",

@@ -154,7 +154,7 @@ def _dtype_for(target: Target, node: ir.Node, opset: int) -> tuple[ir.DataType, 
     for old in sorted(around & WIDER.keys(), key=list(WIDER).index):
         for new in WIDER[old]:
             changed = with_dtype(signature, word_of(old), word_of(new))
-            if has_kernel_for(target, node, opset, changed):
+            if has_kernel_for(target, node, opset, changed, surely=True):
                 return old, new
     return None
 

@@ -24,6 +24,10 @@ class Kernel:
             return False
         return all(types.get(name, "") in ("", *allowed) for name, allowed in self.types.items())
 
+    def is_exactly(self, version: int, types: Mapping[str, str]) -> bool:
+        """Whether it is for that version of the operator and for those dtypes, all of them known."""
+        return version == self.first and all(types.get(name, "") in allowed for name, allowed in self.types.items())
+
 
 @dataclass(frozen=True)
 class Target:
@@ -51,8 +55,10 @@ class Target:
     """The table: ``domain::operator`` -> kernels as they are in the file. None: nothing is known."""
     bodies: Mapping[str, Any] = field(default_factory=dict)
     """Likewise, of operators that the runtime takes apart into others: versions are opsets of the model."""
-    tried: frozenset[str] | None = None
-    """``domain::operator`` of those that were tried; of others nothing is known. None: all were."""
+    fails: Mapping[str, Any] | None = None
+    """Likewise, the operators and dtypes that were tried and do not run: of what stands neither here nor in ``rows`` nothing is
+    known. None: what does not stand in ``rows`` does not run.
+    """
     lacks: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """``::operator`` -> attributes and optional inputs that the runtime does not have, as ``features.py`` names them."""
     lacks_in: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -61,6 +67,14 @@ class Target:
     def kernels(self, domain: str, op_type: str) -> tuple[Kernel, ...] | None:
         """The kernels of an operator, none if there are none; None where the target has no table."""
         return None if self.rows is None else self._read(self.rows.get(f"{domain}::{op_type}", ()))
+
+    def knows(self, domain: str) -> bool:
+        """Whether the table has operators of the domain."""
+        return any(operator.startswith(f"{domain}::") for operator in self.rows or ())
+
+    def failures(self, domain: str, op_type: str) -> tuple[Kernel, ...]:
+        """The operator's versions and dtypes that were tried and do not run."""
+        return self._read((self.fails or {}).get(f"{domain}::{op_type}", ()))
 
     def functions(self, domain: str, op_type: str) -> tuple[Kernel, ...]:
         """The same for operators that are taken apart: ``first`` and ``last`` are opsets of the model."""
@@ -86,7 +100,7 @@ def problem_of(table: Any) -> str:
             return f"its table has no '{key}', or one that is no {'text' if kind is str else 'object'}"
     if not table["releases"] or not all(map(_RELEASE.fullmatch, table["releases"])):
         return "its table has no releases such as '1.2'"
-    for key in ("kernels", "functions"):
+    for key in ("kernels", "fails", "functions"):
         for operator, rows in table.get(key, {}).items():
             if "::" not in operator or not isinstance(rows, list) or not all(map(_is_row, rows)):
                 return (

@@ -144,7 +144,7 @@ def _of_node(node: ir.Node, target: Target, model: ir.Model) -> Finding | None:
     if runs:
         instead = f"compute it in {runs[0]} between casts: fx2onnx export --target {target.name} does"
         return _about(node, "dtype", f"{target.name} has no {node.op_type} of {given} in opset {opset}", instead)
-    others = [other for other in range(7, 29) if has_kernel_for(target, node, other, signature)]
+    others = [other for other in range(7, 29) if has_kernel_for(target, node, other, signature, surely=True)]
     if others and not node.domain:
         instead = f"export with opset_version={min(others, key=lambda other: abs(other - opset))}"
         return _about(node, "version", f"{target.name} has no {node.op_type} of {given} in opset {opset}", instead)
@@ -158,7 +158,7 @@ def _dtypes_that_run(node: ir.Node, target: Target, opset: int, signature: Signa
     for old, wider in WIDER.items():
         for new in wider:
             changed = with_dtype(signature, word_of(old), word_of(new))
-            if changed != signature and has_kernel_for(target, node, opset, changed):
+            if changed != signature and has_kernel_for(target, node, opset, changed, surely=True):
                 found.append(word_of(new))
     return found
 

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from fx2onnx.irx.facts import GRAPH_BEARING
 from fx2onnx.targets.features import features_of, schema_of
-from fx2onnx.targets.find import find
+from fx2onnx.targets.find import MICROSOFT, find
 from fx2onnx.targets.form import Kernel, Target
 
 Signature = tuple[tuple[str, ...], tuple[str, ...]]
@@ -18,6 +18,8 @@ Signature = tuple[tuple[str, ...], tuple[str, ...]]
 
 STANDARD = ("", "ai.onnx.ml")
 """ONNX's own domains."""
+KNOWN = (*STANDARD, MICROSOFT)
+"""Those whose operators runtimes are asked for."""
 
 
 @cache
@@ -35,30 +37,42 @@ def signature_of(node: ir.Node) -> Signature:
 
 
 @lru_cache(maxsize=8192)
-def has_kernel(target: str, domain: str, op_type: str, opset: int, signature: Signature) -> bool:
-    """Whether the target runs the operator on these dtypes, in that version of its domain; also where nothing is known."""
+def knows(target: str, domain: str, op_type: str, opset: int, signature: Signature) -> bool | None:
+    """Whether the target runs the operator on these dtypes, in that version of its domain; None where nothing is known of it."""
     found = find(target)
     kernels = found.kernels(domain, op_type)
     if kernels is None or (not domain and opset < found.from_opset):
-        return True
-    if not kernels and found.tried is not None and not domain and f"::{op_type}" not in found.tried:
-        return True
+        return None
+    failures = found.failures(domain, op_type)
+    is_asked_all = found.fails is None or (bool(domain) and (domain not in KNOWN or found.knows(domain)))
+    if not kernels and not is_asked_all:
+        return False if failures else None
     schema = schema_of(op_type, opset, domain)
     signatures = [signature, *(with_dtype(signature, narrow, wide) for narrow, wide in found.casts.items())]
     if schema is None:  # of a domain that onnx does not know
         return any(_may_take(kernel, each) for kernel in kernels for each in signatures)
     bodies = found.functions(domain, op_type)
-    for types in (bound(schema, each) for each in signatures):
-        if any(kernel.takes(schema.since_version, types) for kernel in kernels):
-            return True
-        if any(body.takes(opset, types) for body in bodies):
-            return True
-    return False
+    every = [bound(schema, each) for each in signatures]
+    if any(kernel.takes(schema.since_version, types) for kernel in kernels for types in every):
+        return True
+    if any(body.takes(opset, types) for body in bodies for types in every):
+        return True
+    if is_asked_all or any(failure.is_exactly(schema.since_version, every[0]) for failure in failures):
+        return False
+    return None
 
 
-def has_kernel_for(target: Target, node: ir.Node, opset: int, signature: Signature) -> bool:
-    """``has_kernel`` for a node, whose attributes may leave fewer dtypes than the operator has."""
-    if not has_kernel(target.name, node.domain, node.op_type, opset, signature):
+def has_kernel(target: str, domain: str, op_type: str, opset: int, signature: Signature) -> bool:
+    """Whether the target runs the operator on these dtypes; also where nothing is known."""
+    return knows(target, domain, op_type, opset, signature) is not False
+
+
+def has_kernel_for(target: Target, node: ir.Node, opset: int, signature: Signature, *, surely: bool = False) -> bool:
+    """``has_kernel`` for a node, whose attributes may leave fewer dtypes than the operator has; ``surely``: not where nothing is
+    known.
+    """
+    known = knows(target.name, node.domain, node.op_type, opset, signature)
+    if known is False or (known is None and surely):
         return False
     narrower = {} if node.domain else target.lacks_in.get(f"::{node.op_type}", {})
     asked = features_of(node, opset) & narrower.keys() if narrower else ()

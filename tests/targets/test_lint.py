@@ -56,6 +56,15 @@ def test_a_file_that_runs_has_no_findings() -> None:
         (model([helper.make_node("ArgMax", ["x"], ["y"], select_last_index=1)]), "rten", ("attribute", "ArgMax")),
         (model([helper.make_node("ArgMax", ["x"], ["y"], select_last_index=0)]), "rten", None),
         (model([helper.make_node("Cast", ["x"], ["y"], to=1)]), "openvino", None),
+        (model([helper.make_node("Unique", ["x"], ["y"])]), "tensorrt", ("operator", "Unique")),
+        (model([helper.make_node("Relu", ["x"], ["y"])]), "tensorrt", None),
+        (model([helper.make_node("DeformConv", ["x", "x", "x"], ["y"])]), "tensorrt", None),
+        (model([helper.make_node("Elu", ["x"], ["y"])], onnx.TensorProto.DOUBLE), "onnxruntime-web", ("dtype", "Elu")),
+        (model([helper.make_node("Elu", ["x"], ["y"])], onnx.TensorProto.DOUBLE, opset=9), "onnxruntime-web", None),
+        (model([helper.make_node("Identity", ["x"], ["y"])], onnx.TensorProto.FLOAT8E5M2), "onnxruntime-web", None),
+        (model([helper.make_node("FusedMatMul", ["x", "x"], ["y"], domain="com.microsoft")]), "onnxruntime-web", None),
+        (model([helper.make_node("Nothing", ["x"], ["y"], domain="com.microsoft")]), "onnxruntime-web", ("domain", "Nothing")),
+        (model([helper.make_node("Nothing", ["x"], ["y"], domain="com.microsoft")]), "qnn", None),
         (model([ROWS, ADDED], onnx.TensorProto.FLOAT16), "onnxruntime", ("dtype", "ScatterND")),
         (model([ROWS, ADDED], onnx.TensorProto.FLOAT16), "onnx", None),
         (model([ROWS, ADDED]), "onnxruntime", None),
@@ -180,3 +189,20 @@ def test_files_of_scikit_learn_are_read() -> None:
     path = Path(__file__).parents[1] / "data" / "foreign" / "skl2onnx_pca.onnx"
     assert lint(onnx.load(path), find("onnxruntime")) == []
     assert {finding.rule for finding in lint(onnx.load(path), find("openvino"))} == {"operator"}
+
+
+@pytest.mark.parametrize("target", ["onnxruntime-web", "openvino", "qnn"])
+@pytest.mark.parametrize("opset", [13, 20])
+def test_ordinary_functions_are_not_refused(target: str, opset: int) -> None:
+    """Pads, comparisons, reductions and selections, which every one of these runtimes has."""
+
+    class Every(nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            pads = [torch.nn.functional.pad(x, (1, 2), mode=mode) for mode in ("constant", "reflect", "replicate")]
+            more = x == 1, x != 1, x.logsumexp(-1), torch.einsum("ij,kj->ik", x, x), x.mean(-1), torch.tril(x)
+            return *pads, *more
+
+    args = (torch.randn(4, 4),)
+    fx2onnx.export(Every(), args, None, target=target, opset_version=opset)
+    plain = fx2onnx.export(Every(), args, None, opset_version=opset)
+    assert [finding for finding in lint(plain.model_proto, find(target)) if finding.rule != "size"] == []

@@ -5,15 +5,18 @@ from __future__ import annotations
 import importlib.util
 import random
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 
 from benchmarks.target_cases import Case, cases
 from benchmarks.target_features import lacking
 from benchmarks.target_probes import by_node, tried
+from fx2onnx.targets.features import DYNAMIC, features_of
 from fx2onnx.targets.find import find
 from fx2onnx.targets.lint import lint
 
@@ -28,8 +31,8 @@ LEAST_THAT_RUN = {"wonnx": 0.1}
 
 @pytest.fixture(scope="module")
 def sample() -> list[Case]:
-    every = [case for case in cases() if case.dtype != "bfloat16"]
-    assert len(every) > 3000
+    every = list(cases())
+    assert len(every) > 10_000
     return random.Random(0).sample(every, SAMPLE)
 
 
@@ -47,7 +50,7 @@ def test_the_runtime_runs_what_its_table_says(runtime: str, sample: list[Case]) 
 def check(runtime: str, sample: list[Case], said: list[str]) -> None:
     target = find(runtime)
     lies = [
-        f"{case.name} {case.op_type}-{case.version} {case.dtype}: {problem}"
+        f"{case.name} {case.op_type}-{case.version} {case.types}: {problem}"
         for case, problem in zip(sample, said, strict=True)
         if not problem and [f for f in lint(onnx.load_from_string(case.model), target) if f.rule != "size"]
     ]
@@ -90,7 +93,8 @@ def resize(name: str, **attributes: object) -> Case:
         [onnx.numpy_helper.from_array(np.ones(4, np.float32), "scales")],
     )
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 19)])
-    return Case(name, "Resize", 19, "T1", "float", model.SerializeToString())
+    found = features_of(ir.from_proto(model).graph[0], 19)
+    return Case(name, "Resize", 19, 19, {"T1": "float"}, model.SerializeToString(), features=found)
 
 
 def test_only_what_tells_a_case_from_those_that_run_is_lacked() -> None:
@@ -101,3 +105,10 @@ def test_only_what_tells_a_case_from_those_that_run_is_lacked() -> None:
     assert lacking([plain, smooth, both], ["", "fails", ""]) == {}, "it runs in another case"
     assert lacking([smooth], ["fails"]) == {}, "the operator may not run at all"
     assert lacking([plain, resize("e", mode="nearest")], ["", "fails"]) == {}, "that is the default"
+
+
+def test_dynamic_sizes_are_lacked_where_the_same_node_without_them_runs() -> None:
+    plain, other = resize("a"), resize("b")
+    dynamic = replace(plain, features=plain.features | {DYNAMIC})
+    assert lacking([plain, dynamic], ["", "fails"]) == {"::Resize": [DYNAMIC]}
+    assert lacking([plain, other, dynamic], ["fails", "", "fails"]) == {}, "that very node does not run at all"

@@ -31,6 +31,7 @@ def model(
 STEP = helper.make_node("Constant", [], ["step"], value=onnx.numpy_helper.from_array(np.array(2)))
 
 ROWS = helper.make_node("Constant", [], ["rows"], value=onnx.numpy_helper.from_array(np.array([[0], [0]])))
+PADS = helper.make_node("Constant", [], ["pads"], value=onnx.numpy_helper.from_array(np.zeros(4, np.int64)))
 ADDED = helper.make_node("ScatterND", ["x", "rows", "x"], ["y"], reduction="add")
 RECURRENT = helper.make_node("GRU", ["x", "x", "x"], ["y"], hidden_size=4, layout=1)
 
@@ -62,6 +63,8 @@ def test_a_file_that_runs_has_no_findings() -> None:
         (model([helper.make_node("Elu", ["x"], ["y"])], onnx.TensorProto.DOUBLE), "onnxruntime-web", ("dtype", "Elu")),
         (model([helper.make_node("Elu", ["x"], ["y"])], onnx.TensorProto.DOUBLE, opset=9), "onnxruntime-web", None),
         (model([helper.make_node("Identity", ["x"], ["y"])], onnx.TensorProto.FLOAT8E5M2), "onnxruntime-web", None),
+        (model([PADS, helper.make_node("Pad", ["x", "pads"], ["y"])], onnx.TensorProto.INT16), "onnxruntime-web", ("dtype", "Pad")),
+        (model([PADS, helper.make_node("Pad", ["x", "pads"], ["y"])], onnx.TensorProto.FLOAT8E5M2, 25), "onnxruntime-web", None),
         (model([helper.make_node("FusedMatMul", ["x", "x"], ["y"], domain="com.microsoft")]), "onnxruntime-web", None),
         (model([helper.make_node("Nothing", ["x"], ["y"], domain="com.microsoft")]), "onnxruntime-web", ("domain", "Nothing")),
         (model([helper.make_node("Nothing", ["x"], ["y"], domain="com.microsoft")]), "qnn", None),

@@ -9,7 +9,7 @@ import onnx_ir as ir
 from fx2onnx.irx.facts import ELEMENTWISE, GRAPH_BEARING, MOVES
 from fx2onnx.targets.features import schema_of
 from fx2onnx.targets.form import Target
-from fx2onnx.targets.match import has_kernel, has_kernel_for, signature_of, with_dtype, word_of
+from fx2onnx.targets.match import has_kernel_for, knows, signature_of, with_dtype, word_of
 
 D = ir.DataType
 
@@ -136,7 +136,7 @@ def _has_kernel(node: ir.Node, wide: ir.DataType, half: ir.DataType, opset: int,
     float32 = word_of(D.FLOAT)
     inputs = tuple(float32 if place in form.inputs else word for place, word in enumerate(inputs))
     outputs = tuple(float32 if place in form.outputs else word for place, word in enumerate(outputs))
-    return has_kernel_for(target, node, opset, (inputs, outputs))
+    return has_kernel_for(target, node, opset, (inputs, outputs), surely=True)
 
 
 def can_hold(target: Target, half: ir.DataType, opset: int) -> bool:
@@ -144,8 +144,6 @@ def can_hold(target: Target, half: ir.DataType, opset: int) -> bool:
     word, float32 = word_of(half), word_of(D.FLOAT)
     if target.rows is None:
         return True
-    if any(
-        has_kernel(target.name, "", each, opset, ((word, word), (word,))) for each in ("Add", "Conv", "Gemm", "MatMul")
-    ):
+    if any(knows(target.name, "", each, opset, ((word, word), (word,))) for each in ("Add", "Conv", "Gemm", "MatMul")):
         return True
-    return bool(target.kernels("", "Cast")) and has_kernel(target.name, "", "Cast", opset, ((word,), (float32,)))
+    return bool(target.kernels("", "Cast")) and bool(knows(target.name, "", "Cast", opset, ((word,), (float32,))))

@@ -100,7 +100,7 @@ def test_other_weights_are_told_apart(exported: Path, tmp_path: Path) -> None:
         (("export", "hf:{tiny}", "--task", "text-generation-with-past", "-o", "{out}/a/b"), "E301"),
         (("export", "hf:{tiny}", "--task", "text-generation", "-o", "{out}", "--dynamic", "none"), "E001"),
         (("export", "hf:{tiny}", "--task", "text-generation", "-o", "{out}", "--capture", "fake"), "E001"),
-        (("export", "hf:{tiny}", "--task", "text-generation", "-o", "{out}", "--target", "tensorrt"), "E001"),
+        (("export", "hf:{tiny}", "--task", "text-generation", "-o", "{out}", "--target", "tensorflow"), "E001"),
         (("export", "hf:{tiny}", "--task", "text-generation", "-o", "{out}", "--report", "{out}/r.json"), "E301"),
         (("export", "hf:{tiny}", "--cache", "static", "-o", "{out}"), "E001"),
         (("generate", "{out}", "--prompt-ids", "1"), "E302"),

@@ -100,7 +100,7 @@ BAD: list[tuple[tuple[object, ...], str, str]] = [
     (("--quantize", "float8", "--format", "matmulnbits"), "E001", "no float8"),
     (("--quantize", "int4", "--format", "matmulnbits", "--target", "onnx"), "E204", "MatMulNBits"),
     (("--quantize", "int4", "--opset", 17), "E202", "opset 21"),
-    (("--quantize", "int4", "--target", "openvino"), "E204", "DequantizeLinear"),
+    (("--quantize", "int4", "--target", "wonnx"), "E204", "DequantizeLinear"),
     (("--quantize", "int4", "--exclude", "*"), "E001", "excluded"),
     (("--quantize", "int4", "--keep-worst", 1, "--no-accuracy"), "E001", "keep_worst"),
     (("--quantize", "int4", "--weights", "none"), "E001", "export_params"),

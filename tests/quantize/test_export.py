@@ -113,7 +113,7 @@ def test_which_targets_round_activations(target: str, activations: str, level: i
 def test_activations_of_8_bits_need_the_product(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="--activations int8") as caught:
         fx2onnx.export(
-            Net(), SAMPLE, tmp_path / "m.onnx", target="openvino", quantize=Quantize("int4", activations="int8")
+            Net(), SAMPLE, tmp_path / "m.onnx", target="wonnx", quantize=Quantize("int4", activations="int8")
         )
     assert caught.value.code == "E204"
     assert not list(tmp_path.iterdir())

@@ -58,7 +58,7 @@ def with_state(
     """The arguments, and what the module holds of ``state`` (names, and outputs for their next values) beside them."""
     known = {leaf.name for leaf in arguments.leaves}
     ends = sorted((name for name in state if state[name] in outputs), key=lambda name: outputs.index(state[name]))
-    if not ends or hasattr(root, RETURNS_STATE):
+    if not ends or RETURNS_STATE in vars(root):
         return arguments
     held = Names(Snapshot(ModuleTree(root).named)).tensors()
     missing = [name for name in ends if name not in known and name in held and name in inputs]

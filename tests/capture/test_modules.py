@@ -731,3 +731,33 @@ def test_an_operator_that_torch_splits_by_copies_takes_dynamic_sizes() -> None:
 
     samples = (torch.randn(2, 3),), (torch.randn(4, 3),)
     check(Turned(), samples[0], others=samples[1:], dynamic_shapes={"angle": {0: "batch"}})
+
+
+class RaisesKeyError(nn.Module):
+    """Has no attribute that it does not know, and says so by another error than Python asks for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(3, 3)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError as error:
+            raise KeyError(name) from error
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x)
+
+
+def test_attributes_are_not_asked_for_by_name() -> None:
+    fx2onnx.export(RaisesKeyError(), (torch.randn(2, 3),), None, verify=True)
+
+
+def test_modules_that_cannot_be_listed_are_one_error() -> None:
+    class Unhashable(nn.Linear):
+        __hash__ = None  # type: ignore[assignment]
+
+    with pytest.raises(fx2onnx.UserError, match="parameters of Unhashable") as caught:
+        fx2onnx.export(Unhashable(3, 3), (torch.randn(2, 3),), None)
+    assert caught.value.code == "E107"

@@ -191,7 +191,7 @@ def _run_module(
         if recorder.bodies is not None:
             recorder.bodies.check_ends([output.value for output in outputs])
         named = {output.name for output in outputs}
-        snapshot = None if hasattr(attempt.root, RETURNS_STATE) else held
+        snapshot = None if RETURNS_STATE in vars(attempt.root) else held
         found = mutations(recorder, inputs, snapshot, attempt.arguments, given)
         found += containers.changes(
             recorder, {output.value for output in outputs if isinstance(output.value, torch.fx.Node)}

@@ -79,5 +79,6 @@ def process_state_is_kept() -> Iterator[None]:
     """Fail the test that leaves a changed environment, torch flag, mode or patched function behind for the next ones."""
     before = process_state.snapshot()
     yield
+    process_state.put_back_limit(before["recursion limit"])
     changed = process_state.changes(before, process_state.snapshot())
     assert not changed, f"the test left the process changed: {changed}"

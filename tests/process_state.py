@@ -15,6 +15,7 @@ import numpy as np
 
 _SET_BY_IMPORTS = ("PYTEST_CURRENT_TEST", "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK", "TORCHINDUCTOR_CACHE_DIR")
 """Variables that pytest sets for each test, and scikit-learn's OpenMP and torch's inductor when they are first imported."""
+_LIMIT_OF_INDUCTOR = 2000
 _ADDED_BY_TRANSFORMERS = "smart_apply"
 """An attribute that transformers gives to `torch.nn.Module` when it first initializes a model."""
 
@@ -53,6 +54,12 @@ def _attributes(owner: Any) -> dict[str, int]:
         for name, value in vars(owner).items()
         if not name.startswith("__") and name != _ADDED_BY_TRANSFORMERS
     }
+
+
+def put_back_limit(limit: int) -> None:
+    """Undo what torch's inductor does when it compiles for the first time: it raises the recursion limit for good."""
+    if "torch._inductor.compile_fx" in sys.modules and sys.getrecursionlimit() == _LIMIT_OF_INDUCTOR:
+        sys.setrecursionlimit(limit)
 
 
 def snapshot() -> dict[str, Any]:

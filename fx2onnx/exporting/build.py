@@ -100,8 +100,24 @@ def build(module: Any, args: Any, kwargs: Mapping[str, Any] | None, options: Exp
     return result
 
 
+def _check_listed(module: Any) -> None:
+    """Raises UserError E107 where ``parameters()`` of the module itself fails."""
+    if not isinstance(module, torch.nn.Module):
+        return
+    try:
+        list(module.modules())
+    except TypeError as cause:
+        raise UserError(
+            "E107",
+            f"the parameters of {type(module).__name__} cannot be listed",
+            why=f"torch.nn.Module.parameters() raises TypeError: {cause}",
+            next="give the class of the module a __hash__, such as torch.nn.Module.__hash__",
+        ) from cause
+
+
 def _for_packed(module: Any, options: ExportOptions) -> ExportOptions:
     """Where the module has layers of a quantised checkpoint, the options with what translates them and with their opset."""
+    _check_listed(module)
     packed = sys.modules.get("fx2onnx.sources.hf.packed_linear")  # without which there are none
     if packed is None or not isinstance(module, torch.nn.Module):
         return options

@@ -6,7 +6,6 @@ from itertools import chain
 
 import torch
 
-from fx2onnx.base.errors import UserError
 from fx2onnx.capture.torch_private.pytrees import flatten
 
 
@@ -15,18 +14,9 @@ def beside_weights(
 ) -> tuple[tuple[object, ...], dict[str, object]]:
     """The arguments with their tensors copied to the module's device, where it has one and none of them lies there.
 
-    Some that lie elsewhere are meant to, such as lengths that PyTorch wants on the CPU. Raises UserError E107 where
-    ``parameters()`` itself fails.
+    Some that lie elsewhere are meant to, such as lengths that PyTorch wants on the CPU.
     """
-    try:
-        homes = {tensor.device for tensor in chain(module.parameters(), module.buffers())}
-    except TypeError as cause:
-        raise UserError(
-            "E107",
-            f"the parameters of {type(module).__name__} cannot be listed",
-            why=f"torch.nn.Module.parameters() raises TypeError: {cause}",
-            next="give the class of the module a __hash__, such as torch.nn.Module.__hash__",
-        ) from cause
+    homes = {tensor.device for tensor in chain(module.parameters(), module.buffers())}
     leaves, rebuild = flatten((args, kwargs))
     tensors = {id(leaf.value): leaf.value for leaf in leaves if isinstance(leaf.value, torch.Tensor)}
     places = {tensor.device for tensor in tensors.values()}

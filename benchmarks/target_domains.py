@@ -11,7 +11,7 @@ import onnx
 import onnxruntime.capi.onnxruntime_pybind11_state as onnxruntime_state
 from onnx import helper
 
-from benchmarks.target_cases import Case
+from benchmarks.target_nodes import Case
 
 UNKNOWN = {
     "onnxruntime-web": re.compile(r"is not a registered function/op"),

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from benchmarks.target_cases import Case, without_rank
+from benchmarks.target_cases import without_rank
+from benchmarks.target_nodes import Case
 from fx2onnx.targets.features import DYNAMIC
 
 Dtypes = tuple[tuple[str, str], ...]

@@ -23,8 +23,8 @@ import torch.nn.functional as F
 from torch.utils._pytree import tree_leaves
 
 import fx2onnx
-from benchmarks.target_cases import Case
 from benchmarks.target_kernels import installed
+from benchmarks.target_nodes import Case
 from benchmarks.target_probes import PACKAGES, WEB, by_node, tried
 from fx2onnx.base.errors import Fx2OnnxError
 from fx2onnx.runner import InferenceSession

@@ -22,10 +22,11 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.target_cases import OPSETS, Case, cases, with_constants
+from benchmarks.target_cases import cases, with_constants
 from benchmarks.target_domains import UNKNOWN, known, nodes
 from benchmarks.target_features import lacking
 from benchmarks.target_kernels import installed
+from benchmarks.target_nodes import OPSETS, Case
 
 TABLES = Path(__file__).parents[1] / "fx2onnx" / "targets" / "tables"
 ENGINES = Path(__file__).with_name("target_engines.py")

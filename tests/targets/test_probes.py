@@ -13,8 +13,9 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from benchmarks.target_cases import Case, cases
+from benchmarks.target_cases import cases
 from benchmarks.target_features import lacking
+from benchmarks.target_nodes import Case
 from benchmarks.target_probes import by_node, tried
 from fx2onnx.targets.features import DYNAMIC, features_of
 from fx2onnx.targets.find import find

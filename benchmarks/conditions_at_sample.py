@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from benchmarks.coverage_models import SOURCES
-from benchmarks.coverage_worker import Row, Worker, _described, _quiet
+from benchmarks.coverage_worker import Row, Worker, _described, _quiet, answer, read_named_rows
 from benchmarks.dynamic_sizes import LARGEST_BYTES, _axes_of, _built, names_of
 
 LIMIT_S = 300.0
@@ -97,14 +97,7 @@ def _sizes(result: Any, arguments: Mapping[str, Any]) -> Iterator[tuple[str, int
 
 
 def _serve(pipe: Any) -> None:
-    import os
-
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    os.environ["HF_HUB_OFFLINE"] = "1"
-    torch.set_num_threads(1)
-    pipe.send("ready")
-    while True:
-        pipe.send(examine(*pipe.recv()))
+    answer(pipe, examine)
 
 
 class ConditionWorker(Worker):
@@ -113,16 +106,10 @@ class ConditionWorker(Worker):
     serve = staticmethod(_serve)
 
 
-def read_rows(path: Path) -> dict[str, Row]:
-    """The last row of each model, by source and name."""
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    return {f"{row['source']}:{row['name']}": row for row in map(json.loads, lines)}
-
-
 def sweep(source: str, options: argparse.Namespace) -> None:
     from fx2onnx.sources.registry import names as registered
 
-    known = {} if options.models else read_rows(options.file)
+    known = {} if options.models else read_named_rows(options.file)
     names = options.models.split(",") if options.models else registered("zoo") if source == "zoo" else names_of(source)
     worker = ConditionWorker(LIMIT_S, LARGEST_BYTES)
     for name in names:
@@ -171,9 +158,9 @@ def main() -> int:
     options = parser.parse_args()
     for source in options.source or [*SOURCES, "zoo"]:
         sweep(source, options)
-    rows = read_rows(options.file)
+    rows = read_named_rows(options.file)
     if options.against:
-        print("\n".join(compared(rows, read_rows(options.against))))
+        print("\n".join(compared(rows, read_named_rows(options.against))))
     counts: Counter[str] = Counter()
     for row in rows.values():
         for way in ("dynamic", "static"):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import inspect
 import json
-import os
 import sys
 import tempfile
 import time
@@ -24,7 +23,7 @@ from benchmarks.coverage_configs import RECIPES, optional_parts, shrink
 from benchmarks.coverage_models import LARGEST_PARAMETERS
 from benchmarks.coverage_prompts import GRIDS, generates_alone, mixes_images, row_of, text_prompts, with_images
 from benchmarks.coverage_sound import with_sound
-from benchmarks.coverage_worker import Row, Worker, _described, _quiet
+from benchmarks.coverage_worker import Row, Worker, _described, _quiet, answer
 
 PAGE = Path(__file__).parent.parent / "docs" / "generation_coverage.md"
 TASKS = {
@@ -235,15 +234,7 @@ def _exported(row: Row, model: Any, inputs: dict[str, Any], expected: Any, folde
 
 
 def _serve(pipe: Any) -> None:
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    os.environ["HF_HUB_OFFLINE"] = "1"
-    import torch
-
-    torch.set_num_threads(1)
-    pipe.send("ready")
-    while True:
-        task, name, _ = pipe.recv()
-        pipe.send(examine(task, name))
+    answer(pipe, lambda task, name, _: examine(task, name))
 
 
 class GenerationWorker(Worker):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
+import json
 import multiprocessing
 import os
 import queue
@@ -14,6 +15,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 from benchmarks.coverage_models import attempts
@@ -193,6 +195,25 @@ def _quiet() -> Iterator[None]:
     ):
         warnings.simplefilter("ignore")
         yield
+
+
+def answer(pipe: Any, examine: Callable[..., Row]) -> None:
+    """What a worker's process of a sweep runs: ``examine`` of what comes."""
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    import torch
+
+    torch.set_num_threads(1)
+    pipe.send("ready")
+    while True:
+        pipe.send(examine(*pipe.recv()))
+
+
+def read_named_rows(path: Path) -> dict[str, Row]:
+    """The last row of each model, by source and name. A line that a stopped run cut off is left out."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    rows = [json.loads(line) for line in lines if line.endswith("}")]
+    return {f"{row['source']}:{row['name']}": row for row in rows}
 
 
 def _serve(pipe: Any) -> None:

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from benchmarks.coverage_models import SOURCES, all_names, attempts
-from benchmarks.coverage_worker import Row, Worker, _described, _quiet
+from benchmarks.coverage_worker import Row, Worker, _described, _quiet, answer, read_named_rows
 from benchmarks.eager_distance import ERROR, RATIO, compared, eager_outputs
 
 PAGE = Path(__file__).parent.parent / "docs" / "dynamic_sizes.md"
@@ -193,27 +193,13 @@ def _onnxruntime(path: Path) -> Any:
 
 
 def _serve(pipe: Any) -> None:
-    import os
-
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    os.environ["HF_HUB_OFFLINE"] = "1"
-    torch.set_num_threads(1)
-    pipe.send("ready")
-    while True:
-        pipe.send(examine(*pipe.recv()))
+    answer(pipe, examine)
 
 
 class SizeWorker(Worker):
     """One that asks for sizes."""
 
     serve = staticmethod(_serve)
-
-
-def read_rows(path: Path) -> dict[str, Row]:
-    """The last row of each model, by source and name."""
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    rows = [json.loads(line) for line in lines if line.endswith("}")]
-    return {f"{row['source']}:{row['name']}": row for row in rows}
 
 
 def state(row: Row) -> str:
@@ -229,7 +215,7 @@ def state(row: Row) -> str:
 
 
 def sweep(source: str, options: argparse.Namespace) -> None:
-    known = read_rows(options.file)
+    known = read_named_rows(options.file)
     names = options.models.split(",") if options.models else names_of(source)[: options.limit]
     worker = SizeWorker(LIMIT_S, LARGEST_BYTES)
     for name in names:
@@ -315,7 +301,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     for source in () if options.page_only else options.source or SOURCES:
         sweep(source, options)
-    rows = list(read_rows(options.file).values())
+    rows = list(read_named_rows(options.file).values())
     if len(rows) < tried_on_page():
         print(f"{PAGE} is left as it is: it covers {tried_on_page()} models, {options.file} {len(rows)}")
     else:

@@ -21,7 +21,7 @@ from typing import Any
 
 from benchmarks.alarm_programs import PROGRAMS, Function, Program
 from benchmarks.coverage_models import Attempt, all_names, attempts
-from benchmarks.coverage_worker import Row, Worker, _described, _quiet
+from benchmarks.coverage_worker import Row, Worker, _described, _quiet, answer, read_named_rows
 
 PAGE = Path(__file__).parent.parent / "docs" / "verify_alarms.md"
 SOURCES = {
@@ -168,29 +168,13 @@ def _shuffle(module: Any, seed: int) -> None:
 
 
 def _serve(pipe: Any) -> None:
-    import os
-
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    os.environ["HF_HUB_OFFLINE"] = "1"
-    import torch
-
-    torch.set_num_threads(1)
-    pipe.send("ready")
-    while True:
-        pipe.send(examine(*pipe.recv()))
+    answer(pipe, examine)
 
 
 class AlarmWorker(Worker):
     """One that verifies."""
 
     serve = staticmethod(_serve)
-
-
-def read_rows(path: Path) -> dict[str, Row]:
-    """The last row of each model, by source and name."""
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    rows = [json.loads(line) for line in lines if line.endswith("}")]
-    return {f"{row['source']}:{row['name']}": row for row in rows}
 
 
 def is_case(row: Row) -> bool:
@@ -203,7 +187,7 @@ def is_alarm(row: Row) -> bool:
 
 
 def sweep(source: str, options: argparse.Namespace) -> None:
-    known = read_rows(options.file)
+    known = read_named_rows(options.file)
     names = options.models.split(",") if options.models else names_of(source)
     worker = AlarmWorker(LIMIT_S, LARGEST_BYTES)
     for name in names:
@@ -296,7 +280,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     for source in () if options.page_only else options.source or SOURCES:
         sweep(source, options)
-    rows = list(read_rows(options.file).values())
+    rows = list(read_named_rows(options.file).values())
     if options.sample:
         write_sample(rows)
     else:

@@ -33,6 +33,10 @@ def _torch_state() -> dict[str, Any]:
         "torch threads": torch.get_num_threads(),
         "torch deterministic": torch.are_deterministic_algorithms_enabled(),
         "torch matmul precision": torch.get_float32_matmul_precision(),
+        "torch float32 products": (
+            torch.backends.cuda.matmul.fp32_precision,
+            torch.backends.mkldnn.matmul.fp32_precision,
+        ),  # type: ignore[attr-defined]
         "torch mkldnn": torch.backends.mkldnn.enabled,
         "torch fused attention": torch.backends.mha.get_fastpath_enabled(),
         "torch function modes": torch._C._len_torch_function_stack(),

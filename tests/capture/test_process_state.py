@@ -112,7 +112,7 @@ def _other(flag: Flag) -> Any:
     if flag.name in OTHER:
         return OTHER[flag.name]
     if flag.name.startswith("float32 precision"):
-        return "ieee"
+        return "tf32" if value == "ieee" else "ieee"
     return not value
 
 

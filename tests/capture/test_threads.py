@@ -339,6 +339,8 @@ def flags_as_before() -> Iterator[None]:
     torch.set_default_dtype(torch.float32)
     torch.backends.cuda.enable_flash_sdp(True)
     torch.set_float32_matmul_precision("highest")
+    for backend in (torch.backends.cuda, torch.backends.mkldnn):
+        backend.matmul.fp32_precision = "none"  # as it was: "highest" makes it "ieee"
     torch.backends.cudnn.benchmark = False
 
 

@@ -23,6 +23,7 @@ GENERATOR = torch.Generator().manual_seed(2)
 
 @pytest.fixture(autouse=True)
 def engine() -> Iterator[None]:
+    GENERATOR.manual_seed(2)  # the same numbers in any order of tests
     before = torch.backends.quantized.engine
     torch.backends.quantized.engine = "fbgemm" if "fbgemm" in torch.backends.quantized.supported_engines else before
     yield

@@ -63,7 +63,7 @@ FAR_BOTTOM = (
     2.26052863220117276590e0,
     1.0,
 )
-"""Of 1 / x. Source for all of them: Cephes, ndtr.c."""
+"""Coefficients of a rational function of 1 / x. Source for all of them: Cephes, ndtr.c."""
 
 
 def log1p(op: Emit, value: ir.Value) -> ir.Value:

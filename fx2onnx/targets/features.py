@@ -17,7 +17,7 @@ NEUTRAL = {"strides": 1, "dilations": 1, "pads": 0, "output_padding": 0}
 """Numbers that lists have where nothing is asked for."""
 FLAGS = (0, 1)
 DYNAMIC = "dynamic sizes"
-"""Of a node whose inputs have no size that is known before the run."""
+"""The feature of a node none of whose input sizes is known before the run."""
 
 
 def features_of(node: ir.Node, version: int) -> frozenset[str]:

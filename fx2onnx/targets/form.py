@@ -25,7 +25,7 @@ class Kernel:
         return all(types.get(name, "") in ("", *allowed) for name, allowed in self.types.items())
 
     def is_exactly(self, version: int, types: Mapping[str, str]) -> bool:
-        """Whether it is for that version of the operator and for those dtypes, all of them known."""
+        """Whether the kernel is for that version of the operator and for those dtypes; an unknown dtype does not match."""
         return version == self.first and all(types.get(name, "") in allowed for name, allowed in self.types.items())
 
 

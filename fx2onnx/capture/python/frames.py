@@ -128,7 +128,7 @@ def asked_by_user() -> bool:
 
 @answers_for_caller
 def checked_by_user() -> bool:
-    """Whether a decision on a size comes from the user's code or from a ``torch._check`` in it."""
+    """Whether the user's code asks for a comparison of sizes, directly or through ``torch._check``."""
     frame = asking_frame()
     while (
         frame is not None and frame.f_code.co_name.startswith(("_check", "expect_true")) and not is_user(frame.f_code)

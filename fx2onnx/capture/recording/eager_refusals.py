@@ -95,7 +95,8 @@ def check_operands(env: ShapeEnv, func: OpOverload, args: tuple[object, ...], kw
 
 
 def is_tried_whole(func: OpOverload) -> bool:
-    """Whether the real kernel alone may refuse sizes and numbers of a call: fake pointwise kernels broadcast as real ones."""
+    """Whether a call has to be tried on the real kernel because the fake kernel of the overload checks less. Views and plain
+    pointwise overloads are not tried."""
     schema = func._schema
     is_view = bool(schema.returns) and schema.returns[0].alias_info is not None and not schema.is_mutable
     is_pointwise = torch.Tag.pointwise in func.tags and not schema.is_mutable
@@ -130,7 +131,8 @@ def check_sizes(
 
 
 def _has_numbers_of_sizes(func: OpOverload, args: tuple[object, ...], kwargs: Mapping[str, object]) -> bool:
-    """Whether numbers of a tensor have to fit the sizes of others: lengths, and masks among the ``indices`` of ``x[indices]``."""
+    """Whether the call has a tensor whose values must fit the sizes of others, such as lengths or a mask as index: zeros in its place
+    would say nothing."""
     is_in_a_row = False
     for place, argument in enumerate(func._schema.arguments):
         given = args[place] if place < len(args) else kwargs.get(argument.name)
@@ -146,7 +148,7 @@ def _has_numbers_of_sizes(func: OpOverload, args: tuple[object, ...], kwargs: Ma
 
 
 def refusal_of_node(node: torch.fx.Node, sizes: Mapping[str, int]) -> Exception | None:
-    """What eager PyTorch raises for the call of a captured node at the example's sizes; None where it takes some numbers."""
+    """Return the error that eager PyTorch raises for a captured node at the example's sizes with every set of trial values, else None."""
     if not isinstance(node.target, OpOverload) or node.target.namespace not in _NAMESPACES:
         return None
     env = ShapeEnv(dict(sizes))
@@ -208,7 +210,7 @@ class _Trial:
         self.fill: Callable[[list[int], torch.dtype], torch.Tensor] | None = None
 
     def refusal_of_all_numbers(self) -> Exception | None:
-        """What the kernel raises where it takes tensors of these sizes and dtypes with no numbers."""
+        """Return the kernel's error if it refuses these sizes and dtypes with every set of trial values, else None."""
         error = self.error()
         if error is None or isinstance(error, LinAlgError):
             return None

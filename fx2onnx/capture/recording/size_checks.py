@@ -40,7 +40,7 @@ Step: TypeAlias = tuple[str, Scalar, Scalar]
 
 
 def parts(relation: Relation) -> list[Relation]:
-    """What has to be true, all of it, for ``relation`` to be: each is a check of its own."""
+    """Split a conjunction into its parts, each of which becomes one check."""
     if relation.op == "not" and isinstance(relation.args[0], Relation):
         turned = _turned(relation.args[0])
         return parts(turned) if isinstance(turned, Relation) else [relation]
@@ -64,7 +64,7 @@ def steps(relation: Relation | bool) -> list[Step]:
 
 
 def _turned(relation: Relation) -> Relation | bool:
-    """What is true where ``relation`` is not, with every "not" at a comparison."""
+    """Return the negation of ``relation`` with every "not" pushed down to a comparison."""
     if relation.op not in ("and", "or"):
         return relation.negated()
     other = {"and": "or", "or": "and"}[relation.op]

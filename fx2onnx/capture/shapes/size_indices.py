@@ -28,7 +28,7 @@ def is_index_of_size(error: BaseException | None) -> bool:
 
 
 def is_about_symbolic_number(error: BaseException | None) -> bool:
-    """Whether it names the type of a symbolic number, or Python that has such a number in a variable raises it."""
+    """Whether an error is about a symbolic number: its text names the type, or the raising frame holds one in a variable."""
     place = error.__traceback__ if isinstance(error, TypeError) else None
     while place is not None and place.tb_next is not None:
         place = place.tb_next

@@ -27,12 +27,12 @@ from fx2onnx.targets.float64.windows import Axis, gathered_product
 CUBIC = -0.75
 FLOAT = ir.DataType.FLOAT
 EXACT = 1 << 24
-"""Up to which size float32 holds every place of an axis."""
+"""Largest size of an axis whose indices float32 holds exactly."""
 
 
 # -- Resize -------------------------------------------------------------------------------------------------------------
 def resize(op: Emit, node: ir.Node) -> ir.Value | None:
-    """Of the nearest elements: the places of each axis are resized in float32, which holds them, and gathered by."""
+    """Resize to the nearest elements: the indices of each axis are resized in float32, which holds them exactly, and gathered."""
     (x,), ((_, target),) = given(node, 1), op.result
     refused = any(attribute(node, name, usual) != usual for name, usual in REFUSED.items())
     if attribute(node, "mode", "nearest") != "nearest" or refused or op.opset < 11 or "axes" in node.attributes:
@@ -114,7 +114,7 @@ def _inside(op: Emit, place: ir.Value, size: ir.Value, padding: str, is_aligned:
 
 
 def _cubic_weights(op: Emit, part: ir.Value) -> list[ir.Value]:
-    """Of the elements at -1, 0, 1 and 2."""
+    """Return the cubic weights of the elements at -1, 0, 1 and 2."""
 
     def near(t: ir.Value) -> ir.Value:
         inner = op.Sub(op.Mul(number(op, CUBIC + 2), t), number(op, CUBIC + 3))

@@ -1,4 +1,4 @@
-"""What the float64 forms read of the node that they stand for."""
+"""Helpers that read a node's operands and attributes, shared by all float64 forms."""
 
 from __future__ import annotations
 

@@ -182,14 +182,14 @@ def _mean(op: Emit, node: ir.Node) -> ir.Value:
 
 
 def _non_zero(op: Emit, node: ir.Node) -> ir.Value:
-    """Of the truth of each element."""
+    """NonZero by way of the boolean mask of the elements."""
     (x,) = given(node, 1)
     ((_, dims),) = op.result
     return op.node("NonZero", op.Not(op.Equal(x, number(op, 0))), outputs=((ir.DataType.INT64, dims),))
 
 
 def _one_hot(op: Emit, node: ir.Node) -> ir.Value | None:
-    """Of ones and zeros as integers, then one of the two values."""
+    """OneHot with integer ones and zeros, then Where with the two float64 values."""
     indices, depth, values = given(node, 3)
     if values.dtype != DOUBLE or indices.dtype == DOUBLE or depth.dtype == DOUBLE:
         return None
@@ -212,7 +212,7 @@ def _of_one(function: Callable[[Emit, ir.Value], ir.Value]) -> Form:
 
 
 def _with(function: Callable[..., ir.Value], **usual: float) -> Form:
-    """Of an operator whose attributes have these defaults."""
+    """Return the form of an activation whose attributes have these defaults."""
     return lambda op, node: function(op, *given(node, 1), *(attribute(node, name, usual[name]) for name in usual))
 
 

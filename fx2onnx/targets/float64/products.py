@@ -18,7 +18,7 @@ def _scales(node: ir.Node | None) -> bool:
 
 
 def scaled(node: ir.Node) -> list[ir.Value]:
-    """What is read by a float64 MatMul and scaled before, or made by it and scaled behind."""
+    """Return the scaled operands and result of a float64 MatMul, which onnxruntime would fuse into FusedMatMul."""
     if node.op_type != "MatMul" or node.domain or node.outputs[0].dtype != ir.DataType.DOUBLE:
         return []
     found = []

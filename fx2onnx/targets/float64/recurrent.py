@@ -27,7 +27,7 @@ class Cell:
     recurrence: ir.Value
     """[H, gates H]."""
     hidden_bias: ir.Value | None
-    """Of the GRU's candidate, where the reset gate comes behind it."""
+    """Recurrent bias of a GRU's candidate, added before the reset gate (``linear_before_reset``)."""
     peepholes: ir.Value | None
     lengths: ir.Value | None
     """[N, 1]."""

@@ -25,4 +25,4 @@ FORMS: dict[str, Form] = {
     "RMSNormalization": norms.rms_normalization,
     "Resize": images.resize,
 }
-"""What stands for an operator in float64; None from it where this node has no form."""
+"""A function that writes an operator as float64 nodes; it returns None where this node has no such form."""

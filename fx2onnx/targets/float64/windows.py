@@ -46,9 +46,9 @@ class Axis:
     before: DimLike
     over: int = 1
     may_leave: bool = True
-    """Whether windows may reach outside."""
+    """Whether windows may reach outside the image."""
     behind: DimLike = 0
-    """Behind the image, for pools that count it."""
+    """Padding behind the image, for pools that count it in their mean."""
 
     def positions(self, op: Emit) -> ir.Value:
         """step o + offset[k] + before, not yet divided.  [count, places]."""

@@ -292,6 +292,16 @@ def test_both_get_numbers_that_the_file_can_have() -> None:
     assert (rounded.dtype, torch.equal(rounded, given.half().float())) == (torch.float32, True)
 
 
+def test_what_a_target_may_not_have_in_16_bits_stays_in_float32() -> None:
+    """Of Asinh in float16 qnn's table says nothing."""
+    result = fx2onnx.export(
+        lambda x: torch.asinh(x @ x) @ x, (torch.randn(4, 4),), None, dtype="float16", target="qnn", verify=False
+    )
+    dtypes = {node.op_type: node.outputs[0].dtype.name for node in result.model.graph}
+    assert dtypes["MatMul"] == "FLOAT16"
+    assert dtypes["Asinh"] == "FLOAT"
+
+
 @pytest.mark.parametrize(
     ("keywords", "code", "text"),
     [

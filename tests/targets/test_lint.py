@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 import torch
 from onnx import helper
@@ -16,7 +17,10 @@ from typer.testing import CliRunner
 import fx2onnx
 from fx2onnx.base.errors import UserError
 from fx2onnx.cli.main import app
+from fx2onnx.targets import match
 from fx2onnx.targets.find import chosen_opset, find, names
+from fx2onnx.targets.fit import fit
+from fx2onnx.targets.form import Target
 from fx2onnx.targets.lint import lint
 
 
@@ -209,3 +213,28 @@ def test_ordinary_functions_are_not_refused(target: str, opset: int) -> None:
     fx2onnx.export(Every(), args, None, target=target, opset_version=opset)
     plain = fx2onnx.export(Every(), args, None, opset_version=opset)
     assert [finding for finding in lint(plain.model_proto, find(target)) if finding.rule != "size"] == []
+
+
+@pytest.mark.parametrize(("first", "found"), [("n", [("attribute", "NonMaxSuppression")]), (2, [])])
+def test_a_node_without_any_known_size(first: object, found: list[tuple[str, str]]) -> None:
+    """OpenVINO wants some size of its boxes and scores."""
+    shapes = {"boxes": [first, "m", "k"], "scores": [first, "c", "m"]}
+    inputs = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape) for name, shape in shapes.items()]
+    output = helper.make_tensor_value_info("y", onnx.TensorProto.INT64, None)
+    node = helper.make_node("NonMaxSuppression", [*shapes], ["y"])
+    graph = helper.make_graph([node], "g", inputs, [output])
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+    assert rules(proto, "openvino") == found
+
+
+def test_no_dtype_is_advised_or_taken_that_was_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = [14, 14, {"T": "float"}, "1.0", "1.0"], [14, 14, {"T": "int8"}, "1.0", "1.0"]
+    target = Target("partly-tried", "partly-tried", rows={"::Relu": [row[0]]}, fails={"::Relu": [row[1]]})
+    monkeypatch.setattr(match, "find", lambda name: target)
+    (finding,) = lint(model([helper.make_node("Relu", ["x"], ["y"])], onnx.TensorProto.INT8), target)
+    assert finding.rule == "dtype"
+    assert "other dtypes" in finding.instead
+    assert "int32" not in finding.instead
+    fitted = fit(ir.from_proto(model([helper.make_node("Relu", ["x"], ["y"])], onnx.TensorProto.INT8)), target)
+    assert not fitted.casts
+    assert [node.op_type for node in fitted.left] == ["Relu"]

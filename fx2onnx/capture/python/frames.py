@@ -28,7 +28,9 @@ _NOT_USER = (
     os.path.dirname(contextlib.__file__) + os.sep + "contextlib",
 )
 _PROGRAMS = (os.path.join(_TORCH, "_export", "db") + os.sep, os.path.join(_TORCH, "testing") + os.sep)
-"""Of torch, but modules to export."""
+"""Folders of torch that hold modules to export."""
+_CALLS_SCRIPTED = os.path.join(_TORCH, "testing", "_internal", "common_utils.py")
+"""Its functions stand for the calls of scripted functions and modules once it is imported."""
 _NN = os.path.join(_TORCH, "nn") + os.sep
 _FUNCTIONAL = os.path.join(_TORCH, "nn", "functional.py")
 _ANSWERING_FILES = {os.path.join(_TORCH, *path) for path in (["__init__.py"], ["fx", "experimental", "sym_node.py"])}
@@ -44,7 +46,8 @@ def is_user(code: CodeType) -> bool:
     known = _is_user_code.get(id(code))
     if known is None:
         name = code.co_filename
-        is_ours = id(code) in ANSWERING or (name.startswith(_NOT_USER) and not name.startswith(_PROGRAMS))
+        is_program = name.startswith(_PROGRAMS) and name != _CALLS_SCRIPTED
+        is_ours = id(code) in ANSWERING or (name.startswith(_NOT_USER) and not is_program)
         is_ours = is_ours or _is_made(code)
         known = _is_user_code[id(code)] = code, not is_ours
     return known[1]

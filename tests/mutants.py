@@ -443,7 +443,7 @@ MUTANTS = [
     Mutant("aten_map/matmul.py", "if not op.depends_on_data(length):", "if True:", ARGUMENTS),
     Mutant("aten_map/adaptive_pooling.py", "op.size(apply(\"max\", count, 1))", "op.size(count)", ARGUMENTS),
     Mutant("capture/overloads/slices.py", "return begun if parts == most else", "return begun if True else", NEEDS),
-    Mutant("capture/python/frames.py", "and not name.startswith(_PROGRAMS))", "and True)", "tests/capture/test_exporter_programs.py"),
+    Mutant("capture/python/frames.py", "name.startswith(_PROGRAMS) and name", "False and name", "tests/capture/test_exporter_programs.py"),
     Mutant("base/size_conditions.py", "*map(dataclasses.astuple, stated.unless)):", "):", NEEDS),
     Mutant("base/size_conditions.py", "needs_newer_reader=NEWEST if before else 1", "needs_newer_reader=1", "tests/base/test_size_conditions.py"),
     Mutant("base/size_conditions.py", "if newest > NEWEST:", "if False:", "tests/base/test_size_conditions.py"),

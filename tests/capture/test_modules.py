@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import importlib
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
@@ -18,7 +17,7 @@ from torch import nn
 from torch.nn.utils import parametrizations, parametrize
 
 import fx2onnx
-from tests.support import check, flat, run_engines
+from tests.support import check, flat, of_torchs_tests, run_engines
 
 X = torch.linspace(-1, 1, 12).reshape(3, 4)
 
@@ -652,7 +651,7 @@ def test_script_modules_run_as_they_are(kind: str) -> None:
 
 
 def test_a_refusal_inside_a_scripted_function_names_the_line_that_calls_it() -> None:
-    importlib.import_module("torch.testing._internal.common_utils")  # puts functions of its own in place of such calls
+    of_torchs_tests("common_utils")  # its import puts functions of its own in place of such calls
     with pytest.raises(fx2onnx.UserError) as caught:
         fx2onnx.export(lambda x: _scripted_branch(x), (X,), capture="fake", data_branches="error")
     assert caught.value.code == "E104"

@@ -125,6 +125,10 @@ target-files: $(VENV)/.installed ## what lint says of 100 exports beside what th
 matrix: $(VENV)/.installed ## the core tests in environments of many versions, into docs/compatibility.md; goes on where it stopped (hours); one: `python -m benchmarks.compatibility --only NAME`
 	$(BIN)/python -m benchmarks.compatibility
 
+.PHONY: families
+families: $(VENV)/.installed ## which file of the ATen table registers which overloads, into fx2onnx/aten_map/table/families.json
+	$(BIN)/python -m tests.ops.families fx2onnx/aten_map/table/families.json
+
 emit-stub: $(VENV)/.installed ## the signatures of Emit's operators, from ONNX's schemas, into fx2onnx/irx/emit_ops.pyi
 	$(BIN)/python -m tests.ops.emit_stub fx2onnx/irx/emit_ops.pyi
 

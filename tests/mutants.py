@@ -328,6 +328,8 @@ MUTANTS = [
     Mutant("aten_map/special.py", "op.Equal(op.Mod(s, 2.0, fmod=1), 0.0), gap, op.Neg(gap)",
            "op.Equal(op.Mod(s, 2.0, fmod=1), 0.0), gap, gap", "tests/ops/test_math.py"),
     Mutant("aten_map/reductions.py", "finite = through(op, \"Min\" if sign > 0 else \"Max\", self, most)", "finite = self", RARE),
+    Mutant("aten_map/table/registry.py", "        if not entry.is_ours:\n", "        if False:\n", "tests/ops/test_table.py"),
+    Mutant("aten_map/table/families.py", "if namespace in NAMESPACES:", "if False:", "tests/ops/test_quantization.py"),
     Mutant("aten_map/table/registry.py", "if name in names and name not in arguments.values():", "if name in names:", "tests/ops/test_table.py"),
     Mutant("irx/accessors.py", "        READ_SET.add(value)\n        return value.producer()", "        return value.producer()", "tests/lower/test_repeated_layers.py"),
     Mutant("aten_map/strided.py", "        _check_inside(op, self, whole(start + count - 1))\n", "", "tests/ops/test_views.py"),

@@ -100,16 +100,17 @@ def measured_opsets() -> dict[str, list[int]]:
 def rows(opset_min: int) -> Iterator[Row]:
     """Every overload with an entry, and the functional ones of ATen that a model may call."""
     from fx2onnx.aten_map import TABLE
-    from fx2onnx.aten_map.table.registry import load_namespace
+    from fx2onnx.aten_map.table.families import load_all, load_family
     from fx2onnx.capture.recording.functionalize import is_decomposable
     from fx2onnx.capture.torch_private.operators import registered_overloads
     from fx2onnx.lower import torchlib
     from fx2onnx.sources import torchvision_compat
 
     measured = measured_opsets()
-    load_namespace("quantized_decomposed")
+    load_all()
+    load_family("namespaces.quantized_decomposed")
     if torchvision_compat.prepare():
-        load_namespace("torchvision")
+        load_family("namespaces.torchvision")
     known = [*TABLE.entries, *(overload for overload in TABLE.complex_entries if overload not in TABLE.entries)]
     for overload in known:
         entries = TABLE.entries.get(overload) or TABLE.complex_entries[overload]

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.fx
 
+from fx2onnx.aten_map.table.families import known_names
 from fx2onnx.aten_map.table.registry import Table
 from fx2onnx.base import plugins
 from fx2onnx.base.dims import Dim
@@ -229,7 +230,7 @@ def _missing_error(
     table: Table,
     opset: int,
 ) -> UserError:
-    names = [str(overload) for overload in table.entries]
+    names = sorted(known_names() | {str(overload) for overload in table.entries})
     target, count = missing.most_common(1)[0]
     node = first[target]
     closest = difflib.get_close_matches(str(target), names, n=1, cutoff=0.6)

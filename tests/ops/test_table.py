@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,9 +12,11 @@ import torch
 
 import fx2onnx.aten_map
 from fx2onnx.aten_map import TABLE, Table
+from fx2onnx.aten_map.table import families
 from fx2onnx.base.errors import UserError
 from tests.ops import database
 
+families.load_all()
 FILES = sorted(Path(fx2onnx.aten_map.__file__).parent.glob("*.py"))
 MAX_LINES = 400
 aten = torch.ops.aten
@@ -25,7 +29,9 @@ def schema_line(overload: torch._ops.OpOverload) -> str:
 
 
 @pytest.mark.parametrize(
-    "entry", [entry for entry in TABLE if not entry.form], ids=lambda entry: f"{entry.overload}-{entry.since}"
+    "entry",
+    [entry for entries in TABLE.entries.values() for entry in entries if not entry.form],
+    ids=lambda entry: f"{entry.overload}-{entry.since}",
 )
 def test_first_docstring_line_is_the_schema(entry):
     lines = [line.strip() for line in (entry.function.__doc__ or "").strip().splitlines()]
@@ -91,3 +97,41 @@ def test_whole_operator_database(opset):
                 f"{database.name_of(info)} {v.status} {v.call}: {v.note}" for v in verdicts if v.status in STRICT
             ]
     assert not faults, "\n".join(faults)
+
+
+def test_the_index_of_families_is_what_they_register(tmp_path: Path) -> None:
+    file = tmp_path / "families.json"
+    subprocess.run([sys.executable, "-m", "tests.ops.families", str(file)], check=True)
+    assert families.FAMILIES.read_text(encoding="utf-8") == file.read_text(encoding="utf-8"), "run `make families`"
+
+
+def test_every_entry_is_found_by_its_name() -> None:
+    for is_complex, entries in ((False, TABLE.entries), (True, TABLE.complex_entries)):
+        kind = "complex" if is_complex else "real"
+        known = {name for kinds in families.read_families().values() for name in kinds.get(kind, ())}
+        assert {str(overload) for overload in entries if overload.namespace == "aten"} <= known
+
+
+def test_a_lookup_imports_the_family_alone() -> None:
+    code = (
+        "import sys, torch\n"
+        "from fx2onnx.aten_map import TABLE\n"
+        "before = {name for name in sys.modules if name.startswith('fx2onnx.aten_map.')}\n"
+        "assert TABLE.find(torch.ops.aten.cummax.default, 20) is not None\n"
+        "print(sorted({name for name in sys.modules if name.startswith('fx2onnx.aten_map.')} - before))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert "fx2onnx.aten_map.scans" in done.stdout
+    assert "fx2onnx.aten_map.convolution" not in done.stdout
+
+
+def test_a_family_is_imported_before_a_user_adds_to_its_overload() -> None:
+    code = (
+        "import torch, fx2onnx\n"
+        "try:\n"
+        "    fx2onnx.translates(torch.ops.aten.cummax.default)(lambda op, self, dim: None)\n"
+        "except fx2onnx.UserError as error:\n"
+        "    print(error.code)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout == "E001\n"

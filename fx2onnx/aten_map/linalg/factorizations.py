@@ -23,7 +23,7 @@ from fx2onnx.aten_map.linalg.linear_solve import (
 )
 from fx2onnx.aten_map.linalg.products import least
 from fx2onnx.aten_map.reductions import reduce
-from fx2onnx.aten_map.table.registry import TABLE, overloads_of, register_shared
+from fx2onnx.aten_map.table.registry import overloads_of, register_shared
 from fx2onnx.base.dims import DimLike
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
@@ -321,5 +321,7 @@ for _name in _SPECTRAL.split():
     for _overload_name in getattr(getattr(aten, _name, None), "overloads", list)():
         _overload = getattr(getattr(aten, _name), _overload_name)
         if not any(argument.is_out for argument in _overload._schema.arguments):
-            register_shared(_refused(_name), "refused: no such factorisation in ONNX", _overload)
-            TABLE.complex_entries[_overload] = TABLE.entries[_overload]
+            for _is_complex in (False, True):
+                register_shared(
+                    _refused(_name), "refused: no such factorisation in ONNX", _overload, is_complex=_is_complex
+                )

@@ -8,15 +8,15 @@ out. The first docstring line is the schema. ``register_shared`` is for function
 
 from __future__ import annotations
 
-import importlib
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, TypeAlias, TypeVar
 
 import torch
 
+from fx2onnx.aten_map.table.families import load
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.source import place_of
 
@@ -88,11 +88,14 @@ class Entry:
 
 @dataclass
 class Table:
-    """Entries by overload, each list with the newest form first."""
+    """Entries by overload, each list with the newest form first: its own, and those of ``below`` for the other overloads."""
 
     entries: dict[OpOverload, list[Entry]] = field(default_factory=dict)
     complex_entries: dict[OpOverload, list[Entry]] = field(default_factory=dict)
     """Entries for calls with a complex operand or result, which come as a trailing pair of reals."""
+    below: Table | None = None
+    load: Callable[[Any, bool], None] = lambda overload, is_complex: None
+    """Imports what registers an overload's entries, for real or complex calls."""
 
     def add(
         self,
@@ -114,6 +117,8 @@ class Table:
             )
         arguments, parameters = _wanted(overload, function) if form else (_checked_arguments(overload, function), None)
         entry = Entry(overload, since, function, arguments, place_of(function), parameters, form)
+        if not entry.is_ours:
+            self.load(overload, is_complex)
         known = (self.complex_entries if is_complex else self.entries).setdefault(overload, [])
         for other in known:
             if other.since == since:
@@ -128,52 +133,29 @@ class Table:
 
     def find(self, overload: Any, opset: int, is_complex: bool = False) -> Entry | None:
         """The best entry that ``opset`` admits, or None. ``is_complex``: for a call that touches complex numbers."""
-        forms = (self.complex_entries if is_complex else self.entries).get(overload)
-        if forms is None and overload in self:
-            forms = (self.complex_entries if is_complex else self.entries).get(overload)
-        for entry in forms or ():
-            if entry.since <= opset:
-                return entry
-        return None
+        return next((entry for entry in self.forms(overload, is_complex) if entry.since <= opset), None)
 
     def forms(self, overload: Any, is_complex: bool) -> list[Entry]:
         """The entries for real or for complex calls, the newest form first."""
-        return list((self.complex_entries if is_complex else self.entries).get(overload, ()))
+        self.load(overload, is_complex)
+        own = (self.complex_entries if is_complex else self.entries).get(overload)
+        if own is None:
+            return self.below.forms(overload, is_complex) if self.below is not None else []
+        return own
 
     def __contains__(self, overload: object) -> bool:
-        if overload in self.entries or overload in self.complex_entries:
-            return True
-        load_namespace(getattr(overload, "namespace", ""))
-        if isinstance(overload, OpOverload) and overload in TABLE.entries:
-            self.entries[overload] = TABLE.entries[overload]
-        return overload in self.entries
-
-    def __iter__(self) -> Iterator[Entry]:
-        for entries in self.entries.values():
-            yield from entries
+        return bool(self.forms(overload, False) or self.forms(overload, True))
 
     def extended(self, custom: dict[OpOverload, Translation]) -> Table:
-        """A copy in which ``custom`` replaces whatever was there."""
-        copy = Table(dict(self.entries), dict(self.complex_entries))
+        """A table in which ``custom`` takes the place of whatever is here."""
+        table = Table(below=self)
         for overload, function in custom.items():
-            copy.entries[overload] = []
-            copy.add(overload, 0, function)
-            copy.complex_entries[overload] = copy.entries[overload]
-        return copy
+            table.add(overload, 0, function)
+            table.complex_entries[overload] = table.entries[overload]
+        return table
 
 
-TABLE = Table()
-
-
-LAZY_NAMESPACES = {"flex_lib", "torchvision", "quantized_decomposed", "torch_nn", "torchao"}
-"""Operators of packages that are imported late or never: their entries are imported when one is first looked up."""
-
-
-def load_namespace(namespace: str) -> None:
-    """Import the entries of an operator namespace, once."""
-    if namespace in LAZY_NAMESPACES:
-        LAZY_NAMESPACES.discard(namespace)
-        importlib.import_module(f"fx2onnx.aten_map.namespaces.{namespace}")
+TABLE = Table(load=load)
 
 
 def _wanted(overload: OpOverload, function: Translation) -> tuple[tuple[str, ...], tuple[str, ...]]:

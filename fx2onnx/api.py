@@ -34,6 +34,7 @@ def export(
     external_data: bool | None = None,
     dynamic_shapes: Any = None,
     dynamic_axes: Mapping[str, Any] | None = None,
+    samples: Sequence[Any] = (),
     verify: bool = False,
     training: Any = None,
     capture: str = "auto",
@@ -69,8 +70,11 @@ def export(
     target: the runtime that the file is for, such as ``"onnxruntime-1.19"`` (docs/targets.md); default: onnxruntime on a CPU,
         as far as it takes the opset; ``"onnx"``: none.
     fused: attention, norms and activations as onnxruntime's own operators (``com.microsoft``); opset 23 unless another is asked for.
-    dynamic_shapes: as ``torch.export`` takes it, names instead of Dims allowed, or ``"auto"``.
+    dynamic_shapes: as ``torch.export`` takes it (dicts, tuples, ``ShapesCollection``, ``AdditionalInputs``, ``ShapesSpec``), names
+        instead of Dims allowed, or ``"auto"``.
     dynamic_axes: as the older exporter took it: ``{"x": {0: "batch"}}``.
+    samples: further calls, each as ``args`` or ``(args, kwargs)``: a size that differs among the calls is dynamic. Without ``args``
+        the call with the most tensors stands for them.
     external_data: force (True) or forbid (False) weights in a file of their own, ``f.<digest>.data``; default: above 16 MiB.
     verify: run the result in the runner and in onnxruntime and compare with eager PyTorch.
     report: a path: write ``result.report``, which is always there, as JSON.
@@ -112,6 +116,7 @@ def export(
         output_names=output_names,
         dynamic_shapes=dynamic_shapes,
         dynamic_axes=dynamic_axes,
+        samples=samples,
         bake=bake,
         data_branches=data_branches,
         checks=checks,

@@ -31,7 +31,7 @@ CAPTURE, DYNAMIC = "tests/capture/test_in_place.py", "tests/capture/test_dynamic
 LEAKS = "tests/test_leaks.py"
 KEYWORDS = "tests/exporting/test_torch_keywords.py"
 CONTROL_FLOW = "tests/verify/test_control_flow.py"
-NEEDS = "tests/capture/test_needs.py"
+NEEDS, SPECS = "tests/capture/test_needs.py", "tests/capture/test_shape_specs.py"
 ARGUMENTS = "tests/capture/test_sizes_as_arguments.py"
 DATA = "tests/capture/test_data_branches.py"
 NUMBERS = "tests/capture/test_numbers_of_data.py"
@@ -978,6 +978,20 @@ MUTANTS = [
     Mutant("capture/diagnosis.py", "replace(start, strategy=\"export\", ", "replace(attempt, strategy=\"export\", ", "tests/capture/test_diagnosis.py"),
     Mutant("capture/diagnosis.py", "        if not zero_one.user_guards_hold_at(env, attempt.hints):", "        if False:", "tests/capture/test_diagnosis.py"),
     Mutant("capture/refused_sizes.py", "    if name in attempt.optional:\n        return None", "    return None", "tests/capture/test_diagnosis.py"),
+    Mutant("capture/observed.py", "if seen in varied:", "if False:", "tests/exporting/test_samples.py"),
+    Mutant("capture/observed.py", "elif None in seen and any(_agree(seen, other) for other in varied):", "elif False:",
+           "tests/exporting/test_samples.py"),
+    Mutant("capture/observed.py", "other.dtype != leaf.tensor.dtype or other.dim()", "other.dim()", "tests/exporting/test_samples.py"),
+    Mutant("capture/observed.py", "for broken in broken_conditions(captured.assumptions, sizes):", "for broken in ():",
+           "tests/exporting/test_samples.py"),
+    Mutant("capture/observed.py", "fits(module.forward, args, kwargs) and", "False and", "tests/exporting/test_samples.py"),
+    Mutant("capture/attempt.py", "for relation in self._related()}", "for relation in ()}", SPECS),
+    Mutant("capture/shapes/axis_sizes.py", "if str(dim) in taken:", "if False:", SPECS),
+    Mutant("capture/shapes/axis_sizes.py", "(bounds.lower, bounds.upper)", "(bounds.lower, bounds.lower)", SPECS),
+    Mutant("capture/shapes/requested.py", "sizes, relation = sizes & known.sizes, Relation", "sizes, relation = sizes, Relation", SPECS),
+    Mutant("capture/shapes/dynamic.py", "if not inner and inside is _NONE:", "if False:", SPECS),
+    Mutant("capture/shapes/dynamic.py", "lost = sum(key not in ids for key in by_tensor)", "lost = 0", SPECS),
+    Mutant("exporting/exported_program.py", "args is None if is_program", "False if is_program", "tests/exporting/test_samples.py"),
     Mutant("capture/attempt.py", "axis: size.substitute({name: done.value})", "axis: size", "tests/capture/test_dynamic.py"),
     Mutant("exporting/build.py", "are_inputs = not options.export_params or", "are_inputs =", "tests/exporting/test_export.py"),
     Mutant("exporting/build.py", "own = {weight.name for", "own = {f'{weight.name}.' for", KEYWORDS),

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from fx2onnx.base.assumptions import Condition, Specialization
+from fx2onnx.base.assumptions import Condition, Guard, Specialization
 from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import Fx2OnnxError, UserError
 from fx2onnx.base.relations import Relation
@@ -53,6 +53,8 @@ class Attempt:
     """The least number of a symbol for a size that only the data tells."""
     ranges: tuple[Condition, ...] = ()
     """What sizes are declared with, such as ``Dim("n", min=6)``."""
+    relations: tuple[Relation, ...] = ()
+    """What is declared of several sizes."""
     bake: tuple[str, ...] = ()
     """Inputs whose sample values are constants of the graph."""
     baked_for: tuple[str, ...] = ()
@@ -112,10 +114,19 @@ class Attempt:
             hints={**self.hints, **self.larger},
             sets={condition.name: condition.sizes for condition in declared},
             conditions=dict.fromkeys(declared),
+            guards={(relation, True): Guard(relation, by_user=True, ends_run=True) for relation in self._related()},
             decides_at=self.decides_at,
             keeps_numbers_in=self.numbers_in,
             next_unknown=self.first_unknown,
         )
+
+    def _related(self) -> list[Relation]:
+        """``relations``, of the sizes that are left."""
+        found: list[Relation | bool] = list(self.relations)
+        for done in self.specializations:
+            value = {str(done.size.as_symbol()): done.value}
+            found = [each.at(value) if isinstance(each, Relation) else each for each in found]
+        return [each for each in found if isinstance(each, Relation) and each.symbols() <= self.hints.keys()]
 
     def range_of(self, name: str) -> Condition | None:
         """What the size is declared with."""

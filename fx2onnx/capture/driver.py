@@ -17,6 +17,7 @@ from fx2onnx.capture.at_sample import tried_at_sample
 from fx2onnx.capture.attempt import Attempt, Failed, Outcome, Recorded
 from fx2onnx.capture.captured import Captured
 from fx2onnx.capture.diagnosis import diagnosed
+from fx2onnx.capture.observed import Observed, observed, refuse_broken, set_observed_axes
 from fx2onnx.capture.options import BAKE_AUTO, CaptureOptions
 from fx2onnx.capture.patches import NO_PATCHES, Patches
 from fx2onnx.capture.python.inputs import Arguments, bind, normalise_args, refuse_repeated
@@ -25,7 +26,8 @@ from fx2onnx.capture.python.module_state import keep_numbers, preserve
 from fx2onnx.capture.python.module_tree import ModuleTree
 from fx2onnx.capture.python.process_state import keep_process_state
 from fx2onnx.capture.recording.branches import joined_paths
-from fx2onnx.capture.shapes.dynamic import check_names, set_dynamic_axes
+from fx2onnx.capture.shapes.dynamic import check_names, set_dynamic_axes, shapes_of
+from fx2onnx.capture.shapes.requested import Requested
 from fx2onnx.capture.strategies import fake, symbolic
 from fx2onnx.capture.strategies.exported import exported
 
@@ -78,7 +80,7 @@ def capture(
         root = as_module(module)
         positional, named = normalise_args(root, args, kwargs)
         arguments = bind(root.forward, positional, named, options.input_names)
-        asked = set_dynamic_axes(arguments, options.dynamic_shapes, options.dynamic_axes)
+        asked, calls = _sizes_asked_for(root, arguments, options)
         _check_baked(arguments, options.bake if options.bake != BAKE_AUTO else ())
 
     def run() -> Captured:
@@ -96,6 +98,7 @@ def capture(
             frozenset(asked.declared),
             strategy,
             ranges=tuple(asked.ranges.values()),
+            relations=tuple(asked.relations),
             bake=tuple(options.bake) if options.bake != BAKE_AUTO else (),
             whole=not options.gradients,
             gradients=options.gradients,
@@ -110,12 +113,22 @@ def capture(
     except UserError as error:
         error.add_next(patches.warnings())
         raise
+    refuse_broken(captured, arguments, calls)
     captured.warnings = arguments.notes + captured.warnings
     _name_outputs(captured, options.output_names)
-    if options.dynamic_axes is not None:
-        names = [leaf.name for leaf in arguments.leaves]
-        check_names(options.dynamic_axes, names, [output.name for output in captured.outputs])
+    check_names(options.dynamic_axes, arguments.names(), [output.name for output in captured.outputs])
     return captured
+
+
+def _sizes_asked_for(
+    root: torch.nn.Module, arguments: Arguments, options: CaptureOptions
+) -> tuple[Requested, list[Observed]]:
+    """Fill ``Leaf.axes`` from what is asked for and from further calls, which are the second value."""
+    shapes = shapes_of(root.forward, options.dynamic_shapes, options.dynamic_axes)
+    asked = set_dynamic_axes(arguments, shapes, options.dynamic_axes)
+    calls = observed(root, options.samples, shapes)
+    set_observed_axes(arguments, calls, asked)
+    return asked, calls
 
 
 def _compared(attempt: Attempt) -> Captured:
@@ -195,7 +208,7 @@ _PROGRAMS: dict[str, Callable[[Attempt], torch.nn.Module]] = {
 
 
 def _check_baked(arguments: Arguments, bake: Sequence[str]) -> None:
-    names = [leaf.name for leaf in arguments.leaves]
+    names = arguments.names()
     for name in bake:
         if name not in names:
             raise UserError(

@@ -21,6 +21,7 @@ class CaptureOptions:
     rung: ``auto``, or the one to use. training: the mode to capture in; None: the one of each module. bake: inputs whose sample values become constants;
     ``auto``: those whose numbers Python needs.
     data_branches: ``if`` keeps both branches of a Python decision by data; ``error`` refuses it (E104).
+    samples: further calls; sizes that differ among the calls are dynamic.
     gradients: forward is known to take gradients: they are on, and composite operators are recorded by their parts.
     """
 
@@ -32,11 +33,15 @@ class CaptureOptions:
     training: bool | None = False
     bake: Sequence[str] | str = ()
     data_branches: str = "if"
+    samples: Sequence[object] = ()
     gradients: bool = False
 
     def __post_init__(self) -> None:
         check_choice("capture", self.rung, RUNGS)
         check_choice("data_branches", self.data_branches, DATA_BRANCHES)
+        if not isinstance(self.samples, list | tuple):
+            what = f"samples is a {type(self.samples).__name__}, no list of calls"
+            raise UserError("E001", what, next="give a list with the arguments of each call: samples=[(x,), (longer,)]")
         if isinstance(self.bake, str):
             check_choice("bake", self.bake, (BAKE_AUTO,))
 

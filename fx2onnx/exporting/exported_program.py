@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch.export.graph_signature import InputKind
 
+from fx2onnx.capture.driver import as_module
+from fx2onnx.capture.observed import fullest
 from fx2onnx.capture.torch_private.pytrees import pytree
 from fx2onnx.exporting.options import ExportOptions
 
@@ -16,11 +18,16 @@ from fx2onnx.exporting.options import ExportOptions
 def completed(
     module: Any, args: Any, kwargs: Mapping[str, Any] | None, options: ExportOptions
 ) -> tuple[Any, Mapping[str, Any] | None, ExportOptions]:
-    """Arguments and options of an export, from the program itself where ``module`` is one and they are not given."""
-    if not isinstance(module, torch.export.ExportedProgram):
+    """Arguments and options of an export: what is not given comes from the samples, or from the program where ``module`` is one."""
+    is_program = isinstance(module, torch.export.ExportedProgram)
+    has_none = not kwargs and (args is None if is_program or options.capture.samples else False)
+    if has_none or (isinstance(args, tuple | list) and not args and not kwargs):
+        if options.capture.samples:
+            args, kwargs = fullest(as_module(module), options.capture.samples)
+        elif is_program:
+            args, kwargs = module.example_inputs or ((), {})
+    if not is_program:
         return args, kwargs, options
-    if isinstance(args, tuple | list) and not args and not kwargs and module.example_inputs:
-        args, kwargs = module.example_inputs
     asked = options.capture
     if asked.dynamic_shapes is None and asked.dynamic_axes is None:
         options = replace(options, capture=replace(asked, dynamic_shapes=dynamic_shapes_of(module)))

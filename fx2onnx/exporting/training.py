@@ -49,6 +49,12 @@ def export_one(
     """One file: a step where there is an optimizer, else loss and gradients."""
     target = pipeline.output_of(f, options)
     report = pipeline.report_path_of(options, target)
+    if options.capture.samples:
+        raise UserError(
+            "E001",
+            "samples= has no meaning with training=Training(...)",
+            next="name the dynamic sizes in dynamic_shapes: {'x': {0: 'batch'}}",
+        )
     module = as_module(model)
     plan = plan_of(module, args, kwargs, training, options.capture.dynamic_shapes)
     result = graph_of(module, plan, Kind.GRADIENTS if plan.groups is None else Kind.STEP, options)

@@ -12,6 +12,7 @@ import torch
 from fx2onnx.base.errors import UserError
 from fx2onnx.capture.python.inputs import Arguments, bind, normalise_args, refuse_objects
 from fx2onnx.capture.shapes.dynamic import set_dynamic_axes
+from fx2onnx.capture.torch_private.shape_specs import calls
 from fx2onnx.training.options import Training
 
 Axes = dict[str, dict[int, str]]
@@ -104,6 +105,9 @@ def _apart(arguments: Arguments, targets: Mapping[str, torch.Tensor], shapes: An
 
 
 def _dynamic(arguments: Arguments, own: Any, of_targets: Mapping[str, Any]) -> Axes:
+    if calls(own) is not None:
+        what = "a training export learns no sizes from further calls"
+        raise UserError("E105", what, next="name the dynamic sizes in dynamic_shapes: {'x': {0: 'batch'}}")
     set_dynamic_axes(arguments, own, None)
     axes = {leaf.name: {axis: str(size) for axis, size in leaf.axes.items()} for leaf in arguments.leaves if leaf.axes}
     for name, spec in of_targets.items():

@@ -10,7 +10,7 @@ import torch
 
 from fx2onnx.base.answering import answers_for_caller
 from fx2onnx.base.changes import before_change
-from fx2onnx.base.code_patch import CodePatch
+from fx2onnx.base.code_patch import CodePatch, put_name
 from fx2onnx.capture.python.frames import user_location
 
 
@@ -25,7 +25,10 @@ def note_symbolics(warnings: dict[type, str]) -> None:
     """Until ``Changes`` end, ``warnings`` gets a line for each such class that is applied in this thread."""
     before_change(partial(_note_in, _THREAD.warnings))
     _note_in(warnings)
-    _PATCH.put_in()
+    if _PATCH is not None:
+        _PATCH.put_in()
+    else:
+        put_name(torch.autograd.Function, "apply", classmethod(_noted(_apply)))
 
 
 def _note_in(warnings: dict[type, str] | None) -> None:
@@ -47,4 +50,11 @@ def _noted(original: Callable[..., object]) -> Callable[..., object]:
     return apply
 
 
-_PATCH = CodePatch(vars(torch.autograd.Function)["apply"].__func__, _noted)
+_APPLY = vars(torch.autograd.Function)["apply"]
+_PATCH = CodePatch(_APPLY.__func__, _noted) if isinstance(_APPLY, classmethod) else None
+"""None where ``apply`` is no function of Python, as from torch 2.14 on."""
+
+
+@answers_for_caller
+def _apply(cls: type, *args: object, **kwargs: object) -> object:
+    return _APPLY.__get__(None, cls)(*args, **kwargs)

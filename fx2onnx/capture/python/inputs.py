@@ -69,6 +69,12 @@ class Arguments:
     """Names of leaves whose values afterwards belong to what a run gives, behind the results."""
     notes: list[str] = field(default_factory=list)
     """What of the arguments is constant in the file though it looks like data."""
+    variadic: str = ""
+    """The name of forward's ``*args``."""
+
+    def names(self) -> list[str]:
+        """Those of the tensors."""
+        return [leaf.name for leaf in self.leaves]
 
     def objects(self) -> list[tuple[str, object]]:
         """What forward is handed as it is, everything but tensors, by name."""
@@ -114,13 +120,13 @@ def _has_keywords(forward: Callable[..., object], args: Sequence[object]) -> boo
     """Whether the last of ``args``, a dict, fits as keywords; an empty one says that there are none."""
     last = args[-1]
     assert isinstance(last, dict)
-    signature = inspect.signature(forward)
-    return last.keys() <= signature.parameters.keys() and _fits(signature, args[:-1], last)
+    return last.keys() <= inspect.signature(forward).parameters.keys() and fits(forward, args[:-1], last)
 
 
-def _fits(signature: inspect.Signature, args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
+def fits(forward: Callable[..., object], args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
+    """Whether ``forward(*args, **kwargs)`` is a call that its signature allows."""
     try:
-        signature.bind(*args, **kwargs)
+        inspect.signature(forward).bind(*args, **kwargs)
     except TypeError:
         return False
     return True
@@ -181,7 +187,9 @@ def bind(
         for leaf, name in zip(leaves, input_names, strict=False):
             leaf.name = name
     values = dict(zip(names, args, strict=True)) | kwargs
-    return Arguments([item.value for item in found], leaves, values, rebuild, named, notes=notes)
+    parameters = {} if signature is None else signature.parameters
+    variadic = next((name for name, each in parameters.items() if each.kind is each.VAR_POSITIONAL), "")
+    return Arguments([item.value for item in found], leaves, values, rebuild, named, notes=notes, variadic=variadic)
 
 
 def _held_leaves(named: Sequence[tuple[str, object]], paths: Sequence[tuple[Key, ...]]) -> dict[int, list[Leaf]]:

@@ -5,16 +5,29 @@ from __future__ import annotations
 import re
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
-from fx2onnx.base.dims import Dim, DimLike
+import torch
+
+from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import UserError
 from fx2onnx.capture.python.inputs import Arguments, Leaf
-from fx2onnx.capture.shapes.requested import Proposed, Requested
+from fx2onnx.capture.shapes.axis_sizes import assign_tensor, axis_of, declared_size, fresh_size, is_dim, refuse_twice
+from fx2onnx.capture.shapes.requested import Requested
+from fx2onnx.capture.torch_private import shape_specs
 from fx2onnx.capture.torch_private.pytrees import pytree
+from fx2onnx.capture.torch_private.shape_specs import Members, Sizes, Spec
 
 
-def set_dynamic_axes(arguments: Arguments, dynamic_shapes: object, dynamic_axes: Mapping[str, Any] | None) -> Requested:
+def shapes_of(forward: object, dynamic_shapes: object, dynamic_axes: object) -> object:
+    """What a call says of sizes, else what ``@dynamic_spec`` says at ``forward``."""
+    is_given = dynamic_shapes is not None or dynamic_axes is not None
+    return dynamic_shapes if is_given else getattr(forward, shape_specs.DECORATED, None)
+
+
+def set_dynamic_axes(
+    arguments: Arguments, dynamic_shapes: object, dynamic_axes: Mapping[str, Spec] | None
+) -> Requested:
     """Fill ``Leaf.axes`` from the user's ``dynamic_shapes`` or ``dynamic_axes``. Raises UserError E105."""
     if dynamic_shapes is not None and dynamic_axes is not None:
         raise UserError("E105", "dynamic_shapes and dynamic_axes are both given", next="give dynamic_shapes only")
@@ -25,20 +38,18 @@ def set_dynamic_axes(arguments: Arguments, dynamic_shapes: object, dynamic_axes:
         if dynamic_shapes != "auto":
             raise UserError("E105", f"dynamic_shapes={dynamic_shapes!r} is not known", next='the only word is "auto"')
         for leaf in arguments.leaves:
-            leaf.axes = {axis: _fresh(leaf, axis, asked.optional) for axis in range(leaf.tensor.dim())}
-    elif dynamic_shapes is not None:
+            leaf.axes = {axis: fresh_size(leaf, axis, asked.optional) for axis in range(leaf.tensor.dim())}
+    elif (by_tensor := shape_specs.of_tensors(dynamic_shapes)) is not None:
+        _from_tensors(arguments, by_tensor, asked)
+    elif shape_specs.is_spec(dynamic_shapes):
+        _from_spec(arguments, dynamic_shapes, asked)
+    elif dynamic_shapes is not None and shape_specs.calls(dynamic_shapes) is None:
         _from_dynamic_shapes(arguments, dynamic_shapes, asked)
     _check_ranges(arguments, asked)
     return asked
 
 
-def _fresh(leaf: Leaf, axis: int, optional: set[str]) -> Dim:
-    name = f"{leaf.name}_dim_{axis}".replace(".", "_")
-    optional.add(name)
-    return Dim.symbol(name)
-
-
-def _from_dynamic_axes(arguments: Arguments, dynamic_axes: Mapping[str, Any], asked: Requested) -> None:
+def _from_dynamic_axes(arguments: Arguments, dynamic_axes: Mapping[str, Spec], asked: Requested) -> None:
     if not isinstance(dynamic_axes, Mapping):
         raise UserError("E105", "dynamic_axes is not a dict", next='write {"input": {0: "batch"}}')
     by_name = {leaf.name: leaf for leaf in arguments.leaves}
@@ -47,9 +58,9 @@ def _from_dynamic_axes(arguments: Arguments, dynamic_axes: Mapping[str, Any], as
         if leaf is None:
             continue  # names of outputs are allowed and follow from the inputs
         if isinstance(axes, Mapping):
-            pairs = [(_axis(leaf, axis), size) for axis, size in axes.items()]
+            pairs = [(axis_of(leaf, axis), size) for axis, size in axes.items()]
         elif isinstance(axes, list | tuple | set | frozenset):
-            places = [_axis(leaf, axis) for axis in axes]
+            places = [axis_of(leaf, axis) for axis in axes]
             pairs = [(axis, f"{name}_dim_{axis}".replace(".", "_")) for axis in places]
         else:
             raise UserError(
@@ -57,13 +68,13 @@ def _from_dynamic_axes(arguments: Arguments, dynamic_axes: Mapping[str, Any], as
                 f"dynamic_axes for {name} is {axes!r:.80}, no dict and no list",
                 next='write {0: "batch"} or [0]',
             )
-        _refuse_twice(leaf, [axis for axis, _ in pairs])
+        refuse_twice(leaf, [axis for axis, _ in pairs])
         for axis, size in pairs:
             place = f"axis {axis} of {leaf.path}"
-            leaf.axes[axis] = _declared(size, asked, place) if _is_dim(size) else asked.symbol(size, place)
+            leaf.axes[axis] = declared_size(size, asked, place) if is_dim(size) else asked.symbol(size, place)
 
 
-def check_names(dynamic_axes: Mapping[str, Any] | None, inputs: Iterable[str], outputs: Iterable[str]) -> None:
+def check_names(dynamic_axes: Mapping[str, Spec] | None, inputs: Iterable[str], outputs: Iterable[str]) -> None:
     """Raises UserError E105 where ``dynamic_axes`` names neither an input nor an output."""
     known = [*inputs, *outputs]
     for name in dynamic_axes or {}:
@@ -76,29 +87,6 @@ def check_names(dynamic_axes: Mapping[str, Any] | None, inputs: Iterable[str], o
             )
 
 
-def _axis(leaf: Leaf, axis: object) -> int:
-    rank = leaf.tensor.dim()
-    if not isinstance(axis, int) or isinstance(axis, bool) or not -rank <= axis < rank:
-        raise UserError(
-            "E105",
-            f"{leaf.path} has no axis {axis!r:.80}",
-            why=f"its sample is {list(leaf.tensor.shape)}",
-            next=f"axes go from 0 to {rank - 1}" if rank else "a scalar has no axes: leave it out",
-        )
-    return axis % rank
-
-
-def _refuse_twice(leaf: Leaf, axes: list[int]) -> None:
-    twice = next((axis for axis in axes if axes.count(axis) > 1), None)
-    if twice is not None:
-        raise UserError(
-            "E105",
-            f"axis {twice} of {leaf.path} is named twice",
-            why=f"axis {twice - leaf.tensor.dim()} is the same",
-            next="name it once",
-        )
-
-
 def _from_dynamic_shapes(arguments: Arguments, shapes: object, asked: Requested) -> None:
     values = arguments.values
     if isinstance(shapes, Mapping):
@@ -106,7 +94,7 @@ def _from_dynamic_shapes(arguments: Arguments, shapes: object, asked: Requested)
         held = {leaf.name: leaf for leaf in arguments.leaves if leaf.places}
         for name in shapes:
             if name in held and name not in values:
-                _assign_tensor(held[name], shapes[name], name, asked)
+                assign_tensor(held[name], shapes[name], name, asked)
             elif name not in values:
                 _spread_variadic(name, shapes[name], by_name, arguments)
     elif isinstance(shapes, tuple | list):
@@ -121,6 +109,52 @@ def _from_dynamic_shapes(arguments: Arguments, shapes: object, asked: Requested)
         raise UserError("E105", "dynamic_shapes is neither a dict nor a tuple", next='write {"x": {0: "batch"}}')
     for name, spec in by_name.items():
         _assign([leaf for leaf in arguments.leaves if leaf.keys[0] == name], values[name], spec, (name, 1), asked)
+
+
+def _from_spec(arguments: Arguments, spec: object, asked: Requested) -> None:
+    """``ShapesSpec`` or ``ParamsSpec``. What it declares besides is a condition of the file."""
+    by_name = shape_specs.of_parameters(spec, arguments.variadic)
+    unknown = next((name for name in by_name if name not in arguments.values), None)
+    if unknown is not None:
+        raise _not_passed(unknown, arguments)
+    for name, value in arguments.values.items():
+        leaves = [leaf for leaf in arguments.leaves if leaf.keys[0] == name]
+        _assign(leaves, value, by_name.get(name), (name, 1), asked)
+    for relation in shape_specs.assumptions(spec):
+        try:
+            asked.assume(shape_specs.expression(relation, asked.variables.__getitem__))
+        except (KeyError, ValueError) as cause:
+            raise UserError(
+                "E105",
+                f"the assumption {relation} is none about the sizes of arguments",
+                why=f"{cause} is no size of one" if isinstance(cause, KeyError) else str(cause),
+                next="compare ShapeVars that tensors among the arguments have",
+            ) from cause
+
+
+def _from_tensors(arguments: Arguments, by_tensor: Mapping[int, Spec], asked: Requested) -> None:
+    """``ShapesCollection``, whose keys are the tensors themselves."""
+    ids = {id(leaf.tensor) for leaf in arguments.leaves}
+    lost = sum(key not in ids for key in by_tensor)
+    if lost:
+        raise UserError(
+            "E105",
+            f"{lost} of the {len(by_tensor)} values that the ShapesCollection gives sizes for are not among the tensors of the arguments",
+            why=f"these are {', '.join(leaf.path for leaf in arguments.leaves) or 'none'}; a copy of one is another tensor",
+            next="index the collection with the very tensors that are passed",
+        )
+    for leaf in arguments.leaves:
+        if by_tensor.get(id(leaf.tensor)):
+            assign_tensor(leaf, by_tensor[id(leaf.tensor)], leaf.path, asked)
+
+
+def _not_passed(name: str, arguments: Arguments) -> UserError:
+    return UserError(
+        "E105",
+        f"dynamic_shapes names {name!r}, which forward does not get",
+        why=f"its tensors are {', '.join(leaf.path for leaf in arguments.leaves)}",
+        next="name arguments that are passed",
+    )
 
 
 def _spread_variadic(name: str, spec: object, by_name: dict[str, object], arguments: Arguments) -> None:
@@ -143,13 +177,7 @@ def _spread_variadic(name: str, spec: object, by_name: dict[str, object], argume
             next=f"give a tuple with an entry for each of {', '.join(passed)}",
         )
     else:
-        known = ", ".join(leaf.path for leaf in arguments.leaves)
-        raise UserError(
-            "E105",
-            f"dynamic_shapes names {name!r}, which forward does not get",
-            why=f"its tensors are {known}",
-            next="name arguments that are passed",
-        )
+        raise _not_passed(name, arguments)
 
 
 _PLAIN = (dict, OrderedDict, defaultdict, list, tuple)
@@ -161,24 +189,34 @@ Place: TypeAlias = tuple[str, int]
 def _assign(leaves: list[Leaf], value: object, spec: object, place: Place, asked: Requested) -> None:
     """Give ``spec`` to ``value``, an argument or a part of one, which holds the tensors ``leaves``."""
     path, depth = place
-    if spec is None or (isinstance(spec, Mapping | tuple | list) and not spec):
+    if spec is None or (isinstance(spec, Mapping | tuple | list) and not isinstance(spec, Sizes) and not spec):
         return
     if not leaves:
+        if isinstance(value, int) and isinstance(spec, int) and value == spec:
+            return
         if any(part is not None for part in pytree.tree_leaves(spec)):
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
             raise UserError(
                 "E105",
                 f"dynamic_shapes names {path}, which holds no tensor",
                 why=f"it is {value!r:.60}",
-                next="leave it out, or give None for it",
+                next=[
+                    *(["pass a tensor, such as torch.tensor(NUMBER): a number is a constant of the file"] * is_number),
+                    "leave it out, or give None for it",
+                ],
             )
+    elif isinstance(spec, Members):
+        _assign_named(leaves, value, spec, place, asked)
     elif len(leaves) == 1 and len(leaves[0].keys) == depth:
-        _assign_tensor(leaves[0], spec, path, asked)
+        assign_tensor(leaves[0], spec, path, asked)
+    elif isinstance(spec, Sizes):
+        raise _other_structure(leaves, path, f"{path} is a {type(value).__name__}, not one tensor")
     elif type(value) in _PLAIN:
         _assign_members(leaves, value, spec, place, asked)
     elif isinstance(spec, Mapping) and spec.keys() <= {_inside(leaf, path) for leaf in leaves}:
         for leaf in leaves:
             if spec.get(_inside(leaf, path)) is not None:
-                _assign_tensor(leaf, spec[_inside(leaf, path)], leaf.path, asked)
+                assign_tensor(leaf, spec[_inside(leaf, path)], leaf.path, asked)
     else:
         _assign_flat(leaves, spec, path, asked)
 
@@ -188,7 +226,7 @@ def _inside(leaf: Leaf, path: str) -> str:
     return leaf.name.removeprefix(path)[1:] if leaf.places else ""
 
 
-def _assign_members(leaves: list[Leaf], value: Any, spec: object, place: Place, asked: Requested) -> None:
+def _assign_members(leaves: list[Leaf], value: Spec, spec: object, place: Place, asked: Requested) -> None:
     path, depth = place
     inside = dict(value) if isinstance(value, Mapping) else dict(enumerate(value))
     if isinstance(spec, Mapping) and isinstance(value, Mapping):
@@ -206,6 +244,33 @@ def _assign_members(leaves: list[Leaf], value: Any, spec: object, place: Place, 
             raise _other_structure(leaves, path, f"it has {path}[{key!r}]; there are {keys}")
         inner = [leaf for leaf in leaves if leaf.keys[depth] == key]
         _assign(inner, inside.get(key), part, (f"{path}[{key!r}]", depth + 1), asked)
+
+
+def _assign_named(leaves: list[Leaf], value: object, spec: Members, place: Place, asked: Requested) -> None:
+    """The members of a dict, a sequence or an object that ``spec`` names; the others are static."""
+    path, depth = place
+    keys = list(dict.fromkeys(leaf.keys[depth] for leaf in leaves if len(leaf.keys) > depth))
+    for key, part in spec.items():
+        inside = _member(value, key)
+        inner = [leaf for leaf in leaves if len(leaf.keys) > depth and leaf.keys[depth] == key]
+        if not inner and inside is _NONE:
+            held = ", ".join(f"{path}[{known!r}]" for known in keys)
+            why = f"it has {path}[{key!r}]; " + (f"there are {held}" if held else f"{path} is one tensor")
+            raise _other_structure(leaves, path, why)
+        _assign(inner, inside, part, (f"{path}[{key!r}]", depth + 1), asked)
+
+
+_NONE = object()
+
+
+def _member(value: Spec, key: Spec) -> Spec:
+    """What a container or an object has under ``key``; ``_NONE`` for nothing."""
+    if isinstance(value, torch.Tensor):
+        return _NONE
+    try:
+        return value[key]
+    except (TypeError, LookupError):
+        return getattr(value, key, _NONE) if isinstance(key, str) else _NONE
 
 
 def _kind(spec: object) -> str:
@@ -230,104 +295,16 @@ def _assign_flat(leaves: list[Leaf], spec: object, path: str, asked: Requested) 
         raise _other_structure(leaves, path, f"it has {len(specs)} entries for {len(leaves)} tensors")
     for leaf, part in zip(leaves, specs, strict=True):
         if part is not None:
-            _assign_tensor(leaf, part, path, asked)
+            assign_tensor(leaf, part, path, asked)
 
 
 def _is_tensor_spec(part: object) -> bool:
     return part is None or (isinstance(part, Mapping) and all(isinstance(key, int) for key in part))
 
 
-def _assign_tensor(leaf: Leaf, spec: object, path: str, asked: Requested) -> None:
-    if isinstance(spec, Mapping):
-        pairs = list(spec.items())
-    elif isinstance(spec, tuple | list):
-        if len(spec) != leaf.tensor.dim():
-            raise UserError(
-                "E105",
-                f"dynamic_shapes for {path} has {len(spec)} entries, the sample is {list(leaf.tensor.shape)}",
-                next="give one entry an axis, None where static, or a dict {axis: name}",
-            )
-        pairs = list(enumerate(spec))
-    else:
-        raise UserError(
-            "E105",
-            f"dynamic_shapes for {path} is neither a dict nor a tuple",
-            why=f"it is {spec!r:.80}",
-            next='write {axis: name}, such as {0: "batch"}',
-        )
-    named = [(_axis(leaf, axis), size) for axis, size in pairs]
-    _refuse_twice(leaf, [axis for axis, _ in named])
-    for axis, size in named:
-        dim = _as_dim(leaf, axis, size, asked)
-        if dim is not None:
-            leaf.axes[axis] = dim
-
-
-def _as_dim(leaf: Leaf, axis: int, size: Any, asked: Requested) -> DimLike | None:
-    """A ``Dim`` for a name, a torch.export.Dim (also derived, as ``2 * s``), AUTO or DYNAMIC; None for static."""
-    place = f"axis {axis} of {leaf.path}"
-    if size is None or (isinstance(size, int) and not isinstance(size, bool)):
-        sample = leaf.tensor.shape[axis]
-        if size is not None and size != sample:
-            raise UserError(
-                "E105",
-                f"dynamic_shapes says {size} for {place}, the sample has {sample}",
-                next="give the name of a size, None for a static one, or a sample of that size",
-            )
-        return None
-    if isinstance(size, Dim):
-        return size
-    if isinstance(size, str):
-        symbol = asked.symbol(size, place)
-        if isinstance(size, Proposed):
-            asked.optional.add(str(symbol))
-        return symbol
-    hint = getattr(size, "type", None)
-    if hint is not None and hasattr(hint, "name"):
-        return _hinted(leaf, axis, size, asked)
-    root = getattr(size, "root", None)
-    if root is not None and callable(getattr(size, "fn", None)):
-        derived: DimLike = size.fn(_declared(root, asked, place))
-        return derived
-    if _is_dim(size):
-        return _declared(size, asked, place)
-    raise UserError(
-        "E105",
-        f"{size!r:.80} is no dynamic size",
-        why=f"it is given for {place}",
-        next="use a name, torch.export.Dim, or None",
-    )
-
-
-def _hinted(leaf: Leaf, axis: int, size: Any, asked: Requested) -> Dim | None:
-    """The size for ``Dim.AUTO``, ``DYNAMIC`` or ``STATIC``, which may have bounds."""
-    low, high = getattr(size, "min", None), getattr(size, "max", None)
-    is_auto = size.type.name == "AUTO"
-    if size.type.name == "STATIC" or (is_auto and low is not None and low == high):
-        return None
-    dim = _fresh(leaf, axis, asked.optional)
-    asked.declare(str(dim), low, high)
-    asked.declared.discard(str(dim))  # it may turn out to be another one
-    if not is_auto:
-        asked.optional.discard(str(dim))
-    return dim
-
-
-def _is_dim(size: Any) -> bool:
-    """Whether it is a ``torch.export.Dim`` of its own, not a derived one: that has a root."""
-    return isinstance(getattr(size, "__name__", None), str) and isinstance(getattr(size, "min", None), int)
-
-
-def _declared(size: Any, asked: Requested, place: str) -> Dim:
-    """A ``torch.export.Dim``, with the bounds that it has."""
-    symbol = asked.symbol(size.__name__, place)
-    asked.declare(str(symbol), size.min, size.max)
-    return symbol
-
-
 def _check_ranges(arguments: Arguments, asked: Requested) -> None:
     """Raises UserError E105 where a sample is outside of the bounds that its size is declared with."""
-    sizes = hints_of(arguments) if asked.ranges else {}
+    sizes = hints_of(arguments) if asked.ranges or asked.relations else {}
     for name, declared in asked.ranges.items():
         if name in sizes and sizes[name] not in declared.sizes:
             raise UserError(
@@ -335,6 +312,14 @@ def _check_ranges(arguments: Arguments, asked: Requested) -> None:
                 f"{name} is {sizes[name]} in the sample, which its declaration excludes",
                 why=f"it is declared with {declared.expression}",
                 next="widen the bounds, or give a sample within them",
+            )
+    for relation in asked.relations:
+        if not relation.is_true_at(sizes):
+            raise UserError(
+                "E105",
+                f"the sample breaks what is declared of its sizes, {relation}",
+                why=", ".join(f"{name} is {sizes[name]}" for name in sorted(relation.symbols()) if name in sizes),
+                next="give a sample for which it holds, or leave it out",
             )
 
 

@@ -10,7 +10,7 @@ from fx2onnx.base.assumptions import Condition
 from fx2onnx.base.dims import OF_DATA, Dim
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.relations import Relation
-from fx2onnx.base.size_sets import LARGEST, interval
+from fx2onnx.base.size_sets import LARGEST, interval, where_true
 
 
 class Proposed(str):
@@ -32,6 +32,10 @@ class Requested:
     """Those that are declared by a ``torch.export.Dim``: two of them are two sizes."""
     spelled: dict[str, str] = field(default_factory=dict)
     """How the user wrote each name; in the file it is an identifier."""
+    variables: dict[object, Dim] = field(default_factory=dict)
+    """The sizes for the variables of a ``ShapesSpec``, by their symbols."""
+    relations: list[Relation] = field(default_factory=list)
+    """What is declared of several sizes."""
 
     def symbol(self, text: object, place: str) -> Dim:
         """The size of that name. Raises UserError E105 for what is no name."""
@@ -70,6 +74,21 @@ class Requested:
         if declared is not None:
             self.ranges[name] = declared
 
+    def assume(self, relation: Relation) -> None:
+        """``relation`` of sizes, which the file is to be for. Raises UserError E105 where not two sizes are left."""
+        names = sorted(relation.symbols())
+        sizes = where_true(relation) if len(names) == 1 else None
+        if sizes is None:
+            self.relations.append(relation)
+            return
+        (name,) = names
+        known = self.ranges.get(name)
+        if known is not None:
+            sizes, relation = sizes & known.sizes, Relation("and", (known.relation, relation))
+        if len(sizes.first(2)) < 2:
+            raise UserError("E105", f"the declarations of {name} leave no two sizes", why=f"they are {relation}")
+        self.ranges[name] = Condition(name, sizes, relation)
+
 
 def _range(name: str, least: int, most: int | None) -> Condition:
     """``least <= name <= most``. Raises UserError E105 where not two sizes are left."""
@@ -90,4 +109,6 @@ def _range(name: str, least: int, most: int | None) -> Condition:
 
 def of_size(name: str, declared: Condition) -> Condition:
     """The same range for another size."""
-    return _range(name, declared.sizes.first(1)[0], declared.sizes.last())
+    relation = declared.relation.at({declared.name: Dim.symbol(name)})
+    assert isinstance(relation, Relation)
+    return Condition(name, declared.sizes, relation)

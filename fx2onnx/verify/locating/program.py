@@ -87,7 +87,7 @@ class Settings:
 
     def static(self) -> Settings:
         """Every size as in the sample."""
-        return replace(self, capture=replace(self.capture, dynamic_axes=None, dynamic_shapes=None))
+        return replace(self, capture=replace(self.capture, dynamic_axes=None, dynamic_shapes=None, samples=()))
 
 
 class Program:
@@ -116,7 +116,8 @@ class Program:
         try:
             return cls(module, args, kwargs, settings)
         except UserError:
-            if settings.capture.dynamic_axes is None and settings.capture.dynamic_shapes is None:
+            asked = settings.capture
+            if asked.dynamic_axes is None and asked.dynamic_shapes is None and not asked.samples:
                 raise
             return cls(module, args, kwargs, settings.static())
 

@@ -61,14 +61,28 @@ def mutate(recorder: BaseRecorder, func: OpOverload, args: tuple[Any, ...], kwar
     keep = sum(not argument.is_out for argument in arguments[: len(args)])
     outs = {argument.name for argument in arguments if argument.is_out}
     call_kwargs = {key: value for key, value in kwargs.items() if key not in outs}
+    if _makes_tensors(func, target):
+        assert isinstance(written[0], torch.Tensor)
+        call_kwargs |= {"dtype": written[0].dtype, "device": written[0].device}
     results = recorder.handle(target, args[:keep], call_kwargs)
     results = list(results) if isinstance(results, tuple | list) else [results]
     for tensor, result in zip(written[0] if isinstance(written[0], list) else written, results, strict=False):
         assert tensor is not None
-        _store(recorder, func, tensor, result)
+        _store(recorder, func, tensor, result, bool(outs))
     if not func._schema.returns:
         return None
     return written[0] if len(written) == 1 else tuple(written)
+
+
+_OF_FACTORIES = frozenset({"dtype", "layout", "device", "pin_memory"})
+"""What a factory takes in the place of ``out``."""
+
+
+@lru_cache(maxsize=4096)
+def _makes_tensors(func: OpOverload, target: OpOverload) -> bool:
+    """Whether ``target`` has to be told what of ``func`` its ``out`` says."""
+    names, own = ({argument.name for argument in each._schema.arguments} for each in (target, func))
+    return _OF_FACTORIES <= names - own
 
 
 @lru_cache(maxsize=4096)
@@ -110,11 +124,15 @@ def _normal(recorder: BaseRecorder, call: Call, self: torch.Tensor, mean: float,
         return self.copy_(torch.randn_like(self) * std + mean)
 
 
-def _store(recorder: BaseRecorder, func: OpOverload, tensor: torch.Tensor, result: torch.Tensor) -> None:
+def _store(
+    recorder: BaseRecorder, func: OpOverload, tensor: torch.Tensor, result: torch.Tensor, is_out: bool = False
+) -> None:
+    """Give ``tensor`` the value ``result``. One that ``is_out`` takes the sizes of the result, too."""
     if result is tensor:
         return
-    is_same = [*map(unwrap, result.shape)] == [*map(unwrap, tensor.shape)]  # else each pair is compared by torch
-    if not is_same and tuple(result.shape) != tuple(tensor.shape):
+    is_same = [*map(unwrap, result.shape)] == [*map(unwrap, tensor.shape)]
+    is_resized = is_out and not is_same and recorder.is_alone(tensor)
+    if not is_same and not is_resized and tuple(result.shape) != tuple(tensor.shape):  # torch compares each pair
         raise recorder.refuse(
             "E103",
             f"{func} would change the size of the tensor it writes to",
@@ -131,6 +149,10 @@ def _store(recorder: BaseRecorder, func: OpOverload, tensor: torch.Tensor, resul
             )
         with recorder.mode:
             result = result.to(tensor.dtype)
+    if is_resized:  # whatever the sizes are, the tensor has those of the result
+        with recorder.mode:
+            tensor.data = result.clone() if recorder.view_of(result).steps else result
+        return
     recorder.write(tensor, recorder.node_of(result))
 
 
@@ -188,6 +210,7 @@ def functional_overload(func: OpOverload) -> OpOverload | None:
     if packet is None:
         return None
     wanted = [argument for argument in func._schema.arguments if not argument.is_out]
+    is_out = len(wanted) < len(func._schema.arguments)
     candidates = [getattr(packet, overload) for overload in packet.overloads()]
     for same in (
         lambda argument: (argument.name, str(argument.type)),
@@ -195,9 +218,10 @@ def functional_overload(func: OpOverload) -> OpOverload | None:
         lambda argument: str(argument.type),
     ):
         for candidate in candidates:
-            if not candidate._schema.is_mutable and list(map(same, candidate._schema.arguments)) == list(
-                map(same, wanted)
-            ):
+            arguments = candidate._schema.arguments
+            if is_out and _makes_tensors(func, candidate):
+                arguments = [argument for argument in arguments if argument.name not in _OF_FACTORIES]
+            if not candidate._schema.is_mutable and list(map(same, arguments)) == list(map(same, wanted)):
                 return candidate  # type: ignore[no-any-return]
     return None
 
@@ -206,6 +230,12 @@ def decompose(func: OpOverload, args: tuple[object, ...], kwargs: dict[str, obje
     """Run PyTorch's own decomposition of ``func``, or return NotImplemented."""
     known = decompositions().get(func)
     return known(*args, **kwargs) if known is not None else func.decompose(*args, **kwargs)
+
+
+def as_aten(recorder: BaseRecorder, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
+    """A call of an overload of ``prims`` as the ATen calls that torch gives for it."""
+    with recorder.mode:
+        return func.impl_aten(*args, **kwargs)  # type: ignore[attr-defined]
 
 
 def is_decomposable(func: OpOverload) -> bool:

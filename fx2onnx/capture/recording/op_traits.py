@@ -110,7 +110,7 @@ class OpTraits:
         self.keeps_sizes = torch.Tag.pointwise in func.tags or self.name in _OF_ONE_OPERAND
         self.is_tried_whole = is_tried_whole(func)
         self.lifts = func is aten.lift_fresh.default
-        self.records = handler(Kind.RECORD, func)
+        self.records = handler(Kind.RECORD, func) or (functionalize.as_aten if hasattr(func, "impl_aten") else None)
         is_write = func._schema.is_mutable and self.records is None
         self.writes = (handler(Kind.WRITE, func) or functionalize.mutate) if is_write else None
         self.result_type = find(Kind.RESULT_TYPE, func)

@@ -297,7 +297,7 @@ class Recorder(BaseRecorder):
 
     def _is_its_own(self, tensor: torch.Tensor, value: torch.Tensor) -> bool:
         """Whether ``value`` is the data that the tensor has, as ``module.to(dtype)`` sets it where the dtype is this one."""
-        if value is tensor or (value.dtype, value.shape) != (tensor.dtype, tensor.shape):
+        if value is tensor or (value.dtype, dims_of(value)) != (tensor.dtype, dims_of(tensor)):
             return value is tensor
         old, new = self.view_of(tensor), self.view_of(value)
         more = new.steps[len(old.steps) :]

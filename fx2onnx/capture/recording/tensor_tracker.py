@@ -325,6 +325,13 @@ class TensorTracker:
             next="make the tensor inside forward, or register it as a buffer",
         )
 
+    def is_alone(self, tensor: torch.Tensor) -> bool:
+        """Whether forward made ``tensor`` and no view of it. (A factory's result has an alias, which nobody else has.)"""
+        memory = self.view_of(tensor).memory
+        is_made = self.fake_mode.holds(tensor) and all(source.memory is not memory for source in self.sources.values())
+        shown = (view for view in self.views.values() if view.memory is memory)
+        return is_made and not any(view.steps for view in shown)
+
     def view_at(self, key: int) -> View | None:
         """A view of the memory with that ``storage_key``."""
         self._list_views()

@@ -129,6 +129,15 @@ def _is_size(number: Number) -> bool:
     return type(number) is torch.SymInt
 
 
+_MADE = frozenset({"dtype", "device", "out"})
+
+
+@answers_for_caller
+def _into(value: Number, out: Number) -> Number:
+    """``out`` with the value and its size."""
+    return torch.ops.aten.clone.out(value, out=out)
+
+
 # -- functions of sizes ---------------------------------------------------------------------------------------------------
 @answers_for_caller
 def _linspace(original: Function) -> Function:
@@ -136,8 +145,10 @@ def _linspace(original: Function) -> Function:
 
     def linspace(start: Number, end: Number, steps: Number, **kwargs: Number) -> Number:
         steps = _number("steps", steps)
-        if not _is_size(steps) or not kwargs.keys() <= {"dtype", "device"}:
+        if not _is_size(steps) or not kwargs.keys() <= _MADE:
             return original(start, end, steps, **kwargs)
+        if "out" in kwargs:
+            return _into(linspace(start, end, steps, dtype=kwargs["out"].dtype), kwargs["out"])
         index = torch.arange(steps, dtype=kwargs.get("dtype") or torch.get_default_dtype(), device=kwargs.get("device"))
         node: Number = steps.node
         step = (end - start) / sym_int(node.env, apply("max", node.value - 1, 1))
@@ -152,8 +163,10 @@ def _logspace(original: Function) -> Function:
 
     def logspace(start: Number, end: Number, steps: Number, base: float = 10.0, **kwargs: Number) -> Number:
         steps = _number("steps", steps)
-        if not _is_size(steps) or not kwargs.keys() <= {"dtype", "device"}:
+        if not _is_size(steps) or not kwargs.keys() <= _MADE:
             return original(start, end, steps, base, **kwargs)
+        if "out" in kwargs:
+            return _into(logspace(start, end, steps, base, dtype=kwargs["out"].dtype), kwargs["out"])
         return torch.pow(base, torch.linspace(start, end, steps, **kwargs))
 
     return logspace
@@ -212,7 +225,7 @@ def _computed(formula: Function, original: Function) -> Function:
         args = tuple(starmap(_number, zip(names, args, strict=False))) + args[len(names) :]
         kwargs = {name: _number(name, value) for name, value in kwargs.items()}
         is_dynamic = any(map(_is_size, args)) or any(map(_is_size, kwargs.values()))
-        return (formula if is_dynamic and "out" not in kwargs else original)(*args, **kwargs)
+        return (formula if is_dynamic and ("out" not in kwargs or "out" in names) else original)(*args, **kwargs)
 
     return computed
 
@@ -230,6 +243,22 @@ def _indices(part: Function) -> Function:
         return part(torch.ones(row, col, device=device), offset).nonzero().t().to(dtype)
 
     return indices
+
+
+@answers_for_caller
+def _range(
+    start: Number,
+    end: Number = None,
+    step: Number = 1,
+    *,
+    dtype: Number = None,
+    device: Number = None,
+    out: Number = None,
+) -> Number:
+    start, end = (0, start) if end is None else (start, end)
+    dtype = dtype or (torch.get_default_dtype() if out is None else out.dtype)
+    made = torch.arange((end - start) // step + 1, dtype=dtype, device=device) * step + start
+    return made if out is None else _into(made, out)
 
 
 @answers_for_caller
@@ -295,6 +324,7 @@ _FORMULAS: tuple[tuple[object, str, Function], ...] = (
     (torch, "tril_indices", _indices(torch.tril)),
     (torch, "triu_indices", _indices(torch.triu)),
     (torch, "vander", _vander),
+    (torch, "range", _range),
     (torch, "istft", _istft),
     (torch.fft, "fftfreq", _fftfreq),
     (torch.fft, "rfftfreq", _rfftfreq),

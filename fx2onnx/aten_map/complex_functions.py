@@ -154,6 +154,12 @@ def _part_of(op: Emit, argument: Any, index: int) -> Any:
     return argument
 
 
+def _values_in(argument: Any) -> list[ir.Value]:
+    return [
+        leaf for leaf in (argument if isinstance(argument, list | tuple) else [argument]) if isinstance(leaf, ir.Value)
+    ]
+
+
 VALUES = frozenset(
     {"self", "src", "source", "values", "input", "tensor", "tensors", "A", "vec1", "vec2", "mat1", "mat2"}
 )
@@ -172,6 +178,8 @@ def _as_pairs(op: Emit, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _part_by_part(op: Emit, overload: OpOverload, given: dict[str, Any]) -> Any:
+    if not any(op.is_complex(leaf) for name in VALUES & given.keys() for leaf in _values_in(given[name])):
+        return as_real(op, overload, {name: _part_of(op, argument, 0) for name, argument in given.items()})
     pairs = _as_pairs(op, given)
     number = complex(given.get("value") or 0)  # what a padding is filled with
     filler = [{"value": part} if "value" in given else {} for part in (number.real, number.imag)]
@@ -250,6 +258,11 @@ def _added(overload: OpOverload, names: tuple[str, str], seconds: str) -> Callab
     return entry
 
 
+def _between(op: Emit, self: Any, end: Any, weight: Any) -> ir.Value:
+    start, stop, part = (as_pair(op, operand, op.result_dtype()) for operand in (self, end, weight))
+    return op.Add(start, multiplied(op, part, op.Sub(stop, start)))
+
+
 def _with_product(op: Emit, self: Any, tensor1: Any, tensor2: Any, value: Any) -> ir.Value:
     dtype = op.result_dtype()
     product = multiplied(op, as_pair(op, tensor1, dtype), as_pair(op, tensor2, dtype))
@@ -275,11 +288,6 @@ def _on_truth(op: Emit, overload: OpOverload, given: dict[str, Any]) -> ir.Value
         for name, argument in given.items()
     }
     return as_real(op, overload, truths)  # type: ignore[no-any-return]
-
-
-def _on_size(op: Emit, overload: OpOverload, given: dict[str, Any]) -> ir.Value:
-    """Of the numbers' distances from zero."""
-    return as_real(op, overload, {**given, "self": magnitude(op, given["self"])})  # type: ignore[no-any-return]
 
 
 def _adjoint(op: Emit, overload: OpOverload, given: dict[str, Any]) -> ir.Value:
@@ -312,6 +320,7 @@ _BY_FORMULA: list[tuple[str, str, Callable[..., ir.Value]]] = [
     ("expm1", "exp(z) - 1", lambda op, self: _plus(op, exponential(op, self), -1.0)),
     ("exp2 special_exp2", "exp(z log 2)", lambda op, self: exponential(op, scaled(op, self, math.log(2.0)))),
     ("pow.Tensor_Tensor pow.Tensor_Scalar pow.Scalar", "exp(w log z)", power),
+    ("lerp.Scalar lerp.Tensor", "self + weight (end - self)", _between),
     ("addcmul", "four Mul, Add", _with_product),
     ("addcdiv", "Mul by conj / |z|^2, Add", _with_quotient),
     ("isnan", "IsNaN of either part", _any_part(lambda op, value: op.IsNaN(value))),
@@ -337,7 +346,6 @@ _BY_PARTS: list[tuple[str, str, Callable[[Emit, OpOverload, dict[str, Any]], ir.
     ),
     ("linear", "four of the real form", _product_of("input", "weight")),
     ("conv1d conv2d conv3d", "four of the real form", _product_of("input", "weight")),
-    ("linalg_vector_norm norm.Scalar norm.ScalarOpt_dim", "the real form of |z|", _on_size),
     ("tensordot kron inner linalg_cross cross", "four of the real form", _product_of("self", "other")),
     ("dot", "four of the real form", _product_of("self", "tensor")),
     ("mv", "four of the real form", _product_of("self", "vec")),

@@ -44,7 +44,7 @@ def as_pair(op: Emit, operand: Any, dtype: ir.DataType) -> ir.Value:
             return op.const(np.array([float(operand), 0.0]), dtype)
         operand = as_dtype(op, operand, dtype)
     if op.is_complex(operand):
-        return op.cast(operand, dtype)
+        return mark_complex(op.cast(operand, dtype))
     column = op.Unsqueeze(op.cast(operand, dtype), axes=[op.rank(operand)])
     pads = np.array([0] * (op.rank(column) * 2 - 1) + [1])
     result = op.Pad(column, pads=pads)

@@ -8,6 +8,7 @@ import torch
 from fx2onnx.base.errors import UserError
 from tests.ops import harness
 from tests.ops.judge import Case, aten, case, judge
+from tests.support import check
 
 torch.manual_seed(0)
 Z = torch.randn(3, 4, dtype=torch.complex64)
@@ -39,6 +40,7 @@ def test_complex(given: Case) -> None:
     judge(given, opsets=(11, 13, 20, 23))
 
 
+INF = float("inf")
 W = torch.randn(3, 4, dtype=torch.complex64)
 WIDE = torch.randn(4, 5, dtype=torch.complex64)
 CUBE, KERNEL = torch.randn(2, 4, 7, dtype=torch.complex64), torch.randn(6, 2, 3, dtype=torch.complex64)
@@ -102,6 +104,28 @@ SOME_COMPLEX = [
     case(aten.tensordot.default, Z, WIDE, [1], [0]),
     case(aten.einsum.default, "ij,jk->ki", [Z, WIDE]),
     case(aten.einsum.default, "ij->ji", [Z]),
+    *(
+        case(getattr(aten, name).default, [Z, W.real.to(dtype)])
+        for name in ("cat", "stack", "hstack", "vstack", "dstack", "column_stack", "block_diag")
+        for dtype in (torch.float64, torch.int64)
+    ),
+    *(case(getattr(aten, name).default, [Z, W.to(torch.complex128)]) for name in ("hstack", "vstack", "dstack")),
+    case(aten.expand_as.default, W.real[:1], Z),
+    *(case(getattr(aten.lerp, kind), Z, W, weight) for kind, weight in (("Scalar", 0.3), ("Tensor", Z))),
+    *(case(aten.linalg_matrix_norm.default, Z, order) for order in (1, -1, INF, -INF)),
+    case(aten.linalg_matrix_norm.str_ord, Z[None], "fro", [0, 2], True),
+    *(case(aten.linalg_norm.default, Z, order, [1]) for order in (None, 2, 0, 3)),
+    case(aten.linalg_norm.default, Z),
+    case(aten.frobenius_norm.dim, Z, [0, 1]),
+    case(aten.norm.ScalarOpt_dim, Z, 0.5, [0], True),
+    case(aten.dist.default, Z, W, 1.5),
+    case(aten.dist.default, Z, W.real),
+    case(aten.renorm.default, torch.cat([Z, torch.zeros(1, 4)]), 2, 0, 1.0),
+    case(aten.var.correction, Z, [1], correction=0),
+    case(aten.std.dim, Z, [0]),
+    case(aten.std.default, Z),
+    case(aten.var_mean.correction, Z, [0], keepdim=True),
+    case(aten.std_mean.dim, Z, [1]),
 ]  # fmt: skip
 
 
@@ -114,3 +138,15 @@ def test_an_einsum_of_three_complex_tensors_says_what_to_do() -> None:
     with pytest.raises(UserError, match="einsum of 3 complex tensors") as caught:
         harness.build(harness.call_of(aten.einsum.default, "ij,jk,kl->il", [Z, WIDE, WIDE.T]))
     assert caught.value.code == "E203"
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: torch.linalg.matrix_norm(x, 2),
+        lambda x: torch.linalg.norm(x[:, None], "nuc", dim=(0, 2), keepdim=True),
+        lambda x: torch.nuclear_norm(x),
+    ],
+)
+def test_norms_of_complex_singular_values(function) -> None:
+    check(function, (Z[:2, :2],))

@@ -69,16 +69,22 @@ def test_a_view_in_place_changes_the_type_and_keeps_the_memory() -> None:
     assert [step.func for step in recorder.view_of(x).steps] == [aten.t.default]
 
 
+def test_a_factory_makes_what_its_out_is() -> None:
+    recorder, out = recorded(lambda x: torch.arange(4, out=torch.empty(4, dtype=torch.float16)), (1,))
+    assert recorder.node_of(out).kwargs["dtype"] is torch.float16
+
+
 @pytest.mark.parametrize(
     ("write", "why"),
     [
         (lambda x: x.resize_(6), "it changes the tensor's size in place"),
         (lambda x: x.set_(x.clone()), "it makes the tensor share other memory"),
         (lambda x: x.random_(), "no functional form"),
-        (lambda x: torch.add(x, torch.ones(2, 1), out=torch.ones(1, 3)), "would change the size"),
+        (lambda x: torch.add(x, torch.ones(2, 1), out=x), "would change the size"),
+        (lambda x: (lambda made: (made[:1], torch.add(x, 1, out=made)))(torch.ones(2, 3)), "would change the size"),
         (lambda x: x.fill_diagonal_(1, wrap=True), "fill_diagonal_ of this tensor is not known"),
     ],
-    ids=["resize_", "set_", "random_", "out of another size", "fill_diagonal_"],
+    ids=["resize_", "set_", "random_", "input of another size", "out of another size with a view", "fill_diagonal_"],
 )
 def test_refusals(write: Any, why: str) -> None:
     with pytest.raises(UserError, match=why) as caught:

@@ -1,0 +1,89 @@
+"""Overloads that are called directly, and operators with ``out=``, at several sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from tests.support import check
+
+aten, prims = torch.ops.aten, torch.ops.prims
+Program = Callable[..., Any]
+torch.manual_seed(0)
+X, LONGER = torch.randn(4, 3), torch.randn(6, 3)
+
+
+def both_ways(program: Program, args: tuple[Any, ...], shapes: list[Any], *others: tuple[Any, ...]) -> None:
+    """Export with static sizes, and with those of ``shapes`` dynamic, where each of ``others`` runs, too."""
+    check(program, args)
+    check(program, args, others=others, dynamic_shapes={"args": tuple(shapes)})
+
+
+def into(program: Program, *size: int, dtype: torch.dtype = torch.float32) -> Program:
+    """``program`` with a tensor of that size to write into, and what it holds then."""
+
+    def run(x: torch.Tensor) -> Any:
+        out = torch.zeros(size, dtype=dtype)
+        result = program(x, out)
+        return out * 2, result
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        into(lambda x, out: torch.add(x, 1, out=out), 0),
+        into(lambda x, out: torch.cat([x, x], out=out), 4, 3),
+        into(lambda x, out: torch.mul(x, x, out=out), 4, 3),
+        into(lambda x, out: torch.sum(x, 1, out=out)),
+        into(lambda x, out: torch.nonzero(x > 0, out=out), 0, dtype=torch.int64),
+        into(lambda x, out: torch.add(x, 1, out=torch.add(x[:2], 1, out=out)), 0),
+        into(lambda x, out: torch.arange(x.shape[0], out=out), 0, dtype=torch.int32),
+        into(lambda x, out: torch.arange(0.5, x.shape[0], 0.5, out=out), 2),
+        into(lambda x, out: torch.range(0, x.shape[0], out=out), 0),
+        into(lambda x, out: torch.linspace(0, 1, x.shape[0], out=out), 4),
+        into(lambda x, out: torch.logspace(0, 1, x.shape[0], out=out), 0),
+        into(lambda x, out: torch.eye(x.shape[0], out=out), 0),
+        into(lambda x, out: torch.full((x.shape[0], 2), 2.5, out=out), 0),
+        into(lambda x, out: aten.zeros.out([x.shape[0]], out=out), 0),
+    ],
+)
+def test_out_has_the_size_of_the_result(program: Program) -> None:
+    both_ways(program, (X,), [{0: "b"}], (LONGER,))
+
+
+def test_two_results_into_two_tensors() -> None:
+    def largest(x: torch.Tensor) -> Any:
+        values, places = torch.empty(0), torch.empty(0, dtype=torch.int64)
+        torch.topk(x, 2, out=(values, places))
+        return values * 2, places
+
+    both_ways(largest, (X,), [{0: "b"}], (LONGER,))
+
+
+MADE = {"dtype": torch.int64, "device": torch.device("cpu"), "requires_grad": False}
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x: prims.iota(x.shape[0], start=1, step=2, **MADE),
+        lambda x: prims.collapse(x[None], 0, 1),
+        lambda x: prims.collapse_view(x[None], 0, 2) * 2,
+        lambda x: prims.split_dim(x, 0, 2),
+        lambda x: prims.view_of(x) + 1,
+        lambda x: (lambda y: (prims.view_of(y).add_(1), y)[1])(x.clone()),
+        lambda x: prims.prod(x, [0, 1]),
+        lambda x: prims.squeeze(x[None, :, :, None], [0, 3]),
+        lambda x: prims.broadcast_in_dim(x, [2, x.shape[0], 3], [1, 2]),
+        lambda x: prims.as_strided(x, [2, 3], [3, 1], 1),
+        lambda x: prims.copy_to(x.clone(), x + 1),
+        lambda x: prims.fft_r2c(x, dim=[1], onesided=True),
+    ],
+)
+def test_prims_are_the_calls_that_they_stand_for(program: Program) -> None:
+    both_ways(program, (X,), [{0: "b"}], (LONGER,))

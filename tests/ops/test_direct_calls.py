@@ -19,7 +19,7 @@ X, LONGER = torch.randn(4, 3), torch.randn(6, 3)
 def both_ways(program: Program, args: tuple[Any, ...], shapes: list[Any], *others: tuple[Any, ...]) -> None:
     """Export with static sizes, and with those of ``shapes`` dynamic, where each of ``others`` runs, too."""
     check(program, args)
-    check(program, args, others=others, dynamic_shapes={"args": tuple(shapes)})
+    check(program, args, others=others, dynamic_shapes=tuple(shapes))
 
 
 def into(program: Program, *size: int, dtype: torch.dtype = torch.float32) -> Program:

@@ -82,7 +82,7 @@ _OF_FACTORIES = frozenset({"dtype", "layout", "device", "pin_memory"})
 def _makes_tensors(func: OpOverload, target: OpOverload) -> bool:
     """Whether ``target`` has to be told what of ``func`` its ``out`` says."""
     names, own = ({argument.name for argument in each._schema.arguments} for each in (target, func))
-    return _OF_FACTORIES <= names - own
+    return names - own >= _OF_FACTORIES
 
 
 @lru_cache(maxsize=4096)

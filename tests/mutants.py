@@ -29,6 +29,7 @@ class Mutant:
 ENGINE_FAULTS = "tests/verify/test_engine_faults.py"
 CAPTURE, DYNAMIC = "tests/capture/test_in_place.py", "tests/capture/test_dynamic.py"
 LEAKS = "tests/test_leaks.py"
+DIRECT, FUNCTIONAL = "tests/ops/test_direct_calls.py", "tests/capture/recording/test_functionalize.py"
 KEYWORDS = "tests/exporting/test_torch_keywords.py"
 CONTROL_FLOW = "tests/verify/test_control_flow.py"
 NEEDS, SPECS = "tests/capture/test_needs.py", "tests/capture/test_shape_specs.py"
@@ -193,6 +194,14 @@ MUTANTS = [
     Mutant("capture/recording/aliasing.py", "    memory.version += 1", "    pass", CAPTURE),
     Mutant("capture/python/inputs.py", "        while leaf.name in taken:", "        while False:", "tests/exporting/test_export.py"),
     Mutant("capture/recording/functionalize.py", "    if result.dtype != tensor.dtype:", "    if False:", CAPTURE),
+    Mutant("capture/recording/functionalize.py", "is_resized = is_out and not is_same", "is_resized = False and not is_same", DIRECT),
+    Mutant("capture/recording/functionalize.py", "is_out and _makes_tensors(func, candidate)", "False", DIRECT),
+    Mutant("capture/recording/op_traits.py", 'hasattr(func, "impl_aten")', "False", DIRECT),
+    Mutant("capture/recording/tensor_tracker.py", "is_made and not any(view.steps", "is_made and not any(False", FUNCTIONAL),
+    Mutant("capture/overloads/strided.py", "    if not is_in_order:\n", "    if False:\n", DIRECT),
+    Mutant("aten_map/complex_numbers.py", "        return mark_complex(op.cast(operand, dtype))", "        return op.cast(operand, dtype)",
+           "tests/ops/test_complex.py"),
+    Mutant("aten_map/complex_norms.py", "total = op.Sqrt(total) if is_root else total", "total = total", "tests/ops/test_complex.py"),
     Mutant("capture/python/held.py", "            _PUT_BACK[entry.kind](entry.holder, entry.content)\n", "            pass\n", STATE),
     Mutant("capture/python/held.py", "            list.__setitem__(found, slice(None), before)", "            return", STATE),
     Mutant("capture/python/held.py", "            object.__setattr__(found, name, value)", "            pass", LEFT),

@@ -1,4 +1,6 @@
-"""Views by strides: as_strided, as_strided_scatter, unfold (windows along one axis)."""
+"""Views by strides: as_strided, as_strided_scatter, unfold (windows along one axis). Capture hands ``as_strided`` the values of a
+storage in its order (``capture/overloads/strided.py``).
+"""
 
 from __future__ import annotations
 
@@ -28,9 +30,6 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
 
 aten = torch.ops.aten
-VIEWS = frozenset(["Slice", "Split", "Transpose", "Expand"])
-SAME_STORAGE = frozenset(["Reshape", "Squeeze", "Unsqueeze", "Identity", "Flatten"])
-"""Operators whose result may be part of its operand's storage, in another order; and all of it, in the same order."""
 
 
 def _places(
@@ -85,7 +84,6 @@ def as_strided(
     dims = op.result_dims()
     if is_empty(dims):
         return zeros(op, dims, op.dtype(self))
-    _refuse_views(op, self)
     count = whole(product(list(dims)))
     if _is_contiguous(dims, stride):
         start = storage_offset or 0
@@ -96,21 +94,6 @@ def as_strided(
     else:
         places = op.const(_places(op, self, size, stride, storage_offset))
     return op.Gather(flat(op, self), places, axis=0)
-
-
-def _refuse_views(op: Emit, value: ir.Value) -> None:
-    """Raises UserError E203 for a view of another tensor: strides and offset would be those of the other's storage."""
-    current: ir.Value | None = value
-    while current is not None and (producer := op.producer(current)) is not None:
-        selects = producer.op_type == "Gather" and producer.inputs[1] is not None and not op.rank(producer.inputs[1])
-        if producer.op_type in VIEWS or selects:
-            raise UserError(
-                "E203",
-                "as_strided of a view reads the storage of the tensor it is a view of",
-                why="the graph holds the view's elements only",
-                next="call .clone() before as_strided, or write it with slices and reshapes of the whole tensor",
-            )
-        current = producer.inputs[0] if producer.op_type in SAME_STORAGE else None
 
 
 def _is_contiguous(dims: Sequence[DimLike], stride: Sequence[DimLike]) -> bool:
@@ -132,7 +115,6 @@ def as_strided_scatter(
     storage_offset: DimLike | None,
 ) -> ir.Value:
     """as_strided_scatter(Tensor self, Tensor src, SymInt[] size, SymInt[] stride, SymInt? storage_offset=None) -> Tensor"""
-    _refuse_views(op, self)
     places = _places(op, self, size, stride, storage_offset)
     if not places.size:
         return self

@@ -324,8 +324,8 @@ def test_a_dtype_that_eager_refuses_to_write_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("x", "offset"),
-    [(torch.randn(20)[10:], 0), (torch.randn(4, 5).t(), None)],
-    ids=["the middle of a storage", "a transposed storage"],
+    [(torch.randn(20)[10:], 0), (torch.randn(4, 5)[:, ::2], None)],
+    ids=["the middle of a storage", "every other element of a storage"],
 )
 def test_as_strided_of_a_storage_that_is_not_the_inputs_value_is_refused(x: torch.Tensor, offset: int | None) -> None:
     with pytest.raises(fx2onnx.UserError) as caught:

@@ -87,3 +87,28 @@ MADE = {"dtype": torch.int64, "device": torch.device("cpu"), "requires_grad": Fa
 )
 def test_prims_are_the_calls_that_they_stand_for(program: Program) -> None:
     both_ways(program, (X,), [{0: "b"}], (LONGER,))
+
+
+LAST = {"memory_format": torch.channels_last}
+IMAGES, MORE = (torch.randn(count, 3, 4, 5).to(**LAST) for count in (2, 3))
+
+
+@pytest.mark.parametrize("is_contiguous", [False, True])
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x: x.as_strided((2, 3), (3, 1)),
+        lambda x: x.as_strided(x.shape, x.stride()) * 2,
+        lambda x: x[:, 1:].as_strided((2, 5), (7, 2)),
+        lambda x: x.contiguous().to(**LAST).relu().as_strided((2, 5), (7, 2), 3),
+        lambda x: x.transpose(1, 3).as_strided((2, 5), (7, 2)),
+        lambda x: (lambda y: (y.as_strided((2, 3), (3, 1)).zero_(), y)[1])(x.clone()),
+        lambda x: (x * 1)[:, 1:].as_strided_((2, 3), (3, 1)),
+        lambda x: torch.as_strided_copy(x[1:], (2, 3), (3, 1)),
+        lambda x: torch.as_strided_scatter(x, torch.ones(2, 3), (2, 3), (3, 1)),
+        lambda x: torch.as_strided_scatter(x[:, 1:], torch.ones(2, 3), (2, 3), (3, 1), 1),
+    ],
+)
+def test_strides_count_in_the_storage(program: Program, is_contiguous: bool) -> None:
+    images, more = (given.contiguous() if is_contiguous else given for given in (IMAGES, MORE))
+    both_ways(program, (images,), [{0: "b"}], (more,))

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import onnx_ir as ir
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fx2onnx.aten_map import TABLE
 from fx2onnx.base.errors import UserError
-from fx2onnx.irx.builder import Builder
-from fx2onnx.irx.emit import Emit
-from fx2onnx.irx.values import new_value
 from tests.ops import harness
 from tests.ops.judge import Case, aten, case, judge, judge_at_other_sizes
 
@@ -135,15 +130,6 @@ DYNAMIC = [
 @pytest.mark.parametrize(("overload", "args", "others", "symbols"), DYNAMIC, ids=lambda item: str(item)[:24])
 def test_other_sizes(overload, args, others, symbols):
     judge_at_other_sizes(overload, args, others, symbols)
-
-
-def test_as_strided_of_a_view_is_refused():
-    op = Emit(Builder(20))
-    value = new_value("x", ir.DataType.FLOAT, (10,))
-    op.result = ((ir.DataType.FLOAT, (2, 2)),)
-    tail = op.Slice(value, starts=[4], ends=[10], axes=[0])
-    with pytest.raises(UserError, match="as_strided of a view"):
-        TABLE.find(aten.as_strided.default, 20).function(op, tail, [2, 2], [1, 2], 0)
 
 
 @pytest.mark.parametrize(("size", "stride", "offset"), [([2, 3], [3, 1], 5), ([2, 3], [1, 2], 5)])

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 import torch
 
-from fx2onnx.base.dims import Dim
+from fx2onnx.base.dims import Dim, DimLike, product
 from fx2onnx.capture.overloads.registry import Call, Kind, register
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
+from fx2onnx.capture.shapes.symnode import sym_int, unwrap
 
 aten = torch.ops.aten
 
@@ -22,9 +23,10 @@ def _as_strided(
     stride: object,
     storage_offset: int | torch.SymInt | None,
 ) -> object:
-    """Say it of the tensor that the operand is a view of: where that one is contiguous, storage and value are the same.
+    """Say it of the tensor that the operand is a view of, with its axes in the order of the storage: storage and value are
+    the same then.
 
-    Raises: UserError E203 where the storage's order, or what lies around the operand in it, is not in the graph.
+    Raises: UserError E203 where what lies between or around the elements in the storage is not in the graph.
     """
     fake = recorder.fake_of(self)
     view = recorder.view_of(self)
@@ -33,21 +35,81 @@ def _as_strided(
     base = recorder.fake_of(whole)
     is_given = isinstance(storage_offset, int)
     moved = recorder.storage_offsets.get(id(whole), 0) if is_given or base is not fake else 0
-    if not base.is_contiguous() or base.dtype != fake.dtype or moved:
+    order = _order_in_storage(base)
+    if order is None or base.dtype != fake.dtype or moved:
         raise recorder.refuse(
             "E203",
             "as_strided of a tensor whose storage the graph does not have",
             node=f"storage offset {moved}, strides {list(base.stride())} of sizes {list(base.shape)}"
             if not any(isinstance(size, Dim) for size in base.shape)
             else "",
-            why="its elements stand in another order in memory than in the tensor, or are a part of a larger storage",
+            why="its elements are a part of a larger storage",
             next="call .contiguous().clone() before as_strided, or write it with slices and reshapes",
         )
-    if base is fake:
+    is_in_order = order == sorted(order)
+    if base is fake and is_in_order:
         return NotImplemented
     if storage_offset is None:
         storage_offset = fake.storage_offset()
-    return recorder.record(call.func, (whole, size, stride, storage_offset), {})
+    if not is_in_order:
+        whole = recorder.record(aten.permute.default, (whole, order), {})  # type: ignore[assignment]
+    return recorder.record(aten.as_strided.default, (whole, size, stride, storage_offset), {})
+
+
+def _order_in_storage(base: torch.Tensor) -> list[int] | None:
+    """The axes from the outermost in the storage to the innermost, where the elements fill it; those of one element first."""
+    order: list[int] = []
+    lengths, strides = [[unwrap(each) for each in given] for given in (base.shape, base.stride())]
+    if base.is_contiguous():
+        return list(range(base.dim()))
+    left = [axis for axis in reversed(range(base.dim())) if lengths[axis] != 1]
+    packed: DimLike = 1
+    while left:
+        axis = next((axis for axis in left if strides[axis] == packed), None)
+        if axis is None:
+            return None
+        order.insert(0, axis)
+        left.remove(axis)
+        packed = packed * lengths[axis]
+    return [axis for axis in range(base.dim()) if axis not in order] + order
+
+
+@register(Kind.WRITE, aten.as_strided_.default)
+def _as_strided_in_place(
+    recorder: BaseRecorder, call: Call, self: torch.Tensor, size: object, stride: object, storage_offset: object
+) -> torch.Tensor:
+    """The tensor itself becomes that view of its memory."""
+    with recorder.mode:
+        self.data = aten.as_strided.default(self, size, stride, storage_offset)
+    return self
+
+
+@register(Kind.RECORD, aten.as_strided_copy.default, aten.as_strided_scatter.default)
+def _as_strided_anew(
+    recorder: BaseRecorder,
+    call: Call,
+    self: torch.Tensor,
+    size: object,
+    stride: object,
+    storage_offset: object,
+    src: torch.Tensor | None = None,
+) -> object:
+    """A copy of the view, or one of the operand into whose storage ``src`` is written, unless storage and value are the same."""
+    fake = recorder.fake_of(self)
+    if fake.is_contiguous() and not recorder.view_of(self).steps:
+        return NotImplemented
+    with recorder.mode:
+        if src is None:
+            return aten.as_strided.default(self, size, stride, storage_offset).clone()
+        whole = aten.as_strided.default(self, *_storage_of(recorder, self)).clone()
+        aten.as_strided.default(whole, size, stride, storage_offset).copy_(src)
+        return aten.as_strided.default(whole, fake.shape, fake.stride(), fake.storage_offset())
+
+
+def _storage_of(recorder: BaseRecorder, tensor: torch.Tensor) -> tuple[list[object], list[int], int]:
+    """The size, stride and offset with which a tensor shows all of its storage."""
+    count = product([*recorder.view_of(tensor).memory.info.dims])
+    return [sym_int(recorder.shape_env, count)], [1], 0
 
 
 @register(Kind.RECORD, aten._reshape_alias.default, aten._reshape_alias_copy.default)

@@ -32,7 +32,6 @@ _VIEWS_IN_PLACE = {
     aten.squeeze_.dim: aten.squeeze.dim,
     aten.squeeze_.dims: aten.squeeze.dims,
     aten.unsqueeze_.default: aten.unsqueeze.default,
-    aten.as_strided_.default: aten.as_strided.default,
 }
 _RENAMED = {
     aten.floor_divide_.Tensor: aten.floor_divide.default,

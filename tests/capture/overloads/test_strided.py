@@ -25,10 +25,18 @@ def test_of_a_view_it_is_said_of_what_is_viewed(offset: int | None, expected: in
     assert (node.args[0].op, node.args[3]) == ("placeholder", expected)  # type: ignore[union-attr]
 
 
-def test_of_a_part_of_a_larger_storage_it_is_refused() -> None:
+def test_of_another_order_in_the_storage_it_is_said_of_the_axes_in_that_order() -> None:
     def strided(x: Any) -> Any:
         turned = torch.full((2, 3), 1.0).t().clone(memory_format=torch.preserve_format)
         return turned.as_strided((2,), (1,), 0)
+
+    recorder, _ = recorded(strided, (2,))
+    assert calls(recorder)[-2:] == ["permute.default", "as_strided.default"]
+
+
+def test_of_a_part_of_a_larger_storage_it_is_refused() -> None:
+    def strided(x: Any) -> Any:
+        return torch.empty_strided((2, 3), (5, 1)).as_strided((2,), (1,), 0)
 
     with pytest.raises(UserError, match="whose storage the graph does not have") as caught:
         recorded(strided, (2,))

@@ -127,6 +127,25 @@ def _quantized(
     return quantize(recorder, self, Affine(factor, zero, dtype))
 
 
+@register(
+    Kind.RECORD, aten._make_per_tensor_quantized_tensor.default, aten._make_per_channel_quantized_tensor.default
+)
+def _made_of_integers(
+    recorder: BaseRecorder,
+    call: Call,
+    self: torch.Tensor,
+    scale: torch.Tensor | float,
+    zero_point: torch.Tensor | int,
+    axis: int | None = None,
+) -> torch.Tensor:
+    """The integers themselves, which stand for numbers from here on."""
+    dtype = next((dtype for dtype, (stored, _, _) in STORED_AS.items() if stored == self.dtype), None)
+    if dtype is None:
+        raise recorder.refuse("E203", f"{call.func} of {self.dtype}", next="use uint8, int8 or int32")
+    with recorder.mode:
+        return mark(recorder, self.clone(), Affine(scale, zero_point, dtype, axis))
+
+
 def operand(recorder: BaseRecorder, call: Call, self: torch.Tensor) -> Affine:
     """How a tensor that has to be quantised is. Raises UserError E203 for another."""
     affine = affine_of(recorder, self)

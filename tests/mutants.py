@@ -198,6 +198,8 @@ MUTANTS = [
     Mutant("capture/recording/functionalize.py", "is_out and _makes_tensors(func, candidate)", "False", DIRECT),
     Mutant("capture/recording/op_traits.py", 'hasattr(func, "impl_aten")', "False", DIRECT),
     Mutant("capture/recording/tensor_tracker.py", "is_made and not any(view.steps", "is_made and not any(False", FUNCTIONAL),
+    Mutant("capture/overloads/fake_quantization.py", "averaging_const * (seen - old)", "(seen - old)", DIRECT),
+    Mutant("capture/overloads/fake_quantization.py", "    if all(isinstance(size, int) for size in dims):", "    if True:", DIRECT),
     Mutant("capture/overloads/strided.py", "    if not is_in_order:\n", "    if False:\n", DIRECT),
     Mutant("aten_map/complex_numbers.py", "        return mark_complex(op.cast(operand, dtype))", "        return op.cast(operand, dtype)",
            "tests/ops/test_complex.py"),

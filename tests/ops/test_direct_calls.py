@@ -112,3 +112,50 @@ IMAGES, MORE = (torch.randn(count, 3, 4, 5).to(**LAST) for count in (2, 3))
 def test_strides_count_in_the_storage(program: Program, is_contiguous: bool) -> None:
     images, more = (given.contiguous() if is_contiguous else given for given in (IMAGES, MORE))
     both_ways(program, (images,), [{0: "b"}], (more,))
+
+
+INT8 = torch.tensor([[1, -3, 100], [7, 0, -128]], dtype=torch.int8)
+SCALES, ZEROS = torch.tensor([0.1, 0.2, 0.3]), torch.tensor([0, 1, 2], dtype=torch.int32)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x: torch.fake_quantize_per_tensor_affine(x, 0.1, 3, 0, 15),
+        lambda x: torch.fake_quantize_per_tensor_affine(x, SCALES[0], ZEROS[1], 0, 255),
+        lambda x: torch.fake_quantize_per_channel_affine(x, SCALES, ZEROS, 1, 0, 255),
+        lambda x: aten.fake_quantize_per_tensor_affine_cachemask.default(x, 0.1, 3, 0, 10),
+        lambda x: aten._fake_quantize_learnable_per_tensor_affine.default(x, SCALES[:1], SCALES[1:2] + 2.3, 0, 255),
+        lambda x: aten._fake_quantize_learnable_per_channel_affine.default(x, SCALES, SCALES * 5, 1, 0, 255),
+        lambda x: aten._make_per_tensor_quantized_tensor((x * 9).to(torch.int8), 0.25, 1).relu().dequantize(),
+        lambda x: aten._make_per_channel_quantized_tensor((x * 9).to(torch.int8), SCALES, ZEROS.long(), 1).dequantize(),
+        lambda x: aten._make_per_tensor_quantized_tensor((x * 9).to(torch.uint8), 0.1, 3).int_repr(),
+    ],
+)
+def test_fake_quantisation_of_any_size(program: Program) -> None:
+    both_ways(program, (X.abs(),), [{0: "b"}], (LONGER.abs(),))
+
+
+class Observed(torch.nn.Module):
+    """What an observer of quantisation-aware training sees, and what it makes of it."""
+
+    def __init__(self, observes: int, rounds: int, is_by_row: bool, is_symmetric: bool) -> None:
+        super().__init__()
+        ones = torch.ones(4 if is_by_row else 1)
+        self.register_buffer("least", -ones)
+        self.register_buffer("most", 2 * ones)
+        self.register_buffer("scale", ones.clone())
+        self.register_buffer("zero", torch.zeros_like(ones, dtype=torch.int32))
+        self.register_buffer("flags", torch.tensor([observes, rounds]))
+        self.ways = 0.1, *((-128, 127) if is_symmetric else (0, 255)), 0, is_by_row, is_symmetric
+
+    def forward(self, x: torch.Tensor) -> Any:
+        state = self.least, self.most, self.scale, self.zero
+        return torch.fused_moving_avg_obs_fake_quant(x, *self.flags.unbind(), *state, *self.ways), *state
+
+
+@pytest.mark.parametrize("ways", [(1, 1, False, False), (1, 1, True, True), (0, 1, False, True), (1, 0, True, False)])
+def test_an_observer_sees_the_range_and_rounds_by_it(ways: tuple[int, int, bool, bool]) -> None:
+    check(Observed(*ways), (X,), others=[(torch.randn(4, 7),)], dynamic_shapes=({1: "n"},))
+    if not ways[2]:
+        check(Observed(*ways), (X * 0,))

@@ -45,7 +45,7 @@ def _learnable(
     zero_point: torch.Tensor,
     quant_min: int,
     quant_max: int,
-) -> torch.Tensor:
+) -> object:
     """A zero point is rounded half up. Source: fake_quantize_core of PyTorch's ATen/native/quantized."""
     with recorder.mode:
         zero = (zero_point.reshape(()) + 0.5).clamp(quant_min, quant_max).to(torch.int32)
@@ -62,16 +62,14 @@ def _learnable_channels(
     axis: int,
     quant_min: int,
     quant_max: int,
-) -> torch.Tensor:
+) -> object:
     """Zero points are rounded to even."""
     with recorder.mode:
         zero = zero_point.round().clamp(quant_min, quant_max).to(torch.int32)
         return aten.fake_quantize_per_channel_affine.default(self, scale, zero, axis, quant_min, quant_max)
 
 
-@register(
-    Kind.WRITE, aten.fused_moving_avg_obs_fake_quant.default, aten._fused_moving_avg_obs_fq_helper.default
-)
+@register(Kind.WRITE, aten.fused_moving_avg_obs_fake_quant.default, aten._fused_moving_avg_obs_fq_helper.default)
 def _observed(
     recorder: BaseRecorder,
     call: Call,
@@ -145,7 +143,9 @@ def _parameters(
     # a range below the least scale keeps its end at zero, or grows on both sides
     grown = SMALL_SCALE * (high - low)
     factor = SMALL_SCALE / exact
-    least_grown = torch.where(least == 0.0, least, torch.where(most == 0.0, torch.full_like(least, -grown), least * factor))
+    least_grown = torch.where(
+        least == 0.0, least, torch.where(most == 0.0, torch.full_like(least, -grown), least * factor)
+    )
     most_grown = torch.where(least == 0.0, torch.full_like(most, grown), torch.where(most == 0.0, most, most * factor))
     least, most = torch.where(is_small, least_grown, least).double(), torch.where(is_small, most_grown, most).double()
     wide = scale.double()

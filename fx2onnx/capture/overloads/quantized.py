@@ -127,9 +127,7 @@ def _quantized(
     return quantize(recorder, self, Affine(factor, zero, dtype))
 
 
-@register(
-    Kind.RECORD, aten._make_per_tensor_quantized_tensor.default, aten._make_per_channel_quantized_tensor.default
-)
+@register(Kind.RECORD, aten._make_per_tensor_quantized_tensor.default, aten._make_per_channel_quantized_tensor.default)
 def _made_of_integers(
     recorder: BaseRecorder,
     call: Call,

@@ -61,6 +61,9 @@ register_shared(clipped, "Clip", aten.hardtanh.default)
 @translates(aten.leaky_relu.default)
 def leaky_relu(op: Emit, self: ir.Value, negative_slope: Any) -> ir.Value:
     """leaky_relu(Tensor self, Scalar negative_slope=0.01) -> Tensor"""
+    if not math.isfinite(negative_slope):  # 0 times infinity is NaN
+        dtype = op.dtype(self)
+        return op.Where(op.Greater(self, op.const(0, dtype)), self, op.Mul(self, op.const(negative_slope, dtype)))
     return op.LeakyRelu(self, alpha=float(negative_slope))
 
 
@@ -120,16 +123,16 @@ def _elu(op: Emit, value: ir.Value, alpha: float) -> ir.Value:
 def elu(op: Emit, self: ir.Value, alpha: Any, scale: Any, input_scale: Any) -> ir.Value:
     """elu(Tensor self, Scalar alpha=1, Scalar scale=1, Scalar input_scale=1) -> Tensor
 
-    x > 0: scale * x; else scale * alpha * (exp(input_scale * x) - 1).
+    x < 0: scale * alpha * (exp(input_scale * x) - 1); else scale * x.
     """
     alpha, scale, input_scale = float(alpha), float(scale), float(input_scale)
-    if input_scale == 1 and scale == 1:
+    if input_scale == 1 and scale == 1 and math.isfinite(alpha):
         return _elu(op, self, alpha)
     dtype = op.dtype(self)
     curve = op.Sub(op.Exp(op.Mul(self, op.const(input_scale, dtype))), op.const(1, dtype))
     negative = op.Mul(curve, op.const(alpha * scale, dtype))
     positive = op.Mul(self, op.const(scale, dtype))
-    return op.Where(op.Greater(self, op.const(0, dtype)), positive, negative)
+    return op.Where(op.Less(self, op.const(0, dtype)), negative, positive)
 
 
 @translates(aten.celu.default)
@@ -140,12 +143,12 @@ def celu(op: Emit, self: ir.Value, alpha: Any) -> ir.Value:
     """
     if float(alpha) == 1:
         return _elu(op, self, 1.0)
-    if op.opset >= 12 and op.dtype(self) == ir.DataType.FLOAT:
+    is_finite = math.isfinite(alpha)
+    if op.opset >= 12 and op.dtype(self) == ir.DataType.FLOAT and is_finite:
         return op.Celu(self, alpha=float(alpha))
     factor = op.const(float(alpha), op.dtype(self))
-    if float(alpha) < 0:
-        curve = op.Sub(op.Exp(op.Div(self, factor)), op.const(1, op.dtype(self)))
-        return op.Where(op.Greater(self, op.const(0, op.dtype(self))), self, op.Mul(curve, factor))
+    if float(alpha) < 0 or not is_finite:
+        return elu(op, self, float(alpha), 1.0, 1 / float(alpha))
     return op.Mul(_elu(op, op.Div(self, factor), 1.0), factor)
 
 
@@ -252,7 +255,7 @@ def softplus(op: Emit, self: ir.Value, beta: Any, threshold: Any) -> ir.Value:
     inner = self if beta == 1 else op.Mul(self, op.const(beta, dtype))
     curve = op.Softplus(inner)
     result = curve if beta == 1 else op.Div(curve, op.const(beta, dtype))
-    if threshold < 20 or dtype == DOUBLE:
+    if threshold < 20 or dtype == DOUBLE or not math.isfinite(beta):
         result = op.Where(op.Greater(inner, op.const(threshold, dtype)), self, result)
     return result
 

@@ -13,6 +13,7 @@ from fx2onnx.aten_map.dropout import dropped
 from fx2onnx.aten_map.table.axes import steps, swap, unsqueeze, whole
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared
 from fx2onnx.base.dims import Dim, DimLike, apply
+from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
 
 aten = torch.ops.aten
@@ -261,6 +262,14 @@ def _fused(
 ) -> tuple[ir.Value | None, ...]:
     """The output, and of the CPU's kernel the log-sum-exp of the scores; what the others give serves their backward pass."""
     mask = attn_bias if attn_mask is None else attn_mask
+    heads = [op.dims(operand)[-3] for operand in (query, key, value)]
+    if heads[1] != heads[2] or (all(isinstance(count, int) for count in heads) and heads[0] % max(heads[1], 1)):
+        raise UserError(
+            "E203",
+            f"attention of {heads[0]} heads over {heads[1]} heads of keys and {heads[2]} of values",
+            why="each head of keys and values serves as many heads of queries",
+            next="repeat the keys and values",
+        )
     output = attended(op, query, key, value, mask, dropout_p, is_causal, scale, True)[0]
     if len(op.result) == 2:
         return output, _log_sum_of_scores(op, query, key, mask, is_causal, scale)
@@ -275,7 +284,11 @@ def _log_sum_of_scores(
     wide, other = op.cast(query, dtype), op.cast(key, dtype)
     factor = default_scale(op, query, scale)
     wide = op.Mul(wide, op.size(factor, dtype) if isinstance(factor, Dim) else op.const(factor, dtype))
+    dims, groups, keys = op.dims(query), op.dims(key)[-3], op.dims(key)[-2]
+    if groups != dims[-3]:  # as many rows of queries for each head of keys
+        wide = op.reshape(wide, (*dims[:-3], groups, whole(dims[-3] * dims[-2] // groups), dims[-1]))
     scores = op.MatMul(wide, swap(op, other, op.rank(other) - 2, op.rank(other) - 1))
+    scores = scores if groups == dims[-3] else op.reshape(scores, (*dims[:-1], keys))
     bias = causal_bias(op, op.dims(query)[-2], op.dims(key)[-2], dtype) if is_causal else mask
     if bias is not None and op.dtype(bias) == BOOL:
         bias = minus_infinity_where(op, bias, dtype, False)

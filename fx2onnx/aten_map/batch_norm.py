@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import onnx_ir as ir
@@ -120,7 +121,7 @@ def unbiased(op: Emit, value: ir.Value, variance: ir.Value) -> tuple[ir.Value, f
     dims, dtype = op.dims(value), op.dtype(variance)
     count = product([size for axis, size in enumerate(dims) if axis != 1])
     if isinstance(count, int):
-        return variance, count / max(count - 1, 1)
+        return variance, math.nan if count == 1 else count / max(count - 1, 1)
     return op.Mul(variance, op.Div(op.size(count, dtype), op.size(count - 1, dtype))), 1.0
 
 

@@ -124,7 +124,7 @@ def indexed(op: Emit, value: ir.Value, indices: Indices) -> ir.Value:
 def _unsafe_masked_index(op: Emit, self: ir.Value, mask: ir.Value, indices: Indices, fill: float) -> ir.Value:
     """_unsafe_masked_index(Tensor self, Tensor mask, Tensor?[] indices, Scalar fill) -> Tensor
 
-    Indices that are masked out may be out of range: they are clamped first.
+    Indices that are masked out may be out of range: they are clamped first, to -size and size - 1.
     """
     if is_empty(op.dims(self)):
         raise UserError(
@@ -141,8 +141,9 @@ def _clamped(op: Emit, value: ir.Value, indices: Indices) -> list[ir.Value | Non
             found.append(None)
             continue
         wide = op.cast(index, INT64)
-        floor = op.Where(op.Less(wide, op.const(0)), op.const(0), wide)
-        last = op.size(op.dims(value)[axis] - 1)
+        size = op.dims(value)[axis]
+        first, last = op.size(-size), op.size(size - 1)
+        floor = op.Where(op.Less(wide, first), first, wide)
         found.append(op.Where(op.Greater(floor, last), last, floor))
     return found
 

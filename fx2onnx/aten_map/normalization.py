@@ -150,7 +150,10 @@ def native_group_norm(
     eps: float,
 ) -> tuple[ir.Value, ...]:
     """native_group_norm(Tensor input, Tensor? weight, Tensor? bias, SymInt N, SymInt C, SymInt HxW, int group, float eps) -> (Tensor, Tensor, Tensor)"""
-    output = group_normalized(op, input, group, weight, bias, eps)
+    is_plain = op.rank(input) > 1 and op.dims(input)[1] == C
+    value = input if is_plain else op.reshape(input, (N, C, HxW))
+    output = group_normalized(op, value, group, weight, bias, eps)
+    output = output if is_plain else reshaped_like(op, output, input)
     dtype = op.result_dtype(1)
     inner = FLOAT if dtype in HALF else dtype
     grouped = op.cast(op.reshape(input, (N, group, whole(C * HxW // group))), inner)

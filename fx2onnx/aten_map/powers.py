@@ -147,7 +147,11 @@ def _logit(op: Emit, self: ir.Value, eps: float | None) -> ir.Value:
     value = op.cast(self, opmath(dtype))
     if eps is not None:
         low, high = op.const(eps, op.dtype(value)), op.const(1 - eps, op.dtype(value))
-        value = op.Clip(value, min=low, max=high) if eps <= 0.5 else op.Min(op.Max(value, low), high)
+        if 0 <= eps <= 0.5:
+            value = op.Clip(value, min=low, max=high)
+        else:  # the lower bound is the higher one, or NaN
+            within = op.Where(op.Greater(value, high), high, value)
+            value = op.Where(op.Less(value, low), low, within)
     return op.cast(op.Log(op.Div(value, op.Sub(op.const(1.0, op.dtype(value)), value))), dtype)
 
 

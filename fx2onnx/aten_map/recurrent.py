@@ -35,6 +35,7 @@ class Stack:
     num_layers: int
     dropout: float
     bidirectional: bool
+    is_projected: bool
     activation: str = "Tanh"
 
     @property
@@ -42,7 +43,7 @@ class Stack:
         return 2 if self.bidirectional else 1
 
     def check(self, op: Emit) -> None:
-        """Raises: UserError E203 for weights that are no floating-point numbers."""
+        """Raises: UserError E203 for weights that are no floating-point numbers, or no matrices."""
         if self.params and not op.is_float(self.params[0]):
             raise UserError(
                 "E203",
@@ -51,15 +52,23 @@ class Stack:
                 next="convert the weights and the input to float32",
             )
 
+        if any(
+            op.rank(matrix) != 2
+            for layer in range(self.num_layers)
+            for side in self.weights(layer)
+            for matrix in side[:2]
+        ):
+            raise UserError(
+                "E203",
+                "a recurrent layer whose weights are no matrices",
+                next="give w_ih, w_hh and the biases layer by layer",
+            )
+
     def weights(self, layer: int) -> list[list[ir.Value]]:
         """Of each direction: w_ih, w_hh (b_ih, b_hh) (w_hr)."""
-        size = len(self.params) // (self.num_layers * self.directions)
+        size = (4 if self.has_biases else 2) + self.is_projected
         start = layer * self.directions
         return [list(self.params[(start + side) * size : (start + side + 1) * size]) for side in range(self.directions)]
-
-    @property
-    def is_projected(self) -> bool:
-        return len(self.params) // (self.num_layers * self.directions) == (5 if self.has_biases else 3)
 
 
 def is_zero(op: Emit, value: ir.Value) -> bool:
@@ -209,9 +218,10 @@ def _recurrent(op_type: str, activation: str = "Tanh") -> Callable[..., tuple[ir
         batch_sizes: ir.Value | None = None,
     ) -> tuple[ir.Value, ...]:
         """Whole sequences ``input``, or packed ``data``."""
-        stack = Stack(op_type, params, has_biases, num_layers, dropout, bidirectional, activation)
-        stack.check(op)
         states = [hx] if isinstance(hx, ir.Value) else hx
+        is_projected = any(op.dims(state)[2] != op.dims(states[0])[2] for state in states)
+        stack = Stack(op_type, params, has_biases, num_layers, dropout, bidirectional, is_projected, activation)
+        stack.check(op)
         if data is not None and batch_sizes is not None:
             return _run_packed(op, stack, data, batch_sizes, states, train)
         assert input is not None

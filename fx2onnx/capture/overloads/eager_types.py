@@ -6,13 +6,20 @@ from collections.abc import Sequence
 
 import torch
 
+from fx2onnx.base.dims import product
 from fx2onnx.capture.overloads.registry import Call, Kind, register
 from fx2onnx.capture.overloads.unbacked import Shape, record_sized
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
+from fx2onnx.capture.recording.eager_refusals import check_operands
 from fx2onnx.capture.recording.tensor_tracker import dims_of
+from fx2onnx.capture.shapes.symnode import unwrap
 
 aten = torch.ops.aten
 HALF = (torch.float16, torch.bfloat16)
+_NEED_A_WEIGHT = (aten._batch_norm_no_update.default, aten._batch_norm_with_update_functional.default)
+"""Batch norms whose fake kernels choose a back end by the weight."""
+_TAKE_STATISTICS = (aten._batch_norm_no_update.default, aten._native_batch_norm_legit_no_training.default)
+"""Batch norms that normalise by stored statistics."""
 
 
 @register(Kind.RECORD, aten.nansum.default, aten.nanmean.default)
@@ -42,6 +49,7 @@ def _randperm(recorder: BaseRecorder, call: Call, dtype: torch.dtype | None) -> 
     aten._native_batch_norm_legit_functional.default,
     aten._batch_norm_with_update_functional.default,
     aten._native_batch_norm_legit_no_training.default,
+    aten._batch_norm_no_update.default,
 )
 def _saved_statistics(
     recorder: BaseRecorder,
@@ -53,16 +61,21 @@ def _saved_statistics(
     running_mean: torch.Tensor | None = None,
     running_var: torch.Tensor | None = None,
 ) -> object:
-    """Statistics are saved in float32 where a parameter is wider than half precision; the new running ones are as the old."""
-    if input.dtype not in HALF:
+    """Statistics are saved in float32 where a parameter is wider than half precision; the new running ones are as the old.
+
+    The fake kernels divide by the number of samples less one, and two of them take no call without a weight.
+    """
+    is_trained = training and call.func not in _TAKE_STATISTICS
+    count = product([size for axis, size in enumerate(dims_of(input)) if axis != 1]) if is_trained else 0
+    if input.dtype not in HALF and count != 1 and (weight is not None or call.func not in _NEED_A_WEIGHT):
         return NotImplemented
+    check_operands(recorder.shape_env, call.func, call.args, call.kwargs)
     given = [tensor for tensor in (weight, bias, running_mean, running_var) if tensor is not None]
     saved = input.dtype if all(tensor.dtype == input.dtype for tensor in given) else torch.float32
-    is_trained = training and call.func is not aten._native_batch_norm_legit_no_training.default
     kept, channels = [dims_of(input)[1] if is_trained else 0], [dims_of(input)[1]]
     running = [(tensor.dtype, channels) for tensor in (running_mean, running_var) if tensor is not None]
-    count = len(call.func._schema.returns)
-    reserve = [(torch.uint8, [0])] if count == 6 else []
+    returns = len(call.func._schema.returns)
+    reserve = [(torch.uint8, [0])] if call.func in _NEED_A_WEIGHT else []
     outputs: list[tuple[torch.dtype, Shape]] = [
         (input.dtype, dims_of(input)),
         (saved, kept),
@@ -70,7 +83,30 @@ def _saved_statistics(
         *reserve,
         *running,
     ]
-    return record_sized(recorder, call, outputs[:count])
+    return record_sized(recorder, call, outputs[:returns])
+
+
+@register(Kind.RECORD, aten.normal.Tensor_Tensor)
+def _normal(
+    recorder: BaseRecorder, call: Call, mean: torch.Tensor, std: torch.Tensor, generator: torch.Generator | None
+) -> object:
+    """The numbers have the dtype of the mean."""
+    if mean.dtype == std.dtype or not mean.is_floating_point():
+        return NotImplemented
+    with recorder.mode:
+        return call.func(mean, std.to(mean.dtype), generator=generator)
+
+
+@register(Kind.RECORD, aten.native_group_norm.default)
+def _native_group_norm(
+    recorder: BaseRecorder, call: Call, input: torch.Tensor, N: object, C: object, group: int
+) -> object:
+    """The channels may be other axes than the input's second."""
+    if input.dim() > 1 and recorder.shape_env.certain("eq", dims_of(input)[1], unwrap(C)):
+        return NotImplemented
+    check_operands(recorder.shape_env, call.func, call.args, call.kwargs)
+    groups = (input.dtype, [unwrap(N), group])
+    return record_sized(recorder, call, [(input.dtype, dims_of(input)), groups, groups])
 
 
 @register(Kind.RECORD, aten._weight_norm_interface.default)

@@ -62,23 +62,45 @@ def _embedding(recorder: BaseRecorder, call: Call, weight: torch.Tensor, indices
     return NotImplemented
 
 
-@register(Kind.RECORD, aten.index_put.default)
-def _index_put(
+@register(
+    Kind.RECORD,
+    aten.index_put.default,
+    aten.index_put.hacked_twin,
+    aten._unsafe_index_put.default,
+    aten._unsafe_index_put.hacked_twin,
+    aten.index.Tensor_hacked_twin,
+    aten._unsafe_index.Tensor,
+    aten._unsafe_index.Tensor_hacked_twin,
+)
+def _at_indices(
     recorder: BaseRecorder, call: Call, self: torch.Tensor, indices: Sequence[torch.Tensor | None]
 ) -> object:
+    if call.func._schema.name == "aten::_unsafe_index":
+        for index in indices:
+            if index is not None and index.dtype not in (torch.int64, torch.int32):  # as eager PyTorch says
+                raise RuntimeError(f"_unsafe_index found unexpected index type {index.dtype}")
     note_places_of_all(recorder, self, indices)
     return NotImplemented
 
 
 def note_places_of_all(recorder: BaseRecorder, tensor: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> None:
     """The same of the first axes; a mask among the indices takes as many as it has, of the same sizes."""
+    masks = (torch.bool, torch.uint8)
+    taken = sum(index.dim() if index is not None and index.dtype in masks else 1 for index in indices)
+    if taken > tensor.dim():  # as eager PyTorch says, here and below
+        raise IndexError(f"too many indices for tensor of dimension {tensor.dim()} (got {taken})")
     axis = 0
     for index in indices:
         if index is None:
             axis += 1
-        elif index.dtype in (torch.bool, torch.uint8):
-            for size, wanted in zip(dims_of(index), dims_of(tensor)[axis:], strict=False):
+        elif index.dtype in masks:
+            for place, (size, wanted) in enumerate(zip(dims_of(index), dims_of(tensor)[axis:], strict=False)):
                 recorder.shape_env.expect_equal(size, wanted)
+                if recorder.shape_env.certain("ne", size, wanted):
+                    raise IndexError(
+                        f"The shape of the mask {[*index.shape]} at index {place} does not match the shape of the indexed "
+                        f"tensor {[*tensor.shape]} at index {axis + place}"
+                    )
             axis += index.dim()
         else:
             note_places(recorder, tensor, axis, index)

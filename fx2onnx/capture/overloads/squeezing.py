@@ -26,6 +26,10 @@ def _squeeze_dim(recorder: BaseRecorder, call: Call, self: torch.Tensor, dim: in
 
 @register(Kind.RECORD, aten.squeeze.dims)
 def _squeeze_dims(recorder: BaseRecorder, call: Call, self: torch.Tensor, dim: list[int]) -> object:
+    axes = [axis % max(self.dim(), 1) for axis in dim]
+    for axis in axes:
+        if axes.count(axis) > 1:  # as eager PyTorch says
+            raise RuntimeError(f"dim {axis} appears multiple times in the list of dims")
     return _squeezed(recorder, self, dim)
 
 

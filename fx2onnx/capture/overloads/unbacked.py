@@ -136,6 +136,8 @@ def _repeat_interleave(recorder: BaseRecorder, call: Call, repeats: torch.Tensor
     """As many rows as the repeats add up to."""
     if repeats.dim() != 1:  # as eager PyTorch says
         raise RuntimeError("repeat_interleave only accept 1D vector as repeat")
+    if repeats.dtype not in (torch.int32, torch.int64):
+        raise RuntimeError("repeats has to be Long or Int tensor")
     if output_size is None:
         known = recorder.value_of(recorder.node_of(repeats))
         if known is not None:

@@ -160,6 +160,7 @@ class Recorder(BaseRecorder):
             with self.mode:
                 result = functionalize.decompose(func, args, kwargs)
             if result is not NotImplemented:
+                check_operands(self.shape_env, func, args, kwargs)
                 self._check_whole(traits, func, args, kwargs, result)
                 return result
         return self.record(func, args, kwargs)

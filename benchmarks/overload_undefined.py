@@ -84,6 +84,8 @@ def reasons(call: Any) -> Iterator[str]:
         yield "the blank among the targets"
     if "attention" in name and filled.get("scale") is not None and not math.isfinite(filled["scale"]):
         yield "an infinite scale, by which either operand or their product is multiplied"
+    if any(isinstance(filled.get(key), float) and math.isnan(filled[key]) for key in ("p", "ord", "norm_type")):
+        yield "a norm whose power is NaN"
     if name == "linalg_pinv" and "rcond" in filled and bool((torch.as_tensor(filled["rcond"]) <= 0).any()):
         yield "a cutoff that keeps singular values of 0, whose rounding is inverted"
     if "prelu" in name and not bool(filled["weight"].isfinite().all()):
@@ -100,7 +102,7 @@ def reasons(call: Any) -> Iterator[str]:
         yield "the working memory of the backward pass, which is longer or not filled beyond the sequences"
     if name == "segment_reduce" and filled["unsafe"]:
         yield "segments that are not checked"
-    if name == "_pad_packed_sequence" and int(filled["batch_sizes"].sum()) != filled["data"].shape[0]:
+    if "batch_sizes" in filled and int(filled["batch_sizes"].sum()) != filled["data"].shape[0]:
         yield "sizes of batches that do not add up"
     if "2d_aa" in name and any(1 in leaf.shape[-1:] for leaf in (*leaves(call)[:1], *call.outputs)):
         yield "antialias along an axis of size 1, of which PyTorch reads the first element alone"

@@ -155,7 +155,12 @@ def _between(op: Emit, start: ir.Value, end: ir.Value, weight: ir.Value) -> ir.V
     number = op.constant(weight, most=1)
     if number is not None and abs(number.item()) >= 0.5:
         return op.Sub(end, op.Mul(gap, op.const(1 - number.item(), op.dtype(gap))))
-    return op.Add(start, op.Mul(weight, gap))
+    found = op.Add(start, op.Mul(weight, gap))
+    if number is not None:
+        return found
+    one, half = op.const(1, op.dtype(gap)), op.const(0.5, op.dtype(gap))
+    from_end = op.Sub(end, op.Mul(gap, op.Sub(one, weight)))
+    return op.Where(op.Less(op.Abs(weight), half), found, from_end)
 
 
 def _minmax(op_type: str) -> Callable[[Emit, ir.Value, ir.Value], ir.Value]:

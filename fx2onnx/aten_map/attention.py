@@ -263,7 +263,8 @@ def _fused(
     """The output, and of the CPU's kernel the log-sum-exp of the scores; what the others give serves their backward pass."""
     mask = attn_bias if attn_mask is None else attn_mask
     heads = [op.dims(operand)[-3] for operand in (query, key, value)]
-    if heads[1] != heads[2] or (all(isinstance(count, int) for count in heads) and heads[0] % max(heads[1], 1)):
+    is_known = isinstance(heads[0], int) and isinstance(heads[1], int) and heads[1] > 0
+    if heads[1] != heads[2] or (is_known and heads[0] % heads[1] != 0):
         raise UserError(
             "E203",
             f"attention of {heads[0]} heads over {heads[1]} heads of keys and {heads[2]} of values",

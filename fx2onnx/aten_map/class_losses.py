@@ -12,6 +12,7 @@ from fx2onnx.aten_map.creation import counted
 from fx2onnx.aten_map.losses import MEAN, NONE, at_least_zero, reduced_loss, worked, zero_like
 from fx2onnx.aten_map.reductions import reduce
 from fx2onnx.aten_map.scans import cumulative_sum
+from fx2onnx.aten_map.table.axes import flat
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared
 from fx2onnx.irx.emit import Emit
 
@@ -37,7 +38,8 @@ def negative_log_likelihood(
     if weight is None:
         amount = op.cast(op.Not(ignored), dtype)
     else:
-        amount = op.Where(ignored, zero_like(op, logs), op.Gather(op.cast(weight, dtype), safe, axis=0))
+        weights = flat(op, op.cast(weight, dtype))
+        amount = op.Where(ignored, zero_like(op, logs), op.Gather(weights, safe, axis=0))
         loss = op.Mul(loss, amount)
     loss = op.Where(ignored, zero_like(op, loss), loss)
     total = reduce(op, "ReduceSum", amount)

@@ -76,6 +76,8 @@ def convolved(
             attrs[name] = [fixed(number, f"{name} of a transposed convolution") for number in attrs[name]]
         attrs["output_padding"] = as_list(output_padding, spatial)
         outputs = [(dtype, _transposed_dims(op.dims(value), op.dims(weight), attrs))]
+        if any(isinstance(extra, int) and extra < 0 for extra in attrs["output_padding"]):
+            raise UserError("E203", "ONNX has no convolution with negative output padding", next="crop the result")
         if any(extra >= step for extra, step in zip(attrs["output_padding"], attrs["strides"], strict=True)):
             _cut_less(attrs, spatial)
         result = _transposed(op, value, weight, bias, attrs, outputs)
@@ -187,6 +189,8 @@ def conv_tbc(op: Emit, self: ir.Value, weight: ir.Value, bias: ir.Value, pad: in
 
     A 1-D convolution of [time, batch, channels] with a weight [kernel, in, out].
     """
+    if op.dims(weight)[0] == 0:  # the bias alone
+        return op.expand(op.cast(bias, op.result_dtype()), op.result_dims())
     result = convolved(op, transpose(op, self, (1, 2, 0)), transpose(op, weight, (2, 1, 0)), bias, [1], [pad], [1], 1)
     return transpose(op, result, (2, 0, 1))
 

@@ -184,7 +184,10 @@ def _numpy_linspace(start: float, end: float, steps: int) -> Any:
 
 
 def _logspace(op: Emit, start: Operand, end: Operand, steps: DimLike, base: float) -> ir.Value:
-    spaced = _spaced(op, start, end, steps)
+    if steps == 1 and op.result_dtype() not in FLOATS:  # the one number is not made an integer first
+        spaced = op.reshape(as_dtype(op, start, D.DOUBLE), (1,))
+    else:
+        spaced = _spaced(op, start, end, steps)
     return cast(op, op.Pow(op.const(float(base), op.dtype(spaced)), spaced), op.result_dtype())
 
 

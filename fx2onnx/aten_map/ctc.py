@@ -16,7 +16,7 @@ from fx2onnx.aten_map.linalg.linear_solve import WORK, loop
 from fx2onnx.aten_map.losses import MEAN, NONE
 from fx2onnx.aten_map.reductions import log_sum_exp, reduce
 from fx2onnx.aten_map.scans import cumulative_sum
-from fx2onnx.aten_map.table.axes import whole
+from fx2onnx.aten_map.table.axes import flat, whole
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared
 from fx2onnx.base.dims import DimLike
 from fx2onnx.irx.emit import Emit
@@ -31,7 +31,7 @@ def lengths_of(op: Emit, lengths: Lengths) -> ir.Value:
     if not isinstance(lengths, ir.Value):
         return op.const(np.array(list(lengths), dtype=np.int64))
     value = op.cast(lengths, D.INT64)
-    return op.reshape(value, (1,)) if op.rank(value) == 0 else value
+    return flat(op, value) if op.rank(value) != 1 else value
 
 
 def padded_targets(op: Emit, targets: ir.Value, lengths: ir.Value, batched: bool) -> ir.Value:

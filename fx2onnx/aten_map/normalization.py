@@ -8,7 +8,7 @@ from typing import Any
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.batch_norm import FLOAT, HALF, channel_vector, normalized_by, over_channels
+from fx2onnx.aten_map.batch_norm import FLOAT, HALF, channel_vector, normalized_by, over_channels, trained
 from fx2onnx.aten_map.table.axes import axis_of, filled, reshaped_like, whole
 from fx2onnx.aten_map.table.dtypes import TORCH_DTYPES, promoted
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
@@ -164,6 +164,14 @@ def native_group_norm(
     return output, op.cast(op.Squeeze(mean, axes=[2]), dtype), op.cast(rstd, op.result_dtype(2))
 
 
+def _instances_without_eps(op: Emit, value: ir.Value, scale: ir.Value, shift: ir.Value) -> ir.Value:
+    """Each channel of each instance as a channel of one batch norm; then scale and shift."""
+    rank, dims = op.rank(value), op.dims(value)
+    plain = trained(op, op.reshape(value, (1, whole(dims[0] * dims[1]), *dims[2:])), None, None, 0.0).output
+    varied = op.Mul(op.reshape(plain, dims), over_channels(op, scale, rank))
+    return op.Add(varied, over_channels(op, shift, rank))
+
+
 @translates(aten.instance_norm.default)
 def instance_norm(
     op: Emit,
@@ -186,6 +194,8 @@ def instance_norm(
     scale = channel_vector(op, weight, 1, channels, dtype)
     shift = channel_vector(op, bias, 0, channels, dtype)
     value = op.Unsqueeze(input, axes=[2]) if op.rank(input) == 2 else input  # ONNX wants an axis to take the mean over
+    if eps == 0:  # PyTorch takes 0 where a channel does not vary
+        return op.reshape(_instances_without_eps(op, value, scale, shift), op.dims(input))
     return op.reshape(op.InstanceNormalization(value, scale, shift, epsilon=float(eps)), op.dims(input))
 
 

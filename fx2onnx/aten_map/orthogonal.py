@@ -66,8 +66,9 @@ def _polynomial(slope: float, constant: float, shifted: bool, recurrence: Recurr
     def entry(op: Emit, x: Operand, n: Operand) -> ir.Value:
         """p[0] = 1 where n = 0, 0 where n < 0; a Loop as long as the greatest n keeps p[n] where k reaches n."""
         dims = op.result_dims()
-        value, degree = as_dtype(op, x, WORK), op.cast(as_dtype(op, n, WORK), D.INT64)
-        value, degree = op.expand(value, dims), op.expand(degree, dims)
+        value, wide = op.expand(as_dtype(op, x, WORK), dims), op.expand(as_dtype(op, n, WORK), dims)
+        is_degree = op.And(op.Greater(wide, -1), op.Less(wide, 2.0**63))  # PyTorch casts any other to a negative one
+        degree = op.cast(between(op, is_degree, wide, -1), D.INT64)
         if shifted:
             value = op.Sub(op.Add(value, value), 1.0)
         first = op.Mul(value, slope) if slope != 1 else value

@@ -16,6 +16,7 @@ from fx2onnx.aten_map.lstm_cells import projected_layer
 from fx2onnx.aten_map.packing import Packing, packing_of
 from fx2onnx.aten_map.table.axes import sliced, squeeze, transpose, unsqueeze, whole
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared
+from fx2onnx.base.dims import DimLike
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import Dims
@@ -43,25 +44,13 @@ class Stack:
         return 2 if self.bidirectional else 1
 
     def check(self, op: Emit) -> None:
-        """Raises: UserError E203 for weights that are no floating-point numbers, or no matrices."""
+        """Raises: UserError E203 for weights that are no floating-point numbers."""
         if self.params and not op.is_float(self.params[0]):
             raise UserError(
                 "E203",
                 f"a recurrent layer of {op.dtype(self.params[0]).name.lower()}",
                 why=f"ONNX's {self.op_type} takes floating-point numbers alone",
                 next="convert the weights and the input to float32",
-            )
-
-        if any(
-            op.rank(matrix) != 2
-            for layer in range(self.num_layers)
-            for side in self.weights(layer)
-            for matrix in side[:2]
-        ):
-            raise UserError(
-                "E203",
-                "a recurrent layer whose weights are no matrices",
-                next="give w_ih, w_hh and the biases layer by layer",
             )
 
     def weights(self, layer: int) -> list[list[ir.Value]]:
@@ -143,6 +132,23 @@ def _state_of(op: Emit, state: ir.Value, stack: Stack, layer: int) -> ir.Value |
     return sliced(op, state, 0, layer * count, (layer + 1) * count, count)
 
 
+def _check_weights(op: Emit, stack: Stack, weights: list[list[ir.Value]], features: DimLike) -> None:
+    """Raises: UserError E203 for weights that are no matrices, or of other sizes; kernels do not check all."""
+    sizes = [[op.dims(matrix) for matrix in side[:2]] for side in weights]
+    is_fit = all(len(dims) == 2 for side in sizes for dims in side)
+    for of_input, of_state in sizes if is_fit else ():
+        rows = of_state[0] if stack.is_projected else len(GATE_ORDER[stack.op_type]) * of_state[1]
+        gaps = (of_input[1] - features, of_input[0] - rows, of_state[0] - rows)
+        is_fit = is_fit and not any(isinstance(gap, int) and gap for gap in gaps)
+    if not is_fit:
+        raise UserError(
+            "E203",
+            f"a recurrent layer over {features} features with weights of {[[*map(list, side)] for side in sizes]}",
+            why="w_ih has a row for each gate and a column for each feature, w_hh a column for each number of the state",
+            next="give w_ih, w_hh and the biases layer by layer",
+        )
+
+
 def run_stack(
     op: Emit, stack: Stack, value: ir.Value, states: Sequence[ir.Value], train: bool, lengths: ir.Value | None
 ) -> tuple[ir.Value, ...]:
@@ -150,6 +156,7 @@ def run_stack(
     finals: list[list[ir.Value]] = [[] for _ in states]
     for layer in range(stack.num_layers):
         weights = stack.weights(layer)
+        _check_weights(op, stack, weights, op.dims(value)[-1])
         if layer and train and stack.dropout > 0:
             value = dropped(op, value, stack.dropout)
         if stack.is_projected:

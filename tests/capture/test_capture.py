@@ -31,6 +31,7 @@ CALLS = [
     (Call(aten.native_batch_norm.default, True, 0.1, 1e-5), (HALF, WIDE, WIDE, WIDE, WIDE)),
     (Call(aten.native_batch_norm.default, True, 0.1, 1e-5), (HALF, *([WIDE.half()] * 4))),
     (Call(aten._native_batch_norm_legit.no_stats, True, 0.1, 1e-5), (HALF, WIDE, WIDE)),
+    *((Call(aten._batch_norm_no_update.default, 0.1, 1e-5), (HALF, *of)) for of in ([WIDE] * 4, [WIDE.half()] * 4)),
 ]  # fmt: skip
 
 
@@ -51,6 +52,16 @@ def test_batch_norm_trains_in_half_precision(dtype, own):
         got = engine(model.SerializeToString())({model.graph.input[0].name: to_numpy(x)})[0]
         assert got.dtype == wanted.dtype
         np.testing.assert_allclose(got.astype(np.float32), wanted.astype(np.float32), rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize(("mean", "std"), [(torch.float32, torch.float64), (torch.float16, torch.float32)])
+def test_drawn_numbers_have_the_dtype_of_the_mean(mean, std):
+    module, args = Call(aten.normal.Tensor_Tensor), (torch.ones(2, 1, dtype=mean), torch.ones(2, dtype=std))
+    model = fx2onnx.export(module, args).model_proto
+    for engine in (open_runner, open_onnxruntime):
+        feeds = {value.name: to_numpy(tensor) for value, tensor in zip(model.graph.input, args, strict=True)}
+        got = engine(model.SerializeToString())(feeds)[0]
+        assert (got.dtype, got.shape) == (to_numpy(args[0]).dtype, (2, 2))
 
 
 def test_randperm_without_a_dtype_is_of_integers():

@@ -140,6 +140,45 @@ def test_a_misfit_is_refused_as_eager_pytorch_does(monkeypatch):
     assert WRITTEN in FAULTS
 
 
+X, MASK = torch.randn(4, 3), torch.ones(2, dtype=torch.bool)
+MISFITS = [
+    (aten._unsafe_index_put.hacked_twin, X[:, 0], [torch.ones(4, dtype=torch.bool)] * 2, torch.ones(()), False),
+    (aten.index_put.default, X, [torch.ones(4, dtype=torch.bool), MASK, MASK], torch.ones(())),
+    (aten.index_put.hacked_twin, X, [MASK, torch.tensor([1])], torch.ones(()), False),
+    (aten.index.Tensor, X, [None, MASK]),
+    (aten._unsafe_index.Tensor, X[:2], [MASK]),
+    (aten._index_put_impl.default, X, [MASK], torch.ones(())),
+    (aten.squeeze.dims, X, [1, 1]),
+    (aten.squeeze.dims, torch.ones(()), [0, -1]),
+    (aten.repeat_interleave.Tensor, torch.ones(3)),
+    (aten.tanh_backward.default, *[torch.tensor([1, 2])] * 2),
+    (aten.sigmoid_backward.default, *[torch.tensor([1, 2])] * 2),
+    (aten.sub.Scalar, X, False),
+    (aten.add.Scalar, X, 1, True),
+    (aten.randint_like.Tensor, X, torch.ones(2)),
+    (aten.tensor_split.tensor_indices_or_sections, X[0], torch.tensor([1, 1]), -5),
+    (aten._pad_packed_sequence.default, X, torch.zeros(0).long(), False, 0.0, 3),
+    (aten._pad_packed_sequence.default, X, torch.tensor([2, 2]), False, 0.0, 1),
+    (
+        aten.gru.data,
+        X,
+        torch.tensor([4]),
+        torch.zeros(1, 4, 1),
+        [torch.ones(3, 3), torch.ones(6, 1)],
+        False,
+        1,
+        0.0,
+        False,
+        False,
+    ),
+]
+
+
+@pytest.mark.parametrize("misfit", MISFITS, ids=lambda misfit: str(misfit[0]))
+def test_what_fake_kernels_take_is_refused_as_eager_pytorch_does(misfit):
+    assert judge_misfit(_misfit(*misfit)).kind == BOTH_REFUSE
+
+
 def test_a_translation_that_fails_for_what_eager_pytorch_refuses_tells_its_sentence():
     indices, places, none = torch.zeros(6).long(), torch.tensor([0, 1]), torch.zeros(2).long()
     numbers = (2, False, 0, False, None, 0)

@@ -17,6 +17,8 @@ BYTES = T([2, 9, 250], dtype=torch.uint8)
 LARGE = torch.stack([torch.full((2, 2), INF), T([[0.1, 0.8], [1.2, -1.3]])])
 IMAGE, LINE, VOLUME = R(1, 2, 3, 5), R(2, 1, 3), R(1, 1, 3, 2, 5)
 SPACED = R(3, 4).index_put((T([1]), T([2])), T(INF))
+SIGNED = T([0.0, -0.0, 2.0, -1.0, 0.5])
+POLYNOMIALS = ("chebyshev_polynomial", "shifted_chebyshev_polynomial")
 COUNTS = T([[[4, -3], [3, 5], [3, 2]]])
 
 CASES = [
@@ -130,6 +132,24 @@ CASES = [
     case(aten.histogram.bin_ct, R(5), 3, range=[2.0, 2.0]),
     case(aten._histogramdd_from_bin_cts.default, R(5, 2), [1, 2], range=[0.0, 0.0, -1.0, 1.0]),
     *(case(aten.mode.default, R(2, 3, 4), dim, keep) for dim in (0, 1) for keep in (False, True)),
+    *(case(aten.celu.default, SIGNED, alpha) for alpha in (INF, -INF, NAN)),
+    *(case(aten.leaky_relu.default, SIGNED, slope) for slope in (INF, NAN)),
+    *(case(aten.elu.default, SIGNED, *numbers) for numbers in ((INF, 1.0, 1.0), (1.0, 1.0, INF), (0.0, 1.0, NAN))),
+    case(aten.softplus.default, SIGNED, INF, 20.0),
+    *(case(aten.logit.default, T([0.0, 0.3, 1.0, -1.0, 2.0, NAN]), eps) for eps in (0.7, 1.0, NAN)),
+    case(aten._unsafe_masked_index.default, R(4, 2), T([[True], [False], [True]]), [T([-1, -9, 9])], 3.0),
+    case(aten._unsafe_masked_index_put_accumulate.default, R(4), R(3) > -9, [T([-1, -9, 9])], R(3)),
+    case(aten.native_group_norm.default, R(2, 1, 3, 2), R(3), R(3), 2, 3, 2, 1, 1e-3),
+    case(aten.native_group_norm.default, R(4, 6), R(4), None, 1, 4, 6, 2, 1e-3),
+    *(case(aten.instance_norm.default, R(sizes), R(2), R(2), None, None, True, 0.0, 0.0, True) for sizes in ((3, 2), (3, 2, 4))),
+    case(aten.logspace.default, 0.9, 5.0, 1, dtype=torch.uint8),
+    case(aten.logspace.Tensor_Scalar, T(0.9), 5.0, 1, 2.5, dtype=torch.int64),
+    case(aten.conv_tbc.default, R(6, 3, 4), R(0, 4, 1), R(1), 2),
+    case(aten.lu_unpack.default, R(2, 1, 2), T([[1]], dtype=torch.int32)),
+    case(aten.nll_loss2d_forward.default, R(2, 3, 1, 2), T([[[0, 2]], [[1, 1]]]), R(3, 1).abs(), 0, 0),
+    *(case(getattr(aten, f"special_{name}_w").default, R(3), T([NAN, 2.0, INF])) for name in POLYNOMIALS),
+    case(aten.lerp.Tensor, T([INF, 1.0, 2.0, 3.0]), T([-1.0, INF, 5.0, 0.3]), T([1.1, 0.3, -0.7, 0.9])),
+    case(aten.cross.default, R(1, 1, 2, 3), R(3, 2, 2, 3), None),
 ]  # fmt: skip
 
 
@@ -138,6 +158,7 @@ def test_case(given_case):
     judge(given_case, opsets=(13, 20))
 
 
+CHANNELS = (R(3), R(3), R(3), R(3).abs())
 BASE = torch.arange(12.0).reshape(4, 3)
 EXPORTED = [
     (lambda x: torch.nn.functional.dropout(x, 1.0, True), (T([1.0, INF, NAN]),)),
@@ -149,6 +170,8 @@ EXPORTED = [
     (lambda x: aten.slice_inverse.default(x, x[:2] * 2, 0, None, 2, 1), (BASE,)),
     (Call(aten._scaled_dot_product_attention_math.default), (R(1, 2, 2, 3), R(1, 2, 4, 3), R(1, 2, 4, 3), R(2, 4) > 0)),
     (Call(aten._scaled_dot_product_flash_attention_for_cpu.default, 0.0, True), (R(1, 2, 4, 3), R(1, 2, 4, 3), R(1, 2, 4, 3))),
+    (Call(aten._scaled_dot_product_flash_attention_for_cpu.default, 0.0, True), (R(1, 4, 3, 2), R(1, 2, 3, 2), R(1, 2, 3, 2))),
+    (Call(aten._scaled_dot_product_flash_attention_for_cpu.default), (R(2, 6, 3, 2), R(2, 2, 5, 2), R(2, 2, 5, 2))),
     (Call(aten.multilabel_margin_loss_forward.default, 0), (R(3), T([0, 2, -1]))),
     (Call(aten.multi_margin_loss.default, 1, 1, None, 0), (R(4), T(1))),
     (Call(aten._weight_norm_interface.default, 1), (R(2, 3), R(3, 1))),
@@ -156,6 +179,13 @@ EXPORTED = [
     (Call(aten.slow_conv_transpose2d.default, [2, 2], None, [1, 2], [0, 0], [0, 1]), (R(1, 5, 4), R(1, 2, 2, 2))),
     (Call(aten.unique_consecutive.default, False, False, -1), (R(4).round(),)),
     (Call(aten.native_dropout.default, 1.0, None), (R(4),)),
+    (lambda *of: aten._ctc_loss.Tensor(*of)[0], (R(3, 2, 2).log_softmax(2), T([[1], [1]]), T([3, 2]), T([[1, 1]]))),
+    (Call(aten.native_batch_norm.default, True, 0.1, 1e-3), (R(1, 3), *CHANNELS)),
+    (Call(aten.batch_norm.default, True, 0.1, 1e-3, False), (R(1, 3, 1), *CHANNELS)),
+    (Call(aten.batch_norm.default, True, 0.1, 1e-3, False), (R(0, 3), *CHANNELS)),
+    (Call(aten._native_batch_norm_legit_functional.default, True, 0.1, 1e-3), (R(1, 3), *CHANNELS)),
+    (lambda x, *of: aten._batch_norm_with_update_functional.default(x, None, None, *of[2:], 0.1, 1e-3), (R(2, 3), *CHANNELS)),
+    (lambda x, *of: aten._batch_norm_no_update.default(x, None, None, *of[2:], 0.1, 1e-3), (R(2, 3), *CHANNELS)),
     (Call(aten.embedding_bag.padding_idx, False, 1, False, None, False, -1), (R(3, 2), T([0, 2, 1, 2]), T([0, 2]))),
 ]  # fmt: skip
 
@@ -168,6 +198,7 @@ def test_exported(module, args):
 REFUSED = [
     (lambda x: aten._scaled_dot_product_efficient_attention.default(x, x, x, None, True)[1], (R(1, 1, 2, 4),)),
     (Call(aten.slow_conv_dilated2d.default, [2, 1], None, [1, 1], [1, -2]), (R(2, 2, 4, 5), R(2, 2, 2, 1))),
+    (Call(aten.slow_conv_transpose2d.default, [3, 3], None, [1, 2], [0, 0], [-1, 1]), (R(2, 2, 4, 7), R(2, 2, 3, 3))),
     (Call(aten.embedding_bag.default), (R(3, 3), T([[0], [1], [2]]), T([0, 2]))),
     (Call(aten.rnn_tanh.input, [R(1, 2), R(1, 1)], False, 1, 0.0, False, False, False), (R(3, 1, 2), R(1, 2, 1))),
     (Call(aten._weight_norm.default, 0), (R(4, 3), R(2))),
@@ -179,6 +210,12 @@ REFUSED = [
     (Call(aten.gradient.tensorarrayint, spacing=[R(4)], dim=0), (R(3, 4),)),
     (Call(aten.rnn_tanh.data, R(1, 2, 2), [R(2, 3), R(2, 2)], False, 1, 0.0, False, False), (R(2, 3), T([2, 1, 1]))),
     (Call(aten.rnn_tanh_cell.default), (torch.ones(2, 2).long(),) * 4),
+    (Call(aten._scaled_dot_product_flash_attention_for_cpu.default), (R(1, 3, 3, 2), R(1, 2, 5, 2), R(1, 2, 5, 2))),
+    (
+        Call(aten.lstm.data, (R(1, 3, 1), R(1, 3, 1)), [R(4, 2), R(4, 1)], False, 1, 0.0, False, False),
+        (R(3, 1), T([3])),
+    ),
+    (Call(aten.lstm.data, (R(1, 3, 1), R(1, 3, 1)), [R(4), R(4)], False, 1, 0.0, False, False), (R(3, 1), T([3]))),
 ]
 
 

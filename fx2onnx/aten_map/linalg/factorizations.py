@@ -195,6 +195,7 @@ def _lu_unpack(
 ) -> tuple[ir.Value, ir.Value, ir.Value]:
     order, lower, upper = (zero_result(op, index) for index in range(3))
     if unpack_pivots:
+        LU_pivots = op.expand(LU_pivots, (*op.result_dims(0)[:-2], op.dims(LU_pivots)[-1]))
         order = permutation_of(op, LU_pivots, op.dims(LU_data)[-2], op.result_dtype())
     if unpack_data:
         lower, upper = unpacked(op, LU_data)

@@ -166,8 +166,7 @@ def cross_product(op: Emit, left: ir.Value, right: ir.Value, axis: int) -> ir.Va
 
 def _cross(op: Emit, self: ir.Value, other: ir.Value, dim: int | None) -> ir.Value:
     """Without ``dim`` along the first axis of size 3."""
-    dims = op.result_dims()
-    axis = list(dims).index(3) if dim is None else axis_of(dim, len(dims))
+    axis = op.dims(self).index(3) if dim is None else axis_of(dim, len(op.result_dims()))
     return cross_product(op, self, other, axis)
 
 

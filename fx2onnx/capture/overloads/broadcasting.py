@@ -12,7 +12,7 @@ from fx2onnx.capture.overloads.registry import Call, Kind, register
 from fx2onnx.capture.overloads.unbacked import Size
 from fx2onnx.capture.python.frames import user_location
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
-from fx2onnx.capture.recording.tensor_tracker import dims_of
+from fx2onnx.capture.recording.tensor_tracker import axis_of, dims_of
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.symnode import sym_int, unwrap
 from fx2onnx.capture.torch_private.fake_tensors import fake_view
@@ -34,7 +34,7 @@ def _take_along_dim(
     with recorder.mode:
         if dim is None:
             return self.reshape(-1).gather(0, indices.reshape(-1))
-        axis = dim % self.dim()
+        axis = axis_of(self.dim(), dim)
         sizes = [_wider(*pair) for pair in zip(self.shape, indices.shape, strict=True)]
         own, taken = ([*sizes[:axis], one.shape[axis], *sizes[axis + 1 :]] for one in (self, indices))
         return self.expand(own).gather(axis, indices.expand(taken))

@@ -14,7 +14,7 @@ from fx2onnx.capture.overloads.squeezing import keep_rank
 from fx2onnx.capture.overloads.unbacked import Shape, record_sized
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.recording.meta_rules import window_count
-from fx2onnx.capture.recording.tensor_tracker import dims_of
+from fx2onnx.capture.recording.tensor_tracker import axis_of, dims_of
 from fx2onnx.capture.shapes.symnode import unwrap
 
 aten = torch.ops.aten
@@ -40,7 +40,7 @@ def _logsumexp(
     sizes, unbacked = dims_of(self), recorder.shape_env.unbacked
     if not self.is_floating_point() or not any(isinstance(size, Dim) and size.symbols() & unbacked for size in sizes):
         return NotImplemented
-    gone = {axis % len(sizes) for axis in dim or range(len(sizes))}
+    gone = {axis_of(len(sizes), axis) for axis in dim or range(len(sizes))}
     left = [1 if axis in gone else size for axis, size in enumerate(sizes) if keepdim or axis not in gone]
     return record_sized(recorder, call, [(self.dtype, left)])
 

@@ -68,6 +68,7 @@ def _embedding(recorder: BaseRecorder, call: Call, weight: torch.Tensor, indices
     aten.index_put.hacked_twin,
     aten._unsafe_index_put.default,
     aten._unsafe_index_put.hacked_twin,
+    aten._index_put_impl.default,
     aten.index.Tensor_hacked_twin,
     aten._unsafe_index.Tensor,
     aten._unsafe_index.Tensor_hacked_twin,

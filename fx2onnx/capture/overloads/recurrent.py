@@ -115,6 +115,14 @@ def _pad(
     total_length: int,
 ) -> object:
     """Padded steps, and the lengths of the sequences."""
+    longest = dims_of(batch_sizes)[0]
+    if longest == 0:  # as eager PyTorch says, here and below
+        raise RuntimeError("batch_sizes can not be empty")
+    if isinstance(longest, int) and 0 < int(total_length) < longest:
+        raise RuntimeError(
+            "Expected total_length to be at least the length of the longest sequence in input, but got "
+            f"total_length={total_length} and max sequence length being {longest}"
+        )
     sizes = recorder.node_of(batch_sizes)
     known = recorder.value_of(sizes)
     if known is None:

@@ -14,7 +14,7 @@ from fx2onnx.capture.overloads.registry import Call, Kind, register
 from fx2onnx.capture.overloads.unbacked import Size
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.recording.meta_cache import contiguous_strides
-from fx2onnx.capture.recording.tensor_tracker import dims_of
+from fx2onnx.capture.recording.tensor_tracker import axis_of, dims_of
 from fx2onnx.capture.shapes.conditions import simplified, solved
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.symnode import sym_int, unwrap
@@ -49,7 +49,7 @@ def _flatten(recorder: BaseRecorder, call: Call, self: torch.Tensor, start_dim: 
     dims = dims_of(self)
     if not dims:
         return NotImplemented
-    first, last = start_dim % len(dims), end_dim % len(dims)
+    first, last = (axis_of(len(dims), dim) for dim in (start_dim, end_dim))
     return _reshaped(recorder, call, self, [*dims[:first], product(dims[first : last + 1]), *dims[last + 1 :]])
 
 
@@ -59,7 +59,7 @@ def _unflatten(recorder: BaseRecorder, call: Call, self: torch.Tensor, dim: int,
     dims = dims_of(self)
     if not recorder.shape_env.unbacked or not dims:
         return NotImplemented
-    axis = dim % len(dims)
+    axis = axis_of(len(dims), dim)
     inner = _without_minus_one(recorder.shape_env, dims[axis], list(map(unwrap, sizes)))
     return _reshaped(recorder, call, self, [*dims[:axis], *inner, *dims[axis + 1 :]])
 

@@ -14,7 +14,7 @@ from fx2onnx.capture.overloads.unbacked import Size
 from fx2onnx.capture.python.frames import unpacks
 from fx2onnx.capture.recording.aliasing import View
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
-from fx2onnx.capture.recording.tensor_tracker import Arguments, dims_of
+from fx2onnx.capture.recording.tensor_tracker import Arguments, axis_of, dims_of
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.symnode import sym_int, unwrap
 from fx2onnx.capture.torch_private.fake_tensors import fake_view
@@ -174,7 +174,7 @@ def _parts(recorder: BaseRecorder, tensor: torch.Tensor, axis: int, lengths: Seq
 
 
 def _axis_of(tensor: torch.Tensor, axis: int) -> tuple[int, DimLike]:
-    axis = axis % max(tensor.dim(), 1)
+    axis = axis_of(tensor.dim(), axis)
     return axis, unwrap(tensor.shape[axis]) if tensor.dim() else 0
 
 

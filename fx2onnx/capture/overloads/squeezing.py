@@ -9,7 +9,7 @@ from fx2onnx.base.relations import Relation
 from fx2onnx.capture.overloads.registry import Call, Kind, register
 from fx2onnx.capture.python.frames import user_location
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
-from fx2onnx.capture.recording.tensor_tracker import dims_of
+from fx2onnx.capture.recording.tensor_tracker import axis_of, dims_of
 
 aten = torch.ops.aten
 
@@ -21,27 +21,27 @@ def _squeeze(recorder: BaseRecorder, call: Call, self: torch.Tensor) -> object:
 
 @register(Kind.RECORD, aten.squeeze.dim)
 def _squeeze_dim(recorder: BaseRecorder, call: Call, self: torch.Tensor, dim: int) -> object:
-    return _squeezed(recorder, self, [dim])
+    return _squeezed(recorder, self, [axis_of(self.dim(), dim)])
 
 
 @register(Kind.RECORD, aten.squeeze.dims)
 def _squeeze_dims(recorder: BaseRecorder, call: Call, self: torch.Tensor, dim: list[int]) -> object:
-    axes = [axis % max(self.dim(), 1) for axis in dim]
+    axes = [axis_of(self.dim(), axis) for axis in dim]
     for axis in axes:
         if axes.count(axis) > 1:  # as eager PyTorch says
             raise RuntimeError(f"dim {axis} appears multiple times in the list of dims")
-    return _squeezed(recorder, self, dim)
+    return _squeezed(recorder, self, axes)
 
 
 def _squeezed(recorder: BaseRecorder, tensor: torch.Tensor, axes: range | list[int]) -> object:
     sizes, env = dims_of(tensor), recorder.shape_env
-    of_data = [axis % len(sizes) for axis in axes if sizes and env.as_one(Relation("eq", (sizes[axis], 1)))]
+    of_data = [axis for axis in axes if sizes and env.as_one(Relation("eq", (sizes[axis], 1)))]
     if of_data:  # no element there ends the run in the file
         with recorder.mode:
             taken = tensor
             for axis in sorted(of_data, reverse=True):
                 taken = taken.select(axis, 0)
-            rest = [axis % len(sizes) for axis in axes if axis % len(sizes) not in of_data]
+            rest = [axis for axis in axes if axis not in of_data]
             places = [axis - sum(gone < axis for gone in of_data) for axis in rest]
             return taken.squeeze(places) if places else taken
     for axis in axes if sizes else ():

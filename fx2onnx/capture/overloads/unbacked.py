@@ -11,7 +11,7 @@ from fx2onnx.base.dims import Dim, Scalar
 from fx2onnx.capture.overloads.needs import note_places_of_all
 from fx2onnx.capture.overloads.registry import Call, Kind, register
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
-from fx2onnx.capture.recording.tensor_tracker import dims_of
+from fx2onnx.capture.recording.tensor_tracker import axis_of, dims_of
 from fx2onnx.capture.shapes.symnode import unwrap
 from fx2onnx.capture.torch_private.dispatch import no_dispatch
 from fx2onnx.capture.torch_private.fake_tensors import CPU
@@ -121,7 +121,8 @@ def _unique(
     values: Shape = [size]
     inverse: Shape = shape
     if dim is not None:
-        values = [size if place == dim % len(shape) else length for place, length in enumerate(shape)]
+        dim = axis_of(len(shape), dim)
+        values = [size if place == dim else length for place, length in enumerate(shape)]
         inverse = [shape[dim]]
     outputs = (
         (self.dtype, values),
@@ -177,7 +178,7 @@ def _repeat_interleave_all(
     if not _is_of_data(recorder, unwrap(repeats)):
         return NotImplemented
     with recorder.mode:
-        tensor, axis = (self.flatten(), 0) if dim is None else (self, dim % self.dim())
+        tensor, axis = (self.flatten(), 0) if dim is None else (self, axis_of(self.dim(), dim))
         sizes = [*tensor.shape]
         repeated = tensor.unsqueeze(axis + 1).expand(*sizes[: axis + 1], repeats, *sizes[axis + 1 :])
         return repeated.clone().flatten(axis, axis + 1)

@@ -14,7 +14,7 @@ from fx2onnx.capture.overloads.registry import Call, Kind, register
 from fx2onnx.capture.overloads.unbacked import Size, record_sized
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.recording.meta_rules import window_count
-from fx2onnx.capture.recording.tensor_tracker import dims_of
+from fx2onnx.capture.recording.tensor_tracker import axis_of, dims_of
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.symnode import sym_int, unwrap
 from fx2onnx.capture.torch_private.fake_tensors import fake_view
@@ -48,7 +48,7 @@ def _unfold(recorder: BaseRecorder, call: Call, self: torch.Tensor, dimension: i
     window, apart, env = unwrap(size), unwrap(step), recorder.shape_env
     if not isinstance(window, Dim) and not isinstance(apart, Dim):
         return NotImplemented
-    axis = dimension % self.dim()
+    axis = axis_of(self.dim(), dimension)
     length = dims_of(self)[axis]
     _expect(env, "ge", apart, 1)
     _expect(env, "le", window, length)
@@ -68,7 +68,7 @@ def _diagonal(recorder: BaseRecorder, call: Call, self: torch.Tensor, offset: Si
     number = unwrap(offset)
     if not isinstance(number, Dim):
         return NotImplemented
-    rows, columns = dim1 % self.dim(), dim2 % self.dim()
+    rows, columns = axis_of(self.dim(), dim1), axis_of(self.dim(), dim2)
     fake = recorder.fake_of(self)
     dims, strides = dims_of(fake), list(map(unwrap, fake.stride()))
     right, down = apply("max", number, 0), apply("max", -number, 0)

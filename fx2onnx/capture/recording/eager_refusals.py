@@ -52,7 +52,7 @@ _IS_OF_DTYPES = re.compile(
 
 IS_OF_CPU = re.compile(
     r"not implemented for '(Half|BFloat16|ComplexHalf|Float8|Float4|UInt16|UInt32|UInt64|Bits)|MKL FFT|Could not run"
-    r"|half.*(CPU|GPU)|(on|for) (the )?CPU|deterministic|compil(ed|ing|ation)",
+    r"|half.*(CPU|GPU)|(?<!and )(on|for) (the )?CPU|deterministic|compil(ed|ing|ation)",
     re.I,
 )
 """Refusals that say nothing of other devices."""
@@ -68,9 +68,6 @@ offsets have to fit sizes (those of an embedding bag may all be 0).
 
 _TELL_SIZES = frozenset({"lengths", "batch_sizes", "repeats"})
 """Tensors whose numbers have to fit the sizes of others."""
-
-_SUMS = frozenset({"aten::add", "aten::sub"})
-"""Pointwise operators whose numbers are all taken."""
 
 _DRAWS = frozenset({"train", "training", "dropout", "dropout_p", "p", "generator"})
 """Arguments of operators that may draw random numbers."""
@@ -100,7 +97,7 @@ def is_tried_whole(func: OpOverload) -> bool:
     schema = func._schema
     is_view = bool(schema.returns) and schema.returns[0].alias_info is not None and not schema.is_mutable
     is_pointwise = torch.Tag.pointwise in func.tags and not schema.is_mutable
-    only_tensors = schema.name in _SUMS or all("Tensor" in str(each.type) for each in schema.arguments)
+    only_tensors = all("Tensor" in str(each.type) for each in schema.arguments)
     is_plain = is_view or (is_pointwise and only_tensors)
     return func.namespace in _NAMESPACES and not is_plain and not _NOT_TRIED.search(schema.name)
 

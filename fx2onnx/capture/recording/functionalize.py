@@ -262,6 +262,9 @@ def _batch_norm(
     is_one_result = call.func is aten.batch_norm.default
     if is_one_result and not (training and running_mean is not None and running_var is not None):
         return NotImplemented
+    if is_one_result and 0 in dims_of(input):  # nothing is updated by nothing
+        with recorder.mode:
+            return input.clone()
     late = recorder.statistics if training else None
     if late is not None and not all(
         tensor is not None and late.may_wait(tensor) for tensor in (running_mean, running_var)

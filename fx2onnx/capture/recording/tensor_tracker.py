@@ -66,6 +66,14 @@ def dims_of(tensor: torch.Tensor) -> list[DimLike]:
     return [unwrap(size) for size in tensor.shape]
 
 
+def axis_of(rank: int, dim: int) -> int:
+    """``dim`` of a tensor of ``rank`` axes, counted from the front. Raises IndexError, as eager PyTorch does, for a dim that it lacks."""
+    count = max(rank, 1)
+    if not -count <= dim < count:
+        raise IndexError(f"Dimension out of range (expected to be in range of [{-count}, {count - 1}], but got {dim})")
+    return dim % count
+
+
 def tensor_info(tensor: torch.Tensor) -> TensorInfo:
     return TensorInfo(tensor.dtype, tuple(dims_of(tensor)))
 

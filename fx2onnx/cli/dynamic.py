@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.base.signatures import signature_of
 from fx2onnx.cli.feeds import inputs_like
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def parse_dynamic(texts: list[str]) -> dict[str, dict[int, str]] | str:
     return shapes
 
 
-def dynamic_shapes_of(source: Source, wanted: dict[str, dict[int, str]] | str) -> dict[str, dict[int, Any]] | None:
+def dynamic_shapes_of(source: Source, wanted: dict[str, dict[int, str]] | str) -> Any:
     """The ``dynamic_shapes`` argument of ``fx2onnx.export`` for ``source``; None where all sizes are fixed.
 
     Sizes of the source's own proposal (``"default"``) may turn out static; those that the user names may not.
@@ -53,6 +54,10 @@ def dynamic_shapes_of(source: Source, wanted: dict[str, dict[int, str]] | str) -
     if isinstance(wanted, str):
         from fx2onnx.capture.shapes.requested import Proposed
 
+        if source.program is not None:
+            from fx2onnx.exporting.exported_program import dynamic_shapes_of as of_program
+
+            return of_program(source.program)
         if source.dynamic_shapes is None:
             return None
         return {
@@ -72,7 +77,10 @@ def dynamic_shapes_of(source: Source, wanted: dict[str, dict[int, str]] | str) -
 
 def arguments_of(source: Source) -> dict[str, Any]:
     """The arguments of the sample call by the names that ``forward`` gives them."""
-    bound = inspect.signature(source.module.forward).bind(*source.args, **source.kwargs)
+    signature = signature_of(source.module.forward)
+    if signature is None:
+        return dict(source.kwargs)
+    bound = signature.bind(*source.args, **source.kwargs)
     result: dict[str, Any] = {}
     for name, value in bound.arguments.items():
         kind = bound.signature.parameters[name].kind

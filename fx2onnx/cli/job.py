@@ -124,7 +124,8 @@ def _turned_static(result: ExportResult, shapes: Any) -> list[str]:
     """A line for each size that was to be dynamic and became a number, with what fixed it."""
     from fx2onnx.base.assumptions import Specialization
 
-    wanted = dict.fromkeys(name for axes in (shapes or {}).values() for name in axes.values())
+    named = shapes if isinstance(shapes, dict) else {}
+    wanted = dict.fromkeys(name for axes in named.values() for name in axes.values())
     fixed = {
         assumed.size.as_symbol(): assumed
         for assumed in result.report.assumptions

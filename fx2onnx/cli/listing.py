@@ -15,7 +15,7 @@ from fx2onnx.cli.outcome import print_json, reports_errors, show_error
 @reports_errors
 def list_command(
     kind: Annotated[
-        str | None, typer.Argument(metavar="[KIND]", help="zoo, torchvision, timm or hf.", show_default=False)
+        str | None, typer.Argument(metavar="[KIND]", help="zoo, torchvision, timm, hf or file.", show_default=False)
     ] = None,
     pattern: Annotated[
         str | None,
@@ -32,6 +32,8 @@ def list_command(
         _list_kinds(json_output)
         return
     known = sources.names(kind.rstrip(":"))
+    if not known:
+        raise UserError("E601", f"the models of {kind} cannot be listed", next="fx2onnx list shows how one is named")
     result = [name for name in known if pattern is None or fits(name, pattern)]
     if not result:
         from fx2onnx.sources.registry import fail_unknown

@@ -12,6 +12,7 @@ from collections.abc import Callable
 import torch
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.base.signatures import signature_of
 from fx2onnx.base.source import PACKAGE_FOLDER, SourceLocation
 from fx2onnx.sources.foreign_errors import summary
 from fx2onnx.sources.registry import fail_unknown, prefixes
@@ -128,9 +129,8 @@ def _as_source(name: str, path: str, result: object) -> Source:
 
 def _check_call(name: str, module: torch.nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
     """Sample inputs must bind to forward; a bare module has none, and a scripted one no signature."""
-    try:
-        signature = inspect.signature(module.forward)
-    except ValueError:
+    signature = signature_of(module.forward)
+    if signature is None:
         return
     try:
         signature.bind(*args, **kwargs)

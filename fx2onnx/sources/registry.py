@@ -84,8 +84,17 @@ KINDS: dict[str, SourceKind] = {
             example="hf:./my-bert  or  hf:gpt2?n_layer=2",
             loads_weights=True,
         ),
+        SourceKind(
+            "file",
+            "what torch.export.save or torch.jit.save wrote (.pt2, TorchScript); also the path alone",
+            "fx2onnx.sources.saved",
+            options=frozenset(),
+            example="net.pt2  or  'net.ts?x=2,3,224,224&ids=int64[2,16]'",
+        ),
     )
 }
+SAVED = (".pt2", ".pt", ".pth", ".ts", ".jit", ".torchscript")
+"""How names of files end that are a source without ``file:``."""
 
 
 def prefixes() -> list[str]:
@@ -124,7 +133,7 @@ def resolve(
 ) -> Source:
     """The module, sample inputs and dynamic dims that ``spec`` names.
 
-    ``spec`` is ``zoo:NAME``, ``torchvision:NAME``, ``timm:NAME``, ``hf:FOLDER_OR_MODEL_TYPE`` or
+    ``spec`` is ``zoo:NAME``, ``torchvision:NAME``, ``timm:NAME``, ``hf:FOLDER_OR_MODEL_TYPE``, ``file:PATH`` or
     ``package.module:factory``, each with optional ``?key=value&key=value``. ``weights`` is ``random``, ``reference``
     (``hf:FOLDER`` only: the module's weights stay in their files), ``none`` or the path of a state dict.
 
@@ -205,6 +214,8 @@ def _builder(kind: SourceKind) -> Builder:
 def _parse(spec: str) -> tuple[SourceKind, str, dict[str, object]]:
     body, _, query = spec.partition("?")
     prefix, colon, name = body.partition(":")
+    if prefix != "file" and is_file(spec):
+        return KINDS["file"], body, _parse_keywords(spec, query)
     if not colon or not name:
         if name == "" and prefix in prefixes():
             raise UserError("E601", f"'{spec}' names no model", next=f"fx2onnx list {prefix}")
@@ -215,6 +226,13 @@ def _parse(spec: str) -> tuple[SourceKind, str, dict[str, object]]:
     if _FACTORY_PATTERN.fullmatch(body):
         return FACTORY, body, _parse_keywords(spec, query)
     return fail_unknown("source kind", prefix, prefixes(), hint=_usage())
+
+
+def is_file(spec: str) -> bool:
+    """Whether ``spec`` is ``file:PATH``, or a path that ends as those of saved programs do."""
+    body = spec.partition("?")[0]
+    prefix = body.partition(":")[0]
+    return prefix == "file" or (prefix not in prefixes() and body.endswith(SAVED))
 
 
 def _usage() -> str:
@@ -256,5 +274,5 @@ def _check_sizes(kind: SourceKind, sizes: Mapping[str, int]) -> None:
             raise UserError(
                 "E001",
                 f"{flag} has no meaning for {kind.prefix}: sources",
-                next=f"leave {flag} out; {kind.prefix}: takes {', '.join(sorted(kind.options))}",
+                next=f"leave {flag} out; {kind.prefix}: takes {', '.join(sorted(kind.options)) or 'no sizes'}",
             )

@@ -69,6 +69,7 @@ class Source:
     ``weight_files``    mapped files to which the exported model should refer for its weights;
     ``has_weights``     False where the module is an outline without numbers;
     ``bake``            names of inputs whose values decide shapes and become constants of the file;
+    ``program``         the torch.export.ExportedProgram that ``module`` is of, which has its dynamic sizes;
     ``data_branches``   what becomes of Python decisions by data (``fx2onnx.export``).
     """
 
@@ -83,6 +84,7 @@ class Source:
     has_weights: bool = True
     bake: tuple[str, ...] = ()
     data_branches: str = "if"
+    program: Any = None
 
     @classmethod
     def of_part(

@@ -15,6 +15,7 @@ from fx2onnx.base.cache_names import cache_name
 from fx2onnx.base.dims import DimLike
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.plain import storable
+from fx2onnx.base.signatures import signature_of
 from fx2onnx.capture.python.devices import beside_weights
 from fx2onnx.capture.python.held import Snapshot
 from fx2onnx.capture.python.held_names import Names
@@ -120,13 +121,16 @@ def _has_keywords(forward: Callable[..., object], args: Sequence[object]) -> boo
     """Whether the last of ``args``, a dict, fits as keywords; an empty one says that there are none."""
     last = args[-1]
     assert isinstance(last, dict)
-    return last.keys() <= inspect.signature(forward).parameters.keys() and fits(forward, args[:-1], last)
+    signature = signature_of(forward)
+    return signature is not None and last.keys() <= signature.parameters.keys() and fits(forward, args[:-1], last)
 
 
 def fits(forward: Callable[..., object], args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
     """Whether ``forward(*args, **kwargs)`` is a call that its signature allows."""
+    signature = signature_of(forward)
     try:
-        inspect.signature(forward).bind(*args, **kwargs)
+        if signature is not None:
+            signature.bind(*args, **kwargs)
     except TypeError:
         return False
     return True
@@ -145,10 +149,7 @@ def bind(
 
     Raises: UserError E101 where the arguments do not fit, E001 where ``input_names`` has too many names, E107 for a sparse one.
     """
-    try:
-        signature: inspect.Signature | None = inspect.signature(forward)
-    except (TypeError, ValueError):
-        signature = None
+    signature = signature_of(forward)
     names = _argument_names(forward, signature, args, kwargs)
     found, rebuild = flatten((args, kwargs), keeps_dataclasses=keeps_dataclasses)
     paths: list[tuple[Key, ...]] = []

@@ -9,9 +9,8 @@ from typing import Any, BinaryIO
 from fx2onnx.base.packages import require
 from fx2onnx.base.weight_file import WeightFile
 from fx2onnx.exporting import pipeline
-from fx2onnx.exporting.folder import ExportedFolder, FolderOptions, write_folder
 from fx2onnx.exporting.options import ExportOptions
-from fx2onnx.exporting.result import ExportResult, TrainingFolder
+from fx2onnx.exporting.result import ExportedFolder, ExportResult, TrainingFolder
 from fx2onnx.precision.options import Precision, precision_or_dtype
 from fx2onnx.quantize.options import Quantize
 from fx2onnx.training.options import Training
@@ -230,6 +229,8 @@ def export_folder(
     Returns: ``ExportedFolder``. Raises: ``UserError``, then nothing is left in ``output``; ``VerificationError``.
     """
     require("torch")
+    from fx2onnx.exporting.folder import FolderOptions, write_folder
+
     precision, of_source = precision_or_dtype(dtype, io)
     exported = ExportOptions.of(
         opset_version=opset_version,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import pkgutil
 import subprocess
@@ -255,6 +256,22 @@ def test_options_load_neither_torch_nor_onnx() -> None:
     code = "import sys, fx2onnx.exporting.options\nprint({'torch', 'onnx', 'onnx_ir'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+def test_an_ordinary_export_imports_what_it_needs() -> None:
+    code = (
+        "import sys, torch, fx2onnx\n"
+        "fx2onnx.export(torch.nn.Linear(3, 4), (torch.ones(2, 3),))\n"
+        "print(sorted(name.removeprefix('fx2onnx.') for name in sys.modules if name.startswith('fx2onnx.')))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(ast.literal_eval(done.stdout))
+    rare = ("quantize.", "precision.", "verify.", "decoding.", "runner.", "training.", "targets.float64.table")
+    allowed = {"quantize.options", "precision.options", "training.options"}
+    assert {name for name in loaded if name.startswith(rare)} <= allowed
+    assert not {name for name in loaded if name.startswith(("model_patches.transformers", "exporting.folder"))}
+    assert {name for name in loaded if name.startswith("aten_map.")} >= {"aten_map.matmul"}
+    assert not {"aten_map.convolution", "aten_map.sorting"} & loaded
 
 
 @pytest.mark.parametrize("name", ["runner.InferenceSession", "verify.locate"])

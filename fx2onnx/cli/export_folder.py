@@ -13,7 +13,8 @@ from fx2onnx.cli.outcome import print_json
 from fx2onnx.cli.target import engines_for
 
 if TYPE_CHECKING:
-    from fx2onnx.exporting.folder import ExportedFolder, FolderOptions
+    from fx2onnx.exporting.folder import FolderOptions
+    from fx2onnx.exporting.result import ExportedFolder
 
 
 def is_folder_task(task: str) -> bool:

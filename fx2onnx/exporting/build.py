@@ -17,11 +17,8 @@ from fx2onnx.capture.captured import OF_CALLER, Captured, Mutation
 from fx2onnx.capture.driver import capture
 from fx2onnx.capture.recording.control_flow import decides_by_sizes
 from fx2onnx.exporting.eager_functions import EAGER_FUNCTIONS
-from fx2onnx.exporting.functions import outlined
 from fx2onnx.exporting.options import ExportOptions
 from fx2onnx.exporting.output_sizes import name_output_sizes
-from fx2onnx.exporting.precise import lowered
-from fx2onnx.exporting.quantized import quantized
 from fx2onnx.exporting.report import Report
 from fx2onnx.exporting.result import ExportResult, OwnedModel
 from fx2onnx.exporting.sample import Sample, check_weights_may_change
@@ -67,12 +64,23 @@ def build(module: Any, args: Any, kwargs: Mapping[str, Any] | None, options: Exp
             if may_pick and run(model, PICKED).total:
                 remove_dead_nodes(model)
     sample = Sample(captured, module, args, kwargs, options.capture.input_names)
-    rounded, notes = quantized(model, sample, options) if options.quantize else (None, [])
-    halved, more = lowered(model, sample, options) if options.precision else (None, [])
-    notes += more
+    rounded, halved, called = None, None, None
+    notes: list[str] = []
+    if options.quantize:
+        from fx2onnx.exporting.quantized import quantized
+
+        rounded, notes = quantized(model, sample, options)
+    if options.precision:
+        from fx2onnx.exporting.precise import lowered
+
+        halved, more = lowered(model, sample, options)
+        notes += more
     fitted = fit_to_target(model, options)
     attached = reference.attach(model, options.weight_files) if options.weight_files else None
-    called = outlined(model, module, options.functions) if options.functions else None
+    if options.functions:
+        from fx2onnx.exporting.functions import outlined
+
+        called = outlined(model, module, options.functions)
     missing = [*name_output_sizes(captured, model, options.capture.dynamic_axes), *renamed_outputs(captured, model)]
     missing += [*limited_sizes(captured), *import_versions(model, options.custom_opsets)]
     report = _report(captured, model, options, translations.resorts)

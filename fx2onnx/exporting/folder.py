@@ -25,6 +25,7 @@ from fx2onnx.base.targets import path_text
 from fx2onnx.exporting import genai, pipeline
 from fx2onnx.exporting.contract import manifest_of
 from fx2onnx.exporting.options import ExportOptions
+from fx2onnx.exporting.result import ExportedFolder
 from fx2onnx.irx import reference
 from fx2onnx.irx.shared_data import save_together
 from fx2onnx.manifest.names import LOGITS, PAST_SIZE, PROMPT_FILE
@@ -33,10 +34,8 @@ from fx2onnx.targets.find import chosen_opset
 if TYPE_CHECKING:
     from fx2onnx.decoding.parts import Assembly
     from fx2onnx.decoding.recipes.recipe import Part
-    from fx2onnx.exporting.report import Report
     from fx2onnx.exporting.result import ExportResult
     from fx2onnx.sources import Source
-    from fx2onnx.verify import Verdict
 
 DEFAULTS = ExportOptions()
 
@@ -60,18 +59,6 @@ class FolderOptions:
     export: ExportOptions = DEFAULTS
     engines: Sequence[str] | None = None
     source: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass
-class ExportedFolder:
-    """What ``export_folder`` wrote: the folder, and by file name what became a model."""
-
-    path: Path
-    files: list[str] = field(default_factory=list)
-    reports: dict[str, Report] = field(default_factory=dict)
-    sources: dict[str, Source] = field(default_factory=dict)
-    verdicts: dict[str, Verdict] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
 
 
 def write_folder(spec: str, output: str | os.PathLike[str], options: FolderOptions) -> ExportedFolder:

@@ -23,7 +23,20 @@ if TYPE_CHECKING:
     from fx2onnx.exporting.options import ExportOptions
     from fx2onnx.exporting.report import Report
     from fx2onnx.report.profile import Profile
+    from fx2onnx.sources import Source
     from fx2onnx.verify import Verdict
+
+
+@dataclass
+class ExportedFolder:
+    """What ``export_folder`` wrote: the folder, and by file name what became a model."""
+
+    path: Path
+    files: list[str] = field(default_factory=list)
+    reports: dict[str, Report] = field(default_factory=dict)
+    sources: dict[str, Source] = field(default_factory=dict)
+    verdicts: dict[str, Verdict] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
 
 @dataclass

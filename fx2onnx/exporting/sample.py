@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 import torch
@@ -16,9 +16,9 @@ from fx2onnx.capture.driver import as_module
 from fx2onnx.capture.python.inputs import bind, normalise_args
 from fx2onnx.exporting.options import ExportOptions
 from fx2onnx.optimize.weights import lacks_data
-from fx2onnx.quantize.accuracy import Feeds
-from fx2onnx.verify.arrays import to_numpy
-from fx2onnx.verify.interface import assign
+
+if TYPE_CHECKING:
+    from fx2onnx.quantize.accuracy import Feeds
 
 LARGEST_SHARE = 0.25
 """Of the free memory: weights that are no larger are run once more, to measure what their rounding does."""
@@ -54,6 +54,9 @@ class Sample:
             return None, "the module has no numbers"
         if sum(tensor.nbytes for tensor in tensors) > LARGEST_SHARE * free_bytes():
             return None, "a run of the model needs more memory than is free"
+        from fx2onnx.verify.arrays import to_numpy
+        from fx2onnx.verify.interface import assign
+
         root = as_module(self.module)
         positional, named = normalise_args(root, self.args, self.kwargs)
         leaves = bind(root.forward, positional, named, self.input_names).leaves

@@ -16,7 +16,6 @@ from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.names import FreeNames, emitter_of
 from fx2onnx.irx.values import copied_type, dims_of, set_type
 from fx2onnx.targets import faults
-from fx2onnx.targets.float64.table import FORMS
 from fx2onnx.targets.form import Target
 from fx2onnx.targets.match import STANDARD, has_kernel_for, is_asked, lacked, signature_of, with_dtype, word_of
 
@@ -103,15 +102,18 @@ def _is_rounded(node: ir.Node) -> bool:
 
 def _has_form(node: ir.Node) -> bool:
     """Whether the node is in float64, of known types, and its operator has a form in operators that compute in float64."""
-    if node.op_type not in FORMS or node.domain:
-        return False
     values = [value for value in (*node.inputs, *node.outputs) if value is not None and value.name != ""]
-    typed = all(value.dtype is not None and value.shape is not None for value in values)
-    return typed and any(value.dtype == D.DOUBLE for value in values)
+    if node.domain or not any(value.dtype == D.DOUBLE for value in values):
+        return False
+    from fx2onnx.targets.float64.table import FORMS
+
+    return node.op_type in FORMS and all(value.dtype is not None and value.shape is not None for value in values)
 
 
 def _as_float64(model: ir.Model, node: ir.Node, op: Emit, target: Target, opset: int) -> bool:
     """Put the operator's form in its place, if it has one that the target has kernels for."""
+    from fx2onnx.targets.float64.table import FORMS
+
     graph, builder = node.graph, op.builder
     assert isinstance(graph, ir.Graph)
     builder.nodes, op.origin = [], dict(node.metadata_props)

@@ -12,7 +12,8 @@ import torch
 from fx2onnx.base.errors import UserError
 from fx2onnx.decoding.parts import Assembly, cached_parts
 from fx2onnx.decoding.reference_generate import generate_eagerly
-from fx2onnx.exporting.folder import ExportedFolder, export_assembly
+from fx2onnx.exporting.folder import export_assembly
+from fx2onnx.exporting.result import ExportedFolder
 from fx2onnx.generation import load
 from fx2onnx.sources.seeding import move_constants, seeded
 from fx2onnx.sources.source import Source

@@ -17,7 +17,8 @@ from fx2onnx.decoding.recipes.modality import modalities_of
 from fx2onnx.decoding.recipes.multimodal import _grid_of, feature_forms
 from fx2onnx.decoding.reference_generate import expected_tokens, generate_eagerly
 from fx2onnx.exporting.contract import _as_exported
-from fx2onnx.exporting.folder import ExportedFolder, export_assembly
+from fx2onnx.exporting.folder import export_assembly
+from fx2onnx.exporting.result import ExportedFolder
 from fx2onnx.generation import LoadedModel, load
 from fx2onnx.generation.engine import Graph
 from fx2onnx.manifest.form import GraphForm, Grid, Medium, Port

@@ -7,6 +7,7 @@ from importlib.util import find_spec
 
 import pytest
 
+import fx2onnx.model_patches.transformers  # noqa: F401  (registers patches, which tests are made of)
 from fx2onnx.model_patches import library
 from fx2onnx.model_patches.patching import PATCHES, Applied, Patch, apply_patches, is_meant
 

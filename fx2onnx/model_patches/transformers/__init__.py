@@ -1,1 +1,21 @@
-"""Patches of transformers, a file each concern."""
+"""Patches of transformers, a file each concern. Importing this package registers them all."""
+
+from fx2onnx.model_patches.transformers import (  # noqa: F401
+    attention_masks,
+    chunks,
+    compressors,
+    delta_rules,
+    experts,
+    frames,
+    indexers,
+    packed_images,
+    packed_texts,
+    positions,
+    prompt_states,
+    prompts,
+    recurrences,
+    sound_windows,
+    strides,
+    tracing,
+    udop,
+)

@@ -12,9 +12,6 @@ from fx2onnx.capture.attempt import Failed, Reason
 
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _SHAPE_RULES = tuple(_TORCH + part for part in ("_meta_registrations", "_prims", "_refs", "_decomp"))
-_CAPTURE = os.path.dirname(os.path.abspath(__file__)) + os.sep
-_EAGERS_SENTENCES = (_CAPTURE + "overloads" + os.sep, os.path.join(_CAPTURE, "recording", "eager_refusals.py"))
-"""Files that raise what eager PyTorch does."""
 _FAITHFUL = (NameError, KeyError, IndexError, AssertionError, ImportError, ValueError, ArithmeticError)
 """What the module raises on its own account, on fake tensors as on real ones."""
 
@@ -39,7 +36,5 @@ def _may_be_due_to_fakes(cause: BaseException | None) -> bool:
     if not files:  # of a branch of both that failed, which keeps no frames
         return False
     if isinstance(cause, _FAITHFUL) and not files[-1].startswith(_TORCH):
-        return False
-    if isinstance(cause, RuntimeError) and files[-1].startswith(_EAGERS_SENTENCES):
         return False
     return not any(file.startswith(_SHAPE_RULES) for file in files) or isinstance(cause, _FAITHFUL)

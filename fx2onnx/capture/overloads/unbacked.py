@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from fx2onnx.base.dims import Dim, Scalar
+from fx2onnx.base.dims import Scalar
 from fx2onnx.capture.overloads.needs import note_places_of_all
 from fx2onnx.capture.overloads.registry import Call, Kind, register
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
@@ -164,24 +164,6 @@ def _repeat_interleave_self(
             repeats = repeats.reshape(1).expand(tensor.shape[axis])
         index = aten.repeat_interleave.Tensor(repeats, output_size=output_size)
         return tensor.index_select(axis, index)
-
-
-def _is_of_data(recorder: BaseRecorder, number: Scalar) -> bool:
-    return isinstance(number, Dim) and bool(number.symbols() & recorder.shape_env.unbacked)
-
-
-@register(Kind.RECORD, aten.repeat_interleave.self_int)
-def _repeat_interleave_all(
-    recorder: BaseRecorder, call: Call, self: torch.Tensor, repeats: Size, dim: int | None
-) -> object:
-    """Each row as often as one number that depends on data says."""
-    if not _is_of_data(recorder, unwrap(repeats)):
-        return NotImplemented
-    with recorder.mode:
-        tensor, axis = (self.flatten(), 0) if dim is None else (self, axis_of(self.dim(), dim))
-        sizes = [*tensor.shape]
-        repeated = tensor.unsqueeze(axis + 1).expand(*sizes[: axis + 1], repeats, *sizes[axis + 1 :])
-        return repeated.clone().flatten(axis, axis + 1)
 
 
 @register(Kind.RECORD, aten.narrow.Tensor)

@@ -20,6 +20,10 @@ CONDITIONED = re.compile(
 """Operators whose result may depend on the last bit of an argument."""
 UP_TO_SIGN = re.compile(r"svd|eigh?\.|eig\.|_eigh|qr\.|pca|lobpcg|symeig")
 """Decompositions whose vectors are free in sign: magnitudes are compared."""
+COMPARED = {"_ctc_loss": 1}
+"""How many outputs are compared where the others are working memory of the backward pass: alpha is not filled beyond the
+sequences, and may be longer.
+"""
 PERTURBATIONS = 3
 
 Wanted = list[torch.Tensor]
@@ -56,6 +60,8 @@ def reasons(call: Any) -> Iterator[str]:
     """Why values of the call are not defined; nothing where they are."""
     name, filled = packet_of(call), fill_defaults(call.overload, call.args, call.kwargs)
     is_finite = all(bool(leaf.isfinite().all()) for leaf in leaves(call))
+    if not is_finite and any(leaf.is_complex() for leaf in (*leaves(call), *call.outputs)):
+        yield "complex numbers of infinities or NaN, which kernels multiply and divide by parts or as a whole"
     if not is_finite and "fft" in name:
         yield "a Fourier transform of infinities or NaN, which algorithms spread differently"
     if not is_finite and re.search(
@@ -98,8 +104,6 @@ def reasons(call: Any) -> Iterator[str]:
         yield "the order of elements that need not be sorted"
     if name == "pow" and _overflows(filled):
         yield "an integer power that overflows"
-    if name == "_ctc_loss":
-        yield "the working memory of the backward pass, which is longer or not filled beyond the sequences"
     if name == "segment_reduce" and filled["unsafe"]:
         yield "segments that are not checked"
     if "batch_sizes" in filled and int(filled["batch_sizes"].sum()) != filled["data"].shape[0]:
@@ -229,6 +233,26 @@ def _shifts_too_far(filled: dict[str, Any]) -> bool:
     by = by if isinstance(by, torch.Tensor) else torch.tensor(by)
     bits = filled["self"].element_size() * 8 if isinstance(filled["self"], torch.Tensor) else 64
     return bool(((by < 0) | (by >= bits - 1)).any()) or (by.is_floating_point())
+
+
+def depends_on_memory(call: Any) -> bool:
+    """Whether PyTorch's kernel for tensors that do not lie contiguously gives other values than the one for those that do."""
+
+    def spread(leaf: Any) -> Any:
+        return torch.stack([leaf, leaf], -1)[..., 0] if isinstance(leaf, torch.Tensor) else leaf
+
+    try:
+        args, kwargs = pytree.tree_map(spread, (call.args, call.kwargs))
+        with torch.no_grad():
+            found = [
+                leaf for leaf in pytree.tree_leaves(call.overload(*args, **kwargs)) if isinstance(leaf, torch.Tensor)
+            ]
+    except Exception:  # some kernels take contiguous tensors alone
+        return False
+    return any(
+        one.shape == two.shape and not torch.allclose(one, two.to(one.dtype), 1e-3, 1e-5, equal_nan=True)
+        for one, two in zip(call.outputs, found, strict=True)
+    )
 
 
 def moved(call: Any, run: Run) -> list[torch.Tensor] | None:

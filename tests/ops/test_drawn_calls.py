@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -22,9 +23,11 @@ from benchmarks.overload_call import (
     drawn_call,
     edge_call,
     examine,
+    faults_of,
     judge,
     judge_misfit,
 )
+from benchmarks.overload_undefined import depends_on_memory, reasons
 from fx2onnx.aten_map import TABLE
 from fx2onnx.capture.recording import recorder
 from tests.ops import harness
@@ -64,6 +67,7 @@ def test_a_translation_that_is_wrong_is_found(monkeypatch, change):
     assert found.kind == (WRONG if change == "value" else CRASHED), found
 
 
+PACKED = (torch.ones(4, 3), torch.tensor([3]), torch.ones(1, 3, 3), [torch.ones(3, 3)] * 2 + [torch.ones(3)] * 2)
 EDGES = torch.tensor([1.0, 0.0, 2.0])
 UNDEFINED_CALLS = [
     (aten.bucketize.Tensor, (torch.tensor([0.5, 1.5]), EDGES), "boundaries are not sorted"),
@@ -71,6 +75,8 @@ UNDEFINED_CALLS = [
     (aten.scatter.src, (torch.zeros(3), 0, torch.tensor([1, 1]), torch.ones(2)), "two values for one place"),
     (aten.index_put.default, (torch.zeros(3), [torch.tensor([1, 1])], torch.ones(2)), "two values for one place"),
     (aten._to_copy.default, (torch.tensor([1e30]),), "a float that the integer dtype cannot hold"),
+    (aten.rnn_tanh.data, (*PACKED, True, 1, 0.0, False, False), "sizes of batches that do not add up"),
+    (aten.norm.Scalar, (torch.ones(2), float("nan")), "a norm whose power is NaN"),
     (aten.prelu.default, (torch.zeros(2), torch.tensor([float("inf")])), "a slope of infinity"),
     (aten.max_pool2d_with_indices.default, (torch.ones(1, 2, 2), [2], [1], [1], [3]), "a window beyond the tensor"),
     (aten._fft_c2r.default, (torch.ones(3, 1, dtype=torch.complex64), [1, 0], 2, 2), "half a spectrum"),
@@ -81,15 +87,26 @@ UNDEFINED_CALLS = [
 
 @pytest.mark.parametrize(("overload", "args", "reason"), UNDEFINED_CALLS, ids=lambda value: str(value)[:40])
 def test_rules_name_what_is_undefined(overload, args, reason):
-    from benchmarks.overload_undefined import reasons
-
     kwargs = {"dtype": torch.int32} if overload is aten._to_copy.default else {}
     assert any(reason in found for found in reasons(call(overload, *args, **kwargs)))
 
 
-def test_defined_calls_have_no_reason():
-    from benchmarks.overload_undefined import reasons
+def test_kernels_that_differ_by_memory_are_told_apart():
+    numbers = torch.full((9,), complex(float("inf"), 1))
+    assert depends_on_memory(call(aten.add.Tensor, numbers, numbers))
+    assert not depends_on_memory(call(aten.add.Tensor, torch.randn(9), torch.randn(9)))
+    assert any("by parts" in reason for reason in reasons(call(aten.add.Tensor, numbers, numbers)))
 
+
+def test_the_loss_of_ctc_is_compared_and_its_working_memory_is_not():
+    probabilities = torch.randn(3, 2, 4).log_softmax(2)
+    drawn = call(aten._ctc_loss.default, probabilities, torch.tensor([[1, 2], [3, 3]]), [3, 3], [2, 1])
+    loss = drawn.outputs[0].numpy()
+    assert not faults_of(drawn, [loss, np.zeros((2, 3, 7))], False)
+    assert faults_of(drawn, [loss + 1, drawn.outputs[1].numpy()], False)
+
+
+def test_defined_calls_have_no_reason():
     assert not list(reasons(call(aten.bucketize.Tensor, torch.tensor([0.5]), EDGES.sort().values)))
     assert not list(reasons(call(aten.scatter.src, torch.zeros(3), 0, torch.tensor([1, 2]), torch.ones(2))))
     assert not list(reasons(call(aten._to_copy.default, torch.tensor([1.5]), dtype=torch.int32)))

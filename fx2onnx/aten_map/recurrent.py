@@ -191,9 +191,11 @@ def _run_packed(
     op: Emit, stack: Stack, data: ir.Value, batch_sizes: ir.Value, states: Sequence[ir.Value], train: bool
 ) -> tuple[ir.Value, ...]:
     """Packed data is spread over [time, batch], run with the sequences' lengths, and packed again."""
-    if op.rank(batch_sizes) != 1:
+    if op.rank(batch_sizes) != 1 or op.rank(data) != 2:
         raise UserError(
-            "E203", f"sizes of batches along {op.rank(batch_sizes)} axes", next="give one size for each time"
+            "E203",
+            f"packed data of {op.rank(data)} axes with sizes of batches along {op.rank(batch_sizes)}",
+            next="give a row for each step of each sequence, and one size of batch for each time",
         )
     rows, times = op.dims(data)[0], op.dims(batch_sizes)[0]
     if isinstance(rows, int) and isinstance(times, int) and rows < times:

@@ -92,10 +92,10 @@ def test_rules_name_what_is_undefined(overload, args, reason):
 
 
 def test_kernels_that_differ_by_memory_are_told_apart():
-    numbers = torch.full((9,), complex(float("inf"), 1))
-    assert depends_on_memory(call(aten.add.Tensor, numbers, numbers))
-    assert not depends_on_memory(call(aten.add.Tensor, torch.randn(9), torch.randn(9)))
-    assert any("by parts" in reason for reason in reasons(call(aten.add.Tensor, numbers, numbers)))
+    numbers, endless = torch.tensor([float("nan"), *range(16)]), torch.full((9,), complex(float("inf"), 1))
+    assert depends_on_memory(call(aten._add_relu.Tensor, numbers, numbers))
+    assert not depends_on_memory(call(aten._add_relu.Tensor, torch.randn(9), torch.randn(9)))
+    assert any("by parts" in reason for reason in reasons(call(aten.mul.Tensor, endless, endless)))
 
 
 def test_the_loss_of_ctc_is_compared_and_its_working_memory_is_not():
@@ -175,6 +175,18 @@ MISFITS = [
     (aten.randint_like.Tensor, X, torch.ones(2)),
     (aten.tensor_split.tensor_indices_or_sections, X[0], torch.tensor([1, 1]), -5),
     (aten._pad_packed_sequence.default, X, torch.zeros(0).long(), False, 0.0, 3),
+    (
+        aten.rnn_tanh.data,
+        X[:, 0],
+        torch.tensor([1, 1]),
+        torch.zeros(1, 1, 2),
+        [torch.ones(2, 2)] * 2,
+        False,
+        1,
+        0.0,
+        False,
+        False,
+    ),
     (aten._pad_packed_sequence.default, X, torch.tensor([2, 2]), False, 0.0, 1),
     (
         aten.gru.data,

@@ -39,6 +39,12 @@ def call(overload, *args, **kwargs):
     return harness.call_of(overload, *args, **kwargs)
 
 
+def test_calls_are_drawn_of_every_overload_of_the_table():
+    drawn = overload_sweep.overloads()
+    assert {"aten.add.Tensor", "aten.linalg_svd.default", "aten.lstm.data"} <= drawn.keys()
+    assert len(drawn) > 1300
+
+
 def test_the_same_seed_draws_the_same_call():
     first, again = (drawn_call(aten.add.Tensor, 3, 5) for _ in range(2))
     assert first.describe() == again.describe()

@@ -86,6 +86,14 @@ def _saved_statistics(
     return record_sized(recorder, call, outputs[:returns])
 
 
+@register(Kind.RECORD, aten.to.prim_dtype)
+def _to_number_of_dtype(recorder: BaseRecorder, call: Call, self: torch.Tensor, dtype: object, copy: bool) -> object:
+    """TorchScript's cast; of a copy without a dtype PyTorch reads a number that nobody wrote."""
+    if dtype is not None or not copy:
+        return NotImplemented
+    raise ValueError("unsupported scalarType")
+
+
 @register(Kind.RECORD, aten.normal.Tensor_Tensor)
 def _normal(
     recorder: BaseRecorder, call: Call, mean: torch.Tensor, std: torch.Tensor, generator: torch.Generator | None

@@ -30,6 +30,7 @@ ENGINE_FAULTS = "tests/verify/test_engine_faults.py"
 CAPTURE, DYNAMIC = "tests/capture/test_in_place.py", "tests/capture/test_dynamic.py"
 LEAKS = "tests/test_leaks.py"
 DIRECT, FUNCTIONAL = "tests/ops/test_direct_calls.py", "tests/capture/recording/test_functionalize.py"
+SHOWN = "tests/capture/test_shown_numbers.py"
 KEYWORDS = "tests/exporting/test_torch_keywords.py"
 CONTROL_FLOW = "tests/verify/test_control_flow.py"
 NEEDS, SPECS = "tests/capture/test_needs.py", "tests/capture/test_shape_specs.py"
@@ -200,6 +201,13 @@ MUTANTS = [
     Mutant("capture/recording/tensor_tracker.py", "is_made and not any(view.steps", "is_made and not any(False", FUNCTIONAL),
     Mutant("capture/overloads/fake_quantization.py", "averaging_const * (seen - old)", "(seen - old)", DIRECT),
     Mutant("capture/overloads/fake_quantization.py", "    if all(isinstance(size, int) for size in dims):", "    if True:", DIRECT),
+    Mutant("capture/python/frames.py", "and not is_negated", "", SHOWN),
+    Mutant("capture/python/frames.py", "(not is_logged or is_in(", "(True or is_in(", SHOWN),
+    Mutant("capture/python/tests_of_code.py", "[node] if name in _SHOW", "[node] if True", SHOWN),
+    Mutant("capture/python/data_numbers.py", "        if not self.unknown.is_shown():", "        if False:", SHOWN),
+    Mutant("capture/shapes/size_arguments.py", "bool(condition) if asked_by_user() else", "", SHOWN),
+    Mutant("capture/shapes/size_arguments.py", "        yield getattr(found, overload), ", "        yield found, ", SHOWN),
+    Mutant("lower/preflight.py", "name in number.symbols() & captured", "name in set() & captured", DATA),
     Mutant("capture/overloads/strided.py", "    if not is_in_order:\n", "    if False:\n", DIRECT),
     Mutant("aten_map/complex_numbers.py", "        return mark_complex(op.cast(operand, dtype))", "        return op.cast(operand, dtype)",
            "tests/ops/test_complex.py"),

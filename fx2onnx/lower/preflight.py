@@ -28,6 +28,10 @@ def used_nodes(captured: Captured, extra: Iterable[torch.fx.Node] = ()) -> set[t
     """The nodes that an output (or one of ``extra``) depends on, those of nested graphs among them."""
     pending = [output.value for output in captured.outputs if isinstance(output.value, torch.fx.Node)]
     pending += extra
+    numbers = (output.value for output in captured.outputs if isinstance(output.value, Dim))
+    pending += [
+        captured.symbols[name].node for number in numbers for name in number.symbols() & captured.symbols.keys()
+    ]
     used: set[torch.fx.Node] = set()
     while pending:
         node = pending.pop()

@@ -167,11 +167,11 @@ def dtypes(x: torch.Tensor) -> torch.Tensor:
 
 
 def numbers(x: torch.Tensor) -> Any:
-    return (x, 1) if x.sum() > 0 else (x, 2)
+    return (x, 1) if x.sum() > 0 else (x, 2.5)
 
 
 def a_value(x: torch.Tensor) -> torch.Tensor:
-    return x * float(x.sum())
+    return x * round(float(x.sum()))
 
 
 @pytest.mark.parametrize(
@@ -251,10 +251,8 @@ def test_a_number_of_data_that_python_compares(name: str) -> None:
 @pytest.mark.parametrize(
     "use",
     [
-        lambda number, x: x * number,
         lambda number, x: x * len(str(number)),
         lambda number, x: x * len(f"{number:.3f}"),
-        lambda number, x: x.clamp(min=number),
         lambda number, x: x * round(number),
         lambda number, x: {number: x}[number],
         lambda number, x: x * math.sqrt(number),
@@ -266,6 +264,24 @@ def test_a_number_of_data_that_python_needs_is_refused_with_its_line(use: Any) -
         fx2onnx.export(lambda x: use(x.sum().item(), x), (X,))
     assert caught.value.where is not None
     assert caught.value.where.file == __file__
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64])
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda number, x: x * number,
+        lambda number, x: (number - x) / 2 + x.clamp(min=number),
+        lambda number, x: x.masked_fill(x > number, number / 2),
+        lambda number, x: torch.where(x > 0, x, -number),
+        lambda number, x: {"number": number, "both": [number * 2 + 1, x + 1], "whole": int(number * 3)},
+        lambda number, x: (x, x.tolist()[0], abs(number)),
+        lambda number, x: (x, bool(x.sum() > 0), 2 if number > 1 else 3),
+    ],
+)
+def test_a_number_of_data_beside_tensors_and_as_a_result(use: Any, dtype: torch.dtype) -> None:
+    x, other = torch.tensor([1, 3, -2]).to(dtype), torch.tensor([5, -7, 1]).to(dtype)
+    check(lambda x: use((x * 0.5).sum().item(), x), (x,), others=[(other,), (other * 3,)])
 
 
 class WithAMistakeBehind(nn.Module):

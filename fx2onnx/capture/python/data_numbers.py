@@ -1,10 +1,13 @@
-"""Real numbers that only the data tells, for Python code that compares them: ``float(t) > 3``, ``math.isnan(t.item())``."""
+"""Real numbers that only the data tells, for Python code that compares them (``float(t) > 3``, ``math.isnan(t.item())``), computes
+with them beside tensors (``x * t.item()``), returns or prints them.
+"""
 
 from __future__ import annotations
 
+import math
 import operator
-from collections.abc import Callable, Iterable, Mapping
-from typing import NoReturn, TypeAlias
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn, Protocol, TypeAlias, TypeVar
 
 import torch
 
@@ -13,12 +16,15 @@ from fx2onnx.capture.torch_private.pytrees import flatten
 
 Of: TypeAlias = "torch.Tensor | int | float | torch.SymInt | torch.SymFloat"
 """What a number is computed with."""
+Mark = TypeVar("Mark", str, float)
 Operator: TypeAlias = Callable[[Of, Of], torch.Tensor]
 
 
 def _comparison(op: Operator) -> Callable[[DataNumber, object], bool]:
     @answers_for_caller
     def compared(self: DataNumber, other: object) -> bool:
+        if isinstance(other, torch.Tensor):
+            return NotImplemented  # type: ignore[no-any-return]
         return bool(op(self.tensor, self.number_of(other)))
 
     return compared
@@ -27,7 +33,9 @@ def _comparison(op: Operator) -> Callable[[DataNumber, object], bool]:
 def _equality(op: Operator) -> Callable[[DataNumber, object], bool]:
     @answers_for_caller
     def compared(self: DataNumber, other: object) -> bool:
-        if not _is_number(other) and not isinstance(other, torch.Tensor):
+        if isinstance(other, torch.Tensor):
+            return NotImplemented  # type: ignore[no-any-return]
+        if not _is_number(other):
             return op is operator.ne
         return bool(op(self.tensor, self.number_of(other)))
 
@@ -37,32 +45,51 @@ def _equality(op: Operator) -> Callable[[DataNumber, object], bool]:
 def _arithmetic(op: Operator, *, is_turned: bool = False) -> Callable[[DataNumber, object], DataNumber]:
     @answers_for_caller
     def computed(self: DataNumber, other: object) -> DataNumber:
+        if isinstance(other, torch.Tensor):
+            return NotImplemented  # type: ignore[no-any-return]  # it answers by its own operator
         pair = (self.tensor, self.number_of(other))
-        return DataNumber(op(*reversed(pair) if is_turned else pair), self.refuse)
+        return DataNumber(op(*reversed(pair) if is_turned else pair), self.unknown)
 
     return computed
 
 
 def _of_one(op: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[DataNumber], DataNumber]:
-    return answers_for_caller(lambda self: DataNumber(op(self.tensor), self.refuse))
+    return answers_for_caller(lambda self: DataNumber(op(self.tensor), self.unknown))
 
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float | torch.SymInt | torch.SymFloat | DataNumber)
 
 
+UNKNOWN = "?"
+"""What is printed of a number that only the data tells."""
+
+
+class Unknown(Protocol):
+    """What to do where Python asks for a number that only the data tells."""
+
+    def refuse(self) -> NoReturn: ...
+
+    def is_shown(self) -> bool:
+        """Whether it is asked for in a statement that only prints, logs or raises, which is then reported."""
+
+
 @answers_for_caller
 class DataNumber:
-    """The number of a one-element tensor in float64, as Python has it. Python may compute with it and compare it, of which both
-    answers are in the file; for everything else it would have to be known.
+    """The number of a one-element tensor in float64, as Python has it. Python may compute with it, return it, print it and compare
+    it, of which both answers are in the file; for everything else it would have to be known.
     """
 
-    __slots__ = ("refuse", "tensor")
+    __slots__ = ("tensor", "unknown")
 
-    def __init__(self, tensor: torch.Tensor, refuse: Callable[[], NoReturn]) -> None:
+    def __init__(self, tensor: torch.Tensor, unknown: Unknown) -> None:
         self.tensor = tensor
-        self.refuse = refuse
+        self.unknown = unknown
+
+    @property
+    def refuse(self) -> Callable[[], NoReturn]:
         """Raises UserError E104."""
+        return self.unknown.refuse
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:
@@ -105,14 +132,35 @@ class DataNumber:
 
     @classmethod
     def __torch_function__(
-        cls, function: object, types: object, args: Iterable[object] = (), kwargs: Mapping[str, object] | None = None
-    ) -> None:
-        next(leaf.value for leaf in flatten((args, kwargs))[0] if type(leaf.value) is cls).refuse()
+        cls, function: Callable[..., object], types: object, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> object:
+        """A number beside tensors is a tensor of one element, in a dtype that gives the result that a number would."""
+        found, rebuild = flatten((args, kwargs or {}))
+        leaves = [leaf.value for leaf in found]
+        dtypes = [leaf.dtype for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.dtype.is_floating_point]
+        wide = torch.float64 if torch.float64 in (dtypes or [torch.get_default_dtype()]) else torch.float32
+
+        values = rebuild([leaf.tensor.to(wide) if type(leaf) is cls else leaf for leaf in leaves])
+        return function(*values[0], **values[1])
 
     def _refused(self, *_: object, **__: object) -> NoReturn:
         self.refuse()
 
-    __float__ = __int__ = __index__ = __hash__ = __str__ = __repr__ = __format__ = _refused
+    def _text(self, *_: object) -> str:
+        """A mark in the number's place, where it is only looked at."""
+        return self._shown_as(UNKNOWN)
+
+    def _shown_as(self, mark: Mark) -> Mark:
+        if not self.unknown.is_shown():
+            self.refuse()
+        return mark
+
+    def __float__(self) -> float:
+        """For ``"%f" % number``."""
+        return float(self._shown_as(math.nan))
+
+    __str__ = __repr__ = __format__ = _text
+    __int__ = __index__ = __hash__ = _refused
     __round__ = __trunc__ = __floor__ = __ceil__ = __pow__ = __rpow__ = _refused
     __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __divmod__ = __rdivmod__ = __reduce_ex__ = _refused
     as_integer_ratio = is_integer = hex = conjugate = real = _refused

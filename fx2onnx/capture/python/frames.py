@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dis
+import logging
 import os
 import sys
 import traceback
@@ -18,7 +19,7 @@ from fx2onnx.base.answering import ANSWERING, answers_for_caller
 from fx2onnx.base.bounded import Bounded
 from fx2onnx.base.code_patch import CALLING
 from fx2onnx.base.source import PACKAGE_FOLDER, SourceLocation
-from fx2onnx.capture.python.tests_of_code import Stretch, is_at_loop, is_in
+from fx2onnx.capture.python.tests_of_code import Stretch, is_at_loop, is_in, shown
 
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__))
 _NOT_USER = (
@@ -31,6 +32,7 @@ _PROGRAMS = (os.path.join(_TORCH, "_export", "db") + os.sep, os.path.join(_TORCH
 """Folders of torch that hold modules to export."""
 _CALLS_SCRIPTED = os.path.join(_TORCH, "testing", "_internal", "common_utils.py")
 """Its functions stand for the calls of scripted functions and modules once it is imported."""
+_LOGGING = os.path.dirname(os.path.abspath(logging.__file__)) + os.sep
 _NN = os.path.join(_TORCH, "nn") + os.sep
 _FUNCTIONAL = os.path.join(_TORCH, "nn", "functional.py")
 _ANSWERING_FILES = {os.path.join(_TORCH, *path) for path in (["__init__.py"], ["fx", "experimental", "sym_node.py"])}
@@ -60,10 +62,10 @@ def _is_made(code: CodeType) -> bool:
 
 
 def raises_in_eager(code: CodeType) -> bool:
-    """Whether what the code raises by a statement ends the run in eager PyTorch, too: the user's does, ``torch.nn``'s, and
-    ``torch._assert``.
+    """Whether what the code raises by a statement ends the run in eager PyTorch, too: the user's does, ``torch.nn``'s,
+    ``torch._assert`` and ``torch._check``.
     """
-    is_assert = code.co_name == "_assert" and code.co_filename == torch.__file__
+    is_assert = code.co_name.startswith(("_assert", "_check")) and code.co_filename == torch.__file__
     return is_user(code) or is_assert or code.co_filename.startswith(_NN)
 
 
@@ -152,6 +154,18 @@ def formats_message() -> bool:
     """
     frame = user_frame()
     return frame is not None and frame.f_lasti in _messages(frame.f_code)
+
+
+def shown_at() -> SourceLocation | None:
+    """The line of a statement of the user's that prints, logs or raises, where the text that is made now is for nobody else."""
+    frame, is_logged = user_frame(), False
+    while frame is not None:
+        code = frame.f_code
+        is_logged = is_logged or code.co_filename.startswith(_LOGGING)
+        if is_user(code) and (not is_logged or is_in(frame, shown(code))):
+            return location_at(code, frame.f_lineno) if is_in(frame, shown(code)) else None
+        frame = frame.f_back  # from a handler to who logs
+    return None
 
 
 def refused_by_user() -> bool:
@@ -246,11 +260,13 @@ def _assertions(code: CodeType) -> frozenset[int]:
     failures = {one.offset for one in instructions if one.opname == "LOAD_ASSERTION_ERROR"}
     found: list[int] = []
     tests: list[int] = []
+    is_negated = False
     for instruction in instructions:
-        if instruction.offset in failures:
+        if instruction.offset in failures and not is_negated:
             found += tests
         is_jump = instruction.opname.startswith("POP_JUMP")
-        if is_jump and "FALSE" in instruction.opname and instruction.argval in failures:  # assert a and b
+        is_negated = is_jump and "FALSE" in instruction.opname  # assert not a
+        if is_negated and instruction.argval in failures:  # assert a and b
             found += [*tests, instruction.offset]
         tests = [*tests, instruction.offset] if is_jump or instruction.opname == "TO_BOOL" else []
     return frozenset(found)

@@ -10,6 +10,7 @@ import torch
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.plain import storable
 from fx2onnx.capture.captured import GraphOutput
+from fx2onnx.capture.python.data_numbers import DataNumber
 from fx2onnx.capture.python.held import Snapshot
 from fx2onnx.capture.shapes.symnode import unwrap
 from fx2onnx.capture.torch_private.pytrees import Key, Rebuild, flatten
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from fx2onnx.capture.python.inputs import Arguments
     from fx2onnx.capture.recording.recorder import Recorder
 
-_HELD = (torch.Tensor, int, float, bool, torch.SymInt, torch.SymFloat)
+_HELD = (torch.Tensor, int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 def graph_outputs(recorder: Recorder, result: object, arguments: Arguments) -> tuple[list[GraphOutput], Rebuild]:
@@ -32,7 +33,7 @@ def graph_outputs(recorder: Recorder, result: object, arguments: Arguments) -> t
     taken: set[str] = set()
     others: list[str] = []
     for leaf in leaves:
-        value = leaf.value
+        value = leaf.value.tensor if type(leaf.value) is DataNumber else leaf.value
         if not isinstance(value, _HELD):
             places.append(None)
             if value is not None and not _is_of(arguments, value):

@@ -169,6 +169,28 @@ def _loops(code: CodeType) -> list[Place]:
     return [*ranges, *(place_of(node.iter) for node in nodes if isinstance(node, ast.For | ast.comprehension))]
 
 
+_SHOW = frozenset(
+    {"print", "pprint", "write", "warn", "debug", "info", "warning", "error", "critical", "exception", "log"}
+)
+"""Functions and methods that take a text and give nothing."""
+
+
+@lru_cache(maxsize=256)
+def shown(code: CodeType) -> list[Stretch]:
+    """The statements that print, log or raise, and messages of ``assert``."""
+    found: list[ast.expr | ast.stmt] = []
+    for node in ast.walk(tree_of(code)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+            function = node.value.func
+            name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+            found += [node] if name in _SHOW or name.startswith(("_check", "_assert")) else []
+        elif isinstance(node, ast.Raise):
+            found.append(node)
+        elif isinstance(node, ast.Assert) and node.msg is not None:
+            found.append(node.msg)
+    return [(code, place_of(node)) for node in found]
+
+
 def body_of(frame: FrameType, statement: ast.If | ast.IfExp) -> list[Stretch]:
     """What runs where the test of the statement holds."""
     parts = statement.body if isinstance(statement, ast.If) else [statement.body]

@@ -32,6 +32,10 @@ Node: TypeAlias = torch.fx.Node
 _INTEGERS = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
 
 
+_NUMBERS = {bool: torch.bool, int: torch.int64, float: torch.float64}
+"""The dtype in which a number of Python's is an output."""
+
+
 @dataclass(slots=True)
 class Path:
     """One run, or several joined."""
@@ -267,6 +271,7 @@ class Join:
     def _chosen(self, graphs: Sequence[torch.fx.Graph], pairs: Sequence[tuple[object, object]]) -> list[Any]:
         """The If, and for each pair the value that comes from either branch; a value that both have is that value."""
         places: dict[tuple[Node, Node], int] = {}
+        pairs = [self._as_nodes(graphs, *pair) for pair in pairs]
         for first, second in pairs:
             if isinstance(first, Node) and isinstance(second, Node):
                 if first is not second:
@@ -296,6 +301,18 @@ class Join:
             for symbol in symbols_of(part):
                 self._symbols.setdefault(symbol.name, symbol)
         return [parts[places[pair]] if pair in places else pair[0] for pair in pairs]
+
+    def _as_nodes(self, graphs: Sequence[torch.fx.Graph], first: Any, second: Any) -> tuple[object, object]:
+        """Two numbers of one kind that differ, as nodes of the branches; others as they are."""
+        dtype = _NUMBERS.get(type(first))
+        if dtype is None or type(first) is not type(second) or first == second:
+            return first, second
+        made = []
+        for graph, number in zip(graphs, (first, second), strict=True):
+            node = graph.call_function(torch.ops.aten.full.default, ([], number), {"dtype": dtype})
+            node.meta = {"where": self._decision.where, "module": "", "val": TensorInfo(dtype, ())}
+            made.append(node)
+        return made[0], made[1]
 
     def _joined(self, one: TensorInfo, two: TensorInfo) -> TensorInfo:
         """The type of a value that comes from either branch; of two integer types, the one that holds both."""

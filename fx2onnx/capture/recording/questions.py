@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NoReturn, TypeAlias
 
 import torch
@@ -16,8 +17,8 @@ import torch.fx
 from fx2onnx.base.answering import answers_for_caller
 from fx2onnx.base.assumptions import Assumption
 from fx2onnx.base.errors import UserError
-from fx2onnx.capture.python.data_numbers import DataNumber
-from fx2onnx.capture.python.frames import formats_message, user_location
+from fx2onnx.capture.python.data_numbers import UNKNOWN, DataNumber
+from fx2onnx.capture.python.frames import formats_message, shown_at, user_location
 from fx2onnx.capture.recording.aliasing import Memory, View
 from fx2onnx.capture.recording.gradients import Gradients
 from fx2onnx.capture.recording.recorder import Recorder
@@ -254,14 +255,34 @@ def _item(questions: Questions, own: Own, tensor: torch.Tensor) -> object:
     has_one = all(type(size) is int and size == 1 for size in tensor.shape)
     if not has_one or not tensor.dtype.is_floating_point or questions.value_of(tensor) is not None:
         return own(tensor)
-    recorder = questions.recorder
+    return DataNumber(tensor.double(), _Unknown(questions.recorder, tensor))
 
-    def refuse() -> NoReturn:
-        error = recorder.unknown_number(recorder.node_of(tensor), aten.item.default)
-        recorder.shape_env.wanted_real = str(error)
+
+@dataclass(frozen=True, slots=True)
+class _Unknown:
+    """The number of ``tensor``."""
+
+    recorder: Recorder
+    tensor: torch.Tensor
+
+    def refuse(self) -> NoReturn:
+        error = self.recorder.unknown_number(self.recorder.node_of(self.tensor), aten.item.default)
+        self.recorder.shape_env.wanted_real = str(error)
         raise error
 
-    return DataNumber(tensor.double(), refuse)
+    def is_shown(self) -> bool:
+        return formats_message() or _is_shown(self.recorder)
+
+
+def _is_shown(recorder: Recorder) -> bool:
+    """Whether a text is asked for that is only printed, logged or raised; the first time, that it is not in the file is a warning."""
+    where = shown_at()
+    if where is None:
+        return False
+    text = "what forward prints or logs of numbers that only the data tells is not in the file"
+    if not any(line.startswith(text) for line in recorder.warnings):
+        recorder.warnings.append(f"{text} ({where})")
+    return True
 
 
 @_answers(_OF_NUMBERS, "numpy")
@@ -283,6 +304,8 @@ def _repr(questions: Questions, own: Own, tensor: torch.Tensor, **kwargs: object
     """The message of a check, which eager PyTorch makes and drops, needs no numbers."""
     if formats_message() and questions.value_of(tensor) is None:
         return f"a tensor of {tensor.dtype}"
+    if questions.value_of(tensor) is None and _is_shown(questions.recorder):
+        return f"tensor({UNKNOWN}, dtype={tensor.dtype})"
     value = questions.numbers_of(tensor, "it is printed")
     with no_dispatch():
         if value is not tensor:

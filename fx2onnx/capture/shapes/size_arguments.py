@@ -13,10 +13,13 @@ import torch.nn.functional as F
 
 from fx2onnx.base.answering import answers_for_caller
 from fx2onnx.base.code_patch import THREAD
+from fx2onnx.capture.python.frames import asked_by_user
 from fx2onnx.capture.shapes.size_math import Number
+from fx2onnx.capture.torch_private.finding import find
 
 Function: TypeAlias = Callable[..., Number]
 aten = torch.ops.aten
+_check, _SHAPES = find("_check"), find("fx.experimental.symbolic_shapes")
 
 
 @answers_for_caller
@@ -97,6 +100,70 @@ def _adaptive_max(spatial: int, original: Function) -> Function:
     return pool
 
 
+# -- overloads and functions that state or ask something of sizes -----------------------------------------------------------
+@answers_for_caller
+def _numel(self: Number) -> Number:
+    return self.numel()
+
+
+@answers_for_caller
+def _size(self: Number, dim: int) -> Number:
+    return self.shape[dim]
+
+
+@answers_for_caller
+def _assert_scalar(self: Number, assert_msg: str, dep_token: Number = None) -> Number:
+    _check(self != 0 if not isinstance(self, bool | torch.SymBool) else self, lambda: assert_msg)
+    return None if dep_token is None else dep_token.clone()
+
+
+@answers_for_caller
+def _constrain(size: Number, min: Number = None, max: Number = None, dep_token: Number = None) -> Number:
+    if min is not None:
+        _check(size >= min)
+    if max is not None:
+        _check(size <= max)
+    return None if dep_token is None else dep_token.clone()
+
+
+@answers_for_caller
+def _constrain_size(size: Number, min: Number = None, max: Number = None, dep_token: Number = None) -> Number:
+    return _constrain(size, 0 if min is None else min, max, dep_token)
+
+
+@answers_for_caller
+def _guarded(original: Function) -> Function:
+    """In eager PyTorch it is the condition's own truth."""
+    return lambda condition: bool(condition) if asked_by_user() else original(condition)
+
+
+_OVERLOADS: tuple[tuple[str, Function], ...] = (
+    ("numel.default", _numel),
+    ("size.int", _size),
+    ("_assert_scalar.default", _assert_scalar),
+    ("_functional_assert_scalar.default", _assert_scalar),
+    ("sym_constrain_range.default", _constrain),
+    ("sym_constrain_range_for_size.default", _constrain_size),
+    ("_functional_sym_constrain_range.default", _constrain),
+    ("_functional_sym_constrain_range_for_size.default", _constrain_size),
+)
+"""Those that give or take plain numbers, so that torch would turn a size into one on the way."""
+
+
+def _called(function: Function) -> Callable[[Function], Function]:
+    return lambda original: function
+
+
+def _of_overloads() -> Iterator[tuple[object, str, Callable[[Function], Function]]]:
+    """How the packet is called and its overload."""
+    for name, function in _OVERLOADS:
+        packet, _, overload = name.partition(".")
+        found = getattr(aten, packet)
+        if overload == "default":
+            yield found, "_op", _called(function)
+        yield getattr(found, overload), "_op", _called(function)
+
+
 _METHODS: dict[str, object] = {
     "unfold": _direct(aten.unfold.default, _unfold, torch.Tensor.unfold),
     "chunk": _direct(aten.chunk.default, _chunk, torch.Tensor.chunk),
@@ -116,4 +183,7 @@ WRAPPED: tuple[tuple[object, str, Callable[[Function], Function]], ...] = (
         (F, f"adaptive_max_pool{spatial}d", lambda original, spatial=spatial: _adaptive_max(spatial, original))
         for spatial in (1, 2, 3)
     ),
+    *_of_overloads(),
+    *((_SHAPES, name, _guarded) for name in ("guard_or_false", "guard_or_true", "guard_size_oblivious")),
+    (_SHAPES, "constrain_range", lambda original: lambda a, *, min, max=None: _constrain(a, min, max)),
 )

@@ -1,0 +1,101 @@
+"""Numbers that only the data tells, where forward only prints, logs or raises them, and checks that only raise."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import fx2onnx
+from tests.support import check
+
+LOG = logging.getLogger("tests.shown")
+X, OTHER = torch.tensor([[1.0, -2.0, 3.0]]), torch.tensor([[0.5, 9.0, -1.0], [2.0, 0.0, 1.0]])
+
+
+def prints(x: torch.Tensor) -> torch.Tensor:
+    print("max", x.max().item(), f"{x.mean():.3f}", x, float(x.sum()), x[0].tolist())
+    return x * 2
+
+
+def logs(x: torch.Tensor) -> torch.Tensor:
+    LOG.warning("%f of %s", x.sum().item(), x)
+    logging.getLogger("tests.other").debug(f"{x.max().item()}")
+    return x * 2
+
+
+def warns(x: torch.Tensor) -> torch.Tensor:
+    if x.max() > 1e6:
+        warnings.warn(f"large: {x.max().item()}", stacklevel=1)
+    return x * 2
+
+
+def raises(x: torch.Tensor) -> torch.Tensor:
+    if torch.any(x > 1e9).item():
+        raise ValueError(f"too large: {x.max().item()}, {x}")
+    return x * 2
+
+
+def asserts(x: torch.Tensor) -> torch.Tensor:
+    assert not x.isnan().any(), f"not a number in {x}"
+    assert torch.isfinite(x).all()
+    torch._check(x.max().item() < 1e9, lambda: f"{x.max().item()}")
+    torch._assert(x.max() < 1e9, f"max {x.max()}")
+    torch.ops.aten._assert_scalar.default((x.abs().sum() > 0).item(), "nothing")
+    return x * 2
+
+
+@pytest.mark.parametrize(("program", "is_reported"), [(prints, True), (logs, True), (raises, False), (asserts, False)])
+def test_what_is_only_shown_is_left_out(program: Callable[..., Any], is_reported: bool) -> None:
+    result = check(program, (X,), others=[(OTHER,)], dynamic_shapes=({0: "rows"},))
+    said = [line for line in result.report.warnings if "prints or logs" in line]
+    assert len(said) == is_reported
+    assert not said or "test_shown_numbers.py" in said[0]
+    assert {node.op_type for node in result.model.graph} <= {"Mul", "Add"}
+
+
+def test_a_warning_in_a_branch_by_data() -> None:
+    check(warns, (X,), others=[(OTHER,)], dynamic_shapes=({0: "rows"},))
+
+
+def keeps(x: torch.Tensor) -> torch.Tensor:
+    text = f"{x.max().item()}"
+    return x * len(text)
+
+
+def test_text_that_is_kept_is_refused() -> None:
+    with pytest.raises(fx2onnx.UserError, match="E104"):
+        fx2onnx.export(keeps, (X,))
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x: x * torch.ops.aten.numel.default(x),
+        lambda x: x * torch.ops.aten.size.int(x, 0),
+        lambda x: x * torch.sym_not(x.shape[0] > 1),
+        lambda x: (x, torch.sym_not(x.shape[0] > 1)),
+        lambda x: x * 2 if torch.fx.experimental.symbolic_shapes.guard_or_false(x.shape[0] > 1) else x,
+        lambda x: (torch.ops.aten._assert_scalar.default(x.shape[0] < 9, "many"), x)[1],
+        lambda x: (torch.ops.aten.sym_constrain_range.default(x.shape[0], min=1, max=9), x)[1],
+    ],
+)
+def test_sizes_in_overloads_of_plain_numbers(program: Callable[..., Any]) -> None:
+    check(program, (X,), others=[(OTHER,)], dynamic_shapes=({0: "rows"},))
+
+
+@pytest.mark.parametrize("verb", ["", "_for_size"])
+@pytest.mark.parametrize("form", ["sym_constrain_range", "_functional_sym_constrain_range"])
+def test_a_range_of_a_size_that_data_tells(form: str, verb: str) -> None:
+    overload = getattr(torch.ops.aten, form + verb).default
+
+    def program(x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
+        count = n.item()
+        overload(count, 1, 3, torch.zeros(())) if form.startswith("_") else overload(count, min=1, max=3)
+        return x[:, :count]
+
+    check(program, (X, torch.tensor(2)), others=[(X, torch.tensor(3))])

@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn, Protocol, TypeAlias, TypeVar
+from typing import NoReturn, Protocol, TypeAlias, TypeVar
 
 import torch
 
@@ -132,7 +132,11 @@ class DataNumber:
 
     @classmethod
     def __torch_function__(
-        cls, function: Callable[..., object], types: object, args: Any = (), kwargs: Mapping[str, Any] | None = None
+        cls,
+        function: Callable[..., object],
+        types: object,
+        args: object = (),
+        kwargs: Mapping[str, object] | None = None,
     ) -> object:
         """A number beside tensors is a tensor of one element, in a dtype that gives the result that a number would."""
         found, rebuild = flatten((args, kwargs or {}))

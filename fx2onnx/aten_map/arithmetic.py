@@ -82,15 +82,14 @@ def trunc_divide(op: Emit, lhs: Operand, rhs: Operand) -> ir.Value:
 def floor_divide(op: Emit, lhs: Operand, rhs: Operand) -> ir.Value:
     """The quotient rounded down, in the result's dtype.
 
-    Integers: (a - a mod b) / b with the remainder's sign the divisor's. Floats: as PyTorch (and C++'s fmod) has it,
-    the exact quotient is wanted, not the floor of the rounded one: 1 // 0.1 is 9.
+    Floats: as PyTorch (and C++'s fmod) has it, the exact quotient is wanted, not the floor of the rounded one: 1 // 0.1 is 9.
     """
     dtype = op.result_dtype()
     left, right = as_dtype(op, lhs, opmath(dtype)), as_dtype(op, rhs, opmath(dtype))
     if dtype not in FLOATS:
         if dtype in UNSIGNED:
             return through(op, "Div", left, right)
-        return through(op, "Div", through(op, "Sub", left, through(op, "Mod", left, right)), right)
+        return _integer_floor(op, left, right)
     known = isinstance(rhs, int | float) and rhs != 0 and float(rhs).is_integer()
     quotient = op.Div(left, right)
     if known and abs(float(rhs)) == 2 ** round(np.log2(abs(float(rhs)))):  # type: ignore[arg-type]
@@ -103,6 +102,19 @@ def floor_divide(op: Emit, lhs: Operand, rhs: Operand) -> ir.Value:
     floored = op.Floor(op.Add(exact, 0.5))
     result = op.Where(op.Equal(right, 0), quotient, floored)
     return op.cast(result, dtype)
+
+
+def _integer_floor(op: Emit, left: ir.Value, right: ir.Value) -> ir.Value:
+    """The quotient rounded down. ``(a - a mod b) / b`` would leave the dtype where ``a`` is near its least number, so small
+    integers are widened, and of wide ones the quotient rounded towards zero is lowered by 1 where the two remainders differ.
+    """
+    dtype = op.dtype(left)
+    if dtype in SMALL_INTEGERS:
+        left, right = op.cast(left, D.INT32), op.cast(right, D.INT32)
+        return op.cast(op.Div(op.Sub(left, op.Mod(left, right)), right), dtype)
+    quotient = op.Div(left, right)
+    gap = op.Sub(op.Mod(left, right), op.Sub(left, op.Mul(quotient, right)))
+    return op.Sub(quotient, op.Div(gap, right))
 
 
 def remainder_tensor(op: Emit, self: Operand, other: Operand) -> ir.Value:
@@ -120,7 +132,10 @@ def _float_remainder(op: Emit, left: ir.Value, right: ir.Value) -> ir.Value:
 
 def fmod_tensor(op: Emit, self: ir.Value, other: Operand) -> ir.Value:
     dtype = op.result_dtype()
-    return through(op, "Mod", as_dtype(op, self, dtype), as_dtype(op, other, dtype), fmod=1)
+    left, right = as_dtype(op, self, dtype), as_dtype(op, other, dtype)
+    if dtype == D.INT64:  # onnxruntime computes this Mod in float64
+        return op.Sub(left, op.Mul(op.Div(left, right), right))
+    return through(op, "Mod", left, right, fmod=1)
 
 
 @translates(aten.addcmul.default)

@@ -53,6 +53,18 @@ def test_binary_at_special_values(name):
     judge(case(overload(name), LEFT, RIGHT), opsets=(11, 20))
 
 
+INT8_PAIRS = torch.cartesian_prod(torch.arange(-127, 128), torch.arange(-128, 128)).to(torch.int8).T
+INT8_PAIRS = INT8_PAIRS[:, INT8_PAIRS[1] != 0].unbind()
+
+
+def extreme_pairs(dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """Dividends near both ends of the dtype, and divisors of both signs."""
+    info = torch.iinfo(dtype)
+    dividends = [info.min, info.min + 1, info.min + 2, -7, 0, 7, info.max - 1, info.max]
+    pairs = [(a, b) for a in dividends for b in (2, 3, -3, 100, info.max, -info.max)]
+    return torch.tensor([a for a, _ in pairs], dtype=dtype), torch.tensor([b for _, b in pairs], dtype=dtype)
+
+
 FAR = torch.tensor([-1000.3, -100.7, -30.5, -25.0, -24.9, -1.0, -0.5, 0.0, -0.0, 0.2, 3.0, 1e5, INF, -INF, NAN, 1e-20])
 CASES = [
     *(case(aten.polygamma.default, n, FAR) for n in (0, 1, 2, 3, 6)),
@@ -78,6 +90,13 @@ CASES = [
     case(aten.remainder.Scalar, torch.tensor([-7, 7, 0]), -3),
     case(aten.div.Tensor_mode, torch.tensor([-7, 7, 0]), torch.tensor([2, -2, 5]), rounding_mode="floor"),
     case(aten.div.Tensor_mode, torch.tensor([-7.5, 7.5, 1.0]), torch.tensor([2.0, -2.0, 0.1]), rounding_mode="floor"),
+    *(case(aten.div.Tensor_mode, *INT8_PAIRS, rounding_mode=mode) for mode in ("floor", "trunc")),
+    *(case(overload, *INT8_PAIRS) for overload in (aten.floor_divide.default, aten.remainder.Tensor, aten.fmod.Tensor)),
+    *(
+        case(overload, *extreme_pairs(dtype))
+        for overload in (aten.floor_divide.default, aten.fmod.Tensor, aten.remainder.Tensor)
+        for dtype in (torch.int16, torch.int32, torch.int64)
+    ),
     case(aten.where.self, BYTES > 1, BYTES > 100, BYTES > 0),
     case(aten.where.ScalarOther, BYTES > 1, torch.ones(5), 0.0, nodes=1),
     case(aten.masked_fill.Scalar, torch.ones(5), BYTES > 1, -1e9, nodes=1),

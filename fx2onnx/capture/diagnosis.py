@@ -110,6 +110,9 @@ def _after_own_failure(failed: Failed, start: Attempt) -> Attempt | Outcome:
     if _is_of_sizes(failed):
         other = _FOR_ONE[attempt.for_one]
         return replace(start, for_one=other, change=f"with sizes of {other} in the place of 0 and 1").at_sample()
+    fixed = _fixed_at_sample(failed)
+    if fixed is not None:
+        return replace(attempt, for_one=start.for_one).specialized(fixed)
     if attempt.options.rung == "auto" and export_may_help(failed):
         return replace(start, strategy="export", first_failure=error, change=own_run_failed(error))
     return failed
@@ -124,6 +127,18 @@ def _is_of_sizes(failed: Failed) -> bool:
     attempt, error = failed.attempt, failed.error
     is_of_forward = isinstance(error, UserError) and error.code == "E101" and attempt.for_one in _FOR_ONE
     return is_of_forward and any(size < 2 for size in hints_of(attempt.arguments).values())
+
+
+def _fixed_at_sample(failed: Failed) -> Specialization | None:
+    """A size nobody asked for by name that is 0 or 1 in the sample, and that no larger one may take the place of."""
+    attempt, error = failed.attempt, failed.error
+    if not isinstance(error, UserError) or error.code != "E101":
+        return None
+    sizes = hints_of(attempt.arguments)
+    small = sorted(name for name in attempt.optional if sizes.get(name, 2) < 2)
+    asked = [name for relation in failed.unmet for name in small if name in relation.symbols()]
+    name = next(iter(asked or small), None)
+    return None if name is None else Specialization(Dim.symbol(name), sizes[name], error.where)
 
 
 def _numbers_are_sizes(files: Iterable[str]) -> str:
@@ -221,9 +236,8 @@ def _specializing(attempt: Attempt, change: Specialization, env: ShapeEnv) -> At
     if env.asked_few and attempt.keeps_few:
         change_of_few = "how many of a few there are is as at the sample's sizes"
         return replace(attempt, keeps_few=False, larger={}, without_larger=None, change=change_of_few)
+    change = _at_sample(change, hints_of(attempt.arguments))
     name = str(change.size.as_symbol())
-    if isinstance(change.value, int):
-        change = replace(change, value=hints_of(attempt.arguments).get(name, change.value))
     error = refused_size(attempt, name, change, env)
     if error is not None:
         return Failed(attempt, attempt.first_failure or error)
@@ -233,6 +247,19 @@ def _specializing(attempt: Attempt, change: Specialization, env: ShapeEnv) -> At
     why = "; ".join(map(str, following.specializations))
     what = f"more than {MAX_SPECIALIZATIONS} dynamic sizes are specialized by the module"
     return Failed(attempt, attempt.first_failure or UserError("E105", what, why=why))
+
+
+def _at_sample(change: Specialization, sizes: Mapping[str, int]) -> Specialization:
+    """The number that the sample has; of two sizes that are one, but differ in the sample, that of the one that is 0 or 1."""
+    name = str(change.size.as_symbol())
+    if isinstance(change.value, int):
+        return replace(change, value=sizes.get(name, change.value))
+    other = change.value.as_symbol()
+    if other is not None and sizes.get(name) != sizes.get(other):
+        small = next((each for each in (name, other) if sizes.get(each, 2) < 2), None)
+        if small is not None:
+            return replace(change, size=Dim.symbol(small), value=sizes[small])
+    return change
 
 
 def _with_assumptions(done: Recorded) -> Recorded:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 import torch
@@ -33,6 +33,10 @@ from fx2onnx.model_patches.library import LibraryPatches
 from fx2onnx.optimize.dead_nodes import remove_dead_nodes
 from fx2onnx.optimize.pipelines import PICKED, run, run_default
 from fx2onnx.targets.find import chosen_opset
+
+if TYPE_CHECKING:
+    from fx2onnx.precision.model import Lowered
+    from fx2onnx.quantize.model import Quantized
 
 
 def build(module: Any, args: Any, kwargs: Mapping[str, Any] | None, options: ExportOptions) -> ExportResult:
@@ -64,23 +68,10 @@ def build(module: Any, args: Any, kwargs: Mapping[str, Any] | None, options: Exp
             if may_pick and run(model, PICKED).total:
                 remove_dead_nodes(model)
     sample = Sample(captured, module, args, kwargs, options.capture.input_names)
-    rounded, halved, called = None, None, None
-    notes: list[str] = []
-    if options.quantize:
-        from fx2onnx.exporting.quantized import quantized
-
-        rounded, notes = quantized(model, sample, options)
-    if options.precision:
-        from fx2onnx.exporting.precise import lowered
-
-        halved, more = lowered(model, sample, options)
-        notes += more
+    rounded, halved, notes = _in_fewer_bits(model, sample, options)
     fitted = fit_to_target(model, options)
     attached = reference.attach(model, options.weight_files) if options.weight_files else None
-    if options.functions:
-        from fx2onnx.exporting.functions import outlined
-
-        called = outlined(model, module, options.functions)
+    called = _with_functions(model, module, options) if options.functions else {}
     missing = [*name_output_sizes(captured, model, options.capture.dynamic_axes), *renamed_outputs(captured, model)]
     missing += [*limited_sizes(captured), *import_versions(model, options.custom_opsets)]
     report = _report(captured, model, options, translations.resorts)
@@ -91,7 +82,7 @@ def build(module: Any, args: Any, kwargs: Mapping[str, Any] | None, options: Exp
     if halved is not None:
         report.precision = halved.as_dict()
         report.warnings += halved.warnings
-    report.functions = {} if called is None else dict(called.calls)
+    report.functions = called
     report.notes += notes
     report.warnings += attached.notes() if attached is not None else []
     report.warnings += _left_out(captured, options.state)
@@ -106,6 +97,32 @@ def build(module: Any, args: Any, kwargs: Mapping[str, Any] | None, options: Exp
     if options.state == "io":
         result.initial_state = _initial_state(captured, model, options)
     return result
+
+
+def _in_fewer_bits(
+    model: ir.Model, sample: Sample, options: ExportOptions
+) -> tuple[Quantized | None, Lowered | None, list[str]]:
+    """Quantise the model, then have it in 16 bits, in place, where that is asked for. Returns what was done, and notes."""
+    rounded: Quantized | None = None
+    halved: Lowered | None = None
+    notes: list[str] = []
+    if options.quantize:
+        from fx2onnx.exporting.quantized import quantized
+
+        rounded, notes = quantized(model, sample, options)
+    if options.precision:
+        from fx2onnx.exporting.precise import lowered
+
+        halved, more = lowered(model, sample, options)
+        notes = notes + more
+    return rounded, halved, notes
+
+
+def _with_functions(model: ir.Model, module: Any, options: ExportOptions) -> dict[str, int]:
+    """Have functions in the place of submodules. Returns how often each is called."""
+    from fx2onnx.exporting.functions import outlined
+
+    return dict(outlined(model, module, options.functions).calls)
 
 
 def _check_listed(module: Any) -> None:

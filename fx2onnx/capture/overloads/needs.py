@@ -80,21 +80,27 @@ def _at_indices(
         for index in indices:
             if index is not None and index.dtype not in (torch.int64, torch.int32):  # as eager PyTorch says
                 raise RuntimeError(f"_unsafe_index found unexpected index type {index.dtype}")
+    if "index_put" in call.func._schema.name:  # torch's fake kernels of others broadcast the indices
+        places = [index for index in indices if index is not None and index.dtype not in _MASKS]
+        if any(isinstance(size, Dim) for index in places for size in dims_of(index)):
+            torch.broadcast_shapes(*(index.shape for index in places))  # type: ignore[no-untyped-call]
     note_places_of_all(recorder, self, indices)
     return NotImplemented
 
 
+_MASKS = (torch.bool, torch.uint8)
+
+
 def note_places_of_all(recorder: BaseRecorder, tensor: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> None:
     """The same of the first axes; a mask among the indices takes as many as it has, of the same sizes."""
-    masks = (torch.bool, torch.uint8)
-    taken = sum(index.dim() if index is not None and index.dtype in masks else 1 for index in indices)
+    taken = sum(index.dim() if index is not None and index.dtype in _MASKS else 1 for index in indices)
     if taken > tensor.dim():  # as eager PyTorch says, here and below
         raise IndexError(f"too many indices for tensor of dimension {tensor.dim()} (got {taken})")
     axis = 0
     for index in indices:
         if index is None:
             axis += 1
-        elif index.dtype in masks:
+        elif index.dtype in _MASKS:
             for place, (size, wanted) in enumerate(zip(dims_of(index), dims_of(tensor)[axis:], strict=False)):
                 recorder.shape_env.expect_equal(size, wanted)
                 if recorder.shape_env.certain("ne", size, wanted):

@@ -1,0 +1,64 @@
+"""Axes whose sample size is 1 and that nobody named: dynamic where the program takes other sizes, else they stay 1."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+
+import fx2onnx
+from tests.support import check
+
+R, AUTO = torch.randn, torch.export.Dim.AUTO
+PLACES = torch.tensor([0, 2])
+
+# A program, the shapes of its sample, those of another call, and which first axes of the inputs are dynamic.
+PROGRAMS: dict[str, tuple[Callable[..., torch.Tensor], Sequence[Any], Sequence[Any], Sequence[bool]]] = {
+    "product": (lambda x, y: x * y, [R(3, 4), R(1, 4)], [R(5, 4), R(1, 4)], [True, False]),
+    "product of the other": (lambda x, y: x * y, [R(1, 4), R(3, 4)], [R(1, 4), R(5, 4)], [False, True]),
+    "product of two of 1": (lambda x, y: x * y, [R(1, 4), R(1, 4)], [R(5, 4), R(5, 4)], [True, True]),
+    "comparison": (lambda x, y: x > y, [R(3, 4), R(1, 4)], [R(2, 4), R(1, 4)], [True, False]),
+    "choice": (lambda x, y: torch.where(x > 0, x, y), [R(1, 4), R(3, 4)], [R(1, 4), R(6, 4)], [False, True]),
+    "mask": (lambda x, y: x.masked_fill(y > 0, 1.0), [R(3, 4), R(1, 4)], [R(6, 4), R(1, 4)], [True, False]),
+    "matrix product": (lambda x, y: x @ y, [R(3, 1), R(1, 4)], [R(5, 1), R(1, 4)], [True, False]),
+    "bias": (
+        lambda b, x: torch.addmm(b, x, torch.ones(2, 4)),
+        [R(1, 4), R(3, 2)],
+        [R(1, 4), R(7, 2)],
+        [False, True],
+    ),
+    "expansion": (lambda x: x.expand(4), [R(1)], [R(1)], [False]),
+    "expansion of rows": (lambda x, y: x.expand(3, 4) + y, [R(1, 4), R(3, 4)], [R(1, 4), R(3, 4)], [False, False]),
+    "written values": (
+        lambda x, i, v: x.index_put((i,), v),
+        [R(5, 6), PLACES, R(1)],
+        [R(7, 6), PLACES.repeat(2), R(1)],
+        [True, True, False],
+    ),
+    "written places": (
+        lambda x, i, j, v: x.index_put((i, j), v),
+        [R(3, 2), PLACES[:1], PLACES[:1].repeat(2), R(2)],
+        [R(4, 2), PLACES[:1], PLACES[:1].repeat(3), R(3)],
+        [True, False, True, True],
+    ),
+    "rows of a batch": (lambda x: torch.relu(x) + x.sum(1, keepdim=True), [R(1, 4)], [R(9, 4)], [True]),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_size_of_one_is_fixed_where_no_other_may_take_its_place(name: str) -> None:
+    program, sample, other, is_dynamic = PROGRAMS[name]
+    result = check(program, tuple(sample), others=[tuple(other)], dynamic_shapes=tuple({0: AUTO} for _ in sample))
+    found = [not isinstance(value.shape[0], int) for value in result.model.graph.inputs]
+    assert found == list(is_dynamic)
+
+
+@pytest.mark.parametrize("name", ["product", "comparison", "mask", "written places"])
+def test_a_named_size_of_one_is_refused_by_its_name(name: str) -> None:
+    program, sample, _, is_dynamic = PROGRAMS[name]
+    shapes = tuple({0: f"n{place}"} for place in range(len(sample)))
+    with pytest.raises(fx2onnx.UserError, match=f"n{is_dynamic.index(False)} is used as the fixed number 1") as caught:
+        fx2onnx.export(program, tuple(sample), dynamic_shapes=shapes)
+    assert caught.value.code == "E105"

@@ -767,6 +767,8 @@ MUTANTS = [
     Mutant("aten_map/selection.py", "if info.min == 0 and -info.max <= limit < 0 else limit", "if False else limit", ODD),
     Mutant("aten_map/batch_norm.py", "math.nan if count == 1 else count", "count", ODD),
     Mutant("capture/overloads/eager_types.py", "and count != 1 and (", "and (", ODD),
+    Mutant("capture/overloads/eager_types.py", "torch.float32 if g.dtype in HALF", "torch.float32 if g.dtype == torch.bfloat16", TYPES),
+    Mutant("capture/overloads/eager_types.py", "or 0 not in dims_of(given):", "or True:", TYPES),
     Mutant("capture/overloads/eager_types.py", "std.to(mean.dtype)", "std", TYPES),
     Mutant("capture/overloads/eager_types.py", "kept, channels = [dims_of(input)[1] if is_trained", "kept, channels = [dims_of(input)[1] if training", TYPES),
     Mutant("capture/overloads/eager_types.py", "certain(\"eq\", dims_of(input)[1], unwrap(C))", "certain(\"eq\", unwrap(C), unwrap(C))", ODD),

@@ -31,6 +31,7 @@ CALLS = [
     (Call(aten.native_batch_norm.default, True, 0.1, 1e-5), (HALF, WIDE, WIDE, WIDE, WIDE)),
     (Call(aten.native_batch_norm.default, True, 0.1, 1e-5), (HALF, *([WIDE.half()] * 4))),
     (Call(aten._native_batch_norm_legit.no_stats, True, 0.1, 1e-5), (HALF, WIDE, WIDE)),
+    *((Call(aten._weight_norm_interface.default, 0), (WIDE.reshape(2, 2).to(of), WIDE[:2].to(of))) for of in (torch.half, torch.bfloat16)),
     *((Call(aten._batch_norm_no_update.default, 0.1, 1e-5), (HALF, *of)) for of in ([WIDE] * 4, [WIDE.half()] * 4)),
 ]  # fmt: skip
 
@@ -52,6 +53,11 @@ def test_batch_norm_trains_in_half_precision(dtype, own):
         got = engine(model.SerializeToString())({model.graph.input[0].name: to_numpy(x)})[0]
         assert got.dtype == wanted.dtype
         np.testing.assert_allclose(got.astype(np.float32), wanted.astype(np.float32), rtol=2e-2, atol=2e-2)
+
+
+def test_no_drawn_numbers_have_the_dtype_of_what_is_given():
+    args = (torch.zeros(0, 2, dtype=torch.int64),)
+    check(lambda x: (aten.normal.float_Tensor(0.5, x), aten.normal.Tensor_float(x, 0.5)), args)
 
 
 @pytest.mark.parametrize(("mean", "std"), [(torch.float32, torch.float64), (torch.float16, torch.float32)])

@@ -117,10 +117,20 @@ def _native_group_norm(
     return record_sized(recorder, call, [(input.dtype, dims_of(input)), groups, groups])
 
 
+@register(Kind.RECORD, aten.normal.Tensor_float, aten.normal.float_Tensor)
+def _normal_of_none(recorder: BaseRecorder, call: Call, mean: object, std: object) -> object:
+    """No numbers have the dtype of the tensor, whatever it is."""
+    given = mean if isinstance(mean, torch.Tensor) else std
+    if not isinstance(given, torch.Tensor) or 0 not in dims_of(given):
+        return NotImplemented
+    with recorder.mode:
+        return given.clone()
+
+
 @register(Kind.RECORD, aten._weight_norm_interface.default)
 def _weight_norm_interface(recorder: BaseRecorder, call: Call, v: torch.Tensor, g: torch.Tensor) -> object:
     """The norms have the shape of the gain."""
-    norms = torch.float32 if g.dtype == torch.bfloat16 else g.dtype
+    norms = torch.float32 if g.dtype in HALF else g.dtype
     return record_sized(recorder, call, [(v.dtype, dims_of(v)), (norms, dims_of(g))])
 
 

@@ -92,6 +92,8 @@ def reasons(call: Any) -> Iterator[str]:
         yield "an infinite scale, by which either operand or their product is multiplied"
     if any(isinstance(filled.get(key), float) and math.isnan(filled[key]) for key in ("p", "ord", "norm_type")):
         yield "a norm whose power is NaN"
+    if "polynomial" in name and bool(torch.as_tensor(filled["x"]).isnan().any()):
+        yield "a polynomial at NaN, whose loop ends before the result is written"
     if name == "linalg_pinv" and "rcond" in filled and bool((torch.as_tensor(filled["rcond"]) <= 0).any()):
         yield "a cutoff that keeps singular values of 0, whose rounding is inverted"
     if "prelu" in name and not bool(filled["weight"].isfinite().all()):

@@ -765,6 +765,8 @@ MUTANTS = [
     Mutant("aten_map/attention.py", "attn_mask = op.cast(attn_mask, op.dtype(query))  # this", "pass  # this", ODD),
     Mutant("aten_map/class_losses.py", "is_counted = reduction != NONE or op.rank(logs) == 1", "is_counted = reduction != NONE", ODD),
     Mutant("aten_map/selection.py", "if info.min == 0 and -info.max <= limit < 0 else limit", "if False else limit", ODD),
+    Mutant("aten_map/activations.py", "if math.isfinite(lower) and math.isfinite(upper):", "if True:", ODD),
+    Mutant("aten_map/batch_norm.py", "if isinstance(gap, int) and gap:", "if False:", ODD),
     Mutant("aten_map/batch_norm.py", "math.nan if count == 1 else count", "count", ODD),
     Mutant("capture/overloads/eager_types.py", "and count != 1 and (", "and (", ODD),
     Mutant("capture/overloads/eager_types.py", "torch.float32 if g.dtype in HALF", "torch.float32 if g.dtype == torch.bfloat16", TYPES),

@@ -67,6 +67,14 @@ def leaky_relu(op: Emit, self: ir.Value, negative_slope: Any) -> ir.Value:
     return op.LeakyRelu(self, alpha=float(negative_slope))
 
 
+def _slopes(op: Emit, like: ir.Value, lower: float, upper: float) -> ir.Value:
+    """Uniform between the bounds. onnxruntime ends the process where RandomUniformLike has a bound that is not finite."""
+    if math.isfinite(lower) and math.isfinite(upper):
+        return op.RandomUniformLike(like, low=lower, high=upper)
+    dtype = op.dtype(like)
+    return op.Add(op.Mul(op.RandomUniformLike(like), op.const(upper - lower, dtype)), op.const(lower, dtype))
+
+
 @translates(aten.rrelu.default)
 def rrelu(op: Emit, self: ir.Value, lower: Any, upper: Any, training: bool) -> ir.Value:
     """rrelu(Tensor self, Scalar lower=0.125, Scalar upper=0.33333333333333331, bool training=False, Generator? generator=None) -> Tensor
@@ -75,7 +83,7 @@ def rrelu(op: Emit, self: ir.Value, lower: Any, upper: Any, training: bool) -> i
     """
     if not training:
         return leaky_relu(op, self, (float(lower) + float(upper)) / 2)
-    slope = op.RandomUniformLike(self, low=float(lower), high=float(upper))
+    slope = _slopes(op, self, float(lower), float(upper))
     return op.Where(op.Greater(self, op.const(0, op.dtype(self))), self, op.Mul(self, slope))
 
 
@@ -88,7 +96,7 @@ def rrelu_with_noise_functional(
         return rrelu(op, self, lower, upper, False), noise
     dtype = op.dtype(self)
     positive = op.Greater(self, op.const(0, dtype))
-    drawn = op.RandomUniformLike(self, low=float(lower), high=float(upper))
+    drawn = _slopes(op, self, float(lower), float(upper))
     factor = op.Where(positive, op.const(1, dtype), drawn)
     return op.Mul(self, factor), factor
 

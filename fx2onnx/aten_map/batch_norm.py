@@ -31,10 +31,11 @@ class Statistics(NamedTuple):
 
 def channel_vector(op: Emit, given: ir.Value | None, number: float, size: DimLike, dtype: ir.DataType) -> ir.Value:
     """``given`` as ``dtype``, or ``number`` for every channel. Raises UserError E203 for what is no vector of channels."""
-    if given is not None and op.rank(given) != 1:
+    gap = op.dims(given)[0] - size if given is not None and op.rank(given) == 1 else given is not None
+    if isinstance(gap, int) and gap:
         raise UserError(
             "E203",
-            f"batch normalisation with a parameter of {op.rank(given)} axes",
+            f"batch normalisation of {size} channels with a parameter of sizes {list(op.dims(given))}",  # type: ignore[arg-type]
             why="each parameter is one number a channel",
             next="give it the shape [channels]",
         )
@@ -59,8 +60,8 @@ def normalized_by(
         op.cast(value, inner),
         channel_vector(op, weight, 1, channels, scale_dtype),
         channel_vector(op, bias, 0, channels, scale_dtype),
-        op.cast(mean, inner if op.opset < 15 else op.dtype(mean)),
-        op.cast(variance, inner if op.opset < 15 else op.dtype(mean)),
+        channel_vector(op, mean, 0, channels, inner if op.opset < 15 else op.dtype(mean)),
+        channel_vector(op, variance, 1, channels, inner if op.opset < 15 else op.dtype(mean)),
         epsilon=float(eps),
     )
     return op.cast(result, dtype)

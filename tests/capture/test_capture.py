@@ -31,6 +31,7 @@ CALLS = [
     (Call(aten.native_batch_norm.default, True, 0.1, 1e-5), (HALF, WIDE, WIDE, WIDE, WIDE)),
     (Call(aten.native_batch_norm.default, True, 0.1, 1e-5), (HALF, *([WIDE.half()] * 4))),
     (Call(aten._native_batch_norm_legit.no_stats, True, 0.1, 1e-5), (HALF, WIDE, WIDE)),
+    *((Call(aten.pow.Tensor_Scalar, power), (torch.tensor([True, False]),)) for power in (True, False, 1)),
     (Call(aten._weight_norm_interface.default, 0), (WIDE.reshape(2, 2).half(), WIDE[:2].half())),
     *((Call(aten._batch_norm_no_update.default, 0.1, 1e-5), (HALF, *of)) for of in ([WIDE] * 4, [WIDE.half()] * 4)),
 ]  # fmt: skip

@@ -156,13 +156,15 @@ def _misfit(overload, *args):
 
 
 def test_a_misfit_is_refused_as_eager_pytorch_does(monkeypatch):
-    misfit = _misfit(aten.argsort.default, torch.randn(2, 3), 4)
+    misfit = _misfit(aten.bincount.default, torch.tensor([1]), None, -2)
     assert judge_misfit(misfit).kind == BOTH_REFUSE
     monkeypatch.setattr(recorder, "check_sizes", lambda *given: None)
     assert judge_misfit(misfit).kind == WRITTEN
     assert WRITTEN in FAULTS
 
 
+LARGE = torch.zeros(40, 30, 20)
+"""More elements than are tried at their own sizes."""
 X, MASK = torch.randn(4, 3), torch.ones(2, dtype=torch.bool)
 MISFITS = [
     (aten._unsafe_index_put.hacked_twin, X[:, 0], [torch.ones(4, dtype=torch.bool)] * 2, torch.ones(()), False),
@@ -177,6 +179,11 @@ MISFITS = [
     (aten.tanh_backward.default, *[torch.tensor([1, 2])] * 2),
     (aten.sigmoid_backward.default, *[torch.tensor([1, 2])] * 2),
     (aten.sub.Scalar, X, False),
+    *(
+        (overload, LARGE, *of)
+        for overload, *of in ((aten.sort.default, -5), (aten.softmax.int, 3), (aten.log_softmax.int, 5))
+    ),
+    (aten.select.int, LARGE, -5, 1),
     (aten.add.Scalar, X, 1, True),
     (aten.randint_like.Tensor, X, torch.ones(2)),
     (aten.tensor_split.tensor_indices_or_sections, X[0], torch.tensor([1, 1]), -5),

@@ -18,8 +18,13 @@ END = 2**63 - 1
 
 
 def axis_of(dim: int, rank: int) -> int:
-    """``dim`` counted from the front; a 0-d tensor is treated as of rank 1, as PyTorch does."""
-    return dim % max(rank, 1)
+    """``dim`` counted from the front; a 0-d tensor is treated as of rank 1, as PyTorch does. Raises IndexError for a dim that is not
+    there, which not all of torch's fake kernels do.
+    """
+    count = max(rank, 1)
+    if not -count <= dim < count:
+        raise IndexError(f"Dimension out of range (expected to be in range of [{-count}, {count - 1}], but got {dim})")
+    return dim % count
 
 
 def axes_of(dims: int | Iterable[int], rank: int) -> list[int]:

@@ -127,6 +127,15 @@ def _normal_of_none(recorder: BaseRecorder, call: Call, mean: object, std: objec
         return given.clone()
 
 
+@register(Kind.RECORD, aten.pow.Tensor_Scalar)
+def _power_of_bools(recorder: BaseRecorder, call: Call, self: torch.Tensor, exponent: object) -> object:
+    """To a bool power they are bools."""
+    if self.dtype != torch.bool or not isinstance(exponent, bool):
+        return NotImplemented
+    with recorder.mode:
+        return self.clone() if exponent else torch.ones_like(self)
+
+
 @register(Kind.RECORD, aten._weight_norm_interface.default)
 def _weight_norm_interface(recorder: BaseRecorder, call: Call, v: torch.Tensor, g: torch.Tensor) -> object:
     """The norms have the shape of the gain."""

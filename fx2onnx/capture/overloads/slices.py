@@ -182,6 +182,7 @@ def _axis_of(tensor: torch.Tensor, axis: int) -> tuple[int, DimLike]:
 def _select(recorder: BaseRecorder, call: Call, self: torch.Tensor, dim: int, index: Size) -> object:
     """select(self, dim, index) by a number that depends on data, of either sign."""
     number, env = unwrap(index), recorder.shape_env
+    axis_of(self.dim(), dim)
     if not isinstance(number, Dim) or not number.symbols() & env.unbacked:
         return NotImplemented
     axis, size = _axis_of(self, dim)

@@ -88,7 +88,8 @@ def reasons(call: Any) -> Iterator[str]:
         yield "samples of another batch"
     if "ctc_loss" in name and bool((filled["targets"] == filled["blank"]).any()):
         yield "the blank among the targets"
-    if "attention" in name and filled.get("scale") is not None and not math.isfinite(filled["scale"]):
+    factors = [filled.get(key) for key in ("scale", "alpha", "beta")]
+    if re.search("attention|addb?m|baddbmm|addr", name) and not all(math.isfinite(each or 0) for each in factors):
         yield "an infinite scale, by which either operand or their product is multiplied"
     if any(isinstance(filled.get(key), float) and math.isnan(filled[key]) for key in ("p", "ord", "norm_type")):
         yield "a norm whose power is NaN"

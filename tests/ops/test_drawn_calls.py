@@ -82,6 +82,7 @@ UNDEFINED_CALLS = [
     (aten.index_put.default, (torch.zeros(3), [torch.tensor([1, 1])], torch.ones(2)), "two values for one place"),
     (aten._to_copy.default, (torch.tensor([1e30]),), "a float that the integer dtype cannot hold"),
     (aten.rnn_tanh.data, (*PACKED, True, 1, 0.0, False, False), "sizes of batches that do not add up"),
+    (aten.addmv.default, (torch.ones(2), torch.ones(2, 2), torch.ones(2)), "an infinite scale"),
     (aten.norm.Scalar, (torch.ones(2), float("nan")), "a norm whose power is NaN"),
     (aten.prelu.default, (torch.zeros(2), torch.tensor([float("inf")])), "a slope of infinity"),
     (aten.max_pool2d_with_indices.default, (torch.ones(1, 2, 2), [2], [1], [1], [3]), "a window beyond the tensor"),
@@ -93,7 +94,9 @@ UNDEFINED_CALLS = [
 
 @pytest.mark.parametrize(("overload", "args", "reason"), UNDEFINED_CALLS, ids=lambda value: str(value)[:40])
 def test_rules_name_what_is_undefined(overload, args, reason):
-    kwargs = {"dtype": torch.int32} if overload is aten._to_copy.default else {}
+    kwargs = {aten._to_copy.default: {"dtype": torch.int32}, aten.addmv.default: {"alpha": -float("inf")}}.get(
+        overload, {}
+    )
     assert any(reason in found for found in reasons(call(overload, *args, **kwargs)))
 
 

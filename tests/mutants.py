@@ -789,6 +789,8 @@ MUTANTS = [
     Mutant("aten_map/convolution.py", "isinstance(extra, int) and extra < 0", "False", ODD),
     Mutant("aten_map/class_losses.py", "weights = flat(op, op.cast(weight, dtype))", "weights = op.cast(weight, dtype)", ODD),
     Mutant("aten_map/linalg/factorizations.py", "        LU_pivots = op.expand(", "        op.expand(", ODD),
+    Mutant("aten_map/linalg/factorizations.py", "B = op.cast(B, op.dtype(self))", "pass", ODD),
+    Mutant("capture/overloads/unbacked.py", "certain(\"ne\", count[0], size[0])", "certain(\"ne\", size[0], size[0])", DRAWN),
     Mutant("aten_map/linalg/products.py", "op.dims(self).index(3)", "list(op.result_dims()).index(3)", ODD),
     Mutant("aten_map/orthogonal.py", "between(op, is_degree, wide, -1)", "between(op, is_degree, wide, 1)", ODD),
     Mutant("aten_map/attention.py", "if groups != dims[-3]:  # as many", "if False:  # as many", ODD),

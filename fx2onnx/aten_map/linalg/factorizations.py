@@ -65,6 +65,7 @@ def triangular_solve(op: Emit, matrix: ir.Value, right: ir.Value, upper: bool, u
 def _linalg_solve_triangular(
     op: Emit, self: ir.Value, B: ir.Value, upper: bool, left: bool, unitriangular: bool
 ) -> ir.Value:
+    B = op.cast(B, op.dtype(self))
     if left:
         return triangular_solve(op, self, B, upper, unitriangular)
     found = triangular_solve(op, turned(op, self), turned(op, B), not upper, unitriangular)

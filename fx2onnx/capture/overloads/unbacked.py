@@ -159,7 +159,15 @@ def _repeat_interleave_self(
     output_size: Size | None,
 ) -> torch.Tensor:
     with recorder.mode:
-        tensor, axis = (self.flatten(), 0) if dim is None else (self, dim)
+        tensor, axis = (self.flatten(), 0) if dim is None else (self, axis_of(self.dim(), dim))
+        count, size = dims_of(repeats)[:1], dims_of(tensor)[axis : axis + 1]
+        if count and count != [1] and size:
+            recorder.shape_env.expect_equal(count[0], size[0])
+            if recorder.shape_env.certain("ne", count[0], size[0]):  # as eager PyTorch says
+                raise RuntimeError(
+                    "repeats must have the same size as input along dim, but got repeats.size(0) = "
+                    f"{count[0]} and input.size({axis}) = {size[0]}"
+                )
         if repeats.dim() == 0 or repeats.shape[0] == 1:
             repeats = repeats.reshape(1).expand(tensor.shape[axis])
         index = aten.repeat_interleave.Tensor(repeats, output_size=output_size)

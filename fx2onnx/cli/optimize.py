@@ -48,6 +48,9 @@ def optimize_command(
     external_data_bytes: Annotated[
         int, typer.Option("--external-data-bytes", help="Smaller weights stay in the model file.")
     ] = 1024,
+    metadata: Annotated[
+        str, typer.Option("--metadata", help="keep, or none: leave out stack traces and source lines of nodes.")
+    ] = "keep",
     quantize: options.QuantizeKind = None,
     block: options.Block = None,
     exclude: options.Exclude = None,
@@ -113,6 +116,7 @@ def optimize_command(
                 dtype=precision,
                 external_data=external_data,
                 external_data_bytes=external_data_bytes,
+                metadata=metadata,
                 verify=verify,
                 engines=engine,
                 seed=seed,

@@ -15,6 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from fx2onnx.base.errors import Fx2OnnxError, VerificationError, first_line
+from fx2onnx.base.size_conditions import SizeCondition
 from fx2onnx.file_optimizer.feeds import INTEGER_LIMITS, Array, InputType, candidate_sizes, make_feeds
 from fx2onnx.file_optimizer.float64 import in_float64
 from fx2onnx.irx.edit import graphs_of
@@ -86,7 +87,7 @@ class Original:
 
     def __init__(
         self, source: str | bytes, inputs: Sequence[InputType], outputs: Sequence[str], loose: frozenset[str],
-        engines: Sequence[str], seed: int = 0,
+        engines: Sequence[str], seed: int = 0, conditions: Sequence[SizeCondition] = (),
     ) -> None:  # fmt: skip
         self.outputs = list(outputs)
         self.loose = loose
@@ -95,6 +96,7 @@ class Original:
         self.samples: list[Sample] = []
         self.limits: dict[str, int] = {}
         self._source = source
+        self._conditions = conditions
         self._exact: Run | None = None
         self._tried_exact = False
         self._runs: dict[str, Run] = {}
@@ -114,7 +116,7 @@ class Original:
     def _samples(self, engine: str, run: Run, inputs: Sequence[InputType], seed: int) -> list[Sample]:
         found: list[Sample] = []
         last: Exception | None = None
-        for sizes in candidate_sizes(inputs):
+        for sizes in candidate_sizes(inputs, self._conditions):
             for limit in INTEGER_LIMITS if _has_integers(inputs) else INTEGER_LIMITS[:1]:
                 feeds = make_feeds(inputs, sizes, limit, seed)
                 if feeds is None:

@@ -13,11 +13,14 @@ import onnx_ir as ir
 
 from fx2onnx.base.dim_text import parse_dim
 from fx2onnx.base.dims import Dim
+from fx2onnx.base.size_conditions import METADATA_KEY, SizeCondition, read, sizes_near
 from fx2onnx.irx.facts import ELEMENTWISE, MOVES
 
 Array = np.ndarray[Any, Any]
 SIZES = (2, 3, 1, 5, 8, 16, 32, 64, 128, 224)
 """Of dynamic dims, in the order in which they are tried."""
+LENGTHS = (512, 2048, 16000)
+"""Of signals."""
 INTEGER_LIMITS = (1000, 50, 8, 2, 1)
 """Random integers stay below; of the largest range that the file takes. Ids of a vocabulary, token types and masks differ in it."""
 MOST_ELEMENTS = 1 << 24
@@ -84,8 +87,24 @@ def _rows(value: ir.Value) -> int | None:
     return found
 
 
-def candidate_sizes(inputs: Sequence[InputType]) -> Iterator[dict[str, int]]:
-    """Sizes of all dynamic dims: first each another one, then all the same, then the dims of images."""
+def conditions_of(model: ir.Model) -> list[SizeCondition]:
+    """What the file says of the sizes that it is right for."""
+    return read(model.metadata_props.get(METADATA_KEY, "[]"))
+
+
+def candidate_sizes(inputs: Sequence[InputType], conditions: Sequence[SizeCondition] = ()) -> Iterator[dict[str, int]]:
+    """Sizes of all dynamic dims: first each another one, then all the same, then the dims of images; in the place of those that the
+    conditions exclude, the nearest that they allow.
+    """
+    seen: list[dict[str, int]] = []
+    for sizes in _usual_sizes(inputs):
+        allowed = sizes_near(sizes, conditions, unlike=seen[-1] if seen else {})
+        if allowed is not None and allowed not in seen:
+            seen.append(allowed)
+            yield allowed
+
+
+def _usual_sizes(inputs: Sequence[InputType]) -> Iterator[dict[str, int]]:
     names = list(dict.fromkeys(name for each in inputs for name in dim_names(each)))
     if not names:
         yield {}
@@ -95,6 +114,9 @@ def candidate_sizes(inputs: Sequence[InputType]) -> Iterator[dict[str, int]]:
         yield dict.fromkeys(names, size)
     for batch, size in itertools.product((1, 2), (16, 32, 64, 128, 224)):
         yield {name: batch if place == 0 else size for place, name in enumerate(names)}
+    if len(names) <= 2:  # of sound; more axes of such sizes are too much work
+        for size in LENGTHS:
+            yield {name: 1 if place < len(names) - 1 else size for place, name in enumerate(names)}
 
 
 def dim_names(each: InputType) -> list[str]:

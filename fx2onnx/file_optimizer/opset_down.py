@@ -6,6 +6,7 @@ Source: ONNX's changelog of operators, and its version converter.
 from __future__ import annotations
 
 import numpy as np
+import onnx_ir as ir
 
 from fx2onnx.file_optimizer.opset_edit import Edit, NoForm
 from fx2onnx.file_optimizer.opset_up import (
@@ -51,9 +52,19 @@ def _uncount_split(edit: Edit) -> None:
     source, axis = edit.input(0), edit.attribute("axis", 0)
     size = source.shape[axis] if source is not None and source.shape is not None else None
     if not isinstance(size, int):
-        raise NoForm("the size that it splits is not known")
+        edit.give(1, _computed_parts(edit, axis, count))
+        return
     part = -(-size // count)
     edit.give(1, edit.constant([min(part, size - part * index) for index in range(count)]))
+
+
+def _computed_parts(edit: Edit, axis: int, count: int) -> ir.Value:
+    """The sizes of ``count`` parts, where the size that is split is not known before the run."""
+    size = edit.new("Gather", [edit.new("Shape", [edit.input(0)]), edit.constant([axis])], axis=0)
+    more = edit.new("Add", [size, edit.constant([count - 1])])
+    part = edit.new("Div", [more, edit.constant([count])])
+    last = edit.new("Sub", [size, edit.new("Mul", [part, edit.constant([count - 1])])])
+    return edit.new("Concat", [part] * (count - 1) + [last], axis=0)
 
 
 def _slice_to_attributes(edit: Edit) -> None:
@@ -85,15 +96,18 @@ def _pad_to_attributes(edit: Edit) -> None:
 
 
 def _pad_all_axes(edit: Edit) -> None:
-    axes, pads = edit.integers(3), edit.integers(1)
+    axes = edit.integers(3)
     if axes is None:
         return
-    rank, count = edit.rank(), len(axes)
-    full = [0] * (2 * rank)
-    for place, axis in enumerate(axes):
-        full[axis % rank], full[axis % rank + rank] = (pads or [])[place], (pads or [])[place + count]
+    rank, pads = edit.rank(), edit.input(1)
+    places = [axis % rank for axis in axes] + [axis % rank + rank for axis in axes]
     edit.keep_inputs(3)
-    edit.give(1, edit.constant(full))
+    if pads is not None and pads.const_value is not None and not pads.is_graph_input():
+        full = np.zeros(2 * rank, np.int64)
+        full[places] = pads.const_value.numpy()
+        edit.give(1, edit.constant(full))
+    else:
+        edit.give(1, edit.new("ScatterElements", [edit.constant([0] * (2 * rank)), edit.constant(places), pads]))
 
 
 def _pad_without_wrap(edit: Edit) -> None:
@@ -102,9 +116,11 @@ def _pad_without_wrap(edit: Edit) -> None:
 
 
 def _dropout_to_attribute(edit: Edit) -> None:
-    training, ratio = edit.numbers(2), edit.numbers(1)
+    training = edit.numbers(2)
     if training is not None and training.any():
         raise NoForm("it drops numbers in training mode")
+    value = edit.input(1)
+    ratio = None if value is None or value.const_value is None else edit.numbers(1)
     read_alone(edit, MASK)
     edit.keep_inputs(1)
     edit.set("ratio", 0.5 if ratio is None else float(ratio.reshape(-1)[0]))

@@ -23,11 +23,12 @@ from fx2onnx.base.targets import check_target
 from fx2onnx.file_optimizer.bodies import store_inside
 from fx2onnx.file_optimizer.compare import Comparison, Original, random_outputs
 from fx2onnx.file_optimizer.dynamic import make_dynamic
-from fx2onnx.file_optimizer.feeds import inputs_of
-from fx2onnx.file_optimizer.for_target import fitted
+from fx2onnx.file_optimizer.feeds import conditions_of, inputs_of
+from fx2onnx.file_optimizer.for_target import fitted, opset_for
 from fx2onnx.file_optimizer.interface import Interface
 from fx2onnx.file_optimizer.opened import Opened, open_model
 from fx2onnx.file_optimizer.opset import convert_opset
+from fx2onnx.file_optimizer.origins import keeps_origins, leave_out_origins
 from fx2onnx.file_optimizer.precise import Lowerer
 from fx2onnx.file_optimizer.quantized import Quantizer, needed_opset, same_as
 from fx2onnx.file_optimizer.result import LeftOut, OptimizeResult, Size, measured
@@ -39,7 +40,7 @@ from fx2onnx.irx.model_files import Staged, commit
 from fx2onnx.optimize.pipelines import DEFAULT_LEVEL
 from fx2onnx.precision.options import Precision
 from fx2onnx.quantize.options import Quantize
-from fx2onnx.targets.find import DEFAULT, chosen_opset, find
+from fx2onnx.targets.find import DEFAULT, find
 from fx2onnx.targets.form import Target
 from fx2onnx.verify.engines import chosen_engines
 from fx2onnx.verify.known_faults import KnownFaults, knowing
@@ -73,6 +74,7 @@ class Plan:
     without: set[str] = field(default_factory=set)
     growth_bytes: int | None = None
     stores_inside: bool = True
+    keeps_metadata: bool = True
     keeps_types: bool = True
 
 
@@ -90,6 +92,7 @@ def optimize_model(
     io: str | None = None,
     external_data: bool | None = None,
     external_data_bytes: int = 1024,
+    metadata: str = "keep",
     verify: bool = True,
     engines: Sequence[str] | None = None,
     seed: int = 0,
@@ -105,7 +108,8 @@ def optimize_model(
     ``input:axis``. quantize: weights of products and convolutions in few bits (docs/quantization.md), a ``Quantize`` or its kind. dtype: ``float16``,
     ``bfloat16`` or ``mixed``: weights and compute in 16 bits but where a measurement asks for float32 (docs/precision.md), or a
     ``Precision``; io: ``float32`` lets inputs and outputs be as they are. external_data: weights of ``external_data_bytes`` or more in a file beside (True), all in one file (False),
-    as the input has it (None). verify: run both on random inputs at several sizes in ``engines`` (those that are
+    as the input has it (None). metadata: ``"none"`` leaves out stack traces, source lines and
+    other notes of exporters on nodes, values and graphs. verify: run both on random inputs at several sizes in ``engines`` (those that are
     installed). A rewrite that makes them differ is found by bisection, named, and left out. explain: keep why rewrites refused.
     check: check the graph after each edit.
 
@@ -120,7 +124,8 @@ def optimize_model(
     wanted = parse_sizes(fix, "fix") if isinstance(fix, str) else dict(fix or {})
     plan = Plan(level, opset, wanted, dict(dynamic or {}), external_data, external_data_bytes, explain, check, runtime)
     if runtime is not None:
-        plan.opset = _opset_for(runtime, opened, opset)
+        plan.opset = opset_for(runtime, opened, opset)
+    plan.keeps_metadata = keeps_origins(metadata)
     plan.precision = Precision.of(dtype, io)
     plan.quantize = Quantize.of(quantize)
     if plan.quantize is not None:
@@ -187,8 +192,11 @@ class _Job:
             trace.edits.update(fitted(model, plan.target))
         interface.restore(model, keeps_types=plan.keeps_types)
         self.opened.as_in_file(model)
-        if plan.level and plan.stores_inside and plan.precision is None:  # which rounds the weights of the main graph
+        rounds = plan.precision is not None or plan.quantize is not None  # weights of the main graph
+        if plan.level and plan.stores_inside and not rounds:
             store_inside(model)
+        if not plan.keeps_metadata:
+            trace.edits["removed origins"] += leave_out_origins(model)
         return model, trace
 
     def _whole(self) -> tuple[ir.Model, Trace]:
@@ -220,7 +228,8 @@ class _Job:
         engines = KnownFaults(self.opened.proto, engines).survived(self.notes.append)
         engines = knowing(self.plan.opset, engines, self.notes.append)
         self.compared_in = engines, seed
-        self.original = Original(source, inputs, outputs, random_outputs(model), engines, seed)
+        conditions = conditions_of(model)
+        self.original = Original(source, inputs, outputs, random_outputs(model), engines, seed, conditions)
         if self.plan.dynamic:
             names = set(self.plan.dynamic.values())
             varying = [
@@ -367,13 +376,6 @@ class _Job:
             warnings,
             comparison,
         )
-
-
-def _opset_for(target: Target, opened: Opened, asked: int | None) -> int | None:
-    """The opset to convert to: none where the target takes the file's."""
-    own = next((each.version for each in opened.proto.opset_import if each.domain in ("", "ai.onnx")), 0)
-    chosen = chosen_opset(target.name, asked, own)
-    return chosen if asked is not None or chosen != own else None
 
 
 def _depends(dim: int | ir.SymbolicDim, names: set[str]) -> bool:

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.events import record
 from fx2onnx.file_optimizer.compare import Comparison, Original, random_outputs
-from fx2onnx.file_optimizer.feeds import inputs_of
+from fx2onnx.file_optimizer.feeds import conditions_of, inputs_of
 from fx2onnx.file_optimizer.opened import Opened
 from fx2onnx.file_optimizer.result import ComparedFile
 from fx2onnx.irx.inference import infer_types
@@ -86,7 +86,7 @@ class Quantizer:
 def same_as(model: ir.Model, path: str, engines: Sequence[str], seed: int) -> Original:
     """What the file of ``model`` at ``path`` gives, for others that compute the same."""
     outputs = [value.name or "" for value in model.graph.outputs]
-    return Original(path, inputs_of(model), outputs, random_outputs(model), engines, seed)
+    return Original(path, inputs_of(model), outputs, random_outputs(model), engines, seed, conditions_of(model))
 
 
 def _numbers_of(place: Place) -> DerivedTensor:

@@ -35,6 +35,7 @@ from fx2onnx.optimize.rewrites.grid_gather import GridGather
 from fx2onnx.optimize.rewrites.merge_concats import MergeConcats
 from fx2onnx.optimize.rewrites.merge_matmuls import MergeMatMuls
 from fx2onnx.optimize.rewrites.merge_reshapes import MergeReshapes
+from fx2onnx.optimize.rewrites.merge_slices import MergeSlices
 from fx2onnx.optimize.rewrites.merge_transposes import MergeTransposes
 from fx2onnx.optimize.rewrites.move_reshape_up import MoveReshapeUp
 from fx2onnx.optimize.rewrites.pack_heads import PackHeads
@@ -86,7 +87,15 @@ FOLD = Pass(
 )
 EQUAL = Pass("merge_equal_nodes", merge_equal_nodes, requires=FOLDED, ensures=NO_EQUAL)
 
-CLEAN = (RemoveNoop(), DropNeutralOperand(), CancelInvolution(), MergeReshapes(), MergeTransposes(), MergeConcats())
+CLEAN = (
+    RemoveNoop(),
+    DropNeutralOperand(),
+    CancelInvolution(),
+    MergeReshapes(),
+    MergeTransposes(),
+    MergeConcats(),
+    MergeSlices(),
+)
 WEIGHTS = (FoldWeightTranspose(), FoldZeroPoint(), FoldBatchNorm(), ArrangeWeights())
 FUSE = (
     *(FuseGelu(), FuseLayerNorm(), FuseLayerNormBias(), FuseRMSNorm(), FuseMatMulAdd(), FuseTransposeGemm()),

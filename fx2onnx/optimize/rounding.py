@@ -24,7 +24,7 @@ def is_rounded(value: ir.Value, main: ir.Graph) -> bool:
         if current.is_graph_output() and current.graph is not main:
             return True
         for node, _ in current._uses:
-            if node.op_type in ROUNDS or _cuts(node):
+            if (node.op_type in ROUNDS or _cuts(node)) and not all(map(_is_unread, node.outputs)):
                 return True
             if node.op_type in ELEMENTWISE or node.op_type in MOVES:
                 pending += [result for result in node.outputs if result not in seen]
@@ -32,6 +32,11 @@ def is_rounded(value: ir.Value, main: ir.Graph) -> bool:
         if len(seen) > MAX_VALUES:
             return True
     return False
+
+
+def _is_unread(value: ir.Value) -> bool:
+    """Whether nobody wants it: indices beside the largest values, before dead nodes are removed."""
+    return not value.uses() and not value.is_graph_output()
 
 
 def _cuts(node: ir.Node) -> bool:

@@ -85,7 +85,7 @@ def _units(places: Sequence[Place]) -> list[Unit]:
         if len(place.weight.sizes) != 2 or ways & {"conv", "gather"} or place.weight.factor is not None:
             continue
         operands = dict.fromkeys(_operand(node, value) for node, value in operands_of(place))
-        if any(operand.value.const_value is not None for operand in operands):
+        if not operands or any(operand.value.const_value is not None for operand in operands):
             continue
         key = tuple(sorted((id(operand.value), operand.is_turned) for operand in operands))
         found.setdefault(key, Unit(tuple(operands), [])).places.append(place)

@@ -147,6 +147,11 @@ class _Dequantized:
         return self.place.readers[0][0] == "conv"
 
     @property
+    def _keeps_dims(self) -> bool:
+        """Whether readers want the weight's own dims, of which the rows have others."""
+        return self.place.readers[0][0] in ("conv", "recurrent")
+
+    @property
     def _has_gather(self) -> bool:
         return any(way == "gather" for way, _ in self.place.readers)
 
@@ -177,14 +182,16 @@ class _Dequantized:
 
     def _made(self, node: ir.Node) -> ir.Value:
         writer, weight = self.writer, self.weight
-        final = tuple(self.place.value.const_value.shape.numpy()) if self._is_conv else weight.sizes  # type: ignore[union-attr]
+        final = tuple(self.place.value.const_value.shape.numpy()) if self._keeps_dims else weight.sizes  # type: ignore[union-attr]
         if self.is_lookup:
             indices = writer.node(node, "Cast", [self.codes], (D.INT32, self.codes.shape.numpy()), to=int(D.INT32))  # type: ignore[union-attr]
             found = self._looked_up(node, indices, self.scales, final)
             return found
         inputs = [self.codes, self.scales, *([self.zeros] if self.zeros is not None else [])]
         if self.is_whole and len(self.of_scales) == 1:
-            return writer.node(node, "DequantizeLinear", inputs, (self.dtype, final), axis=0)
+            dims = final if self._is_conv else weight.sizes
+            whole = writer.node(node, "DequantizeLinear", inputs, (self.dtype, dims), axis=0)
+            return whole if final == dims else self._reshaped(node, whole, final)
         axis = len(weight.sizes) - 1
         blocked = writer.node(
             node, "DequantizeLinear", inputs, (self.dtype, weight.sizes), axis=axis, block_size=weight.block

@@ -6,11 +6,11 @@ import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
+import numpy as np
 import onnx_ir as ir
 
-from fx2onnx.irx.edit import graphs_of
 from fx2onnx.optimize.rewrite import attribute, static_dims
-from fx2onnx.optimize.weights import ScaledTensor, is_literal
+from fx2onnx.optimize.weights import ScaledTensor, is_literal, lacks_data
 from fx2onnx.quantize.options import LEAST_BLOCK, Quantize
 from fx2onnx.quantize.schemes import SCHEMES, Array
 from fx2onnx.quantize.weights import RowWeight, parts_of, unfolded
@@ -34,7 +34,7 @@ class Place:
     weight: RowWeight
     readers: tuple[tuple[str, ir.Node], ...]
     """Of each reader how it takes the weight: ``matmul``, ``gemm``, ``turned`` (a Transpose before a product), ``conv``,
-    ``gather``."""
+    ``gather``, ``recurrent`` (LSTM, GRU, RNN)."""
     is_product: bool
     """Whether onnxruntime's own product takes it."""
     accuracy: int = IN_FLOAT32
@@ -57,12 +57,12 @@ def planned(model: ir.Model, options: Quantize, target: Target, known: Collectio
     """The weights that ``options`` ask for; of others, by name, why they stay. ``known``: names of weights that may change."""
     places: list[Place] = []
     kept: dict[str, str] = {}
-    nested = {id(value) for graph in list(graphs_of(model))[1:] for node in graph for value in node.inputs}
+    repeated = _graphs_that_repeat(model.graph)
     for value in model.graph.initializers.values():
         tensor = value.const_value
         if tensor is None or is_literal(tensor) or tensor.dtype not in FLOATS:
             continue
-        found = _place(value, options, target, id(value) in nested, known)
+        found = _place(value, options, target, repeated, known)
         if isinstance(found, Place):
             places.append(found)
         elif found:
@@ -70,8 +70,18 @@ def planned(model: ir.Model, options: Quantize, target: Target, known: Collectio
     return Plan(places, kept)
 
 
+def _graphs_that_repeat(graph: ir.Graph, inside: bool = False) -> set[ir.Graph]:
+    """Bodies of Loop and Scan, and branches inside: what is made of codes there is made in every turn."""
+    found = {graph} if inside else set()
+    for node in graph:
+        for each in node.attributes.values():
+            if each.type == ir.AttributeType.GRAPH:
+                found |= _graphs_that_repeat(each.as_graph(), inside or node.op_type != "If")
+    return found
+
+
 def _place(
-    value: ir.Value, options: Quantize, target: Target, is_nested: bool, known: Collection[str] | None
+    value: ir.Value, options: Quantize, target: Target, repeated: Collection[ir.Graph], known: Collection[str] | None
 ) -> Place | str:
     """The place, or why it is none; empty where nobody would expect it to be one (biases, norms)."""
     assert value.const_value is not None
@@ -83,8 +93,11 @@ def _place(
     parts = parts_of(source)
     if any(options.is_excluded(part.name or "") for part in parts):
         return "excluded"
-    if is_nested or value.is_graph_output() or value.is_graph_input():
-        return "it is read in a branch or loop, or is an input or output"
+    if value.is_graph_output() or value.is_graph_input():
+        return "it is an input or output"
+    graphs = {node.graph for node, _ in value.uses()}
+    if len(graphs) > 1 or graphs & set(repeated):
+        return "it is read in a loop, or in several branches"
     readers = [(_way(node, index, sizes), node) for node, index in value.uses()]
     ways = {way for way, _ in readers}
     if "" in ways:
@@ -99,6 +112,8 @@ def _place(
         return "its readers take it in different ways"
     if row.sizes[-1] < LEAST_BLOCK:
         return f"its rows have {row.sizes[-1]} numbers"
+    if row.sizes[-1] >= LEAST_SAMPLES and not lacks_data(source) and _is_transform(source, perm, row):
+        return "its rows are waves: a fixed transform, such as that of a spectrum"
     if scaled is not None and not (ways == {"conv"} and scaled.view == sizes):
         return "a folded normalisation scales its columns"
     asked = options.columns_of_block
@@ -164,6 +179,8 @@ def _way(node: ir.Node, index: int, sizes: tuple[int, ...]) -> str:
         return "turned" if read and all(each == ("MatMul", 1) for each in read) else ""
     if op_type == "Conv" and index == 1:
         return "conv"
+    if op_type in ("LSTM", "GRU", "RNN") and index in (1, 2):
+        return "recurrent"
     if op_type == "Gather" and index == 0 and attribute(node, "axis", 0) == 0 and len(sizes) == 2:
         rows = node.inputs[1]
         return "gather" if rows is not None and rows.shape is not None else ""
@@ -180,10 +197,37 @@ def _rows(sizes: tuple[int, ...], ways: set[str]) -> _Rows | None:
     """The sizes with the reduced axis last, and the order of axes that makes them so."""
     if ways == {"conv"}:
         return _Rows((sizes[0], math.prod(sizes[1:])), None)
+    if ways == {"recurrent"}:
+        return _Rows((math.prod(sizes[:-1]), sizes[-1]), None)
     if ways <= {"matmul", "gemm turned"}:
         turn = (1, 0) if len(sizes) == 2 else (0, 2, 1)
         return _Rows(tuple(sizes[axis] for axis in turn), turn)
     return _Rows(sizes, None) if ways <= {"gemm", "turned", "gather"} else None
+
+
+LEAST_SAMPLES, ROWS_LOOKED_AT, BINS_OF_WAVE = 32, 16, 6
+"""How long rows have to be to tell waves, how many are looked at, and among how many frequencies a windowed wave is spread."""
+
+
+def _is_transform(source: ir.TensorProtocol, perm: tuple[int, ...] | None, row: _Rows) -> bool:
+    """Whether rows all over the weight are windowed waves of different frequencies. What is learnt has many frequencies in a row."""
+    array = source.numpy()
+    array = array if perm is None else array.transpose(perm)
+    array = array if row.turn is None else array.transpose(row.turn)
+    indices = np.linspace(0, math.prod(array.shape[:-1]) - 1, ROWS_LOOKED_AT).astype(int)
+    if row.sizes[-1] == array.shape[-1]:
+        chosen = array[np.unravel_index(indices, array.shape[:-1])]
+    else:
+        chosen = array.reshape(row.sizes)[np.linspace(0, row.sizes[0] - 1, ROWS_LOOKED_AT).astype(int)]
+    rows = np.asarray(chosen, np.float32)
+    largest = np.abs(rows).max(axis=-1)
+    rows = rows[largest > 1e-6 * largest.max()]  # sines of frequency 0 are nothing but rounding
+    if len(rows) < ROWS_LOOKED_AT // 2:
+        return False
+    power = np.abs(np.fft.rfft(rows)) ** 2
+    share = np.sort(power, axis=-1)[:, -BINS_OF_WAVE:].sum(axis=-1) / power.sum(axis=-1)
+    peaks = np.unique(power.argmax(axis=-1))
+    return bool((share >= 0.9).all() and len(peaks) >= 0.4 * len(rows))
 
 
 def _composed(first: tuple[int, ...] | None, then: tuple[int, ...] | None, rank: int) -> tuple[int, ...] | None:

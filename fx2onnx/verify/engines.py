@@ -68,11 +68,10 @@ def open_onnxruntime(model: str | bytes, folder: str = "", *, is_precise: bool =
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
+    options.log_severity_level = 4  # what fails is an exception; at 3 it is in the terminal as well
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     if is_precise:
         options.add_session_config_entry(*PRECISE_OPTION)
-        options.log_severity_level = 4  # a failure is no news
     left_out: list[str] = []
     if folder:
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)

@@ -101,6 +101,22 @@ FORMS = {
         9,
         "p = Constant <value_ints = [1, 2]> () a = Constant <value_ints = [-1]> () v = Constant <value = float {3.0}> () y = Pad (x, p, v, a)",
     ),
+    "Pad of some axes by computed amounts down": (
+        18,
+        11,
+        "s = Shape <start = 1> (x) h = Constant <value_ints = [3, 2]> () p = Div (s, h) a = Constant <value_ints = [-1]> () v = Constant <value = float {3.0}> () y = Pad (x, p, v, a)",
+    ),
+    "Pad by computed amounts down": (
+        19,
+        11,
+        "s = Shape (x) z = Sub (s, s) p = Concat <axis = 0> (z, s) y = Pad (x, p)",
+    ),
+    "Split of an unknown size down": (
+        18,
+        13,
+        "t = Concat <axis = 0> (x, x) d, e = Split <axis = 0, num_outputs = 2> (t) f = Shape (d) c = Cast <to = 1> (f) g = ReduceSum <keepdims = 0> (c) y = Mul (e, g)",
+    ),
+    "Dropout by a computed ratio down": (13, 11, "m = ReduceMax <keepdims = 0> (x) r = Sigmoid (m) y = Dropout (x, r)"),
     "Pad up": (9, 18, 'y = Pad <mode = "reflect", pads = [0, 0, 1, 0, 0, 1]> (x)'),
     "Clip up": (9, 13, "y = Clip <max = 0.5> (x)"),
     "Clip down": (13, 9, "l = Constant <value = float {-0.5}> () y = Clip (x, l)"),

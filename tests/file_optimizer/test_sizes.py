@@ -200,3 +200,42 @@ def test_places_that_cannot_be_dynamic(place: str) -> None:
     proto = text("g (float[2, N] x) => (float[2, N] y) { y = Relu (x) }")
     with pytest.raises(UserError, match=r"dynamic already|no such input"):
         fx2onnx.optimize_model(proto, dynamic={place: "batch"})
+
+
+def test_only_sizes_that_the_file_allows_are_tried_and_engines_say_nothing(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    torch = pytest.importorskip("torch")
+
+    class Halves(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            if x.shape[1] < 8:
+                raise ValueError("too few")
+            return x.reshape(x.shape[0], 2, -1) * 2
+
+    path = tmp_path / "halves.onnx"
+    fx2onnx.export(Halves(), (torch.randn(3, 12),), path, dynamic_shapes=({0: "n", 1: "m"},))
+    result = fx2onnx.optimize_model(path)
+    assert result.verified
+    assert result.comparison is not None
+    sizes = [row.sizes for row in result.comparison.rows]
+    assert all(each["m"] >= 8 and each["m"] % 2 == 0 for each in sizes)
+    assert len({each["m"] for each in sizes}) > 1
+    assert capfd.readouterr() == ("", "")
+
+
+def test_what_onnxruntime_refuses_is_in_no_terminal(capfd: pytest.CaptureFixture[str]) -> None:
+    model = text("g (float[n] x) => (float[a, 4] y) { s = Constant <value_ints = [-1, 4]> () y = Reshape (x, s) }")
+    assert fx2onnx.optimize_model(model).verified
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("dim", ["t", "b, 1, t"])
+def test_signals_are_long_enough_for_their_kernels(dim: str) -> None:
+    import numpy as np
+
+    names = [part for part in dim.split(", ") if not part.isdigit()]
+    shape = dim if len(names) > 1 else f"1, 1, {dim}"
+    model = text(f"g (float[{shape}] x) => (float[p, 2, q] y) {{ y = Conv (x, w) }}")
+    weights(model, w=np.ones((2, 1, 400), np.float32))
+    assert fx2onnx.optimize_model(model).verified

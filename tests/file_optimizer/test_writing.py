@@ -225,3 +225,28 @@ def test_sizes_and_axes_stay_in_the_file_whatever_is_asked(tmp_path: Path) -> No
         if each.external_data
     ]
     assert outside == ["c"]
+
+
+def test_origins_are_left_out_where_that_is_asked_for(tmp_path: Path) -> None:
+    model = text(
+        "g (float[n, 4] x, bool c) => (float[n, 4] y) { y = If (c) <then_branch = a () => (float[n, 4] p) { p = Relu (x) }, else_branch = b () => (float[n, 4] q) { q = Neg (x) }> }"
+    )
+    inner = [attribute.g.node[0] for attribute in model.graph.node[0].attribute]
+    for node in (*model.graph.node, *inner):
+        node.doc_string = "the user's line"
+        entry = node.metadata_props.add()
+        entry.key, entry.value = "pkg.torch.onnx.stack_trace", "File /home/me/secret.py" * 40
+    for key in ("pkg.torch.export.graph_signature", "mine"):
+        entry = model.metadata_props.add()
+        entry.key, entry.value = key, "kept?"
+    kept = fx2onnx.optimize_model(model, tmp_path / "kept.onnx")
+    lean = fx2onnx.optimize_model(model, tmp_path / "lean.onnx", metadata="none")
+    assert kept.verified
+    assert lean.verified
+    assert b"secret" in (tmp_path / "kept.onnx").read_bytes()
+    content = (tmp_path / "lean.onnx").read_bytes()
+    assert b"secret" not in content
+    assert b"line" not in content
+    assert [entry.key for entry in onnx.load(tmp_path / "lean.onnx").metadata_props] == ["mine"]
+    with pytest.raises(UserError, match="metadata='all' is not known"):
+        fx2onnx.optimize_model(model, metadata="all")

@@ -23,6 +23,7 @@ from fx2onnx.optimize.rewrites.grid_gather import GridGather
 from fx2onnx.optimize.rewrites.merge_concats import MergeConcats
 from fx2onnx.optimize.rewrites.merge_matmuls import MergeMatMuls
 from fx2onnx.optimize.rewrites.merge_reshapes import MergeReshapes
+from fx2onnx.optimize.rewrites.merge_slices import MergeSlices
 from fx2onnx.optimize.rewrites.merge_transposes import MergeTransposes
 from fx2onnx.optimize.rewrites.move_reshape_up import MoveReshapeUp
 from fx2onnx.optimize.rewrites.pick_early import PickEarly
@@ -45,6 +46,18 @@ def batch_norm(op: Emit, x: ir.Value, channels: int, **attrs: Any) -> ir.Value:
 
 
 class TestFoldBatchNorm:
+    def test_in_front_of_indices_that_nobody_reads(self) -> None:
+        def make(op: Emit, v: V) -> list[ir.Value]:
+            y = op.node("Conv", v["x"], weight(op, "w", random(6, 4, 3)), outputs=[(v["x"].dtype, (2, 6, 6))])
+            normed = batch_norm(op, y, 6)
+            op.ArgMax(normed, axis=2)
+            return [op.ReduceMax(normed, np.array([2]), keepdims=0)]
+
+        from fx2onnx.optimize.driver import apply
+
+        graph = model(make, {"x": (2, 4, 8)})
+        assert apply(graph, FoldBatchNorm()).edits["FoldBatchNorm"] == 1
+
     @pytest.mark.parametrize(
         ("op_type", "sizes", "attrs", "channels"),
         [
@@ -367,6 +380,27 @@ class TestViews:
             lambda op, v: op.Concat(op.Concat(v["a"], v["a"], axis=0), v["b"], axis=1), {"a": (2, 3), "b": (4, 1)}
         )
         refused(graph, MergeConcats(), "same axis")
+
+    def test_slices_of_different_axes(self) -> None:
+        def make(op: Emit, v: V) -> ir.Value:
+            first = op.Slice(v["x"], np.array([1]), np.array([2**62]), np.array([1]), np.array([2]))
+            return op.Slice(first, np.array([-3, 0]), np.array([-1, 1]), np.array([-1, 0]), np.array([1, 1]))
+
+        after = rewritten(model(make, {"x": (2, 7, 5)}), MergeSlices(), to=["Slice"])
+        assert [value.const_value.size for value in after.graph.node(0).inputs[1:]] == [3, 3, 3, 3]  # type: ignore[union-attr]
+
+    @pytest.mark.parametrize(
+        ("axis", "reads", "why"), [(1, False, "both cut one axis"), (0, True, "the inner Slice is read elsewhere")]
+    )
+    def test_slices_that_stay(self, axis: int, reads: bool, why: str) -> None:
+        def make(op: Emit, v: V) -> list[ir.Value]:
+            first = op.Slice(v["x"], np.array([1]), np.array([6]), np.array([1]))
+            return [
+                op.Slice(first, np.array([0]), np.array([1]), np.array([axis])),
+                *([op.Relu(first)] if reads else []),
+            ]
+
+        refused(model(make, {"x": (2, 7)}), MergeSlices(), why)
 
     def test_slice_of_splats(self) -> None:
         def make(op: Emit, v: V) -> list[ir.Value]:

@@ -82,3 +82,90 @@ def test_a_file_without_weights_is_one_clear_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no weight to quantise"):
         fx2onnx.optimize_model(tmp_path / "in.onnx", tmp_path / "out.onnx", quantize=Quantize("int8"))
     assert not (tmp_path / "out.onnx").exists()
+
+
+def of(nodes: list[onnx.NodeProto], x: list[int | str], weights: dict[str, np.ndarray]) -> onnx.ModelProto:
+    info = helper.make_tensor_value_info
+    inputs = [info("x", 1, x), *([info("c", onnx.TensorProto.BOOL, [])] if nodes[0].op_type == "If" else [])]
+    tensors = [onnx.numpy_helper.from_array(array, name) for name, array in weights.items()]
+    graph = helper.make_graph(nodes, "g", inputs, [helper.make_empty_tensor_value_info("y")], tensors)
+    graph.output[0].type.tensor_type.elem_type = 1
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+
+
+def normal(*sizes: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(sizes, np.float32)
+
+
+def product(weight: str, outer: list[str], inits: dict[str, np.ndarray]) -> onnx.GraphProto:
+    nodes = [helper.make_node("MatMul", ["x", weight], [f"{weight}.y"])]
+    tensors = [onnx.numpy_helper.from_array(array, name) for name, array in inits.items()]
+    return helper.make_graph(nodes, weight, [], [helper.make_tensor_value_info(f"{weight}.y", 1, ["n", 64])], tensors)
+
+
+@pytest.mark.parametrize("kind", ["int8", "int4", "nf4"])
+@pytest.mark.parametrize("inside", [True, False])
+def test_weights_of_branches(kind: str, inside: bool) -> None:
+    weights = {name: normal(64, 64, seed=seed) for seed, name in enumerate(("w1", "w2"))}
+    bodies = [product(name, [], {name: array} if inside else {}) for name, array in weights.items()]
+    node = helper.make_node("If", ["c"], ["y"], then_branch=bodies[0], else_branch=bodies[1])
+    result = fx2onnx.optimize_model(of([node], ["n", 64], {} if inside else weights), quantize=kind)
+    assert result.verified
+    assert result.quantized is not None
+    assert set(result.quantized.layers) == {"w1", "w2"}
+
+
+def test_a_weight_that_both_branches_or_a_loop_read_stays() -> None:
+    bodies = [product("w1", [], {}) for _ in range(2)]
+    bodies[1].node[0].output[0] = bodies[1].output[0].name = "other"
+    node = helper.make_node("If", ["c"], ["s"], then_branch=bodies[0], else_branch=bodies[1])
+    more = helper.make_node("MatMul", ["s", "w2"], ["y"])
+    weights = {"w1": normal(64, 64), "w2": normal(64, 64, seed=1)}
+    result = fx2onnx.optimize_model(of([node, more], ["n", 64], weights), quantize="int8")
+    assert result.verified
+    assert result.quantized is not None
+    assert result.quantized.kept == {"w1": "it is read in a loop, or in several branches"}
+
+
+@pytest.mark.parametrize("kind", ["int8", "int4", "nf4"])
+@pytest.mark.parametrize(("op_type", "gates"), [("LSTM", 4), ("GRU", 3), ("RNN", 1)])
+@pytest.mark.parametrize(("direction", "count"), [("forward", 1), ("bidirectional", 2)])
+def test_weights_of_recurrent_layers(kind: str, op_type: str, gates: int, direction: str, count: int) -> None:
+    node = helper.make_node(op_type, ["x", "W", "R"], ["y"], hidden_size=32, direction=direction)
+    weights = {"W": normal(count, gates * 32, 48), "R": normal(count, gates * 32, 32)}
+    result = fx2onnx.optimize_model(of([node], ["t", "b", 48], weights), quantize=kind)
+    assert result.verified
+    assert result.quantized is not None
+    assert set(result.quantized.layers) == {"W", "R"}
+    assert result.after.total_bytes < result.before.total_bytes / 2
+
+
+def waves(kind: str) -> np.ndarray:
+    size, bins = 128, 65
+    turns = np.outer(np.arange(bins), np.arange(size)) / size
+    if kind == "cosines":
+        turns = np.outer(np.arange(bins), np.arange(size) + 0.5) / (2 * size)
+    window = np.hanning(size + 1)[:-1] if kind == "windowed" else np.ones(size)
+    both = [np.cos(2 * np.pi * turns) * window, -np.sin(2 * np.pi * turns) * window]
+    return np.concatenate(both[:1] if kind == "cosines" else both).astype(np.float32)
+
+
+@pytest.mark.parametrize("kind", ["windowed", "plain", "cosines"])
+@pytest.mark.parametrize("op_type", ["Conv", "MatMul"])
+def test_fixed_transforms_are_no_weights(kind: str, op_type: str) -> None:
+    basis = waves(kind)
+    learnt = normal(len(basis), 64)
+    if op_type == "Conv":
+        nodes = [
+            helper.make_node("Conv", ["x", "basis"], ["s"], strides=[64]),
+            helper.make_node("Conv", ["s", "w"], ["y"]),
+        ]
+        model = of(nodes, [1, 1, 512], {"basis": basis[:, None], "w": learnt.T[:, :, None].copy()})
+    else:
+        nodes = [helper.make_node("MatMul", ["x", "basis"], ["s"]), helper.make_node("MatMul", ["s", "w"], ["y"])]
+        model = of(nodes, ["n", 128], {"basis": basis.T.copy(), "w": learnt})
+    result = fx2onnx.optimize_model(model, quantize="int8")
+    assert result.verified
+    assert result.quantized is not None
+    assert list(result.quantized.layers) == ["w"]
+    assert "fixed transform" in result.quantized.kept["basis"]

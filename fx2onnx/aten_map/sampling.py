@@ -18,6 +18,7 @@ from fx2onnx.aten_map.table.registry import overloads_of, register_shared
 from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
+from fx2onnx.irx.values import mark_complex
 
 aten = torch.ops.aten
 D = ir.DataType
@@ -48,6 +49,22 @@ def _draw(kind: str) -> Any:
 
 register_shared(_draw("Uniform"), "RandomUniform", *overloads_of("rand rand.generator rand_like rand_like.generator"))
 register_shared(_draw("Normal"), "RandomNormal", *overloads_of("randn randn.generator randn_like randn_like.generator"))
+
+
+def _draw_complex(kind: str, factor: float) -> Any:
+    """Of parts that are independent of each other, and whose variances are those of PyTorch."""
+
+    def entry(op: Emit) -> ir.Value:
+        dtype, dims = op.result[0]
+        value = drawn(op, kind, dims, dtype)
+        return mark_complex(value if factor == 1 else op.Mul(value, op.const(factor, dtype)))
+
+    return entry
+
+
+for _kind, _name, _factor in (("Uniform", "rand", 1.0), ("Normal", "randn", math.sqrt(0.5))):
+    _names = f"{_name} {_name}.generator {_name}_like {_name}_like.generator"
+    register_shared(_draw_complex(_kind, _factor), f"Random{_kind} of pairs", *overloads_of(_names), is_complex=True)
 
 
 def integers(op: Emit, low: Any, high: Any, dims: Sequence[DimLike], dtype: ir.DataType) -> ir.Value:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+import fx2onnx
+import fx2onnx.runner
 from tests.support import check
 
 aten, prims = torch.ops.aten, torch.ops.prims
@@ -159,3 +162,46 @@ def test_an_observer_sees_the_range_and_rounds_by_it(ways: tuple[int, int, bool,
     check(Observed(*ways), (X,), others=[(torch.randn(4, 7),)], dynamic_shapes=({1: "n"},))
     if not ways[2]:
         check(Observed(*ways), (X * 0,))
+
+
+TIMES, KERNEL, BIAS = torch.randn(6, 2, 4), torch.randn(3, 4, 5), torch.randn(5)
+
+
+@pytest.mark.parametrize("pad", [0, 2])
+def test_convolutions_of_time_first(pad: int) -> None:
+    def convolved(x: torch.Tensor) -> torch.Tensor:
+        return torch.conv_tbc(x, KERNEL, BIAS, pad)
+
+    both_ways(convolved, (TIMES,), [{0: "t", 1: "b"}], (torch.randn(9, 3, 4),), (torch.randn(3, 1, 4),))
+
+
+FLOAT8, HALF = torch.float8_e4m3fn, torch.tensor(0.5)
+ROWS, COLUMNS = torch.randn(16, 32), torch.randn(16, 32)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shapes"),
+    [
+        ((HALF, HALF, None, None, torch.float32), {0: "m"}),
+        ((HALF, HALF, torch.ones(16, dtype=torch.bfloat16), None, torch.bfloat16), None),
+        ((ROWS.abs().amax(1, keepdim=True), COLUMNS.abs().amax(1)[None], None, None, torch.bfloat16), None),
+        ((HALF, HALF), None),
+    ],
+)
+def test_products_of_float8(arguments: tuple[Any, ...], shapes: Any) -> None:
+    def product(x: torch.Tensor) -> torch.Tensor:
+        return aten._scaled_mm.default(x.to(FLOAT8), COLUMNS.to(FLOAT8).t(), *arguments).float()
+
+    check(product, (ROWS,), others=[(ROWS.repeat(2, 1),)] if shapes else [], dynamic_shapes=(shapes,), rtol=1e-2)
+
+
+@pytest.mark.parametrize("draw", [torch.randn_like, torch.rand_like, lambda x: x.clone().normal_()])
+def test_complex_draws_have_the_spread_of_pytorchs(draw: Program) -> None:
+    x = torch.zeros(40, 500, dtype=torch.complex64)
+    result = fx2onnx.export(lambda x: torch.view_as_real(draw(x)), (x,))
+    (drawn,) = fx2onnx.runner.InferenceSession(result.model_proto.SerializeToString()).run(
+        None, {"x": np.zeros((40, 500, 2), np.float32)}
+    )
+    expected = torch.view_as_real(draw(x))
+    np.testing.assert_allclose(drawn.std((0, 1)), expected.std((0, 1)), rtol=0.05)
+    np.testing.assert_allclose(drawn.mean((0, 1)), expected.mean((0, 1)), atol=0.02)

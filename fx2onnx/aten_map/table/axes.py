@@ -40,9 +40,11 @@ def as_list(number: int | Sequence[int], length: int) -> list[int]:
 
 
 def transpose(op: Emit, value: ir.Value, perm: Sequence[int]) -> ir.Value:
-    """``Transpose``; nothing is emitted for the identity."""
+    """``Transpose``; nothing is emitted for the identity. Float8 goes through float16, which holds it, before opset 21."""
     if list(perm) == list(range(len(perm))):
         return value
+    if op.opset < 21 and (dtype := op.dtype(value)).name.startswith("FLOAT8"):
+        return op.cast(op.Transpose(op.cast(value, ir.DataType.FLOAT16), perm=list(perm)), dtype)
     return op.Transpose(value, perm=list(perm))
 
 

@@ -19,7 +19,7 @@ from fx2onnx.base.relations import Relation
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.baking import BakeAdvice
 from fx2onnx.capture.captured import TensorInfo
-from fx2onnx.capture.overloads import quantized, recurrent
+from fx2onnx.capture.overloads import quantized, recurrent, sparse
 from fx2onnx.capture.overloads.unbacked_scalars import number_of, truth_of
 from fx2onnx.capture.python.frames import asserted_by_user, refused_by_torch, user_location
 from fx2onnx.capture.python.lasting_changes import Watched
@@ -135,6 +135,10 @@ class Recorder(BaseRecorder):
         self._note_place()
         if self.quantized:
             replaced = quantized.seen(self, func, args, kwargs)
+            if replaced is not NotImplemented:
+                return replaced
+        if self.holds_sparse:
+            replaced = sparse.seen(self, func, args, kwargs)
             if replaced is not NotImplemented:
                 return replaced
         if kwargs and getattr(kwargs.get("device"), "type", None) == "meta":

@@ -117,6 +117,10 @@ class TensorTracker:
         """Real tensors that are inputs: their addresses, they themselves, the fakes of the inputs."""
         self._known: Known = {}
         """What ``value_of`` computed."""
+        self._dense: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        """By the id of a sparse tensor, that tensor and the dense one that stands for it."""
+        self.holds_sparse = any(tensor.layout is not torch.strided for tensor in self._module_tensors)
+        """Whether sparse tensors were met."""
         self._constants = 0
         self._first_call: torch.fx.Node | None = None
         self._whole = whole
@@ -186,9 +190,11 @@ class TensorTracker:
             return tensor
         fake = self._fakes.get(id(tensor))
         if fake is None:
-            if tensor.layout == torch.strided and tensor.storage_offset():
+            if tensor.layout is not torch.strided:
+                return self.fake_of(self.dense_of(tensor))
+            if tensor.storage_offset():
                 self.storage_offsets[id(tensor)] = int(tensor.storage_offset())
-            if type(tensor) in PLAIN and tensor.layout == torch.strided and not tensor.is_quantized:
+            if type(tensor) in PLAIN and not tensor.is_quantized:
                 fake = fake_from_meta(self.fake_mode, tensor.shape, tensor.dtype, tensor.device, tensor.stride())
             else:
                 with no_dispatch():
@@ -287,9 +293,22 @@ class TensorTracker:
         self._named[free] = tensor
         return tensor
 
+    def dense_of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The dense tensor of the same numbers and the same name, a constant of the file."""
+        known = self._dense.get(id(tensor))
+        if known is None:
+            self.holds_sparse = True
+            with no_dispatch():
+                known = self._dense[id(tensor)] = tensor, tensor.detach().to_dense()
+            if id(tensor) in self._weight_names:
+                self._weight_names[id(known[1])] = (self._weight_names[id(tensor)][0], "constant")
+        return known[1]
+
     def weight_view(self, tensor: torch.Tensor) -> View:
         """The view of a real tensor: a parameter, a buffer, or a constant that forward reached some other way."""
         view = self.views.get(id(tensor))
+        if view is None and tensor.layout is not torch.strided:
+            return self.weight_view(self.dense_of(tensor))
         if view is None and id(tensor) not in self._weight_names:
             self._list_views()
             same = self._by_address.get(_address(tensor))

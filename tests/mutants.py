@@ -198,7 +198,7 @@ MUTANTS = [
     Mutant("capture/recording/functionalize.py", "is_resized = is_out and not is_same", "is_resized = False and not is_same", DIRECT),
     Mutant("capture/recording/functionalize.py", "is_out and _makes_tensors(func, candidate)", "False", DIRECT),
     Mutant("capture/recording/op_traits.py", 'hasattr(func, "impl_aten")', "False", DIRECT),
-    Mutant("capture/recording/tensor_tracker.py", "is_made and not any(view.steps", "is_made and not any(False", FUNCTIONAL),
+    Mutant("capture/recording/base_recorder.py", "is_made and not any(view.steps", "is_made and not any(False", FUNCTIONAL),
     Mutant("capture/overloads/fake_quantization.py", "averaging_const * (seen - old)", "(seen - old)", DIRECT),
     Mutant("capture/overloads/fake_quantization.py", "    if all(isinstance(size, int) for size in dims):", "    if True:", DIRECT),
     Mutant("capture/python/frames.py", "and not is_negated", "", SHOWN),

@@ -20,7 +20,7 @@ from fx2onnx.capture.recording.meta_cache import MetaCache
 from fx2onnx.capture.recording.tensor_tracker import Arguments, TensorTracker
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.symnode import sym_int
-from fx2onnx.capture.torch_private.dispatch import PreDispatchMode, SplitMode
+from fx2onnx.capture.torch_private.dispatch import PreDispatchMode, SplitMode, no_dispatch
 from fx2onnx.capture.torch_private.fake_tensors import CPU, FakeMode, fake_from_meta
 from fx2onnx.capture.torch_private.operators import OpOverload
 
@@ -65,6 +65,10 @@ class BaseRecorder(TensorTracker):
         )
         self.quantized: dict[int, tuple[torch.Tensor, object]] = {}
         """By the id of integers that stand for numbers, these integers and how they do (``overloads/quantized.py``)."""
+        self._dense: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        """By the id of a sparse tensor, that tensor and the dense one that stands for it."""
+        self.holds_sparse = any(tensor.layout is not torch.strided for tensor in self._module_tensors)
+        """Whether sparse tensors were met."""
         self.symbols: dict[str, Symbol] = {}
         self.warnings: list[str] = []
         self.symbolics: dict[type, str] = {}
@@ -91,6 +95,24 @@ class BaseRecorder(TensorTracker):
     @abstractmethod
     def write(self, tensor: torch.Tensor, value: torch.fx.Node, is_one_number: bool = False) -> None:
         """Give ``tensor`` the value of a node of its dtype and shape. ``is_one_number``: all its elements are equal."""
+
+    def dense_of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The dense tensor of the same numbers and the same name, a constant of the file."""
+        known = self._dense.get(id(tensor))
+        if known is None:
+            self.holds_sparse = True
+            with no_dispatch():
+                known = self._dense[id(tensor)] = tensor, tensor.detach().to_dense()
+            if id(tensor) in self._weight_names:
+                self._weight_names[id(known[1])] = (self._weight_names[id(tensor)][0], "constant")
+        return known[1]
+
+    def is_alone(self, tensor: torch.Tensor) -> bool:
+        """Whether forward made ``tensor`` and no view of it. (A factory's result has an alias, which nobody else has.)"""
+        memory = self.view_of(tensor).memory
+        is_made = self.fake_mode.holds(tensor) and all(source.memory is not memory for source in self.sources.values())
+        shown = (view for view in self.views.values() if view.memory is memory)
+        return is_made and not any(view.steps for view in shown)
 
     def place_of_call(self) -> SourceLocation | None:
         """The user's line of the present call."""

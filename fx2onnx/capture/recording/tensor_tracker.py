@@ -117,10 +117,6 @@ class TensorTracker:
         """Real tensors that are inputs: their addresses, they themselves, the fakes of the inputs."""
         self._known: Known = {}
         """What ``value_of`` computed."""
-        self._dense: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
-        """By the id of a sparse tensor, that tensor and the dense one that stands for it."""
-        self.holds_sparse = any(tensor.layout is not torch.strided for tensor in self._module_tensors)
-        """Whether sparse tensors were met."""
         self._constants = 0
         self._first_call: torch.fx.Node | None = None
         self._whole = whole
@@ -293,16 +289,9 @@ class TensorTracker:
         self._named[free] = tensor
         return tensor
 
+    @abstractmethod
     def dense_of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The dense tensor of the same numbers and the same name, a constant of the file."""
-        known = self._dense.get(id(tensor))
-        if known is None:
-            self.holds_sparse = True
-            with no_dispatch():
-                known = self._dense[id(tensor)] = tensor, tensor.detach().to_dense()
-            if id(tensor) in self._weight_names:
-                self._weight_names[id(known[1])] = (self._weight_names[id(tensor)][0], "constant")
-        return known[1]
+        """The dense tensor of a sparse one."""
 
     def weight_view(self, tensor: torch.Tensor) -> View:
         """The view of a real tensor: a parameter, a buffer, or a constant that forward reached some other way."""
@@ -351,13 +340,6 @@ class TensorTracker:
             why="it was made in a way that no operator shows",
             next="make the tensor inside forward, or register it as a buffer",
         )
-
-    def is_alone(self, tensor: torch.Tensor) -> bool:
-        """Whether forward made ``tensor`` and no view of it. (A factory's result has an alias, which nobody else has.)"""
-        memory = self.view_of(tensor).memory
-        is_made = self.fake_mode.holds(tensor) and all(source.memory is not memory for source in self.sources.values())
-        shown = (view for view in self.views.values() if view.memory is memory)
-        return is_made and not any(view.steps for view in shown)
 
     def view_at(self, key: int) -> View | None:
         """A view of the memory with that ``storage_key``."""

@@ -9,6 +9,7 @@ import numpy as np
 from fx2onnx.verify.engines import Array
 from fx2onnx.verify.judge import (
     MODULES_OWN,
+    MOST_BY_FLOAT64,
     SCALE_EPSILONS,
     Grain,
     Judged,
@@ -149,3 +150,23 @@ INEXACT_TRANSFORMS = frozenset(["onnxruntime"])
 """Engines whose STFT and DFT are off by much more than rounding: what they give is judged with ``TRANSFORM_UNITS``."""
 TRANSFORM_UNITS = 64.0
 """onnxruntime 1.31's STFT of 400 samples is off by about half of this, in units of the largest number of a frame."""
+
+_OWN_ERROR = 8.0
+"""Units by which eager PyTorch has to be off itself, at least: long sums are, and each layer adds its own."""
+_MOST_LARGER = 16.0
+
+
+def larger_units(want: Array, exact: Array, moved: Array, grain: Grain = MODULES_OWN) -> float:
+    """How many times the units of ``STAGES`` from the third on are: 1 where a run with the second's units (``moved``) is as far
+    from eager PyTorch as float64 is, which it usually is three times, or where float64 chose otherwise as a whole.
+
+    Told by the median, since a choice that rounding decides changes some numbers by much.
+    """
+    if is_exact(want) or not want.size or not want.shape == exact.shape == moved.shape:
+        return 1.0
+    scale = Scale.of(want, grain)
+    with np.errstate(invalid="ignore"):
+        own, step = (float(np.nanmedian(scale.units(each, want))) for each in (exact, moved))
+    if not _OWN_ERROR < own <= MOST_BY_FLOAT64 * SCALE_EPSILONS or not step:
+        return 1.0
+    return min(max(own / step, 1.0), _MOST_LARGER)

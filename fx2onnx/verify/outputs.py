@@ -21,7 +21,15 @@ from fx2onnx.verify.engines import Array
 from fx2onnx.verify.float_values import SPOILING, WITHOUT_NUMBERS
 from fx2onnx.verify.interface import Interface, contradiction
 from fx2onnx.verify.judge import Judged, Scale
-from fx2onnx.verify.movements import EQUAL_STAGES, FEWER_STAGES, INEXACT_TRANSFORMS, STAGES, TRANSFORM_UNITS, Movements
+from fx2onnx.verify.movements import (
+    EQUAL_STAGES,
+    FEWER_STAGES,
+    INEXACT_TRANSFORMS,
+    STAGES,
+    TRANSFORM_UNITS,
+    Movements,
+    larger_units,
+)
 from fx2onnx.verify.noise import Recording
 from fx2onnx.verify.precision import as_module_has_it
 from fx2onnx.verify.rounding import Moved
@@ -220,11 +228,17 @@ class Outputs:
         seeds = itertools.count(1)
         has_transforms = has_singular = False
         is_known = any(not row.ok for row in self._verdict.rows)  # then it is not worth as many runs
-        for count, units in STAGES[: FEWER_STAGES if is_known else None]:
-            modes = [self._moved(next(seeds), units) for _ in range(count if left or not units or has_singular else 0)]
+        larger = 1.0
+        for place, (count, units) in enumerate(STAGES[: FEWER_STAGES if is_known else None]):
+            is_due = bool(left) or not units or has_singular
+            modes = [self._moved(next(seeds), larger * units) for _ in range(count if is_due else 0)]
+            ran = modes
+            if place == 1 and left and not is_known and (first := self._add(movements, modes[:1])) is not None:
+                larger = self._larger_units(first)
+                modes, ran = ([], modes[:1]) if larger > 1 else (modes[1:], modes)
             self._settle(judged, rows, left, movements, modes)
-            has_transforms |= any(mode.has_transforms for mode in modes)
-            has_singular |= any(mode.has_singular for mode in modes)
+            has_transforms |= any(mode.has_transforms for mode in ran)
+            has_singular |= any(mode.has_singular for mode in ran)
             if units:
                 left -= {place for place in left if self._is_beyond_rounding(rows[place], movements)}
         for count, units in () if is_known else EQUAL_STAGES:
@@ -274,18 +288,8 @@ class Outputs:
         modes: Sequence[Moved],
     ) -> None:
         """Some more runs, and what they settle."""
-        for mode in modes:
-            try:
-                moved = self._run(mode)
-            except Exception as cause:  # forward is the user's code
-                self._verdict.note(
-                    f"the module does not run where its numbers move by rounding ({first_line(cause)[:120]})"
-                )
-                return
-            for index, movement in movements.items():
-                if index < len(moved):
-                    movement.add(moved[index])
-                    movement.is_by_rows &= not mode.has_inner_codes
+        if self._add(movements, modes) is None:
+            return
         for place in sorted(left) if modes else ():
             row, index, got = rows[place]
             found = movements[index].judge(got)
@@ -293,6 +297,33 @@ class Outputs:
                 self._verdict.note(_explanation(row, got, self._expected[index], movements[index]))
                 judged[place] = replace(_filled(row, found), problem="")
                 left.discard(place)
+
+    def _add(self, movements: Mapping[int, Movements], modes: Sequence[Moved]) -> Sequence[Array] | None:
+        """Some more runs. Gives the last one's outputs, or None where the module does not run so."""
+        moved: Sequence[Array] = ()
+        for mode in modes:
+            try:
+                moved = self._run(mode)
+            except Exception as cause:  # forward is the user's code
+                self._verdict.note(
+                    f"the module does not run where its numbers move by rounding ({first_line(cause)[:120]})"
+                )
+                return None
+            for index, movement in movements.items():
+                if index < len(moved):
+                    movement.add(moved[index])
+                    movement.is_by_rows &= not mode.has_inner_codes
+        return moved
+
+    def _larger_units(self, moved: Sequence[Array]) -> float:
+        """How many times the units of the later stages eager PyTorch itself is off from float64, seen at the output that says
+        most of it; ``moved``: a run with the units of the first one.
+        """
+        if all(map(judge.is_exact, self._expected)):
+            return 1.0
+        each = zip(self._expected, self._in_float64() or (), moved, strict=False)
+        known = [larger_units(*three, self._grain) for index, three in enumerate(each) if index not in self._unknown]
+        return max(known, default=1.0)
 
 
 def _without_habits(rows: Sequence[Row], verdict: Verdict) -> list[Row]:

@@ -222,7 +222,6 @@ def non_max_suppression(
         corners = boxes
     low = np.minimum(corners[..., :2], corners[..., 2:])
     high = np.maximum(corners[..., :2], corners[..., 2:])
-    area = (high - low).prod(-1)
     chosen: list[tuple[int, int, int]] = []
     for batch in range(scores.shape[0]):
         for label in range(scores.shape[1]):
@@ -230,19 +229,44 @@ def non_max_suppression(
             order = np.argsort(-values, kind="stable")
             if score_threshold is not None:
                 order = order[values[order] > float(score_threshold.reshape(()))]
-            kept = 0
-            while order.size and kept < limit:
-                best, rest = int(order[0]), order[1:]
-                chosen.append((batch, label, best))
-                kept += 1
-                shared = np.minimum(high[batch, best], high[batch, rest]) - np.maximum(
-                    low[batch, best], low[batch, rest]
-                )
-                common = np.maximum(shared, 0).prod(-1)
-                union = area[batch, best] + area[batch, rest] - common
-                ratio = np.divide(common, union, out=np.zeros_like(common), where=union > 0)
-                order = rest[ratio <= overlap]
+            best = _suppressed(low[batch, order], high[batch, order], overlap, limit)
+            chosen += [(batch, label, int(box)) for box in order[best]]
     return np.array(chosen, INT64).reshape(-1, 3)
+
+
+def _suppressed(low: Array, high: Array, overlap: float, limit: int) -> list[int]:
+    """The first ``limit`` boxes, in order, of which none overlaps an earlier one by more than ``overlap``.
+
+    Cost:     boxes are compared only where they share a range of the first axis: of each box those between ``starts`` and
+              ``stops``, in the order of their low edges.
+    """
+    count = len(low)
+    order = np.argsort(low[:, 0], kind="stable")
+    place = np.empty(count, np.int64)
+    place[order] = np.arange(count)
+    low, high = low[order], high[order]
+    area = (high - low).prod(-1)
+    starts, stops = np.zeros(count, np.int64), np.full(count, count)
+    if overlap >= 0 and np.isfinite(low).all() and np.isfinite(high).all():
+        starts = np.searchsorted(np.maximum.accumulate(high[:, 0]), low[:, 0], side="right")
+        stops = np.searchsorted(low[:, 0], high[:, 0])
+    is_open = np.ones(count, bool)
+    best: list[int] = []
+    for number, own in enumerate(place.tolist()):
+        if len(best) >= limit:
+            break
+        if not is_open[own]:
+            continue
+        best.append(number)
+        is_open[own] = False
+        beside = starts[own] + np.flatnonzero(is_open[starts[own] : stops[own]])
+        shared = np.minimum(high[own], high[beside]) - np.maximum(low[own], low[beside])
+        np.maximum(shared, 0, out=shared)
+        common = shared[:, 0] * shared[:, 1]
+        union = area[own] + area[beside] - common
+        ratio = np.divide(common, union, out=np.zeros_like(common), where=union > 0)
+        is_open[beside[~(ratio <= overlap)]] = False
+    return best
 
 
 @kernel("DeformConv", 19)

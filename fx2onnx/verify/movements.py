@@ -139,15 +139,16 @@ def _root_mean_square(units: Array) -> float:
     return float(np.sqrt(np.mean(np.square(units, dtype=np.float64)))) if units.size else 0.0
 
 
-STAGES = ((1, 0.0), (4, 2.0), (4, 4.0), (4, 8.0))
+STAGES = ((1, 0.0), (1, 2.0), (3, 2.0), (1, 4.0), (3, 4.0), (1, 8.0), (3, 8.0))
 """Runs, and by how many units in the last place their operators are off: more where these are not enough. In the first
 only equal numbers are chosen among otherwise."""
 EQUAL_STAGES = ((4, 2.0), (4, 8.0))
 """Likewise where the order of equal numbers decides how many come out: these stay equal."""
-FEWER_STAGES = 2
+FEWER_STAGES = 3
 """On a file that is known to be wrong."""
 INEXACT_TRANSFORMS = frozenset(["onnxruntime"])
 """Engines whose STFT and DFT are off by much more than rounding: what they give is judged with ``TRANSFORM_UNITS``."""
+TRANSFORM_RUNS = 4
 TRANSFORM_UNITS = 64.0
 """onnxruntime 1.31's STFT of 400 samples is off by about half of this, in units of the largest number of a frame."""
 
@@ -157,7 +158,7 @@ _MOST_LARGER = 16.0
 
 
 def larger_units(want: Array, exact: Array, moved: Array, grain: Grain = MODULES_OWN) -> float:
-    """How many times the units of ``STAGES`` from the third on are: 1 where a run with the second's units (``moved``) is as far
+    """How many times the larger units of ``STAGES`` are: 1 where a run with the smallest ones (``moved``) is as far
     from eager PyTorch as float64 is, which it usually is three times, or where float64 chose otherwise as a whole.
 
     Told by the median, since a choice that rounding decides changes some numbers by much.

@@ -26,6 +26,7 @@ from fx2onnx.verify.movements import (
     FEWER_STAGES,
     INEXACT_TRANSFORMS,
     STAGES,
+    TRANSFORM_RUNS,
     TRANSFORM_UNITS,
     Movements,
     larger_units,
@@ -230,16 +231,16 @@ class Outputs:
         is_known = any(not row.ok for row in self._verdict.rows)  # then it is not worth as many runs
         larger = 1.0
         for place, (count, units) in enumerate(STAGES[: FEWER_STAGES if is_known else None]):
+            if larger > 1 and units == STAGES[1][1]:
+                continue
             is_due = bool(left) or not units or has_singular
             modes = [self._moved(next(seeds), larger * units) for _ in range(count if is_due else 0)]
-            ran = modes
-            if place == 1 and left and not is_known and (first := self._add(movements, modes[:1])) is not None:
-                larger = self._larger_units(first)
-                modes, ran = ([], modes[:1]) if larger > 1 else (modes[1:], modes)
-            self._settle(judged, rows, left, movements, modes)
-            has_transforms |= any(mode.has_transforms for mode in ran)
-            has_singular |= any(mode.has_singular for mode in ran)
-            if units:
+            moved = self._settle(judged, rows, left, movements, modes)
+            has_transforms |= any(mode.has_transforms for mode in modes)
+            has_singular |= any(mode.has_singular for mode in modes)
+            if place == 1 and left and not is_known:
+                larger = self._larger_units(moved)
+            if count > 1:
                 left -= {place for place in left if self._is_beyond_rounding(rows[place], movements)}
         for count, units in () if is_known else EQUAL_STAGES:
             is_open = any(movements[rows[place][1]].changes_shape for place in left)
@@ -253,7 +254,7 @@ class Outputs:
         inexact = {place for place in left if rows[place][0].engine in INEXACT_TRANSFORMS}
         if has_transforms and inexact:
             movements = {index: Movements(self._expected[index], self._grain) for index in movements}
-            modes = [self._moved(next(seeds), STAGES[1][1], TRANSFORM_UNITS) for _ in range(STAGES[1][0])]
+            modes = [self._moved(next(seeds), STAGES[1][1], TRANSFORM_UNITS) for _ in range(TRANSFORM_RUNS)]
             self._settle(judged, rows, inexact, movements, modes)
         return self._without_singular(judged, rows) if has_singular else judged
 
@@ -286,20 +287,8 @@ class Outputs:
         left: set[int],
         movements: Mapping[int, Movements],
         modes: Sequence[Moved],
-    ) -> None:
-        """Some more runs, and what they settle."""
-        if self._add(movements, modes) is None:
-            return
-        for place in sorted(left) if modes else ():
-            row, index, got = rows[place]
-            found = movements[index].judge(got)
-            if found.ok:
-                self._verdict.note(_explanation(row, got, self._expected[index], movements[index]))
-                judged[place] = replace(_filled(row, found), problem="")
-                left.discard(place)
-
-    def _add(self, movements: Mapping[int, Movements], modes: Sequence[Moved]) -> Sequence[Array] | None:
-        """Some more runs. Gives the last one's outputs, or None where the module does not run so."""
+    ) -> Sequence[Array]:
+        """Some more runs, and what they settle. Gives the last one's outputs; none where the module does not run so."""
         moved: Sequence[Array] = ()
         for mode in modes:
             try:
@@ -308,18 +297,25 @@ class Outputs:
                 self._verdict.note(
                     f"the module does not run where its numbers move by rounding ({first_line(cause)[:120]})"
                 )
-                return None
+                return ()
             for index, movement in movements.items():
                 if index < len(moved):
                     movement.add(moved[index])
                     movement.is_by_rows &= not mode.has_inner_codes
+        for place in sorted(left) if modes else ():
+            row, index, got = rows[place]
+            found = movements[index].judge(got)
+            if found.ok:
+                self._verdict.note(_explanation(row, got, self._expected[index], movements[index]))
+                judged[place] = replace(_filled(row, found), problem="")
+                left.discard(place)
         return moved
 
     def _larger_units(self, moved: Sequence[Array]) -> float:
         """How many times the units of the later stages eager PyTorch itself is off from float64, seen at the output that says
         most of it; ``moved``: a run with the units of the first one.
         """
-        if all(map(judge.is_exact, self._expected)):
+        if not moved or all(map(judge.is_exact, self._expected)):
             return 1.0
         each = zip(self._expected, self._in_float64() or (), moved, strict=False)
         known = [larger_units(*three, self._grain) for index, three in enumerate(each) if index not in self._unknown]

@@ -40,7 +40,7 @@ from fx2onnx.verify.noise import Draw, RandomNodes, Recording, drawn_outputs
 from fx2onnx.verify.on_cpu import leave, on_cpu
 from fx2onnx.verify.opening import opened, versions_of
 from fx2onnx.verify.outputs import Outputs
-from fx2onnx.verify.own_state import with_state
+from fx2onnx.verify.own_state import Unsteady, with_state
 from fx2onnx.verify.precision import as_input, rounded_inputs
 from fx2onnx.verify.quantized import as_quantized
 from fx2onnx.verify.samples import Maker, Rows, Sample, cheapest_first, planned
@@ -131,6 +131,8 @@ def verify(
                 case = Case(Eager(root, arguments), fed, file, runs, RandomNodes.of(path, proto), start)
                 _compare(verdict, case, seeds)
             known.explain(verdict)
+        except Unsteady as cause:
+            verdict.give_up(str(cause))
         except Exception as cause:  # of all that runs here, and has classes of its own
             if not is_exhausted(cause):
                 raise

@@ -20,7 +20,7 @@ from fx2onnx.verify.eager import Eager
 from fx2onnx.verify.engines import Array
 from fx2onnx.verify.float_values import SPOILING, WITHOUT_NUMBERS
 from fx2onnx.verify.interface import Interface, contradiction
-from fx2onnx.verify.judge import Judged, Scale
+from fx2onnx.verify.judge import Grain, Judged, Scale
 from fx2onnx.verify.movements import (
     EQUAL_STAGES,
     FEWER_STAGES,
@@ -32,8 +32,9 @@ from fx2onnx.verify.movements import (
     larger_units,
 )
 from fx2onnx.verify.noise import Recording
+from fx2onnx.verify.own_state import Unsteady
 from fx2onnx.verify.precision import as_module_has_it
-from fx2onnx.verify.rounding import Moved
+from fx2onnx.verify.rounding import Moved, Unmoved
 from fx2onnx.verify.samples import Sample
 from fx2onnx.verify.unordered import open_places, without_open
 from fx2onnx.verify.verdict import Row, Verdict
@@ -238,6 +239,8 @@ class Outputs:
             moved = self._settle(judged, rows, left, movements, modes)
             has_transforms |= any(mode.has_transforms for mode in modes)
             has_singular |= any(mode.has_singular for mode in modes)
+            if not units:
+                self._require_steady(moved)
             if place == 1 and left and not is_known:
                 larger = self._larger_units(moved)
             if count > 1:
@@ -311,6 +314,21 @@ class Outputs:
                 left.discard(place)
         return moved
 
+    def _require_steady(self, again: Sequence[Array]) -> None:
+        """Raises Unsteady where eager PyTorch gives something else than before. ``again``: what it gave where at most equal
+        numbers were chosen among otherwise.
+        """
+        if not again or self._is_as_before(again):
+            return
+        if not self._is_as_before(self._run(Unmoved())):
+            raise Unsteady(self._eager.root, self._eager.arguments.objects())
+
+    def _is_as_before(self, again: Sequence[Array]) -> bool:
+        pairs = zip(self._expected, again, strict=False)
+        return all(
+            index in self._unknown or _is_alike(one, other, self._grain) for index, (one, other) in enumerate(pairs)
+        )
+
     def _larger_units(self, moved: Sequence[Array]) -> float:
         """How many times the units of the later stages eager PyTorch itself is off from float64, seen at the output that says
         most of it; ``moved``: a run with the units of the first one.
@@ -333,6 +351,12 @@ def _without_habits(rows: Sequence[Row], verdict: Verdict) -> list[Row]:
 
 def _is_same(one: Array, other: Array) -> bool:
     return np.array_equal(one, other, equal_nan=not judge.is_exact(other))
+
+
+def _is_alike(want: Array, again: Array, grain: Grain) -> bool:
+    if want.shape != again.shape or judge.is_exact(want):
+        return _is_same(again, want)
+    return not judge.wrong_places(again, want) and judge.by_difference(again, want, Scale.of(want, grain)).ok
 
 
 def _filled(row: Row, found: Judged) -> Row:

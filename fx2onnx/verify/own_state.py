@@ -17,9 +17,11 @@ from fx2onnx.capture.python.held_names import Names
 from fx2onnx.capture.python.inputs import HELD, Arguments, Leaf
 from fx2onnx.capture.python.module_state import keep, keep_gradients, keep_numbers, memory_of
 from fx2onnx.capture.python.module_tree import ModuleTree
+from fx2onnx.capture.python.random_draws import keep_host_states
 from fx2onnx.capture.torch_private.dispatch import WatchingMode, no_modes
 from fx2onnx.capture.torch_private.operators import OpOverload
 from fx2onnx.capture.torch_private.pytrees import pytree
+from fx2onnx.verify.verdict import UNSTEADY
 from fx2onnx.verify.wide import written_arguments
 
 _WRITTEN: weakref.WeakKeyDictionary[torch.nn.Module, frozenset[str]] = weakref.WeakKeyDictionary()
@@ -66,6 +68,20 @@ def with_state(
     return replace(arguments, leaves=[*arguments.leaves, *leaves], ends=tuple(ends))
 
 
+class Unsteady(Exception):
+    """forward gives something else each time it is called, so that nothing can be compared."""
+
+    def __init__(self, root: torch.nn.Module, arguments: Iterable[tuple[str, object]] = ()) -> None:
+        lasting = ", ".join(Names(Snapshot(ModuleTree(root).named, arguments)).lasting())
+        held = f"it goes on with what cannot be put back: {lasting}" if lasting else OUTSIDE
+        super().__init__(f"{UNSTEADY}; {held}")
+
+
+OUTSIDE = (
+    "it depends on what is not the module's, such as a global variable, a clock, or an operator without fixed results"
+)
+
+
 @contextlib.contextmanager
 def kept(root: torch.nn.Module, arguments: Iterable[tuple[str, object]] = ()) -> Iterator[tuple[set[int], Names]]:
     """Inside, forward runs once; what the module and the objects among ``arguments`` hold is as it was afterwards, tensors with
@@ -73,6 +89,7 @@ def kept(root: torch.nn.Module, arguments: Iterable[tuple[str, object]] = ()) ->
     """
     with Changes():
         tree = ModuleTree(root)
+        keep_host_states()
         known = _written_by_name(root)
         held = keep(tree, arguments)
         keep_gradients(tree)

@@ -103,6 +103,16 @@ _SPREADING = 2_654_435_761
 """Brings the bits of a number far from those of its neighbours (Knuth, The Art of Computer Programming 3, 6.4)."""
 
 
+class Unmoved(EagerMode):
+    """All is as it is without."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    def seen(self, func: Any, args: Any, kwargs: Any) -> Any:
+        return func(*args, **kwargs)
+
+
 class Moved(EagerMode):
     """Results are off by at most ``units`` in the last place, by a seed of its own; without units they are as they are, and
     of equal scores the first is chosen. ``keeps_equal``: equal results are off by the same, as those of a function of one number

@@ -16,6 +16,12 @@ METADATA_KEY = "fx2onnx.verdict"
 """Model metadata: the verdict as JSON, without its rows."""
 
 
+UNSTEADY = "forward gives something else each time it is called with the same inputs"
+"""Why nothing is compared."""
+STEADIER = "hand what changes from call to call to forward as an argument, or hold it as a tensor, a number or a list"
+WHERE_THERE_IS_MORE = "verify it where there is more memory, or time: fx2onnx verify MODEL SOURCE"
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """One output of one engine on one set of inputs.
@@ -115,6 +121,10 @@ class Verdict:
         self.left_out.append(text)
         self.unverified = self.unverified or text
 
+    def give_up(self, text: str) -> None:
+        """Nothing can be compared, and what was says nothing."""
+        self.rows, self.notes, self.unverified = [], [], text
+
     def note_disagreements(self) -> None:
         """Say where one engine agrees with eager PyTorch and another does not: then the file may be right."""
         for inputs in dict.fromkeys(row.inputs for row in self.rows if not row.ok):
@@ -193,12 +203,6 @@ class Verdict:
 
     def not_verified(self, what: str) -> VerificationError:
         """E502."""
-        return VerificationError(
-            "E502",
-            what,
-            why=self.unverified,
-            next=[
-                "verify it where there is more memory, or time: fx2onnx verify MODEL SOURCE",
-                "do without: verify=False, or --no-verify; the file is the same",
-            ],
-        )
+        first = STEADIER if self.unverified.startswith(UNSTEADY) else WHERE_THERE_IS_MORE
+        without = "do without: verify=False, or --no-verify; the file is the same"
+        return VerificationError("E502", what, why=self.unverified, next=[first, without])

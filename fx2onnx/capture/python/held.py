@@ -16,11 +16,13 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 import numpy as np
 import torch
 
+from fx2onnx.capture.python.advancing import advances, put_back, state_of
+
 K = TypeVar("K")
 Value: TypeAlias = Any
 """Whatever a module may hold."""
 
-PLAIN, DICT, LIST, SET, TUPLE, OBJECT, TENSOR, CELL, ARRAY, MODULE = range(10)
+PLAIN, DICT, LIST, SET, TUPLE, OBJECT, TENSOR, CELL, ARRAY, MODULE, ADVANCING = range(11)
 """Kinds of values: what is looked into, and how."""
 REGISTRIES = frozenset(vars(torch.nn.Module())) - {"training"}
 """A module's own dicts: of what they hold, only tensors are state."""
@@ -40,7 +42,6 @@ _NOT_LOOKED_INTO = (
     BaseException,
     enum.Enum,
     torch.Size,
-    torch.Generator,
     str,
     bytes,
     int,
@@ -152,6 +153,8 @@ class Snapshot:
             elif kind == ARRAY:
                 if value.size <= _MOST_ELEMENTS and value.dtype != object:
                     self.entries.append(Entry(value, value.copy(), kind, parent, key))
+            elif kind == ADVANCING:
+                self.entries.append(Entry(value, state_of(value), kind, parent, key))
             else:
                 for entry in entries_of(value, kind, parent, key):
                     self._add(entry)
@@ -252,6 +255,7 @@ _PUT_BACK: dict[int, Value] = {
     OBJECT: _put_back_slots,
     CELL: _put_back_cell,
     ARRAY: _put_back_array,
+    ADVANCING: put_back,
 }
 
 
@@ -265,6 +269,8 @@ def kind_of(kind: type) -> int:
             return found
     if issubclass(kind, types.FunctionType):
         return CELL
+    if advances(kind):
+        return ADVANCING
     if kind in (type(None), type(Ellipsis), torch.dtype, torch.device) or issubclass(kind, _NOT_LOOKED_INTO):
         return PLAIN
     if issubclass(kind, tuple):

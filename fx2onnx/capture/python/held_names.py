@@ -11,7 +11,9 @@ from typing import NamedTuple
 
 import torch
 
+from fx2onnx.capture.python.advancing import is_put_back, is_same_state, stand_in, state_of
 from fx2onnx.capture.python.held import (
+    ADVANCING,
     BUFFERS,
     CELL,
     DICT,
@@ -71,7 +73,11 @@ class Names:
         """Tensors that are others, and plain numbers and words that differ, in the order in which they were found."""
         found: dict[str, Change] = {}
         for place, entry in enumerate(self._entries):
-            if entry.kind in (DICT, LIST, OBJECT, CELL):
+            if entry.kind == ADVANCING:
+                if not is_same_state(state_of(self._now(place)), entry.content):
+                    name = name_of(self.path(place))
+                    found.setdefault(name, Change(name, MISSING, MISSING, _kind(self.path(place))))
+            elif entry.kind in (DICT, LIST, OBJECT, CELL):
                 differing = list(_differing(entry))
                 if differing and entry.kind != CELL and self._now(place) is not entry.holder:
                     continue  # nobody holds it any more
@@ -106,7 +112,7 @@ class Names:
         while pending:
             name, value = pending.pop()
             kind = kind_of(type(value))
-            if kind in (PLAIN, TENSOR):
+            if kind in (PLAIN, TENSOR, ADVANCING):
                 yield name, value
             elif kind in _LOOKED_INTO and kind != CELL and id(value) not in seen:
                 seen.add(id(value))
@@ -150,6 +156,20 @@ class Names:
                 tensor = dict(parts_of(self._entries[place].kind, self._entries[place].content))[key]
                 found[name] = str(root), tuple(keys), tensor
         return found
+
+    def stand_in_for_iterators(self) -> None:
+        """Copies in the places of iterators, for the objects themselves to stay where they are."""
+        for entry in self._entries:
+            if entry.kind == ADVANCING and entry.parent >= 0 and (other := stand_in(entry.holder)) is not None:
+                self._put(entry.parent, entry.key, other)
+
+    def lasting(self) -> list[str]:
+        """What no run puts back, with its class."""
+        return [
+            f"{name_of(self.path(place))} ({type(entry.holder).__name__})"
+            for place, entry in enumerate(self._entries)
+            if entry.kind == ADVANCING and not (is_put_back(entry.holder) and entry.parent >= 0)
+        ]
 
     def put(self, values: dict[str, torch.Tensor]) -> None:
         """Other tensors in the places of these names."""

@@ -10,6 +10,7 @@ import torch
 from fx2onnx.base.changes import before_change
 from fx2onnx.base.memoized import keep_apart
 from fx2onnx.capture.python.held import Snapshot
+from fx2onnx.capture.python.held_names import Names
 from fx2onnx.capture.python.module_tree import ModuleTree
 
 
@@ -34,6 +35,7 @@ def keep(tree: ModuleTree, arguments: Iterable[tuple[str, object]] = ()) -> Snap
     modes = [(module, module.training) for module in tree.modules]
     snapshot = Snapshot(tree.named, arguments)
     before_change(functools.partial(_put_back, frozen, modes, snapshot))
+    Names(snapshot).stand_in_for_iterators()
     return snapshot
 
 

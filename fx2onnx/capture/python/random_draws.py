@@ -35,6 +35,11 @@ def keep_random_states() -> None:
     before_change(functools.partial(_put_states_back, *_states()))
 
 
+def keep_host_states() -> None:
+    """Likewise of what Python and NumPy draw."""
+    before_change(functools.partial(_put_host_states_back, *_states()[1:]))
+
+
 def draw_apart() -> None:
     """Until ``Changes`` end, this thread draws numbers of its own."""
     put_name(_THREAD, "own", {})
@@ -102,6 +107,10 @@ def _states() -> tuple[torch.Tensor, tuple[Any, ...], object]:
 def _put_states_back(torch_state: torch.Tensor, python_state: tuple[Any, ...], numpy_state: object) -> None:
     if not torch.equal(torch.get_rng_state(), torch_state):
         torch.set_rng_state(torch_state)
+    _put_host_states_back(python_state, numpy_state)
+
+
+def _put_host_states_back(python_state: tuple[Any, ...], numpy_state: object) -> None:
     random.setstate(python_state)
     if numpy_state is not None:
         sys.modules["numpy.random"].set_state(numpy_state)

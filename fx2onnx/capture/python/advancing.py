@@ -1,0 +1,218 @@
+"""Iterators, generators of random numbers, files, queues and arrays of bytes: what goes on as it is used.
+
+A run gets copies of iterators, and the others are put back where they were. A generator of Python's, and an iterator that
+reads from one, can neither be copied nor put back.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import io
+import queue
+import random
+import types
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import torch
+
+from fx2onnx.capture.torch_private.dispatch import real_kernels
+
+Value: TypeAlias = Any
+
+_OF_PYTHON = frozenset(["builtins", "itertools", "_collections"])
+"""Modules whose iterators say what they are made of."""
+_MOST_BYTES = 1 << 20
+"""Arrays and texts of more are not copied."""
+UNKNOWN: Value = type("Unknown", (), {"__repr__": lambda _: "unknown"})()
+"""The state of what does not say it."""
+
+
+class _Kind(NamedTuple):
+    of: type | tuple[type, ...]
+    state: Callable[[Value], Value]
+    put_back: Callable[[Value, Value], object] | None = None
+    """None where it stays as a run leaves it."""
+
+
+def _state_of_file(file: Value) -> Value:
+    if isinstance(file, io.StringIO | io.BytesIO):
+        content = file.getvalue()
+        return (file.tell(), content) if len(content) <= _MOST_BYTES else UNKNOWN
+    return file.tell() if file.readable() and file.seekable() and not file.writable() else UNKNOWN
+
+
+def _put_file_back(file: Value, state: Value) -> None:
+    if isinstance(state, tuple):
+        position, content = state
+        if file.getvalue() != content:
+            file.seek(0)
+            file.truncate()
+            file.write(content)
+        file.seek(position)
+    else:
+        file.seek(state)
+
+
+def _put_queue_back(found: Value, state: Value) -> None:
+    with found.mutex:
+        found.queue.clear()
+        found.queue.extend(state[0])
+        found.unfinished_tasks = state[1]
+
+
+def _state_of_generator(generator: types.GeneratorType[Value, Value, Value]) -> Value:
+    frame = generator.gi_frame
+    return None if frame is None else (frame.f_lasti, dict(frame.f_locals))
+
+
+_KINDS = (
+    _Kind(random.Random, lambda found: found.getstate(), lambda found, state: found.setstate(state)),
+    _Kind(
+        np.random.Generator,
+        lambda found: found.bit_generator.state,
+        lambda found, state: setattr(found.bit_generator, "state", state),
+    ),
+    _Kind(np.random.BitGenerator, lambda found: found.state, lambda found, state: setattr(found, "state", state)),
+    _Kind(
+        np.random.RandomState, lambda found: found.get_state(legacy=False), lambda found, state: found.set_state(state)
+    ),
+    _Kind(torch.Generator, lambda found: found.get_state(), lambda found, state: found.set_state(state)),
+    _Kind(io.IOBase, _state_of_file, _put_file_back),
+    _Kind(queue.Queue, lambda found: (list(found.queue), found.unfinished_tasks), _put_queue_back),
+    _Kind(queue.SimpleQueue, lambda found: found.qsize()),
+    _Kind(
+        (bytearray, array.array),
+        lambda found: found[:] if len(found) <= _MOST_BYTES else UNKNOWN,
+        lambda found, state: found.__setitem__(slice(None), state),
+    ),
+    _Kind(types.GeneratorType, _state_of_generator),
+)
+
+
+def advances(kind: type) -> bool:
+    """Whether objects of a class are of these kinds."""
+    return _is_native(kind) or any(issubclass(kind, each.of) for each in _KINDS)
+
+
+def _is_native(kind: type) -> bool:
+    return hasattr(kind, "__next__") and kind.__module__ in _OF_PYTHON and kind is not types.GeneratorType
+
+
+def _kind(value: Value) -> _Kind:
+    return next(each for each in _KINDS if isinstance(value, each.of))
+
+
+def state_of(value: Value) -> Value:
+    """What tells whether it has gone on since, by ``is_same_state``, and lets it be put back."""
+    value = value._generator if isinstance(value, ForReal) else value
+    try:
+        return _position(value) if _is_native(type(value)) else _kind(value).state(value)
+    except Exception:  # of a class of the user's, or a file that is closed
+        return UNKNOWN
+
+
+def put_back(value: Value, state: Value) -> None:
+    """As it was."""
+    if state is UNKNOWN or _is_native(type(value)):
+        return
+    put = _kind(value).put_back
+    if put is not None and not is_same_state(state_of(value), state):
+        put(value, state)
+
+
+def is_put_back(value: Value) -> bool:
+    """Whether a run leaves it, or its copy, as it was."""
+    if _is_native(type(value)):
+        return copied(value) is not None
+    return _kind(value).put_back is not None and state_of(value) is not UNKNOWN
+
+
+class ForReal:
+    """Stands for a generator of Python's, which holds what its code makes: no tensors of a capture."""
+
+    def __init__(self, generator: types.GeneratorType[Value, Value, Value]) -> None:
+        self._generator = generator
+
+    def __iter__(self) -> ForReal:
+        return self
+
+    def __next__(self) -> Value:
+        with real_kernels():
+            return next(self._generator)
+
+    def __getattr__(self, name: str) -> Value:
+        return getattr(self._generator, name)
+
+
+def stand_in(value: Value) -> Value:
+    """What a run is given in the place of an iterator; None where it is given the iterator itself."""
+    return ForReal(value) if isinstance(value, types.GeneratorType) else copied(value)
+
+
+def copied(value: Value) -> Value:
+    """An iterator that gives what this one gives next; None where there is no such copy."""
+    if not _is_native(type(value)):
+        return None
+    with contextlib.suppress(TypeError, ValueError, AttributeError), warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # since Python 3.12 of those of itertools
+        return _copied(value)
+    return None
+
+
+def _copied(value: Value) -> Value:
+    if hasattr(value, "__copy__"):
+        return value.__copy__()
+    make, args, *rest = value.__reduce__()
+    made = make(*map(_part, args))
+    if rest and rest[0] is not None:
+        made.__setstate__(_state_part(rest[0]))
+    return made
+
+
+def _part(part: Value) -> Value:
+    if isinstance(part, Iterator):
+        if not _is_native(type(part)):
+            raise TypeError("it cannot be copied")
+        return _copied(part)
+    return tuple(map(_part, part)) if type(part) is tuple else part
+
+
+def _state_part(part: Value) -> Value:
+    if type(part) is tuple:
+        return tuple(map(_state_part, part))
+    return list(part) if type(part) is list else _part(part)
+
+
+def _position(value: Value) -> Value:
+    """Of an iterator: numbers that are others once it has gone on."""
+    if isinstance(value, Iterator):
+        if not _is_native(type(value)):
+            return state_of(value) if isinstance(value, types.GeneratorType) else None
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            return tuple(map(_position, value.__reduce__()[1:]))
+    if type(value) is tuple:
+        return tuple(map(_position, value))
+    if type(value) is list:
+        return len(value)
+    return value if type(value) in (int, float, bool) else None
+
+
+def is_same_state(one: Value, other: Value) -> bool:
+    if one is other:
+        return True
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, np.ndarray):
+        return np.array_equal(one, other)
+    if isinstance(one, torch.Tensor):
+        return one is other or (one.dtype == torch.uint8 and torch.equal(one, other))
+    if isinstance(one, tuple | list):
+        return len(one) == len(other) and all(map(is_same_state, one, other))
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(map(is_same_state, one.values(), other.values()))
+    return isinstance(one, int | float | str | bytes | bytearray | array.array) and bool(one == other)

@@ -1,0 +1,207 @@
+"""Iterators, generators of random numbers, files and queues that forward goes on with: where they were after an export."""
+
+from __future__ import annotations
+
+import array
+import collections
+import io
+import itertools
+import queue
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import fx2onnx
+from fx2onnx.base.errors import VerificationError
+from fx2onnx.capture.python.advancing import copied
+from fx2onnx.verify import verify
+from tests.capture.test_state import X
+
+
+class Holds(torch.nn.Module):
+    """Multiplies by what comes next of ``thing``."""
+
+    def __init__(self, thing: Any, take: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.thing, self.take = thing, take
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.take(self.thing)
+
+
+def numbers() -> Iterator[float]:
+    number = 1.0
+    while True:
+        yield number
+        number += 1
+
+
+def tensors() -> Iterator[torch.Tensor]:
+    number = torch.ones(1)
+    while True:
+        yield number
+        number = number + 1
+
+
+def filled(kind: type) -> Any:
+    found = kind()
+    for number in range(1, 40):
+        found.put(float(number))
+    return found
+
+
+LINES = "".join(f"{number}\n" for number in range(1, 40))
+FLOATS = [float(number) for number in range(1, 40)]
+
+
+def line(file: Any) -> float:
+    return float(file.readline())
+
+
+def counted(found: Any) -> float:
+    found[0] += 1
+    return float(found[0])
+
+
+HELD: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
+    "count": (lambda: itertools.count(1.0), next),
+    "list": (lambda: iter(FLOATS), next),
+    "tuple": (lambda: iter((*FLOATS,)), next),
+    "range": (lambda: iter(range(1, 40)), next),
+    "dict": (lambda: iter(dict.fromkeys(FLOATS)), next),
+    "deque": (lambda: iter(collections.deque(FLOATS)), next),
+    "reversed": (lambda: reversed(FLOATS), next),
+    "cycle": (lambda: itertools.cycle([1.0, 2.0, 3.0]), next),
+    "map": (lambda: map(float, iter(FLOATS)), next),
+    "zip": (lambda: zip(FLOATS, strict=True), lambda it: next(it)[0]),
+    "enumerate": (lambda: enumerate(FLOATS, 1), lambda it: next(it)[0]),
+    "chain": (lambda: itertools.chain([1.0], iter(FLOATS)), next),
+    "islice": (lambda: itertools.islice(FLOATS, 1, 30, 2), next),
+    "tee": (lambda: itertools.tee(numbers())[0], next),
+    "random": (lambda: random.Random(3), lambda found: found.random()),
+    "numpy": (lambda: np.random.default_rng(3), lambda found: float(found.random())),
+    "old numpy": (lambda: np.random.RandomState(3), lambda found: float(found.rand())),
+    "queue": (lambda: filled(queue.Queue), lambda found: found.get()),
+    "stack": (lambda: filled(queue.LifoQueue), lambda found: found.get()),
+    "heap": (lambda: filled(queue.PriorityQueue), lambda found: found.get()),
+    "text": (lambda: io.StringIO(LINES), line),
+    "bytes": (lambda: io.BytesIO(LINES.encode()), line),
+    "bytearray": (lambda: bytearray(range(1, 40)), lambda found: float(found.pop())),
+    "array": (lambda: array.array("d", [0.0]), counted),
+}
+
+
+@pytest.mark.parametrize("name", HELD)
+def test_it_is_where_it_was_and_the_warning_says_that_the_file_does_not_go_on(name: str) -> None:
+    make, take = HELD[name]
+    before, thing = make(), make()
+    take(before), take(thing)  # on its way
+    module = Holds(thing, take)
+    with pytest.warns(fx2onnx.ExportWarning, match="forward changes the attribute thing; the file does not"):
+        result = fx2onnx.export(module, (X,))
+    assert verify(result, module, (X,), seeds=()).ok
+    assert module.thing is thing
+    assert [take(thing) for _ in range(3)] == [take(before) for _ in range(3)]
+
+
+@pytest.mark.parametrize("name", ["count", "random", "queue", "text"])
+def test_a_sound_file_is_right_on_all_inputs_and_a_wrong_one_is_found(name: str) -> None:
+    make, take = HELD[name]
+    module = Holds(make(), take)
+    with pytest.warns(fx2onnx.ExportWarning):
+        result = fx2onnx.export(module, (X,))
+    assert verify(result, module, (X,)).ok
+    assert not verify(result, Holds(make(), lambda found: 1.01 * take(found)), (X,)).ok
+
+
+@pytest.mark.parametrize("hold", [lambda it: [it], lambda it: (0, it), lambda it: {"it": it}])
+def test_iterators_in_containers_are_where_they_were(hold: Callable[[Any], Any]) -> None:
+    it = itertools.count(5)
+
+    def last(held: Any) -> int:
+        return next(held["it"] if isinstance(held, dict) else held[-1])
+
+    module = Holds(hold(it), last)
+    with pytest.warns(fx2onnx.ExportWarning):
+        fx2onnx.export(module, (X,), verify=True)
+    assert last(module.thing) == 5
+    assert next(it) == 6
+
+
+def test_a_file_that_is_read_is_where_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "numbers.txt"
+    path.write_text(LINES)
+    with path.open() as file:
+        line(file)
+        module = Holds(file, line)
+        with pytest.warns(fx2onnx.ExportWarning):
+            fx2onnx.export(module, (X,), verify=True)
+        assert file.readline() == "2\n"
+
+
+@pytest.mark.parametrize(
+    ("thing", "kind"),
+    [
+        (numbers, "generator"),
+        (tensors, "generator"),
+        (lambda: itertools.islice(numbers(), 99), "islice"),
+        (lambda: filled(queue.SimpleQueue), "SimpleQueue"),
+    ],
+)
+def test_what_cannot_be_put_back_is_named_in_the_place_of_a_verdict(thing: Callable[[], Any], kind: str) -> None:
+    module = Holds(thing(), next if kind != "SimpleQueue" else lambda found: found.get())
+    with pytest.warns(fx2onnx.ExportWarning, match="attribute thing"), pytest.raises(VerificationError) as caught:
+        fx2onnx.export(module, (X,), verify=True)
+    assert caught.value.code == "E502"
+    assert f"cannot be put back: thing ({kind})" in str(caught.value)
+    assert type(module(X)) is torch.Tensor
+
+
+def test_a_generator_holds_no_tensors_of_the_export() -> None:
+    generator = tensors()
+    module = Holds(generator, next)
+    with pytest.warns(fx2onnx.ExportWarning):
+        fx2onnx.export(module, (X,))
+    assert module.thing is generator
+    assert all(type(value) is torch.Tensor for value in generator.gi_frame.f_locals.values())
+    assert torch.equal(next(generator), torch.tensor([2.0]))
+
+
+CALLS = [0.0]
+
+
+def one_more(_: object) -> float:
+    CALLS[0] += 1
+    return CALLS[0]
+
+
+def test_a_module_that_depends_on_something_else_has_no_verdict() -> None:
+    module = Holds(None, one_more)
+    verdict = verify(fx2onnx.export(module, (X,)), module, (X,))
+    assert not verdict.ok
+    assert "a global variable" in verdict.unverified
+    assert not verdict.rows
+
+
+def test_numbers_of_the_process_are_the_same_in_each_run() -> None:
+    module = Holds(None, lambda _: random.random() + float(np.random.rand()))
+    before = random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index]
+    verdict = verify(fx2onnx.export(module, (X,)), module, (X,))
+    assert verdict.ok, verdict.describe()
+    assert {row.by for row in verdict.rows} <= {"difference"}
+    assert before == (random.getstate(), np.random.get_state()[1].tolist())  # type: ignore[index]
+
+
+def test_a_copy_goes_on_by_itself() -> None:
+    it = itertools.cycle(iter([1, 2, 3]))
+    next(it)
+    copy = copied(it)
+    assert [next(copy) for _ in range(5)] == [2, 3, 1, 2, 3]
+    assert [next(it) for _ in range(5)] == [2, 3, 1, 2, 3]
+    assert copied(numbers()) is None
+    assert copied(map(float, numbers())) is None

@@ -872,7 +872,7 @@ MUTANTS = [
     Mutant("lower/loop.py", "            properties[baked.METADATA_KEY] = constants", "            pass", CLASSES),
     # what stands in a file's or a model's names
     Mutant("verify/engines.py", "            raise UserError(\"E602\",", "            UserError(\"E602\",", "tests/verify/test_verify_engines.py"),
-    Mutant("verify/compare.py", "        verdict.note_disagreements()\n", "", "tests/verify/test_verify_engines.py"),
+    Mutant("verify/compare.py", "        verdict.conclude()\n", "", "tests/verify/test_verify_engines.py"),
     Mutant("verify/verdict.py", "            if right:\n", "            if True:\n", "tests/verify/test_verify_engines.py"),
     Mutant("verify/engines.py", "        if name not in ENGINES:", "        if False:", "tests/verify/test_verify_engines.py"),
     Mutant("diff/matching.py", "    (_content_of_weights, Takes.AS_MANY, False),\n", "", "tests/diff"),

@@ -137,9 +137,7 @@ def verify(
             if not is_exhausted(cause):
                 raise
             verdict.ran_out(f"memory is not enough: {first_line(cause)[:300]}")
-        if verdict.rows:
-            verdict.unverified = ""
-        verdict.note_disagreements()
+        verdict.conclude()
     return verdict
 
 

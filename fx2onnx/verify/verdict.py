@@ -125,8 +125,10 @@ class Verdict:
         """Nothing can be compared, and what was says nothing."""
         self.rows, self.notes, self.unverified = [], [], text
 
-    def note_disagreements(self) -> None:
-        """Say where one engine agrees with eager PyTorch and another does not: then the file may be right."""
+    def conclude(self) -> None:
+        """What was compared is verified. Say where one engine agrees with eager PyTorch and another does not: then the file may be right."""
+        if self.rows:
+            self.unverified = ""
         for inputs in dict.fromkeys(row.inputs for row in self.rows if not row.ok):
             rows = [row for row in self.rows if row.inputs == inputs]
             wrong = {row.engine for row in rows if not row.ok}

@@ -22,6 +22,7 @@ import torch
 from fx2onnx.capture.torch_private.dispatch import real_kernels
 
 Value: TypeAlias = Any
+"""Whatever a module may hold."""
 
 _OF_PYTHON = frozenset(["builtins", "itertools", "_collections"])
 """Modules whose iterators say what they are made of."""

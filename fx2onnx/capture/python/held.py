@@ -11,16 +11,14 @@ import types
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator
 from operator import is_
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
 
-from fx2onnx.capture.python.advancing import advances, put_back, state_of
+from fx2onnx.capture.python.advancing import Value, advances, put_back, state_of
 
 K = TypeVar("K")
-Value: TypeAlias = Any
-"""Whatever a module may hold."""
 
 PLAIN, DICT, LIST, SET, TUPLE, OBJECT, TENSOR, CELL, ARRAY, MODULE, ADVANCING = range(11)
 """Kinds of values: what is looked into, and how."""

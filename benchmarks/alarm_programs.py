@@ -198,6 +198,12 @@ PROGRAMS: dict[str, Program] = {
         lambda x: spiking(x, torch.eye(6) * 0.1, 1.15, 1.0),
         [{1: "n"}],
     ),
+    "decay of what spikes at the threshold": Program(
+        lambda x: spiking(x, torch.eye(6), 1.0, 0.5),
+        given(lambda g: torch.ones(12, 3, 6)),
+        lambda x: spiking(x, torch.eye(6), 1.0, 0.6),
+        [{1: "n"}],
+    ),
     "step function": Program(
         heaviside, given(rand(8, 3, 6), randn(10, 6)), lambda x, w: heaviside(x, w, 0.505), [{1: "n"}, None]
     ),

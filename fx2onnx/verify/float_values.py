@@ -17,7 +17,7 @@ NEEDS_RANGE = frozenset({"far", "offset", "huge", "tiny"})
 """Kinds for which half precision has no room."""
 WITHOUT_NUMBERS = frozenset({"signed", "nan", "infinite"})
 """Kinds on which eager PyTorch may give NaN and infinities."""
-NEAR_FLOAT64 = frozenset({"offset", "huge", "tiny"})
+NEAR_FLOAT64 = frozenset({"offset", "huge", "tiny", "between"})
 """Kinds that say something only where eager PyTorch gives what it gives in float64: that is what it means to compute."""
 BY_ANY_ENGINE = WITHOUT_NUMBERS | NEAR_FLOAT64
 """Kinds on which an output is right where some engine gives it: engines have habits of their own there, of which ONNX says

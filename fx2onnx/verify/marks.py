@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,6 +25,11 @@ _PLACES: dict[str, tuple[int, ...]] = {
 }
 """Which arguments of an operator are such numbers."""
 _SLICE = torch.ops.aten.slice.Tensor
+_SHIFTS = frozenset({"sub", "add", "rsub"})
+"""Operators whose number is one that the module compares with, where the result is compared with zero."""
+_MOST_SHIFTS = 4
+_STEPS = frozenset({"heaviside", "sign", "sgn"})
+"""Operators that compare with zero."""
 _TABLES = ("bucketize", "searchsorted")
 """Operators of which that is a table."""
 _ALWAYS: dict[str, tuple[float, ...]] = {
@@ -79,11 +85,18 @@ class Marking:
     whole: dict[int, None] = field(default_factory=dict)
     special: dict[str, float] = field(default_factory=dict)
     lengths: dict[int, None] = field(default_factory=dict)
+    shifts: deque[float] = field(default_factory=lambda: deque(maxlen=_MOST_SHIFTS))
+    """What was added or taken off last."""
 
     def see(self, func: Any, args: Any) -> None:
         """One call of an operator."""
         if func is _SLICE:
             self._note_length(*args)
+        name = _name(func)
+        if name in _SHIFTS:
+            self.shifts.extend(_numbers_of(args[1], 0) or _numbers_of(args[0], 0))
+        elif name in _STEPS:
+            self._note(self.shifts)
         places, always, special = _facts(func)
         if not places and not always and not special:
             return
@@ -91,7 +104,7 @@ class Marking:
         self._note_special(special)
         if places and len(self.numbers) < MOST:
             given = [args[place] for place in places if place < len(args)]
-            self._note_operands(args, given, is_table=_name(func) in _TABLES)
+            self._note_operands(args, given, is_table=name in _TABLES)
 
     def found(self) -> Marks:
         special, lengths = tuple(self.special.values()), tuple(self.lengths)[:MOST]
@@ -108,7 +121,7 @@ class Marking:
         is_whole = any(isinstance(each, torch.Tensor) and _is_whole(each) for each in args)
         for each in given:
             numbers = _numbers_of(each, int(is_table))
-            self._note(numbers)
+            self._note(numbers if is_table or numbers != [0] else [0, *self.shifts])
             if is_whole:
                 self.whole |= {abs(int(number)): None for number in numbers if number == int(number)}
 

@@ -22,9 +22,10 @@ KINDS = ("sample", "seed", "large", "ties", "small", "zeros")
 """``sample``: its own content. ``seed``: like the sample, ids over the whole range, masks padded on both sides. ``large``,
 ``small``: 16 and 1/512 times that; 4 and 1/16 for a file in float16. ``ties``: few different numbers. ``zeros``: zeros, the lowest ids, nothing masked."""
 AT_SAMPLE_SIZES = ("ties", "small", "large", "zeros")
-ENDS = ("masked", "hidden", "marks", "signs", "wide", "special", *FLOAT_ENDS)
+ENDS = ("masked", "hidden", "between", "marks", "signs", "wide", "special", *FLOAT_ENDS)
 """What some inputs have beside that, the others are as for ``seed``. ``masked``: rows of which everything is masked, or all
-but one. ``hidden``: masks of which everything is. ``marks``: at, beside and far behind the numbers that the module compares
+but one. ``hidden``: masks of which everything is. ``between``: any floats, where zeros and ones may be no mask (spikes, or the
+ones of an example). ``marks``: at, beside and far behind the numbers that the module compares
 with. ``signs``: integers below zero, and beyond the rows of a table, where eager PyTorch takes such. ``wide``: integers that
 neither 32 bits nor a float hold, where the file has those and the module does not. ``special``: NaN, infinities and zeros
 below zero, where the module looks for them; and those of ``float_values.py``."""
@@ -88,7 +89,8 @@ class Values:
     def ends(self, like: torch.Tensor) -> set[str]:
         """Those of ENDS that mean something for such an input, ``like`` the sample's."""
         if self.role == "mask":
-            return {"masked", "hidden"} if not _is_switch(like) and like.shape[-1] > 1 else set()
+            between = {"between"} if like.is_floating_point() else set()
+            return between | ({"masked", "hidden"} if not _is_switch(like) and like.shape[-1] > 1 else set())
         marked = {"marks"} if (self.marks.whole if self.role == "ids" else self.marks.numbers) else set()
         if self.role == "ids":
             is_signed = like.dtype != torch.uint8 and (self.low >= 0 or not self.is_open)
@@ -205,6 +207,8 @@ def _draw_mask(values: Values, like: torch.Tensor, kind: str, generator: torch.G
     if not length:
         return like
     rows = like.numel() // length
+    if kind == "between":
+        return torch.rand(like.shape, generator=generator, dtype=torch.float64).mul_(1.25).to(like.dtype)
     if kind == "hidden":
         return torch.zeros_like(like)
     if kind == "masked":

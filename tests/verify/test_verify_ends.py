@@ -122,7 +122,9 @@ def test_ends_stay_within_a_dtype(dtype: torch.dtype) -> None:
     small = torch.full((3,), 9, dtype=torch.uint8)
     assert Values.of(small, None, Marks(whole=(4, 255, 300))).marks.whole == (4, 255)
     assert Values.of(WHOLE, (0, 39), Marks(whole=(0, 39, 40))).marks.whole == (0, 39)
-    assert Values.of(torch.ones(2, 3), None).ends(torch.ones(2, 3)) == {"masked", "hidden"}
+    ones = torch.ones(2, 3, dtype=torch.int64)
+    assert Values.of(ones, None).ends(ones) == {"masked", "hidden"}
+    assert Values.of(ones.to(dtype), None).ends(ones.to(dtype)) == {"masked", "hidden", "between"}
 
 
 class Edges(nn.Module):

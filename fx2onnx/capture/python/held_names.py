@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import torch
 
-from fx2onnx.capture.python.advancing import is_put_back, is_same_state, stand_in, state_of
+from fx2onnx.capture.python.advancing import Value, is_put_back, is_same_state, stand_in, state_of
 from fx2onnx.capture.python.held import (
     ADVANCING,
     BUFFERS,
@@ -27,7 +27,6 @@ from fx2onnx.capture.python.held import (
     TUPLE,
     Entry,
     Snapshot,
-    Value,
     base_of,
     content_of_cell,
     entries_of,

@@ -747,6 +747,7 @@ MUTANTS = [
     Mutant("verify/wide.py", "torch.zeros(value.shape", "torch.ones(value.shape", CLASSES),
     Mutant("verify/rounding.py", "                    and not value.is_meta\n", "", CLASSES),
     Mutant("verify/movements.py", "_root_mean_square(gap) <= SPREAD_RATIO", "0.0 <= SPREAD_RATIO", "tests/verify/test_verify_parts.py"),
+    Mutant("verify/movements.py", "        if not self._has_nan_as_runs_have(got):\n", "        if False:\n", "tests/verify/test_nan_rows.py"),
     Mutant("verify/values.py", 'between = {"between"} if like.is_floating_point() else set()', "between = set()", "tests/verify/test_spiking.py"),
     Mutant("verify/marks.py", "            self._note(self.shifts)\n", "            pass\n", "tests/verify/test_spiking.py"),
     Mutant("verify/marks.py", "else [0, *self.shifts])", "else [0])", "tests/verify/test_spiking.py"),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from fx2onnx.capture.overloads.quantized_operators import NO_SCALE, SMALL_SCALE
@@ -112,12 +110,16 @@ def _observed(
 
 def _rounded(
     value: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, low: int, high: int, is_by_row: bool
-) -> Any:
+) -> tuple[torch.Tensor, torch.Tensor]:
     zero = zero_point.to(torch.int32)
     if is_by_row:
-        return aten.fake_quantize_per_channel_affine_cachemask.default(value, scale, zero, 0, low, high)
+        found: tuple[torch.Tensor, torch.Tensor] = aten.fake_quantize_per_channel_affine_cachemask.default(
+            value, scale, zero, 0, low, high
+        )
+        return found
     overload = aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default
-    return overload(value, scale.reshape(()), zero.reshape(()), torch.ones(1, dtype=torch.int64), low, high)
+    found = overload(value, scale.reshape(()), zero.reshape(()), torch.ones(1, dtype=torch.int64), low, high)
+    return found
 
 
 def _is_known(recorder: BaseRecorder, flag: torch.Tensor) -> bool | None:

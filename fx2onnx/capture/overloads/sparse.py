@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 
@@ -34,17 +33,18 @@ def is_sparse(tensor: torch.Tensor) -> bool:
     return tensor.layout is not torch.strided
 
 
-def seen(recorder: BaseRecorder, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
+def seen(recorder: BaseRecorder, func: OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
     """A call with sparse operands; NotImplemented for one without. What only constants lead to is computed."""
-    tensors = list(_tensors((args, kwargs)))
+    tensors = list(_tensors([*args, *kwargs.values()]))
     if not any(is_sparse(tensor) for tensor in tensors if not recorder.fake_mode.holds(tensor)):
         return NotImplemented
     if not func._schema.is_mutable and not any(map(recorder.fake_mode.holds, tensors)):
         with no_dispatch():
             found = func(*args, **kwargs)
         return _constants(recorder, found)
-    dense = _densified(recorder, (args, kwargs))
-    return recorder.handle(DENSE.get(func, func), *dense)
+    dense = [_densified(recorder, arg) for arg in args]
+    named = {name: _densified(recorder, arg) for name, arg in kwargs.items()}
+    return recorder.handle(DENSE.get(func, func), tuple(dense), named)
 
 
 def _tensors(value: object) -> Iterator[torch.Tensor]:
@@ -53,19 +53,17 @@ def _tensors(value: object) -> Iterator[torch.Tensor]:
     elif isinstance(value, list | tuple):
         for each in value:
             yield from _tensors(each)
-    elif isinstance(value, dict):
-        yield from _tensors([*value.values()])
 
 
-def _constants(recorder: BaseRecorder, value: Any) -> Any:
+def _constants(recorder: BaseRecorder, value: object) -> object:
     if isinstance(value, torch.Tensor):
         return value if is_sparse(value) else recorder.constant(value)
     return type(value)(_constants(recorder, each) for each in value) if isinstance(value, list | tuple) else value
 
 
-def _densified(recorder: BaseRecorder, value: Any) -> Any:
+def _densified(recorder: BaseRecorder, value: object) -> object:
     if isinstance(value, torch.Tensor) and not recorder.fake_mode.holds(value) and is_sparse(value):
         return recorder.dense_of(value)
     if isinstance(value, list | tuple):
         return type(value)(_densified(recorder, each) for each in value)
-    return {name: _densified(recorder, each) for name, each in value.items()} if isinstance(value, dict) else value
+    return value

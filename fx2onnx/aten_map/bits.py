@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import onnx_ir as ir
 import torch
 
 from fx2onnx.aten_map.powers import mantissa_and_exponent
-from fx2onnx.aten_map.table.axes import axis_of
-from fx2onnx.aten_map.table.dtypes import FLOATS
-from fx2onnx.aten_map.table.registry import overloads_of, translates
+from fx2onnx.aten_map.table.axes import axis_of, whole
+from fx2onnx.aten_map.table.dtypes import FLOATS, INTEGERS
+from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
+from fx2onnx.base.dims import DimLike
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.schema import has_op
+from fx2onnx.irx.values import mark_complex
 
 aten = torch.ops.aten
 D = ir.DataType
 MANTISSA_BITS = {D.FLOAT: 23, D.DOUBLE: 52, D.FLOAT16: 10, D.BFLOAT16: 7}
-BIAS, TOP = 1023, 2047
-"""float64's exponents as they are stored."""
 
 
 @translates(aten.nextafter.default)
@@ -79,31 +80,132 @@ def _double(op: Emit, number: float) -> ir.Value:
     return op.const(float(number), D.DOUBLE)
 
 
-# -- hash_tensor ----------------------------------------------------------------------------------------------------------
-def _pattern(op: Emit, value: ir.Value) -> ir.Value:
-    """The 64 bits that PyTorch hashes, as int64: those of a float as float64, of an integer as it is."""
-    if op.dtype(value) not in FLOATS:
-        return op.cast(value, D.INT64)
+# -- patterns -------------------------------------------------------------------------------------------------------------
+def _pattern(op: Emit, value: ir.Value, dtype: ir.DataType = D.DOUBLE) -> ir.Value:
+    """The bits of floats in ``dtype``, as int64: of 64 with their sign, of fewer as a number of at least 0. NaN is the plain one."""
     value = op.cast(value, D.DOUBLE)
-    if has_op("BitCast", op.opset):
+    if has_op("BitCast", op.opset) and dtype == D.DOUBLE:
         return op.BitCast(value, to=D.INT64, outputs=[(D.INT64, op.dims(value))])
+    bits, bias = MANTISSA_BITS[dtype], _bias(dtype)
+    top = 2 * bias + 1
     mantissa, exponent = mantissa_and_exponent(op, value)
     size = op.Abs(mantissa)
-    stored = op.Add(exponent, float(BIAS - 1))
+    stored = op.Add(exponent, float(bias - 1))
     normal = op.Greater(stored, 0)
-    fraction = op.Mul(op.Sub(op.Mul(size, 2.0), 1.0), 2.0**52)
-    shifted = op.Mul(size, op.Pow(_double(op, 2.0), op.Add(op.Where(normal, _double(op, 0), stored), 52.0)))
+    fraction = op.Mul(op.Sub(op.Mul(size, 2.0), 1.0), 2.0**bits)
+    shifted = op.Mul(size, op.Pow(_double(op, 2.0), op.Add(op.Where(normal, _double(op, 0), stored), float(bits))))
     found = op.Add(
-        op.Mul(op.cast(op.Where(normal, stored, _double(op, 0)), D.INT64), 1 << 52),
+        op.Mul(op.cast(op.Where(normal, stored, _double(op, 0)), D.INT64), 1 << bits),
         op.cast(op.Where(normal, fraction, shifted), D.INT64),
     )
     found = op.Where(op.Equal(value, 0), op.const(0, D.INT64), found)
-    found = op.Where(op.Equal(op.Abs(value), math.inf), op.const(TOP << 52, D.INT64), found)
-    found = op.Where(op.IsNaN(value), op.const((TOP << 52) | (1 << 51), D.INT64), found)
+    found = op.Where(op.Equal(op.Abs(value), math.inf), op.const(top << bits, D.INT64), found)
+    found = op.Where(op.IsNaN(value), op.const((top << bits) | (1 << (bits - 1)), D.INT64), found)
     negative = op.Or(op.Less(value, 0), op.And(op.Equal(value, 0), op.Less(op.Reciprocal(value), 0)))
-    return op.Where(negative, op.Add(found, -(1 << 63)), found)
+    sign = -(1 << 63) if dtype == D.DOUBLE else 1 << (dtype.bitwidth - 1)
+    return op.Where(negative, op.Add(found, sign), found)
 
 
+def _bias(dtype: ir.DataType) -> int:
+    """What is added to an exponent where it is stored."""
+    return int((1 << (dtype.bitwidth - 2 - MANTISSA_BITS[dtype])) - 1)
+
+
+# -- view(dtype) ----------------------------------------------------------------------------------------------------------
+def _bits_of(op: Emit, value: ir.Value) -> ir.Value:
+    """The bits of each number as int64."""
+    dtype = op.dtype(value)
+    if dtype in MANTISSA_BITS:
+        return _pattern(op, value, dtype)
+    whole = op.cast(value, D.INT64)
+    if dtype in (D.INT8, D.INT16, D.INT32):
+        return op.Where(op.Less(whole, 0), op.Add(whole, 1 << dtype.bitwidth), whole)
+    return whole
+
+
+def _part(op: Emit, bits: ir.Value, first: ir.Value | int, count: int) -> ir.Value:
+    """``count`` bits from the ``first`` on, as int64."""
+    place = first if isinstance(first, ir.Value) else op.const(np.array(64 - count - first, np.uint64))
+    left = op.BitShift(op.cast(bits, D.UINT64), place, direction="LEFT")
+    return op.cast(op.BitShift(left, op.const(np.array(64 - count, np.uint64)), direction="RIGHT"), D.INT64)
+
+
+def _number_of(op: Emit, bits: ir.Value, dtype: ir.DataType) -> ir.Value:
+    """The numbers of ``dtype`` that have these bits."""
+    if dtype not in MANTISSA_BITS:
+        return op.cast(bits, dtype)
+    count, bias = MANTISSA_BITS[dtype], _bias(dtype)
+    width = dtype.bitwidth
+    mantissa = op.cast(_part(op, bits, 0, count), D.DOUBLE)
+    exponent = op.cast(_part(op, bits, count, width - 1 - count), D.DOUBLE)
+    normal = op.Greater(exponent, 0)
+    size = op.Where(normal, op.Add(mantissa, 2.0**count), mantissa)
+    place = op.Sub(op.Where(normal, exponent, _double(op, 1)), float(bias + count))
+    found = op.Mul(size, op.Pow(_double(op, 2.0), place))
+    special = op.Where(op.Equal(mantissa, 0), _double(op, math.inf), _double(op, math.nan))
+    found = op.Where(op.Equal(exponent, float(2 * bias + 1)), special, found)
+    negative = op.cast(_part(op, bits, width - 1, 1), D.BOOL)
+    return op.cast(op.Where(negative, op.Neg(found), found), dtype)
+
+
+def view_dtype(op: Emit, self: ir.Value, dtype: torch.dtype) -> ir.Value:
+    """The same bits as numbers of another dtype, which may be of another width: the last axis has more or fewer of them. Complex
+    numbers are pairs of real ones.
+
+    Refuses: float8 before opset 26.
+    """
+    target, dims = op.result[0]
+    if op.is_complex(self):
+        sizes = op.dims(self)
+        self = op.reshape(self, (*sizes[:-2], whole(sizes[-2] * 2)))
+    if dtype.is_complex:
+        dims = (*dims[:-2], whole(dims[-2] * 2))
+    found = op.reshape(_read_as(op, self, target, dims), op.result[0][1])
+    return mark_complex(found) if dtype.is_complex else found
+
+
+def _read_as(op: Emit, value: ir.Value, target: ir.DataType, dims: Sequence[DimLike]) -> ir.Value:
+    source = op.dtype(value)
+    if target == source:
+        return value
+    width, wanted = source.bitwidth, target.bitwidth
+    if width == wanted:
+        if {target, source} <= INTEGERS:
+            return op.cast(value, target)
+        if has_op("BitCast", op.opset):
+            return op.BitCast(value, to=target, outputs=[(target, op.dims(value))])
+    for each in (source, target):
+        if each not in MANTISSA_BITS and each not in INTEGERS and each != D.BOOL:
+            raise UserError(
+                "E203",
+                f"view(dtype) reads {source.name} as {target.name}: ONNX has BitCast from opset 26 on",
+                next="export with opset_version=26",
+            )
+    bits = _bits_of(op, value)
+    if width > wanted:
+        places = np.arange(64 - wanted, 63 - width, -wanted)[: width // wanted].astype(np.uint64)
+        column = op.Unsqueeze(bits, axes=[op.rank(bits)])
+        bits = op.reshape(_part(op, column, op.const(places), wanted), dims)
+    elif width < wanted:
+        rows = op.reshape(bits, (*dims, wanted // width))
+        last = op.rank(rows) - 1
+        parts = [op.Gather(rows, op.const(np.int64(place)), axis=last) for place in range(wanted // width)]
+        bits = parts[0]
+        for place, part in enumerate(parts[1:], 1):
+            bits = op.Add(bits, op.Mul(part, 1 << (width * place)))
+    return _number_of(op, bits, target)
+
+
+for _is_complex in (False, True):
+    register_shared(
+        view_dtype,
+        "BitCast-26; before it, and between widths, the bits by exponent and mantissa",
+        *overloads_of("view.dtype view_copy.dtype"),
+        is_complex=_is_complex,
+    )
+
+
+# -- hash_tensor ----------------------------------------------------------------------------------------------------------
 @translates(*overloads_of("hash_tensor"))
 def hash_tensor(op: Emit, self: ir.Value, dim: list[int], keepdim: bool, mode: int) -> ir.Value:
     """hash_tensor(Tensor self, int[1] dim=[], *, bool keepdim=False, int mode=0) -> Tensor
@@ -116,7 +218,8 @@ def hash_tensor(op: Emit, self: ir.Value, dim: list[int], keepdim: bool, mode: i
         raise UserError("E203", f"hash_tensor with mode {mode}", why="PyTorch defines mode 0 only")
     rank = op.rank(self)
     axes = sorted(axis_of(axis, rank) for axis in dim) if dim and rank else list(range(rank))
-    bits = op.Unsqueeze(op.cast(_pattern(op, self), D.UINT64), axes=[rank])
+    pattern = _pattern(op, self) if op.dtype(self) in FLOATS else op.cast(self, D.INT64)
+    bits = op.Unsqueeze(op.cast(pattern, D.UINT64), axes=[rank])
     left = op.BitShift(bits, op.const(np.arange(63, -1, -1, dtype=np.uint64)), direction="LEFT")
     ones = op.cast(op.BitShift(left, op.const(63, D.UINT64), direction="RIGHT"), D.INT64)
     parity = op.Mod(op.ReduceSum(ones, axes=axes, keepdims=int(keepdim)) if axes else ones, 2)

@@ -1,4 +1,4 @@
-"""Changing the dtype: to, type_as, _to_copy, copy; reading the same bits as another dtype."""
+"""Changing the dtype: to, type_as, _to_copy, copy."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ import onnx_ir as ir
 import torch
 
 from fx2onnx.aten_map.table.dtype_support import SMALL_INTEGERS
-from fx2onnx.aten_map.table.dtypes import FLOATS, INTEGERS, onnx_dtype
+from fx2onnx.aten_map.table.dtypes import FLOATS
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
-from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
-from fx2onnx.irx.schema import has_op
 
 aten = torch.ops.aten
 D = ir.DataType
@@ -42,34 +40,10 @@ def copy_default(op: Emit, self: ir.Value, src: ir.Value) -> ir.Value:
     return op.expand(cast(op, src, op.dtype(self)), op.dims(self))
 
 
-def view_dtype(op: Emit, self: ir.Value, dtype: torch.dtype) -> ir.Value:
-    """Refuses: dtypes of other widths, and opsets before 26."""
-    target = onnx_dtype(dtype)
-    if target == op.dtype(self):
-        return self
-    if target.bitwidth != op.dtype(self).bitwidth:
-        raise UserError(
-            "E203",
-            "view(dtype) to a dtype of another width cannot be expressed in ONNX",
-            why=f"{op.dtype(self).name} has {op.dtype(self).bitwidth} bits, {target.name} {target.bitwidth}",
-            next="convert values with .to(dtype), or keep the tensor in one width",
-        )
-    if {target, op.dtype(self)} <= INTEGERS:
-        return op.cast(self, target)
-    if not has_op("BitCast", op.opset):
-        raise UserError(
-            "E203",
-            f"view(dtype) reads {op.dtype(self).name} as {target.name}: ONNX has BitCast from opset 26 on",
-            next="export with opset_version=26",
-        )
-    return op.BitCast(self, to=target, outputs=[(target, op.dims(self))])
-
-
 def item(op: Emit, self: ir.Value) -> ir.Value:
     if op.rank(self) == 0:
         return self
     return op.Reshape(self, op.sizes(()))
 
 
-register_shared(view_dtype, "BitCast-26", *overloads_of("view.dtype view_copy.dtype"))
 register_shared(item, "Reshape to rank 0", *overloads_of("item _local_scalar_dense"))

@@ -205,3 +205,36 @@ def test_complex_draws_have_the_spread_of_pytorchs(draw: Program) -> None:
     expected = torch.view_as_real(draw(x))
     np.testing.assert_allclose(drawn.std((0, 1)), expected.std((0, 1)), rtol=0.05)
     np.testing.assert_allclose(drawn.mean((0, 1)), expected.mean((0, 1)), atol=0.02)
+
+
+EDGES = torch.tensor([[0.0, -0.0, 1.5, -3.25e7, 1e-40, -1e-45, float("inf"), -float("inf")]]).repeat(2, 1)
+WHOLE = torch.tensor([[0, -1, 127, -128, 5, 77, 100, -3]]).repeat(2, 1)
+DTYPES = (torch.float32, torch.float64, torch.float16, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+
+
+@pytest.mark.parametrize("target", [*DTYPES, torch.bfloat16, torch.complex64])
+@pytest.mark.parametrize("source", [torch.float64, torch.float32, torch.float16, torch.int64, torch.int16, torch.uint8])
+def test_views_of_the_same_bits(source: torch.dtype, target: torch.dtype) -> None:
+    given = (EDGES if source.is_floating_point else WHOLE).to(source)
+
+    def viewed(x: torch.Tensor) -> torch.Tensor:
+        seen = x.view(target)
+        return torch.view_as_real(seen) if target.is_complex else seen.float() if target == torch.bfloat16 else seen
+
+    if source != target:
+        check(viewed, (given,), others=[(given[:1, [2, 3] * 8],)], dynamic_shapes=({0: "b", 1: "n"},), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x: (lambda y: (y.view(torch.int32).bitwise_and_(0x7FFFFFFF), y)[1])(x.clone()),
+        lambda x: (lambda y: (y.view(torch.int16)[..., 1].bitwise_and_(0x7FFF), y)[1])(x.clone()),
+        lambda x: (x.view(torch.int32) >> 23) - 127,
+        lambda x: torch.complex(x, x * 2).view(torch.float32).view(torch.int16),
+        lambda x: x.sum().view(torch.int32),
+        lambda x: x.to(torch.bfloat16).view(torch.int16),
+    ],
+)
+def test_bits_are_read_and_written(program: Program) -> None:
+    both_ways(program, (X,), [{0: "b"}], (LONGER,))

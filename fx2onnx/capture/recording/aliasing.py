@@ -290,6 +290,12 @@ def _part_of_complex(
     return graph.call(aten.view_as_complex.default, (node,), {}, info)
 
 
+@register(Kind.INVERSE, aten.view.dtype)
+def _read_back(graph: Graph, step: Step, before: torch.fx.Node, info: TensorInfo, new: torch.fx.Node) -> torch.fx.Node:
+    """The view shows the same bits as another dtype."""
+    return graph.call(aten.view.dtype, (new, info.dtype), {}, info)
+
+
 @register(Kind.INVERSE, aten.view_as_real.default, aten.view_as_complex.default)
 def _complex_of(graph: Graph, step: Step, before: torch.fx.Node, info: TensorInfo, new: torch.fx.Node) -> torch.fx.Node:
     target = aten.view_as_complex.default if step.func is aten.view_as_real.default else aten.view_as_real.default

@@ -112,7 +112,7 @@ def _after_own_failure(failed: Failed, start: Attempt) -> Attempt | Outcome:
         return replace(start, for_one=other, change=f"with sizes of {other} in the place of 0 and 1").at_sample()
     fixed = _fixed_at_sample(failed)
     if fixed is not None:
-        return replace(attempt, for_one=start.for_one).specialized(fixed)
+        return attempt.specialized(fixed)
     if attempt.options.rung == "auto" and export_may_help(failed):
         return replace(start, strategy="export", first_failure=error, change=own_run_failed(error))
     return failed

@@ -32,8 +32,8 @@ from fx2onnx.capture.strategies import fake, symbolic
 from fx2onnx.capture.strategies.exported import exported
 
 DEFAULTS = CaptureOptions()
-MAX_RUNS = 16
-"""Each further run settles at least one size; a module that specializes more sizes than this is refused."""
+MAX_ATTEMPTS = 100
+"""Each further one settles something; a module that is not settled after so many is refused."""
 
 _LOCK: Any = threading.RLock()
 """One thread captures at a time: a function is patched for one thread only."""
@@ -155,6 +155,13 @@ def _succeeded(attempt: Attempt, log: list[str]) -> Recorded:
     start = attempt.at_sample()
     step: Attempt | Outcome = start
     while isinstance(step, Attempt):
+        if len(log) >= MAX_ATTEMPTS:
+            raise UserError(
+                "E105",
+                f"the dynamic sizes are not settled after {MAX_ATTEMPTS} runs of the module",
+                why=f"the last change was: {step.change}",
+                next="export with fewer dynamic sizes: leave some out of dynamic_shapes",
+            )
         step = diagnosed(_outcome(step, log), start)
     if isinstance(step, Failed):
         try:

@@ -43,6 +43,12 @@ PROGRAMS: dict[str, tuple[Callable[..., torch.Tensor], Sequence[Any], Sequence[A
         [R(4, 2), PLACES[:1], PLACES[:1].repeat(3), R(3)],
         [True, False, True, True],
     ),
+    "several of one channel": (
+        lambda x, mean, var: torch.nn.functional.batch_norm(x, mean, var, training=True),
+        [R(6, 1, 3), R(1), R(1).abs()],
+        [R(9, 1, 3), R(1), R(1).abs()],
+        [True, False, False],
+    ),
     "rows of a batch": (lambda x: torch.relu(x) + x.sum(1, keepdim=True), [R(1, 4)], [R(9, 4)], [True]),
 }
 
@@ -61,4 +67,11 @@ def test_a_named_size_of_one_is_refused_by_its_name(name: str) -> None:
     shapes = tuple({0: f"n{place}"} for place in range(len(sample)))
     with pytest.raises(fx2onnx.UserError, match=f"n{is_dynamic.index(False)} is used as the fixed number 1") as caught:
         fx2onnx.export(program, tuple(sample), dynamic_shapes=shapes)
+    assert caught.value.code == "E105"
+
+
+def test_attempts_come_to_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fx2onnx.capture.driver.diagnosed", lambda outcome, start: start)
+    with pytest.raises(fx2onnx.UserError, match="not settled after 100 runs") as caught:
+        fx2onnx.export(torch.relu, (R(2, 3),), dynamic_shapes=({0: "n"},))
     assert caught.value.code == "E105"

@@ -120,7 +120,7 @@ def _raises(x: torch.Tensor) -> torch.Tensor:
     [
         (lambda x: x.reshape(3, 4), {"dynamic_shapes": ({0: "n"},)}, "E105"),
         (lambda x: x if x.sum() > 0 else -x, {"data_branches": "error"}, "E104"),
-        (lambda x: x * sum(x.sum(0).tolist()), {}, "E104"),
+        (lambda x: x * len(set(x.sum(0).tolist())), {}, "E104"),
         (lambda x: x.clone().resize_(2, 2), {}, "E103"),
         (lambda x: x @ x, {}, "E101"),
         (lambda x: torch.cat([x, x.sum(0)]), {}, "E101"),

@@ -43,6 +43,8 @@ HABIT = "{} gives others than eager PyTorch on {}, and another engine does not: 
 """A note of the verdict."""
 CUT_SHORT = "{}: to judge {} takes too long"
 """Of what was left out."""
+UNDEFINED = "{}: eager PyTorch gives something else each time for {}"
+"""Likewise."""
 SINGULAR = "{}: a singular matrix decides what {} is"
 """Of what was left out."""
 WITHOUT_ORDER = "{}: on {} the module chooses among NaN or equal infinities, of whose order ONNX says nothing"
@@ -77,6 +79,8 @@ class Outputs:
         self._tried_order = not recording.has_no_order
         self._is_cut_short = False
         """Whether a run was ended that should have judged."""
+        self._is_unsteady = False
+        """Whether eager PyTorch gives something else each time on these inputs."""
 
     def judge(self, results: Mapping[str, Sequence[Any]]) -> None:
         """A row for each output of each engine."""
@@ -112,10 +116,9 @@ class Outputs:
             verdict.rows += self._judged_by_movements(open_rows)
         if is_lenient:
             verdict.rows[before:] = _without_habits(verdict.rows[before:], verdict)
-        if self._is_cut_short and sample.name != "sample":
-            verdict.left_out += [
-                CUT_SHORT.format(sample.name, row.output) for row in verdict.rows[before:] if not row.ok
-            ]
+        why = UNDEFINED if self._is_unsteady else CUT_SHORT
+        if (self._is_cut_short or self._is_unsteady) and sample.name != "sample":
+            verdict.left_out += [why.format(sample.name, row.output) for row in verdict.rows[before:] if not row.ok]
             verdict.rows[before:] = [row for row in verdict.rows[before:] if row.ok]
 
     def _judged(
@@ -315,12 +318,13 @@ class Outputs:
         return moved
 
     def _require_steady(self, again: Sequence[Array]) -> None:
-        """Raises Unsteady where eager PyTorch gives something else than before. ``again``: what it gave where at most equal
-        numbers were chosen among otherwise.
+        """Note where eager PyTorch gives something else than before: on some inputs kernels read what nobody wrote.
+        ``again``: what it gave where at most equal numbers were chosen among otherwise. Raises: Unsteady on the sample.
         """
         if not again or self._is_as_before(again):
             return
-        if not self._is_as_before(self._run(Unmoved())):
+        self._is_unsteady = not self._is_as_before(self._run(Unmoved()))
+        if self._is_unsteady and self._sample.name == "sample":
             raise Unsteady(self._eager.root, self._eager.arguments.objects())
 
     def _is_as_before(self, again: Sequence[Array]) -> bool:

@@ -32,6 +32,11 @@ CALLS = [
     (Call(aten.native_batch_norm.default, True, 0.1, 1e-5), (HALF, *([WIDE.half()] * 4))),
     (Call(aten._native_batch_norm_legit.no_stats, True, 0.1, 1e-5), (HALF, WIDE, WIDE)),
     *((Call(aten.pow.Tensor_Scalar, power), (torch.tensor([True, False]),)) for power in (True, False, 1)),
+    *((Call(aten.huber_loss.default, reduction), (WIDE, WIDE.double().flip(0))) for reduction in (0, 1)),
+    (Call(aten.soft_margin_loss.default, 0), (WIDE, WIDE.double())),
+    (Call(aten.mse_loss_backward.default, 1), (WIDE.double(), WIDE, WIDE.flip(0).int())),
+    (Call(aten.smooth_l1_loss_backward.default, 0, 1.0), (WIDE, WIDE, WIDE.flip(0).double())),
+    (Call(aten.soft_margin_loss_backward.default, 0), (WIDE.double(), WIDE, WIDE)),
     (Call(aten._weight_norm_interface.default, 0), (WIDE.reshape(2, 2).half(), WIDE[:2].half())),
     *((Call(aten._batch_norm_no_update.default, 0.1, 1e-5), (HALF, *of)) for of in ([WIDE] * 4, [WIDE.half()] * 4)),
 ]  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import torch
@@ -134,6 +135,31 @@ def _power_of_bools(recorder: BaseRecorder, call: Call, self: torch.Tensor, expo
         return NotImplemented
     with recorder.mode:
         return self.clone() if exponent else torch.ones_like(self)
+
+
+@register(
+    Kind.RECORD,
+    aten.huber_loss.default,
+    aten.soft_margin_loss.default,
+    aten.mse_loss_backward.default,
+    aten.smooth_l1_loss_backward.default,
+    aten.soft_margin_loss_backward.default,
+)
+def _loss_of_input(recorder: BaseRecorder, call: Call, self: torch.Tensor) -> object:
+    """Operands of several dtypes are promoted, and the result has the dtype of the input."""
+    dtypes = {arg.dtype for arg in (*call.args, *call.kwargs.values()) if isinstance(arg, torch.Tensor)}
+    if len(dtypes) == 1:
+        return NotImplemented
+    wide = functools.reduce(torch.promote_types, dtypes)
+
+    def promoted(arg: object) -> object:
+        return arg.to(wide) if isinstance(arg, torch.Tensor) else arg
+
+    with recorder.mode:
+        found: torch.Tensor = call.func(
+            *map(promoted, call.args), **{name: promoted(arg) for name, arg in call.kwargs.items()}
+        )
+        return found.to(self.dtype)
 
 
 @register(Kind.RECORD, aten._weight_norm_interface.default)

@@ -797,7 +797,7 @@ MUTANTS = [
     Mutant("capture/overloads/eager_types.py", "or 0 not in dims_of(given):", "or True:", TYPES),
     Mutant("capture/overloads/eager_types.py", "or not isinstance(exponent, bool):", "or True:", TYPES),
     Mutant("aten_map/table/axes.py", "if not -count <= dim < count:", "if False:", DRAWN),
-    Mutant("capture/overloads/eager_types.py", "return found.to(self.dtype)", "return found", TYPES),
+    Mutant("capture/overloads/eager_types.py", "return found.to(self.dtype) if call.func in _OF_INPUT else found", "return found", TYPES),
     Mutant("capture/overloads/eager_types.py", "std.to(mean.dtype)", "std", TYPES),
     Mutant("capture/overloads/eager_types.py", "kept, channels = [dims_of(input)[1] if is_trained", "kept, channels = [dims_of(input)[1] if training", TYPES),
     Mutant("capture/overloads/eager_types.py", "certain(\"eq\", dims_of(input)[1], unwrap(C))", "certain(\"eq\", unwrap(C), unwrap(C))", ODD),

@@ -37,6 +37,9 @@ CALLS = [
     (Call(aten.mse_loss_backward.default, 1), (WIDE.double(), WIDE, WIDE.flip(0).int())),
     (Call(aten.smooth_l1_loss_backward.default, 0, 1.0), (WIDE, WIDE, WIDE.flip(0).double())),
     (Call(aten.soft_margin_loss_backward.default, 0), (WIDE.double(), WIDE, WIDE)),
+    (Call(aten.mish_backward.default), (WIDE.double(), WIDE)),
+    *((Call(of, 0.5), (WIDE, WIDE.double())) for of in (aten.hardshrink_backward.default, aten.threshold_backward.default)),
+    *((Call(aten.rrelu_with_noise_backward.default, 0.1, 0.3, of, False), (WIDE, WIDE - 1, WIDE.double())) for of in (True, False)),
     (Call(aten._weight_norm_interface.default, 0), (WIDE.reshape(2, 2).half(), WIDE[:2].half())),
     *((Call(aten._batch_norm_no_update.default, 0.1, 1e-5), (HALF, *of)) for of in ([WIDE] * 4, [WIDE.half()] * 4)),
 ]  # fmt: skip

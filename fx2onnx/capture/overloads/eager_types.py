@@ -137,16 +137,26 @@ def _power_of_bools(recorder: BaseRecorder, call: Call, self: torch.Tensor, expo
         return self.clone() if exponent else torch.ones_like(self)
 
 
-@register(
-    Kind.RECORD,
+_OF_INPUT = (
     aten.huber_loss.default,
     aten.soft_margin_loss.default,
     aten.mse_loss_backward.default,
     aten.smooth_l1_loss_backward.default,
     aten.soft_margin_loss_backward.default,
+    aten.mish_backward.default,
 )
-def _loss_of_input(recorder: BaseRecorder, call: Call, self: torch.Tensor) -> object:
-    """Operands of several dtypes are promoted, and the result has the dtype of the input."""
+"""Overloads whose result has the dtype of the input, whatever the others have."""
+
+
+@register(
+    Kind.RECORD,
+    *_OF_INPUT,
+    aten.hardshrink_backward.default,
+    aten.softshrink_backward.default,
+    aten.threshold_backward.default,
+)
+def _of_several_dtypes(recorder: BaseRecorder, call: Call, self: torch.Tensor) -> object:
+    """Operands of several dtypes are promoted."""
     dtypes = {arg.dtype for arg in (*call.args, *call.kwargs.values()) if isinstance(arg, torch.Tensor)}
     if len(dtypes) == 1:
         return NotImplemented
@@ -159,7 +169,26 @@ def _loss_of_input(recorder: BaseRecorder, call: Call, self: torch.Tensor) -> ob
         found: torch.Tensor = call.func(
             *map(promoted, call.args), **{name: promoted(arg) for name, arg in call.kwargs.items()}
         )
-        return found.to(self.dtype)
+        return found.to(self.dtype) if call.func in _OF_INPUT else found
+
+
+@register(Kind.RECORD, aten.rrelu_with_noise_backward.default)
+def _random_slopes_backward(
+    recorder: BaseRecorder,
+    call: Call,
+    grad_output: torch.Tensor,
+    self: torch.Tensor,
+    noise: torch.Tensor,
+    lower: float,
+    upper: float,
+    training: bool,
+    self_is_result: bool,
+) -> object:
+    """The noise holds the slopes that were drawn; without any the slope is the mean of the bounds."""
+    with recorder.mode:
+        if training and upper - lower > 1e-6:
+            return grad_output * noise
+        return aten.leaky_relu_backward.default(grad_output, self, (lower + upper) / 2, self_is_result)
 
 
 @register(Kind.RECORD, aten._weight_norm_interface.default)

@@ -93,6 +93,12 @@ def reasons(call: Any) -> Iterator[str]:
         yield "an infinite scale, by which either operand or their product is multiplied"
     if any(isinstance(filled.get(key), float) and math.isnan(filled[key]) for key in ("p", "ord", "norm_type")):
         yield "a norm whose power is NaN"
+    if name == "gradient" and any(
+        leaf.dim() and not bool(leaf.diff().all())
+        for leaf in pytree.tree_leaves(filled.get("spacing"))
+        if isinstance(leaf, torch.Tensor)
+    ):
+        yield "a gradient between equal coordinates, whose difference is divided by 0"
     if "polynomial" in name and bool(torch.as_tensor(filled["x"]).isnan().any()):
         yield "a polynomial at NaN, whose loop ends before the result is written"
     if name == "linalg_pinv" and "rcond" in filled and bool((torch.as_tensor(filled["rcond"]) <= 0).any()):

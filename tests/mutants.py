@@ -800,7 +800,7 @@ MUTANTS = [
     Mutant("capture/overloads/eager_types.py", "return found.to(self.dtype) if call.func in _OF_INPUT else found", "return found", TYPES),
     Mutant("capture/overloads/eager_types.py", "std.to(mean.dtype)", "std", TYPES),
     Mutant("capture/overloads/eager_types.py", "kept, channels = [dims_of(input)[1] if is_trained", "kept, channels = [dims_of(input)[1] if training", TYPES),
-    Mutant("capture/overloads/eager_types.py", "certain(\"eq\", dims_of(input)[1], unwrap(C))", "certain(\"eq\", unwrap(C), unwrap(C))", ODD),
+    Mutant("capture/overloads/eager_types.py", "certain(\"eq\", dims_of(input)[1], unwrap(C))", "certain(\"eq\", unwrap(C), unwrap(C))", TYPES),
     Mutant("capture/recording/functionalize.py", "if is_one_result and 0 in dims_of(input):", "if False:", ODD),
     Mutant("aten_map/indexing.py", "first, last = op.size(-size)", "first, last = op.size(size - size)", ODD),
     Mutant("aten_map/activations.py", "if not math.isfinite(negative_slope):", "if False:", ODD),

@@ -14,7 +14,7 @@ from fx2onnx.aten_map.joining import pairs_of
 from fx2onnx.aten_map.linalg.eigen import singular_values, spectral_norm
 from fx2onnx.aten_map.linalg.linear_solve import WORK, inverse
 from fx2onnx.aten_map.reductions import Dimensions, count_of, reduce, reduced_axes
-from fx2onnx.aten_map.table.axes import axes_of, transpose
+from fx2onnx.aten_map.table.axes import axes_of, filled, transpose
 from fx2onnx.aten_map.table.dtype_support import opmath, through
 from fx2onnx.aten_map.table.dtypes import promoted
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared
@@ -101,6 +101,8 @@ def _nuclear(op: Emit, self: ir.Value, dim: Sequence[int] = (-2, -1), keepdim: b
 
 def _cond(op: Emit, self: ir.Value, p: Any = None) -> ir.Value:
     order = 2 if p is None else p
+    if 0 in op.dims(self):
+        return filled(op, op.result_dims(), 0, op.result_dtype())
     if order in (2, -2):
         values = singular_values(op, self)
         low, high = reduce(op, "ReduceMin", values, -1), reduce(op, "ReduceMax", values, -1)

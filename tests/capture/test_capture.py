@@ -40,6 +40,9 @@ CALLS = [
     (Call(aten.mish_backward.default), (WIDE.double(), WIDE)),
     *((Call(of, 0.5), (WIDE, WIDE.double())) for of in (aten.hardshrink_backward.default, aten.threshold_backward.default)),
     *((Call(aten.rrelu_with_noise_backward.default, 0.1, 0.3, of, False), (WIDE, WIDE - 1, WIDE.double())) for of in (True, False)),
+    *((Call(aten.ldexp.Tensor), of) for of in ((WIDE.half(), torch.tensor([3, 1, -2, 0])), (WIDE[0] > 0, WIDE[0].half()), (WIDE.half(), WIDE))),
+    (Call(aten.fill.Tensor), (WIDE, torch.tensor(2 + 3j))),
+    (Call(aten.native_group_norm.default, None, None, 2, 3, 2, 1, 1e-3), (torch.randn(2, 1, 3, 2),)),
     (Call(aten._weight_norm_interface.default, 0), (WIDE.reshape(2, 2).half(), WIDE[:2].half())),
     *((Call(aten._batch_norm_no_update.default, 0.1, 1e-5), (HALF, *of)) for of in ([WIDE] * 4, [WIDE.half()] * 4)),
 ]  # fmt: skip

@@ -149,6 +149,7 @@ CASES = [
     case(aten.nll_loss2d_forward.default, R(2, 3, 1, 2), T([[[0, 2]], [[1, 1]]]), R(3, 1).abs(), 0, 0),
     *(case(getattr(aten, f"special_{name}_w").default, R(3), T([NAN, 2.0, INF])) for name in POLYNOMIALS),
     *(case(aten.linalg_solve_triangular.default, R(2, 2) + 3, R(2, 2).to(of), upper=True) for of in (torch.float64, torch.int64)),
+    *(case(aten.linalg_cond.default, torch.zeros(sizes), order) for sizes, order in (((0, 3), INF), ((2, 0, 0), None))),
     case(aten.lerp.Tensor, T([INF, 1.0, 2.0, 3.0]), T([-1.0, INF, 5.0, 0.3]), T([1.1, 0.3, -0.7, 0.9])),
     case(aten.cross.default, R(1, 1, 2, 3), R(3, 2, 2, 3), None),
 ]  # fmt: skip

@@ -191,6 +191,28 @@ def _random_slopes_backward(
         return aten.leaky_relu_backward.default(grad_output, self, (lower + upper) / 2, self_is_result)
 
 
+@register(Kind.RECORD, aten.ldexp.Tensor)
+def _ldexp(recorder: BaseRecorder, call: Call, self: torch.Tensor, other: torch.Tensor) -> object:
+    """A power that is a real number is promoted; one that is an integer leaves the dtype of real numbers as it is."""
+    wide = torch.result_type(self, other)
+    if other.is_floating_point() and not self.dtype == other.dtype == wide:
+        with recorder.mode:
+            return call.func(self.to(wide), other.to(wide))
+    if self.dtype in HALF and not other.is_floating_point():
+        with recorder.mode:
+            return call.func(self.float(), other).to(self.dtype)
+    return NotImplemented
+
+
+@register(Kind.RECORD, aten.fill.Tensor)
+def _fill(recorder: BaseRecorder, call: Call, self: torch.Tensor, value: torch.Tensor) -> object:
+    """Real numbers are filled with the real part of a complex one."""
+    if self.is_complex() or not value.is_complex():
+        return NotImplemented
+    with recorder.mode:
+        return call.func(self, torch.real(value).to(self.dtype))
+
+
 @register(Kind.RECORD, aten._weight_norm_interface.default)
 def _weight_norm_interface(recorder: BaseRecorder, call: Call, v: torch.Tensor, g: torch.Tensor) -> object:
     """The norms have the shape of the gain."""

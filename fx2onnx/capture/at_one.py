@@ -27,6 +27,7 @@ from fx2onnx.capture.recording.joining import Join, Path
 from fx2onnx.capture.recording.same_programs import common_calls, common_weights, give_the_same
 from fx2onnx.capture.shapes.dynamic import hints_of
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
+from fx2onnx.capture.shapes.undeclared import undeclared
 
 MOST_RUNS = 6
 """Further runs of the module; decisions that are left then are decided as at the sample, and reported."""
@@ -167,7 +168,7 @@ class _AtOne:
         """The sample has size 1, for which the general program is not right."""
         attempt = self.done.attempt
         if name not in attempt.optional:
-            raise self.done.shape_env.undeclared(guard.relation, guard.where)
+            raise undeclared(self.done.shape_env, guard.relation, guard.where)
         self.done = self.capture(attempt.specialized(Specialization(Dim.symbol(name), 1, guard.where)))
 
     def _join(self, other: Recorded, at: dict[str, int], guard: Guard) -> bool:
@@ -178,7 +179,7 @@ class _AtOne:
         tests = [Relation("ne", (Dim.symbol(name), 1)) for name in sorted(at)]
         test = functools.reduce(lambda one, two: Relation("or", (one, two)), tests)
         calls, weights = common_calls(one, two), common_weights(one, two)
-        error = self.done.shape_env.undeclared(guard.relation, guard.where)
+        error = undeclared(self.done.shape_env, guard.relation, guard.where)
         decisions = [Decision(test, holds, True, calls, weights, error, dict(one.sizes)) for holds in (True, False)]
         general = Path(one, self.done.shape_env, decisions[:1])
         single = Path(replace(two, sizes={**two.sizes, **at}), other.shape_env, decisions[1:])

@@ -47,7 +47,7 @@ def tried_at_sample(captured: Captured) -> Captured:
             why="another branch of the module, or an operator, needs it where these inputs do not lead",
             next="declare a range of the size that has one of the branches, torch.export.Dim(NAME, min=..., max=...), and report it",
         )
-    if all(symbol.node.op == "placeholder" for symbol in captured.symbols.values()):
+    if all(symbol.node.op == "placeholder" and symbol.axis is not None for symbol in captured.symbols.values()):
         return captured
     sample = Sample(captured)
     for node in captured.graph.nodes:

@@ -207,8 +207,7 @@ class Reason(Enum):
     NO_BRANCH = "statements that a test by data guards, which were recorded as a branch, do more than change tensors"
     GRADIENTS = "the module takes gradients, which are off"
     PLAIN_NUMBER = "Python turns a size that only the data gives into a plain number"
-    SYMBOLIC = "Python or an operator takes no symbolic number where it takes a plain one"
-    INDEX = "a tensor is indexed with a size, of which torch wants a plain number"
+    INDEX = "brackets fail, in which torch wants plain numbers in the place of sizes"
     REAL_NUMBER = "Python turns a real number that only the data gives into a plain one"
 
 

@@ -22,9 +22,10 @@ from fx2onnx.capture.python.file_names import may_keep_number, names_of_file
 from fx2onnx.capture.recording.size_checks import check_outputs
 from fx2onnx.capture.refused_sizes import refused_size
 from fx2onnx.capture.shapes import zero_one
-from fx2onnx.capture.shapes.certain import certain
+from fx2onnx.capture.shapes.certain import certain, goes_as_sample
 from fx2onnx.capture.shapes.dynamic import hints_of
-from fx2onnx.capture.shapes.shape_env import ShapeEnv, goes_as_sample
+from fx2onnx.capture.shapes.shape_env import ShapeEnv
+from fx2onnx.capture.shapes.undeclared import undeclared
 
 MAX_SPECIALIZATIONS = 16
 """Each costs a run of the module; a module that specializes more sizes than this is refused."""
@@ -78,7 +79,7 @@ def _after_own_failure(failed: Failed, start: Attempt) -> Attempt | Outcome:
         if attempt.program is attempt.root and files != attempt.numbers_in and attempt.keeps_numbers:
             change = "int(x), float(x) and y[:x] of a number that only the data tells take that number"
             return replace(attempt, numbers_in=files, wants_number=attempt.wants_number or failed, change=change)
-    if failed.reason is Reason.INDEX and attempt.program is attempt.root and not attempt.takes_indices:
+    if failed.reason is Reason.INDEX and attempt.program is attempt.root:
         return replace(attempt, takes_indices=True, change="tensors are indexed with sizes")
     if failed.reason is Reason.COMPOSITE:
         return replace(attempt, whole=False, change="composite operators are recorded by what they consist of")
@@ -146,15 +147,17 @@ def _numbers_are_sizes(files: Iterable[str]) -> str:
 
 
 def _with_plain_numbers(failed: Failed) -> Failed:
-    """With what failed where ``int(x)`` is a plain number, if this run failed since it is none."""
-    first = failed.attempt.wants_number
+    """With what failed where ``int(x)`` is a plain number, in the place of an error of the module's or of ours, which may be due to
+    its being none.
+    """
+    first, error = failed.attempt.wants_number, failed.error
     is_of_run = failed.reason in _ABOUT_THE_RUN
-    if first is None or is_of_run or (isinstance(failed.error, UserError) and failed.reason is not Reason.SYMBOLIC):
+    if first is None or is_of_run or (isinstance(error, UserError) and error.code != "E101"):
         return failed
     return replace(failed, error=first.error, reason=first.reason)
 
 
-_ABOUT_THE_RUN = (Reason.COMPOSITE, Reason.WRITTEN, Reason.NO_BRANCH, Reason.GRADIENTS)
+_ABOUT_THE_RUN = (Reason.COMPOSITE, Reason.WRITTEN, Reason.NO_BRANCH, Reason.GRADIENTS, Reason.INDEX)
 _NUMBERS = (Reason.PLAIN_NUMBER, Reason.REAL_NUMBER)
 
 
@@ -207,7 +210,7 @@ def _decided_one_way(done: Recorded) -> UserError | None:
         is_named = bool((relation.symbols() & set(attempt.hints)) - attempt.optional)
         is_question = guard.by_user and relation.op != "eq" and not goes_as_sample(relation)
         if is_named and is_question and env.is_settled(relation) is None:
-            return _with_reason(env.undeclared(relation, guard.where), attempt.untranslated)
+            return _with_reason(undeclared(env, relation, guard.where), attempt.untranslated)
     return None
 
 

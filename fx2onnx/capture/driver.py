@@ -13,10 +13,12 @@ from fx2onnx.base.changes import Changes, before_change, undone
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.events import record
 from fx2onnx.capture.at_one import right_at_one
-from fx2onnx.capture.at_sample import tried_at_sample
+from fx2onnx.capture.at_sample import MOST_ELEMENTS, tried_at_sample
 from fx2onnx.capture.attempt import Attempt, Failed, Outcome, Recorded
+from fx2onnx.capture.baking import inputs_to_bake
 from fx2onnx.capture.captured import Captured
 from fx2onnx.capture.diagnosis import diagnosed
+from fx2onnx.capture.fallback import is_mistake
 from fx2onnx.capture.observed import Observed, observed, refuse_broken, set_observed_axes
 from fx2onnx.capture.options import BAKE_AUTO, CaptureOptions
 from fx2onnx.capture.patches import NO_PATCHES, Patches
@@ -26,7 +28,7 @@ from fx2onnx.capture.python.module_state import keep_numbers, preserve
 from fx2onnx.capture.python.module_tree import ModuleTree
 from fx2onnx.capture.python.process_state import keep_process_state
 from fx2onnx.capture.recording.branches import joined_paths
-from fx2onnx.capture.shapes.dynamic import check_names, set_dynamic_axes, shapes_of
+from fx2onnx.capture.shapes.dynamic import check_names, hints_of, set_dynamic_axes, shapes_of
 from fx2onnx.capture.shapes.requested import Requested
 from fx2onnx.capture.strategies import fake, symbolic
 from fx2onnx.capture.strategies.exported import exported
@@ -34,6 +36,8 @@ from fx2onnx.capture.strategies.exported import exported
 DEFAULTS = CaptureOptions()
 MAX_ATTEMPTS = 100
 """Each further one settles something; a module that is not settled after so many is refused."""
+MOST_PROBES = 3
+"""Runs that look for a mistake of the module behind a number that only the data tells."""
 
 _LOCK: Any = threading.RLock()
 """One thread captures at a time: a function is patched for one thread only."""
@@ -162,7 +166,8 @@ def _succeeded(attempt: Attempt, log: list[str]) -> Recorded:
                 why=f"the last change was: {step.change}",
                 next="export with fewer dynamic sizes: leave some out of dynamic_shapes",
             )
-        step = diagnosed(_outcome(step, log), start)
+        before, step = step, diagnosed(_outcome(step, log), start)
+        step = _with_mistake(before, step, start)
     if isinstance(step, Failed):
         try:
             raise step.error
@@ -172,6 +177,35 @@ def _succeeded(attempt: Attempt, log: list[str]) -> Recorded:
     step.captured.attempts = log
     step.captured.rung_reason = step.attempt.reason()
     return step
+
+
+def _with_mistake(before: Attempt, step: Attempt | Outcome, start: Attempt) -> Attempt | Outcome:
+    """``step``, or the module's mistake in its place where the module's own run is given up."""
+    error = step.error if isinstance(step, Failed) else step.first_failure if isinstance(step, Attempt) else None
+    if error is None or error is before.first_failure:
+        return step
+    mistake = _mistake_behind(error, start)
+    return step if mistake is None else Failed(before, mistake)
+
+
+def _mistake_behind(error: BaseException, start: Attempt) -> UserError | None:
+    """The module's own error behind a number that it needs of an input: with the sample's values of such inputs, and its sizes,
+    eager PyTorch raises it, too.
+    """
+    is_of_data = isinstance(error, UserError) and error.code == "E104"
+    probe, names = start.at_sizes(hints_of(start.arguments)), inputs_to_bake(error) if is_of_data else ()
+    few = {leaf.name for leaf in start.arguments.leaves if leaf.tensor.numel() <= MOST_ELEMENTS}
+    for _ in range(MOST_PROBES):
+        if not names or not few.difference(probe.bake).issuperset(names):
+            return None
+        probe = replace(probe, bake=(*probe.bake, *names))
+        outcome = _outcome(probe, [])
+        if not isinstance(outcome, Failed) or not isinstance(outcome.error, UserError):
+            return None
+        if outcome.error.code == "E101":
+            return outcome.error if is_mistake(outcome.error.__cause__) else None
+        names = inputs_to_bake(outcome.error)
+    return None
 
 
 def _outcome(attempt: Attempt, log: list[str]) -> Outcome:

@@ -9,6 +9,9 @@ import torch
 
 from fx2onnx.base.errors import Fx2OnnxError, UserError
 from fx2onnx.capture.attempt import Failed, Reason
+from fx2onnx.capture.python.frames import is_user
+from fx2onnx.capture.recording.eager_refusals import is_of_eager
+from fx2onnx.capture.recording.recorder import Recorder
 
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _SHAPE_RULES = tuple(_TORCH + part for part in ("_meta_registrations", "_prims", "_refs", "_decomp"))
@@ -30,7 +33,7 @@ def export_may_help(failed: Failed) -> bool:
 
 def _may_be_due_to_fakes(cause: BaseException | None) -> bool:
     """Not where torch refused the shapes or dtypes, nor where the module's own code raised."""
-    if cause is None or isinstance(cause, Fx2OnnxError | RecursionError):
+    if cause is None or isinstance(cause, Fx2OnnxError | RecursionError) or is_of_eager(cause):
         return False
     files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(cause.__traceback__)]
     if not files:  # of a branch of both that failed, which keeps no frames
@@ -38,3 +41,14 @@ def _may_be_due_to_fakes(cause: BaseException | None) -> bool:
     if isinstance(cause, _FAITHFUL) and not files[-1].startswith(_TORCH):
         return False
     return not any(file.startswith(_SHAPE_RULES) for file in files) or isinstance(cause, _FAITHFUL)
+
+
+def is_mistake(cause: BaseException | None) -> bool:
+    """Whether eager PyTorch raises ``cause``, too, where no size and no number that Python takes is symbolic."""
+    if cause is None:
+        return False
+    codes = [frame.f_code for frame, _ in traceback.walk_tb(cause.__traceback__)]
+    if isinstance(cause, TypeError | AttributeError):
+        return bool(codes) and is_user(codes[-1])
+    is_of_call = not isinstance(cause, RuntimeError) or Recorder.handle.__code__ in codes
+    return is_of_call and not _may_be_due_to_fakes(cause)

@@ -41,12 +41,25 @@ def refused_size(attempt: Attempt, name: str, change: Specialization, env: Shape
         where=change.where,
         why=narrowed or "Python or an operator there needs a plain number, so the graph holds only for that size",
         next=(
+            *([] if narrowed else _of_others(attempt, name, change.value)),
             f"make the size static (leave {name} out of dynamic_shapes)",
             f"or declare {name} with wider bounds"
             if narrowed
             else "or keep it symbolic: no loop over it, no key of a dict, no list of its length",
         ),
     )
+
+
+def _of_others(attempt: Attempt, name: str, size: object) -> list[str]:
+    """What to name, too, where other inputs have static axes of that size."""
+    same = [
+        f"axis {axis} of {leaf.path}"
+        for leaf in attempt.arguments.leaves
+        if not any(isinstance(dim, Dim) and name in dim.symbols() for dim in leaf.axes.values())
+        for axis, length in enumerate(leaf.tensor.shape)
+        if axis not in leaf.axes and length == size and length > 1
+    ]
+    return [f"name {name} in dynamic_shapes for {' and '.join(same)}, too, if these are one size"] if same else []
 
 
 def _looping(name: str, change: Specialization, env: ShapeEnv) -> UserError:

@@ -110,6 +110,7 @@ OTHERS: list[tuple[Any, tuple[Any, ...], Any, str]] = [
     (add, (X, Y), ({0: B}, {0: Dim("c")}), "b is declared as one of its own, and has to be equal to c"),
     (add, (X, torch.randn(8)), ({0: B, 1: Dim("c")}, {0: Dim("d")}), "c is declared as one of its own"),
     (add, (X, Y), {"x": {0: "b"}}, "b is used as the fixed number 4"),
+    (add, (X, Y), {"x": {0: "b"}}, "name b in dynamic_shapes for axis 0 of y, too"),
     (scaled, (X, 2.0), {"scale": {0: "s"}}, "names scale, which holds no tensor"),
     (scaled, (X, 2.0), {"scale": ("s",)}, "it is 2.0"),
     (scaled, (X, 2.0), {"scale": "s"}, "names scale, which holds no tensor"),

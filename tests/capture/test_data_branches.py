@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 import fx2onnx
@@ -295,7 +297,60 @@ class WithAMistakeBehind(nn.Module):
         return self.layer(x)
 
 
+LAYER = nn.Linear(5, 2)
+
+
+def in_a_loop(x: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
+    for _ in range(int(count)):
+        x = x * 2
+    return LAYER(x)
+
+
+def in_a_list(x: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
+    return torch.stack([x + place for place in range(1, count.item() + 1)]) @ torch.ones(5, 2)
+
+
+def in_a_while(x: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
+    place = 0
+    while place < int(count):
+        x, place = x + 1, place + 1
+    return x.view(3, 100)
+
+
+def in_rows(x: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
+    for row in x[: int(count)]:
+        x = x + row
+    return x + torch.ones(7)
+
+
+def in_parts(x: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
+    total = sum(part.sum() for part in x[x > 0].split(1))
+    return F.conv1d(x + total, torch.ones(2, 2, 9))
+
+
+@pytest.mark.parametrize("axes", [None, {"x": {0: "rows"}, "count": None}])
+@pytest.mark.parametrize("program", [in_a_loop, in_a_list, in_a_while, in_rows, in_parts])
+def test_a_mistake_behind_as_many_turns_as_data_tells_is_named(program: Callable[..., torch.Tensor], axes: Any) -> None:
+    inputs = (torch.ones(3, 4), torch.tensor(2))
+    with pytest.raises(RuntimeError) as raised:
+        program(*inputs)
+    with pytest.raises(UserError) as caught:
+        fx2onnx.export(program, inputs, dynamic_shapes=axes)
+    assert caught.value.code == "E101"
+    assert str(raised.value).splitlines()[0] in caught.value.why
+    assert caught.value.where is not None
+    assert caught.value.where.function == program.__name__
+
+
+def test_turns_without_a_mistake_stay_what_is_refused() -> None:
+    def program(x: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
+        return torch.stack([x for _ in range(int(count))])
+
+    with pytest.raises(UserError, match="E104"):
+        fx2onnx.export(program, (X, torch.tensor(2)))
+
+
 def test_a_mistake_behind_a_number_of_data_is_named() -> None:
-    with pytest.raises(UserError, match=r"E101.*(?s:.)*\[3, 4\] X \[5, 2\]") as caught:
+    with pytest.raises(UserError, match=r"E101.*(?s:.)*\(3x4 and 5x2\)") as caught:
         fx2onnx.export(WithAMistakeBehind(), (X,))
     assert "self.layer(x)" in str(caught.value)

@@ -13,7 +13,10 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+import fx2onnx
 from fx2onnx.base.dims import Dim
 from fx2onnx.capture.driver import capture
 from fx2onnx.capture.options import CaptureOptions
@@ -21,7 +24,7 @@ from fx2onnx.irx.builder import Builder
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import new_value
 from fx2onnx.runner import InferenceSession
-from tests.support import check
+from tests.support import Engines, check, flat
 
 SIZES = np.arange(1, 10_001, dtype=np.int64)
 Formula = Callable[[Any], Any]
@@ -116,3 +119,69 @@ def test_a_power_of_one_number_is_rounded_as_in_c() -> None:
     module: Formula = lambda x: x.new_ones((int(x.shape[0] ** (1 / 3)),))  # noqa: E731
     others = [(torch.zeros(n),) for n in (8, 27, 64, 125, 216, 1000)]
     check(module, (torch.zeros(30),), others=others, dynamic_shapes=({0: "n"},))
+
+
+THETA = torch.tensor([[[1.0, 0.2, 0.0], [0.1, 0.9, 0.3]]])
+HANN, PLACES = torch.hann_window(16), torch.full((1, 1, 2), 0.37)
+F = torch.nn.functional
+OF_SIZES: dict[str, Formula] = {
+    "roll": lambda x: x.roll(int(x.shape[2] * 0.3), 2),
+    "roll back": lambda x: x.roll((-int(x.shape[2] / 3), 1), (2, 3)),
+    "stft": lambda x: torch.stft(x[0, :, :, 0], 16, 5, window=HANN, return_complex=True).abs(),
+    "stft without padding": lambda x: torch.stft(
+        x[0, :, :, 0], 16, 7, window=HANN, center=False, return_complex=True
+    ).abs(),
+    "fractional pooling": lambda x: F.fractional_max_pool2d(
+        x, 2, output_ratio=(0.3, 0.6), return_indices=True, _random_samples=PLACES
+    ),
+    "fractional pooling to a size": lambda x: F.fractional_max_pool2d(x, 2, output_size=(5, 3), _random_samples=PLACES),
+    "antialias to a part": lambda x: F.interpolate(x, (int(x.shape[2] * 0.3), 3), mode="bilinear", antialias=True),
+    "antialias to a size": lambda x: F.interpolate(x, (7, 3), mode="bicubic", antialias=True),
+    "antialias by a factor": lambda x: F.interpolate(x, scale_factor=(0.5, 1), mode="bilinear", antialias=True),
+    "area": lambda x: F.interpolate(x, scale_factor=(0.29, 0.5), mode="area"),
+    "affine_grid": lambda x: F.affine_grid(THETA, (1, 1, int(x.shape[2] * 0.3), 3), align_corners=False),
+    "affine_grid of corners": lambda x: F.affine_grid(THETA, (1, 1, 3, x.shape[2]), align_corners=True),
+    "means of adaptive windows": lambda x: F.adaptive_avg_pool2d(x, (int(x.shape[2] * 0.3), 3)),
+    "largest of adaptive windows": lambda x: F.adaptive_max_pool2d(x, (7, 3), return_indices=True),
+    "linspace": lambda x: torch.linspace(0, 1, int(x.shape[2] * 0.3)) + x[0, 0, 0, 0],
+    "linspace to a size": lambda x: torch.linspace(-1, x.shape[2] * 0.1, x.shape[2]) + x[0, 0, 0, 0],
+    "linspace of places": lambda x: torch.linspace(0, x.shape[2] - 1, 9).long() + x[0, 0, 0, 0],
+    "arange by 0.3": lambda x: torch.arange(0, x.shape[2], 0.3) + x[0, 0, 0, 0],
+    "arange to a part": lambda x: torch.arange(0, x.shape[2] * 0.1, 0.1) + x[0, 0, 0, 0],
+    "arange of a part": lambda x: torch.arange(0, 1, 1 / x.shape[2]) + x[0, 0, 0, 0],
+    "arange down": lambda x: torch.arange(x.shape[2], 0, -0.7, dtype=torch.float64) + x[0, 0, 0, 0],
+    "bartlett_window": lambda x: torch.bartlett_window(int(x.shape[2] * 0.5) + 1) + x[0, 0, 0, 0],
+    "kaiser_window": lambda x: torch.kaiser_window(x.shape[2]) + x[0, 0, 0, 0],
+    "kaiser_window with both ends": lambda x: torch.kaiser_window(x.shape[2] + 1, periodic=False, beta=7.0) + x[0, 0, 0, 0],
+    "tensor_split": lambda x: x.tensor_split([int(x.shape[2] * 0.3), int(x.shape[2] * 0.7)], 2)[1] * 2,
+    "largest part": lambda x: x.topk(int(x.shape[2] * 0.3), 2)[0],
+    "pooling of the ceiling": lambda x: F.avg_pool2d(x, (5, 1), (3, 1), (2, 0), ceil_mode=True),
+}  # fmt: skip
+
+
+@functools.lru_cache(maxsize=1)
+def _of_sizes(name: str) -> Engines:
+    result = fx2onnx.export(OF_SIZES[name], (_rows(29),), dynamic_shapes=({2: "n"},))
+    return Engines(result.model_proto)
+
+
+def _rows(count: int) -> torch.Tensor:
+    return torch.linspace(-1, 1, count * 4).sin().reshape(1, 1, count, 4)
+
+
+@pytest.mark.parametrize("name", OF_SIZES)
+@settings(max_examples=8, deadline=None, derandomize=True)
+@given(size=st.one_of(st.integers(1, 64), st.integers(1, 10_000)))
+def test_operators_at_every_size(name: str, size: int) -> None:
+    """Where eager PyTorch raises, the runner does."""
+    engines, x = _of_sizes(name), _rows(size)
+    try:
+        wanted = flat(OF_SIZES[name](x))
+    except (RuntimeError, ValueError):
+        with pytest.raises(fx2onnx.UserError):
+            engines.sessions["runner"].run(None, {engines.names[0]: x.numpy()})
+        return
+    for engine, found in engines.run((x,)).items():
+        for got, want in zip(found, wanted, strict=True):
+            assert got.shape == want.shape, engine
+            np.testing.assert_allclose(got, want, rtol=1e-4, atol=3e-5, err_msg=f"{engine} {size}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch.nn.functional as F
 import fx2onnx
 from fx2onnx.capture.recording import branches
 from fx2onnx.runner import InferenceSession
-from tests.support import check
+from tests.support import Engines, check
 
 SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 16, 28, 29, 56)
 
@@ -44,6 +45,14 @@ BOUNDS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], str]] = {
     "max_pool with padding": (lambda x: F.max_pool1d(x[2:].t()[None], 3, 1, 1), "n >= 3"),
     "max of an axis": (lambda x: x[1:].max(0).values, "n >= 2"),
     "median": (lambda x: x[1:].median(0).values, "n >= 2"),
+    "max of all": (lambda x: x[1:].max(), "n >= 2"),
+    "amin": (lambda x: x[1:].amin(0), "n >= 2"),
+    "place of the least": (lambda x: x[1:].argmin(), "n >= 2"),
+    "largest norm": (lambda x: x[1:].norm(float("inf"), 0), "n >= 2"),
+    "crop and pad": (lambda x: F.pad(x.t(), (-3, 2)) * 2, "n >= 3"),
+    "pad and crop": (lambda x: F.pad(x.t(), (1, -4)) * 2, "n >= 4"),
+    "points of a transform": (lambda x: torch.fft.rfft(x[2:], dim=0).abs(), "n >= 3"),
+    "adaptive pooling to less than nothing": (lambda x: F.adaptive_avg_pool1d(x.t(), x.shape[0] - 3), "n >= 3"),
 }
 
 
@@ -249,3 +258,102 @@ def test_a_part_of_a_difference_is_a_quotient() -> None:
         lambda x: x[: int((x.shape[0] - 1) * 0.5)], (torch.randn(8, 2),), dynamic_shapes=({0: "n"},)
     )
     assert str(result.model.graph.outputs[0].shape[0]) == "((n + 1) // 2) - 1"
+
+
+RECURRENCE = torch.nn.GRU(2, 3)
+OF_DATA: dict[str, Callable[[torch.Tensor, int], torch.Tensor]] = {
+    "crop and pad": lambda x, n: F.pad(x, (-n, 2)),
+    "pad and crop": lambda x, n: F.pad(x[..., :n], (1, -4)),
+    "reflect": lambda x, n: F.pad(x[..., :n], (2, -3), mode="reflect"),
+    "replicate by data": lambda x, n: F.pad(x, (n - 8, 0), mode="replicate"),
+    "replicate none": lambda x, n: F.pad(x[..., :n], (2, 1), mode="replicate"),
+    "turn": lambda x, n: F.pad(x[..., :n], (2, 1), mode="circular"),
+    "turn by data": lambda x, n: F.pad(x, (n, 1), mode="circular"),
+    "interpolate by a factor": lambda x, n: F.interpolate(x[..., :n], scale_factor=0.5),
+    "interpolate lines by a factor": lambda x, n: F.interpolate(x[..., :n], scale_factor=0.3, mode="linear"),
+    "interpolate by a factor of sizes": lambda x, n: F.interpolate(
+        x[..., :n], scale_factor=0.4, recompute_scale_factor=True
+    ),
+    "transposed convolution": lambda x, n: F.conv_transpose1d(x[..., :n], torch.ones(2, 3, 3)),
+    "largest of windows": lambda x, n: F.adaptive_max_pool1d(x, n - 2),
+    "means of windows": lambda x, n: F.adaptive_avg_pool1d(x, n - 2),
+    "largest": lambda x, n: x[..., :n].max(),
+    "largest of rows": lambda x, n: x[..., :n].amax((1, 2)),
+    "least and largest": lambda x, n: torch.aminmax(x[..., :n])[0],
+    "place of the largest": lambda x, n: x[..., :n].argmax(),
+    "largest norm": lambda x, n: torch.linalg.vector_norm(x[..., :n], float("inf"), dim=2),
+    "recurrence": lambda x, n: RECURRENCE(x[..., :n].permute(2, 0, 1))[0].detach(),
+    "norm of instances": lambda x, n: F.instance_norm(x[..., :n]),
+    "norm of a batch": lambda x, n: F.batch_norm(x[0, :, :n].t(), None, None, training=True),
+    "norm of groups": lambda x, n: F.group_norm(x[..., :n], 2),
+    "transform": lambda x, n: torch.fft.rfft(x[..., :n]).abs(),
+    "transform of points from data": lambda x, n: torch.fft.fft(x, n=n).abs(),
+    "transform of planes": lambda x, n: torch.fft.rfft2(x, s=(n, 4)).abs(),
+    "transform back": lambda x, n: torch.fft.irfft(torch.fft.rfft(x)[..., :n]),
+    "differences": lambda x, n: x[..., :n].diff(),
+    "differences of what is joined": lambda x, n: x[..., :n].diff(prepend=x[..., :1], append=x[..., :n]),
+}
+
+
+@pytest.mark.parametrize("name", OF_DATA)
+def test_a_file_of_sizes_from_data_fails_where_eager_pytorch_raises(name: str) -> None:
+    """At each number, or it gives what eager PyTorch gives."""
+
+    def program(x: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
+        return OF_DATA[name](x, count.item())  # type: ignore[arg-type]
+
+    x = torch.linspace(-2, 3, 16).reshape(1, 2, 8).sin()
+    engines = Engines(fx2onnx.export(program, (x, torch.tensor(5))).model_proto)
+    for count in (5, -9, -1, 0, 1, 2, 3, 4, 7, 8, 9, 11):
+        want = eager(program, x, torch.tensor(count))
+        for engine, session in engines.sessions.items():
+            try:
+                (got,) = session.run(None, {"x": x.numpy(), "count": np.array(count)})
+            except Exception:  # whatever an engine raises
+                assert want is None or name in FAILS_MORE.get(count, ()), (engine, count)
+                continue
+            assert want is not None, (engine, count, got.shape)
+            np.testing.assert_allclose(got, want.numpy(), rtol=1e-4, atol=1e-5, err_msg=f"{engine} {count}")
+
+
+NORMS = ("norm of instances", "norm of groups")
+FAILS_MORE = {0: NORMS, -9: (*NORMS, "turn by data"), -1: ("turn by data", "transform of planes")}
+"""Where a file fails and eager PyTorch does not: of no elements onnxruntime's kernel ends the process; a circular pad that
+crops, and a transform of -1 points, which stands for all."""
+
+
+REFUSED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "crop": lambda x: F.pad(x, (-9, 3)),
+    "reflect": lambda x: F.pad(x, (-8, 0), mode="reflect"),
+    "turn": lambda x: F.pad(x, (9, 0), mode="circular"),
+    "interpolate": lambda x: F.interpolate(x, size=0),
+    "interpolate by a factor": lambda x: F.interpolate(x, scale_factor=0.1, mode="linear"),
+    "pool": lambda x: F.max_pool1d(x, 9),
+    "convolution": lambda x: F.conv1d(x, torch.ones(2, 2, 9)),
+    "transposed convolution": lambda x: F.conv_transpose1d(x, torch.ones(2, 2, 2), padding=5),
+    "windows": lambda x: x.unfold(2, 9, 1),
+    "blocks": lambda x: F.unfold(x[:, :, None], (1, 9)),
+    "largest": lambda x: x[..., 8:].amax(2),
+    "transform": lambda x: torch.fft.fft(x[..., 8:]).abs(),
+    "less than no windows": lambda x: F.adaptive_avg_pool1d(x, x.shape[2] - 9),
+}
+
+
+@pytest.mark.parametrize("axes", [None, ({2: "n"},)])
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_size_that_does_not_fit_is_refused_in_eagers_words(name: str, axes: Any) -> None:
+    x = torch.randn(1, 2, 8)
+    with pytest.raises(Exception, match=r"\w") as raised:
+        REFUSED[name](x)
+    with pytest.raises(fx2onnx.UserError) as refused:
+        fx2onnx.export(REFUSED[name], (x,), dynamic_shapes=axes)
+    assert refused.value.code == "E101"
+    words = str(raised.value).splitlines()[0][:100]
+    assert words in refused.value.why or (axes and re.search(r"\bn\b", refused.value.why))  # a fake kernel names n
+
+
+def test_windows_of_an_area_are_of_every_size() -> None:
+    x = torch.randn(1, 2, 9, 10)
+    others = [(torch.randn(1, 2, *sizes),) for sizes in ((4, 4), (5, 30), (13, 9))]
+    program = lambda x: F.interpolate(x, scale_factor=(0.25, 0.5), mode="area") + F.interpolate(x[0], scale_factor=0.5, mode="area").sum()  # fmt: skip # noqa: E731
+    check(program, (x,), others=others, dynamic_shapes=({2: "h", 3: "w"},))

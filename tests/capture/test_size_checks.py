@@ -161,9 +161,13 @@ def test_a_check_gives_any_tensor_on(dtype: torch.dtype, is_scalar: bool) -> Non
     assert any("has to be true" in (node.name or "") for node in result.model.graph)
 
 
-def test_a_sample_that_breaks_a_condition_is_an_error() -> None:
+@pytest.mark.parametrize("lengths", [torch.tensor([9, 3]), torch.tensor([9]), torch.tensor(9)])
+def test_a_sample_that_breaks_a_condition_is_an_error(lengths: Tensor) -> None:
+    def forward(x: Tensor, lengths: Tensor) -> Tensor:
+        return x.narrow(1, 0, lengths.max().item() if lengths.numel() > 1 else lengths.item())
+
     with pytest.raises(UserError, match="u0 <= n") as refused:
-        fx2onnx.export(RIGHT["narrow"], (X, torch.tensor([9, 3])), dynamic_shapes=ONE)
+        fx2onnx.export(forward, (X, lengths), dynamic_shapes=ONE)
     assert refused.value.code == "E101"
     assert "u0 is 9" in refused.value.why
     assert refused.value.where is not None

@@ -4,15 +4,17 @@ elements to choose from.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
 
-from fx2onnx.base.dims import Dim
+from fx2onnx.base.dims import Dim, Scalar
 from fx2onnx.base.relations import Relation
 from fx2onnx.capture.overloads.registry import Call, Kind, register
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.recording.tensor_tracker import dims_of
+from fx2onnx.capture.shapes.symnode import unwrap
 from fx2onnx.capture.torch_private.dispatch import no_dispatch
 
 aten = torch.ops.aten
@@ -116,16 +118,61 @@ def note_places_of_all(recorder: BaseRecorder, tensor: torch.Tensor, indices: Se
 
 @register(
     Kind.RECORD,
-    aten.max.dim,
-    aten.min.dim,
-    aten.median.dim,
-    aten.nanmedian.dim,
-    aten.mode.default,
+    *(aten.max.default, aten.max.dim, aten.amax.default, aten.argmax.default),
+    *(aten.min.default, aten.min.dim, aten.amin.default, aten.argmin.default, aten.aminmax.default),
+    *(aten.median.dim, aten.nanmedian.dim, aten.mode.default, aten.kthvalue.default),
 )
-def _one_of_an_axis(recorder: BaseRecorder, call: Call, self: torch.Tensor, dim: int) -> object:
+def _one_of(recorder: BaseRecorder, call: Call, self: torch.Tensor, dim: int | Sequence[int] | None = None) -> object:
+    """One of the elements along ``dim``, or of all."""
     if self.dim():
-        recorder.shape_env.check_some([dims_of(self)[dim]])
+        dims, axes = dims_of(self), [dim] if isinstance(dim, int) else dim
+        recorder.shape_env.check_some(dims[axis] for axis in axes or range(len(dims)))
     return NotImplemented
+
+
+@register(
+    Kind.RECORD,
+    *(
+        getattr(aten, f"fft_{name}{axes}").default
+        for name in ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft")
+        for axes in ("", "2", "n")
+    ),
+)
+def _transform(
+    recorder: BaseRecorder,
+    call: Call,
+    self: torch.Tensor,
+    dim: int | Sequence[int] | None,
+    n: int | torch.SymInt | None = None,
+    s: Sequence[int | torch.SymInt] | None = None,
+) -> object:
+    """A Fourier transform of at least one point."""
+    if not self.dim():
+        return NotImplemented
+    env, given = recorder.shape_env, list(map(unwrap, [n] if n is not None else s or []))
+    axes = [dim] if isinstance(dim, int) else dim or range(-(len(given) or self.dim()), 0)
+    points: list[Scalar] = [*given] or [dims_of(self)[axis] for axis in axes]
+    if not given and call.func._schema.name.startswith(("aten::fft_irfft", "aten::fft_hfft")):
+        points[-1] = 2 * (points[-1] - 1)
+    env.are_sizes(given)
+    env.check_some(points)
+    return NotImplemented
+
+
+@register(Kind.RECORD, aten.instance_norm.default, aten.group_norm.default)
+def _instance(recorder: BaseRecorder, call: Call, input: torch.Tensor) -> object:
+    """Of no elements at all, which data may tell, onnxruntime's kernel ends the process."""
+    unbacked = recorder.shape_env.unbacked
+    recorder.shape_env.check_some(
+        size for size in dims_of(input)[2:] if isinstance(size, Dim) and size.symbols() & unbacked
+    )
+    return NotImplemented
+
+
+@register(Kind.RECORD, aten.linalg_vector_norm.default)
+def _largest(recorder: BaseRecorder, call: Call, self: torch.Tensor, ord: float, dim: Sequence[int] | None) -> object:
+    """The norms that an empty vector has not: the largest and least element, and negative powers."""
+    return _one_of(recorder, call, self, dim) if ord < 0 or ord == math.inf else NotImplemented
 
 
 @register(

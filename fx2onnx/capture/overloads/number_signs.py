@@ -10,6 +10,7 @@ import torch.fx
 
 from fx2onnx.base.dims import Dim
 from fx2onnx.capture.captured import TensorInfo
+from fx2onnx.capture.recording import size_checks
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.torch_private.dispatch import no_dispatch
 
@@ -87,7 +88,7 @@ def _holds(recorder: BaseRecorder, node: torch.fx.Node, of: Callable[[torch.fx.N
             return not value.is_complex() and bool((value >= 0).all())
     if node.op != "call_function":
         return False
-    if node.target is operator.getitem:
+    if node.target in (operator.getitem, size_checks.CHECKED):
         return of(node.all_input_nodes[0])
     name = getattr(getattr(node.target, "_schema", None), "name", "")
     if node.target in _WITH_LEAST:

@@ -52,6 +52,7 @@ def _recurrent(
         assert input is not None
         leading = dims_of(input)[:-1]
         batch = leading[0 if batch_first else 1]
+        recorder.shape_env.check_some([leading[1 if batch_first else 0]])
     directions = 2 if bidirectional else 1
     gates, out = (int(size) for size in params[1].shape)
     layers = int(num_layers) * directions

@@ -35,7 +35,7 @@ def _slice(
     size = unwrap(self.shape[dim]) if self.dim() else 0
     begin: Scalar
     first, stop = unwrap(start), unwrap(end)
-    if type(step) is int and any(_is_unknown(recorder, number) for number in (first, stop)):
+    if type(step) is int and any(_is_unknown(recorder.shape_env, number) for number in (first, stop)):
         begin, length = _unknown_extent(recorder.shape_env, size, first, stop)
     elif type(step) is int and any(isinstance(number, Dim) for number in (size, first, stop)):
         begin, length, is_exact = _extent(recorder, size, first, stop)
@@ -66,9 +66,21 @@ def _write_at(view: View, *place: Scalar) -> None:
     view.steps = (*before, last)
 
 
-def _is_unknown(recorder: BaseRecorder, number: Size) -> bool:
+def sliced(
+    env: ShapeEnv, self: torch.Tensor, dim: int = 0, start: Size | None = None, end: Size | None = None, step: int = 1
+) -> torch.Tensor:
+    """A slice inside of an operator that runs for its type, by numbers of unknown sign."""
+    first, stop = (0 if start is None else unwrap(start)), (_END if end is None else unwrap(end))
+    begin, length = _unknown_extent(env, unwrap(self.shape[dim]), first, stop)
+    sizes, strides = [*self.shape], [*self.stride()]
+    offset = self.storage_offset() + sym_int(env, begin) * strides[dim]
+    sizes[dim], strides[dim] = sym_int(env, (length + step - 1) // step), strides[dim] * step
+    return self.as_strided(sizes, strides, offset)
+
+
+def _is_unknown(env: ShapeEnv, number: Size) -> bool:
     """Whether it depends on data whether the number is negative, or differs from size to size."""
-    dim, env = unwrap(number), recorder.shape_env
+    dim = unwrap(number)
     if not isinstance(dim, Dim) or env.certain("ge", dim, 0) is not None:
         return False
     return bool(dim.symbols() & env.unbacked) or not any(_always(env, Relation(op, (dim, 0))) for op in ("ge", "lt"))

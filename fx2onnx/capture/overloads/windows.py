@@ -1,4 +1,4 @@
-"""Windows, blocks and diagonals whose numbers are sizes: torch's schemas mostly have plain numbers there, which calls from
+"""Windows, blocks, diagonals and pads whose numbers are sizes: torch's schemas mostly have plain numbers there, which calls from
 ``shapes/size_arguments.py`` go past.
 """
 
@@ -9,28 +9,15 @@ from collections.abc import Sequence
 import torch
 
 from fx2onnx.base.dims import Dim, Scalar, apply
-from fx2onnx.base.relations import Relation
 from fx2onnx.capture.overloads.registry import Call, Kind, register
 from fx2onnx.capture.overloads.unbacked import Size, record_sized
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.recording.meta_rules import window_count
 from fx2onnx.capture.recording.tensor_tracker import axis_of, dims_of
-from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.symnode import sym_int, unwrap
 from fx2onnx.capture.torch_private.fake_tensors import fake_view
 
 aten = torch.ops.aten
-
-
-def _expect(env: ShapeEnv, sign: str, one: Scalar, other: Scalar) -> None:
-    """What ends the run in eager PyTorch where it is false: checked in the file where data decides it, else a condition. Raises
-    RuntimeError where it is false at the sample.
-    """
-    relation = Relation(sign, (one, other))
-    if relation.symbols() & env.unbacked:
-        env.expect(sign, one, other)
-    elif not env.certain(sign, one, other) and not env.check(relation):
-        raise RuntimeError(f"{env.during} needs {relation}")
 
 
 def _view(
@@ -50,8 +37,8 @@ def _unfold(recorder: BaseRecorder, call: Call, self: torch.Tensor, dimension: i
         return NotImplemented
     axis = axis_of(self.dim(), dimension)
     length = dims_of(self)[axis]
-    _expect(env, "ge", apart, 1)
-    _expect(env, "le", window, length)
+    env.expect("ge", apart, 1)
+    env.expect("le", window, length)
     same = window == apart
     count = apply("floordiv", length, window) if same else apply("floordiv", length - window, apart) + 1
     fake = recorder.fake_of(self)
@@ -87,8 +74,26 @@ def _adaptive_max(recorder: BaseRecorder, call: Call, self: torch.Tensor, output
     if not any(isinstance(count, Dim) for count in counts):
         return NotImplemented
     recorder.shape_env.check_some(dims_of(self)[1:])
+    for count in counts:
+        recorder.shape_env.expect("ge", count, 0)
     sizes = [*dims_of(self)[: self.dim() - len(counts)], *counts]
     return record_sized(recorder, call, [(self.dtype, sizes), (torch.int64, sizes)])
+
+
+@register(Kind.RECORD, aten.fractional_max_pool2d.default, aten.fractional_max_pool3d.default)
+def _fractional(
+    recorder: BaseRecorder, call: Call, self: torch.Tensor, kernel_size: Sequence[int], output_size: Sequence[Size]
+) -> object:
+    """fractional_max_pool(self, kernel_size, output_size, random_samples): the largest of each window, and where it is."""
+    counts = list(map(unwrap, output_size))
+    if not any(isinstance(count, Dim) for count in counts):
+        return NotImplemented
+    sizes = dims_of(self)
+    for size, kernel, count in zip(sizes[-len(counts) :], kernel_size, counts, strict=True):
+        recorder.shape_env.expect("le", count + kernel - 1, size)
+        recorder.shape_env.expect("ge", count, 0)
+    made = [*sizes[: self.dim() - len(counts)], *counts]
+    return record_sized(recorder, call, [(self.dtype, made), (torch.int64, made)])
 
 
 @register(Kind.RECORD, aten.col2im.default)
@@ -113,3 +118,27 @@ def _col2im(
     env.expect_equal(blocks, high * wide)
     made: list[Scalar] = [*lead, apply("floordiv", rows, kernel_size[0] * kernel_size[1]), *sizes]
     return record_sized(recorder, call, [(self.dtype, made)])
+
+
+@register(Kind.RECORD, aten.pad.default)
+def _pad(recorder: BaseRecorder, call: Call, self: torch.Tensor, pad: Sequence[Size], mode: str) -> object:
+    """No more is cropped than there is, before anything is put beside it; what is repeated is repeated once, and copies of elements
+    are some.
+    """
+    env, numbers, sizes = recorder.shape_env, list(map(unwrap, pad)), list(dims_of(self))
+    for axis, before, after in zip(range(-1, -self.dim() - 1, -1), numbers[::2], numbers[1::2], strict=False):
+        size = sizes[axis]
+        left = size + apply("min", before, 0) + apply("min", after, 0)
+        if mode == "circular":
+            env.expect("le", before, size)
+            env.expect("le", after, size)
+        elif mode in ("reflect", "replicate") and left != size:
+            env.check_some([size + before + after])
+        elif mode == "constant" and left != size:
+            env.expect("ge", left, 0)
+        sizes[axis] = size + before + after
+    if mode == "circular" and any(isinstance(each, Dim) and each.symbols() & env.unbacked for each in numbers):
+        for number in numbers:
+            env.expect("ge", number, 0)
+        return record_sized(recorder, call, [(self.dtype, sizes)])
+    return NotImplemented

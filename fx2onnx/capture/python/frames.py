@@ -118,7 +118,7 @@ def file_of_number() -> set[str]:
     if frame is None or not is_user(frame.f_code):
         return set()
     names, space = frame.f_code.co_names, frame.f_globals
-    asks = frame.f_lasti in _subscripts(frame.f_code) or any(
+    asks = frame.f_lasti in subscripts_of(frame.f_code) or any(
         name in _NUMBERS or isinstance(space.get(name), BuiltinFunctionType) for name in names
     )
     return {str(space.get("__name__"))} if asks else set()
@@ -183,11 +183,12 @@ def loops() -> bool:
 def subscripts() -> bool:
     """Whether the user's code takes a part of a tensor: torch reads the numbers of tensors in a slice, and takes no symbol."""
     frame = user_frame()
-    return frame is not None and frame.f_lasti in _subscripts(frame.f_code)
+    return frame is not None and frame.f_lasti in subscripts_of(frame.f_code)
 
 
 @lru_cache(maxsize=1024)
-def _subscripts(code: CodeType) -> frozenset[int]:
+def subscripts_of(code: CodeType) -> frozenset[int]:
+    """Offsets of the instructions that take a part of something, or write one."""
     names = ("BINARY_SUBSCR", "BINARY_SLICE", "STORE_SUBSCR", "STORE_SLICE")
     return frozenset(one.offset for one in dis.get_instructions(code) if one.opname in names or one.argrepr == "[]")
 

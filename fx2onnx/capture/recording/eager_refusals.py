@@ -8,6 +8,7 @@ runs at their own sizes, too: a refusal counts where the kernel takes no other n
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypeAlias
@@ -20,6 +21,7 @@ from fx2onnx.base.dims import Dim
 from fx2onnx.capture.captured import TensorInfo
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.symnode import unwrap
+from fx2onnx.capture.shapes.taken_for_true import UnmetNeed
 from fx2onnx.capture.torch_private.dispatch import in_function_transform, real_kernels
 from fx2onnx.capture.torch_private.operators import OpOverload
 
@@ -71,6 +73,15 @@ _TELL_SIZES = frozenset({"lengths", "batch_sizes", "repeats"})
 
 _DRAWS = frozenset({"train", "training", "dropout", "dropout_p", "p", "generator"})
 """Arguments of operators that may draw random numbers."""
+
+
+_OF_EAGER = "is_of_eager"
+"""An attribute of what real kernels raised."""
+
+
+def is_of_eager(error: BaseException) -> bool:
+    """Whether a real kernel raised it."""
+    return _OF_EAGER in vars(error)
 
 
 def check_operands(env: ShapeEnv, func: OpOverload, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
@@ -125,6 +136,30 @@ def check_sizes(
             torch.default_generator.set_state(state)
     if error is not None:
         raise error
+
+
+def as_eager(
+    env: ShapeEnv, func: OpOverload, args: tuple[object, ...], kwargs: Mapping[str, object], error: BaseException
+) -> BaseException:
+    """``error``, or what eager PyTorch raises for the call: its own words for a need of sizes, or where all sizes are numbers. The
+    words of fake kernels name dynamic sizes.
+    """
+    is_tried = func.namespace in _NAMESPACES and not _NOT_TRIED.search(func._schema.name)
+    if is_tried and isinstance(error, RuntimeError | IndexError | ValueError | ZeroDivisionError):
+        if not isinstance(error, UnmetNeed) and any(_symbolic((*args, *kwargs.values()))):
+            return error
+        try:
+            check_sizes(env, func, args, kwargs, ())
+        except Exception as found:  # torch's operators raise whatever they like
+            return found
+    return error
+
+
+def is_taken(env: ShapeEnv, func: OpOverload, args: tuple[object, ...], kwargs: Mapping[str, object]) -> bool:
+    """Whether the real kernel is known to take the call at the hints' sizes, which takes few elements."""
+    trial = _Trial(env, func, (args, kwargs), None)
+    can_be = func.namespace in _NAMESPACES and _can_be_asked(func) and not _NOT_TRIED.search(func._schema.name)
+    return can_be and trial.is_known() and trial.elements() <= _FEW_ELEMENTS and trial.refusal_of_all_numbers() is None
 
 
 def _has_numbers_of_sizes(func: OpOverload, args: tuple[object, ...], kwargs: Mapping[str, object]) -> bool:
@@ -233,6 +268,7 @@ class _Trial:
                     **{name: self._real(arg, dtype_of) for name, arg in kwargs.items()},
                 )
             except Exception as error:  # torch's operators raise whatever they like
+                vars(error)[_OF_EAGER] = True
                 return error.with_traceback(None)
         return None
 
@@ -248,10 +284,7 @@ class _Trial:
     def is_known(self) -> bool:
         """Whether the example tells all sizes and numbers of the call."""
         args, kwargs = self.arguments
-        given = (*args, *kwargs.values())
-        sizes = [size for tensor in _tensors(given) for size in tensor.shape]
-        values = map(unwrap, [*sizes, *_numbers(given)])
-        return not any(isinstance(value, Dim) and value.symbols() & self.env.unbacked for value in values)
+        return not any(dim.symbols() & self.env.unbacked for dim in _symbolic((*args, *kwargs.values())))
 
     def elements(self, more: tuple[object, ...] = ()) -> int:
         """Those of all operands, and of ``more``."""
@@ -344,6 +377,12 @@ def _numbers(args: tuple[object, ...]) -> Iterator[object]:
             yield from _numbers(tuple(arg))
         elif not isinstance(arg, torch.Tensor):
             yield arg
+
+
+def _symbolic(args: tuple[object, ...]) -> Iterator[Dim]:
+    """The sizes and numbers among ``args``, in tensors too, that are no plain numbers."""
+    sizes = (size for tensor in _tensors(args) for size in tensor.shape)
+    return (value for value in map(unwrap, itertools.chain(sizes, _numbers(args))) if isinstance(value, Dim))
 
 
 def _key(arg: object) -> object:

@@ -2,7 +2,7 @@
 
 torch's kernels say ``torch._check`` and ``TORCH_SYM_CHECK`` of some of their needs, which is heard at once. Of others they only compare
 sizes, as they do to choose how they go through memory. So the operator is run on fakes once more, at sizes for which the answer
-would be another: where it raises, eager PyTorch does, too.
+would be another: where it raises, eager PyTorch does, too, unless its own kernel takes the call.
 """
 
 from __future__ import annotations
@@ -23,30 +23,53 @@ _MAKES_SOME = frozenset(
         *(f"_upsample_nearest_exact{rank}d" for rank in (1, 2, 3)),
         *("upsample_linear1d", "upsample_bilinear2d", "upsample_bicubic2d", "upsample_trilinear3d"),
         *("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"),
+        *(f"{kind}_pad{rank}d" for kind in ("reflection", "replication") for rank in (1, 2, 3)),
     )
 )
 """Overloads whose kernels raise where their operand is empty or the result would be, though they do not all on fakes."""
 
 
-def note_what_ends_runs(
-    env: ShapeEnv, operator: Callable[[], object], operand: object, result: object, since: int
+def note_needs(
+    env: ShapeEnv,
+    operator: Callable[[], object],
+    is_taken: Callable[[], bool],
+    operands: Sequence[object],
+    result: object,
+    since: int,
 ) -> None:
-    """Make conditions of those questions, asked in ``env`` behind the first ``since``, behind which the operator raises."""
-    if env.during in _MAKES_SOME and isinstance(result, torch.Tensor) and isinstance(operand, torch.Tensor):
-        env.check_some((*dims_of(operand)[1:], *dims_of(result)[1:]))
+    """Make conditions of those questions, asked in ``env`` behind the first ``since``, behind which the operator raises, and that the
+    first of ``operands`` and the result are not empty, where it needs that. ``is_taken``: whether the real kernel is known to take
+    the call.
+    """
+    if not env.unbacked:
+        _note_what_ends_runs(env, operator, is_taken, since)
+    if env.during in _MAKES_SOME and isinstance(result, torch.Tensor):
+        for operand in operands:
+            if isinstance(operand, torch.Tensor):
+                env.check_some((*dims_of(operand)[1:], *dims_of(result)[1:]))
+
+
+def _note_what_ends_runs(
+    env: ShapeEnv, operator: Callable[[], object], is_taken: Callable[[], bool], since: int
+) -> None:
     for how, what, answer in env.asked[since:]:
         if how != "guard" or not isinstance(what, Relation) or len(what.symbols()) != 1:
             continue
         true = what if answer else what.negated()
-        if not true.is_bound() or (env.during, true) in env.tried:
+        if not true.is_bound():
             continue
-        env.tried.add((env.during, true))
+        if (env.during, true) in env.tried:
+            env.leans |= env.tried[env.during, true]
+            continue
         others = env.sizes_against(true)
-        if others and _raises_at_all(env, operator, others):
+        env.tried[env.during, true] = bool(others) and _raises_at_all(env, operator, is_taken, others)
+        if env.tried[env.during, true]:
             env.check(true)
 
 
-def _raises_at_all(env: ShapeEnv, operator: Callable[[], object], others: Sequence[dict[str, int]]) -> bool:
+def _raises_at_all(
+    env: ShapeEnv, operator: Callable[[], object], is_taken: Callable[[], bool], others: Sequence[dict[str, int]]
+) -> bool:
     hints, asked = env.hints, len(env.asked)
     env.takes_notes = False
     try:
@@ -55,7 +78,8 @@ def _raises_at_all(env: ShapeEnv, operator: Callable[[], object], others: Sequen
             try:
                 operator()
             except Exception:  # torch's operators raise whatever they like
-                continue
+                if not is_taken():
+                    continue
             return False
     finally:
         env.hints, env.takes_notes = hints, True

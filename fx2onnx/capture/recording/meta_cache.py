@@ -16,6 +16,7 @@ import torch
 
 from fx2onnx.base.bounded import Bounded
 from fx2onnx.base.dims import Dim, DimLike, Scalar
+from fx2onnx.base.relations import Relation
 from fx2onnx.capture.captured import TensorInfo
 from fx2onnx.capture.recording.eager_refusals import check_operands
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
@@ -85,6 +86,17 @@ Decided: TypeAlias = tuple[tuple[str, Any, object], ...]
 Facts: TypeAlias = frozenset[object]
 _SHARED: dict[tuple[bool, bool], Bounded[tuple[Facts, Key], tuple[Specs, Decided]]] = {}
 """Calls of PyTorch's own operators, by the settings of torch that strides of results depend on."""
+
+
+class Before(NamedTuple):
+    """What a run knew before an operator ran."""
+
+    facts: Facts
+    asked: int
+    """The number of questions."""
+    taken: tuple[object, ...]
+    """What was taken for true, and the numbers made up, of sizes that only the data tells."""
+
 
 _MANY = 20_000
 """The largest number of cached calls."""
@@ -174,29 +186,41 @@ class MetaCache:
             self._types[id(tensor)] = known
         return known
 
-    def remember(
-        self, key: Key, args: tuple[object, ...], result: object, asked: Decided = (), facts: Facts = frozenset()
-    ) -> None:
-        """Note the result of a call that ran, what it decided by the sample's sizes, and what was known of sizes before."""
+    def before(self, key: Key | None) -> Before:
+        """What is known now, before an operator runs."""
+        env = self._env
+        env.leans = False
+        return Before(_NO_FACTS if key is None else env.facts(_symbols(key)), len(env.asked), self._taken())
+
+    def _taken(self) -> tuple[object, ...]:
+        env = self._env
+        return (len(env.assertions), *env.unchecked, dict(env.hints), set(env.signed)) if env.unbacked else ()
+
+    def remember(self, key: Key, args: tuple[object, ...], result: object, before: Before) -> None:
+        """Note the result of a call that ran. An earlier export's, or another path's, is one that stands for itself: what it decided
+        by the sample's sizes is decided again, and nothing else was learnt of it.
+        """
         results = result if isinstance(result, tuple | list) else (result,)
         parts = [self._spec(item, args) if isinstance(item, torch.Tensor) else None for item in results]
         is_asked_for = [item is not None or results is not result for item in results]
         if any(is_asked and part is None for is_asked, part in zip(is_asked_for, parts, strict=True)):
             return
         specs = self._specs[key] = Specs(tuple(parts), type(result) if results is result else None)
-        is_shared = key[0].func.namespace in ("aten", "fx2onnx") and not self._env.unbacked
+        asked = tuple(dict.fromkeys(self._env.asked[before.asked :]))
+        stands_alone = not self._env.leans and before.taken == self._taken()
+        is_shared = key[0].func.namespace in ("aten", "fx2onnx") and stands_alone
         if is_shared and all(how != "specialize" for how, _, _ in asked):
-            self._shared[facts, key] = (specs, tuple(dict.fromkeys(asked)))
+            self._shared[before.facts, key] = (specs, asked)
 
     def _from_before(self, key: Key) -> Specs | None:
-        """The results that an earlier export cached, where the present sizes decide alike."""
-        specs, asked = self._shared.get((self._env.facts(), key), (None, ()))
-        if specs is None or self._env.unbacked:
-            return None
+        """The results that an earlier export, or another path, cached, where the present sizes decide alike."""
         env = self._env
-        if any(env.hint(what) != answer for _, what, answer in asked):
+        specs, asked = self._shared.get((env.facts(_symbols(key)), key), (None, ()))
+        if specs is None or any(env.hint(what) != answer for _, what, answer in asked):
             return None
         for how, what, _ in asked:
+            if env.unbacked and isinstance(what, Relation) and what.symbols() & env.unbacked:
+                continue  # made-up sizes decided it
             if how == "guard":
                 env.guard(what)
             elif how == "check":
@@ -312,6 +336,22 @@ def _contiguous_strides(sizes: tuple[Scalar, ...]) -> tuple[Scalar, ...]:
         strides.append(step)
         step = step * size
     return tuple(reversed(strides))
+
+
+_NO_FACTS: Facts = frozenset()
+
+
+def _symbols(part: object) -> frozenset[str]:
+    """The symbols in a key."""
+    if isinstance(part, Dim):
+        return part.symbols()
+    if not isinstance(part, tuple):
+        return _NO_SYMBOLS
+    found = [names for each in part if isinstance(each, Dim | tuple) and (names := _symbols(each))]
+    return found[0] if len(found) == 1 else _NO_SYMBOLS.union(*found)
+
+
+_NO_SYMBOLS: frozenset[str] = frozenset()
 
 
 def _fresh(kind: TensorType) -> Spec:

@@ -143,6 +143,24 @@ def _linear(kind: TensorType, weight: TensorType, *rest: object) -> TensorType |
     return _fresh(kind, (*kind.sizes[:-1], weight.sizes[0])) if fits and is_contiguous(kind) else None
 
 
+@register(Kind.RESULT_TYPE, aten.scaled_dot_product_attention.default)
+def _attended(
+    query: TensorType, key: TensorType, value: TensorType, mask: TensorType | tuple[type, object] = _NONE, *rest: object
+) -> TensorType | None:
+    """query [.., L, E], key [.., S, E], value [.., S, V] and a mask that broadcasts to [.., L, S] -> [.., L, V]; of four axes a kernel
+    may give them in another order.
+    """
+    kinds, lead = (query, key, value), query.sizes[:-2]
+    fits = all(kind.dtype == query.dtype and kind.sizes[:-2] == lead for kind in kinds) and len(lead) > 0
+    fits = fits and query.sizes[-1] == key.sizes[-1] and key.sizes[-2] == value.sizes[-2]
+    if isinstance(mask, TensorType):
+        scores = (*lead, query.sizes[-2], key.sizes[-2])
+        pairs = zip(reversed(mask.sizes), reversed(scores), strict=False)
+        fits = fits and len(mask.sizes) <= len(scores) and all(size in (1, wide) for size, wide in pairs)
+    is_in_order = len(lead) != 2 or all(map(is_contiguous, kinds))
+    return _fresh(query, (*query.sizes[:-1], value.sizes[-1])) if fits and is_in_order else None
+
+
 @register(Kind.RESULT_TYPE, aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor)
 def _binary(kind: TensorType, other: object, *rest: object) -> TensorType | None:
     """Two floating-point tensors of one dtype and one shape."""

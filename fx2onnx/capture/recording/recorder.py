@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 import time
 import weakref
@@ -19,7 +20,7 @@ from fx2onnx.base.relations import Relation
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.baking import BakeAdvice
 from fx2onnx.capture.captured import TensorInfo
-from fx2onnx.capture.overloads import quantized, recurrent, sparse
+from fx2onnx.capture.overloads import quantized, recurrent, slices, sparse
 from fx2onnx.capture.overloads.unbacked_scalars import number_of, truth_of
 from fx2onnx.capture.python.frames import asserted_by_user, refused_by_torch, user_location
 from fx2onnx.capture.python.lasting_changes import Watched
@@ -27,8 +28,8 @@ from fx2onnx.capture.recording import aliasing, autocast, functionalize, size_ch
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.recording.choices import Branches, Test
 from fx2onnx.capture.recording.conditional_bodies import ConditionalBodies, IsNoBranch
-from fx2onnx.capture.recording.eager_refusals import check_operands, check_sizes
-from fx2onnx.capture.recording.ends_of_runs import note_what_ends_runs
+from fx2onnx.capture.recording.eager_refusals import as_eager, check_operands, check_sizes, is_taken
+from fx2onnx.capture.recording.ends_of_runs import note_needs
 from fx2onnx.capture.recording.forward_lines import ForwardLines
 from fx2onnx.capture.recording.idle_statements import IdleStatements
 from fx2onnx.capture.recording.meta_cache import MISSING
@@ -62,6 +63,7 @@ class Recorder(BaseRecorder):
     ) -> None:
         super().__init__(shape_env, weight_names, whole)
         shape_env.recorder = weakref.ref(self)
+        self.fake_mode.slices = functools.partial(slices.sliced, shape_env)
         self.branches = branches
         """How Python's decisions by data go, if they are no error."""
         self.bodies: ConditionalBodies | None = None
@@ -106,8 +108,8 @@ class Recorder(BaseRecorder):
         try:
             return self._handled(func, args, kwargs)
         except BaseException as error:
-            self.failure = error
-            raise
+            self.failure = as_eager(self.shape_env, func, args, kwargs, error)
+            raise self.failure from error.__cause__
         finally:
             if watch is not None:
                 watch.go_on()
@@ -188,19 +190,17 @@ class Recorder(BaseRecorder):
         if result is not MISSING:
             return self.finish(func, args, nodes, result)
         fake_args, fake_kwargs = self.to_fakes(args, kwargs)
-        start_ns, asked, facts = time.perf_counter_ns(), len(self.shape_env.asked), self.shape_env.facts()
+        start_ns, before = time.perf_counter_ns(), cache.before(key)
         self.fake_mode.runs_operator = True
         self.shape_env.asks_of_strides = asks_of_strides(traits, fake_args)
         try:
-            if self.shape_env.unbacked:
-                result = run_at_unknown_sizes(self.shape_env, lambda: func(*fake_args, **fake_kwargs), self._where)
-            else:
-                result = func(*fake_args, **fake_kwargs)
-                if self.shape_env.hints:
-                    operand = fake_args[0] if fake_args else None
-                    note_what_ends_runs(self.shape_env, lambda: func(*fake_args, **fake_kwargs), operand, result, asked)
-                    if self.shape_env.asks_of_strides:
-                        result = self._of_sizes(result, fake_args)
+            run = functools.partial(func, *fake_args, **fake_kwargs)
+            result = run_at_unknown_sizes(self.shape_env, run, self._where) if self.shape_env.unbacked else run()
+            if self.shape_env.hints:
+                taken = functools.partial(is_taken, self.shape_env, func, args, kwargs)
+                note_needs(self.shape_env, run, taken, fake_args[:1], result, before.asked)
+                if self.shape_env.asks_of_strides and not self.shape_env.unbacked:
+                    result = self._of_sizes(result, fake_args)
         except Undecided as cause:
             raise self.refuse(
                 "E107",
@@ -232,7 +232,7 @@ class Recorder(BaseRecorder):
         if traits.is_tried_whole:
             check_sizes(self.shape_env, func, args, kwargs, result)
         if key is not None:
-            cache.remember(key, fake_args, result, tuple(self.shape_env.asked[asked:]), facts)
+            cache.remember(key, fake_args, result, before)
         return self.finish(func, args, nodes, result)
 
     def finish(self, func: OpOverload, args: tuple[object, ...], nodes: Arguments, result: object) -> object:

@@ -115,10 +115,13 @@ def _note_bounds(env: ShapeEnv, operator: Callable[[], Result], asked: int, wher
         if not isinstance(what, Relation) or not what.symbols() & env.unbacked:
             continue
         true = what if answer else what.negated()
-        if not true.is_bound() or true.compares_with_zero_or_one() or (env.during, true) in env.tried:
+        if not true.is_bound() or true.compares_with_zero_or_one():
             continue
-        env.tried.add((env.during, true))
-        if env.certain(true.op, *true.args) is None and _ends_run(env, operator, true):
+        if (env.during, true) in env.tried:
+            env.leans |= env.tried[env.during, true]
+            continue
+        env.tried[env.during, true] = env.certain(true.op, *true.args) is None and _ends_run(env, operator, true)
+        if env.tried[env.during, true]:
             env.take_for_true(true, where)
 
 
@@ -192,7 +195,7 @@ def _ends_run(env: ShapeEnv, operator: Callable[[], Result], relation: Relation)
 
 def _tried(env: ShapeEnv, operator: Callable[[], Result], sizes: Mapping[str, int]) -> Result:
     """The result at these sizes, of which nothing is noted; None where the operator raises."""
-    hints, equalities = env.hints, env.equalities
+    hints, equalities, asked = env.hints, env.equalities, len(env.asked)
     env.takes_notes = False
     try:
         env.hints, env.equalities = {**hints, **sizes}, equalities.copy()
@@ -200,6 +203,7 @@ def _tried(env: ShapeEnv, operator: Callable[[], Result], sizes: Mapping[str, in
             return operator()
     finally:
         env.hints, env.equalities, env.takes_notes = hints, equalities, True
+        del env.asked[asked:]
     return None
 
 

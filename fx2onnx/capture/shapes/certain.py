@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from fx2onnx.base.dim_functions import Number
 from fx2onnx.base.dims import Dim, Scalar, without_remainders
-from fx2onnx.base.relations import COMPARE
+from fx2onnx.base.relations import COMPARE, Relation
 
 Range: TypeAlias = tuple[Number, Number | None]
 """From a number on, up to another one where there is one."""
@@ -120,3 +120,13 @@ _MONOTONE: dict[str, Callable[[Number], Number]] = {
 _NEVER_NEGATIVE = frozenset({"abs", "bit_length", "exp"})
 _KEEPS_SIGN = frozenset({"floordiv", "truediv", "mod", "min", "pow", *_MONOTONE})
 """Functions whose value is >= 0 where their arguments are."""
+
+
+MOST_ELEMENTS = 1 << 31
+"""Code asks whether an index fits into 32 bits."""
+
+
+def goes_as_sample(relation: Relation) -> bool:
+    """Whether sizes are compared with 0 or 1, which the sample stands for, or with as many elements as no tensor has."""
+    numbers = [arg.constant if isinstance(arg, Dim) else arg for arg in relation.args if not isinstance(arg, Relation)]
+    return relation.compares_with_zero_or_one() or any(abs(number) >= MOST_ELEMENTS for number in numbers)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from fx2onnx.base.dims import Dim, Monomial, Scalar, apply
@@ -22,6 +23,15 @@ class Equalities:
 
     def __bool__(self) -> bool:
         return bool(self.symbols or self.products or self.zeros)
+
+    def facts(self) -> Iterator[tuple[frozenset[str], object]]:
+        """Each equality, behind the symbols in it."""
+        for name, value in self.symbols.items():
+            yield _symbols(value) | {name}, (name, value)
+        for monomial, value in self.products.items():
+            yield _symbols(value).union(*(atom.symbols for atom in monomial)), (monomial, value)
+        for zero in self.zeros:
+            yield zero.symbols(), zero
 
     def copy(self) -> Equalities:
         return Equalities(dict(self.symbols), dict(self.products), set(self.zeros))
@@ -80,6 +90,10 @@ class Equalities:
                 if others is not None:
                     return value - Dim({monomial: factor}) + rest * factor * (Dim({others: 1}) if others else 1)
         return value
+
+
+def _symbols(value: Scalar) -> frozenset[str]:
+    return value.symbols() if isinstance(value, Dim) else frozenset()
 
 
 def _name_of(monomial: Monomial) -> str | None:

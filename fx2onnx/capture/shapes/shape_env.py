@@ -20,12 +20,13 @@ from fx2onnx.capture.python.frames import (
     checked_by_user,
     file_of_number,
     loops,
+    refused_by_torch,
     refused_by_user,
     user_location,
 )
 from fx2onnx.capture.python.tests_of_code import Stretch
-from fx2onnx.capture.shapes.certain import bounds, certain
-from fx2onnx.capture.shapes.taken_for_true import TakenForTrue
+from fx2onnx.capture.shapes.certain import bounds, certain, goes_as_sample
+from fx2onnx.capture.shapes.taken_for_true import TakenForTrue, UnmetNeed
 from fx2onnx.capture.shapes.undeclared import undeclared
 from fx2onnx.capture.torch_private.operators import OpOverload
 from fx2onnx.capture.torch_private.strides import sorts_strides
@@ -40,8 +41,6 @@ _PROBES = ((2, 3, 5), (7, 2, 3), (3, 11, 4), (64, 48, 17), (129, 1, 640), (8191,
 
 MOST_NUMBERS = 5
 """That an expression may be, for all of them to be in the file."""
-MOST_ELEMENTS = 1 << 31
-"""Code asks whether an index fits into 32 bits."""
 _COMPARES_STRIDES = frozenset({"aten::view", "aten::_unsafe_view", "aten::reshape", "aten::flatten", "aten::unflatten"})
 """Overloads whose kernels in Python compare strides, to choose between a view and a copy of the same elements."""
 
@@ -101,8 +100,10 @@ class ShapeEnv(TakenForTrue):
     """The last error because Python needed a number that depends on data."""
     wanted_real: str = ""
     """The same of a real one, which torch.export would not know, either."""
-    tried: set[tuple[str, Relation]] = field(default_factory=set)
-    """By overloads, what they asked that was tried at sizes for which the answer is another."""
+    tried: dict[tuple[str, Relation], bool] = field(default_factory=dict)
+    """By overloads, what they asked that was tried at sizes for which the answer is another, and whether it ends the run there."""
+    leans: bool = False
+    """Whether an operator needs what was noted for another call: alone, it would note it."""
 
     def expect_equal(self, one: Scalar, other: Scalar, stated: Relation | None = None) -> None:
         """An operator needs the two to be equal, which may be ``stated`` in other words; eager PyTorch would end the run
@@ -118,15 +119,15 @@ class ShapeEnv(TakenForTrue):
             self.guard(stated or relation)
 
     def expect(self, sign: str, one: Scalar, other: Scalar) -> None:
-        """An operator needs a comparison of sizes to be true, some of which data decides; eager PyTorch would end the run otherwise.
-        Raises RuntimeError where it never is.
+        """What ends the run in eager PyTorch where it is false: checked in the file where data decides it, else a condition. Raises
+        UnmetNeed where it is false at the sample, or everywhere.
         """
         known = self.certain(sign, one, other)
         relation = Relation(sign, (one, other))
-        if known is None:
+        if known is None and relation.symbols() & self.unbacked:
             self.take_for_true(relation, user_location())
-        elif not known:
-            raise RuntimeError(f"{self.during or 'an operator'} needs {relation}")
+        elif known is False or not (known or self.check(relation)):
+            raise UnmetNeed(f"{self.during or 'an operator'} needs {relation}")
 
     def expect_of_data(self, relation: Relation) -> None:
         """torch checks ``relation``; that there is anything at all is none of a file's matters, unless the user asks for it."""
@@ -187,6 +188,8 @@ class ShapeEnv(TakenForTrue):
         serving = recorder.serving_both(relation) if recorder is not None else None
         if serving is not None:
             return serving
+        if by_python and not by_user and refused_by_torch():
+            return self._refused(relation)
         if not self.unbacked or not relation.symbols() & self.unbacked:
             return self.decided(relation) if by_user else self._guarded(relation, by_python)
         where = user_location()
@@ -207,6 +210,14 @@ class ShapeEnv(TakenForTrue):
             return holds
         return self.as_one(relation) is True or self._guarded(relation, by_python)
 
+    def _refused(self, relation: Relation) -> bool:
+        """torch's Python raises where ``relation`` is true: elsewhere it is not."""
+        fits = relation.negated()
+        if relation.symbols() & self.unbacked and self.as_one(relation) is not True:
+            self.take_for_true(fits, user_location())
+            return False
+        return not self._guarded(fits, by_python=True, ends_run=fits.is_bound())
+
     def decided(self, relation: Relation, *, is_needed: bool = False) -> bool:
         """Python's decision by sizes: one way in this run, where both are to be in the file. ``is_needed``: else the way of the
         sample is a condition.
@@ -225,7 +236,7 @@ class ShapeEnv(TakenForTrue):
         if refused_by_user() and not self.hint(relation):
             self.note(relation.negated(), user_location())
             return False
-        holds = recorder.truth(relation, self.undeclared(relation, user_location()), is_needed)
+        holds = recorder.truth(relation, undeclared(self, relation, user_location()), is_needed)
         self.suppose(relation if holds else relation.negated())
         return holds
 
@@ -261,24 +272,19 @@ class ShapeEnv(TakenForTrue):
             return True
         return not self.sizes_where(relation.negated() if self.hint(relation) else relation)
 
-    def undeclared(self, relation: Relation, where: SourceLocation | None) -> UserError:
-        """Python's decision by a size that is asked for by name, where not both branches are in the file."""
-        return undeclared(self, relation, where)
-
     def check(self, relation: Relation, *, is_equality: bool = False) -> bool:
         """The truth at the sample's sizes of what ends the run in eager PyTorch where it is false. Equalities that operators ask
         for may be due to sizes that are 1 at the sample; ``is_equality``: not this one."""
         return self._guarded(relation, by_python=False, ends_run=is_equality or relation.is_bound())
 
     def check_some(self, sizes: Iterable[Scalar]) -> None:
-        """Operators of windows end the run where there is not one, or nothing that it is laid over. Raises RuntimeError there."""
+        """Operators of windows end the run where there is not one, or nothing that it is laid over. Raises UnmetNeed there."""
         for size in sizes:
             if isinstance(size, Dim) and size not in self.some:
                 self.some.add(size)
-                if size.symbols() & self.unbacked:
-                    self.expect("gt", size, 0)
-                elif not self.certain("gt", size, 0) and not self.check(Relation("gt", (size, 0))):
-                    raise RuntimeError(f"{self.during or 'an operator'} needs {size} > 0, which is {self.hint(size)}")
+                self.expect("gt", size, 0)
+            elif isinstance(size, Dim) and size.symbols() & self.unbacked:
+                self.leans = True
 
     def _guarded(self, relation: Relation, by_python: bool, ends_run: bool = False, by_user: bool = False) -> bool:
         holds = bool(self.hint(relation))
@@ -392,9 +398,3 @@ class ShapeEnv(TakenForTrue):
         self.asked.append(("specialize", dim, number))
         self.specializations.setdefault(dim, Specialization(dim, number, where, loops()))
         return number
-
-
-def goes_as_sample(relation: Relation) -> bool:
-    """Whether sizes are compared with 0 or 1, which the sample stands for, or with as many elements as no tensor has."""
-    numbers = [arg.constant if isinstance(arg, Dim) else arg for arg in relation.args if not isinstance(arg, Relation)]
-    return relation.compares_with_zero_or_one() or any(abs(number) >= MOST_ELEMENTS for number in numbers)

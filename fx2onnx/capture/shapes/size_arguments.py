@@ -4,7 +4,9 @@ arguments would turn the sizes into numbers.
 
 from __future__ import annotations
 
+import functools
 import inspect
+import math
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
@@ -16,6 +18,7 @@ from fx2onnx.base.code_patch import THREAD
 from fx2onnx.capture.python.frames import asked_by_user
 from fx2onnx.capture.shapes.size_math import Number
 from fx2onnx.capture.torch_private.finding import find
+from fx2onnx.capture.torch_private.operators import KERNELS_OF_NN
 
 Function: TypeAlias = Callable[..., Number]
 aten = torch.ops.aten
@@ -164,6 +167,35 @@ def _of_overloads() -> Iterator[tuple[object, str, Callable[[Function], Function
         yield getattr(found, overload), "_op", _called(function)
 
 
+@answers_for_caller
+def _fractional(self: Number, kernel_size: Number, output_size: Number, random_samples: Number) -> Number:
+    kernel = [kernel_size] * len(output_size) if isinstance(kernel_size, int) else kernel_size
+    return self, kernel, output_size, random_samples
+
+
+@answers_for_caller
+def _with_ratio(spatial: int, original: Function) -> Function:
+    """Of a part of each size, which torch makes a plain number."""
+
+    def pool(
+        input: Number,
+        kernel_size: Number,
+        output_size: Number = None,
+        output_ratio: Number = None,
+        *rest: Number,
+        **named: Number,
+    ) -> Number:
+        sizes = input.shape[-spatial:]
+        is_by_size = output_size is None and isinstance(output_ratio, list | tuple) and any(map(_may_be_size, sizes))
+        if is_by_size and len(output_ratio) in (1, spatial):
+            ratios = output_ratio if len(output_ratio) == spatial else [*output_ratio] * spatial
+            output_size = [math.trunc(size * ratio) for size, ratio in zip(sizes, ratios, strict=True)]
+            output_ratio = None
+        return original(input, kernel_size, output_size, output_ratio, *rest, **named)
+
+    return pool
+
+
 _METHODS: dict[str, object] = {
     "unfold": _direct(aten.unfold.default, _unfold, torch.Tensor.unfold),
     "chunk": _direct(aten.chunk.default, _chunk, torch.Tensor.chunk),
@@ -186,4 +218,13 @@ WRAPPED: tuple[tuple[object, str, Callable[[Function], Function]], ...] = (
     *_of_overloads(),
     *((_SHAPES, name, _guarded) for name in ("guard_or_false", "guard_or_true", "guard_size_oblivious")),
     (_SHAPES, "constrain_range", lambda original: lambda a, *, min, max=None: _constrain(a, min, max)),
+    *(
+        (
+            KERNELS_OF_NN,
+            f"fractional_max_pool{spatial}d",
+            functools.partial(_direct, getattr(aten, f"fractional_max_pool{spatial}d").default, _fractional),
+        )
+        for spatial in (2, 3)
+    ),
+    *((F, f"fractional_max_pool{spatial}d", functools.partial(_with_ratio, spatial)) for spatial in (2, 3)),
 )

@@ -17,6 +17,7 @@ from fx2onnx.capture.shapes.certain import bounds, certain, known_sign
 from fx2onnx.capture.shapes.conditions import is_looser, simplified, sizes_where, solved
 from fx2onnx.capture.shapes.equalities import Equalities
 
+_NOTHING: frozenset[object] = frozenset()
 FAR = 10_000
 """Of sizes at which something holds, so many are tried."""
 
@@ -59,7 +60,7 @@ class SizeFacts:
     """Values at the sample's sizes, as far as they were asked."""
     hinted_for: dict[str, int] = field(default_factory=dict)
     """The sizes for which these are."""
-    known: frozenset[object] | None = None
+    known: dict[frozenset[str], frozenset[object]] = field(default_factory=dict)
     """``facts``, until the next is learnt."""
 
     def __post_init__(self) -> None:
@@ -78,7 +79,7 @@ class SizeFacts:
         self.written.clear()
         self.remembered.clear()
         self.steps.clear()
-        self.known = None
+        self.known.clear()
 
     def copied(self) -> SizeFacts:
         """What is known now, to suppose more of it."""
@@ -97,11 +98,22 @@ class SizeFacts:
         known = certain(op, lhs, rhs, self.signed)
         return bool(self.is_settled(Relation(op, (lhs, rhs))) if known is None else known)
 
-    def facts(self) -> frozenset[object]:
-        """Everything that answers about sizes hang on, besides the hints."""
-        if self.known is None:
-            self.known = frozenset((*self.sets.items(), *self.written_for.values(), *self.supposed))
-        return self.known
+    def facts(self, names: frozenset[str]) -> frozenset[object]:
+        """Everything that answers about sizes of ``names`` hang on, besides the hints: what is known of these, and of those that
+        equalities and suppositions tie to them.
+        """
+        if not (self.sets or self.supposed or self.equalities or self.signed):
+            return _NOTHING
+        known = self.known.get(names)
+        if known is None:
+            about = [*map(_named, self.supposed), *self.equalities.facts()]
+            tied, before = names, frozenset[str]()
+            while tied != before:
+                before, tied = tied, tied.union(*(each for each, _ in about if each & tied))
+            own = [(name, facts[name]) for facts in (self.sets, self.written_for) for name in tied & facts.keys()]
+            known = frozenset((*own, *(fact for each, fact in about if each & tied), *(tied & self.signed)))
+            self.known[names] = known
+        return known
 
     def simplified(self, dim: Dim) -> Scalar:
         """``dim`` as it is written for the sizes for which the program is."""
@@ -212,6 +224,7 @@ class SizeFacts:
         one, other = relation.args
         self.equalities.add(one, other, frozenset(self.unbacked))
         self.remembered.clear()
+        self.known.clear()
         return True
 
     def suppose(self, relation: Relation) -> None:
@@ -303,6 +316,10 @@ class SizeFacts:
                 self.narrow(name, sizes)
                 self.conditions[Condition(name, sizes, true, where)] = None
         return found is not None
+
+
+def _named(relation: Relation) -> tuple[frozenset[str], Relation]:
+    return relation.symbols(), relation
 
 
 def _without_repeated_bounds(conditions: list[Condition]) -> list[Condition]:

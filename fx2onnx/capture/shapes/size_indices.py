@@ -4,8 +4,6 @@ plain numbers. In place only in a run that follows one in which such an index be
 
 from __future__ import annotations
 
-import dis
-import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
@@ -13,34 +11,19 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from fx2onnx.base.answering import answers_for_caller
+from fx2onnx.capture.python.frames import subscripts_of
 
 Index: TypeAlias = Any
 """What stands in the brackets."""
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
-def is_index_of_size(error: BaseException | None) -> bool:
-    """Whether torch raised ``error`` as it was given a size in brackets, or a list with one."""
-    text = str(error)
-    return (isinstance(error, IndexError) and "(got SymInt)" in text) or (
-        isinstance(error, RuntimeError) and "python_arg_parser" in text and "INTERNAL ASSERT" in text
-    )
-
-
-def is_about_symbolic_number(error: BaseException | None) -> bool:
-    """Whether an error is about a symbolic number: its text names the type, or the raising frame holds one in a variable."""
-    place = error.__traceback__ if isinstance(error, TypeError) else None
+def raised_by_brackets(error: BaseException | None) -> bool:
+    """Whether ``error`` was raised by brackets themselves, as torch raises for a size in them, or for a list with one."""
+    place = error.__traceback__ if isinstance(error, IndexError | RuntimeError) else None
     while place is not None and place.tb_next is not None:
         place = place.tb_next
-    if place is None:
-        return False
-    is_raised = place.tb_frame.f_code.co_code[place.tb_lasti] == dis.opmap["RAISE_VARARGS"]
-    variables = place.tb_frame.f_locals.values() if is_raised else ()
-    is_symbolic = any(isinstance(value, torch.SymInt | torch.SymFloat) for value in variables)
-    return is_symbolic or _SYMBOLIC_TYPE.search(str(error)) is not None
-
-
-_SYMBOLIC_TYPE = re.compile(r"\bSym(Int|Float|Bool)\b")
+    return place is not None and place.tb_lasti in subscripts_of(place.tb_frame.f_code)
 
 
 @answers_for_caller

@@ -293,9 +293,45 @@ def _cosine_window(*factors: float) -> Function:
 
 
 @answers_for_caller
-def _adaptive(pool: Function) -> Function:
-    """torch's pools of one axis take a plain number, those of two a size."""
-    return lambda input, output_size: pool(input.unsqueeze(-2), (1, output_size)).squeeze(-2)
+def _bartlett_window(
+    window_length: Number, periodic: bool = True, *, dtype: Number = None, device: Number = None
+) -> Number:
+    """1 in the middle, and 0 at the ends."""
+    length = window_length + 1 if periodic else window_length
+    places = torch.arange(window_length, dtype=dtype or torch.get_default_dtype(), device=device)
+    wave = 1 - (places * (2.0 / max(length - 1, 1)) - 1).abs()
+    return torch.where(torch.scalar_tensor(window_length) == 1, 1.0, wave)
+
+
+@answers_for_caller
+def _kaiser_window(
+    window_length: Number,
+    periodic: bool = True,
+    beta: float = 12.0,
+    *,
+    dtype: Number = None,
+    device: Number = None,
+) -> Number:
+    """I0(beta sqrt(1 - (2 i / (n - 1) - 1)^2)) / I0(beta)"""
+    length = window_length + 1 if periodic else window_length
+    places = torch.arange(window_length, dtype=dtype or torch.get_default_dtype(), device=device)
+    place = places * (2.0 / max(length - 1, 1)) - 1
+    wave = torch.i0(beta * (1 - place * place).clamp(min=0).sqrt()) / torch.i0(torch.full_like(place[:1], beta))
+    return torch.where(torch.scalar_tensor(window_length) == 1, 1.0, wave)
+
+
+@answers_for_caller
+def _adaptive(original: Function) -> Function:
+    """torch's pools of one axis take a plain number, also as a list of one, those of two a size."""
+
+    def pool(input: torch.Tensor, output_size: Number) -> Number:
+        (count,) = output_size if isinstance(output_size, list | tuple) else (output_size,)
+        count = _number("output_size", count)
+        if not _is_size(count):
+            return original(input, output_size)
+        return F.adaptive_avg_pool2d(input.unsqueeze(-2), (1, count)).squeeze(-2)
+
+    return pool
 
 
 @answers_for_caller
@@ -320,7 +356,6 @@ def _istft(
 
 _FORMULAS: tuple[tuple[object, str, Function], ...] = (
     (F, "one_hot", _one_hot),
-    (F, "adaptive_avg_pool1d", _adaptive(F.adaptive_avg_pool2d)),
     (torch, "tril_indices", _indices(torch.tril)),
     (torch, "triu_indices", _indices(torch.triu)),
     (torch, "vander", _vander),
@@ -331,6 +366,8 @@ _FORMULAS: tuple[tuple[object, str, Function], ...] = (
     (torch, "hann_window", _cosine_window(0.5, -0.5)),
     (torch, "hamming_window", _cosine_window(0.54, -0.46)),
     (torch, "blackman_window", _cosine_window(0.42, -0.5, 0.08)),
+    (torch, "bartlett_window", _bartlett_window),
+    (torch, "kaiser_window", _kaiser_window),
 )
 WRAPPED: tuple[tuple[object, str, Callable[[Function], Function]], ...] = (
     (torch, "linspace", _linspace),
@@ -340,6 +377,7 @@ WRAPPED: tuple[tuple[object, str, Callable[[Function], Function]], ...] = (
     (torch, "asarray", _tensor),
     (torch, "from_numpy", _from_numpy),
     *((torch, name, _without_generator) for name in ("rand", "randn", "randint", "randperm")),
+    (F, "adaptive_avg_pool1d", _adaptive),
     (F, "scaled_dot_product_attention", _attention),
     (torch, "sym_ite", _chosen),
     *((space, name, functools.partial(_computed, formula)) for space, name, formula in _FORMULAS),

@@ -13,6 +13,10 @@ from fx2onnx.capture.python.frames import user_location
 from fx2onnx.capture.shapes.size_facts import SizeFacts
 
 
+class UnmetNeed(RuntimeError):
+    """What an operator needs of sizes is not so at the sample."""
+
+
 @dataclass
 class TakenForTrue(SizeFacts):
     """Plain data, as ``ShapeEnv`` is."""

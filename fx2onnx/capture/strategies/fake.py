@@ -37,7 +37,7 @@ from fx2onnx.capture.recording.scopes import Scopes
 from fx2onnx.capture.recording.tensor_tracker import NeedsDecomposition, tensor_info
 from fx2onnx.capture.shapes.python_sizes import take_sizes
 from fx2onnx.capture.shapes.shape_env import DATA_DECIDES, KEEP_TENSORS, ShapeEnv
-from fx2onnx.capture.shapes.size_indices import IndicesOfSizes, is_about_symbolic_number, is_index_of_size
+from fx2onnx.capture.shapes.size_indices import IndicesOfSizes, raised_by_brackets
 from fx2onnx.capture.shapes.symnode import sym_int
 from fx2onnx.capture.shapes.unmet import unmet_equalities, with_sizes
 from fx2onnx.capture.torch_private.capture_modes import TakesGradients, capture_modes, take_assignments
@@ -78,10 +78,8 @@ def run(attempt: Attempt, branches: Branches | None = None) -> Outcome:
     except UserError as error:
         wanted = {shape_env.wanted_number: Reason.PLAIN_NUMBER, shape_env.wanted_real: Reason.REAL_NUMBER}
         reason = wanted.get(str(error), Reason.ERROR)
-        if is_index_of_size(error.__cause__):
+        if shape_env.hints and not attempt.takes_indices and raised_by_brackets(error.__cause__):
             reason = Reason.INDEX
-        elif is_about_symbolic_number(error.__cause__):
-            reason = Reason.SYMBOLIC
         if not attempt.gradients and GRADIENTS_ARE_OFF in str(error.__cause__):
             reason = Reason.GRADIENTS
         library_code = attempt.patches.decided_by_data(error) if error.code == "E104" else None
@@ -266,14 +264,6 @@ def _explained(cause: Exception) -> UserError:
     if isinstance(cause, DataDependentOutputException):
         return UserError(
             *DATA_DECIDES, where=where, why=f"{cause.func} would need the tensor's numbers", next=KEEP_TENSORS
-        )
-    if is_index_of_size(cause):
-        return UserError(
-            "E104",
-            "Python needs a number that only the data tells",
-            where=where,
-            why="a tensor is indexed with it",
-            next=("x.select(0, n) in the place of x[n]", "x.index_select(0, t), where t is the tensor of the number"),
         )
     without_fake = _NO_FAKE.search(str(cause))
     if isinstance(cause, UnsupportedOperatorException) or without_fake:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import traceback
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeAlias
 
 import torch
@@ -75,6 +75,8 @@ class FakeMode(FakeTensorMode, UnnotedMode):  # type: ignore[no-untyped-call, mi
         self._prototypes: dict[torch.device, dict[str, object]] = {}
         self.computes = False
         """Whether torch computes the type of a result: the tensors are ``FakeTensor``."""
+        self.slices: Callable[..., object] | None = None
+        """Makes slices inside of operators of which torch does not know how long they are."""
         self.runs_operator = False
         """Whether an operator is run for the type of its result, with what it consists of: nobody else asks."""
 
@@ -94,7 +96,7 @@ class FakeMode(FakeTensorMode, UnnotedMode):  # type: ignore[no-untyped-call, mi
         if self.computes:
             if func is _device_of and not self.in_kernel_invocation and type(args[0]) is FakeTensor:
                 return args[0].fake_device
-            return super().__torch_dispatch__(func, types, args, kwargs or {})
+            return self._computed(func, types, args, kwargs)
         first = args[0] if args else None
         if isinstance(first, torch.Tensor) and id(first) in self._held:
             if func is _device_of:
@@ -105,18 +107,26 @@ class FakeMode(FakeTensorMode, UnnotedMode):  # type: ignore[no-untyped-call, mi
         given = args, tuple(kwargs.values()) if kwargs else ()
         try:
             with self.shown(given):
-                result = super().__torch_dispatch__(func, types, args, kwargs or {})
+                result = self._computed(func, types, args, kwargs)
         except RuntimeError as cause:
             device = self._device_beside_cpu(given)
             if device is None:
                 raise
             try:
                 with self.shown(given, device=device):
-                    result = super().__torch_dispatch__(func, types, args, kwargs or {})
+                    result = self._computed(func, types, args, kwargs)
             except RuntimeError:
                 raise cause from None
         self._take(result)
         return result
+
+    def _computed(self, func: OpOverload, types: Types, args: Operands, kwargs: Named) -> object:
+        try:
+            return super().__torch_dispatch__(func, types, args, kwargs or {})
+        except AssertionError:
+            if func is not _slice or self.slices is None:
+                raise
+            return self.slices(*args, **(kwargs or {}))
 
     def _device_beside_cpu(self, given: object) -> torch.device | None:
         """The one device on which some tensors lie, where others lie on the CPU: what stands in the file for an operator, or for
@@ -219,7 +229,7 @@ def _become(tensor: torch.Tensor, kind: type, attributes: dict[str, object]) -> 
     own.update(attributes)
 
 
-_device_of, _detach = ASKS_DEVICE, torch.ops.aten.detach.default
+_device_of, _detach, _slice = ASKS_DEVICE, torch.ops.aten.detach.default, torch.ops.aten.slice.Tensor
 
 
 def fake_from_meta(

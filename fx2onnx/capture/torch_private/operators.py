@@ -52,3 +52,7 @@ def quantized_decomposed() -> Any:
     """``torch.ops.quantized_decomposed``, which exists once its declarations are imported."""
     importlib.import_module("torch.ao.quantization.fx._decomposed")
     return torch.ops.quantized_decomposed
+
+
+KERNELS_OF_NN: object = torch._C._nn
+"""What ``torch.nn.functional`` calls where it does not compute by itself."""

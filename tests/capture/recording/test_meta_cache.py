@@ -8,11 +8,13 @@ from typing import Any
 import onnx_ir as ir
 import pytest
 import torch
+import torch.nn.functional as F
 
 import fx2onnx
 from fx2onnx.base.relations import Relation
 from fx2onnx.base.size_sets import where_true
-from fx2onnx.capture.recording import meta_cache
+from fx2onnx.capture.driver import capture
+from fx2onnx.capture.recording import meta_cache, size_checks
 from fx2onnx.capture.recording.op_traits import traits_of
 from fx2onnx.capture.recording.recorder import Recorder
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
@@ -92,12 +94,12 @@ class Lookup:
         self.cache = self.recorder.meta_cache
 
     def run(self, func: Any, *args: Any) -> Any:
-        facts = self.recorder.shape_env.facts()
         with torch.no_grad(), self.recorder.fake_mode:
-            result = func(*args)
             key = self.cache.key(traits_of(func), args, {})
             assert key is not None
-            self.cache.remember(key, args, result, tuple(self.recorder.shape_env.asked), facts)
+            before = self.cache.before(key)._replace(asked=0)
+            result = func(*args)
+            self.cache.remember(key, args, result, before)
         return result
 
     def again(self, func: Any, *args: Any) -> Any:
@@ -338,3 +340,44 @@ def test_a_further_tensor_of_symbolic_sizes_is_made_without_a_question(monkeypat
     assert unwrap(after.untyped_storage().nbytes()) == N * (N // 2) * 12
     assert after.dtype is first.dtype
     assert cache.fresh(kind._replace(dtype=torch.int64)).dtype is torch.int64
+
+
+def of_data(x: torch.Tensor, marks: torch.Tensor) -> torch.Tensor:
+    """Two paths, whose operators take sizes that only the data tells."""
+    rows = x[marks > 0]
+    if x.shape[0] > 4:
+        rows = rows * 2
+    return F.scaled_dot_product_attention(rows.cumsum(0), rows, rows, is_causal=True).softmax(-1).cumprod(1)
+
+
+def test_operators_on_sizes_from_data_run_once_for_all_paths(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(meta_cache, "_SHARED", {})
+    seen = _fake_operators(monkeypatch)
+    inputs = [(torch.randn(count, 3), torch.arange(count) % 2) for count in (6, 3, 9)]
+    shapes = {"x": {0: "n"}, "marks": {0: "n"}}
+    check(of_data, inputs[0], others=inputs[1:], dynamic_shapes=shapes)
+    assert len(seen) == len(set(seen)), "for the second path, too"
+    seen.clear()
+    check(of_data, inputs[0], others=inputs[1:], dynamic_shapes=shapes)
+    assert not seen
+
+
+def checks_of(first: Callable[..., Any]) -> list[str]:
+    """What a file checks whose module pools ``first``, and then a crop."""
+
+    def forward(x: torch.Tensor, count: torch.Tensor) -> Any:
+        rows = x[:, :, : count.item()]
+        return first(rows), F.max_pool1d(rows.exp(), 3), F.max_pool1d(rows.sin(), 3, 2)
+
+    captured = capture(forward, (torch.randn(1, 2, 9), torch.tensor(5)))
+    checked = [str(size_checks.checked_by(node)) for node in captured.graph.nodes if node.target is size_checks.CHECKED]
+    return sorted(set(checked))
+
+
+def test_what_an_operator_needs_is_checked_whoever_needed_it_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A result that another run cached without the check, since the size was checked there before, is none."""
+    monkeypatch.setattr(meta_cache, "_SHARED", {})
+    before = checks_of(lambda rows: F.max_pool1d(rows.cos(), 3, 2))
+    monkeypatch.setattr(meta_cache, "_SHARED", {})
+    checks_of(lambda rows: (F.max_pool1d(rows.cos(), 3, 2), F.max_pool1d(rows.tan(), 3)))
+    assert checks_of(lambda rows: rows) == before

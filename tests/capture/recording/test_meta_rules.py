@@ -76,7 +76,9 @@ def test_pool(rank: int, kernel: int, stride: int, padding: int, side: int, maxi
 ELEMENTWISE = [
     entry.overload
     for entry in entries(Kind.RESULT_TYPE)
-    if not any(word in str(entry.overload) for word in ("conv", "linear", "pool", "istft", "upsample", "grid"))
+    if not any(
+        word in str(entry.overload) for word in ("conv", "linear", "pool", "istft", "upsample", "grid", "attention")
+    )
 ]
 
 
@@ -101,6 +103,20 @@ def test_elementwise(func: Any, dtype: torch.dtype) -> None:
         assert not agree(func, x, torch.empty(2, 3, 4, dtype=torch.float64))
     else:
         assert agree(func, x)
+
+
+@pytest.mark.parametrize("lead", [(2,), (2, 3), (2, 1, 3)])
+def test_attention(lead: tuple[int, ...]) -> None:
+    func = torch.ops.aten.scaled_dot_product_attention.default
+    query, key, value = torch.empty(*lead, 5, 4), torch.empty(*lead, 7, 4), torch.empty(*lead, 7, 6)
+    assert agree(func, query, key, value)
+    assert agree(func, query, key, value, torch.empty(5, 7))
+    assert agree(func, query, key, value, torch.ones(*lead, 1, 7, dtype=torch.bool), 0.0, False)
+    assert not agree(func, query, key, value, torch.empty(5, 6))
+    assert not agree(func, query, key.mT, value)
+    assert not agree(func, query, key, value.double())
+    turned = torch.empty(*lead[:-1], 5, lead[-1], 4).transpose(-2, -3)
+    assert agree(func, turned, turned, turned) == (len(lead) != 2)
 
 
 @pytest.mark.parametrize(

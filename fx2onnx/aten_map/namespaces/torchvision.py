@@ -22,12 +22,15 @@ def nms(op: Emit, dets: ir.Value, scores: ir.Value, iou_threshold: float) -> ir.
     ONNX:  NonMaxSuppression in float32 of one batch and one class; its third column names the boxes.
     """
     boxes, marks = (op.cast(each, ir.DataType.FLOAT) for each in (unsqueeze(op, dets, 0), unsqueeze(op, scores, 0, 1)))
+    limit = np.float32(iou_threshold)
+    if float(limit) > iou_threshold:  # torchvision compares with the float64 itself
+        limit = np.nextafter(limit, np.float32(-1))
     count = Dim.symbol(op.builder.unique("kept"))
     chosen = op.NonMaxSuppression(
         boxes,
         marks,
         op.const(np.array([2**31 - 1])),
-        op.const(np.array([iou_threshold], dtype=np.float32)),
+        op.const(np.array([limit], dtype=np.float32)),
         outputs=[(INT64, (count, 3))],
     )
     return op.Gather(chosen, op.const(2), axis=1, outputs=[op.result[0]])

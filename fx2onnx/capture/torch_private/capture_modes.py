@@ -26,6 +26,7 @@ from fx2onnx.capture.torch_private.fake_tensors import FakeMode
 from fx2onnx.capture.torch_private.finding import found
 from fx2onnx.capture.torch_private.flex_attention import attend_as_written
 from fx2onnx.capture.torch_private.pytrees import pytree
+from fx2onnx.capture.torch_private.scripted import run_by_python
 
 _COND = "_cond_op_wrapper"
 """What ``torch.cond`` has compiled."""
@@ -190,6 +191,7 @@ def capture_modes(
             put_name(torch, "ctc_loss", _ctc_loss)
             use_forms()
         _run_as_written()
+        run_by_python()
         attend_as_written()
         _add_operators()
         before_change(fake_mode.release)

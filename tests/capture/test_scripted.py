@@ -1,0 +1,98 @@
+"""Scripted and traced modules with dynamic sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from tests.support import check
+
+X, OTHER, ONE = torch.randn(4, 3), torch.randn(7, 3), torch.randn(1, 3)
+
+
+class BySize(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+
+    def forward(self, x):
+        if x.shape[0] > 5:
+            return self.layer(x) * 2
+        return self.layer(x) + x.size(0)
+
+
+class ByData(nn.Module):
+    def forward(self, x):
+        return x * 2 if bool(x.sum() > 0) else x - x.size(0)
+
+
+class Shapes(nn.Module):
+    def forward(self, x):
+        rows, columns = x.shape
+        grid = torch.zeros(rows, columns) + torch.arange(rows).unsqueeze(1)
+        return (grid + x).view(rows * columns).reshape(columns, rows), x.size(0) // 2 + 1, len(x.shape)
+
+
+class Optional(nn.Module):
+    def forward(self, x):
+        mean: torch.Tensor | None = None
+        if x.size(0) > 5:
+            mean = x.mean(0)
+        return x if mean is None else x - mean
+
+
+class Lists(nn.Module):
+    def forward(self, x):
+        states: list[torch.Tensor] = [x, x * 2]
+        h: torch.Tensor | None = None
+        for turn in range(3):
+            states.append(states[-1] + turn)
+            h = x if h is None else h * 0.5 + x
+        if x.size(0) > 5:
+            states.append(x * 3)
+        table = {"all": torch.cat(states)}
+        assert h is not None
+        return table["all"], h, F.pad(x, [0, x.size(0) % 4])
+
+
+@pytest.mark.parametrize("kind", [BySize, ByData, Shapes, Optional, Lists])
+def test_scripted(kind: type[nn.Module]) -> None:
+    check(torch.jit.script(kind().eval()), (X,), others=[(OTHER,), (-OTHER,)], dynamic_shapes=({0: "rows"},))
+
+
+@pytest.mark.parametrize("others", [[(OTHER,)]])
+def test_within_another_module(others: Sequence[Any]) -> None:
+    module = nn.Sequential(
+        nn.Linear(3, 3), torch.jit.script(BySize().eval()), torch.jit.trace(nn.Linear(2, 2), (torch.ones(1, 2),))
+    )
+    check(module, (X,), others=others, dynamic_shapes=({0: "rows"},))
+
+
+class Calls(nn.Module):
+    def forward(self, x):
+        return halves(x * 1, n=2)
+
+
+@torch.jit.script
+def halves(x, n: int = 2):
+    return x[: x.size(0) // n], x[x.size(0) // n :]
+
+
+def test_a_scripted_function() -> None:
+    check(Calls(), (X,), others=[(OTHER,)], dynamic_shapes=({0: "rows"},))
+
+
+def test_traced() -> None:
+    class Traced(nn.Module):
+        def forward(self, x):
+            return Shapes()(x)[0] * (x.size(0) * 2 - 1)
+
+    check(torch.jit.trace(Traced(), (X,)), (X,), others=[(OTHER,)], dynamic_shapes=({0: "rows"},))
+    sequence, longer = torch.randn(5, 2, 3), torch.randn(7, 3, 3)
+    traced = torch.jit.trace(nn.LSTM(3, 4), (sequence,))
+    check(traced, (sequence,), others=[(longer,)], dynamic_shapes=({0: "time", 1: "batch"},))

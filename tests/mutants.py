@@ -809,6 +809,7 @@ MUTANTS = [
     Mutant("capture/overloads/eager_types.py", "torch.float32 if g.dtype in HALF", "torch.float32 if g.dtype == torch.bfloat16", TYPES),
     Mutant("capture/overloads/eager_types.py", "or 0 not in dims_of(given):", "or True:", TYPES),
     Mutant("capture/overloads/eager_types.py", "or not isinstance(exponent, bool):", "or True:", TYPES),
+    Mutant("capture/overloads/slices.py", 'if env.certain("gt", count, size):', "if False:", DRAWN),
     Mutant("aten_map/table/axes.py", "if not -count <= dim < count:", "if False:", DRAWN),
     Mutant("capture/overloads/eager_types.py", "return found.to(self.dtype) if call.func in _OF_INPUT else found", "return found", TYPES),
     Mutant("capture/overloads/eager_types.py", "std.to(mean.dtype)", "std", TYPES),

@@ -218,6 +218,8 @@ def _narrow(recorder: BaseRecorder, call: Call, self: torch.Tensor, dim: int, st
     number, count, env = unwrap(start), unwrap(length), recorder.shape_env
     if not any(isinstance(each, Dim) and each.symbols() & env.unbacked for each in (number, count, size)):
         return NotImplemented
+    if env.certain("gt", count, size):  # wherever it starts, as eager PyTorch says
+        raise RuntimeError(f"start ({number}) + length ({count}) exceeds dimension size ({size}).")
     begin = number if env.certain("ge", number, 0) else number + size * _is_below_zero(number)
     for sign, one, other in (("ge", begin, 0), ("ge", count, 0), ("le", begin + count, size)):
         env.expect(sign, one, other)

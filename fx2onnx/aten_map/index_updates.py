@@ -27,7 +27,7 @@ from fx2onnx.aten_map.table.axes import (
 )
 from fx2onnx.aten_map.table.dtypes import as_dtype
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
-from fx2onnx.base.dims import Dim, DimLike, product
+from fx2onnx.base.dims import Dim, DimLike, apply, product
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.shapes import broadcast_dims
 
@@ -134,39 +134,48 @@ def masked_scatter_backward(op: Emit, grad_output: ir.Value, mask: ir.Value, siz
 
 
 # -- slices and selections ----------------------------------------------------------------------------------------
-def _start_of(start: DimLike | None, size: DimLike) -> DimLike:
-    """A slice's first element, counted from the front and within range where that is known."""
+def _start_of(start: DimLike | None, end: DimLike | None, step: DimLike, size: DimLike, count: DimLike) -> DimLike:
+    """The first element of a slice that has ``count`` elements, counted from the front and within range."""
     if start is None:
         return 0
     if isinstance(start, int) and start < 0:
-        start = whole(size + start)
+        last = end if isinstance(end, int) and end < 0 else 0
+        is_whole = step == 1 and count == last - start  # none falls before the front
+        first = whole(size + start)
+        return first if is_whole and isinstance(first, Dim) else whole(apply("max", first, 0))
     if isinstance(start, int) and isinstance(size, int):
         return max(0, min(start, size))
     return start
 
 
 def slice_written(
-    op: Emit, value: ir.Value, source: ir.Value, axis: int, start: DimLike | None, step: DimLike
+    op: Emit,
+    value: ir.Value,
+    source: ir.Value,
+    axis: int,
+    start: DimLike | None,
+    end: DimLike | None,
+    step: DimLike,
 ) -> ir.Value:
-    """``value`` with ``source`` in the place of the slice that starts at ``start``.
+    """``value`` with ``source`` in the place of the slice from ``start`` to ``end``.
 
     ONNX:  Concat of what stays and what is new; a step above 1 by Where over the axis, over a Range where sizes are dynamic.
     """
     size, count = op.dims(value)[axis], op.dims(source)[axis]
     source = op.cast(source, op.dtype(value))
-    first = _start_of(start, size)
+    first = _start_of(start, end, step, size, count)
     if count == 0:
         return value
     if step == 1:
         if first == 0 and count == size:
             return source
-        end = whole(first + count)
+        behind = whole(first + count)
         parts = []
         if first != 0:
             parts.append(sliced(op, value, axis, 0, first, first))
         parts.append(source)
-        if end != size:
-            parts.append(sliced(op, value, axis, end, END, whole(size - end)))
+        if behind != size:
+            parts.append(sliced(op, value, axis, behind, END, whole(size - behind)))
         return joined(op, parts, axis)
     trailing = op.rank(value) - axis - 1
     if isinstance(size, Dim) or isinstance(first, Dim) or isinstance(count, Dim) or isinstance(step, Dim):
@@ -190,7 +199,7 @@ def slice_scatter(
     op: Emit, self: ir.Value, src: ir.Value, dim: int, start: DimLike | None, end: DimLike | None, step: DimLike
 ) -> ir.Value:
     """slice_scatter(Tensor self, Tensor src, int dim=0, SymInt? start=None, SymInt? end=None, SymInt step=1) -> Tensor"""
-    return slice_written(op, self, src, axis_of(dim, op.rank(self)), start, step)
+    return slice_written(op, self, src, axis_of(dim, op.rank(self)), start, end, step)
 
 
 @translates(aten.slice_inverse.default)
@@ -201,7 +210,7 @@ def slice_inverse(
 
     What ``slice`` was taken from: ``src`` with ``self`` in the slice's place.
     """
-    return slice_written(op, src, self, axis_of(dim, op.rank(self)), start, step)
+    return slice_written(op, src, self, axis_of(dim, op.rank(self)), start, end, step)
 
 
 def select_written(op: Emit, value: ir.Value, source: ir.Value, axis: int, index: DimLike) -> ir.Value:
@@ -234,9 +243,10 @@ def slice_backward(
     dtype, dims = op.result[0]
     axis = axis_of(dim, len(dims))
     if step != 1:
-        return slice_written(op, zeros(op, dims, dtype), grad_output, axis, start, step)
-    first = _start_of(start, dims[axis])
-    after = dims[axis] - first - op.dims(grad_output)[axis]
+        return slice_written(op, zeros(op, dims, dtype), grad_output, axis, start, end, step)
+    count = op.dims(grad_output)[axis]
+    first = _start_of(start, end, step, dims[axis], count)
+    after = dims[axis] - first - count
     if first == 0 and after == 0:
         return grad_output
     pads: list[Any] = [0] * (2 * len(dims))

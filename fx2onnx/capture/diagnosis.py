@@ -224,11 +224,18 @@ def _with_reason(error: UserError, reason: UserError | None) -> UserError:
 
 
 def _unlike_sample(done: Recorded) -> Specialization | None:
-    """A sample's size of 0 or 1 that conditions found at a larger size exclude."""
+    """A sample's size of 0 or 1 that excludes what was found at a larger size: a condition, or an equality that an operator took."""
     sizes, sets = hints_of(done.attempt.arguments), done.shape_env.sets
     for name, condition in ((condition.name, condition) for condition in done.shape_env.conditions):
         if name in sizes and sizes[name] not in sets[name]:
             return Specialization(Dim.symbol(name), sizes[name], condition.where)
+    small = [name for name in sorted(sizes) if sizes[name] < 2]
+    for guard in done.shape_env.guards.values() if small else ():
+        names = guard.relation.symbols()
+        is_equality = not guard.by_user and guard.relation.op == "eq" and names <= sizes.keys()
+        if is_equality and not guard.relation.is_true_at(sizes) and _is_decisive(guard, done.shape_env):
+            for name in (each for each in small if each in names):
+                return Specialization(Dim.symbol(name), sizes[name], guard.where)
     return None
 
 
@@ -273,9 +280,7 @@ def _with_assumptions(done: Recorded) -> Recorded:
     guards = [
         replace(guard, ends_run=guard.ends_run or guard.relation in env.stated)
         for key, guard in env.guards.items()
-        if key not in may_differ
-        and (guard.by_user or guard.ends_run or not _is_harmless(guard, env))
-        and env.is_settled(guard.relation) is None
+        if key not in may_differ and _is_decisive(guard, env)
     ]
     captured.assumptions += [*attempt.specializations, *env.noted_conditions(), *env.assertions, *guards]
     checked = {
@@ -285,6 +290,12 @@ def _with_assumptions(done: Recorded) -> Recorded:
     }
     check_outputs(captured.graph, captured.outputs, captured.symbols, checked)
     return done
+
+
+def _is_decisive(guard: Guard, env: ShapeEnv) -> bool:
+    """Whether a run took for granted what no condition says, and other sizes may break."""
+    is_asked = guard.by_user or guard.ends_run or not _is_harmless(guard, env)
+    return is_asked and env.is_settled(guard.relation) is None
 
 
 def _specialized(

@@ -49,6 +49,7 @@ PROGRAMS: dict[str, tuple[Callable[..., torch.Tensor], Sequence[Any], Sequence[A
         [R(9, 1, 3), R(1), R(1).abs()],
         [True, False, False],
     ),
+    "number of the view": (lambda x: x.view(1, -1, 5, 2).flip(0), [R(10, 2, 1, 5)], [R(20, 2, 1, 5)], [True]),
     "rows of a batch": (lambda x: torch.relu(x) + x.sum(1, keepdim=True), [R(1, 4)], [R(9, 4)], [True]),
 }
 
@@ -59,6 +60,16 @@ def test_a_size_of_one_is_fixed_where_no_other_may_take_its_place(name: str) -> 
     result = check(program, tuple(sample), others=[tuple(other)], dynamic_shapes=tuple({0: AUTO} for _ in sample))
     found = [not isinstance(value.shape[0], int) for value in result.model.graph.inputs]
     assert found == list(is_dynamic)
+
+
+def test_every_axis_of_a_view() -> None:
+    axes = (dict.fromkeys(range(4), AUTO),)
+    report = check(lambda x: x.view(1, -1, 5, 2), (R(10, 2, 1, 5),), dynamic_shapes=axes).report
+    assert all(
+        assumed.relation.is_true_at({f"x_dim_{axis}": n for axis, n in enumerate((10, 2, 1, 5))})
+        for assumed in report.assumptions
+        if hasattr(assumed, "relation")
+    )
 
 
 @pytest.mark.parametrize("name", ["product", "comparison", "mask", "written places"])

@@ -189,7 +189,7 @@ MISFITS = [
         for overload, *of in ((aten.sort.default, -5), (aten.softmax.int, 3), (aten.log_softmax.int, 5))
     ),
     (aten.select.int, LARGE, -5, 1),
-    (aten.narrow.Tensor, X, -2, torch.tensor(-5), 6),
+    (aten.narrow.Tensor, torch.zeros(2, 1, 5), -3, torch.tensor(-5, dtype=torch.int32), 4),
     (aten.add.Scalar, X, 1, True),
     (aten.randint_like.Tensor, X, torch.ones(2)),
     (aten.tensor_split.tensor_indices_or_sections, X[0], torch.tensor([1, 1]), -5),

@@ -78,10 +78,6 @@ def _embedding(recorder: BaseRecorder, call: Call, weight: torch.Tensor, indices
 def _at_indices(
     recorder: BaseRecorder, call: Call, self: torch.Tensor, indices: Sequence[torch.Tensor | None]
 ) -> object:
-    if call.func._schema.name == "aten::_unsafe_index":
-        for index in indices:
-            if index is not None and index.dtype not in (torch.int64, torch.int32):  # as eager PyTorch says
-                raise RuntimeError(f"_unsafe_index found unexpected index type {index.dtype}")
     if "index_put" in call.func._schema.name:  # torch's fake kernels of others broadcast the indices
         places = [index for index in indices if index is not None and index.dtype not in _MASKS]
         if any(isinstance(size, Dim) for index in places for size in dims_of(index)):

@@ -10,8 +10,8 @@ import torch
 
 _FILE = os.path.join(os.path.dirname(os.path.abspath(torch.__file__)), "_prims_common", "__init__.py")
 _SORTS = "K.__lt__"
-_NEAR = 4
-"""``guard_or_false`` and what it calls are between."""
+_NEAR = 6
+"""``guard_or_false``, what stands for it during a capture, and what it calls are between."""
 
 
 def sorts_strides() -> bool:

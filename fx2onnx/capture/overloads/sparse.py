@@ -44,7 +44,7 @@ def seen(recorder: BaseRecorder, func: OpOverload, args: tuple[object, ...], kwa
         return _constants(recorder, found)
     dense = [_densified(recorder, arg) for arg in args]
     named = {name: _densified(recorder, arg) for name, arg in kwargs.items()}
-    return recorder.handle(DENSE.get(func, func), tuple(dense), named)
+    return recorder.handle(func, tuple(dense), named)
 
 
 def _tensors(value: object) -> Iterator[torch.Tensor]:

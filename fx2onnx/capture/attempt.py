@@ -61,6 +61,8 @@ class Attempt:
     """Of each that nobody asked to bake, a line about why it had to be."""
     specializations: tuple[Specialization, ...] = ()
     """Of earlier attempts: the sizes that became numbers, or other sizes."""
+    settling_runs: int = 0
+    """How many runs those took."""
     larger: Mapping[str, int] = field(default_factory=dict)
     """Sizes in the place of hints at which a derived size is 1."""
     without_larger: Recorded | None = None

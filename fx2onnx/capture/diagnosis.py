@@ -27,8 +27,8 @@ from fx2onnx.capture.shapes.dynamic import hints_of
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.undeclared import undeclared
 
-MAX_SPECIALIZATIONS = 16
-"""Each costs a run of the module; a module that specializes more sizes than this is refused."""
+MAX_SETTLING_RUNS = 16
+"""Each run of the module settles at least one dynamic size, and all that operators find to be equal."""
 
 
 def diagnosed(outcome: Outcome, start: Attempt) -> Attempt | Outcome:
@@ -251,12 +251,32 @@ def _specializing(attempt: Attempt, change: Specialization, env: ShapeEnv) -> At
     error = refused_size(attempt, name, change, env)
     if error is not None:
         return Failed(attempt, attempt.first_failure or error)
-    following = attempt.specialized(change)
-    if len(following.specializations) < MAX_SPECIALIZATIONS:
-        return following
+    following = _with_equal_sizes(attempt.specialized(change), env)
+    if attempt.settling_runs + 1 < MAX_SETTLING_RUNS:
+        return replace(following, settling_runs=attempt.settling_runs + 1)
     why = "; ".join(map(str, following.specializations))
-    what = f"more than {MAX_SPECIALIZATIONS} dynamic sizes are specialized by the module"
+    what = f"after {MAX_SETTLING_RUNS} runs of the module it still specializes dynamic sizes"
     return Failed(attempt, attempt.first_failure or UserError("E105", what, why=why))
+
+
+def _with_equal_sizes(attempt: Attempt, env: ShapeEnv) -> Attempt:
+    """Also with the other sizes that nobody asked for by name and that operators of the same run found to be equal, or a number:
+    each would be the change of one more run.
+    """
+    for guard in env.guards.values():
+        relation, known = guard.relation, {str(done.size.as_symbol()): done.value for done in attempt.specializations}
+        if relation.op != "eq" or guard.by_user or not relation.symbols() <= attempt.optional or relation.has_reals():
+            continue
+        gap = relation.args[0] - relation.args[1]
+        while isinstance(gap, Dim) and gap.symbols() & known.keys():
+            gap = gap.substitute(known)
+        if not isinstance(gap, Dim) or len(gap.terms) > 2 or (len(gap.terms) == 2 and gap.constant):
+            continue
+        solved = _solved(gap, attempt.hints)
+        if solved is None or any(atom.op != "symbol" for atom in gap.atoms()) or not gap.is_at(attempt.hints, 0):
+            continue
+        attempt = attempt.specialized(Specialization(Dim.symbol(solved[0]), solved[1], guard.where))
+    return attempt
 
 
 def _at_sample(change: Specialization, sizes: Mapping[str, int]) -> Specialization:

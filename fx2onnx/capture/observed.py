@@ -11,7 +11,7 @@ from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import UserError
 from fx2onnx.capture.at_sample import broken_conditions
 from fx2onnx.capture.captured import Captured
-from fx2onnx.capture.python.inputs import Arguments, Call, bind, fits, normalise_args
+from fx2onnx.capture.python.inputs import ARGUMENT, Arguments, Call, bind, fits, normalise_args
 from fx2onnx.capture.shapes.axis_sizes import fresh_size
 from fx2onnx.capture.shapes.requested import Requested
 from fx2onnx.capture.torch_private import shape_specs
@@ -124,6 +124,14 @@ def _refuse_others(arguments: Arguments, own: Tensors, call: Observed) -> None:
 def _refuse_values(arguments: Arguments, call: Observed) -> None:
     """Numbers, texts and the like are constants of the file. One that a call leaves out has its default, which may be equal."""
     others = dict(call.arguments.objects())
+    for leaf in arguments.leaves:
+        instead = others.get(ARGUMENT + "_".join(map(str, leaf.keys)))
+        if instead is not None:
+            raise UserError(
+                "E105",
+                f"{leaf.path} is {instead!r:.60} in {call.name}, a tensor in the example arguments",
+                next="give a tensor there, or leave that call out",
+            )
     for name, value in arguments.objects():
         other = others.get(name)
         if not isinstance(value, int | float | str) or other is None or (type(other) is type(value) and other == value):

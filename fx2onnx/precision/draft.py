@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.edit import graphs_of
-from fx2onnx.irx.facts import MOVES
+from fx2onnx.irx.facts import ELEMENTWISE, MOVES
 from fx2onnx.optimize.weights import lacks_data
 from fx2onnx.precision.forms import HEAVY, READS_ANY, SEQUENCE, SUMS, Form, can_hold, form_of
 from fx2onnx.precision.options import LEAST, Precision
@@ -49,6 +49,8 @@ class Draft:
         """Those of them that have numbers which 16 bits take for nothing."""
         self.near_zero: set[ir.Value] = set()
         """Results that may be no larger than these."""
+        self.places = _read_as_integers(model)
+        """Inputs, and what is computed of them element by element, that become integers, such as places in a table."""
         self._measure_weights()
         for graph in graphs_of(model):
             for node in graph:
@@ -82,6 +84,8 @@ class Draft:
             self.kept[node] = "it sums, or it has another size than what it takes (mixed)"
         elif unfit:
             self.kept[node] = unfit[0]
+        elif any(value in self.places for value in node.outputs):
+            self.kept[node] = "its numbers become integers"
         else:
             self._keep_near_zero(node)
         if any(value in self.vanishing for value in node.inputs):
@@ -145,7 +149,8 @@ class Draft:
             return self.half if is_half else D.FLOAT
         if value in self.main and value.const_value is not None and not value.is_graph_input():
             return self._home_of_weight(value)
-        return self.io if value.is_graph_input() and value.graph is self.model.graph else D.FLOAT
+        is_input = value.is_graph_input() and value.graph is self.model.graph
+        return self.io if is_input and value not in self.places else D.FLOAT
 
     def _home_of_weight(self, value: ir.Value) -> ir.DataType:
         assert value.const_value is not None
@@ -306,3 +311,20 @@ def _own_dtype(model: ir.Model) -> ir.DataType:
     if not sizes:
         raise UserError("E001", "there is nothing to have in another precision", why="no value of the model is float32")
     return max(sizes, key=lambda dtype: (sizes[dtype], dtype == D.FLOAT))
+
+
+def _read_as_integers(model: ir.Model) -> set[ir.Value]:
+    """Float inputs that are cast to integers, and the values on the way there, which is elementwise or moves elements."""
+    nodes = [node for graph in graphs_of(model) for node in graph]
+    steps = ELEMENTWISE | MOVES
+    given = {value for value in model.graph.inputs if value.dtype in FLOATS}
+    for node in nodes:
+        if node.op_type in steps and any(value in given for value in node.inputs):
+            given.update(value for value in node.outputs if value.dtype in FLOATS)
+    found: set[ir.Value] = set()
+    for node in reversed(nodes):
+        to = node.attributes.get("to") if node.op_type == "Cast" else None
+        becomes_integer = to is not None and to.as_int() in (D.INT32, D.INT64)
+        if becomes_integer or (node.op_type in steps and any(value in found for value in node.outputs)):
+            found.update(value for value in node.inputs if value in given)
+    return found

@@ -43,6 +43,8 @@ def _split(name: str) -> tuple[str, str]:
 
     Raises: UserError E001 where no runtime has that name.
     """
+    if not isinstance(name, str):
+        raise _unknown(repr(name))
     runtime, _, release = name.rpartition("-")
     for known in (_own_names, names):
         if name in known():

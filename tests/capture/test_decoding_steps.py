@@ -6,10 +6,14 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn import functional
 
+import fx2onnx
 from fx2onnx.base.assumptions import Guard
+from fx2onnx.capture.driver import capture
+from fx2onnx.capture.options import CaptureOptions
 from fx2onnx.sources.torchvision_compat import prepare
-from tests.support import check
+from tests.support import check, run_engines
 
 pytest.importorskip("transformers")
 WINDOW = 4
@@ -74,3 +78,76 @@ def test_each_layer_is_given_all_that_was_before() -> None:
     others = [sample(*sizes, whole=True) for sizes in SIZES]
     result = check(Step(), sample(2, 9, 3, whole=True), others=others, dynamic_shapes=axes("past", "past"))
     assert not [found for found in result.report.assumptions if " or " in found.expression]
+
+
+class Cached(torch.nn.Module):
+    """As decoders of transformers are: places of tokens from the mask, a mask where there are several tokens, a cache of keys and
+    one of values.
+    """
+
+    def forward(
+        self, x: torch.Tensor, mask: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        places = mask.cumsum(1)[:, key.shape[2] :]
+        query = (x + places[..., None]).unsqueeze(1).expand(-1, 2, -1, -1)
+        key, value = torch.cat([key, query], 2), torch.cat([value, query], 2)
+        allowed = mask[:, None, None, :].bool().expand(-1, -1, query.shape[2], -1)
+        if query.shape[2] > 1:
+            allowed = allowed & torch.ones_like(allowed).tril(key.shape[2] - query.shape[2])
+        return functional.scaled_dot_product_attention(query, key, value, attn_mask=allowed), key, value
+
+
+def test_a_cache_of_keys_and_one_of_values_with_every_size_free() -> None:
+    def call(batch: int, new: int, past: int) -> tuple[torch.Tensor, ...]:
+        caches = [torch.randn(batch, 2, past, 4) for _ in range(2)]
+        return torch.randn(batch, new, 4), torch.ones(batch, past + new), *caches
+
+    result = fx2onnx.export(Cached(), call(2, 3, 5), dynamic_shapes="auto")
+    for sizes in ((2, 3, 5), (1, 2, 4), (3, 4, 6)):
+        args = call(*sizes)
+        for outputs in run_engines(result.model_proto, args).values():
+            for got, want in zip(outputs, Cached()(*args), strict=True):
+                torch.testing.assert_close(torch.from_numpy(got), want)
+
+
+def test_sizes_that_operators_find_equal_are_settled_in_one_run() -> None:
+    def total(*caches: torch.Tensor) -> torch.Tensor:
+        return sum(caches[1:], caches[0])  # type: ignore[return-value]
+
+    captured = capture(
+        total, tuple(torch.randn(2, 3, 4) for _ in range(12)), None, CaptureOptions(dynamic_shapes="auto")
+    )
+    assert len({str(each.info.dims) for each in captured.inputs}) == 1
+    assert len(captured.symbols) == 3
+    assert len(captured.attempts) <= 3
+
+
+def test_opt_with_a_cache_and_every_size_free() -> None:
+    """Keys and values have one length in both branches of its decision by the number of tokens."""
+    prepare()
+    import transformers
+
+    torch.manual_seed(0)
+    config = transformers.AutoConfig.for_model(
+        "opt", vocab_size=40, hidden_size=16, ffn_dim=24, num_hidden_layers=2, num_attention_heads=2,
+        max_position_embeddings=32, word_embed_proj_dim=16,
+    )  # fmt: skip
+    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+
+    def call(batch: int, new: int, past: int) -> dict[str, Any]:
+        cache = transformers.DynamicCache(config=config)
+        for layer in range(2):
+            cache.update(torch.randn(batch, 2, past, 8), torch.randn(batch, 2, past, 8), layer)
+        ids, mask = torch.randint(0, 40, (batch, new)), torch.ones(batch, past + new, dtype=torch.long)
+        return {"input_ids": ids, "attention_mask": mask, "past_key_values": cache}
+
+    result = fx2onnx.export(model, (), kwargs=call(2, 3, 5), dynamic_shapes="auto")
+    for sizes in ((2, 3, 5), (3, 4, 6)):
+        kwargs = call(*sizes)
+        caches = [each for layer in kwargs["past_key_values"].layers for each in (layer.keys, layer.values)]
+        feeds = [kwargs["input_ids"], kwargs["attention_mask"], *caches]
+        outputs = run_engines(result.model_proto, [feed.clone() for feed in feeds])
+        with torch.no_grad():
+            wanted = model(**kwargs).logits
+        for got in outputs.values():
+            torch.testing.assert_close(torch.from_numpy(got[0]), wanted, rtol=1e-4, atol=1e-5)

@@ -86,6 +86,7 @@ def test_a_sample_that_stands_for_the_arguments_of_a_program() -> None:
         ([(X,)], "E101", "samples[0]: the arguments do not fit"),
         ([(X, Y), {"q": X}], "E101", "samples[1]: the arguments do not fit"),
         ([(X, torch.randn(5, 1))], "E105", "y_dim_1 is used as the fixed number 4"),
+        ([(5, Y)], "E105", "x is 5 in samples[0], a tensor in the example"),
         (X, "E001", "samples is a Tensor"),
         ({"x": X}, "E001", "samples is a dict"),
     ],

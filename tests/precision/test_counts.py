@@ -190,3 +190,30 @@ def test_what_a_module_compares_with_is_tried_where_float16_has_room(tmp_path: P
 
     for dtype in ("float16", "mixed"):
         fx2onnx.export(Pair(), (torch.randn(4, 64),), tmp_path / "m.onnx", dtype=dtype, verify=True)
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        "i = Cast <to = 7> (p)",
+        "f = Floor (p) a = Abs (f) u = Unsqueeze (a, z) s = Squeeze (u, z) i = Cast <to = 6> (s)",
+    ],
+)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "mixed"])
+def test_places_in_a_float_input_are_exact(steps: str, dtype: str, tmp_path: Path) -> None:
+    body = f"g (float[n, 8] x, float[n] p) => (float[n, 8] y) {{ {steps} e = Gather (t, i) h = MatMul (x, w) y = Add (h, e) }}"
+    proto = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {body}')
+    rng = np.random.default_rng(0)
+    table, weight = rng.standard_normal((5000, 8), np.float32), rng.standard_normal((8, 8), np.float32)
+    for name, array in (("t", table), ("w", weight), ("z", np.array([0]))):
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    result = fx2onnx.optimize_model(proto, tmp_path / "m.onnx", dtype=dtype)
+    assert result.verified
+    session = InferenceSession(tmp_path / "m.onnx")
+    x, places = rng.standard_normal((3, 8), np.float32), np.array([2049, 4097, 4999], np.float32)
+    kinds = {value.name: value.type for value in session.get_inputs()}
+    assert kinds["p"] == "tensor(float)"
+    feeds = {"x": x.astype(np.float16) if "16" in kinds["x"] and dtype == "float16" else x, "p": places}
+    if dtype != "bfloat16":
+        (got,) = session.run(None, feeds)
+        assert np.abs(got - (x @ weight + table[places.astype(int)])).max() < 0.05

@@ -216,6 +216,6 @@ def _reflections(recorder: BaseRecorder, call: Call, self: torch.Tensor) -> obje
 def _attention(recorder: BaseRecorder, call: Call, key: torch.Tensor, value: torch.Tensor) -> object:
     """scaled_dot_product_attention: one node. As many values as keys, which newer versions of torch do not ask for."""
     is_alike: object = key.shape[-2] == value.shape[-2]
-    if isinstance(is_alike, torch.SymBool):
-        is_alike.node.expect_true("", 0)
+    if isinstance(is_alike, torch.SymBool) and not is_alike.node.expect_true("", 0):
+        raise RuntimeError(f"attention needs as many values as keys, which are {value.shape[-2]} and {key.shape[-2]}")
     return NotImplemented

@@ -228,7 +228,7 @@ class Outputs:
     def _judged_by_movements(self, rows: Sequence[tuple[Row, int, Array]]) -> list[Row]:
         """The rows by the last judge, which runs until it has said of each that it is right, or that it will not be."""
         judged = [row for row, _, _ in rows]
-        left = set(range(len(rows)))
+        left = {place for place, (row, _, _) in enumerate(rows) if row.problem != judge.NAN_PLACES}
         movements = {index: Movements(self._expected[index], self._grain) for _, index, _ in rows}
         seeds = itertools.count(1)
         has_transforms = has_singular = False

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import replace
 
 from fx2onnx.base.assumptions import Guard, Specialization
-from fx2onnx.base.dim_rewriting import rewritten
-from fx2onnx.base.dims import Atom, Dim, DimLike, Scalar
+from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.events import record
 from fx2onnx.base.relations import Relation
-from fx2onnx.base.size_sets import interval, where_true
 from fx2onnx.base.tracebacks import empty_frames
 from fx2onnx.capture.attempt import Attempt, Failed, Outcome, Reason, Recorded, own_run_failed
 from fx2onnx.capture.baking import inputs_to_bake
@@ -22,7 +19,8 @@ from fx2onnx.capture.python.file_names import may_keep_number, names_of_file
 from fx2onnx.capture.recording.size_checks import check_outputs
 from fx2onnx.capture.refused_sizes import refused_size
 from fx2onnx.capture.shapes import zero_one
-from fx2onnx.capture.shapes.certain import certain, goes_as_sample
+from fx2onnx.capture.shapes.certain import goes_as_sample
+from fx2onnx.capture.shapes.decisive import holds_around, is_about, is_decisive
 from fx2onnx.capture.shapes.dynamic import hints_of
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.undeclared import undeclared
@@ -233,7 +231,7 @@ def _unlike_sample(done: Recorded) -> Specialization | None:
     for guard in done.shape_env.guards.values() if small else ():
         names = guard.relation.symbols()
         is_equality = not guard.by_user and guard.relation.op == "eq" and names <= sizes.keys()
-        if is_equality and not guard.relation.is_true_at(sizes) and _is_decisive(guard, done.shape_env):
+        if is_equality and not guard.relation.is_true_at(sizes) and is_decisive(guard, done.shape_env):
             for name in (each for each in small if each in names):
                 return Specialization(Dim.symbol(name), sizes[name], guard.where)
     return None
@@ -300,7 +298,7 @@ def _with_assumptions(done: Recorded) -> Recorded:
     guards = [
         replace(guard, ends_run=guard.ends_run or guard.relation in env.stated)
         for key, guard in env.guards.items()
-        if key not in may_differ and _is_decisive(guard, env)
+        if key not in may_differ and is_decisive(guard, env)
     ]
     captured.assumptions += [*attempt.specializations, *env.noted_conditions(), *env.assertions, *guards]
     checked = {
@@ -312,12 +310,6 @@ def _with_assumptions(done: Recorded) -> Recorded:
     return done
 
 
-def _is_decisive(guard: Guard, env: ShapeEnv) -> bool:
-    """Whether a run took for granted what no condition says, and other sizes may break."""
-    is_asked = guard.by_user or guard.ends_run or not _is_harmless(guard, env)
-    return is_asked and env.is_settled(guard.relation) is None
-
-
 def _specialized(
     env: ShapeEnv, hints: Mapping[str, int], *, ranges: bool = False, named: Set[str] = frozenset()
 ) -> Specialization | None:
@@ -325,10 +317,10 @@ def _specialized(
     no other number does, which is noted, or where Python loops as often as a size says that is ``named``.
     """
     for done in env.specializations.values():
-        if ranges and not (done.is_turns and done.size.symbols() & named and _is_about(done.relation, env)):
+        if ranges and not (done.is_turns and done.size.symbols() & named and is_about(done.relation, env)):
             if env.require(done.relation, done.where, bounded=True):
                 continue
-            if _holds_around(done.relation, hints):
+            if holds_around(done.relation, hints):
                 env.guards[done.relation, True] = Guard(done.relation, done.where, by_user=True)
                 continue
         for name in sorted(done.size.symbols() & set(hints)):
@@ -348,26 +340,6 @@ def _specialized(
     return None
 
 
-def _is_about(relation: Relation, env: ShapeEnv) -> bool:
-    """Whether it holds for some sizes near the sample's, and not for those that are smaller."""
-    if env.is_settled(relation) is True:
-        return False
-    names = relation.symbols()
-    true = where_true(relation) if len(names) == 1 else None
-    if true is not None:
-        (name,) = names
-        return true.last() is not None and not interval(2, max(env.hints[name], 2)).is_within(true)
-    corners = itertools.product(*({2, env.hints[name]} for name in names))
-    return not all(relation.is_true_at(dict(zip(names, corner, strict=True))) for corner in corners)
-
-
-def _holds_around(relation: Relation, hints: Mapping[str, int]) -> bool:
-    """Whether each of several sizes may also be one more, or one less: a number rounds what they decide together."""
-    names = relation.symbols()
-    around = [[{**hints, name: hints[name] + step} for step in (1, -1)] for name in names & set(hints)]
-    return len(around) == len(names) > 1 and all(any(map(relation.is_true_at, sizes)) for sizes in around)
-
-
 def _solved(gap: Dim, hints: Mapping[str, int]) -> tuple[str, DimLike] | None:
     """``gap == 0`` solved for one symbol, where that is possible without a remainder and does not hang on the data."""
     names = sorted(gap.symbols() & set(hints))
@@ -385,34 +357,3 @@ def _solved(gap: Dim, hints: Mapping[str, int]) -> tuple[str, DimLike] | None:
         if abs(factor) == 1 and isinstance(rest, Dim) and name not in rest.symbols() and name in hints:
             return name, rest * -int(factor)  # type: ignore[return-value]
     return None
-
-
-def _is_harmless(guard: Guard, env: ShapeEnv) -> bool:
-    """Whether the relation is true at every size of a varied list: true of torch's checks for strides. At capture, the sample's
-    size stands for 0 and 1.
-    """
-    if not guard.by_user and (guard.during in _CHOOSES_KERNELS or (guard.during, guard.relation.op) == _IS_ALL):
-        return True
-    forms = [guard.relation] if guard.by_user else [guard.relation, _of_quotients(guard.relation)]
-    return any(env.holds_at_ordinary_sizes(form, least=2) for form in forms)
-
-
-def _of_quotients(relation: Relation) -> Relation:
-    """With a size of its own for each quotient: that there is one window, as one size, decides nothing for kernels."""
-    found: dict[Atom, Dim] = {}
-
-    def rule(atom: Atom) -> Scalar | None:
-        if atom.op != "floordiv" or atom.is_real:
-            return None
-        sign = -1 if certain("le", atom.args[0], 0) else 1
-        return sign * found.setdefault(atom, Dim.symbol(f"quotient{len(found)}"))
-
-    args = tuple(_of_quotients(arg) if isinstance(arg, Relation) else rewritten(arg, rule) for arg in relation.args)
-    return Relation(relation.op, args)
-
-
-_IS_ALL = ("aten::slice", "ne")
-"""Whether a slice takes all of an axis says how its memory lies."""
-_CONVOLUTIONS = [f"conv{kind}{axes}d" for kind in ("", "_transpose") for axes in (1, 2, 3)]
-_CHOOSES_KERNELS = frozenset(f"aten::{name}" for name in (*_CONVOLUTIONS, "convolution", "contiguous", "clone"))
-"""Overloads that look at sizes to choose a kernel; their result's shape follows a formula whatever they choose."""

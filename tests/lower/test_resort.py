@@ -11,6 +11,7 @@ import torch
 
 import fx2onnx
 from fx2onnx.aten_map import TABLE
+from fx2onnx.aten_map.table.families import load_all
 from fx2onnx.lower import torchlib, translations
 
 aten = torch.ops.aten
@@ -22,6 +23,7 @@ def lacking(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Takes overloads away: our entries, and (unless ``split``) PyTorch's decompositions."""
 
     def take(*overloads: Any, split: bool = False) -> None:
+        load_all()
         real = translations.is_decomposable
         for overload in overloads:
             monkeypatch.delitem(TABLE.entries, overload)

@@ -54,6 +54,7 @@ VIEWS: list[tuple[Any, tuple[Any, ...], int | None]] = [
     (aten.as_strided.default, (BASE, [3, 2], [2, 1], 4), None),
     (aten.narrow.default, (BASE, 1, 1, 2), None),
     (aten.view.default, (BASE, [6, 4]), None),
+    (aten.view.dtype, (BASE, torch.int32), None),
     (aten.unsqueeze.default, (BASE, 1), None),
     (aten.transpose.int, (BASE, 0, -1), None),
     (aten.permute.default, (BASE, [2, 0, 1]), None),

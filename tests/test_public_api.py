@@ -274,6 +274,22 @@ def test_an_ordinary_export_imports_what_it_needs() -> None:
     assert not {"aten_map.convolution", "aten_map.sorting"} & loaded
 
 
+def test_a_capture_imports_no_family_of_the_table() -> None:
+    code = (
+        "import sys, torch, fx2onnx\n"
+        "def families(): return {name for name in sys.modules if name.startswith('fx2onnx.aten_map.')}\n"
+        "fx2onnx.export(torch.relu, (torch.ones(2),))\n"
+        "before = families()\n"
+        "def forward(x):\n"
+        "    y = torch.cummax(x, 1).values\n"
+        "    assert families() == before\n"
+        "    return y\n"
+        "fx2onnx.export(forward, (torch.ones(2, 3),), capture='fake')\n"
+        "assert 'fx2onnx.aten_map.scans' in families()\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 @pytest.mark.parametrize("name", ["runner.InferenceSession", "verify.locate"])
 def test_parts_come_with_their_first_use(name: str) -> None:
     subprocess.run([sys.executable, "-c", f"import fx2onnx\nassert callable(fx2onnx.{name})"], check=True)

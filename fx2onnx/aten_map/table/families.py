@@ -22,11 +22,19 @@ def load(overload: object, is_complex: bool) -> None:
     """Import what registers the overload's entries for real or for complex calls."""
     if (overload, is_complex) not in _loaded:
         _loaded.add((overload, is_complex))
-        namespace = getattr(overload, "namespace", "")
-        if namespace in NAMESPACES:
-            load_family(f"namespaces.{namespace}")
+        registers(overload)
         for family in _families_of()[is_complex].get(str(overload), ()):
             load_family(family)
+
+
+def registers(overload: object) -> bool:
+    """Whether a family registers entries for the overload. Imports none, but for the namespaces of other packages."""
+    namespace = getattr(overload, "namespace", "")
+    if namespace in NAMESPACES:
+        load_family(f"namespaces.{namespace}")
+        return False
+    name = str(overload)
+    return any(name in by_name for by_name in _families_of())
 
 
 def load_all() -> None:

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import torch
 
-from fx2onnx.aten_map.table.families import load
+from fx2onnx.aten_map.table.families import load, registers
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.source import place_of
 
@@ -96,6 +96,8 @@ class Table:
     below: Table | None = None
     load: Callable[[Any, bool], None] = lambda overload, is_complex: None
     """Imports what registers an overload's entries, for real or complex calls."""
+    registers: Callable[[Any], bool] = lambda overload: False
+    """Whether ``load`` has entries for an overload. Imports nothing: a capture asks."""
 
     def add(
         self,
@@ -144,7 +146,9 @@ class Table:
         return own
 
     def __contains__(self, overload: object) -> bool:
-        return bool(self.forms(overload, False) or self.forms(overload, True))
+        if self.registers(overload) or overload in self.entries or overload in self.complex_entries:
+            return True
+        return self.below is not None and overload in self.below
 
     def extended(self, custom: dict[OpOverload, Translation]) -> Table:
         """A table in which ``custom`` takes the place of whatever is here."""
@@ -155,7 +159,7 @@ class Table:
         return table
 
 
-TABLE = Table(load=load)
+TABLE = Table(load=load, registers=registers)
 
 
 def _wanted(overload: OpOverload, function: Translation) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -61,12 +61,17 @@ def _is_made(code: CodeType) -> bool:
     return code.co_filename == "<string>" and is_method
 
 
-def raises_in_eager(code: CodeType) -> bool:
-    """Whether what the code raises by a statement ends the run in eager PyTorch, too: the user's does, ``torch.nn``'s,
-    ``torch._assert`` and ``torch._check``.
+def raises_in_eager(frame: FrameType) -> bool:
+    """Whether what the frame raises by a statement ends the run in eager PyTorch, too: the user's does, ``torch.nn``'s,
+    ``torch._assert``, and the user's ``torch._check``, where torch's own are of kernels written in Python.
     """
-    is_assert = code.co_name.startswith(("_assert", "_check")) and code.co_filename == torch.__file__
-    return is_user(code) or is_assert or code.co_filename.startswith(_NN)
+    code, above = frame.f_code, frame
+    while above.f_code.co_filename == torch.__file__ and above.f_back is not None:
+        above = above.f_back
+    is_asked = is_user(above.f_code) or id(above.f_code) in ANSWERING  # ours that answer stand for the user's call
+    is_check = code.co_name.startswith("_check") and code is not above.f_code and is_asked
+    is_assert = code.co_name == "_assert" and code.co_filename == torch.__file__
+    return is_user(code) or is_check or is_assert or code.co_filename.startswith(_NN)
 
 
 def user_frame(within: CodeType | None = None) -> FrameType | None:

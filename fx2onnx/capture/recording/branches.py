@@ -300,7 +300,7 @@ def _ends_by_raise(failed: Failed) -> bool:
     traceback = cause.__traceback__ if cause is not None else None
     while traceback is not None and traceback.tb_next is not None:
         traceback = traceback.tb_next
-    if traceback is None or not raises_in_eager(traceback.tb_frame.f_code):
+    if traceback is None or not raises_in_eager(traceback.tb_frame):
         return False
     names = {item.offset: item.opname for item in dis.get_instructions(traceback.tb_frame.f_code)}
     ended = names.get(traceback.tb_lasti) == "RAISE_VARARGS"

@@ -51,7 +51,7 @@ SIGNATURES = {
         "kwargs: Mapping[str, Any] | None = None, export_params: bool = True, verbose: bool | None = None, "
         "input_names: Sequence[str] | None = None, output_names: Sequence[str] | None = None, "
         "opset_version: int | None = None, target: str | None = None, fused: bool | None = None, dynamo: bool = True, external_data: bool | None = None, "
-        "dynamic_shapes: Any = None, dynamic_axes: Mapping[str, Any] | None = None, verify: bool = False, "
+        "dynamic_shapes: Any = None, dynamic_axes: Mapping[str, Any] | None = None, samples: Sequence[Any] | None = None, verify: bool = False, "
         "training: Any = None, capture: str = 'auto', metadata: str = 'light', state: str = 'warn', "
         "bake: Sequence[str] | str = (), data_branches: str = 'if', checks: bool = True, "
         "custom_translations: Mapping[Any, Callable[..., Any]] | None = None, optimize: bool = True, "
@@ -81,7 +81,7 @@ SIGNATURES = {
     "optimize_model": (
         "(model: Any, out: str | os.PathLike[str] | None = None, *, level: int = 2, opset: int | None = None, target: str | None = None, "
         "fix: Mapping[str, int] | str | None = None, dynamic: Mapping[str, str] | None = None, "
-        "quantize: Quantize | str | None = None, dtype: str | Precision | None = None, io: str | None = None, external_data: bool | None = None, external_data_bytes: int = 1024, verify: bool = True, "
+        "quantize: Quantize | str | None = None, dtype: str | Precision | None = None, io: str | None = None, external_data: bool | None = None, external_data_bytes: int = 1024, metadata: str = 'keep', verify: bool = True, "
         "engines: Sequence[str] | None = None, seed: int = 0, explain: bool = False, check: bool = False) "
         "-> OptimizeResult"
     ),
@@ -188,6 +188,7 @@ ASKED: dict[str, Any] = {
     "external_data": True,
     "dynamic_shapes": {"x": None},
     "dynamic_axes": {"x": {0: "n"}},
+    "samples": [("other",)],
     "verify": True,
     "training": True,
     "capture": "fake",

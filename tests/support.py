@@ -118,7 +118,13 @@ def calls_of(work: Callable[[], object]) -> int:
 
 
 def of_torchs_tests(module: str) -> Any:
-    """A module of ``torch.testing._internal``. Its import would keep backends' flags from being set in this process."""
+    """A module of ``torch.testing._internal``. Its import would keep backends' flags from being set in this process, and put
+    functions in the place of calls of scripted ones.
+    """
+    kinds = (torch._C.ScriptFunction, torch._C.ScriptMethod)
+    calls = [kind.__call__ for kind in kinds]
     found = importlib.import_module(f"torch.testing._internal.{module}")
+    for kind, call in zip(kinds, calls, strict=True):
+        kind.__call__ = call
     vars(getattr(torch.backends, "m", torch.backends))["__allow_nonbracketed_mutation_flag"] = True
     return found

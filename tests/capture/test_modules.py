@@ -650,8 +650,8 @@ def test_script_modules_run_as_they_are(kind: str) -> None:
     assert any("shift" in name for name in result.model.graph.initializers)
 
 
-def test_a_refusal_inside_a_scripted_function_names_the_line_that_calls_it() -> None:
-    of_torchs_tests("common_utils")  # its import puts functions of its own in place of such calls
+def test_a_refusal_inside_a_scripted_function_names_the_line_that_calls_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch._C.ScriptFunction, "__call__", of_torchs_tests("common_utils").prof_func_call)
     with pytest.raises(fx2onnx.UserError) as caught:
         fx2onnx.export(lambda x: _scripted_branch(x), (X,), capture="fake", data_branches="error")
     assert caught.value.code == "E104"

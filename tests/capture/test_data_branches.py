@@ -278,6 +278,7 @@ def test_a_number_of_data_that_python_needs_is_refused_with_its_line(use: Any) -
         lambda number, x: torch.where(x > 0, x, -number),
         lambda number, x: {"number": number, "both": [number * 2 + 1, x + 1], "whole": int(number * 3)},
         lambda number, x: (x, x.tolist()[0], abs(number)),
+        lambda number, x: x * sum(x.tolist()) * float(x.double().sum()),
         lambda number, x: (x, bool(x.sum() > 0), 2 if number > 1 else 3),
     ],
 )

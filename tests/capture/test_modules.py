@@ -568,7 +568,7 @@ def _to_numpy(self: Any, x: Any) -> Any:
 
 
 def _tolist(self: Any, x: Any) -> Any:
-    return x * sum(x.sum(0).tolist())
+    return x * len(set(x.sum(0).tolist()))
 
 
 def _equal(self: Any, x: Any) -> Any:

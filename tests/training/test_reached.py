@@ -107,6 +107,9 @@ WAYS: dict[str, Reach] = {
     "array": _array,
     "clamped": _clamped,
     "spectral norm": _spectral,
+    "number": lambda own: lambda x: own.second(x) * own.second.weight.sum().item(),
+    "list": lambda own: lambda x: own.second(x) * sum(own.second.weight.tolist()[0]),
+    "number of data": lambda own: lambda x: own.second(x) * x.sum().item(),
 }
 X, Y = torch.randn(5, 3, generator=torch.Generator().manual_seed(1)), torch.ones(5, 2)
 
@@ -185,7 +188,7 @@ def _as_integers(own: Reached) -> Callable[[torch.Tensor], torch.Tensor]:
 
 def _first_row(own: Reached) -> Callable[[torch.Tensor], torch.Tensor]:
     row = own.second.weight.data[0]
-    return lambda x: x * row.tolist()[0]
+    return lambda x: x * round(row.tolist()[0])
 
 
 def _beyond(own: Reached) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -195,8 +198,8 @@ def _beyond(own: Reached) -> Callable[[torch.Tensor], torch.Tensor]:
 
 
 READS: dict[str, tuple[str, Reach]] = {
-    "float": ("E104", lambda own: lambda x: x * float(own.second.weight.data.sum())),
-    "list": ("E104", lambda own: lambda x: x * own.second.weight.tolist()[0][0]),
+    "float": ("E104", lambda own: lambda x: x * round(float(own.second.weight.data.sum()))),
+    "list": ("E104", lambda own: lambda x: x * round(own.second.weight.tolist()[0][0])),
     "list of a view": ("E104", _first_row),
     "array": ("E104", lambda own: lambda x: x * torch.from_numpy(own.second.weight.data.numpy()[0])),
     "storage": ("E104", lambda own: lambda x: x * own.second.weight.untyped_storage()[0]),

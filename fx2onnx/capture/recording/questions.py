@@ -251,11 +251,11 @@ def _numbers(questions: Questions, tensor: torch.Tensor) -> object:
 
 @_answers(_OF_HELD, "item")
 def _item(questions: Questions, own: Own, tensor: torch.Tensor) -> object:
-    """Of a real number that only the data tells, one that Python may compare."""
+    """Of a real number that only the data tells, one that Python may compute with and compare; no gradient goes through it."""
     has_one = all(type(size) is int and size == 1 for size in tensor.shape)
     if not has_one or not tensor.dtype.is_floating_point or questions.value_of(tensor) is not None:
         return own(tensor)
-    return DataNumber(tensor.double(), _Unknown(questions.recorder, tensor))
+    return DataNumber(tensor.detach().double(), _Unknown(questions.recorder, tensor))
 
 
 @dataclass(frozen=True, slots=True)

@@ -370,6 +370,7 @@ MUTANTS = [
     Mutant("capture/diagnosis.py", "    if fixed is not None:", "    if False:", "tests/capture/test_one_in_sample.py"),
     Mutant("capture/diagnosis.py", "        if small is not None:", "        if False:", "tests/capture/test_one_in_sample.py"),
     Mutant("capture/overloads/needs.py", 'if "index_put" in call.func._schema.name:', "if False:", "tests/capture/test_one_in_sample.py"),
+    Mutant("capture/shapes/size_tensors.py", "    if type(data) is DataNumber:", "    if False:", "tests/capture/test_data_branches.py"),
     Mutant("aten_map/table/families.py", "    if namespace in NAMESPACES:", "    if False:", "tests/ops/test_quantization.py"),
     Mutant("aten_map/table/registry.py", "if name in names and name not in arguments.values():", "if name in names:", "tests/ops/test_table.py"),
     Mutant("irx/accessors.py", "        READ_SET.add(value)\n        return value.producer()", "        return value.producer()", "tests/lower/test_repeated_layers.py"),

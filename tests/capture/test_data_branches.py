@@ -280,6 +280,7 @@ def test_a_number_of_data_that_python_needs_is_refused_with_its_line(use: Any) -
         lambda number, x: (x, x.tolist()[0], abs(number)),
         lambda number, x: x * sum(x.tolist()) * float(x.double().sum()),
         lambda number, x: (x, bool(x.sum() > 0), 2 if number > 1 else 3),
+        lambda number, x: (torch.tensor(number), torch.tensor([number, 2, -number]) + x, torch.as_tensor([x.tolist()])),
     ],
 )
 def test_a_number_of_data_beside_tensors_and_as_a_result(use: Any, dtype: torch.dtype) -> None:

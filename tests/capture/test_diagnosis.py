@@ -141,9 +141,9 @@ def test_equal_answers_of_two_comparisons_are_no_equation_of_sizes() -> None:
 
 
 def test_too_many_specializations_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(diagnosis, "MAX_SPECIALIZATIONS", 1)
+    monkeypatch.setattr(diagnosis, "MAX_SETTLING_RUNS", 1)
     error = error_of(ran(attempt(optional=frozenset({"n"})), specialized=Specialization(N, 6, LINE)))
-    assert "more than 1 dynamic sizes" in error.what
+    assert "after 1 runs" in error.what
     assert "model.py:3" in error.why
 
 

@@ -24,6 +24,7 @@ def lacking(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
     def take(*overloads: Any, split: bool = False) -> None:
         load_all()
+        monkeypatch.setattr(TABLE, "registers", TABLE.entries.__contains__)
         real = translations.is_decomposable
         for overload in overloads:
             monkeypatch.delitem(TABLE.entries, overload)

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from fx2onnx.base.answering import answers_for_caller
 from fx2onnx.base.code_patch import THREAD
 from fx2onnx.base.dims import apply
+from fx2onnx.capture.python.data_numbers import DataNumber
 from fx2onnx.capture.shapes.size_math import Number
 from fx2onnx.capture.shapes.symnode import DimNode, sym_int
 
@@ -47,7 +48,7 @@ def _holds_size(data: Number) -> bool:
         return bool(data.dtype == object) and _holds_size(data.tolist())
     if kind in (list, tuple, torch.Size):
         return any(map(_holds_size, data)) or any(map(_is_whole, data))
-    return kind in (torch.SymInt, torch.SymFloat)
+    return kind in (torch.SymInt, torch.SymFloat, DataNumber)
 
 
 def _is_whole(item: object) -> bool:
@@ -66,6 +67,8 @@ def _stacked(data: Number) -> torch.Tensor:
         return torch.stack([part.to(dtype) for part in parts])
     if isinstance(data, torch.Tensor):
         return data
+    if type(data) is DataNumber:
+        return data.tensor.reshape(()).to(torch.get_default_dtype())
     is_real = isinstance(data, float | torch.SymFloat)
     dtype = torch.bool if isinstance(data, bool) else torch.get_default_dtype() if is_real else torch.int64
     return torch.scalar_tensor(data, dtype=dtype)

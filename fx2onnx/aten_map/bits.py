@@ -107,7 +107,7 @@ def _pattern(op: Emit, value: ir.Value, dtype: ir.DataType = D.DOUBLE) -> ir.Val
 
 
 def _bias(dtype: ir.DataType) -> int:
-    """What is added to an exponent where it is stored."""
+    """The bias of an exponent: the number added to it where it is stored."""
     return int((1 << (dtype.bitwidth - 2 - MANTISSA_BITS[dtype])) - 1)
 
 

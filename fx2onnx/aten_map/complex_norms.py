@@ -21,7 +21,7 @@ def _of_magnitudes(op: Emit, overload: OpOverload, given: dict[str, Any]) -> ir.
 
 
 def _matrix_norm(op: Emit, overload: OpOverload, given: dict[str, Any]) -> ir.Value:
-    """By magnitudes, or by the singular values, each of which [[A, -B], [B, A]] has twice."""
+    """A complex matrix norm: from magnitudes, or from the singular values of [[A, -B], [B, A]], which has each of them twice."""
     order = given.get("ord", "nuc" if overload in _NUCLEAR else None)
     self, dim = given["self"], given.get("dim")
     rank = op.rank(self) - 1

@@ -52,7 +52,7 @@ register_shared(_draw("Normal"), "RandomNormal", *overloads_of("randn randn.gene
 
 
 def _draw_complex(kind: str, factor: float) -> Any:
-    """Of parts that are independent of each other, and whose variances are those of PyTorch."""
+    """Complex random numbers: independent real and imaginary parts with PyTorch's variances."""
 
     def entry(op: Emit) -> ir.Value:
         dtype, dims = op.result[0]

@@ -1,4 +1,4 @@
-"""What a ``forward`` takes, a scripted one too."""
+"""The signature of a ``forward``, also of a scripted module."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class Attempt:
     ranges: tuple[Condition, ...] = ()
     """What sizes are declared with, such as ``Dim("n", min=6)``."""
     relations: tuple[Relation, ...] = ()
-    """What is declared of several sizes."""
+    """Relations that the user declares between sizes."""
     bake: tuple[str, ...] = ()
     """Inputs whose sample values are constants of the graph."""
     baked_for: tuple[str, ...] = ()
@@ -62,7 +62,7 @@ class Attempt:
     specializations: tuple[Specialization, ...] = ()
     """Of earlier attempts: the sizes that became numbers, or other sizes."""
     settling_runs: int = 0
-    """How many runs those took."""
+    """The number of runs that these specializations took."""
     larger: Mapping[str, int] = field(default_factory=dict)
     """Sizes in the place of hints at which a derived size is 1."""
     without_larger: Recorded | None = None

@@ -44,7 +44,7 @@ def _may_be_due_to_fakes(cause: BaseException | None) -> bool:
 
 
 def is_mistake(cause: BaseException | None) -> bool:
-    """Whether eager PyTorch raises ``cause``, too, where no size and no number that Python takes is symbolic."""
+    """True if eager PyTorch raises ``cause``, too, where every size and every number that Python takes is plain."""
     if cause is None:
         return False
     codes = [frame.f_code for frame, _ in traceback.walk_tb(cause.__traceback__)]

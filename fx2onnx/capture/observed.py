@@ -93,7 +93,7 @@ def set_observed_axes(arguments: Arguments, calls: Sequence[Observed], asked: Re
 
 
 def _agree(seen: Sequence[int | None], other: Sequence[int | None]) -> bool:
-    """Whether a size that some calls lack is another one in those that have it."""
+    """True if a size that some calls lack differs among those that have it."""
     return all(size is None or size == its for size, its in zip(seen, other, strict=True))
 
 

@@ -18,9 +18,9 @@ from fx2onnx.irx.facts import ELEMENTWISE, MOVES
 
 Array = np.ndarray[Any, Any]
 SIZES = (2, 3, 1, 5, 8, 16, 32, 64, 128, 224)
-"""Of dynamic dims, in the order in which they are tried."""
+"""Sizes of dynamic dims, in the order in which they are tried."""
 LENGTHS = (512, 2048, 16000)
-"""Of signals."""
+"""Lengths of signals (samples), tried where a file takes no shorter ones."""
 INTEGER_LIMITS = (1000, 50, 8, 2, 1)
 """Random integers stay below; of the largest range that the file takes. Ids of a vocabulary, token types and masks differ in it."""
 MOST_ELEMENTS = 1 << 24

@@ -86,7 +86,7 @@ class Marking:
     special: dict[str, float] = field(default_factory=dict)
     lengths: dict[int, None] = field(default_factory=dict)
     shifts: deque[float] = field(default_factory=lambda: deque(maxlen=_MOST_SHIFTS))
-    """What was added or taken off last."""
+    """Numbers that forward added or subtracted last."""
 
     def see(self, func: Any, args: Any) -> None:
         """One call of an operator."""

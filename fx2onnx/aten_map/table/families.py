@@ -28,7 +28,7 @@ def load(overload: object, is_complex: bool) -> None:
 
 
 def registers(overload: object) -> bool:
-    """Whether a family registers entries for the overload. Imports none, but for the namespaces of other packages."""
+    """True if a family registers entries for the overload. No family is imported to tell, except those of other packages."""
     namespace = getattr(overload, "namespace", "")
     if namespace in NAMESPACES:
         load_family(f"namespaces.{namespace}")

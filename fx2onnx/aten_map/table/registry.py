@@ -97,7 +97,7 @@ class Table:
     load: Callable[[Any, bool], None] = lambda overload, is_complex: None
     """Imports what registers an overload's entries, for real or complex calls."""
     registers: Callable[[Any], bool] = lambda overload: False
-    """Whether ``load`` has entries for an overload. Imports nothing: a capture asks."""
+    """Returns True if ``load`` has entries for an overload. It imports nothing, because it is called during captures."""
 
     def add(
         self,

@@ -100,7 +100,7 @@ def _expanded(recorder: BaseRecorder, call: Call, tensor: torch.Tensor, target: 
 
 
 def _is_one_by_chance(env: ShapeEnv, own: Scalar, target: Scalar) -> bool:
-    """Whether an axis of size 1 is expanded to a computed size, such as ``-n % 2``, that happens to be 1 at the example's sizes."""
+    """True if an axis of size 1 is expanded to a computed size, such as ``-n % 2``, that happens to be 1 at the example's sizes."""
     return (
         own == 1
         and isinstance(target, Dim)

@@ -24,7 +24,7 @@ _FAKE = (
     *(each for packet in _FAKE for each in overloads_of(packet) if not each._schema.is_mutable),
 )
 def _fake_quantized(recorder: BaseRecorder, call: Call, self: torch.Tensor) -> object:
-    """Of symbolic sizes, for which torch has no kernel: a tensor as the operand, and a mask where there is one."""
+    """The results at symbolic sizes, for which torch has no kernel: a tensor like the operand, and a mask if there is one."""
     dims = dims_of(self)
     if all(isinstance(size, int) for size in dims):
         return NotImplemented

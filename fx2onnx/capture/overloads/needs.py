@@ -157,7 +157,7 @@ def _transform(
 
 @register(Kind.RECORD, aten.instance_norm.default, aten.group_norm.default)
 def _instance(recorder: BaseRecorder, call: Call, input: torch.Tensor) -> object:
-    """Of no elements at all, which data may tell, onnxruntime's kernel ends the process."""
+    """Group norm of no elements: onnxruntime's kernel ends the process there, so a check stands before it where data gives the size."""
     unbacked = recorder.shape_env.unbacked
     recorder.shape_env.check_some(
         size for size in dims_of(input)[2:] if isinstance(size, Dim) and size.symbols() & unbacked

@@ -15,7 +15,7 @@ aten = torch.ops.aten
 def _conv_tbc(
     recorder: BaseRecorder, call: Call, self: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, pad: int
 ) -> object:
-    """Of a dynamic time or batch: the convolution of [batch, channels, time]; torch's own kernel takes plain numbers."""
+    """``conv_tbc`` of a dynamic time or batch, as a convolution of [batch, channels, time]: torch's kernel takes plain numbers."""
     if all(isinstance(size, int) for tensor in (self, weight) for size in dims_of(tensor)):
         return NotImplemented
     with recorder.mode:

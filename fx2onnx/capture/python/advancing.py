@@ -22,7 +22,7 @@ import torch
 from fx2onnx.capture.torch_private.dispatch import real_kernels
 
 Value: TypeAlias = Any
-"""Whatever a module may hold."""
+"""Any Python object that a module may hold."""
 
 _OF_PYTHON = frozenset(["builtins", "itertools", "_collections"])
 """Modules whose iterators say what they are made of."""
@@ -189,7 +189,7 @@ def _state_part(part: Value) -> Value:
 
 
 def _position(value: Value) -> Value:
-    """Of an iterator: numbers that are others once it has gone on."""
+    """Numbers that tell how far an iterator has gone."""
     if isinstance(value, Iterator):
         if not _is_native(type(value)):
             return state_of(value) if isinstance(value, types.GeneratorType) else None

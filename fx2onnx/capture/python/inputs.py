@@ -74,7 +74,7 @@ class Arguments:
     """The name of forward's ``*args``."""
 
     def names(self) -> list[str]:
-        """Those of the tensors."""
+        """The names of the tensors, in their order."""
         return [leaf.name for leaf in self.leaves]
 
     def objects(self) -> list[tuple[str, object]]:

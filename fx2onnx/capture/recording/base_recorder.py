@@ -68,7 +68,7 @@ class BaseRecorder(TensorTracker):
         self._dense: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         """By the id of a sparse tensor, that tensor and the dense one that stands for it."""
         self.holds_sparse = any(tensor.layout is not torch.strided for tensor in self._module_tensors)
-        """Whether sparse tensors were met."""
+        """True once a sparse tensor was recorded."""
         self.symbols: dict[str, Symbol] = {}
         self.warnings: list[str] = []
         self.symbolics: dict[type, str] = {}

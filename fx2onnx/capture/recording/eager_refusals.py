@@ -80,7 +80,7 @@ _OF_EAGER = "is_of_eager"
 
 
 def is_of_eager(error: BaseException) -> bool:
-    """Whether a real kernel raised it."""
+    """True if a real kernel raised the error."""
     return _OF_EAGER in vars(error)
 
 

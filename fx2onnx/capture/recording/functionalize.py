@@ -74,7 +74,7 @@ def mutate(recorder: BaseRecorder, func: OpOverload, args: tuple[Any, ...], kwar
 
 
 _OF_FACTORIES = frozenset({"dtype", "layout", "device", "pin_memory"})
-"""What a factory takes in the place of ``out``."""
+"""Keywords of a factory that stand for its ``out`` argument."""
 
 
 @lru_cache(maxsize=4096)

@@ -35,7 +35,7 @@ class Requested:
     variables: dict[object, Dim] = field(default_factory=dict)
     """The sizes for the variables of a ``ShapesSpec``, by their symbols."""
     relations: list[Relation] = field(default_factory=list)
-    """What is declared of several sizes."""
+    """Relations that the user declares between sizes."""
 
     def symbol(self, text: object, place: str) -> Dim:
         """The size of that name. Raises UserError E105 for what is no name."""

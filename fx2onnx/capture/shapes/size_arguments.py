@@ -175,7 +175,7 @@ def _fractional(self: Number, kernel_size: Number, output_size: Number, random_s
 
 @answers_for_caller
 def _with_ratio(spatial: int, original: Function) -> Function:
-    """Of a part of each size, which torch makes a plain number."""
+    """Fractional pooling by ratios of the sizes, which torch would make plain numbers."""
 
     def pool(
         input: Number,

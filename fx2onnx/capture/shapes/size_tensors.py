@@ -296,13 +296,19 @@ def _cosine_window(*factors: float) -> Function:
 
 
 @answers_for_caller
+def _across_window(window_length: Number, periodic: bool, dtype: Number, device: Number) -> Number:
+    """Places of a window's numbers, from -1 to 1 (which a periodic window leaves out)."""
+    length = window_length + 1 if periodic else window_length
+    places = torch.arange(window_length, dtype=dtype or torch.get_default_dtype(), device=device)
+    return places * (2.0 / max(length - 1, 1)) - 1
+
+
+@answers_for_caller
 def _bartlett_window(
     window_length: Number, periodic: bool = True, *, dtype: Number = None, device: Number = None
 ) -> Number:
     """1 in the middle, and 0 at the ends."""
-    length = window_length + 1 if periodic else window_length
-    places = torch.arange(window_length, dtype=dtype or torch.get_default_dtype(), device=device)
-    wave = 1 - (places * (2.0 / max(length - 1, 1)) - 1).abs()
+    wave = 1 - _across_window(window_length, periodic, dtype, device).abs()
     return torch.where(torch.scalar_tensor(window_length) == 1, 1.0, wave)
 
 
@@ -316,9 +322,7 @@ def _kaiser_window(
     device: Number = None,
 ) -> Number:
     """I0(beta sqrt(1 - (2 i / (n - 1) - 1)^2)) / I0(beta)"""
-    length = window_length + 1 if periodic else window_length
-    places = torch.arange(window_length, dtype=dtype or torch.get_default_dtype(), device=device)
-    place = places * (2.0 / max(length - 1, 1)) - 1
+    place = _across_window(window_length, periodic, dtype, device)
     wave = torch.i0(beta * (1 - place * place).clamp(min=0).sqrt()) / torch.i0(torch.full_like(place[:1], beta))
     return torch.where(torch.scalar_tensor(window_length) == 1, 1.0, wave)
 

@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 # NumPy's matrix speed halves where a shell pins OpenBLAS to old kernels; benchmarks and the demo lift the pin.
 UNPIN  := env -u OPENBLAS_CORETYPE -u OPENBLAS_L2_SIZE
 
-.PHONY: demo test lint unit test-long test-random test-all mutants fuzz bench scaling operators gradients training training-speed sabotage planted verify-cost start-time verify-alarms dynamic-sizes conditions-at-sample dynamic-libraries data-size-programs prompt-forms optimize-files quantized-zoo matrix target-kernels target-probes target-files emit-stub figures browser-test docs fused sweep-torchvision sweep-timm sweep-hf clean
+.PHONY: demo test lint unit test-long test-random test-all mutants fuzz bench scaling operators gradients training training-speed sabotage planted verify-cost start-time verify-alarms dynamic-sizes conditions-at-sample file-digests dynamic-libraries data-size-programs prompt-forms optimize-files quantized-zoo matrix target-kernels target-probes target-files emit-stub figures browser-test docs fused sweep-torchvision sweep-timm sweep-hf clean
 .DEFAULT_GOAL := demo
 
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -87,6 +87,9 @@ dynamic-sizes: $(VENV)/.installed ## which sizes that eager PyTorch takes are dy
 
 conditions-at-sample: $(VENV)/.installed ## whether each condition in the report of each model is true at its own example inputs; goes on where it stopped (minutes)
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.conditions_at_sample
+
+file-digests: $(VENV)/.installed ## digests of the files and reports of all models into out/file_digests.jsonl, to compare two states of the code; goes on where it stopped (an hour)
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.file_digests
 
 dynamic-libraries: $(VENV)/.installed ## networks of diffusers, MONAI and torchaudio at other sizes, into docs/dynamic_libraries.md; needs those packages (minutes)
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.dynamic_libraries

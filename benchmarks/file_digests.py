@@ -39,6 +39,8 @@ LIMIT_S = 1800.0
 """Of one model, by the clock: other work on the machine makes no row differ."""
 NOT_COMPARED = {"phases", "seconds", "assumption_details"}
 """Fields of a report that differ between runs of the same code, or say what another field says."""
+MOST_NAMES = 6
+"""How many exports ``--compare`` names a difference."""
 
 
 def examine(source: str, name: str, folder: str | None) -> Row:
@@ -177,7 +179,8 @@ def _in_short(export: Row) -> str:
 
 
 def differences(old: Mapping[str, Row], new: Mapping[str, Row]) -> Iterator[str]:
-    """A line for each export that both have and that differs, then the sums."""
+    """Each difference with the exports that have it, of those that both have; then the sums."""
+    names: dict[str, list[str]] = {}
     counts: Counter[str] = Counter()
     old_s = new_s = 0.0
     for name in sorted(old.keys() & new.keys()):
@@ -186,8 +189,11 @@ def differences(old: Mapping[str, Row], new: Mapping[str, Row]) -> Iterator[str]
             old_s, new_s = old_s + then["cpu_s"], new_s + now["cpu_s"]
             found = [*_file_differences(then, now), *_report_differences(then.get("report", {}), now.get("report", {}))]
             counts["exports differ" if found else "exports are equal"] += 1
-            if found:
-                yield f"{name} {way}: {'; '.join(found)}"
+            for difference in found:
+                names.setdefault(difference, []).append(f"{name} {way}")
+    for difference, found in sorted(names.items(), key=lambda item: -len(item[1])):
+        others = f" and {len(found) - MOST_NAMES} more" if len(found) > MOST_NAMES else ""
+        yield f"{', '.join(found[:MOST_NAMES])}{others}: {difference}"
     for word, rows in (("old", old.keys() - new.keys()), ("new", new.keys() - old.keys())):
         counts[f"models only in {word}"] = len(rows)
     yield f"{dict(counts)}, {old_s:.0f} s and {new_s:.0f} s of CPU"
@@ -207,20 +213,17 @@ def _file_differences(then: Row, now: Row) -> Iterator[str]:
 
 
 def _report_differences(then: Row, now: Row) -> Iterator[str]:
-    if not then or not now:
-        return
-    for name in sorted(then.keys() | now.keys()):
+    for name in sorted(then.keys() | now.keys()) if then and now else ():
         before, after = then.get(name), now.get(name)
-        if before == after:
+        if not isinstance(before or after, list) or not isinstance(after or before, list):
+            if before != after:
+                yield f"{name}: {before} -> {after}"
             continue
-        if isinstance(before or after, list) and isinstance(after or before, list):
-            before, after = before or [], after or []
-            gone, come = (
-                [each for each in one if each not in other] for one, other in ((before, after), (after, before))
-            )
-            yield f"{name}: gone {gone}, new {come}" if gone or come else f"{name}: in another order"
-        else:
-            yield f"{name}: {before} -> {after}"
+        before, after = before or [], after or []
+        yield from (f"{name}: no more {each}" for each in before if each not in after)
+        yield from (f"{name}: new {each}" for each in after if each not in before)
+        if before != after and sorted(before) == sorted(after):
+            yield f"{name}: in another order"
 
 
 def main() -> int:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.environments import ENVIRONMENTS, ROOT, Environment, Unavailable, make, make_whole
-from fx2onnx.base.staging import write_text
+from fx2onnx.files.staging import write_text
 from tests.conftest import CORE, WITHOUT_TORCH, is_core
 
 PAGE = ROOT / "docs" / "compatibility.md"

@@ -51,9 +51,9 @@ def _zoo(name: str) -> Any:
 
 def _conditions(built: Any, way: str, false: list[str]) -> Row:
     import fx2onnx
-    from fx2onnx.base.assumptions import Assumption, Specialization
     from fx2onnx.capture.shapes.requested import Proposed
     from fx2onnx.cli.dynamic import arguments_of
+    from fx2onnx.sizes.assumptions import Assumption, Specialization
 
     arguments = arguments_of(built)
     proposed = {

@@ -145,7 +145,7 @@ def _same(one: Any, two: Any) -> bool:
     """Whether two eager results are the same numbers (a model that draws noise gives others)."""
     import torch
 
-    from fx2onnx.capture.torch_private.pytrees import flatten
+    from fx2onnx.torchcompat.pytrees import flatten
 
     pairs = zip(flatten(one)[0], flatten(two)[0], strict=False)
     return all(

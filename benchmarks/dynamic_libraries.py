@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from benchmarks.dynamic_library_networks import NETWORKS, Network, Sizes
-from fx2onnx.base.assumptions import Assumption, Condition, Guard
+from fx2onnx.sizes.assumptions import Assumption, Condition, Guard
 
 PAGE = Path(__file__).parent.parent / "docs" / "dynamic_libraries.md"
 ERROR = 1e-3

@@ -52,7 +52,7 @@ def overloads() -> dict[str, Any]:
     from fx2onnx.aten_map import TABLE
     from fx2onnx.aten_map.table.families import load_all
     from fx2onnx.capture.recording.functionalize import functional_overload, is_decomposable
-    from fx2onnx.capture.torch_private.operators import registered_overloads
+    from fx2onnx.torchcompat.operators import registered_overloads
 
     load_all()
     found = {str(overload): overload for overload in (*TABLE.entries, *TABLE.complex_entries)}

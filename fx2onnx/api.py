@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, BinaryIO
 
 from fx2onnx.base.packages import require
-from fx2onnx.base.weight_file import WeightFile
 from fx2onnx.exporting import pipeline
 from fx2onnx.exporting.options import ExportOptions
 from fx2onnx.exporting.result import ExportedFolder, ExportResult, TrainingFolder
+from fx2onnx.files.weight_file import WeightFile
 from fx2onnx.precision.options import Precision, precision_or_dtype
 from fx2onnx.quantize.options import Quantize
 from fx2onnx.training.options import Training

@@ -19,7 +19,7 @@ from typing import Any
 import onnx
 import pytest
 
-from fx2onnx.base import safetensors
+from fx2onnx.files import safetensors
 from fx2onnx.sources.torchvision_compat import prepare
 from tests.report.browsing import chromium
 

@@ -20,13 +20,13 @@ import pytest
 import torch
 
 import fx2onnx
-from fx2onnx.base.dims import Dim, apply
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.recursion import limit_reached
-from fx2onnx.capture.torch_private.pytrees import flatten
 from fx2onnx.irx.edit import replace_inputs, use_count
 from fx2onnx.irx.values import new_value
 from fx2onnx.runner import InferenceSession, arena
+from fx2onnx.sizes.expr import Dim, apply
+from fx2onnx.torchcompat.pytrees import flatten
 from tests.support import calls_of
 
 X = torch.ones(2)

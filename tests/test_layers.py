@@ -18,35 +18,41 @@ PACKAGE = Path(__file__).parents[1] / "fx2onnx"
 
 MAY_IMPORT: dict[str, set[str]] = {
     "base": set(),
-    "capture": {"base"},
-    "irx": {"base"},
-    "aten_map": {"base", "irx"},
-    "lower": {"base", "irx", "capture", "aten_map"},
-    "optimize": {"base", "irx"},
-    "targets": {"base", "irx"},
-    "runner": {"base", "irx", "optimize", "manifest"},
-    "training": {"base", "capture", "irx", "aten_map", "lower"},
+    "files": {"base"},
+    "sizes": {"base"},
+    "torchcompat": {"base", "sizes"},
+    "capture": {"base", "sizes", "torchcompat"},
+    "irx": {"base", "files", "sizes"},
+    "aten_map": {"base", "irx", "sizes"},
+    "lower": {"base", "sizes", "torchcompat", "irx", "capture", "aten_map"},
+    "optimize": {"base", "irx", "sizes"},
+    "targets": {"base", "files", "irx", "sizes"},
+    "runner": {"base", "files", "sizes", "irx", "optimize", "manifest"},
+    "training": {"base", "sizes", "torchcompat", "capture", "irx", "aten_map", "lower"},
     "quantize": {"base", "irx", "optimize", "runner", "targets"},
     "precision": {"base", "irx", "optimize", "runner", "targets"},
     "verify": {
-        "base", "capture", "irx", "aten_map", "lower", "manifest", "model_patches", "optimize", "runner", "training", "targets",
+        "base", "files", "sizes", "torchcompat", "capture", "irx", "aten_map", "lower", "manifest", "model_patches", "optimize", "runner", "training", "targets",
         "quantize", "precision",
     },
-    "diff": {"base", "irx", "runner"},
-    "file_optimizer": {"base", "irx", "optimize", "precision", "quantize", "runner", "targets", "verify"},
-    "report": {"base"},
-    "model_patches": {"base", "capture"},
-    "sources": {"base"},
-    "manifest": {"base"},
-    "decoding": {"base", "sources", "manifest"},
-    "generation": {"base", "runner", "manifest"},
+    "diff": {"base", "files", "irx", "runner", "sizes"},
+    "file_optimizer": {"base", "files", "irx", "optimize", "precision", "quantize", "runner", "sizes", "targets", "verify"},
+    "report": {"base", "files"},
+    "model_patches": {"base", "capture", "sizes", "torchcompat"},
+    "sources": {"base", "files", "sizes"},
+    "manifest": {"base", "files", "sizes"},
+    "decoding": {"base", "sizes", "sources", "manifest"},
+    "generation": {"base", "files", "runner", "manifest", "sizes"},
     "exporting": {
-        "base", "capture", "irx", "aten_map", "lower", "optimize", "verify", "report", "model_patches", "sources", "manifest",
+        "base", "files", "sizes", "torchcompat", "capture", "irx", "aten_map", "lower", "optimize", "verify", "report", "model_patches", "sources", "manifest",
         "decoding", "training", "targets", "quantize", "precision",
     },
 }  # fmt: skip
 NEVER: dict[str, set[str]] = {
     "base": {"torch", "onnx", "onnx_ir"},
+    "sizes": {"torch", "onnx", "onnx_ir"},
+    "files": {"torch", "onnx", "onnx_ir"},
+    "torchcompat": {"onnx", "onnx_ir"},
     "manifest": {"torch", "onnx", "onnx_ir", "numpy"},
     "capture": {"onnx", "onnx_ir"},
     "irx": {"torch"},
@@ -63,7 +69,7 @@ TOP = {"api", "cli"}
 
 OPTIONS = "typer reads the options of a command from the parameters of its function"
 LONG_FILES = {
-    "base/dims.py": "expressions and their simplification call each other; as two files they would import each other",
+    "sizes/expr.py": "expressions and their simplification call each other; as two files they would import each other",
 }
 LONG_FUNCTIONS = {
     "api.py:export": "a parameter, and a paragraph of the docstring, for each option",
@@ -180,14 +186,14 @@ def test_a_circle_is_seen(imports: dict[str, set[str]], circles: set[str]) -> No
 def test_an_import_counts_wherever_it_is(tmp_path: Path) -> None:
     path = tmp_path / "importing.py"
     path.write_text(
-        "import fx2onnx.base.dims\n"
+        "import fx2onnx.sizes.expr\n"
         "from fx2onnx.runner import kernels, session\n"
         "if TYPE_CHECKING:\n    from fx2onnx.irx.emit_ops import Operators\n"
         "def late():\n    from fx2onnx.runner import InferenceSession\n"
     )
     names = {other.relative_to(PACKAGE).as_posix() for other in files_imported_by(path)}
     inside = {"runner/kernels/__init__.py", "runner/session.py", "irx/emit_ops.pyi", "runner/__init__.py"}
-    assert names == {"base/dims.py"} | inside
+    assert names == {"sizes/expr.py"} | inside
 
 
 def test_no_file_is_in_an_import_circle() -> None:
@@ -211,7 +217,7 @@ TORCH_PRIVATE = {
     "training/recurrent.py": "the functions that recurrent layers call, which loops take the place of",
     "sources/seeding.py": "the class of all batch norms",
 }
-"""Files outside capture/torch_private/ that use private names of torch, and for what."""
+"""Files outside torchcompat/ that use private names of torch, and for what."""
 
 
 def private_names_of_torch(text: str) -> set[str]:
@@ -257,7 +263,7 @@ def test_private_names_of_torch_are_in_named_files() -> None:
     used = {
         place: names
         for path in PACKAGE.rglob("*.py")
-        if not (place := str(path.relative_to(PACKAGE))).startswith("capture/torch_private/")
+        if not (place := str(path.relative_to(PACKAGE))).startswith("torchcompat/")
         and (names := private_names_of_torch(path.read_text()))
     }
     assert {place: names for place, names in used.items() if place not in TORCH_PRIVATE} == {}, "move it"

@@ -24,18 +24,18 @@ from torch import nn
 
 import fx2onnx
 import fx2onnx.runner as ort
-from fx2onnx.base.assumptions import Assumption, Guard, Specialization
-from fx2onnx.base.dims import Atom, Dim
 from fx2onnx.base.errors import Fx2OnnxError
-from fx2onnx.base.relations import Relation
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.recording.recorder import Recorder
 from fx2onnx.capture.recording.tensor_tracker import tensor_info
-from fx2onnx.capture.shapes.equalities import Equalities
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.symnode import DimNode, sym_int
-from fx2onnx.capture.torch_private.fake_tensors import Leftover, fake_from_meta
+from fx2onnx.sizes.assumptions import Assumption, Guard, Specialization
+from fx2onnx.sizes.equalities import Equalities
+from fx2onnx.sizes.expr import Atom, Dim
+from fx2onnx.sizes.relation import Relation
 from fx2onnx.sources.torchvision_compat import prepare
+from fx2onnx.torchcompat.fake_tensors import Leftover, fake_from_meta
 from tests import process_state
 
 

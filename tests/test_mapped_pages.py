@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fx2onnx.base.mapped_pages import give_back
+from fx2onnx.files.mapped_pages import give_back
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="pages are given back on Linux alone")
 PAGES = 64

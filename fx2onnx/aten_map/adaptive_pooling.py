@@ -12,9 +12,9 @@ from fx2onnx.aten_map.creation import filled
 from fx2onnx.aten_map.pooling import max_pooled
 from fx2onnx.aten_map.table.axes import as_list, is_empty, squeeze, steps, swap, unsqueeze, whole
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared
-from fx2onnx.base.dims import Dim, DimLike, apply, product
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import Dims
+from fx2onnx.sizes.expr import Dim, DimLike, apply, product
 
 aten = torch.ops.aten
 

@@ -12,9 +12,9 @@ from fx2onnx.aten_map.activations import softmax_of
 from fx2onnx.aten_map.dropout import dropped
 from fx2onnx.aten_map.table.axes import steps, swap, unsqueeze, whole
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared
-from fx2onnx.base.dims import Dim, DimLike, apply
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
+from fx2onnx.sizes.expr import Dim, DimLike, apply
 
 aten = torch.ops.aten
 BOOL, FLOAT, FLOAT16, BFLOAT16 = ir.DataType.BOOL, ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16

@@ -11,9 +11,9 @@ import torch
 from fx2onnx.aten_map.matmul import scaled
 from fx2onnx.aten_map.table.axes import filled, zeros
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
-from fx2onnx.base.dims import DimLike, product
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
+from fx2onnx.sizes.expr import DimLike, product
 
 aten = torch.ops.aten
 FLOAT = ir.DataType.FLOAT

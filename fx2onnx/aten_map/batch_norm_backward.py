@@ -10,8 +10,8 @@ import torch
 from fx2onnx.aten_map.batch_norm import FLOAT, HALF, affine, centred_by
 from fx2onnx.aten_map.table.axes import filled
 from fx2onnx.aten_map.table.registry import translates
-from fx2onnx.base.dims import product
 from fx2onnx.irx.emit import Emit
+from fx2onnx.sizes.expr import product
 
 aten = torch.ops.aten
 

@@ -13,11 +13,11 @@ from fx2onnx.aten_map.powers import mantissa_and_exponent
 from fx2onnx.aten_map.table.axes import axis_of, whole
 from fx2onnx.aten_map.table.dtypes import FLOATS, INTEGERS
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
-from fx2onnx.base.dims import DimLike
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.schema import has_op
 from fx2onnx.irx.values import mark_complex
+from fx2onnx.sizes.expr import DimLike
 
 aten = torch.ops.aten
 D = ir.DataType

@@ -12,10 +12,10 @@ from fx2onnx.aten_map.table.axes import END, as_list, fixed, squeeze, transpose,
 from fx2onnx.aten_map.table.axes import steps as numbers
 from fx2onnx.aten_map.table.dtypes import FLOATS
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
-from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import Dims
+from fx2onnx.sizes.expr import Dim, DimLike
 
 aten = torch.ops.aten
 Ints = Sequence[int]

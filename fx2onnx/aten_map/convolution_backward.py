@@ -13,8 +13,8 @@ from fx2onnx.aten_map.convolution import convolved
 from fx2onnx.aten_map.repeating import flipped
 from fx2onnx.aten_map.table.axes import as_list, fixed, sliced, transpose, unsqueeze, whole
 from fx2onnx.aten_map.table.registry import translates
-from fx2onnx.base.dims import Dim, DimLike, product
 from fx2onnx.irx.emit import Emit
+from fx2onnx.sizes.expr import Dim, DimLike, product
 
 aten = torch.ops.aten
 Ints = Sequence[int]

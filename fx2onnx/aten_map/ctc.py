@@ -18,8 +18,8 @@ from fx2onnx.aten_map.reductions import log_sum_exp, reduce
 from fx2onnx.aten_map.scans import cumulative_sum
 from fx2onnx.aten_map.table.axes import flat, whole
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared
-from fx2onnx.base.dims import DimLike
 from fx2onnx.irx.emit import Emit
+from fx2onnx.sizes.expr import DimLike
 
 aten = torch.ops.aten
 D = ir.DataType

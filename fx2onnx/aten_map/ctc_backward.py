@@ -25,8 +25,8 @@ from fx2onnx.aten_map.linalg.linear_solve import WORK
 from fx2onnx.aten_map.reductions import reduce
 from fx2onnx.aten_map.table.axes import transpose, whole
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared
-from fx2onnx.base.dims import DimLike
 from fx2onnx.irx.emit import Emit
+from fx2onnx.sizes.expr import DimLike
 
 aten = torch.ops.aten
 D = ir.DataType

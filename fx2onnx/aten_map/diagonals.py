@@ -27,8 +27,8 @@ from fx2onnx.aten_map.table.axes import (
 )
 from fx2onnx.aten_map.table.dtype_support import takes
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
-from fx2onnx.base.dims import Dim, DimLike, apply
 from fx2onnx.irx.emit import Emit
+from fx2onnx.sizes.expr import Dim, DimLike, apply
 
 aten = torch.ops.aten
 

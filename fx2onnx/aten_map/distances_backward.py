@@ -10,9 +10,9 @@ import torch
 
 from fx2onnx.aten_map.table.axes import fixed, unsqueeze
 from fx2onnx.aten_map.table.registry import translates
-from fx2onnx.base.dims import product
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
+from fx2onnx.sizes.expr import product
 
 aten = torch.ops.aten
 

@@ -14,11 +14,11 @@ from fx2onnx.aten_map.creation import counted
 from fx2onnx.aten_map.table.axes import moved, whole
 from fx2onnx.aten_map.table.dtype_support import floating
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared
-from fx2onnx.base.dims import Dim, DimLike, product
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.schema import has_op
 from fx2onnx.irx.values import mark_complex
+from fx2onnx.sizes.expr import Dim, DimLike, product
 
 aten = torch.ops.aten
 D = ir.DataType

@@ -11,8 +11,8 @@ import torch
 from fx2onnx.aten_map.reductions import max_with_place
 from fx2onnx.aten_map.table.axes import steps, unsqueeze, whole
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared
-from fx2onnx.base.dims import Dim, DimLike, apply, product
 from fx2onnx.irx.emit import Emit
+from fx2onnx.sizes.expr import Dim, DimLike, apply, product
 
 aten = torch.ops.aten
 INT64 = ir.DataType.INT64

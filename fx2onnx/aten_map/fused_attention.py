@@ -19,10 +19,10 @@ from fx2onnx.aten_map.attention import (
     rows_with_any,
 )
 from fx2onnx.aten_map.table.axes import unsqueeze
-from fx2onnx.base.dims import Dim
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.shapes.contrib import MICROSOFT
 from fx2onnx.irx.shapes.table import as_dim
+from fx2onnx.sizes.expr import Dim
 
 aten = torch.ops.aten
 

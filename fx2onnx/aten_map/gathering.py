@@ -18,9 +18,9 @@ from fx2onnx.aten_map.table.axes import (
 )
 from fx2onnx.aten_map.table.dtype_support import takes
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
-from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.shapes import broadcast_dims
+from fx2onnx.sizes.expr import Dim, DimLike
 
 aten = torch.ops.aten
 BOOL = ir.DataType.BOOL

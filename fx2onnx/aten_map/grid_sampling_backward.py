@@ -13,8 +13,8 @@ import onnx_ir as ir
 from fx2onnx.aten_map.scattering import scattered
 from fx2onnx.aten_map.table.axes import INT64, filled, unsqueeze
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared
-from fx2onnx.base.dims import DimLike, product
 from fx2onnx.irx.emit import Emit
+from fx2onnx.sizes.expr import DimLike, product
 
 BILINEAR, NEAREST, BICUBIC = 0, 1, 2
 ZEROS, BORDER, REFLECTION = 0, 1, 2

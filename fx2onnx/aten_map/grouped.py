@@ -10,8 +10,8 @@ import torch
 
 from fx2onnx.aten_map.table.dtypes import onnx_dtype
 from fx2onnx.aten_map.table.registry import translates
-from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.irx.emit import Emit
+from fx2onnx.sizes.expr import Dim, DimLike
 
 aten = torch.ops.aten
 BOOL, INT64 = ir.DataType.BOOL, ir.DataType.INT64

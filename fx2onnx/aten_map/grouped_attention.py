@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from fx2onnx.base.dims import DimLike
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.shapes.contrib import MICROSOFT
 from fx2onnx.irx.shapes.table import as_dim
+from fx2onnx.sizes.expr import DimLike
 
 INT32 = ir.DataType.INT32
 ROTARY_MULTIPLE = 8

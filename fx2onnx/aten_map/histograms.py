@@ -15,9 +15,9 @@ from fx2onnx.aten_map.scans import neighbours
 from fx2onnx.aten_map.table.axes import fixed, whole
 from fx2onnx.aten_map.table.dtype_support import opmath
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared
-from fx2onnx.base.dims import DimLike, product
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
+from fx2onnx.sizes.expr import DimLike, product
 
 aten = torch.ops.aten
 D = ir.DataType

@@ -10,8 +10,8 @@ import torch
 
 from fx2onnx.aten_map.table.axes import as_list, fixed, squeeze, steps, transpose, unsqueeze, whole
 from fx2onnx.aten_map.table.registry import translates
-from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.irx.emit import Emit
+from fx2onnx.sizes.expr import Dim, DimLike
 
 aten = torch.ops.aten
 Ints = Sequence[int]

@@ -27,9 +27,9 @@ from fx2onnx.aten_map.table.axes import (
 )
 from fx2onnx.aten_map.table.dtypes import as_dtype
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
-from fx2onnx.base.dims import Dim, DimLike, apply, product
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.shapes import broadcast_dims
+from fx2onnx.sizes.expr import Dim, DimLike, apply, product
 
 aten = torch.ops.aten
 BOOL = ir.DataType.BOOL

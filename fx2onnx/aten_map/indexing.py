@@ -15,11 +15,11 @@ from fx2onnx.aten_map.selection import where
 from fx2onnx.aten_map.table.axes import INT64, as_plain, flat, flattened, inverse, is_empty, transpose, unsqueeze
 from fx2onnx.aten_map.table.dtypes import as_dtype
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
-from fx2onnx.base.dims import Dim, DimLike, product
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.shapes import broadcast_dims
 from fx2onnx.irx.values import Dims
+from fx2onnx.sizes.expr import Dim, DimLike, product
 
 aten = torch.ops.aten
 BOOL = ir.DataType.BOOL

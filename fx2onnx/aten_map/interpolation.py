@@ -16,8 +16,8 @@ from fx2onnx.aten_map.interpolation_taps import CUBIC_COEFFICIENT, by_taps
 from fx2onnx.aten_map.table.axes import fixed, steps, swap
 from fx2onnx.aten_map.table.dtypes import FLOATS
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared
-from fx2onnx.base.dims import Dim, DimLike, apply
 from fx2onnx.irx.emit import Emit
+from fx2onnx.sizes.expr import Dim, DimLike, apply
 
 aten = torch.ops.aten
 Scales = Sequence["float | None"]

@@ -8,8 +8,8 @@ import onnx_ir as ir
 
 from fx2onnx.aten_map.table.axes import steps
 from fx2onnx.aten_map.table.dtype_support import opmath
-from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.irx.emit import Emit
+from fx2onnx.sizes.expr import Dim, DimLike
 
 CUBIC_COEFFICIENT = -0.75
 """PyTorch's bicubic without antialias; with it, PIL's -0.5. Source: ATen/native/cpu/UpSampleKernel.cpp."""

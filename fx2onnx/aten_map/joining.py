@@ -13,8 +13,8 @@ from fx2onnx.aten_map.creation import counted
 from fx2onnx.aten_map.table.axes import axis_of, fixed, flat, is_empty, unsqueeze, whole, zeros
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
 from fx2onnx.aten_map.views import atleast_3d
-from fx2onnx.base.dims import Dim, DimLike, product
 from fx2onnx.irx.emit import Emit
+from fx2onnx.sizes.expr import Dim, DimLike, product
 
 aten = torch.ops.aten
 

@@ -10,8 +10,8 @@ import torch
 from fx2onnx.aten_map.batch_norm import FLOAT, HALF
 from fx2onnx.aten_map.reductions import reduce
 from fx2onnx.aten_map.table.registry import translates
-from fx2onnx.base.dims import DimLike
 from fx2onnx.irx.emit import Emit
+from fx2onnx.sizes.expr import DimLike
 
 aten = torch.ops.aten
 

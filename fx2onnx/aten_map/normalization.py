@@ -12,9 +12,9 @@ from fx2onnx.aten_map.batch_norm import FLOAT, HALF, channel_vector, normalized_
 from fx2onnx.aten_map.table.axes import axis_of, filled, reshaped_like, whole
 from fx2onnx.aten_map.table.dtypes import TORCH_DTYPES, promoted
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
-from fx2onnx.base.dims import DimLike, product
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
+from fx2onnx.sizes.expr import DimLike, product
 
 aten = torch.ops.aten
 D = ir.DataType

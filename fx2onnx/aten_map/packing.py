@@ -13,9 +13,9 @@ from fx2onnx.aten_map.gathering import nonzero_rows
 from fx2onnx.aten_map.table.axes import INT64, steps, transpose, unsqueeze
 from fx2onnx.aten_map.table.dtypes import as_dtype
 from fx2onnx.aten_map.table.registry import translates
-from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import OutputType
+from fx2onnx.sizes.expr import Dim, DimLike
 
 aten = torch.ops.aten
 

@@ -13,8 +13,8 @@ from fx2onnx.aten_map.table.axes import END, is_empty, sliced, unsqueeze, whole,
 from fx2onnx.aten_map.table.dtype_support import compute_dtype
 from fx2onnx.aten_map.table.dtypes import as_dtype
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
-from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.irx.emit import Emit
+from fx2onnx.sizes.expr import Dim, DimLike
 
 aten = torch.ops.aten
 ONNX_MODES = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "circular": "wrap"}

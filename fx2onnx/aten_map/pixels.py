@@ -7,8 +7,8 @@ import torch
 
 from fx2onnx.aten_map.table.axes import is_empty, reshaped_like, transpose, whole, zeros
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
-from fx2onnx.base.dims import DimLike
 from fx2onnx.irx.emit import Emit
+from fx2onnx.sizes.expr import DimLike
 
 aten = torch.ops.aten
 

@@ -15,9 +15,9 @@ from fx2onnx.aten_map.table.dtype_support import takes
 from fx2onnx.aten_map.table.dtypes import FLOATS
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared
 from fx2onnx.aten_map.unary import truncated
-from fx2onnx.base.dims import Dim, DimLike, product
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import Dims
+from fx2onnx.sizes.expr import Dim, DimLike, product
 
 aten = torch.ops.aten
 INT64, FLOAT, DOUBLE = ir.DataType.INT64, ir.DataType.FLOAT, ir.DataType.DOUBLE

@@ -14,9 +14,9 @@ from fx2onnx.aten_map.adaptive_pooling import averaging_matrix
 from fx2onnx.aten_map.scattering import scattered
 from fx2onnx.aten_map.table.axes import as_list, filled, fixed, sliced, steps, swap, unsqueeze, whole
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared
-from fx2onnx.base.dims import product
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import Dims
+from fx2onnx.sizes.expr import product
 
 aten = torch.ops.aten
 Ints = Sequence[int]

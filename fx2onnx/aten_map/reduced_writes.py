@@ -8,8 +8,8 @@ import onnx_ir as ir
 
 from fx2onnx.aten_map.linalg.linear_solve import loop
 from fx2onnx.aten_map.table.axes import INT64, fixed
-from fx2onnx.base.dims import product
 from fx2onnx.irx.emit import Emit
+from fx2onnx.sizes.expr import product
 
 SINCE = {"add": 16, "mul": 16, "max": 18, "min": 18}
 """The opset whose scatter operators have each value of the attribute ``reduction``."""

@@ -17,8 +17,8 @@ from fx2onnx.aten_map.table.axes import axes_of, axis_of
 from fx2onnx.aten_map.table.dtype_support import compute_dtype, opmath, takes, through
 from fx2onnx.aten_map.table.dtypes import TORCH_DTYPES, Number, as_dtype
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
-from fx2onnx.base.dims import Dim, DimLike, product
 from fx2onnx.irx.emit import Emit
+from fx2onnx.sizes.expr import Dim, DimLike, product
 
 aten = torch.ops.aten
 D = ir.DataType

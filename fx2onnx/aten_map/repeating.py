@@ -25,8 +25,8 @@ from fx2onnx.aten_map.table.axes import (
     zeros,
 )
 from fx2onnx.aten_map.table.registry import register_shared, translates
-from fx2onnx.base.dims import Dim, DimLike, apply
 from fx2onnx.irx.emit import Emit
+from fx2onnx.sizes.expr import Dim, DimLike, apply
 
 aten = torch.ops.aten
 MAX_ROLLED_INDICES = 4096

@@ -12,8 +12,8 @@ from fx2onnx.aten_map.antialias import resampling_matrix
 from fx2onnx.aten_map.interpolation import MODES, nearest_places
 from fx2onnx.aten_map.table.axes import fixed, swap
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared
-from fx2onnx.base.dims import DimLike
 from fx2onnx.irx.emit import Emit
+from fx2onnx.sizes.expr import DimLike
 
 Matrix = npt.NDArray[np.float64]
 Scale = float | None

@@ -15,10 +15,10 @@ from fx2onnx.aten_map.sorting import top
 from fx2onnx.aten_map.table.dtype_support import opmath
 from fx2onnx.aten_map.table.dtypes import FLOATS, Operand, as_dtype
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared
-from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import mark_complex
+from fx2onnx.sizes.expr import Dim, DimLike
 
 aten = torch.ops.aten
 D = ir.DataType

@@ -15,8 +15,8 @@ from fx2onnx.aten_map.table.axes import axis_of, is_empty, whole
 from fx2onnx.aten_map.table.dtype_support import opmath, takes
 from fx2onnx.aten_map.table.dtypes import FLOATS, Operand
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
-from fx2onnx.base.dims import product
 from fx2onnx.irx.emit import Emit
+from fx2onnx.sizes.expr import product
 
 aten = torch.ops.aten
 D = ir.DataType

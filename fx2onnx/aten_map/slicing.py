@@ -9,8 +9,8 @@ import torch
 
 from fx2onnx.aten_map.table.axes import END, axis_of, fixed, is_empty, sliced, steps, whole, zeros
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
-from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.irx.emit import Emit
+from fx2onnx.sizes.expr import Dim, DimLike
 
 aten = torch.ops.aten
 

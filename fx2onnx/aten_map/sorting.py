@@ -16,8 +16,8 @@ from fx2onnx.aten_map.table.axes import axis_of, flat, moved, swap, transpose
 from fx2onnx.aten_map.table.dtype_support import compute_dtype, opmath, through
 from fx2onnx.aten_map.table.dtypes import as_dtype
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared
-from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.irx.emit import Emit
+from fx2onnx.sizes.expr import Dim, DimLike
 
 aten = torch.ops.aten
 D = ir.DataType

@@ -14,10 +14,10 @@ from fx2onnx.aten_map.padding import padded
 from fx2onnx.aten_map.repeating import _rolled as rolled
 from fx2onnx.aten_map.table.axes import whole
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared
-from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.schema import has_op
+from fx2onnx.sizes.expr import Dim, DimLike
 
 aten = torch.ops.aten
 D = ir.DataType

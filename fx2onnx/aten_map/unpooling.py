@@ -9,9 +9,9 @@ import torch
 
 from fx2onnx.aten_map.table.axes import filled
 from fx2onnx.aten_map.table.registry import register_shared
-from fx2onnx.base.dims import product
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import Dims
+from fx2onnx.sizes.expr import product
 
 aten = torch.ops.aten
 

@@ -21,8 +21,8 @@ from fx2onnx.aten_map.table.axes import (
     zeros,
 )
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
-from fx2onnx.base.dims import product
 from fx2onnx.irx.emit import Emit
+from fx2onnx.sizes.expr import product
 
 aten = torch.ops.aten
 

@@ -11,7 +11,6 @@ from functools import lru_cache
 from typing import Any
 
 from fx2onnx.base.plain import storable
-from fx2onnx.base.renaming import relative_path
 
 PACKAGE_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 """Where fx2onnx lies."""
@@ -73,3 +72,11 @@ def _installed(file: str) -> str:
 def _relative(file: str, folder: str) -> str:
     relative = relative_path(file, folder) if os.path.isabs(file) else file
     return os.path.basename(file) if relative.startswith("..") or os.path.isabs(relative) else relative
+
+
+def relative_path(path: str | os.PathLike[str], folder: str | os.PathLike[str]) -> str:
+    """``os.path.relpath``; the path itself where it is on another drive."""
+    try:
+        return os.path.relpath(path, folder)
+    except ValueError:
+        return os.fspath(path)

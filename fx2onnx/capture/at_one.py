@@ -13,11 +13,7 @@ from typing import TypeAlias
 
 import torch
 
-from fx2onnx.base.assumptions import Guard, Specialization
-from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import UserError
-from fx2onnx.base.relations import Relation
-from fx2onnx.base.size_sets import EVERY
 from fx2onnx.base.tracebacks import drop_frames
 from fx2onnx.capture.attempt import Attempt, Outcome, Recorded
 from fx2onnx.capture.captured import Captured, TensorInfo
@@ -28,6 +24,10 @@ from fx2onnx.capture.recording.same_programs import common_calls, common_weights
 from fx2onnx.capture.shapes.dynamic import hints_of
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.undeclared import undeclared
+from fx2onnx.sizes.assumptions import Guard, Specialization
+from fx2onnx.sizes.expr import Dim
+from fx2onnx.sizes.relation import Relation
+from fx2onnx.sizes.sets import EVERY
 
 MOST_RUNS = 6
 """Further runs of the module; decisions that are left then are decided as at the sample, and reported."""

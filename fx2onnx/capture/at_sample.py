@@ -13,13 +13,13 @@ from typing import Any, TypeAlias
 import torch
 import torch.fx
 
-from fx2onnx.base.assumptions import Assumed, Assumption, Condition, Guard
-from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import UserError
-from fx2onnx.base.relations import Relation
 from fx2onnx.capture.captured import Captured, where_of
 from fx2onnx.capture.recording.size_checks import CHECKED, checked_by
-from fx2onnx.capture.torch_private.operators import OpOverload
+from fx2onnx.sizes.assumptions import Assumed, Assumption, Condition, Guard
+from fx2onnx.sizes.expr import Dim
+from fx2onnx.sizes.relation import Relation
+from fx2onnx.torchcompat.operators import OpOverload
 
 MOST_ELEMENTS = 1 << 20
 """Of a tensor that is computed."""

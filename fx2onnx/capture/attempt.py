@@ -10,11 +10,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from fx2onnx.base.assumptions import Condition, Guard, Specialization
-from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import Fx2OnnxError, UserError
-from fx2onnx.base.relations import Relation
-from fx2onnx.base.size_sets import EVERY
 from fx2onnx.capture.captured import Captured
 from fx2onnx.capture.options import CaptureOptions
 from fx2onnx.capture.patches import Patches, TracedCode
@@ -22,6 +18,10 @@ from fx2onnx.capture.python.inputs import Arguments
 from fx2onnx.capture.shapes.dynamic import hints_of
 from fx2onnx.capture.shapes.requested import of_size
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
+from fx2onnx.sizes.assumptions import Condition, Guard, Specialization
+from fx2onnx.sizes.expr import Dim
+from fx2onnx.sizes.relation import Relation
+from fx2onnx.sizes.sets import EVERY
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import torch
 import torch.fx
 
-from fx2onnx.base.assumptions import Assumed
-from fx2onnx.base.dims import Dim, DimLike, Scalar
 from fx2onnx.base.source import SourceLocation
+from fx2onnx.sizes.assumptions import Assumed
+from fx2onnx.sizes.expr import Dim, DimLike, Scalar
 
 REPEAT = "repeat"
 """In a node's ``meta``: the number of a program, and which of its copies the node belongs to. The copies differ in nothing
@@ -26,7 +26,7 @@ RETURNS_STATE = "fx2onnx_returns_state"
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """dtype and dims of a value, as PyTorch has them. dims are ints or ``base.dims.Dim``."""
+    """dtype and dims of a value, as PyTorch has them. dims are ints or ``sizes.expr.Dim``."""
 
     dtype: torch.dtype
     dims: tuple[DimLike, ...]

@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import replace
 
-from fx2onnx.base.assumptions import Guard, Specialization
-from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.events import record
-from fx2onnx.base.relations import Relation
 from fx2onnx.base.tracebacks import empty_frames
 from fx2onnx.capture.attempt import Attempt, Failed, Outcome, Reason, Recorded, own_run_failed
 from fx2onnx.capture.baking import inputs_to_bake
@@ -19,11 +16,14 @@ from fx2onnx.capture.python.file_names import may_keep_number, names_of_file
 from fx2onnx.capture.recording.size_checks import check_outputs
 from fx2onnx.capture.refused_sizes import refused_size
 from fx2onnx.capture.shapes import zero_one
-from fx2onnx.capture.shapes.certain import goes_as_sample
 from fx2onnx.capture.shapes.decisive import holds_around, is_about, is_decisive
 from fx2onnx.capture.shapes.dynamic import hints_of
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.undeclared import undeclared
+from fx2onnx.sizes.assumptions import Guard, Specialization
+from fx2onnx.sizes.certain import goes_as_sample
+from fx2onnx.sizes.expr import Dim, DimLike
+from fx2onnx.sizes.relation import Relation
 
 MAX_SETTLING_RUNS = 16
 """Each run of the module settles at least one dynamic size, and all that operators find to be equal."""

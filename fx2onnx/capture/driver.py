@@ -25,13 +25,13 @@ from fx2onnx.capture.patches import NO_PATCHES, Patches
 from fx2onnx.capture.python.inputs import Arguments, bind, normalise_args, refuse_repeated
 from fx2onnx.capture.python.module_calls import Called, call_as_one
 from fx2onnx.capture.python.module_state import keep_numbers, preserve
-from fx2onnx.capture.python.module_tree import ModuleTree
 from fx2onnx.capture.python.process_state import keep_process_state
 from fx2onnx.capture.recording.branches import joined_paths
 from fx2onnx.capture.shapes.dynamic import check_names, hints_of, set_dynamic_axes, shapes_of
 from fx2onnx.capture.shapes.requested import Requested
 from fx2onnx.capture.strategies import fake, symbolic
 from fx2onnx.capture.strategies.exported import exported
+from fx2onnx.torchcompat.module_tree import ModuleTree
 
 DEFAULTS = CaptureOptions()
 MAX_ATTEMPTS = 100

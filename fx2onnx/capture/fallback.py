@@ -9,9 +9,9 @@ import torch
 
 from fx2onnx.base.errors import Fx2OnnxError, UserError
 from fx2onnx.capture.attempt import Failed, Reason
-from fx2onnx.capture.python.frames import is_user
 from fx2onnx.capture.recording.eager_refusals import is_of_eager
 from fx2onnx.capture.recording.recorder import Recorder
+from fx2onnx.torchcompat.frames import is_user
 
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _SHAPE_RULES = tuple(_TORCH + part for part in ("_meta_registrations", "_prims", "_refs", "_decomp"))

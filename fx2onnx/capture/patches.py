@@ -8,7 +8,7 @@ from typing import Protocol, TypeAlias
 
 import torch
 
-from fx2onnx.base.assumptions import Assumption
+from fx2onnx.sizes.assumptions import Assumption
 
 TracedCode: TypeAlias = frozenset[CodeType]
 """Functions that are to take the branch for traced code."""

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from fx2onnx.base.assumptions import Specialization, put_shortly
-from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import UserError
-from fx2onnx.base.size_sets import where_true
 from fx2onnx.capture.attempt import Attempt
-from fx2onnx.capture.shapes.conditions import declared
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.undeclared import LOOP_IN_TENSORS
 from fx2onnx.capture.shapes.unmet import needed_beside
+from fx2onnx.sizes.assumptions import Specialization, put_shortly
+from fx2onnx.sizes.expr import Dim
+from fx2onnx.sizes.sets import where_true
+from fx2onnx.sizes.solve import declared
 
 
 def refused_size(attempt: Attempt, name: str, change: Specialization, env: ShapeEnv) -> UserError | None:

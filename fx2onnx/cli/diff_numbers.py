@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import onnx
 
-from fx2onnx.base import size_conditions
-from fx2onnx.base.dim_text import parse_dim, root_of, size_of
-from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import Fx2OnnxError, UserError, first_line
-from fx2onnx.base.size_conditions import SizeCondition, sizes_near
 from fx2onnx.cli.feeds import make_feeds
 from fx2onnx.diff.weights import largest_difference
+from fx2onnx.sizes import stated as size_conditions
+from fx2onnx.sizes.expr import Dim
+from fx2onnx.sizes.stated import SizeCondition, sizes_near
+from fx2onnx.sizes.text import parse_dim, root_of, size_of
 
 USUAL_SIZE = 2
 """Of dims that nobody gives a size: 1 would hide what broadcasting does."""

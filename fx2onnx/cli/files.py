@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.base.staging import write_text
 from fx2onnx.base.targets import check_target
+from fx2onnx.files.staging import write_text
 
 
 def check_readable(path: Path) -> None:
@@ -48,7 +48,7 @@ def write_report(path: Path, summary: Any) -> None:
 
 def write_report_of_folder(path: Path, folder: Path, summary: Any) -> None:
     """The same, where the report may not be one of the files that the export wrote. Raises UserError E301."""
-    from fx2onnx.base.folder_commit import is_file_of_folder
+    from fx2onnx.files.folder_commit import is_file_of_folder
 
     if is_file_of_folder(path, folder):
         raise UserError("E301", f"cannot write '{path}'", why="it is a file of the export", next="give another name")

@@ -122,7 +122,7 @@ def _export(job: Job, model: Source, shapes: Any) -> ExportResult:
 
 def _turned_static(result: ExportResult, shapes: Any) -> list[str]:
     """A line for each size that was to be dynamic and became a number, with what fixed it."""
-    from fx2onnx.base.assumptions import Specialization
+    from fx2onnx.sizes.assumptions import Specialization
 
     named = shapes if isinstance(shapes, dict) else {}
     wanted = dict.fromkeys(name for axes in named.values() for name in axes.values())

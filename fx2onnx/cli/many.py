@@ -20,14 +20,14 @@ import typer
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from fx2onnx.base.digest import digest_of
 from fx2onnx.base.errors import UserError
-from fx2onnx.base.staging import sweep
 from fx2onnx.cli.files import check_apart, human_size, write_report
 from fx2onnx.cli.job import Job
 from fx2onnx.cli.made_from import is_current
 from fx2onnx.cli.outcome import print_json, show_error
 from fx2onnx.cli.progress import console
+from fx2onnx.files.digest import digest_of
+from fx2onnx.files.staging import sweep
 from fx2onnx.irx.model_files import digest_of_model
 from fx2onnx.report.console import headed_table
 

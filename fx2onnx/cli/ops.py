@@ -17,7 +17,7 @@ from fx2onnx.cli.listing import fits
 from fx2onnx.cli.outcome import print_json, reports_errors
 
 if TYPE_CHECKING:
-    from fx2onnx.capture.torch_private.operators import OpOverload
+    from fx2onnx.torchcompat.operators import OpOverload
 
 ENTRY, DECOMPOSITION, TORCHLIB, REFUSED, MISSING = "entry", "decomposition", "torchlib", "refused", "missing"
 OTHER_STORAGE = (
@@ -102,9 +102,9 @@ def rows(opset_min: int) -> Iterator[Row]:
     from fx2onnx.aten_map import TABLE
     from fx2onnx.aten_map.table.families import load_all, load_family
     from fx2onnx.capture.recording.functionalize import is_decomposable
-    from fx2onnx.capture.torch_private.operators import registered_overloads
     from fx2onnx.lower import torchlib
     from fx2onnx.sources import torchvision_compat
+    from fx2onnx.torchcompat.operators import registered_overloads
 
     measured = measured_opsets()
     load_all()

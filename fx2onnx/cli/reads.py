@@ -15,8 +15,8 @@ from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from types import ModuleType
 from typing import Any, NoReturn
 
-from fx2onnx.base.digest import digest_of
 from fx2onnx.base.source import PACKAGE_FOLDER
+from fx2onnx.files.digest import digest_of
 
 _READERS = (
     ("safetensors", "safe_open"),

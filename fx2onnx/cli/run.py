@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fx2onnx.base.errors import Fx2OnnxError, UserError
-from fx2onnx.base.staging import replacing, write_text
 from fx2onnx.cli import options
 from fx2onnx.cli.files import check_apart, check_readable
 from fx2onnx.cli.outcome import print_json, print_text, reports_errors
+from fx2onnx.files.staging import replacing, write_text
 
 if TYPE_CHECKING:
     from fx2onnx.cli.run_data import DataSet

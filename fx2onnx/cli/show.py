@@ -36,7 +36,7 @@ def show_command(
     json_output: options.Json = False,
 ) -> None:
     """Show what an ONNX file or an exported folder is: inputs, outputs, sizes that it is right for, operators, weights."""
-    from fx2onnx.base.folder_commit import MANIFEST
+    from fx2onnx.files.folder_commit import MANIFEST
 
     if os.path.isdir(path) and os.path.lexists(path / MANIFEST):
         if html is not None:

@@ -12,16 +12,16 @@ from typing import Any
 
 import onnx
 
-from fx2onnx.base import size_conditions
 from fx2onnx.base.errors import UserError
-from fx2onnx.base.size_conditions import SizeCondition
-from fx2onnx.base.staging import write_text
 from fx2onnx.cli.files import check_apart
 from fx2onnx.cli.show_parts import Outline, dims_of, length_of, modules_of, outline_of, owner_of, sources_of, tied_of
+from fx2onnx.files.staging import write_text
 from fx2onnx.irx.dtype_names import dtype_name
 from fx2onnx.report.model_page import model_page
 from fx2onnx.runner.load import load_file
 from fx2onnx.runner.stateful import METADATA_KEY as STATE_KEY
+from fx2onnx.sizes import stated as size_conditions
+from fx2onnx.sizes.stated import SizeCondition
 
 
 def facts_of(path: Path) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from fx2onnx.base.digest import digest_of
+from fx2onnx.files.digest import digest_of
 from fx2onnx.irx.dtype_names import dtype_name
 from fx2onnx.irx.origin import scope_of, source_of
 

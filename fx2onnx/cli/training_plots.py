@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.base.staging import replacing
+from fx2onnx.files.staging import replacing
 from fx2onnx.report.training_page import training_drawing, training_page
 
 if TYPE_CHECKING:

@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 
-from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import UserError
 from fx2onnx.decoding.cache.compressed import OWN_SIZES
 from fx2onnx.decoding.cache.layout import CacheLayout, Sizes, State, tokens_for_every_state, unmistakable_sizes
@@ -32,6 +31,7 @@ from fx2onnx.decoding.cache.module_state import (
 from fx2onnx.decoding.probes import before_the_prompt
 from fx2onnx.decoding.recipes.deepstack import DEEP, KINDS, behind_layers
 from fx2onnx.manifest.names import BATCH, EMBEDDED, PAST, PAST_SIZE, PRESENT, SEQUENCE, TOTAL
+from fx2onnx.sizes.expr import Dim
 from fx2onnx.sources.hf.transformers_types import Inputs, Model, Shapes
 from fx2onnx.sources.light_run import Result, run_lightly
 from fx2onnx.sources.source import AxisName, Options, Source

@@ -10,12 +10,12 @@ from typing import Any
 
 import onnx_ir as ir
 
-from fx2onnx.base import size_conditions
 from fx2onnx.base.errors import UserError
 from fx2onnx.diff.nodes import Change, NodeDifferences, compare_parts
 from fx2onnx.diff.opened import OpenedModel, Part, open_model, type_of
 from fx2onnx.diff.signature import Side
 from fx2onnx.diff.weights import WeightDifferences, compare_weights
+from fx2onnx.sizes import stated as size_conditions
 
 VERDICT_KEY = "fx2onnx.verdict"
 """Metadata on a verification of the file: of the same file there may be several."""

@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import onnx_ir as ir
 
-from fx2onnx.base.digest import digest_of
 from fx2onnx.base.errors import UserError
+from fx2onnx.files.digest import digest_of
 from fx2onnx.irx.dtype_names import dtype_name
 from fx2onnx.irx.origin import scope_of, source_of
 from fx2onnx.runner.load import load_file

@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from fx2onnx.base import size_conditions
-from fx2onnx.base.folder_commit import VERSION
-from fx2onnx.base.renaming import relative_path
+from fx2onnx.base.source import relative_path
+from fx2onnx.files.folder_commit import VERSION
 from fx2onnx.manifest import names
 from fx2onnx.manifest.form import GraphForm, Kind, Length, Manifest, Medium, Port, Precise, Role, State
+from fx2onnx.sizes import stated as size_conditions
 
 if TYPE_CHECKING:
     import onnx_ir as ir

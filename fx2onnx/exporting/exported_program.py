@@ -11,8 +11,8 @@ from torch.export.graph_signature import InputKind
 
 from fx2onnx.capture.driver import as_module
 from fx2onnx.capture.observed import fullest
-from fx2onnx.capture.torch_private.pytrees import pytree
 from fx2onnx.exporting.options import ExportOptions
+from fx2onnx.torchcompat.pytrees import pytree
 
 
 def completed(

@@ -11,24 +11,24 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
-from fx2onnx.base import size_conditions
-from fx2onnx.base.assumptions import Assumed, Condition, Guard, Specialization
-from fx2onnx.base.dims import Dim, apply, innermost_first
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.export_warning import warn
-from fx2onnx.base.folder_commit import CHECKED_SUFFIXES, MANIFEST, commit_folder
-from fx2onnx.base.folder_files import inside
-from fx2onnx.base.relations import Relation
-from fx2onnx.base.size_sets import interval
-from fx2onnx.base.staging import cannot_write, staged
 from fx2onnx.base.targets import path_text
 from fx2onnx.exporting import genai, pipeline
 from fx2onnx.exporting.contract import manifest_of
 from fx2onnx.exporting.options import ExportOptions
 from fx2onnx.exporting.result import ExportedFolder
+from fx2onnx.files.folder_commit import CHECKED_SUFFIXES, MANIFEST, commit_folder
+from fx2onnx.files.folder_files import inside
+from fx2onnx.files.staging import cannot_write, staged
 from fx2onnx.irx import reference
 from fx2onnx.irx.shared_data import save_together
 from fx2onnx.manifest.names import LOGITS, PAST_SIZE, PROMPT_FILE
+from fx2onnx.sizes import stated as size_conditions
+from fx2onnx.sizes.assumptions import Assumed, Condition, Guard, Specialization
+from fx2onnx.sizes.expr import Dim, apply, innermost_first
+from fx2onnx.sizes.relation import Relation
+from fx2onnx.sizes.sets import interval
 from fx2onnx.targets.find import chosen_opset
 
 if TYPE_CHECKING:

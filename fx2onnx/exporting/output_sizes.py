@@ -9,15 +9,15 @@ from typing import Any, cast
 
 import onnx_ir as ir
 
-from fx2onnx.base.assumptions import Assumed, Assumption, Condition, Guard, Specialization
-from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.base.errors import Fx2OnnxError, UserError
-from fx2onnx.base.relations import Relation
 from fx2onnx.capture.captured import Captured
 from fx2onnx.irx import shapes
 from fx2onnx.irx.edit import graphs_of
 from fx2onnx.irx.schema import schema_of
 from fx2onnx.irx.values import Dims, dims_of
+from fx2onnx.sizes.assumptions import Assumed, Assumption, Condition, Guard, Specialization
+from fx2onnx.sizes.expr import Dim, DimLike
+from fx2onnx.sizes.relation import Relation
 
 _NAME = re.compile(r"[A-Za-z_][\w.]*")
 

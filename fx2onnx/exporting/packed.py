@@ -13,7 +13,7 @@ import onnx_ir as ir
 import torch
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.base.mapped_pages import give_back
+from fx2onnx.files.mapped_pages import give_back
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.pieces import Bytes, Piece
 from fx2onnx.lower.weights import tensor_pieces

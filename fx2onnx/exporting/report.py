@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from fx2onnx.base.assumptions import Assumed, described
+from fx2onnx.sizes.assumptions import Assumed, described
 
 
 @dataclass

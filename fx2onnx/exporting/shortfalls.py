@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 
 import onnx_ir as ir
 
-from fx2onnx.base.assumptions import Condition
 from fx2onnx.base.errors import UserError
-from fx2onnx.base.size_sets import EVERY, SizeSet
 from fx2onnx.capture.captured import Captured
+from fx2onnx.sizes.assumptions import Condition
+from fx2onnx.sizes.sets import EVERY, SizeSet
 
 
 def require_outputs(captured: Captured, *, has_state: bool) -> None:

@@ -13,7 +13,6 @@ import torch
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.export_warning import warn
-from fx2onnx.base.folder_commit import commit_folder
 from fx2onnx.base.targets import path_text
 from fx2onnx.capture.driver import as_module
 from fx2onnx.exporting import pipeline
@@ -22,6 +21,7 @@ from fx2onnx.exporting.options import ExportOptions
 from fx2onnx.exporting.result import ExportResult, TrainingFolder
 from fx2onnx.exporting.training_files import manifest_of, refer_to_weights, write_weights
 from fx2onnx.exporting.training_names import errors_of_own_module, take_names
+from fx2onnx.files.folder_commit import commit_folder
 from fx2onnx.manifest.names import MODEL_FILE
 from fx2onnx.manifest.training import EVAL_FILE, GRADIENTS_FILE, STEP_FILE, UPDATE_FILE
 from fx2onnx.training.dropout_off import DROPOUT_OFF

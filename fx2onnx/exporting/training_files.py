@@ -8,10 +8,10 @@ from pathlib import Path
 import onnx_ir as ir
 import torch
 
-from fx2onnx.base import safetensors
-from fx2onnx.base.safetensors import Entry, Place
 from fx2onnx.capture.captured import NEXT
 from fx2onnx.exporting.result import ExportResult
+from fx2onnx.files import safetensors
+from fx2onnx.files.safetensors import Entry, Place
 from fx2onnx.manifest.training import WEIGHTS_FILE, Rate, Slot, TrainedParameter, TrainingManifest
 from fx2onnx.training.program import GRADIENT, LOSS, LOSS_SCALE, SEED, STEP, Plan
 

@@ -15,11 +15,11 @@ import numpy as np
 import onnx_ir as ir
 
 from fx2onnx.base.errors import Fx2OnnxError, VerificationError, first_line
-from fx2onnx.base.size_conditions import SizeCondition
 from fx2onnx.file_optimizer.feeds import INTEGER_LIMITS, Array, InputType, candidate_sizes, make_feeds
 from fx2onnx.file_optimizer.float64 import in_float64
 from fx2onnx.irx.edit import graphs_of
 from fx2onnx.irx.facts import RANDOM
+from fx2onnx.sizes.stated import SizeCondition
 from fx2onnx.verify import judge
 from fx2onnx.verify.engines import ENGINES, Run
 from fx2onnx.verify.movements import MOVEMENT_RATIO

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from fx2onnx.base.dims import Dim, DimLike, product
 from fx2onnx.base.errors import UserError
 from fx2onnx.file_optimizer.equal_rows import narrow_constants
 from fx2onnx.file_optimizer.sizes import axis_of
@@ -23,6 +22,7 @@ from fx2onnx.irx.inference import infer_types
 from fx2onnx.irx.shapes.table import as_dim
 from fx2onnx.irx.values import dims_of, known_ints
 from fx2onnx.optimize.rewrite import dims_or_none, is_constant, operand, static_dims
+from fx2onnx.sizes.expr import Dim, DimLike, product
 
 MOST_ROUNDS = 1000
 

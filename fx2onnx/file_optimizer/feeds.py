@@ -11,10 +11,10 @@ import ml_dtypes  # noqa: F401  # NumPy knows bfloat16 by name then
 import numpy as np
 import onnx_ir as ir
 
-from fx2onnx.base.dim_text import parse_dim
-from fx2onnx.base.dims import Dim
-from fx2onnx.base.size_conditions import METADATA_KEY, SizeCondition, read, sizes_near
 from fx2onnx.irx.facts import ELEMENTWISE, MOVES
+from fx2onnx.sizes.expr import Dim
+from fx2onnx.sizes.stated import METADATA_KEY, SizeCondition, read, sizes_near
+from fx2onnx.sizes.text import parse_dim
 
 Array = np.ndarray[Any, Any]
 SIZES = (2, 3, 1, 5, 8, 16, 32, 64, 128, 224)

@@ -12,13 +12,10 @@ from typing import Any
 
 import onnx_ir as ir
 
-from fx2onnx.base.dim_text import parse_dim
-from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import Fx2OnnxError, InternalError, UserError, VerificationError
 from fx2onnx.base.events import record
 from fx2onnx.base.export_warning import warn
 from fx2onnx.base.memory import free_bytes
-from fx2onnx.base.staging import cannot_write, staged
 from fx2onnx.base.targets import check_target
 from fx2onnx.file_optimizer.bodies import store_inside
 from fx2onnx.file_optimizer.compare import Comparison, Original, random_outputs
@@ -34,12 +31,15 @@ from fx2onnx.file_optimizer.quantized import Quantizer, needed_opset, same_as
 from fx2onnx.file_optimizer.result import LeftOut, OptimizeResult, Size, measured
 from fx2onnx.file_optimizer.sizes import fix_sizes, in_dead_branches, parse_sizes, refuse_contradiction
 from fx2onnx.file_optimizer.stages import Limit, Trace, guilty_step, rewrite, stages_of
+from fx2onnx.files.staging import cannot_write, staged
 from fx2onnx.irx.inference import infer_types
 from fx2onnx.irx.io import Written, save, write_bytes
 from fx2onnx.irx.model_files import Staged, commit
 from fx2onnx.optimize.pipelines import DEFAULT_LEVEL
 from fx2onnx.precision.options import Precision
 from fx2onnx.quantize.options import Quantize
+from fx2onnx.sizes.expr import Dim
+from fx2onnx.sizes.text import parse_dim
 from fx2onnx.targets.find import DEFAULT, find
 from fx2onnx.targets.form import Target
 from fx2onnx.verify.engines import chosen_engines

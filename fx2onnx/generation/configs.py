@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.base.folder_files import inside, read_object
+from fx2onnx.files.folder_files import inside, read_object
 
 PARTS = ("text_config", "decoder", "decoder_config")
 """Configs inside a config, of the language model."""

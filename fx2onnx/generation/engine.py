@@ -11,13 +11,13 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from fx2onnx.base.dim_text import Root, root_of
 from fx2onnx.base.errors import UserError
-from fx2onnx.base.folder_commit import MANIFEST
 from fx2onnx.base.ort_values import from_ort_value, to_ort_value
-from fx2onnx.base.size_conditions import SizeCondition, check_sizes
+from fx2onnx.files.folder_commit import MANIFEST
 from fx2onnx.manifest.form import GraphForm, Port, State
 from fx2onnx.manifest.names import BATCH, CAPACITY
+from fx2onnx.sizes.stated import SizeCondition, check_sizes
+from fx2onnx.sizes.text import Root, root_of
 
 Array: TypeAlias = npt.NDArray[Any]
 _DTYPES: dict[str, Any] = {

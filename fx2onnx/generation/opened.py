@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.base.staging import locked
+from fx2onnx.files.staging import locked
 from fx2onnx.generation.checks import cast, check_feeds, check_known
 from fx2onnx.generation.configs import read_config
 from fx2onnx.generation.engine import Graph, as_array, dtype_of, shape_of

@@ -8,10 +8,10 @@ from collections.abc import Callable
 import numpy as np
 import onnx_ir as ir
 
-from fx2onnx.base.dims import DEEP, Atom, Dim, Scalar, innermost_first
 from fx2onnx.base.errors import InternalError
 from fx2onnx.irx.builder import Emitter
 from fx2onnx.irx.values import dims_of, dtype_of
+from fx2onnx.sizes.expr import DEEP, Atom, Dim, Scalar, innermost_first
 
 INT64, DOUBLE = ir.DataType.INT64, ir.DataType.DOUBLE
 MOST_BITS = 48

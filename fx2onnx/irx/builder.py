@@ -8,10 +8,10 @@ from typing import Any, Protocol
 import numpy.typing as npt
 import onnx_ir as ir
 
-from fx2onnx.base.dims import DimLike, Scalar
 from fx2onnx.base.events import details
 from fx2onnx.base.plain import storable
 from fx2onnx.irx.values import new_value
+from fx2onnx.sizes.expr import DimLike, Scalar
 
 MOST_COMPARED_BYTES = 16384
 """Constants up to this size are compared with each other."""

@@ -13,8 +13,8 @@ from typing import TypeAlias
 import numpy as np
 import onnx_ir as ir
 
-from fx2onnx.base.digest import BlockDigests
-from fx2onnx.base.staging import open_to_write
+from fx2onnx.files.digest import BlockDigests
+from fx2onnx.files.staging import open_to_write
 from fx2onnx.irx.pieces import Bytes, Piece, made_with, make_in, pieces_of
 
 Place: TypeAlias = tuple[int, int]

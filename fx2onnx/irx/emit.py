@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import numpy as np
 import onnx_ir as ir
 
-from fx2onnx.base.dims import Dim, DimLike, Scalar
 from fx2onnx.base.errors import InternalError, UserError
 from fx2onnx.irx import precision, shapes
 from fx2onnx.irx.accessors import Accessors
@@ -24,6 +23,7 @@ from fx2onnx.irx.builder import Builder
 from fx2onnx.irx.schema import DTYPE_SINCE, OpSchema, schema_of
 from fx2onnx.irx.shapes.agreement import check_dtypes
 from fx2onnx.irx.values import Dims, Operand, OutputType, dims_of, dtype_of, lacks_data, new_value, set_known_sizes
+from fx2onnx.sizes.expr import Dim, DimLike, Scalar
 
 INT64 = ir.DataType.INT64
 

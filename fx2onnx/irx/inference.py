@@ -13,8 +13,6 @@ from collections.abc import Iterator
 import onnx
 import onnx_ir as ir
 
-from fx2onnx.base.dim_text import parse_dim
-from fx2onnx.base.dims import Dim, DimLike, product
 from fx2onnx.base.errors import Fx2OnnxError, InternalError
 from fx2onnx.irx import shapes
 from fx2onnx.irx.facts import BROADCASTING
@@ -23,6 +21,8 @@ from fx2onnx.irx.shapes.agreement import Contradiction
 from fx2onnx.irx.shapes.contrib import CONTRIB, infer_contrib
 from fx2onnx.irx.size_values import SizeValues
 from fx2onnx.irx.values import Dims, dims_of, forget_dims, note_dims, set_type
+from fx2onnx.sizes.expr import Dim, DimLike, product
+from fx2onnx.sizes.text import parse_dim
 
 STANDARD = frozenset({"", "ai.onnx.ml"})
 """Domains whose operators ``onnx.shape_inference`` knows."""

@@ -11,11 +11,11 @@ from typing import BinaryIO, TypeAlias
 import onnx
 import onnx_ir as ir
 
-from fx2onnx.base.digest import BlockDigests
 from fx2onnx.base.errors import Fx2OnnxError, UserError
 from fx2onnx.base.events import record
-from fx2onnx.base.staging import cannot_write, open_to_write, staged_files
 from fx2onnx.base.targets import check_target
+from fx2onnx.files.digest import BlockDigests
+from fx2onnx.files.staging import cannot_write, open_to_write, staged_files
 from fx2onnx.irx.data_file import write_data
 from fx2onnx.irx.model_files import Staged, commit, data_name
 

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from fx2onnx.base.digest import digest_of, digest_of_file, known_digest
-from fx2onnx.base.renaming import replace
-from fx2onnx.base.staging import locked, sync
 from fx2onnx.base.targets import is_same_file
+from fx2onnx.files.digest import digest_of, digest_of_file, known_digest
+from fx2onnx.files.renaming import replace
+from fx2onnx.files.staging import locked, sync
 
 DIGEST_DIGITS = 16
 _LONGEST_STEM_BYTES = 200

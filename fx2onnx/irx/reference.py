@@ -16,10 +16,10 @@ import onnx_ir as ir
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.events import record
-from fx2onnx.base.renaming import relative_path
-from fx2onnx.base.staging import cannot_write, staged_files
+from fx2onnx.base.source import relative_path
 from fx2onnx.base.targets import check_target
-from fx2onnx.base.weight_file import WeightFile
+from fx2onnx.files.staging import cannot_write, staged_files
+from fx2onnx.files.weight_file import WeightFile
 from fx2onnx.irx import io
 from fx2onnx.irx.model_files import Staged, commit
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import onnx_ir as ir
 
-from fx2onnx.base.digest import BlockDigests
 from fx2onnx.base.events import record
-from fx2onnx.base.renaming import replace
-from fx2onnx.base.staging import cannot_write
+from fx2onnx.files.digest import BlockDigests
+from fx2onnx.files.renaming import replace
+from fx2onnx.files.staging import cannot_write
 from fx2onnx.irx.data_file import Place, write_data
 from fx2onnx.irx.io import EXTERNAL_MIN_BYTES, message_of, placed, require_data, write_bytes
 from fx2onnx.irx.model_files import data_name

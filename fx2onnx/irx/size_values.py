@@ -7,8 +7,8 @@ from typing import TypeAlias
 
 import onnx_ir as ir
 
-from fx2onnx.base.dims import Dim, DimLike, apply, product
 from fx2onnx.irx.values import MAX_KNOWN_INTS, dims_of, known_array, known_ints, known_sizes, set_known_sizes
+from fx2onnx.sizes.expr import Dim, DimLike, apply, product
 
 Held: TypeAlias = list[DimLike]
 _INTEGERS = (ir.DataType.INT64, ir.DataType.INT32)

@@ -1,4 +1,4 @@
-"""Typed values: dtype and dims of an ``onnx_ir.Value``, where dims are ints or ``base.dims.Dim`` expressions."""
+"""Typed values: dtype and dims of an ``onnx_ir.Value``, where dims are ints or ``sizes.expr.Dim`` expressions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from fx2onnx.base.dims import Dim, DimLike
+from fx2onnx.sizes.expr import Dim, DimLike
 
 _DIMS_KEY = "fx2onnx.dims"
 Dims = tuple[DimLike, ...]

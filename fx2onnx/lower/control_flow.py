@@ -8,14 +8,14 @@ from typing import Any, Protocol
 import onnx_ir as ir
 import torch.fx
 
-from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import UserError
-from fx2onnx.base.relations import Relation
 from fx2onnx.capture.captured import where_of
 from fx2onnx.capture.recording.control_flow import Nested
-from fx2onnx.capture.torch_private.operators import HIGHER_ORDER
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import OutputType, dims_of, dtype_of, rank_of
+from fx2onnx.sizes.expr import Dim
+from fx2onnx.sizes.relation import Relation
+from fx2onnx.torchcompat.operators import HIGHER_ORDER
 
 BOOL, INT64 = ir.DataType.BOOL, ir.DataType.INT64
 

@@ -22,12 +22,12 @@ from typing import Any
 import onnx_ir as ir
 import torch.fx
 
-from fx2onnx.base.dims import Dim
 from fx2onnx.capture.captured import REPEAT
 from fx2onnx.irx.builder import Builder
 from fx2onnx.irx.edit import nested_graphs
 from fx2onnx.irx.values import READ_SET, copied_type, dims_of, is_complex, lacks_data, noted_sizes
 from fx2onnx.lower.weights import Weight
+from fx2onnx.sizes.expr import Dim
 
 _PLAIN = (
     *(bool, int, float, complex, str, type(None), Dim),

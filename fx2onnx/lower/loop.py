@@ -14,8 +14,7 @@ import torch.fx
 
 from fx2onnx.aten_map.table.dtypes import onnx_dtype
 from fx2onnx.aten_map.table.registry import Entry, Table, fill_defaults
-from fx2onnx.base import baked, metadata_keys, size_conditions
-from fx2onnx.base.dims import Dim
+from fx2onnx.base import baked, metadata_keys
 from fx2onnx.base.errors import Fx2OnnxError, UserError
 from fx2onnx.base.events import details, record
 from fx2onnx.base.metadata_keys import PRODUCER
@@ -31,6 +30,8 @@ from fx2onnx.lower import control_flow, faults, preflight, torchlib
 from fx2onnx.lower.layers import RepeatedLayers
 from fx2onnx.lower.size_checks import without_checks
 from fx2onnx.lower.weights import as_onnx
+from fx2onnx.sizes import stated as size_conditions
+from fx2onnx.sizes.expr import Dim
 
 
 class Lowering:

@@ -15,13 +15,13 @@ import torch.fx
 from fx2onnx.aten_map.table.families import known_names
 from fx2onnx.aten_map.table.registry import Table
 from fx2onnx.base import plugins
-from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import Fx2OnnxError, UserError
-from fx2onnx.base.relations import Relation
 from fx2onnx.capture.captured import Captured, describe, where_of
 from fx2onnx.capture.recording.control_flow import Nested
-from fx2onnx.capture.torch_private.operators import OpOverload
 from fx2onnx.lower import torchlib
+from fx2onnx.sizes.expr import Dim
+from fx2onnx.sizes.relation import Relation
+from fx2onnx.torchcompat.operators import OpOverload
 
 
 def used_nodes(captured: Captured, extra: Iterable[torch.fx.Node] = ()) -> set[torch.fx.Node]:

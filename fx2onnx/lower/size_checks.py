@@ -9,11 +9,11 @@ import numpy as np
 import onnx_ir as ir
 
 from fx2onnx.aten_map.table.registry import TABLE, Table, translates
-from fx2onnx.base.assumptions import MOST_CHARS, put_shortly
-from fx2onnx.base.dims import Scalar, is_real_number
 from fx2onnx.capture.recording.size_checks import CHECKED, composed
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import dims_of, dtype_of
+from fx2onnx.sizes.assumptions import MOST_CHARS, put_shortly
+from fx2onnx.sizes.expr import Scalar, is_real_number
 
 _COMPARED = {"eq": "Equal", "ne": "Equal", "lt": "Less", "ge": "Less", "gt": "Greater", "le": "Greater"}
 _WHERE_FALSE = frozenset({"ne", "ge", "le"})

@@ -19,12 +19,12 @@ import torch
 
 from fx2onnx.aten_map.table.dtypes import onnx_dtype
 from fx2onnx.aten_map.table.registry import IGNORED, Entry
-from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import Fx2OnnxError, InternalError, UserError
-from fx2onnx.capture.torch_private.operators import OpOverload
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.schema import admits, schema_of
 from fx2onnx.irx.values import dims_of, dtype_of
+from fx2onnx.sizes.expr import Dim
+from fx2onnx.torchcompat.operators import OpOverload
 
 DTYPE_ATTRIBUTES = frozenset({"to", "dtype", "output_datatype"})
 VARIADIC_OUTPUTS = frozenset({"If", "Loop", "Scan", "Split"})

@@ -8,9 +8,9 @@ from typing import Any
 
 from fx2onnx.aten_map.table.registry import IGNORED
 from fx2onnx.base.errors import UserError
-from fx2onnx.capture.torch_private.operators import OpOverload
 from fx2onnx.irx.emit import Emit
 from fx2onnx.lower.torchlib import WRITTEN_FOR, Origin, as_operand, emit
+from fx2onnx.torchcompat.operators import OpOverload
 
 
 def translations_of(

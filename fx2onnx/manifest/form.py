@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.base.folder_commit import MANIFEST, VERSION, FileEntry, is_plain_name, path_now
-from fx2onnx.base.folder_files import inside, read_object
-from fx2onnx.base.size_conditions import SizeCondition, StatedCondition
 from fx2onnx.base.typed_json import Misfit, Only, built, within
+from fx2onnx.files.folder_commit import MANIFEST, VERSION, FileEntry, is_plain_name, path_now
+from fx2onnx.files.folder_files import inside, read_object
+from fx2onnx.sizes.stated import SizeCondition, StatedCondition
 
 Kind: TypeAlias = Literal["forward", "decode", "prompt", "encoder", "embed", "image", "audio"]
 """What a graph does. ``forward`` takes all tokens, without a cache; ``decode`` takes tokens and a cache; ``prompt`` the

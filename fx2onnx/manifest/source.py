@@ -8,7 +8,7 @@ from pathlib import Path, PurePath
 from urllib.parse import parse_qsl
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.base.folder_commit import MANIFEST
+from fx2onnx.files.folder_commit import MANIFEST
 from fx2onnx.manifest.form import Manifest
 
 _TYPE = re.compile(r"[A-Za-z0-9][\w-]{0,99}")

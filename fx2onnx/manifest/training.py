@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.base.folder_commit import MANIFEST, VERSION, is_plain_name
-from fx2onnx.base.folder_files import read_object
 from fx2onnx.base.typed_json import Misfit, Only, built, within
+from fx2onnx.files.folder_commit import MANIFEST, VERSION, is_plain_name
+from fx2onnx.files.folder_files import read_object
 
 STEP_FILE, GRADIENTS_FILE, UPDATE_FILE = "train_step.onnx", "gradients.onnx", "apply_gradients.onnx"
 EVAL_FILE, WEIGHTS_FILE = "eval.onnx", "weights.safetensors"

@@ -6,10 +6,10 @@ import sys
 from types import CodeType, ModuleType
 
 from fx2onnx.base import plugins
-from fx2onnx.base.assumptions import Assumption
 from fx2onnx.capture.patches import Known, TracedCode
 from fx2onnx.model_patches import torch_norm, torch_rnn, torchvision  # noqa: F401  (each file registers its patches)
 from fx2onnx.model_patches.patching import PATCHES, Applied, apply_patches
+from fx2onnx.sizes.assumptions import Assumption
 
 
 class LibraryPatches:

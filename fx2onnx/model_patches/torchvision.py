@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fx2onnx.capture.torch_private.operators import HIGHER_ORDER
 from fx2onnx.model_patches.patching import patches
+from fx2onnx.torchcompat.operators import HIGHER_ORDER
 
 
 @patches(

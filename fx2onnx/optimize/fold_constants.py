@@ -9,7 +9,6 @@ from typing import TypeAlias
 import numpy as np
 import onnx_ir as ir
 
-from fx2onnx.base.dims import Dim
 from fx2onnx.irx.edit import graphs_of, is_read, remove_unread, replace_inputs, use_count
 from fx2onnx.irx.facts import GRAPH_BEARING, is_random
 from fx2onnx.irx.values import dims_of, known_sizes, set_type
@@ -17,6 +16,7 @@ from fx2onnx.optimize.evaluate import EVALUATORS, LAST_BIT, Array, Function, eva
 from fx2onnx.optimize.rewrite import attribute, dims_or_none
 from fx2onnx.optimize.rounding import is_rounded
 from fx2onnx.optimize.weights import is_literal, lacks_data
+from fx2onnx.sizes.expr import Dim
 
 FOLDABLE_DTYPES = frozenset(
     {

@@ -9,10 +9,10 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import onnx_ir as ir
 
-from fx2onnx.base.dims import DimLike
 from fx2onnx.irx.edit import nodes_before, use_count
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import Dims, dims_of, known_array
+from fx2onnx.sizes.expr import DimLike
 
 
 class Why(str):

@@ -7,8 +7,8 @@ import os
 from collections.abc import Callable, Sequence
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.base.staging import write_text
 from fx2onnx.base.targets import check_target
+from fx2onnx.files.staging import write_text
 from fx2onnx.report.compare import Comparison
 from fx2onnx.report.page import page
 from fx2onnx.report.profile_data import ProfileData

@@ -25,8 +25,8 @@ from fx2onnx.runner.types import (
 from fx2onnx.runner.typing_protos import denotations_of
 
 if TYPE_CHECKING:  # what reads conditions is imported for the few files that have some
-    from fx2onnx.base.dims import Dim
-    from fx2onnx.base.size_conditions import SizeCondition
+    from fx2onnx.sizes.expr import Dim
+    from fx2onnx.sizes.stated import SizeCondition
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +60,8 @@ def _expressions(args: Sequence[NodeArg]) -> dict[str, Dim]:
     texts = {dim for arg in args for dim in arg.dims or () if isinstance(dim, str) and not dim.isidentifier()}
     if not texts:
         return {}
-    from fx2onnx.base.dim_text import parse_dim
-    from fx2onnx.base.dims import Dim
+    from fx2onnx.sizes.expr import Dim
+    from fx2onnx.sizes.text import parse_dim
 
     parsed = {text: parse_dim(text) for text in texts}
     return {text: dim for text, dim in parsed.items() if isinstance(dim, Dim)}
@@ -122,7 +122,7 @@ class FeedChecker:
 
     def _check_expressions(self, bound: Mapping[str, tuple[int, str]]) -> None:
         """Raises UserError E401 for a size that is not what its expression is at the sizes of the others."""
-        from fx2onnx.base.dim_text import size_of
+        from fx2onnx.sizes.text import size_of
 
         sizes = {name: size for name, (size, _) in bound.items()}
         for text in self.expressions.keys() & sizes.keys():
@@ -138,7 +138,7 @@ class FeedChecker:
 
     def _check_conditions(self, bound: Mapping[str, tuple[int, str]]) -> None:
         """Raises UserError E401 for sizes that the file is not right for."""
-        from fx2onnx.base.size_conditions import check_sizes
+        from fx2onnx.sizes.stated import check_sizes
 
         bound = {**bound, **self._roots(bound)}
         sizes = {name: size for name, (size, _) in bound.items()}
@@ -146,7 +146,7 @@ class FeedChecker:
 
     def _roots(self, bound: Mapping[str, tuple[int, str]]) -> dict[str, tuple[int, str]]:
         """The sizes that stand in the shapes only in others, such as ``n`` in ``2*n + 1``."""
-        from fx2onnx.base.dim_text import root_of
+        from fx2onnx.sizes.text import root_of
 
         found: dict[str, tuple[int, str]] = {}
         for text, (size, place) in bound.items():

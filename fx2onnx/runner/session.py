@@ -16,8 +16,8 @@ import numpy as np
 from fx2onnx.base.errors import Fx2OnnxError, UserError
 from fx2onnx.base.events import record
 from fx2onnx.base.metadata_keys import CONDITIONS, PRODUCER
-from fx2onnx.base.staging import replacing, write_text
 from fx2onnx.base.targets import check_target
+from fx2onnx.files.staging import replacing, write_text
 from fx2onnx.runner.build import build_program
 from fx2onnx.runner.execute import Executor
 from fx2onnx.runner.feeds import FeedChecker, NodeArg, fix_denoted, listed
@@ -32,7 +32,7 @@ from fx2onnx.runner.threads import threads
 from fx2onnx.runner.types import Value, describe, is_tensor_type, type_name
 
 if TYPE_CHECKING:
-    from fx2onnx.base.size_conditions import SizeCondition
+    from fx2onnx.sizes.stated import SizeCondition
 
 PROVIDER = "CPUExecutionProvider"
 logger = logging.getLogger("fx2onnx.runner")
@@ -308,7 +308,7 @@ def _conditions(text: str) -> Sequence[SizeCondition]:
     """What the file's metadata says of sizes; few files say something."""
     if not text:
         return ()
-    from fx2onnx.base.size_conditions import read
+    from fx2onnx.sizes.stated import read
 
     return read(text)
 

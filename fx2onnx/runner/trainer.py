@@ -89,7 +89,7 @@ class Trainer:
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Go on where ``save`` was called, bit for bit. Raises UserError E302 for the state of another model."""
-        from fx2onnx.base import safetensors
+        from fx2onnx.files import safetensors
 
         found = read_tensors(path)
         check_state(path, found, self.state)

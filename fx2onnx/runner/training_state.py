@@ -10,11 +10,11 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from fx2onnx.base import safetensors
 from fx2onnx.base.errors import UserError
-from fx2onnx.base.renaming import replace
-from fx2onnx.base.safetensors import Entry
-from fx2onnx.base.staging import cannot_write, staged_files
+from fx2onnx.files import safetensors
+from fx2onnx.files.renaming import replace
+from fx2onnx.files.safetensors import Entry
+from fx2onnx.files.staging import cannot_write, staged_files
 from fx2onnx.manifest.training import TrainingManifest
 
 Array = npt.NDArray[np.generic]

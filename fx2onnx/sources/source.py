@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from fx2onnx.base.dims import Scalar
-from fx2onnx.base.weight_file import WeightFile
+from fx2onnx.files.weight_file import WeightFile
+from fx2onnx.sizes.expr import Scalar
 
 if TYPE_CHECKING:
     from torch import nn

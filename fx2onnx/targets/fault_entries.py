@@ -20,7 +20,7 @@ import onnx_ir as ir
 
 from fx2onnx.base import typed_json
 from fx2onnx.base.errors import UserError
-from fx2onnx.base.staging import write_text
+from fx2onnx.files.staging import write_text
 from fx2onnx.irx.values import known_array
 from fx2onnx.targets.match import word_of
 

@@ -11,10 +11,10 @@ from torch.overrides import TorchFunctionMode, resolve_name
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.source import SourceLocation
-from fx2onnx.capture.python.frames import user_location
-from fx2onnx.capture.torch_private.dispatch import in_function_transform
-from fx2onnx.capture.torch_private.pytrees import flatten
-from fx2onnx.capture.torch_private.tensor_questions import requires_grad
+from fx2onnx.torchcompat.dispatch import in_function_transform
+from fx2onnx.torchcompat.frames import user_location
+from fx2onnx.torchcompat.pytrees import flatten
+from fx2onnx.torchcompat.tensor_questions import requires_grad
 
 
 class End(NamedTuple):

@@ -20,7 +20,7 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.capture.captured import NEXT, RETURNS_STATE
 from fx2onnx.capture.python.outputs import output_name
 from fx2onnx.capture.recording.repeats import repeated
-from fx2onnx.capture.torch_private.pytrees import flatten
+from fx2onnx.torchcompat.pytrees import flatten
 from fx2onnx.training.checkpoints import run_once
 from fx2onnx.training.decisions import decided_by_python
 from fx2onnx.training.groups import Groups

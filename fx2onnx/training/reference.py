@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from fx2onnx.capture.captured import NEXT, RETURNS_STATE
-from fx2onnx.capture.torch_private.dispatch import no_dispatch
-from fx2onnx.capture.torch_private.widened import narrowed
+from fx2onnx.torchcompat.dispatch import no_dispatch
+from fx2onnx.torchcompat.widened import narrowed
 from fx2onnx.training.optimizers import UpdateRule
 from fx2onnx.training.options import Training
 from fx2onnx.training.program import FINITE, GRADIENT, OWN, STEP, Kind, Plan, Tensors, TrainingProgram

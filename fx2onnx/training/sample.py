@@ -12,7 +12,7 @@ import torch
 from fx2onnx.base.errors import UserError
 from fx2onnx.capture.python.inputs import Arguments, bind, normalise_args, refuse_objects
 from fx2onnx.capture.shapes.dynamic import set_dynamic_axes
-from fx2onnx.capture.torch_private.shape_specs import calls
+from fx2onnx.torchcompat.shape_specs import calls
 from fx2onnx.training.options import Training
 
 Axes = dict[str, dict[int, str]]

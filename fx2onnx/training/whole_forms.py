@@ -12,8 +12,8 @@ import torch
 from fx2onnx.aten_map.activations import softmax_of
 from fx2onnx.aten_map.matmul import scaled
 from fx2onnx.aten_map.table.axes import swap
-from fx2onnx.base.dims import product
 from fx2onnx.irx.emit import Emit
+from fx2onnx.sizes.expr import product
 from fx2onnx.training import whole
 
 

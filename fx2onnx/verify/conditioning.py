@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from fx2onnx.capture.torch_private.dispatch import EagerMode
+from fx2onnx.torchcompat.dispatch import EagerMode
 
 SINGULAR_SHARE = 8.0
 """A matrix is singular where its least singular value is so many units in the last place of the largest, or less, for each of its

@@ -12,14 +12,15 @@ from typing import Any
 
 import onnx
 
-from fx2onnx.base import baked, metadata_keys, size_conditions
-from fx2onnx.base.dim_text import parse_dim, size_of
-from fx2onnx.base.dims import Dim
+from fx2onnx.base import baked, metadata_keys
 from fx2onnx.base.errors import UserError
-from fx2onnx.base.size_conditions import SizeCondition
 from fx2onnx.irx import io
 from fx2onnx.precision.options import EPSILONS, LEAST_NORMAL, word_in
 from fx2onnx.precision.options import METADATA_KEY as PRECISION_KEY
+from fx2onnx.sizes import stated as size_conditions
+from fx2onnx.sizes.expr import Dim
+from fx2onnx.sizes.stated import SizeCondition
+from fx2onnx.sizes.text import parse_dim, size_of
 from fx2onnx.verify.file_bounds import FileBounds
 from fx2onnx.verify.float_values import BY_ANY_ENGINE, BY_ANY_ENGINE_IN_HALF, silent_on
 from fx2onnx.verify.judge import MODULES_OWN, Grain

@@ -20,8 +20,8 @@ import numpy as np
 import onnx
 import torch
 
-from fx2onnx.capture.torch_private.dispatch import EagerMode
 from fx2onnx.irx.facts import RANDOM
+from fx2onnx.torchcompat.dispatch import EagerMode
 from fx2onnx.verify.arrays import to_numpy
 from fx2onnx.verify.engines import Array
 from fx2onnx.verify.exact_codes import is_product

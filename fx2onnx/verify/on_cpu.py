@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 import torch
 from torch.overrides import TorchFunctionMode
 
-from fx2onnx.capture.torch_private.dispatch import EagerMode
-from fx2onnx.capture.torch_private.pytrees import pytree
+from fx2onnx.torchcompat.dispatch import EagerMode
+from fx2onnx.torchcompat.pytrees import pytree
 
 CPU = torch.device("cpu")
 T = TypeVar("T")

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from fx2onnx.base.errors import first_line
-from fx2onnx.capture.torch_private.dispatch import EagerMode
+from fx2onnx.torchcompat.dispatch import EagerMode
 from fx2onnx.verify import judge
 from fx2onnx.verify.conditioning import Regular
 from fx2onnx.verify.eager import Eager

@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from fx2onnx.capture.torch_private.dispatch import EagerMode
-from fx2onnx.capture.torch_private.pytrees import pytree
+from fx2onnx.torchcompat.dispatch import EagerMode
+from fx2onnx.torchcompat.pytrees import pytree
 from fx2onnx.verify.conditioning import is_conditioned, is_of_matrices, is_singular, largest_of
 from fx2onnx.verify.recurrent import by_steps, is_stepped
 

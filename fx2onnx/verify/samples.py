@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from fx2onnx.base.dim_text import Root, parse_dim, root_of, size_of
-from fx2onnx.base.dims import Dim
-from fx2onnx.base.size_conditions import SizeCondition
+from fx2onnx.sizes.expr import Dim
+from fx2onnx.sizes.stated import SizeCondition
+from fx2onnx.sizes.text import Root, parse_dim, root_of, size_of
 from fx2onnx.verify.marks import NONE, Marks
 from fx2onnx.verify.sizes import empty_sizes, other_sizes
 from fx2onnx.verify.values import AT_SAMPLE_SIZES, ENDS, Values

@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterator, Mapping
 
 import numpy as np
 
-from fx2onnx.base.size_conditions import SizeCondition, allowed_sizes, sizes_near
-from fx2onnx.base.size_sets import EVERY, LARGEST, SizeSet
+from fx2onnx.sizes.sets import EVERY, LARGEST, SizeSet
+from fx2onnx.sizes.stated import SizeCondition, allowed_sizes, sizes_near
 
 MOST_BORDERS = 2
 """Runs at borders."""

@@ -15,7 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.base.staging import cannot_write
+from fx2onnx.files.staging import cannot_write
 from fx2onnx.irx import io
 from fx2onnx.manifest.names import MODEL_FILE
 from fx2onnx.verify.engines import Array

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from fx2onnx.capture.torch_private.dispatch import EagerMode
-from fx2onnx.capture.torch_private.pytrees import pytree
+from fx2onnx.torchcompat.dispatch import EagerMode
+from fx2onnx.torchcompat.pytrees import pytree
 from fx2onnx.verify.engines import Array
 from fx2onnx.verify.rounding import CHOICES, axis_of
 

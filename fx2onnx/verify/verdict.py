@@ -181,7 +181,7 @@ class Verdict:
         """Put ``summary()`` into the metadata ``fx2onnx.verdict`` of the ONNX file. Weights beside it stay as they are."""
         import onnx
 
-        from fx2onnx.base.staging import replacing
+        from fx2onnx.files.staging import replacing
 
         model = onnx.load(os.fspath(path), load_external_data=False)
         kept = [entry for entry in model.metadata_props if entry.key != METADATA_KEY]

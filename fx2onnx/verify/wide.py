@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
-from fx2onnx.capture.torch_private.dispatch import EagerMode, no_dispatch
-from fx2onnx.capture.torch_private.pytrees import pytree
-from fx2onnx.capture.torch_private.widened import Widened
+from fx2onnx.torchcompat.dispatch import EagerMode, no_dispatch
+from fx2onnx.torchcompat.pytrees import pytree
+from fx2onnx.torchcompat.widened import Widened
 from fx2onnx.verify.memory import LARGE_BYTES
 
 aten = torch.ops.aten

@@ -13,10 +13,10 @@ import pytest
 import torch
 
 import fx2onnx
-from fx2onnx.base.assumptions import Assumed, Assumption, Guard, Specialization, described
-from fx2onnx.base.dims import Dim
-from fx2onnx.base.relations import Relation
 from fx2onnx.base.source import SourceLocation
+from fx2onnx.sizes.assumptions import Assumed, Assumption, Guard, Specialization, described
+from fx2onnx.sizes.expr import Dim
+from fx2onnx.sizes.relation import Relation
 
 N, M = Dim.symbol("n"), Dim.symbol("m")
 HERE = SourceLocation("model.py", 7, "forward")
@@ -58,9 +58,9 @@ def test_a_relation_is_its_negations_negation(relation: Relation) -> None:
 
 READER = """
 import pickle, sys
-from fx2onnx.base.assumptions import Guard
-from fx2onnx.base.relations import Relation
-from fx2onnx.base.dims import Dim
+from fx2onnx.sizes.assumptions import Guard
+from fx2onnx.sizes.relation import Relation
+from fx2onnx.sizes.expr import Dim
 
 (found,) = pickle.load(sys.stdin.buffer)
 assert found in {Guard(Relation("lt", (Dim.symbol("m") // 4, Dim.symbol("n") + 1)))}, found

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fx2onnx.base import digest
+from fx2onnx.files import digest
 
 
 @pytest.mark.parametrize("fresh_ns", [digest._FRESH_NS, 0])

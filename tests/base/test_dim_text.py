@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fx2onnx.base.dim_text import parse_dim, size_of
-from fx2onnx.base.dims import Dim, apply
 from fx2onnx.base.errors import UserError
+from fx2onnx.sizes.expr import Dim, apply
+from fx2onnx.sizes.text import parse_dim, size_of
 from fx2onnx.sources.registry import _parse
 from fx2onnx.verify.samples import _changed
 from tests.base import test_dims

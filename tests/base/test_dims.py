@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fx2onnx.base.dims import Dim, apply, evaluate, product
 from fx2onnx.irx.builder import Builder
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import new_value
+from fx2onnx.sizes.expr import Dim, apply, evaluate, product
 
 S, T = Dim.symbol("s"), Dim.symbol("t")
 SIZES = st.fixed_dictionaries({"s": st.integers(1, 50), "t": st.integers(1, 50)})

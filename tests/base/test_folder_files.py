@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.base.folder_files import inside, read_object
+from fx2onnx.files.folder_files import inside, read_object
 
 HASH = "403450e234d65943a7dcf7e05a771ce3c92faa84dd07db4ac20f592037a1e4bd"
 

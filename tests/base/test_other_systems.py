@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from fx2onnx.base import folder_files, renaming, staging
 from fx2onnx.base.errors import UserError
-from fx2onnx.base.renaming import relative_path, replace
-from fx2onnx.base.source import _relative
+from fx2onnx.base.source import _relative, relative_path
+from fx2onnx.files import folder_files, renaming, staging
+from fx2onnx.files.renaming import replace
 
 ROOT = Path(__file__).parents[2]
 WITHOUT = """

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fx2onnx.base.assumptions import Assumed, Assumption, Condition, Guard, Specialization
-from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import UserError
-from fx2onnx.base.relations import Relation
-from fx2onnx.base.size_conditions import NEWEST, read, sizes_near, written
-from fx2onnx.base.size_sets import SizeSet, where_true
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.base.typed_json import Misfit, built
+from fx2onnx.sizes.assumptions import Assumed, Assumption, Condition, Guard, Specialization
+from fx2onnx.sizes.expr import Dim
+from fx2onnx.sizes.relation import Relation
+from fx2onnx.sizes.sets import SizeSet, where_true
+from fx2onnx.sizes.stated import NEWEST, read, sizes_near, written
 
 N, M = Dim.symbol("n"), Dim.symbol("m")
 HERE = SourceLocation("model.py", 7, "forward")

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fx2onnx.base.dims import Dim, Scalar, apply, evaluate
-from fx2onnx.base.relations import COMPARE, Relation
-from fx2onnx.base.size_lines import reach_of
-from fx2onnx.base.size_sets import EVERY, SizeSet, interval, where_true
+from fx2onnx.sizes.expr import Dim, Scalar, apply, evaluate
+from fx2onnx.sizes.lines import reach_of
+from fx2onnx.sizes.relation import COMPARE, Relation
+from fx2onnx.sizes.sets import EVERY, SizeSet, interval, where_true
 
 N = Dim.symbol("n")
 SIZES = range(300)

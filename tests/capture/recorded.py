@@ -10,7 +10,6 @@ import torch
 from torch._dispatch.python import enable_python_dispatcher
 
 from fx2onnx.base.changes import Changes
-from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.capture.captured import TensorInfo
 from fx2onnx.capture.overloads import registry
 from fx2onnx.capture.overloads.registry import Kind
@@ -19,7 +18,8 @@ from fx2onnx.capture.recording.recorder import Recorder
 from fx2onnx.capture.recording.tensor_tracker import tensor_info
 from fx2onnx.capture.shapes.python_sizes import take_sizes
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
-from fx2onnx.capture.torch_private.capture_modes import capture_modes
+from fx2onnx.sizes.expr import Dim, DimLike
+from fx2onnx.torchcompat.capture_modes import capture_modes
 
 N, M = Dim.symbol("n"), Dim.symbol("m")
 Input = tuple[Sequence[DimLike], torch.dtype]

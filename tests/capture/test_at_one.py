@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 import fx2onnx
-from fx2onnx.base.assumptions import Condition, Guard
+from fx2onnx.sizes.assumptions import Condition, Guard
 from tests.support import check
 
 ROWS = ({0: "n"},)

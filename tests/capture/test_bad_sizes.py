@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch.export import Dim
 
 import fx2onnx
-from fx2onnx.base.assumptions import Condition
 from fx2onnx.base.errors import UserError
 from fx2onnx.runner import InferenceSession
+from fx2onnx.sizes.assumptions import Condition
 from tests.support import check
 
 X, Y = torch.randn(4, 8), torch.randn(4, 8)

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from fx2onnx.base.dims import Dim, apply, without_remainders
-from fx2onnx.capture.shapes.certain import certain
+from fx2onnx.sizes.certain import certain
+from fx2onnx.sizes.expr import Dim, apply, without_remainders
 from tests.support import check
 
 BLOCK = 4

@@ -13,9 +13,9 @@ import torch
 import torch.nn.functional as F
 
 import fx2onnx
-from fx2onnx.base import size_conditions
-from fx2onnx.base.assumptions import Condition, Guard
 from fx2onnx.runner import InferenceSession
+from fx2onnx.sizes import stated as size_conditions
+from fx2onnx.sizes.assumptions import Condition, Guard
 from tests.support import check
 
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import fx2onnx
-from fx2onnx.base.assumptions import Assumption
+from fx2onnx.sizes.assumptions import Assumption
 from tests.support import check, run_engines
 
 GRID = torch.tensor([[1, 4, 6], [2, 8, 2]])

@@ -9,9 +9,9 @@ import torch
 from torch.nn import functional
 
 import fx2onnx
-from fx2onnx.base.assumptions import Guard
 from fx2onnx.capture.driver import capture
 from fx2onnx.capture.options import CaptureOptions
+from fx2onnx.sizes.assumptions import Guard
 from fx2onnx.sources.torchvision_compat import prepare
 from tests.support import check, run_engines
 

@@ -8,10 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from fx2onnx.base.assumptions import Guard, Specialization
-from fx2onnx.base.dims import Dim, apply
 from fx2onnx.base.errors import UserError
-from fx2onnx.base.relations import Relation
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture import diagnosis
 from fx2onnx.capture.attempt import Attempt, Failed, Outcome, Reason, Recorded
@@ -22,6 +19,9 @@ from fx2onnx.capture.patches import NO_PATCHES
 from fx2onnx.capture.python.inputs import bind
 from fx2onnx.capture.shapes.dynamic import set_dynamic_axes
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
+from fx2onnx.sizes.assumptions import Guard, Specialization
+from fx2onnx.sizes.expr import Dim, apply
+from fx2onnx.sizes.relation import Relation
 
 N, M = Dim.symbol("n"), Dim.symbol("m")
 LINE = SourceLocation("model.py", 3, "forward")

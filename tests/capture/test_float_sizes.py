@@ -17,13 +17,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fx2onnx
-from fx2onnx.base.dims import Dim
 from fx2onnx.capture.driver import capture
 from fx2onnx.capture.options import CaptureOptions
 from fx2onnx.irx.builder import Builder
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import new_value
 from fx2onnx.runner import InferenceSession
+from fx2onnx.sizes.expr import Dim
 from tests.support import Engines, check, flat
 
 SIZES = np.arange(1, 10_001, dtype=np.int64)

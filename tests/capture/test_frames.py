@@ -18,9 +18,9 @@ from fx2onnx.base.code_patch import CodePatch
 from fx2onnx.capture.captured import Captured, where_of
 from fx2onnx.capture.driver import capture
 from fx2onnx.capture.options import CaptureOptions
-from fx2onnx.capture.python import frames
-from fx2onnx.capture.python.frames import asking_frame, is_user, location_at, user_location
 from fx2onnx.capture.shapes import symnode
+from fx2onnx.torchcompat import frames
+from fx2onnx.torchcompat.frames import asking_frame, is_user, location_at, user_location
 
 BOTH = pytest.mark.parametrize("is_registered", [True, False], ids=["registered", "not registered"])
 ELSEWHERE = "/elsewhere/renamed.py"

@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from fx2onnx.capture.torch_private.capture_modes import capture_modes
-from fx2onnx.capture.torch_private.dispatch import PreDispatchMode, no_dispatch
-from fx2onnx.capture.torch_private.fake_tensors import FakeMode, fake_from_meta, fake_view, storage_key
+from fx2onnx.torchcompat.capture_modes import capture_modes
+from fx2onnx.torchcompat.dispatch import PreDispatchMode, no_dispatch
+from fx2onnx.torchcompat.fake_tensors import FakeMode, fake_from_meta, fake_view, storage_key
 
 FLOAT, CPU = torch.float32, torch.device("cpu")
 

@@ -15,13 +15,13 @@ import torch
 from typer.testing import CliRunner, Result
 
 from fx2onnx import ExportResult, Report
-from fx2onnx.base.assumptions import Assumed, Assumption, Guard, Specialization
-from fx2onnx.base.dims import Dim
-from fx2onnx.base.relations import Relation
 from fx2onnx.capture.driver import as_module
 from fx2onnx.cli import job as job_module
 from fx2onnx.cli import verdict as verdict_module
 from fx2onnx.cli.main import app
+from fx2onnx.sizes.assumptions import Assumed, Assumption, Guard, Specialization
+from fx2onnx.sizes.expr import Dim
+from fx2onnx.sizes.relation import Relation
 from fx2onnx.sources import Source
 from fx2onnx.verify import Row, Verdict
 

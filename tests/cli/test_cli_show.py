@@ -15,10 +15,10 @@ from onnx import TensorProto, helper, numpy_helper
 from typer.testing import CliRunner, Result
 
 import fx2onnx
-from fx2onnx.base.folder_commit import MANIFEST, VERSION, FileEntry
-from fx2onnx.base.size_conditions import StatedCondition
 from fx2onnx.cli.main import app
+from fx2onnx.files.folder_commit import MANIFEST, VERSION, FileEntry
 from fx2onnx.manifest.form import GraphForm, Manifest, Medium, Port, State
+from fx2onnx.sizes.stated import StatedCondition
 
 
 def invoke(*arguments: object) -> Result:

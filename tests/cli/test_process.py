@@ -82,7 +82,7 @@ def test_nobody_reading_any_more_ends_as_python_ends() -> None:
 
 def test_a_run_imports_no_more_than_it_needs(model: Path) -> None:
     code = "import atexit\natexit.register(lambda: print(sorted(set(sys.modules) & UNUSED), file=sys.stderr))\nrun()\n"
-    unused = {"torch", "onnx_ir", "onnxruntime", "sympy", "html", "fx2onnx.base.size_conditions", "pydantic"}
+    unused = {"torch", "onnx_ir", "onnxruntime", "sympy", "html", "fx2onnx.sizes.stated", "pydantic"}
     done = python(f"UNUSED = {unused!r}\n{START}{code}", "run", str(model))
     assert (done.returncode, done.stderr.splitlines()[-1]) == (0, "[]"), done.stderr
 

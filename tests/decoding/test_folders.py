@@ -15,11 +15,7 @@ import pytest
 import torch
 
 import fx2onnx
-from fx2onnx.base.assumptions import Assumed, Assumption, Condition, Guard, Specialization
-from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import UserError
-from fx2onnx.base.relations import Relation
-from fx2onnx.base.size_sets import interval, where_true
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.decoding.cache.layout import unmistakable_sizes
 from fx2onnx.decoding.parts import Assembly, cached_parts
@@ -28,6 +24,10 @@ from fx2onnx.decoding.recipes.modality import modalities_of
 from fx2onnx.exporting.folder import _flaw, _limits, export_assembly
 from fx2onnx.generation import load
 from fx2onnx.generation.media import _cut
+from fx2onnx.sizes.assumptions import Assumed, Assumption, Condition, Guard, Specialization
+from fx2onnx.sizes.expr import Dim
+from fx2onnx.sizes.relation import Relation
+from fx2onnx.sizes.sets import interval, where_true
 from fx2onnx.sources.seeding import move_constants, seeded
 from fx2onnx.sources.source import Source
 from fx2onnx.sources.torchvision_compat import prepare

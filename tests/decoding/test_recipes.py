@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.base.weight_file import WeightFile
 from fx2onnx.decoding import parts as table
 from fx2onnx.decoding.recipes import delay_pattern, encoder_decoder, image_prompt, plain_decoder, static_cache
 from fx2onnx.decoding.recipes.recipe import MANY_BLOCKS, Part, Request, TextOnly
+from fx2onnx.files.weight_file import WeightFile
 from fx2onnx.sources.source import Options, Source
 
 

@@ -12,12 +12,12 @@ import pytest
 import torch
 
 import fx2onnx
-from fx2onnx.capture.torch_private.dispatch import TorchDispatchMode
 from fx2onnx.decoding.reference_generate import generate_eagerly
 from fx2onnx.generation import load
 from fx2onnx.runner import InferenceSession
 from fx2onnx.sources.seeding import move_constants, seeded
 from fx2onnx.sources.torchvision_compat import prepare
+from fx2onnx.torchcompat.dispatch import TorchDispatchMode
 from tests.decoding.test_decoders import ENGINES, exported, prompts
 
 prepare()

@@ -19,8 +19,8 @@ import torch
 
 import fx2onnx
 from fx2onnx.base.errors import UserError
-from fx2onnx.base.staging import PREFIX, locked, replacing, sweep
 from fx2onnx.base.targets import check_target
+from fx2onnx.files.staging import PREFIX, locked, replacing, sweep
 from fx2onnx.irx.model_files import data_name, external_files, is_file_of
 
 MODULE = torch.nn.Linear(64, 64)
@@ -255,7 +255,7 @@ class TestLeftovers:
         assert (precious / "file").read_text() == "kept"
 
     def test_without_locks_old_ones_go(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("fx2onnx.base.staging.fcntl", None)
+        monkeypatch.setattr("fx2onnx.files.staging.fcntl", None)
         old, young = (tmp_path / f"{PREFIX}{digit * 16}" for digit in "01")
         for stage in (old, young):
             stage.mkdir()
@@ -266,7 +266,7 @@ class TestLeftovers:
 
 
 def test_a_folder_that_stays_locked_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fx2onnx.base.staging.LOCK_SECONDS", 0.05)
+    monkeypatch.setattr("fx2onnx.files.staging.LOCK_SECONDS", 0.05)
     with locked(tmp_path), pytest.raises(UserError, match="held the folder"):
         export(tmp_path / "m.onnx")
     with locked(tmp_path, shared=True), pytest.raises(UserError, match="held the folder"):
@@ -279,7 +279,7 @@ def test_a_folder_that_cannot_be_listed(tmp_path: Path, monkeypatch: pytest.Monk
     def refuse(*_: Any) -> Any:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("fx2onnx.base.staging.os.listdir", refuse)
+    monkeypatch.setattr("fx2onnx.files.staging.os.listdir", refuse)
     export(tmp_path / "m.onnx")
     monkeypatch.undo()
     assert scale_of(tmp_path / "m.onnx") == 1

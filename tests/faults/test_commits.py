@@ -16,8 +16,8 @@ import pytest
 
 from fx2onnx import export_folder, load
 from fx2onnx.base.errors import UserError
-from fx2onnx.base.folder_commit import MANIFEST, FileEntry, commit_folder, path_now, read_entries
 from fx2onnx.exporting import folder as folders
+from fx2onnx.files.folder_commit import MANIFEST, FileEntry, commit_folder, path_now, read_entries
 from fx2onnx.irx import io
 from fx2onnx.irx.shared_data import save_together
 from tests.faults import harness
@@ -35,7 +35,7 @@ class Scenario:
     state: Callable[[Path], str]
 
 
-FILES = ("base/staging.py", "base/folder_commit.py", "irx/io.py", "irx/model_files.py", "irx/data_file.py",
+FILES = ("files/staging.py", "files/folder_commit.py", "irx/io.py", "irx/model_files.py", "irx/data_file.py",
          "irx/shared_data.py", "exporting/folder.py")  # fmt: skip
 SLOW = pytest.mark.slow  # the same as the shorter ones, on more files
 SIZE = 600

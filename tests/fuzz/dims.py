@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from fx2onnx.base.dim_text import MOST, parse_dim, size_of
-from fx2onnx.base.dims import Dim
+from fx2onnx.sizes.expr import Dim
+from fx2onnx.sizes.text import MOST, parse_dim, size_of
 from fx2onnx.verify.samples import _changed
 
 SIZES = {"n": 7, "m": 3, "past_length": 12, "max": 5}

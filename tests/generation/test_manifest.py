@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.base.folder_commit import MANIFEST, VERSION, FileEntry
-from fx2onnx.base.size_conditions import StatedCondition
+from fx2onnx.files.folder_commit import MANIFEST, VERSION, FileEntry
 from fx2onnx.manifest.form import OLDEST, GraphForm, Grid, Manifest, Medium, Port, PromptRewrite, State, read_manifest
 from fx2onnx.manifest.source import source_within, trusted_source
+from fx2onnx.sizes.stated import StatedCondition
 from tests import manifest_schema
 
 IDS = Port("input_ids", "tokens", "int64", ("batch_size", "sequence_length"))

@@ -13,7 +13,7 @@ import pytest
 
 import fx2onnx
 from fx2onnx.base.errors import UserError
-from fx2onnx.base.folder_commit import MANIFEST
+from fx2onnx.files.folder_commit import MANIFEST
 from fx2onnx.generation import LoadedModel, load
 
 ENGINES = ("runner", "onnxruntime")

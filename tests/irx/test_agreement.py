@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.builder import Builder
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.shapes.agreement import Contradiction, differ
 from fx2onnx.irx.values import dims_of, new_value
+from fx2onnx.sizes.expr import Dim, DimLike
 
 N, M = Dim.symbol("n"), Dim.symbol("m")
 SIZES = st.lists(st.sampled_from([1, 2, 3]), min_size=0, max_size=4).map(tuple)

@@ -11,10 +11,10 @@ import pytest
 from onnx import helper
 
 import fx2onnx.runner as ort
-from fx2onnx.base.dims import Dim
 from fx2onnx.irx.inference import infer_types
 from fx2onnx.irx.shapes.contrib import CONTRIB, MICROSOFT
 from fx2onnx.irx.values import dims_of
+from fx2onnx.sizes.expr import Dim
 
 F16, F32 = np.float16, np.float32
 CASES: list[tuple[str, str, list[tuple[Any, list[Any]] | None], int, dict[str, Any]]] = [

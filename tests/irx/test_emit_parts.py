@@ -6,7 +6,6 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import InternalError
 from fx2onnx.irx.arithmetic import emit_scalar
 from fx2onnx.irx.builder import Builder
@@ -15,6 +14,7 @@ from fx2onnx.irx.precision import missing_half
 from fx2onnx.irx.schema import schema_of
 from fx2onnx.irx.values import READ_SET, ReadSet, dims_of, dtype_of, known_sizes, new_value, set_known_sizes
 from fx2onnx.runner import InferenceSession
+from fx2onnx.sizes.expr import Dim
 
 N = Dim.symbol("n")
 

@@ -19,11 +19,11 @@ from torch.utils import _pytree as pytree
 from fx2onnx.aten_map import TABLE
 from fx2onnx.aten_map.table.dtypes import ONNX_DTYPES
 from fx2onnx.aten_map.table.registry import fill_defaults
-from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.builder import Builder
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import dims_of, dtype_of, mark_complex, new_value
+from fx2onnx.sizes.expr import Dim
 from tests.ops.comparing import (
     ANY_INDEX,
     TOLERANCES,

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import fx2onnx
-from fx2onnx.base.dims import Dim
 from fx2onnx.runner import InferenceSession
+from fx2onnx.sizes.expr import Dim
 from fx2onnx.verify import verify
 
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import fx2onnx
-from fx2onnx.base import size_conditions
 from fx2onnx.base.opsets import OPSET_MAX, OPSET_MIN
+from fx2onnx.sizes import stated as size_conditions
 from tests.ops.size_operators import OPERATORS, PAIRS, SHUFFLED
 from tests.support import check
 

@@ -13,7 +13,6 @@ import onnx.parser
 import onnx_ir as ir
 import pytest
 
-from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import InternalError, UserError
 from fx2onnx.irx.emit import Emit
 from fx2onnx.optimize.check import check_model
@@ -24,6 +23,7 @@ from fx2onnx.optimize.merge_equal import merge_equal_nodes
 from fx2onnx.optimize.pipelines import DEAD, EQUAL, FUSED, LEVELS, Pass, Rewrites, run, run_default
 from fx2onnx.optimize.rewrite import Kept, Match, Removal, Rewrite, Why, required
 from fx2onnx.optimize.rewrites.remove_noop import RemoveNoop
+from fx2onnx.sizes.expr import Dim
 from tests.optimize.support import model, random, same_results, types, weight
 
 V = dict[str, ir.Value]

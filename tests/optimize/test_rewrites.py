@@ -9,7 +9,6 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from fx2onnx.base.dims import Dim
 from fx2onnx.irx.emit import Emit
 from fx2onnx.optimize.rewrites.arrange_weights import ArrangeWeights
 from fx2onnx.optimize.rewrites.fold_batch_norm import FoldBatchNorm
@@ -33,6 +32,7 @@ from fx2onnx.optimize.rewrites.slice_splat import SliceSplat
 from fx2onnx.optimize.rewrites.split_gathers import SplitGathers
 from fx2onnx.optimize.rewrites.swap_relu_max_pool import SwapReluMaxPool
 from fx2onnx.optimize.rewrites.unflatten_gemm import UnflattenGemm
+from fx2onnx.sizes.expr import Dim
 from tests.optimize.support import model, random, refused, rewritten, weight
 
 BATCH = Dim.symbol("batch")

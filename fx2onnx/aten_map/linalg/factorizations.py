@@ -24,10 +24,10 @@ from fx2onnx.aten_map.linalg.linear_solve import (
 from fx2onnx.aten_map.linalg.products import least
 from fx2onnx.aten_map.reductions import reduce
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared
-from fx2onnx.base.dims import DimLike
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.shapes import broadcast_dims
+from fx2onnx.sizes.expr import DimLike
 
 aten = torch.ops.aten
 D = ir.DataType

@@ -16,9 +16,9 @@ from fx2onnx.aten_map.reductions import reduce
 from fx2onnx.aten_map.table.axes import swap
 from fx2onnx.aten_map.table.dtype_support import opmath
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared
-from fx2onnx.base.dims import DimLike, product
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.shapes import broadcast_dims
+from fx2onnx.sizes.expr import DimLike, product
 
 aten = torch.ops.aten
 D = ir.DataType

@@ -16,10 +16,10 @@ from fx2onnx.aten_map.reductions import count_of, mean, reduce
 from fx2onnx.aten_map.table.axes import axis_of
 from fx2onnx.aten_map.table.dtype_support import compute_dtype, floating, opmath, through
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
-from fx2onnx.base.dims import Dim, DimLike, apply
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.schema import has_op
+from fx2onnx.sizes.expr import Dim, DimLike, apply
 
 aten = torch.ops.aten
 D = ir.DataType

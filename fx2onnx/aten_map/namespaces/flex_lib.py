@@ -9,8 +9,8 @@ import torch
 
 from fx2onnx.aten_map.indexing import index_written
 from fx2onnx.aten_map.table.registry import translates
-from fx2onnx.base.dims import DimLike
 from fx2onnx.irx.emit import Emit
+from fx2onnx.sizes.expr import DimLike
 
 
 @translates(torch.ops.flex_lib.zeros_and_scatter.default)

@@ -12,8 +12,8 @@ from fx2onnx.aten_map.quantization import dequantized, quantized
 from fx2onnx.aten_map.table.axes import fixed
 from fx2onnx.aten_map.table.dtypes import onnx_dtype
 from fx2onnx.aten_map.table.registry import translates
-from fx2onnx.base.dims import DimLike
 from fx2onnx.irx.emit import Emit
+from fx2onnx.sizes.expr import DimLike
 
 torchao = torch.ops.torchao
 D = ir.DataType

@@ -8,9 +8,9 @@ import torch
 
 from fx2onnx.aten_map.table.axes import END, INT64, sliced, squeeze, unsqueeze
 from fx2onnx.aten_map.table.registry import translates
-from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
+from fx2onnx.sizes.expr import Dim
 
 vision = torch.ops.torchvision
 

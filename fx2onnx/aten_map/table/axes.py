@@ -8,9 +8,9 @@ from typing import cast
 import numpy as np
 import onnx_ir as ir
 
-from fx2onnx.base.dims import Dim, DimLike, Scalar, product
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
+from fx2onnx.sizes.expr import Dim, DimLike, Scalar, product
 
 INT64 = ir.DataType.INT64
 END = 2**63 - 1

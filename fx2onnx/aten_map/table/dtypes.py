@@ -7,9 +7,9 @@ from typing import Any, TypeAlias
 import onnx_ir as ir
 import torch
 
-from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
+from fx2onnx.sizes.expr import Dim
 
 Number: TypeAlias = "bool | int | float | Dim"
 Operand: TypeAlias = "ir.Value | Number"

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-from fx2onnx.base.dims import Dim, DimLike, Scalar
 from fx2onnx.capture.overloads.registry import Call, Kind, register
 from fx2onnx.capture.overloads.squeezing import keep_rank
 from fx2onnx.capture.overloads.unbacked import Shape, record_sized
@@ -16,6 +15,7 @@ from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.recording.meta_rules import window_count
 from fx2onnx.capture.recording.tensor_tracker import axis_of, dims_of
 from fx2onnx.capture.shapes.symnode import unwrap
+from fx2onnx.sizes.expr import Dim, DimLike, Scalar
 
 aten = torch.ops.aten
 

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 import torch
 
-from fx2onnx.base.dims import product
 from fx2onnx.capture.overloads.registry import Call, Kind, register
 from fx2onnx.capture.overloads.unbacked import Shape, record_sized
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.recording.eager_refusals import check_operands
 from fx2onnx.capture.recording.tensor_tracker import dims_of
 from fx2onnx.capture.shapes.symnode import unwrap
+from fx2onnx.sizes.expr import product
 
 aten = torch.ops.aten
 HALF = (torch.float16, torch.bfloat16)

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 
 import torch
 
-from fx2onnx.base.dims import Dim, Scalar
-from fx2onnx.base.relations import Relation
 from fx2onnx.capture.overloads.registry import Call, Kind, register
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.recording.tensor_tracker import dims_of
 from fx2onnx.capture.shapes.symnode import unwrap
-from fx2onnx.capture.torch_private.dispatch import no_dispatch
+from fx2onnx.sizes.expr import Dim, Scalar
+from fx2onnx.sizes.relation import Relation
+from fx2onnx.torchcompat.dispatch import no_dispatch
 
 aten = torch.ops.aten
 

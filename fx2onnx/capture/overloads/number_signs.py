@@ -8,11 +8,11 @@ from collections.abc import Callable
 import torch
 import torch.fx
 
-from fx2onnx.base.dims import Dim
 from fx2onnx.capture.captured import TensorInfo
 from fx2onnx.capture.recording import size_checks
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
-from fx2onnx.capture.torch_private.dispatch import no_dispatch
+from fx2onnx.sizes.expr import Dim
+from fx2onnx.torchcompat.dispatch import no_dispatch
 
 DEEPEST = 40
 """Operators between a number and what tells its sign."""

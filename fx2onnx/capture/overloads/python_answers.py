@@ -8,8 +8,8 @@ import torch
 
 from fx2onnx.capture.overloads.registry import Call, Kind, register
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
-from fx2onnx.capture.torch_private.dispatch import no_dispatch
-from fx2onnx.capture.torch_private.fake_tensors import storage_key
+from fx2onnx.torchcompat.dispatch import no_dispatch
+from fx2onnx.torchcompat.fake_tensors import storage_key
 
 aten = torch.ops.aten
 

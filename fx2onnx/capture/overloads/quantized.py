@@ -14,7 +14,7 @@ import torch
 
 from fx2onnx.capture.overloads.registry import Call, Kind, register
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
-from fx2onnx.capture.torch_private.operators import OpOverload, quantized_decomposed
+from fx2onnx.torchcompat.operators import OpOverload, quantized_decomposed
 
 aten = torch.ops.aten
 

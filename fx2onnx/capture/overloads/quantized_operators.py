@@ -14,7 +14,7 @@ from fx2onnx.capture.overloads.quantized import Affine, dequantize, mark, operan
 from fx2onnx.capture.overloads.quantized_weights import floats_of, table_of, unpacked
 from fx2onnx.capture.overloads.registry import Call, Kind, register
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
-from fx2onnx.capture.torch_private.operators import OpOverload, PackedWeight
+from fx2onnx.torchcompat.operators import OpOverload, PackedWeight
 
 aten = torch.ops.aten
 ops = torch.ops.quantized

@@ -8,9 +8,9 @@ import torch
 
 from fx2onnx.capture.overloads.quantized import Affine
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
-from fx2onnx.capture.torch_private.dispatch import no_dispatch
-from fx2onnx.capture.torch_private.module_paths import PATHS
-from fx2onnx.capture.torch_private.operators import PackedWeight, quantized_decomposed
+from fx2onnx.torchcompat.dispatch import no_dispatch
+from fx2onnx.torchcompat.module_paths import PATHS
+from fx2onnx.torchcompat.operators import PackedWeight, quantized_decomposed
 
 INT32 = 2**31
 

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import torch
 
-from fx2onnx.base.dims import Dim, DimLike, Scalar, apply
 from fx2onnx.capture.overloads.registry import Call, Kind, register
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.recording.tensor_tracker import dims_of
 from fx2onnx.capture.shapes.symnode import sym_int
+from fx2onnx.sizes.expr import Dim, DimLike, Scalar, apply
 
 
 @register(Kind.RECORD, torch.ops.aten.pad_sequence.default)

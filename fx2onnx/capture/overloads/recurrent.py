@@ -12,14 +12,14 @@ from collections.abc import Sequence
 import torch
 import torch.fx
 
-from fx2onnx.base.dims import DimLike, evaluate
 from fx2onnx.capture.overloads.registry import Call, Kind, register
 from fx2onnx.capture.overloads.unbacked import Shape, record_sized
-from fx2onnx.capture.python.frames import user_location
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.recording.tensor_tracker import dims_of
 from fx2onnx.capture.shapes.symnode import unwrap
-from fx2onnx.capture.torch_private.dispatch import no_dispatch
+from fx2onnx.sizes.expr import DimLike, evaluate
+from fx2onnx.torchcompat.dispatch import no_dispatch
+from fx2onnx.torchcompat.frames import user_location
 
 aten = torch.ops.aten
 

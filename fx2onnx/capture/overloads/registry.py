@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from fx2onnx.base.errors import InternalError
 from fx2onnx.base.source import place_of
-from fx2onnx.capture.torch_private.operators import OpOverload
+from fx2onnx.torchcompat.operators import OpOverload
 
 
 class Kind(Enum):

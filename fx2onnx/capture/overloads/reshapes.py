@@ -8,17 +8,17 @@ from collections.abc import Sequence
 
 import torch
 
-from fx2onnx.base.dims import Dim, DimLike, Scalar, apply, product, without_remainders
-from fx2onnx.base.relations import Relation
 from fx2onnx.capture.overloads.registry import Call, Kind, register
 from fx2onnx.capture.overloads.unbacked import Size
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.recording.meta_cache import contiguous_strides
 from fx2onnx.capture.recording.tensor_tracker import axis_of, dims_of
-from fx2onnx.capture.shapes.conditions import simplified, solved
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.symnode import sym_int, unwrap
-from fx2onnx.capture.torch_private.fake_tensors import fake_view
+from fx2onnx.sizes.expr import Dim, DimLike, Scalar, apply, product, without_remainders
+from fx2onnx.sizes.relation import Relation
+from fx2onnx.sizes.solve import simplified, solved
+from fx2onnx.torchcompat.fake_tensors import fake_view
 
 aten = torch.ops.aten
 

@@ -7,17 +7,17 @@ from itertools import pairwise
 
 import torch
 
-from fx2onnx.base.dims import Dim, DimLike, Scalar, apply
-from fx2onnx.base.relations import Relation
 from fx2onnx.capture.overloads.registry import Call, Kind, register
 from fx2onnx.capture.overloads.unbacked import Size
-from fx2onnx.capture.python.frames import unpacks
 from fx2onnx.capture.recording.aliasing import View
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.recording.tensor_tracker import Arguments, axis_of, dims_of
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.symnode import sym_int, unwrap
-from fx2onnx.capture.torch_private.fake_tensors import fake_view
+from fx2onnx.sizes.expr import Dim, DimLike, Scalar, apply
+from fx2onnx.sizes.relation import Relation
+from fx2onnx.torchcompat.fake_tensors import fake_view
+from fx2onnx.torchcompat.frames import unpacks
 
 aten = torch.ops.aten
 _END = 1 << 62

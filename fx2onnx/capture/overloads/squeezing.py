@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import torch
 
-from fx2onnx.base.dims import Dim, DimLike
-from fx2onnx.base.relations import Relation
 from fx2onnx.capture.overloads.registry import Call, Kind, register
-from fx2onnx.capture.python.frames import user_location
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.recording.tensor_tracker import axis_of, dims_of
+from fx2onnx.sizes.expr import Dim, DimLike
+from fx2onnx.sizes.relation import Relation
+from fx2onnx.torchcompat.frames import user_location
 
 aten = torch.ops.aten
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import torch
 
-from fx2onnx.base.dims import Dim, DimLike, product
 from fx2onnx.capture.overloads.registry import Call, Kind, register
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.shapes.symnode import sym_int, unwrap
+from fx2onnx.sizes.expr import Dim, DimLike, product
 
 aten = torch.ops.aten
 

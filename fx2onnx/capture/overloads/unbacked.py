@@ -7,14 +7,14 @@ from typing import Any, TypeAlias
 
 import torch
 
-from fx2onnx.base.dims import Scalar
 from fx2onnx.capture.overloads.needs import note_places_of_all
 from fx2onnx.capture.overloads.registry import Call, Kind, register
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.recording.tensor_tracker import axis_of, dims_of
 from fx2onnx.capture.shapes.symnode import unwrap
-from fx2onnx.capture.torch_private.dispatch import no_dispatch
-from fx2onnx.capture.torch_private.fake_tensors import CPU
+from fx2onnx.sizes.expr import Scalar
+from fx2onnx.torchcompat.dispatch import no_dispatch
+from fx2onnx.torchcompat.fake_tensors import CPU
 
 aten = torch.ops.aten
 Shape: TypeAlias = Sequence[Scalar]

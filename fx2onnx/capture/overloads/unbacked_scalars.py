@@ -8,14 +8,14 @@ from collections.abc import Callable
 import torch
 import torch.fx
 
-from fx2onnx.base.dims import Dim, Scalar, apply
-from fx2onnx.base.relations import Relation
 from fx2onnx.capture.captured import Symbol
 from fx2onnx.capture.overloads.number_signs import is_nonnegative
-from fx2onnx.capture.python.frames import subscripts, user_location
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.recording.size_checks import behind
-from fx2onnx.capture.torch_private.dispatch import no_dispatch
+from fx2onnx.sizes.expr import Dim, Scalar, apply
+from fx2onnx.sizes.relation import Relation
+from fx2onnx.torchcompat.dispatch import no_dispatch
+from fx2onnx.torchcompat.frames import subscripts, user_location
 
 aten = torch.ops.aten
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import torch
 
-from fx2onnx.capture.torch_private.dispatch import real_kernels
+from fx2onnx.torchcompat.dispatch import real_kernels
 
 Value: TypeAlias = Any
 """Any Python object that a module may hold."""

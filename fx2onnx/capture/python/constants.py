@@ -8,10 +8,10 @@ from typing import Any, TypeAlias
 import torch
 import torch.fx
 
-from fx2onnx.base.dims import Dim
 from fx2onnx.capture.captured import Weight
-from fx2onnx.capture.torch_private.dispatch import no_dispatch
-from fx2onnx.capture.torch_private.operators import OpOverload
+from fx2onnx.sizes.expr import Dim
+from fx2onnx.torchcompat.dispatch import no_dispatch
+from fx2onnx.torchcompat.operators import OpOverload
 
 MAX_ELEMENTS = 1 << 16
 """Tensors larger than this are never computed during capture: they are model data, not bookkeeping."""

@@ -11,7 +11,7 @@ import torch
 from fx2onnx.base.answering import answers_for_caller
 from fx2onnx.base.changes import before_change
 from fx2onnx.base.code_patch import CodePatch, put_name
-from fx2onnx.capture.python.frames import user_location
+from fx2onnx.torchcompat.frames import user_location
 
 
 class _Thread(threading.local):

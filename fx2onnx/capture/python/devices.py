@@ -6,7 +6,7 @@ from itertools import chain
 
 import torch
 
-from fx2onnx.capture.torch_private.pytrees import flatten
+from fx2onnx.torchcompat.pytrees import flatten
 
 
 def beside_weights(

@@ -21,7 +21,7 @@ import torch
 
 from fx2onnx.base.answering import answers_for_caller
 from fx2onnx.base.changes import before_change
-from fx2onnx.capture.python.frames import is_user
+from fx2onnx.torchcompat.frames import is_user
 
 Trace: TypeAlias = Callable[[FrameType, str, object], "Trace | None"]
 _OWN = frozenset(

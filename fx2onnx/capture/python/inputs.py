@@ -12,14 +12,14 @@ import numpy as np
 import torch
 
 from fx2onnx.base.cache_names import cache_name
-from fx2onnx.base.dims import DimLike
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.plain import storable
 from fx2onnx.base.signatures import signature_of
 from fx2onnx.capture.python.devices import beside_weights
 from fx2onnx.capture.python.held import Snapshot
 from fx2onnx.capture.python.held_names import Names
-from fx2onnx.capture.torch_private.pytrees import Key, Rebuild, flatten, is_plain_dataclass
+from fx2onnx.sizes.expr import DimLike
+from fx2onnx.torchcompat.pytrees import Key, Rebuild, flatten, is_plain_dataclass
 
 T = TypeVar("T")
 Call: TypeAlias = tuple[tuple[object, ...], dict[str, object]]

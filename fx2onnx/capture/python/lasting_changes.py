@@ -20,7 +20,7 @@ import torch
 
 from fx2onnx.base.answering import answers_for_caller
 from fx2onnx.base.bounded import Bounded
-from fx2onnx.capture.python.frames import is_user
+from fx2onnx.torchcompat.frames import is_user
 
 _CONTAINERS = frozenset({dict, list, set, OrderedDict, defaultdict, deque, tuple})
 _CHANGING = frozenset(

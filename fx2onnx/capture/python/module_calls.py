@@ -14,9 +14,9 @@ from typing import Any
 import torch
 
 from fx2onnx.base.code_patch import put_name
-from fx2onnx.capture.python.module_tree import ModuleTree
-from fx2onnx.capture.torch_private.operators import OpOverload
-from fx2onnx.capture.torch_private.pytrees import pytree
+from fx2onnx.torchcompat.module_tree import ModuleTree
+from fx2onnx.torchcompat.operators import OpOverload
+from fx2onnx.torchcompat.pytrees import pytree
 
 _LIBRARY: Any = torch.library.Library("fx2onnx_modules", "FRAGMENT")  # type: ignore[no-untyped-call]
 _DECLARED: dict[str, OpOverload] = {}

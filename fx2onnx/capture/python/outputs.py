@@ -13,7 +13,7 @@ from fx2onnx.capture.captured import GraphOutput
 from fx2onnx.capture.python.data_numbers import DataNumber
 from fx2onnx.capture.python.held import Snapshot
 from fx2onnx.capture.shapes.symnode import unwrap
-from fx2onnx.capture.torch_private.pytrees import Key, Rebuild, flatten
+from fx2onnx.torchcompat.pytrees import Key, Rebuild, flatten
 
 if TYPE_CHECKING:
     from fx2onnx.capture.python.inputs import Arguments

@@ -15,11 +15,11 @@ from typing import Any, Protocol, TypeAlias
 import torch
 import torch.fx
 
-from fx2onnx.base.dims import Scalar
 from fx2onnx.base.errors import UserError
 from fx2onnx.capture.captured import TensorInfo
 from fx2onnx.capture.overloads.registry import Kind, find, register
-from fx2onnx.capture.torch_private.operators import OpOverload
+from fx2onnx.sizes.expr import Scalar
+from fx2onnx.torchcompat.operators import OpOverload
 
 aten = torch.ops.aten
 

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
-from fx2onnx.capture.torch_private.dispatch import TorchDispatchMode
-from fx2onnx.capture.torch_private.operators import OpOverload
+from fx2onnx.torchcompat.dispatch import TorchDispatchMode
+from fx2onnx.torchcompat.operators import OpOverload
 
 aten = torch.ops.aten
 

@@ -11,18 +11,18 @@ from typing import Any, Protocol
 import torch
 import torch.fx
 
-from fx2onnx.base.dims import Dim, DimLike, Scalar
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.captured import Symbol, symbols_of
-from fx2onnx.capture.python.frames import user_location
 from fx2onnx.capture.recording.meta_cache import MetaCache
 from fx2onnx.capture.recording.tensor_tracker import Arguments, TensorTracker
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.symnode import sym_int
-from fx2onnx.capture.torch_private.dispatch import PreDispatchMode, SplitMode, no_dispatch
-from fx2onnx.capture.torch_private.fake_tensors import CPU, FakeMode, fake_from_meta
-from fx2onnx.capture.torch_private.operators import OpOverload
+from fx2onnx.sizes.expr import Dim, DimLike, Scalar
+from fx2onnx.torchcompat.dispatch import PreDispatchMode, SplitMode, no_dispatch
+from fx2onnx.torchcompat.fake_tensors import CPU, FakeMode, fake_from_meta
+from fx2onnx.torchcompat.frames import user_location
+from fx2onnx.torchcompat.operators import OpOverload
 
 aten = torch.ops.aten
 

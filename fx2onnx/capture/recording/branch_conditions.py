@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from fx2onnx.base.assumptions import Assumption, Condition
-from fx2onnx.base.relations import Relation
-from fx2onnx.base.size_sets import EVERY, where_true
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.recording.size_checks import Relations, steps
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
+from fx2onnx.sizes.assumptions import Assumption, Condition
+from fx2onnx.sizes.relation import Relation
+from fx2onnx.sizes.sets import EVERY, where_true
 
 
 @dataclass(frozen=True)

@@ -16,16 +16,16 @@ import torch
 import torch.fx
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.base.relations import Relation
 from fx2onnx.base.tracebacks import drop_frames
 from fx2onnx.capture.attempt import Attempt, Failed, Outcome, Reason, Recorded
-from fx2onnx.capture.python.frames import raises_in_eager
-from fx2onnx.capture.python.module_tree import ModuleTree
 from fx2onnx.capture.recording.choices import Branches, Choice, NoScope
 from fx2onnx.capture.recording.failed_branches import is_of_eager, sizes_of_branch, sizes_without_ones
 from fx2onnx.capture.recording.joining import Join, Path, unjoined
 from fx2onnx.capture.recording.size_checks import check_outputs
 from fx2onnx.capture.shapes.undeclared import LOOP_IN_TENSORS
+from fx2onnx.sizes.relation import Relation
+from fx2onnx.torchcompat.frames import raises_in_eager
+from fx2onnx.torchcompat.module_tree import ModuleTree
 
 Node: TypeAlias = torch.fx.Node
 MAX_PATHS = 16

@@ -15,7 +15,7 @@ from fx2onnx.capture.python.held_names import Change, Names
 from fx2onnx.capture.python.inputs import Arguments
 from fx2onnx.capture.recording.aliasing import present
 from fx2onnx.capture.recording.recorder import Recorder
-from fx2onnx.capture.torch_private.pytrees import flatten
+from fx2onnx.torchcompat.pytrees import flatten
 
 _RANDOM = torch.Tag.nondeterministic_seeded
 

@@ -9,10 +9,10 @@ from typing import TypeAlias
 import torch.fx
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.base.relations import Relation
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
-from fx2onnx.capture.torch_private.module_paths import PATHS
+from fx2onnx.sizes.relation import Relation
+from fx2onnx.torchcompat.module_paths import PATHS
 
 Test: TypeAlias = torch.fx.Node | Relation
 

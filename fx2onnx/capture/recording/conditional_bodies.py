@@ -17,20 +17,20 @@ import torch
 import torch.fx
 
 from fx2onnx.base.answering import answers_for_caller
-from fx2onnx.base.assumptions import Assumption
-from fx2onnx.base.dims import Dim
-from fx2onnx.base.relations import Relation
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.captured import TensorInfo
 from fx2onnx.capture.python.conditional_statements import Conditional, conditional_at
 from fx2onnx.capture.python.effects import Watch
-from fx2onnx.capture.python.frames import user_frame
 from fx2onnx.capture.python.liveness import read_later
 from fx2onnx.capture.recording.aliasing import Memory, View
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.recording.control_flow import Nested
 from fx2onnx.capture.recording.tensor_tracker import dims_of
-from fx2onnx.capture.torch_private.operators import HIGHER_ORDER
+from fx2onnx.sizes.assumptions import Assumption
+from fx2onnx.sizes.expr import Dim
+from fx2onnx.sizes.relation import Relation
+from fx2onnx.torchcompat.frames import user_frame
+from fx2onnx.torchcompat.operators import HIGHER_ORDER
 
 Node = torch.fx.Node
 

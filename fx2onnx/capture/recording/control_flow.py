@@ -13,17 +13,17 @@ from typing import Any, TypeAlias
 import torch
 import torch.fx
 
-from fx2onnx.base.assumptions import Guard
-from fx2onnx.base.dims import Dim, DimLike
-from fx2onnx.base.relations import Relation
 from fx2onnx.capture.captured import TensorInfo
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.recording.branch_conditions import Noted, note_checked, taken_out
 from fx2onnx.capture.recording.size_checks import with_checks
 from fx2onnx.capture.recording.tensor_tracker import NeedsDecomposition, dims_of, tensor_info
-from fx2onnx.capture.torch_private.dispatch import PreDispatchMode, SplitMode
-from fx2onnx.capture.torch_private.operators import CUSTOM_FUNCTION, HIGHER_ORDER
-from fx2onnx.capture.torch_private.pytrees import flatten
+from fx2onnx.sizes.assumptions import Guard
+from fx2onnx.sizes.expr import Dim, DimLike
+from fx2onnx.sizes.relation import Relation
+from fx2onnx.torchcompat.dispatch import PreDispatchMode, SplitMode
+from fx2onnx.torchcompat.operators import CUSTOM_FUNCTION, HIGHER_ORDER
+from fx2onnx.torchcompat.pytrees import flatten
 
 Function: TypeAlias = Callable[..., object]
 """What is given to a control-flow operator."""

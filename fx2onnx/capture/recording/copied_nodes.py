@@ -8,7 +8,7 @@ import torch.fx
 from torch.fx.node import Argument
 
 from fx2onnx.capture.recording.control_flow import Nested
-from fx2onnx.capture.torch_private.graphs import RecordedGraph
+from fx2onnx.torchcompat.graphs import RecordedGraph
 
 Node: TypeAlias = torch.fx.Node
 

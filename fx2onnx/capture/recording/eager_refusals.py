@@ -17,13 +17,13 @@ import torch
 import torch.fx
 
 from fx2onnx.base.bounded import Bounded
-from fx2onnx.base.dims import Dim
 from fx2onnx.capture.captured import TensorInfo
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.symnode import unwrap
 from fx2onnx.capture.shapes.taken_for_true import UnmetNeed
-from fx2onnx.capture.torch_private.dispatch import in_function_transform, real_kernels
-from fx2onnx.capture.torch_private.operators import OpOverload
+from fx2onnx.sizes.expr import Dim
+from fx2onnx.torchcompat.dispatch import in_function_transform, real_kernels
+from fx2onnx.torchcompat.operators import OpOverload
 
 aten = torch.ops.aten
 LinAlgError: type[Exception] = torch.linalg.LinAlgError  # type: ignore[attr-defined]

@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from fx2onnx.base.relations import Relation
 from fx2onnx.capture.recording.tensor_tracker import dims_of
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
+from fx2onnx.sizes.relation import Relation
 
 _MAKES_SOME = frozenset(
     f"aten::{name}"

@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch.fx
 
-from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import UserError
-from fx2onnx.base.relations import Relation
 from fx2onnx.capture.attempt import Attempt, Failed, Outcome, Recorded
 from fx2onnx.capture.recording.choices import Branches, Decision
-from fx2onnx.capture.shapes.conditions import modulus_of
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.zero_one import sizes_above_one
+from fx2onnx.sizes.expr import Dim
+from fx2onnx.sizes.relation import Relation
+from fx2onnx.sizes.solve import modulus_of
 
 MOST_RUNS = 12
 """Each takes as long as a run without dynamic sizes."""

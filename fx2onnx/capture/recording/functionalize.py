@@ -13,7 +13,7 @@ from fx2onnx.capture.recording.aliasing import Step
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.recording.tensor_tracker import dims_of, tensor_info
 from fx2onnx.capture.shapes.symnode import unwrap
-from fx2onnx.capture.torch_private.operators import OpOverload, decompositions
+from fx2onnx.torchcompat.operators import OpOverload, decompositions
 
 aten = torch.ops.aten
 

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 import torch.fx
 
-from fx2onnx.base.dims import Dim
 from fx2onnx.capture.captured import TensorInfo
 from fx2onnx.capture.recording.recorder import Recorder
-from fx2onnx.capture.torch_private.dispatch import no_dispatch
-from fx2onnx.capture.torch_private.operators import OpOverload
+from fx2onnx.sizes.expr import Dim
+from fx2onnx.torchcompat.dispatch import no_dispatch
+from fx2onnx.torchcompat.operators import OpOverload
 
 
 class Gradients:

@@ -17,14 +17,14 @@ import torch
 import torch.fx
 
 from fx2onnx.base.answering import answers_for_caller
-from fx2onnx.base.dims import Dim
-from fx2onnx.base.relations import Relation
-from fx2onnx.capture.python.frames import asking_frame
-from fx2onnx.capture.python.tests_of_code import UnreadableError, asked_statement, body_of, reads, value_of
 from fx2onnx.capture.recording.aliasing import Memory, View
-from fx2onnx.capture.shapes.ceilings import multiple_of
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
-from fx2onnx.capture.shapes.size_facts import SizeFacts
+from fx2onnx.sizes.ceilings import multiple_of
+from fx2onnx.sizes.expr import Dim
+from fx2onnx.sizes.facts import SizeFacts
+from fx2onnx.sizes.relation import Relation
+from fx2onnx.torchcompat.frames import asking_frame
+from fx2onnx.torchcompat.tests_of_code import UnreadableError, asked_statement, body_of, reads, value_of
 
 aten = torch.ops.aten
 _COPIES = (aten.constant_pad_nd.default, aten.pad.default, aten.contiguous.default, aten.clone.default)

@@ -10,10 +10,7 @@ from typing import Any, TypeAlias
 import torch
 import torch.fx
 
-from fx2onnx.base.assumptions import Assumption
-from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.base.errors import UserError
-from fx2onnx.base.relations import Relation
 from fx2onnx.capture.captured import Captured, GraphOutput, Mutation, Symbol, TensorInfo, Weight, symbols_of
 from fx2onnx.capture.recording.branch_conditions import Noted, note_checked, taken_out
 from fx2onnx.capture.recording.choices import Decision
@@ -23,9 +20,12 @@ from fx2onnx.capture.recording.size_checks import check_outputs
 from fx2onnx.capture.shapes.joined_sizes import joined as sizes_of_both
 from fx2onnx.capture.shapes.joined_sizes import sets_beside
 from fx2onnx.capture.shapes.shape_env import KEEP_BOTH, ShapeEnv
-from fx2onnx.capture.torch_private.dispatch import no_dispatch
-from fx2onnx.capture.torch_private.graphs import RecordedGraph
-from fx2onnx.capture.torch_private.operators import HIGHER_ORDER
+from fx2onnx.sizes.assumptions import Assumption
+from fx2onnx.sizes.expr import Dim, DimLike
+from fx2onnx.sizes.relation import Relation
+from fx2onnx.torchcompat.dispatch import no_dispatch
+from fx2onnx.torchcompat.graphs import RecordedGraph
+from fx2onnx.torchcompat.operators import HIGHER_ORDER
 
 Node: TypeAlias = torch.fx.Node
 

@@ -15,13 +15,13 @@ from typing import Any, NamedTuple, TypeAlias, cast
 import torch
 
 from fx2onnx.base.bounded import Bounded
-from fx2onnx.base.dims import Dim, DimLike, Scalar
-from fx2onnx.base.relations import Relation
 from fx2onnx.capture.captured import TensorInfo
 from fx2onnx.capture.recording.eager_refusals import check_operands
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.symnode import sym_int, unwrap
-from fx2onnx.capture.torch_private.fake_tensors import (
+from fx2onnx.sizes.expr import Dim, DimLike, Scalar
+from fx2onnx.sizes.relation import Relation
+from fx2onnx.torchcompat.fake_tensors import (
     CPU,
     FakeMode,
     Sizes,
@@ -30,9 +30,9 @@ from fx2onnx.capture.torch_private.fake_tensors import (
     fake_view,
     storage_key,
 )
-from fx2onnx.capture.torch_private.fake_tensors import template as new_template
-from fx2onnx.capture.torch_private.flags import mkldnn_is_enabled
-from fx2onnx.capture.torch_private.tensor_questions import requires_grad
+from fx2onnx.torchcompat.fake_tensors import template as new_template
+from fx2onnx.torchcompat.flags import mkldnn_is_enabled
+from fx2onnx.torchcompat.tensor_questions import requires_grad
 
 PLAIN = (torch.Tensor, torch.nn.Parameter)
 """Types of real tensors whose fake ones are known without asking torch for them."""

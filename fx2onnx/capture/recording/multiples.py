@@ -13,13 +13,13 @@ from typing import Any, TypeAlias
 
 import torch.fx
 
-from fx2onnx.base.dims import Dim, Scalar
-from fx2onnx.base.relations import Relation
-from fx2onnx.base.size_sets import SizeSet
 from fx2onnx.capture.captured import Captured, TensorInfo
 from fx2onnx.capture.recording.control_flow import Nested
 from fx2onnx.capture.recording.same_programs import Numbered
-from fx2onnx.capture.shapes.ceilings import Rewrite, Way, multiple_of, ways_to_write, where_it_is_one
+from fx2onnx.sizes.ceilings import Rewrite, Way, multiple_of, ways_to_write, where_it_is_one
+from fx2onnx.sizes.expr import Dim, Scalar
+from fx2onnx.sizes.relation import Relation
+from fx2onnx.sizes.sets import SizeSet
 
 Node: TypeAlias = torch.fx.Node
 

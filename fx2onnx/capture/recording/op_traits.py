@@ -32,7 +32,7 @@ from fx2onnx.capture.overloads import (
 from fx2onnx.capture.overloads.registry import Kind, find, handler
 from fx2onnx.capture.recording import aliasing, functionalize, meta_rules
 from fx2onnx.capture.recording.eager_refusals import is_tried_whole
-from fx2onnx.capture.torch_private.operators import OpOverload
+from fx2onnx.torchcompat.operators import OpOverload
 
 aten = torch.ops.aten
 

@@ -15,19 +15,19 @@ import torch
 import torch.fx
 
 from fx2onnx.base.answering import answers_for_caller
-from fx2onnx.base.assumptions import Assumption
 from fx2onnx.base.errors import UserError
 from fx2onnx.capture.python.data_numbers import UNKNOWN, DataNumber
-from fx2onnx.capture.python.frames import formats_message, shown_at, user_location
 from fx2onnx.capture.recording.aliasing import Memory, View
 from fx2onnx.capture.recording.gradients import Gradients
 from fx2onnx.capture.recording.recorder import Recorder
 from fx2onnx.capture.recording.tensor_tracker import addresses_of
-from fx2onnx.capture.torch_private.dispatch import no_dispatch
-from fx2onnx.capture.torch_private.fake_tensors import CPU
-from fx2onnx.capture.torch_private.module_paths import PATHS
-from fx2onnx.capture.torch_private.tensor_questions import Own, is_asked_by_copy
-from fx2onnx.capture.torch_private.tensor_questions import requires_grad as own_requires_grad
+from fx2onnx.sizes.assumptions import Assumption
+from fx2onnx.torchcompat.dispatch import no_dispatch
+from fx2onnx.torchcompat.fake_tensors import CPU
+from fx2onnx.torchcompat.frames import formats_message, shown_at, user_location
+from fx2onnx.torchcompat.module_paths import PATHS
+from fx2onnx.torchcompat.tensor_questions import Own, is_asked_by_copy
+from fx2onnx.torchcompat.tensor_questions import requires_grad as own_requires_grad
 
 aten = torch.ops.aten
 

@@ -14,15 +14,12 @@ import torch.fx
 
 from fx2onnx.base import events
 from fx2onnx.base.answering import answers_for_caller
-from fx2onnx.base.dims import DimLike
 from fx2onnx.base.errors import UserError
-from fx2onnx.base.relations import Relation
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.baking import BakeAdvice
 from fx2onnx.capture.captured import TensorInfo
 from fx2onnx.capture.overloads import quantized, recurrent, slices, sparse
 from fx2onnx.capture.overloads.unbacked_scalars import number_of, truth_of
-from fx2onnx.capture.python.frames import asserted_by_user, refused_by_torch, user_location
 from fx2onnx.capture.python.lasting_changes import Watched
 from fx2onnx.capture.recording import aliasing, autocast, functionalize, size_checks
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
@@ -39,10 +36,13 @@ from fx2onnx.capture.recording.tensor_tracker import Arguments, NeedsDecompositi
 from fx2onnx.capture.recording.unknown_sizes import Undecided, run_at_unknown_sizes
 from fx2onnx.capture.shapes.shape_env import DATA_DECIDES, KEEP_BOTH, KEEP_TENSORS, ShapeEnv
 from fx2onnx.capture.shapes.symnode import sym_int
-from fx2onnx.capture.torch_private.dispatch import PreDispatchMode, SplitMode, in_function_transform, no_dispatch
-from fx2onnx.capture.torch_private.fake_tensors import CPU, DataDependentOutputException, DynamicOutputShapeException
-from fx2onnx.capture.torch_private.module_paths import PATHS
-from fx2onnx.capture.torch_private.operators import OpOverload
+from fx2onnx.sizes.expr import DimLike
+from fx2onnx.sizes.relation import Relation
+from fx2onnx.torchcompat.dispatch import PreDispatchMode, SplitMode, in_function_transform, no_dispatch
+from fx2onnx.torchcompat.fake_tensors import CPU, DataDependentOutputException, DynamicOutputShapeException
+from fx2onnx.torchcompat.frames import asserted_by_user, refused_by_torch, user_location
+from fx2onnx.torchcompat.module_paths import PATHS
+from fx2onnx.torchcompat.operators import OpOverload
 
 aten = torch.ops.aten
 

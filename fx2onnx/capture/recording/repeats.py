@@ -20,8 +20,8 @@ from fx2onnx.capture.captured import REPEAT, TensorInfo
 from fx2onnx.capture.recording.aliasing import Memory, View
 from fx2onnx.capture.recording.meta_cache import TensorType
 from fx2onnx.capture.recording.recorder import Recorder
-from fx2onnx.capture.torch_private.operators import OpOverload
-from fx2onnx.capture.torch_private.tensor_questions import requires_grad
+from fx2onnx.torchcompat.operators import OpOverload
+from fx2onnx.torchcompat.tensor_questions import requires_grad
 
 Function = Callable[..., Sequence[torch.Tensor]]
 

@@ -10,14 +10,14 @@ from typing import Any, TypeAlias
 import torch
 import torch.fx
 
-from fx2onnx.base.dim_functions import Undefined
-from fx2onnx.base.dims import Dim, Scalar
-from fx2onnx.base.relations import Relation
 from fx2onnx.capture.captured import Captured, TensorInfo, Weight
 from fx2onnx.capture.recording.control_flow import Nested
-from fx2onnx.capture.shapes.ceilings import Rewrite
-from fx2onnx.capture.torch_private.dispatch import no_dispatch
-from fx2onnx.capture.torch_private.operators import HIGHER_ORDER
+from fx2onnx.sizes.ceilings import Rewrite
+from fx2onnx.sizes.expr import Dim, Scalar
+from fx2onnx.sizes.functions import Undefined
+from fx2onnx.sizes.relation import Relation
+from fx2onnx.torchcompat.dispatch import no_dispatch
+from fx2onnx.torchcompat.operators import HIGHER_ORDER
 
 aten = torch.ops.aten
 Node: TypeAlias = torch.fx.Node

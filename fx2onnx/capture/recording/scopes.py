@@ -18,14 +18,11 @@ from typing import TypeAlias
 import torch
 import torch.fx
 
-from fx2onnx.base.assumptions import Assumed
 from fx2onnx.base.code_patch import put_name
-from fx2onnx.base.dims import Dim
 from fx2onnx.base.tracebacks import drop_frames
 from fx2onnx.capture.attempt import Attempt, Recorded
 from fx2onnx.capture.captured import Captured, GraphInput, GraphOutput, TensorInfo, Weight
 from fx2onnx.capture.python.lasting_changes import Held, Watched
-from fx2onnx.capture.python.module_tree import ModuleTree
 from fx2onnx.capture.recording.aliasing import Memory, View
 from fx2onnx.capture.recording.branches import Ended, Exploration, unlimited
 from fx2onnx.capture.recording.choices import Branches, NoScope
@@ -36,10 +33,13 @@ from fx2onnx.capture.recording.path_state import BeforePath
 from fx2onnx.capture.recording.recorder import Recorder
 from fx2onnx.capture.recording.same_programs import is_same_weight
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
-from fx2onnx.capture.shapes.size_facts import SizeFacts
 from fx2onnx.capture.shapes.symnode import unwrap
-from fx2onnx.capture.torch_private.graphs import RecordedGraph
-from fx2onnx.capture.torch_private.pytrees import pytree
+from fx2onnx.sizes.assumptions import Assumed
+from fx2onnx.sizes.expr import Dim
+from fx2onnx.sizes.facts import SizeFacts
+from fx2onnx.torchcompat.graphs import RecordedGraph
+from fx2onnx.torchcompat.module_tree import ModuleTree
+from fx2onnx.torchcompat.pytrees import pytree
 
 Node: TypeAlias = torch.fx.Node
 _NO_SAMPLE = torch.empty(0)

@@ -13,12 +13,12 @@ import torch
 import torch.fx
 from torch.fx.node import Argument
 
-from fx2onnx.base.dims import Scalar
-from fx2onnx.base.relations import COMPARE, Relation
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.captured import GraphOutput, Symbol
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
-from fx2onnx.capture.torch_private.operators import OpOverload
+from fx2onnx.sizes.expr import Scalar
+from fx2onnx.sizes.relation import COMPARE, Relation
+from fx2onnx.torchcompat.operators import OpOverload
 
 _LIBRARY: Any = torch.library.Library("fx2onnx", "FRAGMENT")  # type: ignore[no-untyped-call]
 _LIBRARY.define("checked(Tensor self, str[] signs, Scalar[] lefts, Scalar[] rights, str line) -> Tensor")

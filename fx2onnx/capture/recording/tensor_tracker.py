@@ -10,26 +10,26 @@ from typing import Any, TypeAlias
 import torch
 import torch.fx
 
-from fx2onnx.base.dims import DimLike
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.captured import TensorInfo, Weight
 from fx2onnx.capture.python.constants import Known, evaluate
-from fx2onnx.capture.python.frames import user_location
 from fx2onnx.capture.recording import aliasing
 from fx2onnx.capture.recording.aliasing import Memory, Step, View
 from fx2onnx.capture.recording.meta_cache import IMMEDIATE, PLAIN
 from fx2onnx.capture.shapes.symnode import unwrap
-from fx2onnx.capture.torch_private.dispatch import no_dispatch
-from fx2onnx.capture.torch_private.fake_tensors import (
+from fx2onnx.sizes.expr import DimLike
+from fx2onnx.torchcompat.dispatch import no_dispatch
+from fx2onnx.torchcompat.fake_tensors import (
     FakeMode,
     fake_from_meta,
     shares_converted_memory,
     storage_key,
 )
-from fx2onnx.capture.torch_private.graphs import RecordedGraph
-from fx2onnx.capture.torch_private.module_paths import PATHS
-from fx2onnx.capture.torch_private.operators import OpOverload
+from fx2onnx.torchcompat.frames import user_location
+from fx2onnx.torchcompat.graphs import RecordedGraph
+from fx2onnx.torchcompat.module_paths import PATHS
+from fx2onnx.torchcompat.operators import OpOverload
 
 _AS_STRIDED = torch.ops.aten.as_strided.default
 

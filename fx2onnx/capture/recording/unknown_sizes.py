@@ -8,14 +8,14 @@ from typing import Any, TypeAlias
 
 import torch
 
-from fx2onnx.base.assumptions import Assumption
-from fx2onnx.base.dims import Dim
-from fx2onnx.base.relations import Relation
 from fx2onnx.base.source import SourceLocation
-from fx2onnx.capture.python.frames import user_location
 from fx2onnx.capture.recording.tensor_tracker import dims_of
-from fx2onnx.capture.shapes.equalities import Equalities
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
+from fx2onnx.sizes.assumptions import Assumption
+from fx2onnx.sizes.equalities import Equalities
+from fx2onnx.sizes.expr import Dim
+from fx2onnx.sizes.relation import Relation
+from fx2onnx.torchcompat.frames import user_location
 
 Result: TypeAlias = Any
 """Of an operator."""

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 import torch
 
-from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.base.errors import UserError
 from fx2onnx.capture.python.inputs import Leaf
 from fx2onnx.capture.shapes.requested import Proposed, Requested
-from fx2onnx.capture.torch_private.shape_specs import Expr, Members, Spec, expression
+from fx2onnx.sizes.expr import Dim, DimLike
+from fx2onnx.torchcompat.shape_specs import Expr, Members, Spec, expression
 
 
 def assign_tensor(leaf: Leaf, spec: object, path: str, asked: Requested) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 
-from fx2onnx.base.assumptions import Guard
-from fx2onnx.base.dim_rewriting import rewritten
-from fx2onnx.base.dims import Atom, Dim, Scalar
-from fx2onnx.base.relations import Relation
-from fx2onnx.base.size_sets import interval, where_true
-from fx2onnx.capture.shapes.certain import certain
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
+from fx2onnx.sizes.assumptions import Guard
+from fx2onnx.sizes.certain import certain
+from fx2onnx.sizes.expr import Atom, Dim, Scalar
+from fx2onnx.sizes.relation import Relation
+from fx2onnx.sizes.rewriting import rewritten
+from fx2onnx.sizes.sets import interval, where_true
 
 
 def is_about(relation: Relation, env: ShapeEnv) -> bool:

@@ -9,14 +9,14 @@ from typing import TypeAlias
 
 import torch
 
-from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import UserError
 from fx2onnx.capture.python.inputs import Arguments, Leaf
 from fx2onnx.capture.shapes.axis_sizes import assign_tensor, axis_of, declared_size, fresh_size, is_dim, refuse_twice
 from fx2onnx.capture.shapes.requested import Requested
-from fx2onnx.capture.torch_private import shape_specs
-from fx2onnx.capture.torch_private.pytrees import pytree
-from fx2onnx.capture.torch_private.shape_specs import Members, Sizes, Spec
+from fx2onnx.sizes.expr import Dim
+from fx2onnx.torchcompat import shape_specs
+from fx2onnx.torchcompat.pytrees import pytree
+from fx2onnx.torchcompat.shape_specs import Members, Sizes, Spec
 
 
 def shapes_of(forward: object, dynamic_shapes: object, dynamic_axes: object) -> object:

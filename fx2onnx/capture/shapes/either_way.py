@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import torch
 
-from fx2onnx.base.dims import Dim
+from fx2onnx.sizes.expr import Dim
 
 
 @contextlib.contextmanager

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from fx2onnx.base.assumptions import Condition, Guard
-from fx2onnx.base.relations import Relation
-from fx2onnx.base.size_sets import EVERY, SizeSet, interval, where_true
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
+from fx2onnx.sizes.assumptions import Condition, Guard
+from fx2onnx.sizes.relation import Relation
+from fx2onnx.sizes.sets import EVERY, SizeSet, interval, where_true
 
 
 def joined(one: ShapeEnv, other: ShapeEnv, test: object, sizes: Mapping[str, int]) -> ShapeEnv:

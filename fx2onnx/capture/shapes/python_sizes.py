@@ -15,17 +15,17 @@ import torch
 
 from fx2onnx.base.answering import answers_for_caller
 from fx2onnx.base.code_patch import THREAD, put_name
-from fx2onnx.base.dims import Scalar, apply
 from fx2onnx.capture.python.cached_calls import calls_cached
 from fx2onnx.capture.python.data_numbers import DataNumber
 from fx2onnx.capture.python.file_names import SYMBOLIC
-from fx2onnx.capture.python.frames import asking_frame, is_user
 from fx2onnx.capture.shapes import data_extremes, einsum_paths, size_arguments, size_tensors, size_windows
-from fx2onnx.capture.shapes.real_sizes import divided_down, divided_down_by
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.size_math import IS_FINITE, MATH, REAL, Formula, Number, bit_length
 from fx2onnx.capture.shapes.symnode import DimNode, sym_number, unwrap
-from fx2onnx.capture.torch_private.thread_state import list_device_constructors
+from fx2onnx.sizes.expr import Scalar, apply
+from fx2onnx.sizes.real import divided_down, divided_down_by
+from fx2onnx.torchcompat.frames import asking_frame, is_user
+from fx2onnx.torchcompat.thread_state import list_device_constructors
 
 Function: TypeAlias = Callable[..., Number]
 

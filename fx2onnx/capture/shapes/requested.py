@@ -6,11 +6,11 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from fx2onnx.base.assumptions import Condition
-from fx2onnx.base.dims import OF_DATA, Dim
 from fx2onnx.base.errors import UserError
-from fx2onnx.base.relations import Relation
-from fx2onnx.base.size_sets import LARGEST, interval, where_true
+from fx2onnx.sizes.assumptions import Condition
+from fx2onnx.sizes.expr import OF_DATA, Dim
+from fx2onnx.sizes.relation import Relation
+from fx2onnx.sizes.sets import LARGEST, interval, where_true
 
 
 class Proposed(str):

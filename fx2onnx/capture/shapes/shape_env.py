@@ -7,13 +7,16 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from fx2onnx.base.answering import answers_for_caller
-from fx2onnx.base.assumptions import Condition, Guard, Specialization
-from fx2onnx.base.dims import Dim, Scalar, apply
 from fx2onnx.base.errors import UserError
-from fx2onnx.base.relations import Relation, holds_at_all
-from fx2onnx.base.size_sets import where_true
 from fx2onnx.base.source import SourceLocation
-from fx2onnx.capture.python.frames import (
+from fx2onnx.capture.shapes.taken_for_true import TakenForTrue, UnmetNeed
+from fx2onnx.capture.shapes.undeclared import undeclared
+from fx2onnx.sizes.assumptions import Condition, Guard, Specialization
+from fx2onnx.sizes.certain import bounds, certain, goes_as_sample
+from fx2onnx.sizes.expr import Dim, Scalar, apply
+from fx2onnx.sizes.relation import Relation, holds_at_all
+from fx2onnx.sizes.sets import where_true
+from fx2onnx.torchcompat.frames import (
     asked_by_user,
     asks_in,
     asserted_by_user,
@@ -24,12 +27,9 @@ from fx2onnx.capture.python.frames import (
     refused_by_user,
     user_location,
 )
-from fx2onnx.capture.python.tests_of_code import Stretch
-from fx2onnx.capture.shapes.certain import bounds, certain, goes_as_sample
-from fx2onnx.capture.shapes.taken_for_true import TakenForTrue, UnmetNeed
-from fx2onnx.capture.shapes.undeclared import undeclared
-from fx2onnx.capture.torch_private.operators import OpOverload
-from fx2onnx.capture.torch_private.strides import sorts_strides
+from fx2onnx.torchcompat.operators import OpOverload
+from fx2onnx.torchcompat.strides import sorts_strides
+from fx2onnx.torchcompat.tests_of_code import Stretch
 
 KEEP_BOTH = 'data_branches="if" to keep both branches in the file'
 """Advice where Python decides by data."""

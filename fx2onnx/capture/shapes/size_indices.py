@@ -11,7 +11,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from fx2onnx.base.answering import answers_for_caller
-from fx2onnx.capture.python.frames import subscripts_of
+from fx2onnx.torchcompat.frames import subscripts_of
 
 Index: TypeAlias = Any
 """What stands in the brackets."""

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
-from fx2onnx.base.dim_functions import APPROXIMATE
-from fx2onnx.base.dims import OF_DATA, Dim, Scalar, apply, innermost_first
-from fx2onnx.capture.shapes.certain import certain
-from fx2onnx.capture.shapes.real_sizes import multiplied
+from fx2onnx.sizes.certain import certain
+from fx2onnx.sizes.expr import OF_DATA, Dim, Scalar, apply, innermost_first
+from fx2onnx.sizes.functions import APPROXIMATE
+from fx2onnx.sizes.real import multiplied
 
 Number: TypeAlias = Any
 """A number of Python's, or one of torch's symbolic ones: code for both."""

@@ -14,10 +14,10 @@ import torch.nn.functional as F
 
 from fx2onnx.base.answering import answers_for_caller
 from fx2onnx.base.code_patch import THREAD
-from fx2onnx.base.dims import apply
 from fx2onnx.capture.python.data_numbers import DataNumber
 from fx2onnx.capture.shapes.size_math import Number
 from fx2onnx.capture.shapes.symnode import DimNode, sym_int
+from fx2onnx.sizes.expr import apply
 
 Function: TypeAlias = Callable[..., Number]
 _KEYWORDS = frozenset({"dtype", "device", "requires_grad", "pin_memory", "copy"})

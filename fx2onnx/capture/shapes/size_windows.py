@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 
 from fx2onnx.base.answering import answers_for_caller
-from fx2onnx.base.dims import Dim
 from fx2onnx.capture.shapes.size_arguments import plain_number
 from fx2onnx.capture.shapes.size_math import Number
 from fx2onnx.capture.shapes.symnode import unwrap
+from fx2onnx.sizes.expr import Dim
 
 Function: TypeAlias = Callable[..., Number]
 

@@ -1,4 +1,4 @@
-"""Symbolic sizes for fake tensors: a ``torch.SymInt`` over ``base.dims``, without sympy.
+"""Symbolic sizes for fake tensors: a ``torch.SymInt`` over ``sizes.expr``, without sympy.
 
 torch calls a SymInt's node for arithmetic and for comparisons. ``DimNode`` decides from the polynomial where it
 is certain and from the sample's size (the hint) where it is not; every such guard is kept in ``ShapeEnv`` with
@@ -14,12 +14,12 @@ from typing import Any, TypeVar
 import torch
 
 from fx2onnx.base.answering import answers_for_caller
-from fx2onnx.base.dims import Dim, Scalar, apply, fraction
-from fx2onnx.base.relations import COMPARE, Relation
-from fx2onnx.capture.python.frames import asked_by_user
 from fx2onnx.capture.shapes import size_math
-from fx2onnx.capture.shapes.real_sizes import added, multiplied
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
+from fx2onnx.sizes.expr import Dim, Scalar, apply, fraction
+from fx2onnx.sizes.real import added, multiplied
+from fx2onnx.sizes.relation import COMPARE, Relation
+from fx2onnx.torchcompat.frames import asked_by_user
 
 T = TypeVar("T")
 

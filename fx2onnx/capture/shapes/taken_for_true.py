@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from fx2onnx.base.assumptions import Assumption
-from fx2onnx.base.dims import Dim
-from fx2onnx.base.relations import Relation
 from fx2onnx.base.source import SourceLocation
-from fx2onnx.capture.python.frames import user_location
-from fx2onnx.capture.shapes.size_facts import SizeFacts
+from fx2onnx.sizes.assumptions import Assumption
+from fx2onnx.sizes.expr import Dim
+from fx2onnx.sizes.facts import SizeFacts
+from fx2onnx.sizes.relation import Relation
+from fx2onnx.torchcompat.frames import user_location
 
 
 class UnmetNeed(RuntimeError):

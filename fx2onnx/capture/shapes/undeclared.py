@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from fx2onnx.base.assumptions import put_shortly
 from fx2onnx.base.errors import UserError
-from fx2onnx.base.relations import Relation
-from fx2onnx.base.size_sets import SizeSet, interval, where_true
 from fx2onnx.base.source import SourceLocation
-from fx2onnx.capture.shapes.conditions import declared
-from fx2onnx.capture.shapes.size_facts import SizeFacts
+from fx2onnx.sizes.assumptions import put_shortly
+from fx2onnx.sizes.facts import SizeFacts
+from fx2onnx.sizes.relation import Relation
+from fx2onnx.sizes.sets import SizeSet, interval, where_true
+from fx2onnx.sizes.solve import declared
 
 LOOP_IN_TENSORS = "say it in tensors (torch.arange, cumsum, a recurrent layer), or as a loop of the file (torch.while_loop, scan, map)"
 _FACTORS = (64, 16, 8, 4, 2, 1)

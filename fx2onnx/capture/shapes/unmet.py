@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from fx2onnx.base.assumptions import Condition
-from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import UserError
-from fx2onnx.base.relations import Relation
-from fx2onnx.base.size_sets import EVERY, where_true
-from fx2onnx.capture.shapes.conditions import solved
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
+from fx2onnx.sizes.assumptions import Condition
+from fx2onnx.sizes.expr import Dim
+from fx2onnx.sizes.relation import Relation
+from fx2onnx.sizes.sets import EVERY, where_true
+from fx2onnx.sizes.solve import solved
 
 
 def needed_beside(declared: Condition, env: ShapeEnv, hints: Mapping[str, int]) -> str:

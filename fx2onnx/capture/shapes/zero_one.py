@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from fx2onnx.base.assumptions import Guard
-from fx2onnx.base.dims import Dim
-from fx2onnx.base.relations import Relation
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
+from fx2onnx.sizes.assumptions import Guard
+from fx2onnx.sizes.expr import Dim
+from fx2onnx.sizes.relation import Relation
 
 _LARGEST_STEP = 1 << 14
 

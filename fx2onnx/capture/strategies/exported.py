@@ -12,10 +12,10 @@ import torch
 
 from fx2onnx.base.changes import Changes, before_change
 from fx2onnx.base.code_patch import CodePatch, Delegate, put_name
-from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import UserError, first_line
 from fx2onnx.capture.python.inputs import Arguments, refuse_objects
-from fx2onnx.capture.torch_private.graphs import forget_sizes
+from fx2onnx.sizes.expr import Dim
+from fx2onnx.torchcompat.graphs import forget_sizes
 
 
 def exported(root: torch.nn.Module, arguments: Arguments) -> torch.nn.Module:

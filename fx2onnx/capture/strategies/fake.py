@@ -11,18 +11,15 @@ import torch
 import torch.fx
 
 from fx2onnx.base.changes import Changes
-from fx2onnx.base.dims import DimLike
 from fx2onnx.base.errors import Fx2OnnxError, UserError, first_line
 from fx2onnx.base.recursion import limit_reached
 from fx2onnx.capture.attempt import Attempt, Failed, Outcome, Reason, Recorded
 from fx2onnx.capture.captured import NEXT, RETURNS_STATE, Captured, GraphInput, GraphOutput, Mutation, symbols_of
 from fx2onnx.capture.python.custom_functions import note_symbolics
 from fx2onnx.capture.python.file_names import take_names
-from fx2onnx.capture.python.frames import user_location_of
 from fx2onnx.capture.python.held_names import Names
 from fx2onnx.capture.python.inputs import Leaf
 from fx2onnx.capture.python.module_state import keep_gradients, preserve, weight_names
-from fx2onnx.capture.python.module_tree import ModuleTree
 from fx2onnx.capture.python.outputs import graph_outputs
 from fx2onnx.capture.recording import control_flow, size_checks
 from fx2onnx.capture.recording.changed_state import Containers, mutations
@@ -40,15 +37,18 @@ from fx2onnx.capture.shapes.shape_env import DATA_DECIDES, KEEP_TENSORS, ShapeEn
 from fx2onnx.capture.shapes.size_indices import IndicesOfSizes, raised_by_brackets
 from fx2onnx.capture.shapes.symnode import sym_int
 from fx2onnx.capture.shapes.unmet import unmet_equalities, with_sizes
-from fx2onnx.capture.torch_private.capture_modes import TakesGradients, capture_modes, take_assignments
-from fx2onnx.capture.torch_private.fake_tensors import (
+from fx2onnx.sizes.expr import DimLike
+from fx2onnx.torchcompat.capture_modes import TakesGradients, capture_modes, take_assignments
+from fx2onnx.torchcompat.fake_tensors import (
     DataDependentOutputException,
     UnsupportedOperatorException,
     fake_from_meta,
 )
-from fx2onnx.capture.torch_private.module_paths import PATHS, track_modules
-from fx2onnx.capture.torch_private.pytrees import Rebuild
-from fx2onnx.capture.torch_private.tensor_questions import take_questions
+from fx2onnx.torchcompat.frames import user_location_of
+from fx2onnx.torchcompat.module_paths import PATHS, track_modules
+from fx2onnx.torchcompat.module_tree import ModuleTree
+from fx2onnx.torchcompat.pytrees import Rebuild
+from fx2onnx.torchcompat.tensor_questions import take_questions
 
 GRADIENTS_ARE_OFF = "does not require grad and does not have a grad_fn"
 """What autograd says where it is asked for a gradient of what it did not track."""

@@ -16,9 +16,9 @@ import torch.fx
 
 from fx2onnx.base.errors import UserError, first_line
 from fx2onnx.capture.captured import Captured, describe, where_of
-from fx2onnx.capture.python.frames import user_location_of
 from fx2onnx.capture.python.inputs import Arguments
-from fx2onnx.capture.torch_private.tracing import trace
+from fx2onnx.torchcompat.frames import user_location_of
+from fx2onnx.torchcompat.tracing import trace
 
 Result = TypeVar("Result")
 

@@ -10,7 +10,6 @@ from dataclasses import replace
 
 import torch
 
-from fx2onnx.base.dims import Dim
 from fx2onnx.decoding.cache.layout import CacheLayout, tensors_of, unmistakable_sizes
 from fx2onnx.decoding.decoder import CachedDecoder, add_states, no_cache, trial
 from fx2onnx.decoding.recipes.delay_pattern import delays_of
@@ -28,6 +27,7 @@ from fx2onnx.manifest.names import (
     PRESENT,
     SEQUENCE,
 )
+from fx2onnx.sizes.expr import Dim
 from fx2onnx.sources.hf.inputs import sample_inputs
 from fx2onnx.sources.hf.transformers_types import Inputs, Model, Shapes
 from fx2onnx.sources.light_run import run_lightly

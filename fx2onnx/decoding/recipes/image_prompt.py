@@ -15,7 +15,6 @@ from itertools import product
 
 import torch
 
-from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import UserError
 from fx2onnx.decoding.cache.layout import CacheLayout, Sizes, unmistakable_sizes
 from fx2onnx.decoding.cache.module_state import generated_argument
@@ -23,6 +22,7 @@ from fx2onnx.decoding.decoder import CachedDecoder, add_states, cached_decoder, 
 from fx2onnx.decoding.recipes.inner_language_model import language_of
 from fx2onnx.decoding.recipes.recipe import ModelPart, Request
 from fx2onnx.manifest.names import BATCH, DECODER_FILE, IMAGE_FILE, PAST, PAST_SIZE, PRESENT, PROMPT_FILE, SEQUENCE
+from fx2onnx.sizes.expr import Dim
 from fx2onnx.sources.foreign_errors import summary
 from fx2onnx.sources.hf.sample_context import InputFactory, SampleContext, samples_of
 from fx2onnx.sources.hf.samples import INPUT_FACTORIES

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 import torch
 
-from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import UserError
 from fx2onnx.decoding.cache.layout import CacheLayout, Sizes, tensors_of, unmistakable_sizes
 from fx2onnx.decoding.cache.module_state import generated_argument
 from fx2onnx.decoding.decoder import add_states, prompt_of, trial
 from fx2onnx.decoding.recipes.recipe import ModelPart, Part, Request
 from fx2onnx.manifest.names import BATCH, DECODER_FILE, PAST, PAST_SIZE, PRESENT, PROMPT_FILE, SEQUENCE
+from fx2onnx.sizes.expr import Dim
 from fx2onnx.sources.hf.transformers_types import Inputs, Model, Shapes
 from fx2onnx.sources.source import Source
 

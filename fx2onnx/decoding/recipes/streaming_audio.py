@@ -16,13 +16,13 @@ from typing import Any, TypeAlias
 
 import torch
 
-from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import UserError
 from fx2onnx.decoding.cache.layout import CacheLayout, unmistakable_sizes
 from fx2onnx.decoding.cache.module_state import CACHE_ARGUMENTS
 from fx2onnx.decoding.decoder import CachedDecoder, add_states, prompt_of, text_inputs, trial
 from fx2onnx.decoding.recipes.recipe import ModelPart, Part, Request
 from fx2onnx.manifest.names import AUDIO_FILE, BATCH, DECODER_FILE, SEQUENCE, STREAM, STREAM_SIZE
+from fx2onnx.sizes.expr import Dim
 from fx2onnx.sources.hf.sample_context import SampleContext
 from fx2onnx.sources.hf.transformers_types import Config, Inputs, Model
 from fx2onnx.sources.light_run import run_lightly

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from fx2onnx.base.dims import DimLike, product
 from fx2onnx.irx.shapes.linear import matmul_dims
 from fx2onnx.irx.shapes.table import FLOAT, Call, Rule, Typed, UnknownShape, as_dim
 from fx2onnx.irx.values import Dims
+from fx2onnx.sizes.expr import DimLike, product
 
 MICROSOFT = "com.microsoft"
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fx2onnx.base.dims import DimLike, apply, product
 from fx2onnx.irx.shapes.agreement import check_broadcast, check_count, check_equal
 from fx2onnx.irx.shapes.table import Call, Typed, UnknownShape, as_dim, broadcast_dims, rule
 from fx2onnx.irx.values import known_sizes, rank_of
+from fx2onnx.sizes.expr import DimLike, apply, product
 
 
 @rule("Transpose")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from fx2onnx.base.dims import DimLike
 from fx2onnx.irx.shapes.agreement import check_broadcast, check_equal
 from fx2onnx.irx.shapes.table import INT64, Call, Typed, UnknownShape, as_dim, broadcast_dims, rule
 from fx2onnx.irx.values import Dims
+from fx2onnx.sizes.expr import DimLike
 
 
 @rule("MatMul", "MatMulInteger")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from fx2onnx.base.dims import apply
 from fx2onnx.irx.shapes.table import FLOAT, INT64, Call, Typed, UnknownShape, as_dim, rule
 from fx2onnx.irx.values import known_sizes, rank_of
+from fx2onnx.sizes.expr import apply
 
 
 @rule("Gather")

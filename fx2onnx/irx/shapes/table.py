@@ -8,8 +8,8 @@ from typing import Any, TypeAlias
 
 import onnx_ir as ir
 
-from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.irx.values import Dims, dims_of, dtype_of, known_ints
+from fx2onnx.sizes.expr import Dim, DimLike
 
 Typed: TypeAlias = tuple[ir.DataType, Dims]
 BOOL, INT64, FLOAT = ir.DataType.BOOL, ir.DataType.INT64, ir.DataType.FLOAT

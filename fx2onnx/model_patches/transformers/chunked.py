@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fx2onnx.capture.torch_private.operators import HIGHER_ORDER
+from fx2onnx.torchcompat.operators import HIGHER_ORDER
 
 ELEMENTWISE_SIZE = 32
 """Positions of a chunk of ``elementwise``, whose steps are as many as a chunk has positions and as there are chunks: of the

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fx2onnx.capture.torch_private.operators import HIGHER_ORDER
 from fx2onnx.model_patches.patching import patches
+from fx2onnx.torchcompat.operators import HIGHER_ORDER
 
 _MODULE = "transformers.models.qwen4_exp.modeling_qwen4_exp"
 

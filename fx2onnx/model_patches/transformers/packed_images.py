@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fx2onnx.base.answering import answers_for_caller
-from fx2onnx.capture.python.frames import asking_frame
 from fx2onnx.model_patches.patching import patches
+from fx2onnx.torchcompat.frames import asking_frame
 
 _ENDS = "cu_seqlens"
 """How the functions of transformers that attend within packed images name where each begins and the last ends."""

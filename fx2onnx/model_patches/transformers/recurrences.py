@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fx2onnx.capture.torch_private.operators import HIGHER_ORDER
 from fx2onnx.model_patches.patching import patches
 from fx2onnx.model_patches.transformers.chunked import (
     BLOCK_SIZE,
@@ -25,6 +24,7 @@ from fx2onnx.model_patches.transformers.chunked import (
     later,
     scan,
 )
+from fx2onnx.torchcompat.operators import HIGHER_ORDER
 
 _MODELS = "transformers.models"
 

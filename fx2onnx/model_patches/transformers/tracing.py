@@ -19,16 +19,16 @@ from typing import Any
 import torch
 
 from fx2onnx.base.answering import answers_for_caller
-from fx2onnx.base.assumptions import Assumption
 from fx2onnx.base.changes import before_change
-from fx2onnx.base.dims import Dim
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.patches import Known, TracedCode
-from fx2onnx.capture.python.frames import asking_frame, location_at
 from fx2onnx.capture.shapes.either_way import either_way
 from fx2onnx.capture.shapes.symnode import unwrap
 from fx2onnx.model_patches.patching import patches
 from fx2onnx.model_patches.transformers import attention_masks
+from fx2onnx.sizes.assumptions import Assumption
+from fx2onnx.sizes.expr import Dim
+from fx2onnx.torchcompat.frames import asking_frame, location_at
 
 
 class _Asked(threading.local):

@@ -7,11 +7,11 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from fx2onnx.base.dims import Dim
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import Dims, known_sizes
 from fx2onnx.optimize.rewrite import Match, Rewrite, Why, dims_or_none, is_constant, operand
 from fx2onnx.optimize.rewrites.merge_reshapes import is_cheap
+from fx2onnx.sizes.expr import Dim
 
 
 @dataclass(frozen=True, eq=False)

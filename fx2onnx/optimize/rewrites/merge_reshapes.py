@@ -7,10 +7,10 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from fx2onnx.base.dims import Dim
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import Dims, known_ints
 from fx2onnx.optimize.rewrite import Match, Rewrite, Why, attribute, dims_or_none, operand, produced_by
+from fx2onnx.sizes.expr import Dim
 
 VIEWS = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 

@@ -7,11 +7,11 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from fx2onnx.base.dims import DimLike
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import Dims
 from fx2onnx.optimize.rewrite import Match, Rewrite, Why, dims_or_none, perm_of, produced_by, required, sole_use
 from fx2onnx.optimize.rewrites.merge_reshapes import VIEWS, is_cheap
+from fx2onnx.sizes.expr import DimLike
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.base.folder_files import inside, read_object
+from fx2onnx.files.folder_files import inside, read_object
 from fx2onnx.sources.hf.sample_context import with_sub_configs
 from fx2onnx.sources.hf.transformers_types import Config
 

@@ -8,7 +8,7 @@ from typing import TypeAlias
 import torch
 from torch import nn
 
-from fx2onnx.base.dims import Dim
+from fx2onnx.sizes.expr import Dim
 from fx2onnx.sources.hf.sample_context import InputFactory, SampleContext
 
 _MAX_TOKEN = 30_000  # sample ids stay below this, clear of the special tokens that multimodal models put at the end

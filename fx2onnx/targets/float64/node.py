@@ -7,9 +7,9 @@ from typing import TypeVar, cast
 
 import onnx_ir as ir
 
-from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import Dims, dims_of
+from fx2onnx.sizes.expr import Dim, DimLike
 
 DOUBLE, INT64 = ir.DataType.DOUBLE, ir.DataType.INT64
 Form = Callable[[Emit, ir.Node], "ir.Value | tuple[ir.Value, ...] | None"]

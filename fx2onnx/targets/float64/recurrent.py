@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import dims_of
+from fx2onnx.sizes.expr import Dim, DimLike
 from fx2onnx.targets.float64.node import DOUBLE, INT64, Form, attribute, given, number, operand, size_of, static_dims
 
 ACTIVATIONS = {"LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RNN": ("Tanh",)}

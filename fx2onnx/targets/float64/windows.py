@@ -10,10 +10,10 @@ from typing import Any, cast
 import numpy as np
 import onnx_ir as ir
 
-from fx2onnx.base.dims import DimLike
-from fx2onnx.base.dims import apply as apply_to
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import dims_of
+from fx2onnx.sizes.expr import DimLike
+from fx2onnx.sizes.expr import apply as apply_to
 from fx2onnx.targets.float64.node import (
     DOUBLE,
     INT64,

@@ -9,11 +9,11 @@ from typing import Any, TypeAlias
 import torch
 import torch.fx
 
-from fx2onnx.base.dims import Dim, evaluate
-from fx2onnx.base.relations import Relation
 from fx2onnx.capture.captured import Captured, carried
 from fx2onnx.capture.recording.control_flow import Nested
-from fx2onnx.capture.torch_private.operators import HIGHER_ORDER
+from fx2onnx.sizes.expr import Dim, evaluate
+from fx2onnx.sizes.relation import Relation
+from fx2onnx.torchcompat.operators import HIGHER_ORDER
 
 _CPU = torch.device("cpu")
 Values: TypeAlias = dict[torch.fx.Node, Any]

@@ -12,8 +12,8 @@ import torch
 import torch.fx
 
 from fx2onnx.base.source import PACKAGE_FOLDER
-from fx2onnx.capture.torch_private.dispatch import EagerMode
-from fx2onnx.capture.torch_private.graphs import RecordedGraph
+from fx2onnx.torchcompat.dispatch import EagerMode
+from fx2onnx.torchcompat.graphs import RecordedGraph
 from fx2onnx.verify.locating.aten_graph import AtenGraph, operands_of
 from fx2onnx.verify.locating.sketches import Sketches
 
@@ -90,12 +90,12 @@ def places_noted() -> Iterator[dict[str, str]]:
 
 
 _CORE = tuple(
-    os.path.join(PACKAGE_FOLDER, "capture", *parts)
+    os.path.join(PACKAGE_FOLDER, *parts)
     for parts in (
-        ("recording", "recorder.py"),
-        ("recording", "tensor_tracker.py"),
-        ("recording", "base_recorder.py"),
-        ("torch_private", "dispatch.py"),
+        ("capture", "recording", "recorder.py"),
+        ("capture", "recording", "tensor_tracker.py"),
+        ("capture", "recording", "base_recorder.py"),
+        ("torchcompat", "dispatch.py"),
     )
 )
 """Through these every node comes."""
@@ -107,14 +107,14 @@ def _place() -> str:
     """The innermost lines of capture, but for those through which every node comes."""
     found: list[str] = []
     frame = sys._getframe(2)
-    folder = os.path.join(PACKAGE_FOLDER, "capture") + os.sep
+    folders = tuple(os.path.join(PACKAGE_FOLDER, room) + os.sep for room in ("capture", "torchcompat"))
     while frame is not None and len(found) < MOST_PLACES:
         file = frame.f_code.co_filename
-        if file.startswith(folder) and file not in _CORE:
+        if file.startswith(folders) and file not in _CORE:
             found.append(
                 f"{os.path.relpath(file, os.path.dirname(PACKAGE_FOLDER))}:{frame.f_lineno}, in {frame.f_code.co_name}"
             )
-        elif found and not file.startswith(folder):
+        elif found and not file.startswith(folders):
             break
         frame = frame.f_back  # type: ignore[assignment]
     return " < ".join(found)

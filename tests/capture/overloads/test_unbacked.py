@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from fx2onnx.base.dims import Dim
+from fx2onnx.sizes.expr import Dim
 from tests.capture.recorded import N, calls, info, recorded, sizes_at
 
 U0, U1 = Dim.symbol("u0"), Dim.symbol("u1")

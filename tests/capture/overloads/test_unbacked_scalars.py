@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from fx2onnx.base.dims import Dim
 from fx2onnx.capture.overloads.unbacked_scalars import number_of, truth_of
+from fx2onnx.sizes.expr import Dim
 from tests.capture.recorded import recorded
 
 U0, U1 = Dim.symbol("u0"), Dim.symbol("u1")

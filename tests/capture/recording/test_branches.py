@@ -17,8 +17,8 @@ from fx2onnx.capture.recording.branches import joined_paths
 from fx2onnx.capture.recording.choices import Branches, Choice
 from fx2onnx.capture.recording.recorder import Recorder
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
-from fx2onnx.capture.torch_private.capture_modes import capture_modes
-from fx2onnx.capture.torch_private.operators import HIGHER_ORDER
+from fx2onnx.torchcompat.capture_modes import capture_modes
+from fx2onnx.torchcompat.operators import HIGHER_ORDER
 from tests.capture.recorded import info, inputs_of, recorder_of
 
 ERROR = UserError("E104", "depends on data")

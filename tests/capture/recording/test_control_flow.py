@@ -9,7 +9,7 @@ import torch
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.capture.recording.control_flow import Nested, joined_dims, record_nested
-from fx2onnx.capture.torch_private.operators import HIGHER_ORDER
+from fx2onnx.torchcompat.operators import HIGHER_ORDER
 from tests.capture.recorded import M, N, handling, info, inputs_of, recorded, recorder_of
 
 aten = torch.ops.aten

@@ -11,16 +11,16 @@ import torch
 import torch.nn.functional as F
 
 import fx2onnx
-from fx2onnx.base.relations import Relation
-from fx2onnx.base.size_sets import where_true
 from fx2onnx.capture.driver import capture
 from fx2onnx.capture.recording import meta_cache, size_checks
 from fx2onnx.capture.recording.op_traits import traits_of
 from fx2onnx.capture.recording.recorder import Recorder
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.symnode import DimNode, unwrap
-from fx2onnx.capture.torch_private.dispatch import PRE_DISPATCH
-from fx2onnx.capture.torch_private.fake_tensors import storage_key
+from fx2onnx.sizes.relation import Relation
+from fx2onnx.sizes.sets import where_true
+from fx2onnx.torchcompat.dispatch import PRE_DISPATCH
+from fx2onnx.torchcompat.fake_tensors import storage_key
 from tests.capture.recorded import N, info
 from tests.support import check
 

@@ -13,7 +13,7 @@ from fx2onnx.capture.overloads.registry import Kind
 from fx2onnx.capture.recording.meta_cache import MetaCache
 from fx2onnx.capture.recording.op_traits import traits_of
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
-from fx2onnx.capture.torch_private.fake_tensors import FakeMode
+from fx2onnx.torchcompat.fake_tensors import FakeMode
 from tests.capture.recorded import entries
 
 aten = torch.ops.aten

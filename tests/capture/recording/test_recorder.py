@@ -8,7 +8,7 @@ import torch
 from fx2onnx.base.errors import UserError
 from fx2onnx.capture.recording.recorder import Recorder
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
-from fx2onnx.capture.torch_private.capture_modes import capture_modes
+from fx2onnx.torchcompat.capture_modes import capture_modes
 from tests.capture.recorded import N, calls, info, inputs_of, recorded
 
 aten = torch.ops.aten

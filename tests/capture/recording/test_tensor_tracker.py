@@ -9,7 +9,7 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.capture.recording.recorder import Recorder
 from fx2onnx.capture.recording.tensor_tracker import NeedsDecomposition, dims_of, tensor_info
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
-from fx2onnx.capture.torch_private.fake_tensors import fake_view
+from fx2onnx.torchcompat.fake_tensors import fake_view
 from tests.capture.recorded import N, info, inputs_of, recorder_of
 
 WEIGHT = torch.nn.Parameter(torch.ones(2, 3))

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fx2onnx.base.dims import Dim, apply, evaluate
-from fx2onnx.base.relations import COMPARE
-from fx2onnx.capture.shapes.certain import certain, known_sign
+from fx2onnx.sizes.certain import certain, known_sign
+from fx2onnx.sizes.expr import Dim, apply, evaluate
+from fx2onnx.sizes.relation import COMPARE
 
 N, M = Dim.symbol("n"), Dim.symbol("m")
 NUMBERS = st.integers(-6, 6)

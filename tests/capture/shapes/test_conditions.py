@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from fx2onnx.base.dims import Dim, evaluate
-from fx2onnx.base.relations import Relation
-from fx2onnx.base.size_sets import EVERY, SizeSet, where_true
-from fx2onnx.capture.shapes.conditions import declared, simplified, sizes_where, solved
+from fx2onnx.sizes.expr import Dim, evaluate
+from fx2onnx.sizes.relation import Relation
+from fx2onnx.sizes.sets import EVERY, SizeSet, where_true
+from fx2onnx.sizes.solve import declared, simplified, sizes_where, solved
 
 B, H, W = map(Dim.symbol, ("b", "h", "w"))
 

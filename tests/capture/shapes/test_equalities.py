@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from fx2onnx.base.dims import Dim
-from fx2onnx.capture.shapes.equalities import Equalities
+from fx2onnx.sizes.equalities import Equalities
+from fx2onnx.sizes.expr import Dim
 
 A, B, C, D, S = map(Dim.symbol, ("u0", "u1", "u2", "u3", "s"))
 UNBACKED = frozenset(("u0", "u1", "u2", "u3"))

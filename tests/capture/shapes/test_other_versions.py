@@ -7,13 +7,13 @@ import torch
 
 from fx2onnx.aten_map.table.registry import RENAMED, Table, _checked_arguments
 from fx2onnx.base.changes import Changes
-from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import UserError
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.symnode import DimNode, sym_int
-from fx2onnx.capture.torch_private.capture_modes import _xor
-from fx2onnx.capture.torch_private.finding import find, found
-from fx2onnx.capture.torch_private.flags import TORCH_OF_PROCESS, _both
+from fx2onnx.sizes.expr import Dim
+from fx2onnx.torchcompat.capture_modes import _xor
+from fx2onnx.torchcompat.finding import find, found
+from fx2onnx.torchcompat.flags import TORCH_OF_PROCESS, _both
 
 
 def node(value: Dim | int, hints: dict[str, int]) -> DimNode:
@@ -67,7 +67,7 @@ def test_an_argument_may_have_another_name_in_another_version(monkeypatch: pytes
 
 
 def test_operators_that_are_added_to_sizes_go_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fx2onnx.capture.torch_private import capture_modes
+    from fx2onnx.torchcompat import capture_modes
 
     class Lacking:
         """As torch.SymInt is in 2.10."""

@@ -6,11 +6,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fx2onnx.base.dims import Dim
-from fx2onnx.base.relations import Relation
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
-from fx2onnx.capture.shapes.size_facts import SizeFacts
 from fx2onnx.capture.shapes.symnode import DimNode
+from fx2onnx.sizes.expr import Dim
+from fx2onnx.sizes.facts import SizeFacts
+from fx2onnx.sizes.relation import Relation
 from tests.support import check
 
 H, W = map(Dim.symbol, ("h", "w"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,7 @@ def at_most_one(x: torch.Tensor) -> torch.Tensor:
 
 
 def export(folder: Path) -> dict[str, Any]:
+    warnings.simplefilter("error", fx2onnx.ExportWarning)
     try:
         result: fx2onnx.ExportResult = fx2onnx.export(
             Net(),

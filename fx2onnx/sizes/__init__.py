@@ -1,0 +1,1 @@
+"""Symbolic sizes: expressions, relations, sets of sizes, conditions, and what is known of them."""

@@ -1,0 +1,387 @@
+"""What is known of sizes in one run: sets of sizes that a program is for, and what was supposed on the way."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from fx2onnx.base.source import SourceLocation
+from fx2onnx.sizes.assumptions import Condition
+from fx2onnx.sizes.ceilings import multiple_of
+from fx2onnx.sizes.certain import bounds, certain, known_sign
+from fx2onnx.sizes.equalities import Equalities
+from fx2onnx.sizes.expr import Dim, DimLike, Scalar, apply, without_remainders
+from fx2onnx.sizes.relation import COMPARE, Relation
+from fx2onnx.sizes.sets import EVERY, SizeSet, interval, where_true
+from fx2onnx.sizes.solve import is_looser, simplified, sizes_where, solved
+
+_NOTHING: frozenset[object] = frozenset()
+FAR = 10_000
+"""Of sizes at which something holds, so many are tried."""
+
+
+@dataclass
+class SizeFacts:
+    """Plain data, as ``ShapeEnv`` is."""
+
+    hints: dict[str, int] = field(default_factory=dict)
+    unbacked: set[str] = field(default_factory=set)
+    """Symbols whose number depends on data."""
+    signed: set[str] = field(default_factory=set)
+    """Those of them that may be less than 0: numbers of tensors that were not used as a size so far."""
+    equalities: Equalities = field(default_factory=Equalities)
+    """Of sizes that depend on data, what operators or Python needed to be equal."""
+    sets: dict[str, SizeSet] = field(default_factory=dict)
+    """The sizes of a symbol for which the program is; every size where there is no entry."""
+    conditions: dict[Condition, None] = field(default_factory=dict)
+    """What made them fewer, in order."""
+    stated: set[Relation] = field(default_factory=set)
+    """What has to hold of several sizes and is said as it is, since no conditions of single sizes say it."""
+    supposed: dict[Relation, None] = field(default_factory=dict)
+    """What holds in this run, as Python decided by it and both branches are to be in the file."""
+    keeps_ones: bool = False
+    """Whether this run is of a branch that no larger sizes lead into, where kernels found parts of sizes to be 1."""
+    chosen: Mapping[str, int] = field(default_factory=dict)
+    """The sizes at which the run goes on behind the last decision, where they are not to be looked for."""
+    settled: dict[Relation, bool | None] = field(default_factory=dict)
+    """The truth of comparisons at all those sizes, as far as it was asked."""
+    written: dict[Dim, Scalar] = field(default_factory=dict)
+    """Expressions as they are written for those sizes."""
+    written_for: dict[str, SizeSet] = field(default_factory=dict)
+    """``sets`` but for what was supposed to be odd: ``n % 2`` stays as it is, so that one program can be written for both ways."""
+
+    remembered: dict[tuple[object, ...], Any] = field(default_factory=dict)
+    """Sums, products and comparisons of sizes, by the operation and the two, until something is learnt."""
+    steps: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """The progressions of ``sets``, as far as they were asked."""
+    hinted: dict[Dim | Relation, object] = field(default_factory=dict)
+    """Values at the sample's sizes, as far as they were asked."""
+    hinted_for: dict[str, int] = field(default_factory=dict)
+    """The sizes for which these are."""
+    known: dict[frozenset[str], frozenset[object]] = field(default_factory=dict)
+    """``facts``, until the next is learnt."""
+
+    def __post_init__(self) -> None:
+        self.written_for |= self.sets
+
+    def narrow(self, name: str, sizes: SizeSet, *, is_written: bool = True) -> None:
+        """From here on the program is for these sizes only."""
+        self.sets[name] = self.sets.get(name, EVERY) & sizes
+        if is_written:
+            self.written_for[name] = self.written_for.get(name, EVERY) & sizes
+        self.learnt()
+
+    def learnt(self) -> None:
+        """Sizes became fewer: what was found before may be said better."""
+        self.settled.clear()
+        self.written.clear()
+        self.remembered.clear()
+        self.steps.clear()
+        self.known.clear()
+
+    def copied(self) -> SizeFacts:
+        """What is known now, to suppose more of it."""
+        return SizeFacts(
+            dict(self.hints),
+            set(self.unbacked),
+            set(self.signed),
+            self.equalities,
+            dict(self.sets),
+            supposed=dict(self.supposed),
+            written_for=dict(self.written_for),
+        )
+
+    def is_certain(self, op: str, lhs: Scalar, rhs: Scalar) -> bool:
+        """Whether a comparison is true at all sizes for which the program is."""
+        known = certain(op, lhs, rhs, self.signed)
+        return bool(self.is_settled(Relation(op, (lhs, rhs))) if known is None else known)
+
+    def facts(self, names: frozenset[str]) -> frozenset[object]:
+        """Everything that answers about sizes of ``names`` hang on, besides the hints: what is known of these, and of those that
+        equalities and suppositions tie to them.
+        """
+        if not (self.sets or self.supposed or self.equalities or self.signed):
+            return _NOTHING
+        known = self.known.get(names)
+        if known is None:
+            about = [*map(_named, self.supposed), *self.equalities.facts()]
+            tied, before = names, frozenset[str]()
+            while tied != before:
+                before, tied = tied, tied.union(*(each for each, _ in about if each & tied))
+            own = [(name, facts[name]) for facts in (self.sets, self.written_for) for name in tied & facts.keys()]
+            known = frozenset((*own, *(fact for each, fact in about if each & tied), *(tied & self.signed)))
+            self.known[names] = known
+        return known
+
+    def simplified(self, dim: Dim) -> Scalar:
+        """``dim`` as it is written for the sizes for which the program is."""
+        known = self.written.get(dim)
+        if known is None:
+            known = self.written[dim] = simplified(dim, self.written_for)
+        return known
+
+    def hint(self, value: Any) -> Any:
+        """The value at the sample's sizes. torch asks for the same with each tensor that it makes."""
+        if not isinstance(value, Dim | Relation):
+            return value
+        if self.hinted_for != self.hints:
+            self.hinted_for, self.hinted = dict(self.hints), {}
+        if isinstance(value, Dim) and value.is_real:
+            return value.evaluate(self.hints)  # equal to one of integers
+        found = self.hinted.get(value)
+        if found is None:
+            found = value.evaluate(self.hints) if isinstance(value, Dim) else value.holds(self.hints)
+            self.hinted[value] = found
+        return found
+
+    def is_settled(self, relation: Relation) -> bool | None:
+        """The truth of the relation at all sizes for which the program is, where it has not the same at every size."""
+        has_sets = bool(self.sets) and bool(relation.symbols() & self.sets.keys())
+        if not has_sets and not self.supposed:
+            return None
+        if relation not in self.settled:
+            known = self._follows(relation) if relation.op in COMPARE else None
+            self.settled[relation] = self._settled(relation) if known is None and has_sets else known
+        return self.settled[relation]
+
+    def _follows(self, relation: Relation) -> bool | None:
+        """The truth of a comparison that was supposed, in this form or another: ``n > 7`` where ``n + 1 == 9`` was."""
+        asked = _gap_and_signs(relation)
+        if asked is None:
+            return None
+        for supposed in self.supposed:
+            possible = _signs_given(asked[0], supposed)
+            if possible <= asked[1]:
+                return True
+            if not possible & asked[1]:
+                return False
+        return None
+
+    def _settled(self, relation: Relation) -> bool | None:
+        names = relation.symbols()
+        if relation.op in COMPARE and not any(isinstance(arg, Relation) for arg in relation.args):
+            gap = relation.args[0] - relation.args[1]
+            if isinstance(gap, Dim):
+                general = {name: self.sets[name].as_symbol(name) for name in names & self.sets.keys()}
+                gap = without_remainders(gap.substitute(general))
+            known = known_sign(relation.op, gap, dict.fromkeys(self.signed))
+            if known is None and len(names) > 1:
+                gap = relation.args[0] - relation.args[1]
+                ends = {name: self.sets[name].ends() for name in names & self.sets.keys()}
+                known = known_sign(relation.op, gap, {**dict.fromkeys(self.signed), **ends})
+            if known is not None:
+                return known
+            gap = relation.args[0] - relation.args[1]
+            if isinstance(gap, Dim) and gap.symbols() < names:  # what stands on both sides decides nothing
+                return self.is_settled(Relation(relation.op, (gap, 0)))
+        true = where_true(relation) if len(names) == 1 else None
+        if true is None:
+            return None
+        inside = self.sets[next(iter(names))]
+        both = inside.both(true)
+        return None if both is None else True if both == inside else None if both.first(1) else False
+
+    def certain_by_data(self, op: str, lhs: Any, rhs: Any) -> bool | None:
+        """The truth of a comparison after all that was found to be equal, or None."""
+        gap = self.equalities.reduced(lhs - rhs)
+        known = certain(op, gap, 0, self.signed)
+        if known is None:
+            gap = self.equalities.reduced(without_remainders(gap))
+            known = known_sign(op, gap, dict.fromkeys(self.signed))
+        return self.is_settled(Relation(op, (gap, 0))) if known is None else known
+
+    def as_one(self, relation: Relation) -> bool | None:
+        """The answer to kernels that compare a size with a number which data makes 1 or 0, as in ``x[:, n : n + 1]``: that of 1,
+        which eager PyTorch broadcasts; at 0 it mostly ends the run. None for other sizes.
+        """
+        compare, args = COMPARE.get(relation.op), relation.args
+        if not self.unbacked:
+            return None
+        if relation.op == "or":
+            return True if any(isinstance(arg, Relation) and self.as_one(arg) for arg in args) else None
+        sizes = [arg for arg in args if isinstance(arg, Dim)]
+        if compare is None or len(sizes) != 1 or sizes[0].as_symbol() or not sizes[0].symbols() & self.unbacked:
+            return None
+        others = [arg for arg in args if type(arg) is int]
+        if len(others) != 1 or others[0] < 1 or bounds(sizes[0], dict.fromkeys(self.signed)) != (0, 1):
+            return None
+        return bool(compare(*(1 if arg is sizes[0] else arg for arg in args)))
+
+    def quotient(self, top: DimLike, bottom: DimLike) -> DimLike:
+        """``top // bottom``, as a sum of products where equalities make it one."""
+        plain = apply("floordiv", top, bottom)
+        known = plain if _is_plain(plain) else apply("floordiv", *map(self.equalities.reduced, (top, bottom)))
+        return known if _is_plain(known) else plain  # type: ignore[return-value]
+
+    def equate(self, relation: Relation) -> bool:
+        """From now on the sides of an equality of sizes, of which data decides some, are equal; whether it is one."""
+        if relation.op != "eq" or any(isinstance(arg, Relation | float) for arg in relation.args):
+            return False
+        if not relation.symbols() & self.unbacked:
+            return False
+        one, other = relation.args
+        self.equalities.add(one, other, frozenset(self.unbacked))
+        self.remembered.clear()
+        self.known.clear()
+        return True
+
+    def suppose(self, relation: Relation) -> None:
+        """From here on, this run is for sizes at which the relation holds; hints are such sizes."""
+        self.supposed[relation] = None
+        names = relation.symbols()
+        true = where_true(relation) if len(names) == 1 else None
+        if true is not None:
+            (name,) = names
+            multiple = multiple_of(relation)
+            self.narrow(name, true, is_written=multiple is None or multiple.where_it_holds or multiple.divisor > 2)
+            self.sets[name] = _without_zero(self.sets[name])
+        self.learnt()
+        self.hints |= self.chosen or self.sizes_where(relation)
+
+    def sizes_where(self, relation: Relation) -> dict[str, int]:
+        """Sizes near the hints at which the relation holds; none where none are found."""
+        names = relation.symbols()
+        if self.hint(relation):
+            return {name: self.hints[name] for name in names}
+        sets = {name: self.sets.get(name, EVERY) for name in names}
+        true = where_true(relation) if len(names) == 1 else None
+        if true is not None:
+            (name,) = names
+            both = sets[name].both(true)
+            if both is None:  # they meet late, if at all
+                met = next((size for size in true.first(FAR) if size > 1 and size in sets[name]), None)
+                return {} if met is None else {name: met}
+            sets[name] = both
+        beside = [each for each in self.supposed if each.symbols() & names and each.symbols() <= self.hints.keys()]
+        return sizes_where(relation, sets, self.hints, beside) or sizes_where(relation, sets, self.hints)
+
+    def excludes_zero_only(self, relation: Relation) -> bool:
+        """Whether the relation, of one symbol, holds at all sizes for which the program is, but for 0."""
+        true = where_true(relation)
+        if true is None:
+            return False
+        (name,) = relation.symbols()
+        return _without_zero(self.sets.get(name, EVERY)).is_within(true)
+
+    def sizes_against(self, relation: Relation) -> list[dict[str, int]]:
+        """Up to three sizes of its one symbol, of those for which the program is, at which the relation does not hold."""
+        (name,) = relation.symbols()
+        false = where_true(relation.negated())
+        sizes = false and _without_zero(self.sets.get(name, EVERY) & false)
+        found = [size for size in sizes.first(64) if size] if sizes else []
+        return [{name: size} for size in dict.fromkeys([*found[:2], *found[-1:]])]
+
+    def sizes(self) -> dict[str, int]:
+        """Of the symbols that no data decides, the sizes at which this run decides."""
+        return {name: size for name, size in self.hints.items() if name not in self.unbacked}
+
+    def noted_conditions(self) -> list[Condition]:
+        """One for each size and line."""
+        noted: dict[tuple[str, SourceLocation | None], Condition] = {}
+        apart: list[Condition] = []
+        for condition in _without_repeated_bounds([*self.conditions]):
+            key = condition.name, condition.where
+            before = noted.get(key)
+            sizes = condition.sizes if before is None else before.sizes.both(condition.sizes)
+            if sizes is None:
+                apart.append(condition)
+            elif before is None:
+                noted[key] = condition
+            else:
+                both = Relation("and", (before.relation, condition.relation))
+                noted[key] = replace(condition, sizes=sizes, relation=both)
+        return [*noted.values(), *apart]
+
+    def require(self, relation: Relation, where: SourceLocation | None, *, bounded: bool) -> bool:
+        """Note what a relation that has to hold needs of single sizes; whether there is a choice of such sizes.
+
+        bounded: also where that is an upper bound. What kernels decide at the sample alone, such as that there is one
+        window, need not hold of the program.
+        """
+        if relation in self.stated:
+            return True
+        found = solved(relation, self.hints)
+        if found and is_looser(relation, found, self.hints):
+            self.stated.add(relation)
+            return True
+        for name, (true, sizes) in (found or {}).items():
+            before = self.sets.get(name, EVERY)
+            after = before & sizes
+            is_bounded = sizes.last() is not None and not bounded
+            if is_bounded or after.is_single() or self.hints[name] not in after:
+                return False
+            if not before.is_within(sizes):
+                self.narrow(name, sizes)
+                self.conditions[Condition(name, sizes, true, where)] = None
+        return found is not None
+
+
+def _named(relation: Relation) -> tuple[frozenset[str], Relation]:
+    return relation.symbols(), relation
+
+
+def _without_repeated_bounds(conditions: list[Condition]) -> list[Condition]:
+    """Without bounds that follow from other conditions: ``n >= 2`` where ``n % 8 == 0``. Size 0 is nobody's case."""
+    left = list(conditions)
+    for condition in conditions:
+        if condition.where is None or not condition.relation.is_bound():
+            continue
+        others = EVERY
+        for other in left:
+            if other is not condition and other.name == condition.name:
+                others &= other.sizes
+        if others != EVERY and _without_zero(others).is_within(condition.sizes):
+            left.remove(condition)
+    return left
+
+
+def _is_plain(value: Scalar) -> bool:
+    return not isinstance(value, Dim) or all(atom.op == "symbol" for atom in value.atoms())
+
+
+def _without_zero(sizes: SizeSet) -> SizeSet:
+    """Without the size 0, of which eager PyTorch makes little, where there are others."""
+    others = sizes & interval(1, None)
+    return others if others.first(1) else sizes
+
+
+_SIGNS = {"eq": {0}, "ne": {-1, 1}, "lt": {-1}, "le": {-1, 0}, "gt": {1}, "ge": {0, 1}}
+_ANY = {-1, 0, 1}
+
+
+def _gap_and_signs(relation: Relation) -> tuple[Dim, set[int]] | None:
+    """The difference of its sides, and which signs that may have."""
+    if relation.op not in _SIGNS or any(isinstance(arg, Relation) for arg in relation.args):
+        return None
+    gap = relation.args[0] - relation.args[1]
+    return (gap, _SIGNS[relation.op]) if isinstance(gap, Dim) else None
+
+
+def _signs_given(gap: Dim, supposed: Relation) -> set[int]:
+    """Which signs ``gap`` may have where ``supposed`` holds, whose own difference is the same up to a number."""
+    known = _gap_and_signs(supposed)
+    if known is None:
+        return _ANY
+    for turn in (1, -1):
+        more = gap - known[0] * turn
+        if isinstance(more, Dim):
+            continue
+        signs = {sign * turn for sign in known[1]}
+        if more == 0:
+            return signs
+        if isinstance(more, int) and not gap.is_real and signs != {-1, 1}:
+            return _shifted(signs, more)
+    return _ANY
+
+
+def _shifted(signs: set[int], more: int) -> set[int]:
+    """Which signs an integer of one of ``signs`` has after adding ``more``."""
+    low = -math.inf if -1 in signs else min(signs)
+    high = math.inf if 1 in signs else max(signs)
+    return {
+        sign
+        for sign, is_met in ((-1, low + more < 0), (0, low + more <= 0 <= high + more), (1, high + more > 0))
+        if is_met
+    }

@@ -1,0 +1,205 @@
+"""How torch is set up while this thread captures a module."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import logging
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from types import GetSetDescriptorType
+from typing import Any, TypeAlias, cast
+
+import torch
+from torch._decomp import decompositions as torch_decompositions
+from torch._dispatch.python import enable_python_dispatcher
+
+from fx2onnx.base.answering import answers_for_caller
+from fx2onnx.base.changes import Changes, before_change
+from fx2onnx.base.code_patch import THREAD, CodePatch, Delegate, put_name
+from fx2onnx.torchcompat.composites import use_forms
+from fx2onnx.torchcompat.dispatch import PreDispatchMode, SplitMode
+from fx2onnx.torchcompat.fake_tensors import FakeMode
+from fx2onnx.torchcompat.finding import found
+from fx2onnx.torchcompat.flex_attention import attend_as_written
+from fx2onnx.torchcompat.frames import asked_by_user
+from fx2onnx.torchcompat.pytrees import pytree
+from fx2onnx.torchcompat.scripted import run_by_python
+
+_COND = "_cond_op_wrapper"
+"""What ``torch.cond`` has compiled."""
+
+
+def _call_directly(function: Callable[..., object], args: tuple[Any, ...], *_: object, **__: object) -> object:
+    if function.__name__ == _COND:  # it takes tensors only; compiling takes nested operands apart
+        *rest, operands = args
+        leaves, structure = pytree.tree_flatten(tuple(operands))
+        pred, *branches = rest
+        args = (pred, *(_on_leaves(branch, structure) for branch in branches), tuple(leaves))
+    return function(*args)
+
+
+def _on_leaves(branch: Callable[..., object], structure: pytree.TreeSpec) -> Callable[..., object]:
+    return lambda *leaves: branch(*pytree.tree_unflatten(leaves, structure))
+
+
+def take_assignments(assigned: Callable[[torch.Tensor, torch.Tensor], bool]) -> None:
+    """Until ``Changes`` end, ``assigned(x, y)`` is called before ``x.data = y`` in this thread, which no dispatcher shows;
+    nothing is assigned where it says that this is no change.
+    """
+    plain: GetSetDescriptorType = vars(torch._C.TensorBase)["data"]
+    thread = threading.get_ident()
+
+    def replace(self: torch.Tensor, value: torch.Tensor) -> None:
+        if threading.get_ident() != thread or assigned(self, value):
+            plain.__set__(self, value)
+
+    put_name(torch.Tensor, "data", property(plain.__get__, replace))
+
+
+class _EagerHere(Delegate):
+    """A stance of ``torch.compile`` (``torch.compiler.set_stance``) under which this thread's captures run functions as they
+    were written: compiled code would read memory that fake tensors do not have.
+    """
+
+    @property
+    def stance(self) -> str:
+        return "force_eager" if THREAD.captures else str(self.original.stance)
+
+
+def _xor(self: torch.SymInt, other: int | torch.SymInt) -> torch.SymInt:
+    node = self.node
+    right = other.node if isinstance(other, torch.SymInt) else node.wrap_int(other)
+    return torch.SymInt(node.bitwise_xor(right))  # type: ignore[no-untyped-call]
+
+
+def _add_operators() -> None:
+    """Those of sizes that eager PyTorch, where they are plain numbers, has, and this torch's symbolic sizes lack."""
+    for name in ("__xor__", "__rxor__"):
+        if not hasattr(torch.SymInt, name):
+            put_name(torch.SymInt, name, _xor)
+
+
+def _run_as_written() -> None:
+    eval_frame = sys.modules.get("torch._dynamo.eval_frame")
+    stance = getattr(eval_frame, "_stance", None)
+    if stance is not None and not isinstance(stance, _EagerHere):
+        put_name(eval_frame, "_stance", _EagerHere(stance))
+
+
+def _as_written(model: Callable[..., object] | None = None, **_: object) -> Callable[..., object]:
+    """``torch.compile``, also as a decorator with arguments."""
+    if getattr(model, "__name__", "") == _COND:
+        return lambda *args: _call_directly(cast(Callable[..., object], model), args)
+    return _as_written if model is None else model
+
+
+@answers_for_caller
+def _fast_path_of(original: Callable[[], bool]) -> Callable[..., object]:
+    """Off for torch's own modules."""
+    return lambda: asked_by_user() and original()
+
+
+def _instead(function: Callable[..., object], instead: Callable[..., object]) -> CodePatch:
+    return CodePatch(function, lambda original: instead)
+
+
+_CODE_PATCHES = (
+    CodePatch(torch.backends.mha.get_fastpath_enabled, _fast_path_of),
+    *(_instead(function, _call_directly) for function in found("_higher_order_ops.utils._hop_compile_and_call")),
+    _instead(torch.compile, _as_written),
+)
+"""Attention's fused inference path is off, and nothing is compiled, by the function that newer versions of torch have for it
+in control flow or by ``torch.compile`` itself.
+"""
+
+_LSTM = _instead(torch_decompositions.select_one_layer_lstm_function, lambda *_: torch_decompositions.one_layer_lstm)
+"""Recurrent layers that are not recorded whole split into ATen overloads, not into oneDNN's own."""
+
+
+def _multilabel_margin(input: torch.Tensor, target: torch.Tensor, reduction: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """torch 2.13's own counts class 0 again for each place after the first -1. Of reductions 1 is the mean, 2 the sum."""
+    values, classes = (x if x.dim() == 2 else x.reshape(1, -1) for x in (input, target))
+    is_named = (classes < 0).cumsum(-1) == 0
+    places = torch.where(is_named, classes, 0)
+    own = (places.unsqueeze(-1) == torch.arange(values.shape[1])) & is_named.unsqueeze(-1)
+    is_target = own.any(1)
+    gap = (1 - values.gather(1, places).unsqueeze(-1) + values.unsqueeze(1)).clamp_min(0) / values.shape[1]
+    loss = torch.where(is_named.unsqueeze(-1) & ~is_target.unsqueeze(1), gap, 0).sum((1, 2))
+    whole = loss.mean() if reduction == 1 else loss.sum() if reduction == 2 else loss
+    return whole if reduction or input.dim() > 1 else whole.reshape(()), is_target.to(input.dtype).reshape(target.shape)
+
+
+_SPLIT_PATCHES = (
+    _LSTM,
+    _instead(inspect.unwrap(torch_decompositions.multilabel_margin_loss_forward), _multilabel_margin),
+)
+
+
+Lengths: TypeAlias = torch.Tensor | Sequence[int]
+_PLAIN_CTC_LOSS: Callable[..., torch.Tensor] = torch.ctc_loss
+
+
+def _ctc_loss(
+    log_probs: torch.Tensor,
+    targets: torch.Tensor,
+    input_lengths: Lengths,
+    target_lengths: Lengths,
+    *more: object,
+    **named: object,
+) -> torch.Tensor:
+    """Of lengths as tensors: of lengths as numbers torch writes into the memory of a tensor, of which a fake one has none."""
+    if THREAD.captures:
+        input_lengths, target_lengths = (
+            given if isinstance(given, torch.Tensor) else torch.tensor(given)
+            for given in (input_lengths, target_lengths)
+        )
+    return _PLAIN_CTC_LOSS(log_probs, targets, input_lengths, target_lengths, *more, **named)
+
+
+class TakesGradients(BaseException):
+    """Forward takes gradients while composite operators are recorded whole, whose writes and results have no history."""
+
+
+def _refuse_backward(*args: object, **kwargs: object) -> object:
+    raise TakesGradients
+
+
+_NO_BACKWARD = _instead(torch.autograd.graph._engine_run_backward, _refuse_backward)
+
+
+_FAKE_TENSOR_LOG = logging.getLogger("torch._subclasses.fake_tensor")
+
+
+def _unlogged(record: logging.LogRecord) -> bool:
+    """A failing operator becomes our error; torch would print its own stack before."""
+    return record.exc_info is None or not THREAD.captures
+
+
+@contextlib.contextmanager
+def capture_modes(
+    fake_mode: FakeMode, recorder: PreDispatchMode | SplitMode, gradients: bool = False
+) -> Iterator[None]:
+    """Everything inside runs on fake tensors, seen by ``recorder``; other threads see nothing of it."""
+    with Changes():
+        put_name(THREAD, "captures", True)
+        for code_patch in (*_CODE_PATCHES, *(_SPLIT_PATCHES if isinstance(recorder, SplitMode) else (_NO_BACKWARD,))):
+            code_patch.put_in()
+        if isinstance(recorder, SplitMode):
+            put_name(torch, "ctc_loss", _ctc_loss)
+            use_forms()
+        _run_as_written()
+        run_by_python()
+        attend_as_written()
+        _add_operators()
+        before_change(fake_mode.release)
+        if _unlogged not in _FAKE_TENSOR_LOG.filters:
+            before_change(partial(_FAKE_TENSOR_LOG.removeFilter, _unlogged))
+            _FAKE_TENSOR_LOG.addFilter(_unlogged)
+        with torch.set_grad_enabled(gradients), fake_mode, enable_python_dispatcher(), recorder:
+            if isinstance(recorder, PreDispatchMode):
+                before_change(recorder.call_directly_no_more)
+                recorder.call_directly()
+            yield

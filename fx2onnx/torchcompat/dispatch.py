@@ -1,0 +1,248 @@
+"""Dispatch keys and modes: what sees each operator, and when."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Self, TypeAlias
+
+import torch
+from torch._subclasses.schema_check_mode import SchemaCheckMode
+from torch.autograd import forward_ad
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+from fx2onnx.torchcompat.operators import OpOverload
+
+__all__ = [
+    "ASKS_DEVICE",
+    "PRE_DISPATCH",
+    "EagerMode",
+    "NoDraws",
+    "PreDispatchMode",
+    "SplitMode",
+    "TorchDispatchMode",
+    "UnnotedMode",
+    "WatchingMode",
+    "no_dispatch",
+    "no_modes",
+    "real_kernels",
+]
+
+PRE_DISPATCH = torch._C.DispatchKey.PreDispatch
+ASKS_DEVICE = torch.ops.prim.device.default
+_include = torch._C._dispatch_tls_set_dispatch_key_included
+_is_excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
+
+Types: TypeAlias = Sequence[type]
+Operands: TypeAlias = Sequence[object]
+Named: TypeAlias = Mapping[str, object] | None
+Handler: TypeAlias = Callable[[], Any]
+"""Gives the function to which each call of an operator is passed: a ``weakref.WeakMethod``, as the method's object has the mode."""
+
+_SEEN: dict[OpOverload, None] = {}
+"""Operators that a ``PreDispatchMode`` has seen."""
+_MANY = 10_000
+"""So many operators are remembered."""
+
+
+class _ModesOfThread(threading.local, torch._ops._ModeStackStateForPreDispatch):
+    """Which modes are on the PreDispatch key: torch has one note of it for all threads, though the key is each one's own, so
+    that another that calls ``torch.export`` would see what this one captures.
+    """
+
+
+_ops: Any = torch._ops
+if _ops._mode_stack_state_for_pre_dispatch.count() == 0:
+    _ops._mode_stack_state_for_pre_dispatch = _ModesOfThread()  # type: ignore[no-untyped-call]
+
+
+class UnnotedMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A mode that is on in its thread and nowhere noted: torch notes in variables of the process that a mode is on, and
+    functions compiled in other threads look there.
+    """
+
+    def __enter__(self) -> Self:
+        torch._C._push_on_torch_dispatch_stack(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        torch._C._pop_torch_dispatch_stack(self.__dict__.get("_mode_key"))
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled where such a mode is on, so that calls need not be kept from the compiler: 4 us each."""
+        return False
+
+
+class PreDispatchMode(SchemaCheckMode):  # type: ignore[no-untyped-call]
+    """A dispatch mode that sees operators before composite ones are split.
+
+    torch admits only modes of its own classes on the PreDispatch key, hence the base class, whose checks are replaced.
+    """
+
+    def __init__(self, handler: Handler) -> None:
+        super().__init__()
+        self._dispatch_key = PRE_DISPATCH
+        self._handler = handler
+
+    def __enter__(self) -> Self:
+        _ops._set_mode_pre_dispatch(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _ops.unset_mode_pre_dispatch(None, schema_check=True)
+
+    def __torch_dispatch__(self, func: OpOverload, types: Types, args: Operands = (), kwargs: Named = None) -> object:
+        if PRE_DISPATCH not in func._dispatch_cache:
+            func._dispatch_cache[PRE_DISPATCH] = partial(self._directly, func)
+            _SEEN[func] = None
+        return self._handler()(func, args, kwargs or {})
+
+    def call_directly(self) -> None:
+        """Operators that came here before come by the short way from the first time on."""
+        for func in tuple(_ops.get_cached_ops()):
+            func._uncache_dispatch(PRE_DISPATCH)  # as torch does where modes change; other threads may add to the set
+        for func in _SEEN:
+            func._dispatch_cache[PRE_DISPATCH] = partial(self._directly, func)
+
+    def _directly(self, func: OpOverload, *args: object, **kwargs: object) -> object:
+        """What torch does between an operator's call and this mode's handler, without the search for modes and for
+        tensor subclasses that it makes at every call.
+        """
+        stack = _ops._mode_stack_state_for_pre_dispatch
+        if stack._schema_check_mode is not self or _is_excluded(torch._C.DispatchKey.Python):
+            func._dispatch_cache.pop(PRE_DISPATCH, None)
+            return func(*args, **kwargs)
+        stack._schema_check_mode = None
+        _include(PRE_DISPATCH, False)
+        try:
+            return self._handler()(func, args, kwargs or {})
+        finally:
+            stack._schema_check_mode = self
+            _include(PRE_DISPATCH, True)
+
+    def call_directly_no_more(self) -> None:
+        """Operators are as torch has them again."""
+        for func in _SEEN:
+            func._dispatch_cache.pop(PRE_DISPATCH, None)
+        if len(_SEEN) > _MANY:
+            _SEEN.clear()
+
+
+class WatchingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A mode that ``torch.cond``, ``while_loop``, ``scan`` and the like pass as other operators do."""
+
+    supports_higher_order_operators = True
+
+    def __enter__(self) -> Self:
+        has_rule = hasattr(TorchDispatchMode, "supports_higher_order_operators")
+        if not has_rule:  # each of them asks for a rule of its own (torch 2.8)
+            for func in _ops._higher_order_ops.values():
+                if type(self) not in func.python_key_table:
+                    func.py_impl(type(self))(partial(_passed, func))
+        return super().__enter__()  # type: ignore[no-any-return, no-untyped-call]
+
+
+def _passed(func: object, mode: TorchDispatchMode, *args: object, **kwargs: object) -> object:
+    return mode.__torch_dispatch__(func, (), args, kwargs)  # type: ignore[no-untyped-call]
+
+
+class EagerMode(WatchingMode):  # type: ignore[no-untyped-call]
+    """A mode around a run of eager PyTorch: every operator goes to ``seen``, those inside the bodies of ``torch.cond``,
+    ``while_loop``, ``scan`` and the like too, which do not pass there themselves.
+    """
+
+    turns = 0
+    """How often bodies have run."""
+    most_turns: int | None = None
+    """How often they may: RuntimeError beyond."""
+    end_seconds: float | None = None
+    """Time at which operators are no longer run: TimeoutError beyond."""
+
+    def __torch_dispatch__(self, func: OpOverload, types: Types, args: Operands = (), kwargs: Named = None) -> object:
+        if self.end_seconds is not None and time.monotonic() > self.end_seconds:
+            raise TimeoutError("forward still runs")
+        if not isinstance(func, _ops.HigherOrderOperator):
+            return self.seen(func, args, kwargs or {})
+        kernel = func.py_kernels[torch._C.DispatchKey.CompositeExplicitAutograd]
+        return kernel(*map(self._body, args), **{name: self._body(value) for name, value in (kwargs or {}).items()})
+
+    def seen(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """What the operator gives. This mode is off while it runs."""
+        raise NotImplementedError
+
+    def _body(self, value: object) -> object:
+        if not callable(value):
+            return value
+
+        def run(*args: object, **kwargs: object) -> object:
+            self.turns += 1
+            if self.most_turns is not None and self.turns > self.most_turns:
+                raise RuntimeError(f"a loop goes on after {self.most_turns} turns")
+            with self:
+                return value(*args, **kwargs)
+
+        return run
+
+
+class SplitMode(UnnotedMode):  # type: ignore[no-untyped-call]
+    """A dispatch mode that sees operators after autograd, functorch and composite ones are dealt with.
+
+    device_of: the device of a tensor without data, None for another. Autograd asks for that of every tensor that it meets,
+    which is more than half of all calls.
+    """
+
+    def __init__(self, handler: Handler, device_of: Callable[[object], torch.device | None]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._handler = handler
+        self._device_of = device_of
+
+    def __torch_dispatch__(self, func: OpOverload, types: Types, args: Operands = (), kwargs: Named = None) -> object:
+        if func is ASKS_DEVICE:
+            device = self._device_of(args[0])
+            if device is not None:
+                return device
+        return self._handler()(func, args, kwargs or {})
+
+
+class NoDraws(UnnotedMode):  # type: ignore[no-untyped-call]
+    """Refuses random numbers: a trace would draw them once, for every run of the file."""
+
+    def __torch_dispatch__(self, func: OpOverload, types: Types, args: Operands = (), kwargs: Named = None) -> object:
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            raise RuntimeError(f"{func} would be drawn once, while the module is traced")
+        return func(*args, **(kwargs or {}))
+
+
+def in_function_transform() -> bool:
+    """Whether ``torch.vmap``, ``torch.func.grad`` or the like is running."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def takes_tangents() -> bool:
+    """Whether ``torch.autograd.forward_ad`` is at work."""
+    return forward_ad._current_level >= 0
+
+
+@contextlib.contextmanager
+def no_dispatch() -> Iterator[None]:
+    """Operators inside are seen by no mode and run for real. Without the Python dispatcher each takes 4 us less."""
+    with torch._C._DisablePythonDispatcher(), torch._C._DisableTorchDispatch():
+        yield
+
+
+@contextlib.contextmanager
+def no_modes() -> Iterator[None]:
+    """Operators inside are seen by no mode; tensors of other classes compute as they do."""
+    with _disable_current_modes():
+        yield
+
+
+@contextlib.contextmanager
+def real_kernels() -> Iterator[None]:
+    """Operators inside run for real as eager PyTorch runs them, whatever surrounds them: no modes, autocast or gradients."""
+    with no_dispatch(), torch._C.DisableTorchFunction(), torch._C._DisableAutocast(), torch.no_grad():
+        yield

@@ -1,0 +1,122 @@
+"""What Python can ask of a tensor without an operator that a dispatcher would show."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol, TypeAlias
+
+import torch
+from torch.utils import _python_dispatch
+
+from fx2onnx.base.answering import answers_for_caller
+from fx2onnx.base.code_patch import THREAD, CodePatch, put_name
+from fx2onnx.torchcompat.frames import asked_by_user, asking_frame
+
+Own: TypeAlias = Callable[..., Any]
+"""How torch itself answers: called with what torch's attribute or function is called with."""
+
+
+class Answers(Protocol):
+    """Who answers, for the thread that captures."""
+
+    def answer(self, name: str, own: Own, asked: Any, *args: Any, **kwargs: Any) -> Any:
+        """The answer to the question ``name`` of the tensor, storage or class ``asked``."""
+
+
+ATTRIBUTES = ("_base", "_version", "grad_fn", "is_leaf", "is_quantized", "requires_grad")
+METHODS = ("_is_view", "data_ptr", "item", "numpy", "tolist")
+FUNCTIONS = (
+    torch.Tensor.__repr__,
+    torch.Tensor.__reduce_ex__,
+    torch.Tensor.__deepcopy__,
+    torch.Tensor.__dlpack__,
+    torch.nn.Parameter.__new__,
+    torch.UntypedStorage.__getitem__,
+    torch.TypedStorage.__getitem__,
+)
+
+
+def take_questions(answers: Answers) -> None:
+    """Until ``Changes`` end, ``answers`` is asked in this thread."""
+    put_name(THREAD, "answers", answers)
+    for kind, names in _TAKEN.items():
+        for name, value in names.items():
+            put_name(kind, name, value)
+    for code_patch in _PATCHES:
+        code_patch.put_in()
+
+
+def requires_grad(tensor: torch.Tensor) -> bool:
+    """Whether autograd itself tracks the tensor."""
+    return bool(_OWN_REQUIRES_GRAD(tensor))
+
+
+_OWN_REQUIRES_GRAD: Own = vars(torch._C.TensorBase)["requires_grad"].__get__
+
+
+def _attribute(holder: type, name: str) -> property:
+    plain = vars(holder)[name]
+    own = plain.__get__
+
+    @answers_for_caller
+    def get(asked: Any) -> Any:
+        answers = THREAD.answers
+        return own(asked) if answers is None else answers.answer(name, own, asked)
+
+    return property(get, plain.__set__)
+
+
+def _method(holder: type, name: str) -> Callable[..., Any]:
+    own = vars(holder)[name]
+
+    @answers_for_caller
+    def call(asked: Any, *args: Any, **kwargs: Any) -> Any:
+        answers = THREAD.answers
+        return own(asked, *args, **kwargs) if answers is None else answers.answer(name, own, asked, *args, **kwargs)
+
+    call.__name__ = name
+    return call
+
+
+def _function(function: Any) -> CodePatch:
+    name = function.__name__
+
+    @answers_for_caller
+    def replacement(original: Own) -> Callable[..., Any]:
+        return lambda asked, *args, **kwargs: THREAD.answers.answer(name, original, asked, *args, **kwargs)
+
+    return CodePatch(function, replacement)
+
+
+def _as_nobody(function: Any, answer: object) -> CodePatch:
+    """``function``, which gives user code the ``answer`` that it has where nothing is captured."""
+
+    @answers_for_caller
+    def replacement(original: Own) -> Callable[..., Any]:
+        return lambda *args: answer if asked_by_user() else original(*args)
+
+    return CodePatch(function, replacement)
+
+
+def _modes() -> int:
+    return 0 if THREAD.answers is not None and asked_by_user() else _LEN()
+
+
+_LEN = torch._C._len_torch_dispatch_stack
+_TAKEN: dict[Any, dict[str, Any]] = {
+    torch.Tensor: {name: _attribute(torch._C.TensorBase, name) for name in ATTRIBUTES}
+    | {name: _method(torch._C.TensorBase, name) for name in METHODS},
+    torch.UntypedStorage: {
+        "device": _attribute(torch._C.StorageBase, "device"),
+        "data_ptr": _method(torch._C.StorageBase, "data_ptr"),
+    },
+    torch._C: {"_len_torch_dispatch_stack": answers_for_caller(_modes)},
+}
+_PATCHES = (*map(_function, FUNCTIONS), _as_nobody(_python_dispatch._get_current_dispatch_mode, None))
+
+
+@answers_for_caller
+def is_asked_by_copy() -> bool:
+    """Whether ``copy.copy`` asks."""
+    frame = asking_frame()
+    return frame is not None and frame.f_globals.get("__name__") == "copy"

@@ -155,13 +155,19 @@ def view_dtype(op: Emit, self: ir.Value, dtype: torch.dtype) -> ir.Value:
     Refuses: float8 before opset 26.
     """
     target, dims = op.result[0]
+    if target == op.dtype(self) and op.is_complex(self) == dtype.is_complex:
+        return self
     if op.is_complex(self):
-        sizes = op.dims(self)
-        self = op.reshape(self, (*sizes[:-2], whole(sizes[-2] * 2)))
+        self = op.reshape(self, _joined(op.dims(self)))
     if dtype.is_complex:
-        dims = (*dims[:-2], whole(dims[-2] * 2))
+        dims = _joined(dims)
     found = op.reshape(_read_as(op, self, target, dims), op.result[0][1])
     return mark_complex(found) if dtype.is_complex else found
+
+
+def _joined(dims: Sequence[DimLike]) -> Sequence[DimLike]:
+    """The dims of pairs as those of twice as many numbers along the last axis."""
+    return (*dims[:-2], whole(dims[-2] * 2)) if len(dims) > 1 else dims
 
 
 def _read_as(op: Emit, value: ir.Value, target: ir.DataType, dims: Sequence[DimLike]) -> ir.Value:

@@ -161,7 +161,21 @@ def _values_in(argument: Any) -> list[ir.Value]:
 
 
 VALUES = frozenset(
-    {"self", "src", "source", "values", "input", "tensor", "tensors", "A", "vec1", "vec2", "mat1", "mat2"}
+    {
+        "self",
+        "src",
+        "source",
+        "values",
+        "input",
+        "tensor",
+        "tensors",
+        "A",
+        "vec1",
+        "vec2",
+        "mat1",
+        "mat2",
+        "grad_output",
+    }
 )
 """Arguments whose numbers reach the result: real ones among complex ones have an imaginary part of 0."""
 
@@ -178,7 +192,9 @@ def _as_pairs(op: Emit, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _part_by_part(op: Emit, overload: OpOverload, given: dict[str, Any]) -> Any:
-    if not any(op.is_complex(leaf) for name in VALUES & given.keys() for leaf in _values_in(given[name])):
+    is_kept_real = "src" in given and not op.is_complex(given["self"])
+    values = [leaf for name in VALUES & given.keys() for leaf in _values_in(given[name])]
+    if is_kept_real or not any(map(op.is_complex, values)):
         return as_real(op, overload, {name: _part_of(op, argument, 0) for name, argument in given.items()})
     pairs = _as_pairs(op, given)
     number = complex(given.get("value") or 0)  # what a padding is filled with
@@ -340,7 +356,7 @@ _BY_PARTS: list[tuple[str, str, Callable[[Emit, OpOverload, dict[str, Any]], ir.
         "diagonal_copy linalg_diagonal diagonal_scatter diagflat hstack dstack vstack column_stack row_stack block_diag "
         "hsplit.int hsplit.array vsplit.int vsplit.array dsplit.int dsplit.array tensor_split.sections tensor_split.indices "
         "broadcast_tensors meshgrid meshgrid.indexing atleast_1d atleast_2d atleast_3d cartesian_prod combinations ravel "
-        "unfold select_copy.int slice_copy.Tensor squeeze_copy unsqueeze_copy view_copy permute_copy t_copy transpose_copy.int",
+        "unfold select_copy.int slice_copy.Tensor select_scatter slice_scatter select_backward slice_backward squeeze_copy unsqueeze_copy view_copy permute_copy t_copy transpose_copy.int",
         "the real form of each part",
         _part_by_part,
     ),

@@ -249,11 +249,11 @@ SIZES = frozenset({"size", "shape", "sizes", "repeats", "input_sizes"})
 DIMS = frozenset(
     {"dim", "dim0", "dim1", "dims", "axis", "axis0", "axis1", "start_dim", "end_dim", "source", "destination"}
 )
-NEW_AXIS = frozenset({"unsqueeze", "stack", "select_backward"})
+NEW_AXIS = frozenset({"unsqueeze", "stack"})
 _VIEWS = "view reshape _unsafe_view _reshape_alias flatten.using_ints transpose.int swapaxes swapdims permute movedim.int moveaxis.int "
 _VIEWS += "movedim.intlist moveaxis.intlist unsqueeze squeeze squeeze.dim squeeze.dims expand slice.Tensor select.int narrow cat concat "
 _VIEWS += "concatenate stack unbind.int split.Tensor split_with_sizes chunk repeat roll flip index_select index.Tensor "
-_VIEWS += "sum.dim_IntList sum mean.dim mean cumsum diff select_scatter slice_scatter slice_backward select_backward unflatten.int broadcast_to"
+_VIEWS += "sum.dim_IntList sum mean.dim mean cumsum diff unflatten.int broadcast_to"
 ONE_ELEMENT = frozenset({"cumsum", "index_select", "flip", "roll"})
 """Views along an axis that PyTorch takes of a 0-d tensor too: they are the tensor."""
 TAKES_REAL = frozenset({"cat", "concat", "concatenate", "stack", "diff", "sum", "mean", "cumsum"})
@@ -265,6 +265,9 @@ def _with_pair(overload: OpOverload) -> Callable[..., Any]:
     packet = str(overload._schema.name).split("::")[-1]
 
     def entry(op: Emit, **given: Any) -> Any:
+        wanted = given.get("dtype")
+        if wanted is not None and not wanted.is_complex:
+            return as_real(op, overload, given | {"self": parts(op, given["self"])[0]})
         if packet in TAKES_REAL:
             dtype = op.result_dtype()
             as_pairs = {
@@ -291,7 +294,8 @@ def _with_pair(overload: OpOverload) -> Callable[..., Any]:
                 given[name] = value % max(rank, 1)
             elif name in DIMS and isinstance(value, list | tuple):
                 given[name] = [dim % max(rank, 1) for dim in value] + ([rank] if packet == "permute" else [])
-        if packet in ("sum", "mean", "squeeze") and (not given.get("dim")) and not isinstance(given.get("dim"), int):
+        is_over_all = not rank or (not given.get("dim") and not isinstance(given.get("dim"), int))
+        if packet in ("sum", "mean", "squeeze") and is_over_all:
             return _over_all(op, packet, source, given)
         if packet == "permute" and len(given["dims"]) == rank:
             given["dims"] = [*given["dims"], rank]

@@ -235,6 +235,17 @@ def select_scatter(op: Emit, self: ir.Value, src: ir.Value, dim: int, index: Dim
     return select_written(op, self, src, axis_of(dim, op.rank(self)), index)
 
 
+def _repeated(op: Emit, gradient: ir.Value, dims: Sequence[DimLike | None]) -> ir.Value:
+    """``gradient`` as a copy into a place of ``dims`` repeats it: along axes of size 1 and axes that it lacks. None: a size that
+    is the gradient's.
+    """
+    given = op.dims(gradient)
+    given = (*(1 for _ in range(len(dims) - len(given))), *given)
+    wanted = tuple(own if size is None else size for own, size in zip(given, dims, strict=True))
+    is_repeated = any(own == 1 and size != 1 for own, size in zip(given, wanted, strict=True))
+    return op.expand(gradient, wanted) if is_repeated or op.rank(gradient) != len(wanted) else gradient
+
+
 @translates(aten.slice_backward.default)
 def slice_backward(
     op: Emit, grad_output: ir.Value, input_sizes: Sequence[DimLike], dim: int, start: DimLike, end: DimLike, step: int
@@ -242,6 +253,12 @@ def slice_backward(
     """slice_backward(Tensor grad_output, SymInt[] input_sizes, int dim, SymInt start, SymInt end, SymInt step) -> Tensor"""
     dtype, dims = op.result[0]
     axis = axis_of(dim, len(dims))
+    count: DimLike | None = None
+    if isinstance(dims[axis], int) and isinstance(start, int) and isinstance(end, int):
+        count = len(range(dims[axis])[start:end:step])
+        if count == 0:
+            return zeros(op, dims, dtype)
+    grad_output = _repeated(op, grad_output, (*dims[:axis], count, *dims[axis + 1 :]))
     if step != 1:
         return slice_written(op, zeros(op, dims, dtype), grad_output, axis, start, end, step)
     count = op.dims(grad_output)[axis]
@@ -260,4 +277,6 @@ def select_backward(
 ) -> ir.Value:
     """select_backward(Tensor grad_output, SymInt[] input_sizes, int dim, SymInt index) -> Tensor"""
     dtype, dims = op.result[0]
-    return select_written(op, zeros(op, dims, dtype), grad_output, axis_of(dim, len(dims)), index)
+    axis = axis_of(dim, len(dims))
+    grad_output = _repeated(op, grad_output, (*dims[:axis], *dims[axis + 1 :]))
+    return select_written(op, zeros(op, dims, dtype), grad_output, axis, index)

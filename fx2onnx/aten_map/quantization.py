@@ -176,7 +176,7 @@ def _fake_quantize_per_tensor_affine_cachemask_tensor_qparams(
     quant_max: int,
 ) -> tuple[ir.Value, ir.Value]:
     """_fake_quantize_per_tensor_affine_cachemask_tensor_qparams(Tensor self, Tensor scale, Tensor zero_point, Tensor fake_quant_enabled, int quant_min, int quant_max) -> (Tensor output, Tensor mask)"""
-    enabled = op.cast(fake_quant_enabled, D.BOOL)
+    enabled = op.reshape(op.cast(fake_quant_enabled, D.BOOL), ())
     output = op.Where(enabled, fake_quantized(op, self, scale, zero_point, quant_min, quant_max), self)
     mask = op.Or(op.Not(enabled), _in_range(op, self, scale, zero_point, quant_min, quant_max, None))
     return output, mask

@@ -32,7 +32,22 @@ CASES = [
     case(aten.exp.default, Z),
     case(aten.permute.default, Z, [-1, 0]),
     case(aten.view_as_real.default, Z),
-]
+    *(case(getattr(aten, name).default, value, dtype=torch.float32) for name in ("sum", "mean") for value in (POINT, Z)),
+    case(aten.cumsum.default, POINT, 0, dtype=torch.float64),
+    case(aten.cumsum.default, Z, 1, dtype=torch.float32),
+    case(aten.sum.dim_IntList, POINT, [0]),
+    case(aten.mean.dim, POINT, [-1], True),
+    case(aten.mean.dim, Z, [1], dtype=torch.float32),
+    *(case(aten.view.dtype, POINT, dtype) for dtype in (torch.complex64, torch.int64, torch.float64)),
+    case(aten.view.dtype, torch.tensor(1.5, dtype=torch.float64), torch.complex64),
+    case(aten.slice_scatter.default, Z, Z.real[:1], 0, 1, 2),
+    case(aten.slice_scatter.default, Z.real, Z[:2], 0, 0, 9, 2),
+    case(aten.select_scatter.default, Z.real.to(torch.int64), Z[0], 0, 1),
+    case(aten.diagonal_scatter.default, Z.real, Z[0, :3]),
+    case(aten.select_backward.default, POINT, [2, 3], 1, 2),
+    case(aten.slice_backward.default, Z[:, :2], [3, 4], -1, 1, 3, 1),
+    case(aten.slice_backward.default, POINT, [4], 0, 0, 9, 2),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("given", CASES, ids=str)

@@ -23,6 +23,13 @@ COUNTS = T([[[4, -3], [3, 5], [3, 2]]])
 
 CASES = [
     case(aten.adaptive_avg_pool1d.default, torch.zeros(2, 1, 0), [1]),
+    *(case(aten.combinations.default, R(count), 0) for count in (1, 3)),
+    *(case(aten.slice_backward.default, R(1), [4], 0, start, end, step) for start, end, step in ((0, 2, 1), (2, 2, 1), (-3, 9, 2))),
+    case(aten.slice_backward.default, R(1, 1), [2, 3], 0, 1, 3, 1),
+    case(aten.slice_backward.default, R(()), [2, 3], -1, 0, 3, 1),
+    case(aten.select_backward.default, R(1), [2, 3], -1, 0),
+    case(aten.select_backward.default, R(()), [2, 1], 1, 0),
+    *(case(aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default, R(()).half(), R(1).abs(), T([1], dtype=torch.int32), T([flag]), 0, 255) for flag in (0, 1)),
     case(aten.hinge_embedding_loss.default, T([1, -1, 3]), T([1, -1, -1]), 2.0, 2),
     case(aten.eq.Tensor, T([1, 2, 3]), T([1 + 0.5j, 2, 3.5])),
     case(aten.ne.Tensor, T([1 + 0.5j, 2, 3.5]).to(torch.complex128), T([1, 2, 3])),

@@ -122,8 +122,10 @@ def _pooled(
 
 @register(Kind.RECORD, aten.combinations.default)
 def _combinations(recorder: BaseRecorder, call: Call, self: torch.Tensor, r: int, with_replacement: bool) -> object:
-    """combinations: [N] -> [N choose r, r]; with replacement, [N + r - 1 choose r, r]."""
+    """combinations: [N] -> [N choose r, r]; with replacement, [N + r - 1 choose r, r]; of no elements at a time, [0]."""
     (count,) = dims_of(self)
+    if r == 0:
+        return record_sized(recorder, call, [(self.dtype, [0])])
     rows: DimLike
     if isinstance(count, Dim):
         rows = recorder.unknown_size()

@@ -21,6 +21,7 @@ from fx2onnx.aten_map.complex_numbers import (
     multiplied,
     pair,
     parts,
+    quotient,
     scaled,
 )
 from fx2onnx.aten_map.table.registry import OpOverload, overloads_of, register_shared
@@ -286,7 +287,9 @@ def _with_product(op: Emit, self: Any, tensor1: Any, tensor2: Any, value: Any) -
 
 
 def _with_quotient(op: Emit, self: Any, tensor1: Any, tensor2: Any, value: Any) -> ir.Value:
-    return _with_product(op, self, tensor1, inverse_of(op, as_pair(op, tensor2, op.result_dtype())), value)
+    dtype = op.result_dtype()
+    added = quotient(op, _times(op, as_pair(op, tensor1, dtype), value), as_pair(op, tensor2, dtype))
+    return op.Add(as_pair(op, self, dtype), added)
 
 
 def _created(op: Emit, overload: OpOverload, given: dict[str, Any]) -> ir.Value:

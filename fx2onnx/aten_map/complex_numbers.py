@@ -83,11 +83,22 @@ def conjugate(op: Emit, value: ir.Value) -> ir.Value:
     return mark_complex(result)
 
 
+def quotient(op: Emit, left: ir.Value, right: ir.Value) -> ir.Value:
+    """z / w = z conj(u) / |u|^2 / s, where s is the larger part of w and u is w / s; z / 0 divides both parts by 0.
+
+    Numerics: |w|^2 would leave float32 where w does not.
+    """
+    axis = op.rank(right) - 1
+    size = op.node("ReduceMax", op.Abs(right), axes=[axis], keepdims=1)
+    is_zero = op.Equal(size, 0.0)
+    unit = op.Div(right, op.Where(is_zero, op.const(1.0, op.dtype(right)), size))
+    turned = multiplied(op, left, conjugate(op, unit))
+    found = op.Div(turned, op.ReduceSumSquare(unit, axes=[axis], keepdims=1))
+    return mark_complex(op.Div(op.Where(is_zero, left, found), size))
+
+
 def inverse_of(op: Emit, value: ir.Value) -> ir.Value:
-    """conj(z) / |z|^2."""
-    square = op.ReduceSumSquare(value, axes=[op.rank(value) - 1], keepdims=1)
-    result = op.Div(conjugate(op, value), square)
-    return mark_complex(result)
+    return quotient(op, op.const(np.array([1.0, 0.0]), op.dtype(value)), value)
 
 
 def magnitude(op: Emit, value: ir.Value) -> ir.Value:
@@ -152,9 +163,11 @@ def _mul(op: Emit, self: Any, other: Any) -> ir.Value:
 def _div(op: Emit, self: Any, other: Any) -> ir.Value:
     dtype = op.result_dtype()
     if is_real(op, other):
+        if isinstance(other, ir.Value):  # both zeros divide alike
+            other = op.cast(other, dtype)
+            other = op.Where(op.Equal(other, 0.0), op.const(0.0, dtype), other)
         return scaled(op, op.cast(self, dtype), other, "Div")
-    inverse = inverse_of(op, as_pair(op, other, dtype))
-    return scaled(op, inverse, self) if is_real(op, self) else multiplied(op, as_pair(op, self, dtype), inverse)
+    return quotient(op, as_pair(op, self, dtype), as_pair(op, other, dtype))
 
 
 def exponential(op: Emit, self: ir.Value) -> ir.Value:
@@ -173,7 +186,7 @@ def logarithm(op: Emit, self: ir.Value) -> ir.Value:
 
 
 def _sgn(op: Emit, self: ir.Value) -> ir.Value:
-    size = op.ReduceL2(self, axes=[op.rank(self) - 1], keepdims=1)
+    size = op.Unsqueeze(magnitude(op, self), axes=[op.rank(self) - 1])
     zero = op.const(0.0, op.result_dtype())
     return op.Where(op.Equal(size, 0), zero, op.Div(self, size))
 
@@ -226,10 +239,10 @@ _FORMS: list[tuple[str, str, Callable[..., Any]]] = [
     ("mul.Tensor mul.Scalar multiply.Tensor multiply.Scalar", "four Mul, Sub, Add", _mul),
     (
         "div.Tensor div.Scalar divide.Tensor divide.Scalar true_divide.Tensor true_divide.Scalar",
-        "Mul by conj / |z|^2",
+        "Mul by conj, Div by |z|^2",
         _div,
     ),
-    ("reciprocal", "conj / |z|^2", lambda op, self: inverse_of(op, self)),
+    ("reciprocal", "conj, Div by |z|^2", lambda op, self: inverse_of(op, self)),
     ("square", "four Mul, Sub, Add", lambda op, self: multiplied(op, self, self)),
     ("exp", "Exp, Cos, Sin", exponential),
     ("log", "Log |z|, angle", logarithm),

@@ -56,6 +56,17 @@ def causal_bias(op: Emit, rows: DimLike, columns: DimLike, dtype: ir.DataType) -
     return found
 
 
+def joint_mask(
+    op: Emit, query: ir.Value, key: ir.Value, mask: ir.Value | None, is_causal: bool
+) -> tuple[ir.Value | None, bool]:
+    """(mask, is_causal) where not both are given: a mask and the causal one are added."""
+    if mask is None or not is_causal:
+        return mask, is_causal
+    dtype = op.dtype(query)
+    bias = minus_infinity_where(op, mask, dtype, False) if op.dtype(mask) == BOOL else op.cast(mask, dtype)
+    return op.Add(bias, causal_bias(op, op.dims(query)[-2], op.dims(key)[-2], dtype)), False
+
+
 def may_mask_all(op: Emit, mask: ir.Value) -> bool:
     """Whether a row of the mask may allow nothing: any row of a bool one; looked for once a mask."""
     if op.dtype(mask) == BOOL:
@@ -153,6 +164,7 @@ def attended(
     Numerics:  half precision in float32, as PyTorch's kernels; scores of 8 or 11 bits would be off by whole numbers.
     """
     dtype = op.dtype(query)
+    mask, is_causal = joint_mask(op, query, key, mask, is_causal)
     as_one = not need_weights and _fits_attention(op, query, key, value, mask, dropout, grouped)
     if dtype == BFLOAT16 or (dtype == FLOAT16 and not as_one):
         wide = [op.cast(operand, FLOAT) for operand in (query, key, value)]
@@ -280,8 +292,9 @@ def _fused(
 def _log_sum_of_scores(
     op: Emit, query: ir.Value, key: ir.Value, mask: ir.Value | None, is_causal: bool, scale: float | None
 ) -> ir.Value:
-    """log of the sum of exp(scale * query @ key.T + mask) over the keys: [batch, heads, queries]."""
+    """log of the sum of exp(scale * query @ key.T + mask) over the keys: [batch, heads, queries]; 0 of rows that see no key."""
     dtype = op.result_dtype(1)
+    mask, is_causal = joint_mask(op, query, key, mask, is_causal)
     wide, other = op.cast(query, dtype), op.cast(key, dtype)
     factor = default_scale(op, query, scale)
     wide = op.Mul(wide, op.size(factor, dtype) if isinstance(factor, Dim) else op.const(factor, dtype))
@@ -295,7 +308,10 @@ def _log_sum_of_scores(
         bias = minus_infinity_where(op, bias, dtype, False)
     if bias is not None:
         scores = op.Add(scores, op.cast(bias, dtype))
-    return op.ReduceLogSumExp(scores, axes=[-1], keepdims=0)
+    found = op.ReduceLogSumExp(scores, axes=[-1], keepdims=0)
+    if mask is None or not may_mask_all(op, mask):
+        return found
+    return op.Where(op.Equal(found, -math.inf), op.const(0, dtype), found)
 
 
 _FORM = "Attention from opset 23 on, for 4-D operands; else Transpose, Mul, MatMul, Add, Softmax, MatMul"

@@ -14,6 +14,7 @@ from fx2onnx.aten_map.attention import (
     FLOAT,
     attended,
     causal_bias,
+    joint_mask,
     may_mask_all,
     minus_infinity_where,
     rows_with_any,
@@ -43,6 +44,7 @@ def fused_attention(
     Shapes:  query [B, H, S, D], key [B, H, T, D], value [B, H, T, E].
     ONNX:    MultiHeadAttention on [B, S, H * D]; other ranks, dtypes and grouped heads as without fused forms.
     """
+    attn_mask, is_causal = joint_mask(op, query, key, attn_mask, is_causal)
     if not _fits(op, query, key, value, attn_mask, dropout_p):
         return attended(op, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)[0]
     batch, heads, length, width = op.dims(query)

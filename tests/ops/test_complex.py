@@ -14,6 +14,7 @@ torch.manual_seed(0)
 Z = torch.randn(3, 4, dtype=torch.complex64)
 POINT = torch.tensor(1.5 - 2j)
 ENDS = torch.tensor([1e30 + 1e30j, 1e-30 - 1e-30j, complex(float("inf"), 1), 0j, 3 + 4j])
+DIVIDED = torch.tensor([0j, 1 + 2j, 1e30 + 1e30j, 1e-30 - 1e-30j, 3 - 4j, 1e-30 + 1j, -2 + 0j])
 CASES = [
     case(aten.abs.default, ENDS),
     case(aten.abs.default, Z.to(torch.complex128)),
@@ -27,6 +28,11 @@ CASES = [
     case(aten.squeeze.default, Z[None]),
     case(aten.mul.Tensor, Z, POINT),
     case(aten.div.Tensor, Z, POINT),
+    *(case(overload, DIVIDED) for overload in (aten.reciprocal.default, aten.sgn.default)),
+    case(aten.div.Tensor, DIVIDED[:, None], DIVIDED),
+    case(aten.div.Tensor, torch.tensor([0.0, 2, -3])[:, None], DIVIDED.to(torch.complex128)),
+    case(aten.div.Tensor, DIVIDED[:, None], torch.tensor([0.0, -0.0, 2, -3])),
+    *(case(aten.addcdiv.default, DIVIDED, torch.ones(1), DIVIDED, value=value) for value in (1, 2.5)),
     case(aten.sum.dim_IntList, Z, [-1]),
     case(aten.angle.default, Z),
     case(aten.exp.default, Z),

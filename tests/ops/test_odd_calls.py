@@ -49,6 +49,16 @@ CASES = [
     case(aten.pad.default, torch.randn(2, 2, dtype=torch.complex64), [1, 1], "constant", -1.5),
     case(aten.constant_pad_nd.default, torch.randn(2, dtype=torch.complex64), [1, 0], 2 + 1j),
     case(aten.scaled_dot_product_attention.default, R(1, 2, 3, 4), R(1, 2, 2, 4), R(1, 2, 2, 4), T([[NAN, NAN], [-INF, -INF], [0, NAN]])),
+    *(
+        case(getattr(aten, name).default, R(1, 2, rows, 4), R(1, 2, 3, 4), R(1, 2, 3, 4), *rest, **given)
+        for rows in (1, 3)
+        for mask in (R(rows, 3), torch.eye(3)[-rows:] == 1, T([[-INF, 0.5, 1.0]]).expand(rows, 3).clone())
+        for name, rest, given in (
+            ("scaled_dot_product_attention", (mask, 0.0, True), {}),
+            ("_scaled_dot_product_flash_attention_for_cpu", (0.0, True), {"attn_mask": mask}),
+        )
+        if mask.dtype != torch.bool or not given
+    ),
     case(aten._weight_norm.default, R(4), R(4), 0),
     case(aten._weight_norm.default, R(3, 4), R(4), 1),
     case(aten._weight_norm.default, R(3, 4), R(3), 0),

@@ -101,7 +101,7 @@ def _tensor(rng: random.Random, value: torch.Tensor) -> torch.Tensor:
 def with_other_numbers(args: Any, kwargs: Any) -> Iterator[tuple[Any, Any]]:
     """The call with tensors of the same dtypes and sizes that hold other numbers, most of which kernels take."""
     for floats in (torch.zeros_like, torch.ones_like, _identity, lambda leaf: leaf):
-        for integers in (torch.zeros_like, torch.ones_like, _rising, lambda leaf: leaf):
+        for integers in (torch.zeros_like, torch.ones_like, _rising, _first_alone, lambda leaf: leaf):
 
             def other(leaf: Any, floats: Any = floats, integers: Any = integers) -> Any:
                 if not isinstance(leaf, torch.Tensor):
@@ -115,6 +115,14 @@ def _identity(leaf: torch.Tensor) -> torch.Tensor:
     made = torch.zeros_like(leaf)
     if leaf.dim() > 1:
         made.diagonal(0, -2, -1).fill_(1)
+    return made
+
+
+def _first_alone(leaf: torch.Tensor) -> torch.Tensor:
+    """The largest number in the first place, as sizes of batches that end after one step."""
+    made = torch.zeros_like(leaf)
+    if leaf.numel():
+        made.reshape(-1)[0] = leaf.max()
     return made
 
 

@@ -254,8 +254,9 @@ def slice_backward(
     dtype, dims = op.result[0]
     axis = axis_of(dim, len(dims))
     count: DimLike | None = None
-    if isinstance(dims[axis], int) and isinstance(start, int) and isinstance(end, int):
-        count = len(range(dims[axis])[start:end:step])
+    size = dims[axis]
+    if isinstance(size, int) and isinstance(start, int) and isinstance(end, int):
+        count = len(range(size)[start:end:step])
         if count == 0:
             return zeros(op, dims, dtype)
     grad_output = _repeated(op, grad_output, (*dims[:axis], count, *dims[axis + 1 :]))

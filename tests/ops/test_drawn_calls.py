@@ -190,6 +190,7 @@ MISFITS = [
     ),
     (aten.select.int, LARGE, -5, 1),
     (aten.narrow.Tensor, torch.zeros(2, 1, 5), -3, torch.tensor(-5, dtype=torch.int32), 4),
+    *((aten.narrow.Tensor, X, -1, start, 0) for start in (torch.tensor([1]), torch.tensor([[0]]), torch.tensor(True))),
     (aten.add.Scalar, X, 1, True),
     (aten.randint_like.Tensor, X, torch.ones(2)),
     (aten.tensor_split.tensor_indices_or_sections, X[0], torch.tensor([1, 1]), -5),
@@ -237,6 +238,9 @@ def test_a_translation_that_fails_for_what_eager_pytorch_refuses_tells_its_sente
 def test_what_a_file_cannot_tell_is_no_fault():
     index = _misfit(aten.index_select.default, torch.randn(3, 2), 0, torch.tensor([5]))
     assert judge_misfit(index).kind == NUMBERS_ALONE
+    weights = [torch.ones(2, 2)] * 2
+    rows = _misfit(aten.rnn_tanh.data, X[:2, :2], torch.tensor([2, 2]), torch.zeros(1, 2, 2), weights, False, 1, 0.0, False, False)  # fmt: skip
+    assert judge_misfit(rows).kind == NUMBERS_ALONE
     without_pivots = harness.Call(aten.linalg_lu_factor.default, (torch.randn(3, 3),), {"pivot": False}, [])
     assert judge_misfit(without_pivots).kind == CPU_ALONE
 

@@ -179,6 +179,8 @@ def _narrow(
     recorder: BaseRecorder, call: Call, self: torch.Tensor, dim: int, start: torch.Tensor, length: Size
 ) -> object:
     """The start depends on data: PyTorch reads its number."""
+    if start.dim() or start.dtype == torch.bool or start.dtype.is_floating_point or start.dtype.is_complex:
+        raise RuntimeError("start must be an 0-dim integral Tensor.")
     with recorder.mode:
         return aten.narrow.default(self, dim, start.item(), length)
 

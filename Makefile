@@ -129,8 +129,9 @@ matrix: $(VENV)/.installed ## the core tests in environments of many versions, i
 	$(BIN)/python -m benchmarks.compatibility
 
 .PHONY: families
-families: $(VENV)/.installed ## which file of the ATen table registers which overloads, into fx2onnx/aten_map/table/families.json
+families: $(VENV)/.installed ## which file of the ATen table, and of capture, registers which overloads, into their families.json
 	$(BIN)/python -m tests.ops.families fx2onnx/aten_map/table/families.json
+	$(BIN)/python -m tests.capture.families fx2onnx/capture/overloads/families.json
 
 emit-stub: $(VENV)/.installed ## the signatures of Emit's operators, from ONNX's schemas, into fx2onnx/irx/emit_ops.pyi
 	$(BIN)/python -m tests.ops.emit_stub fx2onnx/irx/emit_ops.pyi

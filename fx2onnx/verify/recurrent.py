@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from fx2onnx.capture.overloads.quantized_recurrent import (
+from fx2onnx.capture.quantized.recurrent import (
     States,
     Step,
     gru_step,
@@ -15,7 +15,7 @@ from fx2onnx.capture.overloads.quantized_recurrent import (
     reduces_range,
     through_layers,
 )
-from fx2onnx.capture.overloads.quantized_weights import state_of
+from fx2onnx.capture.quantized.weights import state_of
 
 aten = torch.ops.aten
 STEPS: dict[Any, Step] = {aten.quantized_lstm.input: lstm_step, aten.quantized_gru.input: gru_step}

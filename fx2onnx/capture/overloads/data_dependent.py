@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from fx2onnx.capture.overloads.registry import Call, Kind, register
-from fx2onnx.capture.overloads.squeezing import keep_rank
+from fx2onnx.capture.overloads.reshapes import keep_rank
 from fx2onnx.capture.overloads.unbacked import Shape, record_sized
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.recording.meta_rules import window_count

@@ -17,7 +17,7 @@ from fx2onnx.capture.overloads.unbacked import Shape, record_sized
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.recording.tensor_tracker import dims_of
 from fx2onnx.capture.shapes.symnode import unwrap
-from fx2onnx.sizes.expr import DimLike, evaluate
+from fx2onnx.sizes.expr import evaluate
 from fx2onnx.torchcompat.dispatch import no_dispatch
 from fx2onnx.torchcompat.frames import user_location
 
@@ -59,12 +59,6 @@ def _recurrent(
     shapes = [[*leading, directions * out], [layers, batch, out], [layers, batch, gates // 4]]
     is_lstm = "lstm" in call.func._schema.name
     return record_sized(recorder, call, [(params[0].dtype, shape) for shape in shapes[: 2 + is_lstm]])
-
-
-def batch_of(recorder: BaseRecorder, node: torch.fx.Node) -> DimLike | None:
-    """The batch size, where ``node`` is the first of the batch sizes of packed sequences: all run at the first step."""
-    is_first = node.target is aten.select.int and node.args[1:] == (0, 0)
-    return recorder.packed_batches.get(node.args[0]) if is_first else None  # type: ignore[arg-type]
 
 
 def _pack_by_data(

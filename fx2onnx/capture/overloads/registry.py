@@ -3,13 +3,21 @@
 ``@register(Kind.RECORD, aten.cov.default, aten.corrcoef.default)`` registers with the real overload objects. A function
 that handles calls (``Kind.RECORD``, ``Kind.WRITE``) takes the recorder, the call, and those of the call's arguments that it
 needs, under the names of the schema; an argument that only some of its overloads have gets a Python default.
+
+Files that register functions are families. One is imported when an overload of it is first seen; ``families.json`` says which
+family has which overloads, and `make families` writes it.
 """
 
 from __future__ import annotations
 
+import importlib
 import inspect
+import json
 from collections.abc import Callable
 from enum import Enum
+from functools import cache
+from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from fx2onnx.base.errors import InternalError
@@ -42,6 +50,8 @@ F = TypeVar("F", bound=Callable[..., object])
 
 _ENTRIES: dict[Kind, dict[str, Callable[..., Any]]] = {kind: {} for kind in Kind}
 """By the full names of overloads."""
+
+FAMILIES = Path(__file__).with_name("families.json")
 
 
 def register(kind: Kind, *overloads: OpOverload | str) -> Callable[[F], F]:
@@ -77,7 +87,34 @@ def _is_of_module_run_again(old: Callable[..., object], new: Callable[..., objec
 
 
 def find(kind: Kind, overload: OpOverload) -> Callable[..., Any] | None:
+    """The overload's function of this kind, of a family that is imported."""
     return _ENTRIES[kind].get(_full_name(overload))
+
+
+def load(overload: OpOverload) -> None:
+    """Import the families that have functions for the overload."""
+    for name in _families_of().get(_full_name(overload), ()):
+        family(name)
+
+
+def family(name: str) -> ModuleType:
+    """A file of capture, imported now if it was not before. What watches the user's code does not look at functions of ours."""
+    return importlib.import_module(f"fx2onnx.capture.{name}")
+
+
+def read_families() -> dict[str, list[str]]:
+    """Full names of overloads, by the family that registers functions for them."""
+    families: dict[str, list[str]] = json.loads(FAMILIES.read_text(encoding="utf-8"))
+    return families
+
+
+@cache
+def _families_of() -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for name, overloads in read_families().items():
+        for overload in overloads:
+            found.setdefault(overload, []).append(name)
+    return found
 
 
 def overloads_of(packet: Any) -> list[OpOverload]:

@@ -8,10 +8,9 @@ from collections.abc import Callable
 import torch
 import torch.fx
 
-from fx2onnx.capture.captured import Symbol
-from fx2onnx.capture.overloads.number_signs import is_nonnegative
+from fx2onnx.capture.captured import Symbol, TensorInfo
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
-from fx2onnx.capture.recording.size_checks import behind
+from fx2onnx.capture.recording.size_checks import CHECKED, behind
 from fx2onnx.sizes.expr import Dim, Scalar, apply
 from fx2onnx.sizes.relation import Relation
 from fx2onnx.torchcompat.dispatch import no_dispatch
@@ -35,6 +34,10 @@ EXACT = 1 << 24
 
 def number_of(recorder: BaseRecorder, node: torch.fx.Node) -> Scalar:
     """The number of the one-element integer ``node``, which depends on data; the same node has the same symbol."""
+    if recorder.packed_batches and node.target is aten.select.int and node.args[1:] == (0, 0):
+        batch = recorder.packed_batches.get(node.all_input_nodes[0])
+        if batch is not None:  # the first of the batch sizes of packed sequences: all run at the first step
+            return batch
     known = _derived(recorder, node)
     if known is not None and not _is_real(known):
         return known
@@ -193,3 +196,96 @@ def _integer(number: float) -> int | None:
     if isinstance(number, float):
         return int(number) if abs(number) < EXACT and number.is_integer() else None
     return None if isinstance(number, bool) else number
+
+
+# -- signs ----------------------------------------------------------------------------------------------------------------
+DEEPEST_SIGN = 40
+"""Operators between a number and what tells its sign."""
+
+_COUNTS = frozenset(
+    f"aten::{name}"
+    for name in ("argmax", "argmin", "argsort", "bincount", "bucketize", "count_nonzero", "nonzero", "searchsorted")
+)
+"""Overloads whose integers are counts or indices."""
+_KEEP = frozenset(
+    f"aten::{name}"
+    for name in (
+        *(
+            "_to_copy",
+            "abs",
+            "add",
+            "alias",
+            "amax",
+            "amin",
+            "cat",
+            "clamp",
+            "clamp_max",
+            "clamp_min",
+            "clone",
+            "contiguous",
+        ),
+        *(
+            "cumprod",
+            "cumsum",
+            "detach",
+            "div",
+            "expand",
+            "flatten",
+            "floor_divide",
+            "index",
+            "index_select",
+            "lift_fresh",
+        ),
+        *("long", "max", "maximum", "median", "min", "minimum", "mul", "permute", "prod", "remainder", "repeat"),
+        *("repeat_interleave", "reshape", "select", "slice", "sort", "squeeze", "stack", "sum", "t", "to", "topk"),
+        *("transpose", "unbind", "unsqueeze", "view", "where"),
+    )
+)
+"""Overloads whose integers are >= 0 where their operands are."""
+_WITH_NUMBERS = frozenset(
+    f"aten::{name}"
+    for name in ("add", "clamp", "clamp_max", "clamp_min", "div", "floor_divide", "mul", "remainder", "where")
+)
+"""Those of them whose numbers count as operands."""
+_WITH_LEAST = (aten.clamp.default, aten.clamp_min.default)
+"""Overloads whose first number is the least that a result has."""
+
+
+def is_nonnegative(recorder: BaseRecorder, node: torch.fx.Node) -> bool:
+    """Whether all numbers of the node's value are >= 0."""
+    seen: dict[torch.fx.Node, bool] = {}
+
+    def holds(node: torch.fx.Node, depth: int) -> bool:
+        if node not in seen:
+            seen[node] = depth < DEEPEST_SIGN and _holds(recorder, node, lambda operand: holds(operand, depth + 1))
+        return seen[node]
+
+    return holds(node, 0)
+
+
+def _holds(recorder: BaseRecorder, node: torch.fx.Node, of: Callable[[torch.fx.Node], bool]) -> bool:
+    info = node.meta.get("val")
+    if isinstance(info, TensorInfo) and info.dtype in (torch.bool, torch.uint8):
+        return True
+    value = recorder.value_of(node)
+    if value is not None:
+        with no_dispatch():
+            return not value.is_complex() and bool((value >= 0).all())
+    if node.op != "call_function":
+        return False
+    if node.target in (operator.getitem, CHECKED):
+        return of(node.all_input_nodes[0])
+    name = getattr(getattr(node.target, "_schema", None), "name", "")
+    if node.target in _WITH_LEAST:
+        least = node.args[1] if len(node.args) > 1 else node.kwargs.get("min")
+        if isinstance(least, int | float) and least >= 0 and not _has_negative(node):
+            return True
+    if name in _WITH_NUMBERS and _has_negative(node):
+        return False
+    return name in _COUNTS or (name in _KEEP and all(map(of, node.all_input_nodes)))
+
+
+def _has_negative(node: torch.fx.Node) -> bool:
+    """Whether a number among the arguments may be negative."""
+    numbers = [arg for arg in (*node.args, *node.kwargs.values()) if isinstance(arg, int | float | Dim)]
+    return any(isinstance(number, Dim) or number < 0 for number in numbers)

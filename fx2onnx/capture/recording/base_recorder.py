@@ -64,7 +64,7 @@ class BaseRecorder(TensorTracker):
             self.fake_mode, shape_env, weakref.WeakMethod(self.fake_of), is_above_autograd=whole
         )
         self.quantized: dict[int, tuple[torch.Tensor, object]] = {}
-        """By the id of integers that stand for numbers, these integers and how they do (``overloads/quantized.py``)."""
+        """By the id of integers that stand for numbers, these integers and how they do (``capture/quantized/operands.py``)."""
         self._dense: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         """By the id of a sparse tensor, that tensor and the dense one that stands for it."""
         self.holds_sparse = any(tensor.layout is not torch.strided for tensor in self._module_tensors)

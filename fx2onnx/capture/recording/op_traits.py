@@ -7,61 +7,12 @@ from typing import ClassVar
 import torch
 
 from fx2onnx.base.bounded import Bounded
-from fx2onnx.capture.overloads import (
-    broadcasting,
-    data_dependent,
-    eager_types,
-    factors,
-    fake_quantization,
-    needs,
-    products,
-    python_answers,
-    quantized,
-    quantized_operators,
-    quantized_recurrent,
-    ragged,
-    recurrent,
-    reshapes,
-    slices,
-    sparse,
-    squeezing,
-    strided,
-    unbacked,
-    windows,
-)
-from fx2onnx.capture.overloads.registry import Kind, find, handler
-from fx2onnx.capture.recording import aliasing, functionalize, meta_rules
+from fx2onnx.capture.overloads.registry import Kind, find, handler, load
+from fx2onnx.capture.recording import functionalize
 from fx2onnx.capture.recording.eager_refusals import is_tried_whole
 from fx2onnx.torchcompat.operators import OpOverload
 
 aten = torch.ops.aten
-
-FAMILIES = (
-    aliasing,
-    broadcasting,
-    data_dependent,
-    eager_types,
-    fake_quantization,
-    factors,
-    functionalize,
-    meta_rules,
-    needs,
-    products,
-    python_answers,
-    quantized,
-    quantized_operators,
-    quantized_recurrent,
-    ragged,
-    recurrent,
-    reshapes,
-    slices,
-    sparse,
-    squeezing,
-    strided,
-    unbacked,
-    windows,
-)
-"""Files that register functions, imported here so that none is missed."""
 
 TO_PYTHON = frozenset({aten.item.default, aten._local_scalar_dense.default, aten.is_nonzero.default})
 """Overloads by which Python reads a tensor's number."""
@@ -109,6 +60,7 @@ class OpTraits:
     """By the id of the overload, which each holds."""
 
     def __init__(self, func: OpOverload) -> None:
+        load(func)
         self.func = func
         self.name = func._schema.name
         self.reads_number = func in TO_PYTHON

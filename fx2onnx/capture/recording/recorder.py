@@ -18,7 +18,8 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.baking import BakeAdvice
 from fx2onnx.capture.captured import TensorInfo
-from fx2onnx.capture.overloads import quantized, recurrent, slices, sparse
+from fx2onnx.capture.overloads import slices
+from fx2onnx.capture.overloads.registry import family
 from fx2onnx.capture.overloads.unbacked_scalars import number_of, truth_of
 from fx2onnx.capture.python.lasting_changes import Watched
 from fx2onnx.capture.recording import aliasing, autocast, functionalize, size_checks
@@ -136,11 +137,11 @@ class Recorder(BaseRecorder):
             return func(*fake_args, **fake_kwargs)
         self._note_place()
         if self.quantized:
-            replaced = quantized.seen(self, func, args, kwargs)
+            replaced = family("quantized.operands").seen(self, func, args, kwargs)
             if replaced is not NotImplemented:
                 return replaced
         if self.holds_sparse:
-            replaced = sparse.seen(self, func, args, kwargs)
+            replaced = family("overloads.sparse").seen(self, func, args, kwargs)
             if replaced is not NotImplemented:
                 return replaced
         if kwargs and getattr(kwargs.get("device"), "type", None) == "meta":
@@ -334,9 +335,6 @@ class Recorder(BaseRecorder):
                 self.shape_env.wanted_real = str(error)
                 raise error
             return self.truth(node, error)
-        known = recurrent.batch_of(self, node)
-        if known is not None:
-            return sym_int(self.shape_env, known)
         return sym_int(self.shape_env, number_of(self, node))
 
     def _of_sizes(self, result: object, args: tuple[object, ...]) -> object:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from fx2onnx.capture.overloads.number_signs import is_nonnegative
+from fx2onnx.capture.overloads.unbacked_scalars import is_nonnegative
 from tests.capture.recorded import recorded
 
 INTEGERS = (4,), torch.int64

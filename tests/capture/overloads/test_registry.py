@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -102,12 +104,38 @@ def test_parameters_are_names_of_the_schema(kind: Kind, entry: Entry) -> None:
     assert set(names[2:]) <= known
 
 
-def test_each_file_that_registers_is_imported_with_the_traits() -> None:
-    """A function of a file that nobody imports would be missed in silence."""
-    registering = {path.stem for path in PACKAGE.rglob("*.py") if re.search(r"register\(\s*Kind\.", path.read_text())}
-    imported = {family.__name__.rsplit(".", 1)[1] for family in op_traits.FAMILIES}
-    assert registering - {"registry"} == imported
-    assert {entry.function.__module__.rsplit(".", 1)[1] for kind in Kind for entry in entries(kind)} == imported
+def test_the_index_of_families_is_what_they_register(tmp_path: Path) -> None:
+    """A function of a file that is not in the index would be missed in silence."""
+    file = tmp_path / "families.json"
+    subprocess.run([sys.executable, "-m", "tests.capture.families", str(file)], check=True)
+    assert registry.FAMILIES.read_text(encoding="utf-8") == file.read_text(encoding="utf-8"), "run `make families`"
+    registering = {
+        ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
+        for path in PACKAGE.rglob("*.py")
+        if re.search(r"register\(\s*Kind\.", path.read_text())
+    }
+    assert registering - {"overloads.registry"} == set(registry.read_families())
+
+
+def test_a_family_is_imported_when_an_overload_of_it_is_first_seen() -> None:
+    """Also where a guarded statement is watched for what else it does: no import is seen there."""
+    code = (
+        "import sys, torch, fx2onnx\n"
+        "FAMILIES = ('fx2onnx.capture.quantized', 'fx2onnx.capture.overloads.')\n"
+        "def families(): return {name.removeprefix('fx2onnx.capture.') for name in sys.modules if name.startswith(FAMILIES)}\n"
+        "def forward(x):\n"
+        "    if x.sum() > 0:\n"
+        "        x = torch.nn.functional.pad(x, (1, -1))\n"
+        "    return x.sum()\n"
+        "layers = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.BatchNorm2d(2), torch.nn.ReLU(), torch.nn.Flatten())\n"
+        "fx2onnx.export(layers.eval(), (torch.ones(2, 1, 8, 8),), dynamic_axes={'input': {0: 'n'}})\n"
+        "assert families() == {'overloads.registry', 'overloads.reshapes', 'overloads.slices', 'overloads.needs',\n"
+        "    'overloads.unbacked', 'overloads.unbacked_scalars'}, families()\n"
+        "result = fx2onnx.export(forward, (torch.ones(2, 3),), dynamic_axes={'x': {0: 'n'}})\n"
+        "assert 'overloads.windows' in families()\n"
+        "assert result.report.attempts == ['fake'], result.report.attempts\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_the_traits_of_an_overload_are_what_the_registry_has() -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from fx2onnx.capture.overloads.quantized import Affine
+from fx2onnx.capture.quantized.operands import Affine
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.torchcompat.dispatch import no_dispatch
 from fx2onnx.torchcompat.module_paths import PATHS

@@ -25,6 +25,11 @@ STORED_AS: dict[torch.dtype, tuple[torch.dtype, int, int]] = {
 }
 """Quantised dtype -> the integers it is made of, and their range."""
 
+SMALL_SCALE = 6.1e-5
+"""The least scale that is chosen for activations (QuantUtils.h)."""
+NO_SCALE = 0.1
+"""The scale of activations that are all 0 (QuantUtils.h)."""
+
 Number = float | int | torch.Tensor
 
 

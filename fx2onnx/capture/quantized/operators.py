@@ -10,18 +10,23 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from fx2onnx.capture.overloads.quantized import Affine, dequantize, mark, operand, plainly, quantize
-from fx2onnx.capture.overloads.quantized_weights import floats_of, table_of, unpacked
 from fx2onnx.capture.overloads.registry import Call, Kind, register
+from fx2onnx.capture.quantized.operands import (
+    NO_SCALE,
+    SMALL_SCALE,
+    Affine,
+    dequantize,
+    mark,
+    operand,
+    plainly,
+    quantize,
+)
+from fx2onnx.capture.quantized.weights import floats_of, table_of, unpacked
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.torchcompat.operators import OpOverload, PackedWeight
 
 aten = torch.ops.aten
 ops = torch.ops.quantized
-SMALL_SCALE = 6.1e-5
-"""The least scale that is chosen for activations (QuantUtils.h)."""
-NO_SCALE = 0.1
-"""The scale of activations that are all 0 (QuantUtils.h)."""
 
 
 # -- layers with weights --------------------------------------------------------------------------------------------------

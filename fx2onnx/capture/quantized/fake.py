@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from fx2onnx.capture.overloads.quantized_operators import NO_SCALE, SMALL_SCALE
 from fx2onnx.capture.overloads.registry import Call, Kind, overloads_of, register
+from fx2onnx.capture.quantized.operands import NO_SCALE, SMALL_SCALE
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.recording.tensor_tracker import dims_of
 

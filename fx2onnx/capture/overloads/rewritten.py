@@ -1,0 +1,196 @@
+"""Overloads recorded as calls of others, or answered: as torch's own code for them is written for plain numbers, or as it has none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from fx2onnx.capture.overloads.registry import Call, Kind, register
+from fx2onnx.capture.overloads.unbacked import Size
+from fx2onnx.capture.recording.base_recorder import BaseRecorder
+from fx2onnx.capture.recording.tensor_tracker import axis_of, dims_of
+from fx2onnx.capture.shapes.symnode import sym_int
+from fx2onnx.sizes.expr import Dim, DimLike, Scalar, apply
+from fx2onnx.torchcompat.dispatch import no_dispatch
+from fx2onnx.torchcompat.fake_tensors import storage_key
+
+aten = torch.ops.aten
+
+
+def _is_static(*tensors: torch.Tensor) -> bool:
+    return all(type(size) is int for tensor in tensors for size in tensor.shape)
+
+
+@register(Kind.RECORD, aten.take_along_dim.default)
+def _take_along_dim(
+    recorder: BaseRecorder, call: Call, self: torch.Tensor, indices: torch.Tensor, dim: int | None
+) -> object:
+    """A gather; the axes beside ``dim`` broadcast."""
+    if _is_static(self, indices):
+        return NotImplemented
+    with recorder.mode:
+        if dim is None:
+            return self.reshape(-1).gather(0, indices.reshape(-1))
+        axis = axis_of(self.dim(), dim)
+        sizes = [_wider(*pair) for pair in zip(self.shape, indices.shape, strict=True)]
+        own, taken = ([*sizes[:axis], one.shape[axis], *sizes[axis + 1 :]] for one in (self, indices))
+        return self.expand(own).gather(axis, indices.expand(taken))
+
+
+def _wider(one: Size, other: Size) -> Size:
+    return other if type(one) is int and one == 1 else one
+
+
+@register(Kind.RECORD, aten.kron.default)
+def _kron(recorder: BaseRecorder, call: Call, self: torch.Tensor, other: torch.Tensor) -> object:
+    """kron(a, b)[i * p + k, j * q + l] = a[i, j] * b[k, l]: of ``a`` as [m, 1, n, 1] and ``b`` as [1, p, 1, q]."""
+    if _is_static(self, other):
+        return NotImplemented
+    rank = max(self.dim(), other.dim())
+    with recorder.mode:
+        left, right = (one.reshape([1] * (rank - one.dim()) + list(one.shape)) for one in (self, other))
+        sizes = [a * b for a, b in zip(left.shape, right.shape, strict=True)]
+        for axis in range(rank):
+            left, right = left.unsqueeze(2 * axis + 1), right.unsqueeze(2 * axis)
+        return (left * right).reshape(sizes)
+
+
+@register(Kind.RECORD, aten.pad_sequence.default)
+def _pad_sequence(
+    recorder: BaseRecorder,
+    call: Call,
+    sequences: Sequence[torch.Tensor],
+    batch_first: bool,
+    padding_value: float,
+    padding_side: str,
+) -> object:
+    """Each padded to the largest of the lengths, and stacked."""
+    lengths: list[DimLike] = [dims_of(each)[0] for each in sequences]
+    if not any(isinstance(length, Dim) for length in lengths) or padding_side not in ("left", "right"):
+        return NotImplemented
+    longest: Scalar = lengths[0]
+    for length in lengths[1:]:
+        longest = apply("max", longest, length)
+    with recorder.mode:
+        padded = []
+        for each, length in zip(sequences, lengths, strict=True):
+            missing = sym_int(recorder.shape_env, longest - length)
+            around = [0, missing] if padding_side == "right" else [missing, 0]
+            pad = torch.nn.functional.pad(each, [0, 0] * (each.dim() - 1) + around, value=padding_value)
+            padded.append(pad)
+        return torch.stack(padded, 0 if batch_first else 1)
+
+
+@register(Kind.RECORD, aten.conv_tbc.default)
+def _conv_tbc(
+    recorder: BaseRecorder, call: Call, self: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, pad: int
+) -> object:
+    """``conv_tbc`` of a dynamic time or batch, as a convolution of [batch, channels, time]: torch's kernel takes plain numbers."""
+    if all(isinstance(size, int) for tensor in (self, weight) for size in dims_of(tensor)):
+        return NotImplemented
+    with recorder.mode:
+        found = torch.conv1d(self.permute(1, 2, 0), weight.permute(2, 1, 0), bias, padding=pad)
+        return found.permute(2, 0, 1).contiguous()
+
+
+@register(Kind.RECORD, aten._scaled_mm.default)
+def _scaled_mm(
+    recorder: BaseRecorder,
+    call: Call,
+    self: torch.Tensor,
+    mat2: torch.Tensor,
+    scale_a: torch.Tensor,
+    scale_b: torch.Tensor,
+    bias: torch.Tensor | None,
+    scale_result: torch.Tensor | None,
+    out_dtype: torch.dtype | None,
+) -> object:
+    """(self @ mat2) * scale_a * scale_b + bias of float8 numbers, summed in float32. Scales are numbers, or a column and a row."""
+    dtype = out_dtype or self.dtype
+    with recorder.mode:
+        product = self.float() @ mat2.float() * scale_a.float() * scale_b.float()
+        product = product if bias is None else product + bias.float()
+        if scale_result is not None and dtype.itemsize == 1:
+            product = product / scale_result
+        return product.to(dtype)
+
+
+@register(Kind.RECORD, aten._scaled_mm_v2.default if hasattr(aten, "_scaled_mm_v2") else "aten::_scaled_mm_v2")
+def _scaled_mm_by_recipe(
+    recorder: BaseRecorder,
+    call: Call,
+    self: torch.Tensor,
+    mat2: torch.Tensor,
+    scale_a: list[torch.Tensor],
+    recipe_a: list[int],
+    scale_b: list[torch.Tensor],
+    recipe_b: list[int],
+    bias: torch.Tensor | None,
+    out_dtype: torch.dtype | None,
+) -> object:
+    """``_scaled_mm`` where the scales are of tensors or of rows; scales of blocks are refused."""
+    if {*recipe_a, *recipe_b} - {0, 1}:
+        raise recorder.refuse(
+            "E203", "scaled_mm with scales of blocks", next="multiply the operands with their scales, then torch.mm"
+        )
+    with recorder.mode:
+        by_row, by_column = scale_a[0].reshape(-1, 1), scale_b[0].reshape(1, -1)
+        return aten._scaled_mm.default(self, mat2, by_row, by_column, bias, None, out_dtype)
+
+
+@register(Kind.RECORD, aten._linalg_det.default, aten._linalg_slogdet.default, aten._linalg_solve_ex.default)
+def _with_factors(
+    recorder: BaseRecorder, call: Call, A: torch.Tensor, B: torch.Tensor | None = None, left: bool = True
+) -> tuple[object, ...]:
+    """The result by the operator without factors. Those of a determinant are of the transposed matrix where it is
+    contiguous, since the gradient's formula takes them so. Source: ATen/native/BatchLinearAlgebra.cpp.
+    """
+    info: tuple[object, ...] = ()
+    is_turned = A.is_contiguous() and not A.is_complex()
+    if call.func is aten._linalg_solve_ex.default:
+        is_turned = False
+        solution, number = recorder.handle(aten.linalg_solve_ex.default, (A, B), {"left": left})
+        results, info = (solution,), (number,)
+    elif call.func is aten._linalg_det.default:
+        results = (recorder.handle(aten.linalg_det.default, (A,), {}),)
+    else:
+        results = tuple(recorder.handle(aten.linalg_slogdet.default, (A,), {}))
+    with recorder.mode:
+        matrix = A.mT if is_turned else A
+    factors, pivots, _ = recorder.handle(aten.linalg_lu_factor_ex.default, (matrix,), {})
+    return (*results, factors, pivots, *info)
+
+
+@register(Kind.RECORD, aten.is_pinned.default)
+def _is_pinned(recorder: BaseRecorder, call: Call) -> bool:
+    return False
+
+
+@register(Kind.RECORD, aten._shape_as_tensor.default)
+def _shape_as_tensor(recorder: BaseRecorder, call: Call, self: torch.Tensor) -> torch.Tensor:
+    with recorder.mode:
+        sizes = [torch.scalar_tensor(size, dtype=torch.int64) for size in self.shape]
+        return torch.stack(sizes) if sizes else torch.zeros(0, dtype=torch.int64)
+
+
+@register(Kind.RECORD, aten.is_set_to.default)
+def _is_set_to(recorder: BaseRecorder, call: Call, self: torch.Tensor, tensor: torch.Tensor) -> bool:
+    """The same memory in the same order."""
+    one, other = recorder.fake_of(self), recorder.fake_of(tensor)
+    return (
+        storage_key(one) == storage_key(other)
+        and one.storage_offset() == other.storage_offset()
+        and one.shape == other.shape
+        and one.stride() == other.stride()
+    )
+
+
+@register(Kind.RECORD, aten.equal.default, aten.allclose.default)
+def _equal(recorder: BaseRecorder, call: Call) -> Any:
+    values = [recorder.value_of(recorder.node_of(arg)) for arg in call.args if isinstance(arg, torch.Tensor)]
+    if any(value is None for value in values):
+        return NotImplemented
+    with no_dispatch():
+        return call.func(*values, *call.args[len(values) :], **call.kwargs)

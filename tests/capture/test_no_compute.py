@@ -11,7 +11,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import fx2onnx
-import fx2onnx.exporting.build
+import fx2onnx.exporting.steps
 from fx2onnx.optimize.evaluate import LAST_BIT
 from models_zoo.registry import build
 
@@ -47,7 +47,7 @@ def counting() -> Iterator[CountKernels]:
 @pytest.mark.parametrize("name", ["mnist_cnn", "vit_tiny", "bert_tiny", "gpt2_tiny", "t5_tiny"])
 def test_no_kernel_runs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """But for the functions of constants that folding leaves to PyTorch."""
-    monkeypatch.setattr(fx2onnx.exporting.build, "EAGER_FUNCTIONS", LAST_BIT)
+    monkeypatch.setattr(fx2onnx.exporting.steps, "EAGER_FUNCTIONS", LAST_BIT)
     entry = build(name)
     with counting() as mode:
         fx2onnx.export(entry.module, entry.args, kwargs=entry.kwargs)

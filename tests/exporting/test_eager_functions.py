@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import fx2onnx
-from fx2onnx.exporting.eager_functions import EAGER_FUNCTIONS
+from fx2onnx.exporting.steps import EAGER_FUNCTIONS
 from fx2onnx.optimize.evaluate import LAST_BIT
 from fx2onnx.runner import InferenceSession
 

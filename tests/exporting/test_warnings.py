@@ -92,7 +92,7 @@ class TestPythonsWarnings:
         assert not (tmp_path / "b").exists()
 
     def test_folders_of_generation(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("fx2onnx.exporting.build.limited_sizes", lambda captured: ["this is a warning"])
+        monkeypatch.setattr("fx2onnx.exporting.steps.limited_sizes", lambda captured: ["this is a warning"])
         spec = "hf:gpt2?n_layer=1&n_embd=8&n_head=2&vocab_size=16&n_positions=8"
         with (
             warnings.catch_warnings(action="error", category=ExportWarning),

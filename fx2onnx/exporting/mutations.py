@@ -1,0 +1,106 @@
+"""What forward changes beside its outputs: what the file has of it as inputs and outputs, and what is an error or a warning."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import onnx_ir as ir
+
+from fx2onnx.base.errors import UserError
+from fx2onnx.capture.captured import OF_CALLER, Captured, Mutation
+from fx2onnx.exporting.options import ExportOptions
+
+
+def texts(mutations: Iterable[Mutation]) -> list[str]:
+    """A line for each change."""
+    return [f"{m.kind} {m.name}" + (f"   ({m.where})" if m.where else "") for m in mutations]
+
+
+def _refuse_shared(captured: Captured) -> None:
+    """Raise UserError E106 where two places that forward gives tensors of their own hold one tensor before."""
+    seen: dict[int, str] = {}
+    for mutation in captured.mutations:
+        if mutation.before is None or mutation.kind == "input":
+            continue
+        if id(mutation.before) in seen:
+            raise UserError(
+                "E106",
+                f"{seen[id(mutation.before)]} and {mutation.name} are one tensor before the call",
+                where=mutation.where,
+                why="forward gives each a value of its own, which the file has an input for",
+                next=f"give each a tensor of its own before the export, such as {mutation.name} = {mutation.name}.clone()",
+            )
+        seen[id(mutation.before)] = mutation.name
+
+
+def left_out(captured: Captured, state: str) -> list[str]:
+    """What forward changes and the file does not; with state as inputs and outputs that is what cannot be a tensor there."""
+    found: list[str] = []
+    if state == "warn":
+        lost = [each for each in captured.mutations if each.kind != "argument" or each.node is None]
+        return [f"forward changes the {text}; the file does not" for text in texts(lost)]
+    if state != "io":
+        return found
+    for mutation, text in zip(captured.mutations, texts(captured.mutations), strict=True):
+        if mutation.node is None and mutation.kind == "argument":
+            why = "return it, or pass a plain object that holds it, for the file to have it as an output"
+            found.append(f"forward changes the {text}; the file does not: {why}")
+        elif mutation.node is None:
+            why = "it holds no tensor afterwards; make it a tensor, such as a buffer, for the file to carry it"
+            found.append(f"forward changes the {text}; the file does not: {why}")
+        elif mutation.before is None and mutation.kind not in OF_CALLER:
+            why = (
+                "it holds no tensor before; call the module once before the export, or set it, for the file to carry it"
+            )
+            found.append(
+                f"forward changes the {text}; the file has its new value, and does what the first call does: {why}"
+            )
+    return found
+
+
+def check_state(captured: Captured, state: str) -> None:
+    """Raises UserError E106, E107 where the file cannot have its state so, or has nothing to give."""
+    _require_outputs(captured, has_state=state == "io")
+    if state == "error":
+        _refuse_mutations(captured)
+    elif state == "io":
+        _refuse_shared(captured)
+
+
+def initial_state(captured: Captured, model: ir.Model, options: ExportOptions) -> dict[str, Any]:
+    """What state inputs hold before the first run. With gradients also buffers that are only written: evaluation may read them."""
+    inputs = {value.name for value in model.graph.inputs}
+    if options.capture.gradients:
+        inputs |= {mutation.name for mutation in captured.mutations}
+    return {
+        mutation.name: mutation.before.detach()
+        for mutation in captured.mutations
+        if mutation.before is not None and mutation.name in inputs and mutation.kind != "input"
+    }
+
+
+def _refuse_mutations(captured: Captured) -> None:
+    """Raise UserError E106 where forward changes something that stays."""
+    lost = [each for each in captured.mutations if each.kind != "argument" or each.node is None]
+    if not lost:
+        return
+    first, others = lost[0], texts(lost)[1:]
+    raise UserError(
+        "E106",
+        f"forward changes the {first.kind} {first.name}",
+        where=first.where,
+        why="an ONNX model keeps nothing between runs" + (f"; also: {', '.join(others)}" if others else ""),
+        next='export with state="warn" to leave the change out of the file',
+    )
+
+
+def _require_outputs(captured: Captured, *, has_state: bool) -> None:
+    """Raises UserError E107 for a module that gives nothing; ``has_state``: what it writes into is among the outputs."""
+    if captured.outputs or (has_state and captured.mutations):
+        return
+    found = captured.restore([]) if captured.restore is not None else None
+    steps = ["return tensors, numbers, or dicts, tuples, lists and dataclasses of them"]
+    if captured.mutations:
+        steps.append(f'or export with state="io": {captured.mutations[0].name} is then an input and an output')
+    raise UserError("E107", "forward returns nothing that a file can hold", why=f"it returns {found!r:.80}", next=steps)

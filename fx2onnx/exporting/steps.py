@@ -1,0 +1,216 @@
+"""The steps from a lowered graph to the model that is written, in order: each changes the model and says what the report has of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import numpy as np
+import onnx_ir as ir
+import torch
+
+from fx2onnx.base.events import record
+from fx2onnx.capture.captured import Captured
+from fx2onnx.exporting.interface import import_versions, limited_sizes, name_output_sizes, renamed_outputs
+from fx2onnx.exporting.mutations import left_out, texts
+from fx2onnx.exporting.options import ExportOptions
+from fx2onnx.exporting.report import Report
+from fx2onnx.exporting.sample import Sample
+from fx2onnx.irx import reference
+from fx2onnx.lower.translations import Translations
+from fx2onnx.optimize.dead_nodes import remove_dead_nodes
+from fx2onnx.optimize.evaluate import Array, Function
+from fx2onnx.optimize.pipelines import PICKED, run, run_default
+from fx2onnx.targets import faults
+from fx2onnx.targets.find import DEFAULT, find
+from fx2onnx.targets.fit import fit
+from fx2onnx.targets.refusal import float64_refusal, named, refusal
+
+
+@dataclass(frozen=True)
+class Context:
+    """What the steps of one export know beside its model."""
+
+    module: Any
+    args: Any
+    kwargs: Mapping[str, Any] | None
+    options: ExportOptions
+    captured: Captured
+    translations: Translations
+    ineffective: tuple[str, ...]
+    """A line for each translation that was asked for and has no effect."""
+
+    @cached_property
+    def sample(self) -> Sample:
+        """The arguments, for what is measured on the model before it is written."""
+        return Sample(self.captured, self.module, self.args, self.kwargs, self.options.capture.input_names)
+
+
+@dataclass
+class Notes:
+    """What the report has of a step."""
+
+    notes: list[str] = field(default_factory=list)
+    """What was done that was asked for, in sentences."""
+    warnings: list[str] = field(default_factory=list)
+    fields: dict[str, Any] = field(default_factory=dict)
+    """Fields of ``Report``."""
+
+
+Step: TypeAlias = Callable[[ir.Model, Context], Notes | None]
+
+
+def _eager(function: Callable[..., torch.Tensor]) -> Function:
+    def compute(*arrays: Array) -> Array:
+        array: Array = function(*(torch.tensor(array, device="cpu") for array in arrays)).numpy()
+        return np.asarray(array, dtype=arrays[0].dtype)
+
+    return compute
+
+
+EAGER_FUNCTIONS: dict[str, Function] = {
+    "Cos": _eager(torch.cos),
+    "Exp": _eager(torch.exp),
+    "Log": _eager(torch.log),
+    "Pow": _eager(torch.pow),
+    "Sin": _eager(torch.sin),
+}
+"""ONNX operator -> function of arrays of float32 or float16, as eager PyTorch rounds its last bit; for ``fold_constants``."""
+
+
+def optimize(model: ir.Model, context: Context) -> None:
+    """Rewrite the graph."""
+    options = context.options
+    if not options.optimize:
+        return
+    with record("optimize"):
+        are_inputs = not options.export_params or options.keep_initializers_as_inputs
+        keep_weights = options.keep_weights or are_inputs or bool(options.weight_files)
+        run_default(model, keep_weights=keep_weights, functions=EAGER_FUNCTIONS, fused=options.is_fused)
+        may_pick = options.quantize is None and not (options.keep_weights or are_inputs)
+        if may_pick and run(model, PICKED).total:
+            remove_dead_nodes(model)
+
+
+def quantize(model: ir.Model, context: Context) -> Notes | None:
+    """Have the weights in few bits."""
+    if not context.options.quantize:
+        return None
+    from fx2onnx.exporting.fewer_bits import quantized
+
+    done, notes = quantized(model, context.sample, context.options)
+    return Notes(notes, fields={"quantized": done.as_dict()})
+
+
+def to_half(model: ir.Model, context: Context) -> Notes | None:
+    """Have weights and compute in 16 bits."""
+    if not context.options.precision:
+        return None
+    from fx2onnx.exporting.fewer_bits import in_half
+
+    done, notes = in_half(model, context.sample, context.options)
+    return Notes(notes, done.warnings, {"precision": done.as_dict()})
+
+
+def fit_to_target(model: ir.Model, context: Context) -> Notes:
+    """``fit`` for the target asked for, or for the default one if it takes the opset.
+
+    Raises: UserError E204 where a target that was asked for cannot run the model, and for any target where it has a node in
+    float32 alone that is in float64; with all such nodes.
+    """
+    options = context.options
+    target = find(options.target or DEFAULT)
+    if options.target is None and target.opset is not None and options.opset > target.opset:
+        target = find("onnx")
+    with record("fit to target"):
+        fitted = fit(model, target)
+        faults.avoid(model, target)
+    if fitted.only_narrower:
+        raise float64_refusal(fitted.only_narrower, target.name)
+    if fitted.left and options.target is not None:
+        raise refusal(fitted.left, target.name)
+    warnings = [f"{target.name} has no kernel for {named(fitted.left)}"] if fitted.left else []
+    return Notes(warnings=warnings, fields={"casts": dict(fitted.casts)})
+
+
+def attach_weights(model: ir.Model, context: Context) -> Notes | None:
+    """Have weights refer to the checkpoint's files."""
+    files = context.options.weight_files
+    return Notes(warnings=reference.attach(model, files).notes()) if files else None
+
+
+def outline_functions(model: ir.Model, context: Context) -> Notes | None:
+    """Have functions in the place of submodules."""
+    if not context.options.functions:
+        return None
+    from fx2onnx.exporting.functions import outlined
+
+    calls = outlined(model, context.module, context.options.functions).calls
+    return Notes(fields={"functions": dict(calls)})
+
+
+def name_interface(model: ir.Model, context: Context) -> Notes:
+    """Give sizes of outputs and operator sets what was asked for; the names of inputs and outputs."""
+    captured, options = context.captured, context.options
+    missing = [*name_output_sizes(captured, model, options.capture.dynamic_axes), *renamed_outputs(captured, model)]
+    missing += [*limited_sizes(captured), *import_versions(model, options.custom_opsets)]
+    names = {
+        "nodes_onnx": len(model.graph),
+        "input_names": [value.name or "" for value in model.graph.inputs],
+        "output_names": [value.name or "" for value in model.graph.outputs],
+    }
+    return Notes(warnings=missing, fields=names)
+
+
+def say_what_has_no_effect(model: ir.Model, context: Context) -> Notes:
+    """What was asked for and changes nothing, what other packages could not add, and what forward changes in vain."""
+    options, translations = context.options, context.translations
+    warnings = [*context.ineffective, *translations.problems, *options.ignored]
+    return Notes(warnings=warnings + left_out(context.captured, options.state))
+
+
+def weights_as_inputs(model: ir.Model, context: Context) -> None:
+    """Have the module's weights as inputs, in the place of initializers or beside them, where that is asked for."""
+    options = context.options
+    if options.export_params and not options.keep_initializers_as_inputs:
+        return
+    own = {weight.name for weight in context.captured.weights.values() if weight.kind != "constant"}
+    for value in [value for name, value in model.graph.initializers.items() if name in own]:
+        if not options.export_params:
+            del model.graph.initializers[value.name or ""]
+            value.const_value = None
+        model.graph.inputs.append(value)
+
+
+STEPS: tuple[Step, ...] = (
+    optimize,
+    quantize,
+    to_half,
+    fit_to_target,
+    attach_weights,
+    outline_functions,
+    name_interface,
+    say_what_has_no_effect,
+    weights_as_inputs,
+)
+
+
+def filled(context: Context, noted: Iterable[Notes | None]) -> Report:
+    """The report of an export: what was captured, and what its steps noted."""
+    captured, of_steps = context.captured, [each for each in noted if each is not None]
+    return Report(
+        rung=captured.rung,
+        rung_reason=captured.rung_reason,
+        attempts=captured.attempts,
+        opset=context.options.opset,
+        nodes_captured=sum(node.op == "call_function" for node in captured.graph.nodes),
+        baked=captured.baked,
+        assumptions=captured.assumptions,
+        mutations=texts(captured.mutations),
+        warnings=[*captured.warnings, *(line for each in of_steps for line in each.warnings)],
+        notes=[line for each in of_steps for line in each.notes],
+        resorts=context.translations.resorts,
+        **{name: value for each in of_steps for name, value in each.fields.items()},
+    )

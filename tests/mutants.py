@@ -373,7 +373,7 @@ MUTANTS = [
     Mutant("capture/shapes/size_tensors.py", "    if type(data) is DataNumber:", "    if False:", "tests/capture/test_data_branches.py"),
     Mutant("aten_map/table/families.py", "    if namespace in NAMESPACES:", "    if False:", "tests/ops/test_quantization.py"),
     Mutant("aten_map/table/registry.py", "if name in names and name not in arguments.values():", "if name in names:", "tests/ops/test_table.py"),
-    Mutant("irx/accessors.py", "        READ_SET.add(value)\n        return value.producer()", "        return value.producer()", "tests/lower/test_repeated_layers.py"),
+    Mutant("irx/accessors.py", "        self.builder.reads.append(id(value))\n        return value.producer()", "        return value.producer()", "tests/lower/test_repeated_layers.py"),
     Mutant("aten_map/strided.py", "        _check_inside(op, self, whole(start + count - 1))\n", "", "tests/ops/test_views.py"),
     Mutant("aten_map/namespaces/torchao.py", "scales += [blocks, 1]", "scales += [1, inside]", "tests/ops/test_torchao.py"),
     Mutant("capture/recording/meta_cache.py", "any(env.hint(what) != answer for", "any(False for", META_CACHE),

@@ -13,6 +13,7 @@ from fx2onnx.aten_map.dropout import dropped
 from fx2onnx.aten_map.table.axes import steps, swap, unsqueeze, whole
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared
 from fx2onnx.base.errors import UserError
+from fx2onnx.irx.builder import Key
 from fx2onnx.irx.emit import Emit
 from fx2onnx.sizes.expr import Dim, DimLike, apply
 
@@ -32,19 +33,19 @@ BOUNDED = frozenset(["Softmax", "Sigmoid", "Tanh", "Cos", "Sin", "ConstantOfShap
 
 def minus_infinity_where(op: Emit, condition: ir.Value, dtype: ir.DataType, when: bool) -> ir.Value:
     """0, and minus infinity where ``condition`` is ``when``; emitted once a condition."""
-    key = ("minus infinity", id(condition), dtype, when)
-    found = op.builder.size_cache.get(key)
+    key = Key("minus infinity", (condition,), (dtype, when))
+    found = op.builder.emitted.get(key)
     if found is None:
         zero, low = op.const(0, dtype), op.const(-math.inf, dtype)
         found = op.Where(condition, low, zero) if when else op.Where(condition, zero, low)
-        op.builder.size_cache[key] = found
+        op.builder.emitted[key] = found
     return found
 
 
 def causal_bias(op: Emit, rows: DimLike, columns: DimLike, dtype: ir.DataType) -> ir.Value:
     """[rows, columns]: minus infinity above the diagonal that starts at the top left."""
-    key = ("causal", rows, columns, dtype)
-    found = op.builder.size_cache.get(key)
+    key = Key("causal", rest=(rows, columns, dtype))
+    found = op.builder.emitted.get(key)
     if found is None:
         if not isinstance(rows, Dim) and not isinstance(columns, Dim) and rows * columns <= MAX_CONSTANT_MASK:
             found = op.const(np.triu(np.full((rows, columns), -np.inf), 1), dtype)
@@ -52,7 +53,7 @@ def causal_bias(op: Emit, rows: DimLike, columns: DimLike, dtype: ir.DataType) -
             row = op.const(np.arange(rows)[:, None]) if isinstance(rows, int) else unsqueeze(op, steps(op, rows), 1)
             later = op.Greater(steps(op, columns), row)
             found = minus_infinity_where(op, later, dtype, True)
-        op.builder.size_cache[key] = found
+        op.builder.emitted[key] = found
     return found
 
 
@@ -72,7 +73,7 @@ def may_mask_all(op: Emit, mask: ir.Value) -> bool:
     if op.dtype(mask) == BOOL:
         return True
     verdicts = op.builder.verdicts
-    key = ("may mask all", id(mask))
+    key = Key("may mask all", (mask,))
     if key not in verdicts:
         verdicts[key] = may_be_minus_infinity(op, mask)
     return verdicts[key]
@@ -106,8 +107,8 @@ def may_be_minus_infinity(op: Emit, value: ir.Value) -> bool:
 
 def rows_with_any(op: Emit, mask: ir.Value) -> ir.Value:
     """[..., L, 1]: whether a row of a bool mask allows anything, or a row of a float one is not all minus infinity."""
-    key = ("rows with any", id(mask))
-    found = op.builder.size_cache.get(key)
+    key = Key("rows with any", (mask,))
+    found = op.builder.emitted.get(key)
     if found is None:
         if op.dtype(mask) != BOOL:
             top = op.ReduceMax(mask, axes=[-1], keepdims=1)
@@ -116,7 +117,7 @@ def rows_with_any(op: Emit, mask: ir.Value) -> ir.Value:
             found = op.ReduceMax(mask, axes=[-1], keepdims=1)
         else:
             found = op.Cast(op.ReduceMax(op.Cast(mask, to=FLOAT), axes=[-1], keepdims=1), to=BOOL)
-        op.builder.size_cache[key] = found
+        op.builder.emitted[key] = found
     return found
 
 

@@ -20,6 +20,7 @@ from fx2onnx.aten_map.attention import (
     rows_with_any,
 )
 from fx2onnx.aten_map.table.axes import unsqueeze
+from fx2onnx.irx.builder import Key
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.shapes.contrib import MICROSOFT
 from fx2onnx.irx.shapes.table import as_dim
@@ -92,24 +93,26 @@ def _fits(op: Emit, query: ir.Value, key: ir.Value, value: ir.Value, mask: ir.Va
 
 def _flat_rows(op: Emit, mask: ir.Value) -> ir.Value:
     """[B or 1, S or 1, 1]: ``rows_with_any`` of a mask that is the same for all heads; emitted once a mask."""
-    found = op.builder.size_cache.get(("flat rows", id(mask)))
+    key = Key("flat rows", (mask,))
+    found = op.builder.emitted.get(key)
     if found is None:
         found = rows_with_any(op, mask)
         if op.rank(found) == 4:
             found = op.reshape(found, (op.dims(found)[0], *op.dims(found)[2:]))
-        op.builder.size_cache["flat rows", id(mask)] = found
+        op.builder.emitted[key] = found
     return found
 
 
 def _whole(op: Emit, bias: ir.Value, length: Any, keys: Any) -> ir.Value:
     """[B or 1, H or 1, S, T]: the operator broadcasts over the first two axes alone; emitted once a bias."""
-    cached = op.builder.size_cache.get(("whole bias", id(bias)))
+    key = Key("whole bias", (bias,))
+    cached = op.builder.emitted.get(key)
     if cached is None:
         cached = bias
         while op.rank(cached) < 4:
             cached = unsqueeze(op, cached, 0)
         cached = op.expand(cached, (*op.dims(cached)[:2], length, keys))
-        op.builder.size_cache["whole bias", id(bias)] = cached
+        op.builder.emitted[key] = cached
     return cached
 
 

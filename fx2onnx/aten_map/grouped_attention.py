@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from fx2onnx.irx.builder import Key
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.shapes.contrib import MICROSOFT
 from fx2onnx.irx.shapes.table import as_dim
@@ -80,14 +81,13 @@ def cached_attention(
 
 def _lengths(op: Emit, mask: ir.Value) -> tuple[ir.Value, ir.Value]:
     """The index of each row's last key, and the number of keys of the longest; emitted once a mask."""
-    found = op.builder.size_cache.get(("last key", id(mask)))
-    total = op.builder.size_cache.get(("all keys", id(mask)))
+    last, all_of_them = Key("last key", (mask,)), Key("all keys", (mask,))
+    found, total = op.builder.emitted.get(last), op.builder.emitted.get(all_of_them)
     if found is None or total is None:
         counted = op.ReduceSum(op.cast(mask, ir.DataType.INT64), axes=[1], keepdims=0)
         found = op.cast(op.Sub(counted, 1), INT32)
         total = op.cast(op.size_of_axis(mask, 1), INT32)
-        op.builder.size_cache["last key", id(mask)] = found
-        op.builder.size_cache["all keys", id(mask)] = total
+        op.builder.emitted |= {last: found, all_of_them: total}
     return found, total
 
 

@@ -11,6 +11,7 @@ from fx2onnx.aten_map.table.axes import flattened, squeeze, swap, unsqueeze, who
 from fx2onnx.aten_map.table.dtype_support import opmath
 from fx2onnx.aten_map.table.dtypes import FLOATS, as_dtype
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
+from fx2onnx.irx.builder import Key
 from fx2onnx.irx.emit import Emit
 
 aten = torch.ops.aten
@@ -48,11 +49,11 @@ def _is_transposed(op: Emit, value: ir.Value) -> bool:
 
 def transposed_weight(op: Emit, weight: ir.Value) -> ir.Value:
     """``weight`` with its last two axes swapped; emitted once a weight."""
-    key = ("transposed", id(weight))
-    found = op.builder.size_cache.get(key)
+    key = Key("transposed", (weight,))
+    found = op.builder.emitted.get(key)
     if found is None:
         found = swap(op, weight, op.rank(weight) - 2, op.rank(weight) - 1)
-        op.builder.size_cache[key] = found
+        op.builder.emitted[key] = found
     return found
 
 

@@ -17,6 +17,7 @@ from fx2onnx.aten_map.packing import Packing, packing_of
 from fx2onnx.aten_map.table.axes import sliced, squeeze, transpose, unsqueeze, whole
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared
 from fx2onnx.base.errors import UserError
+from fx2onnx.irx.builder import Key
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import Dims
 from fx2onnx.sizes.expr import DimLike
@@ -75,15 +76,15 @@ def is_zero(op: Emit, value: ir.Value) -> bool:
 
 def _reordered(op: Emit, value: ir.Value, order: tuple[int, ...]) -> ir.Value:
     """[1, rows, ...]: the blocks of rows in ONNX's order, in one Gather; emitted once a weight."""
-    key = ("rnn rows", id(value), order)
-    found = op.builder.size_cache.get(key)
+    key = Key("rnn rows", (value,), order)
+    found = op.builder.emitted.get(key)
     if found is None:
         if len(order) == 1:
             found = unsqueeze(op, value, 0)
         else:
             rows = np.arange(int(op.dims(value)[0])).reshape(len(order), -1)[list(order)]  # type: ignore[arg-type]
             found = op.Gather(value, op.const(rows.reshape(1, -1)), axis=0)
-        op.builder.size_cache[key] = found
+        op.builder.emitted[key] = found
     return found
 
 

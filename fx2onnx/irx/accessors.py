@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from fx2onnx.irx.builder import Builder
 from fx2onnx.irx.values import (
     MAX_KNOWN_INTS,
-    READ_SET,
     Dims,
     OutputType,
     dims_of,
@@ -26,6 +26,7 @@ from fx2onnx.irx.values import (
 class Accessors:
     """The part of ``Emit`` that looks; values and nodes are not changed."""
 
+    builder: Builder
     result: tuple[OutputType, ...]
     """dtype and dims of each output of the ATen node being translated, as PyTorch has them."""
 
@@ -59,13 +60,12 @@ class Accessors:
         """Whether the value is an initializer: a weight or a constant."""
         return value.const_value is not None
 
-    @staticmethod
-    def constant(value: ir.Value, most: int = MAX_KNOWN_INTS) -> npt.NDArray[np.generic] | None:
+    def constant(self, value: ir.Value, most: int = MAX_KNOWN_INTS) -> npt.NDArray[np.generic] | None:
         """The numbers of a constant of at most ``most`` elements; None for others, and on the meta device."""
         tensor = value.const_value
         if tensor is None or tensor.size > most or lacks_data(value):
             return None  # as for every operand of this type: layers are compared by it
-        READ_SET.add(value)
+        self.builder.reads.append(id(value))
         return np.asarray(tensor.numpy())
 
     def integers(self, value: ir.Value) -> list[int] | None:
@@ -73,17 +73,15 @@ class Accessors:
         array = self.constant(value)
         return None if array is None or array.dtype.kind not in "iu" else [int(number) for number in array.reshape(-1)]
 
-    @staticmethod
-    def producer(value: ir.Value) -> ir.Node | None:
+    def producer(self, value: ir.Value) -> ir.Node | None:
         """The node that makes the value; None for inputs and constants."""
-        READ_SET.add(value)
+        self.builder.reads.append(id(value))
         return value.producer()
 
-    @staticmethod
-    def is_dequantized(value: ir.Value) -> bool:
+    def is_dequantized(self, value: ir.Value) -> bool:
         """Whether ``DequantizeLinear`` makes the value. That nothing makes it is no look: so it is with the weights of layers."""
         maker = value.producer()
         if maker is None:
             return False
-        READ_SET.add(value)
+        self.builder.reads.append(id(value))
         return bool(maker.op_type == "DequantizeLinear")

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from fx2onnx.base.errors import InternalError
-from fx2onnx.irx.builder import Emitter
+from fx2onnx.irx.builder import Emitter, Key
 from fx2onnx.irx.values import dims_of, dtype_of
 from fx2onnx.sizes.expr import DEEP, Atom, Dim, Scalar, innermost_first
 
@@ -22,7 +22,7 @@ def emit_scalar(op: Emitter, dim: Dim) -> ir.Value:
     """The expression as a rank-0 value: int64, or float64 where it is real."""
     if any(atom.depth > DEEP for atom in dim.atoms()):
         # The inner ones first, so that the outer ones find them made.
-        for atom in innermost_first(dim, lambda atom: ("atom", atom) in op.builder.size_cache):
+        for atom in innermost_first(dim, lambda atom: Key("atom", rest=(atom,)) in op.builder.emitted):
             _emit_atom(op, atom)
     dtype = DOUBLE if dim.is_real else INT64
     total: ir.Value | None = None
@@ -46,11 +46,11 @@ def _as(op: Emitter, value: ir.Value, dtype: ir.DataType) -> ir.Value:
 
 
 def _emit_atom(op: Emitter, atom: Atom) -> ir.Value:
-    key = ("atom", atom)
-    found = op.builder.size_cache.get(key)
+    key = Key("atom", rest=(atom,))
+    found = op.builder.emitted.get(key)
     if found is None:
         found = _emit_symbol(op, str(atom.args[0])) if atom.op == "symbol" else _emit_operation(op, atom)
-        op.builder.size_cache[key] = found
+        op.builder.emitted[key] = found
     return found
 
 

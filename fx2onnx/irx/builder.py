@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy.typing as npt
 import onnx_ir as ir
@@ -15,6 +15,16 @@ from fx2onnx.sizes.expr import DimLike, Scalar
 
 MOST_COMPARED_BYTES = 16384
 """Constants up to this size are compared with each other."""
+
+
+class Key(NamedTuple):
+    """What a value of the graph, or an answer about one, is kept under to be found again."""
+
+    what: str
+    values: tuple[ir.Value, ...] = ()
+    """The values that it is made of."""
+    rest: tuple[Any, ...] = ()
+    """What else tells it from others: sizes, dtypes, an axis."""
 
 
 class Builder:
@@ -35,9 +45,14 @@ class Builder:
         """Of the model: symbols that have no axis to themselves are solved from theirs."""
         self.sizes: Mapping[str, int] = {}
         """The sample's, of the symbols that do not depend on data: operands have to fit at these."""
-        self.size_cache: dict[Any, ir.Value] = {}
-        self.verdicts: dict[tuple[str, int], bool] = {}
-        """What was found out by looking beyond the types of values, by the question and the value's id."""
+        self.emitted: dict[Key, ir.Value] = {}
+        """Values that are emitted once: sizes, masks, weights in another order."""
+        self.verdicts: dict[Key, bool] = {}
+        """What was found out by looking beyond the types of values."""
+        self.reads: list[int] = []
+        """The ids of values, and of weights' tensors, whose numbers or producer translations looked at, in order. What they emit
+        then need not hold for another layer's operands of the same types.
+        """
 
     def unique(self, name: str) -> str:
         """``name``, or ``name_N`` where it is taken."""

@@ -19,7 +19,7 @@ from fx2onnx.base.errors import InternalError, UserError
 from fx2onnx.irx import precision, shapes
 from fx2onnx.irx.accessors import Accessors
 from fx2onnx.irx.arithmetic import emit_scalar
-from fx2onnx.irx.builder import Builder
+from fx2onnx.irx.builder import Builder, Key
 from fx2onnx.irx.schema import DTYPE_SINCE, OpSchema, schema_of
 from fx2onnx.irx.shapes.agreement import check_dtypes
 from fx2onnx.irx.values import Dims, Operand, OutputType, dims_of, dtype_of, lacks_data, new_value, set_known_sizes
@@ -226,13 +226,13 @@ class Emit(Accessors, Operators):
         dims = tuple(dims)
         if not any(isinstance(dim, Dim) for dim in dims):
             return self.const(np.array([int(dim) for dim in dims], dtype=np.int64))  # type: ignore[arg-type]
-        key = ("sizes", dims)
-        found = self.builder.size_cache.get(key)
+        key = Key("sizes", rest=dims)
+        found = self.builder.emitted.get(key)
         if found is None:
             parts = [self._size_vector(dim) for dim in dims]
             found = parts[0] if len(parts) == 1 else self.node("Concat", *parts, axis=0)
             set_known_sizes(found, dims)  # type: ignore[arg-type]
-            self.builder.size_cache[key] = found
+            self.builder.emitted[key] = found
         return found
 
     def depends_on_data(self, dim: Scalar) -> bool:
@@ -243,22 +243,22 @@ class Emit(Accessors, Operators):
         """A scalar (rank 0) of ``dtype`` holding ``dim``."""
         if not isinstance(dim, Dim):
             return self.const(dim, dtype)
-        key = ("size", dim, dtype)
-        found = self.builder.size_cache.get(key)
+        key = Key("size", rest=(dim, dtype))
+        found = self.builder.emitted.get(key)
         if found is None:
             found = emit_scalar(self, dim)
             if dtype_of(found) != dtype:
                 found = self.node("Cast", found, to=dtype)
             elif dtype == INT64:
                 set_known_sizes(found, (dim,))
-            self.builder.size_cache[key] = found
+            self.builder.emitted[key] = found
         return found
 
     def _size_vector(self, dim: Scalar) -> ir.Value:
         if not isinstance(dim, Dim):
             return self.const(np.array([int(dim)], dtype=np.int64))
-        key = ("vector", dim)
-        found = self.builder.size_cache.get(key)
+        key = Key("vector", rest=(dim,))
+        found = self.builder.emitted.get(key)
         if found is None:
             symbol = dim.as_symbol()
             source = self.builder.symbols.get(symbol) if symbol is not None else None
@@ -267,20 +267,20 @@ class Emit(Accessors, Operators):
             else:
                 found = self.node("Reshape", self.size(dim), np.array([1], dtype=np.int64))
             set_known_sizes(found, (dim,))
-            self.builder.size_cache[key] = found
+            self.builder.emitted[key] = found
         return found
 
     def size_of_axis(self, value: ir.Value, axis: int) -> ir.Value:
         """``value.shape[axis]`` as an int64 vector of one."""
-        key = ("axis", id(value), axis)
-        found = self.builder.size_cache.get(key)
+        key = Key("axis", (value,), (axis,))
+        found = self.builder.emitted.get(key)
         if found is None:
             if self.opset >= 15:
                 found = self.node("Shape", value, start=axis, end=axis + 1)
             else:
                 found = self.node("Gather", self.node("Shape", value), np.array([axis], dtype=np.int64), axis=0)
             set_known_sizes(found, (dims_of(value)[axis],))
-            self.builder.size_cache[key] = found
+            self.builder.emitted[key] = found
         return found
 
     # -- forms that need care everywhere ------------------------------------------------------------------------
@@ -351,8 +351,8 @@ class Emit(Accessors, Operators):
         ``body`` returns the outputs. A value of the outer scope that is returned as it is gets an Identity.
         """
         builder = self.builder
-        outer_nodes, outer_cache = builder.nodes, builder.size_cache
-        builder.nodes, builder.size_cache = [], dict(outer_cache)
+        outer_nodes, outer_cache = builder.nodes, builder.emitted
+        builder.nodes, builder.emitted = [], dict(outer_cache)
         try:
             found = body(self)
             outputs = [found] if isinstance(found, ir.Value) else list(found)
@@ -364,7 +364,7 @@ class Emit(Accessors, Operators):
                 seen.add(id(outputs[index]))
             return ir.Graph(list(inputs), outputs, nodes=builder.nodes, name=name)
         finally:
-            builder.nodes, builder.size_cache = outer_nodes, outer_cache
+            builder.nodes, builder.emitted = outer_nodes, outer_cache
 
     def subgraph_input(self, name: str, dtype: ir.DataType, dims: Sequence[DimLike]) -> ir.Value:
         """A new formal input for ``subgraph``."""

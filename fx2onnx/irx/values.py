@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
@@ -91,22 +90,6 @@ def dtype_of(value: ir.Value) -> ir.DataType:
 
 def rank_of(value: ir.Value) -> int:
     return len(dims_of(value))
-
-
-class ReadSet(threading.local):
-    """What translations read beyond the types of their operands (``irx.accessors``): numbers, and what made an operand.
-    What they emit then need not hold for another layer's operands of the same types.
-    """
-
-    def __init__(self) -> None:
-        self.ids: list[int] = []
-        """Of values, and of weights' tensors, in the order of the reads."""
-
-    def add(self, read: object) -> None:
-        self.ids.append(id(read))
-
-
-READ_SET = ReadSet()
 
 
 def lacks_data(value: ir.Value) -> bool:

@@ -5,7 +5,7 @@ same overloads, arguments, types and source lines, read each other in the same p
 from outside. Then their ONNX nodes differ in nothing but the values from outside and in names.
 
 The first layer of a kind is translated node by node. So is the second, where the first made what all share (sizes, masks);
-it becomes the pattern. What its translation read beyond the types of operands (``irx.values.READ_SET``) must be the very
+it becomes the pattern. What its translation read beyond the types of operands (``Builder.reads``) must be the very
 same in the layers that are stamped from it.
 """
 
@@ -23,9 +23,9 @@ import onnx_ir as ir
 import torch.fx
 
 from fx2onnx.capture.captured import REPEAT
-from fx2onnx.irx.builder import Builder
+from fx2onnx.irx.builder import Builder, Key
 from fx2onnx.irx.edit import nested_graphs
-from fx2onnx.irx.values import READ_SET, copied_type, dims_of, is_complex, lacks_data, noted_sizes
+from fx2onnx.irx.values import copied_type, dims_of, is_complex, lacks_data, noted_sizes
 from fx2onnx.lower.weights import Weight
 from fx2onnx.sizes.expr import Dim
 
@@ -81,12 +81,11 @@ class RepeatedLayers:
         self._long: set[Any] = set()
         """Overloads that take so many ONNX nodes that a stamp is made of each form of them."""
         self._mentioned: dict[int, int] = {}
-        """The ids in the keys of the builder's cache, and the first key of each."""
+        """The ids of values in the keys of what the builder has emitted, and the first key of each."""
         self._judged: dict[int, int] = {}
         """The same of its verdicts. So many keys of both were looked at:"""
         self._looked_at = (0, 0)
         self._patterns: dict[Any, Pattern] = {}
-        READ_SET.ids.clear()
 
     def run(self, nodes: Sequence[torch.fx.Node], depth: int = 0) -> None:
         """Translate or stamp ``nodes``, in order. Layers may hold layers: ``depth`` numbers precede theirs."""
@@ -131,11 +130,11 @@ class RepeatedLayers:
         if pattern is not None and all(outside[index] is value for index, value in pattern.fixed.items()):
             self._stamp(pattern, group, outside)
             return
-        reads, cached, looked = len(READ_SET.ids), len(self.builder.size_cache), len(self.builder.verdicts)
+        reads, cached, looked = len(self.builder.reads), len(self.builder.emitted), len(self.builder.verdicts)
         translate(group)
-        found_all = (len(self.builder.size_cache), len(self.builder.verdicts)) == (cached, looked)
+        found_all = (len(self.builder.emitted), len(self.builder.verdicts)) == (cached, looked)
         if (kind in self._seen or found_all) and all(map(self._may_repeat, group)):
-            self._add_pattern(kind, group, outside, (cached, looked), set(READ_SET.ids[reads:]))
+            self._add_pattern(kind, group, outside, (cached, looked), set(self.builder.reads[reads:]))
         self._seen.add(kind)
 
     # -- what a layer is ------------------------------------------------------------------------------------------
@@ -190,14 +189,14 @@ class RepeatedLayers:
             return
         weights = {id(value) for value in outside if isinstance(value.const_value, Weight)}
         own = weights | {id(value) for nodes in made for node in nodes for value in node.outputs}
-        if any(own.isdisjoint(_ids(key)) for key in islice(self.builder.size_cache, cached, None)):
+        if any(own.isdisjoint(map(id, key.values)) for key in islice(self.builder.emitted, cached, None)):
             return  # it made what later layers find made
-        keyed: tuple[Iterable[Any], ...] = (self.builder.size_cache, self.builder.verdicts)
+        keyed: tuple[Iterable[Key], ...] = (self.builder.emitted, self.builder.verdicts)
         for keys, first, start in zip(keyed, (self._mentioned, self._judged), self._looked_at, strict=True):
             for index, key in enumerate(islice(keys, start, None), start):
-                for name in _ids(key):
-                    first.setdefault(name, index)
-        self._looked_at = (len(self.builder.size_cache), len(self.builder.verdicts))
+                for value in key.values:
+                    first.setdefault(id(value), index)
+        self._looked_at = (len(self.builder.emitted), len(self.builder.verdicts))
 
         def is_decisive(name: int) -> bool:
             if name in own and name not in weights:
@@ -305,15 +304,6 @@ def _outer(value: Any, outside: dict[int, tuple[int, ir.Value]]) -> Any:
         is_complex(value),
         noted_sizes(value),
     )
-
-
-def _ids(key: Any) -> Iterator[int]:
-    """The integers in a key of the cache: ids of values are among them."""
-    if isinstance(key, tuple):
-        for part in key:
-            yield from _ids(part)
-    elif isinstance(key, int):
-        yield key
 
 
 def _replaced(value: Any, new: dict[int, ir.Value]) -> Any:

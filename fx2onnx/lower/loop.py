@@ -111,13 +111,14 @@ class Lowering:
             value = new_value(self.builder.unique(weight.name), *self._type(node.meta["val"]))
             self.state_inputs.append(value)
             return value
-        if tensor.is_complex():
-            pair = torch.view_as_real(tensor.resolve_conj())
-            return mark_complex(self.builder.add_initializer(weight.name, as_onnx(pair, weight.name), pair.shape))
-        if weight.kind == "constant" and tensor.numel() <= 64 and tensor.device.type != "meta":
-            dtype = onnx_dtype(tensor.dtype)
-            return self.builder.constant(as_onnx(tensor, weight.name).numpy(), dtype)
-        return self.builder.add_initializer(weight.name, as_onnx(tensor, weight.name), tuple(tensor.shape))
+        is_complex = tensor.is_complex()
+        is_small = tensor.numel() <= 64 and tensor.device.type != "meta"
+        if weight.kind == "constant" and is_small and not is_complex:
+            return self.builder.constant(as_onnx(tensor, weight.name).numpy(), onnx_dtype(tensor.dtype))
+        held = torch.view_as_real(tensor.resolve_conj()) if is_complex else tensor
+        kept = as_onnx(held, weight.name, self.builder.reads)
+        value = self.builder.add_initializer(weight.name, kept, tuple(held.shape))
+        return mark_complex(value) if is_complex else value
 
     def _outputs(self, inputs: Sequence[ir.Value]) -> list[ir.Value]:
         """Graph outputs under their names. Each needs a value of its own: one that is an input, a weight or another
@@ -242,8 +243,7 @@ class Lowering:
         return [self.values[node] for node in graph.outputs]
 
     def _control_flow(self, node: torch.fx.Node) -> None:
-        infos = node.meta["val"]
-        self.op.result = tuple(self._type(info) for info in infos)
+        self.op.result = tuple(map(self._type, node.meta["val"]))
         self.op.scope = node.meta.get("module") or ""
         self.op.origin = self._origin(node)
         control_flow.check_dtypes(node, self.op.result, self.builder.opset)

@@ -14,17 +14,17 @@ from onnx_ir.tensor_adapters import TorchTensor
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.pieces import Bytes, Piece, all_bytes
 from fx2onnx.irx.transposition import transposed_pieces
-from fx2onnx.irx.values import READ_SET
 
 
 class Weight(TorchTensor):
     """A parameter or buffer; its bytes are read from the tensor's own memory when the file is written."""
 
-    def __init__(self, tensor: torch.Tensor, name: str) -> None:
+    def __init__(self, tensor: torch.Tensor, name: str, reads: list[int] | None = None) -> None:
         plain = tensor.detach()
         if plain.is_conj() or plain.is_neg():
             plain = plain.resolve_conj().resolve_neg()
         super().__init__(plain, name=name)
+        self._reads = reads
 
     @property
     def nbytes(self) -> int:
@@ -33,7 +33,8 @@ class Weight(TorchTensor):
 
     def numpy(self) -> npt.NDArray[Any]:
         """The numbers."""
-        READ_SET.add(self)
+        if self._reads is not None:
+            self._reads.append(id(self))
         return self.raw.numpy(force=True) if self.raw.dtype == torch.float32 else super().numpy()
 
     def pieces(self, size: int) -> Iterator[Piece]:
@@ -95,8 +96,8 @@ def _copy_transposed(tensor: torch.Tensor, memory: Bytes) -> None:
     _copy(tensor.t().contiguous().t(), memory)
 
 
-def as_onnx(tensor: torch.Tensor, name: str) -> ir.TensorProtocol:
-    """The ONNX tensor for ``tensor``. Raises UserError E203 for layouts that ONNX does not have."""
+def as_onnx(tensor: torch.Tensor, name: str, reads: list[int] | None = None) -> ir.TensorProtocol:
+    """The ONNX tensor for ``tensor``; that its numbers are read is noted in ``reads``. Raises UserError E203 for layouts that ONNX does not have."""
     if tensor.layout != torch.strided or tensor.is_quantized:
         kind = "quantised" if tensor.is_quantized else str(tensor.layout).removeprefix("torch.")
         raise UserError(
@@ -104,4 +105,4 @@ def as_onnx(tensor: torch.Tensor, name: str) -> ir.TensorProtocol:
             f"the weight {name} is a {kind} tensor",
             next="make it dense before exporting (tensor.to_dense(), tensor.dequantize())",
         )
-    return Weight(tensor, name)
+    return Weight(tensor, name, reads)

@@ -117,7 +117,7 @@ def _as_float64(model: ir.Model, node: ir.Node, op: Emit, target: Target, opset:
     graph, builder = node.graph, op.builder
     assert isinstance(graph, ir.Graph)
     builder.nodes, op.origin = [], dict(node.metadata_props)
-    builder.size_cache.clear()
+    builder.emitted.clear()
     op.scope = (node.name or "").rpartition("/")[0]
     read = [(old, index) for index, old in enumerate(node.outputs) if old.dtype is not None]
     types = [(old.dtype, dims_of(old)) for old, _ in read if old.dtype is not None]

@@ -12,7 +12,7 @@ from fx2onnx.irx.builder import Builder
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.precision import missing_half
 from fx2onnx.irx.schema import schema_of
-from fx2onnx.irx.values import READ_SET, ReadSet, dims_of, dtype_of, known_sizes, new_value, set_known_sizes
+from fx2onnx.irx.values import dims_of, dtype_of, known_sizes, new_value, set_known_sizes
 from fx2onnx.runner import InferenceSession
 from fx2onnx.sizes.expr import Dim
 
@@ -103,13 +103,12 @@ def test_a_node_without_half_precision_computes_in_float32() -> None:
     assert [value.dtype for value in cumsum.inputs] == [ir.DataType.FLOAT, ir.DataType.INT64]
 
 
-def test_reads_are_noted_in_order_and_by_thread() -> None:
-    first, second = object(), object()
-    reads = ReadSet()
-    for one in (first, second, first):
-        reads.add(one)
-    assert reads.ids == [id(first), id(second), id(first)]
-    assert READ_SET.ids is not reads.ids
+def test_looks_beyond_the_type_are_noted_in_order() -> None:
+    op, other = emitter(N), emitter(N)
+    x, number = op.builder.inputs[0], op.const(2.0)
+    op.producer(x), op.constant(number), op.producer(x), op.dims(x), op.is_dequantized(x)
+    assert op.builder.reads == [id(x), id(number), id(x)]
+    assert other.builder.reads == [], "an export inside another one has reads of its own"
 
 
 def test_noted_sizes_go_before_the_numbers() -> None:

@@ -1,6 +1,6 @@
 """Sphinx's settings: `make docs` writes the site to out/docs, and any warning is an error."""
 
-from fx2onnx.base.version import VERSION
+from fx2onnx.base.metadata import VERSION
 
 project = "fx2onnx"
 release = version = VERSION

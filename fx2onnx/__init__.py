@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fx2onnx.base.errors import Fx2OnnxError, InternalError, UserError, VerificationError
-from fx2onnx.base.export_warning import ExportWarning
-from fx2onnx.base.version import VERSION as __version__
+from fx2onnx.base.errors import ExportWarning, Fx2OnnxError, InternalError, UserError, VerificationError
+from fx2onnx.base.metadata import VERSION as __version__
 
 if TYPE_CHECKING:
     from fx2onnx.api import export, export_folder, export_training

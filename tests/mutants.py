@@ -891,7 +891,7 @@ MUTANTS = [
     Mutant("verify/values.py", "if tensor.dtype == torch.bool or _is_mask(tensor):", "if tensor.dtype == torch.bool:", CLASSES),
     Mutant("verify/noise.py", "*_: (table.shape[0], places),\n    aten.index_select", "*_: (0, None),\n    aten.index_select", CLASSES),
     Mutant("verify/sizes.py", "yield {**small, name: 1}", "yield small", "tests/verify/test_verify_parts.py"),
-    Mutant("lower/loop.py", "            properties[baked.METADATA_KEY] = constants", "            pass", CLASSES),
+    Mutant("lower/loop.py", "            properties[BAKED] = json.dumps(captured.baked)", "            pass", CLASSES),
     # what stands in a file's or a model's names
     Mutant("verify/engines.py", "            raise UserError(\"E602\",", "            UserError(\"E602\",", "tests/verify/test_verify_engines.py"),
     Mutant("verify/compare.py", "        verdict.conclude()\n", "", "tests/verify/test_verify_engines.py"),
@@ -992,7 +992,7 @@ MUTANTS = [
     Mutant("files/digest.py", "if time.time_ns() - found.st_ctime_ns < _FRESH_NS:", "if False:", "tests/base/test_digest.py"),
     Mutant("files/digest.py", ", found.st_ctime_ns)", ")", "tests/base/test_digest.py"),
     Mutant("irx/model_files.py", "*map(known_digest, external_files(graph))", "", "tests/cli/test_stale_files.py"),
-    Mutant("base/export_warning.py", "startswith(_INSIDE)", "startswith(_INSIDE[:1])", "tests/exporting/test_warnings.py"),
+    Mutant("base/errors.py", "startswith(_INSIDE)", "startswith(_INSIDE[:1])", "tests/exporting/test_warnings.py"),
     Mutant("exporting/pipeline.py", "                warn(result.report.warnings)", "                pass", "tests/exporting/test_warnings.py"),
     Mutant("exporting/training.py", "    warn(text for result in exported", "    list(text for result in exported", "tests/exporting/test_warnings.py"),
     Mutant("exporting/folder.py", "    warn(text for result in results", "    list(text for result in results", "tests/exporting/test_warnings.py"),

@@ -15,8 +15,8 @@ from types import ModuleType
 from typing import Any, TypeAlias
 
 from fx2onnx.base import plugins
+from fx2onnx.base.metadata import VERSION
 from fx2onnx.base.source import PACKAGE_FOLDER
-from fx2onnx.base.version import VERSION
 from fx2onnx.cli.job import Job
 from fx2onnx.cli.reads import OPENED_BY, Reads, compiled_digest, is_library
 from fx2onnx.files.digest import digest_of, known_digest

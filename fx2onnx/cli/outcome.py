@@ -13,8 +13,7 @@ from typing import Any, TypeVar
 
 import typer
 
-from fx2onnx.base.errors import Fx2OnnxError, InternalError, UserError
-from fx2onnx.base.export_warning import ExportWarning
+from fx2onnx.base.errors import ExportWarning, Fx2OnnxError, InternalError, UserError
 from fx2onnx.base.packages import missing_package
 from fx2onnx.base.plain import plain
 

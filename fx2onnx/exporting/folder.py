@@ -11,8 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
-from fx2onnx.base.errors import UserError
-from fx2onnx.base.export_warning import warn
+from fx2onnx.base.errors import UserError, warn
 from fx2onnx.base.targets import path_text
 from fx2onnx.exporting import genai, pipeline
 from fx2onnx.exporting.contract import manifest_of

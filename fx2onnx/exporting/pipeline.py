@@ -11,9 +11,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from fx2onnx.base.changes import before_change, undone
-from fx2onnx.base.errors import UserError, VerificationError
+from fx2onnx.base.errors import UserError, VerificationError, warn
 from fx2onnx.base.events import Recorder, active_as_now, record, recording
-from fx2onnx.base.export_warning import warn
 from fx2onnx.base.memory import MemoryReader
 from fx2onnx.base.packages import importing
 from fx2onnx.base.recursion import levels_of, limit_reached, make_room_to_recurse

@@ -12,9 +12,8 @@ from typing import Any
 
 import onnx_ir as ir
 
-from fx2onnx.base.errors import Fx2OnnxError, InternalError, UserError, VerificationError
+from fx2onnx.base.errors import Fx2OnnxError, InternalError, UserError, VerificationError, warn
 from fx2onnx.base.events import record
-from fx2onnx.base.export_warning import warn
 from fx2onnx.base.memory import free_bytes
 from fx2onnx.base.targets import check_target
 from fx2onnx.file_optimizer.bodies import store_inside

@@ -14,10 +14,9 @@ import torch.fx
 
 from fx2onnx.aten_map.table.dtypes import onnx_dtype
 from fx2onnx.aten_map.table.registry import Entry, Table, fill_defaults
-from fx2onnx.base import baked, metadata_keys
 from fx2onnx.base.errors import Fx2OnnxError, UserError
 from fx2onnx.base.events import details, record
-from fx2onnx.base.metadata_keys import PRODUCER
+from fx2onnx.base.metadata import BAKED, CHANGED, PRODUCER, STATE, VERSION
 from fx2onnx.base.opsets import IR_VERSIONS
 from fx2onnx.capture.captured import NEXT, OF_CALLER, Captured, GraphOutput, TensorInfo, carried, label_of, where_of
 from fx2onnx.capture.recording.control_flow import Nested
@@ -39,7 +38,7 @@ class Lowering:
 
     def __init__(self, captured: Captured, table: Table, opset: int, metadata: str, lift_state: bool) -> None:
         self.captured = captured
-        self.state_key = metadata_keys.STATE if lift_state else metadata_keys.CHANGED
+        self.state_key = STATE if lift_state else CHANGED
         self.lifted = carried(captured, lift_state)  # each an input, if the module holds it, and an output
         self.state_inputs: list[ir.Value] = []
         self.table = table
@@ -166,17 +165,14 @@ class Lowering:
             opset_imports=builder.opset_imports,
             name="main",
         )
-        from fx2onnx.base.version import VERSION
-
         state = dict(zip((m.name for m in self.lifted), self.output_names[len(self.captured.outputs) :], strict=True))
         captured, has_lines = self.captured, self.metadata != "none"
         conditions = size_conditions.written(
             captured.assumptions, with_guards=captured.states_guards, with_lines=has_lines
         )
         properties = {} if conditions is None else {size_conditions.METADATA_KEY: conditions}
-        constants = baked.written(captured.baked)
-        if constants is not None:
-            properties[baked.METADATA_KEY] = constants
+        if captured.baked:
+            properties[BAKED] = json.dumps(captured.baked)
         if state:
             properties[self.state_key] = json.dumps(state)
         return ir.Model(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fx2onnx.base.version import VERSION as __version__
+from fx2onnx.base.metadata import VERSION as __version__
 from fx2onnx.runner import capi
 from fx2onnx.runner.feeds import NodeArg
 from fx2onnx.runner.kernels.random_ops import set_seed

@@ -15,7 +15,7 @@ import numpy as np
 
 from fx2onnx.base.errors import Fx2OnnxError, UserError
 from fx2onnx.base.events import record
-from fx2onnx.base.metadata_keys import CONDITIONS, PRODUCER
+from fx2onnx.base.metadata import CONDITIONS, PRODUCER
 from fx2onnx.base.targets import check_target
 from fx2onnx.files.staging import replacing, write_text
 from fx2onnx.runner.build import build_program

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fx2onnx.base import metadata_keys
 from fx2onnx.base.errors import UserError
+from fx2onnx.base.metadata import STATE
 from fx2onnx.base.typed_json import metadata
 from fx2onnx.runner.session import InferenceSession
 
-METADATA_KEY = metadata_keys.STATE
+METADATA_KEY = STATE
 """Model metadata: a JSON object that maps each state input to the output with its next value."""
 
 

@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, cast
 
-from fx2onnx.base import metadata_keys
 from fx2onnx.base.errors import UserError
+from fx2onnx.base.metadata import CONDITIONS
 from fx2onnx.base.typed_json import built, metadata
 from fx2onnx.sizes.assumptions import Assumed, Condition, Guard
 from fx2onnx.sizes.expr import Dim
@@ -19,7 +19,7 @@ from fx2onnx.sizes.relation import COMPARE, Relation
 from fx2onnx.sizes.sets import EVERY, LARGEST, SizeSet
 from fx2onnx.sizes.text import integer_of, parse_dim
 
-METADATA_KEY = metadata_keys.CONDITIONS
+METADATA_KEY = CONDITIONS
 """Model metadata: the conditions as JSON, a list of ``StatedCondition``."""
 
 

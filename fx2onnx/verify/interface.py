@@ -12,8 +12,9 @@ from typing import Any
 
 import onnx
 
-from fx2onnx.base import baked, metadata_keys
+from fx2onnx.base import typed_json
 from fx2onnx.base.errors import UserError
+from fx2onnx.base.metadata import BAKED, CHANGED, STATE
 from fx2onnx.irx import io
 from fx2onnx.precision.options import EPSILONS, LEAST_NORMAL, word_in
 from fx2onnx.precision.options import METADATA_KEY as PRECISION_KEY
@@ -94,11 +95,9 @@ class Interface:
             outputs=[value.name for value in graph.output],
             declared={value.name: _declared(value) for value in graph.output},
             conditions=size_conditions.read(metadata.get(size_conditions.METADATA_KEY, "[]")),
-            baked=baked.read(metadata.get(baked.METADATA_KEY)),
+            baked=_baked(metadata.get(BAKED, "[]")),
             state={
-                name: output
-                for key in (metadata_keys.STATE, metadata_keys.CHANGED)
-                for name, output in json.loads(metadata.get(key, "{}")).items()
+                name: output for key in (STATE, CHANGED) for name, output in json.loads(metadata.get(key, "{}")).items()
             },
             narrowed=_narrowed(metadata),
             grain=Grain(epsilon, LEAST_NORMAL.get(word, 0.0)),
@@ -150,6 +149,12 @@ def _stated(text: int | str | None, sizes: Mapping[str, int]) -> int | None:
     if isinstance(dim, Dim):
         return size_of(dim, sizes) if dim.symbols() <= set(sizes) else None
     return None
+
+
+def _baked(text: str) -> tuple[str, ...]:
+    """The arguments that are constants of the file. Raises UserError E303 where its metadata does not hold names."""
+    with typed_json.metadata(BAKED):
+        return typed_json.built(tuple[str, ...], json.loads(text), BAKED)
 
 
 def assign(arguments: Sequence[str], inputs: Sequence[str], baked: Collection[str]) -> list[str | None]:

@@ -12,7 +12,7 @@ from typing import Any
 import onnx
 import torch
 
-from fx2onnx.base.version import VERSION
+from fx2onnx.base.metadata import VERSION
 from fx2onnx.verify.engines import ENGINES, PRECISE_OPTION, Array, Run, lacks_operator, open_onnxruntime
 from fx2onnx.verify.memory import is_exhausted
 from fx2onnx.verify.quantized import has_codes, in_float32, with_own_zero_points

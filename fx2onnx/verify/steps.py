@@ -14,7 +14,7 @@ import onnx_ir as ir
 import torch
 
 from fx2onnx.base.events import record
-from fx2onnx.base.metadata_keys import PRODUCER
+from fx2onnx.base.metadata import PRODUCER
 from fx2onnx.verify.step_places import Place, hides_reads, of_file, of_module, weights_that_tell
 from fx2onnx.verify.verdict import Row, Verdict
 

@@ -16,7 +16,7 @@ import onnx_ir as ir
 import torch
 
 from fx2onnx.base.events import record
-from fx2onnx.base.metadata_keys import PRODUCER
+from fx2onnx.base.metadata import PRODUCER
 from fx2onnx.verify.arrays import to_numpy
 from fx2onnx.verify.engines import Array
 from fx2onnx.verify.verdict import Row, Verdict

@@ -94,11 +94,6 @@ def _in_blocks(numbers: Tensor) -> Tensor:
     return chunks(numbers.transpose(0, 1), BLOCK_SIZE, axis=0)
 
 
-def _by_position(numbers: Tensor, size: int) -> Tensor:
-    """Shapes: [batch, length, width] -> [size, chunks, batch, width], filled with zeros."""
-    return chunks(numbers, size, axis=1).permute(2, 1, 0, 3)
-
-
 def _positions_first(numbers: Tensor, size: int) -> Tensor:
     """Shapes: [batch, width, length] -> [size, chunks, batch, width], filled with zeros."""
     return chunks(numbers, size).permute(3, 2, 0, 1)

@@ -11,9 +11,8 @@ import onnx
 import onnx_ir as ir
 import torch.fx
 
-from fx2onnx.base import metadata_keys
 from fx2onnx.base.errors import UserError
-from fx2onnx.base.metadata_keys import PRODUCER
+from fx2onnx.base.metadata import PRODUCER, STATE
 from fx2onnx.capture.captured import Captured, carried
 from fx2onnx.capture.driver import capture
 from fx2onnx.capture.options import CaptureOptions
@@ -82,7 +81,7 @@ class Settings:
         asked = CaptureOptions(
             dynamic_axes={name: dims for name, dims in axes.items() if dims} or None, training=training
         )
-        lifts_state = any(each.key == metadata_keys.STATE for each in proto.metadata_props)
+        lifts_state = any(each.key == STATE for each in proto.metadata_props)
         return cls(asked, min(max(opset, 11), 26), lifts_state=lifts_state)
 
     def static(self) -> Settings:

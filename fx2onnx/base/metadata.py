@@ -1,0 +1,18 @@
+"""What fx2onnx writes about itself and its files into a model's metadata: the version, and the keys."""
+
+VERSION = "0.1.0"
+
+PRODUCER = "fx2onnx"
+"""``producer_name`` of our files."""
+
+CONDITIONS = "fx2onnx.conditions"
+"""Sizes that the file is right for: ``sizes.stated``."""
+
+STATE = "fx2onnx.state"
+"""Inputs with state, and the outputs with their next values, as JSON."""
+
+CHANGED = "fx2onnx.changed"
+"""JSON that maps each tensor in an argument object that forward changes to the output with its new value."""
+
+BAKED = "fx2onnx.baked"
+"""The names of the arguments whose sample values the file has in their place, as a JSON list."""

@@ -31,7 +31,7 @@ from fx2onnx.capture.shapes.dynamic import check_names, hints_of, set_dynamic_ax
 from fx2onnx.capture.shapes.requested import Requested
 from fx2onnx.capture.strategies import fake, symbolic
 from fx2onnx.capture.strategies.exported import exported
-from fx2onnx.torchcompat.module_tree import ModuleTree
+from fx2onnx.torchcompat.modules import ModuleTree
 
 DEFAULTS = CaptureOptions()
 MAX_ATTEMPTS = 100

@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import logging
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from types import GetSetDescriptorType
-from typing import Any, TypeAlias, cast
+from typing import Any, cast
 
 import torch
-from torch._decomp import decompositions as torch_decompositions
 from torch._dispatch.python import enable_python_dispatcher
 
 from fx2onnx.base.answering import answers_for_caller
 from fx2onnx.base.changes import Changes, before_change
-from fx2onnx.base.code_patch import THREAD, CodePatch, Delegate, put_name
-from fx2onnx.torchcompat.composites import use_forms
+from fx2onnx.base.code_patch import THREAD, CodePatch, Delegate, instead_of, put_name
 from fx2onnx.torchcompat.dispatch import PreDispatchMode, SplitMode
 from fx2onnx.torchcompat.fake_tensors import FakeMode
-from fx2onnx.torchcompat.finding import found
 from fx2onnx.torchcompat.flex_attention import attend_as_written
 from fx2onnx.torchcompat.frames import asked_by_user
 from fx2onnx.torchcompat.pytrees import pytree
 from fx2onnx.torchcompat.scripted import run_by_python
+from fx2onnx.torchcompat.versions import found
 
 _COND = "_cond_op_wrapper"
 """What ``torch.cond`` has compiled."""
@@ -102,61 +99,14 @@ def _fast_path_of(original: Callable[[], bool]) -> Callable[..., object]:
     return lambda: asked_by_user() and original()
 
 
-def _instead(function: Callable[..., object], instead: Callable[..., object]) -> CodePatch:
-    return CodePatch(function, lambda original: instead)
-
-
 _CODE_PATCHES = (
     CodePatch(torch.backends.mha.get_fastpath_enabled, _fast_path_of),
-    *(_instead(function, _call_directly) for function in found("_higher_order_ops.utils._hop_compile_and_call")),
-    _instead(torch.compile, _as_written),
+    *(instead_of(function, _call_directly) for function in found("_higher_order_ops.utils._hop_compile_and_call")),
+    instead_of(torch.compile, _as_written),
 )
 """Attention's fused inference path is off, and nothing is compiled, by the function that newer versions of torch have for it
 in control flow or by ``torch.compile`` itself.
 """
-
-_LSTM = _instead(torch_decompositions.select_one_layer_lstm_function, lambda *_: torch_decompositions.one_layer_lstm)
-"""Recurrent layers that are not recorded whole split into ATen overloads, not into oneDNN's own."""
-
-
-def _multilabel_margin(input: torch.Tensor, target: torch.Tensor, reduction: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """torch 2.13's own counts class 0 again for each place after the first -1. Of reductions 1 is the mean, 2 the sum."""
-    values, classes = (x if x.dim() == 2 else x.reshape(1, -1) for x in (input, target))
-    is_named = (classes < 0).cumsum(-1) == 0
-    places = torch.where(is_named, classes, 0)
-    own = (places.unsqueeze(-1) == torch.arange(values.shape[1])) & is_named.unsqueeze(-1)
-    is_target = own.any(1)
-    gap = (1 - values.gather(1, places).unsqueeze(-1) + values.unsqueeze(1)).clamp_min(0) / values.shape[1]
-    loss = torch.where(is_named.unsqueeze(-1) & ~is_target.unsqueeze(1), gap, 0).sum((1, 2))
-    whole = loss.mean() if reduction == 1 else loss.sum() if reduction == 2 else loss
-    return whole if reduction or input.dim() > 1 else whole.reshape(()), is_target.to(input.dtype).reshape(target.shape)
-
-
-_SPLIT_PATCHES = (
-    _LSTM,
-    _instead(inspect.unwrap(torch_decompositions.multilabel_margin_loss_forward), _multilabel_margin),
-)
-
-
-Lengths: TypeAlias = torch.Tensor | Sequence[int]
-_PLAIN_CTC_LOSS: Callable[..., torch.Tensor] = torch.ctc_loss
-
-
-def _ctc_loss(
-    log_probs: torch.Tensor,
-    targets: torch.Tensor,
-    input_lengths: Lengths,
-    target_lengths: Lengths,
-    *more: object,
-    **named: object,
-) -> torch.Tensor:
-    """Of lengths as tensors: of lengths as numbers torch writes into the memory of a tensor, of which a fake one has none."""
-    if THREAD.captures:
-        input_lengths, target_lengths = (
-            given if isinstance(given, torch.Tensor) else torch.tensor(given)
-            for given in (input_lengths, target_lengths)
-        )
-    return _PLAIN_CTC_LOSS(log_probs, targets, input_lengths, target_lengths, *more, **named)
 
 
 class TakesGradients(BaseException):
@@ -167,7 +117,7 @@ def _refuse_backward(*args: object, **kwargs: object) -> object:
     raise TakesGradients
 
 
-_NO_BACKWARD = _instead(torch.autograd.graph._engine_run_backward, _refuse_backward)
+_NO_BACKWARD = instead_of(torch.autograd.graph._engine_run_backward, _refuse_backward)
 
 
 _FAKE_TENSOR_LOG = logging.getLogger("torch._subclasses.fake_tensor")
@@ -185,11 +135,12 @@ def capture_modes(
     """Everything inside runs on fake tensors, seen by ``recorder``; other threads see nothing of it."""
     with Changes():
         put_name(THREAD, "captures", True)
-        for code_patch in (*_CODE_PATCHES, *(_SPLIT_PATCHES if isinstance(recorder, SplitMode) else (_NO_BACKWARD,))):
+        for code_patch in (*_CODE_PATCHES, *(() if isinstance(recorder, SplitMode) else (_NO_BACKWARD,))):
             code_patch.put_in()
         if isinstance(recorder, SplitMode):
-            put_name(torch, "ctc_loss", _ctc_loss)
-            use_forms()
+            from fx2onnx.torchcompat.split import split_as_written
+
+            split_as_written()
         _run_as_written()
         run_by_python()
         attend_as_written()

@@ -8,8 +8,8 @@ import sys
 from collections.abc import Callable, Iterator
 
 from fx2onnx.base.changes import Changes
-from fx2onnx.base.code_patch import CodePatch
-from fx2onnx.torchcompat.finding import found
+from fx2onnx.base.code_patch import CodePatch, instead_of
+from fx2onnx.torchcompat.versions import found
 
 _FUNCTIONS = "torch.nn.attention.flex_attention"
 
@@ -24,21 +24,15 @@ def _no(*_: object, **__: object) -> bool:
 
 
 _PATCHES = (
-    *(
-        CodePatch(type(operator).__call__, lambda original: _attend)
-        for operator in found("ops.higher_order.flex_attention")
-    ),
+    *(instead_of(type(operator).__call__, _attend) for operator in found("ops.higher_order.flex_attention")),
     # Torch 2.15 asks which sizes are of data: ours are no symbols of sympy.
-    *(
-        CodePatch(function, lambda original: _no)
-        for function in found("fx.experimental.symbolic_shapes.has_free_unbacked_symbols")
-    ),
+    *(instead_of(function, _no) for function in found("fx.experimental.symbolic_shapes.has_free_unbacked_symbols")),
 )
 
 
 @functools.lru_cache(maxsize=1)
 def _unwarned(warn: Callable[..., object]) -> CodePatch:
-    return CodePatch(warn, lambda original: _no)
+    return instead_of(warn, _no)
 
 
 def attend_as_written() -> None:

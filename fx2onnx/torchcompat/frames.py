@@ -1,4 +1,4 @@
-"""Who is calling: the innermost frame of the user, and the one that asks a question."""
+"""Who is calling: the innermost frame of the user, the one that asks a question, and the node of a backward pass."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from itertools import pairwise
 from types import BuiltinFunctionType, CodeType, FrameType
 
 import torch
+from torch.autograd import graph as autograd_graph
 
 from fx2onnx.base.answering import ANSWERING, answers_for_caller
 from fx2onnx.base.bounded import Bounded
@@ -293,3 +294,35 @@ def _refusals(code: CodeType) -> frozenset[int]:
                 *(one.offset for one in instructions[place - 1 : place] if one.opname == "TO_BOOL"),
             ]
     return frozenset(found)
+
+
+_FILE = os.path.join(os.path.dirname(os.path.abspath(torch.__file__)), "_prims_common", "__init__.py")
+_SORTS = "K.__lt__"
+_NEAR = 6
+"""``guard_or_false``, what stands for it during a capture, and what it calls are between."""
+
+
+def sorts_strides() -> bool:
+    """Whether the caller is asked in order to sort the axes of a tensor by their strides."""
+    frame: FrameType | None = sys._getframe(1)
+    for _ in range(_NEAR):
+        frame = frame.f_back if frame is not None else None
+        if frame is not None and frame.f_code.co_filename == _FILE:
+            return frame.f_code.co_qualname.endswith(_SORTS)
+    return False
+
+
+_C = torch._C
+ENGINE_CODE = autograd_graph._engine_run_backward.__code__
+"""Of the function that calls autograd's engine: frames inside are those of the backward pass."""
+
+
+def nodes_made() -> int:
+    """The number that this thread's next node will get."""
+    return int(_C._autograd._get_sequence_nr())
+
+
+def running_node() -> int | None:
+    """The number of the node whose backward runs in this thread."""
+    node = _C._current_autograd_node()
+    return None if node is None else int(node._sequence_nr())

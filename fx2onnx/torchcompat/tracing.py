@@ -21,8 +21,8 @@ import torch.fx
 from fx2onnx.base.changes import Changes
 from fx2onnx.base.code_patch import CodePatch, content_of, put_name
 from fx2onnx.torchcompat.dispatch import NoDraws
-from fx2onnx.torchcompat.finding import found
-from fx2onnx.torchcompat.module_paths import MODULE_CALL
+from fx2onnx.torchcompat.modules import MODULE_CALL
+from fx2onnx.torchcompat.versions import found
 
 _fx = torch.fx._symbolic_trace
 _TRACE = cast(FunctionType, inspect.unwrap(torch.fx.Tracer.trace))  # torch._dynamo puts a wrapper around it

@@ -12,7 +12,7 @@ from torch.utils import checkpoint
 
 from fx2onnx.base.changes import Changes
 from fx2onnx.base.code_patch import put_name
-from fx2onnx.torchcompat.checkpointing import AROUND
+from fx2onnx.torchcompat.versions import AROUND
 
 
 @contextlib.contextmanager

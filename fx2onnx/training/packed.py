@@ -16,7 +16,7 @@ from fx2onnx.base.changes import Changes
 from fx2onnx.base.code_patch import THREAD, put_name
 from fx2onnx.base.errors import UserError
 from fx2onnx.torchcompat.frames import user_location
-from fx2onnx.torchcompat.module_paths import PATHS
+from fx2onnx.torchcompat.modules import PATHS
 
 _LIBRARY: Any = torch.library.Library("fx2onnx", "FRAGMENT")  # type: ignore[no-untyped-call]
 Tensors = tuple[torch.Tensor, ...]

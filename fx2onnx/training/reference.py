@@ -10,7 +10,7 @@ import torch
 
 from fx2onnx.capture.captured import NEXT, RETURNS_STATE
 from fx2onnx.torchcompat.dispatch import no_dispatch
-from fx2onnx.torchcompat.widened import narrowed
+from fx2onnx.torchcompat.reference import narrowed
 from fx2onnx.training.optimizers import UpdateRule
 from fx2onnx.training.options import Training
 from fx2onnx.training.program import FINITE, GRADIENT, OWN, STEP, Kind, Plan, Tensors, TrainingProgram

@@ -19,9 +19,8 @@ from fx2onnx.capture.python.held_names import Names
 from fx2onnx.capture.python.inputs import Arguments
 from fx2onnx.torchcompat.dispatch import EagerMode
 from fx2onnx.torchcompat.flex_attention import attention_as_written
-from fx2onnx.torchcompat.plain_kernels import plain_kernels
 from fx2onnx.torchcompat.pytrees import flatten
-from fx2onnx.torchcompat.widened import Widened, without_mkldnn
+from fx2onnx.torchcompat.reference import Widened, plain_kernels, without_mkldnn
 from fx2onnx.verify.arrays import to_numpy
 from fx2onnx.verify.engines import Array
 from fx2onnx.verify.exact_codes import ExactCodes

@@ -18,7 +18,7 @@ from fx2onnx.capture.python.inputs import HELD, Arguments, Leaf
 from fx2onnx.capture.python.module_state import keep, keep_gradients, keep_numbers, memory_of
 from fx2onnx.capture.python.random_draws import keep_host_states
 from fx2onnx.torchcompat.dispatch import WatchingMode, no_modes
-from fx2onnx.torchcompat.module_tree import ModuleTree
+from fx2onnx.torchcompat.modules import ModuleTree
 from fx2onnx.torchcompat.operators import OpOverload
 from fx2onnx.torchcompat.pytrees import pytree
 from fx2onnx.verify.verdict import UNSTEADY

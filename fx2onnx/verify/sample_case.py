@@ -12,7 +12,7 @@ from fx2onnx.capture.driver import as_module
 from fx2onnx.capture.python.held import Snapshot
 from fx2onnx.capture.python.held_names import Names
 from fx2onnx.capture.python.inputs import bind, normalise_args
-from fx2onnx.torchcompat.module_tree import ModuleTree
+from fx2onnx.torchcompat.modules import ModuleTree
 from fx2onnx.verify.eager import as_array, in_mode, outputs_of
 from fx2onnx.verify.on_cpu import on_cpu
 from fx2onnx.verify.testcase import Case

@@ -15,7 +15,7 @@ import torch
 
 from fx2onnx.torchcompat.dispatch import EagerMode, no_dispatch
 from fx2onnx.torchcompat.pytrees import pytree
-from fx2onnx.torchcompat.widened import Widened
+from fx2onnx.torchcompat.reference import Widened
 from fx2onnx.verify.memory import LARGE_BYTES
 
 aten = torch.ops.aten

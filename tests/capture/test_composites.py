@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from fx2onnx.base.changes import Changes
-from fx2onnx.torchcompat.composites import use_forms
+from fx2onnx.torchcompat.split import use_forms
 from tests.support import check
 
 

@@ -23,7 +23,7 @@ from torch import nn
 import fx2onnx
 from fx2onnx.capture.python.process_state import OF_PROCESS, OF_THREAD, Flag, _value
 from fx2onnx.torchcompat.dispatch import TorchDispatchMode
-from fx2onnx.torchcompat.thread_state import AUTOCAST
+from fx2onnx.torchcompat.flags import AUTOCAST
 
 X = torch.ones(2, 3)
 FLAGS = {flag.name: flag for flag in (*OF_PROCESS, *OF_THREAD)}

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 
 from fx2onnx.capture.overloads.registry import Call, Kind, register
-from fx2onnx.capture.overloads.unbacked import Size
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
-from fx2onnx.capture.recording.tensor_tracker import axis_of, dims_of
+from fx2onnx.capture.recording.tensor_tracker import dims_of
 from fx2onnx.capture.shapes.symnode import sym_int
 from fx2onnx.sizes.expr import Dim, DimLike, Scalar, apply
+from fx2onnx.torchcompat import split
 from fx2onnx.torchcompat.dispatch import no_dispatch
 from fx2onnx.torchcompat.fake_tensors import storage_key
 
@@ -27,34 +27,31 @@ def _is_static(*tensors: torch.Tensor) -> bool:
 def _take_along_dim(
     recorder: BaseRecorder, call: Call, self: torch.Tensor, indices: torch.Tensor, dim: int | None
 ) -> object:
-    """A gather; the axes beside ``dim`` broadcast."""
-    if _is_static(self, indices):
+    if _is_static(self, indices) or not split.may_take_along(self, indices, dim):
         return NotImplemented
     with recorder.mode:
-        if dim is None:
-            return self.reshape(-1).gather(0, indices.reshape(-1))
-        axis = axis_of(self.dim(), dim)
-        sizes = [_wider(*pair) for pair in zip(self.shape, indices.shape, strict=True)]
-        own, taken = ([*sizes[:axis], one.shape[axis], *sizes[axis + 1 :]] for one in (self, indices))
-        return self.expand(own).gather(axis, indices.expand(taken))
-
-
-def _wider(one: Size, other: Size) -> Size:
-    return other if type(one) is int and one == 1 else one
+        return split.take_along_dim(self, indices, dim)
 
 
 @register(Kind.RECORD, aten.kron.default)
 def _kron(recorder: BaseRecorder, call: Call, self: torch.Tensor, other: torch.Tensor) -> object:
-    """kron(a, b)[i * p + k, j * q + l] = a[i, j] * b[k, l]: of ``a`` as [m, 1, n, 1] and ``b`` as [1, p, 1, q]."""
     if _is_static(self, other):
         return NotImplemented
-    rank = max(self.dim(), other.dim())
     with recorder.mode:
-        left, right = (one.reshape([1] * (rank - one.dim()) + list(one.shape)) for one in (self, other))
-        sizes = [a * b for a, b in zip(left.shape, right.shape, strict=True)]
-        for axis in range(rank):
-            left, right = left.unsqueeze(2 * axis + 1), right.unsqueeze(2 * axis)
-        return (left * right).reshape(sizes)
+        return split.kron(self, other)
+
+
+@register(Kind.WRITE, aten.fill_diagonal_.default)
+def _fill_diagonal(
+    recorder: BaseRecorder, call: Call, self: torch.Tensor, fill_value: float, wrap: bool
+) -> torch.Tensor:
+    """Of a matrix; wrapped ones and those of more axes are refused."""
+    if self.dim() != 2 or wrap:
+        raise recorder.refuse(
+            "E103", "fill_diagonal_ of this tensor is not known", next="torch.where with a mask of the diagonal"
+        )
+    with recorder.mode:
+        return split.fill_diagonal(self, fill_value)
 
 
 @register(Kind.RECORD, aten.pad_sequence.default)

@@ -22,7 +22,7 @@ from fx2onnx.base.bounded import Bounded
 from fx2onnx.base.code_patch import THREAD, content_of, put_name
 from fx2onnx.base.source import SourceLocation, line_of
 from fx2onnx.capture.python.data_numbers import DataNumber
-from fx2onnx.torchcompat.module_tree import ModuleTree
+from fx2onnx.torchcompat.modules import ModuleTree
 
 Names: TypeAlias = dict[str, Any]
 SYMBOLIC: Mapping[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool, DataNumber: float}

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from fx2onnx.base.code_patch import put_name
-from fx2onnx.torchcompat.module_tree import ModuleTree
+from fx2onnx.torchcompat.modules import ModuleTree
 from fx2onnx.torchcompat.operators import OpOverload
 from fx2onnx.torchcompat.pytrees import pytree
 

@@ -11,7 +11,7 @@ from fx2onnx.base.changes import before_change
 from fx2onnx.base.memoized import keep_apart
 from fx2onnx.capture.python.held import Snapshot
 from fx2onnx.capture.python.held_names import Names
-from fx2onnx.torchcompat.module_tree import ModuleTree
+from fx2onnx.torchcompat.modules import ModuleTree
 
 
 def preserve(tree: ModuleTree, training: bool | None, arguments: Iterable[tuple[str, object]] = ()) -> Snapshot:

@@ -26,8 +26,7 @@ import torch.multiprocessing
 from fx2onnx.base.changes import before_change
 from fx2onnx.base.code_patch import CodePatch, put_name
 from fx2onnx.capture.python.random_draws import draw_apart, keep_random_states
-from fx2onnx.torchcompat.flags import TORCH_OF_PROCESS, TORCH_OF_THREAD, Flag, attribute
-from fx2onnx.torchcompat.setters import torch_setters
+from fx2onnx.torchcompat.flags import TORCH_OF_PROCESS, TORCH_OF_THREAD, Flag, attribute, torch_setters
 
 _environment: dict[bytes, bytes] = vars(os.environ)["_data"]
 

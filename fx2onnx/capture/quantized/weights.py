@@ -9,7 +9,7 @@ import torch
 from fx2onnx.capture.quantized.operands import Affine
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.torchcompat.dispatch import no_dispatch
-from fx2onnx.torchcompat.module_paths import PATHS
+from fx2onnx.torchcompat.modules import PATHS
 from fx2onnx.torchcompat.operators import PackedWeight, quantized_decomposed
 
 INT32 = 2**31

@@ -25,7 +25,7 @@ from fx2onnx.capture.recording.size_checks import check_outputs
 from fx2onnx.capture.shapes.undeclared import LOOP_IN_TENSORS
 from fx2onnx.sizes.relation import Relation
 from fx2onnx.torchcompat.frames import raises_in_eager
-from fx2onnx.torchcompat.module_tree import ModuleTree
+from fx2onnx.torchcompat.modules import ModuleTree
 
 Node: TypeAlias = torch.fx.Node
 MAX_PATHS = 16

@@ -12,7 +12,7 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.sizes.relation import Relation
-from fx2onnx.torchcompat.module_paths import PATHS
+from fx2onnx.torchcompat.modules import PATHS
 
 Test: TypeAlias = torch.fx.Node | Relation
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from fx2onnx.base.source import SourceLocation
-from fx2onnx.torchcompat.autograd_nodes import ENGINE_CODE, nodes_made, running_node
-from fx2onnx.torchcompat.frames import user_location
-from fx2onnx.torchcompat.module_paths import PATHS
+from fx2onnx.torchcompat.frames import ENGINE_CODE, nodes_made, running_node, user_location
+from fx2onnx.torchcompat.modules import PATHS
 
 Place: TypeAlias = tuple[SourceLocation | None, str]
 """A line, and the path of the module whose forward has it."""

@@ -103,20 +103,6 @@ def _unchanged(recorder: BaseRecorder, call: Call, self: torch.Tensor) -> torch.
     return self
 
 
-@register(Kind.WRITE, aten.fill_diagonal_.default)
-def _fill_diagonal(
-    recorder: BaseRecorder, call: Call, self: torch.Tensor, fill_value: float, wrap: bool
-) -> torch.Tensor:
-    """The diagonal of a matrix is a view; wrapped ones and those of more axes are refused."""
-    if self.dim() != 2 or wrap:
-        raise recorder.refuse(
-            "E103", "fill_diagonal_ of this tensor is not known", next="torch.where with a mask of the diagonal"
-        )
-    with recorder.mode:
-        self.diagonal().fill_(fill_value)
-    return self
-
-
 @register(Kind.WRITE, aten.normal_.default)
 def _normal(recorder: BaseRecorder, call: Call, self: torch.Tensor, mean: float, std: float) -> torch.Tensor:
     with recorder.mode:

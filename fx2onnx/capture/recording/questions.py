@@ -25,7 +25,7 @@ from fx2onnx.sizes.assumptions import Assumption
 from fx2onnx.torchcompat.dispatch import no_dispatch
 from fx2onnx.torchcompat.fake_tensors import CPU
 from fx2onnx.torchcompat.frames import formats_message, shown_at, user_location
-from fx2onnx.torchcompat.module_paths import PATHS
+from fx2onnx.torchcompat.modules import PATHS
 from fx2onnx.torchcompat.tensor_questions import Own, is_asked_by_copy
 from fx2onnx.torchcompat.tensor_questions import requires_grad as own_requires_grad
 

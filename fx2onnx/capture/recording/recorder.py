@@ -42,7 +42,7 @@ from fx2onnx.sizes.relation import Relation
 from fx2onnx.torchcompat.dispatch import PreDispatchMode, SplitMode, in_function_transform, no_dispatch
 from fx2onnx.torchcompat.fake_tensors import CPU, DataDependentOutputException, DynamicOutputShapeException
 from fx2onnx.torchcompat.frames import asserted_by_user, refused_by_torch, user_location
-from fx2onnx.torchcompat.module_paths import PATHS
+from fx2onnx.torchcompat.modules import PATHS
 from fx2onnx.torchcompat.operators import OpOverload
 
 aten = torch.ops.aten

@@ -38,7 +38,7 @@ from fx2onnx.sizes.assumptions import Assumed
 from fx2onnx.sizes.expr import Dim
 from fx2onnx.sizes.facts import SizeFacts
 from fx2onnx.torchcompat.graphs import RecordedGraph
-from fx2onnx.torchcompat.module_tree import ModuleTree
+from fx2onnx.torchcompat.modules import ModuleTree
 from fx2onnx.torchcompat.pytrees import pytree
 
 Node: TypeAlias = torch.fx.Node

@@ -28,7 +28,7 @@ from fx2onnx.torchcompat.fake_tensors import (
 )
 from fx2onnx.torchcompat.frames import user_location
 from fx2onnx.torchcompat.graphs import RecordedGraph
-from fx2onnx.torchcompat.module_paths import PATHS
+from fx2onnx.torchcompat.modules import PATHS
 from fx2onnx.torchcompat.operators import OpOverload
 
 _AS_STRIDED = torch.ops.aten.as_strided.default

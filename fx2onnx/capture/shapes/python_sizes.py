@@ -24,8 +24,8 @@ from fx2onnx.capture.shapes.size_math import IS_FINITE, MATH, REAL, Formula, Num
 from fx2onnx.capture.shapes.symnode import DimNode, sym_number, unwrap
 from fx2onnx.sizes.expr import Scalar, apply
 from fx2onnx.sizes.real import divided_down, divided_down_by
+from fx2onnx.torchcompat.flags import list_device_constructors
 from fx2onnx.torchcompat.frames import asking_frame, is_user
-from fx2onnx.torchcompat.thread_state import list_device_constructors
 
 Function: TypeAlias = Callable[..., Number]
 

@@ -25,10 +25,10 @@ from fx2onnx.torchcompat.frames import (
     loops,
     refused_by_torch,
     refused_by_user,
+    sorts_strides,
     user_location,
 )
 from fx2onnx.torchcompat.operators import OpOverload
-from fx2onnx.torchcompat.strides import sorts_strides
 from fx2onnx.torchcompat.tests_of_code import Stretch
 
 KEEP_BOTH = 'data_branches="if" to keep both branches in the file'

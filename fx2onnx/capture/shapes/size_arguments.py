@@ -16,9 +16,9 @@ import torch.nn.functional as F
 from fx2onnx.base.answering import answers_for_caller
 from fx2onnx.base.code_patch import THREAD
 from fx2onnx.capture.shapes.size_math import Number
-from fx2onnx.torchcompat.finding import find
 from fx2onnx.torchcompat.frames import asked_by_user
 from fx2onnx.torchcompat.operators import KERNELS_OF_NN
+from fx2onnx.torchcompat.versions import find
 
 Function: TypeAlias = Callable[..., Number]
 aten = torch.ops.aten

@@ -45,8 +45,7 @@ from fx2onnx.torchcompat.fake_tensors import (
     fake_from_meta,
 )
 from fx2onnx.torchcompat.frames import user_location_of
-from fx2onnx.torchcompat.module_paths import PATHS, track_modules
-from fx2onnx.torchcompat.module_tree import ModuleTree
+from fx2onnx.torchcompat.modules import PATHS, ModuleTree, track_modules
 from fx2onnx.torchcompat.pytrees import Rebuild
 from fx2onnx.torchcompat.tensor_questions import take_questions
 

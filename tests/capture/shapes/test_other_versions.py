@@ -12,8 +12,8 @@ from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.symnode import DimNode, sym_int
 from fx2onnx.sizes.expr import Dim
 from fx2onnx.torchcompat.capture_modes import _xor
-from fx2onnx.torchcompat.finding import find, found
 from fx2onnx.torchcompat.flags import TORCH_OF_PROCESS, _both
+from fx2onnx.torchcompat.versions import find, found
 
 
 def node(value: Dim | int, hints: dict[str, int]) -> DimNode:

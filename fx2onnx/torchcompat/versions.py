@@ -7,6 +7,7 @@ from functools import reduce
 from typing import Any
 
 import torch
+from torch.utils import checkpoint
 
 
 def find(path: str) -> Any:
@@ -23,3 +24,12 @@ def found(*paths: str) -> Iterator[Callable[..., object]]:
         there = find(path)
         if there is not None:
             yield there
+
+
+AROUND = next(
+    name
+    for name in ("_checkpoint_without_reentrant_generator_impl", "_checkpoint_without_reentrant_generator")
+    if hasattr(checkpoint, name)
+)
+"""The generator that ``torch.utils.checkpoint.checkpoint`` runs around the function, so that it is run again for a gradient.
+Where torch has both names, the second calls the first."""

@@ -63,7 +63,7 @@ def register(kind: Kind, *overloads: OpOverload | str) -> Callable[[F], F]:
     def decorate(function: F) -> F:
         known = _ENTRIES[kind]
         for overload in overloads:
-            name = overload if isinstance(overload, str) else _full_name(overload)
+            name = overload if isinstance(overload, str) else full_name(overload)
             if name in known and not _is_of_module_run_again(known[name], function):
                 raise InternalError(
                     "E900",
@@ -77,7 +77,8 @@ def register(kind: Kind, *overloads: OpOverload | str) -> Callable[[F], F]:
     return decorate
 
 
-def _full_name(overload: OpOverload) -> str:
+def full_name(overload: OpOverload) -> str:
+    """Such as ``aten::slice.Tensor``."""
     return overload.name()  # type: ignore[no-any-return, no-untyped-call]
 
 
@@ -88,12 +89,12 @@ def _is_of_module_run_again(old: Callable[..., object], new: Callable[..., objec
 
 def find(kind: Kind, overload: OpOverload) -> Callable[..., Any] | None:
     """The overload's function of this kind, of a family that is imported."""
-    return _ENTRIES[kind].get(_full_name(overload))
+    return _ENTRIES[kind].get(full_name(overload))
 
 
 def load(overload: OpOverload) -> None:
     """Import the families that have functions for the overload."""
-    for name in _families_of().get(_full_name(overload), ()):
+    for name in _families_of().get(full_name(overload), ()):
         family(name)
 
 

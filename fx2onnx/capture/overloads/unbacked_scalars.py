@@ -9,6 +9,7 @@ import torch
 import torch.fx
 
 from fx2onnx.capture.captured import Symbol, TensorInfo
+from fx2onnx.capture.overloads.op_table import Op, name_of
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.recording.size_checks import CHECKED, behind
 from fx2onnx.sizes.expr import Dim, Scalar, apply
@@ -202,51 +203,6 @@ def _integer(number: float) -> int | None:
 DEEPEST_SIGN = 40
 """Operators between a number and what tells its sign."""
 
-_COUNTS = frozenset(
-    f"aten::{name}"
-    for name in ("argmax", "argmin", "argsort", "bincount", "bucketize", "count_nonzero", "nonzero", "searchsorted")
-)
-"""Overloads whose integers are counts or indices."""
-_KEEP = frozenset(
-    f"aten::{name}"
-    for name in (
-        *(
-            "_to_copy",
-            "abs",
-            "add",
-            "alias",
-            "amax",
-            "amin",
-            "cat",
-            "clamp",
-            "clamp_max",
-            "clamp_min",
-            "clone",
-            "contiguous",
-        ),
-        *(
-            "cumprod",
-            "cumsum",
-            "detach",
-            "div",
-            "expand",
-            "flatten",
-            "floor_divide",
-            "index",
-            "index_select",
-            "lift_fresh",
-        ),
-        *("long", "max", "maximum", "median", "min", "minimum", "mul", "permute", "prod", "remainder", "repeat"),
-        *("repeat_interleave", "reshape", "select", "slice", "sort", "squeeze", "stack", "sum", "t", "to", "topk"),
-        *("transpose", "unbind", "unsqueeze", "view", "where"),
-    )
-)
-"""Overloads whose integers are >= 0 where their operands are."""
-_WITH_NUMBERS = frozenset(
-    f"aten::{name}"
-    for name in ("add", "clamp", "clamp_max", "clamp_min", "div", "floor_divide", "mul", "remainder", "where")
-)
-"""Those of them whose numbers count as operands."""
 _WITH_LEAST = (aten.clamp.default, aten.clamp_min.default)
 """Overloads whose first number is the least that a result has."""
 
@@ -275,14 +231,14 @@ def _holds(recorder: BaseRecorder, node: torch.fx.Node, of: Callable[[torch.fx.N
         return False
     if node.target in (operator.getitem, CHECKED):
         return of(node.all_input_nodes[0])
-    name = getattr(getattr(node.target, "_schema", None), "name", "")
+    name = name_of(node.target)
     if node.target in _WITH_LEAST:
         least = node.args[1] if len(node.args) > 1 else node.kwargs.get("min")
         if isinstance(least, int | float) and least >= 0 and not _has_negative(node):
             return True
-    if name in _WITH_NUMBERS and _has_negative(node):
+    if name in Op.NUMBERS_COUNT.names and _has_negative(node):
         return False
-    return name in _COUNTS or (name in _KEEP and all(map(of, node.all_input_nodes)))
+    return name in Op.COUNTS.names or (name in Op.KEEPS_SIGN.names and all(map(of, node.all_input_nodes)))
 
 
 def _has_negative(node: torch.fx.Node) -> bool:

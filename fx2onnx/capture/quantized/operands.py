@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from fx2onnx.capture.overloads.op_table import Op
 from fx2onnx.capture.overloads.registry import Call, Kind, register
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.torchcompat.operators import OpOverload, quantized_decomposed
@@ -182,72 +183,21 @@ def _parameters(recorder: BaseRecorder, call: Call, self: torch.Tensor) -> objec
     return {"scale": affine.scale, "point": affine.zero, "axis": affine.axis}[name]
 
 
-MOVES = frozenset(
-    [
-        "view",
-        "_unsafe_view",
-        "reshape",
-        "view_as",
-        "flatten",
-        "unflatten",
-        "transpose",
-        "permute",
-        "t",
-        "slice",
-        "select",
-        "narrow",
-        "unsqueeze",
-        "squeeze",
-        "expand",
-        "expand_as",
-        "contiguous",
-        "clone",
-        "detach",
-        "alias",
-        "chunk",
-        "split",
-        "split_with_sizes",
-        "unbind",
-        "index_select",
-        "flip",
-        "roll",
-        "pixel_shuffle",
-        "pixel_unshuffle",
-        "channel_shuffle",
-        "movedim",
-        "swapaxes",
-        "swapdims",
-        "tensor_split",
-        "repeat",
-        "repeat_interleave",
-        "index",
-        "gather",
-        "numpy_T",
-    ]
-)
-"""Operators that compute nothing: they are recorded on the integers."""
-
 FIXED = {"sigmoid": (1 / 256, 0), "hardsigmoid": (1 / 256, 0), "tanh": (2 / 256, 128)}
 """Scale and zero point of the unsigned results of operators that choose them by themselves. Source: qsigmoid.cpp, qhardsigmoid.cpp,
 qtanh.cpp in PyTorch's ATen/native/quantized."""
-
-QUANTIZED_HANDLERS: set[str] = {
-    "aten::quantize_per_tensor", "aten::quantize_per_channel", "aten::dequantize", "aten::int_repr", "aten::q_scale",
-    "aten::q_zero_point", "aten::q_per_channel_axis",
-}  # fmt: skip
-"""Operators that look after quantised operands themselves; those of ``quantized::`` do, too."""
 
 
 def seen(recorder: BaseRecorder, func: OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
     """A call with quantised operands; NotImplemented for one without, or which has a function of its own."""
     name = func._schema.name
-    if name in QUANTIZED_HANDLERS or func.namespace in ("quantized", "quantized_decomposed"):
+    if name in Op.IS_QUANTIZED.names or func.namespace in ("quantized", "quantized_decomposed"):
         return NotImplemented
     first = next((affine for arg in _leaves(args) if (affine := affine_of(recorder, arg)) is not None), None)
     if first is None:
         return NotImplemented
     word = name.rpartition("::")[2]
-    if word in MOVES and first.axis is None:
+    if name in Op.MOVES.names and first.axis is None:
         with plainly(recorder), recorder.mode:
             moved = func(*args, **kwargs)
         return _each(moved, lambda integers: mark(recorder, integers, first))

@@ -18,6 +18,7 @@ import torch.fx
 
 from fx2onnx.base.bounded import Bounded
 from fx2onnx.capture.captured import TensorInfo
+from fx2onnx.capture.overloads.op_table import Op
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.symnode import unwrap
 from fx2onnx.capture.shapes.taken_for_true import UnmetNeed
@@ -35,10 +36,6 @@ _TAKEN: Bounded[tuple[object, ...], None] = Bounded(20_000)
 
 _NAMESPACES = frozenset({"aten", "torchvision"})
 """Of operators whose real kernels may be run: those of others may do anything."""
-
-_CHECKS_RANKS = frozenset([aten.addmm.default, aten.addmv.default])
-_COPIES = frozenset([aten.diagonal_scatter.default, aten.select_scatter.default, aten.slice_scatter.default])
-"""Overloads whose real kernels check ranks, or sizes of which nothing else depends, that their fake kernels do not."""
 
 _SMALL = 8
 """The largest size of small tensors: windows, groups and heads still fit."""
@@ -89,7 +86,7 @@ def check_operands(env: ShapeEnv, func: OpOverload, args: tuple[object, ...], kw
     key = (func, _key(args), _key(tuple(kwargs.items())) if kwargs else ())
     if key in _TAKEN:
         return
-    if func in _CHECKS_RANKS:
+    if func._schema.name in Op.CHECKS_RANKS.names:
         error = _Trial(env, func, (args, kwargs), _SMALL).error(_as(torch.float32))
         if error is not None:
             raise error
@@ -121,7 +118,7 @@ def check_sizes(
     if in_function_transform() or any(tensor.layout != torch.strided or tensor.is_quantized for tensor in tensors):
         return
     trial = _Trial(env, func, (args, kwargs), None)
-    most = _MOST_ELEMENTS if func in _COPIES else _FEW_ELEMENTS
+    most = _MOST_ELEMENTS if func._schema.name in Op.COPIES.names else _FEW_ELEMENTS
     if not trial.is_known() or trial.elements((result,)) > most:
         return
     if _has_numbers_of_sizes(func, args, kwargs):

@@ -11,22 +11,10 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from fx2onnx.capture.overloads.op_table import Op
 from fx2onnx.capture.recording.tensor_tracker import dims_of
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.sizes.relation import Relation
-
-_MAKES_SOME = frozenset(
-    f"aten::{name}"
-    for name in (
-        *(f"{kind}{rank}d" for kind in ("conv", "conv_transpose", "max_pool", "avg_pool") for rank in (1, 2, 3)),
-        *(f"upsample_nearest{rank}d" for rank in (1, 2, 3)),
-        *(f"_upsample_nearest_exact{rank}d" for rank in (1, 2, 3)),
-        *("upsample_linear1d", "upsample_bilinear2d", "upsample_bicubic2d", "upsample_trilinear3d"),
-        *("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"),
-        *(f"{kind}_pad{rank}d" for kind in ("reflection", "replication") for rank in (1, 2, 3)),
-    )
-)
-"""Overloads whose kernels raise where their operand is empty or the result would be, though they do not all on fakes."""
 
 
 def note_needs(
@@ -43,7 +31,7 @@ def note_needs(
     """
     if not env.unbacked:
         _note_what_ends_runs(env, operator, is_taken, since)
-    if env.during in _MAKES_SOME and isinstance(result, torch.Tensor):
+    if env.during in Op.NEEDS_ELEMENTS.names and isinstance(result, torch.Tensor):
         for operand in operands:
             if isinstance(operand, torch.Tensor):
                 env.check_some((*dims_of(operand)[1:], *dims_of(result)[1:]))

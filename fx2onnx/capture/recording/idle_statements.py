@@ -17,6 +17,7 @@ import torch
 import torch.fx
 
 from fx2onnx.base.answering import answers_for_caller
+from fx2onnx.capture.overloads.op_table import Op, name_of
 from fx2onnx.capture.recording.aliasing import Memory, View
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.sizes.ceilings import multiple_of
@@ -27,7 +28,6 @@ from fx2onnx.torchcompat.frames import asking_frame
 from fx2onnx.torchcompat.tests_of_code import UnreadableError, asked_statement, body_of, reads, value_of
 
 aten = torch.ops.aten
-_COPIES = (aten.constant_pad_nd.default, aten.pad.default, aten.contiguous.default, aten.clone.default)
 
 
 class WrittenLater(BaseException):
@@ -96,7 +96,9 @@ class IdleStatements:
     def check_write(self, memory: Memory) -> None:
         """Raises WrittenLater where the memory is one of such a copy, or of what it was made of."""
         node = memory.node
-        is_copy = node.op == "call_function" and node.target in _COPIES and node.args[0] in self._nodes
+        is_copy = (
+            node.op == "call_function" and name_of(node.target) in Op.MAY_COPY.names and node.args[0] in self._nodes
+        )
         if id(memory) in self._memories or is_copy:
             raise WrittenLater
 

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import torch.fx
 
 from fx2onnx.capture.captured import Captured, TensorInfo
+from fx2onnx.capture.overloads.op_table import Op, name_of
 from fx2onnx.capture.recording.control_flow import Nested
 from fx2onnx.capture.recording.same_programs import Numbered
 from fx2onnx.sizes.ceilings import Rewrite, Way, multiple_of, ways_to_write, where_it_is_one
@@ -113,14 +114,11 @@ class _Serving:
 
         args: Any = torch.fx.node.map_aggregate(node.args, leaf)
         kwargs: Any = torch.fx.node.map_aggregate(node.kwargs, leaf)
-        if way is not None and node.target in _PADS and way.width != 1:
+        if way is not None and name_of(node.target) in Op.PADS.names and way.width != 1:
             args = (args[0], [width * way.width if type(width) is int else width for width in args[1]], *args[2:])
         made = self._graph.create_node(node.op, node.target, args, kwargs, node.name)
         made.meta = dict(node.meta) if info is None else {**node.meta, "val": info}
         return made
-
-
-_PADS = (torch.ops.aten.constant_pad_nd.default, torch.ops.aten.pad.default)
 
 
 def _calls(captured: Captured) -> list[Node]:
@@ -138,7 +136,7 @@ def _has_sizes(node: Node) -> bool:
     torch.fx.node.map_aggregate((node.args, node.kwargs), lambda value: found.append(value) or value)  # type: ignore[func-returns-value]
     infos = node.meta["val"] if isinstance(node.meta["val"], tuple | list) else (node.meta["val"],)
     found += [dim for info in infos if isinstance(info, TensorInfo) for dim in info.dims]
-    return node.target in _PADS or any(isinstance(value, Dim) for value in found)
+    return name_of(node.target) in Op.PADS.names or any(isinstance(value, Dim) for value in found)
 
 
 def _type(info: object, rewrite: Rewrite) -> object:

@@ -7,36 +7,13 @@ from typing import ClassVar
 import torch
 
 from fx2onnx.base.bounded import Bounded
-from fx2onnx.capture.overloads.registry import Kind, find, handler, load
+from fx2onnx.capture.overloads.op_table import Op
+from fx2onnx.capture.overloads.registry import Kind, find, full_name, handler, load
 from fx2onnx.capture.recording import functionalize
 from fx2onnx.capture.recording.eager_refusals import is_tried_whole
 from fx2onnx.torchcompat.operators import OpOverload
 
 aten = torch.ops.aten
-
-TO_PYTHON = frozenset({aten.item.default, aten._local_scalar_dense.default, aten.is_nonzero.default})
-"""Overloads by which Python reads a tensor's number."""
-
-QUERIES = frozenset(
-    {
-        aten.sym_size.int, aten.sym_stride.int, aten.sym_numel.default, aten.sym_storage_offset.default,
-        aten.is_contiguous.default, aten.is_contiguous.memory_format, aten.is_strides_like_format.default,
-        aten.is_non_overlapping_and_dense.default, aten.size.default, aten.stride.default, aten.dim.default,
-        aten._has_compatible_shallow_copy_type.default, aten.is_complex.default, aten.is_floating_point.default,
-        aten.is_same_size.default, aten.result_type.Tensor, aten.can_cast.default, aten._has_same_storage_numel.default,
-    }
-)  # fmt: skip
-"""Overloads whose result depends on a tensor's type, not on its values."""
-
-
-_OF_ONE_OPERAND = frozenset(
-    f"aten::{name}"
-    for name in (
-        *("_log_softmax", "_softmax", "_to_copy", "argsort", "clone", "contiguous", "cummax", "cummin", "cumprod"),
-        *("cumsum", "dropout", "flip", "log_softmax", "logcumsumexp", "renorm", "roll", "softmax", "sort"),
-    )
-)
-"""Besides pointwise ones, overloads whose results have the sizes of their operand."""
 
 
 class OpTraits:
@@ -61,11 +38,12 @@ class OpTraits:
 
     def __init__(self, func: OpOverload) -> None:
         load(func)
+        name = full_name(func)
         self.func = func
         self.name = func._schema.name
-        self.reads_number = func in TO_PYTHON
-        self.is_query = func.namespace in ("prim", "profiler") or func in QUERIES
-        self.keeps_sizes = torch.Tag.pointwise in func.tags or self.name in _OF_ONE_OPERAND
+        self.reads_number = name in Op.READS_NUMBER.names
+        self.is_query = func.namespace in ("prim", "profiler") or name in Op.QUERY.names
+        self.keeps_sizes = torch.Tag.pointwise in func.tags or self.name in Op.KEEPS_SIZES.names
         self.is_tried_whole = is_tried_whole(func)
         self.lifts = func is aten.lift_fresh.default
         self.records = handler(Kind.RECORD, func) or (functionalize.as_aten if hasattr(func, "impl_aten") else None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 
+from fx2onnx.capture.overloads.op_table import Op
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.sizes.assumptions import Guard
 from fx2onnx.sizes.certain import certain
@@ -44,7 +45,7 @@ def _is_harmless(guard: Guard, env: ShapeEnv) -> bool:
     """Whether the relation is true at every size of a varied list: true of torch's checks for strides. At capture, the sample's
     size stands for 0 and 1.
     """
-    if not guard.by_user and (guard.during in _CHOOSES_KERNELS or (guard.during, guard.relation.op) == _IS_ALL):
+    if not guard.by_user and (guard.during in Op.CHOOSES_KERNEL.names or (guard.during, guard.relation.op) == _IS_ALL):
         return True
     forms = [guard.relation] if guard.by_user else [guard.relation, _of_quotients(guard.relation)]
     return any(env.holds_at_ordinary_sizes(form, least=2) for form in forms)
@@ -66,6 +67,3 @@ def _of_quotients(relation: Relation) -> Relation:
 
 _IS_ALL = ("aten::slice", "ne")
 """Whether a slice takes all of an axis says how its memory lies."""
-_CONVOLUTIONS = [f"conv{kind}{axes}d" for kind in ("", "_transpose") for axes in (1, 2, 3)]
-_CHOOSES_KERNELS = frozenset(f"aten::{name}" for name in (*_CONVOLUTIONS, "convolution", "contiguous", "clone"))
-"""Overloads that look at sizes to choose a kernel; their result's shape follows a formula whatever they choose."""

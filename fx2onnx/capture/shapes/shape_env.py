@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from fx2onnx.base.answering import answers_for_caller
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.source import SourceLocation
+from fx2onnx.capture.overloads.op_table import Op
 from fx2onnx.capture.shapes.taken_for_true import TakenForTrue, UnmetNeed
 from fx2onnx.capture.shapes.undeclared import undeclared
 from fx2onnx.sizes.assumptions import Condition, Guard, Specialization
@@ -41,8 +42,6 @@ _PROBES = ((2, 3, 5), (7, 2, 3), (3, 11, 4), (64, 48, 17), (129, 1, 640), (8191,
 
 MOST_NUMBERS = 5
 """That an expression may be, for all of them to be in the file."""
-_COMPARES_STRIDES = frozenset({"aten::view", "aten::_unsafe_view", "aten::reshape", "aten::flatten", "aten::unflatten"})
-"""Overloads whose kernels in Python compare strides, to choose between a view and a copy of the same elements."""
 
 
 class RunRecorder(Protocol):
@@ -318,7 +317,7 @@ class ShapeEnv(TakenForTrue):
 
     def _compares_strides(self, by_python: bool) -> bool:
         """Whether a kernel asks if two sizes differ: where it needs them to be equal, it asks that, as ``TORCH_CHECK`` does."""
-        return not by_python or (self.during in _COMPARES_STRIDES and not asked_by_user())
+        return not by_python or (self.during in Op.COMPARES_STRIDES.names and not asked_by_user())
 
     def remembers_comparisons(self) -> bool:
         """Whether a comparison is the same whenever it is asked, until something is learnt, and leaves no trace."""

@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from fx2onnx.base.errors import InternalError
-from fx2onnx.capture.overloads import registry
+from fx2onnx.capture.overloads import op_table, registry
+from fx2onnx.capture.overloads.op_table import Op, name_of
 from fx2onnx.capture.overloads.registry import Call, Kind, find, handler, register
 from fx2onnx.capture.recording import op_traits
 from fx2onnx.capture.recording.op_traits import traits_of
@@ -130,7 +131,7 @@ def test_a_family_is_imported_when_an_overload_of_it_is_first_seen() -> None:
         "layers = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.BatchNorm2d(2), torch.nn.ReLU(), torch.nn.Flatten())\n"
         "fx2onnx.export(layers.eval(), (torch.ones(2, 1, 8, 8),), dynamic_axes={'input': {0: 'n'}})\n"
         "assert families() == {'overloads.registry', 'overloads.reshapes', 'overloads.slices', 'overloads.needs',\n"
-        "    'overloads.unbacked', 'overloads.unbacked_scalars'}, families()\n"
+        "    'overloads.op_table', 'overloads.unbacked', 'overloads.unbacked_scalars'}, families()\n"
         "result = fx2onnx.export(forward, (torch.ones(2, 3),), dynamic_axes={'x': {0: 'n'}})\n"
         "assert 'overloads.windows' in families()\n"
         "assert result.report.attempts == ['fake'], result.report.attempts\n"
@@ -146,3 +147,25 @@ def test_the_traits_of_an_overload_are_what_the_registry_has() -> None:
     assert traits_of(aten.zero_.default).writes not in (None, op_traits.functionalize.mutate)
     assert traits_of(aten.add.Tensor).writes is None
     assert traits_of(aten._native_batch_norm_legit.default).writes is None, "its call is recorded whole"
+
+
+def test_each_operator_stands_in_one_row_of_flags() -> None:
+    rows = re.findall(r"^        (.*)$", op_table._ROWS, re.M)
+    names = [name for row in rows for name in row.split()]
+    assert len(names) == len(set(names))
+    assert set().union(*(flag.names for flag in Op)) == {f"aten::{name}" for name in names}, "a flag that is none"
+    for name in names:
+        packet, _, overload = name.partition(".")
+        assert hasattr(getattr(aten, packet), overload or "__name__"), name
+
+
+def test_flags_are_those_of_the_traits() -> None:
+    assert traits_of(aten.item.default).reads_number
+    assert traits_of(aten.sym_size.int).is_query
+    assert traits_of(aten.result_type.Tensor).is_query
+    assert not traits_of(aten.result_type.Scalar).is_query
+    assert traits_of(aten.cumsum.default).keeps_sizes
+    assert not traits_of(aten.view.default).keeps_sizes
+    assert "aten::contiguous" in Op.CHOOSES_KERNEL.names & Op.MAY_COPY.names & Op.MOVES.names
+    assert name_of(aten.result_type.Tensor) == "aten::result_type"
+    assert name_of(re.sub) == ""

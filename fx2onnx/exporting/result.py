@@ -19,9 +19,8 @@ from fx2onnx.irx.values import let_go
 from fx2onnx.manifest.training import TrainingManifest
 
 if TYPE_CHECKING:
-    from fx2onnx.exporting.measured import Measured
     from fx2onnx.exporting.options import ExportOptions
-    from fx2onnx.exporting.report import Report
+    from fx2onnx.exporting.report import Measured, Report
     from fx2onnx.report.profile import Profile
     from fx2onnx.sources import Source
     from fx2onnx.verify import Verdict

@@ -18,8 +18,13 @@ from fx2onnx.exporting import pipeline
 from fx2onnx.exporting.folder import check_folder, staging
 from fx2onnx.exporting.options import ExportOptions
 from fx2onnx.exporting.result import ExportResult, TrainingFolder
-from fx2onnx.exporting.training_files import manifest_of, refer_to_weights, write_weights
-from fx2onnx.exporting.training_names import errors_of_own_module, take_names
+from fx2onnx.exporting.training_files import (
+    errors_of_own_module,
+    manifest_of,
+    refer_to_weights,
+    take_names,
+    write_weights,
+)
 from fx2onnx.files.folder_commit import commit_folder
 from fx2onnx.manifest.names import MODEL_FILE
 from fx2onnx.manifest.training import EVAL_FILE, GRADIENTS_FILE, STEP_FILE, UPDATE_FILE

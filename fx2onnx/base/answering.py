@@ -12,7 +12,7 @@ from typing import TypeVar
 F = TypeVar("F", bound=Callable[..., object])
 
 ANSWERING: dict[int, CodeType] = {}
-"""By id: code objects that read the same are equal, whatever file or class they are of."""
+"""Code of such functions by id: code objects that read the same are equal, whatever file or class they are of."""
 
 
 def answers_for_caller(answering: F) -> F:

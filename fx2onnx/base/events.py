@@ -110,7 +110,7 @@ class Recorder:
 
     @property
     def entries(self) -> int:
-        """How many entries the log has."""
+        """The number of entries of the log."""
         return len(self.log) // 5
 
     @property

@@ -30,7 +30,7 @@ _THREAD = _Thread()
 
 
 class _Place(NamedTuple):
-    """Where a cache is: under a name of a class or of a file's globals, or in a cell."""
+    """The place of a cache: under a name of a class or of a file's globals, or in a cell."""
 
     holder: Any
     name: str
@@ -133,7 +133,7 @@ _NAMES: weakref.WeakKeyDictionary[type, tuple[tuple[str, ...], tuple[str, ...]]]
 
 
 def _places_near(kind: type) -> list[_Place]:
-    """In the class and in the file that defines it."""
+    """The caches in a class and in the file that defines it."""
     if kind.__module__.split(".")[0] in ("torch", "builtins", "fx2onnx"):
         return []
     spaces = vars(kind), vars(sys.modules.get(kind.__module__, sys))

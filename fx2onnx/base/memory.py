@@ -27,7 +27,7 @@ _HIERARCHIES = (
         ("total_inactive_file", "total_active_file"),
     ),
 )
-"""Of control groups of version 2 and 1: the controller, where its groups lie, the files with what a group may take and has
+"""Control groups of version 2 and 1: the controller, where its groups lie, the files with what a group may take and has
 taken, and what of that, by ``memory.stat``, are pages of files, which the system takes back where memory is short."""
 
 
@@ -100,7 +100,7 @@ def _peak_reader() -> Callable[[], int]:
 
 
 def free_bytes() -> int:
-    """What this process may still take."""
+    """The bytes that this process may still take."""
     import psutil
 
     free: int = psutil.virtual_memory().available

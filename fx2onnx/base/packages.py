@@ -32,7 +32,7 @@ def require(name: str) -> None:
 
 
 def missing_package(error: BaseException) -> UserError | None:
-    """The same for an import that failed for want of a package of ``EXTRAS``."""
+    """The error for an import that failed for want of a package of ``EXTRAS``."""
     name = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
     return _missing(name) if name in EXTRAS and importlib.util.find_spec(name) is None else None
 

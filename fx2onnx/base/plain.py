@@ -7,7 +7,7 @@ import re
 _ORDERS = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]"
 )
-"""What a terminal obeys and nobody sees: control characters (line feed and tab stay), ends of lines and paragraphs, marks
+"""Characters that a terminal obeys and nobody sees: control characters (line feed and tab stay), ends of lines and paragraphs, marks
 that turn the direction of text, characters without width; and halves of characters, which no file takes."""
 
 

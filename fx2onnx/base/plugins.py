@@ -47,7 +47,7 @@ class Plugin:
         return self.using(self.entry.load)
 
     def using(self, load: Callable[[], Result]) -> Result:
-        """What ``load`` gives, which imports from the package. Raises UserError E603."""
+        """The object that ``load`` gives, which imports from the package. Raises UserError E603."""
         try:
             return load()
         except Exception as error:  # importing somebody else's package may raise anything
@@ -69,7 +69,7 @@ class Plugin:
 
 
 def plugins(group: str) -> tuple[Plugin, ...]:
-    """Those of a group, by name, as installed packages declare them; no package is imported."""
+    """The plugins of a group, by name, as installed packages declare them; no package is imported."""
     return _installed()[group]
 
 

@@ -1,4 +1,4 @@
-"""Where in the user's Python a node comes from."""
+"""The place in the user's Python that a node comes from."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 from fx2onnx.base.plain import storable
 
 PACKAGE_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-"""Where fx2onnx lies."""
+"""The folder of the package fx2onnx."""
 
 
 @dataclass(frozen=True, slots=True)

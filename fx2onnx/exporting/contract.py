@@ -110,7 +110,7 @@ def _conditions(result: ExportResult) -> tuple[size_conditions.StatedCondition, 
 
 
 def _media(forms: Sequence[GraphForm]) -> tuple[Medium, ...]:
-    """Of models whose encoders make more than features in the places of tokens."""
+    """Parts of models whose encoders make more than features in the places of tokens."""
     return tuple(
         Medium(form.kind, is_required=bool(form.cache or form.output("stream")))
         for form in forms
@@ -178,7 +178,7 @@ def _state(name: str, past: str | None, present: str | None, dtype: str, shape: 
 
 
 def _described(values: Iterable[ir.Value]) -> dict[str, tuple[str, Shape]]:
-    """By name the dtype and the shape."""
+    """Dtype and shape of each input, by name."""
     found = {}
     for value in values:
         assert value.name is not None

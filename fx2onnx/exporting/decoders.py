@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 def translations_of(module: Any) -> dict[Any, Callable[..., Any]] | None:
-    """What its operators become."""
+    """Translations of a decoder's own operators."""
     if isinstance(module, StaticDecoder):
         return {OVERLOAD: cache_update}
     return {CACHED_ATTENTION: cached_attention, TURNED: turned} if isinstance(module, GroupedDecoder) else None
 
 
 def as_file(module: Any) -> contextlib.AbstractContextManager[None]:
-    """In which the module calls its operators."""
+    """A block in which the module calls its operators."""
     return module.as_file() if isinstance(module, GroupedDecoder) else contextlib.nullcontext()
 
 

@@ -86,7 +86,7 @@ def _dims(value: ir.Value) -> list[str]:
 
 
 def _completed(feeds: Feeds, inputs: Mapping[str, ir.Value]) -> Feeds:
-    """With an empty past, a mask that hides nothing and positions from 0, where these are inputs and not given."""
+    """The feeds with an empty past, a mask that hides nothing and positions from 0, where these are inputs and not given."""
     sizes: dict[str, int] = {}
     for name, array in feeds.items():
         if name in inputs:

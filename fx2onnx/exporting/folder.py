@@ -254,12 +254,12 @@ def _limits(result: ExportResult) -> list[str]:
 
 
 def _is_upper_bound(condition: Condition) -> bool:
-    """Whether it allows every size up to one, or every size but 0, of which there is no prompt."""
+    """Whether a condition allows every size up to one, or every size but 0, of which there is no prompt."""
     return condition.sizes in (interval(0, condition.sizes.last()), interval(1, None))
 
 
 def _is_limit(found: Assumed) -> TypeGuard[Guard]:
-    """Whether it is ``past_sequence_length + NUMBER < NUMBER``, or with ``<=``."""
+    """Whether a condition is ``past_sequence_length + NUMBER < NUMBER``, or with ``<=``."""
     if not isinstance(found, Guard) or found.relation.op not in ("lt", "le"):
         return False
     length, limit = found.relation.args
@@ -291,7 +291,7 @@ def _flaw(result: ExportResult, source: Source) -> str:
 
 
 def _depends_on_length(relation: Relation) -> bool:
-    """Whether some lengths of several tokens make it true and others false."""
+    """Whether some lengths of several tokens make a condition true and others false."""
     relation = _without_common_factor(relation)
     if not any(map(_is_of_length, relation.symbols())):
         return False

@@ -55,7 +55,7 @@ class ExportOptions:
     opset_version: int | None = None
     target: str | None = None
     fused: bool | None = None
-    """None: where the target is onnxruntime-genai."""
+    """Whether the folder is for onnxruntime-genai; None: where the target is onnxruntime-genai."""
     metadata: str = "light"
     state: str = "warn"
     custom_translations: Mapping[Any, Callable[..., Any]] | None = None

@@ -26,7 +26,7 @@ from fx2onnx.targets.match import has_kernel, word_of
 D = ir.DataType
 DOMAIN = "com.microsoft"
 LEAST_OPSET = 21
-"""With blocks, and codes of 4 bits."""
+"""The first opset with blocks, and codes of 4 bits."""
 ROWS_BYTES = 1 << 20
 
 
@@ -43,7 +43,7 @@ def _copy(part: Array, place: Bytes) -> None:
 
 
 class _Reading:
-    """Who still reads a tensor's memory: its pages are given back when all pieces are made, which several threads do."""
+    """The readers of a tensor's memory: its pages are given back when all pieces are made, which several threads do."""
 
     def __init__(self, memory: torch.Tensor) -> None:
         self._memory = memory
@@ -79,7 +79,7 @@ class StoredTensor(DerivedTensor):
 
     @property
     def raw(self) -> Any:
-        """Where it lies: what a model by reference asks."""
+        """The place of the tensor in its file: what a model by reference asks."""
         return self.memory
 
     def _whole(self) -> Array:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fx2onnx.quantize.accuracy import Feeds
 
 LARGEST_SHARE = 0.25
-"""Of the free memory: weights that are no larger are run once more, to measure what their rounding does."""
+"""A share of the free memory: weights that are no larger are run once more, to measure what their rounding does."""
 
 
 def check_weights_may_change(options: ExportOptions, keyword: str) -> None:

@@ -26,7 +26,7 @@ from fx2onnx.torchcompat.scripted import run_by_python
 from fx2onnx.torchcompat.versions import found
 
 _COND = "_cond_op_wrapper"
-"""What ``torch.cond`` has compiled."""
+"""The name of the function that ``torch.cond`` has compiled."""
 
 
 def _call_directly(function: Callable[..., object], args: tuple[Any, ...], *_: object, **__: object) -> object:
@@ -43,7 +43,7 @@ def _on_leaves(branch: Callable[..., object], structure: pytree.TreeSpec) -> Cal
 
 
 def take_assignments(assigned: Callable[[torch.Tensor, torch.Tensor], bool]) -> None:
-    """Until ``Changes`` end, ``assigned(x, y)`` is called before ``x.data = y`` in this thread, which no dispatcher shows;
+    """Watch assignments: until ``Changes`` end, ``assigned(x, y)`` is called before ``x.data = y`` in this thread, which no dispatcher shows;
     nothing is assigned where it says that this is no change.
     """
     plain: GetSetDescriptorType = vars(torch._C.TensorBase)["data"]
@@ -73,7 +73,7 @@ def _xor(self: torch.SymInt, other: int | torch.SymInt) -> torch.SymInt:
 
 
 def _add_operators() -> None:
-    """Those of sizes that eager PyTorch, where they are plain numbers, has, and this torch's symbolic sizes lack."""
+    """Add operators of sizes that eager PyTorch, where they are plain numbers, has, and this torch's symbolic sizes lack."""
     for name in ("__xor__", "__rxor__"):
         if not hasattr(torch.SymInt, name):
             put_name(torch.SymInt, name, _xor)
@@ -95,7 +95,7 @@ def _as_written(model: Callable[..., object] | None = None, **_: object) -> Call
 
 @answers_for_caller
 def _fast_path_of(original: Callable[[], bool]) -> Callable[..., object]:
-    """Off for torch's own modules."""
+    """Have the fast path off for torch's own modules."""
     return lambda: asked_by_user() and original()
 
 

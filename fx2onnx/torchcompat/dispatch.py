@@ -158,9 +158,9 @@ class EagerMode(WatchingMode):  # type: ignore[no-untyped-call]
     """
 
     turns = 0
-    """How often bodies have run."""
+    """The number of runs of bodies so far."""
     most_turns: int | None = None
-    """How often they may: RuntimeError beyond."""
+    """The largest number of runs of bodies: RuntimeError beyond."""
     end_seconds: float | None = None
     """Time at which operators are no longer run: TimeoutError beyond."""
 
@@ -173,7 +173,7 @@ class EagerMode(WatchingMode):  # type: ignore[no-untyped-call]
         return kernel(*map(self._body, args), **{name: self._body(value) for name, value in (kwargs or {}).items()})
 
     def seen(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """What the operator gives. This mode is off while it runs."""
+        """The operator's result. This mode is off while it runs."""
         raise NotImplementedError
 
     def _body(self, value: object) -> object:

@@ -67,7 +67,7 @@ class FakeMode(FakeTensorMode, UnnotedMode):  # type: ignore[no-untyped-call, mi
         self._held: dict[int, torch.Tensor] = {}
         """The module's tensors without data, by id."""
         self._devices: dict[int, torch.device] = {}
-        """Of those that are not on the CPU."""
+        """Devices of tensors that are not on the CPU, by id."""
         self._metas: dict[int, torch.Tensor] = {}
         """A meta tensor over the same memory, where there is one: ``as_strided`` of it needs none of the care that a fake
         tensor's does.
@@ -85,11 +85,11 @@ class FakeMode(FakeTensorMode, UnnotedMode):  # type: ignore[no-untyped-call, mi
         return id(tensor) in self._held
 
     def device_of(self, tensor: torch.Tensor) -> torch.device:
-        """Of a tensor that this mode holds."""
+        """The device of a tensor that this mode holds."""
         return self._devices.get(id(tensor), CPU)
 
     def device_if_held(self, tensor: object) -> torch.device | None:
-        """Of a tensor that this mode holds, where ``tensor`` is one and plain."""
+        """The device of a tensor that this mode holds, where ``tensor`` is one and plain."""
         return self._devices.get(id(tensor), CPU) if id(tensor) in self._held and type(tensor) is torch.Tensor else None
 
     def __torch_dispatch__(self, func: OpOverload, types: Types, args: Operands = (), kwargs: Named = None) -> object:
@@ -183,7 +183,7 @@ class FakeMode(FakeTensorMode, UnnotedMode):  # type: ignore[no-untyped-call, mi
             self._devices[id(tensor)] = device
 
     def _attributes(self, device: torch.device) -> dict[str, object]:
-        """Of a fake tensor: its constructor, which sets some twenty one by one (13 us), runs once for a device."""
+        """The attributes of a fake tensor: its constructor, which sets some twenty one by one (13 us), runs once for a device."""
         attributes = self._prototypes.get(device)
         if attributes is None:
             with no_dispatch():
@@ -245,7 +245,7 @@ def fake_from_meta(
 
 
 def template(sizes: Sizes, strides: Sizes, dtype: torch.dtype) -> torch.Tensor:
-    """What ``fake_like`` makes tensors of these sizes from."""
+    """The tensor that ``fake_like`` makes tensors of these sizes from."""
     with torch._C._DisablePythonDispatcher(), torch._C._DisableTorchDispatch():
         return torch.empty_strided(sizes, strides, dtype=dtype, device="meta")
 
@@ -281,5 +281,5 @@ def shares_converted_memory(mode: FakeTensorMode, real: torch.Tensor, fake: torc
 
 
 def storage_key(tensor: torch.Tensor) -> int:
-    """What tells whether two tensors share memory."""
+    """The key of a tensor's memory, equal for tensors that share it."""
     return int(tensor.untyped_storage()._cdata)

@@ -25,7 +25,7 @@ _functorch = torch._C._functorch
 
 
 def default_device_context() -> object:
-    """What ``torch.set_default_device`` entered in this thread, if anything."""
+    """The mode that ``torch.set_default_device`` entered in this thread, if anything."""
     return getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
 
 
@@ -79,7 +79,7 @@ _NOTES = tuple(
 
 
 def mode_notes() -> tuple[bool, ...]:
-    """What torch notes, for all threads, of modes that are on in some."""
+    """torch's notes, for all threads, of modes that are on in some."""
     space = vars(_python_dispatch)
     return tuple([space[name] for name in _NOTES])
 
@@ -91,7 +91,7 @@ def set_mode_notes(notes: tuple[bool, ...]) -> None:
 
 
 def dispatch_keys() -> tuple[int, int]:
-    """Those that are on and off; autocast is on for a kind of device where its key is not off."""
+    """The dispatch keys that are on and off; autocast is on for a kind of device where its key is not off."""
     return _C._dispatch_tls_local_include_set().raw_repr(), _C._dispatch_tls_local_exclude_set().raw_repr()
 
 
@@ -126,7 +126,7 @@ AUTOCAST = {
 
 
 def transforms() -> int:
-    """How many of ``torch.vmap``, ``torch.func.grad`` and the like are running."""
+    """The number of function transforms: how many of ``torch.vmap``, ``torch.func.grad`` and the like are running."""
     return int(_functorch.get_dynamic_layer_stack_depth())
 
 
@@ -142,7 +142,7 @@ _LIBRARIES = ("linalg", "blas", "rocm_fa")
 
 
 def torch_setters() -> Iterator[Callable[..., object]]:
-    """Those that this torch has."""
+    """Functions of Python that set what all threads have together, of those that this torch has."""
     yield from found(
         "set_default_dtype",
         "set_default_tensor_type",
@@ -235,7 +235,7 @@ TORCH_OF_THREAD = (
     Flag("operators' modes", dispatch_modes, set_dispatch_modes),
     Flag("dispatch keys, autocast", dispatch_keys, set_dispatch_keys),
 )
-"""What each thread has of its own."""
+"""Flags that each thread has of its own."""
 
 TORCH_OF_PROCESS = (
     Flag("default dtype", torch.get_default_dtype, _C._set_default_dtype),
@@ -290,4 +290,4 @@ TORCH_OF_PROCESS = (
     attribute("parametrizations are cached", torch.nn.utils.parametrize, "_cache_enabled"),
     Flag("torch's print options", _PRINT_OPTIONS.copy, _PRINT_OPTIONS.update),
 )
-"""What all threads have together."""
+"""Flags that all threads have together."""

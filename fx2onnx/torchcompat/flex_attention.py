@@ -44,7 +44,7 @@ def attend_as_written() -> None:
 
 @contextlib.contextmanager
 def attention_as_written() -> Iterator[None]:
-    """The same inside, where there is such attention."""
+    """A block in which ``attend_as_written`` holds, where there is such attention."""
     with Changes():
         if _FUNCTIONS in sys.modules:
             attend_as_written()

@@ -1,4 +1,4 @@
-"""Who is calling: the innermost frame of the user, the one that asks a question, and the node of a backward pass."""
+"""The frames of who is calling: the innermost frame of the user, the one that asks a question, and the node of a backward pass."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ _NOT_USER = (
 _PROGRAMS = (os.path.join(_TORCH, "_export", "db") + os.sep, os.path.join(_TORCH, "testing") + os.sep)
 """Folders of torch that hold modules to export."""
 _CALLS_SCRIPTED = os.path.join(_TORCH, "testing", "_internal", "common_utils.py")
-"""Its functions stand for the calls of scripted functions and modules once it is imported."""
+"""The module whose functions stand for the calls of scripted functions and modules once it is imported."""
 _LOGGING = os.path.dirname(os.path.abspath(logging.__file__)) + os.sep
 _NN = os.path.join(_TORCH, "nn") + os.sep
 _FUNCTIONAL = os.path.join(_TORCH, "nn", "functional.py")
 _ANSWERING_FILES = {os.path.join(_TORCH, *path) for path in (["__init__.py"], ["fx", "experimental", "sym_node.py"])}
-"""Of torch, which makes functions of sizes by the hundred, and registers none."""
+"""Files of torch that make functions of sizes by the hundred, and register none as answering."""
 _is_user_code: Bounded[int, tuple[CodeType, bool]] = Bounded(20_000)
-"""By the id of the code, which is kept: the code of equal functions in two files is equal, and its hash takes long."""
+"""Whether code is the user's, by the id of the code, which is kept: the code of equal functions in two files is equal, and its hash takes long."""
 _locations: Bounded[tuple[int, int], tuple[CodeType, SourceLocation]] = Bounded(20_000)
-"""By the id of the code and the line."""
+"""Locations by the id of the code and the line."""
 
 
 def is_user(code: CodeType) -> bool:
-    """Whether it is the user's or a library's that is not torch. Only a path can tell; our functions that answer are known."""
+    """Whether code is the user's or a library's that is not torch. Only a path can tell; our functions that answer are known."""
     known = _is_user_code.get(id(code))
     if known is None:
         name = code.co_filename
@@ -57,7 +57,7 @@ def is_user(code: CodeType) -> bool:
 
 
 def _is_made(code: CodeType) -> bool:
-    """Whether it is a method that Python made, of a dataclass or a named tuple, and none of a program in a text (``python -c``)."""
+    """Whether code is a method that Python made, of a dataclass or a named tuple, and none of a program in a text (``python -c``)."""
     is_method = code.co_name.startswith("__") or code.co_varnames[:1] == ("_cls",)
     return code.co_filename == "<string>" and is_method
 
@@ -207,7 +207,7 @@ def unpacks() -> int:
 
 @lru_cache(maxsize=1024)
 def _unpacked(code: CodeType) -> dict[int, int]:
-    """By the offset of a call, or of the caches behind it, where a frame stands while it calls Python."""
+    """The functions called, by the offset of a call, or of the caches behind it, where a frame stands while it calls Python."""
     found = pairwise(dis.get_instructions(code))
     calls = [(one.offset, after) for one, after in found if after.opname == "UNPACK_SEQUENCE"]
     return {offset: after.arg or 0 for begin, after in calls for offset in range(begin, after.offset, 2)}
@@ -255,7 +255,7 @@ def asking_frame() -> FrameType | None:
 
 @answers_for_caller
 def asks_in(stretches: Iterable[Stretch]) -> bool:
-    """Whether the user's code asks in one of them."""
+    """Whether the user's code asks in one of the stretches."""
     frame = asking_frame()
     return frame is not None and is_in(frame, stretches)
 
@@ -314,7 +314,7 @@ def sorts_strides() -> bool:
 
 _C = torch._C
 ENGINE_CODE = autograd_graph._engine_run_backward.__code__
-"""Of the function that calls autograd's engine: frames inside are those of the backward pass."""
+"""The code of the function that calls autograd's engine: frames inside are those of the backward pass."""
 
 
 def nodes_made() -> int:

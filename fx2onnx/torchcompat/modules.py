@@ -91,7 +91,7 @@ _fx2onnx_entered = PATHS.entered
 
 
 def _call(self: Any, *args: object, **kwargs: object) -> object:
-    """As ``torch.nn.Module._wrapped_call_impl``, in whose place this code is put: a frame more for each module would end
+    """A module's call as ``torch.nn.Module._wrapped_call_impl`` has it, in whose place this code is put: a frame more for each module would end
     the run at fewer levels of modules than eager PyTorch can run.
     """
     stack = _fx2onnx_entered(self)
@@ -105,5 +105,5 @@ def _call(self: Any, *args: object, **kwargs: object) -> object:
 
 
 MODULE_CALL: Callable[..., object] = torch.nn.Module._wrapped_call_impl
-"""What ``torch.nn.Module.__call__`` is."""
+"""The function that ``torch.nn.Module.__call__`` is."""
 _CALLS = CodePatch.of_code(MODULE_CALL, _call.__code__, _fx2onnx_entered=_fx2onnx_entered)

@@ -55,4 +55,4 @@ def quantized_decomposed() -> Any:
 
 
 KERNELS_OF_NN: object = torch._C._nn
-"""What ``torch.nn.functional`` calls where it does not compute by itself."""
+"""The functions that ``torch.nn.functional`` calls where it does not compute by itself."""

@@ -46,7 +46,7 @@ def narrowed(tensor: torch.Tensor) -> torch.Tensor:
 
 @contextlib.contextmanager
 def without_mkldnn() -> Iterator[None]:
-    """Its operators, which torch chooses by the dtype that a tensor has, take no doubles. The public setter is refused where a
+    """A block without mkldnn: its operators, which torch chooses by the dtype that a tensor has, take no doubles. The public setter is refused where a
     program froze torch's flags, and warns of other devices.
     """
     was = torch._C._get_mkldnn_enabled()
@@ -62,7 +62,7 @@ _ATTENTION = ("flash", "mem_efficient", "cudnn")
 
 @contextlib.contextmanager
 def plain_kernels() -> Iterator[None]:
-    """Inside, a GPU computes without cuDNN (whose convolutions round to TF32 by default), fused attention and TF32: of what
+    """A block in which a GPU computes without cuDNN (whose convolutions round to TF32 by default), fused attention and TF32: of what
     torch computes itself, each operator is one that takes float64, too. The public setters are refused where a program froze
     torch's flags. Nothing changes where no GPU is in use.
     """
@@ -80,7 +80,7 @@ def plain_kernels() -> Iterator[None]:
 
 
 def _switches() -> Iterator[tuple[Callable[[], object], Callable[[object], object], object]]:
-    """How each is asked for, set, and what it is inside."""
+    """The switches: how each is asked for, how it is set, and its value inside."""
     own = vars(torch._C)
     yield own["_get_cudnn_enabled"], own["_set_cudnn_enabled"], False
     for name in _ATTENTION:

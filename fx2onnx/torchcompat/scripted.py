@@ -14,7 +14,7 @@ from fx2onnx.base.code_patch import THREAD, put_name
 from fx2onnx.torchcompat.pytrees import flatten
 
 Value: TypeAlias = Any
-"""What TorchScript computes with: tensors, numbers, lists, objects."""
+"""A value of TorchScript: tensors, numbers, lists, objects."""
 Function: TypeAlias = Callable[..., Value]
 
 
@@ -188,7 +188,7 @@ def _runs_here(args: Sequence[Value], kwargs: dict[str, Value]) -> bool:
 
 
 def run_by_python() -> None:
-    """Until ``Changes`` end, scripted and traced functions and methods that get tensors of symbolic sizes are run by Python."""
+    """Patch torch: until ``Changes`` end, scripted and traced functions and methods that get tensors of symbolic sizes are run by Python."""
     for kind in (torch._C.ScriptMethod, torch._C.ScriptFunction):
         original = kind.__call__
 

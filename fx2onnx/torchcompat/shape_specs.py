@@ -17,7 +17,7 @@ Spec: TypeAlias = Any
 Expr: TypeAlias = Any
 """A size of torch's, or what sympy has for one."""
 DECORATED = "_dynamic_spec"
-"""What ``@dynamic_spec`` sets on a function."""
+"""The attribute that ``@dynamic_spec`` sets on a function."""
 
 
 class Members(dict[Spec, Spec]):
@@ -31,7 +31,7 @@ class Sizes(tuple[Spec, ...]):
 
 
 def is_spec(shapes: object) -> bool:
-    """Whether it is a ``ShapesSpec`` or a ``ParamsSpec``."""
+    """Whether dynamic shapes are a ``ShapesSpec`` or a ``ParamsSpec``."""
     return hasattr(shapes, "_assumptions") or hasattr(shapes, "_named_args")
 
 

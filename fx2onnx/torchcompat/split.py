@@ -33,7 +33,7 @@ def _form(overload: OpOverload, key: torch._C.DispatchKey = _SPLIT) -> Callable[
 
 
 def split_as_written() -> None:
-    """Until ``Changes`` end, this thread's calls of composite operators split into what has a form here."""
+    """Patch torch: until ``Changes`` end, this thread's calls of composite operators split into what has a form here."""
     for code_patch in _PATCHES:
         code_patch.put_in()
     put_name(torch, "ctc_loss", _ctc_loss)
@@ -41,7 +41,7 @@ def split_as_written() -> None:
 
 
 def use_forms() -> None:
-    """Until ``Changes`` end, these are the kernels."""
+    """Make the forms the kernels of their operators until ``Changes`` end."""
     before_change(_drop_forms)
     for overload, (key, form) in _FORMS.items():
         overload.py_kernels.setdefault(key, form)
@@ -56,7 +56,7 @@ def _drop_forms() -> None:
 
 
 def _as_it_is(overload: OpOverload, *args: object, **kwargs: object) -> torch.Tensor:
-    """By PyTorch's own kernel."""
+    """Call PyTorch's own kernel."""
     return overload._op_dk(_FORMS[overload][0], *args, **kwargs)  # type: ignore[no-any-return]
 
 
@@ -202,7 +202,7 @@ def _ctc_loss(
     *more: object,
     **named: object,
 ) -> torch.Tensor:
-    """Of lengths as tensors: of lengths as numbers torch writes into the memory of a tensor, of which a fake one has none."""
+    """``torch.ctc_loss`` of lengths as tensors: of lengths as numbers torch writes into the memory of a tensor, of which a fake one has none."""
     if THREAD.captures:
         input_lengths, target_lengths = (
             given if isinstance(given, torch.Tensor) else torch.tensor(given)

@@ -1,4 +1,4 @@
-"""What Python can ask of a tensor without an operator that a dispatcher would show."""
+"""Attributes and methods by which Python asks something of a tensor without an operator that a dispatcher would show."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from fx2onnx.base.code_patch import THREAD, CodePatch, put_name
 from fx2onnx.torchcompat.frames import asked_by_user, asking_frame
 
 Own: TypeAlias = Callable[..., Any]
-"""How torch itself answers: called with what torch's attribute or function is called with."""
+"""torch's own answer: called with what torch's attribute or function is called with."""
 
 
 class Answers(Protocol):
-    """Who answers, for the thread that captures."""
+    """The answers to such questions, for the thread that captures."""
 
     def answer(self, name: str, own: Own, asked: Any, *args: Any, **kwargs: Any) -> Any:
         """The answer to the question ``name`` of the tensor, storage or class ``asked``."""
@@ -37,7 +37,7 @@ FUNCTIONS = (
 
 
 def take_questions(answers: Answers) -> None:
-    """Until ``Changes`` end, ``answers`` is asked in this thread."""
+    """Have ``answers`` asked in this thread until ``Changes`` end."""
     put_name(THREAD, "answers", answers)
     for kind, names in _TAKEN.items():
         for name, value in names.items():
@@ -117,6 +117,6 @@ _PATCHES = (*map(_function, FUNCTIONS), _as_nobody(_python_dispatch._get_current
 
 @answers_for_caller
 def is_asked_by_copy() -> bool:
-    """Whether ``copy.copy`` asks."""
+    """Whether it is ``copy.copy`` that asks."""
     frame = asking_frame()
     return frame is not None and frame.f_globals.get("__name__") == "copy"

@@ -1,4 +1,4 @@
-"""Where in a statement the user's code is, read from its source: at a test, at the head of a loop."""
+"""The place in a statement where the user's code is, read from its source: at a test, at the head of a loop."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Place: TypeAlias = tuple[int, int, int, int]
 Stretch: TypeAlias = tuple[CodeType, Place]
 """Part of a function."""
 PURE_METHODS = frozenset({"size", "dim"})
-"""Of tensors: they say what is known of them and record nothing."""
+"""Attributes and methods of tensors that say what is known of them and record nothing."""
 
 
 class UnreadableError(Exception):
@@ -43,7 +43,7 @@ def position(frame: FrameType) -> Place | None:
 
 @lru_cache(maxsize=256)
 def _statements(code: CodeType) -> Mapping[Place, tuple[ast.If | ast.IfExp, list[ast.expr]]]:
-    """By the place of each test."""
+    """The tests of a function, by the place of each."""
     found: dict[Place, tuple[ast.If | ast.IfExp, list[ast.expr]]] = {}
     for node in ast.walk(tree_of(code)):
         if isinstance(node, ast.IfExp) or (isinstance(node, ast.If) and not node.orelse):
@@ -76,7 +76,7 @@ def tree_of(code: CodeType) -> ast.Module:
 
 
 def value_of(node: ast.expr, frame: FrameType) -> object:
-    """What an expression of names, numbers, parts of lists and arithmetic is now. Raises UnreadableError for any other."""
+    """The value that an expression of names, numbers, parts of lists and arithmetic has now. Raises UnreadableError for any other."""
     match node:
         case ast.Constant():
             return node.value
@@ -109,7 +109,7 @@ def _named(name: str, frame: FrameType) -> object:
 
 
 def _attribute(owner: object, name: str) -> object:
-    """What needs no code to run."""
+    """The value of an expression that needs no code to run."""
     if isinstance(owner, torch.Tensor) and name == "shape":
         return owner.shape
     found = {} if isinstance(owner, torch.Tensor) else getattr(owner, "__dict__", {})
@@ -192,13 +192,13 @@ def shown(code: CodeType) -> list[Stretch]:
 
 
 def body_of(frame: FrameType, statement: ast.If | ast.IfExp) -> list[Stretch]:
-    """What runs where the test of the statement holds."""
+    """The statements that run where the test of a statement holds."""
     parts = statement.body if isinstance(statement, ast.If) else [statement.body]
     return [(frame.f_code, place_of(part)) for part in parts]
 
 
 def is_in(frame: FrameType, stretches: Iterable[Stretch]) -> bool:
-    """Whether the frame is in one of them."""
+    """Whether the frame is in one of the stretches."""
     places = [place for code, place in stretches if code is frame.f_code]
     now = position(frame) if places else None
     return now is not None and any(_is_within(now, place) for place in places)

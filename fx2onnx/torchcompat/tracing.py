@@ -31,7 +31,7 @@ Wrapper = Callable[..., object]
 
 class _Thread(threading.local):
     wrappers: dict[str, Wrapper] | None = None
-    """What stands for ``nn.Module``'s methods in this thread's trace; None outside."""
+    """The functions that stand for ``nn.Module``'s methods in this thread's trace; None outside."""
 
 
 _THREAD = _Thread()
@@ -59,7 +59,7 @@ def trace(
 
 
 class _Patcher:
-    """In the place of ``torch.fx._symbolic_trace._Patcher``."""
+    """A patcher in the place of ``torch.fx._symbolic_trace._Patcher``."""
 
     def __init__(self) -> None:
         self.visited: set[int] = set()

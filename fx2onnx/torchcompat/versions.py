@@ -11,7 +11,7 @@ from torch.utils import checkpoint
 
 
 def find(path: str) -> Any:
-    """What stands at ``torch.PATH``; None where this torch has nothing there."""
+    """The object at ``torch.PATH``; None where this torch has nothing there."""
     try:
         return reduce(getattr, path.split("."), torch)
     except AttributeError:

@@ -27,7 +27,7 @@ _TAKE_STATISTICS = (aten._batch_norm_no_update.default, aten._native_batch_norm_
 def _over_all(
     recorder: BaseRecorder, call: Call, self: torch.Tensor, dim: object, keepdim: bool, dtype: object
 ) -> object:
-    """No dims are all of them."""
+    """nansum, nanmean: an empty list of dims means all of them."""
     if not isinstance(dim, Sequence) or len(dim):
         return NotImplemented
     with recorder.mode:
@@ -120,7 +120,7 @@ def _native_group_norm(
 
 @register(Kind.RECORD, aten.normal.Tensor_float, aten.normal.float_Tensor)
 def _normal_of_none(recorder: BaseRecorder, call: Call, mean: object, std: object) -> object:
-    """No numbers have the dtype of the tensor, whatever it is."""
+    """normal of an empty tensor has the dtype of that tensor, whatever it is."""
     given = mean if isinstance(mean, torch.Tensor) else std
     if not isinstance(given, torch.Tensor) or 0 not in dims_of(given):
         return NotImplemented
@@ -130,7 +130,7 @@ def _normal_of_none(recorder: BaseRecorder, call: Call, mean: object, std: objec
 
 @register(Kind.RECORD, aten.pow.Tensor_Scalar)
 def _power_of_bools(recorder: BaseRecorder, call: Call, self: torch.Tensor, exponent: object) -> object:
-    """To a bool power they are bools."""
+    """pow: bools to a bool power are bools."""
     if self.dtype != torch.bool or not isinstance(exponent, bool):
         return NotImplemented
     with recorder.mode:
@@ -252,7 +252,7 @@ def _bags_with_last_offset(
     include_last_offset: bool,
     padding_idx: int | None = None,
 ) -> object:
-    """With the last offset given, a sum has a size for each offset, the other modes one for each bag; the padding index of the
+    """embedding_bag: with the last offset given, a sum has a size for each offset, the other modes one for each bag; the padding index of the
     public overload counts from the end where it is negative.
     """
     padding = -1 if padding_idx is None else padding_idx
@@ -281,7 +281,7 @@ def _multi_margin_loss(
 
 @register(Kind.RECORD, aten.native_dropout.default)
 def _native_dropout(recorder: BaseRecorder, call: Call, input: torch.Tensor, p: float, train: bool | None) -> object:
-    """Without ``train`` elements are dropped; the mask of no elements has the dtype of the input."""
+    """native_dropout: without ``train`` elements are dropped; the mask of no elements has the dtype of the input."""
     if train is None:
         with recorder.mode:
             return call.func(input, p, True)

@@ -148,7 +148,7 @@ def _pad(
 
 @register(Kind.RECORD, "fx2onnx::pad_packed")
 def _pad_packed(recorder: BaseRecorder, call: Call) -> object:
-    """As ``_pad_packed_sequence``, which autograd splits."""
+    """``pad_packed_sequence`` as ``_pad_packed_sequence``, which autograd splits."""
     return _pad(recorder, call, *call.args)
 
 

@@ -49,7 +49,7 @@ F = TypeVar("F", bound=Callable[..., object])
 
 
 _ENTRIES: dict[Kind, dict[str, Callable[..., Any]]] = {kind: {} for kind in Kind}
-"""By the full names of overloads."""
+"""The registered functions, by kind and by the full names of overloads."""
 
 FAMILIES = Path(__file__).with_name("families.json")
 

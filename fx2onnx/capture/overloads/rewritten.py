@@ -45,7 +45,7 @@ def _kron(recorder: BaseRecorder, call: Call, self: torch.Tensor, other: torch.T
 def _fill_diagonal(
     recorder: BaseRecorder, call: Call, self: torch.Tensor, fill_value: float, wrap: bool
 ) -> torch.Tensor:
-    """Of a matrix; wrapped ones and those of more axes are refused."""
+    """fill_diagonal_ of a matrix; wrapped ones and those of more axes are refused."""
     if self.dim() != 2 or wrap:
         raise recorder.refuse(
             "E103", "fill_diagonal_ of this tensor is not known", next="torch.where with a mask of the diagonal"
@@ -174,7 +174,7 @@ def _shape_as_tensor(recorder: BaseRecorder, call: Call, self: torch.Tensor) -> 
 
 @register(Kind.RECORD, aten.is_set_to.default)
 def _is_set_to(recorder: BaseRecorder, call: Call, self: torch.Tensor, tensor: torch.Tensor) -> bool:
-    """The same memory in the same order."""
+    """Whether two tensors show the same memory in the same order."""
     one, other = recorder.fake_of(self), recorder.fake_of(tensor)
     return (
         storage_key(one) == storage_key(other)

@@ -25,7 +25,7 @@ DENSE: dict[OpOverload, OpOverload] = {
 
 @register(Kind.RECORD, *DENSE)
 def _of_dense(recorder: BaseRecorder, call: Call) -> object:
-    """What stands for a sparse operand is dense."""
+    """The overload for dense operands: what stands for a sparse operand is dense."""
     return recorder.handle(DENSE[call.func], call.args, call.kwargs)
 
 

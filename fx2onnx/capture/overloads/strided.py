@@ -138,7 +138,7 @@ def _reshape_alias(
 def _slice_inverse(
     recorder: BaseRecorder, call: Call, self: torch.Tensor, src: torch.Tensor, dim: int, start: int | None
 ) -> object:
-    """What ``self`` is a slice of, in the form of ``src``: it lies in the same storage, before and behind the slice."""
+    """The tensor that ``self`` is a slice of, in the form of ``src``: it lies in the same storage, before and behind the slice."""
     fake = recorder.fake_of(src)
     before = 0
     if src.dim() and start:

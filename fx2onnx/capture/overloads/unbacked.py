@@ -134,7 +134,7 @@ def _unique(
 
 @register(Kind.RECORD, aten.repeat_interleave.Tensor)
 def _repeat_interleave(recorder: BaseRecorder, call: Call, repeats: torch.Tensor, output_size: Size | None) -> object:
-    """As many rows as the repeats add up to."""
+    """repeat_interleave(repeats): as many rows as the repeats add up to."""
     if repeats.dim() != 1:  # as eager PyTorch says
         raise RuntimeError("repeat_interleave only accept 1D vector as repeat")
     if repeats.dtype not in (torch.int32, torch.int64):
@@ -189,7 +189,7 @@ def _narrow(
 def _bincount(
     recorder: BaseRecorder, call: Call, self: torch.Tensor, weights: torch.Tensor | None, minlength: Size
 ) -> object:
-    """As many counts as the largest number plus 1, or ``minlength``, says; of no numbers ``minlength`` zeros."""
+    """bincount: as many counts as the largest number plus 1, or ``minlength``, says; of no numbers ``minlength`` zeros."""
     if unwrap(self.shape[0]) == 0:
         with recorder.mode:
             return torch.zeros(minlength, dtype=torch.int64)

@@ -76,7 +76,7 @@ def _derived(recorder: BaseRecorder, node: torch.fx.Node, depth: int = 0) -> Sca
 
 
 def _element_of(node: torch.fx.Node) -> torch.fx.Node:
-    """What was stacked at the place that ``node`` is taken from; ``node`` itself where it is taken from nothing else."""
+    """The node that was stacked at the place that ``node`` is taken from; ``node`` itself where it is taken from nothing else."""
     node = behind(node)
     if node.target is aten.select.int:
         held, axis, place = node.args
@@ -92,7 +92,7 @@ def _element_of(node: torch.fx.Node) -> torch.fx.Node:
 
 def _sum(left: int, right: int) -> Callable[..., Scalar | None]:
     def rule(recorder: BaseRecorder, node: torch.fx.Node, one: Scalar, two: Scalar = 0) -> Scalar | None:
-        """Of a quotient and another, float32 may round the sum."""
+        """A sum; None where one of two quotients is, which float32 may round."""
         return None if _is_real(one) and _is_real(two) else left * one + right * two
 
     return rule

@@ -122,7 +122,7 @@ def _col2im(
 
 @register(Kind.RECORD, aten.pad.default)
 def _pad(recorder: BaseRecorder, call: Call, self: torch.Tensor, pad: Sequence[Size], mode: str) -> object:
-    """No more is cropped than there is, before anything is put beside it; what is repeated is repeated once, and copies of elements
+    """pad: no more is cropped than there is, before anything is put beside it; what is repeated is repeated once, and copies of elements
     are some.
     """
     env, numbers, sizes = recorder.shape_env, list(map(unwrap, pad)), list(dims_of(self))

@@ -123,7 +123,7 @@ def _rounded(
 
 
 def _is_known(recorder: BaseRecorder, flag: torch.Tensor) -> bool | None:
-    """Whether a flag is set, where no input decides it."""
+    """The truth of a flag that no input decides."""
     value = recorder.value_of(recorder.node_of(flag))
     return None if value is None or value.device.type == "meta" else bool(value.item())
 

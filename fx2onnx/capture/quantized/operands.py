@@ -80,7 +80,7 @@ def quantize(recorder: BaseRecorder, floats: torch.Tensor, affine: Affine) -> to
 
 
 def dequantize(recorder: BaseRecorder, tensor: torch.Tensor) -> torch.Tensor:
-    """What the integers stand for; other tensors as they are."""
+    """The numbers that a quantised tensor's integers stand for; other tensors as they are."""
     affine = affine_of(recorder, tensor)
     return tensor if affine is None else _call(recorder, "dequantize", tensor, affine)
 

@@ -34,7 +34,7 @@ _AFTER: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {"relu": aten.relu.d
 
 
 def _ended(name: str, value: torch.Tensor, slope: float | None = None) -> torch.Tensor:
-    """What a layer does behind its product."""
+    """The function that a layer applies to its product."""
     if slope is not None:
         return aten.leaky_relu.default(value, slope)  # type: ignore[no-any-return]
     for word, function in _AFTER.items():
@@ -64,7 +64,7 @@ def _convolution(
 
 
 def _rank(name: str) -> int:
-    """Of ``quantized::conv2d_relu``: 2."""
+    """The number of spatial axes of a convolution: 2 for ``quantized::conv2d_relu``."""
     return next(rank for rank in (1, 2, 3) if f"{rank}d" in name)
 
 
@@ -307,7 +307,7 @@ _FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
         for ending in ("", "_relu")
     },
 }
-"""By name, the function of what the operand stands for and of the other arguments but the result's scale and zero point."""
+"""Elementwise functions by name: of what the operand stands for and of the other arguments but the result's scale and zero point."""
 
 _SCALED = [getattr(ops, name).default for name in _FUNCTIONS]
 

@@ -145,7 +145,7 @@ def through_layers(
 
 
 def reduces_range(cell: PackedWeight) -> bool:
-    """Whether what is multiplied has 7 bits."""
+    """Whether the operands of a layer's products are rounded to 7 bits."""
     return bool(state_of(cell)[3][0])
 
 
@@ -168,7 +168,7 @@ def _packed_sequences(
     params: Sequence[PackedWeight],
     bidirectional: bool,
 ) -> object:
-    """As of whole sequences, where a sequence that has ended, or has not begun from its end, keeps its state.
+    """The layer on packed sequences, as on whole ones, where a sequence that has ended, or has not begun from its end, keeps its state.
 
     Such states are zeros in the product: the range of what a step rounds holds zero, so they do not change it.
     """

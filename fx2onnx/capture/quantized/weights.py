@@ -28,7 +28,7 @@ class Packed:
     name: str
 
     def numbers(self, recorder: BaseRecorder) -> torch.Tensor:
-        """What the integers stand for."""
+        """The numbers that the weight's integers stand for."""
         low, high = torch.iinfo(self.codes.dtype).min, torch.iinfo(self.codes.dtype).max
         ops = quantized_decomposed()
         rest = (low, high, self.codes.dtype)
@@ -77,14 +77,14 @@ def floats_of(recorder: BaseRecorder, packed: PackedWeight) -> tuple[torch.Tenso
 def state_of(
     cell: PackedWeight,
 ) -> tuple[str, list[torch.Tensor], object, list[int], list[PackedWeight]]:
-    """Of the weights of a recurrent layer: kind, tensors, numbers, whole numbers, packed products."""
+    """The state of a recurrent layer's packed weights: kind, tensors, numbers, whole numbers, packed products."""
     with no_dispatch():
         state, _ = cell.__getstate__()  # and the name of its class
     return state  # type: ignore[no-any-return]
 
 
 def table_of(recorder: BaseRecorder, packed: PackedWeight) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Of an embedding: its integers, and a scale and a zero point for each row, [rows, 1] of float32."""
+    """The table of a quantised embedding: its integers, and a scale and a zero point for each row, [rows, 1] of float32."""
     with no_dispatch():
         weight = packed.unpack()
         codes = weight.int_repr()

@@ -1,4 +1,4 @@
-"""What the recorder has to know of an overload, computed once in a process."""
+"""The facts that the recorder has to know of an overload, computed once in a process."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class OpTraits:
         "writes",
     )
     known: ClassVar[Bounded[int, OpTraits]] = Bounded(10_000)
-    """By the id of the overload, which each holds."""
+    """The traits by the id of the overload, which each holds."""
 
     def __init__(self, func: OpOverload) -> None:
         load(func)

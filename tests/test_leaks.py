@@ -31,9 +31,9 @@ from fx2onnx.capture.recording.tensor_tracker import tensor_info
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.symnode import DimNode, sym_int
 from fx2onnx.sizes.assumptions import Assumption, Guard, Specialization
-from fx2onnx.sizes.equalities import Equalities
 from fx2onnx.sizes.expr import Atom, Dim
 from fx2onnx.sizes.relation import Relation
+from fx2onnx.sizes.solve import Equalities
 from fx2onnx.sources.torchvision_compat import prepare
 from fx2onnx.torchcompat.fake_tensors import Leftover, fake_from_meta
 from tests import process_state

@@ -22,8 +22,7 @@ from fx2onnx.capture.recording.control_flow import Nested
 from fx2onnx.capture.recording.joining import Join, Path
 from fx2onnx.capture.recording.same_programs import common_calls, common_weights, give_the_same
 from fx2onnx.capture.shapes.dynamic import hints_of
-from fx2onnx.capture.shapes.shape_env import ShapeEnv
-from fx2onnx.capture.shapes.undeclared import undeclared
+from fx2onnx.capture.shapes.shape_env import ShapeEnv, undeclared
 from fx2onnx.sizes.assumptions import Guard, Specialization
 from fx2onnx.sizes.expr import Dim
 from fx2onnx.sizes.relation import Relation
@@ -52,8 +51,8 @@ def asked_of_one(env: ShapeEnv, attempt: Attempt) -> dict[Names, Guard]:
         relation, names = guard.relation, guard.relation.symbols()
         if not guard.by_user or not _is_of_a_size(relation) or not names <= set(attempt.hints):
             continue
-        may_be_one = all(1 in env.sets.get(name, EVERY) for name in names)
-        if may_be_one and not relation.is_true_at(dict.fromkeys(names, 1)) and env.is_settled(relation) is None:
+        may_be_one = all(1 in env.facts.sets.get(name, EVERY) for name in names)
+        if may_be_one and not relation.is_true_at(dict.fromkeys(names, 1)) and env.facts.is_settled(relation) is None:
             found.setdefault(names, guard)
     return found
 
@@ -157,9 +156,9 @@ class _AtOne:
         if hints_of(self.done.attempt.arguments).get(name) == 1:
             self._keep_the_samples(name, guard)
             return
-        before = set(env.noted_conditions())
+        before = set(env.facts.noted_conditions())
         env.note(Relation("ne", (Dim.symbol(name), 1)), guard.where)
-        after = env.noted_conditions()
+        after = env.facts.noted_conditions()
         gone = before - set(after)
         captured.assumptions = [each for each in captured.assumptions if each not in gone]
         captured.assumptions += [condition for condition in after if condition not in before]
@@ -206,8 +205,8 @@ def _needs_no_more(env: ShapeEnv, general: ShapeEnv, names: Names) -> bool:
     }
     equal |= {key for key, guard in env.guards.items() if guard.relation.op == "eq" and not guard.by_user}
     return equal <= general.guards.keys() and all(
-        general.sets.get(name, EVERY).is_within(sizes)
-        for name, sizes in env.sets.items()
+        general.facts.sets.get(name, EVERY).is_within(sizes)
+        for name, sizes in env.facts.sets.items()
         if name not in general.unbacked
     )
 

@@ -20,6 +20,7 @@ from fx2onnx.capture.shapes.requested import of_size
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.sizes.assumptions import Condition, Guard, Specialization
 from fx2onnx.sizes.expr import Dim
+from fx2onnx.sizes.facts import Facts
 from fx2onnx.sizes.relation import Relation
 from fx2onnx.sizes.sets import EVERY
 
@@ -114,8 +115,7 @@ class Attempt:
         declared = [condition for condition in self.ranges if condition.name in self.hints]
         return ShapeEnv(
             hints={**self.hints, **self.larger},
-            sets={condition.name: condition.sizes for condition in declared},
-            conditions=dict.fromkeys(declared),
+            facts=Facts.declared(declared),
             guards={(relation, True): Guard(relation, by_user=True, ends_run=True) for relation in self._related()},
             decides_at=self.decides_at,
             keeps_numbers_in=self.numbers_in,

@@ -15,13 +15,18 @@ from fx2onnx.capture.options import BAKE_AUTO
 from fx2onnx.capture.python.file_names import may_keep_number, names_of_file
 from fx2onnx.capture.recording.size_checks import check_outputs
 from fx2onnx.capture.refused_sizes import refused_size
-from fx2onnx.capture.shapes import zero_one
-from fx2onnx.capture.shapes.decisive import holds_around, is_about, is_decisive
 from fx2onnx.capture.shapes.dynamic import hints_of
-from fx2onnx.capture.shapes.shape_env import ShapeEnv
-from fx2onnx.capture.shapes.undeclared import undeclared
+from fx2onnx.capture.shapes.guards import (
+    holds_around,
+    is_about,
+    is_decisive,
+    kernels_differ_at,
+    sizes_above_one,
+    user_guards_hold_at,
+)
+from fx2onnx.capture.shapes.shape_env import ShapeEnv, undeclared
 from fx2onnx.sizes.assumptions import Guard, Specialization
-from fx2onnx.sizes.certain import goes_as_sample
+from fx2onnx.sizes.bounds import goes_as_sample
 from fx2onnx.sizes.expr import Dim, DimLike
 from fx2onnx.sizes.relation import Relation
 
@@ -174,14 +179,14 @@ def _after_run(done: Recorded) -> Attempt | Outcome:
         return replace(attempt, numbers_in=more, without_numbers=done, change=_numbers_are_sizes(files))
     if attempt.without_larger is not None:
         change = _specialized(env, {**attempt.hints, **attempt.larger})
-        if not zero_one.user_guards_hold_at(env, attempt.hints):
+        if not user_guards_hold_at(env, attempt.hints):
             return _settled(attempt.without_larger)
         if change is not None and change.size.as_symbol() in attempt.larger:
             settled = _settled(done)  # a condition that the sample meets, too
             return settled if isinstance(settled, Recorded) else _settled(attempt.without_larger)
     else:
         change = _specialized(env, attempt.hints)
-        larger = zero_one.sizes_above_one(env, attempt.hints) if change is not None else {}
+        larger = sizes_above_one(env, attempt.hints) if change is not None else {}
         if larger:
             sizes = ", ".join(f"{name} = {size}" for name, size in larger.items())
             return replace(attempt, larger=larger, without_larger=done, change=f"with the sizes {sizes}")
@@ -207,7 +212,7 @@ def _decided_one_way(done: Recorded) -> UserError | None:
         relation = guard.relation
         is_named = bool((relation.symbols() & set(attempt.hints)) - attempt.optional)
         is_question = guard.by_user and relation.op != "eq" and not goes_as_sample(relation)
-        if is_named and is_question and env.is_settled(relation) is None:
+        if is_named and is_question and env.facts.is_settled(relation) is None:
             return _with_reason(undeclared(env, relation, guard.where), attempt.untranslated)
     return None
 
@@ -223,8 +228,8 @@ def _with_reason(error: UserError, reason: UserError | None) -> UserError:
 
 def _unlike_sample(done: Recorded) -> Specialization | None:
     """A sample's size of 0 or 1 that excludes what was found at a larger size: a condition, or an equality that an operator took."""
-    sizes, sets = hints_of(done.attempt.arguments), done.shape_env.sets
-    for name, condition in ((condition.name, condition) for condition in done.shape_env.conditions):
+    sizes, sets = hints_of(done.attempt.arguments), done.shape_env.facts.sets
+    for name, condition in ((condition.name, condition) for condition in done.shape_env.facts.conditions):
         if name in sizes and sizes[name] not in sets[name]:
             return Specialization(Dim.symbol(name), sizes[name], condition.where)
     small = [name for name in sorted(sizes) if sizes[name] < 2]
@@ -294,13 +299,13 @@ def _with_assumptions(done: Recorded) -> Recorded:
     """With what the graph takes for granted about sizes."""
     attempt, env = done.attempt, done.shape_env
     captured = done.captured
-    may_differ = zero_one.kernels_differ_at(env, attempt.hints) if attempt.larger else frozenset()
+    may_differ = kernels_differ_at(env, attempt.hints) if attempt.larger else frozenset()
     guards = [
-        replace(guard, ends_run=guard.ends_run or guard.relation in env.stated)
+        replace(guard, ends_run=guard.ends_run or guard.relation in env.facts.stated)
         for key, guard in env.guards.items()
         if key not in may_differ and is_decisive(guard, env)
     ]
-    captured.assumptions += [*attempt.specializations, *env.noted_conditions(), *env.assertions, *guards]
+    captured.assumptions += [*attempt.specializations, *env.facts.noted_conditions(), *env.assertions, *guards]
     checked = {
         each.relation: each.where
         for each in guards
@@ -327,7 +332,11 @@ def _specialized(
             return Specialization(Dim.symbol(name), hints[name], done.where, done.is_turns)
     for guard in env.guards.values():
         relation = guard.relation
-        if relation.op != "eq" or any(isinstance(arg, Relation) for arg in relation.args) or env.is_settled(relation):
+        if (
+            relation.op != "eq"
+            or any(isinstance(arg, Relation) for arg in relation.args)
+            or env.facts.is_settled(relation)
+        ):
             continue
         gap = relation.args[0] - relation.args[1]
         if not isinstance(gap, Dim):

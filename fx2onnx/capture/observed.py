@@ -11,8 +11,7 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.capture.at_sample import broken_conditions
 from fx2onnx.capture.captured import Captured
 from fx2onnx.capture.python.inputs import ARGUMENT, Arguments, Call, bind, fits, normalise_args
-from fx2onnx.capture.shapes.axis_sizes import fresh_size
-from fx2onnx.capture.shapes.requested import Requested
+from fx2onnx.capture.shapes.requested import Requested, fresh_size
 from fx2onnx.sizes.expr import Dim
 from fx2onnx.torchcompat import shape_specs
 from fx2onnx.torchcompat.pytrees import Key

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.capture.attempt import Attempt
-from fx2onnx.capture.shapes.shape_env import ShapeEnv
-from fx2onnx.capture.shapes.undeclared import LOOP_IN_TENSORS
-from fx2onnx.capture.shapes.unmet import needed_beside
+from fx2onnx.capture.shapes.guards import needed_beside
+from fx2onnx.capture.shapes.shape_env import LOOP_IN_TENSORS, ShapeEnv
 from fx2onnx.sizes.assumptions import Specialization, put_shortly
 from fx2onnx.sizes.expr import Dim
 from fx2onnx.sizes.sets import where_true

@@ -49,34 +49,33 @@ def _emit_atom(op: Emitter, atom: Atom) -> ir.Value:
     key = Key("atom", rest=(atom,))
     found = op.builder.emitted.get(key)
     if found is None:
-        found = _emit_symbol(op, str(atom.args[0])) if atom.op == "symbol" else _emit_operation(op, atom)
+        found = _emit_operation(op, atom) if atom.depth else _emit_symbol(op, atom)
         op.builder.emitted[key] = found
     return found
 
 
-def _emit_symbol(op: Emitter, name: str) -> ir.Value:
-    source = op.builder.symbols.get(name)
+def _emit_symbol(op: Emitter, symbol: Atom) -> ir.Value:
+    source = op.builder.symbols.get(symbol.text)
     if source is None:
-        return _solved(op, name)
+        return _solved(op, symbol)
     value, axis = source
     if axis is None:
         return _as(op, value, INT64)
     return op.node("Squeeze", op.size_of_axis(value, axis), axes=[0])
 
 
-def _solved(op: Emitter, name: str) -> ir.Value:
+def _solved(op: Emitter, symbol: Atom) -> ir.Value:
     """A size that inputs have only a multiple of, or plus a number: ``(size - c) / k`` of an axis of ``k * name + c``."""
-    symbol = Dim.symbol(name)
     for value in op.builder.inputs:
         for axis, dim in enumerate(dims_of(value)):
-            if not isinstance(dim, Dim) or dim.terms.keys() != symbol.terms.keys():
+            if not isinstance(dim, Dim) or dim.terms.keys() != {(symbol,)}:
                 continue
             (factor,) = dim.terms.values()
             size = op.node("Squeeze", op.size_of_axis(value, axis), axes=[0])
             if dim.constant:
                 size = op.node("Sub", size, op.const(dim.constant, INT64))
             return size if factor == 1 else op.node("Div", size, op.const(factor, INT64))
-    raise InternalError("E900", f"no value gives the size {name}")
+    raise InternalError("E900", f"no value gives the size {symbol}")
 
 
 def _floordiv(op: Emitter, top: ir.Value, bottom: ir.Value) -> ir.Value:

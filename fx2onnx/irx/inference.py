@@ -22,7 +22,7 @@ from fx2onnx.irx.shapes.contrib import CONTRIB, infer_contrib
 from fx2onnx.irx.size_values import SizeValues
 from fx2onnx.irx.values import Dims, dims_of, forget_dims, note_dims, set_type
 from fx2onnx.sizes.expr import Dim, DimLike, product
-from fx2onnx.sizes.text import parse_dim
+from fx2onnx.sizes.text import named, parse_dim
 
 STANDARD = frozenset({"", "ai.onnx.ml"})
 """Domains whose operators ``onnx.shape_inference`` knows."""
@@ -169,7 +169,7 @@ def _dim(value: ir.Value, axis: int, dim: int | ir.SymbolicDim) -> DimLike:
     if dim.value is None:
         return Dim.symbol(f"{value.name}_{axis}")
     read = parse_dim(str(dim.value))
-    return read if isinstance(read, Dim) else Dim.symbol(str(dim.value))
+    return read if isinstance(read, Dim) else named(str(dim.value))
 
 
 def _refine(graph: ir.Graph, opset: int, sizes: SizeValues, faults: list[InternalError]) -> None:

@@ -8,6 +8,7 @@ from typing import TypeAlias
 import onnx_ir as ir
 
 from fx2onnx.irx.values import MAX_KNOWN_INTS, dims_of, known_array, known_ints, known_sizes, set_known_sizes
+from fx2onnx.sizes.bounds import known_sign
 from fx2onnx.sizes.expr import Dim, DimLike, apply, product
 
 Held: TypeAlias = list[DimLike]
@@ -66,14 +67,8 @@ class SizeValues:
 
 
 def is_natural(size: DimLike) -> bool:
-    """Whether the size is surely no less than 0: a polynomial of symbols without a minus."""
-    if isinstance(size, int):
-        return size >= 0
-    return (
-        not size.is_real
-        and all(factor >= 0 for factor in (*size.terms.values(), size.constant))
-        and all(atom.op == "symbol" for monomial in size.terms for atom in monomial)
-    )
+    """Whether the size is surely no less than 0."""
+    return known_sign("ge", size) is True
 
 
 def _is_equal(one: DimLike, other: DimLike) -> bool | None:

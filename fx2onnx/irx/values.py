@@ -10,6 +10,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from fx2onnx.sizes.expr import Dim, DimLike
+from fx2onnx.sizes.text import named
 
 _DIMS_KEY = "fx2onnx.dims"
 Dims = tuple[DimLike, ...]
@@ -75,7 +76,7 @@ def dims_of(value: ir.Value) -> Dims:
     if value.shape is None:
         raise ValueError(f"value {value.name} has no shape")
     return tuple(
-        dim if isinstance(dim, int) else Dim.symbol(str(dim.value) if dim.value is not None else f"{value.name}_{axis}")
+        dim if isinstance(dim, int) else named(str(dim.value) if dim.value is not None else f"{value.name}_{axis}")
         for axis, dim in enumerate(value.shape)
     )
 

@@ -31,6 +31,7 @@ from fx2onnx.lower.size_checks import without_checks
 from fx2onnx.lower.weights import as_onnx
 from fx2onnx.sizes import stated as size_conditions
 from fx2onnx.sizes.expr import Dim
+from fx2onnx.sizes.text import named
 
 
 class Lowering:
@@ -346,10 +347,9 @@ class Lowering:
         """Sizes that follow from the data come from the node that has them."""
         for name in self._symbols.get(node, ()):
             if name not in self.builder.symbols:
-                value, axis = self.values[node], self.captured.symbols[name].axis
-                self.builder.symbols[name] = (value, axis)
+                self.builder.symbols[name] = value, axis = self.values[node], self.captured.symbols[name].axis
                 if axis is None:
-                    set_known_sizes(value, (Dim.symbol(name),))
+                    set_known_sizes(value, (named(name),))
 
 
 def _inner_uses(nodes: Sequence[ir.Node]) -> set[int]:

@@ -7,15 +7,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from fx2onnx.sizes.expr import Atom, Dim, Scalar, apply, atom_of, innermost_first
+from fx2onnx.sizes.expr import Atom, Dim, Scalar, apply, atom_of, innermost_first, rewritten
 from fx2onnx.sizes.relation import Relation
-from fx2onnx.sizes.rewriting import rewritten
 from fx2onnx.sizes.sets import SizeSet
 from fx2onnx.sizes.solve import simplified
 
 Rewrite: TypeAlias = Callable[[Scalar], Scalar]
 
-_QUOTIENT = Dim.symbol(f"u{10**9}")
+_QUOTIENT = Dim.unbacked(-1)
 """A whole number, of which nothing else is known."""
 
 

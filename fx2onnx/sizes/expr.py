@@ -9,15 +9,73 @@ from __future__ import annotations
 
 import functools
 import math
-import re
+import operator
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, TypeAlias, Union
 
-from fx2onnx.sizes.functions import INFIX, REAL_OF_REAL, REAL_OPS, Number, Undefined, dyadic, evaluated
+Number: TypeAlias = int | float
 
+EVALUATE: dict[str, Callable[..., Number]] = {
+    "floordiv": lambda a, b: a // b,
+    "mod": lambda a, b: a % b,
+    "max": max,
+    "min": min,
+    "truediv": lambda a, b: a / b,
+    "pow": lambda a, b: a**b,
+    "sqrt": math.sqrt,
+    "float": float,
+    "real": float,
+    "floor": math.floor,
+    "ceil": math.ceil,
+    "trunc": math.trunc,
+    "round": round,
+    "abs": abs,
+    "bitand": operator.and_,
+    "bit_length": lambda a: int(a).bit_length(),
+    "log2": math.log2,
+    "log10": math.log10,
+    "log": math.log,
+    "exp": math.exp,
+    "sin": math.sin,
+    "cos": math.cos,
+    "tanh": math.tanh,
+}
+
+
+class Undefined(ZeroDivisionError):
+    """An operation has no value for these numbers: ``1 / 0``, ``sqrt(-1)``, ``exp(1000)``."""
+
+
+def evaluated(op: str, *args: Number) -> Number:
+    """``op`` of plain numbers. Raises Undefined."""
+    try:
+        value = EVALUATE[op](*args)
+    except (ArithmeticError, ValueError) as error:
+        raise Undefined(f"{op} of {', '.join(map(str, args))}: {error}") from error
+    if isinstance(value, complex):
+        raise Undefined(f"{op} of {', '.join(map(str, args))} is no real number")
+    return value
+
+
+INFIX = {"floordiv": " // ", "mod": " % ", "truediv": " / ", "pow": " ** "}
+APPROXIMATE = frozenset({"log2", "log10", "log", "exp", "sin", "cos", "tanh"})
+"""Real functions whose last bit may differ between two libraries: what rounds such a value is not exact at every size."""
+REAL_OPS = APPROXIMATE | {"truediv", "sqrt", "float", "real"}
+"""``real`` is a real number as it was rounded, whose terms further arithmetic leaves together."""
+REAL_OF_REAL = frozenset({"pow", "floordiv", "mod", "max", "min", "abs"})
+"""Operations that are real numbers where an operand is."""
+ARITY = {op: 2 if op in ("floordiv", "mod", "max", "min", "truediv", "pow", "bitand") else 1 for op in EVALUATE}
+
+
+def dyadic(number: Any) -> tuple[int, int]:
+    """``number`` as a fraction whose denominator is a power of two; every real number of a computer is one."""
+    return (number, 1) if isinstance(number, int) else number.as_integer_ratio()
+
+
+# -- expressions -----------------------------------------------------------------------------------------------------------
 DimLike: TypeAlias = Union[int, "Dim"]
 Scalar: TypeAlias = Union[int, float, "Dim"]
 Monomial: TypeAlias = tuple["Atom", ...]
@@ -25,15 +83,20 @@ Monomial: TypeAlias = tuple["Atom", ...]
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class Atom:
-    """A symbol (``op == "symbol"``, one argument: its name) or an operation over expressions. Made by ``atom_of``."""
+    """An operation over expressions, or what has none inside it: a ``symbol``, which is a size by its name, or an ``unbacked``
+    number, which only data decides, by its number in the run. Made by ``atom_of``.
+    """
 
     op: str
     args: tuple[str | int | float | Dim, ...]
     text: str = field(init=False, compare=False, repr=False)
     is_real: bool = field(init=False, compare=False, repr=False)
     symbols: frozenset[str] = field(init=False, compare=False, repr=False)
+    """The texts of the symbols and unbacked numbers in it."""
+    unbacked: frozenset[str] = field(init=False, compare=False, repr=False)
+    """Those of the unbacked numbers alone."""
     depth: int = field(init=False, compare=False, repr=False)
-    """How many operations lie inside each other; 0 for a symbol."""
+    """How many operations lie inside each other; 0 for a symbol and an unbacked number."""
     _hash: int = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -41,14 +104,18 @@ class Atom:
         object.__setattr__(self, "text", self._text())
         object.__setattr__(self, "is_real", is_real)
         inner = [atom for arg in self.args if isinstance(arg, Dim) for atom in arg.atoms()]
-        own = frozenset([str(self.args[0])]) if self.op == "symbol" else frozenset()
+        own = frozenset([self.text]) if self.op in ("symbol", "unbacked") else frozenset()
         object.__setattr__(self, "symbols", own.union(*(atom.symbols for atom in inner)))
+        unbacked = own if self.op == "unbacked" else frozenset()
+        object.__setattr__(self, "unbacked", unbacked.union(*(atom.unbacked for atom in inner)))
         object.__setattr__(self, "depth", 0 if own else 1 + max((atom.depth for atom in inner), default=0))
         object.__setattr__(self, "_hash", hash((self.op, self.args)))
 
     def _text(self) -> str:
         if self.op == "symbol":
             return str(self.args[0])
+        if self.op == "unbacked":
+            return f"u{self.args[0]}"
         if self.op in INFIX:
             return f"({INFIX[self.op].join(_parenthesised(arg) for arg in self.args)})"
         return f"{self.op}({', '.join(map(str, self.args))})"
@@ -101,7 +168,13 @@ class Dim:
 
     @staticmethod
     def symbol(name: str) -> Dim:
+        """The size of that name, a number that is not below 0."""
         return Dim({(atom_of("symbol", (name,)),): 1})
+
+    @staticmethod
+    def unbacked(number: int) -> Dim:
+        """A number that only data decides, of either sign, written ``u0``."""
+        return Dim({(atom_of("unbacked", (number,)),): 1})
 
     def __hash__(self) -> int:
         return self._hash
@@ -123,7 +196,7 @@ class Dim:
                 terms[monomial] = total
             else:
                 terms.pop(monomial, None)
-        return _make(terms, self.constant + other.constant)
+        return dim_of(terms, self.constant + other.constant)
 
     __radd__ = __add__
 
@@ -140,14 +213,14 @@ class Dim:
         if not isinstance(other, Dim):
             if other == 0 and isinstance(other, int):
                 return 0
-            return _make({m: f * other for m, f in self.terms.items()}, self.constant * other)
+            return dim_of({m: f * other for m, f in self.terms.items()}, self.constant * other)
         terms: dict[Monomial, Number] = {}
-        for left, left_factor in self._all_terms():
-            for right, right_factor in other._all_terms():
+        for left, left_factor in self.all_terms():
+            for right, right_factor in other.all_terms():
                 monomial = tuple(sorted(left + right, key=_text_of))
                 terms[monomial] = terms.get(monomial, 0) + left_factor * right_factor
         constant = terms.pop((), 0)
-        return _make({m: f for m, f in terms.items() if f}, constant)
+        return dim_of({m: f for m, f in terms.items() if f}, constant)
 
     __rmul__ = __mul__
 
@@ -164,18 +237,16 @@ class Dim:
         return apply("mod", other, self)
 
     # -- looking ------------------------------------------------------------------------------------------------
-    def _all_terms(self) -> Iterator[tuple[Monomial, Number]]:
+    def all_terms(self) -> Iterator[tuple[Monomial, Number]]:
+        """The terms and the constant, which has no atoms."""
         yield from self.terms.items()
         if self.constant:
             yield (), self.constant
 
     def as_symbol(self) -> str | None:
-        """The name, if the expression is one bare symbol."""
-        if self.constant == 0 and len(self.terms) == 1:
-            ((monomial, factor),) = self.terms.items()
-            if factor == 1 and len(monomial) == 1 and monomial[0].op == "symbol":
-                return monomial[0].text
-        return None
+        """The name, if the expression is one bare symbol or unbacked number."""
+        atom = self.only_atom()
+        return atom.text if atom is not None and not atom.depth else None
 
     def only_atom(self) -> Atom | None:
         """The atom, if the expression is one and nothing else."""
@@ -193,6 +264,17 @@ class Dim:
     def symbols(self) -> frozenset[str]:
         sets = [atom.symbols for monomial in self.terms for atom in monomial]
         return sets[0] if len(sets) == 1 else frozenset().union(*sets)
+
+    def unbacked_symbols(self) -> frozenset[str]:
+        """Those of ``symbols`` that only data decides."""
+        return frozenset().union(*(atom.unbacked for atom in self.atoms()))
+
+    def leaf(self, name: str) -> Dim:
+        """The symbol or the unbacked number of this name, which is in the expression."""
+        atoms = (
+            atom for outer in self.atoms() if name in outer.symbols for atom in innermost_first(Dim({(outer,): 1}))
+        )
+        return next(Dim({(atom,): 1}) for atom in atoms if not atom.depth and atom.text == name)
 
     @property
     def free_symbols(self) -> frozenset[object]:
@@ -261,8 +343,7 @@ class _Substitution(dict[Atom, Scalar]):
                 args = [arg.with_atoms(self.__getitem__) if isinstance(arg, Dim) else arg for arg in inner.args]
                 self[inner] = apply(inner.op, *args)  # type: ignore[arg-type]
             else:
-                name = str(inner.args[0])
-                self[inner] = self._sizes[name] if name in self._sizes else Dim({(inner,): 1})
+                self[inner] = self._sizes[inner.text] if inner.text in self._sizes else Dim({(inner,): 1})
         return self[atom]
 
 
@@ -285,7 +366,8 @@ def innermost_first(dim: Dim, is_known: Callable[[Atom], bool] = lambda atom: Fa
     return list(ordered)
 
 
-def _make(terms: dict[Monomial, Number], constant: Number) -> Scalar:
+def dim_of(terms: dict[Monomial, Number], constant: Number) -> Scalar:
+    """The expression, or the plain number where there are no terms."""
     return Dim(terms, constant) if terms else constant
 
 
@@ -303,310 +385,19 @@ MOST_REMEMBERED = 1 << 14
 @functools.lru_cache(MOST_REMEMBERED)
 def _simplified(op: str, args: tuple[Scalar, ...], _are_real: tuple[bool, ...]) -> Scalar:
     """``2`` and ``2.0`` are equal, and results of real numbers others."""
-    if op in ("floordiv", "truediv"):
-        quotient = _exact_quotient(args[0], args[1])
-        if quotient is not None and (op == "floordiv" or isinstance(quotient, Dim)):
-            return quotient if op == "floordiv" else apply("float", quotient)
-    if op in ("floordiv", "mod"):
-        whole, rest = _multiples(args[0], args[1])
-        if whole != 0:
-            return whole + apply(op, rest, args[1]) if op == "floordiv" else apply(op, rest, args[1])
-        common = _common_factor(args[0], args[1])
-        if common:
-            reduced = apply(op, *(_over(arg, common) for arg in args))
-            return reduced if op == "floordiv" else Dim({common: 1}) * reduced
-        shared, left_over = _common_sum(*args)
-        if shared is not None:
-            reduced = apply(op, *left_over)
-            return reduced if op == "floordiv" else shared * reduced
-        times = _common_number(args[0], args[1])
-        if times > 1:
-            less, left = _divided(args[0], times)
-            reduced = apply(op, less, args[1] // times)
-            return reduced if op == "floordiv" else times * reduced + left
-    if op == "pow" and args[1] == 0.5:
-        return apply("sqrt", args[0])
-    if op == "mod":
-        if args[0] == 0:
-            return 0
-        args = (_without_inner_remainders(args[0], args[1]), args[1])
-        if _exact_quotient(args[0], args[1]) is not None:
-            return 0
-        if not any(isinstance(arg, Dim) for arg in args):
-            return evaluated(op, *args)  # type: ignore[arg-type]
-    if op in ("max", "min"):
-        if args[0] == args[1]:
-            return args[0]
-        gap = args[0] - args[1]
-        if not isinstance(gap, Dim):
-            return args[0] if (gap > 0) == (op == "max") else args[1]
-        low, high = _bounds(gap)
-        if low is not None and (low >= 0 or high <= 0):
-            return args[0] if (low >= 0) == (op == "max") else args[1]
-    if op in ("floor", "ceil") and isinstance(args[0], Dim) and args[0].is_real and is_small_fraction(args[0]):
-        whole, rest = _whole_part(args[0])
-        if whole != 0:
-            return whole + apply(op, rest)
-    if op in ("floor", "ceil", "trunc", "round") and isinstance(args[0], Dim):
-        rounded = _rounded(op, args[0])
-        if rounded is not None:
-            return rounded
-    if op == "float" and is_real_number(args[0]):
-        return args[0]
+    for rule in RULES.get(op, ()):
+        found = rule(*args)
+        if found is not None:
+            return found
     return Dim({(atom_of(op, args),): 1})
 
 
-def _common_number(top: Scalar, bottom: Scalar) -> int:
-    """What divides the factors of ``top`` and the number ``bottom``: 2 of ``(2*n + 5) // 8``, which is ``(n + 2) // 4``."""
-    if type(bottom) is not int or bottom < 2 or not isinstance(top, Dim) or type(top.constant) is not int:
-        return 1
-    found = bottom
-    for factor in top.terms.values():
-        if type(factor) is not int:
-            return 1
-        found = math.gcd(found, factor)
-    return found
-
-
-def _divided(value: Scalar, times: int) -> tuple[Scalar, int]:
-    """The quotient of a sum whose factors ``times`` divides, and what is left."""
-    assert isinstance(value, Dim)
-    assert isinstance(value.constant, int)
-    quotient, left = divmod(value.constant, times)
-    return _make({monomial: factor // times for monomial, factor in value.terms.items()}, quotient), left
-
-
-_MOST_QUOTIENTS = 8
-
-
-def _bounds(value: Dim) -> tuple[int, int] | tuple[None, float]:
-    """The least and the largest value where only remainders are left: 0 and 1 of ``-n - 2*((-n) // 2)``."""
-    low = high = 0
-    rest: Scalar = value
-    for _ in range(_MOST_QUOTIENTS):
-        if not isinstance(rest, Dim) or rest.is_real:
-            break
-        found = next((item for item in rest.terms.items() if _is_quotient_of_number(*item)), None)
-        if found is None:
-            break
-        ((atom,), factor) = found
-        top, bottom = atom.args
-        times: int = factor // bottom  # type: ignore[assignment,operator]
-        spread = -times * (int(bottom) - 1)  # type: ignore[arg-type]
-        low, high = low + min(spread, 0), high + max(spread, 0)
-        rest = rest - factor * Dim({(atom,): 1}) + times * top  # type: ignore[operator]
-    return (low + rest, high + rest) if isinstance(rest, int) else (None, math.inf)
-
-
-def _is_quotient_of_number(monomial: Monomial, factor: Number) -> bool:
-    """Whether it is a whole number of times ``k * (v // k)``, which is ``v`` less a remainder."""
-    if len(monomial) != 1 or monomial[0].op != "floordiv" or type(factor) is not int:
-        return False
-    bottom = monomial[0].args[1]
-    return type(bottom) is int and bottom > 0 and factor % bottom == 0
-
-
-def _whole_part(value: Dim) -> tuple[Scalar, Scalar]:
-    """``whole, rest`` with ``value == whole + rest``: the terms that are integers, and the others."""
-    whole: dict[Monomial, Number] = {
-        monomial: factor
-        for monomial, factor in value.terms.items()
-        if isinstance(factor, int) and not any(atom.is_real for atom in monomial)
-    }
-    rest = {monomial: factor for monomial, factor in value.terms.items() if monomial not in whole}
-    is_whole = isinstance(value.constant, int)
-    return _make(whole, value.constant if is_whole else 0), _make(rest, 0 if is_whole else value.constant)
-
-
-def _rounded(op: str, value: Dim) -> Scalar | None:
-    """``value`` rounded, in integers; None where that is not found."""
-    if not value.is_real:
-        return value
-    inner = value.only_atom()
-    if inner is not None and inner.op == "float":
-        return inner.args[0]  # type: ignore[return-value]
-    if op == "round":
-        return None
-    if inner is not None and inner.op == "log2" and not is_real_number(inner.args[0]):
-        size: Scalar = inner.args[0]  # type: ignore[assignment]
-        return apply("bit_length", size - 1 if op == "ceil" else apply("floordiv", size, 2))
-    top, bottom = fraction(value)
-    if bottom is None or (op == "trunc" and not _is_no_less_than_zero(top)):
-        return None
-    return apply("floordiv", top, bottom) if op != "ceil" else -apply("floordiv", -top, bottom)
-
-
-MOST_DENOMINATOR = 1 << 10
-"""Of a fraction: sizes times larger numbers might not be exact as real numbers."""
-
-
-def fraction(value: Dim) -> tuple[Scalar, Scalar | None]:
-    """``top, bottom`` of a quotient of integers, or of a polynomial with real coefficients that are exact fractions; None where
-    they are not. ``0.5*n + 0.25`` is ``2*n + 1`` divided by 4, at every size and without a rounding error.
-    """
-    inner = value.only_atom()
-    if inner is not None and inner.op == "truediv":
-        top, bottom = inner.args
-        return (value, None) if is_real_number(top) or is_real_number(bottom) else (top, bottom)  # type: ignore[return-value]
-    return _polynomial_fraction(value)
-
-
-def is_small_fraction(value: Scalar) -> bool:
-    """Whether the expression is exact in float64 in any order of operations: its coefficients are small binary fractions."""
-    if isinstance(value, Dim):
-        return _polynomial_fraction(value)[1] is not None
-    return isinstance(value, int) or (math.isfinite(value) and dyadic(value)[1] <= MOST_DENOMINATOR)
-
-
-def _polynomial_fraction(value: Dim) -> tuple[Scalar, int | None]:
-    terms: dict[Monomial, tuple[int, int]] = {}
-    for monomial, factor in value.terms.items():
-        plain = [_integer_of(atom) for atom in monomial]
-        if None in plain or (isinstance(factor, float) and not math.isfinite(factor)):
-            return value, None
-        terms[monomial] = dyadic(factor)
-    constant = dyadic(value.constant)
-    bottom = math.lcm(constant[1], *(below for _, below in terms.values()))
-    if bottom > MOST_DENOMINATOR:
-        return value, None
-    top: Scalar = constant[0] * (bottom // constant[1])
-    for monomial, (above, below) in terms.items():
-        part: Scalar = above * (bottom // below)
-        for atom in monomial:
-            part = part * _integer_of(atom)  # type: ignore[operator]
-        top = top + part
-    return top, bottom
-
-
-def _integer_of(atom: Atom) -> Scalar | None:
-    """The integer that an atom is, as a real number or not."""
-    if atom.op == "float":
-        return atom.args[0]  # type: ignore[return-value]
-    return None if atom.is_real else Dim({(atom,): 1})
+RULES: dict[str, tuple[Callable[..., Scalar | None], ...]] = {}
+"""Rules that say an operation more simply, in order: the first that does not give None. ``rules.py`` is the table."""
 
 
 def is_real_number(value: object) -> bool:
     return isinstance(value, float) or (isinstance(value, Dim) and value.is_real)
-
-
-def _exact_quotient(top: Scalar, bottom: Scalar) -> Scalar | None:
-    """``top / bottom`` where every term divides without remainder, whatever the sizes; else None."""
-    if is_real_number(top) or is_real_number(bottom):
-        return None
-    quotient = _quotient(top, bottom)
-    if quotient is None:
-        pair = without_remainders(top), without_remainders(bottom)
-        quotient = None if pair == (top, bottom) else _quotient(*pair)
-    return quotient
-
-
-def _common_factor(top: Scalar, bottom: Scalar) -> Monomial:
-    """The atoms that stand in every term of both: ``n`` in ``(n*m) // (4*n)``, which is ``m // 4`` unless it is a division by 0."""
-    if not isinstance(top, Dim) or not isinstance(bottom, Dim) or top.constant or bottom.constant:
-        return ()
-    if top.is_real or bottom.is_real:
-        return ()
-    first, *others = (*top.terms, *bottom.terms)
-    shared = list(first)
-    for monomial in others:
-        left = list(monomial)
-        kept = []
-        for atom in shared:
-            if atom in left:
-                left.remove(atom)
-                kept.append(atom)
-        shared = kept
-    return tuple(shared)
-
-
-def _over(value: Scalar, common: Monomial) -> Scalar:
-    """``value`` without the atoms of ``common``, which all of its terms have."""
-    assert isinstance(value, Dim)
-    total: Scalar = 0
-    for monomial, factor in value.terms.items():
-        rest = list(monomial)
-        for atom in common:
-            rest.remove(atom)
-        total = total + (Dim({tuple(rest): factor}) if rest else factor)
-    return total
-
-
-def _common_sum(top: Scalar, bottom: Scalar) -> tuple[Dim | None, tuple[Scalar, Scalar]]:
-    """A sum that is in both, and the two without it: ``n - k`` in ``(m*n - m*k) // (4*n - 4*k)``, which is ``m // 4``."""
-    if isinstance(top, Dim) and isinstance(bottom, Dim) and len(bottom.terms) + bool(bottom.constant) > 1:
-        factors = [factor for _, factor in bottom._all_terms()]
-        times = math.gcd(*factors) if all(type(factor) is int for factor in factors) else 1  # type: ignore[arg-type]
-        shared = _quotient(bottom, times) if times > 1 else None
-        quotient = None if shared is None or top.is_real else _quotient(top, shared)
-        if isinstance(shared, Dim) and quotient is not None:
-            return shared, (quotient, times)
-    return None, (top, bottom)
-
-
-def _is_no_less_than_zero(value: Scalar) -> bool:
-    """Whether it is a sum of sizes; numbers that the data gives (``u0``) may be less."""
-    if not isinstance(value, Dim):
-        return value >= 0
-    are_sizes = all(atom.op == "symbol" and not OF_DATA.fullmatch(atom.text) for atom in value.atoms())
-    return are_sizes and all(factor >= 0 for _, factor in value._all_terms())
-
-
-OF_DATA = re.compile(r"u[0-9]+")
-
-
-def _multiples(top: Scalar, bottom: Scalar) -> tuple[Scalar, Scalar]:
-    """``whole, rest`` with ``top == bottom * whole + rest``: the terms that a plain number divides, and the others."""
-    if not isinstance(top, Dim) or not isinstance(bottom, int) or bottom <= 0 or is_real_number(top):
-        return 0, top
-    divided = {monomial: factor for monomial, factor in top.terms.items() if factor % bottom == 0}
-    rest = _make({m: f for m, f in top.terms.items() if m not in divided}, top.constant % bottom)
-    return _make({m: f // bottom for m, f in divided.items()}, top.constant // bottom), rest
-
-
-def _quotient(top: Scalar, bottom: Scalar) -> Scalar | None:
-    """By a sum, by long division: ``(2*s*s + 4*s + 2) // (2*s + 2) -> s + 1``."""
-    if not isinstance(top, Dim) or bottom == 0:
-        return None
-    if not isinstance(bottom, Dim):
-        divides = all(factor % bottom == 0 for _, factor in top._all_terms())
-        return _make({m: f // bottom for m, f in top.terms.items()}, top.constant // bottom) if divides else None
-    lead, lead_factor = max(bottom.terms.items(), key=_rank)
-    quotient: Scalar = 0
-    rest: Scalar = top
-    while isinstance(rest, Dim):
-        monomial, factor = max(rest.terms.items(), key=_rank)
-        others = list(monomial)
-        for atom in lead:
-            if atom not in others:
-                return None
-            others.remove(atom)
-        if factor % lead_factor:
-            return None
-        part: Scalar = Dim({tuple(others): factor // lead_factor}) if others else factor // lead_factor
-        quotient, rest = quotient + part, rest - part * bottom
-    return quotient if rest == 0 else None
-
-
-def _rank(term: tuple[Monomial, Number]) -> tuple[int, list[str]]:
-    """An order of monomials that products keep, so that each step of a division leaves lower ones."""
-    return len(term[0]), [atom.text for atom in term[0]]
-
-
-def _without_inner_remainders(value: Scalar, divisor: Scalar) -> Scalar:
-    """What leaves the same remainder: ``-n`` for ``4 - n % 4`` divided by 4."""
-    if not isinstance(value, Dim) or type(divisor) is not int or divisor == 0 or value.is_real:
-        return value
-    inner = [
-        (atom, factor)
-        for (atom, *others), factor in value.terms.items()
-        if not others and atom.op == "mod" and type(atom.args[1]) is int and atom.args[1] % divisor == 0
-    ]
-    if not inner:
-        return value
-    for atom, factor in inner:
-        value = value + factor * (atom.args[0] - Dim({(atom,): 1}))  # type: ignore[operator]
-    constant = value.constant if isinstance(value, Dim) else value
-    return value - constant + constant % divisor
 
 
 def without_remainders(value: Scalar) -> Scalar:
@@ -621,6 +412,28 @@ def _quotient_form(atom: Atom) -> Scalar:
         return Dim({(atom,): 1})
     value, divisor = atom.args
     return value - divisor * apply("floordiv", value, divisor)  # type: ignore[arg-type, operator]
+
+
+def rewritten(value: Scalar, rule: Callable[[Atom], Scalar | None]) -> Scalar:
+    """``value`` with each atom that ``rule`` has a value for replaced by it, from the innermost outwards: the rule sees atoms
+    whose own arguments are rewritten already.
+    """
+    if not isinstance(value, Dim):
+        return value
+    values: dict[Atom, Scalar] = {}
+
+    def ruled(atom: Atom) -> Scalar:
+        given = rule(atom)
+        return Dim({(atom,): 1}) if given is None else given
+
+    for atom in innermost_first(value):
+        if atom.depth == 0:
+            values[atom] = ruled(atom)
+            continue
+        args = [arg.with_atoms(values.__getitem__) if isinstance(arg, Dim) else arg for arg in atom.args]
+        made = apply(atom.op, *args)  # type: ignore[arg-type]
+        values[atom] = made.with_atoms(ruled) if isinstance(made, Dim) else made
+    return value.with_atoms(values.__getitem__)
 
 
 def evaluate(value: Scalar, sizes: Mapping[str, int]) -> Number:

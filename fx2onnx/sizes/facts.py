@@ -3,116 +3,112 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.sizes.assumptions import Condition
+from fx2onnx.sizes.bounds import bounds, certain, known_sign
 from fx2onnx.sizes.ceilings import multiple_of
-from fx2onnx.sizes.certain import bounds, certain, known_sign
-from fx2onnx.sizes.equalities import Equalities
 from fx2onnx.sizes.expr import Dim, DimLike, Scalar, apply, without_remainders
 from fx2onnx.sizes.relation import COMPARE, Relation
 from fx2onnx.sizes.sets import EVERY, SizeSet, interval, where_true
-from fx2onnx.sizes.solve import is_looser, simplified, sizes_where, solved
+from fx2onnx.sizes.solve import Equalities, is_looser, simplified, sizes_where, solved
 
-_NOTHING: frozenset[object] = frozenset()
 FAR = 10_000
 """Of sizes at which something holds, so many are tried."""
 
 
-@dataclass
-class SizeFacts:
-    """Plain data, as ``ShapeEnv`` is."""
+@dataclass(frozen=True)
+class Facts:
+    """Knowledge of the sizes of a run at some point. A change gives another object: a snapshot is a reference that is kept."""
 
-    hints: dict[str, int] = field(default_factory=dict)
-    unbacked: set[str] = field(default_factory=set)
+    unbacked: frozenset[str] = frozenset()
     """Symbols whose number depends on data."""
-    signed: set[str] = field(default_factory=set)
+    signed: frozenset[str] = frozenset()
     """Those of them that may be less than 0: numbers of tensors that were not used as a size so far."""
     equalities: Equalities = field(default_factory=Equalities)
-    """Of sizes that depend on data, what operators or Python needed to be equal."""
-    sets: dict[str, SizeSet] = field(default_factory=dict)
+    """Equalities of sizes that depend on data, which operators or Python needed."""
+    sets: Mapping[str, SizeSet] = field(default_factory=dict)
     """The sizes of a symbol for which the program is; every size where there is no entry."""
-    conditions: dict[Condition, None] = field(default_factory=dict)
-    """What made them fewer, in order."""
-    stated: set[Relation] = field(default_factory=set)
-    """What has to hold of several sizes and is said as it is, since no conditions of single sizes say it."""
-    supposed: dict[Relation, None] = field(default_factory=dict)
-    """What holds in this run, as Python decided by it and both branches are to be in the file."""
-    keeps_ones: bool = False
-    """Whether this run is of a branch that no larger sizes lead into, where kernels found parts of sizes to be 1."""
-    chosen: Mapping[str, int] = field(default_factory=dict)
-    """The sizes at which the run goes on behind the last decision, where they are not to be looked for."""
-    settled: dict[Relation, bool | None] = field(default_factory=dict)
-    """The truth of comparisons at all those sizes, as far as it was asked."""
-    written: dict[Dim, Scalar] = field(default_factory=dict)
-    """Expressions as they are written for those sizes."""
-    written_for: dict[str, SizeSet] = field(default_factory=dict)
+    written_for: Mapping[str, SizeSet] = field(default_factory=dict)
     """``sets`` but for what was supposed to be odd: ``n % 2`` stays as it is, so that one program can be written for both ways."""
+    conditions: Mapping[Condition, None] = field(default_factory=dict)
+    """What made the sets smaller, in order."""
+    stated: frozenset[Relation] = frozenset()
+    """What has to hold of several sizes and is said as it is, since no conditions of single sizes say it."""
+    supposed: Mapping[Relation, None] = field(default_factory=dict)
+    """What holds in this run, as Python decided by it and both branches are to be in the file."""
 
-    remembered: dict[tuple[object, ...], Any] = field(default_factory=dict)
-    """Sums, products and comparisons of sizes, by the operation and the two, until something is learnt."""
-    steps: dict[str, tuple[int, int]] = field(default_factory=dict)
+    settled: dict[Relation, bool | None] = field(default_factory=dict, init=False, compare=False, repr=False)
+    """The truth of comparisons at all those sizes, as far as it was asked."""
+    written: dict[Dim, Scalar] = field(default_factory=dict, init=False, compare=False, repr=False)
+    """Expressions as they are written for those sizes, as far as they were asked."""
+    remembered: dict[tuple[object, ...], Any] = field(default_factory=dict, init=False, compare=False, repr=False)
+    """Sums, products and comparisons of sizes, by the operation and the two, as far as they were asked."""
+    steps: dict[str, tuple[int, int]] = field(default_factory=dict, init=False, compare=False, repr=False)
     """The progressions of ``sets``, as far as they were asked."""
-    hinted: dict[Dim | Relation, object] = field(default_factory=dict)
-    """Values at the sample's sizes, as far as they were asked."""
-    hinted_for: dict[str, int] = field(default_factory=dict)
-    """The sizes for which these are."""
-    known: dict[frozenset[str], frozenset[object]] = field(default_factory=dict)
-    """``facts``, until the next is learnt."""
+    by_names: dict[frozenset[str], frozenset[object]] = field(
+        default_factory=dict, init=False, compare=False, repr=False
+    )
+    """The answers of ``about``, as far as they were asked."""
 
-    def __post_init__(self) -> None:
-        self.written_for |= self.sets
+    # -- assuming more ----------------------------------------------------------------------------------------------
+    @classmethod
+    def declared(cls, conditions: Iterable[Condition]) -> Facts:
+        """The facts at the start of a run whose sizes are declared with ``conditions``, one for each size."""
+        conditions = dict.fromkeys(conditions)
+        sets = {condition.name: condition.sizes for condition in conditions}
+        return cls(sets=sets, written_for=sets, conditions=conditions)
 
-    def narrow(self, name: str, sizes: SizeSet, *, is_written: bool = True) -> None:
-        """From here on the program is for these sizes only."""
-        self.sets[name] = self.sets.get(name, EVERY) & sizes
+    def narrowed(self, name: str, sizes: SizeSet, *, is_written: bool = True) -> Facts:
+        """The facts of a program that is for these sizes only."""
+        sets = {**self.sets, name: self.sets.get(name, EVERY) & sizes}
+        written_for = self.written_for
         if is_written:
-            self.written_for[name] = self.written_for.get(name, EVERY) & sizes
-        self.learnt()
+            written_for = {**written_for, name: written_for.get(name, EVERY) & sizes}
+        return replace(self, sets=sets, written_for=written_for)
 
-    def learnt(self) -> None:
-        """Sizes became fewer: what was found before may be said better."""
-        self.settled.clear()
-        self.written.clear()
-        self.remembered.clear()
-        self.steps.clear()
-        self.known.clear()
+    def supposing(self, relation: Relation) -> Facts:
+        """The facts of a run that is for sizes at which the relation holds."""
+        names, after = relation.symbols(), self
+        true = where_true(relation) if len(names) == 1 else None
+        if true is not None:
+            (name,) = names
+            multiple = multiple_of(relation)
+            is_written = multiple is None or multiple.where_it_holds or multiple.divisor > 2
+            after = self.narrowed(name, true, is_written=is_written)
+            after = replace(after, sets={**after.sets, name: _without_zero(after.sets[name])})
+        return replace(after, supposed={**self.supposed, relation: None})
 
-    def copied(self) -> SizeFacts:
-        """What is known now, to suppose more of it."""
-        return SizeFacts(
-            dict(self.hints),
-            set(self.unbacked),
-            set(self.signed),
-            self.equalities,
-            dict(self.sets),
-            supposed=dict(self.supposed),
-            written_for=dict(self.written_for),
-        )
-
-    def is_certain(self, op: str, lhs: Scalar, rhs: Scalar) -> bool:
-        """Whether a comparison is true at all sizes for which the program is."""
+    # -- queries, which change nothing ------------------------------------------------------------------------------
+    def certain(self, op: str, lhs: Scalar, rhs: Scalar) -> bool | None:
+        """The truth of a comparison at all sizes for which the program is, or None."""
         known = certain(op, lhs, rhs, self.signed)
-        return bool(self.is_settled(Relation(op, (lhs, rhs))) if known is None else known)
+        if known is None and self.equalities:
+            known = self._certain_by_data(op, lhs, rhs)
+        return self.is_settled(Relation(op, (lhs, rhs))) if known is None and self.sets else known
 
-    def facts(self, names: frozenset[str]) -> frozenset[object]:
+    def holds(self, op: str, lhs: Scalar, rhs: Scalar) -> bool:
+        """Whether a comparison is certain to be true, also by what was supposed alone."""
+        return bool(self.certain(op, lhs, rhs) or self.is_settled(Relation(op, (lhs, rhs))))
+
+    def about(self, names: frozenset[str]) -> frozenset[object]:
         """Everything that answers about sizes of ``names`` hang on, besides the hints: what is known of these, and of those that
         equalities and suppositions tie to them.
         """
         if not (self.sets or self.supposed or self.equalities or self.signed):
-            return _NOTHING
-        known = self.known.get(names)
+            return frozenset()
+        known = self.by_names.get(names)
         if known is None:
-            about = [*map(_named, self.supposed), *self.equalities.facts()]
+            about = [*((each.symbols(), each) for each in self.supposed), *self.equalities.facts()]
             tied, before = names, frozenset[str]()
             while tied != before:
                 before, tied = tied, tied.union(*(each for each, _ in about if each & tied))
-            own = [(name, facts[name]) for facts in (self.sets, self.written_for) for name in tied & facts.keys()]
+            own = [(name, sets[name]) for sets in (self.sets, self.written_for) for name in tied & sets.keys()]
             known = frozenset((*own, *(fact for each, fact in about if each & tied), *(tied & self.signed)))
-            self.known[names] = known
+            self.by_names[names] = known
         return known
 
     def simplified(self, dim: Dim) -> Scalar:
@@ -121,20 +117,6 @@ class SizeFacts:
         if known is None:
             known = self.written[dim] = simplified(dim, self.written_for)
         return known
-
-    def hint(self, value: Any) -> Any:
-        """The value at the sample's sizes. torch asks for the same with each tensor that it makes."""
-        if not isinstance(value, Dim | Relation):
-            return value
-        if self.hinted_for != self.hints:
-            self.hinted_for, self.hinted = dict(self.hints), {}
-        if isinstance(value, Dim) and value.is_real:
-            return value.evaluate(self.hints)  # equal to one of integers
-        found = self.hinted.get(value)
-        if found is None:
-            found = value.evaluate(self.hints) if isinstance(value, Dim) else value.holds(self.hints)
-            self.hinted[value] = found
-        return found
 
     def is_settled(self, relation: Relation) -> bool | None:
         """The truth of the relation at all sizes for which the program is, where it has not the same at every size."""
@@ -162,18 +144,17 @@ class SizeFacts:
     def _settled(self, relation: Relation) -> bool | None:
         names = relation.symbols()
         if relation.op in COMPARE and not any(isinstance(arg, Relation) for arg in relation.args):
-            gap = relation.args[0] - relation.args[1]
+            gap = form = relation.args[0] - relation.args[1]
+            signed = dict.fromkeys(self.signed)
             if isinstance(gap, Dim):
                 general = {name: self.sets[name].as_symbol(name) for name in names & self.sets.keys()}
-                gap = without_remainders(gap.substitute(general))
-            known = known_sign(relation.op, gap, dict.fromkeys(self.signed))
+                form = without_remainders(gap.substitute(general))
+            known = known_sign(relation.op, form, signed)
             if known is None and len(names) > 1:
-                gap = relation.args[0] - relation.args[1]
                 ends = {name: self.sets[name].ends() for name in names & self.sets.keys()}
-                known = known_sign(relation.op, gap, {**dict.fromkeys(self.signed), **ends})
+                known = known_sign(relation.op, gap, {**signed, **ends})
             if known is not None:
                 return known
-            gap = relation.args[0] - relation.args[1]
             if isinstance(gap, Dim) and gap.symbols() < names:  # what stands on both sides decides nothing
                 return self.is_settled(Relation(relation.op, (gap, 0)))
         true = where_true(relation) if len(names) == 1 else None
@@ -183,7 +164,7 @@ class SizeFacts:
         both = inside.both(true)
         return None if both is None else True if both == inside else None if both.first(1) else False
 
-    def certain_by_data(self, op: str, lhs: Any, rhs: Any) -> bool | None:
+    def _certain_by_data(self, op: str, lhs: Any, rhs: Any) -> bool | None:
         """The truth of a comparison after all that was found to be equal, or None."""
         gap = self.equalities.reduced(lhs - rhs)
         known = certain(op, gap, 0, self.signed)
@@ -215,48 +196,6 @@ class SizeFacts:
         known = plain if _is_plain(plain) else apply("floordiv", *map(self.equalities.reduced, (top, bottom)))
         return known if _is_plain(known) else plain  # type: ignore[return-value]
 
-    def equate(self, relation: Relation) -> bool:
-        """From now on the sides of an equality of sizes, of which data decides some, are equal; whether it is one."""
-        if relation.op != "eq" or any(isinstance(arg, Relation | float) for arg in relation.args):
-            return False
-        if not relation.symbols() & self.unbacked:
-            return False
-        one, other = relation.args
-        self.equalities.add(one, other, frozenset(self.unbacked))
-        self.remembered.clear()
-        self.known.clear()
-        return True
-
-    def suppose(self, relation: Relation) -> None:
-        """From here on, this run is for sizes at which the relation holds; hints are such sizes."""
-        self.supposed[relation] = None
-        names = relation.symbols()
-        true = where_true(relation) if len(names) == 1 else None
-        if true is not None:
-            (name,) = names
-            multiple = multiple_of(relation)
-            self.narrow(name, true, is_written=multiple is None or multiple.where_it_holds or multiple.divisor > 2)
-            self.sets[name] = _without_zero(self.sets[name])
-        self.learnt()
-        self.hints |= self.chosen or self.sizes_where(relation)
-
-    def sizes_where(self, relation: Relation) -> dict[str, int]:
-        """Sizes near the hints at which the relation holds; none where none are found."""
-        names = relation.symbols()
-        if self.hint(relation):
-            return {name: self.hints[name] for name in names}
-        sets = {name: self.sets.get(name, EVERY) for name in names}
-        true = where_true(relation) if len(names) == 1 else None
-        if true is not None:
-            (name,) = names
-            both = sets[name].both(true)
-            if both is None:  # they meet late, if at all
-                met = next((size for size in true.first(FAR) if size > 1 and size in sets[name]), None)
-                return {} if met is None else {name: met}
-            sets[name] = both
-        beside = [each for each in self.supposed if each.symbols() & names and each.symbols() <= self.hints.keys()]
-        return sizes_where(relation, sets, self.hints, beside) or sizes_where(relation, sets, self.hints)
-
     def excludes_zero_only(self, relation: Relation) -> bool:
         """Whether the relation, of one symbol, holds at all sizes for which the program is, but for 0."""
         true = where_true(relation)
@@ -272,10 +211,6 @@ class SizeFacts:
         sizes = false and _without_zero(self.sets.get(name, EVERY) & false)
         found = [size for size in sizes.first(64) if size] if sizes else []
         return [{name: size} for size in dict.fromkeys([*found[:2], *found[-1:]])]
-
-    def sizes(self) -> dict[str, int]:
-        """Of the symbols that no data decides, the sizes at which this run decides."""
-        return {name: size for name, size in self.hints.items() if name not in self.unbacked}
 
     def noted_conditions(self) -> list[Condition]:
         """One for each size and line."""
@@ -294,32 +229,109 @@ class SizeFacts:
                 noted[key] = replace(condition, sizes=sizes, relation=both)
         return [*noted.values(), *apart]
 
+
+@dataclass
+class SizesOfRun:
+    """The sizes at which a run decides, and what is known of them so far."""
+
+    hints: dict[str, int] = field(default_factory=dict)
+    facts: Facts = field(default_factory=Facts)
+    chosen: Mapping[str, int] = field(default_factory=dict)
+    """The sizes at which the run goes on behind the last decision, where they are not to be looked for."""
+    hinted: dict[Dim | Relation, object] = field(default_factory=dict)
+    """Values at the sample's sizes, as far as they were asked."""
+    hinted_for: dict[str, int] = field(default_factory=dict)
+    """The sizes for which these are."""
+
+    @property
+    def unbacked(self) -> frozenset[str]:
+        """Symbols whose number depends on data."""
+        return self.facts.unbacked
+
+    # -- learning -----------------------------------------------------------------------------------------------------
+    def know(self, **parts: Any) -> None:
+        """From here on, these parts of the facts are others."""
+        self.facts = replace(self.facts, **parts)
+
+    def narrow(self, name: str, sizes: SizeSet) -> None:
+        """From here on the program is for these sizes only."""
+        self.facts = self.facts.narrowed(name, sizes)
+
+    def suppose(self, relation: Relation) -> None:
+        """From here on, this run is for sizes at which the relation holds; hints are such sizes."""
+        self.facts = self.facts.supposing(relation)
+        self.hints |= self.chosen or self.sizes_where(relation)
+
+    def equate(self, relation: Relation) -> bool:
+        """From now on the sides of an equality of sizes, of which data decides some, are equal; whether it is one."""
+        if relation.op != "eq" or any(isinstance(arg, Relation | float) for arg in relation.args):
+            return False
+        if not relation.symbols() & self.facts.unbacked:
+            return False
+        one, other = relation.args
+        self.know(equalities=self.facts.equalities.adding(one, other, self.facts.unbacked))
+        return True
+
     def require(self, relation: Relation, where: SourceLocation | None, *, bounded: bool) -> bool:
         """Note what a relation that has to hold needs of single sizes; whether there is a choice of such sizes.
 
         bounded: also where that is an upper bound. What kernels decide at the sample alone, such as that there is one
         window, need not hold of the program.
         """
-        if relation in self.stated:
+        if relation in self.facts.stated:
             return True
         found = solved(relation, self.hints)
         if found and is_looser(relation, found, self.hints):
-            self.stated.add(relation)
+            self.know(stated=self.facts.stated | {relation})
             return True
         for name, (true, sizes) in (found or {}).items():
-            before = self.sets.get(name, EVERY)
+            before = self.facts.sets.get(name, EVERY)
             after = before & sizes
             is_bounded = sizes.last() is not None and not bounded
             if is_bounded or after.is_single() or self.hints[name] not in after:
                 return False
             if not before.is_within(sizes):
                 self.narrow(name, sizes)
-                self.conditions[Condition(name, sizes, true, where)] = None
+                self.know(conditions={**self.facts.conditions, Condition(name, sizes, true, where): None})
         return found is not None
 
+    # -- the sample's sizes, and others -------------------------------------------------------------------------------
+    def hint(self, value: Any) -> Any:
+        """The value at the sample's sizes. torch asks for the same with each tensor that it makes."""
+        if not isinstance(value, Dim | Relation):
+            return value
+        if self.hinted_for != self.hints:
+            self.hinted_for, self.hinted = dict(self.hints), {}
+        if isinstance(value, Dim) and value.is_real:
+            return value.evaluate(self.hints)  # equal to one of integers
+        found = self.hinted.get(value)
+        if found is None:
+            found = value.evaluate(self.hints) if isinstance(value, Dim) else value.holds(self.hints)
+            self.hinted[value] = found
+        return found
 
-def _named(relation: Relation) -> tuple[frozenset[str], Relation]:
-    return relation.symbols(), relation
+    def sizes_where(self, relation: Relation) -> dict[str, int]:
+        """Sizes near the hints at which the relation holds; none where none are found."""
+        names = relation.symbols()
+        if self.hint(relation):
+            return {name: self.hints[name] for name in names}
+        sets = {name: self.facts.sets.get(name, EVERY) for name in names}
+        true = where_true(relation) if len(names) == 1 else None
+        if true is not None:
+            (name,) = names
+            both = sets[name].both(true)
+            if both is None:  # they meet late, if at all
+                met = next((size for size in true.first(FAR) if size > 1 and size in sets[name]), None)
+                return {} if met is None else {name: met}
+            sets[name] = both
+        beside = [
+            each for each in self.facts.supposed if each.symbols() & names and each.symbols() <= self.hints.keys()
+        ]
+        return sizes_where(relation, sets, self.hints, beside) or sizes_where(relation, sets, self.hints)
+
+    def sizes(self) -> dict[str, int]:
+        """Of the symbols that no data decides, the sizes at which this run decides."""
+        return {name: size for name, size in self.hints.items() if name not in self.facts.unbacked}
 
 
 def _without_repeated_bounds(conditions: list[Condition]) -> list[Condition]:
@@ -338,7 +350,7 @@ def _without_repeated_bounds(conditions: list[Condition]) -> list[Condition]:
 
 
 def _is_plain(value: Scalar) -> bool:
-    return not isinstance(value, Dim) or all(atom.op == "symbol" for atom in value.atoms())
+    return not isinstance(value, Dim) or not any(atom.depth for atom in value.atoms())
 
 
 def _without_zero(sizes: SizeSet) -> SizeSet:

@@ -90,7 +90,7 @@ class Relation:
     def compares_with_zero_or_one(self) -> bool:
         """Whether it compares a size with 0 or 1. At capture, the sample's size stands for these."""
         gap = self._gap()
-        return gap is not None and all(atom.op == "symbol" for atom in gap.atoms())
+        return gap is not None and not any(atom.depth for atom in gap.atoms())
 
     def tells_several(self) -> bool:
         """Whether it says that there are some of something, or more than one: ``(H // 4) * (W // 4) > 1``."""

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fx2onnx.sizes.bounds import Reach, reach_of
 from fx2onnx.sizes.expr import Atom, Dim, Scalar
-from fx2onnx.sizes.lines import Reach, reach_of
 from fx2onnx.sizes.relation import COMPARE, Relation
 
 LARGEST = 1 << 17
@@ -257,7 +257,7 @@ class _Form:
         return period, total
 
     def _of_atom(self, atom: Atom) -> tuple[int, int]:
-        if atom.op == "symbol":
+        if not atom.depth:
             return 1, 1
         if atom.depth > LARGEST_DEPTH or atom.op not in _NUMPY:
             self.is_known = False
@@ -310,7 +310,7 @@ class _Trial:
         return total
 
     def _of_atom(self, atom: Atom) -> Any:
-        if atom.op == "symbol":
+        if not atom.depth:
             return self.sizes
         args = [self._values(arg) for arg in atom.args]
         if atom.op in ("floordiv", "mod"):

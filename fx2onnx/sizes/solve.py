@@ -1,4 +1,4 @@
-"""A relation that has to hold, solved: the sizes of each symbol at which it does, as loose as they are found."""
+"""A relation that has to hold, solved: the sizes of each symbol at which it does, as loose as they are found; and sizes that are equal though their expressions are not."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import itertools
 import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
-from fx2onnx.sizes.expr import Atom, Dim, Scalar, apply, innermost_first, without_remainders
+from fx2onnx.sizes.expr import Atom, Dim, Monomial, Scalar, apply, innermost_first, without_remainders
 from fx2onnx.sizes.relation import Relation
 from fx2onnx.sizes.sets import SizeSet, where_true
 
@@ -122,7 +123,7 @@ def _loosened(gap: Dim, moduli: dict[str, int], remainders: Mapping[str, int]) -
                     moduli[name] = divisor
                     break
         sets = {name: (modulus, [remainders[name] % modulus]) for name, modulus in moduli.items()}
-    relations = {name: _leaves(Dim.symbol(name), *each) for name, each in sets.items() if each[0] > len(each[1])}
+    relations = {name: _leaves(gap.leaf(name), *each) for name, each in sets.items() if each[0] > len(each[1])}
     return {name: (each, held) for name, each in relations.items() if (held := where_true(each)) is not None}
 
 
@@ -201,12 +202,12 @@ def simplified(dim: Dim, sets: Mapping[str, SizeSet]) -> Scalar:
 @functools.lru_cache(MOST_REMEMBERED)
 def _simplified(dim: Dim, by_name: tuple[tuple[str, SizeSet], ...]) -> Scalar:
     classes = {name: each for name, sizes in by_name if (each := _classes(sizes)) is not None}
-    if not classes or all(atom.op == "symbol" for atom in dim.atoms()):
+    if not classes or not any(atom.depth for atom in dim.atoms()):
         return dim
     inside: Scalar | None = None
     for chosen in itertools.product(*(remainders for _, remainders in classes.values())):
         general = {
-            name: Dim.symbol(name) * modulus + remainder
+            name: dim.leaf(name) * modulus + remainder
             for (name, (modulus, _)), remainder in zip(classes.items(), chosen, strict=True)
         }
         found = dim.substitute(general)
@@ -221,11 +222,11 @@ def _simplified(dim: Dim, by_name: tuple[tuple[str, SizeSet], ...]) -> Scalar:
     for monomial, factor in inside.terms.items():
         product: Scalar = 1
         for atom in monomial:
-            name = str(atom.args[0])
+            name = atom.text
             modulus, remainders = classes.get(name, (1, [0]))
             common = math.gcd(int(factor), modulus) if len(remainders) == 1 else 1
             factor = factor // common
-            product = product * apply("floordiv", Dim.symbol(name) - remainders[0], modulus // common)
+            product = product * apply("floordiv", Dim({(atom,): 1}) - remainders[0], modulus // common)
         total = total + product * factor
     return total
 
@@ -265,3 +266,105 @@ def modulus_of(gap: Dim, name: str) -> int:
         found[atom] = max(inside, default=1) * (divisor if isinstance(divisor, int) else 1)
         product = max(product, found[atom])
     return product if product <= MAX_MODULUS else 1
+
+
+MOST_STEPS = 64
+"""Replacements in one expression; equalities that go round in circles end there."""
+
+
+@dataclass(frozen=True)
+class Equalities:
+    """Each equality replaces one of its terms by the others: ``u3 == u0`` a symbol, ``u0*u1*u2 == 24`` a product."""
+
+    symbols: Mapping[str, Scalar] = field(default_factory=dict)
+    products: Mapping[Monomial, Scalar] = field(default_factory=dict)
+    zeros: frozenset[Dim] = frozenset()
+    """Expressions that are 0 and have no term with the factor 1."""
+
+    def __bool__(self) -> bool:
+        return bool(self.symbols or self.products or self.zeros)
+
+    def facts(self) -> Iterator[tuple[frozenset[str], object]]:
+        """Each equality, behind the symbols in it."""
+        for name, value in self.symbols.items():
+            yield _symbols(value) | {name}, (name, value)
+        for monomial, value in self.products.items():
+            yield _symbols(value).union(*(atom.symbols for atom in monomial)), (monomial, value)
+        for zero in self.zeros:
+            yield zero.symbols(), zero
+
+    def adding(self, one: Scalar, other: Scalar, replaceable: frozenset[str]) -> Equalities:
+        """These, and that the two are equal. A symbol of ``replaceable`` is replaced in preference to another, a new one to an old."""
+        gap = self.reduced(one - other)
+        if not isinstance(gap, Dim) or gap.is_real:
+            return self
+        gap = apply("floordiv", gap, math.gcd(int(gap.constant), *map(int, gap.terms.values())))
+        assert isinstance(gap, Dim)
+        name = self._symbol_of(gap, replaceable)
+        if name is not None:
+            rest = _solved(gap, next(m for m in gap.terms if _name_of(m) == name))
+            others = {
+                known: value.substitute({name: rest}) if isinstance(value, Dim) else value
+                for known, value in self.symbols.items()
+            }
+            return replace(self, symbols={**others, name: rest})
+        units = [monomial for monomial, factor in gap.terms.items() if abs(factor) == 1]
+        if units:
+            lead = max(units, key=lambda monomial: (len(monomial), [atom.text for atom in monomial]))
+            return replace(self, products={**self.products, lead: _solved(gap, lead)})
+        return replace(self, zeros=self.zeros | {gap, -gap})
+
+    def _symbol_of(self, gap: Dim, replaceable: frozenset[str]) -> str | None:
+        """A symbol that is a term with the factor 1 or -1 and occurs in no other term."""
+        found = []
+        for monomial, factor in gap.terms.items():
+            name = _name_of(monomial)
+            others = [atom for other in gap.terms if other != monomial for atom in other]
+            if name is not None and abs(factor) == 1 and not any(name in atom.symbols for atom in others):
+                found.append(name)
+        return max(found, key=lambda name: (name in replaceable, len(name), name), default=None)
+
+    def reduced(self, value: Scalar) -> Scalar:
+        """``value`` with every replacement made."""
+        for _ in range(MOST_STEPS):
+            if not isinstance(value, Dim):
+                return value
+            before = value
+            if self.symbols and value.symbols() & self.symbols.keys():
+                value = value.substitute(self.symbols)
+            if self.products and isinstance(value, Dim):
+                value = self._without_products(value)
+            if value == before:
+                return 0 if before in self.zeros else before
+        return value
+
+    def _without_products(self, value: Dim) -> Scalar:
+        for monomial, factor in value.terms.items():
+            for lead, rest in self.products.items():
+                others = _without(monomial, lead)
+                if others is not None:
+                    return value - Dim({monomial: factor}) + rest * factor * (Dim({others: 1}) if others else 1)
+        return value
+
+
+def _symbols(value: Scalar) -> frozenset[str]:
+    return value.symbols() if isinstance(value, Dim) else frozenset()
+
+
+def _name_of(monomial: Monomial) -> str | None:
+    return monomial[0].text if len(monomial) == 1 and not monomial[0].depth else None
+
+
+def _solved(gap: Dim, monomial: Monomial) -> Scalar:
+    """What ``monomial``, of factor 1 or -1, is where ``gap`` is 0."""
+    factor = gap.terms[monomial]
+    return (gap - Dim({monomial: factor})) * -factor
+
+
+def _without(monomial: Monomial, divisor: Monomial) -> Monomial | None:
+    others = list(monomial)
+    for atom in divisor:
+        if atom not in others:
+            return None
+        others.remove(atom)
+    return tuple(others)

@@ -4,7 +4,7 @@
     product  = factor {(* | // | / | %) factor}
     factor   = - factor | power
     power    = operand [** [-] NUMBER]
-    operand  = NUMBER | NAME | FUNCTION ( sum {, sum} ) | ( sum )
+    operand  = NUMBER | NAME | u NUMBER | FUNCTION ( sum {, sum} ) | ( sum )
 
 A file may hold any text as the name of a size. So nothing here is run as Python, and length, depth, numbers and the
 polynomials that products make are bounded: any text is read in some milliseconds at most, or is no expression.
@@ -17,8 +17,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fx2onnx.sizes.expr import Atom, Dim, Scalar, apply, evaluate
-from fx2onnx.sizes.functions import ARITY, Number
+from fx2onnx.sizes.expr import ARITY, Atom, Dim, Number, Scalar, apply, evaluate
 
 MOST_CHARS = 1000
 MOST_DEPTH = 30
@@ -39,6 +38,16 @@ _ALIASES = {"Max": "max", "Min": "min", "FloorDiv": "floordiv", "Mod": "mod"}
 _DIVISIONS = {"//": "floordiv", "%": "mod", "/": "truediv"}
 _NO_NUMBER = (ArithmeticError, ValueError, TypeError)
 """What arithmetic raises that has no result: a division by zero, a root of less than nothing, complex numbers."""
+
+
+UNBACKED = re.compile(r"u(0|[1-9][0-9]*)")
+"""How a number that only data decides is written; no size has such a name."""
+
+
+def named(name: str) -> Dim:
+    """The size, or the unbacked number, that a file calls so."""
+    written = UNBACKED.fullmatch(name)
+    return Dim.symbol(name) if written is None else Dim.unbacked(int(written[1]))
 
 
 class _NoExpression(ValueError):
@@ -93,7 +102,7 @@ def root_of(text: str) -> Root | None:
     if not isinstance(dim, Dim) or dim.is_real or len(dim.terms) != 1:
         return None
     ((monomial, factor),) = dim.terms.items()
-    if len(monomial) != 1 or monomial[0].op != "symbol" or factor < 1:
+    if len(monomial) != 1 or monomial[0].depth or factor < 1:
         return None
     return Root(monomial[0].text, int(factor), int(dim.constant))
 
@@ -153,7 +162,7 @@ class _Reader:
             return _number(token)
         if not token.isidentifier():
             raise _NoExpression
-        return self._call(token) if self._next("(") else Dim.symbol(token)
+        return self._call(token) if self._next("(") else named(token)
 
     def _call(self, name: str) -> Scalar:
         op = _ALIASES.get(name, name)

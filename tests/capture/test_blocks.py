@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from fx2onnx.sizes.certain import certain
+from fx2onnx.sizes.bounds import certain
 from fx2onnx.sizes.expr import Dim, apply, without_remainders
 from tests.support import check
 

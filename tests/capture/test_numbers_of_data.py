@@ -14,7 +14,7 @@ from torch import nn
 
 import fx2onnx
 from fx2onnx.base.errors import UserError
-from fx2onnx.capture.shapes import data_extremes
+from fx2onnx.capture.shapes.python_sizes import are_numbers_of_data
 from tests.support import run_engines
 
 X = torch.arange(24, dtype=torch.float32).reshape(6, 4) / 8 - 1
@@ -97,7 +97,7 @@ def test_numbers_without_room_in_the_dtype_are_decided_between(
     dtype: torch.dtype, number: float, has_room: bool
 ) -> None:
     """In the tensor's dtype they would be others: -1 is 255 in bytes."""
-    assert data_extremes.are_numbers([torch.tensor(3, dtype=dtype), number]) == has_room
+    assert are_numbers_of_data([torch.tensor(3, dtype=dtype), number]) == has_room
 
 
 def test_a_number_beyond_float16() -> None:

@@ -25,7 +25,7 @@ def note_places(recorder: BaseRecorder, tensor: torch.Tensor, axis: int, index: 
     if not tensor.dim() or index.dtype not in (torch.int64, torch.int32):
         return
     size, env = dims_of(tensor)[axis], recorder.shape_env
-    if size.symbols() & env.unbacked if isinstance(size, Dim) else not env.supposed:
+    if size.symbols() & env.unbacked if isinstance(size, Dim) else not env.facts.supposed:
         return  # a size that is known everywhere was right at the sample
     places = recorder.value_of(recorder.node_of(index))
     if places is None or not places.numel():

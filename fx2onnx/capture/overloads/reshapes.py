@@ -86,7 +86,7 @@ def _reshaped(recorder: BaseRecorder, call: Call, tensor: torch.Tensor, target: 
     sizes = [size for size in (*dims, *target) if isinstance(size, Dim)]
     if not env.unbacked or not any(size.symbols() & env.unbacked for size in sizes):
         return _of_computed(recorder, call, tensor, dims, target)
-    if env.sets:
+    if env.facts.sets:
         dims, target = ([_simplified(env, size) for size in group] for group in (dims, target))
     target = _without_minus_one(env, product(dims), target)
     env.expect_equal(*_counts_without_common(target, dims), Relation("eq", (product(target), product(dims))))
@@ -137,7 +137,7 @@ def _of_computed(
 
 def _is_met(env: ShapeEnv, needed: Relation) -> bool:
     """Whether numbers of elements are equal at the sample, under a condition that says so, of single sizes if possible."""
-    if env.is_settled(needed) is True:
+    if env.facts.is_settled(needed) is True:
         return True
     is_said = solved(needed, env.hints) is not None or len(needed.symbols()) > 1
     return is_said and bool(env.hint(needed)) and env.check(needed, is_equality=True)
@@ -174,7 +174,7 @@ def _view_of(
 
 
 def _simplified(env: ShapeEnv, size: DimLike) -> DimLike:
-    return simplified(size, env.sets) if env.sets and isinstance(size, Dim) else size  # type: ignore[return-value]
+    return simplified(size, env.facts.sets) if env.facts.sets and isinstance(size, Dim) else size  # type: ignore[return-value]
 
 
 def _without_minus_one(env: ShapeEnv, count: DimLike, sizes: list[DimLike]) -> list[DimLike]:
@@ -182,7 +182,7 @@ def _without_minus_one(env: ShapeEnv, count: DimLike, sizes: list[DimLike]) -> l
     if -1 not in [size for size in sizes if isinstance(size, int)]:
         return sizes
     given = _simplified(env, product([size for size in sizes if isinstance(size, Dim) or size != -1]))
-    rest = env.quotient(count, given)
+    rest = env.facts.quotient(count, given)
     env.expect_equal(rest * given, count, Relation("eq", (apply("mod", count, given), 0)))
     return [rest if isinstance(size, int) and size == -1 else size for size in sizes]
 
@@ -234,7 +234,7 @@ def _squeeze_dims(recorder: BaseRecorder, call: Call, self: torch.Tensor, dim: l
 
 def _squeezed(recorder: BaseRecorder, tensor: torch.Tensor, axes: range | list[int]) -> object:
     sizes, env = dims_of(tensor), recorder.shape_env
-    of_data = [axis for axis in axes if sizes and env.as_one(Relation("eq", (sizes[axis], 1)))]
+    of_data = [axis for axis in axes if sizes and env.facts.as_one(Relation("eq", (sizes[axis], 1)))]
     if of_data:  # no element there ends the run in the file
         with recorder.mode:
             taken = tensor

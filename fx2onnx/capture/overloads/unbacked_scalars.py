@@ -44,7 +44,7 @@ def number_of(recorder: BaseRecorder, node: torch.fx.Node) -> Scalar:
         return known
     symbol = recorder.unbacked_scalars[node] = recorder.unknown_size()
     if not is_nonnegative(recorder, node):
-        recorder.shape_env.signed.add(str(symbol))
+        recorder.shape_env.know(signed=recorder.shape_env.facts.signed | {str(symbol)})
     recorder.symbols[str(symbol)] = Symbol(str(symbol), node, None)
     return symbol
 

@@ -132,11 +132,11 @@ class BaseRecorder(TensorTracker):
     def unknown_size(self) -> Dim:
         """A new symbol for a number that depends on data; ``tie_symbols`` says later where it comes from."""
         env = self.shape_env
-        name = f"u{env.next_unknown}"
+        size = Dim.unbacked(env.next_unknown)
         env.next_unknown += 1
-        env.unbacked.add(name)
-        env.hints[name] = 11 + 2 * len(env.unbacked)
-        return Dim.symbol(name)
+        env.know(unbacked=env.unbacked | {str(size)})
+        env.hints[str(size)] = 11 + 2 * len(env.unbacked)
+        return size
 
     def tie_symbols(self, node: torch.fx.Node) -> None:
         """New symbols among the sizes of ``node`` stand for those axes of it."""

@@ -22,27 +22,28 @@ class Noted:
 
     @classmethod
     def by(cls, env: ShapeEnv) -> Noted:
-        return cls(set(env.conditions), set(env.guards))
+        return cls(set(env.facts.conditions), set(env.guards))
 
 
 def taken_out(env: ShapeEnv, others: Noted) -> Relations:
     """What ``env`` states and ``others`` do not, as far as nodes can check it, with the lines; it is stated no more."""
     taken: dict[Relation, SourceLocation | None] = {}
     names: set[str] = set()
-    for condition in list(env.conditions):
+    left = [*env.facts.conditions]
+    for condition in env.facts.conditions:
         if condition not in others.conditions and steps(condition.relation):
             taken[condition.relation] = condition.where
             names.add(condition.name)
-            del env.conditions[condition]
+            left.remove(condition)
     for key, guard in list(env.guards.items()):
         is_needed = guard.relation.op == "eq" and 1 not in guard.relation.args
-        is_stated = is_needed or guard.is_stated or guard.relation in env.stated
+        is_stated = is_needed or guard.is_stated or guard.relation in env.facts.stated
         if is_stated and key not in others.guards and steps(guard.relation):
             taken[guard.relation] = guard.where
             del env.guards[key]
+    env.know(conditions=dict.fromkeys(left))
     for name in names:
         _say_anew(env, name)
-    env.learnt()
     return taken
 
 
@@ -55,12 +56,13 @@ def note_checked(env: ShapeEnv, relations: Relations) -> None:
 def _say_anew(env: ShapeEnv, name: str) -> None:
     """For which sizes the run is after all that is left."""
     sizes = EVERY
-    for condition in env.conditions:
+    for condition in env.facts.conditions:
         sizes = sizes & condition.sizes if condition.name == name else sizes
-    for relation in env.supposed:
+    for relation in env.facts.supposed:
         true = where_true(relation) if relation.symbols() == {name} else None
         sizes = sizes if true is None else sizes & true
-    for sets in (env.sets, env.written_for):
-        sets.pop(name, None)
-        if sizes != EVERY:
-            sets[name] = sizes
+    found = {} if sizes == EVERY else {name: sizes}
+    others, written = (
+        {key: each for key, each in sets.items() if key != name} for sets in (env.facts.sets, env.facts.written_for)
+    )
+    env.know(sets={**others, **found}, written_for={**written, **found})

@@ -22,7 +22,7 @@ from fx2onnx.capture.recording.choices import Branches, Choice, NoScope
 from fx2onnx.capture.recording.failed_branches import is_of_eager, sizes_of_branch, sizes_without_ones
 from fx2onnx.capture.recording.joining import Join, Path, unjoined
 from fx2onnx.capture.recording.size_checks import check_outputs
-from fx2onnx.capture.shapes.undeclared import LOOP_IN_TENSORS
+from fx2onnx.capture.shapes.shape_env import LOOP_IN_TENSORS
 from fx2onnx.sizes.relation import Relation
 from fx2onnx.torchcompat.frames import raises_in_eager
 from fx2onnx.torchcompat.modules import ModuleTree
@@ -272,8 +272,8 @@ def _only(path: Path, depth: int) -> Path:
     test = decision.test
     if isinstance(test, Relation) and not test.symbols() & env.unbacked:
         taken = test if decision.holds else test.negated()
-        env.supposed.pop(taken, None)  # from here on it is said of the file
-        env.learnt()
+        supposed = {each: None for each in env.facts.supposed if each != taken}
+        env.know(supposed=supposed)  # from here on it is said of the file
         env.note(taken, decision.where)
         return path
     if isinstance(test, Relation):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FrameType
 
 import torch
@@ -57,7 +57,7 @@ class _Open:
     views: list[tuple[View, Node, int]]
     memories: dict[int, tuple[Memory, Node, int]]
     facts: object
-    signed: set[str]
+    signed: frozenset[str]
     some: set[Dim]
     first_unknown: int
 
@@ -111,7 +111,7 @@ class ConditionalBodies:
         self._open.append(
             _Open(
                 recorder, frame, statement, test, returned, where, recorder.graph, graph, dict(frame.f_locals),
-                views, memories, _facts(recorder), set(env.signed), set(env.some), env.next_unknown,
+                views, memories, _facts(recorder), env.facts.signed, set(env.some), env.next_unknown,
             )
         )  # fmt: skip
         recorder.graph = graph
@@ -204,10 +204,9 @@ class ConditionalBodies:
         for view, node, version in body.views:
             view.node, view.version = node, version
         self._inner.add(body.graph)
-        self._sizes |= {f"u{number}" for number in range(body.first_unknown, env.next_unknown)}
-        env.signed |= body.signed
+        self._sizes |= {str(Dim.unbacked(number)) for number in range(body.first_unknown, env.next_unknown)}
+        env.know(signed=env.facts.signed | body.signed)
         env.some.intersection_update(body.some)
-        env.learnt()
 
     def _joined(self, recorder: BaseRecorder, body: _Open, after: list[Node], before: list[Node]) -> list[Node]:
         """The value of each pair, of which the first is where the body ran."""
@@ -293,6 +292,6 @@ def _facts(recorder: BaseRecorder) -> object:
     env = recorder.shape_env
     asked = [guard for guard in env.guards.values() if guard.by_user or guard.ends_run]
     return (
-        dict(env.sets), list(env.conditions), list(env.specializations), set(env.stated), list(env.supposed),
-        [each for each, is_learnt in env.assertions.items() if is_learnt], env.equalities.copy(), asked, env.asked_few, set(env.numbers_in),
+        replace(env.facts, unbacked=frozenset(), signed=frozenset()), list(env.specializations),
+        [each for each, is_learnt in env.assertions.items() if is_learnt], asked, env.asked_few, set(env.numbers_in),
     )  # fmt: skip

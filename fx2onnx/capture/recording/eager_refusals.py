@@ -19,9 +19,8 @@ import torch.fx
 from fx2onnx.base.bounded import Bounded
 from fx2onnx.capture.captured import TensorInfo
 from fx2onnx.capture.overloads.op_table import Op
-from fx2onnx.capture.shapes.shape_env import ShapeEnv
+from fx2onnx.capture.shapes.shape_env import ShapeEnv, UnmetNeed
 from fx2onnx.capture.shapes.symnode import unwrap
-from fx2onnx.capture.shapes.taken_for_true import UnmetNeed
 from fx2onnx.sizes.expr import Dim
 from fx2onnx.torchcompat.dispatch import in_function_transform, real_kernels
 from fx2onnx.torchcompat.operators import OpOverload

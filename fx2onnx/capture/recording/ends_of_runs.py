@@ -49,7 +49,7 @@ def _note_what_ends_runs(
         if (env.during, true) in env.tried:
             env.leans |= env.tried[env.during, true]
             continue
-        others = env.sizes_against(true)
+        others = env.facts.sizes_against(true)
         env.tried[env.during, true] = bool(others) and _raises_at_all(env, operator, is_taken, others)
         if env.tried[env.during, true]:
             env.check(true)

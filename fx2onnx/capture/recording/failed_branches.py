@@ -14,9 +14,10 @@ import torch.fx
 from fx2onnx.base.errors import UserError
 from fx2onnx.capture.attempt import Attempt, Failed, Outcome, Recorded
 from fx2onnx.capture.recording.choices import Branches, Decision
+from fx2onnx.capture.shapes.guards import sizes_above_one
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
-from fx2onnx.capture.shapes.zero_one import sizes_above_one
 from fx2onnx.sizes.expr import Dim
+from fx2onnx.sizes.facts import SizesOfRun
 from fx2onnx.sizes.relation import Relation
 from fx2onnx.sizes.solve import modulus_of
 
@@ -42,7 +43,7 @@ def sizes_of_branch(
     if not isinstance(test, Relation) or env.unbacked:
         return None
     taken, other = (test, test.negated()) if decision.holds else (test.negated(), test)
-    relations = [*(each for each in env.supposed if each != taken), other]
+    relations = [*(each for each in env.facts.supposed if each != taken), other]
     ended = False
     for sizes in itertools.islice(_leading_there(env, decision.sizes, relations, failed.unmet), MOST_RUNS):
         outcome = run(attempt.at_sizes(sizes), Branches((), by_sizes=False))
@@ -61,9 +62,8 @@ def sizes_without_ones(env: ShapeEnv, decision: Decision) -> dict[str, int]:
     larger = sizes_above_one(env, env.sizes()) if isinstance(test, Relation) and not env.unbacked else {}
     if not larger or not isinstance(test, Relation):
         return {}
-    facts = env.copied()
-    facts.hints |= larger
-    found = facts.sizes_where(test.negated() if decision.holds else test)
+    at_larger = SizesOfRun({**env.hints, **larger}, env.facts)
+    found = at_larger.sizes_where(test.negated() if decision.holds else test)
     return {**env.sizes(), **larger, **found} if found and any(found[name] > env.hints[name] for name in found) else {}
 
 
@@ -77,7 +77,7 @@ def _leading_there(
     env: ShapeEnv, hints: Mapping[str, int], relations: Sequence[Relation], unmet: Sequence[Relation]
 ) -> Iterator[dict[str, int]]:
     names = sorted(frozenset().union(*(relation.symbols() for relation in relations)) & hints.keys())
-    declared = {condition.name: condition.sizes for condition in env.conditions if condition.where is None}
+    declared = {condition.name: condition.sizes for condition in env.facts.conditions if condition.where is None}
     choices = [
         [
             size

@@ -22,7 +22,7 @@ from fx2onnx.capture.recording.aliasing import Memory, View
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.sizes.ceilings import multiple_of
 from fx2onnx.sizes.expr import Dim
-from fx2onnx.sizes.facts import SizeFacts
+from fx2onnx.sizes.facts import Facts
 from fx2onnx.sizes.relation import Relation
 from fx2onnx.torchcompat.frames import asking_frame
 from fx2onnx.torchcompat.tests_of_code import UnreadableError, asked_statement, body_of, reads, value_of
@@ -59,13 +59,13 @@ class IdleStatements:
         """The answer to what the user's code asks with which the body of its statement runs, where that is right for all sizes."""
         env = tracker.shape_env
         frame = asking_frame()
-        found = None if frame is None or env.is_settled(relation) is not None else asked_statement(frame)
+        found = None if frame is None or env.facts.is_settled(relation) is not None else asked_statement(frame)
         if found is None or frame is None:
             return None
         statement, tests = found
         try:
             asked = _relation_of(tests[0], frame)
-            known = None if asked is None or asked[0] != relation else _where_none_holds(tests, frame, env)
+            known = None if asked is None or asked[0] != relation else _where_none_holds(tests, frame, env.facts)
             if asked is None or known is None:
                 return None
             look = _Look(frame, known)
@@ -127,22 +127,21 @@ def _undecided(value: object) -> object:
     return value.node.value if isinstance(value, torch.SymInt | torch.SymBool) else value
 
 
-def _where_none_holds(tests: Sequence[ast.expr], frame: FrameType, facts: SizeFacts) -> SizeFacts | None:
+def _where_none_holds(tests: Sequence[ast.expr], frame: FrameType, facts: Facts) -> Facts | None:
     """What is known of sizes where no test holds; None where there are no such sizes."""
-    known = facts.copied()
     for test in tests:
         found = _relation_of(test, frame)
         if found is None:
             return None
         relation, holds = found
-        known.suppose(relation.negated() if holds else relation)
-    return known if all(sizes.first(1) for sizes in known.sets.values()) else None
+        facts = facts.supposing(relation.negated() if holds else relation)
+    return facts if all(sizes.first(1) for sizes in facts.sets.values()) else None
 
 
 class _Look:
     """At a statement, from the frame that is at its test. ``known``: of sizes where the test is false. Raises UnreadableError."""
 
-    def __init__(self, frame: FrameType, known: SizeFacts) -> None:
+    def __init__(self, frame: FrameType, known: Facts) -> None:
         self._frame, self._known = frame, known
         self.copied: list[torch.Tensor] = []
 
@@ -225,7 +224,7 @@ class _Look:
         one, other = _undecided(lhs), _undecided(rhs)
         if not isinstance(one, int | Dim) or not isinstance(other, int | Dim):
             return False
-        return self._known.is_certain(op, one, other)
+        return self._known.holds(op, one, other)
 
 
 def _axes(parts: Sequence[ast.expr], rank: int) -> Iterator[tuple[ast.expr, int]]:

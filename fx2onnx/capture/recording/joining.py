@@ -17,8 +17,8 @@ from fx2onnx.capture.recording.choices import Decision
 from fx2onnx.capture.recording.control_flow import Nested
 from fx2onnx.capture.recording.multiples import one_for_both
 from fx2onnx.capture.recording.size_checks import check_outputs
-from fx2onnx.capture.shapes.joined_sizes import joined as sizes_of_both
-from fx2onnx.capture.shapes.joined_sizes import sets_beside
+from fx2onnx.capture.shapes.guards import joined as sizes_of_both
+from fx2onnx.capture.shapes.guards import sets_beside
 from fx2onnx.capture.shapes.shape_env import KEEP_BOTH, ShapeEnv
 from fx2onnx.sizes.assumptions import Assumption
 from fx2onnx.sizes.expr import Dim, DimLike
@@ -343,4 +343,4 @@ class Join:
 
     def _unknown(self) -> Dim:
         self._unknowns += 1
-        return Dim.symbol(f"u{self._unknowns - 1}")
+        return Dim.unbacked(self._unknowns - 1)

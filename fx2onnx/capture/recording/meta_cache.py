@@ -190,11 +190,11 @@ class MetaCache:
         """What is known now, before an operator runs."""
         env = self._env
         env.leans = False
-        return Before(_NO_FACTS if key is None else env.facts(_symbols(key)), len(env.asked), self._taken())
+        return Before(_NO_FACTS if key is None else env.facts.about(_symbols(key)), len(env.asked), self._taken())
 
     def _taken(self) -> tuple[object, ...]:
         env = self._env
-        return (len(env.assertions), *env.unchecked, dict(env.hints), set(env.signed)) if env.unbacked else ()
+        return (len(env.assertions), *env.unchecked, dict(env.hints), env.facts.signed) if env.unbacked else ()
 
     def remember(self, key: Key, args: tuple[object, ...], result: object, before: Before) -> None:
         """Note the result of a call that ran. An earlier export's, or another path's, is one that stands for itself: what it decided
@@ -215,7 +215,7 @@ class MetaCache:
     def _from_before(self, key: Key) -> Specs | None:
         """The results that an earlier export, or another path, cached, where the present sizes decide alike."""
         env = self._env
-        specs, asked = self._shared.get((env.facts(_symbols(key)), key), (None, ()))
+        specs, asked = self._shared.get((env.facts.about(_symbols(key)), key), (None, ()))
         if specs is None or any(env.hint(what) != answer for _, what, answer in asked):
             return None
         for how, what, _ in asked:
@@ -270,9 +270,9 @@ class MetaCache:
 
     def _as_written(self, kind: TensorType) -> TensorType:
         """A contiguous type with its sizes as they are written for those that the program is for."""
-        if not self._env.sets:
+        if not self._env.facts.sets:
             return kind
-        sizes = [self._env.simplified(size) if isinstance(size, Dim) else size for size in kind.sizes]
+        sizes = [self._env.facts.simplified(size) if isinstance(size, Dim) else size for size in kind.sizes]
         dims, strides = (cast("tuple[DimLike, ...]", tuple(group)) for group in (sizes, contiguous_strides(sizes)))
         return kind._replace(sizes=dims, strides=strides)
 

@@ -242,7 +242,7 @@ class Recorder(BaseRecorder):
                 if result is arg:
                     return result
             info, is_fresh = self._type_of_result(result)
-            if self.shape_env.signed:
+            if self.shape_env.facts.signed:
                 self.shape_env.are_sizes(info.dims)
             node = self._checked(self.call(func, *nodes, info))
             self._bind(result, node, func, args, nodes, info, is_fresh=is_fresh)

@@ -13,8 +13,7 @@ import torch.fx
 from fx2onnx.capture.captured import Captured, TensorInfo, Weight
 from fx2onnx.capture.recording.control_flow import Nested
 from fx2onnx.sizes.ceilings import Rewrite
-from fx2onnx.sizes.expr import Dim, Scalar
-from fx2onnx.sizes.functions import Undefined
+from fx2onnx.sizes.expr import Dim, Scalar, Undefined
 from fx2onnx.sizes.relation import Relation
 from fx2onnx.torchcompat.dispatch import no_dispatch
 from fx2onnx.torchcompat.operators import HIGHER_ORDER

@@ -36,7 +36,7 @@ from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.symnode import unwrap
 from fx2onnx.sizes.assumptions import Assumed
 from fx2onnx.sizes.expr import Dim
-from fx2onnx.sizes.facts import SizeFacts
+from fx2onnx.sizes.facts import Facts
 from fx2onnx.torchcompat.graphs import RecordedGraph
 from fx2onnx.torchcompat.modules import ModuleTree
 from fx2onnx.torchcompat.pytrees import pytree
@@ -91,7 +91,7 @@ class _Result:
     values: list[tuple[object] | None]
     """None for each tensor."""
     kinds: list[TensorType]
-    known: SizeFacts | None = None
+    known: Facts | None = None
     """What is known of sizes at the end of the path."""
 
 
@@ -160,7 +160,7 @@ class _Call:
         if captured is None:
             raise self._refused(why)
         captured.sizes = env.sizes()
-        self._results[-1].known = env.copied()
+        self._results[-1].known = env.facts
         return Recorded(attempt, captured, env)
 
     def _standalone(self, graph: torch.fx.Graph, result: object, before: BeforePath) -> Captured:
@@ -271,7 +271,7 @@ class _Call:
         return tensor
 
 
-def _is_as(kind: TensorType, other: TensorType, known: SizeFacts | None, with_any_strides: bool) -> bool:
+def _is_as(kind: TensorType, other: TensorType, known: Facts | None, with_any_strides: bool) -> bool:
     """Whether two types are the same at the sizes of a path."""
     if kind == other:
         return True
@@ -279,19 +279,18 @@ def _is_as(kind: TensorType, other: TensorType, known: SizeFacts | None, with_an
     if not with_any_strides:
         pairs += zip(kind.strides, other.strides, strict=False)
     is_alike = (kind.dtype, len(kind.sizes), kind.device) == (other.dtype, len(other.sizes), other.device)
-    return is_alike and known is not None and all(one == two or known.is_certain("eq", one, two) for one, two in pairs)
+    return is_alike and known is not None and all(one == two or known.holds("eq", one, two) for one, two in pairs)
 
 
 def _adopt(env: ShapeEnv, joined: ShapeEnv) -> None:
     """What all paths together taught of sizes."""
-    for condition in joined.conditions:
-        if condition not in env.conditions:
+    for condition in joined.facts.conditions:
+        if condition not in env.facts.conditions:
             env.narrow(condition.name, condition.sizes)
-    env.conditions = joined.conditions
+    env.know(conditions=joined.facts.conditions)
     env.guards = {**env.guards, **joined.guards}
     env.specializations |= joined.specializations
     env.numbers_in |= joined.numbers_in
     env.assertions |= joined.assertions
     env.asked_few |= joined.asked_few
     env.tried |= joined.tried
-    env.learnt()

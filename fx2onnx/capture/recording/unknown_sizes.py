@@ -12,9 +12,9 @@ from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.recording.tensor_tracker import dims_of
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.sizes.assumptions import Assumption
-from fx2onnx.sizes.equalities import Equalities
 from fx2onnx.sizes.expr import Dim
 from fx2onnx.sizes.relation import Relation
+from fx2onnx.sizes.solve import Equalities
 from fx2onnx.torchcompat.frames import user_location
 
 Result: TypeAlias = Any
@@ -64,7 +64,8 @@ def _result(env: ShapeEnv, operator: Callable[[], Result], where: SourceLocation
     taken = [relation for relation in env.unchecked if relation not in unchecked]
     other = _of_the_others(env, operator, taken) if taken else None
     if other is not None:
-        env.equalities, env.assertions, env.unchecked = equalities, assertions, unchecked
+        env.know(equalities=equalities)
+        env.assertions, env.unchecked = assertions, unchecked
         return other
     names = _open_symbols(env, asked)
     if names:
@@ -105,7 +106,8 @@ def _with_equal_sizes(
         asked = len(env.asked)
         with contextlib.suppress(Exception):  # torch's operators raise whatever they like
             return operator(), asked
-    env.equalities, env.assertions, env.unchecked = equalities, assertions, unchecked
+    env.know(equalities=equalities)
+    env.assertions, env.unchecked = assertions, unchecked
     return None
 
 
@@ -149,7 +151,7 @@ def _at_other_sizes(
 
 def _noted(env: ShapeEnv) -> tuple[int, Equalities, dict[Assumption, bool], dict[Relation, SourceLocation | None]]:
     """How many questions were asked, and what was taken for true."""
-    return len(env.asked), env.equalities.copy(), dict(env.assertions), dict(env.unchecked)
+    return len(env.asked), env.facts.equalities, dict(env.assertions), dict(env.unchecked)
 
 
 def _of_the_others(env: ShapeEnv, operator: Callable[[], Result], taken: Sequence[Relation]) -> Result:
@@ -195,14 +197,14 @@ def _ends_run(env: ShapeEnv, operator: Callable[[], Result], relation: Relation)
 
 def _tried(env: ShapeEnv, operator: Callable[[], Result], sizes: Mapping[str, int]) -> Result:
     """The result at these sizes, of which nothing is noted; None where the operator raises."""
-    hints, equalities, asked = env.hints, env.equalities, len(env.asked)
+    hints, facts, asked = env.hints, env.facts, len(env.asked)
     env.takes_notes = False
     try:
-        env.hints, env.equalities = {**hints, **sizes}, equalities.copy()
+        env.hints = {**hints, **sizes}
         with contextlib.suppress(Exception):  # no such sizes
             return operator()
     finally:
-        env.hints, env.equalities, env.takes_notes = hints, equalities, True
+        env.hints, env.facts, env.takes_notes = hints, facts, True
         del env.asked[asked:]
     return None
 

@@ -11,8 +11,15 @@ import torch
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.capture.python.inputs import Arguments, Leaf
-from fx2onnx.capture.shapes.axis_sizes import assign_tensor, axis_of, declared_size, fresh_size, is_dim, refuse_twice
-from fx2onnx.capture.shapes.requested import Requested
+from fx2onnx.capture.shapes.requested import (
+    Requested,
+    assign_tensor,
+    axis_of,
+    declared_size,
+    fresh_size,
+    is_dim,
+    refuse_twice,
+)
 from fx2onnx.sizes.expr import Dim
 from fx2onnx.torchcompat import shape_specs
 from fx2onnx.torchcompat.pytrees import pytree

@@ -8,7 +8,7 @@ import gc
 import math
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 import torch
@@ -18,14 +18,23 @@ from fx2onnx.base.code_patch import THREAD, put_name
 from fx2onnx.capture.python.cached_calls import calls_cached
 from fx2onnx.capture.python.data_numbers import DataNumber
 from fx2onnx.capture.python.file_names import SYMBOLIC
-from fx2onnx.capture.shapes import data_extremes, einsum_paths, size_arguments, size_tensors, size_windows
+from fx2onnx.capture.shapes import size_arguments, size_tensors
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
-from fx2onnx.capture.shapes.size_math import IS_FINITE, MATH, REAL, Formula, Number, bit_length
+from fx2onnx.capture.shapes.size_math import (
+    IS_FINITE,
+    MATH,
+    REAL,
+    Formula,
+    Number,
+    bit_length,
+    divided_down,
+    divided_down_by,
+)
 from fx2onnx.capture.shapes.symnode import DimNode, sym_number, unwrap
 from fx2onnx.sizes.expr import Scalar, apply
-from fx2onnx.sizes.real import divided_down, divided_down_by
 from fx2onnx.torchcompat.flags import list_device_constructors
-from fx2onnx.torchcompat.frames import asking_frame, is_user
+from fx2onnx.torchcompat.frames import asked_by_user, asking_frame, is_user
+from fx2onnx.torchcompat.versions import find
 
 Function: TypeAlias = Callable[..., Number]
 
@@ -37,7 +46,7 @@ def take_sizes() -> Mapping[int, object]:
     """
     list_device_constructors()
     functions: dict[int, object] = {}
-    for space, name, wrap in (*_WRAPPED, *einsum_paths.wrapped()):
+    for space, name, wrap in (*_WRAPPED, *_questions(), *_planners()):
         original = getattr(space, name)
         put_name(space, name, _for_thread(original, wrap))
         functions[id(original)] = getattr(space, name)
@@ -64,14 +73,102 @@ def _for_thread(original: Function, wrap: Callable[..., Function]) -> Function:
     return chosen
 
 
+def are_numbers_of_data(items: Sequence[Number]) -> bool:
+    """Whether there is a tensor of one number, and with it tensors of its dtype and numbers that have room in it: the answer has
+    that dtype, whichever it is.
+    """
+    first = next((item for item in items if isinstance(item, torch.Tensor)), None)
+    if first is None or first.dtype is torch.bool or first.is_complex():
+        return False
+    return all(
+        item.dim() == 0 and item.dtype == first.dtype
+        if isinstance(item, torch.Tensor)
+        else _has_room(first.dtype, item)
+        for item in items
+    )
+
+
+def _has_room(dtype: torch.dtype, number: Number) -> bool:
+    if type(number) is torch.SymInt:
+        return dtype == torch.int64 or dtype.is_floating_point
+    if type(number) is int or (type(number) is float and dtype.is_floating_point):
+        limits = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
+        return bool(limits.min <= number <= limits.max)
+    return False
+
+
+def extreme_of_data(op: str, items: Sequence[Number]) -> Number:
+    """Python's ``min`` or ``max`` of tensors of one number, such as ``max(1, mask.sum())``, as a choice in the graph: the first of those that no other is beyond, as Python finds it: NaN is beyond nothing. That of sizes is a size again."""
+    like = next(item for item in items if isinstance(item, torch.Tensor))
+    tensors = [
+        item if isinstance(item, torch.Tensor) else torch.scalar_tensor(item, dtype=like.dtype, device=like.device)
+        for item in items
+    ]
+    if not like.is_floating_point():
+        return functools.reduce(torch.maximum if op == "max" else torch.minimum, tensors)
+    is_beyond = torch.gt if op == "max" else torch.lt
+    return functools.reduce(lambda best, item: torch.where(is_beyond(item, best), item, best), tensors)
+
+
+_EINSUM_MODULES = ("opt_einsum", "opt_einsum.contract")
+
+
+def _planners() -> Iterator[tuple[object, str, Callable[[Function], Function]]]:
+    """Where opt_einsum's ``contract_path`` is called from, if the library is there: torch asks it for plans of products of three
+    tensors and more. They are made for the sample's sizes; whatever the order of a contraction is, the result is right at every size.
+    """
+    for name in _EINSUM_MODULES:
+        module = sys.modules.get(name)
+        if hasattr(module, "contract_path"):
+            yield module, "contract_path", _planned
+
+
+@answers_for_caller
+def _planned(original: Function) -> Function:
+    def contract_path(subscripts: Number, *operands: Number, **kwargs: Number) -> Number:
+        if not isinstance(subscripts, str):  # operands and lists of indices in turn
+            return original(subscripts, *operands, **kwargs)
+        are_shapes = kwargs.pop("shapes", False)
+        shapes = [tuple(map(_at_sample, each if are_shapes else each.shape)) for each in operands]
+        first, plan = original(subscripts, *shapes, shapes=True, **kwargs)
+        is_plan_alone = are_shapes or not kwargs.get("einsum_call")
+        return (first if is_plan_alone else list(operands)), plan
+
+    return contract_path
+
+
+def _at_sample(size: Number) -> int:
+    node = getattr(size, "node", None)
+    return int(size) if node is None else int(node.env.hint(node.value))
+
+
+@answers_for_caller
+def _guarded(original: Function) -> Function:
+    """In eager PyTorch it is the condition's own truth."""
+    return lambda condition: bool(condition) if asked_by_user() else original(condition)
+
+
+@answers_for_caller
+def _constraining(original: Function) -> Function:
+    return lambda a, *, min, max=None: size_arguments.constrain(a, min, max)
+
+
+def _questions() -> Iterator[tuple[object, str, Callable[[Function], Function]]]:
+    """torch's own questions about sizes, where torch has loaded them."""
+    space = find("fx.experimental.symbolic_shapes")
+    if space is not None:
+        yield from ((space, name, _guarded) for name in ("guard_or_false", "guard_or_true", "guard_size_oblivious"))
+        yield space, "constrain_range", _constraining
+
+
 @answers_for_caller
 def _extreme(op: str, original: Function) -> Function:
     def extreme(*values: Number, **keywords: object) -> object:
         if len(values) == 1 and isinstance(values[0], Iterator):
             values = (tuple(values[0]),)
         items = values[0] if len(values) == 1 and type(values[0]) in (list, tuple) else values
-        if not keywords and type(items) in (list, tuple) and data_extremes.are_numbers(items):
-            return data_extremes.extreme(op, items)
+        if not keywords and type(items) in (list, tuple) and are_numbers_of_data(items):
+            return extreme_of_data(op, items)
         node = None if keywords else next(filter(None, map(_size_node, items)), None)
         if node is None or not all(isinstance(item, int | float | torch.SymInt | torch.SymFloat) for item in items):
             return original(*values, **keywords)
@@ -163,7 +260,6 @@ _WRAPPED: tuple[tuple[object, str, Callable[..., Function]], ...] = (
     *((math, name, functools.partial(_formula, formula)) for name, formula in MATH.items()),
     *((math, name, functools.partial(_finite, answer)) for name, answer in IS_FINITE.items()),
     *size_tensors.WRAPPED,
-    *size_windows.WRAPPED,
     *size_arguments.WRAPPED,
     (torch.SymInt, "__hash__", _hash),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -10,13 +10,13 @@ from fx2onnx.base.answering import answers_for_caller
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.overloads.op_table import Op
-from fx2onnx.capture.shapes.taken_for_true import TakenForTrue, UnmetNeed
-from fx2onnx.capture.shapes.undeclared import undeclared
-from fx2onnx.sizes.assumptions import Condition, Guard, Specialization
-from fx2onnx.sizes.certain import bounds, certain, goes_as_sample
+from fx2onnx.sizes.assumptions import Assumption, Condition, Guard, Specialization, put_shortly
+from fx2onnx.sizes.bounds import bounds, certain, goes_as_sample
 from fx2onnx.sizes.expr import Dim, Scalar, apply
+from fx2onnx.sizes.facts import SizesOfRun
 from fx2onnx.sizes.relation import Relation, holds_at_all
-from fx2onnx.sizes.sets import where_true
+from fx2onnx.sizes.sets import SizeSet, interval, where_true
+from fx2onnx.sizes.solve import declared
 from fx2onnx.torchcompat.frames import (
     asked_by_user,
     asks_in,
@@ -31,6 +31,53 @@ from fx2onnx.torchcompat.frames import (
 )
 from fx2onnx.torchcompat.operators import OpOverload
 from fx2onnx.torchcompat.tests_of_code import Stretch
+
+LOOP_IN_TENSORS = "say it in tensors (torch.arange, cumsum, a recurrent layer), or as a loop of the file (torch.while_loop, scan, map)"
+_FACTORS = (64, 16, 8, 4, 2, 1)
+"""Of the sample's sizes, up to or from which a range is proposed."""
+
+
+def undeclared(env: SizesOfRun, relation: Relation, where: SourceLocation | None) -> UserError:
+    """Python's decision by a size that is asked for by name."""
+    names = ", ".join(sorted(relation.symbols()))
+    ranges = _deciding(env, relation if env.hint(relation) else relation.negated())
+    proposed = " and ".join(declared(name, sizes) for name, sizes in ranges.items()) or 'Dim("NAME", min=..., max=...)'
+    return UserError(
+        "E105",
+        f"Python decides by the dynamic size {names}",
+        where=where,
+        why=f"whether {put_shortly(relation)} holds differs from size to size",
+        next=(
+            f"declare in dynamic_shapes a range in which it has one answer, such as {proposed}",
+            "or keep the decision in tensors: torch.where, or torch.cond for two branches",
+        ),
+    )
+
+
+def _deciding(env: SizesOfRun, at_sample: Relation) -> dict[str, SizeSet]:
+    """Ranges of the sizes in which they are decided by as at the sample's; none where none are found."""
+    names = sorted(at_sample.symbols())
+    if len(names) == 1:
+        sizes = where_true(at_sample)
+        return {} if sizes is None else {names[0]: sizes}
+    for is_upper in (True, False):
+        for factor in _FACTORS:
+            hints = {name: env.hints.get(name, 1) for name in names}
+            ranges = {
+                name: interval(1, size * factor) if is_upper else interval(max(size // factor, 1), None)
+                for name, size in hints.items()
+            }
+            known = env.facts
+            for name, sizes in ranges.items():
+                known = known.narrowed(name, sizes)
+            if known.is_settled(at_sample):
+                return ranges
+    return {}
+
+
+class UnmetNeed(RuntimeError):
+    """What an operator needs of sizes is not so at the sample."""
+
 
 KEEP_BOTH = 'data_branches="if" to keep both branches in the file'
 """Advice where Python decides by data."""
@@ -60,13 +107,23 @@ class RunRecorder(Protocol):
 
 @answers_for_caller
 @dataclass
-class ShapeEnv(TakenForTrue):
+class ShapeEnv(SizesOfRun):
     """Hints of the symbols and what was taken from them during one run.
 
     Plain data: every size refers to it from C++, where the collector sees no cycle, so that tensors which it led to would
     never be freed.
     """
 
+    takes_notes: bool = True
+    """Off while a tensor of known type is made anew: what its constructor checks (is it empty? contiguous?) decides nothing."""
+    during: str = ""
+    """The overload that runs now."""
+    assertions: dict[Assumption, bool] = field(default_factory=dict)
+    """What eager PyTorch checks and the graph takes for true, in order, and whether anything is learnt of it."""
+    unchecked: dict[Relation, SourceLocation | None] = field(default_factory=dict)
+    """Those of sizes that no node of the graph checks so far."""
+    keeps_ones: bool = False
+    """Whether this run is of a branch that no larger sizes lead into, where kernels found parts of sizes to be 1."""
     next_unknown: int = 0
     """The number in the name of the next of them."""
     guards: dict[tuple[Relation, bool], Guard] = field(default_factory=dict)
@@ -103,6 +160,25 @@ class ShapeEnv(TakenForTrue):
     """By overloads, what they asked that was tried at sizes for which the answer is another, and whether it ends the run there."""
     leans: bool = False
     """Whether an operator needs what was noted for another call: alone, it would note it."""
+
+    def take_for_true(self, what: str | Relation, where: SourceLocation | None) -> None:
+        """Take for true what ends the run where it is false."""
+        is_learnt = self.equate(what) if isinstance(what, Relation) else True
+        if not self.takes_notes:
+            return
+        self.assertions[Assumption(str(what), where, "assertion")] = is_learnt
+        if isinstance(what, Relation):
+            self.unchecked.setdefault(what, where)
+
+    def are_sizes(self, dims: Sequence[object]) -> None:
+        """Numbers of data among ``dims`` are sizes, and so not below 0: what else an operator makes of them is nothing that is in the
+        graph.
+        """
+        for dim in dims:
+            if isinstance(dim, Dim) and str(dim) in self.facts.signed:
+                self.know(signed=self.facts.signed - {str(dim)})
+                if self.takes_notes:
+                    self.unchecked.setdefault(Relation("ge", (dim, 0)), user_location())
 
     def expect_equal(self, one: Scalar, other: Scalar, stated: Relation | None = None) -> None:
         """An operator needs the two to be equal, which may be ``stated`` in other words; eager PyTorch would end the run
@@ -142,7 +218,7 @@ class ShapeEnv(TakenForTrue):
         rest = apply("mod", value, number)
         differs = Relation("ne", (rest, 0))
         asked = (differs, True) in self.guards or (Relation("eq", (rest, 0)), False) in self.guards
-        return asked or self.is_settled(differs) is True
+        return asked or self.facts.is_settled(differs) is True
 
     def look(self, value: Any) -> Any:
         """The value at the sample's sizes, for a kernel that needs it without a guard."""
@@ -165,13 +241,13 @@ class ShapeEnv(TakenForTrue):
 
     def _member(self, name: str, size: int) -> int:
         """A size that the symbol may have; ``size`` where nothing is known of it."""
-        if name not in self.sets:
+        if name not in self.facts.sets:
             return size
-        if name not in self.steps:
-            self.steps[name] = self.sets[name].progression()
-        first, step = self.steps[name]
+        if name not in self.facts.steps:
+            self.facts.steps[name] = self.facts.sets[name].progression()
+        first, step = self.facts.steps[name]
         member = (first or step) + step * (size - 1)
-        return member if member in self.sets[name] else self.hints.get(name, first)
+        return member if member in self.facts.sets[name] else self.hints.get(name, first)
 
     def guard(self, relation: Relation, by_python: bool = False, by_user: bool = False) -> bool:
         """The truth at the sample's sizes, remembered. ``by_python``: for Python, not for a kernel; ``by_user``: for the user's,
@@ -207,12 +283,12 @@ class ShapeEnv(TakenForTrue):
             holds = recorder.truth(relation, error)
             self.equate(relation if holds else relation.negated())
             return holds
-        return self.as_one(relation) is True or self._guarded(relation, by_python)
+        return self.facts.as_one(relation) is True or self._guarded(relation, by_python)
 
     def _refused(self, relation: Relation) -> bool:
         """torch's Python raises where ``relation`` is true: elsewhere it is not."""
         fits = relation.negated()
-        if relation.symbols() & self.unbacked and self.as_one(relation) is not True:
+        if relation.symbols() & self.unbacked and self.facts.as_one(relation) is not True:
             self.take_for_true(fits, user_location())
             return False
         return not self._guarded(fits, by_python=True, ends_run=fits.is_bound())
@@ -224,7 +300,7 @@ class ShapeEnv(TakenForTrue):
         recorder = self.recorder()
         if recorder is None or not recorder.keeps_both(is_needed) or self._is_either_way(relation):
             return self._guarded(relation, by_python=not is_needed, by_user=not is_needed, ends_run=is_needed)
-        known = self.is_settled(relation)
+        known = self.facts.is_settled(relation)
         if known is None and self._is_otherwise_at_zero_only(relation):
             known = bool(self.hint(relation))
         if known is not None:
@@ -242,7 +318,7 @@ class ShapeEnv(TakenForTrue):
     def _is_otherwise_at_zero_only(self, relation: Relation) -> bool:
         """Whether the sample's answer is that of all sizes but 0."""
         true = relation if self.hint(relation) else relation.negated()
-        return len(relation.symbols()) == 1 and self.excludes_zero_only(true)
+        return len(relation.symbols()) == 1 and self.facts.excludes_zero_only(true)
 
     def one_of(self, ways: Mapping[int, Relation]) -> int:
         """The number whose relation holds, as one does at every size: a decision for each, the sample's first."""
@@ -257,7 +333,7 @@ class ShapeEnv(TakenForTrue):
         is_left = self.decides_at or not self.takes_notes or recorder is None or not recorder.keeps_both(is_needed=True)
         if is_left or dim.as_symbol() is not None:
             return None
-        low, high = bounds(dim, {name: self.sets[name].ends() for name in dim.symbols() & self.sets.keys()})
+        low, high = bounds(dim, {name: self.facts.sets[name].ends() for name in dim.symbols() & self.facts.sets.keys()})
         if dim.is_real or low is None or high is None or high - low >= MOST_NUMBERS:
             return None
         return {number: Relation("eq", (dim, number)) for number in range(int(low), int(high) + 1)}
@@ -296,10 +372,10 @@ class ShapeEnv(TakenForTrue):
             return holds
         self.asked.append(("check" if ends_run else "guard", relation, holds))
         noted = self.guards.get((relation, holds))
-        if (noted is None or (ends_run and not noted.ends_run)) and self.is_settled(relation) is None:
+        if (noted is None or (ends_run and not noted.ends_run)) and self.facts.is_settled(relation) is None:
             where, by_user = user_location(), by_user or asked_by_user()
             true = relation if holds else relation.negated()
-            is_needed = ends_run and holds and not self.excludes_zero_only(true)
+            is_needed = ends_run and holds and not self.facts.excludes_zero_only(true)
             is_stated = is_needed and where_true(true) is None
             is_stated = is_stated and (checked_by_user() or not self.holds_at_ordinary_sizes(true))
             self.guards[relation, holds] = Guard(true, where, by_user and by_python, self.during, is_stated)
@@ -321,19 +397,23 @@ class ShapeEnv(TakenForTrue):
 
     def remembers_comparisons(self) -> bool:
         """Whether a comparison is the same whenever it is asked, until something is learnt, and leaves no trace."""
-        return not self.equalities and not self.signed and not (self.sets and self.takes_notes)
+        return not self.facts.equalities and not self.facts.signed and not (self.facts.sets and self.takes_notes)
 
     # -- what is known of sizes -----------------------------------------------------------------------------------
     def certain(self, op: str, lhs: Any, rhs: Any) -> bool | None:
         """The truth of a comparison at all sizes for which the program is, or None."""
-        known = certain(op, lhs, rhs, self.signed)
-        if known is None and self.equalities:
-            known = self.certain_by_data(op, lhs, rhs)
-        if known is None and self.sets:
-            relation = Relation(op, (lhs, rhs))
-            known = self.is_settled(relation)
-            if known is not None and self.takes_notes:
-                self.asked.append(("guard", relation, known))
+        return self.facts.certain(op, lhs, rhs)
+
+    def asked_for(self, op: str, lhs: Any, rhs: Any) -> bool | None:
+        """The same for torch or Python, which ask it: it is noted where it is not so of every size."""
+        known = self.facts.certain(op, lhs, rhs)
+        if (
+            known is not None
+            and self.facts.sets
+            and self.takes_notes
+            and certain(op, lhs, rhs, self.facts.signed) is None
+        ):
+            self.asked.append(("guard", Relation(op, (lhs, rhs)), known))
         return known
 
     def note(self, relation: Relation, where: SourceLocation | None) -> None:
@@ -344,13 +424,13 @@ class ShapeEnv(TakenForTrue):
             self.guards[relation, True] = Guard(relation, where, True, self.during, ends_run=True)
             return
         self.narrow(names[0], true)
-        self.conditions[Condition(names[0], true, relation, where)] = None
+        self.know(conditions={**self.facts.conditions, Condition(names[0], true, relation, where): None})
 
     def evaluate_sym_node(self, node: Any, size_oblivious: bool = False, fallback_value: bool | None = None) -> int:
         """The answer to torch's helpers (``guard_or_false`` and its like), which ask what is behind a node."""
         relation = node.value
         may_fall_back = fallback_value is not None and isinstance(relation, Relation)
-        if may_fall_back and self.as_one(relation):
+        if may_fall_back and self.facts.as_one(relation):
             return True
         if may_fall_back and (relation.symbols() & self.unbacked or bool(self.look(relation)) == fallback_value):
             return bool(fallback_value)

@@ -1,28 +1,29 @@
-"""Functions of torch whose plain numbers may be sizes: such a call goes to the recorder as it is, since torch's reading of
-arguments would turn the sizes into numbers.
-"""
+"""Arguments and indices that are sizes, of functions of torch that want plain numbers: such a call goes to the recorder as it is, since torch's reading of arguments would turn the sizes into numbers."""
 
 from __future__ import annotations
 
 import functools
 import inspect
 import math
-from collections.abc import Callable, Iterator
-from typing import TypeAlias
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import torch
 import torch.nn.functional as F
+from torch.overrides import TorchFunctionMode
 
 from fx2onnx.base.answering import answers_for_caller
 from fx2onnx.base.code_patch import THREAD
 from fx2onnx.capture.shapes.size_math import Number
-from fx2onnx.torchcompat.frames import asked_by_user
+from fx2onnx.capture.shapes.symnode import unwrap
+from fx2onnx.sizes.expr import Dim
+from fx2onnx.torchcompat.frames import subscripts_of
 from fx2onnx.torchcompat.operators import KERNELS_OF_NN
 from fx2onnx.torchcompat.versions import find
 
 Function: TypeAlias = Callable[..., Number]
 aten = torch.ops.aten
-_check, _SHAPES = find("_check"), find("fx.experimental.symbolic_shapes")
+_check = find("_check")
 
 
 @answers_for_caller
@@ -121,7 +122,7 @@ def _assert_scalar(self: Number, assert_msg: str, dep_token: Number = None) -> N
 
 
 @answers_for_caller
-def _constrain(size: Number, min: Number = None, max: Number = None, dep_token: Number = None) -> Number:
+def constrain(size: Number, min: Number = None, max: Number = None, dep_token: Number = None) -> Number:
     if min is not None:
         _check(size >= min)
     if max is not None:
@@ -131,13 +132,7 @@ def _constrain(size: Number, min: Number = None, max: Number = None, dep_token: 
 
 @answers_for_caller
 def _constrain_size(size: Number, min: Number = None, max: Number = None, dep_token: Number = None) -> Number:
-    return _constrain(size, 0 if min is None else min, max, dep_token)
-
-
-@answers_for_caller
-def _guarded(original: Function) -> Function:
-    """In eager PyTorch it is the condition's own truth."""
-    return lambda condition: bool(condition) if asked_by_user() else original(condition)
+    return constrain(size, 0 if min is None else min, max, dep_token)
 
 
 _OVERLOADS: tuple[tuple[str, Function], ...] = (
@@ -145,9 +140,9 @@ _OVERLOADS: tuple[tuple[str, Function], ...] = (
     ("size.int", _size),
     ("_assert_scalar.default", _assert_scalar),
     ("_functional_assert_scalar.default", _assert_scalar),
-    ("sym_constrain_range.default", _constrain),
+    ("sym_constrain_range.default", constrain),
     ("sym_constrain_range_for_size.default", _constrain_size),
-    ("_functional_sym_constrain_range.default", _constrain),
+    ("_functional_sym_constrain_range.default", constrain),
     ("_functional_sym_constrain_range_for_size.default", _constrain_size),
 )
 """Those that give or take plain numbers, so that torch would turn a size into one on the way."""
@@ -208,7 +203,71 @@ def methods() -> Iterator[tuple[str, object]]:
     yield from _METHODS.items()
 
 
+# -- windows whose size is symbolic ------------------------------------------------------------------------------------
+@answers_for_caller
+def _pool(spatial: int, reduce: Function, plain: Mapping[str, object]) -> Callable[[Function], Function]:
+    """Makes the function that stands for a pool over the last ``spatial`` axes. ``plain``: the arguments behind the stride, and
+    how they are where the windows are all that is asked for.
+    """
+
+    def wrap(original: Function) -> Function:
+        def pool(input: torch.Tensor, kernel_size: Number, *rest: Number, **kwargs: Number) -> Number:
+            given = dict(zip(("stride", *plain), rest, strict=False)) | kwargs
+            stride = given.pop("stride", None)
+            kernel_size, stride = plain_number(kernel_size), plain_number(stride)
+            kernel = _sizes(kernel_size, spatial)
+            steps = kernel if stride is None else _sizes(stride, spatial) or kernel
+            is_plain = all(
+                key in plain and type(value) in _PLAIN and plain[key] == value for key, value in given.items()
+            )
+            if not is_plain or torch.SymInt not in map(type, (*kernel, *steps)):
+                return original(input, kernel_size, *rest, **kwargs)
+            for size in (*kernel, *steps):
+                if isinstance(size, torch.SymInt):
+                    size.node.env.check_some([unwrap(size)])
+            for axis in range(-spatial, 0):
+                input = _windows(input, axis, kernel[axis], steps[axis])
+            return reduce(input, list(range(1 - 2 * spatial, 0, 2)))
+
+        return pool
+
+    return wrap
+
+
+@answers_for_caller
+def _sizes(given: Number, spatial: int) -> Sequence[Number]:
+    """One for each axis."""
+    sizes = given if isinstance(given, tuple | list) else [given]
+    return sizes if len(sizes) == spatial else [*sizes] * spatial
+
+
+@answers_for_caller
+def _windows(input: torch.Tensor, axis: int, size: Number, step: Number) -> torch.Tensor:
+    """Shapes: [.., n, ..] -> [.., (n - size) // step + 1, size, ..]."""
+    if unwrap(size) == unwrap(step):
+        count = input.shape[axis] // size
+        places = input.narrow(axis, 0, count * size)
+    else:
+        count = (input.shape[axis] - size) // step + 1
+        index = torch.arange(count)[:, None] * step + torch.arange(size)
+        places = input.index_select(axis, index.flatten())
+    number = unwrap(count)
+    if isinstance(number, Dim) and number.symbols() & count.node.env.unbacked:
+        count.node.env.check_some([number])
+    shape = [*places.shape]
+    shape[axis : axis + 1 or None] = [count, size]
+    return places.reshape(shape)
+
+
+_PLAIN = (int, bool, type(None))
+_AVERAGE = {"padding": 0, "ceil_mode": False, "count_include_pad": True, "divisor_override": None}
+_MAXIMUM = {"padding": 0, "dilation": 1, "ceil_mode": False, "return_indices": False}
 WRAPPED: tuple[tuple[object, str, Callable[[Function], Function]], ...] = (
+    *(
+        (F, f"{kind}_pool{spatial}d", _pool(spatial, reduce, plain))
+        for kind, reduce, plain in (("avg", torch.mean, _AVERAGE), ("max", torch.amax, _MAXIMUM))
+        for spatial in (1, 2, 3)
+    ),
     (torch, "chunk", lambda original: _direct(aten.chunk.default, _chunk, original)),
     (torch, "diagonal", lambda original: _direct(aten.diagonal.default, _diagonal, original)),
     *(
@@ -216,8 +275,6 @@ WRAPPED: tuple[tuple[object, str, Callable[[Function], Function]], ...] = (
         for spatial in (1, 2, 3)
     ),
     *_of_overloads(),
-    *((_SHAPES, name, _guarded) for name in ("guard_or_false", "guard_or_true", "guard_size_oblivious")),
-    (_SHAPES, "constrain_range", lambda original: lambda a, *, min, max=None: _constrain(a, min, max)),
     *(
         (
             KERNELS_OF_NN,
@@ -228,3 +285,101 @@ WRAPPED: tuple[tuple[object, str, Callable[[Function], Function]], ...] = (
     ),
     *((F, f"fractional_max_pool{spatial}d", functools.partial(_with_ratio, spatial)) for spatial in (2, 3)),
 )
+
+
+# -- indices that are sizes -----------------------------------------------------------------------------------------------
+
+Index: TypeAlias = Any
+"""What stands in the brackets."""
+_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+
+
+def raised_by_brackets(error: BaseException | None) -> bool:
+    """Whether ``error`` was raised by brackets themselves, as torch raises for a size in them, or for a list with one."""
+    place = error.__traceback__ if isinstance(error, IndexError | RuntimeError) else None
+    while place is not None and place.tb_next is not None:
+        place = place.tb_next
+    return place is not None and place.tb_lasti in subscripts_of(place.tb_frame.f_code)
+
+
+@answers_for_caller
+class IndicesOfSizes(TorchFunctionMode):
+    """Gives ``Tensor.__getitem__`` and ``__setitem__`` sizes where torch reads plain numbers."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        if func is torch.Tensor.__getitem__:
+            return _taken(args[0], _with_sizes(args[1]))
+        if func is torch.Tensor.__setitem__:
+            return _put(args[0], _with_sizes(args[1]), args[2])
+        return func(*args, **(kwargs or {}))
+
+
+@answers_for_caller
+def _with_sizes(index: Index) -> Index:
+    """``index`` whose slices have numbers, symbolic ones among them, in the place of one-element tensors, and whose lists of
+    sizes are tensors.
+    """
+    if isinstance(index, tuple):
+        return tuple(map(_with_sizes, index))
+    if isinstance(index, list) and any(type(each) is torch.SymInt or isinstance(each, torch.Tensor) for each in index):
+        return torch.tensor([_number(each) for each in index])
+    if isinstance(index, slice):
+        return slice(*(_number(bound) for bound in (index.start, index.stop, index.step)))
+    return index
+
+
+@answers_for_caller
+def _number(bound: Any) -> Any:
+    is_number = isinstance(bound, torch.Tensor) and bound.numel() == 1 and bound.dtype in _INTEGERS
+    return bound.item() if is_number else bound
+
+
+@answers_for_caller
+def _one(part: Any) -> Any:
+    """A tensor of one integer and no axes as its number: torch selects there. Bytes are masks."""
+    is_one = isinstance(part, torch.Tensor) and part.dim() == 0 and part.dtype in _INTEGERS[:-1]
+    return part.item() if is_one else part
+
+
+@answers_for_caller
+def _put(tensor: torch.Tensor, index: Index, value: torch.Tensor | float) -> None:
+    """``tensor[index] = value``; at sizes, and tensors of one integer, by a view."""
+    place, rest = _selected(tensor, index)
+    place[rest] = value
+
+
+@answers_for_caller
+def _taken(tensor: torch.Tensor, index: Index) -> torch.Tensor:
+    """``tensor[index]``; at sizes, and tensors of one integer, by a view."""
+    place, rest = _selected(tensor, index)
+    return place[rest]
+
+
+@answers_for_caller
+def _selected(tensor: torch.Tensor, index: Index) -> tuple[torch.Tensor, Index]:
+    """A view of ``tensor`` where ``index`` has sizes, and what is left of it: torch, too, selects before it does the rest."""
+    parts = tuple(map(_one, index if isinstance(index, tuple) else (index,)))
+    if torch.SymInt not in map(type, parts):
+        return tensor, index
+    behind = tensor.dim() - sum(map(_axes, parts))
+    axis, rest = 0, []
+    for part in parts:
+        if type(part) is torch.SymInt:
+            tensor = tensor.select(axis, part)
+        else:
+            rest.append(part)
+            axis += behind if part is Ellipsis else _axes(part)
+    return tensor, tuple(rest) or ...
+
+
+def _axes(part: object) -> int:
+    """How many axes of the tensor the part of an index is for."""
+    if isinstance(part, torch.Tensor) and part.dtype in (torch.bool, torch.uint8):
+        return part.dim()
+    return 0 if part is None or part is Ellipsis or isinstance(part, bool) else 1

@@ -7,7 +7,8 @@ the user's line, so that a size that Python specialized is reported and never ba
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from functools import partialmethod
 from typing import Any, TypeVar
 
@@ -16,9 +17,10 @@ import torch
 from fx2onnx.base.answering import answers_for_caller
 from fx2onnx.capture.shapes import size_math
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
-from fx2onnx.sizes.expr import Dim, Scalar, apply, fraction
-from fx2onnx.sizes.real import added, multiplied
+from fx2onnx.capture.shapes.size_math import added, multiplied
+from fx2onnx.sizes.expr import Dim, Scalar, apply
 from fx2onnx.sizes.relation import COMPARE, Relation
+from fx2onnx.sizes.rules import fraction
 from fx2onnx.torchcompat.frames import asked_by_user
 
 T = TypeVar("T")
@@ -161,8 +163,8 @@ class DimNode:
 
     # -- arithmetic ---------------------------------------------------------------------------------------------
     def _wrap(self, value: Scalar) -> DimNode:
-        if self.env.sets and isinstance(value, Dim):
-            value = self.env.simplified(value)
+        if self.env.facts.sets and isinstance(value, Dim):
+            value = self.env.facts.simplified(value)
         is_float = isinstance(value, float) or (isinstance(value, Dim) and value.is_real)
         return DimNode(self.env, value, float if is_float else int)
 
@@ -174,11 +176,11 @@ class DimNode:
         env, one, two = self.env, self.value, other.value
         if self.pytype is not int or other.pytype is not int:  # real numbers may be equal to integers
             return self._wrap(operation(one, two))
-        found = env.remembered.get((name, one, two))
+        found = env.facts.remembered.get((name, one, two))
         if found is None:
             made = self._wrap(operation(one, two))
             if made.pytype is int:
-                env.remembered[name, one, two] = made.value
+                env.facts.remembered[name, one, two] = made.value
             return made
         return DimNode(env, found, int)
 
@@ -249,7 +251,7 @@ class DimNode:
         found = (self.value, size_math.whole("floor", self.value)) if bottom is None else (apply("mod", top, bottom), 0)
         if found[1] is None:
             return self.wrap_bool(self.guard_float("", 0).is_integer())
-        known = self.env.certain("eq", *found)
+        known = self.env.asked_for("eq", *found)
         return DimNode(self.env, Relation("eq", found) if known is None else known, bool)
 
     def sym_not(self) -> DimNode:
@@ -315,12 +317,12 @@ def _comparison(op: str) -> Callable[[DimNode, DimNode], DimNode]:
         if self.pytype is bool or other.pytype is bool:
             return DimNode(env, Relation(op, (one, two)), bool)
         is_kept = env.remembers_comparisons() and type(one) is not float and type(two) is not float
-        found = env.remembered.get((op, one, two)) if is_kept else None
+        found = env.facts.remembered.get((op, one, two)) if is_kept else None
         if found is None:
-            known = env.certain(op, one, two)
+            known = env.asked_for(op, one, two)
             found = Relation(op, (one, two)) if known is None else known
             if is_kept:
-                env.remembered[op, one, two] = found
+                env.facts.remembered[op, one, two] = found
         return DimNode(env, found, bool)
 
     return method
@@ -332,11 +334,11 @@ def _extreme(op: str) -> Callable[[DimNode, DimNode], DimNode]:
     below, above = ("le", "ge") if op == "min" else ("ge", "le")
 
     def method(self: DimNode, other: DimNode) -> DimNode:
-        if self.env.certain(below, self.value, other.value):
+        if self.env.asked_for(below, self.value, other.value):
             return self
         return (
             other
-            if self.env.certain(above, self.value, other.value)
+            if self.env.asked_for(above, self.value, other.value)
             else self._wrap(apply(op, self.value, other.value))
         )
 
@@ -383,6 +385,25 @@ def sym_number(env: ShapeEnv, value: Scalar) -> Any:
     if isinstance(value, Dim) and value.is_real:
         return torch.SymFloat(DimNode(env, value, float))  # type: ignore[no-untyped-call]
     return sym_int(env, value)
+
+
+@contextlib.contextmanager
+def either_way(*sizes: object) -> Iterator[None]:
+    """Inside, whether Python finds one of these sizes to be 1 makes no difference to what is computed."""
+    nodes = [size.node for size in sizes if type(size) is torch.SymInt]
+    added = [
+        (node.env, name)
+        for node in nodes
+        if isinstance(node.value, Dim)
+        for name in node.value.symbols() - node.env.either_way
+    ]
+    for env, name in added:
+        env.either_way.add(name)
+    try:
+        yield
+    finally:
+        for env, name in added:
+            env.either_way.discard(name)
 
 
 @answers_for_caller

@@ -32,11 +32,11 @@ from fx2onnx.capture.recording.recorder import Recorder
 from fx2onnx.capture.recording.repeats import take_repeats
 from fx2onnx.capture.recording.scopes import Scopes
 from fx2onnx.capture.recording.tensor_tracker import NeedsDecomposition, tensor_info
+from fx2onnx.capture.shapes.guards import unmet_equalities, with_sizes
 from fx2onnx.capture.shapes.python_sizes import take_sizes
 from fx2onnx.capture.shapes.shape_env import DATA_DECIDES, KEEP_TENSORS, ShapeEnv
-from fx2onnx.capture.shapes.size_indices import IndicesOfSizes, raised_by_brackets
+from fx2onnx.capture.shapes.size_arguments import IndicesOfSizes, raised_by_brackets
 from fx2onnx.capture.shapes.symnode import sym_int
-from fx2onnx.capture.shapes.unmet import unmet_equalities, with_sizes
 from fx2onnx.sizes.expr import DimLike
 from fx2onnx.torchcompat.capture_modes import TakesGradients, capture_modes, take_assignments
 from fx2onnx.torchcompat.fake_tensors import (

@@ -21,8 +21,7 @@ import torch
 from torch import Tensor
 
 from fx2onnx.base.changes import before_change
-from fx2onnx.capture.shapes.either_way import either_way
-from fx2onnx.capture.shapes.symnode import unwrap
+from fx2onnx.capture.shapes.symnode import either_way, unwrap
 from fx2onnx.model_patches.patching import patches
 from fx2onnx.model_patches.signatures import arguments_of
 

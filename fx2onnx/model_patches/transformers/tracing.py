@@ -22,8 +22,7 @@ from fx2onnx.base.answering import answers_for_caller
 from fx2onnx.base.changes import before_change
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.patches import Known, TracedCode
-from fx2onnx.capture.shapes.either_way import either_way
-from fx2onnx.capture.shapes.symnode import unwrap
+from fx2onnx.capture.shapes.symnode import either_way, unwrap
 from fx2onnx.model_patches.patching import patches
 from fx2onnx.model_patches.transformers import attention_masks
 from fx2onnx.sizes.assumptions import Assumption

@@ -10,7 +10,7 @@ import torch
 from fx2onnx.sizes.expr import Dim
 from tests.capture.recorded import N, calls, info, recorded, sizes_at
 
-U0, U1 = Dim.symbol("u0"), Dim.symbol("u1")
+U0, U1 = Dim.unbacked(0), Dim.unbacked(1)
 INTEGERS = torch.int64
 
 

@@ -11,7 +11,7 @@ from fx2onnx.capture.overloads.unbacked_scalars import number_of, truth_of
 from fx2onnx.sizes.expr import Dim
 from tests.capture.recorded import recorded
 
-U0, U1 = Dim.symbol("u0"), Dim.symbol("u1")
+U0, U1 = Dim.unbacked(0), Dim.unbacked(1)
 TWO = ((), torch.int64), ((), torch.int64)
 
 
@@ -51,7 +51,7 @@ def test_sums_and_quotients_are_expressions(function: Any, number: Any) -> None:
 )
 def test_other_values_are_symbols_of_their_own(function: Any) -> None:
     (number,) = numbers(lambda x, y: [function(x, y)])
-    assert number == Dim.symbol("u2")
+    assert number == Dim.unbacked(2)
 
 
 def test_the_quotient_of_a_count_rounds_down() -> None:

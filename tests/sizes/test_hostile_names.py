@@ -18,7 +18,7 @@ import fx2onnx.runner as ort
 from fx2onnx.cli.main import app
 from fx2onnx.optimize.pipelines import run_default
 from fx2onnx.verify import verify
-from tests.base.test_dim_text import HOSTILE
+from tests.sizes.test_text import HOSTILE
 
 SECONDS = 5.0
 """A file takes some hundredths; what is evaluated as Python takes minutes, or for ever."""

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.sizes.expr import Dim, apply
-from fx2onnx.sizes.text import parse_dim, size_of
+from fx2onnx.sizes.text import named, parse_dim, size_of
 from fx2onnx.sources.registry import _parse
 from fx2onnx.verify.samples import _changed
-from tests.base import test_dims
+from tests.sizes import test_expr
 
 S, T = Dim.symbol("s"), Dim.symbol("past_length")
 LEAVES = st.sampled_from([S, T, 1, 2, 3, 64])
-BINARY: dict[str, Any] = test_dims.BINARY | {
+BINARY: dict[str, Any] = test_expr.BINARY | {
     "/": lambda a, b: apply("truediv", a, b),
     "half": lambda a, b: apply("floor", apply("float", a) * 0.5) + b,
     "ceil": lambda a, b: apply("ceil", apply("float", a) * 0.25 + b),
@@ -126,3 +126,19 @@ def test_a_source_option_without_an_end_is_one_error(value: str) -> None:
 
 def test_a_source_option_that_is_no_literal_is_a_text() -> None:
     assert _parse("zoo:net?a={[]: 1}&b=[1,2]&c=x")[2] == {"a": "{[]: 1}", "b": [1, 2], "c": "x"}
+
+
+@pytest.mark.parametrize(
+    ("text", "dim"),
+    [
+        ("u0", Dim.unbacked(0)),
+        ("u12", Dim.unbacked(12)),
+        ("u01", Dim.symbol("u01")),
+        ("u", Dim.symbol("u")),
+        ("u0_", Dim.symbol("u0_")),
+    ],
+)
+def test_numbers_of_data_have_a_form_of_their_own(text: str, dim: Dim) -> None:
+    assert parse_dim(text) == named(text) == dim
+    assert str(dim) == text
+    assert parse_dim(f"2*{text} + 1") == 2 * dim + 1

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fx2onnx.sizes.certain import certain, known_sign
+from fx2onnx.sizes.bounds import certain, known_sign
 from fx2onnx.sizes.expr import Dim, apply, evaluate
 from fx2onnx.sizes.relation import COMPARE
 

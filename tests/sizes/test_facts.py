@@ -1,6 +1,10 @@
-"""What follows for a comparison from those that were supposed."""
+"""Facts about the sizes of a run: what follows from those that were supposed, and that queries change none of them."""
 
 from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from dataclasses import fields
 
 import pytest
 import torch
@@ -8,12 +12,16 @@ import torch.nn.functional as F
 
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.symnode import DimNode
-from fx2onnx.sizes.expr import Dim
-from fx2onnx.sizes.facts import SizeFacts
+from fx2onnx.sizes.expr import Dim, apply
+from fx2onnx.sizes.facts import Facts, SizesOfRun
 from fx2onnx.sizes.relation import Relation
+from fx2onnx.sizes.sets import EVERY, where_true
 from tests.support import check
 
 H, W = map(Dim.symbol, ("h", "w"))
+U = Dim.unbacked(0)
+UNSEEN = ("facts", "recorder", "hinted", "hinted_for")
+"""What is remembered of answers, and what no query touches."""
 PATCHES = (H // 4) * (W // 4)
 
 
@@ -37,13 +45,13 @@ PATCHES = (H // 4) * (W // 4)
     ids=str,
 )
 def test_what_follows(supposed: Relation, asked: Relation, known: bool | None) -> None:
-    facts = SizeFacts(hints={"h": 16, "w": 16})
+    facts = SizesOfRun(hints={"h": 16, "w": 16})
     facts.suppose(supposed)
-    assert facts.is_settled(asked) is known
+    assert facts.facts.is_settled(asked) is known
 
 
 def test_sizes_hold_beside_what_was_supposed() -> None:
-    facts = SizeFacts(hints={"h": 16, "w": 16})
+    facts = SizesOfRun(hints={"h": 16, "w": 16})
     facts.suppose(Relation("eq", (PATCHES, 16)))
     facts.suppose(Relation("ne", (H, W)))
     assert facts.hints["h"] != facts.hints["w"]
@@ -81,7 +89,7 @@ def test_a_decision_by_several_sizes() -> None:
 
 
 def test_values_at_the_samples_sizes_follow_these() -> None:
-    facts = SizeFacts(hints={"h": 9, "w": 4})
+    facts = SizesOfRun(hints={"h": 9, "w": 4})
     asked = (H // 4, Relation("gt", (H, W)), 2 * H, 2.0 * H)
     assert [facts.hint(each) for each in asked] == [2, True, 18, 18.0]
     assert [type(facts.hint(each)) for each in (2 * H, 2.0 * H, 2 * H)] == [int, float, int]
@@ -98,3 +106,45 @@ def test_real_numbers_stay_real_beside_equal_integers(operation: str) -> None:
     five = DimNode(env, 5, int)
     for left, kind in ((whole, int), (real, float), (whole, int)):
         assert getattr(left, operation)(five).pytype is kind
+
+
+QUERIES: dict[str, Callable[[ShapeEnv], object]] = {
+    "certain": lambda env: env.certain("gt", H, 3),
+    "certain, by equalities": lambda env: env.certain("eq", U, H),
+    "holds": lambda env: env.facts.holds("ne", H, W),
+    "settled": lambda env: env.facts.is_settled(Relation("gt", (H * W, 3))),
+    "about": lambda env: env.facts.about(frozenset("h")),
+    "simplified": lambda env: env.facts.simplified(2 * (H // 2)),  # type: ignore[arg-type, operator]
+    "hint": lambda env: env.hint(H * W),
+    "sizes where": lambda env: env.sizes_where(Relation("eq", (H, 12))),
+    "sizes against": lambda env: env.facts.sizes_against(Relation("lt", (H, 20))),
+    "as one": lambda env: env.facts.as_one(Relation("eq", (apply("min", U, 1), 1))),
+    "ordinary sizes": lambda env: env.holds_at_ordinary_sizes(Relation("gt", (H, W))),
+    "no multiple": lambda env: env.is_no_multiple(H, 4),
+    "noted conditions": lambda env: env.facts.noted_conditions(),
+}
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_queries_change_nothing(query: str) -> None:
+    env = ShapeEnv({"h": 8, "w": 6, "u0": 11}, Facts(unbacked=frozenset(["u0"]), signed=frozenset(["u0"])))
+    env.narrow("h", where_true(Relation("eq", (H % 2, 0))) or EVERY)
+    env.suppose(Relation("gt", (H, W)))
+    env.equate(Relation("eq", (U, 2 * H)))
+    known, noted = env.facts, pickle.dumps({name: value for name, value in vars(env).items() if name not in UNSEEN})
+    first = QUERIES[query](env)
+    assert QUERIES[query](env) == first
+    assert env.facts is known
+    assert env.facts == Facts(**{each.name: getattr(known, each.name) for each in fields(Facts) if each.init})
+    assert pickle.dumps({name: value for name, value in vars(env).items() if name not in UNSEEN}) == noted
+
+
+def test_facts_that_are_kept_stay_as_they_were() -> None:
+    env = ShapeEnv({"h": 8, "w": 6})
+    kept = env.facts
+    env.narrow("h", where_true(Relation("ge", (H, 4))) or EVERY)
+    env.suppose(Relation("gt", (H, W)))
+    assert env.certain("ge", H, 4)
+    env.facts = kept
+    assert env.certain("ge", H, 4) is None
+    assert kept == Facts()

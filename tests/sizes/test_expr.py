@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 from typing import Any
 
 import onnx_ir as ir
@@ -90,7 +91,7 @@ def test_equal_expressions_are_equal(left: Any, right: Any) -> None:
     assert hash(left) == hash(right)
 
 
-U = Dim.symbol("u0")
+U = Dim.unbacked(0)
 
 
 @pytest.mark.parametrize(
@@ -176,3 +177,25 @@ def test_a_common_number_is_taken_out(op: str, factor: int, constant: int, divis
         found = value.evaluate({"n": n}) if isinstance(value, Dim) else value
         assert found == (expected // divisor if op == "floordiv" else expected % divisor)
     assert apply("floordiv", inner * 2, 16) == apply("floordiv", inner, 8)
+
+
+def test_a_number_of_data_is_told_by_its_kind() -> None:
+    """A size whose name looks like such a number is a size: not below 0, and another one."""
+    size, number = Dim.symbol("u0"), Dim.unbacked(0)
+    assert str(size) == str(number)
+    assert size != number
+    assert (size.unbacked_symbols(), number.unbacked_symbols()) == (frozenset(), {"u0"})
+    rounded, kept = (apply("trunc", apply("truediv", value, 4)) for value in (size, number))
+    assert rounded == size // 4
+    assert str(kept) == "trunc((u0 / 4))"
+    assert (2 * size // 4).leaf("u0") == size  # type: ignore[union-attr]
+    assert (2 * number // 4).leaf("u0") == number  # type: ignore[union-attr]
+    assert (apply("max", size, 0), apply("min", -size, 0)) == (size, -size)
+    assert [evaluate(apply(op, number, 0), {"u0": -3}) for op in ("max", "min")] == [0, -3]
+    assert pickle.loads(pickle.dumps(number)) == number
+
+
+def test_a_sum_that_is_rounded_is_rounded_once() -> None:
+    """``0.29 * 100`` is less than 29, and with 1000 more it is 1029."""
+    floor = apply("floor", 0.29 * S + T)
+    assert evaluate(floor, {"s": 100, "t": 1000}) == math.floor(0.29 * 100 + 1000) == 1029

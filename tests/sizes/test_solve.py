@@ -35,7 +35,7 @@ def equal(one: Any, other: Any) -> Relation:
         (equal(H, 5), {"h": 5}, None),
         (equal(B, H), {"b": 3, "h": 3}, None),
         (Relation("lt", (B, H)), {"b": 2, "h": 3}, None),
-        (equal(H, 2 * Dim.symbol("u0")), {"h": 4}, None),
+        (equal(H, 2 * Dim.unbacked(0)), {"h": 4}, None),
     ],
     ids=str,
 )

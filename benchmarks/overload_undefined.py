@@ -234,6 +234,9 @@ def _is_beyond_integers(call: Any, filled: dict[str, Any]) -> bool:
         return False
     numbers = [leaf.double() for leaf in leaves(call) if leaf.is_floating_point() and leaf.numel()]
     numbers += [torch.tensor(value) for value in filled.values() if isinstance(value, float)]
+    if packet_of(call) == "logspace":
+        base = torch.tensor(filled["base"], dtype=torch.float64)
+        numbers += [base ** torch.as_tensor(filled[name]).double() for name in ("start", "end")]
     return any(bool((~value.isfinite() | (value < low) | (value > high)).any()) for value in numbers)
 
 

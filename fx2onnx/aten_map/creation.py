@@ -148,12 +148,12 @@ def _linspace(op: Emit, start: Operand, end: Operand, steps: DimLike) -> ir.Valu
 def _spaced(op: Emit, start: Operand, end: Operand, steps: DimLike) -> ir.Value:
     """``steps`` numbers from ``start`` to ``end``, counted from the nearer end, in float32 or float64.
 
-    Where the result holds integers, the ends are made integers first.
+    Where the result holds integers or bools, the ends are made such numbers first.
     Source: ATen/native/cpu/RangeFactoriesKernel.cpp, linspace.
     """
     wide = D.DOUBLE if op.result_dtype() not in FLOATS or op.result_dtype() == D.DOUBLE else D.FLOAT
     if op.result_dtype() not in FLOATS:
-        start, end = (_as_integer(op, item) for item in (start, end))
+        start, end = (_as_whole(op, item, op.result_dtype()) for item in (start, end))
     if not any(isinstance(item, ir.Value | Dim) for item in (start, end, steps)) and steps <= FOLDED_ELEMENTS:  # type: ignore[operator]
         return op.const(_numpy_linspace(start, end, int(steps)), wide)  # type: ignore[arg-type]
     first, last = as_dtype(op, start, wide), as_dtype(op, end, wide)
@@ -169,10 +169,13 @@ def _spaced(op: Emit, start: Operand, end: Operand, steps: DimLike) -> ir.Value:
     return op.Where(op.Less(index, half), from_start, from_end)
 
 
-def _as_integer(op: Emit, operand: Operand) -> Operand:
+def _as_whole(op: Emit, operand: Operand, dtype: ir.DataType) -> Operand:
+    """A number as an integer or bool ``dtype`` holds it: what an integer is beyond its bits is dropped."""
     if isinstance(operand, ir.Value):
-        return op.cast(operand, D.INT64)
-    return operand if isinstance(operand, Dim) else int(operand)
+        return op.cast(operand if dtype == D.BOOL else op.cast(operand, D.INT64), dtype)
+    if isinstance(operand, Dim):
+        return operand
+    return bool(operand) if dtype == D.BOOL else np.array(int(operand)).astype(dtype.numpy()).item()
 
 
 def _numpy_linspace(start: float, end: float, steps: int) -> Any:

@@ -23,6 +23,10 @@ COUNTS = T([[[4, -3], [3, 5], [3, 2]]])
 
 CASES = [
     case(aten.adaptive_avg_pool1d.default, torch.zeros(2, 1, 0), [1]),
+    case(aten.linspace.default, 5, -5, 3, dtype=torch.uint8),
+    case(aten.linspace.Tensor_Scalar, T(2), -7, 3, dtype=torch.uint8),
+    case(aten.linspace.default, 0.9, 0.1, 1, dtype=torch.bool),
+    case(aten.linspace.Scalar_Tensor, 0.9, T(0.0), 1, dtype=torch.bool),
     *(case(aten.combinations.default, R(count), 0) for count in (1, 3)),
     *(case(aten.slice_backward.default, R(1), [4], 0, start, end, step) for start, end, step in ((0, 2, 1), (2, 2, 1), (-3, 9, 2))),
     case(aten.slice_backward.default, R(1, 1), [2, 3], 0, 1, 3, 1),

@@ -26,8 +26,6 @@ _ABSENT = object()
 class _Thread(threading.local):
     captures = False
     """Whether this thread runs a module on fake tensors."""
-    answers: Any = None
-    """Who answers for them what no operator shows."""
     programs: Any = None
     """Who copies what a function that is called repeatedly recorded."""
     given: Any = None

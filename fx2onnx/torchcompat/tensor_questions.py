@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 import torch
 from torch.utils import _python_dispatch
 
 from fx2onnx.base.answering import answers_for_caller
-from fx2onnx.base.code_patch import THREAD, CodePatch, put_name
+from fx2onnx.base.code_patch import CodePatch, put_name
 from fx2onnx.torchcompat.frames import asked_by_user, asking_frame
 
 Own: TypeAlias = Callable[..., Any]
@@ -22,6 +24,13 @@ class Answers(Protocol):
     def answer(self, name: str, own: Own, asked: Any, *args: Any, **kwargs: Any) -> Any:
         """The answer to the question ``name`` of the tensor, storage or class ``asked``."""
 
+
+class _Asked(threading.local):
+    answers: Answers | None = None
+    """None in a thread that captures nothing."""
+
+
+_ASKED = _Asked()
 
 ATTRIBUTES = ("_base", "_version", "grad_fn", "is_leaf", "is_quantized", "requires_grad")
 METHODS = ("_is_view", "data_ptr", "item", "numpy", "tolist")
@@ -38,7 +47,7 @@ FUNCTIONS = (
 
 def take_questions(answers: Answers) -> None:
     """Have ``answers`` asked in this thread until ``Changes`` end."""
-    put_name(THREAD, "answers", answers)
+    put_name(_ASKED, "answers", answers)
     for kind, names in _TAKEN.items():
         for name, value in names.items():
             put_name(kind, name, value)
@@ -60,18 +69,20 @@ def _attribute(holder: type, name: str) -> property:
 
     @answers_for_caller
     def get(asked: Any) -> Any:
-        answers = THREAD.answers
+        answers = _ASKED.answers
         return own(asked) if answers is None else answers.answer(name, own, asked)
 
     return property(get, plain.__set__)
 
 
 def _method(holder: type, name: str) -> Callable[..., Any]:
-    own = vars(holder)[name]
+    return _asked(name, vars(holder)[name])
 
-    @answers_for_caller
+
+@answers_for_caller
+def _asked(name: str, own: Own) -> Callable[..., Any]:
     def call(asked: Any, *args: Any, **kwargs: Any) -> Any:
-        answers = THREAD.answers
+        answers = _ASKED.answers
         return own(asked, *args, **kwargs) if answers is None else answers.answer(name, own, asked, *args, **kwargs)
 
     call.__name__ = name
@@ -79,13 +90,7 @@ def _method(holder: type, name: str) -> Callable[..., Any]:
 
 
 def _function(function: Any) -> CodePatch:
-    name = function.__name__
-
-    @answers_for_caller
-    def replacement(original: Own) -> Callable[..., Any]:
-        return lambda asked, *args, **kwargs: THREAD.answers.answer(name, original, asked, *args, **kwargs)
-
-    return CodePatch(function, replacement)
+    return CodePatch(function, partial(_asked, function.__name__))
 
 
 def _as_nobody(function: Any, answer: object) -> CodePatch:
@@ -99,7 +104,7 @@ def _as_nobody(function: Any, answer: object) -> CodePatch:
 
 
 def _modes() -> int:
-    return 0 if THREAD.answers is not None and asked_by_user() else _LEN()
+    return 0 if _ASKED.answers is not None and asked_by_user() else _LEN()
 
 
 _LEN = torch._C._len_torch_dispatch_stack

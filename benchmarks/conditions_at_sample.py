@@ -57,7 +57,8 @@ def _conditions(built: Any, way: str, false: list[str]) -> Row:
 
     arguments = arguments_of(built)
     proposed = {
-        name: {axis: Proposed(dim) for axis, dim in found.items()} for name, found in _axes_of(built, arguments).items()
+        name: {axis: Proposed(str(dim)) for axis, dim in found.items()}
+        for name, found in _axes_of(built, arguments).items()
     }
     result = fx2onnx.export(
         built.module, built.args, kwargs=built.kwargs or None, dynamic_shapes=proposed if way == "dynamic" else None,

@@ -145,7 +145,7 @@ def _export(row: Row, built: Any, asked: Axes, tries: Sequence[tuple[Sizes, Mapp
         result = export(asked)
     except UserError as error:
         row["refused"] = _described(error, "export")
-        proposed = {name: {axis: Proposed(dim) for axis, dim in found.items()} for name, found in asked.items()}
+        proposed = {name: {axis: Proposed(str(dim)) for axis, dim in found.items()} for name, found in asked.items()}
         result = export(proposed)
         row["pinned"] = [str(each) for each in result.report.assumptions if each.kind in ("specialization", "guard")][
             :6

@@ -61,7 +61,8 @@ def dynamic_shapes_of(source: Source, wanted: dict[str, dict[int, str]] | str) -
         if source.dynamic_shapes is None:
             return None
         return {
-            name: {axis: Proposed(dim) for axis, dim in axes.items()} for name, axes in source.dynamic_shapes.items()
+            name: {axis: Proposed(str(dim)) for axis, dim in axes.items()}
+            for name, axes in source.dynamic_shapes.items()
         }
     samples = arguments_of(source)
     for name, axes in wanted.items():

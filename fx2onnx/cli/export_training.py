@@ -84,7 +84,7 @@ def _exported(job: TrainingJob, model: Source) -> TrainingFolder:
 
     loss, target, axes = _loss_of(job.loss, model)
     shapes = dict(dynamic_shapes_of(model, parse_dynamic(list(job.dynamic))) or {})
-    names = {size for of_input in shapes.values() for size in of_input.values()}
+    names = {str(size) for of_input in shapes.values() for size in of_input.values()}
     shapes |= {TARGET: {axis: name for axis, name in axes.items() if name in names}}
     optimizer = None
     if job.optimizer is not None:

@@ -125,7 +125,7 @@ def _turned_static(result: ExportResult, shapes: Any) -> list[str]:
     from fx2onnx.sizes.assumptions import Specialization
 
     named = shapes if isinstance(shapes, dict) else {}
-    wanted = dict.fromkeys(name for axes in named.values() for name in axes.values())
+    wanted = dict.fromkeys(str(name) for axes in named.values() for name in axes.values())
     fixed = {
         assumed.size.as_symbol(): assumed
         for assumed in result.report.assumptions

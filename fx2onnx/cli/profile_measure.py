@@ -71,14 +71,21 @@ def ours(job: Job, detailed: bool) -> Run:
 
 def dynamo(job: Job, detailed: bool) -> Run:
     """``torch.onnx.export(dynamo=True)``."""
-    return _torch(job, detailed, "torch", DYNAMO, {"dynamo": True, "dynamic_shapes": job.dynamic_shapes})
+    return _torch(job, detailed, "torch", DYNAMO, {"dynamo": True, "dynamic_shapes": _names(job)})
+
+
+def _names(job: Job) -> Any:
+    """The names of the dynamic sizes, as torch's exporters take them."""
+    if not isinstance(job.dynamic_shapes, dict):
+        return job.dynamic_shapes
+    return {name: {axis: str(size) for axis, size in axes.items()} for name, axes in job.dynamic_shapes.items()}
 
 
 def torchscript(job: Job, detailed: bool) -> Run:
     """``torch.onnx.export(dynamo=False)``. It has no form without a file, so a buffer in memory takes its place."""
     keywords: dict[str, Any] = {"dynamo": False}
     if job.dynamic_shapes is not None:
-        keywords |= {"dynamic_axes": job.dynamic_shapes, "input_names": list(job.dynamic_shapes)}
+        keywords |= {"dynamic_axes": _names(job), "input_names": list(job.dynamic_shapes)}
     return _torch(job, detailed, "torchscript", TORCHSCRIPT, keywords)
 
 

@@ -19,10 +19,14 @@ from fx2onnx.sizes.text import UNBACKED
 from fx2onnx.torchcompat.shape_specs import Expr, Members, Spec, expression
 
 
-class Proposed(str):
-    """The name of a size that is dynamic without the user's request: it is where the module allows it, and else static."""
+@dataclass(frozen=True, slots=True)
+class Proposed:
+    """A size that is dynamic without the user's request: it is where the module allows it, and else static."""
 
-    __slots__ = ()
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,11 +166,12 @@ def _as_dim(leaf: Leaf, axis: int, size: Spec, asked: Requested) -> DimLike | No
         return size
     if isinstance(size, torch.SymInt):
         return _of_variables(leaf, axis, size, asked)
-    if isinstance(size, str):
-        symbol = asked.symbol(size, place)
-        if isinstance(size, Proposed):
-            asked.optional.add(str(symbol))
+    if isinstance(size, Proposed):
+        symbol = asked.symbol(size.name, place)
+        asked.optional.add(str(symbol))
         return symbol
+    if isinstance(size, str):
+        return asked.symbol(size, place)
     hint = getattr(size, "type", None)
     if hint is not None and hasattr(hint, "name"):
         return _hinted(leaf, axis, size, asked)

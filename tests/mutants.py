@@ -559,6 +559,7 @@ MUTANTS = [
     Mutant("sizes/expr.py", 'unbacked = own if self.op == "unbacked" else frozenset()', "unbacked = frozenset()", "tests/sizes/test_expr.py"),
     Mutant("sizes/text.py", "Dim.symbol(name) if written is None else", "Dim.symbol(name) if True else", "tests/sizes/test_text.py"),
     Mutant("capture/shapes/shape_env.py", "return self.facts.certain(op, lhs, rhs)", "return self.asked_for(op, lhs, rhs)", "tests/sizes/test_facts.py"),
+    Mutant("capture/shapes/guards.py", "name not in env.failed_with or", "", "tests/capture/test_bad_sizes.py"),
     Mutant("sizes/rules.py", "dict.fromkeys(gap.unbacked_symbols())", "{}", "tests/sizes/test_expr.py"),
     Mutant("sizes/solve.py", "return 0 if before in self.zeros else before", "return before", "tests/sizes/test_equalities.py"),
     Mutant("sizes/sets.py", "self.scale = math.lcm(self.scale, period * divisor)", "pass", "tests/sizes/test_sets.py"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pytest
@@ -179,6 +180,21 @@ def test_a_spec_of_one_tensor(shapes: Any, words: str) -> None:
 )
 def test_a_spec_of_several(function: Any, args: tuple[Any, ...], shapes: Any, words: str) -> None:
     assert words in str(refusal(function, args, dynamic_shapes=shapes))
+
+
+@pytest.mark.parametrize("by_operator", [True, False])
+def test_an_error_about_something_else_names_no_size(by_operator: bool) -> None:
+    """An operator that needed a multiple of 16 failed before, and forward went on."""
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        with contextlib.suppress(RuntimeError):
+            return sixteenths(x)
+        if by_operator:
+            return torch.zeros(3) + torch.zeros(4)
+        raise ValueError("this is not about h")
+
+    error = refusal(forward, (torch.randn(2, 20),), dynamic_shapes=({0: "n", 1: "h"},))
+    assert "needed is" not in str(error)
 
 
 @pytest.mark.parametrize(("axes", "words"), AXES, ids=[f"{place}: {words}" for place, (_, words) in enumerate(AXES)])

@@ -141,8 +141,10 @@ def as_eager(
     words of fake kernels name dynamic sizes.
     """
     is_tried = func.namespace in _NAMESPACES and not _NOT_TRIED.search(func._schema.name)
+    sizes = [*_symbolic((*args, *kwargs.values()))]
+    env.failed_with = frozenset().union(*(size.symbols() for size in sizes))
     if is_tried and isinstance(error, RuntimeError | IndexError | ValueError | ZeroDivisionError):
-        if not isinstance(error, UnmetNeed) and any(_symbolic((*args, *kwargs.values()))):
+        if not isinstance(error, UnmetNeed) and sizes:
             return error
         try:
             check_sizes(env, func, args, kwargs, ())
@@ -378,7 +380,10 @@ def _numbers(args: tuple[object, ...]) -> Iterator[object]:
 def _symbolic(args: tuple[object, ...]) -> Iterator[Dim]:
     """The sizes and numbers among ``args``, in tensors too, that are no plain numbers."""
     sizes = (size for tensor in _tensors(args) for size in tensor.shape)
-    return (value for value in map(unwrap, itertools.chain(sizes, _numbers(args))) if isinstance(value, Dim))
+    symbolic = (
+        value for value in itertools.chain(sizes, _numbers(args)) if type(value) in (torch.SymInt, torch.SymFloat)
+    )
+    return (value for value in map(unwrap, symbolic) if isinstance(value, Dim))
 
 
 def _key(arg: object) -> object:

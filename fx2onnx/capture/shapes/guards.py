@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
@@ -250,9 +249,9 @@ def unmet_equalities(env: ShapeEnv) -> Iterator[Relation]:
             yield what
 
 
-def _unmet(env: ShapeEnv, text: str) -> tuple[str, Condition] | None:
-    """Of the last equality that does not hold at the sample's sizes, the size in it that ``text``, an operator's error,
-    names, and what the equality needs of it; None where only a single size would do.
+def _unmet(env: ShapeEnv) -> tuple[str, Condition] | None:
+    """A size in the operands of the operator that raised, and what the last equality that does not hold at the sample's sizes
+    needs of it; None where only a single size would do.
     """
     relation = next(unmet_equalities(env), None)
     if relation is None or any(isinstance(arg, Relation) for arg in relation.args):
@@ -267,8 +266,7 @@ def _unmet(env: ShapeEnv, text: str) -> tuple[str, Condition] | None:
     (name,) = gap.symbols()
     needs = Relation("eq", (gap, 0))
     sizes = where_true(needs)
-    is_named = re.search(rf"\b{re.escape(name)}\b", text) is not None
-    if sizes is None or sizes.is_single() or not is_named or name not in env.hints or env.hints[name] in sizes:
+    if sizes is None or sizes.is_single() or name not in env.failed_with or env.hints.get(name, 0) in sizes:
         return None
     return name, Condition(name, sizes, needs)
 
@@ -277,7 +275,7 @@ def with_sizes(error: UserError, env: ShapeEnv) -> UserError:
     """``error``, an operator's about shapes, with what it needs of a size, as far as that is found; E105 where the size is
     declared with a range that has no such size.
     """
-    found = _unmet(env, error.why)
+    found = _unmet(env)
     if found is None:
         return error
     name, needed = found

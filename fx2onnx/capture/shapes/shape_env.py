@@ -158,6 +158,8 @@ class ShapeEnv(SizesOfRun):
     """The same of a real one, which torch.export would not know, either."""
     tried: dict[tuple[str, Relation], bool] = field(default_factory=dict)
     """By overloads, what they asked that was tried at sizes for which the answer is another, and whether it ends the run there."""
+    failed_with: frozenset[str] = frozenset()
+    """The sizes in the operands of the last operator that raised."""
     leans: bool = False
     """Whether an operator needs what was noted for another call: alone, it would note it."""
 

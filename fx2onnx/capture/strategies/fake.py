@@ -225,7 +225,7 @@ def _raised(error: Exception, recorder: Recorder) -> BaseException:
 
 def _of_forward(cause: Exception, recorder: Recorder) -> UserError:
     error = _overwritten(cause, recorder) if OVERWRITTEN in str(cause) else _explained(cause)
-    return with_sizes(error, recorder.shape_env) if error.code == "E101" else error
+    return with_sizes(error, recorder.shape_env) if error.code == "E101" and cause is recorder.failure else error
 
 
 def _overwritten(cause: Exception, recorder: Recorder) -> UserError:

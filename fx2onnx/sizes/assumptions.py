@@ -1,4 +1,4 @@
-"""What a graph takes for true: of sizes (``Condition``, ``Guard``, ``Specialization``), of data and of libraries (``Assumption``).
+"""Assumptions that a graph makes: about sizes (``Condition``, ``Guard``, ``Specialization``), of data and of libraries (``Assumption``).
 
 Plain data. ``str()`` of each is a line for people, which nothing reads back; code asks for ``relation``, ``size``, ``value``.
 """
@@ -14,7 +14,7 @@ from fx2onnx.sizes.relation import Relation
 from fx2onnx.sizes.sets import SizeSet
 
 MOST_CHARS = 160
-"""Of a relation that is put before people in the place of the sizes at which it holds."""
+"""The longest relation that is shown to people in the place of the sizes at which it holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Guard:
     during: str = ""
     """The overload that decided by it."""
     ends_run: bool = False
-    """Whether eager PyTorch ends the run where it is false."""
+    """Whether eager PyTorch ends the run where the relation is false."""
 
     @property
     def is_stated(self) -> bool:
@@ -55,7 +55,7 @@ class Specialization:
     value: DimLike
     where: SourceLocation | None = None
     is_turns: bool = field(default=False, compare=False)
-    """Whether Python loops so many times."""
+    """Whether Python loops as many times as the size says."""
 
     @property
     def relation(self) -> Relation:
@@ -71,7 +71,7 @@ class Specialization:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What the graph needs of one dynamic size, such as a multiple of 8: solved from a relation that has to hold."""
+    """The need of a graph for some sizes of one symbol, such as a multiple of 8: solved from a relation that has to hold."""
 
     kind: ClassVar[str] = "condition"
 
@@ -93,7 +93,7 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class Assumption:
-    """What eager PyTorch checks and the file does not (``assertion``), or what else there is to know of it (``note``)."""
+    """A statement that eager PyTorch checks and the file does not (``assertion``), or another remark on the file (``note``)."""
 
     what: str
     where: SourceLocation | None = None

@@ -28,7 +28,7 @@ class Multiple:
 
 
 def multiple_of(test: Relation) -> Multiple | None:
-    """What a test such as ``n % 4 == 0`` asks."""
+    """The size and the divisor that a test such as ``n % 4 == 0`` is about; None for other tests."""
     if test.op not in _SAYS_MULTIPLE or len(test.args) != 2:
         return None
     left, right = test.args
@@ -50,7 +50,7 @@ _SAYS_MULTIPLE: dict[str, dict[int, bool]] = {
     "gt": {0: False},
     "ge": {1: False},
 }
-"""Of comparisons of a remainder with a number: whether it is none where they hold."""
+"""By the sign of a comparison and the number that a remainder is compared with: whether the remainder is 0 where it holds."""
 _SAYS_EVEN = {**_SAYS_MULTIPLE, "eq": {0: True, 1: False}, "ne": {0: False, 1: True}}
 
 
@@ -60,7 +60,7 @@ class Way:
 
     rewrite: Rewrite
     width: Scalar = 1
-    """What stands for 1 among the widths of a pad."""
+    """The width of a pad that this way has in the place of 1."""
 
 
 def ways_to_write(multiple: Multiple, sets: Mapping[str, SizeSet]) -> list[Way]:

@@ -94,7 +94,7 @@ class Atom:
     symbols: frozenset[str] = field(init=False, compare=False, repr=False)
     """The texts of the symbols and unbacked numbers in it."""
     unbacked: frozenset[str] = field(init=False, compare=False, repr=False)
-    """Those of the unbacked numbers alone."""
+    """The texts of the unbacked numbers in it."""
     depth: int = field(init=False, compare=False, repr=False)
     """How many operations lie inside each other; 0 for a symbol and an unbacked number."""
     _hash: int = field(init=False, compare=False, repr=False)
@@ -266,7 +266,7 @@ class Dim:
         return sets[0] if len(sets) == 1 else frozenset().union(*sets)
 
     def unbacked_symbols(self) -> frozenset[str]:
-        """Those of ``symbols`` that only data decides."""
+        """The texts of the unbacked numbers in the expression, which only data decides."""
         return frozenset().union(*(atom.unbacked for atom in self.atoms()))
 
     def leaf(self, name: str) -> Dim:

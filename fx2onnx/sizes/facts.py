@@ -1,4 +1,4 @@
-"""What is known of sizes in one run: sets of sizes that a program is for, and what was supposed on the way."""
+"""Facts about the sizes of one run: sets of sizes that a program is for, and relations that were supposed on the way."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fx2onnx.sizes.sets import EVERY, SizeSet, interval, where_true
 from fx2onnx.sizes.solve import Equalities, is_looser, simplified, sizes_where, solved
 
 FAR = 10_000
-"""Of sizes at which something holds, so many are tried."""
+"""The number of sizes at which something holds that are tried."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Facts:
     unbacked: frozenset[str] = frozenset()
     """Symbols whose number depends on data."""
     signed: frozenset[str] = frozenset()
-    """Those of them that may be less than 0: numbers of tensors that were not used as a size so far."""
+    """Symbols of data that may be less than 0: numbers of tensors that were not used as a size so far."""
     equalities: Equalities = field(default_factory=Equalities)
     """Equalities of sizes that depend on data, which operators or Python needed."""
     sets: Mapping[str, SizeSet] = field(default_factory=dict)
@@ -35,11 +35,11 @@ class Facts:
     written_for: Mapping[str, SizeSet] = field(default_factory=dict)
     """``sets`` but for what was supposed to be odd: ``n % 2`` stays as it is, so that one program can be written for both ways."""
     conditions: Mapping[Condition, None] = field(default_factory=dict)
-    """What made the sets smaller, in order."""
+    """The conditions that made the sets smaller, in order."""
     stated: frozenset[Relation] = frozenset()
-    """What has to hold of several sizes and is said as it is, since no conditions of single sizes say it."""
+    """Relations of several sizes that have to hold and are stated as they are, since no conditions of single sizes say it."""
     supposed: Mapping[Relation, None] = field(default_factory=dict)
-    """What holds in this run, as Python decided by it and both branches are to be in the file."""
+    """Relations that hold in this run, as Python decided by them and both branches are to be in the file."""
 
     settled: dict[Relation, bool | None] = field(default_factory=dict, init=False, compare=False, repr=False)
     """The truth of comparisons at all those sizes, as far as it was asked."""
@@ -213,7 +213,7 @@ class Facts:
         return [{name: size} for size in dict.fromkeys([*found[:2], *found[-1:]])]
 
     def noted_conditions(self) -> list[Condition]:
-        """One for each size and line."""
+        """The conditions of the report: one for each size and line."""
         noted: dict[tuple[str, SourceLocation | None], Condition] = {}
         apart: list[Condition] = []
         for condition in _without_repeated_bounds([*self.conditions]):
@@ -330,7 +330,7 @@ class SizesOfRun:
         return sizes_where(relation, sets, self.hints, beside) or sizes_where(relation, sets, self.hints)
 
     def sizes(self) -> dict[str, int]:
-        """Of the symbols that no data decides, the sizes at which this run decides."""
+        """The sizes at which this run decides, of the symbols that no data decides."""
         return {name: size for name, size in self.hints.items() if name not in self.facts.unbacked}
 
 

@@ -62,7 +62,7 @@ class Relation:
             return False
 
     def at(self, sizes: Mapping[str, Any]) -> Relation | bool:
-        """What is left of it where some symbols have these sizes. Raises ZeroDivisionError."""
+        """The rest of the relation where some symbols have these sizes. Raises ZeroDivisionError."""
         parts = tuple(
             arg.at(sizes) if isinstance(arg, Relation) else arg.substitute(sizes) if isinstance(arg, Dim) else arg
             for arg in self.args
@@ -78,22 +78,22 @@ class Relation:
         return left[0] if len(left) == 1 else Relation(self.op, left)
 
     def is_about_zero_or_one(self) -> bool:
-        """Whether it compares a sum of sizes with 0 or 1, also where they are computed: ``(H // 4) * (W // 4) > 1``."""
+        """Whether the relation compares a sum of sizes with 0 or 1, also where they are computed: ``(H // 4) * (W // 4) > 1``."""
         return self._gap() is not None
 
     def is_bound(self) -> bool:
-        """Whether it bounds sizes, alone or with other bounds."""
+        """Whether the relation bounds sizes, alone or with other bounds."""
         if self.op == "and":
             return all(isinstance(arg, Relation) and arg.is_bound() for arg in self.args)
         return self.op in COMPARE.keys() - {"eq"} and not any(isinstance(arg, Relation) for arg in self.args)
 
     def compares_with_zero_or_one(self) -> bool:
-        """Whether it compares a size with 0 or 1. At capture, the sample's size stands for these."""
+        """Whether the relation compares a size with 0 or 1. At capture, the sample's size stands for these."""
         gap = self._gap()
         return gap is not None and not any(atom.depth for atom in gap.atoms())
 
     def tells_several(self) -> bool:
-        """Whether it says that there are some of something, or more than one: ``(H // 4) * (W // 4) > 1``."""
+        """Whether the relation says that there are some of something, or more than one: ``(H // 4) * (W // 4) > 1``."""
         gap = self._gap()
         if gap is None or gap.constant == 0:
             return gap is not None and self.op in ("ne", "gt", "lt")
@@ -101,7 +101,7 @@ class Relation:
         return self.op == "ne" or self.op == ("lt" if turned else "gt")
 
     def _gap(self) -> Dim | None:
-        """What is compared with 0, or 1 more than what is: a sum of sizes; None of other comparisons."""
+        """The sum of sizes that is compared with 0, or 1 more than it; None for other comparisons."""
         if self.op not in COMPARE or any(isinstance(arg, Relation) for arg in self.args):
             return None
         gap = self.args[0] - self.args[1]
@@ -112,7 +112,7 @@ class Relation:
         return gap if is_sum and gap.constant in (0, -1) else None
 
     def negated(self) -> Relation:
-        """What is true where this is false."""
+        """The relation that is true where this is false."""
         if self.op == "not" and isinstance(self.args[0], Relation):
             return self.args[0]
         return Relation(NEGATED[self.op], self.args) if self.op in NEGATED else Relation("not", (self,))
@@ -128,7 +128,7 @@ class Relation:
 
 @functools.lru_cache(MOST_REMEMBERED)
 def holds_at_all(relation: Relation, names: tuple[str, ...], tried: tuple[tuple[int, ...], ...]) -> bool:
-    """Whether it holds at all of these sizes; where something is divided by 0, there is no such size."""
+    """Whether the relation holds at all of these sizes; where something is divided by 0, there is no such size."""
     for sizes in tried:
         with contextlib.suppress(ZeroDivisionError):
             if not relation.holds(dict(zip(names, sizes, strict=True))):

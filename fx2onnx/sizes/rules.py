@@ -235,7 +235,7 @@ _MOST_QUOTIENTS = 8
 
 
 def _is_quotient_of_number(monomial: Monomial, factor: Number) -> bool:
-    """Whether it is a whole number of times ``k * (v // k)``, which is ``v`` less a remainder."""
+    """Whether the term is a whole number of times ``k * (v // k)``, which is ``v`` less a remainder."""
     if len(monomial) != 1 or monomial[0].op != "floordiv" or type(factor) is not int:
         return False
     bottom = monomial[0].args[1]
@@ -290,13 +290,13 @@ def _rounded(op: str, value: Dim) -> Scalar | None:
 
 
 def _is_never_negative(value: Scalar) -> bool:
-    """Whether it is surely not below 0; numbers of data may be."""
+    """Whether the value is surely not below 0; numbers of data may be."""
     unbacked = value.unbacked_symbols() if isinstance(value, Dim) else ()
     return known_sign("ge", value, dict.fromkeys(unbacked)) is True
 
 
 MOST_DENOMINATOR = 1 << 10
-"""Of a fraction: sizes times larger numbers might not be exact as real numbers."""
+"""The largest denominator of a fraction: sizes times larger numbers might not be exact as real numbers."""
 
 
 def fraction(value: Dim) -> tuple[Scalar, Scalar | None]:

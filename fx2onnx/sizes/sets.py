@@ -56,24 +56,24 @@ class SizeSet:
         return np.concatenate([listed[: self.start], np.tile(rest, -(-(count - self.start) // len(rest)))])[:count]
 
     def __and__(self, other: SizeSet) -> SizeSet:
-        """What is in both; more where a list of these would be too long (``both``)."""
+        """The sizes in both sets; more where a list of these would be too long (``both``)."""
         found = self.both(other)
         return self if found is None else found
 
     def __or__(self, other: SizeSet) -> SizeSet:
-        """What is in either; more where a list of these would be too long (``either``)."""
+        """The sizes in either set; more where a list of these would be too long (``either``)."""
         found = self.either(other)
         return EVERY if found is None else found
 
     def both(self, other: SizeSet) -> SizeSet | None:
-        """What is in both; None where a list of these would be too long."""
+        """The sizes in both sets; None where a list of these would be too long."""
         if self == EVERY or other == EVERY:
             return other if self == EVERY else self
         start, count = self._lengths(other)
         return None if count > LARGEST else made_of(self.array(count) & other.array(count), start)
 
     def either(self, other: SizeSet) -> SizeSet | None:
-        """What is in either; None where a list of these would be too long."""
+        """The sizes in either set; None where a list of these would be too long."""
         start, count = self._lengths(other)
         return None if count > LARGEST else made_of(self.array(count) | other.array(count), start)
 
@@ -90,7 +90,7 @@ class SizeSet:
         return [int(size) for size in np.flatnonzero(self.array(self.start + self.period * count))[:count]]
 
     def is_single(self) -> bool:
-        """Whether it has one member, or none."""
+        """Whether the set has one member, or none."""
         return len(self.first(2)) < 2
 
     def progression(self) -> tuple[int, int]:
@@ -182,7 +182,7 @@ def where_true(relation: Relation) -> SizeSet | None:
 
 
 MOST_SETS = 1 << 10
-"""Of sizes, of some bytes each, rarely of many kB, that are remembered: runs of one module for several branches ask for the same."""
+"""The number of sets that are remembered, of some bytes each, rarely of many kB: runs of one module for several branches need the same."""
 
 
 @functools.lru_cache(MOST_SETS)
@@ -217,7 +217,7 @@ class _Form:
     def __init__(self) -> None:
         self.period, self.bound, self.degree, self.is_known = 1, 0, 1, True
         self.scale = 1
-        """What the divisors of coefficients divide. A remainder has none: it does not grow."""
+        """The least common multiple of the divisors of coefficients. A remainder has none: it does not grow."""
         self.power = 1
         """2 where sizes are divided by sizes: the quotient of two lines comes near its limit behind a product of constants."""
 

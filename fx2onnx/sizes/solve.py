@@ -15,12 +15,12 @@ from fx2onnx.sizes.relation import Relation
 from fx2onnx.sizes.sets import SizeSet, where_true
 
 Solution = dict[str, tuple[Relation, SizeSet]]
-"""Of each symbol, the sizes at which the relation holds, and a relation that is true just there."""
+"""By symbol, a relation that says at which of its sizes the solved relation holds, and the set of these sizes."""
 MAX_MODULUS = 1 << 12
 MOST_REMAINDERS = 64
-"""Of a modulus up to this, all remainders are tried."""
+"""The largest modulus of which all remainders are tried."""
 MOST_CLASSES = 4
-"""Of so many remainders it is asked whether a size is written alike for all."""
+"""The largest number of remainders for which it is tried whether a size is written alike for all."""
 NEAR = 64
 FAR = tuple(1 << power for power in range(7, 17))
 """Sizes of each symbol that are tried."""
@@ -37,7 +37,7 @@ MOST_REMEMBERED = 1 << 12
 
 
 def solved(relation: Relation, hints: Mapping[str, int]) -> Solution | None:
-    """What a true relation needs of its symbols; None where only the sizes ``hints`` are known to do, or where it does not
+    """The sizes of each symbol that a true relation needs; None where only the sizes ``hints`` are known to do, or where it does not
     come down to single symbols.
     """
     names = sorted(relation.symbols())
@@ -356,7 +356,7 @@ def _name_of(monomial: Monomial) -> str | None:
 
 
 def _solved(gap: Dim, monomial: Monomial) -> Scalar:
-    """What ``monomial``, of factor 1 or -1, is where ``gap`` is 0."""
+    """The value of ``monomial``, whose factor is 1 or -1, where ``gap`` is 0."""
     factor = gap.terms[monomial]
     return (gap - Dim({monomial: factor})) * -factor
 

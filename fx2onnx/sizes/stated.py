@@ -1,4 +1,4 @@
-"""What a file says of the sizes that it is right for: written beside the graph as metadata, obeyed by what runs it."""
+"""Conditions on the sizes for which a file is right: written beside the graph as metadata, obeyed by what runs it."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class StatedCondition:
     unless: tuple[Comparison, ...] = ()
 
     def as_dict(self) -> dict[str, object]:
-        """What has to be written of it: the rest is as it is by default."""
+        """The keys that have to be written: the others have their defaults."""
         stated = dataclasses.asdict(self)
         kept = (
             ("condition", "where", "name", "runs", "period")
@@ -93,7 +93,7 @@ class SizeCondition:
         return frozenset([self.name]) if self.name else frozenset().union(*sides)
 
     def holds(self, sizes: Mapping[str, int]) -> bool:
-        """Whether it is true, or cannot be told, at these sizes."""
+        """Whether the condition is true, or cannot be told, at these sizes."""
         if self.name:
             return self.name not in sizes or sizes[self.name] in self.sizes
         for op, *pair in self.any_of:
@@ -174,7 +174,7 @@ def _stated(assumed: Assumed, with_lines: bool) -> list[StatedCondition]:
 
 
 def _clauses(relation: Relation) -> list[list[Comparison]] | None:
-    """Of each list, one comparison holds; None where the relation is no such thing, or a long one."""
+    """The relation as lists of comparisons, of each of which one holds; None where it has no such form, or a long one."""
     if relation.op in COMPARE:
         if not all(not arg.is_real if isinstance(arg, Dim) else isinstance(arg, int) for arg in relation.args):
             return None
@@ -201,7 +201,7 @@ def read(text: str) -> list[SizeCondition]:
 
 
 def read_stated(text: str) -> tuple[StatedCondition, ...]:
-    """The same in the form that they are written in."""
+    """The conditions of a file in the form that they are written in. Raises UserError E303 where ``text`` does not hold such."""
     return tuple(stated for stated, _ in _read(text))
 
 
@@ -227,7 +227,7 @@ def check_form(entries: object) -> None:
 
 
 def allowed_sizes(conditions: Iterable[SizeCondition]) -> dict[str, SizeSet]:
-    """Of each dim with conditions of its own, the sizes that they allow."""
+    """The sizes that each dim with conditions of its own may have."""
     allowed: dict[str, SizeSet] = {}
     for condition in conditions:
         if condition.name:

@@ -34,10 +34,10 @@ _TOKEN = re.compile(
 )
 _ARITY = {op: count for op, count in ARITY.items() if op not in ("truediv", "pow")}
 _ALIASES = {"Max": "max", "Min": "min", "FloorDiv": "floordiv", "Mod": "mod"}
-"""What PyTorch's exporter writes."""
+"""Names of functions as PyTorch's exporter writes them."""
 _DIVISIONS = {"//": "floordiv", "%": "mod", "/": "truediv"}
 _NO_NUMBER = (ArithmeticError, ValueError, TypeError)
-"""What arithmetic raises that has no result: a division by zero, a root of less than nothing, complex numbers."""
+"""Errors of arithmetic without a result: a division by zero, a root of a negative number, complex numbers."""
 
 
 UNBACKED = re.compile(r"u(0|[1-9][0-9]*)")

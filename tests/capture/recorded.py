@@ -16,7 +16,7 @@ from fx2onnx.capture.overloads.registry import Kind
 from fx2onnx.capture.recording import control_flow
 from fx2onnx.capture.recording.recorder import Recorder
 from fx2onnx.capture.recording.tensor_tracker import tensor_info
-from fx2onnx.capture.shapes.python_sizes import take_sizes
+from fx2onnx.capture.shapes.python_sizes import install_size_functions
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.sizes.expr import Dim, DimLike
 from fx2onnx.torchcompat.capture_modes import capture_modes
@@ -72,7 +72,7 @@ def recorded(
     recorder = recorder_of(hints, whole)
     fakes = inputs_of(recorder, *shapes)
     with Changes():
-        take_sizes()
+        install_size_functions()
         with capture_modes(recorder.fake_mode, recorder.mode):
             return recorder, function(*fakes)
 

@@ -1,4 +1,4 @@
-"""Which axes of the arguments are dynamic: every spelling that PyTorch users know."""
+"""The dynamic axes of the arguments, in every spelling that PyTorch users know."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from fx2onnx.torchcompat.shape_specs import Members, Sizes, Spec
 
 
 def shapes_of(forward: object, dynamic_shapes: object, dynamic_axes: object) -> object:
-    """What a call says of sizes, else what ``@dynamic_spec`` says at ``forward``."""
+    """The dynamic shapes of a call, else those that ``@dynamic_spec`` declares at ``forward``."""
     is_given = dynamic_shapes is not None or dynamic_axes is not None
     return dynamic_shapes if is_given else getattr(forward, shape_specs.DECORATED, None)
 
@@ -271,7 +271,7 @@ _NONE = object()
 
 
 def _member(value: Spec, key: Spec) -> Spec:
-    """What a container or an object has under ``key``; ``_NONE`` for nothing."""
+    """The member of a container or an object under ``key``; ``_NONE`` for nothing."""
     if isinstance(value, torch.Tensor):
         return _NONE
     try:

@@ -1,4 +1,4 @@
-"""What a run took for granted of sizes: which of it matters, what other sizes break, what two paths together need, and which sizes a failed run asked for."""
+"""Guards of sizes that a run took for granted: which of it matters, what other sizes break, what two paths together need, and which sizes a failed run asked for."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fx2onnx.sizes.solve import solved
 
 
 def is_about(relation: Relation, env: ShapeEnv) -> bool:
-    """Whether it holds for some sizes near the sample's, and not for those that are smaller."""
+    """Whether the relation holds for some sizes near the sample's, and not for those that are smaller."""
     if env.facts.is_settled(relation) is True:
         return False
     names = relation.symbols()
@@ -38,7 +38,7 @@ def holds_around(relation: Relation, hints: Mapping[str, int]) -> bool:
 
 
 def is_decisive(guard: Guard, env: ShapeEnv) -> bool:
-    """Whether a run took for granted what no condition says, and other sizes may break."""
+    """Whether the guard says what no condition says, and other sizes may break."""
     is_asked = guard.by_user or guard.ends_run or not _is_harmless(guard, env)
     return is_asked and env.facts.is_settled(guard.relation) is None
 
@@ -109,7 +109,7 @@ def user_guards_hold_at(env: ShapeEnv, hints: Mapping[str, int]) -> bool:
 
 
 def kernels_differ_at(env: ShapeEnv, hints: Mapping[str, int]) -> frozenset[tuple[Relation, bool]]:
-    """What kernels decide otherwise at the sizes ``hints``, for which the program is right, too."""
+    """The guards that kernels decide otherwise at the sizes ``hints``, for which the program is right, too."""
     return frozenset(key for key, guard in _false_at(env, hints).items() if not guard.by_user)
 
 
@@ -177,7 +177,7 @@ def _unsettled(env: ShapeEnv) -> dict[tuple[Relation, bool], Guard]:
 def _guards(
     env: ShapeEnv, another: ShapeEnv, past: Relation, sizes: Mapping[str, int]
 ) -> dict[tuple[Relation, bool], Guard]:
-    """What was taken for granted in a branch; what is needed there alone is for where ``past`` does not hold."""
+    """The guards of a branch; one that is needed there alone is for where ``past`` does not hold."""
     found: dict[tuple[Relation, bool], Guard] = {}
     for key, guard in _unsettled(env).items():
         needed = guard.relation
@@ -196,7 +196,7 @@ def _guards(
 
 
 def _is_for_one_size(needed: Relation, env: ShapeEnv) -> bool:
-    """Whether a single size of the branch's does. What kernels find to be 1 is looked at where it is more."""
+    """Whether a single size of the branch meets the need. Sizes that kernels find to be 1 are tried as larger ones."""
     true = None if 1 in needed.args else where_true(needed)
     if true is None:
         return False
@@ -243,7 +243,7 @@ def needed_beside(declared: Condition, env: ShapeEnv, hints: Mapping[str, int]) 
 
 
 def unmet_equalities(env: ShapeEnv) -> Iterator[Relation]:
-    """Those that were asked for and did not hold at the sample's sizes, the last first."""
+    """The equalities that were asked for and did not hold at the sample's sizes, the last first."""
     for kind, what, holds in reversed(env.asked):
         if kind in ("guard", "check") and holds is False and isinstance(what, Relation) and what.op == "eq":
             yield what

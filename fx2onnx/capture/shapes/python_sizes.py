@@ -39,7 +39,7 @@ from fx2onnx.torchcompat.versions import find
 Function: TypeAlias = Callable[..., Number]
 
 
-def take_sizes() -> Mapping[int, object]:
+def install_size_functions() -> Mapping[int, object]:
     """Until ``Changes`` end, and for this thread, symbolic sizes go where Python's own functions need plain numbers: ``min``
     and ``max`` of sizes, ``math.sqrt(n)``, ``torch.linspace(0, 1, n)``, ``torch.tensor([n, 2])``; and they have what Python's
     numbers have. A size that is a key is specialized. Returns what stands for functions, by the id of each.
@@ -63,7 +63,7 @@ def take_sizes() -> Mapping[int, object]:
 @functools.lru_cache(maxsize=128)
 @answers_for_caller
 def _for_thread(original: Function, wrap: Callable[..., Function]) -> Function:
-    """What stands for ``original`` during captures: it takes sizes in threads that capture."""
+    """The function that replaces ``original`` during captures: it takes sizes in threads that capture."""
     wrapped = wrap(original)
 
     @functools.wraps(original)

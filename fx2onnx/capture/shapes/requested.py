@@ -1,4 +1,4 @@
-"""What is asked of the sizes of inputs: which are declared, with what bounds, which may turn out static, in every spelling of an axis."""
+"""Requests about the sizes of inputs: which are declared, with what bounds, which may turn out static, in every spelling of an axis."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ class Proposed:
 
 @dataclass(frozen=True, slots=True)
 class Requested:
-    """What is asked of the symbols, besides being sizes."""
+    """Requests about symbols, besides being sizes."""
 
     optional: set[str] = field(default_factory=set)
-    """Those that may turn out static (``"auto"``, ``Dim.AUTO``, ``Proposed``)."""
+    """Symbols that may turn out static (``"auto"``, ``Dim.AUTO``, ``Proposed``)."""
     ranges: dict[str, Condition] = field(default_factory=dict)
-    """Of those that are declared with bounds (``Dim("n", min=6)``)."""
+    """The ranges of symbols that are declared with bounds (``Dim("n", min=6)``)."""
 
     declared: set[str] = field(default_factory=set)
-    """Those that are declared by a ``torch.export.Dim``: two of them are two sizes."""
+    """Symbols that are declared by a ``torch.export.Dim``: two of them are two sizes."""
     spelled: dict[str, str] = field(default_factory=dict)
     """How the user wrote each name; in the file it is an identifier."""
     variables: dict[object, Dim] = field(default_factory=dict)
@@ -118,7 +118,7 @@ def _range(name: str, least: int, most: int | None) -> Condition:
 
 
 def of_size(name: str, declared: Condition) -> Condition:
-    """The same range for another size."""
+    """The declared range for the size of another name."""
     relation = declared.relation.at({declared.name: Dim.symbol(name)})
     assert isinstance(relation, Relation)
     return Condition(name, declared.sizes, relation)
@@ -234,7 +234,7 @@ def _hinted(leaf: Leaf, axis: int, size: Spec, asked: Requested) -> Dim | None:
 
 
 def is_dim(size: Spec) -> bool:
-    """Whether it is a ``torch.export.Dim`` of its own, not a derived one: that has a root."""
+    """Whether the size is a ``torch.export.Dim`` of its own, not a derived one, which has a root."""
     return isinstance(getattr(size, "__name__", None), str) and isinstance(getattr(size, "min", None), int)
 
 

@@ -34,7 +34,7 @@ from fx2onnx.torchcompat.tests_of_code import Stretch
 
 LOOP_IN_TENSORS = "say it in tensors (torch.arange, cumsum, a recurrent layer), or as a loop of the file (torch.while_loop, scan, map)"
 _FACTORS = (64, 16, 8, 4, 2, 1)
-"""Of the sample's sizes, up to or from which a range is proposed."""
+"""Factors of the sample's sizes, up to or from which a range is proposed."""
 
 
 def undeclared(env: SizesOfRun, relation: Relation, where: SourceLocation | None) -> UserError:
@@ -76,7 +76,7 @@ def _deciding(env: SizesOfRun, at_sample: Relation) -> dict[str, SizeSet]:
 
 
 class UnmetNeed(RuntimeError):
-    """What an operator needs of sizes is not so at the sample."""
+    """An operator's need of sizes that the sample does not meet."""
 
 
 KEEP_BOTH = 'data_branches="if" to keep both branches in the file'
@@ -92,7 +92,7 @@ MOST_NUMBERS = 5
 
 
 class RunRecorder(Protocol):
-    """What is needed of the recorder."""
+    """The methods of the recorder that decisions by sizes need."""
 
     def truth(self, test: Relation, error: UserError, is_needed: bool = False) -> bool: ...
 
@@ -119,9 +119,9 @@ class ShapeEnv(SizesOfRun):
     during: str = ""
     """The overload that runs now."""
     assertions: dict[Assumption, bool] = field(default_factory=dict)
-    """What eager PyTorch checks and the graph takes for true, in order, and whether anything is learnt of it."""
+    """Statements that eager PyTorch checks and the graph takes for true, in order, and whether anything is learnt of them."""
     unchecked: dict[Relation, SourceLocation | None] = field(default_factory=dict)
-    """Those of sizes that no node of the graph checks so far."""
+    """Relations taken for true that no node of the graph checks so far."""
     keeps_ones: bool = False
     """Whether this run is of a branch that no larger sizes lead into, where kernels found parts of sizes to be 1."""
     next_unknown: int = 0
@@ -135,9 +135,9 @@ class ShapeEnv(SizesOfRun):
     numbers_in: set[str] = field(default_factory=set)
     """Names of the files whose code turned a size into a plain number."""
     keeps_numbers_in: frozenset[str] = frozenset()
-    """Those whose ``int``, ``float`` and ``range`` keep sizes now."""
+    """Names of the files whose ``int``, ``float`` and ``range`` keep sizes now."""
     asked_few: bool = False
-    """Whether a number of a few was decided by."""
+    """Whether Python decided by a number that is one of a few."""
     asks_of_strides: bool = False
     """Whether what a kernel asks now decides nothing about sizes of results."""
     decides_at: Mapping[str, int] = field(default_factory=dict)
@@ -145,7 +145,7 @@ class ShapeEnv(SizesOfRun):
     no_multiple: tuple[Scalar, int] | None = None
     """A size and a divisor of which it is no multiple, while a statement is read that runs only there."""
     no_multiple_in: dict[tuple[Scalar, int], list[Stretch]] = field(default_factory=dict)
-    """The same of statements that run whether it is one or not."""
+    """Places of statements that run whether a size is a multiple or not, by the size and the divisor."""
     either_way: set[str] = field(default_factory=set)
     """Symbols whose comparisons with 0 or 1 decide nothing now: both answers give the same."""
     recorder: Callable[[], RunRecorder | None] = lambda: None
@@ -155,13 +155,13 @@ class ShapeEnv(SizesOfRun):
     wanted_number: str = ""
     """The last error because Python needed a number that depends on data."""
     wanted_real: str = ""
-    """The same of a real one, which torch.export would not know, either."""
+    """The last error because Python needed a real number of data, which torch.export would not know, either."""
     tried: dict[tuple[str, Relation], bool] = field(default_factory=dict)
     """By overloads, what they asked that was tried at sizes for which the answer is another, and whether it ends the run there."""
     failed_with: frozenset[str] = frozenset()
     """The sizes in the operands of the last operator that raised."""
     leans: bool = False
-    """Whether an operator needs what was noted for another call: alone, it would note it."""
+    """Whether an operator needs a relation that was noted for another call: alone, it would note it."""
 
     def take_for_true(self, what: str | Relation, where: SourceLocation | None) -> None:
         """Take for true what ends the run where it is false."""
@@ -196,7 +196,7 @@ class ShapeEnv(SizesOfRun):
             self.guard(stated or relation)
 
     def expect(self, sign: str, one: Scalar, other: Scalar) -> None:
-        """What ends the run in eager PyTorch where it is false: checked in the file where data decides it, else a condition. Raises
+        """A need that ends the run in eager PyTorch where it is false: checked in the file where data decides it, else a condition. Raises
         UnmetNeed where it is false at the sample, or everywhere.
         """
         known = self.certain(sign, one, other)
@@ -341,7 +341,7 @@ class ShapeEnv(SizesOfRun):
         return {number: Relation("eq", (dim, number)) for number in range(int(low), int(high) + 1)}
 
     def _goes_one_way(self, relation: Relation) -> bool:
-        """Whether a size in it became a plain number before, as a key of a dict does that is then compared with others; or
+        """Whether a size in the relation became a plain number before, as a key of a dict does that is then compared with others; or
         whether it goes as at the sample; or whether no sizes are found that go the other way.
         """
         fixed = {dim.as_symbol() for dim in self.specializations}
@@ -407,7 +407,7 @@ class ShapeEnv(SizesOfRun):
         return self.facts.certain(op, lhs, rhs)
 
     def asked_for(self, op: str, lhs: Any, rhs: Any) -> bool | None:
-        """The same for torch or Python, which ask it: it is noted where it is not so of every size."""
+        """``certain`` for torch or Python, which ask: the answer is noted where it does not hold of every size."""
         known = self.facts.certain(op, lhs, rhs)
         if (
             known is not None
@@ -447,7 +447,7 @@ class ShapeEnv(SizesOfRun):
         return False
 
     def _advice(self, names: frozenset[str]) -> list[str]:
-        """What else to do where symbols of unknown size are in the way."""
+        """Advice where symbols of unknown size are in the way."""
         recorder = self.recorder()
         return recorder.advice(names) if recorder is not None else []
 

@@ -85,7 +85,7 @@ def _diagonal(input: Number, offset: Number = 0, dim1: int = 0, dim2: int = 1) -
 
 @answers_for_caller
 def _adaptive_max(spatial: int, original: Function) -> Function:
-    """Of the values alone: where the largest are is asked for by a plain number of windows."""
+    """An adaptive max pool of values alone: the places of the largest are asked for by a plain number of windows."""
     overload = getattr(aten, f"adaptive_max_pool{spatial}d").default
 
     def arguments(input: Number, output_size: Number, return_indices: bool = False) -> Number:
@@ -145,7 +145,7 @@ _OVERLOADS: tuple[tuple[str, Function], ...] = (
     ("_functional_sym_constrain_range.default", constrain),
     ("_functional_sym_constrain_range_for_size.default", _constrain_size),
 )
-"""Those that give or take plain numbers, so that torch would turn a size into one on the way."""
+"""Overloads that give or take plain numbers, so that torch would turn a size into one on the way."""
 
 
 def _called(function: Function) -> Callable[[Function], Function]:
@@ -199,7 +199,7 @@ _METHODS: dict[str, object] = {
 
 
 def methods() -> Iterator[tuple[str, object]]:
-    """Of ``torch.Tensor``, those that take sizes."""
+    """The methods of ``torch.Tensor`` that take sizes."""
     yield from _METHODS.items()
 
 
@@ -236,7 +236,7 @@ def _pool(spatial: int, reduce: Function, plain: Mapping[str, object]) -> Callab
 
 @answers_for_caller
 def _sizes(given: Number, spatial: int) -> Sequence[Number]:
-    """One for each axis."""
+    """One size for each axis."""
     sizes = given if isinstance(given, tuple | list) else [given]
     return sizes if len(sizes) == spatial else [*sizes] * spatial
 
@@ -290,7 +290,7 @@ WRAPPED: tuple[tuple[object, str, Callable[[Function], Function]], ...] = (
 # -- indices that are sizes -----------------------------------------------------------------------------------------------
 
 Index: TypeAlias = Any
-"""What stands in the brackets."""
+"""The index between the brackets."""
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 

@@ -91,7 +91,7 @@ def bit_length(value: Scalar) -> Scalar | None:
 
 # -- the module math ----------------------------------------------------------------------------------------------------
 def gcd(*values: Scalar) -> Scalar | None:
-    """Of a size and a number: the largest of the number's divisors that divides the size."""
+    """``math.gcd`` of a size and a number: the largest of the number's divisors that divides the size."""
     if len(values) != 2:
         return None
     size, number = values if isinstance(values[0], Dim) else values[::-1]
@@ -162,7 +162,7 @@ IS_FINITE: Mapping[str, bool] = {"isfinite": True, "isinf": False, "isnan": Fals
 REAL: Mapping[str, Formula] = {
     name: MATH[name] for name in ("sqrt", "log2", "log10", "log", "exp", "sin", "cos", "tanh")
 }
-"""What NumPy calls as a method of an object that it does not know: ``np.sqrt(n)``."""
+"""Functions that NumPy calls as methods of an object that it does not know: ``np.sqrt(n)``."""
 
 
 def is_dense(sizes: Sequence[Scalar], strides: Sequence[Scalar], order: Sequence[int]) -> bool:
@@ -235,5 +235,5 @@ def divided_down(top: Scalar, bottom: Scalar) -> Scalar | None:
 
 
 def divided_down_by(bottom: Scalar, top: Scalar) -> Scalar | None:
-    """The same for ``__rfloordiv__``."""
+    """``top // bottom`` for ``__rfloordiv__``, which has the divisor first."""
     return divided_down(top, bottom)

@@ -52,7 +52,7 @@ def _holds_size(data: Number) -> bool:
 
 
 def _is_whole(item: object) -> bool:
-    """Whether it is a tensor of one integer that only the data tells."""
+    """Whether the item is a tensor of one integer that only the data tells."""
     is_one = isinstance(item, torch.Tensor) and item.dim() == 0 and item.dtype in (torch.int64, torch.int32)
     return is_one and type(item.tolist()) is torch.SymInt  # type: ignore[attr-defined]
 
@@ -75,7 +75,7 @@ def _stacked(data: Number) -> torch.Tensor:
 
 
 def methods() -> Iterator[tuple[str, object]]:
-    """Of ``torch.Tensor``, those that take sizes."""
+    """The methods of ``torch.Tensor`` that take sizes."""
     yield from _METHODS.items()
 
 

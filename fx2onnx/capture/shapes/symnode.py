@@ -90,7 +90,7 @@ class DimNode:
     constant_int = maybe_as_int
 
     def is_constant(self) -> bool:
-        """Of booleans: torch 2.8 knows no other constants, and asks in order to compute with plain numbers."""
+        """Whether the node is a constant boolean: torch 2.8 knows no other constants, and asks in order to compute with plain numbers."""
         return self.constant and self.pytype is bool
 
     def is_symbolic(self) -> bool:
@@ -128,7 +128,7 @@ class DimNode:
         return self.env.guard(value, by_python=True) if isinstance(value, Relation) else bool(value)
 
     def as_argument(self) -> bool:
-        """Of an operator, to which the user hands it: ``x * (n > 2)``."""
+        """The boolean as an argument that the user hands to an operator: ``x * (n > 2)``."""
         if isinstance(self.value, Relation):
             return self.env.guard(self.value, by_python=True, by_user=True)
         return bool(self.value)

@@ -33,7 +33,7 @@ from fx2onnx.capture.recording.repeats import take_repeats
 from fx2onnx.capture.recording.scopes import Scopes
 from fx2onnx.capture.recording.tensor_tracker import NeedsDecomposition, tensor_info
 from fx2onnx.capture.shapes.guards import unmet_equalities, with_sizes
-from fx2onnx.capture.shapes.python_sizes import take_sizes
+from fx2onnx.capture.shapes.python_sizes import install_size_functions
 from fx2onnx.capture.shapes.shape_env import DATA_DECIDES, KEEP_TENSORS, ShapeEnv
 from fx2onnx.capture.shapes.size_arguments import IndicesOfSizes, raised_by_brackets
 from fx2onnx.capture.shapes.symnode import sym_int
@@ -163,7 +163,7 @@ def _run_module(
     if not attempt.whole:
         keep_gradients(tree)
     track_modules(tree)
-    take_names(tree, attempt.numbers_in, take_sizes())
+    take_names(tree, attempt.numbers_in, install_size_functions())
     attempt.patches.apply(attempt.traced, recorder.is_known)
     take_assignments(recorder.take_data)
     take_questions(Questions(recorder))

@@ -32,6 +32,7 @@ from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.symnode import DimNode, sym_int
 from fx2onnx.sizes.assumptions import Assumption, Guard, Specialization
 from fx2onnx.sizes.expr import Atom, Dim
+from fx2onnx.sizes.facts import Facts
 from fx2onnx.sizes.relation import Relation
 from fx2onnx.sizes.solve import Equalities
 from fx2onnx.sources.torchvision_compat import prepare
@@ -324,6 +325,7 @@ PLAIN = (
         DimNode,
         ShapeEnv,
         Equalities,
+        Facts,
         Guard,
         Specialization,
         Assumption,

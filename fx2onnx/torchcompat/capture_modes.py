@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import sys
 import threading
@@ -19,10 +20,8 @@ from fx2onnx.base.changes import Changes, before_change
 from fx2onnx.base.code_patch import THREAD, CodePatch, Delegate, instead_of, put_name
 from fx2onnx.torchcompat.dispatch import PreDispatchMode, SplitMode
 from fx2onnx.torchcompat.fake_tensors import FakeMode
-from fx2onnx.torchcompat.flex_attention import attend_as_written
 from fx2onnx.torchcompat.frames import asked_by_user
-from fx2onnx.torchcompat.pytrees import pytree
-from fx2onnx.torchcompat.scripted import run_by_python
+from fx2onnx.torchcompat.pytrees import flatten, pytree
 from fx2onnx.torchcompat.versions import found
 
 _COND = "_cond_op_wrapper"
@@ -109,6 +108,76 @@ in control flow or by ``torch.compile`` itself.
 """
 
 
+# -- TorchScript ------------------------------------------------------------------------------------------------------
+@answers_for_caller
+def _runs_here(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    leaves = (leaf.value for leaf in flatten((args, kwargs))[0])
+    return THREAD.captures and any(
+        isinstance(leaf, torch.Tensor) and any(isinstance(size, torch.SymInt) for size in leaf.shape) for leaf in leaves
+    )
+
+
+def _run_by_python() -> None:
+    """Patch torch: until ``Changes`` end, scripted and traced functions and methods that get tensors of symbolic sizes are run by
+    Python.
+    """
+    for kind in (torch._C.ScriptMethod, torch._C.ScriptFunction):
+        original = kind.__call__
+
+        @answers_for_caller
+        def call(self: Any, *args: Any, _original: Callable[..., Any] = original, **kwargs: Any) -> Any:
+            if not _runs_here(args, kwargs):
+                return _original(self, *args, **kwargs)
+            from fx2onnx.torchcompat.scripted import result_of
+
+            return result_of(self, args, kwargs, _original)
+
+        call.__signature__ = NotImplemented  # type: ignore[attr-defined]  # so that its schema is read
+        put_name(kind, "__call__", call)
+
+
+# -- flex_attention, whose scores and mask are functions of places, as the operations that it stands for ----------------------
+_FLEX_ATTENTION = "torch.nn.attention.flex_attention"
+
+
+def _attend(self: object, *args: object) -> object:
+    """The functions see all places at once; what they read has its gradient, which the operator gives when compiled only."""
+    return sys.modules[type(self).__module__].math_attention(*args)
+
+
+def _no(*_: object, **__: object) -> bool:
+    return False
+
+
+_FLEX_PATCHES = (
+    *(instead_of(type(operator).__call__, _attend) for operator in found("ops.higher_order.flex_attention")),
+    # Torch 2.15 asks which sizes are of data: ours are no symbols of sympy.
+    *(instead_of(function, _no) for function in found("fx.experimental.symbolic_shapes.has_free_unbacked_symbols")),
+)
+
+
+@functools.lru_cache(maxsize=1)
+def _unwarned(warn: Callable[..., object]) -> CodePatch:
+    return instead_of(warn, _no)
+
+
+def attend_as_written() -> None:
+    """In this thread until ``Changes`` end, without the warning that nothing is compiled."""
+    warn = getattr(sys.modules.get(_FLEX_ATTENTION), "_warn_once", None)
+    for patch in (*_FLEX_PATCHES, *([_unwarned(warn)] if warn is not None else [])):
+        patch.put_in()
+
+
+@contextlib.contextmanager
+def attention_as_written() -> Iterator[None]:
+    """A block in which ``attend_as_written`` holds, where there is such attention."""
+    with Changes():
+        if _FLEX_ATTENTION in sys.modules:
+            attend_as_written()
+        yield
+
+
+# -- modes ------------------------------------------------------------------------------------------------------------
 class TakesGradients(BaseException):
     """Forward takes gradients while composite operators are recorded whole, whose writes and results have no history."""
 
@@ -142,7 +211,7 @@ def capture_modes(
 
             split_as_written()
         _run_as_written()
-        run_by_python()
+        _run_by_python()
         attend_as_written()
         _add_operators()
         before_change(fake_mode.release)

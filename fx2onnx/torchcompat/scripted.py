@@ -10,8 +10,6 @@ from typing import Any, TypeAlias
 import torch
 
 from fx2onnx.base.answering import answers_for_caller
-from fx2onnx.base.code_patch import THREAD, put_name
-from fx2onnx.torchcompat.pytrees import flatten
 
 Value: TypeAlias = Any
 """A value of TorchScript: tensors, numbers, lists, objects."""
@@ -179,32 +177,16 @@ def _called(overload: torch._ops.OpOverload, given: Sequence[Value]) -> Value:
     return overload(*args, **kwargs)
 
 
-@answers_for_caller
-def _runs_here(args: Sequence[Value], kwargs: dict[str, Value]) -> bool:
-    leaves = (leaf.value for leaf in flatten((args, kwargs))[0])
-    return THREAD.captures and any(
-        isinstance(leaf, torch.Tensor) and any(isinstance(size, torch.SymInt) for size in leaf.shape) for leaf in leaves
-    )
-
-
-def run_by_python() -> None:
-    """Patch torch: until ``Changes`` end, scripted and traced functions and methods that get tensors of symbolic sizes are run by Python."""
-    for kind in (torch._C.ScriptMethod, torch._C.ScriptFunction):
-        original = kind.__call__
-
-        @answers_for_caller
-        def call(self: Value, *args: Value, _original: Function = original, **kwargs: Value) -> Value:
-            graph = _graph_of(self) if _runs_here(args, kwargs) else None
-            if graph is None:
-                return _original(self, *args, **kwargs)
-            owner = [self.owner] if isinstance(self, torch._C.ScriptMethod) else []
-            schema = self.schema.arguments[len(owner) :]
-            given = [
-                args[place] if place < len(args) else kwargs.get(argument.name, argument.default_value)
-                for place, argument in enumerate(schema)
-            ]
-            found = _Run([*graph.inputs()], [*owner, *given]).block(graph)
-            return found[0] if len(found) == 1 else tuple(found)
-
-        call.__signature__ = NotImplemented  # type: ignore[attr-defined]  # so that its schema is read
-        put_name(kind, "__call__", call)
+def result_of(function: Value, args: Sequence[Value], kwargs: dict[str, Value], original: Function) -> Value:
+    """The result of a call of a scripted function or method: by Python, or by ``original`` where Python cannot run it."""
+    graph = _graph_of(function)
+    if graph is None:
+        return original(function, *args, **kwargs)
+    owner = [function.owner] if isinstance(function, torch._C.ScriptMethod) else []
+    schema = function.schema.arguments[len(owner) :]
+    given = [
+        args[place] if place < len(args) else kwargs.get(argument.name, argument.default_value)
+        for place, argument in enumerate(schema)
+    ]
+    found = _Run([*graph.inputs()], [*owner, *given]).block(graph)
+    return found[0] if len(found) == 1 else tuple(found)

@@ -17,8 +17,8 @@ from fx2onnx.base.errors import UserError, first_line
 from fx2onnx.base.events import record
 from fx2onnx.capture.python.held_names import Names
 from fx2onnx.capture.python.inputs import Arguments
+from fx2onnx.torchcompat.capture_modes import attention_as_written
 from fx2onnx.torchcompat.dispatch import EagerMode
-from fx2onnx.torchcompat.flex_attention import attention_as_written
 from fx2onnx.torchcompat.pytrees import flatten
 from fx2onnx.torchcompat.reference import Widened, plain_kernels, without_mkldnn
 from fx2onnx.verify.arrays import to_numpy

@@ -8,14 +8,13 @@ from typing import Any
 
 import torch
 
+from fx2onnx.capture.overloads.common import Shape, record_sized
 from fx2onnx.capture.overloads.registry import Call, Kind, register
 from fx2onnx.capture.overloads.reshapes import keep_rank
-from fx2onnx.capture.overloads.unbacked import Shape, record_sized
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
-from fx2onnx.capture.recording.meta_rules import window_count
 from fx2onnx.capture.recording.tensor_tracker import axis_of, dims_of
 from fx2onnx.capture.shapes.symnode import unwrap
-from fx2onnx.sizes.expr import Dim, DimLike, Scalar
+from fx2onnx.sizes.expr import Dim, DimLike
 
 aten = torch.ops.aten
 
@@ -76,48 +75,6 @@ def _least_squares(
         (matrix.dtype.to_real(), [*batch, smaller] if driver in ("gelsd", "gelss") else [0]),
     ]
     return record_sized(recorder, call, outputs)
-
-
-@register(
-    Kind.RECORD,
-    *(getattr(aten, f"avg_pool{spatial}d").default for spatial in (1, 2, 3)),
-    *(getattr(aten, f"max_pool{spatial}d").default for spatial in (1, 2, 3)),
-    *(getattr(aten, f"max_pool{spatial}d_with_indices").default for spatial in (1, 2, 3)),
-)
-def _pooled(
-    recorder: BaseRecorder,
-    call: Call,
-    self: torch.Tensor,
-    kernel_size: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    ceil_mode: bool,
-    dilation: Sequence[int] = (1,),
-) -> object:
-    """Pooling over symbolic sizes where PyTorch compares or takes plain sizes only: (size + 2 pad + more - reach) // stride + 1.
-
-    In ceil_mode a last window may begin in the input or the padding before it and end beyond the padding after it: ``more``
-    is stride - 1, at most what a window that begins at the input's last element needs.
-    """
-    spatial = int(call.func._schema.name.split("pool")[1][0])
-    sizes: list[Scalar] = [*dims_of(self)]
-    is_by_formula = ceil_mode or call.func is aten.max_pool1d.default
-    if not is_by_formula or not any(isinstance(size, Dim) for size in sizes[-spatial:]):
-        return NotImplemented
-
-    def each(numbers: int | Sequence[int]) -> list[int]:
-        values = [numbers] if isinstance(numbers, int) else list(numbers)
-        return values * (spatial if len(values) == 1 else 1)
-
-    kernel, padding, dilation = each(kernel_size), each(padding), each(dilation)
-    stride = each(stride) or kernel
-    for axis in range(spatial):
-        more = min(stride[axis] - 1, dilation[axis] * (kernel[axis] - 1) - padding[axis]) if ceil_mode else 0
-        place = len(sizes) - spatial + axis
-        sizes[place] = window_count(sizes[place], kernel[axis], stride[axis], padding[axis], dilation[axis], more)
-    recorder.shape_env.check_some((*dims_of(self)[-spatial:], *sizes[-spatial:]))
-    outputs = [(self.dtype, sizes), (torch.int64, sizes)]
-    return record_sized(recorder, call, outputs[: len(call.func._schema.returns)])
 
 
 @register(Kind.RECORD, aten.combinations.default)
@@ -212,12 +169,3 @@ def _reflections(recorder: BaseRecorder, call: Call, self: torch.Tensor) -> obje
     """geqrf: the matrix [.., M, N] and the factors [.., min(M, N)]."""
     factors = [*dims_of(self)[:-2], unwrap(min(self.shape[-2:]))]
     return record_sized(recorder, call, [(self.dtype, dims_of(self)), (self.dtype, factors)])
-
-
-@register(Kind.RECORD, aten.scaled_dot_product_attention.default)
-def _attention(recorder: BaseRecorder, call: Call, key: torch.Tensor, value: torch.Tensor) -> object:
-    """scaled_dot_product_attention: one node. As many values as keys, which newer versions of torch do not ask for."""
-    is_alike: object = key.shape[-2] == value.shape[-2]
-    if isinstance(is_alike, torch.SymBool) and not is_alike.node.expect_true("", 0):
-        raise RuntimeError(f"attention needs as many values as keys, which are {value.shape[-2]} and {key.shape[-2]}")
-    return NotImplemented

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import torch
 
+from fx2onnx.capture.overloads.common import Shape, record_sized
 from fx2onnx.capture.overloads.registry import Call, Kind, register
-from fx2onnx.capture.overloads.unbacked import Shape, record_sized
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.recording.eager_refusals import check_operands
 from fx2onnx.capture.recording.tensor_tracker import dims_of
@@ -126,15 +126,6 @@ def _normal_of_none(recorder: BaseRecorder, call: Call, mean: object, std: objec
         return NotImplemented
     with recorder.mode:
         return given.clone()
-
-
-@register(Kind.RECORD, aten.pow.Tensor_Scalar)
-def _power_of_bools(recorder: BaseRecorder, call: Call, self: torch.Tensor, exponent: object) -> object:
-    """pow: bools to a bool power are bools."""
-    if self.dtype != torch.bool or not isinstance(exponent, bool):
-        return NotImplemented
-    with recorder.mode:
-        return self.clone() if exponent else torch.ones_like(self)
 
 
 _OF_INPUT = (

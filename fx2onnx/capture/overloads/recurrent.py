@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import torch
 import torch.fx
 
+from fx2onnx.capture.overloads.common import Shape, record_sized
 from fx2onnx.capture.overloads.registry import Call, Kind, register
-from fx2onnx.capture.overloads.unbacked import Shape, record_sized
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.recording.tensor_tracker import dims_of
 from fx2onnx.capture.shapes.symnode import unwrap

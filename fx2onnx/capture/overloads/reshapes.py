@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import torch
 
+from fx2onnx.capture.overloads.common import Size
 from fx2onnx.capture.overloads.registry import Call, Kind, register
-from fx2onnx.capture.overloads.unbacked import Size
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.recording.meta_cache import contiguous_strides
 from fx2onnx.capture.recording.tensor_tracker import axis_of, dims_of

@@ -7,8 +7,8 @@ from itertools import pairwise
 
 import torch
 
+from fx2onnx.capture.overloads.common import Size
 from fx2onnx.capture.overloads.registry import Call, Kind, register
-from fx2onnx.capture.overloads.unbacked import Size
 from fx2onnx.capture.recording.aliasing import View
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.recording.tensor_tracker import Arguments, axis_of, dims_of

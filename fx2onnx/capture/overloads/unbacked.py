@@ -3,33 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 
-from fx2onnx.capture.overloads.needs import note_places_of_all
+from fx2onnx.capture.overloads.common import Shape, Size, note_places_of_all, record_sized
 from fx2onnx.capture.overloads.registry import Call, Kind, register
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.recording.tensor_tracker import axis_of, dims_of
 from fx2onnx.capture.shapes.symnode import unwrap
-from fx2onnx.sizes.expr import Scalar
 from fx2onnx.torchcompat.dispatch import no_dispatch
-from fx2onnx.torchcompat.fake_tensors import CPU
 
 aten = torch.ops.aten
-Shape: TypeAlias = Sequence[Scalar]
-Size: TypeAlias = int | torch.SymInt
-
-
-def record_sized(recorder: BaseRecorder, call: Call, outputs: Sequence[tuple[torch.dtype, Shape]]) -> Any:
-    """Add the node of ``call`` with outputs of the given types; new symbols among the sizes are tied to their axes."""
-    device = next((arg.device for arg in call.args if isinstance(arg, torch.Tensor)), CPU)
-    fakes = tuple(recorder.new_fake(shape, dtype, device) for dtype, shape in outputs)
-    result = fakes[0] if len(fakes) == 1 else fakes
-    recorder.finish(call.func, (), recorder.to_nodes(call.args, call.kwargs), result)
-    for fake in fakes:
-        recorder.tie_symbols(recorder.view_of(fake).node)
-    return result
 
 
 @register(Kind.RECORD, aten.nonzero.default)

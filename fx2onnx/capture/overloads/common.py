@@ -1,23 +1,41 @@
-"""What operators need of sizes in eager PyTorch, and torch's fake kernels do not check: places that an index leads to, and some
-elements to choose from.
+"""Rules of ordinary operators, and how a rule gives results of known types (``record_sized``).
+
+The rules see to sizes that operators need in eager PyTorch and that torch's fake kernels do not check, such as places that an
+index leads to and some elements to choose from, and to results that the fake kernels give otherwise.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 import torch
 
 from fx2onnx.capture.overloads.registry import Call, Kind, register
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
+from fx2onnx.capture.recording.meta_rules import window_count
 from fx2onnx.capture.recording.tensor_tracker import dims_of
 from fx2onnx.capture.shapes.symnode import unwrap
 from fx2onnx.sizes.expr import Dim, Scalar
 from fx2onnx.sizes.relation import Relation
 from fx2onnx.torchcompat.dispatch import no_dispatch
+from fx2onnx.torchcompat.fake_tensors import CPU
 
 aten = torch.ops.aten
+Shape: TypeAlias = Sequence[Scalar]
+Size: TypeAlias = int | torch.SymInt
+
+
+def record_sized(recorder: BaseRecorder, call: Call, outputs: Sequence[tuple[torch.dtype, Shape]]) -> Any:
+    """Add the node of ``call`` with outputs of the given types; new symbols among the sizes are tied to their axes."""
+    device = next((arg.device for arg in call.args if isinstance(arg, torch.Tensor)), CPU)
+    fakes = tuple(recorder.new_fake(shape, dtype, device) for dtype, shape in outputs)
+    result = fakes[0] if len(fakes) == 1 else fakes
+    recorder.finish(call.func, (), recorder.to_nodes(call.args, call.kwargs), result)
+    for fake in fakes:
+        recorder.tie_symbols(recorder.view_of(fake).node)
+    return result
 
 
 def note_places(recorder: BaseRecorder, tensor: torch.Tensor, axis: int, index: torch.Tensor) -> None:
@@ -187,3 +205,63 @@ def _some_of_each_axis(
     if tensor is not None:
         recorder.shape_env.check_some(dims_of(tensor)[1:])
     return NotImplemented
+
+
+@register(
+    Kind.RECORD,
+    *(getattr(aten, f"avg_pool{spatial}d").default for spatial in (1, 2, 3)),
+    *(getattr(aten, f"max_pool{spatial}d").default for spatial in (1, 2, 3)),
+    *(getattr(aten, f"max_pool{spatial}d_with_indices").default for spatial in (1, 2, 3)),
+)
+def _pooled(
+    recorder: BaseRecorder,
+    call: Call,
+    self: torch.Tensor,
+    kernel_size: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    ceil_mode: bool,
+    dilation: Sequence[int] = (1,),
+) -> object:
+    """Pooling over symbolic sizes where PyTorch compares or takes plain sizes only: (size + 2 pad + more - reach) // stride + 1.
+
+    In ceil_mode a last window may begin in the input or the padding before it and end beyond the padding after it: ``more``
+    is stride - 1, at most what a window that begins at the input's last element needs.
+    """
+    spatial = int(call.func._schema.name.split("pool")[1][0])
+    sizes: list[Scalar] = [*dims_of(self)]
+    is_by_formula = ceil_mode or call.func is aten.max_pool1d.default
+    if not is_by_formula or not any(isinstance(size, Dim) for size in sizes[-spatial:]):
+        return NotImplemented
+
+    def each(numbers: int | Sequence[int]) -> list[int]:
+        values = [numbers] if isinstance(numbers, int) else list(numbers)
+        return values * (spatial if len(values) == 1 else 1)
+
+    kernel, padding, dilation = each(kernel_size), each(padding), each(dilation)
+    stride = each(stride) or kernel
+    for axis in range(spatial):
+        more = min(stride[axis] - 1, dilation[axis] * (kernel[axis] - 1) - padding[axis]) if ceil_mode else 0
+        place = len(sizes) - spatial + axis
+        sizes[place] = window_count(sizes[place], kernel[axis], stride[axis], padding[axis], dilation[axis], more)
+    recorder.shape_env.check_some((*dims_of(self)[-spatial:], *sizes[-spatial:]))
+    outputs = [(self.dtype, sizes), (torch.int64, sizes)]
+    return record_sized(recorder, call, outputs[: len(call.func._schema.returns)])
+
+
+@register(Kind.RECORD, aten.scaled_dot_product_attention.default)
+def _attention(recorder: BaseRecorder, call: Call, key: torch.Tensor, value: torch.Tensor) -> object:
+    """scaled_dot_product_attention: one node. As many values as keys, which newer versions of torch do not ask for."""
+    is_alike: object = key.shape[-2] == value.shape[-2]
+    if isinstance(is_alike, torch.SymBool) and not is_alike.node.expect_true("", 0):
+        raise RuntimeError(f"attention needs as many values as keys, which are {value.shape[-2]} and {key.shape[-2]}")
+    return NotImplemented
+
+
+@register(Kind.RECORD, aten.pow.Tensor_Scalar)
+def _power_of_bools(recorder: BaseRecorder, call: Call, self: torch.Tensor, exponent: object) -> object:
+    """pow: bools to a bool power are bools."""
+    if self.dtype != torch.bool or not isinstance(exponent, bool):
+        return NotImplemented
+    with recorder.mode:
+        return self.clone() if exponent else torch.ones_like(self)

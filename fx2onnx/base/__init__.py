@@ -1,1 +1,1 @@
-"""What every layer may use: errors, source locations, dims, events. Imports neither torch nor onnx."""
+"""Errors, events, changes that are taken back, and what else every layer may use. Imports neither torch nor onnx."""

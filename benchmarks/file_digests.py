@@ -9,7 +9,8 @@ earlier call stopped. ``--compare OLD NEW`` prints where two such files differ, 
 A line has, for each of the two exports, the SHA-256 of the ONNX file with its external data, digests of the file's parts,
 the report, and CPU seconds; or code and first sentence of the error. Left out is what differs between runs of the same
 code: of the report seconds, and of errors the addresses of objects (as in ``<object at 0x7f12>``) and, where the error is
-none of ours, the place in our code. ``--compare`` looks at no seconds but their sums.
+none of ours, the place in our code. Sets of texts, over which some models iterate, have one order (``PYTHONHASHSEED=0``).
+``--compare`` looks at no seconds but their sums.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import os
 import random
 import re
 import shutil
@@ -161,6 +163,7 @@ def sweep(source: str, options: argparse.Namespace) -> None:
 
     known = {} if options.only else read_named_rows(options.file)
     names = options.only.split(",") if options.only else registered("zoo") if source == "zoo" else names_of(source)
+    os.environ["PYTHONHASHSEED"] = "0"  # for the worker's process
     worker = DigestWorker(LIMIT_S, LARGEST_BYTES)
     for name in names:
         if f"{source}:{name}" in known:

@@ -31,6 +31,7 @@ from fx2onnx.capture.shapes.dynamic import check_names, hints_of, set_dynamic_ax
 from fx2onnx.capture.shapes.requested import Requested
 from fx2onnx.capture.strategies import fake, symbolic
 from fx2onnx.capture.strategies.exported import exported
+from fx2onnx.torchcompat.late_imports import keep_compiler_out, with_imports
 from fx2onnx.torchcompat.modules import ModuleTree
 
 DEFAULTS = CaptureOptions()
@@ -89,6 +90,7 @@ def capture(
 
     def run() -> Captured:
         keep_process_state()
+        keep_compiler_out(_LOCK)
         if single_calls is not None:
             call_as_one(root, *single_calls)
         strategy = "fake" if options.rung == "auto" else options.rung
@@ -113,7 +115,7 @@ def capture(
         return _compared(attempt) if strategy == "symbolic" else _succeeded(attempt, []).captured
 
     try:
-        captured = tried_at_sample(_alone(run))
+        captured = tried_at_sample(with_imports(lambda: _alone(run)))
     except UserError as error:
         error.add_next(patches.warnings())
         raise

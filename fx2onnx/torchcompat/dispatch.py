@@ -61,6 +61,13 @@ if _ops._mode_stack_state_for_pre_dispatch.count() == 0:
     _ops._mode_stack_state_for_pre_dispatch = _ModesOfThread()  # type: ignore[no-untyped-call]
 
 
+def _is_compiled() -> bool:
+    """Nothing is compiled where modes of ours are on: torch need not keep their calls from its compiler, which takes 4 us each
+    and imports the compiler at the first.
+    """
+    return False
+
+
 class UnnotedMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """A mode that is on in its thread and nowhere noted: torch notes in variables of the process that a mode is on, and
     functions compiled in other threads look there.
@@ -75,8 +82,7 @@ class UnnotedMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Nothing is compiled where such a mode is on, so that calls need not be kept from the compiler: 4 us each."""
-        return False
+        return _is_compiled()
 
 
 class PreDispatchMode(SchemaCheckMode):  # type: ignore[no-untyped-call]
@@ -89,6 +95,10 @@ class PreDispatchMode(SchemaCheckMode):  # type: ignore[no-untyped-call]
         super().__init__()
         self._dispatch_key = PRE_DISPATCH
         self._handler = handler
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return _is_compiled()
 
     def __enter__(self) -> Self:
         _ops._set_mode_pre_dispatch(self)

@@ -7,16 +7,13 @@ computes the type of an operator's result are they ``FakeTensor``, of whose attr
 from __future__ import annotations
 
 import contextlib
-import sys
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeAlias
 
 import torch
 from torch._subclasses import fake_tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from fx2onnx.base.changes import Changes
-from fx2onnx.base.code_patch import THREAD, Delegate, put_name
 from fx2onnx.torchcompat.dispatch import ASKS_DEVICE, Named, Operands, Types, UnnotedMode, no_dispatch
 from fx2onnx.torchcompat.operators import OpOverload
 from fx2onnx.torchcompat.pytrees import pytree
@@ -31,21 +28,33 @@ CPU = torch.device("cpu")
 Sizes: TypeAlias = Sequence[int | torch.SymInt]
 
 
-class _Traceback(Delegate):
-    """``traceback`` for torch's file of fake tensors: a mode notes the stack that made it, which takes longer than the rest."""
+class _PlainMode(FakeTensorMode):  # type: ignore[no-untyped-call]
+    """``FakeTensorMode`` at its defaults, whose constructor does not run before something asks for what only it sets: for two
+    of its settings it imports ``torch._dynamo``, a compiler, which takes longer than an export.
+    """
 
-    @staticmethod
-    def extract_stack() -> traceback.StackSummary:
-        return traceback.StackSummary() if THREAD.captures else traceback.extract_stack(sys._getframe(1))
+    def __init__(self) -> None:
+        TorchDispatchMode.__init__(self)  # type: ignore[no-untyped-call]
+        self.allow_fallback_kernels = self.allow_non_fake_inputs = self.static_shapes = self.allow_meta = True
+        self.propagate_real_tensors = self.allow_scalar_outputs = self._allow_unsafe_data_ptr_access = False
+        self.cache_enabled = False  # it grows for ever, and its keys cost more than it saves
+        self.cache_crosscheck_enabled = self.in_kernel_invocation = False
+        self.fake_tensor_converter = fake_tensor.FakeTensorConverter()
+        self.enter_stack = []
+        self.shape_env = self._stack = None
+        self._mode_key = torch._C._TorchDispatchModeKey.FAKE
 
-
-_TRACEBACK = _Traceback(traceback)
+    def __getattr__(self, name: str) -> object:
+        own = vars(FakeTensorMode(allow_non_fake_inputs=True))
+        if name not in own:
+            raise AttributeError(name)
+        return vars(self).setdefault(name, own[name])
 
 
 class Leftover(FakeTensor):
     """A tensor without data after its capture. It has no mode of its own: one for all serves to say what it is."""
 
-    fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
+    fake_mode = _PlainMode()
 
 
 for _name, _value in vars(FakeTensor(Leftover.fake_mode, torch.empty((), device="meta"), CPU)).items():
@@ -53,17 +62,13 @@ for _name, _value in vars(FakeTensor(Leftover.fake_mode, torch.empty((), device=
         setattr(Leftover, _name, _value)
 
 
-class FakeMode(FakeTensorMode, UnnotedMode):  # type: ignore[no-untyped-call, misc]
+class FakeMode(_PlainMode, UnnotedMode):  # type: ignore[no-untyped-call, misc]
     """``FakeTensorMode`` for tensors of plain type. It answers at once what torch itself asks most: a tensor's device (at each
     index), and the alias of a tensor that a factory has just made.
     """
 
     def __init__(self) -> None:
-        with Changes():
-            put_name(THREAD, "captures", True)
-            put_name(vars(fake_tensor), "traceback", _TRACEBACK)
-            super().__init__(allow_non_fake_inputs=True)
-        self.cache_enabled = False  # it grows for ever, and its keys cost more than it saves
+        super().__init__()
         self._held: dict[int, torch.Tensor] = {}
         """The module's tensors without data, by id."""
         self._devices: dict[int, torch.device] = {}
@@ -122,7 +127,7 @@ class FakeMode(FakeTensorMode, UnnotedMode):  # type: ignore[no-untyped-call, mi
 
     def _computed(self, func: OpOverload, types: Types, args: Operands, kwargs: Named) -> object:
         try:
-            return super().__torch_dispatch__(func, types, args, kwargs or {})
+            return self.dispatch(func, types, args, kwargs or {})
         except AssertionError:
             if func is not _slice or self.slices is None:
                 raise

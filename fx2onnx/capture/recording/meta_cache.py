@@ -254,8 +254,8 @@ class MetaCache:
         return specs.container([self._make(spec, args) for spec in specs.parts])
 
     def _by_rule(self, key: Key, args: tuple[object, ...]) -> Specs | None:
-        """The result type by formula, where sizes are symbolic and running would be slow."""
-        rule = key[0].result_type if self._env.hints and not key[3] else None
+        """The result type by formula: running the operator takes longer, much longer where sizes are symbolic."""
+        rule = None if key[3] else key[0].result_type
         kind = rule(*key[4:]) if rule is not None else None
         if kind is None:
             return None

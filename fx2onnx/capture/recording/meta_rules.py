@@ -3,6 +3,8 @@
 Running a convolution on fake tensors with symbolic sizes takes torch about a hundred symbolic operations; the formula
 takes five. A rule says nothing of other strides than those of a fresh contiguous tensor: then the operator runs.
 
+A rule answers only for operands that eager PyTorch takes: for others the operator runs, which refuses them.
+
 A rule takes the positional arguments as ``MetaCache`` has them in its keys: a ``TensorType`` for a tensor, ``(type, value)`` for a
 number, None, ..., a tuple for a list.
 """
@@ -61,6 +63,15 @@ def _same(kind: TensorType, *rest: object) -> TensorType | None:
     return _fresh(kind, kind.sizes) if kind.dtype.is_floating_point and is_contiguous(kind) else None
 
 
+def _fits(operand: object, *sizes: DimLike) -> bool:
+    """Whether an optional operand, such as a bias, is None or has these sizes. The dtypes of operands are checked elsewhere."""
+    return operand in (None, _NONE) or (isinstance(operand, TensorType) and operand.sizes == sizes)
+
+
+def _are_at_least(least: int, numbers: Sequence[DimLike]) -> bool:
+    return all(isinstance(number, Dim) or number >= least for number in numbers)
+
+
 def _numbers(numbers: Numbers, rank: int) -> list[int]:
     """One number stands for all axes."""
     values = [part[1] if isinstance(part, tuple) else part for part in numbers if not isinstance(part, type)]
@@ -88,10 +99,20 @@ def _convolution(rank: int) -> Rule:
         dilation: Numbers = _ONE,
         groups: Number = _ONE,
     ) -> TensorType | None:
-        if len(kind.sizes) != rank + 2 or not is_contiguous(kind) or not is_contiguous(weight):
+        ranks = {len(kind.sizes), len(weight.sizes)}
+        if ranks != {rank + 2} or not is_contiguous(kind) or not is_contiguous(weight):
             return None
-        count = groups[1] if isinstance(groups, tuple) else groups
-        if kind.dtype != weight.dtype or kind.sizes[1] != weight.sizes[1] * count:
+        for name, numbers, least in (("dilation", dilation, 1), ("padding", padding, 0)):
+            if not _are_at_least(
+                least, _numbers(numbers, rank)
+            ):  # torch's own code for tensors without data takes them
+                raise RuntimeError(
+                    f"{name} of a convolution should be at least {least}, but got {_numbers(numbers, rank)}"
+                )
+        count, channels = groups[1] if isinstance(groups, tuple) else groups, weight.sizes[0]
+        fits = kind.dtype == weight.dtype and kind.sizes[1] == weight.sizes[1] * count and count > 0
+        fits = fits and channels % count == 0 and _are_at_least(1, _numbers(stride, rank))
+        if not fits or not _fits(bias, channels):
             return None
         return _windowed(kind, (kind.sizes[0], weight.sizes[0]), weight.sizes[2:], stride, padding, dilation)
 
@@ -108,38 +129,54 @@ def _pool(rank: int, dilated: bool) -> Rule:
         if len(kind.sizes) <= rank or not is_contiguous(kind) or ceil_mode[1]:
             return None
         dilation = rest[0] if dilated and rest else _ONE
-        return _windowed(kind, kind.sizes[:-rank], _numbers(kernel, rank), stride or kernel, padding, dilation)
+        windows, pads, steps = (_numbers(each, rank) for each in (kernel, padding, stride or kernel))
+        if not _are_at_least(1, [*windows, *steps, *_numbers(dilation, rank)]) or not _are_at_least(0, pads):
+            return None
+        if any(2 * pad > window for pad, window in zip(pads, windows, strict=False)):
+            return None
+        return _windowed(kind, kind.sizes[:-rank], windows, stride or kernel, padding, dilation)
 
     return rule
 
 
 @register(Kind.RESULT_TYPE, aten.layer_norm.default)
-def _layer_norm(kind: TensorType, normalized: tuple[object, ...], *rest: object) -> TensorType | None:
+def _layer_norm(
+    kind: TensorType, normalized: tuple[object, ...], weight: object = None, bias: object = None, *rest: object
+) -> TensorType | None:
     """Only where the normalised sizes are plain numbers that fit."""
     sizes = tuple(part[1] for part in normalized if isinstance(part, tuple))
-    is_plain = sizes and len(sizes) == len(normalized)
-    return _same(kind) if is_plain and kind.sizes[-len(sizes) :] == sizes else None
+    is_plain = sizes and len(sizes) == len(normalized) and kind.sizes[-len(sizes) :] == sizes
+    return _same(kind) if is_plain and all(_fits(each, *sizes) for each in (weight, bias)) else None
 
 
 @register(Kind.RESULT_TYPE, aten.batch_norm.default)
-def _batch_norm(kind: TensorType, weight: object, bias: object, mean: object, *rest: object) -> TensorType | None:
+def _batch_norm(
+    kind: TensorType, weight: object, bias: object, mean: object, variance: object, *rest: object
+) -> TensorType | None:
     """Only where the number of channels is a plain number that fits the statistics."""
     fits = isinstance(mean, TensorType) and len(kind.sizes) > 1 and kind.sizes[1:2] == mean.sizes
+    fits = fits and all(_fits(each, kind.sizes[1]) for each in (weight, bias, variance))
     return _same(kind) if fits else None
 
 
 @register(Kind.RESULT_TYPE, aten.group_norm.default)
-def _group_norm(kind: TensorType, groups: Number, weight: object = None, *rest: object) -> TensorType | None:
+def _group_norm(
+    kind: TensorType, groups: Number, weight: object = None, bias: object = None, *rest: object
+) -> TensorType | None:
     """Only where the number of channels is a plain number that fits the groups and the weight."""
     channels = kind.sizes[1] if len(kind.sizes) > 1 else None
     fits = isinstance(channels, int) and groups[1] > 0 and channels % groups[1] == 0
-    of_weight = weight.sizes if isinstance(weight, TensorType) else (channels,)
-    return _same(kind) if fits and of_weight == (channels,) else None
+    return _same(kind) if fits and all(_fits(each, kind.sizes[1]) for each in (weight, bias)) else None
 
 
 @register(Kind.RESULT_TYPE, aten.linear.default)
-def _linear(kind: TensorType, weight: TensorType, *rest: object) -> TensorType | None:
-    fits = kind.dtype == weight.dtype and len(weight.sizes) == 2 and kind.sizes[-1:] == weight.sizes[1:]
+def _linear(kind: TensorType, weight: TensorType, bias: object = None) -> TensorType | None:
+    fits = (
+        _fits(bias, *weight.sizes[:1])
+        and kind.dtype == weight.dtype
+        and len(weight.sizes) == 2
+        and kind.sizes[-1:] == weight.sizes[1:]
+    )
     return _fresh(kind, (*kind.sizes[:-1], weight.sizes[0])) if fits and is_contiguous(kind) else None
 
 
@@ -163,9 +200,23 @@ def _attended(
 
 @register(Kind.RESULT_TYPE, aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor)
 def _binary(kind: TensorType, other: object, *rest: object) -> TensorType | None:
-    """Two floating-point tensors of one dtype and one shape."""
+    """Two floating-point tensors of one dtype and one shape, or one and a number."""
+    is_number = isinstance(other, tuple) and other[0] in (int, float)
     fits = isinstance(other, TensorType) and kind[:2] == other[:2] and is_contiguous(other)
-    return _same(kind) if fits else None
+    return _same(kind) if fits or is_number else None
+
+
+@register(Kind.RESULT_TYPE, aten.softmax.int, aten.log_softmax.int)
+def _softmax(kind: TensorType, axis: Number, dtype: object = _NONE) -> TensorType | None:
+    rank = len(kind.sizes)
+    return _same(kind) if dtype == _NONE and -rank <= axis[1] < rank else None
+
+
+@register(Kind.RESULT_TYPE, aten.embedding.default)
+def _embedding(weight: TensorType, places: TensorType, *rest: object) -> TensorType | None:
+    fits = len(weight.sizes) == 2 and places.dtype in (torch.int64, torch.int32)
+    fits = fits and is_contiguous(weight) and is_contiguous(places)
+    return _fresh(weight, (*places.sizes, weight.sizes[1])) if fits else None
 
 
 @register(Kind.RESULT_TYPE, aten.istft.default)
@@ -194,22 +245,27 @@ def _istft(
     return _fresh(kind._replace(dtype=kind.dtype.to_real()), (*kind.sizes[:-2], count))
 
 
-def _resized(
-    kind: TensorType, output_size: tuple[Number | Dim, ...], *rest: tuple[tuple[type, float], ...]
-) -> TensorType | None:
+def _resized(rank: int) -> Rule:
     """upsample(input, output_size[, align_corners], scale_factors): one of the two lists is None. Torch's own code goes through
     every tap of a filter.
     """
-    count, factors = len(kind.sizes) - 2, rest[-1]
-    if not kind.dtype.is_floating_point or not is_contiguous(kind) or (output_size == _NONE) is (factors == _NONE):
-        return None
-    if output_size == _NONE:
-        found = [_times(size, factor[1]) for size, factor in zip(kind.sizes[2:], factors, strict=False)]
-    else:
-        found = [size if isinstance(size, Dim) else size[1] for size in output_size]
-    if len(found) != count or None in found:
-        return None
-    return WindowsType(*_fresh(kind, [*kind.sizes[:2], *(size for size in found if size is not None)]))
+
+    def rule(
+        kind: TensorType, output_size: tuple[Number | Dim, ...], *rest: tuple[tuple[type, float], ...]
+    ) -> TensorType | None:
+        factors, is_of_rank = rest[-1], len(kind.sizes) == rank + 2
+        is_one_given = (output_size == _NONE) is not (factors == _NONE)
+        if not kind.dtype.is_floating_point or not is_contiguous(kind) or not is_one_given or not is_of_rank:
+            return None
+        if output_size == _NONE:
+            found = [_times(size, factor[1]) for size, factor in zip(kind.sizes[2:], factors, strict=False)]
+        else:
+            found = [size if isinstance(size, Dim) else size[1] for size in output_size]
+        if len(found) != rank or None in found:
+            return None
+        return WindowsType(*_fresh(kind, [*kind.sizes[:2], *(size for size in found if size is not None)]))
+
+    return rule
 
 
 def _times(size: DimLike, factor: float) -> Scalar | None:
@@ -217,23 +273,31 @@ def _times(size: DimLike, factor: float) -> Scalar | None:
     return size * int(factor) if factor == int(factor) else whole("trunc", apply("float", size) * factor)
 
 
-@register(Kind.RESULT_TYPE, aten.grid_sampler.default, aten.grid_sampler_2d.default, aten.grid_sampler_3d.default)
-def _sampled(kind: TensorType, grid: TensorType, *rest: object) -> TensorType | None:
-    """Of a grid with as many places for each image; torch's own code goes through every tap of a filter."""
-    rank, places = len(kind.sizes), grid.sizes
-    fits = kind.dtype == grid.dtype and rank in (4, 5) and len(places) == rank and places[-1] == rank - 2
-    if not fits or places[0] != kind.sizes[0] or not is_contiguous(kind):
-        return None
-    return _fresh(kind, (*kind.sizes[:2], *places[1:-1]))
+def _sampled(*ranks: int) -> Rule:
+    """A grid of as many images as the input; torch's own code goes through every tap of a filter."""
+
+    def rule(kind: TensorType, grid: TensorType, *rest: object) -> TensorType | None:
+        rank, places = len(kind.sizes), grid.sizes
+        fits = kind.dtype == grid.dtype and rank in ranks and len(places) == rank and places[-1] == rank - 2
+        if not fits or places[0] != kind.sizes[0] or not is_contiguous(kind):
+            return None
+        return _fresh(kind, (*kind.sizes[:2], *places[1:-1]))
+
+    return rule
 
 
-register(
-    Kind.RESULT_TYPE,
-    *(aten.upsample_nearest1d.vec, aten.upsample_nearest2d.vec, aten.upsample_nearest3d.vec),
-    *(aten._upsample_nearest_exact1d.vec, aten._upsample_nearest_exact2d.vec, aten._upsample_nearest_exact3d.vec),
-    *(aten.upsample_linear1d.vec, aten.upsample_bilinear2d.vec, aten.upsample_trilinear3d.vec),
-    *(aten.upsample_bicubic2d.vec, aten._upsample_bilinear2d_aa.vec, aten._upsample_bicubic2d_aa.vec),
-)(_resized)
+register(Kind.RESULT_TYPE, aten.grid_sampler.default)(_sampled(4, 5))
+register(Kind.RESULT_TYPE, aten.grid_sampler_2d.default)(_sampled(4))
+register(Kind.RESULT_TYPE, aten.grid_sampler_3d.default)(_sampled(5))
+_RESIZE = {
+    1: ("nearest1d", "nearest_exact1d", "linear1d"),
+    2: ("nearest2d", "nearest_exact2d", "bilinear2d", "bicubic2d", "bilinear2d_aa", "bicubic2d_aa"),
+    3: ("nearest3d", "nearest_exact3d", "trilinear3d"),
+}
+for _rank, _names in _RESIZE.items():
+    for _name in _names:
+        _prefix = "_upsample" if "exact" in _name or _name.endswith("_aa") else "upsample"
+        register(Kind.RESULT_TYPE, getattr(aten, f"{_prefix}_{_name}").vec)(_resized(_rank))
 for _rank in (1, 2, 3):
     register(Kind.RESULT_TYPE, getattr(aten, f"conv{_rank}d").default)(_convolution(_rank))
     register(Kind.RESULT_TYPE, getattr(aten, f"max_pool{_rank}d").default)(_pool(_rank, dilated=True))

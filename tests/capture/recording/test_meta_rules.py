@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -77,7 +78,8 @@ ELEMENTWISE = [
     entry.overload
     for entry in entries(Kind.RESULT_TYPE)
     if not any(
-        word in str(entry.overload) for word in ("conv", "linear", "pool", "istft", "upsample", "grid", "attention")
+        word in str(entry.overload)
+        for word in ("conv", "linear", "pool", "istft", "upsample", "grid", "attention", "softmax", "embedding")
     )
 ]
 
@@ -147,6 +149,72 @@ def test_grid_sampler(mode: int) -> None:
 @pytest.mark.parametrize("shape", [(5, 4), (2, 3, 4), (4,)])
 def test_linear(shape: tuple[int, ...]) -> None:
     assert agree(aten.linear.default, torch.empty(shape), torch.empty(6, 4), torch.empty(6))
+
+
+@pytest.mark.parametrize("other", [2, 0.5, torch.empty(2, 3)])
+def test_arithmetic_with_a_number_or_a_like_tensor(other: Any) -> None:
+    assert agree(aten.add.Tensor, torch.empty(2, 3), other)
+    assert agree(aten.div.Tensor, torch.empty(2, 3, dtype=torch.float16), other) is not isinstance(other, torch.Tensor)
+    assert not agree(aten.mul.Tensor, torch.empty(2, 3, dtype=torch.int64), 0.5)
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1, -2])
+def test_softmax(axis: int) -> None:
+    for func in (aten.softmax.int, aten.log_softmax.int):
+        assert agree(func, torch.empty(2, 3), axis)
+        assert not agree(func, torch.empty(2, 3).t(), axis)
+
+
+@pytest.mark.parametrize("places", [(4,), (2, 3), ()])
+def test_embedding(places: tuple[int, ...]) -> None:
+    assert agree(aten.embedding.default, torch.empty(5, 3), torch.zeros(places, dtype=torch.int64))
+    assert agree(aten.embedding.default, torch.empty(5, 3), torch.zeros(places, dtype=torch.int32))
+
+
+def rule_of(func: Any) -> Callable[..., object]:
+    rule = traits_of(func).result_type
+    assert rule is not None
+
+    def answer(*args: Any) -> object:
+        key = MetaCache(FakeMode(), ShapeEnv(), lambda: lambda tensor: tensor).key(func, args, {})
+        assert key is not None
+        return rule(*key[4:])
+
+    return answer
+
+
+def test_operands_that_do_not_fit_are_left_to_torch() -> None:
+    x, weight = torch.empty(2, 6, 8, 8), torch.empty(4, 3, 3, 3)
+    conv, pool = rule_of(aten.conv2d.default), rule_of(aten.max_pool2d.default)
+    assert conv(x, weight, torch.empty(4), [1, 1], [0, 0], [1, 1], 2) is not None
+    assert conv(x, torch.empty(5, 3, 3, 3), None, [1, 1], [0, 0], [1, 1], 2) is None
+    assert conv(x, weight, torch.empty(5), [1, 1], [0, 0], [1, 1], 2) is None
+    assert conv(x, weight[0], torch.empty(4), [1, 1], [0, 0], [1, 1], 2) is None
+    assert conv(x, weight, None, [0, 1], [0, 0], [1, 1], 2) is None
+    assert pool(x, [3, 3], [2, 2], [1, 1], [1, 1]) is not None
+    assert pool(x, [2, 2], [2, 2], [2, 0], [1, 1]) is None
+    assert pool(x, [0, 2], [2, 2], [0, 0], [1, 1]) is None
+    assert pool(x, [2, 2], [2, 2], [-1, 0], [1, 1]) is None
+    assert pool(x, [2, 2], [2, 2], [0, 0], [1, 0]) is None
+    channels = torch.empty(6)
+    norm, layer = rule_of(aten.batch_norm.default), rule_of(aten.layer_norm.default)
+    assert norm(x, channels, channels, channels, channels, False, 0.1, 1e-5, True) is not None
+    assert norm(x, torch.empty(7), channels, channels, channels, False, 0.1, 1e-5, True) is None
+    assert norm(x, channels, channels, channels, torch.empty(7), False, 0.1, 1e-5, True) is None
+    assert layer(x, [8], torch.empty(8), torch.empty(8)) is not None
+    assert layer(x, [8], torch.empty(8), torch.empty(7)) is None
+    assert rule_of(aten.linear.default)(x, torch.empty(5, 8), torch.empty(6)) is None
+    assert rule_of(aten.group_norm.default)(x, 2, channels, torch.empty(5)) is None
+
+
+@pytest.mark.parametrize(("padding", "dilation"), [(-1, 1), (0, 0), (0, -1)])
+def test_a_convolution_refuses_what_eager_pytorch_refuses(padding: int, dilation: int) -> None:
+    x, weight = torch.empty(2, 3, 8, 8), torch.empty(4, 3, 3, 3)
+    args = x, weight, None, [1, 1], [padding] * 2, [dilation] * 2, 1
+    with pytest.raises(RuntimeError):
+        aten.conv2d.default(*args)
+    with pytest.raises(RuntimeError, match="should be at least"):
+        rule_of(aten.conv2d.default)(*args)
 
 
 def test_group_norm_leaves_what_does_not_fit_to_torch() -> None:

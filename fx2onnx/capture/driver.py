@@ -52,6 +52,7 @@ def _alone(run: Callable[[], Captured]) -> Captured:
         if is_outermost:
             before_change(_let_go)
         with _LOCK:
+            keep_compiler_out(_LOCK)
             return undone(run)
 
     return undone(locked)
@@ -90,7 +91,6 @@ def capture(
 
     def run() -> Captured:
         keep_process_state()
-        keep_compiler_out(_LOCK)
         if single_calls is not None:
             call_as_one(root, *single_calls)
         strategy = "fake" if options.rung == "auto" else options.rung

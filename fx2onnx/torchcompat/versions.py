@@ -7,6 +7,7 @@ from functools import reduce
 from typing import Any
 
 import torch
+import torch.fx.experimental.symbolic_shapes  # which torch itself imports only when an operator runs
 from torch.utils import checkpoint
 
 

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 import torch
-from torch.fx.experimental import symbolic_shapes
 
 from fx2onnx.base.answering import answers_for_caller
 from fx2onnx.base.code_patch import THREAD, put_name
@@ -35,6 +34,7 @@ from fx2onnx.capture.shapes.symnode import DimNode, sym_number, unwrap
 from fx2onnx.sizes.expr import Scalar, apply
 from fx2onnx.torchcompat.flags import list_device_constructors
 from fx2onnx.torchcompat.frames import asked_by_user, asking_frame, is_user
+from fx2onnx.torchcompat.versions import find
 
 Function: TypeAlias = Callable[..., Number]
 
@@ -154,10 +154,11 @@ def _constraining(original: Function) -> Function:
 
 
 def _questions() -> Iterator[tuple[object, str, Callable[[Function], Function]]]:
-    """torch's own questions about sizes."""
-    asked = "guard_or_false", "guard_or_true", "guard_size_oblivious"
-    yield from ((symbolic_shapes, name, _guarded) for name in asked)
-    yield symbolic_shapes, "constrain_range", _constraining
+    """torch's own questions about sizes, where torch has loaded them."""
+    space = find("fx.experimental.symbolic_shapes")
+    if space is not None:
+        yield from ((space, name, _guarded) for name in ("guard_or_false", "guard_or_true", "guard_size_oblivious"))
+        yield space, "constrain_range", _constraining
 
 
 @answers_for_caller

@@ -71,6 +71,7 @@ OPTIONS = "typer reads the options of a command from the parameters of its funct
 LONG_FILES = {
     "capture/shapes/shape_env.py": "one class",
     "capture/shapes/symnode.py": "one class",
+    "capture/python/held.py": "one class: a snapshot, and how each kind of holder is noted and put back",
     "sizes/expr.py": "expressions and their simplification call each other; as two files they would import each other",
 }
 LONG_FUNCTIONS = {

@@ -26,10 +26,8 @@ _ABSENT = object()
 class _Thread(threading.local):
     captures = False
     """Whether this thread runs a module on fake tensors."""
-    programs: Any = None
-    """Who copies what a function that is called repeatedly recorded."""
-    given: Any = None
-    """Who knows which tensors of the module are inputs."""
+    recorder: Any = None
+    """The recorder of the run, for code below it that has to do with capture."""
 
 
 THREAD = _Thread()

@@ -16,11 +16,11 @@ import torch
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.tracebacks import drop_frames
 from fx2onnx.capture.attempt import Attempt, Outcome, Recorded
+from fx2onnx.capture.branches.merge import Merge, Path
+from fx2onnx.capture.branches.numbering import common_calls, common_weights, equivalent_at
 from fx2onnx.capture.captured import Captured, TensorInfo
-from fx2onnx.capture.recording.choices import Decision
 from fx2onnx.capture.recording.control_flow import Nested
-from fx2onnx.capture.recording.joining import Join, Path
-from fx2onnx.capture.recording.same_programs import common_calls, common_weights, give_the_same
+from fx2onnx.capture.recording.decisions import Decision
 from fx2onnx.capture.shapes.dynamic import hints_of
 from fx2onnx.capture.shapes.shape_env import ShapeEnv, undeclared
 from fx2onnx.sizes.assumptions import Guard, Specialization
@@ -109,7 +109,7 @@ class _AtOne:
         if isinstance(other, Recorded):
             if _needs_no_more(other.shape_env, self.done.shape_env, names):
                 asked = asked_of_one(other.shape_env, attempt)
-                is_same = give_the_same(self.done.captured, other.captured, at)
+                is_same = equivalent_at(self.done.captured, other.captured, at)
                 if is_same or self._join(other, at, guard):
                     known = asked_of_one(self.done.shape_env, attempt)
                     return {more: later for more, later in asked.items() if more not in known}
@@ -183,7 +183,7 @@ class _AtOne:
         general = Path(one, self.done.shape_env, decisions[:1])
         single = Path(replace(two, sizes={**two.sizes, **at}), other.shape_env, decisions[1:])
         try:
-            joined = Join(general, single, 0, error, at).path()
+            joined = Merge(general, single, 0, error, at).path()
         except UserError as refusal:
             drop_frames(refusal)
             return False

@@ -311,7 +311,8 @@ def _with_assumptions(done: Recorded) -> Recorded:
         for each in guards
         if each.relation.symbols() & env.unbacked or (each.is_stated and each.relation.has_reals())
     }
-    check_outputs(captured.graph, captured.outputs, captured.symbols, checked)
+    if checked:
+        check_outputs(captured.graph, captured.outputs, captured.symbols, checked)
     return done
 
 

@@ -24,9 +24,7 @@ from fx2onnx.capture.options import BAKE_AUTO, CaptureOptions
 from fx2onnx.capture.patches import NO_PATCHES, Patches
 from fx2onnx.capture.python.inputs import Arguments, bind, normalise_args, refuse_repeated
 from fx2onnx.capture.python.module_calls import Called, call_as_one
-from fx2onnx.capture.python.module_state import keep_numbers, preserve
-from fx2onnx.capture.python.process_state import keep_process_state
-from fx2onnx.capture.recording.branches import joined_paths
+from fx2onnx.capture.python.module_state import keep_numbers, keep_process_state, preserve
 from fx2onnx.capture.shapes.dynamic import check_names, hints_of, set_dynamic_axes, shapes_of
 from fx2onnx.capture.shapes.requested import Requested
 from fx2onnx.capture.strategies import fake, symbolic
@@ -219,7 +217,7 @@ def _outcome(attempt: Attempt, log: list[str]) -> Outcome:
     log.append(str(attempt))
     with record("run on fake tensors"):
         if attempt.options.data_branches == "if":
-            return joined_paths(fake.run, attempt)
+            return fake.run_on_all_paths(attempt)
         return fake.run(attempt)
 
 

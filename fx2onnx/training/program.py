@@ -18,8 +18,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from fx2onnx.base.code_patch import THREAD
 from fx2onnx.base.errors import UserError
 from fx2onnx.capture.captured import NEXT, RETURNS_STATE
-from fx2onnx.capture.python.outputs import output_name
-from fx2onnx.capture.recording.repeats import repeated
+from fx2onnx.capture.recording.below_autograd import constants_read, repeated, stand_for
+from fx2onnx.capture.recording.outputs import output_name
 from fx2onnx.torchcompat.pytrees import flatten
 from fx2onnx.training.checkpoints import run_once
 from fx2onnx.training.decisions import decided_by_python
@@ -210,7 +210,7 @@ class TrainingProgram(torch.nn.Module):
         own = self.own_tensors(tensors)
         flags = {name: tensor.requires_grad for name, tensor in own.items()}
         for name, tensor in own.items():
-            THREAD.given.stand_for(tensor, tensors[name])
+            stand_for(tensor, tensors[name])
             if flags[name] != (name in self.plan.parameters):
                 tensor.requires_grad_(not flags[name])
         try:
@@ -260,8 +260,7 @@ class TrainingProgram(torch.nn.Module):
                 wanted = {name: own[name] for name in self.plan.parameters} | inputs
                 check_tracked(loss, bool(wanted), run)
                 gradients = check_gradients(self._gradients(loss, wanted), run)
-                if THREAD.given is not None:
-                    check_constants(THREAD.given.constants(), self.module, training.optimizer)
+                check_constants(constants_read(), self.module, training.optimizer)
         for leaf in inputs.values():
             leaf.requires_grad_(False)
         with torch.no_grad():

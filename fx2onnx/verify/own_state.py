@@ -15,8 +15,7 @@ from fx2onnx.capture.captured import RETURNS_STATE
 from fx2onnx.capture.python.held import Snapshot
 from fx2onnx.capture.python.held_names import Names
 from fx2onnx.capture.python.inputs import HELD, Arguments, Leaf
-from fx2onnx.capture.python.module_state import keep, keep_gradients, keep_numbers, memory_of
-from fx2onnx.capture.python.random_draws import keep_host_states
+from fx2onnx.capture.python.module_state import keep, keep_gradients, keep_host_states, keep_numbers, memory_of
 from fx2onnx.torchcompat.dispatch import WatchingMode, no_modes
 from fx2onnx.torchcompat.modules import ModuleTree
 from fx2onnx.torchcompat.operators import OpOverload

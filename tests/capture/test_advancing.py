@@ -18,7 +18,8 @@ import torch
 
 import fx2onnx
 from fx2onnx.base.errors import VerificationError
-from fx2onnx.capture.python.advancing import copied
+from fx2onnx.capture.python.advancing import _KINDS, copied
+from fx2onnx.capture.python.held import ADVANCING_TYPES
 from fx2onnx.verify import verify
 from tests.capture.test_state import X
 
@@ -220,3 +221,7 @@ def test_a_copy_goes_on_by_itself() -> None:
     assert [next(it) for _ in range(8)] == [2, 3, 1, 2, 3, 1, 2, 3]
     assert copied(numbers()) is None
     assert copied(map(float, numbers())) is None
+
+
+def test_each_class_that_goes_on_has_a_state() -> None:
+    assert tuple(_KINDS) == ADVANCING_TYPES

@@ -13,7 +13,7 @@ from torch import nn
 
 import fx2onnx
 from fx2onnx.base.errors import UserError
-from fx2onnx.capture.recording import branches
+from fx2onnx.capture.branches import explore
 from tests.support import check, run_engines
 
 X = torch.tensor([[1.0, -2.0, 3.0, -4.0], [0.0, 5.0, -6.0, 7.0], [-1.0, 2.0, 0.0, 2.0]])
@@ -188,7 +188,7 @@ def test_what_cannot_be_joined_is_refused(function: Any, why: str) -> None:
 
 
 def test_too_many_paths_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(branches, "MAX_PATHS", 4)
+    monkeypatch.setattr(explore, "MAX_PATHS", 4)
     with pytest.raises(UserError, match="more than 4 paths") as caught:
         fx2onnx.export(loop_left_by_data, (X,), data_branches="if")
     assert not any("data_branches" in step for step in caught.value.next)  # it is what was asked for

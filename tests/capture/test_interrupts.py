@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from types import CodeType, FrameType
@@ -21,7 +22,8 @@ from torch import nn
 import fx2onnx
 from fx2onnx.base import changes, code_patch, events
 from fx2onnx.capture import driver
-from fx2onnx.capture.python import process_state
+from fx2onnx.capture.python import random_draws
+from fx2onnx.torchcompat import thread_state
 
 ROOT = os.path.dirname(fx2onnx.__file__) + os.sep
 WATCHED = (ROOT + "capture" + os.sep, ROOT + "base" + os.sep)
@@ -29,7 +31,7 @@ CHANGING = tuple(
     ROOT + os.path.join(*path.split("/"))
     for path in (
         "base/changes.py", "base/code_patch.py", "base/memoized.py", "base/events.py", "capture/python/module_state.py", "capture/python/held.py",
-        "capture/python/process_state.py", "torchcompat/flags.py", "capture/python/random_draws.py", "capture/driver.py",
+        "torchcompat/thread_state.py", "capture/python/random_draws.py", "capture/driver.py",
         "capture/python/lengths.py", "torchcompat/tensor_questions.py", "torchcompat/tracing.py", "capture/python/module_calls.py", "capture/shapes/python_sizes.py",
         "model_patches/patching.py", "torchcompat/capture_modes.py", "torchcompat/fake_tensors.py", "torchcompat/modules.py", "capture/strategies/fake.py",
     )
@@ -69,7 +71,6 @@ class Writing(Net):
         self.inner.kept.append(x)
         self.extra = x
         self.fc.weight.requires_grad_(False)
-        torch.set_default_dtype(torch.float64)
         torch.manual_seed(3)
         return super().forward(x) + self.inner.seen.add_(1)
 
@@ -98,9 +99,15 @@ def _has_tensors(value: Any) -> bool:
 
 
 def process() -> dict[str, Any]:
-    flags = (*process_state.OF_PROCESS, *process_state.OF_THREAD)
     return {
-        "flags": {flag.name: process_state._value(flag) for flag in flags},
+        "modes": {part.name: part.get() for part in (*thread_state.PARTS, thread_state.NOTES)},
+        "flags": (
+            torch.get_default_dtype(),
+            list(warnings.filters),
+            sys.getrecursionlimit(),
+            list(sys.path),
+            dict(os.environ),
+        ),
         "random": torch.get_rng_state().tolist(),
         "codes": [one.function.__code__ is one.code for one in _CODE_PATCHES],
         "names": (
@@ -188,7 +195,7 @@ def check(
     _CODE_PATCHES[:] = [thing for thing in gc.get_objects() if type(thing) is code_patch.CodePatch]
     wanted_module, wanted_process = module_state(module), process()
     chosen = strikes(places(run, files))
-    assert len(chosen) > 30
+    assert len(chosen) > 20
     missed = 0
     for place, time in chosen:
         error = strike(run, place, time)  # kept: its traceback holds the frames that it left
@@ -236,12 +243,12 @@ def test_struck_at_every_line_that_changes_something(kind: type[Net], rung: str)
     check(kind, rung, each_once, CHANGING)
 
 
-def test_struck_where_flags_are_set_beside_another_thread() -> None:
+def test_struck_where_seeds_are_set_beside_another_thread() -> None:
     ended = threading.Event()
     thread = threading.Thread(target=ended.wait)
     thread.start()
     try:
-        check(Writing, "fake", each_once, process_state.__file__)
+        check(Writing, "fake", each_once, (thread_state.__file__, random_draws.__file__))
     finally:
         ended.set()
         thread.join()

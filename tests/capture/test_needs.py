@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 import fx2onnx
-from fx2onnx.capture.recording import branches
+from fx2onnx.capture.recording import decisions
 from fx2onnx.runner import InferenceSession
 from tests.support import Engines, check
 
@@ -117,7 +117,7 @@ def test_where_one_of_a_few_cannot_be_captured_it_is_left_out() -> None:
 
 
 def test_where_the_way_for_fewer_cannot_be_captured_more_is_a_condition(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(branches, "MAX_DECISIONS", 6)
+    monkeypatch.setattr(decisions, "MAX_DECISIONS", 6)
 
     def program(x: torch.Tensor) -> torch.Tensor:
         y, left = x * 2, x.shape[1]

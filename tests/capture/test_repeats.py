@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import fx2onnx
-from fx2onnx.capture.recording.repeats import repeated
+from fx2onnx.capture.recording.below_autograd import repeated
 from tests.support import run_engines
 
 Function = Callable[..., Sequence[torch.Tensor]]

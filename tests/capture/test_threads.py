@@ -346,11 +346,9 @@ def flags_as_before() -> Iterator[None]:
 
 @pytest.mark.usefixtures("flags_as_before")
 @pytest.mark.parametrize("name", FLAGS)
-def test_a_flag_that_another_thread_sets_stays_and_ours_does_not(name: str) -> None:
+def test_a_flag_that_another_thread_sets_stays(name: str) -> None:
     change, value = FLAGS[name]
     before = value()
-    during_capture(lambda: None, before=change)
-    assert value() == before
     during_capture(change)
     assert value() != before
 

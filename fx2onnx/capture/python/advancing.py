@@ -14,18 +14,14 @@ import random
 import types
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
+from fx2onnx.capture.python.held import Value, is_iterator
 from fx2onnx.torchcompat.dispatch import real_kernels
 
-Value: TypeAlias = Any
-"""Any Python object that a module may hold."""
-
-_OF_PYTHON = frozenset(["builtins", "itertools", "_collections"])
-"""Modules whose iterators say what they are made of."""
 _MOST_BYTES = 1 << 20
 """Arrays and texts of more are not copied."""
 UNKNOWN: Value = type("Unknown", (), {"__repr__": lambda _: "unknown"})()
@@ -33,7 +29,6 @@ UNKNOWN: Value = type("Unknown", (), {"__repr__": lambda _: "unknown"})()
 
 
 class _Kind(NamedTuple):
-    of: type | tuple[type, ...]
     state: Callable[[Value], Value]
     put_back: Callable[[Value, Value], object] | None = None
     """None where it stays as a run leaves it."""
@@ -70,55 +65,47 @@ def _state_of_generator(generator: types.GeneratorType[Value, Value, Value]) -> 
     return None if frame is None else (frame.f_lasti, dict(frame.f_locals))
 
 
-_KINDS = (
-    _Kind(random.Random, lambda found: found.getstate(), lambda found, state: found.setstate(state)),
-    _Kind(
-        np.random.Generator,
+_BYTES = _Kind(
+    lambda found: found[:] if len(found) <= _MOST_BYTES else UNKNOWN,
+    lambda found, state: found.__setitem__(slice(None), state),
+)
+_KINDS: dict[type, _Kind] = {
+    random.Random: _Kind(lambda found: found.getstate(), lambda found, state: found.setstate(state)),
+    np.random.Generator: _Kind(
         lambda found: found.bit_generator.state,
         lambda found, state: setattr(found.bit_generator, "state", state),
     ),
-    _Kind(np.random.BitGenerator, lambda found: found.state, lambda found, state: setattr(found, "state", state)),
-    _Kind(
-        np.random.RandomState, lambda found: found.get_state(legacy=False), lambda found, state: found.set_state(state)
+    np.random.BitGenerator: _Kind(lambda found: found.state, lambda found, state: setattr(found, "state", state)),
+    np.random.RandomState: _Kind(
+        lambda found: found.get_state(legacy=False), lambda found, state: found.set_state(state)
     ),
-    _Kind(torch.Generator, lambda found: found.get_state(), lambda found, state: found.set_state(state)),
-    _Kind(io.IOBase, _state_of_file, _put_file_back),
-    _Kind(queue.Queue, lambda found: (list(found.queue), found.unfinished_tasks), _put_queue_back),
-    _Kind(queue.SimpleQueue, lambda found: found.qsize()),
-    _Kind(
-        (bytearray, array.array),
-        lambda found: found[:] if len(found) <= _MOST_BYTES else UNKNOWN,
-        lambda found, state: found.__setitem__(slice(None), state),
-    ),
-    _Kind(types.GeneratorType, _state_of_generator),
-)
-
-
-def advances(kind: type) -> bool:
-    """Whether objects of a class are of these kinds."""
-    return _is_native(kind) or any(issubclass(kind, each.of) for each in _KINDS)
-
-
-def _is_native(kind: type) -> bool:
-    return hasattr(kind, "__next__") and kind.__module__ in _OF_PYTHON and kind is not types.GeneratorType
+    torch.Generator: _Kind(lambda found: found.get_state(), lambda found, state: found.set_state(state)),
+    io.IOBase: _Kind(_state_of_file, _put_file_back),
+    queue.Queue: _Kind(lambda found: (list(found.queue), found.unfinished_tasks), _put_queue_back),
+    queue.SimpleQueue: _Kind(lambda found: found.qsize()),
+    bytearray: _BYTES,
+    array.array: _BYTES,
+    types.GeneratorType: _Kind(_state_of_generator),
+}
+"""How the state of each of ``held.ADVANCING_TYPES`` is told and put back."""
 
 
 def _kind(value: Value) -> _Kind:
-    return next(each for each in _KINDS if isinstance(value, each.of))
+    return next(each for kind, each in _KINDS.items() if isinstance(value, kind))
 
 
 def state_of(value: Value) -> Value:
     """What tells whether it has gone on since, by ``is_same_state``, and lets it be put back."""
     value = value._generator if isinstance(value, ForReal) else value
     try:
-        return _position(value) if _is_native(type(value)) else _kind(value).state(value)
+        return _position(value) if is_iterator(type(value)) else _kind(value).state(value)
     except Exception:  # of a class of the user's, or a file that is closed
         return UNKNOWN
 
 
 def put_back(value: Value, state: Value) -> None:
     """As it was."""
-    if state is UNKNOWN or _is_native(type(value)):
+    if state is UNKNOWN or is_iterator(type(value)):
         return
     put = _kind(value).put_back
     if put is not None and not is_same_state(state_of(value), state):
@@ -127,7 +114,7 @@ def put_back(value: Value, state: Value) -> None:
 
 def is_put_back(value: Value) -> bool:
     """Whether a run leaves it, or its copy, as it was."""
-    if _is_native(type(value)):
+    if is_iterator(type(value)):
         return copied(value) is not None
     return _kind(value).put_back is not None and state_of(value) is not UNKNOWN
 
@@ -156,7 +143,7 @@ def stand_in(value: Value) -> Value:
 
 def copied(value: Value) -> Value:
     """An iterator that gives what this one gives next; None where there is no such copy."""
-    if not _is_native(type(value)):
+    if not is_iterator(type(value)):
         return None
     with contextlib.suppress(TypeError, ValueError, AttributeError), warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # since Python 3.12 of those of itertools
@@ -176,7 +163,7 @@ def _copied(value: Value) -> Value:
 
 def _part(part: Value) -> Value:
     if isinstance(part, Iterator):
-        if not _is_native(type(part)):
+        if not is_iterator(type(part)):
             raise TypeError("it cannot be copied")
         return _copied(part)
     return tuple(map(_part, part)) if type(part) is tuple else part
@@ -191,7 +178,7 @@ def _state_part(part: Value) -> Value:
 def _position(value: Value) -> Value:
     """Numbers that tell how far an iterator has gone."""
     if isinstance(value, Iterator):
-        if not _is_native(type(value)):
+        if not is_iterator(type(value)):
             return state_of(value) if isinstance(value, types.GeneratorType) else None
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)

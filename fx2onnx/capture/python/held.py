@@ -6,18 +6,24 @@ there all the time is never missing meanwhile: only what differs is put back, in
 
 from __future__ import annotations
 
+import array
 import enum
+import io
+import queue
+import random
 import types
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator
 from operator import is_
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import torch
 
-from fx2onnx.capture.python.advancing import Value, advances, put_back, state_of
+from fx2onnx.capture.rare_roads import road
 
+Value: TypeAlias = Any
+"""Any Python object that a module may hold."""
 K = TypeVar("K")
 
 PLAIN, DICT, LIST, SET, TUPLE, OBJECT, TENSOR, CELL, ARRAY, MODULE, ADVANCING = range(11)
@@ -34,6 +40,11 @@ _OTHERS = frozenset(
     ]
 )  # fmt: skip
 """Packages whose objects are no state of a model; containers, modules and distributions are looked into all the same."""
+ADVANCING_TYPES: tuple[type, ...] = (
+    random.Random, np.random.Generator, np.random.BitGenerator, np.random.RandomState, torch.Generator, io.IOBase, queue.Queue,
+    queue.SimpleQueue, bytearray, array.array, types.GeneratorType,
+)  # fmt: skip
+"""Besides iterators, classes of objects that go on as they are used (``advancing.py``)."""
 _NOT_LOOKED_INTO = (
     type,
     types.ModuleType,
@@ -74,6 +85,8 @@ class Snapshot:
         """Those that are no parameters or buffers of the modules, by id."""
         self.entries: list[Entry] = []
         self._empty: list[Value] = []
+        self.has_advancing = False
+        """Whether something goes on as it is used."""
         self.scripted: list[tuple[str, Value, dict[str, object]]] = []
         """Name, what has them, and its attributes, of each scripted module."""
         self._kinds: dict[type, int] = {}
@@ -152,7 +165,9 @@ class Snapshot:
                 if value.size <= _MOST_ELEMENTS and value.dtype != object:
                     self.entries.append(Entry(value, value.copy(), kind, parent, key))
             elif kind == ADVANCING:
-                self.entries.append(Entry(value, state_of(value), kind, parent, key))
+                self.has_advancing = True
+                state = road("what goes on as it is used").state_of(value)
+                self.entries.append(Entry(value, state, kind, parent, key))
             else:
                 for entry in entries_of(value, kind, parent, key):
                     self._add(entry)
@@ -164,7 +179,18 @@ class Snapshot:
         for key, part in parts_of(entry.kind, entry.content):
             self._found(part, place, key)
 
+    def names(self) -> Any:
+        """The places by name (``held_names.Names``)."""
+        return road("names of what is held").Names(self)
+
     # -- as before --------------------------------------------------------------------------------------------------
+    def is_as_before(self) -> bool:
+        """Whether it is certain that everything is where it was, but for the modes of modules."""
+        if self.scripted or self.has_advancing:
+            return False
+        looked_at = (entry for entry in self.entries if entry.kind in (DICT, LIST, OBJECT, CELL))
+        return all(key == "training" for entry in looked_at for key, _, _ in differing(entry))
+
     def put_back(self) -> None:
         """All is as it was."""
         for entry in self.entries:
@@ -253,7 +279,7 @@ _PUT_BACK: dict[int, Value] = {
     OBJECT: _put_back_slots,
     CELL: _put_back_cell,
     ARRAY: _put_back_array,
-    ADVANCING: put_back,
+    ADVANCING: lambda found, before: road("what goes on as it is used").put_back(found, before),
 }
 
 
@@ -267,7 +293,7 @@ def kind_of(kind: type) -> int:
             return found
     if issubclass(kind, types.FunctionType):
         return CELL
-    if advances(kind):
+    if is_iterator(kind) or issubclass(kind, ADVANCING_TYPES):
         return ADVANCING
     if kind in (type(None), type(Ellipsis), torch.dtype, torch.device) or issubclass(kind, _NOT_LOOKED_INTO):
         return PLAIN
@@ -278,6 +304,15 @@ def kind_of(kind: type) -> int:
     if is_other and kind is not types.SimpleNamespace and kind is not types.MethodType:
         return PLAIN
     return OBJECT if kind.__dictoffset__ or _slots(kind) or kind is types.MethodType else PLAIN
+
+
+_OF_PYTHON = frozenset(["builtins", "itertools", "_collections"])
+"""Modules whose iterators say what they are made of."""
+
+
+def is_iterator(kind: type) -> bool:
+    """Whether objects of a class are iterators of Python's own."""
+    return hasattr(kind, "__next__") and kind.__module__ in _OF_PYTHON and kind is not types.GeneratorType
 
 
 def _slots(kind: type) -> list[str]:
@@ -354,3 +389,35 @@ def is_same(now: Value, before: Value) -> bool:
     if isinstance(now, dict):
         return list(now) == list(before) and all(map(is_same, now.values(), before.values()))
     return isinstance(now, int | float | str | bytes) and now == before
+
+
+def differing(entry: Entry) -> Iterator[tuple[object, Value, Value]]:
+    """The keys at which a holder differs, what was there and what is."""
+    holder, content = entry.holder, entry.content
+    if entry.kind == CELL:
+        name, before = content
+        if content_of_cell(holder) is not before:
+            yield name, before, content_of_cell(holder)
+        return
+    if entry.kind == OBJECT:
+        items = [(name, getattr(holder, name, MISSING)) for name in content]
+    elif entry.kind == DICT:
+        items = list(base_of(holder).items(holder))
+    else:
+        items, content = list(enumerate(holder)), dict(enumerate(content))
+    if len(items) == len(content) and all(map(_are_same, items, content.items())):
+        return
+    left = dict(content)
+    for key, after in items:
+        try:
+            before = left.pop(key, MISSING)
+        except TypeError:  # a size of the capture, which is no key of a dict outside of it
+            before = MISSING
+        if after is not before:
+            yield key, before, after
+    for key, before in left.items():
+        yield key, before, MISSING
+
+
+def _are_same(one: tuple[object, Value], other: tuple[object, Value]) -> bool:
+    return one[0] is other[0] and one[1] is other[1]

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import torch
 
-from fx2onnx.capture.python.advancing import Value, is_put_back, is_same_state, stand_in, state_of
+from fx2onnx.capture.python.advancing import is_put_back, is_same_state, stand_in, state_of
 from fx2onnx.capture.python.held import (
     ADVANCING,
     BUFFERS,
@@ -25,10 +25,11 @@ from fx2onnx.capture.python.held import (
     REGISTRIES,
     TENSOR,
     TUPLE,
-    Entry,
     Snapshot,
+    Value,
     base_of,
     content_of_cell,
+    differing,
     entries_of,
     is_same,
     kind_of,
@@ -77,10 +78,10 @@ class Names:
                     name = name_of(self.path(place))
                     found.setdefault(name, Change(name, MISSING, MISSING, _kind(self.path(place))))
             elif entry.kind in (DICT, LIST, OBJECT, CELL):
-                differing = list(_differing(entry))
-                if differing and entry.kind != CELL and self._now(place) is not entry.holder:
+                others = list(differing(entry))
+                if others and entry.kind != CELL and self._now(place) is not entry.holder:
                     continue  # nobody holds it any more
-                for key, before, after in differing:
+                for key, before, after in others:
                     path = (*self.path(place), key)
                     if _kind(path) == "module" or (isinstance(key, str) and (key in REGISTRIES or key == "training")):
                         continue
@@ -245,35 +246,3 @@ def _part(container: Value, key: Value) -> Value:
         return container[key] if isinstance(key, int) else getattr(container, str(key), MISSING)
     except (IndexError, TypeError):
         return MISSING
-
-
-def _differing(entry: Entry) -> Iterator[tuple[object, Value, Value]]:
-    """The keys at which a holder differs, what was there and what is."""
-    holder, content = entry.holder, entry.content
-    if entry.kind == CELL:
-        name, before = content
-        if content_of_cell(holder) is not before:
-            yield name, before, content_of_cell(holder)
-        return
-    if entry.kind == OBJECT:
-        items = [(name, getattr(holder, name, MISSING)) for name in content]
-    elif entry.kind == DICT:
-        items = list(base_of(holder).items(holder))
-    else:
-        items, content = list(enumerate(holder)), dict(enumerate(content))
-    if len(items) == len(content) and all(map(_are_same, items, content.items())):
-        return
-    left = dict(content)
-    for key, after in items:
-        try:
-            before = left.pop(key, MISSING)
-        except TypeError:  # a size of the capture, which is no key of a dict outside of it
-            before = MISSING
-        if after is not before:
-            yield key, before, after
-    for key, before in left.items():
-        yield key, before, MISSING
-
-
-def _are_same(one: tuple[object, Value], other: tuple[object, Value]) -> bool:
-    return one[0] is other[0] and one[1] is other[1]

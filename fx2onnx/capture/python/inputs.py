@@ -17,7 +17,6 @@ from fx2onnx.base.plain import storable
 from fx2onnx.base.signatures import signature_of
 from fx2onnx.capture.python.devices import beside_weights
 from fx2onnx.capture.python.held import Snapshot
-from fx2onnx.capture.python.held_names import Names
 from fx2onnx.sizes.expr import DimLike
 from fx2onnx.torchcompat.pytrees import Key, Rebuild, flatten, is_plain_dataclass
 
@@ -198,8 +197,9 @@ def _held_leaves(named: Sequence[tuple[str, object]], paths: Sequence[tuple[Key,
     roots = {name: position for position, (name, _) in enumerate(named)}
     values = dict(named)
     leaves: dict[int, dict[int, Leaf]] = {}
-    names = Names(Snapshot((), [pair for pair in named if not isinstance(pair[1], torch.Tensor)]))
-    for place, (root, keys, tensor) in names.in_objects().items():
+    snapshot = Snapshot((), [pair for pair in named if not isinstance(pair[1], torch.Tensor)])
+    found = snapshot.names().in_objects() if snapshot.tensors else {}
+    for place, (root, keys, tensor) in found.items():
         position = roots[root]
         known = leaves.setdefault(position, {})
         if id(tensor) in known:

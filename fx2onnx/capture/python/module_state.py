@@ -1,17 +1,23 @@
-"""The module is left as it was: training flags, attributes, parameters, buffers, whatever forward did or raised."""
+"""The module is left as it was, whatever forward did or raised: training flags, attributes, parameters, buffers; and so are the states
+of random numbers."""
 
 from __future__ import annotations
 
 import functools
+import random
+import sys
+import threading
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 
 from fx2onnx.base.changes import before_change
 from fx2onnx.base.memoized import keep_apart
 from fx2onnx.capture.python.held import Snapshot
-from fx2onnx.capture.python.held_names import Names
+from fx2onnx.capture.rare_roads import road
 from fx2onnx.torchcompat.modules import ModuleTree
+from fx2onnx.torchcompat.thread_state import keep_modes
 
 
 def preserve(tree: ModuleTree, training: bool | None, arguments: Iterable[tuple[str, object]] = ()) -> Snapshot:
@@ -35,7 +41,8 @@ def keep(tree: ModuleTree, arguments: Iterable[tuple[str, object]] = ()) -> Snap
     modes = [(module, module.training) for module in tree.modules]
     snapshot = Snapshot(tree.named, arguments)
     before_change(functools.partial(_put_back, frozen, modes, snapshot))
-    Names(snapshot).stand_in_for_iterators()
+    if snapshot.has_advancing:
+        snapshot.names().stand_in_for_iterators()
     return snapshot
 
 
@@ -121,3 +128,37 @@ def _put_gradients_back(saved: list[tuple[torch.Tensor, torch.Tensor | None]]) -
 def weight_names(tree: ModuleTree) -> dict[int, tuple[str, str, torch.Tensor]]:
     """State-dict name, kind and tensor of every parameter and buffer, by the tensor's id; tied ones under one name."""
     return {id(tensor): (name, kind, tensor) for name, kind, tensor in tree.tensors}
+
+
+# -- random numbers -------------------------------------------------------------------------------------------------------
+def keep_process_state() -> None:
+    """Until ``Changes`` end, forward may enter modes, set seeds and draw random numbers: afterwards torch's modes are as before, and the
+    process draws as if it had not.
+    """
+    if threading.active_count() == 1:
+        before_change(functools.partial(_put_states_back, *_states()))
+    else:
+        road("draws beside other threads").draw_apart()
+    keep_modes()
+
+
+def keep_host_states() -> None:
+    """Likewise of what Python and NumPy draw."""
+    before_change(functools.partial(_put_host_states_back, *_states()[1:]))
+
+
+def _states() -> tuple[torch.Tensor, tuple[Any, ...], object]:
+    numpy_random = sys.modules.get("numpy.random")
+    return torch.get_rng_state(), random.getstate(), numpy_random.get_state() if numpy_random else None
+
+
+def _put_states_back(torch_state: torch.Tensor, python_state: tuple[Any, ...], numpy_state: object) -> None:
+    if not torch.equal(torch.get_rng_state(), torch_state):
+        torch.set_rng_state(torch_state)
+    _put_host_states_back(python_state, numpy_state)
+
+
+def _put_host_states_back(python_state: tuple[Any, ...], numpy_state: object) -> None:
+    random.setstate(python_state)
+    if numpy_state is not None:
+        sys.modules["numpy.random"].set_state(numpy_state)

@@ -1,4 +1,4 @@
-"""Random numbers that forward draws, and seeds that it sets: apart from those of the process, which other threads draw, too.
+"""Random numbers that forward draws, and seeds that it sets, beside other threads: apart from those of the process, which these draw.
 
 What forward draws of torch is never drawn: it is a node of the graph. Python's and NumPy's numbers come from a generator of
 its own, which begins where the process's is.
@@ -7,7 +7,6 @@ its own, which begins where the process's is.
 from __future__ import annotations
 
 import functools
-import random
 import sys
 import threading
 from collections.abc import Callable
@@ -28,16 +27,6 @@ class _Thread(threading.local):
 
 
 _THREAD = _Thread()
-
-
-def keep_random_states() -> None:
-    """Where no other thread draws: until ``Changes`` end, what is drawn is drawn again afterwards."""
-    before_change(functools.partial(_put_states_back, *_states()))
-
-
-def keep_host_states() -> None:
-    """Likewise of what Python and NumPy draw."""
-    before_change(functools.partial(_put_host_states_back, *_states()[1:]))
 
 
 def draw_apart() -> None:
@@ -97,23 +86,6 @@ def _generator(module: str) -> object:
     made = getattr(sys.modules[module], kind)(0)
     getattr(made, put)(_functions(module)[0][get]())
     return made
-
-
-def _states() -> tuple[torch.Tensor, tuple[Any, ...], object]:
-    numpy_random = sys.modules.get("numpy.random")
-    return torch.get_rng_state(), random.getstate(), numpy_random.get_state() if numpy_random else None
-
-
-def _put_states_back(torch_state: torch.Tensor, python_state: tuple[Any, ...], numpy_state: object) -> None:
-    if not torch.equal(torch.get_rng_state(), torch_state):
-        torch.set_rng_state(torch_state)
-    _put_host_states_back(python_state, numpy_state)
-
-
-def _put_host_states_back(python_state: tuple[Any, ...], numpy_state: object) -> None:
-    random.setstate(python_state)
-    if numpy_state is not None:
-        sys.modules["numpy.random"].set_state(numpy_state)
 
 
 @functools.cache

@@ -38,11 +38,6 @@ class _FirstCasts(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return func(*args, **kwargs)
 
 
-def is_active() -> bool:
-    """Whether autocast is on for the CPU or an accelerator."""
-    return torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
-
-
 def cast_arguments(
     recorder: BaseRecorder, func: OpOverload, args: tuple[object, ...], kwargs: dict[str, object]
 ) -> tuple[object, ...]:

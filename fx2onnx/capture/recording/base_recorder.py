@@ -6,23 +6,27 @@ import contextlib
 import weakref
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.fx
 
+from fx2onnx.base.answering import answers_for_caller
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.captured import Symbol, symbols_of
+from fx2onnx.capture.rare_roads import RARE_ROADS, road
 from fx2onnx.capture.recording.meta_cache import MetaCache
 from fx2onnx.capture.recording.tensor_tracker import Arguments, TensorTracker
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.symnode import sym_int
+from fx2onnx.sizes.assumptions import Assumed
 from fx2onnx.sizes.expr import Dim, DimLike, Scalar
 from fx2onnx.torchcompat.dispatch import PreDispatchMode, SplitMode, no_dispatch
 from fx2onnx.torchcompat.fake_tensors import CPU, FakeMode, fake_from_meta
 from fx2onnx.torchcompat.frames import user_location
 from fx2onnx.torchcompat.operators import OpOverload
+from fx2onnx.torchcompat.tensor_questions import ATTRIBUTES, Own
 
 aten = torch.ops.aten
 
@@ -33,16 +37,6 @@ def _dtype_of_number(value: object) -> torch.dtype:
     return torch.float32 if isinstance(value, float) else torch.int64
 
 
-class Statistics(Protocol):
-    """``RunningStatistics``, as those below it know it."""
-
-    def may_wait(self, running: torch.Tensor) -> bool: ...
-
-    def take(self, running: torch.Tensor, fresh: torch.Tensor, momentum: float) -> None: ...
-
-    def settle(self) -> None: ...
-
-
 class BaseRecorder(TensorTracker):
     """The graph of one run and what is known of its values. ``Recorder`` adds how calls are recorded; the files that it
     imports know it by this class.
@@ -50,8 +44,8 @@ class BaseRecorder(TensorTracker):
 
     mode: PreDispatchMode | SplitMode
     """To be active while code runs whose calls are to be recorded."""
-    statistics: Statistics | None
-    """Updates that wait, where they may."""
+    statistics: Any
+    """The ``RunningStatistics`` of the run, whose updates wait; None above autograd."""
     written: dict[int, SourceLocation | None]
     """Memories that were written, by id, with the first writer's line."""
 
@@ -96,6 +90,40 @@ class BaseRecorder(TensorTracker):
     def write(self, tensor: torch.Tensor, value: torch.fx.Node, is_one_number: bool = False) -> None:
         """Give ``tensor`` the value of a node of its dtype and shape. ``is_one_number``: all its elements are equal."""
 
+    # -- plugins --------------------------------------------------------------------------------------------------
+    def plugin(self, name: str) -> Any:
+        """The plugin of a rare road, made when the run first needs it."""
+        found = self.plugins.get(name)
+        if found is None:
+            found = self.plugins[name] = road(name).PLUGIN(self)
+        return found
+
+    def notes_of_plugins(self) -> list[Assumed]:
+        """What the report says of rare roads, in the order of their table."""
+        return [note for name in RARE_ROADS if name in self.plugins for note in self.plugins[name].notes]
+
+    def end_plugins(self) -> None:
+        """Let go of the plugins, which hold the recorder, as the run is over."""
+        for plugin in self.plugins.values():
+            plugin.end()
+        self.plugins.clear()
+
+    @answers_for_caller
+    def answer(self, name: str, own: Own, asked: Any, *args: Any, **kwargs: Any) -> Any:
+        """The answer to the question ``name`` that Python asks of a tensor, a storage or a class without an operator; ``own``: torch's
+        answer.
+        """
+        mode = self.fake_mode
+        if mode.computes or mode.runs_operator:
+            return own(asked, *args, **kwargs)
+        if isinstance(asked, torch.Tensor) and (name in ATTRIBUTES or name == "data_ptr"):
+            if not mode.holds(asked):
+                return own(asked)
+            if name == "is_quantized":
+                return id(asked) in self.quantized
+        return self.plugin("what Python asks").answer(name, own, asked, *args, **kwargs)
+
+    # -- tensors --------------------------------------------------------------------------------------------------
     def dense_of(self, tensor: torch.Tensor) -> torch.Tensor:
         """The dense tensor of the same numbers and the same name, a constant of the file."""
         known = self._dense.get(id(tensor))

@@ -1,11 +1,12 @@
 """``torch.cond``, ``while_loop``, ``scan`` and ``map``: their functions become nested graphs.
 
-A nested graph refers to nodes of the graph around it directly, as ONNX subgraphs do.
+A nested graph refers to nodes of the graph around it directly, as ONNX subgraphs do. What one branch alone needs of sizes holds
+for it, and for nobody who does not come there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeAlias
@@ -13,15 +14,18 @@ from typing import Any, TypeAlias
 import torch
 import torch.fx
 
+from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.captured import TensorInfo
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
-from fx2onnx.capture.recording.branch_conditions import Noted, note_checked, taken_out
-from fx2onnx.capture.recording.size_checks import with_checks
+from fx2onnx.capture.recording.size_checks import Relations, steps, with_checks
 from fx2onnx.capture.recording.tensor_tracker import NeedsDecomposition, dims_of, tensor_info
-from fx2onnx.sizes.assumptions import Guard
+from fx2onnx.capture.shapes.shape_env import ShapeEnv
+from fx2onnx.sizes.assumptions import Assumption, Condition, Guard
 from fx2onnx.sizes.expr import Dim, DimLike
 from fx2onnx.sizes.relation import Relation
+from fx2onnx.sizes.sets import EVERY, where_true
 from fx2onnx.torchcompat.dispatch import PreDispatchMode, SplitMode
+from fx2onnx.torchcompat.graphs import RecordedGraph
 from fx2onnx.torchcompat.operators import CUSTOM_FUNCTION, HIGHER_ORDER
 from fx2onnx.torchcompat.pytrees import flatten
 
@@ -42,6 +46,56 @@ class Nested:
 
     def __str__(self) -> str:
         return f"graph of {len(self.graph.nodes)} nodes"
+
+
+def operands(node: torch.fx.Node) -> list[torch.fx.Node]:
+    """The operands of a node, those that its nested graphs take from outside among them."""
+    found = list(node.all_input_nodes)
+    for arg in node.args:
+        if isinstance(arg, Nested):
+            found += [operand for inner in arg.graph.nodes for operand in operands(inner)] + arg.outputs
+        elif isinstance(arg, list | tuple):
+            found += [part for part in arg if isinstance(part, torch.fx.Node)]
+    return found
+
+
+class GraphCopy:
+    """Nodes copied into ``graph``, nested graphs too. ``keeps_names``: the copies are called as what they are copies of."""
+
+    def __init__(self, graph: torch.fx.Graph, *, keeps_names: bool = False) -> None:
+        self.graph, self._keeps_names = graph, keeps_names
+        self.seen: dict[torch.fx.Node, torch.fx.Node] = {}
+        """What stands for a node."""
+
+    def add(self, nodes: Iterable[torch.fx.Node], graph: torch.fx.Graph | None = None) -> None:
+        """Copy those that nothing stands for yet, into ``graph`` where it is given."""
+        for node in nodes:
+            if node not in self.seen:
+                self.seen[node] = self.copied(node, graph)
+
+    def copied(self, node: torch.fx.Node, graph: torch.fx.Graph | None = None) -> torch.fx.Node:
+        """A copy of ``node``, which stands for it only where ``seen`` says so."""
+        name = node.name if self._keeps_names else None
+        args, kwargs = self.mapped(node.args), self.mapped(node.kwargs)
+        made = (self.graph if graph is None else graph).create_node(node.op, node.target, args, kwargs, name)
+        made.meta = dict(node.meta)
+        return made
+
+    def mapped(self, value: Any, rewritten: Callable[[object], Any] = lambda leaf: leaf) -> Any:
+        """``value`` with what stands for its nodes, and copies of its nested graphs; other parts are ``rewritten``."""
+
+        def of_leaf(leaf: object) -> Any:
+            if isinstance(leaf, torch.fx.Node):
+                return self.seen[leaf]
+            return self._nested(leaf) if isinstance(leaf, Nested) else rewritten(leaf)
+
+        return torch.fx.node.map_aggregate(value, of_leaf)
+
+    def _nested(self, nested: Nested) -> Nested:
+        graph = RecordedGraph()
+        self.add(nested.graph.nodes, graph)
+        inputs, outputs = ([self.seen[node] for node in nodes] for nodes in (nested.inputs, nested.outputs))
+        return Nested(graph, inputs, outputs, nested.infos, nested.sizes)
 
 
 def record_nested(
@@ -71,6 +125,61 @@ def _results(
     fakes = [recorder.new_fake(info.dims, info.dtype) for info in infos]
     recorder.finish(HIGHER_ORDER[name], (), (args, {}), tuple(fakes))
     return fakes
+
+
+@dataclass(frozen=True)
+class Noted:
+    """What was noted of sizes up to some point, or by another run."""
+
+    conditions: Collection[Condition]
+    guards: Collection[tuple[Relation, bool]]
+
+    @classmethod
+    def by(cls, env: ShapeEnv) -> Noted:
+        return cls(set(env.facts.conditions), set(env.guards))
+
+
+def taken_out(env: ShapeEnv, others: Noted) -> Relations:
+    """What ``env`` states and ``others`` do not, as far as nodes can check it, with the lines; it is stated no more."""
+    taken: dict[Relation, SourceLocation | None] = {}
+    names: set[str] = set()
+    left = [*env.facts.conditions]
+    for condition in env.facts.conditions:
+        if condition not in others.conditions and steps(condition.relation):
+            taken[condition.relation] = condition.where
+            names.add(condition.name)
+            left.remove(condition)
+    for key, guard in list(env.guards.items()):
+        is_needed = guard.relation.op == "eq" and 1 not in guard.relation.args
+        is_stated = is_needed or guard.is_stated or guard.relation in env.facts.stated
+        if is_stated and key not in others.guards and steps(guard.relation):
+            taken[guard.relation] = guard.where
+            del env.guards[key]
+    env.know(conditions=dict.fromkeys(left))
+    for name in names:
+        _say_anew(env, name)
+    return taken
+
+
+def note_checked(env: ShapeEnv, relations: Relations) -> None:
+    """Say in the report that a branch checks ``relations``."""
+    for relation, where in relations.items():
+        env.assertions[Assumption(f"{relation}, where a branch by data needs it", where, "assertion")] = False
+
+
+def _say_anew(env: ShapeEnv, name: str) -> None:
+    """Note for which values of the size the run is after all conditions that are left."""
+    sizes = EVERY
+    for condition in env.facts.conditions:
+        sizes = sizes & condition.sizes if condition.name == name else sizes
+    for relation in env.facts.supposed:
+        true = where_true(relation) if relation.symbols() == {name} else None
+        sizes = sizes if true is None else sizes & true
+    found = {} if sizes == EVERY else {name: sizes}
+    others, written = (
+        {key: each for key, each in sets.items() if key != name} for sets in (env.facts.sets, env.facts.written_for)
+    )
+    env.know(sets={**others, **found}, written_for={**written, **found})
 
 
 def _branch(

@@ -16,7 +16,6 @@ from typing import TypeAlias
 import torch
 import torch.fx
 
-from fx2onnx.base.bounded import Bounded
 from fx2onnx.capture.captured import TensorInfo
 from fx2onnx.capture.overloads.op_table import Op
 from fx2onnx.capture.shapes.shape_env import ShapeEnv, UnmetNeed
@@ -29,9 +28,6 @@ aten = torch.ops.aten
 LinAlgError: type[Exception] = torch.linalg.LinAlgError  # type: ignore[attr-defined]
 
 Arguments: TypeAlias = tuple[tuple[object, ...], Mapping[str, object]]
-
-_TAKEN: Bounded[tuple[object, ...], None] = Bounded(20_000)
-"""Calls that eager PyTorch takes, or of which small tensors say nothing."""
 
 _NAMESPACES = frozenset({"aten", "torchvision"})
 """Of operators whose real kernels may be run: those of others may do anything."""
@@ -80,11 +76,8 @@ def is_of_eager(error: BaseException) -> bool:
     return _OF_EAGER in vars(error)
 
 
-def check_operands(env: ShapeEnv, func: OpOverload, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
+def check_dtypes(env: ShapeEnv, func: OpOverload, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
     """Raises what eager PyTorch does, where it refuses the dtypes of the operands."""
-    key = (func, _key(args), _key(tuple(kwargs.items())) if kwargs else ())
-    if key in _TAKEN:
-        return
     if func._schema.name in Op.CHECKS_RANKS.names:
         error = _Trial(env, func, (args, kwargs), _SMALL).error(_as(torch.float32))
         if error is not None:
@@ -95,7 +88,6 @@ def check_operands(env: ShapeEnv, func: OpOverload, args: tuple[object, ...], kw
         error = _refusal(env, func, (args, kwargs), tensors)
         if error is not None:
             raise error
-    _TAKEN[key] = None
 
 
 def is_tried_whole(func: OpOverload) -> bool:
@@ -384,14 +376,3 @@ def _symbolic(args: tuple[object, ...]) -> Iterator[Dim]:
         value for value in itertools.chain(sizes, _numbers(args)) if type(value) in (torch.SymInt, torch.SymFloat)
     )
     return (value for value in map(unwrap, symbolic) if isinstance(value, Dim))
-
-
-def _key(arg: object) -> object:
-    """What decides whether eager PyTorch refuses dtypes: those of tensors, their ranks, and kinds of numbers."""
-    if isinstance(arg, torch.Tensor):
-        return (arg.dtype, arg.dim())
-    if isinstance(arg, list | tuple):
-        return tuple([_key(item) for item in arg])
-    if arg is None or isinstance(arg, bool | str | torch.dtype):
-        return arg
-    return type(arg)

@@ -9,14 +9,14 @@ decided by the sample's sizes: a later export decides it again, and runs the ope
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias, cast
 
 import torch
 
 from fx2onnx.base.bounded import Bounded
 from fx2onnx.capture.captured import TensorInfo
-from fx2onnx.capture.recording.eager_refusals import check_operands
+from fx2onnx.capture.recording.eager_refusals import check_dtypes
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.symnode import sym_int, unwrap
 from fx2onnx.sizes.expr import Dim, DimLike, Scalar
@@ -31,7 +31,7 @@ from fx2onnx.torchcompat.fake_tensors import (
     storage_key,
 )
 from fx2onnx.torchcompat.fake_tensors import template as new_template
-from fx2onnx.torchcompat.flags import mkldnn_is_enabled
+from fx2onnx.torchcompat.operators import OpOverload, mkldnn_is_enabled
 from fx2onnx.torchcompat.tensor_questions import requires_grad
 
 PLAIN = (torch.Tensor, torch.nn.Parameter)
@@ -362,3 +362,26 @@ def _tensors(arg: object) -> list[torch.Tensor]:
     if isinstance(arg, torch.Tensor):
         return [arg]
     return [tensor for item in arg for tensor in _tensors(item)] if isinstance(arg, list | tuple) else []
+
+
+_TAKEN: Bounded[tuple[object, ...], None] = Bounded(20_000)
+"""Calls that eager PyTorch takes, or of which small tensors say nothing."""
+
+
+def check_operands(env: ShapeEnv, func: OpOverload, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
+    """Raises what eager PyTorch does, where it refuses the dtypes of the operands: it is asked once in a process."""
+    key = (func, _dtypes(args), _dtypes(tuple(kwargs.items())) if kwargs else ())
+    if key not in _TAKEN:
+        check_dtypes(env, func, args, kwargs)
+        _TAKEN[key] = None
+
+
+def _dtypes(arg: object) -> object:
+    """What decides whether eager PyTorch refuses dtypes: those of tensors, their ranks, and kinds of numbers."""
+    if isinstance(arg, torch.Tensor):
+        return (arg.dtype, arg.dim())
+    if isinstance(arg, list | tuple):
+        return tuple([_dtypes(item) for item in arg])
+    if arg is None or isinstance(arg, bool | str | torch.dtype):
+        return arg
+    return type(arg)

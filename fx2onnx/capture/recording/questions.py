@@ -17,8 +17,9 @@ import torch.fx
 from fx2onnx.base.answering import answers_for_caller
 from fx2onnx.base.errors import UserError
 from fx2onnx.capture.python.data_numbers import UNKNOWN, DataNumber
+from fx2onnx.capture.rare_roads import road
 from fx2onnx.capture.recording.aliasing import Memory, View
-from fx2onnx.capture.recording.gradients import Gradients
+from fx2onnx.capture.recording.plugins import RunPlugin
 from fx2onnx.capture.recording.recorder import Recorder
 from fx2onnx.capture.recording.tensor_tracker import addresses_of
 from fx2onnx.sizes.assumptions import Assumption
@@ -52,26 +53,32 @@ def _answers(table: dict[str, Answer], *names: str) -> Callable[[Answer], Answer
 
 
 @answers_for_caller
-class Questions:
-    """Answers for the module that ``recorder`` records."""
+class Questions(RunPlugin):
+    """Answers for the module that ``recorder`` records, where torch itself would not say what eager PyTorch does."""
+
+    recorder: Recorder
 
     def __init__(self, recorder: Recorder) -> None:
-        self.recorder = recorder
-        self.gradients = Gradients(recorder)
+        super().__init__(recorder)
+        self._gradients: Any = None
         self._addresses: dict[int, int] = {}
         self._next = itertools.count(_FIRST_ADDRESS, _APART)
 
     def answer(self, name: str, own: Own, asked: Any, *args: Any, **kwargs: Any) -> Any:
-        mode = self.recorder.fake_mode
-        if mode.computes or mode.runs_operator:
-            return own(asked, *args, **kwargs)
+        """The answer to the question ``name`` of a tensor, a storage or a class."""
         if isinstance(asked, torch.UntypedStorage | torch.TypedStorage):
             return _OF_STORAGE[name](self, own, asked, *args, **kwargs)
         if name == "__new__":
             return _parameter(self, own, asked, *args, **kwargs)
         if name in _OF_NUMBERS:
             return _OF_NUMBERS[name](self, own, asked, *args, **kwargs)
-        return (_OF_HELD[name] if mode.holds(asked) else _own)(self, own, asked, *args, **kwargs)
+        return (_OF_HELD[name] if self.recorder.fake_mode.holds(asked) else _own)(self, own, asked, *args, **kwargs)
+
+    def tracked(self, tensor: torch.Tensor) -> Any:
+        """A tensor with the history that autograd would have of ``tensor`` in eager PyTorch."""
+        if self._gradients is None:
+            self._gradients = road("autograd's answers").Gradients(self.recorder)
+        return self._gradients.of(tensor)
 
     def value_of(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """The tensor's present numbers, where they do not depend on an input."""
@@ -125,11 +132,6 @@ def _real_address(tensor: torch.Tensor) -> int:
 
 def _own(questions: Questions, own: Own, tensor: torch.Tensor, *args: object, **kwargs: object) -> object:
     return own(tensor, *args, **kwargs)
-
-
-@_answers(_OF_HELD, "is_quantized")
-def _is_quantized(questions: Questions, own: Own, tensor: torch.Tensor) -> bool:
-    return id(tensor) in questions.recorder.quantized
 
 
 # -- memory ---------------------------------------------------------------------------------------------------------
@@ -201,17 +203,17 @@ _OF_STORAGE: dict[str, Answer] = {
 # -- autograd -------------------------------------------------------------------------------------------------------
 @_answers(_OF_HELD, "requires_grad")
 def _requires_grad(questions: Questions, own: Own, tensor: torch.Tensor) -> bool:
-    return bool(own(tensor)) or questions.gradients.of(tensor).requires_grad
+    return bool(own(tensor)) or questions.tracked(tensor).requires_grad
 
 
 @_answers(_OF_HELD, "grad_fn")
 def _grad_fn(questions: Questions, own: Own, tensor: torch.Tensor) -> object:
-    return own(tensor) or (None if own_requires_grad(tensor) else questions.gradients.of(tensor).grad_fn)
+    return own(tensor) or (None if own_requires_grad(tensor) else questions.tracked(tensor).grad_fn)
 
 
 @_answers(_OF_HELD, "is_leaf")
 def _is_leaf(questions: Questions, own: Own, tensor: torch.Tensor) -> bool:
-    return bool(own(tensor)) and (own_requires_grad(tensor) or questions.gradients.of(tensor).is_leaf)
+    return bool(own(tensor)) and (own_requires_grad(tensor) or questions.tracked(tensor).is_leaf)
 
 
 def _parameter(
@@ -344,3 +346,6 @@ def _deepcopy(questions: Questions, own: Own, tensor: torch.Tensor, memo: dict[i
         memo[id(tensor)] = copied = tensor.detach().clone()
         vars(copied).update(vars(tensor))
     return memo[id(tensor)]
+
+
+PLUGIN = Questions

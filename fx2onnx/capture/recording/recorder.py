@@ -21,20 +21,16 @@ from fx2onnx.capture.captured import TensorInfo
 from fx2onnx.capture.overloads import slices
 from fx2onnx.capture.overloads.registry import family
 from fx2onnx.capture.overloads.unbacked_scalars import number_of, truth_of
-from fx2onnx.capture.python.lasting_changes import Watched
-from fx2onnx.capture.recording import aliasing, autocast, functionalize, size_checks
+from fx2onnx.capture.rare_roads import road
+from fx2onnx.capture.recording import aliasing, functionalize, size_checks
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
-from fx2onnx.capture.recording.choices import Branches, Test
-from fx2onnx.capture.recording.conditional_bodies import ConditionalBodies, IsNoBranch
-from fx2onnx.capture.recording.eager_refusals import as_eager, check_operands, check_sizes, is_taken
+from fx2onnx.capture.recording.decisions import DecisionTrace, Test
+from fx2onnx.capture.recording.eager_refusals import as_eager, check_sizes, is_taken
 from fx2onnx.capture.recording.ends_of_runs import note_needs
-from fx2onnx.capture.recording.forward_lines import ForwardLines
-from fx2onnx.capture.recording.idle_statements import IdleStatements
-from fx2onnx.capture.recording.meta_cache import MISSING
+from fx2onnx.capture.recording.meta_cache import MISSING, check_operands
 from fx2onnx.capture.recording.op_traits import OpTraits, asks_of_strides, traits_of
-from fx2onnx.capture.recording.running_statistics import RunningStatistics
+from fx2onnx.capture.recording.plugins import PausedWatch
 from fx2onnx.capture.recording.tensor_tracker import Arguments, NeedsDecomposition, dims_of, tensor_info
-from fx2onnx.capture.recording.unknown_sizes import Undecided, run_at_unknown_sizes
 from fx2onnx.capture.shapes.shape_env import DATA_DECIDES, KEEP_BOTH, KEEP_TENSORS, ShapeEnv
 from fx2onnx.capture.shapes.symnode import sym_int
 from fx2onnx.sizes.expr import DimLike
@@ -60,17 +56,17 @@ class Recorder(BaseRecorder):
         weight_names: dict[int, tuple[str, str, torch.Tensor]],
         keep: Callable[[OpOverload], bool],
         whole: bool = True,
-        branches: Branches | None = None,
+        trace: DecisionTrace | None = None,
     ) -> None:
         super().__init__(shape_env, weight_names, whole)
         shape_env.recorder = weakref.ref(self)
         self.fake_mode.slices = functools.partial(slices.sliced, shape_env)
-        self.branches = branches
+        self.trace = trace
         """How Python's decisions by data go, if they are no error."""
-        self.bodies: ConditionalBodies | None = None
-        """Where statements that a test by data guards may be branches of the run."""
-        self.idle: IdleStatements | None = None
-        """Where tests that guard nothing but a crop or a pad are no decisions."""
+        self.has_if_bodies = False
+        """Whether statements that a test by data guards may be branches of the run."""
+        self.runs_noop_guards = False
+        """Whether tests that guard nothing but a crop or a pad are no decisions."""
         self._spans = events.details()
         handle = weakref.WeakMethod(self.handle if self._spans is None else self._handle_timed)
         self.mode = PreDispatchMode(handle) if whole else SplitMode(handle, self.fake_mode.device_if_held)
@@ -81,10 +77,11 @@ class Recorder(BaseRecorder):
         """Values whose numbers Python took, and the lines."""
         self.failure: BaseException | None = None
         """What the last call raised that failed: the TorchScript interpreter raises something else instead."""
-        self._lines = None if whole else ForwardLines()
-        self.statistics = None if whole else RunningStatistics(self)
-        self.watch: Watched | None = None
-        """What else than operators runs, while a scope is recorded."""
+        below = None if whole else road("below autograd")
+        self._lines = below and below.ForwardLines()
+        self.statistics = below and below.RunningStatistics(self)
+        self.watch: PausedWatch | None = None
+        """Watches what else than operators runs, while a call of a module is recorded by itself."""
         self._keep = keep
         self._keeps: dict[OpTraits, bool] = {}
         self._tried: set[object] = set()
@@ -115,10 +112,10 @@ class Recorder(BaseRecorder):
             if watch is not None:
                 watch.go_on()
 
-    def begin_scope(self, graph: torch.fx.Graph, branches: Branches, watch: Watched) -> None:
+    def begin_scope(self, graph: torch.fx.Graph, trace: DecisionTrace, watch: PausedWatch) -> None:
         """From here on a call is recorded into a graph of its own, with choices of its own."""
         self.graph = self.scope = graph
-        self.branches, self.bodies, self.watch = branches, None, watch
+        self.trace, self.has_if_bodies, self.watch = trace, False, watch
 
     def _note_place(self) -> None:
         """Below autograd a call may be one of the backward pass."""
@@ -153,8 +150,8 @@ class Recorder(BaseRecorder):
         if traits.writes is not None:
             self._check_whole(traits, func, args, kwargs, ())
             return traits.writes(self, func, args, kwargs)
-        if autocast.is_active():
-            args = autocast.cast_arguments(self, func, args, kwargs)
+        if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
+            args = road("autocast").cast_arguments(self, func, args, kwargs)
         if traits.records is not None:
             replaced = traits.records(self, func, args, kwargs)
             if replaced is not NotImplemented:
@@ -196,22 +193,15 @@ class Recorder(BaseRecorder):
         self.shape_env.asks_of_strides = asks_of_strides(traits, fake_args)
         try:
             run = functools.partial(func, *fake_args, **fake_kwargs)
-            result = run_at_unknown_sizes(self.shape_env, run, self._where) if self.shape_env.unbacked else run()
+            if self.shape_env.unbacked:
+                result = road("sizes of data").run_at_unknown_sizes(self, func, run)
+            else:
+                result = run()
             if self.shape_env.hints:
                 taken = functools.partial(is_taken, self.shape_env, func, args, kwargs)
                 note_needs(self.shape_env, run, taken, fake_args[:1], result, before.asked)
                 if self.shape_env.asks_of_strides and not self.shape_env.unbacked:
                     result = self._of_sizes(result, fake_args)
-        except Undecided as cause:
-            raise self.refuse(
-                "E107",
-                f"the type of {func}'s result depends on sizes that only the data tells",
-                why=f"it differs with {cause}",
-                next=(
-                    "slice, split or pad by these sizes, whose results have an expression",
-                    *self.advice(cause.names),
-                ),
-            ) from cause
         except DataDependentOutputException as cause:
             operands = [self.node_of(arg) for arg in args if isinstance(arg, torch.Tensor)]
             raise self.refuse(
@@ -278,10 +268,8 @@ class Recorder(BaseRecorder):
 
     def write(self, tensor: torch.Tensor, value: torch.fx.Node, is_one_number: bool = False) -> None:
         view = self.view_of(tensor)
-        if self.idle is not None:
-            self.idle.check_write(view.memory)
-        if self.bodies is not None:
-            self.bodies.check_write(view.memory)
+        for plugin in self.plugins.values():
+            plugin.before_write(view.memory)
         self.written.setdefault(id(view.memory), self._where)
         self.writes.append((list(tensor.shape), self._where))
         aliasing.write(self, view, value, is_one_number)
@@ -360,25 +348,25 @@ class Recorder(BaseRecorder):
 
     def keeps_both(self, is_needed: bool = False) -> bool:
         """Whether both branches of Python's decisions by sizes are to be in the file; where one ``is_needed``, if there is room."""
-        branches = self.branches
-        is_asked = branches is not None and branches.by_sizes and self.is_outermost()
-        return is_asked and not (is_needed and branches is not None and branches.is_full())
+        trace = self.trace
+        if trace is None or not trace.by_sizes or not self.is_outermost():
+            return False
+        return not (is_needed and trace.is_full())
 
     def truth(self, test: Test, error: UserError, is_needed: bool = False) -> bool:
         """How a decision by data goes. Raises ``error`` where both branches are not to be kept."""
-        if self.branches is None:
+        if self.trace is None:
             raise error
-        answer = None if self.bodies is None else self.bodies.begin(self, test)
-        if answer is not None:
-            return answer
-        if self.bodies is not None and self.bodies.are_open:
-            raise IsNoBranch("another decision is made in a body")
-        return self.branches.choose(self, test, error, is_needed)
+        answer: bool | None = self.plugin("if bodies").answer(test) if self.has_if_bodies else None
+        return self.trace.choose(self, test, error, is_needed) if answer is None else answer
 
     @answers_for_caller
     def serving_both(self, relation: Relation) -> bool | None:
         """The answer to the user's question with which the program is right for all sizes, where the other one does nothing."""
-        return None if self.idle is None else self.idle.answer(self, relation)
+        if not self.runs_noop_guards or self.shape_env.facts.is_settled(relation) is not None:
+            return None
+        answer: bool | None = self.plugin("no-op guards").answer(relation)
+        return answer
 
     def advice(self, names: frozenset[str]) -> list[str]:
         """What to do about a decision by sizes that depend on data."""

@@ -112,7 +112,7 @@ def add(recorder: BaseRecorder, node: torch.fx.Node, relation: Relation, where: 
 def settle(recorder: BaseRecorder, outputs: Sequence[GraphOutput]) -> None:
     """Put what no output depends on, of all that is taken for true in the graph, before the first output that is a tensor."""
     env, nodes = recorder.shape_env, [each.value for each in outputs if isinstance(each.value, torch.fx.Node)]
-    if not nodes or not (recorder.checks or env.unchecked):
+    if not nodes:
         return
     needed = _needed(nodes)
     left = {

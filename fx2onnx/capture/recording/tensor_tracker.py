@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -17,6 +17,7 @@ from fx2onnx.capture.python.constants import Known, evaluate
 from fx2onnx.capture.recording import aliasing
 from fx2onnx.capture.recording.aliasing import Memory, Step, View
 from fx2onnx.capture.recording.meta_cache import IMMEDIATE, PLAIN
+from fx2onnx.capture.recording.plugins import RunPlugin
 from fx2onnx.capture.shapes.symnode import unwrap
 from fx2onnx.sizes.expr import DimLike
 from fx2onnx.torchcompat.dispatch import no_dispatch
@@ -129,8 +130,8 @@ class TensorTracker:
         """Inputs whose samples require gradients."""
         self.without_grad: set[torch.fx.Node] = set()
         """Calls that were made where gradients are off."""
-        self.check_call: Callable[[torch.fx.Node], None] | None = None
-        """Is shown each call as it is made."""
+        self.plugins: dict[str, RunPlugin] = {}
+        """What rare roads added to the run, by their names."""
 
     # -- nodes ----------------------------------------------------------------------------------------------------
     def call(
@@ -146,8 +147,8 @@ class TensorTracker:
         meta["module"] = PATHS.current if self._module is None else self._module
         if not torch.is_grad_enabled():
             self.without_grad.add(node)
-        if self.check_call is not None:
-            self.check_call(node)
+        for plugin in self.plugins.values():
+            plugin.saw_call(node)
         return node
 
     def refuse(self, code: str, what: str, **fields: Any) -> UserError:

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import torch
 
 from fx2onnx.base.source import SourceLocation
+from fx2onnx.capture.recording.recorder import Recorder
 from fx2onnx.capture.recording.tensor_tracker import dims_of
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.sizes.assumptions import Assumption
@@ -16,6 +17,7 @@ from fx2onnx.sizes.expr import Dim
 from fx2onnx.sizes.relation import Relation
 from fx2onnx.sizes.solve import Equalities
 from fx2onnx.torchcompat.frames import user_location
+from fx2onnx.torchcompat.operators import OpOverload
 
 Result: TypeAlias = Any
 """Of an operator."""
@@ -36,15 +38,26 @@ class Undecided(Exception):
         self.names = names
 
 
-def run_at_unknown_sizes(env: ShapeEnv, operator: Callable[[], Result], where: SourceLocation | None) -> Result:
-    """What the operator gives.
+def run_at_unknown_sizes(recorder: Recorder, func: OpOverload, operator: Callable[[], Result]) -> Result:
+    """The result of an operator, ``func`` with its arguments.
 
-    Where it raises since sizes differ, these are equal: eager PyTorch would end there, too. Raises Undecided where the sizes
+    Where it raises since sizes differ, these are equal: eager PyTorch would end there, too. Raises UserError E107 where the sizes
     of the result are other expressions at other sizes.
     """
+    env = recorder.shape_env
     guards = set(env.guards)
     try:
-        return _result(env, operator, where)
+        return _result(env, operator, recorder.place_of_call())
+    except Undecided as cause:
+        raise recorder.refuse(
+            "E107",
+            f"the type of {func}'s result depends on sizes that only the data tells",
+            why=f"it differs with {cause}",
+            next=(
+                "slice, split or pad by these sizes, whose results have an expression",
+                *recorder.advice(cause.names),
+            ),
+        ) from cause
     finally:
         for key in env.guards.keys() - guards:
             if key[0].symbols() & env.unbacked:

@@ -15,7 +15,6 @@ import torch
 
 from fx2onnx.base.answering import answers_for_caller
 from fx2onnx.base.code_patch import THREAD, put_name
-from fx2onnx.capture.python.cached_calls import calls_cached
 from fx2onnx.capture.python.data_numbers import DataNumber
 from fx2onnx.capture.python.file_names import SYMBOLIC
 from fx2onnx.capture.shapes import size_arguments, size_tensors
@@ -32,8 +31,9 @@ from fx2onnx.capture.shapes.size_math import (
 )
 from fx2onnx.capture.shapes.symnode import DimNode, sym_number, unwrap
 from fx2onnx.sizes.expr import Scalar, apply
-from fx2onnx.torchcompat.flags import list_device_constructors
 from fx2onnx.torchcompat.frames import asked_by_user, asking_frame, is_user
+from fx2onnx.torchcompat.tests_of_code import calls_cached
+from fx2onnx.torchcompat.thread_state import list_device_constructors
 from fx2onnx.torchcompat.versions import find
 
 Function: TypeAlias = Callable[..., Number]

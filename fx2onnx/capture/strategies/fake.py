@@ -6,31 +6,28 @@ import contextlib
 import itertools
 import re
 import traceback
+from typing import Any, cast
 
 import torch
 import torch.fx
 
 from fx2onnx.base.changes import Changes
+from fx2onnx.base.code_patch import THREAD, put_name
 from fx2onnx.base.errors import Fx2OnnxError, UserError, first_line
 from fx2onnx.base.recursion import limit_reached
 from fx2onnx.capture.attempt import Attempt, Failed, Outcome, Reason, Recorded
 from fx2onnx.capture.captured import NEXT, RETURNS_STATE, Captured, GraphInput, GraphOutput, Mutation, symbols_of
 from fx2onnx.capture.python.custom_functions import note_symbolics
 from fx2onnx.capture.python.file_names import take_names
-from fx2onnx.capture.python.held_names import Names
+from fx2onnx.capture.python.held import Snapshot
 from fx2onnx.capture.python.inputs import Leaf
 from fx2onnx.capture.python.module_state import keep_gradients, preserve, weight_names
-from fx2onnx.capture.python.outputs import graph_outputs
+from fx2onnx.capture.rare_roads import road
 from fx2onnx.capture.recording import control_flow, size_checks
-from fx2onnx.capture.recording.changed_state import Containers, mutations
-from fx2onnx.capture.recording.choices import Branches, NoScope
-from fx2onnx.capture.recording.conditional_bodies import ConditionalBodies, IsNoBranch
-from fx2onnx.capture.recording.given import take_given
-from fx2onnx.capture.recording.idle_statements import IdleStatements, WrittenLater
-from fx2onnx.capture.recording.questions import Questions
+from fx2onnx.capture.recording.decisions import DecisionTrace, IsNoBranch, NoScope, WrittenLater, no_choices
+from fx2onnx.capture.recording.meta_cache import IMMEDIATE
+from fx2onnx.capture.recording.outputs import graph_outputs
 from fx2onnx.capture.recording.recorder import Recorder
-from fx2onnx.capture.recording.repeats import take_repeats
-from fx2onnx.capture.recording.scopes import Scopes
 from fx2onnx.capture.recording.tensor_tracker import NeedsDecomposition, tensor_info
 from fx2onnx.capture.shapes.guards import unmet_equalities, with_sizes
 from fx2onnx.capture.shapes.python_sizes import install_size_functions
@@ -59,13 +56,27 @@ MAX_PATH_CHARS = 60
 """Of a module's path, in an error about modules nested a thousand deep."""
 
 
-def run(attempt: Attempt, branches: Branches | None = None) -> Outcome:
-    """One run of a module on fake tensors whose dynamic sizes are symbols with the given hints. ``branches`` has the
+def run_on_all_paths(attempt: Attempt) -> Outcome:
+    """The program with both ways of Python's decisions: one run, where it decides nothing."""
+    if attempt.scopes:
+        return cast(Outcome, road("all paths").joined_paths(run, attempt))
+    trace = no_choices(attempt.splits_by_sizes, attempt.keeps_few)
+    outcome = run(attempt, trace)
+    try:
+        if isinstance(outcome, Recorded) and not trace.decisions:
+            return outcome
+        return cast(Outcome, road("all paths").joined_paths(run, attempt, (outcome, trace)))
+    finally:
+        del outcome  # this frame is behind the traceback of its error, and has no name for what it returns
+
+
+def run(attempt: Attempt, trace: DecisionTrace | None = None) -> Outcome:
+    """One run of a module on fake tensors whose dynamic sizes are symbols with the given hints. ``trace`` has the
     choices for Python's decisions by data. Whatever cannot be captured is a UserError with the user's line.
     """
     shape_env = attempt.shape_env()
     try:
-        return Recorded(attempt, _captured(attempt, shape_env, branches), shape_env)
+        return Recorded(attempt, _captured(attempt, shape_env, trace), shape_env)
     except (NeedsDecomposition, TakesGradients) as error:
         return Failed(attempt, error, Reason.COMPOSITE)
     except WrittenLater as error:
@@ -88,16 +99,14 @@ def run(attempt: Attempt, branches: Branches | None = None) -> Outcome:
         return Failed(attempt, error)
 
 
-def _captured(attempt: Attempt, shape_env: ShapeEnv, branches: Branches | None) -> Captured:
+def _captured(attempt: Attempt, shape_env: ShapeEnv, trace: DecisionTrace | None) -> Captured:
     control_flow.register()
     arguments, bake = attempt.arguments, attempt.bake
     program = attempt.root if attempt.program is None else attempt.program
     tree = ModuleTree(program)
-    recorder = Recorder(shape_env, weight_names(tree), attempt.keep, attempt.whole, branches)
-    recorder.idle = IdleStatements() if attempt.runs_idle else None
-    if attempt.has_bodies and attempt.whole and branches is not None:
-        recorder.bodies = ConditionalBodies()
-        recorder.check_call = recorder.bodies.check_use
+    recorder = Recorder(shape_env, weight_names(tree), attempt.keep, attempt.whole, trace)
+    recorder.runs_noop_guards = attempt.runs_idle
+    recorder.has_if_bodies = attempt.has_bodies and attempt.whole and trace is not None
     fakes = [
         recorder.constant(leaf.tensor) if leaf.name in bake else _fake_input(recorder, leaf)
         for leaf in arguments.leaves
@@ -116,18 +125,15 @@ def _captured(attempt: Attempt, shape_env: ShapeEnv, branches: Branches | None) 
         for symbol in symbols_of(graph_input.node):
             recorder.symbols.setdefault(symbol.name, symbol)
     args, kwargs = arguments.rebuilt(fakes)
-    scopes = Scopes(recorder, attempt, tree)
     try:
         with Changes():
             held = arguments.held(fakes)
-            outputs, restore, changed = _run_module(recorder, attempt, program, scopes, args, kwargs, held, inputs)
-            notes = [*attempt.patches.notes(), *(recorder.bodies.notes if recorder.bodies is not None else ())]
-            notes += scopes.notes
+            outputs, restore, changed = _run_module(recorder, attempt, program, tree, args, kwargs, held, inputs)
+            notes = [*attempt.patches.notes(), *recorder.notes_of_plugins()]
             recorder.warnings += [*recorder.symbolics.values(), *attempt.patches.warnings()]
     finally:
         recorder.failure = None
-        if recorder.bodies is not None:
-            recorder.bodies.end()
+        recorder.end_plugins()
     return Captured(
         graph=recorder.graph,
         inputs=inputs,
@@ -150,50 +156,66 @@ def _run_module(
     recorder: Recorder,
     attempt: Attempt,
     program: torch.nn.Module,
-    scopes: Scopes,
+    tree: ModuleTree,
     args: tuple[object, ...],
     kwargs: dict[str, object],
     given: dict[str, torch.Tensor],
     inputs: list[GraphInput],
 ) -> tuple[list[GraphOutput], Rebuild, list[Mutation]]:
     """What the run changes is as before when the caller's ``Changes`` end."""
-    tree = scopes.tree
     held = preserve(tree, attempt.options.training, attempt.arguments.objects())
-    Names(held).put(given)
+    if given:
+        held.names().put(given)
     if not attempt.whole:
         keep_gradients(tree)
     track_modules(tree)
     take_names(tree, attempt.numbers_in, install_size_functions())
     attempt.patches.apply(attempt.traced, recorder.is_known)
     take_assignments(recorder.take_data)
-    take_questions(Questions(recorder))
-    take_repeats(recorder)
-    take_given(recorder)
+    take_questions(recorder)
+    put_name(THREAD, "recorder", recorder)
     note_symbolics(recorder.symbolics)
-    scopes.put_in()
-    containers = Containers(attempt.arguments, args, kwargs)
+    if attempt.scopes:
+        road("paths of calls").explore_calls(recorder, attempt, tree)
+    holds = not all(isinstance(arg, torch.Tensor) or type(arg) in IMMEDIATE for arg in (*args, *kwargs.values()))
+    containers = road("changed state").Containers(attempt.arguments, args, kwargs) if holds else None
     indices = IndicesOfSizes() if attempt.numbers_in or attempt.takes_indices else contextlib.nullcontext()
     with capture_modes(recorder.fake_mode, recorder.mode, attempt.gradients), indices:
         try:
             result = program(*args, **kwargs)
         except Exception as error:  # forward is the user's code: chained under the error with its line
-            wants_number = str(error) in (recorder.shape_env.wanted_number, recorder.shape_env.wanted_real)
-            if recorder.bodies is not None and recorder.bodies.are_open and not wants_number:
-                raise IsNoBranch("a body fails") from error
+            for plugin in recorder.plugins.values():
+                plugin.failed(error)
             if isinstance(error, Fx2OnnxError):
                 raise
             raise _raised(error, recorder) from error
         outputs, restore = graph_outputs(recorder, result, attempt.arguments)
-        size_checks.settle(recorder, outputs)
-        if recorder.bodies is not None:
-            recorder.bodies.check_ends([output.value for output in outputs])
-        named = {output.name for output in outputs}
+        if recorder.checks or recorder.shape_env.unchecked:
+            size_checks.settle(recorder, outputs)
+        for plugin in recorder.plugins.values():
+            plugin.gave([output.value for output in outputs])
         snapshot = None if RETURNS_STATE in vars(attempt.root) else held
-        found = mutations(recorder, inputs, snapshot, attempt.arguments, given)
-        found += containers.changes(
-            recorder, {output.value for output in outputs if isinstance(output.value, torch.fx.Node)}
-        )
-        return outputs, restore, [each for each in found if each.name + NEXT not in named]
+        return outputs, restore, _changes(recorder, attempt, inputs, outputs, snapshot, given, containers)
+
+
+def _changes(
+    recorder: Recorder,
+    attempt: Attempt,
+    inputs: list[GraphInput],
+    outputs: list[GraphOutput],
+    snapshot: Snapshot | None,
+    given: dict[str, torch.Tensor],
+    containers: Any,
+) -> list[Mutation]:
+    """What forward changed that stays, but for what outputs already give."""
+    found: list[Mutation] = []
+    if recorder.written or (snapshot is not None and not snapshot.is_as_before()):
+        found += road("changed state").mutations(recorder, inputs, snapshot, attempt.arguments, given)
+    if containers is not None:
+        values = {output.value for output in outputs if isinstance(output.value, torch.fx.Node)}
+        found += containers.changes(recorder, values)
+    named = {output.name for output in outputs}
+    return [each for each in found if each.name + NEXT not in named]
 
 
 def _fake_input(recorder: Recorder, leaf: Leaf) -> torch.Tensor:

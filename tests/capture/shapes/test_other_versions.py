@@ -12,7 +12,6 @@ from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.symnode import DimNode, sym_int
 from fx2onnx.sizes.expr import Dim
 from fx2onnx.torchcompat.capture_modes import _xor
-from fx2onnx.torchcompat.flags import TORCH_OF_PROCESS, _both
 from fx2onnx.torchcompat.versions import find, found
 
 
@@ -46,11 +45,6 @@ def test_names_are_looked_for() -> None:
     assert find("nn.Linear") is torch.nn.Linear
     assert find("nn.NoSuchLayer.of_any_kind") is None
     assert list(found("nn.Linear", "no_such_thing", "nn.ReLU")) == [torch.nn.Linear, torch.nn.ReLU]
-
-
-def test_a_flag_that_this_torch_lacks_is_left_out() -> None:
-    assert list(_both("no flag", "_*_no_such_flag")) == []
-    assert {"oneDNN", "cuDNN", "quantized engine"} <= {flag.name for flag in TORCH_OF_PROCESS}
 
 
 def test_an_argument_may_have_another_name_in_another_version(monkeypatch: pytest.MonkeyPatch) -> None:

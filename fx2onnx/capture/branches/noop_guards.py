@@ -11,15 +11,16 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 from types import FrameType
-from typing import Protocol
 
 import torch
 import torch.fx
 
 from fx2onnx.base.answering import answers_for_caller
 from fx2onnx.capture.overloads.op_table import Op, name_of
-from fx2onnx.capture.recording.aliasing import Memory, View
-from fx2onnx.capture.shapes.shape_env import ShapeEnv
+from fx2onnx.capture.recording.aliasing import Memory
+from fx2onnx.capture.recording.base_recorder import BaseRecorder
+from fx2onnx.capture.recording.decisions import WrittenLater
+from fx2onnx.capture.recording.plugins import RunPlugin
 from fx2onnx.sizes.ceilings import multiple_of
 from fx2onnx.sizes.expr import Dim
 from fx2onnx.sizes.facts import Facts
@@ -30,36 +31,22 @@ from fx2onnx.torchcompat.tests_of_code import UnreadableError, asked_statement, 
 aten = torch.ops.aten
 
 
-class WrittenLater(BaseException):
-    """A tensor is written that may share memory with another one at other sizes. Not an Exception, so that no ``except Exception``
-    of the module swallows it.
-    """
-
-
-class Tracker(Protocol):
-    """What is needed of the recorder."""
-
-    shape_env: ShapeEnv
-
-    def view_of(self, tensor: torch.Tensor) -> View: ...
-
-    def node_of(self, tensor: torch.Tensor) -> torch.fx.Node: ...
-
-
 @answers_for_caller
-class IdleStatements:
-    """Of one run."""
+class NoopGuards(RunPlugin):
+    """The statements of one run that were run without asking."""
 
-    def __init__(self) -> None:
+    def __init__(self, recorder: BaseRecorder) -> None:
+        super().__init__(recorder)
         self._memories: dict[int, Memory] = {}
         self._nodes: set[torch.fx.Node] = set()
         """Of tensors that were copied without need."""
 
-    def answer(self, tracker: Tracker, relation: Relation) -> bool | None:
+    def answer(self, relation: Relation) -> bool | None:
         """The answer to what the user's code asks with which the body of its statement runs, where that is right for all sizes."""
-        env = tracker.shape_env
+        recorder = self.recorder
+        env = recorder.shape_env
         frame = asking_frame()
-        found = None if frame is None or env.facts.is_settled(relation) is not None else asked_statement(frame)
+        found = None if frame is None else asked_statement(frame)
         if found is None or frame is None:
             return None
         statement, tests = found
@@ -79,21 +66,21 @@ class IdleStatements:
         if rest is not None:
             env.no_multiple_in.setdefault(rest, []).extend(body_of(frame, statement))
         for tensor in look.copied:
-            memory = tracker.view_of(tensor).memory
+            memory = recorder.view_of(tensor).memory
             self._memories[id(memory)] = memory
-            self._nodes.add(tracker.node_of(tensor))
+            self._nodes.add(recorder.node_of(tensor))
         return asked[1]
 
     @property
     def count(self) -> int:
-        """Of such copies."""
+        """The number of tensors that were copied without need."""
         return len(self._nodes)
 
     def keep(self, memory: Memory) -> None:
         """A tensor that may be such a copy."""
         self._memories[id(memory)] = memory
 
-    def check_write(self, memory: Memory) -> None:
+    def before_write(self, memory: Memory) -> None:
         """Raises WrittenLater where the memory is one of such a copy, or of what it was made of."""
         node = memory.node
         is_copy = (
@@ -139,7 +126,7 @@ def _where_none_holds(tests: Sequence[ast.expr], frame: FrameType, facts: Facts)
 
 
 class _Look:
-    """At a statement, from the frame that is at its test. ``known``: of sizes where the test is false. Raises UnreadableError."""
+    """A look at a statement from the frame that is at its test. ``known``: of sizes where the test is false. Raises UnreadableError."""
 
     def __init__(self, frame: FrameType, known: Facts) -> None:
         self._frame, self._known = frame, known
@@ -235,3 +222,6 @@ def _axes(parts: Sequence[ast.expr], rank: int) -> Iterator[tuple[ast.expr, int]
     for place, part in enumerate(parts):
         if place not in dots:
             yield part, place if not dots or place < dots[0] else rank - len(parts) + place
+
+
+PLUGIN = NoopGuards

@@ -9,6 +9,7 @@ that Python could see. Where it is not so, the module is run as a whole for each
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import threading
@@ -21,20 +22,21 @@ import torch.fx
 from fx2onnx.base.code_patch import put_name
 from fx2onnx.base.tracebacks import drop_frames
 from fx2onnx.capture.attempt import Attempt, Recorded
+from fx2onnx.capture.branches.explore import Aborted, Exploration, undecided
+from fx2onnx.capture.branches.if_bodies import IfBodies
+from fx2onnx.capture.branches.merge import Path
+from fx2onnx.capture.branches.noop_guards import NoopGuards
+from fx2onnx.capture.branches.numbering import is_same_weight
+from fx2onnx.capture.branches.watch import Contents, LastingChanges
 from fx2onnx.capture.captured import Captured, GraphInput, GraphOutput, TensorInfo, Weight
-from fx2onnx.capture.python.lasting_changes import Held, Watched
 from fx2onnx.capture.recording.aliasing import Memory, View
-from fx2onnx.capture.recording.branches import Ended, Exploration, unlimited
-from fx2onnx.capture.recording.choices import Branches, NoScope
-from fx2onnx.capture.recording.copied_nodes import CopiedNodes, operands
-from fx2onnx.capture.recording.joining import Path
+from fx2onnx.capture.recording.control_flow import GraphCopy, operands
+from fx2onnx.capture.recording.decisions import DecisionTrace, NoScope
 from fx2onnx.capture.recording.meta_cache import IMMEDIATE, TensorType, contiguous_strides
-from fx2onnx.capture.recording.path_state import BeforePath
+from fx2onnx.capture.recording.plugins import RunPlugin
 from fx2onnx.capture.recording.recorder import Recorder
-from fx2onnx.capture.recording.same_programs import is_same_weight
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.symnode import unwrap
-from fx2onnx.sizes.assumptions import Assumed
 from fx2onnx.sizes.expr import Dim
 from fx2onnx.sizes.facts import Facts
 from fx2onnx.torchcompat.graphs import RecordedGraph
@@ -46,20 +48,23 @@ _NO_SAMPLE = torch.empty(0)
 Function: TypeAlias = Callable[..., object]
 
 
-class Scopes:
+def explore_calls(recorder: Recorder, attempt: Attempt, tree: ModuleTree) -> None:
+    """Until ``Changes`` end, each call of a module of ``attempt.scopes`` has the branches of its decisions to itself."""
+    exploration = recorder.plugins["paths of calls"] = CallExploration(recorder, attempt, tree)
+    for module in tree.modules:
+        if type(module) in attempt.scopes and module is not attempt.root:
+            put_name(vars(module), "forward", exploration.forward_of(module))
+
+
+class CallExploration(RunPlugin):
     """The calls of modules of ``attempt.scopes`` in one run."""
 
     def __init__(self, recorder: Recorder, attempt: Attempt, tree: ModuleTree) -> None:
-        self.recorder, self.attempt, self.tree = recorder, attempt, tree
-        self.notes: list[Assumed] = []
+        super().__init__(recorder)
+        self.attempt, self.tree = attempt, tree
 
-    def put_in(self) -> None:
-        """Until ``Changes`` end."""
-        for module in self.tree.modules:
-            if type(module) in self.attempt.scopes and module is not self.attempt.root:
-                put_name(vars(module), "forward", self._forward_of(module))
-
-    def _forward_of(self, module: torch.nn.Module) -> Function:
+    def forward_of(self, module: torch.nn.Module) -> Function:
+        """The module's ``forward``, whose paths are followed one by one where they may be."""
         original, thread = module.forward, threading.get_ident()
 
         @functools.wraps(original)
@@ -73,9 +78,9 @@ class Scopes:
 
     def _may_open(self, given: object) -> bool:
         recorder = self.recorder
-        env, bodies = recorder.shape_env, recorder.bodies
+        env, bodies = recorder.shape_env, recorder.plugins.get("if bodies")
         is_plain = recorder.graph is recorder.root and recorder.keeps_both() and not recorder.quantized
-        if not is_plain or env.unbacked or env.decides_at or (bodies is not None and bodies.are_open):
+        if not is_plain or env.unbacked or env.decides_at or (isinstance(bodies, IfBodies) and bodies.are_open):
             return False
         return all(
             isinstance(leaf, torch.Tensor | torch.SymInt) or type(leaf) in IMMEDIATE
@@ -99,9 +104,15 @@ class _Call:
     """One call, on all its paths."""
 
     def __init__(
-        self, scopes: Scopes, kind: type, function: Function, args: tuple[object, ...], kwargs: dict[str, object]
+        self,
+        exploration: CallExploration,
+        kind: type,
+        function: Function,
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
     ) -> None:
-        self._scopes, self._recorder = scopes, scopes.recorder
+        self._exploration = exploration
+        self._recorder: Recorder = exploration.recorder
         self._kind, self._function, self._args, self._kwargs = kind, function, args, kwargs
         tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         nodes = dict.fromkeys(map(self._recorder.node_of, tensors))
@@ -110,43 +121,46 @@ class _Call:
         """Of all paths; equal ones are one."""
         self._results: list[_Result] = []
         self._runs = 0
-        self._held = Held(scopes.tree.modules, args, kwargs)
+        self._held = Contents(exploration.tree.modules, args, kwargs)
 
     def result(self) -> tuple[object] | None:
         """What the call gives; None where it decides nothing, so that it needs no paths."""
-        branches = unlimited(self._scopes.attempt)
-        idle = self._recorder.idle
-        copies = 0 if idle is None else idle.count
-        path = Exploration(self._run, self._scopes.attempt).explored(branches)
+        copies = self._copies()
+        path = Exploration(self._run, self._exploration.attempt).explored(undecided(self._exploration.attempt))
         if not isinstance(path, Path):
             raise self._refused(
-                f"a path through it ends: {path.failed.error if isinstance(path, Ended) else path.error}"
+                f"a path through it ends: {path.failed.error if isinstance(path, Aborted) else path.error}"
             )
         if self._runs == 1:
             return None
         nodes = self._grafted(path.captured)
         _adopt(self._recorder.shape_env, path.shape_env)
-        self._scopes.notes += path.captured.assumptions
+        self._exploration.notes += path.captured.assumptions
         kinds = [self._of_all(place) for place in range(len(nodes))]
         tensors = iter([self._tensor(node, kind) for node, kind in zip(nodes, kinds, strict=True)])
         first = self._results[0]
         leaves = [next(tensors) if value is None else value[0] for value in first.values]
-        if idle is not None and idle.count > copies:
+        if self._copies() > copies:
             for leaf in leaves:
                 if isinstance(leaf, torch.Tensor):
-                    idle.keep(self._recorder.view_of(leaf).memory)
+                    self._recorder.plugin("no-op guards").keep(self._recorder.view_of(leaf).memory)
         return (pytree.tree_unflatten(leaves, first.structure),)
+
+    def _copies(self) -> int:
+        """The number of tensors that were copied without need."""
+        guards = self._recorder.plugins.get("no-op guards")
+        return guards.count if isinstance(guards, NoopGuards) else 0
 
     def _refused(self, why: str) -> NoScope:
         return NoScope(self._kind, why)
 
     # -- one path ---------------------------------------------------------------------------------------------------
-    def _run(self, attempt: Attempt, branches: Branches) -> Recorded:
+    def _run(self, attempt: Attempt, trace: DecisionTrace) -> Recorded:
         recorder, why = self._recorder, ""
         self._runs += 1
-        before = BeforePath(recorder)
-        watch = Watched(self._scopes.tree.modules)
-        recorder.begin_scope(RecordedGraph(), branches, watch)
+        before = Snapshot(recorder)
+        watch = LastingChanges(self._exploration.tree.modules)
+        recorder.begin_scope(RecordedGraph(), trace, watch)
         try:
             with watch:
                 result = self._function(*self._args, **self._kwargs)
@@ -163,7 +177,7 @@ class _Call:
         self._results[-1].known = env.facts
         return Recorded(attempt, captured, env)
 
-    def _standalone(self, graph: torch.fx.Graph, result: object, before: BeforePath) -> Captured:
+    def _standalone(self, graph: torch.fx.Graph, result: object, before: Snapshot) -> Captured:
         """The path as a program whose inputs are the values that the call got."""
         recorder = self._recorder
         leaves, structure = pytree.tree_flatten(result)
@@ -172,7 +186,7 @@ class _Call:
         values = [None if isinstance(leaf, torch.Tensor) else (self._number(leaf),) for leaf in leaves]
         kinds = [recorder.meta_cache.type_of(tensor) for tensor in tensors]
         self._compare(_Result(structure, values, kinds))
-        copied = CopiedNodes(RecordedGraph())
+        copied = GraphCopy(RecordedGraph())
         inputs = []
         for index, node in enumerate(self._inputs):
             placeholder = copied.graph.placeholder(f"in_{index}")
@@ -193,11 +207,11 @@ class _Call:
                     made.meta = dict(weight.node.meta)
                     weights[weight.name] = dataclasses.replace(weight, node=made)
                 copied.seen[operand] = weights[weight.name].node
-        copied.add(graph)
+        copied.add(graph.nodes)
         given = [GraphOutput(f"out_{index}", copied.seen[node], "") for index, node in enumerate(outputs)]
         return Captured(copied.graph, inputs, given, weights, {}, [], "fake")
 
-    def _own(self, tensor: torch.Tensor, graph: torch.fx.Graph, before: BeforePath) -> Node:
+    def _own(self, tensor: torch.Tensor, graph: torch.fx.Graph, before: Snapshot) -> Node:
         """The node of a tensor that was made on the path."""
         node = self._recorder.node_of(tensor)
         view = self._recorder.view_of(tensor)
@@ -247,12 +261,12 @@ class _Call:
     def _grafted(self, captured: Captured) -> list[Node]:
         """Add the nodes to those of the run; those that the outputs are now."""
         recorder = self._recorder
-        copied = CopiedNodes(recorder.graph)
+        copied = GraphCopy(recorder.graph)
         for graph_input, node in zip(captured.inputs, self._inputs, strict=True):
             copied.seen[graph_input.node] = node
         for weight in captured.weights.values():
             copied.seen[weight.node] = recorder.weights[weight.name].node
-        copied.add(captured.graph)
+        copied.add(captured.graph.nodes)
         if not torch.is_grad_enabled():
             recorder.without_grad.update(copied.seen.values())
         nodes = [output.value for output in captured.outputs]
@@ -294,3 +308,74 @@ def _adopt(env: ShapeEnv, joined: ShapeEnv) -> None:
     env.assertions |= joined.assertions
     env.asked_few |= joined.asked_few
     env.tried |= joined.tried
+
+
+# -- what a run is like before a path --------------------------------------------------------------------------------------
+_CACHES = ("_specs", "_templates")
+"""Fields of ``MetaCache`` that hold for what is known of sizes on a path."""
+_OF_RUN = ("graph", "scope", "trace", "has_if_bodies", "watch", "_where", "_module")
+"""Fields of ``Recorder`` that a path has to itself."""
+
+
+class Snapshot:
+    """What a run was like before a path, which gets copies of it."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._views = [(view, view.node, view.version) for view in recorder.views.values()]
+        self._memories = {id(view.memory): (view.memory, view.memory.version) for view, _, _ in self._views}
+        self._sources = set(recorder.sources)
+        self._env = _fields(recorder.shape_env)
+        self._guards = recorder.shape_env.guards
+        self._caches = {name: getattr(recorder.meta_cache, name) for name in _CACHES}
+        self._run = {name: vars(recorder)[name] for name in _OF_RUN}
+        self._counts = self._noted()
+        for name, value in self._env.items():
+            setattr(recorder.shape_env, name, _copy(value))
+        for name, value in self._caches.items():
+            setattr(recorder.meta_cache, name, dict(value))
+
+    def _noted(self) -> tuple[int, ...]:
+        recorder = self._recorder
+        return len(recorder.symbols), len(recorder.numbers_read), len(recorder.quantized)
+
+    def is_new(self, memory: Memory) -> bool:
+        """Whether it came to be since."""
+        is_weight = any(view.memory is memory for view in self._recorder.sources.values())
+        return id(memory) not in self._memories and not is_weight
+
+    def changed(self) -> str:
+        """What was changed that others see."""
+        recorder = self._recorder
+        written = any(memory.version != version for memory, version in self._memories.values())
+        written |= any(view.memory.version for node, view in recorder.sources.items() if node not in self._sources)
+        if written:
+            return "it writes into a tensor from outside it"
+        if recorder.shape_env.unbacked or self._noted() != self._counts:
+            return "it decides by data"
+        return ""
+
+    def restore(self) -> ShapeEnv:
+        """As before; what is known of sizes at the end of the path."""
+        recorder = self._recorder
+        after = copy.copy(recorder.shape_env)
+        before = self._guards
+        after.guards = {key: guard for key, guard in after.guards.items() if before.get(key) is not guard}
+        for holder, values in (
+            (recorder.shape_env, self._env),
+            (recorder.meta_cache, self._caches),
+            (recorder, self._run),
+        ):
+            for name, value in values.items():
+                setattr(holder, name, value)
+        for view, node, version in self._views:
+            view.node, view.version = node, version
+        return after
+
+
+def _fields(env: ShapeEnv) -> dict[str, object]:
+    return {field.name: getattr(env, field.name) for field in dataclasses.fields(env)}
+
+
+def _copy(value: object) -> object:
+    return value.copy() if hasattr(value, "copy") else value

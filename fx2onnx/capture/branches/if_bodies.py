@@ -9,7 +9,7 @@ learnt of sizes in it.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import FrameType
 
@@ -18,13 +18,14 @@ import torch.fx
 
 from fx2onnx.base.answering import answers_for_caller
 from fx2onnx.base.source import SourceLocation
+from fx2onnx.capture.branches.statements import Conditional, conditional_at, read_later
+from fx2onnx.capture.branches.watch import ComputingOnly
 from fx2onnx.capture.captured import TensorInfo
-from fx2onnx.capture.python.conditional_statements import Conditional, conditional_at
-from fx2onnx.capture.python.effects import Watch
-from fx2onnx.capture.python.liveness import read_later
 from fx2onnx.capture.recording.aliasing import Memory, View
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.recording.control_flow import Nested
+from fx2onnx.capture.recording.decisions import IsNoBranch
+from fx2onnx.capture.recording.plugins import RunPlugin
 from fx2onnx.capture.recording.tensor_tracker import dims_of
 from fx2onnx.sizes.assumptions import Assumption
 from fx2onnx.sizes.expr import Dim
@@ -35,17 +36,10 @@ from fx2onnx.torchcompat.operators import HIGHER_ORDER
 Node = torch.fx.Node
 
 
-class IsNoBranch(BaseException):
-    """Whether a body runs makes more of a difference than a branch may. Not an Exception, so that no ``except Exception`` of the
-    module swallows it.
-    """
-
-
 @dataclass(slots=True)
 class _Open:
     """A body that runs now, and what was before it."""
 
-    recorder: BaseRecorder
     frame: FrameType
     statement: Conditional
     test: Node | Relation
@@ -63,12 +57,13 @@ class _Open:
 
 
 @answers_for_caller
-class ConditionalBodies:
-    """Of one run."""
+class IfBodies(RunPlugin):
+    """The bodies of one run that are branches of the file."""
 
-    def __init__(self) -> None:
+    def __init__(self, recorder: BaseRecorder) -> None:
+        super().__init__(recorder)
         self._open: list[_Open] = []
-        self._watch = Watch(self._at_line)
+        self._watch = ComputingOnly(self._at_line)
         self._inner: set[torch.fx.Graph] = set()
         """Graphs of bodies that are over: what they made is used in them only."""
         self._sizes: set[str] = set()
@@ -76,10 +71,8 @@ class ConditionalBodies:
         self._fixed: dict[int, Memory] = {}
         """By id, memories that may be one where the body did not run: what is written into one would be written into another."""
         self._refusal = ""
-        self.notes: list[Assumption] = []
 
     def end(self) -> None:
-        """Let go of everything, as the run is over."""
         self._watch.end()
         del self._watch
         self._open.clear()
@@ -88,8 +81,15 @@ class ConditionalBodies:
     def are_open(self) -> bool:
         return bool(self._open)
 
-    def begin(self, recorder: BaseRecorder, test: Node | Relation) -> bool | None:
+    def answer(self, test: Node | Relation) -> bool | None:
         """The answer to a test by data with which the statements that it guards run; None where they are none that may be a branch."""
+        found = self._begin(test)
+        if found is None and self._open:
+            raise IsNoBranch("another decision is made in a body")
+        return found
+
+    def _begin(self, test: Node | Relation) -> bool | None:
+        recorder = self.recorder
         self.check_sizes(test)
         frame = user_frame()
         if frame is None or (isinstance(test, Relation) and not _is_by_data(recorder, test)):
@@ -110,7 +110,7 @@ class ConditionalBodies:
         graph = torch.fx.Graph()
         self._open.append(
             _Open(
-                recorder, frame, statement, test, returned, where, recorder.graph, graph, dict(frame.f_locals),
+                frame, statement, test, returned, where, recorder.graph, graph, dict(frame.f_locals),
                 views, memories, _facts(recorder), env.facts.signed, set(env.some), env.next_unknown,
             )
         )  # fmt: skip
@@ -118,7 +118,7 @@ class ConditionalBodies:
         self._watch.begin(frame)
         return statement.runs_where
 
-    def check_use(self, node: Node) -> None:
+    def saw_call(self, node: Node) -> None:
         """Raises IsNoBranch where a call uses what was made in a body that is over."""
         if not self._inner:
             return
@@ -127,7 +127,13 @@ class ConditionalBodies:
         if self._sizes:
             self.check_sizes((node.args, node.kwargs, node.meta.get("val")))
 
-    def check_ends(self, values: Iterable[object]) -> None:
+    def failed(self, error: Exception) -> None:
+        """Raises IsNoBranch where a body is open, save where Python needs a number there."""
+        env = self.recorder.shape_env
+        if self._open and str(error) not in (env.wanted_number, env.wanted_real):
+            raise IsNoBranch("a body fails") from error
+
+    def gave(self, values: Sequence[object]) -> None:
         """Raises IsNoBranch where the module gives what was made in a body that is over."""
         if self._refusal or self._open:
             raise IsNoBranch(self._refusal or "a body does not end")
@@ -148,8 +154,8 @@ class ConditionalBodies:
             for part in value:
                 self.check_sizes(part)
 
-    def check_write(self, memory: Memory) -> None:
-        if id(memory) in self._fixed:
+    def before_write(self, memory: Memory) -> None:
+        if self.recorder.has_if_bodies and id(memory) in self._fixed:
             raise IsNoBranch("a tensor is written that is another one where a body does not run")
 
     # -- the end of a body ----------------------------------------------------------------------------------------
@@ -176,7 +182,7 @@ class ConditionalBodies:
             self._watch.end()
 
     def _close(self, body: _Open, is_going_on: bool, value: object) -> None:
-        recorder = body.recorder
+        recorder = self.recorder
         if recorder.graph is not body.graph:
             raise IsNoBranch("a body ends within a function of control flow")
         if _facts(recorder) != body.facts:
@@ -295,3 +301,6 @@ def _facts(recorder: BaseRecorder) -> object:
         replace(env.facts, unbacked=frozenset(), signed=frozenset()), list(env.specializations),
         [each for each, is_learnt in env.assertions.items() if is_learnt], asked, env.asked_few, set(env.numbers_in),
     )  # fmt: skip
+
+
+PLUGIN = IfBodies

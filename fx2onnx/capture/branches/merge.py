@@ -1,4 +1,4 @@
-"""Two runs of a module that part at a decision as one program: what follows it becomes the branches of an If."""
+"""Two runs of a module that part at a decision, merged into one program: what follows it becomes the branches of an If."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ import torch
 import torch.fx
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.capture.branches.numbering import one_for_both
 from fx2onnx.capture.captured import Captured, GraphOutput, Mutation, Symbol, TensorInfo, Weight, symbols_of
-from fx2onnx.capture.recording.branch_conditions import Noted, note_checked, taken_out
-from fx2onnx.capture.recording.choices import Decision
-from fx2onnx.capture.recording.control_flow import Nested
-from fx2onnx.capture.recording.multiples import one_for_both
+from fx2onnx.capture.recording.control_flow import GraphCopy, Nested, Noted, note_checked, taken_out
+from fx2onnx.capture.recording.decisions import Decision
 from fx2onnx.capture.recording.size_checks import check_outputs
 from fx2onnx.capture.shapes.guards import joined as sizes_of_both
 from fx2onnx.capture.shapes.guards import sets_beside
@@ -58,7 +57,7 @@ def unjoined(error: UserError, why: str) -> UserError:
     )
 
 
-class Join:
+class Merge:
     """Two paths that part at decision ``depth``, as one graph. ``at``: sizes at which alone the second path is taken."""
 
     def __init__(self, one: Path, two: Path, depth: int, error: UserError, at: Mapping[str, int] | None = None) -> None:
@@ -67,8 +66,8 @@ class Join:
         self._decision = one.decisions[depth]
         self._depth = depth
         self._graph: torch.fx.Graph = RecordedGraph()
-        self._seen: dict[Node, Node] = {}
-        """The node of the joined graph for a node of either path."""
+        self._copy = GraphCopy(self._graph, keeps_names=True)
+        """The node of the merged graph for a node of either path."""
         self._weights: dict[str, Weight] = {}
         self._symbols: dict[str, Symbol] = {}
         self._unknowns = max(one.shape_env.next_unknown, two.shape_env.next_unknown)
@@ -88,16 +87,16 @@ class Join:
         if self.is_one_program:
             graphs: list[torch.fx.Graph] = [RecordedGraph(), RecordedGraph()]
             for first, second in zip(*suffixes, strict=True):
-                self._seen[first] = self._seen[second] = self._copied(first, self._graph)
+                self._copy.seen[first] = self._copy.seen[second] = self._copy.copied(first)
         else:
             graphs = [self._suffix(nodes) for nodes in suffixes]
         for captured in (one, two):
             for name, symbol in captured.symbols.items():
-                self._symbols.setdefault(name, replace(symbol, node=self._seen[symbol.node]))
+                self._symbols.setdefault(name, replace(symbol, node=self._copy.seen[symbol.node]))
         outputs, mutations = self._ends(graphs)
         joined = Captured(
             graph=self._graph,
-            inputs=[replace(graph_input, node=self._seen[graph_input.node]) for graph_input in one.inputs],
+            inputs=[replace(graph_input, node=self._copy.seen[graph_input.node]) for graph_input in one.inputs],
             outputs=outputs,
             weights=self._weights,
             symbols=self._symbols,
@@ -112,7 +111,7 @@ class Join:
         )
         decisions = self._one.decisions[: self._depth]
         for decision in decisions:
-            decision.test = self._mapped(decision.test)
+            decision.test = self._copy.mapped(decision.test)
         env = sizes_of_both(self._one.shape_env, self._two.shape_env, self._decision.test, self._decision.sizes)
         env.next_unknown = self._unknowns
         return Path(joined, env, decisions)
@@ -146,7 +145,7 @@ class Join:
         """Inputs and weights."""
         one, two = self._one.captured, self._two.captured
         for first, second in zip(one.inputs, two.inputs, strict=True):
-            self._seen[first.node] = self._seen[second.node] = self._copied(first.node, self._graph)
+            self._copy.seen[first.node] = self._copy.seen[second.node] = self._copy.copied(first.node)
         for weight in one.weights.values():
             self._add_weight(weight, weight.name)
         shared = list(one.weights.values())[: self._decision.weights]
@@ -154,7 +153,7 @@ class Join:
         for index, weight in enumerate(two.weights.values()):
             same = shared[index] if index < len(shared) else one.weights.get(weight.name) or own.get(id(weight.tensor))
             if same is not None and (index < len(shared) or same.tensor is weight.tensor):
-                self._seen[weight.node] = self._seen[same.node]
+                self._copy.seen[weight.node] = self._copy.seen[same.node]
                 continue
             name, taken = weight.name, {**one.weights, **self._weights}
             while name in taken:
@@ -164,7 +163,7 @@ class Join:
     def _add_weight(self, weight: Weight, name: str) -> None:
         node = self._graph.create_node("get_attr", name)
         node.meta = dict(weight.node.meta)
-        self._seen[weight.node] = node
+        self._copy.seen[weight.node] = node
         self._weights[name] = replace(weight, name=name, node=node)
 
     def _prefix(self) -> list[list[Node]]:
@@ -180,12 +179,12 @@ class Join:
         for first, second in zip(calls[0][:count], calls[1][:count], strict=True):
             if first.target is not second.target or first.meta["val"] != second.meta["val"]:
                 raise self._refused(f"another run of forward called {second.target} in the place of {first.target}")
-            self._seen[first] = self._seen[second] = self._copied(first, self._graph)
+            self._copy.seen[first] = self._copy.seen[second] = self._copy.copied(first)
         return [nodes[count:] for nodes in calls]
 
     def _are_alike(self, one: Sequence[Node], two: Sequence[Node]) -> bool:
         """Whether both paths do the same after the decision."""
-        same = dict(self._seen)
+        same = dict(self._copy.seen)
 
         def of_both(leaf: Any) -> Any:
             return same.get(leaf, leaf) if isinstance(leaf, Node) else leaf
@@ -200,28 +199,10 @@ class Join:
         return len(one) == len(two)
 
     def _suffix(self, nodes: Sequence[Node]) -> torch.fx.Graph:
+        """The nodes as a graph of their own."""
         graph = RecordedGraph()
-        for node in nodes:
-            self._seen[node] = self._copied(node, graph)
+        self._copy.add(nodes, graph)
         return graph
-
-    def _copied(self, node: Node, graph: torch.fx.Graph) -> Node:
-        args, kwargs = self._mapped(node.args), self._mapped(node.kwargs)
-        made = graph.create_node(node.op, node.target, args, kwargs, node.name)
-        made.meta = dict(node.meta)
-        return made
-
-    def _mapped(self, arg: Any) -> Any:
-        return torch.fx.node.map_aggregate(arg, self._mapped_leaf)
-
-    def _mapped_leaf(self, leaf: object) -> Any:
-        if isinstance(leaf, Node):
-            return self._seen[leaf]
-        if not isinstance(leaf, Nested):
-            return leaf
-        graph = self._suffix(list(leaf.graph.nodes))
-        inputs, outputs = ([self._seen[node] for node in nodes] for nodes in (leaf.inputs, leaf.outputs))
-        return Nested(graph, inputs, outputs, leaf.infos, leaf.sizes)
 
     # -- outputs and changed state --------------------------------------------------------------------------------
     def _ends(self, graphs: Sequence[torch.fx.Graph]) -> tuple[list[GraphOutput], list[Mutation]]:
@@ -231,8 +212,8 @@ class Join:
             raise self._refused(f"the branches return different structures ({names[0]}; {names[1]})")
         changed = {mutation.name: mutation for captured in (two, one) for mutation in captured.mutations}
         before = {weight.name: weight.node for weight in self._weights.values()}
-        before |= {graph_input.name: self._seen[graph_input.node] for graph_input in one.inputs}
-        values = ([self._mapped(output.value) for output in captured.outputs] for captured in (one, two))
+        before |= {graph_input.name: self._copy.seen[graph_input.node] for graph_input in one.inputs}
+        values = ([self._copy.mapped(output.value) for output in captured.outputs] for captured in (one, two))
         pairs: list[tuple[object, object]] = list(zip(*values, strict=True))
         ends = {name: self._both_ends(name, mutation, before) for name, mutation in changed.items()}
         pairs += [pair for pair in ends.values() if pair is not None]
@@ -249,7 +230,7 @@ class Join:
         for captured in (self._one.captured, self._two.captured):
             own = next((each for each in captured.mutations if each.name == name), None)
             if own is not None and own.node is not None:
-                found.append(self._seen[own.node])
+                found.append(self._copy.seen[own.node])
             elif own is None and name in before:
                 found.append(before[name])
             elif own is None and mutation.before is not None:
@@ -290,7 +271,7 @@ class Join:
             for graph, nodes, path in zip(graphs, ends, (self._one, self._two), strict=True)
         ]
         meta = {"where": self._decision.where, "module": ""}
-        args: Any = (self._mapped(self._decision.test), *sides, [])
+        args: Any = (self._copy.mapped(self._decision.test), *sides, [])
         node = self._graph.call_function(HIGHER_ORDER["cond"], args)
         node.meta = {**meta, "val": tuple(infos)}
         parts = []

@@ -15,6 +15,22 @@ from fx2onnx.sizes.relation import Relation
 from fx2onnx.torchcompat.modules import PATHS
 
 Test: TypeAlias = torch.fx.Node | Relation
+MAX_DECISIONS = 24
+"""Decisions on one path: bodies of the file are nested as deeply."""
+MOST_NEEDED = 4
+"""Decisions of a run that may be conditions instead, and have both branches in the file: each is a run of the module, at least."""
+
+
+class WrittenLater(BaseException):
+    """A tensor is written that may share memory with another one at other sizes. Not an Exception, so that no ``except Exception``
+    of the module swallows it.
+    """
+
+
+class IsNoBranch(BaseException):
+    """Whether a body runs makes more of a difference than a branch may. Not an Exception, so that no ``except Exception`` of the
+    module swallows it.
+    """
 
 
 class NoScope(BaseException):
@@ -63,7 +79,7 @@ class Decision:
 
 
 @dataclass(slots=True)
-class Branches:
+class DecisionTrace:
     """The choices that one run is given, and the decisions that it made.
 
     A decision by sizes without a choice goes as at the sample's sizes. One by data ends the run: code of libraries may have
@@ -73,7 +89,7 @@ class Branches:
     choices: tuple[Choice, ...]
     by_sizes: bool = True
     """Whether decisions by sizes have branches, too."""
-    most: int = 24
+    most: int = MAX_DECISIONS
     """The largest number of decisions in a run."""
     most_needed: int = 0
     """Of them, that may be conditions instead."""
@@ -83,7 +99,7 @@ class Branches:
     undecided: UserError | None = None
     """The error of a decision that ended the run."""
 
-    def but(self, depth: int, choice: Choice) -> Branches:
+    def but(self, depth: int, choice: Choice) -> DecisionTrace:
         """For another run, which goes as this one up to its decision ``depth``, and there as ``choice`` says."""
         made = (Choice(decision.holds) for decision in self.decisions[len(self.choices) : depth])
         return replace(self, choices=(*self.choices[:depth], *made, choice), decisions=[], undecided=None)
@@ -118,3 +134,8 @@ class Branches:
         env.chosen = choice.sizes
         env.next_unknown = max(env.next_unknown, choice.first_unknown)
         return choice.holds
+
+
+def no_choices(by_sizes: bool, keeps_few: bool) -> DecisionTrace:
+    """The trace of a first run. ``keeps_few``: a number of a few is a decision by sizes rather than a condition."""
+    return DecisionTrace((), by_sizes, MAX_DECISIONS, MOST_NEEDED if keeps_few else 0)

@@ -11,10 +11,10 @@ import torch
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.capture.attempt import Failed, Outcome, Recorded
+from fx2onnx.capture.branches import explore
+from fx2onnx.capture.branches.explore import joined_paths
 from fx2onnx.capture.captured import Captured, GraphInput, GraphOutput
-from fx2onnx.capture.recording import branches as branches_module
-from fx2onnx.capture.recording.branches import joined_paths
-from fx2onnx.capture.recording.choices import Branches, Choice
+from fx2onnx.capture.recording.decisions import Choice, DecisionTrace
 from fx2onnx.capture.recording.recorder import Recorder
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.torchcompat.capture_modes import capture_modes
@@ -27,8 +27,8 @@ ERROR = UserError("E104", "depends on data")
 def paths_of(function: Callable[[Any], Any]) -> Recorded:
     """The joined program of a function of a float32[4, 3]."""
 
-    def run(attempt: Any, branches: Branches) -> Outcome:
-        recorder = Recorder(ShapeEnv(), {}, lambda overload: True, branches=branches)
+    def run(attempt: Any, trace: DecisionTrace) -> Outcome:
+        recorder = Recorder(ShapeEnv(), {}, lambda overload: True, trace=trace)
         (x,) = inputs_of(recorder, (4, 3))
         try:
             with capture_modes(recorder.fake_mode, recorder.mode):
@@ -66,27 +66,27 @@ def conds(graph: torch.fx.Graph) -> list[torch.fx.Node]:
 
 
 def test_choices_are_given_in_order_until_one_is_missing() -> None:
-    branches = Branches((Choice(True), Choice(False, first_unknown=7)))
+    trace = DecisionTrace((Choice(True), Choice(False, first_unknown=7)))
     recorder = recorder_of()
     (x,) = inputs_of(recorder, (4,))
     node = recorder.node_of(x)
-    assert branches.choose(recorder, node, ERROR) is True
+    assert trace.choose(recorder, node, ERROR) is True
     assert recorder.shape_env.next_unknown == 0
-    assert branches.choose(recorder, node, ERROR) is False
+    assert trace.choose(recorder, node, ERROR) is False
     assert recorder.shape_env.next_unknown == 7
     with pytest.raises(UserError) as caught:
-        branches.choose(recorder, node, ERROR)
-    assert branches.undecided is caught.value is ERROR
-    assert [decision.test for decision in branches.decisions] == [node, node]
+        trace.choose(recorder, node, ERROR)
+    assert trace.undecided is caught.value is ERROR
+    assert [decision.test for decision in trace.decisions] == [node, node]
 
 
 def test_within_a_nested_graph_nothing_is_decided() -> None:
-    branches = Branches((Choice(True),))
+    trace = DecisionTrace((Choice(True),))
     recorder = recorder_of()
     (x,) = inputs_of(recorder, (4,))
     with recorder.nested(), pytest.raises(UserError):
-        branches.choose(recorder, recorder.node_of(x), ERROR)
-    assert branches.undecided is None
+        trace.choose(recorder, recorder.node_of(x), ERROR)
+    assert trace.undecided is None
 
 
 def test_both_branches_are_joined_after_what_they_share() -> None:
@@ -142,7 +142,7 @@ def test_a_branch_that_raises_is_assumed_not_to_be_taken() -> None:
 
 
 def test_paths_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(branches_module, "MAX_PATHS", 3)
+    monkeypatch.setattr(explore, "MAX_PATHS", 3)
 
     def halved(x: Any) -> Any:
         while x.sum() > 0:

@@ -8,7 +8,8 @@ decisions of its own, so every run of the module is one path from the root of a 
 from __future__ import annotations
 
 import dis
-from collections.abc import Callable, Collection, Mapping
+import itertools
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -18,70 +19,77 @@ import torch.fx
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.tracebacks import drop_frames
 from fx2onnx.capture.attempt import Attempt, Failed, Outcome, Reason, Recorded
-from fx2onnx.capture.recording.choices import Branches, Choice, NoScope
-from fx2onnx.capture.recording.failed_branches import is_of_eager, sizes_of_branch, sizes_without_ones
-from fx2onnx.capture.recording.joining import Join, Path, unjoined
+from fx2onnx.capture.branches.merge import Merge, Path, unjoined
+from fx2onnx.capture.recording.decisions import Choice, Decision, DecisionTrace, NoScope, no_choices
 from fx2onnx.capture.recording.size_checks import check_outputs
-from fx2onnx.capture.shapes.shape_env import LOOP_IN_TENSORS
+from fx2onnx.capture.shapes.guards import sizes_above_one
+from fx2onnx.capture.shapes.shape_env import LOOP_IN_TENSORS, ShapeEnv
+from fx2onnx.sizes.expr import Dim
+from fx2onnx.sizes.facts import SizesOfRun
 from fx2onnx.sizes.relation import Relation
+from fx2onnx.sizes.solve import modulus_of
 from fx2onnx.torchcompat.frames import raises_in_eager
 from fx2onnx.torchcompat.modules import ModuleTree
 
-Node: TypeAlias = torch.fx.Node
 MAX_PATHS = 16
-"""Through decisions by data: a loop that Python leaves so has a path for each turn, and bodies nested as deeply."""
+"""Paths through decisions by data: a loop that Python leaves so has a path for each turn, and bodies nested as deeply."""
 MAX_PATHS_BY_SIZES = 64
-"""Through all decisions: each is a run of the module."""
-MOST_NEEDED = 4
-"""Decisions of a run that may be conditions instead, and have both branches in the file: each is a run of the module, at least."""
+"""Paths through all decisions: each is a run of the module."""
 MOST_RUNS = 4
-"""Of the module as a whole; where more are needed, paths are joined within the modules that decide by sizes, if possible."""
+"""Runs of the module as a whole; where more are needed, paths are joined within the modules that decide by sizes, if possible."""
 MOST_KINDS = 4
 """Sets of classes of modules that are tried for that."""
-MAX_DECISIONS = 24
-"""On one path: bodies of the file are nested as deeply."""
+MOST_TRIALS = 12
+"""Runs that look for sizes of a branch that fails: each takes as long as a run without dynamic sizes."""
+MOST_TRIED = 4096
+"""Combinations of sizes that are looked at for these runs."""
+_SIZES = (32, 64, 16, 8, 4, 2, 48, 12, 128, 512, 3, 1, 7, 5, 96, 24, 6, 9, 10, 2048)
+"""Sizes that are tried in a branch that fails, multiples of many numbers first."""
+Run: TypeAlias = Callable[[Attempt, DecisionTrace], Outcome]
+First: TypeAlias = tuple[Outcome, DecisionTrace]
+"""A run that was made already, and what it decided."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class Aborted:
     """A run that a statement, ``raise`` or ``assert``, ended: eager PyTorch ends there, too."""
 
     failed: Failed
 
 
-Run: TypeAlias = Callable[[Attempt, Branches], Outcome]
-
-
-def unlimited(attempt: Attempt) -> Branches:
-    """No choices yet."""
-    return Branches((), attempt.splits_by_sizes, MAX_DECISIONS, MOST_NEEDED if attempt.keeps_few else 0)
-
-
-def joined_paths(run: Run, attempt: Attempt) -> Outcome:
-    """The program of all paths. It fails with E104 where there are too many, or where two cannot be joined."""
+def joined_paths(run: Run, attempt: Attempt, first: First | None = None) -> Outcome:
+    """The program of all paths, of which ``first`` was run already. It fails with E104 where there are too many, or where two cannot
+    be joined.
+    """
     if attempt.scopes:
         found = _of_scopes(run, attempt)
         if isinstance(found, Recorded):
             return found
         attempt = replace(attempt, scopes=frozenset())
-    branches = unlimited(attempt)
-    exploration = Exploration(run, attempt)
+    trace = undecided(attempt) if first is None else first[1]
+    exploration = Exploration(run, attempt, first)
+    first = None
     if attempt.strategy == "fake" and attempt.whole and not attempt.decides_at:
         exploration.most_runs = MOST_RUNS
     try:
-        path = exploration.explored(branches)
+        path = exploration.explored(trace)
     except _ManyPaths:
         scoped = _in_scopes(run, attempt, exploration.decided_in)
         if scoped is not None:
             return scoped
-        branches = unlimited(attempt)
-        path = Exploration(run, attempt).explored(branches)
+        trace = undecided(attempt)
+        path = Exploration(run, attempt).explored(trace)
     try:
         if isinstance(path, Path):
             return Recorded(attempt, path.captured, path.shape_env)
-        return replace(path.failed if isinstance(path, Ended) else path, sizes=frozenset(branches.sizes))
+        return replace(path.failed if isinstance(path, Aborted) else path, sizes=frozenset(trace.sizes))
     finally:
         del path  # this frame is behind the error's traceback
+
+
+def undecided(attempt: Attempt) -> DecisionTrace:
+    """The trace of a run that has no choices yet."""
+    return no_choices(attempt.splits_by_sizes, attempt.keeps_few)
 
 
 class _ManyPaths(Exception):
@@ -105,11 +113,11 @@ def _in_scopes(run: Run, attempt: Attempt, decided_in: Collection[tuple[str, ...
 
 def _of_scopes(run: Run, attempt: Attempt) -> Recorded | type | None:
     """The program with the branches within the calls of modules of ``attempt.scopes``; the class of which that cannot be; or None."""
-    path = Exploration(run, attempt).explored(unlimited(attempt))
+    path = Exploration(run, attempt).explored(undecided(attempt))
     try:
         if isinstance(path, Path):
             return Recorded(attempt, path.captured, path.shape_env)
-        failed = path.failed if isinstance(path, Ended) else path
+        failed = path.failed if isinstance(path, Aborted) else path
         drop_frames(failed.error)
         return failed.error.kind if isinstance(failed.error, NoScope) else None
     finally:
@@ -131,10 +139,10 @@ def _kinds(
 
 
 class Exploration:
-    """Of all paths through a module."""
+    """The runs that follow all paths through a module, or through one call of a module. ``first``: one that was made already."""
 
-    def __init__(self, run: Run, attempt: Attempt) -> None:
-        self._run, self._attempt = run, attempt
+    def __init__(self, run: Run, attempt: Attempt, first: First | None = None) -> None:
+        self._run, self._attempt, self._first = run, attempt, first
         self._runs_left = MAX_PATHS_BY_SIZES
         self._by_data_left = MAX_PATHS - 1
         self.most_runs = 0
@@ -142,55 +150,56 @@ class Exploration:
         self.decided_in: dict[tuple[str, ...], None] = {}
         """The modules that ran where a size decided, outermost first."""
 
-    def explored(self, branches: Branches) -> Path | Ended | Failed:
-        """What a run with the choices gives, joined with those that decide otherwise where it had none."""
-        given = len(branches.choices)
-        path, branches = self._one(branches)
+    def explored(self, trace: DecisionTrace) -> Path | Aborted | Failed:
+        """What a run with the choices gives, merged with those that decide otherwise where it had none."""
+        given = len(trace.choices)
+        path, trace = self._one(trace)
         try:
             self._runs_left -= 1
-            self._count(branches)
-            if isinstance(path, Path) and branches.decisions and self._attempt.mends_numbers(path.shape_env):
-                error = branches.decisions[0].error
+            self._count(trace)
+            if isinstance(path, Path) and trace.decisions and self._attempt.mends_numbers(path.shape_env):
+                error = trace.decisions[0].error
                 return Failed(self._attempt, error, numbers_in=frozenset(path.shape_env.numbers_in))
-            for depth in reversed(range(given, len(branches.decisions))):
+            for depth in reversed(range(given, len(trace.decisions))):
                 if isinstance(path, Failed):
                     return path
                 if self._runs_left < depth - given + 1:
-                    if branches.decisions[depth].is_needed and isinstance(path, Path):
+                    if trace.decisions[depth].is_needed and isinstance(path, Path):
                         path = _only(path, depth)
                         continue
-                    return self._too_many(branches.decisions[-1].error, MAX_PATHS_BY_SIZES)
-                path = self._with_other_way(path, branches, depth)
+                    return self._too_many(trace.decisions[-1].error, MAX_PATHS_BY_SIZES)
+                path = self._with_other_way(path, trace, depth)
             return path
         finally:
             del path  # it may hold an error, behind whose traceback this frame is
 
-    def _count(self, branches: Branches) -> None:
+    def _count(self, trace: DecisionTrace) -> None:
         """Raises _ManyPaths where there are more than that, or are sure to be."""
-        decided_in = [decision.modules for decision in branches.decisions if decision.is_by_sizes]
+        decided_in = [decision.modules for decision in trace.decisions if decision.is_by_sizes]
         self.decided_in |= dict.fromkeys(decided_in)
         if (
             self.most_runs
-            and MAX_PATHS_BY_SIZES - self._runs_left + len(decided_in) - len(branches.choices) > self.most_runs
+            and MAX_PATHS_BY_SIZES - self._runs_left + len(decided_in) - len(trace.choices) > self.most_runs
         ):
             raise _ManyPaths
 
-    def _one(self, branches: Branches) -> tuple[Path | Ended | Failed, Branches]:
+    def _one(self, trace: DecisionTrace) -> tuple[Path | Aborted | Failed, DecisionTrace]:
         """One path: tests by data that there is no choice for hold."""
         while True:
-            outcome = self._run(self._attempt, branches)
+            outcome = self._run(self._attempt, trace) if self._first is None else self._first[0]
+            self._first = None
             try:
                 if isinstance(outcome, Recorded):
-                    return Path(outcome.captured, outcome.shape_env, branches.decisions), branches
-                error, made = branches.undecided, len(branches.decisions)
+                    return Path(outcome.captured, outcome.shape_env, trace.decisions), trace
+                error, made = trace.undecided, len(trace.decisions)
                 if error is None or error is not outcome.error or outcome.library_code is not None:
-                    return (Ended(outcome) if _ends_by_raise(outcome) else outcome), branches
+                    return (Aborted(outcome) if _ends_by_raise(outcome) else outcome), trace
                 drop_frames(error)
-                if made >= MAX_DECISIONS:
-                    return self._in_a_row(error, branches), branches
+                if made >= trace.most:
+                    return self._in_a_row(error, trace), trace
                 if made >= min(self._runs_left - 1, self._by_data_left):
-                    return self._too_many(error, MAX_PATHS), branches
-                branches = branches.but(made, Choice(True))
+                    return self._too_many(error, MAX_PATHS), trace
+                trace = trace.but(made, Choice(True))
             finally:
                 del outcome
                 error = None
@@ -198,23 +207,23 @@ class Exploration:
     def _too_many(self, error: UserError, most: int, what: str = "paths") -> Failed:
         return Failed(self._attempt, unjoined(error, f"there are more than {most} {what} through forward"))
 
-    def _in_a_row(self, error: UserError, branches: Branches) -> Failed:
+    def _in_a_row(self, error: UserError, trace: DecisionTrace) -> Failed:
         """Too many decisions of one run; where they are on one line, Python loops until a size is reached."""
-        failed = self._too_many(error, MAX_DECISIONS, "decisions on a path")
-        if {decision.where for decision in branches.decisions[1:]} != {error.where} or error.code != "E105":
+        failed = self._too_many(error, trace.most, "decisions on a path")
+        if {decision.where for decision in trace.decisions[1:]} != {error.where} or error.code != "E105":
             return failed
         refused = failed.error
         assert isinstance(refused, UserError)
-        names = ", ".join(sorted(branches.sizes))
+        names = ", ".join(sorted(trace.sizes))
         ways = (LOOP_IN_TENSORS, f"or make the size static (leave {names} out of dynamic_shapes)")
         return Failed(self._attempt, UserError("E105", refused.what, where=refused.where, why=refused.why, next=ways))
 
-    def _without_ones(self, other: Path, branches: Branches, depth: int) -> Path:
+    def _without_ones(self, other: Path, trace: DecisionTrace, depth: int) -> Path:
         """The way that was not taken at first, at sizes none of whose parts are 1, if there are such."""
-        decision = branches.decisions[depth]
+        decision = trace.decisions[depth]
         sizes = sizes_without_ones(other.shape_env, decision)
         if sizes:
-            again = self.explored(branches.but(depth, Choice(not decision.holds, other.shape_env.next_unknown, sizes)))
+            again = self.explored(trace.but(depth, Choice(not decision.holds, other.shape_env.next_unknown, sizes)))
             if isinstance(again, Path) and not sizes_without_ones(again.shape_env, decision):
                 return again
             if isinstance(again, Failed):
@@ -222,15 +231,15 @@ class Exploration:
         other.shape_env.keeps_ones = True
         return other
 
-    def _with_other_way(self, path: Path | Ended, branches: Branches, depth: int) -> Path | Ended | Failed:
+    def _with_other_way(self, path: Path | Aborted, trace: DecisionTrace, depth: int) -> Path | Aborted | Failed:
         """``path``, and what there is where decision ``depth`` goes the other way."""
-        decision = branches.decisions[depth]
+        decision = trace.decisions[depth]
         if not decision.is_by_sizes:
             if not self._by_data_left:
                 return self._too_many(decision.error, MAX_PATHS)
             self._by_data_left -= 1
         first_unknown = path.shape_env.next_unknown if isinstance(path, Path) else 0
-        other = self.explored(branches.but(depth, Choice(not decision.holds, first_unknown)))
+        other = self.explored(trace.but(depth, Choice(not decision.holds, first_unknown)))
         try:
             if isinstance(other, Failed) and other.reason is Reason.NO_BRANCH:
                 return other
@@ -242,17 +251,17 @@ class Exploration:
                 if sizes is not None and not sizes:
                     return _only(path, depth)
                 if sizes:
-                    other = self.explored(branches.but(depth, Choice(not decision.holds, first_unknown, sizes)))
+                    other = self.explored(trace.but(depth, Choice(not decision.holds, first_unknown, sizes)))
             if isinstance(path, Path) and isinstance(other, Path):
-                other = self._without_ones(other, branches, depth)
+                other = self._without_ones(other, trace, depth)
                 one, two = (path, other) if decision.holds else (other, path)
-                join = Join(one, two, depth, decision.error)
-                joined = join.path()
-                self._runs_left += join.is_one_program
-                return joined
-            if isinstance(path, Path) and isinstance(other, Ended):
+                merge = Merge(one, two, depth, decision.error)
+                merged = merge.path()
+                self._runs_left += merge.is_one_program
+                return merged
+            if isinstance(path, Path) and isinstance(other, Aborted):
                 return _only(path, depth)
-            if isinstance(path, Ended) and isinstance(other, Path):
+            if isinstance(path, Aborted) and isinstance(other, Path):
                 return _only(other, depth)
             if isinstance(path, Path) and _is_of_several(path, depth):
                 return _only(path, depth)
@@ -307,3 +316,80 @@ def _ends_by_raise(failed: Failed) -> bool:
     if ended:
         drop_frames(failed.error)
     return ended
+
+
+# -- a branch that fails ------------------------------------------------------------------------------------------------
+
+
+def is_of_eager(failed: Failed) -> bool:
+    """Whether an operator raised, as it may do in eager PyTorch."""
+    return isinstance(failed.error, UserError) and failed.error.code == "E101" and failed.error.__cause__ is not None
+
+
+def sizes_of_branch(run: Run, failed: Failed, env: ShapeEnv, decision: Decision) -> dict[str, int] | None:
+    """Sizes that lead into the branch that was not taken on a path, which ``env`` is of, and at which it runs; none where eager
+    PyTorch ends at all that were tried; None where that is not known.
+    """
+    test, attempt = decision.test, failed.attempt
+    if not isinstance(test, Relation) or env.unbacked:
+        return None
+    taken, other = (test, test.negated()) if decision.holds else (test.negated(), test)
+    relations = [*(each for each in env.facts.supposed if each != taken), other]
+    ended = False
+    for sizes in itertools.islice(_leading_there(env, decision.sizes, relations, failed.unmet), MOST_TRIALS):
+        outcome = run(attempt.at_sizes(sizes), DecisionTrace((), by_sizes=False))
+        if isinstance(outcome, Recorded):
+            if not _gives_nothing(outcome):
+                return sizes
+        elif not is_of_eager(outcome):
+            return None
+        ended = True
+    return {} if ended else None
+
+
+def sizes_without_ones(env: ShapeEnv, decision: Decision) -> dict[str, int]:
+    """Larger sizes that lead into a branch, where kernels found parts of sizes to be 1 in it, which ``env`` is of; else none."""
+    test = decision.test
+    larger = sizes_above_one(env, env.sizes()) if isinstance(test, Relation) and not env.unbacked else {}
+    if not larger or not isinstance(test, Relation):
+        return {}
+    at_larger = SizesOfRun({**env.hints, **larger}, env.facts)
+    found = at_larger.sizes_where(test.negated() if decision.holds else test)
+    return {**env.sizes(), **larger, **found} if found and any(found[name] > env.hints[name] for name in found) else {}
+
+
+def _gives_nothing(done: Recorded) -> bool:
+    """Whether all results are empty: operators check little of tensors without elements, and what they would need is not seen."""
+    nodes = [output.value for output in done.captured.outputs if isinstance(output.value, torch.fx.Node)]
+    return bool(nodes) and all(0 in node.meta["val"].dims for node in nodes)
+
+
+def _leading_there(
+    env: ShapeEnv, hints: Mapping[str, int], relations: Sequence[Relation], unmet: Sequence[Relation]
+) -> Iterator[dict[str, int]]:
+    names = sorted(frozenset().union(*(relation.symbols() for relation in relations)) & hints.keys())
+    declared = {condition.name: condition.sizes for condition in env.facts.conditions if condition.where is None}
+    choices = [
+        [
+            size
+            for size in dict.fromkeys(
+                [*_multiples(unmet, name), hints[name] * 2, hints[name] * 4, hints[name], *_SIZES]
+            )
+            if name not in declared or size in declared[name]
+        ]
+        for name in names
+    ]
+    for chosen in itertools.islice(itertools.product(*choices), MOST_TRIED):
+        sizes = {**hints, **dict(zip(names, chosen, strict=True))}
+        if all(relation.is_true_at(sizes) for relation in relations):
+            yield sizes
+
+
+def _multiples(unmet: Sequence[Relation], name: str) -> Iterator[int]:
+    """Of the divisors of a size in equalities that did not hold."""
+    for relation in unmet:
+        if name in relation.symbols() and not any(isinstance(arg, Relation) for arg in relation.args):
+            gap = relation.args[0] - relation.args[1]
+            modulus = modulus_of(gap, name) if isinstance(gap, Dim) else 1
+            if modulus > 1:
+                yield from (modulus, modulus * 2, modulus * 8)

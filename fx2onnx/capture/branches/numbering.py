@@ -1,20 +1,29 @@
-"""Whether two recorded programs give the same at certain sizes: their values are numbered, equal ones by equal numbers."""
+"""Whether recorded programs give the same at certain sizes: their values are numbered, equal ones by equal numbers.
+
+So one program is found for both ways of a decision by whether a size is a multiple, where the other way pads it to one.
+``if n % 4: x = F.pad(x, (0, 4 - n % 4))``: the padded size is ``4 * ceil(n / 4)`` on either way, ``n`` where nothing is padded.
+The program that pads, written with such sizes, is compared with the other one, call by call, as it is where ``n`` is a multiple. It
+says nothing about programs that were not run: each combination of decisions has one of its own.
+"""
 
 from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import torch
 import torch.fx
 
 from fx2onnx.capture.captured import Captured, TensorInfo, Weight
-from fx2onnx.capture.recording.control_flow import Nested
-from fx2onnx.sizes.ceilings import Rewrite
+from fx2onnx.capture.overloads.op_table import Op, name_of
+from fx2onnx.capture.recording.control_flow import GraphCopy, Nested
+from fx2onnx.sizes.ceilings import Rewrite, Way, multiple_of, ways_to_write, where_it_is_one
 from fx2onnx.sizes.expr import Dim, Scalar, Undefined
 from fx2onnx.sizes.relation import Relation
+from fx2onnx.sizes.sets import SizeSet
 from fx2onnx.torchcompat.dispatch import no_dispatch
 from fx2onnx.torchcompat.operators import HIGHER_ORDER
 
@@ -23,16 +32,16 @@ Node: TypeAlias = torch.fx.Node
 Sizes: TypeAlias = Mapping[str, Scalar]
 
 
-def give_the_same(one: Captured, two: Captured, at: Sizes) -> bool:
+def equivalent_at(one: Captured, two: Captured, at: Sizes) -> bool:
     """Whether both programs give the same outputs and leave the same state where sizes are ``at``."""
     numbers: dict[object, int] = {}
-    return Numbered(one, one, at, numbers).ends() == Numbered(two, one, at, numbers).ends()
+    return ValueNumbering(one, one, at, numbers).ends() == ValueNumbering(two, one, at, numbers).ends()
 
 
 def common_calls(one: Captured, two: Captured) -> int:
     """How many calls at their beginning are the same in both, types included."""
     numbers: dict[object, int] = {}
-    sides = [Numbered(one, one, {}, numbers, exactly=True), Numbered(two, one, {}, numbers, exactly=True)]
+    sides = [ValueNumbering(one, one, {}, numbers, exactly=True), ValueNumbering(two, one, {}, numbers, exactly=True)]
     count = 0
     for first, second in zip(*(side.in_order() for side in sides), strict=False):
         if first != second:
@@ -58,7 +67,7 @@ def is_same_weight(one: Weight, two: Weight) -> bool:
         return is_constant and is_alike and torch.equal(one.tensor, two.tensor)
 
 
-class Numbered:
+class ValueNumbering:
     """The values of a program, each with a number that equal values share. ``exactly``: every call as it stands; ``rewrite``: what
     else is known of sizes.
     """
@@ -242,3 +251,124 @@ _NORMAL: dict[object, Callable[[dict[str, Any], Size], dict[str, Any]]] = {
     aten.scaled_dot_product_attention.default: _one_key
 }
 """What arguments say nothing at certain sizes."""
+
+
+# -- one program for both ways -------------------------------------------------------------------------------------------
+def one_for_both(
+    test: Relation, one: Captured, two: Captured, calls: int, sets: Mapping[str, SizeSet]
+) -> Captured | None:
+    """A program that does what ``one`` does where ``test`` holds, and what ``two`` does where it does not; None if none is found.
+    ``calls``: how many they have in common, before the decision; ``sets``: the sizes that either way is for.
+    """
+    multiple = multiple_of(test)
+    if multiple is None:
+        return None
+    plain, padded = (one, two) if multiple.where_it_holds else (two, one)
+    if _is_too_much(plain) or _is_too_much(padded):
+        return None
+    return _OneProgram(plain, padded, ways_to_write(multiple, sets), where_it_is_one(multiple, sets)).program(calls)
+
+
+def _is_too_much(captured: Captured) -> bool:
+    """Sizes that the data gives, and branches within."""
+    return any(symbol.node.op == "call_function" for symbol in captured.symbols.values()) or any(
+        isinstance(arg, Nested) for node in captured.graph.nodes for arg in node.args
+    )
+
+
+class _OneProgram:
+    """The program ``padded``, each size written in the way in which it does as ``plain`` where something is a multiple."""
+
+    def __init__(self, plain: Captured, padded: Captured, ways: Sequence[Way], known: Rewrite) -> None:
+        self._plain, self._padded = plain, padded
+        self._ways = [(args, types) for args in ways for types in ways]
+        self._graph = torch.fx.Graph()
+        self._copy = GraphCopy(self._graph, keeps_names=True)
+        self._seen = self._copy.seen
+        self._copy.add(node for node in padded.graph.nodes if node.op != "call_function")
+        self._made = replace(
+            padded,
+            graph=self._graph,
+            inputs=[replace(each, node=self._seen[each.node]) for each in padded.inputs],
+            weights={name: replace(each, node=self._seen[each.node]) for name, each in padded.weights.items()},
+            symbols={name: replace(each, node=self._seen[each.node]) for name, each in padded.symbols.items()},
+        )
+        numbers: dict[object, int] = {}
+        self._of_plain, self._of_made = (
+            ValueNumbering(captured, plain, {}, numbers, rewrite=known) for captured in (plain, self._made)
+        )
+
+    def program(self, common: int) -> Captured | None:
+        types = dict(self._of_plain.met(node) for node in _calls(self._plain))
+        for place, node in enumerate(_calls(self._padded)):
+            made = self._copied(node) if place < common else self._fitting(node, types)
+            if made is None:
+                return None
+            if place < common:
+                self._of_made.met(made)
+            self._seen[node] = made
+        outputs = [replace(each, value=self._value(each.value)) for each in self._padded.outputs]
+        mutations = [replace(each, node=each.node and self._seen[each.node]) for each in self._padded.mutations]
+        program = replace(self._made, outputs=outputs, mutations=mutations)
+        return program if _ends(self._of_made, program) == _ends(self._of_plain, self._plain) else None
+
+    def _value(self, value: Node | Scalar | bool) -> Node | Scalar | bool:
+        return self._seen[value] if isinstance(value, Node) else value
+
+    def _fitting(self, node: Node, types: Mapping[object, object]) -> Node | None:
+        """The call as one that the plain program has, with the same type; or None."""
+        for index, (of_args, of_type) in enumerate(self._ways):
+            made = self._copied(node, of_args, _type(node.meta["val"], of_type.rewrite))
+            form, kind = self._of_made.met(made)
+            if types.get(form, kind if self._is_operand(form, made) else None) == kind:
+                if index:
+                    self._ways.insert(0, self._ways.pop(index))
+                return made
+            self._graph.erase_node(made)
+            if not _has_sizes(node):
+                return None
+        return None
+
+    def _is_operand(self, form: object, made: Node) -> bool:
+        """Whether a call gives an input or a weight back as it is."""
+        operand = made.args[0] if made.args else None
+        return isinstance(operand, Node) and operand.op != "call_function" and self._of_made.form(operand) == form
+
+    def _copied(self, node: Node, way: Way | None = None, info: object = None) -> Node:
+        """A copy of a call, with its sizes written in a way."""
+        if way is None:
+            return self._copy.copied(node)
+
+        def written(value: object) -> Any:
+            return way.rewrite(value) if isinstance(value, Dim) else value
+
+        args, kwargs = self._copy.mapped(node.args, written), self._copy.mapped(node.kwargs, written)
+        if name_of(node.target) in Op.PADS.names and way.width != 1:
+            args = (args[0], [width * way.width if type(width) is int else width for width in args[1]], *args[2:])
+        made = self._graph.create_node(node.op, node.target, args, kwargs, node.name)
+        made.meta = {**node.meta, "val": info}
+        return made
+
+
+def _calls(captured: Captured) -> list[Node]:
+    return [node for node in captured.graph.nodes if node.op == "call_function"]
+
+
+def _ends(numbered: ValueNumbering, captured: Captured) -> object:
+    """What the program gives and leaves."""
+    outputs = [(output.name, numbered.form(output.value)) for output in captured.outputs]
+    return outputs, {mutation.name: numbered.form(mutation.node) for mutation in captured.mutations}
+
+
+def _has_sizes(node: Node) -> bool:
+    found: list[object] = []
+    torch.fx.node.map_aggregate((node.args, node.kwargs), lambda value: found.append(value) or value)  # type: ignore[func-returns-value]
+    infos = node.meta["val"] if isinstance(node.meta["val"], tuple | list) else (node.meta["val"],)
+    found += [dim for info in infos if isinstance(info, TensorInfo) for dim in info.dims]
+    return name_of(node.target) in Op.PADS.names or any(isinstance(value, Dim) for value in found)
+
+
+def _type(info: object, rewrite: Rewrite) -> object:
+    if isinstance(info, TensorInfo):
+        return TensorInfo(info.dtype, tuple(map(rewrite, info.dims)))  # type: ignore[arg-type]
+    return tuple(_type(part, rewrite) for part in info) if isinstance(info, tuple | list) else info

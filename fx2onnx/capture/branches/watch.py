@@ -1,0 +1,280 @@
+"""Watches what a thread runs besides operators, which the recorder sees: whether it changes anything that Python could see later.
+
+While a body of a statement runs, nothing but computing with tensors is allowed (``ComputingOnly``): a function of anybody but torch
+must neither give attributes, elements or variables of others a value nor call what might. While a call of a module runs, what
+may last counts (``LastingChanges``): a function gives no variable of others, and no attribute of anything but ``self``, a value;
+modules, and lists and dicts that they and the arguments hold, are compared with what they were (``Contents``).
+"""
+
+from __future__ import annotations
+
+import builtins
+import dis
+import math
+import os
+import random
+import sys
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from operator import is_
+from types import BuiltinFunctionType, BuiltinMethodType, CodeType, FrameType
+from typing import TypeAlias
+
+import numpy as np
+import torch
+
+from fx2onnx.base.answering import answers_for_caller
+from fx2onnx.base.bounded import Bounded
+from fx2onnx.base.changes import before_change
+from fx2onnx.capture.recording.plugins import PausedWatch
+from fx2onnx.torchcompat.frames import is_user
+
+Trace: TypeAlias = Callable[[FrameType, str, object], "Trace | None"]
+_OWN = frozenset(
+    {"STORE_FAST", "DELETE_FAST", "STORE_FAST_LOAD_FAST", "STORE_FAST_STORE_FAST", "STORE_FAST_MAYBE_NULL"}
+)
+"""Instructions that change what no one else sees."""
+_CHANGES = ("STORE_", "DELETE_", "IMPORT_", "YIELD_", "SEND")
+_LIBRARY, _SITE = os.path.dirname(dis.__file__) + os.sep, f"{os.sep}site-packages{os.sep}"
+_NUMPY = os.path.dirname(np.__file__) + os.sep
+_HIDES_CALLS = frozenset({"map", "filter", "exec", "eval", "partial", "reduce", "partialmethod", "methodcaller"})
+"""What calls functions without that being seen."""
+_OF_BUILTINS = frozenset(
+    {"abs", "all", "any", "callable", "divmod", "getattr", "hasattr", "hash", "id", "isinstance", "issubclass", "len"}
+) | {"max", "min", "pow", "round", "sorted", "sum"}
+"""Builtin functions that compute only."""
+_READS = frozenset({"copy", "count", "get", "index", "items", "keys", "values"})
+"""Methods of lists and dicts."""
+_PLAIN = (str, bytes, int, float, complex, tuple, frozenset)
+_SEEN = (*_PLAIN, torch.Tensor, torch.dtype, torch.device, torch.SymInt, torch.SymFloat)
+"""Classes whose methods compute only."""
+
+
+@lru_cache(maxsize=4096)
+def _computes_only(code: CodeType) -> bool:
+    """Whether a function gives values to its own variables only; torch's do, as far as the recorder does not see it."""
+    if not is_user(code):
+        return True
+    if _HIDES_CALLS & {*code.co_names}:
+        return False
+    return not any(map(_changes_others, dis.get_instructions(code)))
+
+
+def _changes_others(one: dis.Instruction) -> bool:
+    """Whether an instruction gives anything but a variable of its function a value; ``x += y`` may write into ``x``."""
+    is_in_place = one.opname == "BINARY_OP" and one.argrepr.endswith("=")
+    return is_in_place or (one.opname.startswith(_CHANGES) and one.opname not in _OWN)
+
+
+def _is_harmless(function: object) -> bool:
+    """Whether a function of C computes only."""
+    if not isinstance(function, BuiltinFunctionType | BuiltinMethodType):
+        return False
+    owner = function.__self__
+    if isinstance(owner, _SEEN) or owner is math or (owner is builtins and function.__name__ in _OF_BUILTINS):
+        return True
+    if isinstance(owner, list | dict):
+        return function.__name__ in _READS
+    name = getattr(owner, "__module__", None) if isinstance(owner, type) else getattr(owner, "__name__", None)
+    return str(name or function.__module__).startswith("torch")
+
+
+def _is_of_user(frame: FrameType | None) -> bool:
+    """Whether a function is the user's, or one of Python's own library or of NumPy that the user's called, rather than torch's."""
+    while frame is not None and _is_of_library(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame is not None and is_user(frame.f_code)
+
+
+def _is_of_library(file: str) -> bool:
+    """Whether it runs for whoever called it, as a text that torch evaluates does; a body that evaluates one is seen to."""
+    return file == "<string>" or file.endswith("typing_extensions.py") or file.startswith(_NUMPY) or _is_of_python(file)
+
+
+def _is_of_python(file: str) -> bool:
+    """Whether a function is one of Python's own library."""
+    return file.startswith(_LIBRARY) and _SITE not in file
+
+
+@answers_for_caller
+class ComputingOnly:
+    """A watch of what this thread runs, whose ``seen`` says what does more than compute. ``at_line(frame, line, None)`` is called before each line of the frames that were begun with, and
+    ``at_line(frame, None, value)`` as such a frame ends with a value.
+    """
+
+    def __init__(self, at_line: Callable[[FrameType, int | None, object], None]) -> None:
+        self._at_line = at_line
+        self._before: tuple[object, object] | None = None
+        self._frames: list[tuple[FrameType, object]] = []
+        self.seen: str = ""
+        """What else was done."""
+
+    def begin(self, frame: FrameType) -> None:
+        if self._before is None:
+            before = self._before = sys.gettrace(), sys.getprofile()
+            before_change(lambda: _set(*before) if self._before is not None else None)
+            self.seen = ""
+        self._frames.append((frame, frame.f_trace))
+        frame.f_trace = self._of_lines
+        _set(self._of_calls, self._profile)
+
+    def end(self) -> None:
+        if self._before is not None:
+            before, self._before = self._before, None
+            while self._frames:
+                frame, trace = self._frames.pop()
+                frame.f_trace = trace  # type: ignore[assignment]
+            _set(*before)
+
+    def _of_calls(self, frame: FrameType, event: str, arg: object) -> None:
+        """Of frames that begin later no line is of interest."""
+
+    def _of_lines(self, frame: FrameType, event: str, arg: object) -> Trace | None:
+        if event == "line":
+            self._at_line(frame, frame.f_lineno, None)
+        elif event == "return":
+            self._at_line(frame, None, arg)
+        elif event == "exception" and isinstance(arg, tuple) and not issubclass(arg[0], StopIteration):
+            self.seen = f"{arg[0].__name__} is raised"
+        return self._of_lines if self._before is not None else None
+
+    def _profile(self, frame: FrameType, event: str, arg: object) -> None:
+        if event == "call":
+            if not _computes_only(frame.f_code) and _is_of_user(frame):
+                self.seen = f"{frame.f_code.co_qualname} may do more than compute"
+        elif event == "c_call" and not _is_harmless(arg) and _is_of_user(frame):
+            self.seen = f"{arg} is called"
+
+
+def _set(trace: object, profile: object) -> None:
+    sys.settrace(trace)  # type: ignore[arg-type]
+    sys.setprofile(profile)  # type: ignore[arg-type]
+
+
+# -- what lasts ---------------------------------------------------------------------------------------------------------
+_CONTAINERS = frozenset({dict, list, set, OrderedDict, defaultdict, deque, tuple})
+_CHANGING = frozenset(
+    {"add", "append", "appendleft", "clear", "discard", "extend", "insert", "move_to_end", "pop", "popitem", "popleft"}
+) | {"remove", "reverse", "setdefault", "sort", "update"}
+"""Methods of lists, dicts and sets."""
+_OF_OTHERS = ("STORE_GLOBAL", "DELETE_GLOBAL")
+_OF_FUNCTIONS = ("STORE_DEREF", "DELETE_DEREF")
+_OF_OBJECTS = ("STORE_ATTR", "DELETE_ATTR")
+_OF_ELEMENTS = ("STORE_SUBSCR", "DELETE_SUBSCR", "STORE_SLICE")
+_MAKES = ("__init__", "__post_init__", "__new__")
+ITSELF = "an attribute of itself"
+
+_seen_code: Bounded[int, tuple[CodeType, str]] = Bounded(20_000)
+"""By the id of the code, which is kept, what it changes."""
+
+
+class Contents:
+    """What modules and other objects hold, to be compared later."""
+
+    def __init__(self, modules: Iterable[torch.nn.Module], *others: object) -> None:
+        self._kept: list[tuple[object, list[object]]] = []
+        seen: set[int] = set()
+        pending: list[object] = [*(vars(module) for module in modules), *others]
+        while pending:
+            holder = pending.pop()
+            if type(holder) not in _CONTAINERS or id(holder) in seen:
+                continue
+            seen.add(id(holder))
+            content = _content(holder)
+            self._kept.append((holder, content))
+            pending += [part for part in content if type(part) in _CONTAINERS]
+        self._drawn = _draws()
+
+    def changed(self) -> bool:
+        return self._drawn != _draws() or any(not _is_same(_content(holder), kept) for holder, kept in self._kept)
+
+
+def _content(holder: object) -> list[object]:
+    if isinstance(holder, dict):
+        return [*holder.keys(), *holder.values()]
+    return [*holder]  # type: ignore[misc]
+
+
+def _is_same(now: list[object], before: list[object]) -> bool:
+    if len(now) != len(before):
+        return False
+    return all(map(is_, now, before)) or all(map(_is_equal, now, before))
+
+
+def _is_equal(one: object, other: object) -> bool:
+    if one is other:
+        return True
+    return type(one) is type(other) and isinstance(one, bool | int | float | str) and one == other
+
+
+def _draws() -> object:
+    """How far Python's and NumPy's random numbers are."""
+    name, keys, *rest = np.random.get_state(legacy=True)
+    return random.getstate(), name, keys.tobytes(), rest  # type: ignore[union-attr]
+
+
+@answers_for_caller
+class LastingChanges(PausedWatch):
+    """A ``with`` block in which this thread's functions are looked at. ``seen`` says what of them may last."""
+
+    def __init__(self, modules: Iterable[torch.nn.Module]) -> None:
+        self._modules = {id(module) for module in modules}
+        self._before: object = None
+        self._is_on = False
+        self.seen = ""
+
+    def __enter__(self) -> None:
+        self._before, self._is_on = sys.getprofile(), True
+        sys.setprofile(self._profile)
+
+    def __exit__(self, *_: object) -> None:
+        self._is_on = False
+        sys.setprofile(self._before)  # type: ignore[arg-type]
+
+    def pause(self) -> None:
+        """While the recorder runs."""
+        if self._is_on:
+            sys.setprofile(None)
+
+    def go_on(self) -> None:
+        if self._is_on:
+            sys.setprofile(self._profile)
+
+    def _profile(self, frame: FrameType, event: str, _: object) -> None:
+        if event != "call":
+            return
+        code = frame.f_code
+        known = _seen_code.get(id(code))
+        if known is None:
+            is_looked_at = is_user(code) and not _is_of_python(code.co_filename)
+            changes = _changes_of(code, frame.f_globals) if is_looked_at else ""
+            known = _seen_code[id(code)] = code, changes
+        changes = known[1]
+        if changes and not (changes == ITSELF and id(frame.f_locals.get(code.co_varnames[0])) in self._modules):
+            self.seen = f"{code.co_qualname} changes {changes}"
+
+
+def _changes_of(code: CodeType, space: dict[str, object]) -> str:
+    """What a function may change beyond its own variables."""
+    found = ""
+    has_elements, before = bool(_CHANGING & {*code.co_names}), None
+    for one in dis.get_instructions(code):
+        has_elements |= one.opname in _OF_ELEMENTS
+        if one.opname in _OF_OTHERS or (one.opname in _OF_FUNCTIONS and one.argval in code.co_freevars):
+            return "a variable of others"
+        if one.opname in _OF_OBJECTS:
+            is_own = before is not None and _gives_first(before, code)
+            if not is_own:
+                return "an attribute of another object"
+            found = found if code.co_name in _MAKES else ITSELF
+        before = one
+    if has_elements and (code.co_freevars or any(type(space.get(name)) in _CONTAINERS for name in code.co_names)):
+        return "elements of what others hold"
+    return found
+
+
+def _gives_first(one: dis.Instruction, code: CodeType) -> bool:
+    """Whether an instruction gives the first parameter last, as ``self.a = b`` does before the attribute."""
+    names = one.argval if isinstance(one.argval, tuple) else (one.argval,)
+    return one.opname.startswith("LOAD_FAST") and bool(code.co_argcount) and names[-1] == code.co_varnames[0]

@@ -1,0 +1,41 @@
+"""Rare roads: rooms of capture that an ordinary export never enters, each imported when something of it is first met.
+
+They are named in one table, so that what every export runs does not import them. A module may be run on fake tensors while one is
+imported, with functions of ``math`` and ``builtins`` patched for its thread: no room may keep one of these as it is imported.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from fx2onnx.torchcompat.dispatch import real_kernels
+
+RARE_ROADS = {
+    "all paths": "branches.explore",
+    "if bodies": "branches.if_bodies",
+    "no-op guards": "branches.noop_guards",
+    "paths of calls": "branches.per_call",
+    "below autograd": "recording.below_autograd",
+    "autograd's answers": "recording.gradients",
+    "autocast": "recording.autocast",
+    "names of what is held": "python.held_names",
+    "what goes on as it is used": "python.advancing",
+    "sizes of data": "recording.unknown_sizes",
+    "what Python asks": "recording.questions",
+    "changed state": "recording.changed_state",
+    "draws beside other threads": "python.random_draws",
+}
+"""What is met, and the module that knows what to do about it."""
+
+_PACKAGE = __name__.rpartition(".")[0]
+_loaded: dict[str, Any] = {}
+
+
+def road(name: str) -> Any:
+    """The module of a rare road."""
+    found = _loaded.get(name)
+    if found is None:
+        with real_kernels():
+            found = _loaded[name] = importlib.import_module(f"{_PACKAGE}.{RARE_ROADS[name]}")
+    return found

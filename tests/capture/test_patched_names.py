@@ -17,7 +17,6 @@ PYTHON = "Python computes with numbers that may be symbolic sizes"
 METHODS = "an integer or a real number has it, and torch's symbolic one has not, or asks for the number"
 ASKED = "Python asks a tensor for what no operator shows"
 MADE = "a tensor that Python makes of symbolic sizes or of fake tensors"
-SET = "what forward sets for the process or the thread is noted, to be put back"
 LIBRARY = "a function of the library decides by data, or reads memory (model_patches)"
 WRITTEN = "the operators that it stands for are recorded, as it is written, uncompiled"
 
@@ -98,7 +97,6 @@ PATCHED: tuple[tuple[str, str, str], ...] = (
     ("torch.autograd.graph._engine_run_backward", "__code__", "results recorded whole have no history"),
     ("torch.autograd.function.Function.apply", "__code__", "its forward is recorded"),
     ("torch.nn.modules.module.Module._wrapped_call_impl", "__code__", "which module runs is kept, at no frame more"),
-    ("logging.Logger.setLevel", "__code__", SET),
     ("torch.nn.modules.batchnorm._BatchNorm.forward", "__code__", LIBRARY),
     ("torch.nn.utils.rnn.pad_packed_sequence", "__code__", LIBRARY),
     ("torch.nn.modules.rnn.LSTM.get_expected_cell_size", "__code__", LIBRARY),

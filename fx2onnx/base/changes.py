@@ -1,7 +1,8 @@
-"""What an export changes outside itself is put back, wherever an exception strikes: Ctrl-C comes between any two steps.
+"""Changes of an export outside itself are put back, wherever an exception strikes: Ctrl-C comes between any two steps.
 
 Who changes something says first how it is put back (``before_change``); to put back what was not changed, or twice, does
-no harm. ``Changes`` puts back at the end of its block, and ``undone`` whatever an interrupt in the middle of that left.
+no harm. ``Changes`` puts back at the end of its block. The outermost block is two, ``with Changes(), Changes():``, as an
+interrupt may come on the way to the end of the inner one.
 """
 
 from __future__ import annotations
@@ -10,9 +11,6 @@ import contextlib
 import threading
 import traceback
 from collections.abc import Callable, Iterator
-from typing import TypeVar
-
-T = TypeVar("T")
 
 _TRIES = 100
 """So often is a step tried that exceptions interrupt; then it is left out, and the others still done."""
@@ -21,14 +19,14 @@ _TRIES = 100
 class _Journal(threading.local):
     def __init__(self) -> None:
         self.steps: list[Callable[[], object]] = []
-        """How what this thread changed is put back, in the order of the changes."""
+        """Functions that put back what this thread changed, in the order of the changes."""
 
 
 _JOURNAL = _Journal()
 
 
 def before_change(put_back: Callable[[], object]) -> None:
-    """``put_back`` undoes what the caller does next. Only inside ``Changes`` or ``undone``."""
+    """``put_back`` undoes what the caller does next. Only inside ``Changes``."""
     _JOURNAL.steps.append(put_back)
 
 
@@ -38,24 +36,12 @@ class Changes:
     def __enter__(self) -> None:
         self._mark = len(_JOURNAL.steps)
 
-    def __exit__(self, *_: object) -> None:
-        _put_back(self._mark)
-
-
-def undone(run: Callable[[], T]) -> T:
-    """``run()``; afterwards all is put back. Twice: an exception may strike on the way to the first time."""
-    return _put_back_after(lambda: _put_back_after(run))
-
-
-def _put_back_after(run: Callable[[], T]) -> T:
-    mark = len(_JOURNAL.steps)
-    try:
-        return run()
-    except BaseException as error:
-        _close_left_open(error)
-        raise
-    finally:
-        _put_back(mark)
+    def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
+        try:
+            if error is not None:
+                _close_left_open(error)
+        finally:
+            _put_back(self._mark)
 
 
 def _put_back(mark: int) -> None:

@@ -11,6 +11,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from enum import Enum
 from typing import Any
 
 from fx2onnx.base.source import PACKAGE_FOLDER, SourceLocation
@@ -59,6 +60,10 @@ class Fx2OnnxError(Exception):
     """
 
     exit_code = 1
+    reason: Enum | None = None
+    """Why, for code that goes on by it; people read ``why``."""
+    inputs: tuple[str, ...] = ()
+    """The inputs of a module whose numbers Python would need."""
 
     def __init__(
         self,

@@ -11,7 +11,7 @@ from typing import Any
 from fx2onnx.base.changes import before_change
 
 FRAMES = 1000
-"""What an export has above forward (20) and below it (an operator that PyTorch decomposes on fake tensors: 150; torch.export
+"""The frames that an export has above forward (14) and below it (an operator that PyTorch decomposes on fake tensors: 150; torch.export
 and its compiler of Python: several hundred), where eager PyTorch has almost nothing."""
 
 FRAMES_A_LEVEL = 6
@@ -29,7 +29,7 @@ _LIMITS = {"before": 0, "raised": 0}
 
 
 def make_room_to_recurse(levels: int = 0) -> None:
-    """Python's recursion limit, which all threads share, is higher by ``FRAMES`` until ``undone`` ends: what runs in eager
+    """Python's recursion limit, which all threads share, is higher by ``FRAMES`` until ``Changes`` end: what runs in eager
     PyTorch just below the limit has to run here, too. It is enough for ``levels`` of modules inside each other, up to
     ``MOST_LEVELS``: torch's functions go through them by recursion. A limit that is set meanwhile stays.
     """
@@ -45,7 +45,7 @@ def make_room_to_recurse(levels: int = 0) -> None:
 
 
 def levels_of(module: Any) -> int:
-    """How many modules lie inside each other; 0 for what is no module."""
+    """The number of modules that lie inside each other; 0 for what is no module."""
     level, seen, levels = [module], {id(module)}, 0
     while level:
         inner = []

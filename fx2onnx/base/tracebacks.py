@@ -1,4 +1,4 @@
-"""What an error's traceback holds on to: frames, with everything that their variables refer to."""
+"""Frames that an error's traceback holds on to, with everything that their variables refer to."""
 
 from __future__ import annotations
 

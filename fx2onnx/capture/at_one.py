@@ -9,13 +9,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
 
 import torch
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.tracebacks import drop_frames
-from fx2onnx.capture.attempt import Attempt, Outcome, Recorded
+from fx2onnx.capture.attempt import Attempt, Names, Outcome, Recorded, asked_of_one, is_of_a_size
 from fx2onnx.capture.branches.merge import Merge, Path
 from fx2onnx.capture.branches.numbering import common_calls, common_weights, equivalent_at
 from fx2onnx.capture.captured import Captured, TensorInfo
@@ -30,8 +29,6 @@ from fx2onnx.sizes.sets import EVERY
 
 MOST_RUNS = 6
 """Further runs of the module; decisions that are left then are decided as at the sample, and reported."""
-Names: TypeAlias = frozenset[str]
-"""Of sizes that are 1 together."""
 
 
 def right_at_one(done: Recorded, run: Callable[[Attempt], Outcome], capture: Callable[[Attempt], Recorded]) -> Recorded:
@@ -39,28 +36,7 @@ def right_at_one(done: Recorded, run: Callable[[Attempt], Outcome], capture: Cal
 
     Raises UserError E105 where a size that is asked for by name is 1 in the sample, and cannot be dynamic then.
     """
-    if done.attempt.options.data_branches != "if" or not asked_of_one(done.shape_env, done.attempt):
-        return done
     return _AtOne(done, run, capture).settled()
-
-
-def asked_of_one(env: ShapeEnv, attempt: Attempt) -> dict[Names, Guard]:
-    """Sizes, and the first of Python's decisions that goes another way where they are 1."""
-    found: dict[Names, Guard] = {}
-    for guard in env.guards.values():
-        relation, names = guard.relation, guard.relation.symbols()
-        if not guard.by_user or not _is_of_a_size(relation) or not names <= set(attempt.hints):
-            continue
-        may_be_one = all(1 in env.facts.sets.get(name, EVERY) for name in names)
-        if may_be_one and not relation.is_true_at(dict.fromkeys(names, 1)) and env.facts.is_settled(relation) is None:
-            found.setdefault(names, guard)
-    return found
-
-
-def _is_of_a_size(relation: Relation) -> bool:
-    """Whether a size, or a product of sizes, is compared with 0 or 1, and no difference of some."""
-    sides = [arg for arg in relation.args if isinstance(arg, Dim)]
-    return relation.compares_with_zero_or_one() and [*sides[0].terms.values()] == [1]
 
 
 @dataclass
@@ -86,7 +62,7 @@ class _AtOne:
         return self.done
 
     def _forget_guards(self) -> None:
-        """What is settled is taken for granted no more."""
+        """Drop the guards of sizes that are settled: the file no longer depends on them."""
         captured, env = self.done.captured, self.done.shape_env
         settled = [
             guard
@@ -94,7 +70,7 @@ class _AtOne:
             if isinstance(guard, Guard)
             and guard.by_user
             and guard.relation.symbols() in self.tried
-            and _is_of_a_size(guard.relation)
+            and is_of_a_size(guard.relation)
         ]
         captured.assumptions = [each for each in captured.assumptions if each not in settled]
         env.guards = {key: guard for key, guard in env.guards.items() if guard not in settled}
@@ -104,7 +80,7 @@ class _AtOne:
         at = dict.fromkeys(names, 1)
         attempt = self.done.attempt
         change = f"Python decides as where {_listed(names)} is 1"
-        further = replace(attempt, decides_at=at, without_larger=None, without_numbers=None, change=change)
+        further = replace(attempt.without_baselines(), sizes=replace(attempt.sizes, decides_at=at), change=change)
         other = self._numbered_apart(further, self.run(further))
         if isinstance(other, Recorded):
             if _needs_no_more(other.shape_env, self.done.shape_env, names):
@@ -126,15 +102,19 @@ class _AtOne:
         calls = common_calls(one, outcome.captured)
         if not _new_symbols(one, calls) & _new_symbols(outcome.captured, calls):
             return outcome
-        return self.run(replace(attempt, first_unknown=self.done.shape_env.next_unknown))
+        return self.run(self._apart(attempt))
+
+    def _apart(self, attempt: Attempt) -> Attempt:
+        """The attempt with numbers of its own for data-dependent sizes."""
+        return replace(attempt, sizes=replace(attempt.sizes, next_unbacked=self.done.shape_env.next_unknown))
 
     def _with_numbers(self, names: Names, guard: Guard) -> None:
         """Join the program of the module with the number 1 for the sizes, or leave 1 out."""
         attempt = self.done.attempt
         options = replace(
-            attempt.options, rung=attempt.strategy
-        )  # another strategy would cost seconds for a single size
-        attempt = replace(attempt, options=options, first_unknown=self.done.shape_env.next_unknown)
+            attempt.options, rung=attempt.program.strategy
+        )  # another would cost seconds for a single size
+        attempt = self._apart(replace(attempt, request=replace(attempt.request, options=options)))
         try:
             for name in sorted(names):
                 attempt = attempt.specialized(Specialization(Dim.symbol(name), 1, guard.where))
@@ -166,13 +146,13 @@ class _AtOne:
     def _keep_the_samples(self, name: str, guard: Guard) -> None:
         """The sample has size 1, for which the general program is not right."""
         attempt = self.done.attempt
-        if name not in attempt.optional:
+        if name not in attempt.request.optional:
             raise undeclared(self.done.shape_env, guard.relation, guard.where)
         self.done = self.capture(attempt.specialized(Specialization(Dim.symbol(name), 1, guard.where)))
 
     def _join(self, other: Recorded, at: dict[str, int], guard: Guard) -> bool:
         """Both programs in one; whether that is possible."""
-        if self.done.attempt.untranslated is not None:
+        if self.done.attempt.request.untranslated is not None:
             return False
         one, two = self.done.captured, other.captured
         tests = [Relation("ne", (Dim.symbol(name), 1)) for name in sorted(at)]
@@ -197,7 +177,7 @@ class _AtOne:
 
 
 def _needs_no_more(env: ShapeEnv, general: ShapeEnv, names: Names) -> bool:
-    """Whether a run takes nothing for granted that the general one does not."""
+    """True if a run takes nothing for granted that the general one does not."""
     if not env.specializations.keys() <= general.specializations.keys():
         return False
     equal = {
@@ -219,7 +199,7 @@ def _new_symbols(captured: Captured, calls: int) -> set[str]:
 
 
 def _of_any_size(done: Recorded, general: Captured) -> Recorded:
-    """With inputs that are reshaped to their sizes first, as their types in the general program do not say them."""
+    """The program with inputs that are reshaped to their sizes first, which their types in the general program do not state."""
     captured = done.captured
     for graph_input, like in zip(captured.inputs, general.inputs, strict=True):
         node, info = graph_input.node, graph_input.node.meta["val"]

@@ -7,7 +7,6 @@ Only what leads to such a size is computed, as far as that is little work.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
 import torch
@@ -16,15 +15,15 @@ import torch.fx
 from fx2onnx.base.errors import UserError
 from fx2onnx.capture.captured import Captured, where_of
 from fx2onnx.capture.recording.size_checks import CHECKED, checked_by
-from fx2onnx.sizes.assumptions import Assumed, Assumption, Condition, Guard
+from fx2onnx.sizes.assumptions import Assumption
 from fx2onnx.sizes.expr import Dim
 from fx2onnx.sizes.relation import Relation
 from fx2onnx.torchcompat.operators import OpOverload
 
 MOST_ELEMENTS = 1 << 20
-"""Of a tensor that is computed."""
+"""The most elements of a tensor that is computed."""
 MOST_NODES = 400
-"""That are computed for one condition."""
+"""The most nodes that are computed for one condition."""
 
 
 class Unknown(Exception):
@@ -32,14 +31,14 @@ class Unknown(Exception):
 
 
 Value: TypeAlias = Any
-"""Of a node, or an argument of one."""
+"""The value of a node, or an argument of one."""
 
 
-def tried_at_sample(captured: Captured) -> Captured:
-    """``captured``. Raises UserError E101 for what eager PyTorch needs and the example inputs break, E105 for another condition that
+def try_at_sample(captured: Captured) -> None:
+    """Raises UserError E101 for what eager PyTorch needs and the example inputs break, E105 for another condition that
     they do. A note says which were not tried.
     """
-    for assumed in broken_conditions(captured.assumptions, sizes_of(captured)):
+    for assumed in captured.broken_at(captured.sample_sizes()):
         raise UserError(
             "E105",
             f"the file would not be for its own example inputs: {assumed.expression}",
@@ -47,8 +46,6 @@ def tried_at_sample(captured: Captured) -> Captured:
             why="another branch of the module, or an operator, needs it where these inputs do not lead",
             next="declare a range of the size that has one of the branches, torch.export.Dim(NAME, min=..., max=...), and report it",
         )
-    if all(symbol.node.op == "placeholder" and symbol.axis is not None for symbol in captured.symbols.values()):
-        return captured
     sample = Sample(captured)
     for node in captured.graph.nodes:
         if node.target is CHECKED:
@@ -61,28 +58,6 @@ def tried_at_sample(captured: Captured) -> Captured:
                 continue
             if not holds:
                 raise _broken(relation, sample, node)
-    return captured
-
-
-def sizes_of(captured: Captured) -> dict[str, int]:
-    """The sizes that the example inputs have."""
-    samples = {each.node: each.sample for each in captured.inputs}
-    return {
-        name: int(samples[symbol.node].shape[symbol.axis])
-        for name, symbol in captured.symbols.items()
-        if symbol.node in samples and symbol.axis is not None
-    }
-
-
-def broken_conditions(assumptions: Iterable[Assumed], sizes: Mapping[str, int]) -> list[Condition | Guard]:
-    """What a file would state of sizes that these are not."""
-    found: list[Condition | Guard] = []
-    for assumed in assumptions:
-        if isinstance(assumed, Condition) or (isinstance(assumed, Guard) and assumed.is_stated):
-            is_about_these = assumed.relation.symbols() <= sizes.keys()
-            if is_about_these and not assumed.relation.is_true_at(sizes):
-                found.append(assumed)
-    return found
 
 
 def _broken(relation: Relation, sample: Sample, node: torch.fx.Node) -> UserError:

@@ -1,10 +1,13 @@
-"""One attempt to capture a module and its outcome, as values: the driver changes one thing, and tries again."""
+"""One attempt to capture a module and its outcome, as values: the driver changes one thing, and tries again.
+
+An ``Attempt`` is what is asked for and, group by group, what remedies set; a group whose remedy was not needed has its defaults.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from types import CodeType
 from typing import Any, TypeAlias
 
@@ -15,154 +18,254 @@ from fx2onnx.capture.captured import Captured
 from fx2onnx.capture.options import CaptureOptions
 from fx2onnx.capture.patches import Patches, TracedCode
 from fx2onnx.capture.python.inputs import Arguments
+from fx2onnx.capture.reasons import Reason
 from fx2onnx.capture.shapes.dynamic import hints_of
 from fx2onnx.capture.shapes.requested import of_size
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.sizes.assumptions import Condition, Guard, Specialization
-from fx2onnx.sizes.expr import Dim
+from fx2onnx.sizes.expr import Dim, DimLike
 from fx2onnx.sizes.facts import Facts
 from fx2onnx.sizes.relation import Relation
 from fx2onnx.sizes.sets import EVERY
+
+
+@dataclass
+class Budget:
+    """The number of runs of the module that one capture may take, for whatever reason, and how long it may begin new ones.
+
+    Reruns of a single operator are part of the run that they are in.
+    """
+
+    runs: int
+    seconds: float
+    spent: int = 0
+    began_s: float = field(default_factory=time.monotonic)
+
+    def spend(self, change: str, runs: int = 1) -> None:
+        """Take one run, which ``change`` made necessary, or none for a call of a submodule that is run alone.
+
+        Raises UserError E105 where no run or no time is left; the first run may always be.
+        """
+        taken_s = time.monotonic() - self.began_s
+        if self.spent and (self.spent + runs > self.runs or taken_s >= self.seconds):
+            raise UserError(
+                "E105",
+                f"the module is not captured after {self.spent} runs of it in {taken_s:.0f} s",
+                why=f"a capture may take {self.runs} runs and {self.seconds:.0f} s"
+                + (f"; the last change was: {change}" if change else ""),
+                next="export with fewer dynamic sizes: leave some out of dynamic_shapes",
+            )
+        self.spent += runs
+
+
+@dataclass(frozen=True)
+class Request:
+    """The task of a capture, which is the same in all of its attempts."""
+
+    root: torch.nn.Module
+    options: CaptureOptions
+    keep: Callable[[Any], bool]
+    """True for an overload that stays whole; others are split by PyTorch's decompositions."""
+    patches: Patches
+    """Patches of library functions, in place while the module runs."""
+    optional: frozenset[str] = frozenset()
+    """Sizes that may become static, since nobody asked for them by name."""
+    declared: frozenset[str] = frozenset()
+    """Sizes that are declared by a ``torch.export.Dim``."""
+    relations: tuple[Relation, ...] = ()
+    """Relations that the user declares between sizes."""
+    untranslated: UserError | None = None
+    """The error of a program with both branches that could not be translated: this one is to have the sample's only."""
+    budget: Budget = field(default_factory=lambda: Budget(runs=MOST_RUNS, seconds=MOST_SECONDS))
+
+
+MOST_RUNS = 1_000
+MOST_SECONDS = 3_600.0
+
+
+@dataclass(frozen=True)
+class Program:
+    """The program that is run: the module, or one in its place."""
+
+    strategy: str = "fake"
+    """The module itself (``fake``), a traced copy (``symbolic``) or torch.export's program (``export``)."""
+    module: torch.nn.Module | None = None
+    """The program that the strategy made of the module; None until it has."""
+    own_failure: BaseException | None = None
+    """The failure of the module's own run, where torch.export is tried in its place."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """At which sizes the module runs, and what is known of them before."""
+
+    hints: Mapping[str, int] = field(default_factory=dict)
+    """The size of each symbol at which comparisons are decided."""
+    stand_in: int = 2
+    """The size in the place of a sample's size of 0 or 1."""
+    decides_at: Mapping[str, int] = field(default_factory=dict)
+    """Sizes at which Python decides, whatever the hints are."""
+    next_unbacked: int = 0
+    """The least number of a symbol for a data-dependent size."""
+    ranges: tuple[Condition, ...] = ()
+    """The declared ranges of sizes, such as ``Dim("n", min=6)``."""
+    specializations: tuple[Specialization, ...] = ()
+    """The sizes that became numbers, or other sizes, in earlier attempts."""
+
+
+@dataclass(frozen=True)
+class Enlarged:
+    """Larger sizes in the place of hints at which a derived size is 1."""
+
+    hints: Mapping[str, int] = field(default_factory=dict)
+    baseline: Recorded | None = None
+    """The result of the run without them."""
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """Where Python's plain numbers are sizes, or numbers that only the data tells."""
+
+    files: frozenset[str] = frozenset()
+    """Names of files in which ``int`` and ``float`` of a size stay sizes."""
+    takes_indices: bool = False
+    """Sizes may be indices of tensors; else they are only where there are ``files``."""
+    may_add_files: bool = True
+    """Further files may be added; else Python's ``int`` and ``float`` stay where they are."""
+    baseline: Recorded | None = None
+    """The result of the run without ``files``."""
+    failure: Failed | None = None
+    """The failure of the run in which ``int(x)`` was a plain number."""
+
+
+@dataclass(frozen=True)
+class Operators:
+    """The recording of operators and library functions."""
+
+    pre_dispatch: bool = True
+    """Composite operators are recorded whole, rather than as the operators that they consist of."""
+    gradients: bool = False
+    """Gradients are on, as ``forward`` takes some; else they are off, as in inference."""
+    traced: TracedCode = frozenset()
+    """Functions of libraries that take their branch for traced code."""
+
+
+@dataclass(frozen=True)
+class Branching:
+    """The recording of Python's decisions."""
+
+    by_sizes: bool = True
+    """Both branches of decisions by sizes are recorded, rather than the sample's."""
+    failure: BaseException | None = None
+    """The reason why they are not."""
+    has_noop_guards: bool = True
+    """A statement that does nothing where its test is false is run without asking."""
+    has_bodies: bool = True
+    """Statements that a test by data guards are a branch within the run, where they may be."""
+    by_counts: bool = True
+    """A count that is one of a few numbers, such as the parts of a chunk, is a decision by sizes rather than a condition."""
+    scopes: frozenset[type] = frozenset()
+    """Classes of submodules each call of which has the branches of its decisions by sizes to itself."""
+
+
+@dataclass(frozen=True)
+class Baked:
+    """Inputs whose sample values are constants of the graph."""
+
+    names: tuple[str, ...] = ()
+    lines: tuple[str, ...] = ()
+    """A line about each that nobody asked to bake: why it had to be."""
 
 
 @dataclass(frozen=True)
 class Attempt:
     """A module, and how it is run on fake tensors."""
 
-    root: torch.nn.Module
+    request: Request
     arguments: Arguments
-    options: CaptureOptions
-    keep: Callable[[Any], bool]
-    """Whether an overload stays whole; others are split by PyTorch's decompositions."""
-    patches: Patches
-    """Of library functions, in place while the module runs."""
-    optional: frozenset[str] = frozenset()
-    """Sizes that may become static, since nobody asked for them by name."""
-    declared: frozenset[str] = frozenset()
-    """Sizes that are declared by a ``torch.export.Dim``."""
-    strategy: str = "fake"
-    """What is run: the module itself (``fake``), a traced copy (``symbolic``) or torch.export's program (``export``)."""
-    program: torch.nn.Module | None = None
-    """What the strategy made of ``root``; None until it has."""
-    hints: Mapping[str, int] = field(default_factory=dict)
-    """The size of each symbol at which comparisons are decided."""
-    for_one: int = 2
-    """What stands for a sample's size of 0 or 1."""
-    decides_at: Mapping[str, int] = field(default_factory=dict)
-    """Sizes at which Python decides, whatever the hints are."""
-    first_unknown: int = 0
-    """The least number of a symbol for a size that only the data tells."""
-    ranges: tuple[Condition, ...] = ()
-    """What sizes are declared with, such as ``Dim("n", min=6)``."""
-    relations: tuple[Relation, ...] = ()
-    """Relations that the user declares between sizes."""
-    bake: tuple[str, ...] = ()
-    """Inputs whose sample values are constants of the graph."""
-    baked_for: tuple[str, ...] = ()
-    """Of each that nobody asked to bake, a line about why it had to be."""
-    specializations: tuple[Specialization, ...] = ()
-    """Of earlier attempts: the sizes that became numbers, or other sizes."""
-    settling_runs: int = 0
-    """The number of runs that these specializations took."""
-    larger: Mapping[str, int] = field(default_factory=dict)
-    """Sizes in the place of hints at which a derived size is 1."""
-    without_larger: Recorded | None = None
-    """What the run without ``larger`` gave."""
-    first_failure: BaseException | None = None
-    """Of the module's own run, where torch.export is tried in its place."""
-    whole: bool = True
-    """Whether composite operators are recorded whole, rather than as the operators that they consist of."""
-    splits_by_sizes: bool = True
-    """Whether both branches of Python's decisions by sizes are recorded, rather than the sample's."""
-    runs_idle: bool = True
-    """Whether a statement that does nothing where its test is false is run without asking."""
-    has_bodies: bool = True
-    """Whether statements that a test by data guards are a branch of the run, where they may be."""
-    keeps_few: bool = True
-    """Whether a number of a few, such as how many parts there are, is a decision by sizes rather than a condition."""
-    scopes: frozenset[type] = frozenset()
-    """Classes of submodules each call of which has the branches of its decisions by sizes to itself."""
-    split_failure: BaseException | None = None
-    """Why they are not."""
-    untranslated: UserError | None = None
-    """What of a program with both branches could not be translated: this one is to have the sample's only."""
-    wants_number: Failed | None = None
-    """What failed where ``int(x)`` was a plain number."""
-    gradients: bool = False
-    """Whether gradients are on, as ``forward`` takes some; else they are off, as in inference."""
-    traced: TracedCode = frozenset()
-    """Functions of libraries that take their branch for traced code."""
-    numbers_in: frozenset[str] = frozenset()
-    """Names of files in which ``int`` and ``float`` of a size stay sizes."""
-    takes_indices: bool = False
-    """Whether sizes may be indices of tensors; else they are where ``numbers_in`` has a file."""
-    without_numbers: Recorded | None = None
-    """What the run without ``numbers_in`` gave."""
-    keeps_numbers: bool = True
-    """Whether ``numbers_in`` may be tried."""
+    program: Program = Program()
+    sizes: Sizes = Sizes()
+    enlarged: Enlarged = Enlarged()
+    numbers: Numbers = Numbers()
+    operators: Operators = Operators()
+    branching: Branching = Branching()
+    baked: Baked = Baked()
     change: str = ""
-    """What makes this attempt differ from the one before."""
+    """The difference to the attempt before, in words."""
+
+    @property
+    def root(self) -> torch.nn.Module:
+        return self.request.root
+
+    @property
+    def options(self) -> CaptureOptions:
+        return self.request.options
+
+    @property
+    def is_own_run(self) -> bool:
+        """True if the module itself runs."""
+        return self.program.module is self.root
 
     def at_sample(self) -> Attempt:
-        """With the sample's sizes. 0 and 1 would hide what happens at all others. Raises UserError E105."""
-        sizes, other = hints_of(self.arguments).items(), self.for_one
-        sets = {declared.name: declared.sizes for declared in self.ranges}
+        """The attempt at the sample's sizes. 0 and 1 would hide what happens at all others. Raises UserError E105."""
+        sizes, other = hints_of(self.arguments).items(), self.sizes.stand_in
+        sets = {declared.name: declared.sizes for declared in self.sizes.ranges}
         general = {name: size if size > 1 or other not in sets.get(name, EVERY) else other for name, size in sizes}
-        return replace(self, hints=general)
+        return replace(self, sizes=replace(self.sizes, hints=general))
 
     def shape_env(self) -> ShapeEnv:
-        """What is known of sizes before the module runs."""
-        declared = [condition for condition in self.ranges if condition.name in self.hints]
+        """The facts about sizes before the module runs."""
+        hints = self.sizes.hints
+        declared = [condition for condition in self.sizes.ranges if condition.name in hints]
         return ShapeEnv(
-            hints={**self.hints, **self.larger},
+            hints={**hints, **self.enlarged.hints},
             facts=Facts.declared(declared),
             guards={(relation, True): Guard(relation, by_user=True, ends_run=True) for relation in self._related()},
-            decides_at=self.decides_at,
-            keeps_numbers_in=self.numbers_in,
-            next_unknown=self.first_unknown,
+            decides_at=self.sizes.decides_at,
+            keeps_numbers_in=self.numbers.files,
+            next_unknown=self.sizes.next_unbacked,
         )
 
     def _related(self) -> list[Relation]:
-        """``relations``, of the sizes that are left."""
-        found: list[Relation | bool] = list(self.relations)
-        for done in self.specializations:
+        """The relations that the user declares, of the sizes that are left."""
+        found: list[Relation | bool] = list(self.request.relations)
+        for done in self.sizes.specializations:
             value = {str(done.size.as_symbol()): done.value}
             found = [each.at(value) if isinstance(each, Relation) else each for each in found]
-        return [each for each in found if isinstance(each, Relation) and each.symbols() <= self.hints.keys()]
+        return [each for each in found if isinstance(each, Relation) and each.symbols() <= self.sizes.hints.keys()]
 
     def range_of(self, name: str) -> Condition | None:
-        """What the size is declared with."""
-        return next((condition for condition in self.ranges if condition.name == name), None)
+        """The range that the size is declared with."""
+        return next((condition for condition in self.sizes.ranges if condition.name == name), None)
 
     def specialized(self, done: Specialization) -> Attempt:
-        """With the number or the other size for one that was a symbol; everything else as in the first attempt."""
+        """The attempt with a number, or another size, for one that was a symbol; what depends on sizes starts afresh."""
         name = str(done.size.as_symbol())
-        leaves = [
-            replace(
-                leaf,
-                axes={
-                    axis: size.substitute({name: done.value}) if isinstance(size, Dim) else size  # type: ignore[misc]
-                    for axis, size in leaf.axes.items()
-                },
-            )
-            for leaf in self.arguments.leaves
-        ]
-        arguments = replace(self.arguments, leaves=leaves)
+        sizes = replace(
+            self.sizes,
+            ranges=self._ranges_after(name, done.value),
+            specializations=(*self.sizes.specializations, done),
+        )
         return replace(
             self,
-            arguments=arguments,
-            ranges=self._ranges_after(name, done.value),
-            specializations=(*self.specializations, done),
-            larger={},
-            without_larger=None,
-            whole=True,
-            traced=frozenset(),
-            without_numbers=None,
+            arguments=self._arguments_at({name: done.value}),
+            sizes=sizes,
+            enlarged=Enlarged(),
+            numbers=replace(self.numbers, baseline=None),
+            operators=Operators(gradients=self.operators.gradients),
             change=str(done),
         ).at_sample()
 
     def at_sizes(self, sizes: Mapping[str, int]) -> Attempt:
-        """With numbers for all sizes, as eager PyTorch has them."""
+        """The attempt with numbers for all sizes, as eager PyTorch has them."""
+        return replace(
+            self,
+            arguments=self._arguments_at(sizes),
+            sizes=replace(self.sizes, hints={}, ranges=()),
+            enlarged=replace(self.enlarged, hints={}),
+        )
+
+    def _arguments_at(self, sizes: Mapping[str, DimLike]) -> Arguments:
         leaves = [
             replace(
                 leaf,
@@ -173,44 +276,61 @@ class Attempt:
             )
             for leaf in self.arguments.leaves
         ]
-        return replace(self, arguments=replace(self.arguments, leaves=leaves), hints={}, larger={}, ranges=())
+        return replace(self.arguments, leaves=leaves)
 
     def _ranges_after(self, name: str, value: object) -> tuple[Condition, ...]:
         """A size that becomes another one hands its range on, unless that has one of its own."""
         other = value.as_symbol() if isinstance(value, Dim) else None
         declared = self.range_of(name)
         if declared is None or other is None or self.range_of(other) is not None:
-            return self.ranges
-        return (*self.ranges, of_size(other, declared))
+            return self.sizes.ranges
+        return (*self.sizes.ranges, of_size(other, declared))
 
-    def mends_numbers(self, env: ShapeEnv) -> bool:
-        """Whether a run turned sizes into numbers in files where ``int`` and ``float`` can keep them sizes."""
-        files = env.numbers_in - self.numbers_in
-        return bool(files and env.specializations) and self.keeps_numbers and self.strategy == "fake"
+    def without_baselines(self) -> Attempt:
+        """The attempt with no other result to fall back to."""
+        enlarged, numbers = replace(self.enlarged, baseline=None), replace(self.numbers, baseline=None)
+        return replace(self, enlarged=enlarged, numbers=numbers)
+
+    def keeps_more_sizes(self, env: ShapeEnv) -> bool:
+        """True if a run turned sizes into numbers in files where ``int`` and ``float`` can keep them sizes."""
+        files = env.numbers_in - self.numbers.files
+        may_be = self.numbers.may_add_files and self.program.strategy == "fake"
+        return bool(files and env.specializations) and may_be
 
     def reason(self) -> str:
-        """Why the graph comes from this strategy, for the report."""
-        if self.first_failure is not None:
-            return own_run_failed(self.first_failure)
+        """The reason why the graph comes from this strategy, for the report."""
+        if self.program.own_failure is not None:
+            return own_run_failed(self.program.own_failure)
         if self.options.rung == "auto":
             return "the module ran on fake tensors as it is: its own Python, no traced copy to compare with"
-        return "asked for" + ("; checked against the module's own run" if self.strategy == "symbolic" else "")
+        is_traced = self.program.strategy == "symbolic"
+        return "asked for" + ("; checked against the module's own run" if is_traced else "")
 
     def __str__(self) -> str:
-        return self.strategy + (f": {self.change}" if self.change else "")
+        return self.program.strategy + (f": {self.change}" if self.change else "")
 
 
-class Reason(Enum):
-    """What an attempt failed of, as far as another attempt may do better."""
+Names: TypeAlias = frozenset[str]
+"""The names of sizes that are 1 together."""
 
-    ERROR = "an error"
-    COMPOSITE = "composite operators cannot be seen whole: the module transforms functions or takes gradients"
-    WRITTEN = "a tensor is written in place that a statement, which was run without asking, may give as it is"
-    NO_BRANCH = "statements that a test by data guards, which were recorded as a branch, do more than change tensors"
-    GRADIENTS = "the module takes gradients, which are off"
-    PLAIN_NUMBER = "Python turns a size that only the data gives into a plain number"
-    INDEX = "brackets fail, in which torch wants plain numbers in the place of sizes"
-    REAL_NUMBER = "Python turns a real number that only the data gives into a plain one"
+
+def asked_of_one(env: ShapeEnv, attempt: Attempt) -> dict[Names, Guard]:
+    """Sizes, and the first of Python's decisions that goes another way where they are 1."""
+    found: dict[Names, Guard] = {}
+    for guard in env.guards.values():
+        relation, names = guard.relation, guard.relation.symbols()
+        if not guard.by_user or not is_of_a_size(relation) or not names <= set(attempt.sizes.hints):
+            continue
+        may_be_one = all(1 in env.facts.sets.get(name, EVERY) for name in names)
+        if may_be_one and not relation.is_true_at(dict.fromkeys(names, 1)) and env.facts.is_settled(relation) is None:
+            found.setdefault(names, guard)
+    return found
+
+
+def is_of_a_size(relation: Relation) -> bool:
+    """True if a size, or a product of sizes, is compared with 0 or 1, and no difference of some."""
+    sides = [arg for arg in relation.args if isinstance(arg, Dim)]
+    return relation.compares_with_zero_or_one() and [*sides[0].terms.values()] == [1]
 
 
 @dataclass(frozen=True)
@@ -224,7 +344,7 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Failed:
-    """An attempt that did not."""
+    """An attempt that did not run to its end."""
 
     attempt: Attempt
     error: BaseException
@@ -234,7 +354,7 @@ class Failed:
     numbers_in: frozenset[str] = frozenset()
     """Names of files that turned sizes into numbers before."""
     sizes: frozenset[str] = frozenset()
-    """By which Python decides, and of whose branches one or both cannot be in the file."""
+    """The sizes by which Python decides where not both branches can be in the file."""
     unmet: tuple[Relation, ...] = ()
     """Equalities of sizes that were asked for last, and did not hold."""
 

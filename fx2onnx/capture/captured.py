@@ -1,8 +1,8 @@
-"""What capture hands on: a functional ATen graph and everything said about it."""
+"""The result of a capture: a functional ATen graph and everything said about it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -10,7 +10,7 @@ import torch
 import torch.fx
 
 from fx2onnx.base.source import SourceLocation
-from fx2onnx.sizes.assumptions import Assumed
+from fx2onnx.sizes.assumptions import Assumed, Condition, Guard
 from fx2onnx.sizes.expr import Dim, DimLike, Scalar
 
 REPEAT = "repeat"
@@ -19,7 +19,7 @@ but the nodes that they take."""
 
 
 NEXT = ".next"
-"""How the name of an output ends that is the value afterwards of what forward writes into."""
+"""The end of the names of outputs that hold the new value of what forward writes into."""
 RETURNS_STATE = "fx2onnx_returns_state"
 """An attribute of a module that returns the new values of all state, so that what forward assigns is none."""
 
@@ -124,11 +124,33 @@ class Captured:
     sizes: dict[str, int] = field(default_factory=dict)
     """The size of each symbol at which the module ran; none for those that the data gives."""
     states_guards: bool = False
-    """Whether a file has to say by which orders of sizes it was decided; else whoever asked for one branch sees to that."""
+    """A file has to say by which orders of sizes it was decided; else whoever asked for one branch sees to that."""
     numbers_read: list[tuple[torch.fx.Node, SourceLocation | None]] = field(default_factory=list)
     """Values whose numbers Python took, and the lines: what these led to is in the graph as a constant."""
     restore: Callable[[list[Any]], Any] | None = None
     """Rebuilds forward's output structure from the flat tensors."""
+
+    def sample_sizes(self) -> dict[str, int]:
+        """The sizes that the example inputs have."""
+        samples = {each.node: each.sample for each in self.inputs}
+        return {
+            name: int(samples[symbol.node].shape[symbol.axis])
+            for name, symbol in self.symbols.items()
+            if symbol.axis is not None and symbol.node in samples
+        }
+
+    def has_sizes_of_data(self) -> bool:
+        """True if a size depends on data."""
+        return any(symbol.node.op != "placeholder" or symbol.axis is None for symbol in self.symbols.values())
+
+    def broken_at(self, sizes: Mapping[str, int]) -> list[Condition | Guard]:
+        """The conditions that the file would state and that these sizes break."""
+        return [
+            assumed
+            for assumed in self.assumptions
+            if isinstance(assumed, Condition) or (isinstance(assumed, Guard) and assumed.is_stated)
+            if assumed.relation.symbols() <= sizes.keys() and not assumed.relation.is_true_at(sizes)
+        ]
 
 
 class Carried(NamedTuple):

@@ -5,59 +5,59 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fx2onnx.base.changes import Changes, before_change, undone
+from fx2onnx.base.changes import Changes, before_change
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.events import record
-from fx2onnx.capture.at_one import right_at_one
-from fx2onnx.capture.at_sample import MOST_ELEMENTS, tried_at_sample
-from fx2onnx.capture.attempt import Attempt, Failed, Outcome, Recorded
-from fx2onnx.capture.baking import inputs_to_bake
+from fx2onnx.base.tracebacks import empty_frames
+from fx2onnx.capture import rare
+from fx2onnx.capture.attempt import (
+    Attempt,
+    Baked,
+    Branching,
+    Failed,
+    Operators,
+    Outcome,
+    Program,
+    Recorded,
+    Request,
+    Sizes,
+    asked_of_one,
+)
 from fx2onnx.capture.captured import Captured
-from fx2onnx.capture.diagnosis import diagnosed
-from fx2onnx.capture.fallback import is_mistake
-from fx2onnx.capture.observed import Observed, observed, refuse_broken, set_observed_axes
-from fx2onnx.capture.options import BAKE_AUTO, CaptureOptions
-from fx2onnx.capture.patches import NO_PATCHES, Patches
+from fx2onnx.capture.options import CaptureOptions
+from fx2onnx.capture.patches import Patches
 from fx2onnx.capture.python.inputs import Arguments, bind, normalise_args, refuse_repeated
 from fx2onnx.capture.python.module_calls import Called, call_as_one
 from fx2onnx.capture.python.module_state import keep_numbers, keep_process_state, preserve
-from fx2onnx.capture.shapes.dynamic import check_names, hints_of, set_dynamic_axes, shapes_of
+from fx2onnx.capture.run import run, run_on_all_paths
+from fx2onnx.capture.settle import after_run
+from fx2onnx.capture.shapes.dynamic import check_names, set_dynamic_axes, shapes_of
 from fx2onnx.capture.shapes.requested import Requested
-from fx2onnx.capture.strategies import fake, symbolic
-from fx2onnx.capture.strategies.exported import exported
-from fx2onnx.torchcompat.late_imports import keep_compiler_out, with_imports
+from fx2onnx.torchcompat import shape_specs
+from fx2onnx.torchcompat.late_imports import ImportNeeded, import_compiler, keep_compiler_out
 from fx2onnx.torchcompat.modules import ModuleTree
 
-DEFAULTS = CaptureOptions()
-MAX_ATTEMPTS = 100
-"""Each further one settles something; a module that is not settled after so many is refused."""
-MOST_PROBES = 3
-"""Runs that look for a mistake of the module behind a number that only the data tells."""
+if TYPE_CHECKING:
+    from fx2onnx.capture.observed import Observed
+
+DEFAULTS, NO_PATCHES = CaptureOptions(), Patches()
 
 _LOCK: Any = threading.RLock()
 """One thread captures at a time: a function is patched for one thread only."""
 
 
-def _alone(run: Callable[[], Captured]) -> Captured:
-    """``run()`` while no other thread captures; whatever it changes is as before afterwards."""
-    is_outermost = not _LOCK._is_owned()
-
-    def locked() -> Captured:
-        if is_outermost:
-            before_change(_let_go)
-        with _LOCK:
-            keep_compiler_out(_LOCK)
-            return undone(run)
-
-    return undone(locked)
+def _wait_for_others() -> None:
+    """No other thread captures until ``Changes`` end."""
+    if not _LOCK._is_owned():
+        before_change(_let_go)
+        _LOCK.acquire()
 
 
 def _let_go() -> None:
-    """An interrupt may come on the way out of the block that holds the lock."""
     while _LOCK._is_owned():
         _LOCK.release()
 
@@ -77,51 +77,70 @@ def capture(
 
     ``keep(overload)`` says which overloads stay whole; others are split by PyTorch's decompositions where there are.
     ``patches`` of library functions are in place while the module runs. ``single_calls``: classes of submodules each call
-    of which is one operator, and what is called for each. ``untranslated``: what could not be translated of an earlier
-    graph, in which both branches of decisions by sizes were. Raises UserError E1xx.
+    of which is one operator, and what is called for each. ``untranslated``: what of an earlier graph, with both branches
+    of decisions by sizes, could not be translated. Raises UserError E1xx.
     """
     with record("bind arguments"):
         root = as_module(module)
         positional, named = normalise_args(root, args, kwargs)
         arguments = bind(root.forward, positional, named, options.input_names)
         asked, calls = _sizes_asked_for(root, arguments, options)
-        _check_baked(arguments, options.bake if options.bake != BAKE_AUTO else ())
+        _check_baked(arguments, options.baked)
 
-    def run() -> Captured:
-        keep_process_state()
-        if single_calls is not None:
-            call_as_one(root, *single_calls)
-        strategy = "fake" if options.rung == "auto" else options.rung
-        attempt = Attempt(
-            root,
-            arguments,
-            options,
-            keep,
-            patches,
-            frozenset(asked.optional),
-            frozenset(asked.declared),
-            strategy,
-            ranges=tuple(asked.ranges.values()),
-            relations=tuple(asked.relations),
-            bake=tuple(options.bake) if options.bake != BAKE_AUTO else (),
-            whole=not options.gradients,
-            gradients=options.gradients,
-            splits_by_sizes=untranslated is None,
-            split_failure=untranslated,
-            untranslated=untranslated,
-        )
-        return _compared(attempt) if strategy == "symbolic" else _succeeded(attempt, []).captured
-
+    request = Request(
+        root,
+        options,
+        keep,
+        patches,
+        frozenset(asked.optional),
+        frozenset(asked.declared),
+        tuple(asked.relations),
+        untranslated,
+    )
+    attempt = _first_attempt(request, arguments, asked)
     try:
-        captured = tried_at_sample(with_imports(lambda: _alone(run)))
+        captured = _alone(attempt, single_calls)
+        if captured.has_sizes_of_data() or captured.broken_at(captured.sample_sizes()):
+            rare.try_at_sample(captured)
     except UserError as error:
         error.add_next(patches.warnings())
         raise
-    refuse_broken(captured, arguments, calls)
+    if calls:
+        rare.refuse_broken(captured, arguments, calls)
     captured.warnings = arguments.notes + captured.warnings
     _name_outputs(captured, options.output_names)
     check_names(options.dynamic_axes, arguments.names(), [output.name for output in captured.outputs])
     return captured
+
+
+def _alone(attempt: Attempt, single_calls: tuple[tuple[type, ...], Called] | None) -> Captured:
+    """The result of all attempts, while no other thread captures; what they change is as before afterwards."""
+    try:
+        with Changes(), Changes():
+            _wait_for_others()
+            keep_compiler_out(_LOCK)
+            keep_process_state()
+            if single_calls is not None:
+                call_as_one(attempt.root, *single_calls)
+            return _compared(attempt) if attempt.program.strategy == "symbolic" else _succeeded(attempt, []).captured
+    except ImportNeeded:
+        pass
+    import_compiler()
+    return _alone(attempt, single_calls)
+
+
+def _first_attempt(request: Request, arguments: Arguments, asked: Requested) -> Attempt:
+    """The attempt that sets nothing but what the user asks for."""
+    options, untranslated = request.options, request.untranslated
+    return Attempt(
+        request,
+        arguments,
+        Program("fake" if options.rung == "auto" else options.rung),
+        Sizes(ranges=tuple(asked.ranges.values())),
+        operators=Operators(pre_dispatch=not options.gradients, gradients=options.gradients),
+        branching=Branching(by_sizes=untranslated is None, failure=untranslated),
+        baked=Baked(options.baked),
+    )
 
 
 def _sizes_asked_for(
@@ -130,8 +149,10 @@ def _sizes_asked_for(
     """Fill ``Leaf.axes`` from what is asked for and from further calls, which are the second value."""
     shapes = shapes_of(root.forward, options.dynamic_shapes, options.dynamic_axes)
     asked = set_dynamic_axes(arguments, shapes, options.dynamic_axes)
-    calls = observed(root, options.samples, shapes)
-    set_observed_axes(arguments, calls, asked)
+    if not options.samples and not shape_specs.calls(shapes):
+        return asked, []
+    calls = rare.observed(root, options.samples, shapes)
+    rare.set_observed_axes(arguments, calls, asked)
     return asked, calls
 
 
@@ -139,13 +160,13 @@ def _compared(attempt: Attempt) -> Captured:
     """The traced copy's graph. Raises UserError E102 where the module itself gives another one."""
     log: list[str] = []
     with Changes():
-        traced = symbolic.as_traced(lambda: _succeeded(attempt, log))
+        traced = rare.as_traced(lambda: _succeeded(attempt, log))
     with record("compare with the module's own run"):
         own = replace(
-            attempt, arguments=traced.attempt.arguments, strategy="fake", change="compared with the traced copy"
+            attempt, arguments=traced.attempt.arguments, program=Program(), change="compared with the traced copy"
         )
         run = _succeeded(own, log).captured
-        symbolic.check_same_program(traced.captured, run)
+        rare.check_same_program(traced.captured, run)
     if len(run.mutations) == len(traced.captured.mutations):
         return traced.captured
     is_from = replace(run, rung=traced.captured.rung, rung_reason=traced.captured.rung_reason)
@@ -159,13 +180,6 @@ def _succeeded(attempt: Attempt, log: list[str]) -> Recorded:
     start = attempt.at_sample()
     step: Attempt | Outcome = start
     while isinstance(step, Attempt):
-        if len(log) >= MAX_ATTEMPTS:
-            raise UserError(
-                "E105",
-                f"the dynamic sizes are not settled after {MAX_ATTEMPTS} runs of the module",
-                why=f"the last change was: {step.change}",
-                next="export with fewer dynamic sizes: leave some out of dynamic_shapes",
-            )
         before, step = step, diagnosed(_outcome(step, log), start)
         step = _with_mistake(before, step, start)
     if isinstance(step, Failed):
@@ -173,79 +187,56 @@ def _succeeded(attempt: Attempt, log: list[str]) -> Recorded:
             raise step.error
         finally:
             del step  # this frame is in the error's traceback
-    step = right_at_one(step, lambda further: _outcome(further, log), lambda other: _succeeded(other, log))
+    if step.attempt.options.data_branches == "if" and asked_of_one(step.shape_env, step.attempt):
+        step = rare.right_at_one(step, lambda further: _outcome(further, log), lambda other: _succeeded(other, log))
     step.captured.attempts = log
     step.captured.rung_reason = step.attempt.reason()
     return step
 
 
+def diagnosed(outcome: Outcome, start: Attempt) -> Attempt | Outcome:
+    """The next attempt after all since ``start``; the outcome, or an earlier one, where nothing is left to change."""
+    if isinstance(outcome, Recorded):
+        with record("settle dynamic sizes"):
+            return after_run(outcome)
+    following = rare.after_failure(outcome, start)
+    if isinstance(following, Attempt):
+        empty_frames(outcome.error)
+    return following
+
+
 def _with_mistake(before: Attempt, step: Attempt | Outcome, start: Attempt) -> Attempt | Outcome:
     """``step``, or the module's mistake in its place where the module's own run is given up."""
-    error = step.error if isinstance(step, Failed) else step.first_failure if isinstance(step, Attempt) else None
-    if error is None or error is before.first_failure:
+    error = step.error if isinstance(step, Failed) else step.program.own_failure if isinstance(step, Attempt) else None
+    if error is None or error is before.program.own_failure:
         return step
-    mistake = _mistake_behind(error, start)
+    mistake = rare.mistake_behind(error, start, lambda probe: _outcome(probe, []))
     return step if mistake is None else Failed(before, mistake)
 
 
-def _mistake_behind(error: BaseException, start: Attempt) -> UserError | None:
-    """The module's own error behind a number that it needs of an input: with the sample's values of such inputs, and its sizes,
-    eager PyTorch raises it, too.
-    """
-    is_of_data = isinstance(error, UserError) and error.code == "E104"
-    probe, names = start.at_sizes(hints_of(start.arguments)), inputs_to_bake(error) if is_of_data else ()
-    few = {leaf.name for leaf in start.arguments.leaves if leaf.tensor.numel() <= MOST_ELEMENTS}
-    for _ in range(MOST_PROBES):
-        if not names or not few.difference(probe.bake).issuperset(names):
-            return None
-        probe = replace(probe, bake=(*probe.bake, *names))
-        outcome = _outcome(probe, [])
-        if not isinstance(outcome, Failed) or not isinstance(outcome.error, UserError):
-            return None
-        if outcome.error.code == "E101":
-            return outcome.error if is_mistake(outcome.error.__cause__) else None
-        names = inputs_to_bake(outcome.error)
-    return None
-
-
 def _outcome(attempt: Attempt, log: list[str]) -> Outcome:
-    if attempt.program is None:
+    if attempt.program.module is None:
         try:
-            attempt = replace(attempt, program=_PROGRAMS[attempt.strategy](attempt))
+            attempt = replace(attempt, program=replace(attempt.program, module=_program_of(attempt)))
         except Exception as error:  # torch.export's and torch.fx's faults, too: another strategy may do
             return Failed(attempt, error)
     log.append(str(attempt))
     with record("run on fake tensors"):
         if attempt.options.data_branches == "if":
-            return fake.run_on_all_paths(attempt)
-        return fake.run(attempt)
+            return run_on_all_paths(attempt)
+        return run(attempt)
 
 
-def _exported(attempt: Attempt) -> torch.nn.Module:
-    with record("torch.export"), Changes():
-        _keep_all(attempt)
-        return exported(attempt.root, attempt.arguments)
-
-
-def _traced(attempt: Attempt) -> torch.nn.Module:
-    with record("symbolic trace"), Changes():
-        _keep_all(attempt)
-        return symbolic.traced(attempt.root, attempt.arguments)
-
-
-def _keep_all(attempt: Attempt) -> None:
-    """For a run on the real module (tracing with proxies, torch.export), which writes real tensors."""
-    tree = ModuleTree(attempt.root)
-    held = preserve(tree, attempt.options.training, attempt.arguments.objects())
-    keep_numbers([*tree.buffers(), *held.tensors.values()])
-
-
-_PROGRAMS: dict[str, Callable[[Attempt], torch.nn.Module]] = {
-    "fake": lambda attempt: attempt.root,
-    "symbolic": _traced,
-    "export": _exported,
-}
-"""What each strategy runs on fake tensors."""
+def _program_of(attempt: Attempt) -> torch.nn.Module:
+    """The program that is run on fake tensors. Tracing and torch.export run the real module, which writes real tensors: all is kept."""
+    strategy, root = attempt.program.strategy, attempt.root
+    if strategy == "fake":
+        return root
+    with record("torch.export" if strategy == "export" else "symbolic trace"), Changes():
+        tree = ModuleTree(root)
+        held = preserve(tree, attempt.options.training, attempt.arguments.objects())
+        keep_numbers([*tree.buffers(), *held.tensors.values()])
+        return (rare.exported if strategy == "export" else rare.traced)(root, attempt.arguments)
 
 
 def _check_baked(arguments: Arguments, bake: Sequence[str]) -> None:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import torch
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.capture.at_sample import broken_conditions
 from fx2onnx.capture.captured import Captured
 from fx2onnx.capture.python.inputs import ARGUMENT, Arguments, Call, bind, fits, normalise_args
 from fx2onnx.capture.shapes.requested import Requested, fresh_size
@@ -27,7 +26,7 @@ class Observed:
     arguments: Arguments
 
     def tensors(self) -> Tensors:
-        """By the keys that lead to them, as the names of inputs are the first call's."""
+        """Its tensors by the keys that lead to them, as the names of inputs are the first call's."""
         return {leaf.keys: leaf.tensor for leaf in self.arguments.leaves}
 
 
@@ -153,7 +152,7 @@ def refuse_broken(captured: Captured, arguments: Arguments, calls: Sequence[Obse
     for call in calls:
         shapes = {name: tuple(call.tensors()[key].shape) for name, key in keys.items() if key in call.tensors()}
         sizes = _sizes(captured, shapes)
-        for broken in broken_conditions(captured.assumptions, sizes):
+        for broken in captured.broken_at(sizes):
             raise UserError(
                 "E105",
                 f"the file would not be for {call.name}: {broken.expression}",

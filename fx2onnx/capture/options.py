@@ -36,6 +36,11 @@ class CaptureOptions:
     samples: Sequence[object] = ()
     gradients: bool = False
 
+    @property
+    def baked(self) -> tuple[str, ...]:
+        """The inputs that the user bakes."""
+        return () if self.bake == BAKE_AUTO else tuple(self.bake)
+
     def __post_init__(self) -> None:
         check_choice("capture", self.rung, RUNGS)
         check_choice("data_branches", self.data_branches, DATA_BRANCHES)

@@ -16,7 +16,7 @@ def refused_size(attempt: Attempt, name: str, change: Specialization, env: Shape
     """A size that the user asked for by name is not to be a number; two that are declared are not to be one."""
     if isinstance(change.value, Dim):
         others = change.value.symbols()
-        if not {name, *others} <= attempt.declared:
+        if not {name, *others} <= attempt.request.declared:
             return None
         is_one = change.value.as_symbol() is not None
         return UserError(
@@ -28,12 +28,12 @@ def refused_size(attempt: Attempt, name: str, change: Specialization, env: Shape
             if is_one
             else f"declare {name} as {change.value}",
         )
-    if name in attempt.optional:
+    if name in attempt.request.optional:
         return None
     if change.is_turns:
         return _looping(name, change, env)
     range_given = attempt.range_of(name)
-    narrowed = "" if range_given is None else needed_beside(range_given, env, attempt.hints)
+    narrowed = "" if range_given is None else needed_beside(range_given, env, attempt.sizes.hints)
     return UserError(
         "E105",
         f"the dynamic size {name} is used as the fixed number {change.value}",
@@ -50,7 +50,7 @@ def refused_size(attempt: Attempt, name: str, change: Specialization, env: Shape
 
 
 def _of_others(attempt: Attempt, name: str, size: object) -> list[str]:
-    """What to name, too, where other inputs have static axes of that size."""
+    """Advice to name static axes of that size of other inputs, too, where there are such."""
     same = [
         f"axis {axis} of {leaf.path}"
         for leaf in attempt.arguments.leaves
@@ -62,7 +62,7 @@ def _of_others(attempt: Attempt, name: str, size: object) -> list[str]:
 
 
 def _looping(name: str, change: Specialization, env: ShapeEnv) -> UserError:
-    """That Python loops as often as a size says."""
+    """The error of Python looping as often as a size says."""
     turns = next(each for each in env.specializations.values() if each.is_turns and name in each.size.symbols())
     sizes = where_true(turns.relation) if len(turns.size.symbols()) == 1 else None
     is_range = sizes is not None and not sizes.is_single()

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from fx2onnx.base.changes import before_change, undone
+from fx2onnx.base.changes import Changes, before_change
 from fx2onnx.base.errors import UserError, VerificationError, warn
-from fx2onnx.base.events import Recorder, active_as_now, record, recording
+from fx2onnx.base.events import active_as_now, record, recording
 from fx2onnx.base.memory import MemoryReader
 from fx2onnx.base.packages import importing
 from fx2onnx.base.recursion import levels_of, limit_reached, make_room_to_recurse
@@ -46,28 +46,25 @@ def run(
     profile_path = _profile_path(options.profile, read + ([target] if isinstance(target, str) else []))
     memory = MemoryReader() if options.profile else None
 
-    def measured() -> tuple[ExportResult, Recorder, Verdict | None]:
-        _pause_collector()
-        before_change(active_as_now())
-        make_room_to_recurse(levels_of(module))
-        with recording("export", detailed=bool(options.profile), memory=memory) as recorder:
-            with record("import"), importing():
-                from fx2onnx.exporting.build import build
-                from fx2onnx.exporting.exported_program import completed
-            _keep_numpy_errors()
-            positional, named, asked = completed(module, args, kwargs, options)
-            asked = _in_own_mode(module, asked)
-            result = build(module, positional, named, asked)
-            if warns:
-                warn(result.report.warnings)
-            if target is not None:
-                with record("save"):
-                    result.save(target, external_data=options.external_data, durable=options.durable)
-            verdict = _verify(result, module, positional, named, asked) if options.verify else None
-        return result, recorder, verdict
-
     try:
-        result, recorder, verdict = undone(measured)
+        with Changes(), Changes():
+            _pause_collector()
+            before_change(active_as_now())
+            make_room_to_recurse(levels_of(module))
+            with recording("export", detailed=bool(options.profile), memory=memory) as recorder:
+                with record("import"), importing():
+                    from fx2onnx.exporting.build import build
+                    from fx2onnx.exporting.exported_program import completed
+                _keep_numpy_errors()
+                positional, named, asked = completed(module, args, kwargs, options)
+                asked = _in_own_mode(module, asked)
+                result = build(module, positional, named, asked)
+                if warns:
+                    warn(result.report.warnings)
+                if target is not None:
+                    with record("save"):
+                        result.save(target, external_data=options.external_data, durable=options.durable)
+                verdict = _verify(result, module, positional, named, asked) if options.verify else None
     except RecursionError as error:
         raise _too_deep(module, error) from error
     result.report.seconds = recorder.close().seconds
@@ -137,7 +134,7 @@ def write_report(path: str, result: ExportResult) -> None:
 
 
 def _pause_collector() -> None:
-    """No cyclic garbage collection until ``undone``: an export makes many objects that all live until its end, and a full
+    """No cyclic garbage collection until ``Changes`` end: an export makes many objects that all live until its end, and a full
     collection over torch's and the model's objects takes longer than the graph work. Other threads' garbage waits, too.
     """
     if gc.isenabled():
@@ -156,7 +153,7 @@ class _Old:
     count: int = 0
     since: int = 0
     has_frozen: bool = False
-    """Whether there were objects that the user froze, which stay frozen: they are counted one by one, so this is kept."""
+    """There were objects that the user froze, which stay frozen: they are counted one by one, so this is kept."""
 
 
 _OLD = _Old()

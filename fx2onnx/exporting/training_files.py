@@ -11,8 +11,8 @@ import onnx_ir as ir
 import torch
 
 from fx2onnx.base.errors import Fx2OnnxError, UserError
-from fx2onnx.capture.baking import BakeAdvice
 from fx2onnx.capture.captured import NEXT
+from fx2onnx.capture.reasons import baking_step
 from fx2onnx.capture.recording.tensor_tracker import tensor_info
 from fx2onnx.exporting.result import ExportResult
 from fx2onnx.files import safetensors
@@ -142,7 +142,7 @@ def errors_of_own_module(plan: Plan) -> Iterator[None]:
             error.what = "the loss failed while it was run on fake tensors (shapes only, no data)"
             error.next = (f"check that loss(outputs, *targets) runs in eager PyTorch; targets: {given or 'none'}",)
         if isinstance(error, UserError):
-            error.next = tuple(advice for step in error.next for advice in _advice(step, plan))
+            _advise(error, plan)
         error.args = (error.render(),)
         raise
 
@@ -153,17 +153,18 @@ def _came_from_loss(cause: BaseException | None) -> bool:
     return any(frame.f_code is loss_of.__code__ for frame, _ in frames)
 
 
-def _advice(step: str, plan: Plan) -> Iterator[str]:
-    """``step``; of a parameter, which cannot be baked, that it may be frozen."""
-    if not isinstance(step, BakeAdvice):
-        yield step
+def _advise(error: UserError, plan: Plan) -> None:
+    """Instead of baking a parameter, which cannot be, advise that it may be frozen."""
+    if not error.inputs:
         return
-    batch = [name for name in step.names if name in plan.sample.batch or name in plan.sample.targets]
-    if batch:
-        yield BakeAdvice(batch)
-    names = [name for name in step.names if name in plan.parameters or name in plan.held]
+    batch = [name for name in error.inputs if name in plan.sample.batch or name in plan.sample.targets]
+    names = [name for name in error.inputs if name in plan.parameters or name in plan.held]
+    instead = [baking_step(batch)] if batch else []
     if names:
-        yield f"frozen={names} where they need not be trained, which fixes their numbers in the file"
+        instead.append(f"frozen={names} where they need not be trained, which fixes their numbers in the file")
+    before = baking_step(error.inputs)
+    error.next = tuple(new for step in error.next for new in (instead if step == before else [step]))
+    error.inputs = tuple(batch)
 
 
 def take_names(result: ExportResult) -> None:

@@ -6,14 +6,14 @@ import sys
 from types import CodeType, ModuleType
 
 from fx2onnx.base import plugins
-from fx2onnx.capture.patches import Known, TracedCode
+from fx2onnx.capture.patches import Known, Patches, TracedCode
 from fx2onnx.model_patches import torch_norm, torch_rnn, torchvision  # noqa: F401  (each file registers its patches)
 from fx2onnx.model_patches.patching import PATCHES, Applied, apply_patches
 from fx2onnx.sizes.assumptions import Assumption
 
 
-class LibraryPatches:
-    """``fx2onnx.capture.patches.Patches``: those of torch, torchvision and transformers, and those of other packages."""
+class LibraryPatches(Patches):
+    """The patches of torch, torchvision and transformers, and of other packages."""
 
     def __init__(self) -> None:
         self._applied = Applied()

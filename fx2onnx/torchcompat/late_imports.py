@@ -5,14 +5,12 @@ from __future__ import annotations
 import importlib
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from fx2onnx.base.changes import before_change
-
-T = TypeVar("T")
 
 
 class Lock(Protocol):
@@ -65,11 +63,6 @@ def keep_compiler_out(lock: Lock) -> None:
     sys.meta_path.insert(0, finder)
 
 
-def with_imports(run: Callable[[], T]) -> T:
-    """``run()``; where it needs ``COMPILER``, this is imported and it runs again from its start."""
-    try:
-        return run()
-    except ImportNeeded:
-        pass
+def import_compiler() -> None:
+    """Import ``COMPILER`` after an ImportNeeded, so that what needs it can run again from its start."""
     importlib.import_module(COMPILER)
-    return run()

@@ -10,13 +10,13 @@ import torch
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.source import SourceLocation
-from fx2onnx.capture import diagnosis
-from fx2onnx.capture.attempt import Attempt, Failed, Outcome, Reason, Recorded
+from fx2onnx.capture.attempt import Attempt, Failed, Outcome, Recorded, Request
 from fx2onnx.capture.captured import Captured
-from fx2onnx.capture.diagnosis import diagnosed
+from fx2onnx.capture.driver import diagnosed
 from fx2onnx.capture.options import CaptureOptions
-from fx2onnx.capture.patches import NO_PATCHES
+from fx2onnx.capture.patches import Patches
 from fx2onnx.capture.python.inputs import bind
+from fx2onnx.capture.reasons import Reason
 from fx2onnx.capture.shapes.dynamic import set_dynamic_axes
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.sizes.assumptions import Guard, Specialization
@@ -28,19 +28,28 @@ LINE = SourceLocation("model.py", 3, "forward")
 
 
 def attempt(**changes: Any) -> Attempt:
+    """A first attempt; ``changes`` are fields of its request, of its sizes or of its operators."""
     module = torch.nn.Linear(4, 2)
     arguments = bind(module.forward, (torch.zeros(6, 4),), {}, None)
     set_dynamic_axes(arguments, ({0: "n"},), None)
-    return replace(Attempt(module, arguments, CaptureOptions(), lambda _: True, NO_PATCHES).at_sample(), **changes)
+    request = Request(module, CaptureOptions(), lambda _: True, Patches())
+    return changed(Attempt(request, arguments).at_sample(), **changes)
+
+
+def changed(tried: Attempt, **changes: Any) -> Attempt:
+    for name, value in changes.items():
+        group = next(each for each in ("request", "sizes", "operators") if hasattr(getattr(tried, each), name))
+        tried = replace(tried, **{group: replace(getattr(tried, group), **{name: value})})
+    return tried
 
 
 def ran(tried: Attempt, *guards: Guard, specialized: Specialization | None = None) -> Recorded:
-    env = ShapeEnv(hints={**tried.hints, **tried.larger})
+    env = ShapeEnv(hints={**tried.sizes.hints, **tried.enlarged.hints})
     env.guards = {(guard.relation, True): guard for guard in guards}
     if specialized is not None:
         env.specializations = {specialized.size: specialized}
     graph = torch.fx.Graph()
-    return Recorded(tried, Captured(graph, [], [], {}, {}, [], tried.strategy), env)
+    return Recorded(tried, Captured(graph, [], [], {}, {}, [], tried.program.strategy), env)
 
 
 def equal(left: Any, right: Any, by_user: bool = False) -> Guard:
@@ -76,14 +85,14 @@ def test_what_the_user_compared_is_assumed_and_what_always_holds_is_not() -> Non
 def test_composite_operators_are_split_once() -> None:
     first = attempt()
     again = following(Failed(first, ValueError(), Reason.COMPOSITE))
-    assert (again.whole, again.hints, again.strategy) == (False, first.hints, "fake")
+    assert (again.operators.pre_dispatch, again.sizes, again.program) == (False, first.sizes, first.program)
 
 
 def test_library_code_takes_its_traced_branch_beside_those_that_do() -> None:
     one, two = (function.__code__ for function in (ran, equal))
     first = attempt(traced=frozenset({one}))
     again = following(Failed(first, UserError("E104", "decided by data"), library_code=two))
-    assert again.traced == {one, two}
+    assert again.operators.traced == {one, two}
     assert "equal takes its branch" in again.change
 
 
@@ -93,10 +102,10 @@ def test_a_size_that_must_stay_dynamic_is_refused_with_its_line() -> None:
 
 
 def test_a_size_that_nobody_named_becomes_a_number_and_is_assumed() -> None:
-    first = attempt(optional=frozenset({"n"}), whole=False)
+    first = attempt(optional=frozenset({"n"}), pre_dispatch=False)
     again = following(ran(first, specialized=Specialization(N, 6, LINE)))
-    assert not again.hints
-    assert again.whole
+    assert not again.sizes.hints
+    assert again.operators.pre_dispatch
     assert again.arguments.leaves[0].axes[0] == 6
     done = ran(again)
     assert diagnosed(done, first) is done
@@ -106,7 +115,7 @@ def test_a_size_that_nobody_named_becomes_a_number_and_is_assumed() -> None:
 def test_an_equality_is_solved_for_one_size() -> None:
     first = attempt(hints={"n": 6, "m": 3})
     again = following(ran(first, equal(N, 2 * M)))
-    assert again.specializations == (Specialization(N, 2 * M, LINE),)
+    assert again.sizes.specializations == (Specialization(N, 2 * M, LINE),)
 
 
 @pytest.mark.parametrize(
@@ -140,13 +149,6 @@ def test_equal_answers_of_two_comparisons_are_no_equation_of_sizes() -> None:
     assert done.captured.assumptions == [both]
 
 
-def test_too_many_specializations_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(diagnosis, "MAX_SETTLING_RUNS", 1)
-    error = error_of(ran(attempt(optional=frozenset({"n"})), specialized=Specialization(N, 6, LINE)))
-    assert "after 1 runs" in error.what
-    assert "model.py:3" in error.why
-
-
 class TestASizeThatIsOneAtTheSample:
     """``n // 6`` is 1 at 6: a kernel found that it broadcasts."""
 
@@ -156,8 +158,8 @@ class TestASizeThatIsOneAtTheSample:
         self.larger = following(self.at_sample)
 
     def test_a_larger_size_is_tried(self) -> None:
-        assert self.larger.larger["n"] >= 12
-        assert self.larger.without_larger is self.at_sample
+        assert self.larger.enlarged.hints["n"] >= 12
+        assert self.larger.enlarged.baseline is self.at_sample
 
     def test_and_taken_where_nothing_is_specialized_there(self) -> None:
         done = ran(self.larger)
@@ -172,7 +174,7 @@ class TestASizeThatIsOneAtTheSample:
         assert self.is_for_sizes_of_one_window(diagnosed(ran(self.larger, long), self.first))
 
     def test_not_where_the_size_is_specialized_there_too(self) -> None:
-        done = ran(self.larger, specialized=Specialization(N, self.larger.larger["n"], LINE))
+        done = ran(self.larger, specialized=Specialization(N, self.larger.enlarged.hints["n"], LINE))
         assert self.is_for_sizes_of_one_window(diagnosed(done, self.first))
 
     def test_not_where_it_fails(self) -> None:
@@ -185,14 +187,18 @@ class TestTorchExport:
     failure = UserError("E107", "an unknown operator", where=LINE)
 
     def test_takes_the_place_of_the_own_run_as_it_was_asked_for(self) -> None:
-        late = replace(self.first, whole=False, specializations=(Specialization(M, 1, LINE),))
+        late = changed(self.first, pre_dispatch=False, specializations=(Specialization(M, 1, LINE),))
         again = following(Failed(late, self.failure), self.first)
-        assert (again.strategy, again.whole, again.specializations) == ("export", True, ())
+        assert (again.program.strategy, again.operators, again.sizes) == (
+            "export",
+            self.first.operators,
+            self.first.sizes,
+        )
         assert again.reason().startswith("the module's own run on fake tensors failed: [E107] an unknown operator")
 
     def test_a_plain_number_from_data_is_a_reason(self) -> None:
         failure = UserError("E104", "a number")
-        assert following(Failed(self.first, failure, Reason.PLAIN_NUMBER)).strategy == "export"
+        assert following(Failed(self.first, failure, Reason.PLAIN_NUMBER)).program.strategy == "export"
         assert error_of(Failed(self.first, failure)) is failure
 
     def test_the_first_failure_is_raised_where_it_fails_too(self) -> None:
@@ -203,5 +209,5 @@ class TestTorchExport:
 
     @pytest.mark.parametrize("rung", ["fake", "symbolic", "export"])
     def test_is_not_tried_where_a_strategy_was_asked_for(self, rung: str) -> None:
-        asked = replace(self.first, options=CaptureOptions(rung=rung))
+        asked = changed(self.first, options=CaptureOptions(rung=rung))
         assert error_of(Failed(asked, self.failure)) is self.failure

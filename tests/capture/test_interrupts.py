@@ -33,7 +33,7 @@ CHANGING = tuple(
         "base/changes.py", "base/code_patch.py", "base/memoized.py", "base/events.py", "capture/python/module_state.py", "capture/python/held.py",
         "torchcompat/thread_state.py", "capture/python/random_draws.py", "capture/driver.py",
         "capture/python/lengths.py", "torchcompat/tensor_questions.py", "torchcompat/tracing.py", "capture/python/module_calls.py", "capture/shapes/python_sizes.py",
-        "model_patches/patching.py", "torchcompat/capture_modes.py", "torchcompat/fake_tensors.py", "torchcompat/modules.py", "capture/strategies/fake.py",
+        "model_patches/patching.py", "torchcompat/capture_modes.py", "torchcompat/fake_tensors.py", "torchcompat/modules.py", "capture/run.py",
     )
 )  # fmt: skip
 """Files that change something, and put it back."""

@@ -83,6 +83,16 @@ def test_a_named_size_of_one_is_refused_by_its_name(name: str) -> None:
 
 def test_attempts_come_to_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fx2onnx.capture.driver.diagnosed", lambda outcome, start: start)
-    with pytest.raises(fx2onnx.UserError, match="not settled after 100 runs") as caught:
+    monkeypatch.setattr("fx2onnx.capture.attempt.MOST_RUNS", 20)
+    with pytest.raises(fx2onnx.UserError, match="not captured after 20 runs") as caught:
         fx2onnx.export(torch.relu, (R(2, 3),), dynamic_shapes=({0: "n"},))
+    assert caught.value.code == "E105"
+    assert "20 runs and 3600 s" in caught.value.why
+
+
+def test_the_seconds_of_a_capture_are_limited_but_not_its_first_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fx2onnx.capture.attempt.MOST_SECONDS", 0.0)
+    fx2onnx.export(torch.relu, (R(2, 3),), dynamic_shapes=({0: "n"},))
+    with pytest.raises(fx2onnx.UserError, match="not captured after 1 runs") as caught:
+        fx2onnx.export(lambda x: x if x.shape[0] > 8 else -x, (R(6, 3),), dynamic_shapes=({0: "n"},))
     assert caught.value.code == "E105"

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import fx2onnx
-from fx2onnx.capture.strategies import fake
+from fx2onnx.capture import run as run_module
 from tests.support import check
 
 X = torch.linspace(-1, 1, 12).reshape(3, 4)
@@ -82,7 +82,7 @@ def test_every_attempt_is_in_the_report(module: Any, options: dict[str, Any], st
 
 
 def test_a_fault_of_ours_does_not_stop_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
-    original, runs = fake.graph_outputs, []
+    original, runs = run_module.graph_outputs, []
 
     def faulty(*args: Any) -> Any:
         runs.append(args)
@@ -90,7 +90,7 @@ def test_a_fault_of_ours_does_not_stop_the_user(monkeypatch: pytest.MonkeyPatch)
             raise AssertionError("a fault")
         return original(*args)
 
-    monkeypatch.setattr(fake, "graph_outputs", faulty)
+    monkeypatch.setattr(run_module, "graph_outputs", faulty)
     report = check(nn.Linear(4, 2), (X,)).report
     assert report.rung == "export"
     assert "AssertionError: a fault" in report.rung_reason
@@ -130,7 +130,7 @@ def test_what_export_cannot_help_is_not_tried_twice(
     def exported(*args: Any) -> Any:
         raise AssertionError("tried")
 
-    monkeypatch.setattr("fx2onnx.capture.driver.exported", exported)
+    monkeypatch.setattr("fx2onnx.capture.strategies.exported.exported", exported)
     with pytest.raises(fx2onnx.UserError) as caught:
         fx2onnx.export(function, (X,), **arguments)
     assert caught.value.code == code

@@ -18,8 +18,9 @@ import torch.fx
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.tracebacks import drop_frames
-from fx2onnx.capture.attempt import Attempt, Failed, Outcome, Reason, Recorded
+from fx2onnx.capture.attempt import Attempt, Failed, Outcome, Recorded
 from fx2onnx.capture.branches.merge import Merge, Path, unjoined
+from fx2onnx.capture.reasons import Reason
 from fx2onnx.capture.recording.decisions import Choice, Decision, DecisionTrace, NoScope, no_choices
 from fx2onnx.capture.recording.size_checks import check_outputs
 from fx2onnx.capture.shapes.guards import sizes_above_one
@@ -61,15 +62,15 @@ def joined_paths(run: Run, attempt: Attempt, first: First | None = None) -> Outc
     """The program of all paths, of which ``first`` was run already. It fails with E104 where there are too many, or where two cannot
     be joined.
     """
-    if attempt.scopes:
+    if attempt.branching.scopes:
         found = _of_scopes(run, attempt)
         if isinstance(found, Recorded):
             return found
-        attempt = replace(attempt, scopes=frozenset())
+        attempt = _with_scopes(attempt, frozenset())
     trace = undecided(attempt) if first is None else first[1]
     exploration = Exploration(run, attempt, first)
     first = None
-    if attempt.strategy == "fake" and attempt.whole and not attempt.decides_at:
+    if attempt.program.strategy == "fake" and attempt.operators.pre_dispatch and not attempt.sizes.decides_at:
         exploration.most_runs = MOST_RUNS
     try:
         path = exploration.explored(trace)
@@ -89,7 +90,11 @@ def joined_paths(run: Run, attempt: Attempt, first: First | None = None) -> Outc
 
 def undecided(attempt: Attempt) -> DecisionTrace:
     """The trace of a run that has no choices yet."""
-    return no_choices(attempt.splits_by_sizes, attempt.keeps_few)
+    return no_choices(attempt.branching.by_sizes, attempt.branching.by_counts)
+
+
+def _with_scopes(attempt: Attempt, kinds: frozenset[type]) -> Attempt:
+    return replace(attempt, branching=replace(attempt.branching, scopes=kinds))
 
 
 class _ManyPaths(Exception):
@@ -104,7 +109,7 @@ def _in_scopes(run: Run, attempt: Attempt, decided_in: Collection[tuple[str, ...
     refused: set[type] = set()
     for _ in range(MOST_KINDS):
         kinds = _kinds(decided_in, modules, refused)
-        found = _of_scopes(run, replace(attempt, scopes=frozenset(kinds))) if kinds else None
+        found = _of_scopes(run, _with_scopes(attempt, frozenset(kinds))) if kinds else None
         if not isinstance(found, type):
             return found
         refused.add(found)
@@ -112,7 +117,7 @@ def _in_scopes(run: Run, attempt: Attempt, decided_in: Collection[tuple[str, ...
 
 
 def _of_scopes(run: Run, attempt: Attempt) -> Recorded | type | None:
-    """The program with the branches within the calls of modules of ``attempt.scopes``; the class of which that cannot be; or None."""
+    """The program with the branches within the calls of modules of ``attempt.branching.scopes``; the class of which that cannot be; or None."""
     path = Exploration(run, attempt).explored(undecided(attempt))
     try:
         if isinstance(path, Path):
@@ -157,7 +162,7 @@ class Exploration:
         try:
             self._runs_left -= 1
             self._count(trace)
-            if isinstance(path, Path) and trace.decisions and self._attempt.mends_numbers(path.shape_env):
+            if isinstance(path, Path) and trace.decisions and self._attempt.keeps_more_sizes(path.shape_env):
                 error = trace.decisions[0].error
                 return Failed(self._attempt, error, numbers_in=frozenset(path.shape_env.numbers_in))
             for depth in reversed(range(given, len(trace.decisions))):

@@ -21,6 +21,7 @@ from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.branches.statements import Conditional, conditional_at, read_later
 from fx2onnx.capture.branches.watch import ComputingOnly
 from fx2onnx.capture.captured import TensorInfo
+from fx2onnx.capture.reasons import wants_number
 from fx2onnx.capture.recording.aliasing import Memory, View
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.recording.control_flow import Nested
@@ -129,8 +130,7 @@ class IfBodies(RunPlugin):
 
     def failed(self, error: Exception) -> None:
         """Raises IsNoBranch where a body is open, save where Python needs a number there."""
-        env = self.recorder.shape_env
-        if self._open and str(error) not in (env.wanted_number, env.wanted_real):
+        if self._open and not wants_number(error):
             raise IsNoBranch("a body fails") from error
 
     def gave(self, values: Sequence[object]) -> None:

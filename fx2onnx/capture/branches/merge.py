@@ -46,7 +46,7 @@ class Path:
 
 def unjoined(error: UserError, why: str) -> UserError:
     """``error``, saying why both branches cannot be in one file."""
-    return UserError(
+    found = UserError(
         error.code,
         error.what,
         where=error.where,
@@ -55,6 +55,8 @@ def unjoined(error: UserError, why: str) -> UserError:
         why=f"{error.why}; {why}",
         next=[step for step in error.next if step != KEEP_BOTH],
     )
+    found.inputs = error.inputs
+    return found
 
 
 class Merge:

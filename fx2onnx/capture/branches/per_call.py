@@ -49,15 +49,15 @@ Function: TypeAlias = Callable[..., object]
 
 
 def explore_calls(recorder: Recorder, attempt: Attempt, tree: ModuleTree) -> None:
-    """Until ``Changes`` end, each call of a module of ``attempt.scopes`` has the branches of its decisions to itself."""
+    """Until ``Changes`` end, each call of a module of ``attempt.branching.scopes`` has the branches of its decisions to itself."""
     exploration = recorder.plugins["paths of calls"] = CallExploration(recorder, attempt, tree)
     for module in tree.modules:
-        if type(module) in attempt.scopes and module is not attempt.root:
+        if type(module) in attempt.branching.scopes and module is not attempt.root:
             put_name(vars(module), "forward", exploration.forward_of(module))
 
 
 class CallExploration(RunPlugin):
-    """The calls of modules of ``attempt.scopes`` in one run."""
+    """The calls of modules of ``attempt.branching.scopes`` in one run."""
 
     def __init__(self, recorder: Recorder, attempt: Attempt, tree: ModuleTree) -> None:
         super().__init__(recorder)
@@ -157,6 +157,7 @@ class _Call:
     # -- one path ---------------------------------------------------------------------------------------------------
     def _run(self, attempt: Attempt, trace: DecisionTrace) -> Recorded:
         recorder, why = self._recorder, ""
+        attempt.request.budget.spend(attempt.change, runs=0)
         self._runs += 1
         before = Snapshot(recorder)
         watch = LastingChanges(self._exploration.tree.modules)

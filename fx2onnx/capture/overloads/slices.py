@@ -9,6 +9,7 @@ import torch
 
 from fx2onnx.capture.overloads.common import Size
 from fx2onnx.capture.overloads.registry import Call, Kind, register
+from fx2onnx.capture.reasons import with_inputs
 from fx2onnx.capture.recording.aliasing import View
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.recording.tensor_tracker import Arguments, axis_of, dims_of
@@ -283,16 +284,16 @@ def _check_count(recorder: BaseRecorder, count: Scalar) -> None:
     """Raises UserError E104 where data tells how many parts there are."""
     owner = recorder.shape_env.recorder()
     if isinstance(count, Dim) and count.symbols() & recorder.shape_env.unbacked:
-        raise recorder.refuse(
+        error = recorder.refuse(
             "E104",
             "how many parts a tensor is divided into is known only when the model runs",
             why=f"there are {count}, and Python makes a list of them",
             next=(
                 "take each part that is needed as a slice, such as x[:size] in the place of x.split(size)[0]",
                 "or give Python the number: as an argument of forward, or as that of the names in a, b = x.split(size)",
-                *(owner.advice(count.symbols()) if owner is not None else ()),
             ),
         )
+        raise with_inputs(error, owner.inputs_behind_sizes(count.symbols()) if owner is not None else ())
 
 
 def _unpacked_parts(

@@ -18,6 +18,7 @@ from fx2onnx.base.answering import answers_for_caller
 from fx2onnx.base.errors import UserError
 from fx2onnx.capture.python.data_numbers import UNKNOWN, DataNumber
 from fx2onnx.capture.rare_roads import road
+from fx2onnx.capture.reasons import Reason, because, with_inputs
 from fx2onnx.capture.recording.aliasing import Memory, View
 from fx2onnx.capture.recording.plugins import RunPlugin
 from fx2onnx.capture.recording.recorder import Recorder
@@ -99,7 +100,7 @@ class Questions(RunPlugin):
         """``value_of``. Raises UserError E104 where there is none."""
         value = self.value_of(tensor)
         if value is None:
-            raise UserError(
+            error = UserError(
                 "E104",
                 f"Python needs the numbers of a tensor: {what}",
                 where=user_location(),
@@ -108,9 +109,9 @@ class Questions(RunPlugin):
                 next=(
                     "keep the computation in tensors",
                     "leave out of forward what is only to be looked at",
-                    *self.recorder.baking_advice([self.recorder.node_of(tensor)]),
                 ),
             )
+            raise with_inputs(error, self.recorder.inputs_behind([self.recorder.node_of(tensor)]))
         return value
 
     def address_of(self, memory: Memory) -> int:
@@ -269,8 +270,7 @@ class _Unknown:
 
     def refuse(self) -> NoReturn:
         error = self.recorder.unknown_number(self.recorder.node_of(self.tensor), aten.item.default)
-        self.recorder.shape_env.wanted_real = str(error)
-        raise error
+        raise because(Reason.REAL_NUMBER, error)
 
     def is_shown(self) -> bool:
         return formats_message() or _is_shown(self.recorder)
@@ -293,7 +293,7 @@ def _numpy(questions: Questions, own: Own, tensor: torch.Tensor, *, force: bool 
     try:
         value = questions.numbers_of(tensor, "a NumPy array of it is made")
     except UserError as error:
-        questions.recorder.shape_env.wanted_number = str(error)  # torch.export knows NumPy
+        error.reason = Reason.PLAIN_NUMBER  # torch.export knows NumPy
         raise
     with no_dispatch():
         array = own(value, force=force).copy()

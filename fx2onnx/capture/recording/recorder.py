@@ -16,12 +16,12 @@ from fx2onnx.base import events
 from fx2onnx.base.answering import answers_for_caller
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.source import SourceLocation
-from fx2onnx.capture.baking import BakeAdvice
 from fx2onnx.capture.captured import TensorInfo
 from fx2onnx.capture.overloads import slices
 from fx2onnx.capture.overloads.registry import family
 from fx2onnx.capture.overloads.unbacked_scalars import number_of, truth_of
 from fx2onnx.capture.rare_roads import road
+from fx2onnx.capture.reasons import Reason, because, with_inputs
 from fx2onnx.capture.recording import aliasing, functionalize, size_checks
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.recording.decisions import DecisionTrace, Test
@@ -204,11 +204,9 @@ class Recorder(BaseRecorder):
                     result = self._of_sizes(result, fake_args)
         except DataDependentOutputException as cause:
             operands = [self.node_of(arg) for arg in args if isinstance(arg, torch.Tensor)]
-            raise self.refuse(
-                *DATA_DECIDES,
-                why=f"{cause.func} would need the tensor's numbers",
-                next=(*KEEP_TENSORS, *self.baking_advice(operands)),
-            ) from cause
+            why = f"{cause.func} would need the tensor's numbers"
+            error = self.refuse(*DATA_DECIDES, why=why, next=KEEP_TENSORS)
+            raise with_inputs(error, self.inputs_behind(operands)) from cause
         except DynamicOutputShapeException as cause:
             raise self.refuse(
                 "E107",
@@ -320,8 +318,7 @@ class Recorder(BaseRecorder):
             is_truth = tensor.dtype == torch.bool or func is aten.is_nonzero.default
             error = self.unknown_number(node, func, is_truth)
             if not is_truth:
-                self.shape_env.wanted_real = str(error)
-                raise error
+                raise because(Reason.REAL_NUMBER, error)
             return self.truth(node, error)
         return sym_int(self.shape_env, number_of(self, node))
 
@@ -339,12 +336,13 @@ class Recorder(BaseRecorder):
 
     def unknown_number(self, node: torch.fx.Node, func: OpOverload, is_truth: bool = False) -> UserError:
         """That Python decides by the number of ``node``."""
-        return self.refuse(
+        error = self.refuse(
             *DATA_DECIDES,
             node=f"{func} of %{node.name}",
             why="the number is known only when the model runs",
-            next=(*KEEP_TENSORS, *([KEEP_BOTH] if is_truth else []), *self.baking_advice([node])),
+            next=(*KEEP_TENSORS, *([KEEP_BOTH] if is_truth else [])),
         )
+        return with_inputs(error, self.inputs_behind([node]))
 
     def keeps_both(self, is_needed: bool = False) -> bool:
         """Whether both branches of Python's decisions by sizes are to be in the file; where one ``is_needed``, if there is room."""
@@ -368,13 +366,12 @@ class Recorder(BaseRecorder):
         answer: bool | None = self.plugin("no-op guards").answer(relation)
         return answer
 
-    def advice(self, names: frozenset[str]) -> list[str]:
-        """What to do about a decision by sizes that depend on data."""
-        nodes = [self.symbols[name].node for name in sorted(names) if name in self.symbols]
-        return self.baking_advice(nodes)
+    def inputs_behind_sizes(self, names: frozenset[str]) -> list[str]:
+        """The inputs that data-dependent sizes depend on."""
+        return self.inputs_behind([self.symbols[name].node for name in sorted(names) if name in self.symbols])
 
-    def baking_advice(self, nodes: Sequence[torch.fx.Node]) -> list[str]:
-        """Which inputs decide the numbers of ``nodes``: their sample values could be fixed."""
+    def inputs_behind(self, nodes: Sequence[torch.fx.Node]) -> list[str]:
+        """The inputs that decide the numbers of ``nodes``."""
         pending, seen, names = [*nodes], set(nodes), []
         while pending:
             current = pending.pop()
@@ -382,4 +379,4 @@ class Recorder(BaseRecorder):
                 names.append(str(current.target))
             pending += [operand for operand in current.all_input_nodes if operand not in seen]
             seen.update(current.all_input_nodes)
-        return [BakeAdvice(names)] if names else []
+        return names

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import torch
 
 from fx2onnx.base.source import SourceLocation
+from fx2onnx.capture.reasons import with_inputs
 from fx2onnx.capture.recording.recorder import Recorder
 from fx2onnx.capture.recording.tensor_tracker import dims_of
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
@@ -49,15 +50,13 @@ def run_at_unknown_sizes(recorder: Recorder, func: OpOverload, operator: Callabl
     try:
         return _result(env, operator, recorder.place_of_call())
     except Undecided as cause:
-        raise recorder.refuse(
+        error = recorder.refuse(
             "E107",
             f"the type of {func}'s result depends on sizes that only the data tells",
             why=f"it differs with {cause}",
-            next=(
-                "slice, split or pad by these sizes, whose results have an expression",
-                *recorder.advice(cause.names),
-            ),
-        ) from cause
+            next="slice, split or pad by these sizes, whose results have an expression",
+        )
+        raise with_inputs(error, recorder.inputs_behind_sizes(cause.names)) from cause
     finally:
         for key in env.guards.keys() - guards:
             if key[0].symbols() & env.unbacked:

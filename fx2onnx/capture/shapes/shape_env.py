@@ -10,6 +10,7 @@ from fx2onnx.base.answering import answers_for_caller
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.overloads.op_table import Op
+from fx2onnx.capture.reasons import Reason, because, with_inputs
 from fx2onnx.sizes.assumptions import Assumption, Condition, Guard, Specialization, put_shortly
 from fx2onnx.sizes.bounds import bounds, certain, goes_as_sample
 from fx2onnx.sizes.expr import Dim, Scalar, apply
@@ -100,7 +101,7 @@ class RunRecorder(Protocol):
 
     def handle(self, func: OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> object: ...
 
-    def advice(self, names: frozenset[str]) -> list[str]: ...
+    def inputs_behind_sizes(self, names: frozenset[str]) -> list[str]: ...
 
     def keeps_both(self, is_needed: bool = False) -> bool: ...
 
@@ -152,10 +153,6 @@ class ShapeEnv(SizesOfRun):
     """A weak reference to the recorder, if there is one."""
     some: set[Dim] = field(default_factory=set)
     """Sizes that were seen to be needed to be more than 0."""
-    wanted_number: str = ""
-    """The last error because Python needed a number that depends on data."""
-    wanted_real: str = ""
-    """The last error because Python needed a real number of data, which torch.export would not know, either."""
     tried: dict[tuple[str, Relation], bool] = field(default_factory=dict)
     """By overloads, what they asked that was tried at sizes for which the answer is another, and whether it ends the run there."""
     failed_with: frozenset[str] = frozenset()
@@ -278,8 +275,9 @@ class ShapeEnv(SizesOfRun):
                 *DATA_DECIDES,
                 where=where,
                 why=f"whether {relation} holds is known only when the model runs",
-                next=(*KEEP_TENSORS, KEEP_BOTH, *self._advice(relation.symbols())),
+                next=(*KEEP_TENSORS, KEEP_BOTH),
             )
+            error = with_inputs(error, self._inputs_behind(relation.symbols()))
             if recorder is None:
                 raise error
             holds = recorder.truth(relation, error)
@@ -446,10 +444,10 @@ class ShapeEnv(SizesOfRun):
     def is_unbacked_symint(self, _: object) -> bool:
         return False
 
-    def _advice(self, names: frozenset[str]) -> list[str]:
-        """Advice where symbols of unknown size are in the way."""
+    def _inputs_behind(self, names: frozenset[str]) -> list[str]:
+        """The inputs that data-dependent sizes depend on."""
         recorder = self.recorder()
-        return recorder.advice(names) if recorder is not None else []
+        return recorder.inputs_behind_sizes(names) if recorder is not None else []
 
     def specialize(self, dim: Dim) -> int:
         """The plain number at the sample's sizes, remembered as a specialization."""
@@ -463,11 +461,9 @@ class ShapeEnv(SizesOfRun):
                 next=(
                     "where the number is a size, take it with x.item() and not with int(x), which must be a plain number",
                     "or keep it a tensor, or pass it as an argument of forward",
-                    *self._advice(dim.symbols()),
                 ),
             )
-            self.wanted_number = str(error)
-            raise error
+            raise because(Reason.PLAIN_NUMBER, with_inputs(error, self._inputs_behind(dim.symbols())))
         files = file_of_number()
         ways = None if files - self.keeps_numbers_in else self._few(dim)
         if ways is not None:

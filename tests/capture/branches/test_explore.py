@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.capture.attempt import Failed, Outcome, Recorded
+from fx2onnx.capture.attempt import Attempt, Branching, Failed, Outcome, Program, Recorded, Request
 from fx2onnx.capture.branches import explore
 from fx2onnx.capture.branches.explore import joined_paths
 from fx2onnx.capture.captured import Captured, GraphInput, GraphOutput
+from fx2onnx.capture.options import CaptureOptions
+from fx2onnx.capture.patches import Patches
+from fx2onnx.capture.python.inputs import bind
 from fx2onnx.capture.recording.decisions import Choice, DecisionTrace
 from fx2onnx.capture.recording.recorder import Recorder
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
@@ -45,10 +47,9 @@ def paths_of(function: Callable[[Any], Any]) -> Recorded:
         captured = Captured(recorder.graph, inputs, outputs, recorder.weights, recorder.symbols, [], "fake")
         return Recorded(attempt, captured, recorder.shape_env)
 
-    only_the_driver_reads = {"mends_numbers": lambda env: False}
-    attempt: Any = SimpleNamespace(
-        splits_by_sizes=True, keeps_few=False, scopes=frozenset(), strategy="given", **only_the_driver_reads
-    )
+    request = Request(torch.nn.Identity(), CaptureOptions(), lambda _: True, Patches())
+    arguments = bind(request.root.forward, (torch.zeros(1),), {}, None)
+    attempt = Attempt(request, arguments, Program("given"), branching=Branching(by_counts=False))
     joined = joined_paths(run, attempt)
     if isinstance(joined, Failed):
         raise joined.error

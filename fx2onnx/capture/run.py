@@ -15,7 +15,7 @@ from fx2onnx.base.changes import Changes
 from fx2onnx.base.code_patch import THREAD, put_name
 from fx2onnx.base.errors import Fx2OnnxError, UserError, first_line
 from fx2onnx.base.recursion import limit_reached
-from fx2onnx.capture.attempt import Attempt, Failed, Outcome, Reason, Recorded
+from fx2onnx.capture.attempt import Attempt, Failed, Outcome, Recorded
 from fx2onnx.capture.captured import NEXT, RETURNS_STATE, Captured, GraphInput, GraphOutput, Mutation, symbols_of
 from fx2onnx.capture.python.custom_functions import note_symbolics
 from fx2onnx.capture.python.file_names import take_names
@@ -23,6 +23,7 @@ from fx2onnx.capture.python.held import Snapshot
 from fx2onnx.capture.python.inputs import Leaf
 from fx2onnx.capture.python.module_state import keep_gradients, preserve, weight_names
 from fx2onnx.capture.rare_roads import road
+from fx2onnx.capture.reasons import Reason
 from fx2onnx.capture.recording import control_flow, size_checks
 from fx2onnx.capture.recording.decisions import DecisionTrace, IsNoBranch, NoScope, WrittenLater, no_choices
 from fx2onnx.capture.recording.meta_cache import IMMEDIATE
@@ -47,20 +48,20 @@ from fx2onnx.torchcompat.pytrees import Rebuild
 from fx2onnx.torchcompat.tensor_questions import take_questions
 
 GRADIENTS_ARE_OFF = "does not require grad and does not have a grad_fn"
-"""What autograd says where it is asked for a gradient of what it did not track."""
+"""The words of autograd where it is asked for a gradient of what it did not track: torch has no class for it."""
 
 OVERWRITTEN = "modified by an inplace operation"
-"""What autograd says where what it saved for a gradient was written."""
+"""The words of autograd where what it saved for a gradient was written."""
 MOST_UNMET = 4
 MAX_PATH_CHARS = 60
-"""Of a module's path, in an error about modules nested a thousand deep."""
+"""The most characters of a module's path in an error about modules nested a thousand deep."""
 
 
 def run_on_all_paths(attempt: Attempt) -> Outcome:
     """The program with both ways of Python's decisions: one run, where it decides nothing."""
-    if attempt.scopes:
+    if attempt.branching.scopes:
         return cast(Outcome, road("all paths").joined_paths(run, attempt))
-    trace = no_choices(attempt.splits_by_sizes, attempt.keeps_few)
+    trace = no_choices(attempt.branching.by_sizes, attempt.branching.by_counts)
     outcome = run(attempt, trace)
     try:
         if isinstance(outcome, Recorded) and not trace.decisions:
@@ -74,6 +75,7 @@ def run(attempt: Attempt, trace: DecisionTrace | None = None) -> Outcome:
     """One run of a module on fake tensors whose dynamic sizes are symbols with the given hints. ``trace`` has the
     choices for Python's decisions by data. Whatever cannot be captured is a UserError with the user's line.
     """
+    attempt.request.budget.spend(attempt.change)
     shape_env = attempt.shape_env()
     try:
         return Recorded(attempt, _captured(attempt, shape_env, trace), shape_env)
@@ -86,13 +88,12 @@ def run(attempt: Attempt, trace: DecisionTrace | None = None) -> Outcome:
     except IsNoBranch as error:
         return Failed(attempt, error, Reason.NO_BRANCH)
     except UserError as error:
-        wanted = {shape_env.wanted_number: Reason.PLAIN_NUMBER, shape_env.wanted_real: Reason.REAL_NUMBER}
-        reason = wanted.get(str(error), Reason.ERROR)
-        if shape_env.hints and not attempt.takes_indices and raised_by_brackets(error.__cause__):
+        reason = error.reason if isinstance(error.reason, Reason) else Reason.ERROR
+        if shape_env.hints and not attempt.numbers.takes_indices and raised_by_brackets(error.__cause__):
             reason = Reason.INDEX
-        if not attempt.gradients and GRADIENTS_ARE_OFF in str(error.__cause__):
+        if not attempt.operators.gradients and GRADIENTS_ARE_OFF in str(error.__cause__):
             reason = Reason.GRADIENTS
-        library_code = attempt.patches.decided_by_data(error) if error.code == "E104" else None
+        library_code = attempt.request.patches.decided_by_data(error) if error.code == "E104" else None
         unmet = tuple(itertools.islice(unmet_equalities(shape_env), MOST_UNMET))
         return Failed(attempt, error, reason, library_code, frozenset(shape_env.numbers_in), unmet=unmet)
     except Exception as error:  # a fault of the recorder need not stop the user
@@ -101,12 +102,12 @@ def run(attempt: Attempt, trace: DecisionTrace | None = None) -> Outcome:
 
 def _captured(attempt: Attempt, shape_env: ShapeEnv, trace: DecisionTrace | None) -> Captured:
     control_flow.register()
-    arguments, bake = attempt.arguments, attempt.bake
-    program = attempt.root if attempt.program is None else attempt.program
+    arguments, bake = attempt.arguments, attempt.baked.names
+    program = attempt.root if attempt.program.module is None else attempt.program.module
     tree = ModuleTree(program)
-    recorder = Recorder(shape_env, weight_names(tree), attempt.keep, attempt.whole, trace)
-    recorder.runs_noop_guards = attempt.runs_idle
-    recorder.has_if_bodies = attempt.has_bodies and attempt.whole and trace is not None
+    recorder = Recorder(shape_env, weight_names(tree), attempt.request.keep, attempt.operators.pre_dispatch, trace)
+    recorder.runs_noop_guards = attempt.branching.has_noop_guards
+    recorder.has_if_bodies = attempt.branching.has_bodies and attempt.operators.pre_dispatch and trace is not None
     fakes = [
         recorder.constant(leaf.tensor) if leaf.name in bake else _fake_input(recorder, leaf)
         for leaf in arguments.leaves
@@ -129,8 +130,8 @@ def _captured(attempt: Attempt, shape_env: ShapeEnv, trace: DecisionTrace | None
         with Changes():
             held = arguments.held(fakes)
             outputs, restore, changed = _run_module(recorder, attempt, program, tree, args, kwargs, held, inputs)
-            notes = [*attempt.patches.notes(), *recorder.notes_of_plugins()]
-            recorder.warnings += [*recorder.symbolics.values(), *attempt.patches.warnings()]
+            notes = [*attempt.request.patches.notes(), *recorder.notes_of_plugins()]
+            recorder.warnings += [*recorder.symbolics.values(), *attempt.request.patches.warnings()]
     finally:
         recorder.failure = None
         recorder.end_plugins()
@@ -141,8 +142,8 @@ def _captured(attempt: Attempt, shape_env: ShapeEnv, trace: DecisionTrace | None
         weights=recorder.weights,
         symbols=recorder.symbols,
         mutations=changed,
-        rung=attempt.strategy,
-        warnings=[*attempt.baked_for, *recorder.warnings],
+        rung=attempt.program.strategy,
+        warnings=[*attempt.baked.lines, *recorder.warnings],
         baked=list(bake),
         assumptions=[*notes],
         sizes=shape_env.sizes(),
@@ -162,25 +163,25 @@ def _run_module(
     given: dict[str, torch.Tensor],
     inputs: list[GraphInput],
 ) -> tuple[list[GraphOutput], Rebuild, list[Mutation]]:
-    """What the run changes is as before when the caller's ``Changes`` end."""
+    """Run the module once. All that this changes is as before when the caller's ``Changes`` end."""
     held = preserve(tree, attempt.options.training, attempt.arguments.objects())
     if given:
         held.names().put(given)
-    if not attempt.whole:
+    if not attempt.operators.pre_dispatch:
         keep_gradients(tree)
     track_modules(tree)
-    take_names(tree, attempt.numbers_in, install_size_functions())
-    attempt.patches.apply(attempt.traced, recorder.is_known)
+    take_names(tree, attempt.numbers.files, install_size_functions())
+    attempt.request.patches.apply(attempt.operators.traced, recorder.is_known)
     take_assignments(recorder.take_data)
     take_questions(recorder)
     put_name(THREAD, "recorder", recorder)
     note_symbolics(recorder.symbolics)
-    if attempt.scopes:
+    if attempt.branching.scopes:
         road("paths of calls").explore_calls(recorder, attempt, tree)
     holds = not all(isinstance(arg, torch.Tensor) or type(arg) in IMMEDIATE for arg in (*args, *kwargs.values()))
     containers = road("changed state").Containers(attempt.arguments, args, kwargs) if holds else None
-    indices = IndicesOfSizes() if attempt.numbers_in or attempt.takes_indices else contextlib.nullcontext()
-    with capture_modes(recorder.fake_mode, recorder.mode, attempt.gradients), indices:
+    indices = IndicesOfSizes() if attempt.numbers.files or attempt.numbers.takes_indices else contextlib.nullcontext()
+    with capture_modes(recorder.fake_mode, recorder.mode, attempt.operators.gradients), indices:
         try:
             result = program(*args, **kwargs)
         except Exception as error:  # forward is the user's code: chained under the error with its line
@@ -266,7 +267,7 @@ def _overwritten(cause: Exception, recorder: Recorder) -> UserError:
 
 
 _NO_FAKE = re.compile(r"no fake impl registered for <CustomOpDef\((?P<name>[\w:.]+)\)>")
-"""What torch raises for an operator made by ``torch.library.custom_op``."""
+"""The words of torch for an operator made by ``torch.library.custom_op`` without a fake kernel."""
 
 
 def _explained(cause: Exception) -> UserError:

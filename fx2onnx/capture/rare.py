@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from fx2onnx.capture.observed import observed as observed
     from fx2onnx.capture.observed import refuse_broken as refuse_broken
     from fx2onnx.capture.observed import set_observed_axes as set_observed_axes
-    from fx2onnx.capture.refused_sizes import refused_size as refused_size
+    from fx2onnx.capture.specializing import decided_one_way as decided_one_way
+    from fx2onnx.capture.specializing import solved_for_one as solved_for_one
+    from fx2onnx.capture.specializing import specializing as specializing
     from fx2onnx.capture.strategies.exported import exported as exported
     from fx2onnx.capture.strategies.symbolic import as_traced as as_traced
     from fx2onnx.capture.strategies.symbolic import check_same_program as check_same_program
@@ -40,14 +42,16 @@ RARE = {
     "as_traced": "strategies.symbolic",
     "check_same_program": "strategies.symbolic",
     "export_may_help": "fallback",
+    "decided_one_way": "specializing",
     "exported": "strategies.exported",
     "fullest": "observed",
     "mistake_behind": "fallback",
     "observed": "observed",
     "refuse_broken": "observed",
-    "refused_size": "refused_sizes",
     "right_at_one": "at_one",
     "set_observed_axes": "observed",
+    "solved_for_one": "specializing",
+    "specializing": "specializing",
     "traced": "strategies.symbolic",
     "try_at_sample": "at_sample",
 }

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 from dataclasses import replace
 
-from fx2onnx.base.errors import UserError
 from fx2onnx.capture import rare
 from fx2onnx.capture.attempt import Attempt, Enlarged, Failed, Outcome, Recorded
 from fx2onnx.capture.recording.size_checks import check_outputs
@@ -18,10 +17,9 @@ from fx2onnx.capture.shapes.guards import (
     sizes_above_one,
     user_guards_hold_at,
 )
-from fx2onnx.capture.shapes.shape_env import ShapeEnv, undeclared
+from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.sizes.assumptions import Guard, Specialization
-from fx2onnx.sizes.bounds import goes_as_sample
-from fx2onnx.sizes.expr import Dim, DimLike
+from fx2onnx.sizes.expr import Dim
 from fx2onnx.sizes.relation import Relation
 
 
@@ -60,31 +58,10 @@ def settled(done: Recorded) -> Attempt | Outcome:
     """
     named = done.attempt.sizes.hints.keys() - done.attempt.request.optional
     change = _specialized(done.shape_env, done.attempt.sizes.hints, ranges=True, named=named) or _unlike_sample(done)
-    one_way = _decided_one_way(done) if change is None else None
-    if one_way is not None:
-        return Failed(done.attempt, one_way)
-    return _with_assumptions(done) if change is None else _specializing(done.attempt, change, done.shape_env)
-
-
-def _decided_one_way(done: Recorded) -> UserError | None:
-    """The error of Python deciding by a size that is asked for by name, where the branch for other sizes cannot be captured."""
-    attempt, env = done.attempt, done.shape_env
-    for guard in env.guards.values() if attempt.branching.failure is not None else ():
-        relation = guard.relation
-        is_named = bool((relation.symbols() & set(attempt.sizes.hints)) - attempt.request.optional)
-        is_question = guard.by_user and relation.op != "eq" and not goes_as_sample(relation)
-        if is_named and is_question and env.facts.is_settled(relation) is None:
-            return _with_reason(undeclared(env, relation, guard.where), attempt.request.untranslated)
-    return None
-
-
-def _with_reason(error: UserError, reason: UserError | None) -> UserError:
-    """``error``, with what could not be translated in a branch."""
-    if reason is None:
-        return error
-    place = f" ({reason.where})" if reason.where else ""
-    why = f"{error.why}, and a branch cannot be translated: [{reason.code}] {reason.what}{place}"
-    return UserError(error.code, error.what, where=error.where, why=why, next=error.next)
+    if change is not None:
+        return rare.specializing(done.attempt, change, done.shape_env)
+    one_way = rare.decided_one_way(done) if done.attempt.branching.failure is not None else None
+    return _with_assumptions(done) if one_way is None else Failed(done.attempt, one_way)
 
 
 def _unlike_sample(done: Recorded) -> Specialization | None:
@@ -101,63 +78,6 @@ def _unlike_sample(done: Recorded) -> Specialization | None:
             for name in (each for each in small if each in names):
                 return Specialization(Dim.symbol(name), sizes[name], guard.where)
     return None
-
-
-def _specializing(attempt: Attempt, change: Specialization, env: ShapeEnv) -> Attempt | Failed:
-    """The attempt with the size as a number, unless it must not become one (UserError E105); with fewer decisions, where those do."""
-    if env.asked_few and attempt.branching.by_counts:
-        return replace(
-            attempt,
-            branching=replace(attempt.branching, by_counts=False),
-            enlarged=Enlarged(),
-            change="how many of a few there are is as at the sample's sizes",
-        )
-    change = _at_sample(change, hints_of(attempt.arguments))
-    error = rare.refused_size(attempt, str(change.size.as_symbol()), change, env)
-    if error is not None:
-        return Failed(attempt, attempt.program.own_failure or error)
-    return _with_equal_sizes(attempt.specialized(change), env)
-
-
-def _with_equal_sizes(attempt: Attempt, env: ShapeEnv) -> Attempt:
-    """Also with the other sizes that nobody asked for by name and that operators of the same run found to be equal, or a number:
-    each would be the change of one more run.
-    """
-    for guard in env.guards.values():
-        relation, known = (
-            guard.relation,
-            {str(done.size.as_symbol()): done.value for done in attempt.sizes.specializations},
-        )
-        if (
-            relation.op != "eq"
-            or guard.by_user
-            or not relation.symbols() <= attempt.request.optional
-            or relation.has_reals()
-        ):
-            continue
-        gap = relation.args[0] - relation.args[1]
-        while isinstance(gap, Dim) and gap.symbols() & known.keys():
-            gap = gap.substitute(known)
-        if not isinstance(gap, Dim) or len(gap.terms) > 2 or (len(gap.terms) == 2 and gap.constant):
-            continue
-        solved = _solved(gap, attempt.sizes.hints)
-        if solved is None or any(atom.op != "symbol" for atom in gap.atoms()) or not gap.is_at(attempt.sizes.hints, 0):
-            continue
-        attempt = attempt.specialized(Specialization(Dim.symbol(solved[0]), solved[1], guard.where))
-    return attempt
-
-
-def _at_sample(change: Specialization, sizes: Mapping[str, int]) -> Specialization:
-    """The number that the sample has; of two sizes that are one, but differ in the sample, that of the one that is 0 or 1."""
-    name = str(change.size.as_symbol())
-    if isinstance(change.value, int):
-        return replace(change, value=sizes.get(name, change.value))
-    other = change.value.as_symbol()
-    if other is not None and sizes.get(name) != sizes.get(other):
-        small = next((each for each in (name, other) if sizes.get(each, 2) < 2), None)
-        if small is not None:
-            return replace(change, size=Dim.symbol(small), value=sizes[small])
-    return change
 
 
 def _with_assumptions(done: Recorded) -> Recorded:
@@ -209,26 +129,7 @@ def _specialized(
             continue
         if ranges and env.require(relation, guard.where, bounded=True):
             continue
-        change = _solved(gap, hints)
+        change = rare.solved_for_one(gap, hints)
         if change is not None:
             return Specialization(Dim.symbol(change[0]), change[1], guard.where)
-    return None
-
-
-def _solved(gap: Dim, hints: Mapping[str, int]) -> tuple[str, DimLike] | None:
-    """``gap == 0`` solved for one symbol, where that is possible without a remainder and does not hang on the data."""
-    names = sorted(gap.symbols() & set(hints))
-    if gap.symbols() - set(hints):
-        return None
-    plain = [
-        (str(monomial[0].args[0]), factor)
-        for monomial, factor in gap.terms.items()
-        if len(monomial) == 1 and monomial[0].op == "symbol"
-    ]
-    if len(names) == 1:
-        return names[0], hints[names[0]]
-    for name, factor in plain:
-        rest = gap - factor * Dim.symbol(name)
-        if abs(factor) == 1 and isinstance(rest, Dim) and name not in rest.symbols() and name in hints:
-            return name, rest * -int(factor)  # type: ignore[return-value]
     return None

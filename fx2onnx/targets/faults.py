@@ -6,8 +6,8 @@ Each entry was seen: a test runs its smallest case in the runtime that is instal
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from os import PathLike
 
 import onnx
@@ -16,8 +16,10 @@ import onnx_ir as ir
 from fx2onnx.irx.edit import graphs_of, use_count
 from fx2onnx.irx.values import copied_type, known_array, known_ints
 from fx2onnx.targets.fault_entries import FaultEntry, read_entries
+from fx2onnx.targets.float64.node import Form
 from fx2onnx.targets.float64.products import keep_apart, scaled
 from fx2onnx.targets.form import Target, numbers
+from fx2onnx.targets.wide_integers import FORMS, compares_wide
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,8 @@ class Fault:
     in_float32: bool = False
     """Whether the node is to be computed in float32, between casts (``fit``), before others are mended."""
     ends_process: bool = False
+    forms: Mapping[str, Form] = field(default_factory=dict)
+    """Other nodes for such a node, by its operator (``fit``)."""
 
 
 def of(target: Target) -> list[Fault]:
@@ -368,6 +372,17 @@ FAULTS = (
         "no output shape, and a Pad behind MaxUnpool",
         lambda node: not node.domain and _input(node, 2) is not None,
         frozenset({"MaxUnpool"}),
+    ),
+    Fault(
+        "int64-extremes",
+        "onnxruntime",
+        "1.21",
+        "1.31",
+        "extremes and signs of int64 compare the low 32 bits as signed numbers: Max(3000000000, 0) is 0",
+        "Greater, Less and Where, and ArgMax for reductions",
+        compares_wide,
+        frozenset(FORMS),
+        forms=FORMS,
     ),
 )
 

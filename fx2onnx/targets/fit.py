@@ -16,6 +16,7 @@ from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.names import FreeNames, emitter_of
 from fx2onnx.irx.values import copied_type, dims_of, set_type
 from fx2onnx.targets import faults
+from fx2onnx.targets.float64.node import Form
 from fx2onnx.targets.form import Target
 from fx2onnx.targets.match import STANDARD, has_kernel_for, is_asked, lacked, signature_of, with_dtype, word_of
 
@@ -57,7 +58,9 @@ def fit(model: ir.Model, target: Target) -> Fitted:
     """Put casts and float64 forms where the target needs them, in place."""
     fitted = Fitted()
     opsets = {domain or "": version for domain, version in model.graph.opset_imports.items()}
-    faulty = [fault for fault in faults.of(target) if fault.in_float32]
+    known = faults.of(target)
+    faulty = [fault for fault in known if fault.in_float32]
+    formed = {op_type: fault for fault in known for op_type in fault.forms}
     functions = {identifier[:2] for identifier in model.functions}
     widened: dict[tuple[ir.Value, ir.DataType], ir.Value] = {}
     names = FreeNames(model)
@@ -72,9 +75,15 @@ def fit(model: ir.Model, target: Target) -> Fitted:
                 _compute_in(node, D.FLOAT16, D.FLOAT, widened, names)  # as the runtime does itself
                 continue
             runs = has_kernel_for(target, node, opset, signature)
+            other = formed.get(node.op_type)
+            if runs and other is not None and other.has(node):
+                op = op or emitter_of(model)
+                if _as_form(model, node, other.forms[node.op_type], op, target, opset):
+                    fitted.forms[f"{other.name}: {node.op_type} as other nodes"] += 1
+                continue
             if (not runs or _is_rounded(node)) and _has_form(node):
                 op = op or emitter_of(model)
-                if _as_float64(model, node, op, target, opset):
+                if _as_form(model, node, _float64_form(node), op, target, opset):
                     fitted.forms[f"double {node.op_type} as other nodes"] += 1
                     continue
             if runs:
@@ -110,10 +119,14 @@ def _has_form(node: ir.Node) -> bool:
     return node.op_type in FORMS and all(value.dtype is not None and value.shape is not None for value in values)
 
 
-def _as_float64(model: ir.Model, node: ir.Node, op: Emit, target: Target, opset: int) -> bool:
-    """Put the operator's form in its place, if it has one that the target has kernels for."""
+def _float64_form(node: ir.Node) -> Form:
     from fx2onnx.targets.float64.table import FORMS
 
+    return FORMS[node.op_type]
+
+
+def _as_form(model: ir.Model, node: ir.Node, form: Form, op: Emit, target: Target, opset: int) -> bool:
+    """Put the operator's form in its place, if this node has one that the target has kernels for."""
     graph, builder = node.graph, op.builder
     assert isinstance(graph, ir.Graph)
     builder.nodes, op.origin = [], dict(node.metadata_props)
@@ -123,7 +136,7 @@ def _as_float64(model: ir.Model, node: ir.Node, op: Emit, target: Target, opset:
     types = [(old.dtype, dims_of(old)) for old, _ in read if old.dtype is not None]
     op.result = tuple(types)
     try:
-        made = FORMS[node.op_type](op, node)
+        made = form(op, node)
     except UserError:  # an operator of the form is newer than the opset
         made = None
     fresh = builder.nodes

@@ -1,0 +1,78 @@
+"""int64 beyond 32 bits: extremes and signs, which onnxruntime's own kernels get wrong."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from onnx import TensorProto, helper
+
+import fx2onnx
+from fx2onnx.targets.find import find
+from fx2onnx.targets.lint import lint
+from tests.support import check
+
+HIGH = torch.randint(-2, 2, (66,), generator=torch.Generator().manual_seed(0)) * 2**32
+LOW = torch.randint(0, 2**32, (2, 66), generator=torch.Generator().manual_seed(1))
+WIDE = HIGH + LOW
+FUNCTIONS = {
+    "maximum": lambda x: torch.maximum(x[0], x[1]),
+    "minimum": lambda x: torch.minimum(x[0], x[1]),
+    "fmax": lambda x: torch.fmax(x[0], x[1]),
+    "clamp": lambda x: (x.clamp(0, 100), x.clamp(-5, 2**32), x.clamp(min=2**31 + 5), x.clamp(max=0), x[0].clamp(x[1])),
+    "relu": torch.relu,
+    "sign": lambda x: (torch.sign(x), torch.sgn(x)),
+    "amax": lambda x: (x.amax(), x.amax(1), x.amax((0, 1), True), x.max(1, True), x.max(1)[0], x.amax(0)),
+    "amax_of_rows": lambda x: (x.amax(1), x.min(1)[0], x.clamp(min=7), torch.sign(x)),
+    "amin": lambda x: (x.amin(), x.amin(-1), x.min(1)[0], torch.aminmax(x, dim=1)),
+}
+
+
+class Function(torch.nn.Module):
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.function = FUNCTIONS[name]
+
+    def forward(self, x: torch.Tensor) -> object:
+        return self.function(x)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("opset", [13, 20])
+def test_extremes_of_int64(name: str, opset: int) -> None:
+    check(Function(name), (WIDE,), opset_version=opset)
+
+
+@pytest.mark.parametrize("name", ["clamp", "amax_of_rows"])
+def test_other_sizes_and_no_rows(name: str) -> None:
+    function = Function(name)
+    rows = {"x": {0: torch.export.Dim("rows", min=0), 1: torch.export.Dim("columns", min=1)}}
+    result = fx2onnx.export(function.eval(), (WIDE,), dynamic_shapes=rows)
+    session = onnxruntime.InferenceSession(result.model_proto.SerializeToString())
+    for sample in (WIDE[:, :3], WIDE.repeat(2, 1), *([WIDE[:0]] if name != "clamp" else [])):
+        for got, want in zip(session.run(None, {"x": sample.numpy()}), FUNCTIONS[name](sample), strict=True):
+            np.testing.assert_array_equal(got, want.numpy())
+
+
+def test_onnxruntime_still_compares_low_halves_as_signed() -> None:
+    values = [helper.make_tensor_value_info(name, TensorProto.INT64, None) for name in "abc"]
+    graph = helper.make_graph([helper.make_node("Max", ["a", "b"], ["c"])], "max", values[:2], values[2:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    feeds = {"a": np.full(8, 3_000_000_000), "b": np.zeros(8, np.int64)}
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    assert not np.array_equal(session.run(None, feeds)[0], feeds["a"])
+    assert any("low 32 bits" in str(finding) for finding in lint(model, find("onnxruntime")))
+
+
+class Small(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        places = x.argmax(1)
+        return places.clamp(min=1), x.to(torch.int32).long().clamp(0, 3), (x > 0).long().amax(1), places.max()
+
+
+def test_numbers_within_32_bits_keep_their_operators() -> None:
+    result = fx2onnx.export(Small().eval(), (torch.randn(3, 4),))
+    kinds = [node.op_type for node in result.model_proto.graph.node]
+    assert {"Max", "Clip", "ReduceMax"} <= set(kinds)
+    assert "GatherElements" not in kinds

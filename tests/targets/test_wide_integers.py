@@ -24,6 +24,8 @@ FUNCTIONS = {
     "relu": torch.relu,
     "sign": lambda x: (torch.sign(x), torch.sgn(x)),
     "amax": lambda x: (x.amax(), x.amax(1), x.amax((0, 1), True), x.max(1, True), x.max(1)[0], x.amax(0)),
+    "of_floats": lambda x: x.double().long().clamp(0, 100),
+    "of_places": lambda x: x.argmax(0).clamp(min=3_000_000_000),
     "amax_of_rows": lambda x: (x.amax(1), x.min(1)[0], x.clamp(min=7), torch.sign(x)),
     "amin": lambda x: (x.amin(), x.amin(-1), x.min(1)[0], torch.aminmax(x, dim=1)),
 }

@@ -24,6 +24,8 @@ RARE_ROADS = {
     "sizes of data": "recording.unknown_sizes",
     "what Python asks": "recording.questions",
     "changed state": "recording.changed_state",
+    "quantised operands": "quantized.operands",
+    "sparse operands": "overloads.sparse",
     "draws beside other threads": "python.random_draws",
 }
 """What is met, and the module that knows what to do about it."""

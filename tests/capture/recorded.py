@@ -22,7 +22,7 @@ from fx2onnx.sizes.expr import Dim, DimLike
 from fx2onnx.torchcompat.capture_modes import capture_modes
 
 for name in registry.read_families():
-    registry.family(name)
+    registry.load_family(name)
 
 N, M = Dim.symbol("n"), Dim.symbol("m")
 Input = tuple[Sequence[DimLike], torch.dtype]

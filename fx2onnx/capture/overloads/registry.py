@@ -17,7 +17,6 @@ from collections.abc import Callable
 from enum import Enum
 from functools import cache
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from fx2onnx.base.errors import InternalError
@@ -95,12 +94,12 @@ def find(kind: Kind, overload: OpOverload) -> Callable[..., Any] | None:
 def load(overload: OpOverload) -> None:
     """Import the families that have functions for the overload."""
     for name in _families_of().get(full_name(overload), ()):
-        family(name)
+        load_family(name)
 
 
-def family(name: str) -> ModuleType:
-    """A file of capture, imported now if it was not before. What watches the user's code does not look at functions of ours."""
-    return importlib.import_module(f"fx2onnx.capture.{name}")
+def load_family(name: str) -> None:
+    """Import a file of capture. What watches the user's code does not look at functions of ours."""
+    importlib.import_module(f"fx2onnx.capture.{name}")
 
 
 def read_families() -> dict[str, list[str]]:

@@ -18,7 +18,6 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.captured import TensorInfo
 from fx2onnx.capture.overloads import slices
-from fx2onnx.capture.overloads.registry import family
 from fx2onnx.capture.overloads.unbacked_scalars import number_of, truth_of
 from fx2onnx.capture.rare_roads import road
 from fx2onnx.capture.reasons import Reason, because, with_inputs
@@ -134,11 +133,11 @@ class Recorder(BaseRecorder):
             return func(*fake_args, **fake_kwargs)
         self._note_place()
         if self.quantized:
-            replaced = family("quantized.operands").seen(self, func, args, kwargs)
+            replaced = road("quantised operands").seen(self, func, args, kwargs)
             if replaced is not NotImplemented:
                 return replaced
         if self.holds_sparse:
-            replaced = family("overloads.sparse").seen(self, func, args, kwargs)
+            replaced = road("sparse operands").seen(self, func, args, kwargs)
             if replaced is not NotImplemented:
                 return replaced
         if kwargs and getattr(kwargs.get("device"), "type", None) == "meta":

@@ -58,18 +58,12 @@ def _note_what_ends_runs(
 def _raises_at_all(
     env: ShapeEnv, operator: Callable[[], object], is_taken: Callable[[], bool], others: Sequence[dict[str, int]]
 ) -> bool:
-    hints, asked = env.hints, len(env.asked)
-    env.takes_notes = False
-    try:
-        for sizes in others:
-            env.hints = {**hints, **sizes}
+    for sizes in others:
+        with env.tried_at(sizes):
             try:
                 operator()
             except Exception:  # torch's operators raise whatever they like
                 if not is_taken():
                     continue
             return False
-    finally:
-        env.hints, env.takes_notes = hints, True
-        del env.asked[asked:]
     return True

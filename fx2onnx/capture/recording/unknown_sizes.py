@@ -209,15 +209,8 @@ def _ends_run(env: ShapeEnv, operator: Callable[[], Result], relation: Relation)
 
 def _tried(env: ShapeEnv, operator: Callable[[], Result], sizes: Mapping[str, int]) -> Result:
     """The result at these sizes, of which nothing is noted; None where the operator raises."""
-    hints, facts, asked = env.hints, env.facts, len(env.asked)
-    env.takes_notes = False
-    try:
-        env.hints = {**hints, **sizes}
-        with contextlib.suppress(Exception):  # no such sizes
-            return operator()
-    finally:
-        env.hints, env.facts, env.takes_notes = hints, facts, True
-        del env.asked[asked:]
+    with env.tried_at(sizes), contextlib.suppress(Exception):  # no such sizes
+        return operator()
     return None
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -159,6 +160,17 @@ class ShapeEnv(SizesOfRun):
     """The sizes in the operands of the last operator that raised."""
     leans: bool = False
     """Whether an operator needs a relation that was noted for another call: alone, it would note it."""
+
+    @contextlib.contextmanager
+    def tried_at(self, sizes: Mapping[str, int]) -> Iterator[None]:
+        """Inside, these are the sizes at which the run decides; what is noted and learnt there is forgotten."""
+        hints, facts, asked = self.hints, self.facts, len(self.asked)
+        self.hints, self.takes_notes = {**hints, **sizes}, False
+        try:
+            yield
+        finally:
+            self.hints, self.facts, self.takes_notes = hints, facts, True
+            del self.asked[asked:]
 
     def take_for_true(self, what: str | Relation, where: SourceLocation | None) -> None:
         """Take for true what ends the run where it is false."""

@@ -14,7 +14,7 @@ from fx2onnx.sizes.ceilings import multiple_of
 from fx2onnx.sizes.expr import Dim, DimLike, Scalar, apply, without_remainders
 from fx2onnx.sizes.relation import COMPARE, Relation
 from fx2onnx.sizes.sets import EVERY, SizeSet, interval, where_true
-from fx2onnx.sizes.solve import Equalities, is_looser, simplified, sizes_where, solved
+from fx2onnx.sizes.solve import NO_EQUALITIES, Equalities, is_looser, simplified, sizes_where, solved
 
 FAR = 10_000
 """The number of sizes at which something holds that are tried."""
@@ -28,7 +28,7 @@ class Facts:
     """Symbols whose number depends on data."""
     signed: frozenset[str] = frozenset()
     """Symbols of data that may be less than 0: numbers of tensors that were not used as a size so far."""
-    equalities: Equalities = field(default_factory=Equalities)
+    equalities: Equalities = NO_EQUALITIES
     """Equalities of sizes that depend on data, which operators or Python needed."""
     sets: Mapping[str, SizeSet] = field(default_factory=dict)
     """The sizes of a symbol for which the program is; every size where there is no entry."""
@@ -86,7 +86,7 @@ class Facts:
     def certain(self, op: str, lhs: Scalar, rhs: Scalar) -> bool | None:
         """The truth of a comparison at all sizes for which the program is, or None."""
         known = certain(op, lhs, rhs, self.signed)
-        if known is None and self.equalities:
+        if known is None and self.equalities is not NO_EQUALITIES:
             known = self._certain_by_data(op, lhs, rhs)
         return self.is_settled(Relation(op, (lhs, rhs))) if known is None and self.sets else known
 
@@ -98,7 +98,7 @@ class Facts:
         """Everything that answers about sizes of ``names`` hang on, besides the hints: what is known of these, and of those that
         equalities and suppositions tie to them.
         """
-        if not (self.sets or self.supposed or self.equalities or self.signed):
+        if not (self.sets or self.supposed or self.signed) and self.equalities is NO_EQUALITIES:
             return frozenset()
         known = self.by_names.get(names)
         if known is None:

@@ -281,9 +281,6 @@ class Equalities:
     zeros: frozenset[Dim] = frozenset()
     """Expressions that are 0 and have no term with the factor 1."""
 
-    def __bool__(self) -> bool:
-        return bool(self.symbols or self.products or self.zeros)
-
     def facts(self) -> Iterator[tuple[frozenset[str], object]]:
         """Each equality, behind the symbols in it."""
         for name, value in self.symbols.items():
@@ -345,6 +342,10 @@ class Equalities:
                 if others is not None:
                     return value - Dim({monomial: factor}) + rest * factor * (Dim({others: 1}) if others else 1)
         return value
+
+
+NO_EQUALITIES = Equalities()
+"""The equalities of a run that has none."""
 
 
 def _symbols(value: Scalar) -> frozenset[str]:

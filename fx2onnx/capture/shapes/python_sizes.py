@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 import torch
+import torch.nn.functional as F
 
 from fx2onnx.base.answering import answers_for_caller
 from fx2onnx.base.code_patch import THREAD, put_name
@@ -29,7 +30,7 @@ from fx2onnx.capture.shapes.size_math import (
     divided_down,
     divided_down_by,
 )
-from fx2onnx.capture.shapes.symnode import DimNode, sym_number, unwrap
+from fx2onnx.capture.shapes.symnode import DimNode, may_be_size, sym_number, unwrap
 from fx2onnx.sizes.expr import Scalar, apply
 from fx2onnx.torchcompat.frames import asked_by_user, asking_frame, is_user
 from fx2onnx.torchcompat.tests_of_code import calls_cached
@@ -50,7 +51,7 @@ def install_size_functions() -> Mapping[int, object]:
         original = getattr(space, name)
         put_name(space, name, _for_thread(original, wrap))
         functions[id(original)] = getattr(space, name)
-    for name, value in (*size_tensors.methods(), *size_arguments.methods()):
+    for name, value in (*size_tensors.METHODS.items(), *_METHODS.items()):
         put_name(torch.Tensor, name, value)
     for kind, number in SYMBOLIC.items():
         _class_is(kind, number)
@@ -253,14 +254,45 @@ def _hash(original: Callable[[torch.SymInt], int]) -> Function:
     return hashed
 
 
+@answers_for_caller
+def _attention(original: Function) -> Function:
+    """``is_causal`` by a size is decided, and a scale that is one is multiplied first."""
+
+    def attention(query: Number, *args: Number, **kwargs: Number) -> Number:
+        if type(kwargs.get("is_causal")) is torch.SymBool:
+            kwargs["is_causal"] = bool(kwargs["is_causal"])
+        if type(kwargs.get("scale")) is torch.SymFloat:
+            query, kwargs["scale"] = query * kwargs["scale"], 1.0
+        return original(query, *args, **kwargs)
+
+    return attention
+
+
+def _with_sizes_alone(wrap: Callable[[Function], Function], original: Function) -> Function:
+    """``original``, or what ``wrap`` makes of it where a number behind the first argument may be a size."""
+    wrapped = wrap(original)
+
+    @answers_for_caller
+    def chosen(*args: object, **kwargs: object) -> object:
+        has_size = THREAD.captures and any(map(may_be_size, (*args[1:], *kwargs.values())))
+        return (wrapped if has_size else original)(*args, **kwargs)
+
+    return chosen
+
+
+_METHODS: Mapping[str, object] = {
+    name: _with_sizes_alone(wrap, getattr(torch.Tensor, name)) for name, wrap in size_arguments.METHODS.items()
+}
 _WRAPPED: tuple[tuple[object, str, Callable[..., Function]], ...] = (
     (builtins, "min", functools.partial(_extreme, "min")),
     (builtins, "max", functools.partial(_extreme, "max")),
     (builtins, "pow", _power),
+    (F, "scaled_dot_product_attention", _attention),
     *((math, name, functools.partial(_formula, formula)) for name, formula in MATH.items()),
     *((math, name, functools.partial(_finite, answer)) for name, answer in IS_FINITE.items()),
     *size_tensors.WRAPPED,
     *size_arguments.WRAPPED,
+    *((space, name, functools.partial(_with_sizes_alone, wrap)) for space, name, wrap in size_arguments.OF_ARGUMENTS),
     (torch.SymInt, "__hash__", _hash),
 )
 
@@ -312,16 +344,6 @@ def _floordiv(name: str, formula: Formula) -> Function:
 
 
 @answers_for_caller
-def _divmod(self: Number, other: Number) -> Number:
-    return self // other, self % other
-
-
-@answers_for_caller
-def _rdivmod(self: Number, other: Number) -> Number:
-    return other // self, other % self
-
-
-@answers_for_caller
 def _rounded(self: Number, digits: int | None = None) -> Number:
     return self if digits is None or digits >= 0 else round(int(self), digits)
 
@@ -341,8 +363,8 @@ def _itself(self: Number) -> Number:
 
 
 _OF_BOTH: Mapping[str, object] = {
-    "__divmod__": _divmod,
-    "__rdivmod__": _rdivmod,
+    "__divmod__": answers_for_caller(lambda self, other: (self // other, self % other)),
+    "__rdivmod__": answers_for_caller(lambda self, other: (other // self, other % self)),
     "__format__": _format,
     "real": property(_itself),
     "imag": 0,

@@ -18,7 +18,7 @@ from fx2onnx.sizes.expr import Dim, Scalar, apply
 from fx2onnx.sizes.facts import SizesOfRun
 from fx2onnx.sizes.relation import Relation, holds_at_all
 from fx2onnx.sizes.sets import SizeSet, interval, where_true
-from fx2onnx.sizes.solve import declared
+from fx2onnx.sizes.solve import NO_EQUALITIES, declared
 from fx2onnx.torchcompat.frames import (
     asked_by_user,
     asks_in,
@@ -409,7 +409,8 @@ class ShapeEnv(SizesOfRun):
 
     def remembers_comparisons(self) -> bool:
         """Whether a comparison is the same whenever it is asked, until something is learnt, and leaves no trace."""
-        return not self.facts.equalities and not self.facts.signed and not (self.facts.sets and self.takes_notes)
+        facts = self.facts
+        return facts.equalities is NO_EQUALITIES and not facts.signed and not (facts.sets and self.takes_notes)
 
     # -- what is known of sizes -----------------------------------------------------------------------------------
     def certain(self, op: str, lhs: Any, rhs: Any) -> bool | None:

@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 from fx2onnx.base.answering import answers_for_caller
 from fx2onnx.base.code_patch import THREAD
 from fx2onnx.capture.shapes.size_math import Number
-from fx2onnx.capture.shapes.symnode import unwrap
+from fx2onnx.capture.shapes.symnode import may_be_size, unwrap
 from fx2onnx.sizes.expr import Dim
 from fx2onnx.torchcompat.frames import subscripts_of
 from fx2onnx.torchcompat.operators import KERNELS_OF_NN
@@ -31,7 +31,7 @@ def _direct(overload: Function, signature: Function, original: Function) -> Func
     """``original``, or ``overload`` of the arguments that ``signature`` gives for its own where one of them is a size."""
 
     def direct(*args: Number, **kwargs: Number) -> Number:
-        if not THREAD.captures or not any(map(_may_be_size, (*args[1:], *kwargs.values()))):
+        if not THREAD.captures or not any(map(may_be_size, (*args[1:], *kwargs.values()))):
             return original(*args, **kwargs)
         try:
             tensor, *numbers = signature(*args, **kwargs)
@@ -43,12 +43,6 @@ def _direct(overload: Function, signature: Function, original: Function) -> Func
         return original(*args, **kwargs) if recorder is None else recorder.handle(overload, tuple(given), {})
 
     return direct
-
-
-def _may_be_size(value: Number) -> bool:
-    if isinstance(value, list | tuple):
-        return any(map(_may_be_size, value))
-    return type(value) is torch.SymInt or (isinstance(value, torch.Tensor) and value.dim() == 0)
 
 
 @answers_for_caller
@@ -181,7 +175,7 @@ def _with_ratio(spatial: int, original: Function) -> Function:
         **named: Number,
     ) -> Number:
         sizes = input.shape[-spatial:]
-        is_by_size = output_size is None and isinstance(output_ratio, list | tuple) and any(map(_may_be_size, sizes))
+        is_by_size = output_size is None and isinstance(output_ratio, list | tuple) and any(map(may_be_size, sizes))
         if is_by_size and len(output_ratio) in (1, spatial):
             ratios = output_ratio if len(output_ratio) == spatial else [*output_ratio] * spatial
             output_size = [math.trunc(size * ratio) for size, ratio in zip(sizes, ratios, strict=True)]
@@ -189,18 +183,6 @@ def _with_ratio(spatial: int, original: Function) -> Function:
         return original(input, kernel_size, output_size, output_ratio, *rest, **named)
 
     return pool
-
-
-_METHODS: dict[str, object] = {
-    "unfold": _direct(aten.unfold.default, _unfold, torch.Tensor.unfold),
-    "chunk": _direct(aten.chunk.default, _chunk, torch.Tensor.chunk),
-    "diagonal": _direct(aten.diagonal.default, _diagonal, torch.Tensor.diagonal),
-}
-
-
-def methods() -> Iterator[tuple[str, object]]:
-    """The methods of ``torch.Tensor`` that take sizes."""
-    yield from _METHODS.items()
 
 
 # -- windows whose size is symbolic ------------------------------------------------------------------------------------
@@ -262,14 +244,23 @@ def _windows(input: torch.Tensor, axis: int, size: Number, step: Number) -> torc
 _PLAIN = (int, bool, type(None))
 _AVERAGE = {"padding": 0, "ceil_mode": False, "count_include_pad": True, "divisor_override": None}
 _MAXIMUM = {"padding": 0, "dilation": 1, "ceil_mode": False, "return_indices": False}
-WRAPPED: tuple[tuple[object, str, Callable[[Function], Function]], ...] = (
+METHODS: dict[str, Callable[[Function], Function]] = {
+    "unfold": functools.partial(_direct, aten.unfold.default, _unfold),
+    "chunk": functools.partial(_direct, aten.chunk.default, _chunk),
+    "diagonal": functools.partial(_direct, aten.diagonal.default, _diagonal),
+}
+"""The methods of ``torch.Tensor`` that take sizes, called only where an argument may be one."""
+OF_ARGUMENTS: tuple[tuple[object, str, Callable[[Function], Function]], ...] = (
+    (torch, "chunk", METHODS["chunk"]),
+    (torch, "diagonal", METHODS["diagonal"]),
     *(
         (F, f"{kind}_pool{spatial}d", _pool(spatial, reduce, plain))
         for kind, reduce, plain in (("avg", torch.mean, _AVERAGE), ("max", torch.amax, _MAXIMUM))
         for spatial in (1, 2, 3)
     ),
-    (torch, "chunk", lambda original: _direct(aten.chunk.default, _chunk, original)),
-    (torch, "diagonal", lambda original: _direct(aten.diagonal.default, _diagonal, original)),
+)
+"""The functions that take sizes, called only where an argument behind the first may be one."""
+WRAPPED: tuple[tuple[object, str, Callable[[Function], Function]], ...] = (
     *(
         (F, f"adaptive_max_pool{spatial}d", lambda original, spatial=spatial: _adaptive_max(spatial, original))
         for spatial in (1, 2, 3)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import starmap
 from typing import TypeAlias
 
@@ -74,11 +74,6 @@ def _stacked(data: Number) -> torch.Tensor:
     return torch.scalar_tensor(data, dtype=dtype)
 
 
-def methods() -> Iterator[tuple[str, object]]:
-    """The methods of ``torch.Tensor`` that take sizes."""
-    yield from _METHODS.items()
-
-
 @answers_for_caller
 def _new(kind: type, *args: Number, **kwargs: Number) -> Number:
     """``torch.Tensor([n, 2])``: of the default dtype."""
@@ -120,12 +115,13 @@ def _is_computed(size: Number) -> bool:
 _OWN_NEW = torch.Tensor.__new__
 _OWN_CONTIGUOUS = torch.Tensor.contiguous
 _OWN_NEW_TENSOR = torch.Tensor.new_tensor
-_METHODS: dict[str, object] = {
+METHODS: dict[str, object] = {
     "__new__": staticmethod(_new),
     "new_tensor": _new_tensor,
     "nbytes": property(_bytes),
     "contiguous": _contiguous,
 }
+"""The methods of ``torch.Tensor`` that take sizes."""
 
 
 def _is_size(number: Number) -> bool:
@@ -183,20 +179,6 @@ def _without_generator(original: Function) -> Function:
         return original(*args, **kwargs) if generator is None else original(*args, generator=generator, **kwargs)
 
     return drawn
-
-
-@answers_for_caller
-def _attention(original: Function) -> Function:
-    """``is_causal`` by a size is decided, and a scale that is one is multiplied first."""
-
-    def attention(query: Number, *args: Number, **kwargs: Number) -> Number:
-        if type(kwargs.get("is_causal")) is torch.SymBool:
-            kwargs["is_causal"] = bool(kwargs["is_causal"])
-        if type(kwargs.get("scale")) is torch.SymFloat:
-            query, kwargs["scale"] = query * kwargs["scale"], 1.0
-        return original(query, *args, **kwargs)
-
-    return attention
 
 
 @answers_for_caller
@@ -385,7 +367,6 @@ WRAPPED: tuple[tuple[object, str, Callable[[Function], Function]], ...] = (
     (torch, "from_numpy", _from_numpy),
     *((torch, name, _without_generator) for name in ("rand", "randn", "randint", "randperm")),
     (F, "adaptive_avg_pool1d", _adaptive),
-    (F, "scaled_dot_product_attention", _attention),
     (torch, "sym_ite", _chosen),
     *((space, name, functools.partial(_computed, formula)) for space, name, formula in _FORMULAS),
 )

@@ -8,9 +8,10 @@ the user's line, so that a size that Python specialized is reported and never ba
 from __future__ import annotations
 
 import contextlib
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from functools import partialmethod
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 
@@ -24,6 +25,7 @@ from fx2onnx.sizes.rules import fraction
 from fx2onnx.torchcompat.frames import asked_by_user
 
 T = TypeVar("T")
+Operation: TypeAlias = Callable[[Scalar, Scalar], Scalar]
 
 
 def _always(answer: T) -> Callable[..., T]:
@@ -169,16 +171,16 @@ class DimNode:
         return DimNode(self.env, value, float if is_float else int)
 
     def add(self, other: DimNode) -> DimNode:
-        return self._of_two("add", added, other)
+        return self._of_two("add", operator.add, added, other)
 
-    def _of_two(self, name: str, operation: Callable[[Scalar, Scalar], Scalar], other: DimNode) -> DimNode:
+    def _of_two(self, name: str, of_integers: Operation, of_reals: Operation, other: DimNode) -> DimNode:
         """A sum or a product, which torch asks for again with each tensor that it makes: once for each pair of sizes."""
         env, one, two = self.env, self.value, other.value
         if self.pytype is not int or other.pytype is not int:  # real numbers may be equal to integers
-            return self._wrap(operation(one, two))
+            return self._wrap(of_reals(one, two))
         found = env.facts.remembered.get((name, one, two))
         if found is None:
-            made = self._wrap(operation(one, two))
+            made = self._wrap(of_integers(one, two))
             if made.pytype is int:
                 env.facts.remembered[name, one, two] = made.value
             return made
@@ -187,7 +189,7 @@ class DimNode:
     def sub(self, other: DimNode) -> DimNode:
         if type(self.value) is int and isinstance(other.value, Dim):
             return self._wrap(self._to_the_next_multiple(other.value))
-        return self._of_two("sub", lambda one, two: added(one, -two), other)
+        return self._of_two("sub", operator.sub, lambda one, two: added(one, -two), other)
 
     def _to_the_next_multiple(self, rest: Dim) -> Scalar:
         """``n - size % n`` where Python knows that ``size`` is no multiple of ``n``: then it is ``-size % n``, which is
@@ -201,7 +203,7 @@ class DimNode:
         return self.value - rest  # type: ignore[no-any-return]
 
     def mul(self, other: DimNode) -> DimNode:
-        return self._of_two("mul", multiplied, other)
+        return self._of_two("mul", operator.mul, multiplied, other)
 
     def neg(self) -> DimNode:
         return self._wrap(-self.value)
@@ -385,6 +387,14 @@ def sym_number(env: ShapeEnv, value: Scalar) -> Any:
     if isinstance(value, Dim) and value.is_real:
         return torch.SymFloat(DimNode(env, value, float))  # type: ignore[no-untyped-call]
     return sym_int(env, value)
+
+
+@answers_for_caller
+def may_be_size(value: Any) -> bool:
+    """Whether the value, or one in it, is a symbolic size or a tensor of one number, which may be one."""
+    if isinstance(value, list | tuple):
+        return any(map(may_be_size, value))
+    return type(value) is torch.SymInt or (isinstance(value, torch.Tensor) and value.dim() == 0)
 
 
 @contextlib.contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from fx2onnx.base.plain import plain
+from fx2onnx.base.escape import plain
 
 if TYPE_CHECKING:
     from rich.text import Text

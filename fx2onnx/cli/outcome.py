@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 import typer
 
 from fx2onnx.base.errors import ExportWarning, Fx2OnnxError, InternalError, UserError
+from fx2onnx.base.escape import plain
 from fx2onnx.base.packages import missing_package
-from fx2onnx.base.plain import plain
 
 Result = TypeVar("Result")
 

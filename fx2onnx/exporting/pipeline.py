@@ -76,7 +76,7 @@ def run(
     if report_path is not None:
         write_report(report_path, result)
     if options.verbose:
-        from fx2onnx.base.plain import plain
+        from fx2onnx.base.escape import plain
         from fx2onnx.report.text import summary
 
         print(plain(summary(result.report.as_dict())))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.base.plain import plain
+from fx2onnx.base.escape import plain
 
 ALIGNMENT_BYTES = 64
 """Of the first tensor, and of each that follows: what vectors of a processor read at once."""

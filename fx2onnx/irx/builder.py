@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy.typing as npt
 import onnx_ir as ir
 
+from fx2onnx.base.escape import storable
 from fx2onnx.base.events import details
-from fx2onnx.base.plain import storable
 from fx2onnx.irx.values import new_value
 from fx2onnx.sizes.expr import DimLike, Scalar
 

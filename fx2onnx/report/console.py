@@ -10,7 +10,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.table import Table
 
-from fx2onnx.base.plain import plain
+from fx2onnx.base.escape import plain
 
 
 class PlainConsole(Console):

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fx2onnx.base.plain import plain
+from fx2onnx.base.escape import plain
 
 FLAMES = ("vendor/d3-flame-graph.min.js", "vendor/d3-flame-graph.css")
 """Bars inside each other: the library, and its style."""

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-from fx2onnx.base.plain import plain
+from fx2onnx.base.escape import plain
 
 Check: TypeAlias = Callable[[Any, str], None]
 """Takes a value and its place. Raises ValueError."""

@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
-from fx2onnx.base.plain import plain
+from fx2onnx.base.escape import plain
 from fx2onnx.report.document import CHARTS, document
 
 WIDTH, HEIGHT, MARGIN, TITLE = 720, 220, 56, 28

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from fx2onnx.base.plain import plain
+from fx2onnx.base.escape import plain
 from fx2onnx.runner.plan import Plan
 from fx2onnx.runner.program import Program, Slot, Step
 from fx2onnx.runner.types import describe, type_name

@@ -17,10 +17,10 @@ import torch
 from torch.autograd import graph as autograd_graph
 
 from fx2onnx.base.answering import ANSWERING, answers_for_caller
-from fx2onnx.base.bounded import Bounded
+from fx2onnx.base.bounded_cache import Bounded
 from fx2onnx.base.code_patch import CALLING
 from fx2onnx.base.source import PACKAGE_FOLDER, SourceLocation
-from fx2onnx.torchcompat.tests_of_code import Stretch, is_at_loop, is_in, shown
+from fx2onnx.torchcompat.source_ast import Stretch, is_at_loop, is_in, shown
 
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__))
 _NOT_USER = (

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.base.plain import plain
+from fx2onnx.base.escape import plain
 from fx2onnx.report.console import PlainConsole
 from fx2onnx.report.page import page, weight_tree
 from fx2onnx.report.profile import Profile

@@ -26,7 +26,7 @@ from fx2onnx.sizes.expr import Dim
 from fx2onnx.sizes.facts import Facts
 from fx2onnx.sizes.relation import Relation
 from fx2onnx.torchcompat.frames import asking_frame
-from fx2onnx.torchcompat.tests_of_code import UnreadableError, asked_statement, body_of, reads, value_of
+from fx2onnx.torchcompat.source_ast import UnreadableError, asked_statement, body_of, reads, value_of
 
 aten = torch.ops.aten
 

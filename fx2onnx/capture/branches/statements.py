@@ -15,7 +15,7 @@ from types import CodeType, FrameType
 
 import torch
 
-from fx2onnx.torchcompat.tests_of_code import Place, UnreadableError, place_of, position, tree_of, value_of
+from fx2onnx.torchcompat.source_ast import Place, UnreadableError, place_of, position, tree_of, value_of
 
 
 @dataclass(frozen=True, slots=True)

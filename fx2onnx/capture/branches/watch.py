@@ -25,7 +25,7 @@ import numpy as np
 import torch
 
 from fx2onnx.base.answering import answers_for_caller
-from fx2onnx.base.bounded import Bounded
+from fx2onnx.base.bounded_cache import Bounded
 from fx2onnx.base.changes import before_change
 from fx2onnx.capture.recording.plugins import PausedWatch
 from fx2onnx.torchcompat.frames import is_user

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 import torch
 
 from fx2onnx.base.answering import answers_for_caller
-from fx2onnx.base.bounded import Bounded
+from fx2onnx.base.bounded_cache import Bounded
 from fx2onnx.base.code_patch import THREAD, content_of, put_name
 from fx2onnx.base.source import SourceLocation, line_of
 from fx2onnx.capture.python.data_numbers import DataNumber

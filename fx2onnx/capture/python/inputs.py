@@ -13,7 +13,7 @@ import torch
 
 from fx2onnx.base.cache_names import cache_name
 from fx2onnx.base.errors import UserError
-from fx2onnx.base.plain import storable
+from fx2onnx.base.escape import storable
 from fx2onnx.base.signatures import signature_of
 from fx2onnx.capture.python.devices import beside_weights
 from fx2onnx.capture.python.held import Snapshot

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import torch
 
-from fx2onnx.base.bounded import Bounded
+from fx2onnx.base.bounded_cache import Bounded
 from fx2onnx.capture.overloads.op_table import Op
 from fx2onnx.capture.overloads.registry import Kind, find, full_name, handler, load
 from fx2onnx.capture.recording import functionalize

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.base.plain import storable
+from fx2onnx.base.escape import storable
 from fx2onnx.capture.captured import GraphOutput
 from fx2onnx.capture.python.data_numbers import DataNumber
 from fx2onnx.capture.python.held import Snapshot

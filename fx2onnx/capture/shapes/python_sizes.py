@@ -33,7 +33,7 @@ from fx2onnx.capture.shapes.size_math import (
 from fx2onnx.capture.shapes.symnode import DimNode, may_be_size, sym_number, unwrap
 from fx2onnx.sizes.expr import Scalar, apply
 from fx2onnx.torchcompat.frames import asked_by_user, asking_frame, is_user
-from fx2onnx.torchcompat.tests_of_code import calls_cached
+from fx2onnx.torchcompat.source_ast import calls_cached
 from fx2onnx.torchcompat.thread_state import list_device_constructors
 from fx2onnx.torchcompat.versions import find
 

@@ -32,7 +32,7 @@ from fx2onnx.torchcompat.frames import (
     user_location,
 )
 from fx2onnx.torchcompat.operators import OpOverload
-from fx2onnx.torchcompat.tests_of_code import Stretch
+from fx2onnx.torchcompat.source_ast import Stretch
 
 LOOP_IN_TENSORS = "say it in tensors (torch.arange, cumsum, a recurrent layer), or as a loop of the file (torch.while_loop, scan, map)"
 _FACTORS = (64, 16, 8, 4, 2, 1)

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from fx2onnx.base.bounded import Bounded
+from fx2onnx.base.bounded_cache import Bounded
 from fx2onnx.base.cache_names import FIELD_NAMES, cache_name
 from fx2onnx.base.errors import UserError
 from fx2onnx.decoding.cache.compressed import Compressing, compresses, sizes_of_their_own, tokens_for_an_entry

@@ -251,7 +251,7 @@ MUTANTS = [
     Mutant("capture/run.py", "    attempt.request.budget.spend(attempt.change)\n", "", "tests/capture/test_one_in_sample.py"),
     Mutant("capture/branches/merge.py", "    found.inputs = error.inputs\n", "", DATA),
     Mutant("capture/driver.py", "if captured.has_sizes_of_data() or", "if True or", "tests/capture/test_plain_road.py"),
-    Mutant("capture/driver.py", "    if not options.samples and not shape_specs.calls(shapes):", "    if False:", "tests/capture/test_plain_road.py"),
+    Mutant("capture/driver.py", "    if not options.samples and (is_plain(shapes) or not shape_specs.calls(shapes)):", "    if False:", "tests/capture/test_plain_road.py"),
     Mutant("capture/attempt.py", "if self.spent and (", "if (", "tests/capture/test_one_in_sample.py"),
     Mutant("base/changes.py", "                _close_left_open(error)\n", "                pass\n", INTERRUPTS),
     Mutant("base/code_patch.py", "(instead if get_ident() == self._thread else original)", "instead", THREADS),

@@ -35,7 +35,7 @@ from fx2onnx.capture.python.module_calls import Called, call_as_one
 from fx2onnx.capture.python.module_state import keep_numbers, keep_process_state, preserve
 from fx2onnx.capture.run import run, run_on_all_paths
 from fx2onnx.capture.settle import after_run
-from fx2onnx.capture.shapes.dynamic import check_names, set_dynamic_axes, shapes_of
+from fx2onnx.capture.shapes.dynamic import check_names, is_plain, set_dynamic_axes, shapes_of
 from fx2onnx.capture.shapes.requested import Requested
 from fx2onnx.torchcompat import shape_specs
 from fx2onnx.torchcompat.late_imports import ImportNeeded, import_compiler, keep_compiler_out
@@ -149,7 +149,7 @@ def _sizes_asked_for(
     """Fill ``Leaf.axes`` from what is asked for and from further calls, which are the second value."""
     shapes = shapes_of(root.forward, options.dynamic_shapes, options.dynamic_axes)
     asked = set_dynamic_axes(arguments, shapes, options.dynamic_axes)
-    if not options.samples and not shape_specs.calls(shapes):
+    if not options.samples and (is_plain(shapes) or not shape_specs.calls(shapes)):
         return asked, []
     calls = rare.observed(root, options.samples, shapes)
     rare.set_observed_axes(arguments, calls, asked)

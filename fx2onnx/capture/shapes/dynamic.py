@@ -32,6 +32,11 @@ def shapes_of(forward: object, dynamic_shapes: object, dynamic_axes: object) -> 
     return dynamic_shapes if is_given else getattr(forward, shape_specs.DECORATED, None)
 
 
+def is_plain(dynamic_shapes: object) -> bool:
+    """Whether dynamic shapes are of Python's own types, and none of torch.export's objects."""
+    return dynamic_shapes is None or type(dynamic_shapes) in (dict, list, tuple, str)
+
+
 def set_dynamic_axes(
     arguments: Arguments, dynamic_shapes: object, dynamic_axes: Mapping[str, Spec] | None
 ) -> Requested:
@@ -46,14 +51,23 @@ def set_dynamic_axes(
             raise UserError("E105", f"dynamic_shapes={dynamic_shapes!r} is not known", next='the only word is "auto"')
         for leaf in arguments.leaves:
             leaf.axes = {axis: fresh_size(leaf, axis, asked.optional) for axis in range(leaf.tensor.dim())}
-    elif (by_tensor := shape_specs.of_tensors(dynamic_shapes)) is not None:
-        _from_tensors(arguments, by_tensor, asked)
-    elif shape_specs.is_spec(dynamic_shapes):
-        _from_spec(arguments, dynamic_shapes, asked)
-    elif dynamic_shapes is not None and shape_specs.calls(dynamic_shapes) is None:
+    elif not is_plain(dynamic_shapes):
+        _from_object(arguments, dynamic_shapes, asked)
+    elif dynamic_shapes is not None:
         _from_dynamic_shapes(arguments, dynamic_shapes, asked)
     _check_ranges(arguments, asked)
     return asked
+
+
+def _from_object(arguments: Arguments, dynamic_shapes: object, asked: Requested) -> None:
+    """Fill ``Leaf.axes`` from one of torch.export's objects, or from a mapping or sequence of another class."""
+    by_tensor = shape_specs.of_tensors(dynamic_shapes)
+    if by_tensor is not None:
+        _from_tensors(arguments, by_tensor, asked)
+    elif shape_specs.is_spec(dynamic_shapes):
+        _from_spec(arguments, dynamic_shapes, asked)
+    elif shape_specs.calls(dynamic_shapes) is None:
+        _from_dynamic_shapes(arguments, dynamic_shapes, asked)
 
 
 def _from_dynamic_axes(arguments: Arguments, dynamic_axes: Mapping[str, Spec], asked: Requested) -> None:

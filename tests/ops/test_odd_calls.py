@@ -23,6 +23,8 @@ COUNTS = T([[[4, -3], [3, 5], [3, 2]]])
 
 CASES = [
     case(aten.adaptive_avg_pool1d.default, torch.zeros(2, 1, 0), [1]),
+    case(aten._trilinear.default, R(3, 4).double(), R(3, 2), R(4, 2), [2], [1], [0], [1]),
+    case(aten._trilinear.default, R(3, 4), R(3, 2).double(), R(4, 2), [2], [1], [0], [1]),
     case(aten.linspace.default, 5, -5, 3, dtype=torch.uint8),
     case(aten.linspace.Tensor_Scalar, T(2), -7, 3, dtype=torch.uint8),
     case(aten.linspace.default, 0.9, 0.1, 1, dtype=torch.bool),

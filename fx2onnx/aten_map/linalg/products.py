@@ -15,6 +15,7 @@ from fx2onnx.aten_map.matmul import product as matrix_product
 from fx2onnx.aten_map.reductions import count_of, mean, reduce
 from fx2onnx.aten_map.table.axes import axis_of
 from fx2onnx.aten_map.table.dtype_support import compute_dtype, floating, opmath, through
+from fx2onnx.aten_map.table.dtypes import promoted
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
@@ -325,5 +326,14 @@ def _trilinear(
         raise UserError("E203", "a trilinear product of tensors of several ranks", next="give new axes to all three")
     letters = "abcdefghijkl"[: op.rank(i1) + len(expand1)]
     terms = ["".join(x for i, x in enumerate(letters) if i not in places) for places in (expand1, expand2, expand3)]
+    sizes = [set[DimLike]() for _ in letters]
+    for term, value in zip(terms, (i1, i2, i3), strict=True):
+        for letter, size in zip(term, op.dims(value), strict=True):
+            sizes[letters.index(letter)].add(size)
+    if any(1 in each and len(each) > 1 for each in sizes):
+        raise UserError("E203", "a trilinear product of sizes that differ along an axis", next="expand the tensors")
     kept = "".join(letter for index, letter in enumerate(letters) if index not in sumdim)
-    return op.Einsum(i1, i2, i3, equation=f"{','.join(terms)}->{kept}", outputs=[op.result[0]])
+    dtype, dims = op.result[0]
+    wide = opmath(promoted(op, i1, i2, i3))
+    operands = [op.cast(value, wide) for value in (i1, i2, i3)]
+    return op.cast(op.Einsum(*operands, equation=f"{','.join(terms)}->{kept}", outputs=[(wide, dims)]), dtype)

@@ -1154,6 +1154,7 @@ MUTANTS = [
     Mutant("targets/wide_integers.py", "return not all(", "return False and not all(", "tests/targets/test_wide_integers.py"),
     Mutant("aten_map/attention.py", "return op.Add(bias, causal_bias(op, op.dims(query)[-2], op.dims(key)[-2], dtype)), False", "return bias, False", "tests/ops/test_odd_calls.py"),
     Mutant("aten_map/complex_numbers.py", "op.Where(is_zero, left, found)", "found", "tests/ops/test_complex.py"),
+    Mutant("targets/float64/images.py", "factors[axis] == 1", "True", "tests/ops/test_odd_calls.py"),
     Mutant("targets/faults.py", "return zeros is not None and any(zeros)", "return False", "tests/targets/test_faults.py"),
     Mutant("targets/faults.py", "number and number + there >= size", "number >= size", "tests/targets/test_faults.py"),
     Mutant("targets/faults.py", "not (size * float(factor)).is_integer()", "True", "tests/targets/test_faults.py"),

@@ -23,6 +23,12 @@ COUNTS = T([[[4, -3], [3, 5], [3, 2]]])
 
 CASES = [
     case(aten.adaptive_avg_pool1d.default, torch.zeros(2, 1, 0), [1]),
+    *(
+        case(getattr(aten, f"{name}{rank}d").vec, R(1, 2, 2, 1, 3)[(..., *[0] * (3 - rank))].double(), None, factors[:rank])
+        for rank in (1, 2, 3)
+        for name in ("upsample_nearest", "_upsample_nearest_exact")
+        for factors in ([1.3, 2.5, 2.0], [1.9, 1.0, 1.3])
+    ),
     case(aten._trilinear.default, R(3, 4).double(), R(3, 2), R(4, 2), [2], [1], [0], [1]),
     case(aten._trilinear.default, R(3, 4), R(3, 2).double(), R(4, 2), [2], [1], [0], [1]),
     case(aten.linspace.default, 5, -5, 3, dtype=torch.uint8),

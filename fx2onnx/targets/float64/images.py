@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from fx2onnx.irx.emit import Emit
-from fx2onnx.irx.values import dims_of, known_ints
+from fx2onnx.irx.values import dims_of, known_array, known_ints
 from fx2onnx.sizes.expr import Dim, DimLike
 from fx2onnx.targets.float64.node import (
     DOUBLE,
@@ -39,8 +39,10 @@ def resize(op: Emit, node: ir.Node) -> ir.Value | None:
         return None
     scales, sizes = operand(node, 2), operand(node, 3)
     passed = {name: node.attributes[name].value for name in PASSED if name in node.attributes}
+    factors = known_array(scales) if dims_of(x) != target and scales is not None and scales.name else None
     for axis, (size, count) in enumerate(zip(dims_of(x), target, strict=True)):
-        if size == count and (axis < 2 or isinstance(size, int)):
+        is_kept = size == count and (axis < 2 or isinstance(size, int))
+        if is_kept and (factors is None or len(factors) <= axis or factors[axis] == 1):
             continue
         if isinstance(size, int) and size >= EXACT:
             return None
@@ -51,12 +53,15 @@ def resize(op: Emit, node: ir.Node) -> ir.Value | None:
         for name, numbers, kind in (("scales", scales, np.float32), ("sizes", sizes, np.int64)):
             if numbers is not None and numbers.name and dims_of(numbers) != (0,):
                 part = op.Slice(numbers, starts=[axis], ends=[axis + 1], axes=[0])
-                keywords[name] = op.Concat(op.const(np.ones(2, kind)), part, axis=0)
+                # engines copy what keeps all its sizes, whatever the factor: a second row keeps them from it
+                keywords[name] = op.Concat(op.const(np.array([1, 1 + is_kept], kind)), part, axis=0)
         if op.opset < 13:
             empty = op.const(np.zeros(0, np.float32))
             keywords.setdefault("scales", empty)
             keywords["roi"] = empty
-        places = op.node("Resize", line, outputs=((FLOAT, (1, 1, count)),), **keywords)
+        places = op.node("Resize", line, outputs=((FLOAT, (1, 1 + is_kept, count)),), **keywords)
+        if is_kept:
+            places = op.Slice(places, starts=[0], ends=[1], axes=[1])
         places = op.node("Reshape", op.Cast(places, to=INT64), [-1], outputs=((INT64, (count,)),))
         dims = dims_of(x)
         x = op.node("Gather", x, places, axis=axis, outputs=((DOUBLE, (*dims[:axis], count, *dims[axis + 1 :])),))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
@@ -13,7 +13,6 @@ from fx2onnx.base.changes import Changes, before_change
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.events import record
 from fx2onnx.base.tracebacks import empty_frames
-from fx2onnx.capture import rare
 from fx2onnx.capture.attempt import (
     Attempt,
     Baked,
@@ -33,6 +32,7 @@ from fx2onnx.capture.patches import Patches
 from fx2onnx.capture.python.inputs import Arguments, bind, normalise_args, refuse_repeated
 from fx2onnx.capture.python.module_calls import Called, call_as_one
 from fx2onnx.capture.python.module_state import keep_numbers, keep_process_state, preserve
+from fx2onnx.capture.rare_roads import road
 from fx2onnx.capture.run import run, run_on_all_paths
 from fx2onnx.capture.settle import after_run
 from fx2onnx.capture.shapes.dynamic import check_names, is_plain, set_dynamic_axes, shapes_of
@@ -101,12 +101,12 @@ def capture(
     try:
         captured = _alone(attempt, single_calls)
         if captured.has_sizes_of_data() or captured.broken_at(captured.sample_sizes()):
-            rare.try_at_sample(captured)
+            road("the example inputs").try_at_sample(captured)
     except UserError as error:
         error.add_next(patches.warnings())
         raise
     if calls:
-        rare.refuse_broken(captured, arguments, calls)
+        road("several calls").refuse_broken(captured, arguments, calls)
     captured.warnings = arguments.notes + captured.warnings
     _name_outputs(captured, options.output_names)
     check_names(options.dynamic_axes, arguments.names(), [output.name for output in captured.outputs])
@@ -151,22 +151,24 @@ def _sizes_asked_for(
     asked = set_dynamic_axes(arguments, shapes, options.dynamic_axes)
     if not options.samples and (is_plain(shapes) or not shape_specs.calls(shapes)):
         return asked, []
-    calls = rare.observed(root, options.samples, shapes)
-    rare.set_observed_axes(arguments, calls, asked)
+    several = road("several calls")
+    calls = several.observed(root, options.samples, shapes)
+    several.set_observed_axes(arguments, calls, asked)
     return asked, calls
 
 
 def _compared(attempt: Attempt) -> Captured:
     """The traced copy's graph. Raises UserError E102 where the module itself gives another one."""
     log: list[str] = []
+    symbolic = road("symbolic trace")
     with Changes():
-        traced = rare.as_traced(lambda: _succeeded(attempt, log))
+        traced: Recorded = symbolic.as_traced(lambda: _succeeded(attempt, log))
     with record("compare with the module's own run"):
         own = replace(
             attempt, arguments=traced.attempt.arguments, program=Program(), change="compared with the traced copy"
         )
         run = _succeeded(own, log).captured
-        rare.check_same_program(traced.captured, run)
+        symbolic.check_same_program(traced.captured, run)
     if len(run.mutations) == len(traced.captured.mutations):
         return traced.captured
     is_from = replace(run, rung=traced.captured.rung, rung_reason=traced.captured.rung_reason)
@@ -188,7 +190,8 @@ def _succeeded(attempt: Attempt, log: list[str]) -> Recorded:
         finally:
             del step  # this frame is in the error's traceback
     if step.attempt.options.data_branches == "if" and asked_of_one(step.shape_env, step.attempt):
-        step = rare.right_at_one(step, lambda further: _outcome(further, log), lambda other: _succeeded(other, log))
+        run_again, capture_again = lambda further: _outcome(further, log), lambda other: _succeeded(other, log)
+        step = cast(Recorded, road("a size of 1").right_at_one(step, run_again, capture_again))
     step.captured.attempts = log
     step.captured.rung_reason = step.attempt.reason()
     return step
@@ -199,7 +202,7 @@ def diagnosed(outcome: Outcome, start: Attempt) -> Attempt | Outcome:
     if isinstance(outcome, Recorded):
         with record("settle dynamic sizes"):
             return after_run(outcome)
-    following = rare.after_failure(outcome, start)
+    following: Attempt | Outcome = road("a failed attempt").after_failure(outcome, start)
     if isinstance(following, Attempt):
         empty_frames(outcome.error)
     return following
@@ -210,7 +213,7 @@ def _with_mistake(before: Attempt, step: Attempt | Outcome, start: Attempt) -> A
     error = step.error if isinstance(step, Failed) else step.program.own_failure if isinstance(step, Attempt) else None
     if error is None or error is before.program.own_failure:
         return step
-    mistake = rare.mistake_behind(error, start, lambda probe: _outcome(probe, []))
+    mistake = road("the module's mistakes").mistake_behind(error, start, lambda probe: _outcome(probe, []))
     return step if mistake is None else Failed(before, mistake)
 
 
@@ -232,11 +235,12 @@ def _program_of(attempt: Attempt) -> torch.nn.Module:
     strategy, root = attempt.program.strategy, attempt.root
     if strategy == "fake":
         return root
-    with record("torch.export" if strategy == "export" else "symbolic trace"), Changes():
+    name = "torch.export" if strategy == "export" else "symbolic trace"
+    with record(name), Changes():
         tree = ModuleTree(root)
         held = preserve(tree, attempt.options.training, attempt.arguments.objects())
         keep_numbers([*tree.buffers(), *held.tensors.values()])
-        return (rare.exported if strategy == "export" else rare.traced)(root, attempt.arguments)
+        return cast(torch.nn.Module, road(name).made(root, attempt.arguments))
 
 
 def _check_baked(arguments: Arguments, bake: Sequence[str]) -> None:

@@ -27,6 +27,14 @@ RARE_ROADS = {
     "quantised operands": "quantized.operands",
     "sparse operands": "overloads.sparse",
     "draws beside other threads": "python.random_draws",
+    "a failed attempt": "remedies",
+    "the module's mistakes": "fallback",
+    "sizes that not every number fits": "specializing",
+    "a size of 1": "at_one",
+    "the example inputs": "at_sample",
+    "several calls": "observed",
+    "torch.export": "strategies.exported",
+    "symbolic trace": "strategies.symbolic",
 }
 """What is met, and the module that knows what to do about it."""
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Set
 from dataclasses import replace
+from typing import cast
 
-from fx2onnx.capture import rare
 from fx2onnx.capture.attempt import Attempt, Enlarged, Failed, Outcome, Recorded
+from fx2onnx.capture.rare_roads import road
 from fx2onnx.capture.recording.size_checks import check_outputs
 from fx2onnx.capture.shapes.dynamic import hints_of
 from fx2onnx.capture.shapes.guards import (
@@ -59,8 +60,11 @@ def settled(done: Recorded) -> Attempt | Outcome:
     named = done.attempt.sizes.hints.keys() - done.attempt.request.optional
     change = _specialized(done.shape_env, done.attempt.sizes.hints, ranges=True, named=named) or _unlike_sample(done)
     if change is not None:
-        return rare.specializing(done.attempt, change, done.shape_env)
-    one_way = rare.decided_one_way(done) if done.attempt.branching.failure is not None else None
+        sizes = road("sizes that not every number fits")
+        return cast(Attempt | Failed, sizes.specializing(done.attempt, change, done.shape_env))
+    one_way = None
+    if done.attempt.branching.failure is not None:
+        one_way = road("sizes that not every number fits").decided_one_way(done)
     return _with_assumptions(done) if one_way is None else Failed(done.attempt, one_way)
 
 
@@ -129,7 +133,7 @@ def _specialized(
             continue
         if ranges and env.require(relation, guard.where, bounded=True):
             continue
-        change = rare.solved_for_one(gap, hints)
+        change = road("sizes that not every number fits").solved_for_one(gap, hints)
         if change is not None:
             return Specialization(Dim.symbol(change[0]), change[1], guard.where)
     return None

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch.export.graph_signature import InputKind
 
-from fx2onnx.capture import rare
 from fx2onnx.capture.driver import as_module
+from fx2onnx.capture.rare_roads import road
 from fx2onnx.exporting.options import ExportOptions
 from fx2onnx.torchcompat.pytrees import pytree
 
@@ -23,7 +23,7 @@ def completed(
     has_none = not kwargs and (args is None if is_program or options.capture.samples else False)
     if has_none or (isinstance(args, tuple | list) and not args and not kwargs):
         if options.capture.samples:
-            args, kwargs = rare.fullest(as_module(module), options.capture.samples)
+            args, kwargs = road("several calls").fullest(as_module(module), options.capture.samples)
         elif is_program:
             args, kwargs = module.example_inputs or ((), {})
     if not is_program:

@@ -130,7 +130,7 @@ def test_what_export_cannot_help_is_not_tried_twice(
     def exported(*args: Any) -> Any:
         raise AssertionError("tried")
 
-    monkeypatch.setattr("fx2onnx.capture.strategies.exported.exported", exported)
+    monkeypatch.setattr("fx2onnx.capture.strategies.exported.made", exported)
     with pytest.raises(fx2onnx.UserError) as caught:
         fx2onnx.export(function, (X,), **arguments)
     assert caught.value.code == code

@@ -18,7 +18,7 @@ from fx2onnx.sizes.expr import Dim
 from fx2onnx.torchcompat.graphs import forget_sizes
 
 
-def exported(root: torch.nn.Module, arguments: Arguments) -> torch.nn.Module:
+def made(root: torch.nn.Module, arguments: Arguments) -> torch.nn.Module:
     """``root`` through torch.export (non-strict, then strict) as a module again. Raises UserError E107."""
     refuse_objects(arguments, "torch.export")
     args, kwargs = arguments.rebuilt([leaf.tensor for leaf in arguments.leaves])

@@ -26,7 +26,7 @@ RUN_INSTEAD = 'export with capture="auto", which runs the module on fake tensors
 ANOTHER_PROGRAM = "symbolic tracing gives another program than the module itself"
 
 
-def traced(root: torch.nn.Module, arguments: Arguments) -> torch.fx.GraphModule:
+def made(root: torch.nn.Module, arguments: Arguments) -> torch.fx.GraphModule:
     """The traced copy of ``root``; its weights are the module's own. Raises UserError E102."""
     args, kwargs = arguments.rebuilt([leaf.tensor for leaf in arguments.leaves])
     nested = [leaf.path for leaf in arguments.leaves if len(leaf.keys) > 1]

@@ -1148,6 +1148,7 @@ MUTANTS = [
     Mutant("targets/fault_entries.py", "        return {\"equals\": constant.tolist()}", "        return None", ENGINE_FAULTS),
     Mutant("targets/fault_entries.py", "return producer is not None and wanted.fits(producer)", "return producer is not None", ENGINE_FAULTS),
     Mutant("targets/float64/products.py", "return [*found, result] if any(", "return found if any(", "tests/targets/test_faults.py"),
+    Mutant("targets/wide_integers.py", "if filled is None else filled.value.numpy()", "", "tests/targets/test_wide_integers.py"),
     Mutant("targets/wide_integers.py", "return source in _NARROW", "return True", "tests/targets/test_wide_integers.py"),
     Mutant("targets/wide_integers.py", "constant.max() >= _LIMIT", "False", "tests/targets/test_wide_integers.py"),
     Mutant("targets/wide_integers.py", "if not isinstance(size, int) or not size:", "if False:", "tests/capture/test_data_sizes.py"),

@@ -51,8 +51,9 @@ def _is_narrow(value: ir.Value) -> bool:
     waiting, seen = [value], {id(value)}
     while waiting:
         value = waiting.pop()
-        constant = known_array(value)
         producer = value.producer()
+        filled = producer.attributes.get("value") if producer and producer.op_type == "ConstantOfShape" else None
+        constant = known_array(value) if filled is None else filled.value.numpy()
         if constant is not None:
             if constant.size and (constant.min() < -_LIMIT or constant.max() >= _LIMIT):
                 return False

@@ -78,3 +78,21 @@ def test_numbers_within_32_bits_keep_their_operators() -> None:
     kinds = [node.op_type for node in result.model_proto.graph.node]
     assert {"Max", "Clip", "ReduceMax"} <= set(kinds)
     assert "GatherElements" not in kinds
+
+
+def test_numbers_within_32_bits_that_fill_a_tensor_of_dynamic_size_keep_their_operators() -> None:
+    class Places(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            places = torch.arange(x.shape[0])
+            found = places[None] - places[:, None]
+            return torch.minimum(found, torch.zeros_like(found)), torch.maximum(found, torch.full_like(found, 2**31))
+
+    result = fx2onnx.export(Places().eval(), (torch.randn(3),), dynamic_shapes={"x": {0: "n"}})
+    kinds = [node.op_type for node in result.model_proto.graph.node]
+    assert "Min" in kinds
+    assert "Max" not in kinds
+    (least, most) = onnxruntime.InferenceSession(result.model_proto.SerializeToString()).run(
+        None, {"x": np.ones(5, "f")}
+    )
+    assert np.array_equal(least, np.minimum(np.arange(5)[None] - np.arange(5)[:, None], 0))
+    assert (most == 2**31).all()

@@ -72,7 +72,7 @@ LONG_FILES = {
     "capture/shapes/shape_env.py": "one class",
     "capture/shapes/symnode.py": "one class",
     "capture/python/held.py": "one class: a snapshot, and how each kind of holder is noted and put back",
-    "sizes/expr.py": "expressions and their simplification call each other; as two files they would import each other",
+    "sizes/expr.py": "one class, with its atoms",
 }
 LONG_FUNCTIONS = {
     "api.py:export": "a parameter, and a paragraph of the docstring, for each option",

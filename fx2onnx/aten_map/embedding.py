@@ -108,7 +108,7 @@ def embedding_renorm(op: Emit, self: ir.Value, indices: ir.Value, max_norm: floa
     places = flat(op, op.cast(indices, INT64))
     rows = op.Gather(self, places, axis=0)
     if math.isinf(norm_type):
-        norm = op.ReduceMax(op.Abs(rows), axes=[1], keepdims=1)
+        norm = op.node("ReduceMax" if norm_type > 0 else "ReduceMin", op.Abs(rows), axes=[1], keepdims=1)
     else:
         norm = norm_except(op, rows, 0, norm_type)
     limit = op.const(max_norm, dtype)

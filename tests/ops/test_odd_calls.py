@@ -29,6 +29,7 @@ CASES = [
         for name in ("upsample_nearest", "_upsample_nearest_exact")
         for factors in ([1.3, 2.5, 2.0], [1.9, 1.0, 1.3])
     ),
+    *(case(aten.embedding_renorm.default, R(3, 4), T([2, 0]), 1e-5, order) for order in (INF, -INF, -1.0, 0.0)),
     case(aten._trilinear.default, R(3, 4).double(), R(3, 2), R(4, 2), [2], [1], [0], [1]),
     case(aten._trilinear.default, R(3, 4), R(3, 2).double(), R(4, 2), [2], [1], [0], [1]),
     case(aten.linspace.default, 5, -5, 3, dtype=torch.uint8),

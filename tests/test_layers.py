@@ -163,6 +163,42 @@ def files_imported_by(path: Path) -> set[Path]:
     return {other for other in imported if other is not None and other != path}
 
 
+CAPTURE_MAY_IMPORT: dict[str, set[str]] = {
+    "contracts": set(),
+    "python": {"contracts"},
+    "shapes": {"contracts", "python"},
+    "recording": {"contracts", "python", "shapes"},
+    "overloads": {"contracts", "shapes", "recording"},
+    "quantized": {"contracts", "shapes", "recording"},
+    "branches": {"contracts", "shapes", "recording", "attempts"},
+    "strategies": {"contracts", "python", "shapes", "recording", "attempts"},
+    "attempts": {"contracts", "python", "shapes", "recording", "branches", "strategies"},
+}
+"""Who may import whom within capture/. What lies in no folder is a contract that all may know, or belongs to the attempts."""
+CONTRACTS = {"captured", "op_table", "options", "patches", "rare_roads", "reasons", "registry"}
+SHARED_BY_ATTEMPTS = {"attempt"}
+"""The values that strategies and branches take and give: they import nothing of these."""
+
+
+def test_folders_of_capture_are_layers() -> None:
+    folder = PACKAGE / "capture"
+
+    def layer(path: Path) -> str:
+        parts = path.relative_to(folder).parts
+        return parts[0] if len(parts) > 1 else "contracts" if path.stem in CONTRACTS else "attempts"
+
+    wrong = []
+    for path in folder.rglob("*.py"):
+        for other in files_imported_by(path):
+            if not other.is_relative_to(folder) or other.name == "__init__.py" or path.name == "__init__.py":
+                continue
+            own, its = layer(path), layer(other)
+            is_shared = its == "attempts" and other.stem not in SHARED_BY_ATTEMPTS and own in ("branches", "strategies")
+            if own != its and (its not in CAPTURE_MAY_IMPORT[own] or is_shared):
+                wrong.append(f"{path.relative_to(folder)} ({own}) imports {other.relative_to(folder)} ({its})")
+    assert not wrong
+
+
 def in_circles(imports: dict[str, set[str]]) -> set[str]:
     """The names that lead back to themselves."""
     reached = {name: set(below) for name, below in imports.items()}

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import fx2onnx.capture
-from fx2onnx.capture.overloads import registry
+from fx2onnx.capture import registry
 
 PACKAGE = "fx2onnx.capture."
 ROOMS = ("overloads", "quantized", "recording")

@@ -10,12 +10,12 @@ import torch
 from torch._dispatch.python import enable_python_dispatcher
 
 from fx2onnx.base.changes import Changes
+from fx2onnx.capture import registry
 from fx2onnx.capture.captured import TensorInfo
-from fx2onnx.capture.overloads import registry
-from fx2onnx.capture.overloads.registry import Kind
 from fx2onnx.capture.recording import control_flow
 from fx2onnx.capture.recording.recorder import Recorder
 from fx2onnx.capture.recording.tensor_tracker import tensor_info
+from fx2onnx.capture.registry import Kind
 from fx2onnx.capture.shapes.python_sizes import install_size_functions
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.sizes.expr import Dim, DimLike

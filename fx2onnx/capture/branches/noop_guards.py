@@ -16,7 +16,7 @@ import torch
 import torch.fx
 
 from fx2onnx.base.answering import answers_for_caller
-from fx2onnx.capture.overloads.op_table import Op, name_of
+from fx2onnx.capture.op_table import Op, name_of
 from fx2onnx.capture.recording.aliasing import Memory
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.recording.decisions import WrittenLater

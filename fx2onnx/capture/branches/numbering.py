@@ -18,7 +18,7 @@ import torch
 import torch.fx
 
 from fx2onnx.capture.captured import Captured, TensorInfo, Weight
-from fx2onnx.capture.overloads.op_table import Op, name_of
+from fx2onnx.capture.op_table import Op, name_of
 from fx2onnx.capture.recording.control_flow import GraphCopy, Nested
 from fx2onnx.sizes.ceilings import Rewrite, Way, multiple_of, ways_to_write, where_it_is_one
 from fx2onnx.sizes.expr import Dim, Scalar, Undefined

@@ -12,10 +12,10 @@ from typing import Any, TypeAlias
 
 import torch
 
-from fx2onnx.capture.overloads.registry import Call, Kind, register
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.recording.meta_rules import window_count
 from fx2onnx.capture.recording.tensor_tracker import dims_of
+from fx2onnx.capture.registry import Call, Kind, register
 from fx2onnx.capture.shapes.symnode import unwrap
 from fx2onnx.sizes.expr import Dim, Scalar
 from fx2onnx.sizes.relation import Relation

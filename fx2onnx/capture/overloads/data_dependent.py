@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from fx2onnx.capture.overloads.common import Shape, record_sized
-from fx2onnx.capture.overloads.registry import Call, Kind, register
 from fx2onnx.capture.overloads.reshapes import keep_rank
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.recording.tensor_tracker import axis_of, dims_of
+from fx2onnx.capture.registry import Call, Kind, register
 from fx2onnx.capture.shapes.symnode import unwrap
 from fx2onnx.sizes.expr import Dim, DimLike
 

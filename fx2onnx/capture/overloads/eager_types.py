@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import torch
 
 from fx2onnx.capture.overloads.common import Shape, record_sized
-from fx2onnx.capture.overloads.registry import Call, Kind, register
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.recording.meta_cache import check_operands
 from fx2onnx.capture.recording.tensor_tracker import dims_of
+from fx2onnx.capture.registry import Call, Kind, register
 from fx2onnx.capture.shapes.symnode import unwrap
 from fx2onnx.sizes.expr import product
 

@@ -13,9 +13,9 @@ import torch
 import torch.fx
 
 from fx2onnx.capture.overloads.common import Shape, record_sized
-from fx2onnx.capture.overloads.registry import Call, Kind, register
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.recording.tensor_tracker import dims_of
+from fx2onnx.capture.registry import Call, Kind, register
 from fx2onnx.capture.shapes.symnode import unwrap
 from fx2onnx.sizes.expr import evaluate
 from fx2onnx.torchcompat.dispatch import no_dispatch

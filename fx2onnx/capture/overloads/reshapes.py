@@ -11,10 +11,10 @@ from collections.abc import Sequence
 import torch
 
 from fx2onnx.capture.overloads.common import Size
-from fx2onnx.capture.overloads.registry import Call, Kind, register
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.recording.meta_cache import contiguous_strides
 from fx2onnx.capture.recording.tensor_tracker import axis_of, dims_of
+from fx2onnx.capture.registry import Call, Kind, register
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.symnode import sym_int, unwrap
 from fx2onnx.sizes.expr import Dim, DimLike, Scalar, apply, product, without_remainders

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from fx2onnx.capture.overloads.registry import Call, Kind, register
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.recording.tensor_tracker import dims_of
+from fx2onnx.capture.registry import Call, Kind, register
 from fx2onnx.capture.shapes.symnode import sym_int
 from fx2onnx.sizes.expr import Dim, DimLike, Scalar, apply
 from fx2onnx.torchcompat import split

@@ -8,11 +8,11 @@ from itertools import pairwise
 import torch
 
 from fx2onnx.capture.overloads.common import Size
-from fx2onnx.capture.overloads.registry import Call, Kind, register
 from fx2onnx.capture.reasons import with_inputs
 from fx2onnx.capture.recording.aliasing import View
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.recording.tensor_tracker import Arguments, axis_of, dims_of
+from fx2onnx.capture.registry import Call, Kind, register
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.symnode import sym_int, unwrap
 from fx2onnx.sizes.expr import Dim, DimLike, Scalar, apply

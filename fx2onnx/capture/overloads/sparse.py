@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import torch
 
-from fx2onnx.capture.overloads.registry import Call, Kind, register
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
+from fx2onnx.capture.registry import Call, Kind, register
 from fx2onnx.torchcompat.dispatch import no_dispatch
 from fx2onnx.torchcompat.operators import OpOverload
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
-from fx2onnx.capture.overloads.registry import Call, Kind, register
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
+from fx2onnx.capture.registry import Call, Kind, register
 from fx2onnx.capture.shapes.symnode import sym_int, unwrap
 from fx2onnx.sizes.expr import Dim, DimLike, product
 

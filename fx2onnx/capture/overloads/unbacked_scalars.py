@@ -9,7 +9,7 @@ import torch
 import torch.fx
 
 from fx2onnx.capture.captured import Symbol, TensorInfo
-from fx2onnx.capture.overloads.op_table import Op, name_of
+from fx2onnx.capture.op_table import Op, name_of
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.recording.size_checks import CHECKED, behind
 from fx2onnx.sizes.expr import Dim, Scalar, apply

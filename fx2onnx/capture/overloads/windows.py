@@ -9,10 +9,10 @@ from collections.abc import Sequence
 import torch
 
 from fx2onnx.capture.overloads.common import Size, record_sized
-from fx2onnx.capture.overloads.registry import Call, Kind, register
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.recording.meta_rules import window_count
 from fx2onnx.capture.recording.tensor_tracker import axis_of, dims_of
+from fx2onnx.capture.registry import Call, Kind, register
 from fx2onnx.capture.shapes.symnode import sym_int, unwrap
 from fx2onnx.sizes.expr import Dim, Scalar, apply
 from fx2onnx.torchcompat.fake_tensors import fake_view

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from fx2onnx.capture.overloads.registry import Call, Kind, overloads_of, register
 from fx2onnx.capture.quantized.operands import NO_SCALE, SMALL_SCALE
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.recording.tensor_tracker import dims_of
+from fx2onnx.capture.registry import Call, Kind, overloads_of, register
 
 aten = torch.ops.aten
 _FAKE = (

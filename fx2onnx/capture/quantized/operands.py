@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from fx2onnx.capture.overloads.op_table import Op
-from fx2onnx.capture.overloads.registry import Call, Kind, register
+from fx2onnx.capture.op_table import Op
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
+from fx2onnx.capture.registry import Call, Kind, register
 from fx2onnx.torchcompat.operators import OpOverload, quantized_decomposed
 
 aten = torch.ops.aten

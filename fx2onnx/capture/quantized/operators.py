@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from fx2onnx.capture.overloads.registry import Call, Kind, register
 from fx2onnx.capture.quantized.operands import (
     NO_SCALE,
     SMALL_SCALE,
@@ -23,6 +22,7 @@ from fx2onnx.capture.quantized.operands import (
 )
 from fx2onnx.capture.quantized.weights import floats_of, table_of, unpacked
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
+from fx2onnx.capture.registry import Call, Kind, register
 from fx2onnx.torchcompat.operators import OpOverload, PackedWeight
 
 aten = torch.ops.aten

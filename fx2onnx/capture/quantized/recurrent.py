@@ -12,10 +12,10 @@ from typing import TypeAlias
 
 import torch
 
-from fx2onnx.capture.overloads.registry import Call, Kind, register
 from fx2onnx.capture.quantized.operators import rounded
 from fx2onnx.capture.quantized.weights import Packed, floats_of, state_of, unpacked
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
+from fx2onnx.capture.registry import Call, Kind, register
 from fx2onnx.torchcompat.operators import HIGHER_ORDER, PackedWeight
 
 aten = torch.ops.aten

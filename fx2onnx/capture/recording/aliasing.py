@@ -17,7 +17,7 @@ import torch.fx
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.capture.captured import TensorInfo
-from fx2onnx.capture.overloads.registry import Kind, find, register
+from fx2onnx.capture.registry import Kind, find, register
 from fx2onnx.sizes.expr import Scalar
 from fx2onnx.torchcompat.operators import OpOverload
 

@@ -17,7 +17,7 @@ import torch
 import torch.fx
 
 from fx2onnx.capture.captured import TensorInfo
-from fx2onnx.capture.overloads.op_table import Op
+from fx2onnx.capture.op_table import Op
 from fx2onnx.capture.shapes.shape_env import ShapeEnv, UnmetNeed
 from fx2onnx.capture.shapes.symnode import unwrap
 from fx2onnx.sizes.expr import Dim

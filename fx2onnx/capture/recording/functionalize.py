@@ -8,10 +8,10 @@ from typing import Any
 import torch
 import torch.fx
 
-from fx2onnx.capture.overloads.registry import Call, Kind, overloads_of, register
 from fx2onnx.capture.recording.aliasing import Step
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.recording.tensor_tracker import dims_of, tensor_info
+from fx2onnx.capture.registry import Call, Kind, overloads_of, register
 from fx2onnx.capture.shapes.symnode import unwrap
 from fx2onnx.torchcompat.operators import OpOverload, decompositions
 

@@ -16,8 +16,8 @@ from typing import Any, TypeAlias, cast
 
 import torch
 
-from fx2onnx.capture.overloads.registry import Kind, register
 from fx2onnx.capture.recording.meta_cache import TensorType, WindowsType, contiguous_strides
+from fx2onnx.capture.registry import Kind, register
 from fx2onnx.capture.shapes.size_math import whole
 from fx2onnx.sizes.expr import Dim, DimLike, Scalar, apply
 

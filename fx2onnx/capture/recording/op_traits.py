@@ -7,10 +7,10 @@ from typing import ClassVar
 import torch
 
 from fx2onnx.base.bounded_cache import Bounded
-from fx2onnx.capture.overloads.op_table import Op
-from fx2onnx.capture.overloads.registry import Kind, find, full_name, handler, load
+from fx2onnx.capture.op_table import Op
 from fx2onnx.capture.recording import functionalize
 from fx2onnx.capture.recording.eager_refusals import is_tried_whole
+from fx2onnx.capture.registry import Kind, find, full_name, handler, load
 from fx2onnx.torchcompat.operators import OpOverload
 
 aten = torch.ops.aten

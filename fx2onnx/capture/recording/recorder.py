@@ -17,8 +17,6 @@ from fx2onnx.base.answering import answers_for_caller
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.captured import TensorInfo
-from fx2onnx.capture.overloads import slices
-from fx2onnx.capture.overloads.unbacked_scalars import number_of, truth_of
 from fx2onnx.capture.rare_roads import road
 from fx2onnx.capture.reasons import Reason, because, with_inputs
 from fx2onnx.capture.recording import aliasing, functionalize, size_checks
@@ -30,6 +28,7 @@ from fx2onnx.capture.recording.meta_cache import MISSING, check_operands
 from fx2onnx.capture.recording.op_traits import OpTraits, asks_of_strides, traits_of
 from fx2onnx.capture.recording.plugins import PausedWatch
 from fx2onnx.capture.recording.tensor_tracker import Arguments, NeedsDecomposition, dims_of, tensor_info
+from fx2onnx.capture.registry import load_family
 from fx2onnx.capture.shapes.shape_env import DATA_DECIDES, KEEP_BOTH, KEEP_TENSORS, ShapeEnv
 from fx2onnx.capture.shapes.symnode import sym_int
 from fx2onnx.sizes.expr import DimLike
@@ -59,7 +58,7 @@ class Recorder(BaseRecorder):
     ) -> None:
         super().__init__(shape_env, weight_names, whole)
         shape_env.recorder = weakref.ref(self)
-        self.fake_mode.slices = functools.partial(slices.sliced, shape_env)
+        self.fake_mode.slices = functools.partial(load_family("overloads.slices").sliced, shape_env)
         self.trace = trace
         """How Python's decisions by data go, if they are no error."""
         self.has_if_bodies = False
@@ -304,7 +303,8 @@ class Recorder(BaseRecorder):
             with no_dispatch():
                 number = value.item()
             return bool(number) if func is aten.is_nonzero.default else number
-        truth = truth_of(self, node)
+        numbers = load_family("overloads.unbacked_scalars")
+        truth = numbers.truth_of(self, node)
         if truth is not None:
             return truth if isinstance(truth, bool) else self.shape_env.decided(truth)
         if node.target is aten._is_all_true.default or (tensor.dtype == torch.bool and asserted_by_user()):
@@ -319,7 +319,7 @@ class Recorder(BaseRecorder):
             if not is_truth:
                 raise because(Reason.REAL_NUMBER, error)
             return self.truth(node, error)
-        return sym_int(self.shape_env, number_of(self, node))
+        return sym_int(self.shape_env, numbers.number_of(self, node))
 
     def _of_sizes(self, result: object, args: tuple[object, ...]) -> object:
         """``result`` of an operator that keeps the sizes of its operand: one that is 1 at the sample is no 1 for that."""

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator, Mapping
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.capture.overloads.op_table import Op
+from fx2onnx.capture.op_table import Op
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.sizes.assumptions import Condition, Guard
 from fx2onnx.sizes.bounds import certain

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from fx2onnx.base.answering import answers_for_caller
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.source import SourceLocation
-from fx2onnx.capture.overloads.op_table import Op
+from fx2onnx.capture.op_table import Op
 from fx2onnx.capture.reasons import Reason, because, with_inputs
 from fx2onnx.sizes.assumptions import Assumption, Condition, Guard, Specialization, put_shortly
 from fx2onnx.sizes.bounds import bounds, certain, goes_as_sample

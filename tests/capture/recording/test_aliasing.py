@@ -10,8 +10,8 @@ import torch.fx
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.capture.captured import TensorInfo
-from fx2onnx.capture.overloads.registry import Kind
 from fx2onnx.capture.recording.aliasing import Memory, Step, View, read, write
+from fx2onnx.capture.registry import Kind
 from tests.capture.recorded import entries
 
 aten = torch.ops.aten

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from enum import Enum
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from fx2onnx.base.errors import InternalError
@@ -50,7 +51,7 @@ F = TypeVar("F", bound=Callable[..., object])
 _ENTRIES: dict[Kind, dict[str, Callable[..., Any]]] = {kind: {} for kind in Kind}
 """The registered functions, by kind and by the full names of overloads."""
 
-FAMILIES = Path(__file__).with_name("families.json")
+FAMILIES = Path(__file__).with_name("overloads") / "families.json"
 
 
 def register(kind: Kind, *overloads: OpOverload | str) -> Callable[[F], F]:
@@ -97,9 +98,9 @@ def load(overload: OpOverload) -> None:
         load_family(name)
 
 
-def load_family(name: str) -> None:
-    """Import a file of capture. What watches the user's code does not look at functions of ours."""
-    importlib.import_module(f"fx2onnx.capture.{name}")
+def load_family(name: str) -> ModuleType:
+    """A file of capture, imported now if it was not before. What watches the user's code does not look at functions of ours."""
+    return importlib.import_module(f"fx2onnx.capture.{name}")
 
 
 def read_families() -> dict[str, list[str]]:

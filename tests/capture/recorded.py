@@ -20,7 +20,9 @@ from fx2onnx.capture.shapes.python_sizes import install_size_functions
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.sizes.expr import Dim, DimLike
 from fx2onnx.torchcompat.capture_modes import capture_modes
+from fx2onnx.torchcompat.late_imports import import_compiler
 
+import_compiler()  # the driver does so where a run asks for it
 for name in registry.read_families():
     registry.load_family(name)
 

@@ -105,6 +105,10 @@ def embedding_renorm(op: Emit, self: ir.Value, indices: ir.Value, max_norm: floa
     The rows that are looked up, scaled down to ``max_norm`` where they are longer.
     """
     dtype = op.dtype(self)
+    if op.dtype(indices) not in (INT64, ir.DataType.INT32):
+        raise UserError(
+            "E203", f"embedding_renorm with indices of dtype {op.dtype(indices).name.lower()}", next="pass int64"
+        )
     places = flat(op, op.cast(indices, INT64))
     rows = op.Gather(self, places, axis=0)
     if math.isinf(norm_type):

@@ -43,6 +43,9 @@ def segment_reduce(
     ONNX:    the elements outside of each segment replaced by what changes nothing, then reduced. Memory: S times the data.
     Source:  ATen/native/SegmentReduce.cpp: a mean over no element is NaN without ``initial``.
     """
+    segments = lengths if lengths is not None else offsets
+    if segments is not None and op.is_float(segments):
+        raise UserError("E203", "segment_reduce with segments that are no integers", next="pass int64")
     reduce = RENAMED.get(reduce, reduce)
     axis, dtype = axis_of(axis, op.rank(data)), opmath(op.dtype(data))
     if indices is not None or (lengths is None) == (offsets is None):

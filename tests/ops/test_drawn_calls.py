@@ -194,6 +194,10 @@ MISFITS = [
     (aten.add.Scalar, X, 1, True),
     (aten.randint_like.Tensor, X, torch.ones(2)),
     (aten.tensor_split.tensor_indices_or_sections, X[0], torch.tensor([1, 1]), -5),
+    (aten.tensor_split.tensor_indices_or_sections, X, torch.tensor([1, 2], dtype=torch.uint8)),
+    (aten.tensor_split.tensor_indices_or_sections, X, torch.tensor([[1, 2]])),
+    (aten.embedding_renorm.default, X, torch.tensor([1, 2], dtype=torch.uint8), 1.0, 2.0),
+    (aten._pack_padded_sequence.default, X[..., None], torch.tensor([3, 2, 1], dtype=torch.int32), False),
     (aten._pad_packed_sequence.default, X, torch.zeros(0).long(), False, 0.0, 3),
     (
         aten.rnn_tanh.data,

@@ -84,6 +84,8 @@ _SORTS = frozenset({aten.sort.default, aten.sort.stable})
 @register(Kind.RECORD, aten._pack_padded_sequence.default)
 def _pack(recorder: BaseRecorder, call: Call, input: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> object:
     """Rows in order of time, longest sequences first."""
+    if lengths.dtype != torch.int64:
+        raise RuntimeError("'lengths' argument should be a 1D CPU int64 tensor")
     known = recorder.value_of(recorder.node_of(lengths))
     if known is None:
         return _pack_by_data(recorder, call, input, lengths, batch_first)

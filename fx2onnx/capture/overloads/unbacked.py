@@ -196,6 +196,8 @@ def _tensor_split(
     recorder: BaseRecorder, call: Call, self: torch.Tensor, tensor_indices_or_sections: torch.Tensor, dim: int
 ) -> object:
     """PyTorch reads the numbers: where to split, or how many parts to make, which has to be a plain number."""
+    if tensor_indices_or_sections.dtype != torch.int64 or tensor_indices_or_sections.dim() > 1:
+        raise RuntimeError("tensor_split expected tensor_indices_or_sections to be of rank 0 or 1 and dtype long")
     with recorder.mode:
         places: Any = tensor_indices_or_sections.tolist()
         return torch.tensor_split(self, places if isinstance(places, list) else int(places), dim)

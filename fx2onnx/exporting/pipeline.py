@@ -103,11 +103,14 @@ def _in_own_mode(module: Any, options: ExportOptions) -> ExportOptions:
 
 
 def output_of(f: Any, options: ExportOptions) -> str | BinaryIO | None:
-    """The path as text, or the open file, if the model can be written there. Raises UserError E301."""
+    """The absolute path, or the open file, if the model can be written there: forward may change the working directory. Raises
+    UserError E301.
+    """
     if f is None:
         return None
     read = [file.path for file in options.weight_files]
-    return open_file(f, has_own_data=options.external_data or bool(read)) or check_target(f, inputs=read)
+    file = open_file(f, has_own_data=options.external_data or bool(read))
+    return file or os.path.abspath(check_target(f, inputs=read))
 
 
 def _profile_path(profile: bool | str | os.PathLike[str], inputs: Sequence[str]) -> str | None:
@@ -117,7 +120,7 @@ def _profile_path(profile: bool | str | os.PathLike[str], inputs: Sequence[str])
     from fx2onnx.report.profile import writer
 
     writer(profile)
-    return check_target(profile, inputs=inputs, what="the profile")
+    return os.path.abspath(check_target(profile, inputs=inputs, what="the profile"))
 
 
 def report_path_of(options: ExportOptions, target: str | BinaryIO | None) -> str | None:
@@ -125,7 +128,7 @@ def report_path_of(options: ExportOptions, target: str | BinaryIO | None) -> str
     if isinstance(options.report, bool):
         return None
     read = [*(file.path for file in options.weight_files), *([target] if isinstance(target, str) else [])]
-    return check_target(options.report, inputs=read, what="the report")
+    return os.path.abspath(check_target(options.report, inputs=read, what="the report"))
 
 
 def write_report(path: str, result: ExportResult) -> None:

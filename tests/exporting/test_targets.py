@@ -300,3 +300,23 @@ def test_copies_of_a_model_and_its_weights_can_be_moved(tmp_path: Path) -> None:
     export(tmp_path / "m.onnx", 5)
     shutil.copytree(tmp_path, tmp_path / "elsewhere")
     assert scale_of(tmp_path / "elsewhere" / "m.onnx") == 5
+
+
+class MovesAway(torch.nn.Module):
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = folder
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        os.chdir(self.folder)
+        return x + 1
+
+
+def test_files_lie_where_the_export_began(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    module = MovesAway(tmp_path / "elsewhere")
+    fx2onnx.export(module, (torch.ones(2),), "model.onnx", report="report.json", profile="profile.json", verify=True)
+    assert os.getcwd() == str(tmp_path / "elsewhere"), "as in eager PyTorch"
+    assert sorted(os.listdir(tmp_path)) == ["elsewhere", "model.onnx", "profile.json", "report.json"]
+    assert os.listdir(tmp_path / "elsewhere") == []

@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from fx2onnx.irx.emit import Emit
-from fx2onnx.irx.values import known_array, known_ints
+from fx2onnx.irx.values import known_ints, lacks_data
 from fx2onnx.targets.float64.node import Form, attribute, given, operand
 
 D = ir.DataType
@@ -53,9 +53,10 @@ def _is_narrow(value: ir.Value) -> bool:
         value = waiting.pop()
         producer = value.producer()
         filled = producer.attributes.get("value") if producer and producer.op_type == "ConstantOfShape" else None
-        constant = known_array(value) if filled is None else filled.value.numpy()
+        constant = filled.value if filled is not None else None if lacks_data(value) else value.const_value
         if constant is not None:
-            if constant.size and (constant.min() < -_LIMIT or constant.max() >= _LIMIT):
+            numbers = constant.numpy()
+            if numbers.size and (numbers.min() < -_LIMIT or numbers.max() >= _LIMIT):
                 return False
         elif producer is None or len(seen) > _MOST_STEPS or producer.domain:
             return False

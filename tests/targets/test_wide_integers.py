@@ -96,3 +96,20 @@ def test_numbers_within_32_bits_that_fill_a_tensor_of_dynamic_size_keep_their_op
     )
     assert np.array_equal(least, np.minimum(np.arange(5)[None] - np.arange(5)[:, None], 0))
     assert (most == 2**31).all()
+
+
+@pytest.mark.parametrize("limit", [1000, 2**31])
+def test_large_constants_keep_their_operators_where_all_numbers_are_within_32_bits(limit: int) -> None:
+    class Table(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("table", torch.arange(limit - 999, limit + 1))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.minimum(self.table, x.long())
+
+    module, x = Table().eval(), torch.tensor([7], dtype=torch.int32)
+    result = fx2onnx.export(module, (x,))
+    assert ("Min" in [node.op_type for node in result.model_proto.graph.node]) == (limit < 2**31)
+    (found,) = onnxruntime.InferenceSession(result.model_proto.SerializeToString()).run(None, {"x": x.numpy()})
+    assert np.array_equal(found, module(x).numpy())

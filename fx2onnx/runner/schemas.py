@@ -11,7 +11,7 @@ import onnx
 
 from fx2onnx.base import plugins
 from fx2onnx.base.errors import UserError
-from fx2onnx.irx.parameter_types import types_of
+from fx2onnx.base.parameter_types import types_of
 from fx2onnx.runner.element_types import Dtype
 from fx2onnx.runner.enumerations import FLAGS, VALUES
 from fx2onnx.runner.nodes import NodeText

@@ -16,6 +16,7 @@ from rich.console import Console
 from fx2onnx.base import events
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.targets import check_target
+from fx2onnx.capture.shapes.requested import Proposed
 from fx2onnx.cli import feeds
 from fx2onnx.cli.dynamic import dynamic_shapes_of, parse_dynamic
 from fx2onnx.cli.files import human_size
@@ -47,7 +48,7 @@ class TestDynamic:
         from fx2onnx.sources import resolve
 
         source = resolve("zoo:mnist_cnn")
-        assert dynamic_shapes_of(source, "default") == {"x": {0: "batch"}}
+        assert dynamic_shapes_of(source, "default") == {"x": {0: Proposed("batch")}}
         assert dynamic_shapes_of(source, "none") is None
         assert dynamic_shapes_of(source, {"x": {2: "height"}}) == {"x": {2: "height"}}
 

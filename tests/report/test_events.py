@@ -116,7 +116,6 @@ def test_every_stage_of_the_pipeline_is_recorded(exported: fx2onnx.ExportResult)
         "capture/bind arguments",
         "capture/run on fake tensors",
         "capture/run on fake tensors/aten.linear.default",
-        "capture/run on fake tensors/aten.linear.default/fake op",
         "capture/settle dynamic sizes",
         "lower/preflight",
         "lower/translate/aten.linear.default",

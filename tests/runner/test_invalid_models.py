@@ -17,7 +17,7 @@ from onnx import AttributeProto, helper
 
 import fx2onnx.runner as ort
 from fx2onnx.base.errors import UserError
-from fx2onnx.irx.parameter_types import types_of
+from fx2onnx.base.parameter_types import types_of
 from fx2onnx.runner.enumerations import FLAGS, VALUES
 
 onnxruntime = pytest.importorskip("onnxruntime")

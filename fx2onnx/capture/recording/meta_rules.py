@@ -110,8 +110,9 @@ def _convolution(rank: int) -> Rule:
                     f"{name} of a convolution should be at least {least}, but got {_numbers(numbers, rank)}"
                 )
         count, channels = groups[1] if isinstance(groups, tuple) else groups, weight.sizes[0]
-        fits = kind.dtype == weight.dtype and kind.sizes[1] == weight.sizes[1] * count and count > 0
-        fits = fits and channels % count == 0 and _are_at_least(1, _numbers(stride, rank))
+        fits = kind.dtype == weight.dtype and kind.sizes[1] == weight.sizes[1] * count
+        fits = fits and _are_at_least(1, [count, *_numbers(stride, rank)])
+        fits = fits and (isinstance(channels, Dim) or isinstance(count, Dim) or channels % count == 0)
         if not fits or not _fits(bias, channels):
             return None
         return _windowed(kind, (kind.sizes[0], weight.sizes[0]), weight.sizes[2:], stride, padding, dilation)

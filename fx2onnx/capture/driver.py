@@ -38,7 +38,7 @@ from fx2onnx.capture.settle import after_run
 from fx2onnx.capture.shapes.dynamic import check_names, is_plain, set_dynamic_axes, shapes_of
 from fx2onnx.capture.shapes.requested import Requested
 from fx2onnx.torchcompat import shape_specs
-from fx2onnx.torchcompat.late_imports import ImportNeeded, import_compiler, keep_compiler_out
+from fx2onnx.torchcompat.late_imports import CompilerStop, ImportNeeded, import_compiler
 from fx2onnx.torchcompat.modules import ModuleTree
 
 if TYPE_CHECKING:
@@ -115,16 +115,21 @@ def capture(
 
 def _alone(attempt: Attempt, single_calls: tuple[tuple[type, ...], Called] | None) -> Captured:
     """The result of all attempts, while no other thread captures; what they change is as before afterwards."""
+    stop = CompilerStop(_LOCK)
     try:
         with Changes(), Changes():
             _wait_for_others()
-            keep_compiler_out(_LOCK)
+            stop.put()
             keep_process_state()
             if single_calls is not None:
                 call_as_one(attempt.root, *single_calls)
-            return _compared(attempt) if attempt.program.strategy == "symbolic" else _succeeded(attempt, []).captured
-    except ImportNeeded:
-        pass
+            is_symbolic = attempt.program.strategy == "symbolic"
+            captured = _compared(attempt) if is_symbolic else _succeeded(attempt, []).captured
+        if not stop.was_met:
+            return captured
+    except (ImportNeeded, Exception):
+        if not stop.was_met:
+            raise
     import_compiler()
     return _alone(attempt, single_calls)
 

@@ -28,41 +28,41 @@ WAITS_SECONDS = 10.0
 
 
 class ImportNeeded(BaseException):
-    """Something that runs in a capture imports ``COMPILER``: no error of the module's, which must not catch it."""
+    """Something that runs in a capture imports ``COMPILER``: no error of the module's."""
 
 
-class _Finder:
+class CompilerStop:
     """Stops an import of ``COMPILER`` in the thread that made it; others wait for ``lock``, which is held by a capture."""
 
     def __init__(self, lock: Lock) -> None:
         self._lock, self._thread = lock, threading.get_ident()
+        self.was_met = False
+        """Whether an import was stopped. A module that catches every exception may have gone on another way."""
+
+    def put(self) -> None:
+        """Until ``Changes`` end, an import of ``COMPILER`` in this thread raises ImportNeeded, unless it is there already."""
+        if COMPILER in sys.modules:
+            import_compiler()  # waits for another thread that is about it
+            return
+        before_change(self._put_back)
+        sys.meta_path.insert(0, self)
+
+    def _put_back(self) -> None:
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         if name == COMPILER:
             if threading.get_ident() == self._thread:
+                self.was_met = True
                 raise ImportNeeded
             if self._lock.acquire(timeout=WAITS_SECONDS):
                 self._lock.release()
         return None
 
 
-def keep_compiler_out(lock: Lock) -> None:
-    """Until ``Changes`` end, an import of ``COMPILER`` in this thread raises ImportNeeded, unless it is there already."""
-    if COMPILER in sys.modules:
-        importlib.import_module(COMPILER)  # waits for another thread that is about it
-        return
-    finder = _Finder(lock)
-
-    def put_back() -> None:
-        if finder in sys.meta_path:
-            sys.meta_path.remove(finder)
-
-    before_change(put_back)
-    sys.meta_path.insert(0, finder)
-
-
 def import_compiler() -> None:
-    """Import ``COMPILER`` after an ImportNeeded, so that what needs it can run again from its start."""
+    """Import ``COMPILER``, so that what needs it can run again from its start."""
     importlib.import_module(COMPILER)

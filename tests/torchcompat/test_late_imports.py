@@ -55,6 +55,24 @@ session = session_of(module, (torch.ones(2),))
 assert IS_LOADED() and module.count == 0
 np.testing.assert_array_equal(session.run(None, {session.get_inputs()[0].name: np.ones(2, np.float32)})[0], [4, 4])
 """
+CATCHES_ALL = """
+class Asks(nn.Module):
+    def forward(self, x):
+        try:
+            import torch._dynamo
+        except:
+            return x
+        return x + 1
+session = session_of(Asks(), (torch.ones(2),))
+np.testing.assert_array_equal(session.run(None, {session.get_inputs()[0].name: np.ones(2, np.float32)})[0], [2, 2])
+class Fails(nn.Module):
+    def forward(self, x):
+        raise ValueError("its own")
+try:
+    session_of(Fails(), (torch.ones(2),))
+except fx2onnx.UserError as error:
+    assert "its own" in str(error)
+"""
 THREAD = """
 class Slow(nn.Module):
     def forward(self, x):
@@ -78,7 +96,9 @@ agrees(nn.Linear(3, 4), torch.randn(2, 3))
 
 
 @pytest.mark.parametrize(
-    "program", [WITHOUT, OPERATOR, MODULE, THREAD], ids=["without", "operator", "module", "thread"]
+    "program",
+    [WITHOUT, OPERATOR, MODULE, CATCHES_ALL, THREAD],
+    ids=["without", "operator", "module", "catches", "thread"],
 )
 def test_the_compiler_is_imported_where_it_is_needed(program: str) -> None:
     done = subprocess.run([sys.executable, "-c", START + program], capture_output=True, text=True, timeout=300)

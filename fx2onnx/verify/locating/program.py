@@ -16,7 +16,6 @@ from fx2onnx.base.metadata import PRODUCER, STATE
 from fx2onnx.capture.captured import Captured, carried
 from fx2onnx.capture.driver import capture
 from fx2onnx.capture.options import CaptureOptions
-from fx2onnx.irx.edit import graphs_of
 from fx2onnx.lower.loop import lower
 from fx2onnx.lower.translations import Translations
 from fx2onnx.model_patches.library import LibraryPatches
@@ -167,8 +166,3 @@ class Program:
 def is_ours(proto: onnx.ModelProto) -> bool:
     """Whether the file says that this exporter wrote it."""
     return proto.producer_name == PRODUCER
-
-
-def nodes_by_output(model: ir.Model) -> dict[str, ir.Node]:
-    """The node that makes each value."""
-    return {value.name: node for graph in graphs_of(model) for node in graph for value in node.outputs if value.name}

@@ -24,7 +24,7 @@ class Lock(Protocol):
 COMPILER = "torch._dynamo"
 """It takes longer to import than an export takes; many a module is exported without it."""
 WAITS_SECONDS = 10.0
-"""So long does another thread that imports the compiler wait for the end of a capture, which may need the same import."""
+"""So long does a thread that was started during a capture wait for its end before it imports the compiler."""
 
 
 class ImportNeeded(BaseException):
@@ -40,8 +40,10 @@ class CompilerStop:
         """Whether an import was stopped. A module that catches every exception may have gone on another way."""
 
     def put(self) -> None:
-        """Until ``Changes`` end, an import of ``COMPILER`` in this thread raises ImportNeeded, unless it is there already."""
-        if COMPILER in sys.modules:
+        """Until ``Changes`` end, an import of ``COMPILER`` in this thread raises ImportNeeded. Where there are other threads, which
+        may import it at any time, it is imported at once.
+        """
+        if COMPILER in sys.modules or threading.active_count() > 1:
             import_compiler()  # waits for another thread that is about it
             return
         before_change(self._put_back)

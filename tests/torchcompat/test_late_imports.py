@@ -76,30 +76,48 @@ except fx2onnx.UserError as error:
 THREAD = """
 class Slow(nn.Module):
     def forward(self, x):
-        inside.set()
+        threading.Thread(target=imports).start()
         threading.Event().wait(0.5)
         return x + 1
-inside, failed = threading.Event(), []
+failed, done = [], threading.Event()
 def imports():
-    inside.wait()
     try:
         import torch._dynamo
     except BaseException as error:
         failed.append(error)
-thread = threading.Thread(target=imports)
-thread.start()
-agrees(Slow(), torch.randn(3))
-thread.join()
-assert not failed and IS_LOADED()
+    done.set()
+session_of(Slow(), (torch.randn(3),))
+assert done.wait(60) and not failed and IS_LOADED()
 agrees(nn.Linear(3, 4), torch.randn(2, 3))
 """
+THREADS = """
+def export(module, *args):
+    try:
+        session_of(module, args)
+    except BaseException as error:
+        failed.append(error)
+def imports():
+    import torch._dynamo
+failed, module = [], nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
+threads = [threading.Thread(target=export, args=(module, torch.randn(2, 3, 8))) for _ in range(3)]
+threads.append(threading.Thread(target=imports))
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+assert not failed, failed
+"""
+PROGRAMS = {
+    "without": WITHOUT,
+    "operator": OPERATOR,
+    "module": MODULE,
+    "catches all": CATCHES_ALL,
+    "thread": THREAD,
+    "threads": THREADS,
+}
 
 
-@pytest.mark.parametrize(
-    "program",
-    [WITHOUT, OPERATOR, MODULE, CATCHES_ALL, THREAD],
-    ids=["without", "operator", "module", "catches", "thread"],
-)
-def test_the_compiler_is_imported_where_it_is_needed(program: str) -> None:
-    done = subprocess.run([sys.executable, "-c", START + program], capture_output=True, text=True, timeout=300)
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_compiler_is_imported_where_it_is_needed(name: str) -> None:
+    done = subprocess.run([sys.executable, "-c", START + PROGRAMS[name]], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]

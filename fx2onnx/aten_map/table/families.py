@@ -21,10 +21,10 @@ _loaded: set[tuple[object, bool]] = set()
 def load(overload: object, is_complex: bool) -> None:
     """Import what registers the overload's entries for real or for complex calls."""
     if (overload, is_complex) not in _loaded:
-        _loaded.add((overload, is_complex))
         registers(overload)
         for family in _families_of()[is_complex].get(str(overload), ()):
             load_family(family)
+        _loaded.add((overload, is_complex))  # afterwards: another thread waits for the same import
 
 
 def registers(overload: object) -> bool:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 import torch
@@ -113,3 +116,22 @@ def test_large_constants_keep_their_operators_where_all_numbers_are_within_32_bi
     assert ("Min" in [node.op_type for node in result.model_proto.graph.node]) == (limit < 2**31)
     (found,) = onnxruntime.InferenceSession(result.model_proto.SerializeToString()).run(None, {"x": x.numpy()})
     assert np.array_equal(found, module(x).numpy())
+
+
+class Bounded(torch.nn.Module):
+    """Places that are bounded by numbers of a weight file."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("most", torch.arange(5000) % 7)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.minimum(x.argmax(0), self.most)
+
+
+def test_constants_in_a_weight_file_are_read_only_where_it_lies(tmp_path: Path) -> None:
+    x = torch.rand(9, 5000, generator=torch.Generator().manual_seed(0))
+    fx2onnx.export(Bounded(), (x,), tmp_path / "m.onnx", external_data=True, verify=True)
+    model = onnx.load(tmp_path / "m.onnx", load_external_data=False)
+    assert "Min" in [node.op_type for node in model.graph.node]
+    assert not lint(model, find("onnxruntime"))

@@ -1,4 +1,4 @@
-"""What fx2onnx writes about itself and its files into a model's metadata: the version, and the keys."""
+"""The version of fx2onnx, and the keys under which a model's metadata holds it and the facts about the file."""
 
 VERSION = "0.1.0"
 

@@ -36,14 +36,6 @@ class ExecutionOrder(enum.IntEnum):
     MEMORY_EFFICIENT = 2
 
 
-CONFIG_KEYS = {
-    "fx2onnx.memory_limit_bytes": "the most bytes that one tensor, or all that is alive in a graph, may take; default: four fifths of the machine's memory",
-    "fx2onnx.loop_limit": "the most iterations of all loops of a run; default: 10 million",
-    "session.model_external_initializers_file_folder_path": "the folder of external data for a model given as bytes",
-}
-"""The config entries that mean something here. Others are kept and ignored, as they steer other engines."""
-
-
 class SessionOptions:
     """Settings of a session, with onnxruntime's names and defaults."""
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, TypeAlias
 
-from fx2onnx.sizes.expr import MOST_REMEMBERED, Atom, Dim, Number, Scalar, without_remainders
+from fx2onnx.sizes.expr import EVALUATE, MOST_REMEMBERED, Atom, Dim, Number, Scalar, without_remainders
 from fx2onnx.sizes.relation import COMPARE, Relation
 
 Range: TypeAlias = tuple[Number, Number | None]
@@ -108,15 +108,8 @@ def _of_positive(atom: Any, lows: Sequence[Number], highs: Sequence[Number | Non
     return _COUNT
 
 
-_MONOTONE: dict[str, Callable[[Number], Number]] = {
-    "float": float,
-    "real": float,
-    "floor": math.floor,
-    "ceil": math.ceil,
-    "trunc": math.trunc,
-    "round": round,
-    "sqrt": math.sqrt,
-}
+_MONOTONE = {name: EVALUATE[name] for name in ("float", "real", "floor", "ceil", "trunc", "round", "sqrt")}
+"""Functions that grow with their operand."""
 _NEVER_NEGATIVE = frozenset({"abs", "bit_length", "exp"})
 _KEEPS_SIGN = frozenset({"floordiv", "truediv", "mod", "min", "pow", *_MONOTONE})
 """Functions whose value is >= 0 where their arguments are."""

@@ -47,7 +47,7 @@ class Asks(nn.Module):
         self.count += 1
         try:
             import torch._dynamo
-        except Exception:
+        except Exception:  # an import that is missing is no import that was stopped
             return x
         return x * (3 if torch._dynamo.config is not None else 2) + self.count
 module = Asks()
@@ -60,7 +60,7 @@ class Asks(nn.Module):
     def forward(self, x):
         try:
             import torch._dynamo
-        except:
+        except:  # the widest that a module may have: it catches what stops the import
             return x
         return x + 1
 session = session_of(Asks(), (torch.ones(2),))

@@ -156,7 +156,7 @@ class Exploration:
         """The modules that ran where a size decided, outermost first."""
 
     def explored(self, trace: DecisionTrace) -> Path | Aborted | Failed:
-        """What a run with the choices gives, merged with those that decide otherwise where it had none."""
+        """Run the module with these choices, run it again for the other outcomes of each further decision, and merge the results."""
         given = len(trace.choices)
         path, trace = self._one(trace)
         try:
@@ -300,7 +300,7 @@ def _only(path: Path, depth: int) -> Path:
 
 
 def _is_of_several(path: Path, depth: int) -> bool:
-    """Whether a decision by sizes asks if there are some of something, or more than one, and there are."""
+    """True if the decision compares a size with 0 or 1, as in ``if n > 0``, and the size is larger on this path."""
     decision = path.decisions[depth]
     test = decision.test
     if not decision.is_by_sizes or not isinstance(test, Relation):
@@ -309,7 +309,7 @@ def _is_of_several(path: Path, depth: int) -> bool:
 
 
 def _ends_by_raise(failed: Failed) -> bool:
-    """Whether a statement of forward's own code, or of ``torch.nn``, ended the run."""
+    """True if a ``raise`` or an ``assert`` in forward's own code, or in ``torch.nn``, ended the run."""
     cause = failed.error.__cause__
     traceback = cause.__traceback__ if cause is not None else None
     while traceback is not None and traceback.tb_next is not None:
@@ -327,7 +327,7 @@ def _ends_by_raise(failed: Failed) -> bool:
 
 
 def is_of_eager(failed: Failed) -> bool:
-    """Whether an operator raised, as it may do in eager PyTorch."""
+    """True if an operator raised, as it may do in eager PyTorch."""
     return isinstance(failed.error, UserError) and failed.error.code == "E101" and failed.error.__cause__ is not None
 
 
@@ -364,7 +364,7 @@ def sizes_without_ones(env: ShapeEnv, decision: Decision) -> dict[str, int]:
 
 
 def _gives_nothing(done: Recorded) -> bool:
-    """Whether all results are empty: operators check little of tensors without elements, and what they would need is not seen."""
+    """True if all results are empty: operators check little of tensors without elements, and what they would need is not seen."""
     nodes = [output.value for output in done.captured.outputs if isinstance(output.value, torch.fx.Node)]
     return bool(nodes) and all(0 in node.meta["val"].dims for node in nodes)
 
@@ -391,7 +391,7 @@ def _leading_there(
 
 
 def _multiples(unmet: Sequence[Relation], name: str) -> Iterator[int]:
-    """Of the divisors of a size in equalities that did not hold."""
+    """Multiples of each number that has to divide the size ``name``, by the equalities that did not hold: sizes to try."""
     for relation in unmet:
         if name in relation.symbols() and not any(isinstance(arg, Relation) for arg in relation.args):
             gap = relation.args[0] - relation.args[1]

@@ -1,4 +1,4 @@
-"""Whether recorded programs give the same at certain sizes: their values are numbered, equal ones by equal numbers.
+"""Comparison of recorded programs, which may give the same at certain sizes: their values are numbered, equal ones by equal numbers.
 
 So one program is found for both ways of a decision by whether a size is a multiple, where the other way pads it to one.
 ``if n % 4: x = F.pad(x, (0, 4 - n % 4))``: the padded size is ``4 * ceil(n / 4)`` on either way, ``n`` where nothing is padded.
@@ -246,7 +246,7 @@ _GIVES_BACK: dict[object, Callable[[Node, Size], bool]] = {
     aten.constant_pad_nd.default: _pads_nothing,
     aten.pad.default: _pads_nothing,
 }
-"""Whether a call gives its first operand back."""
+"""Tests of calls that may give their first operand back."""
 _NORMAL: dict[object, Callable[[dict[str, Any], Size], dict[str, Any]]] = {
     aten.scaled_dot_product_attention.default: _one_key
 }
@@ -330,7 +330,7 @@ class _OneProgram:
         return None
 
     def _is_operand(self, form: object, made: Node) -> bool:
-        """Whether a call gives an input or a weight back as it is."""
+        """True if the call gives an input or a weight back as it is."""
         operand = made.args[0] if made.args else None
         return isinstance(operand, Node) and operand.op != "call_function" and self._of_made.form(operand) == form
 

@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 # NumPy's matrix speed halves where a shell pins OpenBLAS to old kernels; benchmarks and the demo lift the pin.
 UNPIN  := env -u OPENBLAS_CORETYPE -u OPENBLAS_L2_SIZE
 
-.PHONY: demo test lint unit test-long test-random test-all mutants fuzz bench scaling operators gradients training training-speed sabotage planted verify-cost start-time verify-alarms dynamic-sizes conditions-at-sample file-digests dynamic-libraries data-size-programs prompt-forms optimize-files quantized-zoo matrix target-kernels target-probes target-files emit-stub figures browser-test docs fused sweep-torchvision sweep-timm sweep-hf clean
+.PHONY: demo test lint unit test-long test-random test-all mutants mutate fuzz bench scaling operators gradients training training-speed sabotage planted verify-cost start-time verify-alarms dynamic-sizes conditions-at-sample file-digests dynamic-libraries data-size-programs prompt-forms optimize-files quantized-zoo matrix target-kernels target-probes target-files emit-stub figures browser-test docs fused sweep-torchvision sweep-timm sweep-hf clean
 .DEFAULT_GOAL := demo
 
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -39,8 +39,16 @@ fuzz: $(VENV)/.installed    ## malformed files: 20 000 in the runner, 10 000 of 
 	cd tests/runner && OMP_NUM_THREADS=1 $(abspath $(BIN))/python fuzz.py --keep ../../out/fuzz
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz --cases 10000
 
-mutants: $(VENV)/.installed ## small sabotages that the tests must notice (minutes)
+mutants: $(VENV)/.installed ## put fifty faults of the past back, one at a time; the tests must notice each (half an hour)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.mutants
+
+out/cosmic-ray/.installed:
+	$(PYTHON) -m venv out/cosmic-ray
+	out/cosmic-ray/bin/python -m pip install --quiet --disable-pip-version-check cosmic-ray==8.7.0
+	touch $@
+
+mutate: $(VENV)/.installed out/cosmic-ray/.installed ## mutate the lines of fx2onnx/ that changed since BASE; what no test notices (TESTS="..." names the tests)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tools.mutate $(or $(BASE),main) --tools out/cosmic-ray/bin $(if $(TESTS),--tests $(TESTS))
 
 bench: $(VENV)/.installed   ## export time against torch.onnx.export, in one process, into docs/benchmarks.md
 	$(UNPIN) $(BIN)/python -m benchmarks.export_time --write docs/benchmarks.md

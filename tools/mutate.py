@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -47,11 +48,12 @@ def mutate(file: str, tests: list[str], base: str, tree: Path, tools: Path) -> s
     config, session = tree.parent / "session.toml", tree.parent / "session.sqlite"
     config.write_text(
         f"[cosmic-ray]\nmodule-path = {json.dumps(file)}\ntimeout = {TIMEOUT_SECONDS}\nexcluded-modules = []\n"
-        f"test-command = {json.dumps(' '.join(command))}\n"
+        f"test-command = {json.dumps(shlex.join(command))}\n"
         f'[cosmic-ray.distributor]\nname = "local"\n[cosmic-ray.filters.git-filter]\nbranch = {json.dumps(base)}\n'
     )
     session.unlink(missing_ok=True)
     names = str(config), str(session)
+    output_of(str(tools / "cosmic-ray"), "baseline", names[0], cwd=tree)  # the tests must be green without a mutant
     output_of(str(tools / "cosmic-ray"), "init", *names, cwd=tree)
     output_of(str(tools / "cr-filter-git"), "--config", *names, cwd=tree)
     output_of(str(tools / "cosmic-ray"), "exec", *names, cwd=tree)

@@ -19,7 +19,7 @@ import torch.fx
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.tracebacks import drop_frames
 from fx2onnx.capture.attempt import Attempt, Failed, Outcome, Recorded
-from fx2onnx.capture.branches.merge import Merge, Path, unjoined
+from fx2onnx.capture.branches.merge import Merge, Path, on_one_way, unjoined
 from fx2onnx.capture.reasons import Reason
 from fx2onnx.capture.recording.decisions import Choice, Decision, DecisionTrace, NoScope, no_choices
 from fx2onnx.capture.recording.size_checks import check_outputs
@@ -198,7 +198,9 @@ class Exploration:
                     return Path(outcome.captured, outcome.shape_env, trace.decisions), trace
                 error, made = trace.undecided, len(trace.decisions)
                 if error is None or error is not outcome.error or outcome.library_code is not None:
-                    return (Aborted(outcome) if _ends_by_raise(outcome) else outcome), trace
+                    if _ends_by_raise(outcome):
+                        return Aborted(outcome), trace
+                    return replace(outcome, error=on_one_way(outcome.error, trace.decisions)), trace
                 drop_frames(error)
                 if made >= trace.most:
                     return self._in_a_row(error, trace), trace
@@ -321,9 +323,6 @@ def _ends_by_raise(failed: Failed) -> bool:
     if ended:
         drop_frames(failed.error)
     return ended
-
-
-# -- a branch that fails ------------------------------------------------------------------------------------------------
 
 
 def is_of_eager(failed: Failed) -> bool:

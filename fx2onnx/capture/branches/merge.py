@@ -13,6 +13,7 @@ import torch.fx
 from fx2onnx.base.errors import UserError
 from fx2onnx.capture.branches.numbering import one_for_both
 from fx2onnx.capture.captured import Captured, GraphOutput, Mutation, Symbol, TensorInfo, Weight, symbols_of
+from fx2onnx.capture.reasons import baking_step
 from fx2onnx.capture.recording.control_flow import GraphCopy, Nested, Noted, note_checked, taken_out
 from fx2onnx.capture.recording.decisions import Decision
 from fx2onnx.capture.recording.size_checks import check_outputs
@@ -56,6 +57,27 @@ def unjoined(error: UserError, why: str) -> UserError:
         next=[step for step in error.next if step != KEEP_BOTH],
     )
     found.inputs = error.inputs
+    return found
+
+
+def on_one_way(error: BaseException, decisions: Sequence[Decision]) -> BaseException:
+    """The error of a path; it says behind which decision, unless the example inputs are known to go that way."""
+    chosen = [each for each in decisions if not each.is_as_sample()]
+    if not chosen or not isinstance(error, UserError) or error.code != "E101":
+        return error
+    decision, kind = chosen[-1], "sizes" if chosen[-1].is_by_sizes else "data"
+    found = UserError(
+        "E101",
+        f"the module failed on one way of a decision by {kind}, while it was run on fake tensors",
+        where=error.where,
+        module_path=error.module_path,
+        why=f"{error.why}; the file has both ways of the decision at {decision.where}",
+        next=(
+            "check that the module runs in eager PyTorch with inputs that lead to this line",
+            *([baking_step(decision.error.inputs)] if decision.error.inputs else []),
+        ),
+    )
+    found.__cause__ = error.__cause__
     return found
 
 

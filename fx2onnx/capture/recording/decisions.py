@@ -77,6 +77,10 @@ class Decision:
     def where(self) -> SourceLocation | None:
         return self.error.where
 
+    def is_as_sample(self) -> bool:
+        """True if it is by sizes, and goes as it does at the sizes with which the run came to it."""
+        return self.is_by_sizes and isinstance(self.test, Relation) and self.test.is_true_at(self.sizes) is self.holds
+
 
 @dataclass(slots=True)
 class DecisionTrace:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+import fx2onnx
 from fx2onnx.base.errors import UserError
 from fx2onnx.capture.attempt import Attempt, Branching, Failed, Outcome, Program, Recorded, Request
 from fx2onnx.capture.branches import explore
@@ -24,6 +25,8 @@ from fx2onnx.torchcompat.operators import HIGHER_ORDER
 from tests.capture.recorded import info, inputs_of, recorder_of
 
 ERROR = UserError("E104", "depends on data")
+
+BAKED = 'bake=["x"] to fix the sample\'s values in the file'
 
 
 def paths_of(function: Callable[[Any], Any]) -> Recorded:
@@ -152,3 +155,29 @@ def test_paths_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
 
     with pytest.raises(UserError, match="more than 3 paths through forward"):
         paths_of(halved)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x * 2 if x.sum() > 0 else x.view(7, -1),
+        lambda x: x.view(7, -1) if x.sum() > 0 else x * 2,
+        lambda x: x @ x if x.nonzero().shape[0] > 2 else x * 2,
+        lambda x: (x.sin() if x.max() > 1 else x.view(7, -1)) if x.sum() > 0 else x * 2,
+    ],
+    ids=["the way not tried first", "the way tried first", "by a size of data", "nested"],
+)
+def test_a_way_that_fails_is_named_as_one(function: Any) -> None:
+    with pytest.raises(UserError) as caught:
+        fx2onnx.export(function, (torch.ones(2, 3),), None)
+    error = caught.value
+    assert error.code == "E101"
+    assert "on one way of a decision by data" in error.what
+    assert "has both ways of the decision at" in error.why
+    assert [*error.next] == ["check that the module runs in eager PyTorch with inputs that lead to this line", BAKED]
+
+
+def test_a_failure_before_any_decision_names_none() -> None:
+    with pytest.raises(UserError) as caught:
+        fx2onnx.export(lambda x: x.view(7, -1) if x.view(7, -1).sum() > 0 else x, (torch.ones(2, 3),), None)
+    assert "decision" not in caught.value.what + caught.value.why

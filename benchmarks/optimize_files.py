@@ -22,8 +22,8 @@ import onnxruntime
 
 from benchmarks.machine import describe
 from fx2onnx.file_optimizer import optimize_model
-from fx2onnx.file_optimizer.feeds import INTEGER_LIMITS, InputType, candidate_sizes, inputs_of, make_feeds
 from fx2onnx.file_optimizer.opened import open_model
+from fx2onnx.judge.feeds import INTEGER_LIMITS, InputType, candidate_sizes, inputs_of, make_feeds
 
 FOREIGN = Path(__file__).parents[1] / "tests" / "data" / "foreign"
 MODELS = (

@@ -31,8 +31,8 @@ from benchmarks.overload_undefined import (
 )
 from fx2onnx.base.errors import UserError
 from fx2onnx.capture.recording.eager_refusals import IS_OF_CPU
+from fx2onnx.judge.engines import lacks_operator, open_onnxruntime, open_runner
 from fx2onnx.verify.arrays import to_numpy
-from fx2onnx.verify.engines import lacks_operator, open_onnxruntime, open_runner
 from tests.ops.comparing import (  # fmt: skip
     ANY_INDEX,
     TOLERANCES,

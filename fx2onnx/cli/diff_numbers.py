@@ -33,7 +33,7 @@ class Input:
 
 def check_engine(name: str) -> None:
     """Raises UserError E001 for an unknown engine, E602 for one that is not installed."""
-    from fx2onnx.verify.engines import chosen_engines
+    from fx2onnx.judge.engines import chosen_engines
 
     chosen_engines([name])
 
@@ -119,7 +119,7 @@ def _sizes(
 
 def _run(path: Path, engine: str, feeds: dict[str, Any]) -> list[Any]:
     """All outputs. The engine is gone with its memory when the other file is opened."""
-    from fx2onnx.verify.engines import ENGINES
+    from fx2onnx.judge.engines import ENGINES
 
     return ENGINES[engine](str(path))(feeds)
 

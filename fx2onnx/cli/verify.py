@@ -49,9 +49,9 @@ def verify_command(
     from fx2onnx.cli.progress import Stages, console
     from fx2onnx.cli.verdict import check_model, require_ok, verdict_view
     from fx2onnx.files.staging import write_text
+    from fx2onnx.judge.engines import chosen_engines
     from fx2onnx.report.verdict_page import verdict_page
     from fx2onnx.sources.inputs import input_files
-    from fx2onnx.verify.engines import chosen_engines
 
     check_readable(model)
     know_faults(faults)

@@ -15,14 +15,14 @@ import numpy as np
 import onnx_ir as ir
 
 from fx2onnx.base.errors import Fx2OnnxError, VerificationError, first_line
-from fx2onnx.file_optimizer.feeds import INTEGER_LIMITS, Array, InputType, candidate_sizes, make_feeds
 from fx2onnx.file_optimizer.float64 import in_float64
 from fx2onnx.irx.edit import graphs_of
 from fx2onnx.irx.facts import RANDOM
+from fx2onnx.judge import tolerance
+from fx2onnx.judge.engines import ENGINES, Run
+from fx2onnx.judge.feeds import INTEGER_LIMITS, Array, InputType, candidate_sizes, make_feeds
+from fx2onnx.judge.movements import MOVEMENT_RATIO
 from fx2onnx.sizes.stated import SizeCondition
-from fx2onnx.verify import judge
-from fx2onnx.verify.engines import ENGINES, Run
-from fx2onnx.verify.movements import MOVEMENT_RATIO
 
 MOST_SIZES = 3
 """Sets of sizes that are compared where dims are dynamic."""
@@ -220,14 +220,14 @@ class Original:
         if want.dtype.kind not in "fV":
             row.problem = "" if np.array_equal(got, want) or self._may_move(index, got, sample) else "differs"
             return row
-        if judge.wrong_places(got.astype(np.float64), want.astype(np.float64)):
+        if tolerance.wrong_places(got.astype(np.float64), want.astype(np.float64)):
             row.problem = "NaN or infinity in other places"
             return row
-        scale = judge.Scale.of(want)
-        found = judge.by_difference(got, want, scale)
+        scale = tolerance.Scale.of(want)
+        found = tolerance.by_difference(got, want, scale)
         if not found.ok:
             exact = self._in_float64(sample, index)
-            found = (exact is not None and judge.by_float64(got, want, exact, scale)) or found
+            found = (exact is not None and tolerance.by_float64(got, want, exact, scale)) or found
         row.error, row.allowed, row.by = found.error, found.allowed, found.by
         if not found.ok and not self._may_move(index, got, sample):
             row.problem = "differs"
@@ -274,7 +274,7 @@ class Original:
 def _off(one: Array, other: Array) -> float:
     """How many integers differ, or the largest difference of floats."""
     if one.dtype.kind == "f":
-        return float(judge.largest_gap(one, other))
+        return float(tolerance.largest_gap(one, other))
     return float(np.count_nonzero(one != other))
 
 

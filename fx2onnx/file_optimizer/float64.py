@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from fx2onnx.verify.memory import weights_bytes
+from fx2onnx.judge.memory import weights_bytes
 
 MOST_BYTES = 512 << 20
 """Larger weights are not widened: they would be in memory three times."""

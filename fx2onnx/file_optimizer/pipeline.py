@@ -19,7 +19,6 @@ from fx2onnx.base.targets import check_target
 from fx2onnx.file_optimizer.bodies import store_inside
 from fx2onnx.file_optimizer.compare import Comparison, Original, random_outputs
 from fx2onnx.file_optimizer.dynamic import make_dynamic
-from fx2onnx.file_optimizer.feeds import conditions_of, inputs_of
 from fx2onnx.file_optimizer.for_target import fitted, opset_for
 from fx2onnx.file_optimizer.interface import Interface
 from fx2onnx.file_optimizer.opened import Opened, open_model
@@ -34,6 +33,10 @@ from fx2onnx.files.staging import cannot_write, staged
 from fx2onnx.irx.inference import infer_types
 from fx2onnx.irx.io import Written, save, write_bytes
 from fx2onnx.irx.model_files import Staged, commit
+from fx2onnx.judge.engines import chosen_engines
+from fx2onnx.judge.feeds import conditions_of, inputs_of
+from fx2onnx.judge.known_faults import KnownFaults, knowing
+from fx2onnx.judge.memory import weights_bytes
 from fx2onnx.optimize.pipelines import DEFAULT_LEVEL
 from fx2onnx.precision.options import Precision
 from fx2onnx.quantize.options import Quantize
@@ -41,9 +44,6 @@ from fx2onnx.sizes.expr import Dim
 from fx2onnx.sizes.text import parse_dim
 from fx2onnx.targets.find import DEFAULT, find
 from fx2onnx.targets.form import Target
-from fx2onnx.verify.engines import chosen_engines
-from fx2onnx.verify.known_faults import KnownFaults, knowing
-from fx2onnx.verify.memory import weights_bytes
 
 MOST_LEFT_OUT = 8
 """Rewrites that are left out one after the other; then the file is written without any."""

@@ -15,6 +15,7 @@ from fx2onnx.file_optimizer.compare import Comparison, Original, Row, Sample, fa
 from fx2onnx.file_optimizer.result import ComparedFile
 from fx2onnx.irx.inference import infer_types
 from fx2onnx.irx.io import Written
+from fx2onnx.judge.engines import ENGINES, Run
 from fx2onnx.precision.model import Lowered, lower
 from fx2onnx.precision.options import Precision
 from fx2onnx.precision.search import in_dtype
@@ -22,7 +23,6 @@ from fx2onnx.precision.values import Feeds, difference, is_float
 from fx2onnx.targets import faults
 from fx2onnx.targets.fit import fit
 from fx2onnx.targets.form import Target
-from fx2onnx.verify.engines import ENGINES, Run
 
 MOST_SAMPLES = 3
 """Sets of random inputs, of several sizes where sizes are dynamic, that the keep-list is measured on."""

@@ -11,11 +11,11 @@ import onnx_ir as ir
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.events import record
 from fx2onnx.file_optimizer.compare import Comparison, Original, random_outputs
-from fx2onnx.file_optimizer.feeds import conditions_of, inputs_of
 from fx2onnx.file_optimizer.opened import Opened
 from fx2onnx.file_optimizer.result import ComparedFile
 from fx2onnx.irx.inference import infer_types
 from fx2onnx.irx.io import Written, save
+from fx2onnx.judge.feeds import conditions_of, inputs_of
 from fx2onnx.optimize.weights import DerivedTensor
 from fx2onnx.quantize.accuracy import Feeds, rounded_as_in_graph
 from fx2onnx.quantize.measured import quantize_measured

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any
 from fx2onnx.base.packages import import_part
 
 if TYPE_CHECKING:
+    from fx2onnx.judge.verdict import Row, Verdict
     from fx2onnx.verify.compare import verify
     from fx2onnx.verify.locating.first_wrong import FirstWrong
     from fx2onnx.verify.locating.locate import locate
     from fx2onnx.verify.training import verify_training
-    from fx2onnx.verify.verdict import Row, Verdict
 
 __all__ = ["FirstWrong", "Row", "Verdict", "locate", "verify", "verify_training"]
 
 _LAZY = {
     "FirstWrong": "fx2onnx.verify.locating.first_wrong",
-    "Row": "fx2onnx.verify.verdict",
-    "Verdict": "fx2onnx.verify.verdict",
+    "Row": "fx2onnx.judge.verdict",
+    "Verdict": "fx2onnx.judge.verdict",
     "locate": "fx2onnx.verify.locating.locate",
     "verify": "fx2onnx.verify.compare",
     "verify_training": "fx2onnx.verify.training",

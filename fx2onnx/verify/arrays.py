@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import torch
 
-from fx2onnx.verify.engines import Array
+from fx2onnx.judge.engines import Array
 
 _VIEWED = {
     torch.bfloat16: (torch.int16, ml_dtypes.bfloat16),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from fx2onnx.judge.engines import Run
 from fx2onnx.verify.eager import Eager
-from fx2onnx.verify.engines import Run
 from fx2onnx.verify.interface import Interface
 from fx2onnx.verify.noise import RandomNodes
 

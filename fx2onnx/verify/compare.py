@@ -19,23 +19,24 @@ from fx2onnx.base.errors import first_line
 from fx2onnx.base.events import record
 from fx2onnx.capture.driver import as_module
 from fx2onnx.capture.python.inputs import bind, normalise_args
-from fx2onnx.verify.arrays import is_finite, to_numpy
-from fx2onnx.verify.case import JUDGE_RUNS, MOST_TIMEOUTS, Case
-from fx2onnx.verify.eager import Eager, failed_on_arguments, in_mode, placed, takes_gradients
-from fx2onnx.verify.engines import (
+from fx2onnx.judge.engines import (
     ENGINES,
     Array,
     Run,
     chosen_engines,
     within,
 )
+from fx2onnx.judge.known_faults import KnownFaults
+from fx2onnx.judge.memory import is_exhausted, too_large
+from fx2onnx.judge.tolerance import is_near
+from fx2onnx.judge.verdict import Range, Row, Tried, Verdict
+from fx2onnx.verify.arrays import is_finite, to_numpy
+from fx2onnx.verify.case import JUDGE_RUNS, MOST_TIMEOUTS, Case
+from fx2onnx.verify.eager import Eager, failed_on_arguments, in_mode, placed, takes_gradients
 from fx2onnx.verify.exact_codes import OVERFLOWS, ExactCodes
 from fx2onnx.verify.float_values import BY_ANY_ENGINE, NEAR_FLOAT64, NEEDS_RANGE, SPOILING, WITHOUT_NUMBERS
 from fx2onnx.verify.interface import Interface, as_file, assign, vanished
-from fx2onnx.verify.judge import is_near
-from fx2onnx.verify.known_faults import KnownFaults
 from fx2onnx.verify.marks import MOST, Marks
-from fx2onnx.verify.memory import is_exhausted, too_large
 from fx2onnx.verify.noise import Draw, RandomNodes, Recording, drawn_outputs
 from fx2onnx.verify.on_cpu import leave, on_cpu
 from fx2onnx.verify.opening import opened, versions_of
@@ -45,7 +46,6 @@ from fx2onnx.verify.precision import as_input, rounded_inputs
 from fx2onnx.verify.quantized import as_quantized
 from fx2onnx.verify.samples import Maker, Rows, Sample, cheapest_first, planned
 from fx2onnx.verify.steps import compare_steps
-from fx2onnx.verify.verdict import Range, Row, Tried, Verdict
 from fx2onnx.verify.weights import compare_weights
 
 TYPES_ONLY = "an engine's random numbers are its own: of outputs that depend on them only the type is compared"

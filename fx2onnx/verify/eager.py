@@ -17,12 +17,12 @@ from fx2onnx.base.errors import UserError, first_line
 from fx2onnx.base.events import record
 from fx2onnx.capture.python.held_names import Names
 from fx2onnx.capture.python.inputs import Arguments
+from fx2onnx.judge.engines import Array
 from fx2onnx.torchcompat.capture_modes import attention_as_written
 from fx2onnx.torchcompat.dispatch import EagerMode
 from fx2onnx.torchcompat.pytrees import flatten
 from fx2onnx.torchcompat.reference import Widened, plain_kernels, without_mkldnn
 from fx2onnx.verify.arrays import to_numpy
-from fx2onnx.verify.engines import Array
 from fx2onnx.verify.exact_codes import ExactCodes
 from fx2onnx.verify.noise import Draw, Redrawing, Replaying
 from fx2onnx.verify.on_cpu import redirected

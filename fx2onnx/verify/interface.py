@@ -16,6 +16,8 @@ from fx2onnx.base import typed_json
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.metadata import BAKED, CHANGED, STATE
 from fx2onnx.irx import io
+from fx2onnx.judge.memory import LARGE_BYTES, weights_beside
+from fx2onnx.judge.tolerance import MODULES_OWN, Grain
 from fx2onnx.precision.options import EPSILONS, LEAST_NORMAL, word_in
 from fx2onnx.precision.options import METADATA_KEY as PRECISION_KEY
 from fx2onnx.sizes import stated as size_conditions
@@ -24,8 +26,6 @@ from fx2onnx.sizes.stated import SizeCondition
 from fx2onnx.sizes.text import parse_dim, size_of
 from fx2onnx.verify.file_bounds import FileBounds
 from fx2onnx.verify.float_values import BY_ANY_ENGINE, BY_ANY_ENGINE_IN_HALF, silent_on
-from fx2onnx.verify.judge import MODULES_OWN, Grain
-from fx2onnx.verify.memory import LARGE_BYTES, weights_beside
 from fx2onnx.verify.quantized import has_codes, operators_of
 
 

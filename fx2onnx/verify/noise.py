@@ -21,9 +21,9 @@ import onnx
 import torch
 
 from fx2onnx.irx.facts import RANDOM
+from fx2onnx.judge.engines import Array
 from fx2onnx.torchcompat.dispatch import EagerMode
 from fx2onnx.verify.arrays import to_numpy
-from fx2onnx.verify.engines import Array
 from fx2onnx.verify.exact_codes import is_product
 from fx2onnx.verify.float_values import NO_WHOLE_NUMBER, SAYS_NOTHING
 from fx2onnx.verify.marks import Marking

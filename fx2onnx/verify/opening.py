@@ -13,10 +13,10 @@ import onnx
 import torch
 
 from fx2onnx.base.metadata import VERSION
-from fx2onnx.verify.engines import ENGINES, PRECISE_OPTION, Array, Run, lacks_operator, open_onnxruntime
-from fx2onnx.verify.memory import is_exhausted
+from fx2onnx.judge.engines import ENGINES, PRECISE_OPTION, Array, Run, lacks_operator, open_onnxruntime
+from fx2onnx.judge.memory import is_exhausted
+from fx2onnx.judge.verdict import Row, Verdict
 from fx2onnx.verify.quantized import has_codes, in_float32, with_own_zero_points
-from fx2onnx.verify.verdict import Row, Verdict
 
 PRECISE_NOTE = (
     f"onnxruntime was opened with {PRECISE_OPTION[0]}={PRECISE_OPTION[1]}: without, its int8 kernels add pairs of products in "

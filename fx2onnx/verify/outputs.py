@@ -13,15 +13,9 @@ import numpy as np
 import torch
 
 from fx2onnx.base.errors import first_line
-from fx2onnx.torchcompat.dispatch import EagerMode
-from fx2onnx.verify import judge
-from fx2onnx.verify.conditioning import Regular
-from fx2onnx.verify.eager import Eager
-from fx2onnx.verify.engines import Array
-from fx2onnx.verify.float_values import SPOILING, WITHOUT_NUMBERS
-from fx2onnx.verify.interface import Interface, contradiction
-from fx2onnx.verify.judge import Grain, Judged, Scale
-from fx2onnx.verify.movements import (
+from fx2onnx.judge import tolerance
+from fx2onnx.judge.engines import Array
+from fx2onnx.judge.movements import (
     EQUAL_STAGES,
     FEWER_STAGES,
     INEXACT_TRANSFORMS,
@@ -31,13 +25,19 @@ from fx2onnx.verify.movements import (
     Movements,
     larger_units,
 )
+from fx2onnx.judge.tolerance import Grain, Judged, Scale
+from fx2onnx.judge.verdict import Row, Verdict
+from fx2onnx.torchcompat.dispatch import EagerMode
+from fx2onnx.verify.conditioning import Regular
+from fx2onnx.verify.eager import Eager
+from fx2onnx.verify.float_values import SPOILING, WITHOUT_NUMBERS
+from fx2onnx.verify.interface import Interface, contradiction
 from fx2onnx.verify.noise import Recording
 from fx2onnx.verify.own_state import Unsteady
 from fx2onnx.verify.precision import as_module_has_it
 from fx2onnx.verify.rounding import Moved, Unmoved
 from fx2onnx.verify.samples import Sample
 from fx2onnx.verify.unordered import open_places, without_open
-from fx2onnx.verify.verdict import Row, Verdict
 
 HABIT = "{} gives others than eager PyTorch on {}, and another engine does not: ONNX says nothing of such numbers"
 """A note of the verdict."""
@@ -148,7 +148,7 @@ class Outputs:
         if index in self._unknown:
             return row, got, False
         if self._sample.values in WITHOUT_NUMBERS:
-            got = judge.where_it_says_something(got, want, places=self._sample.values not in SPOILING)
+            got = tolerance.where_it_says_something(got, want, places=self._sample.values not in SPOILING)
         row = self._settled(row, index, got, want, others)
         return row, got, not row.ok
 
@@ -178,19 +178,19 @@ class Outputs:
             if got.ndim != want.ndim:
                 return f"shape {list(got.shape)}, eager PyTorch has {list(want.shape)}"
             want = np.empty(got.shape, want.dtype)
-        return judge.structure_problem(got, want)
+        return tolerance.structure_problem(got, want)
 
     def _may_have_other_rows(self, index: int, got: Array) -> bool:
         """Whether all that is wrong is the number of rows where the file leaves it open: rounding may decide it."""
         if index in self._unknown or self._sample.values in WITHOUT_NUMBERS:
             return False
         want = self._expected[index]
-        is_of_its_kind = not judge.structure_problem(got, np.empty(got.shape, want.dtype))
+        is_of_its_kind = not tolerance.structure_problem(got, np.empty(got.shape, want.dtype))
         return is_of_its_kind and got.ndim == want.ndim and got.shape != want.shape
 
     def _settled(self, row: Row, index: int, got: Array, want: Array, others: Sequence[Array]) -> Row:
         """The row by the first three judges."""
-        if judge.is_exact(want):
+        if tolerance.is_exact(want):
             off = int(np.count_nonzero(got != want))
             text = f"{off} of {want.size} numbers differ" if off else ""
             return replace(row, max_abs_error=float(off), ok=off == 0, problem=text, by="equality")
@@ -198,21 +198,21 @@ class Outputs:
             self._scales[index] = Scale.of(want, self._grain)
         scale = self._scales[index]
         row = replace(row, scale=scale.largest)
-        first = judge.by_difference(got, want, scale)
+        first = tolerance.by_difference(got, want, scale)
         if not first.ok:
-            problem = judge.wrong_places(got, want)
+            problem = tolerance.wrong_places(got, want)
             if problem:
                 return replace(row, ok=False, max_abs_error=float("inf"), problem=problem)
         found: Judged | None = first
         if not first.ok:
-            found = judge.by_distance(got, want, others, scale) or self._by_float64(index, got, want, scale)
+            found = tolerance.by_distance(got, want, others, scale) or self._by_float64(index, got, want, scale)
         return _filled(row, found or first)
 
     def _by_float64(self, index: int, got: Array, want: Array, scale: Scale) -> Judged | None:
         exact = self._in_float64()
         if exact is None or index >= len(exact):
             return None
-        return judge.by_float64(got, want, exact[index], scale)
+        return tolerance.by_float64(got, want, exact[index], scale)
 
     def _in_float64(self) -> Sequence[Array] | None:
         if not self._tried_float64:
@@ -228,7 +228,7 @@ class Outputs:
     def _judged_by_movements(self, rows: Sequence[tuple[Row, int, Array]]) -> list[Row]:
         """The rows by the last judge, which runs until it has said of each that it is right, or that it will not be."""
         judged = [row for row, _, _ in rows]
-        left = {place for place, (row, _, _) in enumerate(rows) if row.problem != judge.NAN_PLACES}
+        left = {place for place, (row, _, _) in enumerate(rows) if row.problem != tolerance.NAN_PLACES}
         movements = {index: Movements(self._expected[index], self._grain) for _, index, _ in rows}
         seeds = itertools.count(1)
         has_transforms = has_singular = False
@@ -256,7 +256,7 @@ class Outputs:
             row, index, got = rows[place]
             has_no_run = not movements[index].runs and got.shape == self._expected[index].shape
             if has_no_run and index in self._scales and self._exact is None:
-                judged[place] = _filled(row, judge.by_scale(got, self._expected[index], self._scales[index]))
+                judged[place] = _filled(row, tolerance.by_scale(got, self._expected[index], self._scales[index]))
         inexact = {place for place in left if rows[place][0].engine in INEXACT_TRANSFORMS}
         if has_transforms and inexact:
             movements = {index: Movements(self._expected[index], self._grain) for index in movements}
@@ -337,7 +337,7 @@ class Outputs:
         """How many times the units of the later stages eager PyTorch itself is off from float64, seen at the output that says
         most of it; ``moved``: a run with the units of the first one.
         """
-        if not moved or all(map(judge.is_exact, self._expected)):
+        if not moved or all(map(tolerance.is_exact, self._expected)):
             return 1.0
         each = zip(self._expected, self._in_float64() or (), moved, strict=False)
         known = [larger_units(*three, self._grain) for index, three in enumerate(each) if index not in self._unknown]
@@ -354,13 +354,13 @@ def _without_habits(rows: Sequence[Row], verdict: Verdict) -> list[Row]:
 
 
 def _is_same(one: Array, other: Array) -> bool:
-    return np.array_equal(one, other, equal_nan=not judge.is_exact(other))
+    return np.array_equal(one, other, equal_nan=not tolerance.is_exact(other))
 
 
 def _is_alike(want: Array, again: Array, grain: Grain) -> bool:
-    if want.shape != again.shape or judge.is_exact(want):
+    if want.shape != again.shape or tolerance.is_exact(want):
         return _is_same(again, want)
-    return not judge.wrong_places(again, want) and judge.by_difference(again, want, Scale.of(want, grain)).ok
+    return not tolerance.wrong_places(again, want) and tolerance.by_difference(again, want, Scale.of(want, grain)).ok
 
 
 def _filled(row: Row, found: Judged) -> Row:
@@ -373,7 +373,7 @@ def _explanation(row: Row, got: Array, want: Array, movement: Movements) -> str:
         return f"{row.output}: eager PyTorch has {shapes}, by how float32's numbers are rounded"
     what = (
         f"{movement.largest:.0f} numbers are others"
-        if judge.is_exact(want)
+        if tolerance.is_exact(want)
         else f"float32 moves by {movement.largest:.2g}"
     )
     return f"{row.output}: {what} where float32's numbers move by rounding"

@@ -16,11 +16,11 @@ from fx2onnx.capture.python.held import Snapshot
 from fx2onnx.capture.python.held_names import Names
 from fx2onnx.capture.python.inputs import HELD, Arguments, Leaf
 from fx2onnx.capture.python.module_state import keep, keep_gradients, keep_host_states, keep_numbers, memory_of
+from fx2onnx.judge.verdict import UNSTEADY
 from fx2onnx.torchcompat.dispatch import WatchingMode, no_modes
 from fx2onnx.torchcompat.modules import ModuleTree
 from fx2onnx.torchcompat.operators import OpOverload
 from fx2onnx.torchcompat.pytrees import pytree
-from fx2onnx.verify.verdict import UNSTEADY
 from fx2onnx.verify.wide import written_arguments
 
 _WRITTEN: weakref.WeakKeyDictionary[torch.nn.Module, frozenset[str]] = weakref.WeakKeyDictionary()

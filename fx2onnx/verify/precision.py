@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import torch
 
-from fx2onnx.verify.engines import Array
+from fx2onnx.judge.engines import Array
 from fx2onnx.verify.interface import Interface
 
 _FLOATS = (np.float16, np.float32)

@@ -15,11 +15,11 @@ import onnx_ir as ir
 import torch
 
 from fx2onnx.base.events import record
+from fx2onnx.judge.engines import Array
+from fx2onnx.judge.verdict import Row, Verdict
 from fx2onnx.quantize.places import IN_FLOAT32, IN_INT8
 from fx2onnx.quantize.reference import METADATA_KEY, read
 from fx2onnx.verify.arrays import to_numpy
-from fx2onnx.verify.engines import Array
-from fx2onnx.verify.verdict import Row, Verdict
 
 _CODES = frozenset(
     {"QuantizeLinear", "DequantizeLinear", "QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger"}

@@ -15,8 +15,8 @@ import torch
 
 from fx2onnx.base.events import record
 from fx2onnx.base.metadata import PRODUCER
+from fx2onnx.judge.verdict import Row, Verdict
 from fx2onnx.verify.step_places import Place, hides_reads, of_file, of_module, weights_that_tell
-from fx2onnx.verify.verdict import Row, Verdict
 
 Steps = tuple[float, int]
 """A scale in float32, and a zero point."""

@@ -17,8 +17,8 @@ import onnx_ir as ir
 from fx2onnx.base.errors import UserError
 from fx2onnx.files.staging import cannot_write
 from fx2onnx.irx import io
+from fx2onnx.judge.engines import Array
 from fx2onnx.manifest.names import MODEL_FILE
-from fx2onnx.verify.engines import Array
 
 DATA_SET, REPRO, STATISTICS = "test_data_set_0", "repro.py", "weights.json"
 WEIGHTS = ("full", "statistics")

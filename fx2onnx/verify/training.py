@@ -13,6 +13,7 @@ import torch
 
 from fx2onnx.base.errors import VerificationError
 from fx2onnx.capture.driver import as_module
+from fx2onnx.judge.verdict import Verdict
 from fx2onnx.manifest.names import MODEL_FILE
 from fx2onnx.manifest.training import read_training
 from fx2onnx.training.options import Training
@@ -22,7 +23,6 @@ from fx2onnx.training.reference import Reference, random_gradients, sample_after
 from fx2onnx.verify.compare import verify
 from fx2onnx.verify.interface import as_file
 from fx2onnx.verify.own_state import put_back
-from fx2onnx.verify.verdict import Verdict
 
 STEPS_BEFORE = 2
 """Steps that were made before: a state of zeros hides what is wrong with it."""

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from fx2onnx.judge.engines import Array
 from fx2onnx.torchcompat.dispatch import EagerMode
 from fx2onnx.torchcompat.pytrees import pytree
-from fx2onnx.verify.engines import Array
 from fx2onnx.verify.rounding import CHOICES, axis_of
 
 RUNS = 8

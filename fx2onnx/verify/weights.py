@@ -17,9 +17,9 @@ import torch
 
 from fx2onnx.base.events import record
 from fx2onnx.base.metadata import PRODUCER
+from fx2onnx.judge.engines import Array
+from fx2onnx.judge.verdict import Row, Verdict
 from fx2onnx.verify.arrays import to_numpy
-from fx2onnx.verify.engines import Array
-from fx2onnx.verify.verdict import Row, Verdict
 
 _TURNED = ".T"
 _BLOCK = 1 << 18

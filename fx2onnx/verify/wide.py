@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 
+from fx2onnx.judge.memory import LARGE_BYTES
 from fx2onnx.torchcompat.dispatch import EagerMode, no_dispatch
 from fx2onnx.torchcompat.pytrees import pytree
 from fx2onnx.torchcompat.reference import Widened
-from fx2onnx.verify.memory import LARGE_BYTES
 
 aten = torch.ops.aten
 

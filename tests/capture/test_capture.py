@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import fx2onnx
+from fx2onnx.judge.engines import open_onnxruntime, open_runner
 from fx2onnx.verify.arrays import to_numpy
-from fx2onnx.verify.engines import open_onnxruntime, open_runner
 from tests.support import Call, check
 
 aten = torch.ops.aten

@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 
 import fx2onnx
 from fx2onnx.cli.main import app
+from fx2onnx.judge.engines import ENGINES
 from fx2onnx.runner import InferenceSession
 from fx2onnx.sources.torchvision_compat import prepare
 from fx2onnx.verify import verify
-from fx2onnx.verify.engines import ENGINES
 
 HALF, FLOAT, BFLOAT = TensorProto.FLOAT16, TensorProto.FLOAT, TensorProto.BFLOAT16
 KINDS = ("int8", "int4", "uint4", "nf4", "float8")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fx2onnx.verify.movements import Movements
+from fx2onnx.judge.movements import Movements
 
 WANT = np.random.default_rng(0).normal(size=(40, 5)).astype(np.float32)
 

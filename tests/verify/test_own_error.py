@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import fx2onnx
+from fx2onnx.judge.movements import larger_units
 from fx2onnx.verify import outputs, verify
-from fx2onnx.verify.movements import larger_units
 
 WANT = np.linspace(1, 2, 400, dtype=np.float32).reshape(100, 4)
 UNIT = np.float32(np.finfo(np.float32).eps) * 2  # of the largest number

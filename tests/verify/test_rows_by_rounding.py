@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 import fx2onnx
+from fx2onnx.judge.movements import Movements
 from fx2onnx.verify import Verdict, verify
 from fx2onnx.verify.eager import Eager
-from fx2onnx.verify.movements import Movements
 
 ROWS = 40
 

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 import fx2onnx
 from fx2onnx.base.errors import UserError
 from fx2onnx.cli.main import app
+from fx2onnx.judge.engines import DEFAULT, ENGINES, available_engines, chosen_engines
 from fx2onnx.verify import locate, verify
-from fx2onnx.verify.engines import DEFAULT, ENGINES, available_engines, chosen_engines
 
 
 class Net(torch.nn.Module):

@@ -10,12 +10,12 @@ from torch.ao.quantization.fx import _decomposed  # noqa: F401   makes the opera
 from torch.nn import functional as F
 
 import fx2onnx
+from fx2onnx.judge.verdict import Row
 from fx2onnx.verify import Verdict, verify
 from fx2onnx.verify.float_values import BY_ANY_ENGINE, FLOAT_ENDS, NEEDS_RANGE, SPOILING, WITHOUT_NUMBERS
 from fx2onnx.verify.marks import NONE
 from fx2onnx.verify.outputs import _without_habits
 from fx2onnx.verify.values import Values
-from fx2onnx.verify.verdict import Row
 from tests.verify.given import Forward, Given
 
 GENERATOR = torch.Generator().manual_seed(11)

@@ -21,7 +21,8 @@ import fx2onnx
 from fx2onnx.base import memory as base_memory
 from fx2onnx.base.errors import VerificationError
 from fx2onnx.cli.main import app
-from fx2onnx.verify import engines, interface, memory, verify, wide
+from fx2onnx.judge import engines, memory
+from fx2onnx.verify import interface, verify, wide
 
 X = torch.randn(2, 8, generator=torch.Generator().manual_seed(0))
 AXES = {"input": {0: "batch"}}

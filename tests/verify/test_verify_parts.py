@@ -12,6 +12,10 @@ import torch
 import fx2onnx
 from fx2onnx.base.errors import VerificationError
 from fx2onnx.capture.python.inputs import bind
+from fx2onnx.judge.engines import ENGINES, available_engines
+from fx2onnx.judge.movements import Movements
+from fx2onnx.judge.tolerance import Scale, by_difference
+from fx2onnx.judge.verdict import Row, Verdict
 from fx2onnx.sizes.expr import Dim
 from fx2onnx.sizes.relation import Relation
 from fx2onnx.sizes.sets import where_true
@@ -19,15 +23,11 @@ from fx2onnx.sizes.stated import SizeCondition
 from fx2onnx.verify import verify
 from fx2onnx.verify.arrays import to_numpy
 from fx2onnx.verify.eager import Eager
-from fx2onnx.verify.engines import ENGINES, available_engines
-from fx2onnx.verify.judge import Scale, by_difference
 from fx2onnx.verify.locating.store import ValueStore
-from fx2onnx.verify.movements import Movements
 from fx2onnx.verify.rounding import Moved
 from fx2onnx.verify.samples import Maker, Sample, cheapest_first, planned
 from fx2onnx.verify.sizes import borders, other_sizes
 from fx2onnx.verify.values import KINDS, Values
-from fx2onnx.verify.verdict import Row, Verdict
 from fx2onnx.verify.weights import _difference
 
 N, M = Dim.symbol("n"), Dim.symbol("m")

@@ -13,9 +13,9 @@ from torch import nn
 from torch.ao.quantization.fx import _decomposed  # noqa: F401   makes the operators
 
 import fx2onnx
+from fx2onnx.judge.verdict import Verdict
 from fx2onnx.verify import verify
 from fx2onnx.verify.steps import compare_steps
-from fx2onnx.verify.verdict import Verdict
 
 Q = torch.ops.quantized_decomposed
 X = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))

@@ -11,8 +11,8 @@ import torch
 
 import fx2onnx
 from fx2onnx.base.errors import VerificationError
+from fx2onnx.judge.engines import ENGINES, within
 from fx2onnx.verify import compare, verify
-from fx2onnx.verify.engines import ENGINES, within
 from tests.verify.given import Given
 
 LOOP = """<ir_version: 10, opset_import: ["" : 20]>

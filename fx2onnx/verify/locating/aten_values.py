@@ -10,8 +10,8 @@ import numpy as np
 import torch
 import torch.fx
 
+from fx2onnx.judge.engines import Array
 from fx2onnx.verify.arrays import to_numpy
-from fx2onnx.verify.engines import Array
 from fx2onnx.verify.locating.aten_graph import AtenGraph, operands_of
 from fx2onnx.verify.locating.choices import axis_of_places, takes_equal
 from fx2onnx.verify.locating.onnx_file import OnnxFile

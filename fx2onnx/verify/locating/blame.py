@@ -11,10 +11,10 @@ import onnx_ir as ir
 
 from fx2onnx.base.errors import first_line
 from fx2onnx.base.source import place_of
+from fx2onnx.judge.engines import Array, lacks_operator
 from fx2onnx.optimize import pipelines
 from fx2onnx.runner.registry import find_kernel
 from fx2onnx.verify.arrays import to_numpy
-from fx2onnx.verify.engines import Array, lacks_operator
 from fx2onnx.verify.locating.difference import Difference
 from fx2onnx.verify.locating.onnx_file import OnnxFile
 from fx2onnx.verify.locating.program import Program

@@ -11,7 +11,7 @@ import torch
 import torch.fx
 
 from fx2onnx.capture.captured import where_of
-from fx2onnx.verify.engines import Array
+from fx2onnx.judge.engines import Array
 from fx2onnx.verify.locating.aten_graph import AtenGraph
 from fx2onnx.verify.locating.difference import Difference
 from fx2onnx.verify.locating.first_wrong import FirstWrong

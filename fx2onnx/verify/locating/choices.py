@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch.fx
 
-from fx2onnx.verify.engines import Array
+from fx2onnx.judge.engines import Array
 
 _PLACES = {
     "aten::sort": 1,

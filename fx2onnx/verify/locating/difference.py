@@ -9,7 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from fx2onnx.verify.engines import Array
+from fx2onnx.judge.engines import Array
 
 EPSILONS = 32.0
 """Units in the last place that a value may be off by without a look at float64: another order of summation, another erf."""

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 
 from fx2onnx.capture.python.inputs import Arguments
+from fx2onnx.judge.verdict import Verdict
 from fx2onnx.verify.compare import SAMPLE
 from fx2onnx.verify.eager import Eager, placed
 from fx2onnx.verify.interface import assign, vanished
 from fx2onnx.verify.noise import Recording
 from fx2onnx.verify.values import Values
-from fx2onnx.verify.verdict import Verdict
 
 KINDS = ("seed", "large", "zeros")
 """Of the values tried for arguments that the file has no input for."""

@@ -10,10 +10,10 @@ import onnx_ir as ir
 
 from fx2onnx.base.errors import first_line
 from fx2onnx.irx.origin import source_of
+from fx2onnx.judge.engines import Array
 from fx2onnx.targets import faults
 from fx2onnx.targets.fault_entries import FaultEntry, entry_of
 from fx2onnx.targets.find import find, names
-from fx2onnx.verify.engines import Array
 from fx2onnx.verify.locating.blame import AGREES, LACKS
 from fx2onnx.verify.locating.difference import difference
 from fx2onnx.verify.locating.first_wrong import FirstWrong

@@ -22,9 +22,10 @@ from fx2onnx.base.source import PACKAGE_FOLDER
 from fx2onnx.capture.captured import carried, where_of
 from fx2onnx.capture.driver import as_module
 from fx2onnx.capture.python.inputs import Arguments, bind, normalise_args
+from fx2onnx.judge.engines import ENGINES, Array, chosen_engines, lacks_operator
+from fx2onnx.judge.verdict import Verdict
 from fx2onnx.verify.compare import verify
 from fx2onnx.verify.eager import as_array, failed_on_arguments, in_mode, outputs_of
-from fx2onnx.verify.engines import ENGINES, Array, chosen_engines, lacks_operator
 from fx2onnx.verify.interface import as_file, assign
 from fx2onnx.verify.locating import blame
 from fx2onnx.verify.locating.aten_graph import AtenGraph
@@ -42,7 +43,6 @@ from fx2onnx.verify.locating.side_by_side import SideBySide, Suspect
 from fx2onnx.verify.locating.store import ValueStore
 from fx2onnx.verify.on_cpu import on_cpu
 from fx2onnx.verify.testcase import Case
-from fx2onnx.verify.verdict import Verdict
 
 SEED = 0
 """Of the random numbers that forward draws."""

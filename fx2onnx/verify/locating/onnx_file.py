@@ -15,8 +15,8 @@ import onnx_ir as ir
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.facts import RANDOM
 from fx2onnx.irx.io import placed
+from fx2onnx.judge.engines import Array
 from fx2onnx.precision.options import EPSILONS, word_in
-from fx2onnx.verify.engines import Array
 
 COMPUTED = "{}//computed"
 """The name under which a cut gives a value that its nodes read as an input."""

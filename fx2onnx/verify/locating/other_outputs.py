@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fx2onnx.verify.engines import Array
+from fx2onnx.judge.engines import Array
 from fx2onnx.verify.locating.difference import Difference, difference
 from fx2onnx.verify.locating.first_wrong import FirstWrong
 from fx2onnx.verify.locating.onnx_file import OnnxFile

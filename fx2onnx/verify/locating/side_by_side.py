@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 
 from fx2onnx.base.errors import first_line
-from fx2onnx.verify.engines import ENGINES, Array
+from fx2onnx.judge.engines import ENGINES, Array
 from fx2onnx.verify.locating.aten_values import AtenValues
 from fx2onnx.verify.locating.difference import Difference, Exact, difference
 from fx2onnx.verify.locating.onnx_file import Cut, OnnxFile, reads_of

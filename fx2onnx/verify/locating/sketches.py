@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fx2onnx.verify.engines import Array
+from fx2onnx.judge.engines import Array
 
 ROUNDED = 1e-5
 """Of the sum of magnitudes: two sums of floats that differ by more are of other numbers, not of rounded ones."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import psutil
 
-from fx2onnx.verify.engines import Array
+from fx2onnx.judge.engines import Array
 
 SHARE_OF_MEMORY = 0.25
 """Of the memory that is available, for the values of one run."""

@@ -6,8 +6,8 @@ import functools
 
 import numpy as np
 
-from fx2onnx.verify.engines import Array
-from fx2onnx.verify.judge import (
+from fx2onnx.judge.engines import Array
+from fx2onnx.judge.tolerance import (
     MODULES_OWN,
     MOST_BY_FLOAT64,
     SCALE_EPSILONS,

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import ml_dtypes
 import numpy as np
 
-from fx2onnx.verify.engines import Array
+from fx2onnx.judge.engines import Array
 
 ERROR_RATIO = 16.0
 """An engine may be this many times as far from float64 as float32 PyTorch is: other summation orders and other erf or exp

@@ -21,7 +21,7 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.base.memory import free_bytes
 from fx2onnx.base.ort_values import run_session
 from fx2onnx.irx.text_values import text_value
-from fx2onnx.verify.memory import LARGE_BYTES
+from fx2onnx.judge.memory import LARGE_BYTES
 
 Array: TypeAlias = npt.NDArray[Any]
 Run: TypeAlias = Callable[[dict[str, Array]], list[Any]]

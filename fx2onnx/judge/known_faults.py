@@ -17,7 +17,7 @@ from fx2onnx.targets.find import find
 from fx2onnx.targets.form import Target
 
 if TYPE_CHECKING:
-    from fx2onnx.verify.verdict import Verdict
+    from fx2onnx.judge.verdict import Verdict
 
 
 class KnownFaults:

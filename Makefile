@@ -26,7 +26,7 @@ lint: $(VENV)/.installed
 unit: $(VENV)/.installed
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m 'not slow and not long'
 
-test-long: $(VENV)/.installed ## the cases of tests/long_cases.txt, which take half of the time and which `make test` leaves out
+test-long: $(VENV)/.installed ## the cases marked as long, which take half of the time and which `make test` leaves out
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m 'long and not slow'
 
 test-random: $(VENV)/.installed ## the default suite in a random order; `make test-random SEED=7` repeats one

@@ -1,4 +1,4 @@
-"""Which tests are the core, which `make matrix` runs in many environments, which take long, and how garbage is collected meanwhile."""
+"""Which tests are the core, which `make matrix` runs in many environments, and which cases are long; how garbage is collected."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests import long_cases, process_state
+from tests import process_state
 
 WITHOUT_TORCH = {
     "tests/runner/test_planner.py",
@@ -54,17 +54,26 @@ def is_core(node: str) -> bool:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    found = {item.nodeid: item for item in items}
     for item in items:
         if is_core(item.nodeid):
             item.add_marker(pytest.mark.core)
-    names = long_cases.names()
-    for name in names:
-        if name in found:
-            found[name].add_marker(pytest.mark.long)
-    files = {node.partition("::")[0] for node in found}
-    gone = [name for name in names if name not in found and name.partition("::")[0] in files]
-    config.stash[long_cases.GONE] = [] if any("::" in argument for argument in config.args) else gone
+    mark_long_cases(items, is_whole=not any("::" in argument for argument in config.args))
+
+
+def mark_long_cases(items: list[pytest.Item], is_whole: bool) -> None:
+    """Mark the cases that the ``long_cases`` of their test name as ``long``; each named case must be there in a whole collection."""
+    unmet: dict[tuple[str, str], bool] = {}
+    for item in items:
+        mark = item.get_closest_marker("long_cases")
+        if mark is not None:
+            test, _, case = item.nodeid.removesuffix("]").partition("[")
+            others = mark.kwargs.get("but", ())
+            if case in mark.args or (others and case not in others):
+                item.add_marker(pytest.mark.long)
+            unmet |= {(test, name): unmet.get((test, name), True) and name != case for name in (*mark.args, *others)}
+    gone = [f"{test}[{name}]" for (test, name), is_unmet in unmet.items() if is_unmet]
+    if gone and is_whole:
+        raise pytest.UsageError(f"pytest.mark.long_cases names cases that are not there: {', '.join(gone)}")
 
 
 def pytest_collection_finish() -> None:

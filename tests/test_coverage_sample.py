@@ -16,6 +16,7 @@ from benchmarks.coverage_worker import examine
 SAMPLE = ["bert", "gpt2", "t5", "llama", "convnext", "whisper"]
 
 
+@pytest.mark.long_cases(but=["llama"])
 @pytest.mark.parametrize("name", SAMPLE)
 def test_shrunk_transformers_match(name: str) -> None:
     row = examine("hf", name)
@@ -25,12 +26,14 @@ def test_shrunk_transformers_match(name: str) -> None:
     assert row["parameters"] < 20_000_000
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("source", "name"), [("torchvision", "mobilenet_v3_small"), ("timm", "efficientvit_m0")])
 def test_image_models_match(source: str, name: str) -> None:
     row = examine(source, name)
     assert row["passed"] == "match", row["error"]
 
 
+@pytest.mark.long
 def test_dynamic_sizes() -> None:
     row = examine("hf", "bert", dynamic=True)
     assert row["passed"] == "match", row["error"]

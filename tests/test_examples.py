@@ -75,6 +75,7 @@ def test_each_is_short_and_runs_here() -> None:
         assert f'"{path.relative_to(EXAMPLES).with_suffix("")}"' in ran or path.suffix == ".html", path
 
 
+@pytest.mark.long
 def test_digits(run: Any) -> None:
     said = run("digits")
     assert "verified: True" in said
@@ -84,6 +85,7 @@ def test_digits(run: Any) -> None:
     assert not Path("site").exists()
 
 
+@pytest.mark.long
 def test_bert_with_dynamic_shapes(run: Any) -> None:
     differences = re.findall(r"\d+ x \d+: largest difference to PyTorch (\S+)", run("bert_dynamic"))
     assert len(differences) == 3
@@ -93,6 +95,7 @@ def test_bert_with_dynamic_shapes(run: Any) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["language_model", "vision_language"])
 def test_generation(name: str, run: Any) -> None:
     said = run(name)
@@ -102,6 +105,7 @@ def test_generation(name: str, run: Any) -> None:
     assert tokens[0] != tokens[1]  # less of them by hand; of the images exchanged others
 
 
+@pytest.mark.long
 def test_detection(run: Any) -> None:
     found = re.findall(r"(\d+) boxes, at most (\S+) pixels", run("detection"))
     assert len({boxes for boxes, _ in found}) > 1
@@ -125,6 +129,7 @@ def test_an_operator_of_ones_own(run: Any) -> None:
     assert "largest output: 0.5\n" in said
 
 
+@pytest.mark.long
 def test_a_wrong_node(run: Any) -> None:
     said = run("wrong_node")
     assert "as exported: right" in said
@@ -134,6 +139,7 @@ def test_a_wrong_node(run: Any) -> None:
     assert Path("case/test_data_set_0").is_dir()
 
 
+@pytest.mark.long
 def test_two_exports(run: Any) -> None:
     said = run("compare_exports")
     theirs, ours = said.split("torch.onnx and fx2onnx.onnx")[1].split("fx2onnx.onnx and changed.onnx")
@@ -142,6 +148,7 @@ def test_two_exports(run: Any) -> None:
     assert "changed: head.weight, by at most 0.500" in ours
 
 
+@pytest.mark.long
 def test_many_models(run: Any, tmp_path: Path) -> None:
     said = run("many_models")
     assert said.count(" verified\n") == 3
@@ -150,6 +157,7 @@ def test_many_models(run: Any, tmp_path: Path) -> None:
         run("many_models", "models", "zoo:mnist_cnn_same", "zoo:no_such_model")
 
 
+@pytest.mark.long
 def test_lora_is_exported_with_torch_and_trained_without(run: Any, tmp_path: Path) -> None:
     run("lora_bert", "export", "lora")
     command = [sys.executable, "-c", WITHOUT_TORCH, str(EXAMPLES / "lora_bert.py"), "train", "lora"]

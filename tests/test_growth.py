@@ -128,6 +128,7 @@ EXPORTS: dict[str, tuple[Callable[[int], torch.nn.Module], int]] = {
 }  # fmt: skip
 
 
+@pytest.mark.long_cases(but=["state"])
 @pytest.mark.parametrize("name", EXPORTS)
 def test_export_calls_in_proportion(name: str) -> None:
     make, count = EXPORTS[name]
@@ -142,6 +143,7 @@ def test_export_calls_in_proportion(name: str) -> None:
     assert large < 4.6 * small
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["a chain", "readers of one value", "products that are outputs"])
 def test_runner_calls_in_proportion(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arena, "MAX_LOOKS", 1000)  # they grow by the square, up to a limit
@@ -177,6 +179,7 @@ def test_inputs_are_replaced_at_once(width: int) -> None:
     assert [tuple(use) for use in second[1].uses()] == [(node, 1)]
 
 
+@pytest.mark.long
 def test_looks_for_gaps_in_memory_are_limited() -> None:
     buffers = [arena.Buffer(130, 0, 1) for _ in range(4_000)]
     assert arena.assign_offsets(buffers[:100]) == 100 * 192  # the tight rule, by cache lines
@@ -240,6 +243,7 @@ def levels_kept() -> int:
         sys.setrecursionlimit(limit)
 
 
+@pytest.mark.long
 def test_export_runs_as_deep_as_eager() -> None:
     limit = sys.getrecursionlimit()
     deepest = deepest_in_eager() - levels_kept()
@@ -326,6 +330,7 @@ def test_a_limit_that_another_thread_sets_stays() -> None:
         thread.join()
 
 
+@pytest.mark.long
 def test_two_thousand_modules_inside_each_other() -> None:
     limit = sys.getrecursionlimit()
     kept = levels_kept()
@@ -341,6 +346,7 @@ def test_two_thousand_modules_inside_each_other() -> None:
     assert any(name.startswith("inner." * levels + "weight") for name in list(result.model.graph.initializers))
 
 
+@pytest.mark.long
 def test_sequences_inside_each_other_are_lowered_in_proportion() -> None:
     def module(levels: int) -> torch.nn.Module:
         inner = torch.nn.Sequential(torch.nn.ReLU())
@@ -384,6 +390,7 @@ def test_flatten_keeps_order_and_structure() -> None:
     assert rebuild([10, 20, 30, 40, 50]) == {"a": [10, (20, 30)], "b": {"c": 40, "d": []}, "e": (50,)}
 
 
+@pytest.mark.long
 def test_numbers_behind_a_long_chain() -> None:
     module = Turns(1_500, lambda y, x, _: y + 1 if isinstance(y, torch.Tensor) else y)
     chained = torch.nn.Sequential(module, Turns(1, lambda y, x, _: torch.arange(3) * y.sum().to(torch.int64).item()))
@@ -393,6 +400,7 @@ def test_numbers_behind_a_long_chain() -> None:
     assert got.tolist() == [0, 3002, 6004]
 
 
+@pytest.mark.long
 def test_products_beyond_the_recursion_limit() -> None:
     result = fx2onnx.export(Turns(1_500, lambda y, x, _: y * x), (X,))
     assert result.report.nodes_onnx == 1_500
@@ -407,6 +415,7 @@ SIZES: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
+@pytest.mark.long_cases("product")
 @pytest.mark.parametrize("name", SIZES)
 def test_sizes_of_many_operations(name: str) -> None:
     first, second = Dim.symbol("a"), Dim.symbol("b")
@@ -437,6 +446,7 @@ def test_equal_numbers_of_two_types_make_two_atoms() -> None:
     assert (whole.is_real, real.is_real) == (False, True)
 
 
+@pytest.mark.long
 def test_a_size_of_a_thousand_operations_is_computed() -> None:
     class Sized(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -70,6 +70,7 @@ def export_another(index: int) -> None:
         fx2onnx.export(Another().eval(), (torch.ones(index + 2, 8),), **option)
 
 
+@pytest.mark.long
 def test_what_lives_on_is_bounded() -> None:
     """Whatever grows from one export to the next forgets when it is full, or is keyed weakly by what is dropped."""
     export_another(0)
@@ -83,6 +84,7 @@ def test_what_lives_on_is_bounded() -> None:
     assert [name for name, found in grown.items() if not is_bounded(found)] == []
 
 
+@pytest.mark.long
 def test_nothing_that_lives_on_holds_a_class() -> None:
     """A class holds what its functions read from around them: here, a weight."""
 

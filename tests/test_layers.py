@@ -117,6 +117,7 @@ def files_of(package: str) -> list[Path]:
     return sorted((PACKAGE / package).rglob("*.py"))
 
 
+@pytest.mark.long_cases("aten_map", "capture", "optimize", "runner")
 @pytest.mark.parametrize("package", sorted(MAY_IMPORT))
 def test_imports_point_downward(package: str) -> None:
     allowed = MAY_IMPORT[package] | {package}
@@ -136,6 +137,7 @@ def test_every_package_is_in_the_table() -> None:
     assert packages <= set(MAY_IMPORT) | TOP
 
 
+@pytest.mark.long
 def test_nobody_imports_the_top() -> None:
     wrong = [
         f"{path}: {name}"
@@ -237,6 +239,7 @@ def test_an_import_counts_wherever_it_is(tmp_path: Path) -> None:
     assert names == {"sizes/expr.py"} | inside
 
 
+@pytest.mark.long
 def test_no_file_is_in_an_import_circle() -> None:
     paths = [*PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.pyi")]
     imports = {
@@ -300,6 +303,7 @@ PRIVATE = re.compile(r"torch\.(?!ops\.)([\w.]+\.)?(_(?!_)\w+|experimental)(\.[\w
 """A part of the name begins with one underline. What follows ``torch.ops`` are names of operators."""
 
 
+@pytest.mark.long
 def test_private_names_of_torch_are_in_named_files() -> None:
     used = {
         place: names
@@ -346,6 +350,7 @@ def test_public_names_of_torch_are_not_private(text: str) -> None:
     assert not private_names_of_torch(text)
 
 
+@pytest.mark.long
 def test_names_of_an_exported_folder_are_spelled_once() -> None:
     """Files of graphs, prefixes of caches and what else both sides of a folder have to call alike."""
     spelled = [names.MODEL_FILE, names.DECODER_FILE, names.PROMPT_FILE, names.ENCODER_FILE, names.EMBED_FILE]
@@ -411,6 +416,7 @@ def lengths_of_functions() -> dict[str, int]:
     return lengths
 
 
+@pytest.mark.long_cases("functions")
 @pytest.mark.parametrize(
     ("lengths", "limit", "exceptions"),
     [(lengths_of_files, 400, LONG_FILES), (lengths_of_functions, 60, LONG_FUNCTIONS)],
@@ -432,6 +438,7 @@ def test_types_are_said(packages: tuple[str, ...], most: int) -> None:
     assert sum(len(re.findall(r"\bAny\b", text)) for text in texts) <= most
 
 
+@pytest.mark.long_cases("import fx2onnx.runner-absent1")
 @pytest.mark.parametrize(
     ("statement", "absent"),
     [

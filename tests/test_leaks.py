@@ -288,6 +288,7 @@ def uncollected() -> Iterator[None]:
         gc.enable()
 
 
+@pytest.mark.long_cases("static", "dynamic", "auto", "file")
 @pytest.mark.parametrize("name", KINDS)
 def test_what_was_dropped_is_freed(name: str, tmp_path: Path) -> None:
     """At once, without the collector; where torch's own cycles forbid that, after one collection."""
@@ -363,6 +364,7 @@ def test_a_size_leads_to_plain_data_only() -> None:
     assert others == set()
 
 
+@pytest.mark.long
 def test_sizes_outlive_their_capture() -> None:
     """A size that was left somewhere prints, compares and is decided as before."""
     left = []
@@ -415,6 +417,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("weights", ["copy", "reference"])
 def test_an_exported_folder_leaves_no_model_and_no_mapped_file(weights: str, checkpoint: Path) -> None:
     """``reference``: the checkpoint's files are mapped while they are exported, beside the weights."""

@@ -78,6 +78,7 @@ def used(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pat
     return folder, json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.long
 def test_sources_translations_patches_and_targets_of_a_package(used: tuple[Path, dict[str, Any]]) -> None:
     folder, said = used
     assert not said["early"]
@@ -104,6 +105,7 @@ def test_sources_translations_patches_and_targets_of_a_package(used: tuple[Path,
     assert "the layers of Acme" in said["list"]
 
 
+@pytest.mark.long
 def test_kernels_of_a_package_are_found_where_the_runner_has_none(
     installed: Path, used: tuple[Path, dict[str, Any]]
 ) -> None:
@@ -194,6 +196,7 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.long
 def test_a_package_that_fails_is_one_sentence_that_names_it(broken: Path, tmp_path: Path) -> None:
     done = python("-c", UNDISTURBED, folder=tmp_path, path=broken)
     assert done.returncode == 0, done.stderr

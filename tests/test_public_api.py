@@ -171,6 +171,7 @@ assert fx2onnx.export is export and fx2onnx.export_folder is export_folder
 """
 
 
+@pytest.mark.long
 def test_no_submodule_takes_the_place_of_a_public_name() -> None:
     """``import fx2onnx.NAME`` sets ``fx2onnx.NAME`` to the module, which would then be called in the place of a function."""
     assert {found.name for found in pkgutil.iter_modules(fx2onnx.__path__)} & PUBLIC == set()
@@ -291,6 +292,7 @@ def test_a_capture_imports_no_family_of_the_table() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["runner.InferenceSession", "verify.locate"])
 def test_parts_come_with_their_first_use(name: str) -> None:
     subprocess.run([sys.executable, "-c", f"import fx2onnx\nassert callable(fx2onnx.{name})"], check=True)

@@ -106,11 +106,13 @@ def _wide(value: torch.Tensor) -> torch.Tensor:
     return value.double() if value.is_floating_point() else value
 
 
+@pytest.mark.long_cases(but=["lstm_tagger", "gru_seq2seq"])
 @pytest.mark.parametrize("name", SMALL)
 def test_small_static(name: str, folder: Path) -> None:
     check_small(name, folder, dynamic=False, **SMALL[name])
 
 
+@pytest.mark.long_cases(but=["lstm_tagger", "gru_seq2seq"])
 @pytest.mark.parametrize("name", SMALL)
 def test_small_dynamic(name: str, folder: Path) -> None:
     check_small(name, folder, dynamic=True, **SMALL[name])
@@ -122,6 +124,7 @@ def test_large(name: str, folder: Path) -> None:
     check_small(name, folder, dynamic=False)
 
 
+@pytest.mark.long
 def test_an_exported_model_classifies(folder: Path) -> None:
     from models_zoo.digits import digits
 
@@ -135,6 +138,7 @@ def test_an_exported_model_classifies(folder: Path) -> None:
     assert (logits.argmax(1) == entry.module(images).argmax(1).numpy()).all()
 
 
+@pytest.mark.long
 def test_detections_are_as_many_as_the_image_has(folder: Path) -> None:
     entry = build("yolov5", image_size=64, width=8, batch=1)
     path = folder / "yolo.onnx"
@@ -152,6 +156,7 @@ def test_detections_are_as_many_as_the_image_has(folder: Path) -> None:
     assert len(set(counts)) > 1
 
 
+@pytest.mark.long_cases(but=["mnist_cnn", "mnist_cnn_same", "vit_tiny", "bert_tiny", "gpt2_tiny"])
 @pytest.mark.parametrize("name", [*PROMISED, *TINY])
 def test_static(name: str, folder: Path) -> None:
     entry = build(name)
@@ -163,6 +168,7 @@ def test_static(name: str, folder: Path) -> None:
     assert {row.engine for row in verdict.rows} == {"runner", "onnxruntime"}
 
 
+@pytest.mark.long_cases(but=["mnist_cnn"])
 @pytest.mark.parametrize("name", ["mnist_cnn", "resnet18", *TINY])
 def test_dynamic(name: str, folder: Path) -> None:
     entry = build(name)
@@ -178,6 +184,19 @@ def test_dynamic(name: str, folder: Path) -> None:
 QUICK = ("lstm_tagger", "gru_seq2seq", "whisper_tiny", "clip_tiny", "diffusion_unet", "realesrgan_tiny")
 
 
+@pytest.mark.long_cases(
+    "t5_tiny-11",
+    "t5_tiny-13",
+    "t5_tiny-17",
+    "t5_tiny-20",
+    "whisper_tiny-11",
+    "whisper_tiny-13",
+    "whisper_tiny-17",
+    "clip_tiny-11",
+    "clip_tiny-13",
+    "clip_tiny-20",
+    "diffusion_unet-11",
+)
 @pytest.mark.parametrize("opset", [11, 13, 17, 20, 23])
 @pytest.mark.parametrize("name", ["mnist_cnn_same", *TINY, *QUICK])
 def test_opsets(name: str, opset: int) -> None:

@@ -68,11 +68,13 @@ def run(code: str, folder: Path, **variables: str) -> subprocess.CompletedProces
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
 
 
+@pytest.mark.long
 def test_an_export_needs_nothing_that_only_linux_has(tmp_path: Path) -> None:
     done = run(WITHOUT + EXPORT, tmp_path)
     assert done.stdout.split("\n")[0] == "True ['.data', '.json', '.onnx']", done.stderr
 
 
+@pytest.mark.long
 def test_no_file_is_read_or_written_in_the_encoding_of_the_place(tmp_path: Path) -> None:
     """Python warns of each file that is opened without one; torch's own are not ours."""
     code = """
@@ -86,6 +88,7 @@ exec(open("program.py", encoding="utf-8").read())
     assert done.stdout.startswith("True"), done.stderr
 
 
+@pytest.mark.long
 def test_commands_print_where_the_terminal_has_few_characters(tmp_path: Path) -> None:
     code = """
 import sys

@@ -110,6 +110,7 @@ def test_it_is_where_it_was_and_the_warning_says_that_the_file_does_not_go_on(na
     assert [take(thing) for _ in range(3)] == [take(before) for _ in range(3)]
 
 
+@pytest.mark.long_cases(but=["text"])
 @pytest.mark.parametrize("name", ["count", "random", "queue", "text"])
 def test_a_sound_file_is_right_on_all_inputs_and_a_wrong_one_is_found(name: str) -> None:
     make, take = HELD[name]

@@ -156,6 +156,17 @@ def test_assigned_state_is_reported_refused_and_carried(name: str) -> None:
     _check_carried(make, result, module)
 
 
+@pytest.mark.long_cases(
+    but=[
+        "warn-attribute",
+        "warn-first_in_place",
+        "warn-tuple",
+        "warn-shifted",
+        "warn-object",
+        "warn-by_data",
+        "warn-lstm",
+    ]
+)
 @pytest.mark.parametrize(
     "name", ["attribute", "first_in_place", "tuple", "shifted", "object", "by_data", "lstm", "scripted"]
 )

@@ -73,6 +73,7 @@ def test_a_unet_takes_every_size_that_it_can_halve(how: str, depth: int) -> None
     assert all(found.where.excerpt() for found in result.report.assumptions)
 
 
+@pytest.mark.long
 def test_a_file_says_what_it_needs_and_who_runs_it_obeys(tmp_path: Path) -> None:
     ((image,),) = images((2, 32, 64))
     names = {0: "batch", 2: "height", 3: "width"}
@@ -466,6 +467,7 @@ def test_a_loop_whose_turns_hang_on_a_named_size_is_refused(looped: Any, declare
     assert fx2onnx.export(looped, sample, dynamic_shapes="auto").report.assumptions
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "until", [lambda x, turn: turn < x.shape[0], lambda x, turn: x.shape[0] // 2**turn > 1], ids=["up", "down"]
 )
@@ -520,6 +522,7 @@ def test_what_torchs_modules_raise_ends_the_run_in_eager_too() -> None:
     assert conditions_of(result) == {"n": {"n >= 7"}}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("goes", "why"),
     [

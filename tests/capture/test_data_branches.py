@@ -70,6 +70,7 @@ def branch_in_a_branch(x: torch.Tensor) -> torch.Tensor:
     return y
 
 
+@pytest.mark.long_cases("branch_in_a_branch")
 @pytest.mark.parametrize(
     "function", [one_decision, chain, loop_left_by_data, unknown_sizes, number, untouched, branch_in_a_branch]
 )

@@ -190,6 +190,7 @@ class Map(nn.Module):
         return map_along(lambda row, other: row.cumsum(0) + other, x, x[0] * 2)
 
 
+@pytest.mark.long_cases("Cond", "WhileInCondInWhile")
 @pytest.mark.parametrize(
     "kind",
     [Cond, Nested, CondWithStructure, CondOfNested, CondInMap, WhileInCondInWhile, While, Scan, ScanReversed, Map],
@@ -210,6 +211,7 @@ class MapChosen(nn.Module):
         return map_along(lambda row: (row.long(), row[:2].sum()), x[x[:, 0] > 0])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", [ScanChosen, MapChosen])
 def test_no_step_at_run_time(kind: type[nn.Module]) -> None:
     """Stacked outputs of no step have the dtype and the other sizes of those of many. (PyTorch itself refuses.)"""

@@ -272,6 +272,7 @@ def test_results_by_data(name: str) -> None:
     check(COUNTED[name], (ROWS,), others=others)
 
 
+@pytest.mark.long_cases("parts", "chunks")
 @pytest.mark.parametrize(
     "module",
     [
@@ -310,6 +311,7 @@ def test_auto_bakes_nothing_that_need_not_be() -> None:
     assert not any("fixed" in line for line in result.report.warnings)
 
 
+@pytest.mark.long
 def test_auto_bakes_no_input_of_dynamic_size() -> None:
     with pytest.raises(fx2onnx.UserError, match=r'bake=\["x"\]'):
         fx2onnx.export(lambda x: torch.stack(list(x[x > 0])), (ROWS,), dynamic_shapes=({0: "rows"},), bake="auto")

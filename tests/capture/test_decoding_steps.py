@@ -63,6 +63,7 @@ def axes(*names: str) -> tuple[Any, ...]:
 SIZES = [(1, 5, 1), (3, 17, 2), (1, 4, 6), (1, 2, 1), (2, 3, 1)]
 
 
+@pytest.mark.long
 def test_each_layer_keeps_what_its_window_needs() -> None:
     others = [sample(*sizes) for sizes in SIZES]
     result = check(Step(), sample(2, 9, 3), others=others, dynamic_shapes=axes("window", "past"))
@@ -74,6 +75,7 @@ def test_each_layer_keeps_what_its_window_needs() -> None:
     assert not guard.relation.holds({"past": 9, "window": 2, "new": 1})
 
 
+@pytest.mark.long
 def test_each_layer_is_given_all_that_was_before() -> None:
     others = [sample(*sizes, whole=True) for sizes in SIZES]
     result = check(Step(), sample(2, 9, 3, whole=True), others=others, dynamic_shapes=axes("past", "past"))
@@ -97,6 +99,7 @@ class Cached(torch.nn.Module):
         return functional.scaled_dot_product_attention(query, key, value, attn_mask=allowed), key, value
 
 
+@pytest.mark.long
 def test_a_cache_of_keys_and_one_of_values_with_every_size_free() -> None:
     def call(batch: int, new: int, past: int) -> tuple[torch.Tensor, ...]:
         caches = [torch.randn(batch, 2, past, 4) for _ in range(2)]
@@ -122,6 +125,7 @@ def test_sizes_that_operators_find_equal_are_settled_in_one_run() -> None:
     assert len(captured.attempts) <= 3
 
 
+@pytest.mark.long
 def test_opt_with_a_cache_and_every_size_free() -> None:
     """Keys and values have one length in both branches of its decision by the number of tokens."""
     prepare()

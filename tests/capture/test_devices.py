@@ -216,11 +216,13 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return dict(map(json.loads, done.stdout.splitlines()))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("sample", ["sample on the CPU", "sample on the device"])
 def test_the_file_is_the_same(sample: str, found: dict[str, Any]) -> None:
     assert found[sample] is True
 
 
+@pytest.mark.long
 def test_nothing_is_computed_there_and_nothing_read_before_the_file_is_written(found: dict[str, Any]) -> None:
     assert found["before"] <= 96
 

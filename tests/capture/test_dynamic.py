@@ -278,6 +278,7 @@ def test_both_branches_of_a_decision_by_a_size_are_in_the_file() -> None:
     assert "test_dynamic.py" in str(found)
 
 
+@pytest.mark.long
 def test_decisions_by_comparisons_of_comparisons() -> None:
     def branch(x: torch.Tensor) -> torch.Tensor:
         x = x * 2 if (x.shape[0] > 2) == (x.shape[1] > 4) else x

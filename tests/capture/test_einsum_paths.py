@@ -35,6 +35,7 @@ class Program(nn.Module):
         return self.program(x, self.weight)
 
 
+@pytest.mark.long_cases(but=["the library's own", "of shapes"])
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_the_plan_is_of_the_sample_and_the_result_right_at_other_sizes(name: str) -> None:
     module = Program(PRODUCTS[name])

@@ -18,6 +18,7 @@ from tests.support import check, flat
 EXAMPLES: Any = all_examples()
 
 
+@pytest.mark.long_cases("a condition by data", "a loop", "a map", "nested conditions")
 @pytest.mark.parametrize("name", sorted(CASES))
 def test_programs_at_other_sizes(name: str) -> None:
     case = CASES[name]

@@ -70,6 +70,7 @@ def _inputs(batch: int, length: int) -> tuple[torch.Tensor, ...]:
     return query, key, torch.randint(0, 3, (batch, length), generator=generator)
 
 
+@pytest.mark.long_cases("Documents")
 @pytest.mark.parametrize("module", [Biased, Capped, Documents])
 def test_scores_and_masks_by_functions(module: type[torch.nn.Module]) -> None:
     with torch.compiler.set_stance("force_eager"):
@@ -103,6 +104,7 @@ def test_a_function_with_its_own_gradient_within_vmap() -> None:
     )
 
 
+@pytest.mark.long
 def test_the_gradient_of_what_scores_read(tmp_path: Path) -> None:
     module, (query, key, ids) = Biased(), _inputs(*SAMPLE)
     fx2onnx.export_training(module, (query, key, ids), tmp_path, loss=lambda out: out.square().mean(), verify=True)

@@ -411,6 +411,7 @@ def _run(steps: list[tuple[int, list[int], int]], x: torch.Tensor) -> list[torch
     return [tensor * 1 for tensor in tensors]
 
 
+@pytest.mark.long_cases("30")
 @pytest.mark.parametrize("examples", [30, pytest.param(300, marks=pytest.mark.slow)])
 def test_random_programs(examples: int) -> None:
     chosen = settings(max_examples=examples, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))

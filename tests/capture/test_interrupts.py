@@ -235,6 +235,7 @@ def defaults() -> Any:
 pytestmark = pytest.mark.usefixtures("defaults")
 
 
+@pytest.mark.long_cases("Writing-fake")
 @pytest.mark.parametrize(
     ("kind", "rung"),
     [(Writing, "fake"), pytest.param(Net, "symbolic", marks=pytest.mark.slow)],  # 12 s
@@ -336,6 +337,7 @@ print("ok", fx2onnx.export(module, (X,), None).report.nodes_onnx)
 """
 
 
+@pytest.mark.long
 def test_signals_and_asynchronous_exceptions() -> None:
     command = [sys.executable, "-c", SIGNALLED]
     done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2])

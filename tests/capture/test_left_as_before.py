@@ -339,6 +339,7 @@ DRAWN = {
 CHECKS = [HealthCheck.too_slow, HealthCheck.data_too_large]
 
 
+@pytest.mark.long
 @settings(max_examples=8, derandomize=True, deadline=None, suppress_health_check=CHECKS)
 @given(**DRAWN)
 def test_all_is_as_before(ways: list[str], end: str, action: Any, kind: str, training: bool) -> None:

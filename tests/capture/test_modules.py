@@ -363,6 +363,7 @@ MODULES: dict[str, tuple[nn.Module, tuple[Any, ...]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.long_cases("torch.compile")
 @pytest.mark.parametrize("name", sorted(MODULES))
 def test_module(name: str) -> None:
     made, args = MODULES[name]
@@ -418,6 +419,7 @@ def test_bfloat16_in_the_runner() -> None:
     assert verdict.ok, verdict.describe()
 
 
+@pytest.mark.long
 def test_compiled_submodules_run_as_they_are() -> None:
     check(nn.Sequential(torch.compile(_linear()), nn.ReLU()), (X,))
 

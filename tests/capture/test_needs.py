@@ -130,6 +130,7 @@ def test_where_the_way_for_fewer_cannot_be_captured_more_is_a_condition(monkeypa
     assert [found.expression for found in result.report.assumptions] == ["n >= 3 and n != 4"]
 
 
+@pytest.mark.long
 def test_where_few_are_too_many_the_samples_is_a_condition() -> None:
     def program(x: torch.Tensor) -> torch.Tensor:
         for axis in (0, 1, 0, 1, 0, 1):

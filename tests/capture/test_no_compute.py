@@ -60,6 +60,7 @@ def test_the_counter_counts() -> None:
     assert "aten.relu.default" in mode.seen
 
 
+@pytest.mark.long_cases("resnet18")
 @pytest.mark.parametrize("name", ["resnet18", "vit_tiny", "bert_tiny", "gpt2_tiny"])
 def test_meta_device(name: str) -> None:
     """The same graph comes out with the module on the meta device, up to the weights' data."""

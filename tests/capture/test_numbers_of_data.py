@@ -131,6 +131,7 @@ class Dispatch(nn.Module):
         return torch.einsum("ecd,edf,nec->nf", routed, self.experts, sends)
 
 
+@pytest.mark.long
 def test_routing_with_a_capacity() -> None:
     torch.manual_seed(0)
     module = Dispatch().eval()

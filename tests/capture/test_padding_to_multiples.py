@@ -65,6 +65,7 @@ TESTS: list[Callable[[int, int], bool]] = [
 ]
 
 
+@pytest.mark.long
 @settings(max_examples=15, deadline=None, derandomize=True, phases=[Phase.explicit, Phase.generate])
 @given(
     st.sampled_from(TESTS),
@@ -160,6 +161,7 @@ def test_ways_that_differ_are_both_in_the_file(
     assert count_ifs(model) > 0
 
 
+@pytest.mark.long
 def test_many_decisions_that_all_pad(tmp_path_factory: Any) -> None:
     """Six of them are 64 paths, joined to one program as they come."""
 

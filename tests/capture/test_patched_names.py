@@ -8,6 +8,7 @@ import types
 import warnings
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
@@ -193,6 +194,7 @@ def check() -> None:
     assert (table & there) - during == set(), f"in the table, and not patched: {sorted((table & there) - during)}"
 
 
+@pytest.mark.long
 def test_the_table_is_what_differs_while_a_module_runs_and_all_is_as_before_afterwards() -> None:
     imports = "".join(f"import {name}\n" for name in IMPORTED)
     code = f"{imports}import runpy\nrunpy.run_path({__file__!r}, run_name='__main__')"

@@ -56,6 +56,7 @@ def _otherwise(
     return found
 
 
+@pytest.mark.long_cases(but=["mode"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_answers_are_those_of_eager(family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every question at one of the places."""

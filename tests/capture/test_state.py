@@ -192,6 +192,7 @@ def test_sizes_do_not_stay_behind_as_keys(has_run: bool) -> None:
     assert module.drop.training
 
 
+@pytest.mark.long
 def test_a_device_set_by_forward_leaves_torchs_list_of_constructors_whole() -> None:
     """torch makes the list once a process, at the first use of a device: here in forward."""
     code = """

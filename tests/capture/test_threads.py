@@ -80,6 +80,7 @@ def encoder() -> tuple[nn.Module, tuple[torch.Tensor, torch.Tensor]]:
     return nn.TransformerEncoder(layer, 2).eval(), (torch.randn(4, 12, 32), padding)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rung", ["fake", "symbolic"])
 def test_a_padded_encoder_keeps_its_fast_path(rung: str) -> None:
     module, (x, padding) = encoder()
@@ -121,6 +122,7 @@ def _content(model: Any) -> tuple[Any, ...]:
     return nodes, [(weight.name, weight.raw_data) for weight in model.graph.initializer]
 
 
+@pytest.mark.long
 def test_four_threads_export_at_once() -> None:
     rungs = ["symbolic", "fake", "symbolic", "auto"]
     nets = [Net() for _ in rungs]
@@ -214,6 +216,7 @@ def test_eager_modules_during_a_capture(name: str) -> None:
     assert type(grid_of(4)) is torch.Tensor
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rung", ["fake", "symbolic"])
 def test_eager_modules_all_the_time(rung: str) -> None:
     over, wrong, net = threading.Event(), list[str](), Net()
@@ -240,6 +243,7 @@ def test_eager_modules_all_the_time(rung: str) -> None:
     assert not wrong
 
 
+@pytest.mark.long
 def test_the_module_itself_during_its_capture() -> None:
     """It finds its attributes all the time; what one thread puts into the module stays another matter."""
     net, over, wrong = Net().eval(), threading.Event(), list[BaseException]()

@@ -33,6 +33,7 @@ def rows(size: int) -> tuple[torch.Tensor]:
     return (torch.randn(size, 3),)
 
 
+@pytest.mark.long
 def test_the_range_to_declare_is_named_with_what_is_missing() -> None:
     with pytest.raises(fx2onnx.UserError) as caught:
         fx2onnx.export(long, rows(4), dynamic_shapes=({0: "n"},))
@@ -44,6 +45,7 @@ def test_the_range_to_declare_is_named_with_what_is_missing() -> None:
     check(long, rows(4), others=[rows(6), rows(1)], dynamic_shapes=dims)
 
 
+@pytest.mark.long
 def test_a_sample_in_the_branch_that_has_no_translation_is_that_error() -> None:
     with pytest.raises(fx2onnx.UserError, match="E105"):
         fx2onnx.export(long, rows(9), dynamic_shapes=({0: "n"},))
@@ -51,12 +53,14 @@ def test_a_sample_in_the_branch_that_has_no_translation_is_that_error() -> None:
         fx2onnx.export(unknown, rows(9), dynamic_shapes=({0: "n"},))
 
 
+@pytest.mark.long
 def test_a_size_that_is_merely_proposed_goes_as_in_the_sample() -> None:
     result = check(long, rows(4), others=[rows(6)], dynamic_shapes=({0: Proposed("n")},))
     (guard,) = [found for found in result.report.assumptions if isinstance(found, Guard)]
     assert guard.expression == "n <= 6"
 
 
+@pytest.mark.long
 def test_a_branch_for_size_one_becomes_a_condition() -> None:
     result = check(single, rows(4), others=[rows(2), rows(9)], dynamic_shapes=({0: "n"},))
     (condition,) = [found for found in result.report.assumptions if isinstance(found, Condition)]

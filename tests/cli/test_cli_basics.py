@@ -35,6 +35,7 @@ def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str
     )
 
 
+@pytest.mark.long_cases(but=["arguments5"])
 @pytest.mark.parametrize(
     "arguments",
     [["--help"], ["export", "--help"], ["run", "--help"], ["ops", "--help"], ["profile", "--help"], ["--version"]],
@@ -135,6 +136,7 @@ def test_wrong_usage_is_exit_code_2(arguments: list[str]) -> None:
     assert invoke(*arguments).exit_code == 2
 
 
+@pytest.mark.long
 def test_an_unwritable_path_fails_before_anything_is_imported(tmp_path: Path) -> None:
     code = f"""
 import sys
@@ -200,6 +202,7 @@ def test_the_package_runs_as_a_module() -> None:
     assert done.stdout.startswith("fx2onnx ")
 
 
+@pytest.mark.long
 def test_a_command_is_made_without_the_others() -> None:
     code = """
 import sys
@@ -223,6 +226,7 @@ def test_every_command_is_known() -> None:
         from fx2onnx.cli.main import nothing  # noqa: F401
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_a_shell_completes_commands_and_options(shell: str) -> None:
     code = "import sys; sys.argv = ['fx2onnx']; from fx2onnx.cli.main import main; main()"

@@ -97,6 +97,7 @@ def test_dynamic_dims_of_a_factory(arguments: list[str], expected: list[object])
     assert shape_of("m.onnx") == expected
 
 
+@pytest.mark.long_cases("auto")
 @pytest.mark.parametrize("given", ["times", "auto"])
 def test_an_input_is_baked_and_the_verdict_recorded(given: str) -> None:
     done = invoke("export", "cli_models:repeated", "-o", "m.onnx", "--bake", given)
@@ -189,6 +190,7 @@ def test_only_a_size_that_became_a_number_is_fixed(assumed: Assumed, is_fixed: b
     assert job_module._turned_static(cast(ExportResult, result), {"x": {0: "n", 1: "(", 2: "n"}}) == expected
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["mnist_cnn_same", "t5_tiny"])
 @pytest.mark.filterwarnings("ignore:Using padding='same'")
 def test_a_zoo_model_is_exported_verified_and_run_at_another_size(name: str) -> None:
@@ -262,6 +264,7 @@ class TestVerdict:
         assert invoke("export", "cli_models:linear", "-o", "m.onnx").exit_code == 0
         assert invoke("verify", "m.onnx", "cli_models:linear").exit_code == 0
 
+    @pytest.mark.long
     def test_a_file_of_other_weights_is_found_out(self) -> None:
         assert invoke("export", "cli_models:linear", "-o", "m.onnx", "--seed", 1, "--no-verify").exit_code == 0
         assert invoke("verify", "m.onnx", "cli_models:linear", "--seed", 1).exit_code == 0

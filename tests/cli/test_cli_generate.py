@@ -49,12 +49,14 @@ def exported(checkpoint: Path) -> Path:
     return folder
 
 
+@pytest.mark.long
 def test_the_folder_has_what_a_runtime_needs(exported: Path) -> None:
     names = {path.name for path in exported.iterdir()}
     assert names == {"model.onnx", "config.json", "generation_config.json", "tokenizer.json", "fx2onnx.json"}
     assert not [path for path in exported.parent.iterdir() if path.name.startswith(".fx2onnx")]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", ["runner", "onnxruntime"])
 def test_generate_agrees_with_transformers(checkpoint: Path, exported: Path, engine: str) -> None:
     arguments = ("--prompt-ids", "5,6,7,8", "--prompt-ids", "9", "--max-new-tokens", 6, "--engine", engine)
@@ -65,6 +67,7 @@ def test_generate_agrees_with_transformers(checkpoint: Path, exported: Path, eng
     assert [len(row) for row in told["tokens"]] == [6, 6]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("cache", "release", "opset"), [("dynamic", 16, 19), ("static", 20, 21), ("static", 25, 24)])
 def test_a_folder_for_an_older_runtime(checkpoint: Path, tmp_path: Path, cache: str, release: int, opset: int) -> None:
     import onnx
@@ -78,6 +81,7 @@ def test_a_folder_for_an_older_runtime(checkpoint: Path, tmp_path: Path, cache: 
     assert json.loads(report.read_text())["files"]
 
 
+@pytest.mark.long
 def test_other_weights_are_told_apart(exported: Path, tmp_path: Path) -> None:
     import torch
     from transformers import AutoConfig, LlamaForCausalLM
@@ -89,6 +93,7 @@ def test_other_weights_are_told_apart(exported: Path, tmp_path: Path) -> None:
     assert "[E501] token" in done.stderr
 
 
+@pytest.mark.long_cases("arguments2-E601")
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
@@ -139,6 +144,7 @@ def test_a_folder_of_onnx_files_is_called_with_arrays_and_tensors(exported: Path
         model(input_idz=ids)
 
 
+@pytest.mark.long
 def test_by_reference_the_folder_is_the_checkpoints(checkpoint: Path, tmp_path: Path) -> None:
     shutil.copytree(checkpoint, tmp_path / "tiny")
     before = {path.name for path in (tmp_path / "tiny").iterdir()}
@@ -155,6 +161,7 @@ def test_by_reference_the_folder_is_the_checkpoints(checkpoint: Path, tmp_path: 
     assert ran.exit_code == 0, ran.output
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", ["runner", "onnxruntime"])
 def test_without_a_cache_every_step_takes_all_tokens(
     checkpoint: Path, tmp_path: Path, engine: str, monkeypatch: pytest.MonkeyPatch
@@ -178,6 +185,7 @@ def test_without_a_cache_every_step_takes_all_tokens(
     assert (padded.exit_code, "[E401] padded prompts" in padded.stderr) == (2, True), padded.output
 
 
+@pytest.mark.long
 def test_a_model_that_gives_no_next_token_is_refused(tmp_path: Path) -> None:
     source = "hf:t5?num_layers=1&d_model=16&d_kv=4&num_heads=2&d_ff=16&vocab_size=40"
     done = invoke("export", source, "--task", "text2text-generation", "-o", tmp_path / "t5", "--no-verify")
@@ -195,6 +203,7 @@ def folder(exported: Path, tmp_path: Path) -> Path:
     return shutil.copytree(exported, tmp_path / "from-a-stranger")
 
 
+@pytest.mark.long
 def test_a_checkpoint_beside_the_folder_is_read_where_the_user_says_so(exported: Path, checkpoint: Path) -> None:
     refused = invoke("generate", exported, *PROMPT, "--verify", "--json")
     assert refused.exit_code == 2
@@ -206,6 +215,7 @@ def test_a_checkpoint_beside_the_folder_is_read_where_the_user_says_so(exported:
         assert invoke("generate", exported, *PROMPT, "--verify", *asked).exit_code == 0
 
 
+@pytest.mark.long
 def test_a_folder_of_random_weights_is_verified_by_type_and_seed(tmp_path: Path) -> None:
     source = "hf:gpt2?n_layer=1&n_embd=16&n_head=2&vocab_size=40&bos_token_id=1&eos_token_id=1"
     task = ("--task", "text-generation-with-past")

@@ -67,6 +67,7 @@ def invoke(*arguments: object) -> Result:
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
+@pytest.mark.long
 def test_several_processes_export_verify_and_survive_a_crash_and_a_hang(folder: Path) -> None:
     names = ("linear", "dies", "broken", "hangs", "wide")
     (folder / "out").mkdir()
@@ -96,6 +97,7 @@ def test_several_processes_export_verify_and_survive_a_crash_and_a_hang(folder: 
     ]
 
 
+@pytest.mark.long
 def test_a_run_goes_on_where_it_stopped(folder: Path, in_this_process: list[str]) -> None:
     call = ("export", "many_models:linear", "many_models:wide", "many_models:broken", "-o", "out")
     assert invoke(*call).exit_code == 2
@@ -113,6 +115,7 @@ def test_a_run_goes_on_where_it_stopped(folder: Path, in_this_process: list[str]
     assert in_this_process == ["many_models:wide"]
 
 
+@pytest.mark.long
 def test_other_options_or_again_export_anew(in_this_process: list[str]) -> None:
     call = ("export", "many_models:linear", "many_models:wide", "-o", "out", "--no-verify")
     assert invoke(*call).exit_code == 0
@@ -145,6 +148,7 @@ def test_the_live_display_shows_models_stages_and_how_many_are_done(monkeypatch:
     assert "?" not in text
 
 
+@pytest.mark.long
 def test_patterns_name_every_model_that_fits(in_this_process: list[str]) -> None:
     done = invoke("export", "zoo:mnist_*", "-o", "out", "--no-verify", "--report", "r.json")
     assert done.exit_code == 0, done.output
@@ -198,6 +202,7 @@ class TestTarget:
 
 
 class TestWeights:
+    @pytest.mark.long
     @pytest.mark.parametrize("suffix", ["pt", "safetensors"])
     def test_a_state_dict_is_taken(self, suffix: str) -> None:
         from safetensors.torch import save_file
@@ -227,6 +232,7 @@ class TestWeights:
         done = invoke("export", "many_models:linear", "-o", "m.onnx", "--weights", weights)
         assert (done.exit_code, f"[{code}]" in done.stderr) == (2, True), done.stderr
 
+    @pytest.mark.long
     def test_none_leaves_them_as_inputs(self) -> None:
         done = invoke("export", "hf:bert", "-o", "m.onnx", "--weights", "none", "--json")
         assert done.exit_code == 0, done.output
@@ -235,6 +241,7 @@ class TestWeights:
         assert "bert.embeddings.word_embeddings.weight" in {value.name for value in graph.input}
         assert Path("m.onnx").stat().st_size < 1_000_000
 
+    @pytest.mark.long
     def test_by_reference_the_model_lies_beside_the_weights(self) -> None:
         from fx2onnx.sources import resolve
 
@@ -333,6 +340,7 @@ class TestNoSpace:
         assert "1 of 2 models exported" in done.stdout
 
 
+@pytest.mark.long_cases("timm:vit_tini_patch16_224-vit_tiny_patch16_224")
 @pytest.mark.parametrize(
     ("source", "said"),
     [

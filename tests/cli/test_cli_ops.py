@@ -31,6 +31,7 @@ def test_every_entry_is_listed_with_its_opsets() -> None:
     assert {row["source"] for row in found.values()} <= {"entry", "decomposition", "torchlib"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("overload", "since"),
     [

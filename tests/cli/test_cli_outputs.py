@@ -134,6 +134,7 @@ def test_a_report_over_the_model(report: str, folder: Path) -> None:
     assert contents(folder) == before
 
 
+@pytest.mark.long
 def test_a_report_over_a_file_of_the_exported_folder() -> None:
     spec = "hf:gpt2?n_layer=1&n_embd=8&n_head=1&vocab_size=50"
     Path("out").mkdir()
@@ -168,6 +169,7 @@ def weight(path: str) -> float:
 
 
 class TestSeveral:
+    @pytest.mark.long
     def test_sources_that_differ_in_lost_characters_have_files_of_their_own(self, in_this_process: list[str]) -> None:
         """In one run and in two, so that going on never takes one's file for the other's."""
         for sign in (1, -1, 1, -1):
@@ -216,6 +218,7 @@ class TestSeveral:
         assert done.exit_code == 0, done.output
         assert len(in_this_process) == 2
 
+    @pytest.mark.long
     def test_a_finished_row_with_damaged_parts_is_not_shown(self, in_this_process: list[str]) -> None:
         call = ("export", "output_models:signed", "output_models:signed?sign=2", "-o", "out")
         assert invoke(*call).exit_code == 0

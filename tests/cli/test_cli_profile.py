@@ -44,6 +44,7 @@ def invoke(*arguments: object) -> Result:
     return CliRunner().invoke(app, ["profile", *map(str, arguments)])
 
 
+@pytest.mark.long
 def test_everything_at_once(tmp_path: Path) -> None:
     done = invoke(
         *(
@@ -89,6 +90,7 @@ def test_everything_at_once(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.long
 def test_json_alone_on_stdout_and_no_file_written() -> None:
     done = invoke("profile_models:stack", "--repeat", 1, "--no-write", "--no-verify", "--json", "-")
     assert done.exit_code == 0, done.output
@@ -98,6 +100,7 @@ def test_json_alone_on_stdout_and_no_file_written() -> None:
     assert "save" not in [child.name for child in profile.ours.events.children]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("factor", "code"), [(0.001, 1), (1000.0, 0)])
 def test_fail_if_slower_decides_the_exit_code(factor: float, code: int) -> None:
     assert invoke("profile_models:stack", "--repeat", 1, "--no-verify", "--json", "p.json", "-q").exit_code == 0
@@ -138,6 +141,7 @@ def test_mistakes_are_told_before_anything_is_measured(
     assert message in done.stderr
 
 
+@pytest.mark.long
 def test_a_wrong_file_is_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
     from fx2onnx.cli import profile as command
 
@@ -148,6 +152,7 @@ def test_a_wrong_file_is_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "runner: output: differs" in done.stdout
 
 
+@pytest.mark.long
 def test_an_exporter_that_fails_is_shown_and_ours_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(job: Any, detailed: bool) -> Any:
         raise RuntimeError("\x1b[96mno such luck\x1b[0m\nat line 3")
@@ -181,6 +186,7 @@ def test_probes_find_torchs_functions_and_give_them_back() -> None:
     assert core._exported_program_to_onnx_program is before
 
 
+@pytest.mark.long
 def test_torchs_phases_fill_its_time(tmp_path: Path) -> None:
     source = Source("net", torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU()).eval(), (torch.randn(2, 4),))
     with profile_measure._undisturbed():

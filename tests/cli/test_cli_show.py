@@ -160,6 +160,7 @@ def test_initializers_are_no_inputs(tmp_path: Path) -> None:
     assert [value["name"] for value in facts(tmp_path / "old.onnx")["inputs"]] == ["x"]
 
 
+@pytest.mark.long
 def test_malformed_metadata_is_shown_as_it_stands(ours: Path, tmp_path: Path) -> None:
     for key in ("fx2onnx.conditions", "fx2onnx.state"):
         for text in ("{", "[1]", "7", "[" * 100_000):

@@ -162,6 +162,7 @@ def test_a_weight_belongs_to_the_module_of_its_name() -> None:
     assert owner_of(weight, {"", "head"}) == "head"
 
 
+@pytest.mark.long
 def test_the_page_is_written_whole_or_not_at_all(tied: Path, tmp_path: Path) -> None:
     done = invoke("show", tied, "--html", tmp_path / "page.html")
     assert done.exit_code == 0, done.output

@@ -55,6 +55,7 @@ def arrays(folder: Path, side: str) -> list[np.ndarray]:
     ]
 
 
+@pytest.mark.long
 def test_debug_names_the_node_and_writes_a_case(folder: Path) -> None:
     name = spoil()
     shown = invoke("debug", "wrong.onnx", "debug_models:net", "-q", "--case", "case")

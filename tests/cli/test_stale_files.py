@@ -159,6 +159,7 @@ def test_code_that_changed(exports: Exports, path: str, old: str, new: str, expe
     assert exports("make", "make?factor=2.0") == ["stale_other:make"]
 
 
+@pytest.mark.long
 def test_a_line_that_says_nothing_of_its_files_is_not_gone_on_from(exports: Exports) -> None:
     exports("make")
     rows = [json.loads(line) for line in Path("out/exports.jsonl").read_text().splitlines()]
@@ -303,6 +304,7 @@ def test_a_state_dict(exports: Exports) -> None:
     assert exports(both[0], options=weights) == both
 
 
+@pytest.mark.long_cases(but=["new file"])
 @pytest.mark.parametrize("change", ["weight", "config", "new file"])
 def test_a_checkpoint(exports: Exports, change: str, monkeypatch: pytest.MonkeyPatch) -> None:
     resolve("zoo:bert_tiny").module.save_pretrained("checkpoint")  # type: ignore[operator]
@@ -346,6 +348,7 @@ def test_a_version_that_changed(exports: Exports, package: str, monkeypatch: pyt
     assert exports("make") == (["stale_other:make"] if package == "typer" else ["make", "stale_other:make"])
 
 
+@pytest.mark.long
 def test_a_file_that_was_edited_or_removed(exports: Exports) -> None:
     edit("stale_other.py", "width, 2)", "width, 8_000_000 // width)")  # 32 MB: weights beside the graph
     exports("make")
@@ -371,6 +374,7 @@ def test_other_options(exports: Exports, options: list[str]) -> None:
     assert exports("make", options=[*extra, *options]) == []
 
 
+@pytest.mark.long
 def test_a_process_of_its_own(folder: Path) -> None:
     """Python itself takes a ``.pyc`` file of the same size and time for the source's."""
     import subprocess

@@ -120,6 +120,16 @@ def test_every_command_is_here() -> None:
     assert commands == {name.split()[0] for name in COMMANDS} | set(NO_TABLES)
 
 
+@pytest.mark.long_cases(
+    "run --profile-80",
+    "ops-80",
+    "ops-120",
+    "ops-200",
+    "export many-80",
+    "export many-None",
+    "profile-80",
+    "profile-None",
+)
 @pytest.mark.parametrize(("name", "width"), RUNS)
 def test_tables_fit(name: str, width: int | None, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)

@@ -38,6 +38,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.long_cases(but=["--version"])
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -55,6 +56,7 @@ def test_tools_on_files_need_no_torch(folder: Path, arguments: tuple[str, ...]) 
     assert result.returncode == 0, result.stdout + result.stderr
 
 
+@pytest.mark.long_cases(but=["ops-torch"])
 @pytest.mark.parametrize(
     ("arguments", "extra"),
     [
@@ -85,6 +87,7 @@ EXPRESSIONS = (
 )
 
 
+@pytest.mark.long
 def test_the_api_says_so_too(folder: Path) -> None:
     code = "import fx2onnx\n" + "\n".join(
         f"try: {expression}\nexcept fx2onnx.UserError as error: print(error.code, *error.next)"
@@ -94,6 +97,7 @@ def test_the_api_says_so_too(folder: Path) -> None:
     assert result.stdout.splitlines() == ["E602 pip install 'fx2onnx[torch]'"] * len(EXPRESSIONS), result.stderr
 
 
+@pytest.mark.long
 def test_the_runner_runs(folder: Path) -> None:
     code = (
         "import numpy as np; from fx2onnx.runner import InferenceSession; "
@@ -145,6 +149,7 @@ def harmed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     return {name: said for name, *said in map(json.loads, done.stdout.splitlines())} or pytest.fail(done.stderr)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="harms torch in processes that are forked")
 @pytest.mark.parametrize("name", HARMS)
 def test_a_version_that_was_never_tried_says_what_it_lacks(harmed: dict[str, list[str]], name: str) -> None:

@@ -41,6 +41,7 @@ def _reformer() -> Any:
     )
 
 
+@pytest.mark.long
 def test_chunks_of_the_past_end_where_the_model_ends_them(tmp_path: Path) -> None:
     model, done = exported(_reformer, tmp_path / "out")
     source = done.sources["model.onnx"]
@@ -54,6 +55,7 @@ def test_chunks_of_the_past_end_where_the_model_ends_them(tmp_path: Path) -> Non
             assert torch.equal(load(tmp_path / "out", engine).generate(**inputs, max_new_tokens=18), expected), engine
 
 
+@pytest.mark.long
 def test_a_past_that_is_too_long_is_refused_with_the_line(tmp_path: Path) -> None:
     exported(_reformer, tmp_path / "out")
     (graph,) = read_manifest(tmp_path / "out").graphs

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from fx2onnx.decoding.decoder import cached_decoder
@@ -48,6 +49,7 @@ def _deepseek() -> Any:
     )
 
 
+@pytest.mark.long
 def test_entries_are_made_where_groups_end(tmp_path: Path) -> None:
     model, done = exported(_deepseek, tmp_path / "out")
     assert done.notes == ["prompt_model.onnx takes the prompt, model.onnx each later token"]
@@ -62,6 +64,7 @@ def test_entries_are_made_where_groups_end(tmp_path: Path) -> None:
             assert torch.equal(loaded[engine].generate(**inputs, max_new_tokens=9), expected), engine
 
 
+@pytest.mark.long
 def test_transformers_goes_on_with_its_own_layers() -> None:
     model = _deepseek().eval()
     assert "past_key_values.1.overlap_kv.indexer" in cached_decoder(model, "model", Options()).kwargs

@@ -138,6 +138,7 @@ def test_a_prompt_is_changed_as_the_model_would() -> None:
         rewritten(PromptRewrite(3), {"input_ids": ids})
 
 
+@pytest.mark.long
 def test_one_call_of_the_whole_shows_each_token_the_images_that_its_mask_says(tmp_path: Path) -> None:
     model = _model("image-text-to-text", "idefics", "small")
     given = with_images(model)

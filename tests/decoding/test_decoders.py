@@ -122,6 +122,7 @@ DRAWN = dict.fromkeys(DECODERS, (1,)) | {"lfm2": ()}
 """Seeds of other values. Drawn masks hide the token itself, which no step does: LFM2 decides by sizes of 1 what that means."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", DECODERS)
 def test_decoders_generate_what_transformers_does(name: str, tmp_path: Path) -> None:
     model, done = exported(DECODERS[name], tmp_path / "out")
@@ -135,6 +136,7 @@ def test_decoders_generate_what_transformers_does(name: str, tmp_path: Path) -> 
             assert torch.equal(load(tmp_path / "out", engine).generate(**inputs, max_new_tokens=7), expected), engine
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ENCODER_DECODERS)
 def test_encoder_decoders_generate_what_transformers_does(name: str, tmp_path: Path) -> None:
     model, done = exported(ENCODER_DECODERS[name], tmp_path / "out")
@@ -151,6 +153,7 @@ def test_encoder_decoders_generate_what_transformers_does(name: str, tmp_path: P
             assert torch.equal(load(tmp_path / "out", engine).generate(**inputs, max_new_tokens=7), expected), engine
 
 
+@pytest.mark.long
 def test_what_encoder_and_decoder_share_is_written_once(tmp_path: Path) -> None:
     model, done = exported(ENCODER_DECODERS["t5"], tmp_path / "out")
     pages = sum(-(-value.nbytes // 4096) for value in model.parameters())
@@ -163,6 +166,7 @@ def test_what_encoder_and_decoder_share_is_written_once(tmp_path: Path) -> None:
     assert places[0] & places[1]
 
 
+@pytest.mark.long
 def test_names_and_sizes_are_those_of_the_ecosystem(tmp_path: Path) -> None:
     exported(DECODERS["gemma3"], tmp_path / "out")
     graph = onnx.load(tmp_path / "out" / "model.onnx").graph
@@ -180,6 +184,7 @@ def test_names_and_sizes_are_those_of_the_ecosystem(tmp_path: Path) -> None:
     assert outputs["logits"] == ["batch_size", new, 60]
 
 
+@pytest.mark.long
 def test_a_window_keeps_no_more_than_it_needs(tmp_path: Path) -> None:
     exported(DECODERS["mistral"], tmp_path / "out")
     model = load(tmp_path / "out", "runner")
@@ -189,6 +194,7 @@ def test_a_window_keeps_no_more_than_it_needs(tmp_path: Path) -> None:
     assert past["0.key"].shape()[2] == WINDOW - 1
 
 
+@pytest.mark.long
 def test_a_prompt_in_pieces_gives_what_it_gives_whole(tmp_path: Path) -> None:
     exported(DECODERS["gemma3"], tmp_path / "out")
     inputs = {name: value.numpy() for name, value in prompts((9, 6)).items()}
@@ -209,6 +215,7 @@ def test_a_prompt_in_pieces_gives_what_it_gives_whole(tmp_path: Path) -> None:
         np.testing.assert_allclose(part.logits[:, -1], whole.logits[:, -1], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.long
 def test_generation_stops_at_the_end_token(tmp_path: Path) -> None:
     exported(DECODERS["llama"], tmp_path / "out")
     model = load(tmp_path / "out", "runner")
@@ -223,6 +230,7 @@ def test_generation_stops_at_the_end_token(tmp_path: Path) -> None:
         assert set(row[length:].tolist()) <= {1}
 
 
+@pytest.mark.long
 def test_scores_are_changed_as_generation_config_says(tmp_path: Path) -> None:
     model, _ = exported(DECODERS["llama"], tmp_path / "out")
     inputs = prompts((4, 2))
@@ -241,6 +249,7 @@ def test_models_without_a_cache_are_refused() -> None:
         cached_parts(Source("model", model))
 
 
+@pytest.mark.long_cases("inputs0-needs input_ids", "inputs3-on the right")
 @pytest.mark.parametrize(
     ("inputs", "text"),
     [
@@ -265,6 +274,7 @@ def _llava() -> Any:
     )
 
 
+@pytest.mark.long
 def test_images_go_through_an_encoder_an_embedding_and_the_language_model(tmp_path: Path) -> None:
     model, done = exported(_llava, tmp_path / "out")
     assert set(done.reports) == {"vision_encoder.onnx", "embed_tokens.onnx", "decoder_model.onnx"}
@@ -284,6 +294,7 @@ def test_images_go_through_an_encoder_an_embedding_and_the_language_model(tmp_pa
         assert torch.equal(loaded.generate(**text, max_new_tokens=6), generate_eagerly(model, text, 6)), engine
 
 
+@pytest.mark.long
 def test_the_sample_has_one_placeholder_a_feature() -> None:
     model = _llava()
     for token in range(3, 9):
@@ -312,6 +323,7 @@ def test_positions_counted_in_another_way_are_not_exported() -> None:
         image_layout(model, grid, lambda: 0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "opset", "written_by"), [("llama", 24, "TensorScatter"), ("gemma3", 18, "ScatterElements")]
 )
@@ -333,6 +345,7 @@ def test_a_static_cache_is_written_where_it_stands(name: str, opset: int, writte
             assert torch.equal(load(tmp_path / "out", engine).generate(**inputs, max_new_tokens=7), expected), engine
 
 
+@pytest.mark.long_cases("<lambda>0")
 @pytest.mark.parametrize("build", [DECODERS["mamba"], ENCODER_DECODERS["t5"], _llava])
 def test_a_static_cache_is_for_keys_and_values_only(build: Callable[[], Any]) -> None:
     with pytest.raises(UserError, match="fixed size"):

@@ -19,6 +19,7 @@ from fx2onnx.generation import load
 from fx2onnx.sources.source import Source
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "beside"), [("qwen3_vl", DEEP), ("gemma4", PER_LAYER), ("gemma4_unified", KINDS)])
 def test_what_comes_beside_embedded_tokens_reaches_the_layers(name: str, beside: str, tmp_path: Path) -> None:
     model = coverage_generation._model("image-text-to-text", name, "small")

@@ -95,6 +95,12 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.long_cases(
+    "llava-inputs0-8 places for an image, and there is no image input-runner",
+    "llava-inputs0-8 places for an image, and there is no image input-onnxruntime",
+    "llava-inputs1-8 places for an image, and the image inputs give 4-runner",
+    "llava-inputs1-8 places for an image, and the image inputs give 4-onnxruntime",
+)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(("name", "inputs", "text"), WRONG)
 def test_wrong_inputs_are_one_clear_error(

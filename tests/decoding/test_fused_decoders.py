@@ -95,6 +95,7 @@ def check(kind: str, folder: Path) -> Counter[str]:
     return operators(folder / "out")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", LIGHT)
 def test_tokens(kind: str, tmp_path: Path) -> None:
     found = check(kind, tmp_path)
@@ -102,6 +103,7 @@ def test_tokens(kind: str, tmp_path: Path) -> None:
     assert found["Softmax"] == found["RotaryEmbedding"] == found["Concat"] == 0
 
 
+@pytest.mark.long
 def test_four_bits_compute_as_the_model_builders_own(tmp_path: Path) -> None:
     checkpoint("llama", tmp_path / "in")
     quantize = fx2onnx.Quantize("int4", accuracy=False)
@@ -122,6 +124,7 @@ def test_tokens_of_other_types(kind: str, tmp_path: Path) -> None:
     assert check(kind, tmp_path)["GroupQueryAttention"] == SIZES["num_hidden_layers"]
 
 
+@pytest.mark.long
 def test_one_product_in_front_of_attention(tmp_path: Path) -> None:
     """The form of a Llama: seven products of a layer are five, norms take the sums in front of them."""
     checkpoint("llama", tmp_path / "in")
@@ -141,6 +144,7 @@ def test_one_product_in_front_of_attention(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "tokenizer.json").is_file()
 
 
+@pytest.mark.long
 def test_windows_and_caps_are_those_of_the_model(tmp_path: Path) -> None:
     checkpoint("gemma2", tmp_path / "in")
     fx2onnx.export_folder(f"hf:{tmp_path / 'in'}", tmp_path / "out", target=GENAI)
@@ -154,6 +158,7 @@ def test_windows_and_caps_are_those_of_the_model(tmp_path: Path) -> None:
     assert {each["softcap"] for each in found} == {50.0}
 
 
+@pytest.mark.long
 def test_tables_that_the_operator_does_not_take(tmp_path: Path) -> None:
     """Four angles a head: onnxruntime's attention turns by tables of a multiple of eight columns."""
     checkpoint("phi", tmp_path / "in", hidden_size=64)
@@ -162,6 +167,7 @@ def test_tables_that_the_operator_does_not_take(tmp_path: Path) -> None:
     assert operators(tmp_path / "out")["RotaryEmbedding"] == 6
 
 
+@pytest.mark.long
 def test_padded_prompts_are_refused(tmp_path: Path) -> None:
     checkpoint("llama", tmp_path / "in")
     fx2onnx.export_folder(f"hf:{tmp_path / 'in'}", tmp_path / "out", fused=True)
@@ -176,6 +182,7 @@ def test_padded_prompts_are_refused(tmp_path: Path) -> None:
         assert several[row].tolist() == alone[0].tolist()
 
 
+@pytest.mark.long
 def test_attention_of_another_kind_stays_plain(tmp_path: Path) -> None:
     """BLOOM computes its own attention, with a bias for each head."""
     config = transformers.BloomConfig(

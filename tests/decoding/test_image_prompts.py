@@ -61,6 +61,7 @@ def _image_captioner() -> Any:
     return T.VisionEncoderDecoderModel(config)
 
 
+@pytest.mark.long
 def test_the_decoder_of_an_image_takes_a_prompt(tmp_path: Path) -> None:
     model, _ = exported(_image_captioner, tmp_path / "out")
     pixels = torch.randn(3, 3, 16, 16, generator=torch.Generator().manual_seed(1))
@@ -144,6 +145,7 @@ def _patches(count: int) -> dict[str, torch.Tensor]:
 CROSS, PREFIX = {"vision_encoder.onnx", "decoder_model.onnx"}, {"prompt_model.onnx", "decoder_model.onnx"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("build", "media", "files"), [(_git, _pixels, PREFIX), (_mllama, _tiles, CROSS), (_kosmos, _patches, PREFIX)]
 )

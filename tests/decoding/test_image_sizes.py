@@ -89,6 +89,7 @@ def qwen(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, ExportedFolder]
     return model, exported(model, tmp_path_factory.mktemp("sizes") / "out")
 
 
+@pytest.mark.long_cases(but=["Glm4v"])
 @pytest.mark.parametrize("name", ["Qwen2VL", "Qwen2_5_VL", "Qwen3VL", pytest.param("Glm4v", marks=pytest.mark.slow)])
 def test_images_of_other_sizes(name: str, qwen: tuple[Any, ExportedFolder], tmp_path: Path) -> None:
     model, done = qwen if name == "Qwen2VL" else (made := model_of(name), exported(made, tmp_path / "out"))
@@ -110,6 +111,7 @@ def test_images_of_other_sizes(name: str, qwen: tuple[Any, ExportedFolder], tmp_
             torch.testing.assert_close(loaded(**inputs).logits[shown], logits[shown], rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.long
 def test_each_graph_is_that_of_its_module(qwen: tuple[Any, ExportedFolder]) -> None:
     _, done = qwen
     for file, source in done.sources.items():
@@ -127,6 +129,7 @@ def test_what_generation_is_compared_with_knows_where_images_are(tmp_path: Path)
     assert np.array_equal(found, expected)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", ENGINES)
 def test_text_alone(engine: str, qwen: tuple[Any, ExportedFolder]) -> None:
     model, done = qwen
@@ -222,6 +225,7 @@ def test_a_grid_that_no_graph_takes_says_no_sizes() -> None:
     assert _as_exported(image, [replace(encoder, inputs=())]) == Medium("image")
 
 
+@pytest.mark.long
 def test_an_encoder_whose_python_needs_the_grid_keeps_that_of_the_sample(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

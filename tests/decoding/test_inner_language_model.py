@@ -81,6 +81,7 @@ def test_videos_are_the_images_of_models_that_see_nothing_else(kind: type[torch.
     assert (found.name, found.method, found.argument) == ("image", method, "pixel_values")
 
 
+@pytest.mark.long
 def test_features_that_depend_on_a_text_of_their_own() -> None:
     row = examine("image-text-to-text", "instructblip")
     assert row["passed"] == "tokens", row

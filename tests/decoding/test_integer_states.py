@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from fx2onnx.decoding.reference_generate import generate_eagerly
@@ -57,6 +58,7 @@ def _qwen4_exp() -> Any:
     return model
 
 
+@pytest.mark.long
 def test_the_tokens_before_the_first_are_those_of_the_model(tmp_path: Path) -> None:
     model, done = exported(_qwen4_exp, tmp_path / "out")
     source = done.sources["model.onnx"]

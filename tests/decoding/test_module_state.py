@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from fx2onnx.decoding.reference_generate import generate_eagerly
@@ -33,6 +34,7 @@ def _recurrent_gemma() -> Any:
     )
 
 
+@pytest.mark.long
 def test_states_that_modules_keep_are_inputs_and_outputs(tmp_path: Path) -> None:
     model, done = exported(_recurrent_gemma, tmp_path / "out")
     assert all(block.temporal_block.conv1d_state is None for block in model.model.layers[:2])
@@ -47,6 +49,7 @@ def test_states_that_modules_keep_are_inputs_and_outputs(tmp_path: Path) -> None
             assert torch.equal(load(tmp_path / "out", engine).generate(**inputs, max_new_tokens=7), expected), engine
 
 
+@pytest.mark.long
 def test_padding_reaches_the_convolution_as_it_does_in_the_model(tmp_path: Path) -> None:
     def build() -> Any:
         model = _recurrent_gemma()

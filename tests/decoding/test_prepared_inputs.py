@@ -42,6 +42,7 @@ MODELS: dict[str, Callable[[], Any]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", MODELS)
 def test_models_that_prepare_their_steps_generate_what_transformers_does(name: str, tmp_path: Path) -> None:
     model, done = exported(MODELS[name], tmp_path / "out")
@@ -55,6 +56,7 @@ def test_models_that_prepare_their_steps_generate_what_transformers_does(name: s
             assert torch.equal(load(tmp_path / "out", engine).generate(**inputs, max_new_tokens=7), expected), engine
 
 
+@pytest.mark.long
 def test_a_call_without_a_cache_is_the_prompt_and_one_with_it_takes_all_tokens(tmp_path: Path) -> None:
     model, _ = exported(MODELS["cpmant"], tmp_path / "out")
     ids = prompts((5, 3))["input_ids"]
@@ -74,6 +76,7 @@ def test_caches_of_fixed_size_are_refused(name: str) -> None:
         cached_parts(Source("model", MODELS[name]().eval()), "static")
 
 
+@pytest.mark.long_cases("mamba")
 @pytest.mark.parametrize("name", ["gpt2", "mamba", "xlstm"])
 def test_other_decoders_take_the_last_token(name: str) -> None:
     assert not fits(Request(Source("model", DECODERS[name]())))

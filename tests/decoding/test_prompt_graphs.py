@@ -53,6 +53,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     return seen
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", MODELS)
 def test_a_prompt_takes_one_call(name: str, tmp_path: Path, calls: list[tuple[str, int]]) -> None:
     model, done = exported(MODELS[name], tmp_path / "out")
@@ -68,6 +69,7 @@ def test_a_prompt_takes_one_call(name: str, tmp_path: Path, calls: list[tuple[st
             assert calls == [first, *[(STEP, 1)] * 3]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [*MODELS, "llama"])
 def test_logits_of_the_last_position(name: str, tmp_path: Path) -> None:
     model, _ = exported({**MODELS, **DECODERS}[name], tmp_path / "out", logits="last")
@@ -88,6 +90,7 @@ def test_logits_of_the_last_position(name: str, tmp_path: Path) -> None:
             torch.testing.assert_close(found[0], logits[0], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.long
 def test_the_gate_of_the_last_layer_takes_the_last_position_alone(tmp_path: Path) -> None:
     config = {**TEXT, "state_size": 4, "time_step_rank": 4}
     model, _ = exported(lambda: T.MambaForCausalLM(T.MambaConfig(**config)), tmp_path / "out", logits="last")
@@ -122,6 +125,7 @@ def test_logits_that_are_not_known() -> None:
         assemble("hf:llama", "text-generation", logits="last")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["jamba", "qwen3_5"])
 def test_a_call_goes_to_the_graph_that_takes_it(name: str, tmp_path: Path, calls: list[tuple[str, int]]) -> None:
     model, _ = exported(MODELS[name], tmp_path / "out")
@@ -145,6 +149,7 @@ def test_a_call_goes_to_the_graph_that_takes_it(name: str, tmp_path: Path, calls
             loaded(input_ids=ids[:, 7:], attention_mask=mask, past_key_values=one.past_key_values)
 
 
+@pytest.mark.long
 def test_without_a_graph_for_prompts_each_token_is_a_call(
     tmp_path: Path, calls: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,6 +17,7 @@ from fx2onnx.sources.source import Source
 NEW = 10
 
 
+@pytest.mark.long
 def test_the_prompt_stays_and_the_window_moves(tmp_path: Path) -> None:
     model = coverage_generation._model("image-text-to-text", "unlimited_ocr", "small")
     model.config.get_text_config().sliding_window = 4  # less than the prompt, less than what is generated

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from fx2onnx.decoding.reference_generate import generate_eagerly, generate_rows
@@ -24,6 +25,7 @@ def _rwkv() -> Any:
     return model
 
 
+@pytest.mark.long
 def test_rows_of_a_batch_get_what_each_gets_alone(tmp_path: Path) -> None:
     model, _ = exported(_rwkv, tmp_path / "out")
     inputs = prompts((5, 3, 4))

@@ -42,6 +42,7 @@ def _speech_and_text() -> Any:
     return T.SpeechEncoderDecoderModel(config)
 
 
+@pytest.mark.long
 def test_an_encoder_is_called_by_its_own_word_for_sound(tmp_path: Path) -> None:
     model, done = exported(_speech_and_text, tmp_path / "out")
     assert set(done.sources["encoder_model.onnx"].kwargs) == {"input_values"}  # the whole model's is "inputs"
@@ -90,6 +91,7 @@ def _heard_as_codes() -> Any:
     return T.KyutaiSpeechToTextForConditionalGeneration(config)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("build", [_heard_as_features, _heard_as_codes])
 def test_each_token_is_heard_with_a_stretch_of_sound(build: Any, tmp_path: Path) -> None:
     # The mask and the window of a cache are sizes of their own: other values come with masks shorter than the cache.
@@ -142,6 +144,7 @@ def _melody() -> Any:
     return model
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("build", "delays"),
     [
@@ -170,6 +173,7 @@ def test_codebooks_are_written_one_after_another(build: Any, delays: list[int], 
         loaded.generate(ids[1:], max_new_tokens=3)
 
 
+@pytest.mark.long
 def test_a_decoder_of_codebooks_that_was_saved_alone(tmp_path: Path) -> None:
     with seeded(0):
         _melody().save_pretrained(tmp_path / "saved")
@@ -206,6 +210,7 @@ def _windows_of_sound() -> Any:
     return T.Qwen3ASRForConditionalGeneration(T.Qwen3ASRConfig(audio_config=sound, text_config=text, audio_token_id=7))
 
 
+@pytest.mark.long
 def test_a_mask_of_frames_is_part_of_the_encoder(tmp_path: Path) -> None:
     model, done = exported(_windows_of_sound, tmp_path / "out")
     assert not done.notes
@@ -238,6 +243,7 @@ def _dialogue() -> Any:
     return model
 
 
+@pytest.mark.long
 def test_codebooks_end_one_after_another(tmp_path: Path) -> None:
     model, done = exported(_dialogue, tmp_path / "out", pad=27)
     assert set(done.sources) == {"encoder_model.onnx", "decoder_model.onnx"}
@@ -263,6 +269,7 @@ def test_codebooks_end_one_after_another(tmp_path: Path) -> None:
         load(tmp_path / "out", "runner").generate(**{**inputs, "decoder_input_ids": sound[..., :2]})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("build", [lambda: _music(num_codebooks=4), _melody])
 def test_proposed_sizes_of_codebooks(build: Any) -> None:
     """A row of ids for each codebook: so many times the batch, and as long as the mask."""

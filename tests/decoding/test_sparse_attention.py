@@ -122,6 +122,7 @@ class _Exported:
             np.testing.assert_allclose(got, expected.numpy(), rtol=1e-4, atol=1e-5, err_msg=type(session).__module__)
 
 
+@pytest.mark.long_cases("deepseek_v32", "glm_moe_dsa")
 @pytest.mark.parametrize("name", NAMES)
 def test_texts_shorter_and_longer_than_what_is_kept(name: str) -> None:
     done = _Exported(name, MANY)
@@ -131,6 +132,7 @@ def test_texts_shorter_and_longer_than_what_is_kept(name: str) -> None:
             done.check(ids, done.eager(ids))
 
 
+@pytest.mark.long_cases("deepseek_v32", "glm_moe_dsa")
 @pytest.mark.parametrize("name", NAMES)
 def test_of_equally_good_keys_the_first_are_kept(name: str) -> None:
     done = _Exported(name, FEW)
@@ -145,6 +147,7 @@ def test_of_equally_good_keys_the_first_are_kept(name: str) -> None:
     done.check(ids, first)
 
 
+@pytest.mark.long_cases("glm_moe_dsa")
 @pytest.mark.parametrize("name", ["glm_moe_dsa", pytest.param("deepseek_v32", marks=pytest.mark.slow)])
 def test_tokens_of_prompts_longer_than_what_is_kept(name: str, tmp_path: Path) -> None:
     model, done = exported(lambda: MODELS[name](MANY), tmp_path / "out")

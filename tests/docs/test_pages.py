@@ -21,6 +21,7 @@ SLOW = {
 RUN = [page for page in PAGES if any(block.language in RUNNERS for block in blocks_of(page))]
 
 
+@pytest.mark.long_cases("deployment", "errors", "migrating", "quantization", "quickstart", "weights")
 @pytest.mark.parametrize(
     "page",
     [pytest.param(page, marks=[pytest.mark.slow] if page.name in SLOW else [], id=page.stem) for page in RUN],

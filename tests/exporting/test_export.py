@@ -389,6 +389,7 @@ def test_weights_that_are_inputs_keep_their_names_and_shapes() -> None:
     assert wanted.items() <= shapes.items()
 
 
+@pytest.mark.long
 def test_a_folder_that_is_verified_has_a_verdict_for_each_graph(tmp_path: Path) -> None:
     source = "hf:gpt2?n_layer=1&n_embd=16&n_head=2&vocab_size=20&bos_token_id=1&eos_token_id=2"
     done = fx2onnx.export_folder(source, tmp_path / "out", task="text-generation-with-past", verify=True)

@@ -71,6 +71,7 @@ def test_sizes_that_are_others_and_a_number() -> None:
     check(result, Shifted(), (torch.randn(5, 2), torch.randn(6, 2)))
 
 
+@pytest.mark.long
 def test_products_of_sizes_follow_from_the_graph() -> None:
     free = Dim.AUTO
     program = torch.export.export(Flat(), (X, torch.randn(6)), dynamic_shapes=({0: free, 1: free}, {0: free}))

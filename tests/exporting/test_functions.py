@@ -88,6 +88,7 @@ def test_equal_layers_have_one_body(tmp_path: Path) -> None:
         assert np.allclose(session.run(None, feeds)[0], want, atol=1e-5)
 
 
+@pytest.mark.long
 def test_classes_that_are_asked_for(tmp_path: Path) -> None:
     module = Stack(Block(), Block()).eval()
     for asked in ([Block], ["Block"], {Block}):
@@ -98,6 +99,7 @@ def test_classes_that_are_asked_for(tmp_path: Path) -> None:
     assert calls == {"LayerNorm": 2}
 
 
+@pytest.mark.long
 def test_what_differs_is_an_attribute_or_another_body(tmp_path: Path) -> None:
     module = Stack(Block(slope=0.1), Block(slope=0.3), Block(slope=0.1, scale=2.0)).eval()
     model, calls = exported(tmp_path / "m.onnx", module, SAMPLE, functions=[nn.LeakyReLU])
@@ -123,6 +125,7 @@ def test_a_module_that_is_called_in_several_places(tmp_path: Path) -> None:
     assert calls == {"Sequential": 2}
 
 
+@pytest.mark.long
 def test_bodies_of_control_flow(tmp_path: Path) -> None:
     class Branch(nn.Module):
         def __init__(self) -> None:
@@ -157,6 +160,7 @@ def test_a_class_that_no_module_has() -> None:
         fx2onnx.export(Stack(Block()), SAMPLE, functions="Block")
 
 
+@pytest.mark.long
 def test_on_the_command_line(tmp_path: Path) -> None:
     command = ["export", "zoo:bert_tiny", "-o", str(tmp_path / "m.onnx"), "--functions", "BertLayer", "-q"]
     done = CliRunner().invoke(app, command)
@@ -164,6 +168,7 @@ def test_on_the_command_line(tmp_path: Path) -> None:
     assert [each.name for each in onnx.load(tmp_path / "m.onnx").functions] == ["BertLayer"]
 
 
+@pytest.mark.long
 def test_each_file_of_a_folder_has_functions_of_the_classes_that_its_part_has(tmp_path: Path) -> None:
     layers = "encoder_layers=2&decoder_layers=2&encoder_attention_heads=2&decoder_attention_heads=2"
     source = f"hf:bart?{layers}&d_model=16&encoder_ffn_dim=32&decoder_ffn_dim=32&vocab_size=50"

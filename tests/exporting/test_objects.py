@@ -203,6 +203,7 @@ def _tensors(cache: Any) -> dict[str, torch.Tensor]:
     }
 
 
+@pytest.mark.long_cases(but=["llama-dynamic"])
 @pytest.mark.parametrize("form", ["dynamic", "static"])
 @pytest.mark.parametrize("name", MODELS)
 def test_a_cache_of_transformers_is_inputs_and_outputs(name: str, form: str) -> None:
@@ -239,6 +240,7 @@ def test_an_empty_cache_gives_its_first_tensors() -> None:
     assert not kwargs["past_key_values"].layers
 
 
+@pytest.mark.long
 def test_an_encoder_decoder_cache_is_inputs_and_outputs() -> None:
     config = T.T5Config(d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2, vocab_size=50, decoder_start_token_id=0)
     model = T.T5ForConditionalGeneration(config).eval()

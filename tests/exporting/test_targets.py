@@ -230,6 +230,7 @@ class TestLeftovers:
         outer.__exit__(None, None, None)
         assert (tmp_path / "slow.json").read_text() == "{}"
 
+    @pytest.mark.long
     def test_of_a_killed_export(self, tmp_path: Path) -> None:
         code = (
             "import os, signal, sys, numpy as np\n"

@@ -177,6 +177,7 @@ def is_in_order(states: list[str]) -> bool:
     return set(states) == {"old", "new"} and states == sorted(states, key=("old", "new").index)
 
 
+@pytest.mark.long_cases("a folder", "a folder of another kind")
 @apart
 def test_killed_before_every_call(case: Case) -> None:
     """A copy of the folder at each call is what a kill would leave there; locks end with their process."""
@@ -195,6 +196,7 @@ def test_killed_before_every_call(case: Case) -> None:
     assert is_in_order(states)
 
 
+@pytest.mark.long_cases("two files")
 @pytest.mark.parametrize("name", ["two files", pytest.param("a folder", marks=SLOW)])
 @apart
 def test_really_killed_before_every_call(name: str, tmp_path: Path) -> None:
@@ -215,6 +217,7 @@ def die_at(call: int, case: Case) -> None:
         case.commit_anew()
 
 
+@pytest.mark.long_cases("two files-interrupt", "a folder-interrupt", "a folder of another kind-interrupt")
 @pytest.mark.parametrize("fault", [harness.interrupt, pytest.param(harness.terminate, marks=SLOW)])
 @apart
 def test_interrupted_before_every_call(case: Case, fault: harness.Fault) -> None:
@@ -226,6 +229,20 @@ def test_interrupted_before_every_call(case: Case, fault: harness.Fault) -> None
     assert is_in_order(states)
 
 
+@pytest.mark.long_cases(
+    "two files-no_space-False",
+    "two files-no_space-True",
+    "two files-refused-False",
+    "two files-refused-True",
+    "a folder-no_space-False",
+    "a folder-no_space-True",
+    "a folder-refused-False",
+    "a folder-refused-True",
+    "a folder of another kind-no_space-False",
+    "a folder of another kind-no_space-True",
+    "a folder of another kind-refused-False",
+    "a folder of another kind-refused-True",
+)
 @pytest.mark.parametrize("lasting", [False, True])
 @pytest.mark.parametrize("fault", [harness.no_space, harness.refused])
 @apart
@@ -238,6 +255,7 @@ def test_a_call_that_fails(case: Case, fault: harness.Fault, lasting: bool) -> N
     assert set(states) == {"old", "new"}
 
 
+@pytest.mark.long_cases("two files")
 @pytest.mark.parametrize(
     "name",
     ["two files", pytest.param("one file over two", marks=SLOW), pytest.param("a folder of another kind", marks=SLOW)],
@@ -256,6 +274,7 @@ def test_a_second_writer_at_every_call(name: str, tmp_path: Path) -> None:
     assert ends == {"new", "other"}
 
 
+@pytest.mark.long_cases("two files")
 @pytest.mark.parametrize("name", ["two files", pytest.param("a folder of another kind", marks=SLOW)])
 @apart
 def test_interrupted_at_every_line(name: str, tmp_path: Path) -> None:
@@ -330,6 +349,7 @@ def restage(source: Path, target: Path) -> None:
         commit_folder(stage, target, facts)
 
 
+@pytest.mark.long
 @apart
 def test_load_opens_one_export_or_the_other_at_every_call(exported: dict[str, Path], tmp_path: Path) -> None:
     place = tmp_path / "place"
@@ -355,6 +375,7 @@ def test_load_opens_one_export_or_the_other_at_every_call(exported: dict[str, Pa
     assert not (place / "model.onnx").exists()
 
 
+@pytest.mark.long_cases(but=["onnxruntime-weights.*.data"])
 @pytest.mark.parametrize("file", ["decoder_model.onnx", "weights.*.data"])
 @pytest.mark.parametrize("engine", ["runner", "onnxruntime"])
 def test_load_refuses_files_that_were_not_written(

@@ -177,6 +177,7 @@ def test_types_of_the_main_inputs_are_read_as_expressions() -> None:
     assert open_model(GRAPHS["functions"]()).fresh().functions == {}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("level", [1, 2, 3])
 def test_every_level_is_right(level: int) -> None:
     for path in FILES[::5]:

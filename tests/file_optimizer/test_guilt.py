@@ -84,6 +84,7 @@ def test_without_verification_nothing_is_found(planted: Any) -> None:
     assert "Tanh" not in result.after.operators
 
 
+@pytest.mark.long
 def test_a_guilty_pass_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     def spoil(model: ir.Model) -> int:
         for node in model.graph:

@@ -25,6 +25,16 @@ REFUSED = {"unet": "Resize", "views": "Slice", "shapes": "Slice", "image": "Resi
 """What opset 9 has no form of, by a part of the file's name."""
 
 
+@pytest.mark.long_cases(
+    "dynamo_attention-9",
+    "dynamo_attention-12",
+    "dynamo_attention-16",
+    "paddle2onnx_attention-9",
+    "paddle2onnx_attention-21",
+    "paddle2onnx_attention-26",
+    "tf2onnx_gru-21",
+    "tf2onnx_gru-26",
+)
 @pytest.mark.parametrize("opset", [9, 12, 16, 21, 26])
 @pytest.mark.parametrize("path", sorted(FOREIGN.glob("*.onnx"))[::2], ids=lambda path: path.stem)
 def test_files_in_every_opset(path: Path, opset: int, tmp_path: Path) -> None:
@@ -136,6 +146,7 @@ FORMS = {
 }
 
 
+@pytest.mark.long_cases("0-Softmax down", "2-Gelu by tanh down")
 @pytest.mark.parametrize("name", FORMS)
 @pytest.mark.parametrize("level", [0, 2])
 def test_forms(name: str, level: int) -> None:
@@ -175,6 +186,7 @@ def test_a_mask_that_is_read_has_no_form_beyond_opset_11(before: int, after: int
     assert "mask" in caught.value.why
 
 
+@pytest.mark.long
 def test_bodies_are_converted() -> None:
     for name in ("constant_condition", "condition_of_data", "loop"):
         for opset in (11, 13, 21):
@@ -189,6 +201,7 @@ def test_opsets_that_are_none(opset: int) -> None:
     assert caught.value.code == "E001"
 
 
+@pytest.mark.long
 def test_newer_forms_are_used_after_conversion() -> None:
     path = FOREIGN / "torchscript_attention.onnx"
     result = fx2onnx.optimize_model(path, opset=20)

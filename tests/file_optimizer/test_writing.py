@@ -134,6 +134,7 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
 """
 
 
+@pytest.mark.long
 def test_large_weights_are_never_there_twice(tmp_path: Path) -> None:
     """Of 98 MB that are mapped and written piece by piece, less than half of it counts as memory beside the mapped pages."""
     body = "g (float[N, 3, 8, 8] x, float[N, 5000] z) => (float[N, 4, 6, 6] y, float[N, 5000] u) { i = Identity (z) a = MatMul (i, v) u = MatMul (a, w) c = Conv (x, k) y = BatchNormalization (c, s, s, s, s) }"
@@ -150,6 +151,7 @@ def test_large_weights_are_never_there_twice(tmp_path: Path) -> None:
     assert float(done.stdout) < 140  # the mapped pages themselves are 98
 
 
+@pytest.mark.long
 def test_the_command(tmp_path: Path) -> None:
     onnx.save(GRAPHS["old_attributes"](), tmp_path / "in.onnx")
     arguments = [

@@ -26,6 +26,7 @@ sys.exit(driver.run_target("probe", 0, range(1)))
 """
 
 
+@pytest.mark.long
 def test_a_few_cases_of_each_target() -> None:
     command = [sys.executable, "-m", "tests.fuzz", "--cases", "40", "--seed", "7"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)

@@ -60,6 +60,7 @@ def nothing(_: dict[str, Any]) -> None:
 Loader = Callable[[str, Edit], LoadedModel]
 
 
+@pytest.mark.long
 def test_the_window_is_that_of_the_manifest(edited: Loader) -> None:
     def narrower(stated: dict[str, Any]) -> None:
         for state in stated["graphs"][0]["cache"]:
@@ -81,6 +82,7 @@ def test_the_window_is_that_of_the_manifest(edited: Loader) -> None:
     assert not np.allclose(*logits, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.long
 def test_the_cache_begins_as_the_manifest_says(edited: Loader) -> None:
     def another(stated: dict[str, Any]) -> None:
         for state in stated["graphs"][0]["cache"]:
@@ -91,6 +93,7 @@ def test_the_cache_begins_as_the_manifest_says(edited: Loader) -> None:
     assert not np.allclose(plain, other, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.long_cases("onnxruntime")
 def test_a_prompt_is_rewritten_as_the_manifest_says(edited: Loader) -> None:
     def rewriting(stated: dict[str, Any]) -> None:
         stated["prompt_rewrite"] = {"left_out": 2, "first_token": 40, "eos_token_id": 1}
@@ -124,6 +127,7 @@ def rename_state(stated: dict[str, Any]) -> None:
     stated["graphs"][0]["cache"][0]["input"] = "past.0"
 
 
+@pytest.mark.long_cases("runner-<lambda>-input_ids is \\\\['int64', .* in the graph, \\\\['int32'")
 @pytest.mark.parametrize(
     ("edit", "why"),
     [

@@ -43,18 +43,21 @@ def _fits(emit: Callable[[], ir.Value], wanted: Callable[[], Any]) -> None:
         assert dims_of(emit()) == shape
 
 
+@pytest.mark.long
 @settings(max_examples=200, deadline=None)
 @given(SIZES, SIZES)
 def test_broadcasting_is_numpys(one: tuple[int, ...], other: tuple[int, ...]) -> None:
     _fits(lambda: emitter().Add(value(*one), value(*other)), lambda: np.zeros(one) + np.zeros(other))
 
 
+@pytest.mark.long
 @settings(max_examples=200, deadline=None)
 @given(SIZES.filter(len), SIZES.filter(len))
 def test_matrix_products_are_numpys(one: tuple[int, ...], other: tuple[int, ...]) -> None:
     _fits(lambda: emitter().MatMul(value(*one), value(*other)), lambda: np.zeros(one) @ np.zeros(other))
 
 
+@pytest.mark.long
 @settings(max_examples=200, deadline=None)
 @given(st.lists(SIZES.filter(lambda dims: len(dims) == 3), min_size=1, max_size=3), st.integers(0, 2))
 def test_concat_is_numpys(shapes: list[tuple[int, ...]], axis: int) -> None:
@@ -64,6 +67,7 @@ def test_concat_is_numpys(shapes: list[tuple[int, ...]], axis: int) -> None:
     )
 
 
+@pytest.mark.long
 @settings(max_examples=200, deadline=None)
 @given(SIZES, st.lists(st.sampled_from([1, 2, 3, 4, 6, -1]), max_size=3).filter(lambda dims: dims.count(-1) < 2))
 def test_reshape_is_numpys(dims: tuple[int, ...], target: list[int]) -> None:
@@ -107,6 +111,7 @@ def test_a_size_of_one_broadcasts_at_the_samples() -> None:
         emitter(n=3).Add(value(N), value(4))
 
 
+@pytest.mark.long
 @settings(max_examples=300, deadline=None)
 @given(*(st.integers(-3, 3) for _ in range(4)), st.integers(1, 9), st.integers(1, 9))
 def test_differ_is_what_numbers_say(a: int, b: int, c: int, d: int, n: int, m: int) -> None:

@@ -29,10 +29,12 @@ def said(first: str = "") -> list[object]:
     return found
 
 
+@pytest.mark.long
 def test_it_is_imported_without_sympy() -> None:
     assert said() == [False, 6, "sympy", True, "2*x"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "first",
     [

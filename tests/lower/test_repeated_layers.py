@@ -52,6 +52,7 @@ QUICK = [("t5_small", False), ("llama_small", False), ("llama_small", True)]
 SLOW = pytest.mark.slow
 
 
+@pytest.mark.long_cases("t5_small-False-light", "llama_small-False-light", "llama_small-True-light")
 @pytest.mark.parametrize("metadata", ["light", pytest.param("full", marks=SLOW)])
 @pytest.mark.parametrize(
     ("name", "dynamic"), [pytest.param(*case, marks=() if case in QUICK else SLOW) for case in CASES]
@@ -204,6 +205,7 @@ def test_layers_of_a_later_round_have_their_own_weights(form: int, stamped: Coun
     assert stamped.nodes
 
 
+@pytest.mark.long
 @settings(max_examples=25, deadline=None)
 @example(calls=IN_TURN)
 @given(calls=st.lists(st.tuples(st.integers(0, 4), st.integers(0, 1)), min_size=1, max_size=20))

@@ -52,6 +52,7 @@ class _WithoutCache(torch.nn.Module):
         return self.compressor(states, residual, places, None, 0)
 
 
+@pytest.mark.long_cases("DeepseekV4CSACompressor-lengths0")
 @pytest.mark.parametrize(
     ("kind", "lengths"),
     [

@@ -52,6 +52,7 @@ def _samples(*lengths: int) -> list[Any]:
     return [(torch.randn(2, length, 5),) for length in lengths]
 
 
+@pytest.mark.long_cases(but=["olmo_hybrid", "lara_mini"])
 @pytest.mark.parametrize(("kind", "name"), RULES)
 def test_every_length(kind: str, name: str) -> None:
     sample, *others = _samples(2 * CHUNK + 3, 1, CHUNK - 1, CHUNK, CHUNK + 1, 5 * CHUNK)
@@ -60,6 +61,7 @@ def test_every_length(kind: str, name: str) -> None:
     assert not [each for each in result.report.assumptions if each.kind == "condition"]
 
 
+@pytest.mark.long
 def test_a_fixed_number_of_chunks_is_stepped_through() -> None:
     rule = _rule("kimi_linear", "chunk_kimi_delta_attention")
     result = fx2onnx.export(_forward(rule, 2), _samples(CHUNK + 1)[0])

@@ -93,6 +93,7 @@ def test_any_number_of_boxes() -> None:
     assert any("batched_nms" in str(line) for line in result.report.assumptions)
 
 
+@pytest.mark.long_cases("Paste")
 @pytest.mark.parametrize(
     "kind",
     [
@@ -148,6 +149,7 @@ def small(kind: str) -> nn.Module:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["mask", "keypoint"])
 def test_whole_detectors(kind: str) -> None:
     torch.manual_seed(6)

@@ -66,6 +66,7 @@ def _case(build: Callable[[], object], kind: type[torch.nn.Module]) -> Any:
     return pytest.param(build, marks=pytest.mark.compares(f"{kind.__module__}:{kind.__name__}.forward"))
 
 
+@pytest.mark.long_cases("_privacy_filter")
 @pytest.mark.parametrize(
     "build",
     [

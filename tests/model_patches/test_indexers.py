@@ -30,6 +30,7 @@ def _sample(queries: int, keys: int, padded: int = 0, holes: bool = False) -> tu
         return torch.randn(2, queries, WIDTH), angles.cos(), angles.sin(), seen
 
 
+@pytest.mark.long
 @pytest.mark.compares(f"{qwen4_exp.__name__}:Qwen4ExpTextQSAIndexer.forward")
 @pytest.mark.parametrize(("ratio", "budget"), [(2, 4), (3, 9), (4, 4)])
 def test_every_query_keeps_its_best_blocks_and_the_tail(ratio: int, budget: int) -> None:

@@ -104,6 +104,7 @@ class Encoder(nn.Module):
         return [outputs.last_hidden_state, outputs.pooler_output, *deep]
 
 
+@pytest.mark.long
 @pytest.mark.compares(*ATTENTION)
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("name", sorted(ENCODERS))
@@ -158,6 +159,7 @@ def test_packed_attention_in_one(is_causal: bool) -> None:
     check(packed, (x, torch.tensor([4, 0, 5])), others=[(x, torch.tensor([2, 3, 4])), (x, torch.tensor([0, 9, 0]))])
 
 
+@pytest.mark.long_cases("eager")
 @pytest.mark.compares("transformers.models.pixtral.modeling_pixtral:PixtralVisionModel.forward")
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 def test_a_batch_of_images_of_one_size(attention: str) -> None:

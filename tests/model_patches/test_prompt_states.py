@@ -45,6 +45,7 @@ def test_the_last_columns_of_prompts_that_are_shorter_than_what_is_kept() -> Non
     _every_length(forward, samples, x={2: "length"})
 
 
+@pytest.mark.long
 @pytest.mark.compares("transformers.models.minimax.modeling_minimax:MiniMaxLightningAttention.forward")
 @pytest.mark.parametrize("past", ["none", "empty", "state"])
 def test_blocks_of_lightning_attention(past: str) -> None:
@@ -69,6 +70,7 @@ def test_blocks_of_lightning_attention(past: str) -> None:
     _every_length(forward, samples, x={1: "length"}, mask={1: "length"})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "kind",
     [
@@ -94,6 +96,7 @@ def test_chunks_of_mamba2(kind: str) -> None:
     _every_length(forward, samples, atol=2e-4, x={0: "batch", 1: "length"})  # of sums of up to 30
 
 
+@pytest.mark.long
 @pytest.mark.compares(
     "transformers.models.xlstm.modeling_xlstm:xLSTMModel.forward",
     "transformers.models.xlstm.modeling_xlstm:xLSTMForCausalLM.forward",

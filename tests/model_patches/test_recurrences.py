@@ -86,6 +86,7 @@ def _matrix_lstm(with_state: bool) -> Any:
     return forward
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "make",
     [
@@ -117,6 +118,7 @@ def test_a_fixed_length_is_stepped_through() -> None:
     assert not _loops(result)
 
 
+@pytest.mark.long_cases("SLANet")
 @pytest.mark.parametrize(
     "kind",
     [pytest.param(kind, marks=_compares(kind.lower(), f"{kind}SLAHead.forward")) for kind in ("SLANet", "SLANeXt")],

@@ -43,6 +43,7 @@ OTHERS = [tokens(1, 1), tokens(2, 1), tokens(3, 1, 1), tokens(3, 9, 3)]
 SIZES = ({0: "batch", 1: "sequence"},) * 2
 
 
+@pytest.mark.long
 def test_a_mask_that_a_single_token_does_not_get() -> None:
     """Lfm2 masks what its convolutions read, save for a single token: another program, and it is in the file."""
     module = Logits("lfm2", num_hidden_layers=2, layer_types=["conv", "full_attention"])
@@ -51,6 +52,7 @@ def test_a_mask_that_a_single_token_does_not_get() -> None:
     assert result.report.attempts == ["fake", "fake: Python decides as where sequence is 1"]
 
 
+@pytest.mark.long
 def test_attention_of_a_single_token_is_no_other_program() -> None:
     module = Logits("llama", num_hidden_layers=2)
     result = check(module, tokens(2, 7, 2), others=OTHERS[:2], dynamic_shapes=SIZES)

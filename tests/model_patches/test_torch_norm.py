@@ -35,6 +35,7 @@ def test_statistics(options: dict[str, object], is_tracking: bool, is_training: 
         torch.testing.assert_close(ours.state_dict(), theirs.state_dict())
 
 
+@pytest.mark.long_cases("onnxruntime")
 @pytest.mark.compares(TARGET)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_an_average_of_all_batches_goes_on_in_a_graph_that_trains(engine: str, tmp_path: Path) -> None:

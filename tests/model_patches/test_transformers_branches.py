@@ -119,6 +119,7 @@ class FirstHidden(nn.Module):
         return self.model(input_ids=input_ids, attention_mask=attention_mask, use_cache=False)[0]  # type: ignore[no-any-return]
 
 
+@pytest.mark.long_cases("Llama-False-dynamic1")
 @pytest.mark.compares(
     "transformers.masking_utils:sdpa_mask", "transformers.integrations.sdpa_attention:sdpa_attention_forward"
 )

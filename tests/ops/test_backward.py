@@ -221,6 +221,20 @@ def compare(function: Function, args: Tensors, *, others: list[Tensors] | None =
                 np.testing.assert_allclose(got, want.numpy(), rtol=0, atol=2e-5 * scale, err_msg=engine)
 
 
+@pytest.mark.long_cases(
+    "grid bicubic zeros",
+    "grid bicubic zeros, aligned",
+    "grid bicubic border",
+    "grid border, aligned",
+    "grid bicubic border, aligned",
+    "grid bicubic reflection",
+    "grid bicubic reflection, aligned",
+    "bicubic {'size': (7, 9)}",
+    "bicubic {'scale_factor': 2}",
+    "bicubic {'scale_factor': 1.6}",
+    "bicubic {'size': (3, 2)}",
+    "bicubic aligned",
+)
 @pytest.mark.parametrize("name", CASES)
 def test_gradients_are_those_of_autograd(name: str) -> None:
     compare(*CASES[name])

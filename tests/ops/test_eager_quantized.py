@@ -260,6 +260,7 @@ class Holder(nn.Module):
         return self.layer(x)
 
 
+@pytest.mark.long_cases("lstm-dtype2")
 @pytest.mark.parametrize(
     ("name", "dtype"),
     [
@@ -284,6 +285,7 @@ def test_dynamically_quantised_layers(name: str, dtype: torch.dtype) -> None:
             assert np.quantile(gap, 0.5) <= 2e-6 * largest, engine
 
 
+@pytest.mark.long_cases(but=["True-GRU"])
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
 @pytest.mark.parametrize("has_state", [False, True])
 def test_dynamically_quantised_layers_of_any_length(kind: Any, has_state: bool) -> None:
@@ -318,6 +320,7 @@ def test_ranges_whose_zero_point_lies_between_two_codes() -> None:
             assert np.abs(found - want).max() <= 2e-6 * np.abs(want).max(), engine
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.Linear])
 def test_verification_of_dynamically_quantised_layers(kind: Any, tmp_path: Path) -> None:
     """What is rounded within an operator is judged: a scale that is off by a thousandth is found."""
@@ -368,6 +371,7 @@ class Packing(nn.Module):
         return nn.utils.rnn.pad_packed_sequence(found, batch_first=True)[0], last
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
 @pytest.mark.parametrize("has_states", [False, True])
 def test_quantised_layers_of_packed_sequences(kind: Any, has_states: bool, tmp_path: Path) -> None:
@@ -441,6 +445,7 @@ BUILDERS = [
 ]
 
 
+@pytest.mark.long_cases("resnet18")
 @pytest.mark.parametrize("name", [BUILDERS[0], *(pytest.param(name, marks=pytest.mark.slow) for name in BUILDERS[1:])])
 def test_torchvisions_quantised_builders(name: str) -> None:
     from fx2onnx.sources.torchvision_compat import import_torchvision
@@ -468,6 +473,7 @@ def test_operands_that_are_not_quantised_are_refused() -> None:
     assert caught.value.code in ("E203", "E101")
 
 
+@pytest.mark.long
 def test_a_verification_allows_single_steps_and_no_wrong_weight(tmp_path: Path) -> None:
     x = torch.randn(2, 3, 16, 16)
     layers = nn.Sequential(

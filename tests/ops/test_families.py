@@ -234,6 +234,7 @@ FAMILIES: dict[str, list[Line]] = {
 LINES = [pytest.param(*line, id=f"{family}-{place}") for family, lines in FAMILIES.items() for place, line in enumerate(lines)]  # fmt: skip
 
 
+@pytest.mark.long_cases("padding and sampling-20", "padding and sampling-21", "padding and sampling-22")
 @pytest.mark.parametrize(("function", "arguments"), LINES)
 def test_family(function: Callable[..., Any], arguments: tuple[torch.Tensor, ...]) -> None:
     check(function, arguments, opset_version=20, rtol=1e-3, atol=2e-4)

@@ -105,6 +105,7 @@ def test_known_wrong_elsewhere(given: Case) -> None:
     judge(given)
 
 
+@pytest.mark.long_cases("igammac.default(float32[6],float32[6])")
 @pytest.mark.parametrize("given", LEFT_OUT, ids=str)
 def test_left_out_elsewhere(given: Case) -> None:
     judge(given, opsets=(11, 18, 20, 23))

@@ -31,6 +31,7 @@ def arithmetic(x: torch.Tensor, y: Any) -> list[torch.Tensor]:
     return [x + y, x * y, torch.maximum(x, y), torch.where(x > 1, x, y)]
 
 
+@pytest.mark.long
 def test_promotion_of_two_tensors() -> None:
     """All pairs in one model: every operand is an input."""
     operands = [(numbers(lhs)[:, None], numbers(rhs)) for lhs, rhs in PAIRS]
@@ -40,6 +41,7 @@ def test_promotion_of_two_tensors() -> None:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("value", [2.0, 44.0, 100.0])
 def test_promotion_with_a_zero_dimensional_tensor(value: float) -> None:
     """A 0-d tensor changes the category of the result, never the width within it."""

@@ -56,6 +56,13 @@ CASES = [
 ]  # fmt: skip
 
 
+@pytest.mark.long_cases(
+    "linalg_lstsq.default(float32[3,5],float32[3,2])",
+    "linalg_lstsq.default(float32[5,3],float32[5,2],driver=gelsd)",
+    "linalg_lstsq.default(float64[3,5],float64[3,2])",
+    "linalg_pinv.default(float64[3,5],1e-12)",
+    "linalg_matrix_rank.tol_tensor(float64[4,4],float64[])",
+)
 @pytest.mark.parametrize("given_case", CASES, ids=str)
 def test_case(given_case):
     judge(given_case, opsets=(11, 17, 20, 26))

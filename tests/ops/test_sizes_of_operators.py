@@ -57,6 +57,7 @@ def allowed(result: fx2onnx.ExportResult, sizes: dict[str, int]) -> bool:
     return all(condition.holds({"n": 0, "b": 0, "m": 0, **sizes}) for condition in found)
 
 
+@pytest.mark.long_cases("F.fold", "affine_grid", "einsum", "interpolate cubic")
 @pytest.mark.parametrize("name", sorted(OPERATORS))
 def test_operators_at_other_sizes(name: str) -> None:
     program = OPERATORS[name]
@@ -68,6 +69,7 @@ def test_operators_at_other_sizes(name: str) -> None:
     check(program, sample, others=others, dynamic_shapes=({0: "n"},))
 
 
+@pytest.mark.long_cases("affine_grid", "interpolate cubic")
 @pytest.mark.parametrize("name", sorted(DIFFERS_BY_OPSET))
 def test_operators_at_the_least_opset(name: str) -> None:
     program = OPERATORS[name]

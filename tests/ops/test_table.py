@@ -75,6 +75,7 @@ SAMPLED += "nn.functional.layer_norm nn.functional.conv2d nn.functional.softmin 
 STRICT = frozenset({"wrong", "rejected", "broken"})
 
 
+@pytest.mark.long_cases(but=["mean", "nn.functional.gelu", "nn.functional.layer_norm", "nn.functional.softmin", "var"])
 @pytest.mark.parametrize("name", SAMPLED.split())
 def test_sampled_operators_are_right(name):
     """No call of the entry is silently wrong in onnxruntime or in our runner, at the default opset."""
@@ -99,6 +100,7 @@ def test_whole_operator_database(opset):
     assert not faults, "\n".join(faults)
 
 
+@pytest.mark.long
 def test_the_index_of_families_is_what_they_register(tmp_path: Path) -> None:
     file = tmp_path / "families.json"
     subprocess.run([sys.executable, "-m", "tests.ops.families", str(file)], check=True)
@@ -112,6 +114,7 @@ def test_every_entry_is_found_by_its_name() -> None:
         assert {str(overload) for overload in entries if overload.namespace == "aten"} <= known
 
 
+@pytest.mark.long
 def test_a_lookup_imports_the_family_alone_and_before_a_user_adds_to_it() -> None:
     code = (
         "import sys, torch, fx2onnx\n"

@@ -22,6 +22,7 @@ SMOOTH = (1e-4, 1e-4)
 """Resampling in float32: onnxruntime and PyTorch compute the coordinates in another order."""
 
 
+@pytest.mark.long
 @FAST
 @given(
     size=st.integers(5, 9),
@@ -37,6 +38,7 @@ def test_max_pool(size, kernel, stride, padding, dilation, ceil_mode):
     judge(Case(aten.max_pool2d_with_indices.default, arguments), opsets=(11, 20))
 
 
+@pytest.mark.long
 @FAST
 @given(
     size=st.integers(4, 9),

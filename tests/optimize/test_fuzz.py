@@ -105,6 +105,7 @@ def graph_of(seed: int) -> ir.Model:
     return model(make, {"x": (2, 3, 4)})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("level", sorted(LEVELS))
 def test_random_graphs_keep_their_numbers(level: int) -> None:
     edits = 0

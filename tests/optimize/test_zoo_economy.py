@@ -26,6 +26,7 @@ THEIR_NODES = {
 Source: benchmarks/graph_economy.py."""
 
 
+@pytest.mark.long_cases("resnet18")
 @pytest.mark.parametrize("name", THEIR_NODES)
 def test_no_more_nodes_than_torch(name: str) -> None:
     source = build(name)
@@ -33,6 +34,7 @@ def test_no_more_nodes_than_torch(name: str) -> None:
     assert len(result.model.graph) <= THEIR_NODES[name]
 
 
+@pytest.mark.long_cases(but=["mnist_cnn_same"])
 @pytest.mark.parametrize("name", ["mnist_cnn_same", "vit_tiny", "gpt2_tiny", "t5_tiny", "llama_tiny"])
 def test_levels_agree(name: str) -> None:
     source = build(name)

@@ -33,6 +33,7 @@ def scales_of(path: Path) -> set[int]:
     return {each.data_type for each in onnx.load(path).graph.initializer if each.name.endswith(".scale")}
 
 
+@pytest.mark.long_cases("float8-mixed")
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "mixed"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_weights_in_few_bits_of_an_export(tmp_path: Path, kind: str, dtype: str) -> None:
@@ -45,6 +46,7 @@ def test_weights_in_few_bits_of_an_export(tmp_path: Path, kind: str, dtype: str)
     assert verify(str(out), module, (torch.randn(3, 64),)).ok
 
 
+@pytest.mark.long_cases("int8-float16")
 @pytest.mark.parametrize(
     ("kind", "dtype"), [("int8", "float16"), ("nf4", "mixed"), ("int4", "bfloat16"), ("int4", "float16")]
 )
@@ -60,6 +62,7 @@ def test_weights_in_few_bits_of_a_file(tmp_path: Path, kind: str, dtype: str) ->
     assert scales_of(out) == {FLOAT if dtype == "bfloat16" else HALF}
 
 
+@pytest.mark.long
 def test_a_file_on_the_command_line(tmp_path: Path) -> None:
     module, args = network()
     fx2onnx.export(module, args, tmp_path / "in.onnx")
@@ -93,6 +96,7 @@ class Running(torch.nn.Module):
         return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "mixed"])
 def test_bodies_of_loops(tmp_path: Path, dtype: str) -> None:
     prepare()

@@ -58,6 +58,7 @@ COUNTING: dict[str, tuple[nn.Module, bool]] = {
 }  # fmt: skip
 
 
+@pytest.mark.long_cases("distances-float16", "distances-mixed", "distances-bfloat16")
 @pytest.mark.parametrize("dtype", ["float16", "mixed", "bfloat16"])
 @pytest.mark.parametrize("name", COUNTING)
 def test_positions_behind_the_sample_are_exact(name: str, dtype: str, tmp_path: Path) -> None:
@@ -163,6 +164,7 @@ def test_sums_by_index_run(reduce: str, width: int, dtype: str, tmp_path: Path) 
     assert "onnxruntime" in {row.engine for row in verdict.rows}
 
 
+@pytest.mark.long
 def test_a_file_in_float16_is_judged_by_what_float16_holds(tmp_path: Path) -> None:
     """Products beyond 65504 are infinite, those of small numbers have fewer digits."""
     torch.manual_seed(0)

@@ -63,6 +63,7 @@ def assert_no_needless_casts(graph: onnx.GraphProto) -> None:
     assert not [node for node in casts_of(graph) if node.input[0] in made]
 
 
+@pytest.mark.long_cases("float16-None-types0")
 @pytest.mark.parametrize(
     ("dtype", "io", "types"),
     [
@@ -191,6 +192,7 @@ def test_weights_alone_are_in_bfloat16_where_the_target_has_no_kernels(tmp_path:
     assert not any(each["op"] == "MatMul" for each in anywhere.precision["kept"].values())
 
 
+@pytest.mark.long
 def test_a_verification_finds_a_wrong_weight(tmp_path: Path) -> None:
     module, args = block()
     path = tmp_path / "m.onnx"
@@ -204,6 +206,7 @@ def test_a_verification_finds_a_wrong_weight(tmp_path: Path) -> None:
     assert not verify(str(path), module, args).ok
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "mixed"])
 def test_files_are_right_beside_themselves_at_several_sizes(tmp_path: Path, dtype: str) -> None:
     module, args = block()
@@ -341,6 +344,7 @@ def test_without_numbers_nothing_is_measured_and_it_says_so(tmp_path: Path) -> N
     assert any("nothing was measured" in note for note in report.notes)
 
 
+@pytest.mark.long
 def test_folders_say_what_stays_and_generate_the_same(tmp_path: Path) -> None:
     source = (
         "hf:llama?num_hidden_layers=1&hidden_size=32&intermediate_size=64&vocab_size=50&num_attention_heads=4"

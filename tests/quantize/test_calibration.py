@@ -80,6 +80,7 @@ def exported(path: Path, quantize: Quantize, **more: Any) -> Any:
     )
 
 
+@pytest.mark.long_cases("int8-gptq-auto", "int8-awq-auto", "int4-awq-auto", "nf4-awq-auto", "uint4-gptq-qdq")
 @pytest.mark.parametrize(("kind", "method", "form"), EVERY)
 def test_products_are_nearer_than_with_the_nearest_codes(tmp_path: Path, kind: str, method: str, form: str) -> None:
     quantize = Quantize(kind, block=16, format=form, calibration={"x": CALIBRATION}, method=method)
@@ -211,6 +212,7 @@ def test_a_norm_that_others_read_and_a_weight_read_twice(tmp_path: Path, method:
         assert layer["held_out"] < layer["held_out_nearest"]
 
 
+@pytest.mark.long
 def test_sums_that_take_too_much_are_made_in_several_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     quantize = Quantize("int4", calibration=[{"x": each} for each in CALIBRATION])
     exported(tmp_path / "one.onnx", quantize)
@@ -229,6 +231,7 @@ def test_sums_that_take_too_much_are_made_in_several_runs(tmp_path: Path, monkey
 # -- verified ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("kind", "form"), [("int4", "qdq"), ("uint4", "matmulnbits"), ("nf4", "matmulnbits"), ("int8", "qdq")])  # fmt: skip
 def test_other_codes_than_were_fitted_are_found(tmp_path: Path, kind: str, form: str) -> None:
     quantize = Quantize(kind, block=16, format=form, calibration={"x": CALIBRATION})
@@ -353,6 +356,7 @@ def test_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert not Path("m.onnx").exists()
 
 
+@pytest.mark.long_cases("fused gptq")
 @pytest.mark.parametrize(
     "more", [("--fused",), pytest.param(("--method", "awq"), marks=pytest.mark.slow)], ids=["fused gptq", "awq"]
 )

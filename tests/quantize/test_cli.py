@@ -50,6 +50,7 @@ def operators(path: str | Path = "m.onnx") -> set[str]:
     return {node.op_type for node in onnx.load(path, load_external_data=False).graph.node}
 
 
+@pytest.mark.long_cases("int8-auto", "nf4-auto")
 @pytest.mark.parametrize(("kind", "form"), EVERY_KIND)
 def test_every_kind_in_every_format(kind: str, form: str) -> None:
     quantized = exported("--quantize", kind, "--format", form, "--block", 32)
@@ -62,6 +63,7 @@ def test_every_kind_in_every_format(kind: str, form: str) -> None:
     assert all(layer["block"] <= 32 for layer in quantized["layers"].values())
 
 
+@pytest.mark.long
 def test_block_exclude_worst_embeddings() -> None:
     quantized = exported(
         "--quantize", "int4", "--block", 16, "--exclude", "up*", "--exclude", "odd*", "--keep-worst", 1
@@ -83,6 +85,7 @@ def test_what_it_does_to_layers_is_said() -> None:
 TARGETS = [("onnxruntime-1.20", True), ("onnx", False), ("openvino", False)]
 
 
+@pytest.mark.long_cases(but=["openvino-False"])
 @pytest.mark.parametrize(("target", "has_product"), TARGETS)
 def test_targets(target: str, has_product: bool) -> None:
     kind = "int8" if target == "openvino" else "int4"
@@ -131,6 +134,7 @@ FOLDERS: list[tuple[tuple[object, ...], set[str]]] = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("arguments", "names"), FOLDERS, ids=[" ".join(map(str, given)) for given, _ in FOLDERS])
 def test_folders_that_generate(tmp_path: Path, arguments: tuple[object, ...], names: set[str]) -> None:
     checkpoint("llama", tmp_path / "in")
@@ -150,6 +154,7 @@ def test_folders_that_generate(tmp_path: Path, arguments: tuple[object, ...], na
     assert found[0] == found[1]
 
 
+@pytest.mark.long
 def test_a_folder_that_cannot_be_leaves_nothing(tmp_path: Path) -> None:
     checkpoint("llama", tmp_path / "in")
     task = ("--task", "text-generation-with-past", "--quantize", "int4")
@@ -160,6 +165,7 @@ def test_a_folder_that_cannot_be_leaves_nothing(tmp_path: Path) -> None:
         assert not Path("out").exists()
 
 
+@pytest.mark.long
 def test_a_file_of_another_origin() -> None:
     exported("--no-verify", "--quantize", "int8", "--no-accuracy", "--exclude", "[!u]*")
     done = invoke("export", "quantized_net:net", "-o", "plain.onnx", "--no-verify")

@@ -35,6 +35,7 @@ def exported(path: Path, quantize: Quantize, **more: Any) -> Any:
     return fx2onnx.export(Net(), SAMPLE, path, quantize=quantize, dynamic_shapes=DYNAMIC, verify=True, **more)
 
 
+@pytest.mark.long_cases(but=["int8-{'format': 'matmulnbits'}", "uint4-{'block': 0}"])
 @pytest.mark.parametrize(("kind", "options"), CASES, ids=lambda item: str(item))
 def test_both_engines_give_what_the_module_gives_on_the_same_numbers(tmp_path: Path, kind: str, options: Any) -> None:
     result = exported(tmp_path / "net.onnx", Quantize(kind, **options))
@@ -48,6 +49,7 @@ def test_both_engines_give_what_the_module_gives_on_the_same_numbers(tmp_path: P
     assert not {name for name in left if name.removesuffix(".T").removesuffix(".folded") in layers}
 
 
+@pytest.mark.long
 def test_the_kind_alone_is_enough(tmp_path: Path) -> None:
     for kind in ("int8", "nf4"):
         ours = exported(tmp_path / "a.onnx", Quantize(kind)).model_proto
@@ -66,6 +68,7 @@ def test_rows_that_are_no_whole_blocks_get_smaller_ones(tmp_path: Path, form: st
     assert blocks == {"0.weight": 36, "2.weight": 64, "4.weight": 40}
 
 
+@pytest.mark.long
 def test_wrong_codes_are_found(tmp_path: Path) -> None:
     exported(tmp_path / "net.onnx", Quantize("int8"))
     model = onnx.load(tmp_path / "net.onnx")
@@ -78,6 +81,7 @@ def test_wrong_codes_are_found(tmp_path: Path) -> None:
     assert not verify(tmp_path / "other.onnx", Net(), SAMPLE).ok
 
 
+@pytest.mark.long
 def test_activations_of_8_bits(tmp_path: Path) -> None:
     result = exported(tmp_path / "net.onnx", Quantize("int4", activations="int8"))
     assert result.report.verdict["ok"]
@@ -161,6 +165,7 @@ def test_files_are_as_large_as_theory_says(
     assert 0 <= taken / (numbers * (code_bytes + scale_bytes)) - 1 < 0.02
 
 
+@pytest.mark.long
 def test_half_precision(tmp_path: Path) -> None:
     for dtype in (torch.float16, torch.bfloat16):
         net, x = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 32)).eval().to(dtype), torch.randn(3, 64)

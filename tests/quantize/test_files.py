@@ -42,6 +42,7 @@ def foreign(path: Path, opset: int = 13) -> None:
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8), path)
 
 
+@pytest.mark.long_cases("int8", "nf4")
 @pytest.mark.parametrize("kind", ["int8", "int4", "uint4", "nf4", "float8"])
 def test_a_foreign_file(tmp_path: Path, kind: str) -> None:
     foreign(tmp_path / "in.onnx")

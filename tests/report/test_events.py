@@ -156,6 +156,7 @@ def test_operators_know_their_module_and_line(exported: fx2onnx.ExportResult) ->
     assert all("conftest.py:" in args["where"] for args in found if args["module"] == "head")
 
 
+@pytest.mark.long
 def test_memory_readings_see_a_peak() -> None:
     """In a process of its own, above what it had before (Linux counts what the process had that started it): a peak below
     the highest ever cannot be seen.
@@ -175,6 +176,7 @@ print(after[2] - before[1] > 200_000_000, after[0] > before[0])
     assert done.stdout.split() == ["True", "True"], "the peak between two readings, not only what is left"
 
 
+@pytest.mark.long
 def test_profiling_costs_less_than_two_per_cent() -> None:
     """Cost of one event, as the pipeline makes them, times their number, against the export's own time. (The times of two
     exports differ by more than what is measured here; benchmarks/profile_overhead.py compares them over many rounds.)

@@ -54,6 +54,7 @@ def opened_page(
     return Opened(browser, tmp_path / "m.html", size, scheme)
 
 
+@pytest.mark.long
 def test_every_tab_draws_without_complaint(browser: Any, tmp_path: Path) -> None:
     opened = opened_page(browser, tmp_path, model_of(4))
     drawn = {
@@ -72,6 +73,7 @@ def test_every_tab_draws_without_complaint(browser: Any, tmp_path: Path) -> None
     assert opened.complaints == []
 
 
+@pytest.mark.long
 def test_search_and_zoom(browser: Any, tmp_path: Path) -> None:
     opened = opened_page(browser, tmp_path, model_of(4))
     page = opened.page
@@ -94,6 +96,7 @@ def test_search_and_zoom(browser: Any, tmp_path: Path) -> None:
     assert opened.complaints == []
 
 
+@pytest.mark.long
 def test_the_graph_looks_into_modules(browser: Any, tmp_path: Path) -> None:
     opened = opened_page(browser, tmp_path, model_of(4))
     opened.show("graph")
@@ -149,6 +152,7 @@ def test_it_stays_fluid_at_5000_nodes(browser: Any, tmp_path: Path) -> None:
     assert opened.complaints == []
 
 
+@pytest.mark.long_cases("phone")
 @pytest.mark.parametrize(("size", "scheme"), [(PHONE, "dark"), (DESK, "light")], ids=["phone", "desk"])
 def test_it_fits(browser: Any, tmp_path: Path, size: dict[str, int], scheme: str) -> None:
     opened = opened_page(browser, tmp_path, model_of(3), size=size, scheme=scheme)

@@ -26,6 +26,7 @@ def file(profile: Profile, tmp_path: Path) -> Path:
     return tmp_path / "profile.html"
 
 
+@pytest.mark.long
 def test_every_tab_draws_without_complaint(browser: Any, file: Path) -> None:
     opened = Opened(browser, file)
     assert [tab.get_attribute("id") for tab in opened.page.query_selector_all("[role=tab]")] == [
@@ -52,6 +53,7 @@ def test_every_tab_draws_without_complaint(browser: Any, file: Path) -> None:
     assert opened.complaints == []
 
 
+@pytest.mark.long_cases("phone-light", "phone-dark")
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("size", [PHONE, DESK], ids=["phone", "desk"])
 def test_it_fits_and_can_be_read(browser: Any, file: Path, size: dict[str, int], scheme: str) -> None:

@@ -65,6 +65,7 @@ CHARTS = {
 }
 
 
+@pytest.mark.long
 def test_every_view_shows_hostile_names_as_text(opened: Opened) -> None:
     for tab, places in PLACES.items():
         opened.show(tab)
@@ -78,6 +79,7 @@ def test_every_view_shows_hostile_names_as_text(opened: Opened) -> None:
     assert opened.complaints == []
 
 
+@pytest.mark.long
 def test_every_tooltip_shows_hostile_names_as_text(opened: Opened) -> None:
     """The pointer goes to the middle of what each chart has drawn; the chart answers with names."""
     for tab, charts in CHARTS.items():
@@ -202,6 +204,7 @@ def test_names_of_many_parts_make_a_map() -> None:
     assert sum(branch["value"] for branch in tree) == 3
 
 
+@pytest.mark.long
 def test_tables_obey_no_name() -> None:
     profile, comparison = hostile_profile()
     stream = io.StringIO()

@@ -21,6 +21,7 @@ def curves(**more: Any) -> TrainingCurves:
     return TrainingCurves(**{"source": "digits", "curves": values, "tests": tests, **more})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("size", [DESK, PHONE])
 @pytest.mark.parametrize("name", ["accuracy", HOSTILE])
 def test_the_page_in_a_browser(browser: Any, size: dict[str, int], name: str, tmp_path: Path) -> None:

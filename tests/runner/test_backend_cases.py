@@ -116,6 +116,7 @@ def test_table_of_random_cases_is_exact() -> None:
 LIGHT = sorted(glob.glob(os.path.join(os.path.dirname(loader.__file__), "..", "data", "light", "*.onnx")))
 
 
+@pytest.mark.long_cases(but=["light_inception_v1.onnx", "light_shufflenet.onnx", "light_squeezenet.onnx"])
 @pytest.mark.parametrize("path", LIGHT, ids=[os.path.basename(path) for path in LIGHT])
 def test_light_model(path: str) -> None:
     """Whole CNNs with synthetic weights."""

@@ -179,6 +179,7 @@ def backend_cases() -> Iterator[Attacked]:
             yield name, case.model, sets, PLAIN
 
 
+@pytest.mark.long_cases(but=["1", "3", "5"])
 @pytest.mark.parametrize("batch", range(BATCHES))
 def test_contract(batch: int) -> None:
     failures = []
@@ -218,6 +219,7 @@ def kernels_of(program: Program) -> Iterator[Any]:
             yield from kernels_of(body)
 
 
+@pytest.mark.long
 def test_every_kernel_is_attacked() -> None:
     """By what the cases' programs call; so this holds however the batches are spread over processes."""
     called: set[tuple[str, str, int]] = set()
@@ -243,6 +245,7 @@ def test_in_place_kernels_are_attacked() -> None:
     assert promised - ATTACKED_INPLACE == set()
 
 
+@pytest.mark.long
 def test_planner_is_checked_by_other_code() -> None:
     """Plans of all node cases: no two live buffers share a byte."""
     for name in list(cases())[::7]:

@@ -53,6 +53,7 @@ def digests(count: str, models: tuple[str, ...]) -> dict[str, list[str]]:
     return json.loads(done.stdout)
 
 
+@pytest.mark.long
 def test_one_result_at_every_thread_count(models: tuple[str, ...]) -> None:
     one, two = digests("1", models), digests("2", models)
     assert len(one) == 2 * len(SHAPES) + len(MODELS)

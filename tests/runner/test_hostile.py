@@ -204,6 +204,7 @@ REFUSED_AT_RUN: dict[Callable[[], onnx.ModelProto], tuple[str, str]] = {
 }
 
 
+@pytest.mark.long_cases("function_bomb")
 @pytest.mark.parametrize("make", REFUSED_AT_START, ids=lambda make: make.__name__)
 def test_refused_at_start(make: Callable[[], onnx.ModelProto]) -> None:
     code, text = REFUSED_AT_START[make]
@@ -392,6 +393,7 @@ def shuffled(data: bytes, rng: random.Random) -> bytes:
     return proto.SerializeToString()
 
 
+@pytest.mark.long_cases(but=["3"])
 @pytest.mark.parametrize("batch", range(4))
 def test_shuffled_structure(batch: int) -> None:
     rng = random.Random(1000 + batch)

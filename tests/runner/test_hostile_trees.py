@@ -99,6 +99,7 @@ def test_new_form(change: dict[str, Any], text: str) -> None:
         run("TreeEnsemble", 5, given)
 
 
+@pytest.mark.long
 def test_a_long_chain_of_nodes_is_walked_for_all_rows_at_once() -> None:
     """Row by row, these are ten million steps in Python."""
     depth = 2000

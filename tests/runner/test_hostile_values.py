@@ -82,6 +82,7 @@ def test_sizes_that_add_up(name: str) -> None:
     assert caught.value.code == "E404"
 
 
+@pytest.mark.long
 def test_what_is_dead_does_not_count() -> None:
     """A hundred values one after the other fit into the room of a few, in the first run and by plan."""
     steps = [
@@ -178,6 +179,7 @@ def test_a_grid_of_no_numbers(mode: str, padding_mode: str, expected: list[float
     np.testing.assert_array_equal(found.ravel(), expected)
 
 
+@pytest.mark.long
 def test_a_name_that_occurs_twice_among_many_is_found_at_once() -> None:
     """By comparing each with all before it, these would take minutes."""
     infos = [value(f"x{place}", [1]) for place in range(100_000)]

@@ -77,6 +77,7 @@ def any_pattern(chance: random.Random) -> str:
     return "".join(parts)
 
 
+@pytest.mark.long_cases(but=["0"])
 @pytest.mark.parametrize("seed", range(4))
 def test_random_patterns_as_onnxruntime_has_them(seed: int) -> None:
     """onnxruntime uses RE2 itself."""
@@ -115,6 +116,7 @@ def test_what_is_read_otherwise_is_refused(pattern: str) -> None:
     assert caught.value.code == "E403"
 
 
+@pytest.mark.long
 def test_a_large_pattern_is_refused() -> None:
     with pytest.raises(UserError) as caught:
         ours("a{1,1000}" * 60, ["a"])

@@ -115,6 +115,7 @@ def check(program: list[tuple[int, int, int]], wanted: set[int], runs: int = 3) 
             np.testing.assert_allclose(output, value, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.long
 @hypothesis.settings(max_examples=150, deadline=None)
 @hypothesis.given(
     st.lists(st.tuples(st.integers(0, len(OPS) - 1), st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=14),
@@ -138,6 +139,7 @@ def test_hand_made_graphs(name: str) -> None:
     check(HAND_MADE[name], set())
 
 
+@pytest.mark.long
 def test_planning_takes_time_by_the_length_of_the_graph() -> None:
     """By its square, these 9 000 steps and as many buffers would take a minute: a stranger's model could hang the run."""
     names = ["x", *(f"a{number}" for number in range(9_000))]
@@ -153,6 +155,7 @@ def test_planning_takes_time_by_the_length_of_the_graph() -> None:
             assert result.tolist() == ([1, 2] if outputs != ["y"] else [0, 0])
 
 
+@pytest.mark.long_cases("4000000")
 @pytest.mark.parametrize("looks", [MAX_LOOKS, 0])
 def test_many_buffers_do_not_overlap(looks: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arena, "MAX_LOOKS", looks)

@@ -74,6 +74,7 @@ def test_feeds_are_checked(feeds: dict, code: str, text: str) -> None:
     assert text in str(caught.value)
 
 
+@pytest.mark.long
 def test_runs_without_torch_and_onnxruntime() -> None:
     code = (
         "import sys\n"

@@ -212,6 +212,7 @@ def test_a_function_called_in_a_body() -> None:
         session_of([wrong], {"x": ["n", 4]}, [function])
 
 
+@pytest.mark.long
 def test_the_search_for_a_size_that_fits_is_bounded() -> None:
     """A long graph ends in an answer at once: what was not searched is left to the run."""
     chain = [node("Relu", ["x" if not n else f"a{n - 1}"], [f"a{n}"]) for n in range(20_000)]

@@ -96,6 +96,7 @@ class Asking(torch.nn.Module):
         return torch.stack([x[:, place] + y for place in range(x.shape[1])])
 
 
+@pytest.mark.long
 def test_a_report_has_objects_and_its_json_their_lines_and_parts() -> None:
     arguments = (torch.ones(4, 3), torch.ones(1))
     auto = torch.export.Dim.AUTO

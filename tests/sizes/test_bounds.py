@@ -38,6 +38,7 @@ def expressions() -> st.SearchStrategy[Any]:
 RANGES = st.tuples(st.integers(0, 4), st.one_of(st.none(), st.integers(0, 5)))
 
 
+@pytest.mark.long
 @settings(max_examples=400, deadline=None)
 @given(st.sampled_from(sorted(COMPARE)), expressions(), RANGES, RANGES)
 def test_what_is_certain_is_true_at_every_size(op: str, gap: Any, n: Any, m: Any) -> None:

@@ -39,6 +39,7 @@ def build(tree: Any, leaf: Any) -> Any:
     return leaf(tree) if isinstance(tree, Dim) else tree
 
 
+@pytest.mark.long
 @settings(max_examples=300, deadline=None, derandomize=True)
 @given(tree=TREES, sizes=SIZES)
 def test_expressions_evaluate_as_numbers_do(tree: Any, sizes: dict[str, int]) -> None:
@@ -119,6 +120,7 @@ def test_what_may_round_or_be_less_than_zero_is_kept(dim: Dim) -> None:
     assert evaluate(of_data, {"u0": -3}) == -1
 
 
+@pytest.mark.long
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(tree=TREES, factor=st.sampled_from([0.5, 0.25, 0.75, 1.5, 2.5, 0.1, 1 / 3, 0.7]), sizes=SIZES)
 def test_shares_of_sizes_are_rounded_as_numbers_are(tree: Any, factor: float, sizes: dict[str, int]) -> None:
@@ -137,6 +139,7 @@ def test_text() -> None:
     assert str(-S) == "-s"
 
 
+@pytest.mark.long
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(tree=TREES, sizes=SIZES)
 def test_emitted_arithmetic_gives_the_same_numbers(tree: Any, sizes: dict[str, int]) -> None:

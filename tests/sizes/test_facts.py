@@ -78,6 +78,7 @@ class _Positions(torch.nn.Module):
         return tokens * 2 if tokens.shape[1] + 1 > 1 else tokens
 
 
+@pytest.mark.long
 def test_a_decision_by_several_sizes() -> None:
     samples = [
         (torch.randn(2, 3, *sizes),) for sizes in ((16, 16), (8, 32), (17, 17), (20, 8), (17, 19), (4, 5), (32, 33))

@@ -57,6 +57,9 @@ def model(text: str) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
 
 
+@pytest.mark.long_cases(
+    "n + 9**9**9", "((((((((((((((((((((0", "(a0 + b0)*(a1 + b1)*", "(n*n*n*n//2)*(n*n*n*", "n,", "n n", "\\u202en"
+)
 @pytest.mark.parametrize("text", HOSTILE, ids=[text[:20] for text in HOSTILE])
 def test_a_name_of_a_size_is_a_name(text: str, tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"

@@ -51,6 +51,7 @@ def comparisons() -> st.SearchStrategy[Relation]:
     )
 
 
+@pytest.mark.long
 @settings(max_examples=200, deadline=None)
 @given(comparisons())
 def test_where_a_comparison_holds(relation: Relation) -> None:
@@ -61,6 +62,7 @@ def test_where_a_comparison_holds(relation: Relation) -> None:
         assert members(found) == [size for size in SIZES if truth(relation, size)]
 
 
+@pytest.mark.long
 @settings(max_examples=200, deadline=None)
 @given(comparisons())
 def test_from_where_on_a_comparison_repeats(relation: Relation) -> None:
@@ -92,6 +94,7 @@ def test_where_forms_change_soon_though_coefficients_are_large(
     assert found.ends() == ends
 
 
+@pytest.mark.long
 @settings(max_examples=60, deadline=None)
 @given(comparisons(), comparisons())
 def test_what_both_have(one: Relation, two: Relation) -> None:
@@ -103,6 +106,7 @@ def test_what_both_have(one: Relation, two: Relation) -> None:
             assert members(either) == [size for size in SIZES if truth(one, size) or not truth(two, size)]
 
 
+@pytest.mark.long
 @settings(max_examples=60, deadline=None)
 @given(comparisons())
 def test_a_progression_and_an_expression_hold_every_member(relation: Relation) -> None:

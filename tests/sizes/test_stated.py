@@ -29,6 +29,7 @@ def condition(relation: Relation) -> Condition:
     return Condition("n", sizes, relation, HERE)
 
 
+@pytest.mark.long
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.booleans(), min_size=1, max_size=12), st.data())
 def test_every_set_is_read_back(members: list[bool], data: st.DataObject) -> None:

@@ -32,6 +32,7 @@ def build(tree: Any) -> Any:
     return BINARY[tree[0]](build(tree[1]), build(tree[2])) if isinstance(tree, tuple) else tree
 
 
+@pytest.mark.long
 @settings(max_examples=400, deadline=None, derandomize=True)
 @given(tree=TREES)
 def test_what_a_dim_writes_is_read_back(tree: Any) -> None:

@@ -46,6 +46,7 @@ def outside(path: Path) -> dict[str, dict[str, str]]:
     return {t.name: {item.key: item.value for item in t.external_data} for t in tensors if t.external_data}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "shard"), [("llama_tiny", "10KB"), ("bert_tiny", "1GB"), ("t5_tiny", "20KB"), ("gpt2_tiny", "1GB")]
 )
@@ -84,6 +85,7 @@ def test_the_bytes_referred_to_are_those_of_the_weight(tmp_path: Path) -> None:
         assert content == original[name].numpy().tobytes(), name
 
 
+@pytest.mark.long
 def test_no_weight_is_read_while_the_model_is_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     saved("gpt2_tiny", tmp_path)
     for method in ("numpy", "tobytes"):
@@ -92,6 +94,7 @@ def test_no_weight_is_read_while_the_model_is_exported(tmp_path: Path, monkeypat
     assert reference.is_referenced(result.model)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_is_kept(dtype: torch.dtype, tmp_path: Path) -> None:
     resolve("zoo:llama_tiny").module.to(dtype).save_pretrained(tmp_path)  # type: ignore[operator]
@@ -112,6 +115,7 @@ def test_another_dtype_than_the_files_is_refused(tmp_path: Path) -> None:
     assert resolve(f"hf:{tmp_path}", weights="reference", dtype="float32").weight_files
 
 
+@pytest.mark.long
 def test_a_torch_save_file_is_mapped_too(tmp_path: Path) -> None:
     original = saved("bert_tiny", tmp_path)
     torch.save(original.state_dict(), tmp_path / "pytorch_model.bin")
@@ -202,6 +206,7 @@ class TestPlaces:
         assert "beside the weights" in caught.value.next[0]
         assert not list((tmp_path / "other").iterdir())
 
+    @pytest.mark.long
     def test_a_folder_above_the_weights_is_allowed(self, tmp_path: Path) -> None:
         saved("bert_tiny", tmp_path / "checkpoint")
         source = resolve(f"hf:{tmp_path / 'checkpoint'}", weights="reference")

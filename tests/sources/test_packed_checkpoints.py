@@ -231,6 +231,7 @@ def checkpoint(folder: Path, layout: str) -> nn.Module:
     return model  # type: ignore[no-any-return]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_checkpoint_is_exported_in_its_own_integers(tmp_path: Path, layout: str) -> None:
     plain = checkpoint(tmp_path, layout)
@@ -253,6 +254,7 @@ def test_a_checkpoint_is_exported_in_its_own_integers(tmp_path: Path, layout: st
         assert ("com.microsoft", "MatMulNBits") in names
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("layout", "target"), [*((name, "onnxruntime") for name in LAYOUTS), ("bitsandbytes nf4", "onnx"), ("gptq", "onnx")]
 )
@@ -268,6 +270,7 @@ def test_codes_stay_in_the_checkpoints_file(tmp_path: Path, layout: str, target:
         assert sum(".scale" in name for name in outside) == 14
 
 
+@pytest.mark.long
 def test_a_folder_by_reference_generates_what_a_copy_does(tmp_path: Path) -> None:
     """The copy is exported second: of the checkpoint's folder it takes nothing that the first export wrote."""
     checkpoint(tmp_path / "in", "gptq")
@@ -279,6 +282,7 @@ def test_a_folder_by_reference_generates_what_a_copy_does(tmp_path: Path) -> Non
     assert np.array_equal(*found)
 
 
+@pytest.mark.long_cases("pack-quantized")
 @pytest.mark.parametrize("layout", ["gptq", "awq", "pack-quantized"])
 def test_pages_of_codes_are_given_back_as_they_are_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str
@@ -292,6 +296,7 @@ def test_pages_of_codes_are_given_back_as_they_are_written(
     assert given == {(layer.packed.data_ptr(), layer.packed.nbytes) for layer in layers}
 
 
+@pytest.mark.long
 def test_a_capture_computes_no_codes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of each of some hundred layers it would cost more than all else."""
     checkpoint(tmp_path, "gptq")
@@ -300,6 +305,7 @@ def test_a_capture_computes_no_codes(tmp_path: Path, monkeypatch: pytest.MonkeyP
     fx2onnx.export(source.module, (), tmp_path / "out.onnx", kwargs=source.kwargs)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("layout", ["gptq", "bitsandbytes nf4"])
 @pytest.mark.parametrize("target", ["onnx", "onnxruntime"])
 def test_other_targets_and_dtypes(tmp_path: Path, target: str, layout: str) -> None:

@@ -42,6 +42,9 @@ def outputs_of(source: Source) -> list[torch.Tensor]:
     return list(result.values() if isinstance(result, dict) else result)
 
 
+@pytest.mark.long_cases(
+    "timm:resnet10t?num_classes=7", "hf:vit?num_hidden_layers=1&hidden_size=32&num_attention_heads=2&image_size=32"
+)
 @pytest.mark.filterwarnings("ignore:Using padding='same'")
 @pytest.mark.parametrize("spec", TINY + SMALL)
 def test_a_source_can_be_called_and_names_its_dims(spec: str) -> None:
@@ -57,6 +60,7 @@ def test_a_source_can_be_called_and_names_its_dims(spec: str) -> None:
     assert not source.output_names or len(source.output_names) == len(outputs)
 
 
+@pytest.mark.long_cases("timm:resnet10t?num_classes=7")
 @pytest.mark.filterwarnings("ignore:Using padding='same'")
 @pytest.mark.parametrize("spec", ["zoo:mnist_cnn_same", *SMALL[:3]])
 def test_the_seed_decides_the_weights_and_the_callers_random_state_is_kept(spec: str) -> None:
@@ -68,6 +72,7 @@ def test_the_seed_decides_the_weights_and_the_callers_random_state_is_kept(spec:
     assert any(not torch.equal(first[key], other[key]) for key in first)
 
 
+@pytest.mark.long_cases("timm:resnet10t?num_classes=7")
 @pytest.mark.parametrize("spec", ["zoo:mnist_cnn", *SMALL[:3]])
 def test_no_parameter_or_statistic_is_left_constant(spec: str) -> None:
     for name, value in resolve(spec).module.state_dict().items():
@@ -84,6 +89,7 @@ def test_zoo_models_take_the_options_they_state(name: str) -> None:
     assert entry.summary
 
 
+@pytest.mark.long
 def test_sizes_of_the_sample_inputs_follow_the_options() -> None:
     assert resolve("zoo:mnist_cnn", batch=3).args[0].shape == (3, 1, 28, 28)
     bert = resolve("zoo:bert_tiny", batch=1, seq=9)
@@ -96,6 +102,7 @@ def test_sizes_of_the_sample_inputs_follow_the_options() -> None:
     assert resolve(SMALL[4], image_size=32).kwargs["pixel_values"].shape == (2, 3, 32, 32)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("option", "size"), [(None, 224), (32, 32)])
 def test_a_vision_transformer_gets_images_of_its_own_size(
     option: int | None, size: int, monkeypatch: pytest.MonkeyPatch
@@ -107,6 +114,7 @@ def test_a_vision_transformer_gets_images_of_its_own_size(
     assert resolve("torchvision:vit_b_32", image_size=option, batch=1).args[0].shape == (1, 3, size, size)
 
 
+@pytest.mark.long_cases("fasterrcnn_mobilenet_v3_large_320_fpn?min_size=128&max_size=128")
 @pytest.mark.parametrize(
     "name",
     [

@@ -115,6 +115,7 @@ def refusal(spec: str, **options: Any) -> UserError:
     return caught.value
 
 
+@pytest.mark.long_cases("stated0-attn_implementation-True")
 @pytest.mark.parametrize(("stated", "key", "reaches"), KEYS)
 def test_keys_that_fetch_or_import_are_refused_by_name(
     stated: dict[str, Any], key: str, reaches: bool, tmp_path: Path, reached: list[str]
@@ -125,6 +126,7 @@ def test_keys_that_fetch_or_import_are_refused_by_name(
     assert reached == []
 
 
+@pytest.mark.long_cases("stated4-attn_implementation-True", "stated5-decoder.auto_map-True")
 @pytest.mark.parametrize(("stated", "key", "reaches"), [case for case in KEYS if case[2]])
 def test_they_would_reach_out_where_nobody_checked(
     stated: dict[str, Any], key: str, reaches: bool, tmp_path: Path, reached: list[str], monkeypatch: pytest.MonkeyPatch

@@ -25,6 +25,7 @@ def run_python(code: str, *, path: Path | None = None) -> str:
     return done.stdout
 
 
+@pytest.mark.long
 def test_torchvision_works_after_import_torchvision() -> None:
     code = """
 from fx2onnx.sources.torchvision_compat import import_torchvision, operators_are_declared_here

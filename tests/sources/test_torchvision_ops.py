@@ -26,6 +26,7 @@ def test_nms_keeps_what_torchvision_keeps(threshold: float, expected: str) -> No
     assert torch.equal(kept, recorded(expected))
 
 
+@pytest.mark.long
 def test_nms_over_several_blocks_is_the_greedy_definition() -> None:
     generator = torch.Generator().manual_seed(3)
     boxes = torch.rand(600, 4, generator=generator) * 10

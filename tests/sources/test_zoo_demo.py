@@ -23,6 +23,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> object:
     return call
 
 
+@pytest.mark.long
 def test_it_exports_runs_and_prints_a_table(run: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("mnist_cnn", "vit_tiny") == 0  # type: ignore[operator]
     captured = capsys.readouterr()

@@ -233,6 +233,7 @@ class Turned(nn.Module):
         return x.permute(1, 2, 0) @ self.right if self.form == "permuted" else self.layer(x.transpose(0, 1))
 
 
+@pytest.mark.long_cases(but=["left-optimised", "permuted-optimised"])
 @pytest.mark.parametrize("made", ["cast", "exported", "optimised"])
 @pytest.mark.parametrize("form", ["layer", "left", "permuted"])
 def test_products_of_turned_float16_do_not_end_the_process(form: str, made: str, tmp_path: Path) -> None:
@@ -314,6 +315,7 @@ FACTORS: dict[str, Any] = {
 }
 
 
+@pytest.mark.long_cases("branch")
 @pytest.mark.parametrize("name", FACTORS)
 def test_factors_of_float64_products_keep_their_digits(name: str, tmp_path: Path) -> None:
     class Scaled(nn.Module):

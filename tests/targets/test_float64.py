@@ -57,6 +57,7 @@ def test_a_function_is_exact_everywhere(name: str, opset: int, tmp_path: Path) -
         assert signs[~np.isnan(expected)].all()
 
 
+@pytest.mark.long
 def test_a_branch_has_the_form_inside(tmp_path: Path) -> None:
     class Branch(nn.Module):
         def forward(self, x: Tensor) -> Tensor:

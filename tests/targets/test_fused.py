@@ -72,6 +72,7 @@ def test_without_a_mask(keywords: Any, other: torch.Tensor) -> None:
     assert (found["MultiHeadAttention"], found["Add"], found["Transpose"], found["Mul"]) == (1, 0, 0, 0)
 
 
+@pytest.mark.long
 def test_dynamic_sizes() -> None:
     shapes = {"x": {0: "batch", 1: "new"}, "y": {0: "batch", 1: "all"}, "mask": {0: "batch", 2: "new", 3: "all"}}
     assert exported(Attention(), X, Y, MASKS["bool"], dynamic_shapes=shapes)["MultiHeadAttention"] == 1

@@ -35,6 +35,7 @@ def opens(model: bytes) -> bool | None:
     return True
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("opset", OPSETS)
 def test_the_table_says_what_onnxruntime_opens(opset: int) -> None:
     target = find(f"onnxruntime-{release()}").name

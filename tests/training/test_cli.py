@@ -47,6 +47,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", ["onnxruntime", "runner"])
 def test_train_on_arrays(folder: Path, engine: str, tmp_path: Path) -> None:
     manifest = json.loads((folder / "fx2onnx.json").read_text())["training"]
@@ -69,6 +70,7 @@ def test_train_on_arrays(folder: Path, engine: str, tmp_path: Path) -> None:
     assert again["steps"] == 12
 
 
+@pytest.mark.long
 def test_losses_are_shown(folder: Path, tmp_path: Path) -> None:
     manifest = json.loads((folder / "fx2onnx.json").read_text())["training"]
     data = tmp_path / "data.npz"
@@ -80,6 +82,7 @@ def test_losses_are_shown(folder: Path, tmp_path: Path) -> None:
     assert "test accuracy" in done.stdout
 
 
+@pytest.mark.long_cases("arguments0---loss none is not known", "arguments1---optimizer none is not known")
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -108,6 +111,7 @@ def test_mistakes(folder: Path, arguments: list[str], message: str, tmp_path: Pa
     assert message in done.output
 
 
+@pytest.mark.long
 def test_a_folder_of_a_fixed_batch(tmp_path: Path) -> None:
     """Steps and the test are of as many rows as it takes."""
     module = torch.nn.Linear(3, 1)

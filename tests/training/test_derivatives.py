@@ -49,6 +49,7 @@ def test_a_penalty_on_gradients() -> None:
     assert {"onnxruntime", "runner"} <= set(engines)
 
 
+@pytest.mark.long_cases("dtype1")
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_autocast_with_a_scaled_loss(dtype: torch.dtype) -> None:
     """onnxruntime's CPU provider has no products in bfloat16: there the runner is compared alone."""
@@ -114,6 +115,7 @@ TRANSFORMS = {
 }
 
 
+@pytest.mark.long_cases("cond", "hessian")
 @pytest.mark.parametrize("name", TRANSFORMS)
 def test_transforms_in_forward(name: str, tmp_path: Path) -> None:
     """What they give, and the gradients through them, equal to eager PyTorch's in float64."""

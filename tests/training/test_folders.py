@@ -63,6 +63,7 @@ def _held_out() -> dict[str, Any]:
     return {"image": images.numpy(), "labels": labels.numpy()}
 
 
+@pytest.mark.long
 def test_files(folder: Path) -> None:
     assert {path.name for path in folder.iterdir()} == FILES
     for path in folder.glob("*.onnx"):
@@ -82,6 +83,7 @@ def test_files(folder: Path) -> None:
     assert "norm1.running_mean" in [slot["name"] for slot in manifest["buffers"]]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", ENGINES)
 def test_digits_from_scratch(folder: Path, engine: str, tmp_path: Path) -> None:
     trainer = Trainer(folder, ENGINES[engine])
@@ -95,6 +97,7 @@ def test_digits_from_scratch(folder: Path, engine: str, tmp_path: Path) -> None:
     assert abs((logits.argmax(1) == _held_out()["labels"]).mean() - reached) < 1e-6
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", ENGINES)
 def test_going_on_is_bit_for_bit(folder: Path, engine: str, tmp_path: Path) -> None:
     trainer = Trainer(folder, ENGINES[engine])
@@ -119,6 +122,7 @@ def test_the_state_is_read_by_safetensors(folder: Path, tmp_path: Path) -> None:
     np.testing.assert_array_equal(found["fc2.weight"], trainer.state["fc2.weight"])
 
 
+@pytest.mark.long
 def test_torch_is_not_needed(folder: Path) -> None:
     code = f"""
 import sys
@@ -217,6 +221,7 @@ def test_every_kind_of_dropout_is_off() -> None:
         np.testing.assert_allclose(outputs[1], want, rtol=1e-5, err_msg=engine)
 
 
+@pytest.mark.long
 def test_dropout_from_a_seed(tmp_path: Path) -> None:
     module = _noisy(tmp_path, "seeded")
     want = module.fc(torch.ones(50, 200)).detach().numpy() / (0.75 * 0.5)

@@ -37,6 +37,7 @@ def fooled(outputs: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
 STEPS = {"discriminator": (told_apart, "generator."), "generator": (fooled, "discriminator.")}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_gan_in_turn(engine: str, tmp_path: Path) -> None:
     torch.manual_seed(0)

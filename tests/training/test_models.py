@@ -33,6 +33,7 @@ def exact_gradients(found: Task) -> tuple[float, dict[str, torch.Tensor]]:
     return float(loss.detach()), {name: p.grad for name, p in module.named_parameters() if p.grad is not None}
 
 
+@pytest.mark.long_cases("gpt2", "llama", "t5")
 @pytest.mark.parametrize("name", TASKS)
 def test_gradients_are_autograds(name: str) -> None:
     found = task(name)
@@ -63,6 +64,7 @@ def test_gradients_are_autograds(name: str) -> None:
 SLOW = pytest.mark.slow
 
 
+@pytest.mark.long_cases(but=["cnn-adamw-0.001", "lstm-sgd-0.0001", "gpt2-adamw-0.001"])
 @pytest.mark.parametrize(
     ("name", "kind", "tolerance"),
     [
@@ -112,6 +114,7 @@ def test_losses_follow_pytorchs(name: str, kind: str, tolerance: float, tmp_path
         np.testing.assert_allclose(got, want, rtol=tolerance, err_msg=engine)
 
 
+@pytest.mark.long
 def test_any_batch_and_sequence() -> None:
     found = task("gpt2")
     sizes = {"input_ids": {0: "batch", 1: "sequence"}, "labels": {0: "batch", 1: "sequence"}}

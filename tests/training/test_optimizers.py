@@ -90,6 +90,7 @@ def compare(trainer: Trainer, module: nn.Module, name: str, *, atol: float = 2e-
         )
 
 
+@pytest.mark.long_cases("adam, amsgrad")
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_steps_are_pytorchs(name: str, tmp_path: Path) -> None:
     module = network()

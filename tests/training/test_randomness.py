@@ -74,6 +74,7 @@ def test_off(kind: str, tmp_path: Path) -> None:
         np.testing.assert_allclose(got, X.numpy(), rtol=1e-6, err_msg=engine)
 
 
+@pytest.mark.long_cases("batch")
 @pytest.mark.parametrize("kind", ["rows", "timm", "batch"])
 def test_branches_from_a_seed(kind: str, tmp_path: Path) -> None:
     """A row is left out whole; what stays is scaled."""

@@ -118,6 +118,7 @@ def _sgd(module: Any) -> torch.optim.Optimizer:
     return torch.optim.SGD(module.parameters(), lr=0.3, momentum=0.9)
 
 
+@pytest.mark.long_cases("row", "spectral norm")
 @pytest.mark.parametrize("way", WAYS)
 def test_a_step_takes_the_parameters_that_it_is_given(way: str, tmp_path: Path) -> None:
     module = Reached(WAYS[way])

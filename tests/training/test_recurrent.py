@@ -55,6 +55,7 @@ def given(layer: nn.RNNBase, time: int = 6, batch: int = 3) -> tuple[torch.Tenso
     return torch.randn(shape, generator=generator), torch.randn(sides, batch, 5, generator=generator)
 
 
+@pytest.mark.long_cases(but=["gru, no biases"])
 @pytest.mark.parametrize("kind", LAYERS)
 def test_gradients_at_any_length(kind: str) -> None:
     torch.manual_seed(0)
@@ -102,6 +103,7 @@ class Dropping(nn.Module):
         return self.layers(x)[0]  # type: ignore[no-any-return]
 
 
+@pytest.mark.long
 def test_dropout_between_layers(tmp_path: Path) -> None:
     """The seed decides; the verification compares with eager PyTorch, layer by layer, under the same masks."""
     torch.manual_seed(0)
@@ -144,6 +146,7 @@ class Packed(nn.Module):
         return (padded * weights).square().mean() + ends.sin().mean() + out.data.sin().sum()
 
 
+@pytest.mark.long_cases(but=["lengths0-others0-None-gru"])
 @pytest.mark.parametrize("kind", [kind for kind in LAYERS if "projected" not in kind])
 @pytest.mark.parametrize(
     ("lengths", "others", "total"), [([6, 4, 1], [[6, 6, 2], [5, 3, 3]], None), ([2, 5, 3], [[1, 6, 6]], 8)]

@@ -37,6 +37,7 @@ def optimizer(module: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD([value for value in module.parameters() if value.requires_grad], lr=0.3)
 
 
+@pytest.mark.long
 def test_a_teacher_is_a_state_of_the_graph_and_stays_in_the_module(tmp_path: Path) -> None:
     module = Taught()
     before = copy.deepcopy(module.state_dict())
@@ -86,6 +87,7 @@ def test_gradients_that_forward_takes_are_verified(is_noisy: bool) -> None:
     assert not x.requires_grad
 
 
+@pytest.mark.long
 def test_a_penalty_that_forward_computes_is_verified_in_every_file(tmp_path: Path) -> None:
     module = Sloped(is_noisy=False)
     rule = torch.optim.Adam(module.parameters())

@@ -47,6 +47,7 @@ def net() -> Net:
     return Net().train()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 def test_every_optimizer_is_right(kind: str, tmp_path: Path) -> None:
     module = net()
@@ -72,6 +73,7 @@ def test_every_optimizer_is_right(kind: str, tmp_path: Path) -> None:
     assert any(tried.sizes.get("batch", 4) != 4 for tried in step.tried), "other sizes are tried"
 
 
+@pytest.mark.long
 def test_scaled_losses(tmp_path: Path) -> None:
     module = net()
     fx2onnx.export_training(
@@ -86,6 +88,7 @@ def test_scaled_losses(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.long
 def test_a_module_of_convolutions() -> None:
     torch.manual_seed(0)
     found = task("resnet")
@@ -125,6 +128,7 @@ def _forgotten_statistics(proto: onnx.ModelProto) -> None:
     proto.graph.node.append(onnx.helper.make_node("Identity", ["norm.running_mean"], ["norm.running_mean.next"]))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("change", "output"),
     [
@@ -144,6 +148,7 @@ def test_a_harmed_step_is_noticed(change: Callable[[onnx.ModelProto], None], out
     assert output in {row.output for row in verdicts["train_step.onnx"].rows if not row.ok}
 
 
+@pytest.mark.long
 def test_a_wrong_form_stops_the_export(tmp_path: Path) -> None:
     """Nothing is written where the verification fails."""
     aten = torch.ops.aten
@@ -162,6 +167,7 @@ def test_a_wrong_form_stops_the_export(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists() or not list((tmp_path / "out").iterdir())
 
 
+@pytest.mark.long
 def test_the_mode_is_as_before() -> None:
     module = Residual().eval()
     fx2onnx.export(

@@ -104,6 +104,7 @@ def test_a_gradient_of_a_gradient(of_attention: bool) -> None:
     operators(Function(penalised, (4, 4), (4,)), drawn(2, 3, 6, 4))
 
 
+@pytest.mark.long
 def test_attention_at_other_sizes() -> None:
     module = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
     training = fx2onnx.Training(squared)
@@ -131,6 +132,7 @@ class Twice(nn.Sequential):
         return super().forward(super().forward(x) + x)  # type: ignore[no-any-return]
 
 
+@pytest.mark.long_cases("read")
 @pytest.mark.parametrize("make", [Normalised, lambda: Twice(nn.BatchNorm1d(4))], ids=["read", "twice"])
 def test_running_statistics_at_their_time(make: Callable[[], nn.Module]) -> None:
     module = make().train()
@@ -165,6 +167,7 @@ def test_batch_norm_is_one_operator(affine: bool, monkeypatch: pytest.MonkeyPatc
         operators(Standardized(nn.Linear(6, 6), nn.BatchNorm1d(6)).train(), drawn(1, 6))
 
 
+@pytest.mark.long
 def test_running_statistics_are_updated_together() -> None:
     module = nn.Sequential(*(nn.BatchNorm1d(4) for _ in range(5))).train()
     training = fx2onnx.Training(squared)
@@ -175,6 +178,7 @@ def test_running_statistics_are_updated_together() -> None:
     assert all("source" in {entry.key for entry in node.metadata_props} for node in updates)
 
 
+@pytest.mark.long
 def test_an_export_leaves_no_collection_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """What it made is old at once; where that is much, all is collected; what the user froze stays frozen."""
     module, seen = nn.Linear(4, 5), []

@@ -43,6 +43,7 @@ CASES: dict[str, tuple[Callable[[], nn.Module], tuple[Tensor, ...], str]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", CASES)
 def test_bodies_are_verified(name: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
@@ -59,6 +60,7 @@ def test_bodies_are_verified(name: str, tmp_path: Path) -> None:
     assert not verify(tmp_path / "wrong.onnx", module, args).ok
 
 
+@pytest.mark.long
 def test_inputs_on_which_a_loop_never_ends_are_left_out(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     args = (torch.rand(3) + 0.1,)

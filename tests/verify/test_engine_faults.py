@@ -61,6 +61,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "net.onnx"
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("wrong_softmax")
 def test_what_was_found_is_known_afterwards(path: Path, tmp_path: Path) -> None:
     found = locate(path, Net(), (X,))
@@ -153,6 +154,7 @@ def invoke(*arguments: object) -> Result:
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("wrong_softmax")
 def test_the_commands_write_and_read_the_table(path: Path, source: str, tmp_path: Path) -> None:
     table = tmp_path / "faults.json"

@@ -84,6 +84,7 @@ def edit(proto: onnx.ModelProto, name: str, change: Any) -> None:
 
 
 # -- files ---------------------------------------------------------------------------------------------------------
+@pytest.mark.long
 def test_nothing_is_found_in_a_right_file(net: Net, tmp_path: Path) -> None:
     result = fx2onnx.export(net, (X,), tmp_path / "net.onnx", dynamic_shapes={"x": {0: "batch", 1: "sequence"}})
     assert locate(result, net, (X,)) is None
@@ -112,6 +113,7 @@ def test_a_changed_attribute_is_found_with_its_line(net: Net, tmp_path: Path) ->
     assert found.as_dict()["difference"]["differing"] == found.difference.differing
 
 
+@pytest.mark.long
 def test_weights_that_the_module_did_not_have_are_named(net: Net, tmp_path: Path) -> None:
     """Under the name of the module's; a weight of the file that is none of the module's is a change of the file."""
     proto = exported(net, tmp_path / "net.onnx")
@@ -194,6 +196,7 @@ def test_a_branch_is_looked_into(tmp_path: Path) -> None:
     assert locate(tmp_path / "net.onnx", Chooses(), (torch.ones(3),)) is None
 
 
+@pytest.mark.long
 def test_a_loop_is_run(tmp_path: Path) -> None:
     class Counts(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -203,6 +206,7 @@ def test_a_loop_is_run(tmp_path: Path) -> None:
     assert locate(tmp_path / "net.onnx", Counts(), (torch.ones(3),)) is None
 
 
+@pytest.mark.long
 def test_draws_of_the_file_are_no_fault(tmp_path: Path) -> None:
     class Noisy(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -231,6 +235,7 @@ def test_state_that_a_file_takes_is_fed(tmp_path: Path) -> None:
     assert torch.equal(module.seen, torch.ones(5)), "buffers are as before"
 
 
+@pytest.mark.long
 def test_nodes_of_another_exporter_are_found_by_their_values(net: Net, tmp_path: Path) -> None:
     proto = exported(net, tmp_path / "net.onnx", optimize=False)
     proto.producer_name = "another"
@@ -369,6 +374,7 @@ def test_what_adds_up_over_many_right_nodes_is_rounding(tmp_path: Path) -> None:
 
 
 # -- export(verify=True) and cases -----------------------------------------------------------------------------------
+@pytest.mark.long
 def test_the_error_of_a_verification_carries_the_node(net: Net) -> None:
     def wrong_gelu(op: Any, self: Any, approximate: str = "none") -> Any:
         return op.Relu(self)
@@ -450,6 +456,7 @@ def shares_found(
     return total, missed
 
 
+@pytest.mark.long
 def test_mutated_nodes_are_named(net: Net, tmp_path: Path) -> None:
     proto = exported(net, tmp_path / "net.onnx")
     total, missed = shares_found(net, (X,), {}, proto, {"x": X.numpy()}, 1, tmp_path / "mutant.onnx")

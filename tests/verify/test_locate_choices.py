@@ -46,6 +46,7 @@ def routed(tmp_path: Path) -> tuple[Routed, tuple[torch.Tensor, torch.Tensor], P
     return module, args, tmp_path / "m.onnx"
 
 
+@pytest.mark.long
 def test_places_of_equal_numbers_are_nobodys_fault(routed: tuple[Routed, tuple[torch.Tensor, ...], Path]) -> None:
     module, args, path = routed
     assert locate(path, module, args) is None
@@ -66,6 +67,7 @@ def unwritten_memory() -> Iterator[None]:
     torch.use_deterministic_algorithms(False)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("unwritten_memory")
 def test_numbers_that_nobody_wrote_are_nobodys_fault(routed: tuple[Routed, tuple[torch.Tensor, ...], Path]) -> None:
     module, args, path = routed

@@ -67,6 +67,7 @@ def clip_ids(proto: onnx.ModelProto) -> None:
     graph.node.insert(0, helper.make_node("Min", ["ids", "most"], ["clipped"], name="clip"))
 
 
+@pytest.mark.long
 def test_ids_beyond_those_of_the_sample(module: Padded, proto: onnx.ModelProto, tmp_path: Path) -> None:
     clip_ids(proto)
     found = located(proto, tmp_path / "wrong.onnx", module)
@@ -75,6 +76,7 @@ def test_ids_beyond_those_of_the_sample(module: Padded, proto: onnx.ModelProto, 
     assert "\n  on " in found.describe()
 
 
+@pytest.mark.long
 def test_a_size_that_is_baked(module: Padded, proto: onnx.ModelProto, tmp_path: Path) -> None:
     node = next(node for node in proto.graph.node if node.op_type == "Reshape")
     proto.graph.initializer.append(numpy_helper.from_array(np.array([2, 5, 2, 4]), "sizes"))
@@ -85,6 +87,7 @@ def test_a_size_that_is_baked(module: Padded, proto: onnx.ModelProto, tmp_path: 
     assert found.shape != (2, 5, 2, 4)
 
 
+@pytest.mark.long
 def test_an_input_that_vanished(module: Padded, proto: onnx.ModelProto, tmp_path: Path) -> None:
     (value,) = [value for value in proto.graph.input if value.name == "mask"]
     proto.graph.input.remove(value)
@@ -98,11 +101,13 @@ def test_an_input_that_vanished(module: Padded, proto: onnx.ModelProto, tmp_path
     assert found.case is not None
 
 
+@pytest.mark.long
 def test_what_is_wrong_on_the_sample_is_found_there(module: Padded, proto: onnx.ModelProto, tmp_path: Path) -> None:
     next(node for node in proto.graph.node if node.op_type == "Softmax").op_type = "LogSoftmax"
     assert located(proto, tmp_path / "wrong.onnx", module).on == ""
 
 
+@pytest.mark.long
 def test_the_inputs_of_a_verdict(module: Padded, proto: onnx.ModelProto, tmp_path: Path) -> None:
     verdict = verify(tmp_path / "net.onnx", module, (IDS, MASK))
     assert (verdict.ok, verdict.wrong_on) == (True, None)
@@ -123,6 +128,7 @@ def test_the_inputs_of_a_verdict(module: Padded, proto: onnx.ModelProto, tmp_pat
     assert found == locate(tmp_path / "wrong.onnx", module, (IDS, MASK))
 
 
+@pytest.mark.long
 def test_the_error_of_an_export_says_where(module: Padded) -> None:
     def wrapped(
         op: Any,

@@ -72,10 +72,12 @@ def located(net: nn.Module, proto: onnx.ModelProto, path: Path) -> FirstWrong:
     return found
 
 
+@pytest.mark.long
 def test_a_right_file(net: nn.Module, written: Path) -> None:
     assert locate(written, net, (X,)) is None
 
 
+@pytest.mark.long_cases("Gelu-0", "Gelu-1", "Gelu-2", "LayerNormalization-2")
 @pytest.mark.parametrize("branch", range(BRANCHES))
 @pytest.mark.parametrize("op_type", ["Gelu", "Softmax", "LayerNormalization"])
 def test_an_error_that_is_small_beside_what_it_is_added_to(

@@ -43,6 +43,7 @@ INPUTS = {
 }
 
 
+@pytest.mark.long_cases(but=["halves-heaviside-False"])
 @pytest.mark.parametrize(
     ("name", "form", "clears"),
     [

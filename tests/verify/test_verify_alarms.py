@@ -39,17 +39,27 @@ def verified(name: str, exported: Forward, seed: int = 1) -> Verdict:
     return verify(result, Given(program.right), args, seeds=(seed,))
 
 
+@pytest.mark.long_cases("nearest rows", "nearest rows by distance")
 @pytest.mark.parametrize("name", [*AMONG_NAN, *COUNTED, "Beta"])
 def test_a_sound_file_is_right(name: str) -> None:
     verdict = verified(name, PROGRAMS[name].right)
     assert verdict.ok, verdict.describe()
 
 
+@pytest.mark.long_cases(
+    "nearest rows",
+    "nearest rows by distance",
+    "values beside the best",
+    "experts",
+    "mean of the largest rows",
+    "laguerre_polynomial_l",
+)
 @pytest.mark.parametrize("name", [*AMONG_NAN, *COUNTED, "Beta"])
 def test_a_fault_in_the_same_program_is_found(name: str) -> None:
     assert not verified(name, PROGRAMS[name].wrong).ok
 
 
+@pytest.mark.long_cases(but=["inverse"])
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_no_verdict_is_drawn_from_a_singular_system(name: str) -> None:
     verdict = verified(name, PROGRAMS[name].right, SYSTEMS[name])

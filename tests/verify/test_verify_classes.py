@@ -99,6 +99,7 @@ HARMS: dict[str, Edit] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("harm", HARMS)
 def test_what_no_sample_shows(harm: str, tmp_path: Path) -> None:
     module, args, result = padded()
@@ -150,6 +151,7 @@ class Filled(nn.Module):
         return scores + fill if self.added else torch.where(is_out, self.fill, scores)
 
 
+@pytest.mark.long_cases(but=["True--10000.0"])
 @pytest.mark.parametrize("fill", [torch.finfo(torch.float32).min, -1e4])
 @pytest.mark.parametrize("added", [False, True])
 def test_fill_swallows_no_error(fill: float, added: bool) -> None:
@@ -286,6 +288,7 @@ class Spectrogram(nn.Module):
         return torch.log10(found.clamp(min=1e-10)) * (1 + self.off)
 
 
+@pytest.mark.long
 def test_a_spectrum_is_as_right_as_its_engine() -> None:
     time = torch.arange(3200) / 16000
     x = (torch.sin(time * 2764.6) + 0.3 * torch.sin(time * 9000))[None]
@@ -381,6 +384,7 @@ TRANSFORMS: dict[str, Callable[..., torch.Tensor]] = {
 }
 
 
+@pytest.mark.long_cases("jvp")
 @pytest.mark.parametrize("name", TRANSFORMS)
 def test_judges_run_inside_transforms_of_functions(name: str) -> None:
     """Forward-mode derivatives have tensors of zeros without memory, and vmap changes the sizes of tensors in place."""
@@ -420,6 +424,7 @@ def test_a_verdict_says_what_it_covered(tmp_path: Path) -> None:
     assert verify(tmp_path / "m.onnx", module, args, seeds=()).ok
 
 
+@pytest.mark.long
 def test_probabilities_of_nearly_nothing_are_as_exact_as_an_engine_has_them() -> None:
     """onnxruntime's Sigmoid is off by 7e-8 wherever its result is small."""
 

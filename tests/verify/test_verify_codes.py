@@ -97,6 +97,7 @@ class Quantised(nn.Module):
         return ops.linear_relu(whole, self.packed, 16.0, 0).dequantize()  # type: ignore[no-any-return]
 
 
+@pytest.mark.long
 def test_a_verdict_names_who_overflows() -> None:
     module, x = Quantised().eval(), torch.rand(3, 16, generator=GENERATOR)
     result = fx2onnx.export(module, (x,))

@@ -57,6 +57,9 @@ PAIRS: dict[str, tuple[tuple[torch.Tensor, ...], Forward, Forward]] = {
 }  # fmt: skip
 
 
+@pytest.mark.long_cases(
+    "middles are rounded to even", "what is cut off far away", "what is cut off in depth", "exponentials that overflow"
+)
 @pytest.mark.parametrize("what", PAIRS)
 def test_what_no_sample_has(what: str) -> None:
     args, right, wrong = PAIRS[what]
@@ -139,6 +142,7 @@ class Edges(nn.Module):
         return torch.zeros_like(x).index_add(0, edges[1], x[edges[0]])
 
 
+@pytest.mark.long
 def test_ids_of_as_many_rows_as_there_are() -> None:
     """The module is right at every size; the file takes nodes behind the sample's for its last."""
     args = (torch.randn(6, 4, generator=GENERATOR), torch.tensor([[0, 1, 2, 3, 5, 5, 2], [1, 2, 4, 5, 0, 3, 1]]))

@@ -73,6 +73,7 @@ def test_results_are_arrays_of_their_own(file: tuple[Path, Net, Any], name: str)
         np.testing.assert_array_equal(array, copy)
 
 
+@pytest.mark.long
 def test_engines_that_disagree_are_told_from_a_wrong_file(
     file: tuple[Path, Net, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

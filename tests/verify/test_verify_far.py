@@ -81,6 +81,7 @@ def test_integers_that_the_file_has_no_room_for(what: str) -> None:
     assert verify(harmed, Given(wrong), (sample,)).ok
 
 
+@pytest.mark.long_cases("a period")
 @pytest.mark.parametrize("what", SIZES)
 def test_numbers_of_the_file_that_bound_a_size(what: str) -> None:
     right, wrong = SIZES[what]
@@ -89,6 +90,7 @@ def test_numbers_of_the_file_that_bound_a_size(what: str) -> None:
     assert not verify(fx2onnx.export(Given(wrong), (X,), dynamic_shapes=({1: "n"},)), Given(right), (X,)).ok
 
 
+@pytest.mark.long
 def test_what_is_weighed_among_one_is_not_tried_alone() -> None:
     assert {"n": 33, "m": 2} in other_sizes({"n": 16, "m": 12}, [])
 

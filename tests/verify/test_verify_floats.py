@@ -51,6 +51,7 @@ PAIRS: dict[str, tuple[Forward, Forward]] = {
 }  # fmt: skip
 
 
+@pytest.mark.long_cases("a deviation that cancels")
 @pytest.mark.parametrize("what", PAIRS)
 def test_what_only_such_floats_show(what: str) -> None:
     right, wrong = PAIRS[what]
@@ -104,6 +105,7 @@ def test_what_is_masked_in_an_attention() -> None:
     )
 
 
+@pytest.mark.long_cases("False")
 @pytest.mark.parametrize("norm_first", [False, True])
 def test_rows_whose_keys_are_all_masked(norm_first: bool) -> None:
     """PyTorch's fused layer of inference makes them NaN, the module as it is written makes them zero, and so does the file."""

@@ -48,6 +48,7 @@ class Repeats(torch.nn.Module):
         return torch.cat([x] * int(count[0]), 0) * count[1]
 
 
+@pytest.mark.long_cases("None")
 @pytest.mark.parametrize("names", [None, ["how_often", "numbers"]])
 def test_a_baked_input_keeps_its_values(names: list[str] | None) -> None:
     module, args = Repeats(), (torch.tensor([2, 5]), torch.randn(3, 4))

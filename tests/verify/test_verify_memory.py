@@ -56,6 +56,7 @@ def test_a_model_that_does_not_fit_is_said_to_be_unverified(net: nn.Module, tmp_
     onnx.checker.check_model(tmp_path / "again.onnx")
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("little_memory")
 def test_the_command_says_so(tmp_path: Path) -> None:
     path = tmp_path / "net.onnx"
@@ -97,6 +98,7 @@ def test_engines_that_run_out_of_memory_make_no_file_wrong(
     assert not verify(path, net, (X,)).unverified
 
 
+@pytest.mark.long
 def test_weights_in_the_file_itself_are_mapped(net: nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "net.onnx"
     big = nn.Sequential(net, nn.Linear(3, 30_000)).eval()
@@ -205,6 +207,7 @@ def _said_by(script: str, folder: Path) -> str:
 needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc and sets limits of a process")
 
 
+@pytest.mark.long
 @needs_linux
 def test_engines_hold_one_copy_of_the_weights_together(tmp_path: Path) -> None:
     """Beside the module's and the file's pages, which the system has once and takes back: the runner's order of those of
@@ -216,6 +219,7 @@ def test_engines_hold_one_copy_of_the_weights_together(tmp_path: Path) -> None:
     assert convolutions < 1.6
 
 
+@pytest.mark.long
 @needs_linux
 def test_a_process_of_limited_memory_says_so(tmp_path: Path) -> None:
     """Too little for the weights; enough for one engine that maps them, but not for the library of the next; and enough for

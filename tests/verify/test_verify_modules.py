@@ -40,6 +40,7 @@ def samples_of(info: Any) -> list[tuple[torch.nn.Module, tuple[object, ...], dic
     return found[:MOST]
 
 
+@pytest.mark.long_cases(but=["2"])
 @pytest.mark.parametrize("part", range(PARTS))
 def test_modules_of_torch(part: int) -> None:
     for info in of_torchs_tests("common_modules").module_db[part::PARTS]:
@@ -67,6 +68,7 @@ NEARLY_NOTHING = {
 }
 
 
+@pytest.mark.long_cases(but=["hardswish"])
 @pytest.mark.parametrize("what", NEARLY_NOTHING)
 def test_numbers_that_are_nearly_nothing(what: str) -> None:
     """They are differences of larger ones, whose rounding they have."""

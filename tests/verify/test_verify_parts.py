@@ -180,6 +180,7 @@ def of(relation: Relation, name: str = "") -> SizeCondition:
     return SizeCondition(str(relation), "", any_of=((relation.op, *relation.args),))
 
 
+@pytest.mark.long
 def test_all_sizes_that_are_tried_keep_all_conditions() -> None:
     eights, fours = of(Relation("eq", (N % 8, 0)), "n"), of(Relation("eq", (M % 4, 0)), "m")
     wider = of(Relation("gt", (M, 2 * N)))
@@ -195,6 +196,7 @@ def test_all_sizes_that_are_tried_keep_all_conditions() -> None:
     assert [sizes["n"] for sizes in other_sizes({"n": 16}, [])] == [17, 2, 1, 33, 260]
 
 
+@pytest.mark.long
 def test_a_file_that_is_wrong_at_a_border_alone_is_found() -> None:
     """The module is right at every size; the file is of one that is not at the least size that conditions allow."""
 
@@ -316,6 +318,7 @@ class Unswitched(torch.nn.Module):
         return x + 0 * is_kept
 
 
+@pytest.mark.long_cases("True-(4, 1)")
 @pytest.mark.parametrize("shape", [(), (1,), (4, 1)], ids=str)
 @pytest.mark.parametrize("value", [True, False])
 def test_switches_are_turned(shape: tuple[int, ...], value: bool) -> None:

@@ -45,6 +45,7 @@ def test_what_is_drawn_is_fed(module: nn.Module) -> None:
     assert not [note for note in verdict.notes if "random" in note]
 
 
+@pytest.mark.long
 def test_wrong_numbers_are_found_under_noise() -> None:
     result = fx2onnx.export(Masked(), (X,))
     verdict = verify(result, Masked(1.01), (X,))
@@ -62,6 +63,7 @@ class Shuffled(nn.Module):
         return x[:, torch.randperm(8)] * self.factor, x * self.factor
 
 
+@pytest.mark.long
 def test_noise_that_cannot_be_fed_leaves_types() -> None:
     result = fx2onnx.export(Shuffled(), (X,))
     verdict = verify(result, Shuffled(), (X,))
@@ -121,6 +123,7 @@ class Order(nn.Module):
         return x.argsort(descending=self.descending)
 
 
+@pytest.mark.long
 def test_wrong_places_are_found_where_rounding_decides_nothing() -> None:
     assert not verify(fx2onnx.export(Order(), (X,)), Order(True), (X,)).ok
 
@@ -184,6 +187,7 @@ g (float[3, 8] x) => (float[3, 8] y, float[3, 8] z) {{
     return str(path)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", NOISE)
 def test_noise_of_the_file_alone_hides_nothing(kind: str, tmp_path: Path) -> None:
     """Eager PyTorch draws nothing, so every number counts."""
@@ -196,6 +200,7 @@ def test_noise_of_the_file_alone_hides_nothing(kind: str, tmp_path: Path) -> Non
     assert {row.output for row in drawn.rows if not row.ok} == {"z"}
 
 
+@pytest.mark.long_cases(but=["bernoulli"])
 @pytest.mark.parametrize("kind", NOISE)
 def test_draws_of_one_output_hide_no_other(kind: str, tmp_path: Path) -> None:
     """Eager PyTorch draws, and not for the first output."""
@@ -206,6 +211,7 @@ def test_draws_of_one_output_hide_no_other(kind: str, tmp_path: Path) -> None:
     assert {row.output for row in wrong.rows if not row.ok} == {"y"}
 
 
+@pytest.mark.long_cases("RandomNormal <shape: ints = [3, 8], scale: float = 0.0> ()")
 @pytest.mark.parametrize(
     "kind", ["RandomNormal <shape: ints = [3, 8], scale: float = 0.0> ()", "RandomUniformLike <low: float = 2.0> (x)"]
 )
@@ -236,6 +242,7 @@ class Drawing(nn.Module):
         return x + torch.rand(3, 8, generator=self.generator)
 
 
+@pytest.mark.long_cases(but=["module2"])
 @pytest.mark.parametrize("module", [Drawing(), Drawing(torch.Generator()), nn.Dropout(0.5), nn.RReLU()])
 def test_a_file_with_frozen_numbers_is_wrong(module: nn.Module) -> None:
     """Other draws of the judge would make any error look like its own."""
@@ -277,6 +284,7 @@ def test_what_eager_pytorch_draws_is_random(module: nn.Module, is_random: bool) 
     assert any("random" in note for note in verdict.notes) == is_random
 
 
+@pytest.mark.long
 def test_a_training_module_is_compared_where_its_draws_do_not_reach() -> None:
     class Wrong(Dropped):
         def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

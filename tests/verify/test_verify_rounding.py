@@ -32,6 +32,7 @@ CASES: dict[str, tuple[torch.Tensor, Forward, Forward]] = {
 }  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("what", CASES)
 def test_what_engines_round_otherwise(what: str) -> None:
     x, right, wrong = CASES[what]

@@ -80,6 +80,7 @@ CASES: dict[str, tuple[tuple[torch.Tensor, ...], Callable[..., Any]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.long_cases("tiny variances", "products cast to float16")
 @pytest.mark.parametrize("what", CASES)
 def test_a_sound_file(what: str) -> None:
     args, given = CASES[what]
@@ -105,6 +106,7 @@ class Writes(nn.Module):
         return self.linear(x + self.steps) + self.count, self.steps
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_module_that_writes_into_its_parameters_is_as_before(dtype: torch.dtype) -> None:
     module, x = Writes().to(dtype), normal(4, 3).to(dtype)

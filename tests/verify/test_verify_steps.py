@@ -55,6 +55,7 @@ def harmed(model: onnx.ModelProto, place: int, change: Any) -> onnx.ModelProto:
     return wrong
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("place", "change", "said"),
     [
@@ -121,6 +122,7 @@ def scales_that_differ(model: onnx.ModelProto, module: nn.Module) -> list[str]:
     return [row.problem for row in verdict.rows]
 
 
+@pytest.mark.long
 def test_the_scale_of_another_place_is_found(residual: tuple[nn.Module, onnx.ModelProto]) -> None:
     module, model = residual
     assert scales_that_differ(model, module) == []
@@ -136,6 +138,7 @@ def test_the_scale_of_another_place_is_found(residual: tuple[nn.Module, onnx.Mod
                 assert "is of another place: here the module has" in problem
 
 
+@pytest.mark.long
 def test_parts_that_are_quantised_each_for_itself_keep_the_check_of_all_scales(
     exported: tuple[nn.Module, onnx.ModelProto], residual: tuple[nn.Module, onnx.ModelProto]
 ) -> None:
@@ -161,6 +164,7 @@ class Written(nn.Module):
         return rounded(kept, 0.04)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("through_a_view", [False, True])
 def test_places_behind_what_is_written_in_place(through_a_view: bool, tmp_path: Path) -> None:
     """The written tensor's graph reads it by the name that it had; through a view nothing is said of places."""

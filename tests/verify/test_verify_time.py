@@ -27,6 +27,7 @@ endless (int64 n) => (int64 last) {
 X = torch.randn(4, 3, generator=torch.Generator().manual_seed(1))
 
 
+@pytest.mark.long_cases("runner")
 @pytest.mark.parametrize("engine", ["runner", "onnxruntime"])
 def test_an_engine_is_ended(engine: str) -> None:
     pytest.importorskip(engine if engine != "runner" else "numpy")
@@ -54,6 +55,7 @@ def slow_on(monkeypatch: pytest.MonkeyPatch, name: str, engines: tuple[str, ...]
     return asked
 
 
+@pytest.mark.long
 def test_an_engine_that_does_not_end_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = slow_on(monkeypatch, "seed 1", ("runner",))
     module = Given(torch.tanh)
@@ -92,6 +94,7 @@ def test_numbers_that_make_eager_run_long_are_left_out(monkeypatch: pytest.Monke
     assert [each.values for each in verdict.tried] == ["sample"]
 
 
+@pytest.mark.long
 def test_a_judge_that_takes_too_long_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     from fx2onnx.verify.case import Case
 

@@ -111,6 +111,7 @@ def ifs(result: Any) -> int:
     return sum(node.op_type == "If" for node in result.model.graph)
 
 
+@pytest.mark.long_cases(but=["4-Summed", "8-Summed"])
 @pytest.mark.parametrize("kind", [AddedByIndex, LeftOut, Masked, Summed, ReturnedEarly])
 @pytest.mark.parametrize("experts", [4, 8])
 def test_routed_experts(kind: type[Routed], experts: int) -> None:
@@ -319,6 +320,7 @@ def unlike_a_branch(x: torch.Tensor) -> torch.Tensor:
     return x + len(kept)
 
 
+@pytest.mark.long
 def test_the_log_says_why_a_body_is_no_branch() -> None:
     with pytest.raises(UserError, match="more than 16 paths"):
         fx2onnx.export(unlike_a_branch, (X,))
@@ -372,6 +374,7 @@ def test_traces_of_others_are_put_back() -> None:
     assert sys.getprofile() is before[1]
 
 
+@pytest.mark.long
 def test_a_body_may_ask_for_sizes() -> None:
     """What they are is found with NumPy, which a body itself may not call."""
 

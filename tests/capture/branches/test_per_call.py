@@ -124,6 +124,7 @@ def ifs(graph: Any) -> int:
     return sum(node.op_type == "If" for node in graph.node) + sum(map(ifs, inner))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("sample", [(2, 3, 32, 48), (1, 3, 8, 64), (2, 3, 9, 9)])
 def test_each_call_has_its_branches(sample: tuple[int, ...]) -> None:
     module = Net()
@@ -133,6 +134,7 @@ def test_each_call_has_its_branches(sample: tuple[int, ...]) -> None:
     check(module, result)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("windows", [Attribute, Element, OfOthers, Variable, Object])
 def test_what_others_see_is_changed(windows: type[Windows]) -> None:
     """Then the module is run as a whole on each path."""
@@ -162,6 +164,7 @@ class Parts(Net):
         return x
 
 
+@pytest.mark.long
 def test_results_are_a_structure_with_sizes() -> None:
     module = Parts(Split, stages=2)
     result = exported(module)
@@ -213,6 +216,7 @@ class Random(Windows):
         return y if np.random.rand() < 2 else y + 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("net", "windows"), [(Net, Same), (Net, View), (Written, View), (Written, Same), (Net, Counted), (Net, Random)]
 )
@@ -224,6 +228,7 @@ def test_calls_that_are_no_scopes(net: Callable[[type[Windows], int], torch.nn.M
         check(module, result, with_conditions=False)
 
 
+@pytest.mark.long
 def test_results_may_be_written_into() -> None:
     module = Written(Windows, stages=2)
     result = exported(module)
@@ -231,6 +236,7 @@ def test_results_may_be_written_into() -> None:
     check(module, result)
 
 
+@pytest.mark.long
 def test_the_module_is_as_before() -> None:
     module = Net(stages=2).eval()
     before = [dict(vars(each)) for each in module.modules()]

@@ -300,6 +300,7 @@ FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
+@pytest.mark.long_cases(but=["slice"])
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_what_other_sizes_taught_changes_nothing(name: str) -> None:
     samples = [torch.randn(sizes) for sizes in ((3, 5), (5, 3), (4, 4), (1, 6), (6, 1), (2, 2))]

@@ -36,6 +36,7 @@ def agree(func: Any, *args: Any) -> bool:
         return True
 
 
+@pytest.mark.long
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(
     rank=st.integers(1, 3),
@@ -121,6 +122,7 @@ def test_attention(lead: tuple[int, ...]) -> None:
     assert agree(func, turned, turned, turned) == (len(lead) != 2)
 
 
+@pytest.mark.long_cases("1-aten.upsample_bicubic2d.vec", "3-aten.upsample_bicubic2d.vec")
 @pytest.mark.parametrize(
     "func", [entry.overload for entry in entries(Kind.RESULT_TYPE) if "upsample" in str(entry.overload)], ids=str
 )
@@ -135,6 +137,7 @@ def test_upsample(func: Any, channels: int) -> None:
     assert not agree(func, x.transpose(-1, 1), [7] * rank, *align, None)
 
 
+@pytest.mark.long_cases("2")
 @pytest.mark.parametrize("mode", [0, 1, 2])
 def test_grid_sampler(mode: int) -> None:
     x, grid = torch.empty(2, 3, 4, 5), torch.empty(2, 6, 7, 2)

@@ -1,156 +1,88 @@
-# Two commands need nothing else on a fresh machine: `make demo` and `make test`.
+# Two commands need nothing else on a fresh machine: `make demo` and `make test`. `make help` lists the others.
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
-# NumPy's matrix speed halves where a shell pins OpenBLAS to old kernels; benchmarks and the demo lift the pin.
+# NumPy's matrix speed halves where a shell pins OpenBLAS to old kernels; measurements and the demo lift the pin.
 UNPIN  := env -u OPENBLAS_CORETYPE -u OPENBLAS_L2_SIZE
+ONE    := OMP_NUM_THREADS=1
+READY  := $(VENV)/.installed
 
-.PHONY: demo test lint unit test-long test-random test-all mutants mutate fuzz bench scaling operators gradients training training-speed sabotage planted verify-cost start-time verify-alarms dynamic-sizes conditions-at-sample file-digests dynamic-libraries data-size-programs prompt-forms optimize-files quantized-zoo matrix target-kernels target-probes target-files emit-stub figures browser-test docs fused sweep-torchvision sweep-timm sweep-hf clean
-.DEFAULT_GOAL := demo
+.PHONY: help demo test lint unit test-long test-random test-all fuzz mutants mutate browser-test docs clean
+.PHONY: families emit-stub target-kernels target-probes file-digests figures fused matrix conditions-at-sample
+.DEFAULT_GOAL := help
 
-$(VENV)/.installed: pyproject.toml constraints.txt
+help:                       ## list the targets
+	@awk '/^##@/ { printf "\n%s\n", substr($$0, 5) } \
+	      match($$0, /^(page\.)?[a-z][a-z0-9 -]*( =|:)/) && /## / { name = substr($$0, 1, RLENGTH); sub(/ ?[=:]$$/, "", name); \
+	          sub(/^page\./, "page-", name); text = $$0; sub(/^.*## /, "", text); printf "  %-25s %s\n", name, text }' Makefile
+
+$(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
 
-demo: $(VENV)/.installed    ## export ResNet-50 and BERT-base, run both in the runner and in onnxruntime
+demo: $(READY)              ## export ResNet-50 and BERT-base, run both in the runner and in onnxruntime
 	$(UNPIN) $(BIN)/python -m models_zoo.demo
 
+clean:                      ## remove the environment and everything built or measured
+	rm -rf $(VENV) build dist out .mypy_cache .ruff_cache .pytest_cache
+
+##@ Tests
 test: lint unit             ## lint, types, the default suite
 
-lint: $(VENV)/.installed
+lint: $(READY)              ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-unit: $(VENV)/.installed
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m 'not slow and not long'
+unit: $(READY)              ## the default suite
+	$(ONE) $(BIN)/python -m pytest -n 2 -m 'not slow and not long'
 
-test-long: $(VENV)/.installed ## the cases marked as long, which take half of the time and which `make test` leaves out
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m 'long and not slow'
+test-long: $(READY)         ## the cases marked as long, which take half of the time and which `make test` leaves out
+	$(ONE) $(BIN)/python -m pytest -n 2 -m 'long and not slow'
 
-test-random: $(VENV)/.installed ## the default suite in a random order; `make test-random SEED=7` repeats one
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m 'not slow and not long' --random-order-bucket=global $(if $(SEED),--random-order-seed=$(SEED))
+test-random: $(READY)       ## the default suite in a random order; `make test-random SEED=7` repeats one
+	$(ONE) $(BIN)/python -m pytest -n 2 -m 'not slow and not long' --random-order-bucket=global $(if $(SEED),--random-order-seed=$(SEED))
 
-test-all: $(VENV)/.installed ## both, and the slow sweeps
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+test-all: $(READY)          ## all tests, with the slow sweeps
+	$(ONE) $(BIN)/python -m pytest -n 2
 
-fuzz: $(VENV)/.installed    ## malformed files: 20 000 in the runner, 10 000 of each target of tests/fuzz; time and memory limited (minutes)
+browser-test: $(READY)      ## reports and examples/browser in a headless browser; installs Chromium and onnxruntime-web if missing
+	command -v chromium chromium-browser google-chrome >/dev/null || { apt-get update && apt-get install -y chromium; } || $(BIN)/python -m playwright install chromium
+	npm install --no-audit --no-fund --prefix out/web onnxruntime-web
+	OMP_NUM_THREADS=1 BROWSER_REQUIRED=1 $(BIN)/python -m pytest tests/report tests/test_examples.py -n 0
+
+fuzz: $(READY)              ## malformed files: 20 000 in the runner, 10 000 for each target of tests/fuzz; time and memory limited (minutes)
 	cd tests/runner && OMP_NUM_THREADS=1 $(abspath $(BIN))/python fuzz.py --keep ../../out/fuzz
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz --cases 10000
 
-mutants: $(VENV)/.installed ## put fifty faults of the past back, one at a time; the tests must notice each (half an hour)
-	OMP_NUM_THREADS=1 $(BIN)/python -m tests.mutants
+mutants: $(READY)           ## put fifty faults of the past back, one at a time; the tests must notice each (half an hour)
+	$(ONE) $(BIN)/python -m tests.mutants
 
 out/cosmic-ray/.installed:
 	$(PYTHON) -m venv out/cosmic-ray
 	out/cosmic-ray/bin/python -m pip install --quiet --disable-pip-version-check cosmic-ray==8.7.0
 	touch $@
 
-mutate: $(VENV)/.installed out/cosmic-ray/.installed ## mutate the lines of fx2onnx/ that changed since BASE; what no test notices (TESTS="..." names the tests)
-	OMP_NUM_THREADS=1 $(BIN)/python -m tools.mutate $(or $(BASE),main) --tools out/cosmic-ray/bin $(if $(TESTS),--tests $(TESTS))
+mutate: $(READY) out/cosmic-ray/.installed ## mutate the lines of fx2onnx/ that changed since BASE, report what no test notices (TESTS="..." names the tests)
+	$(ONE) $(BIN)/python -m tools.mutate $(or $(BASE),main) --tools out/cosmic-ray/bin $(if $(TESTS),--tests $(TESTS))
 
-bench: $(VENV)/.installed   ## export time against torch.onnx.export, in one process, into docs/benchmarks.md
-	$(UNPIN) $(BIN)/python -m benchmarks.export_time --write docs/benchmarks.md
+##@ Tables, package data, and the site
+families: $(READY)          ## which file of the ATen table, and of capture, registers which overloads, into their families.json
+	$(BIN)/python -m tools.aten_families fx2onnx/aten_map/table/families.json
+	$(BIN)/python -m tools.capture_families fx2onnx/capture/overloads/families.json
 
-scaling: $(VENV)/.installed ## export time by sample size and depth, and memory, into docs/scaling.md
-	$(UNPIN) $(BIN)/python -m benchmarks.export_scaling --write docs/scaling.md
+emit-stub: $(READY)         ## the signatures of Emit's operators, from ONNX's schemas, into fx2onnx/irx/emit_ops.pyi
+	$(BIN)/python -m tools.emit_stub fx2onnx/irx/emit_ops.pyi
 
-operators: $(VENV)/.installed ## sweep PyTorch's operator database into docs/operators.md (minutes)
-	OMP_NUM_THREADS=1 $(BIN)/python -m tests.ops.operators_page docs/operators.md
+target-kernels: $(READY)    ## which kernels each release of onnxruntime has, into fx2onnx/targets/tables (installs each release; minutes)
+	$(ONE) $(BIN)/python -m tools.target_kernels
 
-.PHONY: overload-sweep
-overload-sweep: $(VENV)/.installed ## draw calls from the schemas of all exportable overloads, compare with eager PyTorch, into docs/overload_sweep.md; goes on where it stopped (minutes)
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.overload_sweep --seed 41 --each 1 --write
+target-probes: $(READY)     ## which operators, dtypes and options other runtimes run, into fx2onnx/targets/tables (installs them; an hour)
+	$(ONE) $(BIN)/python -m tools.target_probes
 
-gradients: $(VENV)/.installed ## differentiate PyTorch's operator database into docs/gradients.md (minutes)
-	OMP_NUM_THREADS=1 $(BIN)/python -m tests.ops.gradients_page docs/gradients.md
-
-sabotage: $(VENV)/.installed ## harm files of 15 architectures in every known way; what verify and locate notice, into docs/sabotage.md (minutes)
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.sabotage --seeds 2 --locate --write docs/sabotage.md
-
-planted: $(VENV)/.installed ## plant faults in each stage of exporter and runner; which stage locate names, into docs/planted.md (minutes)
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.planted --each 4 --write docs/planted.md
-
-training: $(VENV)/.installed ## train every kind of model in exported graphs beside PyTorch, into docs/training_coverage.md (tens of minutes)
-	$(UNPIN) OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.training_coverage --write docs/training_coverage.md
-
-training-speed: $(VENV)/.installed ## a step's time and memory beside eager PyTorch's, and what its export takes, into docs/training_speed.md (minutes)
-	$(UNPIN) $(BIN)/python -m benchmarks.training_speed --write docs/training_speed.md
-
-prompt-forms: $(VENV)/.installed ## prompts of recurrent models in one call and token by token, into docs/prompt_forms.md (minutes)
-	$(UNPIN) OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.prompt_forms --write docs/prompt_forms.md
-
-verify-cost: $(VENV)/.installed ## what verify and locate cost in forwards of eager PyTorch, into docs/verify_cost.md
-	OMP_NUM_THREADS=1 $(UNPIN) $(BIN)/python -m benchmarks.verify_cost --write docs/verify_cost.md
-
-start-time: $(VENV)/.installed ## whole commands beside imports alone, the first export of a process beside the second, into docs/start_time.md
-	$(UNPIN) $(BIN)/python -m benchmarks.start_time --write docs/start_time.md
-
-verify-alarms: $(VENV)/.installed ## sound exports that verify refuses at its defaults, into docs/verify_alarms.md; goes on where it stopped (hours)
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.verify_alarms
-
-dynamic-sizes: $(VENV)/.installed ## which sizes that eager PyTorch takes are dynamic in the file, into docs/dynamic_sizes.md; goes on where it stopped (hours)
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.dynamic_sizes
-
-conditions-at-sample: $(VENV)/.installed ## whether each condition in the report of each model is true at its own example inputs; goes on where it stopped (minutes)
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.conditions_at_sample
-
-file-digests: $(VENV)/.installed ## digests of the files and reports of all models into out/file_digests.jsonl, to compare two states of the code; goes on where it stopped (an hour)
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.file_digests
-
-dynamic-libraries: $(VENV)/.installed ## networks of diffusers, MONAI and torchaudio at other sizes, into docs/dynamic_libraries.md; needs those packages (minutes)
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.dynamic_libraries
-
-data-size-programs: $(VENV)/.installed ## programs that take sizes and indices from data, beside eager PyTorch, into docs/data_size_programs.md; goes on where it stopped (minutes)
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.data_size_programs
-
-out/onnxsim/.installed:
-	$(PYTHON) -m venv out/onnxsim
-	out/onnxsim/bin/python -m pip install --quiet --disable-pip-version-check onnxsim==0.8.1
-	touch $@
-
-out/genai/.installed: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target out/genai onnxruntime-genai==0.18.0
-	touch $@
-
-fused: out/genai/.installed     ## fused files beside those of onnxruntime-genai's model builder and onnxruntime's own optimizer, in onnxruntime, into docs/fused.md (half an hour)
-	PYTHONPATH=out/genai OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.fused prepare out/fused
-	PYTHONPATH=out/genai OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.fused measure out/fused --write docs/fused.md
-
-quantized-zoo: $(VENV)/.installed ## every zoo model with weights in few bits, verified, into docs/quantized_zoo.md (20 minutes)
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.quantized_zoo --write docs/quantized_zoo.md
-
-optimize-files: $(VENV)/.installed out/onnxsim/.installed ## files of other tools optimised beside onnxsim, into docs/optimize_files.md (minutes)
-	$(UNPIN) OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.optimize_files --onnxsim out/onnxsim/bin/python --write docs/optimize_files.md --counts tests/data/foreign/onnxsim.json
-
-target-kernels: $(VENV)/.installed ## which kernels each release of onnxruntime has, into fx2onnx/targets/tables (installs each release beside; minutes)
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.target_kernels
-
-target-probes: $(VENV)/.installed ## which operators, dtypes and options other runtimes run, into fx2onnx/targets/tables (installs them beside; an hour)
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.target_probes
-
-target-files: $(VENV)/.installed ## what lint says of 100 exports beside what the runtimes do with them, into docs/target_files.md; after `make target-probes` (minutes)
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.target_files
-
-matrix: $(VENV)/.installed ## the core tests in environments of many versions, into docs/compatibility.md; goes on where it stopped (hours); one: `python -m benchmarks.compatibility --only NAME`
-	$(BIN)/python -m benchmarks.compatibility
-
-.PHONY: families
-families: $(VENV)/.installed ## which file of the ATen table, and of capture, registers which overloads, into their families.json
-	$(BIN)/python -m tests.ops.families fx2onnx/aten_map/table/families.json
-	$(BIN)/python -m tests.capture.families fx2onnx/capture/overloads/families.json
-
-emit-stub: $(VENV)/.installed ## the signatures of Emit's operators, from ONNX's schemas, into fx2onnx/irx/emit_ops.pyi
-	$(BIN)/python -m tests.ops.emit_stub fx2onnx/irx/emit_ops.pyi
-
-figures: $(VENV)/.installed  ## measure and draw the two figures of docs/figures.md (minutes)
-	$(UNPIN) $(BIN)/python -m benchmarks.figures
-
-browser-test: $(VENV)/.installed ## the pages of reports and of examples/browser in a real headless browser; installs Chromium and onnxruntime-web where they are missing
-	command -v chromium chromium-browser google-chrome >/dev/null || { apt-get update && apt-get install -y chromium; } || $(BIN)/python -m playwright install chromium
-	npm install --no-audit --no-fund --prefix out/web onnxruntime-web
-	OMP_NUM_THREADS=1 BROWSER_REQUIRED=1 $(BIN)/python -m pytest tests/report tests/test_examples.py -n 0
+file-digests: $(READY)      ## digests of the files and reports of all models, to compare two states of the code; resumes (an hour)
+	$(ONE) $(BIN)/python -m tools.file_digests
 
 out/docs-env/.installed: pyproject.toml
 	$(PYTHON) -m venv out/docs-env
@@ -160,8 +92,64 @@ out/docs-env/.installed: pyproject.toml
 docs: out/docs-env/.installed ## the documents as a site, into out/docs; a warning is an error
 	out/docs-env/bin/python -m sphinx -b html -W --keep-going -q docs out/docs
 
-sweep-torchvision sweep-timm sweep-hf: sweep-%: $(VENV)/.installed ## export and verify every model of a library into docs/coverage.md; goes on where it stopped
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.coverage --source $* --jobs 2
+##@ Pages of docs/: `make page-NAME`, or `make NAME`
+page.benchmarks = benchmarks.export_time --write docs/benchmarks.md ## export time against torch.onnx.export, in one process
+page.scaling = benchmarks.export_scaling --write docs/scaling.md ## export time by sample size and depth, and memory
+page.start-time = benchmarks.start_time --write docs/start_time.md ## commands beside imports alone, the first export of a process beside the second
+page.training-speed = benchmarks.training_speed --write docs/training_speed.md ## time and memory of a training step beside eager PyTorch, and of its export (minutes)
+page.verify-cost = benchmarks.verify_cost --write docs/verify_cost.md ## cost of verify and locate in forwards of eager PyTorch
+page.optimize-files = benchmarks.optimize_files --onnxsim out/onnxsim/bin/python --write docs/optimize_files.md --counts tests/data/foreign/onnxsim.json ## files of other tools, optimized beside onnxsim (minutes)
+page.operators = tools.operators_page docs/operators.md ## every row of PyTorch's operator database (minutes)
+page.gradients = tools.gradients_page docs/gradients.md ## gradients of PyTorch's operator database (minutes)
+page.overload-sweep = benchmarks.overload_sweep --seed 41 --each 1 --write ## calls drawn from the schemas of all exportable overloads; resumes (minutes)
+page.sabotage = studies.sabotage --seeds 2 --locate --write docs/sabotage.md ## harmed files of 15 architectures: what verify and locate notice (minutes)
+page.planted = studies.planted --each 4 --write docs/planted.md ## faults planted in the exporter and the runner: which stage locate names (minutes)
+page.verify-alarms = studies.verify_alarms ## sound exports that verify refuses at its defaults; resumes (hours)
+page.training-coverage = studies.training_coverage --write docs/training_coverage.md ## every kind of model trained in exported graphs beside PyTorch (tens of minutes)
+page.prompt-forms = studies.prompt_forms --write docs/prompt_forms.md ## prompts of recurrent models in one call and token by token (minutes)
+page.dynamic-sizes = studies.dynamic_sizes ## which sizes that eager PyTorch takes are dynamic in the file; resumes (hours)
+page.dynamic-libraries = studies.dynamic_libraries ## networks of diffusers, MONAI and torchaudio at other sizes; needs those packages (minutes)
+page.data-size-programs = studies.data_size_programs ## programs with data-dependent sizes beside eager PyTorch; resumes (minutes)
+page.quantized-zoo = studies.quantized_zoo --write docs/quantized_zoo.md ## every zoo model with low-bit weights, verified (20 minutes)
+page.target-files = studies.target_files ## what lint says of 100 exports beside what the runtimes do, after `make target-probes` (minutes)
+page.generation-coverage = studies.coverage_generation ## generation of every transformers type with a cache (hours)
 
-clean:
-	rm -rf $(VENV) build dist out .mypy_cache .ruff_cache .pytest_cache
+THREADED := benchmarks scaling start-time training-speed
+PAGES := $(patsubst page.%,%,$(filter page.%,$(.VARIABLES)))
+
+.PHONY: $(PAGES) $(PAGES:%=page-%)
+$(PAGES): %: page-%
+$(PAGES:%=page-%): page-%: $(READY)
+	$(UNPIN) $(if $(filter $*,$(THREADED)),,$(ONE)) $(BIN)/python -m $(page.$*)
+
+page-optimize-files: out/onnxsim/.installed
+out/onnxsim/.installed:
+	$(PYTHON) -m venv out/onnxsim
+	out/onnxsim/bin/python -m pip install --quiet --disable-pip-version-check onnxsim==0.8.1
+	touch $@
+
+.PHONY: bench training
+bench: page-benchmarks
+training: page-training-coverage
+
+##@ Other measurements
+figures: $(READY)           ## measure and draw the two figures of docs/figures.md (minutes)
+	$(UNPIN) $(BIN)/python -m benchmarks.figures
+
+out/genai/.installed: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target out/genai onnxruntime-genai==0.18.0
+	touch $@
+
+fused: out/genai/.installed ## fused files beside those of onnxruntime-genai and onnxruntime's optimizer, into docs/fused.md (half an hour)
+	PYTHONPATH=out/genai $(ONE) $(BIN)/python -m benchmarks.fused prepare out/fused
+	PYTHONPATH=out/genai $(ONE) $(BIN)/python -m benchmarks.fused measure out/fused --write docs/fused.md
+
+matrix: $(READY)            ## the core tests in environments of many versions, into docs/compatibility.md; resumes (hours)
+	$(BIN)/python -m studies.compatibility
+
+conditions-at-sample: $(READY) ## whether each condition in the report of each model is true at its own example inputs; resumes (minutes)
+	$(ONE) $(BIN)/python -m studies.conditions_at_sample
+
+.PHONY: sweep-torchvision sweep-timm sweep-hf
+sweep-torchvision sweep-timm sweep-hf: sweep-%: $(READY) ## export and verify every model of a library into docs/coverage.md; resumes
+	$(ONE) $(BIN)/python -m studies.coverage --source $* --jobs 2

@@ -1,1 +1,1 @@
-"""Measurements. Each prints ratios taken side by side in one process."""
+"""Measurements of speed and memory. Each prints ratios taken side by side in one process."""

@@ -35,8 +35,8 @@ MEMORY_STEPS, GROWTH_STEPS, FIRST = 8, 1000, 50
 def _resnet(name: str, batch: int, size: int) -> Any:
     import torch
 
-    from benchmarks.training_models import Trained, classified
     from fx2onnx.sources.torchvision_compat import import_torchvision
+    from studies.training_models import Trained, classified
 
     module = import_torchvision().models.get_model(name, weights=None)
     labels = {"labels": torch.randint(0, 1000, (batch,))}
@@ -46,8 +46,8 @@ def _resnet(name: str, batch: int, size: int) -> Any:
 def _bert(batch: int, length: int, **sizes: int) -> Any:
     import torch
 
-    from benchmarks.training_models import Trained, classified
     from fx2onnx.sources.torchvision_compat import prepare
+    from studies.training_models import Trained, classified
 
     prepare()
     import transformers
@@ -177,7 +177,7 @@ def peak_memory(name: str, folder: Path, engine: str) -> dict[str, float]:
     if engine == "eager":
         import torch
 
-        from benchmarks import training_models  # noqa: F401
+        from studies import training_models  # noqa: F401
 
         torch.set_num_threads(1)
         (torch.ones(64, 64, requires_grad=True) @ torch.ones(64, 64)).sum().backward()

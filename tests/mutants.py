@@ -281,7 +281,17 @@ def main() -> None:
     failures = 0
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder)
-        for name in ("fx2onnx", "tests", "models_zoo", "benchmarks", "pyproject.toml", "docs", "README.md"):
+        for name in [
+            "fx2onnx",
+            "tests",
+            "models_zoo",
+            "benchmarks",
+            "studies",
+            "tools",
+            "pyproject.toml",
+            "docs",
+            "README.md",
+        ]:
             source = ROOT / name
             shutil.copytree(source, copy / name) if source.is_dir() else shutil.copy(source, copy / name)
         chosen = [m for m in MUTANTS if not only or any(part in m.file for part in only)]

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks import coverage, coverage_report
-from benchmarks.coverage_configs import shrink
-from benchmarks.coverage_worker import examine
+from studies import coverage, coverage_report
+from studies.coverage_configs import shrink
+from studies.coverage_worker import examine
 
 SAMPLE = ["bert", "gpt2", "t5", "llama", "convnext", "whisper"]
 

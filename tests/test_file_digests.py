@@ -1,7 +1,7 @@
-"""``benchmarks.file_digests``: what tells two states of the code apart."""
+"""``tools.file_digests``: what tells two states of the code apart."""
 
-from benchmarks.coverage_worker import Row
-from benchmarks.file_digests import differences
+from studies.coverage_worker import Row
+from tools.file_digests import differences
 
 
 def _export(sha256: str, nodes: str, relus: int, *assumptions: str) -> Row:

@@ -1,1 +1,1 @@
-"""Tools of the project: they write pages, tables and package data, or change the code to test the tests."""
+"""What writes tables, package data and generated pages, and what tests the tests."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.compatibility import page, read_results
+from studies.compatibility import page, read_results
 from tests.conftest import CORE, WITHOUT_TORCH, is_core
 
 RESULTS = """<testsuites><testsuite>

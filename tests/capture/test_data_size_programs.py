@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.data_size_programs import examine
+from studies.data_size_programs import examine
 from tests.capture.data_size_programs import PROGRAMS
 
 EVERY = 131

@@ -13,7 +13,7 @@ from fx2onnx.base.typed_json import built
 from fx2onnx.exporting import folder
 from fx2onnx.files.folder_commit import VERSION
 from fx2onnx.manifest.form import Manifest
-from tests import manifest_schema
+from tools import manifest_schema
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -10,8 +10,6 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.coverage_generation import _model, examine
-from benchmarks.coverage_prompts import with_images
 from fx2onnx.base.errors import UserError
 from fx2onnx.decoding.parts import Assembly, cached_parts
 from fx2onnx.decoding.recipes import cross_attention
@@ -22,6 +20,8 @@ from fx2onnx.generation.prompt_rewrite import rewritten
 from fx2onnx.manifest.form import PromptRewrite
 from fx2onnx.sources.source import Source
 from fx2onnx.sources.torchvision_compat import prepare
+from studies.coverage_generation import _model, examine
+from studies.coverage_prompts import with_images
 
 prepare()
 from transformers import GenerationMixin  # noqa: E402   after prepare(), which lets it find torchvision

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks import coverage_generation, coverage_prompts
 from fx2onnx.base.errors import UserError
 from fx2onnx.decoding.parts import Assembly, cached_parts
 from fx2onnx.decoding.recipes.deepstack import DEEP, KINDS, PER_LAYER, behind_layers, deep_features, embedded_as
@@ -17,6 +16,7 @@ from fx2onnx.decoding.reference_generate import generate_eagerly
 from fx2onnx.exporting.folder import export_assembly
 from fx2onnx.generation import load
 from fx2onnx.sources.source import Source
+from studies import coverage_generation, coverage_prompts
 
 
 @pytest.mark.long

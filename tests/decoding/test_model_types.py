@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from benchmarks.coverage_generation import _model, examine
 from fx2onnx.base.errors import UserError
 from fx2onnx.decoding.parts import cached_parts
 from fx2onnx.decoding.probes import adds_features, sees_kinds, settle
@@ -17,6 +16,7 @@ from fx2onnx.decoding.recipes.deepstack import KINDS
 from fx2onnx.generation.media import drop_baked
 from fx2onnx.sources.source import Source
 from fx2onnx.sources.torchvision_compat import prepare
+from studies.coverage_generation import _model, examine
 
 prepare()
 

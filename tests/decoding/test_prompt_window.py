@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import coverage_generation, coverage_prompts
 from fx2onnx.decoding.parts import Assembly, cached_parts
 from fx2onnx.decoding.reference_generate import generate_eagerly
 from fx2onnx.exporting.folder import export_assembly
 from fx2onnx.generation import load
 from fx2onnx.sources.source import Source
+from studies import coverage_generation, coverage_prompts
 
 NEW = 10
 

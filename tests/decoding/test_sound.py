@@ -11,7 +11,6 @@ import torch
 from typer.testing import CliRunner
 
 import fx2onnx
-from benchmarks.coverage_sound import with_sound
 from fx2onnx.base.errors import UserError
 from fx2onnx.cli.main import app
 from fx2onnx.decoding.recipes.delay_pattern import delays_of
@@ -24,6 +23,7 @@ from fx2onnx.sources.seeding import seeded
 from fx2onnx.sources.source import Options
 from fx2onnx.sources.torchvision_compat import prepare
 from fx2onnx.verify import verify
+from studies.coverage_sound import with_sound
 from tests.decoding.test_decoders import prompts
 from tests.decoding.test_image_prompts import ENGINES, TEXT, exported
 

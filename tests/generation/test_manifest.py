@@ -15,7 +15,7 @@ from fx2onnx.files.folder_commit import MANIFEST, VERSION, FileEntry
 from fx2onnx.manifest.form import OLDEST, GraphForm, Grid, Manifest, Medium, Port, PromptRewrite, State, read_manifest
 from fx2onnx.manifest.source import source_within, trusted_source
 from fx2onnx.sizes.stated import StatedCondition
-from tests import manifest_schema
+from tools import manifest_schema
 
 IDS = Port("input_ids", "tokens", "int64", ("batch_size", "sequence_length"))
 LOGITS = Port("logits", "logits", "float32", ("batch_size", "sequence_length", 50))
@@ -58,7 +58,7 @@ def test_what_is_written_is_what_is_read(manifest: Manifest, tmp_path: Path) -> 
 
 
 def test_the_committed_schema_is_that_of_the_dataclasses() -> None:
-    assert manifest_schema.FILE.read_text() == manifest_schema.text(), "python -m tests.manifest_schema"
+    assert manifest_schema.FILE.read_text() == manifest_schema.text(), "python -m tools.manifest_schema"
 
 
 def test_the_schema_and_the_reader_agree(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from fx2onnx.irx.emit import Emit
-from tests.ops.emit_stub import STUB, stub
+from tools.emit_stub import STUB, stub
 
 SIGNATURES = [
     "def Add(self, A: Operand, B: Operand, *, outputs: int | Sequence[OutputType] = 1) -> ir.Value: ...",

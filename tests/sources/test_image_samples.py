@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.coverage_configs import shrink
 from fx2onnx.sources.hf.image_samples import image_forms
 from fx2onnx.sources.hf.sample_context import SampleContext
 from fx2onnx.sources.source import Options
+from studies.coverage_configs import shrink
 
 
 class Config(SimpleNamespace):

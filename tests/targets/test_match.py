@@ -9,9 +9,9 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 
-from benchmarks.target_kernels import DTYPES, FAILS_IN_A_RUN, single_node
 from fx2onnx.targets.find import find
 from fx2onnx.targets.match import has_kernel, signature_of
+from tools.target_kernels import DTYPES, FAILS_IN_A_RUN, single_node
 
 OPSETS = (11, 13, 16, 17, 18, 20, 21, 22, 24, 26)
 ARTIFACTS = {"BitCast", "Constant", "Cast"}

@@ -13,13 +13,13 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from benchmarks.target_cases import cases
-from benchmarks.target_features import lacking
-from benchmarks.target_nodes import Case
-from benchmarks.target_probes import by_node, tried
 from fx2onnx.targets.features import DYNAMIC, features_of
 from fx2onnx.targets.find import find
 from fx2onnx.targets.lint import lint
+from tools.target_cases import cases
+from tools.target_features import lacking
+from tools.target_nodes import Case
+from tools.target_probes import by_node, tried
 
 SAMPLE = 120
 WEB = Path(__file__).parents[2] / "out" / "web"

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import fx2onnx
-from benchmarks.alarm_programs import PROGRAMS
 from fx2onnx.verify import Verdict, verify
+from studies.alarm_programs import PROGRAMS
 from tests.verify.given import Forward, Given
 
 AMONG_NAN = [

@@ -108,7 +108,7 @@ def test_parameters_are_names_of_the_schema(kind: Kind, entry: Entry) -> None:
 def test_the_index_of_families_is_what_they_register(tmp_path: Path) -> None:
     """A function of a file that is not in the index would be missed in silence."""
     file = tmp_path / "families.json"
-    subprocess.run([sys.executable, "-m", "tests.capture.families", str(file)], check=True)
+    subprocess.run([sys.executable, "-m", "tools.capture_families", str(file)], check=True)
     assert registry.FAMILIES.read_text(encoding="utf-8") == file.read_text(encoding="utf-8"), "run `make families`"
     registering = {
         ".".join(path.relative_to(PACKAGE).with_suffix("").parts)

@@ -1,0 +1,1 @@
+"""Studies: what exports, verifies and trains, what a harmed file shows, measured over many models and written as pages."""

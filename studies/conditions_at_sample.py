@@ -1,0 +1,176 @@
+"""Whether every condition on sizes in the report of a model is true at the sizes of its own example inputs.
+
+``python -m studies.conditions_at_sample [--source torchvision|timm|hf|zoo] [--models NAMES]`` exports the models of
+docs/dynamic_sizes.md and of the zoo without a file, with the sizes of docs/dynamic_sizes.md dynamic where the module allows, then with
+none. It prints each false condition and what is refused, goes on where an earlier call stopped, and ends with 1 where a condition is
+false. ``--against FILE`` compares with the rows of another state of the code: models lost, sizes lost, more conditions.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from studies.coverage_models import SOURCES
+from studies.coverage_worker import Row, Worker, _described, _quiet, answer, read_named_rows
+from studies.dynamic_sizes import LARGEST_BYTES, _axes_of, _built, names_of
+
+LIMIT_S = 300.0
+
+
+def examine(source: str, name: str, _seeds: int) -> Row:
+    """The row of one model. Raises nothing that the model or fx2onnx raises."""
+    row: Row = {"source": source, "name": name, "false": []}
+    with _quiet(), torch.no_grad():
+        torch.manual_seed(0)
+        built = _zoo(name) if source == "zoo" else _built(row, source, name)
+        for way in ("dynamic", "static") if built is not None else ():
+            begin = time.perf_counter()
+            try:
+                row[way] = _conditions(built, way, row["false"])
+            except Exception as error:  # whatever a model raises is its row's result
+                row[way] = {"error": _described(error, "export")}
+            row[way]["s"] = round(time.perf_counter() - begin, 2)
+    return row
+
+
+def _zoo(name: str) -> Any:
+    from fx2onnx.sources import resolve
+
+    with torch.enable_grad():  # one of them is trained here
+        return resolve(f"zoo:{name}")
+
+
+def _conditions(built: Any, way: str, false: list[str]) -> Row:
+    import fx2onnx
+    from fx2onnx.capture.shapes.requested import Proposed
+    from fx2onnx.cli.dynamic import arguments_of
+    from fx2onnx.sizes.assumptions import Assumption, Specialization
+
+    arguments = arguments_of(built)
+    proposed = {
+        name: {axis: Proposed(str(dim)) for axis, dim in found.items()}
+        for name, found in _axes_of(built, arguments).items()
+    }
+    result = fx2onnx.export(
+        built.module, built.args, kwargs=built.kwargs or None, dynamic_shapes=proposed if way == "dynamic" else None,
+        bake=built.bake, data_branches=built.data_branches, optimize=False,
+    )  # fmt: skip
+    sizes = dict(_sizes(result, arguments))
+    counts: Counter[str] = Counter()
+    lines = []
+    for assumed in result.report.assumptions:
+        if isinstance(assumed, Assumption):
+            is_tried = "not tried on the example inputs" not in assumed.what
+            counts["notes" if assumed.kind == "note" and is_tried else "asserted" if is_tried else "not tried"] += 1
+            continue
+        lines.append(str(assumed))
+        if isinstance(assumed, Specialization):
+            counts["specialized"] += 1
+        elif not assumed.relation.symbols() <= sizes.keys():
+            counts["of other sizes"] += 1
+        else:
+            counts["conditions"] += 1
+            if not assumed.relation.is_true_at(sizes):
+                false.append(f"{way}: {assumed} at {sizes}")
+    return {"dims": sorted(sizes), "counts": dict(counts), "lines": lines}
+
+
+def _sizes(result: Any, arguments: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+    """The example's size of each dynamic size of the file's inputs."""
+    tensors = [
+        leaf for leaf in torch.utils._pytree.tree_leaves(list(arguments.values())) if isinstance(leaf, torch.Tensor)
+    ]
+    by_name = {name: value for name, value in arguments.items() if isinstance(value, torch.Tensor)}
+    for value, in_order in zip(result.model.graph.inputs, tensors, strict=False):
+        tensor = by_name.get(value.name, in_order)
+        for dim, size in zip(value.shape or (), tensor.shape, strict=False):
+            if isinstance(getattr(dim, "value", None), str):
+                yield dim.value, int(size)
+
+
+def _serve(pipe: Any) -> None:
+    answer(pipe, examine)
+
+
+class ConditionWorker(Worker):
+    """One that evaluates the conditions of reports."""
+
+    serve = staticmethod(_serve)
+
+
+def sweep(source: str, options: argparse.Namespace) -> None:
+    from fx2onnx.sources.registry import names as registered
+
+    known = {} if options.models else read_named_rows(options.file)
+    names = options.models.split(",") if options.models else registered("zoo") if source == "zoo" else names_of(source)
+    worker = ConditionWorker(LIMIT_S, LARGEST_BYTES)
+    for name in names:
+        if f"{source}:{name}" in known:
+            continue
+        row = {"source": source, "name": name, "false": []} | worker.examine(source, name, False)
+        with options.file.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+        print(f"{source}:{name:<36} {said(row)}", flush=True)
+    worker.close()
+
+
+def said(row: Row) -> str:
+    """A line about a model."""
+    words = [f"FALSE {each}" for each in row["false"]]
+    words += [row["error"]["what"]] if "error" in row else []
+    for way in ("dynamic", "static"):
+        found = row.get(way, {})
+        error = found.get("error")
+        words.append(f"{way} [{error['code']}] {error['what']}" if error else f"{way} {found.get('counts')}")
+    return "; ".join(words)
+
+
+def compared(rows: Mapping[str, Row], others: Mapping[str, Row]) -> Iterator[str]:
+    """What a model had in ``others`` and has no more."""
+    for name in rows.keys() & others.keys():
+        for way in ("dynamic", "static"):
+            now, then = rows[name].get(way), others[name].get(way)
+            if now is None or then is None or "error" in then:
+                if then is not None and now is None and "error" not in then:
+                    yield f"{name} {way}: lost, {said(rows[name])}"
+            elif "error" in now:
+                yield f"{name} {way}: lost, [{now['error']['code']}] {now['error']['what']}"
+            elif set(then["dims"]) - set(now["dims"]):
+                yield f"{name} {way}: fixed now: {sorted(set(then['dims']) - set(now['dims']))}"
+            elif set(now["lines"]) - set(then["lines"]):
+                yield f"{name} {way}: new: {sorted(set(now['lines']) - set(then['lines']))}, gone: {sorted(set(then['lines']) - set(now['lines']))}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--source", choices=[*SOURCES, "zoo"], action="append", help="default: all of them")
+    parser.add_argument("--models", help="only these names, measured anew")
+    parser.add_argument("--file", type=Path, default=Path("/tmp/conditions_at_sample.jsonl"), help="keeps the rows")
+    parser.add_argument("--against", type=Path, help="rows of another state of the code")
+    options = parser.parse_args()
+    for source in options.source or [*SOURCES, "zoo"]:
+        sweep(source, options)
+    rows = read_named_rows(options.file)
+    if options.against:
+        print("\n".join(compared(rows, read_named_rows(options.against))))
+    counts: Counter[str] = Counter()
+    for row in rows.values():
+        for way in ("dynamic", "static"):
+            counts.update(row.get(way, {}).get("counts", {}))
+            counts[f"{way} refused" if "error" in row.get(way, {"error": 1}) else way] += 1
+    false = sum(len(row["false"]) for row in rows.values())
+    print(f"{len(rows)} models, {dict(counts)}, {false} conditions false")
+    return int(false > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -30,7 +30,7 @@ class Mutant:
 MUTANTS = [
     # Capture: writes in place, aliases and state.
     Mutant(
-        "capture/recording/aliasing.py",
+        "capture/recording/values.py",
         "if view.version != memory.version:",
         "if False:",
         "tests/capture/test_in_place.py",

@@ -26,8 +26,8 @@ import fx2onnx
 import fx2onnx.runner as ort
 from fx2onnx.base.errors import Fx2OnnxError
 from fx2onnx.base.source import SourceLocation
-from fx2onnx.capture.recording.recorder import Recorder
-from fx2onnx.capture.recording.tensor_tracker import tensor_info
+from fx2onnx.capture.recording.tracer import Tracer
+from fx2onnx.capture.recording.values import tensor_info
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.symnode import DimNode, sym_int
 from fx2onnx.sizes.assumptions import Assumption, Guard, Specialization
@@ -268,7 +268,7 @@ def alive(held: dict[str, weakref.ref[Any]]) -> list[str]:
     return [name for name, found in held.items() if found() is not None]
 
 
-COUNTED = (Leftover, DimNode, torch.SymInt, torch.fx.Node, Recorder)
+COUNTED = (Leftover, DimNode, torch.SymInt, torch.fx.Node, Tracer)
 
 
 def counts() -> collections.Counter[str]:
@@ -342,12 +342,12 @@ PLAIN = (
 
 
 def test_a_size_leads_to_plain_data_only() -> None:
-    """By walking whatever it refers to, after questions and with a recorder that could answer them."""
+    """By walking whatever it refers to, after questions and with a tracer that could answer them."""
     env = ShapeEnv({"n": 4})
-    recorder = Recorder(env, {}, lambda overload: True)
+    tracer = Tracer(env, {}, lambda overload: True)
     size = sym_int(env, Dim.symbol("n"))
-    fake = fake_from_meta(recorder.fake_mode, (size, 3), torch.float32, torch.device("cpu"))
-    recorder.add_input("x", fake)
+    fake = fake_from_meta(tracer.values.fake_mode, (size, 3), torch.float32, torch.device("cpu"))
+    tracer.values.add_input("x", fake)
     assert size > 3
     assert tensor_info(fake).dims[0] == Dim.symbol("n")
     pending, seen, others = [size.node], set(), set()

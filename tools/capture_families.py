@@ -24,7 +24,9 @@ def written() -> dict[str, list[str]]:
         if module.name.removeprefix(PACKAGE).split(".")[0] in ROOMS:
             importlib.import_module(module.name)
     found: dict[str, set[str]] = {}
-    for functions in registry._ENTRIES.values():
+    for kind, functions in registry._ENTRIES.items():
+        if kind is registry.Kind.INVERSE:  # a write imports them
+            continue
         for overload, function in functions.items():
             found.setdefault(function.__module__.removeprefix(PACKAGE), set()).add(overload)
     return {family: sorted(found[family]) for family in sorted(found)}

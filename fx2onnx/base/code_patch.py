@@ -26,8 +26,8 @@ _ABSENT = object()
 class _Thread(threading.local):
     captures = False
     """Whether this thread runs a module on fake tensors."""
-    recorder: Any = None
-    """The recorder of the run, for code below it that has to do with capture."""
+    tracer: Any = None
+    """The tracer of the run, for code below it that has to do with capture."""
 
 
 THREAD = _Thread()

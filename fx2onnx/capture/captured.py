@@ -178,7 +178,7 @@ def where_of(node: torch.fx.Node) -> SourceLocation | None:
 
 
 def label_of(node: torch.fx.Node) -> tuple[str, str, SourceLocation | None]:
-    """Name, module path and source line, for the recorder of events."""
+    """Name, module path and source line, for the tracer of events."""
     return str(node.target), node.meta.get("module") or "", where_of(node)
 
 

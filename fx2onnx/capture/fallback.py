@@ -13,7 +13,7 @@ from fx2onnx.base.errors import Fx2OnnxError, UserError
 from fx2onnx.capture.attempt import Attempt, Baked, Failed, Outcome
 from fx2onnx.capture.reasons import Reason
 from fx2onnx.capture.recording.eager_refusals import is_of_eager
-from fx2onnx.capture.recording.recorder import Recorder
+from fx2onnx.capture.recording.tracer import Tracer
 from fx2onnx.capture.shapes.dynamic import hints_of
 from fx2onnx.torchcompat.frames import is_user
 
@@ -29,7 +29,7 @@ MOST_ELEMENTS = 1 << 20
 
 def export_may_help(failed: Failed) -> bool:
     """True if torch.export, which costs seconds, may do better: it runs the module on fake tensors, too, and knows besides NumPy inside forward;
-    its own code stands in for the recorder's faults.
+    its own code stands in for the tracer's faults.
     """
     failure = failed.error
     if not isinstance(failure, UserError):
@@ -78,5 +78,5 @@ def _is_mistake(cause: BaseException | None) -> bool:
     codes = [frame.f_code for frame, _ in traceback.walk_tb(cause.__traceback__)]
     if isinstance(cause, TypeError | AttributeError):
         return bool(codes) and is_user(codes[-1])
-    is_of_call = not isinstance(cause, RuntimeError) or Recorder.handle.__code__ in codes
+    is_of_call = not isinstance(cause, RuntimeError) or Tracer.handle.__code__ in codes
     return is_of_call and not _may_be_due_to_fakes(cause)

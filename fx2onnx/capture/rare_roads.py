@@ -16,6 +16,7 @@ RARE_ROADS = {
     "if bodies": "branches.if_bodies",
     "no-op guards": "branches.noop_guards",
     "paths of calls": "branches.per_call",
+    "writes": "recording.aliasing",
     "below autograd": "recording.below_autograd",
     "autograd's answers": "recording.gradients",
     "autocast": "recording.autocast",

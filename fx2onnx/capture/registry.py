@@ -1,7 +1,7 @@
 """What capture knows of ATen overloads: one registry, in which an overload has at most one function of each kind.
 
 ``@register(Kind.RECORD, aten.cov.default, aten.corrcoef.default)`` registers with the real overload objects. A function
-that handles calls (``Kind.RECORD``, ``Kind.WRITE``) takes the recorder, the call, and those of the call's arguments that it
+that handles calls (``Kind.RECORD``, ``Kind.WRITE``) takes the tracer, the call, and those of the call's arguments that it
 needs, under the names of the schema; an argument that only some of its overloads have gets a Python default.
 
 Files that register functions are families. One is imported when an overload of it is first seen; ``families.json`` says which
@@ -43,7 +43,7 @@ class Call(NamedTuple):
 
 
 Handler: TypeAlias = Callable[[Any, OpOverload, tuple[object, ...], dict[str, object]], object]
-"""Takes the recorder and a call."""
+"""Takes the tracer and a call."""
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -129,10 +129,10 @@ def handler(kind: Kind, overload: OpOverload) -> Handler | None:
         return None
     wanted = _arguments(function, overload)
 
-    def handle(recorder: object, func: OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
+    def handle(tracer: object, func: OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         count = len(args)
         values = [args[i] if i < count else kwargs.get(name, default) for i, name, default in wanted]
-        return function(recorder, Call(func, args, kwargs), *values)
+        return function(tracer, Call(func, args, kwargs), *values)
 
     return handle
 

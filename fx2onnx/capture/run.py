@@ -28,8 +28,8 @@ from fx2onnx.capture.recording import control_flow, size_checks
 from fx2onnx.capture.recording.decisions import DecisionTrace, IsNoBranch, NoScope, WrittenLater, no_choices
 from fx2onnx.capture.recording.meta_cache import IMMEDIATE
 from fx2onnx.capture.recording.outputs import graph_outputs
-from fx2onnx.capture.recording.recorder import Recorder
-from fx2onnx.capture.recording.tensor_tracker import NeedsDecomposition, tensor_info
+from fx2onnx.capture.recording.tracer import Tracer
+from fx2onnx.capture.recording.values import NeedsDecomposition, tensor_info
 from fx2onnx.capture.shapes.guards import unmet_equalities, with_sizes
 from fx2onnx.capture.shapes.python_sizes import install_size_functions
 from fx2onnx.capture.shapes.shape_env import DATA_DECIDES, KEEP_TENSORS, ShapeEnv
@@ -96,7 +96,7 @@ def run(attempt: Attempt, trace: DecisionTrace | None = None) -> Outcome:
         library_code = attempt.request.patches.decided_by_data(error) if error.code == "E104" else None
         unmet = tuple(itertools.islice(unmet_equalities(shape_env), MOST_UNMET))
         return Failed(attempt, error, reason, library_code, frozenset(shape_env.numbers_in), unmet=unmet)
-    except Exception as error:  # a fault of the recorder need not stop the user
+    except Exception as error:  # a fault of the tracer need not stop the user
         return Failed(attempt, error)
 
 
@@ -105,56 +105,55 @@ def _captured(attempt: Attempt, shape_env: ShapeEnv, trace: DecisionTrace | None
     arguments, bake = attempt.arguments, attempt.baked.names
     program = attempt.root if attempt.program.module is None else attempt.program.module
     tree = ModuleTree(program)
-    recorder = Recorder(shape_env, weight_names(tree), attempt.request.keep, attempt.operators.pre_dispatch, trace)
-    recorder.runs_noop_guards = attempt.branching.has_noop_guards
-    recorder.has_if_bodies = attempt.branching.has_bodies and attempt.operators.pre_dispatch and trace is not None
+    tracer = Tracer(shape_env, weight_names(tree), attempt.request.keep, attempt.operators.pre_dispatch, trace)
+    tracer.runs_noop_guards = attempt.branching.has_noop_guards
+    tracer.has_if_bodies = attempt.branching.has_bodies and attempt.operators.pre_dispatch and trace is not None
     fakes = [
-        recorder.constant(leaf.tensor) if leaf.name in bake else _fake_input(recorder, leaf)
+        tracer.values.constant(leaf.tensor) if leaf.name in bake else _fake_input(tracer, leaf)
         for leaf in arguments.leaves
     ]
     for leaf, fake in zip(arguments.leaves, fakes, strict=True):
         if leaf.tensor.layout == torch.strided and leaf.tensor.storage_offset():
-            recorder.storage_offsets[id(fake)] = int(leaf.tensor.storage_offset())
+            tracer.values.storage_offsets[id(fake)] = int(leaf.tensor.storage_offset())
     inputs = [
-        GraphInput(leaf.name, tensor_info(fake), recorder.add_input(leaf.name, fake), leaf.tensor, leaf.path)
+        GraphInput(leaf.name, tensor_info(fake), tracer.values.add_input(leaf.name, fake), leaf.tensor, leaf.path)
         for leaf, fake in zip(arguments.leaves, fakes, strict=True)
         if leaf.name not in bake
     ]
     for graph_input in inputs:
         if graph_input.sample.requires_grad:
-            recorder.wants_grad.add(graph_input.node)
+            tracer.values.wants_grad.add(graph_input.node)
         for symbol in symbols_of(graph_input.node):
-            recorder.symbols.setdefault(symbol.name, symbol)
+            tracer.values.symbols.setdefault(symbol.name, symbol)
     args, kwargs = arguments.rebuilt(fakes)
     try:
         with Changes():
             held = arguments.held(fakes)
-            outputs, restore, changed = _run_module(recorder, attempt, program, tree, args, kwargs, held, inputs)
-            notes = [*attempt.request.patches.notes(), *recorder.notes_of_plugins()]
-            recorder.warnings += [*recorder.symbolics.values(), *attempt.request.patches.warnings()]
+            outputs, restore, changed = _run_module(tracer, attempt, program, tree, args, kwargs, held, inputs)
+            notes = [*attempt.request.patches.notes(), *tracer.notes_of_plugins()]
+            tracer.warnings += [*tracer.symbolics.values(), *attempt.request.patches.warnings()]
     finally:
-        recorder.failure = None
-        recorder.end_plugins()
+        tracer.end()
     return Captured(
-        graph=recorder.graph,
+        graph=tracer.values.graph,
         inputs=inputs,
         outputs=outputs,
-        weights=recorder.weights,
-        symbols=recorder.symbols,
+        weights=tracer.values.weights,
+        symbols=tracer.values.symbols,
         mutations=changed,
         rung=attempt.program.strategy,
-        warnings=[*attempt.baked.lines, *recorder.warnings],
+        warnings=[*attempt.baked.lines, *tracer.warnings],
         baked=list(bake),
         assumptions=[*notes],
         sizes=shape_env.sizes(),
-        numbers_read=recorder.numbers_read,
+        numbers_read=tracer.numbers_read,
         states_guards=attempt.options.data_branches == "if",
         restore=restore,
     )
 
 
 def _run_module(
-    recorder: Recorder,
+    tracer: Tracer,
     attempt: Attempt,
     program: torch.nn.Module,
     tree: ModuleTree,
@@ -171,36 +170,36 @@ def _run_module(
         keep_gradients(tree)
     track_modules(tree)
     take_names(tree, attempt.numbers.files, install_size_functions())
-    attempt.request.patches.apply(attempt.operators.traced, recorder.is_known)
-    take_assignments(recorder.take_data)
-    take_questions(recorder)
-    put_name(THREAD, "recorder", recorder)
-    note_symbolics(recorder.symbolics)
+    attempt.request.patches.apply(attempt.operators.traced, tracer.is_known)
+    take_assignments(lambda tensor, value: road("writes").assign_data(tracer, tensor, value))
+    take_questions(tracer.answer)
+    put_name(THREAD, "tracer", tracer)
+    note_symbolics(tracer.symbolics)
     if attempt.branching.scopes:
-        road("paths of calls").explore_calls(recorder, attempt, tree)
+        road("paths of calls").explore_calls(tracer, attempt, tree)
     holds = not all(isinstance(arg, torch.Tensor) or type(arg) in IMMEDIATE for arg in (*args, *kwargs.values()))
     containers = road("changed state").Containers(attempt.arguments, args, kwargs) if holds else None
     indices = IndicesOfSizes() if attempt.numbers.files or attempt.numbers.takes_indices else contextlib.nullcontext()
-    with capture_modes(recorder.fake_mode, recorder.mode, attempt.operators.gradients), indices:
+    with capture_modes(tracer.values.fake_mode, tracer.mode, attempt.operators.gradients), indices:
         try:
             result = program(*args, **kwargs)
         except Exception as error:  # forward is the user's code: chained under the error with its line
-            for plugin in recorder.plugins.values():
+            for plugin in tracer.plugins.values():
                 plugin.failed(error)
             if isinstance(error, Fx2OnnxError):
                 raise
-            raise _raised(error, recorder) from error
-        outputs, restore = graph_outputs(recorder, result, attempt.arguments)
-        if recorder.checks or recorder.shape_env.unchecked:
-            size_checks.settle(recorder, outputs)
-        for plugin in recorder.plugins.values():
+            raise _raised(error, tracer) from error
+        outputs, restore = graph_outputs(tracer, result, attempt.arguments)
+        if tracer.values.checks or tracer.sizes.unchecked:
+            size_checks.settle(tracer.values, tracer.sizes, outputs)
+        for plugin in tracer.plugins.values():
             plugin.gave([output.value for output in outputs])
         snapshot = None if RETURNS_STATE in vars(attempt.root) else held
-        return outputs, restore, _changes(recorder, attempt, inputs, outputs, snapshot, given, containers)
+        return outputs, restore, _changes(tracer, attempt, inputs, outputs, snapshot, given, containers)
 
 
 def _changes(
-    recorder: Recorder,
+    tracer: Tracer,
     attempt: Attempt,
     inputs: list[GraphInput],
     outputs: list[GraphOutput],
@@ -210,17 +209,17 @@ def _changes(
 ) -> list[Mutation]:
     """What forward changed that stays, but for what outputs already give."""
     found: list[Mutation] = []
-    if recorder.written or (snapshot is not None and not snapshot.is_as_before()):
-        found += road("changed state").mutations(recorder, inputs, snapshot, attempt.arguments, given)
+    if tracer.values.written or (snapshot is not None and not snapshot.is_as_before()):
+        found += road("changed state").mutations(tracer, inputs, snapshot, attempt.arguments, given)
     if containers is not None:
         values = {output.value for output in outputs if isinstance(output.value, torch.fx.Node)}
-        found += containers.changes(recorder, values)
+        found += containers.changes(tracer, values)
     named = {output.name for output in outputs}
     return [each for each in found if each.name + NEXT not in named]
 
 
-def _fake_input(recorder: Recorder, leaf: Leaf) -> torch.Tensor:
-    tensor, mode = leaf.tensor, recorder.fake_mode
+def _fake_input(tracer: Tracer, leaf: Leaf) -> torch.Tensor:
+    tensor, mode = leaf.tensor, tracer.values.fake_mode
     sizes: list[DimLike] = [leaf.axes.get(axis, int(size)) for axis, size in enumerate(tensor.shape)]
     strides: list[int | torch.SymInt] | None = None
     steps: tuple[int, ...] = tensor.stride()
@@ -230,33 +229,31 @@ def _fake_input(recorder: Recorder, leaf: Leaf) -> torch.Tensor:
     if order != list(range(tensor.dim())) and 0 not in steps:
         strides, step = [0] * tensor.dim(), 1
         for axis in reversed(order):
-            strides[axis], step = sym_int(recorder.shape_env, step), step * sizes[axis]  # type: ignore[assignment]
-    return fake_from_meta(
-        mode, [sym_int(recorder.shape_env, size) for size in sizes], tensor.dtype, tensor.device, strides
-    )
+            strides[axis], step = sym_int(tracer.sizes, step), step * sizes[axis]  # type: ignore[assignment]
+    return fake_from_meta(mode, [sym_int(tracer.sizes, size) for size in sizes], tensor.dtype, tensor.device, strides)
 
 
-def _raised(error: Exception, recorder: Recorder) -> BaseException:
+def _raised(error: Exception, tracer: Tracer) -> BaseException:
     """The user's error, or what an operator raised where the TorchScript interpreter made another exception of it."""
     is_of_script = str(error).startswith("The following operation failed in the TorchScript interpreter")
-    if not is_of_script or recorder.failure is None:
-        return _of_forward(error, recorder)
-    if isinstance(recorder.failure, Fx2OnnxError) or not isinstance(recorder.failure, Exception):
-        return recorder.failure
-    return _of_forward(recorder.failure, recorder)
+    if not is_of_script or tracer.failure is None:
+        return _of_forward(error, tracer)
+    if isinstance(tracer.failure, Fx2OnnxError) or not isinstance(tracer.failure, Exception):
+        return tracer.failure
+    return _of_forward(tracer.failure, tracer)
 
 
-def _of_forward(cause: Exception, recorder: Recorder) -> UserError:
-    error = _overwritten(cause, recorder) if OVERWRITTEN in str(cause) else _explained(cause)
-    return with_sizes(error, recorder.shape_env) if error.code == "E101" and cause is recorder.failure else error
+def _of_forward(cause: Exception, tracer: Tracer) -> UserError:
+    error = _overwritten(cause, tracer) if OVERWRITTEN in str(cause) else _explained(cause)
+    return with_sizes(error, tracer.sizes) if error.code == "E101" and cause is tracer.failure else error
 
 
-def _overwritten(cause: Exception, recorder: Recorder) -> UserError:
+def _overwritten(cause: Exception, tracer: Tracer) -> UserError:
     """A gradient needs a value that is no more: the line is that of the last write into a tensor of its sizes."""
     found = re.search(r"Tensor \[([\d, ]*)\]", str(cause))
     sizes = [] if found is None else [int(size) for size in found[1].split(",") if size.strip()]
-    lines = [where for _, where in recorder.writes]
-    lines += [where for written, where in recorder.writes if written == sizes]
+    lines = [where for _, where in tracer.values.writes]
+    lines += [where for written, where in tracer.values.writes if written == sizes]
     return UserError(
         "E101",
         "a value that a gradient needs is written in place",

@@ -101,10 +101,9 @@ def rows(opset_min: int) -> Iterator[Row]:
     """Every overload with an entry, and the functional ones of ATen that a model may call."""
     from fx2onnx.aten_map import TABLE
     from fx2onnx.aten_map.table.families import load_all, load_family
-    from fx2onnx.capture.recording.functionalize import is_decomposable
     from fx2onnx.lower import torchlib
     from fx2onnx.sources import torchvision_compat
-    from fx2onnx.torchcompat.operators import registered_overloads
+    from fx2onnx.torchcompat.operators import is_decomposable, registered_overloads
 
     measured = measured_opsets()
     load_all()

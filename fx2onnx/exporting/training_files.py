@@ -13,7 +13,7 @@ import torch
 from fx2onnx.base.errors import Fx2OnnxError, UserError
 from fx2onnx.capture.captured import NEXT
 from fx2onnx.capture.reasons import baking_step
-from fx2onnx.capture.recording.tensor_tracker import tensor_info
+from fx2onnx.capture.recording.values import tensor_info
 from fx2onnx.exporting.result import ExportResult
 from fx2onnx.files import safetensors
 from fx2onnx.files.safetensors import Entry, Place

@@ -11,7 +11,7 @@ from fx2onnx.aten_map import TABLE
 from fx2onnx.aten_map.table.registry import MODULE_TRANSLATIONS, ModuleCalls, add_module_calls, is_module_class
 from fx2onnx.base import plugins
 from fx2onnx.capture.python.module_calls import Called
-from fx2onnx.capture.recording.functionalize import is_decomposable
+from fx2onnx.torchcompat.operators import is_decomposable
 
 
 class Translations:

@@ -59,3 +59,14 @@ def quantized_decomposed() -> Any:
 
 KERNELS_OF_NN: object = torch._C._nn
 """The functions that ``torch.nn.functional`` calls where it does not compute by itself."""
+
+
+def is_decomposable(func: OpOverload) -> bool:
+    """Whether PyTorch can split ``func`` into simpler overloads."""
+    return func in decompositions() or func._can_decompose()
+
+
+def decompose(func: OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
+    """Run PyTorch's own decomposition of ``func``, or return NotImplemented."""
+    known = decompositions().get(func)
+    return known(*args, **kwargs) if known is not None else func.decompose(*args, **kwargs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch.utils import _python_dispatch
@@ -18,15 +18,13 @@ Own: TypeAlias = Callable[..., Any]
 """torch's own answer: called with what torch's attribute or function is called with."""
 
 
-class Answers(Protocol):
-    """The answers to such questions, for the thread that captures."""
-
-    def answer(self, name: str, own: Own, asked: Any, *args: Any, **kwargs: Any) -> Any:
-        """The answer to the question ``name`` of the tensor, storage or class ``asked``."""
+Answer: TypeAlias = Callable[..., Any]
+"""The answer to such a question, for the thread that captures: called with the question's name, ``Own``, the tensor, storage or class
+that is asked, and the arguments."""
 
 
 class _Asked(threading.local):
-    answers: Answers | None = None
+    answer: Answer | None = None
     """None in a thread that captures nothing."""
 
 
@@ -45,9 +43,9 @@ FUNCTIONS = (
 )
 
 
-def take_questions(answers: Answers) -> None:
-    """Have ``answers`` asked in this thread until ``Changes`` end."""
-    put_name(_ASKED, "answers", answers)
+def take_questions(answer: Answer) -> None:
+    """Have ``answer`` called in this thread until ``Changes`` end."""
+    put_name(_ASKED, "answer", answer)
     for kind, names in _TAKEN.items():
         for name, value in names.items():
             put_name(kind, name, value)
@@ -69,8 +67,8 @@ def _attribute(holder: type, name: str) -> property:
 
     @answers_for_caller
     def get(asked: Any) -> Any:
-        answers = _ASKED.answers
-        return own(asked) if answers is None else answers.answer(name, own, asked)
+        answer = _ASKED.answer
+        return own(asked) if answer is None else answer(name, own, asked)
 
     return property(get, plain.__set__)
 
@@ -82,8 +80,8 @@ def _method(holder: type, name: str) -> Callable[..., Any]:
 @answers_for_caller
 def _asked(name: str, own: Own) -> Callable[..., Any]:
     def call(asked: Any, *args: Any, **kwargs: Any) -> Any:
-        answers = _ASKED.answers
-        return own(asked, *args, **kwargs) if answers is None else answers.answer(name, own, asked, *args, **kwargs)
+        answer = _ASKED.answer
+        return own(asked, *args, **kwargs) if answer is None else answer(name, own, asked, *args, **kwargs)
 
     call.__name__ = name
     return call
@@ -104,7 +102,7 @@ def _as_nobody(function: Any, answer: object) -> CodePatch:
 
 
 def _modes() -> int:
-    return 0 if _ASKED.answers is not None and asked_by_user() else _LEN()
+    return 0 if _ASKED.answer is not None and asked_by_user() else _LEN()
 
 
 _LEN = torch._C._len_torch_dispatch_stack

@@ -1,4 +1,4 @@
-"""A recorder at work, without the module, the driver and the lowering around it."""
+"""A tracer at work, without the module, the driver and the lowering around it."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from fx2onnx.base.changes import Changes
 from fx2onnx.capture import registry
 from fx2onnx.capture.captured import TensorInfo
 from fx2onnx.capture.recording import control_flow
-from fx2onnx.capture.recording.recorder import Recorder
-from fx2onnx.capture.recording.tensor_tracker import tensor_info
+from fx2onnx.capture.recording.tracer import Tracer
+from fx2onnx.capture.recording.values import tensor_info
 from fx2onnx.capture.registry import Kind
 from fx2onnx.capture.shapes.python_sizes import install_size_functions
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
@@ -49,17 +49,17 @@ def _overload(name: str) -> Any:
     return getattr(getattr(getattr(torch.ops, namespace), packet), overload or "default")
 
 
-def recorder_of(hints: dict[str, int] | None = None, whole: bool = True) -> Recorder:
-    return Recorder(ShapeEnv(hints or {}), {}, lambda overload: True, whole)
+def tracer_of(hints: dict[str, int] | None = None, pre_dispatch: bool = True) -> Tracer:
+    return Tracer(ShapeEnv(hints or {}), {}, lambda overload: True, pre_dispatch)
 
 
-def inputs_of(recorder: Recorder, *shapes: Sequence[DimLike] | Input) -> list[torch.Tensor]:
+def inputs_of(tracer: Tracer, *shapes: Sequence[DimLike] | Input) -> list[torch.Tensor]:
     """Inputs x0, x1, ...; float32 where a shape comes without a dtype."""
     fakes = []
     for index, shape in enumerate(shapes):
         dims, dtype = shape if len(shape) == 2 and isinstance(shape[1], torch.dtype) else (shape, torch.float32)
-        fakes.append(recorder.new_fake(dims, dtype))
-        recorder.add_input(f"x{index}", fakes[-1])
+        fakes.append(tracer.values.new_fake(dims, dtype))
+        tracer.values.add_input(f"x{index}", fakes[-1])
     return fakes
 
 
@@ -67,28 +67,28 @@ def recorded(
     function: Callable[..., Any],
     *shapes: Sequence[DimLike] | Input,
     hints: dict[str, int] | None = None,
-    whole: bool = True,
-) -> tuple[Recorder, Any]:
-    """``function`` of inputs of the given shapes: the recorder, and what the function returned."""
+    pre_dispatch: bool = True,
+) -> tuple[Tracer, Any]:
+    """``function`` of inputs of the given shapes: the tracer, and what the function returned."""
     control_flow.register()
-    recorder = recorder_of(hints, whole)
-    fakes = inputs_of(recorder, *shapes)
+    tracer = tracer_of(hints, pre_dispatch)
+    fakes = inputs_of(tracer, *shapes)
     with Changes():
         install_size_functions()
-        with capture_modes(recorder.fake_mode, recorder.mode):
-            return recorder, function(*fakes)
+        with capture_modes(tracer.values.fake_mode, tracer.mode):
+            return tracer, function(*fakes)
 
 
 @contextlib.contextmanager
-def handling(recorder: Recorder) -> Iterator[None]:
-    """As while the recorder handles a call: its mode is off until it is entered again."""
-    with torch.no_grad(), recorder.fake_mode, enable_python_dispatcher():
+def handling(tracer: Tracer) -> Iterator[None]:
+    """As while the tracer handles a call: its mode is off until it is entered again."""
+    with torch.no_grad(), tracer.values.fake_mode, enable_python_dispatcher():
         yield
 
 
-def calls(recorder: Recorder) -> list[str]:
+def calls(tracer: Tracer) -> list[str]:
     """The overloads called, in order."""
-    return [str(node.target).removeprefix("aten.") for node in recorder.graph.nodes if node.op == "call_function"]
+    return [str(node.target).removeprefix("aten.") for node in tracer.values.graph.nodes if node.op == "call_function"]
 
 
 def sizes_at(tensor: torch.Tensor, **hints: int) -> tuple[int, ...]:

@@ -29,7 +29,7 @@ from benchmarks.overload_call import (
 )
 from benchmarks.overload_undefined import depends_on_memory, reasons
 from fx2onnx.aten_map import TABLE
-from fx2onnx.capture.recording import recorder
+from fx2onnx.capture.recording import tracer
 from tests.ops import harness
 
 aten = torch.ops.aten
@@ -161,7 +161,7 @@ def _misfit(overload, *args):
 def test_a_misfit_is_refused_as_eager_pytorch_does(monkeypatch):
     misfit = _misfit(aten.bincount.default, torch.tensor([1]), None, -2)
     assert judge_misfit(misfit).kind == BOTH_REFUSE
-    monkeypatch.setattr(recorder, "check_sizes", lambda *given: None)
+    monkeypatch.setattr(tracer, "check_sizes", lambda *given: None)
     assert judge_misfit(misfit).kind == WRITTEN
     assert WRITTEN in FAULTS
 

@@ -80,7 +80,7 @@ def test_without_a_profile_only_phases_are_recorded(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(events, "Recorder", recorder)
     for module in (
-        "fx2onnx.capture.recording.recorder.events",
+        "fx2onnx.capture.recording.tracer.events",
         "fx2onnx.lower.loop",
         "fx2onnx.irx.builder",
         "fx2onnx.optimize.driver",

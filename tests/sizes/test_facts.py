@@ -20,7 +20,7 @@ from tests.support import check
 
 H, W = map(Dim.symbol, ("h", "w"))
 U = Dim.unbacked(0)
-UNSEEN = ("facts", "recorder", "hinted", "hinted_for")
+UNSEEN = ("facts", "tracer", "hinted", "hinted_for")
 """What is remembered of answers, and what no query touches."""
 PATCHES = (H // 4) * (W // 4)
 

@@ -22,12 +22,11 @@ from fx2onnx.capture.branches.statements import Conditional, conditional_at, rea
 from fx2onnx.capture.branches.watch import ComputingOnly
 from fx2onnx.capture.captured import TensorInfo
 from fx2onnx.capture.reasons import wants_number
-from fx2onnx.capture.recording.aliasing import Memory, View
-from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.recording.control_flow import Nested
 from fx2onnx.capture.recording.decisions import IsNoBranch
 from fx2onnx.capture.recording.plugins import RunPlugin
-from fx2onnx.capture.recording.tensor_tracker import dims_of
+from fx2onnx.capture.recording.tracer import Tracer
+from fx2onnx.capture.recording.values import Memory, ValuesBefore, View, dims_of
 from fx2onnx.sizes.assumptions import Assumption
 from fx2onnx.sizes.expr import Dim
 from fx2onnx.sizes.relation import Relation
@@ -46,11 +45,9 @@ class _Open:
     test: Node | Relation
     returned: torch.Tensor | None
     where: SourceLocation | None
-    outer: torch.fx.Graph
     graph: torch.fx.Graph
     variables: Mapping[str, object]
-    views: list[tuple[View, Node, int]]
-    memories: dict[int, tuple[Memory, Node, int]]
+    before: ValuesBefore
     facts: object
     signed: frozenset[str]
     some: set[Dim]
@@ -61,8 +58,8 @@ class _Open:
 class IfBodies(RunPlugin):
     """The bodies of one run that are branches of the file."""
 
-    def __init__(self, recorder: BaseRecorder) -> None:
-        super().__init__(recorder)
+    def __init__(self, tracer: Tracer) -> None:
+        super().__init__(tracer)
         self._open: list[_Open] = []
         self._watch = ComputingOnly(self._at_line)
         self._inner: set[torch.fx.Graph] = set()
@@ -90,10 +87,10 @@ class IfBodies(RunPlugin):
         return found
 
     def _begin(self, test: Node | Relation) -> bool | None:
-        recorder = self.recorder
+        tracer = self.tracer
         self.check_sizes(test)
         frame = user_frame()
-        if frame is None or (isinstance(test, Relation) and not _is_by_data(recorder, test)):
+        if frame is None or (isinstance(test, Relation) and not _is_by_data(tracer, test)):
             return None
         statement = conditional_at(frame)
         if statement is None or not statement.changes_tensors_only(frame, frame.f_lineno):
@@ -101,21 +98,20 @@ class IfBodies(RunPlugin):
         returned = statement.returned_in(frame)
         if (statement.returned is not None and returned is None) or statement.goes_on_with_iterator(frame):
             return None
-        env = recorder.shape_env
-        views = [(view, view.node, view.version) for view in recorder.views.values()]
-        memories = {id(view.memory): (view.memory, view.memory.node, view.memory.version) for view, _, _ in views}
-        if any(memory.late is not None for memory, _, _ in memories.values()):
+        env = tracer.sizes
+        before = ValuesBefore(tracer.values)
+        if any(memory.late is not None for memory, _, _ in before.memories.values()):
             return None
-        recorder.mark()
-        where = recorder.place_of_call()
+        tracer.values.mark()
+        where = tracer.values.where
         graph = torch.fx.Graph()
         self._open.append(
             _Open(
-                frame, statement, test, returned, where, recorder.graph, graph, dict(frame.f_locals),
-                views, memories, _facts(recorder), env.facts.signed, set(env.some), env.next_unknown,
+                frame, statement, test, returned, where, graph, dict(frame.f_locals), before, _facts(tracer),
+                env.facts.signed, set(env.some), env.next_unknown,
             )
         )  # fmt: skip
-        recorder.graph = graph
+        tracer.values.graph = graph
         self._watch.begin(frame)
         return statement.runs_where
 
@@ -155,7 +151,7 @@ class IfBodies(RunPlugin):
                 self.check_sizes(part)
 
     def before_write(self, memory: Memory) -> None:
-        if self.recorder.has_if_bodies and id(memory) in self._fixed:
+        if self.tracer.has_if_bodies and id(memory) in self._fixed:
             raise IsNoBranch("a tensor is written that is another one where a body does not run")
 
     # -- the end of a body ----------------------------------------------------------------------------------------
@@ -182,62 +178,51 @@ class IfBodies(RunPlugin):
             self._watch.end()
 
     def _close(self, body: _Open, is_going_on: bool, value: object) -> None:
-        recorder = self.recorder
-        if recorder.graph is not body.graph:
+        tracer = self.tracer
+        if tracer.values.graph is not body.graph:
             raise IsNoBranch("a body ends within a function of control flow")
-        if _facts(recorder) != body.facts:
+        if _facts(tracer) != body.facts:
             raise IsNoBranch("something was learnt of sizes")
-        replaced = _replaced(recorder, body) if is_going_on else _returned(recorder, body, value)
-        after = [recorder.node_of(tensor) for tensor, _ in replaced]
-        written = _written(recorder, body)
+        replaced = _replaced(tracer, body) if is_going_on else _returned(tracer, body, value)
+        after = [tracer.values.node_of(tensor) for tensor, _ in replaced]
+        written = body.before.written()
         after += [memory.node for memory, _ in written]
-        self._leave(recorder, body)
-        before = [recorder.node_of(tensor) for _, tensor in replaced] + [node for _, node in written]
-        joined = self._joined(recorder, body, after, before) if after else []
+        self._leave(tracer, body)
+        before = [tracer.values.node_of(tensor) for _, tensor in replaced] + [node for _, node in written]
+        joined = self._joined(tracer, body, after, before) if after else []
         for (tensor, other), node in zip(replaced, joined, strict=False):
             info = node.meta["val"]
-            view = recorder.views[id(tensor)] = View(Memory(node, info), (), node, info, 0, tensor)
-            for memory in (view.memory, recorder.view_of(other).memory):
+            view = tracer.values.views[id(tensor)] = View(Memory(node, info), (), node, info, 0, tensor)
+            for memory in (view.memory, tracer.values.view_of(other).memory):
                 self._fixed[id(memory)] = memory
         for (memory, _), node in zip(written, joined[len(replaced) :], strict=True):
             memory.node = node
             memory.version += 1
 
-    def _leave(self, recorder: BaseRecorder, body: _Open) -> None:
+    def _leave(self, tracer: Tracer, body: _Open) -> None:
         """Record behind the body, where what was known before it is."""
-        env = recorder.shape_env
-        recorder.graph = body.outer
-        for view, node, version in body.views:
-            view.node, view.version = node, version
+        env = tracer.sizes
+        body.before.restore()
         self._inner.add(body.graph)
         self._sizes |= {str(Dim.unbacked(number)) for number in range(body.first_unknown, env.next_unknown)}
         env.know(signed=env.facts.signed | body.signed)
         env.some.intersection_update(body.some)
 
-    def _joined(self, recorder: BaseRecorder, body: _Open, after: list[Node], before: list[Node]) -> list[Node]:
+    def _joined(self, tracer: Tracer, body: _Open, after: list[Node], before: list[Node]) -> list[Node]:
         """The value of each pair, of which the first is where the body ran."""
         infos = tuple(node.meta["val"] for node in after)
         if infos != tuple(node.meta["val"] for node in before):
             raise IsNoBranch("a body changes the type of a tensor")
         ran, left_out = Nested(body.graph, [], after, infos), Nested(torch.fx.Graph(), [], before, infos)
         sides = (ran, left_out) if body.statement.runs_where else (left_out, ran)
-        with recorder.at(body.where):
-            node = recorder.call(HIGHER_ORDER["cond"], (body.test, *sides, []), {}, infos)
-            parts = [recorder.call(operator.getitem, (node, index), {}, info) for index, info in enumerate(infos)]
+        with tracer.values.at(body.where):
+            node = tracer.values.call(HIGHER_ORDER["cond"], (body.test, *sides, []), {}, infos)
+            parts = [tracer.values.call(operator.getitem, (node, index), {}, info) for index, info in enumerate(infos)]
         self.notes.append(Assumption("both branches of a decision by data are in the file", body.where))
         return parts
 
 
-def _written(recorder: BaseRecorder, body: _Open) -> list[tuple[Memory, Node]]:
-    """Each memory that the body wrote into, with the node of its value before."""
-    written = [(memory, node) for memory, node, version in body.memories.values() if memory.version != version]
-    for source, view in recorder.sources.items():  # weights that were first met inside
-        if id(view.memory) not in body.memories and view.memory.version:
-            written.append((view.memory, source))
-    return written
-
-
-def _replaced(recorder: BaseRecorder, body: _Open) -> list[tuple[torch.Tensor, torch.Tensor]]:
+def _replaced(tracer: Tracer, body: _Open) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Each tensor that a variable has now, with the one that it had. Raises IsNoBranch where another variable differs that may be
     read later.
     """
@@ -251,11 +236,11 @@ def _replaced(recorder: BaseRecorder, body: _Open) -> list[tuple[torch.Tensor, t
             raise IsNoBranch(f"the variable {name} is another one")
         if replaced.setdefault(id(after), (after, before))[1] is not before:
             raise IsNoBranch("a tensor takes the place of two")
-        _check_pair(recorder, body, after, before)
+        _check_pair(tracer, body, after, before)
     return [*replaced.values()]
 
 
-def _returned(recorder: BaseRecorder, body: _Open, value: object) -> list[tuple[torch.Tensor, torch.Tensor]]:
+def _returned(tracer: Tracer, body: _Open, value: object) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """The tensor that the function returns, with the one that it returns where the body does not run."""
     if value is None and body.returned is None:
         return []
@@ -263,26 +248,27 @@ def _returned(recorder: BaseRecorder, body: _Open, value: object) -> list[tuple[
         raise IsNoBranch("a function returns something else than a tensor")
     if value is body.returned:
         return []
-    _check_pair(recorder, body, value, body.returned)
+    _check_pair(tracer, body, value, body.returned)
     return [(value, body.returned)]
 
 
-def _check_pair(recorder: BaseRecorder, body: _Open, after: torch.Tensor, before: torch.Tensor) -> None:
+def _check_pair(tracer: Tracer, body: _Open, after: torch.Tensor, before: torch.Tensor) -> None:
     """Raises IsNoBranch where the tensor that a variable has may not stand for the one that it had, too."""
-    was, is_now = recorder.views.get(id(before)), recorder.views.get(id(after))
-    if was is None or is_now is None or id(was.memory) not in body.memories or id(is_now.memory) in body.memories:
+    memories = body.before.memories
+    was, is_now = tracer.values.views.get(id(before)), tracer.values.views.get(id(after))
+    if was is None or is_now is None or id(was.memory) not in memories or id(is_now.memory) in memories:
         raise IsNoBranch("a variable has a tensor that was there before")
     if type(after) is not type(before) or after.device != before.device or _layout(after) != _layout(before):
         raise IsNoBranch("a variable has a tensor of another type")
-    if was.memory.version != body.memories[id(was.memory)][2]:
+    if was.memory.version != memories[id(was.memory)][2]:
         raise IsNoBranch("a tensor is written and replaced")
 
 
 _MISSING = object()
 
 
-def _is_by_data(recorder: BaseRecorder, test: Relation) -> bool:
-    return bool(test.symbols() & recorder.shape_env.unbacked)
+def _is_by_data(tracer: Tracer, test: Relation) -> bool:
+    return bool(test.symbols() & tracer.sizes.unbacked)
 
 
 def _layout(tensor: torch.Tensor) -> object:
@@ -293,9 +279,9 @@ def _is_equal_number(one: object, other: object) -> bool:
     return type(one) is type(other) and isinstance(one, bool | int | float | str | None) and one == other
 
 
-def _facts(recorder: BaseRecorder) -> object:
+def _facts(tracer: Tracer) -> object:
     """What is known and noted of sizes, and asked by Python."""
-    env = recorder.shape_env
+    env = tracer.sizes
     asked = [guard for guard in env.guards.values() if guard.by_user or guard.ends_run]
     return (
         replace(env.facts, unbacked=frozenset(), signed=frozenset()), list(env.specializations),

@@ -17,10 +17,10 @@ import torch.fx
 
 from fx2onnx.base.answering import answers_for_caller
 from fx2onnx.capture.op_table import Op, name_of
-from fx2onnx.capture.recording.aliasing import Memory
-from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.recording.decisions import WrittenLater
 from fx2onnx.capture.recording.plugins import RunPlugin
+from fx2onnx.capture.recording.tracer import Tracer
+from fx2onnx.capture.recording.values import Memory
 from fx2onnx.sizes.ceilings import multiple_of
 from fx2onnx.sizes.expr import Dim
 from fx2onnx.sizes.facts import Facts
@@ -35,16 +35,16 @@ aten = torch.ops.aten
 class NoopGuards(RunPlugin):
     """The statements of one run that were run without asking."""
 
-    def __init__(self, recorder: BaseRecorder) -> None:
-        super().__init__(recorder)
+    def __init__(self, tracer: Tracer) -> None:
+        super().__init__(tracer)
         self._memories: dict[int, Memory] = {}
         self._nodes: set[torch.fx.Node] = set()
         """Of tensors that were copied without need."""
 
     def answer(self, relation: Relation) -> bool | None:
         """The answer to what the user's code asks with which the body of its statement runs, where that is right for all sizes."""
-        recorder = self.recorder
-        env = recorder.shape_env
+        tracer = self.tracer
+        env = tracer.sizes
         frame = asking_frame()
         found = None if frame is None else asked_statement(frame)
         if found is None or frame is None:
@@ -66,9 +66,9 @@ class NoopGuards(RunPlugin):
         if rest is not None:
             env.no_multiple_in.setdefault(rest, []).extend(body_of(frame, statement))
         for tensor in look.copied:
-            memory = recorder.view_of(tensor).memory
+            memory = tracer.values.view_of(tensor).memory
             self._memories[id(memory)] = memory
-            self._nodes.add(recorder.node_of(tensor))
+            self._nodes.add(tracer.values.node_of(tensor))
         return asked[1]
 
     @property

@@ -29,12 +29,12 @@ from fx2onnx.capture.branches.noop_guards import NoopGuards
 from fx2onnx.capture.branches.numbering import is_same_weight
 from fx2onnx.capture.branches.watch import Contents, LastingChanges
 from fx2onnx.capture.captured import Captured, GraphInput, GraphOutput, TensorInfo, Weight
-from fx2onnx.capture.recording.aliasing import Memory, View
 from fx2onnx.capture.recording.control_flow import GraphCopy, operands
 from fx2onnx.capture.recording.decisions import DecisionTrace, NoScope
 from fx2onnx.capture.recording.meta_cache import IMMEDIATE, TensorType, contiguous_strides
 from fx2onnx.capture.recording.plugins import RunPlugin
-from fx2onnx.capture.recording.recorder import Recorder
+from fx2onnx.capture.recording.tracer import Tracer
+from fx2onnx.capture.recording.values import Memory, ValuesBefore, View
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.symnode import unwrap
 from fx2onnx.sizes.expr import Dim
@@ -48,9 +48,9 @@ _NO_SAMPLE = torch.empty(0)
 Function: TypeAlias = Callable[..., object]
 
 
-def explore_calls(recorder: Recorder, attempt: Attempt, tree: ModuleTree) -> None:
+def explore_calls(tracer: Tracer, attempt: Attempt, tree: ModuleTree) -> None:
     """Until ``Changes`` end, each call of a module of ``attempt.branching.scopes`` has the branches of its decisions to itself."""
-    exploration = recorder.plugins["paths of calls"] = CallExploration(recorder, attempt, tree)
+    exploration = tracer.plugins["paths of calls"] = CallExploration(tracer, attempt, tree)
     for module in tree.modules:
         if type(module) in attempt.branching.scopes and module is not attempt.root:
             put_name(vars(module), "forward", exploration.forward_of(module))
@@ -59,8 +59,8 @@ def explore_calls(recorder: Recorder, attempt: Attempt, tree: ModuleTree) -> Non
 class CallExploration(RunPlugin):
     """The calls of modules of ``attempt.branching.scopes`` in one run."""
 
-    def __init__(self, recorder: Recorder, attempt: Attempt, tree: ModuleTree) -> None:
-        super().__init__(recorder)
+    def __init__(self, tracer: Tracer, attempt: Attempt, tree: ModuleTree) -> None:
+        super().__init__(tracer)
         self.attempt, self.tree = attempt, tree
 
     def forward_of(self, module: torch.nn.Module) -> Function:
@@ -77,9 +77,9 @@ class CallExploration(RunPlugin):
         return forward
 
     def _may_open(self, given: object) -> bool:
-        recorder = self.recorder
-        env, bodies = recorder.shape_env, recorder.plugins.get("if bodies")
-        is_plain = recorder.graph is recorder.root and recorder.keeps_both() and not recorder.quantized
+        tracer = self.tracer
+        env, bodies = tracer.sizes, tracer.plugins.get("if bodies")
+        is_plain = tracer.values.graph is tracer.values.root and tracer.keeps_both() and not tracer.quantized
         if not is_plain or env.unbacked or env.decides_at or (isinstance(bodies, IfBodies) and bodies.are_open):
             return False
         return all(
@@ -112,10 +112,10 @@ class _Call:
         kwargs: dict[str, object],
     ) -> None:
         self._exploration = exploration
-        self._recorder: Recorder = exploration.recorder
+        self._tracer: Tracer = exploration.tracer
         self._kind, self._function, self._args, self._kwargs = kind, function, args, kwargs
         tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-        nodes = dict.fromkeys(map(self._recorder.node_of, tensors))
+        nodes = dict.fromkeys(map(self._tracer.values.node_of, tensors))
         self._inputs = [node for node in nodes if node.op != "get_attr"]
         self._constants: list[Weight] = []
         """Of all paths; equal ones are one."""
@@ -134,7 +134,7 @@ class _Call:
         if self._runs == 1:
             return None
         nodes = self._grafted(path.captured)
-        _adopt(self._recorder.shape_env, path.shape_env)
+        _adopt(self._tracer.sizes, path.shape_env)
         self._exploration.notes += path.captured.assumptions
         kinds = [self._of_all(place) for place in range(len(nodes))]
         tensors = iter([self._tensor(node, kind) for node, kind in zip(nodes, kinds, strict=True)])
@@ -143,12 +143,12 @@ class _Call:
         if self._copies() > copies:
             for leaf in leaves:
                 if isinstance(leaf, torch.Tensor):
-                    self._recorder.plugin("no-op guards").keep(self._recorder.view_of(leaf).memory)
+                    self._tracer.plugin("no-op guards").keep(self._tracer.values.view_of(leaf).memory)
         return (pytree.tree_unflatten(leaves, first.structure),)
 
     def _copies(self) -> int:
         """The number of tensors that were copied without need."""
-        guards = self._recorder.plugins.get("no-op guards")
+        guards = self._tracer.plugins.get("no-op guards")
         return guards.count if isinstance(guards, NoopGuards) else 0
 
     def _refused(self, why: str) -> NoScope:
@@ -156,17 +156,17 @@ class _Call:
 
     # -- one path ---------------------------------------------------------------------------------------------------
     def _run(self, attempt: Attempt, trace: DecisionTrace) -> Recorded:
-        recorder, why = self._recorder, ""
+        tracer, why = self._tracer, ""
         attempt.request.budget.spend(attempt.change, runs=0)
         self._runs += 1
-        before = Snapshot(recorder)
+        before = Snapshot(tracer)
         watch = LastingChanges(self._exploration.tree.modules)
-        recorder.begin_scope(RecordedGraph(), trace, watch)
+        tracer.begin_scope(RecordedGraph(), trace, watch)
         try:
             with watch:
                 result = self._function(*self._args, **self._kwargs)
             why = watch.seen or before.changed() or ("a module is changed" if self._held.changed() else "")
-            captured = None if why else self._standalone(recorder.graph, result, before)
+            captured = None if why else self._standalone(tracer.values.graph, result, before)
         except Exception as error:  # forward is the user's code; the run of the whole module says what of it counts
             drop_frames(error)
             captured, why = None, f"{type(error).__name__}: {str(error)[:200]}"
@@ -180,12 +180,12 @@ class _Call:
 
     def _standalone(self, graph: torch.fx.Graph, result: object, before: Snapshot) -> Captured:
         """The path as a program whose inputs are the values that the call got."""
-        recorder = self._recorder
+        tracer = self._tracer
         leaves, structure = pytree.tree_flatten(result)
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         outputs = [self._own(tensor, graph, before) for tensor in tensors]
         values = [None if isinstance(leaf, torch.Tensor) else (self._number(leaf),) for leaf in leaves]
-        kinds = [recorder.meta_cache.type_of(tensor) for tensor in tensors]
+        kinds = [tracer.types.type_of(tensor) for tensor in tensors]
         self._compare(_Result(structure, values, kinds))
         copied = GraphCopy(RecordedGraph())
         inputs = []
@@ -195,10 +195,10 @@ class _Call:
             copied.seen[node] = placeholder
             inputs.append(GraphInput(f"in_{index}", node.meta["val"], placeholder, _NO_SAMPLE, ""))
         weights: dict[str, Weight] = {}
-        by_node = {weight.node: self._canonical(weight) for weight in recorder.weights.values()}
+        by_node = {weight.node: self._canonical(weight) for weight in tracer.values.weights.values()}
         for node in graph.nodes:
             for operand in operands(node):
-                if operand in copied.seen or operand.graph is not recorder.root:
+                if operand in copied.seen or operand.graph is not tracer.values.root:
                     continue
                 weight = by_node.get(operand)
                 if weight is None:
@@ -214,8 +214,8 @@ class _Call:
 
     def _own(self, tensor: torch.Tensor, graph: torch.fx.Graph, before: Snapshot) -> Node:
         """The node of a tensor that was made on the path."""
-        node = self._recorder.node_of(tensor)
-        view = self._recorder.view_of(tensor)
+        node = self._tracer.values.node_of(tensor)
+        view = self._tracer.values.view_of(tensor)
         if node.graph is not graph or not before.is_new(view.memory):
             raise self._refused("it gives a tensor that was there before")
         return node
@@ -261,28 +261,28 @@ class _Call:
     # -- all paths --------------------------------------------------------------------------------------------------
     def _grafted(self, captured: Captured) -> list[Node]:
         """Add the nodes to those of the run; those that the outputs are now."""
-        recorder = self._recorder
-        copied = GraphCopy(recorder.graph)
+        tracer = self._tracer
+        copied = GraphCopy(tracer.values.graph)
         for graph_input, node in zip(captured.inputs, self._inputs, strict=True):
             copied.seen[graph_input.node] = node
         for weight in captured.weights.values():
-            copied.seen[weight.node] = recorder.weights[weight.name].node
+            copied.seen[weight.node] = tracer.values.weights[weight.name].node
         copied.add(captured.graph.nodes)
         if not torch.is_grad_enabled():
-            recorder.without_grad.update(copied.seen.values())
+            tracer.values.without_grad.update(copied.seen.values())
         nodes = [output.value for output in captured.outputs]
         found = [copied.seen[node] for node in nodes if isinstance(node, Node)]
-        known = self._recorder.shape_env.hints.keys()
+        known = self._tracer.sizes.hints.keys()
         for node in found:
             if any(isinstance(dim, Dim) and not dim.symbols() <= known for dim in node.meta["val"].dims):
                 raise self._refused("its paths give different sizes")
         return found
 
     def _tensor(self, node: Node, kind: TensorType) -> torch.Tensor:
-        recorder = self._recorder
+        tracer = self._tracer
         info: TensorInfo = node.meta["val"]
-        tensor = recorder.meta_cache.fresh(kind._replace(offset=0))
-        recorder.add_view(View(Memory(node, info), (), node, info, 0, tensor))
+        tensor = tracer.types.fresh(kind._replace(offset=0))
+        tracer.values.add_view(View(Memory(node, info), (), node, info, 0, tensor))
         return tensor
 
 
@@ -314,63 +314,54 @@ def _adopt(env: ShapeEnv, joined: ShapeEnv) -> None:
 # -- what a run is like before a path --------------------------------------------------------------------------------------
 _CACHES = ("_specs", "_templates")
 """Fields of ``MetaCache`` that hold for what is known of sizes on a path."""
-_OF_RUN = ("graph", "scope", "trace", "has_if_bodies", "watch", "_where", "_module")
-"""Fields of ``Recorder`` that a path has to itself."""
+_OF_RUN = ("trace", "has_if_bodies", "watch")
+"""Fields of ``Tracer`` that a path has to itself."""
 
 
 class Snapshot:
     """What a run was like before a path, which gets copies of it."""
 
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
-        self._views = [(view, view.node, view.version) for view in recorder.views.values()]
-        self._memories = {id(view.memory): (view.memory, view.memory.version) for view, _, _ in self._views}
-        self._sources = set(recorder.sources)
-        self._env = _fields(recorder.shape_env)
-        self._guards = recorder.shape_env.guards
-        self._caches = {name: getattr(recorder.meta_cache, name) for name in _CACHES}
-        self._run = {name: vars(recorder)[name] for name in _OF_RUN}
+    def __init__(self, tracer: Tracer) -> None:
+        self._tracer = tracer
+        self._values = ValuesBefore(tracer.values)
+        self.is_new = self._values.is_new
+        self._env = _fields(tracer.sizes)
+        self._guards = tracer.sizes.guards
+        self._caches = {name: getattr(tracer.types, name) for name in _CACHES}
+        self._run = {name: vars(tracer)[name] for name in _OF_RUN}
         self._counts = self._noted()
         for name, value in self._env.items():
-            setattr(recorder.shape_env, name, _copy(value))
+            setattr(tracer.sizes, name, _copy(value))
         for name, value in self._caches.items():
-            setattr(recorder.meta_cache, name, dict(value))
+            setattr(tracer.types, name, dict(value))
 
     def _noted(self) -> tuple[int, ...]:
-        recorder = self._recorder
-        return len(recorder.symbols), len(recorder.numbers_read), len(recorder.quantized)
-
-    def is_new(self, memory: Memory) -> bool:
-        """Whether it came to be since."""
-        is_weight = any(view.memory is memory for view in self._recorder.sources.values())
-        return id(memory) not in self._memories and not is_weight
+        tracer = self._tracer
+        return len(tracer.values.symbols), len(tracer.numbers_read), len(tracer.quantized)
 
     def changed(self) -> str:
         """What was changed that others see."""
-        recorder = self._recorder
-        written = any(memory.version != version for memory, version in self._memories.values())
-        written |= any(view.memory.version for node, view in recorder.sources.items() if node not in self._sources)
-        if written:
+        tracer = self._tracer
+        if self._values.written():
             return "it writes into a tensor from outside it"
-        if recorder.shape_env.unbacked or self._noted() != self._counts:
+        if tracer.sizes.unbacked or self._noted() != self._counts:
             return "it decides by data"
         return ""
 
     def restore(self) -> ShapeEnv:
         """As before; what is known of sizes at the end of the path."""
-        recorder = self._recorder
-        after = copy.copy(recorder.shape_env)
+        tracer = self._tracer
+        after = copy.copy(tracer.sizes)
         before = self._guards
         after.guards = {key: guard for key, guard in after.guards.items() if before.get(key) is not guard}
         for holder, values in (
-            (recorder.shape_env, self._env),
-            (recorder.meta_cache, self._caches),
-            (recorder, self._run),
+            (tracer.sizes, self._env),
+            (tracer.types, self._caches),
+            (tracer, self._run),
         ):
             for name, value in values.items():
                 setattr(holder, name, value)
-        for view, node, version in self._views:
-            view.node, view.version = node, version
+        self._values.restore()
         return after
 
 

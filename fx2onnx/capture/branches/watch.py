@@ -1,4 +1,4 @@
-"""Watches what a thread runs besides operators, which the recorder sees: whether it changes anything that Python could see later.
+"""Watches what a thread runs besides operators, which the tracer sees: whether it changes anything that Python could see later.
 
 While a body of a statement runs, nothing but computing with tensors is allowed (``ComputingOnly``): a function of anybody but torch
 must neither give attributes, elements or variables of others a value nor call what might. While a call of a module runs, what
@@ -27,7 +27,6 @@ import torch
 from fx2onnx.base.answering import answers_for_caller
 from fx2onnx.base.bounded_cache import Bounded
 from fx2onnx.base.changes import before_change
-from fx2onnx.capture.recording.plugins import PausedWatch
 from fx2onnx.torchcompat.frames import is_user
 
 Trace: TypeAlias = Callable[[FrameType, str, object], "Trace | None"]
@@ -53,7 +52,7 @@ _SEEN = (*_PLAIN, torch.Tensor, torch.dtype, torch.device, torch.SymInt, torch.S
 
 @lru_cache(maxsize=4096)
 def _computes_only(code: CodeType) -> bool:
-    """Whether a function gives values to its own variables only; torch's do, as far as the recorder does not see it."""
+    """Whether a function gives values to its own variables only; torch's do, as far as the tracer does not see it."""
     if not is_user(code):
         return True
     if _HIDES_CALLS & {*code.co_names}:
@@ -215,7 +214,7 @@ def _draws() -> object:
 
 
 @answers_for_caller
-class LastingChanges(PausedWatch):
+class LastingChanges:
     """A ``with`` block in which this thread's functions are looked at. ``seen`` says what of them may last."""
 
     def __init__(self, modules: Iterable[torch.nn.Module]) -> None:
@@ -233,7 +232,7 @@ class LastingChanges(PausedWatch):
         sys.setprofile(self._before)  # type: ignore[arg-type]
 
     def pause(self) -> None:
-        """While the recorder runs."""
+        """While the tracer runs."""
         if self._is_on:
             sys.setprofile(None)
 

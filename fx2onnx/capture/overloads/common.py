@@ -12,10 +12,10 @@ from typing import Any, TypeAlias
 
 import torch
 
-from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.recording.meta_rules import window_count
-from fx2onnx.capture.recording.tensor_tracker import dims_of
-from fx2onnx.capture.registry import Call, Kind, register
+from fx2onnx.capture.recording.tracer import Tracer
+from fx2onnx.capture.recording.values import dims_of
+from fx2onnx.capture.registry import Call, Kind, load_family, register
 from fx2onnx.capture.shapes.symnode import unwrap
 from fx2onnx.sizes.expr import Dim, Scalar
 from fx2onnx.sizes.relation import Relation
@@ -27,25 +27,25 @@ Shape: TypeAlias = Sequence[Scalar]
 Size: TypeAlias = int | torch.SymInt
 
 
-def record_sized(recorder: BaseRecorder, call: Call, outputs: Sequence[tuple[torch.dtype, Shape]]) -> Any:
+def record_sized(tracer: Tracer, call: Call, outputs: Sequence[tuple[torch.dtype, Shape]]) -> Any:
     """Add the node of ``call`` with outputs of the given types; new symbols among the sizes are tied to their axes."""
     device = next((arg.device for arg in call.args if isinstance(arg, torch.Tensor)), CPU)
-    fakes = tuple(recorder.new_fake(shape, dtype, device) for dtype, shape in outputs)
+    fakes = tuple(tracer.values.new_fake(shape, dtype, device) for dtype, shape in outputs)
     result = fakes[0] if len(fakes) == 1 else fakes
-    recorder.finish(call.func, (), recorder.to_nodes(call.args, call.kwargs), result)
+    tracer.finish(call.func, (), tracer.values.to_nodes(call.args, call.kwargs), result)
     for fake in fakes:
-        recorder.tie_symbols(recorder.view_of(fake).node)
+        tracer.values.tie_symbols(tracer.values.view_of(fake).node)
     return result
 
 
-def note_places(recorder: BaseRecorder, tensor: torch.Tensor, axis: int, index: torch.Tensor) -> None:
+def note_places(tracer: Tracer, tensor: torch.Tensor, axis: int, index: torch.Tensor) -> None:
     """Make a condition of the size of ``axis`` that numbers of ``index``, where no input decides them, need."""
     if not tensor.dim() or index.dtype not in (torch.int64, torch.int32):
         return
-    size, env = dims_of(tensor)[axis], recorder.shape_env
+    size, env = dims_of(tensor)[axis], tracer.sizes
     if size.symbols() & env.unbacked if isinstance(size, Dim) else not env.facts.supposed:
         return  # a size that is known everywhere was right at the sample
-    places = recorder.value_of(recorder.node_of(index))
+    places = tracer.values.value_of(tracer.values.node_of(index))
     if places is None or not places.numel():
         return
     with no_dispatch():
@@ -71,14 +71,14 @@ def note_places(recorder: BaseRecorder, tensor: torch.Tensor, axis: int, index: 
     aten.scatter.value,
     aten.scatter_add.default,
 )
-def _along_an_axis(recorder: BaseRecorder, call: Call, self: torch.Tensor, dim: int, index: torch.Tensor) -> object:
-    note_places(recorder, self, dim, index)
+def _along_an_axis(tracer: Tracer, call: Call, self: torch.Tensor, dim: int, index: torch.Tensor) -> object:
+    note_places(tracer, self, dim, index)
     return NotImplemented
 
 
 @register(Kind.RECORD, aten.embedding.default)
-def _embedding(recorder: BaseRecorder, call: Call, weight: torch.Tensor, indices: torch.Tensor) -> object:
-    note_places(recorder, weight, 0, indices)
+def _embedding(tracer: Tracer, call: Call, weight: torch.Tensor, indices: torch.Tensor) -> object:
+    note_places(tracer, weight, 0, indices)
     return NotImplemented
 
 
@@ -93,21 +93,19 @@ def _embedding(recorder: BaseRecorder, call: Call, weight: torch.Tensor, indices
     aten._unsafe_index.Tensor,
     aten._unsafe_index.Tensor_hacked_twin,
 )
-def _at_indices(
-    recorder: BaseRecorder, call: Call, self: torch.Tensor, indices: Sequence[torch.Tensor | None]
-) -> object:
+def _at_indices(tracer: Tracer, call: Call, self: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> object:
     if "index_put" in call.func._schema.name:  # torch's fake kernels of others broadcast the indices
         places = [index for index in indices if index is not None and index.dtype not in _MASKS]
         if any(isinstance(size, Dim) for index in places for size in dims_of(index)):
             torch.broadcast_shapes(*(index.shape for index in places))  # type: ignore[no-untyped-call]
-    note_places_of_all(recorder, self, indices)
+    note_places_of_all(tracer, self, indices)
     return NotImplemented
 
 
 _MASKS = (torch.bool, torch.uint8)
 
 
-def note_places_of_all(recorder: BaseRecorder, tensor: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> None:
+def note_places_of_all(tracer: Tracer, tensor: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> None:
     """``note_places`` for each index of the first axes; a mask among the indices takes as many as it has, of the same sizes."""
     taken = sum(index.dim() if index is not None and index.dtype in _MASKS else 1 for index in indices)
     if taken > tensor.dim():  # as eager PyTorch says, here and below
@@ -118,15 +116,15 @@ def note_places_of_all(recorder: BaseRecorder, tensor: torch.Tensor, indices: Se
             axis += 1
         elif index.dtype in _MASKS:
             for place, (size, wanted) in enumerate(zip(dims_of(index), dims_of(tensor)[axis:], strict=False)):
-                recorder.shape_env.expect_equal(size, wanted)
-                if recorder.shape_env.certain("ne", size, wanted):
+                tracer.sizes.expect_equal(size, wanted)
+                if tracer.sizes.certain("ne", size, wanted):
                     raise IndexError(
                         f"The shape of the mask {[*index.shape]} at index {place} does not match the shape of the indexed "
                         f"tensor {[*tensor.shape]} at index {axis + place}"
                     )
             axis += index.dim()
         else:
-            note_places(recorder, tensor, axis, index)
+            note_places(tracer, tensor, axis, index)
             axis += 1
 
 
@@ -136,11 +134,11 @@ def note_places_of_all(recorder: BaseRecorder, tensor: torch.Tensor, indices: Se
     *(aten.min.default, aten.min.dim, aten.amin.default, aten.argmin.default, aten.aminmax.default),
     *(aten.median.dim, aten.nanmedian.dim, aten.mode.default, aten.kthvalue.default),
 )
-def _one_of(recorder: BaseRecorder, call: Call, self: torch.Tensor, dim: int | Sequence[int] | None = None) -> object:
+def _one_of(tracer: Tracer, call: Call, self: torch.Tensor, dim: int | Sequence[int] | None = None) -> object:
     """One of the elements along ``dim``, or of all."""
     if self.dim():
         dims, axes = dims_of(self), [dim] if isinstance(dim, int) else dim
-        recorder.shape_env.check_some(dims[axis] for axis in axes or range(len(dims)))
+        tracer.sizes.check_some(dims[axis] for axis in axes or range(len(dims)))
     return NotImplemented
 
 
@@ -153,7 +151,7 @@ def _one_of(recorder: BaseRecorder, call: Call, self: torch.Tensor, dim: int | S
     ),
 )
 def _transform(
-    recorder: BaseRecorder,
+    tracer: Tracer,
     call: Call,
     self: torch.Tensor,
     dim: int | Sequence[int] | None,
@@ -163,7 +161,7 @@ def _transform(
     """A Fourier transform of at least one point."""
     if not self.dim():
         return NotImplemented
-    env, given = recorder.shape_env, list(map(unwrap, [n] if n is not None else s or []))
+    env, given = tracer.sizes, list(map(unwrap, [n] if n is not None else s or []))
     axes = [dim] if isinstance(dim, int) else dim or range(-(len(given) or self.dim()), 0)
     points: list[Scalar] = [*given] or [dims_of(self)[axis] for axis in axes]
     if not given and call.func._schema.name.startswith(("aten::fft_irfft", "aten::fft_hfft")):
@@ -174,19 +172,17 @@ def _transform(
 
 
 @register(Kind.RECORD, aten.instance_norm.default, aten.group_norm.default)
-def _instance(recorder: BaseRecorder, call: Call, input: torch.Tensor) -> object:
+def _instance(tracer: Tracer, call: Call, input: torch.Tensor) -> object:
     """Group norm of no elements: onnxruntime's kernel ends the process there, so a check stands before it where data gives the size."""
-    unbacked = recorder.shape_env.unbacked
-    recorder.shape_env.check_some(
-        size for size in dims_of(input)[2:] if isinstance(size, Dim) and size.symbols() & unbacked
-    )
+    unbacked = tracer.sizes.unbacked
+    tracer.sizes.check_some(size for size in dims_of(input)[2:] if isinstance(size, Dim) and size.symbols() & unbacked)
     return NotImplemented
 
 
 @register(Kind.RECORD, aten.linalg_vector_norm.default)
-def _largest(recorder: BaseRecorder, call: Call, self: torch.Tensor, ord: float, dim: Sequence[int] | None) -> object:
+def _largest(tracer: Tracer, call: Call, self: torch.Tensor, ord: float, dim: Sequence[int] | None) -> object:
     """The norms that an empty vector has not: the largest and least element, and negative powers."""
-    return _one_of(recorder, call, self, dim) if ord < 0 or ord == math.inf else NotImplemented
+    return _one_of(tracer, call, self, dim) if ord < 0 or ord == math.inf else NotImplemented
 
 
 @register(
@@ -199,11 +195,11 @@ def _largest(recorder: BaseRecorder, call: Call, self: torch.Tensor, ord: float,
     aten.grid_sampler_3d.default,
 )
 def _some_of_each_axis(
-    recorder: BaseRecorder, call: Call, self: torch.Tensor | None = None, input: torch.Tensor | None = None
+    tracer: Tracer, call: Call, self: torch.Tensor | None = None, input: torch.Tensor | None = None
 ) -> object:
     tensor = input if self is None else self
     if tensor is not None:
-        recorder.shape_env.check_some(dims_of(tensor)[1:])
+        tracer.sizes.check_some(dims_of(tensor)[1:])
     return NotImplemented
 
 
@@ -214,7 +210,7 @@ def _some_of_each_axis(
     *(getattr(aten, f"max_pool{spatial}d_with_indices").default for spatial in (1, 2, 3)),
 )
 def _pooled(
-    recorder: BaseRecorder,
+    tracer: Tracer,
     call: Call,
     self: torch.Tensor,
     kernel_size: Sequence[int],
@@ -244,13 +240,13 @@ def _pooled(
         more = min(stride[axis] - 1, dilation[axis] * (kernel[axis] - 1) - padding[axis]) if ceil_mode else 0
         place = len(sizes) - spatial + axis
         sizes[place] = window_count(sizes[place], kernel[axis], stride[axis], padding[axis], dilation[axis], more)
-    recorder.shape_env.check_some((*dims_of(self)[-spatial:], *sizes[-spatial:]))
+    tracer.sizes.check_some((*dims_of(self)[-spatial:], *sizes[-spatial:]))
     outputs = [(self.dtype, sizes), (torch.int64, sizes)]
-    return record_sized(recorder, call, outputs[: len(call.func._schema.returns)])
+    return record_sized(tracer, call, outputs[: len(call.func._schema.returns)])
 
 
 @register(Kind.RECORD, aten.scaled_dot_product_attention.default)
-def _attention(recorder: BaseRecorder, call: Call, key: torch.Tensor, value: torch.Tensor) -> object:
+def _attention(tracer: Tracer, call: Call, key: torch.Tensor, value: torch.Tensor) -> object:
     """scaled_dot_product_attention: one node. As many values as keys, which newer versions of torch do not ask for."""
     is_alike: object = key.shape[-2] == value.shape[-2]
     if isinstance(is_alike, torch.SymBool) and not is_alike.node.expect_true("", 0):
@@ -259,9 +255,71 @@ def _attention(recorder: BaseRecorder, call: Call, key: torch.Tensor, value: tor
 
 
 @register(Kind.RECORD, aten.pow.Tensor_Scalar)
-def _power_of_bools(recorder: BaseRecorder, call: Call, self: torch.Tensor, exponent: object) -> object:
+def _power_of_bools(tracer: Tracer, call: Call, self: torch.Tensor, exponent: object) -> object:
     """pow: bools to a bool power are bools."""
     if self.dtype != torch.bool or not isinstance(exponent, bool):
         return NotImplemented
-    with recorder.mode:
+    with tracer.mode:
         return self.clone() if exponent else torch.ones_like(self)
+
+
+@register(Kind.RECORD, aten.batch_norm.default, aten._native_batch_norm_legit.default)
+def _batch_norm(
+    tracer: Tracer,
+    call: Call,
+    input: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    running_mean: torch.Tensor | None,
+    running_var: torch.Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> object:
+    """batch_norm in training mode updates the running statistics."""
+    is_one_result = call.func is aten.batch_norm.default
+    if is_one_result and not (training and running_mean is not None and running_var is not None):
+        return NotImplemented
+    if is_one_result and 0 in dims_of(input):  # nothing is updated by nothing
+        with tracer.mode:
+            return input.clone()
+    below: Any = tracer.plugins.get("below autograd") if training else None
+    late = None if below is None else below.statistics
+    if late is not None and not all(
+        tensor is not None and late.may_wait(tensor) for tensor in (running_mean, running_var)
+    ):
+        late = None
+    with tracer.mode:
+        *results, mean, var = aten._native_batch_norm_legit_functional.default(
+            input, weight, bias, running_mean, running_var, training, momentum if late is None else 1.0, eps
+        )
+    if training:
+        for statistic, value in ((running_mean, mean), (running_var, var)):
+            assert statistic is not None
+            if late is None:
+                load_family("recording.functionalize").store(tracer, call.func, statistic, value)
+            else:
+                late.take(statistic, value, momentum)
+    return results[0] if is_one_result else tuple(results)
+
+
+@register(Kind.RECORD, aten.detach.default)
+def _detach(tracer: Tracer, call: Call, self: torch.Tensor) -> object:
+    """Below autograd, which detaches each result that it keeps, only another object for the same memory."""
+    if tracer.pre_dispatch:
+        return NotImplemented
+    try:
+        made = tracer.types.alias(self)
+    except TypeError:
+        return NotImplemented
+    tracer.values.same_view(made, tracer.values.view_of(self))
+    return made
+
+
+@register(Kind.RECORD, aten._to_copy.default)
+def _to_copy(tracer: Tracer, call: Call, self: object, dtype: torch.dtype | None) -> object:
+    """Nested function transforms copy a plain number as if it were a tensor."""
+    if isinstance(self, torch.Tensor):
+        return NotImplemented
+    with tracer.mode:
+        return aten.scalar_tensor.default(self, dtype=dtype or torch.tensor(self).dtype)

@@ -10,8 +10,8 @@ import torch
 
 from fx2onnx.capture.overloads.common import Shape, record_sized
 from fx2onnx.capture.overloads.reshapes import keep_rank
-from fx2onnx.capture.recording.base_recorder import BaseRecorder
-from fx2onnx.capture.recording.tensor_tracker import axis_of, dims_of
+from fx2onnx.capture.recording.tracer import Tracer
+from fx2onnx.capture.recording.values import axis_of, dims_of
 from fx2onnx.capture.registry import Call, Kind, register
 from fx2onnx.capture.shapes.symnode import unwrap
 from fx2onnx.sizes.expr import Dim, DimLike
@@ -20,43 +20,39 @@ aten = torch.ops.aten
 
 
 @register(Kind.RECORD, aten.cov.default, aten.corrcoef.default)
-def _covariance(recorder: BaseRecorder, call: Call, self: torch.Tensor, aweights: torch.Tensor | None = None) -> object:
+def _covariance(tracer: Tracer, call: Call, self: torch.Tensor, aweights: torch.Tensor | None = None) -> object:
     """cov, corrcoef: variables [N, samples] -> [N, N]; of one variable a number."""
     dtype = self.dtype if aweights is None else torch.result_type(self, aweights)
     if not (dtype.is_floating_point or dtype.is_complex):
         dtype = torch.get_default_dtype()
     variables = dims_of(self)[0] if self.dim() == 2 else 1
-    keep_rank(recorder, variables)
+    keep_rank(tracer, variables)
     shape = [] if variables == 1 else [variables, variables]
-    return record_sized(recorder, call, [(dtype, shape)])
+    return record_sized(tracer, call, [(dtype, shape)])
 
 
 @register(Kind.RECORD, aten.logsumexp.default)
-def _logsumexp(
-    recorder: BaseRecorder, call: Call, self: torch.Tensor, dim: Sequence[int], keepdim: bool = False
-) -> object:
+def _logsumexp(tracer: Tracer, call: Call, self: torch.Tensor, dim: Sequence[int], keepdim: bool = False) -> object:
     """logsumexp of floats: the fake implementation wants some elements, the kernel gives -inf of none."""
-    sizes, unbacked = dims_of(self), recorder.shape_env.unbacked
+    sizes, unbacked = dims_of(self), tracer.sizes.unbacked
     if not self.is_floating_point() or not any(isinstance(size, Dim) and size.symbols() & unbacked for size in sizes):
         return NotImplemented
     gone = {axis_of(len(sizes), axis) for axis in dim or range(len(sizes))}
     left = [1 if axis in gone else size for axis, size in enumerate(sizes) if keepdim or axis not in gone]
-    return record_sized(recorder, call, [(self.dtype, left)])
+    return record_sized(tracer, call, [(self.dtype, left)])
 
 
 @register(Kind.RECORD, aten.multilabel_margin_loss.default)
 def _multilabel_margin(
-    recorder: BaseRecorder, call: Call, self: torch.Tensor, target: torch.Tensor, reduction: int = 1
+    tracer: Tracer, call: Call, self: torch.Tensor, target: torch.Tensor, reduction: int = 1
 ) -> object:
     """multilabel_margin_loss: of one row without reduction a number, where the fake implementation says [1]."""
     shape = dims_of(self)[:1] if self.dim() == 2 and not reduction else []
-    return record_sized(recorder, call, [(self.dtype, shape)])
+    return record_sized(tracer, call, [(self.dtype, shape)])
 
 
 @register(Kind.RECORD, aten.linalg_lstsq.default)
-def _least_squares(
-    recorder: BaseRecorder, call: Call, self: torch.Tensor, b: torch.Tensor, driver: str | None
-) -> object:
+def _least_squares(tracer: Tracer, call: Call, self: torch.Tensor, b: torch.Tensor, driver: str | None) -> object:
     """linalg_lstsq: solution, residuals (of more equations than unknowns), rank, singular values, as the driver gives.
 
     Of a matrix without full rank PyTorch gives no residuals; that is known only when the model runs.
@@ -74,35 +70,35 @@ def _least_squares(
         (torch.int64, batch if driver != "gels" else [0]),
         (matrix.dtype.to_real(), [*batch, smaller] if driver in ("gelsd", "gelss") else [0]),
     ]
-    return record_sized(recorder, call, outputs)
+    return record_sized(tracer, call, outputs)
 
 
 @register(Kind.RECORD, aten.combinations.default)
-def _combinations(recorder: BaseRecorder, call: Call, self: torch.Tensor, r: int, with_replacement: bool) -> object:
+def _combinations(tracer: Tracer, call: Call, self: torch.Tensor, r: int, with_replacement: bool) -> object:
     """combinations: [N] -> [N choose r, r]; with replacement, [N + r - 1 choose r, r]; of no elements at a time, [0]."""
     (count,) = dims_of(self)
     if r == 0:
-        return record_sized(recorder, call, [(self.dtype, [0])])
+        return record_sized(tracer, call, [(self.dtype, [0])])
     rows: DimLike
     if isinstance(count, Dim):
-        rows = recorder.unknown_size()
+        rows = tracer.sizes.unknown_size()
     elif with_replacement:
         rows = math.comb(count + r - 1, r) if count else 0
     else:
         rows = math.comb(count, r)
-    return record_sized(recorder, call, [(self.dtype, [rows, r])])
+    return record_sized(tracer, call, [(self.dtype, [rows, r])])
 
 
 @register(Kind.RECORD, aten.ctc_loss.IntList, aten.ctc_loss.Tensor)
-def _ctc_loss(recorder: BaseRecorder, call: Call, log_probs: torch.Tensor, reduction: int) -> object:
+def _ctc_loss(tracer: Tracer, call: Call, log_probs: torch.Tensor, reduction: int) -> object:
     """ctc_loss: a number; unreduced, one a sequence of log_probs [T, N, C] or [T, C]."""
     shape = dims_of(log_probs)[1:-1] if reduction == 0 else []
-    return record_sized(recorder, call, [(log_probs.dtype, shape)])
+    return record_sized(tracer, call, [(log_probs.dtype, shape)])
 
 
 @register(Kind.RECORD, aten._ctc_loss.default, aten._ctc_loss.Tensor)
 def _ctc_loss_parts(
-    recorder: BaseRecorder,
+    tracer: Tracer,
     call: Call,
     log_probs: torch.Tensor,
     targets: torch.Tensor,
@@ -114,18 +110,18 @@ def _ctc_loss_parts(
     steps, batch = dims_of(log_probs)[:2]
     longest = dims_of(targets)[-1] if isinstance(target_lengths, torch.Tensor) else max([*target_lengths, 1])
     dtype = log_probs.dtype
-    return record_sized(recorder, call, [(dtype, [batch]), (dtype, [batch, steps, 2 * longest + 1])])
+    return record_sized(tracer, call, [(dtype, [batch]), (dtype, [batch, steps, 2 * longest + 1])])
 
 
 @register(Kind.RECORD, aten._ctc_loss_backward.default, aten._ctc_loss_backward.Tensor)
-def _ctc_loss_backward(recorder: BaseRecorder, call: Call, log_probs: torch.Tensor) -> object:
+def _ctc_loss_backward(tracer: Tracer, call: Call, log_probs: torch.Tensor) -> object:
     """_ctc_loss_backward: of the type of log_probs."""
-    return record_sized(recorder, call, [(log_probs.dtype, dims_of(log_probs))])
+    return record_sized(tracer, call, [(log_probs.dtype, dims_of(log_probs))])
 
 
 @register(Kind.RECORD, aten.histogramdd.default, aten.histogramdd.int_bins, aten.histogramdd.TensorList_bins)
 def _histogram_of_several(
-    recorder: BaseRecorder,
+    tracer: Tracer,
     call: Call,
     self: torch.Tensor,
     bins: Any,
@@ -135,7 +131,7 @@ def _histogram_of_several(
 ) -> object:
     """histogramdd: a tensor and a list of tensors, which two overloads give one by one."""
     rest = {"weight": weight, "density": density}
-    with recorder.mode:
+    with tracer.mode:
         if call.func is aten.histogramdd.TensorList_bins:
             return aten._histogramdd_from_bin_tensors.default(self, bins, **rest), list(bins)
         counts = [bins] * int(self.shape[-1]) if isinstance(bins, int) else bins
@@ -151,7 +147,7 @@ def _histogram_of_several(
     aten._histogramdd_from_bin_tensors.default,
     aten._histogramdd_bin_edges.default,
 )
-def _histogram(recorder: BaseRecorder, call: Call, self: torch.Tensor, bins: Any) -> object:
+def _histogram(tracer: Tracer, call: Call, self: torch.Tensor, bins: Any) -> object:
     """histogram, and histogramdd by parts: counts [bins, ..], edges [bins + 1] of each variable."""
     func, dtype = call.func, self.dtype
     each = bins if isinstance(bins, list | tuple) else [bins]
@@ -159,13 +155,13 @@ def _histogram(recorder: BaseRecorder, call: Call, self: torch.Tensor, bins: Any
     outputs: list[tuple[torch.dtype, Shape]] = [(dtype, [size - 1 for size in edges])]
     outputs += [(dtype, [size]) for size in edges]
     if func is aten._histogramdd_bin_edges.default:
-        result = record_sized(recorder, call, outputs[1:])
+        result = record_sized(tracer, call, outputs[1:])
         return [result] if len(each) == 1 else list(result)
-    return record_sized(recorder, call, outputs[: len(func._schema.returns)])
+    return record_sized(tracer, call, outputs[: len(func._schema.returns)])
 
 
 @register(Kind.RECORD, aten.geqrf.default)
-def _reflections(recorder: BaseRecorder, call: Call, self: torch.Tensor) -> object:
+def _reflections(tracer: Tracer, call: Call, self: torch.Tensor) -> object:
     """geqrf: the matrix [.., M, N] and the factors [.., min(M, N)]."""
     factors = [*dims_of(self)[:-2], unwrap(min(self.shape[-2:]))]
-    return record_sized(recorder, call, [(self.dtype, dims_of(self)), (self.dtype, factors)])
+    return record_sized(tracer, call, [(self.dtype, dims_of(self)), (self.dtype, factors)])

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import torch
 
 from fx2onnx.capture.overloads.common import Shape, record_sized
-from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.recording.meta_cache import check_operands
-from fx2onnx.capture.recording.tensor_tracker import dims_of
+from fx2onnx.capture.recording.tracer import Tracer
+from fx2onnx.capture.recording.values import dims_of
 from fx2onnx.capture.registry import Call, Kind, register
 from fx2onnx.capture.shapes.symnode import unwrap
 from fx2onnx.sizes.expr import product
@@ -24,22 +24,20 @@ _TAKE_STATISTICS = (aten._batch_norm_no_update.default, aten._native_batch_norm_
 
 
 @register(Kind.RECORD, aten.nansum.default, aten.nanmean.default)
-def _over_all(
-    recorder: BaseRecorder, call: Call, self: torch.Tensor, dim: object, keepdim: bool, dtype: object
-) -> object:
+def _over_all(tracer: Tracer, call: Call, self: torch.Tensor, dim: object, keepdim: bool, dtype: object) -> object:
     """nansum, nanmean: an empty list of dims means all of them."""
     if not isinstance(dim, Sequence) or len(dim):
         return NotImplemented
-    with recorder.mode:
+    with tracer.mode:
         return call.func(self, None, keepdim, dtype=dtype)
 
 
 @register(Kind.RECORD, aten.randperm.default, aten.randperm.generator)
-def _randperm(recorder: BaseRecorder, call: Call, dtype: torch.dtype | None) -> object:
+def _randperm(tracer: Tracer, call: Call, dtype: torch.dtype | None) -> object:
     """Integers, also where the dtype is given as None."""
     if dtype is not None or "dtype" not in call.kwargs:
         return NotImplemented
-    with recorder.mode:
+    with tracer.mode:
         return call.func(*call.args, **{**call.kwargs, "dtype": torch.int64})
 
 
@@ -53,7 +51,7 @@ def _randperm(recorder: BaseRecorder, call: Call, dtype: torch.dtype | None) -> 
     aten._batch_norm_no_update.default,
 )
 def _saved_statistics(
-    recorder: BaseRecorder,
+    tracer: Tracer,
     call: Call,
     input: torch.Tensor,
     weight: torch.Tensor | None,
@@ -70,7 +68,7 @@ def _saved_statistics(
     count = product([size for axis, size in enumerate(dims_of(input)) if axis != 1]) if is_trained else 0
     if input.dtype not in HALF and count != 1 and (weight is not None or call.func not in _NEED_A_WEIGHT):
         return NotImplemented
-    check_operands(recorder.shape_env, call.func, call.args, call.kwargs)
+    check_operands(tracer.sizes, call.func, call.args, call.kwargs)
     given = [tensor for tensor in (weight, bias, running_mean, running_var) if tensor is not None]
     saved = input.dtype if all(tensor.dtype == input.dtype for tensor in given) else torch.float32
     kept, channels = [dims_of(input)[1] if is_trained else 0], [dims_of(input)[1]]
@@ -84,11 +82,11 @@ def _saved_statistics(
         *reserve,
         *running,
     ]
-    return record_sized(recorder, call, outputs[:returns])
+    return record_sized(tracer, call, outputs[:returns])
 
 
 @register(Kind.RECORD, aten.to.prim_dtype)
-def _to_number_of_dtype(recorder: BaseRecorder, call: Call, self: torch.Tensor, dtype: object, copy: bool) -> object:
+def _to_number_of_dtype(tracer: Tracer, call: Call, self: torch.Tensor, dtype: object, copy: bool) -> object:
     """TorchScript's cast; of a copy without a dtype PyTorch reads a number that nobody wrote."""
     if dtype is not None or not copy:
         return NotImplemented
@@ -97,34 +95,32 @@ def _to_number_of_dtype(recorder: BaseRecorder, call: Call, self: torch.Tensor, 
 
 @register(Kind.RECORD, aten.normal.Tensor_Tensor)
 def _normal(
-    recorder: BaseRecorder, call: Call, mean: torch.Tensor, std: torch.Tensor, generator: torch.Generator | None
+    tracer: Tracer, call: Call, mean: torch.Tensor, std: torch.Tensor, generator: torch.Generator | None
 ) -> object:
     """The numbers have the dtype of the mean."""
     if mean.dtype == std.dtype or not mean.is_floating_point():
         return NotImplemented
-    with recorder.mode:
+    with tracer.mode:
         return call.func(mean, std.to(mean.dtype), generator=generator)
 
 
 @register(Kind.RECORD, aten.native_group_norm.default)
-def _native_group_norm(
-    recorder: BaseRecorder, call: Call, input: torch.Tensor, N: object, C: object, group: int
-) -> object:
+def _native_group_norm(tracer: Tracer, call: Call, input: torch.Tensor, N: object, C: object, group: int) -> object:
     """The channels may be other axes than the input's second."""
-    if input.dim() > 1 and recorder.shape_env.certain("eq", dims_of(input)[1], unwrap(C)):
+    if input.dim() > 1 and tracer.sizes.certain("eq", dims_of(input)[1], unwrap(C)):
         return NotImplemented
-    check_operands(recorder.shape_env, call.func, call.args, call.kwargs)
+    check_operands(tracer.sizes, call.func, call.args, call.kwargs)
     groups = (input.dtype, [unwrap(N), group])
-    return record_sized(recorder, call, [(input.dtype, dims_of(input)), groups, groups])
+    return record_sized(tracer, call, [(input.dtype, dims_of(input)), groups, groups])
 
 
 @register(Kind.RECORD, aten.normal.Tensor_float, aten.normal.float_Tensor)
-def _normal_of_none(recorder: BaseRecorder, call: Call, mean: object, std: object) -> object:
+def _normal_of_none(tracer: Tracer, call: Call, mean: object, std: object) -> object:
     """normal of an empty tensor has the dtype of that tensor, whatever it is."""
     given = mean if isinstance(mean, torch.Tensor) else std
     if not isinstance(given, torch.Tensor) or 0 not in dims_of(given):
         return NotImplemented
-    with recorder.mode:
+    with tracer.mode:
         return given.clone()
 
 
@@ -146,7 +142,7 @@ _OF_INPUT = (
     aten.softshrink_backward.default,
     aten.threshold_backward.default,
 )
-def _of_several_dtypes(recorder: BaseRecorder, call: Call, self: torch.Tensor) -> object:
+def _of_several_dtypes(tracer: Tracer, call: Call, self: torch.Tensor) -> object:
     """Operands of several dtypes are promoted."""
     dtypes = {arg.dtype for arg in (*call.args, *call.kwargs.values()) if isinstance(arg, torch.Tensor)}
     if len(dtypes) == 1:
@@ -156,7 +152,7 @@ def _of_several_dtypes(recorder: BaseRecorder, call: Call, self: torch.Tensor) -
     def promoted(arg: object) -> object:
         return arg.to(wide) if isinstance(arg, torch.Tensor) else arg
 
-    with recorder.mode:
+    with tracer.mode:
         found: torch.Tensor = call.func(
             *map(promoted, call.args), **{name: promoted(arg) for name, arg in call.kwargs.items()}
         )
@@ -165,7 +161,7 @@ def _of_several_dtypes(recorder: BaseRecorder, call: Call, self: torch.Tensor) -
 
 @register(Kind.RECORD, aten.rrelu_with_noise_backward.default)
 def _random_slopes_backward(
-    recorder: BaseRecorder,
+    tracer: Tracer,
     call: Call,
     grad_output: torch.Tensor,
     self: torch.Tensor,
@@ -176,62 +172,60 @@ def _random_slopes_backward(
     self_is_result: bool,
 ) -> object:
     """The noise holds the slopes that were drawn; without any the slope is the mean of the bounds."""
-    with recorder.mode:
+    with tracer.mode:
         if training and upper - lower > 1e-6:
             return grad_output * noise
         return aten.leaky_relu_backward.default(grad_output, self, (lower + upper) / 2, self_is_result)
 
 
 @register(Kind.RECORD, aten.ldexp.Tensor)
-def _ldexp(recorder: BaseRecorder, call: Call, self: torch.Tensor, other: torch.Tensor) -> object:
+def _ldexp(tracer: Tracer, call: Call, self: torch.Tensor, other: torch.Tensor) -> object:
     """A power that is a real number is promoted; one that is an integer leaves the dtype of real numbers as it is."""
     wide = torch.result_type(self, other)
     if other.is_floating_point() and not self.dtype == other.dtype == wide:
-        with recorder.mode:
+        with tracer.mode:
             return call.func(self.to(wide), other.to(wide))
     if self.dtype in HALF and not other.is_floating_point():
-        with recorder.mode:
+        with tracer.mode:
             return call.func(self.float(), other).to(self.dtype)
     return NotImplemented
 
 
 @register(Kind.RECORD, aten.fill.Tensor)
-def _fill(recorder: BaseRecorder, call: Call, self: torch.Tensor, value: torch.Tensor) -> object:
+def _fill(tracer: Tracer, call: Call, self: torch.Tensor, value: torch.Tensor) -> object:
     """Real numbers are filled with the real part of a complex one."""
     if self.is_complex() or not value.is_complex():
         return NotImplemented
-    with recorder.mode:
+    with tracer.mode:
         return call.func(self, torch.real(value).to(self.dtype))
 
 
 @register(Kind.RECORD, aten._weight_norm_interface.default)
-def _weight_norm_interface(recorder: BaseRecorder, call: Call, v: torch.Tensor, g: torch.Tensor) -> object:
+def _weight_norm_interface(tracer: Tracer, call: Call, v: torch.Tensor, g: torch.Tensor) -> object:
     """The norms have the shape of the gain."""
     norms = torch.float32 if g.dtype in HALF else g.dtype
-    return record_sized(recorder, call, [(v.dtype, dims_of(v)), (norms, dims_of(g))])
+    return record_sized(tracer, call, [(v.dtype, dims_of(v)), (norms, dims_of(g))])
 
 
 @register(Kind.RECORD, aten._weight_norm_interface_backward.default)
-def _weight_norm_interface_backward(
-    recorder: BaseRecorder, call: Call, saved_v: torch.Tensor, saved_g: torch.Tensor
-) -> object:
-    return record_sized(recorder, call, [(saved_v.dtype, dims_of(saved_v)), (saved_g.dtype, dims_of(saved_g))])
+def _weight_norm_interface_backward(tracer: Tracer, call: Call, saved_v: torch.Tensor, saved_g: torch.Tensor) -> object:
+    return record_sized(tracer, call, [(saved_v.dtype, dims_of(saved_v)), (saved_g.dtype, dims_of(saved_g))])
 
 
 @register(Kind.RECORD, aten.multilabel_margin_loss_forward.default)
 def _multilabel_margin_loss(
-    recorder: BaseRecorder, call: Call, self: torch.Tensor, target: torch.Tensor, reduction: int
+    tracer: Tracer, call: Call, self: torch.Tensor, target: torch.Tensor, reduction: int
 ) -> object:
     """The loss of one sample has no axes, whatever the reduction."""
     loss = [dims_of(self)[0]] if self.dim() > 1 and reduction == 0 else []
-    return record_sized(recorder, call, [(self.dtype, loss), (self.dtype, dims_of(target))])
+    return record_sized(tracer, call, [(self.dtype, loss), (self.dtype, dims_of(target))])
 
 
 @register(
     Kind.RECORD, aten._embedding_bag_forward_only.default, aten.embedding_bag.default, aten.embedding_bag.padding_idx
 )
 def _bags_with_last_offset(
-    recorder: BaseRecorder,
+    tracer: Tracer,
     call: Call,
     weight: torch.Tensor,
     indices: torch.Tensor,
@@ -251,7 +245,7 @@ def _bags_with_last_offset(
         padding += weight.shape[0]
     elif not include_last_offset:
         return NotImplemented
-    with recorder.mode:
+    with tracer.mode:
         output, bags, sizes, best = aten._embedding_bag.default(
             weight, indices, offsets, scale_grad_by_freq, mode, sparse, per_sample_weights, include_last_offset, padding
         )
@@ -263,27 +257,25 @@ def _bags_with_last_offset(
 
 
 @register(Kind.RECORD, aten.multi_margin_loss.default)
-def _multi_margin_loss(
-    recorder: BaseRecorder, call: Call, self: torch.Tensor, target: torch.Tensor, reduction: int
-) -> object:
+def _multi_margin_loss(tracer: Tracer, call: Call, self: torch.Tensor, target: torch.Tensor, reduction: int) -> object:
     """A loss for each target, with as many axes."""
-    return record_sized(recorder, call, [(self.dtype, dims_of(target) if reduction == 0 else [])])
+    return record_sized(tracer, call, [(self.dtype, dims_of(target) if reduction == 0 else [])])
 
 
 @register(Kind.RECORD, aten.native_dropout.default)
-def _native_dropout(recorder: BaseRecorder, call: Call, input: torch.Tensor, p: float, train: bool | None) -> object:
+def _native_dropout(tracer: Tracer, call: Call, input: torch.Tensor, p: float, train: bool | None) -> object:
     """native_dropout: without ``train`` elements are dropped; the mask of no elements has the dtype of the input."""
     if train is None:
-        with recorder.mode:
+        with tracer.mode:
             return call.func(input, p, True)
     if 0 not in dims_of(input):
         return NotImplemented
-    return record_sized(recorder, call, [(input.dtype, dims_of(input))] * 2)
+    return record_sized(tracer, call, [(input.dtype, dims_of(input))] * 2)
 
 
 @register(Kind.RECORD, aten._embedding_bag.default)
 def _bags_of_bfloat16(
-    recorder: BaseRecorder,
+    tracer: Tracer,
     call: Call,
     weight: torch.Tensor,
     offsets: torch.Tensor,
@@ -296,4 +288,4 @@ def _bags_of_bfloat16(
         return NotImplemented
     bags = dims_of(offsets)[0] - int(include_last_offset)
     numbers = [(offsets.dtype, [size]) for size in (0, bags, bags)]
-    return record_sized(recorder, call, [(weight.dtype, [bags, dims_of(weight)[1]]), *numbers])
+    return record_sized(tracer, call, [(weight.dtype, [bags, dims_of(weight)[1]]), *numbers])

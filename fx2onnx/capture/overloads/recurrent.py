@@ -13,8 +13,8 @@ import torch
 import torch.fx
 
 from fx2onnx.capture.overloads.common import Shape, record_sized
-from fx2onnx.capture.recording.base_recorder import BaseRecorder
-from fx2onnx.capture.recording.tensor_tracker import dims_of
+from fx2onnx.capture.recording.tracer import Tracer
+from fx2onnx.capture.recording.values import dims_of
 from fx2onnx.capture.registry import Call, Kind, register
 from fx2onnx.capture.shapes.symnode import unwrap
 from fx2onnx.sizes.expr import evaluate
@@ -33,7 +33,7 @@ aten = torch.ops.aten
     ),
 )
 def _recurrent(
-    recorder: BaseRecorder,
+    tracer: Tracer,
     call: Call,
     hx: torch.Tensor | Sequence[torch.Tensor],
     params: Sequence[torch.Tensor],
@@ -52,29 +52,29 @@ def _recurrent(
         assert input is not None
         leading = dims_of(input)[:-1]
         batch = leading[0 if batch_first else 1]
-        recorder.shape_env.check_some([leading[1 if batch_first else 0]])
+        tracer.sizes.check_some([leading[1 if batch_first else 0]])
     directions = 2 if bidirectional else 1
     gates, out = (int(size) for size in params[1].shape)
     layers = int(num_layers) * directions
     shapes = [[*leading, directions * out], [layers, batch, out], [layers, batch, gates // 4]]
     is_lstm = "lstm" in call.func._schema.name
-    return record_sized(recorder, call, [(params[0].dtype, shape) for shape in shapes[: 2 + is_lstm]])
+    return record_sized(tracer, call, [(params[0].dtype, shape) for shape in shapes[: 2 + is_lstm]])
 
 
 def _pack_by_data(
-    recorder: BaseRecorder, call: Call, source: torch.Tensor, lengths: torch.Tensor, batch_first: bool
+    tracer: Tracer, call: Call, source: torch.Tensor, lengths: torch.Tensor, batch_first: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
     dims = dims_of(source)
     time, batch = (dims[1], dims[0]) if batch_first else dims[:2]
-    producer = recorder.node_of(lengths).args[:1]
+    producer = tracer.values.node_of(lengths).args[:1]
     if not (producer and isinstance(producer[0], torch.fx.Node) and producer[0].target in _SORTS):
-        recorder.shape_env.take_for_true("lengths of packed sequences fall from the first on", user_location())
-    steps, longest = recorder.unknown_size(), recorder.unknown_size()
-    hints = recorder.shape_env.hints
+        tracer.sizes.take_for_true("lengths of packed sequences fall from the first on", user_location())
+    steps, longest = tracer.sizes.unknown_size(), tracer.sizes.unknown_size()
+    hints = tracer.sizes.hints
     hints[str(longest)] = int(evaluate(time, hints))
     outputs: list[tuple[torch.dtype, Shape]] = [(source.dtype, [steps, *dims[2:]]), (torch.int64, [longest])]
-    data, batch_sizes = record_sized(recorder, call, outputs)
-    recorder.packed_batches[recorder.node_of(batch_sizes)] = batch
+    data, batch_sizes = record_sized(tracer, call, outputs)
+    tracer.packed_batches[tracer.values.node_of(batch_sizes)] = batch
     return data, batch_sizes
 
 
@@ -82,28 +82,28 @@ _SORTS = frozenset({aten.sort.default, aten.sort.stable})
 
 
 @register(Kind.RECORD, aten._pack_padded_sequence.default)
-def _pack(recorder: BaseRecorder, call: Call, input: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> object:
+def _pack(tracer: Tracer, call: Call, input: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> object:
     """Rows in order of time, longest sequences first."""
     if lengths.dtype != torch.int64:
         raise RuntimeError("'lengths' argument should be a 1D CPU int64 tensor")
-    known = recorder.value_of(recorder.node_of(lengths))
+    known = tracer.values.value_of(tracer.values.node_of(lengths))
     if known is None:
-        return _pack_by_data(recorder, call, input, lengths, batch_first)
+        return _pack_by_data(tracer, call, input, lengths, batch_first)
     with no_dispatch():
         steps = [int(length) for length in known.tolist()]
         batch_sizes = torch.tensor([sum(length > t for length in steps) for t in range(max(steps))])
         counts = batch_sizes.tolist()
         times = torch.tensor([t for t, count in enumerate(counts) for _ in range(count)])
         rows = torch.tensor([b for count in counts for b in range(count)])
-    time, batch = recorder.constant(times), recorder.constant(rows)
-    with recorder.mode:
+    time, batch = tracer.values.constant(times), tracer.values.constant(rows)
+    with tracer.mode:
         data = aten.index.Tensor(input, [batch, time] if batch_first else [time, batch])
-    return data, recorder.constant(batch_sizes)
+    return data, tracer.values.constant(batch_sizes)
 
 
 @register(Kind.RECORD, aten._pad_packed_sequence.default)
 def _pad(
-    recorder: BaseRecorder,
+    tracer: Tracer,
     call: Call,
     data: torch.Tensor,
     batch_sizes: torch.Tensor,
@@ -120,14 +120,14 @@ def _pad(
             "Expected total_length to be at least the length of the longest sequence in input, but got "
             f"total_length={total_length} and max sequence length being {longest}"
         )
-    sizes = recorder.node_of(batch_sizes)
-    known = recorder.value_of(sizes)
+    sizes = tracer.values.node_of(batch_sizes)
+    known = tracer.values.value_of(sizes)
     if known is None:
-        batch = recorder.packed_batches.get(sizes)
-        batch = recorder.unknown_size() if batch is None else batch
+        batch = tracer.packed_batches.get(sizes)
+        batch = tracer.sizes.unknown_size() if batch is None else batch
         time = unwrap(batch_sizes.shape[0]) if int(total_length) <= 0 else int(total_length)
         shape = [*((batch, time) if batch_first else (time, batch)), *dims_of(data)[1:]]
-        return record_sized(recorder, call, [(data.dtype, shape), (torch.int64, [batch])])
+        return record_sized(tracer, call, [(data.dtype, shape), (torch.int64, [batch])])
     with no_dispatch():
         counts = [int(count) for count in known.tolist()]
         starts = [sum(counts[:t]) for t in range(len(counts))]
@@ -141,28 +141,28 @@ def _pad(
         )
         lengths = torch.tensor([sum(count > b for count in counts) for b in range(counts[0])])
         rows = rows.t().contiguous() if batch_first else rows
-    index = recorder.constant(rows)
-    with recorder.mode:
+    index = tracer.values.constant(rows)
+    with tracer.mode:
         empty = aten.full.default([1, *data.shape[1:]], padding_value, dtype=data.dtype)
         padded = aten.index.Tensor(torch.cat([data, empty]), [index])
-    return padded, recorder.constant(lengths)
+    return padded, tracer.values.constant(lengths)
 
 
 @register(Kind.RECORD, "fx2onnx::pad_packed")
-def _pad_packed(recorder: BaseRecorder, call: Call) -> object:
+def _pad_packed(tracer: Tracer, call: Call) -> object:
     """``pad_packed_sequence`` as ``_pad_packed_sequence``, which autograd splits."""
-    return _pad(recorder, call, *call.args)
+    return _pad(tracer, call, *call.args)
 
 
 @register(Kind.RECORD, "fx2onnx::packed_rows")
-def _packed_rows(recorder: BaseRecorder, call: Call) -> object:
+def _packed_rows(tracer: Tracer, call: Call) -> object:
     """Rows of value [time, batch, ..], as many as ``like`` has."""
     value, _, like = call.args
-    return record_sized(recorder, call, [(value.dtype, [*dims_of(like)[:1], *dims_of(value)[2:]])])
+    return record_sized(tracer, call, [(value.dtype, [*dims_of(like)[:1], *dims_of(value)[2:]])])
 
 
 @register(Kind.RECORD, "fx2onnx::padded_rows")
-def _padded_rows(recorder: BaseRecorder, call: Call) -> object:
+def _padded_rows(tracer: Tracer, call: Call) -> object:
     """Rows of data over the [time, batch] of ``like``."""
     data, _, like, _ = call.args
-    return record_sized(recorder, call, [(data.dtype, [*dims_of(like)[:2], *dims_of(data)[1:]])])
+    return record_sized(tracer, call, [(data.dtype, [*dims_of(like)[:2], *dims_of(data)[1:]])])

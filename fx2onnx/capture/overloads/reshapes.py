@@ -11,9 +11,9 @@ from collections.abc import Sequence
 import torch
 
 from fx2onnx.capture.overloads.common import Size
-from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.recording.meta_cache import contiguous_strides
-from fx2onnx.capture.recording.tensor_tracker import axis_of, dims_of
+from fx2onnx.capture.recording.tracer import Tracer
+from fx2onnx.capture.recording.values import axis_of, dims_of
 from fx2onnx.capture.registry import Call, Kind, register
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.symnode import sym_int, unwrap
@@ -27,65 +27,65 @@ aten = torch.ops.aten
 
 
 @register(Kind.RECORD, aten.view.default)
-def _view(recorder: BaseRecorder, call: Call, self: torch.Tensor, size: Sequence[Size]) -> object:
-    return _reshaped(recorder, call, self, list(map(unwrap, size)))
+def _view(tracer: Tracer, call: Call, self: torch.Tensor, size: Sequence[Size]) -> object:
+    return _reshaped(tracer, call, self, list(map(unwrap, size)))
 
 
 @register(Kind.RECORD, aten.reshape.default)
-def _reshape(recorder: BaseRecorder, call: Call, self: torch.Tensor, shape: Sequence[Size]) -> object:
-    return _reshaped(recorder, call, self, list(map(unwrap, shape)))
+def _reshape(tracer: Tracer, call: Call, self: torch.Tensor, shape: Sequence[Size]) -> object:
+    return _reshaped(tracer, call, self, list(map(unwrap, shape)))
 
 
 @register(Kind.RECORD, aten.view_as.default, aten.reshape_as.default)
-def _view_as(recorder: BaseRecorder, call: Call, self: torch.Tensor, other: torch.Tensor) -> object:
-    return _reshaped(recorder, call, self, dims_of(other))
+def _view_as(tracer: Tracer, call: Call, self: torch.Tensor, other: torch.Tensor) -> object:
+    return _reshaped(tracer, call, self, dims_of(other))
 
 
 @register(Kind.RECORD, aten.ravel.default)
-def _ravel(recorder: BaseRecorder, call: Call, self: torch.Tensor) -> object:
-    return _reshaped(recorder, call, self, [-1])
+def _ravel(tracer: Tracer, call: Call, self: torch.Tensor) -> object:
+    return _reshaped(tracer, call, self, [-1])
 
 
 @register(Kind.RECORD, aten.flatten.using_ints)
-def _flatten(recorder: BaseRecorder, call: Call, self: torch.Tensor, start_dim: int, end_dim: int) -> object:
+def _flatten(tracer: Tracer, call: Call, self: torch.Tensor, start_dim: int, end_dim: int) -> object:
     """flatten(self, start_dim=0, end_dim=-1): the axes from start_dim to end_dim become one."""
     dims = dims_of(self)
     if not dims:
         return NotImplemented
     first, last = (axis_of(len(dims), dim) for dim in (start_dim, end_dim))
-    return _reshaped(recorder, call, self, [*dims[:first], product(dims[first : last + 1]), *dims[last + 1 :]])
+    return _reshaped(tracer, call, self, [*dims[:first], product(dims[first : last + 1]), *dims[last + 1 :]])
 
 
 @register(Kind.RECORD, aten.unflatten.int)
-def _unflatten(recorder: BaseRecorder, call: Call, self: torch.Tensor, dim: int, sizes: Sequence[Size]) -> object:
+def _unflatten(tracer: Tracer, call: Call, self: torch.Tensor, dim: int, sizes: Sequence[Size]) -> object:
     """unflatten(self, dim, sizes): the axis dim becomes those of the given sizes, of which one may be -1."""
     dims = dims_of(self)
-    if not recorder.shape_env.unbacked or not dims:
+    if not tracer.sizes.unbacked or not dims:
         return NotImplemented
     axis = axis_of(len(dims), dim)
-    inner = _without_minus_one(recorder.shape_env, dims[axis], list(map(unwrap, sizes)))
-    return _reshaped(recorder, call, self, [*dims[:axis], *inner, *dims[axis + 1 :]])
+    inner = _without_minus_one(tracer.sizes, dims[axis], list(map(unwrap, sizes)))
+    return _reshaped(tracer, call, self, [*dims[:axis], *inner, *dims[axis + 1 :]])
 
 
 @register(Kind.RECORD, aten.pixel_unshuffle.default)
-def _pixel_unshuffle(recorder: BaseRecorder, call: Call, self: torch.Tensor, downscale_factor: int) -> object:
+def _pixel_unshuffle(tracer: Tracer, call: Call, self: torch.Tensor, downscale_factor: int) -> object:
     """pixel_unshuffle(self, downscale_factor) of sizes that only the data tells, which the factor has to divide."""
-    env, dims = recorder.shape_env, dims_of(self)
+    env, dims = tracer.sizes, dims_of(self)
     if not any(isinstance(size, Dim) and size.symbols() & env.unbacked for size in dims[-2:]):
         return NotImplemented
     for size in dims[-2:]:
         env.expect_equal(apply("mod", size, downscale_factor), 0)
     height, width = (apply("floordiv", size, downscale_factor) for size in dims[-2:])
-    made = recorder.new_fake([*dims[:-3], dims[-3] * downscale_factor**2, height, width], self.dtype, self.device)
-    return recorder.finish(call.func, call.args, recorder.to_nodes(call.args, call.kwargs), made)
+    made = tracer.values.new_fake([*dims[:-3], dims[-3] * downscale_factor**2, height, width], self.dtype, self.device)
+    return tracer.finish(call.func, call.args, tracer.values.to_nodes(call.args, call.kwargs), made)
 
 
-def _reshaped(recorder: BaseRecorder, call: Call, tensor: torch.Tensor, target: list[DimLike]) -> object:
+def _reshaped(tracer: Tracer, call: Call, tensor: torch.Tensor, target: list[DimLike]) -> object:
     """``call`` of a view or reshape to the sizes ``target``. As many elements as there are is what eager PyTorch needs."""
-    env, dims = recorder.shape_env, dims_of(tensor)
+    env, dims = tracer.sizes, dims_of(tensor)
     sizes = [size for size in (*dims, *target) if isinstance(size, Dim)]
     if not env.unbacked or not any(size.symbols() & env.unbacked for size in sizes):
-        return _of_computed(recorder, call, tensor, dims, target)
+        return _of_computed(tracer, call, tensor, dims, target)
     if env.facts.sets:
         dims, target = ([_simplified(env, size) for size in group] for group in (dims, target))
     target = _without_minus_one(env, product(dims), target)
@@ -94,10 +94,10 @@ def _reshaped(recorder: BaseRecorder, call: Call, tensor: torch.Tensor, target: 
     if strides is None and call.func in (aten.view.default, aten.view_as.default):
         strides = list(contiguous_strides(target))  # eager PyTorch raises where there is no view
     if strides is not None:
-        made = _view_of(recorder, tensor, target, strides)
+        made = _view_of(tracer, tensor, target, strides)
     else:
-        made = recorder.new_fake(target, tensor.dtype, tensor.device)
-    return recorder.finish(call.func, call.args, recorder.to_nodes(call.args, call.kwargs), made)
+        made = tracer.values.new_fake(target, tensor.dtype, tensor.device)
+    return tracer.finish(call.func, call.args, tracer.values.to_nodes(call.args, call.kwargs), made)
 
 
 def _counts_without_common(target: Sequence[DimLike], dims: Sequence[DimLike]) -> tuple[Scalar, Scalar]:
@@ -112,12 +112,12 @@ def _counts_without_common(target: Sequence[DimLike], dims: Sequence[DimLike]) -
 
 
 def _of_computed(
-    recorder: BaseRecorder, call: Call, tensor: torch.Tensor, dims: Sequence[DimLike], target: list[DimLike]
+    tracer: Tracer, call: Call, tensor: torch.Tensor, dims: Sequence[DimLike], target: list[DimLike]
 ) -> object:
     """Where the numbers of elements are equal, which eager PyTorch needs; else torch's own way, which refuses."""
     if not _has_computed((*dims, *target)):
         return NotImplemented
-    env, needed = recorder.shape_env, None
+    env, needed = tracer.sizes, None
     if target.count(-1) == 1:
         count, given = product(list(dims)), product([size for size in target if size != -1])
         if given == 0:
@@ -129,10 +129,10 @@ def _of_computed(
         return NotImplemented
     strides = _strides_of_view(env, dims, list(map(unwrap, tensor.stride())), target)
     if strides is not None:
-        made = _view_of(recorder, tensor, target, strides)
+        made = _view_of(tracer, tensor, target, strides)
     else:  # a view, too: ``contiguous()`` before it does nothing at the sample, and copies at other sizes
-        made = recorder.new_fake(target, tensor.dtype, tensor.device)
-    return recorder.finish(call.func, call.args, recorder.to_nodes(call.args, call.kwargs), made)
+        made = tracer.values.new_fake(target, tensor.dtype, tensor.device)
+    return tracer.finish(call.func, call.args, tracer.values.to_nodes(call.args, call.kwargs), made)
 
 
 def _is_met(env: ShapeEnv, needed: Relation) -> bool:
@@ -148,25 +148,21 @@ def _has_computed(sizes: Sequence[DimLike]) -> bool:
 
 
 @register(Kind.RECORD, aten.contiguous.default)
-def _contiguous(
-    recorder: BaseRecorder, call: Call, self: torch.Tensor, memory_format: torch.memory_format | int
-) -> object:
+def _contiguous(tracer: Tracer, call: Call, self: torch.Tensor, memory_format: torch.memory_format | int) -> object:
     """A copy, unless the strides are those of a contiguous tensor at every size: torch asks whether they are at the sample."""
     dims = dims_of(self)
     is_other = memory_format not in (torch.contiguous_format, 0) or not _has_computed(dims)  # 0: the schema's default
     if is_other or list(map(unwrap, self.stride())) == list(contiguous_strides(dims)):
         return NotImplemented
-    made = recorder.new_fake(dims, self.dtype, self.device)
-    return recorder.finish(call.func, call.args, recorder.to_nodes(call.args, call.kwargs), made)
+    made = tracer.values.new_fake(dims, self.dtype, self.device)
+    return tracer.finish(call.func, call.args, tracer.values.to_nodes(call.args, call.kwargs), made)
 
 
-def _view_of(
-    recorder: BaseRecorder, tensor: torch.Tensor, sizes: Sequence[DimLike], strides: Sequence[Scalar]
-) -> torch.Tensor:
-    env = recorder.shape_env
+def _view_of(tracer: Tracer, tensor: torch.Tensor, sizes: Sequence[DimLike], strides: Sequence[Scalar]) -> torch.Tensor:
+    env = tracer.sizes
     return fake_view(
-        recorder.fake_mode,
-        recorder.fake_of(tensor),
+        tracer.values.fake_mode,
+        tracer.values.fake_of(tensor),
         [sym_int(env, size) for size in sizes],
         [sym_int(env, step) for step in strides],
         tensor.storage_offset(),
@@ -214,29 +210,29 @@ def _strides_of_view(
 
 
 @register(Kind.RECORD, aten.squeeze.default)
-def _squeeze(recorder: BaseRecorder, call: Call, self: torch.Tensor) -> object:
-    return _squeezed(recorder, self, range(self.dim()))
+def _squeeze(tracer: Tracer, call: Call, self: torch.Tensor) -> object:
+    return _squeezed(tracer, self, range(self.dim()))
 
 
 @register(Kind.RECORD, aten.squeeze.dim)
-def _squeeze_dim(recorder: BaseRecorder, call: Call, self: torch.Tensor, dim: int) -> object:
-    return _squeezed(recorder, self, [axis_of(self.dim(), dim)])
+def _squeeze_dim(tracer: Tracer, call: Call, self: torch.Tensor, dim: int) -> object:
+    return _squeezed(tracer, self, [axis_of(self.dim(), dim)])
 
 
 @register(Kind.RECORD, aten.squeeze.dims)
-def _squeeze_dims(recorder: BaseRecorder, call: Call, self: torch.Tensor, dim: list[int]) -> object:
+def _squeeze_dims(tracer: Tracer, call: Call, self: torch.Tensor, dim: list[int]) -> object:
     axes = [axis_of(self.dim(), axis) for axis in dim]
     for axis in axes:
         if axes.count(axis) > 1:  # as eager PyTorch says
             raise RuntimeError(f"dim {axis} appears multiple times in the list of dims")
-    return _squeezed(recorder, self, axes)
+    return _squeezed(tracer, self, axes)
 
 
-def _squeezed(recorder: BaseRecorder, tensor: torch.Tensor, axes: range | list[int]) -> object:
-    sizes, env = dims_of(tensor), recorder.shape_env
+def _squeezed(tracer: Tracer, tensor: torch.Tensor, axes: range | list[int]) -> object:
+    sizes, env = dims_of(tensor), tracer.sizes
     of_data = [axis for axis in axes if sizes and env.facts.as_one(Relation("eq", (sizes[axis], 1)))]
     if of_data:  # no element there ends the run in the file
-        with recorder.mode:
+        with tracer.mode:
             taken = tensor
             for axis in sorted(of_data, reverse=True):
                 taken = taken.select(axis, 0)
@@ -244,13 +240,13 @@ def _squeezed(recorder: BaseRecorder, tensor: torch.Tensor, axes: range | list[i
             places = [axis - sum(gone < axis for gone in of_data) for axis in rest]
             return taken.squeeze(places) if places else taken
     for axis in axes if sizes else ():
-        keep_rank(recorder, sizes[axis])
+        keep_rank(tracer, sizes[axis])
     return NotImplemented
 
 
-def keep_rank(recorder: BaseRecorder, size: DimLike) -> None:
+def keep_rank(tracer: Tracer, size: DimLike) -> None:
     """A size that is not 1 in the sample is never 1: a file's values have one rank each."""
-    env = recorder.shape_env
+    env = tracer.sizes
     differs = Relation("ne", (size, 1))
     if not isinstance(size, Dim) or env.certain("ne", size, 1) is not None or not env.hint(differs):
         return
@@ -261,18 +257,18 @@ def keep_rank(recorder: BaseRecorder, size: DimLike) -> None:
 
 
 @register(Kind.RECORD, aten.expand.default, aten.broadcast_to.default)
-def _expand(recorder: BaseRecorder, call: Call, self: torch.Tensor, size: Sequence[Size]) -> object:
-    return _expanded(recorder, call, self, list(map(unwrap, size)))
+def _expand(tracer: Tracer, call: Call, self: torch.Tensor, size: Sequence[Size]) -> object:
+    return _expanded(tracer, call, self, list(map(unwrap, size)))
 
 
 @register(Kind.RECORD, aten.expand_as.default)
-def _expand_as(recorder: BaseRecorder, call: Call, self: torch.Tensor, other: torch.Tensor) -> object:
-    return _expanded(recorder, call, self, dims_of(other))
+def _expand_as(tracer: Tracer, call: Call, self: torch.Tensor, other: torch.Tensor) -> object:
+    return _expanded(tracer, call, self, dims_of(other))
 
 
-def _expanded(recorder: BaseRecorder, call: Call, tensor: torch.Tensor, target: Sequence[Scalar]) -> object:
+def _expanded(tracer: Tracer, call: Call, tensor: torch.Tensor, target: Sequence[Scalar]) -> object:
     """A size of which data decides whether it is 1 becomes the one asked for, which it has to be otherwise: so does Expand."""
-    fake, env = recorder.fake_of(tensor), recorder.shape_env
+    fake, env = tracer.values.fake_of(tensor), tracer.sizes
     dims: list[Scalar] = [*dims_of(fake)]
     more = len(target) - len(dims)
     if more < 0:
@@ -297,8 +293,8 @@ def _expanded(recorder: BaseRecorder, call: Call, tensor: torch.Tensor, target: 
             fits = equal if wanted == 1 else Relation("or", (equal, Relation("eq", (own, 1))))
             env.take_for_true(fits, user_location())
     sym_sizes, sym_strides = ([sym_int(env, number) for number in group] for group in (sizes, strides))
-    made = fake_view(recorder.fake_mode, fake, sym_sizes, sym_strides, fake.storage_offset())
-    return recorder.finish(call.func, call.args, recorder.to_nodes(call.args, call.kwargs), made)
+    made = fake_view(tracer.values.fake_mode, fake, sym_sizes, sym_strides, fake.storage_offset())
+    return tracer.finish(call.func, call.args, tracer.values.to_nodes(call.args, call.kwargs), made)
 
 
 def _is_one_by_chance(env: ShapeEnv, own: Scalar, target: Scalar) -> bool:

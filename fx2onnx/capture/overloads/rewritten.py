@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from fx2onnx.capture.recording.base_recorder import BaseRecorder
-from fx2onnx.capture.recording.tensor_tracker import dims_of
-from fx2onnx.capture.registry import Call, Kind, register
+from fx2onnx.capture.recording.tracer import Tracer
+from fx2onnx.capture.recording.values import dims_of
+from fx2onnx.capture.registry import Call, Kind, overloads_of, register
 from fx2onnx.capture.shapes.symnode import sym_int
 from fx2onnx.sizes.expr import Dim, DimLike, Scalar, apply
 from fx2onnx.torchcompat import split
@@ -24,39 +24,35 @@ def _is_static(*tensors: torch.Tensor) -> bool:
 
 
 @register(Kind.RECORD, aten.take_along_dim.default)
-def _take_along_dim(
-    recorder: BaseRecorder, call: Call, self: torch.Tensor, indices: torch.Tensor, dim: int | None
-) -> object:
+def _take_along_dim(tracer: Tracer, call: Call, self: torch.Tensor, indices: torch.Tensor, dim: int | None) -> object:
     if _is_static(self, indices) or not split.may_take_along(self, indices, dim):
         return NotImplemented
-    with recorder.mode:
+    with tracer.mode:
         return split.take_along_dim(self, indices, dim)
 
 
 @register(Kind.RECORD, aten.kron.default)
-def _kron(recorder: BaseRecorder, call: Call, self: torch.Tensor, other: torch.Tensor) -> object:
+def _kron(tracer: Tracer, call: Call, self: torch.Tensor, other: torch.Tensor) -> object:
     if _is_static(self, other):
         return NotImplemented
-    with recorder.mode:
+    with tracer.mode:
         return split.kron(self, other)
 
 
 @register(Kind.WRITE, aten.fill_diagonal_.default)
-def _fill_diagonal(
-    recorder: BaseRecorder, call: Call, self: torch.Tensor, fill_value: float, wrap: bool
-) -> torch.Tensor:
+def _fill_diagonal(tracer: Tracer, call: Call, self: torch.Tensor, fill_value: float, wrap: bool) -> torch.Tensor:
     """fill_diagonal_ of a matrix; wrapped ones and those of more axes are refused."""
     if self.dim() != 2 or wrap:
-        raise recorder.refuse(
+        raise tracer.values.refuse(
             "E103", "fill_diagonal_ of this tensor is not known", next="torch.where with a mask of the diagonal"
         )
-    with recorder.mode:
+    with tracer.mode:
         return split.fill_diagonal(self, fill_value)
 
 
 @register(Kind.RECORD, aten.pad_sequence.default)
 def _pad_sequence(
-    recorder: BaseRecorder,
+    tracer: Tracer,
     call: Call,
     sequences: Sequence[torch.Tensor],
     batch_first: bool,
@@ -70,10 +66,10 @@ def _pad_sequence(
     longest: Scalar = lengths[0]
     for length in lengths[1:]:
         longest = apply("max", longest, length)
-    with recorder.mode:
+    with tracer.mode:
         padded = []
         for each, length in zip(sequences, lengths, strict=True):
-            missing = sym_int(recorder.shape_env, longest - length)
+            missing = sym_int(tracer.sizes, longest - length)
             around = [0, missing] if padding_side == "right" else [missing, 0]
             pad = torch.nn.functional.pad(each, [0, 0] * (each.dim() - 1) + around, value=padding_value)
             padded.append(pad)
@@ -82,19 +78,19 @@ def _pad_sequence(
 
 @register(Kind.RECORD, aten.conv_tbc.default)
 def _conv_tbc(
-    recorder: BaseRecorder, call: Call, self: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, pad: int
+    tracer: Tracer, call: Call, self: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, pad: int
 ) -> object:
     """``conv_tbc`` of a dynamic time or batch, as a convolution of [batch, channels, time]: torch's kernel takes plain numbers."""
     if all(isinstance(size, int) for tensor in (self, weight) for size in dims_of(tensor)):
         return NotImplemented
-    with recorder.mode:
+    with tracer.mode:
         found = torch.conv1d(self.permute(1, 2, 0), weight.permute(2, 1, 0), bias, padding=pad)
         return found.permute(2, 0, 1).contiguous()
 
 
 @register(Kind.RECORD, aten._scaled_mm.default)
 def _scaled_mm(
-    recorder: BaseRecorder,
+    tracer: Tracer,
     call: Call,
     self: torch.Tensor,
     mat2: torch.Tensor,
@@ -106,7 +102,7 @@ def _scaled_mm(
 ) -> object:
     """(self @ mat2) * scale_a * scale_b + bias of float8 numbers, summed in float32. Scales are numbers, or a column and a row."""
     dtype = out_dtype or self.dtype
-    with recorder.mode:
+    with tracer.mode:
         product = self.float() @ mat2.float() * scale_a.float() * scale_b.float()
         product = product if bias is None else product + bias.float()
         if scale_result is not None and dtype.itemsize == 1:
@@ -116,7 +112,7 @@ def _scaled_mm(
 
 @register(Kind.RECORD, aten._scaled_mm_v2.default if hasattr(aten, "_scaled_mm_v2") else "aten::_scaled_mm_v2")
 def _scaled_mm_by_recipe(
-    recorder: BaseRecorder,
+    tracer: Tracer,
     call: Call,
     self: torch.Tensor,
     mat2: torch.Tensor,
@@ -129,17 +125,17 @@ def _scaled_mm_by_recipe(
 ) -> object:
     """``_scaled_mm`` where the scales are of tensors or of rows; scales of blocks are refused."""
     if {*recipe_a, *recipe_b} - {0, 1}:
-        raise recorder.refuse(
+        raise tracer.values.refuse(
             "E203", "scaled_mm with scales of blocks", next="multiply the operands with their scales, then torch.mm"
         )
-    with recorder.mode:
+    with tracer.mode:
         by_row, by_column = scale_a[0].reshape(-1, 1), scale_b[0].reshape(1, -1)
         return aten._scaled_mm.default(self, mat2, by_row, by_column, bias, None, out_dtype)
 
 
 @register(Kind.RECORD, aten._linalg_det.default, aten._linalg_slogdet.default, aten._linalg_solve_ex.default)
 def _with_factors(
-    recorder: BaseRecorder, call: Call, A: torch.Tensor, B: torch.Tensor | None = None, left: bool = True
+    tracer: Tracer, call: Call, A: torch.Tensor, B: torch.Tensor | None = None, left: bool = True
 ) -> tuple[object, ...]:
     """The result by the operator without factors. Those of a determinant are of the transposed matrix where it is
     contiguous, since the gradient's formula takes them so. Source: ATen/native/BatchLinearAlgebra.cpp.
@@ -148,34 +144,34 @@ def _with_factors(
     is_turned = A.is_contiguous() and not A.is_complex()
     if call.func is aten._linalg_solve_ex.default:
         is_turned = False
-        solution, number = recorder.handle(aten.linalg_solve_ex.default, (A, B), {"left": left})
+        solution, number = tracer.handle(aten.linalg_solve_ex.default, (A, B), {"left": left})
         results, info = (solution,), (number,)
     elif call.func is aten._linalg_det.default:
-        results = (recorder.handle(aten.linalg_det.default, (A,), {}),)
+        results = (tracer.handle(aten.linalg_det.default, (A,), {}),)
     else:
-        results = tuple(recorder.handle(aten.linalg_slogdet.default, (A,), {}))
-    with recorder.mode:
+        results = tuple(tracer.handle(aten.linalg_slogdet.default, (A,), {}))
+    with tracer.mode:
         matrix = A.mT if is_turned else A
-    factors, pivots, _ = recorder.handle(aten.linalg_lu_factor_ex.default, (matrix,), {})
+    factors, pivots, _ = tracer.handle(aten.linalg_lu_factor_ex.default, (matrix,), {})
     return (*results, factors, pivots, *info)
 
 
 @register(Kind.RECORD, aten.is_pinned.default)
-def _is_pinned(recorder: BaseRecorder, call: Call) -> bool:
+def _is_pinned(tracer: Tracer, call: Call) -> bool:
     return False
 
 
 @register(Kind.RECORD, aten._shape_as_tensor.default)
-def _shape_as_tensor(recorder: BaseRecorder, call: Call, self: torch.Tensor) -> torch.Tensor:
-    with recorder.mode:
+def _shape_as_tensor(tracer: Tracer, call: Call, self: torch.Tensor) -> torch.Tensor:
+    with tracer.mode:
         sizes = [torch.scalar_tensor(size, dtype=torch.int64) for size in self.shape]
         return torch.stack(sizes) if sizes else torch.zeros(0, dtype=torch.int64)
 
 
 @register(Kind.RECORD, aten.is_set_to.default)
-def _is_set_to(recorder: BaseRecorder, call: Call, self: torch.Tensor, tensor: torch.Tensor) -> bool:
+def _is_set_to(tracer: Tracer, call: Call, self: torch.Tensor, tensor: torch.Tensor) -> bool:
     """Whether two tensors show the same memory in the same order."""
-    one, other = recorder.fake_of(self), recorder.fake_of(tensor)
+    one, other = tracer.values.fake_of(self), tracer.values.fake_of(tensor)
     return (
         storage_key(one) == storage_key(other)
         and one.storage_offset() == other.storage_offset()
@@ -185,9 +181,36 @@ def _is_set_to(recorder: BaseRecorder, call: Call, self: torch.Tensor, tensor: t
 
 
 @register(Kind.RECORD, aten.equal.default, aten.allclose.default)
-def _equal(recorder: BaseRecorder, call: Call) -> Any:
-    values = [recorder.value_of(recorder.node_of(arg)) for arg in call.args if isinstance(arg, torch.Tensor)]
+def _equal(tracer: Tracer, call: Call) -> Any:
+    values = [tracer.values.value_of(tracer.values.node_of(arg)) for arg in call.args if isinstance(arg, torch.Tensor)]
     if any(value is None for value in values):
         return NotImplemented
     with no_dispatch():
         return call.func(*values, *call.args[len(values) :], **call.kwargs)
+
+
+_ELEMENTWISE = (
+    "abs", "add", "addcdiv", "addcmul", "clamp_max", "clamp_min", "div", "exp", "lerp", "log", "maximum", "minimum",
+    "mul", "neg", "pow", "sqrt", "sub",
+)  # fmt: skip
+"""What ``_foreach_`` operators do to each element."""
+
+
+@register(
+    Kind.RECORD,
+    *(
+        overload
+        for name in _ELEMENTWISE
+        for overload in overloads_of(getattr(aten, f"_foreach_{name}"))
+        if not overload._schema.is_mutable
+    ),
+)
+def _foreach(tracer: Tracer, call: Call) -> list[torch.Tensor]:
+    """``_foreach_add(self[], other)``: the operator for each element; lists among the arguments give one element each."""
+    func, args, kwargs = call
+    packet = getattr(aten, func._schema.name.removeprefix("aten::_foreach_"))
+    with tracer.mode:
+        return [
+            packet(*(arg[place] if isinstance(arg, list | tuple) else arg for arg in args), **kwargs)
+            for place in range(len(args[0]))
+        ]

@@ -9,9 +9,8 @@ import torch
 
 from fx2onnx.capture.overloads.common import Size
 from fx2onnx.capture.reasons import with_inputs
-from fx2onnx.capture.recording.aliasing import View
-from fx2onnx.capture.recording.base_recorder import BaseRecorder
-from fx2onnx.capture.recording.tensor_tracker import Arguments, axis_of, dims_of
+from fx2onnx.capture.recording.tracer import Tracer
+from fx2onnx.capture.recording.values import Arguments, View, axis_of, dims_of
 from fx2onnx.capture.registry import Call, Kind, register
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.symnode import sym_int, unwrap
@@ -27,7 +26,7 @@ _END = 1 << 62
 
 @register(Kind.RECORD, aten.slice.Tensor)
 def _slice(
-    recorder: BaseRecorder, call: Call, self: torch.Tensor, dim: int, start: Size | None, end: Size | None, step: Size
+    tracer: Tracer, call: Call, self: torch.Tensor, dim: int, start: Size | None, end: Size | None, step: Size
 ) -> object:
     """slice(self, dim=0, start=None, end=None, step=1) by plain numbers of an axis of symbolic size, or by numbers that
     depend on data.
@@ -36,25 +35,20 @@ def _slice(
     size = unwrap(self.shape[dim]) if self.dim() else 0
     begin: Scalar
     first, stop = unwrap(start), unwrap(end)
-    if type(step) is int and any(_is_unknown(recorder.shape_env, number) for number in (first, stop)):
-        begin, length = _unknown_extent(recorder.shape_env, size, first, stop)
+    if type(step) is int and any(_is_unknown(tracer.sizes, number) for number in (first, stop)):
+        begin, length = _unknown_extent(tracer.sizes, size, first, stop)
     elif type(step) is int and any(isinstance(number, Dim) for number in (size, first, stop)):
-        begin, length, is_exact = _extent(recorder, size, first, stop)
+        begin, length, is_exact = _extent(tracer, size, first, stop)
         if not is_exact:
             return NotImplemented
     else:
         return NotImplemented
     most = stop - first
-    if (
-        type(most) is int
-        and 0 < most < _END
-        and isinstance(first, Dim)
-        and first.symbols() & recorder.shape_env.unbacked
-    ):
+    if type(most) is int and 0 < most < _END and isinstance(first, Dim) and first.symbols() & tracer.sizes.unbacked:
         length = apply("min", length, most)  # x[n : n + 1] has one element or none
-    nodes = recorder.to_nodes(call.args, call.kwargs)
-    made = _view(recorder, self, dim, begin, (length + step - 1) // step, step, nodes)
-    _write_at(recorder.view_of(made), dim, begin, begin + length, step)
+    nodes = tracer.values.to_nodes(call.args, call.kwargs)
+    made = _view(tracer, self, dim, begin, (length + step - 1) // step, step, nodes)
+    _write_at(tracer.values.view_of(made), dim, begin, begin + length, step)
     return made
 
 
@@ -118,11 +112,11 @@ def _unknown_extent(env: ShapeEnv, size: DimLike, start: DimLike, end: DimLike) 
     return begin, length if length == size or env.certain("ge", length, 0) else apply("max", length, 0)
 
 
-def _extent(recorder: BaseRecorder, size: DimLike, start: DimLike, end: DimLike) -> tuple[Scalar, Scalar, bool]:
+def _extent(tracer: Tracer, size: DimLike, start: DimLike, end: DimLike) -> tuple[Scalar, Scalar, bool]:
     """Where ``start:end`` begins, its length, and whether torch would find another: where it clamps a bound by the sample, or
     does not know that a size which depends on data is >= 0.
     """
-    env = recorder.shape_env
+    env = tracer.sizes
     is_exact = isinstance(size, Dim) and bool(size.symbols() & env.unbacked)
 
     def clamped(op: str, value: Scalar, bound: Scalar) -> Scalar:
@@ -156,7 +150,7 @@ def _extent(recorder: BaseRecorder, size: DimLike, start: DimLike, end: DimLike)
 
 
 def _view(
-    recorder: BaseRecorder,
+    tracer: Tracer,
     tensor: torch.Tensor,
     axis: int,
     begin: Scalar,
@@ -164,24 +158,24 @@ def _view(
     step: int,
     nodes: Arguments,
 ) -> torch.Tensor:
-    fake, env = recorder.fake_of(tensor), recorder.shape_env
+    fake, env = tracer.values.fake_of(tensor), tracer.sizes
     sizes: list[Scalar] = [*dims_of(fake)]
     strides: list[Scalar] = list(map(unwrap, fake.stride()))
     offset = unwrap(fake.storage_offset()) + begin * strides[axis]
     sizes[axis], strides[axis] = length, strides[axis] * step
     sym_sizes, sym_strides = ([sym_int(env, number) for number in group] for group in (sizes, strides))
-    made = fake_view(recorder.fake_mode, fake, sym_sizes, sym_strides, sym_int(env, offset))
-    recorder.finish(aten.slice.Tensor, (tensor,), nodes, made)
+    made = fake_view(tracer.values.fake_mode, fake, sym_sizes, sym_strides, sym_int(env, offset))
+    tracer.finish(aten.slice.Tensor, (tensor,), nodes, made)
     return made
 
 
-def _parts(recorder: BaseRecorder, tensor: torch.Tensor, axis: int, lengths: Sequence[Scalar]) -> list[torch.Tensor]:
+def _parts(tracer: Tracer, tensor: torch.Tensor, axis: int, lengths: Sequence[Scalar]) -> list[torch.Tensor]:
     """Consecutive slices of the given lengths."""
     parts: list[torch.Tensor] = []
     begin: Scalar = 0
     for length in lengths:
-        node_args = (recorder.node_of(tensor), axis, begin, begin + length, 1)
-        parts.append(_view(recorder, tensor, axis, begin, length, 1, (node_args, {})))
+        node_args = (tracer.values.node_of(tensor), axis, begin, begin + length, 1)
+        parts.append(_view(tracer, tensor, axis, begin, length, 1, (node_args, {})))
         begin = begin + length
     return parts
 
@@ -192,31 +186,31 @@ def _axis_of(tensor: torch.Tensor, axis: int) -> tuple[int, DimLike]:
 
 
 @register(Kind.RECORD, aten.select.int)
-def _select(recorder: BaseRecorder, call: Call, self: torch.Tensor, dim: int, index: Size) -> object:
+def _select(tracer: Tracer, call: Call, self: torch.Tensor, dim: int, index: Size) -> object:
     """select(self, dim, index) by a number that depends on data, of either sign."""
-    number, env = unwrap(index), recorder.shape_env
+    number, env = unwrap(index), tracer.sizes
     axis_of(self.dim(), dim)
     if not isinstance(number, Dim) or not number.symbols() & env.unbacked:
         return NotImplemented
     axis, size = _axis_of(self, dim)
-    fake = recorder.fake_of(self)
+    fake = tracer.values.fake_of(self)
     begin = number if env.certain("ge", number, 0) else number + size * _is_below_zero(number)
     kept = [place for place in range(self.dim()) if place != axis]
     offset = sym_int(env, unwrap(fake.storage_offset()) + begin * unwrap(fake.stride(axis)))
     sizes, strides = ([group[place] for place in kept] for group in (fake.shape, fake.stride()))
-    made = fake_view(recorder.fake_mode, fake, sizes, strides, offset)
-    recorder.finish(call.func, call.args, recorder.to_nodes(call.args, call.kwargs), made)
-    _write_at(recorder.view_of(made), axis, begin)
+    made = fake_view(tracer.values.fake_mode, fake, sizes, strides, offset)
+    tracer.finish(call.func, call.args, tracer.values.to_nodes(call.args, call.kwargs), made)
+    _write_at(tracer.values.view_of(made), axis, begin)
     return made
 
 
 @register(Kind.RECORD, aten.narrow.default)
-def _narrow(recorder: BaseRecorder, call: Call, self: torch.Tensor, dim: int, start: Size, length: Size) -> object:
+def _narrow(tracer: Tracer, call: Call, self: torch.Tensor, dim: int, start: Size, length: Size) -> object:
     """narrow(self, dim, start, length) by numbers that depend on data: the start is counted from the end where it is negative. What
     it takes lies within the axis, else eager PyTorch raises.
     """
     axis, size = _axis_of(self, dim)
-    number, count, env = unwrap(start), unwrap(length), recorder.shape_env
+    number, count, env = unwrap(start), unwrap(length), tracer.sizes
     if not any(isinstance(each, Dim) and each.symbols() & env.unbacked for each in (number, count, size)):
         return NotImplemented
     if env.certain("gt", count, size):  # wherever it starts, as eager PyTorch says
@@ -224,67 +218,67 @@ def _narrow(recorder: BaseRecorder, call: Call, self: torch.Tensor, dim: int, st
     begin = number if env.certain("ge", number, 0) else number + size * _is_below_zero(number)
     for sign, one, other in (("ge", begin, 0), ("ge", count, 0), ("le", begin + count, size)):
         env.expect(sign, one, other)
-    return _view(recorder, self, axis, begin, count, 1, ((recorder.node_of(self), axis, begin, begin + count, 1), {}))
+    return _view(
+        tracer, self, axis, begin, count, 1, ((tracer.values.node_of(self), axis, begin, begin + count, 1), {})
+    )
 
 
 @register(Kind.RECORD, aten.narrow_copy.default)
-def _narrow_copy(recorder: BaseRecorder, call: Call, self: torch.Tensor, dim: int, start: Size, length: Size) -> object:
+def _narrow_copy(tracer: Tracer, call: Call, self: torch.Tensor, dim: int, start: Size, length: Size) -> object:
     """narrow_copy(self, dim, start, length)"""
-    with recorder.mode:
+    with tracer.mode:
         return aten.narrow.default(self, dim, start, length).clone()
 
 
 @register(Kind.RECORD, aten.tensor_split.sections)
-def _tensor_split(recorder: BaseRecorder, call: Call, self: torch.Tensor, sections: Size, dim: int) -> object:
+def _tensor_split(tracer: Tracer, call: Call, self: torch.Tensor, sections: Size, dim: int) -> object:
     """tensor_split(self, sections, dim=0): part i has (size + sections - 1 - i) // sections."""
     axis, size = _axis_of(self, dim)
-    _check_count(recorder, unwrap(sections))
+    _check_count(tracer, unwrap(sections))
     if not isinstance(size, Dim) or type(sections) is not int:
         return NotImplemented
     lengths = [(size + sections - 1 - place) // sections for place in range(sections)]
-    return _parts(recorder, self, axis, lengths)
+    return _parts(tracer, self, axis, lengths)
 
 
 @register(Kind.RECORD, aten.tensor_split.indices)
-def _tensor_split_at(
-    recorder: BaseRecorder, call: Call, self: torch.Tensor, indices: Sequence[Size], dim: int
-) -> object:
+def _tensor_split_at(tracer: Tracer, call: Call, self: torch.Tensor, indices: Sequence[Size], dim: int) -> object:
     """tensor_split(self, indices, dim=0): slices between the indices, which may lie beyond the end."""
     axis, size = _axis_of(self, dim)
     if not any(isinstance(number, Dim) for number in (size, *map(unwrap, indices))):
         return NotImplemented
-    with recorder.mode:
+    with tracer.mode:
         bounds = [0, *indices, _END]
         return [aten.slice.Tensor(self, axis, *pair) for pair in pairwise(bounds)]
 
 
 @register(Kind.RECORD, aten.chunk.default)
-def _chunk(recorder: BaseRecorder, call: Call, self: torch.Tensor, chunks: Size, dim: int) -> object:
+def _chunk(tracer: Tracer, call: Call, self: torch.Tensor, chunks: Size, dim: int) -> object:
     """chunk(self, chunks, dim=0): parts of ceil(size / chunks), the last one what is left. Python sees how many there are, and
     decides by it.
     """
     axis, size = _axis_of(self, dim)
-    env = recorder.shape_env
-    _check_count(recorder, unwrap(chunks))
+    env = tracer.sizes
+    _check_count(tracer, unwrap(chunks))
     chunks = int(chunks)
     if isinstance(size, Dim) and size.symbols() & env.unbacked and unpacks():
         none = (
             1 - apply("min", size, 1) if unpacks() == chunks else 0
         )  # of nothing there are as many parts as are asked for
-        return _unpacked_parts(recorder, self, axis, size, (size + chunks - 1) // chunks, none)
+        return _unpacked_parts(tracer, self, axis, size, (size + chunks - 1) // chunks, none)
     if isinstance(size, Dim) and size.symbols() & env.unbacked and chunks == 2:
         is_two = env.guard(Relation("ne", (size, 1)), by_python=True, by_user=True)
-        return _parts(recorder, self, axis, [(size + 1) // 2, size // 2] if is_two else [size])
+        return _parts(tracer, self, axis, [(size + 1) // 2, size // 2] if is_two else [size])
     if not isinstance(size, Dim) or size.symbols() & env.unbacked or not env.look(size):
         return NotImplemented
-    return _in_chunks(recorder, self, axis, size, chunks)
+    return _in_chunks(tracer, self, axis, size, chunks)
 
 
-def _check_count(recorder: BaseRecorder, count: Scalar) -> None:
+def _check_count(tracer: Tracer, count: Scalar) -> None:
     """Raises UserError E104 where data tells how many parts there are."""
-    owner = recorder.shape_env.recorder()
-    if isinstance(count, Dim) and count.symbols() & recorder.shape_env.unbacked:
-        error = recorder.refuse(
+    owner = tracer.sizes.tracer()
+    if isinstance(count, Dim) and count.symbols() & tracer.sizes.unbacked:
+        error = tracer.values.refuse(
             "E104",
             "how many parts a tensor is divided into is known only when the model runs",
             why=f"there are {count}, and Python makes a list of them",
@@ -297,27 +291,27 @@ def _check_count(recorder: BaseRecorder, count: Scalar) -> None:
 
 
 def _unpacked_parts(
-    recorder: BaseRecorder, self: torch.Tensor, axis: int, size: DimLike, each: Scalar, none: Scalar = 0
+    tracer: Tracer, self: torch.Tensor, axis: int, size: DimLike, each: Scalar, none: Scalar = 0
 ) -> list[torch.Tensor]:
     """Parts of the size ``each``, as many as the user's code takes apart; Python ends the run where there are more or fewer.
     ``none``: 1 where there is nothing to take apart, and that is no matter.
     """
-    env, count = recorder.shape_env, unpacks()
+    env, count = tracer.sizes, unpacks()
     if count > 1:
         env.expect("gt", size + none, (count - 1) * each)
     if not isinstance(none, Dim):
         env.expect("le", size, count * each)
     rest = size - (count - 1) * each
     is_some = isinstance(none, Dim) or env.certain("ge", rest, 0)
-    return _parts(recorder, self, axis, [*[each] * (count - 1), rest if is_some else apply("max", rest, 0)])
+    return _parts(tracer, self, axis, [*[each] * (count - 1), rest if is_some else apply("max", rest, 0)])
 
 
-def _in_chunks(recorder: BaseRecorder, self: torch.Tensor, axis: int, size: Dim, chunks: int) -> list[torch.Tensor]:
-    env = recorder.shape_env
+def _in_chunks(tracer: Tracer, self: torch.Tensor, axis: int, size: Dim, chunks: int) -> list[torch.Tensor]:
+    env = tracer.sizes
     each = (size + chunks - 1) // chunks
     count = env.one_of({parts: _has_parts(size, each, parts, chunks) for parts in range(1, chunks + 1)})
     rest = size // 2 if count == chunks == 2 else size - (count - 1) * each
-    return _parts(recorder, self, axis, [*[each] * (count - 1), rest])
+    return _parts(tracer, self, axis, [*[each] * (count - 1), rest])
 
 
 def _has_parts(size: Scalar, each: Scalar, parts: int, most: int) -> Relation:
@@ -327,25 +321,25 @@ def _has_parts(size: Scalar, each: Scalar, parts: int, most: int) -> Relation:
 
 
 @register(Kind.RECORD, aten.split.Tensor)
-def _split(recorder: BaseRecorder, call: Call, self: torch.Tensor, split_size: Size, dim: int) -> object:
+def _split(tracer: Tracer, call: Call, self: torch.Tensor, split_size: Size, dim: int) -> object:
     """split(self, split_size, dim=0) by a symbolic size that divides the whole: as many parts at every size; or by a part of it,
     rounded up, as ``chunk`` does.
     """
     axis, size = _axis_of(self, dim)
-    each, env = unwrap(split_size), recorder.shape_env
+    each, env = unwrap(split_size), tracer.sizes
     if unpacks() and any(isinstance(number, Dim) and number.symbols() & env.unbacked for number in (each, size)):
-        return _unpacked_parts(recorder, self, axis, size, each)
+        return _unpacked_parts(tracer, self, axis, size, each)
     count = apply("floordiv", size, each) if each != 0 else 0
     if isinstance(each, Dim) and type(count) is int and count * each == size:
-        return _parts(recorder, self, axis, [each] * count)
+        return _parts(tracer, self, axis, [each] * count)
     if each != 0:
-        _check_count(recorder, apply("floordiv", size + each - 1, each))
+        _check_count(tracer, apply("floordiv", size + each - 1, each))
     if not isinstance(each, Dim):
         return NotImplemented
     chunks = _part_rounded_up(each, size)
     if chunks is None or not isinstance(size, Dim) or size.symbols() & env.unbacked or not env.look(size):
         return NotImplemented
-    return _in_chunks(recorder, self, axis, size, chunks)
+    return _in_chunks(tracer, self, axis, size, chunks)
 
 
 def _part_rounded_up(each: Dim, size: Scalar) -> int | None:

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import torch
 
-from fx2onnx.capture.recording.base_recorder import BaseRecorder
+from fx2onnx.capture.recording.tracer import Tracer
+from fx2onnx.capture.recording.values import Values
 from fx2onnx.capture.registry import Call, Kind, register
 from fx2onnx.torchcompat.dispatch import no_dispatch
 from fx2onnx.torchcompat.operators import OpOverload
@@ -24,27 +25,39 @@ DENSE: dict[OpOverload, OpOverload] = {
 
 
 @register(Kind.RECORD, *DENSE)
-def _of_dense(recorder: BaseRecorder, call: Call) -> object:
+def _of_dense(tracer: Tracer, call: Call) -> object:
     """The overload for dense operands: what stands for a sparse operand is dense."""
-    return recorder.handle(DENSE[call.func], call.args, call.kwargs)
+    return tracer.handle(DENSE[call.func], call.args, call.kwargs)
+
+
+def dense_of(values: Values, tensor: torch.Tensor) -> torch.Tensor:
+    """The dense tensor of the same numbers and the same name as a sparse one, a constant of the file."""
+    known = values.dense.get(id(tensor))
+    if known is None:
+        values.holds_sparse = True
+        with no_dispatch():
+            known = values.dense[id(tensor)] = tensor, tensor.detach().to_dense()
+        if id(tensor) in values.names:
+            values.names[id(known[1])] = (values.names[id(tensor)][0], "constant")
+    return known[1]
 
 
 def is_sparse(tensor: torch.Tensor) -> bool:
     return tensor.layout is not torch.strided
 
 
-def seen(recorder: BaseRecorder, func: OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
+def seen(tracer: Tracer, func: OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
     """A call with sparse operands; NotImplemented for one without. What only constants lead to is computed."""
     tensors = list(_tensors([*args, *kwargs.values()]))
-    if not any(is_sparse(tensor) for tensor in tensors if not recorder.fake_mode.holds(tensor)):
+    if not any(is_sparse(tensor) for tensor in tensors if not tracer.values.fake_mode.holds(tensor)):
         return NotImplemented
-    if not func._schema.is_mutable and not any(map(recorder.fake_mode.holds, tensors)):
+    if not func._schema.is_mutable and not any(map(tracer.values.fake_mode.holds, tensors)):
         with no_dispatch():
             found = func(*args, **kwargs)
-        return _constants(recorder, found)
-    dense = [_densified(recorder, arg) for arg in args]
-    named = {name: _densified(recorder, arg) for name, arg in kwargs.items()}
-    return recorder.handle(func, tuple(dense), named)
+        return _constants(tracer, found)
+    dense = [_densified(tracer, arg) for arg in args]
+    named = {name: _densified(tracer, arg) for name, arg in kwargs.items()}
+    return tracer.handle(func, tuple(dense), named)
 
 
 def _tensors(value: object) -> Iterator[torch.Tensor]:
@@ -55,15 +68,15 @@ def _tensors(value: object) -> Iterator[torch.Tensor]:
             yield from _tensors(each)
 
 
-def _constants(recorder: BaseRecorder, value: object) -> object:
+def _constants(tracer: Tracer, value: object) -> object:
     if isinstance(value, torch.Tensor):
-        return value if is_sparse(value) else recorder.constant(value)
-    return type(value)(_constants(recorder, each) for each in value) if isinstance(value, list | tuple) else value
+        return value if is_sparse(value) else tracer.values.constant(value)
+    return type(value)(_constants(tracer, each) for each in value) if isinstance(value, list | tuple) else value
 
 
-def _densified(recorder: BaseRecorder, value: object) -> object:
-    if isinstance(value, torch.Tensor) and not recorder.fake_mode.holds(value) and is_sparse(value):
-        return recorder.dense_of(value)
+def _densified(tracer: Tracer, value: object) -> object:
+    if isinstance(value, torch.Tensor) and not tracer.values.fake_mode.holds(value) and is_sparse(value):
+        return dense_of(tracer.values, value)
     if isinstance(value, list | tuple):
-        return type(value)(_densified(recorder, each) for each in value)
+        return type(value)(_densified(tracer, each) for each in value)
     return value

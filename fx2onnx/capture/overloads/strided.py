@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from fx2onnx.capture.recording.base_recorder import BaseRecorder
+from fx2onnx.capture.recording.tracer import Tracer
 from fx2onnx.capture.registry import Call, Kind, register
 from fx2onnx.capture.shapes.symnode import sym_int, unwrap
 from fx2onnx.sizes.expr import Dim, DimLike, product
@@ -16,7 +16,7 @@ aten = torch.ops.aten
 
 @register(Kind.RECORD, aten.as_strided.default)
 def _as_strided(
-    recorder: BaseRecorder,
+    tracer: Tracer,
     call: Call,
     self: torch.Tensor,
     size: object,
@@ -28,16 +28,16 @@ def _as_strided(
 
     Raises: UserError E203 where what lies between or around the elements in the storage is not in the graph.
     """
-    fake = recorder.fake_of(self)
-    view = recorder.view_of(self)
-    viewed = (other.tensor for other in recorder.views.values() if other.memory is view.memory and not other.steps)
+    fake = tracer.values.fake_of(self)
+    view = tracer.values.view_of(self)
+    viewed = (other.tensor for other in tracer.values.views.values() if other.memory is view.memory and not other.steps)
     whole = next(viewed, self)  # the tensor that shows the memory by no step
-    base = recorder.fake_of(whole)
+    base = tracer.values.fake_of(whole)
     is_given = isinstance(storage_offset, int)
-    moved = recorder.storage_offsets.get(id(whole), 0) if is_given or base is not fake else 0
+    moved = tracer.values.storage_offsets.get(id(whole), 0) if is_given or base is not fake else 0
     order = _order_in_storage(base)
     if order is None or base.dtype != fake.dtype or moved:
-        raise recorder.refuse(
+        raise tracer.values.refuse(
             "E203",
             "as_strided of a tensor whose storage the graph does not have",
             node=f"storage offset {moved}, strides {list(base.stride())} of sizes {list(base.shape)}"
@@ -52,8 +52,8 @@ def _as_strided(
     if storage_offset is None:
         storage_offset = fake.storage_offset()
     if not is_in_order:
-        whole = recorder.record(aten.permute.default, (whole, order), {})  # type: ignore[assignment]
-    return recorder.record(aten.as_strided.default, (whole, size, stride, storage_offset), {})
+        whole = tracer.record(aten.permute.default, (whole, order), {})  # type: ignore[assignment]
+    return tracer.record(aten.as_strided.default, (whole, size, stride, storage_offset), {})
 
 
 def _order_in_storage(base: torch.Tensor) -> list[int] | None:
@@ -76,17 +76,17 @@ def _order_in_storage(base: torch.Tensor) -> list[int] | None:
 
 @register(Kind.WRITE, aten.as_strided_.default)
 def _as_strided_in_place(
-    recorder: BaseRecorder, call: Call, self: torch.Tensor, size: object, stride: object, storage_offset: object
+    tracer: Tracer, call: Call, self: torch.Tensor, size: object, stride: object, storage_offset: object
 ) -> torch.Tensor:
     """The tensor itself becomes that view of its memory."""
-    with recorder.mode:
+    with tracer.mode:
         self.data = aten.as_strided.default(self, size, stride, storage_offset)
     return self
 
 
 @register(Kind.RECORD, aten.as_strided_copy.default, aten.as_strided_scatter.default)
 def _as_strided_anew(
-    recorder: BaseRecorder,
+    tracer: Tracer,
     call: Call,
     self: torch.Tensor,
     size: object,
@@ -95,32 +95,32 @@ def _as_strided_anew(
     src: torch.Tensor | None = None,
 ) -> object:
     """A copy of the view, or one of the operand into whose storage ``src`` is written, unless storage and value are the same."""
-    fake = recorder.fake_of(self)
-    if fake.is_contiguous() and not recorder.view_of(self).steps:
+    fake = tracer.values.fake_of(self)
+    if fake.is_contiguous() and not tracer.values.view_of(self).steps:
         return NotImplemented
-    with recorder.mode:
+    with tracer.mode:
         if src is None:
             return aten.as_strided.default(self, size, stride, storage_offset).clone()
-        whole = aten.as_strided.default(self, *_storage_of(recorder, self)).clone()
+        whole = aten.as_strided.default(self, *_storage_of(tracer, self)).clone()
         aten.as_strided.default(whole, size, stride, storage_offset).copy_(src)
         return aten.as_strided.default(whole, fake.shape, fake.stride(), fake.storage_offset())
 
 
-def _storage_of(recorder: BaseRecorder, tensor: torch.Tensor) -> tuple[list[object], list[int], int]:
+def _storage_of(tracer: Tracer, tensor: torch.Tensor) -> tuple[list[object], list[int], int]:
     """The size, stride and offset with which a tensor shows all of its storage."""
-    count = product([*recorder.view_of(tensor).memory.info.dims])
-    return [sym_int(recorder.shape_env, count)], [1], 0
+    count = product([*tracer.values.view_of(tensor).memory.info.dims])
+    return [sym_int(tracer.sizes, count)], [1], 0
 
 
 @register(Kind.RECORD, aten._reshape_alias.default, aten._reshape_alias_copy.default)
 def _reshape_alias(
-    recorder: BaseRecorder, call: Call, self: torch.Tensor, size: Sequence[object], stride: Sequence[object]
+    tracer: Tracer, call: Call, self: torch.Tensor, size: Sequence[object], stride: Sequence[object]
 ) -> object:
     """A reshape where the strides are a reshape's; other strides count in the storage."""
     lengths = [number for number in size if isinstance(number, int)]
     if len(lengths) < len(size) or not all(isinstance(number, int) for number in stride):
         return NotImplemented
-    fake = recorder.fake_of(self)
+    fake = tracer.values.fake_of(self)
     packed = 1
     wanted: list[int] = []
     for length in reversed(lengths):
@@ -129,22 +129,22 @@ def _reshape_alias(
     own = zip(lengths, stride, wanted, strict=True)
     if fake.is_contiguous() and packed == fake.numel() and all(length == 1 or a == b for length, a, b in own):
         return NotImplemented
-    with recorder.mode:
+    with tracer.mode:
         found = aten.as_strided.default(self, size, stride, fake.storage_offset())
         return found.clone() if call.func is aten._reshape_alias_copy.default else found
 
 
 @register(Kind.RECORD, aten.slice_inverse.default)
 def _slice_inverse(
-    recorder: BaseRecorder, call: Call, self: torch.Tensor, src: torch.Tensor, dim: int, start: int | None
+    tracer: Tracer, call: Call, self: torch.Tensor, src: torch.Tensor, dim: int, start: int | None
 ) -> object:
     """The tensor that ``self`` is a slice of, in the form of ``src``: it lies in the same storage, before and behind the slice."""
-    fake = recorder.fake_of(src)
+    fake = tracer.values.fake_of(src)
     before = 0
     if src.dim() and start:
         axis = dim % src.dim()
         first = start + src.shape[axis] if start < 0 else start
         before = min(max(first, 0), src.shape[axis]) * fake.stride(axis)
-    with recorder.mode:
-        offset = recorder.fake_of(self).storage_offset() - before
+    with tracer.mode:
+        offset = tracer.values.fake_of(self).storage_offset() - before
         return aten.as_strided.default(self, src.shape, fake.stride(), offset)

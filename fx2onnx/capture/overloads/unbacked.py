@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from fx2onnx.capture.overloads.common import Shape, Size, note_places_of_all, record_sized
-from fx2onnx.capture.recording.base_recorder import BaseRecorder
-from fx2onnx.capture.recording.tensor_tracker import axis_of, dims_of
+from fx2onnx.capture.recording.tracer import Tracer
+from fx2onnx.capture.recording.values import axis_of, dims_of
 from fx2onnx.capture.registry import Call, Kind, register
 from fx2onnx.capture.shapes.symnode import unwrap
 from fx2onnx.torchcompat.dispatch import no_dispatch
@@ -18,42 +18,42 @@ aten = torch.ops.aten
 
 
 @register(Kind.RECORD, aten.nonzero.default)
-def _nonzero(recorder: BaseRecorder, call: Call, self: torch.Tensor) -> object:
+def _nonzero(tracer: Tracer, call: Call, self: torch.Tensor) -> object:
     """The indices of a constant are a constant; any other has an unknown number of rows."""
-    node = recorder.node_of(self)
-    known = recorder.value_of(node)
+    node = tracer.values.node_of(self)
+    known = tracer.values.value_of(node)
     if known is not None:
         with no_dispatch():
             indices = known.nonzero()
-        return recorder.constant(indices)
+        return tracer.values.constant(indices)
     if not self.dim():  # a row without numbers where the one element is not 0
-        with recorder.mode:
+        with tracer.mode:
             return self.reshape(1).nonzero()[:, :0]
-    key = (recorder.graph, node)
-    rows = recorder.nonzero_rows.get(key)
+    key = (tracer.values.graph, node)
+    rows = tracer.nonzero_rows.get(key)
     if rows is None:
-        rows = recorder.nonzero_rows[key] = recorder.unknown_size()
-    return record_sized(recorder, call, [(torch.int64, (rows, self.dim()))])
+        rows = tracer.nonzero_rows[key] = tracer.sizes.unknown_size()
+    return record_sized(tracer, call, [(torch.int64, (rows, self.dim()))])
 
 
 @register(Kind.RECORD, aten.nonzero_numpy.default, aten.where.default)
-def _nonzero_numpy(recorder: BaseRecorder, call: Call) -> list[torch.Tensor]:
+def _nonzero_numpy(tracer: Tracer, call: Call) -> list[torch.Tensor]:
     """An index for each axis; the two overloads have other names for their one argument."""
     (tensor,) = (*call.args, *call.kwargs.values())
-    with recorder.mode:
+    with tracer.mode:
         return list((tensor if tensor.dim() else tensor.reshape(1)).nonzero().unbind(1))
 
 
 @register(Kind.RECORD, aten.argwhere.default)
-def _argwhere(recorder: BaseRecorder, call: Call, self: torch.Tensor) -> torch.Tensor:
-    with recorder.mode:
+def _argwhere(tracer: Tracer, call: Call, self: torch.Tensor) -> torch.Tensor:
+    with tracer.mode:
         return self.nonzero()
 
 
 @register(Kind.RECORD, aten.masked_select.default)
-def _masked_select(recorder: BaseRecorder, call: Call, self: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+def _masked_select(tracer: Tracer, call: Call, self: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """Both broadcast, then indexed."""
-    with recorder.mode:
+    with tracer.mode:
         tensor, mask = aten.broadcast_tensors.default([self, mask])
         if mask.dim() == 0:  # PyTorch would read the mask's number
             tensor, mask = tensor.reshape(1), mask.reshape(1)
@@ -62,13 +62,13 @@ def _masked_select(recorder: BaseRecorder, call: Call, self: torch.Tensor, mask:
 
 
 @register(Kind.RECORD, aten.index.Tensor)
-def _index(recorder: BaseRecorder, call: Call, self: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> object:
+def _index(tracer: Tracer, call: Call, self: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> object:
     """A bool mask among the indices stands for the indices of its true elements."""
-    note_places_of_all(recorder, self, indices)
+    note_places_of_all(tracer, self, indices)
     if not any(isinstance(index, torch.Tensor) and index.dtype in (torch.bool, torch.uint8) for index in indices):
         return NotImplemented
     plain: list[torch.Tensor | None] = []
-    with recorder.mode:
+    with tracer.mode:
         for index in indices:
             if isinstance(index, torch.Tensor) and index.dtype in (torch.bool, torch.uint8):
                 plain += index.nonzero().unbind(1)
@@ -86,7 +86,7 @@ def _index(recorder: BaseRecorder, call: Call, self: torch.Tensor, indices: Sequ
     aten.unique_dim_consecutive.default,
 )
 def _unique(
-    recorder: BaseRecorder,
+    tracer: Tracer,
     call: Call,
     self: torch.Tensor,
     return_inverse: bool,
@@ -94,13 +94,13 @@ def _unique(
     dim: int | None = None,
 ) -> object:
     """Values, inverse, counts; along a dim PyTorch gives all three, asked for or not."""
-    known = recorder.value_of(recorder.node_of(self))
+    known = tracer.values.value_of(tracer.values.node_of(self))
     if known is not None:
         rest = {name: value for name, value in call.kwargs.items() if name != "self"}
         with no_dispatch():
             parts = call.func(known, *call.args[1:], **rest)
-        return tuple(map(recorder.constant, parts))
-    size = recorder.unknown_size()
+        return tuple(map(tracer.values.constant, parts))
+    size = tracer.sizes.unknown_size()
     shape = dims_of(self)
     is_whole = dim is not None and (len(shape) > 1 or dim != 0 or call.func is not aten.unique_consecutive.default)
     values: Shape = [size]
@@ -114,41 +114,41 @@ def _unique(
         (torch.int64, inverse if return_inverse or is_whole else (0,)),
         (torch.int64, (size,) if return_counts or is_whole else (0,)),
     )
-    return record_sized(recorder, call, outputs[: len(call.func._schema.returns)])
+    return record_sized(tracer, call, outputs[: len(call.func._schema.returns)])
 
 
 @register(Kind.RECORD, aten.repeat_interleave.Tensor)
-def _repeat_interleave(recorder: BaseRecorder, call: Call, repeats: torch.Tensor, output_size: Size | None) -> object:
+def _repeat_interleave(tracer: Tracer, call: Call, repeats: torch.Tensor, output_size: Size | None) -> object:
     """repeat_interleave(repeats): as many rows as the repeats add up to."""
     if repeats.dim() != 1:  # as eager PyTorch says
         raise RuntimeError("repeat_interleave only accept 1D vector as repeat")
     if repeats.dtype not in (torch.int32, torch.int64):
         raise RuntimeError("repeats has to be Long or Int tensor")
     if output_size is None:
-        known = recorder.value_of(recorder.node_of(repeats))
+        known = tracer.values.value_of(tracer.values.node_of(repeats))
         if known is not None:
             with no_dispatch():
                 rows_of = torch.repeat_interleave(known)
-            return recorder.constant(rows_of)
-    rows = recorder.unknown_size() if output_size is None else unwrap(output_size)
-    return record_sized(recorder, call, [(repeats.dtype, (rows,))])
+            return tracer.values.constant(rows_of)
+    rows = tracer.sizes.unknown_size() if output_size is None else unwrap(output_size)
+    return record_sized(tracer, call, [(repeats.dtype, (rows,))])
 
 
 @register(Kind.RECORD, aten.repeat_interleave.self_Tensor)
 def _repeat_interleave_self(
-    recorder: BaseRecorder,
+    tracer: Tracer,
     call: Call,
     self: torch.Tensor,
     repeats: torch.Tensor,
     dim: int | None,
     output_size: Size | None,
 ) -> torch.Tensor:
-    with recorder.mode:
+    with tracer.mode:
         tensor, axis = (self.flatten(), 0) if dim is None else (self, axis_of(self.dim(), dim))
         count, size = dims_of(repeats)[:1], dims_of(tensor)[axis : axis + 1]
         if count and count != [1] and size:
-            recorder.shape_env.expect_equal(count[0], size[0])
-            if recorder.shape_env.certain("ne", count[0], size[0]):  # as eager PyTorch says
+            tracer.sizes.expect_equal(count[0], size[0])
+            if tracer.sizes.certain("ne", count[0], size[0]):  # as eager PyTorch says
                 raise RuntimeError(
                     "repeats must have the same size as input along dim, but got repeats.size(0) = "
                     f"{count[0]} and input.size({axis}) = {size[0]}"
@@ -160,57 +160,53 @@ def _repeat_interleave_self(
 
 
 @register(Kind.RECORD, aten.narrow.Tensor)
-def _narrow(
-    recorder: BaseRecorder, call: Call, self: torch.Tensor, dim: int, start: torch.Tensor, length: Size
-) -> object:
+def _narrow(tracer: Tracer, call: Call, self: torch.Tensor, dim: int, start: torch.Tensor, length: Size) -> object:
     """The start depends on data: PyTorch reads its number."""
     if start.dim() or start.dtype == torch.bool or start.dtype.is_floating_point or start.dtype.is_complex:
         raise RuntimeError("start must be an 0-dim integral Tensor.")
-    with recorder.mode:
+    with tracer.mode:
         return aten.narrow.default(self, dim, start.item(), length)
 
 
 @register(Kind.RECORD, aten.bincount.default)
-def _bincount(
-    recorder: BaseRecorder, call: Call, self: torch.Tensor, weights: torch.Tensor | None, minlength: Size
-) -> object:
+def _bincount(tracer: Tracer, call: Call, self: torch.Tensor, weights: torch.Tensor | None, minlength: Size) -> object:
     """bincount: as many counts as the largest number plus 1, or ``minlength``, says; of no numbers ``minlength`` zeros."""
     if unwrap(self.shape[0]) == 0:
-        with recorder.mode:
+        with tracer.mode:
             return torch.zeros(minlength, dtype=torch.int64)
     dtype = torch.int64 if weights is None else torch.float32 if weights.dtype == torch.float32 else torch.float64
-    return record_sized(recorder, call, [(dtype, (recorder.unknown_size(),))])
+    return record_sized(tracer, call, [(dtype, (tracer.sizes.unknown_size(),))])
 
 
 @register(Kind.RECORD, aten.one_hot.default)
-def _one_hot(recorder: BaseRecorder, call: Call, self: torch.Tensor, num_classes: int) -> object:
+def _one_hot(tracer: Tracer, call: Call, self: torch.Tensor, num_classes: int) -> object:
     """one_hot(self, num_classes=-1): as many classes as the largest number plus 1 where they are not given."""
-    if num_classes != -1 or recorder.value_of(recorder.node_of(self)) is not None:
+    if num_classes != -1 or tracer.values.value_of(tracer.values.node_of(self)) is not None:
         return NotImplemented
-    with recorder.mode:
+    with tracer.mode:
         return (self.unsqueeze(-1) == torch.arange(self.max().item() + 1)).long()
 
 
 @register(Kind.RECORD, aten.tensor_split.tensor_indices_or_sections)
 def _tensor_split(
-    recorder: BaseRecorder, call: Call, self: torch.Tensor, tensor_indices_or_sections: torch.Tensor, dim: int
+    tracer: Tracer, call: Call, self: torch.Tensor, tensor_indices_or_sections: torch.Tensor, dim: int
 ) -> object:
     """PyTorch reads the numbers: where to split, or how many parts to make, which has to be a plain number."""
     if tensor_indices_or_sections.dtype != torch.int64 or tensor_indices_or_sections.dim() > 1:
         raise RuntimeError("tensor_split expected tensor_indices_or_sections to be of rank 0 or 1 and dtype long")
-    with recorder.mode:
+    with tracer.mode:
         places: Any = tensor_indices_or_sections.tolist()
         return torch.tensor_split(self, places if isinstance(places, list) else int(places), dim)
 
 
 @register(Kind.RECORD, "torchvision::nms")
-def _nms(recorder: BaseRecorder, call: Call) -> object:
-    return record_sized(recorder, call, [(torch.int64, (recorder.unknown_size(),))])
+def _nms(tracer: Tracer, call: Call) -> object:
+    return record_sized(tracer, call, [(torch.int64, (tracer.sizes.unknown_size(),))])
 
 
 @register(Kind.RECORD, aten._grouped_mm.default)
 def _grouped_mm(
-    recorder: BaseRecorder,
+    tracer: Tracer,
     call: Call,
     self: torch.Tensor,
     mat2: torch.Tensor,
@@ -225,4 +221,4 @@ def _grouped_mm(
     is_stacked = self.dim() == mat2.dim()  # [G, M, N]; else the groups are ranges of the rows or of the columns
     groups = self.shape[0] if self.dim() == 3 or offs is None else offs.shape[0]
     shape: Shape = (unwrap(groups), rows, columns) if is_stacked else (rows, columns)
-    return record_sized(recorder, call, [(out_dtype or self.dtype, shape)])
+    return record_sized(tracer, call, [(out_dtype or self.dtype, shape)])

@@ -10,8 +10,8 @@ import torch.fx
 
 from fx2onnx.capture.captured import Symbol, TensorInfo
 from fx2onnx.capture.op_table import Op, name_of
-from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.recording.size_checks import CHECKED, behind
+from fx2onnx.capture.recording.tracer import Tracer
 from fx2onnx.sizes.expr import Dim, Scalar, apply
 from fx2onnx.sizes.relation import Relation
 from fx2onnx.torchcompat.dispatch import no_dispatch
@@ -33,26 +33,26 @@ EXACT = 1 << 24
 """Up to here float32 holds every integer, and rounds no quotient of two up to the next integer."""
 
 
-def number_of(recorder: BaseRecorder, node: torch.fx.Node) -> Scalar:
+def number_of(tracer: Tracer, node: torch.fx.Node) -> Scalar:
     """The number of the one-element integer ``node``, which depends on data; the same node has the same symbol."""
-    if recorder.packed_batches and node.target is aten.select.int and node.args[1:] == (0, 0):
-        batch = recorder.packed_batches.get(node.all_input_nodes[0])
+    if tracer.packed_batches and node.target is aten.select.int and node.args[1:] == (0, 0):
+        batch = tracer.packed_batches.get(node.all_input_nodes[0])
         if batch is not None:  # the first of the batch sizes of packed sequences: all run at the first step
             return batch
-    known = _derived(recorder, node)
+    known = _derived(tracer, node)
     if known is not None and not _is_real(known):
         return known
-    symbol = recorder.unbacked_scalars[node] = recorder.unknown_size()
-    if not is_nonnegative(recorder, node):
-        recorder.shape_env.know(signed=recorder.shape_env.facts.signed | {str(symbol)})
-    recorder.symbols[str(symbol)] = Symbol(str(symbol), node, None)
+    symbol = tracer.unbacked_scalars[node] = tracer.sizes.unknown_size()
+    if not is_nonnegative(tracer, node):
+        tracer.sizes.know(signed=tracer.sizes.facts.signed | {str(symbol)})
+    tracer.values.symbols[str(symbol)] = Symbol(str(symbol), node, None)
     return symbol
 
 
-def _derived(recorder: BaseRecorder, node: torch.fx.Node, depth: int = 0) -> Scalar | None:
+def _derived(tracer: Tracer, node: torch.fx.Node, depth: int = 0) -> Scalar | None:
     """The expression over sizes and over symbols that other nodes already have; None where there is none."""
-    if node in recorder.unbacked_scalars:
-        return recorder.unbacked_scalars[node]
+    if node in tracer.unbacked_scalars:
+        return tracer.unbacked_scalars[node]
     node = _element_of(node)
     if node.meta["val"].dtype not in _INTEGERS + _FLOATS:
         return None  # a smaller type wraps around
@@ -65,13 +65,13 @@ def _derived(recorder: BaseRecorder, node: torch.fx.Node, depth: int = 0) -> Sca
     operands = []
     for arg in node.args:
         if not isinstance(arg, torch.dtype | list | tuple | bool):
-            operand = _operand(recorder, arg, depth + 1)
+            operand = _operand(tracer, arg, depth + 1)
             if operand is None:
                 return None
             operands.append(operand)
-    found = rule(recorder, node, *operands)
+    found = rule(tracer, node, *operands)
     if found is not None:
-        recorder.unbacked_scalars[node] = found
+        tracer.unbacked_scalars[node] = found
     return found
 
 
@@ -91,51 +91,51 @@ def _element_of(node: torch.fx.Node) -> torch.fx.Node:
 
 
 def _sum(left: int, right: int) -> Callable[..., Scalar | None]:
-    def rule(recorder: BaseRecorder, node: torch.fx.Node, one: Scalar, two: Scalar = 0) -> Scalar | None:
+    def rule(tracer: Tracer, node: torch.fx.Node, one: Scalar, two: Scalar = 0) -> Scalar | None:
         """A sum; None where one of two quotients is, which float32 may round."""
         return None if _is_real(one) and _is_real(two) else left * one + right * two
 
     return rule
 
 
-def _product(recorder: BaseRecorder, node: torch.fx.Node, one: Scalar, two: Scalar) -> Scalar | None:
+def _product(tracer: Tracer, node: torch.fx.Node, one: Scalar, two: Scalar) -> Scalar | None:
     return None if _is_real(one) or _is_real(two) else one * two
 
 
 def _extreme(op: str) -> Callable[..., Scalar | None]:
-    def rule(recorder: BaseRecorder, node: torch.fx.Node, one: Scalar, two: Scalar) -> Scalar | None:
+    def rule(tracer: Tracer, node: torch.fx.Node, one: Scalar, two: Scalar) -> Scalar | None:
         return None if _is_real(one) or _is_real(two) else apply(op, one, two)
 
     return rule
 
 
-def _divided(recorder: BaseRecorder, node: torch.fx.Node, top: Scalar, bottom: Scalar) -> Scalar | None:
+def _divided(tracer: Tracer, node: torch.fx.Node, top: Scalar, bottom: Scalar) -> Scalar | None:
     rounding = node.kwargs.get("rounding_mode") if node.target is not aten.floor_divide.default else "floor"
     if type(bottom) is not int or bottom <= 0 or _is_real(top):
         return None
     is_exact = apply("mod", top, bottom) == 0
     if rounding is None and not is_exact:
-        return _quotient(recorder, top, bottom)
-    if rounding == "trunc" and not is_exact and not recorder.shape_env.certain("ge", top, 0):
+        return _quotient(tracer, top, bottom)
+    if rounding == "trunc" and not is_exact and not tracer.sizes.certain("ge", top, 0):
         return None
     return apply("floordiv", top, bottom)
 
 
-def _quotient(recorder: BaseRecorder, top: Scalar, bottom: int) -> Scalar:
-    if isinstance(top, Dim) and not top.symbols() & recorder.shape_env.unbacked:
-        recorder.shape_env.note(Relation("lt", (top, EXACT)), user_location())
+def _quotient(tracer: Tracer, top: Scalar, bottom: int) -> Scalar:
+    if isinstance(top, Dim) and not top.symbols() & tracer.sizes.unbacked:
+        tracer.sizes.note(Relation("lt", (top, EXACT)), user_location())
     return apply("truediv", top, bottom)
 
 
-def _whole(recorder: BaseRecorder, node: torch.fx.Node, number: Scalar) -> Scalar:
+def _whole(tracer: Tracer, node: torch.fx.Node, number: Scalar) -> Scalar:
     return apply(_TO_WHOLE[node.target], number)  # type: ignore[index]
 
 
-def _converted(recorder: BaseRecorder, node: torch.fx.Node, number: Scalar) -> Scalar | None:
+def _converted(tracer: Tracer, node: torch.fx.Node, number: Scalar) -> Scalar | None:
     """A conversion to an integer leaves out the fraction."""
     if not _is_real(number) or node.meta["val"].dtype in _FLOATS:
         return number
-    return apply("floor", number) if recorder.shape_env.certain("ge", number, 0) else None
+    return apply("floor", number) if tracer.sizes.certain("ge", number, 0) else None
 
 
 _RULES: dict[object, Callable[..., Scalar | None]] = {
@@ -161,24 +161,24 @@ _COMPARED = {
 }
 
 
-def truth_of(recorder: BaseRecorder, node: torch.fx.Node) -> bool | Relation | None:
+def truth_of(tracer: Tracer, node: torch.fx.Node) -> bool | Relation | None:
     """The truth of a comparison of numbers that sizes decide, or the comparison; None where it depends on data."""
     op = _COMPARED.get(node.target)
     if op is None or node.kwargs:
         return None
-    left, right = (_operand(recorder, arg) for arg in node.args)
+    left, right = (_operand(tracer, arg) for arg in node.args)
     if left is None or right is None:
         return None
-    known = recorder.shape_env.certain(op, left, right)
+    known = tracer.sizes.certain(op, left, right)
     relation = Relation(op, (left, right))
-    return relation if known is None and not relation.symbols() & recorder.shape_env.unbacked else known
+    return relation if known is None and not relation.symbols() & tracer.sizes.unbacked else known
 
 
 def _is_real(number: Scalar) -> bool:
     return isinstance(number, Dim) and number.is_real
 
 
-def _operand(recorder: BaseRecorder, arg: object, depth: int = 0) -> Scalar | None:
+def _operand(tracer: Tracer, arg: object, depth: int = 0) -> Scalar | None:
     """A number that is exact in float32: an integer, or a quotient of two."""
     if isinstance(arg, Dim):
         return arg
@@ -186,9 +186,9 @@ def _operand(recorder: BaseRecorder, arg: object, depth: int = 0) -> Scalar | No
         return _integer(arg) if isinstance(arg, int | float) else None
     if arg.meta["val"].dtype not in _INTEGERS + _FLOATS or any(size != 1 for size in arg.meta["val"].dims):
         return None
-    value = recorder.value_of(arg)
+    value = tracer.values.value_of(arg)
     if value is None:
-        return _derived(recorder, arg, depth)
+        return _derived(tracer, arg, depth)
     with no_dispatch():
         return _integer(value.item())
 
@@ -207,23 +207,23 @@ _WITH_LEAST = (aten.clamp.default, aten.clamp_min.default)
 """Overloads whose first number is the least that a result has."""
 
 
-def is_nonnegative(recorder: BaseRecorder, node: torch.fx.Node) -> bool:
+def is_nonnegative(tracer: Tracer, node: torch.fx.Node) -> bool:
     """Whether all numbers of the node's value are >= 0."""
     seen: dict[torch.fx.Node, bool] = {}
 
     def holds(node: torch.fx.Node, depth: int) -> bool:
         if node not in seen:
-            seen[node] = depth < DEEPEST_SIGN and _holds(recorder, node, lambda operand: holds(operand, depth + 1))
+            seen[node] = depth < DEEPEST_SIGN and _holds(tracer, node, lambda operand: holds(operand, depth + 1))
         return seen[node]
 
     return holds(node, 0)
 
 
-def _holds(recorder: BaseRecorder, node: torch.fx.Node, of: Callable[[torch.fx.Node], bool]) -> bool:
+def _holds(tracer: Tracer, node: torch.fx.Node, of: Callable[[torch.fx.Node], bool]) -> bool:
     info = node.meta.get("val")
     if isinstance(info, TensorInfo) and info.dtype in (torch.bool, torch.uint8):
         return True
-    value = recorder.value_of(node)
+    value = tracer.values.value_of(node)
     if value is not None:
         with no_dispatch():
             return not value.is_complex() and bool((value >= 0).all())

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from fx2onnx.capture.quantized.operands import NO_SCALE, SMALL_SCALE
-from fx2onnx.capture.recording.base_recorder import BaseRecorder
-from fx2onnx.capture.recording.tensor_tracker import dims_of
+from fx2onnx.capture.recording.tracer import Tracer
+from fx2onnx.capture.recording.values import dims_of
 from fx2onnx.capture.registry import Call, Kind, overloads_of, register
 
 aten = torch.ops.aten
@@ -23,20 +23,20 @@ _FAKE = (
     Kind.RECORD,
     *(each for packet in _FAKE for each in overloads_of(packet) if not each._schema.is_mutable),
 )
-def _fake_quantized(recorder: BaseRecorder, call: Call, self: torch.Tensor) -> object:
+def _fake_quantized(tracer: Tracer, call: Call, self: torch.Tensor) -> object:
     """The results at symbolic sizes, for which torch has no kernel: a tensor like the operand, and a mask if there is one."""
     dims = dims_of(self)
     if all(isinstance(size, int) for size in dims):
         return NotImplemented
     makes = [self.dtype, torch.bool][: len(call.func._schema.returns)]
-    results = [recorder.new_fake(dims, dtype, self.device) for dtype in makes]
-    nodes = recorder.to_nodes(call.args, call.kwargs)
-    return recorder.finish(call.func, call.args, nodes, results[0] if len(results) == 1 else tuple(results))
+    results = [tracer.values.new_fake(dims, dtype, self.device) for dtype in makes]
+    nodes = tracer.values.to_nodes(call.args, call.kwargs)
+    return tracer.finish(call.func, call.args, nodes, results[0] if len(results) == 1 else tuple(results))
 
 
 @register(Kind.RECORD, aten._fake_quantize_learnable_per_tensor_affine.default)
 def _learnable(
-    recorder: BaseRecorder,
+    tracer: Tracer,
     call: Call,
     self: torch.Tensor,
     scale: torch.Tensor,
@@ -45,14 +45,14 @@ def _learnable(
     quant_max: int,
 ) -> object:
     """A zero point is rounded half up. Source: fake_quantize_core of PyTorch's ATen/native/quantized."""
-    with recorder.mode:
+    with tracer.mode:
         zero = (zero_point.reshape(()) + 0.5).clamp(quant_min, quant_max).to(torch.int32)
         return aten.fake_quantize_per_tensor_affine.tensor_qparams(self, scale.reshape(()), zero, quant_min, quant_max)
 
 
 @register(Kind.RECORD, aten._fake_quantize_learnable_per_channel_affine.default)
 def _learnable_channels(
-    recorder: BaseRecorder,
+    tracer: Tracer,
     call: Call,
     self: torch.Tensor,
     scale: torch.Tensor,
@@ -62,14 +62,14 @@ def _learnable_channels(
     quant_max: int,
 ) -> object:
     """Zero points are rounded to even."""
-    with recorder.mode:
+    with tracer.mode:
         zero = zero_point.round().clamp(quant_min, quant_max).to(torch.int32)
         return aten.fake_quantize_per_channel_affine.default(self, scale, zero, axis, quant_min, quant_max)
 
 
 @register(Kind.WRITE, aten.fused_moving_avg_obs_fake_quant.default, aten._fused_moving_avg_obs_fq_helper.default)
 def _observed(
-    recorder: BaseRecorder,
+    tracer: Tracer,
     call: Call,
     self: torch.Tensor,
     observer_on: torch.Tensor,
@@ -89,15 +89,15 @@ def _observed(
 
     Source: fused_obs_fake_quant.cpp of PyTorch's ATen/native/quantized/cpu.
     """
-    with recorder.mode:
+    with tracer.mode:
         observes, rounds = observer_on.reshape(()) != 0, fake_quant_on.reshape(()) != 0
-        if _is_known(recorder, observer_on) is not False:
+        if _is_known(tracer, observer_on) is not False:
             rows = self.movedim(ch_axis, 0).flatten(1) if per_row_fake_quant else self.reshape(1, -1)
             for running, seen in ((running_min, rows.amin(1)), (running_max, rows.amax(1))):
                 old = running.reshape(-1)
                 new = torch.where(old.isinf(), seen, old + averaging_const * (seen - old))
                 running.copy_(torch.where(observes, new, old).reshape(running.shape))
-        if _is_known(recorder, fake_quant_on) is False:
+        if _is_known(tracer, fake_quant_on) is False:
             value, mask = self.clone(), torch.ones_like(self, dtype=torch.bool)
         else:
             made = _parameters(running_min, running_max, quant_min, quant_max, symmetric_quant)
@@ -122,9 +122,9 @@ def _rounded(
     return found
 
 
-def _is_known(recorder: BaseRecorder, flag: torch.Tensor) -> bool | None:
+def _is_known(tracer: Tracer, flag: torch.Tensor) -> bool | None:
     """The truth of a flag that no input decides."""
-    value = recorder.value_of(recorder.node_of(flag))
+    value = tracer.values.value_of(tracer.values.node_of(flag))
     return None if value is None or value.device.type == "meta" else bool(value.item())
 
 

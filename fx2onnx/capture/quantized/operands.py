@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from fx2onnx.capture.op_table import Op
-from fx2onnx.capture.recording.base_recorder import BaseRecorder
+from fx2onnx.capture.recording.tracer import Tracer
 from fx2onnx.capture.registry import Call, Kind, register
 from fx2onnx.torchcompat.operators import OpOverload, quantized_decomposed
 
@@ -52,54 +52,54 @@ class Affine:
         return replace(self, scale=scale, zero=zero, axis=None)
 
 
-def affine_of(recorder: BaseRecorder, tensor: object) -> Affine | None:
+def affine_of(tracer: Tracer, tensor: object) -> Affine | None:
     """How the tensor's integers stand for numbers; None where it is not quantised."""
-    found = recorder.quantized.get(id(tensor))
+    found = tracer.quantized.get(id(tensor))
     return found[1] if found is not None and isinstance(found[1], Affine) else None
 
 
-def mark(recorder: BaseRecorder, integers: torch.Tensor, affine: Affine) -> torch.Tensor:
+def mark(tracer: Tracer, integers: torch.Tensor, affine: Affine) -> torch.Tensor:
     """Remember that ``integers`` stand for numbers."""
-    recorder.quantized[id(integers)] = (integers, affine)
+    tracer.quantized[id(integers)] = (integers, affine)
     return integers
 
 
-def _call(recorder: BaseRecorder, verb: str, tensor: torch.Tensor, affine: Affine) -> torch.Tensor:
+def _call(tracer: Tracer, verb: str, tensor: torch.Tensor, affine: Affine) -> torch.Tensor:
     packet = getattr(quantized_decomposed(), f"{verb}_per_{'tensor' if affine.axis is None else 'channel'}")
     overload = packet.tensor if affine.axis is None and isinstance(affine.scale, torch.Tensor) else packet.default
     stored, low, high = affine.stored
     place = () if affine.axis is None else (affine.axis,)
-    with plainly(recorder), recorder.mode:
+    with plainly(tracer), tracer.mode:
         found: torch.Tensor = overload(tensor, affine.scale, affine.zero, *place, low, high, stored)
     return found
 
 
-def quantize(recorder: BaseRecorder, floats: torch.Tensor, affine: Affine) -> torch.Tensor:
+def quantize(tracer: Tracer, floats: torch.Tensor, affine: Affine) -> torch.Tensor:
     """The integers of ``floats``."""
-    return mark(recorder, _call(recorder, "quantize", floats, affine), affine)
+    return mark(tracer, _call(tracer, "quantize", floats, affine), affine)
 
 
-def dequantize(recorder: BaseRecorder, tensor: torch.Tensor) -> torch.Tensor:
+def dequantize(tracer: Tracer, tensor: torch.Tensor) -> torch.Tensor:
     """The numbers that a quantised tensor's integers stand for; other tensors as they are."""
-    affine = affine_of(recorder, tensor)
-    return tensor if affine is None else _call(recorder, "dequantize", tensor, affine)
+    affine = affine_of(tracer, tensor)
+    return tensor if affine is None else _call(tracer, "dequantize", tensor, affine)
 
 
 @contextlib.contextmanager
-def plainly(recorder: BaseRecorder) -> Iterator[None]:
+def plainly(tracer: Tracer) -> Iterator[None]:
     """Calls inside take integers for integers."""
-    known, recorder.quantized = recorder.quantized, {}
+    known, tracer.quantized = tracer.quantized, {}
     try:
         yield
     finally:
-        recorder.quantized = known
+        tracer.quantized = known
 
 
-def number(recorder: BaseRecorder, value: Number) -> Number:
+def number(tracer: Tracer, value: Number) -> Number:
     """``value`` as a Python number where it is known."""
     if not isinstance(value, torch.Tensor) or value.numel() != 1:
         return value
-    known = recorder.value_of(recorder.node_of(value))
+    known = tracer.values.value_of(tracer.values.node_of(value))
     return value if known is None or known.device.type == "meta" else known.item()
 
 
@@ -110,7 +110,7 @@ def number(recorder: BaseRecorder, value: Number) -> Number:
     aten.quantize_per_channel.default,
 )
 def _quantized(
-    recorder: BaseRecorder,
+    tracer: Tracer,
     call: Call,
     self: torch.Tensor,
     dtype: torch.dtype,
@@ -122,20 +122,22 @@ def _quantized(
 ) -> torch.Tensor:
     """The integers; how they stand for numbers is kept beside."""
     if dtype not in STORED_AS:
-        raise recorder.refuse("E203", f"{call.func} to {dtype}", next=f"use one of {', '.join(map(str, STORED_AS))}")
+        raise tracer.values.refuse(
+            "E203", f"{call.func} to {dtype}", next=f"use one of {', '.join(map(str, STORED_AS))}"
+        )
     if scales is not None and zero_points is not None:
-        return quantize(recorder, self, Affine(scales, zero_points, dtype, axis))
+        return quantize(tracer, self, Affine(scales, zero_points, dtype, axis))
     assert scale is not None
     assert zero_point is not None
-    factor, zero = number(recorder, scale), number(recorder, zero_point)
+    factor, zero = number(tracer, scale), number(tracer, zero_point)
     if isinstance(factor, torch.Tensor) or isinstance(zero, torch.Tensor):
         factor, zero = scale, zero_point
-    return quantize(recorder, self, Affine(factor, zero, dtype))
+    return quantize(tracer, self, Affine(factor, zero, dtype))
 
 
 @register(Kind.RECORD, aten._make_per_tensor_quantized_tensor.default, aten._make_per_channel_quantized_tensor.default)
 def _made_of_integers(
-    recorder: BaseRecorder,
+    tracer: Tracer,
     call: Call,
     self: torch.Tensor,
     scale: torch.Tensor | float,
@@ -145,16 +147,16 @@ def _made_of_integers(
     """The integers themselves, which stand for numbers from here on."""
     dtype = next((dtype for dtype, (stored, _, _) in STORED_AS.items() if stored == self.dtype), None)
     if dtype is None:
-        raise recorder.refuse("E203", f"{call.func} of {self.dtype}", next="use uint8, int8 or int32")
-    with recorder.mode:
-        return mark(recorder, self.clone(), Affine(scale, zero_point, dtype, axis))
+        raise tracer.values.refuse("E203", f"{call.func} of {self.dtype}", next="use uint8, int8 or int32")
+    with tracer.mode:
+        return mark(tracer, self.clone(), Affine(scale, zero_point, dtype, axis))
 
 
-def operand(recorder: BaseRecorder, call: Call, self: torch.Tensor) -> Affine:
+def operand(tracer: Tracer, call: Call, self: torch.Tensor) -> Affine:
     """How a tensor that has to be quantised is. Raises UserError E203 for another."""
-    affine = affine_of(recorder, self)
+    affine = affine_of(tracer, self)
     if affine is None:
-        raise recorder.refuse(
+        raise tracer.values.refuse(
             "E203",
             f"{call.func} of a tensor that is not known to be quantised",
             why="scale and zero point are followed from quantize_per_tensor and quantize_per_channel on, in one graph",
@@ -164,21 +166,21 @@ def operand(recorder: BaseRecorder, call: Call, self: torch.Tensor) -> Affine:
 
 
 @register(Kind.RECORD, aten.dequantize.self, aten.int_repr.default)
-def _integers(recorder: BaseRecorder, call: Call, self: torch.Tensor) -> object:
+def _integers(tracer: Tracer, call: Call, self: torch.Tensor) -> object:
     """dequantize and int_repr of what was quantised here."""
-    if call.func is aten.dequantize.self and affine_of(recorder, self) is None and self.dtype.is_floating_point:
+    if call.func is aten.dequantize.self and affine_of(tracer, self) is None and self.dtype.is_floating_point:
         return NotImplemented
-    affine = operand(recorder, call, self)
+    affine = operand(tracer, call, self)
     if call.func is aten.dequantize.self:
-        return _call(recorder, "dequantize", self, affine)
-    with plainly(recorder), recorder.mode:
+        return _call(tracer, "dequantize", self, affine)
+    with plainly(tracer), tracer.mode:
         return aten.clone.default(self)
 
 
 @register(Kind.RECORD, aten.q_scale.default, aten.q_zero_point.default, aten.q_per_channel_axis.default)
-def _parameters(recorder: BaseRecorder, call: Call, self: torch.Tensor) -> object:
+def _parameters(tracer: Tracer, call: Call, self: torch.Tensor) -> object:
     """A number of the tensor's scheme."""
-    affine = operand(recorder, call, self)
+    affine = operand(tracer, call, self)
     name = call.func._schema.name.rpartition("_")[2]
     return {"scale": affine.scale, "point": affine.zero, "axis": affine.axis}[name]
 
@@ -188,22 +190,22 @@ FIXED = {"sigmoid": (1 / 256, 0), "hardsigmoid": (1 / 256, 0), "tanh": (2 / 256,
 qtanh.cpp in PyTorch's ATen/native/quantized."""
 
 
-def seen(recorder: BaseRecorder, func: OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
+def seen(tracer: Tracer, func: OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
     """A call with quantised operands; NotImplemented for one without, or which has a function of its own."""
     name = func._schema.name
     if name in Op.IS_QUANTIZED.names or func.namespace in ("quantized", "quantized_decomposed"):
         return NotImplemented
-    first = next((affine for arg in _leaves(args) if (affine := affine_of(recorder, arg)) is not None), None)
+    first = next((affine for arg in _leaves(args) if (affine := affine_of(tracer, arg)) is not None), None)
     if first is None:
         return NotImplemented
     word = name.rpartition("::")[2]
     if name in Op.MOVES.names and first.axis is None:
-        with plainly(recorder), recorder.mode:
+        with plainly(tracer), tracer.mode:
             moved = func(*args, **kwargs)
-        return _each(moved, lambda integers: mark(recorder, integers, first))
+        return _each(moved, lambda integers: mark(tracer, integers, first))
     if func._schema.is_mutable:
-        return _written(recorder, func, args, kwargs, first)
-    return as_floats(recorder, func, args, kwargs, _result_affine(word, first))
+        return _written(tracer, func, args, kwargs, first)
+    return as_floats(tracer, func, args, kwargs, _result_affine(word, first))
 
 
 def _result_affine(word: str, first: Affine) -> Affine:
@@ -214,36 +216,36 @@ def _result_affine(word: str, first: Affine) -> Affine:
 
 
 def as_floats(
-    recorder: BaseRecorder, func: OpOverload, args: tuple[object, ...], kwargs: dict[str, object], affine: Affine
+    tracer: Tracer, func: OpOverload, args: tuple[object, ...], kwargs: dict[str, object], affine: Affine
 ) -> object:
     """The call on what the operands stand for, its results quantised."""
-    wide = tuple(_floats(recorder, arg) for arg in args)
-    with recorder.mode:
-        result = func(*wide, **{name: _floats(recorder, arg) for name, arg in kwargs.items()})
-    return _each(result, lambda value: quantize(recorder, value, affine) if value.is_floating_point() else value)
+    wide = tuple(_floats(tracer, arg) for arg in args)
+    with tracer.mode:
+        result = func(*wide, **{name: _floats(tracer, arg) for name, arg in kwargs.items()})
+    return _each(result, lambda value: quantize(tracer, value, affine) if value.is_floating_point() else value)
 
 
 def _written(
-    recorder: BaseRecorder, func: OpOverload, args: tuple[object, ...], kwargs: dict[str, object], affine: Affine
+    tracer: Tracer, func: OpOverload, args: tuple[object, ...], kwargs: dict[str, object], affine: Affine
 ) -> torch.Tensor:
     """A call that writes into its first argument, as the call that does not, and a copy of the integers."""
     packet = getattr(torch.ops.aten, func._schema.name.partition("::")[2].removesuffix("_"), None)
     overload = getattr(packet, func._overloadname, None)
     target = args[0]
-    if overload is None or not isinstance(target, torch.Tensor) or affine_of(recorder, target) is None:
-        raise recorder.refuse(
+    if overload is None or not isinstance(target, torch.Tensor) or affine_of(tracer, target) is None:
+        raise tracer.values.refuse(
             "E203", f"{func} writes into a quantised tensor", next="use the form that gives a new tensor"
         )
-    made = as_floats(recorder, overload, args, kwargs, affine)
-    with plainly(recorder), recorder.mode:
+    made = as_floats(tracer, overload, args, kwargs, affine)
+    with plainly(tracer), tracer.mode:
         aten.copy_.default(target, made)
     return target
 
 
-def _floats(recorder: BaseRecorder, arg: object) -> object:
+def _floats(tracer: Tracer, arg: object) -> object:
     if isinstance(arg, torch.Tensor):
-        return dequantize(recorder, arg)
-    return type(arg)(_floats(recorder, item) for item in arg) if isinstance(arg, list | tuple) else arg
+        return dequantize(tracer, arg)
+    return type(arg)(_floats(tracer, item) for item in arg) if isinstance(arg, list | tuple) else arg
 
 
 def _leaves(args: Iterable[object]) -> Iterator[object]:

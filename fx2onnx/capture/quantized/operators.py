@@ -21,7 +21,7 @@ from fx2onnx.capture.quantized.operands import (
     quantize,
 )
 from fx2onnx.capture.quantized.weights import floats_of, table_of, unpacked
-from fx2onnx.capture.recording.base_recorder import BaseRecorder
+from fx2onnx.capture.recording.tracer import Tracer
 from fx2onnx.capture.registry import Call, Kind, register
 from fx2onnx.torchcompat.operators import OpOverload, PackedWeight
 
@@ -44,19 +44,19 @@ def _ended(name: str, value: torch.Tensor, slope: float | None = None) -> torch.
 
 
 def _convolution(
-    recorder: BaseRecorder, packed: PackedWeight, x: torch.Tensor, bias_for: Affine | None, rank: int
+    tracer: Tracer, packed: PackedWeight, x: torch.Tensor, bias_for: Affine | None, rank: int
 ) -> torch.Tensor:
     """The convolution with the weight's numbers; ``rank``: its spatial axes, where PyTorch packs one as two."""
     is_line, is_turned = rank == 1, bool(packed.transpose())
-    held = unpacked(recorder, packed, 2 if is_line else None)
-    weight = held.numbers(recorder)
-    bias = held.bias if bias_for is None else held.bias_numbers(recorder, bias_for)
+    held = unpacked(tracer, packed, 2 if is_line else None)
+    weight = held.numbers(tracer)
+    bias = held.bias if bias_for is None else held.bias_numbers(tracer, bias_for)
 
     def sizes(of: Sequence[int]) -> list[int]:
         return list(of)[-1:] if is_line else list(of)
 
     spare = sizes(packed.output_padding()) if is_turned else [0] * rank
-    with recorder.mode:
+    with tracer.mode:
         return aten.convolution.default(  # type: ignore[no-any-return]
             x, weight, bias, sizes(packed.stride()), sizes(packed.padding()), sizes(packed.dilation()), is_turned, spare,
             packed.groups(),
@@ -80,7 +80,7 @@ def _of_convolutions(*endings: str) -> list[OpOverload]:
 
 @register(Kind.RECORD, *_of_convolutions("", "_relu"))
 def _conv(
-    recorder: BaseRecorder,
+    tracer: Tracer,
     call: Call,
     qx: torch.Tensor,
     output_scale: float,
@@ -90,16 +90,16 @@ def _conv(
     """conv(x, w, b), its ReLU where it has one, quantised."""
     name = call.func._schema.name
     packed = call.args[1] if packed_weight is None else packed_weight
-    affine = operand(recorder, call, qx)
-    found = _convolution(recorder, packed, dequantize(recorder, qx), affine, _rank(name))
-    with recorder.mode:
+    affine = operand(tracer, call, qx)
+    found = _convolution(tracer, packed, dequantize(tracer, qx), affine, _rank(name))
+    with tracer.mode:
         found = _ended(name, found)
-    return quantize(recorder, found, affine.at(output_scale, output_zero_point))
+    return quantize(tracer, found, affine.at(output_scale, output_zero_point))
 
 
 @register(Kind.RECORD, ops.conv2d_add.default, ops.conv2d_add_relu.default)
 def _conv_add(
-    recorder: BaseRecorder,
+    tracer: Tracer,
     call: Call,
     qx: torch.Tensor,
     qaccum: torch.Tensor,
@@ -108,19 +108,19 @@ def _conv_add(
     output_zero_point: int,
 ) -> torch.Tensor:
     """conv(x, w, b) + accum, its ReLU where it has one, quantised."""
-    affine = operand(recorder, call, qx)
-    found = _convolution(recorder, packed_weight, dequantize(recorder, qx), affine, 2)
-    other = dequantize(recorder, qaccum)
-    with recorder.mode:
+    affine = operand(tracer, call, qx)
+    found = _convolution(tracer, packed_weight, dequantize(tracer, qx), affine, 2)
+    other = dequantize(tracer, qaccum)
+    with tracer.mode:
         found = _ended(call.func._schema.name, aten.add.Tensor(found, other))
-    return quantize(recorder, found, affine.at(output_scale, output_zero_point))
+    return quantize(tracer, found, affine.at(output_scale, output_zero_point))
 
 
 @register(
     Kind.RECORD, ops.linear.default, ops.linear_relu.default, ops.linear_leaky_relu.default, ops.linear_tanh.default
 )
 def _linear(
-    recorder: BaseRecorder,
+    tracer: Tracer,
     call: Call,
     X: torch.Tensor,
     W_prepack: PackedWeight,
@@ -129,11 +129,11 @@ def _linear(
     negative_slope: float | None = None,
 ) -> torch.Tensor:
     """linear(x, w, b), what follows, quantised."""
-    affine, held = operand(recorder, call, X), unpacked(recorder, W_prepack)
-    weight, bias, x = held.numbers(recorder), held.bias_numbers(recorder, affine), dequantize(recorder, X)
-    with recorder.mode:
+    affine, held = operand(tracer, call, X), unpacked(tracer, W_prepack)
+    weight, bias, x = held.numbers(tracer), held.bias_numbers(tracer, affine), dequantize(tracer, X)
+    with tracer.mode:
         found = _ended(call.func._schema.name, aten.linear.default(x, weight, bias), negative_slope)
-    return quantize(recorder, found, affine.at(Y_scale_i, Y_zero_point_i))
+    return quantize(tracer, found, affine.at(Y_scale_i, Y_zero_point_i))
 
 
 def rounded(x: torch.Tensor, reduce_range: bool) -> torch.Tensor:
@@ -154,46 +154,46 @@ def rounded(x: torch.Tensor, reduce_range: bool) -> torch.Tensor:
 
 @register(Kind.RECORD, ops.linear_dynamic.default, ops.linear_relu_dynamic.default)
 def _linear_dynamic(
-    recorder: BaseRecorder, call: Call, X: torch.Tensor, W_prepack: PackedWeight, reduce_range: bool
+    tracer: Tracer, call: Call, X: torch.Tensor, W_prepack: PackedWeight, reduce_range: bool
 ) -> torch.Tensor:
     """linear(x, w, b) of floats, which are rounded by their own range."""
-    held = unpacked(recorder, W_prepack)
-    weight = held.numbers(recorder)
-    with recorder.mode:
+    held = unpacked(tracer, W_prepack)
+    weight = held.numbers(tracer)
+    with tracer.mode:
         x = rounded(X, reduce_range)
-        return _ended(call.func._schema.name, aten.linear.default(x, weight, held.plain_bias(recorder)))
+        return _ended(call.func._schema.name, aten.linear.default(x, weight, held.plain_bias(tracer)))
 
 
 @register(Kind.RECORD, ops.linear_dynamic_fp16.default, ops.linear_relu_dynamic_fp16.default)
-def _linear_half(recorder: BaseRecorder, call: Call, X: torch.Tensor, W_prepack: PackedWeight) -> torch.Tensor:
+def _linear_half(tracer: Tracer, call: Call, X: torch.Tensor, W_prepack: PackedWeight) -> torch.Tensor:
     """linear(x, w, b) with a weight that was rounded to half precision."""
-    weight, bias = floats_of(recorder, W_prepack)
-    with recorder.mode:
+    weight, bias = floats_of(tracer, W_prepack)
+    with tracer.mode:
         return _ended(call.func._schema.name, aten.linear.default(X, weight, bias))
 
 
 @register(Kind.RECORD, *_of_convolutions("_dynamic"))
 def _conv_dynamic(
-    recorder: BaseRecorder, call: Call, qx: torch.Tensor, packed_weight: PackedWeight, reduce_range: bool
+    tracer: Tracer, call: Call, qx: torch.Tensor, packed_weight: PackedWeight, reduce_range: bool
 ) -> torch.Tensor:
     """conv(x, w, b) of floats, which are rounded by their own range."""
-    with recorder.mode:
+    with tracer.mode:
         x = rounded(qx, reduce_range)
-    return _convolution(recorder, packed_weight, x, None, _rank(call.func._schema.name))
+    return _convolution(tracer, packed_weight, x, None, _rank(call.func._schema.name))
 
 
 @register(Kind.RECORD, ops.embedding_byte.default, ops.embedding_4bit.default)
-def _embedding(recorder: BaseRecorder, call: Call, weight: PackedWeight, indices: torch.Tensor) -> torch.Tensor:
+def _embedding(tracer: Tracer, call: Call, weight: PackedWeight, indices: torch.Tensor) -> torch.Tensor:
     """(codes[i] - zero[i]) * scale[i]."""
-    parts = table_of(recorder, weight)
-    with recorder.mode:
+    parts = table_of(tracer, weight)
+    with tracer.mode:
         codes, scale, zero = (aten.embedding.default(part, indices) for part in parts)
         return (codes.to(torch.float32) - zero) * scale  # type: ignore[no-any-return]
 
 
 @register(Kind.RECORD, ops.embedding_bag_byte.default, ops.embedding_bag_4bit.default)
 def _embedding_bag(
-    recorder: BaseRecorder,
+    tracer: Tracer,
     call: Call,
     weight: PackedWeight,
     indices: torch.Tensor,
@@ -204,9 +204,9 @@ def _embedding_bag(
 ) -> torch.Tensor:
     """The sum of rows; the table is made of its integers."""
     if pruned_weights:
-        raise recorder.refuse("E203", f"{call.func} with pruned_weights", next="keep all rows of the table")
-    codes, scale, zero = table_of(recorder, weight)
-    with recorder.mode:
+        raise tracer.values.refuse("E203", f"{call.func} with pruned_weights", next="keep all rows of the table")
+    codes, scale, zero = table_of(tracer, weight)
+    with tracer.mode:
         table = (codes.to(torch.float32) - zero) * scale
         if offsets is None and indices.dim() == 2:  # a row of indices is a bag
             rows = aten.embedding.default(table, indices)
@@ -223,14 +223,14 @@ _ARITHMETIC = {"add": aten.add.Tensor, "mul": aten.mul.Tensor, "matmul": aten.ma
 
 @register(Kind.RECORD, ops.add.default, ops.add_relu.default, ops.mul.default, ops.mul_relu.default, ops.matmul.default)
 def _arithmetic(
-    recorder: BaseRecorder, call: Call, qa: torch.Tensor, qb: torch.Tensor, scale: float, zero_point: int
+    tracer: Tracer, call: Call, qa: torch.Tensor, qb: torch.Tensor, scale: float, zero_point: int
 ) -> torch.Tensor:
     """a + b, a * b, a @ b, quantised."""
-    name, affine = call.func._schema.name.partition("::")[2], operand(recorder, call, qa)
-    left, right = dequantize(recorder, qa), dequantize(recorder, qb)
-    with recorder.mode:
+    name, affine = call.func._schema.name.partition("::")[2], operand(tracer, call, qa)
+    left, right = dequantize(tracer, qa), dequantize(tracer, qb)
+    with tracer.mode:
         found = _ended(name, _ARITHMETIC[name.removesuffix("_relu")](left, right))
-    return quantize(recorder, found, affine.at(scale, zero_point))
+    return quantize(tracer, found, affine.at(scale, zero_point))
 
 
 _WITH_NUMBER = [
@@ -241,11 +241,11 @@ _WITH_NUMBER = [
 
 
 @register(Kind.RECORD, *_WITH_NUMBER)
-def _with_number(recorder: BaseRecorder, call: Call, qa: torch.Tensor, b: float) -> torch.Tensor:
+def _with_number(tracer: Tracer, call: Call, qa: torch.Tensor, b: float) -> torch.Tensor:
     """a + b, a * b with a Python number, on scales that follow from it (qadd.cpp, qmul.cpp)."""
-    name, affine = call.func._schema.name.partition("::")[2], operand(recorder, call, qa)
+    name, affine = call.func._schema.name.partition("::")[2], operand(tracer, call, qa)
     if isinstance(affine.scale, torch.Tensor) or isinstance(affine.zero, torch.Tensor):
-        raise recorder.refuse("E203", f"{call.func} of a scale that is computed", next="quantize with numbers")
+        raise tracer.values.refuse("E203", f"{call.func} of a scale that is computed", next="quantize with numbers")
     _, low, high = affine.stored
     scale, zero = float(affine.scale), int(affine.zero)
     if name.startswith("add"):
@@ -260,16 +260,16 @@ def _with_number(recorder: BaseRecorder, call: Call, qa: torch.Tensor, b: float)
         after = affine.at(1.0, 0)
     else:
         after = affine.at(abs(b) * scale, zero if b > 0 else high + low - zero)
-    x = dequantize(recorder, qa)
-    with recorder.mode:
+    x = dequantize(tracer, qa)
+    with tracer.mode:
         found = aten.add.Scalar(x, b) if name.startswith("add") else aten.mul.Scalar(x, b)
         found = _ended(name, found)
-    return quantize(recorder, found, after)
+    return quantize(tracer, found, after)
 
 
 @register(Kind.RECORD, ops.cat.default, ops.cat_relu.default)
 def _cat(
-    recorder: BaseRecorder,
+    tracer: Tracer,
     call: Call,
     qx: Sequence[torch.Tensor],
     dim: int,
@@ -277,12 +277,12 @@ def _cat(
     zero_point: int | None,
 ) -> torch.Tensor:
     """cat(xs), quantised; as the first of them where no scale is given."""
-    affine = operand(recorder, call, qx[0])
+    affine = operand(tracer, call, qx[0])
     after = affine if scale is None or zero_point is None else affine.at(scale, zero_point)
-    wide = [dequantize(recorder, each) for each in qx]
-    with recorder.mode:
+    wide = [dequantize(tracer, each) for each in qx]
+    with tracer.mode:
         found = _ended(call.func._schema.name, aten.cat.default(wide, dim))
-    return quantize(recorder, found, after)
+    return quantize(tracer, found, after)
 
 
 _FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
@@ -313,24 +313,24 @@ _SCALED = [getattr(ops, name).default for name in _FUNCTIONS]
 
 
 @register(Kind.RECORD, *_SCALED)
-def _function(recorder: BaseRecorder, call: Call, output_scale: float, output_zero_point: int) -> torch.Tensor:
+def _function(tracer: Tracer, call: Call, output_scale: float, output_zero_point: int) -> torch.Tensor:
     """A function of one operand, quantised as it is told."""
     name = call.func._schema.name.partition("::")[2]
-    affine = operand(recorder, call, call.args[0])
+    affine = operand(tracer, call, call.args[0])
     own = ("output_scale", "output_zero_point")
     schema = call.func._schema.arguments
     rest = [
-        dequantize(recorder, value) if isinstance(value, torch.Tensor) else value
+        dequantize(tracer, value) if isinstance(value, torch.Tensor) else value
         for argument, value in zip(schema, call.args, strict=False)
         if argument.name not in own
     ][1:]
     more = {key: value for key, value in call.kwargs.items() if key not in own}
-    x = dequantize(recorder, call.args[0])
-    with recorder.mode:
+    x = dequantize(tracer, call.args[0])
+    with tracer.mode:
         found = _ended(
             name if name.endswith("_relu") and name != "leaky_relu" else "", _FUNCTIONS[name](x, *rest, **more)
         )
-    return quantize(recorder, found, affine.at(output_scale, output_zero_point))
+    return quantize(tracer, found, affine.at(output_scale, output_zero_point))
 
 
 _SAME: dict[str, Callable[..., torch.Tensor]] = {
@@ -344,15 +344,15 @@ _SAME: dict[str, Callable[..., torch.Tensor]] = {
 
 
 @register(Kind.RECORD, *(getattr(ops, name).default for name in _SAME))
-def _same(recorder: BaseRecorder, call: Call) -> torch.Tensor:
+def _same(tracer: Tracer, call: Call) -> torch.Tensor:
     """A function of one operand on the operand's own scale."""
-    affine, x = operand(recorder, call, call.args[0]), dequantize(recorder, call.args[0])
+    affine, x = operand(tracer, call, call.args[0]), dequantize(tracer, call.args[0])
     function = _SAME[call.func._schema.name.partition("::")[2]]
-    with recorder.mode:
+    with tracer.mode:
         found = function(x, *call.args[1:], **call.kwargs)
-    made = quantize(recorder, found, affine)
+    made = quantize(tracer, found, affine)
     if call.func is ops.relu6.default and len(call.args) > 1 and call.args[1]:  # in place
-        with plainly(recorder), recorder.mode:
+        with plainly(tracer), tracer.mode:
             aten.copy_.default(call.args[0], made)
-        return mark(recorder, call.args[0], affine)
+        return mark(tracer, call.args[0], affine)
     return made

@@ -14,7 +14,7 @@ import torch
 
 from fx2onnx.capture.quantized.operators import rounded
 from fx2onnx.capture.quantized.weights import Packed, floats_of, state_of, unpacked
-from fx2onnx.capture.recording.base_recorder import BaseRecorder
+from fx2onnx.capture.recording.tracer import Tracer
 from fx2onnx.capture.registry import Call, Kind, register
 from fx2onnx.torchcompat.operators import HIGHER_ORDER, PackedWeight
 
@@ -35,9 +35,9 @@ class _Product:
         return aten.linear.default(rounded(x, self.reduce_range), self.weight, self.bias)  # type: ignore[no-any-return]
 
 
-def _product(recorder: BaseRecorder, packed: PackedWeight, reduce_range: bool) -> _Product:
-    held: Packed = unpacked(recorder, packed)
-    return _Product(held.numbers(recorder), held.plain_bias(recorder), reduce_range)
+def _product(tracer: Tracer, packed: PackedWeight, reduce_range: bool) -> _Product:
+    held: Packed = unpacked(tracer, packed)
+    return _Product(held.numbers(tracer), held.plain_bias(tracer), reduce_range)
 
 
 def lstm_step(first: torch.Tensor, second: torch.Tensor, states: States) -> tuple[torch.Tensor, ...]:
@@ -66,7 +66,7 @@ _CELLS: dict[str, Step] = {
 
 @register(Kind.RECORD, *(getattr(ops, name).default for name in _CELLS))
 def _cell(
-    recorder: BaseRecorder,
+    tracer: Tracer,
     call: Call,
     input: torch.Tensor,
     hx: Sequence[torch.Tensor] | torch.Tensor,
@@ -75,16 +75,16 @@ def _cell(
 ) -> object:
     """One step. The biases are those that the weights are packed with: PyTorch's kernels do not read ``b_ih``, ``b_hh``."""
     step = _CELLS[call.func._schema.name.partition("::")[2]]
-    first, second = (_product(recorder, each, True) for each in (w_ih, w_hh))
+    first, second = (_product(tracer, each, True) for each in (w_ih, w_hh))
     states = [hx] if isinstance(hx, torch.Tensor) else hx
-    with recorder.mode:
+    with tracer.mode:
         after = step(first.of(input), second.of(states[0]), states)
     return after if len(after) > 1 else after[0]
 
 
 @register(Kind.RECORD, aten.quantized_lstm.input, aten.quantized_gru.input)
 def _layers(
-    recorder: BaseRecorder,
+    tracer: Tracer,
     call: Call,
     input: torch.Tensor,
     hx: Sequence[torch.Tensor] | torch.Tensor,
@@ -94,10 +94,10 @@ def _layers(
 ) -> object:
     """A Scan for each layer and direction; in half precision the layers of floats."""
     if state_of(params[0])[0] == "quantized_fp16":
-        return _layers_of_floats(recorder, call, params)
+        return _layers_of_floats(tracer, call, params)
     step = gru_step if isinstance(hx, torch.Tensor) else lstm_step
 
-    pairs = [[_product(recorder, each, reduces_range(cell)) for each in state_of(cell)[4]] for cell in params]
+    pairs = [[_product(tracer, each, reduces_range(cell)) for each in state_of(cell)[4]] for cell in params]
 
     def direction(number: int, x: torch.Tensor, start: States) -> tuple[torch.Tensor, States]:
         first, second = pairs[number]
@@ -112,7 +112,7 @@ def _layers(
         *end, outputs = HIGHER_ORDER["scan"](body, start, [first.of(x)], held)
         return outputs, end
 
-    with recorder.mode:
+    with tracer.mode:
         return through_layers(input, hx, len(params), bidirectional, batch_first, direction)
 
 
@@ -160,7 +160,7 @@ _OF_FLOATS = {
 
 @register(Kind.RECORD, aten.quantized_lstm.data, aten.quantized_gru.data)
 def _packed_sequences(
-    recorder: BaseRecorder,
+    tracer: Tracer,
     call: Call,
     data: torch.Tensor,
     batch_sizes: torch.Tensor,
@@ -173,9 +173,9 @@ def _packed_sequences(
     Such states are zeros in the product: the range of what a step rounds holds zero, so they do not change it.
     """
     if state_of(params[0])[0] == "quantized_fp16":
-        return _layers_of_floats(recorder, call, params)
+        return _layers_of_floats(tracer, call, params)
     step = gru_step if isinstance(hx, torch.Tensor) else lstm_step
-    pairs = [[_product(recorder, each, reduces_range(cell)) for each in state_of(cell)[4]] for cell in params]
+    pairs = [[_product(tracer, each, reduces_range(cell)) for each in state_of(cell)[4]] for cell in params]
     whole = [hx] if isinstance(hx, torch.Tensor) else list(hx)
     ways = 2 if bidirectional else 1
 
@@ -197,7 +197,7 @@ def _packed_sequences(
         *end, outputs = HIGHER_ORDER["scan"](body, start, turned, held)
         return aten._pack_padded_sequence.default(outputs.flip(0) if is_reverse else outputs, lengths, False)[0], end
 
-    with recorder.mode:
+    with tracer.mode:
         ends: list[States] = []
         for level in range(len(params) // ways):
             outputs = []
@@ -210,21 +210,21 @@ def _packed_sequences(
         return (data, *states)
 
 
-def _layers_of_floats(recorder: BaseRecorder, call: Call, params: Sequence[PackedWeight]) -> object:
-    weights = _cell_weights(recorder, params)
+def _layers_of_floats(tracer: Tracer, call: Call, params: Sequence[PackedWeight]) -> object:
+    weights = _cell_weights(tracer, params)
     args = [weights if each is params else each for each in call.args]
-    with recorder.mode:
+    with tracer.mode:
         return _OF_FLOATS[call.func](*args)
 
 
-def _cell_weights(recorder: BaseRecorder, params: Sequence[PackedWeight]) -> list[torch.Tensor]:
+def _cell_weights(tracer: Tracer, params: Sequence[PackedWeight]) -> list[torch.Tensor]:
     """The weights and biases of recurrent layers as ``torch.lstm`` takes them."""
     flat: list[torch.Tensor] = []
     for cell in params:
         kind, tensors, _, _, packed = state_of(cell)
         if kind == "quantized_fp16":
-            pairs = [floats_of(recorder, each) for each in packed]
+            pairs = [floats_of(tracer, each) for each in packed]
             flat += [pair[0] for pair in pairs] + [pair[1] for pair in pairs if pair[1] is not None]
         else:
-            flat += [unpacked(recorder, each).numbers(recorder) for each in packed] + list(tensors)
+            flat += [unpacked(tracer, each).numbers(tracer) for each in packed] + list(tensors)
     return flat

@@ -9,14 +9,14 @@ memory is made anew from the base when it is next read.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import TypeAlias
 
 import torch
 import torch.fx
 
-from fx2onnx.base.errors import UserError
 from fx2onnx.capture.captured import TensorInfo
+from fx2onnx.capture.recording.tracer import Tracer
+from fx2onnx.capture.recording.values import Step, Values, View, dims_of
 from fx2onnx.capture.registry import Kind, find, register
 from fx2onnx.sizes.expr import Scalar
 from fx2onnx.torchcompat.operators import OpOverload
@@ -26,92 +26,27 @@ aten = torch.ops.aten
 _EXPANDS = (aten.expand.default, aten.expand_as.default, aten.broadcast_to.default)
 
 
-@dataclass(slots=True, eq=False)
-class Memory:
-    """A storage: the current value of its base tensor and how often it was written."""
-
-    node: torch.fx.Node
-    info: TensorInfo
-    version: int = 0
-    late: Callable[[], None] | None = None
-    """Records a write that ``version`` counts already; ``node`` is what was before."""
-
-
-@dataclass(slots=True, eq=False)
-class Step:
-    """One view operator: ``func(*args, **kwargs)`` with the viewed tensor first in ``args``."""
-
-    func: OpOverload
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    info: TensorInfo
-    """Of the view."""
-    output: int | None
-    """Which output, where the operator returns several."""
-    siblings: tuple[TensorInfo | None, ...] = ()
-    """All outputs' types, where there are several."""
-
-
-@dataclass(slots=True, eq=False)
-class View:
-    """A tensor of the program: which memory, through which views, and its node at ``version``."""
-
-    memory: Memory
-    steps: tuple[Step, ...]
-    node: torch.fx.Node
-    info: TensorInfo
-    version: int
-    tensor: torch.Tensor
-    """Keeps the tensor alive, so that its id stays its own."""
-
-
-class Graph(Protocol):
-    """What aliasing needs of the recorder."""
-
-    def call(
-        self, func: OpOverload, args: Sequence[object], kwargs: dict[str, object], info: TensorInfo
-    ) -> torch.fx.Node: ...
-
-    def refuse(self, code: str, what: str, **fields: Any) -> UserError: ...
-
-
-def read(graph: Graph, view: View) -> torch.fx.Node:
-    """The node of the view's present value."""
-    memory = view.memory
-    if view.version != memory.version:
-        view.node = _regenerated(graph, present(memory), view.steps)
-        view.version = memory.version
-    return view.node
-
-
-def present(memory: Memory) -> torch.fx.Node:
-    """The node of the base's present value."""
-    if memory.late is not None:
-        memory.late()
-    return memory.node
-
-
-def write(graph: Graph, view: View, value: torch.fx.Node, is_one_number: bool = False) -> None:
+def write(values: Values, view: View, value: torch.fx.Node, is_one_number: bool = False) -> None:
     """Make ``value`` (dtype and shape of the view) the view's new content. ``is_one_number``: all its elements are equal.
 
     Raises: UserError E103 where the view has no inverse, or shows an element of the memory twice: PyTorch refuses most
     such writes, and the others depend on the order in which elements are written.
     """
     memory = view.memory
-    present(memory)
+    memory.present()
     node = value
     for depth in range(len(view.steps) - 1, -1, -1):
         step = view.steps[depth]
         info = view.steps[depth - 1].info if depth else memory.info
         if _shows_twice(step, info) and not (is_one_number and depth == len(view.steps) - 1):
-            raise graph.refuse(
+            raise values.refuse(
                 "E103",
                 f"an in-place write goes through a view made by {step.func} that shows elements of its memory twice",
                 why=f"the memory is {info}, the view {step.info}",
                 next="call .clone() before the write",
             )
-        before = _regenerated(graph, memory.node, view.steps[:depth])
-        node = _carry_back(graph, step, before, info, node)
+        before = regenerated(values, memory.node, view.steps[:depth])
+        node = _carry_back(values, step, before, info, node)
     memory.node = node
     memory.version += 1
     view.node = value
@@ -135,14 +70,14 @@ def _shows_twice(step: Step, info: TensorInfo) -> bool:
     return False
 
 
-def _regenerated(graph: Graph, node: torch.fx.Node, steps: Sequence[Step]) -> torch.fx.Node:
+def regenerated(values: Values, node: torch.fx.Node, steps: Sequence[Step]) -> torch.fx.Node:
     """The view through ``steps`` of the value ``node``."""
     for step in steps:
         if step.output is None:
-            node = graph.call(step.func, (node, *step.args[1:]), step.kwargs, step.info)
+            node = values.call(step.func, (node, *step.args[1:]), step.kwargs, step.info)
         else:
             view, _, args = _part(step)
-            node = graph.call(view, (node, *args), {}, step.info)
+            node = values.call(view, (node, *args), {}, step.info)
     return node
 
 
@@ -166,7 +101,7 @@ def _split_axis(step: Step) -> int:
     return int(axis) if axis >= 0 else int(axis) + len(step.info.dims) + (step.func is aten.unbind.int)
 
 
-Inverse: TypeAlias = Callable[[Graph, Step, torch.fx.Node, TensorInfo, torch.fx.Node], torch.fx.Node]
+Inverse: TypeAlias = Callable[[Values, Step, torch.fx.Node, TensorInfo, torch.fx.Node], torch.fx.Node]
 
 
 @register(
@@ -179,16 +114,18 @@ Inverse: TypeAlias = Callable[[Graph, Step, torch.fx.Node, TensorInfo, torch.fx.
     aten.atleast_1d.default, aten.atleast_2d.default, aten.atleast_3d.default, aten.positive.default,
     aten.resolve_conj.default, aten.resolve_neg.default,
 )  # fmt: skip
-def _reshaped(graph: Graph, step: Step, before: torch.fx.Node, info: TensorInfo, new: torch.fx.Node) -> torch.fx.Node:
+def _reshaped(values: Values, step: Step, before: torch.fx.Node, info: TensorInfo, new: torch.fx.Node) -> torch.fx.Node:
     """The view lists the same elements in the same order."""
-    return graph.call(aten.reshape.default, (new, list(info.dims)), {}, info)
+    return values.call(aten.reshape.default, (new, list(info.dims)), {}, info)
 
 
 def _scattered(target: OpOverload) -> Inverse:
     """The view takes a part that a scatter operator with the same arguments puts back."""
 
-    def inverse(graph: Graph, step: Step, before: torch.fx.Node, info: TensorInfo, new: torch.fx.Node) -> torch.fx.Node:
-        return graph.call(target, (before, new, *step.args[1:]), step.kwargs, info)
+    def inverse(
+        values: Values, step: Step, before: torch.fx.Node, info: TensorInfo, new: torch.fx.Node
+    ) -> torch.fx.Node:
+        return values.call(target, (before, new, *step.args[1:]), step.kwargs, info)
 
     return inverse
 
@@ -203,9 +140,9 @@ for _view, _scatter in (
 
 
 @register(Kind.INVERSE, aten.narrow.default)
-def _narrowed(graph: Graph, step: Step, before: torch.fx.Node, info: TensorInfo, new: torch.fx.Node) -> torch.fx.Node:
+def _narrowed(values: Values, step: Step, before: torch.fx.Node, info: TensorInfo, new: torch.fx.Node) -> torch.fx.Node:
     axis, start, length = step.args[1:4]
-    return graph.call(aten.slice_scatter.default, (before, new, axis, start, start + length, 1), {}, info)
+    return values.call(aten.slice_scatter.default, (before, new, axis, start, start + length, 1), {}, info)
 
 
 @register(
@@ -214,18 +151,20 @@ def _narrowed(graph: Graph, step: Step, before: torch.fx.Node, info: TensorInfo,
     aten.tensor_split.sections, aten.tensor_split.indices, aten.hsplit.int, aten.vsplit.int, aten.dsplit.int,
     aten.unsafe_chunk.default, aten.unsafe_split.Tensor, aten.unsafe_split_with_sizes.default,
 )  # fmt: skip
-def _split(graph: Graph, step: Step, before: torch.fx.Node, info: TensorInfo, new: torch.fx.Node) -> torch.fx.Node:
+def _split(values: Values, step: Step, before: torch.fx.Node, info: TensorInfo, new: torch.fx.Node) -> torch.fx.Node:
     _, scatter, args = _part(step)
-    return graph.call(scatter, (before, new, *args), {}, info)
+    return values.call(scatter, (before, new, *args), {}, info)
 
 
 def _permuted(order: Callable[[Step, int], list[int]]) -> Inverse:
     """The view permutes axes; ``order`` gives the permutation."""
 
-    def inverse(graph: Graph, step: Step, before: torch.fx.Node, info: TensorInfo, new: torch.fx.Node) -> torch.fx.Node:
+    def inverse(
+        values: Values, step: Step, before: torch.fx.Node, info: TensorInfo, new: torch.fx.Node
+    ) -> torch.fx.Node:
         forward = order(step, len(info.dims))
         backward = [forward.index(axis) for axis in range(len(forward))]
-        return graph.call(aten.permute.default, (new, backward), {}, info)
+        return values.call(aten.permute.default, (new, backward), {}, info)
 
     return inverse
 
@@ -262,7 +201,9 @@ register(Kind.INVERSE, aten.numpy_T.default)(_permuted(lambda step, rank: list(r
 
 
 @register(Kind.INVERSE, *_EXPANDS)
-def _collapsed(graph: Graph, step: Step, before: torch.fx.Node, info: TensorInfo, new: torch.fx.Node) -> torch.fx.Node:
+def _collapsed(
+    values: Values, step: Step, before: torch.fx.Node, info: TensorInfo, new: torch.fx.Node
+) -> torch.fx.Node:
     """The view repeats elements (expand); PyTorch writes through it only where all repeats get one value."""
     node, dims = new, list(step.info.dims)
     extra = len(dims) - len(info.dims)
@@ -272,44 +213,79 @@ def _collapsed(graph: Graph, step: Step, before: torch.fx.Node, info: TensorInfo
         if axis < extra or dims[axis] != info.dims[axis - extra]:
             dims[axis] = 1
             part = TensorInfo(info.dtype, tuple(dims))
-            node = graph.call(aten.slice.Tensor, (node, axis, 0, 1, 1), {}, part)
-    return graph.call(aten.reshape.default, (node, list(info.dims)), {}, info)
+            node = values.call(aten.slice.Tensor, (node, axis, 0, 1, 1), {}, part)
+    return values.call(aten.reshape.default, (node, list(info.dims)), {}, info)
 
 
 @register(Kind.INVERSE, aten.real.default, aten.imag.default)
 def _part_of_complex(
-    graph: Graph, step: Step, before: torch.fx.Node, info: TensorInfo, new: torch.fx.Node
+    values: Values, step: Step, before: torch.fx.Node, info: TensorInfo, new: torch.fx.Node
 ) -> torch.fx.Node:
     """The view is the real or the imaginary part; of a real tensor, the tensor itself."""
     if not info.dtype.is_complex:
         return new
     pairs = TensorInfo(step.info.dtype, (*info.dims, 2))
-    node = graph.call(aten.view_as_real.default, (before,), {}, pairs)
+    node = values.call(aten.view_as_real.default, (before,), {}, pairs)
     place = 0 if step.func is aten.real.default else 1
-    node = graph.call(aten.select_scatter.default, (node, new, len(info.dims), place), {}, pairs)
-    return graph.call(aten.view_as_complex.default, (node,), {}, info)
+    node = values.call(aten.select_scatter.default, (node, new, len(info.dims), place), {}, pairs)
+    return values.call(aten.view_as_complex.default, (node,), {}, info)
 
 
 @register(Kind.INVERSE, aten.view.dtype)
-def _read_back(graph: Graph, step: Step, before: torch.fx.Node, info: TensorInfo, new: torch.fx.Node) -> torch.fx.Node:
+def _read_back(
+    values: Values, step: Step, before: torch.fx.Node, info: TensorInfo, new: torch.fx.Node
+) -> torch.fx.Node:
     """The view shows the same bits as another dtype."""
-    return graph.call(aten.view.dtype, (new, info.dtype), {}, info)
+    return values.call(aten.view.dtype, (new, info.dtype), {}, info)
 
 
 @register(Kind.INVERSE, aten.view_as_real.default, aten.view_as_complex.default)
-def _complex_of(graph: Graph, step: Step, before: torch.fx.Node, info: TensorInfo, new: torch.fx.Node) -> torch.fx.Node:
+def _complex_of(
+    values: Values, step: Step, before: torch.fx.Node, info: TensorInfo, new: torch.fx.Node
+) -> torch.fx.Node:
     target = aten.view_as_complex.default if step.func is aten.view_as_real.default else aten.view_as_real.default
-    return graph.call(target, (new,), {}, info)
+    return values.call(target, (new,), {}, info)
 
 
-def _carry_back(graph: Graph, step: Step, before: torch.fx.Node, info: TensorInfo, new: torch.fx.Node) -> torch.fx.Node:
+def _carry_back(
+    values: Values, step: Step, before: torch.fx.Node, info: TensorInfo, new: torch.fx.Node
+) -> torch.fx.Node:
     inverse = find(Kind.INVERSE, step.func)
     if inverse is None:
-        raise graph.refuse(
+        raise values.refuse(
             "E103",
             f"an in-place write goes through a view made by {step.func}",
             why="this view has no inverse that could be expressed as a value",
             next="write to the tensor itself, or build the result with torch.where or torch.cat",
         )
-    value: torch.fx.Node = inverse(graph, step, before, info, new)
+    value: torch.fx.Node = inverse(values, step, before, info, new)
     return value
+
+
+# -- tensor.data = value ---------------------------------------------------------------------------------------------------
+def assign_data(tracer: Tracer, tensor: torch.Tensor, value: torch.Tensor) -> bool:
+    """``tensor.data = value``: from now on the tensor is one over the memory of ``value``. Whether it was another before."""
+    if _is_its_own(tracer.values, tensor, value):
+        return False
+    if not tracer.values.fake_mode.holds(tensor) or any(
+        tensor is source.tensor for source in tracer.values.sources.values()
+    ):
+        raise tracer.values.refuse(
+            "E103",
+            "the .data of an input or weight is replaced",
+            next="write into it with copy_, or use the new value under another name",
+        )
+    tracer.values.same_view(tensor, tracer.values.view_of(value))
+    tracer.types.forget(tensor)
+    tracer.values.fake_mode.forget_memory(tensor)
+    return True
+
+
+def _is_its_own(values: Values, tensor: torch.Tensor, value: torch.Tensor) -> bool:
+    """Whether ``value`` is the data that the tensor has, as ``module.to(dtype)`` sets it where the dtype is this one."""
+    if value is tensor or (value.dtype, dims_of(value)) != (tensor.dtype, dims_of(tensor)):
+        return value is tensor
+    old, new = values.view_of(tensor), values.view_of(value)
+    more = new.steps[len(old.steps) :]
+    are_none = all(step.func._schema.name in ("aten::to", "aten::detach", "aten::alias") for step in more)
+    return old.memory is new.memory and new.steps[: len(old.steps)] == old.steps and are_none

@@ -1,6 +1,6 @@
 """Autocast regions: the casts that autocast would make, as recorded operators.
 
-The recorder sees overloads before autocast does. To know the casts, the overload runs once on fakes below a mode that
+The tracer sees overloads before autocast does. To know the casts, the overload runs once on fakes below a mode that
 notes which of its arguments are cast before any other operator runs.
 """
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from fx2onnx.capture.recording.base_recorder import BaseRecorder
+from fx2onnx.capture.recording.tracer import Tracer
 from fx2onnx.torchcompat.dispatch import TorchDispatchMode
 from fx2onnx.torchcompat.operators import OpOverload
 
@@ -39,10 +39,10 @@ class _FirstCasts(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def cast_arguments(
-    recorder: BaseRecorder, func: OpOverload, args: tuple[object, ...], kwargs: dict[str, object]
+    tracer: Tracer, func: OpOverload, args: tuple[object, ...], kwargs: dict[str, object]
 ) -> tuple[object, ...]:
     """``args`` with the casts that autocast makes for ``func``, recorded."""
-    fakes, fake_kwargs = recorder.to_fakes(args, kwargs)
+    fakes, fake_kwargs = tracer.values.to_fakes(args, kwargs)
     tensors = [
         tensor
         for arg in fakes
@@ -53,16 +53,16 @@ def cast_arguments(
         return args
     with _FirstCasts(tensors) as casts:
         func(*fakes, **fake_kwargs)
-    return tuple(_cast(recorder, arg, casts.dtypes) for arg in args) if casts.dtypes else args
+    return tuple(_cast(tracer, arg, casts.dtypes) for arg in args) if casts.dtypes else args
 
 
-def _cast(recorder: BaseRecorder, arg: object, dtypes: dict[int, torch.dtype]) -> object:
+def _cast(tracer: Tracer, arg: object, dtypes: dict[int, torch.dtype]) -> object:
     if isinstance(arg, list | tuple):
-        return [_cast(recorder, item, dtypes) for item in arg]
+        return [_cast(tracer, item, dtypes) for item in arg]
     if not isinstance(arg, torch.Tensor):
         return arg
-    dtype = dtypes.get(id(recorder.fake_of(arg)))
+    dtype = dtypes.get(id(tracer.values.fake_of(arg)))
     if dtype is None or dtype == arg.dtype:
         return arg
-    with recorder.mode:
+    with tracer.mode:
         return aten.to.dtype(arg, dtype)

@@ -16,15 +16,16 @@ from typing import TypeAlias
 
 import torch
 import torch.fx
-from torch.fx.node import Argument
 
 from fx2onnx.base.code_patch import THREAD
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.captured import REPEAT, TensorInfo, where_of
-from fx2onnx.capture.recording.aliasing import Memory, View
-from fx2onnx.capture.recording.base_recorder import BaseRecorder
+from fx2onnx.capture.recording.control_flow import GraphCopy
 from fx2onnx.capture.recording.meta_cache import TensorType
 from fx2onnx.capture.recording.plugins import RunPlugin
+from fx2onnx.capture.recording.tracer import Tracer
+from fx2onnx.capture.recording.values import Memory, View
+from fx2onnx.torchcompat.dispatch import no_dispatch
 from fx2onnx.torchcompat.frames import ENGINE_CODE, nodes_made, running_node, user_location
 from fx2onnx.torchcompat.modules import PATHS
 from fx2onnx.torchcompat.operators import OpOverload
@@ -39,19 +40,32 @@ Function = Callable[..., Sequence[torch.Tensor]]
 
 
 # -- module tensors that are inputs ---------------------------------------------------------------------------------------
+def addresses_of(tensor: torch.Tensor) -> range:
+    """From the first byte of a real tensor to its last; empty where it has no memory that Python can name."""
+    if tensor.layout != torch.strided or tensor.device.type == "meta" or not tensor.numel():
+        return range(0)
+    reach = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    try:
+        with no_dispatch():
+            begin = tensor.data_ptr()
+    except RuntimeError:  # a wrapper of torch.func
+        return range(0)
+    return range(begin, begin + (reach + 1) * tensor.element_size()) if begin else range(0)
+
+
 def stand_for(real: torch.Tensor, fake: torch.Tensor) -> None:
     """From now on the real tensor is the input that ``fake`` is, in the run of this thread: whoever holds it, in whatever way, has
     the input. A training graph takes parameters as inputs, and forward reaches them as it likes: by the module, a closure, a
-    hook, a ``backward`` of the user's, a view that was made long before. So it is the recorder that knows them, by their memory.
+    hook, a ``backward`` of the user's, a view that was made long before. So it is the tracer that knows them, by their memory.
     """
-    THREAD.recorder.stand_for(real, fake)
+    THREAD.tracer.plugin("below autograd").stand_for(real, fake)
 
 
 def constants_read() -> list[tuple[torch.Tensor, SourceLocation | None]]:
     """The real tensors that the run of this thread read and that are no inputs, each with the line of its first reader."""
-    if THREAD.recorder is None:
+    if THREAD.tracer is None:
         return []
-    weights = THREAD.recorder.weights.values()
+    weights = THREAD.tracer.values.weights.values()
     return [(weight.tensor, next(map(where_of, weight.node.users), None)) for weight in weights]
 
 
@@ -64,9 +78,9 @@ def repeated(function: Function, key: object, *tensors: torch.Tensor) -> Sequenc
     first call with its types is recorded, and the nodes that depend on its tensors are copied for the others. A formula that is
     elementwise is copied for tensors of other sizes, too.
     """
-    if THREAD.recorder is None:
+    if THREAD.tracer is None:
         return function(*tensors)
-    results: Sequence[torch.Tensor] = THREAD.recorder.plugin("below autograd").called(function, key, tensors)
+    results: Sequence[torch.Tensor] = THREAD.tracer.plugin("below autograd").called(function, key, tensors)
     return results
 
 
@@ -82,22 +96,79 @@ class Program:
     """Whether every node has the sizes that all tensors have."""
 
 
-class Repeats(RunPlugin):
-    """The repeated calls that one run has recorded."""
+class BelowAutograd(RunPlugin):
+    """The repeated calls that one run has recorded, its lines, its running statistics, and the real tensors that are inputs."""
 
-    def __init__(self, recorder: BaseRecorder) -> None:
-        super().__init__(recorder)
+    def __init__(self, tracer: Tracer) -> None:
+        super().__init__(tracer)
         self._known: dict[object, Program | None] = {}
         self._elementwise: dict[object, Program] = {}
         """By what of a kind is left without sizes."""
         self._copies = count()
+        self._given: list[tuple[range, torch.Tensor, torch.Tensor]] = []
+        """Real tensors that are inputs: their addresses, they themselves, the fakes of the inputs."""
+        self.statistics = None if tracer.pre_dispatch else RunningStatistics(tracer)
+        self.place = ForwardLines().place
 
+    def before_nested(self) -> None:
+        if self.statistics is not None:
+            self.statistics.settle()
+
+    def end(self) -> None:
+        self.tracer.values.shown_by_input = None
+
+    # -- module tensors that are inputs -------------------------------------------------------------------------------
+    def stand_for(self, real: torch.Tensor, fake: torch.Tensor) -> None:
+        """See ``stand_for``."""
+        values = self.tracer.values
+        values.add_view(values.same_view(real, values.view_of(fake)))
+        values.has_fake(real, fake)
+        if addresses := addresses_of(real):
+            self._given.append((addresses, real, fake))
+            values.shown_by_input = self._part_of_given
+
+    def given_at(self, addresses: range) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """The real tensor, and its fake, that is an input and has some of these addresses."""
+        for own, real, fake in self._given:
+            if addresses.start < own.stop and own.start < addresses.stop:
+                return real, fake
+        return None
+
+    def _part_of_given(self, tensor: torch.Tensor) -> View | None:
+        """The view of a real tensor over the memory of one that is an input."""
+        values, addresses = self.tracer.values, addresses_of(tensor)
+        found = self.given_at(addresses) if addresses else None
+        if found is None:
+            return None
+        real, fake = found
+        begin = tensor.data_ptr() - real.data_ptr()
+        is_within = addresses.start >= real.data_ptr() and addresses.stop <= addresses_of(real).stop
+        if tensor.dtype != real.dtype or begin % tensor.element_size() or not is_within:
+            name = next(
+                (str(node.target) for node, view in values.sources.items() if view.tensor is fake), "a parameter"
+            )
+            raise values.refuse(
+                "E103",
+                f"a tensor shows the memory of {name} in another way than {name} itself does",
+                why=f"it is of {tensor.dtype} with the sizes {list(tensor.shape)}, {name} is an input of the graph",
+                next=f"compute it from {name} inside forward",
+            )
+        with torch.no_grad():
+            place = begin // tensor.element_size()
+            args = (fake, list(tensor.shape), list(tensor.stride()), place)
+            part = self.tracer.record(aten.as_strided.default, args, {})
+        assert isinstance(part, torch.Tensor)
+        values.has_fake(tensor, part)
+        found_view: View = values.view_of(part)
+        return found_view
+
+    # -- formulas that repeat -------------------------------------------------------------------------------------------
     def called(self, function: Function, key: object, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         """See ``repeated``."""
-        recorder = self.recorder
-        nodes = [recorder.node_of(tensor) for tensor in tensors]
+        tracer = self.tracer
+        nodes = [tracer.values.node_of(tensor) for tensor in tensors]
         try:
-            types = tuple(recorder.meta_cache.type_of(tensor) for tensor in tensors)
+            types = tuple(tracer.types.type_of(tensor) for tensor in tensors)
         except TypeError:
             return function(*tensors)
         kind = (key, types, tuple(map(nodes.index, nodes)), torch.is_grad_enabled())
@@ -108,9 +179,9 @@ class Repeats(RunPlugin):
         general = (*kind[:1], common and tuple(each.dtype for each in types), *kind[2:])
         if common is not None and general in self._elementwise:
             return self._copied(self._elementwise[general], nodes, common)
-        before, last = self._facts(), next(iter(reversed(recorder.graph.nodes)), None)
+        before, last = self._facts(), next(iter(reversed(tracer.values.graph.nodes)), None)
         results = function(*tensors)
-        made = [*takewhile(lambda node: node is not last, reversed(recorder.graph.nodes))][::-1]
+        made = [*takewhile(lambda node: node is not last, reversed(tracer.values.graph.nodes))][::-1]
         is_alone = before == self._facts() and not any(map(requires_grad, (*tensors, *results)))
         program = self._known[kind] = self._program(made, nodes, results) if is_alone else None
         if common is not None and program is not None and program.is_elementwise:
@@ -119,16 +190,16 @@ class Repeats(RunPlugin):
 
     def _facts(self) -> tuple[object, ...]:
         """What a call changes that is more than its nodes."""
-        recorder = self.recorder
-        env = recorder.shape_env
-        counts = (len(recorder.writes), len(recorder.symbols), len(recorder.warnings), len(env.asked))
-        return id(recorder.graph), recorder.graph is recorder.root, *counts
+        tracer = self.tracer
+        env = tracer.sizes
+        counts = (len(tracer.values.writes), len(tracer.values.symbols), len(tracer.warnings), len(env.asked))
+        return id(tracer.values.graph), tracer.values.graph is tracer.values.root, *counts
 
     def _program(
         self, made: list[torch.fx.Node], inputs: list[torch.fx.Node], results: Sequence[torch.Tensor]
     ) -> Program | None:
         """None where a copy of the nodes would not do."""
-        recorder = self.recorder
+        tracer = self.tracer
         number = len(self._known)
         own = set(inputs)
         nodes = []
@@ -136,13 +207,13 @@ class Repeats(RunPlugin):
             if not own.isdisjoint(node.all_input_nodes):
                 own.add(node)
                 nodes.append(node)
-        views = [recorder.views.get(id(result)) for result in results]
+        views = [tracer.values.views.get(id(result)) for result in results]
         found: list[tuple[torch.fx.Node, TensorType]] = []
         for result, view in zip(results, views, strict=True):
             is_fresh = view is not None and not view.steps and not view.memory.version and view.node in own
             if view is None or not is_fresh or view.node in inputs:
                 return None
-            found.append((view.node, recorder.meta_cache.type_of(result)))
+            found.append((view.node, tracer.types.type_of(result)))
         if len({node for node, _ in found}) < len(found) or any(node.op != "call_function" for node in nodes):
             return None
         _mark(nodes, (number, next(self._copies)))
@@ -152,34 +223,27 @@ class Repeats(RunPlugin):
         self, program: Program, inputs: list[torch.fx.Node], common: TensorType | None = None
     ) -> list[torch.Tensor]:
         """The results of the same nodes with other inputs, which are all as ``common`` where their sizes are others."""
-        recorder = self.recorder
-        new = dict(zip(program.inputs, inputs, strict=True))
-
-        def part(arg: Argument) -> Argument:
-            if isinstance(arg, torch.fx.Node):
-                return new.get(arg, arg)
-            return type(arg)(map(part, arg)) if isinstance(arg, list | tuple) else arg
-
-        copies = []
+        values = self.tracer.values
+        copy = GraphCopy(values.graph)
+        copy.shares_others = True
+        copy.seen |= zip(program.inputs, inputs, strict=True)
+        copy.add(program.nodes)
         for old in program.nodes:
-            kwargs = {name: part(arg) for name, arg in old.kwargs.items()} if old.kwargs else {}
-            node = recorder.graph.create_node(old.op, old.target, tuple([part(arg) for arg in old.args]), kwargs)
-            node.meta.update(old.meta)
+            node = copy.seen[old]
             if common is not None:
                 node.meta["val"] = TensorInfo(old.meta["val"].dtype, common.sizes)
-            if old in recorder.without_grad:
-                recorder.without_grad.add(node)
-            new[old] = node
-            copies.append(node)
+            if old in values.without_grad:
+                values.without_grad.add(node)
+        copies, new = [copy.seen[old] for old in program.nodes], copy.seen
         _mark(copies, (program.number, next(self._copies)))
         kinds = [kind if common is None else common._replace(dtype=kind.dtype) for _, kind in program.results]
         return [self._tensor(new[node], kind) for (node, _), kind in zip(program.results, kinds, strict=True)]
 
     def _tensor(self, node: torch.fx.Node, kind: TensorType) -> torch.Tensor:
-        recorder = self.recorder
-        tensor: torch.Tensor = recorder.meta_cache.fresh(kind)
+        tracer = self.tracer
+        tensor: torch.Tensor = tracer.types.fresh(kind)
         info = node.meta["val"]
-        recorder.add_view(View(Memory(node, info), (), node, info, 0, tensor))
+        tracer.values.add_view(View(Memory(node, info), (), node, info, 0, tensor))
         return tensor
 
 
@@ -215,7 +279,7 @@ def _is_elementwise(nodes: Sequence[torch.fx.Node], inputs: Sequence[torch.fx.No
     )
 
 
-PLUGIN = Repeats
+PLUGIN = BelowAutograd
 
 
 # -- running statistics ----------------------------------------------------------------------------------------------------
@@ -224,44 +288,48 @@ class RunningStatistics:
     operators on a short vector; a network has a hundred of them.
     """
 
-    def __init__(self, recorder: BaseRecorder) -> None:
-        self._recorder = weakref.proxy(recorder)
+    def __init__(self, tracer: Tracer) -> None:
+        self._tracer = weakref.proxy(tracer)
         self._waiting: dict[tuple[float, torch.dtype], list[Update]] = {}
 
     def may_wait(self, running: torch.Tensor) -> bool:
         """Whether an update need not be recorded where it stands."""
-        recorder = self._recorder
-        return running.dim() == 1 and not recorder.view_of(running).steps and recorder.graph is recorder.root
+        tracer = self._tracer
+        return (
+            running.dim() == 1
+            and not tracer.values.view_of(running).steps
+            and tracer.values.graph is tracer.values.root
+        )
 
     def take(self, running: torch.Tensor, fresh: torch.Tensor, momentum: float) -> None:
         """``running`` becomes ``(1 - momentum) * running + momentum * fresh`` later. A second batch norm over it has read it, so that nothing
         waits for it.
         """
-        recorder = self._recorder
-        view = recorder.view_of(running)
-        self._waiting.setdefault((momentum, running.dtype), []).append((running, fresh, recorder.place_of_call()))
-        recorder.written.setdefault(id(view.memory), recorder.place_of_call())
+        tracer = self._tracer
+        view = tracer.values.view_of(running)
+        self._waiting.setdefault((momentum, running.dtype), []).append((running, fresh, tracer.values.where))
+        tracer.values.written.setdefault(id(view.memory), tracer.values.where)
         view.memory.version += 1
         view.memory.late = self.settle
 
     def settle(self) -> None:
         """Record what is waiting."""
-        recorder, waiting, self._waiting = self._recorder, self._waiting, {}
+        tracer, waiting, self._waiting = self._tracer, self._waiting, {}
         for updates in waiting.values():
             for running, _, _ in updates:
-                recorder.view_of(running).memory.late = None
+                tracer.values.view_of(running).memory.late = None
         with torch.no_grad():
             for (momentum, _), updates in waiting.items():
-                with recorder.at(updates[0][2]):
-                    old = recorder.record(aten.cat.default, ([running for running, _, _ in updates],), {})
-                    new = recorder.record(aten.cat.default, ([fresh for _, fresh, _ in updates],), {})
-                    old = recorder.record(aten.mul.Tensor, (old, 1 - momentum), {})
-                    new = recorder.record(aten.mul.Tensor, (new, momentum), {})
-                    total = recorder.record(aten.add.Tensor, (old, new), {})
+                with tracer.values.at(updates[0][2]):
+                    old = tracer.record(aten.cat.default, ([running for running, _, _ in updates],), {})
+                    new = tracer.record(aten.cat.default, ([fresh for _, fresh, _ in updates],), {})
+                    old = tracer.record(aten.mul.Tensor, (old, 1 - momentum), {})
+                    new = tracer.record(aten.mul.Tensor, (new, momentum), {})
+                    total = tracer.record(aten.add.Tensor, (old, new), {})
                     sizes = [running.shape[0] for running, _, _ in updates]
-                    parts = recorder.record(aten.split_with_sizes.default, (total, sizes), {})
+                    parts = tracer.record(aten.split_with_sizes.default, (total, sizes), {})
                     for (running, _, _), part in zip(updates, parts, strict=True):
-                        recorder.write(running, recorder.node_of(part))
+                        tracer.values.write(running, tracer.values.node_of(part))
 
 
 # -- lines of the backward pass ---------------------------------------------------------------------------------------------

@@ -13,15 +13,14 @@ from fx2onnx.capture.captured import GraphInput, Mutation, Weight, where_of
 from fx2onnx.capture.python.held import Snapshot
 from fx2onnx.capture.python.held_names import Change, Names
 from fx2onnx.capture.python.inputs import Arguments
-from fx2onnx.capture.recording.aliasing import present
-from fx2onnx.capture.recording.recorder import Recorder
+from fx2onnx.capture.recording.tracer import Tracer
 from fx2onnx.torchcompat.pytrees import flatten
 
 _RANDOM = torch.Tag.nondeterministic_seeded
 
 
 def mutations(
-    recorder: Recorder,
+    tracer: Tracer,
     inputs: Iterable[GraphInput],
     snapshot: Snapshot | None,
     arguments: Arguments,
@@ -30,7 +29,7 @@ def mutations(
     """Every change, under the name of what is changed; without a ``snapshot``, of inputs, parameters and buffers alone. ``given``
     was put into objects among the arguments before the run.
     """
-    written = _written(recorder, inputs, {} if snapshot is None else Names(snapshot).tensors())
+    written = _written(tracer, inputs, {} if snapshot is None else Names(snapshot).tensors())
     in_objects = {leaf.name for leaf in arguments.leaves if leaf.places}
     written = [replace(each, kind="argument") if each.name in in_objects else each for each in written]
     assigned: list[Mutation] = []
@@ -40,39 +39,41 @@ def mutations(
             each._replace(name=arguments.name_of(each.name), kind="argument") if arguments.name_of(each.name) else each
             for each in changes
         ]
-        assigned = _assigned(recorder, own, written)
+        assigned = _assigned(tracer, own, written)
     names = {mutation.name for mutation in assigned}
     return [*(mutation for mutation in written if mutation.name not in names), *assigned]
 
 
-def _written(recorder: Recorder, inputs: Iterable[GraphInput], held: dict[str, torch.Tensor]) -> list[Mutation]:
+def _written(tracer: Tracer, inputs: Iterable[GraphInput], held: dict[str, torch.Tensor]) -> list[Mutation]:
     """Changes in place."""
     of_held = {id(tensor): name for name, tensor in reversed(held.items())}
     names = {graph_input.node: (graph_input.name, "input") for graph_input in inputs}
-    names |= {weight.node: (weight.name, weight.kind) for weight in recorder.weights.values()}
-    before = {weight.node: weight.tensor for weight in recorder.weights.values()}
+    names |= {weight.node: (weight.name, weight.kind) for weight in tracer.values.weights.values()}
+    before = {weight.node: weight.tensor for weight in tracer.values.weights.values()}
     found = []
-    for node, view in [*recorder.sources.items()]:
+    for node, view in [*tracer.values.sources.items()]:
         name, kind = names[node]
-        if id(view.memory) not in recorder.written:
+        if id(view.memory) not in tracer.values.written:
             continue
         if kind == "constant":
             if id(view.tensor) not in of_held:
                 continue
             name, kind = of_held[id(view.tensor)], "attribute"
-            _rename(recorder, node, name)
-        found.append(Mutation(name, kind, present(view.memory), recorder.written[id(view.memory)], before.get(node)))
+            _rename(tracer, node, name)
+        found.append(
+            Mutation(name, kind, view.memory.present(), tracer.values.written[id(view.memory)], before.get(node))
+        )
     return found
 
 
-def _assigned(recorder: Recorder, changes: list[Change], written: list[Mutation]) -> list[Mutation]:
+def _assigned(tracer: Tracer, changes: list[Change], written: list[Mutation]) -> list[Mutation]:
     """Changes of which object is where."""
-    weights = {id(weight.tensor): weight for weight in recorder.weights.values()}
+    weights = {id(weight.tensor): weight for weight in tracer.values.weights.values()}
     state = {id(change.before) for change in changes} | {id(mutation.before) for mutation in written}
     kept = {weight.node for key, weight in weights.items() if key in state}
     found = []
     for change in changes:
-        node = _node(recorder, change.after)
+        node = _node(tracer, change.after)
         if (
             change.kind == "attribute"
             and node is not None
@@ -83,7 +84,7 @@ def _assigned(recorder: Recorder, changes: list[Change], written: list[Mutation]
         before = change.before if isinstance(change.before, torch.Tensor) else None
         weight = weights.get(id(before))
         if weight is not None and weight.kind == "constant":
-            _rename(recorder, weight.node, change.name)
+            _rename(tracer, weight.node, change.name)
         where = None if node is None else where_of(node)
         found.append(Mutation(change.name, change.kind, node, where, before))
     return found
@@ -105,21 +106,21 @@ class Containers:
                 name = self._names[int(place)] if part == 0 else str(place)
                 yield name + "".join(f"[{key!r}]" for key in inner), leaf.value
 
-    def changes(self, recorder: Recorder, outputs: Collection[torch.fx.Node]) -> list[Mutation]:
+    def changes(self, tracer: Tracer, outputs: Collection[torch.fx.Node]) -> list[Mutation]:
         """Tensors that the run put into them, and that are none of its ``outputs``: the file has no place for these."""
         found = []
         for name, tensor in self._tensors():
-            node = None if tensor is self._before.get(name) else _node(recorder, tensor)
+            node = None if tensor is self._before.get(name) else _node(tracer, tensor)
             if node is not None and node not in outputs:
                 found.append(Mutation(name, "argument", None, where_of(node)))
         return found
 
 
-def _node(recorder: Recorder, value: object) -> torch.fx.Node | None:
+def _node(tracer: Tracer, value: object) -> torch.fx.Node | None:
     if not isinstance(value, torch.Tensor):
         return None
     try:
-        return recorder.node_of(value)
+        return tracer.values.node_of(value)
     except UserError:  # of another kind than operators take
         return None
 
@@ -138,12 +139,12 @@ def _is_memo(node: torch.fx.Node, state: set[torch.fx.Node]) -> bool:
     return True
 
 
-def _rename(recorder: Recorder, node: torch.fx.Node, name: str) -> None:
+def _rename(tracer: Tracer, node: torch.fx.Node, name: str) -> None:
     """Call a constant as the attribute that holds it."""
-    if name not in recorder.weights:
+    if name not in tracer.values.weights:
         weights = [
             Weight(name, weight.tensor, node, weight.kind) if weight.node is node else weight
-            for weight in recorder.weights.values()
+            for weight in tracer.values.weights.values()
         ]
         node.target = name
-        recorder.weights = {weight.name: weight for weight in weights}
+        tracer.values.weights = {weight.name: weight for weight in weights}

@@ -16,9 +16,9 @@ import torch.fx
 
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.captured import TensorInfo
-from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.recording.size_checks import Relations, steps, with_checks
-from fx2onnx.capture.recording.tensor_tracker import NeedsDecomposition, dims_of, tensor_info
+from fx2onnx.capture.recording.tracer import Tracer
+from fx2onnx.capture.recording.values import NeedsDecomposition, dims_of, tensor_info
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.sizes.assumptions import Assumption, Condition, Guard
 from fx2onnx.sizes.expr import Dim, DimLike
@@ -66,6 +66,8 @@ class GraphCopy:
         self.graph, self._keeps_names = graph, keeps_names
         self.seen: dict[torch.fx.Node, torch.fx.Node] = {}
         """What stands for a node."""
+        self.shares_others = False
+        """Nodes that nothing stands for stand for themselves, as they are of the same graph."""
 
     def add(self, nodes: Iterable[torch.fx.Node], graph: torch.fx.Graph | None = None) -> None:
         """Copy those that nothing stands for yet, into ``graph`` where it is given."""
@@ -86,7 +88,7 @@ class GraphCopy:
 
         def of_leaf(leaf: object) -> Any:
             if isinstance(leaf, torch.fx.Node):
-                return self.seen[leaf]
+                return self.seen.get(leaf, leaf) if self.shares_others else self.seen[leaf]
             return self._nested(leaf) if isinstance(leaf, Nested) else rewritten(leaf)
 
         return torch.fx.node.map_aggregate(value, of_leaf)
@@ -98,32 +100,46 @@ class GraphCopy:
         return Nested(graph, inputs, outputs, nested.infos, nested.sizes)
 
 
+def _as_tensor(tracer: Tracer, value: object) -> torch.Tensor:
+    """A tensor for a number among the operands of control flow."""
+    if isinstance(value, torch.Tensor):
+        return value
+    if isinstance(value, torch.SymInt | int | float | bool):
+        dtype = torch.bool if isinstance(value, bool) else torch.float32 if isinstance(value, float) else torch.int64
+        with tracer.mode:
+            made: torch.Tensor = torch.ops.aten.scalar_tensor.default(value, dtype=dtype)
+        return made
+    raise tracer.values.refuse(
+        "E107",
+        f"control flow handles a {type(value).__name__}",
+        next="give and return tensors",
+    )
+
+
 def record_nested(
-    recorder: BaseRecorder, function: Function, operands: Sequence[torch.Tensor]
+    tracer: Tracer, function: Function, operands: Sequence[torch.Tensor]
 ) -> tuple[Nested, Callable[[list[Any]], Any]]:
     """Run ``function`` on fakes of the operands' types into a graph of its own. Returns it, and what rebuilds the function's
     result from a flat list.
     """
-    with recorder.nested() as graph:
-        fakes = [recorder.new_fake(dims_of(operand), operand.dtype, operand.device) for operand in operands]
-        inputs = [recorder.add_input(f"arg_{index}", fake) for index, fake in enumerate(fakes)]
-        with recorder.mode:
+    with tracer.values.nested() as graph:
+        fakes = [tracer.values.new_fake(dims_of(operand), operand.dtype, operand.device) for operand in operands]
+        inputs = [tracer.values.add_input(f"arg_{index}", fake) for index, fake in enumerate(fakes)]
+        with tracer.mode:
             result = function(*fakes)
-        if any(recorder.view_of(fake).memory.version for fake in fakes):
-            raise recorder.writes_outside()
+        if any(tracer.values.view_of(fake).memory.version for fake in fakes):
+            raise tracer.values.writes_outside()
         leaves, rebuild = flatten(result)
-        values = [recorder.as_tensor(leaf.value) for leaf in leaves]
-        nodes = [recorder.node_of(value) for value in values]
+        values = [_as_tensor(tracer, leaf.value) for leaf in leaves]
+        nodes = [tracer.values.node_of(value) for value in values]
         infos = tuple(map(tensor_info, values))
     return Nested(graph, inputs, nodes, infos), rebuild
 
 
-def _results(
-    recorder: BaseRecorder, name: str, args: tuple[object, ...], infos: Sequence[TensorInfo]
-) -> list[torch.Tensor]:
+def _results(tracer: Tracer, name: str, args: tuple[object, ...], infos: Sequence[TensorInfo]) -> list[torch.Tensor]:
     """Add the node of a control-flow operator; its results are new tensors."""
-    fakes = [recorder.new_fake(info.dims, info.dtype) for info in infos]
-    recorder.finish(HIGHER_ORDER[name], (), (args, {}), tuple(fakes))
+    fakes = [tracer.values.new_fake(info.dims, info.dtype) for info in infos]
+    tracer.finish(HIGHER_ORDER[name], (), (args, {}), tuple(fakes))
     return fakes
 
 
@@ -183,25 +199,25 @@ def _say_anew(env: ShapeEnv, name: str) -> None:
 
 
 def _branch(
-    recorder: BaseRecorder, function: Function, operands: Sequence[torch.Tensor], test: object, *, is_then: bool = True
+    tracer: Tracer, function: Function, operands: Sequence[torch.Tensor], test: object, *, is_then: bool = True
 ) -> tuple[Nested, Callable[[list[Any]], Any]]:
     """One side of ``torch.cond``. What only it needs of sizes holds where they lead to it, or is checked in it."""
-    env = recorder.shape_env
+    env = tracer.sizes
     before = Noted.by(env)
-    nested, rebuild = record_nested(recorder, function, operands)
+    nested, rebuild = record_nested(tracer, function, operands)
     needed = taken_out(env, before)
     if isinstance(test, Relation) and not test.symbols() & env.unbacked:
         for relation, where in needed.items():
             unless = Relation("or", (test.negated() if is_then else test, relation))
             env.guards[unless, True] = Guard(unless, where, by_user=True, ends_run=True)
     elif nested.outputs:
-        nested.outputs[0] = with_checks(nested.graph, nested.outputs[0], recorder.symbols, needed)
+        nested.outputs[0] = with_checks(nested.graph, nested.outputs[0], tracer.values.symbols, needed)
         note_checked(env, needed)
     return nested, rebuild
 
 
 def cond(
-    recorder: BaseRecorder,
+    tracer: Tracer,
     pred: torch.Tensor | torch.SymBool,
     true_fn: Function,
     false_fn: Function,
@@ -214,22 +230,22 @@ def cond(
     def on_flat(function: Function) -> Function:
         return lambda *values: function(*rebuild_operands(list(values)))
 
-    test = pred.node.value if isinstance(pred, torch.SymBool) else recorder.node_of(pred)
-    then, rebuild = _branch(recorder, on_flat(true_fn), tensors, test)
-    otherwise, _ = _branch(recorder, on_flat(false_fn), tensors, test, is_then=False)
+    test = pred.node.value if isinstance(pred, torch.SymBool) else tracer.values.node_of(pred)
+    then, rebuild = _branch(tracer, on_flat(true_fn), tensors, test)
+    otherwise, _ = _branch(tracer, on_flat(false_fn), tensors, test, is_then=False)
     if [(info.dtype, len(info.dims)) for info in then.infos] != [(i.dtype, len(i.dims)) for i in otherwise.infos]:
-        raise recorder.refuse(
+        raise tracer.values.refuse(
             "E107",
             "the branches of torch.cond return different types",
             why=f"{', '.join(map(str, then.infos))} and {', '.join(map(str, otherwise.infos))}",
             next="make both branches return tensors of the same dtype and shape",
         )
     pairs = zip(then.infos, otherwise.infos, strict=True)
-    infos = [TensorInfo(one.dtype, joined_dims(one, two, recorder.unknown_size)) for one, two in pairs]
-    nodes = [recorder.node_of(tensor) for tensor in tensors]
-    results = _results(recorder, "cond", (test, then, otherwise, nodes), infos)
+    infos = [TensorInfo(one.dtype, joined_dims(one, two, tracer.sizes.unknown_size)) for one, two in pairs]
+    nodes = [tracer.values.node_of(tensor) for tensor in tensors]
+    results = _results(tracer, "cond", (test, then, otherwise, nodes), infos)
     for result in results:
-        recorder.tie_symbols(recorder.view_of(result).node)
+        tracer.values.tie_symbols(tracer.values.view_of(result).node)
     return rebuild(results)
 
 
@@ -249,32 +265,32 @@ def joined_dims(one: TensorInfo, two: TensorInfo, unknown_size: Callable[[], Dim
 
 
 def while_loop(
-    recorder: BaseRecorder,
+    tracer: Tracer,
     cond_fn: Function,
     body_fn: Function,
     carried_inputs: Sequence[object],
     additional_inputs: Sequence[object] = (),
 ) -> tuple[torch.Tensor, ...]:
     """``torch.while_loop`` -> Loop."""
-    carried = [recorder.as_tensor(value) for value in carried_inputs]
-    extra = [recorder.as_tensor(value) for value in additional_inputs]
-    test, _ = record_nested(recorder, cond_fn, [*carried, *extra])
-    body, _ = record_nested(recorder, body_fn, [*carried, *extra])
+    carried = [_as_tensor(tracer, value) for value in carried_inputs]
+    extra = [_as_tensor(tracer, value) for value in additional_inputs]
+    test, _ = record_nested(tracer, cond_fn, [*carried, *extra])
+    body, _ = record_nested(tracer, body_fn, [*carried, *extra])
     infos = tuple(map(tensor_info, carried))
     if body.infos != infos:
-        raise recorder.refuse(
+        raise tracer.values.refuse(
             "E107",
             "the body of torch.while_loop changes the type of what it carries",
             why=f"{', '.join(map(str, infos))} become {', '.join(map(str, body.infos))}",
             next="keep dtype and shape of every carried tensor",
         )
-    nodes = [recorder.node_of(tensor) for tensor in carried]
-    others = [recorder.node_of(tensor) for tensor in extra]
-    return tuple(_results(recorder, "while_loop", (test, body, nodes, others), infos))
+    nodes = [tracer.values.node_of(tensor) for tensor in carried]
+    others = [tracer.values.node_of(tensor) for tensor in extra]
+    return tuple(_results(tracer, "while_loop", (test, body, nodes, others), infos))
 
 
 def scan(
-    recorder: BaseRecorder,
+    tracer: Tracer,
     combine_fn: Function,
     init: Sequence[object],
     xs: Sequence[torch.Tensor],
@@ -283,22 +299,22 @@ def scan(
     """``scan`` along axis 0 -> Scan: ``combine_fn(*carry, *slices, *additional)`` gives new carry and one output a step. ``map``
     carries nothing.
     """
-    carry = [recorder.as_tensor(value) for value in init]
-    extra = [recorder.as_tensor(value) for value in additional_inputs]
-    slices = [recorder.new_fake(dims_of(tensor)[1:], tensor.dtype, tensor.device) for tensor in xs]
-    body, _ = record_nested(recorder, combine_fn, [*carry, *slices, *extra])
+    carry = [_as_tensor(tracer, value) for value in init]
+    extra = [_as_tensor(tracer, value) for value in additional_inputs]
+    slices = [tracer.values.new_fake(dims_of(tensor)[1:], tensor.dtype, tensor.device) for tensor in xs]
+    body, _ = record_nested(tracer, combine_fn, [*carry, *slices, *extra])
     length = dims_of(xs[0])[0]
     infos = list(body.infos[: len(carry)])
     infos += [TensorInfo(info.dtype, (length, *info.dims)) for info in body.infos[len(carry) :]]
-    args = tuple([recorder.node_of(tensor) for tensor in group] for group in (carry, xs, extra))
-    return _results(recorder, "scan", (body, *args), infos)
+    args = tuple([tracer.values.node_of(tensor) for tensor in group] for group in (carry, xs, extra))
+    return _results(tracer, "scan", (body, *args), infos)
 
 
 _HANDLERS: dict[str, Function] = {
     "cond": cond,
     "while_loop": while_loop,
     "scan": scan,
-    "map_impl": lambda recorder, function, xs, pos_args=(), **_: scan(recorder, function, (), xs, pos_args),
+    "map_impl": lambda tracer, function, xs, pos_args=(), **_: scan(tracer, function, (), xs, pos_args),
 }
 
 
@@ -310,9 +326,9 @@ def register() -> None:
         def rule(
             mode: PreDispatchMode | SplitMode, *args: object, _handler: Function = handler, **kwargs: object
         ) -> object:
-            recorder = mode._handler().__self__
-            recorder.mark()
-            return _handler(recorder, *args, **kwargs)
+            tracer = mode._handler().__self__
+            tracer.values.mark()
+            return _handler(tracer, *args, **kwargs)
 
         for kind in (PreDispatchMode, SplitMode):
             HIGHER_ORDER[name].py_impl(kind)(rule)

@@ -10,7 +10,8 @@ import torch.fx
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.source import SourceLocation
-from fx2onnx.capture.recording.base_recorder import BaseRecorder
+from fx2onnx.capture.recording.values import Values
+from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.sizes.relation import Relation
 from fx2onnx.torchcompat.modules import PATHS
 
@@ -112,13 +113,13 @@ class DecisionTrace:
         """Whether a run came to as many decisions as may be conditions instead as are kept."""
         return sum(decision.is_needed for decision in self.decisions) >= self.most_needed
 
-    def choose(self, recorder: BaseRecorder, test: Test, error: UserError, is_needed: bool = False) -> bool:
+    def choose(self, values: Values, env: ShapeEnv, test: Test, error: UserError, is_needed: bool = False) -> bool:
         """How the next decision goes. Raises ``error`` where there is no choice or are too many of them, or within the body of
         an operator's branch or loop.
         """
-        if not recorder.is_outermost():
+        if not values.is_outermost():
             raise error
-        env, depth = recorder.shape_env, len(self.decisions)
+        depth = len(self.decisions)
         is_by_sizes = isinstance(test, Relation) and not test.symbols() & env.unbacked
         if isinstance(test, Relation) and is_by_sizes:
             self.sizes |= test.symbols()
@@ -129,8 +130,8 @@ class DecisionTrace:
         else:
             self.undecided = error
             raise error
-        calls = sum(node.op == "call_function" for node in recorder.graph.nodes)
-        weights = len(recorder.weights) if recorder.graph is recorder.root else 0  # a scope has them by name
+        calls = sum(node.op == "call_function" for node in values.graph.nodes)
+        weights = len(values.weights) if values.graph is values.root else 0  # a scope has them by name
         modules = tuple(PATHS.stack)
         self.decisions.append(
             Decision(test, choice.holds, is_by_sizes, calls, weights, error, env.sizes(), is_needed, modules)

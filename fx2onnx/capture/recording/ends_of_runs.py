@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from fx2onnx.capture.op_table import Op
-from fx2onnx.capture.recording.tensor_tracker import dims_of
+from fx2onnx.capture.recording.values import dims_of
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.sizes.relation import Relation
 

@@ -12,23 +12,23 @@ import torch
 import torch.fx
 
 from fx2onnx.capture.captured import TensorInfo
-from fx2onnx.capture.recording.recorder import Recorder
+from fx2onnx.capture.recording.tracer import Tracer
 from fx2onnx.sizes.expr import Dim
 from fx2onnx.torchcompat.dispatch import no_dispatch
 from fx2onnx.torchcompat.operators import OpOverload
 
 
 class Gradients:
-    """Meta tensors with the autograd history of ``recorder``'s values, made where they are asked for."""
+    """Meta tensors with the autograd history of ``tracer``'s values, made where they are asked for."""
 
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
+    def __init__(self, tracer: Tracer) -> None:
+        self._tracer = tracer
         self._made: dict[torch.fx.Node, Any] = {}
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
         """A meta tensor of the tensor's dtype that requires gradients, and is a leaf, as the tensor is in eager PyTorch."""
-        node = self._recorder.node_of(tensor)
-        if id(tensor) in self._recorder.detached:
+        node = self._tracer.values.node_of(tensor)
+        if id(tensor) in self._tracer.values.detached:
             with no_dispatch():
                 return self._tensor(node.meta["val"])
         pending = [node]
@@ -40,18 +40,18 @@ class Gradients:
                 continue
             pending.pop()
             if current not in self._made:
-                with no_dispatch(), torch.set_grad_enabled(current not in self._recorder.without_grad):
+                with no_dispatch(), torch.set_grad_enabled(current not in self._tracer.values.without_grad):
                     self._made[current] = self._of_node(current)
         made: torch.Tensor = self._made[node]
         return made
 
     def _of_node(self, node: torch.fx.Node) -> Any:
         index: Any
-        recorder, info = self._recorder, node.meta["val"]
+        tracer, info = self._tracer, node.meta["val"]
         if node.op == "placeholder":
-            return self._tensor(info, node in recorder.wants_grad)
+            return self._tensor(info, node in tracer.values.wants_grad)
         if node.op == "get_attr":
-            return self._tensor(info, recorder.weights[str(node.target)].tensor.requires_grad)
+            return self._tensor(info, tracer.values.weights[str(node.target)].tensor.requires_grad)
         operands = [self._made[operand] for operand in node.all_input_nodes]
         target: Any = node.target
         if target is operator.getitem:
@@ -69,7 +69,7 @@ class Gradients:
 
     def _tensor(self, info: TensorInfo, is_tracked: bool = False) -> torch.Tensor:
         """``requires_grad_`` is refused where functions are transformed."""
-        sizes = [int(self._recorder.shape_env.hint(dim)) for dim in info.dims]
+        sizes = [int(self._tracer.sizes.hint(dim)) for dim in info.dims]
         return torch.empty(sizes, dtype=info.dtype, device="meta", requires_grad=is_tracked)
 
     def _like(self, info: Any, operands: list[Any]) -> Any:
@@ -90,5 +90,5 @@ class Gradients:
         if isinstance(value, dict):
             return {name: self._plain(part) for name, part in value.items()}
         if isinstance(value, Dim):
-            return self._recorder.shape_env.hint(value)
+            return self._tracer.sizes.hint(value)
         return torch.device("meta") if isinstance(value, torch.device) else value

@@ -128,7 +128,7 @@ class MetaCache:
 
     def _fake_of(self, tensor: torch.Tensor) -> torch.Tensor:
         fake_of = self._weak_fake_of()
-        assert fake_of is not None, "the recorder is freed"
+        assert fake_of is not None, "the tracer is freed"
         return fake_of(tensor)
 
     def forget(self, tensor: torch.Tensor) -> None:

@@ -1,16 +1,15 @@
-"""The facts that the recorder has to know of an overload, computed once in a process."""
+"""The facts that the tracer has to know of an overload, computed once in a process."""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 
 from fx2onnx.base.bounded_cache import Bounded
 from fx2onnx.capture.op_table import Op
-from fx2onnx.capture.recording import functionalize
 from fx2onnx.capture.recording.eager_refusals import is_tried_whole
-from fx2onnx.capture.registry import Kind, find, full_name, handler, load
+from fx2onnx.capture.registry import Handler, Kind, find, full_name, handler, load, load_family
 from fx2onnx.torchcompat.operators import OpOverload
 
 aten = torch.ops.aten
@@ -46,10 +45,20 @@ class OpTraits:
         self.keeps_sizes = torch.Tag.pointwise in func.tags or self.name in Op.KEEPS_SIZES.names
         self.is_tried_whole = is_tried_whole(func)
         self.lifts = func is aten.lift_fresh.default
-        self.records = handler(Kind.RECORD, func) or (functionalize.as_aten if hasattr(func, "impl_aten") else None)
+        self.records = handler(Kind.RECORD, func) or (_as_aten if hasattr(func, "impl_aten") else None)
         is_write = func._schema.is_mutable and self.records is None
-        self.writes = (handler(Kind.WRITE, func) or functionalize.mutate) if is_write else None
+        self.writes = _writes(func) if is_write else None
         self.result_type = find(Kind.RESULT_TYPE, func)
+
+
+def _writes(func: OpOverload) -> Handler:
+    return handler(Kind.WRITE, func) or load_family("recording.functionalize").mutate
+
+
+def _as_aten(tracer: Any, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
+    """A call of an overload of ``prims`` as the ATen calls that torch gives for it."""
+    with tracer.mode:
+        return func.impl_aten(*args, **kwargs)  # type: ignore[attr-defined]
 
 
 def asks_of_strides(traits: OpTraits, args: tuple[object, ...]) -> bool:

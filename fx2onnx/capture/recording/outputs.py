@@ -17,15 +17,15 @@ from fx2onnx.torchcompat.pytrees import Key, Rebuild, flatten
 
 if TYPE_CHECKING:
     from fx2onnx.capture.python.inputs import Arguments
-    from fx2onnx.capture.recording.recorder import Recorder
+    from fx2onnx.capture.recording.tracer import Tracer
 
 _HELD = (torch.Tensor, int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
-def graph_outputs(recorder: Recorder, result: object, arguments: Arguments) -> tuple[list[GraphOutput], Rebuild]:
+def graph_outputs(tracer: Tracer, result: object, arguments: Arguments) -> tuple[list[GraphOutput], Rebuild]:
     """Every tensor and number in ``result``, named, and a function that builds ``result`` again from their values.
 
-    Anything else but None is said in the recorder's warnings. Raises: UserError E107 where nothing is left.
+    Anything else but None is said in the tracer's warnings. Raises: UserError E107 where nothing is left.
     """
     leaves, rebuild = flatten(result)
     outputs: list[GraphOutput] = []
@@ -43,9 +43,9 @@ def graph_outputs(recorder: Recorder, result: object, arguments: Arguments) -> t
         while name in taken:
             name += "_"
         if name != wanted:
-            recorder.warnings.append(f"the output {leaf.path()} is called {name}: another one is called {wanted}")
+            tracer.warnings.append(f"the output {leaf.path()} is called {name}: another one is called {wanted}")
         taken.add(name)
-        node = recorder.node_of(value) if isinstance(value, torch.Tensor) else unwrap(value)
+        node = tracer.values.node_of(value) if isinstance(value, torch.Tensor) else unwrap(value)
         places.append(len(outputs))
         outputs.append(GraphOutput(name, node, leaf.path()))
     if others and not outputs:
@@ -58,7 +58,7 @@ def graph_outputs(recorder: Recorder, result: object, arguments: Arguments) -> t
                 "or register the class with torch.utils._pytree.register_pytree_node",
             ),
         )
-    recorder.warnings += [f"not in the file: of what forward returns, {text}" for text in others]
+    tracer.warnings += [f"not in the file: of what forward returns, {text}" for text in others]
 
     constants = [leaf.value if place is None else None for leaf, place in zip(leaves, places, strict=True)]
 

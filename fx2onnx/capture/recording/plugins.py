@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
 import torch.fx
 
-from fx2onnx.capture.recording.aliasing import Memory
 from fx2onnx.sizes.assumptions import Assumed
 
 
 class RunPlugin:
     """What a rare road adds to one run. It is made when the run first needs it, and hears of what the run does from then on."""
 
-    def __init__(self, recorder: Any) -> None:
-        self.recorder = recorder
+    def __init__(self, tracer: Any) -> None:
+        self.tracer = tracer
         self.notes: list[Assumed] = []
         """What the report says of it."""
 
     def saw_call(self, node: torch.fx.Node) -> None:
         """A call was added to the graph."""
 
-    def before_write(self, memory: Memory) -> None:
-        """The run writes into a tensor of this memory."""
+    def before_write(self, memory: Any) -> None:
+        """The run writes into a tensor of this ``Memory``."""
+
+    def before_nested(self) -> None:
+        """Calls are to be recorded into a graph within the graph."""
 
     def failed(self, error: Exception) -> None:
         """The module's forward raised ``error``. May raise something else in its place."""
@@ -34,15 +35,3 @@ class RunPlugin:
 
     def end(self) -> None:
         """The run is over."""
-
-
-class PausedWatch(ABC):
-    """A watch of what the module runs, which rests while the recorder works."""
-
-    @abstractmethod
-    def pause(self) -> None:
-        """The recorder begins to work."""
-
-    @abstractmethod
-    def go_on(self) -> None:
-        """The recorder gives back to the module."""

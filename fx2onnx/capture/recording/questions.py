@@ -19,10 +19,10 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.capture.python.data_numbers import UNKNOWN, DataNumber
 from fx2onnx.capture.rare_roads import road
 from fx2onnx.capture.reasons import Reason, because, with_inputs
-from fx2onnx.capture.recording.aliasing import Memory, View
+from fx2onnx.capture.recording.below_autograd import BelowAutograd, addresses_of
 from fx2onnx.capture.recording.plugins import RunPlugin
-from fx2onnx.capture.recording.recorder import Recorder
-from fx2onnx.capture.recording.tensor_tracker import addresses_of
+from fx2onnx.capture.recording.tracer import Tracer
+from fx2onnx.capture.recording.values import Memory, View
 from fx2onnx.sizes.assumptions import Assumption
 from fx2onnx.torchcompat.dispatch import no_dispatch
 from fx2onnx.torchcompat.fake_tensors import CPU
@@ -55,12 +55,12 @@ def _answers(table: dict[str, Answer], *names: str) -> Callable[[Answer], Answer
 
 @answers_for_caller
 class Questions(RunPlugin):
-    """Answers for the module that ``recorder`` records, where torch itself would not say what eager PyTorch does."""
+    """Answers for the module that ``tracer`` records, where torch itself would not say what eager PyTorch does."""
 
-    recorder: Recorder
+    tracer: Tracer
 
-    def __init__(self, recorder: Recorder) -> None:
-        super().__init__(recorder)
+    def __init__(self, tracer: Tracer) -> None:
+        super().__init__(tracer)
         self._gradients: Any = None
         self._addresses: dict[int, int] = {}
         self._next = itertools.count(_FIRST_ADDRESS, _APART)
@@ -73,28 +73,35 @@ class Questions(RunPlugin):
             return _parameter(self, own, asked, *args, **kwargs)
         if name in _OF_NUMBERS:
             return _OF_NUMBERS[name](self, own, asked, *args, **kwargs)
-        return (_OF_HELD[name] if self.recorder.fake_mode.holds(asked) else _own)(self, own, asked, *args, **kwargs)
+        return (_OF_HELD[name] if self.tracer.values.fake_mode.holds(asked) else _own)(
+            self, own, asked, *args, **kwargs
+        )
 
     def tracked(self, tensor: torch.Tensor) -> Any:
         """A tensor with the history that autograd would have of ``tensor`` in eager PyTorch."""
         if self._gradients is None:
-            self._gradients = road("autograd's answers").Gradients(self.recorder)
+            self._gradients = road("autograd's answers").Gradients(self.tracer)
         return self._gradients.of(tensor)
 
     def value_of(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """The tensor's present numbers, where they do not depend on an input."""
-        recorder = self.recorder
-        if not recorder.fake_mode.holds(tensor):
-            view = recorder.views.get(id(tensor))
+        tracer = self.tracer
+        if not tracer.values.fake_mode.holds(tensor):
+            view = tracer.values.views.get(id(tensor))
             is_as_it_was = view is None or not view.memory.version
-            if is_as_it_was and recorder.given_at(addresses_of(tensor)) is None:
+            if is_as_it_was and self.given_at(addresses_of(tensor)) is None:
                 return tensor if tensor.device.type != "meta" else None
-        node = recorder.node_of(tensor)
-        value = recorder.value_of(node)
+        node = tracer.values.node_of(tensor)
+        value = tracer.values.value_of(node)
         if value is not None:
-            recorder.numbers_read.append((node, user_location()))
+            tracer.numbers_read.append((node, user_location()))
         with no_dispatch():
             return None if value is None else value.detach()
+
+    def given_at(self, addresses: range) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """A real tensor that is an input and has some of these addresses, with its fake."""
+        below = self.tracer.plugins.get("below autograd")
+        return below.given_at(addresses) if isinstance(below, BelowAutograd) else None
 
     def numbers_of(self, tensor: torch.Tensor, what: str) -> torch.Tensor:
         """``value_of``. Raises UserError E104 where there is none."""
@@ -111,19 +118,19 @@ class Questions(RunPlugin):
                     "leave out of forward what is only to be looked at",
                 ),
             )
-            raise with_inputs(error, self.recorder.inputs_behind([self.recorder.node_of(tensor)]))
+            raise with_inputs(error, self.tracer.inputs_behind([self.tracer.values.node_of(tensor)]))
         return value
 
     def address_of(self, memory: Memory) -> int:
         address = self._addresses.get(id(memory))
         if address is None:
-            sources = self.recorder.sources.values()
+            sources = self.tracer.values.sources.values()
             real = next((view.tensor for view in sources if view.memory is memory and not self._is_held(view)), None)
             address = self._addresses[id(memory)] = next(self._next) if real is None else _real_address(real)
         return address
 
     def _is_held(self, view: View) -> bool:
-        return self.recorder.fake_mode.holds(view.tensor)
+        return self.tracer.values.fake_mode.holds(view.tensor)
 
 
 def _real_address(tensor: torch.Tensor) -> int:
@@ -139,12 +146,12 @@ def _own(questions: Questions, own: Own, tensor: torch.Tensor, *args: object, **
 @_answers(_OF_HELD, "_base")
 def _base(questions: Questions, own: Own, tensor: torch.Tensor) -> torch.Tensor | None:
     """The tensor that the views of it begin at; ``detach`` begins anew."""
-    view = questions.recorder.view_of(tensor)
+    view = questions.tracer.values.view_of(tensor)
     begin = max((depth + 1 for depth, step in enumerate(view.steps) if step.func is aten.detach.default), default=0)
     if begin == len(view.steps):
         return None
     steps = view.steps[:begin]
-    same = (other for other in questions.recorder.views.values() if other.memory is view.memory)
+    same = (other for other in questions.tracer.values.views.values() if other.memory is view.memory)
     return next((other.tensor for other in same if other.steps == steps), None)
 
 
@@ -155,12 +162,12 @@ def _is_view(questions: Questions, own: Own, tensor: torch.Tensor) -> bool:
 
 @_answers(_OF_HELD, "_version")
 def _version(questions: Questions, own: Own, tensor: torch.Tensor) -> int:
-    return questions.recorder.view_of(tensor).memory.version
+    return questions.tracer.values.view_of(tensor).memory.version
 
 
 @_answers(_OF_HELD, "data_ptr")
 def _data_ptr(questions: Questions, own: Own, tensor: torch.Tensor) -> int | torch.SymInt:
-    begin = questions.address_of(questions.recorder.view_of(tensor).memory)
+    begin = questions.address_of(questions.tracer.values.view_of(tensor).memory)
     return begin + tensor.storage_offset() * tensor.element_size()
 
 
@@ -169,7 +176,7 @@ def _storage_device(questions: Questions, own: Own, storage: torch.UntypedStorag
     if device.type != "meta":
         return device
     held = _held_at(questions, storage)
-    return CPU if held is None else questions.recorder.fake_mode.device_of(held.tensor)
+    return CPU if held is None else questions.tracer.values.fake_mode.device_of(held.tensor)
 
 
 def _storage_address(questions: Questions, own: Own, storage: torch.UntypedStorage) -> int:
@@ -183,7 +190,7 @@ def _element(
     plain = storage if isinstance(storage, torch.UntypedStorage) else storage._untyped_storage
     held = _held_at(questions, plain)
     begin = plain.data_ptr()
-    given = questions.recorder.given_at(range(begin, begin + plain.nbytes())) if held is None else (None, held.tensor)
+    given = questions.given_at(range(begin, begin + plain.nbytes())) if held is None else (None, held.tensor)
     if given is not None:
         questions.numbers_of(given[1], "its memory is read")
     with no_dispatch():
@@ -191,7 +198,7 @@ def _element(
 
 
 def _held_at(questions: Questions, storage: torch.UntypedStorage) -> View | None:
-    return questions.recorder.view_at(storage._cdata)
+    return questions.tracer.values.view_at(storage._cdata)
 
 
 _OF_STORAGE: dict[str, Answer] = {
@@ -221,7 +228,7 @@ def _parameter(
     questions: Questions, own: Own, kind: type, data: torch.Tensor | None = None, requires_grad: bool = True
 ) -> object:
     """``nn.Parameter(data)``: an alias, of the class that is asked for."""
-    if data is None or not questions.recorder.fake_mode.holds(data):
+    if data is None or not questions.tracer.values.fake_mode.holds(data):
         return own(kind, data, requires_grad)
     alias = data.detach()
     alias.__class__ = kind
@@ -243,12 +250,12 @@ def _numbers(questions: Questions, tensor: torch.Tensor) -> object:
     if tensor.dim() == 0:
         return tensor.item()
     rows = [_numbers(questions, part) for part in tensor]
-    recorder = questions.recorder
+    tracer = questions.tracer
     if tensor.dim() == 1 or not rows:
         return rows
-    node = recorder.node_of(tensor)
+    node = tracer.values.node_of(tensor)
     what = f"Python goes through the {len(rows)} rows of %{node.name}: with more or fewer it needs an export of its own"
-    recorder.shape_env.assertions[Assumption(what, user_location())] = True
+    tracer.sizes.assertions[Assumption(what, user_location())] = True
     return rows
 
 
@@ -258,32 +265,32 @@ def _item(questions: Questions, own: Own, tensor: torch.Tensor) -> object:
     has_one = all(type(size) is int and size == 1 for size in tensor.shape)
     if not has_one or not tensor.dtype.is_floating_point or questions.value_of(tensor) is not None:
         return own(tensor)
-    return DataNumber(tensor.detach().double(), _Unknown(questions.recorder, tensor))
+    return DataNumber(tensor.detach().double(), _Unknown(questions.tracer, tensor))
 
 
 @dataclass(frozen=True, slots=True)
 class _Unknown:
     """The number of ``tensor``."""
 
-    recorder: Recorder
+    tracer: Tracer
     tensor: torch.Tensor
 
     def refuse(self) -> NoReturn:
-        error = self.recorder.unknown_number(self.recorder.node_of(self.tensor), aten.item.default)
+        error = self.tracer.unknown_number(self.tracer.values.node_of(self.tensor), aten.item.default)
         raise because(Reason.REAL_NUMBER, error)
 
     def is_shown(self) -> bool:
-        return formats_message() or _is_shown(self.recorder)
+        return formats_message() or _is_shown(self.tracer)
 
 
-def _is_shown(recorder: Recorder) -> bool:
+def _is_shown(tracer: Tracer) -> bool:
     """Whether a text is asked for that is only printed, logged or raised; the first time, that it is not in the file is a warning."""
     where = shown_at()
     if where is None:
         return False
     text = "what forward prints or logs of numbers that only the data tells is not in the file"
-    if not any(line.startswith(text) for line in recorder.warnings):
-        recorder.warnings.append(f"{text} ({where})")
+    if not any(line.startswith(text) for line in tracer.warnings):
+        tracer.warnings.append(f"{text} ({where})")
     return True
 
 
@@ -306,7 +313,7 @@ def _repr(questions: Questions, own: Own, tensor: torch.Tensor, **kwargs: object
     """The message of a check, which eager PyTorch makes and drops, needs no numbers."""
     if formats_message() and questions.value_of(tensor) is None:
         return f"a tensor of {tensor.dtype}"
-    if questions.value_of(tensor) is None and _is_shown(questions.recorder):
+    if questions.value_of(tensor) is None and _is_shown(questions.tracer):
         return f"tensor({UNKNOWN}, dtype={tensor.dtype})"
     value = questions.numbers_of(tensor, "it is printed")
     with no_dispatch():

@@ -15,7 +15,8 @@ from torch.fx.node import Argument
 
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.captured import GraphOutput, Symbol
-from fx2onnx.capture.recording.base_recorder import BaseRecorder
+from fx2onnx.capture.recording.values import Values
+from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.sizes.expr import Scalar
 from fx2onnx.sizes.relation import COMPARE, Relation
 from fx2onnx.torchcompat.operators import OpOverload
@@ -101,26 +102,26 @@ def behind(node: torch.fx.Node) -> torch.fx.Node:
     return node
 
 
-def add(recorder: BaseRecorder, node: torch.fx.Node, relation: Relation, where: SourceLocation | None) -> torch.fx.Node:
+def add(values: Values, node: torch.fx.Node, relation: Relation, where: SourceLocation | None) -> torch.fx.Node:
     """``node`` behind checks of ``relation``."""
     for checked in filter(None, map(steps, parts(relation))):
-        node = recorder.call(CHECKED, _arguments(node, checked, where), {}, node.meta["val"])
-        recorder.checks.append(node)
+        node = values.call(CHECKED, _arguments(node, checked, where), {}, node.meta["val"])
+        values.checks.append(node)
     return node
 
 
-def settle(recorder: BaseRecorder, outputs: Sequence[GraphOutput]) -> None:
+def settle(values: Values, env: ShapeEnv, outputs: Sequence[GraphOutput]) -> None:
     """Put what no output depends on, of all that is taken for true in the graph, before the first output that is a tensor."""
-    env, nodes = recorder.shape_env, [each.value for each in outputs if isinstance(each.value, torch.fx.Node)]
+    nodes = [each.value for each in outputs if isinstance(each.value, torch.fx.Node)]
     if not nodes:
         return
     needed = _needed(nodes)
     left = {
         checked_by(check): check.meta["where"]
-        for check in recorder.checks
-        if check not in needed and check.graph is recorder.graph
+        for check in values.checks
+        if check not in needed and check.graph is values.graph
     }
-    check_outputs(recorder.graph, outputs, recorder.symbols, {**left, **env.unchecked})
+    check_outputs(values.graph, outputs, values.symbols, {**left, **env.unchecked})
 
 
 def check_outputs(

@@ -10,8 +10,8 @@ import torch
 
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.reasons import with_inputs
-from fx2onnx.capture.recording.recorder import Recorder
-from fx2onnx.capture.recording.tensor_tracker import dims_of
+from fx2onnx.capture.recording.tracer import Tracer
+from fx2onnx.capture.recording.values import dims_of
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.sizes.assumptions import Assumption
 from fx2onnx.sizes.expr import Dim
@@ -39,24 +39,24 @@ class Undecided(Exception):
         self.names = names
 
 
-def run_at_unknown_sizes(recorder: Recorder, func: OpOverload, operator: Callable[[], Result]) -> Result:
+def run_at_unknown_sizes(tracer: Tracer, func: OpOverload, operator: Callable[[], Result]) -> Result:
     """The result of an operator, ``func`` with its arguments.
 
     Where it raises since sizes differ, these are equal: eager PyTorch would end there, too. Raises UserError E107 where the sizes
     of the result are other expressions at other sizes.
     """
-    env = recorder.shape_env
+    env = tracer.sizes
     guards = set(env.guards)
     try:
-        return _result(env, operator, recorder.place_of_call())
+        return _result(env, operator, tracer.values.where)
     except Undecided as cause:
-        error = recorder.refuse(
+        error = tracer.values.refuse(
             "E107",
             f"the type of {func}'s result depends on sizes that only the data tells",
             why=f"it differs with {cause}",
             next="slice, split or pad by these sizes, whose results have an expression",
         )
-        raise with_inputs(error, recorder.inputs_behind_sizes(cause.names)) from cause
+        raise with_inputs(error, tracer.inputs_behind_sizes(cause.names)) from cause
     finally:
         for key in env.guards.keys() - guards:
             if key[0].symbols() & env.unbacked:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from fx2onnx.base.answering import answers_for_caller
 from fx2onnx.base.errors import UserError
@@ -31,7 +31,6 @@ from fx2onnx.torchcompat.frames import (
     sorts_strides,
     user_location,
 )
-from fx2onnx.torchcompat.operators import OpOverload
 from fx2onnx.torchcompat.source_ast import Stretch
 
 LOOP_IN_TENSORS = "say it in tensors (torch.arange, cumsum, a recurrent layer), or as a loop of the file (torch.while_loop, scan, map)"
@@ -93,20 +92,6 @@ MOST_NUMBERS = 5
 """That an expression may be, for all of them to be in the file."""
 
 
-class RunRecorder(Protocol):
-    """The methods of the recorder that decisions by sizes need."""
-
-    def truth(self, test: Relation, error: UserError, is_needed: bool = False) -> bool: ...
-
-    def serving_both(self, relation: Relation) -> bool | None: ...
-
-    def handle(self, func: OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> object: ...
-
-    def inputs_behind_sizes(self, names: frozenset[str]) -> list[str]: ...
-
-    def keeps_both(self, is_needed: bool = False) -> bool: ...
-
-
 @answers_for_caller
 @dataclass
 class ShapeEnv(SizesOfRun):
@@ -150,8 +135,8 @@ class ShapeEnv(SizesOfRun):
     """Places of statements that run whether a size is a multiple or not, by the size and the divisor."""
     either_way: set[str] = field(default_factory=set)
     """Symbols whose comparisons with 0 or 1 decide nothing now: both answers give the same."""
-    recorder: Callable[[], RunRecorder | None] = lambda: None
-    """A weak reference to the recorder, if there is one."""
+    tracer: Callable[[], Any] = lambda: None
+    """A weak reference to the ``Tracer`` of the run, if there is one."""
     some: set[Dim] = field(default_factory=set)
     """Sizes that were seen to be needed to be more than 0."""
     tried: dict[tuple[str, Relation], bool] = field(default_factory=dict)
@@ -171,6 +156,14 @@ class ShapeEnv(SizesOfRun):
         finally:
             self.hints, self.facts, self.takes_notes = hints, facts, True
             del self.asked[asked:]
+
+    def unknown_size(self) -> Dim:
+        """A new symbol for a number that depends on data; ``Values.tie_symbols`` says later where it comes from."""
+        size = Dim.unbacked(self.next_unknown)
+        self.next_unknown += 1
+        self.know(unbacked=self.unbacked | {str(size)})
+        self.hints[str(size)] = 11 + 2 * len(self.unbacked)
+        return size
 
     def take_for_true(self, what: str | Relation, where: SourceLocation | None) -> None:
         """Take for true what ends the run where it is false."""
@@ -270,8 +263,8 @@ class ShapeEnv(SizesOfRun):
             if isinstance(left, bool):
                 return left
             relation = left
-        recorder = self.recorder() if by_user else None
-        serving = recorder.serving_both(relation) if recorder is not None else None
+        tracer = self.tracer() if by_user else None
+        serving: bool | None = tracer.serving_both(relation) if tracer is not None else None
         if serving is not None:
             return serving
         if by_python and not by_user and refused_by_torch():
@@ -290,9 +283,9 @@ class ShapeEnv(SizesOfRun):
                 next=(*KEEP_TENSORS, KEEP_BOTH),
             )
             error = with_inputs(error, self._inputs_behind(relation.symbols()))
-            if recorder is None:
+            if tracer is None:
                 raise error
-            holds = recorder.truth(relation, error)
+            holds: bool = tracer.truth(relation, error)
             self.equate(relation if holds else relation.negated())
             return holds
         return self.facts.as_one(relation) is True or self._guarded(relation, by_python)
@@ -309,8 +302,8 @@ class ShapeEnv(SizesOfRun):
         """Python's decision by sizes: one way in this run, where both are to be in the file. ``is_needed``: else the way of the
         sample is a condition.
         """
-        recorder = self.recorder()
-        if recorder is None or not recorder.keeps_both(is_needed) or self._is_either_way(relation):
+        tracer = self.tracer()
+        if tracer is None or not tracer.keeps_both(is_needed) or self._is_either_way(relation):
             return self._guarded(relation, by_python=not is_needed, by_user=not is_needed, ends_run=is_needed)
         known = self.facts.is_settled(relation)
         if known is None and self._is_otherwise_at_zero_only(relation):
@@ -323,7 +316,7 @@ class ShapeEnv(SizesOfRun):
         if refused_by_user() and not self.hint(relation):
             self.note(relation.negated(), user_location())
             return False
-        holds = recorder.truth(relation, undeclared(self, relation, user_location()), is_needed)
+        holds: bool = tracer.truth(relation, undeclared(self, relation, user_location()), is_needed)
         self.suppose(relation if holds else relation.negated())
         return holds
 
@@ -341,8 +334,8 @@ class ShapeEnv(SizesOfRun):
 
     def _few(self, dim: Dim) -> Mapping[int, Relation] | None:
         """The few numbers that an expression may be, such as ``min(n, 3)``."""
-        recorder = self.recorder()
-        is_left = self.decides_at or not self.takes_notes or recorder is None or not recorder.keeps_both(is_needed=True)
+        tracer = self.tracer()
+        is_left = self.decides_at or not self.takes_notes or tracer is None or not tracer.keeps_both(is_needed=True)
         if is_left or dim.as_symbol() is not None:
             return None
         low, high = bounds(dim, {name: self.facts.sets[name].ends() for name in dim.symbols() & self.facts.sets.keys()})
@@ -459,8 +452,8 @@ class ShapeEnv(SizesOfRun):
 
     def _inputs_behind(self, names: frozenset[str]) -> list[str]:
         """The inputs that data-dependent sizes depend on."""
-        recorder = self.recorder()
-        return recorder.inputs_behind_sizes(names) if recorder is not None else []
+        tracer = self.tracer()
+        return tracer.inputs_behind_sizes(names) if tracer is not None else []
 
     def specialize(self, dim: Dim) -> int:
         """The plain number at the sample's sizes, remembered as a specialization."""

@@ -1,4 +1,4 @@
-"""Arguments and indices that are sizes, of functions of torch that want plain numbers: such a call goes to the recorder as it is, since torch's reading of arguments would turn the sizes into numbers."""
+"""Arguments and indices that are sizes, of functions of torch that want plain numbers: such a call goes to the tracer as it is, since torch's reading of arguments would turn the sizes into numbers."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def _direct(overload: Function, signature: Function, original: Function) -> Func
         except TypeError:  # as torch says of these arguments
             return original(*args, **kwargs)
         env = next((size.node.env for size in _sizes_in(given)), None)
-        recorder = None if env is None else env.recorder()
-        return original(*args, **kwargs) if recorder is None else recorder.handle(overload, tuple(given), {})
+        tracer = None if env is None else env.tracer()
+        return original(*args, **kwargs) if tracer is None else tracer.handle(overload, tuple(given), {})
 
     return direct
 

@@ -92,9 +92,8 @@ def places_noted() -> Iterator[dict[str, str]]:
 _CORE = tuple(
     os.path.join(PACKAGE_FOLDER, *parts)
     for parts in (
-        ("capture", "recording", "recorder.py"),
-        ("capture", "recording", "tensor_tracker.py"),
-        ("capture", "recording", "base_recorder.py"),
+        ("capture", "recording", "tracer.py"),
+        ("capture", "recording", "values.py"),
         ("torchcompat", "dispatch.py"),
     )
 )

@@ -18,11 +18,11 @@ from fx2onnx.capture.options import CaptureOptions
 from fx2onnx.capture.patches import Patches
 from fx2onnx.capture.python.inputs import bind
 from fx2onnx.capture.recording.decisions import Choice, DecisionTrace
-from fx2onnx.capture.recording.recorder import Recorder
+from fx2onnx.capture.recording.tracer import Tracer
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.torchcompat.capture_modes import capture_modes
 from fx2onnx.torchcompat.operators import HIGHER_ORDER
-from tests.capture.recorded import info, inputs_of, recorder_of
+from tests.capture.recorded import info, inputs_of, tracer_of
 
 ERROR = UserError("E104", "depends on data")
 
@@ -33,22 +33,24 @@ def paths_of(function: Callable[[Any], Any]) -> Recorded:
     """The joined program of a function of a float32[4, 3]."""
 
     def run(attempt: Any, trace: DecisionTrace) -> Outcome:
-        recorder = Recorder(ShapeEnv(), {}, lambda overload: True, trace=trace)
-        (x,) = inputs_of(recorder, (4, 3))
+        tracer = Tracer(ShapeEnv(), {}, lambda overload: True, trace=trace)
+        (x,) = inputs_of(tracer, (4, 3))
         try:
-            with capture_modes(recorder.fake_mode, recorder.mode):
-                result = recorder.node_of(function(x))
+            with capture_modes(tracer.values.fake_mode, tracer.mode):
+                result = tracer.values.node_of(function(x))
         except UserError as error:
             return Failed(attempt, error)
         except ValueError as cause:
             error = UserError("E101", "the module failed")
             error.__cause__ = cause
             return Failed(attempt, error)
-        node = next(iter(recorder.graph.nodes))
+        node = next(iter(tracer.values.graph.nodes))
         inputs = [GraphInput("x0", info(4, 3), node, torch.ones(4, 3), "x0")]
         outputs = [GraphOutput("output", result, "")]
-        captured = Captured(recorder.graph, inputs, outputs, recorder.weights, recorder.symbols, [], "fake")
-        return Recorded(attempt, captured, recorder.shape_env)
+        captured = Captured(
+            tracer.values.graph, inputs, outputs, tracer.values.weights, tracer.values.symbols, [], "fake"
+        )
+        return Recorded(attempt, captured, tracer.sizes)
 
     request = Request(torch.nn.Identity(), CaptureOptions(), lambda _: True, Patches())
     arguments = bind(request.root.forward, (torch.zeros(1),), {}, None)
@@ -71,25 +73,25 @@ def conds(graph: torch.fx.Graph) -> list[torch.fx.Node]:
 
 def test_choices_are_given_in_order_until_one_is_missing() -> None:
     trace = DecisionTrace((Choice(True), Choice(False, first_unknown=7)))
-    recorder = recorder_of()
-    (x,) = inputs_of(recorder, (4,))
-    node = recorder.node_of(x)
-    assert trace.choose(recorder, node, ERROR) is True
-    assert recorder.shape_env.next_unknown == 0
-    assert trace.choose(recorder, node, ERROR) is False
-    assert recorder.shape_env.next_unknown == 7
+    tracer = tracer_of()
+    (x,) = inputs_of(tracer, (4,))
+    node = tracer.values.node_of(x)
+    assert trace.choose(tracer.values, tracer.sizes, node, ERROR) is True
+    assert tracer.sizes.next_unknown == 0
+    assert trace.choose(tracer.values, tracer.sizes, node, ERROR) is False
+    assert tracer.sizes.next_unknown == 7
     with pytest.raises(UserError) as caught:
-        trace.choose(recorder, node, ERROR)
+        trace.choose(tracer.values, tracer.sizes, node, ERROR)
     assert trace.undecided is caught.value is ERROR
     assert [decision.test for decision in trace.decisions] == [node, node]
 
 
 def test_within_a_nested_graph_nothing_is_decided() -> None:
     trace = DecisionTrace((Choice(True),))
-    recorder = recorder_of()
-    (x,) = inputs_of(recorder, (4,))
-    with recorder.nested(), pytest.raises(UserError):
-        trace.choose(recorder, recorder.node_of(x), ERROR)
+    tracer = tracer_of()
+    (x,) = inputs_of(tracer, (4,))
+    with tracer.values.nested(), pytest.raises(UserError):
+        trace.choose(tracer.values, tracer.sizes, tracer.values.node_of(x), ERROR)
     assert trace.undecided is None
 
 

@@ -16,12 +16,12 @@ def tensors(result: Any) -> list[torch.Tensor]:
 
 
 def agree(function: Any, shape: tuple[Any, ...], sizes: tuple[int, ...]) -> None:
-    recorder, results = recorded(function, shape, hints={"n": sizes[0]})
+    tracer, results = recorded(function, shape, hints={"n": sizes[0]})
     for size in sizes:
         eager = tensors(function(torch.rand([size if dim is N else dim for dim in shape])))
         assert [sizes_at(each, n=size) for each in tensors(results)] == [tuple(each.shape) for each in eager]
     assert [each.dtype for each in tensors(results)] == [each.dtype for each in eager]
-    assert not recorder.shape_env.specializations
+    assert not tracer.sizes.specializations
 
 
 POOLS = [
@@ -70,6 +70,6 @@ def test_types(name: str) -> None:
 
 
 def test_combinations_of_an_unknown_number() -> None:
-    recorder, result = recorded(lambda x: torch.combinations(x), (N,), hints={"n": 4})
+    tracer, result = recorded(lambda x: torch.combinations(x), (N,), hints={"n": 4})
     assert sizes_at(result, u0=9) == (9, 2)
-    assert "u0" in recorder.symbols
+    assert "u0" in tracer.values.symbols

@@ -45,5 +45,5 @@ OF_ANY_SIGN: dict[str, Any] = {
     [*((name, True) for name in NONNEGATIVE), *((name, False) for name in OF_ANY_SIGN)],
 )
 def test_signs(name: str, is_sure: bool) -> None:
-    recorder, result = recorded((NONNEGATIVE | OF_ANY_SIGN)[name], INTEGERS)
-    assert is_nonnegative(recorder, recorder.node_of(result)) == is_sure
+    tracer, result = recorded((NONNEGATIVE | OF_ANY_SIGN)[name], INTEGERS)
+    assert is_nonnegative(tracer, tracer.values.node_of(result)) == is_sure

@@ -22,21 +22,21 @@ def test_the_integers_are_read_back_with_their_scale(name: str) -> None:
         quantized = QUANTIZE[name](x)
         return quantized.int_repr(), quantized.dequantize()
 
-    recorder, (integers, floats) = recorded(both, (2, 3))
-    assert recorder.node_of(integers).meta["val"] == info(2, 3, dtype=torch.int8)
-    assert recorder.node_of(floats).meta["val"] == info(2, 3)
-    written, read = recorder.node_of(integers), recorder.node_of(floats)
+    tracer, (integers, floats) = recorded(both, (2, 3))
+    assert tracer.values.node_of(integers).meta["val"] == info(2, 3, dtype=torch.int8)
+    assert tracer.values.node_of(floats).meta["val"] == info(2, 3)
+    written, read = tracer.values.node_of(integers), tracer.values.node_of(floats)
     assert written.target is torch.ops.aten.clone.default
     written = written.args[0]
     assert isinstance(written, torch.fx.Node)
     assert read.args == (written, *written.args[1:])
-    packages = [name.partition(".")[0] for name in calls(recorder)]
+    packages = [name.partition(".")[0] for name in calls(tracer)]
     assert packages.count("quantized_decomposed") == 2
 
 
 def test_dequantize_of_floats_is_left_to_torch() -> None:
-    recorder, result = recorded(lambda x: x.dequantize(), (2, 3))
-    assert recorder.node_of(result).meta["val"] == info(2, 3)
+    tracer, result = recorded(lambda x: x.dequantize(), (2, 3))
+    assert tracer.values.node_of(result).meta["val"] == info(2, 3)
 
 
 @pytest.mark.parametrize(

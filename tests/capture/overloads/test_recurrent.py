@@ -26,11 +26,11 @@ def flat(result: Any) -> list[torch.Tensor]:
 @pytest.mark.parametrize("name", LAYERS)
 def test_types_at_every_length(name: str) -> None:
     layer = LAYERS[name].eval()
-    recorder, results = recorded(layer, (N, M, 4), hints={"n": 3, "m": 5})
+    tracer, results = recorded(layer, (N, M, 4), hints={"n": 3, "m": 5})
     for n, m in ((3, 5), (1, 2), (7, 1)):
         expected = [part.shape for part in flat(layer(torch.ones(n, m, 4)))]
         assert [sizes_at(part, n=n, m=m) for part in flat(results)] == expected
-    assert not recorder.shape_env.specializations
+    assert not tracer.sizes.specializations
 
 
 @pytest.mark.parametrize("name", ["lstm", "gru"])
@@ -42,10 +42,10 @@ def test_known_lengths_select_rows(name: str) -> None:
         return pad_packed_sequence(layer(packed)[0], batch_first=layer.batch_first)
 
     shape = (2, 3, 4) if layer.batch_first else (3, 2, 4)
-    recorder, (padded, lengths) = recorded(run, shape)
+    tracer, (padded, lengths) = recorded(run, shape)
     assert sizes_at(padded) == run(torch.ones(shape))[0].shape
-    assert recorder.value_of(recorder.node_of(lengths)).tolist() == [3, 2]
-    assert "_pack_padded_sequence.default" not in calls(recorder)
+    assert tracer.values.value_of(tracer.values.node_of(lengths)).tolist() == [3, 2]
+    assert "_pack_padded_sequence.default" not in calls(tracer)
 
 
 def test_lengths_from_data_are_sizes_of_their_own() -> None:
@@ -54,8 +54,8 @@ def test_lengths_from_data_are_sizes_of_their_own() -> None:
         padded, lengths = aten._pad_packed_sequence.default(packed.data, packed.batch_sizes, False, 0.0, -1)
         return packed.data, padded, lengths
 
-    recorder, (data, padded, lengths) = recorded(run, (5, N, 4), ((N,), torch.int64), hints={"n": 3})
+    tracer, (data, padded, lengths) = recorded(run, (5, N, 4), ((N,), torch.int64), hints={"n": 3})
     assert sizes_at(data, u0=9) == (9, 4)
     assert sizes_at(padded, u1=4, n=3) == (4, 3, 4)
-    assert recorder.node_of(lengths).meta["val"].dims == info(N).dims
-    assert not recorder.shape_env.assertions, "sorted before they are packed"
+    assert tracer.values.node_of(lengths).meta["val"].dims == info(N).dims
+    assert not tracer.sizes.assertions, "sorted before they are packed"

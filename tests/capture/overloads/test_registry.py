@@ -15,7 +15,7 @@ import torch
 from fx2onnx.base.errors import InternalError
 from fx2onnx.capture import op_table, registry
 from fx2onnx.capture.op_table import Op, name_of
-from fx2onnx.capture.recording import op_traits
+from fx2onnx.capture.recording.functionalize import mutate
 from fx2onnx.capture.recording.op_traits import traits_of
 from fx2onnx.capture.registry import Call, Kind, find, handler, register
 from tests.capture.recorded import Entry, entries
@@ -23,7 +23,7 @@ from tests.capture.recorded import Entry, entries
 aten = torch.ops.aten
 BY_NAME = (Kind.RECORD, Kind.WRITE)
 CASES = [(kind, entry) for kind in BY_NAME for entry in entries(kind)]
-PACKAGE = Path(op_traits.__file__).parents[1]
+PACKAGE = Path(registry.__file__).parent
 
 
 @pytest.fixture
@@ -32,11 +32,11 @@ def empty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_ENTRIES", {kind: {} for kind in Kind})
 
 
-def first(recorder: Any, call: Call) -> str:
+def first(tracer: Any, call: Call) -> str:
     return "first"
 
 
-def second(recorder: Any, call: Call) -> str:
+def second(tracer: Any, call: Call) -> str:
     return "second"
 
 
@@ -64,7 +64,7 @@ def test_a_name_and_its_overload_are_one(empty: None) -> None:
 
 
 def test_an_import_that_was_ended_may_be_run_again(empty: None) -> None:
-    code = "@register(Kind.RECORD, overload)\ndef twice(recorder, call): return NotImplemented"
+    code = "@register(Kind.RECORD, overload)\ndef twice(tracer, call): return NotImplemented"
     for _ in range(2):
         run = {"__name__": "family", "register": register, "Kind": Kind, "overload": aten.cov.default}
         exec(code, run)
@@ -72,8 +72,8 @@ def test_an_import_that_was_ended_may_be_run_again(empty: None) -> None:
 
 
 def test_arguments_are_handed_by_name(empty: None) -> None:
-    def function(recorder: Any, call: Call, end: Any, dim: Any, step: Any, missing: Any = "own") -> Any:
-        return recorder, call.func, end, dim, step, missing
+    def function(tracer: Any, call: Call, end: Any, dim: Any, step: Any, missing: Any = "own") -> Any:
+        return tracer, call.func, end, dim, step, missing
 
     register(Kind.RECORD, aten.slice.Tensor)(function)
     handle = handler(Kind.RECORD, aten.slice.Tensor)
@@ -83,7 +83,7 @@ def test_arguments_are_handed_by_name(empty: None) -> None:
 
 
 def test_a_name_that_the_schema_lacks_is_refused(empty: None) -> None:
-    def function(recorder: Any, call: Call, axis: int) -> None:
+    def function(tracer: Any, call: Call, axis: int) -> None:
         raise AssertionError
 
     register(Kind.RECORD, aten.slice.Tensor)(function)
@@ -95,7 +95,7 @@ def test_a_name_that_the_schema_lacks_is_refused(empty: None) -> None:
 def test_parameters_are_names_of_the_schema(kind: Kind, entry: Entry) -> None:
     """A parameter with a default of its own may be missing in one schema, not in those of all the function's overloads."""
     names = list(inspect.signature(entry.function).parameters)
-    assert names[:2] == ["recorder", "call"]
+    assert names[:2] == ["tracer", "call"]
     if isinstance(entry.overload, str):
         assert names[2:] == []
         return
@@ -142,8 +142,8 @@ def test_the_traits_of_an_overload_are_what_the_registry_has() -> None:
     assert traits_of(aten.relu.default).records is None
     assert traits_of(aten.relu.default).result_type is find(Kind.RESULT_TYPE, aten.relu.default)
     assert traits_of(aten.slice.Tensor).records is not None
-    assert traits_of(aten.add_.Tensor).writes is op_traits.functionalize.mutate
-    assert traits_of(aten.zero_.default).writes not in (None, op_traits.functionalize.mutate)
+    assert traits_of(aten.add_.Tensor).writes is mutate
+    assert traits_of(aten.zero_.default).writes not in (None, mutate)
     assert traits_of(aten.add.Tensor).writes is None
     assert traits_of(aten._native_batch_norm_legit.default).writes is None, "its call is recorded whole"
 

@@ -25,10 +25,10 @@ SLICES = [
 
 @pytest.mark.parametrize("index", range(len(SLICES)))
 def test_a_slice_has_the_size_that_eager_gives(index: int) -> None:
-    recorder, result = recorded(SLICES[index], (N, 3), hints={"n": 6})
+    tracer, result = recorded(SLICES[index], (N, 3), hints={"n": 6})
     for size in SIZES:
         assert sizes_at(result, n=size) == SLICES[index](torch.empty(size, 3)).shape
-    assert not recorder.shape_env.specializations
+    assert not tracer.sizes.specializations
 
 
 PARTS = {
@@ -42,11 +42,11 @@ PARTS = {
 @pytest.mark.parametrize("name", PARTS)
 def test_parts_have_the_sizes_that_eager_gives(name: str) -> None:
     function, sizes = PARTS[name]
-    recorder, results = recorded(function, (N, 3), hints={"n": 9})
+    tracer, results = recorded(function, (N, 3), hints={"n": 9})
     for size in sizes:
         expected = [part.shape for part in function(torch.empty(size, 3))]
         assert [sizes_at(part, n=size) for part in results] == expected
-    assert not recorder.shape_env.specializations
+    assert not tracer.sizes.specializations
 
 
 def test_a_write_through_a_slice_puts_back_the_clamped_part() -> None:
@@ -55,8 +55,8 @@ def test_a_write_through_a_slice_puts_back_the_clamped_part() -> None:
         x[1:5].fill_(7)
         return x
 
-    recorder, result = recorded(written, (N,), hints={"n": 9})
-    node = recorder.node_of(result)
+    tracer, result = recorded(written, (N,), hints={"n": 9})
+    node = tracer.values.node_of(result)
     assert node.target is torch.ops.aten.slice_scatter.default
     begin, end = node.args[3:5]
     for size in (1, 3, 5, 9):

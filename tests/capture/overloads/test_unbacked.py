@@ -39,10 +39,10 @@ INTEGERS = torch.int64
     ],
 )  # fmt: skip
 def test_types(function: Any, infos: list[Any]) -> None:
-    recorder, result = recorded(function, (N, 3), hints={"n": 4})
+    tracer, result = recorded(function, (N, 3), hints={"n": 4})
     results = [result] if isinstance(result, torch.Tensor) else result
-    assert [recorder.node_of(each).meta["val"] for each in results] == infos
-    assert recorder.symbols.keys() == ({"u0"} if "u0" in str(infos[0]) else set())
+    assert [tracer.values.node_of(each).meta["val"] for each in results] == infos
+    assert tracer.values.symbols.keys() == ({"u0"} if "u0" in str(infos[0]) else set())
 
 
 def test_two_selections_by_one_mask_have_one_size() -> None:
@@ -50,8 +50,8 @@ def test_two_selections_by_one_mask_have_one_size() -> None:
         mask = x[:, 0] > 0
         return x[mask], y[mask], y[x[:, 1] > 0]
 
-    recorder, results = recorded(selected, (4, 3), (4,))
-    assert [recorder.node_of(each).meta["val"] for each in results] == [info(U0, 3), info(U0), info(U1)]
+    tracer, results = recorded(selected, (4, 3), (4,))
+    assert [tracer.values.node_of(each).meta["val"] for each in results] == [info(U0, 3), info(U0), info(U1)]
 
 
 @pytest.mark.parametrize(
@@ -66,23 +66,23 @@ def test_two_selections_by_one_mask_have_one_size() -> None:
 )
 def test_results_of_constants_are_constants(function: Any) -> None:
     values = torch.tensor([[1.0, 0.0], [0.0, 3.0]])
-    recorder, result = recorded(lambda x: function(torch.tensor([[1.0, 0.0], [0.0, 3.0]])), (2,))
-    assert not recorder.symbols
-    assert torch.equal(recorder.value_of(recorder.node_of(result)), function(values))
+    tracer, result = recorded(lambda x: function(torch.tensor([[1.0, 0.0], [0.0, 3.0]])), (2,))
+    assert not tracer.values.symbols
+    assert torch.equal(tracer.values.value_of(tracer.values.node_of(result)), function(values))
 
 
 def test_the_start_of_narrow_is_read() -> None:
-    recorder, result = recorded(lambda x, start: x.narrow(0, start, 2), (5, 3), ((), INTEGERS))
+    tracer, result = recorded(lambda x, start: x.narrow(0, start, 2), (5, 3), ((), INTEGERS))
     assert sizes_at(result, u0=1) == (2, 3)
-    assert "u0" in recorder.symbols
+    assert "u0" in tracer.values.symbols
 
 
 @pytest.mark.parametrize("stacked", [True, False])
 def test_grouped_products_of_any_float(stacked: bool) -> None:
     first = (2, 4, 8) if stacked else (4, 8)
-    recorder, result = recorded(
+    tracer, result = recorded(
         lambda x, y, ends: torch.ops.aten._grouped_mm.default(x, y, None if stacked else ends),
         first, (2, 8, 3), ((2,), torch.int32),
     )  # fmt: skip
-    assert recorder.node_of(result).meta["val"] == info(*first[:-1], 3)
-    assert calls(recorder) == ["_grouped_mm.default"]
+    assert tracer.values.node_of(result).meta["val"] == info(*first[:-1], 3)
+    assert calls(tracer) == ["_grouped_mm.default"]

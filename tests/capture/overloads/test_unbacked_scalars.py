@@ -17,9 +17,9 @@ TWO = ((), torch.int64), ((), torch.int64)
 
 def numbers(function: Any) -> list[Any]:
     """The numbers of the results of ``function(x, y)`` after those of x and y were read."""
-    recorder, (x, y, *results) = recorded(lambda x, y: (x, y, *function(x, y)), *TWO)
-    assert [number_of(recorder, recorder.node_of(tensor)) for tensor in (x, y)] == [U0, U1]
-    return [number_of(recorder, recorder.node_of(result)) for result in results]
+    tracer, (x, y, *results) = recorded(lambda x, y: (x, y, *function(x, y)), *TWO)
+    assert [number_of(tracer, tracer.values.node_of(tensor)) for tensor in (x, y)] == [U0, U1]
+    return [number_of(tracer, tracer.values.node_of(result)) for result in results]
 
 
 @pytest.mark.parametrize(
@@ -55,11 +55,11 @@ def test_other_values_are_symbols_of_their_own(function: Any) -> None:
 
 
 def test_the_quotient_of_a_count_rounds_down() -> None:
-    recorder, (count, half) = recorded(
+    tracer, (count, half) = recorded(
         lambda x: (count := (x > 0).sum(), count.div(2, rounding_mode="trunc")), ((3,), torch.float32)
     )
-    assert number_of(recorder, recorder.node_of(count)) == U0
-    assert number_of(recorder, recorder.node_of(half)) == U0 // 2
+    assert number_of(tracer, tracer.values.node_of(count)) == U0
+    assert number_of(tracer, tracer.values.node_of(half)) == U0 // 2
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_the_quotient_of_a_count_rounds_down() -> None:
     ids=["equal", "never equal", "not unequal", "unknown", "no comparison for equality"],
 )
 def test_truth_of_comparisons(compare: Any, truth: bool | None) -> None:
-    recorder, (x, y, result) = recorded(lambda x, y: (x, y, compare(x, y)), *TWO)
+    tracer, (x, y, result) = recorded(lambda x, y: (x, y, compare(x, y)), *TWO)
     for tensor in (x, y):
-        number_of(recorder, recorder.node_of(tensor))
-    assert truth_of(recorder, recorder.node_of(result)) is truth
+        number_of(tracer, tracer.values.node_of(tensor))
+    assert truth_of(tracer, tracer.values.node_of(result)) is truth

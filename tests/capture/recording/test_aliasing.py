@@ -10,7 +10,8 @@ import torch.fx
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.capture.captured import TensorInfo
-from fx2onnx.capture.recording.aliasing import Memory, Step, View, read, write
+from fx2onnx.capture.recording.aliasing import regenerated, write
+from fx2onnx.capture.recording.values import Memory, Step, View
 from fx2onnx.capture.registry import Kind
 from tests.capture.recorded import entries
 
@@ -19,7 +20,7 @@ COMPLEX = torch.complex(torch.arange(6.0).reshape(2, 3), torch.ones(2, 3))
 
 
 class Calls:
-    """All that aliasing needs of a recorder."""
+    """All that aliasing needs of a tracer."""
 
     def __init__(self) -> None:
         self.graph = torch.fx.Graph()
@@ -90,7 +91,7 @@ def test_a_write_through_a_view_is_what_eager_leaves_in_memory(func: Any, args: 
     shown = calls.graph.placeholder("shown")
     write(calls, View(memory, (step,), shown, step.info, 0, seen), calls.graph.placeholder("value"))
     assert memory.version == 1
-    again = read(calls, View(memory, (step,), shown, step.info, 0, seen))
+    again = regenerated(calls, memory.present(), (step,))
     after, reread = calls.computed([memory.node, again], base.clone(), seen.clone(), value)
     assert torch.equal(reread, value)
     seen.copy_(value)
@@ -107,7 +108,7 @@ def test_a_view_of_the_present_version_is_its_node() -> None:
     calls = Calls()
     node = calls.graph.placeholder("base")
     view = View(Memory(node, info_of(BASE)), (), node, info_of(BASE), 0, BASE)
-    assert read(calls, view) is node
+    assert regenerated(calls, view.memory.present(), view.steps) is node
     assert len(calls.graph.nodes) == 1
 
 

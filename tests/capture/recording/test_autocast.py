@@ -15,9 +15,9 @@ def test_arguments_are_cast_as_autocast_does() -> None:
         with torch.autocast("cpu", torch.bfloat16):
             return x @ y
 
-    recorder, result = recorded(product, (2, 3), (3, 4))
-    assert calls(recorder) == ["to.dtype", "to.dtype", "matmul.default"]
-    assert recorder.node_of(result).meta["val"] == info(2, 4, dtype=torch.bfloat16)
+    tracer, result = recorded(product, (2, 3), (3, 4))
+    assert calls(tracer) == ["to.dtype", "to.dtype", "matmul.default"]
+    assert tracer.values.node_of(result).meta["val"] == info(2, 4, dtype=torch.bfloat16)
 
 
 @pytest.mark.parametrize(
@@ -30,9 +30,9 @@ def test_other_operators_run_as_they_are(function: Any) -> None:
         with torch.autocast("cpu", torch.bfloat16):
             return function(x)
 
-    recorder, result = recorded(run, (2, 3))
+    tracer, result = recorded(run, (2, 3))
     plain, expected = recorded(function, (2, 3))
-    assert calls(recorder) == calls(plain)
+    assert calls(tracer) == calls(plain)
     assert result.dtype == expected.dtype
 
 
@@ -41,7 +41,7 @@ def test_lists_are_cast_too() -> None:
         with torch.autocast("cpu", torch.bfloat16):
             return torch.cat([x, y @ y])
 
-    recorder, result = recorded(both, (2, 2), (2, 2))
+    tracer, result = recorded(both, (2, 2), (2, 2))
     assert result.dtype == torch.float32, "cat widens to the widest of its tensors"
-    assert calls(recorder)[-1] == "cat.default"
-    assert calls(recorder).count("to.dtype") == 3
+    assert calls(tracer)[-1] == "cat.default"
+    assert calls(tracer).count("to.dtype") == 3

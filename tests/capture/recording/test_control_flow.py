@@ -10,29 +10,29 @@ import torch
 from fx2onnx.base.errors import UserError
 from fx2onnx.capture.recording.control_flow import Nested, joined_dims, record_nested
 from fx2onnx.torchcompat.operators import HIGHER_ORDER
-from tests.capture.recorded import M, N, handling, info, inputs_of, recorded, recorder_of
+from tests.capture.recorded import M, N, handling, info, inputs_of, recorded, tracer_of
 
 aten = torch.ops.aten
 
 
 def test_a_function_becomes_a_graph_that_refers_to_outer_nodes() -> None:
-    recorder = recorder_of({"n": 3})
-    x, y = inputs_of(recorder, (N, 2), (2,))
-    with handling(recorder):
-        nested, rebuild = record_nested(recorder, lambda z: {"sum": z + y, "two": 2}, [x])
+    tracer = tracer_of({"n": 3})
+    x, y = inputs_of(tracer, (N, 2), (2,))
+    with handling(tracer):
+        nested, rebuild = record_nested(tracer, lambda z: {"sum": z + y, "two": 2}, [x])
     assert [node.op for node in nested.graph.nodes] == ["placeholder", "call_function", "call_function"]
     assert nested.inputs[0].meta["val"] == info(N, 2)
-    assert nested.outputs[0].args == (nested.inputs[0], recorder.node_of(y))
+    assert nested.outputs[0].args == (nested.inputs[0], tracer.values.node_of(y))
     assert nested.infos == (info(N, 2), info(dtype=torch.int64))
     assert rebuild(["a", "b"]) == {"sum": "a", "two": "b"}
     assert str(nested) == "graph of 3 nodes"
 
 
 def test_writes_into_the_operands_are_refused() -> None:
-    recorder = recorder_of()
-    (x,) = inputs_of(recorder, (2,))
-    with handling(recorder), pytest.raises(UserError, match="writes into a tensor"):
-        record_nested(recorder, lambda z: z.add_(1), [x])
+    tracer = tracer_of()
+    (x,) = inputs_of(tracer, (2,))
+    with handling(tracer), pytest.raises(UserError, match="writes into a tensor"):
+        record_nested(tracer, lambda z: z.add_(1), [x])
 
 
 def test_sizes_in_which_branches_differ_are_unknown() -> None:
@@ -59,11 +59,11 @@ def test_sizes_in_which_branches_differ_are_unknown() -> None:
     ids=["cond", "while_loop", "scan", "map"],
 )
 def test_operators(function: Any, name: str, infos: list[Any]) -> None:
-    recorder, results = recorded(function, (4, 3), (3,))
-    (node,) = [node for node in recorder.graph.nodes if node.target is HIGHER_ORDER[name]]
+    tracer, results = recorded(function, (4, 3), (3,))
+    (node,) = [node for node in tracer.values.graph.nodes if node.target is HIGHER_ORDER[name]]
     assert any(isinstance(arg, Nested) for arg in node.args)
     results = [results] if isinstance(results, torch.Tensor) else results
-    assert [recorder.node_of(result).meta["val"] for result in results] == infos
+    assert [tracer.values.node_of(result).meta["val"] for result in results] == infos
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.capture.recording.functionalize import functional_overload, is_decomposable
+from fx2onnx.capture.recording.functionalize import functional_overload
+from fx2onnx.torchcompat.operators import is_decomposable
 from tests.capture.recorded import calls, info, recorded
 
 aten = torch.ops.aten
@@ -34,15 +35,15 @@ def test_functional_overload(func: Any, functional: Any) -> None:
 
 
 def test_a_write_is_a_value_that_later_reads_see() -> None:
-    recorder, x = recorded(lambda x: x.mul_(2), (2, 3))
-    assert calls(recorder) == ["mul.Tensor"]
-    assert recorder.node_of(x).target is aten.mul.Tensor
-    assert recorder.written.keys() == {id(recorder.view_of(x).memory)}
+    tracer, x = recorded(lambda x: x.mul_(2), (2, 3))
+    assert calls(tracer) == ["mul.Tensor"]
+    assert tracer.values.node_of(x).target is aten.mul.Tensor
+    assert tracer.values.written.keys() == {id(tracer.values.view_of(x).memory)}
 
 
 def test_results_are_given_to_out() -> None:
-    recorder, out = recorded(lambda x, out: torch.add(x, 1, out=out), (2,), (2,))
-    assert recorder.node_of(out).target is aten.add.Tensor
+    tracer, out = recorded(lambda x, out: torch.add(x, 1, out=out), (2,), (2,))
+    assert tracer.values.node_of(out).target is aten.add.Tensor
 
 
 @pytest.mark.parametrize(
@@ -57,21 +58,21 @@ def test_results_are_given_to_out() -> None:
     ids=["broadcast", "same type", "number", "tensor", "zero"],
 )
 def test_what_does_not_depend_on_the_old_value(write: Any, after: list[str]) -> None:
-    recorder, x = recorded(write, (2, 3), ((3,), torch.int32))
-    assert calls(recorder) == after
-    assert recorder.node_of(x).meta["val"] == info(2, 3)
+    tracer, x = recorded(write, (2, 3), ((3,), torch.int32))
+    assert calls(tracer) == after
+    assert tracer.values.node_of(x).meta["val"] == info(2, 3)
 
 
 def test_a_view_in_place_changes_the_type_and_keeps_the_memory() -> None:
-    recorder, x = recorded(lambda x: x.t_(), (2, 3))
+    tracer, x = recorded(lambda x: x.t_(), (2, 3))
     assert tuple(x.shape) == (3, 2)
-    assert recorder.node_of(x).meta["val"] == info(3, 2)
-    assert [step.func for step in recorder.view_of(x).steps] == [aten.t.default]
+    assert tracer.values.node_of(x).meta["val"] == info(3, 2)
+    assert [step.func for step in tracer.values.view_of(x).steps] == [aten.t.default]
 
 
 def test_a_factory_makes_what_its_out_is() -> None:
-    recorder, out = recorded(lambda x: torch.arange(4, out=torch.empty(4, dtype=torch.float16)), (1,))
-    assert recorder.node_of(out).kwargs["dtype"] is torch.float16
+    tracer, out = recorded(lambda x: torch.arange(4, out=torch.empty(4, dtype=torch.float16)), (1,))
+    assert tracer.values.node_of(out).kwargs["dtype"] is torch.float16
 
 
 @pytest.mark.parametrize(
@@ -101,17 +102,17 @@ def test_training_updates_the_running_statistics(function: Any, training: bool) 
         rest = (False,) if function is aten.batch_norm.default else ()
         return function(x, weight, bias, mean, var, training, 0.1, 1e-5, *rest), mean, var
 
-    recorder, (result, *statistics) = recorded(normalized, (4, 3, 2), (3,), (3,), (3,), (3,))
-    written = [id(recorder.view_of(statistic).memory) in recorder.written for statistic in statistics]
+    tracer, (result, *statistics) = recorded(normalized, (4, 3, 2), (3,), (3,), (3,), (3,))
+    written = [id(tracer.values.view_of(statistic).memory) in tracer.values.written for statistic in statistics]
     assert written == [training, training]
     first = result if isinstance(result, torch.Tensor) else result[0]
-    assert recorder.node_of(first).meta["val"] == info(4, 3, 2)
+    assert tracer.values.node_of(first).meta["val"] == info(4, 3, 2)
 
 
 def test_lists_of_tensors_are_recorded_one_by_one() -> None:
-    recorder, result = recorded(lambda x, y: torch._foreach_add([x, y], [y, y], alpha=2), (2, 3), (3,))
-    assert calls(recorder) == ["add.Tensor", "add.Tensor"]
-    assert [recorder.node_of(each).meta["val"] for each in result] == [info(2, 3), info(3)]
+    tracer, result = recorded(lambda x, y: torch._foreach_add([x, y], [y, y], alpha=2), (2, 3), (3,))
+    assert calls(tracer) == ["add.Tensor", "add.Tensor"]
+    assert [tracer.values.node_of(each).meta["val"] for each in result] == [info(2, 3), info(3)]
 
 
 def test_is_decomposable() -> None:

@@ -14,7 +14,7 @@ import fx2onnx
 from fx2onnx.capture.driver import capture
 from fx2onnx.capture.recording import meta_cache, size_checks
 from fx2onnx.capture.recording.op_traits import traits_of
-from fx2onnx.capture.recording.recorder import Recorder
+from fx2onnx.capture.recording.tracer import Tracer
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.symnode import DimNode, unwrap
 from fx2onnx.sizes.relation import Relation
@@ -41,17 +41,17 @@ class Layers(torch.nn.Module):
 def _fake_operators(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the operators that run on fake tensors from now on."""
     seen: list[str] = []
-    remember = Recorder.record
+    remember = Tracer.record
 
-    def recorded(self: Recorder, func: Any, args: Any, kwargs: Any) -> Any:
-        before = self.meta_cache.remember
-        self.meta_cache.remember = lambda *given: (seen.append(str(func)), before(*given))
+    def recorded(self: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
+        before = self.types.remember
+        self.types.remember = lambda *given: (seen.append(str(func)), before(*given))
         try:
             return remember(self, func, args, kwargs)
         finally:
-            self.meta_cache.remember = before
+            self.types.remember = before
 
-    monkeypatch.setattr(Recorder, "record", recorded)
+    monkeypatch.setattr(Tracer, "record", recorded)
     return seen
 
 
@@ -80,21 +80,21 @@ def test_a_second_export_of_the_same_sizes_runs_no_operator(monkeypatch: pytest.
     ids=["plain", "transposed", "sliced", "number", "meta", "permuted", "of a subclass"],
 )
 def test_a_weight_counts_as_its_fake(weight: torch.Tensor) -> None:
-    recorder = Recorder(ShapeEnv(), {id(weight): ("weight", "parameter", weight)}, lambda overload: True)
+    tracer = Tracer(ShapeEnv(), {id(weight): ("weight", "parameter", weight)}, lambda overload: True)
     with torch.no_grad():
-        of_weight = recorder.meta_cache.key("any", (weight,), {})
-        assert of_weight == recorder.meta_cache.key("any", (recorder.fake_of(weight),), {})
+        of_weight = tracer.types.key("any", (weight,), {})
+        assert of_weight == tracer.types.key("any", (tracer.values.fake_of(weight),), {})
 
 
 class Lookup:
     """A cache, and a call that ran once in it."""
 
     def __init__(self, hints: dict[str, int] | None = None) -> None:
-        self.recorder = Recorder(ShapeEnv(hints or {}), {}, lambda overload: True)
-        self.cache = self.recorder.meta_cache
+        self.tracer = Tracer(ShapeEnv(hints or {}), {}, lambda overload: True)
+        self.cache = self.tracer.types
 
     def run(self, func: Any, *args: Any) -> Any:
-        with torch.no_grad(), self.recorder.fake_mode:
+        with torch.no_grad(), self.tracer.values.fake_mode:
             key = self.cache.key(traits_of(func), args, {})
             assert key is not None
             before = self.cache.before(key)._replace(asked=0)
@@ -109,7 +109,7 @@ class Lookup:
             return self.cache.again(key, args)
 
     def new(self, *dims: Any) -> torch.Tensor:
-        return self.recorder.new_fake(dims, torch.float32)
+        return self.tracer.values.new_fake(dims, torch.float32)
 
 
 def test_a_cached_result_is_a_new_tensor_of_the_same_type() -> None:
@@ -191,19 +191,19 @@ def test_a_later_run_decides_again_by_its_sizes() -> None:
     meta_cache._SHARED.clear()
     first = Lookup({"n": 5})
     x = first.new(N, 4)
-    assert first.recorder.shape_env.guard(Relation("gt", (N, 3)))
+    assert first.tracer.sizes.guard(Relation("gt", (N, 3)))
     first.run(aten.cumsum.default, x, 0)
     for size, is_known in ((7, True), (2, False)):
         later = Lookup({"n": size})
         result = later.again(aten.cumsum.default, later.new(N, 4), 0)
         assert (result is not meta_cache.MISSING) == is_known
-        assert (Relation("gt", (N, 3)), True) in later.recorder.shape_env.guards or not is_known
+        assert (Relation("gt", (N, 3)), True) in later.tracer.sizes.guards or not is_known
 
 
 def test_a_specialized_size_is_not_shared() -> None:
     meta_cache._SHARED.clear()
     first = Lookup({"n": 5})
-    first.recorder.shape_env.specialize(N)
+    first.tracer.sizes.specialize(N)
     first.run(aten.cumsum.default, first.new(N, 4), 0)
     later = Lookup({"n": 5})
     assert later.again(aten.cumsum.default, later.new(N, 4), 0) is meta_cache.MISSING
@@ -215,7 +215,7 @@ def test_what_is_written_for_a_condition_is_not_shared_with_runs_without_it() ->
     assert even is not None
     runs = [Lookup({"n": 6}) for _ in range(3)]
     for run in runs[:2]:
-        run.recorder.shape_env.narrow("n", even)
+        run.tracer.sizes.narrow("n", even)
     runs[0].run(aten.cumsum.default, runs[0].new(N, 4), 0)
     found = [run.again(aten.cumsum.default, run.new(N, 4), 0) is meta_cache.MISSING for run in runs[1:]]
     assert found == [False, True]

@@ -17,48 +17,57 @@ from fx2onnx.base.answering import answers_for_caller
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.captured import TensorInfo
-from fx2onnx.capture.rare_roads import road
+from fx2onnx.capture.rare_roads import RARE_ROADS, road
 from fx2onnx.capture.reasons import Reason, because, with_inputs
-from fx2onnx.capture.recording import aliasing, functionalize, size_checks
-from fx2onnx.capture.recording.base_recorder import BaseRecorder
+from fx2onnx.capture.recording import size_checks
 from fx2onnx.capture.recording.decisions import DecisionTrace, Test
 from fx2onnx.capture.recording.eager_refusals import as_eager, check_sizes, is_taken
 from fx2onnx.capture.recording.ends_of_runs import note_needs
-from fx2onnx.capture.recording.meta_cache import MISSING, check_operands
+from fx2onnx.capture.recording.meta_cache import MISSING, MetaCache, check_operands
 from fx2onnx.capture.recording.op_traits import OpTraits, asks_of_strides, traits_of
-from fx2onnx.capture.recording.plugins import PausedWatch
-from fx2onnx.capture.recording.tensor_tracker import Arguments, NeedsDecomposition, dims_of, tensor_info
+from fx2onnx.capture.recording.plugins import RunPlugin
+from fx2onnx.capture.recording.values import Arguments, NeedsDecomposition, Values, dims_of, tensor_info
 from fx2onnx.capture.registry import load_family
 from fx2onnx.capture.shapes.shape_env import DATA_DECIDES, KEEP_BOTH, KEEP_TENSORS, ShapeEnv
 from fx2onnx.capture.shapes.symnode import sym_int
-from fx2onnx.sizes.expr import DimLike
+from fx2onnx.sizes.assumptions import Assumed
+from fx2onnx.sizes.expr import Dim, DimLike, Scalar
 from fx2onnx.sizes.relation import Relation
 from fx2onnx.torchcompat.dispatch import PreDispatchMode, SplitMode, in_function_transform, no_dispatch
 from fx2onnx.torchcompat.fake_tensors import CPU, DataDependentOutputException, DynamicOutputShapeException
-from fx2onnx.torchcompat.frames import asserted_by_user, refused_by_torch, user_location
+from fx2onnx.torchcompat.frames import asserted_by_user, refused_by_torch
 from fx2onnx.torchcompat.modules import PATHS
-from fx2onnx.torchcompat.operators import OpOverload
+from fx2onnx.torchcompat.operators import OpOverload, decompose
+from fx2onnx.torchcompat.tensor_questions import ATTRIBUTES, Own
 
 aten = torch.ops.aten
 
 
-class Recorder(BaseRecorder):
-    """The graph of one run. ``mode`` is the dispatch mode to be active while the module runs.
+class Tracer:
+    """One run: its ``values`` (tensors as nodes), the ``types`` of results, the ``sizes``, and the ``plugins`` of rare roads.
 
+    ``mode`` is the dispatch mode to be active while the module runs; ``pre_dispatch``: composite operators are recorded whole.
     What it makes refers to it weakly, so that it and the weights are freed with the last reference from outside.
     """
 
     def __init__(
         self,
-        shape_env: ShapeEnv,
+        sizes: ShapeEnv,
         weight_names: dict[int, tuple[str, str, torch.Tensor]],
         keep: Callable[[OpOverload], bool],
-        whole: bool = True,
+        pre_dispatch: bool = True,
         trace: DecisionTrace | None = None,
     ) -> None:
-        super().__init__(shape_env, weight_names, whole)
-        shape_env.recorder = weakref.ref(self)
-        self.fake_mode.slices = functools.partial(load_family("overloads.slices").sliced, shape_env)
+        self.plugins: dict[str, RunPlugin] = {}
+        """The parts of the run that rare roads added, by their names."""
+        self.sizes = sizes
+        self.values = values = Values(sizes, weight_names, self.plugins, pre_dispatch)
+        self.types = MetaCache(
+            values.fake_mode, sizes, weakref.WeakMethod(values.fake_of), is_above_autograd=pre_dispatch
+        )
+        self.pre_dispatch = pre_dispatch
+        sizes.tracer = weakref.ref(self)
+        values.fake_mode.slices = functools.partial(load_family("overloads.slices").sliced, sizes)
         self.trace = trace
         """How Python's decisions by data go, if they are no error."""
         self.has_if_bodies = False
@@ -67,27 +76,67 @@ class Recorder(BaseRecorder):
         """Whether tests that guard nothing but a crop or a pad are no decisions."""
         self._spans = events.details()
         handle = weakref.WeakMethod(self.handle if self._spans is None else self._handle_timed)
-        self.mode = PreDispatchMode(handle) if whole else SplitMode(handle, self.fake_mode.device_if_held)
-        self.written = {}
-        self.writes: list[tuple[list[DimLike | torch.SymInt], SourceLocation | None]] = []
-        """The sizes of what was written, and the line, one by one."""
+        self.mode = PreDispatchMode(handle) if pre_dispatch else SplitMode(handle, values.fake_mode.device_if_held)
+        self.warnings: list[str] = []
+        self.symbolics: dict[type, str] = {}
+        """A warning for each ``torch.autograd.Function`` whose ``symbolic`` has no effect."""
         self.numbers_read: list[tuple[torch.fx.Node, SourceLocation | None]] = []
         """Values whose numbers Python took, and the lines."""
+        self.unbacked_scalars: dict[torch.fx.Node, Scalar] = {}
+        """The symbol of an integer that Python read from a tensor, by its node, and expressions over sizes and such symbols."""
+        self.nonzero_rows: dict[tuple[torch.fx.Graph, torch.fx.Node], Dim] = {}
+        """The unknown number of nonzero elements of a value, so that two selections by one mask have one size."""
+        self.packed_batches: dict[torch.fx.Node, DimLike] = {}
+        """The number of packed sequences, by the node of their batch sizes."""
+        self.quantized: dict[int, tuple[torch.Tensor, object]] = {}
+        """By the id of integers that stand for numbers, these integers and how they do (``capture/quantized/operands.py``)."""
         self.failure: BaseException | None = None
         """What the last call raised that failed: the TorchScript interpreter raises something else instead."""
-        below = None if whole else road("below autograd")
-        self._lines = below and below.ForwardLines()
-        self.statistics = below and below.RunningStatistics(self)
-        self.watch: PausedWatch | None = None
-        """Watches what else than operators runs, while a call of a module is recorded by itself."""
+        self.watch: Any = None
+        """The watch of what else than operators runs, while a call of a module is recorded by itself."""
+        self._below_autograd: Any = None if pre_dispatch else self.plugin("below autograd")
         self._keep = keep
         self._keeps: dict[OpTraits, bool] = {}
         self._tried: set[object] = set()
         """Keys of calls that eager PyTorch takes, and that are recorded as others."""
 
+    # -- plugins --------------------------------------------------------------------------------------------------
+    def plugin(self, name: str) -> Any:
+        """The plugin of a rare road, made when the run first needs it."""
+        found = self.plugins.get(name)
+        if found is None:
+            found = self.plugins[name] = road(name).PLUGIN(self)
+        return found
+
+    def notes_of_plugins(self) -> list[Assumed]:
+        """What the report says of rare roads, in the order of their table."""
+        return [note for name in RARE_ROADS if name in self.plugins for note in self.plugins[name].notes]
+
+    def end(self) -> None:
+        """Let go of the plugins, which hold the tracer, and of the last failure, as the run is over."""
+        for plugin in self.plugins.values():
+            plugin.end()
+        self.plugins.clear()
+        self._below_autograd = self.failure = None
+
+    @answers_for_caller
+    def answer(self, name: str, own: Own, asked: Any, *args: Any, **kwargs: Any) -> Any:
+        """The answer to the question ``name`` that Python asks of a tensor, a storage or a class without an operator; ``own``: torch's
+        answer.
+        """
+        mode = self.values.fake_mode
+        if mode.computes or mode.runs_operator:
+            return own(asked, *args, **kwargs)
+        if isinstance(asked, torch.Tensor) and (name in ATTRIBUTES or name == "data_ptr"):
+            if not mode.holds(asked):
+                return own(asked)
+            if name == "is_quantized":
+                return id(asked) in self.quantized
+        return self.plugin("what Python asks").answer(name, own, asked, *args, **kwargs)
+
     def is_known(self, tensor: torch.Tensor) -> bool:
         """Whether only constants lead to the tensor's value."""
-        return self.value_of(self.node_of(tensor)) is not None
+        return self.values.value_of(self.values.node_of(tensor)) is not None
 
     # -- dispatch -------------------------------------------------------------------------------------------------
     def _handle_timed(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -95,7 +144,7 @@ class Recorder(BaseRecorder):
         try:
             return self.handle(func, args, kwargs)
         finally:
-            self._spans.detail(func, start_ns, PATHS.stack[-1] if PATHS.stack else "", self._where)  # type: ignore[union-attr]
+            self._spans.detail(func, start_ns, PATHS.stack[-1] if PATHS.stack else "", self.values.where)  # type: ignore[union-attr]
 
     def handle(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         watch = self.watch
@@ -104,38 +153,34 @@ class Recorder(BaseRecorder):
         try:
             return self._handled(func, args, kwargs)
         except BaseException as error:
-            self.failure = as_eager(self.shape_env, func, args, kwargs, error)
+            self.failure = as_eager(self.sizes, func, args, kwargs, error)
             raise self.failure from error.__cause__
         finally:
             if watch is not None:
                 watch.go_on()
 
-    def begin_scope(self, graph: torch.fx.Graph, trace: DecisionTrace, watch: PausedWatch) -> None:
+    def begin_scope(self, graph: torch.fx.Graph, trace: DecisionTrace, watch: Any) -> None:
         """From here on a call is recorded into a graph of its own, with choices of its own."""
-        self.graph = self.scope = graph
+        self.values.graph = self.values.scope = graph
         self.trace, self.has_if_bodies, self.watch = trace, False, watch
 
-    def _note_place(self) -> None:
-        """Below autograd a call may be one of the backward pass."""
-        if self._lines is None:
-            self._where = user_location()
-        else:
-            self._where, self._module = self._lines.place()
-
     def _handled(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if self._whole and in_function_transform():
+        if self.pre_dispatch and in_function_transform():
             raise NeedsDecomposition
         traits = traits_of(func)
-        self.shape_env.during = traits.name
+        self.sizes.during = traits.name
         if traits.is_query:
-            fake_args, fake_kwargs = self.to_fakes(args, kwargs)
+            fake_args, fake_kwargs = self.values.to_fakes(args, kwargs)
             return func(*fake_args, **fake_kwargs)
-        self._note_place()
+        if self._below_autograd is None:
+            self.values.mark()
+        else:
+            self.values.where, self.values.module = self._below_autograd.place()
         if self.quantized:
             replaced = road("quantised operands").seen(self, func, args, kwargs)
             if replaced is not NotImplemented:
                 return replaced
-        if self.holds_sparse:
+        if self.values.holds_sparse:
             replaced = road("sparse operands").seen(self, func, args, kwargs)
             if replaced is not NotImplemented:
                 return replaced
@@ -143,8 +188,8 @@ class Recorder(BaseRecorder):
             kwargs = kwargs | {"device": CPU}  # functorch takes the device that a tensor without data really has
         if traits.reads_number:
             return self._to_python(func, args[0])
-        if traits.lifts and not self.fake_mode.holds(args[0]):
-            return self.constant(args[0])
+        if traits.lifts and not self.values.fake_mode.holds(args[0]):
+            return self.values.constant(args[0])
         if traits.writes is not None:
             self._check_whole(traits, func, args, kwargs, ())
             return traits.writes(self, func, args, kwargs)
@@ -160,9 +205,9 @@ class Recorder(BaseRecorder):
             keep = self._keeps[traits] = self._keep(func)
         if not keep:
             with self.mode:
-                result = functionalize.decompose(func, args, kwargs)
+                result = decompose(func, args, kwargs)
             if result is not NotImplemented:
-                check_operands(self.shape_env, func, args, kwargs)
+                check_operands(self.sizes, func, args, kwargs)
                 self._check_whole(traits, func, args, kwargs, result)
                 return result
         return self.record(func, args, kwargs)
@@ -172,52 +217,52 @@ class Recorder(BaseRecorder):
     ) -> None:
         """The checks of a call that is recorded as others, once for each type of its operands."""
         if traits.is_tried_whole:
-            key = self.meta_cache.key(traits, args, kwargs)
+            key = self.types.key(traits, args, kwargs)
             if key is None or key not in self._tried:
-                check_sizes(self.shape_env, func, args, kwargs, result)
+                check_sizes(self.sizes, func, args, kwargs, result)
                 self._tried.add(key)
 
     def record(self, func: OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
-        nodes = self.to_nodes(args, kwargs)
-        cache = self.meta_cache
+        nodes = self.values.to_nodes(args, kwargs)
+        cache = self.types
         traits = traits_of(func)
         key = cache.key(traits, args, kwargs)
         result = cache.again(key, args) if key is not None else MISSING
         if result is not MISSING:
             return self.finish(func, args, nodes, result)
-        fake_args, fake_kwargs = self.to_fakes(args, kwargs)
+        fake_args, fake_kwargs = self.values.to_fakes(args, kwargs)
         start_ns, before = time.perf_counter_ns(), cache.before(key)
-        self.fake_mode.runs_operator = True
-        self.shape_env.asks_of_strides = asks_of_strides(traits, fake_args)
+        self.values.fake_mode.runs_operator = True
+        self.sizes.asks_of_strides = asks_of_strides(traits, fake_args)
         try:
             run = functools.partial(func, *fake_args, **fake_kwargs)
-            if self.shape_env.unbacked:
+            if self.sizes.unbacked:
                 result = road("sizes of data").run_at_unknown_sizes(self, func, run)
             else:
                 result = run()
-            if self.shape_env.hints:
-                taken = functools.partial(is_taken, self.shape_env, func, args, kwargs)
-                note_needs(self.shape_env, run, taken, fake_args[:1], result, before.asked)
-                if self.shape_env.asks_of_strides and not self.shape_env.unbacked:
+            if self.sizes.hints:
+                taken = functools.partial(is_taken, self.sizes, func, args, kwargs)
+                note_needs(self.sizes, run, taken, fake_args[:1], result, before.asked)
+                if self.sizes.asks_of_strides and not self.sizes.unbacked:
                     result = self._of_sizes(result, fake_args)
         except DataDependentOutputException as cause:
-            operands = [self.node_of(arg) for arg in args if isinstance(arg, torch.Tensor)]
+            operands = [self.values.node_of(arg) for arg in args if isinstance(arg, torch.Tensor)]
             why = f"{cause.func} would need the tensor's numbers"
-            error = self.refuse(*DATA_DECIDES, why=why, next=KEEP_TENSORS)
+            error = self.values.refuse(*DATA_DECIDES, why=why, next=KEEP_TENSORS)
             raise with_inputs(error, self.inputs_behind(operands)) from cause
         except DynamicOutputShapeException as cause:
-            raise self.refuse(
+            raise self.values.refuse(
                 "E107",
                 f"the size of {func}'s result depends on data",
                 next="use an operator whose result has a fixed size, such as torch.where or topk",
             ) from cause
         finally:
-            self.fake_mode.runs_operator = self.shape_env.asks_of_strides = False
+            self.values.fake_mode.runs_operator = self.sizes.asks_of_strides = False
             if self._spans is not None:
                 self._spans.add("fake op", start_ns)
-        check_operands(self.shape_env, func, args, kwargs)
+        check_operands(self.sizes, func, args, kwargs)
         if traits.is_tried_whole:
-            check_sizes(self.shape_env, func, args, kwargs, result)
+            check_sizes(self.sizes, func, args, kwargs, result)
         if key is not None:
             cache.remember(key, fake_args, result, before)
         return self.finish(func, args, nodes, result)
@@ -228,22 +273,22 @@ class Recorder(BaseRecorder):
                 if result is arg:
                     return result
             info, is_fresh = self._type_of_result(result)
-            if self.shape_env.facts.signed:
-                self.shape_env.are_sizes(info.dims)
-            node = self._checked(self.call(func, *nodes, info))
-            self._bind(result, node, func, args, nodes, info, is_fresh=is_fresh)
+            if self.sizes.facts.signed:
+                self.sizes.are_sizes(info.dims)
+            node = self._checked(self.values.call(func, *nodes, info))
+            self.values.bind(result, node, func, args, nodes, info, is_fresh=is_fresh)
             return result
         if isinstance(result, tuple | list):
             infos = tuple(self._type_of_result(item)[0] if isinstance(item, torch.Tensor) else None for item in result)
-            node = self.call(func, *nodes, infos)
+            node = self.values.call(func, *nodes, infos)
             for index, (item, part_info) in enumerate(zip(result, infos, strict=True)):
-                if part_info is not None and id(item) not in self.views:
-                    part = self._checked(self.call(operator.getitem, (node, index), {}, part_info))
-                    self._bind(item, part, func, args, nodes, part_info, index, infos)
+                if part_info is not None and id(item) not in self.values.views:
+                    part = self._checked(self.values.call(operator.getitem, (node, index), {}, part_info))
+                    self.values.bind(item, part, func, args, nodes, part_info, index, infos)
             return result
         if result is None or isinstance(result, torch.dtype | torch.device | torch.layout | str):
             return result
-        raise self.refuse(
+        raise self.values.refuse(
             "E104",
             f"{func} gives Python a {type(result).__name__} that depends on tensor data",
             next="keep the decision in tensors: torch.where, or torch.cond for two branches",
@@ -251,67 +296,35 @@ class Recorder(BaseRecorder):
 
     def _checked(self, node: torch.fx.Node) -> torch.fx.Node:
         """``node``, behind the checks of what was taken for true of sizes on the way to it."""
-        unchecked = self.shape_env.unchecked
+        unchecked = self.sizes.unchecked
         for relation in [*unchecked] if unchecked else ():
-            if relation.symbols() & self.shape_env.unbacked <= self.symbols.keys():
-                node = size_checks.add(self, node, relation, unchecked.pop(relation))
+            if relation.symbols() & self.sizes.unbacked <= self.values.symbols.keys():
+                node = size_checks.add(self.values, node, relation, unchecked.pop(relation))
         return node
 
     def _type_of_result(self, result: torch.Tensor) -> tuple[TensorInfo, bool]:
         """The type of a result, and whether it is known to have memory of its own."""
-        spec = self.meta_cache.made.pop(id(result), None)
+        spec = self.types.made.pop(id(result), None)
         return (tensor_info(result), False) if spec is None else (spec.info, not spec.is_view)
-
-    def write(self, tensor: torch.Tensor, value: torch.fx.Node, is_one_number: bool = False) -> None:
-        view = self.view_of(tensor)
-        for plugin in self.plugins.values():
-            plugin.before_write(view.memory)
-        self.written.setdefault(id(view.memory), self._where)
-        self.writes.append((list(tensor.shape), self._where))
-        aliasing.write(self, view, value, is_one_number)
-
-    def take_data(self, tensor: torch.Tensor, value: torch.Tensor) -> bool:
-        """``tensor.data = value``: from now on the tensor is one over the memory of ``value``. Whether it was another before."""
-        if self._is_its_own(tensor, value):
-            return False
-        if not self.fake_mode.holds(tensor) or any(tensor is source.tensor for source in self.sources.values()):
-            raise self.refuse(
-                "E103",
-                "the .data of an input or weight is replaced",
-                next="write into it with copy_, or use the new value under another name",
-            )
-        self._same_view(tensor, self.view_of(value))
-        self.meta_cache.forget(tensor)
-        self.fake_mode.forget_memory(tensor)
-        return True
-
-    def _is_its_own(self, tensor: torch.Tensor, value: torch.Tensor) -> bool:
-        """Whether ``value`` is the data that the tensor has, as ``module.to(dtype)`` sets it where the dtype is this one."""
-        if value is tensor or (value.dtype, dims_of(value)) != (tensor.dtype, dims_of(tensor)):
-            return value is tensor
-        old, new = self.view_of(tensor), self.view_of(value)
-        more = new.steps[len(old.steps) :]
-        are_none = all(step.func._schema.name in ("aten::to", "aten::detach", "aten::alias") for step in more)
-        return old.memory is new.memory and new.steps[: len(old.steps)] == old.steps and are_none
 
     def _to_python(self, func: OpOverload, tensor: torch.Tensor) -> Any:
         """The number of a one-element tensor: known where only constants lead to it, else a symbol."""
-        node = size_checks.behind(self.node_of(tensor))
-        value = self.value_of(node)
+        node = size_checks.behind(self.values.node_of(tensor))
+        value = self.values.value_of(node)
         if value is not None:
-            self.numbers_read.append((node, self._where))
+            self.numbers_read.append((node, self.values.where))
             with no_dispatch():
                 number = value.item()
             return bool(number) if func is aten.is_nonzero.default else number
         numbers = load_family("overloads.unbacked_scalars")
         truth = numbers.truth_of(self, node)
         if truth is not None:
-            return truth if isinstance(truth, bool) else self.shape_env.decided(truth)
+            return truth if isinstance(truth, bool) else self.sizes.decided(truth)
         if node.target is aten._is_all_true.default or (tensor.dtype == torch.bool and asserted_by_user()):
-            self.shape_env.take_for_true(f"%{node.name} is true", self._where)
+            self.sizes.take_for_true(f"%{node.name} is true", self.values.where)
             return True
         if func is aten.is_nonzero.default and refused_by_torch():
-            self.shape_env.take_for_true(f"%{node.name} is false", self._where)
+            self.sizes.take_for_true(f"%{node.name} is false", self.values.where)
             return False
         if tensor.dtype.is_floating_point or tensor.dtype == torch.bool or func is aten.is_nonzero.default:
             is_truth = tensor.dtype == torch.bool or func is aten.is_nonzero.default
@@ -319,7 +332,7 @@ class Recorder(BaseRecorder):
             if not is_truth:
                 raise because(Reason.REAL_NUMBER, error)
             return self.truth(node, error)
-        return sym_int(self.shape_env, numbers.number_of(self, node))
+        return sym_int(self.sizes, numbers.number_of(self, node))
 
     def _of_sizes(self, result: object, args: tuple[object, ...]) -> object:
         """``result`` of an operator that keeps the sizes of its operand: one that is 1 at the sample is no 1 for that."""
@@ -329,13 +342,13 @@ class Recorder(BaseRecorder):
         def kept(part: object) -> object:
             if not isinstance(part, torch.Tensor) or part.dim() != len(dims) or dims_of(part) == dims:
                 return part
-            return self.new_fake(dims, part.dtype, part.device)
+            return self.values.new_fake(dims, part.dtype, part.device)
 
         return type(result)(map(kept, result)) if isinstance(result, tuple | list) else kept(result)
 
     def unknown_number(self, node: torch.fx.Node, func: OpOverload, is_truth: bool = False) -> UserError:
         """That Python decides by the number of ``node``."""
-        error = self.refuse(
+        error = self.values.refuse(
             *DATA_DECIDES,
             node=f"{func} of %{node.name}",
             why="the number is known only when the model runs",
@@ -346,7 +359,7 @@ class Recorder(BaseRecorder):
     def keeps_both(self, is_needed: bool = False) -> bool:
         """Whether both branches of Python's decisions by sizes are to be in the file; where one ``is_needed``, if there is room."""
         trace = self.trace
-        if trace is None or not trace.by_sizes or not self.is_outermost():
+        if trace is None or not trace.by_sizes or not self.values.is_outermost():
             return False
         return not (is_needed and trace.is_full())
 
@@ -355,19 +368,21 @@ class Recorder(BaseRecorder):
         if self.trace is None:
             raise error
         answer: bool | None = self.plugin("if bodies").answer(test) if self.has_if_bodies else None
-        return self.trace.choose(self, test, error, is_needed) if answer is None else answer
+        return self.trace.choose(self.values, self.sizes, test, error, is_needed) if answer is None else answer
 
     @answers_for_caller
     def serving_both(self, relation: Relation) -> bool | None:
         """The answer to the user's question with which the program is right for all sizes, where the other one does nothing."""
-        if not self.runs_noop_guards or self.shape_env.facts.is_settled(relation) is not None:
+        if not self.runs_noop_guards or self.sizes.facts.is_settled(relation) is not None:
             return None
         answer: bool | None = self.plugin("no-op guards").answer(relation)
         return answer
 
     def inputs_behind_sizes(self, names: frozenset[str]) -> list[str]:
         """The inputs that data-dependent sizes depend on."""
-        return self.inputs_behind([self.symbols[name].node for name in sorted(names) if name in self.symbols])
+        return self.inputs_behind(
+            [self.values.symbols[name].node for name in sorted(names) if name in self.values.symbols]
+        )
 
     def inputs_behind(self, nodes: Sequence[torch.fx.Node]) -> list[str]:
         """The inputs that decide the numbers of ``nodes``."""

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from functools import partial, wraps
 from threading import get_ident
 from types import CellType, CodeType, FunctionType
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from fx2onnx.base.answering import answers_for_caller
 from fx2onnx.base.changes import before_change
@@ -32,15 +32,46 @@ class _Thread(threading.local):
 
 THREAD = _Thread()
 
+
+class Patched(NamedTuple):
+    """A name that is another while a module is captured."""
+
+    holder: Any
+    """The module, class or namespace that has the name, or the function whose code it is."""
+    name: str
+    replacement: object
+    why: str
+
+
+PATCHED: dict[tuple[int, str], Patched] = {}
+"""All names of Python, torch and the user's files that are others now, by the id of their holder and the name: one thread captures at a time."""
+
+
+class Why:
+    """The reasons that many patches share."""
+
+    SIZES = "torch's own takes plain numbers: this one takes symbolic sizes, too"
+    PYTHON = "Python computes with numbers that may be symbolic sizes"
+    METHODS = "an integer or a real number has it, and torch's symbolic one has not, or asks for the number"
+    ASKED = "Python asks a tensor for what no operator shows"
+    QUESTIONS = "torch's Python asks of its own symbolic sizes, which ours are not"
+    WRITTEN = "the operators that it stands for are recorded, as it is written, uncompiled"
+    SCRIPT = "TorchScript is run by Python, one operator at a time"
+
+
 CALLING: weakref.WeakValueDictionary[int, CodeType] = weakref.WeakValueDictionary()
 """Code that is put in the place of a function's, to call another one; by id."""
 
 
-def put_name(holder: Any, name: str, value: Any) -> None:
-    """``name`` of a dict, module, class or cell is ``value`` until ``Changes`` end, or until other code sets it."""
+def put_name(holder: Any, name: str, value: Any, why: str = "") -> None:
+    """``name`` of a dict, module, class or cell is ``value`` until ``Changes`` end, or until other code sets it. ``why``: the reason in
+    ``PATCHED``, for a name that others than fx2onnx use.
+    """
     before = content_of(holder, name)
     if before is not value:  # else a capture around this one did it
         before_change(partial(_put_back, holder, name, value, before))
+        if why:
+            PATCHED[id(holder), name] = Patched(holder, name, value, why)
         _put(holder, name, value)
 
 
@@ -54,6 +85,7 @@ def content_of(holder: Any, name: str) -> Any:
 
 
 def _put_back(holder: Any, name: str, value: Any, before: Any) -> None:
+    PATCHED.pop((id(holder), name), None)
     if content_of(holder, name) is value:
         _put(holder, name, before)
 
@@ -80,10 +112,15 @@ class Delegate:
 
 
 class CodePatch:
-    """``function`` calls ``replacement(original)`` while the patch is in; ``original`` computes what it computes otherwise."""
+    """``function`` calls ``replacement(original)`` while the patch is in; ``original`` computes what it computes otherwise. ``why``: the
+    reason in ``PATCHED``.
+    """
 
     def __init__(
-        self, patched: Callable[..., object], replacement: Callable[[FunctionType], Callable[..., object]]
+        self,
+        patched: Callable[..., object],
+        replacement: Callable[[FunctionType], Callable[..., object]],
+        why: str,
     ) -> None:
         function = cast(FunctionType, patched)
         original = FunctionType(
@@ -99,20 +136,20 @@ class CodePatch:
 
         self.original = original
         name = f"__fx2onnx_patch_{next(_NUMBERS)}"
-        self._prepare(function, _calling(name, function.__code__), {name: called})
+        self._prepare(function, _calling(name, function.__code__), {name: called}, why)
         CALLING[id(self._calling)] = self._calling
 
     @classmethod
-    def of_code(cls, function: Callable[..., object], code: CodeType, **names: Any) -> CodePatch:
+    def of_code(cls, function: Callable[..., object], code: CodeType, why: str, **names: Any) -> CodePatch:
         """``function`` runs ``code``, which finds ``names`` among the function's globals: no frame more than before. In other
         threads, too, so ``code`` checks which one it is.
         """
         made = cls.__new__(cls)
-        made._prepare(cast(FunctionType, function), code, names)
+        made._prepare(cast(FunctionType, function), code, names, why)
         return made
 
-    def _prepare(self, function: FunctionType, code: CodeType, names: dict[str, Any]) -> None:
-        self.function = function
+    def _prepare(self, function: FunctionType, code: CodeType, names: dict[str, Any], why: str) -> None:
+        self.function, self._why = function, why
         self.code = function.__code__
         self._thread = 0
         self._calling = code.replace(
@@ -134,18 +171,20 @@ class CodePatch:
         if not self._thread:
             before_change(self.take_out)
             self._thread = get_ident()
+            PATCHED[id(self.function), "__code__"] = Patched(self.function, "__code__", self._calling, self._why)
             self.function.__code__ = self._calling
         return self._thread == get_ident()
 
     def take_out(self) -> None:
         """The function's own code again."""
+        PATCHED.pop((id(self.function), "__code__"), None)
         self.function.__code__ = self.code
         self._thread = 0
 
 
-def instead_of(function: Callable[..., object], instead: Callable[..., object]) -> CodePatch:
+def instead_of(function: Callable[..., object], instead: Callable[..., object], why: str) -> CodePatch:
     """The patch by which callers of ``function`` reach ``instead``, which needs nothing of it."""
-    return CodePatch(function, lambda original: instead)
+    return CodePatch(function, lambda original: instead, why)
 
 
 def _calling(name: str, code: CodeType) -> CodeType:

@@ -54,7 +54,10 @@ def keep_apart(kinds: Iterable[type], functions: Iterable[Any] = ()) -> None:
             _looked_into(place.cache)
             chosen = _chosen(place.cache)
             is_method = isinstance(place.value, classmethod | staticmethod)
-            put_name(place.holder, place.name, type(place.value)(chosen) if is_method else chosen)
+            put_name(place.holder, place.name, type(place.value)(chosen) if is_method else chosen, _WHY)
+
+
+_WHY = "what it keeps of a capture is for that capture alone"
 
 
 def _made_once(make: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -125,7 +128,7 @@ def _code_patch(cache: Any) -> CodePatch:
 
         return called
 
-    return CodePatch(cache.__wrapped__, looked_into)
+    return CodePatch(cache.__wrapped__, looked_into, _WHY)
 
 
 _NAMES: weakref.WeakKeyDictionary[type, tuple[tuple[str, ...], tuple[str, ...]]] = weakref.WeakKeyDictionary()

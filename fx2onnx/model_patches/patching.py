@@ -106,6 +106,7 @@ class _Thread(threading.local):
 
 
 _THREAD = _Thread()
+_WHY = "its Python decides by data, or reads memory"
 _CODE_PATCHES: dict[Patch, CodePatch] = {}
 """How each one is put in, from when it was first."""
 
@@ -133,7 +134,7 @@ def apply_patches(registered: Iterable[Patch]) -> Applied:
             replacement = functools.partial(_telling, patch, str(change))
         else:
             replacement = functools.partial(_calling, patch, fit)
-        code_patch = _CODE_PATCHES[patch] = CodePatch(function, replacement)
+        code_patch = _CODE_PATCHES[patch] = CodePatch(function, replacement, patch.reason or _WHY)
         code_patch.put_in()
     return applied
 

@@ -17,7 +17,7 @@ from torch._dispatch.python import enable_python_dispatcher
 
 from fx2onnx.base.answering import answers_for_caller
 from fx2onnx.base.changes import Changes, before_change
-from fx2onnx.base.code_patch import THREAD, CodePatch, Delegate, instead_of, put_name
+from fx2onnx.base.code_patch import THREAD, CodePatch, Delegate, Why, instead_of, put_name
 from fx2onnx.torchcompat.dispatch import PreDispatchMode, SplitMode
 from fx2onnx.torchcompat.fake_tensors import FakeMode
 from fx2onnx.torchcompat.frames import asked_by_user
@@ -41,6 +41,9 @@ def _on_leaves(branch: Callable[..., object], structure: pytree.TreeSpec) -> Cal
     return lambda *leaves: branch(*pytree.tree_unflatten(leaves, structure))
 
 
+_ASSIGNED = "an assignment makes the tensor one over other memory, which no operator shows"
+
+
 def take_assignments(assigned: Callable[[torch.Tensor, torch.Tensor], bool]) -> None:
     """Watch assignments: until ``Changes`` end, ``assigned(x, y)`` is called before ``x.data = y`` in this thread, which no dispatcher shows;
     nothing is assigned where it says that this is no change.
@@ -52,7 +55,7 @@ def take_assignments(assigned: Callable[[torch.Tensor, torch.Tensor], bool]) -> 
         if threading.get_ident() != thread or assigned(self, value):
             plain.__set__(self, value)
 
-    put_name(torch.Tensor, "data", property(plain.__get__, replace))
+    put_name(torch.Tensor, "data", property(plain.__get__, replace), _ASSIGNED)
 
 
 class _EagerHere(Delegate):
@@ -75,14 +78,14 @@ def _add_operators() -> None:
     """Add operators of sizes that eager PyTorch, where they are plain numbers, has, and this torch's symbolic sizes lack."""
     for name in ("__xor__", "__rxor__"):
         if not hasattr(torch.SymInt, name):
-            put_name(torch.SymInt, name, _xor)
+            put_name(torch.SymInt, name, _xor, Why.METHODS)
 
 
 def _run_as_written() -> None:
     eval_frame = sys.modules.get("torch._dynamo.eval_frame")
     stance = getattr(eval_frame, "_stance", None)
     if stance is not None and not isinstance(stance, _EagerHere):
-        put_name(eval_frame, "_stance", _EagerHere(stance))
+        put_name(eval_frame, "_stance", _EagerHere(stance), Why.WRITTEN)
 
 
 def _as_written(model: Callable[..., object] | None = None, **_: object) -> Callable[..., object]:
@@ -99,9 +102,16 @@ def _fast_path_of(original: Callable[[], bool]) -> Callable[..., object]:
 
 
 _CODE_PATCHES = (
-    CodePatch(torch.backends.mha.get_fastpath_enabled, _fast_path_of),
-    *(instead_of(function, _call_directly) for function in found("_higher_order_ops.utils._hop_compile_and_call")),
-    instead_of(torch.compile, _as_written),
+    CodePatch(
+        torch.backends.mha.get_fastpath_enabled,
+        _fast_path_of,
+        "torch's modules take no fused path, which is not for training",
+    ),
+    *(
+        instead_of(function, _call_directly, Why.WRITTEN)
+        for function in found("_higher_order_ops.utils._hop_compile_and_call")
+    ),
+    instead_of(torch.compile, _as_written, Why.WRITTEN),
 )
 """Attention's fused inference path is off, and nothing is compiled, by the function that newer versions of torch have for it
 in control flow or by ``torch.compile`` itself.
@@ -133,7 +143,7 @@ def _run_by_python() -> None:
             return result_of(self, args, kwargs, _original)
 
         call.__signature__ = NotImplemented  # type: ignore[attr-defined]  # so that its schema is read
-        put_name(kind, "__call__", call)
+        put_name(kind, "__call__", call, Why.SCRIPT)
 
 
 # -- flex_attention, whose scores and mask are functions of places, as the operations that it stands for ----------------------
@@ -150,15 +160,21 @@ def _no(*_: object, **__: object) -> bool:
 
 
 _FLEX_PATCHES = (
-    *(instead_of(type(operator).__call__, _attend) for operator in found("ops.higher_order.flex_attention")),
+    *(
+        instead_of(type(operator).__call__, _attend, Why.WRITTEN)
+        for operator in found("ops.higher_order.flex_attention")
+    ),
     # Torch 2.15 asks which sizes are of data: ours are no symbols of sympy.
-    *(instead_of(function, _no) for function in found("fx.experimental.symbolic_shapes.has_free_unbacked_symbols")),
+    *(
+        instead_of(function, _no, Why.QUESTIONS)
+        for function in found("fx.experimental.symbolic_shapes.has_free_unbacked_symbols")
+    ),
 )
 
 
 @functools.lru_cache(maxsize=1)
 def _unwarned(warn: Callable[..., object]) -> CodePatch:
-    return instead_of(warn, _no)
+    return instead_of(warn, _no, "it warns of attention that runs uncompiled: a capture is")
 
 
 def attend_as_written() -> None:
@@ -186,7 +202,9 @@ def _refuse_backward(*args: object, **kwargs: object) -> object:
     raise TakesGradients
 
 
-_NO_BACKWARD = instead_of(torch.autograd.graph._engine_run_backward, _refuse_backward)
+_NO_BACKWARD = instead_of(
+    torch.autograd.graph._engine_run_backward, _refuse_backward, "results recorded whole have no history"
+)
 
 
 _FAKE_TENSOR_LOG = logging.getLogger("torch._subclasses.fake_tensor")

@@ -106,4 +106,6 @@ def _call(self: Any, *args: object, **kwargs: object) -> object:
 
 MODULE_CALL: Callable[..., object] = torch.nn.Module._wrapped_call_impl
 """The function that ``torch.nn.Module.__call__`` is."""
-_CALLS = CodePatch.of_code(MODULE_CALL, _call.__code__, _fx2onnx_entered=_fx2onnx_entered)
+_CALLS = CodePatch.of_code(
+    MODULE_CALL, _call.__code__, "which module runs is kept, at no frame more", _fx2onnx_entered=_fx2onnx_entered
+)

@@ -36,7 +36,7 @@ def split_as_written() -> None:
     """Patch torch: until ``Changes`` end, this thread's calls of composite operators split into what has a form here."""
     for code_patch in _PATCHES:
         code_patch.put_in()
-    put_name(torch, "ctc_loss", _ctc_loss)
+    put_name(torch, "ctc_loss", _ctc_loss, "below autograd it is written by operators that have gradients")
     use_forms()
 
 
@@ -167,8 +167,11 @@ def _block_diag(tensors: list[torch.Tensor]) -> torch.Tensor:
     return torch.cat(rows)
 
 
-_LSTM = instead_of(torch_decompositions.select_one_layer_lstm_function, lambda *_: torch_decompositions.one_layer_lstm)
-"""Recurrent layers that are not recorded whole split into ATen overloads, not into oneDNN's own."""
+_LSTM = instead_of(
+    torch_decompositions.select_one_layer_lstm_function,
+    lambda *_: torch_decompositions.one_layer_lstm,
+    "recurrent layers that are not recorded whole split into ATen overloads, not into oneDNN's own",
+)
 
 
 def _multilabel_margin(input: torch.Tensor, target: torch.Tensor, reduction: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -186,7 +189,11 @@ def _multilabel_margin(input: torch.Tensor, target: torch.Tensor, reduction: int
 
 _PATCHES = (
     _LSTM,
-    instead_of(inspect.unwrap(torch_decompositions.multilabel_margin_loss_forward), _multilabel_margin),
+    instead_of(
+        inspect.unwrap(torch_decompositions.multilabel_margin_loss_forward),
+        _multilabel_margin,
+        "torch's own counts class 0 again for each place after the first -1",
+    ),
 )
 
 

@@ -11,7 +11,7 @@ import torch
 from torch.utils import _python_dispatch
 
 from fx2onnx.base.answering import answers_for_caller
-from fx2onnx.base.code_patch import CodePatch, put_name
+from fx2onnx.base.code_patch import CodePatch, Why, put_name
 from fx2onnx.torchcompat.frames import asked_by_user, asking_frame
 
 Own: TypeAlias = Callable[..., Any]
@@ -43,12 +43,15 @@ FUNCTIONS = (
 )
 
 
+_UNSEEN = "whoever counts the modes that are on sees none of ours"
+
+
 def take_questions(answer: Answer) -> None:
     """Have ``answer`` called in this thread until ``Changes`` end."""
     put_name(_ASKED, "answer", answer)
     for kind, names in _TAKEN.items():
         for name, value in names.items():
-            put_name(kind, name, value)
+            put_name(kind, name, value, _UNSEEN if kind is torch._C else Why.ASKED)
     for code_patch in _PATCHES:
         code_patch.put_in()
 
@@ -88,7 +91,7 @@ def _asked(name: str, own: Own) -> Callable[..., Any]:
 
 
 def _function(function: Any) -> CodePatch:
-    return CodePatch(function, partial(_asked, function.__name__))
+    return CodePatch(function, partial(_asked, function.__name__), Why.ASKED)
 
 
 def _as_nobody(function: Any, answer: object) -> CodePatch:
@@ -98,7 +101,7 @@ def _as_nobody(function: Any, answer: object) -> CodePatch:
     def replacement(original: Own) -> Callable[..., Any]:
         return lambda *args: answer if asked_by_user() else original(*args)
 
-    return CodePatch(function, replacement)
+    return CodePatch(function, replacement, _UNSEEN)
 
 
 def _modes() -> int:

@@ -101,15 +101,16 @@ def _method(function: Wrapper, name: str) -> CodePatch:
 
         return called
 
-    return CodePatch(function, replacement)
+    return CodePatch(function, replacement, _TRACED)
 
 
+_TRACED = "torch.fx traces a copy of the module"
 _METHODS = {
     "__call__": _method(MODULE_CALL, "__call__"),
     "__getattr__": _method(torch.nn.Module.__getattr__, "__getattr__"),
 }
 _QUESTIONS = tuple(
-    CodePatch(function, lambda original: lambda: True)
+    CodePatch(function, lambda original: lambda: True, _TRACED)
     for function in found("fx._symbolic_trace.is_fx_tracing", "fx._symbolic_trace.is_fx_symbolic_tracing")
 )
 """Whether a trace is running; torch has a variable of the process for it."""

@@ -60,10 +60,13 @@ def without_dropout() -> Iterator[None]:
 
     with Changes():
         for function in (*kept, functional.alpha_dropout, functional.feature_alpha_dropout):
-            CodePatch(function, lambda original: lambda input, *_, **__: input).put_in()
-        CodePatch(functional.rrelu, lambda original: _leaky).put_in()
-        put_name(functional, "scaled_dot_product_attention", attention)
+            CodePatch(function, lambda original: lambda input, *_, **__: input, _DRAWS).put_in()
+        CodePatch(functional.rrelu, lambda original: _leaky, _DRAWS).put_in()
+        put_name(functional, "scaled_dot_product_attention", attention, _DRAWS)
         yield
+
+
+_DRAWS = "it draws random numbers: none, or those of the file"
 
 
 def _leaky(
@@ -76,7 +79,7 @@ def _leaky(
 def unseeded() -> Iterator[None]:
     """While a module is captured whose dropout is off, ``rrelu`` takes the slope between the two; layers keep everything."""
     with Changes():
-        CodePatch(functional.rrelu, lambda original: _leaky).put_in()
+        CodePatch(functional.rrelu, lambda original: _leaky, _DRAWS).put_in()
         with looped(lambda value, p: value):
             yield
 
@@ -140,8 +143,8 @@ def seeded(seed: torch.Tensor, module: torch.nn.Module) -> Iterator[None]:
     replacements |= {functional.alpha_dropout: alpha, functional.feature_alpha_dropout: alpha_channels}
     with Changes():
         for function, instead in [*replacements.items(), (functional.rrelu, leaky)]:
-            CodePatch(function, lambda original, instead=instead: instead).put_in()  # type: ignore[misc, arg-type]
-        put_name(functional, "scaled_dot_product_attention", attention)
+            CodePatch(function, lambda original, instead=instead: instead, _DRAWS).put_in()  # type: ignore[misc, arg-type]
+        put_name(functional, "scaled_dot_product_attention", attention, _DRAWS)
         for part in module.modules():
             if is_drop_path(part):
                 put_name(part, "forward", partial(_branch_dropped, draws, part))

@@ -21,7 +21,7 @@ def _made(factor: int) -> FunctionType:
 
 
 def _code_patch(function: FunctionType) -> CodePatch:
-    return CodePatch(function, lambda original: lambda *args, **kwargs: -original(*args, **kwargs))
+    return CodePatch(function, lambda original: lambda *args, **kwargs: -original(*args, **kwargs), "a test")
 
 
 def test_a_function_with_cells_and_keywords_is_patched_and_given_back() -> None:

@@ -101,7 +101,7 @@ def test_a_patch_asks_who_called_the_patched_function(is_registered: bool) -> No
     def replacement(original: FunctionType) -> Callable[..., Any]:
         return cast(Callable[..., Any], registered_if(is_registered, lambda: name_of(asking_frame())))
 
-    patch = CodePatch(cast(FunctionType, looked_up), replacement)
+    patch = CodePatch(cast(FunctionType, looked_up), replacement, "a test")
     with Changes():
         patch.put_in()
         assert asker() == ("asker" if is_registered else "<lambda>")

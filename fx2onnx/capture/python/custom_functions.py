@@ -28,7 +28,7 @@ def note_symbolics(warnings: dict[type, str]) -> None:
     if _PATCH is not None:
         _PATCH.put_in()
     else:
-        put_name(torch.autograd.Function, "apply", classmethod(_noted(_apply)))
+        put_name(torch.autograd.Function, "apply", classmethod(_noted(_apply)), _WHY)
 
 
 def _note_in(warnings: dict[type, str] | None) -> None:
@@ -50,8 +50,9 @@ def _noted(original: Callable[..., object]) -> Callable[..., object]:
     return apply
 
 
+_WHY = "its forward is recorded, and its symbolic has no effect"
 _APPLY = vars(torch.autograd.Function)["apply"]
-_PATCH = CodePatch(_APPLY.__func__, _noted) if isinstance(_APPLY, classmethod) else None
+_PATCH = CodePatch(_APPLY.__func__, _noted, _WHY) if isinstance(_APPLY, classmethod) else None
 """None where ``apply`` is no function of Python, as from torch 2.14 on."""
 
 

@@ -19,7 +19,7 @@ import torch
 
 from fx2onnx.base.answering import answers_for_caller
 from fx2onnx.base.bounded_cache import Bounded
-from fx2onnx.base.code_patch import THREAD, content_of, put_name
+from fx2onnx.base.code_patch import THREAD, Why, content_of, put_name
 from fx2onnx.base.source import SourceLocation, line_of
 from fx2onnx.capture.python.data_numbers import DataNumber
 from fx2onnx.torchcompat.modules import ModuleTree
@@ -40,14 +40,14 @@ def take_names(tree: ModuleTree, numbers_in: frozenset[str], functions: Mapping[
         space = vars(sys.modules[name]) if name in sys.modules else {}
         own = {key: functions[id(value)] for key, value in space.items() if id(value) in functions}
         for key, value in own.items():
-            put_name(space, key, value)
+            put_name(space, key, value, Why.PYTHON)
         _put(space, {"len": _length, "type": _TYPE_OF_NUMBERS, "int": _INT, "float": _FLOAT, "range": _RANGE})
 
 
 def _put(space: Names, names: Names) -> None:
     for name, value in names.items():
         if name not in space or space[name] is _length or space[name] is _TYPE:
-            put_name(space, name, value)
+            put_name(space, name, value, Why.PYTHON)
 
 
 @answers_for_caller

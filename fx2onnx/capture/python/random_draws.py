@@ -98,7 +98,12 @@ def _of_torch() -> tuple[CodePatch, ...]:
         torch.random.seed: torch.random.initial_seed,
         **dict.fromkeys((*setters, of_cuda.seed, of_cuda.seed_all), lambda: None),
     }
-    return tuple(CodePatch(function, functools.partial(_ignored, result)) for function, result in results.items())
+    return tuple(
+        CodePatch(function, functools.partial(_ignored, result), _SHARED) for function, result in results.items()
+    )
+
+
+_SHARED = "other threads draw from the same generator"
 
 
 def _ignored(result: Callable[[], object], original: FunctionType) -> Callable[..., object]:

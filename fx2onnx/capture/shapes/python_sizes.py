@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 
 from fx2onnx.base.answering import answers_for_caller
-from fx2onnx.base.code_patch import THREAD, put_name
+from fx2onnx.base.code_patch import THREAD, Why, put_name
 from fx2onnx.capture.python.data_numbers import DataNumber
 from fx2onnx.capture.python.file_names import SYMBOLIC
 from fx2onnx.capture.shapes import size_arguments, size_tensors
@@ -47,17 +47,18 @@ def install_size_functions() -> Mapping[int, object]:
     """
     list_device_constructors()
     functions: dict[int, object] = {}
-    for space, name, wrap in (*_WRAPPED, *_questions(), *_planners()):
-        original = getattr(space, name)
-        put_name(space, name, _for_thread(original, wrap))
-        functions[id(original)] = getattr(space, name)
+    for why, wrapped in (*_WRAPPED, (Why.QUESTIONS, _questions()), (_ORDER, _planners())):
+        for space, name, wrap in wrapped:
+            original = getattr(space, name)
+            put_name(space, name, _for_thread(original, wrap), why)
+            functions[id(original)] = getattr(space, name)
     for name, value in (*size_tensors.METHODS.items(), *_METHODS.items()):
-        put_name(torch.Tensor, name, value)
+        put_name(torch.Tensor, name, value, Why.SIZES)
     for kind, number in SYMBOLIC.items():
         _class_is(kind, number)
     for kind, attributes in _ATTRIBUTES.items():
         for name, value in attributes.items():
-            put_name(kind, name, value)
+            put_name(kind, name, value, Why.METHODS)
     return functions
 
 
@@ -283,18 +284,22 @@ def _with_sizes_alone(wrap: Callable[[Function], Function], original: Function) 
 _METHODS: Mapping[str, object] = {
     name: _with_sizes_alone(wrap, getattr(torch.Tensor, name)) for name, wrap in size_arguments.METHODS.items()
 }
-_WRAPPED: tuple[tuple[object, str, Callable[..., Function]], ...] = (
+_Wrapped: TypeAlias = tuple[object, str, Callable[..., Function]]
+_OF_PYTHON: tuple[_Wrapped, ...] = (
     (builtins, "min", functools.partial(_extreme, "min")),
     (builtins, "max", functools.partial(_extreme, "max")),
     (builtins, "pow", _power),
-    (F, "scaled_dot_product_attention", _attention),
     *((math, name, functools.partial(_formula, formula)) for name, formula in MATH.items()),
     *((math, name, functools.partial(_finite, answer)) for name, answer in IS_FINITE.items()),
+)
+_OF_TORCH: tuple[_Wrapped, ...] = (
+    (F, "scaled_dot_product_attention", _attention),
     *size_tensors.WRAPPED,
     *size_arguments.WRAPPED,
     *((space, name, functools.partial(_with_sizes_alone, wrap)) for space, name, wrap in size_arguments.OF_ARGUMENTS),
-    (torch.SymInt, "__hash__", _hash),
 )
+_WRAPPED = ((Why.PYTHON, _OF_PYTHON), (Why.SIZES, _OF_TORCH), (Why.METHODS, ((torch.SymInt, "__hash__", _hash),)))
+_ORDER = "it chooses an order by sizes, as torch.einsum lets it: that at the sample"
 
 
 # -- what Python's numbers have -----------------------------------------------------------------------------------------
@@ -303,7 +308,7 @@ def _class_is(kind: type, number: type) -> None:
     remembers of the class stays valid until the next attribute is set.
     """
     (attributes,) = gc.get_referents(kind.__dict__)
-    put_name(attributes, "__class__", _class_of(kind, number))
+    put_name(attributes, "__class__", _class_of(kind, number), Why.METHODS)
 
 
 @functools.cache

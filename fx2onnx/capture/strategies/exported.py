@@ -61,7 +61,7 @@ class _Muted(Delegate):
         return len(text) if threading.get_ident() == self.thread else int(self.original.write(text))
 
 
-_LOGGING = CodePatch(logging.Logger.handle, lambda original: lambda *_: None)
+_LOGGING = CodePatch(logging.Logger.handle, lambda original: lambda *_: None, "torch.export logs what it refuses")
 
 
 def _silence() -> None:

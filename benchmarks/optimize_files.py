@@ -23,7 +23,7 @@ import onnxruntime
 from benchmarks.machine import describe
 from fx2onnx.file_optimizer import optimize_model
 from fx2onnx.file_optimizer.opened import open_model
-from fx2onnx.judge.feeds import INTEGER_LIMITS, InputType, candidate_sizes, inputs_of, make_feeds
+from fx2onnx.judge.feeds import InputType, inputs_of, taken_feeds
 
 FOREIGN = Path(__file__).parents[1] / "tests" / "data" / "foreign"
 MODELS = (
@@ -110,16 +110,10 @@ def session(path: Path) -> onnxruntime.InferenceSession:
 
 def feeds_for(inputs: list[InputType], run: Any) -> dict[str, Any] | None:
     """Random inputs that the file takes."""
-    for sizes in candidate_sizes(inputs):
-        for limit in INTEGER_LIMITS:
-            feeds = make_feeds(inputs, sizes, limit, 0)
-            try:
-                if feeds is not None:
-                    run.run(None, feeds)
-                    return feeds
-            except Exception:  # onnxruntime's classes share no base
-                continue
-    return None
+    try:
+        return next((taken.feeds for taken in taken_feeds(inputs, lambda feeds: list(run.run(None, feeds)))), None)
+    except Exception:  # onnxruntime's classes share no base
+        return None
 
 
 def measure(paths: list[Path]) -> list[float | None]:

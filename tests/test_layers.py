@@ -43,7 +43,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "sources": {"base", "files", "sizes"},
     "manifest": {"base", "files", "sizes"},
     "decoding": {"base", "sizes", "sources", "manifest"},
-    "generation": {"base", "files", "runner", "manifest", "sizes"},
+    "generation": {"base", "files", "judge", "runner", "manifest", "sizes"},
     "exporting": {
         "base", "files", "sizes", "torchcompat", "capture", "irx", "aten_map", "lower", "optimize", "verify", "report", "model_patches", "sources", "manifest",
         "decoding", "training", "targets", "quantize", "precision",

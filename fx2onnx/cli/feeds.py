@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes  # noqa: F401  # NumPy knows bfloat16 by name then
 import numpy as np
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.judge.feeds import SWITCHES, InputType, dim_names
+from fx2onnx.judge.feeds import make_feeds as random_feeds
 
 _NUMBERS = (
     *("float16", "bfloat16", "bool", "int8", "int16", "int32", "int64"),
@@ -18,8 +19,6 @@ _NUMBERS = (
 )
 # Type strings as onnxruntime and the runner give them, and the NumPy dtype of each.
 DTYPES = {"tensor(float)": "float32", "tensor(double)": "float64"} | {f"tensor({name})": name for name in _NUMBERS}
-# Random integers are 0 or 1: the only range that token ids, token types and masks all accept.
-_INTEGER_LIMIT = 2
 
 
 def parse_pairs(texts: Sequence[str], flag: str) -> dict[str, str]:
@@ -59,15 +58,14 @@ def make_feeds(
         if name not in by_name:
             raise UserError("E401", f"the model has no input '{name}'", next=inputs_like(name, by_name))
     sizes = dict(dims)
-    _check_dims(inputs, dims)
+    check_dims([dim for item in inputs for dim in item.shape], dims)
     feeds: dict[str, np.ndarray[Any, Any]] = {}
     for name, value in given.items():
         if value != "random":
             feeds[name] = _read(by_name[name], Path(value), sizes)
-    rng = np.random.default_rng(seed)
-    for item in inputs:
-        if item.name not in feeds:
-            feeds[item.name] = _random(item, sizes, rng)
+    drawn = [InputType(item.name, _dtype(item), tuple(item.shape)) for item in inputs if item.name not in feeds]
+    unnamed = {name: 1 for each in drawn for name in dim_names(each)}
+    feeds |= random_feeds(drawn, unnamed | sizes, SWITCHES, seed) or {}
     return {item.name: feeds[item.name] for item in inputs}
 
 
@@ -77,8 +75,9 @@ def inputs_like(name: str, inputs: Mapping[str, Any]) -> str:
     return f"did you mean {' or '.join(close)}?" if close else f"inputs: {', '.join(inputs)}"
 
 
-def _check_dims(inputs: Sequence[Any], dims: Mapping[str, int]) -> None:
-    known = list(dict.fromkeys(dim for item in inputs for dim in item.shape if isinstance(dim, str)))
+def check_dims(of_inputs: Iterable[object], dims: Mapping[str, int]) -> None:
+    """Raises UserError E001 for a name of ``dims`` that is none of the dims of inputs."""
+    known = list(dict.fromkeys(dim for dim in of_inputs if isinstance(dim, str)))
     for name in dims:
         if name not in known:
             raise UserError(
@@ -97,16 +96,6 @@ def _dtype(item: Any) -> np.dtype[Any]:
             next="run the model from Python",
         )
     return np.dtype(name)
-
-
-def _random(item: Any, sizes: Mapping[str, int], rng: np.random.Generator) -> np.ndarray[Any, Any]:
-    shape = [dim if isinstance(dim, int) else sizes.get(dim, 1) for dim in item.shape]
-    dtype = _dtype(item)
-    if dtype.kind == "b":
-        return rng.random(shape) < 0.5
-    if dtype.kind in "iu":
-        return rng.integers(0, _INTEGER_LIMIT, shape).astype(dtype)
-    return rng.standard_normal(shape).astype(dtype)
 
 
 def _read(item: Any, path: Path, sizes: dict[str, int]) -> np.ndarray[Any, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import enum
-import importlib.util
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -229,47 +228,15 @@ def _save(path: Path, outputs: Mapping[str, Any]) -> None:
 
 
 def _session(model: Path, engine: Engine, profile_prefix: str) -> Any:
-    if engine is Engine.runner:
-        from fx2onnx import runner
+    from fx2onnx.judge.engines import SESSIONS, chosen_engines, open_session
 
-        ours = runner.SessionOptions()
-        ours.enable_profiling, ours.profile_file_prefix = bool(profile_prefix), profile_prefix
-        return runner.InferenceSession(str(model), ours)
-    if importlib.util.find_spec("onnxruntime") is None:
-        raise UserError(
-            "E602", "--engine onnxruntime needs onnxruntime, which is not installed", next="pip install onnxruntime"
-        )
-    import onnxruntime
-
-    try:
-        settings = onnxruntime.SessionOptions()
-        settings.log_severity_level = 3
-        if profile_prefix:
-            settings.enable_profiling, settings.profile_file_prefix = True, profile_prefix
-        return onnxruntime.InferenceSession(str(model), settings, providers=["CPUExecutionProvider"])
-    except Exception as error:  # onnxruntime's classes share no base but Exception
-        raise UserError("E302", f"onnxruntime cannot load '{model}'", why=str(error).splitlines()[0]) from error
+    (name,) = chosen_engines([engine], SESSIONS)
+    return open_session(name, str(model), profile_prefix)
 
 
 def _run(session: Any, feeds: Mapping[str, Any], repeats: int) -> list[Any]:
-    try:
-        for _ in range(repeats):
-            outputs = _outputs(session, feeds)
-        return list(outputs)
-    except Fx2OnnxError:
-        raise
-    except Exception as error:  # as above; anything that is not onnxruntime's goes on
-        if not type(error).__module__.startswith("onnxruntime"):
-            raise
-        raise UserError("E403", "onnxruntime failed while running the model", why=str(error).splitlines()[0]) from error
+    from fx2onnx.judge.engines import run_session
 
-
-def _outputs(session: Any, feeds: Mapping[str, Any]) -> list[Any]:
-    from fx2onnx.runner import InferenceSession
-
-    if isinstance(session, InferenceSession):
-        return session.run(None, feeds)
-    from fx2onnx.base.ort_values import run_session
-    from fx2onnx.irx.text_values import text_value
-
-    return run_session(session, feeds, text_value)
+    for _ in range(repeats):
+        outputs = run_session(session, feeds)
+    return outputs

@@ -9,6 +9,6 @@ def engines_for(target: str | None) -> list[str] | None:
     """
     if target is None:
         return None
-    from fx2onnx.judge.engines import available_engines
+    from fx2onnx.judge.engines import chosen_engines
 
-    return ["runner"] if target == "runner" else available_engines()
+    return ["runner"] if target == "runner" else chosen_engines(None)

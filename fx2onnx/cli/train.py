@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -68,11 +69,12 @@ def train_command(
 ) -> None:
     """Train an exported folder on arrays, without PyTorch."""
     from fx2onnx.cli.training_plots import check_plots, write_plots
+    from fx2onnx.judge.engines import SESSIONS, chosen_engines, open_session
     from fx2onnx.report.training_page import TrainingCurves
     from fx2onnx.runner.trainer import Trainer
 
     check_plots(plot or ())
-    trainer = Trainer(folder, _open_session(engine), seed=seed)
+    trainer = Trainer(folder, partial(open_session, chosen_engines([engine], SESSIONS)[0]), seed=seed)
     if state is not None and state.exists():
         trainer.load(state)
     rows, held_out = _apart(_data(data, trainer.manifest))
@@ -102,21 +104,6 @@ def train_command(
         print_json(summary)
     elif not quiet:
         _show(losses, test)
-
-
-def _open_session(engine: Engine) -> Any:
-    if engine is Engine.runner:
-        from fx2onnx.runner import InferenceSession
-
-        return InferenceSession
-    import onnxruntime
-
-    def opened(path: str) -> Any:
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = 3
-        return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-
-    return opened
 
 
 def _data(name: str, manifest: TrainingManifest) -> Arrays:

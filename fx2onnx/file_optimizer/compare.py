@@ -7,6 +7,7 @@ that the old file rounds otherwise as soon as its inputs move by a unit in the l
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -20,7 +21,7 @@ from fx2onnx.irx.edit import graphs_of
 from fx2onnx.irx.facts import RANDOM
 from fx2onnx.judge import tolerance
 from fx2onnx.judge.engines import ENGINES, Run
-from fx2onnx.judge.feeds import INTEGER_LIMITS, Array, InputType, candidate_sizes, make_feeds
+from fx2onnx.judge.feeds import Array, InputType, make_feeds, taken_feeds
 from fx2onnx.judge.movements import MOVEMENT_RATIO
 from fx2onnx.sizes.stated import SizeCondition
 
@@ -115,28 +116,13 @@ class Original:
 
     def _samples(self, engine: str, run: Run, inputs: Sequence[InputType], seed: int) -> list[Sample]:
         found: list[Sample] = []
-        last: Exception | None = None
-        for sizes in candidate_sizes(inputs, self._conditions):
-            for limit in INTEGER_LIMITS if _has_integers(inputs) else INTEGER_LIMITS[:1]:
-                feeds = make_feeds(inputs, sizes, limit, seed)
-                if feeds is None:
-                    continue
-                try:
-                    wanted = run(feeds)
-                except Exception as error:  # as above
-                    last = error
-                    continue
-                self.limits[engine] = limit
-                found.append(Sample(engine, sizes, seed, feeds, wanted))
-                for other in SEEDS[1:] if len(found) == 1 else ():
-                    again = make_feeds(inputs, sizes, limit, seed + other)
-                    if again is not None:
-                        found.append(Sample(engine, sizes, seed + other, again, run(again)))
-                break
-            if len({tuple(sample.sizes.items()) for sample in found}) >= MOST_SIZES:
-                break
-        if not found and last is not None:
-            raise last
+        for taken in itertools.islice(taken_feeds(inputs, run, self._conditions, seed=seed), MOST_SIZES):
+            self.limits[engine] = taken.limit
+            found.append(Sample(engine, taken.sizes, seed, taken.feeds, taken.results))
+            for other in SEEDS[1:] if len(found) == 1 else ():
+                again = make_feeds(inputs, taken.sizes, taken.limit, seed + other)
+                if again is not None:
+                    found.append(Sample(engine, taken.sizes, seed + other, again, run(again)))
         return found
 
     def add_parts(
@@ -293,10 +279,6 @@ def _same(got: Any, want: Any) -> bool:
 
 def _wide(array: Array) -> Array:
     return array.astype(np.float64) if array.dtype in (np.float32, np.float16) or array.dtype.kind == "V" else array
-
-
-def _has_integers(inputs: Sequence[InputType]) -> bool:
-    return any(each.dtype is not None and each.dtype.is_integer() for each in inputs)
 
 
 def failure_text(error: Exception) -> str:

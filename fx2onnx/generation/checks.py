@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.generation.engine import Array, Graph, dtype_of, shape_of
+from fx2onnx.generation.engine import Graph, dtype_of, shape_of
+from fx2onnx.judge.engines import Array
 
 _WHOLE = "iub"
 

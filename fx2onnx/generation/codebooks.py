@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.generation.engine import Array
 from fx2onnx.generation.opened import OpenedFolder
+from fx2onnx.judge.engines import Array
 
 _FREE = -1
 

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import importlib.util
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import ml_dtypes
 import numpy as np
-import numpy.typing as npt
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.base.ort_values import from_ort_value, to_ort_value
 from fx2onnx.files.folder_commit import MANIFEST
+from fx2onnx.judge.engines import Array, from_ort_value, open_session, to_ort_value
 from fx2onnx.manifest.form import GraphForm, Port, State
 from fx2onnx.manifest.names import BATCH, CAPACITY
 from fx2onnx.sizes.stated import SizeCondition, check_sizes
 from fx2onnx.sizes.text import Root, root_of
 
-Array: TypeAlias = npt.NDArray[Any]
 _DTYPES: dict[str, Any] = {
     "tensor(float)": np.float32,
     "tensor(double)": np.float64,
@@ -31,43 +28,6 @@ _DTYPES: dict[str, Any] = {
     "tensor(int8)": np.int8,
     "tensor(uint8)": np.uint8,
 }
-Opened: TypeAlias = tuple[Any, Callable[[Array, str], Any]]
-"""A session, and what makes its own value of an array and the input's type."""
-
-
-def _open_runner(path: str) -> Opened:
-    from fx2onnx.runner import InferenceSession, OrtValue
-
-    def to_value(array: Array, _: str) -> Any:
-        return OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array).reshape(array.shape))
-
-    return InferenceSession(path), to_value
-
-
-def _open_onnxruntime(path: str) -> Opened:
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    try:
-        session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    except Exception as cause:  # onnxruntime has its own classes for each status
-        raise UserError("E303", f"onnxruntime cannot open {path}", why=str(cause).splitlines()[0][:600]) from cause
-    return session, to_ort_value
-
-
-ENGINES: dict[str, Callable[[str], Opened]] = {"onnxruntime": _open_onnxruntime, "runner": _open_runner}
-
-
-def chosen_engine(name: str | None) -> str:
-    """``name``, or onnxruntime where it is installed and else the runner. Raises UserError E001, E602."""
-    if name is None:
-        return next(engine for engine in ENGINES if engine == "runner" or importlib.util.find_spec(engine))
-    if name not in ENGINES:
-        raise UserError("E001", f"unknown engine {name!r}", next=f"one of {', '.join(ENGINES)}")
-    if name != "runner" and importlib.util.find_spec(name) is None:
-        raise UserError("E602", f"the engine {name} is not installed", next=[f"pip install {name}", "engine='runner'"])
-    return name
 
 
 class Graph:
@@ -77,7 +37,8 @@ class Graph:
         """``file`` is what is opened, where that is not (yet) called ``path``."""
         self.form = form
         self.path = path
-        self._session, self._to_value = ENGINES[engine](str(file))
+        self._session = open_session(engine, str(file))
+        self._is_runner = engine == "runner"
         self.inputs: dict[str, Any] = {arg.name: arg for arg in self._session.get_inputs()}
         self.outputs: dict[str, Any] = {arg.name: arg for arg in self._session.get_outputs()}
         self.past = {state.input: state for state in form.cache if state.input is not None}
@@ -175,6 +136,13 @@ class Graph:
         if not isinstance(feed, np.ndarray):
             return feed
         return self._to_value(feed, self.inputs[name].type)
+
+    def _to_value(self, array: Array, onnx_type: str) -> Any:
+        if not self._is_runner:
+            return to_ort_value(array, onnx_type)
+        from fx2onnx.runner import OrtValue
+
+        return OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array).reshape(array.shape))
 
     def empty(self, batch: int, capacity: int = 0) -> dict[str, Any]:
         """The cache before the first token, as the engine's own values; one of fixed size has room for ``capacity`` tokens."""

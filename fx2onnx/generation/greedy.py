@@ -11,10 +11,11 @@ import numpy as np
 from fx2onnx.base.errors import UserError
 from fx2onnx.generation.checks import cast, check_feeds, check_known
 from fx2onnx.generation.codebooks import Shifted, batch_of, rows_of_prompt, shifted
-from fx2onnx.generation.engine import Array, Graph, as_array, dtype_of
+from fx2onnx.generation.engine import Graph, as_array, dtype_of
 from fx2onnx.generation.media import TEXT, beside_text, encode_media
 from fx2onnx.generation.opened import OpenedFolder, positions
 from fx2onnx.generation.prompt_rewrite import rewritten
+from fx2onnx.judge.engines import Array
 from fx2onnx.manifest.form import PromptRewrite
 from fx2onnx.manifest.names import MASK
 

@@ -8,7 +8,8 @@ import numpy as np
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.generation.checks import check_feeds
-from fx2onnx.generation.engine import Array, Graph
+from fx2onnx.generation.engine import Graph
+from fx2onnx.judge.engines import Array
 from fx2onnx.manifest.form import Grid
 
 

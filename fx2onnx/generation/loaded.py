@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.generation.engine import chosen_engine
 from fx2onnx.generation.forward import run_forward
 from fx2onnx.generation.greedy import generate
 from fx2onnx.generation.opened import OpenedFolder, Outputs
+from fx2onnx.judge.engines import SESSIONS, chosen_engines
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -44,4 +44,4 @@ def load(folder: str | PathLike[str], engine: str | None = None) -> LoadedModel:
         raise UserError("E302", f"there is no folder '{path}'", next="fx2onnx export hf:FOLDER -o FOLDER --task ...")
     if not any(path.glob("*.onnx")):
         raise UserError("E302", f"the folder '{path}' holds no .onnx file", next="give the folder that export wrote")
-    return LoadedModel(path, chosen_engine(engine))
+    return LoadedModel(path, chosen_engines(None if engine is None else [engine], SESSIONS)[0])

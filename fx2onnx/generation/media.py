@@ -9,9 +9,10 @@ import numpy as np
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.generation.checks import cast
-from fx2onnx.generation.engine import Array, Graph, as_array, dtype_of, shape_of
+from fx2onnx.generation.engine import Graph, as_array, dtype_of, shape_of
 from fx2onnx.generation.grids import by_image, check_runs
 from fx2onnx.generation.opened import OpenedFolder
+from fx2onnx.judge.engines import Array
 from fx2onnx.manifest.form import Medium, Port
 from fx2onnx.manifest.names import EMBEDDED, IDS, LENGTH, MASK, POSITIONS
 

@@ -1,26 +1,30 @@
-"""The engines that run a model: the bundled runner, and others where they are installed."""
+"""The engines that run a model: the bundled runner, and others where they are installed.
+
+Nothing else in the package opens a model in onnxruntime. Its Python interface neither takes nor gives arrays of dtypes that
+NumPy lacks (bfloat16, the 8-bit floats); its ``OrtValue`` takes their bits, and its memory can be read.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import contextvars
+import ctypes
 import importlib.util
 import math
 import os
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from fx2onnx.base.errors import UserError
+from fx2onnx.base.errors import Fx2OnnxError, UserError, first_line
 from fx2onnx.base.memory import free_bytes
-from fx2onnx.base.ort_values import run_session
-from fx2onnx.irx.text_values import text_value
 from fx2onnx.judge.memory import LARGE_BYTES
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -40,6 +44,40 @@ def within(seconds: float) -> Iterator[None]:
         yield
     finally:
         _SECONDS.reset(token)
+
+
+def open_session(engine: str, model: str, profile_prefix: str = "") -> Any:
+    """An ``InferenceSession`` of the runner or of onnxruntime. With ``profile_prefix`` it writes a trace under such a name.
+
+    Raises:   UserError E303 where the engine does not open the model.
+    """
+    if engine == "runner":
+        from fx2onnx.runner import InferenceSession, SessionOptions
+
+        ours = SessionOptions()
+        ours.enable_profiling, ours.profile_file_prefix = bool(profile_prefix), profile_prefix
+        return InferenceSession(model, ours)
+    try:
+        options = _options_of_onnxruntime()
+        if profile_prefix:
+            options.enable_profiling, options.profile_file_prefix = True, profile_prefix
+        return _session_of_onnxruntime(model, options)
+    except Exception as cause:  # onnxruntime's classes share no base but Exception
+        raise UserError("E303", f"onnxruntime cannot open '{model}'", why=first_line(cause)[:600]) from cause
+
+
+def run_session(session: Any, feeds: Mapping[str, Any]) -> list[Any]:
+    """All outputs of a session that ``open_session`` opened. Raises: Fx2OnnxError of the runner, UserError E403 of onnxruntime."""
+    if not type(session).__module__.startswith("onnxruntime"):
+        return list(session.run(None, dict(feeds)))
+    try:
+        return _run_in_onnxruntime(session, feeds)
+    except Fx2OnnxError:
+        raise
+    except Exception as cause:  # as above; anything that is not onnxruntime's goes on
+        if not type(cause).__module__.startswith("onnxruntime"):
+            raise
+        raise UserError("E403", "onnxruntime failed while running the model", why=first_line(cause)) from cause
 
 
 def open_runner(model: str | bytes) -> Run:
@@ -65,10 +103,7 @@ def open_onnxruntime(model: str | bytes, folder: str = "", *, is_precise: bool =
     """
     if "onnxruntime" not in sys.modules and (free := free_bytes()) < _ONNXRUNTIME_BYTES:
         raise MemoryError(f"{free >> 20} MB are free, and loading it may take {_ONNXRUNTIME_BYTES >> 20} MB")
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4  # what fails is an exception; at 3 it is in the terminal as well
+    options = _options_of_onnxruntime()
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     if is_precise:
         options.add_session_config_entry(*PRECISE_OPTION)
@@ -76,13 +111,27 @@ def open_onnxruntime(model: str | bytes, folder: str = "", *, is_precise: bool =
     if folder:
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
     if _is_large(model):
+        import onnxruntime
+
         options.add_session_config_entry("session.disable_prepacking", "1")
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
         left_out = ["ConstantFolding"]
-    session = onnxruntime.InferenceSession(
-        model, options, providers=["CPUExecutionProvider"], disabled_optimizers=left_out
-    )
-    return partial(_run_onnxruntime, session)
+    return partial(_run_onnxruntime, _session_of_onnxruntime(model, options, left_out))
+
+
+def _options_of_onnxruntime() -> Any:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4  # what fails is an exception; at 3 it is in the terminal as well
+    return options
+
+
+def _session_of_onnxruntime(model: str | bytes, options: Any, left_out: Sequence[str] = ()) -> Any:
+    import onnxruntime
+
+    providers = ["CPUExecutionProvider"]
+    return onnxruntime.InferenceSession(model, options, providers=providers, disabled_optimizers=list(left_out))
 
 
 def _run_onnxruntime(session: Any, feeds: dict[str, Array]) -> list[Any]:
@@ -90,13 +139,13 @@ def _run_onnxruntime(session: Any, feeds: dict[str, Array]) -> list[Any]:
 
     seconds = _SECONDS.get()
     if seconds is None:
-        return run_session(session, feeds, text_value)
+        return _run_in_onnxruntime(session, feeds)
     options = onnxruntime.RunOptions()
     timer = threading.Timer(seconds, setattr, (options, "terminate", True))
     timer.daemon = True
     timer.start()
     try:
-        return run_session(session, feeds, text_value, options)
+        return _run_in_onnxruntime(session, feeds, options)
     except Exception as cause:  # onnxruntime's classes are no part of its interface
         if options.terminate:
             raise TimeoutError("it still runs") from cause
@@ -145,6 +194,8 @@ ENGINES: dict[str, Callable[[str | bytes], Run]] = {
 }
 PACKAGES = {"onnxruntime": "onnxruntime", "openvino": "openvino"}
 """What has to be installed for an engine that does not come with fx2onnx."""
+SESSIONS = ("onnxruntime", "runner")
+"""Those with sessions (``open_session``), the one first that is taken where none is named."""
 DEFAULT = ("runner", "onnxruntime")
 """Those of a verification that names none: each further engine costs a run of the model for each sample."""
 
@@ -166,23 +217,75 @@ def is_available(name: str) -> bool:
     return name not in PACKAGES or importlib.util.find_spec(PACKAGES[name]) is not None
 
 
-def available_engines() -> list[str]:
-    """Names of the default engines that can be used here."""
-    return [name for name in DEFAULT if is_available(name)]
-
-
-def chosen_engines(names: Sequence[str] | None) -> list[str]:
-    """The engines to use: each of ``names`` once, or by default those that are available.
+def chosen_engines(names: Sequence[str] | None, known: Sequence[str] | None = None) -> list[str]:
+    """The engines to use: each of ``names`` once, or by default those that are available. ``known``: those that may be named.
 
     Raises:   UserError E001 for an unknown engine or none at all, E602 for one that is not installed.
     """
     if names is None:
-        return available_engines()
+        return [name for name in known or DEFAULT if is_available(name)]
     chosen = [names] if isinstance(names, str) else list(dict.fromkeys(names))
     for name in chosen or [""]:
-        if name not in ENGINES:
+        if name not in (known or ENGINES):
             what = f"unknown engine {name!r}" if chosen else "no engine is named"
-            raise UserError("E001", what, next=f"engines: {', '.join(ENGINES)}")
+            raise UserError("E001", what, next=f"engines: {', '.join(known or ENGINES)}")
         if not is_available(name):
             raise UserError("E602", f"the engine {name} is not installed", next=f"pip install {PACKAGES[name]}")
     return chosen
+
+
+_TEXTS = "tensor(string)"
+# onnxruntime's name of the type -> the number of onnx.TensorProto.DataType, the dtype, one of its size that NumPy knows.
+_FOREIGN: dict[str, tuple[int, Any, Any]] = {
+    "tensor(bfloat16)": (16, ml_dtypes.bfloat16, np.int16),
+    "tensor(float8e4m3fn)": (17, ml_dtypes.float8_e4m3fn, np.uint8),
+    "tensor(float8e4m3fnuz)": (18, ml_dtypes.float8_e4m3fnuz, np.uint8),
+    "tensor(float8e5m2)": (19, ml_dtypes.float8_e5m2, np.uint8),
+    "tensor(float8e5m2fnuz)": (20, ml_dtypes.float8_e5m2fnuz, np.uint8),
+}
+
+
+def _run_in_onnxruntime(session: Any, feeds: Mapping[str, Any], run_options: Any = None) -> list[Any]:
+    """All outputs of a session of onnxruntime, with arrays of any dtype in and out."""
+    types = {value.name: value.type for value in session.get_inputs()}
+    if not any(value.type in _FOREIGN for value in (*session.get_inputs(), *session.get_outputs())):
+        return list(session.run(None, dict(feeds), run_options))
+    values = {name: to_ort_value(feed, types.get(name, "")) for name, feed in feeds.items()}
+    return [from_ort_value(value) for value in session.run_with_ort_values(None, values, run_options)]
+
+
+def to_ort_value(array: Array, type_text: str) -> Any:
+    """The array as an ``onnxruntime.OrtValue`` of the type ``tensor(...)``."""
+    import onnxruntime
+
+    if type_text == _TEXTS:
+        return _value_of_texts(array)
+    kept = np.ascontiguousarray(array).reshape(array.shape)
+    if type_text not in _FOREIGN or kept.dtype != _FOREIGN[type_text][1]:
+        return onnxruntime.OrtValue.ortvalue_from_numpy(kept)
+    element, _, carrier = _FOREIGN[type_text]
+    return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(kept.view(carrier), element)
+
+
+def from_ort_value(value: Any) -> Array:
+    """An ``onnxruntime.OrtValue`` in the memory of the CPU as an array of its own."""
+    foreign = _FOREIGN.get(value.data_type())
+    if foreign is None:
+        array: Array = value.numpy()
+        return array
+    shape: Sequence[int] = value.shape()
+    data = ctypes.string_at(value.data_ptr(), value.tensor_size_in_bytes())
+    return np.frombuffer(data, dtype=foreign[1]).reshape(shape).copy()
+
+
+def _value_of_texts(array: Array) -> Any:
+    """Texts as ``onnxruntime.OrtValue``, which its ``ortvalue_from_numpy`` refuses to make: the output of a file that holds them."""
+    import onnx
+
+    tensor = onnx.numpy_helper.from_array(np.asarray(array, dtype=object), "texts")
+    node = onnx.helper.make_node("Constant", [], ["texts"], value=tensor)
+    output = onnx.helper.make_tensor_value_info("texts", onnx.TensorProto.STRING, array.shape)
+    graph = onnx.helper.make_graph([node], "texts", [], [output])
+    model = onnx.helper.make_model(graph, ir_version=8, opset_imports=[onnx.helper.make_opsetid("", 13)])
+    session = _session_of_onnxruntime(model.SerializeToString(), _options_of_onnxruntime())
+    return session.run_with_ort_values(None, {})[0]

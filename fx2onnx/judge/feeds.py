@@ -1,69 +1,82 @@
-"""Random inputs for a file of which nothing is known but its inputs: sizes and integers are tried until the file takes them."""
+"""Random inputs for a file of which nothing is known but its inputs: sizes and integers are tried until an engine takes them."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import ml_dtypes  # noqa: F401  # NumPy knows bfloat16 by name then
 import numpy as np
-import onnx_ir as ir
 
-from fx2onnx.irx.facts import ELEMENTWISE, MOVES
 from fx2onnx.sizes.expr import Dim
 from fx2onnx.sizes.stated import METADATA_KEY, SizeCondition, read, sizes_near
 from fx2onnx.sizes.text import parse_dim
 
-Array = np.ndarray[Any, Any]
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+Array: TypeAlias = np.ndarray[Any, Any]
 SIZES = (2, 3, 1, 5, 8, 16, 32, 64, 128, 224)
 """Sizes of dynamic dims, in the order in which they are tried."""
 LENGTHS = (512, 2048, 16000)
 """Lengths of signals (samples), tried where a file takes no shorter ones."""
 INTEGER_LIMITS = (1000, 50, 8, 2, 1)
 """Random integers stay below; of the largest range that the file takes. Ids of a vocabulary, token types and masks differ in it."""
+SWITCHES = 2
+"""A limit below which ids, token types and masks all accept what is drawn."""
 MOST_ELEMENTS = 1 << 24
+_WORDS = ("a", "b", "cat", "dog", "", "7")
 
 
 @dataclass(frozen=True)
 class InputType:
-    """An input: its dtype, and its dims as numbers, names or unknown; None for an unknown rank."""
+    """An input: its dtype (``object`` for texts, None where it is no tensor), and its dims as numbers, names or unknown; None
+    for an unknown rank.
+    """
 
     name: str
-    dtype: ir.DataType | None
+    dtype: np.dtype[Any] | None
     dims: tuple[int | str | None, ...] | None
     rows: int | None = None
     """Of an input that picks rows of tables: how many the smallest has."""
-    words: tuple[str, ...] = ("a", "b", "cat", "dog", "", "7")
+    words: tuple[str, ...] = _WORDS
     """What random strings are drawn from."""
 
 
 def inputs_of(model: ir.Model) -> list[InputType]:
     """The inputs that have to be fed."""
+    import onnx_ir as ir
+
     found = []
     words = _words(model)
     for value in model.graph.inputs:
         if value.is_initializer():
             continue
-        tensor = isinstance(value.type, ir.TensorType) or value.type is None
+        tensor = (isinstance(value.type, ir.TensorType) or value.type is None) and value.dtype is not None
+        dtype = np.dtype(value.dtype.numpy()) if tensor and value.dtype is not None else None
         dims = None if value.shape is None else tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape)
-        found.append(InputType(value.name or "", value.dtype if tensor else None, dims, _rows(value), words))
+        found.append(InputType(value.name or "", dtype, dims, _rows(value), words))
     return found
 
 
 def _words(model: ir.Model) -> tuple[str, ...]:
     """The strings that the file's own operators know."""
+    import onnx_ir as ir
+
     found: dict[str, None] = {}
     for node in model.graph.all_nodes():
         for attribute in node.attributes.values():
             if attribute.type == ir.AttributeType.STRINGS and node.domain == "ai.onnx.ml":
                 found.update(dict.fromkeys(attribute.as_strings()))
-    return tuple(found) or InputType.words
+    return tuple(found) or _WORDS
 
 
 def _rows(value: ir.Value) -> int | None:
     """The rows of the smallest table that the numbers of an input pick from, through operators that move or shift them."""
+    from fx2onnx.irx.facts import ELEMENTWISE, MOVES  # with onnx_ir, which who runs a file does not need
+
     found: int | None = None
     pending, seen = [value], {value}
     while pending:
@@ -92,14 +105,61 @@ def conditions_of(model: ir.Model) -> list[SizeCondition]:
     return read(model.metadata_props.get(METADATA_KEY, "[]"))
 
 
-def candidate_sizes(inputs: Sequence[InputType], conditions: Sequence[SizeCondition] = ()) -> Iterator[dict[str, int]]:
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """Inputs that an engine takes, and what it gave: at these sizes, with integers below ``limit``."""
+
+    sizes: dict[str, int]
+    limit: int
+    feeds: dict[str, Array]
+    results: list[Any]
+
+
+def taken_feeds(
+    inputs: Sequence[InputType],
+    run: Callable[[dict[str, Array]], list[Any]],
+    conditions: Sequence[SizeCondition] = (),
+    given: Mapping[str, int] | None = None,
+    seed: int = 0,
+) -> Iterator[Taken]:
+    """Inputs that ``run`` takes, for each of the candidate sizes with integers of the largest range that it takes.
+
+    Raises:   what ``run`` raised last where it took none.
+    """
+    has_integers = any(each.dtype is not None and _is_integer(each.dtype) for each in inputs)
+    last: Exception | None = None
+    is_taken = False
+    for sizes in candidate_sizes(inputs, conditions, given):
+        for limit in INTEGER_LIMITS if has_integers else INTEGER_LIMITS[:1]:
+            feeds = make_feeds(inputs, sizes, limit, seed)
+            if feeds is None:
+                continue
+            try:
+                results = run(feeds)
+            except Exception as error:  # engines have classes of their own
+                last = error
+                continue
+            is_taken = True
+            yield Taken(sizes, limit, feeds, results)
+            break
+    if last is not None and not is_taken:
+        raise last
+
+
+def candidate_sizes(
+    inputs: Sequence[InputType], conditions: Sequence[SizeCondition] = (), given: Mapping[str, int] | None = None
+) -> Iterator[dict[str, int]]:
     """Sizes of all dynamic dims: first each another one, then all the same, then the dims of images; in the place of those that the
-    conditions exclude, the nearest that they allow.
+    conditions exclude, the nearest that they allow. Those ``given`` stay.
     """
     seen: list[dict[str, int]] = []
+    fixed = given or {}
     for sizes in _usual_sizes(inputs):
-        allowed = sizes_near(sizes, conditions, unlike=seen[-1] if seen else {})
-        if allowed is not None and allowed not in seen:
+        wanted = {**sizes, **{name: size for name, size in fixed.items() if name in sizes}}
+        allowed = sizes_near(wanted, conditions, unlike=seen[-1] if seen else {})
+        if allowed is None or any(allowed.get(name, size) != size for name, size in fixed.items()):
+            continue
+        if allowed not in seen:
             seen.append(allowed)
             yield allowed
 
@@ -131,7 +191,9 @@ def dim_names(each: InputType) -> list[str]:
 
 
 def make_feeds(inputs: Sequence[InputType], sizes: Mapping[str, int], limit: int, seed: int) -> dict[str, Array] | None:
-    """One array for each input; None where that cannot be (a sequence, an unknown rank, sizes that are none)."""
+    """One array for each input, integers below ``limit``; None where that cannot be (a sequence, an unknown rank, sizes that are
+    none).
+    """
     rng = np.random.default_rng(seed)
     feeds: dict[str, Array] = {}
     for each in inputs:
@@ -152,7 +214,8 @@ def _shape(each: InputType, sizes: Mapping[str, int]) -> tuple[int, ...] | None:
         if not isinstance(dim, int):
             read = parse_dim(dim) if dim else None
             try:
-                size = read.evaluate(sizes) if isinstance(read, Dim) else sizes[dim or f"{each.name}:{axis}"]
+                is_dim = isinstance(read, Dim) and dim not in sizes
+                size = read.evaluate(sizes) if is_dim else sizes[dim or f"{each.name}:{axis}"]  # type: ignore[union-attr]
             except (KeyError, ArithmeticError):
                 return None
         if int(size) != size or size < 0:
@@ -162,15 +225,17 @@ def _shape(each: InputType, sizes: Mapping[str, int]) -> tuple[int, ...] | None:
 
 
 def _random(
-    dtype: ir.DataType, shape: tuple[int, ...], limit: int, rng: np.random.Generator, words: Sequence[str]
+    dtype: np.dtype[Any], shape: tuple[int, ...], limit: int, rng: np.random.Generator, words: Sequence[str]
 ) -> Array:
-    if dtype == ir.DataType.STRING:
+    if dtype.kind == "O":
         return np.asarray(np.array(words, dtype=object)[rng.integers(0, len(words), shape)])
-    if dtype == ir.DataType.BOOL:
+    if dtype.kind == "b":
         return np.asarray(rng.random(shape) < 0.5)
-    kind = dtype.numpy()
-    if dtype.is_integer():
-        most = min(limit, int(np.iinfo(kind).max)) if kind.kind in "iu" else min(limit, 7)
-        return np.asarray(rng.integers(0, max(most, 1), shape)).astype(kind)
-    numbers = rng.standard_normal(shape)
-    return np.asarray(numbers).astype(kind)
+    if _is_integer(dtype):
+        most = min(limit, int(np.iinfo(dtype).max)) if dtype.kind in "iu" else min(limit, 7)
+        return np.asarray(rng.integers(0, max(most, 1), shape)).astype(dtype)
+    return np.asarray(rng.standard_normal(shape)).astype(dtype)
+
+
+def _is_integer(dtype: np.dtype[Any]) -> bool:
+    return "int" in dtype.name

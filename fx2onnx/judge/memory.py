@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import onnx
 
 from fx2onnx.base.memory import free_bytes
+
+if TYPE_CHECKING:
+    import onnx
 
 LARGE_BYTES = 64 << 20
 """Weights of which engines make no copies of their own."""
@@ -25,12 +28,14 @@ def weights_bytes(model: onnx.ModelProto) -> int:
 
 
 def _nbytes(tensor: onnx.TensorProto) -> int:
+    from onnx.helper import tensor_dtype_to_np_dtype
+
     if tensor.raw_data:
         return len(tensor.raw_data)
     length = next((entry.value for entry in tensor.external_data if entry.key == "length"), "")
     if length.isdigit():
         return int(length)
-    return int(np.prod(tensor.dims, dtype=np.int64)) * onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+    return int(np.prod(tensor.dims, dtype=np.int64)) * tensor_dtype_to_np_dtype(tensor.data_type).itemsize
 
 
 def too_large(model: onnx.ModelProto) -> str:
@@ -52,6 +57,8 @@ def weights_beside(path: str, folder: str) -> str:
     """
     if os.path.getsize(path) <= LARGE_BYTES:
         return path
+    import onnx
+
     model = onnx.load(path, load_external_data=False)
     if any(tensor.data_location == onnx.TensorProto.EXTERNAL for tensor in model.graph.initializer):
         return path

@@ -12,7 +12,7 @@ import torch
 import fx2onnx
 from fx2onnx.base.errors import VerificationError
 from fx2onnx.capture.python.inputs import bind
-from fx2onnx.judge.engines import ENGINES, available_engines
+from fx2onnx.judge.engines import ENGINES, chosen_engines
 from fx2onnx.judge.movements import Movements
 from fx2onnx.judge.tolerance import Scale, by_difference
 from fx2onnx.judge.verdict import Row, Verdict
@@ -269,9 +269,9 @@ def test_tensors_as_numpy_has_them() -> None:
 
 
 def test_the_runner_is_always_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert set(available_engines()) <= set(ENGINES)
+    assert set(chosen_engines(None)) <= set(ENGINES)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert available_engines() == ["runner"]
+    assert chosen_engines(None) == ["runner"]
 
 
 def test_where_little_can_be_tried_small_unequal_sizes_come_first_and_nothing_last() -> None:

@@ -30,7 +30,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "runner": {"base", "files", "sizes", "irx", "optimize", "manifest"},
     "training": {"base", "sizes", "torchcompat", "capture", "irx", "aten_map", "lower"},
     "quantize": {"base", "irx", "optimize", "runner", "targets"},
-    "precision": {"base", "irx", "optimize", "runner", "targets"},
+    "precision": {"base", "irx", "judge", "optimize", "runner", "targets"},
     "verify": {
         "base", "files", "sizes", "torchcompat", "capture", "irx", "aten_map", "lower", "manifest", "model_patches", "optimize", "runner", "training", "targets",
         "quantize", "precision", "judge",

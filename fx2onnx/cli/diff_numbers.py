@@ -12,7 +12,7 @@ import onnx_ir
 
 from fx2onnx.base.errors import Fx2OnnxError, first_line
 from fx2onnx.cli.feeds import check_dims
-from fx2onnx.diff.weights import largest_difference
+from fx2onnx.judge.arrays import largest_difference
 from fx2onnx.judge.engines import ENGINES, chosen_engines
 from fx2onnx.judge.feeds import candidate_sizes, conditions_of, dim_names, inputs_of, taken_feeds
 

@@ -158,10 +158,10 @@ def _show(source: Path, result: OptimizeResult) -> None:
 def _verdict(result: OptimizeResult) -> str:
     if result.comparison is None:
         return "no: --no-verify"
-    if result.comparison.ok is None:
+    if result.verified is None:
         return "no: no engine runs the file on random inputs"
     rows = result.comparison.rows
-    worst = max(rows, key=lambda row: row.error / (row.allowed or 1.0))
+    worst = max(rows, key=lambda row: row.share)
     engines = ", ".join(dict.fromkeys(row.engine for row in rows))
-    sets = len({(tuple(row.sizes.items()), row.seed) for row in rows})
-    return f"{sets} sets of random inputs in {engines}: largest error {worst.error:.2g}, allowed {worst.allowed:.2g}"
+    sets, error = len(result.comparison.tried), worst.max_abs_error
+    return f"{sets} sets of random inputs in {engines}: largest error {error:.2g}, allowed {worst.allowed:.2g}"

@@ -17,6 +17,7 @@ from fx2onnx.cli import options
 from fx2onnx.cli.files import check_apart, check_readable
 from fx2onnx.cli.outcome import print_json, print_text, reports_errors
 from fx2onnx.files.staging import replacing, write_text
+from fx2onnx.judge.constants import ATOL, RTOL
 
 if TYPE_CHECKING:
     from fx2onnx.cli.run_data import DataSet
@@ -60,8 +61,8 @@ def run_command(
         Path | None,
         typer.Option("--assert-outputs", help="Compare the outputs with this .npz file.", show_default=False),
     ] = None,
-    rtol: Annotated[float, typer.Option("--rtol", min=0, help="Relative tolerance of comparisons.")] = 1e-3,
-    atol: Annotated[float, typer.Option("--atol", min=0, help="Absolute tolerance of comparisons.")] = 1e-7,
+    rtol: Annotated[float, typer.Option("--rtol", min=0, help="Relative tolerance of comparisons.")] = RTOL,
+    atol: Annotated[float, typer.Option("--atol", min=0, help="Absolute tolerance of comparisons.")] = ATOL,
     dump_graph: Annotated[bool, typer.Option("--dump-graph", help="Show the graph, one line a node.")] = False,
     dump_dag: Annotated[
         Path | None, typer.Option("--dump-dag", help="Draw the steps as this .svg file.", show_default=False)

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped, unused-ignore]
 
 from fx2onnx.base.errors import UserError, VerificationError
+from fx2onnx.judge.arrays import close_problem, first_problem
 from fx2onnx.manifest.names import MODEL_FILE
 
 _UNREADABLE = (DecodeError, OSError, ValueError, TypeError, KeyError, EOFError)
@@ -114,43 +116,14 @@ def assert_outputs(given: Mapping[str, Any], wanted: Mapping[str, Any], rtol: fl
     if unknown or not wanted:
         what = f"the model has no output '{unknown[0]}'" if unknown else "there is nothing to compare with"
         raise UserError("E401", f"{what} ({source})", next=f"outputs: {', '.join(given)}")
-    faults = {name: fault for name in wanted if (fault := difference(given[name], wanted[name], rtol, atol))}
+    faults = {
+        name: fault
+        for name in wanted
+        if (fault := first_problem(given[name], wanted[name], partial(close_problem, rtol=rtol, atol=atol)))
+    }
     if faults:
         raise VerificationError(
             "E501",
             f"{len(faults)} of {len(wanted)} outputs differ from {source} (rtol {rtol:g}, atol {atol:g})",
             why="; ".join(f"{name}: {fault}" for name, fault in list(faults.items())[:4]),
         )
-
-
-def difference(given: Any, wanted: Any, rtol: float, atol: float) -> str:
-    """How two values differ, in words; empty where they agree. NaN agrees with NaN."""
-    if wanted is None or given is None:
-        return "" if wanted is given else f"{type(given).__name__} instead of {type(wanted).__name__}"
-    if isinstance(wanted, dict):
-        if not isinstance(given, dict) or list(given) != list(wanted):
-            return "other keys"
-        return next(filter(None, (difference(given[key], wanted[key], rtol, atol) for key in wanted)), "")
-    if isinstance(wanted, list):
-        if not isinstance(given, list) or len(given) != len(wanted):
-            return f"{len(given)} items instead of {len(wanted)}" if isinstance(given, list) else "not a sequence"
-        pairs = zip(given, wanted, strict=True)
-        return next(filter(None, (difference(one, other, rtol, atol) for one, other in pairs)), "")
-    one, other = np.asarray(given), np.asarray(wanted)
-    if one.shape != other.shape:
-        return f"shape {list(one.shape)} instead of {list(other.shape)}"
-    if other.dtype.kind in "OUST" and one.dtype.kind in "OUST":
-        wrong = int((one.astype(str) != other.astype(str)).sum())
-        return f"{wrong} of {other.size} strings" if wrong else ""
-    if other.dtype.kind == "V" and one.dtype.itemsize == other.dtype.itemsize:
-        other = other.view(one.dtype)  # how numpy.savez spells bfloat16 and its like
-    if one.dtype != other.dtype:
-        return f"{one.dtype} instead of {other.dtype}"
-    if one.dtype.kind not in "fiubc":
-        one, other = one.astype(np.float64), other.astype(np.float64)
-    close = np.isclose(one, other, rtol, atol, equal_nan=True) if one.dtype.kind in "fc" else one == other
-    if close.all():
-        return ""
-    at = np.unravel_index(int(np.argmin(close)), close.shape)
-    where = f"[{', '.join(map(str, at))}]"
-    return f"{int((~close).sum())} of {close.size} values, first at {where}: {one[at]} instead of {other[at]}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -14,12 +14,10 @@ import onnx_ir as ir
 from fx2onnx.diff.opened import Tensor
 from fx2onnx.diff.signature import Side
 from fx2onnx.irx.dtype_names import dtype_name
+from fx2onnx.judge.arrays import BLOCK_ELEMENTS, Array, bits_of, largest_difference
 
-Array: TypeAlias = np.ndarray[Any, Any]
 Weights: TypeAlias = dict[ir.Value, Tensor]
 
-BLOCK_ELEMENTS = 1 << 18
-"""Elements that are compared at a time, as float64: of mapped weights no more than that is in memory."""
 FEW_ELEMENTS = 8
 """So many are shown one by one: sizes, axes, scales."""
 MOST_AXES = 5
@@ -168,35 +166,6 @@ def _equal(before: Array, after: Array) -> bool:
     rows = max(1, BLOCK_ELEMENTS // max(1, math.prod(before.shape[1:])))
     starts = [0, *range(1, len(before), rows)]
     for start, end in itertools.pairwise([*starts, len(before)]):
-        if not np.array_equal(_bits(before[start:end]), _bits(after[start:end])):
+        if not np.array_equal(bits_of(before[start:end]), bits_of(after[start:end])):
             return False
     return True
-
-
-def _bits(array: Array) -> Array:
-    return np.ascontiguousarray(array).view(np.dtype(f"u{array.dtype.itemsize}")) if array.dtype.kind in "fV" else array
-
-
-def largest_difference(before: Array, after: Array) -> tuple[float | None, float | None]:
-    """The largest difference and the largest magnitude before, over what is a number on both sides; infinite where one
-    side alone is none.
-    """
-    if "O" in (before.dtype.kind, after.dtype.kind):
-        return None, None
-    largest, scale = 0.0, 0.0
-    for same, other in zip(_blocks(before), _blocks(after), strict=True):
-        one, two = (block.astype(np.complex128 if block.dtype.kind == "c" else np.float64) for block in (same, other))
-        scale = max(scale, float(np.abs(one[np.isfinite(one)]).max(initial=0)))
-        if same.dtype == other.dtype and np.array_equal(_bits(same), _bits(other)):
-            continue
-        with np.errstate(invalid="ignore"):
-            gap = np.abs(one - two)
-        gap[(one == two) | (np.isnan(one) & np.isnan(two))] = 0
-        largest = max(largest, float(np.nan_to_num(gap, nan=np.inf, posinf=np.inf).max(initial=0)))
-    return largest, scale
-
-
-def _blocks(array: Array) -> Iterator[Array]:
-    flat = array.reshape(-1)
-    for start in range(0, max(1, flat.size), BLOCK_ELEMENTS):
-        yield flat[start : start + BLOCK_ELEMENTS]

@@ -1,74 +1,42 @@
 """The new file against the one that it was made of: the same random inputs, in every engine that runs the old one.
 
-A difference is judged as ``fx2onnx verify`` judges it: by the scale of what stands beside a number, and where that is not enough by
-the error that the old file itself makes against its own graph in float64. Integers have to be equal, but where they hang on numbers
-that the old file rounds otherwise as soon as its inputs move by a unit in the last place.
+The tolerance model is that of a verification: the reference is the old file, its float64 twin, and the old file on inputs that
+move by rounding.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import itertools
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx_ir as ir
 
-from fx2onnx.base.errors import Fx2OnnxError, VerificationError, first_line
+from fx2onnx.base.errors import Fx2OnnxError, first_line
 from fx2onnx.file_optimizer.float64 import in_float64
 from fx2onnx.irx.edit import graphs_of
 from fx2onnx.irx.facts import RANDOM
-from fx2onnx.judge import tolerance
+from fx2onnx.judge.arrays import first_problem
+from fx2onnx.judge.constants import INPUT_MOVE, INPUT_RUNS
 from fx2onnx.judge.engines import ENGINES, Run
 from fx2onnx.judge.feeds import Array, InputType, make_feeds, taken_feeds
-from fx2onnx.judge.movements import MOVEMENT_RATIO
+from fx2onnx.judge.movements import settled
+from fx2onnx.judge.tolerance import Judged, structure_problem
+from fx2onnx.judge.verdict import Row, Tried, Verdict
 from fx2onnx.sizes.stated import SizeCondition
 
+INPUT = "the input file"
+"""The reference."""
 MOST_SIZES = 3
 """Sets of sizes that are compared where dims are dynamic."""
 SEEDS = (0, 1)
-MOVED_RUNS = 3
 PARTS = 3
 """Runs of a file of a fixed batch that make one of a dynamic one."""
-_MOVE = 2.0**-22
-
-
-@dataclass
-class Row:
-    """One output at one set of sizes in one engine."""
-
-    engine: str
-    output: str
-    sizes: dict[str, int]
-    seed: int
-    error: float = 0.0
-    allowed: float = 0.0
-    problem: str = ""
-    by: str = ""
-
-
-@dataclass
-class Comparison:
-    """What was compared. ``ok`` is None where nothing could be."""
-
-    rows: list[Row] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-
-    @property
-    def ok(self) -> bool | None:
-        return not any(row.problem for row in self.rows) if self.rows else None
-
-    def raise_if_failed(self, what: str, advice: str) -> None:
-        """Raises VerificationError E501 that says ``what``, with the first row that has a problem, and what to do."""
-        for row in self.rows:
-            if row.problem:
-                why = f"{row.output or 'the file'} in {row.engine}: {row.problem} (error {row.error:.3g}, allowed {row.allowed:.3g})"
-                raise VerificationError("E501", what, why=why, next=advice)
-
-    def as_dict(self) -> dict[str, Any]:
-        """The fields as JSON types."""
-        return {"ok": self.ok, "rows": [asdict(row) for row in self.rows], "notes": self.notes}
 
 
 @dataclass
@@ -81,6 +49,20 @@ class Sample:
     feeds: dict[str, Array]
     wanted: list[Any] | None
     """None where it is only to be seen that the file runs."""
+    exact: list[Any] | None = None
+    """What the old file's float64 twin makes of them, once that is asked for; empty where it makes nothing."""
+    moved: list[list[Any]] | None = None
+    """What the old file makes of inputs that move by rounding, once that is asked for."""
+
+    @property
+    def name(self) -> str:
+        """The seed and the sizes."""
+        return f"seed {self.seed}" + "".join(f", {dim} {size}" for dim, size in self.sizes.items())
+
+
+RunOn: TypeAlias = Callable[[Run, Sample], Sequence[Any]]
+Judge: TypeAlias = Callable[[str, int, Any, Any, Sample], Judged]
+"""Of an output's name and place, what it is, what it should be, and the sample."""
 
 
 class Original:
@@ -98,8 +80,6 @@ class Original:
         self.limits: dict[str, int] = {}
         self._source = source
         self._conditions = conditions
-        self._exact: Run | None = None
-        self._tried_exact = False
         self._runs: dict[str, Run] = {}
         for engine in engines:
             try:
@@ -160,121 +140,82 @@ class Original:
                 ]
             self.samples.append(Sample(engine, sizes, seed, whole, wanted))
 
-    def compare(self, new: str | bytes) -> Comparison:
-        """Raises nothing: an engine that fails on the new file is a problem of it."""
-        result = Comparison(notes=list(self.notes))
-        runs: dict[str, Run | Exception] = {}
+    def compare(self, new: str | bytes, run_on: RunOn | None = None, judge: Judge | None = None) -> Verdict:
+        """The verdict on a new file: an engine that fails on it is a wrong row. ``run_on``: runs the file on a sample where its
+        inputs are other ones; ``judge``: judges an output where not all rounding is that of float32.
+        """
+        result = Verdict(notes=list(self.notes))
+        runs: dict[str, Run] = {}
         for sample in self.samples:
-            if sample.engine not in runs:
-                try:
-                    runs[sample.engine] = ENGINES[sample.engine](new)
-                except Exception as error:  # as above
-                    runs[sample.engine] = error
-            run = runs[sample.engine]
-            base = Row(sample.engine, "", sample.sizes, sample.seed)
+            tried = next((each for each in result.tried if each.name == sample.name), None)
+            if tried is None:
+                result.tried.append(tried := Tried(sample.name, sample.sizes, "random", []))
+            tried.engines.append(sample.engine)
             try:
-                if isinstance(run, Exception):
-                    raise run
-                got = run(sample.feeds)
+                run = runs.get(sample.engine) or runs.setdefault(sample.engine, ENGINES[sample.engine](new))
+                got = run(sample.feeds) if run_on is None else run_on(run, sample)
             except Exception as error:  # as above
-                base.problem = f"does not run: {failure_text(error)}"
-                result.rows.append(base)
+                result.rows.append(Row.failed(sample.engine, "", sample.name, f"does not run: {failure_text(error)}"))
                 continue
             if sample.wanted is None:
-                result.rows.append(base)
-                continue
-            if len(got) != len(sample.wanted):
-                base.problem = f"{len(got)} outputs instead of {len(sample.wanted)}"
-                result.rows.append(base)
-                continue
-            for index, name in enumerate(self.outputs):
-                row = Row(sample.engine, name, sample.sizes, sample.seed)
-                result.rows.append(self._judged(row, index, got[index], sample))
+                result.rows.append(Row(sample.engine, "", 0.0, 0.0, True, sample.name))
+            elif len(got) != len(sample.wanted):
+                problem = f"{len(got)} outputs instead of {len(sample.wanted)}"
+                result.rows.append(Row.failed(sample.engine, "", sample.name, problem))
+            else:
+                outputs = enumerate(zip(self.outputs, got, sample.wanted, strict=True))
+                result.rows += [
+                    Row.of(sample.engine, name, sample.name, (judge or self._judged)(name, index, value, want, sample))
+                    for index, (name, value, want) in outputs
+                ]
         return result
 
-    def _judged(self, row: Row, index: int, got: Any, sample: Sample) -> Row:
-        assert sample.wanted is not None
-        want = sample.wanted[index]
+    def _judged(self, name: str, index: int, got: Any, want: Any, sample: Sample) -> Judged:
         if not isinstance(got, np.ndarray) or not isinstance(want, np.ndarray):
-            row.problem = "" if _same(got, want) else "differs"
-            return row
-        if got.shape != want.shape or got.dtype != want.dtype:
-            row.problem = f"{got.dtype} {list(got.shape)} instead of {want.dtype} {list(want.shape)}"
-            return row
-        if row.output in self.loose:
-            return row
-        if want.dtype.kind not in "fV":
-            row.problem = "" if np.array_equal(got, want) or self._may_move(index, got, sample) else "differs"
-            return row
-        if tolerance.wrong_places(got.astype(np.float64), want.astype(np.float64)):
-            row.problem = "NaN or infinity in other places"
-            return row
-        scale = tolerance.Scale.of(want)
-        found = tolerance.by_difference(got, want, scale)
-        if not found.ok:
-            exact = self._in_float64(sample, index)
-            found = (exact is not None and tolerance.by_float64(got, want, exact, scale)) or found
-        row.error, row.allowed, row.by = found.error, found.allowed, found.by
-        if not found.ok and not self._may_move(index, got, sample):
-            row.problem = "differs"
-        return row
+            problem = first_problem(got, want, lambda one, other: "" if settled(one, other).ok else "differs")
+            return Judged.wrong(problem) if problem else Judged(0.0, 0.0, True)
+        if name in self.loose:
+            problem = structure_problem(got, want, INPUT)
+            return Judged.wrong(problem) if problem else Judged(0.0, 0.0, True)
+        moved = partial(self._moved, index, sample)
+        return settled(got, want, partial(self._in_float64, index, sample), moved, reference=INPUT)
 
-    def _in_float64(self, sample: Sample, index: int) -> Array | None:
-        if not self._tried_exact:
-            self._tried_exact = True
-            wide = in_float64(self._source)
-            try:
-                self._exact = ENGINES["runner"](wide) if wide is not None else None
-            except Fx2OnnxError:
-                self._exact = None
-        if self._exact is None:
-            return None
-        feeds = {name: _wide(array) for name, array in sample.feeds.items()}
+    def _in_float64(self, index: int, sample: Sample) -> Array | None:
+        if sample.exact is None:
+            sample.exact = []
+            run = self._twin
+            with contextlib.suppress(Fx2OnnxError):
+                feeds = {name: _wide(array) for name, array in sample.feeds.items()}
+                sample.exact = [] if run is None else run(feeds)
+        return np.asarray(sample.exact[index]) if sample.exact else None
+
+    @functools.cached_property
+    def _twin(self) -> Run | None:
+        """The old file in float64; None where there is no such form."""
+        wide = in_float64(self._source)
         try:
-            return np.asarray(self._exact(feeds)[index])
+            return ENGINES["runner"](wide) if wide is not None else None
         except Fx2OnnxError:
             return None
 
-    def _may_move(self, index: int, got: Array, sample: Sample) -> bool:
-        """Whether the old file itself gives other numbers in as many places, by as much, where its inputs move by rounding."""
-        assert sample.wanted is not None
-        run, want = self._runs[sample.engine], sample.wanted[index]
-        off = _off(got, want)
-        for seed in range(MOVED_RUNS):
-            rng = np.random.default_rng(seed)
-            moved = {
-                name: (array * (1 + _MOVE * rng.uniform(-1, 1, array.shape))).astype(array.dtype)
-                if array.dtype in (np.float32, np.float64)
-                else array
-                for name, array in sample.feeds.items()
-            }
-            try:
-                again = np.asarray(run(moved)[index])
-            except Exception:  # sizes that the old file does not take
-                return False
-            if again.shape == want.shape and 0 < off <= MOVEMENT_RATIO * _off(again, want):
-                return True
-        return False
+    def _moved(self, index: int, sample: Sample) -> Iterator[Array]:
+        """What the old file gives where its inputs move by rounding."""
+        if sample.moved is None:
+            sample.moved = []
+            for seed in range(INPUT_RUNS):
+                with contextlib.suppress(Exception):  # sizes that the old file does not take
+                    sample.moved.append(self._runs[sample.engine](_moved_inputs(sample.feeds, seed)))
+        yield from (np.asarray(results[index]) for results in sample.moved)
 
 
-def _off(one: Array, other: Array) -> float:
-    """How many integers differ, or the largest difference of floats."""
-    if one.dtype.kind == "f":
-        return float(tolerance.largest_gap(one, other))
-    return float(np.count_nonzero(one != other))
-
-
-def _same(got: Any, want: Any) -> bool:
-    if isinstance(want, list | tuple):
-        return isinstance(got, list | tuple) and len(got) == len(want) and all(map(_same, got, want))
-    if isinstance(want, Mapping):
-        return isinstance(got, Mapping) and list(got) == list(want) and all(_same(got[key], want[key]) for key in want)
-    if isinstance(want, np.ndarray | float) and not isinstance(want, str):
-        try:
-            return bool(np.allclose(np.asarray(got), np.asarray(want), rtol=1e-4, atol=1e-5, equal_nan=True))
-        except (TypeError, ValueError):
-            return bool(np.array_equal(got, want))
-    return bool(got == want)
+def _moved_inputs(feeds: Mapping[str, Array], seed: int) -> dict[str, Array]:
+    rng = np.random.default_rng(seed)
+    return {
+        name: (array * (1 + INPUT_MOVE * rng.uniform(-1, 1, array.shape))).astype(array.dtype)
+        if array.dtype in (np.float32, np.float64)
+        else array
+        for name, array in feeds.items()
+    }
 
 
 def _wide(array: Array) -> Array:

@@ -17,7 +17,7 @@ from fx2onnx.base.events import record
 from fx2onnx.base.memory import free_bytes
 from fx2onnx.base.targets import check_target
 from fx2onnx.file_optimizer.bodies import store_inside
-from fx2onnx.file_optimizer.compare import Comparison, Original, random_outputs
+from fx2onnx.file_optimizer.compare import Original, random_outputs
 from fx2onnx.file_optimizer.dynamic import make_dynamic
 from fx2onnx.file_optimizer.for_target import fitted, opset_for
 from fx2onnx.file_optimizer.interface import Interface
@@ -37,6 +37,7 @@ from fx2onnx.judge.engines import chosen_engines
 from fx2onnx.judge.feeds import conditions_of, inputs_of
 from fx2onnx.judge.known_faults import KnownFaults, knowing
 from fx2onnx.judge.memory import weights_bytes
+from fx2onnx.judge.verdict import Verdict
 from fx2onnx.optimize.pipelines import DEFAULT_LEVEL
 from fx2onnx.precision.options import Precision
 from fx2onnx.quantize.options import Quantize
@@ -238,7 +239,7 @@ class _Job:
             ]
             self.original.add_parts(inputs, self.plan.dynamic, frozenset(varying), seed)
 
-    def _compared(self, folder: str, model: ir.Model) -> tuple[Comparison | None, Written]:
+    def _compared(self, folder: str, model: ir.Model) -> tuple[Verdict | None, Written]:
         written = self._save(model, os.path.join(folder, STAGED_NAME))
         return (None if self.original is None else self.original.compare(written.path)), written
 
@@ -249,12 +250,12 @@ class _Job:
             except InternalError:
                 return True
             comparison, _ = self._compared(folder, model)
-            return comparison is not None and comparison.ok is False
+            return comparison is not None and comparison.is_wrong
 
-    def _blame(self, trace: Trace, comparison: Comparison) -> None:
+    def _blame(self, trace: Trace, comparison: Verdict) -> None:
         """Find the edit that makes the file differ, and leave its rewrite out. Raises VerificationError E501."""
-        bad = next(row for row in comparison.rows if row.problem)
-        what = f"{bad.output or 'the file'} in {bad.engine}: {bad.problem}"
+        bad = next(row for row in comparison.rows if not row.ok)
+        what = f"{bad.output or 'the file'} in {bad.engine}: {bad.problem or 'differs'}"
         guilty = guilty_step(trace, self._is_wrong)
         if guilty is None and self.plan.dynamic:
             raise UserError(
@@ -313,7 +314,7 @@ class _Job:
             if written.model_bytes + written.data_bytes > self.before.total_bytes and self._can_shrink():
                 continue
             comparison = None if self.original is None else self.original.compare(written.path)
-            if comparison is not None and comparison.ok is False:
+            if comparison is not None and comparison.is_wrong:
                 self._blame(trace, comparison)
                 continue
             done: dict[str, Any] = {}
@@ -355,12 +356,12 @@ class _Job:
         return False
 
     def _result(
-        self, model: ir.Model, trace: Trace, written: Written, comparison: Comparison | None, target: str | None
+        self, model: ir.Model, trace: Trace, written: Written, comparison: Verdict | None, target: str | None
     ) -> OptimizeResult:
         warnings = [*self.notes, *self.opened.dense]
         if comparison is not None:
             warnings += comparison.notes
-            if comparison.ok is None:
+            if not comparison.rows:
                 warnings.append("the file was not compared with its input: no engine runs it")
         warnings += [f"{each.name} was left out: it made {each.why} ({each.where})" for each in self.left_out]
         return OptimizeResult(

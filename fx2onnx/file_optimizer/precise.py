@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.events import record
-from fx2onnx.file_optimizer.compare import Comparison, Original, Row, Sample, failure_text
+from fx2onnx.file_optimizer.compare import Original, Sample
 from fx2onnx.file_optimizer.result import ComparedFile
 from fx2onnx.irx.inference import infer_types
 from fx2onnx.irx.io import Written
-from fx2onnx.judge.engines import ENGINES, Run
+from fx2onnx.judge.constants import UNSEEN_RATIO
+from fx2onnx.judge.engines import Run
+from fx2onnx.judge.tolerance import Judged
+from fx2onnx.judge.verdict import Verdict
 from fx2onnx.precision.model import Lowered, lower
 from fx2onnx.precision.options import Precision
 from fx2onnx.precision.search import in_dtype
@@ -26,8 +30,6 @@ from fx2onnx.targets.form import Target
 
 MOST_SAMPLES = 3
 """Sets of random inputs, of several sizes where sizes are dynamic, that the keep-list is measured on."""
-ALLOWED_RATIO = 4.0
-"""Other inputs may be so many times as far off as those that were measured, and what is allowed of these."""
 
 
 @dataclass
@@ -71,41 +73,25 @@ class Lowerer:
         engine = "runner" if "runner" in engines else next(iter(engines), "")
         return found + [sample.feeds for sample in drawn if sample.engine == engine][:MOST_SAMPLES]
 
-    def _compared(self, original: Original, path: str, model: ir.Model, done: Lowered) -> Comparison:
-        result = Comparison(notes=list(original.notes))
-        runs: dict[str, Run] = {}
-        allowed = ALLOWED_RATIO * max(done.allowed, *done.outputs.values(), 0.0)
-        for sample in original.samples:
-            if sample.wanted is None:
-                continue
-            row = Row(sample.engine, "", sample.sizes, sample.seed)
-            try:
-                run = runs.get(sample.engine) or runs.setdefault(sample.engine, ENGINES[sample.engine](path))
-                got = run(dict(in_dtype(sample.feeds, model)))
-            except Exception as error:  # engines have classes of their own
-                row.problem = f"does not run: {failure_text(error)}"
-                result.rows.append(row)
-                continue
-            result.rows += self._judged(original, sample, got, allowed)
-        result.raise_if_failed(
-            f"the file in {self.options.dtype} differs from its input by more than rounding explains",
-            "--dtype mixed, --keep for what it must not round, or --no-verify",
-        )
-        return result
+    def _compared(self, original: Original, path: str, model: ir.Model, done: Lowered) -> Verdict:
+        allowed = UNSEEN_RATIO * max(done.allowed, *done.outputs.values(), 0.0)
 
-    def _judged(self, original: Original, sample: Sample, got: object, allowed: float) -> list[Row]:
-        assert sample.wanted is not None
-        assert isinstance(got, list | tuple)
-        rows = []
-        for index, (name, want) in enumerate(zip(original.outputs, sample.wanted, strict=True)):
-            row = Row(sample.engine, name, sample.sizes, sample.seed, by=self.options.dtype)
-            rows.append(row)
+        def run_on(run: Run, sample: Sample) -> Sequence[Any]:
+            return run(dict(in_dtype(sample.feeds, model)))
+
+        def judge(name: str, index: int, got: Any, want: Any, sample: Sample) -> Judged:
             if name in original.loose or not is_float(want):
-                continue  # integers may be others where what decides them is rounded: the report says how far outputs are off
-            found = np.asarray(got[index])
-            if found.shape != want.shape:
-                row.problem = f"shape {list(found.shape)} instead of {list(want.shape)}"
-                continue
-            row.error, row.allowed = difference(found, want, self.options.largest), allowed
-            row.problem = "differs" if row.error > allowed else ""
-        return rows
+                # integers may be others where what decides them is rounded: the report says how far outputs are off
+                return Judged(0.0, 0.0, True, self.options.dtype)
+            if np.shape(got) != want.shape:
+                return Judged.wrong(f"shape {list(np.shape(got))} instead of {list(want.shape)}")
+            error = difference(np.asarray(got), want, self.options.largest)
+            return Judged(error, allowed, error <= allowed, self.options.dtype)
+
+        result = original.compare(path, run_on, judge)
+        if result.is_wrong:
+            result.raise_if_failed(
+                f"the file in {self.options.dtype} differs from its input by more than rounding explains",
+                "--dtype mixed, --keep for what it must not round, or --no-verify",
+            )
+        return result

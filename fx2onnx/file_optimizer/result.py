@@ -8,9 +8,9 @@ from typing import Any, Generic, TypeVar
 
 import onnx_ir as ir
 
-from fx2onnx.file_optimizer.compare import Comparison
 from fx2onnx.irx.edit import graphs_of
 from fx2onnx.irx.io import Written
+from fx2onnx.judge.verdict import Verdict
 from fx2onnx.precision.model import Lowered
 from fx2onnx.quantize.model import Quantized
 
@@ -57,7 +57,7 @@ class ComparedFile(Generic[Done]):
     model: ir.Model
     written: Written
     done: Done
-    comparison: Comparison | None
+    comparison: Verdict | None
 
 
 @dataclass
@@ -75,7 +75,7 @@ class OptimizeResult:
     """With ``explain``: of each rewrite, why it was not applied, counted."""
     left_out: list[LeftOut] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
-    comparison: Comparison | None = None
+    comparison: Verdict | None = None
     quantized: Quantized | None = None
     """With ``quantize``: what became of the weights. The comparison is then with the numbers of the codes."""
 
@@ -91,7 +91,7 @@ class OptimizeResult:
     @property
     def verified(self) -> bool | None:
         """Whether the file was compared with its input and is right; None where it was not, or could not be."""
-        return None if self.comparison is None else self.comparison.ok
+        return None if self.comparison is None or not self.comparison.rows else self.comparison.ok
 
     def as_dict(self) -> dict[str, Any]:
         """The fields as JSON types, without the model."""

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import ml_dtypes  # noqa: F401  # NumPy knows bfloat16 by name then
 import numpy as np
 
-from fx2onnx.sizes.expr import Dim
-from fx2onnx.sizes.stated import METADATA_KEY, SizeCondition, read, sizes_near
-from fx2onnx.sizes.text import parse_dim
-
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # imported where they are needed: ``fx2onnx run`` starts without
     import onnx_ir as ir
+
+    from fx2onnx.sizes.expr import Dim
+    from fx2onnx.sizes.stated import SizeCondition
 
 Array: TypeAlias = np.ndarray[Any, Any]
 SIZES = (2, 3, 1, 5, 8, 16, 32, 64, 128, 224)
@@ -75,7 +74,7 @@ def _words(model: ir.Model) -> tuple[str, ...]:
 
 def _rows(value: ir.Value) -> int | None:
     """The rows of the smallest table that the numbers of an input pick from, through operators that move or shift them."""
-    from fx2onnx.irx.facts import ELEMENTWISE, MOVES  # with onnx_ir, which who runs a file does not need
+    from fx2onnx.irx.facts import ELEMENTWISE, MOVES
 
     found: int | None = None
     pending, seen = [value], {value}
@@ -102,6 +101,8 @@ def _rows(value: ir.Value) -> int | None:
 
 def conditions_of(model: ir.Model) -> list[SizeCondition]:
     """What the file says of the sizes that it is right for."""
+    from fx2onnx.sizes.stated import METADATA_KEY, read
+
     return read(model.metadata_props.get(METADATA_KEY, "[]"))
 
 
@@ -152,6 +153,8 @@ def candidate_sizes(
     """Sizes of all dynamic dims: first each another one, then all the same, then the dims of images; in the place of those that the
     conditions exclude, the nearest that they allow. Those ``given`` stay.
     """
+    from fx2onnx.sizes.stated import sizes_near
+
     seen: list[dict[str, int]] = []
     fixed = given or {}
     for sizes in _usual_sizes(inputs):
@@ -185,8 +188,8 @@ def dim_names(each: InputType) -> list[str]:
     for axis, dim in enumerate(each.dims or ()):
         if isinstance(dim, int):
             continue
-        read = parse_dim(dim) if dim else None
-        found += sorted(read.symbols()) if isinstance(read, Dim) else [dim or f"{each.name}:{axis}"]
+        known = _expression(dim)
+        found += [dim or f"{each.name}:{axis}"] if known is None else sorted(known.symbols())
     return found
 
 
@@ -205,6 +208,15 @@ def make_feeds(inputs: Sequence[InputType], sizes: Mapping[str, int], limit: int
     return feeds
 
 
+def _expression(dim: str | None) -> Dim | None:
+    """The expression that the text of a dim is; None where it is none."""
+    from fx2onnx.sizes.expr import Dim
+    from fx2onnx.sizes.text import parse_dim
+
+    found = parse_dim(dim) if dim else None
+    return found if isinstance(found, Dim) else None
+
+
 def _shape(each: InputType, sizes: Mapping[str, int]) -> tuple[int, ...] | None:
     if each.dims is None:
         return None
@@ -212,10 +224,9 @@ def _shape(each: InputType, sizes: Mapping[str, int]) -> tuple[int, ...] | None:
     for axis, dim in enumerate(each.dims):
         size: Any = dim
         if not isinstance(dim, int):
-            read = parse_dim(dim) if dim else None
+            known = None if dim in sizes else _expression(dim)
             try:
-                is_dim = isinstance(read, Dim) and dim not in sizes
-                size = read.evaluate(sizes) if is_dim else sizes[dim or f"{each.name}:{axis}"]  # type: ignore[union-attr]
+                size = sizes[dim or f"{each.name}:{axis}"] if known is None else known.evaluate(sizes)
             except (KeyError, ArithmeticError):
                 return None
         if int(size) != size or size < 0:

@@ -1,31 +1,36 @@
-"""What eager PyTorch gives where its operators round otherwise (``rounding.py``): the judge that costs most."""
+"""What the reference gives where it rounds otherwise: the rule that costs most."""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
+from fx2onnx.judge.constants import (
+    MOST_BY_FLOAT64,
+    MOST_LARGER,
+    MOVED_RATIO,
+    MOVEMENT_RATIO,
+    OWN_ERROR,
+    SCALE_EPSILONS,
+    SPREAD_RATIO,
+    UNEXPLAINED,
+)  # fmt: skip
 from fx2onnx.judge.engines import Array
 from fx2onnx.judge.tolerance import (
+    EAGER,
     MODULES_OWN,
-    MOST_BY_FLOAT64,
-    SCALE_EPSILONS,
+    Exact,
     Grain,
     Judged,
     Scale,
+    by_scale,
     is_exact,
+    judged,
     worst_of,
     wrong_places,
-)
-
-MOVEMENT_RATIO = 2.0
-"""An engine may be this many times as far as the largest of the movements seen: it is one more draw from the same distribution."""
-SPREAD_RATIO = 3.0
-"""The root of its mean square, this many times as large as theirs."""
-MOVED_RATIO = 8.0
-UNEXPLAINED = 0.03
-"""So large a share of the rows that are off may be off by more than ``MOVED_RATIO`` times what eager PyTorch moves there."""
+)  # fmt: skip
 
 
 class Movements:
@@ -155,22 +160,8 @@ def _root_mean_square(units: Array) -> float:
     return float(np.sqrt(np.mean(np.square(units, dtype=np.float64)))) if units.size else 0.0
 
 
-STAGES = ((1, 0.0), (1, 2.0), (3, 2.0), (1, 4.0), (3, 4.0), (1, 8.0), (3, 8.0))
-"""Runs, and by how many units in the last place their operators are off: more where these are not enough. In the first
-only equal numbers are chosen among otherwise."""
-EQUAL_STAGES = ((4, 2.0), (4, 8.0))
-"""Likewise where the order of equal numbers decides how many come out: these stay equal."""
-FEWER_STAGES = 3
-"""On a file that is known to be wrong."""
 INEXACT_TRANSFORMS = frozenset(["onnxruntime"])
 """Engines whose STFT and DFT are off by much more than rounding: what they give is judged with ``TRANSFORM_UNITS``."""
-TRANSFORM_RUNS = 4
-TRANSFORM_UNITS = 64.0
-"""onnxruntime 1.31's STFT of 400 samples is off by about half of this, in units of the largest number of a frame."""
-
-_OWN_ERROR = 8.0
-"""Units by which eager PyTorch has to be off itself, at least: long sums are, and each layer adds its own."""
-_MOST_LARGER = 16.0
 
 
 def larger_units(want: Array, exact: Array, moved: Array, grain: Grain = MODULES_OWN) -> float:
@@ -184,6 +175,36 @@ def larger_units(want: Array, exact: Array, moved: Array, grain: Grain = MODULES
     scale = Scale.of(want, grain)
     with np.errstate(invalid="ignore"):
         own, step = (float(np.nanmedian(scale.units(each, want))) for each in (exact, moved))
-    if not _OWN_ERROR < own <= MOST_BY_FLOAT64 * SCALE_EPSILONS or not step:
+    if not OWN_ERROR < own <= MOST_BY_FLOAT64 * SCALE_EPSILONS or not step:
         return 1.0
-    return min(max(own / step, 1.0), _MOST_LARGER)
+    return min(max(own / step, 1.0), MOST_LARGER)
+
+
+def settled(
+    got: Array, want: Array, exact: Exact | None = None, moved: Callable[[], Iterable[Array]] | None = None,
+    grain: Grain = MODULES_OWN, reference: str = EAGER,
+) -> Judged:  # fmt: skip
+    """An output by all rules. ``moved``: gives what the reference gives where it rounds otherwise, run by run; where it is not
+    said, float64 is the only such run. Without ``exact`` and ``moved`` the first rule has the last word.
+    """
+    known: list[Array | None] = []
+
+    def once() -> Array | None:
+        if not known:
+            known.append(None if exact is None else exact())
+        return known[0]
+
+    found = judged(got, want, None, (), None if exact is None else once, grain, reference)
+    if found.ok or (exact is None and moved is None) or found.problem.startswith(("shape", "dtype", "infinity")):
+        return found
+    movements = Movements(want, grain)
+    runs = moved() if moved is not None else (each for each in (once(),) if each is not None)
+    for run in runs:
+        movements.add(run)
+        again = movements.judge(got)
+        if again.ok:
+            again.scale = found.scale
+            return again
+    if movements.scale is not None and not movements.runs and not movements.changes_shape and once() is None:
+        return by_scale(got, want, movements.scale) if not found.problem else found
+    return found

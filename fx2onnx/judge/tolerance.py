@@ -1,12 +1,15 @@
-"""Which difference between an engine's output and eager PyTorch's is rounding.
+"""Which difference between an engine's output and the reference's is rounding: the tolerance model.
+
+The reference is an argument: eager PyTorch, the file before a change, arrays. What it takes to say more of it than its
+numbers (a run in float64, runs that round otherwise) are functions that are called only where they decide.
 
 In this order, until one settles it, since each costs more than the one before:
 
 1. The difference itself, of numbers that float32 hits as well as it can.
-2. The distance between two engines: where eager PyTorch is no farther from each of them than they are from each other,
+2. The distance between two engines: where the reference is no farther from each of them than they are from each other,
    three programs agree up to rounding.
-3. float64: an engine may be a small multiple as far from it as float32 PyTorch is.
-4. Eager PyTorch with its operators rounding otherwise (``movements.py``): as many numbers may be off, and by as much.
+3. float64: an engine may be a small multiple as far from it as the reference is.
+4. The reference with its operators rounding otherwise (``movements.py``): as many numbers may be off, and by as much.
 
 Every difference is judged by the scale of what stands beside it: numbers that fill the place of others (a mask's
 ``finfo.min`` or -1e4) are a scale of their own, and so is a row or a channel of much smaller numbers than the rest.
@@ -14,72 +17,69 @@ Every difference is judged by the scale of what stands beside it: numbers that f
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import ml_dtypes
 import numpy as np
 
+from fx2onnx.judge.constants import (
+    ALIKE,
+    BY_CHANCE,
+    DISTANCE_RATIO,
+    ERROR_RATIO,
+    FILL_GAP,
+    FILL_SHARE,
+    LEAST_SCALE,
+    MOST_BY_DISTANCE,
+    MOST_BY_FLOAT64,
+    SCALE_EPSILONS,
+    SMALL_PART,
+    SPREAD,
+    UNJUDGED_EPSILONS,
+)  # fmt: skip
 from fx2onnx.judge.engines import Array
 
-ERROR_RATIO = 16.0
-"""An engine may be this many times as far from float64 as float32 PyTorch is: other summation orders and other erf or exp
-approximations stay below 8 over the zoo, wrong attributes are thousands off."""
+EAGER = "eager PyTorch"
+"""The usual reference."""
 
-SCALE_EPSILONS = 32.0
-"""Besides, so many units in the last place of the scale, for outputs that float32 hits exactly."""
-
-DISTANCE_RATIO = 8.0
-"""Eager PyTorch may be this many times as far from an engine as the two nearest of the three programs are apart."""
-MOST_BY_DISTANCE = 32.0
-"""And not farther than so many times ``SCALE_EPSILONS``: what is farther off, float64 judges."""
-
-MOST_BY_FLOAT64 = 16.0
-"""float32 PyTorch may be off by so many times ``SCALE_EPSILONS`` itself, for its error to say what an engine's may be."""
-
-UNJUDGED_EPSILONS = 4096.0
-"""The scale's units where nothing else is known of how far float32 is off."""
-
-_GAP = 32.0
-"""Numbers so many times as large as all others are fill."""
-_SMALL = 1 / 16
-"""A row or channel is judged by itself where its largest number is such a share of the output's."""
-_LEAST = 1e-30
-"""The scale of an output of zeros."""
 _BLOCK = 1 << 16
-_SPREAD = 3.0
-"""The largest number of an output is so many times as large as one that is usual there, or less."""
-_ALIKE = 2.0**-10  # of the scale: rows that are nearer to each other are the same, as those of equal inputs are
-_BY_CHANCE = 0.01
-"""A part is of another kind than the rest where chance makes one of its size so small in fewer outputs than this share."""
 
 
-def structure_problem(got: Array, want: Array) -> str:
+def structure_problem(got: Array, want: Array, reference: str = EAGER) -> str:
     """What is wrong beyond numbers: dtype, shape; empty where nothing is."""
     if got.shape != want.shape:
-        return f"shape {list(got.shape)}, eager PyTorch has {list(want.shape)}"
+        return f"shape {list(got.shape)}, {reference} has {list(want.shape)}"
     if got.dtype.itemsize != want.dtype.itemsize or (got.dtype != want.dtype and want.dtype.kind != "V"):
-        return f"dtype {got.dtype}, eager PyTorch has {want.dtype}"
+        return f"dtype {got.dtype}, {reference} has {want.dtype}"
     return ""
 
 
 def is_exact(want: Array) -> bool:
-    """Whether the numbers are integers or bools, which have to be equal."""
-    return want.dtype.kind in "biu"
+    """Whether they are integers, bools or texts, which have to be equal."""
+    return want.dtype.kind in "biuOSUT" or "int" in want.dtype.name
 
 
-NAN_PLACES = "NaN in other places than eager PyTorch"
+NAN_PLACES = "NaN in other places than "
 
 
-def wrong_places(got: Array, want: Array) -> str:
-    """Where NaN or infinities stand in other places than in eager PyTorch; empty where they do not."""
+def wrong_places(got: Array, want: Array, reference: str = EAGER) -> str:
+    """Where NaN or infinities stand in other places than in the reference; empty where they do not."""
     if not np.array_equal(np.isnan(got), np.isnan(want)):
-        return NAN_PLACES
+        return NAN_PLACES + reference
     infinite = np.isinf(want) | np.isinf(got)
     if infinite.any() and not np.array_equal(got[infinite], want[infinite]):
-        return "infinity in other places than eager PyTorch"
+        return f"infinity in other places than {reference}"
     return ""
+
+
+def is_fill(array: Array, largest: float | None = None) -> Array:
+    """Where a number is what masks add, in an array whose dtype (or a narrower one, which ends at ``largest``) ends there."""
+    end = float(ml_dtypes.finfo(array.dtype).max) if largest is None else largest
+    with np.errstate(invalid="ignore"):
+        found: Array = np.abs(array) > FILL_SHARE * end
+    return found
 
 
 def where_it_says_something(got: Array, want: Array, *, places: bool) -> Array:
@@ -136,7 +136,7 @@ class Scale:
             np.abs(gap, out=gap)
             if gap.size and not np.isfinite(gap.max()):
                 gap[(left == right) | (np.isnan(left) & np.isnan(right))] = 0.0
-            gap /= np.asarray(np.maximum(self.each, _LEAST) * self.epsilon, dtype)
+            gap /= np.asarray(np.maximum(self.each, LEAST_SCALE) * self.epsilon, dtype)
         return gap
 
     def groups(self) -> tuple[Array | None, int]:
@@ -186,28 +186,28 @@ def _without_fill(numbers: Array, largest: float) -> Array | float:
         if any(_has_middle(block, top) for (block,) in _blocks(numbers)):
             break
         magnitude = np.abs(numbers)
-        is_below = magnitude < top / _GAP
+        is_below = magnitude < top / FILL_GAP
         count = int(np.count_nonzero(is_below))
         if not count or count < numbers.size // 100:
             break
         below = float(magnitude[is_below].max())
         if below > top * _least_share(count, 1):
             break
-        each = np.where(is_below, below or min(top / _GAP, 1.0), each)
+        each = np.where(is_below, below or min(top / FILL_GAP, 1.0), each)
         top = below
     return each
 
 
 def _least_share(count: int, parts: int) -> float:
     """Of the largest number of an output: what all ``count`` numbers of one of its ``parts`` parts are below by chance as
-    seldom as ``_BY_CHANCE`` says, where numbers are as often near to nothing as elsewhere.
+    seldom as ``BY_CHANCE`` says, where numbers are as often near to nothing as elsewhere.
     """
-    return float((_BY_CHANCE / parts) ** (1 / count)) / _SPREAD
+    return float((BY_CHANCE / parts) ** (1 / count)) / SPREAD
 
 
 def _has_middle(block: Array, top: float) -> bool:
     magnitude = np.abs(block)
-    return bool(np.any((magnitude >= top / _GAP) & (magnitude < top / 2)))
+    return bool(np.any((magnitude >= top / FILL_GAP) & (magnitude < top / 2)))
 
 
 def _with_small_parts(numbers: Array, each: Array | float) -> Array | float:
@@ -223,8 +223,8 @@ def _with_small_parts(numbers: Array, each: Array | float) -> Array | float:
         others = tuple(other for other in range(numbers.ndim) if other != axis)
         most, least = kept.max(axis=others, keepdims=True), kept.min(axis=others, keepdims=True)
         part = np.maximum(np.abs(most), np.abs(least))
-        drawn = 1 if bool((most - least <= usual * _ALIKE).all()) else numbers.size // count
-        is_small = (part < usual * min(_SMALL, _least_share(drawn, count))) & (part > 0)
+        drawn = 1 if bool((most - least <= usual * ALIKE).all()) else numbers.size // count
+        is_small = (part < usual * min(SMALL_PART, _least_share(drawn, count))) & (part > 0)
         if is_small.any():
             lower = np.minimum(each, np.where(is_small, part, np.inf))
             each = lower if is_fill is None else np.where(is_fill, each, lower)
@@ -239,13 +239,53 @@ class Judged:
     allowed: float
     ok: bool
     by: str = ""
-    """Which of the judges settled it."""
+    """Which rule settled it."""
     off: int = 0
-    """How many numbers are farther off than the first judge allows."""
+    """How many numbers are farther off than the first rule allows."""
+    problem: str = ""
+    """What is wrong beyond floats: a dtype, a shape, places of NaN, integers."""
+    scale: float = 0.0
+    """The largest finite magnitude of the reference."""
+
+    @staticmethod
+    def wrong(problem: str) -> Judged:
+        """What no numbers decide."""
+        return Judged(float("inf"), 0.0, False, problem=problem)
+
+
+Exact = Callable[[], Array | None]
+"""Gives the reference's float64 value, or None where it cannot be had."""
+
+
+def judged(
+    got: Array, want: Array, scale: Scale | None = None, others: Iterable[Array] = (), exact: Exact | None = None,
+    grain: Grain = MODULES_OWN, reference: str = EAGER,
+) -> Judged:  # fmt: skip
+    """An output by the first three rules; ``others``: what other engines gave."""
+    problem = structure_problem(got, want, reference)
+    if problem:
+        return Judged.wrong(problem)
+    if is_exact(want):
+        off = int(np.count_nonzero(got != want))
+        text = f"{off} of {want.size} numbers differ" if off else ""
+        return Judged(float(off), 0.0, not off, "equality", off, text)
+    scale = scale or Scale.of(want, grain)
+    first = found = by_difference(got, want, scale)
+    if not first.ok:
+        problem = wrong_places(got, want, reference)
+        truth = None
+        if not problem:
+            settled = by_distance(got, want, others, scale)
+            truth = exact() if settled is None and exact is not None else None
+            found = settled or (by_float64(got, want, truth, scale) if truth is not None else None) or first
+        else:
+            found = Judged(float("inf"), first.allowed, False, first.by, first.off, problem)
+    found.scale = scale.largest
+    return found
 
 
 def by_difference(got: Array, want: Array, scale: Scale) -> Judged:
-    """The first judge."""
+    """The first rule."""
     if not isinstance(scale.each, np.ndarray):
         largest = largest_gap(got, want)
         allowed = SCALE_EPSILONS * scale.epsilon * scale.each
@@ -276,7 +316,7 @@ def largest_gap(one: Array, other: Array) -> float:
 
 
 def by_distance(got: Array, want: Array, others: Iterable[Array], scale: Scale) -> Judged | None:
-    """The second judge, with what other engines gave; None where it does not say that all is well."""
+    """The second rule, with what other engines gave; None where it does not say that all is well."""
     own = scale.units(got, want)
     distance = float(own.max(initial=0.0))
     for other in others:
@@ -290,7 +330,7 @@ def by_distance(got: Array, want: Array, others: Iterable[Array], scale: Scale) 
 
 
 def by_float64(got: Array, want: Array, exact: Array, scale: Scale) -> Judged | None:
-    """The third judge; None where float64 does not stand for what float32 computes: another shape, no numbers, or so far off
+    """The third rule; None where float64 does not stand for what float32 computes: another shape, no numbers, or so far off
     that something was chosen otherwise, which says nothing of how far all other numbers may be off.
     """
     if exact.shape != want.shape or bool(np.any(np.isfinite(want) & ~np.isfinite(exact))):
@@ -318,7 +358,7 @@ def is_near(want: Array, exact: Array) -> bool:
 
 
 def by_scale(got: Array, want: Array, scale: Scale) -> Judged:
-    """The judge of a module of which nothing is known: it runs neither in float64 nor rounding otherwise."""
+    """The rule for a reference of which nothing is known: it runs neither in float64 nor rounding otherwise."""
     return worst_of(scale.units(got, want), np.float64(UNJUDGED_EPSILONS), scale, "scale")
 
 
@@ -328,7 +368,7 @@ def worst_of(units: Array, allowed: Array | np.float64, scale: Scale, by: str) -
         return Judged(0.0, 0.0, True, by)
     share = units / allowed
     place = np.unravel_index(int(np.argmax(share)), share.shape)
-    unit = max(float(np.broadcast_to(scale.each, units.shape)[place]), _LEAST) * scale.epsilon
+    unit = max(float(np.broadcast_to(scale.each, units.shape)[place]), LEAST_SCALE) * scale.epsilon
     most = float(np.broadcast_to(allowed, units.shape)[place])
     error = float(units[place])
     return Judged(error * unit, most * unit, bool(error <= most), by, int(np.count_nonzero(share > 1)))

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fx2onnx.base.errors import VerificationError
+from fx2onnx.judge.tolerance import Judged
 
 METADATA_KEY = "fx2onnx.verdict"
 """Model metadata: the verdict as JSON, without its rows."""
@@ -18,6 +19,8 @@ METADATA_KEY = "fx2onnx.verdict"
 
 UNSTEADY = "forward gives something else each time it is called with the same inputs"
 """Why nothing is compared."""
+WRONG = "the exported model's outputs differ from eager PyTorch"
+LOOK = "report it with the model, or look at the first differing node"
 STEADIER = "hand what changes from call to call to forward as an argument, or hold it as a tensor, a number or a list"
 WHERE_THERE_IS_MORE = "verify it where there is more memory, or time: fx2onnx verify MODEL SOURCE"
 
@@ -50,6 +53,11 @@ class Row:
     def share(self) -> float:
         """The error as a share of what is allowed."""
         return 0.0 if not self.max_abs_error else self.max_abs_error / (self.allowed or 1e-45)
+
+    @staticmethod
+    def of(engine: str, output: str, inputs: str, found: Judged) -> Row:
+        """What the tolerance model says of it."""
+        return Row(engine, output, found.error, found.allowed, found.ok, inputs, found.problem, found.scale, found.by)
 
     @staticmethod
     def failed(engine: str, output: str, inputs: str, problem: str) -> Row:
@@ -158,7 +166,7 @@ class Verdict:
         if self.unverified:
             return f"not verified: {self.unverified}"
         lines = [
-            f"{row.engine}: {row.output} ({row.inputs}): "
+            f"{row.engine}: {row.output or 'the file'} ({row.inputs}): "
             + (row.problem or f"error {row.max_abs_error:.3g}, allowed {row.allowed:.3g}")
             for row in self.rows
             if not row.ok
@@ -191,17 +199,17 @@ class Verdict:
         with replacing(path) as stage:
             stage.write_bytes(model.SerializeToString())
 
-    def raise_if_failed(self) -> None:
+    @property
+    def is_wrong(self) -> bool:
+        """Whether something does not agree."""
+        return not all(row.ok for row in self.rows)
+
+    def raise_if_failed(self, what: str = WRONG, advice: str = LOOK) -> None:
         """Raises VerificationError E501 unless everything agrees, E502 where nothing was compared for a reason."""
         if self.unverified:
             raise self.not_verified("the exported model is not verified")
         if not self.ok:
-            raise VerificationError(
-                "E501",
-                "the exported model's outputs differ from eager PyTorch",
-                why=self.describe(),
-                next="report it with the model, or look at the first differing node",
-            )
+            raise VerificationError("E501", what, why=self.describe(), next=advice)
 
     def not_verified(self, what: str) -> VerificationError:
         """E502."""

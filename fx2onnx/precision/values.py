@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from fx2onnx.judge.tolerance import is_fill
+
 Array = np.ndarray[Any, Any]
 Feeds = Mapping[str, Array]
 MOST_NUMBERS = 1 << 14
 """Of a larger value so many are compared, at equal distances."""
-_FILL = 0.5
-"""Numbers beyond this share of the largest are what masks add: that they are large is all they say."""
 
 
 @dataclass(frozen=True)
@@ -83,11 +83,11 @@ def difference(got: Array, want: Array, limit: float) -> float:
     """The same of two arrays. What is beyond ``limit`` in both counts as equal."""
     one, other = got.astype(np.float64).reshape(-1), want.astype(np.float64).reshape(-1)
     with np.errstate(invalid="ignore", over="ignore"):
-        is_fill = (np.abs(other) > _FILL * limit) & (np.abs(one) > _FILL * limit) & (np.sign(one) == np.sign(other))
-        is_same = is_fill | (np.isnan(one) & np.isnan(other)) | (one == other)
+        both_fill = is_fill(other, limit) & is_fill(one, limit) & (np.sign(one) == np.sign(other))
+        is_same = both_fill | (np.isnan(one) & np.isnan(other)) | (one == other)
         gap = np.where(is_same, 0.0, one - other)
         if not np.isfinite(gap).all():
             return float("inf")
-        size = float(np.linalg.norm(other[~is_fill & np.isfinite(other)]))
+        size = float(np.linalg.norm(other[~both_fill & np.isfinite(other)]))
     off = float(np.linalg.norm(gap))
     return off / size if size else float(off > 0)

@@ -85,8 +85,7 @@ class Interface:
             }
             for value in inputs
         }
-        word = word_in(metadata)
-        epsilon = EPSILONS.get(word, 0.0)
+        grain = grain_of(metadata)
         kinds = {value.type.tensor_type.elem_type for value in (*graph.input, *graph.value_info, *graph.output)}
         kinds |= {initializer.data_type for initializer in graph.initializer}
         return Interface(
@@ -100,14 +99,20 @@ class Interface:
                 name: output for key in (STATE, CHANGED) for name, output in json.loads(metadata.get(key, "{}")).items()
             },
             narrowed=_narrowed(metadata),
-            grain=Grain(epsilon, LEAST_NORMAL.get(word, 0.0)),
+            grain=grain,
             dtypes={value.name: _declared(value).dtype for value in inputs},
             bounds=FileBounds.of(proto),
             is_recurrent=not {"RNN", "LSTM", "GRU"}.isdisjoint(operators_of(proto)),
             says_nothing=silent_on(operators_of(proto), has_codes=has_codes(proto)),
-            is_narrow=word == "float16",
-            is_half=onnx.TensorProto.FLOAT16 in kinds or epsilon > 0,
+            is_narrow=word_in(metadata) == "float16",
+            is_half=onnx.TensorProto.FLOAT16 in kinds or grain.epsilon > 0,
         )
+
+
+def grain_of(metadata: Mapping[str, str]) -> Grain:
+    """How far apart the numbers are that a file with such metadata computes with."""
+    word = word_in(metadata)
+    return Grain(EPSILONS.get(word, 0.0), LEAST_NORMAL.get(word, 0.0))
 
 
 def _narrowed(metadata: Mapping[str, str]) -> str:

@@ -14,17 +14,9 @@ import torch
 
 from fx2onnx.base.errors import first_line
 from fx2onnx.judge import tolerance
+from fx2onnx.judge.constants import EQUAL_STAGES, FEWER_STAGES, STAGES, TRANSFORM_RUNS, TRANSFORM_UNITS
 from fx2onnx.judge.engines import Array
-from fx2onnx.judge.movements import (
-    EQUAL_STAGES,
-    FEWER_STAGES,
-    INEXACT_TRANSFORMS,
-    STAGES,
-    TRANSFORM_RUNS,
-    TRANSFORM_UNITS,
-    Movements,
-    larger_units,
-)
+from fx2onnx.judge.movements import INEXACT_TRANSFORMS, Movements, larger_units
 from fx2onnx.judge.tolerance import Grain, Judged, Scale
 from fx2onnx.judge.verdict import Row, Verdict
 from fx2onnx.torchcompat.dispatch import EagerMode
@@ -190,29 +182,14 @@ class Outputs:
 
     def _settled(self, row: Row, index: int, got: Array, want: Array, others: Sequence[Array]) -> Row:
         """The row by the first three judges."""
-        if tolerance.is_exact(want):
-            off = int(np.count_nonzero(got != want))
-            text = f"{off} of {want.size} numbers differ" if off else ""
-            return replace(row, max_abs_error=float(off), ok=off == 0, problem=text, by="equality")
-        if index not in self._scales:
-            self._scales[index] = Scale.of(want, self._grain)
-        scale = self._scales[index]
-        row = replace(row, scale=scale.largest)
-        first = tolerance.by_difference(got, want, scale)
-        if not first.ok:
-            problem = tolerance.wrong_places(got, want)
-            if problem:
-                return replace(row, ok=False, max_abs_error=float("inf"), problem=problem)
-        found: Judged | None = first
-        if not first.ok:
-            found = tolerance.by_distance(got, want, others, scale) or self._by_float64(index, got, want, scale)
-        return _filled(row, found or first)
+        scale = None
+        if not tolerance.is_exact(want) and got.shape == want.shape:
+            scale = self._scales.get(index) or self._scales.setdefault(index, Scale.of(want, self._grain))
+        return _filled(row, tolerance.judged(got, want, scale, others, lambda: self._exact_of(index)))
 
-    def _by_float64(self, index: int, got: Array, want: Array, scale: Scale) -> Judged | None:
+    def _exact_of(self, index: int) -> Array | None:
         exact = self._in_float64()
-        if exact is None or index >= len(exact):
-            return None
-        return tolerance.by_float64(got, want, exact[index], scale)
+        return None if exact is None or index >= len(exact) else exact[index]
 
     def _in_float64(self) -> Sequence[Array] | None:
         if not self._tried_float64:
@@ -228,7 +205,7 @@ class Outputs:
     def _judged_by_movements(self, rows: Sequence[tuple[Row, int, Array]]) -> list[Row]:
         """The rows by the last judge, which runs until it has said of each that it is right, or that it will not be."""
         judged = [row for row, _, _ in rows]
-        left = {place for place, (row, _, _) in enumerate(rows) if row.problem != tolerance.NAN_PLACES}
+        left = {place for place, (row, _, _) in enumerate(rows) if not row.problem.startswith(tolerance.NAN_PLACES)}
         movements = {index: Movements(self._expected[index], self._grain) for _, index, _ in rows}
         seeds = itertools.count(1)
         has_transforms = has_singular = False
@@ -255,7 +232,7 @@ class Outputs:
         for place in left:
             row, index, got = rows[place]
             has_no_run = not movements[index].runs and got.shape == self._expected[index].shape
-            if has_no_run and index in self._scales and self._exact is None:
+            if has_no_run and not row.problem and index in self._scales and self._exact is None:
                 judged[place] = _filled(row, tolerance.by_scale(got, self._expected[index], self._scales[index]))
         inexact = {place for place in left if rows[place][0].engine in INEXACT_TRANSFORMS}
         if has_transforms and inexact:
@@ -313,7 +290,7 @@ class Outputs:
             found = movements[index].judge(got)
             if found.ok:
                 self._verdict.note(_explanation(row, got, self._expected[index], movements[index]))
-                judged[place] = replace(_filled(row, found), problem="")
+                judged[place] = _filled(row, found)
                 left.discard(place)
         return moved
 
@@ -364,7 +341,16 @@ def _is_alike(want: Array, again: Array, grain: Grain) -> bool:
 
 
 def _filled(row: Row, found: Judged) -> Row:
-    return replace(row, max_abs_error=found.error, allowed=found.allowed, ok=found.ok, by=found.by)
+    scale = found.scale or row.scale
+    return replace(
+        row,
+        max_abs_error=found.error,
+        allowed=found.allowed,
+        ok=found.ok,
+        problem=found.problem,
+        scale=scale,
+        by=found.by,
+    )
 
 
 def _explanation(row: Row, got: Array, want: Array, movement: Movements) -> str:

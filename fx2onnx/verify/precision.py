@@ -9,14 +9,12 @@ import ml_dtypes
 import numpy as np
 import torch
 
+from fx2onnx.judge.constants import NEAR_THE_END
 from fx2onnx.judge.engines import Array
+from fx2onnx.judge.tolerance import is_fill
 from fx2onnx.verify.interface import Interface
 
 _FLOATS = (np.float16, np.float32)
-_NEAR_THE_END = 2.0**-5
-"""Of the largest number of a dtype: what is nearer to it may be rounded beyond it."""
-_FILL = 1e30
-"""What is beyond it, and beyond the dtype's end, is what masks add."""
 _TORCH = {"float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
@@ -53,7 +51,7 @@ def as_module_has_it(got: Array, want: Array) -> Array:
     found = widened(got, want)
     if found is got or found.shape != want.shape or np.isfinite(found).all():
         return found
-    end = (1 - _NEAR_THE_END) * float(ml_dtypes.finfo(got.dtype).max)
+    end = (1 - NEAR_THE_END) * float(ml_dtypes.finfo(got.dtype).max)
     is_beyond = np.isinf(found) & (np.abs(want) > end) & (np.signbit(found) == np.signbit(want))
     return np.where(is_beyond, want, found)
 
@@ -64,8 +62,8 @@ def narrowed(array: Array, dtype: Any) -> Array:
         return array
     end = float(ml_dtypes.finfo(dtype).max)
     with np.errstate(over="ignore"):
-        is_fill = (np.abs(array) > max(_FILL, end)) & np.isfinite(array)
-        found = np.where(is_fill, np.copysign(end, array), array).astype(dtype)
+        fills = is_fill(array) & np.isfinite(array)
+        found = np.where(fills, np.copysign(end, array), array).astype(dtype)
     return found if np.array_equal(np.isfinite(found), np.isfinite(array)) else array
 
 

@@ -28,7 +28,7 @@ def test_a_size_by_name_holds_wherever_it_stands(tmp_path: Path) -> None:
     result = fx2onnx.optimize_model(GRAPHS["shape_chain"](), tmp_path / "out.onnx", fix="N=2,L=5")
     assert shapes(tmp_path / "out.onnx") == [[2, 5, 8], [2, 2, 5, 4]]
     assert result.verified
-    assert {tuple(row.sizes.items()) for row in (result.comparison.rows if result.comparison else [])} == {()}
+    assert {tuple(each.sizes.items()) for each in (result.comparison.tried if result.comparison else [])} == {()}
 
 
 def test_what_follows_from_a_size_is_folded() -> None:
@@ -121,7 +121,7 @@ def test_a_batch_in_the_targets_of_reshapes_is_mended(tmp_path: Path) -> None:
     result = fx2onnx.optimize_model(proto, tmp_path / "out.onnx", dynamic={"x:0": "batch"})
     assert shapes(tmp_path / "out.onnx") == [["batch", 5, 16], ["batch", 5, 16]]
     assert result.verified
-    assert any(row.sizes == {"x:0": 6} for row in (result.comparison.rows if result.comparison else []))
+    assert any(each.sizes == {"x:0": 6} for each in (result.comparison.tried if result.comparison else []))
     before = onnxruntime.InferenceSession(proto.SerializeToString())
     after = onnxruntime.InferenceSession(tmp_path / "out.onnx")
     x = normal(8, 5, 16)
@@ -166,7 +166,7 @@ def test_rows_that_are_repeated_for_each_of_the_batch(nodes: str) -> None:
     )  # fmt: skip
     result = fx2onnx.optimize_model(proto, dynamic={"x:0": "batch"})
     assert result.verified
-    assert any(row.sizes == {"x:0": 6} for row in (result.comparison.rows if result.comparison else []))
+    assert any(each.sizes == {"x:0": 6} for each in (result.comparison.tried if result.comparison else []))
 
 
 def test_rows_that_reach_each_other_are_found_by_running() -> None:
@@ -218,7 +218,7 @@ def test_only_sizes_that_the_file_allows_are_tried_and_engines_say_nothing(
     result = fx2onnx.optimize_model(path)
     assert result.verified
     assert result.comparison is not None
-    sizes = [row.sizes for row in result.comparison.rows]
+    sizes = [each.sizes for each in result.comparison.tried]
     assert all(each["m"] >= 8 and each["m"] % 2 == 0 for each in sizes)
     assert len({each["m"] for each in sizes}) > 1
     assert capfd.readouterr() == ("", "")

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import onnx
 import onnx_ir as ir
 
 from fx2onnx.base.errors import first_line
 from fx2onnx.base.source import place_of
+from fx2onnx.judge.arrays import close_problem
+from fx2onnx.judge.constants import FOLDED_RTOL
 from fx2onnx.judge.engines import Array, lacks_operator
 from fx2onnx.optimize import pipelines
 from fx2onnx.runner.registry import find_kernel
@@ -104,7 +105,7 @@ def export_blame(side: SideBySide, name: str, program: Program) -> Blame:
         return Blame("translation", f"{node.target} at {entry}", "the value is wrong before the first rewrite, too")
     if is_wrong.of(program.exported):
         return _rewrite_blame(program, is_wrong)
-    if side.file.epsilon and not _is_edited(side, name, OnnxFile.of_model(program.exported)):
+    if side.file.grain.epsilon and not _is_edited(side, name, OnnxFile.of_model(program.exported)):
         return Blame("precision", "", "an export that computes in float32 has the value right")
     return _altered_blame(side, name, program, f"{node.target} at {entry}")
 
@@ -214,7 +215,7 @@ def changed_first(file: OnnxFile, nodes: Sequence[int], again: OnnxFile | None) 
 def _is_changed(
     file: OnnxFile, node: onnx.NodeProto, again: OnnxFile, counterparts: Mapping[str, onnx.NodeProto]
 ) -> bool:
-    if file.epsilon and node.op_type == "Cast":  # such a file has them where the export in float32 has none
+    if file.grain.epsilon and node.op_type == "Cast":  # such a file has them where the export in float32 has none
         return False
     other = counterparts.get(node.name)
     if other is None or not _is_same_kind(node, other):
@@ -238,8 +239,4 @@ def _is_other_input(file: OnnxFile, one: str, again: OnnxFile, two: str) -> bool
 
 def _same_numbers(one: Array, two: Array) -> bool:
     """Equal up to the rounding of a folded constant."""
-    if one.shape != two.shape or one.dtype != two.dtype:
-        return False
-    if np.array_equal(one, two) or one.dtype.kind in "biuOSU":
-        return bool(np.array_equal(one, two))
-    return bool(np.allclose(one.astype(np.float64), two.astype(np.float64), rtol=1e-6, atol=0.0, equal_nan=True))
+    return not close_problem(one, two, FOLDED_RTOL, 0.0)

@@ -137,7 +137,7 @@ class _Search:
         graph = AtenGraph(program.captured)
         _, mapped = program.lowered()
         present = {name: place for name, place in mapped.items() if name in self.file.producer}
-        narrow = self.file if self.file.epsilon else None
+        narrow = self.file if self.file.grain.epsilon else None
         aten = AtenValues.of(graph, inputs, present, ValueStore(self.memory_bytes), narrow)
         results, state = _aten_outputs(aten, self.settings.lifts_state)
         wrong = _unlike(expected, results, lambda: _wide_outputs(program, inputs))
@@ -188,7 +188,7 @@ class _Search:
         except Exception as cause:  # each engine has classes of its own
             return "" if lacks_operator(cause) else f"{engine} fails: {first_line(cause)[:300]}"
         for index, (name, got, want) in enumerate(zip(self.file.outputs, results, self.wants, strict=True)):
-            found = difference(got, want, None if exact is None else partial(exact.at, index), self.file.epsilon)
+            found = difference(got, want, None if exact is None else partial(exact.at, index), self.file.grain)
             if found.is_wrong and name not in self.file.random:
                 return f"{name}: {found.describe()}"
         return ""

@@ -16,7 +16,8 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.irx.facts import RANDOM
 from fx2onnx.irx.io import placed
 from fx2onnx.judge.engines import Array
-from fx2onnx.precision.options import EPSILONS, word_in
+from fx2onnx.judge.tolerance import Grain
+from fx2onnx.verify.interface import grain_of
 
 COMPUTED = "{}//computed"
 """The name under which a cut gives a value that its nodes read as an input."""
@@ -129,9 +130,9 @@ class OnnxFile:
         return {name: onnx.helper.tensor_dtype_to_np_dtype(kind) for name, kind in declared.items() if kind in _FLOATS}
 
     @functools.cached_property
-    def epsilon(self) -> float:
-        """The unit in the last place of a file that computes in 16 bits where the module does not; 0 of others."""
-        return EPSILONS.get(word_in({each.key: each.value for each in self.proto.metadata_props}), 0.0)
+    def grain(self) -> Grain:
+        """How far apart numbers are in a file that computes in 16 bits where the module does not."""
+        return grain_of({each.key: each.value for each in self.proto.metadata_props})
 
     def is_weight(self, name: str) -> bool:
         return name in self.initializers

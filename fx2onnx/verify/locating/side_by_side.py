@@ -15,8 +15,9 @@ import numpy as np
 
 from fx2onnx.base.errors import first_line
 from fx2onnx.judge.engines import ENGINES, Array
+from fx2onnx.judge.tolerance import Exact
 from fx2onnx.verify.locating.aten_values import AtenValues
-from fx2onnx.verify.locating.difference import Difference, Exact, difference
+from fx2onnx.verify.locating.difference import Difference, difference
 from fx2onnx.verify.locating.onnx_file import Cut, OnnxFile, reads_of
 from fx2onnx.verify.precision import widened
 
@@ -91,7 +92,7 @@ class SideBySide:
         want = self.aten.store[name]
         if self.aten.narrow is None:
             return difference(got, want, exact)
-        return difference(widened(np.asarray(got), want), want, exact, self.aten.narrow.epsilon)
+        return difference(widened(np.asarray(got), want), want, exact, self.aten.narrow.grain)
 
     def _value(self, name: str) -> Array:
         """PyTorch's, in the file's dtype: that is another one where a file in 16 bits is asked about, and this one is not."""

@@ -212,7 +212,7 @@ MUTANTS = [
         "tests/runner/test_contrib.py",
     ),
     # Verification.
-    Mutant("judge/tolerance.py", "ERROR_RATIO = 16.0", "ERROR_RATIO = 1e9", "tests/verify/test_verify_classes.py"),
+    Mutant("judge/constants.py", "ERROR_RATIO = 16.0", "ERROR_RATIO = 1e9", "tests/verify/test_verify_classes.py"),
     Mutant(
         "verify/compare.py",
         "for lost in vanished(",

@@ -52,8 +52,7 @@ browser-test: $(READY)      ## reports and examples/browser in a headless browse
 	npm install --no-audit --no-fund --prefix out/web onnxruntime-web
 	OMP_NUM_THREADS=1 BROWSER_REQUIRED=1 $(BIN)/python -m pytest tests/report tests/test_examples.py -n 0
 
-fuzz: $(READY)              ## malformed files: 20 000 in the runner, 10 000 for each target of tests/fuzz; time and memory limited (minutes)
-	cd tests/runner && OMP_NUM_THREADS=1 $(abspath $(BIN))/python fuzz.py --keep ../../out/fuzz
+fuzz: $(READY)              ## 10 000 malformed files for each command and reader (tests/fuzz); time and memory limited (an hour)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz --cases 10000
 
 mutants: $(READY)           ## put fifty faults of the past back, one at a time; the tests must notice each (half an hour)

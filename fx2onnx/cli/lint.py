@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -31,14 +30,14 @@ def lint_command(
     json_output: options.Json = False,
 ) -> None:
     """Say what of a file a runtime cannot run, at which line, and what would mend it. Exits with 1 where there is something."""
-    from fx2onnx.runner.load import load_file
+    from fx2onnx.runner.check import open_file
     from fx2onnx.targets.find import find
     from fx2onnx.targets.lint import lint
 
     asked = find(target)
     know_faults(faults)
     check_readable(path)
-    findings = lint(load_file(os.fspath(path)).proto, asked)
+    findings = lint(open_file(path).proto, asked)
     if json_output:
         facts = {"target": asked.name, "release": asked.release, "source": asked.source, "date": asked.date}
         print_json({"ok": not findings, **facts, "findings": [finding.as_dict() for finding in findings]})

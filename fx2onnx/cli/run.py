@@ -232,6 +232,10 @@ def _session(model: Path, engine: Engine, profile_prefix: str) -> Any:
     from fx2onnx.judge.engines import SESSIONS, chosen_engines, open_session
 
     (name,) = chosen_engines([engine], SESSIONS)
+    if name != "runner":  # which checks what it loads
+        from fx2onnx.runner.check import open_file
+
+        open_file(model)
     return open_session(name, str(model), profile_prefix)
 
 

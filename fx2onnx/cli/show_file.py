@@ -18,7 +18,7 @@ from fx2onnx.cli.show_parts import Outline, dims_of, length_of, modules_of, outl
 from fx2onnx.files.staging import write_text
 from fx2onnx.irx.dtype_names import dtype_name
 from fx2onnx.report.model_page import model_page
-from fx2onnx.runner.load import load_file
+from fx2onnx.runner.check import open_file
 from fx2onnx.runner.stateful import METADATA_KEY as STATE_KEY
 from fx2onnx.sizes import stated as size_conditions
 from fx2onnx.sizes.stated import SizeCondition
@@ -26,12 +26,12 @@ from fx2onnx.sizes.stated import SizeCondition
 
 def facts_of(path: Path) -> dict[str, Any]:
     """The facts as JSON types. Raises UserError E302 for a file that cannot be read, E303 for one that is no ONNX model."""
-    return described(path, load_file(str(path)).proto)[0]
+    return described(path, open_file(path).proto)[0]
 
 
 def write_page(path: Path, page: Path) -> dict[str, Any]:
     """Write the page of a file, and give its facts. Raises as ``facts_of``, and UserError E301."""
-    facts, outline = described(path, load_file(str(path)).proto)
+    facts, outline = described(path, open_file(path).proto)
     check_apart([page], [path, *(path.parent / beside["file"] for beside in facts["weights"]["external"])])
     modules = {row["module"] for row in facts["modules"]}
     weights = [

@@ -95,10 +95,12 @@ def _of_source(path: Path | None, spec: str, asked: dict[str, Any]) -> Case:
     import onnx_ir as ir
 
     from fx2onnx.api import export
+    from fx2onnx.runner.check import open_file
     from fx2onnx.verify.sample_case import case_of_module
 
     found = options.resolve_source(spec, **asked)
     if path is not None:
+        open_file(path)
         model = ir.load(path)
     else:
         model = export(

@@ -14,7 +14,7 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.files.digest import digest_of
 from fx2onnx.irx.dtype_names import dtype_name
 from fx2onnx.irx.origin import scope_of, source_of
-from fx2onnx.runner.load import load_file
+from fx2onnx.runner.check import open_file
 from fx2onnx.runner.weights import WeightStore, dense_array
 
 Tensor: TypeAlias = ir.TensorProtocol
@@ -98,7 +98,7 @@ def _bytes_of(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 def open_model(path: str | os.PathLike[str]) -> OpenedModel:
     """Read a file's graph; the numbers of weights in other files stay there. Raises UserError E302, E303."""
     text = os.fspath(path)
-    loaded = load_file(text)
+    loaded = open_file(text)
     sparse = [(tensor.values.name, dense_array(tensor)) for tensor in loaded.proto.graph.sparse_initializer]
     try:
         model = ir.from_proto(loaded.proto)

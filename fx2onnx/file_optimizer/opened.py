@@ -22,7 +22,8 @@ from fx2onnx.irx.edit import graphs_of, replace
 from fx2onnx.irx.inference import has_map
 from fx2onnx.optimize.fold_constants import store_constants
 from fx2onnx.optimize.weights import DerivedTensor
-from fx2onnx.runner.load import load_file, load_model
+from fx2onnx.runner.check import check_model, open_file
+from fx2onnx.runner.load import load_model
 from fx2onnx.runner.weights import WeightStore, confined_path, dense_array
 
 LITERAL_BYTES = 1024
@@ -187,12 +188,10 @@ class _Mapped(DerivedTensor):
 
 def open_model(source: Any) -> Opened:
     """Read a path, a ``ModelProto`` or an ``onnx_ir.Model``. Raises UserError E001, E302, E303."""
-    if isinstance(source, ir.Model):
-        return Opened(ir.to_proto(source), "", ())
     if isinstance(source, (str, os.PathLike)):
-        loaded = load_file(os.fspath(source))
+        loaded = open_file(source)
     else:
-        loaded = load_model(source)
+        loaded = check_model(load_model(ir.to_proto(source) if isinstance(source, ir.Model) else source))
     return Opened(loaded.proto, loaded.path, loaded.folders)
 
 

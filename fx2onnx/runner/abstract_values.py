@@ -8,23 +8,13 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from fx2onnx.runner.element_types import DataType, Dtype
+from fx2onnx.runner.element_types import DataType
 from fx2onnx.runner.limits import MAX_RANK
 from fx2onnx.runner.program import Program, Slot, Step
-from fx2onnx.runner.types import Array, Value, is_tensor_type
-
-_ZEROS = bytes(16)
-"""One element of the widest dtype: every element of an abstract array lies there."""
+from fx2onnx.runner.types import Array, Value, abstract_array, is_abstract, is_tensor_type
 
 MAX_DIM = 1 << 31
 """Shapes with larger dims are left to the run."""
-
-
-def abstract_array(shape: tuple[int, ...], dtype: Dtype) -> Array:
-    """A read-only array that has a shape and dtype and no memory."""
-    if dtype.kind == "O":
-        return np.broadcast_to(np.zeros((), dtype), shape)
-    return np.ndarray(shape, dtype, _ZEROS, 0, (0,) * len(shape))
 
 
 def holds_values(arg: Value) -> bool:
@@ -71,8 +61,11 @@ class AbstractState:
         self, program: Program, fixed: Mapping[str, int] | None = None, sizes: Mapping[Any, int] | None = None
     ) -> None:
         self.program = program
-        self.known: dict[int, Value] = {slot.index: slot.const for slot in program.slots if slot.is_const}
+        self.known: dict[int, Value] = {}
         self.abstract: dict[int, Array] = {}
+        for slot in program.slots:
+            if slot.is_const:
+                (self.abstract if is_abstract(slot.const) else self.known)[slot.index] = slot.const
         if sizes is not None:
             for index in program.inputs:
                 self.take_input(program.slots[index], fixed or {}, sizes)

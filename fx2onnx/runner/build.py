@@ -19,15 +19,16 @@ from fx2onnx.runner.attributes import attribute_value, resolved
 from fx2onnx.runner.body_types import build_bodies, names_of_body, same_type
 from fx2onnx.runner.declarations import agree, check_default
 from fx2onnx.runner.gradient import add_gradient
-from fx2onnx.runner.imports import check_ir_version, functions_of, opsets_of
+from fx2onnx.runner.imports import check_domain, check_presence, functions_of, opsets_of
 from fx2onnx.runner.limits import MAX_NESTING, MAX_STEPS
 from fx2onnx.runner.load import LoadedModel
 from fx2onnx.runner.nodes import GRAPH, NodeText, check_text, distinct, in_order, read_nodes
 from fx2onnx.runner.operand_axes import axes_of
 from fx2onnx.runner.ort_value import as_plain
 from fx2onnx.runner.program import Program, Slot, Step
-from fx2onnx.runner.registry import PRIVATE_DOMAIN, Kernel, find_kernel, table_version
+from fx2onnx.runner.registry import Kernel, find_kernel, table_version, unknown_kernel
 from fx2onnx.runner.schemas import (
+    STANDARD_DOMAINS,
     Signature,
     check_arity,
     check_attributes,
@@ -46,7 +47,6 @@ from fx2onnx.runner.weights import WeightStore, declared
 kernels.load_all()
 
 _GRADIENT = ("ai.onnx.preview.training", "Gradient")
-
 _GARBLED = (ValueError, TypeError, KeyError, RuntimeError, AttributeError, AssertionError, IndexError)
 """What protobuf and onnx raise on a garbled model; the cause is chained."""
 
@@ -60,17 +60,21 @@ class BuildContext:
     ir_version: int
     held: Mapping[str, Any]
     replaced: Mapping[str, Any]
+    runs: bool
+    """Whether the program is to run. Otherwise operators may lack a kernel, and domains that are not ONNX's are not looked into."""
+    max_steps: int
     n_steps: int = 0
     expanding: list[str] = field(default_factory=list)
 
 
-def build_program(loaded: LoadedModel, replaced: Mapping[str, Any] | None = None) -> Program:
-    """The Program of the model's main graph, without dead steps.
+def build_program(loaded: LoadedModel, replaced: Mapping[str, Any] | None = None, *, runs: bool = True) -> Program:
+    """The Program of the model's main graph, without dead steps. ``runs=False`` builds one to look at: weights in other files
+    are not opened, and a node that the runner has no kernel for is a step of which nothing is known.
 
     Raises: UserError E303 for a model that is not valid, E402 for an operator without kernel or function body.
     """
     try:
-        return _build(loaded, replaced or {})
+        return _build(loaded, replaced or {}, runs)
     except RecursionError as error:
         raise UserError("E303", "the model nests graphs or types too deeply") from error
     except _GARBLED as error:
@@ -78,17 +82,15 @@ def build_program(loaded: LoadedModel, replaced: Mapping[str, Any] | None = None
         raise UserError("E303", "the model is garbled", why=text) from error
 
 
-def _build(loaded: LoadedModel, replaced: Mapping[str, Any]) -> Program:
+def _build(loaded: LoadedModel, replaced: Mapping[str, Any], runs: bool) -> Program:
     proto = loaded.proto
-    ir_version = check_ir_version(proto)
-    if not proto.HasField("graph"):
-        raise UserError("E303", "the model has no graph")
-    if not proto.opset_import:
-        raise UserError("E303", "the model has no opset_import")
+    ir_version = check_presence(proto)
     graph = proto.graph
     check_text(graph.name)
     functions = functions_of(proto) if proto.functions else {}
-    context = BuildContext(functions, WeightStore(loaded.folders), ir_version, loaded.held, replaced)
+    weights = WeightStore(loaded.folders, opens_files=runs)
+    max_steps = MAX_STEPS if runs else MAX_STEPS + len(graph.node)
+    context = BuildContext(functions, weights, ir_version, loaded.held, replaced, runs, max_steps)
     program = Program(graph.name or "main")
     GraphBuilder(context, program, opsets_of(proto.opset_import)).add_graph(graph)
     program.drop_dead_steps()
@@ -197,8 +199,9 @@ class GraphBuilder:
             raise UserError("E303", f"an initializer of graph {graph.name!r} has no name")
 
     def add_nodes(self, protos: Sequence[Any], known: Iterable[str], where: str) -> None:
-        if self.context.n_steps + len(protos) > MAX_STEPS:
-            raise UserError("E404", f"the model has more than {MAX_STEPS} steps after functions are expanded")
+        if self.context.n_steps + len(protos) > self.context.max_steps:
+            most = self.context.max_steps
+            raise UserError("E404", f"the model has more than {most} steps after functions are expanded")
         nodes = read_nodes(protos)
         names = [text.name for text, _ in nodes if text.name]
         if len(set(names)) < len(names):
@@ -258,28 +261,24 @@ class GraphBuilder:
         self.context.n_steps += 1
         domain, op_type = text.domain, text.op_type
         given = resolved(attributes, self.attributes, text) if attributes else {}
-        if domain == PRIVATE_DOMAIN:
-            raise UserError("E303", f"the domain {domain!r} is the runner's own; models cannot use it", node=str(text))
         version = self.opsets.get(domain)
-        if version is None:
-            raise UserError(
-                "E303",
-                f"the model imports no opset of domain {domain or 'ai.onnx'!r}",
-                node=str(text),
-                next="add the domain and its version to opset_import",
-            )
+        if self.context.runs:
+            check_domain(text, version)
         if self.context.functions:
             function = self.context.functions.get((domain, op_type, text.overload))
             if function is not None:
                 self.expand(text, function, opsets_of(function.opset_import), given)
                 return
+        if version is None or not (self.context.runs or domain in STANDARD_DOMAINS):
+            self.add_step(text, unknown_kernel(op_type, domain), None, given)
+            return
         kernel, signature = _operator(domain, op_type, version, table_version())
         if signature is not None:
             if signature.is_deprecated and (kernel is None or kernel.since != signature.since_version):
                 raise deprecated(text, signature)  # GroupNormalization-18 never was anything else, and is in use
             check_arity(text, signature)
             check_attributes(text, signature, given)
-        if (domain, op_type) == _GRADIENT:
+        if (domain, op_type) == _GRADIENT and self.context.runs:
             slots = [self.lookup(name, text) for name in text.inputs]
             attrs = {name: attribute_value(attribute, text, self.context.weights) for name, attribute in given.items()}
             self.slot_of.update(zip(text.outputs, add_gradient(self.program, slots, attrs, str(text)), strict=True))
@@ -289,8 +288,10 @@ class GraphBuilder:
             check_present(text, signature, (place for place, name in enumerate(text.inputs) if not name))
             body = function_body(domain, op_type, version)
             self.expand(text, body, opsets_of(body.opset_import) or {"": version}, given)
-        else:
+        elif self.context.runs or not op_type:
             raise no_kernel(text, version)
+        else:
+            self.add_step(text, unknown_kernel(op_type, domain), signature, given)
 
     def expand(self, text: NodeText, function: Any, opsets: Mapping[str, int], given: Mapping[str, Any]) -> None:
         """Add the function's nodes in place of the call."""

@@ -10,12 +10,13 @@ import onnx
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.runner.limits import MAX_NESTING
-from fx2onnx.runner.nodes import GRAPH, check_text, distinct
+from fx2onnx.runner.nodes import GRAPH, NodeText, check_text, distinct
+from fx2onnx.runner.registry import PRIVATE_DOMAIN
 from fx2onnx.runner.schemas import newest_opset
 
 
-def check_ir_version(proto: Any) -> int:
-    """The model's IR version. Raises: UserError E303 for none, and for one from the future."""
+def check_presence(proto: Any) -> int:
+    """The model's IR version. Raises: UserError E303 for none, one from the future, and a model without graph or opset."""
     version: int = proto.ir_version
     if version < 1:
         raise UserError(
@@ -30,6 +31,10 @@ def check_ir_version(proto: Any) -> int:
             f"the model has IR version {version}; the installed onnx knows up to {onnx.IR_VERSION}",
             next="install a newer onnx",
         )
+    if not proto.HasField("graph"):
+        raise UserError("E303", "the model has no graph")
+    if not proto.opset_import:
+        raise UserError("E303", "the model has no opset_import")
     return version
 
 
@@ -52,6 +57,20 @@ def opsets_of(imports: Iterable[Any]) -> dict[str, int]:
                 "E303", f"the model needs {what}; the installed onnx knows up to {newest}", next="install a newer onnx"
             )
     return opsets
+
+
+def check_domain(text: NodeText, version: int | None) -> None:
+    """Raises: UserError E303 for a node of a domain that the model does not import, and of the runner's own."""
+    if text.domain == PRIVATE_DOMAIN:
+        what = f"the domain {text.domain!r} is the runner's own; models cannot use it"
+        raise UserError("E303", what, node=str(text))
+    if version is None:
+        raise UserError(
+            "E303",
+            f"the model imports no opset of domain {text.domain or 'ai.onnx'!r}",
+            node=str(text),
+            next="add the domain and its version to opset_import",
+        )
 
 
 def functions_of(proto: Any) -> dict[tuple[str, str, str], Any]:

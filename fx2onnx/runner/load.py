@@ -47,15 +47,6 @@ def load_model(source: Any, external_folder: str = "") -> LoadedModel:
     )
 
 
-def load_file(path: str) -> LoadedModel:
-    """Read a file that says what every ONNX model does: a graph and a version. Raises UserError E302, E303."""
-    loaded = load_model(path)
-    if not loaded.proto.HasField("graph") or not loaded.proto.ir_version:
-        why = "it is empty" if not os.path.getsize(path) else "it has no graph, or does not say its version"
-        raise UserError("E303", f"'{path}' is not an ONNX model", why=why)
-    return loaded
-
-
 def _read(path: str) -> bytes:
     try:
         with open(path, "rb") as file:

@@ -111,6 +111,11 @@ def find_kernel(domain: str, op_type: str, version: int) -> Kernel | None:
     return found
 
 
+def unknown_kernel(op_type: str, domain: str) -> Kernel:
+    """What stands for the kernel of an operator in a program that does not run: nothing is known of its results."""
+    return Kernel(op_type, domain, 1, lambda *_, **__: None, shape_inputs=None)
+
+
 def _newest(domain: str, op_type: str, version: int) -> Kernel | None:
     versions = _table.get((domain, op_type), {})
     usable = [since for since in versions if since <= version]

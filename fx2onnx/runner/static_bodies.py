@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fx2onnx.runner.abstract_values import MAX_DIM, AbstractState, AbstractValue, AbstractValues, abstract_array
+from fx2onnx.runner.abstract_values import MAX_DIM, AbstractState, AbstractValue, AbstractValues
 from fx2onnx.runner.kernels.control import scan_layout
 from fx2onnx.runner.program import Program, Step
-from fx2onnx.runner.types import INT64
+from fx2onnx.runner.types import INT64, abstract_array
 
 
 @dataclass(frozen=True, slots=True)

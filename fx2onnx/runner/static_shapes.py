@@ -20,7 +20,6 @@ from fx2onnx.runner.abstract_values import (
     AbstractState,
     AbstractValues,
     DimKey,
-    abstract_array,
     declared_dims,
     holds_values,
 )
@@ -29,7 +28,7 @@ from fx2onnx.runner.limits import memory_limit
 from fx2onnx.runner.program import Program, Slot, Step
 from fx2onnx.runner.registry import outputs_of
 from fx2onnx.runner.static_bodies import entries_of, outcome_of
-from fx2onnx.runner.types import Array, Spec, Value, as_value
+from fx2onnx.runner.types import Array, Spec, Value, abstract_array, as_value
 
 MAX_KNOWN = 1024
 """Values of up to this many elements are computed: they are shapes, axes and pads."""
@@ -236,9 +235,11 @@ def _visit(step: Step, args: list[Value], known: dict[int, Value], abstract: dic
             with memory_limit(MAX_COMPUTED_BYTES):
                 _record(step, kernel.fn(*args, **step.attrs), True, known, abstract)
     except UserError as error:
-        if error.code == "E404":
-            return None  # large, but perhaps within the limit: the run decides
-        return with_node(error, step, args)
+        if error.code in ("E402", "E404"):
+            return None  # large, but perhaps within the limit, or a form that has no kernel: the run decides
+        found = with_node(error, step, args)
+        found.code = "E303" if error.code == "E403" else error.code  # nothing ran so far
+        return found
     except KERNEL_FAULTS as error:
         return _misfit(step, args, error)
     return None

@@ -95,6 +95,23 @@ def type_name(type_: Any) -> str:
     return str(type_)
 
 
+_ZEROS = bytes(16)
+"""One element of the widest dtype: every element of an abstract array lies there."""
+
+
+def abstract_array(shape: tuple[int, ...], dtype: Dtype) -> Array:
+    """A read-only array that has a shape and dtype and no memory."""
+    if dtype.kind == "O":
+        return np.broadcast_to(np.zeros((), dtype), shape)
+    return np.ndarray(shape, dtype, _ZEROS, 0, (0,) * len(shape))
+
+
+def is_abstract(value: Value) -> bool:
+    """Whether ``abstract_array`` made this array of numbers."""
+    base: Any = value.base if isinstance(value, np.ndarray) else None
+    return base is _ZEROS
+
+
 def describe(value: Value) -> str:
     """One short line about a run-time value, never its contents."""
     if isinstance(value, np.ndarray):

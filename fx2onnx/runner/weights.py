@@ -17,7 +17,7 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.runner.element_types import DataType
 from fx2onnx.runner.limits import check_shape
 from fx2onnx.runner.nodes import check_text
-from fx2onnx.runner.types import Array, string_array
+from fx2onnx.runner.types import Array, abstract_array, string_array
 from fx2onnx.runner.typing_protos import data_type
 
 _PACKED_BITS = {2: 2, 4: 4}
@@ -37,10 +37,14 @@ _PLAIN_FIELDS = {
 
 
 class WeightStore:
-    """Reads tensors of one model. Maps of external files are shared and live as long as an array that uses them."""
+    """Reads tensors of one model. Maps of external files are shared and live as long as an array that uses them.
 
-    def __init__(self, folders: tuple[str, ...]) -> None:
+    ``opens_files``: without, tensors in other files are abstract arrays: shape and dtype, and no numbers.
+    """
+
+    def __init__(self, folders: tuple[str, ...], *, opens_files: bool = True) -> None:
         self.folders = folders
+        self.opens_files = opens_files
         self._maps: dict[tuple[str, tuple[str, ...]], memoryview] = {}
 
     def any_array(self, tensor: Any, what: str) -> Array:
@@ -100,6 +104,8 @@ class WeightStore:
         check_shape(shape, element, what)
         if count == 0:
             return np.zeros(shape, element)
+        if not self.opens_files:
+            return abstract_array(shape, element)
         data = self._map(location, (folder,) if folder else self.folders, what)
         if offset_bytes < 0 or offset_bytes + size_bytes > len(data):
             raise UserError(

@@ -20,6 +20,7 @@ from fx2onnx.judge.memory import LARGE_BYTES, weights_beside
 from fx2onnx.judge.tolerance import MODULES_OWN, Grain
 from fx2onnx.precision.options import EPSILONS, LEAST_NORMAL, word_in
 from fx2onnx.precision.options import METADATA_KEY as PRECISION_KEY
+from fx2onnx.runner.check import open_file
 from fx2onnx.sizes import stated as size_conditions
 from fx2onnx.sizes.expr import Dim
 from fx2onnx.sizes.stated import SizeCondition
@@ -188,9 +189,14 @@ def vanished(arguments: Iterable[str], assigned: Iterable[str | None], baked: Co
 
 @contextlib.contextmanager
 def as_file(model: Any) -> Iterator[str]:
-    """The path of the model, with large weights beside it; a result that was not written yet goes to a temporary folder."""
+    """The path of the model, with large weights beside it; a result that was not written yet goes to a temporary folder.
+
+    Raises: UserError E302, E303 for a file that is no valid model.
+    """
     path = model if isinstance(model, str | os.PathLike) else model.path
     is_written = path is model or (path is not None and os.path.exists(path))
+    if path is model:
+        open_file(model)
     if is_written and (not os.path.exists(path) or os.path.getsize(path) <= LARGE_BYTES):
         yield os.fspath(path)
         return

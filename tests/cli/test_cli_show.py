@@ -173,7 +173,8 @@ def test_malformed_metadata_is_shown_as_it_stands(ours: Path, tmp_path: Path) ->
 
 def test_what_a_terminal_obeys_is_escaped(tmp_path: Path) -> None:
     out = helper.make_tensor_value_info("\x1b[31mred", TensorProto.FLOAT, [])
-    model = helper.make_model(helper.make_graph([], "[bold]\x07", [], [out]))
+    node = helper.make_node("Constant", [], [out.name], value_float=1.0)
+    model = helper.make_model(helper.make_graph([node], "[bold]\x07", [], [out]))
     onnx.save(model, tmp_path / "m.onnx")
     shown = invoke(tmp_path / "m.onnx").stdout
     assert "\x1b[31m" not in shown

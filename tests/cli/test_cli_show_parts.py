@@ -108,7 +108,9 @@ def copies(*arrays: np.ndarray[Any, Any], external: bool = False) -> onnx.ModelP
     nodes = [
         helper.make_node("MatMul", ["x", t.name], [f"y{t.name}"], f"/layer/layer.{t.name}/MatMul") for t in tensors
     ]
-    x, y = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 4]), helper.make_tensor_value_info("yw0", 1, None)
+    kind = tensors[0].data_type
+    x = helper.make_tensor_value_info("x", kind, [2, len(arrays[0])])
+    y = helper.make_tensor_value_info("yw0", kind, None)
     return helper.make_model(helper.make_graph(nodes, "g", [x], [y], tensors))
 
 

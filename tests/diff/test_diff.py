@@ -245,13 +245,13 @@ def test_a_layer_less(plain: Path, tmp_path: Path) -> None:
 def test_swapped_inputs(edited: Any) -> None:
     def swap(op_type: str) -> Edit:
         def edit(model: onnx.ModelProto) -> None:
-            found = node(model, op_type, 1)
+            found = node(model, op_type, 0)
             found.input[:2] = [found.input[1], found.input[0]]
 
         return edit
 
     assert edited(swap("Add")).equal, "a sum is one in either order"
-    (changed,) = edited(swap("MatMul")).nodes.changed
+    (changed,) = edited(swap("Greater")).nodes.changed
     assert [(c.what, c.name) for c in changed.changes] == [("input", "0"), ("input", "1")]
 
 
@@ -297,6 +297,10 @@ def test_a_weight_of_another_dtype(edited: Any) -> None:
     def edit(model: onnx.ModelProto) -> None:
         bias = weight(model, "head.bias")
         bias.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(bias).astype(np.float16), bias.name))
+        for branch in node(model, "If").attribute:
+            for reader in branch.g.node:
+                reader.input[:] = ["wide" if name == bias.name else name for name in reader.input]
+        model.graph.node.insert(0, helper.make_node("Cast", [bias.name], ["wide"], to=TensorProto.FLOAT))
 
     (changed,) = edited(edit).weights.changed
     assert (changed.dtype, changed.other_dtype) == ("float32", "float16")
@@ -306,7 +310,10 @@ def test_a_weight_of_another_dtype(edited: Any) -> None:
 def test_inputs_outputs_opset_and_metadata(edited: Any) -> None:
     def edit(model: onnx.ModelProto) -> None:
         model.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "length"
-        model.graph.output[0].type.tensor_type.elem_type = TensorProto.FLOAT16
+        output = model.graph.output[0]
+        output.type.tensor_type.elem_type = TensorProto.FLOAT16
+        node(model, "If").output[0] = "float32"
+        model.graph.node.append(helper.make_node("Cast", ["float32"], [output.name], to=TensorProto.FLOAT16))
         model.graph.input.append(helper.make_tensor_value_info("more", TensorProto.INT64, [2]))
         model.opset_import[0].version += 1
         model.ir_version += 1

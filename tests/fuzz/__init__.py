@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.fuzz import checkpoint, config, dims, header, index, manifest, page
+from tests.fuzz import checkpoint, config, dims, header, index, manifest, models, page
 
 TARGETS: dict[str, Callable[[random.Random, Path], None]] = {
     "manifest": manifest.case,
@@ -19,7 +19,19 @@ TARGETS: dict[str, Callable[[random.Random, Path], None]] = {
     "index": index.case,
     "dims": dims.case,
     "page": page.case,
+    "run": models.run,
+    "lint": models.lint,
+    "show": models.show,
+    "diff": models.diff,
+    "optimize": models.optimize,
+    "quantize": models.quantize,
+    "testcase": models.testcase,
+    "run --engine": models.run_elsewhere,
+    "verify": models.verify,
+    "debug": models.debug,
     "checkpoint": checkpoint.case,
 }
+HEAVY = ("optimize", "quantize", "testcase", "run --engine", "verify", "debug")
+"""Targets that import torch or onnxruntime, or run models: the default suite leaves them out."""
 SLOW = {"checkpoint": 30}
 """Targets that build models, and the part of the cases that they run."""

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from fx2onnx.base.errors import UserError
-from tests.fuzz import SLOW, TARGETS
+from tests.fuzz import SLOW, TARGETS, models
 from tests.fuzz.watch import watched
 
 SECONDS = 20.0
@@ -100,7 +100,10 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0, help="number of the first case")
     parser.add_argument("--target", choices=[*TARGETS], action="append", help="all unless given")
+    parser.add_argument("--light", action="store_true", help="without the node cases of the onnx wheel")
     args = parser.parse_args()
+    if not args.light:
+        models.make_node_cases()
     faults = 0
     for target in args.target or TARGETS:
         count = -(-args.cases // SLOW.get(target, 1))

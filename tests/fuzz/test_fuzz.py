@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fuzz import TARGETS
+from tests.fuzz import HEAVY, TARGETS
 from tests.fuzz.mutate import STRANGE
 
 PROBE = """
@@ -26,16 +26,26 @@ sys.exit(driver.run_target("probe", 0, range(1)))
 """
 
 
-@pytest.mark.long
-def test_a_few_cases_of_each_target() -> None:
-    command = [sys.executable, "-m", "tests.fuzz", "--cases", "40", "--seed", "7"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+@pytest.mark.parametrize(
+    ("names", "cases"),
+    [
+        pytest.param([name for name in TARGETS if name not in HEAVY], 40, marks=pytest.mark.long),
+        pytest.param(HEAVY, 200, marks=pytest.mark.slow),
+    ],
+    ids=["light", "heavy"],
+)
+def test_a_few_cases_of_each_target(names: list[str], cases: int) -> None:
+    targets = [word for name in names for word in ("--target", name)]
+    command = [sys.executable, "-m", "tests.fuzz", "--light", "--cases", str(cases), "--seed", "7", *targets]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1200)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert [line.partition(":")[0] for line in done.stdout.splitlines()] == list(TARGETS)
+    assert [line.partition(":")[0] for line in done.stdout.splitlines()] == list(names)
 
 
 def test_a_case_is_the_same_at_each_run(tmp_path: Path) -> None:
     for name, case in TARGETS.items():
+        if name in HEAVY:
+            continue
         made = []
         for run in "ab":
             folder = tmp_path / f"{name}-{run}" / "case"

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 _NEVER = frozenset({"os.system", "os.exec", "os.posix_spawn", "os.fork", "subprocess.Popen", "socket.connect",
                     "socket.getaddrinfo", "webbrowser.open"})  # fmt: skip
 _OWN = tuple({os.path.realpath(place) for place in (
-    ROOT, sys.prefix, sys.base_prefix, *site.getsitepackages(), *sysconfig.get_paths().values(), "/proc", "/sys", "/dev",
+    ROOT, sys.prefix, sys.base_prefix, *site.getsitepackages(), *sysconfig.get_paths().values(), "/proc", "/sys", "/dev", "/etc/os-release",
 )})  # fmt: skip
 _seen: list[str] = []
 _inside: list[str] = []

@@ -405,17 +405,3 @@ def test_shuffled_structure(batch: int) -> None:
 @given(st.binary(max_size=200))
 def test_any_bytes(data: bytes) -> None:
     outcome(data)
-
-
-@pytest.mark.slow
-def test_long_fuzz() -> None:
-    """``make fuzz`` with fewer files: edits of all node cases, in processes of limited memory."""
-    import sys
-
-    import fuzz
-
-    arguments, sys.argv = sys.argv, ["fuzz.py", "--count", "5000", "--seed", "700000"]
-    try:
-        assert fuzz.main() == 0
-    finally:
-        sys.argv = arguments

@@ -123,6 +123,7 @@ def _check_imports(function: Any) -> list[tuple[str, str, str]]:
     imported = opsets_of(function.opset_import)
     called = []
     for node in _deep_nodes(function.node, 0):
+        check_text(node.op_type, node.domain, node.name, node.overload, *node.input, *node.output)
         domain = _plain(node.domain)
         if domain not in imported:
             raise UserError(

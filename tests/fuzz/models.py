@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 
 from fx2onnx.base.errors import VerificationError
 from tests.runner.kernel_cases import CASES
-from tests.runner.test_hostile import endless_loop, mutated, outcome, seeds, shuffled
+from tests.runner.test_hostile import endless_loop, huge_product, mutated, outcome, seeds, shuffled
 
 node_cases: list[bytes] = []
 """The node cases of the onnx wheel, where ``make_node_cases`` made them."""
@@ -34,8 +34,9 @@ def _valid(rng: random.Random) -> bytes:
 
 
 def _ending(rng: random.Random) -> bytes:
-    """A valid model that ends where nobody limits its loops, as in a command that runs it."""
-    while (data := _valid(rng)) == endless_loop().SerializeToString():
+    """A valid model that ends soon where nobody limits its loops and sizes, as in a command that runs it."""
+    long = [make().SerializeToString() for make in (endless_loop, huge_product)]
+    while (data := _valid(rng)) in long:
         pass
     return data
 

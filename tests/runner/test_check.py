@@ -9,14 +9,14 @@ import onnx
 import pytest
 import torch
 from onnx import TensorProto, helper
-from test_hostile import model, shape_clash, unknown_domain, unknown_op, value
+from test_hostile import model, recursive_function, shape_clash, unknown_domain, unknown_op, value
 from test_hostile_files import external_model
 from typer.testing import CliRunner
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.cli.main import app
 from fx2onnx.runner.check import check_model, open_file
-from fx2onnx.runner.load import LoadedModel
+from fx2onnx.runner.load import LoadedModel, load_model
 
 COMMANDS = [
     ["lint", "FILE"],
@@ -99,3 +99,12 @@ def test_files_of_weights_are_not_opened(tmp_path: Path) -> None:
     proto.graph.initializer[0].dims[:] = [3, 4]
     with pytest.raises(UserError, match=r"claims 16 external bytes"):
         check_model(LoadedModel(proto, (str(tmp_path),)))
+
+
+def test_names_in_functions_that_nothing_calls_are_text() -> None:
+    proto = recursive_function()
+    del proto.graph.node[:]
+    proto.graph.node.add(op_type="Neg", input=["x"], output=["y"])
+    data = proto.SerializeToString().replace(b"Self", b"\xd8elf")
+    with pytest.raises(UserError, match="not text"):
+        check_model(load_model(data))

@@ -21,9 +21,9 @@ import onnx
 import onnxruntime
 
 from benchmarks.machine import describe
-from fx2onnx.file_optimizer import optimize_model
-from fx2onnx.file_optimizer.opened import open_model
 from fx2onnx.judge.feeds import InputType, inputs_of, taken_feeds
+from fx2onnx.steps.opened import open_model
+from fx2onnx.steps.pipeline import optimize_model
 
 FOREIGN = Path(__file__).parents[1] / "tests" / "data" / "foreign"
 MODELS = (

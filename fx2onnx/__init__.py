@@ -15,10 +15,11 @@ if TYPE_CHECKING:
     from fx2onnx.aten_map.table.registry import translates
     from fx2onnx.exporting.report import Report
     from fx2onnx.exporting.result import ExportResult
-    from fx2onnx.file_optimizer import OptimizeResult, optimize_model
     from fx2onnx.generation import load
     from fx2onnx.precision.options import Precision
     from fx2onnx.quantize.options import Quantize
+    from fx2onnx.steps.pipeline import optimize_model
+    from fx2onnx.steps.result import OptimizeResult
     from fx2onnx.training.optimizers import UpdateRule
     from fx2onnx.training.options import Training
 
@@ -46,7 +47,7 @@ __all__ = [
 
 _LAZY = {
     "ExportResult": "fx2onnx.exporting.result",
-    "OptimizeResult": "fx2onnx.file_optimizer",
+    "OptimizeResult": "fx2onnx.steps.result",
     "Precision": "fx2onnx.precision.options",
     "Quantize": "fx2onnx.quantize.options",
     "Report": "fx2onnx.exporting.report",
@@ -56,7 +57,7 @@ _LAZY = {
     "export_folder": "fx2onnx.api",
     "export_training": "fx2onnx.api",
     "load": "fx2onnx.generation",
-    "optimize_model": "fx2onnx.file_optimizer",
+    "optimize_model": "fx2onnx.steps.pipeline",
     "translates": "fx2onnx.aten_map",
 }
 

@@ -171,10 +171,10 @@ MUTANTS = [
     ),
     Mutant("optimize/fold_constants.py", "or self._is_guess(node)", "or False", "tests/optimize/test_passes.py"),
     Mutant(
-        "file_optimizer/opset_down.py",
+        "steps/opset_down.py",
         'edit.set("axes", axes)',
         'edit.set("axes", axes[:1])',
-        "tests/file_optimizer/test_opset.py",
+        "tests/steps/test_opset.py",
     ),
     Mutant(
         "quantize/schemes.py",

@@ -37,7 +37,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "judge": {"base", "files", "irx", "runner", "sizes", "targets"},
     "diff": {"base", "files", "irx", "judge", "runner", "sizes"},
-    "file_optimizer": {"base", "files", "irx", "judge", "optimize", "precision", "quantize", "runner", "sizes", "targets"},
+    "steps": {"base", "files", "irx", "judge", "optimize", "precision", "quantize", "runner", "sizes", "targets"},
     "report": {"base", "files"},
     "model_patches": {"base", "capture", "sizes", "torchcompat"},
     "sources": {"base", "files", "sizes"},
@@ -46,7 +46,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "generation": {"base", "files", "judge", "runner", "manifest", "sizes"},
     "exporting": {
         "base", "files", "sizes", "torchcompat", "capture", "irx", "aten_map", "lower", "optimize", "verify", "report", "model_patches", "sources", "manifest",
-        "decoding", "training", "targets", "quantize", "precision",
+        "decoding", "training", "targets", "quantize", "precision", "steps",
     },
 }  # fmt: skip
 NEVER: dict[str, set[str]] = {
@@ -64,7 +64,7 @@ NEVER: dict[str, set[str]] = {
     "judge": {"torch"},
     "runner": {"torch", "onnxruntime"},
     "diff": {"torch", "onnxruntime"},
-    "file_optimizer": {"torch", "onnxruntime"},
+    "steps": {"torch", "onnxruntime"},
     "report": {"torch", "onnx", "onnx_ir"},
 }
 TOP = {"api", "cli"}

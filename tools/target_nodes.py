@@ -16,8 +16,8 @@ from onnx import helper, numpy_helper
 from onnx.backend.test.case.node import collect_testcases
 
 from fx2onnx.base.errors import Fx2OnnxError
-from fx2onnx.file_optimizer.opset import convert_opset
 from fx2onnx.runner import InferenceSession
+from fx2onnx.steps.opset import convert_opset
 from fx2onnx.targets.features import features_of
 
 OPSETS = range(11, 27)

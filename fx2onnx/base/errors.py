@@ -134,6 +134,21 @@ class InternalError(Fx2OnnxError):
     """A fault of fx2onnx; worth a bug report. Exit code 1."""
 
 
+FAULTS = (InternalError, ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
+"""What a fault in code raises, beside errors that tell of memory, files or the user."""
+
+
+class RewriteFailed(InternalError):
+    """A rewrite or a pass that failed: its name, and the node that it failed at (empty for a pass)."""
+
+    def __init__(self, rewrite: str, at: str, error: Exception) -> None:
+        said = (error.what, error.why) if isinstance(error, Fx2OnnxError) else (f"{type(error).__name__}: {error}", "")
+        place = f"{rewrite} failed at {at}" if at else f"{rewrite} failed"
+        super().__init__("E900", f"{place}: {said[0]}", why=said[1])
+        self.rewrite = rewrite
+        self.at = at
+
+
 class VerificationError(Fx2OnnxError):
     """The exported model's outputs differ from eager PyTorch's. Exit code 1."""
 

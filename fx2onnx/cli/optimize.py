@@ -13,7 +13,7 @@ from fx2onnx.cli.files import check_readable, human_size
 from fx2onnx.cli.outcome import print_json, reports_errors
 
 if TYPE_CHECKING:
-    from fx2onnx.file_optimizer import OptimizeResult
+    from fx2onnx.steps.result import OptimizeResult
 
 
 @reports_errors
@@ -89,9 +89,9 @@ def optimize_command(
     A rewrite that changes the numbers is found, named and left out; a file that differs is never written.
     """  # fmt: skip
     from fx2onnx.cli.progress import Stages
-    from fx2onnx.file_optimizer import optimize_model
-    from fx2onnx.file_optimizer.dynamic import parse_dynamic
-    from fx2onnx.file_optimizer.sizes import parse_sizes
+    from fx2onnx.steps.dynamic import parse_dynamic
+    from fx2onnx.steps.pipeline import optimize_model
+    from fx2onnx.steps.sizes import parse_sizes
 
     rounded = options.quantize_of(
         quantize, block, exclude, format, embeddings=embeddings, keep_worst=keep_worst, accuracy=accuracy,

@@ -20,7 +20,7 @@ from fx2onnx.exporting.mutations import check_state, initial_state
 from fx2onnx.exporting.options import ExportOptions
 from fx2onnx.exporting.result import ExportResult, OwnedModel
 from fx2onnx.exporting.sample import check_weights_may_change
-from fx2onnx.exporting.steps import STEPS, Context, filled
+from fx2onnx.exporting.steps import EXPORT_STEPS, Context, filled
 from fx2onnx.irx.schema import require_opset
 from fx2onnx.lower.loop import lower
 from fx2onnx.lower.translation_table import translations_of
@@ -50,7 +50,7 @@ def build(module: Any, args: Any, kwargs: Mapping[str, Any] | None, options: Exp
         model = _lowered(captured, options, translations)
     owned = OwnedModel(model)
     context = Context(module, args, kwargs, options, captured, translations, tuple(ineffective))
-    report = filled(context, [step(model, context) for step in STEPS])
+    report = filled(context, [step(model, context) for step in EXPORT_STEPS])
     result = ExportResult(owned, report, captured.restore, options)
     if options.state == "io":
         result.initial_state = initial_state(captured, model, options)

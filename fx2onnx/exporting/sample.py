@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
@@ -19,6 +19,7 @@ from fx2onnx.optimize.weights import lacks_data
 
 if TYPE_CHECKING:
     from fx2onnx.quantize.accuracy import Feeds
+    from fx2onnx.quantize.calibration import Data
 
 LARGEST_SHARE = 0.25
 """A share of the free memory: weights that are no larger are run once more, to measure what their rounding does."""
@@ -39,13 +40,40 @@ def check_weights_may_change(options: ExportOptions, keyword: str) -> None:
 
 @dataclass(frozen=True)
 class Sample:
-    """Arguments of the module that was captured."""
+    """Arguments of the module that was captured: what the model can be run on (``steps.steps.Measurable``)."""
 
     captured: Captured
     module: Any
     args: Any
     kwargs: Mapping[str, Any] | None
     input_names: Sequence[str] | None
+
+    @property
+    def known(self) -> set[str]:
+        """Names of the module's weights."""
+        return {weight.name for weight in self.captured.weights.values() if weight.kind != "constant"}
+
+    def samples(self, model: ir.Model, more: Sequence[Any]) -> tuple[list[Feeds], str]:
+        """The arguments and ``more`` of them as the model's inputs; none, and why, where the arguments have no numbers. Raises
+        UserError E001 where one does not fit.
+        """
+        first, problem = self.feeds(model)
+        if first is None:
+            return [], problem
+        found = [first]
+        for each in more:
+            args, kwargs = ((), each) if isinstance(each, Mapping) else (each, self.kwargs)
+            feeds, why = replace(self, args=args, kwargs=kwargs).feeds(model)
+            if feeds is None:
+                raise UserError("E001", "one of the samples does not fit the model", why=why)
+            found.append(feeds)
+        return found, ""
+
+    def calibration(self, given: Any, model: ir.Model) -> Data:
+        """The user's calibration data as runs of the model (``data_for``)."""
+        from fx2onnx.exporting.calibration import data_for
+
+        return data_for(given, model)
 
     def feeds(self, model: ir.Model) -> tuple[Feeds | None, str]:
         """The arguments as the model's inputs, or why there are none."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -23,10 +23,9 @@ from fx2onnx.lower.translations import Translations
 from fx2onnx.optimize.dead_nodes import remove_dead_nodes
 from fx2onnx.optimize.evaluate import Array, Function
 from fx2onnx.optimize.pipelines import PICKED, run, run_default
-from fx2onnx.targets import faults
+from fx2onnx.steps.list import STEPS, Wanted
+from fx2onnx.steps.list import Step as ModelStep
 from fx2onnx.targets.find import DEFAULT, find
-from fx2onnx.targets.fit import fit
-from fx2onnx.targets.refusal import float64_refusal, named, refusal
 
 
 @dataclass(frozen=True)
@@ -43,13 +42,18 @@ class Context:
     """A line for each translation that was asked for and has no effect."""
 
     @cached_property
-    def sample(self) -> Sample:
-        """The arguments, for what is measured on the model before it is written."""
-        return Sample(self.captured, self.module, self.args, self.kwargs, self.options.capture.input_names)
+    def wanted(self) -> Wanted:
+        """What is wanted of the model in the steps that files have, too."""
+        options = self.options
+        sample = Sample(self.captured, self.module, self.args, self.kwargs, options.capture.input_names)
+        target = find(options.target or DEFAULT)
+        beyond = options.target is None and target.opset is not None and options.opset > target.opset
+        fitted_to = find("onnx") if beyond else target
+        return Wanted(sample, target, fitted_to, options.target is not None, True, options.quantize, options.precision)
 
 
 @dataclass
-class Notes:
+class Said:
     """What the report has of a step."""
 
     notes: list[str] = field(default_factory=list)
@@ -59,7 +63,7 @@ class Notes:
     """Fields of ``Report``."""
 
 
-Step: TypeAlias = Callable[[ir.Model, Context], Notes | None]
+Step: TypeAlias = Callable[[ir.Model, Context], Said | None]
 
 
 def _eager(function: Callable[..., torch.Tensor]) -> Function:
@@ -94,64 +98,33 @@ def optimize(model: ir.Model, context: Context) -> None:
             remove_dead_nodes(model)
 
 
-def quantize(model: ir.Model, context: Context) -> Notes | None:
-    """Have the weights in few bits."""
-    if not context.options.quantize:
+def _of_all(step: ModelStep, model: ir.Model, context: Context) -> Said | None:
+    """A step that files have, too."""
+    done = step(model, context.wanted)
+    if done is None:
         return None
-    from fx2onnx.exporting.fewer_bits import quantized
-
-    done, notes = quantized(model, context.sample, context.options)
-    return Notes(notes, fields={"quantized": done.as_dict()})
-
-
-def to_half(model: ir.Model, context: Context) -> Notes | None:
-    """Have weights and compute in 16 bits."""
-    if not context.options.precision:
-        return None
-    from fx2onnx.exporting.fewer_bits import in_half
-
-    done, notes = in_half(model, context.sample, context.options)
-    return Notes(notes, done.warnings, {"precision": done.as_dict()})
+    made = {"quantized": done.quantized, "precision": done.precision}
+    fields = {name: each.as_dict() for name, each in made.items() if each is not None}
+    return Said(done.notes, done.warnings, {**fields, **({"casts": done.casts} if done.casts else {})})
 
 
-def fit_to_target(model: ir.Model, context: Context) -> Notes:
-    """``fit`` for the target asked for, or for the default one if it takes the opset.
-
-    Raises: UserError E204 where a target that was asked for cannot run the model, and for any target where it has a node in
-    float32 alone that is in float64; with all such nodes.
-    """
-    options = context.options
-    target = find(options.target or DEFAULT)
-    if options.target is None and target.opset is not None and options.opset > target.opset:
-        target = find("onnx")
-    with record("fit to target"):
-        fitted = fit(model, target)
-        faults.avoid(model, target)
-    if fitted.only_narrower:
-        raise float64_refusal(fitted.only_narrower, target.name)
-    if fitted.left and options.target is not None:
-        raise refusal(fitted.left, target.name)
-    warnings = [f"{target.name} has no kernel for {named(fitted.left)}"] if fitted.left else []
-    return Notes(warnings=warnings, fields={"casts": dict(fitted.casts)})
-
-
-def attach_weights(model: ir.Model, context: Context) -> Notes | None:
+def attach_weights(model: ir.Model, context: Context) -> Said | None:
     """Have weights refer to the checkpoint's files."""
     files = context.options.weight_files
-    return Notes(warnings=reference.attach(model, files).notes()) if files else None
+    return Said(warnings=reference.attach(model, files).notes()) if files else None
 
 
-def outline_functions(model: ir.Model, context: Context) -> Notes | None:
+def outline_functions(model: ir.Model, context: Context) -> Said | None:
     """Have functions in the place of submodules."""
     if not context.options.functions:
         return None
     from fx2onnx.exporting.functions import outlined
 
     calls = outlined(model, context.module, context.options.functions).calls
-    return Notes(fields={"functions": dict(calls)})
+    return Said(fields={"functions": dict(calls)})
 
 
-def name_interface(model: ir.Model, context: Context) -> Notes:
+def name_interface(model: ir.Model, context: Context) -> Said:
     """Give sizes of outputs and operator sets what was asked for; the names of inputs and outputs."""
     captured, options = context.captured, context.options
     missing = [*name_output_sizes(captured, model, options.capture.dynamic_axes), *renamed_outputs(captured, model)]
@@ -161,14 +134,14 @@ def name_interface(model: ir.Model, context: Context) -> Notes:
         "input_names": [value.name or "" for value in model.graph.inputs],
         "output_names": [value.name or "" for value in model.graph.outputs],
     }
-    return Notes(warnings=missing, fields=names)
+    return Said(warnings=missing, fields=names)
 
 
-def say_what_has_no_effect(model: ir.Model, context: Context) -> Notes:
+def say_what_has_no_effect(model: ir.Model, context: Context) -> Said:
     """What was asked for and changes nothing, what other packages could not add, and what forward changes in vain."""
     options, translations = context.options, context.translations
     warnings = [*context.ineffective, *translations.problems, *options.ignored]
-    return Notes(warnings=warnings + left_out(context.captured, options.state))
+    return Said(warnings=warnings + left_out(context.captured, options.state))
 
 
 def weights_as_inputs(model: ir.Model, context: Context) -> None:
@@ -184,11 +157,9 @@ def weights_as_inputs(model: ir.Model, context: Context) -> None:
         model.graph.inputs.append(value)
 
 
-STEPS: tuple[Step, ...] = (
+EXPORT_STEPS: tuple[Step, ...] = (
     optimize,
-    quantize,
-    to_half,
-    fit_to_target,
+    *(partial(_of_all, step) for step in STEPS),
     attach_weights,
     outline_functions,
     name_interface,
@@ -197,7 +168,7 @@ STEPS: tuple[Step, ...] = (
 )
 
 
-def filled(context: Context, noted: Iterable[Notes | None]) -> Report:
+def filled(context: Context, noted: Iterable[Said | None]) -> Report:
     """The report of an export: what was captured, and what its steps noted."""
     captured, of_steps = context.captured, [each for each in noted if each is not None]
     return Report(

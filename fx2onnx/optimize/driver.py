@@ -10,7 +10,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from fx2onnx.base.errors import InternalError
+from fx2onnx.base.errors import FAULTS, InternalError, RewriteFailed
 from fx2onnx.base.events import details
 from fx2onnx.irx.edit import can_replace, graphs_of, merged_origin, remove_unread, replace
 from fx2onnx.irx.emit import Emit
@@ -46,8 +46,8 @@ class Outcome:
     edits: Counter[str] = field(default_factory=Counter)
     refusals: dict[str, Counter[str]] = field(default_factory=dict)
     """Sentences by rewrite, counted."""
-    last: str = ""
-    """The last edit: rewrite and the node it ended at."""
+    last: tuple[str, str] | None = None
+    """The last edit: the rewrite, and the node it ended at."""
 
     @property
     def total(self) -> int:
@@ -99,8 +99,8 @@ class Driver:
             if node.graph is None:
                 continue
             self._visit(node)
-            if self._edits > limit:
-                raise InternalError("E900", f"the rewrites do not end; the last was {self.outcome.last}")
+            if self._edits > limit and self.outcome.last is not None:
+                raise RewriteFailed(*self.outcome.last, InternalError("E900", "the rewrites do not end"))
 
     def _push(self, nodes: Iterable[ir.Node]) -> None:
         for node in nodes:
@@ -112,15 +112,19 @@ class Driver:
         """Match and apply, until a rewrite does not refuse."""
         apply = self._apply if self._spans is None else self._apply_timed
         for rewrite in self._by_root[_root_of(node)]:
-            found = rewrite.match(node)
-            if isinstance(found, Why):
-                refused: Why | None = found
-            elif not isinstance(rewrite, Removal) and not _are_typed(found.replaces or node.outputs[:1]):
-                refused = Why("the type of the result is not known")
-            elif rewrite.moves_rounding and self._is_rounded(found.replaces or node.outputs[:1]):
-                refused = Why("the result is rounded or compared")
-            else:
-                refused = apply(rewrite, node, found)
+            name = node.name or ""
+            try:
+                found = rewrite.match(node)
+                if isinstance(found, Why):
+                    refused: Why | None = found
+                elif not isinstance(rewrite, Removal) and not _are_typed(found.replaces or node.outputs[:1]):
+                    refused = Why("the type of the result is not known")
+                elif rewrite.moves_rounding and self._is_rounded(found.replaces or node.outputs[:1]):
+                    refused = Why("the result is rounded or compared")
+                else:
+                    refused = apply(rewrite, node, found)
+            except FAULTS as error:
+                raise RewriteFailed(rewrite.name, name, error) from error
             if refused is None:
                 return
             if self.explain:
@@ -180,10 +184,10 @@ class Driver:
         )
         self._edits += 1
         self.outcome.edits[rewrite.name] += 1
-        self.outcome.last = f"{rewrite.name} at {root.name}"
+        self.outcome.last = (rewrite.name, root.name or "")
         self.budget.spend()
         if self.check:
-            check_model(self.model, f"after edit {self.outcome.total}, {self.outcome.last}")
+            check_model(self.model, f"after edit {self.outcome.total}")
         return None
 
     def _insert(self, graph: ir.Graph, before: ir.Node, fresh: Sequence[ir.Node]) -> None:
@@ -202,14 +206,14 @@ class Driver:
         if new.const_value is not None and new.graph is None and new.name is not None:
             self.model.graph.initializers[new.name] = new
         if old.dtype is not None and new.dtype is not None and old.dtype != new.dtype:
-            raise InternalError("E900", f"{rewrite.name} turns {old.name} from {old.dtype} into {new.dtype}")
+            raise InternalError("E900", f"it turns {old.name} from {old.dtype} into {new.dtype}")
         if old.shape is not None and new.shape is not None:
             old_dims, new_dims = dims_of(old), dims_of(new)
             agree = len(old_dims) == len(new_dims) and all(
                 a == b for a, b in zip(old_dims, new_dims, strict=True) if isinstance(a, int) and isinstance(b, int)
             )
             if not agree:
-                raise InternalError("E900", f"{rewrite.name} turns {old.name} from {old_dims} into {new_dims}")
+                raise InternalError("E900", f"it turns {old.name} from {old_dims} into {new_dims}")
         if is_fresh:
             if old.dtype is not None and old.shape is not None and dims_of(old) != dims_of(new):
                 set_type(new, old.dtype, dims_of(old))

@@ -8,7 +8,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from fx2onnx.base.errors import InternalError, UserError
+from fx2onnx.base.errors import FAULTS, RewriteFailed, UserError
 from fx2onnx.base.events import record
 from fx2onnx.optimize.check import check_model
 from fx2onnx.optimize.dead_nodes import remove_dead_nodes
@@ -53,13 +53,10 @@ from fx2onnx.optimize.rewrites.unflatten_gemm import UnflattenGemm
 
 @dataclass(frozen=True)
 class Pass:
-    """A pass over the whole graph: what must hold before it, what holds after it, what it may undo."""
+    """A pass over the whole graph."""
 
     name: str
     function: Callable[..., int]
-    requires: frozenset[str] = frozenset()
-    ensures: frozenset[str] = frozenset()
-    breaks: frozenset[str] = frozenset()
     takes: frozenset[str] = frozenset()
     """Keywords of ``run`` that the function takes."""
 
@@ -70,22 +67,13 @@ class Rewrites:
 
     name: str
     rewrites: tuple[Rewrite[Any], ...]
-    requires: frozenset[str] = frozenset()
-    ensures: frozenset[str] = frozenset()
-    breaks: frozenset[str] = frozenset({"constants folded", "no equal nodes"})
 
 
 Stage = Pass | Rewrites
 
-NO_DEAD = frozenset({"no dead nodes"})
-FOLDED = frozenset({"constants folded"})
-NO_EQUAL = frozenset({"no equal nodes"})
-
-DEAD = Pass("remove_dead_nodes", remove_dead_nodes, ensures=NO_DEAD)
-FOLD = Pass(
-    "fold_constants", fold_constants, ensures=FOLDED, breaks=NO_EQUAL, takes=frozenset({"fold_weights", "functions"})
-)
-EQUAL = Pass("merge_equal_nodes", merge_equal_nodes, requires=FOLDED, ensures=NO_EQUAL)
+DEAD = Pass("remove_dead_nodes", remove_dead_nodes)
+FOLD = Pass("fold_constants", fold_constants, takes=frozenset({"fold_weights", "functions"}))
+EQUAL = Pass("merge_equal_nodes", merge_equal_nodes)
 
 CLEAN = (
     RemoveNoop(),
@@ -96,7 +84,8 @@ CLEAN = (
     MergeConcats(),
     MergeSlices(),
 )
-WEIGHTS = (FoldWeightTranspose(), FoldZeroPoint(), FoldBatchNorm(), ArrangeWeights())
+CLEANED = (*CLEAN, FoldWeightTranspose(), FoldZeroPoint())
+WEIGHT_REWRITES = (FoldWeightTranspose(), FoldZeroPoint(), FoldBatchNorm(), ArrangeWeights())
 FUSE = (
     *(FuseGelu(), FuseLayerNorm(), FuseLayerNormBias(), FuseRMSNorm(), FuseMatMulAdd(), FuseTransposeGemm()),
     *(FusePad(), UnflattenGemm(), MoveReshapeUp(), SplitGathers(), GridGather(), SliceSplat(), SkipExpand()),
@@ -111,9 +100,9 @@ RESTRUCTURE = (FoldMatMulScale(), MergeMatMuls())
 
 LEVELS: dict[int, tuple[Stage, ...]] = {
     0: (DEAD,),
-    1: (FOLD, EQUAL, Rewrites("clean", (*CLEAN, FoldWeightTranspose(), FoldZeroPoint())), DEAD),
-    2: (FOLD, EQUAL, Rewrites("fuse", (*CLEAN, *WEIGHTS, *FUSE)), DEAD),
-    3: (FOLD, EQUAL, Rewrites("fuse", (*CLEAN, *WEIGHTS, *FUSE)), Rewrites("restructure", (*RESTRUCTURE, *CLEAN)),
+    1: (FOLD, EQUAL, Rewrites("clean", CLEANED), DEAD),
+    2: (FOLD, EQUAL, Rewrites("fuse", (*CLEAN, *WEIGHT_REWRITES, *FUSE)), DEAD),
+    3: (FOLD, EQUAL, Rewrites("fuse", (*CLEAN, *WEIGHT_REWRITES, *FUSE)), Rewrites("restructure", (*RESTRUCTURE, *CLEAN)),
         FOLD, EQUAL, DEAD),
 }  # fmt: skip
 """-O0: what is read. -O1: nothing but cleaning: what is left is the same operations on the same numbers (a folded Cos is
@@ -148,23 +137,22 @@ def run(
     functions: what folds ``Cos`` and other operators whose last bit differs between libraries (``fold_constants``).
     check: check the whole graph after each edit. explain: keep the refusals. stop_after: number of edits by rewrites to
     make at most; passes are skipped once it is spent.
-    Raises: UserError E001 for an unknown level; InternalError where a check fails.
+    Raises: UserError E001 for an unknown level; RewriteFailed where a rewrite or a pass does, or a check after it.
     """
     stages = level if isinstance(level, list | tuple) else LEVELS.get(level)  # type: ignore[arg-type]
     if stages is None:
         raise UserError("E001", f"optimisation level {level!r} is not known", next=f"one of {sorted(LEVELS)}")
-    outcome, budget, holds = Outcome(), Budget(stop_after), frozenset[str]()
+    outcome, budget = Outcome(), Budget(stop_after)
     keywords: dict[str, Any] = {"fold_weights": fold_weights, "functions": functions}
     for stage in stages:
-        if not stage.requires <= holds:
-            missing = ", ".join(sorted(stage.requires - holds))
-            raise InternalError("E900", f"the pass {stage.name} needs what no pass before it ensures: {missing}")
-        holds = (holds - stage.breaks) | stage.ensures
         if budget.is_spent:
             continue
         with record(stage.name):
             if isinstance(stage, Pass):
-                outcome.edits[stage.name] += stage.function(model, **{name: keywords[name] for name in stage.takes})
+                try:
+                    outcome.edits[stage.name] += stage.function(model, **{name: keywords[name] for name in stage.takes})
+                except FAULTS as error:
+                    raise RewriteFailed(stage.name, "", error) from error
             else:
                 chosen = [item for item in stage.rewrites if not (keep_weights and item.changes_weights)]
                 Driver(model, chosen, outcome, check=check, explain=explain, budget=budget).run()

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 import fx2onnx
 from fx2onnx.base.errors import UserError
 from fx2onnx.cli.main import app
-from fx2onnx.file_optimizer import precise
+from fx2onnx.steps import coarser
 from fx2onnx.verify import verify
 from fx2onnx.verify.interface import Interface
 from fx2onnx.verify.precision import rounded_inputs
@@ -366,7 +366,7 @@ def test_a_file_that_is_off_by_more_than_rounding_is_not_written(
 ) -> None:
     module, args = block()
     fx2onnx.export(module, args, tmp_path / "a.onnx")
-    monkeypatch.setattr(precise, "difference", lambda *_: 0.5)
+    monkeypatch.setattr(coarser, "difference", lambda *_: 0.5)
     with pytest.raises(fx2onnx.VerificationError, match="by more than rounding explains"):
         fx2onnx.optimize_model(tmp_path / "a.onnx", tmp_path / "b.onnx", dtype="float16")
     assert [each.name for each in tmp_path.iterdir()] == ["a.onnx"]

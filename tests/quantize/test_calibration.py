@@ -20,7 +20,7 @@ import fx2onnx
 from fx2onnx import Quantize
 from fx2onnx.base.errors import UserError
 from fx2onnx.cli.main import app
-from fx2onnx.exporting.fewer_bits import data_for
+from fx2onnx.exporting.calibration import data_for
 from fx2onnx.quantize import calibrated
 from fx2onnx.quantize.codes import ranges
 from fx2onnx.quantize.gptq import gptq, squares

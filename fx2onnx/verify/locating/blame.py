@@ -149,9 +149,10 @@ def _rewrite_blame(program: Program, is_wrong: _Question) -> Blame:
             model, _ = program.at(list(stages[: count + 1]), stop_after=middle)
             low, high = (low, middle) if is_wrong.of(model) else (middle, high)
         _, outcome = program.at(list(stages[: count + 1]), stop_after=high)
-        rewrite = next((item for item in stage.rewrites if outcome.last.startswith(f"{item.name} at ")), None)
+        last, node = outcome.last or ("", "")
+        rewrite = next((item for item in stage.rewrites if item.name == last), None)
         place = "" if rewrite is None else f"{rewrite.name} at {place_of(rewrite.match)}"
-        return Blame("rewrite", place, f"the value is right up to edit {high - 1}; edit {high} is {outcome.last}")
+        return Blame("rewrite", place, f"the value is right up to edit {high - 1}; edit {high} is {last} at {node}")
     return Blame("rewrite", "", "the value is right before the rewrites and wrong after them")
 
 

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Mapping
 import onnx_ir as ir
 
 from fx2onnx.base.errors import InternalError, UserError
-from fx2onnx.file_optimizer.stages import rewrite, stages_of
 from fx2onnx.irx.edit import graphs_of
 from fx2onnx.irx.inference import infer_types
 from fx2onnx.sizes.expr import Dim
 from fx2onnx.sizes.stated import METADATA_KEY, check_sizes, read
 from fx2onnx.sizes.text import parse_dim
+from fx2onnx.steps.stages import rewrite, stages_of
 
 LEAST = 0
 

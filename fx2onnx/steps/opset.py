@@ -12,12 +12,12 @@ from onnx_ir.passes.common import InlinePass
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.parameter_types import types_of
-from fx2onnx.file_optimizer.opset_down import DOWN
-from fx2onnx.file_optimizer.opset_edit import Edit, NoForm
-from fx2onnx.file_optimizer.opset_up import UP
 from fx2onnx.irx.edit import graphs_of
 from fx2onnx.irx.facts import GRAPH_BEARING
 from fx2onnx.irx.inference import infer_types
+from fx2onnx.steps.opset_down import DOWN
+from fx2onnx.steps.opset_edit import Edit, NoForm
+from fx2onnx.steps.opset_up import UP
 
 LEAST = 7
 """Before it, operators broadcast by attributes."""

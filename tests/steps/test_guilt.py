@@ -10,11 +10,11 @@ import pytest
 
 import fx2onnx
 from fx2onnx.base.errors import InternalError, UserError, VerificationError
-from fx2onnx.file_optimizer import opened, pipeline, stages
 from fx2onnx.irx.emit import Emit
-from fx2onnx.optimize.pipelines import Pass
+from fx2onnx.optimize.pipelines import Pass, Rewrites
 from fx2onnx.optimize.rewrite import Match, Rewrite, Why
-from tests.file_optimizer.graphs import GRAPHS, text
+from fx2onnx.steps import opened, pipeline, stages
+from tests.steps.graphs import GRAPHS, text
 
 CHAIN = "g (float[N, 4] x) => (float[N, 4] y) { a = Sin (x) i = Identity (a) b = Cos (i) j = Identity (b) [third] c = Tanh (j) k = Identity (c) y = Exp (k) }"
 
@@ -45,7 +45,7 @@ def planted(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Add a rewrite to the levels of files."""
 
     def plant(rewrite: Wrong) -> None:
-        monkeypatch.setitem(stages.OF_FILES, 2, (*stages.OF_FILES[2], rewrite))
+        monkeypatch.setitem(stages.LEVELS, 2, (*stages.LEVELS[2], Rewrites("planted", (rewrite,))))
         fresh = opened.Opened.fresh
 
         def remember(self: opened.Opened) -> ir.Model:
@@ -93,7 +93,9 @@ def test_a_guilty_pass_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
                 return 1
         return 0
 
-    monkeypatch.setattr(stages, "WEIGHTS", Pass("merge_equal_weights", spoil))
+    spoiling = Pass("merge_equal_weights", spoil)
+    levels = [spoiling if stage is stages.WEIGHTS else stage for stage in stages.LEVELS[2]]
+    monkeypatch.setitem(stages.LEVELS, 2, tuple(levels))
     result = fx2onnx.optimize_model(text(CHAIN))
     assert result.verified
     assert [each.name for each in result.left_out] == ["merge_equal_weights"]

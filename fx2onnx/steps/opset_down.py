@@ -8,8 +8,9 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from fx2onnx.file_optimizer.opset_edit import Edit, NoForm
-from fx2onnx.file_optimizer.opset_up import (
+from fx2onnx.irx.values import known_sizes
+from fx2onnx.steps.opset_edit import Edit, NoForm
+from fx2onnx.steps.opset_up import (
     GRID_MODES,
     MASK,
     REDUCTIONS,
@@ -20,7 +21,6 @@ from fx2onnx.file_optimizer.opset_up import (
     read_alone,
     refuse,
 )
-from fx2onnx.irx.values import known_sizes
 
 
 def _axes_to_attribute(edit: Edit) -> None:

@@ -18,7 +18,6 @@ import numpy as np
 import onnx_ir as ir
 
 from fx2onnx.base.errors import Fx2OnnxError, first_line
-from fx2onnx.file_optimizer.float64 import in_float64
 from fx2onnx.irx.edit import graphs_of
 from fx2onnx.irx.facts import RANDOM
 from fx2onnx.judge.arrays import first_problem
@@ -29,6 +28,7 @@ from fx2onnx.judge.movements import settled
 from fx2onnx.judge.tolerance import Judged, structure_problem
 from fx2onnx.judge.verdict import Row, Tried, Verdict
 from fx2onnx.sizes.stated import SizeCondition
+from fx2onnx.steps.float64 import in_float64
 
 INPUT = "the input file"
 """The reference."""

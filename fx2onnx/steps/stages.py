@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import onnx_ir as ir
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.file_optimizer.compute import compute
 from fx2onnx.irx.inference import infer_types
 from fx2onnx.optimize.fold_branches import fold_branches
 from fx2onnx.optimize.fold_constants import FoldBudget, fold_constants
 from fx2onnx.optimize.merge_weights import merge_equal_weights
-from fx2onnx.optimize.pipelines import CLEAN, DEAD, EQUAL, FOLDED, LEVELS, NO_EQUAL, Pass, Rewrites, Stage, run
-from fx2onnx.optimize.rewrite import Rewrite
+from fx2onnx.optimize.pipelines import (
+    CLEAN,
+    CLEANED,
+    DEAD,
+    EQUAL,
+    FOLD,
+    FUSE,
+    RESTRUCTURE,
+    WEIGHT_REWRITES,
+    Pass,
+    Rewrites,
+    Stage,
+    run,
+)
 from fx2onnx.optimize.rewrites.drop_zero_state import DropZeroState
 from fx2onnx.optimize.rewrites.drop_zero_term import DropZeroTerm
 from fx2onnx.optimize.rewrites.fixed_target import FixedTarget
@@ -27,6 +36,7 @@ from fx2onnx.optimize.rewrites.fuse_norm import FuseBareLayerNorm
 from fx2onnx.optimize.rewrites.merge_matmuls import MergeMatMuls
 from fx2onnx.optimize.rewrites.pick_early import PickEarly
 from fx2onnx.optimize.rewrites.plain_where import PlainCast, SwapWhere
+from fx2onnx.steps.compute import compute
 
 ROUNDS = 4
 """Times that types are inferred and everything is tried again: what is folded tells more sizes."""
@@ -37,13 +47,25 @@ FOLD_VALUE_BYTES = 64 << 20
 GROWTH_BYTES = 64 << 10
 """How much results of constants may add to the file; where it gets larger than it was, nothing may."""
 
-BRANCHES = Pass("fold_branches", fold_branches, requires=FOLDED, breaks=FOLDED | NO_EQUAL)
+BRANCHES = Pass("fold_branches", fold_branches)
 WEIGHTS = Pass("merge_equal_weights", merge_equal_weights)
 EXACT = (FixedTarget(), DropZeroState(), SwapWhere(), PlainCast())
 ROUNDED = (FoldConvAffine(), DropZeroTerm(), FuseBareLayerNorm())
-JOIN = Rewrites("join", (MergeMatMuls(), *CLEAN))
-OF_FILES: dict[int, tuple[Rewrite[Any], ...]] = {1: EXACT, 2: (*EXACT, *ROUNDED), 3: (*EXACT, *ROUNDED)}
-"""Rewrites for what other exporters write, beside those of each level."""
+"""What other exporters write: rewritten to the same numbers, and to the same up to rounding."""
+FUSED = tuple(PickEarly(may_grow=False) if isinstance(each, PickEarly) else each for each in FUSE)
+"""A file gets no more nodes."""
+MERGED = (FOLD, EQUAL, DEAD, WEIGHTS, EQUAL)
+
+LEVELS: dict[int, tuple[Stage, ...]] = {
+    0: (DEAD,),
+    1: (FOLD, BRANCHES, EQUAL, Rewrites("clean", (*CLEANED, *EXACT)), *MERGED, DEAD),
+    2: (FOLD, BRANCHES, EQUAL, Rewrites("fuse", (*CLEAN, *WEIGHT_REWRITES, *FUSED, *EXACT, *ROUNDED)),
+        *MERGED, Rewrites("join", (MergeMatMuls(), *CLEAN)), DEAD),
+    3: (FOLD, BRANCHES, EQUAL, Rewrites("fuse", (*CLEAN, *WEIGHT_REWRITES, *FUSED, *EXACT, *ROUNDED)),
+        Rewrites("restructure", (*RESTRUCTURE, *CLEAN)), FOLD, BRANCHES, EQUAL,
+        *MERGED, Rewrites("join", (MergeMatMuls(), *CLEAN)), DEAD),
+}  # fmt: skip
+"""The levels of ``optimize.pipelines`` as they are done to files."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +83,8 @@ class Trace:
     steps: list[tuple[str, int]] = field(default_factory=list)
     edits: Counter[str] = field(default_factory=Counter)
     refusals: dict[str, Counter[str]] = field(default_factory=dict)
-    last: str = ""
-    """The last edit."""
+    last: tuple[str, str] = ("", "")
+    """The last edit: the rewrite or pass, and the node that it ended at."""
 
 
 def stages_of(
@@ -75,36 +97,17 @@ def stages_of(
     if level not in LEVELS:
         raise UserError("E001", f"optimisation level {level!r} is not known", next=f"one of {sorted(LEVELS)}")
     budget = FoldBudget(FOLD_VALUE_BYTES, GROWTH_BYTES if growth_bytes is None else growth_bytes)
-    fold = Pass(
-        "fold_constants", partial(fold_constants, budget=budget, fold_weights=True, compute=compute), ensures=FOLDED,
-        breaks=NO_EQUAL,
-    )  # fmt: skip
-    stages: list[Stage] = []
-    for stage in LEVELS[level]:
-        if isinstance(stage, Rewrites):
-            added = OF_FILES.get(level, ()) if stage.name != "restructure" else ()
-            kept = [_of_files(each) for each in (*stage.rewrites, *added) if each.name not in without]
-            stages.append(dataclasses.replace(stage, rewrites=tuple(kept), requires=frozenset()))
-        else:
-            stages.append(fold if stage.name == fold.name else dataclasses.replace(stage, requires=frozenset()))
-            if stage.name == fold.name:
-                stages.append(dataclasses.replace(BRANCHES, requires=frozenset()))
-    if level:
-        equal = dataclasses.replace(EQUAL, requires=frozenset())
-        joined = (
-            []
-            if level < 2
-            else [dataclasses.replace(JOIN, rewrites=tuple(r for r in JOIN.rewrites if r.name not in without))]
-        )
-        stages[-1:] = [fold, equal, DEAD, WEIGHTS, equal, *joined, DEAD]
-    elif is_folding:
+    fold = Pass(FOLD.name, partial(fold_constants, budget=budget, fold_weights=True, compute=compute))
+    stages = [_without(fold if stage is FOLD else stage, without) for stage in LEVELS[level]]
+    if is_folding and fold not in stages:
         stages.insert(0, fold)
     return [stage for stage in stages if stage.name not in without]
 
 
-def _of_files(rewrite: Rewrite[Any]) -> Rewrite[Any]:
-    """As it is done to files, which get no more nodes."""
-    return PickEarly(may_grow=False) if isinstance(rewrite, PickEarly) else rewrite
+def _without(stage: Stage, names: Collection[str]) -> Stage:
+    if isinstance(stage, Pass):
+        return stage
+    return Rewrites(stage.name, tuple(each for each in stage.rewrites if each.name not in names))
 
 
 def rewrite(
@@ -125,7 +128,7 @@ def rewrite(
         outcome = run(model, [stage], stop_after=stop, check=check, explain=explain)
         trace.steps.append((stage.name, outcome.total))
         trace.edits += outcome.edits
-        trace.last = outcome.last or (stage.name if outcome.total else trace.last)
+        trace.last = outcome.last or ((stage.name, "") if outcome.total else trace.last)
         for name, refused in outcome.refusals.items():
             trace.refusals[name] = refused  # of the last round: what still stands
     return trace
@@ -150,9 +153,7 @@ def guilty_step(trace: Trace, is_wrong: Callable[[Limit], bool]) -> Limit | None
     while bad - good > 1:
         middle = (good + bad) // 2
         good, bad = (good, middle) if is_wrong(Limit(middle)) else (middle, bad)
-    name, edits = trace.steps[good]
-    del name
-    low, high = 0, edits
+    low, high = 0, trace.steps[good][1]
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if is_wrong(Limit(good, middle)) else (middle, high)

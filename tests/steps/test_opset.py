@@ -16,9 +16,9 @@ from onnx.backend.test.case.node import collect_testcases
 
 import fx2onnx
 from fx2onnx.base.errors import UserError
-from fx2onnx.file_optimizer.opset import LEAST, NEWEST, convert_opset
 from fx2onnx.runner import InferenceSession
-from tests.file_optimizer.graphs import GRAPHS, text
+from fx2onnx.steps.opset import LEAST, NEWEST, convert_opset
+from tests.steps.graphs import GRAPHS, text
 
 FOREIGN = Path(__file__).parents[1] / "data" / "foreign"
 REFUSED = {"unet": "Resize", "views": "Slice", "shapes": "Slice", "image": "Resize", "knn": "TopK"}

@@ -11,8 +11,8 @@ import onnx
 import pytest
 
 import fx2onnx
-from fx2onnx.file_optimizer.opened import open_model
-from tests.file_optimizer.graphs import GRAPHS, normal, text, weights
+from fx2onnx.steps.opened import open_model
+from tests.steps.graphs import GRAPHS, normal, text, weights
 
 FOREIGN = Path(__file__).parents[1] / "data" / "foreign"
 FILES = sorted(FOREIGN.glob("*.onnx"))

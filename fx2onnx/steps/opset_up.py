@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from fx2onnx.file_optimizer.opset_edit import Edit, NoForm
+from fx2onnx.steps.opset_edit import Edit, NoForm
 
 Change: TypeAlias = Callable[[Edit], None]
 

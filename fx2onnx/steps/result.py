@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import onnx_ir as ir
 
 from fx2onnx.irx.edit import graphs_of
-from fx2onnx.irx.io import Written
 from fx2onnx.judge.verdict import Verdict
 from fx2onnx.precision.model import Lowered
 from fx2onnx.quantize.model import Quantized
@@ -45,19 +44,6 @@ class LeftOut:
     name: str
     where: str
     why: str
-
-
-Done = TypeVar("Done")
-
-
-@dataclass
-class ComparedFile(Generic[Done]):
-    """A file whose numbers were made coarser: what was written, what was done, and how it compares."""
-
-    model: ir.Model
-    written: Written
-    done: Done
-    comparison: Verdict | None
 
 
 @dataclass

@@ -13,9 +13,6 @@ import numpy as np
 import onnx_ir as ir
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.file_optimizer.equal_rows import narrow_constants
-from fx2onnx.file_optimizer.sizes import axis_of
-from fx2onnx.file_optimizer.stages import rewrite, stages_of
 from fx2onnx.irx.edit import graphs_of
 from fx2onnx.irx.facts import BROADCASTING
 from fx2onnx.irx.inference import infer_types
@@ -23,6 +20,9 @@ from fx2onnx.irx.shapes.table import as_dim
 from fx2onnx.irx.values import dims_of, known_ints
 from fx2onnx.optimize.rewrite import dims_or_none, is_constant, operand, static_dims
 from fx2onnx.sizes.expr import Dim, DimLike, product
+from fx2onnx.steps.equal_rows import narrow_constants
+from fx2onnx.steps.sizes import axis_of
+from fx2onnx.steps.stages import rewrite, stages_of
 
 MOST_ROUNDS = 1000
 

@@ -1,4 +1,4 @@
-"""An export with its weights in few bits, or in 16 bits: which weights may change, and the sample that it is measured on."""
+"""Calibration data for graphs that generate: row by row, with what the caller of a prompt would have to add."""
 
 from __future__ import annotations
 
@@ -9,53 +9,10 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from fx2onnx.base.errors import UserError
-from fx2onnx.base.events import record
-from fx2onnx.exporting.options import ExportOptions
-from fx2onnx.exporting.sample import Sample
 from fx2onnx.manifest.names import BATCH, MASK, PAST, POSITIONS, TOTAL
-from fx2onnx.precision.model import Lowered, lower
 from fx2onnx.quantize.calibration import Data, Feeds, data_of
-from fx2onnx.quantize.measured import quantize_measured
-from fx2onnx.quantize.model import Quantized
-from fx2onnx.targets.find import DEFAULT, find
 
 
-def quantized(model: ir.Model, sample: Sample, options: ExportOptions) -> tuple[Quantized, list[str]]:
-    """Quantise the model in place. Returns what was done, and notes. Raises UserError E001, E202, E302, E401."""
-    asked = options.quantize
-    assert asked is not None
-    known = {weight.name for weight in sample.captured.weights.values() if weight.kind != "constant"}
-    feeds, problem = None, ""
-    if asked.accuracy:
-        feeds, problem = sample.feeds(model)
-    if asked.keep_worst and feeds is None:
-        raise UserError("E001", "keep_worst needs to run the model", why=problem or "accuracy=False")
-    data = None if asked.calibration is None else data_for(asked.calibration, model)
-    with record("quantise"):
-        done, _ = quantize_measured(model, asked, find(options.target or DEFAULT), feeds, known, data)
-    notes = done.notes()
-    return done, notes if not problem else [*notes, f"the layers were not measured: {problem}"]
-
-
-def in_half(model: ir.Model, sample: Sample, options: ExportOptions) -> tuple[Lowered, list[str]]:
-    """Have the model in 16 bits, in place. Returns what was done, and notes. Raises UserError E001, E202, E204."""
-    precision = options.precision
-    assert precision is not None
-    first, problem = sample.feeds(model)
-    samples = [] if first is None else [first]
-    for more in precision.samples if first is not None else ():
-        args, kwargs = ((), more) if isinstance(more, Mapping) else (more, sample.kwargs)
-        feeds, why = replace(sample, args=args, kwargs=kwargs).feeds(model)
-        if feeds is None:
-            raise UserError("E001", "one of the samples does not fit the model", why=why)
-        samples.append(feeds)
-    done = lower(model, precision, find(options.target or DEFAULT), samples)
-    notes = done.notes()
-    return done, notes if first is not None else [*notes, f"nothing was measured: {problem}"]
-
-
-# -- calibration data for graphs that generate: row by row, with what the caller of a prompt would have to add ---------------
 def data_for(given: Any, model: ir.Model) -> Data:
     """``Quantize.calibration`` as runs of ``model``; of one that takes a past, prompts alone will do.
 

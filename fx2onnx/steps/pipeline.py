@@ -7,28 +7,15 @@ import os
 import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import onnx_ir as ir
 
-from fx2onnx.base.errors import Fx2OnnxError, InternalError, UserError, VerificationError, warn
+from fx2onnx.base.errors import InternalError, RewriteFailed, UserError, VerificationError, warn
 from fx2onnx.base.events import record
 from fx2onnx.base.memory import free_bytes
 from fx2onnx.base.targets import check_target
-from fx2onnx.file_optimizer.bodies import store_inside
-from fx2onnx.file_optimizer.compare import Original, random_outputs
-from fx2onnx.file_optimizer.dynamic import make_dynamic
-from fx2onnx.file_optimizer.for_target import fitted, opset_for
-from fx2onnx.file_optimizer.interface import Interface
-from fx2onnx.file_optimizer.opened import Opened, open_model
-from fx2onnx.file_optimizer.opset import convert_opset
-from fx2onnx.file_optimizer.origins import keeps_origins, leave_out_origins
-from fx2onnx.file_optimizer.precise import Lowerer
-from fx2onnx.file_optimizer.quantized import Quantizer, needed_opset, same_as
-from fx2onnx.file_optimizer.result import LeftOut, OptimizeResult, Size, measured
-from fx2onnx.file_optimizer.sizes import fix_sizes, in_dead_branches, parse_sizes, refuse_contradiction
-from fx2onnx.file_optimizer.stages import Limit, Trace, guilty_step, rewrite, stages_of
 from fx2onnx.files.staging import cannot_write, staged
 from fx2onnx.irx.inference import infer_types
 from fx2onnx.irx.io import Written, save, write_bytes
@@ -39,12 +26,24 @@ from fx2onnx.judge.known_faults import KnownFaults, knowing
 from fx2onnx.judge.memory import weights_bytes
 from fx2onnx.judge.verdict import Verdict
 from fx2onnx.optimize.pipelines import DEFAULT_LEVEL
+from fx2onnx.precision.model import Lowered
 from fx2onnx.precision.options import Precision
+from fx2onnx.quantize.model import Quantized
 from fx2onnx.quantize.options import Quantize
 from fx2onnx.sizes.expr import Dim
 from fx2onnx.sizes.text import parse_dim
-from fx2onnx.targets.find import DEFAULT, find
-from fx2onnx.targets.form import Target
+from fx2onnx.steps.coarser import Drawn, against_numbers, in_16_bits, same_as, with_numbers
+from fx2onnx.steps.compare import Original, random_outputs
+from fx2onnx.steps.dynamic import make_dynamic
+from fx2onnx.steps.list import STEPS, Wanted, fit_to_target
+from fx2onnx.steps.opened import Opened, open_model
+from fx2onnx.steps.opset import convert_opset
+from fx2onnx.steps.plan import Plan, opset_for
+from fx2onnx.steps.result import LeftOut, OptimizeResult, Size, measured
+from fx2onnx.steps.sizes import fix_sizes, in_dead_branches, parse_sizes, refuse_contradiction
+from fx2onnx.steps.stages import Limit, Trace, guilty_step, rewrite, stages_of
+from fx2onnx.steps.written import Interface, keeps_origins, leave_out_origins, store_inside
+from fx2onnx.targets.find import find
 
 MOST_LEFT_OUT = 8
 """Rewrites that are left out one after the other; then the file is written without any."""
@@ -57,25 +56,14 @@ MOST_INSIDE_BYTES = 2**31 - 2**26
 
 
 @dataclass
-class Plan:
-    """What is wanted, and what was found out to be left out."""
+class Made:
+    """A file that was written, and how it compares; what was done to make its numbers coarser."""
 
-    level: int
-    opset: int | None
-    fix: dict[str, int]
-    dynamic: dict[str, str]
-    external_data: bool | None
-    external_bytes: int
-    explain: bool
-    check: bool
-    target: Target | None = None
-    quantize: Quantize | None = None
-    precision: Precision | None = None
-    without: set[str] = field(default_factory=set)
-    growth_bytes: int | None = None
-    stores_inside: bool = True
-    keeps_metadata: bool = True
-    keeps_types: bool = True
+    model: ir.Model
+    written: Written
+    comparison: Verdict | None
+    quantized: Quantized | None = None
+    precision: Lowered | None = None
 
 
 def optimize_model(
@@ -122,14 +110,12 @@ def optimize_model(
     chosen = chosen_engines(engines) if verify else []
     opened = open_model(model)
     wanted = parse_sizes(fix, "fix") if isinstance(fix, str) else dict(fix or {})
-    plan = Plan(level, opset, wanted, dict(dynamic or {}), external_data, external_data_bytes, explain, check, runtime)
-    if runtime is not None:
-        plan.opset = opset_for(runtime, opened, opset)
-    plan.keeps_metadata = keeps_origins(metadata)
-    plan.precision = Precision.of(dtype, io)
-    plan.quantize = Quantize.of(quantize)
-    if plan.quantize is not None:
-        plan.opset = needed_opset(opened, plan.opset, plan.quantize)
+    few_bits = Quantize.of(quantize)
+    version = opset_for(opened, opset, runtime, few_bits)
+    plan = Plan(
+        level, version, wanted, dict(dynamic or {}), external_data, external_data_bytes, explain, check, runtime,
+        few_bits, Precision.of(dtype, io), keeps_metadata=keeps_origins(metadata),
+    )  # fmt: skip
     stages_of(level)
     job = _Job(opened, plan)
     if verify:
@@ -144,7 +130,7 @@ class _Job:
         self.plan = plan
         self.first_edits: Counter[str] = Counter()
         """Those that the conversion of the opset begins with."""
-        self.prepared, _ = self._prepare()
+        self.prepared, self.interface = self._prepare()
         self.notes = list(opened.notes)
         self.before = self._size_before()
         self.original: Original | None = None
@@ -184,32 +170,39 @@ class _Job:
         )
         return measured(self.prepared if proto.functions else model, proto.ByteSize(), data_bytes)
 
-    def _rewritten(self, plan: Plan, limit: Limit | None = None) -> tuple[ir.Model, Trace]:
-        model, interface = self._prepare()
+    def _rewritten(self, limit: Limit | None = None) -> tuple[ir.Model, Trace]:
+        plan = self.plan
+        model, self.interface = self._prepare()
         stages = stages_of(plan.level, growth_bytes=plan.growth_bytes, without=plan.without)
-        trace = rewrite(model, stages, limit=limit, check=plan.check, explain=plan.explain)
-        if plan.target is not None and limit is None:
-            trace.edits.update(fitted(model, plan.target))
-        interface.restore(model, keeps_types=plan.keeps_types)
-        self.opened.as_in_file(model)
-        rounds = plan.precision is not None or plan.quantize is not None  # weights of the main graph
-        if plan.level and plan.stores_inside and not rounds:
-            store_inside(model)
-        if not plan.keeps_metadata:
-            trace.edits["removed origins"] += leave_out_origins(model)
-        return model, trace
+        return model, rewrite(model, stages, limit=limit, check=plan.check, explain=plan.explain)
 
     def _whole(self) -> tuple[ir.Model, Trace]:
         """All edits; where one fails, without the rewrite that failed."""
         for _ in range(MOST_LEFT_OUT):
             try:
-                return self._rewritten(self.plan)
-            except InternalError as error:
-                guilty = _named_in(error)
-                if self.plan.check or guilty is None or guilty in self.plan.without:
+                return self._rewritten()
+            except RewriteFailed as error:
+                if self.plan.check or error.rewrite in self.plan.without:
                     raise
-                self._leave_out(guilty, error.what, "it failed")
+                self._leave_out(error.rewrite, error.what, "it failed")
         raise InternalError("E900", "too many rewrites fail on this file")
+
+    def _as_written(self, model: ir.Model, wanted: Wanted | None) -> tuple[ir.Model, Counter[str]]:
+        """A copy of the graph as it is written, fitted to the target, and what that took."""
+        plan, model, edits = self.plan, model.clone(), Counter[str]()
+        if wanted is not None and wanted.fitted_to is not None:
+            infer_types(model)
+            done = fit_to_target(model, wanted)
+            assert done is not None
+            edits.update({**done.casts, **done.forms})
+        self.interface.restore(model, keeps_types=plan.keeps_types)
+        self.opened.as_in_file(model)
+        rounds = plan.precision is not None or plan.quantize is not None  # weights of the main graph
+        if plan.level and plan.stores_inside and not rounds:
+            store_inside(model)
+        if not plan.keeps_metadata:
+            edits["removed origins"] += leave_out_origins(model)
+        return model, edits
 
     def _leave_out(self, name: str, where: str, why: str) -> None:
         self.plan.without.add(name)
@@ -239,23 +232,23 @@ class _Job:
             ]
             self.original.add_parts(inputs, self.plan.dynamic, frozenset(varying), seed)
 
-    def _compared(self, folder: str, model: ir.Model) -> tuple[Verdict | None, Written]:
-        written = self._save(model, os.path.join(folder, STAGED_NAME))
-        return (None if self.original is None else self.original.compare(written.path)), written
-
     def _is_wrong(self, limit: Limit) -> bool:
         with tempfile.TemporaryDirectory(prefix="fx2onnx_") as folder:
             try:
-                model, _ = self._rewritten(self.plan, limit)
-            except InternalError:
+                model, _ = self._rewritten(limit)
+            except RewriteFailed:
                 return True
-            comparison, _ = self._compared(folder, model)
-            return comparison is not None and comparison.is_wrong
+            assert self.original is not None
+            written = self._save(self._as_written(model, None)[0], os.path.join(folder, STAGED_NAME))
+            return self.original.compare(written.path).is_wrong
 
     def _blame(self, trace: Trace, comparison: Verdict) -> None:
         """Find the edit that makes the file differ, and leave its rewrite out. Raises VerificationError E501."""
         bad = next(row for row in comparison.rows if not row.ok)
         what = f"{bad.output or 'the file'} in {bad.engine}: {bad.problem or 'differs'}"
+        if self.plan.target is not None and not self._is_wrong(Limit(len(trace.steps))):
+            fitted = f"the file differs from its input once it is fitted to {self.plan.target.name}"
+            raise VerificationError("E501", fitted, why=what, next="report it with the file")
         guilty = guilty_step(trace, self._is_wrong)
         if guilty is None and self.plan.dynamic:
             raise UserError(
@@ -274,11 +267,10 @@ class _Job:
         """The rewrite or pass of the guilty edit, and the node that it ended at."""
         stage = trace.steps[limit.steps][0]
         try:
-            _, partial = self._rewritten(self.plan, limit)
-        except InternalError as error:
-            return _named_in(error) or stage, error.what
-        name, _, where = partial.last.partition(" at ")
-        return (name, where) if where else (stage, "")
+            _, partial = self._rewritten(limit)
+        except RewriteFailed as error:
+            return error.rewrite, error.what
+        return partial.last if partial.last[1] else (stage, "")
 
     # -- the files ----------------------------------------------------------------------------------------------
     def _save(self, model: ir.Model, path: str, is_as_it_was: bool = False) -> Written:
@@ -310,54 +302,58 @@ class _Job:
             place = os.path.join(stage, str(attempt))
             os.mkdir(place)
             model, trace = self._whole()
-            written = self._save(model, os.path.join(place, name), is_as_it_was=not trace.edits.total())
-            if written.model_bytes + written.data_bytes > self.before.total_bytes and self._can_shrink():
+            wanted = self.plan.wanted(Drawn(self.original))
+            final, edits = self._as_written(model, wanted)
+            trace.edits.update(edits)
+            written = self._save(final, os.path.join(place, name), is_as_it_was=not trace.edits.total())
+            smaller = self.plan.smaller
+            if written.model_bytes + written.data_bytes > self.before.total_bytes and smaller is not None:
+                self.plan = smaller
                 continue
-            comparison = None if self.original is None else self.original.compare(written.path)
-            if comparison is not None and comparison.is_wrong:
-                self._blame(trace, comparison)
+            made = Made(final, written, None if self.original is None else self.original.compare(written.path))
+            if made.comparison is not None and made.comparison.is_wrong:
+                self._blame(trace, made.comparison)
                 continue
-            done: dict[str, Any] = {}
-            target_or_usual = self.plan.target or find(DEFAULT)
-            fresh, full = lambda: self._whole()[0], self.original
-            if self.plan.quantize is not None:
-                quantizer = Quantizer(self.plan.quantize, target_or_usual, fresh, self._save)
-                found = quantizer.run(place, name, self.original, *self.compared_in)
-                model, written, comparison = found.model, found.written, found.comparison
-                done["quantized"] = found.done
-                fresh, full = found.model.clone, self.original and same_as(model, written.path, *self.compared_in)
-            if self.plan.precision is not None:
-                half = Lowerer(self.plan.precision, target_or_usual, fresh, self._save).run(place, name, full)
-                model, written, comparison = half.model, half.written, half.comparison
-                done["precision"] = half.done
-            result = dataclasses.replace(self._result(model, trace, written, comparison, target), **done)
+            made = self._coarser(model, wanted, made, place, name)
+            result = self._result(made, trace, target)
             warn([*result.warnings, *(result.precision.warnings if result.precision is not None else ())])
             if target is not None:
-                data = written.data_path
-                commit(Staged(written.path, data, os.path.basename(data) if data else None), target)
+                data = made.written.data_path
+                commit(Staged(made.written.path, data, os.path.basename(data) if data else None), target)
             return result
         raise VerificationError(
             "E501", "the file differs from its input whatever is left out", why=str(self.left_out[-1])
         )
 
-    def _can_shrink(self) -> bool:
-        """Ask for less where the file would grow: first without types between nodes, then without copies of constants in
-        bodies, then without folded constants.
-        """
-        if self.plan.keeps_types:
-            self.plan = dataclasses.replace(self.plan, keeps_types=False)
-            return True
-        if self.plan.stores_inside:
-            self.plan = dataclasses.replace(self.plan, stores_inside=False)
-            return True
-        if self.plan.growth_bytes is None:
-            self.plan = dataclasses.replace(self.plan, growth_bytes=0)
-            return True
-        return False
+    def _coarser(self, model: ir.Model, wanted: Wanted, made: Made, place: str, name: str) -> Made:
+        """The file after the steps that make its numbers coarser, each compared with what stood before it."""
+        exact = self.original
+        for step in STEPS[:-1]:  # fitting to the target is the last of each file
+            plain = model.clone()
+            infer_types(model)
+            done = step(model, wanted)
+            if done is None:
+                continue
+            folder = os.path.join(place, step.__name__)
+            os.mkdir(folder)
+            final, _ = self._as_written(model, wanted)
+            written = self._save(final, os.path.join(folder, name))
+            made = dataclasses.replace(made, model=final, written=written, comparison=None)
+            if done.quantized is not None:
+                made.quantized = done.quantized
+                if self.original is not None:
+                    numbers, _ = self._as_written(with_numbers(plain, done.places), wanted)
+                    path = save(numbers, os.path.join(folder, "numbers.onnx"), external_data=True).path
+                    made.comparison = against_numbers(same_as(numbers, path, *self.compared_in), written.path)
+                    exact = same_as(final, written.path, *self.compared_in)
+            if done.precision is not None:
+                made.precision = done.precision
+                if exact is not None and wanted.precision is not None:
+                    made.comparison = in_16_bits(exact, written.path, final, done.precision, wanted.precision)
+        return made
 
-    def _result(
-        self, model: ir.Model, trace: Trace, written: Written, comparison: Verdict | None, target: str | None
-    ) -> OptimizeResult:
+    def _result(self, made: Made, trace: Trace, target: str | None) -> OptimizeResult:
+        model, written, comparison = made.model, made.written, made.comparison
         warnings = [*self.notes, *self.opened.dense]
         if comparison is not None:
             warnings += comparison.notes
@@ -375,6 +371,8 @@ class _Job:
             self.left_out,
             warnings,
             comparison,
+            made.quantized,
+            made.precision,
         )
 
 
@@ -383,15 +381,3 @@ def _depends(dim: int | ir.SymbolicDim, names: set[str]) -> bool:
         return False
     read = parse_dim(str(dim.value))
     return str(dim.value) in names or (isinstance(read, Dim) and bool(read.symbols() & names))
-
-
-def _named_in(error: Fx2OnnxError) -> str | None:
-    """The rewrite that an internal error names."""
-    from fx2onnx.file_optimizer.stages import OF_FILES
-    from fx2onnx.optimize.pipelines import LEVELS, Rewrites
-
-    names = {each.name for rewrites in OF_FILES.values() for each in rewrites}
-    for stages in LEVELS.values():
-        for stage in stages:
-            names.update(each.name for each in stage.rewrites) if isinstance(stage, Rewrites) else names.add(stage.name)
-    return next((name for name in sorted(names, key=len, reverse=True) if name in f"{error.what} {error.why}"), None)

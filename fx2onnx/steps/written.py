@@ -1,4 +1,4 @@
-"""Inputs and outputs of a file as it declares them, kept through all rewrites."""
+"""The form in which a rewritten graph is written: what the file declares, small constants in the bodies that read them, notes of exporters."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 
 import onnx_ir as ir
 
-from fx2onnx.irx.edit import graphs_of
+from fx2onnx.base.errors import UserError
+from fx2onnx.irx.edit import drop_initializer, graphs_of, is_read
 from fx2onnx.irx.inference import STANDARD
 
 
@@ -51,7 +52,7 @@ class Interface:
                 value.type, value.shape = None, None
         for value in model.graph.outputs:
             kind, shape = self.outputs.get(value.name or "", (None, None))
-            if kind is not None:
+            if kind is not None and (value.dtype is None or value.dtype == kind.dtype):  # 16 bits are others
                 value.type = kind
             value.shape = self._joined(shape, value.shape)
 
@@ -65,3 +66,64 @@ class Interface:
         if declared is None or len(declared) != len(inferred):
             return self._plain(inferred)
         return ir.Shape([own if isinstance(own, int) else told for told, own in zip(declared, inferred, strict=True)])
+
+
+MOST_BYTES = 64
+"""Larger ones are not stored again in each body that reads them."""
+
+
+def store_inside(model: ir.Model) -> None:
+    """Give each body its own small constants; those that nobody reads outside leave the main graph."""
+    main = model.graph.initializers
+    taken = {value.name for graph in graphs_of(model) for node in graph for value in node.outputs} | set(main)
+    for graph in list(graphs_of(model))[1:]:
+        inside: dict[ir.Value, ir.Value] = {}
+        for node in graph:
+            for index, value in enumerate(node.inputs):
+                if value is None or value.graph is not model.graph or not _is_small(value):
+                    continue
+                if value not in inside:
+                    name = f"{value.name}.inside"
+                    while name in taken:
+                        name += "_"
+                    taken.add(name)
+                    inside[value] = ir.Value(name=name, const_value=value.const_value)
+                    graph.initializers[name] = inside[value]
+                node.replace_input_with(index, inside[value])
+        for value in inside:
+            if not is_read(value):
+                drop_initializer(value)
+
+
+def _is_small(value: ir.Value) -> bool:
+    tensor = value.const_value
+    return tensor is not None and not value.is_graph_input() and tensor.nbytes <= MOST_BYTES
+
+
+OF_EXPORTERS = "pkg."
+"""How the keys of such notes on the whole model begin."""
+
+
+KINDS = ("keep", "none")
+
+
+def keeps_origins(metadata: str) -> bool:
+    """Whether they stay. Raises UserError E001 for a word that is not known."""
+    if metadata not in KINDS:
+        raise UserError("E001", f"metadata={metadata!r:.40} is not known", next=f"one of {', '.join(KINDS)}")
+    return metadata == "keep"
+
+
+def leave_out_origins(model: ir.Model) -> int:
+    """Remove metadata and texts of nodes, values and graphs, and notes of exporters on the model. Returns of how many objects."""
+    count = 0
+    for graph in graphs_of(model):
+        weights = graph.initializers.values()
+        for each in (graph, *graph, *graph.inputs, *weights, *(value for node in graph for value in node.outputs)):
+            count += bool(each.metadata_props or each.doc_string)
+            each.metadata_props.clear()
+            each.doc_string = None
+    notes = [key for key in model.metadata_props if key.startswith(OF_EXPORTERS)]
+    for key in notes:
+        del model.metadata_props[key]
+    return count + len(notes)

@@ -12,9 +12,9 @@ import pytest
 
 import fx2onnx
 from fx2onnx.base.errors import UserError
-from fx2onnx.file_optimizer.dynamic import parse_dynamic
-from fx2onnx.file_optimizer.sizes import parse_sizes
-from tests.file_optimizer.graphs import GRAPHS, normal, text, weights
+from fx2onnx.steps.dynamic import parse_dynamic
+from fx2onnx.steps.sizes import parse_sizes
+from tests.steps.graphs import GRAPHS, normal, text, weights
 
 FOREIGN = Path(__file__).parents[1] / "data" / "foreign"
 

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 import fx2onnx
 from fx2onnx.base.errors import UserError
 from fx2onnx.cli.main import app
-from tests.file_optimizer.graphs import GRAPHS, normal, text, weights
+from tests.steps.graphs import GRAPHS, normal, text, weights
 
 runner = CliRunner()
 

@@ -175,7 +175,10 @@ def examine(
 
 def judge_misfit(call: Call, stage: Callable[[str], None] = lambda _: None) -> Outcome:
     """Export a call that eager PyTorch refuses."""
-    sentence = _first_line(_refusal(call.overload, call.args, call.kwargs))
+    refusal = _refusal(call.overload, call.args, call.kwargs)
+    sentence = _first_line(refusal)
+    if "INTERNAL ASSERT" in str(refusal):
+        return Outcome(NOT_DRAWN, "an assertion of PyTorch's own fails")
     stage("export")
     try:
         fx2onnx.export(
@@ -186,7 +189,7 @@ def judge_misfit(call: Call, stage: Callable[[str], None] = lambda _: None) -> O
     except Exception as error:  # whatever is not a UserError is a fault
         return Outcome(CRASHED, _first_line(error), f"{error} (eager: {sentence})"[:1500])
     stage("rerun")
-    if any(
+    if isinstance(refusal, torch.linalg.LinAlgError) or any(
         _refusal(call.overload, args, kwargs) is None for args, kwargs in with_other_numbers(call.args, call.kwargs)
     ):
         return Outcome(NUMBERS_ALONE, sentence)

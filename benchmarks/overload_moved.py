@@ -5,6 +5,7 @@ Eager PyTorch refuses many of them. An export has to refuse these, too, unless o
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -100,8 +101,10 @@ def _tensor(rng: random.Random, value: torch.Tensor) -> torch.Tensor:
 
 def with_other_numbers(args: Any, kwargs: Any) -> Iterator[tuple[Any, Any]]:
     """The call with tensors of the same dtypes and sizes that hold other numbers, most of which kernels take."""
+    numbers = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if type(leaf) is int]
+    sums = [functools.partial(_first_alone, number=number) for number in numbers]
     for floats in (torch.zeros_like, torch.ones_like, _identity, lambda leaf: leaf):
-        for integers in (torch.zeros_like, torch.ones_like, _rising, _first_alone, lambda leaf: leaf):
+        for integers in (torch.zeros_like, torch.ones_like, _rising, _first_alone, lambda leaf: leaf, *sums):
 
             def other(leaf: Any, floats: Any = floats, integers: Any = integers) -> Any:
                 if not isinstance(leaf, torch.Tensor):
@@ -118,11 +121,11 @@ def _identity(leaf: torch.Tensor) -> torch.Tensor:
     return made
 
 
-def _first_alone(leaf: torch.Tensor) -> torch.Tensor:
-    """The largest number in the first place, as sizes of batches that end after one step."""
+def _first_alone(leaf: torch.Tensor, number: int | None = None) -> torch.Tensor:
+    """The largest number, or ``number``, in the first place, as sizes of batches that end after one step."""
     made = torch.zeros_like(leaf)
     if leaf.numel():
-        made.reshape(-1)[0] = leaf.max()
+        made.reshape(-1)[0] = leaf.max() if number is None else number
     return made
 
 

@@ -51,8 +51,8 @@ def overloads() -> dict[str, Any]:
     """Every overload that an export takes, by its name: with an entry, a decomposition, or writing in place."""
     from fx2onnx.aten_map import TABLE
     from fx2onnx.aten_map.table.families import load_all
-    from fx2onnx.capture.recording.functionalize import functional_overload, is_decomposable
-    from fx2onnx.torchcompat.operators import registered_overloads
+    from fx2onnx.capture.recording.functionalize import functional_overload
+    from fx2onnx.torchcompat.operators import is_decomposable, registered_overloads
 
     load_all()
     found = {str(overload): overload for overload in (*TABLE.entries, *TABLE.complex_entries)}

@@ -99,6 +99,10 @@ def reasons(call: Any) -> Iterator[str]:
         if isinstance(leaf, torch.Tensor)
     ):
         yield "a gradient between equal coordinates, whose difference is divided by 0"
+    if name.startswith(("fake_quantize", "_fake_quantize")) and any(
+        bool((leaf.abs() < 1e9).logical_not().any()) for leaf in leaves(call)[:1]
+    ):
+        yield "a float that the integer dtype cannot hold"
     if "polynomial" in name and bool(torch.as_tensor(filled["x"]).isnan().any()):
         yield "a polynomial at NaN, whose loop ends before the result is written"
     if name == "linalg_pinv" and "rcond" in filled and bool((torch.as_tensor(filled["rcond"]) <= 0).any()):

@@ -70,7 +70,7 @@ def feature_dropout(op: Emit, input: ir.Value, p: float, train: bool) -> ir.Valu
         return input
     dtype, dims = op.dtype(input), op.dims(input)
     if p == 1:
-        return filled(op, dims, 0, dtype)
+        return op.Mul(input, op.const(0, dtype))  # NaN of what is infinite
     keep = _kept(op, input, (*dims[:2], *(1 for _ in dims[2:])), p)
     return op.Mul(input, op.Mul(op.cast(keep, dtype), op.const(1 / (1 - p), dtype)))
 
@@ -82,7 +82,7 @@ def _alpha_dropped(op: Emit, value: ir.Value, p: float, dims: Dims) -> ir.Value:
     """
     dtype = op.dtype(value)
     if p == 1:
-        return filled(op, op.dims(value), 0, dtype)
+        return op.Mul(value, op.const(0, dtype))
     a = 1 / math.sqrt((ALPHA * ALPHA * p + 1) * (1 - p))
     kept = op.Add(op.Mul(value, op.const(a, dtype)), op.const(ALPHA * a * p, dtype))
     return op.Where(_kept(op, value, dims, p), kept, op.const(-ALPHA * a + ALPHA * a * p, dtype))

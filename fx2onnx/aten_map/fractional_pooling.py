@@ -39,6 +39,15 @@ def _starts(op: Emit, sample: ir.Value, size: DimLike, kernel: int, count: DimLi
     return op.Where(is_last, op.size(last), places)
 
 
+def _of_planes(op: Emit, samples: ir.Value, lead: Sequence[DimLike]) -> ir.Value:
+    """The samples of the planes of ``lead`` [N, C], which the kernel reads one after another, also where there are more."""
+    if op.dims(samples)[:2] == tuple(lead) or not all(isinstance(size, int) for size in (*lead, *op.dims(samples))):
+        return samples
+    flat = op.reshape(samples, (-1, op.dims(samples)[2]))
+    planes = op.const(np.arange(np.prod([size for size in lead if isinstance(size, int)], dtype=np.int64)))
+    return op.reshape(op.Gather(flat, planes, axis=0), (*lead, op.dims(samples)[2]))
+
+
 def fractional_max_pool(
     op: Emit, self: ir.Value, kernel_size: Sequence[int], output_size: Sequence[DimLike], random_samples: ir.Value
 ) -> tuple[ir.Value, ir.Value]:
@@ -47,9 +56,10 @@ def fractional_max_pool(
     value = self if op.rank(self) == spatial + 2 else unsqueeze(op, self, 0)
     lead, sizes = op.dims(value)[:2], op.dims(value)[2:]
     columns = range(spatial) if spatial == 3 else reversed(range(spatial))
+    samples = _of_planes(op, random_samples, lead)
     places: ir.Value | None = None
     for axis, column in enumerate(columns):
-        sample = op.Gather(random_samples, op.const(np.array([column])), axis=2)
+        sample = op.Gather(samples, op.const(np.array([column])), axis=2)
         starts = _starts(op, sample, sizes[axis], kernel_size[axis], output_size[axis])
         spread = [index for index in range(2 * spatial) if index not in (axis, spatial + axis)]
         inside = op.Add(unsqueeze(op, starts, 3), op.const(np.arange(kernel_size[axis])))

@@ -10,6 +10,7 @@ import torch
 
 from fx2onnx.aten_map.batch_norm import FLOAT, HALF, channel_vector, normalized_by, over_channels, trained
 from fx2onnx.aten_map.table.axes import axis_of, filled, reshaped_like, whole
+from fx2onnx.aten_map.table.dtype_support import floating, opmath
 from fx2onnx.aten_map.table.dtypes import TORCH_DTYPES, promoted
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
 from fx2onnx.base.errors import UserError
@@ -150,7 +151,7 @@ def native_group_norm(
     eps: float,
 ) -> tuple[ir.Value, ...]:
     """native_group_norm(Tensor input, Tensor? weight, Tensor? bias, SymInt N, SymInt C, SymInt HxW, int group, float eps) -> (Tensor, Tensor, Tensor)"""
-    is_plain = op.rank(input) > 1 and op.dims(input)[1] == C
+    is_plain = op.rank(input) > 1 and op.dims(input)[:2] == (N, C)
     value = input if is_plain else op.reshape(input, (N, C, HxW))
     output = group_normalized(op, value, group, weight, bias, eps)
     output = output if is_plain else reshaped_like(op, output, input)
@@ -210,8 +211,9 @@ def norm_except(op: Emit, value: ir.Value, dim: int, power: float = 2) -> ir.Val
         dtype = op.dtype(value)
         if power == 0:
             return op.ReduceSum(op.cast(op.cast(value, D.BOOL), dtype), axes=axes, keepdims=1)
-        total = op.ReduceSum(op.Pow(op.Abs(value), op.const(power, dtype)), axes=axes, keepdims=1)
-        return op.Pow(total, op.const(1 / power, dtype))
+        wide = floating(opmath(dtype))
+        total = op.ReduceSum(op.Pow(op.Abs(op.cast(value, wide)), op.const(power, wide)), axes=axes, keepdims=1)
+        return op.cast(op.Pow(total, op.const(1 / power, wide)), dtype)
     return op.node("ReduceL2" if power == 2 else "ReduceL1", value, axes=axes, keepdims=1)
 
 

@@ -25,7 +25,8 @@ D = ir.DataType
 def power(op: Emit, base: Operand, exponent: Operand, dtype: ir.DataType) -> ir.Value:
     """``base ** exponent``; squares, roots and reciprocals by their own operators.
 
-    An integer 0 to a negative power is 0 in PyTorch: the exponent's magnitude is taken there.
+    An integer 0 to a negative power is 0 in PyTorch: the exponent's magnitude is taken there. onnxruntime computes integer powers
+    in float64, which holds those of 2.
     """
     left = as_dtype(op, base, dtype)
     if is_number(exponent, 1):
@@ -43,11 +44,47 @@ def power(op: Emit, base: Operand, exponent: Operand, dtype: ir.DataType) -> ir.
         return through(op, "Reciprocal", left)
     if dtype in FLOATS and is_number(exponent, -0.5):
         return through(op, "Reciprocal", through(op, "Sqrt", left))
+    if dtype == D.INT64 and not _is_power_of_two(base):
+        return _whole_power(op, left, exponent)
     right = as_dtype(op, exponent, dtype)
     if dtype not in FLOATS and dtype not in UNSIGNED and isinstance(exponent, ir.Value):
         zero = through(op, "Equal", left, op.const(0, dtype))
         right = where(op, zero, through(op, "Abs", right), right)
     return through(op, "Pow", left, right)
+
+
+def _is_power_of_two(base: Operand) -> bool:
+    return isinstance(base, int) and base > 1 and base & (base - 1) == 0
+
+
+def _whole_power(op: Emit, base: ir.Value, exponent: Operand) -> ir.Value:
+    """An int64 to a power by squaring, exact where it fits. A negative power is 0 but of 1 and -1, whose powers alone fit beyond 63."""
+    if isinstance(exponent, int):
+        return _squared(op, base, exponent)
+    right = as_dtype(op, exponent, D.INT64)
+    size = op.Abs(right)
+    last = op.Add(op.Mod(size, 2), 62)
+    size = op.Where(op.Greater(size, 63), last, size)
+    found, square = op.const(1, D.INT64), base
+    for bit in range(6):
+        is_set = op.Equal(op.Mod(op.Div(size, 1 << bit), 2), 1)
+        found = op.Where(is_set, op.Mul(found, square), found)
+        square = op.Mul(square, square)
+    is_fraction = op.And(op.Less(right, 0), op.Not(op.Equal(op.Mul(base, base), 1)))
+    return op.Where(is_fraction, op.const(0, D.INT64), found)
+
+
+def _squared(op: Emit, base: ir.Value, exponent: int) -> ir.Value:
+    """A product of squares for a plain exponent."""
+    exponent = exponent if exponent < 64 else 62 + exponent % 2
+    found, square = None, base
+    while exponent:
+        if exponent % 2:
+            found = square if found is None else op.Mul(found, square)
+        exponent //= 2
+        square = op.Mul(square, square) if exponent else square
+    assert found is not None
+    return found
 
 
 def _pow(op: Emit, self: Operand, exponent: Operand) -> ir.Value:

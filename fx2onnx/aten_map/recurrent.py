@@ -88,6 +88,14 @@ def _reordered(op: Emit, value: ir.Value, order: tuple[int, ...]) -> ir.Value:
     return found
 
 
+def _bias(op: Emit, bias: ir.Value, weight: ir.Value) -> ir.Value:
+    """A bias of each gate, which one number may stand for."""
+    count = op.dims(weight)[0]
+    if op.dims(bias) == (count,):
+        return bias
+    return op.reshape(op.expand(bias, (1, count)), (count,))
+
+
 def _layer(
     op: Emit,
     stack: Stack,
@@ -104,7 +112,9 @@ def _layer(
     w, r = (joined(op, [_reordered(op, side[place], order) for side in weights], 0) for place in (0, 1))
     bias = None
     if stack.has_biases:
-        sides = [joined(op, [_reordered(op, item, order) for item in side[2:4]], 1) for side in weights]
+        sides = [
+            joined(op, [_reordered(op, _bias(op, item, side[1]), order) for item in side[2:4]], 1) for side in weights
+        ]
         bias = joined(op, sides, 0)
     attrs: dict[str, Any] = {"hidden_size": hidden}
     if stack.bidirectional:

@@ -224,7 +224,7 @@ def _with_equal_steps(op: Emit, y: ir.Value, axis: int, dx: float) -> ir.Value:
 
 def _trapezoid(op: Emit, y: ir.Value, dim: int, x: ir.Value | None = None, dx: Any = 1) -> ir.Value:
     axis = axis_of(dim, op.rank(y))
-    if op.dims(y)[axis] in (0, 1):
+    if op.dims(y)[axis] == 0 or (op.dims(y)[axis] == 1 and x is not None):
         return filled(op, op.result_dims(), 0, op.result_dtype())
     if x is None:
         return _with_equal_steps(op, y, axis, float(dx))

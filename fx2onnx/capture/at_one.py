@@ -1,20 +1,20 @@
-"""Python's decisions by whether a size is 0 or 1, which the run decides as for larger ones: what the module does at size 1.
+"""Python's decisions by whether a size is 0 or 1, which the run decides as for larger ones: what the module does at these sizes.
 
-A further run decides them as at 1, everything else as before. Mostly it gives the same program, as where a mask is left out
-that hides nothing, and there is nothing to do. Else both are in the file, or 1 is no size that the file is for.
+A further run decides them as at 1, or at 0, everything else as before. Mostly it gives the same program, as where a mask is left
+out that hides nothing, and there is nothing to do. Else both are in the file, or the size is none that the file is for.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass, field, replace
 
 import torch
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.tracebacks import drop_frames
-from fx2onnx.capture.attempt import Attempt, Names, Outcome, Recorded, asked_of_one, is_of_a_size
+from fx2onnx.capture.attempt import Attempt, Outcome, Recorded, SmallSizes, asked_of_small, small_sizes
 from fx2onnx.capture.branches.merge import Merge, Path
 from fx2onnx.capture.branches.numbering import common_calls, common_weights, equivalent_at
 from fx2onnx.capture.captured import Captured, TensorInfo
@@ -31,33 +31,35 @@ MOST_RUNS = 6
 """Further runs of the module; decisions that are left then are decided as at the sample, and reported."""
 
 
-def right_at_one(done: Recorded, run: Callable[[Attempt], Outcome], capture: Callable[[Attempt], Recorded]) -> Recorded:
-    """``done``, made right at size 1 by further runs. ``run``: one attempt; ``capture``: until nothing is left to change.
+def right_at_small(
+    done: Recorded, run: Callable[[Attempt], Outcome], capture: Callable[[Attempt], Recorded]
+) -> Recorded:
+    """``done``, made right at sizes 0 and 1 by further runs. ``run``: one attempt; ``capture``: until nothing is left to change.
 
-    Raises UserError E105 where a size that is asked for by name is 1 in the sample, and cannot be dynamic then.
+    Raises UserError E105 where a size that is asked for by name is 0 or 1 in the sample, and cannot be dynamic then.
     """
-    return _AtOne(done, run, capture).settled()
+    return _AtSmallSizes(done, run, capture).settled()
 
 
 @dataclass
-class _AtOne:
+class _AtSmallSizes:
     done: Recorded
     run: Callable[[Attempt], Outcome]
     capture: Callable[[Attempt], Recorded]
-    tried: dict[Names, None] = field(default_factory=dict)
+    tried: dict[SmallSizes, None] = field(default_factory=dict)
 
     def settled(self) -> Recorded:
-        pending = asked_of_one(self.done.shape_env, self.done.attempt)
+        pending = asked_of_small(self.done.shape_env, self.done.attempt)
         while pending and len(self.tried) < MOST_RUNS:
-            names = min(pending, key=lambda names: (len(names), sorted(names)))
-            guard = pending.pop(names)
-            self.tried[names] = None
-            for more, later in self._settle(names, guard).items():
-                if names | more not in self.tried:
-                    pending.setdefault(names | more, later)
+            small = min(pending, key=lambda small: (-max(size for _, size in small), len(small), sorted(small)))
+            guard = pending.pop(small)
+            self.tried[small] = None
+            for more, later in self._settle(small, guard).items():
+                if small | more not in self.tried and _is_possible(small | more):
+                    pending.setdefault(small | more, later)
             if not pending and len(self.tried) > 1:
-                every: Names = frozenset().union(*self.tried)
-                pending = {} if every in self.tried else {every: guard}
+                every: SmallSizes = frozenset(pair for tried in self.tried for pair in tried if pair[1])
+                pending = {} if every in self.tried or not every else {every: guard}
         self._forget_guards()
         return self.done
 
@@ -67,31 +69,32 @@ class _AtOne:
         settled = [
             guard
             for guard in captured.assumptions
-            if isinstance(guard, Guard)
-            and guard.by_user
-            and guard.relation.symbols() in self.tried
-            and is_of_a_size(guard.relation)
+            if isinstance(guard, Guard) and guard.by_user and self._is_settled(small_sizes(guard.relation))
         ]
         captured.assumptions = [each for each in captured.assumptions if each not in settled]
         env.guards = {key: guard for key, guard in env.guards.items() if guard not in settled}
 
-    def _settle(self, names: Names, guard: Guard) -> dict[Names, Guard]:
-        """Make the program right where the sizes are 1; what else Python asks there."""
-        at = dict.fromkeys(names, 1)
+    def _is_settled(self, small: list[SmallSizes]) -> bool:
+        return bool(small) and all(each in self.tried for each in small)
+
+    def _settle(self, small: SmallSizes, guard: Guard) -> dict[SmallSizes, Guard]:
+        """Make the program right where the sizes are these; what else Python asks there."""
+        at = dict(small)
         attempt = self.done.attempt
-        change = f"Python decides as where {_listed(names)} is 1"
+        change = f"Python decides as where {' and '.join(f'{name} is {size}' for name, size in sorted(at.items()))}"
         further = replace(attempt.without_baselines(), sizes=replace(attempt.sizes, decides_at=at), change=change)
         other = self._numbered_apart(further, self.run(further))
         if isinstance(other, Recorded):
-            if _needs_no_more(other.shape_env, self.done.shape_env, names):
-                asked = asked_of_one(other.shape_env, attempt)
+            if _needs_no_more(other.shape_env, self.done.shape_env, at.keys()):
+                asked = asked_of_small(other.shape_env, attempt)
                 is_same = equivalent_at(self.done.captured, other.captured, at)
                 if is_same or self._join(other, at, guard):
-                    known = asked_of_one(self.done.shape_env, attempt)
+                    has_none_apart = not is_same and 0 in at.values()
+                    known = {} if has_none_apart else asked_of_small(self.done.shape_env, attempt)
                     return {more: later for more, later in asked.items() if more not in known}
         else:
             drop_frames(other.error)
-        self._with_numbers(names, guard)
+        self._with_numbers(at, guard)
         return {}
 
     def _numbered_apart(self, attempt: Attempt, outcome: Outcome) -> Outcome:
@@ -108,54 +111,54 @@ class _AtOne:
         """The attempt with numbers of its own for data-dependent sizes."""
         return replace(attempt, sizes=replace(attempt.sizes, next_unbacked=self.done.shape_env.next_unknown))
 
-    def _with_numbers(self, names: Names, guard: Guard) -> None:
-        """Join the program of the module with the number 1 for the sizes, or leave 1 out."""
+    def _with_numbers(self, at: dict[str, int], guard: Guard) -> None:
+        """Join the program of the module with the numbers for the sizes, or leave these out."""
         attempt = self.done.attempt
         options = replace(
             attempt.options, rung=attempt.program.strategy
         )  # another would cost seconds for a single size
         attempt = self._apart(replace(attempt, request=replace(attempt.request, options=options)))
         try:
-            for name in sorted(names):
-                attempt = attempt.specialized(Specialization(Dim.symbol(name), 1, guard.where))
+            for name, size in sorted(at.items()):
+                attempt = attempt.specialized(Specialization(Dim.symbol(name), size, guard.where))
             other = self.capture(attempt)
         except UserError as error:
             drop_frames(error)
-            self._leave_out(names, guard)
+            self._leave_out(at, guard)
             return
-        fits = _needs_no_more(other.shape_env, self.done.shape_env, names)
-        if not (fits and self._join(_of_any_size(other, self.done.captured), dict.fromkeys(names, 1), guard)):
-            self._leave_out(names, guard)
+        fits = _needs_no_more(other.shape_env, self.done.shape_env, at.keys())
+        if not (fits and self._join(_of_any_size(other, self.done.captured), at, guard)):
+            self._leave_out(at, guard)
 
-    def _leave_out(self, names: Names, guard: Guard) -> None:
-        """The file is for other sizes than 1; of several sizes that are 1 together, the guard says so."""
-        if len(names) > 1:
+    def _leave_out(self, at: dict[str, int], guard: Guard) -> None:
+        """The file is for other sizes than these; of several sizes that are 1 together, the guard says so."""
+        if len(at) > 1:
             return
-        (name,) = names
+        ((name, size),) = at.items()
         env, captured = self.done.shape_env, self.done.captured
-        if hints_of(self.done.attempt.arguments).get(name) == 1:
-            self._keep_the_samples(name, guard)
+        if hints_of(self.done.attempt.arguments).get(name) == size:
+            self._keep_the_samples(name, size, guard)
             return
         before = set(env.facts.noted_conditions())
-        env.note(Relation("ne", (Dim.symbol(name), 1)), guard.where)
+        env.note(Relation("ne", (Dim.symbol(name), size)), guard.where)
         after = env.facts.noted_conditions()
         gone = before - set(after)
         captured.assumptions = [each for each in captured.assumptions if each not in gone]
         captured.assumptions += [condition for condition in after if condition not in before]
 
-    def _keep_the_samples(self, name: str, guard: Guard) -> None:
-        """The sample has size 1, for which the general program is not right."""
+    def _keep_the_samples(self, name: str, size: int, guard: Guard) -> None:
+        """The sample has the size, for which the general program is not right."""
         attempt = self.done.attempt
         if name not in attempt.request.optional:
             raise undeclared(self.done.shape_env, guard.relation, guard.where)
-        self.done = self.capture(attempt.specialized(Specialization(Dim.symbol(name), 1, guard.where)))
+        self.done = self.capture(attempt.specialized(Specialization(Dim.symbol(name), size, guard.where)))
 
     def _join(self, other: Recorded, at: dict[str, int], guard: Guard) -> bool:
         """Both programs in one; whether that is possible."""
         if self.done.attempt.request.untranslated is not None:
             return False
         one, two = self.done.captured, other.captured
-        tests = [Relation("ne", (Dim.symbol(name), 1)) for name in sorted(at)]
+        tests = [Relation("ne", (Dim.symbol(name), size)) for name, size in sorted(at.items())]
         test = functools.reduce(lambda one, two: Relation("or", (one, two)), tests)
         calls, weights = common_calls(one, two), common_weights(one, two)
         error = undeclared(self.done.shape_env, guard.relation, guard.where)
@@ -176,7 +179,12 @@ class _AtOne:
         return True
 
 
-def _needs_no_more(env: ShapeEnv, general: ShapeEnv, names: Names) -> bool:
+def _is_possible(small: SmallSizes) -> bool:
+    """Whether no size has two numbers."""
+    return len(dict(small)) == len(small)
+
+
+def _needs_no_more(env: ShapeEnv, general: ShapeEnv, names: Set[str]) -> bool:
     """True if a run takes nothing for granted that the general one does not."""
     if not env.specializations.keys() <= general.specializations.keys():
         return False
@@ -221,7 +229,3 @@ def _nested_in(graph: torch.fx.Graph) -> Iterator[Nested]:
     for nested in (arg for node in graph.nodes for arg in node.args if isinstance(arg, Nested)):
         yield nested
         yield from _nested_in(nested.graph)
-
-
-def _listed(names: Iterable[str]) -> str:
-    return " and ".join(sorted(names))

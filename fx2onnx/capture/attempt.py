@@ -310,24 +310,31 @@ class Attempt:
         return self.program.strategy + (f": {self.change}" if self.change else "")
 
 
-Names: TypeAlias = frozenset[str]
-"""The names of sizes that are 1 together."""
+SmallSizes: TypeAlias = frozenset[tuple[str, int]]
+"""Sizes that are 1 together, or one that is 0."""
 
 
-def asked_of_one(env: ShapeEnv, attempt: Attempt) -> dict[Names, Guard]:
-    """Sizes, and the first of Python's decisions that goes another way where they are 1."""
-    found: dict[Names, Guard] = {}
+def asked_of_small(env: ShapeEnv, attempt: Attempt) -> dict[SmallSizes, Guard]:
+    """Sizes of 0 or 1, and the first of Python's decisions that goes another way there."""
+    found: dict[SmallSizes, Guard] = {}
     for guard in env.guards.values():
-        relation, names = guard.relation, guard.relation.symbols()
-        if not guard.by_user or not is_of_a_size(relation) or not names <= set(attempt.sizes.hints):
-            continue
-        may_be_one = all(1 in env.facts.sets.get(name, EVERY) for name in names)
-        if may_be_one and not relation.is_true_at(dict.fromkeys(names, 1)) and env.facts.is_settled(relation) is None:
-            found.setdefault(names, guard)
+        if guard.by_user and env.facts.is_settled(guard.relation) is None:
+            for small in small_sizes(guard.relation):
+                is_of_inputs = all(name in attempt.sizes.hints for name, _ in small)
+                if is_of_inputs and all(size in env.facts.sets.get(name, EVERY) for name, size in small):
+                    found.setdefault(small, guard)
     return found
 
 
-def is_of_a_size(relation: Relation) -> bool:
+def small_sizes(relation: Relation) -> list[SmallSizes]:
+    """Sizes of 0 or 1 at which alone the relation, true at the sample's sizes, is false."""
+    names = relation.symbols()
+    if _is_of_a_size(relation) and not relation.is_true_at(dict.fromkeys(names, 1)):
+        return [frozenset((name, 1) for name in names)]
+    return [frozenset([(name, 0)]) for name in sorted(relation.sizes_beside_none())]
+
+
+def _is_of_a_size(relation: Relation) -> bool:
     """True if a size, or a product of sizes, is compared with 0 or 1, and no difference of some."""
     sides = [arg for arg in relation.args if isinstance(arg, Dim)]
     return relation.compares_with_zero_or_one() and [*sides[0].terms.values()] == [1]

@@ -24,7 +24,7 @@ from fx2onnx.capture.attempt import (
     Recorded,
     Request,
     Sizes,
-    asked_of_one,
+    asked_of_small,
 )
 from fx2onnx.capture.captured import Captured
 from fx2onnx.capture.options import CaptureOptions
@@ -194,9 +194,9 @@ def _succeeded(attempt: Attempt, log: list[str]) -> Recorded:
             raise step.error
         finally:
             del step  # this frame is in the error's traceback
-    if step.attempt.options.data_branches == "if" and asked_of_one(step.shape_env, step.attempt):
+    if step.attempt.options.data_branches == "if" and asked_of_small(step.shape_env, step.attempt):
         run_again, capture_again = lambda further: _outcome(further, log), lambda other: _succeeded(other, log)
-        step = cast(Recorded, road("a size of 1").right_at_one(step, run_again, capture_again))
+        step = cast(Recorded, road("a size of 0 or 1").right_at_small(step, run_again, capture_again))
     step.captured.attempts = log
     step.captured.rung_reason = step.attempt.reason()
     return step

@@ -31,7 +31,7 @@ RARE_ROADS = {
     "a failed attempt": "remedies",
     "the module's mistakes": "fallback",
     "sizes that not every number fits": "specializing",
-    "a size of 1": "at_one",
+    "a size of 0 or 1": "at_one",
     "the example inputs": "at_sample",
     "several calls": "observed",
     "torch.export": "strategies.exported",

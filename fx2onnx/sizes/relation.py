@@ -100,6 +100,17 @@ class Relation:
         turned = gap != self.args[0] - self.args[1]
         return self.op == "ne" or self.op == ("lt" if turned else "gt")
 
+    def sizes_beside_none(self) -> frozenset[str]:
+        """The sizes, of whose product the relation says that there is some, so that it is false where one of them is 0 and true where
+        all are 1; none for other relations.
+        """
+        gap = self._gap()
+        if gap is None or len(gap.terms) != 1 or any(atom.depth for atom in gap.atoms()):
+            return frozenset()
+        compared, names = Relation(self.op, (self.args[0] - self.args[1], 0)), gap.symbols()
+        is_some = not compared.is_true_at(dict.fromkeys(names, 0)) and compared.is_true_at(dict.fromkeys(names, 1))
+        return names if is_some else frozenset()
+
     def _gap(self) -> Dim | None:
         """The sum of sizes that is compared with 0, or 1 more than it; None for other comparisons."""
         if self.op not in COMPARE or any(isinstance(arg, Relation) for arg in self.args):

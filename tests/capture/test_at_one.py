@@ -1,4 +1,4 @@
-"""What the user's Python decides by whether a size is 1 is right at 1: in the file are both programs, one, or a condition."""
+"""What the user's Python decides by whether a size is 0 or 1 is right there: in the file are both programs, one, or a condition."""
 
 from __future__ import annotations
 
@@ -212,3 +212,85 @@ def test_random_numbers_stay_as_many_as_they_are() -> None:
 
     result = fx2onnx.export(program, *rows(4), dynamic_shapes=ROWS)
     assert ifs(result) == 1
+
+
+# -- none of something ---------------------------------------------------------------------------------------------------
+PAST = {"q": {1: "L"}, "past": {1: "p"}, "k": {1: "L"}}
+
+
+def keys(*sizes: tuple[int, int]) -> list[tuple[torch.Tensor, ...]]:
+    """Queries, keys of the past and new keys, by the numbers of new and of past ones."""
+    return [(torch.randn(2, new, 3), torch.randn(2, old, 3), torch.randn(2, new, 3)) for new, old in sizes]
+
+
+def by_all_keys(q: torch.Tensor, past: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    k = torch.cat([past, k], 1)
+    n = q.shape[1]
+    if n > 1 and k.shape[1] == n:
+        return (q @ k.mT).exp()
+    return q @ k.mT
+
+
+def by_their_difference(q: torch.Tensor, past: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    k = torch.cat([past, k], 1)
+    return (q @ k.mT).tril() if k.shape[1] - q.shape[1] <= 0 else q @ k.mT
+
+
+def by_the_past(q: torch.Tensor, past: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    if past.shape[1] == 0:
+        return (q @ k.mT).tril()
+    return q @ torch.cat([past, k], 1).mT
+
+
+def by_elements(q: torch.Tensor, past: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    if past.numel():
+        return q @ torch.cat([past, k], 1).mT
+    return (q @ k.mT).tril()
+
+
+@pytest.mark.parametrize("program", [by_all_keys, by_their_difference, by_the_past, by_elements])
+@pytest.mark.parametrize("sample", [(3, 4), (3, 0)])
+def test_both_ways_of_none_are_in_the_file(program: Program, sample: tuple[int, int]) -> None:
+    others = keys((5, 0), (1, 0), (1, 6), (5, 1))
+    assert ifs(check(program, *keys(sample), others=others, dynamic_shapes=PAST))
+
+
+def test_either_size_may_be_none() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return x.sum(0) + 1 if x.numel() == 0 else x.sum(0)
+
+    result = check(program, *tables((3, 4)), others=tables((0, 4), (2, 0), (0, 0), (1, 1)), dynamic_shapes=BOTH)
+    assert ifs(result)
+
+
+def test_keys_without_a_past_are_one_program() -> None:
+    def program(q: torch.Tensor, past: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        k = k if past.numel() == 0 else torch.cat([past, k], 1)
+        return q @ k.mT
+
+    result = check(program, *keys((3, 4)), others=keys((5, 0), (1, 2)), dynamic_shapes=PAST)
+    assert not ifs(result)
+    assert not result.report.assumptions
+
+
+def test_a_branch_for_none_that_cannot_be_joined_is_a_condition() -> None:
+    result = check(lambda x: x.sum() if x.shape[0] == 0 else x * 2, *rows(4), others=rows(1, 9), dynamic_shapes=ROWS)
+    assert [found.expression for found in result.report.assumptions] == ["n >= 1"]
+    with pytest.raises(fx2onnx.UserError, match="E105"):
+        fx2onnx.export(lambda x: x.sum() if x.shape[0] == 0 else x * 2, *rows(0), dynamic_shapes=ROWS)
+
+
+@pytest.mark.parametrize("least", [1, 3])
+def test_a_declared_range_without_none_asks_for_nothing(least: int) -> None:
+    dims = {"q": {1: "L"}, "past": {1: torch.export.Dim("p", min=least)}, "k": {1: "L"}}
+    result = fx2onnx.export(by_the_past, *keys((3, 4)), dynamic_shapes=dims)
+    assert result.report.attempts == ["fake"]
+
+
+def test_what_ends_the_run_where_there_is_none_is_no_decision() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        if x.shape[0] == 0:
+            raise ValueError("nothing is there")
+        return x * 2
+
+    assert fx2onnx.export(program, *rows(4), dynamic_shapes=ROWS).report.attempts == ["fake"]

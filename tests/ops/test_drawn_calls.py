@@ -211,6 +211,61 @@ MISFITS = [
         False,
         False,
     ),
+    (
+        aten.rnn_relu.data,
+        X,
+        torch.tensor([4]),
+        torch.zeros(2, 4, 3),
+        [torch.ones(3, 3)] * 4,
+        False,
+        1,
+        0.0,
+        False,
+        False,
+    ),
+    (
+        aten.rnn_tanh.data,
+        X,
+        torch.tensor([2, 2]),
+        torch.zeros(1, 2, 3),
+        [torch.ones(3, 3)] * 2,
+        False,
+        1,
+        2.0,
+        True,
+        False,
+    ),
+    (
+        aten.lstm.input,
+        LARGE,
+        [torch.zeros(1, 30, 1)] * 2,
+        [torch.ones(4, 20), torch.ones(4, 1)],
+        False,
+        1,
+        1.5,
+        False,
+        False,
+        False,
+    ),
+    *(
+        (aten.scaled_dot_product_attention.default, *[torch.zeros(sizes)] * 3, None, share)
+        for sizes in ([2, 3, 4], [1, 4, 80, 80])
+        for share in (2.0, -0.1, float("inf"), float("nan"))
+    ),
+    *(
+        (aten.embedding.default, torch.zeros(0, 3, dtype=dtype), torch.tensor([0, 1]))
+        for dtype in (torch.float32, torch.float16)
+    ),
+    (aten.avg_pool3d.default, torch.zeros(2, 1, 7, 3, 2), [3], [], [1]),
+    (aten._grouped_mm.default, *[torch.ones(4, 3, 4, dtype=torch.int64)] * 2),
+    (aten._grouped_mm.default, torch.zeros(4, 4), torch.zeros(2, 4, 4), torch.tensor([2, 4])),
+    (aten._grouped_mm.default, torch.zeros(4, 4), torch.zeros(2, 4, 4)),
+    (aten._pack_padded_sequence.default, torch.zeros(3, 1, 3), torch.tensor([1]), True),
+    (aten._pack_padded_sequence.default, torch.zeros(2, 3, 3), torch.tensor([2, 1]), False),
+    *(
+        (aten.cdist.default, torch.zeros(2, 3, dtype=dtype), torch.zeros(4, 3), 2.0)
+        for dtype in (torch.float16, torch.bfloat16)
+    ),
     (aten._pad_packed_sequence.default, X, torch.tensor([2, 2]), False, 0.0, 1),
     (
         aten.gru.data,
@@ -245,6 +300,9 @@ def test_what_a_file_cannot_tell_is_no_fault():
     weights = [torch.ones(2, 2)] * 2
     rows = _misfit(aten.rnn_tanh.data, X[:2, :2], torch.tensor([2, 2]), torch.zeros(1, 2, 2), weights, False, 1, 0.0, False, False)  # fmt: skip
     assert judge_misfit(rows).kind == NUMBERS_ALONE
+    assert judge_misfit(_misfit(aten.linalg_tensorinv.default, torch.zeros(2, 3, 6), 2)).kind == NUMBERS_ALONE
+    repeats = harness.Call(aten.repeat_interleave.Tensor, (torch.tensor([1]),), {"output_size": 7}, [])
+    assert judge_misfit(repeats).kind == NUMBERS_ALONE
     without_pivots = harness.Call(aten.linalg_lu_factor.default, (torch.randn(3, 3),), {"pivot": False}, [])
     assert judge_misfit(without_pivots).kind == CPU_ALONE
 

@@ -19,6 +19,7 @@ IMAGE, LINE, VOLUME = R(1, 2, 3, 5), R(2, 1, 3), R(1, 1, 3, 2, 5)
 SPACED = R(3, 4).index_put((T([1]), T([2])), T(INF))
 SIGNED = T([0.0, -0.0, 2.0, -1.0, 0.5])
 POLYNOMIALS = ("chebyshev_polynomial", "shifted_chebyshev_polynomial")
+EXPONENTS = T([2**53 + 1, 2**53 + 2, 2**60 + 1, 2**62, -(2**53 + 1), -(2**60), 63, 64, 65, 0, 1, -1, -2])
 COUNTS = T([[[4, -3], [3, 5], [3, 2]]])
 
 CASES = [
@@ -171,6 +172,23 @@ CASES = [
     case(aten._unsafe_masked_index_put_accumulate.default, R(4), R(3) > -9, [T([-1, -9, 9])], R(3)),
     case(aten.native_group_norm.default, R(2, 1, 3, 2), R(3), R(3), 2, 3, 2, 1, 1e-3),
     case(aten.native_group_norm.default, R(4, 6), R(4), None, 1, 4, 6, 2, 1e-3),
+    case(aten.native_group_norm.default, R(1, 3, 3, 1, 2), R(3), R(3), 3, 3, 2, 1, 0.1),
+    *(case(getattr(aten, f"{name}dropout").default, T([[1.0, INF, NAN]]), 1.0, True) for name in ("alpha_", "feature_", "feature_alpha_")),
+    *(case(aten.linalg_lstsq.default, R(2, 2, 4), R(2, 2, 2), cutoff, driver=driver) for cutoff in (1.0, 0.0, -1.0, INF) for driver in ("gelsd", "gelss")),
+    *(case(aten.norm_except_dim.default, (torch.rand(4, 4, 3) * 0.2 + 0.05).half(), power, dim) for power in (-5, 3, 4) for dim in (0, -1)),
+    *(case(aten.trapz.dx, y, dx=dx, dim=-1) for y in (R(3, 1), T([[INF], [1.0]]), R(2, 0), T([[1]])) for dx in (INF, 1.0)),
+    case(aten.fractional_max_pool2d.default, R(1, 2, 6), [1, 1], [2, 2], torch.rand(2, 1, 2)),
+    case(aten.fractional_max_pool2d.default, R(2, 5, 2), [3, 1], [2, 1], torch.rand(2, 2, 2)),
+    case(aten.fractional_max_pool3d.default, R(2, 5, 2, 3), [3, 1, 1], [2, 1, 1], torch.rand(2, 2, 3)),
+    *(case(aten.gru.input, R(3, 2, 1), R(1, 2, 3), [R(9, 1), R(9, 3), R(sizes), R(9)], True, 1, 0.0, False, False, False) for sizes in ([1], [], [1, 9])),
+    case(aten.lstm.input, R(3, 2, 1), [R(1, 2, 3)] * 2, [R(12, 1), R(12, 3), R(12), R(1)], True, 1, 0.0, False, False, False),
+    *(case(aten.pow.Scalar, base, EXPONENTS) for base in (-1, 1, 0)),
+    *(case(aten.pow.Tensor_Tensor, T([base]), EXPONENTS) for base in (-1, 1, 0)),
+    case(aten.pow.Tensor_Tensor, T([3, 5, 7, -3, 10, 2, -2, 0, 2]), T([39, 27, 22, 39, 18, 62, 63, 0, -3])),
+    case(aten.pow.Scalar, 3, T([0, 1, 33, 39, -1])),
+    *(case(aten.pow.Tensor_Scalar, T([3, -3, 2, 0]), power) for power in (5, 7, 12, 39)),
+    case(aten.pow.Tensor_Scalar, T([1, -1, 0]), 2**53 + 1),
+    case(aten.fake_quantize_per_tensor_affine_cachemask.default, T([0.4, 300.0, -1.0, 255.4]), 1.0, 3, 0, 255),
     *(case(aten.instance_norm.default, R(sizes), R(2), R(2), None, None, True, 0.0, 0.0, True) for sizes in ((3, 2), (3, 2, 4))),
     case(aten.logspace.default, 0.9, 5.0, 1, dtype=torch.uint8),
     case(aten.logspace.Tensor_Scalar, T(0.9), 5.0, 1, 2.5, dtype=torch.int64),
@@ -213,6 +231,8 @@ EXPORTED = [
     (Call(aten.native_dropout.default, 1.0, None), (R(4),)),
     (lambda *of: aten._ctc_loss.Tensor(*of)[0], (R(3, 2, 2).log_softmax(2), T([[1], [1]]), T([3, 2]), T([[1, 1]]))),
     *((Call(aten.rrelu_with_noise_functional.default, NAN, bound, True), (R(3).abs(), R(3))) for bound in (2.0, INF)),
+    (lambda *of: aten.native_group_norm.default(*of, 3, 4, 2, 2, 0.1)[1:], (R(3, 4, 2).half(), R(4), R(4))),
+    *((Call(aten.sigmoid_backward.default), (T([1e-30, 1.0], dtype=dtype), T([1e20, -5.0], dtype=dtype))) for dtype in (torch.float32, torch.float64)),
     (Call(aten.native_batch_norm.default, True, 0.1, 1e-3), (R(1, 3), *CHANNELS)),
     (Call(aten.batch_norm.default, True, 0.1, 1e-3, False), (R(1, 3, 1), *CHANNELS)),
     (Call(aten.batch_norm.default, True, 0.1, 1e-3, False), (R(0, 3), *CHANNELS)),

@@ -250,6 +250,8 @@ def _lstsq(op: Emit, self: ir.Value, b: ir.Value, rcond: float | None, driver: s
     is_vector = op.rank(b) == 1 or (op.rank(self) - 1 == op.rank(b) and op.dims(b) == op.dims(self)[:-1])
     right = op.Unsqueeze(op.cast(b, WORK), axes=[op.rank(b)]) if is_vector else op.cast(b, WORK)
     relative = rcond if rcond is not None else epsilon_of(op, self) * max(rows, columns)
+    if (driver == "gelsd" and not 0 < relative < 1) or (driver == "gelss" and relative < 0):  # as LAPACK takes it
+        relative = epsilon_of(op, self) / 2
     inverse = pseudo_inverse(op, self, 0.0, relative, False)
     solution = op.MatMul(inverse, right)
     gaps = op.Sub(op.MatMul(op.cast(self, WORK), solution), right)

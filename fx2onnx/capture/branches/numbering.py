@@ -149,9 +149,8 @@ class ValueNumbering:
     def _operand_given(self, node: Node) -> Node | None:
         """The operand that a call gives back as it is, at these sizes."""
         gives_back = _GIVES_BACK.get(node.target)
-        if gives_back is None or not isinstance(node.args[0], Node):
-            return None
-        return node.args[0] if gives_back(node, self._size) else None
+        operand = None if gives_back is None else gives_back(node, self._size)
+        return operand if isinstance(operand, Node) else None
 
     def _call(self, node: Node) -> object:
         draws = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
@@ -216,16 +215,31 @@ def arguments_of(node: Node) -> dict[str, Any]:
     return {parameter.name: given.get(parameter.name, parameter.default_value) for parameter in parameters}
 
 
-def _is_whole_slice(node: Node, size: Size) -> bool:
-    """Whether a slice goes from end to end."""
+def _whole_slice(node: Node, size: Size) -> object:
+    """The operand of a slice that goes from end to end."""
     given = arguments_of(node)
     whole, start, end = size(_info(given["self"]).dims[given["dim"]]), given["start"], size(given["end"])
-    return start in (None, 0) and given["step"] == 1 and (end is None or end == whole or end == (1 << 63) - 1)
+    is_whole = start in (None, 0) and given["step"] == 1 and (end is None or end == whole or end == (1 << 63) - 1)
+    return given["self"] if is_whole else None
 
 
-def _pads_nothing(node: Node, size: Size) -> bool:
-    """Whether every width is 0."""
-    return all(size(width) == 0 for width in arguments_of(node)["pad"])
+def _padded_by_nothing(node: Node, size: Size) -> object:
+    """The operand of a pad whose widths are all 0."""
+    given = arguments_of(node)
+    return given["self"] if all(size(width) == 0 for width in given["pad"]) else None
+
+
+def _only_part(node: Node, size: Size) -> object:
+    """The one operand of a cat that is not empty, with dtype and rank of the result."""
+    given = arguments_of(node)
+    full = [part for part in given["tensors"] if all(size(dim) != 0 for dim in _info(part).dims)]
+    if len(full) != 1 or _info(full[0]).dtype != _info(node).dtype:
+        return None
+    return full[0] if len(_info(full[0]).dims) == len(_info(node).dims) else None
+
+
+def _first(node: Node, size: Size) -> object:
+    return node.args[0]
 
 
 def _one_key(given: dict[str, Any], size: Size) -> dict[str, Any]:
@@ -238,15 +252,16 @@ def _info(node: Any) -> TensorInfo:
     return info
 
 
-_GIVES_BACK: dict[object, Callable[[Node, Size], bool]] = {
-    aten.alias.default: lambda node, size: True,
-    aten.clone.default: lambda node, size: True,
-    aten.contiguous.default: lambda node, size: True,
-    aten.slice.Tensor: _is_whole_slice,
-    aten.constant_pad_nd.default: _pads_nothing,
-    aten.pad.default: _pads_nothing,
+_GIVES_BACK: dict[object, Callable[[Node, Size], object]] = {
+    aten.alias.default: _first,
+    aten.clone.default: _first,
+    aten.contiguous.default: _first,
+    aten.slice.Tensor: _whole_slice,
+    aten.constant_pad_nd.default: _padded_by_nothing,
+    aten.pad.default: _padded_by_nothing,
+    aten.cat.default: _only_part,
 }
-"""Tests of calls that may give their first operand back."""
+"""Of calls that may give an operand back as it is: that operand, or None."""
 _NORMAL: dict[object, Callable[[dict[str, Any], Size], dict[str, Any]]] = {
     aten.scaled_dot_product_attention.default: _one_key
 }

@@ -246,12 +246,19 @@ def _pooled(
 
 
 @register(Kind.RECORD, aten.scaled_dot_product_attention.default)
-def _attention(tracer: Tracer, call: Call, key: torch.Tensor, value: torch.Tensor) -> object:
+def _attention(tracer: Tracer, call: Call, key: torch.Tensor, value: torch.Tensor, dropout_p: float) -> object:
     """scaled_dot_product_attention: one node. As many values as keys, which newer versions of torch do not ask for."""
+    check_probability(dropout_p)
     is_alike: object = key.shape[-2] == value.shape[-2]
     if isinstance(is_alike, torch.SymBool) and not is_alike.node.expect_true("", 0):
         raise RuntimeError(f"attention needs as many values as keys, which are {value.shape[-2]} and {key.shape[-2]}")
     return NotImplemented
+
+
+def check_probability(dropout: float) -> None:
+    """Raises what eager PyTorch does, where a call by formula has no kernel that would."""
+    if not 0 <= dropout <= 1:
+        raise RuntimeError(f"dropout probability has to be between 0 and 1, but got {dropout}")
 
 
 @register(Kind.RECORD, aten.pow.Tensor_Scalar)

@@ -105,12 +105,23 @@ def _normal(
 
 
 @register(Kind.RECORD, aten.native_group_norm.default)
-def _native_group_norm(tracer: Tracer, call: Call, input: torch.Tensor, N: object, C: object, group: int) -> object:
-    """The channels may be other axes than the input's second."""
-    if input.dim() > 1 and tracer.sizes.certain("eq", dims_of(input)[1], unwrap(C)):
+def _native_group_norm(
+    tracer: Tracer,
+    call: Call,
+    input: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    N: object,
+    C: object,
+    group: int,
+) -> object:
+    """The channels may be other axes than the input's second; statistics are in float32 where a parameter is wider than half precision."""
+    is_mixed = any(each is not None and each.dtype != input.dtype for each in (weight, bias))
+    leads = zip(dims_of(input)[:2], (unwrap(N), unwrap(C)), strict=False)
+    if input.dim() > 1 and not is_mixed and all(tracer.sizes.certain("eq", *pair) for pair in leads):
         return NotImplemented
     check_operands(tracer.sizes, call.func, call.args, call.kwargs)
-    groups = (input.dtype, [unwrap(N), group])
+    groups = (torch.float32 if is_mixed else input.dtype, [unwrap(N), group])
     return record_sized(tracer, call, [(input.dtype, dims_of(input)), groups, groups])
 
 
@@ -176,6 +187,15 @@ def _random_slopes_backward(
         if training and upper - lower > 1e-6:
             return grad_output * noise
         return aten.leaky_relu_backward.default(grad_output, self, (lower + upper) / 2, self_is_result)
+
+
+@register(Kind.RECORD, aten.sigmoid_backward.default)
+def _sigmoid_backward(tracer: Tracer, call: Call, grad_output: torch.Tensor, output: torch.Tensor) -> object:
+    """The factors in the kernel's order, which leave no range on the way where the result does not."""
+    if output.dtype not in (torch.float32, torch.float64) or grad_output.dtype != output.dtype:
+        return NotImplemented
+    with tracer.mode:
+        return grad_output * (1 - output) * output
 
 
 @register(Kind.RECORD, aten.ldexp.Tensor)

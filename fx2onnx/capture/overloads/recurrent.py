@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 import torch.fx
 
-from fx2onnx.capture.overloads.common import Shape, record_sized
+from fx2onnx.capture.overloads.common import Shape, check_probability, record_sized
 from fx2onnx.capture.recording.tracer import Tracer
 from fx2onnx.capture.recording.values import dims_of
 from fx2onnx.capture.registry import Call, Kind, register
@@ -42,10 +42,12 @@ def _recurrent(
     input: torch.Tensor | None = None,
     data: torch.Tensor | None = None,
     batch_first: bool = False,
+    dropout: float = 0.0,
 ) -> object:
     """input [T, B, F] (or [B, T, F]) -> output [T, B, D*O], h_n [L*D, B, O], for LSTM also c_n [L*D, B, H]; packed data
     [N, F] -> output [N, D*O] and the states.
     """
+    check_probability(dropout)
     if data is not None:
         leading, batch = dims_of(data)[:1], dims_of(hx if isinstance(hx, torch.Tensor) else hx[0])[1]
     else:
@@ -84,8 +86,14 @@ _SORTS = frozenset({aten.sort.default, aten.sort.stable})
 @register(Kind.RECORD, aten._pack_padded_sequence.default)
 def _pack(tracer: Tracer, call: Call, input: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> object:
     """Rows in order of time, longest sequences first."""
-    if lengths.dtype != torch.int64:
+    if lengths.dtype != torch.int64 or lengths.dim() != 1:
         raise RuntimeError("'lengths' argument should be a 1D CPU int64 tensor")
+    count, sequences = dims_of(lengths)[0], dims_of(input)[0 if batch_first else 1]
+    if isinstance(count, int) and isinstance(sequences, int) and count != sequences:  # as eager PyTorch says
+        raise RuntimeError(
+            f"Expected `len(lengths)` to be equal to batch_size, but got {count} (batch_size={sequences})"
+        )
+    tracer.sizes.expect_equal(count, sequences)
     known = tracer.values.value_of(tracer.values.node_of(lengths))
     if known is None:
         return _pack_by_data(tracer, call, input, lengths, batch_first)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 import torch
@@ -18,6 +18,7 @@ import torch.fx
 
 from fx2onnx.capture.captured import TensorInfo
 from fx2onnx.capture.op_table import Op
+from fx2onnx.capture.recording.trial_numbers import Fill, identity, ones, rising, sizes_of_batches, zeros
 from fx2onnx.capture.shapes.shape_env import ShapeEnv, UnmetNeed
 from fx2onnx.capture.shapes.symnode import unwrap
 from fx2onnx.sizes.expr import Dim
@@ -55,13 +56,13 @@ IS_OF_CPU = re.compile(
 _FEW_ELEMENTS = 1 << 14
 """Calls with at most so many elements, results included, are tried at their own sizes: some ten microseconds."""
 
-_NOT_TRIED = re.compile("polynomial|matrix_power|cartesian|combinations|grouped_mm|as_strided|segment_reduce")
+_NOT_TRIED = re.compile("polynomial|matrix_power|cartesian|combinations|as_strided|segment_reduce")
 """Operators that work longer than the sizes of operands and results tell, that refuse strides or read all memory, or whose
-offsets have to fit sizes (those of an embedding bag may all be 0).
+lengths have to fit sizes.
 """
 
-_TELL_SIZES = frozenset({"lengths", "batch_sizes", "repeats"})
-"""Tensors whose numbers have to fit the sizes of others."""
+_TELL_SIZES = frozenset({"lengths", "repeats"})
+"""Tensors whose numbers have to fit the sizes of others, and are not tried."""
 
 _DRAWS = frozenset({"train", "training", "dropout", "dropout_p", "p", "generator"})
 """Arguments of operators that may draw random numbers."""
@@ -102,15 +103,22 @@ def is_tried_whole(func: OpOverload) -> bool:
 
 
 def check_sizes(
-    env: ShapeEnv, func: OpOverload, args: tuple[object, ...], kwargs: Mapping[str, object], result: object
+    env: ShapeEnv,
+    func: OpOverload,
+    args: tuple[object, ...],
+    kwargs: Mapping[str, object],
+    result: object,
+    *sizes: Sequence[object],
 ) -> None:
-    """Raises what eager PyTorch does for operands of a few elements, where it refuses them whatever numbers they hold."""
+    """Raises what eager PyTorch does for operands of a few elements, where it refuses them whatever numbers they hold. ``sizes``: of
+    results that are no tensors yet.
+    """
     tensors = [*_tensors(args), *_tensors(tuple(kwargs.values()))]
     if in_function_transform() or any(tensor.layout != torch.strided or tensor.is_quantized for tensor in tensors):
         return
     trial = _Trial(env, func, (args, kwargs), None)
     most = _MOST_ELEMENTS if func._schema.name in Op.COPIES.names else _FEW_ELEMENTS
-    if not trial.is_known() or trial.elements((result,)) > most:
+    if not trial.is_known() or trial.elements((result,), *sizes) > most:
         return
     if _has_numbers_of_sizes(func, args, kwargs):
         return
@@ -229,24 +237,46 @@ class _Trial:
         self.func = func
         self.arguments = arguments
         self.most = most
-        self.fill: Callable[[list[int], torch.dtype], torch.Tensor] | None = None
+        self.fill: Fill | None = None
 
     def refusal_of_all_numbers(self) -> Exception | None:
         """Return the kernel's error if it refuses these sizes and dtypes with every set of trial values, else None."""
         error = self.error()
         if error is None or isinstance(error, LinAlgError):
             return None
-        kept = _in_float32 if IS_OF_CPU.search(str(error)) else _same
-        for dtype_of, fill in ((kept, _zeros), (kept, _ones), (kept, _identity), (kept, _rising)):
-            found = self.error(dtype_of, fill)
+        kept = self._apart() if IS_OF_CPU.search(str(error)) else _same
+        for fill in (zeros, ones, identity, rising, *self._fitting_batches()):
+            found = self.error(kept, fill)
             if found is None or isinstance(found, LinAlgError) or IS_OF_CPU.search(str(found)):
                 return None  # a matrix that has no inverse says nothing of others
         return error
 
+    def _apart(self) -> Callable[[torch.dtype], torch.dtype]:
+        """Wider dtypes in the place of those of half precision, so that what differs still does."""
+        args, kwargs = self.arguments
+        dtypes = {tensor.dtype for tensor in (*_tensors(args), *_tensors(tuple(kwargs.values())))}
+        wide = [dtype for dtype in (torch.float32, torch.float64) if dtype not in dtypes]
+        halves = [dtype for dtype in dtypes if dtype in (torch.float16, torch.bfloat16)]
+        if len(halves) > len(wide) or not halves:
+            return _in_float32
+        return _by(dict(zip(halves, wide, strict=False)))
+
+    def _fitting_batches(self) -> Iterator[Fill]:
+        """Fills for calls with packed data."""
+        names = [argument.name for argument in self.func._schema.arguments]
+        if "batch_sizes" not in names or "data" not in names:
+            return
+        found = [self.arguments[0][names.index(name)] for name in ("data", "batch_sizes")]
+        sizes = [
+            self._size(tensor.shape[0], None) for tensor in found if isinstance(tensor, torch.Tensor) and tensor.dim()
+        ]
+        if len(sizes) == 2:
+            yield from sizes_of_batches(*sizes)
+
     def error(
         self,
         dtype_of: Callable[[torch.dtype], torch.dtype] = _same,
-        fill: Callable[[list[int], torch.dtype], torch.Tensor] | None = None,
+        fill: Fill | None = None,
     ) -> Exception | None:
         """What the kernel raises for tensors of dtypes that ``dtype_of`` gives for those that they have."""
         self.fill = fill
@@ -267,7 +297,7 @@ class _Trial:
         if not _IS_OF_DTYPES.search(str(error)):
             return False
         if IS_OF_CPU.search(str(error)):
-            in_float32 = self.error(_in_float32)
+            in_float32 = self.error(self._apart())
             return in_float32 is not None and not IS_OF_CPU.search(str(in_float32)) and self.is_of_dtypes(in_float32)
         return any(self.error(dtype_of) is None for dtype_of in _OTHERS)
 
@@ -276,13 +306,14 @@ class _Trial:
         args, kwargs = self.arguments
         return not any(dim.symbols() & self.env.unbacked for dim in _symbolic((*args, *kwargs.values())))
 
-    def elements(self, more: tuple[object, ...] = ()) -> int:
-        """Those of all operands, and of ``more``."""
+    def elements(self, more: tuple[object, ...] = (), *sizes: Sequence[object]) -> int:
+        """Those of all operands, of ``more``, and of tensors of ``sizes``."""
         args, kwargs = self.arguments
         found = 0
-        for tensor in (*_tensors(args), *_tensors(tuple(kwargs.values())), *_tensors(more)):
+        tensors = (*_tensors(args), *_tensors(tuple(kwargs.values())), *_tensors(more))
+        for shape in (*(tensor.shape for tensor in tensors), *sizes):
             count = 1
-            for size in tensor.shape:
+            for size in shape:
                 count *= self._size(size, None)
             found += count
         return found
@@ -314,35 +345,16 @@ class _Trial:
         if self.fill is not None:
             return self.fill(sizes, dtype)
         if self.most == 1:  # no number is divided by 0
-            return _ones(sizes, dtype)
-        return _zeros(sizes, dtype) if self.most is None else _identity(sizes, dtype)
-
-
-def _zeros(sizes: list[int], dtype: torch.dtype) -> torch.Tensor:
-    return aten.zeros.default(sizes, dtype=dtype, device="cpu")  # type: ignore[no-any-return]
-
-
-def _ones(sizes: list[int], dtype: torch.dtype) -> torch.Tensor:
-    return aten.ones.default(sizes, dtype=dtype, device="cpu")  # type: ignore[no-any-return]
-
-
-def _identity(sizes: list[int], dtype: torch.dtype) -> torch.Tensor:
-    """Matrices that have an inverse; integers are 0, which is an index of all that is not empty."""
-    made = _zeros(sizes, dtype)
-    if len(sizes) > 1 and (dtype.is_floating_point or dtype.is_complex):
-        aten.fill_.Scalar(aten.diagonal.default(made, 0, -2, -1), 1)
-    return made
-
-
-def _rising(sizes: list[int], dtype: torch.dtype) -> torch.Tensor:
-    """0, 1, 2, ... in a row."""
-    made = _zeros(sizes, torch.float32)
-    row = aten.arange.default(made.numel(), dtype=torch.float32, device="cpu")
-    return aten._to_copy.default(aten.view.default(row, sizes), dtype=dtype)  # type: ignore[no-any-return]
+            return ones(sizes, dtype)
+        return zeros(sizes, dtype) if self.most is None else identity(sizes, dtype)
 
 
 def _as(dtype: torch.dtype) -> Callable[[torch.dtype], torch.dtype]:
     return lambda _: dtype
+
+
+def _by(others: Mapping[torch.dtype, torch.dtype]) -> Callable[[torch.dtype], torch.dtype]:
+    return lambda dtype: others.get(dtype, dtype)
 
 
 def _in_float32(dtype: torch.dtype) -> torch.dtype:

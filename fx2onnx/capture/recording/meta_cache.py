@@ -16,7 +16,7 @@ import torch
 
 from fx2onnx.base.bounded_cache import Bounded
 from fx2onnx.capture.captured import TensorInfo
-from fx2onnx.capture.recording.eager_refusals import check_dtypes
+from fx2onnx.capture.recording.eager_refusals import check_dtypes, check_sizes
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.symnode import sym_int, unwrap
 from fx2onnx.sizes.expr import Dim, DimLike, Scalar
@@ -265,6 +265,8 @@ class MetaCache:
             operand = cast(TensorType, key[4:][0])
             self._env.check_some((*operand.sizes[1:], *kind.sizes[1:]))
         check_operands(self._env, key[0].func, args, {})
+        if key[0].is_tried_whole:
+            check_sizes(self._env, key[0].func, args, {}, (), kind.sizes)
         specs = self._specs[key] = Specs((_fresh(self._as_written(kind)),))
         return specs
 

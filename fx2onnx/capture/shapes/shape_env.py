@@ -308,6 +308,8 @@ class ShapeEnv(SizesOfRun):
         known = self.facts.is_settled(relation)
         if known is None and self._is_otherwise_at_zero_only(relation):
             known = bool(self.hint(relation))
+            if not is_needed:
+                self._note_way(relation if known else relation.negated(), (relation, known))
         if known is not None:
             self.asked.append(("guard", relation, known))
             return known
@@ -319,6 +321,12 @@ class ShapeEnv(SizesOfRun):
         holds: bool = tracer.truth(relation, undeclared(self, relation, user_location()), is_needed)
         self.suppose(relation if holds else relation.negated())
         return holds
+
+    def _note_way(self, true: Relation, key: tuple[Relation, bool]) -> None:
+        """Note Python's way where there is some of something, unless the run ends where there is none."""
+        ends = asserted_by_user() or refused_by_user()
+        if self.takes_notes and key not in self.guards and not ends and true.sizes_beside_none():
+            self.guards[key] = Guard(true, user_location(), True, self.during)
 
     def _is_otherwise_at_zero_only(self, relation: Relation) -> bool:
         """Whether the sample's answer is that of all sizes but 0."""

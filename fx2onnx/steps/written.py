@@ -10,6 +10,8 @@ import onnx_ir as ir
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.edit import drop_initializer, graphs_of, is_read
 from fx2onnx.irx.inference import STANDARD
+from fx2onnx.sizes.expr import Dim
+from fx2onnx.sizes.text import parse_dim
 
 
 @dataclass
@@ -57,8 +59,12 @@ class Interface:
             value.shape = self._joined(shape, value.shape)
 
     def _plain(self, shape: ir.Shape) -> ir.Shape:
-        """Without names that only stand for something unknown."""
-        return ir.Shape([dim if isinstance(dim, int) or str(dim.value) in self.names else None for dim in shape])
+        """Without names that only stand for something unknown: those of the interface stay, and what is computed from them."""
+        return ir.Shape([dim if isinstance(dim, int) or self._is_told(str(dim.value)) else None for dim in shape])
+
+    def _is_told(self, text: str) -> bool:
+        read = parse_dim(text)
+        return text in self.names or (isinstance(read, Dim) and read.symbols() <= self.names)
 
     def _joined(self, declared: ir.Shape | None, inferred: ir.Shape | None) -> ir.Shape | None:
         if inferred is None:

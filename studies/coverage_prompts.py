@@ -180,14 +180,14 @@ def _with_prompt(model: Any, inputs: dict[str, Any]) -> dict[str, Any]:
     """Three prompts for a model whose images enter the language model itself; of a model without images, of text."""
     from fx2onnx.decoding.recipes.cross_attention import image_parts
     from fx2onnx.decoding.recipes.image_prompt import MEDIA, takes_images
-    from fx2onnx.decoding.recipes.recipe import Request
+    from fx2onnx.decoding.recipes.recipe import FolderRequest
     from fx2onnx.manifest.names import DECODER_FILE, IMAGE_FILE, PROMPT_FILE
     from fx2onnx.sources.hf.sample_context import SampleContext
     from fx2onnx.sources.source import Options, Source
 
     if not takes_images(model):
         return inputs
-    parts = image_parts(Request(Source("", model), options=Options(batch=3)))
+    parts = image_parts(FolderRequest(Source("", model), options=Options(batch=3)))
     taken = dict(parts[PROMPT_FILE if PROMPT_FILE in parts else IMAGE_FILE].kwargs)
     if "input_ids" in taken:  # of the length that places of images fit
         inputs["input_ids"], inputs["attention_mask"] = taken.pop("input_ids"), taken.pop("attention_mask")

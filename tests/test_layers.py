@@ -401,6 +401,27 @@ def test_a_look_past_emit_is_seen(look: str) -> None:
     assert not looks_past_emit("op.producer(value), op.dtype(value), torch.dtype")
 
 
+SHARED_CLASS_NAMES = """
+Call Case Change Difference Elsewhere Entry Facts Interface Job Kind Leaf LoadedModel Measured NodeFacts Outputs
+Part Plan Program Row Sample Seen Sizes Snapshot Step TensorType Trace Unknown Values View WeightFacts Why
+"""
+"""Names that classes of two rooms or more still have. None may be added."""
+
+
+def test_a_public_class_name_is_unique() -> None:
+    places: dict[str, list[str]] = {}
+    for path in PACKAGE.rglob("*.py"):
+        for node in parsed(path).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(str(path.relative_to(PACKAGE)))
+    shared = {name: files for name, files in places.items() if len(files) > 1}
+    known = set(SHARED_CLASS_NAMES.split())
+    assert not {name: files for name, files in shared.items() if name not in SHARED_CLASS_NAMES}, (
+        "name the class by its subject"
+    )
+    assert not known - shared.keys(), "no longer shared: take the name out of SHARED_CLASS_NAMES"
+
+
 def lengths_of_files() -> dict[str, int]:
     return {str(path.relative_to(PACKAGE)): len(path.read_text().splitlines()) for path in PACKAGE.rglob("*.py")}
 

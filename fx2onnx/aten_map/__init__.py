@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from fx2onnx.aten_map.table.registry import TABLE, Entry, Table, translates
+from fx2onnx.aten_map.table.registry import TABLE, Table, TableEntry, translates
 
-__all__ = ["TABLE", "Entry", "Table", "translates"]
+__all__ = ["TABLE", "Table", "TableEntry", "translates"]

@@ -57,7 +57,7 @@ def shifted(op: Emit, value: ir.Value, steps: int, filler: ir.Value) -> ir.Value
     return op.Concat(filler, kept, axis=1)
 
 
-class Path(NamedTuple):
+class CtcPath(NamedTuple):
     """What a sequence is aligned with: z = blank, l0, blank, l1, .. blank, of length 2 S + 1."""
 
     places: ir.Value
@@ -71,7 +71,7 @@ class Path(NamedTuple):
     length: DimLike
 
 
-def path_of(op: Emit, labels: ir.Value, target_lengths: ir.Value, blank: int) -> Path:
+def path_of(op: Emit, labels: ir.Value, target_lengths: ir.Value, blank: int) -> CtcPath:
     """Of labels [N, S]."""
     batch, longest = op.dims(labels)
     length = whole(2 * longest + 1)
@@ -85,7 +85,7 @@ def path_of(op: Emit, labels: ir.Value, target_lengths: ir.Value, blank: int) ->
     classes = op.Where(named, extended, op.const(np.int64(blank)))
     gap = op.expand(op.const(np.int64(-1)), (batch, 2))
     may_skip = op.And(named, op.Not(op.Equal(classes, shifted(op, classes, 2, gap))))
-    return Path(places, classes, may_skip, op.Mul(column, 2), length)
+    return CtcPath(places, classes, may_skip, op.Mul(column, 2), length)
 
 
 def advanced(op: Emit, states: Sequence[ir.Value], emitted: ir.Value) -> ir.Value:
@@ -97,13 +97,13 @@ def advanced(op: Emit, states: Sequence[ir.Value], emitted: ir.Value) -> ir.Valu
     return op.Add(op.Add(op.Log(total), most), emitted)
 
 
-def at_start(op: Emit, path: Path, place: ir.Value) -> ir.Value:
+def at_start(op: Emit, path: CtcPath, place: ir.Value) -> ir.Value:
     """log 1 at that place, log 0 elsewhere: [N, 2 S + 1]."""
     found = op.Where(op.Equal(path.places, place), op.const(0.0, WORK), op.const(-math.inf, WORK))
     return op.expand(found, op.dims(path.classes))
 
 
-def following(op: Emit, alpha: ir.Value, path: Path, emitted: ir.Value) -> ir.Value:
+def following(op: Emit, alpha: ir.Value, path: CtcPath, emitted: ir.Value) -> ir.Value:
     """alpha[s] <- emitted[s] + log(exp alpha[s] + exp alpha[s - 1] + exp alpha[s - 2] where z[s] may follow z[s - 2])."""
     low, batch = op.const(-math.inf, WORK), op.dims(alpha)[0]
     one = shifted(op, alpha, 1, op.expand(low, (batch, 1)))
@@ -111,7 +111,7 @@ def following(op: Emit, alpha: ir.Value, path: Path, emitted: ir.Value) -> ir.Va
     return advanced(op, [alpha, one, two], emitted)
 
 
-def at_end(op: Emit, alpha: ir.Value, path: Path) -> ir.Value:
+def at_end(op: Emit, alpha: ir.Value, path: CtcPath) -> ir.Value:
     """log p [N] from the last alpha."""
     ends = op.Or(op.Equal(path.places, path.last), op.Equal(path.places, op.Sub(path.last, 1)))
     return log_sum_exp(op, op.Where(ends, alpha, op.const(-math.inf, WORK)), 1, False)

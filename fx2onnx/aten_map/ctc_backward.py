@@ -11,8 +11,8 @@ import torch
 
 from fx2onnx.aten_map.creation import counted
 from fx2onnx.aten_map.ctc import (
+    CtcPath,
     Lengths,
-    Path,
     advanced,
     at_end,
     at_start,
@@ -33,7 +33,9 @@ D = ir.DataType
 Step = Callable[[Emit, ir.Value, ir.Value], ir.Value]
 
 
-def _aligned(op: Emit, targets: ir.Value, target_lengths: Lengths, blank: int, length: DimLike | None = None) -> Path:
+def _aligned(
+    op: Emit, targets: ir.Value, target_lengths: Lengths, blank: int, length: DimLike | None = None
+) -> CtcPath:
     """The path of a batch of targets, as long as the longest where the lengths are known, or as ``length`` (2 S + 1) says."""
     wanted = lengths_of(op, target_lengths)
     labels = padded_targets(op, targets, wanted, batched=True)
@@ -45,7 +47,7 @@ def _aligned(op: Emit, targets: ir.Value, target_lengths: Lengths, blank: int, l
     return path_of(op, labels, wanted, blank)
 
 
-def _along(op: Emit, values: ir.Value, path: Path) -> ir.Value:
+def _along(op: Emit, values: ir.Value, path: CtcPath) -> ir.Value:
     """values [T, N, C] at the classes of the path: [T, N, 2 S + 1]."""
     steps, batch = op.dims(values)[:2]
     classes = op.expand(op.Unsqueeze(path.classes, axes=[0]), (steps, batch, path.length))
@@ -106,7 +108,7 @@ def _before(op: Emit, value: ir.Value, steps: int, filler: ir.Value) -> ir.Value
     return op.Concat(kept, op.expand(filler, (rows, steps)), axis=1)
 
 
-def _preceding(op: Emit, beta: ir.Value, path: Path, emitted: ir.Value) -> ir.Value:
+def _preceding(op: Emit, beta: ir.Value, path: CtcPath, emitted: ir.Value) -> ir.Value:
     """beta[s] <- emitted[s] + log(exp beta[s] + exp beta[s + 1] + exp beta[s + 2] where z[s + 2] may follow z[s])."""
     low = op.const(-math.inf, WORK)
     two = _before(op, op.Where(path.may_skip, beta, low), 2, low)

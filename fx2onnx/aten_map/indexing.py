@@ -28,7 +28,7 @@ Indices = Sequence["ir.Value | None"]
 
 
 @dataclass(slots=True)
-class Plan:
+class IndexPlan:
     """Integer indices by axis of the indexed tensor, and the dims they broadcast to."""
 
     axes: list[int]
@@ -44,7 +44,7 @@ class Plan:
         return [axis for axis in range(rank) if axis not in self.axes]
 
 
-def plan_of(op: Emit, indices: Indices) -> Plan:
+def plan_of(op: Emit, indices: Indices) -> IndexPlan:
     """Masks become one vector of places an axis they cover."""
     axes: list[int] = []
     found: list[ir.Value] = []
@@ -62,10 +62,10 @@ def plan_of(op: Emit, indices: Indices) -> Plan:
             axes.append(axis)
             found.append(index)
             axis += 1
-    return Plan(axes, found, broadcast_dims(*(op.dims(index) for index in found)))
+    return IndexPlan(axes, found, broadcast_dims(*(op.dims(index) for index in found)))
 
 
-def coordinates(op: Emit, plan: Plan) -> ir.Value:
+def coordinates(op: Emit, plan: IndexPlan) -> ir.Value:
     """[*common, number of indices]: what GatherND and ScatterND read."""
     parts = []
     for index in plan.indices:
@@ -76,7 +76,7 @@ def coordinates(op: Emit, plan: Plan) -> ir.Value:
     return op.Concat(*parts, axis=-1)
 
 
-def _linear(op: Emit, value: ir.Value, plan: Plan) -> ir.Value:
+def _linear(op: Emit, value: ir.Value, plan: IndexPlan) -> ir.Value:
     """Adjacent indices as one into the merged axis: no copy of ``value``, no expanded indices.
 
     A negative first index stays negative, which Gather allows; the others are made positive.

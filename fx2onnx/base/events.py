@@ -40,7 +40,7 @@ class Span:
         return (self.end_ns - self.start_ns) / 1e9
 
 
-class Recorder:
+class SpanRecorder:
     """Holds the spans of one pipeline run. ``memory`` is read at the ends of phases, and between while details come in.
 
     Details go to a flat log, from which ``tree`` makes spans when they are read.
@@ -184,15 +184,15 @@ def _fill(parent: Span, ended: list[Span | Stretch]) -> None:
         span.stretches += 1
 
 
-_active: contextvars.ContextVar[Recorder | None] = contextvars.ContextVar("fx2onnx_recorder", default=None)
+_active: contextvars.ContextVar[SpanRecorder | None] = contextvars.ContextVar("fx2onnx_recorder", default=None)
 
 
-def active(context: contextvars.Context | None = None) -> Recorder | None:
+def active(context: contextvars.Context | None = None) -> SpanRecorder | None:
     """The recorder that is active in this thread and task, or in another one's ``context``; None where there is none."""
     return _active.get() if context is None else context.get(_active)
 
 
-def details() -> Recorder | None:
+def details() -> SpanRecorder | None:
     """The active recorder where it wants details, else None."""
     recorder = _active.get()
     return recorder if recorder is not None and recorder.detailed else None
@@ -204,9 +204,9 @@ def active_as_now() -> Callable[[], object]:
 
 
 @contextlib.contextmanager
-def recording(name: str, *, detailed: bool = False, memory: MemoryReader | None = None) -> Iterator[Recorder]:
+def recording(name: str, *, detailed: bool = False, memory: MemoryReader | None = None) -> Iterator[SpanRecorder]:
     """Make a new recorder active for the block; it is closed afterwards, also after an error."""
-    recorder = Recorder(name, detailed=detailed, memory=memory)
+    recorder = SpanRecorder(name, detailed=detailed, memory=memory)
     outer = _active.get()
     try:
         _active.set(recorder)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fx2onnx.cli.profile_measure import Job
     from fx2onnx.cli.profile_sizes import Sweep
     from fx2onnx.cli.progress import Stages
-    from fx2onnx.report.compare import Comparison
+    from fx2onnx.report.compare import ProfileComparison
     from fx2onnx.report.profile import Profile
     from fx2onnx.sources import Source
 
@@ -230,7 +230,7 @@ def _verified(result: Any, source: Source) -> dict[str, Any]:
     return {**verdict.as_dict(), "summary": verdict.describe(), "seconds": time.perf_counter() - start}
 
 
-def _show(profile: Profile, comparisons: list[Comparison]) -> None:
+def _show(profile: Profile, comparisons: list[ProfileComparison]) -> None:
     from rich.text import Text
 
     from fx2onnx.cli.progress import console
@@ -246,7 +246,7 @@ def _show(profile: Profile, comparisons: list[Comparison]) -> None:
         out.print(comparison_view(comparison))
 
 
-def _fail(comparisons: list[Comparison], limit: float | None, profile: Profile) -> None:
+def _fail(comparisons: list[ProfileComparison], limit: float | None, profile: Profile) -> None:
     """Exit code 1 where an export became slower than allowed, or the file is wrong."""
     slower = [comparison for comparison in comparisons if limit is not None and comparison.is_slower(limit)]
     for comparison in slower:

@@ -17,7 +17,13 @@ import torch
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.decoding.cache.compressed import OWN_SIZES
-from fx2onnx.decoding.cache.layout import CacheLayout, Sizes, State, tokens_for_every_state, unmistakable_sizes
+from fx2onnx.decoding.cache.layout import (
+    CacheLayout,
+    CacheTensor,
+    TrialSizes,
+    tokens_for_every_state,
+    unmistakable_sizes,
+)
 from fx2onnx.decoding.cache.module_state import (
     CACHE_ARGUMENTS,
     cache_argument,
@@ -217,7 +223,7 @@ def _prompt_inputs(kwargs: Inputs, shapes: Shapes) -> tuple[Inputs, Shapes]:
 
 
 def _layout_of(
-    model: Model, sizes: Sizes, width: int | None, beside: Mapping[str, tuple[int, ...]], rows: int
+    model: Model, sizes: TrialSizes, width: int | None, beside: Mapping[str, tuple[int, ...]], rows: int
 ) -> tuple[str, CacheLayout]:
     """The argument that takes the cache, and what a trial run says that it holds behind a text that is long enough."""
     known = inspect.signature(model.forward).parameters
@@ -292,7 +298,7 @@ def _as_keywords(call: Callable[..., Result], model: Model, **inputs: object) ->
     return call(model, inputs)
 
 
-def prompt_of(model: Model, sizes: Sizes, width: int | None = None) -> dict[str, torch.Tensor]:
+def prompt_of(model: Model, sizes: TrialSizes, width: int | None = None) -> dict[str, torch.Tensor]:
     """Inputs of the trial run of a decoder, embedded where ``width`` says how wide."""
     parameters = inspect.signature(model.forward).parameters
     ids = torch.zeros(sizes.batch, sizes.past, dtype=torch.int64)
@@ -349,7 +355,7 @@ def text_inputs(
     }
 
 
-def _sample_state(state: State, batch: int, past: int) -> torch.Tensor:
+def _sample_state(state: CacheTensor, batch: int, past: int) -> torch.Tensor:
     def size_of(axis: int, size: int) -> int:
         word = state.axes.get(axis, "")
         is_window = bool(word) and not word.startswith(OWN_SIZES)

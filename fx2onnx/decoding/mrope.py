@@ -23,7 +23,7 @@ Count: TypeAlias = Callable[..., tuple[torch.Tensor, object]]
 
 
 @dataclass(frozen=True)
-class Layout:
+class ImageLayout:
     """Where the tokens of an image stand. Places are (time, row, column), or what else a model counts on its axes."""
 
     inside: tuple[_Place, ...]
@@ -47,7 +47,7 @@ class Layout:
 
 
 def image_positions(
-    input_ids: torch.Tensor, is_image: torch.Tensor, is_shown: torch.Tensor, layout: Layout
+    input_ids: torch.Tensor, is_image: torch.Tensor, is_shown: torch.Tensor, layout: ImageLayout
 ) -> torch.Tensor:
     """Places [axes, batch, sequence] of every token, time, row and column; 0 for padding.
 
@@ -114,7 +114,7 @@ def merge_size_of(model: Model) -> int | None:
     return size if isinstance(size, int) else None
 
 
-def image_layout(model: Model, samples: Mapping[str, torch.Tensor], features: Callable[[], int]) -> Layout | None:
+def image_layout(model: Model, samples: Mapping[str, torch.Tensor], features: Callable[[], int]) -> ImageLayout | None:
     """Where the tokens of an image of the size of ``samples`` stand; None for a model whose positions are those of text.
 
     samples: arguments of the encoder, for one image in each row of those that are integers. ``features()`` says how many
@@ -194,7 +194,7 @@ class Asking:
     def prompt(self, *parts: list[int]) -> torch.Tensor:
         return torch.tensor([[token for part in parts for token in part]])
 
-    def measured(self, size: int) -> Layout | None:
+    def measured(self, size: int) -> ImageLayout | None:
         """What one image of ``size`` features among text shows, and each special token behind it."""
         word, image = self.word, [self.token] * size
         text = [word, word, self.start]
@@ -204,7 +204,7 @@ class Asking:
         advance = int(alone[0, _FIRST + size]) - _FIRST
         still, ordinal = self._rules(size, alone)
         inside = alone[:, _FIRST : _FIRST + size] - _FIRST * (1 - still)
-        layout = Layout(
+        layout = ImageLayout(
             _places(inside),
             advance,
             tuple((alone[:, _FIRST - 1] - (_FIRST - 1)).tolist()),
@@ -236,7 +236,7 @@ class Asking:
         ordinal = second[:, behind : behind + size] - first - moves * (advance + 2)
         return 1 - moves, ordinal
 
-    def agrees(self, layout: Layout) -> bool:
+    def agrees(self, layout: ImageLayout) -> bool:
         """Whether ``image_positions`` gives what the model does for two images among text, with and without what closes them.
 
         Some models want a token behind each image (Qwen Omni), and are not asked about images side by side.

@@ -20,7 +20,7 @@ from fx2onnx.decoding.recipes import (
     static_cache,
     streaming_audio,
 )
-from fx2onnx.decoding.recipes.recipe import Part, Recipe, Request, TextOnly
+from fx2onnx.decoding.recipes.recipe import FolderPart, FolderRequest, Recipe, TextOnly
 from fx2onnx.manifest.names import MODEL_FILE
 from fx2onnx.sources.hf.sample_context import set_use_cache
 from fx2onnx.sources.hf.transformers_types import Model
@@ -55,7 +55,7 @@ class Assembly:
     """A model as the files of a folder; ``folder`` is the checkpoint that it comes from, if any."""
 
     model: Model
-    parts: Sequence[Part]
+    parts: Sequence[FolderPart]
     folder: Path | None
     origin: str
 
@@ -92,7 +92,7 @@ def assemble(
     name, _, _ = spec.removeprefix("hf:").partition("?")
     folder = Path(name).expanduser()
     if not task.endswith(WITH_PAST):
-        parts = [Part(MODEL_FILE, [lambda: source])]
+        parts = [FolderPart(MODEL_FILE, [lambda: source])]
     else:
         parts = cached_parts(
             source, cache, in_place=in_place, logits=logits, images=not task.startswith("text-generation")
@@ -102,7 +102,7 @@ def assemble(
 
 def cached_parts(
     source: Source, cache: str = "dynamic", *, in_place: bool = True, logits: str = "all", images: bool = True
-) -> list[Part]:
+) -> list[FolderPart]:
     """The files that ``source.module``, a generating transformers model, becomes with its cache in and out.
 
     ``cache`` is ``dynamic`` (it grows), ``static`` (of a fixed size; ``in_place`` by opset 24's operator) or ``grouped`` (as
@@ -115,7 +115,7 @@ def cached_parts(
         raise UserError("E001", f"cache={cache!r} is not known", next="dynamic or static")
     if logits not in ("all", "last"):
         raise UserError("E001", f"logits={logits!r} is not known", next="all or last")
-    request, note = Request(source, cache, in_place, logits, images), ""
+    request, note = FolderRequest(source, cache, in_place, logits, images), ""
     for model in {request.model, request.language}:
         set_use_cache(model.config, True)
     for recipe in RECIPES:

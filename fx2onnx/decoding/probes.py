@@ -20,7 +20,7 @@ FEATURES_GIVEN = "mm_encoder_outputs"  # forward's argument for features that ar
 _SAMPLE = 4  # tokens
 
 
-class Seen(Exception):
+class EnoughSeen(Exception):
     """Ends a run where what it was made for has been seen."""
 
 
@@ -30,7 +30,7 @@ def first_call(module: nn.Module, run: Callable[[], object]) -> tuple[tuple[obje
 
     def look(_: nn.Module, args: tuple[object, ...], kwargs: dict[str, Any]) -> None:
         seen.append((args, kwargs))
-        raise Seen
+        raise EnoughSeen
 
     handle = module.register_forward_pre_hook(look, with_kwargs=True)
     try:

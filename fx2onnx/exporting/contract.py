@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from fx2onnx.base.source import relative_path
 from fx2onnx.files.folder_commit import VERSION
 from fx2onnx.manifest import names
-from fx2onnx.manifest.form import GraphForm, Kind, Length, Manifest, Medium, Port, Precise, Role, State
+from fx2onnx.manifest.form import CacheState, GraphForm, Kind, Length, Manifest, Medium, Port, Precise, Role
 from fx2onnx.sizes import stated as size_conditions
 
 if TYPE_CHECKING:
@@ -168,13 +168,13 @@ def _output_role(name: str, kind: Kind) -> Role:
     return _ROLES[name] if name in _ROLES and not is_shortened_mask else _GIVEN.get(kind, "other")
 
 
-def _state(name: str, past: str | None, present: str | None, dtype: str, shape: Shape) -> State:
+def _state(name: str, past: str | None, present: str | None, dtype: str, shape: Shape) -> CacheState:
     sizes = {axis: size for axis, size in enumerate(shape) if isinstance(size, str) and size != names.BATCH}
     for axis, size in sizes.items():
         window = names.kept_by_window(size)
         length = _LENGTHS.get(size, "own" if window is None else "window")
-        return State(name, past, present, dtype, shape, length, axis, window)
-    return State(name, past, present, dtype, shape, "constant")
+        return CacheState(name, past, present, dtype, shape, length, axis, window)
+    return CacheState(name, past, present, dtype, shape, "constant")
 
 
 def _described(values: Iterable[ir.Value]) -> dict[str, tuple[str, Shape]]:

@@ -32,7 +32,7 @@ from fx2onnx.targets.find import chosen_opset
 
 if TYPE_CHECKING:
     from fx2onnx.decoding.parts import Assembly
-    from fx2onnx.decoding.recipes.recipe import Part
+    from fx2onnx.decoding.recipes.recipe import FolderPart
     from fx2onnx.exporting.result import ExportResult
     from fx2onnx.sources import Source
 
@@ -150,7 +150,7 @@ def check_folder(target: Path) -> Path:
 _Exported: TypeAlias = "tuple[ExportResult, Source]"
 
 
-def _export_part(part: Part, options: ExportOptions, notes: list[str]) -> dict[str, _Exported]:
+def _export_part(part: FolderPart, options: ExportOptions, notes: list[str]) -> dict[str, _Exported]:
     """By file name, the first form that exports and holds at every length, or a graph for prompts and one for steps. A
     reason is noted where there is neither the first form nor a graph for prompts.
     """
@@ -172,7 +172,7 @@ def _export_part(part: Part, options: ExportOptions, notes: list[str]) -> dict[s
 
 
 def _prompt_and_step(
-    part: Part, first: _Exported | None, made: _Exported, options: ExportOptions
+    part: FolderPart, first: _Exported | None, made: _Exported, options: ExportOptions
 ) -> dict[str, _Exported] | None:
     """A graph for prompts and one for single tokens: ``first``, where the first form was ``made``, and the second; or
     ``part.prompt`` and what was ``made`` instead.

@@ -12,7 +12,7 @@ import torch
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.events import record
 from fx2onnx.capture.driver import as_module
-from fx2onnx.optimize.outline_modules import Kind, Outlined, outline_modules
+from fx2onnx.optimize.outline_modules import FunctionName, Outlined, outline_modules
 
 _CONTAINERS = (torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.ParameterList, torch.nn.ParameterDict)
 """Modules that nobody calls."""
@@ -31,7 +31,7 @@ def outlined(model: ir.Model, module: Any, functions: bool | Sequence[type | str
     modules = dict(root.named_modules(remove_duplicate=False))
     for path, each in modules.items():
         if path and not isinstance(each, _CONTAINERS) and (wanted is None or wanted & _names_of(type(each))):
-            kinds[path] = Kind(type(each).__module__, type(each).__name__)
+            kinds[path] = FunctionName(type(each).__module__, type(each).__name__)
     with record("functions"):
         return outline_modules(model, kinds, modules)
 

@@ -10,7 +10,7 @@ from fx2onnx.sizes.assumptions import Assumed, described
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from fx2onnx.base.events import Recorder
+    from fx2onnx.base.events import SpanRecorder
     from fx2onnx.base.memory import MemoryReader
     from fx2onnx.report.profile import Profile
     from fx2onnx.verify import Verdict
@@ -70,7 +70,7 @@ class Measured:
     """What a profile is made from."""
 
     source: str
-    recorder: Recorder
+    recorder: SpanRecorder
     memory: MemoryReader | None
     verdict: Verdict | None
 

@@ -32,14 +32,19 @@ from fx2onnx.training.dropout_off import DROPOUT_OFF
 from fx2onnx.training.options import Training
 from fx2onnx.training.packed_forms import PACKED
 from fx2onnx.training.plan import plan_of
-from fx2onnx.training.program import Kind, Plan, TrainingProgram
+from fx2onnx.training.program import GraphKind, TrainingPlan, TrainingProgram
 from fx2onnx.training.recurrent_forms import RECURRENT
 from fx2onnx.training.whole_forms import WHOLE
 
 if TYPE_CHECKING:
     from fx2onnx.verify import Verdict
 
-FILES = {Kind.STEP: STEP_FILE, Kind.GRADIENTS: GRADIENTS_FILE, Kind.UPDATE: UPDATE_FILE, Kind.EVAL: EVAL_FILE}
+FILES = {
+    GraphKind.STEP: STEP_FILE,
+    GraphKind.GRADIENTS: GRADIENTS_FILE,
+    GraphKind.UPDATE: UPDATE_FILE,
+    GraphKind.EVAL: EVAL_FILE,
+}
 
 
 def export_one(
@@ -61,7 +66,7 @@ def export_one(
         )
     module = as_module(model)
     plan = plan_of(module, args, kwargs, training, options.capture.dynamic_shapes)
-    result = graph_of(module, plan, Kind.GRADIENTS if plan.groups is None else Kind.STEP, options)
+    result = graph_of(module, plan, GraphKind.GRADIENTS if plan.groups is None else GraphKind.STEP, options)
     warn(result.report.warnings)
     if options.verify:
         _verify(result, module, plan)
@@ -72,18 +77,18 @@ def export_one(
     return result
 
 
-def _verify(result: ExportResult, module: torch.nn.Module, plan: Plan) -> None:
+def _verify(result: ExportResult, module: torch.nn.Module, plan: TrainingPlan) -> None:
     from fx2onnx.verify.training import raise_if_any_failed, verify_graph
 
-    kind = Kind.GRADIENTS if plan.groups is None else Kind.STEP
+    kind = GraphKind.GRADIENTS if plan.groups is None else GraphKind.STEP
     verdict = verify_graph(result, module, plan, kind)
     result.report.verdict = verdict.summary()
     raise_if_any_failed({"the graph": verdict})
 
 
-def graph_of(module: torch.nn.Module, plan: Plan, kind: Kind, options: ExportOptions) -> ExportResult:
+def graph_of(module: torch.nn.Module, plan: TrainingPlan, kind: GraphKind, options: ExportOptions) -> ExportResult:
     """The graph of that kind, under the names of the user's own module."""
-    is_differentiated = kind in (Kind.STEP, Kind.GRADIENTS)
+    is_differentiated = kind in (GraphKind.STEP, GraphKind.GRADIENTS)
     program = TrainingProgram(module, plan, kind)
     samples = plan.inputs(kind, with_state=False)
     capture = replace(
@@ -106,7 +111,7 @@ def graph_of(module: torch.nn.Module, plan: Plan, kind: Kind, options: ExportOpt
     return result
 
 
-def _drop_unused(result: ExportResult, plan: Plan) -> None:
+def _drop_unused(result: ExportResult, plan: TrainingPlan) -> None:
     """What a graph need not be given: the seed of a module that draws nothing, buffers that it does not read."""
     graph = result.owned.model.graph
     asked = {*plan.sample.batch, *plan.sample.targets}
@@ -128,12 +133,12 @@ def write_training(
     module = as_module(model)
     plan = plan_of(module, args, kwargs, training, options.capture.dynamic_shapes)
     _check_no_complex(plan)
-    first = Kind.GRADIENTS if plan.groups is None else Kind.STEP
+    first = GraphKind.GRADIENTS if plan.groups is None else GraphKind.STEP
     results = {first: graph_of(module, plan, first, options)}
     plan = replace(plan, buffers=results[first].initial_state)
-    others = [Kind.GRADIENTS, Kind.UPDATE, Kind.EVAL] if plan.groups is not None else [Kind.EVAL]
+    others = [GraphKind.GRADIENTS, GraphKind.UPDATE, GraphKind.EVAL] if plan.groups is not None else [GraphKind.EVAL]
     if training.inputs:
-        others = [kind for kind in others if kind is not Kind.UPDATE]
+        others = [kind for kind in others if kind is not GraphKind.UPDATE]
     results |= {kind: graph_of(module, plan, kind, options) for kind in others}
     exported = {FILES[kind]: result for kind, result in results.items()}
     exported[MODEL_FILE] = _model(module, plan, options)
@@ -149,7 +154,7 @@ def write_training(
     return TrainingFolder(target, manifest, exported, verdicts)
 
 
-def _check_no_complex(plan: Plan) -> None:
+def _check_no_complex(plan: TrainingPlan) -> None:
     """Raises: UserError E108. One file takes a complex parameter as pairs; a folder's weights are as the module has them."""
     for name, value in (plan.parameters | plan.held).items():
         if value.is_complex():
@@ -164,7 +169,9 @@ def _check_no_complex(plan: Plan) -> None:
             )
 
 
-def _verified(folder: Path, module: torch.nn.Module, plan: Plan, kinds: Iterable[Kind]) -> dict[str, Verdict]:
+def _verified(
+    folder: Path, module: torch.nn.Module, plan: TrainingPlan, kinds: Iterable[GraphKind]
+) -> dict[str, Verdict]:
     """A verdict for each file. Raises VerificationError E501, so that no folder is written."""
     from fx2onnx.verify.training import raise_if_any_failed, verify_graph, verify_model
 
@@ -174,7 +181,7 @@ def _verified(folder: Path, module: torch.nn.Module, plan: Plan, kinds: Iterable
     return verdicts
 
 
-def _model(module: torch.nn.Module, plan: Plan, options: ExportOptions) -> ExportResult:
+def _model(module: torch.nn.Module, plan: TrainingPlan, options: ExportOptions) -> ExportResult:
     """The module as it is used when it is trained; its weights stay as they are, so that new ones can take their place."""
     args, kwargs = plan.sample.call(plan.sample.batch)
     capture = replace(options.capture, training=False, dynamic_shapes=plan.sample.shapes)

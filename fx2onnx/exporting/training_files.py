@@ -16,10 +16,10 @@ from fx2onnx.capture.reasons import baking_step
 from fx2onnx.capture.recording.values import tensor_info
 from fx2onnx.exporting.result import ExportResult
 from fx2onnx.files import safetensors
-from fx2onnx.files.safetensors import Entry, Place
+from fx2onnx.files.safetensors import TensorEntry, TensorPlace
 from fx2onnx.irx.edit import graphs_of
-from fx2onnx.manifest.training import WEIGHTS_FILE, Rate, Slot, TrainedParameter, TrainingManifest
-from fx2onnx.training.program import GRADIENT, LOSS, LOSS_SCALE, OWN, SEED, STEP, Plan, loss_of
+from fx2onnx.manifest.training import WEIGHTS_FILE, OptimizerSlot, Rate, TrainedParameter, TrainingManifest
+from fx2onnx.training.program import GRADIENT, LOSS, LOSS_SCALE, OWN, SEED, STEP, TrainingPlan, loss_of
 
 DTYPES = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",
@@ -28,10 +28,10 @@ DTYPES = {
 """PyTorch's dtypes in the words of the safetensors format."""
 
 
-def _entry(name: str, tensor: torch.Tensor) -> Entry:
+def _entry(name: str, tensor: torch.Tensor) -> TensorEntry:
     plain = tensor.detach().cpu().contiguous()
     content = plain.reshape(-1).view(torch.uint8).numpy()
-    return Entry(name, DTYPES[plain.dtype], tuple(plain.shape), content.data)
+    return TensorEntry(name, DTYPES[plain.dtype], tuple(plain.shape), content.data)
 
 
 def stored(module: torch.nn.Module) -> dict[str, torch.Tensor]:
@@ -40,14 +40,14 @@ def stored(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {name: tensor for name, tensor in named if tensor.dtype in DTYPES and tensor.layout == torch.strided}
 
 
-def write_weights(module: torch.nn.Module, plan: Plan, folder: Path) -> dict[str, Place]:
+def write_weights(module: torch.nn.Module, plan: TrainingPlan, folder: Path) -> dict[str, TensorPlace]:
     """Every parameter and buffer, and what the optimizer has of earlier steps. Returns the places by name."""
     kept = {} if plan.groups is None else dict(plan.groups.state)
     tensors = stored(module) | kept
     return safetensors.write(folder / WEIGHTS_FILE, [_entry(*item) for item in tensors.items()], {"format": "pt"})
 
 
-def refer_to_weights(model: ir.Model, module: torch.nn.Module, places: Mapping[str, Place], folder: Path) -> None:
+def refer_to_weights(model: ir.Model, module: torch.nn.Module, places: Mapping[str, TensorPlace], folder: Path) -> None:
     """Let every initializer that is a tensor of the module refer to the file, whose place in the folder stays."""
     by_address = {tensor.data_ptr(): name for name, tensor in stored(module).items() if tensor.is_contiguous()}
     for value in model.graph.initializers.values():
@@ -67,7 +67,7 @@ def refer_to_weights(model: ir.Model, module: torch.nn.Module, places: Mapping[s
         )
 
 
-def _begun(plan: Plan) -> dict[str, float]:
+def _begun(plan: TrainingPlan) -> dict[str, float]:
     """The number that each tensor of the optimizer's state begins with."""
     found: dict[str, float] = {}
     for group in () if plan.groups is None else plan.groups.members:
@@ -77,7 +77,7 @@ def _begun(plan: Plan) -> dict[str, float]:
     return found
 
 
-def manifest_of(plan: Plan, files: Mapping[str, str], results: Mapping[str, ExportResult]) -> TrainingManifest:
+def manifest_of(plan: TrainingPlan, files: Mapping[str, str], results: Mapping[str, ExportResult]) -> TrainingManifest:
     """Which input is which, and which output has its next value."""
     training, groups = plan.training, plan.groups
     inputs = {name for result in results.values() for name in result.report.input_names}
@@ -85,8 +85,8 @@ def manifest_of(plan: Plan, files: Mapping[str, str], results: Mapping[str, Expo
     rates = {} if groups is None else {name: group for group in groups.members for name in group.parameters}
     earlier = set() if groups is None else set(groups.state)
 
-    def slot(name: str, tensor: torch.Tensor, initial: float = 0.0) -> Slot:
-        return Slot(name, name + NEXT, tuple(tensor.shape), DTYPES[tensor.dtype], initial)
+    def slot(name: str, tensor: torch.Tensor, initial: float = 0.0) -> OptimizerSlot:
+        return OptimizerSlot(name, name + NEXT, tuple(tensor.shape), DTYPES[tensor.dtype], initial)
 
     def number(name: str, tensor: torch.Tensor) -> float:
         return 0.0 if name in earlier or not tensor.numel() else begun[name]
@@ -130,7 +130,7 @@ def own_path(path: str) -> str:
 
 
 @contextlib.contextmanager
-def errors_of_own_module(plan: Plan) -> Iterator[None]:
+def errors_of_own_module(plan: TrainingPlan) -> Iterator[None]:
     """Errors inside name the user's modules, and advise what a training graph can do."""
     try:
         yield
@@ -153,7 +153,7 @@ def _came_from_loss(cause: BaseException | None) -> bool:
     return any(frame.f_code is loss_of.__code__ for frame, _ in frames)
 
 
-def _advise(error: UserError, plan: Plan) -> None:
+def _advise(error: UserError, plan: TrainingPlan) -> None:
     """Instead of baking a parameter, which cannot be, advise that it may be frozen."""
     if not error.inputs:
         return

@@ -22,7 +22,7 @@ METADATA = "__metadata__"
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class TensorEntry:
     """One tensor: its dtype in the format's words (``F32``), its sizes, and its bytes."""
 
     name: str
@@ -32,7 +32,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TensorPlace:
     """Where a tensor lies in a file."""
 
     dtype: str
@@ -45,7 +45,9 @@ def _padded(length: int) -> int:
     return -(-length // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
-def write(path: str | os.PathLike[str], entries: Iterable[Entry], metadata: Mapping[str, str]) -> dict[str, Place]:
+def write(
+    path: str | os.PathLike[str], entries: Iterable[TensorEntry], metadata: Mapping[str, str]
+) -> dict[str, TensorPlace]:
     """Write ``entries`` in their order; the places depend on names, dtypes and sizes alone. Raises OSError."""
     entries, header, offset = list(entries), dict[str, Any]({METADATA: dict(metadata)}), 0
     for entry in entries:
@@ -65,7 +67,7 @@ def write(path: str | os.PathLike[str], entries: Iterable[Entry], metadata: Mapp
     return _places(header, 8 + len(text))
 
 
-def places(path: str | os.PathLike[str]) -> tuple[dict[str, Place], dict[str, str]]:
+def places(path: str | os.PathLike[str]) -> tuple[dict[str, TensorPlace], dict[str, str]]:
     """Where each tensor of a file lies, and the file's metadata. Raises UserError E302 for what is no such file."""
     try:
         with open(path, "rb") as file:
@@ -88,9 +90,9 @@ def places(path: str | os.PathLike[str]) -> tuple[dict[str, Place], dict[str, st
     return found, metadata
 
 
-def _places(header: Mapping[str, Any], start: int) -> dict[str, Place]:
+def _places(header: Mapping[str, Any], start: int) -> dict[str, TensorPlace]:
     return {
-        name: Place(
+        name: TensorPlace(
             str(entry["dtype"]),
             tuple(int(size) for size in entry["shape"]),
             start + int(entry["data_offsets"][0]),

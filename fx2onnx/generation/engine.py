@@ -12,7 +12,7 @@ import numpy as np
 from fx2onnx.base.errors import UserError
 from fx2onnx.files.folder_commit import MANIFEST
 from fx2onnx.judge.engines import Array, from_ort_value, open_session, to_ort_value
-from fx2onnx.manifest.form import GraphForm, Port, State
+from fx2onnx.manifest.form import CacheState, GraphForm, Port
 from fx2onnx.manifest.names import BATCH, CAPACITY
 from fx2onnx.sizes.stated import SizeCondition, check_sizes
 from fx2onnx.sizes.text import Root, root_of
@@ -56,10 +56,10 @@ class Graph:
         self._check(self.outputs, form.outputs, self.present, has_shapes=False)
 
     def _check(
-        self, args: Mapping[str, Any], ports: Sequence[Port], cache: Mapping[str, State], *, has_shapes: bool
+        self, args: Mapping[str, Any], ports: Sequence[Port], cache: Mapping[str, CacheState], *, has_shapes: bool
     ) -> None:
         """Raises UserError E302 where the file is not what the manifest says."""
-        stated: dict[str, Port | State] = {port.name: port for port in ports}
+        stated: dict[str, Port | CacheState] = {port.name: port for port in ports}
         stated |= cache
         for name in {**stated, **args}:
             arg, port = args.get(name), stated.get(name)

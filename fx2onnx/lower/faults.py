@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import torch.fx
 
-from fx2onnx.aten_map.table.registry import Entry
+from fx2onnx.aten_map.table.registry import TableEntry
 from fx2onnx.base.errors import Fx2OnnxError, InternalError, UserError
 from fx2onnx.capture.captured import GraphOutput, describe, where_of
 from fx2onnx.capture.recording.eager_refusals import refusal_of_node
@@ -46,7 +46,7 @@ def _refused(node: torch.fx.Node, sizes: Mapping[str, int]) -> UserError | None:
     )
 
 
-def failed(node: torch.fx.Node, entry: Entry, cause: Exception, sizes: Mapping[str, int]) -> Fx2OnnxError:
+def failed(node: torch.fx.Node, entry: TableEntry, cause: Exception, sizes: Mapping[str, int]) -> Fx2OnnxError:
     """An entry raised something of its own: a fault of ours, of the user who wrote the entry, or of the call."""
     is_ours = entry.place.startswith(_PACKAGE)
     return _refused(node, sizes) or (InternalError if is_ours else UserError)(
@@ -60,7 +60,7 @@ def failed(node: torch.fx.Node, entry: Entry, cause: Exception, sizes: Mapping[s
     )
 
 
-def mistaken(node: torch.fx.Node, entry: Entry, given: str, wanted: str, sizes: Mapping[str, int]) -> Fx2OnnxError:
+def mistaken(node: torch.fx.Node, entry: TableEntry, given: str, wanted: str, sizes: Mapping[str, int]) -> Fx2OnnxError:
     """An entry gave something else than PyTorch does."""
     is_ours = entry.place.startswith(_PACKAGE)
     return _refused(node, sizes) or (InternalError if is_ours else UserError)(

@@ -26,7 +26,7 @@ from fx2onnx.capture.captured import REPEAT
 from fx2onnx.irx.builder import Builder, Key
 from fx2onnx.irx.edit import nested_graphs
 from fx2onnx.irx.values import copied_type, dims_of, is_complex, lacks_data, noted_sizes
-from fx2onnx.lower.weights import Weight
+from fx2onnx.lower.weights import ModuleWeight
 from fx2onnx.sizes.expr import Dim
 
 _PLAIN = (
@@ -46,7 +46,7 @@ Values = dict[torch.fx.Node, Any]
 
 
 @dataclass
-class Pattern:
+class LayerPattern:
     """A translated layer: its nodes, the ONNX nodes of each, and the values that it reads from outside."""
 
     nodes: Sequence[torch.fx.Node]
@@ -85,7 +85,7 @@ class RepeatedLayers:
         self._judged: dict[int, int] = {}
         """The same of its verdicts. So many keys of both were looked at:"""
         self._looked_at = (0, 0)
-        self._patterns: dict[Any, Pattern] = {}
+        self._patterns: dict[Any, LayerPattern] = {}
 
     def run(self, nodes: Sequence[torch.fx.Node], depth: int = 0) -> None:
         """Translate or stamp ``nodes``, in order. Layers may hold layers: ``depth`` numbers precede theirs."""
@@ -187,7 +187,7 @@ class RepeatedLayers:
         made = [self.builder.nodes[slice(*self._made[node])] for node in group]
         if any(nested_graphs(node) for nodes in made for node in nodes):
             return
-        weights = {id(value) for value in outside if isinstance(value.const_value, Weight)}
+        weights = {id(value) for value in outside if isinstance(value.const_value, ModuleWeight)}
         own = weights | {id(value) for nodes in made for node in nodes for value in node.outputs}
         if any(own.isdisjoint(map(id, key.values)) for key in islice(self.builder.emitted, cached, None)):
             return  # it made what later layers find made
@@ -210,10 +210,10 @@ class RepeatedLayers:
             for index, value in enumerate(outside)
             if is_decisive(id(value)) or is_decisive(id(value.const_value))
         }
-        self._patterns[kind] = Pattern(group, made, outside, fixed)
+        self._patterns[kind] = LayerPattern(group, made, outside, fixed)
 
     # -- stamping -------------------------------------------------------------------------------------------------
-    def _stamp(self, pattern: Pattern, group: list[torch.fx.Node], outside: list[ir.Value]) -> None:
+    def _stamp(self, pattern: LayerPattern, group: list[torch.fx.Node], outside: list[ir.Value]) -> None:
         new = {id(old): value for old, value in zip(pattern.outside, outside, strict=True)}
         for old_node, node, made in zip(pattern.nodes, group, pattern.made, strict=True):
             start = len(self.builder.nodes)
@@ -292,7 +292,7 @@ def _outer(value: Any, outside: dict[int, tuple[int, ir.Value]]) -> Any:
         raise TypeError("not one value")
     place, _ = outside.setdefault(id(value), (len(outside), value))
     constant = value.const_value
-    if constant is not None and not isinstance(constant, Weight):
+    if constant is not None and not isinstance(constant, ModuleWeight):
         return ("constant", place, id(value))
     return (
         "outside",

@@ -13,7 +13,7 @@ import torch
 import torch.fx
 
 from fx2onnx.aten_map.table.dtypes import onnx_dtype
-from fx2onnx.aten_map.table.registry import Entry, Table, fill_defaults
+from fx2onnx.aten_map.table.registry import Table, TableEntry, fill_defaults
 from fx2onnx.base.errors import Fx2OnnxError, UserError
 from fx2onnx.base.events import details, record
 from fx2onnx.base.metadata import BAKED, CHANGED, PRODUCER, STATE, VERSION
@@ -303,7 +303,7 @@ class Lowering:
             return [self._operand(item) for item in arg]
         return arg
 
-    def _finished(self, node: torch.fx.Node, entry: Entry, result: Any, infos: Any) -> Any:
+    def _finished(self, node: torch.fx.Node, entry: TableEntry, result: Any, infos: Any) -> Any:
         """Check what the entry returned against PyTorch's types, and name it."""
         if not isinstance(infos, tuple):
             if isinstance(result, tuple | list) and len(result) == 1:
@@ -318,7 +318,7 @@ class Lowering:
             for index, (value, info) in enumerate(zip(values, infos, strict=True))
         )
 
-    def _checked(self, node: torch.fx.Node, entry: Entry, value: Any, info: TensorInfo, name: str) -> ir.Value:
+    def _checked(self, node: torch.fx.Node, entry: TableEntry, value: Any, info: TensorInfo, name: str) -> ir.Value:
         if not isinstance(value, ir.Value):
             raise faults.mistaken(node, entry, f"a {type(value).__name__}", "an onnx_ir.Value an output", {})
         dtype, dims = self._type(info)

@@ -18,7 +18,7 @@ import onnx_ir as ir
 import torch
 
 from fx2onnx.aten_map.table.dtypes import onnx_dtype
-from fx2onnx.aten_map.table.registry import IGNORED, Entry
+from fx2onnx.aten_map.table.registry import IGNORED, TableEntry
 from fx2onnx.base.errors import Fx2OnnxError, InternalError, UserError
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.schema import admits, schema_of
@@ -53,7 +53,7 @@ def find(overload: Any, is_complex: bool) -> Any | None:
     return functions[0] if functions else None
 
 
-def entry_for(overload: Any, is_complex: bool) -> Entry | None:
+def entry_for(overload: Any, is_complex: bool) -> TableEntry | None:
     """torchlib's function as an entry of the table, or None."""
     function = find(overload, is_complex)
     if function is None:
@@ -63,7 +63,7 @@ def entry_for(overload: Any, is_complex: bool) -> Entry | None:
     def translation(op: Emit, *values: Any) -> Any:
         return emit(op, overload, function, dict(zip(names, values, strict=True)))
 
-    return Entry(overload, WRITTEN_FOR, translation, names, f"onnxscript's torchlib, {function.name}")
+    return TableEntry(overload, WRITTEN_FOR, translation, names, f"onnxscript's torchlib, {function.name}")
 
 
 @dataclass(frozen=True)

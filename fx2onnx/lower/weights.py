@@ -16,7 +16,7 @@ from fx2onnx.irx.pieces import Bytes, Piece, all_bytes
 from fx2onnx.irx.transposition import transposed_pieces
 
 
-class Weight(TorchTensor):
+class ModuleWeight(TorchTensor):
     """A parameter or buffer; its bytes are read from the tensor's own memory when the file is written."""
 
     def __init__(self, tensor: torch.Tensor, name: str, reads: list[int] | None = None) -> None:
@@ -105,4 +105,4 @@ def as_onnx(tensor: torch.Tensor, name: str, reads: list[int] | None = None) -> 
             f"the weight {name} is a {kind} tensor",
             next="make it dense before exporting (tensor.to_dense(), tensor.dequantize())",
         )
-    return Weight(tensor, name, reads)
+    return ModuleWeight(tensor, name, reads)

@@ -64,7 +64,7 @@ class Port:
 
 
 @dataclass(frozen=True)
-class State:
+class CacheState:
     """A tensor of the cache: the graph's input and output that hold it, null where it has none.
 
     An input without output stays as another graph gives it. Before the first token all numbers are ``initial``;
@@ -99,7 +99,7 @@ class GraphForm:
     kind: Kind
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
-    cache: tuple[State, ...] = ()
+    cache: tuple[CacheState, ...] = ()
     tokens: Literal["new", "all"] = "new"
     tokens_per_call: _Count | None = None
     mask: Literal["new", "all", "ones"] = "all"

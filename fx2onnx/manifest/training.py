@@ -23,7 +23,7 @@ _Shape = tuple[Annotated[int, within(0, 2**62)], ...]
 
 
 @dataclass(frozen=True)
-class Slot:
+class OptimizerSlot:
     """A tensor of the optimizer's state: an input, the output with its next value, and the number that it begins with."""
 
     name: str
@@ -43,7 +43,7 @@ class TrainedParameter:
     shape: _Shape
     dtype: str
     learning_rate: str | None = None
-    state: tuple[Slot, ...] = ()
+    state: tuple[OptimizerSlot, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -65,11 +65,11 @@ class TrainingManifest:
     loss: str
     metrics: tuple[str, ...]
     parameters: tuple[TrainedParameter, ...]
-    buffers: tuple[Slot, ...] = ()
+    buffers: tuple[OptimizerSlot, ...] = ()
     held: tuple[str, ...] = ()
     """Parameters that are inputs, and have no next value: another graph trains them."""
     learning_rates: tuple[Rate, ...] = ()
-    step: Slot | None = None
+    step: OptimizerSlot | None = None
     first_step: int = 0
     seed: str | None = None
     loss_scale: str | None = None

@@ -25,7 +25,7 @@ EDITS_PER_NODE = 20
 
 
 @dataclass
-class Budget:
+class EditBudget:
     """Edits that may still be made, over all stages of a pipeline; None is no limit."""
 
     left: int | None = None
@@ -68,13 +68,13 @@ class Driver:
         *,
         check: bool = False,
         explain: bool = False,
-        budget: Budget | None = None,
+        budget: EditBudget | None = None,
     ) -> None:
         self.model = model
         self.outcome = outcome
         self.check = check
         self.explain = explain
-        self.budget = budget or Budget()
+        self.budget = budget or EditBudget()
         self.opset = model.graph.opset_imports.get("", 0)
         self._by_root: dict[str, list[Rewrite[Any]]] = {}
         for rewrite in rewrites:

@@ -19,7 +19,7 @@ Slot = tuple[int, str]
 
 
 @dataclass
-class Body:
+class FunctionBody:
     """Nodes of one call. Bodies with equal keys differ in names, in what goes in, and in attributes."""
 
     nodes: Sequence[ir.Node]
@@ -96,7 +96,7 @@ class _Reader:
         return len(graph.inputs), tuple(own), nodes, tuple(self._value(value) for value in graph.outputs)
 
 
-def body_of(nodes: Sequence[ir.Node]) -> Body:
+def body_of(nodes: Sequence[ir.Node]) -> FunctionBody:
     """The nodes, which are in an order in which they can run, as a body."""
     reader = _Reader(nodes)
     inside = {*nodes, *(each for node in nodes for graph in nested_graphs(node) for each in graph.all_nodes())}
@@ -107,10 +107,10 @@ def body_of(nodes: Sequence[ir.Node]) -> Body:
         if value.is_graph_output() or any(user not in inside for user, _ in value.uses())
     ]
     key = reader.key, tuple(reader.inner[value] for value in outputs)
-    return Body(nodes, key, list(reader.inputs), outputs, list(reader.constants), reader.slots)
+    return FunctionBody(nodes, key, list(reader.inputs), outputs, list(reader.constants), reader.slots)
 
 
-def differing(bodies: Sequence[Body]) -> dict[Slot, str]:
+def differing(bodies: Sequence[FunctionBody]) -> dict[Slot, str]:
     """The attributes that are not the same in all, each with a name for it."""
     found: dict[Slot, str] = {}
     for slot, attribute in bodies[0].slots.items():
@@ -126,7 +126,7 @@ def _plain(attribute: ir.Attr) -> Any:
 
 
 def define(
-    path: str, body: Body, domain: str, name: str, own: Mapping[Slot, str], opset_imports: Mapping[str, int]
+    path: str, body: FunctionBody, domain: str, name: str, own: Mapping[Slot, str], opset_imports: Mapping[str, int]
 ) -> ir.Function:
     """The function, of the nodes themselves: they are in no graph any more."""
     reader_places = _places(body.nodes)

@@ -14,12 +14,12 @@ import onnx_ir as ir
 
 from fx2onnx.irx.edit import drop_initializer, graphs_of, is_read, nested_graphs
 from fx2onnx.irx.values import copied_type
-from fx2onnx.optimize.function_body import Body, body_of, define, differing
+from fx2onnx.optimize.function_body import FunctionBody, body_of, define, differing
 from fx2onnx.optimize.weights import is_literal
 
 
 @dataclass(frozen=True)
-class Kind:
+class FunctionName:
     """What the function of a module class is called."""
 
     domain: str
@@ -41,11 +41,11 @@ class Region:
     """The nodes of one call of a module, in order."""
 
     path: str
-    kind: Kind
+    kind: FunctionName
     nodes: list[ir.Node]
 
 
-def outline_modules(model: ir.Model, kinds: Mapping[str, Kind], paths: Collection[str]) -> Outlined:
+def outline_modules(model: ir.Model, kinds: Mapping[str, FunctionName], paths: Collection[str]) -> Outlined:
     """Make functions of the modules at the paths of ``kinds``, in place. Nodes say by their names of which module they are: ``paths``
     are those of all.
     """
@@ -53,7 +53,7 @@ def outline_modules(model: ir.Model, kinds: Mapping[str, Kind], paths: Collectio
 
 
 class _Outliner:
-    def __init__(self, model: ir.Model, kinds: Mapping[str, Kind], paths: Collection[str]) -> None:
+    def __init__(self, model: ir.Model, kinds: Mapping[str, FunctionName], paths: Collection[str]) -> None:
         self.model, self.graph = model, model.graph
         self._modules = frozenset(paths)
         self.kinds = kinds
@@ -72,7 +72,7 @@ class _Outliner:
         self._find_paths()
         for paths in _by_height(self.kinds):
             regions = [region for path in paths for region in self._regions(path)]
-            groups: dict[object, list[tuple[Region, Body]]] = defaultdict(list)
+            groups: dict[object, list[tuple[Region, FunctionBody]]] = defaultdict(list)
             for region in regions:
                 body = body_of(region.nodes)
                 groups[region.kind, body.key].append((region, body))
@@ -159,7 +159,7 @@ class _Outliner:
         return runs
 
     # -- calls ----------------------------------------------------------------------------------------------------
-    def _replace(self, members: Sequence[tuple[Region, Body]]) -> None:
+    def _replace(self, members: Sequence[tuple[Region, FunctionBody]]) -> None:
         first = members[0]
         if not first[1].outputs:
             return
@@ -192,7 +192,7 @@ class _Outliner:
                 if not is_read(value):
                     drop_initializer(value)
 
-    def _call(self, region: Region, body: Body, name: str, own: Mapping[tuple[int, str], str]) -> ir.Node:
+    def _call(self, region: Region, body: FunctionBody, name: str, own: Mapping[tuple[int, str], str]) -> ir.Node:
         attributes = [_renamed(body.attribute(slot), text) for slot, text in own.items()]
         outputs = [copied_type(value, value.name or "") for value in body.outputs]
         call = ir.Node(
@@ -218,7 +218,7 @@ class _Outliner:
         count = self._node_names[wanted] - 1
         return f"{wanted}_{count}" if count else wanted
 
-    def _put(self, region: Region, body: Body, call: ir.Node) -> None:
+    def _put(self, region: Region, body: FunctionBody, call: ir.Node) -> None:
         """The call in the place of the nodes."""
         inside = {*region.nodes, *(each for node in region.nodes for each in _nested_nodes(node))}
         self.graph.insert_after(region.nodes[-1], call)
@@ -244,7 +244,7 @@ def _renamed(attribute: ir.Attr, name: str) -> ir.Attr:
     return ir.Attr(name, attribute.type, attribute.value)
 
 
-def _by_height(kinds: Mapping[str, Kind]) -> list[list[str]]:
+def _by_height(kinds: Mapping[str, FunctionName]) -> list[list[str]]:
     """Paths by how many levels of others are below them."""
     heights: dict[str, int] = {}
     for path in sorted(kinds, key=lambda path: -path.count(".")):

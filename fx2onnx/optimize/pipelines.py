@@ -12,7 +12,7 @@ from fx2onnx.base.errors import FAULTS, RewriteFailed, UserError
 from fx2onnx.base.events import record
 from fx2onnx.optimize.check import check_model
 from fx2onnx.optimize.dead_nodes import remove_dead_nodes
-from fx2onnx.optimize.driver import Budget, Driver, Outcome
+from fx2onnx.optimize.driver import Driver, EditBudget, Outcome
 from fx2onnx.optimize.evaluate import Function
 from fx2onnx.optimize.fold_constants import fold_constants
 from fx2onnx.optimize.merge_equal import merge_equal_nodes
@@ -142,7 +142,7 @@ def run(
     stages = level if isinstance(level, list | tuple) else LEVELS.get(level)  # type: ignore[arg-type]
     if stages is None:
         raise UserError("E001", f"optimisation level {level!r} is not known", next=f"one of {sorted(LEVELS)}")
-    outcome, budget = Outcome(), Budget(stop_after)
+    outcome, budget = Outcome(), EditBudget(stop_after)
     keywords: dict[str, Any] = {"fold_weights": fold_weights, "functions": functions}
     for stage in stages:
         if budget.is_spent:

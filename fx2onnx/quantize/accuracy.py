@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from fx2onnx.irx import io
 from fx2onnx.irx.one_node import model_of
-from fx2onnx.quantize.places import Place
+from fx2onnx.quantize.places import WeightPlace
 from fx2onnx.quantize.schemes import Array
 from fx2onnx.quantize.weights import unfolded
 
@@ -39,7 +39,7 @@ def run(model: ir.Model, feeds: Feeds, more: Sequence[ir.Value] = ()) -> dict[st
     }
 
 
-def operands_of(place: Place) -> Iterator[tuple[ir.Node, ir.Value]]:
+def operands_of(place: WeightPlace) -> Iterator[tuple[ir.Node, ir.Value]]:
     """The nodes that compute with the weight, and what else each of them takes; none in branches, and none of recurrent layers."""
     for way, node in place.readers:
         if way == "recurrent" or node.graph is not place.value.graph:
@@ -50,7 +50,7 @@ def operands_of(place: Place) -> Iterator[tuple[ir.Node, ir.Value]]:
             yield each, operand
 
 
-def errors_of(places: Sequence[Place], values: Feeds, opset: int) -> dict[str, float]:
+def errors_of(places: Sequence[WeightPlace], values: Feeds, opset: int) -> dict[str, float]:
     """By weight, how far the results of its nodes move, of their own size (the largest where there are several nodes)."""
     found: dict[str, float] = {}
     for place in places:
@@ -81,7 +81,7 @@ def relative(got: Array, want: Array) -> float:
     return gap / size if size else float(gap > 0)
 
 
-def rounded_as_in_graph(place: Place, tensor: ir.TensorProtocol) -> Array:
+def rounded_as_in_graph(place: WeightPlace, tensor: ir.TensorProtocol) -> Array:
     """What the codes stand for, as the graph had the weight, ``tensor``."""
     values = place.weight.values()
     _, perm, scaled = unfolded(tensor)

@@ -19,7 +19,7 @@ from fx2onnx.quantize.codes import Codes, nearest
 from fx2onnx.quantize.gptq import gptq
 from fx2onnx.quantize.moments import Collector, Moments, Operand
 from fx2onnx.quantize.options import Quantize
-from fx2onnx.quantize.places import Place, Plan
+from fx2onnx.quantize.places import QuantizationPlan, WeightPlace
 from fx2onnx.quantize.schemes import Array
 
 SHARE = 0.25
@@ -36,7 +36,7 @@ class Unit:
     """Weights that read the same operands."""
 
     operands: tuple[Operand, ...]
-    places: list[Place]
+    places: list[WeightPlace]
 
     @property
     def bytes(self) -> int:
@@ -44,14 +44,14 @@ class Unit:
 
 
 @dataclass(frozen=True)
-class Fitted:
+class CalibratedPlan:
     """The plan with its new codes, and by weight what they are worth: errors of the outputs, of their own size."""
 
-    plan: Plan
+    plan: QuantizationPlan
     layers: dict[str, dict[str, Any]]
 
 
-def fitted(model: ir.Model, plan: Plan, options: Quantize, data: Data) -> Fitted:
+def fitted(model: ir.Model, plan: QuantizationPlan, options: Quantize, data: Data) -> CalibratedPlan:
     """Weights of matrix products fitted to the calibration data; others are to be rounded to the nearest.
 
     Raises: UserError E401 for data that does not fit, E001 where no weight is one of a product.
@@ -65,7 +65,7 @@ def fitted(model: ir.Model, plan: Plan, options: Quantize, data: Data) -> Fitted
             next="leave out the calibration data",
         )
     collector = Collector(data, model)
-    made: dict[int, Place] = {}
+    made: dict[int, WeightPlace] = {}
     said: dict[str, dict[str, Any]] = {}
     for group in _groups(units, max(int(SHARE * free_bytes()), LEAST_BYTES)):
         wanted = {operand: unit.places[0].weight.columns for unit in group for operand in unit.operands}
@@ -75,10 +75,10 @@ def fitted(model: ir.Model, plan: Plan, options: Quantize, data: Data) -> Fitted
             for place, codes, worth in _fit(unit, whole, options):
                 made[id(place)] = replace(place, weight=replace(place.weight, given=codes))
                 said[place.name] = worth
-    return Fitted(Plan([made.get(id(place), place) for place in plan.places], plan.kept), said)
+    return CalibratedPlan(QuantizationPlan([made.get(id(place), place) for place in plan.places], plan.kept), said)
 
 
-def _units(places: Sequence[Place]) -> list[Unit]:
+def _units(places: Sequence[WeightPlace]) -> list[Unit]:
     found: dict[tuple[tuple[int, bool], ...], Unit] = {}
     for place in places:
         ways = {way for way, _ in place.readers}
@@ -108,7 +108,7 @@ def _groups(units: Sequence[Unit], most_bytes: int) -> Iterator[list[Unit]]:
         yield group
 
 
-def _fit(unit: Unit, moments: Moments, options: Quantize) -> Iterator[tuple[Place, Codes | None, dict[str, Any]]]:
+def _fit(unit: Unit, moments: Moments, options: Quantize) -> Iterator[tuple[WeightPlace, Codes | None, dict[str, Any]]]:
     """Of each weight the codes, and what they are worth; no codes where the nearest are as good."""
     layers = [
         Layer(

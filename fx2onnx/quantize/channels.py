@@ -14,7 +14,7 @@ from fx2onnx.irx.values import dims_of
 from fx2onnx.optimize.weights import DerivedTensor
 from fx2onnx.quantize.accuracy import operands_of
 from fx2onnx.quantize.forms import Writer
-from fx2onnx.quantize.places import DOMAIN, Place
+from fx2onnx.quantize.places import DOMAIN, WeightPlace
 from fx2onnx.quantize.schemes import Array
 
 NORMS: dict[tuple[str, str], tuple[int, ...]] = {
@@ -35,7 +35,7 @@ class _Group:
     readers: list[ir.Node] = field(default_factory=list)
 
 
-def spread(writer: Writer, places: Sequence[Place]) -> None:
+def spread(writer: Writer, places: Sequence[WeightPlace]) -> None:
     """Divide the operands of weights that have ``channels``, in place."""
     groups: dict[tuple[int, int], _Group] = {}
     for place in places:

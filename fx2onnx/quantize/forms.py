@@ -11,7 +11,7 @@ import onnx_ir as ir
 from fx2onnx.irx.edit import drop_initializer, remove_unread, replace
 from fx2onnx.irx.values import Dims, dims_of, new_value
 from fx2onnx.quantize.options import BLOCKS_FROM
-from fx2onnx.quantize.places import DOMAIN, Place
+from fx2onnx.quantize.places import DOMAIN, WeightPlace
 from fx2onnx.quantize.schemes import NF4
 from fx2onnx.quantize.weights import (
     block_codes_tensor,
@@ -83,7 +83,7 @@ class Writer:
         return result
 
 
-class Form(Protocol):
+class QuantizedForm(Protocol):
     """Where the codes of a weight are."""
 
     codes: ir.Value
@@ -93,7 +93,7 @@ class Form(Protocol):
     """``rows``: one after the other; ``blocks``: bytes [rows, blocks, ...]; ``high``: the same, the first of two codes in the high half."""
 
 
-def put(writer: Writer, place: Place) -> tuple[list[ir.Value], Form]:
+def put(writer: Writer, place: WeightPlace) -> tuple[list[ir.Value], QuantizedForm]:
     """Let the readers of the weight read its codes. Returns the new weights, and which of them are its codes."""
     before = set(writer.graph.initializers)
     form = (_Product if place.is_product else _Dequantized)(writer, place)
@@ -113,7 +113,7 @@ class _Dequantized:
 
     layout = "rows"
 
-    def __init__(self, writer: Writer, place: Place) -> None:
+    def __init__(self, writer: Writer, place: WeightPlace) -> None:
         self.writer, self.place, self.weight = writer, place, place.weight
         self.is_lookup = self.weight.scheme.kind == "nf4"
         self.is_whole = self._has_row_scales()
@@ -246,7 +246,7 @@ class _Dequantized:
 class _Product:
     """``MatMulNBits(x, codes, scales)`` in the place of each product; ``MatMulBnb4`` for nf4."""
 
-    def __init__(self, writer: Writer, place: Place) -> None:
+    def __init__(self, writer: Writer, place: WeightPlace) -> None:
         self.writer, self.weight, self.accuracy = writer, place.weight, place.accuracy
         self.is_lookup = self.weight.scheme.kind == "nf4"
         self.layout = "high" if self.is_lookup else "blocks"
@@ -362,7 +362,7 @@ GATHERED_AS = {D.INT4: D.INT8, D.UINT4: D.UINT8, D.FLOAT8E4M3FN: D.FLOAT16}
 """What Gather takes instead of these, exactly."""
 
 
-def _first(place: Place) -> ir.Node:
+def _first(place: WeightPlace) -> ir.Node:
     """The reader that comes first in the graph."""
     readers = {node for _, node in place.readers}
     graph = place.readers[0][1].graph

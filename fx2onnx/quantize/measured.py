@@ -14,7 +14,7 @@ from fx2onnx.quantize.calibrated import fitted
 from fx2onnx.quantize.calibration import Data, data_of
 from fx2onnx.quantize.model import Quantized, plan_for, quantize, without
 from fx2onnx.quantize.options import Quantize
-from fx2onnx.quantize.places import Place, Plan
+from fx2onnx.quantize.places import QuantizationPlan, WeightPlace
 from fx2onnx.targets.form import Target
 
 
@@ -25,7 +25,7 @@ def quantize_measured(
     feeds: Feeds | None,
     known: Collection[str] | None = None,
     data: Data | None = None,
-) -> tuple[Quantized, list[Place]]:
+) -> tuple[Quantized, list[WeightPlace]]:
     """Quantise the weights of ``model`` in place. With ``feeds``, what the layers and the outputs do on them is measured. Returns
     what was done, and the places as they were. data: the calibration's, where it is not as the options have it.
 
@@ -67,7 +67,7 @@ def _with(done: Quantized, worth: Mapping[str, dict[str, Any]]) -> Quantized:
     return done
 
 
-def _nearest(place: Place) -> Place:
+def _nearest(place: WeightPlace) -> WeightPlace:
     return replace(place, weight=replace(place.weight, given=None))
 
 
@@ -75,6 +75,6 @@ def _is_float(name: str, values: Feeds) -> bool:
     return name in values and values[name].dtype.kind in "fV"
 
 
-def _without_worst(plan: Plan, errors: Mapping[str, float], count: int) -> Plan:
+def _without_worst(plan: QuantizationPlan, errors: Mapping[str, float], count: int) -> QuantizationPlan:
     worst = sorted(errors, key=lambda name: -errors[name])[:count]
     return without(plan, {name: f"its outputs would change by {errors[name]:.2%}" for name in worst})

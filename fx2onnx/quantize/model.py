@@ -15,7 +15,7 @@ from fx2onnx.optimize.weights import JoinedTensor
 from fx2onnx.quantize.channels import spread
 from fx2onnx.quantize.forms import Writer, put
 from fx2onnx.quantize.options import Quantize
-from fx2onnx.quantize.places import Place, Plan, has_product, planned
+from fx2onnx.quantize.places import QuantizationPlan, WeightPlace, has_product, planned
 from fx2onnx.quantize.stored import stored
 from fx2onnx.quantize.weights import unfolded
 from fx2onnx.targets.form import Target
@@ -91,7 +91,9 @@ def _worth(fitted: list[dict[str, Any]], method: str) -> Iterator[str]:
             yield f"outputs of a layer {what}: {got:.2%} off (nearest codes {usual:.2%}), in the middle"
 
 
-def plan_for(model: ir.Model, options: Quantize, target: Target, known: Collection[str] | None = None) -> Plan:
+def plan_for(
+    model: ir.Model, options: Quantize, target: Target, known: Collection[str] | None = None
+) -> QuantizationPlan:
     """What will be quantised.
 
     Raises UserError E202 for an opset without the operators, E204 for a target without them, E001 where nothing is there to quantise.
@@ -121,7 +123,7 @@ def plan_for(model: ir.Model, options: Quantize, target: Target, known: Collecti
     return plan
 
 
-def quantize(model: ir.Model, plan: Plan, options: Quantize) -> Quantized:
+def quantize(model: ir.Model, plan: QuantizationPlan, options: Quantize) -> Quantized:
     """Put codes in the place of the planned weights, in place."""
     writer = Writer(model)
     spread(writer, plan.places)
@@ -157,7 +159,7 @@ class _Part:
     stop: int
 
 
-def _parts(place: Place) -> Iterator[_Part]:
+def _parts(place: WeightPlace) -> Iterator[_Part]:
     source, perm, last = place.weight.source, place.weight.perm, len(place.weight.sizes) - 1
     axis = None if place.readers[0][0] == "conv" else last if perm is None else perm[last]
     start = 0
@@ -168,6 +170,6 @@ def _parts(place: Place) -> Iterator[_Part]:
         start = stop
 
 
-def without(plan: Plan, names: Mapping[str, str]) -> Plan:
+def without(plan: QuantizationPlan, names: Mapping[str, str]) -> QuantizationPlan:
     """The plan without some weights, each with its reason."""
-    return Plan([place for place in plan.places if place.name not in names], {**plan.kept, **names})
+    return QuantizationPlan([place for place in plan.places if place.name not in names], {**plan.kept, **names})

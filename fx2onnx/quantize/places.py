@@ -27,7 +27,7 @@ FLOATS = frozenset({D.FLOAT, D.FLOAT16, D.BFLOAT16})
 
 
 @dataclass(frozen=True, eq=False)
-class Place:
+class WeightPlace:
     """A weight and the nodes that read it, all in one way or as a table."""
 
     value: ir.Value
@@ -46,16 +46,18 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Plan:
+class QuantizationPlan:
     """What will be quantised, and why other weights are not."""
 
-    places: list[Place]
+    places: list[WeightPlace]
     kept: dict[str, str]
 
 
-def planned(model: ir.Model, options: Quantize, target: Target, known: Collection[str] | None = None) -> Plan:
+def planned(
+    model: ir.Model, options: Quantize, target: Target, known: Collection[str] | None = None
+) -> QuantizationPlan:
     """The weights that ``options`` ask for; of others, by name, why they stay. ``known``: names of weights that may change."""
-    places: list[Place] = []
+    places: list[WeightPlace] = []
     kept: dict[str, str] = {}
     repeated = _graphs_that_repeat(model.graph)
     for value in model.graph.initializers.values():
@@ -63,11 +65,11 @@ def planned(model: ir.Model, options: Quantize, target: Target, known: Collectio
         if tensor is None or is_literal(tensor) or tensor.dtype not in FLOATS:
             continue
         found = _place(value, options, target, repeated, known)
-        if isinstance(found, Place):
+        if isinstance(found, WeightPlace):
             places.append(found)
         elif found:
             kept[unfolded(tensor)[0].name or value.name or ""] = found
-    return Plan(places, kept)
+    return QuantizationPlan(places, kept)
 
 
 def _graphs_that_repeat(graph: ir.Graph, inside: bool = False) -> set[ir.Graph]:
@@ -82,7 +84,7 @@ def _graphs_that_repeat(graph: ir.Graph, inside: bool = False) -> set[ir.Graph]:
 
 def _place(
     value: ir.Value, options: Quantize, target: Target, repeated: Collection[ir.Graph], known: Collection[str] | None
-) -> Place | str:
+) -> WeightPlace | str:
     """The place, or why it is none; empty where nobody would expect it to be one (biases, norms)."""
     assert value.const_value is not None
     tensor = value.const_value
@@ -134,7 +136,7 @@ def _place(
         None if scaled is None else _factor(scaled),
         () if scaled is None else scaled.sources[1:],
     )
-    return Place(value, weight, tuple(readers), is_product, _accuracy(options, target))
+    return WeightPlace(value, weight, tuple(readers), is_product, _accuracy(options, target))
 
 
 def _accuracy(options: Quantize, target: Target) -> int:

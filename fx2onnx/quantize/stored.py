@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from fx2onnx.quantize.forms import Form
+from fx2onnx.quantize.forms import QuantizedForm
 from fx2onnx.quantize.schemes import SCHEMES, Array, unpacked
 from fx2onnx.quantize.weights import RowWeight
 
@@ -37,7 +37,7 @@ class Stored:
     """float32 in base64: what the columns were multiplied with."""
 
 
-def stored(weight: RowWeight, form: Form, start: int, stop: int) -> dict[str, Any]:
+def stored(weight: RowWeight, form: QuantizedForm, start: int, stop: int) -> dict[str, Any]:
     """What the file says of the rows ``start`` to ``stop`` of a weight, as JSON types."""
     given = weight.given
     assert given is not None

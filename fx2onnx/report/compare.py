@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.report.profile_data import Export, ProfileData
-from fx2onnx.report.tree import Row, operations, phases
+from fx2onnx.report.tree import EventRow, operations, phases
 
 
 @dataclass(frozen=True)
-class Change:
+class TimeChange:
     """Seconds before and after of one phase or operation; 0 where it is on one side only."""
 
     name: str
@@ -29,15 +29,15 @@ class Change:
 
 
 @dataclass
-class Comparison:
+class ProfileComparison:
     """``total`` compares the medians; phases and operations are those of the runs nearest the medians, largest loss
     first.
     """
 
     before: str
-    total: Change
-    phases: list[Change] = field(default_factory=list)
-    operations: list[Change] = field(default_factory=list)
+    total: TimeChange
+    phases: list[TimeChange] = field(default_factory=list)
+    operations: list[TimeChange] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def is_slower(self, share: float) -> bool:
@@ -45,26 +45,26 @@ class Comparison:
         return self.total.difference > share * self.total.before
 
 
-def compare(before: ProfileData, after: ProfileData, name: str = "before") -> Comparison:
+def compare(before: ProfileData, after: ProfileData, name: str = "before") -> ProfileComparison:
     """The first exports of two profiles. Raises UserError E302 where one has no seconds."""
     old, new = before.ours, after.ours
     for export, which in ((old, name), (new, "the new profile")):
         if not export.seconds:
             raise UserError("E302", f"{which} has no seconds", why=export.error or "nothing was measured")
-    return Comparison(
+    return ProfileComparison(
         name,
-        Change("export", "", old.median, new.median),
+        TimeChange("export", "", old.median, new.median),
         _changes(phases(old), phases(new)),
         _changes(operations(old), operations(new)),
         _notes(before, after, old, new),
     )
 
 
-def _changes(old: list[Row], new: list[Row]) -> list[Change]:
+def _changes(old: list[EventRow], new: list[EventRow]) -> list[TimeChange]:
     before = {(row.name, row.phase): row.own if row.phase != row.name else row.seconds for row in old}
     after = {(row.name, row.phase): row.own if row.phase != row.name else row.seconds for row in new}
     keys = dict.fromkeys([*after, *before])
-    changes = [Change(*key, before.get(key, 0.0), after.get(key, 0.0)) for key in keys]
+    changes = [TimeChange(*key, before.get(key, 0.0), after.get(key, 0.0)) for key in keys]
     return sorted(changes, key=lambda change: -change.difference)
 
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from fx2onnx.report.compare import Change, Comparison
+from fx2onnx.report.compare import ProfileComparison, TimeChange
 from fx2onnx.report.document import CHARTS, FLAMES, GRAPHS, document
 from fx2onnx.report.profile_data import Export, Point, ProfileData, Series
-from fx2onnx.report.tree import Row, flame, lines, operations, phases, steps
+from fx2onnx.report.tree import EventRow, flame, lines, operations, phases, steps
 
 _FILES = (
     *(*CHARTS, *FLAMES, *GRAPHS),
@@ -33,13 +33,13 @@ _DEEPEST = 48
 """Modules inside each other that the map of weights tells apart."""
 
 
-def page(profile: ProfileData, comparisons: Sequence[Comparison] = ()) -> str:
+def page(profile: ProfileData, comparisons: Sequence[ProfileComparison] = ()) -> str:
     """The page as text. It loads nothing from anywhere."""
     title = f"{profile.source} - export profile"
     return document(title, "assets/profile.html", page_data(profile, comparisons), _FILES)
 
 
-def page_data(profile: ProfileData, comparisons: Sequence[Comparison] = ()) -> dict[str, Any]:
+def page_data(profile: ProfileData, comparisons: Sequence[ProfileComparison] = ()) -> dict[str, Any]:
     """What the page's scripts read: the views of the profile, ready to draw."""
     first = profile.ours
     return {
@@ -91,7 +91,7 @@ def _export(export: Export) -> dict[str, Any]:
     return result
 
 
-def _row(row: Row) -> dict[str, Any]:
+def _row(row: EventRow) -> dict[str, Any]:
     return {
         "name": row.name,
         "phase": row.phase,
@@ -104,7 +104,7 @@ def _row(row: Row) -> dict[str, Any]:
     }
 
 
-def _comparison(comparison: Comparison) -> dict[str, Any]:
+def _comparison(comparison: ProfileComparison) -> dict[str, Any]:
     return {
         "before": comparison.before,
         "total": _change(comparison.total),
@@ -114,7 +114,7 @@ def _comparison(comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def _change(change: Change) -> dict[str, Any]:
+def _change(change: TimeChange) -> dict[str, Any]:
     share = change.share if change.before else None
     return {**asdict(change), "difference": change.difference, "share": share}
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.targets import check_target
 from fx2onnx.files.staging import write_text
-from fx2onnx.report.compare import Comparison
+from fx2onnx.report.compare import ProfileComparison
 from fx2onnx.report.page import page
 from fx2onnx.report.profile_data import ProfileData
 from fx2onnx.report.trace import chrome_trace, speedscope
@@ -36,7 +36,7 @@ class Profile(ProfileData):
         """For speedscope."""
         _write(path, json.dumps(speedscope(self)))
 
-    def to_html(self, path: str | os.PathLike[str], comparisons: Sequence[Comparison] = ()) -> None:
+    def to_html(self, path: str | os.PathLike[str], comparisons: Sequence[ProfileComparison] = ()) -> None:
         """One page that needs nothing beside it. ``comparisons`` with earlier profiles get a view of their own."""
         _write(path, page(self, comparisons))
 

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fx2onnx.report.compare import Change, Comparison
+from fx2onnx.report.compare import ProfileComparison, TimeChange
 from fx2onnx.report.console import PlainConsole, headed_table
 from fx2onnx.report.profile_data import Export, ProfileData, Series
 from fx2onnx.report.tree import lines, operations, phases, steps
@@ -38,7 +38,7 @@ def view(profile: ProfileData) -> RenderableType:
     return Group(*parts)
 
 
-def comparison_view(comparison: Comparison) -> RenderableType:
+def comparison_view(comparison: ProfileComparison) -> RenderableType:
     """What became slower, largest loss first."""
     total = comparison.total
     parts: list[RenderableType] = [
@@ -142,5 +142,5 @@ def _size(size_bytes: int) -> str:
     return f"{size_bytes / 1e6:.1f} MB" if size_bytes else ""
 
 
-def _percent(change: Change) -> str:
+def _percent(change: TimeChange) -> str:
     return "new" if change.before == 0 else f"{change.share:+.0%}"

@@ -10,7 +10,7 @@ from fx2onnx.report.profile_data import Event, Export
 
 
 @dataclass
-class Row:
+class EventRow:
     """Seconds of all events of one name. ``own`` leaves out what their children take; ``line`` is the costliest one's.
     ``grown_bytes``: peak memory above that at the export's start; ``bytes``: what was written.
     """
@@ -56,13 +56,13 @@ def own_seconds(event: Event) -> float:
     return max(0.0, event.seconds - sum(child.seconds for child in event.children if not child.stretches))
 
 
-def phases(export: Export) -> list[Row]:
+def phases(export: Export) -> list[EventRow]:
     """The events right below the root, in order, with one row for what lies between them."""
     if export.events is None:
         return []
-    rows: dict[str, Row] = {}
+    rows: dict[str, EventRow] = {}
     for child in export.events.children:
-        row = rows.setdefault(child.name, Row(child.name, child.name))
+        row = rows.setdefault(child.name, EventRow(child.name, child.name))
         row.count += child.stretches or 1
         row.seconds += child.seconds
         row.own += own_seconds(child)
@@ -71,34 +71,34 @@ def phases(export: Export) -> list[Row]:
         row.bytes += _bytes(child)
     rest = own_seconds(export.events)
     if rows and rest > 0:
-        rows["(between)"] = Row("(between)", "", 1, rest, rest, rest)
+        rows["(between)"] = EventRow("(between)", "", 1, rest, rest, rest)
     return list(rows.values())
 
 
-def steps(export: Export) -> list[Row]:
+def steps(export: Export) -> list[EventRow]:
     """The parts of each phase, and the stretches inside them (fake operators, shape rules) summed up, by phase and then
     by seconds. A stretch is counted in its part too.
     """
-    rows: dict[tuple[str, str], Row] = {}
+    rows: dict[tuple[str, str], EventRow] = {}
     for path, event in _walk_all(export):
         if len(path) == 2 or (len(path) > 2 and event.stretches):
-            _count(rows.setdefault((path[1], event.name), Row(event.name, path[1])), event)
+            _count(rows.setdefault((path[1], event.name), EventRow(event.name, path[1])), event)
     order = {row.name: index for index, row in enumerate(phases(export))}
     return sorted(rows.values(), key=lambda row: (order[row.phase], -row.seconds))
 
 
-def operations(export: Export) -> list[Row]:
+def operations(export: Export) -> list[EventRow]:
     """What the work was done for: operators of the model by phase, and rewrites, those of one name together, slowest
     first.
     """
-    rows: dict[tuple[str, str], Row] = {}
+    rows: dict[tuple[str, str], EventRow] = {}
     slowest: dict[tuple[str, str], float] = {}
     for path, event in _walk_all(export):
         is_part_of_operator = event.stretches and path[-1].startswith(_OPERATORS)
         if len(path) < 3 or is_part_of_operator:
             continue
         key = (event.name, path[1])
-        row = rows.setdefault(key, Row(*key))
+        row = rows.setdefault(key, EventRow(*key))
         _count(row, event)
         if event.args.get("where") and event.seconds > slowest.get(key, 0.0):
             slowest[key] = event.seconds
@@ -109,16 +109,16 @@ def operations(export: Export) -> list[Row]:
 _OPERATORS = ("aten.", "prim.", "quantized.", "torchvision.", "_operator.")
 
 
-def lines(export: Export) -> list[Row]:
+def lines(export: Export) -> list[EventRow]:
     """Seconds of each source line of the user's model, over all phases, slowest first. Every second belongs to one line:
     that of the innermost operator.
     """
-    rows: dict[str, Row] = {}
+    rows: dict[str, EventRow] = {}
 
     def visit(event: Event, line: str) -> None:
         line = event.args.get("where", line)
         if line:
-            row = rows.setdefault(line, Row(line, "", line=line))
+            row = rows.setdefault(line, EventRow(line, "", line=line))
             row.seconds += own_seconds(event) if not event.stretches else 0.0
             row.count += "where" in event.args
         for child in event.children:
@@ -162,7 +162,7 @@ def _bytes(event: Event) -> int:
     return int(event.args["bytes"]) if "bytes" in event.args else sum(map(_bytes, event.children))
 
 
-def _count(row: Row, event: Event) -> None:
+def _count(row: EventRow, event: Event) -> None:
     row.bytes += _bytes(event)
     row.count += event.stretches or 1
     row.seconds += event.seconds

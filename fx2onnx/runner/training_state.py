@@ -13,7 +13,7 @@ import numpy.typing as npt
 from fx2onnx.base.errors import UserError
 from fx2onnx.files import safetensors
 from fx2onnx.files.renaming import replace
-from fx2onnx.files.safetensors import Entry
+from fx2onnx.files.safetensors import TensorEntry
 from fx2onnx.files.staging import cannot_write, staged_files
 from fx2onnx.manifest.training import TrainingManifest
 
@@ -47,7 +47,7 @@ def write_tensors(path: str | os.PathLike[str], tensors: Mapping[str, Array], me
     target = Path(path)
     arrays = {name: np.ascontiguousarray(array).reshape(array.shape) for name, array in tensors.items()}
     entries = [
-        Entry(name, WORDS[array.dtype], array.shape, array.reshape(-1).view(np.uint8).data)
+        TensorEntry(name, WORDS[array.dtype], array.shape, array.reshape(-1).view(np.uint8).data)
         for name, array in arrays.items()
     ]
     try:

@@ -19,7 +19,7 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.sources.source import WEIGHT_WORDS, Options, Source
 
 
-class Builder(Protocol):
+class SourceBuilder(Protocol):
     """What the module of a kind provides."""
 
     def build(self, name: str, options: Options) -> Source: ...
@@ -146,7 +146,7 @@ def resolve(
     return _with_weights(kind, _builder(kind), name, options)
 
 
-def _with_weights(kind: SourceKind, builder: Builder, name: str, options: Options) -> Source:
+def _with_weights(kind: SourceKind, builder: SourceBuilder, name: str, options: Options) -> Source:
     """What ``builder`` makes; the weights and the dtype that were asked for are put in here unless the kind does it."""
     from fx2onnx.sources import weights
 
@@ -203,12 +203,12 @@ def require(package: str, what: str) -> None:
         )
 
 
-def _builder(kind: SourceKind) -> Builder:
+def _builder(kind: SourceKind) -> SourceBuilder:
     if kind.package is not None:
         require(kind.package, f"{kind.prefix}:")
     plugin = None if kind.prefix in KINDS else plugins.find(plugins.SOURCES, kind.prefix)
     load = partial(importlib.import_module, kind.module)
-    return cast(Builder, load() if plugin is None else plugin.using(load))
+    return cast(SourceBuilder, load() if plugin is None else plugin.using(load))
 
 
 def _parse(spec: str) -> tuple[SourceKind, str, dict[str, object]]:

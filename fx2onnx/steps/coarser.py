@@ -22,7 +22,7 @@ from fx2onnx.precision.options import Precision
 from fx2onnx.precision.search import in_dtype
 from fx2onnx.precision.values import Feeds, difference, is_float
 from fx2onnx.quantize.accuracy import rounded_as_in_graph
-from fx2onnx.quantize.places import Place
+from fx2onnx.quantize.places import WeightPlace
 from fx2onnx.steps.compare import Original, Sample, random_outputs
 
 MOST_SAMPLES = 3
@@ -68,14 +68,14 @@ def same_as(model: ir.Model, path: str, engines: Sequence[str], seed: int) -> Or
 
 
 # few bits: the same file on the numbers that the codes stand for
-def with_numbers(model: ir.Model, places: Sequence[Place]) -> ir.Model:
+def with_numbers(model: ir.Model, places: Sequence[WeightPlace]) -> ir.Model:
     """The model with the numbers of the codes in the place of its weights, in place."""
     for place in places:
         model.graph.initializers[place.value.name or ""].const_value = _numbers_of(place)
     return model
 
 
-def _numbers_of(place: Place) -> DerivedTensor:
+def _numbers_of(place: WeightPlace) -> DerivedTensor:
     tensor = place.value.const_value
     assert tensor is not None
     return DerivedTensor(

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fx2onnx.quantize.calibration import Data
     from fx2onnx.quantize.model import Quantized
     from fx2onnx.quantize.options import Quantize
-    from fx2onnx.quantize.places import Place
+    from fx2onnx.quantize.places import WeightPlace
 
 IR_OF_CODES = {ir.DataType.INT4: 10, ir.DataType.UINT4: 10, ir.DataType.FLOAT8E4M3FN: 9}
 """The first IR version with codes of these dtypes; all others are in each."""
@@ -74,7 +74,7 @@ class Notes:
     """What was done that was asked for, in sentences."""
     warnings: list[str] = field(default_factory=list)
     quantized: Quantized | None = None
-    places: list[Place] = field(default_factory=list)
+    places: list[WeightPlace] = field(default_factory=list)
     """Where quantised weights stood, with their numbers."""
     precision: Lowered | None = None
     casts: dict[str, int] = field(default_factory=dict)

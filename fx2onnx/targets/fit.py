@@ -41,7 +41,7 @@ EXACT_THERE_AND_BACK = {D.FLOAT: frozenset({D.DOUBLE})}
 
 
 @dataclass
-class Fitted:
+class TargetFit:
     """What it took."""
 
     casts: Counter[str] = field(default_factory=Counter)
@@ -54,9 +54,9 @@ class Fitted:
     """Nodes that the target cannot run in any dtype, or not with these attributes and optional inputs."""
 
 
-def fit(model: ir.Model, target: Target) -> Fitted:
+def fit(model: ir.Model, target: Target) -> TargetFit:
     """Put casts and float64 forms where the target needs them, in place."""
-    fitted = Fitted()
+    fitted = TargetFit()
     opsets = {domain or "": version for domain, version in model.graph.opset_imports.items()}
     known = faults.of(target)
     faulty = [fault for fault in known if fault.in_float32]

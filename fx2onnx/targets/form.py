@@ -9,7 +9,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Kernel:
+class RuntimeKernel:
     """One implementation of an operator."""
 
     first: int
@@ -64,7 +64,7 @@ class Target:
     lacks_in: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Likewise, but in some dtypes alone: ``{"::ScatterND": {"reduction=add": "float16 bfloat16"}}``."""
 
-    def kernels(self, domain: str, op_type: str) -> tuple[Kernel, ...] | None:
+    def kernels(self, domain: str, op_type: str) -> tuple[RuntimeKernel, ...] | None:
         """The kernels of an operator, none if there are none; None where the target has no table."""
         return None if self.rows is None else self._read(self.rows.get(f"{domain}::{op_type}", ()))
 
@@ -72,17 +72,17 @@ class Target:
         """Whether the table has operators of the domain."""
         return any(operator.startswith(f"{domain}::") for operator in self.rows or ())
 
-    def failures(self, domain: str, op_type: str) -> tuple[Kernel, ...]:
+    def failures(self, domain: str, op_type: str) -> tuple[RuntimeKernel, ...]:
         """The operator's versions and dtypes that were tried and do not run."""
         return self._read((self.fails or {}).get(f"{domain}::{op_type}", ()))
 
-    def functions(self, domain: str, op_type: str) -> tuple[Kernel, ...]:
+    def functions(self, domain: str, op_type: str) -> tuple[RuntimeKernel, ...]:
         """The same for operators that are taken apart: ``first`` and ``last`` are opsets of the model."""
         return self._read(self.bodies.get(f"{domain}::{op_type}", ()))
 
-    def _read(self, rows: Iterable[Sequence[Any]]) -> tuple[Kernel, ...]:
+    def _read(self, rows: Iterable[Sequence[Any]]) -> tuple[RuntimeKernel, ...]:
         return tuple(
-            Kernel(first, last, {name: frozenset(words.split()) for name, words in types.items()})
+            RuntimeKernel(first, last, {name: frozenset(words.split()) for name, words in types.items()})
             for first, last, types, since, until in rows
             if not self.release or numbers(since) <= numbers(self.release) <= numbers(until)
         )

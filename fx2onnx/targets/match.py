@@ -10,7 +10,7 @@ import onnx_ir as ir
 from fx2onnx.irx.facts import GRAPH_BEARING
 from fx2onnx.targets.features import features_of, schema_of
 from fx2onnx.targets.find import MICROSOFT, find
-from fx2onnx.targets.form import Kernel, Target
+from fx2onnx.targets.form import RuntimeKernel, Target
 
 Signature = tuple[tuple[str, ...], tuple[str, ...]]
 """dtypes of the inputs and of the outputs, as ONNX's type strings name them; empty where missing or unknown."""
@@ -80,7 +80,7 @@ def has_kernel_for(target: Target, node: ir.Node, opset: int, signature: Signatu
     return all(dtypes.isdisjoint(narrower[feature].split()) for feature in asked)
 
 
-def _may_take(kernel: Kernel, signature: Signature) -> bool:
+def _may_take(kernel: RuntimeKernel, signature: Signature) -> bool:
     """Whether nothing that is said of the kernel's types excludes the floats; which parameter an input has is not known."""
     known = frozenset().union(*kernel.types.values())
     floats = {dtype for dtypes in signature for dtype in dtypes} & {"float16", "bfloat16", "double"}

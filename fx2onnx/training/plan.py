@@ -10,13 +10,13 @@ import torch
 from fx2onnx.base.errors import UserError
 from fx2onnx.training.groups import groups_of, trained_parameters
 from fx2onnx.training.options import Training
-from fx2onnx.training.program import Plan
-from fx2onnx.training.sample import Sample, sample_of
+from fx2onnx.training.program import TrainingPlan
+from fx2onnx.training.sample import TrainingSample, sample_of
 
 
 def plan_of(
     module: torch.nn.Module, args: Any, kwargs: Mapping[str, Any] | None, training: Training, dynamic_shapes: Any
-) -> Plan:
+) -> TrainingPlan:
     """What is trained. Raises UserError E001, E101, E105, E108."""
     sample = sample_of(module, args, kwargs, training, dynamic_shapes)
     _check_inputs(sample, training)
@@ -29,10 +29,10 @@ def plan_of(
             next="let requires_grad be True for what is to be trained, or name inputs=(...)",
         )
     groups = None if training.optimizer is None else groups_of(training.optimizer, parameters)
-    return Plan(training, sample, parameters, groups, held)
+    return TrainingPlan(training, sample, parameters, groups, held)
 
 
-def _check_inputs(sample: Sample, training: Training) -> None:
+def _check_inputs(sample: TrainingSample, training: Training) -> None:
     for name in training.inputs:
         if name not in sample.batch:
             raise UserError(

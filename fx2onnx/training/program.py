@@ -28,7 +28,7 @@ from fx2onnx.training.history import check_constants, check_gradients, check_los
 from fx2onnx.training.optimizers import Moment, UpdateRule
 from fx2onnx.training.options import Training
 from fx2onnx.training.randomness import is_drop_path, seeded, unseeded
-from fx2onnx.training.sample import Sample, refuse_names
+from fx2onnx.training.sample import TrainingSample, refuse_names
 from fx2onnx.training.whole import kept_whole
 
 Tensors = dict[str, torch.Tensor]
@@ -45,7 +45,7 @@ OWN = "module."
 """How the names of what is the user's own begin in the captured program."""
 
 
-class Kind(Enum):
+class GraphKind(Enum):
     """What a graph computes."""
 
     STEP = "step"
@@ -55,11 +55,11 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True)
-class Plan:
+class TrainingPlan:
     """What is trained, and how."""
 
     training: Training
-    sample: Sample
+    sample: TrainingSample
     parameters: Tensors
     groups: Groups | None
     held: Tensors = field(default_factory=dict)
@@ -67,28 +67,28 @@ class Plan:
     buffers: Tensors = field(default_factory=dict)
     """Those that a step changes, and parameters that forward itself does."""
 
-    def inputs(self, kind: Kind, *, with_state: bool = True) -> Tensors:
+    def inputs(self, kind: GraphKind, *, with_state: bool = True) -> Tensors:
         """A sample of every input of the graph, by name; ``with_state`` also the numbers of the optimizer's state, which is
         as large as the parameters. Raises UserError E001 where two have one name.
         """
         training, groups = self.training, self.groups
         found: Tensors = {}
         parts: list[tuple[str, Tensors]] = []
-        if kind is not Kind.UPDATE:
+        if kind is not GraphKind.UPDATE:
             parts += [("an input of the module", self.sample.batch), ("a target", self.sample.targets)]
-        if kind in (Kind.STEP, Kind.UPDATE) and groups is not None:
+        if kind in (GraphKind.STEP, GraphKind.UPDATE) and groups is not None:
             rates = {group.rate_name: torch.tensor(group.learning_rate) for group in groups.members}
             parts += [("a learning rate", rates)]
             parts += [("the number of steps", {STEP: torch.tensor(groups.step)} if groups.uses_step else {})]
-        if kind in (Kind.STEP, Kind.GRADIENTS):
+        if kind in (GraphKind.STEP, GraphKind.GRADIENTS):
             parts += [("the seed of dropout", {SEED: torch.tensor(0)} if training.dropout == "seeded" else {})]
             parts += [("the scale of the loss", {LOSS_SCALE: torch.tensor(1.0)} if training.loss_scale else {})]
-        if kind is Kind.UPDATE:
+        if kind is GraphKind.UPDATE:
             parts += [("a gradient", {GRADIENT + name: value for name, value in self.parameters.items()})]
-        parts += [("a parameter", self.parameters if kind is Kind.UPDATE else self.parameters | self.held)]
-        if kind in (Kind.STEP, Kind.UPDATE):
+        parts += [("a parameter", self.parameters if kind is GraphKind.UPDATE else self.parameters | self.held)]
+        if kind in (GraphKind.STEP, GraphKind.UPDATE):
             parts += [("the optimizer's state", self.first_state() if with_state else self.state_types())]
-        if kind is Kind.EVAL:
+        if kind is GraphKind.EVAL:
             parts += [("a buffer", self.buffers)]
         taken: dict[str, str] = {}
         for what, tensors in parts:
@@ -138,7 +138,7 @@ class Plan:
 class TrainingProgram(torch.nn.Module):
     """``forward(**tensors)`` takes every input by name and returns a dict of outputs."""
 
-    def __init__(self, module: torch.nn.Module, plan: Plan, kind: Kind) -> None:
+    def __init__(self, module: torch.nn.Module, plan: TrainingPlan, kind: GraphKind) -> None:
         super().__init__()
         setattr(self, RETURNS_STATE, True)
         self.module = module
@@ -151,14 +151,14 @@ class TrainingProgram(torch.nn.Module):
 
     def forward(self, **tensors: torch.Tensor) -> Tensors:
         plan = self.plan
-        if self.kind is Kind.EVAL:
+        if self.kind is GraphKind.EVAL:
             return self._evaluated(tensors)
-        if self.kind is Kind.UPDATE:
+        if self.kind is GraphKind.UPDATE:
             gradients = {name: tensors[GRADIENT + name] for name in plan.parameters}
             return self._stepped(tensors, gradients, {})
         with self._training_modes(), self._draws(tensors):
             results, gradients = self._differentiated(tensors)
-        if self.kind is Kind.GRADIENTS:
+        if self.kind is GraphKind.GRADIENTS:
             return results | {GRADIENT + name: gradient for name, gradient in gradients.items()}
         of_inputs = {GRADIENT + name: gradients.pop(name) for name in plan.training.inputs}
         return self._stepped(tensors, gradients, results | of_inputs)

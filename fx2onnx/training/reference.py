@@ -13,14 +13,14 @@ from fx2onnx.torchcompat.dispatch import no_dispatch
 from fx2onnx.torchcompat.reference import narrowed
 from fx2onnx.training.optimizers import UpdateRule
 from fx2onnx.training.options import Training
-from fx2onnx.training.program import FINITE, GRADIENT, OWN, STEP, Kind, Plan, Tensors, TrainingProgram
+from fx2onnx.training.program import FINITE, GRADIENT, OWN, STEP, GraphKind, Tensors, TrainingPlan, TrainingProgram
 from fx2onnx.training.randomness import without_dropout
 
 
 class Reference(torch.nn.Module):
     """``forward(**tensors)`` takes the inputs of a graph by name, what forward changes among them, and gives its ``outputs``."""
 
-    def __init__(self, module: torch.nn.Module, plan: Plan, kind: Kind, outputs: Sequence[str]) -> None:
+    def __init__(self, module: torch.nn.Module, plan: TrainingPlan, kind: GraphKind, outputs: Sequence[str]) -> None:
         super().__init__()
         setattr(self, RETURNS_STATE, True)
         self.program = _EagerProgram(module, plan, kind)
@@ -31,7 +31,7 @@ class Reference(torch.nn.Module):
         own = {name: tensors.pop(name) for name in list(tensors) if name in self.own_by_name}
         written = {name: value for name, value in self.own_by_name.items() if name + NEXT in self.outputs}
         state = {OWN + name: value.detach().clone() for name, value in (written | own).items()}
-        if self.program.kind is Kind.EVAL:
+        if self.program.kind is GraphKind.EVAL:
             tensors |= {name: own.get(name, self.own_by_name[name]) for name in self.program.plan.buffers}
             state = {}
         results = called_with(self.program, state, (), tensors)
@@ -61,7 +61,7 @@ class _EagerProgram(TrainingProgram):
     own; its own, which a closure may have, have their numbers.
     """
 
-    def __init__(self, module: torch.nn.Module, plan: Plan, kind: Kind) -> None:
+    def __init__(self, module: torch.nn.Module, plan: TrainingPlan, kind: GraphKind) -> None:
         super().__init__(module, plan, kind)
         self.own: Tensors = {}
         self.leaves: Tensors = {}

@@ -19,7 +19,7 @@ Axes = dict[str, dict[int, str]]
 
 
 @dataclass(frozen=True)
-class Sample:
+class TrainingSample:
     """``batch`` and ``targets`` are tensors by name; ``dynamic`` the names of their dynamic sizes by axis."""
 
     arguments: Arguments
@@ -37,7 +37,7 @@ class Sample:
 
 def sample_of(
     module: torch.nn.Module, args: Any, kwargs: Mapping[str, Any] | None, training: Training, dynamic_shapes: Any
-) -> Sample:
+) -> TrainingSample:
     """Raises UserError E101 where arguments do not fit, E001 where targets do not, E105 for sizes."""
     positional, named = normalise_args(module, args, kwargs)
     arguments = bind(module.forward, positional, named, None, keeps_dataclasses=False)
@@ -52,7 +52,7 @@ def sample_of(
                 next="give the targets names of their own: targets={'labels': ...}",
             )
     own, of_targets = _apart(arguments, targets, dynamic_shapes)
-    return Sample(arguments, batch, targets, _dynamic(arguments, own, of_targets), own)
+    return TrainingSample(arguments, batch, targets, _dynamic(arguments, own, of_targets), own)
 
 
 def _targets(loss: Callable[..., torch.Tensor], given: object) -> dict[str, torch.Tensor]:

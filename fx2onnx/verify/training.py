@@ -18,7 +18,7 @@ from fx2onnx.manifest.names import MODEL_FILE
 from fx2onnx.manifest.training import read_training
 from fx2onnx.training.options import Training
 from fx2onnx.training.plan import plan_of
-from fx2onnx.training.program import Kind, Plan
+from fx2onnx.training.program import GraphKind, TrainingPlan
 from fx2onnx.training.reference import Reference, random_gradients, sample_after
 from fx2onnx.verify.compare import verify
 from fx2onnx.verify.interface import as_file
@@ -45,7 +45,7 @@ def verify_training(
     root = as_module(module)
     plan = plan_of(root, args, kwargs, training, None)
     if not (isinstance(model, str | os.PathLike) and Path(model).is_dir()):
-        kind = Kind.GRADIENTS if plan.groups is None else Kind.STEP
+        kind = GraphKind.GRADIENTS if plan.groups is None else GraphKind.STEP
         name = Path(model).name if isinstance(model, str | os.PathLike) else "the graph"
         return {name: verify_graph(model, root, plan, kind, engines)}
     folder = Path(model)
@@ -53,13 +53,15 @@ def verify_training(
     buffers = plan.untrained(root)
     plan = replace(plan, buffers={slot.name: buffers[slot.name] for slot in manifest.buffers if slot.name in buffers})
     verdicts = {
-        file: verify_graph(folder / file, root, plan, Kind(kind), engines) for kind, file in manifest.files.items()
+        file: verify_graph(folder / file, root, plan, GraphKind(kind), engines) for kind, file in manifest.files.items()
     }
     verdicts[MODEL_FILE] = verify_model(folder / MODEL_FILE, root, plan, engines)
     return verdicts
 
 
-def verify_model(path: Path, module: torch.nn.Module, plan: Plan, engines: Sequence[str] | None = None) -> Verdict:
+def verify_model(
+    path: Path, module: torch.nn.Module, plan: TrainingPlan, engines: Sequence[str] | None = None
+) -> Verdict:
     """Compare the model for inference."""
     args, kwargs = plan.sample.call(plan.sample.batch)
     with put_back(module, plan.buffers):
@@ -67,7 +69,7 @@ def verify_model(path: Path, module: torch.nn.Module, plan: Plan, engines: Seque
 
 
 def verify_graph(
-    model: Any, module: torch.nn.Module, plan: Plan, kind: Kind, engines: Sequence[str] | None = None
+    model: Any, module: torch.nn.Module, plan: TrainingPlan, kind: GraphKind, engines: Sequence[str] | None = None
 ) -> Verdict:
     """Compare one graph, a path or an ``ExportResult``, some steps on."""
     with as_file(model) as path:
@@ -78,7 +80,7 @@ def verify_graph(
         buffers = {name: value for name, value in plan.untrained(module).items() if name in wanted}
         given = {**plan.inputs(kind), **buffers}
         sample = random_gradients({name: value for name, value in given.items() if name in wanted})
-        if kind in (Kind.STEP, Kind.UPDATE):
+        if kind in (GraphKind.STEP, GraphKind.UPDATE):
             sample = sample_after(reference, sample, STEPS_BEFORE)
         return verify(path, reference, (), sample, engines=engines, seeds=())
 

@@ -17,7 +17,7 @@ from typer.testing import CliRunner, Result
 import fx2onnx
 from fx2onnx.cli.main import app
 from fx2onnx.files.folder_commit import MANIFEST, VERSION, FileEntry
-from fx2onnx.manifest.form import GraphForm, Manifest, Medium, Port, State
+from fx2onnx.manifest.form import CacheState, GraphForm, Manifest, Medium, Port
 from fx2onnx.sizes.stated import StatedCondition
 
 
@@ -223,7 +223,7 @@ def folder_with(manifest: Manifest, folder: Path) -> Path:
 
 
 CACHE = tuple(
-    State(f"{layer}.key", f"past.{layer}", f"present.{layer}", "float16", ("batch_size", 2, "past", 4), "past", 2)
+    CacheState(f"{layer}.key", f"past.{layer}", f"present.{layer}", "float16", ("batch_size", 2, "past", 4), "past", 2)
     for layer in range(12)
 )
 LIMIT = StatedCondition("past <= 62", "modeling.py:534, in forward", "past", (0, 63, 1), 1)

@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.decoding.mrope import Layout, image_layout, image_positions
+from fx2onnx.decoding.mrope import ImageLayout, image_layout, image_positions
 from fx2onnx.sources.torchvision_compat import prepare
 
 prepare()
 import transformers as T  # noqa: E402   after prepare(), which lets it find torchvision
 
 GRID = {"image_grid_thw": torch.tensor([[1, 4, 6]])}
-TWO_BY_THREE = Layout(tuple((0, row, column) for row in range(2) for column in range(3)), 3)
+TWO_BY_THREE = ImageLayout(tuple((0, row, column) for row in range(2) for column in range(3)), 3)
 
 
 def _none() -> int:
@@ -104,7 +104,7 @@ def test_a_canvas_of_markers_around_images(words: list[int]) -> None:
     assert torch.equal(found, expected)
     if 51 in words:
         assert not torch.equal(
-            found, image_positions(ids, ids == 59, mask.bool(), Layout(layout.inside, layout.advance))
+            found, image_positions(ids, ids == 59, mask.bool(), ImageLayout(layout.inside, layout.advance))
         )
 
 

@@ -12,7 +12,7 @@ import torch
 from fx2onnx.base.errors import UserError
 from fx2onnx.decoding.parts import cached_parts
 from fx2onnx.decoding.recipes.prepared_inputs import fits
-from fx2onnx.decoding.recipes.recipe import Request
+from fx2onnx.decoding.recipes.recipe import FolderRequest
 from fx2onnx.decoding.reference_generate import generate_eagerly
 from fx2onnx.generation import load
 from fx2onnx.sources.source import Source
@@ -79,4 +79,4 @@ def test_caches_of_fixed_size_are_refused(name: str) -> None:
 @pytest.mark.long_cases("mamba")
 @pytest.mark.parametrize("name", ["gpt2", "mamba", "xlstm"])
 def test_other_decoders_take_the_last_token(name: str) -> None:
-    assert not fits(Request(Source("model", DECODERS[name]())))
+    assert not fits(FolderRequest(Source("model", DECODERS[name]())))

@@ -11,7 +11,7 @@ import torch
 from fx2onnx.base.errors import UserError
 from fx2onnx.decoding import parts as table
 from fx2onnx.decoding.recipes import delay_pattern, encoder_decoder, image_prompt, plain_decoder, static_cache
-from fx2onnx.decoding.recipes.recipe import MANY_BLOCKS, Part, Request, TextOnly
+from fx2onnx.decoding.recipes.recipe import MANY_BLOCKS, FolderPart, FolderRequest, TextOnly
 from fx2onnx.files.weight_file import WeightFile
 from fx2onnx.sources.source import Options, Source
 
@@ -33,12 +33,12 @@ class Model(torch.nn.Module):
         return input_ids
 
 
-def recipe(fits: bool, result: list[Part] | TextOnly) -> Any:
+def recipe(fits: bool, result: list[FolderPart] | TextOnly) -> Any:
     return SimpleNamespace(fits=lambda _: fits, parts=lambda _: result)
 
 
 def test_the_first_recipe_that_fits_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = [Part("first.onnx", ())], [Part("second.onnx", ())]
+    first, second = [FolderPart("first.onnx", ())], [FolderPart("second.onnx", ())]
     monkeypatch.setattr(table, "RECIPES", (recipe(False, []), recipe(True, first), recipe(True, second)))
     model = Model()
     assert table.cached_parts(Source("m", model)) == first
@@ -46,20 +46,23 @@ def test_the_first_recipe_that_fits_is_taken(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_why_a_recipe_made_nothing_is_noted_on_every_file_of_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = [Part("a.onnx", ()), Part("b.onnx", ())]
+    text = [FolderPart("a.onnx", ()), FolderPart("b.onnx", ())]
     monkeypatch.setattr(table, "RECIPES", (recipe(True, TextOnly("odd images")), recipe(True, text)))
     assert [part.note for part in table.cached_parts(Source("m", Model()))] == ["text only: odd images"] * 2
 
 
 def test_the_last_recipe_fits_every_model_and_a_fixed_size_is_asked_for_first() -> None:
     assert table.RECIPES[-1] is plain_decoder
-    assert plain_decoder.fits(Request(Source("m", Model())))
+    assert plain_decoder.fits(FolderRequest(Source("m", Model())))
     assert table.RECIPES[0] is static_cache
-    assert [static_cache.fits(Request(Source("m", Model()), cache)) for cache in ("static", "dynamic")] == [True, False]
+    assert [static_cache.fits(FolderRequest(Source("m", Model()), cache)) for cache in ("static", "dynamic")] == [
+        True,
+        False,
+    ]
 
 
 def test_encoder_decoders_have_no_cache_of_fixed_size() -> None:
-    request = Request(Source("m", Model(is_encoder_decoder=True)), "static")
+    request = FolderRequest(Source("m", Model(is_encoder_decoder=True)), "static")
     assert encoder_decoder.fits(request)
     with pytest.raises(UserError, match="only decoders have"):
         static_cache.parts(request)
@@ -68,7 +71,7 @@ def test_encoder_decoders_have_no_cache_of_fixed_size() -> None:
 def test_files_keep_the_weights_and_the_origin_of_their_source() -> None:
     whole = Source("m", Model(), origin="somewhere", has_weights=False, weight_files=[WeightFile("w", 0, 1)])
     made = Source("m", Model())
-    forms = [form() for form in Request(whole).part("model.onnx", made, lambda: made).forms]
+    forms = [form() for form in FolderRequest(whole).part("model.onnx", made, lambda: made).forms]
     assert [(form.origin, form.has_weights, form.weight_files) for form in forms] == [
         ("somewhere", False, whole.weight_files)
     ] * 2
@@ -82,7 +85,7 @@ def test_a_decoder_is_tried_on_many_tokens_then_on_one() -> None:
         asked.append(how)
         return Source("m", Model())
 
-    part = Request(Source("m", Model())).decoder_part("model.onnx", make)
+    part = FolderRequest(Source("m", Model())).decoder_part("model.onnx", make)
     assert asked == [{}], "made at once, so that a model without cache says so before files are written"
     for form in part.forms:
         form()
@@ -93,7 +96,7 @@ def test_a_decoder_is_tried_on_many_tokens_then_on_one() -> None:
 
 
 def test_the_sizes_of_samples_are_those_of_the_request() -> None:
-    request = Request(Source("m", Model()), options=Options(batch=3, seq=5))
+    request = FolderRequest(Source("m", Model()), options=Options(batch=3, seq=5))
     assert (request.context().batch, request.context().seq, request.context(seq=7).seq) == (3, 5, 7)
 
 

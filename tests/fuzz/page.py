@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.report.compare import Comparison, compare
+from fx2onnx.report.compare import ProfileComparison, compare
 from fx2onnx.report.page import page
 from fx2onnx.report.profile import Profile
 from fx2onnx.report.profile_data import Event, Export, Point, Series
@@ -68,7 +68,7 @@ def case(rng: random.Random, folder: Path) -> None:
 
 
 def _use(profile: Profile) -> None:
-    comparisons: list[Comparison] = []
+    comparisons: list[ProfileComparison] = []
     try:
         comparisons.append(compare(Profile.from_dict(json.loads(_base())), profile))
         text = page(profile, comparisons)

@@ -12,7 +12,17 @@ import pytest
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.files.folder_commit import MANIFEST, VERSION, FileEntry
-from fx2onnx.manifest.form import OLDEST, GraphForm, Grid, Manifest, Medium, Port, PromptRewrite, State, read_manifest
+from fx2onnx.manifest.form import (
+    OLDEST,
+    CacheState,
+    GraphForm,
+    Grid,
+    Manifest,
+    Medium,
+    Port,
+    PromptRewrite,
+    read_manifest,
+)
 from fx2onnx.manifest.source import source_within, trusted_source
 from fx2onnx.sizes.stated import StatedCondition
 from tools import manifest_schema
@@ -20,8 +30,8 @@ from tools import manifest_schema
 IDS = Port("input_ids", "tokens", "int64", ("batch_size", "sequence_length"))
 LOGITS = Port("logits", "logits", "float32", ("batch_size", "sequence_length", 50))
 SIZES = Port("sizes", "media", "int64", ("images", 3))
-KEY = State("0.key", "past.0", "present.0", "float32", ("batch_size", 2, "past", 4), "past", 2)
-WINDOW = State("1.key", "past.1", "present.1", "float32", ("batch_size", 2, "kept", 4), "window", 2, 4, 1.5)
+KEY = CacheState("0.key", "past.0", "present.0", "float32", ("batch_size", 2, "past", 4), "past", 2)
+WINDOW = CacheState("1.key", "past.1", "present.1", "float32", ("batch_size", 2, "kept", 4), "window", 2, 4, 1.5)
 SHORT = StatedCondition("past <= 1024", "model.py:7, in forward", "past", (0, 1025, 1), 1)
 ORDER = StatedCondition("past >= kept", "", op="ge", left="past", right="kept")
 DECODER = GraphForm("model.onnx", "decode", (IDS,), (LOGITS,), (KEY, WINDOW), conditions=(SHORT, ORDER))

@@ -16,7 +16,7 @@ from fx2onnx.irx import data_file, reference, transposition
 from fx2onnx.irx import io as irx_io
 from fx2onnx.irx.data_file import ALIGNMENT_BYTES, BESIDE_BYTES, BUFFER_BYTES, write_data
 from fx2onnx.irx.pieces import Piece
-from fx2onnx.lower.weights import Weight
+from fx2onnx.lower.weights import ModuleWeight
 from fx2onnx.optimize.weights import DerivedTensor, ScaledTensor, TransposedTensor
 
 BIG = torch.arange(700 * 1100, dtype=torch.float32).reshape(700, 1100)
@@ -52,7 +52,7 @@ def raw(tensor: torch.Tensor) -> bytes:
 def test_bytes_are_those_of_the_contiguous_tensor(layout, tmp_path):
     tensor = LAYOUTS[layout]
     path = tmp_path / "data"
-    (place,) = write_data(str(path), [Weight(tensor, "w")])
+    (place,) = write_data(str(path), [ModuleWeight(tensor, "w")])
     assert place == (0, tensor.nbytes)
     assert path.read_bytes() == raw(tensor)
 
@@ -62,7 +62,7 @@ def test_many_tensors_lie_at_their_places(lazy, tmp_path):
     """Written by one thread where all are plain, by two where some are reordered."""
     torch.manual_seed(0)
     tensors = [torch.randn(1 + 37 * i, 300 + i) for i in range(40)]
-    sources = [Weight(tensor, f"w{i}") for i, tensor in enumerate(tensors)]
+    sources = [ModuleWeight(tensor, f"w{i}") for i, tensor in enumerate(tensors)]
     if lazy:
         tensors = [tensor.t() for tensor in tensors]
         sources = [TransposedTensor(source, (1, 0), f"t{i}") for i, source in enumerate(sources)]
@@ -79,19 +79,19 @@ def test_many_tensors_lie_at_their_places(lazy, tmp_path):
 
 @pytest.mark.parametrize("given", [1, 3])
 def test_a_weight_that_gives_another_number_of_bytes_is_an_error(given, tmp_path):
-    class Wrong(Weight):
+    class Wrong(ModuleWeight):
         def pieces(self, size):
             yield from [Piece(4, lambda _: np.zeros(4, np.uint8))] * given
 
     with pytest.raises(OSError, match=f"the weight b gave {4 * given} bytes instead of 8"):
-        write_data(str(tmp_path / "data"), [Weight(torch.ones(9), "a"), Wrong(torch.ones(2), "b")])
+        write_data(str(tmp_path / "data"), [ModuleWeight(torch.ones(9), "a"), Wrong(torch.ones(2), "b")])
 
 
 @pytest.mark.parametrize("alone", [True, False])
 def test_a_piece_of_another_length_is_an_error(alone, tmp_path):
     wrong = DerivedTensor(lambda: np.zeros(3, np.float32), (), ir.DataType.FLOAT, (2,), "wrong")
     with pytest.raises(OSError, match="the weight wrong gave 12 bytes instead of 8"):
-        write_data(str(tmp_path / "data"), [wrong] if alone else [Weight(torch.ones(9), "a"), wrong])
+        write_data(str(tmp_path / "data"), [wrong] if alone else [ModuleWeight(torch.ones(9), "a"), wrong])
 
 
 def test_a_tensor_of_onnx_ir_is_written_too(tmp_path):
@@ -153,7 +153,7 @@ def test_scaled_weights_are_the_same_by_blocks_and_at_once(dtype, view, factor, 
     torch.manual_seed(0)
     weight = torch.randn(900, 700, dtype=torch.float64).to(dtype)
     scale = torch.randn(factor, dtype=torch.float64)
-    tensor = ScaledTensor(Weight(weight, "w"), view, lambda s: s, [Weight(scale, "s")], "scaled")
+    tensor = ScaledTensor(ModuleWeight(weight, "w"), view, lambda s: s, [ModuleWeight(scale, "s")], "scaled")
     path = tmp_path / "data"
     write_data(str(path), [tensor])
     assert path.read_bytes() == tensor.tobytes()
@@ -201,7 +201,7 @@ def test_a_full_disk_is_an_error(lazy, when, tmp_path, monkeypatch):
         monkeypatch.setattr(data_file.os, "posix_fallocate", full)
     else:
         monkeypatch.setattr(data_file, "_write", full)
-    sources = [Weight(BIG, f"w{i}") for i in range(9)]
+    sources = [ModuleWeight(BIG, f"w{i}") for i in range(9)]
     if lazy:
         sources = [TransposedTensor(source, (1, 0), source.name) for source in sources]
     with pytest.raises(OSError, match="no space"):
@@ -213,7 +213,7 @@ def test_a_file_system_that_cannot_reserve_is_written_to(tmp_path, monkeypatch):
         raise OSError(errno.EOPNOTSUPP, "not supported")
 
     monkeypatch.setattr(data_file.os, "posix_fallocate", refuse)
-    write_data(str(tmp_path / "data"), [Weight(BIG, "w")])
+    write_data(str(tmp_path / "data"), [ModuleWeight(BIG, "w")])
     assert (tmp_path / "data").read_bytes() == raw(BIG)
 
 

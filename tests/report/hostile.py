@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from fx2onnx.report.compare import Comparison, compare
+from fx2onnx.report.compare import ProfileComparison, compare
 from fx2onnx.report.profile import Profile
 from fx2onnx.report.profile_data import Event, Export, Point, Series
 
@@ -27,7 +27,7 @@ NAMES = (
 )
 
 
-def hostile_profile() -> tuple[Profile, Comparison]:
+def hostile_profile() -> tuple[Profile, ProfileComparison]:
     """Every text that a profile has is one of ``NAMES``; nearly every name of them stands in every kind of place."""
     before, after = (_profile(factor) for factor in (1.0, 2.0))
     before.machine = {name: f"{name} then" for name in NAMES}

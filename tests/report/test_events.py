@@ -70,15 +70,15 @@ def test_details_are_only_kept_where_asked_for() -> None:
 
 def test_without_a_profile_only_phases_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the recorder does per operator is nothing: no entry, no reading, not even a question."""
-    kept: list[events.Recorder] = []
+    kept: list[events.SpanRecorder] = []
     asked: list[None] = []
-    real, details = events.Recorder, events.details
+    real, details = events.SpanRecorder, events.details
 
-    def recorder(*args: Any, **kwargs: Any) -> events.Recorder:
+    def recorder(*args: Any, **kwargs: Any) -> events.SpanRecorder:
         kept.append(real(*args, **kwargs))
         return kept[-1]
 
-    monkeypatch.setattr(events, "Recorder", recorder)
+    monkeypatch.setattr(events, "SpanRecorder", recorder)
     for module in (
         "fx2onnx.capture.recording.tracer.events",
         "fx2onnx.lower.loop",
@@ -201,7 +201,7 @@ def test_profiling_costs_less_than_two_per_cent() -> None:
 
 
 def _seconds_per_entry(count: int = 1000) -> float:
-    recorder = events.Recorder("cost", detailed=True, memory=MemoryReader())
+    recorder = events.SpanRecorder("cost", detailed=True, memory=MemoryReader())
     recorder.memory.next_ns = 1 << 62  # type: ignore[union-attr]
     start = time.perf_counter()
     for _ in range(count):
@@ -211,7 +211,7 @@ def _seconds_per_entry(count: int = 1000) -> float:
 
 def _seconds_per_stretch(count: int = 1000) -> float:
     """With the clock that is read at its beginning."""
-    recorder = events.Recorder("cost", detailed=True)
+    recorder = events.SpanRecorder("cost", detailed=True)
     start = time.perf_counter()
     for _ in range(count):
         recorder.add("match", time.perf_counter_ns())

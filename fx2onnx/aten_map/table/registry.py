@@ -51,7 +51,7 @@ F = TypeVar("F", bound=Translation)
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class TableEntry:
     """One translation of one overload."""
 
     overload: OpOverload
@@ -90,8 +90,8 @@ class Entry:
 class Table:
     """Entries by overload, each list with the newest form first: its own, and those of ``below`` for the other overloads."""
 
-    entries: dict[OpOverload, list[Entry]] = field(default_factory=dict)
-    complex_entries: dict[OpOverload, list[Entry]] = field(default_factory=dict)
+    entries: dict[OpOverload, list[TableEntry]] = field(default_factory=dict)
+    complex_entries: dict[OpOverload, list[TableEntry]] = field(default_factory=dict)
     """Entries for calls with a complex operand or result, which come as a trailing pair of reals."""
     below: Table | None = None
     load: Callable[[Any, bool], None] = lambda overload, is_complex: None
@@ -118,7 +118,7 @@ class Table:
                 next="name one, such as torch.ops.aten.gelu.default",
             )
         arguments, parameters = _wanted(overload, function) if form else (_checked_arguments(overload, function), None)
-        entry = Entry(overload, since, function, arguments, place_of(function), parameters, form)
+        entry = TableEntry(overload, since, function, arguments, place_of(function), parameters, form)
         if not entry.is_ours:
             self.load(overload, is_complex)
         known = (self.complex_entries if is_complex else self.entries).setdefault(overload, [])
@@ -133,11 +133,11 @@ class Table:
         known.append(entry)
         known.sort(key=lambda item: -item.since)
 
-    def find(self, overload: Any, opset: int, is_complex: bool = False) -> Entry | None:
+    def find(self, overload: Any, opset: int, is_complex: bool = False) -> TableEntry | None:
         """The best entry that ``opset`` admits, or None. ``is_complex``: for a call that touches complex numbers."""
         return next((entry for entry in self.forms(overload, is_complex) if entry.since <= opset), None)
 
-    def forms(self, overload: Any, is_complex: bool) -> list[Entry]:
+    def forms(self, overload: Any, is_complex: bool) -> list[TableEntry]:
         """The entries for real or for complex calls, the newest form first."""
         self.load(overload, is_complex)
         own = (self.complex_entries if is_complex else self.entries).get(overload)

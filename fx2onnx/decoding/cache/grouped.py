@@ -20,7 +20,7 @@ from fx2onnx.decoding.cache.operators import CACHED_ATTENTION
 from fx2onnx.decoding.cache.rotary import (
     ROTARY,
     Angles,
-    Seen,
+    RotaryCalls,
     forward_of,
     is_rotary,
     probing_form,
@@ -55,7 +55,7 @@ class Masked:
 
 
 @dataclass(eq=False)
-class Call:
+class ModelCall:
     """One call of the model: what its functions find."""
 
     layers: list[Any]
@@ -73,7 +73,7 @@ class GroupedDecoder(torch.nn.Module):
         self.model = model
         self._cache_argument = cache_argument
         self._layers = layers
-        self._seen: Seen | None = None
+        self._seen: RotaryCalls | None = None
         self._tables: dict[tuple[int, tuple[Any, ...]], tuple[str, str]] = {}
 
     def forward(self, **inputs: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -86,7 +86,7 @@ class GroupedDecoder(torch.nn.Module):
             _check_call(inputs["input_ids"], tensors[0])
         layers = [kind(key, value) for key, value in zip(tensors[::2], tensors[1::2], strict=True)]
         plain = {name: value for name, value in inputs.items() if not name.startswith(PAST)}
-        call = Call(layers, plain["attention_mask"], plain.get(POSITIONS))
+        call = ModelCall(layers, plain["attention_mask"], plain.get(POSITIONS))
         with self._replaced(call) if self._seen is not None else contextlib.nullcontext():
             result = self.model(**plain, **{self._cache_argument: Cache(layers=layers)}, use_cache=True)
         written = [tensor for layer in layers for tensor in (layer.keys, layer.values)]
@@ -105,7 +105,7 @@ class GroupedDecoder(torch.nn.Module):
         finally:
             self._seen = None
 
-    def _keep_tables(self, seen: Seen) -> None:
+    def _keep_tables(self, seen: RotaryCalls) -> None:
         for number, (key, tables) in enumerate(seen.tables.items()):
             names = f"cos_cache_{number}" if number else "cos_cache", f"sin_cache_{number}" if number else "sin_cache"
             for name, table in zip(names, tables, strict=True):
@@ -113,9 +113,9 @@ class GroupedDecoder(torch.nn.Module):
             self._tables[key] = names
 
     # -- what a model is asked ------------------------------------------------------------------------------------
-    def _probed(self) -> Seen:
+    def _probed(self) -> RotaryCalls:
         """What a short prompt on the model itself shows."""
-        seen, ids = Seen(), torch.zeros(1, 3, dtype=torch.int64)
+        seen, ids = RotaryCalls(), torch.zeros(1, 3, dtype=torch.int64)
         masks = _masks(lambda masked: seen.windows.append(masked.window))
         with _implementation(self.model, _eager_like, masks), contextlib.ExitStack() as stack:
             for module in self.model.modules():
@@ -129,7 +129,7 @@ class GroupedDecoder(torch.nn.Module):
         return seen
 
     @contextlib.contextmanager
-    def _replaced(self, call: Call) -> Iterator[None]:
+    def _replaced(self, call: ModelCall) -> Iterator[None]:
         assert self._seen is not None
         seen, windows = self._seen, iter(self._seen.windows)
 
@@ -272,7 +272,7 @@ def _given_layer(key: torch.Tensor, value: torch.Tensor) -> Any:
 
 
 # -- attention and masks ------------------------------------------------------------------------------------------
-def _attending(model: Model, call: Call) -> Callable[..., Any]:
+def _attending(model: Model, call: ModelCall) -> Callable[..., Any]:
     def attend(
         module: torch.nn.Module,
         query: torch.Tensor,

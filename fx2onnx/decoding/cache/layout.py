@@ -31,7 +31,7 @@ _CONVOLUTION = "conv_state"
 
 
 @dataclass(frozen=True)
-class Sizes:
+class TrialSizes:
     """Sizes of a trial run, none of which is a number of the config, so that each is known where it turns up."""
 
     batch: int
@@ -42,7 +42,7 @@ class Sizes:
         return {self.batch: BATCH, self.past: PAST_SIZE, self.encoder: ENCODER_SIZE}.get(size)
 
 
-def unmistakable_sizes(config: Config, least: int = 3) -> Sizes:
+def unmistakable_sizes(config: Config, least: int = 3) -> TrialSizes:
     """Three small primes from ``least`` on that are no number of ``config`` nor one less (a convolution keeps one less than
     it is wide), and no square of patches with a few tokens beside it.
     """
@@ -51,7 +51,7 @@ def unmistakable_sizes(config: Config, least: int = 3) -> Sizes:
     numbers = (n for n in range(max(least, 3), 10_000) if n not in taken and n not in beside)
     primes = (n for n in numbers if all(n % k for k in range(2, int(n**0.5) + 1)))
     batch, past, encoder = next(primes), next(primes), next(primes)
-    return Sizes(batch, past, encoder)
+    return TrialSizes(batch, past, encoder)
 
 
 def _numbers(value: object) -> set[int]:
@@ -63,7 +63,7 @@ def _numbers(value: object) -> set[int]:
 
 
 @dataclass(frozen=True)
-class State:
+class CacheTensor:
     """One tensor of a cache: its name without prefix (``0.key``), shape and dtype in the trial run, dynamic axes.
 
     The shape of an axis that is named neither batch nor past is a sample's, too.
@@ -106,9 +106,9 @@ class _Slot:
 class CacheLayout:
     """The tensors of a cache by name, and how to make such a cache of others."""
 
-    def __init__(self, cache: object, sizes: Sizes) -> None:
+    def __init__(self, cache: object, sizes: TrialSizes) -> None:
         self._sizes = sizes
-        self.states: dict[str, State] = {}
+        self.states: dict[str, CacheTensor] = {}
         names: dict[int, str] = {}
         _walk(cache, (), lambda keys, tensor: self._add(keys, tensor, names), set())
         for layer in _structures(cache, set()):
@@ -159,7 +159,7 @@ class CacheLayout:
         axes = {axis: self._sizes.name_of(size) for axis, size in enumerate(tensor.shape)}
         named = {axis: word for axis, word in axes.items() if word is not None}
         name = names[id(tensor)] = cache_name(keys)
-        self.states[name] = State(name, tuple(tensor.shape), tensor.dtype, named)
+        self.states[name] = CacheTensor(name, tuple(tensor.shape), tensor.dtype, named)
 
     def _add_prompt_and_window(self, layer: KeepingPrompt, names: dict[int, str]) -> None:
         """The lengths of both are sizes of their own; the window, which is empty behind a prompt, is shaped as that."""

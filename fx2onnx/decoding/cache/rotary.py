@@ -26,7 +26,7 @@ class Angles:
 
 
 @dataclass
-class Seen:
+class RotaryCalls:
     """What a run of the model said of its masks and rotary embeddings."""
 
     windows: list[int] = field(default_factory=list)
@@ -53,7 +53,7 @@ def forward_of(module: torch.nn.Module, function: Callable[..., Any]) -> Iterato
         del module.forward
 
 
-def probing_tables(model: Model, module: torch.nn.Module, seen: Seen) -> Callable[..., Any]:
+def probing_tables(model: Model, module: torch.nn.Module, seen: RotaryCalls) -> Callable[..., Any]:
     """Keeps the tables of all positions where a position's angles depend on nothing else."""
     original = module.forward
     length = int(getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", 0) or 0)
@@ -80,7 +80,7 @@ def _is_doubled(table: torch.Tensor) -> bool:
     return table.dim() == 3 and 2 * half == table.shape[-1] and torch.equal(table[..., :half], table[..., half:])
 
 
-def probing_form(name: str, original: Callable[..., Any], seen: Seen) -> Callable[..., Any]:
+def probing_form(name: str, original: Callable[..., Any], seen: RotaryCalls) -> Callable[..., Any]:
     """Notes whether the library's function turns halves or neighbours, if one of the two and nothing else."""
 
     def turned(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *more: Any, **named: Any) -> Any:

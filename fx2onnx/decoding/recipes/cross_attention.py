@@ -21,7 +21,7 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.decoding.cache.layout import CacheLayout
 from fx2onnx.decoding.cache.module_state import CACHE_ARGUMENTS
 from fx2onnx.decoding.decoder import CachedDecoder, prompt_of, trial
-from fx2onnx.decoding.probes import Seen
+from fx2onnx.decoding.probes import EnoughSeen
 from fx2onnx.decoding.recipes.encoder_decoder import encoder_states
 from fx2onnx.decoding.recipes.image_prompt import (
     choices_of,
@@ -33,7 +33,7 @@ from fx2onnx.decoding.recipes.image_prompt import (
 )
 from fx2onnx.decoding.recipes.inner_language_model import language_of
 from fx2onnx.decoding.recipes.modality import modalities_of
-from fx2onnx.decoding.recipes.recipe import ModelPart, Part, Request, TextOnly
+from fx2onnx.decoding.recipes.recipe import FolderPart, FolderRequest, ModelPart, TextOnly
 from fx2onnx.manifest.form import PromptRewrite
 from fx2onnx.manifest.names import DECODER_FILE, IMAGE_FILE, PRESENT, SEQUENCE
 from fx2onnx.sources.hf.sample_context import InputFactory, SampleContext, samples_of
@@ -45,7 +45,7 @@ _TEXT = ("input_ids", "attention_mask", "position_ids", "inputs_embeds")
 
 
 @dataclass(frozen=True)
-class Carried:
+class CrossAttentionTrials:
     """How images are made, what is made of them by the name of the language model's argument, the cache of a prompt with
     them, and what of that is the images' alone."""
 
@@ -64,7 +64,7 @@ class Carried:
         return {name: factory for name, factory in self.factories.items() if SEQUENCE in factory.axes.values()}
 
 
-class ImagePart(ModelPart[Carried]):
+class ImagePart(ModelPart[CrossAttentionTrials]):
     """Images [batch, ...] as what the language model takes at every step, and what its cross attention keeps."""
 
     def forward(self, **images: torch.Tensor) -> Inputs:
@@ -85,7 +85,7 @@ class ImagePart(ModelPart[Carried]):
 class CarryingDecoder(CachedDecoder):
     """The language model with its cache, of which the images' part is given and stays."""
 
-    def __init__(self, language: Model, carried: Carried) -> None:
+    def __init__(self, language: Model, carried: CrossAttentionTrials) -> None:
         super().__init__(language, carried.cache_argument, carried.layout, given=carried.given)
         self._made = carried.made
 
@@ -100,18 +100,18 @@ class CarryingDecoder(CachedDecoder):
         return {**plain, **unread}
 
 
-def fits(request: Request) -> bool:
+def fits(request: FolderRequest) -> bool:
     return request.images and takes_images(request.model) and not modalities_of(request.model)
 
 
-def parts(request: Request) -> list[Part] | TextOnly:
+def parts(request: FolderRequest) -> list[FolderPart] | TextOnly:
     try:
         return [request.part(file, form) for file, form in image_parts(request).items()]
     except UserError as error:
         return TextOnly(error.what)
 
 
-def image_parts(request: Request) -> dict[str, Source]:
+def image_parts(request: FolderRequest) -> dict[str, Source]:
     """The parts of a model whose images enter the language model itself, by file name.
 
     Raises:   UserError E601 where its arguments are not known, or it keeps nothing between calls.
@@ -156,11 +156,11 @@ def handed_over(model: Model, language: Model, inputs: Mapping[str, object]) -> 
 
     def look(**arguments: object) -> NoReturn:
         seen.update(arguments)
-        raise Seen
+        raise EnoughSeen
 
     language.generate = look
     try:
-        with suppress(Seen):
+        with suppress(EnoughSeen):
             model.generate(**inputs)
     finally:
         del language.generate
@@ -211,7 +211,7 @@ def runs_on_text(model: Model) -> bool:
     return True
 
 
-def _carried(model: Model) -> Carried | None:
+def _carried(model: Model) -> CrossAttentionTrials | None:
     """What a trial run with images says; None where later steps take nothing that was made of them."""
     language, sizes = language_of(model), sizes_of(model)
     context = SampleContext(model.config, Options(batch=sizes.batch, seq=sizes.past), model)
@@ -227,11 +227,11 @@ def _carried(model: Model) -> Carried | None:
         samples = {name: torch.ones(value.shape, dtype=value.dtype) for name, value in made.items()}
         masks = {name: media[name] for name, factory in factories.items() if SEQUENCE in factory.axes.values()}
         cache_argument, cache = trial(language, {**text, **samples, **masks})
-        return Carried(factories, samples, cache_argument, CacheLayout(cache, sizes))
+        return CrossAttentionTrials(factories, samples, cache_argument, CacheLayout(cache, sizes))
     return None
 
 
-def _decoder_source(request: Request, carried: Carried) -> Source:
+def _decoder_source(request: FolderRequest, carried: CrossAttentionTrials) -> Source:
     decoder = CarryingDecoder(request.language, carried)
     made: Inputs = {}
     for key, sample in carried.made.items():

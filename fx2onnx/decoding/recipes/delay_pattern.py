@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 from fx2onnx.decoding.decoder import cached_decoder
-from fx2onnx.decoding.recipes.recipe import Part, Request
+from fx2onnx.decoding.recipes.recipe import FolderPart, FolderRequest
 from fx2onnx.manifest.names import MODEL_FILE
 from fx2onnx.sources.hf.transformers_types import Model
 
@@ -28,10 +28,10 @@ def delays_of(model: Model) -> list[int]:
     return [int(row.int().argmax()) - 1 for row in free]
 
 
-def fits(request: Request) -> bool:
+def fits(request: FolderRequest) -> bool:
     return bool(delays_of(request.model))
 
 
-def parts(request: Request) -> list[Part]:
+def parts(request: FolderRequest) -> list[FolderPart]:
     rows = len(delays_of(request.model))
     return [request.part(MODEL_FILE, cached_decoder(request.model, request.name, request.options, rows=rows))]

@@ -7,7 +7,7 @@ import inspect
 import torch
 
 from fx2onnx.decoding.grid_positions import GridLayout
-from fx2onnx.decoding.mrope import Layout, image_positions
+from fx2onnx.decoding.mrope import ImageLayout, image_positions
 from fx2onnx.decoding.probes import adds_features, sees_kinds
 from fx2onnx.decoding.recipes.deepstack import DEEP, KINDS, PER_LAYER, embedded_as, per_layer_inputs, takes_kinds
 from fx2onnx.decoding.recipes.modality import Modality, token_of, width_of
@@ -26,7 +26,7 @@ class EmbedPart(torch.nn.Module):
         self,
         model: Model,
         modalities: list[Modality],
-        layout: Layout | GridLayout | None = None,
+        layout: ImageLayout | GridLayout | None = None,
         grid: Grid | None = None,
     ) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ class EmbedPart(torch.nn.Module):
             is_image, is_shown = masks["image_features"], attention_mask != 0
             if isinstance(self._layout, GridLayout) and grids is not None:
                 outputs[POSITIONS] = self._layout.positions(is_image, is_shown, grids)
-            elif isinstance(self._layout, Layout):
+            elif isinstance(self._layout, ImageLayout):
                 outputs[POSITIONS] = image_positions(input_ids, is_image, is_shown, self._layout)
         return outputs
 

@@ -13,7 +13,7 @@ import torch
 from fx2onnx.decoding.cache.layout import CacheLayout, tensors_of, unmistakable_sizes
 from fx2onnx.decoding.decoder import CachedDecoder, add_states, no_cache, trial
 from fx2onnx.decoding.recipes.delay_pattern import delays_of
-from fx2onnx.decoding.recipes.recipe import MANY_BLOCKS, Part, Request
+from fx2onnx.decoding.recipes.recipe import MANY_BLOCKS, FolderPart, FolderRequest
 from fx2onnx.manifest.names import (
     BATCH,
     DECODER_FILE,
@@ -108,11 +108,11 @@ class DecoderPart(CachedDecoder):
         return arguments if mask is None else arguments | _accepted(self.model, {"attention_mask": mask})
 
 
-def fits(request: Request) -> bool:
+def fits(request: FolderRequest) -> bool:
     return bool(getattr(request.model.config, "is_encoder_decoder", False))
 
 
-def parts(request: Request) -> list[Part]:
+def parts(request: FolderRequest) -> list[FolderPart]:
     encoder, decoder = _encoder_and_decoder(request)
     many = replace(request, options=replace(request.options, seq=MANY_BLOCKS))
     return [
@@ -121,7 +121,7 @@ def parts(request: Request) -> list[Part]:
     ]
 
 
-def _encoder_and_decoder(request: Request, *, one_token: bool = False) -> tuple[Source, Source]:
+def _encoder_and_decoder(request: FolderRequest, *, one_token: bool = False) -> tuple[Source, Source]:
     """Both parts; with ``one_token``, the decoder takes one token a call."""
     model, options = request.model, request.options
     sizes = unmistakable_sizes(model.config)

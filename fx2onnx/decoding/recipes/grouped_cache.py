@@ -7,15 +7,15 @@ from dataclasses import replace
 from fx2onnx.base.errors import UserError
 from fx2onnx.decoding.cache.grouped import grouped_decoder
 from fx2onnx.decoding.recipes import plain_decoder
-from fx2onnx.decoding.recipes.recipe import Part, Request
+from fx2onnx.decoding.recipes.recipe import FolderPart, FolderRequest
 from fx2onnx.manifest.names import MODEL_FILE
 
 
-def fits(request: Request) -> bool:
+def fits(request: FolderRequest) -> bool:
     return request.cache == "grouped"
 
 
-def parts(request: Request) -> list[Part]:
+def parts(request: FolderRequest) -> list[FolderPart]:
     """One graph, of plain operators where the model's attention is no single one."""
     try:
         decoder = grouped_decoder(request.model, request.name, request.options)

@@ -16,11 +16,11 @@ from itertools import product
 import torch
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.decoding.cache.layout import CacheLayout, Sizes, unmistakable_sizes
+from fx2onnx.decoding.cache.layout import CacheLayout, TrialSizes, unmistakable_sizes
 from fx2onnx.decoding.cache.module_state import generated_argument
 from fx2onnx.decoding.decoder import CachedDecoder, add_states, cached_decoder, prompt_of, text_inputs, trial
 from fx2onnx.decoding.recipes.inner_language_model import language_of
-from fx2onnx.decoding.recipes.recipe import ModelPart, Request
+from fx2onnx.decoding.recipes.recipe import FolderRequest, ModelPart
 from fx2onnx.manifest.names import BATCH, DECODER_FILE, IMAGE_FILE, PAST, PAST_SIZE, PRESENT, PROMPT_FILE, SEQUENCE
 from fx2onnx.sizes.expr import Dim
 from fx2onnx.sources.foreign_errors import summary
@@ -80,7 +80,7 @@ MEDIA: dict[str, tuple[InputFactory, ...]] = {
 
 
 @dataclass(frozen=True)
-class Findings:
+class ImagePromptTrials:
     """What two trial runs say: the cache of a prompt with images, how many of its tokens the attention mask does not
     count, the states that the images alone decide, and what a later step takes beside tokens and cache.
     """
@@ -93,7 +93,7 @@ class Findings:
     later: Mapping[str, InputFactory]
 
 
-class PromptPart(ModelPart[Findings]):
+class PromptPart(ModelPart[ImagePromptTrials]):
     """A prompt with its images: logits of every place, and the cache that follows."""
 
     def forward(self, **inputs: torch.Tensor) -> Inputs:
@@ -102,7 +102,7 @@ class PromptPart(ModelPart[Findings]):
         return {"logits": result["logits"]} | {PRESENT + name: value for name, value in states.items()}
 
 
-class ImageStates(ModelPart[Findings]):
+class ImageStates(ModelPart[ImagePromptTrials]):
     """What the layers of cross attention keep of the images."""
 
     def forward(self, **media: torch.Tensor) -> Inputs:
@@ -119,7 +119,7 @@ def takes_images(model: Model) -> bool:
     return any(name in MEDIA for name in inspect.signature(model.forward).parameters)
 
 
-def prompt_and_decoder(request: Request) -> dict[str, Source]:
+def prompt_and_decoder(request: FolderRequest) -> dict[str, Source]:
     """The parts of a model that takes images with its prompt, by file name.
 
     Raises:   UserError E601 where its arguments are not known, or it keeps nothing between calls.
@@ -134,7 +134,7 @@ def prompt_and_decoder(request: Request) -> dict[str, Source]:
     }
 
 
-def _findings(model: Model) -> Findings:
+def _findings(model: Model) -> ImagePromptTrials:
     sizes = sizes_of(model)
     context = SampleContext(model.config, Options(batch=sizes.batch, seq=sizes.past), model)
     text = _text_of(model, prompt_of(model, sizes))
@@ -162,7 +162,9 @@ def _findings(model: Model) -> Findings:
             ahead = lengths.pop()
             layout = CacheLayout(cache if ahead == 0 else plain, sizes)
             given = frozenset(layout.states) - frozenset(CacheLayout(plain, sizes).states)
-            return Findings(argument, layout, factories, ahead, given, _later(model, text, factories, context, cache))
+            return ImagePromptTrials(
+                argument, layout, factories, ahead, given, _later(model, text, factories, context, cache)
+            )
     raise UserError(
         "E601",
         f"{type(model).__name__} does not take the sample of its images",
@@ -171,7 +173,7 @@ def _findings(model: Model) -> Findings:
     ) from reason
 
 
-def sizes_of(model: Model) -> Sizes:
+def sizes_of(model: Model) -> TrialSizes:
     """As of other models, with a prompt that has room for the image's places."""
     sizes = unmistakable_sizes(model.config)
     least = _image_tokens(SampleContext(model.config, Options(), model)) + 1
@@ -211,7 +213,7 @@ def _later(
     return {key: factories[key] for key in sorted(_handed_on(model, {**text, **media}, **step) & set(factories))}
 
 
-def image_source(request: Request, module: torch.nn.Module, factories: Mapping[str, InputFactory]) -> Source:
+def image_source(request: FolderRequest, module: torch.nn.Module, factories: Mapping[str, InputFactory]) -> Source:
     """``module`` with images as inputs: those of ``factories`` that have no row for each token."""
     images = {key: factory for key, factory in factories.items() if SEQUENCE not in factory.axes.values()}
     samples, shapes = samples_of(images, request.context())
@@ -219,7 +221,7 @@ def image_source(request: Request, module: torch.nn.Module, factories: Mapping[s
 
 
 def step_source(
-    request: Request,
+    request: FolderRequest,
     decoder: CachedDecoder,
     layout: CacheLayout,
     factories: Mapping[str, InputFactory],
@@ -237,7 +239,7 @@ def step_source(
     return Source.of_part(request.name, decoder.eval(), kwargs, shapes)
 
 
-def _prompt_source(request: Request, findings: Findings) -> Source:
+def _prompt_source(request: FolderRequest, findings: ImagePromptTrials) -> Source:
     model = request.model
     context = request.context(seq=request.options.seq_or(4) + _image_tokens(request.context()))
     ids = INPUT_FACTORIES["input_ids"].make(context)
@@ -250,7 +252,7 @@ def _prompt_source(request: Request, findings: Findings) -> Source:
     return Source.of_part(request.name, PromptPart(model, findings).eval(), kwargs | samples, shapes | axes)
 
 
-def _later_source(request: Request, findings: Findings) -> Source:
+def _later_source(request: FolderRequest, findings: ImagePromptTrials) -> Source:
     """The language model after a prompt: its attention mask does not count what the images put before the text."""
     model = request.model
     source = cached_decoder(request.language, request.name, request.options)

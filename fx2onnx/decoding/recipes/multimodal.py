@@ -19,12 +19,12 @@ import torch
 from fx2onnx.base.errors import UserError
 from fx2onnx.decoding.decoder import cached_decoder
 from fx2onnx.decoding.grid_positions import GridLayout, grid_layout
-from fx2onnx.decoding.mrope import Layout, image_layout, rope_index_of
+from fx2onnx.decoding.mrope import ImageLayout, image_layout, rope_index_of
 from fx2onnx.decoding.probes import settle
 from fx2onnx.decoding.recipes.deepstack import DEEP, KINDS, PER_LAYER, deep_features, takes_deep_features
 from fx2onnx.decoding.recipes.embedding import EmbedPart
 from fx2onnx.decoding.recipes.modality import FILM, Modality, modalities_of, owner_of, parameters_of, token_of, width_of
-from fx2onnx.decoding.recipes.recipe import ModelPart, Part, Request, TextOnly
+from fx2onnx.decoding.recipes.recipe import FolderPart, FolderRequest, ModelPart, TextOnly
 from fx2onnx.manifest.form import Grid
 from fx2onnx.manifest.names import BATCH, DECODER_FILE, EMBED_FILE, IMAGE_FILE, SEQUENCE
 from fx2onnx.sources.foreign_errors import summary
@@ -63,11 +63,11 @@ class FeaturePart(ModelPart[Modality]):
         return outputs if deep is None else outputs | {self.facts.deep: deep}
 
 
-def fits(request: Request) -> bool:
+def fits(request: FolderRequest) -> bool:
     return bool(modalities_of(request.model))
 
 
-def parts(request: Request) -> list[Part] | TextOnly:
+def parts(request: FolderRequest) -> list[FolderPart] | TextOnly:
     model, left_out = request.model, list[str]()
     try:
         forms = encoders_and_embedding(model, request.name, request.options, left_out)
@@ -116,7 +116,7 @@ def encoders_and_embedding(
         raise next(iter(problems.values()))
     if left_out is not None:
         left_out += [f"without {kind}: {error.what}" for kind, error in problems.items()]
-    layout: Layout | GridLayout | None = None
+    layout: ImageLayout | GridLayout | None = None
     grid = None
     for form in parts.get(IMAGE_FILE, [])[-1:]:
         grid = cast(FeaturePart, form.module).grid

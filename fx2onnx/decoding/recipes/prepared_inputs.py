@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import torch
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.decoding.cache.layout import CacheLayout, Sizes, tensors_of, unmistakable_sizes
+from fx2onnx.decoding.cache.layout import CacheLayout, TrialSizes, tensors_of, unmistakable_sizes
 from fx2onnx.decoding.cache.module_state import generated_argument
 from fx2onnx.decoding.decoder import add_states, prompt_of, trial
-from fx2onnx.decoding.recipes.recipe import ModelPart, Part, Request
+from fx2onnx.decoding.recipes.recipe import FolderPart, FolderRequest, ModelPart
 from fx2onnx.manifest.names import BATCH, DECODER_FILE, PAST, PAST_SIZE, PRESENT, PROMPT_FILE, SEQUENCE
 from fx2onnx.sizes.expr import Dim
 from fx2onnx.sources.hf.transformers_types import Inputs, Model, Shapes
@@ -23,7 +23,7 @@ from fx2onnx.sources.source import Source
 
 
 @dataclass(frozen=True)
-class Findings:
+class PreparedInputTrials:
     """What trial runs say: the argument that takes the cache, the cache, and by how many its length exceeds the prompt's."""
 
     cache_argument: str
@@ -31,10 +31,10 @@ class Findings:
     ahead: int
 
 
-class PreparedStep(ModelPart[Findings]):
+class PreparedStep(ModelPart[PreparedInputTrials]):
     """``model`` on what its own preparation makes of the tokens: of a prompt, or of all tokens so far and a cache."""
 
-    def __init__(self, model: Model, facts: Findings, *, first: bool) -> None:
+    def __init__(self, model: Model, facts: PreparedInputTrials, *, first: bool) -> None:
         super().__init__(model, facts)
         self._first = first
 
@@ -49,7 +49,7 @@ class PreparedStep(ModelPart[Findings]):
         return {"logits": result["logits"]} | {PRESENT + name: value for name, value in following.items()}
 
 
-def fits(request: Request) -> bool:
+def fits(request: FolderRequest) -> bool:
     """Whether the model's own preparation gives a later step other tokens than the last."""
     from transformers import GenerationMixin
 
@@ -68,7 +68,7 @@ def fits(request: Request) -> bool:
     return isinstance(given, torch.Tensor) and given.shape[1] > 1
 
 
-def parts(request: Request) -> list[Part]:
+def parts(request: FolderRequest) -> list[FolderPart]:
     """The graph of the prompt and that of every later step.
 
     Raises:   UserError E601 where the length of no state follows the prompt's.
@@ -88,16 +88,16 @@ def parts(request: Request) -> list[Part]:
     ]
 
 
-def _findings(model: Model) -> Findings:
+def _findings(model: Model) -> PreparedInputTrials:
     """Two trial runs: the first says how long a cache is, the second makes one whose length is unmistakable."""
     sizes = unmistakable_sizes(model.config)
     ahead = _ahead(model, sizes)
     longer = unmistakable_sizes(model.config, least=ahead + 2)
     argument, cache = _trial(model, longer.batch, longer.past - ahead)
-    return Findings(argument, CacheLayout(cache, longer), ahead)
+    return PreparedInputTrials(argument, CacheLayout(cache, longer), ahead)
 
 
-def _ahead(model: Model, sizes: Sizes) -> int:
+def _ahead(model: Model, sizes: TrialSizes) -> int:
     """By how many the length of the cache exceeds that of the prompt."""
     one, two = (tensors_of(_trial(model, sizes.batch, length)[1]) for length in (sizes.past, sizes.encoder))
     for name, state in one.items():

@@ -21,7 +21,7 @@ Facts = TypeVar("Facts")
 
 
 @dataclass(frozen=True)
-class Part:
+class FolderPart:
     """One file of the folder. Of its ``forms`` the first that can be exported whole is taken; ``narrow`` is what the
     last of them takes a call, if that is less. Where the first takes many tokens at once in a way that is slow for one
     (``has_steps``), it becomes a graph for prompts beside the second; where it cannot be exported whole, ``prompt`` does, if
@@ -46,7 +46,7 @@ class ModelPart(torch.nn.Module, Generic[Facts]):
 
 
 @dataclass(frozen=True)
-class Request:
+class FolderRequest:
     """The model to export, and what was asked for."""
 
     source: Source
@@ -77,11 +77,11 @@ class Request:
         """What samples for the model are made from."""
         return SampleContext(self.model.config, replace(self.options, seq=seq or self.options.seq), self.model)
 
-    def part(self, file: str, *forms: Source | Callable[[], Source], narrow: str = "one token") -> Part:
+    def part(self, file: str, *forms: Source | Callable[[], Source], narrow: str = "one token") -> FolderPart:
         """A file with the weights and the origin of the source."""
-        return Part(file, [partial(self._finished, form) for form in forms], narrow)
+        return FolderPart(file, [partial(self._finished, form) for form in forms], narrow)
 
-    def decoder_part(self, file: str, make: Callable[..., Source]) -> Part:
+    def decoder_part(self, file: str, make: Callable[..., Source]) -> FolderPart:
         """A decoder that ``make`` makes; where that cannot be exported or steps are cheaper, one that takes one token a call,
         the last with a long past, so that tokens pooled in blocks make several blocks, and another graph for the prompt.
         """
@@ -107,8 +107,8 @@ class TextOnly:
 class Recipe(Protocol):
     """What the module of a recipe has."""
 
-    def fits(self, request: Request) -> bool:
+    def fits(self, request: FolderRequest) -> bool:
         """Whether the model has this form, by its structure and never by its name."""
 
-    def parts(self, request: Request) -> list[Part] | TextOnly:
+    def parts(self, request: FolderRequest) -> list[FolderPart] | TextOnly:
         """The files. Raises UserError E601 where the model keeps nothing between calls."""

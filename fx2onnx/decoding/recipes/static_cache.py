@@ -5,15 +5,15 @@ from __future__ import annotations
 from fx2onnx.base.errors import UserError
 from fx2onnx.decoding.cache.static import static_decoder
 from fx2onnx.decoding.recipes import encoder_decoder, multimodal, prepared_inputs
-from fx2onnx.decoding.recipes.recipe import Part, Request
+from fx2onnx.decoding.recipes.recipe import FolderPart, FolderRequest
 from fx2onnx.manifest.names import MODEL_FILE
 
 
-def fits(request: Request) -> bool:
+def fits(request: FolderRequest) -> bool:
     return request.cache == "static"
 
 
-def parts(request: Request) -> list[Part]:
+def parts(request: FolderRequest) -> list[FolderPart]:
     why = ""
     if encoder_decoder.fits(request) or multimodal.fits(request):
         why = "only decoders have"

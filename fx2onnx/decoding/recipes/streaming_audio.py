@@ -20,7 +20,7 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.decoding.cache.layout import CacheLayout, unmistakable_sizes
 from fx2onnx.decoding.cache.module_state import CACHE_ARGUMENTS
 from fx2onnx.decoding.decoder import CachedDecoder, add_states, prompt_of, text_inputs, trial
-from fx2onnx.decoding.recipes.recipe import ModelPart, Part, Request
+from fx2onnx.decoding.recipes.recipe import FolderPart, FolderRequest, ModelPart
 from fx2onnx.manifest.names import AUDIO_FILE, BATCH, DECODER_FILE, SEQUENCE, STREAM, STREAM_SIZE
 from fx2onnx.sizes.expr import Dim
 from fx2onnx.sources.hf.sample_context import SampleContext
@@ -135,11 +135,11 @@ def stream_of(model: Model) -> Stream | None:
     return next((kind for kind in _KINDS if kind.is_of(model)), None)
 
 
-def fits(request: Request) -> bool:
+def fits(request: FolderRequest) -> bool:
     return stream_of(request.model) is not None
 
 
-def parts(request: Request) -> list[Part]:
+def parts(request: FolderRequest) -> list[FolderPart]:
     """Raises UserError E601 where the encoder gives other rows than one a stretch, or nothing is kept between calls."""
     model, options, stream = request.model, request.options, stream_of(request.model)
     assert stream is not None

@@ -15,12 +15,12 @@ from fx2onnx.sizes.expr import Dim
 
 
 @dataclass(frozen=True, eq=False)
-class Target(Match):
+class FixedTargetMatch(Match):
     source: ir.Value
     dims: Dims
 
 
-class FixedTarget(Rewrite[Target]):
+class FixedTarget(Rewrite[FixedTargetMatch]):
     """``Reshape(x, Concat(Gather(Shape(x), 0), 12, 64))`` -> ``Reshape(x, [0, 12, 64])``.
 
     Refuses:   a constant target, two sizes that are known only while running, a size that may be 0 where 0 copies.
@@ -30,7 +30,7 @@ class FixedTarget(Rewrite[Target]):
     roots: ClassVar = ("Reshape",)
     since = 5
 
-    def match(self, node: ir.Node) -> Target | Why:
+    def match(self, node: ir.Node) -> FixedTargetMatch | Why:
         source, shape = node.inputs[0], operand(node, 1)
         if source is None or shape is None or is_constant(shape):
             return Why("the target is a constant")
@@ -44,7 +44,7 @@ class FixedTarget(Rewrite[Target]):
             return Why("several sizes would have to be computed")
         if not any(isinstance(dim, Dim) for dim in after) and -1 in after:
             return Why("the dims of the result are not known")
-        return Target(source, after)
+        return FixedTargetMatch(source, after)
 
-    def build(self, op: Emit, m: Target) -> ir.Value:
+    def build(self, op: Emit, m: FixedTargetMatch) -> ir.Value:
         return op.reshape(m.source, m.dims)

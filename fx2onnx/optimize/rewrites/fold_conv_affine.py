@@ -27,7 +27,7 @@ from fx2onnx.optimize.weights import Array, DerivedTensor, ScaledTensor, tensors
 
 
 @dataclass(frozen=True, eq=False)
-class Affine(Match):
+class ConvAffineMatch(Match):
     layer: ir.Node
     weight: ir.Value
     bias: ir.Value | None
@@ -37,7 +37,7 @@ class Affine(Match):
     sign: float
 
 
-class FoldConvAffine(Rewrite[Affine]):
+class FoldConvAffine(Rewrite[ConvAffineMatch]):
     """``Add(Conv(x, w, b), c)`` -> ``Conv(x, w, b + c)``; ``Mul(Conv(x, w, b), c)`` -> ``Conv(x, w * c, b * c)``; also
     ``Sub``, and ConvTranspose.
 
@@ -51,7 +51,7 @@ class FoldConvAffine(Rewrite[Affine]):
     changes_weights = True
     moves_rounding = True
 
-    def match(self, node: ir.Node) -> Affine | Why:
+    def match(self, node: ir.Node) -> ConvAffineMatch | Why:
         found = operand_produced_by(node, "Conv", "ConvTranspose")
         if found is None or len(node.inputs) != 2:
             return Why("no operand is a Conv that nobody else reads")
@@ -74,9 +74,11 @@ class FoldConvAffine(Rewrite[Affine]):
             return Why("the constant is not one number a channel")
         if len(given) > rank or weight.dtype not in (ir.DataType.FLOAT, ir.DataType.DOUBLE):
             return Why("the constant adds axes, or the weight is of half precision")
-        return Affine(layer, weight, bias, number, channels, node.op_type, -1.0 if node.op_type == "Sub" else 1.0)
+        return ConvAffineMatch(
+            layer, weight, bias, number, channels, node.op_type, -1.0 if node.op_type == "Sub" else 1.0
+        )
 
-    def build(self, op: Emit, m: Affine) -> ir.Value:
+    def build(self, op: Emit, m: ConvAffineMatch) -> ir.Value:
         (own,), (number,) = tensors_of([m.weight]), tensors_of([m.number])
         sizes = static_dims(m.weight) or ()
         weight, biases = m.weight, tensors_of([] if m.bias is None else [m.bias])

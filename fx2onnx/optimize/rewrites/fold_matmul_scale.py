@@ -34,14 +34,14 @@ EXPONENT_LIMIT = 16
 
 
 @dataclass(frozen=True, eq=False)
-class ScaleMatch(Match):
+class MatMulScaleMatch(Match):
     chain: list[ir.Node]
     """The product, the Add if there is one, the views: in the order of computation."""
     constants: list[ir.Value]
     factor: float
 
 
-class FoldMatMulScale(Rewrite[ScaleMatch]):
+class FoldMatMulScale(Rewrite[MatMulScaleMatch]):
     """``Mul(views(Add(MatMul(x, w), b)), 2**k)`` -> ``views(Add(MatMul(x, w * 2**k), b * 2**k))``.
 
     Refuses:   a factor that is no power of two (another would round every weight), half precision, weights or steps
@@ -53,7 +53,7 @@ class FoldMatMulScale(Rewrite[ScaleMatch]):
     roots: ClassVar = ("Mul",)
     changes_weights = True
 
-    def match(self, node: ir.Node) -> ScaleMatch | Why:
+    def match(self, node: ir.Node) -> MatMulScaleMatch | Why:
         scaled = next(
             ((value, factor) for value, other in ((node.inputs[0], node.inputs[1]), (node.inputs[1], node.inputs[0]))
              if value is not None and (factor := scalar_of(other)) is not None), None
@@ -73,7 +73,7 @@ class FoldMatMulScale(Rewrite[ScaleMatch]):
             value = view.inputs[0]  # type: ignore[assignment]
         return self._product(value, views, factor)
 
-    def _product(self, value: ir.Value, views: list[ir.Node], factor: float) -> ScaleMatch | Why:
+    def _product(self, value: ir.Value, views: list[ir.Node], factor: float) -> MatMulScaleMatch | Why:
         add, bias = produced_by(value, "Add"), None
         if add is not None and sole_use(value):
             pair = [(v, w) for v, w in (add.inputs, add.inputs[::-1]) if is_constant(w)]
@@ -94,9 +94,9 @@ class FoldMatMulScale(Rewrite[ScaleMatch]):
         if weight is None or static_dims(weight) is None:
             return Why("the sizes of the weight are unknown")
         chain = [product, *([] if add is None else [add]), *reversed(views)]
-        return ScaleMatch(chain, [weight] if bias is None else [weight, bias], factor)
+        return MatMulScaleMatch(chain, [weight] if bias is None else [weight, bias], factor)
 
-    def build(self, op: Emit, m: ScaleMatch) -> ir.Value:
+    def build(self, op: Emit, m: MatMulScaleMatch) -> ir.Value:
         new: dict[ir.Value | None, ir.Value] = {value: _scaled(op, value, m.factor) for value in m.constants}
         for node in m.chain:
             inputs = [new.get(value, value) for value in node.inputs]

@@ -14,12 +14,12 @@ from fx2onnx.optimize.weights import TransposedTensor, tensors_of
 
 
 @dataclass(frozen=True, eq=False)
-class TransposeMatch(Match):
+class WeightTransposeMatch(Match):
     weight: ir.Value
     perm: tuple[int, ...]
 
 
-class FoldWeightTranspose(Rewrite[TransposeMatch]):
+class FoldWeightTranspose(Rewrite[WeightTransposeMatch]):
     """``Transpose(weight)`` -> ``weight.T``, an initializer.
 
     Refuses:   a weight read elsewhere: it would be stored twice (tied embeddings).
@@ -29,7 +29,7 @@ class FoldWeightTranspose(Rewrite[TransposeMatch]):
     roots: ClassVar = ("Transpose",)
     changes_weights = True
 
-    def match(self, node: ir.Node) -> TransposeMatch | Why:
+    def match(self, node: ir.Node) -> WeightTransposeMatch | Why:
         weight = node.inputs[0]
         if weight is None or not is_constant(weight):
             return Why("the operand is no weight")
@@ -40,9 +40,9 @@ class FoldWeightTranspose(Rewrite[TransposeMatch]):
         perm = perm_of(node)
         if perm is None:
             return Why("the rank is unknown")
-        return TransposeMatch(weight, perm)
+        return WeightTransposeMatch(weight, perm)
 
-    def build(self, op: Emit, m: TransposeMatch) -> ir.Value:
+    def build(self, op: Emit, m: WeightTransposeMatch) -> ir.Value:
         name = f"{m.weight.name}.T"
         (tensor,) = tensors_of([m.weight])
         return op.builder.add_initializer(

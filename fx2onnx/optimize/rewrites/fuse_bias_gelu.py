@@ -25,13 +25,13 @@ from fx2onnx.optimize.rewrite import (
 
 
 @dataclass(frozen=True, eq=False)
-class GeluMatch(Match):
+class BiasGeluMatch(Match):
     x: ir.Value
     bias: ir.Value | None
     is_tanh: bool
 
 
-class FuseBiasGelu(Rewrite[GeluMatch]):
+class FuseBiasGelu(Rewrite[BiasGeluMatch]):
     """``Gelu(Add(x, bias))`` -> ``com.microsoft::BiasGelu(x, bias)``; its tanh form, with a bias or not -> ``FastGelu``.
 
     Refuses:   dtypes other than float32, a bias that is no constant row; without one, the exact form, which ONNX has itself.
@@ -41,7 +41,7 @@ class FuseBiasGelu(Rewrite[GeluMatch]):
     since = 20
     moves_rounding = True
 
-    def match(self, node: ir.Node) -> GeluMatch | Why:
+    def match(self, node: ir.Node) -> BiasGeluMatch | Why:
         x = required(node, 0)
         is_tanh = attribute(node, "approximate", "none") == "tanh"
         if x.dtype != ir.DataType.FLOAT or not dims_or_none(x):
@@ -53,10 +53,10 @@ class FuseBiasGelu(Rewrite[GeluMatch]):
                 sizes = static_dims(bias)
                 is_row = sizes is not None and len(sizes) == 1 and sizes == tuple((dims_or_none(other) or ())[-1:])
                 if is_constant(bias) and is_row:
-                    return GeluMatch(other, bias, is_tanh)
-        return GeluMatch(x, None, True) if is_tanh else Why("nothing constant is added in front of it")
+                    return BiasGeluMatch(other, bias, is_tanh)
+        return BiasGeluMatch(x, None, True) if is_tanh else Why("nothing constant is added in front of it")
 
-    def build(self, op: Emit, m: GeluMatch) -> ir.Value:
+    def build(self, op: Emit, m: BiasGeluMatch) -> ir.Value:
         operands = [m.x] if m.bias is None else [m.x, m.bias]
         name = "FastGelu" if m.is_tanh else "BiasGelu"
         return op.custom(MICROSOFT, name, operands, [(dtype_of(m.x), dims_of(m.x))])[0]

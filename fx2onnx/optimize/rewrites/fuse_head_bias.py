@@ -30,13 +30,13 @@ from fx2onnx.optimize.rewrites.merge_matmuls import joined
 
 
 @dataclass(frozen=True, eq=False)
-class BiasMatch(Match):
+class HeadBiasMatch(Match):
     node: ir.Node
     values: list[ir.Value]
     biases: list[ir.Value | None]
 
 
-class FuseHeadBias(Rewrite[BiasMatch]):
+class FuseHeadBias(Rewrite[HeadBiasMatch]):
     """``MultiHeadAttention(q + bq, k + bk, v + bv, ...)`` -> ``MultiHeadAttention(q, k, v, [bq bk bv], ...)``, with zeros where there is
     no bias.
 
@@ -48,7 +48,7 @@ class FuseHeadBias(Rewrite[BiasMatch]):
     changes_weights = True
     moves_rounding = True
 
-    def match(self, node: ir.Node) -> BiasMatch | Why:
+    def match(self, node: ir.Node) -> HeadBiasMatch | Why:
         if operand(node, 1) is None or operand(node, 2) is None or operand(node, 3) is not None:
             return Why("the heads are packed, or there is a bias")
         values, biases = [], []
@@ -62,9 +62,9 @@ class FuseHeadBias(Rewrite[BiasMatch]):
             biases.append(None if found is None else found[1])
         if not any(biases):
             return Why("nothing constant is added in front of it")
-        return BiasMatch(node=node, values=values, biases=biases)
+        return HeadBiasMatch(node=node, values=values, biases=biases)
 
-    def build(self, op: Emit, m: BiasMatch) -> ir.Value:
+    def build(self, op: Emit, m: HeadBiasMatch) -> ir.Value:
         rows = [
             np.zeros(_width(value), dtype_of(value).numpy()) if bias is None else bias
             for value, bias in zip(m.values, m.biases, strict=True)
@@ -130,13 +130,13 @@ def _with_bias(value: ir.Value) -> tuple[ir.Value, ir.Value] | None:
 
 
 @dataclass(frozen=True, eq=False)
-class ScaleMatch(Match):
+class HeadScaleMatch(Match):
     node: ir.Node
     query: ir.Value
     factor: float
 
 
-class FuseHeadScale(Rewrite[ScaleMatch]):
+class FuseHeadScale(Rewrite[HeadScaleMatch]):
     """``MultiHeadAttention(c * q, ...)`` -> ``MultiHeadAttention(q, ...)`` with ``c`` times the scale.
 
     Refuses:   a node with a bias, which would be scaled too; a factor that is no constant number, a product that others read.
@@ -145,7 +145,7 @@ class FuseHeadScale(Rewrite[ScaleMatch]):
     roots: ClassVar = (f"{MICROSOFT}::MultiHeadAttention",)
     moves_rounding = True
 
-    def match(self, node: ir.Node) -> ScaleMatch | Why:
+    def match(self, node: ir.Node) -> HeadScaleMatch | Why:
         query = required(node, 0)
         product = produced_by(query, "Mul")
         if product is None or not sole_use(query) or operand(node, 3) is not None:
@@ -153,10 +153,10 @@ class FuseHeadScale(Rewrite[ScaleMatch]):
         for index in (0, 1):
             factor, other = scalar_of(product.inputs[index]), required(product, 1 - index)
             if factor is not None and dims_or_none(other) == dims_or_none(query):
-                return ScaleMatch(node=node, query=other, factor=factor)
+                return HeadScaleMatch(node=node, query=other, factor=factor)
         return Why("the query is multiplied by more than a number")
 
-    def build(self, op: Emit, m: ScaleMatch) -> ir.Value:
+    def build(self, op: Emit, m: HeadScaleMatch) -> ir.Value:
         attrs = attributes(m.node)
         attrs["scale"] = float(attrs["scale"] * m.factor)
         inputs = [m.query, *m.node.inputs[1:]]

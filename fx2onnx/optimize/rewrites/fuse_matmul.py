@@ -29,12 +29,12 @@ PRODUCTS = ("MatMul", f"{MICROSOFT}::FusedMatMul")
 
 
 @dataclass(frozen=True, eq=False)
-class ProductMatch(Match):
+class FuseMatMulMatch(Match):
     operands: list[ir.Value]
     attrs: dict[str, Any]
 
 
-class FuseMatMulTranspose(Rewrite[ProductMatch]):
+class FuseMatMulTranspose(Rewrite[FuseMatMulMatch]):
     """``MatMul(Transpose(a), b)`` -> ``FusedMatMul(a, b, transA=1)``, likewise b.
 
     Shapes:    a [..., K, M], b [..., K, N], of two axes at least, the last two exchanged.
@@ -44,7 +44,7 @@ class FuseMatMulTranspose(Rewrite[ProductMatch]):
     roots: ClassVar = PRODUCTS
     moves_rounding = True
 
-    def match(self, node: ir.Node) -> ProductMatch | Why:
+    def match(self, node: ir.Node) -> FuseMatMulMatch | Why:
         if not _is_computed(node):
             return Why("it is no product of two computed values of float32")
         operands, attrs = [required(node, 0), required(node, 1)], attributes(node)
@@ -55,13 +55,13 @@ class FuseMatMulTranspose(Rewrite[ProductMatch]):
                 attrs[name] = 1 - attrs.get(name, 0)
         if operands == list(node.inputs):
             return Why("no operand has its last two axes exchanged")
-        return ProductMatch(operands, attrs)
+        return FuseMatMulMatch(operands, attrs)
 
-    def build(self, op: Emit, m: ProductMatch) -> ir.Value:
+    def build(self, op: Emit, m: FuseMatMulMatch) -> ir.Value:
         return op.custom(MICROSOFT, "FusedMatMul", m.operands, op.result, **m.attrs)[0]
 
 
-class FuseMatMulScale(Rewrite[ProductMatch]):
+class FuseMatMulScale(Rewrite[FuseMatMulMatch]):
     """``Mul(MatMul(a, b), c)``, ``Div(MatMul(a, b), c)`` -> ``FusedMatMul(a, b, alpha=c or 1 / c)``.
 
     Refuses:   dtypes other than float32, a weight, more than one number, a product that others read.
@@ -70,7 +70,7 @@ class FuseMatMulScale(Rewrite[ProductMatch]):
     roots: ClassVar = ("Mul", "Div")
     moves_rounding = True
 
-    def match(self, node: ir.Node) -> ProductMatch | Why:
+    def match(self, node: ir.Node) -> FuseMatMulMatch | Why:
         for place in (0, 1) if node.op_type == "Mul" else (0,):
             value, factor = required(node, place), scalar_of(node.inputs[1 - place])
             product = value.producer()
@@ -84,10 +84,10 @@ class FuseMatMulScale(Rewrite[ProductMatch]):
                 return Why("it is divided by zero")
             attrs = attributes(product)
             attrs["alpha"] = attrs.get("alpha", 1.0) * (factor if node.op_type == "Mul" else 1 / factor)
-            return ProductMatch([required(product, 0), required(product, 1)], attrs)
+            return FuseMatMulMatch([required(product, 0), required(product, 1)], attrs)
         return Why("no product is multiplied by one number")
 
-    def build(self, op: Emit, m: ProductMatch) -> ir.Value:
+    def build(self, op: Emit, m: FuseMatMulMatch) -> ir.Value:
         return op.custom(MICROSOFT, "FusedMatMul", m.operands, op.result, **m.attrs)[0]
 
 

@@ -22,12 +22,12 @@ from fx2onnx.optimize.rewrite import (
 
 
 @dataclass(frozen=True, eq=False)
-class ProductMatch(Match):
+class MatMulAddMatch(Match):
     product: ir.Node
     bias: ir.Value
 
 
-class FuseMatMulAdd(Rewrite[ProductMatch]):
+class FuseMatMulAdd(Rewrite[MatMulAddMatch]):
     """``Add(MatMul(a, b), c)`` -> ``Gemm(a, b, c)``; also of a Gemm that has no bias yet.
 
     Shapes:    a [M, K], b [K, N], c broadcastable to [M, N]  ->  [M, N].
@@ -38,7 +38,7 @@ class FuseMatMulAdd(Rewrite[ProductMatch]):
     since = 11
     moves_rounding = True
 
-    def match(self, node: ir.Node) -> ProductMatch | Why:
+    def match(self, node: ir.Node) -> MatMulAddMatch | Why:
         found = operand_produced_by(node, "MatMul", "Gemm")
         if found is None:
             return Why("no operand is a MatMul or Gemm that nobody else reads")
@@ -56,8 +56,8 @@ class FuseMatMulAdd(Rewrite[ProductMatch]):
             return Why("the other operand does not broadcast to the product")
         if not is_float(bias):
             return Why(f"runtimes have no Gemm of {bias.dtype}")
-        return ProductMatch(product, bias)
+        return MatMulAddMatch(product, bias)
 
-    def build(self, op: Emit, m: ProductMatch) -> ir.Value:
+    def build(self, op: Emit, m: MatMulAddMatch) -> ir.Value:
         lhs, rhs = m.product.inputs
         return op.Gemm(lhs, rhs, m.bias, **attributes(m.product))

@@ -58,12 +58,12 @@ class FuseLayerNorm(Rewrite[NormMatch]):
 
 
 @dataclass(frozen=True, eq=False)
-class BiasMatch(Match):
+class NormBiasMatch(Match):
     norm: ir.Node
     bias: ir.Value
 
 
-class FuseLayerNormBias(Rewrite[BiasMatch]):
+class FuseLayerNormBias(Rewrite[NormBiasMatch]):
     """``Add(LayerNormalization(x, weight), bias)`` -> ``LayerNormalization(x, weight, bias)``.
 
     Refuses:   a bias of other dims than the weight, a norm that is read elsewhere.
@@ -73,7 +73,7 @@ class FuseLayerNormBias(Rewrite[BiasMatch]):
     since = 17
     moves_rounding = True
 
-    def match(self, node: ir.Node) -> BiasMatch | Why:
+    def match(self, node: ir.Node) -> NormBiasMatch | Why:
         found = operand_produced_by(node, "LayerNormalization")
         if found is None:
             return Why("no operand is a LayerNormalization that nobody else reads")
@@ -82,9 +82,9 @@ class FuseLayerNormBias(Rewrite[BiasMatch]):
             return Why("it has a bias, or its statistics are read")
         if not same_dims(dims_or_none(bias), dims_or_none(norm.inputs[1])):
             return Why("the bias has other dims than the weight")
-        return BiasMatch(norm, bias)
+        return NormBiasMatch(norm, bias)
 
-    def build(self, op: Emit, m: BiasMatch) -> ir.Value:
+    def build(self, op: Emit, m: NormBiasMatch) -> ir.Value:
         x, weight = m.norm.inputs[:2]
         result: ir.Value = op.LayerNormalization(x, weight, m.bias, **attributes(m.norm))
         return result

@@ -16,14 +16,14 @@ VIEWS = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 
 
 @dataclass(frozen=True, eq=False)
-class ReshapeMatch(Match):
+class MergeReshapesMatch(Match):
     source: ir.Value
     dims: Dims
     axes: list[int] | None
     """Of one Unsqueeze that does the same, if one does."""
 
 
-class MergeReshapes(Rewrite[ReshapeMatch]):
+class MergeReshapes(Rewrite[MergeReshapesMatch]):
     """Two consecutive of ``Reshape``, ``Flatten``, ``Squeeze``, ``Unsqueeze`` -> one ``Reshape``; two ``Unsqueeze`` ->
     one ``Unsqueeze``.
 
@@ -32,7 +32,7 @@ class MergeReshapes(Rewrite[ReshapeMatch]):
 
     roots: ClassVar = VIEWS
 
-    def match(self, node: ir.Node) -> ReshapeMatch | Why:
+    def match(self, node: ir.Node) -> MergeReshapesMatch | Why:
         inner = produced_by(node.inputs[0], *VIEWS)
         if inner is None or inner.inputs[0] is None:
             return Why("the operand is no view")
@@ -43,9 +43,9 @@ class MergeReshapes(Rewrite[ReshapeMatch]):
         axes = _unsqueezed_axes(inner, node, len(after))
         if axes is None and not is_cheap(before, after):
             return Why("several sizes would have to be computed")
-        return ReshapeMatch(source, after, axes)
+        return MergeReshapesMatch(source, after, axes)
 
-    def build(self, op: Emit, m: ReshapeMatch) -> ir.Value:
+    def build(self, op: Emit, m: MergeReshapesMatch) -> ir.Value:
         if m.axes is not None and m.dims != dims_or_none(m.source):
             return op.Unsqueeze(m.source, axes=m.axes)
         return op.reshape(m.source, m.dims)

@@ -12,13 +12,13 @@ from fx2onnx.optimize.rewrite import Match, Rewrite, Why, perm_of, produced_by, 
 
 
 @dataclass(frozen=True, eq=False)
-class TransposeMatch(Match):
+class MergeTransposesMatch(Match):
     source: ir.Value
     perm: tuple[int, ...]
     cancels: bool
 
 
-class MergeTransposes(Rewrite[TransposeMatch]):
+class MergeTransposes(Rewrite[MergeTransposesMatch]):
     """``Transpose(Transpose(x, p), q)`` -> ``Transpose(x, p[q])``, or x where that moves nothing.
 
     Refuses:   an inner Transpose that is read elsewhere, unless both cancel (its result is at hand already).
@@ -26,7 +26,7 @@ class MergeTransposes(Rewrite[TransposeMatch]):
 
     roots: ClassVar = ("Transpose",)
 
-    def match(self, node: ir.Node) -> TransposeMatch | Why:
+    def match(self, node: ir.Node) -> MergeTransposesMatch | Why:
         inner = produced_by(node.inputs[0], "Transpose")
         if inner is None:
             return Why("the operand is not transposed")
@@ -37,7 +37,7 @@ class MergeTransposes(Rewrite[TransposeMatch]):
         cancels = perm == tuple(range(len(perm)))
         if not cancels and not sole_use(inner.outputs[0]):
             return Why("the inner Transpose is read elsewhere")
-        return TransposeMatch(required(inner, 0), perm, cancels)
+        return MergeTransposesMatch(required(inner, 0), perm, cancels)
 
-    def build(self, op: Emit, m: TransposeMatch) -> ir.Value:
+    def build(self, op: Emit, m: MergeTransposesMatch) -> ir.Value:
         return m.source if m.cancels else op.Transpose(m.source, perm=m.perm)

@@ -15,13 +15,13 @@ from fx2onnx.sizes.expr import DimLike
 
 
 @dataclass(frozen=True, eq=False)
-class ReshapeMatch(Match):
+class MoveReshapeMatch(Match):
     source: ir.Value
     dims: Dims
     perm: list[int]
 
 
-class MoveReshapeUp(Rewrite[ReshapeMatch]):
+class MoveReshapeUp(Rewrite[MoveReshapeMatch]):
     """``Reshape(Transpose(Reshape(x)))`` -> ``Transpose(Reshape(x))`` where the last Reshape only splits axes, or adds
     and removes axes of size 1: it then does so before the Transpose, in the first Reshape.
 
@@ -32,7 +32,7 @@ class MoveReshapeUp(Rewrite[ReshapeMatch]):
 
     roots: ClassVar = VIEWS
 
-    def match(self, node: ir.Node) -> ReshapeMatch | Why:
+    def match(self, node: ir.Node) -> MoveReshapeMatch | Why:
         transpose = produced_by(node.inputs[0], "Transpose")
         first = produced_by(transpose.inputs[0], *VIEWS) if transpose is not None else None
         if transpose is None or first is None:
@@ -53,9 +53,9 @@ class MoveReshapeUp(Rewrite[ReshapeMatch]):
         lengths = [len(groups[place]) for place in order]
         starts = [sum(lengths[:place]) for place in range(len(lengths))]
         new_perm = [starts[perm[place]] + k for place in range(len(perm)) for k in range(len(groups[place]))]
-        return ReshapeMatch(required(first, 0), dims, new_perm)
+        return MoveReshapeMatch(required(first, 0), dims, new_perm)
 
-    def build(self, op: Emit, m: ReshapeMatch) -> ir.Value:
+    def build(self, op: Emit, m: MoveReshapeMatch) -> ir.Value:
         return op.Transpose(op.reshape(m.source, m.dims), perm=m.perm)
 
 

@@ -12,13 +12,13 @@ from fx2onnx.optimize.rewrite import Match, Rewrite, Why, produced_by, required
 
 
 @dataclass(frozen=True, eq=False)
-class Choice(Match):
+class WhereMatch(Match):
     condition: ir.Value
     yes: ir.Value
     no: ir.Value
 
 
-class SwapWhere(Rewrite[Choice]):
+class SwapWhere(Rewrite[WhereMatch]):
     """``Where(Not(c), a, b)`` -> ``Where(c, b, a)``.
 
     Numerics:  exact.
@@ -27,13 +27,13 @@ class SwapWhere(Rewrite[Choice]):
     roots: ClassVar = ("Where",)
     since = 9
 
-    def match(self, node: ir.Node) -> Choice | Why:
+    def match(self, node: ir.Node) -> WhereMatch | Why:
         inverted = produced_by(node.inputs[0], "Not")
         if inverted is None:
             return Why("the condition is no Not")
-        return Choice(required(inverted, 0), required(node, 2), required(node, 1))
+        return WhereMatch(required(inverted, 0), required(node, 2), required(node, 1))
 
-    def build(self, op: Emit, m: Choice) -> ir.Value:
+    def build(self, op: Emit, m: WhereMatch) -> ir.Value:
         result: ir.Value = op.node("Where", m.condition, m.yes, m.no, outputs=op.result)
         return result
 

@@ -29,7 +29,7 @@ from fx2onnx.optimize.rewrites.pick_early import picked_rows
 
 
 @dataclass(frozen=True, eq=False)
-class ProductMatch(Match):
+class SplitProductMatch(Match):
     split: ir.Node
     axis: int
     product: ir.Node
@@ -39,7 +39,7 @@ class ProductMatch(Match):
     is_picked: list[bool]
 
 
-class SplitProduct(Rewrite[ProductMatch]):
+class SplitProduct(Rewrite[SplitProductMatch]):
     """``Split(MatMul(x, w))`` -> ``MatMul(x, Slice(w))`` for parts of which rows are picked, and for those between them.
 
     ``PickEarly`` then takes these rows of x: of the last layer's gates and queries the last position. An Add of one bias and
@@ -53,7 +53,7 @@ class SplitProduct(Rewrite[ProductMatch]):
     roots: ClassVar = ("Split",)
     moves_rounding = True
 
-    def match(self, node: ir.Node) -> ProductMatch | Why:
+    def match(self, node: ir.Node) -> SplitProductMatch | Why:
         dims = dims_or_none(node.inputs[0])
         parts = [static_or_none(value, attribute(node, "axis", 0)) for value in node.outputs]
         if dims is None or any(size is None for size in parts):
@@ -67,9 +67,9 @@ class SplitProduct(Rewrite[ProductMatch]):
         if all(is_picked) or not any(is_picked):
             return Why("all parts are wanted alike")
         sizes = [size for size in parts if size is not None]
-        return ProductMatch(node, axis, product, behind, sizes, is_picked, replaces=list(node.outputs))
+        return SplitProductMatch(node, axis, product, behind, sizes, is_picked, replaces=list(node.outputs))
 
-    def build(self, op: Emit, m: ProductMatch) -> Sequence[ir.Value]:
+    def build(self, op: Emit, m: SplitProductMatch) -> Sequence[ir.Value]:
         places = [0]
         for size in m.sizes:
             places.append(places[-1] + size)
@@ -131,7 +131,7 @@ def _is_picked(part: ir.Value, axis: int) -> bool:
     return not isinstance(found, Why) and found[0] != axis
 
 
-def _columns(op: Emit, m: ProductMatch, start: int, end: int) -> ir.Value:
+def _columns(op: Emit, m: SplitProductMatch, start: int, end: int) -> ir.Value:
     """The product's columns from ``start`` to ``end``, and what stands behind it."""
 
     def part(value: ir.Value, axis: int) -> ir.Value:
@@ -147,7 +147,7 @@ def _columns(op: Emit, m: ProductMatch, start: int, end: int) -> ir.Value:
     return value
 
 
-def _apart(op: Emit, m: ProductMatch, columns: ir.Value, sizes: list[int]) -> list[ir.Value]:
+def _apart(op: Emit, m: SplitProductMatch, columns: ir.Value, sizes: list[int]) -> list[ir.Value]:
     if len(sizes) == 1:
         return [columns]
     dims = dims_of(columns)

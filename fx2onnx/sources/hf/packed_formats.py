@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.sources.hf.packed_linear import Layout, PackedLinear, nibbles, words_of_bytes
+from fx2onnx.sources.hf.packed_linear import CodeLayout, PackedLinear, nibbles, words_of_bytes
 
 State = Mapping[str, torch.Tensor]
 AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)
@@ -71,7 +71,7 @@ def gptq(prefix: str, state: State, said: Mapping[str, Any]) -> PackedLinear:
 
     as_rows = words.t() if order is None else None
     scale = scales.t()
-    layout = Layout((columns // count, rows, count), (1, 0, 2))
+    layout = CodeLayout((columns // count, rows, count), (1, 0, 2))
     return PackedLinear(
         words, rows_of, bits, scale, zeros, columns=columns, as_rows=as_rows, order=order, layout=layout
     )
@@ -102,7 +102,7 @@ def marlin(prefix: str, state: State, said: Mapping[str, Any]) -> PackedLinear:
         return found[start - 64 * first : stop - 64 * first]
 
     zero = torch.full((rows, groups), 8, dtype=torch.uint8)
-    layout = Layout((columns // 16, rows // 64, 8, 4, 4, 2, 2, 2), (1, 4, 6, 2, 0, 7, 3, 5))
+    layout = CodeLayout((columns // 16, rows // 64, 8, 4, 4, 2, 2, 2), (1, 4, 6, 2, 0, 7, 3, 5))
     return PackedLinear(words, rows_of, 4, ordered.t().contiguous(), zero, columns=columns, layout=layout)
 
 
@@ -122,7 +122,7 @@ def awq(prefix: str, state: State, said: Mapping[str, Any]) -> PackedLinear:
         found = codes.permute(0, 2, 1).reshape(-1, columns)
         return found[start - 8 * first : stop - 8 * first]
 
-    layout = Layout((columns, rows // 8, 2, 4), (1, 3, 2, 0))
+    layout = CodeLayout((columns, rows // 8, 2, 4), (1, 3, 2, 0))
     return PackedLinear(words, rows_of, 4, scales.t(), zeros, columns=columns, layout=layout)
 
 
@@ -189,7 +189,7 @@ def bitsandbytes(prefix: str, state: State, said: Mapping[str, Any]) -> PackedLi
 
     scale = absmax.float().reshape(rows, columns // block)
     table = state[f"{name}.quant_map"].float()
-    layout = Layout((rows, columns // 2, 2), (0, 1, 2), is_reversed=True)
+    layout = CodeLayout((rows, columns // 2, 2), (0, 1, 2), is_reversed=True)
     return PackedLinear(packed, rows_of, 4, scale, None, columns=columns, as_rows=packed, table=table, layout=layout)
 
 
@@ -223,7 +223,7 @@ def _torchao_int4(prefix: str, pairs: torch.Tensor, scale: torch.Tensor, offset:
         return torch.stack([part & 15, part >> 4], -1).reshape(stop - start, columns) ^ 8  # 8 more than the signed code
 
     zero = torch.full((rows, len(scale)), 8, dtype=torch.uint8)
-    layout = Layout((rows, columns), (0, 1), is_signed=True)
+    layout = CodeLayout((rows, columns), (0, 1), is_signed=True)
     return PackedLinear(pairs, rows_of, 4, scale.t(), zero, columns=columns, offset=offset, layout=layout)
 
 

@@ -13,7 +13,7 @@ Codes = Callable[[torch.Tensor, int, int], torch.Tensor]
 
 
 @dataclass(frozen=True)
-class Layout:
+class CodeLayout:
     """How codes lie in memory, as ONNX has codes of 4 bits (the first in the low half of a byte) and of 8.
 
     An array of ``sizes``, whose last axis ``is_reversed``, with its axes in ``order`` is that of rows and columns, which ``PackedLinear.order`` then
@@ -54,7 +54,7 @@ class PackedLinear(nn.Module):
         order: torch.Tensor | None = None,
         table: torch.Tensor | None = None,
         offset: torch.Tensor | None = None,
-        layout: Layout | None = None,
+        layout: CodeLayout | None = None,
     ) -> None:
         super().__init__()
         self.rows_of, self.bits, self.columns = rows_of, bits, columns

@@ -71,6 +71,10 @@ families: $(READY)          ## which file of the ATen table, and of capture, reg
 	$(BIN)/python -m tools.aten_families fx2onnx/aten_map/table/families.json
 	$(BIN)/python -m tools.capture_families fx2onnx/capture/overloads/families.json
 
+options: $(READY)           ## the options of all commands into docs/cli.md, and the Python functions into docs/python.md
+	$(BIN)/python -m tools.options_page
+	$(BIN)/python -m tools.python_page
+
 emit-stub: $(READY)         ## the signatures of Emit's operators, from ONNX's schemas, into fx2onnx/irx/emit_ops.pyi
 	$(BIN)/python -m tools.emit_stub fx2onnx/irx/emit_ops.pyi
 

@@ -42,8 +42,7 @@ LEAST_SHARE = 0.003
 def measured(tokens: tuple[int, ...], rounds: int, folder: Path) -> dict[str, Any]:
     """Seconds of every run at every size, and the merged flames of a run nearest the median."""
     from fx2onnx import sources
-    from fx2onnx.cli.profile_measure import Job, measure, measure_sweep
-    from fx2onnx.cli.profile_sizes import Sweep, with_size
+    from fx2onnx.cli.profile_measure import Job, Sweep, measure, measure_sweep, with_size
 
     source = sources.resolve(SOURCE)
     sweep = Sweep("input_ids", (1,), tokens)

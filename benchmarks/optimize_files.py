@@ -1,4 +1,4 @@
-"""``fx2onnx.optimize_model`` beside onnxsim, on files of other tools: bytes, nodes, and time in onnxruntime.
+"""``fx2onnx.optimize`` beside onnxsim, on files of other tools: bytes, nodes, and time in onnxruntime.
 
 ``python -m benchmarks.optimize_files --onnxsim PYTHON --write docs/optimize_files.md``, where PYTHON is that of an environment with
 onnxsim. The small files lie in ``tests/data/foreign``; larger ones are written by both exporters of PyTorch.
@@ -177,7 +177,7 @@ def page(rows: list[Row]) -> str:
     lines = [
         "# Files of other tools, optimised",
         "",
-        "`fx2onnx.optimize_model` at its defaults beside onnxsim at its own, each file as the tool wrote it. Nodes include those of bodies",
+        "`fx2onnx.optimize` at its defaults beside onnxsim at its own, each file as the tool wrote it. Nodes include those of bodies",
         "and functions, constants are none. Time: one run in onnxruntime (all its optimisations, one thread) in microseconds of processor",
         "time, the three files in turns, medians. Written by `make optimize-files`.",
         "",

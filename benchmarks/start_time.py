@@ -71,7 +71,7 @@ fx2onnx.export(source.module, source.args, sys.argv[2], kwargs=source.kwargs)
 costs = []
 for turn in range(2):
     start = time.process_time()
-    verdict = fx2onnx.verify.verify(sys.argv[2], source.module, source.args, source.kwargs, seeds=())
+    verdict = fx2onnx.verify(sys.argv[2], source.module, source.args, source.kwargs, seeds=())
     costs.append(time.process_time() - start)
 assert [each.name for each in verdict.tried] == ["sample"]
 names = [name for name in sys.modules if name.startswith(("fx2onnx.", "onnx"))]

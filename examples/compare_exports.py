@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 import fx2onnx
-from fx2onnx.diff import diff
+from fx2onnx import diff
 
 
 class Net(torch.nn.Module):

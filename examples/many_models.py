@@ -1,7 +1,7 @@
 """A folder of models: every source on the command line becomes a verified file, and a table says how it went.
 
 python examples/many_models.py OUT SOURCE...     such as: models timm:resnet10t hf:./my-bert torchvision:resnet18
-Hundreds of models, in processes of their own, going on where a run stopped: fx2onnx export 'timm:*' -o OUT --jobs 4
+Hundreds of models, in processes of their own, going on where a run stopped: fx2onnx export-many 'timm:*' -o OUT --jobs 4
 """
 
 import sys

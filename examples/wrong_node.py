@@ -10,7 +10,7 @@ import onnx
 import torch
 
 import fx2onnx
-from fx2onnx.verify import locate, verify
+from fx2onnx import locate, verify
 
 
 class Block(torch.nn.Module):

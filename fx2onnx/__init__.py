@@ -11,68 +11,77 @@ from fx2onnx.base.errors import ExportWarning, Fx2OnnxError, InternalError, User
 from fx2onnx.base.metadata import VERSION as __version__
 
 if TYPE_CHECKING:
+    from fx2onnx import runner, sources
     from fx2onnx.api import export, export_folder, export_training
     from fx2onnx.aten_map.table.registry import translates
+    from fx2onnx.diff.compare import Difference, diff
     from fx2onnx.exporting.report import Report
-    from fx2onnx.exporting.result import ExportResult
-    from fx2onnx.generation import load
+    from fx2onnx.exporting.result import ExportedFolder, ExportResult, TrainingFolder
+    from fx2onnx.functions import inspect, lint, profile, quantize, testcase
+    from fx2onnx.generation import LoadedModel, load
+    from fx2onnx.judge.verdict import Verdict
     from fx2onnx.precision.options import Precision
     from fx2onnx.quantize.options import Quantize
-    from fx2onnx.steps.pipeline import optimize_model
+    from fx2onnx.report.profile import Profile
+    from fx2onnx.steps.pipeline import optimize_model as optimize
     from fx2onnx.steps.result import OptimizeResult
+    from fx2onnx.targets.lint import Finding
     from fx2onnx.training.optimizers import UpdateRule
     from fx2onnx.training.options import Training
+    from fx2onnx.verify.compare import verify
+    from fx2onnx.verify.locating.first_wrong import FirstWrong
+    from fx2onnx.verify.locating.locate import locate
+    from fx2onnx.verify.training import verify_training
 
 __all__ = [
+    "Difference",
     "ExportResult",
     "ExportWarning",
+    "ExportedFolder",
+    "Finding",
+    "FirstWrong",
     "Fx2OnnxError",
     "InternalError",
+    "LoadedModel",
     "OptimizeResult",
     "Precision",
+    "Profile",
     "Quantize",
     "Report",
     "Training",
+    "TrainingFolder",
     "UpdateRule",
     "UserError",
+    "Verdict",
     "VerificationError",
     "__version__",
+    "diff",
     "export",
     "export_folder",
     "export_training",
+    "inspect",
+    "lint",
     "load",
-    "optimize_model",
+    "locate",
+    "optimize",
+    "profile",
+    "quantize",
+    "runner",
+    "sources",
+    "testcase",
     "translates",
+    "verify",
+    "verify_training",
 ]
-
-_LAZY = {
-    "ExportResult": "fx2onnx.exporting.result",
-    "OptimizeResult": "fx2onnx.steps.result",
-    "Precision": "fx2onnx.precision.options",
-    "Quantize": "fx2onnx.quantize.options",
-    "Report": "fx2onnx.exporting.report",
-    "Training": "fx2onnx.training.options",
-    "UpdateRule": "fx2onnx.training.optimizers",
-    "export": "fx2onnx.api",
-    "export_folder": "fx2onnx.api",
-    "export_training": "fx2onnx.api",
-    "load": "fx2onnx.generation",
-    "optimize_model": "fx2onnx.steps.pipeline",
-    "translates": "fx2onnx.aten_map",
-}
-
-
-_PARTS = frozenset({"runner", "verify"})
-"""Modules of the public interface; they come with the first use, too."""
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LAZY and name not in _PARTS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from fx2onnx.base.packages import import_part
+    if name == "optimize_model" or name in __all__:
+        from fx2onnx.base import public_names
 
-    return import_part(f"fx2onnx.{name}") if name in _PARTS else getattr(import_part(_LAZY[name]), name)
+        return public_names.public(name) if name in __all__ else public_names.old_name(__name__, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*__all__, *_PARTS})
+    return sorted(__all__)

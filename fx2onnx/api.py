@@ -8,7 +8,7 @@ from typing import Any, BinaryIO
 
 from fx2onnx.base.packages import require
 from fx2onnx.exporting import pipeline
-from fx2onnx.exporting.options import ExportOptions
+from fx2onnx.exporting.options import ExportOptions, FolderOptions
 from fx2onnx.exporting.result import ExportedFolder, ExportResult, TrainingFolder
 from fx2onnx.files.weight_file import WeightFile
 from fx2onnx.precision.options import Precision, precision_or_dtype
@@ -229,7 +229,7 @@ def export_folder(
     Returns: ``ExportedFolder``. Raises: ``UserError``, then nothing is left in ``output``; ``VerificationError``.
     """
     require("torch")
-    from fx2onnx.exporting.folder import FolderOptions, write_folder
+    from fx2onnx.exporting.folder import write_folder
 
     precision, of_source = precision_or_dtype(dtype, io)
     exported = ExportOptions.of(

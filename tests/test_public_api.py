@@ -3,43 +3,42 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import inspect
 import pkgutil
+import pydoc
 import subprocess
 import sys
 import typing
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnx
 import pytest
 import torch
 
 import fx2onnx
 from fx2onnx import api
+from fx2onnx.base import public_names
+from fx2onnx.cli import main
 from fx2onnx.exporting import pipeline
 from fx2onnx.exporting.options import OTHER_NAMES, TORCH_ONLY, ExportOptions
+from fx2onnx.steps.pipeline import optimize_model
+from fx2onnx.verify.compare import verify as compare_verify
+from tools import python_page
 
 PUBLIC = {
-    "ExportResult",
-    "ExportWarning",
-    "Fx2OnnxError",
-    "InternalError",
-    "OptimizeResult",
-    "Precision",
-    "Quantize",
-    "Report",
-    "Training",
-    "UpdateRule",
-    "UserError",
-    "VerificationError",
-    "__version__",
-    "export",
-    "export_folder",
-    "export_training",
-    "load",
-    "optimize_model",
-    "translates",
-}
+    "Difference", "ExportResult", "ExportWarning", "ExportedFolder", "Finding", "FirstWrong", "Fx2OnnxError", "InternalError",
+    "LoadedModel", "OptimizeResult", "Precision", "Profile", "Quantize", "Report", "Training", "TrainingFolder", "UpdateRule",
+    "UserError", "Verdict", "VerificationError", "__version__", "diff", "export", "export_folder", "export_training", "inspect",
+    "lint", "load", "locate", "optimize", "profile", "quantize", "runner", "sources", "testcase", "translates", "verify",
+    "verify_training",
+}  # fmt: skip
+COMMANDS = {"export", "verify", "locate", "diff", "lint", "inspect", "optimize", "quantize", "testcase", "profile"}
+"""Functions that are commands, too."""
+CALLED_PACKAGES = {"verify", "diff", "optimize", "quantize"}
 
 _ERROR = (
     "(code: str, what: str, *, where: SourceLocation | None = None, module_path: str = '', node: str = '', "
@@ -77,8 +76,23 @@ SIGNATURES = {
     ),
     "UpdateRule.first_state": "(self, parameter: torch.Tensor) -> State",
     "UpdateRule.slots": "(self, parameter: torch.Tensor) -> tuple[str, ...]",
+    "diff": "(one: str | os.PathLike[str], other: str | os.PathLike[str]) -> Difference",
+    "inspect": "(path: Paths, *, html: Paths | None = None) -> dict[str, Any]",
+    "lint": "(model: Any, target: str = 'onnxruntime', *, faults: Paths | None = None) -> list[Finding]",
+    "profile": (
+        "(model: Any, args: Any = (), *, kwargs: Mapping[str, Any] | None = None, dynamic_shapes: Any = None, "
+        "compare: Sequence[str] = (), repeat: int = 5, folder: Paths | None = None) -> Profile"
+    ),
+    "quantize": (
+        "(model: Any, out: Paths | None = None, kind: str | Quantize = 'int8', **options: Any) -> OptimizeResult"
+    ),
+    "testcase": (
+        "(model: Any, folder: Paths, *, module: Any = None, args: Any = (), kwargs: Mapping[str, Any] | None = None, "
+        "feeds: Mapping[str, Any] | None = None, dims: Mapping[str, int] | None = None, seed: int = 0, "
+        "weights: str = 'full') -> dict[str, list[str]]"
+    ),
     "load": "(folder: str | PathLike[str], engine: str | None = None) -> LoadedModel",
-    "optimize_model": (
+    "optimize": (
         "(model: Any, out: str | os.PathLike[str] | None = None, *, level: int = 2, opset: int | None = None, target: str | None = None, "
         "fix: Mapping[str, int] | str | None = None, dynamic: Mapping[str, str] | None = None, "
         "quantize: Quantize | str | None = None, dtype: str | Precision | None = None, io: str | None = None, external_data: bool | None = None, external_data_bytes: int = 1024, metadata: str = 'keep', verify: bool = True, "
@@ -127,6 +141,32 @@ def test_keywords_of_torch_onnx_export_are_taken() -> None:
     assert keyword - set(ours) - set(TORCH_ONLY) - set(OTHER_NAMES) == set()
 
 
+def test_the_functions_on_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    net = torch.nn.Linear(32, 64).eval()
+    result = fx2onnx.export(net, (torch.ones(2, 32),), "m.onnx", dynamic_shapes={"input": {0: "rows"}})
+    facts = fx2onnx.inspect("m.onnx", html="m.html")
+    assert facts["inputs"][0]["shape"] == ["rows", 32]
+    assert Path("m.html").exists()
+    assert fx2onnx.lint("m.onnx") == fx2onnx.lint(result.model_proto) == []
+    assert {finding.rule for finding in fx2onnx.lint("m.onnx", "onnxruntime-1.8")} == {"opset"}
+    small = fx2onnx.quantize("m.onnx", "q.onnx", "int8", engines=["runner"])
+    assert small.after.total_bytes < small.before.total_bytes
+    with pytest.raises(fx2onnx.UserError, match="int3"):
+        fx2onnx.quantize("m.onnx", "q.onnx", "int3")
+    assert fx2onnx.testcase("m.onnx", "random", dims={"rows": 3}) == {"inputs": ["input"], "outputs": ["output"]}
+    fx2onnx.testcase("m.onnx", "given", feeds={"input": np.ones((4, 32), np.float32)})
+    fx2onnx.testcase(result, "module", module=net, args=(torch.ones(2, 32),))
+    sizes = [onnx.load_tensor(f"{name}/test_data_set_0/input_0.pb").dims for name in ("random", "given", "module")]
+    assert [list(dims) for dims in sizes] == [[3, 32], [4, 32], [2, 32]]
+    with pytest.raises(fx2onnx.UserError, match="from the module"):
+        fx2onnx.testcase("m.onnx", "both", module=net, dims={"rows": 3})
+    cost = fx2onnx.profile(net, (torch.ones(2, 32),), repeat=1, folder=".")
+    assert (len(cost.exports), cost.source) == (1, "Linear")
+    with pytest.raises(fx2onnx.UserError, match="tensorflow"):
+        fx2onnx.profile(net, (torch.ones(2, 32),), compare=["tensorflow"])
+
+
 def test_unknown_keyword_is_refused() -> None:
     with pytest.raises(fx2onnx.UserError, match="opset_versoin") as caught:
         fx2onnx.export(torch.nn.Identity(), (torch.ones(1),), opset_versoin=17)
@@ -145,11 +185,12 @@ def _signature(found: Any) -> str:
 
 def test_signatures_of_public_functions() -> None:
     found = {}
-    for name in PUBLIC - {"__version__"}:
+    pinned = {name.partition(".")[0] for name in SIGNATURES}
+    for name in PUBLIC - {"__version__", "runner", "sources", "verify", "locate", "verify_training"}:
         thing = getattr(fx2onnx, name)
-        if inspect.isfunction(thing) or issubclass(thing, fx2onnx.Fx2OnnxError):
+        if not inspect.isclass(thing) or issubclass(thing, fx2onnx.Fx2OnnxError):
             found[name] = _signature(thing)
-        if inspect.isclass(thing):
+        if inspect.isclass(thing) and name in pinned:
             methods = {key: value for key, value in vars(thing).items() if inspect.isfunction(value) and key[0] != "_"}
             found |= {f"{name}.{key}": _signature(value) for key, value in methods.items()}
     assert found == SIGNATURES
@@ -168,13 +209,51 @@ for found in pkgutil.iter_modules(fx2onnx.__path__, "fx2onnx."):
 import fx2onnx.exporting.pipeline, fx2onnx.exporting.folder
 from fx2onnx.api import export, export_folder
 assert fx2onnx.export is export and fx2onnx.export_folder is export_folder
+assert all(map(callable, (fx2onnx.verify, fx2onnx.diff, fx2onnx.optimize, fx2onnx.quantize)))
 """
+
+
+def test_functions_have_the_names_of_commands() -> None:
+    assert set(main.COMMANDS) >= COMMANDS
+    assert all(callable(getattr(fx2onnx, name)) for name in COMMANDS)
+
+
+def test_the_reference_is_that_of_the_functions() -> None:
+    assert python_page.FILE.read_text() == python_page.text(), "python -m tools.python_page writes it"
+    named = {name for names in python_page.FUNCTIONS.values() for name in names} | set(python_page.TYPES)
+    errors = {name for name in PUBLIC if name.endswith(("Error", "Warning"))}
+    assert named == PUBLIC - errors - {"__version__", "runner", "sources"}
+
+
+@pytest.mark.parametrize(
+    ("package", "name"), [(package, name) for package, names in public_names.OLD.items() for name in names]
+)
+def test_an_old_name_works_and_says_the_new_one(package: str, name: str) -> None:
+    new = public_names.OLD[package][name]
+    with pytest.warns(DeprecationWarning, match=f"{package}.{name} is {new} now") as caught:
+        found = getattr(importlib.import_module(package), name)
+    assert caught[0].filename == __file__
+    wanted = pydoc.locate(new)
+    assert found is wanted or inspect.signature(found) == inspect.signature(wanted)
+
+
+def test_a_package_that_is_called_is_its_function(tmp_path: Path) -> None:
+    fx2onnx.export(torch.nn.Linear(3, 4), (torch.ones(2, 3),), tmp_path / "m.onnx")
+    for function, package in ((compare_verify, fx2onnx.verify), (optimize_model, fx2onnx.optimize)):
+        assert inspect.signature(package) == inspect.signature(function)
+    verdict = fx2onnx.verify(tmp_path / "m.onnx", torch.nn.Linear(3, 4), (torch.ones(2, 3),), engines=["runner"])
+    assert isinstance(verdict, fx2onnx.Verdict)
+    assert not verdict.ok
+    assert fx2onnx.diff(tmp_path / "m.onnx", tmp_path / "m.onnx").equal
+    with pytest.raises(fx2onnx.UserError):
+        fx2onnx.optimize(tmp_path / "missing.onnx")
 
 
 @pytest.mark.long
 def test_no_submodule_takes_the_place_of_a_public_name() -> None:
     """``import fx2onnx.NAME`` sets ``fx2onnx.NAME`` to the module, which would then be called in the place of a function."""
-    assert {found.name for found in pkgutil.iter_modules(fx2onnx.__path__)} & PUBLIC == set()
+    packages = {found.name for found in pkgutil.iter_modules(fx2onnx.__path__)} & PUBLIC
+    assert packages == CALLED_PACKAGES | {"runner", "sources"}
     subprocess.run([sys.executable, "-c", _IMPORT_ALL], check=True)
 
 
@@ -293,6 +372,8 @@ def test_a_capture_imports_no_family_of_the_table() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["runner.InferenceSession", "verify.locate"])
+@pytest.mark.parametrize(
+    "name", ["runner.InferenceSession", "runner.StatefulSession", "sources.resolve", "verify", "locate", "lint"]
+)
 def test_parts_come_with_their_first_use(name: str) -> None:
     subprocess.run([sys.executable, "-c", f"import fx2onnx\nassert callable(fx2onnx.{name})"], check=True)

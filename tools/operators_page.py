@@ -18,7 +18,7 @@ import onnxruntime
 import torch
 
 from fx2onnx.base.opsets import OPSET_MAX, OPSET_MIN
-from fx2onnx.cli.ops import Row, rows
+from fx2onnx.cli.listing import Row, rows
 from tests.ops import measuring
 from tests.ops.database import ENGINES, worst_of
 from tests.ops.engines import BY_REFERENCE

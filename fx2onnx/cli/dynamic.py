@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.signatures import signature_of
-from fx2onnx.cli.feeds import inputs_like
 
 if TYPE_CHECKING:
     from fx2onnx.sources import Source
 
-_AXIS = re.compile(r"\s*(\d+)\s*=\s*([A-Za-z_]\w*)\s*")
+_AXIS = re.compile(r"\s*(?:(?P<name>.*\S)\s*:)?\s*(?P<axis>\d+)\s*=\s*(?P<dim>[A-Za-z_]\w*)\s*", re.DOTALL)
 _USAGE = "write NAME:AXIS=DIM,AXIS=DIM;NAME:AXIS=DIM, for example input_ids:0=batch,1=sequence"
 
 
-def parse_dynamic(texts: list[str]) -> dict[str, dict[int, str]] | str:
+def parse_dynamic(texts: Sequence[str]) -> dict[str, dict[int, str]] | str:
     """``"default"``, ``"none"``, or dim names by argument name and axis.
 
     Raises:   UserError E001 where the text has neither form.
@@ -27,19 +27,28 @@ def parse_dynamic(texts: list[str]) -> dict[str, dict[int, str]] | str:
         return words[0]
     shapes: dict[str, dict[int, str]] = {}
     for entry in (entry for text in words for entry in text.split(";") if entry.strip()):
-        name, colon, axes = entry.partition(":")
-        matches = [_AXIS.fullmatch(axis) for axis in axes.split(",")]
-        if not colon or not name.strip() or not all(matches):
-            raise UserError("E001", f"cannot read --dynamic '{entry}'", next=_USAGE)
-        named = shapes.setdefault(name.strip(), {})
-        for axis, dim in ((int(match[1]), match[2]) for match in matches if match):
-            if named.setdefault(axis, dim) != dim:
-                raise UserError(
-                    "E001", f"--dynamic gives axis {axis} of '{name.strip()}' two names", next="give it one"
-                )
+        name = ""
+        for part in entry.split(","):
+            match = _AXIS.fullmatch(part)
+            name = (match and match["name"]) or name
+            if match is None or not name:
+                raise UserError("E001", f"cannot read --dynamic '{entry}'", next=_USAGE)
+            axis, dim = int(match["axis"]), match["dim"]
+            if shapes.setdefault(name, {}).setdefault(axis, dim) != dim:
+                raise UserError("E001", f"--dynamic gives axis {axis} of '{name}' two names", next="give it one")
     if not shapes:
         raise UserError("E001", "--dynamic is empty", next=_USAGE)
     return shapes
+
+
+def places_of(texts: Sequence[str]) -> dict[str, str]:
+    """The same for a file, which has no default: dim names by ``input:axis``. Raises UserError E001."""
+    asked = parse_dynamic(texts) if texts else {}
+    if isinstance(asked, str):
+        if asked == "none":
+            return {}
+        raise UserError("E001", f"--dynamic {asked} is for a source, not for a file", next=_USAGE)
+    return {f"{name}:{axis}": dim for name, axes in asked.items() for axis, dim in axes.items()}
 
 
 def dynamic_shapes_of(source: Source, wanted: dict[str, dict[int, str]] | str) -> Any:
@@ -68,6 +77,8 @@ def dynamic_shapes_of(source: Source, wanted: dict[str, dict[int, str]] | str) -
     for name, axes in wanted.items():
         if name not in samples:
             what = f"--dynamic names '{name}', which is no input of {source.name}"
+            from fx2onnx.cli.feeds import inputs_like
+
             raise UserError("E105", what, next=inputs_like(name, samples))
         rank = getattr(samples[name], "ndim", None)
         for axis in axes:

@@ -1,33 +1,38 @@
-"""``fx2onnx export SOURCE... -o FILE_OR_FOLDER``."""
+"""``fx2onnx export SOURCE -o FILE``: one model."""
 
 from __future__ import annotations
 
 import enum
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.base.options import INPUTS, SIZES
 from fx2onnx.base.targets import check_target
 from fx2onnx.cli import options
-from fx2onnx.cli.export_kinds import Kind, refuse_others
 from fx2onnx.cli.files import check_apart, human_size, write_report
 from fx2onnx.cli.job import Job, run
+from fx2onnx.cli.options import Group
 from fx2onnx.cli.outcome import print_json, reports_errors
+from fx2onnx.exporting.options import TASK_HELP, ExportOptions
 from fx2onnx.manifest.names import MODEL_FILE
+from fx2onnx.precision.options import Precision
+from fx2onnx.quantize.options import Quantize
+from fx2onnx.sources.source import Options
 
 if TYPE_CHECKING:
-    from fx2onnx.verify import Verdict
+    from fx2onnx.judge.verdict import Verdict
 
 
 _LINES_SHOWN = 5
+Task = Annotated[str | None, typer.Option("--task", help=TASK_HELP, rich_help_panel=INPUTS)]
 
 
 class Capture(enum.StrEnum):
-    """The rungs of capture."""
+    """The ways of capture."""
 
     auto = "auto"
     symbolic = "symbolic"
@@ -35,200 +40,84 @@ class Capture(enum.StrEnum):
     export = "export"
 
 
+CaptureFlag = Annotated[
+    Capture, typer.Option("--capture", help="Capture strategy (docs/capture.md).", rich_help_panel=SIZES)
+]
+Exported = Annotated[dict[str, Any], Group(ExportOptions)]
+
+
 @reports_errors
 def export_command(
-    context: typer.Context,
-    sources: options.SourcesArgument,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            help="The ONNX file to write; a folder with generation tasks and with several models.",
-            show_default=False,
-        ),
-    ] = None,
-    verify: Annotated[
-        bool, typer.Option("--verify/--no-verify", help="Compare with eager PyTorch in the runner and onnxruntime.")
-    ] = True,
-    opset: Annotated[int | None, typer.Option("--opset", help="ONNX opset version.", show_default=False)] = None,
-    target: Annotated[
-        str | None,
-        typer.Option(
-            "--target",
-            help="The runtime that the file is for, such as onnxruntime-1.19: fx2onnx lint --help.",
-            show_default=False,
-        ),
-    ] = None,
-    fused: Annotated[
-        bool | None,
-        typer.Option(
-            "--fused/--no-fused",
-            help="onnxruntime's own operators where it has such; default: for onnxruntime-genai alone.",
-            show_default=False,
-        ),
-    ] = None,
-    dynamic: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--dynamic",
-            help="default, none, or NAME:AXIS=DIM,AXIS=DIM;NAME:... such as input_ids:0=batch,1=seq.",
-            show_default="default",
-        ),
-    ] = None,
-    task: options.Task = None,
-    cache: options.Cache = "dynamic",
-    logits: options.Logits = "all",
-    training: Annotated[
-        bool, typer.Option("--training", help="A folder that trains: steps, gradients, loss (docs/training.md).")
-    ] = False,
-    loss: Annotated[
-        str | None,
-        typer.Option(
-            "--loss",
-            help="cross_entropy, mse or binary_cross_entropy_with_logits, with --training.",
-            show_default="cross_entropy",
-        ),
-    ] = None,
-    optimizer: Annotated[
-        str | None,
-        typer.Option("--optimizer", help="sgd, adam, adamw, ...; without it gradients alone.", show_default=False),
-    ] = None,
-    learning_rate: Annotated[
-        float | None, typer.Option("--learning-rate", help="The optimizer's first rate.", show_default=False)
-    ] = None,
-    weights: options.Weights = None,
-    dtype: options.FileDtype = None,
-    io: options.Io = None,
-    keep: options.Keep = None,
-    functions: options.Functions = None,
-    quantize: options.QuantizeKind = None,
-    block: options.Block = None,
-    exclude: options.Exclude = None,
-    format: options.QuantizeFormat = "auto",
-    embeddings: options.Embeddings = False,
-    keep_worst: options.KeepWorst = 0,
-    accuracy: options.Accuracy = True,
-    calibration: options.Calibration = None,
-    method: options.Method = None,
-    act_order: options.ActOrder = False,
-    activations: options.Activations = "auto",
+    source: options.SourceArgument,
+    sample: Annotated[dict[str, Any], Group(Options)],
+    quantize: Annotated[Quantize | None, Group(Quantize, is_made=True)],
+    precision: Annotated[Precision | None, Group(Precision, is_made=True)],
+    exported: Exported,
+    output: Annotated[Path | None, options.output("The ONNX file to write.")] = None,
+    task: Task = None,
     bake: options.Bake = None,
-    checks: options.Checks = True,
-    capture: Annotated[Capture, typer.Option("--capture", help="How the graph is captured.")] = Capture.auto,
-    batch: options.Batch = None,
-    seq: options.Seq = None,
-    image_size: options.ImageSize = None,
-    seed: options.Seed = 0,
-    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Processes, with several models.")] = 1,
-    cluster: Annotated[
-        str | None,
-        typer.Option("--cluster", help="With several models: dask://HOST:PORT runs them.", show_default=False),
-    ] = None,
-    limit: Annotated[float, typer.Option("--limit", min=1, help="Seconds for each of several models.")] = 600,
-    again: Annotated[
-        bool, typer.Option("--again", help="With several models: export those anew that an earlier run finished.")
-    ] = False,
-    report: Annotated[
-        Path | None, typer.Option("--report", help="Also write the report to this JSON file.", show_default=False)
-    ] = None,
+    dynamic: options.Dynamic = None,
+    capture: CaptureFlag = Capture.auto,
+    report: options.Report = None,
     json_output: options.Json = False,
     quiet: options.Quiet = False,
+    verify: options.Verify = True,
 ) -> None:
-    """Export models to ONNX and check the files against eager PyTorch."""
-    from fx2onnx.cli.export_folder import FolderJob, export_into_folder, is_folder_task, with_task
-    from fx2onnx.cli.export_training import TrainingJob, export_training_folder
-    from fx2onnx.cli.many import expand, export_many, is_pattern, plan
-    from fx2onnx.exporting.options import ExportOptions
-
-    kind = Kind.FILES if len(sources) > 1 or is_pattern(sources[0]) else Kind.FILE
-    for name, alone in ((f"--task {task}", task is not None and is_folder_task(task)), ("--training", training)):
-        if alone and kind is Kind.FILES:
-            raise UserError("E001", f"{name} takes one model at a time")
-    if task is not None and is_folder_task(task):
-        kind = Kind.GENERATION
-    elif training:
-        kind = Kind.TRAINING
-    refuse_others(kind, context)
-    precision, of_source = options.precision_of(dtype, io, keep, training=training)
-    source_options: dict[str, Any] = {"batch": batch, "seq": seq, "image_size": image_size}
-    source_options |= {"seed": seed, "weights": weights, "dtype": of_source}
-    output = output or _default_output(sources, weights, kind is Kind.GENERATION)
-    sizes = tuple(dynamic or ["default"])
-    shown: dict[str, Any] = {"report": report, "json_output": json_output, "quiet": quiet}
-    if kind is Kind.TRAINING:
-        source = with_task(sources[0], task)
-        trained = TrainingJob(
-            source, output, loss or "cross_entropy", optimizer, learning_rate, sizes, opset, source_options, verify
-        )
-        export_training_folder(trained, **shown)
-        return
-    asked = ExportOptions.of(
-        capture=capture.value,
-        opset_version=opset,
-        target=target,
-        fused=fused,
-        verify=verify,
-        quantize=options.quantize_of(
-            quantize, block, exclude, format, embeddings=embeddings, keep_worst=keep_worst, accuracy=accuracy,
-            calibration=calibration, method=method, act_order=act_order, activations=activations,
-        ),
-        precision=precision,
-        checks=checks,
-        functions=True if functions == ["all"] else tuple(functions or ()) or False,
-    )  # fmt: skip
-    if task is not None and kind is Kind.GENERATION:
-        from fx2onnx.exporting.folder import FolderOptions
-
-        of_folder = FolderOptions(task, cache, logits, asked, source=source_options)
-        export_into_folder(FolderJob(sources[0], output, of_folder), **shown)
-        return
-    template = Job("", str(output), asked, sizes, tuple(bake or ()), source_options)
-    if kind is Kind.FILE:
-        _export_one(replace(template, source=with_task(sources[0], task)), **shown)
-        return
-    if cluster is not None:
-        _check_cluster(cluster, jobs)
-    every = [with_task(source, task) for source in expand(sources)]
-    jobs_of_all = plan(template, every, _folder(output))
-    export_many(jobs_of_all, output, processes=jobs, limit_s=limit, again=again, cluster=cluster, **shown)
+    """Export a model and compare the file with PyTorch."""
+    asked = asked_of(exported, quantize, precision, capture, verify)
+    path = output or default_output(source, sample["weights"], MODEL_FILE)
+    job = Job(with_task(source, task), str(path), asked, tuple(dynamic or ["default"]), tuple(bake or ()), sample)
+    _export_one(job, report=report, json_output=json_output, quiet=quiet)
 
 
-def _check_cluster(address: str, jobs: int) -> None:
-    from fx2onnx.base.packages import require
-    from fx2onnx.cli.cluster import check_address
+def asked_of(
+    exported: dict[str, Any],
+    quantize: Quantize | None,
+    precision: Precision | None,
+    capture: Capture = Capture.auto,
+    verify: bool = True,
+) -> ExportOptions:
+    """The options of the export that the flags ask for. Raises UserError E001."""
+    functions = exported["functions"] or False
+    exported = exported | {"functions": True if functions == ("all",) else functions}
+    return ExportOptions.of(capture=capture.value, verify=verify, quantize=quantize, precision=precision, **exported)
 
-    if jobs != 1:
-        raise UserError(
-            "E001", "--jobs is for this machine's processes", next="the cluster's workers have threads: one job each"
-        )
-    check_address(address)
-    require("distributed")
 
-
-def _default_output(sources: list[str], weights: str | None, into_folder: bool) -> Path:
+def default_output(source: str, weights: str | None, file: str = "") -> Path:
     """A model by reference lies beside its weights; everything else needs ``-o``."""
-    folder = Path(sources[0].partition("?")[0].removeprefix("hf:")).expanduser()
-    if weights == "reference" and len(sources) == 1 and os.path.isdir(folder):
-        return folder if into_folder else folder / MODEL_FILE
-    raise UserError("E001", "--output is missing", next="-o model.onnx, or -o FOLDER with several models")
+    folder = Path(source.partition("?")[0].removeprefix("hf:")).expanduser()
+    if weights == "reference" and os.path.isdir(folder):
+        return folder / file
+    raise UserError("E001", "--output is missing", next=f"-o {file or 'FOLDER'}")
 
 
-def _folder(output: Path) -> Path:
-    """The folder for several models, made where only its last part is missing. Raises UserError E301."""
-    if os.path.exists(output) and not output.is_dir():
-        raise UserError("E301", f"'{output}' is a file", next="several models need a folder: -o FOLDER")
-    try:
-        output.mkdir(exist_ok=True)
-    except OSError as error:
-        raise UserError("E301", f"cannot make the folder '{output}'", why=error.strerror or str(error)) from error
-    check_target(output / MODEL_FILE)
-    return output
+def with_task(source: str, task: str | None) -> str:
+    """``source`` with ``?task=``.
+
+    Raises:   UserError E001 for a source that has no tasks, E601 for a word that is no task.
+    """
+    if task is None:
+        return source
+    from fx2onnx.decoding.parts import GENERATION_WORDS
+    from fx2onnx.sources.hf.kind import check_task
+
+    if not source.startswith("hf:"):
+        raise UserError("E001", f"--task has no meaning for '{source}'", next="it takes hf:FOLDER or hf:MODEL_TYPE")
+    if not is_folder_task(task):
+        check_task(task, also=GENERATION_WORDS)
+    return f"{source}{'&' if '?' in source else '?'}task={task}"
+
+
+def is_folder_task(task: str) -> bool:
+    """Whether ``task`` gives a folder rather than a file."""
+    from fx2onnx.decoding.parts import is_generation_task
+
+    return is_generation_task(task)
 
 
 def _export_one(job: Job, *, report: Path | None, json_output: bool, quiet: bool) -> None:
     from fx2onnx.cli.progress import Stages
-    from fx2onnx.cli.verdict import require_ok
+    from fx2onnx.cli.verify import require_ok
     from fx2onnx.irx.model_files import is_file_of
     from fx2onnx.sources.inputs import input_files
 
@@ -254,7 +143,7 @@ def _print_summary(summary: dict[str, Any], verdict: Verdict | None) -> None:
     from rich.text import Text
 
     from fx2onnx.cli.progress import console
-    from fx2onnx.cli.verdict import verdict_view
+    from fx2onnx.cli.verify import verdict_view
     from fx2onnx.report.console import unheaded_table
 
     report = summary["report"]

@@ -1,71 +1,70 @@
-"""``fx2onnx export hf:... --task text-generation-with-past -o FOLDER``."""
+"""``fx2onnx export-folder hf:... -o FOLDER``: a generating model as several graphs."""
 
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from fx2onnx.base.errors import UserError
+from fx2onnx.cli import options
+from fx2onnx.cli.export import Exported, asked_of, default_output, with_task
 from fx2onnx.cli.files import check_apart, human_size, write_report_of_folder
-from fx2onnx.cli.outcome import print_json
-from fx2onnx.cli.target import engines_for
+from fx2onnx.cli.job import engines_for
+from fx2onnx.cli.options import Group
+from fx2onnx.cli.outcome import print_json, reports_errors
+from fx2onnx.exporting.options import FolderOptions
+from fx2onnx.precision.options import Precision
+from fx2onnx.quantize.options import Quantize
+from fx2onnx.sources.source import Options
 
 if TYPE_CHECKING:
-    from fx2onnx.exporting.folder import FolderOptions
     from fx2onnx.exporting.result import ExportedFolder
 
 
-def is_folder_task(task: str) -> bool:
-    """Whether ``task`` gives a folder rather than a file."""
-    from fx2onnx.decoding.parts import is_generation_task
-
-    return is_generation_task(task)
-
-
-def with_task(source: str, task: str | None) -> str:
-    """``source`` with ``?task=``.
-
-    Raises:   UserError E001 for a source that has no tasks, E601 for a word that is no task.
-    """
-    if task is None:
-        return source
-    from fx2onnx.decoding.parts import GENERATION_WORDS
-    from fx2onnx.sources.hf.kind import check_task
-
-    if not source.startswith("hf:"):
-        raise UserError("E001", f"--task has no meaning for '{source}'", next="it takes hf:FOLDER or hf:MODEL_TYPE")
-    if not is_folder_task(task):
-        check_task(task, also=GENERATION_WORDS)
-    return f"{source}{'&' if '?' in source else '?'}task={task}"
-
-
-@dataclass(frozen=True)
-class FolderJob:
-    """What ``fx2onnx export`` was asked for."""
-
-    source: str
-    output: Path
-    options: FolderOptions
+@reports_errors
+def export_folder_command(
+    source: options.SourceArgument,
+    folder: Annotated[dict[str, Any], Group(FolderOptions)],
+    sample: Annotated[dict[str, Any], Group(Options)],
+    quantize: Annotated[Quantize | None, Group(Quantize, is_made=True)],
+    precision: Annotated[Precision | None, Group(Precision, is_made=True)],
+    exported: Exported,
+    output: Annotated[Path | None, options.output("The folder to write.", "FOLDER")] = None,
+    report: options.Report = None,
+    json_output: options.Json = False,
+    quiet: options.Quiet = False,
+    verify: options.Verify = True,
+) -> None:
+    """Export a generative model as a folder of ONNX files, for fx2onnx generate."""
+    asked = asked_of(exported, quantize, precision, verify=verify)
+    with_task(source, folder["task"])
+    place = output or default_output(source, sample["weights"])
+    _export(
+        source,
+        place,
+        FolderOptions(**folder, export=asked, engines=engines_for(asked.target), source=sample),
+        report=report,
+        json_output=json_output,
+        quiet=quiet,
+    )
 
 
-def export_into_folder(asked: FolderJob, *, report: Path | None, json_output: bool, quiet: bool) -> None:
-    """Export, then show the files and the verdict on each. Exits with 1 where one differs from eager PyTorch."""
+def _export(
+    source: str, output: Path, options: FolderOptions, *, report: Path | None, json_output: bool, quiet: bool
+) -> None:
     from fx2onnx.cli.progress import Stages
-    from fx2onnx.cli.verdict import require_ok
+    from fx2onnx.cli.verify import require_ok
     from fx2onnx.exporting.folder import check_folder, write_folder
     from fx2onnx.sources.inputs import input_files
 
-    options = replace(asked.options, engines=engines_for(asked.options.export.target))
-    check_folder(asked.output)
-    check_apart([report], input_files(asked.source, options.source.get("weights")))
+    check_folder(output)
+    check_apart([report], input_files(source, options.source.get("weights")))
     with Stages(quiet=quiet or json_output) as stages, warnings.catch_warnings(action="ignore"):
-        done = stages.call(f"export {asked.source}", lambda: write_folder(asked.source, asked.output, options))
+        done = stages.call(f"export {source}", lambda: write_folder(source, output, options))
     ok = all(verdict.ok for verdict in done.verdicts.values())
-    summary = _summary(asked.source, options.task, done, ok)
+    summary = _summary(source, options.task, done, ok)
     if report is not None:
-        write_report_of_folder(report, asked.output, summary)
+        write_report_of_folder(report, output, summary)
     if json_output:
         print_json(summary)
     elif not quiet:
@@ -91,7 +90,7 @@ def _show(done: ExportedFolder) -> None:
     from rich.text import Text
 
     from fx2onnx.cli.progress import console
-    from fx2onnx.cli.verdict import verdict_view
+    from fx2onnx.cli.verify import verdict_view
     from fx2onnx.report.console import unheaded_table
 
     out = console()

@@ -1,4 +1,4 @@
-"""``fx2onnx export SOURCE --training --loss cross_entropy --optimizer adamw -o FOLDER``."""
+"""``fx2onnx export-training SOURCE --loss cross_entropy --optimizer adamw -o FOLDER``."""
 
 from __future__ import annotations
 
@@ -6,11 +6,18 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.cli import options
+from fx2onnx.cli.export import Task, default_output, with_task
 from fx2onnx.cli.files import check_apart, human_size, write_report_of_folder
-from fx2onnx.cli.outcome import print_json
+from fx2onnx.cli.options import Group
+from fx2onnx.cli.outcome import print_json, reports_errors
+from fx2onnx.exporting.options import ExportOptions
+from fx2onnx.sources.source import Options
 
 if TYPE_CHECKING:
     import torch
@@ -24,11 +31,42 @@ OPTIMIZERS = {
 """Words of ``--optimizer`` and classes of ``torch.optim``."""
 LOSSES = ("cross_entropy", "mse", "binary_cross_entropy_with_logits")
 TARGET = "target"
+PANEL = "Training"
+
+
+@reports_errors
+def export_training_command(
+    source: options.SourceArgument,
+    sample: Annotated[dict[str, Any], Group(Options)],
+    exported: Annotated[dict[str, Any], Group(ExportOptions, only=("opset_version",))],
+    loss: Annotated[
+        str, typer.Option("--loss", help=f"{', '.join(LOSSES[:-1])} or {LOSSES[-1]}.", rich_help_panel=PANEL)
+    ] = LOSSES[0],
+    optimizer: Annotated[
+        str | None,
+        typer.Option("--optimizer", help=f"{', '.join(OPTIMIZERS)}. Default: gradients only.", rich_help_panel=PANEL),
+    ] = None,
+    learning_rate: Annotated[
+        float | None, typer.Option("--learning-rate", help="First rate of the optimizer.", rich_help_panel=PANEL)
+    ] = None,
+    task: Task = None,
+    dynamic: options.Dynamic = None,
+    output: Annotated[Path | None, options.output("The folder to write.", "FOLDER")] = None,
+    report: options.Report = None,
+    json_output: options.Json = False,
+    quiet: options.Quiet = False,
+    verify: options.Verify = True,
+) -> None:
+    """Export training steps as a folder of ONNX files, for fx2onnx train."""
+    place, opset = output or default_output(source, sample["weights"]), exported["opset_version"]
+    shapes = tuple(dynamic or ["default"])
+    job = TrainingJob(with_task(source, task), place, loss, optimizer, learning_rate, shapes, opset, sample, verify)
+    _export_training_folder(job, report=report, json_output=json_output, quiet=quiet)
 
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """What ``fx2onnx export --training`` was asked for."""
+    """What ``fx2onnx export-training`` was asked for."""
 
     source: str
     output: Path
@@ -41,7 +79,7 @@ class TrainingJob:
     verify: bool = True
 
 
-def export_training_folder(job: TrainingJob, *, report: Path | None, json_output: bool, quiet: bool) -> None:
+def _export_training_folder(job: TrainingJob, *, report: Path | None, json_output: bool, quiet: bool) -> None:
     """Export into the folder and show what is in it. Raises UserError."""
     from fx2onnx.cli.progress import Stages
     from fx2onnx.sources import resolve

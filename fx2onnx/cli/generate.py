@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fx2onnx.base.errors import UserError, VerificationError
+from fx2onnx.base.options import CHECKS, INPUTS
 from fx2onnx.cli import options
 from fx2onnx.cli.outcome import print_json, reports_errors
-from fx2onnx.cli.run import Engine
 
 if TYPE_CHECKING:
     from fx2onnx.generation import LoadedModel
@@ -23,42 +23,40 @@ _INTEGER_64 = 2**63
 def generate_command(
     folder: Annotated[
         Path,
-        typer.Argument(metavar="FOLDER", help="A folder that fx2onnx export --task ... wrote.", show_default=False),
+        typer.Argument(metavar="FOLDER", help="A folder that fx2onnx export-folder wrote.", show_default=False),
     ],
     prompt_ids: Annotated[
         list[str] | None,
         typer.Option(
             "--prompt-ids",
-            help="Token ids, 1,2,3. Several prompts make a batch, padded on the left.",
-            show_default=False,
+            metavar="1,2,3",
+            help="Token ids of a prompt, repeatable: several prompts make a batch.",
+            rich_help_panel=INPUTS,
         ),
     ] = None,
-    input: Annotated[
-        list[str] | None,
-        typer.Option("--input", "-i", help="NAME=FILE.npy of an encoder, such as input_features.", show_default=False),
-    ] = None,
-    max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", min=1, help="Tokens to generate at most.")] = 20,
-    engine: Annotated[Engine, typer.Option("--engine", help="What runs the model.")] = Engine.onnxruntime,
-    verify: Annotated[
-        bool, typer.Option("--verify", help="Compare token by token with model.generate of transformers.")
-    ] = False,
-    source: Annotated[
-        str | None,
-        typer.Option("--source", help="hf:FOLDER to compare with; the one that was exported.", show_default=False),
-    ] = None,
+    input: options.Inputs = None,
+    max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", min=1, help="Generate at most N tokens.")] = 20,
+    engine: options.OneEngine = "onnxruntime",
+    verify: options.Verify = False,
+    source: options.SourceFlag = None,
     trust_source: Annotated[
         bool,
         typer.Option(
             "--trust-source",
-            help="Compare with whatever the folder's fx2onnx.json names, also outside the folder: it may import code.",
+            help="--verify: compare with what the folder's fx2onnx.json names, also outside the folder. It may import code.",
+            rich_help_panel=CHECKS,
         ),
     ] = False,
     json_output: options.Json = False,
 ) -> None:
-    """Generate text greedily from an exported folder."""
+    """Generate tokens from an exported folder.
+
+    The token with the largest logit is taken each time. --verify compares with model.generate of transformers.
+    """
     from fx2onnx.cli.progress import Stages
     from fx2onnx.generation import load
     from fx2onnx.generation.greedy import prompt_length
+    from fx2onnx.judge.engines import SESSIONS, chosen_engines
 
     rows = [_ids(text) for text in prompt_ids or []]
     if not rows and not input:
@@ -67,7 +65,7 @@ def generate_command(
         )
     with Stages(quiet=json_output) as stages:
         with stages.stage(f"load {folder}"):
-            model = load(folder, engine.value)
+            model = load(folder, chosen_engines([engine], SESSIONS)[0])
         spec = _source(model, source, trust_source) if verify else ""
         inputs = _inputs(model, rows, input or [])
         _check_range(model, rows)

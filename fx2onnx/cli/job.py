@@ -10,15 +10,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from fx2onnx.cli.options import resolve_source
-from fx2onnx.cli.target import engines_for
 
 if TYPE_CHECKING:
     from fx2onnx.exporting.options import ExportOptions
     from fx2onnx.exporting.result import ExportResult
+    from fx2onnx.judge.verdict import Verdict
     from fx2onnx.sources import Source
-    from fx2onnx.verify import Verdict
 
 Result = TypeVar("Result")
+
+
+def engines_for(target: str | None) -> list[str] | None:
+    """The engines to verify in: None where the file is for none in particular, so that one may lack a kernel; a file for
+    onnxruntime has to run in all that are installed.
+    """
+    if target is None:
+        return None
+    from fx2onnx.judge.engines import chosen_engines
+
+    return ["runner"] if target == "runner" else chosen_engines(None)
 
 
 def _verified() -> ExportOptions:
@@ -83,7 +93,7 @@ def run(job: Job, display: StageDisplay) -> Done:
     Raises:   Fx2OnnxError.
     """
     from fx2onnx.cli.dynamic import dynamic_shapes_of, parse_dynamic
-    from fx2onnx.cli.verdict import check_model
+    from fx2onnx.cli.verify import check_model
 
     wanted = parse_dynamic(list(job.dynamic))
     with display.stage(f"build {job.source}"):

@@ -9,7 +9,9 @@ import typer
 
 from fx2onnx.cli import options
 from fx2onnx.cli.files import check_readable, know_faults
+from fx2onnx.cli.options import Group
 from fx2onnx.cli.outcome import print_json, reports_errors
+from fx2onnx.exporting.options import ExportOptions
 
 if TYPE_CHECKING:
     from fx2onnx.targets.form import Target
@@ -22,22 +24,21 @@ MOST_PLACES = 5
 @reports_errors
 def lint_command(
     path: Annotated[Path, typer.Argument(metavar="FILE", help="An ONNX file.", show_default=False)],
-    target: Annotated[
-        str,
-        typer.Option("--target", help="A runtime or a release of one: onnxruntime, onnxruntime-1.19, openvino, ..."),
-    ] = "onnxruntime",
+    exported: Annotated[dict[str, Any], Group(ExportOptions, only=("target",))],
     faults: options.Faults = None,
     json_output: options.Json = False,
 ) -> None:
-    """Say what of a file a runtime cannot run, at which line, and what would mend it. Exits with 1 where there is something."""
-    from fx2onnx.runner.check import open_file
-    from fx2onnx.targets.find import find
-    from fx2onnx.targets.lint import lint
+    """Check whether a runtime can run an ONNX file.
 
-    asked = find(target)
+    Each finding has the line of source code and what to do. The exit code is 1 where there is a finding.
+    """
+    from fx2onnx.functions import lint
+    from fx2onnx.targets.find import DEFAULT, find
+
+    asked = find(exported["target"] or DEFAULT)
     know_faults(faults)
     check_readable(path)
-    findings = lint(open_file(path).proto, asked)
+    findings = lint(path, exported["target"] or DEFAULT)
     if json_output:
         facts = {"target": asked.name, "release": asked.release, "source": asked.source, "date": asked.date}
         print_json({"ok": not findings, **facts, "findings": [finding.as_dict() for finding in findings]})
@@ -49,8 +50,7 @@ def lint_command(
 
 def _show(target: Target, findings: list[Finding]) -> None:
     """Findings of one problem together."""
-    from fx2onnx.cli.lines import line
-    from fx2onnx.cli.progress import console
+    from fx2onnx.cli.progress import console, line
 
     taken = f"{target.name}" + (
         f" (as of {target.release})" if target.release and target.release not in target.name else ""

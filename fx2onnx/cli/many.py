@@ -1,4 +1,4 @@
-"""``fx2onnx export`` with several sources or patterns: expand, skip what is done, run in processes, sum up."""
+"""Several exports: expand patterns, skip what is done, run in processes, sum up."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.cli.files import check_apart, human_size, write_report
 from fx2onnx.cli.job import Job
 from fx2onnx.cli.made_from import is_current
+from fx2onnx.cli.old_spellings import PATTERN
 from fx2onnx.cli.outcome import print_json, show_error
 from fx2onnx.cli.progress import console
 from fx2onnx.files.digest import digest_of
@@ -36,13 +37,6 @@ Row: TypeAlias = dict[str, Any]
 RESULTS = "exports.jsonl"
 """Beside the models: one line for each finished export, from which an interrupted run goes on."""
 
-_PATTERN = re.compile(r"(?P<kind>\w+):(?P<name>[^?]*[*\[][^?]*)(?P<query>\?.*)?")
-
-
-def is_pattern(source: str) -> bool:
-    """Whether ``source`` stands for several models: ``torchvision:resnet*``, ``timm:vit_[st]*?img_size=224``."""
-    return _PATTERN.fullmatch(source) is not None
-
 
 def expand(sources: Sequence[str]) -> list[str]:
     """Every model once, in order; patterns replaced by the names that they fit.
@@ -51,7 +45,7 @@ def expand(sources: Sequence[str]) -> list[str]:
     """
     result: list[str] = []
     for source in sources:
-        match = _PATTERN.fullmatch(source)
+        match = re.fullmatch(PATTERN, source)
         if match is None:
             result.append(source)
             continue
@@ -244,7 +238,6 @@ def _shown(
     jobs: Sequence[Job], skipped: int, processes: int, limit_s: float, cluster: str | None = None, *, quiet: bool
 ) -> Iterator[Row]:
     """The rows as they become ready, with a live display on terminals and one line a model elsewhere (stderr)."""
-    from fx2onnx.cli import cluster as of_cluster
     from fx2onnx.cli import workers
 
     out = console(stderr=True)
@@ -272,7 +265,7 @@ def _shown(
         if cluster is None:
             rows = workers.run_all(jobs, count, limit_s, on_stage)
         else:
-            rows = of_cluster.run_all(jobs, cluster, limit_s)
+            rows = workers.run_on_cluster(jobs, cluster, limit_s)
         for finished_now, row in enumerate(rows if jobs else (), skipped + 1):
             progress.update(whole, advance=1, done=f"{finished_now} of {total}")
             if not quiet:

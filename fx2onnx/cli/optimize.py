@@ -1,131 +1,156 @@
-"""``fx2onnx optimize IN OUT``."""
+"""``fx2onnx optimize IN OUT`` and ``fx2onnx quantize IN OUT``."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.base.options import OUTPUT, PRECISION, SIZES
 from fx2onnx.cli import options
 from fx2onnx.cli.files import check_readable, human_size
+from fx2onnx.cli.options import Group
 from fx2onnx.cli.outcome import print_json, reports_errors
+from fx2onnx.exporting.options import ExportOptions
+from fx2onnx.precision.options import Precision
+from fx2onnx.quantize.options import KINDS, Quantize
 
 if TYPE_CHECKING:
     from fx2onnx.steps.result import OptimizeResult
 
+Source = Annotated[Path, typer.Argument(metavar="IN", help="An ONNX file from any tool.", show_default=False)]
+Out = Annotated[
+    Path | None,
+    typer.Argument(metavar="OUT", help="The file to write. IN itself is replaced as a whole.", show_default=False),
+]
+External = Annotated[
+    bool | None,
+    typer.Option(
+        "--external-data/--no-external-data",
+        help="Write weights to a file of their own, or into OUT. Default: as IN has them.",
+        rich_help_panel=OUTPUT,
+    ),
+]
+
 
 @reports_errors
 def optimize_command(
-    source: Annotated[Path, typer.Argument(metavar="IN", help="An ONNX file of any origin.", show_default=False)],
-    output: Annotated[
-        Path,
-        typer.Argument(metavar="OUT", help="The file to write; IN itself is replaced as a whole.", show_default=False),
-    ],
-    level: Annotated[int, typer.Option("-O", "--level", help="0 to 3: how much is rewritten.")] = 2,
-    opset: Annotated[int | None, typer.Option("--opset", help="Convert to this opset.", show_default=False)] = None,
-    target: Annotated[
-        str | None,
-        typer.Option("--target", help="The runtime that OUT is for, such as onnxruntime-1.19.", show_default=False),
-    ] = None,
+    source: Source,
+    quantize: Annotated[Quantize | None, Group(Quantize, is_made=True)],
+    precision: Annotated[Precision | None, Group(Precision, is_made=True)],
+    exported: Annotated[dict[str, Any], Group(ExportOptions, only=("opset_version", "target"))],
+    out: Out = None,
+    output: Annotated[Path | None, options.output("The file to write, instead of OUT.")] = None,
+    level: Annotated[int, typer.Option("-O", "--level", help="How much is rewritten: 0 to 3.")] = 2,
     fix: Annotated[
         list[str] | None,
-        typer.Option("--fix", help="Fix sizes: batch=1,sequence=128, or input:axis=N.", show_default=False),
-    ] = None,
-    dynamic: Annotated[
-        list[str] | None,
-        typer.Option("--dynamic", help="Make sizes dynamic again: input:axis=NAME.", show_default=False),
-    ] = None,
-    external_data: Annotated[
-        bool | None,
         typer.Option(
-            "--external-data/--no-external-data",
-            help="Weights in a file beside, or not; default: as IN has them.",
-            show_default=False,
+            "--fix", metavar="DIM=N", help="Fix sizes: batch=1,sequence=128, or input:axis=N.", rich_help_panel=SIZES
         ),
     ] = None,
+    dynamic: options.Dynamic = None,
+    external_data: External = None,
     external_data_bytes: Annotated[
-        int, typer.Option("--external-data-bytes", help="Smaller weights stay in the model file.")
+        int,
+        typer.Option("--external-data-bytes", help="Keep smaller weights in the model file.", rich_help_panel=OUTPUT),
     ] = 1024,
     metadata: Annotated[
-        str, typer.Option("--metadata", help="keep, or none: leave out stack traces and source lines of nodes.")
+        str,
+        typer.Option("--metadata", help="keep, or none: leave out notes of exporters.", rich_help_panel=OUTPUT),
     ] = "keep",
-    quantize: options.QuantizeKind = None,
-    block: options.Block = None,
-    exclude: options.Exclude = None,
-    format: options.QuantizeFormat = "auto",
-    embeddings: options.Embeddings = False,
-    keep_worst: options.KeepWorst = 0,
-    accuracy: options.Accuracy = True,
-    calibration: options.Calibration = None,
-    method: options.Method = None,
-    act_order: options.ActOrder = False,
-    activations: options.Activations = "auto",
-    dtype: Annotated[
-        str | None,
-        typer.Option(
-            "--dtype",
-            help="float16, bfloat16 or mixed: weights and compute, but where a measurement asks for float32.",
-            show_default=False,
-        ),
-    ] = None,
-    float16: Annotated[bool, typer.Option("--float16", help="The same as --dtype float16.")] = False,
-    io: options.Io = None,
-    keep: options.Keep = None,
-    verify: Annotated[bool, typer.Option("--verify/--no-verify", help="Compare OUT with IN on random inputs.")] = True,
-    engine: Annotated[
-        list[str] | None,
-        typer.Option("--engine", help="What runs both: runner, onnxruntime, ...; repeatable.", show_default=False),
-    ] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Seed of the random inputs.")] = 0,
-    explain: Annotated[bool, typer.Option("--explain", help="Show what was refused, too, and why.")] = False,
-    diff: Annotated[bool, typer.Option("--diff", help="Show what differs between IN and OUT.")] = False,
+    verify: options.Verify = True,
+    engine: options.Engines = None,
+    seed: options.Seed = 0,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Show the rewrites that were refused, and why.", rich_help_panel=OUTPUT)
+    ] = False,
+    diff: Annotated[
+        bool, typer.Option("--diff", help="Show what differs between IN and OUT.", rich_help_panel=OUTPUT)
+    ] = False,
     json_output: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Make an ONNX file smaller and faster, whoever wrote it, and compare the result with it.
+    """Optimize any ONNX file and check the result.
 
-    A rewrite that changes the numbers is found, named and left out; a file that differs is never written.
-    """  # fmt: skip
-    from fx2onnx.cli.progress import Stages
-    from fx2onnx.steps.dynamic import parse_dynamic
-    from fx2onnx.steps.pipeline import optimize_model
+    A rewrite that changes the results is found, named and left out. A file that differs is never written.
+    """
+    from fx2onnx.cli.dynamic import places_of
     from fx2onnx.steps.sizes import parse_sizes
 
-    rounded = options.quantize_of(
-        quantize, block, exclude, format, embeddings=embeddings, keep_worst=keep_worst, accuracy=accuracy,
-        calibration=calibration, method=method, act_order=act_order, activations=activations,
-    )  # fmt: skip
-    precision = options.precision_of_file(dtype, float16, io, keep)
+    asked = {
+        "level": level,
+        "opset": exported["opset_version"],
+        "target": exported["target"],
+        "fix": parse_sizes(",".join(fix or [])),
+        "dynamic": places_of(dynamic or []),
+        "quantize": quantize,
+        "dtype": precision,
+        "external_data": external_data,
+        "external_data_bytes": external_data_bytes,
+        "metadata": metadata,
+        "verify": verify,
+        "engines": engine,
+        "seed": seed,
+        "explain": explain,
+    }
+    _optimize(source, _path(out, output), asked, diff=diff, json_output=json_output, quiet=quiet)
+
+
+@reports_errors
+def quantize_command(
+    source: Source,
+    weights: Annotated[dict[str, Any], Group(Quantize, skip=("kind",))],
+    exported: Annotated[dict[str, Any], Group(ExportOptions, only=("opset_version", "target"))],
+    out: Out = None,
+    kind: Annotated[
+        str, typer.Option("--kind", help=f"How weights are stored: {', '.join(KINDS)}.", rich_help_panel=PRECISION)
+    ] = "int8",
+    output: Annotated[Path | None, options.output("The file to write, instead of OUT.")] = None,
+    external_data: External = None,
+    verify: options.Verify = True,
+    engine: options.Engines = None,
+    seed: options.Seed = 0,
+    json_output: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Quantize the weights of any ONNX file. The rest of the graph stays as it is."""
+    asked = {
+        "level": 0,
+        "opset": exported["opset_version"],
+        "target": exported["target"],
+        "quantize": Quantize(kind, **weights),
+        "external_data": external_data,
+        "verify": verify,
+        "engines": engine,
+        "seed": seed,
+    }
+    _optimize(source, _path(out, output), asked, diff=False, json_output=json_output, quiet=quiet)
+
+
+def _path(out: Path | None, output: Path | None) -> Path:
+    if (out is None) == (output is None):
+        raise UserError(
+            "E001",
+            "OUT is missing" if out is None else "OUT and --output name two files",
+            next="name the file to write once",
+        )
+    return out or output  # type: ignore[return-value]
+
+
+def _optimize(source: Path, output: Path, asked: dict[str, Any], *, diff: bool, json_output: bool, quiet: bool) -> None:
+    from fx2onnx.cli.progress import Stages
+    from fx2onnx.steps.pipeline import optimize_model
+
     check_readable(source)
     if diff and output.exists() and source.samefile(output):
         raise UserError("E001", "--diff compares OUT with IN, which is replaced", next="give OUT another name")
     with Stages(quiet=quiet or json_output) as stages:
-        result = stages.call(
-            f"optimize {source}",
-            lambda: optimize_model(
-                source,
-                output,
-                level=level,
-                opset=opset,
-                target=target,
-                fix=parse_sizes(",".join(fix or [])),
-                dynamic=parse_dynamic(dynamic or []),
-                quantize=rounded,
-                dtype=precision,
-                external_data=external_data,
-                external_data_bytes=external_data_bytes,
-                metadata=metadata,
-                verify=verify,
-                engines=engine,
-                seed=seed,
-                explain=explain,
-            ),
-        )
+        result = stages.call(f"optimize {source}", lambda: optimize_model(source, output, **asked))
     found = None
     if diff:
-        from fx2onnx.diff import diff as difference
+        from fx2onnx.diff.compare import diff as difference
 
         found = difference(source, output)
     if json_output:
@@ -133,13 +158,13 @@ def optimize_command(
     elif not quiet:
         _show(source, result)
         if found is not None:
-            from fx2onnx.cli.diff_show import show_difference
+            from fx2onnx.cli.diff import show_difference
 
             show_difference(found)
 
 
 def _show(source: Path, result: OptimizeResult) -> None:
-    from fx2onnx.cli.lines import line
+    from fx2onnx.cli.progress import line
 
     before, after = result.before, result.after
     line("in", str(source), human_size(before.total_bytes), f"{before.nodes} nodes", f"{before.weights} weights")

@@ -1,118 +1,148 @@
-"""Command line options that several commands share."""
+"""Flags of commands: dataclasses of options as groups of flags, and the flags that no dataclass has, each with one meaning in all
+commands.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import warnings
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, Field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_args, get_origin
 
 import typer
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.base.options import CHECKS, INPUTS, OUTPUT, PANELS, SIZES, Flag, flag_of, kind_of
 
 if TYPE_CHECKING:
-    from fx2onnx.precision.options import Precision
-    from fx2onnx.quantize.options import Quantize
     from fx2onnx.sources import Source
 
+
+class Group(NamedTuple):
+    """The fields of ``options`` that have a flag. The command gets them as keywords, or as the dataclass with ``is_made``: None
+    where the field that the others belong to is not given.
+    """
+
+    options: type
+    is_made: bool = False
+    only: tuple[str, ...] = ()
+    skip: tuple[str, ...] = ()
+
+    def fields(self) -> Iterator[tuple[str, Field[Any], Flag]]:
+        """Each with the name of its parameter, which is its longest flag."""
+        for item in dataclasses.fields(self.options):
+            flag = flag_of(item)
+            if flag is not None and item.name not in self.skip and (not self.only or item.name in self.only):
+                longest = max((name.partition("/")[0] for name in flag.names), key=len, default=item.name)
+                yield longest.removeprefix("--").replace("-", "_"), item, flag
+
+    def taken(self, given: dict[str, Any]) -> Any:
+        """The values of the group, which leave ``given``. Raises UserError E001 where one is given without what it belongs to."""
+        values, asked, key = {}, [], None
+        for name, item, flag in self.fields():
+            value = given.pop(name)
+            if isinstance(value, list):
+                value = tuple(value)
+            default = item.default if item.default is not MISSING else None
+            if item.default is MISSING and self.is_made:
+                key = name, value, flag
+            elif value not in (None, default):
+                asked.append(name)
+            values[item.name] = default if value is None else value
+        if not self.is_made:
+            return values
+        if key is not None and key[1] is None:
+            if asked:
+                needed = f"--{key[0].replace('_', '-')}"
+                example = "int8" if key[0] == "quantize" else "float16"
+                raise UserError(
+                    "E001", f"--{asked[0].replace('_', '-')} is for {needed}", next=f"add {needed} {example}"
+                )
+            return None
+        return self.options(**values)
+
+
+def groups_of(command: Callable[..., Any]) -> tuple[inspect.Signature, dict[str, Group]]:
+    """The signature with a parameter for each flag, and the groups by the parameters that they stand in for."""
+    signature = inspect.signature(command, eval_str=True)
+    groups: dict[str, Group] = {}
+    parameters: list[inspect.Parameter] = []
+    for parameter in signature.parameters.values():
+        group = next((one for one in _annotations(parameter) if isinstance(one, Group)), None)
+        if group is None:
+            parameters.append(parameter)
+            continue
+        groups[parameter.name] = group
+        parameters += [_parameter(name, item, flag) for name, item, flag in group.fields()]
+    kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+    required = [item.replace(kind=kinds[0]) for item in parameters if item.default is item.empty]
+    others = [item.replace(kind=kinds[1]) for item in parameters if item.default is not item.empty]
+    others.sort(key=_place_of_panel)
+    return signature.replace(parameters=[*required, *others]), groups
+
+
+def _place_of_panel(parameter: inspect.Parameter) -> int:
+    asked = next(iter(_annotations(parameter)), None)
+    panel = getattr(asked, "rich_help_panel", None)
+    return PANELS.index(panel) if panel in PANELS else -1
+
+
+def _annotations(parameter: inspect.Parameter) -> tuple[Any, ...]:
+    return get_args(parameter.annotation)[1:] if get_origin(parameter.annotation) is Annotated else ()
+
+
+def _parameter(name: str, item: Field[Any], flag: Flag) -> inspect.Parameter:
+    kind = kind_of(item, flag)
+    default = None if item.default is MISSING or flag.kind is not None else item.default
+    word = f"--{name.replace('_', '-')}"
+    names = flag.names or ((f"{word}/--no-{word[2:]}",) if item.default is True or kind == bool | None else (word,))
+    asked = typer.Option(*names, help=flag.help, rich_help_panel=flag.panel, metavar=flag.metavar)
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, asked])
+
+
+def gathered(groups: Mapping[str, Group], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The command's own arguments, from one for each flag. Raises UserError E001."""
+    left = dict(given)
+    taken = {name: group.taken(left) for name, group in groups.items()}
+    return left | taken
+
+
 _SPECS = "zoo:NAME, torchvision:NAME, timm:NAME, hf:FOLDER_OR_TYPE or package.module:factory, with ?key=value"
-SourceArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="SOURCE",
-        help=f"{_SPECS}.",
-        show_default=False,
-    ),
-]
+SourceArgument = Annotated[str, typer.Argument(metavar="SOURCE", help=f"{_SPECS}.", show_default=False)]
 SourcesArgument = Annotated[
     list[str],
-    typer.Argument(
-        metavar="SOURCE...",
-        help=f"{_SPECS}; NAME may be a pattern such as 'resnet*'.",
-        show_default=False,
-    ),
+    typer.Argument(metavar="SOURCE...", help=f"{_SPECS}; NAME may be a pattern such as 'resnet*'.", show_default=False),
 ]
-Batch = Annotated[int | None, typer.Option("--batch", help="Batch size of the sample inputs.", show_default=False)]
-Seq = Annotated[int | None, typer.Option("--seq", help="Sequence length of the sample inputs.", show_default=False)]
-ImageSize = Annotated[
-    int | None, typer.Option("--image-size", help="Height and width of sample images.", show_default=False)
-]
-Task = Annotated[
+SourceFlag = Annotated[
     str | None,
     typer.Option(
-        "--task",
-        help="What an hf: model is for, such as masked-lm; text-generation-with-past and the like write a folder.",
-        show_default=False,
+        "--source",
+        metavar="SOURCE",
+        help="The PyTorch module whose results are expected, such as hf:FOLDER.",
+        rich_help_panel=INPUTS,
     ),
 ]
-Cache = Annotated[
-    str,
-    typer.Option(
-        "--cache", help="Of generation tasks: dynamic, or static: of fixed size, written in place (opset 24)."
-    ),
-]
-Logits = Annotated[
-    str,
-    typer.Option("--logits", help="Of generation tasks: all, or last: of the last position, as generation needs them."),
-]
-Seed = Annotated[int, typer.Option("--seed", help="Seed of random weights and inputs.")]
-Json = Annotated[bool, typer.Option("--json", help="Print the result, or the error, as JSON on stdout.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress display and no summary.")]
-
-
-Weights = Annotated[
-    str | None,
-    typer.Option(
-        "--weights",
-        help="random, none, reference (hf:FOLDER: weights stay in their files) or a state dict's path. "
-        "Default: those of the source.",
-        show_default=False,
-    ),
-]
-Dtype = Annotated[
-    str | None,
-    typer.Option("--dtype", help="float16, bfloat16, float32 or float64 parameters and inputs.", show_default=False),
-]
-FileDtype = Annotated[
-    str | None,
-    typer.Option(
-        "--dtype",
-        help="float16, bfloat16 or mixed: weights and compute, but where a measurement asks for float32 (docs/precision.md); "
-        "float32 or float64: the module's.",
-        show_default=False,
-    ),
-]
-Io = Annotated[
-    str | None,
-    typer.Option("--io", help="float32: with --dtype, inputs and outputs stay as they are.", show_default=False),
-]
-Functions = Annotated[
+Seed = Annotated[int, typer.Option("--seed", help="Seed of random weights and inputs.", rich_help_panel=INPUTS)]
+Inputs = Annotated[
     list[str] | None,
     typer.Option(
-        "--functions",
-        metavar="CLASS",
-        help="Modules of this class as ONNX functions, repeatable; all: of every class (docs/functions.md).",
-        show_default=False,
+        "--input",
+        "-i",
+        metavar="NAME=FILE.npy",
+        help="Values of an input, repeatable. Random where not given.",
+        rich_help_panel=INPUTS,
     ),
 ]
-Keep = Annotated[
+Dim = Annotated[
     list[str] | None,
     typer.Option(
-        "--keep",
-        metavar="PATTERN",
-        help="Nodes (by name, result or operator) that --dtype leaves in float32, repeatable.",
-        show_default=False,
-    ),
-]
-
-Faults = Annotated[
-    Path | None,
-    typer.Option(
-        "--faults",
-        metavar="FILE",
-        help="A table of known faults of engines, beside those of fx2onnx (fx2onnx debug --faults writes it).",
-        show_default=False,
+        "--dim",
+        metavar="NAME=N",
+        help="Size of a dynamic dimension, repeatable. A small size where not given.",
+        rich_help_panel=INPUTS,
     ),
 ]
 Bake = Annotated[
@@ -120,72 +150,72 @@ Bake = Annotated[
     typer.Option(
         "--bake",
         metavar="NAME",
-        help="An input whose values become constants of the file, repeatable.",
-        show_default=False,
+        help="Make the values of an example input constants of the file, repeatable. auto: of inputs whose values Python needs.",
+        rich_help_panel=INPUTS,
     ),
 ]
-Checks = Annotated[
-    bool,
-    typer.Option(
-        "--checks/--no-checks", help="Nodes that fail where sizes that only the data tells break a condition."
-    ),
-]
-
-QuantizeKind = Annotated[
-    str | None,
-    typer.Option(
-        "--quantize", help="Weights as int8, int4, uint4, nf4 or float8 (docs/quantization.md).", show_default=False
-    ),
-]
-Block = Annotated[
-    int | None,
-    typer.Option(
-        "--block", help="Numbers that share a scale; 0: a row. Default: 32 of 4 bits, a row of 8.", show_default=False
-    ),
-]
-Exclude = Annotated[
+Dynamic = Annotated[
     list[str] | None,
     typer.Option(
-        "--exclude", metavar="PATTERN", help="Weights that --quantize leaves, repeatable.", show_default=False
+        "--dynamic",
+        metavar="NAME:AXIS=DIM,...",
+        help="Dynamic axes, repeatable: input_ids:0=batch,1=sequence; or default (those of the source), or none.",
+        rich_help_panel=SIZES,
     ),
 ]
-QuantizeFormat = Annotated[
-    str,
-    typer.Option("--format", help="qdq, matmulnbits (onnxruntime's product), or auto: the latter for 4 bits."),
+Json = Annotated[
+    bool, typer.Option("--json", help="Print the result, or the error, as JSON on stdout.", rich_help_panel=OUTPUT)
 ]
-Embeddings = Annotated[bool, typer.Option("--embeddings", help="--quantize also tables and heads that share them.")]
-KeepWorst = Annotated[int, typer.Option("--keep-worst", help="So many layers that --quantize would change most stay.")]
-Accuracy = Annotated[
-    bool, typer.Option("--accuracy/--no-accuracy", help="With --quantize: measure what it does to each layer.")
-]
-Calibration = Annotated[
-    str | None,
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress and no summary.", rich_help_panel=OUTPUT)]
+Report = Annotated[
+    Path | None,
     typer.Option(
-        "--calibration",
-        metavar="FILE.npz",
-        help="Inputs of the model by name, which --quantize fits the codes of products to.",
-        show_default=False,
+        "--report", metavar="FILE.json", help="Write the result as JSON to this file, too.", rich_help_panel=OUTPUT
     ),
 ]
-Method = Annotated[
-    str | None,
-    typer.Option("--method", help="With --calibration: gptq (the default) or awq.", show_default=False),
+Html = Annotated[
+    Path | None,
+    typer.Option("--html", metavar="FILE", help="Write the result as a page.", rich_help_panel=OUTPUT),
 ]
-ActOrder = Annotated[bool, typer.Option("--act-order", help="Of gptq: columns of the largest inputs first.")]
-Activations = Annotated[
-    str,
+Trace = Annotated[
+    Path | None,
+    typer.Option("--trace", metavar="FILE", help="Write a Chrome trace, which Perfetto opens.", rich_help_panel=OUTPUT),
+]
+Verify = Annotated[
+    bool,
+    typer.Option("--verify/--no-verify", help="Compare the result with what it was made from.", rich_help_panel=CHECKS),
+]
+_ENGINE = typer.Option(
+    "--engine",
+    metavar="NAME",
+    help="What runs the file: runner, onnxruntime, reference or openvino. Repeatable in verify, locate and optimize; run, "
+    "generate and train take one of the first two.",
+    rich_help_panel=CHECKS,
+)
+Engines = Annotated[list[str] | None, _ENGINE]
+OneEngine = Annotated[str, _ENGINE]
+Faults = Annotated[
+    Path | None,
     typer.Option(
-        "--activations",
-        help="int8: onnxruntime's product rounds what it multiplies to 8 bits (faster). auto: for onnxruntime-genai.",
+        "--faults",
+        metavar="FILE",
+        help="A table of known faults of engines beside those of fx2onnx. locate adds what it finds.",
+        rich_help_panel=CHECKS,
     ),
 ]
-
 CaseWeights = Annotated[
     str,
     typer.Option(
-        "--case-weights", help="Of the test case: full, or statistics: random numbers like them (and weights.json)."
+        "--case-weights",
+        help="Weights of the test case: full, or statistics: random numbers like them (and weights.json).",
+        rich_help_panel=OUTPUT,
     ),
 ]
+
+
+def output(help: str, metavar: str = "FILE") -> Any:
+    """``-o``: where the result of a command goes."""
+    return typer.Option("--output", "-o", metavar=metavar, help=help, rich_help_panel=OUTPUT)
 
 
 def resolve_source(spec: str, **asked: Any) -> Source:
@@ -194,73 +224,3 @@ def resolve_source(spec: str, **asked: Any) -> Source:
 
     with warnings.catch_warnings(action="ignore"):
         return sources.resolve(spec, **asked)
-
-
-def precision_of(
-    dtype: str | None, io: str | None, keep: list[str] | None, *, training: bool = False
-) -> tuple[Precision | None, str | None]:
-    """What ``--dtype`` and the options beside it ask for, and the dtype that is asked of a source. Raises UserError E001."""
-    from fx2onnx.precision.options import precision_or_dtype
-
-    if training and not io and not keep:
-        return None, dtype
-    precision, of_source = precision_or_dtype(dtype, io)
-    if training:
-        raise UserError("E001", "--io and --keep are for files that infer", next="leave out --training")
-    if precision is None:
-        if keep:
-            raise UserError("E001", "--keep is for --dtype", next="add --dtype float16")
-        return None, of_source
-    return replace(precision, keep=tuple(keep or ())), of_source
-
-
-def precision_of_file(dtype: str | None, float16: bool, io: str | None, keep: list[str] | None) -> Precision | None:
-    """The same for a file, which has no source. Raises UserError E001."""
-    from fx2onnx.precision.options import Precision
-
-    if float16 and dtype not in (None, "float16"):
-        raise UserError("E001", f"--float16 stands beside --dtype {dtype}", next="leave out one of both")
-    asked = "float16" if float16 else dtype
-    if asked is None:
-        precision_of(None, io, keep)
-        return None
-    return replace(Precision(asked, io), keep=tuple(keep or ()))
-
-
-def quantize_of(
-    kind: str | None,
-    block: int | None,
-    exclude: list[str] | None,
-    form: str,
-    *,
-    embeddings: bool,
-    keep_worst: int,
-    accuracy: bool,
-    calibration: str | None,
-    method: str | None,
-    act_order: bool,
-    activations: str,
-) -> Quantize | None:
-    """What ``--quantize`` and the options beside it ask for. Raises UserError E001."""
-    from fx2onnx.quantize.options import Quantize
-
-    if kind is not None:
-        chosen = tuple(exclude or ()), form, embeddings, keep_worst, accuracy
-        return Quantize(
-            kind, block, *chosen, calibration=calibration, method=method, act_order=act_order, activations=activations
-        )
-    alone = {
-        "--block": block is not None,
-        "--exclude": bool(exclude),
-        "--format": form != "auto",
-        "--embeddings": embeddings,
-        "--keep-worst": keep_worst,
-        "--calibration": calibration is not None,
-        "--method": method is not None,
-        "--act-order": act_order,
-        "--activations": activations != "auto",
-    }
-    for name, is_given in alone.items():
-        if is_given:
-            raise UserError("E001", f"{name} is for --quantize", next="add --quantize int8")
-    return None

@@ -9,13 +9,14 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import typer
 
 from fx2onnx.base.errors import ExportWarning, Fx2OnnxError, InternalError, UserError
 from fx2onnx.base.escape import plain
 from fx2onnx.base.packages import missing_package
+from fx2onnx.cli.options import gathered, groups_of
 
 Result = TypeVar("Result")
 
@@ -28,8 +29,10 @@ def wants_traceback() -> bool:
 def reports_errors(command: Callable[..., Result]) -> Callable[..., Result]:
     """Turn exceptions of a command into text on stderr and the exit code that scripts rely on.
 
-    With ``json_output=True`` among the command's arguments the error's fields go to stdout as JSON instead.
+    With ``json_output=True`` among the command's arguments the error's fields go to stdout as JSON instead. Groups of options
+    among the parameters become a flag for each option.
     """
+    signature, groups = groups_of(command)
 
     @functools.wraps(command)
     def wrapped(*args: Any, **kwargs: Any) -> Result:
@@ -37,10 +40,9 @@ def reports_errors(command: Callable[..., Result]) -> Callable[..., Result]:
             with warnings.catch_warnings():
                 # Commands show the report's warnings themselves. A filter of the user's own comes first.
                 warnings.simplefilter("ignore", ExportWarning, append=True)
-                return command(*args, **kwargs)
+                return command(*args, **gathered(groups, kwargs))
         except Fx2OnnxError as error:
-            _show(error, as_json=bool(kwargs.get("json_output")))
-            raise typer.Exit(error.exit_code) from None
+            end_with(error, as_json=bool(kwargs.get("json_output")))
         except (typer.Exit, typer.Abort, typer.BadParameter, KeyboardInterrupt):
             raise
         except BrokenPipeError:
@@ -52,6 +54,8 @@ def reports_errors(command: Callable[..., Result]) -> Callable[..., Result]:
             _show(known, as_json=bool(kwargs.get("json_output")))
             raise typer.Exit(known.exit_code if isinstance(error, ExportWarning) else 1) from None
 
+    vars(wrapped)["__signature__"] = signature
+    wrapped.__annotations__ = {each.name: each.annotation for each in signature.parameters.values()}
     return wrapped
 
 
@@ -95,6 +99,12 @@ def _short(file: str) -> str:
         if marker in file:
             return file.rsplit(marker, 1)[1]
     return os.path.basename(file)
+
+
+def end_with(error: Fx2OnnxError, *, as_json: bool) -> NoReturn:
+    """Show the error and end the command with its exit code."""
+    _show(error, as_json=as_json)
+    raise typer.Exit(error.exit_code) from None
 
 
 def _show(error: Fx2OnnxError, *, as_json: bool) -> None:

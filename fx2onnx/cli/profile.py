@@ -14,14 +14,16 @@ import typer
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.escape import plain
+from fx2onnx.base.options import OUTPUT
 from fx2onnx.cli import options
 from fx2onnx.cli.files import check_apart, check_readable
+from fx2onnx.cli.options import Group
 from fx2onnx.cli.outcome import print_json, reports_errors
 from fx2onnx.manifest.names import MODEL_FILE
+from fx2onnx.sources.source import Options
 
 if TYPE_CHECKING:
-    from fx2onnx.cli.profile_measure import Job
-    from fx2onnx.cli.profile_sizes import Sweep
+    from fx2onnx.cli.profile_measure import Job, Sweep
     from fx2onnx.cli.progress import Stages
     from fx2onnx.report.compare import ProfileComparison
     from fx2onnx.report.profile import Profile
@@ -30,13 +32,10 @@ if TYPE_CHECKING:
 _OTHERS = ("torch", "torchscript")
 
 
-def _file(flag: str, what: str) -> Any:
-    return typer.Option(flag, help=f"Write {what}.", show_default=False, metavar="FILE")
-
-
 @reports_errors
 def profile_command(
     source: options.SourceArgument,
+    sample: Annotated[dict[str, Any], Group(Options)],
     compare: Annotated[
         list[str] | None,
         typer.Option(
@@ -56,38 +55,38 @@ def profile_command(
         typer.Option("--depth", help="Time other numbers of layers, N,N or KEY=N,N.", show_default=False),
     ] = None,
     repeat: Annotated[int, typer.Option("--repeat", min=1, help="Rounds after one to warm up; medians count.")] = 5,
-    dynamic: Annotated[
-        list[str] | None,
-        typer.Option("--dynamic", help="As in export: none, default, or NAME:AXIS=DIM,...", show_default="none"),
-    ] = None,
+    dynamic: options.Dynamic = None,
     write: Annotated[
         bool, typer.Option("--write/--no-write", help="Write the file, or do the graph work only.")
     ] = True,
     folder: Annotated[
         Path | None, typer.Option("--folder", help="Where files are written while timing.", show_default="temporary")
     ] = None,
-    verify: Annotated[bool, typer.Option("--verify/--no-verify", help="Check the file once, after timing.")] = True,
+    verify: options.Verify = True,
     fail_if_slower: Annotated[
         str | None,
         typer.Option("--fail-if-slower", help="Exit code 1 if slower than --compare FILE by more than this: 20%."),
     ] = None,
-    html: Annotated[Path | None, _file("--html", "one page with all views")] = None,
-    json_file: Annotated[Path | None, _file("--json", "the profile as JSON; - is stdout")] = None,
-    trace: Annotated[Path | None, _file("--trace", "a Chrome trace, which Perfetto opens")] = None,
-    speedscope: Annotated[Path | None, _file("--speedscope", "a speedscope file")] = None,
+    output: Annotated[Path | None, options.output("Write the profile as JSON to this file.", "FILE.json")] = None,
+    html: options.Html = None,
+    trace: options.Trace = None,
+    speedscope: Annotated[
+        Path | None,
+        typer.Option("--speedscope", metavar="FILE", help="Write a speedscope file.", rich_help_panel=OUTPUT),
+    ] = None,
     attention: Annotated[
         str | None,
         typer.Option(
             "--attention", help="Attention of a transformers model, as eager or sdpa, for all.", show_default=False
         ),
     ] = None,
-    batch: options.Batch = None,
-    seq: options.Seq = None,
-    image_size: options.ImageSize = None,
-    seed: options.Seed = 0,
+    json_output: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Measure what an export costs: phases, operators, lines, memory; beside torch.onnx.export; over sizes."""
+    """Measure what an export costs.
+
+    It shows phases, operators, lines of source code and memory, beside torch.onnx.export and over sizes if asked.
+    """
     from fx2onnx.report.compare import compare as compare_profiles
     from fx2onnx.report.compare import parse_share
 
@@ -95,18 +94,17 @@ def profile_command(
     limit = None if fail_if_slower is None else parse_share(fail_if_slower)
     if limit is not None and not earlier:
         raise UserError("E001", "--fail-if-slower needs an earlier profile", next="--compare EARLIER.json")
-    to_stdout = json_file is not None and str(json_file) == "-"
     from fx2onnx.cli.progress import Stages
     from fx2onnx.sources.inputs import input_files
 
-    check_apart((html, None if to_stdout else json_file, trace, speedscope), [*input_files(source), *earlier])
+    check_apart((html, output, trace, speedscope), [*input_files(source), *earlier])
 
-    with Stages(quiet=quiet or to_stdout) as stages, _working_folder(folder, write) as path:
+    with Stages(quiet=quiet or json_output) as stages, _working_folder(folder, write) as path:
         profile = _measured(
             stages,
             source,
             path,
-            {"batch": batch, "seq": seq, "image_size": image_size, "seed": seed},
+            sample,
             attention,
             others,
             sweep or [],
@@ -121,9 +119,9 @@ def profile_command(
     for file, form in ((trace, profile.to_chrome_trace), (speedscope, profile.to_speedscope)):
         if file is not None:
             form(file)
-    if json_file is not None and not to_stdout:
-        profile.to_json(json_file)
-    if to_stdout:
+    if output is not None:
+        profile.to_json(output)
+    if json_output:
         print_json(profile.as_dict())
     elif not quiet:
         _show(profile, comparisons)
@@ -160,7 +158,7 @@ def _measured(
     stages: Stages,
     spec: str,
     path: Path | None,
-    sizes: Mapping[str, int | None],
+    sample: Mapping[str, Any],
     attention: str | None,
     others: list[str],
     sweeps: list[str],
@@ -170,8 +168,16 @@ def _measured(
     verify: bool,
 ) -> Profile:
     from fx2onnx.cli.dynamic import dynamic_shapes_of, parse_dynamic
-    from fx2onnx.cli.profile_measure import Job, measure, measure_depth, measure_sweep
-    from fx2onnx.cli.profile_sizes import parse_depth, parse_sweep, with_depth, with_size
+    from fx2onnx.cli.profile_measure import (
+        Job,
+        measure,
+        measure_depth,
+        measure_sweep,
+        parse_depth,
+        parse_sweep,
+        with_depth,
+        with_size,
+    )
     from fx2onnx.report.profile_data import OURS
 
     sweeping = [parse_sweep(text) for text in sweeps]
@@ -180,7 +186,7 @@ def _measured(
     names = [OURS, *others]
 
     def job(spec: str) -> Job:
-        model = options.resolve_source(spec, **sizes)
+        model = options.resolve_source(spec, **sample)
         if attention is not None:
             _set_attention(model, attention)
         return Job(model, path, dynamic_shapes_of(model, wanted))
@@ -223,7 +229,7 @@ def _set_attention(model: Source, name: str) -> None:
 
 
 def _verified(result: Any, source: Source) -> dict[str, Any]:
-    from fx2onnx.cli.verdict import check_model
+    from fx2onnx.cli.verify import check_model
 
     start = time.perf_counter()
     verdict = check_model(result, source)

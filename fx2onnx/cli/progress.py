@@ -1,4 +1,4 @@
-"""A live display of the stages of a command, on stderr: a spinner on terminals, one line per stage elsewhere."""
+"""What commands show: a console, lines and cells, and a live display of their stages on stderr."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ import contextlib
 import contextvars
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from fx2onnx.base import events
+from fx2onnx.base.escape import plain
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
+    from rich.text import Text
+
 
 Result = TypeVar("Result")
 _PLAIN_WIDTH = 10_000  # columns of tables that go to a file or a pipe: no line is broken
@@ -106,3 +109,23 @@ class Stages:
             spent = f"{time.perf_counter() - start:6.2f} s"
             grid.add_row(Spinner("dots"), Text(title), spent, Text(self._phase(), "dim"))
         return grid
+
+
+def line(label: str, *parts: str) -> None:
+    """A label and what it says, two blanks apart."""
+    from rich.text import Text
+
+    text = Text(f"{label:<10} ", style="dim").append("  ".join(filter(None, parts)), style="not dim")
+    console().print(text)
+
+
+def cell(text: str) -> Text:
+    """Escapes are written out here, before the table measures its columns."""
+    from rich.text import Text
+
+    return Text(plain(text))
+
+
+def shape_text(shape: Sequence[int | str | None] | None) -> str:
+    """``[batch, 3, ?]``; of a value without a known rank ``[...]``."""
+    return "[...]" if shape is None else f"[{', '.join('?' if dim is None else str(dim) for dim in shape)}]"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import enum
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fx2onnx.base.errors import Fx2OnnxError, UserError
+from fx2onnx.base.options import CHECKS, INPUTS, OUTPUT
 from fx2onnx.cli import options
 from fx2onnx.cli.files import check_apart, check_readable
 from fx2onnx.cli.outcome import print_json, print_text, reports_errors
@@ -26,53 +26,55 @@ _RUNS_UNTIL_PLAN = 2
 """The runner records its first run and has a plan in the second."""
 
 
-class Engine(enum.StrEnum):
-    """What runs the model."""
-
-    runner = "runner"
-    onnxruntime = "onnxruntime"
-
-
 @reports_errors
 def run_command(
     model: Annotated[
         Path,
         typer.Argument(metavar="MODEL", help="The ONNX file to run, or a folder with a test case.", show_default=False),
     ],
-    input: Annotated[
-        list[str] | None,
-        typer.Option("--input", "-i", help="NAME=FILE.npy or NAME=random; random where not given.", show_default=False),
-    ] = None,
-    dim: Annotated[
-        list[str] | None,
-        typer.Option("--dim", help="Size of a dynamic dim, NAME=N; 1 where not given.", show_default=False),
-    ] = None,
-    seed: Annotated[int, typer.Option("--random", "--seed", help="Seed of random inputs.")] = 0,
+    input: options.Inputs = None,
+    dim: options.Dim = None,
+    seed: options.Seed = 0,
     test_data: Annotated[
         Path | None,
         typer.Option(
-            "--test-data", help="Folder with input_0.pb, output_0.pb, or with test_data_set_*.", show_default=False
+            "--test-data",
+            metavar="FOLDER",
+            help="Folder with input_0.pb, output_0.pb, or with test_data_set_*.",
+            rich_help_panel=INPUTS,
         ),
     ] = None,
-    save_outputs: Annotated[
-        Path | None, typer.Option("--save-outputs", help="Write all outputs to this .npz file.", show_default=False)
-    ] = None,
+    output: Annotated[Path | None, options.output("Write all outputs to this file.", "FILE.npz")] = None,
     assert_outputs: Annotated[
         Path | None,
-        typer.Option("--assert-outputs", help="Compare the outputs with this .npz file.", show_default=False),
+        typer.Option(
+            "--assert-outputs",
+            metavar="FILE.npz",
+            help="Compare the outputs with those of this file.",
+            rich_help_panel=CHECKS,
+        ),
     ] = None,
-    rtol: Annotated[float, typer.Option("--rtol", min=0, help="Relative tolerance of comparisons.")] = RTOL,
-    atol: Annotated[float, typer.Option("--atol", min=0, help="Absolute tolerance of comparisons.")] = ATOL,
-    dump_graph: Annotated[bool, typer.Option("--dump-graph", help="Show the graph, one line a node.")] = False,
+    rtol: Annotated[
+        float, typer.Option("--rtol", min=0, help="Relative tolerance of comparisons.", rich_help_panel=CHECKS)
+    ] = RTOL,
+    atol: Annotated[
+        float, typer.Option("--atol", min=0, help="Absolute tolerance of comparisons.", rich_help_panel=CHECKS)
+    ] = ATOL,
+    dump_graph: Annotated[
+        bool, typer.Option("--dump-graph", help="Show the graph, one line a node.", rich_help_panel=OUTPUT)
+    ] = False,
     dump_dag: Annotated[
-        Path | None, typer.Option("--dump-dag", help="Draw the steps as this .svg file.", show_default=False)
+        Path | None,
+        typer.Option("--dump-dag", metavar="FILE.svg", help="Draw the steps of the runner.", rich_help_panel=OUTPUT),
     ] = None,
-    dump_ir: Annotated[bool, typer.Option("--dump-ir", help="Show the program: slots, steps, arena.")] = False,
-    profile: Annotated[bool, typer.Option("--profile", help="Show the time of each operator.")] = False,
-    trace: Annotated[
-        Path | None, typer.Option("--trace", help="Write a Chrome trace to this .json file.", show_default=False)
-    ] = None,
-    engine: Annotated[Engine, typer.Option("--engine", help="What runs the model.")] = Engine.runner,
+    dump_ir: Annotated[
+        bool, typer.Option("--dump-ir", help="Show the runner's program: slots, steps, arena.", rich_help_panel=OUTPUT)
+    ] = False,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Show the time of each operator.", rich_help_panel=OUTPUT)
+    ] = False,
+    trace: options.Trace = None,
+    engine: options.OneEngine = "runner",
     json_output: options.Json = False,
 ) -> None:
     """Run an ONNX file and show its outputs."""
@@ -80,16 +82,16 @@ def run_command(
 
     file = model_in(model)
     check_readable(file)
-    if engine is Engine.onnxruntime and (dump_graph or dump_ir or dump_dag is not None):
+    if engine == "onnxruntime" and (dump_graph or dump_ir or dump_dag is not None):
         raise UserError("E001", "--dump-graph, --dump-dag and --dump-ir show the runner", next="leave out --engine")
     folders = data_folders(test_data or model) if test_data is not None or os.path.isdir(model) else []
     if test_data is not None and not folders:
         raise UserError("E302", f"no test data in '{test_data}'", why="it has no input_0.pb and no test_data_set_*")
     if folders and (input or dim):
         raise UserError("E001", "the inputs come from the test data; --input and --dim have no place beside it")
-    if len(folders) > 1 and (save_outputs is not None or assert_outputs is not None):
+    if len(folders) > 1 and (output is not None or assert_outputs is not None):
         raise UserError("E001", "one .npz file cannot hold several data sets", next=f"--test-data '{folders[0]}'")
-    outputs_to = (save_outputs, dump_dag, trace)
+    outputs_to = (output, dump_dag, trace)
     if any(outputs_to):
         check_apart(outputs_to, _inputs(file, folders, input or [], assert_outputs))
 
@@ -100,13 +102,13 @@ def run_command(
     with Stages(quiet=json_output) as stages, _trace_file(profile or trace is not None) as prefix:
         with stages.stage(f"load {file.name}"):
             session = _session(file, engine, prefix)
-        shown: dict[str, Any] = {"file": str(file), "model": session.get_modelmeta().graph_name, "engine": engine.value}
+        shown: dict[str, Any] = {"file": str(file), "model": session.get_modelmeta().graph_name, "engine": engine}
         _dump_before(session, shown, dump_graph, dump_dag, json_output)
         runs = _feeds(session, folders, input, dim, seed)
         names = [item.name for item in session.get_outputs()]
         sets: list[dict[str, Any]] = []
         for data in runs:
-            title = f"run in {engine.value}" + (f" {data.folder.name}" if folders else "")
+            title = f"run in {engine}" + (f" {data.folder.name}" if folders else "")
             repeats = _RUNS_UNTIL_PLAN if dump_ir or prefix else 1
             try:
                 values = stages.call(title, lambda data=data, repeats=repeats: _run(session, data.feeds, repeats))  # type: ignore[misc]
@@ -122,8 +124,8 @@ def run_command(
             if folders and data.wanted:
                 run_data.assert_outputs(outputs, data.wanted, rtol, atol, str(data.folder))
         rows = _finish_profile(session, prefix, trace) if prefix else []
-    if save_outputs is not None:
-        _save(save_outputs, outputs)
+    if output is not None:
+        _save(output, outputs)
     if assert_outputs is not None:
         run_data.assert_outputs(outputs, run_data.read_npz(assert_outputs), rtol, atol, str(assert_outputs))
     _show_rest(session, shown, sets, rows if profile else [], dump_ir, json_output)
@@ -228,7 +230,7 @@ def _save(path: Path, outputs: Mapping[str, Any]) -> None:
         np.savez(file, allow_pickle=False, **outputs)
 
 
-def _session(model: Path, engine: Engine, profile_prefix: str) -> Any:
+def _session(model: Path, engine: str, profile_prefix: str) -> Any:
     from fx2onnx.judge.engines import SESSIONS, chosen_engines, open_session
 
     (name,) = chosen_engines([engine], SESSIONS)

@@ -1,19 +1,17 @@
-"""``fx2onnx show PATH``."""
+"""``fx2onnx inspect PATH``."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from fx2onnx.base.errors import UserError
 from fx2onnx.cli import options
-from fx2onnx.cli.files import check_readable, human_size
-from fx2onnx.cli.lines import cell, line, shape_text
+from fx2onnx.cli.files import human_size
 from fx2onnx.cli.outcome import print_json, reports_errors
+from fx2onnx.cli.progress import cell, line, shape_text
 
 MOST_FREQUENT = 12
 """Operators, lines of source code and tied weights that are named; all are in the JSON."""
@@ -24,52 +22,22 @@ _LONGEST_VALUE = 200
 
 
 @reports_errors
-def show_command(
+def inspect_command(
     path: Annotated[
         Path,
         typer.Argument(metavar="PATH", help="An ONNX file, or a folder that fx2onnx exported.", show_default=False),
     ],
-    html: Annotated[
-        Path | None,
-        typer.Option("--html", metavar="FILE", help="Write a page to search and zoom in.", show_default=False),
-    ] = None,
+    html: options.Html = None,
     json_output: options.Json = False,
 ) -> None:
-    """Show what an ONNX file or an exported folder is: inputs, outputs, sizes that it is right for, operators, weights."""
-    from fx2onnx.files.folder_commit import MANIFEST
+    """Show what is in an ONNX file or exported folder: inputs, outputs, operators, weights, sizes that it is right for."""
+    from fx2onnx.functions import inspect
 
-    if os.path.isdir(path) and os.path.lexists(path / MANIFEST):
-        if html is not None:
-            raise UserError("E001", "--html shows one graph", next=f"name one of the files in '{path}'")
-        facts = _folder_facts(path)
-        show = _show_folder
-    else:
-        from fx2onnx.cli.run_data import model_in
-        from fx2onnx.cli.show_file import facts_of, write_page
-
-        file = model_in(path)
-        check_readable(file)
-        facts, show = facts_of(file) if html is None else write_page(file, html), _show_file
+    facts = inspect(path, html=html)
     if json_output:
         print_json(facts)
     else:
-        show(facts)
-
-
-def _folder_facts(folder: Path) -> dict[str, Any]:
-    """What the manifest says, without the digests of files. Raises UserError E302."""
-    import dataclasses
-
-    from fx2onnx.cli.show_file import conditions
-    from fx2onnx.manifest.form import read_manifest
-
-    manifest = read_manifest(folder)
-    stated = dataclasses.asdict(manifest)
-    for form, graph in zip(manifest.graphs, stated["graphs"], strict=True):
-        graph["conditions"] = conditions(form.size_conditions())
-    said = {key: value for key, value in stated.items() if key not in ("files", "copied", "obsolete")}
-    files = {**(manifest.files or {}), **(manifest.copied or {})}
-    return {"folder": str(folder), **said, "files": {name: entry.bytes for name, entry in files.items()}}
+        (_show_folder if "folder" in facts else _show_file)(facts)
 
 
 def _show_file(facts: Mapping[str, Any]) -> None:

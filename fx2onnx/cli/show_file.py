@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import json
 import os
 from collections.abc import Iterable, Iterator
@@ -13,8 +14,9 @@ from typing import Any
 import onnx
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.cli.files import check_apart
+from fx2onnx.cli.files import check_apart, check_readable
 from fx2onnx.cli.show_parts import Outline, dims_of, length_of, modules_of, outline_of, owner_of, sources_of, tied_of
+from fx2onnx.files.folder_commit import MANIFEST
 from fx2onnx.files.staging import write_text
 from fx2onnx.irx.dtype_names import dtype_name
 from fx2onnx.report.model_page import model_page
@@ -22,6 +24,32 @@ from fx2onnx.runner.check import open_file
 from fx2onnx.runner.stateful import METADATA_KEY as STATE_KEY
 from fx2onnx.sizes import stated as size_conditions
 from fx2onnx.sizes.stated import SizeCondition
+
+
+def facts_of_path(path: Path, html: Path | None) -> dict[str, Any]:
+    """What is in a file or in a folder of fx2onnx, as JSON types; ``html`` is a page to write. Raises UserError E001, E301 to E303."""
+    if os.path.isdir(path) and os.path.lexists(path / MANIFEST):
+        if html is not None:
+            raise UserError("E001", "--html shows one graph", next=f"name one of the files in '{path}'")
+        return _folder_facts(path)
+    from fx2onnx.cli.run_data import model_in
+
+    file = model_in(path)
+    check_readable(file)
+    return facts_of(file) if html is None else write_page(file, html)
+
+
+def _folder_facts(folder: Path) -> dict[str, Any]:
+    """What the manifest says, without the digests of files. Raises UserError E302."""
+    from fx2onnx.manifest.form import read_manifest
+
+    manifest = read_manifest(folder)
+    stated = dataclasses.asdict(manifest)
+    for form, graph in zip(manifest.graphs, stated["graphs"], strict=True):
+        graph["conditions"] = conditions(form.size_conditions())
+    said = {key: value for key, value in stated.items() if key not in ("files", "copied", "obsolete")}
+    files = {**(manifest.files or {}), **(manifest.copied or {})}
+    return {"folder": str(folder), **said, "files": {name: entry.bytes for name, entry in files.items()}}
 
 
 def facts_of(path: Path) -> dict[str, Any]:

@@ -11,10 +11,13 @@ import typer
 from fx2onnx.base.errors import UserError
 from fx2onnx.cli import options
 from fx2onnx.cli.files import check_readable
+from fx2onnx.cli.options import Group
 from fx2onnx.cli.outcome import print_json, print_text, reports_errors
+from fx2onnx.sources.source import Options
 
 if TYPE_CHECKING:
-    from fx2onnx.verify.testcase import Case
+    from fx2onnx.exporting.result import ExportResult
+    from fx2onnx.sources import Source
 
 
 @reports_errors
@@ -23,37 +26,24 @@ def case_command(
         str,
         typer.Argument(metavar="MODEL", help="An ONNX file, or a source, which is exported.", show_default=False),
     ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The new folder.", show_default=False)],
-    source: Annotated[
-        str | None,
-        typer.Option(
-            "--source", help="The source of the file: its inputs, and outputs of eager PyTorch.", show_default=False
-        ),
-    ] = None,
-    input: Annotated[
-        list[str] | None,
-        typer.Option("--input", "-i", help="NAME=FILE.npy or NAME=random; random where not given.", show_default=False),
-    ] = None,
-    dim: Annotated[
-        list[str] | None,
-        typer.Option("--dim", help="Size of a dynamic dim, NAME=N; 1 where not given.", show_default=False),
-    ] = None,
-    batch: options.Batch = None,
-    seq: options.Seq = None,
-    image_size: options.ImageSize = None,
-    seed: options.Seed = 0,
-    weights: options.Weights = None,
-    dtype: options.Dtype = None,
+    sample: Annotated[dict[str, Any], Group(Options)],
+    output: Annotated[Path, options.output("The new folder.", "FOLDER")],
+    source: options.SourceFlag = None,
+    input: options.Inputs = None,
+    dim: options.Dim = None,
     case_weights: options.CaseWeights = "full",
     json_output: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Write ONNX's test directory: model.onnx and test_data_set_0 with inputs and outputs.
+    """Write an ONNX test directory with inputs and outputs.
 
-    The outputs are those of eager PyTorch where a source is given, else the runner's. fx2onnx run FOLDER compares.
+    The folder has model.onnx and test_data_set_0; fx2onnx run FOLDER compares. The outputs are those of PyTorch where a source is
+    given, else the runner's.
     """
+    from fx2onnx.cli.feeds import parse_dims, parse_pairs
     from fx2onnx.cli.progress import Stages
-    from fx2onnx.verify.testcase import check_case, write_case
+    from fx2onnx.functions import testcase
+    from fx2onnx.verify.testcase import check_case
 
     check_case(output, case_weights)
     is_file = Path(model).suffix == ".onnx" or Path(model).is_file()
@@ -64,52 +54,35 @@ def case_command(
         raise UserError("E001", "the inputs come from the source; --input and --dim have no place beside it")
     if not is_file and source is not None:
         raise UserError("E001", "--source names the module of a file", next="leave it out")
-    asked = {"batch": batch, "seq": seq, "image_size": image_size, "seed": seed, "weights": weights, "dtype": dtype}
-    with Stages(quiet=quiet or json_output) as stages, warnings.catch_warnings(action="ignore"):
+    feeds = parse_pairs(input or [], "--input")
+    sizes = parse_dims(dim or [])
+
+    def written() -> dict[str, list[str]]:
         if spec is None:
-            case = stages.call("run in the runner", lambda: _of_feeds(Path(model), input or [], dim or [], seed))
-        else:
-            case = stages.call(f"run {spec}", lambda: _of_source(Path(model) if is_file else None, spec, asked))
-        stages.call("write", lambda: write_case(output, case, weights=case_weights))
-    described = {"inputs": sorted(case.feeds), "outputs": sorted(case.outputs)}
+            return testcase(model, output, feeds=feeds, dims=sizes, seed=sample["seed"], weights=case_weights)
+        found = options.resolve_source(spec, **sample)
+        file = model if is_file else _exported(found)
+        return testcase(file, output, module=found.module, args=found.args, kwargs=found.kwargs, weights=case_weights)
+
+    with Stages(quiet=quiet or json_output) as stages, warnings.catch_warnings(action="ignore"):
+        described = stages.call(f"run {spec or 'in the runner'}", written)
     if json_output:
         print_json({"folder": str(output), **described})
     elif not quiet:
-        print_text(f"{output}: {len(case.feeds)} inputs, {len(case.outputs)} outputs; fx2onnx run {output} compares\n")
+        print_text(
+            f"{output}: {len(described['inputs'])} inputs, {len(described['outputs'])} outputs; fx2onnx run {output} compares\n"
+        )
 
 
-def _of_feeds(path: Path, inputs: list[str], dims: list[str], seed: int) -> Case:
-    import onnx_ir as ir
-
-    from fx2onnx.cli.feeds import make_feeds, parse_dims, parse_pairs
-    from fx2onnx.runner import InferenceSession
-    from fx2onnx.verify.testcase import Case
-
-    session = InferenceSession(str(path))
-    feeds = make_feeds(session.get_inputs(), parse_pairs(inputs, "--input"), parse_dims(dims), seed)
-    names = [item.name for item in session.get_outputs()]
-    return Case(ir.load(path), feeds, dict(zip(names, session.run(None, feeds), strict=True)))
-
-
-def _of_source(path: Path | None, spec: str, asked: dict[str, Any]) -> Case:
-    import onnx_ir as ir
-
+def _exported(found: Source) -> ExportResult:
     from fx2onnx.api import export
-    from fx2onnx.runner.check import open_file
-    from fx2onnx.verify.sample_case import case_of_module
 
-    found = options.resolve_source(spec, **asked)
-    if path is not None:
-        open_file(path)
-        model = ir.load(path)
-    else:
-        model = export(
-            found.module,
-            found.args,
-            kwargs=found.kwargs,
-            dynamic_shapes=found.dynamic_shapes,
-            output_names=list(found.output_names) or None,
-            bake=found.bake,
-            data_branches=found.data_branches,
-        ).model
-    return case_of_module(model, found.module, found.args, found.kwargs)
+    return export(
+        found.module,
+        found.args,
+        kwargs=found.kwargs,
+        dynamic_shapes=found.dynamic_shapes,
+        output_names=list(found.output_names) or None,
+        bake=found.bake,
+        data_branches=found.data_branches,
+    )

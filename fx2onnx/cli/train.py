@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,8 +11,10 @@ import typer
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.cli import options
+from fx2onnx.cli.files import write_report
 from fx2onnx.cli.outcome import print_json, reports_errors
-from fx2onnx.cli.run import Engine
+from fx2onnx.files.staging import replacing
+from fx2onnx.report.training_page import training_drawing, training_page
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from fx2onnx.runner.trainer import Trainer
 
     Arrays = dict[str, npt.NDArray[np.generic]]
+    from fx2onnx.report.training_page import TrainingCurves
+
 
 TEST_EVERY = 5
 """Every fifth row is kept for the test."""
@@ -35,7 +38,7 @@ PLOTS = ("training.html", "training.svg")
 @reports_errors
 def train_command(
     folder: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="What fx2onnx export --training wrote.", show_default=False)
+        Path, typer.Argument(metavar="FOLDER", help="A folder that fx2onnx export-training wrote.", show_default=False)
     ],
     data: Annotated[
         str,
@@ -44,22 +47,17 @@ def train_command(
         ),
     ],
     steps: Annotated[int, typer.Option("--steps", min=1, help="Steps of the optimizer.")] = 200,
-    batch: Annotated[
-        int | None,
-        typer.Option("--batch", min=1, help="Rows of a step: 64, or what the graph takes.", show_default=False),
+    batch_size: Annotated[
+        int | None, typer.Option("--batch-size", min=1, help="Rows of a step. Default: 64, or what the graph takes.")
     ] = None,
-    engine: Annotated[Engine, typer.Option("--engine", help="What runs the graphs.")] = Engine.onnxruntime,
+    engine: options.OneEngine = "onnxruntime",
     seed: options.Seed = 0,
     state: Annotated[
-        Path | None, typer.Option("--state", help="Go on from this file, and write it at the end.", show_default=False)
-    ] = None,
-    output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="Write the trained model.onnx into this folder.", show_default=False),
+        typer.Option("--state", metavar="FILE", help="Go on from this file, and write it at the end."),
     ] = None,
-    log: Annotated[
-        Path | None, typer.Option("--log", help="Write the losses to this JSON file.", show_default=False)
-    ] = None,
+    output: Annotated[Path | None, options.output("The folder to write the trained model.onnx to.", "FOLDER")] = None,
+    report: options.Report = None,
     plot: Annotated[
         list[Path] | None,
         typer.Option("--plot", help="Draw loss and metrics: a .html page or a .svg drawing.", show_default=False),
@@ -67,8 +65,7 @@ def train_command(
     json_output: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Train an exported folder on arrays, without PyTorch."""
-    from fx2onnx.cli.training_plots import check_plots, write_plots
+    """Train an exported folder without PyTorch."""
     from fx2onnx.judge.engines import SESSIONS, chosen_engines, open_session
     from fx2onnx.report.training_page import TrainingCurves
     from fx2onnx.runner.trainer import Trainer
@@ -78,7 +75,7 @@ def train_command(
     if state is not None and state.exists():
         trainer.load(state)
     rows, held_out = _apart(_data(data, trainer.manifest))
-    first, size = trainer.steps, _rows_of_step(trainer, batch, rows)
+    first, size = trainer.steps, _rows_of_step(trainer, batch_size, rows)
     before = _evaluated(trainer, held_out)
     curves = _trained(trainer, _batches(rows, size, steps, seed), steps, is_quiet=quiet or json_output)
     losses = curves[trainer.manifest.loss]
@@ -98,8 +95,8 @@ def train_command(
         "model": model,
         "plots": plots,
     }
-    if log is not None:
-        log.write_text(json.dumps(summary), encoding="utf-8")
+    if report is not None:
+        write_report(report, summary)
     if json_output:
         print_json(summary)
     elif not quiet:
@@ -155,9 +152,9 @@ def _rows_of_step(trainer: Trainer, asked: int | None, rows: Arrays) -> int:
         raise UserError(
             "E001",
             f"a step of this folder takes {fixed} rows",
-            why=f"--batch asks for {asked}" if asked not in (None, fixed) else f"the data has {count} to train on",
+            why=f"--batch-size asks for {asked}" if asked not in (None, fixed) else f"the data has {count} to train on",
             next=(
-                f"leave --batch out, and give {fixed} rows or more",
+                f"leave --batch-size out, and give {fixed} rows or more",
                 "or export with a dynamic batch: dynamic_shapes={'x': {0: 'batch'}, ...}",
             ),
         )
@@ -227,3 +224,21 @@ def _curve(losses: list[float]) -> str:
     means = [sum(part) / len(part) for part in (losses[i : i + size] for i in range(0, len(losses), size))]
     low, high = min(means), max(means)
     return "".join("▁▂▃▄▅▆▇█"[int(7 * (mean - low) / (high - low))] if high > low else "▁" for mean in means)
+
+
+WRITERS: dict[str, Callable[[TrainingCurves], str]] = {".html": training_page, ".svg": training_drawing}
+
+
+def check_plots(paths: Sequence[Path]) -> None:
+    """Raises UserError E001 for a file that cannot be drawn, before anything is trained."""
+    for path in paths:
+        if path.suffix not in WRITERS:
+            raise UserError("E001", f"--plot {path} has no known ending", next=f"one of {', '.join(WRITERS)}")
+
+
+def write_plots(curves: TrainingCurves, paths: Sequence[Path]) -> list[str]:
+    """Write each file whole or not at all; returns their names. Raises UserError E301."""
+    for path in paths:
+        with replacing(path) as stage:
+            stage.write_text(WRITERS[path.suffix](curves), encoding="utf-8")
+    return [str(path) for path in paths]

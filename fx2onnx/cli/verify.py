@@ -2,52 +2,52 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fx2onnx.base.errors import VerificationError
+from fx2onnx.base.options import OUTPUT
 from fx2onnx.cli import options
 from fx2onnx.cli.files import check_apart, check_readable, know_faults
+from fx2onnx.cli.options import Group
 from fx2onnx.cli.outcome import print_json, reports_errors
+from fx2onnx.sources.source import Options
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from fx2onnx.exporting.result import ExportResult
+    from fx2onnx.judge.verdict import Verdict
+    from fx2onnx.sources import Source
 
 
 @reports_errors
 def verify_command(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="The ONNX file to check.", show_default=False)],
     source: options.SourceArgument,
-    batch: options.Batch = None,
-    seq: options.Seq = None,
-    image_size: options.ImageSize = None,
-    seed: options.Seed = 0,
-    weights: options.Weights = None,
-    dtype: options.Dtype = None,
+    sample: Annotated[dict[str, Any], Group(Options)],
     bake: options.Bake = None,
-    engine: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--engine",
-            help="What runs the file, repeatable: runner, onnxruntime, reference, openvino.",
-            show_default="runner and, where it is installed, onnxruntime",
-        ),
-    ] = None,
+    engine: options.Engines = None,
     faults: options.Faults = None,
-    html: Annotated[
-        Path | None,
-        typer.Option("--html", metavar="FILE", help="Write the verdict as a page.", show_default=False),
-    ] = None,
+    html: options.Html = None,
     record: Annotated[
-        bool, typer.Option("--record", help="Put the verdict into the file's metadata, as fx2onnx.verdict.")
+        bool,
+        typer.Option(
+            "--record", help="Write the verdict into the file's metadata, as fx2onnx.verdict.", rich_help_panel=OUTPUT
+        ),
     ] = False,
     json_output: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Compare an ONNX file with the eager PyTorch module that it came from.
+    """Compare an ONNX file with its PyTorch module.
 
-    The weights must be the same: give the options and the seed of the export.
+    Give the options for example inputs and the seed that the file was exported with, so that the weights are the same.
     """
     from fx2onnx.cli.progress import Stages, console
-    from fx2onnx.cli.verdict import check_model, require_ok, verdict_view
     from fx2onnx.files.staging import write_text
     from fx2onnx.judge.engines import chosen_engines
     from fx2onnx.report.verdict_page import verdict_page
@@ -59,9 +59,7 @@ def verify_command(
     check_apart([html], [model, *input_files(source)])
     with Stages(quiet=quiet or json_output) as stages:
         with stages.stage(f"build {source}"):
-            reference = options.resolve_source(
-                source, batch=batch, seq=seq, image_size=image_size, seed=seed, weights=weights, dtype=dtype
-            )
+            reference = options.resolve_source(source, **sample)
         verdict = stages.call(
             "verify against eager PyTorch", lambda: check_model(model, reference, engine and engines, bake or ())
         )
@@ -74,3 +72,64 @@ def verify_command(
     elif not quiet:
         console().print(verdict_view(verdict))
     require_ok(verdict, model, is_reported=json_output)
+
+
+def check_model(
+    model: Path | ExportResult, source: Source, engines: Sequence[str] | None = None, bake: Sequence[str] = ()
+) -> Verdict:
+    """The verdict on a model against the eager module of ``source``, in all engines unless some are named."""
+    from fx2onnx.verify.compare import verify
+
+    with warnings.catch_warnings(action="ignore"):
+        return verify(model, source.module, source.args, source.kwargs, engines=engines, bake=(*source.bake, *bake))
+
+
+def verdict_view(verdict: Verdict) -> RenderableType:
+    """The worst case of every engine and output, and the notes."""
+    from rich import console
+    from rich.text import Text
+
+    from fx2onnx.report.console import headed_table
+
+    table = headed_table("engine", "output", ">largest error", ">allowed", "at", "")
+    pairs = dict.fromkeys((row.engine, row.output) for row in verdict.rows)
+    for engine, output in pairs:
+        rows = [row for row in verdict.rows if (row.engine, row.output) == (engine, output)]
+        worst = max(rows, key=lambda row: (not row.ok, bool(row.problem), row.share))
+        count = "" if len(rows) == 1 else f"worst of {len(rows)}: "
+        table.add_row(
+            Text(engine),
+            Text(output),
+            Text(f"{worst.max_abs_error:.2e}"),
+            Text(f"{worst.allowed:.2e}"),
+            Text(count + worst.inputs),
+            Text("ok", style="green") if worst.ok else Text(worst.problem or "differs", style="red"),
+        )
+    notes = [*verdict.notes, *_left_out(verdict)]
+    return console.Group(table, *(Text(f"note: {note}", style="dim") for note in notes))
+
+
+def _left_out(verdict: Verdict) -> list[str]:
+    """One line on the inputs that were not tried; the JSON output has each."""
+    count = len(verdict.left_out)
+    return [f"{len(verdict.tried)} sets of inputs were compared, {count} left out (--json)"] if count else []
+
+
+def require_ok(verdict: Verdict, file: Path, *, is_reported: bool = False) -> None:
+    """Raise VerificationError E501 with the failing outputs unless the verdict is good (E502 where there is none), or end with
+    its exit code where the verdict ``is_reported`` already.
+    """
+    if not verdict.ok:
+        if is_reported:
+            raise typer.Exit(VerificationError.exit_code)
+        if verdict.unverified:
+            raise verdict.not_verified(f"{file} is not verified")
+        raise VerificationError(
+            "E501",
+            f"the outputs of {file} differ from eager PyTorch",
+            why="; ".join(verdict.describe().splitlines()[:4]),
+            next=[
+                "the file is kept for inspection",
+                f"fx2onnx locate {file} SOURCE: the first wrong node, and whether the export or an engine is to blame",
+            ],
+        )

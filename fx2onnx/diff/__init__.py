@@ -1,5 +1,17 @@
-"""What differs between two ONNX files, whoever wrote them."""
+"""What differs between two ONNX files, whoever wrote them. ``fx2onnx.diff(...)`` is ``fx2onnx.diff.compare.diff``."""
 
-from fx2onnx.diff.compare import Difference, diff
+from __future__ import annotations
 
-__all__ = ["Difference", "diff"]
+from typing import TYPE_CHECKING, Any
+
+from fx2onnx.base.public_names import make_callable, old_name
+
+if TYPE_CHECKING:
+    from fx2onnx.diff.compare import Difference as Difference
+    from fx2onnx.diff.compare import diff as diff
+
+make_callable(__name__)
+
+
+def __getattr__(name: str) -> Any:
+    return old_name(__name__, name)

@@ -7,7 +7,7 @@ import functools
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
@@ -15,7 +15,7 @@ from fx2onnx.base.errors import UserError, warn
 from fx2onnx.base.targets import path_text
 from fx2onnx.exporting import genai, pipeline
 from fx2onnx.exporting.contract import manifest_of
-from fx2onnx.exporting.options import ExportOptions
+from fx2onnx.exporting.options import ExportOptions, FolderOptions
 from fx2onnx.exporting.result import ExportedFolder
 from fx2onnx.files.folder_commit import CHECKED_SUFFIXES, MANIFEST, commit_folder
 from fx2onnx.files.folder_files import inside
@@ -46,18 +46,6 @@ _NOT_COPIED = (".index.json", MANIFEST, genai.CONFIG_FILE)
 """Also what an earlier export into the checkpoint's own folder says of its files."""
 IN_PLACE_OPSET = 24
 """The first with TensorScatter, which writes into a cache."""
-
-
-@dataclass(frozen=True)
-class FolderOptions:
-    """The options of ``fx2onnx.export_folder``. ``source`` are those of the source, as ``fx2onnx.sources.resolve`` takes them."""
-
-    task: str = "text-generation-with-past"
-    cache: str = "dynamic"
-    logits: str = "all"
-    export: ExportOptions = DEFAULTS
-    engines: Sequence[str] | None = None
-    source: Mapping[str, Any] = field(default_factory=dict)
 
 
 def write_folder(spec: str, output: str | os.PathLike[str], options: FolderOptions) -> ExportedFolder:
@@ -354,7 +342,7 @@ def _own_files(assembly: Assembly, target: Path) -> list[str]:
 
 def _verify(done: ExportedFolder, folder: Path, *, engines: Sequence[str] | None) -> None:
     from fx2onnx.exporting.decoders import samples_of
-    from fx2onnx.verify import verify
+    from fx2onnx.verify.compare import verify
 
     for name, source in done.sources.items():
         path = str(folder / name)

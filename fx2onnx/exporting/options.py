@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.opsets import check_opset
+from fx2onnx.base.options import INPUTS, OUTPUT, SIZES, option
 from fx2onnx.capture.options import CaptureOptions, check_choice
 from fx2onnx.precision.options import Precision
 from fx2onnx.quantize.options import Quantize
@@ -26,6 +27,7 @@ FUSED_OPSET = 23
 
 STATES = ("warn", "error", "drop", "io")
 METADATA = ("none", "light", "full")
+TASK_HELP = "Task of an hf: model, such as masked-lm or text-generation-with-past."
 
 TORCH_ONLY: dict[str, tuple[tuple[Any, ...], str]] = {
     "dump_exported_program": ((False, None), "there is no exported program; profile= and verbose= say what happened"),
@@ -52,20 +54,36 @@ class ExportOptions:
     """The options of ``fx2onnx.export``, which says what each of them means. Checked when made. Raises UserError E001."""
 
     capture: CaptureOptions = field(default_factory=CaptureOptions)
-    opset_version: int | None = None
-    target: str | None = None
-    fused: bool | None = None
-    """Whether the folder is for onnxruntime-genai; None: where the target is onnxruntime-genai."""
+    opset_version: int | None = option(
+        None,
+        "ONNX opset version. Default: 20 for exports, limited by the target; else that of the file.",
+        "--opset",
+        panel=OUTPUT,
+    )
+    target: str | None = option(
+        None, "Target runtime, such as onnxruntime-1.19 or openvino (docs/targets.md).", panel=OUTPUT
+    )
+    fused: bool | None = option(
+        None,
+        "Use onnxruntime's own operators (com.microsoft). Default: for onnxruntime-genai only.",
+        panel=OUTPUT,
+    )
     metadata: str = "light"
     state: str = "warn"
     custom_translations: Mapping[Any, Callable[..., Any]] | None = None
-    checks: bool = True
+    checks: bool = option(True, "Add nodes that fail where data-dependent sizes break a condition.", panel=SIZES)
     optimize: bool = True
     export_params: bool = True
     weight_files: Sequence[WeightFile] = ()
     quantize: Quantize | None = None
     precision: Precision | None = None
-    functions: bool | Sequence[type | str] = False
+    functions: bool | Sequence[type | str] = option(
+        False,
+        "Make ONNX functions of the modules of this class, repeatable. all: of every class (docs/functions.md).",
+        panel=OUTPUT,
+        kind=list[str] | None,
+        metavar="CLASS",
+    )
     keep_weights: bool = False
     external_data: bool | None = None
     durable: bool = False
@@ -128,6 +146,20 @@ class ExportOptions:
     def is_fused(self) -> bool:
         """Whether the file has onnxruntime's own operators."""
         return self.is_for_genai if self.fused is None else self.fused
+
+
+@dataclass(frozen=True)
+class FolderOptions:
+    """The options of ``fx2onnx.export_folder``. ``source`` are those of the source, as ``fx2onnx.sources.resolve`` takes them."""
+
+    task: str = option("text-generation-with-past", TASK_HELP, panel=INPUTS)
+    cache: str = option(
+        "dynamic", "Key-value cache: dynamic, or static: fixed size, updated in place (opset 24).", panel=OUTPUT
+    )
+    logits: str = option("all", "Logits that the decoder returns: all positions, or only the last one.", panel=OUTPUT)
+    export: ExportOptions = field(default_factory=ExportOptions)
+    engines: Sequence[str] | None = None
+    source: Mapping[str, Any] = field(default_factory=dict)
 
 
 _OWN = frozenset(found.name for found in fields(ExportOptions)) - {"capture", "keep_weights", "ignored"}

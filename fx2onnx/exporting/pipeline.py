@@ -24,7 +24,7 @@ from fx2onnx.files.staging import write_text
 
 if TYPE_CHECKING:
     from fx2onnx.exporting.result import ExportResult
-    from fx2onnx.verify import Verdict
+    from fx2onnx.judge.verdict import Verdict
 
 
 @frames_emptied()
@@ -188,7 +188,8 @@ def _keep_numpy_errors() -> None:
 def _verify(
     result: ExportResult, module: Any, args: Any, kwargs: Mapping[str, Any] | None, options: ExportOptions
 ) -> Verdict:
-    from fx2onnx.verify import locate, verify
+    from fx2onnx.verify.compare import verify
+    from fx2onnx.verify.locating.locate import locate
 
     asked = options.capture
     with record("verify"):

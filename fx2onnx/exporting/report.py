@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
     from fx2onnx.base.events import SpanRecorder
     from fx2onnx.base.memory import MemoryReader
+    from fx2onnx.judge.verdict import Verdict
     from fx2onnx.report.profile import Profile
-    from fx2onnx.verify import Verdict
 
 
 @dataclass

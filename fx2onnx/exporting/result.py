@@ -21,9 +21,9 @@ from fx2onnx.manifest.training import TrainingManifest
 if TYPE_CHECKING:
     from fx2onnx.exporting.options import ExportOptions
     from fx2onnx.exporting.report import Measured, Report
+    from fx2onnx.judge.verdict import Verdict
     from fx2onnx.report.profile import Profile
     from fx2onnx.sources import Source
-    from fx2onnx.verify import Verdict
 
 
 @dataclass

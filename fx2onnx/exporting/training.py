@@ -37,7 +37,7 @@ from fx2onnx.training.recurrent_forms import RECURRENT
 from fx2onnx.training.whole_forms import WHOLE
 
 if TYPE_CHECKING:
-    from fx2onnx.verify import Verdict
+    from fx2onnx.judge.verdict import Verdict
 
 FILES = {
     GraphKind.STEP: STEP_FILE,

@@ -41,7 +41,7 @@ def load(folder: str | PathLike[str], engine: str | None = None) -> LoadedModel:
     """
     path = Path(folder).expanduser()
     if not os.path.isdir(path):
-        raise UserError("E302", f"there is no folder '{path}'", next="fx2onnx export hf:FOLDER -o FOLDER --task ...")
+        raise UserError("E302", f"there is no folder '{path}'", next="fx2onnx export-folder hf:FOLDER -o FOLDER")
     if not any(path.glob("*.onnx")):
         raise UserError("E302", f"the folder '{path}' holds no .onnx file", next="give the folder that export wrote")
     return LoadedModel(path, chosen_engines(None if engine is None else [engine], SESSIONS)[0])

@@ -144,7 +144,7 @@ class Verdict:
             if right:
                 self.note(
                     f"{inputs}: {', '.join(right)} agrees with eager PyTorch, {', '.join(sorted(wrong))} does not: rather the "
-                    "engine's fault than the export's; fx2onnx debug (fx2onnx.verify.locate) names the node"
+                    "engine's fault than the export's; fx2onnx locate (fx2onnx.verify.locate) names the node"
                 )
                 return
 

@@ -85,7 +85,7 @@ class TrainingManifest:
         return {KEY: dataclasses.asdict(self)}
 
 
-_WRITE_ONE = "give what fx2onnx.export_training or fx2onnx export --training wrote"
+_WRITE_ONE = "give what fx2onnx.export_training or fx2onnx export-training wrote"
 
 
 def read_training(folder: Path) -> TrainingManifest:

@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.base.options import PRECISION, documented, option
 
 KINDS = ("float16", "bfloat16", "mixed")
 OF_MODULES = ("float32", "float64")
@@ -24,19 +25,30 @@ LEAST = {"float16": 2.0**-25, "bfloat16": 2.0**-134}
 """What is smaller becomes 0."""
 
 
+@documented
 @dataclass(frozen=True)
 class Precision:
-    """Weights and compute in 16 bits. Checked when made: UserError E001.
+    """Convert weights and compute to 16 bits. Checked when made: UserError E001.
 
-    dtype: ``float16`` or ``bfloat16``: every node that bears it; ``mixed``: products and convolutions in float16, all else in
-        float32. io: ``float32`` lets inputs and outputs have the dtype that they have; None: they are in 16 bits, too (``mixed``:
-        as ``float32``). keep: patterns of names of nodes, of their outputs, or operators (``Softmax``) that stay in float32. samples: what
-        else to measure on beside the sample: for ``export`` tuples or dicts of arguments, for ``optimize_model`` dicts of arrays.
+    ``float16`` and ``bfloat16`` are for every node that bears it, ``mixed`` for matrix products and convolutions alone, with
+    float32 inputs and outputs. ``keep`` is a pattern or a list of them, such as ``Softmax``. ``samples`` are further inputs to
+    measure on: tuples or dicts of arguments for ``export``, dicts of arrays for ``optimize``.
     """
 
-    dtype: str
-    io: str | None = None
-    keep: Sequence[str] | str = ()
+    dtype: str = option(
+        ...,
+        "Convert weights and compute to float16, bfloat16 or mixed, except where a measurement needs float32 "
+        "(docs/precision.md).",
+        panel=PRECISION,
+    )
+    io: str | None = option(None, "float32: with --dtype, inputs and outputs keep their dtype.", panel=PRECISION)
+    keep: Sequence[str] | str = option(
+        (),
+        "Keep nodes (by name, output or operator) in float32 with --dtype, repeatable.",
+        panel=PRECISION,
+        kind=list[str],
+        metavar="PATTERN",
+    )
     samples: Sequence[Any] = ()
 
     def __post_init__(self) -> None:

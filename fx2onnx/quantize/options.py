@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.base.options import PRECISION, documented, option
 
 KINDS = ("int8", "int4", "uint4", "nf4", "float8")
 FORMATS = ("auto", "qdq", "matmulnbits")
@@ -20,35 +21,49 @@ BLOCKS_FROM, FLOAT8_FROM, ROWS_FROM = 21, 19, 13
 LEAST_BLOCK, MOST_BLOCK = 16, 1 << 16
 
 
+@documented
 @dataclass(frozen=True)
 class Quantize:
-    """Weights of matrix products and convolutions as the nearest of few values, or as a calibration chooses them. Checked when made:
-    UserError E001.
+    """Store weights of matrix products and convolutions in fewer bits. Checked when made: UserError E001.
 
-    kind: ``int8``, ``int4`` (both symmetric), ``uint4`` (with zero points), ``nf4`` (16 values spaced as a normal distribution is),
-        ``float8`` (e4m3fn). block: so many numbers along the reduced axis share a scale; 0: a whole row does; None: 32 (``nf4``: 64),
-        and 0 for 8 bits. exclude: patterns of the names of weights that stay as they are, such as ``lm_head*``.
-    format: ``qdq`` (DequantizeLinear before the product), ``matmulnbits`` (onnxruntime's own product, where the target has it),
-        ``auto``: the latter for 4 bits where the target has it. embeddings: tables that rows are picked from, and the products that
-        share them, too. keep_worst: so many layers whose outputs change most stay as they are. accuracy: measure on the sample how far
-    each layer's outputs move, and the model's. calibration: inputs that weights of matrix products are fitted to: an ``.npz`` file, a
-    dict of arrays by the names of the inputs, or a list of such dicts (docs/quantization.md). method: ``gptq`` or ``awq``; None:
-    ``gptq`` where there is a calibration, else ``nearest``. act_order: of ``gptq``, columns of the largest inputs first.
-    activations: ``int8`` lets onnxruntime's own product round what it multiplies to 8 bits, which is faster; ``auto``: for
-        onnxruntime-genai, whose own models do so.
+    ``exclude`` is a pattern or a list of them, such as ``lm_head*``. ``calibration`` is an ``.npz`` file, a dict of arrays by the
+    names of the inputs, or a list of such dicts.
     """
 
-    kind: str
-    block: int | None = None
-    exclude: Sequence[str] | str = ()
-    format: str = "auto"
-    embeddings: bool = False
-    keep_worst: int = 0
-    accuracy: bool = True
-    calibration: Any = field(default=None, repr=False)
-    method: str | None = None
-    act_order: bool = False
-    activations: str = "auto"
+    kind: str = option(
+        ..., "Store weights as int8, int4, uint4, nf4 or float8 (docs/quantization.md).", "--quantize", panel=PRECISION
+    )
+    block: int | None = option(
+        None,
+        "Elements per scale (block size). 0 means one scale per row. Default: 32 (nf4: 64) for 4 bits, 0 for 8 bits.",
+        panel=PRECISION,
+    )
+    exclude: Sequence[str] | str = option(
+        (), "Keep weights whose name fits in float, repeatable.", panel=PRECISION, kind=list[str], metavar="PATTERN"
+    )
+    format: str = option(
+        "auto", "qdq, matmulnbits (onnxruntime's product), or auto: matmulnbits for 4 bits.", panel=PRECISION
+    )
+    embeddings: bool = option(
+        False, "Quantize embedding tables, and output layers that share them, too.", panel=PRECISION
+    )
+    keep_worst: int = option(0, "Keep the N layers with the largest quantization error in float.", panel=PRECISION)
+    accuracy: bool = option(True, "Measure the quantization error of each layer.", panel=PRECISION)
+    calibration: Any = option(
+        None,
+        "Inputs of the model by name, to which --quantize fits the weights of matrix products.",
+        panel=PRECISION,
+        kind=str,
+        repr=False,
+        metavar="FILE.npz",
+    )
+    method: str | None = option(None, "How to fit with --calibration: gptq (the default) or awq.", panel=PRECISION)
+    act_order: bool = option(False, "gptq: fit the columns with the largest inputs first.", panel=PRECISION)
+    activations: str = option(
+        "auto",
+        "float32; int8: onnxruntime's product rounds its inputs to 8 bits (faster); auto: int8 for onnxruntime-genai.",
+        panel=PRECISION,
+    )
 
     @staticmethod
     def of(asked: Any) -> Quantize | None:

@@ -22,7 +22,7 @@ class Node(Protocol):
 
 
 def model_page(facts: Mapping[str, Any], nodes: Iterable[Node], weights: Sequence[Mapping[str, Any]]) -> str:
-    """The page as text. ``facts`` are those of ``fx2onnx show --json``; weights have name, module, dtype, shape, bytes."""
+    """The page as text. ``facts`` are those of ``fx2onnx inspect --json``; weights have name, module, dtype, shape, bytes."""
     scopes: dict[str, int] = {}
     lines: dict[str, int] = {}
     rows = [

@@ -164,7 +164,9 @@ class ProfileData:
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         """Older versions are read too. Raises UserError E302 where ``data`` is no profile or of a newer version."""
         if data.get("schema") != SCHEMA:
-            raise UserError("E302", "this JSON is not a profile", next="fx2onnx profile SOURCE --json FILE writes one")
+            raise UserError(
+                "E302", "this JSON is not a profile", next="fx2onnx profile SOURCE --output FILE writes one"
+            )
         if data.get("version") not in range(1, VERSION + 1):
             raise UserError("E302", f"profiles of version {data.get('version')} cannot be read, only to {VERSION}")
         try:

@@ -14,6 +14,7 @@ from fx2onnx.runner.registry import kernel
 from fx2onnx.runner.session import LOG_LEVELS, PROVIDER, InferenceSession, ModelMetadata, logger
 
 if TYPE_CHECKING:
+    from fx2onnx.runner.stateful import StatefulSession
     from fx2onnx.runner.trainer import Trainer
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "OrtValue",
     "RunOptions",
     "SessionOptions",
+    "StatefulSession",
     "Trainer",
     "__version__",
     "capi",
@@ -77,9 +79,13 @@ def disable_telemetry_events() -> None:
 
 
 def __getattr__(name: str) -> Any:
-    """``Trainer`` is imported with its first use: sessions alone do not need it."""
-    if name != "Trainer":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from fx2onnx.runner.trainer import Trainer
+    """``Trainer`` and ``StatefulSession`` are imported with their first use: sessions alone do not need them."""
+    if name == "Trainer":
+        from fx2onnx.runner.trainer import Trainer
 
-    return Trainer
+        return Trainer
+    if name == "StatefulSession":
+        from fx2onnx.runner.stateful import StatefulSession
+
+        return StatefulSession
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

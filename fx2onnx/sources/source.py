@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from fx2onnx.base.options import INPUTS, option
 from fx2onnx.files.weight_file import WeightFile
 from fx2onnx.sizes.expr import Scalar
 
@@ -31,15 +32,23 @@ class Options:
     ``keywords`` are the ``?key=value`` pairs of the spec: builder arguments or config fields, by kind.
     """
 
-    batch: int | None = None
-    seq: int | None = None
-    image_size: int | None = None
-    seed: int = 0
+    batch: int | None = option(None, "Batch size of the example inputs.", panel=INPUTS)
+    seq: int | None = option(None, "Sequence length of the example inputs.", panel=INPUTS)
+    image_size: int | None = option(None, "Height and width of example images.", panel=INPUTS)
+    seed: int = option(0, "Seed of random weights and inputs.", panel=INPUTS)
     keywords: Mapping[str, object] = field(default_factory=dict)
-    weights: str | None = None
-    """``random``, ``reference``, ``none``, a path, or None: a checkpoint's own where there is one, else random."""
-    dtype: str | None = None
-    """Of parameters and floating inputs: a name that torch has, such as ``float16``."""
+    weights: str | None = option(
+        None,
+        "random, none, reference (hf:FOLDER: the file refers to the checkpoint's weights) or the path of a state dict. "
+        "Default: the source's own weights.",
+        panel=INPUTS,
+    )
+    dtype: str | None = option(
+        None,
+        "Cast the module's parameters and floating-point inputs to float16, bfloat16, float32 or float64 first.",
+        "--module-dtype",
+        panel=INPUTS,
+    )
 
     def sizes(self) -> dict[str, int]:
         """Those that are asked for, by name."""

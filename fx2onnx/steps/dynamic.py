@@ -27,19 +27,6 @@ from fx2onnx.steps.stages import rewrite, stages_of
 MOST_ROUNDS = 1000
 
 
-def parse_dynamic(texts: Sequence[str]) -> dict[str, str]:
-    """``x:0=batch;mask:0=batch`` as places and names. Raises UserError E001."""
-    found: dict[str, str] = {}
-    for text in texts:
-        for part in filter(None, (piece.strip() for piece in text.replace(",", ";").split(";"))):
-            place, equals, name = (piece.strip() for piece in part.partition("="))
-            if not equals or ":" not in place or not name.isidentifier():
-                raise UserError("E001", f"cannot read --dynamic '{part}'", next="write --dynamic input:0=batch")
-            if found.setdefault(place, name) != name:
-                raise UserError("E001", f"--dynamic gives '{place}' two names: {found[place]} and {name}")
-    return found
-
-
 def make_dynamic(model: ir.Model, wanted: Mapping[str, str]) -> dict[str, int]:
     """Let sizes of inputs vary, in place. Returns the number that each name had.
 

@@ -89,7 +89,7 @@ def read_entries(path: str | PathLike[str]) -> list[FaultEntry]:
             "E001",
             f"{path} is no table of faults",
             why=str(cause)[:300],
-            next="a list of entries as in docs/targets.md; fx2onnx debug --faults FILE writes them",
+            next="a list of entries as in docs/targets.md; fx2onnx locate --faults FILE writes them",
         ) from cause
 
 

@@ -1,31 +1,24 @@
-"""Is the exported file right, and where is it wrong? Eager PyTorch beside the engines, over several inputs and sizes."""
+"""Is the exported file right, and where is it wrong? Eager PyTorch beside the engines, over several inputs and sizes.
+
+``fx2onnx.verify(...)`` is ``fx2onnx.verify.compare.verify``.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fx2onnx.base.packages import import_part
+from fx2onnx.base.public_names import make_callable, old_name
 
 if TYPE_CHECKING:
-    from fx2onnx.judge.verdict import Row, Verdict
-    from fx2onnx.verify.compare import verify
-    from fx2onnx.verify.locating.first_wrong import FirstWrong
-    from fx2onnx.verify.locating.locate import locate
-    from fx2onnx.verify.training import verify_training
+    from fx2onnx.judge.verdict import Row as Row
+    from fx2onnx.judge.verdict import Verdict as Verdict
+    from fx2onnx.verify.compare import verify as verify
+    from fx2onnx.verify.locating.first_wrong import FirstWrong as FirstWrong
+    from fx2onnx.verify.locating.locate import locate as locate
+    from fx2onnx.verify.training import verify_training as verify_training
 
-__all__ = ["FirstWrong", "Row", "Verdict", "locate", "verify", "verify_training"]
-
-_LAZY = {
-    "FirstWrong": "fx2onnx.verify.locating.first_wrong",
-    "Row": "fx2onnx.judge.verdict",
-    "Verdict": "fx2onnx.judge.verdict",
-    "locate": "fx2onnx.verify.locating.locate",
-    "verify": "fx2onnx.verify.compare",
-    "verify_training": "fx2onnx.verify.training",
-}
+make_callable(__name__)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_part(_LAZY[name]), name)
+    return old_name(__name__, name)

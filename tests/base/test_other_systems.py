@@ -93,7 +93,7 @@ def test_commands_print_where_the_terminal_has_few_characters(tmp_path: Path) ->
     code = """
 import sys
 from fx2onnx.cli.main import main
-READ = [["show", "m.onnx"], ["run", "m.onnx"], ["ops", "*gelu*"]]
+READ = [["inspect", "m.onnx"], ["run", "m.onnx"], ["ops", "*gelu*"]]
 for encoding, commands in (("ascii", [["export", "zoo:mnist_cnn", "-o", "m.onnx"], *READ]), ("cp1252", READ)):
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(encoding=encoding, errors="strict")

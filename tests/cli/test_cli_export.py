@@ -17,7 +17,7 @@ from typer.testing import CliRunner, Result
 from fx2onnx import ExportResult, Report
 from fx2onnx.capture.driver import as_module
 from fx2onnx.cli import job as job_module
-from fx2onnx.cli import verdict as verdict_module
+from fx2onnx.cli import verify as verdict_module
 from fx2onnx.cli.main import app
 from fx2onnx.sizes.assumptions import Assumed, Assumption, Guard, Specialization
 from fx2onnx.sizes.expr import Dim
@@ -115,17 +115,14 @@ def test_an_input_is_baked_and_the_verdict_recorded(given: str) -> None:
 
 
 _GENERATES = ("hf:nowhere", "--task", "text-generation-with-past")
-_TRAINS = ("zoo:mnist_cnn", "--training")
-_ONE = ("zoo:mnist_cnn",)
-_SEVERAL = ("zoo:mnist_cnn", "zoo:resnet18")
 _MISPLACED = [
-    *((_GENERATES, option, "has no meaning with a generation task") for option in ("--bake x", "--dynamic none", "--capture fake")),
-    *((_GENERATES, option, "is for training") for option in ("--training", "--loss mse", "--optimizer sgd", "--learning-rate 1")),
-    *((_GENERATES, option, "is for several models") for option in ("--limit 9", "--again", "--cluster dask://localhost:1")),
-    *((_ONE, option, "is for several models") for option in ("--limit 9", "--again", "--cluster dask://localhost:1")),
-    *((kind, "--cache static", "is for a generation task") for kind in (_ONE, _SEVERAL, _TRAINS)),
+    *(("export-folder", option, ("export", "export-many")) for option in ("--bake x", "--capture fake")),
+    ("export-folder", "--dynamic none", ("export", "export-many", "export-training")),
+    *(("export-folder", option, ("export-training",)) for option in ("--loss mse", "--optimizer sgd", "--learning-rate 1")),
+    *(("export", option, ("export-many",)) for option in ("--limit 9", "--again", "--cluster dask://localhost:1")),
+    *((name, "--cache static", ("export-folder",)) for name in ("export", "export-many", "export-training")),
     *(
-        (_TRAINS, option, "has no meaning with training")
+        ("export-training", option, ("export", "export-many"))
         for option in (
             "--target onnxruntime", "--fused", "--no-fused", "--functions all", "--io float32", "--keep x", "--quantize int8",
             "--block 32", "--keep-worst 1", "--method gptq", "--no-accuracy", "--no-checks", "--bake x", "--capture fake",
@@ -134,12 +131,12 @@ _MISPLACED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("kind", "option", "message"), _MISPLACED)
-def test_an_option_that_has_no_meaning_is_an_error(kind: tuple[str, ...], option: str, message: str) -> None:
-    done = invoke("export", *kind, "-o", "out", *option.split())
+@pytest.mark.parametrize(("command", "option", "others"), _MISPLACED)
+def test_an_option_of_another_export_command_is_named(command: str, option: str, others: tuple[str, ...]) -> None:
+    done = invoke(command, "zoo:mnist_cnn", "-o", "out", *option.split())
     assert done.exit_code == 2
-    name = option.split()[0].replace("--no-", "--")
-    assert f"{name} {message}" in done.output
+    assert f"[E001] {option.split()[0]} is no option of fx2onnx {command}\n" in done.stderr
+    assert all(f"fx2onnx {other}" in done.stderr for other in others)
     assert not Path("out").exists()
 
 

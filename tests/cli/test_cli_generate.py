@@ -1,4 +1,4 @@
-"""``fx2onnx export --task ...-with-past`` and ``fx2onnx generate`` from end to end."""
+"""``fx2onnx export-folder-with-past`` and ``fx2onnx generate`` from end to end."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def exported(checkpoint: Path) -> Path:
     folder = checkpoint.parent / "onnx"
-    done = invoke("export", f"hf:{checkpoint}", "--task", "text-generation-with-past", "-o", folder, "--json")
+    done = invoke("export-folder", f"hf:{checkpoint}", "--task", "text-generation-with-past", "-o", folder, "--json")
     assert done.exit_code == 0, done.output
     report = json.loads(done.stdout)
     assert report["ok"]
@@ -97,16 +97,22 @@ def test_other_weights_are_told_apart(exported: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
-        (("export", "hf:{tiny}", "--task", "text2text-generation-with-past", "-o", "{out}"), "E601"),
-        (("export", "hf:{tiny}/missing", "--task", "text-generation-with-past", "-o", "{out}"), "E601"),
-        (("export", "hf:bert?num_hidden_layers=1", "--task", "text-generation-with-past", "-o", "{out}"), "E601"),
-        (("export", "torchvision:resnet18", "--task", "text-generation", "-o", "{out}"), "E001"),
-        (("export", "hf:{tiny}", "--task", "text-generaton", "-o", "{out}"), "E601"),
-        (("export", "hf:{tiny}", "--task", "text-generation-with-past", "-o", "{out}/a/b"), "E301"),
-        (("export", "hf:{tiny}", "--task", "text-generation", "-o", "{out}", "--dynamic", "none"), "E001"),
-        (("export", "hf:{tiny}", "--task", "text-generation", "-o", "{out}", "--capture", "fake"), "E001"),
-        (("export", "hf:{tiny}", "--task", "text-generation", "-o", "{out}", "--target", "tensorflow"), "E001"),
-        (("export", "hf:{tiny}", "--task", "text-generation", "-o", "{out}", "--report", "{out}/r.json"), "E301"),
+        (("export-folder", "hf:{tiny}", "--task", "text2text-generation-with-past", "-o", "{out}"), "E601"),
+        (("export-folder", "hf:{tiny}/missing", "--task", "text-generation-with-past", "-o", "{out}"), "E601"),
+        (
+            ("export-folder", "hf:bert?num_hidden_layers=1", "--task", "text-generation-with-past", "-o", "{out}"),
+            "E601",
+        ),
+        (("export-folder", "torchvision:resnet18", "--task", "text-generation", "-o", "{out}"), "E001"),
+        (("export-folder", "hf:{tiny}", "--task", "text-generaton", "-o", "{out}"), "E601"),
+        (("export-folder", "hf:{tiny}", "--task", "text-generation-with-past", "-o", "{out}/a/b"), "E301"),
+        (("export-folder", "hf:{tiny}", "--task", "text-generation", "-o", "{out}", "--dynamic", "none"), "E001"),
+        (("export-folder", "hf:{tiny}", "--task", "text-generation", "-o", "{out}", "--capture", "fake"), "E001"),
+        (("export-folder", "hf:{tiny}", "--task", "text-generation", "-o", "{out}", "--target", "tensorflow"), "E001"),
+        (
+            ("export-folder", "hf:{tiny}", "--task", "text-generation", "-o", "{out}", "--report", "{out}/r.json"),
+            "E301",
+        ),
         (("export", "hf:{tiny}", "--cache", "static", "-o", "{out}"), "E001"),
         (("generate", "{out}", "--prompt-ids", "1"), "E302"),
         (("generate", "{tiny}", "--prompt-ids", "1"), "E302"),
@@ -148,7 +154,14 @@ def test_a_folder_of_onnx_files_is_called_with_arrays_and_tensors(exported: Path
 def test_by_reference_the_folder_is_the_checkpoints(checkpoint: Path, tmp_path: Path) -> None:
     shutil.copytree(checkpoint, tmp_path / "tiny")
     before = {path.name for path in (tmp_path / "tiny").iterdir()}
-    asked = ("export", f"hf:{tmp_path / 'tiny'}", "--task", "text-generation-with-past", "--weights", "reference")
+    asked = (
+        "export-folder",
+        f"hf:{tmp_path / 'tiny'}",
+        "--task",
+        "text-generation-with-past",
+        "--weights",
+        "reference",
+    )
     elsewhere = invoke(*asked, "-o", tmp_path / "other", "--no-verify")
     assert (elsewhere.exit_code, "cannot refer to" in elsewhere.stderr) == (2, True), elsewhere.output
     assert {path.name for path in tmp_path.iterdir()} == {"tiny"}
@@ -174,7 +187,7 @@ def test_without_a_cache_every_step_takes_all_tokens(
         Graph, "run", lambda graph, feeds: (lengths.append(feeds["input_ids"].shape[1]), run(graph, feeds))[1]
     )
     folder = tmp_path / "whole"
-    done = invoke("export", f"hf:{checkpoint}", "--task", "text-generation", "-o", folder, "--no-verify")
+    done = invoke("export-folder", f"hf:{checkpoint}", "--task", "text-generation", "-o", folder, "--no-verify")
     assert done.exit_code == 0, done.output
     asked = ("generate", folder, "--prompt-ids", "5,6,7", "--max-new-tokens", 5, "--engine", engine, "--verify")
     ran = invoke(*asked, "--trust-source")
@@ -188,7 +201,7 @@ def test_without_a_cache_every_step_takes_all_tokens(
 @pytest.mark.long
 def test_a_model_that_gives_no_next_token_is_refused(tmp_path: Path) -> None:
     source = "hf:t5?num_layers=1&d_model=16&d_kv=4&num_heads=2&d_ff=16&vocab_size=40"
-    done = invoke("export", source, "--task", "text2text-generation", "-o", tmp_path / "t5", "--no-verify")
+    done = invoke("export-folder", source, "--task", "text2text-generation", "-o", tmp_path / "t5", "--no-verify")
     assert done.exit_code == 0, done.output
     refused = invoke("generate", tmp_path / "t5", "--prompt-ids", "5,6,7")
     assert refused.exit_code == 2

@@ -19,10 +19,9 @@ from typer.testing import CliRunner, Result
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.cli import many, workers
-from fx2onnx.cli.job import Job
+from fx2onnx.cli.job import Job, engines_for
 from fx2onnx.cli.main import app
 from fx2onnx.cli.progress import Stages
-from fx2onnx.cli.target import engines_for
 from fx2onnx.report.console import PlainConsole
 
 _MODELS = """
@@ -166,7 +165,7 @@ def test_expansion() -> None:
     with pytest.raises(UserError) as caught:
         many.expand(["torchvision:resnot*"])
     assert caught.value.code == "E601"
-    assert not many.is_pattern("hf:bert?num_hidden_layers=[1,2]")
+    assert not re.fullmatch(many.PATTERN, "hf:bert?num_hidden_layers=[1,2]")
 
 
 def test_files_of_sources_that_look_alike_differ() -> None:

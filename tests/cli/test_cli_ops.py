@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fx2onnx.aten_map import TABLE
-from fx2onnx.cli import ops
+from fx2onnx.cli import listing as ops
 from fx2onnx.cli.main import app
 
 

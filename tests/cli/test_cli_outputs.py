@@ -95,20 +95,20 @@ REFUSED: dict[str, list[str]] = {
     "the factory's file": ["export", "output_models:signed", "-o", "output_models.py"],
     "a report over the weights": ["export", "hf:checkpoint", "-o", "m.onnx", "--report", "checkpoint/model.safetensors"],
     "a report of a folder over the config": [
-        "export", "hf:checkpoint", "--task", "text-generation", "-o", "out", "--report", "checkpoint/config.json",
+        "export-folder", "hf:checkpoint", "--task", "text-generation", "-o", "out", "--report", "checkpoint/config.json",
     ],
-    "outputs over the model": ["run", "large.onnx", "--save-outputs", "large.onnx"],
-    "outputs over the weights": ["run", "large.onnx", "--save-outputs", "DATA"],
+    "outputs over the model": ["run", "large.onnx", "--output", "large.onnx"],
+    "outputs over the weights": ["run", "large.onnx", "--output", "DATA"],
     "a trace over the weights": ["run", "large.onnx", "--trace", "DATA"],
     "a picture over the model": ["run", "large.onnx", "--dump-dag", "large.onnx"],
-    "outputs over an input": ["run", "large.onnx", "-i", "input=x.npy", "--save-outputs", "x.npy"],
-    "outputs over what is wanted": ["run", "large.onnx", "--assert-outputs", "wanted.npz", "--save-outputs", "wanted.npz"],
-    "two outputs in one file": ["run", "large.onnx", "--save-outputs", "one", "--trace", "one"],
-    "two outputs in one file, spelled differently": ["run", "large.onnx", "--save-outputs", "one", "--trace", "./one"],
+    "outputs over an input": ["run", "large.onnx", "-i", "input=x.npy", "--output", "x.npy"],
+    "outputs over what is wanted": ["run", "large.onnx", "--assert-outputs", "wanted.npz", "--output", "wanted.npz"],
+    "two outputs in one file": ["run", "large.onnx", "--output", "one", "--trace", "one"],
+    "two outputs in one file, spelled differently": ["run", "large.onnx", "--output", "one", "--trace", "./one"],
     "a profile over the factory": ["profile", "output_models:signed", "--html", "output_models.py"],
     "two profiles in one file": ["profile", "output_models:signed", "--html", "p", "--trace", "p"],
     "a device": ["export", "zoo:mnist_cnn", "-o", "/dev/null"],
-    "a device for outputs": ["run", "large.onnx", "--save-outputs", "/dev/null"],
+    "a device for outputs": ["run", "large.onnx", "--output", "/dev/null"],
 }  # fmt: skip
 
 
@@ -139,17 +139,19 @@ def test_a_report_over_a_file_of_the_exported_folder() -> None:
     spec = "hf:gpt2?n_layer=1&n_embd=8&n_head=1&vocab_size=50"
     Path("out").mkdir()
     for report in ("out/model.onnx", "out/fx2onnx.json", "out/config.json"):
-        done = invoke("export", spec, "--task", "text-generation", "--no-verify", "-o", "out", "--report", report)
+        done = invoke(
+            "export-folder", spec, "--task", "text-generation", "--no-verify", "-o", "out", "--report", report
+        )
         assert done.exit_code == 2, done.output
         assert "E301" in done.stderr
         onnx.checker.check_model("out/model.onnx")
         json.loads(Path("out/fx2onnx.json").read_text())
     done = invoke(
-        "export", spec, "--task", "text-generation", "--no-verify", "-o", "out", "--report", "out/report.json"
+        "export-folder", spec, "--task", "text-generation", "--no-verify", "-o", "out", "--report", "out/report.json"
     )
     assert done.exit_code == 0, done.output
     done = invoke(
-        "export", spec, "--task", "text-generation", "--no-verify", "-o", "out", "--report", "out/report.json"
+        "export-folder", spec, "--task", "text-generation", "--no-verify", "-o", "out", "--report", "out/report.json"
     )
     assert done.exit_code == 0, done.output
 
@@ -249,11 +251,11 @@ _LONG = "x" * 300
         ["run", _LONG],
         ["verify", _LONG + ".onnx", "zoo:mnist_cnn"],
         ["export", f"hf:{_LONG}", "-o", "a.onnx"],
-        ["export", f"hf:{_LONG}", "-o", "out", "--task", "text-generation"],
+        ["export-folder", f"hf:{_LONG}", "-o", "out", "--task", "text-generation"],
         ["export", "zoo:mnist_cnn", "--weights", _LONG + ".safetensors", "-o", "a.onnx"],
         ["export", "zoo:mnist_cnn", "-o", f"{_LONG}/a.onnx"],
         ["export", "zoo:mnist_cnn", "zoo:bert_tiny", "-o", _LONG],
-        ["export", "hf:gpt2", "--task", "text-generation", "-o", _LONG],
+        ["export-folder", "hf:gpt2", "--task", "text-generation", "-o", _LONG],
         ["export", "zoo:mnist_cnn", "-o", "a.onnx", "--report", _LONG],
         ["export", f"{_LONG}:f", "-o", "a.onnx"],
         ["generate", _LONG, "--prompt-ids", "1"],

@@ -17,8 +17,8 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.base.events import recording
 from fx2onnx.cli import profile_measure
 from fx2onnx.cli.main import app
+from fx2onnx.cli.profile_measure import parse_depth, parse_sweep, with_depth, with_size
 from fx2onnx.cli.profile_probes import DYNAMO, TORCHSCRIPT, Probe, probed
-from fx2onnx.cli.profile_sizes import parse_depth, parse_sweep, with_depth, with_size
 from fx2onnx.report.profile import Profile
 from fx2onnx.sources import Source
 

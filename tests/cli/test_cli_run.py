@@ -69,7 +69,7 @@ def test_outputs_are_saved_and_the_seed_decides_the_inputs(model: Path, engine: 
     saved = []
     for number, seed in enumerate((3, 3, 4)):
         file = tmp_path / f"outputs{number}.npz"
-        done = invoke("run", model, "--seed", seed, "--save-outputs", file, "--engine", engine)
+        done = invoke("run", model, "--seed", seed, "--output", file, "--engine", engine)
         assert done.exit_code == 0, done.output
         saved.append(np.load(file)["doubled"])
     assert np.array_equal(saved[0], saved[1])
@@ -84,7 +84,7 @@ def test_outputs_are_saved_and_the_seed_decides_the_inputs(model: Path, engine: 
         (["--input", "x"], "E001"),
         (["--dim", "batch=x"], "E001"),
         (["--dim", "rows=2"], "E001"),
-        (["--save-outputs", "/no/such/folder/o.npz"], "E301"),
+        (["--output", "/no/such/folder/o.npz"], "E301"),
     ],
 )
 def test_mistakes(model: Path, engine: str, arguments: list[str], code: str) -> None:

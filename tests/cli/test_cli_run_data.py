@@ -127,9 +127,9 @@ def test_sequences_come_from_files(tmp_path: Path) -> None:
 def test_saved_outputs_are_compared(case: Path, tmp_path: Path) -> None:
     saved = tmp_path / "o.npz"
     file = case / "model.onnx"
-    assert invoke(file, "--random", 3, "--save-outputs", saved).exit_code == 0
-    assert invoke(file, "--random", 3, "--assert-outputs", saved, "--rtol", "0", "--atol", "0").exit_code == 0
-    done = invoke(file, "--random", 4, "--assert-outputs", saved, "--json")
+    assert invoke(file, "--seed", 3, "--output", saved).exit_code == 0
+    assert invoke(file, "--seed", 3, "--assert-outputs", saved, "--rtol", "0", "--atol", "0").exit_code == 0
+    done = invoke(file, "--seed", 4, "--assert-outputs", saved, "--json")
     assert done.exit_code == 1
     assert '"code": "E501"' in done.stdout
 
@@ -156,7 +156,7 @@ def test_differences(given: object, wanted: object, text: str) -> None:
 MISTAKES: dict[str, tuple[Callable[[Path], list[object]], str]] = {
     "no test data": (lambda case: [case / "model.onnx", "--test-data", case.parent], "E302"),
     "data and inputs": (lambda case: [case, "--dim", "n=3"], "E001"),
-    "several sets, one file": (lambda case: [case, "--save-outputs", case / "o.npz"], "E001"),
+    "several sets, one file": (lambda case: [case, "--output", case / "o.npz"], "E001"),
     "empty folder": (lambda case: [case / "test_data_set_0"], "E302"),
     "no such file": (lambda case: [case / "model.onnx", "--assert-outputs", case / "o.npz"], "E302"),
     "not a .npz file": (lambda case: [case / "model.onnx", "--assert-outputs", case / "model.onnx"], "E302"),

@@ -1,4 +1,4 @@
-"""``fx2onnx show``: files of ours and of others, exported folders, and what is neither."""
+"""``fx2onnx inspect``: files of ours and of others, exported folders, and what is neither."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fx2onnx.sizes.stated import StatedCondition
 
 
 def invoke(*arguments: object) -> Result:
-    return CliRunner().invoke(app, ["show", *map(str, arguments)])
+    return CliRunner().invoke(app, ["inspect", *map(str, arguments)])
 
 
 def facts(path: Path) -> Any:
@@ -45,7 +45,7 @@ class Halves(torch.nn.Module):
 
 @pytest.fixture(scope="module")
 def ours(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("show") / "halves.onnx"
+    path = tmp_path_factory.mktemp("inspect") / "halves.onnx"
     shapes = ({0: "batch", 2: "height", 3: "width"},)
     fx2onnx.export(Halves(), (torch.randn(2, 3, 8, 8),), path, dynamic_shapes=shapes, state="io", opset_version=18)
     return path

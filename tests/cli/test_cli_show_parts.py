@@ -1,4 +1,4 @@
-"""``fx2onnx show``: sizes by module, tied weights, dynamic dims, where nodes come from; the page's option."""
+"""``fx2onnx inspect``: sizes by module, tied weights, dynamic dims, where nodes come from; the page's option."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def invoke(*arguments: object) -> Result:
 
 
 def facts(path: Path) -> Any:
-    done = invoke("show", path, "--json")
+    done = invoke("inspect", path, "--json")
     assert done.exit_code == 0, done.output
     return json.loads(done.stdout)
 
@@ -84,7 +84,7 @@ def test_tied_weights_dims_and_lines(tied: Path) -> None:
     assert sum(row["nodes"] for row in found["sources"]) >= found["nodes"] - 1
     assert all("test_cli_show_parts.py:" in row["source"] for row in found["sources"])
     assert found["parameters"] == sum(numpy_helper.to_array(t).size for t in onnx.load(tied).graph.initializer)
-    shown = invoke("show", tied).stdout
+    shown = invoke("inspect", tied).stdout
     for text in (
         "embed.weight",
         "read by",
@@ -166,17 +166,17 @@ def test_a_weight_belongs_to_the_module_of_its_name() -> None:
 
 @pytest.mark.long
 def test_the_page_is_written_whole_or_not_at_all(tied: Path, tmp_path: Path) -> None:
-    done = invoke("show", tied, "--html", tmp_path / "page.html")
+    done = invoke("inspect", tied, "--html", tmp_path / "page.html")
     assert done.exit_code == 0, done.output
     assert "tied.onnx" in done.stdout
     assert (tmp_path / "page.html").read_text().startswith("<!DOCTYPE html>")
     before = tied.read_bytes()
     for page, code in ((tied, "E301"), (tmp_path / "missing" / "page.html", "E301")):
-        refused = invoke("show", tied, "--html", page)
+        refused = invoke("inspect", tied, "--html", page)
         assert (refused.exit_code, f"[{code}]" in refused.stderr) == (2, True)
     assert tied.read_bytes() == before
     (tmp_path / "bad.onnx").write_bytes(b"no model")
-    assert invoke("show", tmp_path / "bad.onnx", "--html", tmp_path / "bad.html").exit_code == 2
+    assert invoke("inspect", tmp_path / "bad.onnx", "--html", tmp_path / "bad.html").exit_code == 2
     assert not (tmp_path / "bad.html").exists()
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from fx2onnx.cli import cluster
+from fx2onnx.cli import workers
 from fx2onnx.cli.job import Job
 from fx2onnx.cli.main import app
 
@@ -51,14 +51,13 @@ def invoke(*arguments: object) -> Result:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("zoo:mnist_cnn", "--cluster", "dask://localhost:1"), "--cluster is for several models"),
         (("zoo:mnist_*", "--cluster", "localhost:8786"), "write dask://HOST:PORT"),
         (("zoo:mnist_*", "--cluster", "dask://localhost"), "write dask://HOST:PORT"),
         (("zoo:mnist_*", "--cluster", "dask://localhost:1", "--jobs", "2"), "--jobs is for this machine"),
     ],
 )
 def test_mistakes_are_one_error(folder: Path, arguments: tuple[str, ...], said: str) -> None:
-    done = invoke("export", *arguments, "-o", "out")
+    done = invoke("export-many", *arguments, "-o", "out")
     assert (done.exit_code, "[E001]" in done.stderr, said in done.stderr) == (2, True, True), done.stderr
     assert not (folder / "out").exists()
 
@@ -86,14 +85,14 @@ class Future:
 
 
 def test_a_worker_that_cannot_run_a_job_is_a_row() -> None:
-    row = cluster._row_of(Future("error", ModuleNotFoundError("No module named 'fx2onnx'")), Job("a:b", "b.onnx"))
+    row = workers._row_of(Future("error", ModuleNotFoundError("No module named 'fx2onnx'")), Job("a:b", "b.onnx"))
     assert (row["ok"], row["source"], row["error"]["code"]) == (False, "a:b", "E900")
     assert "No module named 'fx2onnx'" in row["error"]["what"]
 
 
 def test_a_file_that_is_elsewhere_is_an_error(folder: Path) -> None:
     there = {"ok": True, "digest": "0" * 64, "worker": "tcp://10.0.0.2:1", "exit_code": 0, "error": None}
-    row = cluster._row_of(Future("finished", dict(there)), Job("a:b", str(folder / "b.onnx")))
+    row = workers._row_of(Future("finished", dict(there)), Job("a:b", str(folder / "b.onnx")))
     assert (row["ok"], row["exit_code"], row["error"]["code"]) == (False, 2, "E301")
     assert "tcp://10.0.0.2:1" in row["error"]["what"]
 
@@ -165,7 +164,7 @@ def test_jobs_of_killed_workers_run_again_and_the_rest_as_on_one_machine(folder:
 def test_a_scheduler_that_is_not_there_or_goes_is_one_error(
     folder: Path, dask_cluster: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cluster, "_CONNECT_SECONDS", 5)
+    monkeypatch.setattr(workers, "_CONNECT_SECONDS", 5)
     call = ("export", "cluster_models:slow", "cluster_models:linear", "-o", "out", "--no-verify", "--cluster")
     missing = invoke(*call, "dask://127.0.0.1:9")
     assert (missing.exit_code, "[E604]" in missing.stderr) == (2, True), missing.output
@@ -180,7 +179,7 @@ def test_a_scheduler_that_is_not_there_or_goes_is_one_error(
 
 @pytest.mark.slow
 def test_a_cluster_without_workers_is_one_error(dask_cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster, "LONELY_SECONDS", 3.0)
+    monkeypatch.setattr(workers, "LONELY_SECONDS", 3.0)
     address = dask_cluster.scheduler_address.replace("tcp://", "dask://")
     dask_cluster.scale(0)
     sources = ("cluster_models:wide", "cluster_models:linear")

@@ -43,7 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     "arguments",
     [
         ("run", "m.onnx"),
-        ("show", "m.onnx"),
+        ("inspect", "m.onnx"),
         ("diff", "m.onnx", "m.onnx"),
         ("optimize", "m.onnx", "o.onnx", "--fix", "batch=2"),
         ("testcase", "m.onnx", "-o", "case"),
@@ -62,7 +62,7 @@ def test_tools_on_files_need_no_torch(folder: Path, arguments: tuple[str, ...]) 
     [
         (("export", "zoo:mnist_cnn", "-o", "x.onnx"), "torch"),
         (("verify", "m.onnx", "zoo:mnist_cnn"), "torch"),
-        (("debug", "m.onnx", "zoo:mnist_cnn"), "torch"),
+        (("locate", "m.onnx", "zoo:mnist_cnn"), "torch"),
         (("profile", "zoo:mnist_cnn"), "torch"),
         (("ops",), "torch"),
     ],

@@ -165,7 +165,7 @@ def _command(name: str) -> Any:
 
     from fx2onnx.cli.main import app
 
-    return typer.main.get_command(app).commands[name]  # type: ignore[attr-defined]
+    return typer.main.get_command(app).get_command(None, name)  # type: ignore[attr-defined,arg-type]
 
 
 def _fx2onnx(block: Block, arguments: list[str]) -> None:

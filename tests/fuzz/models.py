@@ -64,24 +64,22 @@ def run(rng: random.Random, folder: Path) -> None:
 
 
 def run_elsewhere(rng: random.Random, folder: Path) -> None:
-    from fx2onnx.cli.run import Engine, _session
+    from fx2onnx.cli.run import _session
 
-    _session(_written(rng, folder), Engine.onnxruntime, "")
+    _session(_written(rng, folder), "onnxruntime", "")
 
 
 def lint(rng: random.Random, folder: Path) -> None:
-    from fx2onnx.runner.check import open_file
-    from fx2onnx.targets.find import find
-    from fx2onnx.targets.lint import lint
+    from fx2onnx import lint
 
-    target = find(rng.choice(["onnxruntime", "openvino", "tensorrt"]))
-    lint(open_file(_written(rng, folder)).proto, target)
+    target = rng.choice(["onnxruntime", "openvino", "tensorrt"])
+    lint(_written(rng, folder), target)
 
 
 def show(rng: random.Random, folder: Path) -> None:
-    from fx2onnx.cli.show_file import write_page
+    from fx2onnx import inspect
 
-    write_page(_written(rng, folder), folder / "page.html")
+    inspect(_written(rng, folder), html=folder / "page.html")
 
 
 def diff(rng: random.Random, folder: Path) -> None:
@@ -94,7 +92,7 @@ def diff(rng: random.Random, folder: Path) -> None:
 
 
 def optimize(rng: random.Random, folder: Path, **options: Any) -> None:
-    from fx2onnx.file_optimizer import optimize_model
+    from fx2onnx.steps.pipeline import optimize_model
 
     path, opset = _written(rng, folder, _ending(rng)), rng.choice([None, None, 11, 18, 22])
     try:
@@ -108,10 +106,9 @@ def quantize(rng: random.Random, folder: Path) -> None:
 
 
 def testcase(rng: random.Random, folder: Path) -> None:
-    from fx2onnx.cli.testcase import _of_feeds
-    from fx2onnx.verify.testcase import write_case
+    from fx2onnx import testcase
 
-    write_case(folder / "case", _of_feeds(_written(rng, folder, _ending(rng)), [], [], 0))
+    testcase(_written(rng, folder, _ending(rng)), folder / "case")
 
 
 @functools.cache

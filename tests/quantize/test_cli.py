@@ -107,7 +107,7 @@ BAD: list[tuple[tuple[object, ...], str, str]] = [
     (("--quantize", "int4", "--exclude", "*"), "E001", "excluded"),
     (("--quantize", "int4", "--keep-worst", 1, "--no-accuracy"), "E001", "keep_worst"),
     (("--quantize", "int4", "--weights", "none"), "E001", "export_params"),
-    (("--quantize", "int4", "--training"), "E001", "--quantize has no meaning with training"),
+    (("--quantize", "int4", "--training"), "E001", "--quantize is no option of fx2onnx export-training"),
     (("--block", 32), "E001", "--quantize"),
     (("--exclude", "up*"), "E001", "--quantize"),
     (("--keep-worst", 1), "E001", "--quantize"),

@@ -1,4 +1,4 @@
-"""``fx2onnx export --training`` and ``fx2onnx train``."""
+"""``fx2onnx export-training`` and ``fx2onnx train``."""
 
 from __future__ import annotations
 
@@ -86,16 +86,16 @@ def test_losses_are_shown(folder: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["export", "zoo:mnist_cnn", "--training", "--loss", "none", "-o", "OUT"], "--loss none is not known"),
+        (["export-training", "zoo:mnist_cnn", "--loss", "none", "-o", "OUT"], "--loss none is not known"),
         (
-            ["export", "zoo:mnist_cnn", "--training", "--optimizer", "none", "-o", "OUT"],
+            ["export-training", "zoo:mnist_cnn", "--optimizer", "none", "-o", "OUT"],
             "--optimizer none is not known",
         ),
-        (["export", "zoo:mnist_cnn", "--optimizer", "sgd", "-o", "OUT"], "--optimizer is for training"),
-        (["export", "zoo:mnist_cnn", "--loss", "mse", "-o", "OUT"], "--loss is for training"),
-        (["export", "zoo:mnist_cnn", "--training", "--learning-rate", "1", "-o", "OUT"], "is the optimizer's"),
+        (["export", "zoo:mnist_cnn", "--optimizer", "sgd", "-o", "OUT"], "fx2onnx export-training has it"),
+        (["export", "zoo:mnist_cnn", "--loss", "mse", "-o", "OUT"], "fx2onnx export-training has it"),
+        (["export-training", "zoo:mnist_cnn", "--learning-rate", "1", "-o", "OUT"], "is the optimizer's"),
         (
-            ["export", "zoo:mnist_cnn", "--training", "--optimizer", "sgd", "--learning-rate", "-1", "-o", "OUT"],
+            ["export-training", "zoo:mnist_cnn", "--optimizer", "sgd", "--learning-rate", "-1", "-o", "OUT"],
             "--learning-rate -1.0 is no rate",
         ),
         (["export", "zoo:mnist_cnn", "zoo:resnet18", "--training", "-o", "OUT"], "one model at a time"),

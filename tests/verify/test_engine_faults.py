@@ -158,7 +158,7 @@ def invoke(*arguments: object) -> Result:
 @pytest.mark.usefixtures("wrong_softmax")
 def test_the_commands_write_and_read_the_table(path: Path, source: str, tmp_path: Path) -> None:
     table = tmp_path / "faults.json"
-    shown = invoke("debug", path, source, "--faults", table, "--json")
+    shown = invoke("locate", path, source, "--faults", table, "--json")
     assert shown.exit_code == 1
     (entry,) = json.loads(shown.stdout)["first_wrong"]["faults"]
     assert json.loads(table.read_text()) == [entry]

@@ -1,4 +1,4 @@
-"""Faults planted in a copy of the package: ``fx2onnx debug`` alone has to name the stage and the file."""
+"""Faults planted in a copy of the package: ``fx2onnx locate`` alone has to name the stage and the file."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ FAULTS = [
 
 
 def debugged(fault: Fault, folder: Path) -> dict[str, Any]:
-    """What ``fx2onnx debug`` says of a file that a copy of the package with the fault has written."""
+    """What ``fx2onnx locate`` says of a file that a copy of the package with the fault has written."""
     shutil.copytree(ROOT / "fx2onnx", folder / "fx2onnx", ignore=shutil.ignore_patterns("__pycache__"))
     (folder / "models_zoo").symlink_to(ROOT / "models_zoo")
     (folder / "planted_models.py").write_text(MODELS)
@@ -136,7 +136,7 @@ def debugged(fault: Fault, folder: Path) -> dict[str, Any]:
 
     done = run("export", source, "-o", "model.onnx", "--no-verify", "-q")
     assert done.returncode == 0, done.stderr
-    done = run("debug", "model.onnx", source, "--json")
+    done = run("locate", "model.onnx", source, "--json")
     assert done.returncode in (0, 1), done.stderr
     return json.loads(done.stdout)["first_wrong"]
 

@@ -15,7 +15,6 @@ import fx2onnx
 import fx2onnx.runner as ort
 from fx2onnx.model_patches import patches
 from fx2onnx.sources import KINDS, Options, Source, SourceKind, names, resolve
-from fx2onnx.verify import FirstWrong, Row, Verdict, locate, verify, verify_training
 
 
 class Net(nn.Module):
@@ -74,10 +73,20 @@ def small(folder: Path) -> None:
     fx2onnx.export(Net(), (torch.randn(3, 4),), folder / "half.onnx", dtype=half)
 
 
-def judged(result: fx2onnx.ExportResult) -> tuple[bool, list[Row], FirstWrong | None]:
-    verdict: Verdict = verify(result, Net(), (torch.randn(3, 4),), engines=["runner"])
-    wrong = None if verdict.ok else locate(result, Net(), (torch.randn(3, 4),))
-    return verdict.ok, list(verdict.rows), wrong
+def judged(result: fx2onnx.ExportResult) -> tuple[bool, list[str], fx2onnx.FirstWrong | None]:
+    verdict: fx2onnx.Verdict = fx2onnx.verify(result, Net(), (torch.randn(3, 4),), engines=["runner"])
+    wrong = None if verdict.ok else fx2onnx.locate(result, Net(), (torch.randn(3, 4),))
+    return verdict.ok, [row.output for row in verdict.rows], wrong
+
+
+def looked_at(file: Path, other: Path) -> list[Any]:
+    difference: fx2onnx.Difference = fx2onnx.diff(file, other)
+    findings: list[fx2onnx.Finding] = fx2onnx.lint(file, "onnxruntime-1.19")
+    facts: dict[str, Any] = fx2onnx.inspect(file)
+    cost: fx2onnx.Profile = fx2onnx.profile(Net(), (torch.randn(3, 4),), repeat=1)
+    names = fx2onnx.testcase(file, file.with_suffix(""), feeds={"x": np.zeros((2, 4), np.float32)})
+    small: fx2onnx.OptimizeResult = fx2onnx.quantize(file, other, "int8", verify=False)
+    return [difference.equal, findings, facts, cost.report, names, small.as_dict()]
 
 
 def train(folder: Path) -> float:
@@ -93,7 +102,7 @@ def train(folder: Path) -> float:
     rule = fx2onnx.UpdateRule
     training = fx2onnx.Training(loss=nn.functional.mse_loss, targets=torch.zeros(3, 2))
     fx2onnx.export(net, (torch.randn(3, 4),), folder / "gradients.onnx", training=training)
-    print(verify_training, rule)
+    print(fx2onnx.verify_training, rule)
     trainer = ort.Trainer(folder)
     trainer.save(folder / "state.safetensors")
     return float(trainer.step({"x": np.zeros((3, 4), np.float32)})["loss"])
@@ -105,7 +114,7 @@ def generate(folder: Path) -> Any:
 
 
 def optimize(file: Path) -> dict[str, Any]:
-    result: fx2onnx.OptimizeResult = fx2onnx.optimize_model(file, file.with_suffix(".small.onnx"), fix={"batch": 1})
+    result: fx2onnx.OptimizeResult = fx2onnx.optimize(file, file.with_suffix(".small.onnx"), fix={"batch": 1})
     return result.as_dict()
 
 

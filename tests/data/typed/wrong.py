@@ -2,8 +2,8 @@
 
 import fx2onnx
 import fx2onnx.runner as ort
+from fx2onnx import verify
 from fx2onnx.sources import Options
-from fx2onnx.verify import verify
 
 result = fx2onnx.export(None, (), opset_version="20")  # wrong
 result.saev("again.onnx")  # wrong
@@ -16,4 +16,4 @@ session.run(None)  # wrong
 verdict: bool = verify(result, None, ())  # wrong
 Options(batch="2")  # wrong
 fx2onnx.UserError(1, "what")  # wrong
-fx2onnx.optimize_model("in.onnx", level="2")  # wrong
+fx2onnx.optimize("in.onnx", level="2")  # wrong

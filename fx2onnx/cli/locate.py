@@ -1,57 +1,50 @@
-"""``fx2onnx debug MODEL SOURCE``."""
+"""``fx2onnx locate MODEL SOURCE``."""
 
 from __future__ import annotations
 
 import warnings
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from fx2onnx.base.errors import VerificationError
+from fx2onnx.base.options import OUTPUT
 from fx2onnx.cli import options
 from fx2onnx.cli.files import check_apart, check_readable, know_faults
+from fx2onnx.cli.options import Group
 from fx2onnx.cli.outcome import print_json, print_text, reports_errors
+from fx2onnx.sources.source import Options
 
 
 @reports_errors
-def debug_command(
+def locate_command(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="The ONNX file that is wrong.", show_default=False)],
     source: options.SourceArgument,
-    batch: options.Batch = None,
-    seq: options.Seq = None,
-    image_size: options.ImageSize = None,
-    seed: options.Seed = 0,
-    weights: options.Weights = None,
-    dtype: options.Dtype = None,
-    engine: Annotated[
-        list[str] | None,
-        typer.Option("--engine", help="An engine to run the file in; several times for several.", show_default=False),
-    ] = None,
+    sample: Annotated[dict[str, Any], Group(Options)],
+    engine: options.Engines = None,
     case: Annotated[
         Path | None,
-        typer.Option("--case", help="Write the nodes as a test case into this new folder.", show_default=False),
-    ] = None,
-    case_weights: options.CaseWeights = "full",
-    faults: Annotated[
-        Path | None,
         typer.Option(
-            "--faults",
-            metavar="FILE",
-            help="A table of faults of engines: what is in it is known, what is found is added.",
-            show_default=False,
+            "--case",
+            metavar="FOLDER",
+            help="Write the nodes as a test case into this new folder.",
+            rich_help_panel=OUTPUT,
         ),
     ] = None,
+    case_weights: options.CaseWeights = "full",
+    faults: options.Faults = None,
     json_output: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Find the first node of an ONNX file that differs from the eager PyTorch module, and who is to blame.
+    """Find the first wrong node of an ONNX file.
 
-    The weights must be the same: give the options and the seed of the export. Exit code 1 where a node is found.
+    It says who is to blame: the model, the export or an engine. Give the options for example inputs and the seed that the file
+    was exported with. The exit code is 1 where a node is found.
     """
     from fx2onnx.cli.progress import Stages
     from fx2onnx.targets.fault_entries import add_entries
-    from fx2onnx.verify import locate
+    from fx2onnx.verify.locating.locate import locate
     from fx2onnx.verify.testcase import check_case
 
     check_readable(model)
@@ -62,9 +55,7 @@ def debug_command(
         check_case(case, case_weights)
     with Stages(quiet=quiet or json_output) as stages:
         with stages.stage(f"build {source}"):
-            reference = options.resolve_source(
-                source, batch=batch, seq=seq, image_size=image_size, seed=seed, weights=weights, dtype=dtype
-            )
+            reference = options.resolve_source(source, **sample)
         with warnings.catch_warnings(action="ignore"):
             found = stages.call(
                 "compare node by node",

@@ -1,4 +1,4 @@
-"""``fx2onnx debug`` and ``fx2onnx testcase``."""
+"""``fx2onnx locate`` and ``fx2onnx testcase``."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ def arrays(folder: Path, side: str) -> list[np.ndarray]:
 @pytest.mark.long
 def test_debug_names_the_node_and_writes_a_case(folder: Path) -> None:
     name = spoil()
-    shown = invoke("debug", "wrong.onnx", "debug_models:net", "-q", "--case", "case")
+    shown = invoke("locate", "wrong.onnx", "debug_models:net", "-q", "--case", "case")
     assert (shown.exit_code, shown.stdout) == (1, "")
-    shown = invoke("debug", "wrong.onnx", "debug_models:net", "--case", "other", "--case-weights", "statistics")
+    shown = invoke("locate", "wrong.onnx", "debug_models:net", "--case", "other", "--case-weights", "statistics")
     assert shown.exit_code == 1
     assert f"first wrong: {name} (translation" in shown.stdout
     assert "aten.tanh.default" in shown.stdout
@@ -68,23 +68,23 @@ def test_debug_names_the_node_and_writes_a_case(folder: Path) -> None:
     (x,), (want,) = arrays(folder / "case", "input"), arrays(folder / "case", "output")
     assert np.allclose(np.tanh(x), want, atol=1e-6)
     assert invoke("run", "case").exit_code == 1, "the case shows the fault"
-    found = json.loads(invoke("debug", "wrong.onnx", "debug_models:net", "--json").stdout)["first_wrong"]
+    found = json.loads(invoke("locate", "wrong.onnx", "debug_models:net", "--json").stdout)["first_wrong"]
     assert (found["stage"], found["nodes"], found["op_types"]) == ("translation", [name], ["Sigmoid"])
 
 
 def test_debug_of_a_right_file() -> None:
-    shown = invoke("debug", "net.onnx", "debug_models:net")
+    shown = invoke("locate", "net.onnx", "debug_models:net")
     assert (shown.exit_code, shown.stdout) == (0, "net.onnx agrees with eager PyTorch\n")
-    shown = invoke("debug", "net.onnx", "debug_models:net", "--json")
+    shown = invoke("locate", "net.onnx", "debug_models:net", "--json")
     assert json.loads(shown.stdout)["first_wrong"] is None
 
 
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
-        (["debug", "none.onnx", "debug_models:net"], "E302"),
-        (["debug", "net.onnx", "debug_models:net", "--engine", "nonesuch"], "E001"),
-        (["debug", "net.onnx", "debug_models:net", "--case", "."], "E301"),
+        (["locate", "none.onnx", "debug_models:net"], "E302"),
+        (["locate", "net.onnx", "debug_models:net", "--engine", "nonesuch"], "E001"),
+        (["locate", "net.onnx", "debug_models:net", "--case", "."], "E301"),
         (["testcase", "net.onnx", "-o", "case", "--case-weights", "none"], "E001"),
         (["testcase", "net.onnx", "-o", "net.onnx"], "E301"),
         (["testcase", "none.onnx", "-o", "case"], "E302"),

@@ -1,0 +1,179 @@
+"""Functions on files and models that share their names with commands, beside those of ``fx2onnx.api`` and of single rooms."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fx2onnx.base.errors import UserError
+from fx2onnx.base.packages import require
+from fx2onnx.base.targets import path_text
+from fx2onnx.manifest.names import MODEL_FILE
+
+if TYPE_CHECKING:
+    from fx2onnx.quantize.options import Quantize
+    from fx2onnx.report.profile import Profile
+    from fx2onnx.steps.result import OptimizeResult
+    from fx2onnx.targets.lint import Finding
+
+Paths = str | os.PathLike[str]
+
+
+def inspect(path: Paths, *, html: Paths | None = None) -> dict[str, Any]:
+    """What is in an ONNX file, or in a folder that fx2onnx exported: inputs, outputs, operators, weights, conditions on sizes.
+
+    html: write a page about the file to this path.
+
+    Returns: what ``fx2onnx inspect --json`` prints. Raises: ``UserError`` E302, E303.
+    """
+    from fx2onnx.cli.show_file import facts_of_path
+
+    return facts_of_path(Path(path_text(path, "the model")), None if html is None else Path(html))
+
+
+def lint(model: Any, target: str = "onnxruntime", *, faults: Paths | None = None) -> list[Finding]:
+    """What ``target`` cannot run of an ONNX file, with the line of source code and what to do instead.
+
+    model: a path, or an ``onnx.ModelProto``. target: a runtime or a release of one, such as ``onnxruntime-1.19`` (docs/targets.md).
+    faults: a table of known faults of engines beside those of fx2onnx.
+
+    Returns: a list of ``Finding``, empty where nothing stands in the way. Raises: ``UserError`` E001, E302, E303.
+    """
+    from fx2onnx.runner.check import open_file
+    from fx2onnx.targets.faults import add_table
+    from fx2onnx.targets.find import find
+    from fx2onnx.targets.lint import lint as findings_of
+
+    asked = find(target)
+    if faults is not None:
+        add_table(Path(faults))
+    proto = open_file(Path(model)).proto if isinstance(model, str | os.PathLike) else model
+    return findings_of(proto, asked)
+
+
+def quantize(model: Any, out: Paths | None = None, kind: str | Quantize = "int8", **options: Any) -> OptimizeResult:
+    """Store the weights of an ONNX file in fewer bits, and leave the rest of its graph as it is.
+
+    model, out, options: as ``fx2onnx.optimize`` takes them. kind: ``int8``, ``int4``, ``uint4``, ``nf4``, ``float8``, or an
+    ``fx2onnx.Quantize``.
+
+    Returns: ``OptimizeResult``. Raises: ``UserError``; ``VerificationError`` where the file would differ from ``model``.
+    """
+    from fx2onnx.steps.pipeline import optimize_model
+
+    return optimize_model(model, out, **{"level": 0, "quantize": kind, **options})
+
+
+def testcase(
+    model: Any,
+    folder: Paths,
+    *,
+    module: Any = None,
+    args: Any = (),
+    kwargs: Mapping[str, Any] | None = None,
+    feeds: Mapping[str, Any] | None = None,
+    dims: Mapping[str, int] | None = None,
+    seed: int = 0,
+    weights: str = "full",
+) -> dict[str, list[str]]:
+    """Write a model with inputs and outputs as an ONNX test directory: ``model.onnx`` and ``test_data_set_0``.
+
+    model: a path, or an ``ExportResult``. module, args, kwargs: the PyTorch module and its example inputs, whose outputs are
+    expected. Without a module the runner runs on ``feeds``, arrays or .npy files by the names of inputs, and on random inputs
+    where there are none: ``dims`` are sizes of dynamic dimensions. weights: ``full``, or ``statistics``: random numbers like them.
+
+    Returns: the names of ``inputs`` and ``outputs``. Raises: ``UserError``, then ``folder`` is not made.
+    """
+    from fx2onnx.verify.testcase import check_case, write_case
+
+    check_case(folder, weights)
+    if module is not None and (feeds or dims):
+        raise UserError("E001", "the inputs come from the module", next="leave out feeds and dims")
+    if module is None:
+        case = _case_of_feeds(model, feeds or {}, dims or {}, seed)
+    else:
+        require("torch")
+        from fx2onnx.verify.sample_case import case_of_module
+
+        case = case_of_module(_opened(model), module, args, kwargs)
+    write_case(folder, case, weights=weights)
+    return {"inputs": sorted(case.feeds), "outputs": sorted(case.outputs)}
+
+
+def _case_of_feeds(model: Any, feeds: Mapping[str, Any], dims: Mapping[str, int], seed: int) -> Any:
+    """What the runner gives on ``feeds``; a path among them is a .npy file, and what is missing is random."""
+    from fx2onnx.cli.feeds import make_feeds
+    from fx2onnx.irx.io import message_of
+    from fx2onnx.runner import InferenceSession
+    from fx2onnx.verify.testcase import Case
+
+    opened = _opened(model)
+    is_path = isinstance(model, str | os.PathLike)
+    session = InferenceSession(os.fspath(model) if is_path else message_of(opened).SerializeToString())
+    files = {name: os.fspath(value) for name, value in feeds.items() if isinstance(value, str | os.PathLike)}
+    arrays = {name: value for name, value in feeds.items() if name not in files}
+    given = [item for item in session.get_inputs() if item.name in arrays]
+    others = [item for item in session.get_inputs() if item.name not in arrays]
+    sizes: dict[Any, int] = {
+        dim: size for item in given for dim, size in zip(item.shape, arrays[item.name].shape, strict=False)
+    }
+    shared = {dim for item in others for dim in item.shape if isinstance(dim, str)}
+    sizes = {dim: size for dim, size in sizes.items() if isinstance(dim, str) and dim in shared}
+    fed = {**arrays, **make_feeds(others, files, {**sizes, **dims}, seed)}
+    names = [item.name for item in session.get_outputs()]
+    return Case(opened, fed, dict(zip(names, session.run(None, fed), strict=True)))
+
+
+def _opened(model: Any) -> Any:
+    """A file, or the model of an ``ExportResult``."""
+    import onnx_ir as ir
+
+    if not isinstance(model, str | os.PathLike):
+        return model.model
+    from fx2onnx.runner.check import open_file
+
+    open_file(Path(model))
+    return ir.load(model)
+
+
+def profile(
+    model: Any,
+    args: Any = (),
+    *,
+    kwargs: Mapping[str, Any] | None = None,
+    dynamic_shapes: Any = None,
+    compare: Sequence[str] = (),
+    repeat: int = 5,
+    folder: Paths | None = None,
+) -> Profile:
+    """Measure what an export of ``model(*args, **kwargs)`` costs: phases, operators, lines of source code and memory.
+
+    compare: other exporters to time beside: ``torch`` (``torch.onnx.export``) and ``torchscript``. repeat: rounds after one to
+    warm up, of which medians count. folder: where the file is written while it is timed; None: nothing is written.
+
+    Returns: ``Profile``, with ``to_html``, ``to_json``, ``to_chrome_trace`` and ``to_speedscope``. Raises: ``UserError``.
+    """
+    require("torch")
+    import tempfile
+
+    from fx2onnx.capture.driver import as_module
+    from fx2onnx.cli.profile_measure import EXPORTERS, Job, measure
+    from fx2onnx.report.profile_data import OURS
+    from fx2onnx.sources.source import Source
+
+    unknown = [name for name in compare if name not in EXPORTERS or name == OURS]
+    if unknown:
+        raise UserError("E001", f"compare names {unknown[0]!r}", next="torch, torchscript")
+    given = args if isinstance(args, tuple) else (args,)
+    module = as_module(model)
+    source = Source(type(model).__name__, module, given, dict(kwargs or {}))
+    place = contextlib.nullcontext() if folder is None else tempfile.TemporaryDirectory(dir=folder)
+    with place as name:
+        path = None if name is None else Path(name) / MODEL_FILE
+        exports, result = measure([OURS, *compare], Job(source, path, dynamic_shapes), repeat, lambda note: None)
+    found: Profile = result.profile
+    found.source, found.exports = source.name, exports
+    return found

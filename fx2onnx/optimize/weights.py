@@ -98,6 +98,10 @@ class TransposedTensor(DerivedTensor):
         return super().pieces(size) if permuted is None else permuted(self.perm, size)
 
 
+class ArrangedTensor(DerivedTensor):
+    """Weights whose rows, the numbers along the last axis, stand in another order or another shape, each row whole."""
+
+
 class JoinedTensor(DerivedTensor):
     """Weights beside each other along the last axis."""
 

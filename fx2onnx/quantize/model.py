@@ -11,13 +11,13 @@ from typing import Any
 import onnx_ir as ir
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.optimize.weights import JoinedTensor
+from fx2onnx.optimize.weights import ArrangedTensor, JoinedTensor
 from fx2onnx.quantize.channels import spread
 from fx2onnx.quantize.forms import Writer, put
 from fx2onnx.quantize.options import Quantize
 from fx2onnx.quantize.places import QuantizationPlan, WeightPlace, has_product, planned
 from fx2onnx.quantize.stored import stored
-from fx2onnx.quantize.weights import unfolded
+from fx2onnx.quantize.weights import parts_of, unfolded
 from fx2onnx.targets.form import Target
 
 METADATA_KEY = "fx2onnx.quantized"
@@ -161,6 +161,9 @@ class _Part:
 
 def _parts(place: WeightPlace) -> Iterator[_Part]:
     source, perm, last = place.weight.source, place.weight.perm, len(place.weight.sizes) - 1
+    if isinstance(source, ArrangedTensor):
+        yield from (_Part(part.name or "", len(part.shape) - 1, 0, 0) for part in parts_of(source))
+        return
     axis = None if place.readers[0][0] == "conv" else last if perm is None else perm[last]
     start = 0
     for part in source.sources if isinstance(source, JoinedTensor) else [source]:

@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from fx2onnx.optimize.rewrite import attribute, static_dims
-from fx2onnx.optimize.weights import ScaledTensor, is_literal, lacks_data
+from fx2onnx.optimize.weights import ArrangedTensor, ScaledTensor, is_literal, lacks_data
 from fx2onnx.quantize.options import LEAST_BLOCK, Quantize
 from fx2onnx.quantize.schemes import SCHEMES, Array
 from fx2onnx.quantize.weights import RowWeight, parts_of, unfolded
@@ -23,6 +23,7 @@ LEAST_NUMBERS = 1024
 """Of smaller weights the scale and the further node are more than what is saved."""
 IN_FLOAT32, IN_INT8 = 1, 4
 """``accuracy_level`` of MatMulNBits. Left to itself (0), onnxruntime may round what is multiplied to 8 bits as well."""
+RECURRENT = ("LSTM", "GRU", "RNN")
 FLOATS = frozenset({D.FLOAT, D.FLOAT16, D.BFLOAT16})
 
 
@@ -104,7 +105,8 @@ def _place(
     ways = {way for way, _ in readers}
     if "" in ways:
         first = next(node for way, node in readers if not way)
-        return "" if first.op_type in ("Add", "Mul", "Sub", "Div") else f"{first.op_type} reads it"
+        is_bias = first.op_type in ("Add", "Mul", "Sub", "Div", *RECURRENT)
+        return "" if is_bias else f"{first.op_type} reads it"
     if "gather" in ways and not options.embeddings:
         return "rows are picked from it (embeddings)"
     if known is not None and any(part.name not in known for part in parts):
@@ -112,6 +114,8 @@ def _place(
     row = _rows(sizes, ways)
     if row is None:
         return "its readers take it in different ways"
+    if isinstance(source, ArrangedTensor) and (perm is not None or row.turn is not None or row.sizes[-1] != sizes[-1]):
+        return "it is computed from other weights"
     if row.sizes[-1] < LEAST_BLOCK:
         return f"its rows have {row.sizes[-1]} numbers"
     if row.sizes[-1] >= LEAST_SAMPLES and not lacks_data(source) and _is_transform(source, perm, row):
@@ -181,7 +185,7 @@ def _way(node: ir.Node, index: int, sizes: tuple[int, ...]) -> str:
         return "turned" if read and all(each == ("MatMul", 1) for each in read) else ""
     if op_type == "Conv" and index == 1:
         return "conv"
-    if op_type in ("LSTM", "GRU", "RNN") and index in (1, 2):
+    if op_type in RECURRENT and index in (1, 2):
         return "recurrent"
     if op_type == "Gather" and index == 0 and attribute(node, "axis", 0) == 0 and len(sizes) == 2:
         rows = node.inputs[1]

@@ -12,7 +12,14 @@ import onnx_ir as ir
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.pieces import Bytes, Piece
-from fx2onnx.optimize.weights import DerivedTensor, JoinedTensor, ScaledTensor, TransposedTensor, lacks_data
+from fx2onnx.optimize.weights import (
+    ArrangedTensor,
+    DerivedTensor,
+    JoinedTensor,
+    ScaledTensor,
+    TransposedTensor,
+    lacks_data,
+)
 from fx2onnx.quantize.codes import Codes, blocked
 from fx2onnx.quantize.schemes import Array, Scheme, packed, unpacked
 
@@ -147,7 +154,9 @@ def unfolded(tensor: ir.TensorProtocol) -> tuple[ir.TensorProtocol, tuple[int, .
 
 
 def parts_of(tensor: ir.TensorProtocol) -> list[ir.TensorProtocol]:
-    """The weights that ``tensor`` has beside each other; itself, where it is one."""
+    """The weights that ``tensor`` has beside each other, or whose rows it has in another order; itself, where it is one."""
+    if isinstance(tensor, ArrangedTensor):
+        return [part for source in tensor.sources for part in parts_of(source)]
     if not isinstance(tensor, JoinedTensor):
         return [tensor]
     return [unfolded(part)[0] for part in tensor.sources]

@@ -82,6 +82,36 @@ def test_wrong_codes_are_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
+class Steps(nn.Module):
+    def __init__(self, kind: type[nn.RNNBase], **options: Any) -> None:
+        super().__init__()
+        self.layers = kind(40, 48, batch_first=True, **options)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layers(x)[0]  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("options", [{}, {"bidirectional": True, "num_layers": 2}], ids=["one", "both ways"])
+@pytest.mark.parametrize("layers", [nn.LSTM, nn.GRU, nn.RNN])
+def test_recurrent_layers(tmp_path: Path, layers: type[nn.RNNBase], options: Any) -> None:
+    module = Steps(layers, **options).eval()
+    path = tmp_path / "out.onnx"
+    asked = Quantize("int8", block=16, accuracy=False)
+    result = fx2onnx.export(module, (torch.rand(2, 5, 40),), path, quantize=asked, verify=True)
+    assert result.report.quantized is not None
+    assert result.report.quantized["kept"] == {}
+    stated = json.loads(onnx.load(path).metadata_props[0].value)
+    weights = [name for name, weight in module.named_parameters() if weight.ndim == 2]
+    assert sorted(stated) == sorted(weights)
+    file = onnx.load(path)
+    codes = next(tensor for tensor in file.graph.initializer if tensor.name.endswith(".codes"))
+    wrong = onnx.numpy_helper.to_array(codes).copy()
+    wrong.flat[: wrong.size // 4] = 0
+    codes.CopyFrom(onnx.numpy_helper.from_array(wrong, codes.name))
+    onnx.save(file, path)
+    assert not verify(str(path), module, (torch.rand(2, 5, 40),)).ok
+
+
 def test_activations_of_8_bits(tmp_path: Path) -> None:
     result = exported(tmp_path / "net.onnx", Quantize("int4", activations="int8"))
     assert result.report.verdict["ok"]

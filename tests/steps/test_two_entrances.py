@@ -35,12 +35,22 @@ class Attention(nn.Module):
         return self.head(self.layer(self.tokens(ids)))  # type: ignore[no-any-return]
 
 
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers, self.head = nn.LSTM(64, 64, 2, batch_first=True, bidirectional=True), nn.Linear(128, 64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.layers(x)[0])  # type: ignore[no-any-return]
+
+
 def cases() -> dict[str, tuple[nn.Module, torch.Tensor, dict[int, str]]]:
     torch.manual_seed(0)
     found: dict[str, tuple[nn.Module, torch.Tensor, dict[int, str]]] = {
         "convolutions": (Convolutions().eval(), torch.rand(2, 3, 8, 8), {0: "batch"}),
         "attention": (Attention().eval(), torch.randint(0, 50, (2, 7)), {0: "batch", 1: "length"}),
     }
+    found["recurrent"] = (Recurrent().eval(), torch.rand(2, 5, 64), {0: "batch", 1: "steps"})
     for module, _, _ in found.values():
         for parameter in module.parameters():
             # Zeros and equal weights are worth edits that an export does not look for; a normalization's factor below 0 turns the

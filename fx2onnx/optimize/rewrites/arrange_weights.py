@@ -12,7 +12,7 @@ import onnx_ir as ir
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import dtype_of
 from fx2onnx.optimize.rewrite import Match, Rewrite, Why, attribute, is_constant, operand, sole_use, static_dims
-from fx2onnx.optimize.weights import Array, DerivedTensor, is_literal, tensors_of
+from fx2onnx.optimize.weights import ArrangedTensor, Array, DerivedTensor, is_literal, tensors_of
 
 MAX_ROWS = 1 << 16
 """So many indices are looked at."""
@@ -23,6 +23,7 @@ class Arrangement(Match):
     weights: list[ir.Value]
     sizes: tuple[int, ...]
     arranged: Callable[..., Array]
+    keeps_rows: bool
 
 
 class ArrangeWeights(Rewrite[Arrangement]):
@@ -56,13 +57,24 @@ class ArrangeWeights(Rewrite[Arrangement]):
         if sizes is None or node.outputs[0].is_graph_output():
             return Why("the sizes are not known, or the result is a graph output")
         arranged = _arrangement(node, sizes)
-        return Why("rows are left out or repeated") if arranged is None else Arrangement(weights, sizes, arranged)
+        if arranged is None:
+            return Why("rows are left out or repeated")
+        return Arrangement(weights, sizes, arranged, _keeps_rows(node, sizes))
 
     def build(self, op: Emit, m: Arrangement) -> ir.Value:
         first = m.weights[0]
         name = f"{first.name}.arranged"
-        tensor = DerivedTensor(m.arranged, tensors_of(m.weights), dtype_of(first), m.sizes, name)
+        kind = ArrangedTensor if m.keeps_rows else DerivedTensor
+        tensor = kind(m.arranged, tensors_of(m.weights), dtype_of(first), m.sizes, name)
         return op.builder.add_initializer(name, tensor, m.sizes)
+
+
+def _keeps_rows(node: ir.Node, sizes: tuple[int, ...]) -> bool:
+    """Whether the numbers along the last axis stay beside each other."""
+    before = static_dims(node.inputs[0])
+    if not before or not sizes or before[-1] != sizes[-1]:
+        return False
+    return node.op_type not in ("Concat", "Gather") or int(attribute(node, "axis", 0)) % len(before) != len(before) - 1
 
 
 def _arrangement(node: ir.Node, sizes: tuple[int, ...]) -> Callable[..., Array] | None:

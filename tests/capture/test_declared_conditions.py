@@ -63,3 +63,19 @@ def test_the_runner_refuses_sizes_that_eager_pytorch_refuses(condition: Callable
         assert given is None or expected is None or torch.allclose(torch.from_numpy(given), expected, atol=1e-5)
         outcomes.add(given is None)
     assert outcomes == {True, False}
+
+
+@pytest.mark.parametrize(("shape", "names"), [((4, 3), "n"), ((4, 3, 2), "nt"), ((2, 3, 4, 5), "nhw")])
+def test_a_norm_in_training_takes_more_than_one_value_of_a_channel(shape: tuple[int, ...], names: str) -> None:
+    axes = dict(zip((0, *range(2, len(shape))), names, strict=True))
+    result = fx2onnx.export(
+        lambda x: torch.nn.functional.batch_norm(x, None, None, training=True),
+        (torch.randn(shape),),
+        dynamic_shapes=(axes,),
+    )
+    session = InferenceSession(result.model_proto.SerializeToString())
+    (name,) = [value.name for value in session.get_inputs()]
+    one = [1 if axis in axes else size for axis, size in enumerate(shape)]
+    session.run(None, {name: torch.randn(2, *one[1:]).numpy()})
+    with pytest.raises(fx2onnx.UserError, match="!= 1"):
+        session.run(None, {name: torch.randn(one).numpy()})

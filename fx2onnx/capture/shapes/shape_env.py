@@ -390,7 +390,7 @@ class ShapeEnv(SizesOfRun):
             true = relation if holds else relation.negated()
             is_needed = ends_run and holds and not self.facts.excludes_zero_only(true)
             is_stated = is_needed and where_true(true) is None
-            is_stated = is_stated and (checked_by_user() or not self.holds_at_ordinary_sizes(true))
+            is_stated = is_stated and (checked_by_user() or not self.holds_at_ordinary_sizes(true, from_one=by_python))
             self.guards[relation, holds] = Guard(true, where, by_user and by_python, self.during, is_stated)
             if true.op == "eq" or is_needed:
                 self.require(true, where, bounded=by_user or is_needed)

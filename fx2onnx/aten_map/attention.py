@@ -258,6 +258,8 @@ def _scaled_dot_product(
     need_weights = len(op.result) > 1
     if need_weights and attn_mask is not None and op.dtype(attn_mask) == BOOL:
         attn_mask = op.cast(attn_mask, op.dtype(query))  # this overload adds what it gets: True is 1
+    if op.dtype(query) == FLOAT:  # beside operands of half precision
+        key, value = op.cast(key, FLOAT), op.cast(value, FLOAT)
     found = attended(op, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, need_weights)
     return found if need_weights else found[0]
 

@@ -65,10 +65,14 @@ def _bagged(
     sizes = op.ReduceSum(op.Cast(member, to=INT64), axes=[1], keepdims=0)
     if mode == MAX:
         shown = op.Where(unsqueeze(op, member, 2), rows, op.const(-math.inf, dtype))
+        places = op.cast(indices, INT64)
+        if not isinstance(count, int) or count == 0:  # there is no maximum of nothing
+            none = op.expand(op.const(-math.inf, dtype), (op.dims(shown)[0], 1, op.dims(shown)[2]))
+            shown, places = joined(op, [shown, none], 1), joined(op, [places, zeros(op, (1,), INT64)], 0)
         top = op.ReduceMax(shown, axes=[1], keepdims=0)
         empty = op.Equal(unsqueeze(op, sizes, 1), op.const(0))
         output = op.Where(empty, op.const(0, dtype), top)
-        best = op.Gather(op.cast(indices, INT64), op.ArgMax(shown, axis=1, keepdims=0), axis=0)
+        best = op.Gather(places, op.ArgMax(shown, axis=1, keepdims=0), axis=0)
         return _bag_results(op, output, indices, starts, sizes, op.Where(empty, op.const(0), best))
     else:
         share = op.Cast(member, to=dtype)

@@ -40,7 +40,7 @@ def padded(op: Emit, value: ir.Value, pad: Sequence[DimLike], mode: str, number:
     if mode == "circular":
         value = _cropped(op, value, *crops)
     if all(pad == 0 for pad in (*begins, *ends)):
-        return _cropped(op, value, *crops)
+        return value if mode == "circular" else _cropped(op, value, *crops)
     if is_empty(op.dims(value)):
         return op.expand(as_dtype(op, 0 if number is None else number, dtype), dims)
     if mode == "circular" and op.opset < 19:

@@ -167,21 +167,12 @@ def _measured(
     dynamic: list[str] | None,
     verify: bool,
 ) -> Profile:
+    from fx2onnx.cli import profile_measure as costs
     from fx2onnx.cli.dynamic import dynamic_shapes_of, parse_dynamic
-    from fx2onnx.cli.profile_measure import (
-        Job,
-        measure,
-        measure_depth,
-        measure_sweep,
-        parse_depth,
-        parse_sweep,
-        with_depth,
-        with_size,
-    )
     from fx2onnx.report.profile_data import OURS
 
-    sweeping = [parse_sweep(text) for text in sweeps]
-    keys, depths = ((), ()) if depth is None else parse_depth(depth, spec)
+    sweeping = [costs.parse_sweep(text) for text in sweeps]
+    keys, depths = ((), ()) if depth is None else costs.parse_depth(depth, spec)
     wanted = parse_dynamic(dynamic or ["none"])
     names = [OURS, *others]
 
@@ -189,31 +180,31 @@ def _measured(
         model = options.resolve_source(spec, **sample)
         if attention is not None:
             _set_attention(model, attention)
-        return Job(model, path, dynamic_shapes_of(model, wanted))
+        return costs.Job(model, path, dynamic_shapes_of(model, wanted))
 
     def resized(sweep: Sweep, size: int) -> Job:
-        return Job(with_size(base.source, sweep, size), path, base.dynamic_shapes)
+        return costs.Job(costs.with_size(base.source, sweep, size), path, base.dynamic_shapes)
 
     with stages.stage(f"build {spec}"):
         base = job(spec)
         for sweep in sweeping:
-            with_size(base.source, sweep, sweep.values[0])  # a wrong name is refused before the time is spent
+            costs.with_size(base.source, sweep, sweep.values[0])  # a wrong name is refused before the time is spent
     with stages.stage("export " + " and ".join(names)):
-        exports, result = measure(names, base, repeat, stages.say)
+        exports, result = costs.measure(names, base, repeat, stages.say)
     profile: Profile = result.profile  # our own, with the others' exports and the medians of all runs
     profile.source, profile.exports = spec, exports
     profile.report["origin"] = base.source.origin
     for sweep in sweeping:
         made = {size: resized(sweep, size) for size in sweep.values}
         with stages.stage(f"sweep {sweep.label}"):
-            profile.sweeps.append(measure_sweep(sweep.label, names, made, repeat, stages.say))
+            profile.sweeps.append(costs.measure_sweep(sweep.label, names, made, repeat, stages.say))
     if verify:
         with stages.stage("verify against eager PyTorch"):
             profile.verification = _verified(result, base.source)
     if depths:
-        deep = {layers: functools.partial(job, with_depth(spec, keys, layers)) for layers in depths}
+        deep = {layers: functools.partial(job, costs.with_depth(spec, keys, layers)) for layers in depths}
         with stages.stage(f"depth {'+'.join(keys)}"):
-            profile.depth = measure_depth("+".join(keys), names, deep, repeat, stages.say)
+            profile.depth = costs.measure_depth("+".join(keys), names, deep, repeat, stages.say)
     return profile
 
 

@@ -11,6 +11,7 @@ from fx2onnx.exporting import pipeline
 from fx2onnx.exporting.options import ExportOptions, FolderOptions
 from fx2onnx.exporting.result import ExportedFolder, ExportResult, TrainingFolder
 from fx2onnx.files.weight_file import WeightFile
+from fx2onnx.judge import Effort
 from fx2onnx.precision.options import Precision, precision_or_dtype
 from fx2onnx.quantize.options import Quantize
 from fx2onnx.training.options import Training
@@ -35,6 +36,7 @@ def export(
     dynamic_axes: Mapping[str, Any] | None = None,
     samples: Sequence[Any] | None = None,
     verify: bool = False,
+    effort: Effort = "normal",
     training: Any = None,
     capture: str = "auto",
     metadata: str = "light",
@@ -75,7 +77,7 @@ def export(
     samples: further calls, each as ``args`` or ``(args, kwargs)``: a size that differs among the calls is dynamic. Without ``args``
         the call with the most tensors stands for them.
     external_data: force (True) or forbid (False) weights in a file of their own, ``f.<digest>.data``; default: above 16 MiB.
-    verify: run the result in the runner and in onnxruntime and compare with eager PyTorch.
+    verify: run the result in the runner and in onnxruntime and compare with eager PyTorch; effort: on how many inputs.
     report: a path: write ``result.report``, which is always there, as JSON.
     profile: record what the export costs, as ``result.profile``; a path (.html, .json, .trace.json, .speedscope.json,
         .txt) writes it as well.
@@ -137,6 +139,7 @@ def export(
         external_data=external_data,
         durable=durable,
         verify=verify,
+        effort=effort,
         profile=profile,
         report=report,
         verbose=verbose,

@@ -46,7 +46,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "generation": {"base", "files", "judge", "runner", "manifest", "sizes"},
     "exporting": {
         "base", "files", "sizes", "torchcompat", "capture", "irx", "aten_map", "lower", "optimize", "verify", "report", "model_patches", "sources", "manifest",
-        "decoding", "training", "targets", "quantize", "precision", "steps",
+        "decoding", "training", "targets", "quantize", "precision", "steps", "judge",
     },
 }  # fmt: skip
 NEVER: dict[str, set[str]] = {

@@ -50,7 +50,7 @@ SIGNATURES = {
         "kwargs: Mapping[str, Any] | None = None, export_params: bool = True, verbose: bool | None = None, "
         "input_names: Sequence[str] | None = None, output_names: Sequence[str] | None = None, "
         "opset_version: int | None = None, target: str | None = None, fused: bool | None = None, dynamo: bool = True, external_data: bool | None = None, "
-        "dynamic_shapes: Any = None, dynamic_axes: Mapping[str, Any] | None = None, samples: Sequence[Any] | None = None, verify: bool = False, "
+        "dynamic_shapes: Any = None, dynamic_axes: Mapping[str, Any] | None = None, samples: Sequence[Any] | None = None, verify: bool = False, effort: Effort = 'normal', "
         "training: Any = None, capture: str = 'auto', metadata: str = 'light', state: str = 'warn', "
         "bake: Sequence[str] | str = (), data_branches: str = 'if', checks: bool = True, "
         "custom_translations: Mapping[Any, Callable[..., Any]] | None = None, optimize: bool = True, "
@@ -95,7 +95,7 @@ SIGNATURES = {
     "optimize": (
         "(model: Any, out: str | os.PathLike[str] | None = None, *, level: int = 2, opset: int | None = None, target: str | None = None, "
         "fix: Mapping[str, int] | str | None = None, dynamic: Mapping[str, str] | None = None, "
-        "quantize: Quantize | str | None = None, dtype: str | Precision | None = None, io: str | None = None, external_data: bool | None = None, external_data_bytes: int = 1024, metadata: str = 'keep', verify: bool = True, "
+        "quantize: Quantize | str | None = None, dtype: str | Precision | None = None, io: str | None = None, external_data: bool | None = None, external_data_bytes: int = 1024, metadata: str = 'keep', verify: bool = True, effort: Effort = 'normal', "
         "engines: Sequence[str] | None = None, seed: int = 0, explain: bool = False, check: bool = False) "
         "-> OptimizeResult"
     ),
@@ -270,6 +270,7 @@ ASKED: dict[str, Any] = {
     "dynamic_axes": {"x": {0: "n"}},
     "samples": [("other",)],
     "verify": True,
+    "effort": "quick",
     "training": True,
     "capture": "fake",
     "metadata": "full",

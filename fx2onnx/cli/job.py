@@ -102,10 +102,12 @@ def run(job: Job, display: StageDisplay) -> Done:
     result = display.call("export", lambda: _export(job, model, shapes))
     result.report.warnings += _turned_static(result, shapes)
     verdict = None
-    if job.options.verify and model.has_weights:
-        engines = engines_for(job.options.target)
+    asked = job.options
+    if asked.verify and model.has_weights:
+        engines = engines_for(asked.target)
         verdict = display.call(
-            "verify against eager PyTorch", lambda: check_model(Path(job.output), model, engines, result.report.baked)
+            "verify against eager PyTorch",
+            lambda: check_model(Path(job.output), model, engines, result.report.baked, asked.effort),
         )
     return Done(_summary(job, model, result, verdict), verdict)
 

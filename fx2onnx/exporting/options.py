@@ -12,6 +12,7 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.base.opsets import check_opset
 from fx2onnx.base.options import INPUTS, OUTPUT, SIZES, option
 from fx2onnx.capture.options import CaptureOptions, check_choice
+from fx2onnx.judge import Effort
 from fx2onnx.precision.options import Precision
 from fx2onnx.quantize.options import Quantize
 from fx2onnx.targets.find import DEFAULT, GENAI, check_fused, chosen_opset, find
@@ -88,6 +89,8 @@ class ExportOptions:
     external_data: bool | None = None
     durable: bool = False
     verify: bool = False
+    effort: Effort = "normal"
+    """Of the verification."""
     profile: bool | str | os.PathLike[str] = False
     report: bool | str | os.PathLike[str] = False
     custom_translation_table: Mapping[Any, Callable[..., Any]] | None = None

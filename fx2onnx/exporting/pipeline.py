@@ -193,7 +193,10 @@ def _verify(
 
     asked = options.capture
     with record("verify"):
-        verdict = verify(result, module, args, kwargs, training=asked.training, input_names=asked.input_names)
+        verdict = verify(
+            result, module, args, kwargs,
+            training=asked.training, input_names=asked.input_names, effort=options.effort,
+        )  # fmt: skip
         result.report.verdict = verdict.summary()
         try:
             verdict.raise_if_failed()

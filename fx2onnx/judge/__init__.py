@@ -1,1 +1,8 @@
 """Is it the same? Engines, example inputs, the tolerance model and verdicts, without torch; the reference is an argument."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+Effort: TypeAlias = Literal["quick", "normal", "full"]
+"""How many inputs are compared."""

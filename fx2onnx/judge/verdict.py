@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from fx2onnx.base.errors import VerificationError
+from fx2onnx.base.errors import UserError, VerificationError
+from fx2onnx.judge import Effort
 from fx2onnx.judge.tolerance import Judged
 
 METADATA_KEY = "fx2onnx.verdict"
@@ -23,6 +24,12 @@ WRONG = "the exported model's outputs differ from eager PyTorch"
 LOOK = "report it with the model, or look at the first differing node"
 STEADIER = "hand what changes from call to call to forward as an argument, or hold it as a tensor, a number or a list"
 WHERE_THERE_IS_MORE = "verify it where there is more memory, or time: fx2onnx verify MODEL SOURCE"
+
+
+def check_effort(word: str) -> None:
+    """Raises UserError E001 for a word that is no effort."""
+    if word not in get_args(Effort):
+        raise UserError("E001", f"effort={word!r} is not known", next=f"one of {', '.join(get_args(Effort))}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +121,10 @@ class Verdict:
     baked: list[str] = field(default_factory=list)
     """Arguments that are constants of the file."""
     left_out: list[str] = field(default_factory=list)
+    effort: Effort = "normal"
+    """What was planned; ``left_out`` has what that does not contain."""
+    incomplete: str = ""
+    """The first thing that was planned and not done, since it took too long: another run may compare more."""
     unverified: str = ""
     """Why nothing was compared, such as too little memory."""
     wrong_on: tuple[Any, Any] | None = field(default=None, repr=False, compare=False)
@@ -123,6 +134,11 @@ class Verdict:
         """Add to the notes what is not there yet."""
         if text not in self.notes:
             self.notes.append(text)
+
+    def leave_out_late(self, text: str) -> None:
+        """Note what was planned, and left out since it took too long."""
+        self.left_out.append(text)
+        self.incomplete = self.incomplete or text
 
     def ran_out(self, text: str) -> None:
         """Note what was left out for lack of memory or time: all, unless something is compared."""
@@ -162,7 +178,8 @@ class Verdict:
         """One line for each row that fails, or one that all agree."""
         if self.ok:
             engines = sorted({row.engine for row in self.rows})
-            return f"{len(self.rows)} comparisons agree ({', '.join(engines)})"
+            late = f"; incomplete: {self.incomplete}" if self.incomplete else ""
+            return f"{len(self.rows)} comparisons agree ({', '.join(engines)}){late}"
         if self.unverified:
             return f"not verified: {self.unverified}"
         lines = [

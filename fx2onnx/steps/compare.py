@@ -20,6 +20,7 @@ import onnx_ir as ir
 from fx2onnx.base.errors import Fx2OnnxError, first_line
 from fx2onnx.irx.edit import graphs_of
 from fx2onnx.irx.facts import RANDOM
+from fx2onnx.judge import Effort
 from fx2onnx.judge.arrays import first_problem
 from fx2onnx.judge.constants import INPUT_MOVE, INPUT_RUNS
 from fx2onnx.judge.engines import ENGINES, Run
@@ -32,7 +33,7 @@ from fx2onnx.steps.float64 import in_float64
 
 INPUT = "the input file"
 """The reference."""
-MOST_SIZES = 3
+MOST_SIZES: dict[Effort, int] = {"quick": 1, "normal": 3, "full": 12}
 """Sets of sizes that are compared where dims are dynamic."""
 SEEDS = (0, 1)
 PARTS = 3
@@ -71,6 +72,7 @@ class Original:
     def __init__(
         self, source: str | bytes, inputs: Sequence[InputType], outputs: Sequence[str], loose: frozenset[str],
         engines: Sequence[str], seed: int = 0, conditions: Sequence[SizeCondition] = (),
+        effort: Effort = "normal",
     ) -> None:  # fmt: skip
         self.outputs = list(outputs)
         self.loose = loose
@@ -80,6 +82,7 @@ class Original:
         self.limits: dict[str, int] = {}
         self._source = source
         self._conditions = conditions
+        self._sizes = MOST_SIZES[effort]
         self._runs: dict[str, Run] = {}
         for engine in engines:
             try:
@@ -96,7 +99,7 @@ class Original:
 
     def _samples(self, engine: str, run: Run, inputs: Sequence[InputType], seed: int) -> list[Sample]:
         found: list[Sample] = []
-        for taken in itertools.islice(taken_feeds(inputs, run, self._conditions, seed=seed), MOST_SIZES):
+        for taken in itertools.islice(taken_feeds(inputs, run, self._conditions, seed=seed), self._sizes):
             self.limits[engine] = taken.limit
             found.append(Sample(engine, taken.sizes, seed, taken.feeds, taken.results))
             for other in SEEDS[1:] if len(found) == 1 else ():

@@ -20,11 +20,12 @@ from fx2onnx.files.staging import cannot_write, staged
 from fx2onnx.irx.inference import infer_types
 from fx2onnx.irx.io import Written, save, write_bytes
 from fx2onnx.irx.model_files import Staged, commit
+from fx2onnx.judge import Effort
 from fx2onnx.judge.engines import chosen_engines
 from fx2onnx.judge.feeds import conditions_of, inputs_of
 from fx2onnx.judge.known_faults import KnownFaults, knowing
 from fx2onnx.judge.memory import weights_bytes
-from fx2onnx.judge.verdict import Verdict
+from fx2onnx.judge.verdict import Verdict, check_effort
 from fx2onnx.optimize.pipelines import DEFAULT_LEVEL
 from fx2onnx.precision.model import Lowered
 from fx2onnx.precision.options import Precision
@@ -82,6 +83,7 @@ def optimize_model(
     external_data_bytes: int = 1024,
     metadata: str = "keep",
     verify: bool = True,
+    effort: Effort = "normal",
     engines: Sequence[str] | None = None,
     seed: int = 0,
     explain: bool = False,
@@ -98,7 +100,7 @@ def optimize_model(
     ``Precision``; io: ``float32`` lets inputs and outputs be as they are. external_data: weights of ``external_data_bytes`` or more in a file beside (True), all in one file (False),
     as the input has it (None). metadata: ``"none"`` leaves out stack traces, source lines and
     other notes of exporters on nodes, values and graphs. verify: run both on random inputs at several sizes in ``engines`` (those that are
-    installed). A rewrite that makes them differ is found by bisection, named, and left out. explain: keep why rewrites refused.
+    installed), as many as the ``effort`` says: quick, normal or full. A rewrite that makes them differ is found by bisection, named, and left out. explain: keep why rewrites refused.
     check: check the graph after each edit.
 
     Raises:   UserError for arguments (E001), a file that is none (E302, E303), an opset that has no form of an operator (E202),
@@ -107,6 +109,7 @@ def optimize_model(
     """
     place = None if out is None else check_target(out)
     runtime = None if target is None else find(target)
+    check_effort(effort)
     chosen = chosen_engines(engines) if verify else []
     opened = open_model(model)
     wanted = parse_sizes(fix, "fix") if isinstance(fix, str) else dict(fix or {})
@@ -120,7 +123,7 @@ def optimize_model(
     job = _Job(opened, plan)
     if verify:
         with record("run the input file"):
-            job.run_original(chosen, seed)
+            job.run_original(chosen, seed, effort)
     return job.finish(place)
 
 
@@ -209,7 +212,7 @@ class _Job:
         self.left_out.append(LeftOut(name, where, why))
 
     # -- the comparison -----------------------------------------------------------------------------------------
-    def run_original(self, engines: Sequence[str], seed: int) -> None:
+    def run_original(self, engines: Sequence[str], seed: int, effort: Effort) -> None:
         """Run the input file on random inputs of the sizes that are wanted."""
         model = self._sized()
         source = self.opened.path or self.opened.proto.SerializeToString()
@@ -222,7 +225,7 @@ class _Job:
         engines = knowing(self.plan.opset, engines, self.notes.append)
         self.compared_in = engines, seed
         conditions = conditions_of(model)
-        self.original = Original(source, inputs, outputs, random_outputs(model), engines, seed, conditions)
+        self.original = Original(source, inputs, outputs, random_outputs(model), engines, seed, conditions, effort)
         if self.plan.dynamic:
             names = set(self.plan.dynamic.values())
             varying = [

@@ -19,19 +19,14 @@ from fx2onnx.base.errors import first_line
 from fx2onnx.base.events import record
 from fx2onnx.capture.driver import as_module
 from fx2onnx.capture.python.inputs import bind, normalise_args
-from fx2onnx.judge.engines import (
-    ENGINES,
-    Array,
-    Run,
-    chosen_engines,
-    within,
-)
+from fx2onnx.judge import Effort
+from fx2onnx.judge.engines import ENGINES, Array, Run, chosen_engines, within
 from fx2onnx.judge.known_faults import KnownFaults
-from fx2onnx.judge.memory import is_exhausted, too_large
+from fx2onnx.judge.memory import is_exhausted, too_large, weights_bytes
 from fx2onnx.judge.tolerance import is_near
 from fx2onnx.judge.verdict import Range, Row, Tried, Verdict
 from fx2onnx.verify.arrays import is_finite, to_numpy
-from fx2onnx.verify.case import JUDGE_RUNS, MOST_TIMEOUTS, Case
+from fx2onnx.verify.case import MOST_TIMEOUTS, Case
 from fx2onnx.verify.eager import Eager, failed_on_arguments, in_mode, placed, takes_gradients
 from fx2onnx.verify.exact_codes import OVERFLOWS, ExactCodes
 from fx2onnx.verify.float_values import BY_ANY_ENGINE, NEAR_FLOAT64, NEEDS_RANGE, SPOILING, WITHOUT_NUMBERS
@@ -47,20 +42,18 @@ from fx2onnx.verify.quantized import as_quantized
 from fx2onnx.verify.samples import Maker, Rows, Sample, cheapest_first, planned
 from fx2onnx.verify.steps import compare_steps
 from fx2onnx.verify.weights import compare_weights
+from fx2onnx.verify.work import Budget
 
 TYPES_ONLY = "an engine's random numbers are its own: of outputs that depend on them only the type is compared"
 """A note of the verdict."""
 
-MOST_FORWARDS = 5.0
-"""Times that a run of eager PyTorch on the sample takes: all runs of eager PyTorch and of the engines together stay below,
-save for one at other sizes, where a size is dynamic."""
-LEAST_SECONDS = 1.0
-"""Runs may take so long together in any case, so that small models are tried on everything."""
+LAST_STOP = 300.0
+LATEST_FORWARDS = 100.0
+"""Seconds of processor time after which nothing more is tried, or so many times what eager PyTorch takes on the sample."""
 SMALL_SHARE = 0.25
 """Inputs of so few numbers, as a share of the sample's, run in every engine where a run at other sizes is due."""
-LARGE_SHARE = 3.0
-"""Larger inputs are those of so many times the sample's numbers."""
-MOST_SAMPLES = 32
+QUICK_ENGINES = ("onnxruntime", "openvino", "runner", "reference")
+"""The quickest first: which one runs where not all can."""
 LONGER_LOOPS = 100
 """Times that loops may turn more often than on the sample."""
 EXACT_ENGINE = "runner"
@@ -70,7 +63,7 @@ EMPTY_ENGINES = (EXACT_ENGINE,)
 NEVER_TAMER = {"signs", "wide"} | BY_ANY_ENGINE
 """Kinds of values in whose place nothing else is tried, where eager PyTorch does not take them."""
 MOST_WRONG = 3
-"""Sets of inputs on which the file is wrong: more of them tell nothing new."""
+"""Sets of wrong inputs: more of them tell nothing new."""
 SAMPLE = Sample("sample")
 ON_DEVICE = (
     "the module runs on its own device alone ({}), where inputs that it does not take may stop the device: no other sizes "
@@ -90,24 +83,24 @@ def verify(
     training: bool | None = False,
     input_names: Sequence[str] | None = None,
     bake: Sequence[str] = (),
+    effort: Effort = "normal",
 ) -> Verdict:
     """Compare ``model`` (a path, or an ``ExportResult``) with ``module(*args, **kwargs)``.
 
-    Every engine runs on the sample, and on other numbers and at other sizes as far as the time of some more runs allows:
-    ``verdict.tried`` and ``verdict.left_out`` say which. dtype, shape and order of the outputs are part of the comparison;
-    integer and bool outputs must be equal, save for those that eager PyTorch itself chooses otherwise where its numbers
-    move by rounding. ``input_names`` are those of the export. Arguments that the file has no input for are a failure,
-    unless the file says that they were baked, or ``bake`` names them: these keep their values. ``engines``: runner
-    and onnxruntime by default; reference (of the onnx package) and openvino may be named, too. An engine without a kernel
-    for a node of the model fails where ``engines`` names it, and is noted otherwise. Without ``seeds`` all values are the
-    sample's.
+    Every engine runs on the sample, and on other numbers and at other sizes as far as the ``effort`` allows: ``quick``,
+    ``normal`` or ``full``, which leaves nothing out. ``verdict.tried`` and ``verdict.left_out`` say which. dtype, shape and
+    order of the outputs are compared; integers and bools must be equal, save for those that eager PyTorch itself chooses
+    otherwise where its numbers move by rounding. ``input_names`` are those of the export. Arguments that the file has no
+    input for are a failure, unless the file or ``bake`` says that they were baked. ``engines``: runner and onnxruntime by
+    default; reference (of the onnx package) and openvino may be named, too. An engine without a kernel for a node fails
+    where ``engines`` names it, and is noted otherwise. Without ``seeds`` all values are the sample's.
     """
-    start = time.process_time()
+    budget, start = Budget(effort), time.process_time()
     root = as_module(module)
-    positional, named = normalise_args(root, args, kwargs)
-    arguments = bind(root.forward, positional, named, input_names)
-    chosen, verdict = chosen_engines(engines), Verdict(seeds=list(seeds))
-    with as_file(model) as path, in_mode(root, training) as mode, on_cpu(root, (positional, named)):
+    call = normalise_args(root, args, kwargs)
+    arguments = bind(root.forward, *call, input_names)
+    chosen, verdict = chosen_engines(engines), Verdict(seeds=list(seeds), effort=effort)
+    with as_file(model) as path, in_mode(root, training) as mode, on_cpu(root, call):
         proto = onnx.load(path, load_external_data=False)
         file = Interface.of(proto)
         verdict.notes += filter(None, (mode, file.narrowed))
@@ -124,12 +117,12 @@ def verify(
             with record("open in the engines"):
                 known = KnownFaults(proto, chosen)
                 runs = opened(path, proto, known.survived(verdict.note), verdict, must_open=engines is not None)
-            folder = os.path.dirname(path)
-            _compare_constants(verdict, proto, folder, root)
+            _compare_constants(verdict, proto, os.path.dirname(path), root)
             verdict.versions = versions_of(runs)
-            with as_quantized(verdict, proto, folder, root):
-                case = Case(Eager(root, arguments), fed, file, runs, RandomNodes.of(path, proto), start)
-                _compare(verdict, case, seeds)
+            with as_quantized(verdict, proto, os.path.dirname(path), root):
+                case = Case(Eager(root, arguments), fed, file, runs, RandomNodes.of(path, proto), budget=budget)
+                budget.open(weights_bytes(proto) // 4)
+                _compare(verdict, case, seeds, start)
             known.explain(verdict)
         except Unsteady as cause:
             verdict.give_up(str(cause))
@@ -146,15 +139,15 @@ def _compare_constants(verdict: Verdict, model: onnx.ModelProto, folder: str, ro
     compare_steps(verdict, model, folder, root)
 
 
-def _compare(verdict: Verdict, case: Case, seeds: Sequence[int]) -> None:
-    """The sample, then the other sets of inputs as long as their runs may go on."""
+def _compare(verdict: Verdict, case: Case, seeds: Sequence[int], start: float) -> None:
+    """The sample, then the other sets of inputs as far as their work may go on."""
     originals = [leaf.tensor.detach().cpu() for leaf in case.eager.arguments.leaves]
     originals = rounded_inputs(originals, case.names, case.file)
     axes = [case.file.axes[name] if name else None for name in case.names]
     rows, marks = _first(verdict, case, originals)
     maker = Maker.of(originals, axes, rows, marks, is_narrow=case.file.is_narrow)
     usual = max(maker.numbers(SAMPLE), 1)
-    most = max(MOST_FORWARDS * case.seconds["eager"], LEAST_SECONDS)
+    budget, latest = case.budget, start + max(LAST_STOP, LATEST_FORWARDS * case.seconds["eager"])
     left_out = (NEEDS_RANGE if case.file.is_half else frozenset()) | case.says_nothing
     if EXACT_ENGINE not in case.runs:
         left_out |= BY_ANY_ENGINE
@@ -165,34 +158,35 @@ def _compare(verdict: Verdict, case: Case, seeds: Sequence[int]) -> None:
         has_integers = any(not tensor.is_floating_point() and not tensor.is_complex() for tensor in originals)
         plan = (each for each in plan if not (each.sizes or has_integers or each.values in SPOILING))
     shares = [(sample, maker.numbers(sample) / usual) for sample in plan]
-    if sum(case.cost(list(case.runs), share) for _, share in shares) > most:
+    if sum(budget.cost(1 + len(case.runs), share) for _, share in shares) > budget.most:
         shares = cheapest_first(shares, seeds)
     for sample, share in shares:
-        engines, spent = list(case.runs), time.process_time() - case.start
+        engines = list(case.runs)
         needed = bool(sample.sizes) and not sample.is_empty and not any(each.sizes for each in verdict.tried)
         if sample.is_empty:
             engines = [name for name in engines if name in EMPTY_ENGINES]
             if not engines:
                 continue
-        if spent + case.cost(engines, share) > most and not (needed and share <= SMALL_SHARE):
-            by_time = sorted(engines, key=lambda name: case.seconds.get(name, 0.0))
+        if not budget.allows(1 + len(engines), share) and not (needed and share <= SMALL_SHARE):
             is_exact = sample.values in case.file.by_any_engine and EXACT_ENGINE in engines
-            engines = [EXACT_ENGINE] if is_exact else by_time[:1]
+            engines = [EXACT_ENGINE] if is_exact else sorted(engines, key=QUICK_ENGINES.index)[:1]
         if len({row.inputs for row in verdict.rows if not row.ok}) >= MOST_WRONG:
             verdict.left_out.append(f"{sample.name}: the file is wrong on others")
             continue
         if needed and case.refuses_sizes and 1 in sample.sizes.values():
             verdict.left_out.append(f"{sample.name}: eager PyTorch refuses other sizes, and would broadcast this one")
             continue
-        judging = JUDGE_RUNS * case.cost([], share) if share > LARGE_SHARE else 0.0
-        is_over = case.timeouts >= MOST_TIMEOUTS or not case.runs
-        if is_over or (
-            not needed and (spent + case.cost(engines, share) + judging > most or len(verdict.tried) > MOST_SAMPLES)
-        ):
-            verdict.left_out.append(f"{sample.name}: the runs before took long enough")
+        is_late = time.process_time() > latest
+        if is_late or case.timeouts >= MOST_TIMEOUTS or not case.runs:
+            verdict.leave_out_late(
+                f"{sample.name}: {'the verification takes' if is_late else 'runs before took'} too long"
+            )
             continue
-        _other(verdict, case, maker, sample, engines, partial(case.outgrows, engines, share, most))
-        case.note_cost(share)
+        if not needed and not budget.allows(1 + len(engines), share, len(verdict.tried), judging=True):
+            verdict.left_out.append(f"{sample.name}: effort={verdict.effort} leaves it out")
+            continue
+        _other(verdict, case, maker, sample, engines, partial(budget.outgrows, len(engines), share))
+        budget.note(share)
     if case.eager.codes is not None and case.eager.codes.overflowed:
         verdict.note(OVERFLOWS.format(", ".join(case.eager.codes.overflowed)))
 
@@ -246,7 +240,9 @@ def _other(
             expected, recording = _eager(case, tensors)
         except Exception as cause:  # forward is the user's code
             problem = problem or f"eager PyTorch itself fails ({first_line(cause)[:120]})"
-            case.timeouts += isinstance(cause, TimeoutError)
+            if isinstance(cause, TimeoutError):
+                case.timeouts += 1
+                verdict.incomplete = verdict.incomplete or f"{sample.name}: {problem}"
             continue
         unlike = _unlike_the_sample(case, asked, tensors, expected, recording.draws)
         if unlike:
@@ -272,6 +268,7 @@ def _unlike_the_sample(
         return "eager PyTorch itself gives NaN or infinity"
     if sample.values in NEAR_FLOAT64:
         try:
+            case.budget.spend(2)
             exact = case.eager.in_float64(tensors, draws, case.longest("eager", on_sample=False))
         except Exception as cause:  # forward is the user's code, on tensors of a kind that it may not know
             return f"the module does not run in float64 ({first_line(cause)[:120]})"
@@ -281,7 +278,6 @@ def _unlike_the_sample(
 
 
 def _eager(case: Case, tensors: Sequence[torch.Tensor], *, timed: bool = False) -> tuple[list[Array], Recording]:
-    # Also where the file draws nothing: the judge has to draw what eager PyTorch drew.
     recording = Recording(tensors if timed else ())
     if not timed:
         recording.most_turns = LONGER_LOOPS * (case.turns + LONGER_LOOPS)  # some inputs let a loop never end
@@ -289,9 +285,10 @@ def _eager(case: Case, tensors: Sequence[torch.Tensor], *, timed: bool = False) 
     start = time.process_time()
     with record("eager PyTorch"), case.eager.exactly(), recording:
         expected = case.eager.run(tensors)
-    case.last_seconds = {"eager": time.process_time() - start}
+    case.budget.last = recording.work
+    case.budget.spend(1)
     if timed:
-        case.seconds = case.last_seconds
+        case.seconds, case.budget.sample = {"eager": time.process_time() - start}, recording.work
         case.turns = recording.turns
     return expected, recording
 
@@ -332,6 +329,7 @@ def _judge_all(
     longest = case.longest("eager", on_sample=sample is SAMPLE)
     outputs = Outputs(case.eager, case.file, tensors, recording, expected, unknown, verdict, sample, longest)
     outputs.judge(results)
+    case.budget.spend(outputs.runs)
     if verdict.wrong_on is None and not all(row.ok for row in verdict.rows[before:]):
         verdict.wrong_on = placed(case.eager.arguments, tensors)
 
@@ -373,7 +371,7 @@ def _run_engine(
     except TimeoutError:
         case.runs.pop(engine, None)
         text = f"{sample.name}: {engine} did not end within {longest:.0f} s, and is left out of what follows"
-        (verdict.ran_out if sample is SAMPLE else verdict.left_out.append)(text)
+        (verdict.ran_out if sample is SAMPLE else verdict.leave_out_late)(text)
         return None
     except Exception as cause:  # an engine that fails is a row of the verdict
         problem = f"{type(cause).__name__}: {first_line(cause)[:300]}"
@@ -386,7 +384,9 @@ def _run_engine(
             verdict.rows.append(Row.failed(engine, "(all)", sample.name, problem))
         return None
     finally:
-        case.last_seconds[engine] = time.process_time() - start
+        case.budget.spend(1)
+        if sample is SAMPLE:
+            case.seconds[engine] = time.process_time() - start
 
 
 def _baked_of(model: Any) -> list[str]:

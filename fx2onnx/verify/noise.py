@@ -29,6 +29,7 @@ from fx2onnx.verify.float_values import NO_WHOLE_NUMBER, SAYS_NOTHING
 from fx2onnx.verify.marks import Marking
 from fx2onnx.verify.turned import Turned, whole_numbers
 from fx2onnx.verify.unordered import chooses_without_order
+from fx2onnx.verify.work import work_of
 
 _KINDS = {"rand": "Uniform", "rand_like": "Uniform", "randn": "Normal", "randn_like": "Normal"}
 """Which random node an ATen operator becomes as it is."""
@@ -95,6 +96,8 @@ class Recording(EagerMode):
         """Whether an operator has chosen among NaN or infinities."""
         self.marking = Marking()
         self.turned = Turned()
+        self.work = 0.0
+        """What the run costs (work.py)."""
 
     def seen(self, func: Any, args: Any, kwargs: Any) -> Any:
         if func in _BAGS:
@@ -105,6 +108,7 @@ class Recording(EagerMode):
         self.has_codes |= func.namespace == "quantized" and is_product(func)
         self.says_nothing |= SAYS_NOTHING.get(func._opname, frozenset())
         result = func(*args, **kwargs)
+        self.work += work_of(func, args, result)
         self.has_no_order = self.has_no_order or chooses_without_order(func, args, result)
         self.turned.see(func, args, result, self._whole)
         self.says_nothing |= NO_WHOLE_NUMBER if self.turned.whole_again else frozenset()

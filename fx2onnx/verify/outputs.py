@@ -69,6 +69,8 @@ class Outputs:
         self._tried_float64 = False
         self._open: Sequence[Array | bool] | None = None
         self._tried_order = not recording.has_no_order
+        self.runs = 0
+        """Runs of eager PyTorch that judging took, one in float64 counted twice."""
         self._is_cut_short = False
         """Whether a run was ended that should have judged."""
         self._is_unsteady = False
@@ -110,7 +112,10 @@ class Outputs:
             verdict.rows[before:] = _without_habits(verdict.rows[before:], verdict)
         why = UNDEFINED if self._is_unsteady else CUT_SHORT
         if (self._is_cut_short or self._is_unsteady) and sample.name != "sample":
-            verdict.left_out += [why.format(sample.name, row.output) for row in verdict.rows[before:] if not row.ok]
+            texts = [why.format(sample.name, row.output) for row in verdict.rows[before:] if not row.ok]
+            verdict.left_out += texts
+            if texts and not self._is_unsteady:
+                verdict.incomplete = verdict.incomplete or texts[0]
             verdict.rows[before:] = [row for row in verdict.rows[before:] if row.ok]
 
     def _judged(
@@ -158,6 +163,7 @@ class Outputs:
 
     def _run(self, mode: EagerMode) -> list[Array]:
         """Eager PyTorch as the mode has it."""
+        self.runs += 1
         try:
             return self._eager.moved(self._tensors, self._draws, mode, self._longest)
         except TimeoutError:
@@ -194,6 +200,7 @@ class Outputs:
     def _in_float64(self) -> Sequence[Array] | None:
         if not self._tried_float64:
             self._tried_float64 = True
+            self.runs += 2
             try:
                 self._exact = self._eager.in_float64(self._tensors, self._draws, self._longest)
             except TimeoutError:

@@ -18,6 +18,7 @@ import fx2onnx
 from fx2onnx.sources.seeding import seeded
 from fx2onnx.verify import Verdict, verify
 from fx2onnx.verify.noise import Recording
+from fx2onnx.verify.work import EFFORTS
 
 GENERATOR = torch.Generator().manual_seed(0)
 X = torch.randn(3, 8, generator=GENERATOR)
@@ -441,12 +442,11 @@ def test_probabilities_of_nearly_nothing_are_as_exact_as_an_engine_has_them() ->
     assert not verify(fx2onnx.export(Scores(12.1), (x,)), Scores(), (x,)).ok
 
 
-def test_what_takes_too_long_is_left_out_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_too_much_work_is_left_out_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
     module, args, result = padded()
-    monkeypatch.setattr("fx2onnx.verify.compare.LEAST_SECONDS", 0.0)
-    monkeypatch.setattr("fx2onnx.verify.compare.MOST_FORWARDS", 0.0)
-    verdict = verify(result, module, args)
-    assert "seed 1: the runs before took long enough" in verdict.left_out
+    monkeypatch.setitem(EFFORTS, "quick", (0.0, 0.0))
+    verdict = verify(result, module, args, effort="quick")
+    assert "seed 1: effort=quick leaves it out" in verdict.left_out
     assert [bool(tried.sizes) for tried in verdict.tried] == [False, True], (
         "a file with dynamic sizes is tried at others"
     )

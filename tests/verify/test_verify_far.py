@@ -22,12 +22,6 @@ TABLE = torch.randn(40, 4, generator=GENERATOR)
 LONG = torch.randn(1000, 4, generator=GENERATOR)
 
 
-@pytest.fixture(autouse=True)
-def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is tried is what these tests are about, however slow the machine is."""
-    monkeypatch.setattr("fx2onnx.verify.compare.LEAST_SECONDS", 60.0)
-
-
 def distances(x: torch.Tensor) -> torch.Tensor:
     places = torch.arange(x.shape[1])
     return places[:, None] - places[None]

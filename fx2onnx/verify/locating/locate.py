@@ -22,8 +22,9 @@ from fx2onnx.base.source import PACKAGE_FOLDER
 from fx2onnx.capture.captured import carried, where_of
 from fx2onnx.capture.driver import as_module
 from fx2onnx.capture.python.inputs import Arguments, bind, normalise_args
+from fx2onnx.judge import Effort
 from fx2onnx.judge.engines import ENGINES, Array, chosen_engines, lacks_operator
-from fx2onnx.judge.verdict import Verdict
+from fx2onnx.judge.verdict import Verdict, check_effort
 from fx2onnx.verify.compare import verify
 from fx2onnx.verify.eager import as_array, failed_on_arguments, in_mode, outputs_of
 from fx2onnx.verify.interface import as_file, assign
@@ -60,15 +61,16 @@ def locate(
     bake: Sequence[str] = (),
     memory_bytes: int | None = None,
     verdict: Verdict | None = None,
+    effort: Effort = "normal",
 ) -> FirstWrong | None:
     """The first node of ``model`` (a path, or an ``ExportResult``) that differs from ``module(*args, **kwargs)``.
 
     Where nothing differs on these arguments, the file is verified, and the search goes on at the first inputs on which that
     fails; ``verdict`` is such a verification that was done before. None where every engine gives what eager PyTorch gives on
-    all of them. Values that are kept for the comparison take ``memory_bytes`` (default: a quarter of what is free), and lie in
-    a temporary folder beyond. ``input_names`` and ``bake`` are those of the export. Raises UserError where the module or the
-    file cannot be run at all.
+    all of them. Values take ``memory_bytes`` (default: a quarter of what is free), and lie in a temporary folder beyond.
+    ``input_names``, ``bake``: of the export; ``effort``: of the verification. UserError: the module or the file does not run.
     """
+    check_effort(effort)
     chosen = chosen_engines(engines)
     root = as_module(module)
     with as_file(model) as path:
@@ -86,15 +88,14 @@ def locate(
             return None if found is None else with_entries(replace(found, on=on.name))
 
         with in_mode(root, asked.training), on_cpu(root, (args, kwargs)) as (args, kwargs):
-            if verdict is None or where_failed(verdict) is None:
-                found = search(Elsewhere(args, kwargs))
-                if found is not None:
-                    return found
+            is_here = verdict is None or where_failed(verdict) is None
+            if is_here and (found := search(Elsewhere(args, kwargs))) is not None:
+                return found
             if verdict is None:
                 try:
                     verdict = verify(
                         path, module, args, kwargs,
-                        engines=engines, training=asked.training, input_names=asked.input_names, bake=bake,
+                        engines=engines, training=asked.training, input_names=asked.input_names, bake=bake, effort=effort,
                     )  # fmt: skip
                 except UserError:  # a file that takes buffers
                     return None
@@ -180,7 +181,6 @@ class _Search:
         taken = assign(list(arrays), names, self.bake)
         return {name: array for name, array in zip(taken, arrays.values(), strict=True) if name is not None}
 
-    # -- the file ---------------------------------------------------------------------------------------------------
     def _problem(self, engine: str, feeds: Mapping[str, Array], exact: Once | None = None) -> str:
         """What is wrong with the outputs of an engine, by float64 where it is given; nothing where it lacks an operator."""
         try:
@@ -294,7 +294,6 @@ class _Search:
             _case(side.file, sorted(nodes), given, name, want),
         )
 
-    # -- capture ------------------------------------------------------------------------------------------------------
     def _capture_fault(
         self,
         arguments: Arguments,

@@ -1,0 +1,151 @@
+"""What runs cost, counted from operators and their sizes: the same on every machine, however loaded it is. So which inputs are
+tried hangs on the module, the file and the arguments alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from fx2onnx.judge import Effort
+from fx2onnx.judge.verdict import check_effort
+
+EFFORTS: dict[Effort, tuple[float, float]] = {"quick": (3.5, 0.1), "normal": (5.0, 1.0), "full": (math.inf, math.inf)}
+"""How much work all runs of eager PyTorch and of the engines together may take, save for one at other sizes where a size is
+dynamic: so many times a run of eager PyTorch on the sample, or so many seconds of a usual core, whichever is more."""
+MOST_SAMPLES = 32
+"""At other efforts than ``full``."""
+LEAST_SHARE = 0.2
+"""Of the work of a run on the sample: what small inputs take, too, since all weights are read; until it was counted."""
+JUDGE_RUNS = 6
+"""Runs of eager PyTorch that judging may take, if what differs is not settled at once: larger inputs than the sample are
+tried only where there is work left for these, too."""
+_LARGE_SHARE = 3.0
+"""Larger inputs are those of so many times the sample's numbers."""
+_OUTGROWN = 8.0
+"""A run that takes so many times what its inputs let expect has sizes or counts of loops that their numbers decide."""
+_LEAST_EXPECTED = 1e-3
+_OPENING = 5e-9
+"""Seconds of opening a file in the engines and comparing its weights, for each number of a weight."""
+_CALL, _ELEMENT, _PRODUCT = 3e-5, 1e-9, 5e-11
+"""Seconds of a call, of a number that an operator reads or writes, and of a product that it sums, on a usual core."""
+
+
+@dataclass(slots=True)
+class Budget:
+    """What all runs of a verification may cost and have cost, in seconds of a usual core; a run of an engine counts for as much
+    as one of eager PyTorch.
+    """
+
+    effort: Effort = "normal"
+    spent: float = 0.0
+    sample: float = 0.0
+    """What a run of eager PyTorch on the sample costs."""
+    last: float = 0.0
+    """Likewise on the inputs that were tried last."""
+    small_share: float = 1.0
+    """How large the smallest inputs so far were, as a share of the sample's numbers."""
+    small: float | None = None
+    """What a run on them costs."""
+
+    def __post_init__(self) -> None:
+        """Raises UserError E001 for an effort that is none."""
+        check_effort(self.effort)
+
+    @property
+    def most(self) -> float:
+        forwards, least = EFFORTS[self.effort]
+        return max(forwards * self.sample, least)
+
+    def open(self, weights: int) -> None:
+        """A file with so many numbers in its weights was opened."""
+        self.spent += _OPENING * weights
+
+    def spend(self, runs: int) -> None:
+        """So many more runs on the last inputs."""
+        self.spent += runs * self.last
+
+    def cost(self, runs: int, share: float) -> float:
+        """The work of so many runs on inputs with such a share of the sample's numbers: as much for each further number as between
+        the smallest inputs so far and the sample.
+        """
+        if self.small is None:
+            return runs * max(share, LEAST_SHARE) * self.sample
+        slope = max(self.sample - self.small, 0.0) / (1.0 - self.small_share)
+        return runs * (self.small + slope * max(share - self.small_share, 0.0))
+
+    def allows(self, runs: int, share: float, samples: int = 0, *, judging: bool = False) -> bool:
+        """Whether such runs may follow, and judging them where that is asked and the inputs are large, after so many sets of inputs."""
+        runs += JUDGE_RUNS if judging and share > _LARGE_SHARE else 0
+        is_many = samples > MOST_SAMPLES and not math.isinf(self.most)
+        return self.spent + self.cost(runs, share) <= self.most and not is_many
+
+    def outgrows(self, engines: int, share: float) -> bool:
+        """Whether eager PyTorch's last run shows that so many engines and judging would take far more work than inputs of such a
+        share of the sample's numbers should, and more than all may.
+        """
+        growth = self.last / max(self.cost(1, share), _LEAST_EXPECTED)
+        return growth > _OUTGROWN and (JUDGE_RUNS + engines) * self.last > self.most
+
+    def note(self, share: float) -> None:
+        """The inputs that were tried last have such a share of the sample's numbers."""
+        if share < self.small_share:
+            self.small_share, self.small = share, self.last
+
+
+Products = Callable[..., int]
+"""From the result and the operator's arguments."""
+
+
+def _by_last_axis(place: int) -> Products:
+    return lambda result, *args: result.numel() * args[place].shape[-1]
+
+
+def _of_convolution(result: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, *rest: Any) -> int:
+    is_transposed = len(rest) > 4 and bool(rest[4])
+    return (x if is_transposed else result).numel() * weight[:1].numel()
+
+
+def _of_attention(result: torch.Tensor, query: torch.Tensor, key: torch.Tensor, *rest: Any) -> int:
+    return 2 * query.numel() * key.shape[-2]
+
+
+def _of_recurrence(result: torch.Tensor, *args: Any) -> int:
+    weights = sum(each.numel() for each in _tensors(args[1:]) if each.dim() == 2)
+    return weights * max(result.numel() // max(result.shape[-1], 1), 1)
+
+
+_PRODUCTS: dict[str, Products] = {
+    **dict.fromkeys(("mm", "bmm", "linear", "matmul"), _by_last_axis(0)),
+    **dict.fromkeys(("addmm", "baddbmm"), _by_last_axis(1)),
+    **dict.fromkeys(("convolution", "_convolution", "mkldnn_convolution"), _of_convolution),
+    **dict.fromkeys(
+        ("scaled_dot_product_attention", "_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_attention_math"),
+        _of_attention,
+    ),
+    **dict.fromkeys(("mkldnn_rnn_layer", "lstm", "gru", "rnn_tanh", "rnn_relu", "quantized_lstm", "quantized_gru"), _of_recurrence),
+}  # fmt: skip
+
+
+def work_of(func: Any, args: Any, result: Any) -> float:
+    """Seconds that the call of an operator takes on a usual machine."""
+    given, made = _tensors(args), _tensors((result,))
+    if func.is_view or not made:
+        return _CALL
+    products = _PRODUCTS.get(func._opname)
+    count = products(made[0], *args) if products is not None else 0
+    return _CALL + _ELEMENT * sum(each.numel() for each in (*given, *made)) + _PRODUCT * count
+
+
+def _tensors(values: Any) -> list[torch.Tensor]:
+    found = []
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif isinstance(value, tuple | list):
+            found += [each for each in value if isinstance(each, torch.Tensor)]
+    return found

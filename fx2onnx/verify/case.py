@@ -9,7 +9,7 @@ from fx2onnx.judge.engines import Run
 from fx2onnx.verify.eager import Eager
 from fx2onnx.verify.interface import Interface
 from fx2onnx.verify.noise import RandomNodes
-from fx2onnx.verify.work import Budget
+from fx2onnx.verify.work import WorkBudget
 
 _LONGEST = 20.0
 """Seconds that a run on other inputs than the sample may take, or 40 times what it takes on the sample where that is more."""
@@ -30,7 +30,7 @@ class Case:
     random: RandomNodes | None
     seconds: dict[str, float] = field(default_factory=dict)
     """What a run on the sample took of processor time: of eager PyTorch, and of each engine. Only ``longest`` hangs on it."""
-    budget: Budget = field(default_factory=Budget)
+    budget: WorkBudget = field(default_factory=WorkBudget)
     """What all runs may cost, and have."""
     finite: list[bool] = field(default_factory=list)
     """Whether each output of the sample has finite numbers alone."""

@@ -42,7 +42,7 @@ from fx2onnx.verify.quantized import as_quantized
 from fx2onnx.verify.samples import Maker, Rows, Sample, cheapest_first, planned
 from fx2onnx.verify.steps import compare_steps
 from fx2onnx.verify.weights import compare_weights
-from fx2onnx.verify.work import Budget
+from fx2onnx.verify.work import WorkBudget
 
 TYPES_ONLY = "an engine's random numbers are its own: of outputs that depend on them only the type is compared"
 """A note of the verdict."""
@@ -95,7 +95,7 @@ def verify(
     default; reference (of the onnx package) and openvino may be named, too. An engine without a kernel for a node fails
     where ``engines`` names it, and is noted otherwise. Without ``seeds`` all values are the sample's.
     """
-    budget, start = Budget(effort), time.process_time()
+    budget, start = WorkBudget(effort), time.process_time()
     root = as_module(module)
     call = normalise_args(root, args, kwargs)
     arguments = bind(root.forward, *call, input_names)

@@ -36,7 +36,7 @@ _CALL, _ELEMENT, _PRODUCT = 3e-5, 1e-9, 5e-11
 
 
 @dataclass(slots=True)
-class Budget:
+class WorkBudget:
     """What all runs of a verification may cost and have cost, in seconds of a usual core; a run of an engine counts for as much
     as one of eager PyTorch.
     """

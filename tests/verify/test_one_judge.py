@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 import fx2onnx
-from fx2onnx.file_optimizer.compare import Original
 from fx2onnx.judge.feeds import inputs_of
+from fx2onnx.steps.compare import Original
 from fx2onnx.verify import locate, verify
 from studies.sabotage.harms import HARMS
 from studies.sabotage.sketch import Sketch

@@ -13,7 +13,7 @@ import fx2onnx
 from fx2onnx.base.errors import VerificationError
 from fx2onnx.judge.engines import ENGINES, within
 from fx2onnx.verify import compare, verify
-from fx2onnx.verify.work import Budget
+from fx2onnx.verify.work import WorkBudget
 from tests.verify.given import Given
 
 LOOP = """<ir_version: 10, opset_import: ["" : 20]>
@@ -86,7 +86,7 @@ class Waits(torch.nn.Module):
 
 
 def test_numbers_that_make_eager_run_long_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Budget, "outgrows", lambda budget, engines, share: share == 1.0)
+    monkeypatch.setattr(WorkBudget, "outgrows", lambda budget, engines, share: share == 1.0)
     module = Waits()
     verdict = verify(fx2onnx.export(module, (X + 3,)), module, (X + 3,), seeds=(1,))
     assert any("far longer than its sizes do" in text for text in verdict.left_out)

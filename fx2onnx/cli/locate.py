@@ -14,6 +14,7 @@ from fx2onnx.cli import options
 from fx2onnx.cli.files import check_apart, check_readable, know_faults
 from fx2onnx.cli.options import Group
 from fx2onnx.cli.outcome import print_json, print_text, reports_errors
+from fx2onnx.exporting.options import ExportOptions
 from fx2onnx.sources.source import Options
 
 
@@ -22,6 +23,7 @@ def locate_command(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="The ONNX file that is wrong.", show_default=False)],
     source: options.SourceArgument,
     sample: Annotated[dict[str, Any], Group(Options)],
+    asked: Annotated[dict[str, Any], Group(ExportOptions, only=("effort",))],
     engine: options.Engines = None,
     case: Annotated[
         Path | None,
@@ -59,7 +61,7 @@ def locate_command(
         with warnings.catch_warnings(action="ignore"):
             found = stages.call(
                 "compare node by node",
-                lambda: locate(model, reference.module, reference.args, reference.kwargs, engines=engine),
+                lambda: locate(model, reference.module, reference.args, reference.kwargs, engines=engine, **asked),
             )
     if found is not None and case is not None:
         found.write_case(case, weights=case_weights)

@@ -40,7 +40,7 @@ def optimize_command(
     source: Source,
     quantize: Annotated[Quantize | None, Group(Quantize, is_made=True)],
     precision: Annotated[Precision | None, Group(Precision, is_made=True)],
-    exported: Annotated[dict[str, Any], Group(ExportOptions, only=("opset_version", "target"))],
+    exported: Annotated[dict[str, Any], Group(ExportOptions, only=("opset_version", "target", "effort"))],
     out: Out = None,
     output: Annotated[Path | None, options.output("The file to write, instead of OUT.")] = None,
     level: Annotated[int, typer.Option("-O", "--level", help="How much is rewritten: 0 to 3.")] = 2,
@@ -91,6 +91,7 @@ def optimize_command(
         "external_data_bytes": external_data_bytes,
         "metadata": metadata,
         "verify": verify,
+        "effort": exported["effort"],
         "engines": engine,
         "seed": seed,
         "explain": explain,
@@ -102,7 +103,7 @@ def optimize_command(
 def quantize_command(
     source: Source,
     weights: Annotated[dict[str, Any], Group(Quantize, skip=("kind",))],
-    exported: Annotated[dict[str, Any], Group(ExportOptions, only=("opset_version", "target"))],
+    exported: Annotated[dict[str, Any], Group(ExportOptions, only=("opset_version", "target", "effort"))],
     out: Out = None,
     kind: Annotated[
         str, typer.Option("--kind", help=f"How weights are stored: {', '.join(KINDS)}.", rich_help_panel=PRECISION)
@@ -123,6 +124,7 @@ def quantize_command(
         "quantize": Quantize(kind, **weights),
         "external_data": external_data,
         "verify": verify,
+        "effort": exported["effort"],
         "engines": engine,
         "seed": seed,
     }

@@ -15,12 +15,14 @@ from fx2onnx.cli import options
 from fx2onnx.cli.files import check_apart, check_readable, know_faults
 from fx2onnx.cli.options import Group
 from fx2onnx.cli.outcome import print_json, reports_errors
+from fx2onnx.exporting.options import ExportOptions
 from fx2onnx.sources.source import Options
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from fx2onnx.exporting.result import ExportResult
+    from fx2onnx.judge import Effort
     from fx2onnx.judge.verdict import Verdict
     from fx2onnx.sources import Source
 
@@ -30,6 +32,7 @@ def verify_command(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="The ONNX file to check.", show_default=False)],
     source: options.SourceArgument,
     sample: Annotated[dict[str, Any], Group(Options)],
+    asked: Annotated[dict[str, Any], Group(ExportOptions, only=("effort",))],
     bake: options.Bake = None,
     engine: options.Engines = None,
     faults: options.Faults = None,
@@ -61,7 +64,8 @@ def verify_command(
         with stages.stage(f"build {source}"):
             reference = options.resolve_source(source, **sample)
         verdict = stages.call(
-            "verify against eager PyTorch", lambda: check_model(model, reference, engine and engines, bake or ())
+            "verify against eager PyTorch",
+            lambda: check_model(model, reference, engine and engines, bake or (), **asked),
         )
     if record:
         verdict.write_into(model)
@@ -75,13 +79,19 @@ def verify_command(
 
 
 def check_model(
-    model: Path | ExportResult, source: Source, engines: Sequence[str] | None = None, bake: Sequence[str] = ()
+    model: Path | ExportResult,
+    source: Source,
+    engines: Sequence[str] | None = None,
+    bake: Sequence[str] = (),
+    effort: Effort = "normal",
 ) -> Verdict:
     """The verdict on a model against the eager module of ``source``, in all engines unless some are named."""
     from fx2onnx.verify.compare import verify
 
     with warnings.catch_warnings(action="ignore"):
-        return verify(model, source.module, source.args, source.kwargs, engines=engines, bake=(*source.bake, *bake))
+        return verify(
+            model, source.module, source.args, source.kwargs, engines=engines, bake=(*source.bake, *bake), effort=effort
+        )
 
 
 def verdict_view(verdict: Verdict) -> RenderableType:
@@ -105,7 +115,8 @@ def verdict_view(verdict: Verdict) -> RenderableType:
             Text(count + worst.inputs),
             Text("ok", style="green") if worst.ok else Text(worst.problem or "differs", style="red"),
         )
-    notes = [*verdict.notes, *_left_out(verdict)]
+    late = [f"incomplete: {verdict.incomplete}"] if verdict.incomplete else []
+    notes = [*verdict.notes, *_left_out(verdict), *late]
     return console.Group(table, *(Text(f"note: {note}", style="dim") for note in notes))
 
 

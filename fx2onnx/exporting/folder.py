@@ -22,6 +22,7 @@ from fx2onnx.files.folder_files import inside
 from fx2onnx.files.staging import cannot_write, staged
 from fx2onnx.irx import reference
 from fx2onnx.irx.shared_data import save_together
+from fx2onnx.judge import Effort
 from fx2onnx.manifest.names import LOGITS, PAST_SIZE, PROMPT_FILE
 from fx2onnx.sizes import stated as size_conditions
 from fx2onnx.sizes.assumptions import Assumed, Condition, Guard, Specialization
@@ -85,7 +86,7 @@ def export_assembly(
         for file, (result, source) in _export_part(part, options, done.notes).items():
             results[file], done.sources[file] = result, source
     warn(text for result in results.values() for text in result.report.warnings)
-    check = functools.partial(_verify, done, engines=engines) if options.verify else None
+    check = functools.partial(_verify, done, engines=engines, effort=options.effort) if options.verify else None
     _write_parts(assembly, results, done, check, origin or {}, for_genai=options.is_for_genai)
     done.files = sorted(entry.name for entry in target.iterdir() if entry.is_file())
     done.reports = {name: result.report for name, result in results.items()}
@@ -340,7 +341,7 @@ def _own_files(assembly: Assembly, target: Path) -> list[str]:
     return [path.name for path in target.iterdir() if is_own and not path.name.endswith(CHECKED_SUFFIXES)]
 
 
-def _verify(done: ExportedFolder, folder: Path, *, engines: Sequence[str] | None) -> None:
+def _verify(done: ExportedFolder, folder: Path, *, engines: Sequence[str] | None, effort: Effort) -> None:
     from fx2onnx.exporting.decoders import samples_of
     from fx2onnx.verify.compare import verify
 
@@ -348,7 +349,9 @@ def _verify(done: ExportedFolder, folder: Path, *, engines: Sequence[str] | None
         path = str(folder / name)
         # Inputs of a step hang together (mask, cache, positions): values drawn apart mean nothing to it.
         for kwargs in samples_of(source.module) or [source.kwargs]:
-            verdict = verify(path, source.module, source.args, kwargs, engines=engines, bake=source.bake, seeds=())
+            verdict = verify(
+                path, source.module, source.args, kwargs, engines=engines, bake=source.bake, seeds=(), effort=effort
+            )
             done.verdicts[name] = verdict
             if not verdict.ok:
                 break

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.opsets import check_opset
-from fx2onnx.base.options import INPUTS, OUTPUT, SIZES, option
+from fx2onnx.base.options import CHECKS, INPUTS, OUTPUT, SIZES, option
 from fx2onnx.capture.options import CaptureOptions, check_choice
 from fx2onnx.judge import Effort
 from fx2onnx.precision.options import Precision
@@ -89,8 +89,12 @@ class ExportOptions:
     external_data: bool | None = None
     durable: bool = False
     verify: bool = False
-    effort: Effort = "normal"
-    """Of the verification."""
+    effort: Effort = option(
+        "normal",
+        "How many inputs are compared: quick, normal, or full, which leaves none out.",
+        panel=CHECKS,
+        kind=Effort | None,
+    )
     profile: bool | str | os.PathLike[str] = False
     report: bool | str | os.PathLike[str] = False
     custom_translation_table: Mapping[Any, Callable[..., Any]] | None = None

@@ -82,7 +82,7 @@ def optimize_command(
     asked = {
         "level": level,
         "opset": exported["opset_version"],
-        "target": exported["target"],
+        **{name: exported[name] for name in ("target", "effort")},
         "fix": parse_sizes(",".join(fix or [])),
         "dynamic": places_of(dynamic or []),
         "quantize": quantize,
@@ -91,7 +91,6 @@ def optimize_command(
         "external_data_bytes": external_data_bytes,
         "metadata": metadata,
         "verify": verify,
-        "effort": exported["effort"],
         "engines": engine,
         "seed": seed,
         "explain": explain,

@@ -19,6 +19,7 @@ help:                       ## list the targets
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	printf '%s\nimport torchvision_hook\n' $(CURDIR)/tests/torchvision_shim > $$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/torchvision_hook.pth
 	touch $@
 
 demo: $(READY)              ## export ResNet-50 and BERT-base, run both in the runner and in onnxruntime

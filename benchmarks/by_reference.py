@@ -60,12 +60,8 @@ SIZES = {
 def make_checkpoint(folder: Path, size: Size) -> int:
     """Config and shards of random numbers as ``save_pretrained`` lays them out. Returns the bytes of the weights."""
     import torch
-    from safetensors.torch import save_file
-
-    from fx2onnx.sources.torchvision_compat import prepare
-
-    prepare()
     import transformers
+    from safetensors.torch import save_file
 
     dtype = getattr(torch, size.dtype)
     config = transformers.LlamaConfig(**size.config, tie_word_embeddings=False, dtype=size.dtype)

@@ -89,9 +89,7 @@ def depth(rounds: int) -> None:
     from fx2onnx.model_patches.library import LibraryPatches
 
     capture = partial(plain_capture, patches=LibraryPatches())
-    from fx2onnx.sources.torchvision_compat import prepare
 
-    prepare()
     from transformers import BertConfig, BertModel
 
     sample = torch.ones(1, 32, dtype=torch.long)

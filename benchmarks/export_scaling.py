@@ -63,10 +63,6 @@ def by_pixels() -> dict[Any, Callable[[], Any]]:
 
 def by_depth() -> dict[Any, Callable[[], Any]]:
     import torch
-
-    from fx2onnx.sources.torchvision_compat import prepare
-
-    prepare()
     from transformers import BertConfig, BertModel
 
     ids = torch.ones(1, 16, dtype=torch.long)

@@ -114,9 +114,7 @@ def _builder() -> Path:
 
 def prepare(folder: Path, parts: str) -> None:
     """Every file that is not there yet."""
-    from fx2onnx.sources.torchvision_compat import prepare as prepare_torchvision
 
-    prepare_torchvision()
     folder.mkdir(parents=True, exist_ok=True)
     if "decoder" in parts:
         _prepare_decoder(folder / "decoder")
@@ -177,9 +175,7 @@ def _prepare_one(place: Path, kind: str, options: dict[str, Any], make: Callable
 
 def build(source: Path, target: Path, precision: str) -> None:
     """onnxruntime-genai's model builder, which is a script beside its modules."""
-    from fx2onnx.sources.torchvision_compat import prepare as prepare_torchvision
 
-    prepare_torchvision()
     script = _builder()
     sys.path.insert(0, str(script.parent))
     sys.argv = [str(script), "-i", str(source), "-o", str(target), "-p", precision, "-e", "cpu"]

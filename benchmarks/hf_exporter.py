@@ -22,9 +22,7 @@ from benchmarks import machine
 
 
 def _models() -> dict[str, Callable[[], Any]]:
-    from fx2onnx.sources.torchvision_compat import prepare
 
-    prepare()
     import transformers as hf
 
     llama = {"hidden_size": 512, "intermediate_size": 1408, "num_hidden_layers": 8, "num_attention_heads": 8}

@@ -27,19 +27,14 @@ from benchmarks import machine
 COMMAND = "from fx2onnx.cli.process import run; run()"
 TORCHVISION = """
 import torch
-from fx2onnx.sources.torchvision_compat import import_torchvision
-import_torchvision().models
+import torchvision
 """
 TRANSFORMERS = """
 import torch
-from fx2onnx.sources.torchvision_compat import prepare
-prepare()
 from transformers import BertForMaskedLM
 """
 FOLDER = """
 import sys, torch
-from fx2onnx.sources.torchvision_compat import prepare
-prepare()
 from transformers import BertConfig, BertForMaskedLM
 torch.manual_seed(0)
 shape = dict(hidden_size=256, num_hidden_layers=4, num_attention_heads=4, intermediate_size=1024, vocab_size=8000)

@@ -34,23 +34,20 @@ MEMORY_STEPS, GROWTH_STEPS, FIRST = 8, 1000, 50
 
 def _resnet(name: str, batch: int, size: int) -> Any:
     import torch
+    import torchvision
 
-    from fx2onnx.sources.torchvision_compat import import_torchvision
     from studies.training_models import Trained, classified
 
-    module = import_torchvision().models.get_model(name, weights=None)
+    module = torchvision.models.get_model(name, weights=None)
     labels = {"labels": torch.randint(0, 1000, (batch,))}
     return Trained(module, {"x": torch.randn(batch, 3, size, size)}, classified, labels)
 
 
 def _bert(batch: int, length: int, **sizes: int) -> Any:
     import torch
-
-    from fx2onnx.sources.torchvision_compat import prepare
-    from studies.training_models import Trained, classified
-
-    prepare()
     import transformers
+
+    from studies.training_models import Trained, classified
 
     dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     module = transformers.BertForSequenceClassification(transformers.BertConfig(num_labels=5, **sizes, **dropout))

@@ -8,7 +8,6 @@ import torch
 
 from fx2onnx.sources.seeding import move_constants, seeded
 from fx2onnx.sources.source import DEFAULT_BATCH, DEFAULT_SEQ, Source
-from fx2onnx.sources.torchvision_compat import prepare
 from models_zoo.registry import zoo_model
 
 _TEXT_AXES = {0: "batch", 1: "sequence"}
@@ -16,7 +15,6 @@ _DECODER_AXES = {0: "batch", 1: "decoder_sequence"}
 
 
 def _transformers() -> Any:
-    prepare()
     import transformers
 
     return transformers

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from fx2onnx.sources.seeding import seeded, settle
 from fx2onnx.sources.source import DEFAULT_BATCH, Source
-from fx2onnx.sources.torchvision_compat import import_torchvision, prepare
+from fx2onnx.sources.torchvision import import_torchvision
 from models_zoo.registry import zoo_model
 
 
@@ -132,7 +132,6 @@ def efficientnet_b0(*, batch: int = DEFAULT_BATCH, image_size: int = 224, seed: 
 @zoo_model("deit_tiny")
 def deit_tiny(*, batch: int = DEFAULT_BATCH, image_size: int = 224, seed: int = 0) -> Source:
     """DeiT-tiny, distilled: a class and a distillation token (timm)"""
-    prepare()
     import timm
 
     shape = (3, image_size, image_size)

@@ -31,9 +31,7 @@ ERROR = 1e-3
 def measured(name: str) -> dict[str, Any]:
     """The row of one network. Raises ImportError, PackageNotFoundError."""
     import fx2onnx
-    from fx2onnx.sources.torchvision_compat import prepare
 
-    prepare()
     network = NETWORKS[name]
     torch.manual_seed(0)
     module = network.build().eval()

@@ -88,17 +88,15 @@ def _residual(name: str) -> Trained:
 def _torchvision(
     name: str, batch: int = 8, size: int = 64, sgd_rate: float = 1e-3, adamw_rate: float = 1e-5
 ) -> Trained:
-    from fx2onnx.sources.torchvision_compat import import_torchvision
+    import torchvision
 
-    module = import_torchvision().models.get_model(name, weights=None, num_classes=20)
+    module = torchvision.models.get_model(name, weights=None, num_classes=20)
     inputs = {"x": torch.randn(batch, 3, size, size)}
     return Trained(module, inputs, classified, _labels(batch, 20), sgd_rate=sgd_rate, adamw_rate=adamw_rate)
 
 
 def _transformers() -> Any:
-    from fx2onnx.sources.torchvision_compat import prepare
 
-    prepare()
     import transformers
 
     return transformers

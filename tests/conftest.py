@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import gc
+import os
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests import process_state
+
+SHIM = str(Path(__file__).with_name("torchvision_shim"))
+sys.path.insert(0, SHIM)
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [SHIM, os.environ.get("PYTHONPATH")]))
+import torchvision_hook  # noqa: E402, F401   torchvision can be imported, here and in the processes that tests start
 
 WITHOUT_TORCH = {
     "tests/runner/test_planner.py",

@@ -20,7 +20,6 @@ import onnx
 import pytest
 
 from fx2onnx.files import safetensors
-from fx2onnx.sources.torchvision_compat import prepare
 from tests.report.browsing import chromium
 
 ROOT = Path(__file__).parents[1]
@@ -40,7 +39,6 @@ class Failed(Exception):
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The examples write where they are called."""
-    prepare()
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

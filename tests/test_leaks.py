@@ -35,7 +35,6 @@ from fx2onnx.sizes.expr import Atom, Dim
 from fx2onnx.sizes.facts import Facts
 from fx2onnx.sizes.relation import Relation
 from fx2onnx.sizes.solve import Equalities
-from fx2onnx.sources.torchvision_compat import prepare
 from fx2onnx.torchcompat.fake_tensors import Leftover, fake_from_meta
 from tests import process_state
 
@@ -406,7 +405,6 @@ def modules_of(kind: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    prepare()
     from transformers import LlamaConfig, LlamaForCausalLM
 
     folder = tmp_path_factory.mktemp("checkpoints") / "tiny"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import itertools
 import json
@@ -168,13 +169,14 @@ def rows(opset_min: int) -> Iterator[Row]:
     from fx2onnx.aten_map import TABLE
     from fx2onnx.aten_map.table.families import load_all, load_family
     from fx2onnx.lower import torchlib
-    from fx2onnx.sources import torchvision_compat
+    from fx2onnx.sources.torchvision import import_torchvision
     from fx2onnx.torchcompat.operators import is_decomposable, registered_overloads
 
     measured = measured_opsets()
     load_all()
     load_family("namespaces.quantized_decomposed")
-    if torchvision_compat.prepare():
+    with contextlib.suppress(UserError):  # no torchvision, or a broken one
+        import_torchvision()
         load_family("namespaces.torchvision")
     known = [*TABLE.entries, *(overload for overload in TABLE.complex_entries if overload not in TABLE.entries)]
     for overload in known:

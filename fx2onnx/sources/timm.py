@@ -13,7 +13,7 @@ from fx2onnx.sources.memory import check_memory
 from fx2onnx.sources.registry import fail_unknown
 from fx2onnx.sources.seeding import seeded, settle
 from fx2onnx.sources.source import Options, Source
-from fx2onnx.sources.torchvision_compat import prepare
+from fx2onnx.sources.torchvision import check_torchvision
 
 
 def names() -> list[str]:
@@ -51,7 +51,7 @@ def build(name: str, options: Options) -> Source:
 
 
 def _timm() -> ModuleType:
-    prepare()
+    check_torchvision()
     importlib.import_module("timm.data")
     return importlib.import_module("timm")
 

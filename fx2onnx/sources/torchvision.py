@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import inspect
 import re
 from collections.abc import Callable
@@ -16,7 +18,6 @@ from fx2onnx.sources.foreign_errors import reported
 from fx2onnx.sources.registry import fail_unknown
 from fx2onnx.sources.seeding import seeded, settle
 from fx2onnx.sources.source import DEFAULT_BATCH, Options, Source
-from fx2onnx.sources.torchvision_compat import import_torchvision
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,30 @@ _CLASSIFICATION = _Task(lambda batch, size, _: (torch.randn(batch, 3, size, size
 _FRAMES = 16
 # Architectures whose position embeddings need the image size when they are built.
 _SIZED_BUILDERS = frozenset({"vision_transformer"})
+
+
+def import_torchvision() -> ModuleType:
+    """The ``torchvision`` module.
+
+    Raises:   UserError E602 where torchvision is not installed or cannot be imported.
+    """
+    if importlib.util.find_spec("torchvision") is None:
+        raise UserError("E602", "torchvision is not installed", next="pip install torchvision")
+    try:
+        return importlib.import_module("torchvision")
+    except (ImportError, RuntimeError) as error:
+        raise UserError(
+            "E602",
+            "torchvision is installed but cannot be imported",
+            why=f"{type(error).__name__}: {error}",
+            next="install the torchvision release that belongs to your PyTorch: pip install --upgrade torch torchvision",
+        ) from error
+
+
+def check_torchvision() -> None:
+    """Raise E602 where torchvision is installed but cannot be imported: packages that import it report it less clearly."""
+    if importlib.util.find_spec("torchvision") is not None:
+        import_torchvision()
 
 
 def names() -> list[str]:

@@ -10,8 +10,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from fx2onnx.sources.torchvision_compat import prepare
-
 Array = npt.NDArray[Any]
 
 
@@ -91,7 +89,6 @@ def _detector() -> Any:
 
 
 def _experts() -> Any:
-    prepare()  # lets transformers find torchvision
     from transformers import MixtralConfig, MixtralForCausalLM
 
     torch.manual_seed(0)

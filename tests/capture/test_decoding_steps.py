@@ -12,7 +12,6 @@ import fx2onnx
 from fx2onnx.capture.driver import capture
 from fx2onnx.capture.options import CaptureOptions
 from fx2onnx.sizes.assumptions import Guard
-from fx2onnx.sources.torchvision_compat import prepare
 from tests.support import check, run_engines
 
 pytest.importorskip("transformers")
@@ -25,7 +24,6 @@ class Step(torch.nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        prepare()
         import transformers
 
         torch.manual_seed(0)
@@ -128,7 +126,6 @@ def test_sizes_that_operators_find_equal_are_settled_in_one_run() -> None:
 @pytest.mark.long
 def test_opt_with_a_cache_and_every_size_free() -> None:
     """Keys and values have one length in both branches of its decision by the number of tokens."""
-    prepare()
     import transformers
 
     torch.manual_seed(0)

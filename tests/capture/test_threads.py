@@ -169,9 +169,7 @@ def _eager(module: nn.Module, *args: Any, **kwargs: Any) -> Callable[[], torch.T
 
 
 def _paste() -> torch.Tensor:
-    from fx2onnx.sources.torchvision_compat import prepare
 
-    assert prepare()
     from torchvision.models.detection.roi_heads import paste_masks_in_image
 
     boxes = torch.tensor([[1.0, 2.0, 20.0, 22.0], [4.0, 4.0, 9.0, 12.0]])

@@ -11,9 +11,6 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from fx2onnx.cli.main import app
-from fx2onnx.sources.torchvision_compat import prepare
-
-prepare()
 
 
 def invoke(*arguments: object) -> Result:

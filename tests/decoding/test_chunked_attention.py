@@ -7,17 +7,14 @@ from typing import Any
 
 import pytest
 import torch
+import transformers as T
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.decoding.reference_generate import generate_eagerly
 from fx2onnx.generation import load
 from fx2onnx.manifest.form import read_manifest
-from fx2onnx.sources.torchvision_compat import prepare
 from fx2onnx.verify import verify
 from tests.decoding.test_decoders import ENGINES, exported, prompts
-
-prepare()
-import transformers as T  # noqa: E402   after prepare(), which lets it find torchvision
 
 HASHED_FROM = 64
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from transformers import GenerationMixin
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.decoding.parts import Assembly, cached_parts
@@ -19,12 +20,8 @@ from fx2onnx.generation import load
 from fx2onnx.generation.prompt_rewrite import rewritten
 from fx2onnx.manifest.form import PromptRewrite
 from fx2onnx.sources.source import Source
-from fx2onnx.sources.torchvision_compat import prepare
 from studies.coverage_generation import _model, examine
 from studies.coverage_prompts import with_images
-
-prepare()
-from transformers import GenerationMixin  # noqa: E402   after prepare(), which lets it find torchvision
 
 
 class Language(torch.nn.Module, GenerationMixin):

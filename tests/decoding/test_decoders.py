@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
+import transformers as T
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.decoding.mrope import image_layout
@@ -23,11 +24,7 @@ from fx2onnx.exporting.result import ExportedFolder
 from fx2onnx.generation import load
 from fx2onnx.sources.seeding import move_constants, seeded
 from fx2onnx.sources.source import Options, Source
-from fx2onnx.sources.torchvision_compat import prepare
 from fx2onnx.verify import verify
-
-prepare()
-import transformers as T  # noqa: E402   after prepare(), which lets it find torchvision
 
 ENGINES = ("runner", "onnxruntime")
 TEXT = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 60}

@@ -13,6 +13,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 import torch
+import transformers as T
 
 import fx2onnx
 from fx2onnx.base.errors import UserError
@@ -30,10 +31,6 @@ from fx2onnx.sizes.relation import Relation
 from fx2onnx.sizes.sets import interval, where_true
 from fx2onnx.sources.seeding import move_constants, seeded
 from fx2onnx.sources.source import Source
-from fx2onnx.sources.torchvision_compat import prepare
-
-prepare()
-import transformers as T  # noqa: E402   after prepare(), which lets it find torchvision
 
 ENGINES = ("runner", "onnxruntime")
 TEXT = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 60}

@@ -16,9 +16,7 @@ import transformers
 
 import fx2onnx
 from fx2onnx.base.errors import UserError
-from fx2onnx.sources.torchvision_compat import prepare
 
-prepare()
 GENAI = "onnxruntime-genai"
 CONTRIB = "com.microsoft"
 PROMPT = [[1, 5, 77, 12, 9, 31, 4, 8]]

@@ -6,13 +6,10 @@ from typing import Any
 
 import pytest
 import torch
+import transformers as T
 
 from fx2onnx.decoding.grid_positions import GridLayout, grid_layout
-from fx2onnx.sources.torchvision_compat import prepare
 from tests.support import check
-
-prepare()
-import transformers as T  # noqa: E402   after prepare(), which lets it find torchvision
 
 SAMPLE = {"pixel_values": torch.zeros(24, 96), "image_grid_thw": torch.tensor([[1, 4, 6]])}
 IMAGE, START = 59, 57

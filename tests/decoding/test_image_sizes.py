@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import transformers as T
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.decoding.parts import Assembly, cached_parts
@@ -24,11 +25,7 @@ from fx2onnx.generation.engine import Graph
 from fx2onnx.manifest.form import GraphForm, Grid, Medium, Port
 from fx2onnx.sources.seeding import move_constants, seeded
 from fx2onnx.sources.source import Options, Source
-from fx2onnx.sources.torchvision_compat import prepare
 from fx2onnx.verify import verify
-
-prepare()
-import transformers as T  # noqa: E402   after prepare(), which lets it find torchvision
 
 ENGINES = ("onnxruntime", "runner")
 IMAGE, START = 59, 57

@@ -6,14 +6,11 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import GenerationMixin
 
 from fx2onnx.decoding.recipes.inner_language_model import language_of
 from fx2onnx.decoding.recipes.modality import modalities_of
-from fx2onnx.sources.torchvision_compat import prepare
 from studies.coverage_generation import examine
-
-prepare()
-from transformers import GenerationMixin  # noqa: E402   after prepare(), which lets it find torchvision
 
 
 class Language(torch.nn.Module, GenerationMixin):

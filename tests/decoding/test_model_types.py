@@ -15,10 +15,7 @@ from fx2onnx.decoding.probes import adds_features, sees_kinds, settle
 from fx2onnx.decoding.recipes.deepstack import KINDS
 from fx2onnx.generation.media import drop_baked
 from fx2onnx.sources.source import Source
-from fx2onnx.sources.torchvision_compat import prepare
 from studies.coverage_generation import _model, examine
-
-prepare()
 
 SLOW = ("chameleon", "glm5_next", "minicpmv4_7", "qwen4_exp", "emu3")  # prompts token by token, images of many tokens
 CASES = (

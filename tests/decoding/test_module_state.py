@@ -7,15 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+import transformers as T
 
 from fx2onnx.decoding.reference_generate import generate_eagerly
 from fx2onnx.generation import load
-from fx2onnx.sources.torchvision_compat import prepare
 from fx2onnx.verify import verify
 from tests.decoding.test_decoders import ENGINES, exported, prompts
-
-prepare()
-import transformers as T  # noqa: E402   after prepare(), which lets it find torchvision
 
 
 def _recurrent_gemma() -> Any:

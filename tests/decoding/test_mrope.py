@@ -6,13 +6,10 @@ from typing import Any
 
 import pytest
 import torch
+import transformers as T
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.decoding.mrope import ImageLayout, image_layout, image_positions
-from fx2onnx.sources.torchvision_compat import prepare
-
-prepare()
-import transformers as T  # noqa: E402   after prepare(), which lets it find torchvision
 
 GRID = {"image_grid_thw": torch.tensor([[1, 4, 6]])}
 TWO_BY_THREE = ImageLayout(tuple((0, row, column) for row in range(2) for column in range(3)), 3)

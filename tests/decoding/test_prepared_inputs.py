@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers as T
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.decoding.parts import cached_parts
@@ -16,12 +17,8 @@ from fx2onnx.decoding.recipes.recipe import FolderRequest
 from fx2onnx.decoding.reference_generate import generate_eagerly
 from fx2onnx.generation import load
 from fx2onnx.sources.source import Source
-from fx2onnx.sources.torchvision_compat import prepare
 from fx2onnx.verify import verify
 from tests.decoding.test_decoders import DECODERS, ENGINES, exported, prompts
-
-prepare()
-import transformers as T  # noqa: E402   after prepare(), which lets it find torchvision
 
 MODELS: dict[str, Callable[[], Any]] = {
     # Feeds back two tokens and one that stands for the next; its cache counts that one, too.

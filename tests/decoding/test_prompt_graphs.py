@@ -8,6 +8,7 @@ from typing import Any
 import onnx
 import pytest
 import torch
+import transformers as T
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.decoding.parts import assemble, cached_parts
@@ -16,11 +17,7 @@ from fx2onnx.exporting import folder as folders
 from fx2onnx.generation import load
 from fx2onnx.generation.engine import Graph
 from fx2onnx.sources.source import Source
-from fx2onnx.sources.torchvision_compat import prepare
 from tests.decoding.test_decoders import DECODERS, ENGINES, TEXT, exported, prompts
-
-prepare()
-import transformers as T  # noqa: E402   after prepare(), which lets it find torchvision
 
 PROMPT, STEP = "prompt_model.onnx", "model.onnx"
 JAMBA = {"attn_layer_period": 2, "attn_layer_offset": 1, "num_experts": 1, "mamba_d_state": 4, "mamba_dt_rank": 4}

@@ -7,14 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+import transformers as T
 
 from fx2onnx.decoding.reference_generate import generate_eagerly, generate_rows
 from fx2onnx.generation import load
-from fx2onnx.sources.torchvision_compat import prepare
 from tests.decoding.test_decoders import DECODERS, ENGINES, exported, prompts
-
-prepare()
-import transformers as T  # noqa: E402   after prepare(), which lets it find torchvision
 
 
 def _rwkv() -> Any:

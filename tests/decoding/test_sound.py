@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers as T
 from typer.testing import CliRunner
 
 import fx2onnx
@@ -21,14 +22,10 @@ from fx2onnx.sources.hf.inputs import sample_inputs
 from fx2onnx.sources.hf.sample_context import SampleContext
 from fx2onnx.sources.seeding import seeded
 from fx2onnx.sources.source import Options
-from fx2onnx.sources.torchvision_compat import prepare
 from fx2onnx.verify import verify
 from studies.coverage_sound import with_sound
 from tests.decoding.test_decoders import prompts
 from tests.decoding.test_image_prompts import ENGINES, TEXT, exported
-
-prepare()
-import transformers as T  # noqa: E402   after prepare(), which lets it find torchvision
 
 
 def _speech_and_text() -> Any:

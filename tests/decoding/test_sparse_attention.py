@@ -10,18 +10,15 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
+import transformers as T
 
 import fx2onnx
 from fx2onnx.decoding.reference_generate import generate_eagerly
 from fx2onnx.generation import load
 from fx2onnx.runner import InferenceSession
 from fx2onnx.sources.seeding import move_constants, seeded
-from fx2onnx.sources.torchvision_compat import prepare
 from fx2onnx.torchcompat.dispatch import TorchDispatchMode
 from tests.decoding.test_decoders import ENGINES, exported, prompts
-
-prepare()
-import transformers as T  # noqa: E402   after prepare(), which lets it find torchvision
 
 KEPT = 4
 MANY, FEW = 32, 2

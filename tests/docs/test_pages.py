@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from fx2onnx.base.errors import CODES
-from fx2onnx.sources.torchvision_compat import prepare
 from tests.docs.blocks import OPTIONS, PAGES, ROOT, RUNNERS, blocks_of, run_page
 
 SLOW = {
@@ -27,7 +26,6 @@ RUN = [page for page in PAGES if any(block.language in RUNNERS for block in bloc
     [pytest.param(page, marks=[pytest.mark.slow] if page.name in SLOW else [], id=page.stem) for page in RUN],
 )
 def test_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    prepare()
     monkeypatch.chdir(tmp_path)
     assert run_page(page) > 0
 

@@ -12,15 +12,12 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
+import transformers as T
 from torch import nn
 
 import fx2onnx
 from fx2onnx.runner import InferenceSession
-from fx2onnx.sources.torchvision_compat import prepare
 from fx2onnx.verify import locate
-
-prepare()
-import transformers as T  # noqa: E402   after prepare(), which lets it find torchvision
 
 ENGINES = [InferenceSession, onnxruntime.InferenceSession]
 X = torch.arange(3.0)

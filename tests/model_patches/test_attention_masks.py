@@ -5,10 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fx2onnx.sources.torchvision_compat import prepare
 from tests.model_patches.support import patched
 
-prepare()
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 
 from transformers.cache_utils import DynamicCache, DynamicIndexedLayer  # noqa: E402

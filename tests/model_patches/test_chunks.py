@@ -5,13 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fx2onnx.sources.torchvision_compat import prepare
 from tests.support import check
 
-prepare()
 pytest.importorskip("transformers", reason="transformers is not installed")
 
-from transformers.models.reformer.modeling_reformer import LocalSelfAttention  # noqa: E402
+from transformers.models.reformer.modeling_reformer import LocalSelfAttention
 
 
 @pytest.mark.compares(f"{LocalSelfAttention.__module__}:LocalSelfAttention._retrieve_relevant_hidden_states")

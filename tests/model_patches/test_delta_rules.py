@@ -9,10 +9,8 @@ import pytest
 import torch
 
 import fx2onnx
-from fx2onnx.sources.torchvision_compat import prepare
 from tests.support import check
 
-prepare()
 pytest.importorskip("transformers", reason="transformers is not installed")
 
 CHUNK = 8

@@ -11,16 +11,13 @@ import torch
 from torch import nn
 
 import fx2onnx
-from fx2onnx.sources.torchvision_compat import prepare
 from tests.model_patches.support import patched
 from tests.support import check
 
-pytestmark = pytest.mark.skipif(not prepare(), reason="torchvision is not installed")
-
-if prepare():
-    from torchvision.models import detection
-    from torchvision.models.detection import _utils, anchor_utils, roi_heads
-    from torchvision.ops import MultiScaleRoIAlign, batched_nms
+pytest.importorskip("torchvision")
+from torchvision.models import detection
+from torchvision.models.detection import _utils, anchor_utils, roi_heads
+from torchvision.ops import MultiScaleRoIAlign, batched_nms
 
 
 def boxes_of(count: int, extent: float = 40.0) -> torch.Tensor:

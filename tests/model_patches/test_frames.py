@@ -8,13 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from fx2onnx.sources.torchvision_compat import prepare
 from tests.support import check
 
-prepare()
 pytest.importorskip("transformers", reason="transformers is not installed")
 
-from transformers.models.ernie4_5_vl_moe import modeling_ernie4_5_vl_moe as ernie  # noqa: E402
+from transformers.models.ernie4_5_vl_moe import modeling_ernie4_5_vl_moe as ernie
 
 SLICING = "Ernie4_5_VLMoeVariableResolutionResamplerModel._temporal_slicing"
 

@@ -8,10 +8,8 @@ import pytest
 import torch
 
 from fx2onnx.sources.seeding import seeded
-from fx2onnx.sources.torchvision_compat import prepare
 from tests.support import check
 
-prepare()
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 
 from transformers.models.qwen4_exp import modeling_qwen4_exp as qwen4_exp  # noqa: E402

@@ -12,10 +12,8 @@ import pytest
 import tests.model_patches
 from fx2onnx.model_patches import library, patching
 from fx2onnx.model_patches.patching import PATCHES
-from fx2onnx.sources.torchvision_compat import prepare
 from tests.model_patches.conftest import skip_if_it_came_later
 
-prepare()
 pytest.importorskip("torchvision", reason="torchvision is not installed")
 pytest.importorskip("transformers", reason="transformers is not installed")
 

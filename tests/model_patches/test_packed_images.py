@@ -12,10 +12,8 @@ from torch import Tensor, nn
 import fx2onnx
 from fx2onnx.base.code_patch import THREAD
 from fx2onnx.sources.seeding import seeded
-from fx2onnx.sources.torchvision_compat import prepare
 from tests.support import check
 
-prepare()
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 
 from transformers import vision_utils  # noqa: E402

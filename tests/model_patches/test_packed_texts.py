@@ -5,10 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fx2onnx.sources.torchvision_compat import prepare
 from tests.support import check
 
-prepare()
 masking_utils = pytest.importorskip("transformers.masking_utils", reason="transformers is not installed")
 
 

@@ -10,10 +10,8 @@ import pytest
 import torch
 
 from fx2onnx.sources.seeding import seeded
-from fx2onnx.sources.torchvision_compat import prepare
 from tests.support import check
 
-prepare()
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 
 from transformers.models.cpmant import modeling_cpmant as cpmant  # noqa: E402

@@ -10,14 +10,12 @@ import pytest
 import torch
 
 from fx2onnx.sources.seeding import move_constants, seeded
-from fx2onnx.sources.torchvision_compat import prepare
 from tests.support import check
 
-prepare()
 pytest.importorskip("transformers", reason="transformers is not installed")
-import transformers as T  # noqa: E402   after prepare(), which lets it find torchvision
-from transformers.cache_utils import LinearAttentionLayer  # noqa: E402
-from transformers.models.minimax import modeling_minimax as minimax  # noqa: E402
+import transformers as T
+from transformers.cache_utils import LinearAttentionLayer
+from transformers.models.minimax import modeling_minimax as minimax
 
 WIDTH = 4
 

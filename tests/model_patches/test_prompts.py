@@ -9,13 +9,11 @@ import pytest
 import torch
 
 from fx2onnx.sources.seeding import seeded
-from fx2onnx.sources.torchvision_compat import prepare
 from tests.support import check
 
-prepare()
 pytest.importorskip("transformers", reason="transformers is not installed")
 
-from transformers.models.omdet_turbo import modeling_omdet_turbo as omdet  # noqa: E402
+from transformers.models.omdet_turbo import modeling_omdet_turbo as omdet
 
 Model = omdet.OmDetTurboPreTrainedModel
 

@@ -12,10 +12,8 @@ import torch
 
 import fx2onnx
 from fx2onnx.sources.seeding import seeded
-from fx2onnx.sources.torchvision_compat import prepare
 from tests.support import check
 
-prepare()
 pytest.importorskip("transformers", reason="transformers is not installed")
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fx2onnx.sources.torchvision_compat import prepare
 from tests.support import check
 
 pytest.importorskip("transformers")
@@ -21,7 +20,6 @@ SMALL = {
 class Logits(torch.nn.Module):
     def __init__(self, kind: str, **config: object) -> None:
         super().__init__()
-        prepare()
         import transformers
 
         torch.manual_seed(0)
@@ -62,7 +60,6 @@ def test_attention_of_a_single_token_is_no_other_program() -> None:
 
 def test_a_single_window_is_as_causal_as_several() -> None:
     """Whether there is one query decides nothing where none is causal, also where the size is a product."""
-    prepare()
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
     class Attention(torch.nn.Module):

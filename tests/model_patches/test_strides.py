@@ -8,10 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from fx2onnx.sources.torchvision_compat import prepare
 from tests.support import check
 
-prepare()
 pytest.importorskip("transformers", reason="transformers is not installed")
 
 

@@ -9,10 +9,8 @@ import torch
 from torch import nn
 
 import fx2onnx
-from fx2onnx.sources.torchvision_compat import prepare
 from tests.support import check
 
-prepare()
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 
 from transformers.utils.import_utils import is_tracing  # noqa: E402

@@ -7,13 +7,11 @@ from typing import Any
 import pytest
 import torch
 
-from fx2onnx.sources.torchvision_compat import prepare
 from tests.support import check
 
-prepare()
 pytest.importorskip("transformers", reason="transformers is not installed")
 
-from transformers.models.udop.modeling_udop import combine_image_text_embeddings  # noqa: E402
+from transformers.models.udop.modeling_udop import combine_image_text_embeddings
 
 SIDE, WIDTH = 3, 5
 

@@ -448,9 +448,7 @@ BUILDERS = [
 @pytest.mark.long_cases("resnet18")
 @pytest.mark.parametrize("name", [BUILDERS[0], *(pytest.param(name, marks=pytest.mark.slow) for name in BUILDERS[1:])])
 def test_torchvisions_quantised_builders(name: str) -> None:
-    from fx2onnx.sources.torchvision_compat import import_torchvision
 
-    import_torchvision()
     from torchvision.models import quantization as builders
 
     if name == "mobilenet_v3_large":

@@ -5,12 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.ao.quantization.fx._decomposed
+import torchvision  # noqa: F401   declares its operators
 
-from fx2onnx.sources.torchvision_compat import import_torchvision
 from tests import support
 from tests.ops.judge import Case, aten, case, judge
 
-import_torchvision()
 R, T = torch.randn, torch.tensor
 torch.manual_seed(0)
 decomposed, vision = torch.ops.quantized_decomposed, torch.ops.torchvision

@@ -16,7 +16,6 @@ import fx2onnx
 from fx2onnx.cli.main import app
 from fx2onnx.judge.engines import ENGINES
 from fx2onnx.runner import InferenceSession
-from fx2onnx.sources.torchvision_compat import prepare
 from fx2onnx.verify import verify
 
 HALF, FLOAT, BFLOAT = TensorProto.FLOAT16, TensorProto.FLOAT, TensorProto.BFLOAT16
@@ -99,7 +98,6 @@ class Running(torch.nn.Module):
 @pytest.mark.long
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "mixed"])
 def test_bodies_of_loops(tmp_path: Path, dtype: str) -> None:
-    prepare()
     pytest.importorskip("transformers", reason="transformers is not installed")
     torch.manual_seed(0)
     module, args = Running().eval(), (torch.randn(2, 40, 16),)

@@ -20,7 +20,6 @@ from fx2onnx.exporting import packed
 from fx2onnx.quantize.schemes import FP4, NF4
 from fx2onnx.sources import resolve
 from fx2onnx.sources.hf.packed_linear import PackedLinear
-from fx2onnx.sources.torchvision_compat import prepare
 
 GROUP = 32
 Written = tuple[dict[str, torch.Tensor], torch.Tensor]
@@ -206,7 +205,6 @@ LAYOUTS: dict[str, tuple[Callable[[int, int], Written], dict[str, Any]]] = {
 
 def checkpoint(folder: Path, layout: str) -> nn.Module:
     """Write a small Llama whose linear layers but the head are quantised. Gives the model on the numbers of the codes."""
-    prepare()
     import transformers
 
     torch.manual_seed(0)

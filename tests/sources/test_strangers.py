@@ -16,10 +16,7 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.sources import resolve
 from fx2onnx.sources.hf import config as hf_config
 from fx2onnx.sources.hf import guard, kind
-from fx2onnx.sources.torchvision_compat import prepare
 from fx2onnx.sources.weight_files import map_checkpoint, map_file
-
-prepare()
 
 BERT = {
     "model_type": "bert",

@@ -125,9 +125,7 @@ class RoiPool(nn.Module):
 @pytest.mark.parametrize("target", [None, "onnxruntime"])
 def test_float64_without_a_form_is_refused(target: str | None, tmp_path: Path) -> None:
     """With the operator, the line and what helps: not computed in float32, which loses half the digits."""
-    from fx2onnx.sources.torchvision_compat import import_torchvision
 
-    import_torchvision()
     x, path = torch.randn(1, 2, 8, 8), tmp_path / "model.onnx"
     with pytest.raises(UserError) as caught:
         fx2onnx.export(RoiPool(), (x.double(),), path, target=target)
@@ -188,9 +186,6 @@ def test_nodes_that_a_target_cannot_run_are_all_named(tmp_path: Path) -> None:
             offset = torch.zeros(1, 2, 4, 4)
             return torchvision.ops.deform_conv2d(x, offset, torch.ones(1, 1, 1, 1))
 
-    from fx2onnx.sources.torchvision_compat import import_torchvision
-
-    import_torchvision()
     path = tmp_path / "model.onnx"
     with pytest.raises(UserError) as caught:
         fx2onnx.export(Deform(), (torch.randn(1, 1, 4, 4),), path, target="onnxruntime-1.20", opset_version=19)

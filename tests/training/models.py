@@ -10,8 +10,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fx2onnx.sources.torchvision_compat import prepare
-
 
 @dataclass
 class Task:
@@ -104,7 +102,6 @@ class GraphNet(nn.Module):
 
 
 def _transformer(kind: str) -> tuple[nn.Module, dict[str, Tensor]]:
-    prepare()
     import transformers as hf
 
     sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2}

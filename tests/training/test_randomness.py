@@ -7,19 +7,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import torchvision
 from torch import nn
 from torch.nn import functional as F
 
 import fx2onnx
 from fx2onnx.runner import Trainer
-from fx2onnx.sources.torchvision_compat import import_torchvision
 from tests.training.stepping import ENGINES
 
 X = torch.linspace(-2, 2, 400 * 6).reshape(400, 6)
 
 
 def branch_dropped(mode: str) -> nn.Module:
-    return import_torchvision().ops.StochasticDepth(0.25, mode)  # type: ignore[no-any-return]
+    return torchvision.ops.StochasticDepth(0.25, mode)  # type: ignore[no-any-return]
 
 
 class Dropped(nn.Module):

@@ -7,14 +7,11 @@ from pathlib import Path
 import onnx
 import pytest
 import torch
+import torchvision
 from torch import nn
 
 import fx2onnx
-from fx2onnx.sources.torchvision_compat import prepare
 from fx2onnx.verify import verify
-
-prepare()
-import torchvision  # noqa: E402 -- after its operators are declared
 
 
 class Detector(nn.Module):

@@ -35,7 +35,7 @@ from fx2onnx.sources.memory import check_memory
 from fx2onnx.sources.registry import fail_unknown
 from fx2onnx.sources.seeding import move_constants, seeded
 from fx2onnx.sources.source import Options, Source
-from fx2onnx.sources.torchvision_compat import prepare
+from fx2onnx.sources.torchvision import check_torchvision
 from fx2onnx.sources.weight_files import check_files
 from fx2onnx.sources.weights import cast_inputs, check_dtype
 
@@ -146,7 +146,7 @@ def _module(
 
 
 def _transformers() -> ModuleType:
-    prepare()
+    check_torchvision()
     for name in ("configuration_auto", "modeling_auto"):
         importlib.import_module(f"transformers.models.auto.{name}")
     return importlib.import_module("transformers")

@@ -7,12 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-
-from fx2onnx.sources import torchvision_ops as ops
-from fx2onnx.sources.torchvision_compat import CPU_KERNELS, SCHEMAS
+import torchvision_ops as ops
+from torchvision_hook import CPU_KERNELS, SCHEMAS
 
 # Written by torchvision 0.28's own kernels: inputs with regions partly outside the map, tied scores, empty bins.
-_RECORDED = np.load(Path(__file__).parent / "data" / "torchvision_ops.npz")
+_RECORDED = np.load(Path(__file__).with_name("torchvision_ops.npz"))
 
 
 def recorded(name: str) -> torch.Tensor:

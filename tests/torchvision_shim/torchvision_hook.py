@@ -1,24 +1,21 @@
-"""Import torchvision even where its compiled operators cannot be loaded.
+"""Lets ``import torchvision`` succeed where its compiled operators cannot be loaded; importing this file is all it takes.
 
-The usual torchvision wheel is a CUDA build. Beside a CPU build of PyTorch its extension does not load, and
-``import torchvision`` stops at "operator torchvision::nms does not exist". Then, and only then, the operators are
-declared here with torchvision's own schemas; torchvision adds its fakes and autograd rules to them as usual, and
-``torchvision_ops`` gives those that inference needs a CPU kernel.
+The torchvision wheel of some package indexes is a CUDA build. Beside a CPU build of PyTorch its extension does not load, and
+``import torchvision`` stops at "operator torchvision::nms does not exist". Then, and only then, the operators are declared here
+with torchvision's own schemas, and ``torchvision_ops`` gives those that inference needs a CPU kernel. The environment of
+``make test`` imports this file at the start of each Python (``torchvision_hook.pth``), the tests do it in any environment.
 """
 
 from __future__ import annotations
 
 import contextlib
-import importlib
-import importlib.util
 import sys
-import threading
 from collections.abc import Iterator
+from importlib.abc import Loader
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import Any
-
-from fx2onnx.base.errors import UserError
 
 # Source: the TORCH_LIBRARY blocks of torchvision 0.28 (torchvision/csrc/ops/*.cpp).
 _POOLED = "float spatial_scale, SymInt pooled_height, SymInt pooled_width"
@@ -51,57 +48,39 @@ SCHEMAS: dict[str, str] = {
 }
 CPU_KERNELS = ("nms", "roi_align", "roi_pool", "ps_roi_align", "ps_roi_pool", "deform_conv2d")
 
-_lock = threading.RLock()
 _library: object = None  # the declarations live as long as it does
 
 
-def import_torchvision() -> ModuleType:
-    """The ``torchvision`` module, imported with declared operators if its own cannot be loaded.
+class _Loader(Loader):
+    """Imports torchvision by its own loader; a second time with declared operators where they were all that is missing."""
 
-    Raises:   UserError E602 where torchvision is not installed or fails to import for another reason.
-    """
-    with _lock:
-        loaded = sys.modules.get("torchvision")
-        if loaded is not None and hasattr(loaded, "ops"):
-            return loaded
-        if importlib.util.find_spec("torchvision") is None:
-            raise UserError("E602", "torchvision is not installed", next="pip install torchvision")
+    def __init__(self, own: Any) -> None:
+        self._own = own
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._own.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
         try:
-            return importlib.import_module("torchvision")
-        except (ImportError, RuntimeError) as error:
-            text = str(error)
-            if isinstance(error, ImportError) or "torchvision::" not in text or "does not exist" not in text:
-                raise UserError(
-                    "E602",
-                    "torchvision is installed but cannot be imported",
-                    why=f"{type(error).__name__}: {error}",
-                    next="install the torchvision release that belongs to your PyTorch: "
-                    "pip install --upgrade torch torchvision",
-                ) from error
-        for name in [name for name in sys.modules if name.split(".")[0] == "torchvision"]:  # half imported
-            del sys.modules[name]
-        _declare_operators()
-        with _extension_counts_as_loaded():
-            return importlib.import_module("torchvision")
+            self._own.exec_module(module)
+        except RuntimeError as error:
+            if "torchvision::" not in str(error) or "does not exist" not in str(error):
+                raise
+            for name in [name for name in sys.modules if name.startswith("torchvision.")]:  # half imported
+                del sys.modules[name]
+            _declare_operators()
+            with _extension_counts_as_loaded(Path(str(module.__file__)).parent):
+                self._own.exec_module(module)
+        module.__loader__ = self._own
 
 
-def prepare() -> bool:
-    """Import torchvision if it is installed, so that packages which import it themselves (timm, transformers) can.
-
-    Returns whether torchvision is usable. Never raises for a missing or broken torchvision.
-    """
-    if importlib.util.find_spec("torchvision") is None:
-        return False
-    try:
-        import_torchvision()
-    except UserError:
-        return False
-    return True
-
-
-def operators_are_declared_here() -> bool:
-    """Whether torchvision's operators are declared by this module rather than by its compiled extension."""
-    return _library is not None
+class _Finder:
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: ModuleType | None = None) -> ModuleSpec | None:
+        spec = PathFinder.find_spec(name, None, target) if name == "torchvision" else None
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Loader(spec.loader)
+        return spec
 
 
 def _declare_operators() -> None:
@@ -109,8 +88,7 @@ def _declare_operators() -> None:
     if _library is not None:
         return
     import torch
-
-    from fx2onnx.sources import torchvision_ops
+    import torchvision_ops
 
     library: Any = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
     for name, schema in SCHEMAS.items():
@@ -123,7 +101,7 @@ def _declare_operators() -> None:
 
 
 @contextlib.contextmanager
-def _extension_counts_as_loaded() -> Iterator[None]:
+def _extension_counts_as_loaded(folder: Path) -> Iterator[None]:
     """While torchvision is imported, let loading its ``_C`` succeed: the operators that it would define are declared.
 
     torchvision registers its fakes, autograd and autocast rules, and calls its operators at all, only if that load
@@ -131,13 +109,11 @@ def _extension_counts_as_loaded() -> Iterator[None]:
     """
     import torch
 
-    spec = importlib.util.find_spec("torchvision")
-    folders = [Path(folder) for folder in (spec.submodule_search_locations or ())] if spec is not None else []
     ops: Any = torch.ops
     original = ops.load_library
 
     def load_library(path: str) -> None:
-        if not (Path(path).parent in folders and Path(path).stem.split(".")[0] == "_C"):
+        if not (Path(path).parent == folder and Path(path).stem.split(".")[0] == "_C"):
             original(path)
 
     ops.load_library = load_library
@@ -145,3 +121,6 @@ def _extension_counts_as_loaded() -> Iterator[None]:
         yield
     finally:
         del ops.load_library
+
+
+sys.meta_path.insert(0, _Finder)

@@ -1,7 +1,7 @@
 """Torchvision's custom operators in plain PyTorch, for builds whose compiled kernels cannot be loaded.
 
 Every function computes what torchvision's CPU kernel of the same name documents, on CPU tensors and without autograd.
-They are registered by ``torchvision_compat`` only where the compiled operators are missing.
+They are registered by ``torchvision_hook`` only where the compiled operators are missing.
 """
 
 from __future__ import annotations

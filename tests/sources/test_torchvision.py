@@ -1,4 +1,4 @@
-"""torchvision can be imported beside any PyTorch, and a torchvision that works is left alone."""
+"""A torchvision that is missing or cannot be imported is one clear error, and the tests' hook leaves one that works alone."""
 
 from __future__ import annotations
 
@@ -10,14 +10,12 @@ from pathlib import Path
 import pytest
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.sources import torchvision_compat
-
-_ROOT = str(Path(__file__).parents[2])
+from fx2onnx.sources.torchvision import check_torchvision, import_torchvision
 
 
 def run_python(code: str, *, path: Path | None = None) -> str:
     """The stdout of ``code`` in a fresh interpreter, ``path`` searched first."""
-    setup = f"import sys; sys.path[:0] = {[str(path)] if path else []} + [{_ROOT!r}]\n"
+    setup = f"import sys; sys.path[:0] = {[str(path)] if path else []}\n"
     done = subprocess.run(
         [sys.executable, "-c", setup + code], capture_output=True, text=True, timeout=120, check=False
     )
@@ -26,13 +24,11 @@ def run_python(code: str, *, path: Path | None = None) -> str:
 
 
 @pytest.mark.long
-def test_torchvision_works_after_import_torchvision() -> None:
+def test_torchvision_works_with_the_hook() -> None:
     code = """
-from fx2onnx.sources.torchvision_compat import import_torchvision, operators_are_declared_here
 import torch
 load_library = torch.ops.load_library
-torchvision = import_torchvision()
-assert import_torchvision() is torchvision
+import torchvision
 assert torch.ops.load_library == load_library and "load_library" not in vars(torch.ops)
 boxes = torch.tensor([[0.0, 0, 4, 4], [0, 0, 4, 3.9], [5, 5, 6, 6]])
 print(torchvision.ops.nms(boxes, torch.tensor([0.5, 0.9, 0.1]), 0.5).tolist())
@@ -55,10 +51,10 @@ def test_a_torchvision_that_imports_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "torchvision").mkdir()
     (tmp_path / "torchvision" / "__init__.py").write_text("ops = 'its own'\n")
     code = """
-from fx2onnx.sources.torchvision_compat import import_torchvision, operators_are_declared_here
-print(import_torchvision().ops, operators_are_declared_here(), "torch" in sys.modules)
+import torchvision
+print(torchvision.ops, "torch" in sys.modules)
 """
-    assert run_python(code, path=tmp_path).strip() == "its own False False"
+    assert run_python(code, path=tmp_path).strip() == "its own False"
 
 
 @pytest.mark.parametrize("failure", ["ImportError('libcudart.so')", "RuntimeError('compiled for another CUDA')"])
@@ -67,19 +63,20 @@ def test_a_torchvision_broken_in_another_way_is_reported(tmp_path: Path, failure
     (tmp_path / "torchvision" / "__init__.py").write_text(f"raise {failure}\n")
     code = """
 from fx2onnx.base.errors import UserError
-from fx2onnx.sources.torchvision_compat import import_torchvision, operators_are_declared_here, prepare
-try:
-    import_torchvision()
-except UserError as error:
-    print(error.code, type(error.__cause__).__name__, operators_are_declared_here(), prepare())
+from fx2onnx.sources.registry import resolve
+for source in ("torchvision:resnet18", "timm:resnet18", "hf:gpt2"):
+    try:
+        resolve(source)
+    except UserError as error:
+        print(error.code, type(error.__cause__).__name__)
 """
-    assert run_python(code, path=tmp_path).split() == ["E602", failure.split("(")[0], "False", "False"]
+    assert run_python(code, path=tmp_path).split() == ["E602", failure.split("(")[0]] * 3
 
 
 def test_a_missing_torchvision_is_named_with_the_pip_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "torchvision", raising=False)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError) as caught:
-        torchvision_compat.import_torchvision()
+        import_torchvision()
     assert (caught.value.code, caught.value.next) == ("E602", ("pip install torchvision",))
-    assert not torchvision_compat.prepare()
+    check_torchvision()

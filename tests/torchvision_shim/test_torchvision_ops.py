@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 import torchvision_ops as ops
-from torchvision_hook import CPU_KERNELS, SCHEMAS
+from torchvision_ops import CPU_KERNELS, SCHEMAS
 
 # Written by torchvision 0.28's own kernels: inputs with regions partly outside the map, tied scores, empty bins.
 _RECORDED = np.load(Path(__file__).with_name("torchvision_ops.npz"))

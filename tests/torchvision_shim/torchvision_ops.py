@@ -6,8 +6,11 @@ They are registered by ``torchvision_hook`` only where the compiled operators ar
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -282,3 +285,71 @@ def _bilinear_with_zeros(maps: Tensor, y: Tensor, x: Tensor, height: int, width:
         picked = maps.gather(2, place[:, None].expand(-1, maps.size(1), -1))
         total = total + picked * (share * valid)[:, None]
     return total
+
+
+# Source: the TORCH_LIBRARY blocks of torchvision 0.28 (torchvision/csrc/ops/*.cpp).
+_POOLED = "float spatial_scale, SymInt pooled_height, SymInt pooled_width"
+_SIZES = "SymInt batch_size, SymInt channels, SymInt height, SymInt width"
+_DEFORM = (
+    "Tensor input, Tensor weight, Tensor offset, Tensor mask, Tensor bias, SymInt stride_h, SymInt stride_w, "
+    "SymInt pad_h, SymInt pad_w, SymInt dilation_h, SymInt dilation_w, SymInt groups, SymInt offset_groups, bool use_mask"
+)
+SCHEMAS: dict[str, str] = {
+    "nms": "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+    "qnms": "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+    "roi_align": f"(Tensor input, Tensor rois, {_POOLED}, int sampling_ratio, bool aligned) -> Tensor",
+    "_roi_align_backward": f"(Tensor grad, Tensor rois, {_POOLED}, {_SIZES}, int sampling_ratio, bool aligned) -> Tensor",
+    "qroi_align": (
+        "(Tensor input, Tensor rois, float input_scale, int input_zero_point, float rois_scale, int rois_zero_point, "
+        f"{_POOLED}, int sampling_ratio, bool aligned) -> Tensor"
+    ),
+    "roi_pool": f"(Tensor input, Tensor rois, {_POOLED}) -> (Tensor, Tensor)",
+    "_roi_pool_backward": f"(Tensor grad, Tensor rois, Tensor argmax, {_POOLED}, {_SIZES}) -> Tensor",
+    "ps_roi_align": f"(Tensor input, Tensor rois, {_POOLED}, int sampling_ratio) -> (Tensor, Tensor)",
+    "_ps_roi_align_backward": (
+        f"(Tensor grad, Tensor rois, Tensor channel_mapping, {_POOLED}, int sampling_ratio, {_SIZES}) -> Tensor"
+    ),
+    "ps_roi_pool": f"(Tensor input, Tensor rois, {_POOLED}) -> (Tensor, Tensor)",
+    "_ps_roi_pool_backward": f"(Tensor grad, Tensor rois, Tensor channel_mapping, {_POOLED}, {_SIZES}) -> Tensor",
+    "deform_conv2d": f"({_DEFORM}) -> Tensor",
+    "_deform_conv2d_backward": f"(Tensor grad, {_DEFORM}) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    "box_iou_rotated": "(Tensor boxes1, Tensor boxes2) -> Tensor",
+    "_cuda_version": "() -> int",
+}
+CPU_KERNELS = ("nms", "roi_align", "roi_pool", "ps_roi_align", "ps_roi_pool", "deform_conv2d")
+_library: object = None  # the declarations live as long as it does
+
+
+def declare_operators() -> None:
+    global _library
+    if _library is not None:
+        return
+    library: Any = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
+    for name, schema in SCHEMAS.items():
+        library.define(name + schema)
+    for name in CPU_KERNELS:
+        library.impl(name, globals()[name], "CPU")
+    # torchvision compares this number with PyTorch's CUDA version; -1 says "not a CUDA build".
+    library.impl("_cuda_version", lambda: -1, "CompositeExplicitAutograd")
+    _library = library
+
+
+@contextlib.contextmanager
+def extension_counts_as_loaded(file: str) -> Iterator[None]:
+    """While torchvision is imported, let loading its ``_C`` succeed: the operators that it would define are declared.
+
+    torchvision registers its fakes, autograd and autocast rules, and calls its operators at all, only if that load
+    succeeded; it offers no other switch.
+    """
+    ops: Any = torch.ops
+    original = ops.load_library
+
+    def load_library(path: str) -> None:
+        if not (Path(path).parent == Path(file).parent and Path(path).stem.split(".")[0] == "_C"):
+            original(path)
+
+    ops.load_library = load_library
+    try:
+        yield
+    finally:
+        del ops.load_library

@@ -70,7 +70,9 @@ MUTANTS = [
         "return self.env.guard(self.value) if",
         "tests/capture/test_needs.py",
     ),
-    Mutant("capture/at_one.py", "if names | more not in self.tried:", "if False:", "tests/capture/test_at_one.py"),
+    Mutant(
+        "capture/at_one.py", "if small | more not in self.tried and", "if False and", "tests/capture/test_at_one.py"
+    ),
     Mutant("capture/branches/merge.py", "if args[0] != args[1] or", "if", "tests/capture/test_conditions.py"),
     Mutant(
         "capture/branches/noop_guards.py",

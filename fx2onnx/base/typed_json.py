@@ -30,6 +30,10 @@ def metadata(key: str) -> Iterator[None]:
         ) from cause
 
 
+class Open:
+    """A dataclass of this kind may have more keys in its JSON, which nobody reads."""
+
+
 @dataclass(frozen=True, eq=False)
 class Only:
     """A rule for a value beside its type, for ``Annotated[type, Only(...)]``: what is expected, in words and, as far as
@@ -53,18 +57,25 @@ def built(kind: type[T], value: Any, path: str = "") -> T:
 
 def _built(kind: Any, value: Any, path: str) -> Any:
     origin, args = get_origin(kind), get_args(kind)
+    if hasattr(kind, "of_json"):  # which reads what is nested without end in its own way
+        return kind.of_json(value, path)
     if dataclasses.is_dataclass(kind):
         return _built_dataclass(kind, _of_type(dict, value, path), path)
     if origin is Annotated:
-        found, rule = _built(args[0], value, path), args[1]
-        return found if rule.fits(value) else _fail(value, path, rule.what)
+        found = _built(args[0], value, path)
+        broken = next((rule for rule in args[1:] if not rule.fits(value)), None)
+        return found if broken is None else _fail(value, path, broken.what)
     if origin is Literal:
         return value if value in args else _fail(value, path, f"one of {', '.join(args)}")
-    if origin is tuple:
-        return tuple(
-            _built(args[0], item, f"{path}[{place}]") for place, item in enumerate(_of_type(list, value, path))
+    if origin in (tuple, list):
+        items = _of_type(list, value, path)
+        kinds = args if origin is tuple and args[-1] is not ... else args[:1] * len(items)
+        if len(kinds) != len(items):
+            _fail(value, path, f"a list of {len(kinds)}")
+        return origin(
+            _built(one, item, f"{path}[{place}]") for place, (one, item) in enumerate(zip(kinds, items, strict=True))
         )
-    if origin is Mapping:
+    if origin in (Mapping, dict):
         items = _of_type(dict, value, path).items()
         return {_built(args[0], key, f"a key of {path}"): _built(args[1], item, f"{path}.{key}") for key, item in items}
     if args:  # a union
@@ -75,6 +86,8 @@ def _built(kind: Any, value: Any, path: str) -> Any:
 
 def _built_dataclass(kind: Any, stated: Mapping[str, Any], path: str) -> Any:
     hints, dot = _hints(kind), f"{path}." if path else ""
+    if issubclass(kind, Open):
+        stated = {key: value for key, value in stated.items() if key in hints}
     for key in stated:
         if key not in hints:
             raise Misfit(f"{dot}{key:.60} is not known; known are {', '.join(hints)}")

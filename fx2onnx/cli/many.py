@@ -11,8 +11,8 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -21,6 +21,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.text import Text
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.base.typed_json import Misfit, Open, built
 from fx2onnx.cli.files import check_apart, human_size, write_report
 from fx2onnx.cli.job import Job
 from fx2onnx.cli.made_from import is_current
@@ -110,25 +111,47 @@ def finished(folder: Path) -> list[Row]:
     return rows
 
 
-_NUMBER = (int, float)
-_ROW_TYPES = {"source": str, "ok": bool, "exit_code": int, "seconds": _NUMBER, "job": dict}
-_REPORT_TYPES = {"nodes_onnx": int, "file_bytes": int, "seconds": _NUMBER}
+@dataclass
+class _JobOfRow(Open):
+    output: str
+
+
+@dataclass
+class _ReportOfRow(Open):
+    nodes_onnx: int
+    file_bytes: int
+    seconds: float
+
+
+@dataclass
+class _LineOfRow(Open):
+    max_abs_error: float
+
+
+@dataclass
+class _VerdictOfRow(Open):
+    rows: list[_LineOfRow]
+
+
+@dataclass
+class _StatedRow(Open):
+    """What a line of ``exports.jsonl`` has to say, so that it can be shown and gone on from."""
+
+    source: str
+    ok: bool
+    exit_code: int
+    seconds: float
+    job: _JobOfRow
+    report: _ReportOfRow | None = None
+    verify: _VerdictOfRow | None = None
 
 
 def _is_row(row: Any) -> bool:
-    """Whether a line of ``exports.jsonl`` is what a run writes, so that it can be shown and gone on from."""
-    if not _has_types(row, _ROW_TYPES) or not isinstance(row["job"].get("output"), str):
+    try:
+        stated = built(_StatedRow, row)
+    except Misfit:
         return False
-    verdict = row.get("verify") or {"rows": []}
-    return not row["ok"] or (
-        _has_types(row.get("report"), _REPORT_TYPES)
-        and _has_types(verdict, {"rows": list})
-        and all(_has_types(line, {"max_abs_error": _NUMBER}) for line in verdict["rows"])
-    )
-
-
-def _has_types(value: Any, types: Mapping[str, Any]) -> bool:
-    return isinstance(value, dict) and all(isinstance(value.get(key), kind) for key, kind in types.items())
+    return not stated.ok or stated.report is not None
 
 
 def done_before(job: Job, rows: Sequence[Row]) -> Row | None:

@@ -6,17 +6,19 @@ The JSON form is documented in docs/profiling.md; ``VERSION`` counts its incompa
 from __future__ import annotations
 
 import json
+import math
 import os
 import statistics
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.base.escape import plain
 from fx2onnx.base.events import Span
 from fx2onnx.base.memory import MemoryReader
-from fx2onnx.report.form import check_profile
+from fx2onnx.base.typed_json import Misfit, Only, Open, built
 
 SCHEMA = "fx2onnx.profile"
 VERSION = 2
@@ -24,18 +26,100 @@ VERSION = 2
 OURS = "fx2onnx"
 
 
+_MOST = 2**63
+"""Sizes in bytes stay below, and sums of as many floats as fit a file stay finite."""
+_DEEPEST = 200
+"""Events inside each other. Ours have some ten; functions that call themselves walk them."""
+
+
+def _is_finite(value: Any, depth: int = 0) -> bool:
+    """Whether JSON has no infinite number, which other readers of the views do not know, and is not nested without end."""
+    if isinstance(value, dict | list):
+        inner = value.values() if isinstance(value, dict) else value
+        return depth < _DEEPEST and all(_is_finite(each, depth + 1) for each in inner)
+    return not isinstance(value, float) or math.isfinite(value)
+
+
+def _each(kind: type[Any], path: str) -> Only:
+    """A list of objects that are read as ``kind`` and stay as they are."""
+    return Only(path, lambda value: all(built(kind, each, f"{path}[{at}]") for at, each in enumerate(value)))
+
+
+Number = Annotated[float, Only("a number", lambda value: -_MOST < value < _MOST)]
+Seconds = Annotated[float, Only("seconds", lambda value: 0 <= value < _MOST)]
+Count = Annotated[int, Only("a whole number", lambda value: 0 <= value < _MOST)]
+Facts = Annotated[dict[str, Any], Only("an object of finite numbers", _is_finite)]
+
+
 @dataclass
-class Event:
+class _EventArgs(Open):
+    where: str = ""
+    module: str = ""
+    bytes: Count = 0
+
+
+@dataclass
+class _Weight(Open):
+    name: str
+    dtype: str
+    shape: list[Count]
+    bytes: Count
+
+
+@dataclass
+class _Graph(Open):
+    nodes: list[tuple[str, str]]
+    edges: list[tuple[Count, Count]]
+
+    def __post_init__(self) -> None:
+        for edge in self.edges:
+            if max(edge) >= len(self.nodes):
+                raise Misfit(f"graph.edges has {edge}, which is not between nodes")
+
+
+@dataclass
+class _VerdictRow(Open):
+    engine: str
+    output: str
+    inputs: str
+    max_abs_error: float
+    allowed: float
+    problem: str = ""
+
+
+@dataclass
+class _Verification(Open):
+    ok: Any
+    rows: list[_VerdictRow]
+    notes: list[str]
+    summary: str = ""
+
+
+EventArgs = Annotated[Facts, Only("args", lambda value: bool(built(_EventArgs, value, "args")))]
+Weights = Annotated[list[dict[str, Any]], _each(_Weight, "weights")]
+Graph = Annotated[dict[str, Any], Only("graph", lambda value: not value or bool(built(_Graph, value, "graph")))]
+Verification = Annotated[
+    dict[str, Any], Only("verification", lambda value: bool(built(_Verification, value, "verification")))
+]
+"""JSON that the views read as it is, checked."""
+
+
+@dataclass
+class _EventHead(Open):
+    name: str
+    start: Number
+    seconds: Seconds
+    stretches: Count = 0
+    args: EventArgs = field(default_factory=dict)
+
+
+@dataclass
+class Event(_EventHead):
     """A named stretch of an export. ``start`` counts in seconds from the export's beginning.
 
     ``stretches`` above 0: the sum of so many short stretches inside the parent, whose places are not kept.
     """
 
-    name: str
-    start: float
-    seconds: float
-    stretches: int = 0
-    args: dict[str, Any] = field(default_factory=dict)
     children: list[Event] = field(default_factory=list)
 
     @classmethod
@@ -51,15 +135,14 @@ class Event:
         )
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Event:
-        return cls(
-            data["name"],
-            data["start"],
-            data["seconds"],
-            data.get("stretches", 0),
-            dict(data.get("args", {})),
-            [cls.from_dict(child) for child in data.get("children", ())],
-        )
+    def of_json(cls, value: Any, path: str, depth: int = 0) -> Event:
+        """The event and all below it. Raises Misfit."""
+        if depth >= _DEEPEST:
+            raise Misfit(f"{path[:60]}...: more than {_DEEPEST} events inside each other")
+        head = built(_EventHead, value, path)
+        children = built(list, value.get("children", []), f"{path}.children")
+        inside = [cls.of_json(child, f"{path}.children[{at}]", depth + 1) for at, child in enumerate(children)]
+        return cls(**vars(head), children=inside)
 
     def as_dict(self) -> dict[str, Any]:
         """JSON types; what is empty is left out."""
@@ -74,17 +157,17 @@ class Event:
 
 
 @dataclass
-class Export:
+class Export(Open):
     """The runs of one exporter on one model. ``events`` and ``memory`` are those of the run nearest the median."""
 
     exporter: str
-    seconds: list[float] = field(default_factory=list)
+    seconds: list[Seconds] = field(default_factory=list)
     events: Event | None = None
-    memory: list[tuple[float, int, int]] = field(default_factory=list)
+    memory: list[tuple[Number, int, int]] = field(default_factory=list)
     """(seconds from the beginning, resident bytes, peak bytes since the reading before)."""
-    file_bytes: int = 0
+    file_bytes: Count = 0
     """Bytes on disk, weights included; 0 where no file was written."""
-    nodes: int = 0
+    nodes: Count = 0
     error: str = ""
     """Why there are no figures."""
 
@@ -107,17 +190,17 @@ class Export:
 
 
 @dataclass
-class Point:
+class Point(Open):
     """One size of a series. ``error`` says why there are no seconds."""
 
     value: int
     exporter: str
-    seconds: list[float] = field(default_factory=list)
+    seconds: list[Seconds] = field(default_factory=list)
     error: str = ""
 
 
 @dataclass
-class Series:
+class Series(Open):
     """Export time over a size of the sample input (``sweep``) or over the number of layers (``depth``)."""
 
     label: str
@@ -125,22 +208,22 @@ class Series:
 
 
 @dataclass
-class ProfileData:
+class ProfileData(Open):
     """Exports of one model, ours first, with what explains them."""
 
     source: str = ""
     created: str = ""
     """UTC, ISO 8601."""
-    machine: dict[str, Any] = field(default_factory=dict)
+    machine: Facts = field(default_factory=dict)
     exports: list[Export] = field(default_factory=list)
     sweeps: list[Series] = field(default_factory=list)
     depth: Series | None = None
-    weights: list[dict[str, Any]] = field(default_factory=list)
+    weights: Weights = field(default_factory=list)
     """``{"name", "dtype", "shape", "bytes"}`` of each weight of our file."""
-    graph: dict[str, Any] = field(default_factory=dict)
+    graph: Graph = field(default_factory=dict)
     """``{"nodes": [[operator, scope]], "edges": [[from, to]]}`` of our file; edges count nodes from 0."""
-    verification: dict[str, Any] | None = None
-    report: dict[str, Any] = field(default_factory=dict)
+    verification: Verification | None = None
+    report: Facts = field(default_factory=dict)
     """The fields of ``fx2onnx.Report``."""
 
     @property
@@ -172,14 +255,13 @@ class ProfileData:
         try:
             if data["version"] == 1:
                 data = {**data, "sweeps": [data["sweep"]] if data["sweep"] else []}
-            check_profile(data)
-            known = {item.name: data[item.name] for item in fields(cls)}
-            known["exports"] = [_export_from_dict(export) for export in data["exports"]]
-            known["sweeps"] = [_series_from_dict(series) for series in data["sweeps"]]
-            known["depth"] = data["depth"] and _series_from_dict(data["depth"])
+            whole = [(data, fields(cls)), *((export, fields(Export)) for export in data["exports"])]
+            for stated, known in whole:
+                for item in known:
+                    stated[item.name]  # a profile is written whole, also where a field has a default
+            return built(cls, data)
         except (KeyError, TypeError, ValueError) as cause:
-            raise UserError("E302", "the profile is damaged", why=f"{type(cause).__name__}: {cause}") from cause
-        return cls(**known)
+            raise UserError("E302", "the profile is damaged", why=plain(f"{type(cause).__name__}: {cause}")) from cause
 
     @classmethod
     def from_json(cls, path: str | os.PathLike[str]) -> Self:
@@ -205,14 +287,3 @@ def _export_as_dict(export: Export) -> dict[str, Any]:
     result["events"] = None if export.events is None else export.events.as_dict()
     result["memory"] = [[round(at, 6), now, peak] for at, now, peak in export.memory]
     return result
-
-
-def _export_from_dict(data: Mapping[str, Any]) -> Export:
-    known = {item.name: data[item.name] for item in fields(Export)}
-    known["events"] = None if data["events"] is None else Event.from_dict(data["events"])
-    known["memory"] = [(at, now, peak) for at, now, peak in data["memory"]]
-    return Export(**known)
-
-
-def _series_from_dict(data: Mapping[str, Any]) -> Series:
-    return Series(data["label"], [Point(**point) for point in data["points"]])

@@ -86,6 +86,7 @@ def serve(pipe: Any) -> None:
     torch.set_num_threads(1)
     resource.setrlimit(resource.RLIMIT_AS, (LARGEST_BYTES, LARGEST_BYTES))
     known = overloads()
+    examine(known["aten.relu.default"], 0, 0, lambda _: None)  # imports what every export needs
     pipe.send(("ready", None))
     while True:
         name, seed, index, drawing = pipe.recv()

@@ -264,9 +264,8 @@ class MetaCache:
                 return None  # the kernel says so
             operand = cast(TensorType, key[4:][0])
             self._env.check_some((*operand.sizes[1:], *kind.sizes[1:]))
-        check_operands(self._env, key[0].func, args, {})
-        if key[0].is_tried_whole:
             check_sizes(self._env, key[0].func, args, {}, (), kind.sizes)
+        check_operands(self._env, key[0].func, args, {})
         specs = self._specs[key] = Specs((_fresh(self._as_written(kind)),))
         return specs
 

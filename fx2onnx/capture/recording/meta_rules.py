@@ -216,7 +216,7 @@ def _softmax(kind: TensorType, axis: Number, dtype: object = _NONE) -> TensorTyp
 @register(Kind.RESULT_TYPE, aten.embedding.default)
 def _embedding(weight: TensorType, places: TensorType, *rest: object) -> TensorType | None:
     fits = len(weight.sizes) == 2 and places.dtype in (torch.int64, torch.int32)
-    fits = fits and is_contiguous(weight) and is_contiguous(places)
+    fits = fits and weight.sizes[0] != 0 and is_contiguous(weight) and is_contiguous(places)
     return _fresh(weight, (*places.sizes, weight.sizes[1])) if fits else None
 
 

@@ -174,7 +174,7 @@ def numbers(x: torch.Tensor) -> Any:
 
 
 def a_value(x: torch.Tensor) -> torch.Tensor:
-    return x * round(float(x.sum()))
+    return x * math.sqrt(float(x.sum()))
 
 
 @pytest.mark.parametrize(
@@ -256,10 +256,10 @@ def test_a_number_of_data_that_python_compares(name: str) -> None:
     [
         lambda number, x: x * len(str(number)),
         lambda number, x: x * len(f"{number:.3f}"),
-        lambda number, x: x * round(number),
+        lambda number, x: x * round(number, 1),
         lambda number, x: {number: x}[number],
         lambda number, x: x * math.sqrt(number),
-        lambda number, x: x[: int(number // 1)],
+        lambda number, x: x * number**2,
     ],
 )
 def test_a_number_of_data_that_python_needs_is_refused_with_its_line(use: Any) -> None:

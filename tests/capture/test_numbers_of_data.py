@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -58,6 +59,42 @@ def test_a_number_that_data_tells_is_in_the_graph(name: str, dynamic: bool) -> N
         feeds = [x if name == "x" else n for name in names]
         for outputs in run_engines(result.model_proto, feeds).values():
             torch.testing.assert_close(torch.from_numpy(outputs[0]), torch.as_tensor(module(x, n)))
+
+
+def _on_its_own_line(x: Any) -> Any:
+    count = math.ceil(x.sum().abs().item() / 2)
+    return x[:count]
+
+
+ROUNDED: dict[str, Callable[[Any], Any]] = {
+    "int": lambda x: x[: int(x.sum().abs().item())],
+    "round": lambda x: x[: round(x.sum().abs().item())],
+    "floor": lambda x: x[: math.floor(x.sum().abs().item())],
+    "ceil": _on_its_own_line,
+    "trunc": lambda x: torch.zeros(math.trunc(x.sum().abs().item() * 1.5)) + x[0, 0],
+    "below 0": lambda x: x * round(x.sum().item()),
+    "whole quotient": lambda x: x * (x.sum().item() // 0.75),
+    "quotient of a number": lambda x: x * (7.5 // x.sum().item()),
+    "rest": lambda x: x * (x.sum().item() % 0.75),
+    "rest of a number": lambda x: x * (7.5 % x.sum().item()),
+}
+
+
+@pytest.mark.parametrize("name", ROUNDED)
+def test_a_real_number_of_data_is_rounded_as_python_does(name: str) -> None:
+    module = Program(lambda x, n: ROUNDED[name](x) + n)
+    x, n = torch.zeros(6, 4), torch.tensor(3)
+    x[0, 0] = 1.25
+    result = fx2onnx.export(module, (x, n))
+    for number in (0.5, 1.5, 2.5, 1.49, -0.7, -2.5, 4.0, 1e30 if name in ("int", "round", "floor", "ceil") else 3.0):
+        x[0, 0] = number
+        for outputs in run_engines(result.model_proto, [x, n]).values():
+            torch.testing.assert_close(torch.from_numpy(outputs[0]), torch.as_tensor(module(x, n)))
+
+
+def test_digits_of_a_number_of_data_are_not_said() -> None:
+    with pytest.raises(UserError, match="E104"):
+        fx2onnx.export(Program(lambda x, n: x * round(x.sum().item(), 2)), (X, torch.tensor(3)))
 
 
 def test_not_a_number_is_beyond_nothing() -> None:

@@ -57,6 +57,20 @@ def _of_one(op: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[DataNumber]
     return answers_for_caller(lambda self: DataNumber(op(self.tensor), self.unknown))
 
 
+LARGEST = float(2**63 - 2**10)
+"""Integers of Python have no end, int64 has: places and sizes beyond are as good as the largest of its numbers in float64."""
+
+
+def _whole_by(op: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., int | float]:
+    @answers_for_caller
+    def rounded(self: DataNumber, digits: object = None) -> int | float:
+        if digits is not None:
+            self.refuse()
+        return op(self.tensor).clamp(-LARGEST, LARGEST).to(torch.int64).item()
+
+    return rounded
+
+
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float | torch.SymInt | torch.SymFloat | DataNumber)
 
@@ -102,10 +116,6 @@ class DataNumber:
             self.refuse()
         return other
 
-    def whole(self) -> int | float:
-        """As ``int()`` gives it: a size that only the data tells."""
-        return self.tensor.to(torch.int64).item()
-
     def is_nan(self) -> bool:
         return bool(self.tensor.isnan())
 
@@ -128,7 +138,13 @@ class DataNumber:
     __mul__ = __rmul__ = _arithmetic(operator.mul)
     __sub__, __rsub__ = _arithmetic(operator.sub), _arithmetic(operator.sub, is_turned=True)
     __truediv__, __rtruediv__ = _arithmetic(operator.truediv), _arithmetic(operator.truediv, is_turned=True)
+    __floordiv__, __rfloordiv__ = _arithmetic(operator.floordiv), _arithmetic(operator.floordiv, is_turned=True)
+    __mod__, __rmod__ = _arithmetic(operator.mod), _arithmetic(operator.mod, is_turned=True)
     __neg__, __abs__ = _of_one(operator.neg), _of_one(operator.abs)
+
+    whole = __trunc__ = _whole_by(torch.trunc)
+    __round__, __floor__, __ceil__ = _whole_by(torch.round), _whole_by(torch.floor), _whole_by(torch.ceil)
+    """As ``int()``, ``round()`` and ``math`` give it: a size that only the data tells."""
 
     @classmethod
     def __torch_function__(
@@ -165,6 +181,5 @@ class DataNumber:
 
     __str__ = __repr__ = __format__ = _text
     __int__ = __index__ = __hash__ = _refused
-    __round__ = __trunc__ = __floor__ = __ceil__ = __pow__ = __rpow__ = _refused
-    __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __divmod__ = __rdivmod__ = __reduce_ex__ = _refused
+    __pow__ = __rpow__ = __divmod__ = __rdivmod__ = __reduce_ex__ = _refused
     as_integer_ratio = is_integer = hex = conjugate = real = _refused

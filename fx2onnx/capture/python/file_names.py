@@ -142,11 +142,11 @@ _CONVERT: Mapping[type, Callable[[Any], object]] = {
 
 
 def may_keep_number(where: SourceLocation | None) -> bool:
-    """Whether the line may have a call of ``int`` or ``float``, or take or write a part of something."""
+    """Whether the line may have a call that makes a number of a number, or take or write a part of something."""
     return where is not None and _KEEPS_NUMBER.search(line_of(where.file, where.line)) is not None
 
 
-_KEEPS_NUMBER = re.compile(r"\b(int|float)\(|[\w)\]]\[")
+_KEEPS_NUMBER = re.compile(r"\b(int|float|round|floor|ceil|trunc)\(|[\w)\]]\[")
 
 
 def names_of_file(where: SourceLocation | None) -> frozenset[str]:

@@ -140,7 +140,7 @@ def _copy(inferred: ir.Graph, graph: ir.Graph) -> None:
         for source, value in zip(told.outputs, node.outputs, strict=False):
             if source.type is not None:
                 value.type = source.type
-            if source.shape is not None:
+            if source.shape is not None and not any(isinstance(dim, int) and dim < 0 for dim in source.shape):
                 value.shape = source.shape.copy()
         for name, attribute in told.attributes.items():
             if attribute.type == ir.AttributeType.GRAPH:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -201,7 +202,7 @@ def make_feeds(inputs: Sequence[InputType], sizes: Mapping[str, int], limit: int
     feeds: dict[str, Array] = {}
     for each in inputs:
         shape = _shape(each, sizes)
-        if shape is None or each.dtype is None or int(np.prod(shape, dtype=np.int64)) > MOST_ELEMENTS:
+        if shape is None or each.dtype is None or math.prod(shape) > MOST_ELEMENTS:
             return None
         most = limit if each.rows is None else min(each.rows, limit)
         feeds[each.name] = _random(each.dtype, shape, most, rng, each.words)

@@ -61,3 +61,13 @@ FLAGS = frozenset(
     }
 )  # fmt: skip
 """Integers that are 0 or 1, of which onnxruntime refuses others or takes them for 0. It takes those of other flags for 1."""
+
+POSITIVE = frozenset(
+    {
+        ("Attention", "kv_num_heads"), ("Attention", "q_num_heads"), ("LinearAttention", "kv_num_heads"),
+        ("LinearAttention", "q_num_heads"), ("Conv", "group"), ("ConvInteger", "group"), ("ConvTranspose", "group"),
+        ("QLinearConv", "group"), ("DeformConv", "group"), ("DeformConv", "offset_group"), ("DepthToSpace", "blocksize"),
+        ("SpaceToDepth", "blocksize"), ("GroupNormalization", "num_groups"), ("Split", "num_outputs"),
+    }
+)  # fmt: skip
+"""Integers that others are divided by: at 0, native code ends the process."""

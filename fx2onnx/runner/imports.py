@@ -33,6 +33,8 @@ def check_presence(proto: Any) -> int:
         )
     if not proto.HasField("graph"):
         raise UserError("E303", "the model has no graph")
+    check_text(proto.producer_name, proto.producer_version, proto.domain)
+    check_text(*(text for entry in proto.metadata_props for text in (entry.key, entry.value)))
     if not proto.opset_import:
         raise UserError("E303", "the model has no opset_import")
     return version

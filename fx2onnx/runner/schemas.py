@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import onnx
 
@@ -13,7 +13,7 @@ from fx2onnx.base import plugins
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.parameter_types import types_of
 from fx2onnx.runner.element_types import Dtype
-from fx2onnx.runner.enumerations import FLAGS, VALUES
+from fx2onnx.runner.enumerations import FLAGS, POSITIVE, VALUES
 from fx2onnx.runner.nodes import NodeText
 from fx2onnx.runner.types import TENSOR_NAMES
 
@@ -21,7 +21,9 @@ NEWEST_OPSET = onnx.defs.onnx_opset_version()
 STANDARD_DOMAINS = ("", "ai.onnx.ml", "ai.onnx.preview.training", "ai.onnx.preview", "ai.onnx.training")
 
 
+Allowed: TypeAlias = frozenset[str] | frozenset[int] | range
 _ZERO_OR_ONE = frozenset({0, 1})
+_POSITIVE = range(1, 1 << 63)
 _OPTIONAL = onnx.defs.OpSchema.FormalParameterOption.Optional
 
 
@@ -51,8 +53,8 @@ class Signature:
     has_function: bool
     inputs: tuple[Parameter, ...]
     outputs: tuple[Parameter, ...]
-    values: dict[str, frozenset[str] | frozenset[int]]
-    """What an attribute may be, for those that name one of a few things."""
+    values: dict[str, Allowed]
+    """What an attribute may be, for those that name one of a few things or are positive."""
     input_dtypes: tuple[frozenset[Dtype], ...]
     """What arrays each input may be; the last entry is for all that follow, too."""
 
@@ -105,7 +107,9 @@ def _signature_since(domain: str, op_type: str, since_version: int) -> Signature
     )
 
 
-def _allowed(op_type: str, name: str) -> frozenset[str] | frozenset[int]:
+def _allowed(op_type: str, name: str) -> Allowed:
+    if (op_type, name) in POSITIVE:
+        return _POSITIVE
     return _ZERO_OR_ONE if (op_type, name) in FLAGS else VALUES.get((op_type, name), frozenset())
 
 
@@ -185,7 +189,7 @@ def check_attributes(text: NodeText, signature: Signature, given: Mapping[str, A
             raise UserError("E303", f"{text.op_type} needs the attribute {name!r}", node=str(text))
 
 
-def _check_value(text: NodeText, attribute: Any, allowed: frozenset[str] | frozenset[int]) -> None:
+def _check_value(text: NodeText, attribute: Any, allowed: Allowed) -> None:
     if attribute.type == onnx.AttributeProto.STRING:
         values = [attribute.s.decode("utf-8", "replace")]
     else:
@@ -197,7 +201,9 @@ def _check_value(text: NodeText, attribute: Any, allowed: frozenset[str] | froze
                 "E303",
                 f"the attribute {attribute.name!r} of {text.op_type} is {said}, which ONNX does not know",
                 node=str(text),
-                why=f"it may be {', '.join(map(str, sorted(allowed)))}",
+                why="it must be above 0"
+                if allowed is _POSITIVE
+                else f"it may be {', '.join(map(str, sorted(allowed)))}",
             )
 
 

@@ -108,3 +108,21 @@ def test_names_in_functions_that_nothing_calls_are_text() -> None:
     data = proto.SerializeToString().replace(b"Self", b"\xd8elf")
     with pytest.raises(UserError, match="not text"):
         check_model(load_model(data))
+
+
+@pytest.mark.parametrize("text", ["producer_name", "metadata"])
+def test_what_a_model_says_of_itself_is_text(text: str) -> None:
+    proto = model([helper.make_node("Neg", ["x"], ["y"])], [value("x", [1])], [value("y", [1])])
+    proto.producer_name = "Self"
+    helper.set_model_props(proto, {"key": "Self"})
+    data = proto.SerializeToString()
+    place = data.index(b"Self") if text == "producer_name" else data.rindex(b"Self")
+    with pytest.raises(UserError, match="not text"):
+        check_model(load_model(data[:place] + b"\xd8" + data[place + 1 :]))
+
+
+def test_numbers_that_others_are_divided_by_are_positive() -> None:
+    node = helper.make_node("DepthToSpace", ["x"], ["y"], blocksize=0)
+    proto = model([node], [value("x", [1, 4, 2, 2])], [value("y", [None] * 4)])
+    with pytest.raises(UserError, match="above 0"):
+        check_model(LoadedModel(proto, ()))

@@ -42,7 +42,7 @@ def lint(model: Any, target: str = "onnxruntime", *, faults: Paths | None = None
 
     Returns: a list of ``Finding``, empty where nothing stands in the way. Raises: ``UserError`` E001, E302, E303.
     """
-    from fx2onnx.runner.check import open_file
+    from fx2onnx.semantics.check import open_file
     from fx2onnx.targets.faults import add_table
     from fx2onnx.targets.find import find
     from fx2onnx.targets.lint import lint as findings_of
@@ -133,7 +133,7 @@ def _opened(model: Any) -> Any:
 
     if not isinstance(model, str | os.PathLike):
         return model.model
-    from fx2onnx.runner.check import open_file
+    from fx2onnx.semantics.check import open_file
 
     open_file(Path(model))
     return ir.load(model)

@@ -148,7 +148,7 @@ def _as_method(build: Any, how: str) -> Callable[..., Any]:
 
 def kernels(op_types: Sequence[str]) -> Iterator[Plant]:
     """Of the operators that the file has."""
-    from fx2onnx.runner import registry
+    from fx2onnx.semantics import registry
 
     for op_type in op_types:
         versions = registry._table.get(("", op_type), {})
@@ -186,7 +186,7 @@ def _broken(kernel: Any, how: str) -> Any:
 
 @contextlib.contextmanager
 def _in_table(key: tuple[str, str], broken: dict[int, Any]) -> Iterator[None]:
-    from fx2onnx.runner import registry
+    from fx2onnx.semantics import registry
 
     with mock.patch.dict(registry._table, {key: broken}):
         registry._count_change()

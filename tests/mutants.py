@@ -195,15 +195,20 @@ MUTANTS = [
         "False for last_use, other in",
         "tests/runner/test_planner.py",
     ),
-    Mutant("runner/value_types.py", "if given[first] != type_:", "if False:", "tests/runner/test_invalid_models.py"),
     Mutant(
-        "runner/weights.py",
+        "semantics/reading/value_types.py",
+        "if given[first] != type_:",
+        "if False:",
+        "tests/runner/test_invalid_models.py",
+    ),
+    Mutant(
+        "semantics/reading/weights.py",
         "if (np.diff(indices) <= 0).any():",
         "if False:",
         "tests/runner/test_invalid_models.py",
     ),
     Mutant(
-        "runner/kernels/contrib_attention.py",
+        "semantics/kernels/contrib_attention.py",
         "ahead <= -rules.window",
         "ahead < -rules.window",
         "tests/runner/test_contrib.py",

@@ -114,7 +114,7 @@ def test_an_operator_of_ones_own(run: Any) -> None:
     from torch._library.custom_ops import OPDEFS
 
     from fx2onnx.aten_map import TABLE
-    from fx2onnx.runner.registry import unregister
+    from fx2onnx.semantics.registry import unregister
 
     try:
         said = run("custom_op")

@@ -22,22 +22,23 @@ MAY_IMPORT: dict[str, set[str]] = {
     "sizes": {"base"},
     "torchcompat": {"base", "sizes"},
     "capture": {"base", "sizes", "torchcompat"},
-    "irx": {"base", "files", "sizes"},
+    "semantics": {"base"},
+    "irx": {"base", "files", "semantics", "sizes"},
     "aten_map": {"base", "irx", "sizes"},
     "lower": {"base", "sizes", "torchcompat", "irx", "capture", "aten_map"},
     "optimize": {"base", "irx", "sizes"},
     "targets": {"base", "files", "irx", "sizes"},
-    "runner": {"base", "files", "sizes", "irx", "optimize", "manifest"},
+    "runner": {"base", "files", "sizes", "irx", "optimize", "manifest", "semantics"},
     "training": {"base", "sizes", "torchcompat", "capture", "irx", "aten_map", "lower"},
     "quantize": {"base", "irx", "optimize", "runner", "targets"},
     "precision": {"base", "irx", "judge", "optimize", "runner", "targets"},
     "verify": {
         "base", "files", "sizes", "torchcompat", "capture", "irx", "aten_map", "lower", "manifest", "model_patches", "optimize", "runner", "training", "targets",
-        "quantize", "precision", "judge",
+        "quantize", "precision", "judge", "semantics",
     },
-    "judge": {"base", "files", "irx", "runner", "sizes", "targets"},
-    "diff": {"base", "files", "irx", "judge", "runner", "sizes"},
-    "steps": {"base", "files", "irx", "judge", "optimize", "precision", "quantize", "runner", "sizes", "targets"},
+    "judge": {"base", "files", "irx", "runner", "semantics", "sizes", "targets"},
+    "diff": {"base", "files", "irx", "judge", "semantics", "sizes"},
+    "steps": {"base", "files", "irx", "judge", "optimize", "precision", "quantize", "runner", "semantics", "sizes", "targets"},
     "report": {"base", "files"},
     "model_patches": {"base", "capture", "sizes", "torchcompat"},
     "sources": {"base", "files", "sizes"},
@@ -63,6 +64,7 @@ NEVER: dict[str, set[str]] = {
     "precision": {"torch", "onnxruntime"},
     "judge": {"torch"},
     "runner": {"torch", "onnxruntime"},
+    "semantics": {"torch", "onnxruntime"},
     "diff": {"torch", "onnxruntime"},
     "steps": {"torch", "onnxruntime"},
     "report": {"torch", "onnx", "onnx_ir"},
@@ -82,7 +84,7 @@ LONG_FUNCTIONS = {
     "cli/profile.py:profile_command": OPTIONS,
     "cli/run.py:run_command": OPTIONS,
     "cli/train.py:train_command": OPTIONS,
-    "runner/kernels/attention.py:attention": "the operator has 16 inputs and attributes, each a line",
+    "semantics/kernels/attention.py:attention": "the operator has 16 inputs and attributes, each a line",
 }
 
 
@@ -227,12 +229,12 @@ def test_an_import_counts_wherever_it_is(tmp_path: Path) -> None:
     path = tmp_path / "importing.py"
     path.write_text(
         "import fx2onnx.sizes.expr\n"
-        "from fx2onnx.runner import kernels, session\n"
+        "from fx2onnx.runner import capi, session\n"
         "if TYPE_CHECKING:\n    from fx2onnx.irx.emit_ops import Operators\n"
         "def late():\n    from fx2onnx.runner import InferenceSession\n"
     )
     names = {other.relative_to(PACKAGE).as_posix() for other in files_imported_by(path)}
-    inside = {"runner/kernels/__init__.py", "runner/session.py", "irx/emit_ops.pyi", "runner/__init__.py"}
+    inside = {"runner/capi/__init__.py", "runner/session.py", "irx/emit_ops.pyi", "runner/__init__.py"}
     assert names == {"sizes/expr.py"} | inside
 
 

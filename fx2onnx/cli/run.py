@@ -235,7 +235,7 @@ def _session(model: Path, engine: str, profile_prefix: str) -> Any:
 
     (name,) = chosen_engines([engine], SESSIONS)
     if name != "runner":  # which checks what it loads
-        from fx2onnx.runner.check import open_file
+        from fx2onnx.semantics.check import open_file
 
         open_file(model)
     return open_session(name, str(model), profile_prefix)

@@ -14,8 +14,8 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.files.digest import digest_of
 from fx2onnx.irx.dtype_names import dtype_name
 from fx2onnx.irx.origin import scope_of, source_of
-from fx2onnx.runner.check import open_file
-from fx2onnx.runner.weights import WeightStore, dense_array
+from fx2onnx.semantics.check import open_file
+from fx2onnx.semantics.reading.weights import WeightStore, dense_array
 
 Tensor: TypeAlias = ir.TensorProtocol
 

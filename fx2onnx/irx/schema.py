@@ -9,7 +9,7 @@ import onnx
 import onnx_ir as ir
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.base.parameter_types import types_of
+from fx2onnx.semantics.schemas import types_of
 
 DTYPE_SINCE = {
     ir.DataType.BFLOAT16: 13,

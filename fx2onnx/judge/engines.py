@@ -83,7 +83,7 @@ def run_session(session: Any, feeds: Mapping[str, Any]) -> list[Any]:
 def open_runner(model: str | bytes) -> Run:
     """The bundled runner on ``model`` (a path or bytes)."""
     from fx2onnx.runner import InferenceSession
-    from fx2onnx.runner.limits import time_limit
+    from fx2onnx.semantics.limits import time_limit
 
     session = InferenceSession(model)
 

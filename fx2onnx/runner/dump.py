@@ -7,8 +7,8 @@ from typing import Any
 
 from fx2onnx.base.escape import plain
 from fx2onnx.runner.plan import Plan
-from fx2onnx.runner.program import Program, Slot, Step
-from fx2onnx.runner.types import describe, type_name
+from fx2onnx.semantics.reading.program import Program, Slot, Step
+from fx2onnx.semantics.types import describe, type_name
 
 ATTRIBUTE_CHARS = 60
 """Longer attribute values are cut: a dump is read line by line."""

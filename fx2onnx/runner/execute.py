@@ -7,34 +7,26 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from fx2onnx.base.errors import Fx2OnnxError, UserError
-from fx2onnx.runner.limits import check_bytes, check_shape, limit_bytes
 from fx2onnx.runner.plan import Plan, own, owned_bytes, shaped, size_bytes
-from fx2onnx.runner.prepared import Prepared
-from fx2onnx.runner.program import Program, Step
-from fx2onnx.runner.registry import outputs_of
 from fx2onnx.runner.trace import Trace
-from fx2onnx.runner.types import TENSOR_NAMES, Spec, Value, as_value, describe, is_tensor_type, onnx_dtype, shape_of
-
-KERNEL_FAULTS = (
-    ValueError,
-    TypeError,
-    IndexError,
-    KeyError,
-    AttributeError,
-    ArithmeticError,
-    AssertionError,
-    MemoryError,
-    RecursionError,
-    NotImplementedError,
+from fx2onnx.semantics.limits import check_bytes, check_shape, limit_bytes
+from fx2onnx.semantics.reading.program import (
+    KERNEL_FAULTS,
+    Program,
+    Step,
+    check_operands,
+    node_line,
+    reason,
+    with_node,
 )
-"""What NumPy and Python raise on operands that do not fit; reported with the node, the cause chained."""
+from fx2onnx.semantics.registry import Prepared, outputs_of
+from fx2onnx.semantics.types import Spec, Value, as_value, is_tensor_type, shape_of
 
-Error = TypeVar("Error", bound=Fx2OnnxError)
 Signature: TypeAlias = tuple[Any, ...]
 MAX_PLANS = 4
 """Plans kept per program: each holds an arena, and endless new shapes must not fill the memory."""
@@ -231,49 +223,6 @@ def dying_slots(program: Program, feeds: set[int]) -> list[list[int]]:
     for index, position in last_use.items():
         dying[position].append(index)
     return dying
-
-
-def check_operands(step: Step, args: Sequence[Value], code: str = "E403") -> None:
-    """Raises: UserError ``code`` for an array of a dtype or number of axes that ONNX does not allow there; NumPy might take it in silence."""
-    allowed, last = step.dtypes, len(step.dtypes) - 1
-    if last < 0:
-        return
-    for place, arg in enumerate(args[: step.n_inputs]):
-        if isinstance(arg, np.ndarray) and arg.dtype not in allowed[place if place < last else last]:
-            names = sorted(TENSOR_NAMES[dtype] for d in allowed[min(place, last)] if (dtype := onnx_dtype(d)))
-            raise UserError(
-                code,
-                f"input {place} of {step.op_type} has a type that ONNX does not allow there",
-                node=node_line(step, args),
-                why=f"it may be {', '.join(names) or 'no tensor'}",
-            )
-    for place, axes in step.axes.items():
-        arg = args[place] if place < step.n_inputs else None
-        if isinstance(arg, np.ndarray) and arg.ndim not in axes:
-            raise UserError(
-                code,
-                f"input {place} of {step.op_type} has {arg.ndim} axes",
-                node=node_line(step, args),
-                why=f"it must have {' or '.join(map(str, axes))}",
-            )
-
-
-def node_line(step: Step, args: Sequence[Value]) -> str:
-    """The node with the dtypes and shapes it was given."""
-    given = ", ".join(describe(value) for value in args)
-    label = f"{step.name}: " if step.name else ""
-    return f"{label}{step.origin}  on ({given})"[:400]
-
-
-def with_node(error: Error, step: Step, args: Sequence[Value]) -> Error:
-    """The error with its node, that of ``step`` where it has none yet."""
-    node = error.node or node_line(step, args)
-    return type(error)(error.code, error.what, node=node, why=error.why, next=error.next)
-
-
-def reason(error: BaseException) -> str:
-    """The first line that the error says."""
-    return str(error).splitlines()[0][:200] if str(error) else ""
 
 
 def failed(step: Step, args: Sequence[Value], error: BaseException) -> UserError:

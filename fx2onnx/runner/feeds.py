@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.runner.element_types import DataType, MapType, OptionalType, SequenceType
-from fx2onnx.runner.program import Program
-from fx2onnx.runner.types import (
+from fx2onnx.semantics.reading.program import Program
+from fx2onnx.semantics.reading.typing_protos import denotations_of
+from fx2onnx.semantics.types import (
     TENSOR_NAMES,
+    DataType,
+    MapType,
+    OptionalType,
+    SequenceType,
     Value,
     as_value,
     describe,
     is_tensor_type,
+    listed,
     onnx_dtype,
     string_array,
     type_name,
 )
-from fx2onnx.runner.typing_protos import denotations_of
 
 if TYPE_CHECKING:  # what reads conditions is imported for the few files that have some
     from fx2onnx.sizes.expr import Dim
@@ -43,17 +47,6 @@ class NodeArg:
 
     def __str__(self) -> str:
         return f"NodeArg(name='{self.name}', type='{self.type}', shape={self.shape})"
-
-
-MAX_LISTED = 12
-"""Names that an error lists; of more, only their number is given."""
-
-
-def listed(texts: Iterable[str], separator: str = ", ") -> str:
-    """The texts on one line, the first of them where they are many."""
-    result = list(texts)
-    more = [f"... and {len(result) - MAX_LISTED} more"] if len(result) > MAX_LISTED else []
-    return separator.join([*result[:MAX_LISTED], *more])
 
 
 def _expressions(args: Sequence[NodeArg]) -> dict[str, Dim]:

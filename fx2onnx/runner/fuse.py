@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from fx2onnx.runner.program import Program, Step
-from fx2onnx.runner.registry import find_kernel
-from fx2onnx.runner.types import FLOAT32
+from fx2onnx.semantics.reading.program import Program, Step
+from fx2onnx.semantics.registry import find_kernel
+from fx2onnx.semantics.types import FLOAT32
 
 _ACTIVATIONS = frozenset({"Relu", "HardSwish", "Sigmoid"})
 

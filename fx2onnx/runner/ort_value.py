@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.runner.limits import check_shape
-from fx2onnx.runner.types import TENSOR_NAMES, Array, Value, describe, numpy_dtype_of_code, onnx_dtype
+from fx2onnx.semantics.limits import check_shape
+from fx2onnx.semantics.types import TENSOR_NAMES, Array, Value, describe, numpy_dtype_of_code, onnx_dtype
 
 
 class OrtValue:

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from fx2onnx.runner.arena import ALIGN_BYTES, Buffer, assign_offsets
-from fx2onnx.runner.limits import check_bytes
-from fx2onnx.runner.prepared import Prepared
-from fx2onnx.runner.program import Program, Step
 from fx2onnx.runner.trace import Trace, plain_call
-from fx2onnx.runner.types import Array, Spec, Value
+from fx2onnx.semantics.limits import check_bytes
+from fx2onnx.semantics.reading.program import Program, Step
+from fx2onnx.semantics.registry import Prepared
+from fx2onnx.semantics.types import Array, Spec, Value
 
 MAX_IDLE_STATES = 2
 """Arenas kept for concurrent runs of one plan; further ones are freed after use."""

@@ -18,18 +18,18 @@ from fx2onnx.base.events import record
 from fx2onnx.base.metadata import CONDITIONS, PRODUCER
 from fx2onnx.base.targets import check_target
 from fx2onnx.files.staging import replacing, write_text
-from fx2onnx.runner.build import build_program
 from fx2onnx.runner.execute import Executor
-from fx2onnx.runner.feeds import FeedChecker, NodeArg, fix_denoted, listed
+from fx2onnx.runner.feeds import FeedChecker, NodeArg, fix_denoted
 from fx2onnx.runner.fuse import fuse
-from fx2onnx.runner.limits import DEFAULT_LIMIT_BYTES, MAX_ITERATIONS, iteration_budget, memory_limit
-from fx2onnx.runner.load import LoadedModel, load_model
 from fx2onnx.runner.options import GraphOptimizationLevel, RunOptions, SessionOptions
 from fx2onnx.runner.ort_value import IOBinding, OrtValue, as_plain
-from fx2onnx.runner.program import Program, Slot, Step
-from fx2onnx.runner.static_shapes import check_static_shapes
-from fx2onnx.runner.threads import threads
-from fx2onnx.runner.types import Value, describe, is_tensor_type, type_name
+from fx2onnx.semantics.kernels.threads import threads
+from fx2onnx.semantics.limits import DEFAULT_LIMIT_BYTES, MAX_ITERATIONS, iteration_budget, memory_limit
+from fx2onnx.semantics.reading.build import build_program
+from fx2onnx.semantics.reading.load import LoadedModel, load_model
+from fx2onnx.semantics.reading.program import Program, Slot, Step
+from fx2onnx.semantics.reading.static_shapes import check_static_shapes
+from fx2onnx.semantics.types import Value, describe, is_tensor_type, listed, type_name
 
 if TYPE_CHECKING:
     from fx2onnx.sizes.stated import SizeCondition
@@ -86,7 +86,9 @@ class InferenceSession:
             loaded = load_model(path_or_bytes, folder)
             self._model_path = loaded.path
             self._meta = _metadata(loaded.proto)
-            self._program = build_program(loaded, self._options.external_initializers)
+            self._program = build_program(
+                loaded, {name: as_plain(given) for name, given in self._options.external_initializers.items()}
+            )
             fixed = self._options.free_dimension_overrides
             if self._options.free_denotation_overrides:
                 fixed = fix_denoted(self._program, loaded.proto.graph, self._options.free_denotation_overrides, fixed)

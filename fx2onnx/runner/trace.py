@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from fx2onnx.runner.prepared import Facts, Prepared
-from fx2onnx.runner.program import Program, Step
-from fx2onnx.runner.types import Array, Spec, Value
+from fx2onnx.semantics.reading.program import Program, Step
+from fx2onnx.semantics.registry import Facts, Prepared
+from fx2onnx.semantics.types import Array, Spec, Value
 
 FOLD_BYTES = 1 << 22
 """Results of constants are kept up to this size; larger ones are computed at each run, or memory would double."""

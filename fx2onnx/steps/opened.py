@@ -22,9 +22,9 @@ from fx2onnx.irx.edit import graphs_of, replace
 from fx2onnx.irx.inference import has_map
 from fx2onnx.optimize.fold_constants import store_constants
 from fx2onnx.optimize.weights import DerivedTensor
-from fx2onnx.runner.check import check_model, open_file
-from fx2onnx.runner.load import load_model
-from fx2onnx.runner.weights import WeightStore, confined_path, dense_array
+from fx2onnx.semantics.check import check_model, open_file
+from fx2onnx.semantics.reading.load import load_model
+from fx2onnx.semantics.reading.weights import WeightStore, confined_path, dense_array
 
 LITERAL_BYTES = 1024
 """Weights up to here count as constants that the exporter wrote down: they are folded and merged."""

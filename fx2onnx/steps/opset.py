@@ -11,10 +11,10 @@ import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.base.parameter_types import types_of
 from fx2onnx.irx.edit import graphs_of
 from fx2onnx.irx.facts import GRAPH_BEARING
 from fx2onnx.irx.inference import infer_types
+from fx2onnx.semantics.schemas import types_of
 from fx2onnx.steps.opset_down import DOWN
 from fx2onnx.steps.opset_edit import Edit, NoForm
 from fx2onnx.steps.opset_up import UP

@@ -20,7 +20,7 @@ from fx2onnx.judge.memory import LARGE_BYTES, weights_beside
 from fx2onnx.judge.tolerance import MODULES_OWN, Grain
 from fx2onnx.precision.options import EPSILONS, LEAST_NORMAL, word_in
 from fx2onnx.precision.options import METADATA_KEY as PRECISION_KEY
-from fx2onnx.runner.check import open_file
+from fx2onnx.semantics.check import open_file
 from fx2onnx.sizes import stated as size_conditions
 from fx2onnx.sizes.expr import Dim
 from fx2onnx.sizes.stated import SizeCondition

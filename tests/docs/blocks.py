@@ -74,7 +74,7 @@ def undone() -> Iterator[None]:
     from fx2onnx.aten_map.table.registry import MODULE_TRANSLATIONS
     from fx2onnx.base import plugins
     from fx2onnx.model_patches.patching import PATCHES
-    from fx2onnx.runner import registry
+    from fx2onnx.semantics import registry
 
     modules, grad, path = set(sys.modules), torch.is_grad_enabled(), list(sys.path)
     sys.path.insert(0, str(Path.cwd()))  # as Python has it that is called in this folder

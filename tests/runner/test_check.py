@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.cli.main import app
-from fx2onnx.runner.check import check_model, open_file
-from fx2onnx.runner.load import LoadedModel, load_model
+from fx2onnx.semantics.check import check_model, open_file
+from fx2onnx.semantics.reading.load import LoadedModel, load_model
 
 COMMANDS = [
     ["lint", "FILE"],

@@ -26,12 +26,11 @@ import fx2onnx.runner as ort
 from fx2onnx.runner.arena import Buffer, assign_offsets
 from fx2onnx.runner.execute import Executor
 from fx2onnx.runner.plan import Plan
-from fx2onnx.runner.prepared import Facts
-from fx2onnx.runner.program import Program, Step
-from fx2onnx.runner.registry import all_kernels, outputs_of
-from fx2onnx.runner.schemas import STANDARD_DOMAINS
 from fx2onnx.runner.trace import Trace
-from fx2onnx.runner.types import as_value
+from fx2onnx.semantics.reading.program import Program, Step
+from fx2onnx.semantics.registry import Facts, all_kernels, outputs_of
+from fx2onnx.semantics.schemas import STANDARD_DOMAINS
+from fx2onnx.semantics.types import as_value
 
 BATCHES = 8
 POISONS = (0x00, 0xA5, 0xFF)

@@ -19,7 +19,7 @@ from onnx import TensorProto, helper
 
 import fx2onnx
 import fx2onnx.runner as ort
-from fx2onnx.runner import threads
+from fx2onnx.semantics.kernels import threads
 from models_zoo import registry
 
 SCRIPT = Path(__file__).parent / "determinism_digests.py"

@@ -6,7 +6,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from fx2onnx.runner.element_types import DataType, OptionalType, SequenceType, SparseTensorType, TensorType
+from fx2onnx.semantics.types import DataType, OptionalType, SequenceType, SparseTensorType, TensorType
 
 MEMBERS = list(ir.DataType)
 

@@ -17,8 +17,7 @@ from onnx import AttributeProto, helper
 
 import fx2onnx.runner as ort
 from fx2onnx.base.errors import UserError
-from fx2onnx.base.parameter_types import types_of
-from fx2onnx.runner.enumerations import FLAGS, VALUES
+from fx2onnx.semantics.schemas import FLAGS, VALUES, types_of
 
 onnxruntime = pytest.importorskip("onnxruntime")
 

@@ -10,9 +10,9 @@ import pytest
 from kernel_cases import CASES, NodeCase, gradient, sequences
 
 import fx2onnx.runner as ort
-from fx2onnx.runner import build  # noqa: F401  (fills the registry)
-from fx2onnx.runner.registry import find_kernel
-from fx2onnx.runner.schemas import NEWEST_OPSET, STANDARD_DOMAINS, signature_of
+from fx2onnx.semantics.reading import build  # noqa: F401  (fills the registry)
+from fx2onnx.semantics.registry import find_kernel
+from fx2onnx.semantics.schemas import NEWEST_OPSET, STANDARD_DOMAINS, signature_of
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.op_type}-{case.opset}")
@@ -73,7 +73,7 @@ def test_every_version_of_every_operator_runs() -> None:
 
 def test_no_kernel_is_for_an_operator_that_onnx_does_not_have() -> None:
     """A kernel's version must be one of the schema's: a typing error would leave it unused."""
-    from fx2onnx.runner.registry import all_kernels
+    from fx2onnx.semantics.registry import all_kernels
 
     known = set(ALL_VERSIONS) | {
         (schema.domain, schema.name, schema.since_version) for schema in onnx.defs.get_all_schemas_with_history()

@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 import fx2onnx.runner as ort
 from fx2onnx.base.errors import UserError
 from fx2onnx.runner.dump import dump_dag, dump_graph, dump_ir
-from fx2onnx.runner.registry import unregister
+from fx2onnx.semantics.registry import unregister
 
 
 def linear_model(ir_version: int = 10) -> onnx.ModelProto:

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 
 import fx2onnx.runner as ort
 from fx2onnx.base.errors import UserError
-from fx2onnx.runner.registry import all_kernels
+from fx2onnx.semantics.registry import all_kernels
 
 onnxruntime = pytest.importorskip("onnxruntime")
 

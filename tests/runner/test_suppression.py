@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from fx2onnx.runner.kernels.vision import non_max_suppression
+from fx2onnx.semantics.kernels.vision import non_max_suppression
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
 

@@ -19,7 +19,7 @@ import fx2onnx
 from fx2onnx.capture.recording import aliasing
 from fx2onnx.optimize import pipelines
 from fx2onnx.optimize.rewrites.fuse_matmul_add import FuseMatMulAdd
-from fx2onnx.runner import registry
+from fx2onnx.semantics import registry
 from fx2onnx.sources import resolve
 from fx2onnx.verify import FirstWrong, locate
 from fx2onnx.verify.locating.onnx_file import OnnxFile

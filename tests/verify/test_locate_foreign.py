@@ -14,7 +14,7 @@ import torch
 from onnx import numpy_helper
 from torch import nn
 
-from fx2onnx.runner import registry
+from fx2onnx.semantics import registry
 from fx2onnx.verify import FirstWrong, locate
 
 X = torch.randn(2, 7, 16, generator=torch.Generator().manual_seed(1))

@@ -97,7 +97,7 @@ class Fault:
         return f"{self.stage}: {self.file}: {self.after[:40]}"
 
 
-ALIASING, NORM = "capture/recording/aliasing.py", "runner/kernels/norm.py"
+ALIASING, NORM = "capture/recording/aliasing.py", "semantics/kernels/norm.py"
 FAULTS = [
     Fault("capture", ALIASING, "(before, new, axis, start, start + length, 1)", "(before, new, axis, 0, length, 1)", "writes"),
     Fault("capture", ALIASING, "(before, new, *step.args[1:])", "(before, new, step.args[1], 2)", "writes"),
@@ -112,9 +112,9 @@ FAULTS = [
     Fault("rewrite", "optimize/rewrites/fuse_matmul_add.py", "m.bias, **attributes(m.product))", "m.bias, **(attributes(m.product) | {\"beta\": 2.0}))", "flat"),
     Fault("rewrite", "optimize/rewrites/fold_batch_norm.py", "np.sqrt(variance.astype(np.float64) + epsilon)", "(variance.astype(np.float64) + epsilon)", "net"),
     Fault("engine", NORM, "np.add(variance, np.asarray(epsilon, variance.dtype), out=variance)", "np.add(variance, np.asarray(0.1, variance.dtype), out=variance)", "zoo:bert_tiny"),
-    Fault("engine", "runner/kernels/softmax.py", "np.divide(y, np.sum(y, axis=axis, keepdims=True), out=y)", "np.divide(y, np.max(y, axis=axis, keepdims=True), out=y)", "zoo:bert_tiny"),
-    Fault("engine", "runner/kernels/gather.py", "np.take(x, chosen, axis=axis, out=out[0], mode=\"clip\")", "np.take(x, chosen * 0, axis=axis, out=out[0], mode=\"clip\")", "zoo:bert_tiny"),
-    Fault("engine", "runner/kernels/activation.py", "np.multiply(first, _HALF, out=first)", "np.multiply(first, _ONE, out=first)", "zoo:bert_tiny"),
+    Fault("engine", "semantics/kernels/softmax.py", "np.divide(y, np.sum(y, axis=axis, keepdims=True), out=y)", "np.divide(y, np.max(y, axis=axis, keepdims=True), out=y)", "zoo:bert_tiny"),
+    Fault("engine", "semantics/kernels/gather.py", "np.take(x, chosen, axis=axis, out=out[0], mode=\"clip\")", "np.take(x, chosen * 0, axis=axis, out=out[0], mode=\"clip\")", "zoo:bert_tiny"),
+    Fault("engine", "semantics/kernels/activation.py", "np.multiply(first, _HALF, out=first)", "np.multiply(first, _ONE, out=first)", "zoo:bert_tiny"),
 ]  # fmt: skip
 
 

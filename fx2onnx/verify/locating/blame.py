@@ -14,7 +14,7 @@ from fx2onnx.judge.arrays import close_problem
 from fx2onnx.judge.constants import FOLDED_RTOL
 from fx2onnx.judge.engines import Array, lacks_operator
 from fx2onnx.optimize import pipelines
-from fx2onnx.runner.registry import find_kernel
+from fx2onnx.semantics.registry import find_kernel
 from fx2onnx.verify.arrays import to_numpy
 from fx2onnx.verify.locating.difference import Difference
 from fx2onnx.verify.locating.onnx_file import OnnxFile

@@ -1,0 +1,243 @@
+"""Planned convolution of 4-D float32 images with constant weights, in memory laid out as [N, H, W, C].
+
+Channels-last memory makes a 1x1 convolution one matrix product without a copy, and gives bias, activation and depthwise
+taps long inner loops. BatchNormalization is folded into the weights, the activation runs while a block is in the cache.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from fx2onnx.semantics.kernels.activation import hard_sigmoid, relu, sigmoid
+from fx2onnx.semantics.kernels.elementwise import Outs
+from fx2onnx.semantics.kernels.threads import are_several, multiply, spread
+from fx2onnx.semantics.kernels.windows import COLUMN_BLOCK_BYTES, Window, conv_window
+from fx2onnx.semantics.registry import Facts, Prepared
+from fx2onnx.semantics.types import FLOAT32, Array, Spec
+
+ROW_BLOCK_BYTES = 1 << 18
+"""Depthwise taps run over rows of about this size: two of them and the weights stay in the L2 cache."""
+
+Epilogue = Callable[[Array, Array], None]
+"""Applies bias and activation to a block [rows, C] in place; the second argument is scratch of its shape."""
+
+
+def fold_batch_norm(w: Array, bias: Array | None, norm: Sequence[Array | None], epsilon: float) -> tuple[Array, Array]:
+    """Weights and bias that include a BatchNormalization of the output channels; computed in float64."""
+    channels = w.shape[0]
+    shift = np.zeros(channels) if bias is None else bias.astype(np.float64)
+    if norm[0] is None:
+        return w, shift.astype(FLOAT32)
+    scale, beta, mean, var = (np.asarray(item, np.float64) for item in norm)
+    factor = scale / np.sqrt(var + epsilon)
+    folded = w * factor.astype(FLOAT32).reshape(-1, *(1,) * (w.ndim - 1))
+    return folded, ((shift - mean) * factor + beta).astype(FLOAT32)
+
+
+def _hard_swish(y: Array, scratch: Array) -> None:
+    hard_sigmoid([scratch], y, alpha=1 / 6, beta=0.5)
+    np.multiply(y, scratch, out=y)
+
+
+ACTIVATIONS: dict[str, Callable[[Array, Array], None]] = {
+    "Relu": lambda y, scratch: relu([y], y),
+    "HardSwish": _hard_swish,
+    "Sigmoid": lambda y, scratch: sigmoid([y], y),
+}
+
+
+def epilogue(bias: Array, activation: str, bounds: tuple[float, float] | None) -> Epilogue:
+    """Bias, then the activation; Clip's bounds come as numbers."""
+    has_bias = bool(bias.any())
+    if activation == "Clip" and bounds is not None:
+        low, high = (np.asarray(bound, FLOAT32) for bound in bounds)
+
+        def clip(y: Array, scratch: Array) -> None:
+            np.add(y, bias, out=y)
+            np.maximum(y, low, out=y)
+            np.minimum(y, high, out=y)
+
+        return clip
+    function = ACTIVATIONS.get(activation)
+
+    def apply(y: Array, scratch: Array) -> None:
+        if has_bias:
+            np.add(y, bias, out=y)
+        if function is not None:
+            function(y, scratch)
+
+    return apply
+
+
+def nhwc(x: Array) -> Array:
+    """[N, C, H, W] seen as [N, H, W, C]."""
+    return x.transpose(0, 2, 3, 1)
+
+
+def prepare_conv(facts: Facts) -> Prepared | None:
+    """A channels-last convolution where the weights never change; None for what it does not cover."""
+    x, w = facts.inputs[0], facts.consts[1] if len(facts.consts) > 1 else None
+    if x is None or w is None or x[1] != FLOAT32 or w.dtype != FLOAT32 or w.ndim != 4 or 0 in x[0] or 0 in w.shape:
+        return None
+    extra = facts.consts[2:7]
+    given = facts.inputs[2:7]
+    if any(spec is not None and const is None for spec, const in zip(given, extra, strict=True)):
+        return None
+    attrs = facts.attrs
+    group = attrs.get("group", 1)
+    window = conv_window(x[0], w.shape, attrs)
+    if any(pad < 0 for pad in (*window.before, *window.after)) or 0 in window.out:
+        return None
+    padding: list[Array | None] = [None] * (5 - len(extra))
+    bias, *norm = [*extra, *padding]
+    is_depthwise = group != 1 and group == x[0][1] == w.shape[0]
+    if group != 1 and not is_depthwise:
+        return None
+    arrange, form = (
+        (_taps, _depthwise) if is_depthwise else (_matrix, _pointwise if window.kernel == (1, 1) else _columns)
+    )
+
+    def folded() -> tuple[Array, Array]:
+        weights, shift = fold_batch_norm(w, bias, norm, attrs.get("epsilon", 1e-5))
+        return arrange(weights), shift
+
+    weights, shift = facts.once("weights", (w, bias, *norm), folded)
+    return form(x[0], weights, window, epilogue(shift, attrs.get("activation", ""), attrs.get("bounds")))
+
+
+def _matrix(w: Array) -> Array:
+    """[outs, ins, kh, kw] as [kh * kw * ins, outs]."""
+    outs, ins, kh, kw = w.shape
+    return np.ascontiguousarray(w.transpose(2, 3, 1, 0).reshape(kh * kw * ins, outs))
+
+
+def _taps(w: Array) -> Array:
+    """[channels, 1, kh, kw] as [kh, kw, channels]."""
+    return np.ascontiguousarray(w[:, 0].transpose(1, 2, 0))
+
+
+def _padded_shape(shape: Sequence[int], window: Window) -> tuple[int, int, int, int]:
+    n, c, h, w = shape
+    return (n, h + window.before[0] + window.after[0], w + window.before[1] + window.after[1], c)
+
+
+def _fill_padded(padded: Array, x: Array, window: Window) -> Array:
+    """x copied into channels-last scratch with zeros around it."""
+    top, left = window.before
+    height, width = x.shape[2:]
+    if window.is_padded:
+        padded[:, :top] = 0
+        padded[:, top + height :] = 0
+        padded[:, top : top + height, :left] = 0
+        padded[:, top : top + height, left + width :] = 0
+    np.copyto(padded[:, top : top + height, left : left + width], nhwc(x))
+    return padded
+
+
+def _pointwise(shape: Sequence[int], weights: Array, window: Window, finish: Epilogue) -> Prepared:
+    ins, outs = weights.shape
+    points = shape[0] * math.prod(window.out)
+    step_h, step_w = window.strides
+    is_plain = window.strides == (1, 1) and not window.is_padded
+    scratch: list[Spec] = [((points, outs), FLOAT32)]
+    if not is_plain:
+        scratch.append((_padded_shape(shape, window), FLOAT32))
+        scratch.append(((points, ins), FLOAT32))
+
+    def call(out: Outs, room: list[Array], x: Array, *_: Any) -> None:
+        y = nhwc(out[0]).reshape(points, outs)
+        if is_plain:
+            rows = nhwc(x).reshape(points, ins)
+        else:
+            source = _fill_padded(room[1], x, window) if window.is_padded else nhwc(x)
+            cut = source[:, ::step_h, ::step_w][:, : window.out[0], : window.out[1]]
+            np.copyto(room[2].reshape(cut.shape), cut)
+            rows = room[2]
+        multiply(rows, weights, y)
+        finish(y, room[0])
+
+    return Prepared(call, tuple(scratch), channels_last=True, inplace=())
+
+
+def _columns(shape: Sequence[int], weights: Array, window: Window, finish: Epilogue) -> Prepared:
+    """Blocks of output rows: their columns side by side, one matrix product a block."""
+    (kh, kw), ins, outs = window.kernel, shape[1], weights.shape[1]
+    (sh, sw), (dh, dw), (oh, ow) = window.strides, window.dilations, window.out
+    row_bytes = ow * kh * kw * ins * 4
+    block = max(1, min(oh, COLUMN_BLOCK_BYTES // row_bytes))
+    padded_shape = _padded_shape(shape, window)
+    scratch: tuple[Spec, ...] = (
+        (padded_shape, FLOAT32),
+        ((block * ow, kh * kw * ins), FLOAT32),
+        ((block * ow, outs), FLOAT32),
+    )
+
+    def call(out: Outs, room: list[Array], x: Array, *_: Any) -> None:
+        padded, columns, spare = _fill_padded(room[0], x, window), room[1], room[2]
+        sn, sy, sx, sc = padded.strides
+        view = np.lib.stride_tricks.as_strided(
+            padded, (shape[0], oh, ow, kh, kw, ins), (sn, sy * sh, sx * sw, sy * dh, sx * dw, sc), writeable=False
+        )
+        target = nhwc(out[0])
+        own = are_several()  # threads cannot share the columns of a block
+
+        def do(sample: int, start: int) -> None:
+            stop = min(start + block, oh)
+            rows = (stop - start) * ow
+            part = np.empty_like(columns[:rows]) if own else columns[:rows]
+            np.copyto(part.reshape(stop - start, ow, kh, kw, ins), view[sample, start:stop])
+            y = target[sample, start:stop].reshape(rows, outs)
+            np.matmul(part, weights, out=y)
+            finish(y, np.empty_like(y) if own else spare[:rows])
+
+        spread([functools.partial(do, sample, start) for sample in range(shape[0]) for start in range(0, oh, block)])
+
+    return Prepared(call, scratch, channels_last=True, inplace=())
+
+
+def _depthwise(shape: Sequence[int], taps: Array, window: Window, finish: Epilogue) -> Prepared:
+    """One multiply-add a tap over rows of W * C elements; strided windows by einsum."""
+    kh, kw, channels = taps.shape
+    (sh, sw), (dh, dw), (oh, ow) = window.strides, window.dilations, window.out
+    tiled = np.ascontiguousarray(np.broadcast_to(taps[:, :, None, :], (kh, kw, ow, channels)))
+    block = max(1, min(oh, ROW_BLOCK_BYTES // (ow * channels * 4)))
+    by_rows = sw == 1 and dw == 1 and oh >= 20 and channels < 240
+    padded_shape = _padded_shape(shape, window)
+    scratch: tuple[Spec, ...] = ((padded_shape, FLOAT32), ((block * ow, channels), FLOAT32))
+
+    def rows_of(padded: Array, sample: int, start: int, stop: int, y: Array, room: Array) -> None:
+        spare = room[: y.shape[0] * ow].reshape(y.shape)
+        for i in range(kh):
+            lines = padded[sample, start * sh + i * dh : (stop - 1) * sh + i * dh + 1 : sh]
+            for j in range(kw):
+                source = lines[:, j : j + ow]
+                if i == j == 0:
+                    np.multiply(source, tiled[0, 0], out=y)
+                else:
+                    np.multiply(source, tiled[i, j], out=spare)
+                    np.add(y, spare, out=y)
+
+    def call(out: Outs, room: list[Array], x: Array, *_: Any) -> None:
+        padded = _fill_padded(room[0], x, window)
+        target = nhwc(out[0])
+        sn, sy, sx, sc = padded.strides
+        view = np.lib.stride_tricks.as_strided(
+            padded, (shape[0], oh, ow, kh, kw, channels), (sn, sy * sh, sx * sw, sy * dh, sx * dw, sc), writeable=False
+        )
+        for sample in range(shape[0]):
+            for start in range(0, oh, block):
+                stop = min(start + block, oh)
+                y = target[sample, start:stop]
+                if by_rows:
+                    rows_of(padded, sample, start, stop, y, room[1])
+                else:
+                    np.einsum("hwijc,ijc->hwc", view[sample, start:stop], taps, out=y)
+                rows = (stop - start) * ow
+                finish(y.reshape(rows, channels), room[1][:rows])
+
+    return Prepared(call, scratch, channels_last=True, inplace=())

@@ -1,0 +1,115 @@
+"""MatMul, Gemm, Einsum, Det."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fx2onnx.semantics.kernels.elementwise import Outs, check_same_dtype
+from fx2onnx.semantics.kernels.threads import multiply
+from fx2onnx.semantics.limits import check_shape
+from fx2onnx.semantics.registry import kernel
+from fx2onnx.semantics.types import NARROW_FLOATS, Array, Spec, narrowed, widen
+
+
+def matmul_shape(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
+    """The shape of ``np.matmul``. Raises: ValueError where the inner dims differ."""
+    if not a or not b:
+        raise ValueError("MatMul has no scalars")
+    left = a if len(a) > 1 else (1, *a)
+    right = b if len(b) > 1 else (*b, 1)
+    if left[-1] != right[-2]:
+        raise ValueError(f"inner dims differ: {list(a)} x {list(b)}")
+    batch = np.broadcast_shapes(tuple(left[:-2]), tuple(right[:-2]))
+    return batch + ((left[-2],) if len(a) > 1 else ()) + ((right[-1],) if len(b) > 1 else ())
+
+
+def _matmul_infer(inputs: Sequence[Array], attrs: Mapping[str, Any]) -> Sequence[Spec]:
+    check_same_dtype(inputs)
+    return ((matmul_shape(inputs[0].shape, inputs[1].shape), inputs[0].dtype),)
+
+
+@kernel("MatMul", kind="into", infer=_matmul_infer)
+def matmul(out: Outs, a: Array, b: Array) -> None:
+    """out[0] = a @ b, batched by broadcasting. Numerics: narrow floats are multiplied in float32."""
+    if a.dtype in NARROW_FLOATS:
+        out[0][...] = np.matmul(widen(a), widen(b)).astype(a.dtype)
+    elif b.ndim == 2 and a.ndim > 2 and a.flags.c_contiguous and out[0].flags.c_contiguous:
+        rows = math.prod(a.shape[:-1])
+        multiply(a.reshape(rows, a.shape[-1]), b, out[0].reshape(rows, b.shape[1]))
+    else:
+        multiply(a, b, out[0])
+
+
+def _gemm_infer(inputs: Sequence[Array], attrs: Mapping[str, Any]) -> Sequence[Spec]:
+    a, b = inputs[0], inputs[1]
+    check_same_dtype([item for item in inputs if item is not None])
+    rows, inner = a.shape[::-1] if attrs.get("transA", 0) else a.shape
+    other, columns = b.shape[::-1] if attrs.get("transB", 0) else b.shape
+    if inner != other:
+        raise ValueError(f"inner dims differ: {inner} and {other}")
+    return (((rows, columns), a.dtype),)
+
+
+@kernel("Gemm", kind="into", infer=_gemm_infer)
+def gemm(
+    out: Outs,
+    a: Array,
+    b: Array,
+    c: Array | None = None,
+    *,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    transA: int = 0,
+    transB: int = 0,
+    **_: Any,
+) -> None:
+    """out[0] = alpha * op(a) @ op(b) + beta * c, where op transposes if asked to."""
+    left, right = a.T if transA else a, b.T if transB else b
+    y = out[0]
+    if a.dtype in NARROW_FLOATS:
+        wide = np.matmul(widen(left), widen(right)) * np.float32(alpha)
+        if c is not None:
+            wide = wide + widen(c) * np.float32(beta)
+        y[...] = wide.astype(a.dtype)
+        return
+    multiply(left, right, y)
+    if alpha != 1.0:
+        if y.dtype.kind in "iu":
+            y[...] = (y * alpha).astype(y.dtype)
+        else:
+            np.multiply(y, np.asarray(alpha, y.dtype), out=y)
+    if c is not None and beta != 0.0:
+        scaled = c if beta == 1.0 else (c * np.asarray(beta)).astype(c.dtype)
+        np.add(y, scaled, out=y)
+
+
+@kernel("Einsum", 12)
+def einsum(*arrays: Array, equation: str) -> Array:
+    """The sum of products that ``equation`` names."""
+    text = equation.replace(" ", "")
+    check_same_dtype(arrays)
+    sizes: dict[str, int] = {}
+    terms = text.split("->")[0].split(",")
+    if len(terms) != len(arrays):
+        raise ValueError(f"{len(terms)} terms for {len(arrays)} operands")
+    for term, array in zip(terms, arrays, strict=True):
+        if "..." not in term:
+            if len(term) != array.ndim:
+                raise ValueError(f"the term {term!r} is for {len(term)} axes, its operand has {array.ndim}")
+            for label, dim in zip(term, array.shape, strict=True):
+                if sizes.setdefault(label, dim) not in (dim, 1) and dim != 1:
+                    raise ValueError(f"{label!r} is both {sizes[label]} and {dim}")
+    if "->" in text and "..." not in text:
+        check_shape([sizes[label] for label in text.split("->")[1]], arrays[0].dtype, "the result of Einsum")
+    wide = [widen(array) for array in arrays]
+    return narrowed(np.array(np.einsum(text, *wide, optimize=len(arrays) > 1)), arrays[0].dtype)
+
+
+@kernel("Det", 11)
+def det(x: Array) -> Array:
+    """The determinants of the last two axes."""
+    return np.asarray(np.linalg.det(widen(x))).astype(x.dtype)

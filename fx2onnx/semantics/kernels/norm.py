@@ -1,0 +1,257 @@
+"""Normalizations."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fx2onnx.semantics.kernels.elementwise import Outs
+from fx2onnx.semantics.kernels.newer_numpy import vecdot
+from fx2onnx.semantics.kernels.softmax import check_axis
+from fx2onnx.semantics.registry import kernel
+from fx2onnx.semantics.types import NARROW_FLOATS, Array, Spec, narrowed, numpy_dtype_of_code, widen
+
+
+def _row_means(rows: Array) -> Array:
+    """``np.mean`` along the last axis without its warning for rows of nothing."""
+    total: Array = np.add.reduce(rows, axis=-1, keepdims=True)
+    np.divide(total, np.asarray(max(rows.shape[-1], 1), total.dtype), out=total)
+    return total
+
+
+def _layer_norm_infer(inputs: Sequence[Array], attrs: Mapping[str, Any]) -> Sequence[Spec]:
+    x = inputs[0]
+    axis = check_axis(attrs.get("axis", -1), x.ndim)
+    small = x.shape[:axis] + (1,) * (x.ndim - axis)
+    stash = numpy_dtype_of_code(attrs.get("stash_type", 1))
+    return ((x.shape, x.dtype), (small, stash), (small, stash))[: max(attrs.get("n_outputs", 1), 1)]
+
+
+@kernel("LayerNormalization", 17, kind="into", infer=_layer_norm_infer, inplace=(0,))
+def layer_normalization(
+    out: Outs,
+    x: Array,
+    weight: Array,
+    bias: Array | None = None,
+    *,
+    axis: int = -1,
+    epsilon: float = 1e-5,
+    stash_type: int = 1,
+    n_outputs: int = 1,
+) -> None:
+    """out[0] = (x - mean) * rstd * weight + bias, over axes ``axis..``.
+
+    Shapes:   x [*, N1..Nk], weight, bias [N1..Nk]; out[0] as x; out[1], out[2] (if asked) [*, 1..1].
+    Buffers:  out[0] may be x itself (the mean is taken before the first write); scratch of [*, 1..1].
+    Numerics: two-pass variance in float32 at least. Source: ONNX LayerNormalization-17.
+    """
+    axis = check_axis(axis, x.ndim)
+    y = out[0]
+    wide = widen(x)
+    target = y if wide is x else wide
+    width = math.prod(x.shape[axis:])
+    rows = math.prod(x.shape[:axis])
+    mean = _row_means(wide.reshape(rows, width)).reshape(x.shape[:axis] + (1,) * (x.ndim - axis))
+    np.subtract(wide, mean, out=target)
+    flat = target.reshape(rows, width)
+    variance = vecdot(flat, flat).reshape(mean.shape)
+    np.divide(variance, np.asarray(max(width, 1), variance.dtype), out=variance)
+    np.add(variance, np.asarray(epsilon, variance.dtype), out=variance)
+    np.sqrt(variance, out=variance)
+    rstd = np.divide(np.ones((), variance.dtype), variance)
+    np.multiply(target, rstd, out=target)
+    if wide is not x:
+        y[...] = target.astype(x.dtype)
+        target = y
+    np.multiply(target, weight, out=target)
+    if bias is not None:
+        np.add(target, bias, out=target)
+    for extra, stat in zip(out[1:], (mean, rstd), strict=False):
+        extra[...] = stat
+
+
+def _rms_norm_infer(inputs: Sequence[Array], attrs: Mapping[str, Any]) -> Sequence[Spec]:
+    """As x, but of the weight's dtype."""
+    return ((inputs[0].shape, inputs[1].dtype),)
+
+
+@kernel("RMSNormalization", 23, kind="into", infer=_rms_norm_infer, inplace=(0,))
+def rms_normalization(
+    out: Outs, x: Array, weight: Array, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1
+) -> None:
+    """out[0] = x / sqrt(mean(x ** 2) + epsilon) * weight, over axes ``axis..``."""
+    axis = check_axis(axis, x.ndim)
+    wide = widen(x)
+    rows, width = math.prod(x.shape[:axis]), math.prod(x.shape[axis:])
+    flat = wide.reshape(rows, width)
+    square = vecdot(flat, flat).reshape(x.shape[:axis] + (1,) * (x.ndim - axis))
+    root = np.sqrt(square / np.asarray(max(width, 1), wide.dtype) + np.asarray(epsilon, wide.dtype))
+    if wide is x and weight.dtype == x.dtype:
+        np.multiply(x, np.ones((), x.dtype) / root, out=out[0])
+        np.multiply(out[0], weight, out=out[0])
+    else:
+        out[0][...] = narrowed(wide / root, x.dtype).astype(weight.dtype) * weight
+
+
+def _per_channel(values: Array, rank: int) -> Array:
+    return values.reshape((1, -1) + (1,) * (rank - 2))
+
+
+def _batch_norm(x: Array, scale: Array, bias: Array, mean: Array, var: Array, epsilon: float) -> Array:
+    for what, values in (("scale", scale), ("B", bias), ("mean", mean), ("var", var)):
+        if values.ndim != 1 or (x.ndim > 1 and values.size != x.shape[1]):
+            raise ValueError(f"{what} has the shape {list(values.shape)}, the input {list(x.shape)}")
+    wide = np.result_type(widen(x).dtype, widen(scale).dtype, widen(mean).dtype)
+    factor = scale.astype(wide) / np.sqrt(var.astype(wide) + np.asarray(epsilon, wide))
+    shift = bias.astype(wide) - mean.astype(wide) * factor
+    if x.ndim < 2:
+        return np.asarray(x.astype(wide) * factor + shift).astype(x.dtype, copy=False)
+    y = x.astype(wide, copy=False) * _per_channel(factor, x.ndim)
+    y += _per_channel(shift, x.ndim)
+    return narrowed(y, x.dtype)
+
+
+@kernel("BatchNormalization", 14)
+def batch_normalization(
+    x: Array,
+    scale: Array,
+    bias: Array,
+    mean: Array,
+    var: Array,
+    *,
+    epsilon: float = 1e-5,
+    momentum: float = 0.9,
+    training_mode: int = 0,
+    n_outputs: int = 1,
+) -> Array | tuple[Array, ...]:
+    """(x - mean) / sqrt(var + epsilon) * scale + bias, per channel; in training the batch's own statistics."""
+    if not training_mode:
+        if n_outputs > 1:
+            raise ValueError(f"{n_outputs} outputs are asked for; without training_mode there is one")
+        return _batch_norm(x, scale, bias, mean, var, epsilon)
+    if n_outputs < 3:
+        raise ValueError(f"{n_outputs} outputs are asked for; with training_mode there are three")
+    axes = tuple(axis for axis in range(x.ndim) if axis != 1)
+    wide = widen(x)
+    batch_mean, batch_var = wide.mean(axis=axes), wide.var(axis=axes)
+    kept = np.asarray(momentum, np.float64).astype(mean.dtype)
+    new_mean = (mean * kept + batch_mean.astype(mean.dtype) * (1 - kept)).astype(mean.dtype)
+    new_var = (var * kept + batch_var.astype(var.dtype) * (1 - kept)).astype(var.dtype)
+    return _batch_norm(x, scale, bias, batch_mean, batch_var, epsilon), new_mean, new_var
+
+
+@kernel("BatchNormalization", (1, 7, 9))
+def batch_normalization_9(
+    x: Array,
+    scale: Array,
+    bias: Array,
+    mean: Array,
+    var: Array,
+    *,
+    epsilon: float = 1e-5,
+    momentum: float = 0.9,
+    spatial: int = 1,
+    is_test: int = 0,
+    n_outputs: int = 1,
+    **_: Any,
+) -> Array | tuple[Array, ...]:
+    """BatchNormalization of opsets 1-13: training is asked for by the number of outputs."""
+    if not spatial:
+        wide = (scale, bias, mean, var)
+        scale, bias, mean, var = (values.reshape((1, *x.shape[1:])) for values in wide)
+        return np.asarray((x - mean) / np.sqrt(var + np.asarray(epsilon, x.dtype)) * scale + bias)
+    if n_outputs == 1:
+        return _batch_norm(x, scale, bias, mean, var, epsilon)
+    y, new_mean, new_var = batch_normalization(
+        x, scale, bias, mean, var, epsilon=epsilon, momentum=momentum, training_mode=1
+    )
+    axes = tuple(axis for axis in range(x.ndim) if axis != 1)
+    return y, new_mean, new_var, x.mean(axis=axes), x.var(axis=axes)
+
+
+@kernel("InstanceNormalization")
+def instance_normalization(x: Array, scale: Array, bias: Array, *, epsilon: float = 1e-5, **_: Any) -> Array:
+    """(x - mean) * rstd * scale + bias, statistics per sample and channel."""
+    if x.ndim < 2 or scale.shape != (x.shape[1],) or bias.shape != scale.shape:
+        raise ValueError(f"scale {list(scale.shape)} and bias {list(bias.shape)} do not fit {list(x.shape)}")
+    y = normalize_rows(x.reshape(x.shape[0] * x.shape[1], math.prod(x.shape[2:])), epsilon).reshape(x.shape)
+    y = y * _per_channel(widen(scale), x.ndim) + _per_channel(widen(bias), x.ndim)
+    return narrowed(y, x.dtype)
+
+
+def normalize_rows(rows: Array, epsilon: float) -> Array:
+    """(rows - mean) / sqrt(var + epsilon) along the last axis, in float32 at least."""
+    centred: Array = widen(rows) - _row_means(widen(rows))
+    variance = vecdot(centred, centred)[..., None] / np.asarray(max(rows.shape[-1], 1), centred.dtype)
+    centred /= np.sqrt(variance + np.asarray(epsilon, centred.dtype))
+    return centred
+
+
+@kernel("GroupNormalization", 21)
+def group_normalization(
+    x: Array, scale: Array, bias: Array, *, num_groups: int, epsilon: float = 1e-5, stash_type: int = 1
+) -> Array:
+    """Normalizes each group of channels; scale and bias per channel."""
+    _check_groups(x, num_groups)
+    y = normalize_rows(x.reshape(x.shape[0] * num_groups, math.prod(x.shape[1:]) // num_groups), epsilon).reshape(
+        x.shape
+    )
+    if x.dtype in NARROW_FLOATS:
+        y = y.astype(x.dtype)
+    return narrowed((y * _per_channel(scale, x.ndim) + _per_channel(bias, x.ndim)), x.dtype)
+
+
+@kernel("GroupNormalization", 18)
+def group_normalization_18(x: Array, scale: Array, bias: Array, *, num_groups: int, epsilon: float = 1e-5) -> Array:
+    """GroupNormalization of opsets 18-20: scale and bias per group."""
+    _check_groups(x, num_groups)
+    y = normalize_rows(x.reshape(x.shape[0], num_groups, -1), epsilon)
+    y = y * widen(scale)[None, :, None] + widen(bias)[None, :, None]
+    return narrowed(y.reshape(x.shape), x.dtype)
+
+
+def _check_groups(x: Array, num_groups: int) -> None:
+    if num_groups < 1 or x.ndim < 2 or x.shape[1] % num_groups:
+        raise ValueError(f"{x.shape} cannot be split into {num_groups} groups of channels")
+
+
+@kernel("LpNormalization")
+def lp_normalization(x: Array, *, axis: int = -1, p: int = 2) -> Array:
+    """x / norm along ``axis``; 0 where the norm is 0."""
+    if p not in (1, 2):
+        raise ValueError(f"p is {p}, not 1 or 2")
+    wide = widen(x)
+    axis = check_axis(axis, x.ndim)
+    size = np.abs(wide).sum(axis, keepdims=True) if p == 1 else np.sqrt((wide * wide).sum(axis, keepdims=True))
+    return narrowed(np.where(size == 0, np.zeros((), wide.dtype), wide / size), x.dtype)
+
+
+@kernel("MeanVarianceNormalization", 9)
+def mean_variance_normalization(x: Array, *, axes: Sequence[int] = (0, 2, 3)) -> Array:
+    """(x - mean) / (std + 1e-9) over ``axes``."""
+    if not x.size:
+        return x.copy()
+    wide = widen(x)
+    centred = wide - wide.mean(axis=tuple(axes), keepdims=True)
+    std = np.sqrt((centred * centred).mean(axis=tuple(axes), keepdims=True))
+    return narrowed((centred / (std + np.asarray(1e-9, wide.dtype))), x.dtype)
+
+
+@kernel("LRN")
+def lrn(x: Array, *, size: int, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0) -> Array:
+    """x / (bias + alpha / size * sum of squares over ``size`` neighbouring channels) ** beta."""
+    if size < 1:
+        raise ValueError(f"size is {size}")
+    wide = widen(x)
+    channels = x.shape[1]
+    square = wide * wide
+    total = np.zeros_like(wide)
+    for offset in range(max(-((size - 1) // 2), -channels), min(size // 2, channels) + 1):
+        low, high = max(0, -offset), min(channels, channels - offset)
+        if low < high:
+            total[:, low:high] += square[:, low + offset : high + offset]
+    base = np.asarray(bias, wide.dtype) + np.asarray(alpha / size, wide.dtype) * total
+    return narrowed((wide / base ** np.asarray(beta, wide.dtype)), x.dtype)

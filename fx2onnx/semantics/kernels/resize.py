@@ -1,0 +1,202 @@
+"""Resize, Upsample, CenterCropPad."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from fx2onnx.semantics.kernels.shape import ints, pad_array
+from fx2onnx.semantics.kernels.softmax import check_axis
+from fx2onnx.semantics.limits import check_shape
+from fx2onnx.semantics.registry import kernel
+from fx2onnx.semantics.types import Array, widen
+
+# Each takes the output positions, the scale, the output size as a real number, the input size and the crop.
+_COORDINATES: dict[str, Callable[[Array, float, float, int, float, float], Array]] = {
+    "half_pixel": lambda i, s, out, dim, lo, hi: (i + 0.5) / s - 0.5,
+    "half_pixel_symmetric": lambda i, s, out, dim, lo, hi: dim / 2 * (1 - math.floor(out) / out) + (i + 0.5) / s - 0.5,
+    "asymmetric": lambda i, s, out, dim, lo, hi: i / s,
+    "align_corners": lambda i, s, out, dim, lo, hi: i * (dim - 1) / (out - 1) if out > 1 else i * 0,
+    "pytorch_half_pixel": lambda i, s, out, dim, lo, hi: (i + 0.5) / s - 0.5 if out > 1 else i * 0 - 0.5,
+    "tf_half_pixel_for_nn": lambda i, s, out, dim, lo, hi: (i + 0.5) / s,
+    "tf_crop_and_resize": lambda i, s, out, dim, lo, hi: (
+        lo * (dim - 1) + i * (hi - lo) * (dim - 1) / (out - 1) if out > 1 else i * 0 + 0.5 * (lo + hi) * (dim - 1)
+    ),
+}
+_NEAREST: dict[str, Callable[[Array], Array]] = {
+    "round_prefer_floor": lambda x: np.ceil(x - 0.5),
+    "round_prefer_ceil": lambda x: np.floor(x + 0.5),
+    "floor": np.floor,
+    "ceil": np.ceil,
+}
+
+
+def _linear(distance: Array, a: float) -> Array:
+    return np.asarray(np.maximum(1 - np.abs(distance), 0))
+
+
+def _cubic(distance: Array, a: float) -> Array:
+    d = np.abs(distance)
+    near = ((a + 2) * d - (a + 3)) * d * d + 1
+    far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
+    return np.where(d <= 1, near, np.where(d < 2, far, 0))
+
+
+def axis_taps(
+    position: Array, dim: int, scale: float, mode: str, nearest: str, cubic_a: float, antialias: bool, exclude: bool
+) -> tuple[Array, Array]:
+    """For each output position the input indices [out, taps] and their weights."""
+    if mode == "nearest":
+        index = _NEAREST[nearest](position)
+        return np.clip(index, 0, dim - 1).astype(np.int64)[:, None], np.ones((position.size, 1))
+    reach, function = (1, _linear) if mode == "linear" else (2, _cubic)
+    squeeze = min(scale, 1.0) if antialias else 1.0
+    radius = math.ceil(reach / squeeze)
+    base = np.floor(position)
+    taps = base[:, None] + np.arange(-radius + 1, radius + 1)
+    weights = function((taps - position[:, None]) * squeeze, cubic_a)
+    if antialias:
+        weights = weights / weights.sum(1, keepdims=True)
+    if exclude:
+        weights = np.where((taps < 0) | (taps > dim - 1), 0, weights)
+        weights = weights / weights.sum(1, keepdims=True)
+    return np.clip(taps, 0, dim - 1).astype(np.int64), weights
+
+
+def apply_taps(x: Array, axis: int, index: Array, weights: Array) -> Array:
+    """The weighted sum of the taps along ``axis``."""
+    shape = [-1 if line == axis else 1 for line in range(x.ndim)]
+    total: Array | None = None
+    for tap in range(index.shape[1]):
+        part = np.take(x, index[:, tap], axis=axis) * weights[:, tap].astype(x.dtype).reshape(shape)
+        total = part if total is None else np.add(total, part, out=total)
+    return x if total is None else total
+
+
+_RATIOS: dict[str, Callable[..., float]] = {"not_larger": min, "not_smaller": max}
+
+
+@kernel("Resize", 11, shape_inputs=(1, 2, 3))
+def resize(
+    x: Array,
+    roi: Array | None = None,
+    scales: Array | None = None,
+    sizes: Array | None = None,
+    *,
+    mode: str = "nearest",
+    coordinate_transformation_mode: str = "half_pixel",
+    nearest_mode: str = "round_prefer_floor",
+    cubic_coeff_a: float = -0.75,
+    exclude_outside: int = 0,
+    extrapolation_value: float = 0.0,
+    antialias: int = 0,
+    axes: Sequence[int] | None = None,
+    keep_aspect_ratio_policy: str = "stretch",
+) -> Array:
+    """x interpolated to other sizes, axis by axis."""
+    if antialias and mode == "nearest":
+        raise ValueError("antialias is for the modes linear and cubic")
+    lines = _lines(axes, x.ndim)
+    factors, target, real = _sizes([x.shape[axis] for axis in lines], scales, sizes, keep_aspect_ratio_policy)
+    if any(factor <= 0 for factor in factors) and x.size:
+        raise ValueError("a scale is not positive")
+    dims = list(x.shape)
+    for axis, size in zip(lines, target, strict=True):
+        dims[axis] = size
+    check_shape(dims, widen(x).dtype, "the result of Resize")
+    is_crop = coordinate_transformation_mode == "tf_crop_and_resize"
+    if dims == list(x.shape) and not is_crop:  # as onnxruntime does, whatever the factors
+        return x.copy()
+    edges = None if roi is None or not roi.size else roi.astype(np.float64)
+    y = widen(x)
+    if mode != "nearest" and y.dtype.kind in "iu":
+        y = y.astype(np.float32 if y.dtype.itemsize < 4 else np.float64)
+    outside: list[tuple[int, Array]] = []
+    for place, (axis, factor, size, full) in enumerate(zip(lines, factors, target, real, strict=True)):
+        low, high = (float(edges[place]), float(edges[place + len(lines)])) if edges is not None else (0.0, 1.0)
+        if size == x.shape[axis] and (factor == 1 or antialias) and not is_crop:
+            continue
+        places = np.arange(size, dtype=np.float64)
+        if mode == "nearest":  # which of two elements is nearest depends on the rounding: onnxruntime's and PyTorch's
+            places, factor = places.astype(np.float32), np.float32(factor)  # type: ignore[assignment]
+        position = _COORDINATES[coordinate_transformation_mode](places, factor, full, x.shape[axis], low, high)
+        taps = axis_taps(
+            position, x.shape[axis], factor, mode, nearest_mode, cubic_coeff_a, bool(antialias), bool(exclude_outside)
+        )
+        if is_crop:
+            outside.append((axis, (position < 0) | (position > x.shape[axis] - 1)))
+        y = np.take(y, taps[0][:, 0], axis=axis) if mode == "nearest" else apply_taps(y, axis, *taps)
+    for axis, mask in outside:
+        cut: list[Any] = [slice(None)] * y.ndim
+        cut[axis] = mask
+        y[tuple(cut)] = extrapolation_value
+    if x.dtype.kind in "iu" and y.dtype.kind == "f":
+        info = np.iinfo(x.dtype)
+        y = np.clip(np.rint(y), info.min, info.max)
+    return np.array(y, dtype=x.dtype) if y is x else np.asarray(y, dtype=x.dtype)
+
+
+def _lines(axes: Sequence[int] | None, rank: int) -> list[int]:
+    """The axes, counted from 0; all where none are named. Raises: ValueError out of range and for one named twice."""
+    lines = list(range(rank)) if axes is None else [check_axis(axis, rank) for axis in axes]
+    if len(set(lines)) < len(lines):
+        raise ValueError(f"the axes {lines[:8]} name one twice")
+    return lines
+
+
+def _sizes(
+    before: Sequence[int], scales: Array | None, sizes: Array | None, policy: str
+) -> tuple[list[float], list[int], list[float]]:
+    """Of each axis: the scale, the size of the result, and that size before it is rounded."""
+    if scales is not None and scales.size and sizes is not None and sizes.size:
+        raise ValueError("scales and sizes are both given")
+    if scales is not None and scales.size:
+        factors = [float(item) for item in scales]
+        # in float32, as onnxruntime: 10 elements by 0.7 are 7
+        real = [float(np.float32(size) * np.float32(factor)) for size, factor in zip(before, factors, strict=True)]
+        return factors, [math.floor(size) for size in real], real
+    if sizes is None or not sizes.size:
+        raise ValueError("neither scales nor sizes are given")
+    target = ints(sizes)
+    factors = [size / max(old, 1) for old, size in zip(before, target, strict=True)]
+    if policy in _RATIOS:
+        ratio = _RATIOS[policy](factors)
+        factors = [ratio] * len(factors)
+        target = [math.floor(ratio * size + 0.5) for size in before]
+    return factors, target, [factor * size for size, factor in zip(before, factors, strict=True)]
+
+
+@kernel("Upsample", 9, shape_inputs=(1,))
+@kernel("Resize", 10, shape_inputs=(1,))
+def resize_10(x: Array, scales: Array, *, mode: str = "nearest") -> Array:
+    """Resize of opset 10, and Upsample, its former name: no roi, asymmetric coordinates, nearest rounds down."""
+    return resize(x, None, scales, mode=mode, coordinate_transformation_mode="asymmetric", nearest_mode="floor")
+
+
+@kernel("Upsample", (1, 7))
+def upsample_7(
+    x: Array,
+    *,
+    scales: Sequence[float] | None = None,
+    height_scale: float = 1.0,
+    width_scale: float = 1.0,
+    mode: str = "nearest",
+) -> Array:
+    """Upsample of opsets 1-8: the scales are attributes."""
+    factors = list(scales) if scales is not None else [1.0, 1.0, height_scale, width_scale]
+    return resize_10(x, np.array(factors, np.float32), mode="linear" if mode == "bilinear" else mode)
+
+
+@kernel("CenterCropPad", 18, shape_inputs=(1,))
+def center_crop_pad(x: Array, shape: Array, *, axes: Sequence[int] | None = None) -> Array:
+    """x cut or zero-padded around its centre to ``shape``."""
+    lines = _lines(axes, x.ndim)
+    before, after = [0] * x.ndim, [0] * x.ndim
+    for axis, size in zip(lines, ints(shape), strict=True):
+        change = size - x.shape[axis]
+        low = change // 2 if change >= 0 else -(-change // 2)
+        before[axis], after[axis] = low, change - low
+    return pad_array(x, before, after, "constant", None)

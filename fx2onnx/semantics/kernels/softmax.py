@@ -1,0 +1,96 @@
+"""Softmax, LogSoftmax, Hardmax in their two readings: one axis (13+) and flattened to 2-D (1-12)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from fx2onnx.semantics.kernels.elementwise import Outs
+from fx2onnx.semantics.registry import kernel, same_as_first
+from fx2onnx.semantics.types import NARROW_FLOATS, Array
+
+
+def check_axis(axis: int, rank: int) -> int:
+    """``axis`` counted from 0. Raises: ValueError out of range."""
+    if not -rank <= axis < max(rank, 1):
+        raise ValueError(f"axis {axis} is out of range for {rank} axes")
+    return axis + rank if axis < 0 else axis
+
+
+def softmax_into(x: Array, y: Array, axis: int) -> None:
+    """exp(x - max) / sum along ``axis``.
+
+    Buffers: y may be x; one scratch of the other axes' size. Numerics: each step in x's own dtype, as ONNX's function body
+    has it.
+    """
+    if x.size == 0:
+        return
+    np.subtract(x, np.max(x, axis=axis, keepdims=True), out=y)
+    np.exp(y, out=y)
+    np.divide(y, np.sum(y, axis=axis, keepdims=True), out=y)
+
+
+def log_softmax_into(x: Array, y: Array, axis: int) -> None:
+    """x - max - log(sum(exp(x - max))) along ``axis``; y may be x."""
+    if x.dtype in NARROW_FLOATS:
+        wide = x.astype(np.float32)
+        log_softmax_into(wide, wide, axis)
+        y[...] = wide.astype(x.dtype)
+        return
+    if x.size == 0:
+        return
+    np.subtract(x, np.max(x, axis=axis, keepdims=True), out=y)
+    np.subtract(y, np.log(np.sum(np.exp(y), axis=axis, keepdims=True)), out=y)
+
+
+def as_matrix(x: Array, axis: int) -> Array:
+    """x as 2-D: the axes before ``axis``, the axes from it on. Raises: ValueError out of range."""
+    if not -x.ndim <= axis <= x.ndim:
+        raise ValueError(f"axis {axis} is out of range for {x.ndim} axes")
+    axis = axis + x.ndim if axis < 0 else axis
+    return x.reshape(math.prod(x.shape[:axis]), math.prod(x.shape[axis:]))
+
+
+def _register(op_type: str, into: Callable[[Array, Array, int], None]) -> None:
+    def one_axis(out: Outs, x: Array, *, axis: int = -1) -> None:
+        into(x, out[0], check_axis(axis, x.ndim))
+
+    one_axis.__doc__ = f"out[0] = {into.__doc__}"
+    kernel(op_type, 13, kind="into", infer=same_as_first, inplace=(0,))(one_axis)
+
+    def flattened(x: Array, *, axis: int = 1) -> Array:
+        flat = as_matrix(x, axis)
+        y = np.empty_like(flat)
+        into(flat, y, 1)
+        return y.reshape(x.shape)
+
+    flattened.__doc__ = f"{op_type} over all axes from ``axis`` on, taken as one."
+    kernel(op_type, 1)(flattened)
+
+
+_register("Softmax", softmax_into)
+_register("LogSoftmax", log_softmax_into)
+
+
+@kernel("Hardmax", 13)
+def hardmax(x: Array, *, axis: int = -1) -> Array:
+    """1 at the first maximum along ``axis``, 0 elsewhere."""
+    axis = check_axis(axis, x.ndim)
+    y = np.zeros_like(x)
+    np.put_along_axis(y, np.expand_dims(np.argmax(x, axis=axis), axis), np.ones((), x.dtype), axis=axis)
+    return y
+
+
+@kernel("Hardmax", 1)
+def hardmax_1(x: Array, *, axis: int = 1) -> Array:
+    """Hardmax over all axes from ``axis`` on, taken as one."""
+    return hardmax(as_matrix(x, axis), axis=1).reshape(x.shape)
+
+
+def softmax_array(x: Array) -> Array:
+    """The softmax of the last axis as a fresh array."""
+    y = np.empty_like(x)
+    softmax_into(x, y, -1)
+    return y

@@ -1,0 +1,347 @@
+"""GridSample, AffineGrid, RoiAlign, NonMaxSuppression, DeformConv, ImageDecoder."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fx2onnx.base.errors import UserError
+from fx2onnx.semantics.kernels.windows import resolve_window
+from fx2onnx.semantics.limits import check_bytes, check_shape
+from fx2onnx.semantics.registry import kernel
+from fx2onnx.semantics.types import INT64, Array, narrowed, widen
+
+
+def _pixel_positions(normalized: Array, dim: int, align_corners: int) -> Array:
+    if align_corners:
+        return np.asarray((normalized + 1) / 2 * (dim - 1))
+    return np.asarray(((normalized + 1) * dim - 1) / 2)
+
+
+def _reflected(position: Array, low: float, high: float) -> Array:
+    span = high - low
+    if span <= 0:
+        return np.full_like(position, low)
+    offset = np.abs(position - low)
+    turns = np.floor(offset / span)
+    rest = offset - turns * span
+    return np.where(turns % 2 == 0, low + rest, high - rest)
+
+
+def _taps(position: Array, mode: str) -> list[tuple[Array, Array]]:
+    """(index, weight) pairs along one axis."""
+    if mode == "nearest":
+        return [(np.rint(position), np.ones_like(position))]
+    base = np.floor(position)
+    part = position - base
+    if mode == "linear":
+        return [(base, 1 - part), (base + 1, part)]
+    a = -0.75
+
+    def near(d: Array) -> Array:
+        return np.asarray(((a + 2) * d - (a + 3)) * d * d + 1)
+
+    def far(d: Array) -> Array:
+        return np.asarray(((a * d - 5 * a) * d + 8 * a) * d - 4 * a)
+
+    weights = (far(part + 1), near(part), near(1 - part), far(2 - part))
+    return [(base + step, weight) for step, weight in zip((-1, 0, 1, 2), weights, strict=True)]
+
+
+OFF_IMAGE = -100.0
+"""Where a tap lies whose position is infinite or not a number, as PyTorch has it; its weight is not a number either."""
+
+_MODES = {"bilinear": "linear", "bicubic": "cubic", "linear": "linear", "cubic": "cubic", "nearest": "nearest"}
+
+
+@kernel("GridSample", 16)
+def grid_sample(
+    x: Array,
+    grid: Array,
+    *,
+    mode: str = "",
+    padding_mode: str = "zeros",
+    align_corners: int = 0,
+    version: int = 20,
+) -> Array:
+    """x read at the positions of ``grid``, which count from -1 to 1 over the image.
+
+    Shapes: x [N, C, *dims], grid [N, *out, len(dims)] with the last axis first -> [N, C, *out].
+    """
+    if mode in (("linear", "cubic") if version < 20 else ("bilinear", "bicubic")):
+        raise ValueError(f"mode {mode!r} is of another opset than GridSample-{version}")
+    n_axes, mode = x.ndim - 2, mode or "linear"
+    if grid.ndim != x.ndim or grid.shape[-1] != n_axes or grid.shape[0] != x.shape[0] or mode not in _MODES:
+        raise ValueError(f"a grid of shape {list(grid.shape)} and mode {mode!r} do not fit {list(x.shape)}")
+    if padding_mode not in ("zeros", "border", "reflection"):
+        raise ValueError(f"padding_mode is {padding_mode!r}")
+    compute = np.float64 if x.dtype == np.float64 else np.float32
+    check_shape((*x.shape[:2], *grid.shape[1:-1]), np.dtype(compute), "the result of GridSample")
+    y = np.zeros((*x.shape[:2], *grid.shape[1:-1]), compute)
+    source = x.astype(compute)
+    for sample in range(x.shape[0]):
+        lines = []
+        for axis in range(n_axes):
+            dim = x.shape[2 + axis]
+            position = _pixel_positions(grid[sample, ..., n_axes - 1 - axis].astype(compute), dim, align_corners)
+            low, high = (0.0, dim - 1.0) if align_corners else (-0.5, dim - 0.5)
+            if mode == "nearest":
+                position = np.rint(position)
+            if (
+                padding_mode != "zeros" and _MODES[mode] != "cubic"
+            ):  # of a cubic, each tap is moved inside, as in PyTorch
+                if padding_mode == "border":
+                    position = np.clip(position, 0, dim - 1)
+                else:
+                    outside = (position < low) | (position > high)
+                    position = np.where(outside, _reflected(position, low, high), position)
+                position = np.where(np.isfinite(position), position, 0)
+            taps = []
+            for index, weight in _taps(position, _MODES[mode]):
+                index = np.where(np.isfinite(index), index, OFF_IMAGE)
+                inside = (index >= 0) & (index <= dim - 1)
+                if padding_mode == "reflection":
+                    index = np.where(inside, index, _reflected(index, low, high))
+                elif padding_mode == "zeros":
+                    weight = np.where(inside | np.isnan(weight), weight, 0)
+                taps.append((np.clip(index, 0, dim - 1).astype(np.int64), weight))
+            lines.append(taps)
+        for choice in np.ndindex(*(len(taps) for taps in lines)):
+            picked = [lines[axis][tap] for axis, tap in enumerate(choice)]
+            weight = math.prod((item[1] for item in picked[1:]), start=picked[0][1])
+            y[sample] += source[sample][(slice(None), *(item[0] for item in picked))] * weight
+    return narrowed(y, x.dtype)
+
+
+@kernel("AffineGrid", 20, shape_inputs=(1,))
+def affine_grid(theta: Array, size: Array, *, align_corners: int = 0) -> Array:
+    """Positions of an output image, turned by the matrices ``theta``. Shapes: [N, d, d + 1] -> [N, *dims, d]."""
+    dims = [int(dim) for dim in size[2:]]
+    if len(theta) != size[0]:
+        raise ValueError(f"theta is for {len(theta)} images, and size says {size[0]}")
+    check_shape((theta.shape[0], *dims, len(dims) + 1), np.dtype(np.float64), "the result of AffineGrid")
+    lines = []
+    for dim in dims:
+        if align_corners:
+            lines.append(np.linspace(-1, 1, dim) if dim > 1 else np.zeros(1))
+        else:
+            lines.append((np.arange(dim) * 2 + 1) / dim - 1)
+    mesh = np.meshgrid(*lines, indexing="ij")
+    points = np.stack([*mesh[::-1], np.ones(dims)], axis=-1).astype(widen(theta).dtype)
+    grid = points.reshape(1, -1, len(dims) + 1) @ widen(theta).transpose(0, 2, 1)
+    return narrowed(grid.reshape(theta.shape[0], *dims, len(dims)), theta.dtype)
+
+
+@kernel("RoiAlign", 10)
+def roi_align(
+    x: Array,
+    rois: Array,
+    batch_indices: Array,
+    *,
+    mode: str = "avg",
+    output_height: int = 1,
+    output_width: int = 1,
+    sampling_ratio: int = 0,
+    spatial_scale: float = 1.0,
+    coordinate_transformation_mode: str | None = None,
+    version: int = 16,
+) -> Array:
+    """Each region cut into cells; the mean (or maximum) of bilinear samples in each cell."""
+    half = coordinate_transformation_mode == "half_pixel" or (coordinate_transformation_mode is None and version >= 16)
+    check_shape((len(rois), x.shape[1], output_height, output_width), x.dtype, "the result of RoiAlign")
+    y = np.zeros((len(rois), x.shape[1], output_height, output_width), widen(x).dtype)
+    if batch_indices.size and batch_indices.min() < 0:
+        raise IndexError(f"the batch index {batch_indices.min()} is negative")
+    for number, (roi, sample) in enumerate(zip(widen(rois), batch_indices.reshape(-1), strict=True)):
+        left, top, right, bottom = (float(edge) * spatial_scale - (0.5 if half else 0.0) for edge in roi)
+        wide, high = right - left, bottom - top
+        if not half:
+            wide, high = max(wide, 1.0), max(high, 1.0)
+        cells = []
+        for start, extent, count, dim in (
+            (top, high, output_height, x.shape[2]),
+            (left, wide, output_width, x.shape[3]),
+        ):
+            cell = extent / count
+            samples = sampling_ratio if sampling_ratio > 0 else max(math.ceil(cell), 1)
+            check_bytes(count * samples * 8, "the samples of RoiAlign")
+            points = start + np.arange(count)[:, None] * cell + (np.arange(samples) + 0.5) * cell / samples
+            cells.append(_bilinear_taps(points, dim))
+        y[number] = _pooled(widen(x[int(sample)]), cells[0], cells[1], mode)
+    return narrowed(y, x.dtype)
+
+
+def _bilinear_taps(points: Array, dim: int) -> tuple[Array, Array, Array, Array]:
+    """Lower and upper index with their weights; zero where the point is off the image."""
+    alive = (points >= -1) & (points <= dim)
+    clipped = np.clip(points, 0, dim - 1)
+    low = np.floor(clipped).astype(np.int64)
+    high = np.minimum(low + 1, dim - 1)
+    part = clipped - low
+    return low, high, (1 - part) * alive, part * alive
+
+
+def _pooled(plane: Array, rows: Any, columns: Any, mode: str) -> Array:
+    r0, r1, wr0, wr1 = rows
+    c0, c1, wc0, wc1 = columns
+    corners = [
+        plane[:, r[:, :, None, None], c[None, None]] * (wr[:, :, None, None] * wc[None, None])
+        for r, wr in ((r0, wr0), (r1, wr1))
+        for c, wc in ((c0, wc0), (c1, wc1))
+    ]
+    if mode == "max":
+        return np.asarray(np.maximum.reduce(corners).max(axis=(2, 4)))
+    return np.asarray(np.add.reduce(corners).mean(axis=(2, 4)))
+
+
+@kernel("NonMaxSuppression", 10, shape_inputs=None)
+def non_max_suppression(
+    boxes: Array,
+    scores: Array,
+    max_boxes: Array | None = None,
+    iou_threshold: Array | None = None,
+    score_threshold: Array | None = None,
+    *,
+    center_point_box: int = 0,
+) -> Array:
+    """(batch, class, box) of the best boxes, each overlapping no better one by more than the threshold."""
+    if center_point_box not in (0, 1):
+        raise ValueError(f"center_point_box is {center_point_box}, not 0 or 1")
+    if boxes.shape[::2] != (scores.shape[0], 4) or boxes.shape[1] != scores.shape[2]:
+        raise ValueError(f"boxes {list(boxes.shape)} do not fit scores {list(scores.shape)}")
+    limit = 0 if max_boxes is None else int(max_boxes.reshape(()))
+    overlap = 0.0 if iou_threshold is None else float(iou_threshold.reshape(()))
+    if center_point_box:
+        centre, extent = boxes[..., :2], boxes[..., 2:]
+        corners = np.concatenate([centre - extent / 2, centre + extent / 2], axis=-1)
+    else:
+        corners = boxes
+    low = np.minimum(corners[..., :2], corners[..., 2:])
+    high = np.maximum(corners[..., :2], corners[..., 2:])
+    chosen: list[tuple[int, int, int]] = []
+    for batch in range(scores.shape[0]):
+        for label in range(scores.shape[1]):
+            values = scores[batch, label]
+            order = np.argsort(-values, kind="stable")
+            if score_threshold is not None:
+                order = order[values[order] > float(score_threshold.reshape(()))]
+            best = _suppressed(low[batch, order], high[batch, order], overlap, limit)
+            chosen += [(batch, label, int(box)) for box in order[best]]
+    return np.array(chosen, INT64).reshape(-1, 3)
+
+
+def _suppressed(low: Array, high: Array, overlap: float, limit: int) -> list[int]:
+    """The first ``limit`` boxes, in order, of which none overlaps an earlier one by more than ``overlap``.
+
+    Cost:     boxes are compared only where they share a range of the first axis: of each box those between ``starts`` and
+              ``stops``, in the order of their low edges.
+    """
+    count = len(low)
+    order = np.argsort(low[:, 0], kind="stable")
+    place = np.empty(count, np.int64)
+    place[order] = np.arange(count)
+    low, high = low[order], high[order]
+    area = (high - low).prod(-1)
+    starts, stops = np.zeros(count, np.int64), np.full(count, count)
+    if overlap >= 0 and np.isfinite(low).all() and np.isfinite(high).all():
+        starts = np.searchsorted(np.maximum.accumulate(high[:, 0]), low[:, 0], side="right")
+        stops = np.searchsorted(low[:, 0], high[:, 0])
+    is_open = np.ones(count, bool)
+    best: list[int] = []
+    for number, own in enumerate(place.tolist()):
+        if len(best) >= limit:
+            break
+        if not is_open[own]:
+            continue
+        best.append(number)
+        is_open[own] = False
+        beside = starts[own] + np.flatnonzero(is_open[starts[own] : stops[own]])
+        shared = np.minimum(high[own], high[beside]) - np.maximum(low[own], low[beside])
+        np.maximum(shared, 0, out=shared)
+        common = shared[:, 0] * shared[:, 1]
+        union = area[own] + area[beside] - common
+        ratio = np.divide(common, union, out=np.zeros_like(common), where=union > 0)
+        is_open[beside[~(ratio <= overlap)]] = False
+    return best
+
+
+@kernel("DeformConv", 19)
+def deform_conv(
+    x: Array,
+    w: Array,
+    offset: Array,
+    bias: Array | None = None,
+    mask: Array | None = None,
+    *,
+    dilations: Sequence[int] | None = None,
+    group: int = 1,
+    kernel_shape: Sequence[int] | None = None,
+    offset_group: int = 1,
+    pads: Sequence[int] | None = None,
+    strides: Sequence[int] | None = None,
+) -> Array:
+    """A 2-D convolution whose taps are moved by ``offset`` and weighted by ``mask``."""
+    if x.ndim != 4 or x.shape[1] != w.shape[1] * group or x.shape[1] % offset_group or w.shape[0] % group:
+        raise ValueError(f"input {list(x.shape)}, weight {list(w.shape)} and groups {group}, {offset_group} do not fit")
+    window = resolve_window(x.shape[2:], w.shape[2:], strides, dilations, pads, "NOTSET")
+    if offset.shape[2:] != window.out or (kernel_shape and tuple(kernel_shape) != w.shape[2:]):
+        raise ValueError(f"offsets {list(offset.shape)} and kernel_shape do not fit an output of {list(window.out)}")
+    batch, channels = x.shape[:2]
+    outs, kh, kw = w.shape[0], w.shape[2], w.shape[3]
+    (dh, dw), (sh, sw) = dilations or (1, 1), strides or (1, 1)
+    edges = pads or (0, 0, 0, 0)
+    oh, ow = offset.shape[2:]
+    moves = offset.reshape(batch, offset_group, kh, kw, 2, oh, ow)
+    share = np.ones((batch, offset_group, kh, kw, oh, ow), x.dtype) if mask is None else mask
+    share = share.reshape(batch, offset_group, kh, kw, oh, ow)
+    taps_h, taps_w = np.arange(kh)[:, None, None, None] * dh, np.arange(kw)[None, :, None, None] * dw
+    rows = moves[:, :, :, :, 0] + taps_h + (np.arange(oh) * sh - edges[0])[:, None]
+    columns = moves[:, :, :, :, 1] + taps_w + (np.arange(ow) * sw - edges[1])
+    per = channels // offset_group
+    check_shape((batch, channels, kh, kw, oh, ow), x.dtype, "the columns of DeformConv")
+    sampled = np.empty((batch, channels, kh, kw, oh, ow), x.dtype)
+    for sample in range(batch):
+        for part in range(offset_group):
+            plane = x[sample, part * per : (part + 1) * per]
+            sampled[sample, part * per : (part + 1) * per] = _bilinear(plane, rows[sample, part], columns[sample, part])
+    sampled *= np.repeat(share, per, axis=1)
+    columns_flat = sampled.reshape(batch, group, channels // group * kh * kw, oh * ow)
+    y = np.matmul(w.reshape(group, outs // group, -1), columns_flat).reshape(batch, outs, oh, ow)
+    return np.asarray(y if bias is None else y + bias.reshape(-1, 1, 1))
+
+
+def _bilinear(plane: Array, rows: Array, columns: Array) -> Array:
+    """plane [C, H, W] at real positions; zero outside."""
+    r0, c0 = np.floor(rows), np.floor(columns)
+    total = np.zeros((plane.shape[0], *rows.shape), plane.dtype)
+    for r, wr in ((r0, 1 - (rows - r0)), (r0 + 1, rows - r0)):
+        for c, wc in ((c0, 1 - (columns - c0)), (c0 + 1, columns - c0)):
+            inside = (r >= 0) & (r < plane.shape[1]) & (c >= 0) & (c < plane.shape[2])
+            ri = np.clip(r, 0, plane.shape[1] - 1).astype(np.int64)
+            ci = np.clip(c, 0, plane.shape[2] - 1).astype(np.int64)
+            total += plane[:, ri, ci] * (wr * wc * inside)
+    return total
+
+
+@kernel("ImageDecoder", 20, shape_inputs=None)
+def image_decoder(encoded: Array, *, pixel_format: str = "RGB") -> Array:
+    """The image [H, W, C] in an encoded file; empty where it cannot be decoded. Needs Pillow."""
+    try:
+        import PIL.Image
+    except ImportError as error:
+        raise UserError("E602", "ImageDecoder needs Pillow", next="pip install pillow") from error
+    if pixel_format not in ("RGB", "BGR", "Grayscale"):
+        raise ValueError(f"pixel_format is {pixel_format!r}")
+    try:
+        image = PIL.Image.open(io.BytesIO(encoded.tobytes()))
+        check_bytes(image.width * image.height * 4, "the decoded image")
+        pixels = np.array(image.convert("L" if pixel_format == "Grayscale" else "RGB"))
+    except (OSError, ValueError, SyntaxError):
+        return np.zeros((0, 0, 1 if pixel_format == "Grayscale" else 3), np.uint8)
+    if pixel_format == "Grayscale":
+        return pixels[:, :, None]
+    return np.ascontiguousarray(pixels[:, :, ::-1]) if pixel_format == "BGR" else pixels

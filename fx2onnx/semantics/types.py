@@ -1,0 +1,278 @@
+"""Types as models declare them: what ``onnx_ir`` has too, which takes as long to import as all kernels of the runner.
+
+Numbers and names are those of ``TensorProto.DataType`` and of ``onnx_ir.DataType``, whose members equal these.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+Dtype: TypeAlias = np.dtype[Any]
+
+
+class DataType(enum.IntEnum):
+    """Element types of tensors. Source: ``onnx.proto``, IR version 14."""
+
+    UNDEFINED = 0
+    FLOAT = 1
+    UINT8 = 2
+    INT8 = 3
+    UINT16 = 4
+    INT16 = 5
+    INT32 = 6
+    INT64 = 7
+    STRING = 8
+    BOOL = 9
+    FLOAT16 = 10
+    DOUBLE = 11
+    UINT32 = 12
+    UINT64 = 13
+    COMPLEX64 = 14
+    COMPLEX128 = 15
+    BFLOAT16 = 16
+    FLOAT8E4M3FN = 17
+    FLOAT8E4M3FNUZ = 18
+    FLOAT8E5M2 = 19
+    FLOAT8E5M2FNUZ = 20
+    UINT4 = 21
+    INT4 = 22
+    FLOAT4E2M1 = 23
+    FLOAT8E8M0 = 24
+    UINT2 = 25
+    INT2 = 26
+    FLOAT6E2M3 = 27
+    FLOAT6E3M2 = 28
+
+    def numpy(self) -> Dtype:
+        """The NumPy dtype; strings are object arrays. Raises: TypeError for UNDEFINED."""
+        if self not in _DTYPES:
+            raise TypeError(f"NumPy has no dtype for {self.name}")
+        return _DTYPES[self]
+
+    @property
+    def bitwidth(self) -> int:
+        """Bits of an element; ``TensorProto`` packs those of two and four."""
+        return _NARROW_BITS.get(self, 8 * self.numpy().itemsize)
+
+    def is_floating_point(self) -> bool:
+        return self.name.startswith(("FLOAT", "BFLOAT", "DOUBLE"))
+
+
+_NAMES = {
+    DataType.FLOAT: "float32",
+    DataType.DOUBLE: "float64",
+    DataType.STRING: "object",
+    DataType.FLOAT4E2M1: "float4_e2m1fn",
+    DataType.FLOAT6E2M3: "float6_e2m3fn",
+    DataType.FLOAT6E3M2: "float6_e3m2fn",
+    DataType.FLOAT8E4M3FN: "float8_e4m3fn",
+    DataType.FLOAT8E4M3FNUZ: "float8_e4m3fnuz",
+    DataType.FLOAT8E5M2: "float8_e5m2",
+    DataType.FLOAT8E5M2FNUZ: "float8_e5m2fnuz",
+    DataType.FLOAT8E8M0: "float8_e8m0fnu",
+}
+"""What NumPy and ``ml_dtypes`` call those that they do not call the same."""
+
+_DTYPES: dict[DataType, Dtype] = {
+    member: np.dtype(_NAMES.get(member, member.name.lower())) for member in DataType if member
+}
+
+_NARROW_BITS = {
+    DataType.FLOAT6E2M3: 6,
+    DataType.FLOAT6E3M2: 6,
+    DataType.FLOAT4E2M1: 4,
+    DataType.UINT4: 4,
+    DataType.INT4: 4,
+    DataType.UINT2: 2,
+    DataType.INT2: 2,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _OfElements:
+    dtype: DataType
+
+
+class TensorType(_OfElements):
+    """Arrays of one element type."""
+
+    __slots__ = ()
+
+
+class SparseTensorType(_OfElements):
+    """Sparse tensors of one element type."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _OfValues:
+    elem_type: Any
+
+
+class SequenceType(_OfValues):
+    """Lists of values of one type."""
+
+    __slots__ = ()
+
+
+class OptionalType(_OfValues):
+    """A value of one type, or none."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MapType:
+    """A dictionary: keys of one dtype, values of one type."""
+
+    key_dtype: DataType
+    value_type: Any
+
+
+Array: TypeAlias = npt.NDArray[Any]
+Value: TypeAlias = Any
+"""``Array``, ``list`` (a sequence), ``dict`` or list of dicts (maps), or None (an empty optional)."""
+
+Shape: TypeAlias = tuple[int, ...]
+Spec: TypeAlias = tuple[Shape, Dtype]
+
+TENSOR_NAMES: dict[DataType, str] = {
+    member: member.name.lower() for member in DataType if member is not DataType.UNDEFINED
+}
+"""onnxruntime's word for each element type."""
+
+STRING_DTYPE = DataType.STRING.numpy()
+FLOAT32 = np.dtype(np.float32)
+INT64 = np.dtype(np.int64)
+
+
+def shape_of(value: Value) -> Shape:
+    """The shape of an array; () for what has none."""
+    return value.shape if isinstance(value, np.ndarray) else ()
+
+
+def numpy_dtype_of_code(code: int) -> Dtype:
+    """The NumPy dtype of a ``TensorProto.DataType`` number."""
+    return DataType(code).numpy()
+
+
+NARROW_FLOATS = frozenset(
+    member.numpy() for member in TENSOR_NAMES if member.is_floating_point() and member.bitwidth < 32
+)
+"""Floats that kernels widen to float32 before they sum or call a transcendental function."""
+
+NARROW_INTS = frozenset(np.dtype(t) for t in (ml_dtypes.int4, ml_dtypes.uint4, ml_dtypes.int2, ml_dtypes.uint2))
+"""Integers that NumPy knows only as extension types."""
+
+_BY_DTYPE = {member.numpy(): member for member in TENSOR_NAMES}
+
+
+def onnx_dtype(dtype: Dtype) -> DataType | None:
+    """The ONNX dtype of a NumPy dtype; any kind of string is STRING; None where ONNX has none."""
+    known = _BY_DTYPE.get(dtype)
+    if known is None and dtype.kind in "USOT":
+        return DataType.STRING
+    return _BY_DTYPE.get(np.dtype(dtype.type)) if known is None else known
+
+
+def is_float(dtype: Dtype) -> bool:
+    return dtype.kind == "f" or dtype in NARROW_FLOATS
+
+
+def is_integer(dtype: Dtype) -> bool:
+    return dtype.kind in "iu" or dtype in NARROW_INTS
+
+
+def is_tensor_type(type_: Any) -> bool:
+    """Whether values of the type are arrays."""
+    return type(type_) is TensorType
+
+
+def type_name(type_: Any) -> str:
+    """onnxruntime's spelling: ``tensor(float)``, ``seq(tensor(int64))``, ``optional(...)``, ``map(int64,tensor(float))``."""
+    if is_tensor_type(type_):
+        return f"tensor({TENSOR_NAMES.get(type_.dtype, 'undefined')})"
+    if type_ is None:
+        return "tensor(undefined)"
+    if isinstance(type_, MapType):
+        return f"map({TENSOR_NAMES.get(type_.key_dtype, 'undefined')},{type_name(type_.value_type)})"
+    if isinstance(type_, SequenceType):
+        return f"seq({type_name(type_.elem_type)})"
+    if isinstance(type_, OptionalType):
+        return f"optional({type_name(type_.elem_type)})"
+    if isinstance(type_, SparseTensorType):
+        return f"sparse_tensor({TENSOR_NAMES.get(type_.dtype, 'undefined')})"
+    return str(type_)
+
+
+_ZEROS = bytes(16)
+"""One element of the widest dtype: every element of an abstract array lies there."""
+
+
+def abstract_array(shape: tuple[int, ...], dtype: Dtype) -> Array:
+    """A read-only array that has a shape and dtype and no memory."""
+    if dtype.kind == "O":
+        return np.broadcast_to(np.zeros((), dtype), shape)
+    return np.ndarray(shape, dtype, _ZEROS, 0, (0,) * len(shape))
+
+
+def is_abstract(value: Value) -> bool:
+    """Whether ``abstract_array`` made this array of numbers."""
+    base: Any = value.base if isinstance(value, np.ndarray) else None
+    return base is _ZEROS
+
+
+def describe(value: Value) -> str:
+    """One short line about a run-time value, never its contents."""
+    if isinstance(value, np.ndarray):
+        dtype = onnx_dtype(value.dtype)
+        name = TENSOR_NAMES[dtype] if dtype is not None else str(value.dtype)
+        return f"{name}[{', '.join(map(str, value.shape))}]"
+    if isinstance(value, list):
+        return f"seq of {len(value)}" + (f" ({describe(value[0])}, ...)" if value else "")
+    return "none" if value is None else type(value).__name__
+
+
+def as_value(value: Any) -> Value:
+    """NumPy scalars become 0-d arrays; everything else stays as it is."""
+    if isinstance(value, (np.ndarray, list, dict)) or value is None:
+        return value
+    if isinstance(value, str):
+        return np.array(value, dtype=object)
+    return np.asarray(value)
+
+
+def string_array(items: Sequence[Any], shape: Sequence[int]) -> Array:
+    """An object array of ``str``."""
+    out = np.empty(len(items), dtype=object)
+    out[:] = [item.decode("utf-8", "surrogateescape") if isinstance(item, bytes) else item for item in items]
+    return out.reshape(tuple(shape))
+
+
+def widen(x: Array) -> Array:
+    """Narrow floats as float32; others as they are."""
+    return x.astype(np.float32) if x.dtype in NARROW_FLOATS else x
+
+
+def narrowed(value: Any, dtype: Dtype) -> Array:
+    """A result computed in a wider dtype, in the dtype it must have; no copy where it has it already."""
+    return np.asarray(value).astype(dtype, copy=False)
+
+
+MAX_LISTED = 12
+"""Names that an error lists; of more, only their number is given."""
+
+
+def listed(texts: Iterable[str], separator: str = ", ") -> str:
+    """The texts on one line, the first of them where they are many."""
+    result = list(texts)
+    more = [f"... and {len(result) - MAX_LISTED} more"] if len(result) > MAX_LISTED else []
+    return separator.join([*result[:MAX_LISTED], *more])

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, TypeAlias
 
-import onnx
 import onnx_ir as ir
 
 from fx2onnx.diff.opened import OpenedModel, Part, Tensor, nested, title
 from fx2onnx.irx.dtype_names import dtype_name
 from fx2onnx.irx.facts import COMMUTATIVE
+from fx2onnx.semantics.schemas import onnx_schema
 
 Numbers: TypeAlias = dict[Hashable, int]
 """A number for each thing that was seen, in either file: equal things have the same one."""
@@ -139,10 +139,7 @@ def is_commutative(node: ir.Node) -> bool:
 @lru_cache(maxsize=4096)
 def _defaults(op_type: str, domain: str, opset: int) -> Mapping[str, Any]:
     """What ONNX says that attributes are where a node does not say."""
-    try:
-        schema = onnx.defs.get_schema(op_type, opset, domain) if opset else None
-    except onnx.defs.SchemaError:
-        schema = None
+    schema = onnx_schema(op_type, opset, domain) if opset else None
     if schema is None:
         return {}
     found = {}

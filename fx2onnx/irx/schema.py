@@ -9,7 +9,7 @@ import onnx
 import onnx_ir as ir
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.semantics.schemas import types_of
+from fx2onnx.semantics.schemas import onnx_schema, types_of
 
 DTYPE_SINCE = {
     ir.DataType.BFLOAT16: 13,
@@ -47,9 +47,8 @@ def schema_of(op_type: str, opset: int, domain: str = "") -> OpSchema:
 
     Raises: UserError E202 where the operator does not exist in that opset.
     """
-    try:
-        found = onnx.defs.get_schema(op_type, opset, domain)
-    except onnx.defs.SchemaError:
+    found = onnx_schema(op_type, opset, domain)
+    if found is None:
         first = first_opset(op_type, domain)
         why = f"ONNX has {op_type} from opset {first} on" if first else f"ONNX has no operator {op_type}"
         raise UserError(
@@ -57,7 +56,7 @@ def schema_of(op_type: str, opset: int, domain: str = "") -> OpSchema:
             f"{op_type} does not exist in opset {opset}",
             why=why,
             next=f"export with opset_version={first} or newer" if first else "check the operator's name",
-        ) from None
+        )
     inputs = found.inputs
     variadic = bool(inputs) and inputs[-1].option == onnx.defs.OpSchema.FormalParameterOption.Variadic
     return OpSchema(
@@ -68,10 +67,7 @@ def schema_of(op_type: str, opset: int, domain: str = "") -> OpSchema:
         is_variadic=variadic,
         min_inputs=found.min_input,
         max_outputs=found.max_output,
-        attribute_types={
-            name: ir.AttributeType(int(attribute.type))  # type: ignore[call-overload]
-            for name, attribute in found.attributes.items()
-        },
+        attribute_types={name: ir.AttributeType(int(attribute.type)) for name, attribute in found.attributes.items()},
         input_dtypes=tuple(_dtypes(types_of(parameter, found)) for parameter in inputs),
         alike=_alike([parameter.type_str for parameter in inputs], variadic and inputs[-1].is_homogeneous),
     )
@@ -108,7 +104,7 @@ def require_opset(opset: int) -> None:
 @lru_cache(maxsize=4096)
 def admits(op_type: str, opset: int, index: int, dtype: ir.DataType, domain: str = "") -> bool:
     """Whether input ``index`` of the operator may have ``dtype`` in that opset."""
-    schema = onnx.defs.get_schema(op_type, opset, domain)
+    schema = onnx_schema(op_type, opset, domain)
     return f"tensor({dtype.name.lower()})" in types_of(schema.inputs[min(index, len(schema.inputs) - 1)], schema)
 
 

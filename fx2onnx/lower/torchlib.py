@@ -23,6 +23,7 @@ from fx2onnx.base.errors import Fx2OnnxError, InternalError, UserError
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.schema import admits, schema_of
 from fx2onnx.irx.values import dims_of, dtype_of
+from fx2onnx.semantics.schemas import onnx_schema
 from fx2onnx.sizes.expr import Dim
 from fx2onnx.torchcompat.operators import OpOverload
 
@@ -211,7 +212,7 @@ def _operands(op: Emit, op_type: str, args: Sequence[Any]) -> list[ir.Value | No
     node would not load.
     """
     schema_of(op_type, op.opset)  # raises where the opset lacks the operator
-    formal = onnx.defs.get_schema(op_type, op.opset).inputs
+    formal = onnx_schema(op_type, op.opset).inputs
     kinds = [formal[min(index, len(formal) - 1)].type_str for index in range(len(args))]
     tied: dict[str, ir.DataType] = {}
     for index, (kind, operand) in enumerate(zip(kinds, args, strict=True)):
@@ -275,7 +276,7 @@ def _inferred(
     }
     outputs = [f"y{index}" for index in range(count)]
     node = onnx.helper.make_node(op_type, names, outputs, **keywords)
-    schema = onnx.defs.get_schema(op_type, op.opset)
+    schema = onnx_schema(op_type, op.opset)
     opsets, version = [onnx.helper.make_opsetid("", op.opset)], onnx.IR_VERSION
     result = onnx.shape_inference.infer_node_outputs(
         schema, node, typed, known, opset_imports=opsets, ir_version=version

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from fx2onnx.irx.facts import ELEMENTWISE, GRAPH_BEARING, MOVES
-from fx2onnx.targets.features import schema_of
+from fx2onnx.semantics.schemas import onnx_schema
 from fx2onnx.targets.form import Target
 from fx2onnx.targets.match import has_kernel_for, knows, signature_of, with_dtype, word_of
 
@@ -103,7 +103,7 @@ def _says_dtype(node: ir.Node) -> bool:
 
 
 def _declared(node: ir.Node, wide: ir.DataType, half: ir.DataType, opset: int) -> Form | str:
-    schema = schema_of(node.op_type, opset, node.domain)
+    schema = onnx_schema(node.op_type, opset, node.domain)
     if schema is None:
         return Form() if node.domain == "com.microsoft" else "nothing is known of the operator"
     word = f"tensor({word_of(half)})"

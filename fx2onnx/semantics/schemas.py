@@ -54,14 +54,16 @@ class Signature:
     """What arrays each input may be; the last entry is for all that follow, too."""
 
 
-def _schema(domain: str, op_type: str, opset: int) -> Any:
+@lru_cache(maxsize=4096)
+def onnx_schema(op_type: str, opset: int, domain: str = "") -> Any:
+    """The ``onnx.defs.OpSchema`` of an operator in an opset; None where the opset has none."""
     try:
         return onnx.defs.get_schema(op_type, opset, domain)
     except onnx.defs.SchemaError:
         return None
 
 
-_schema("", "Identity", 1)  # onnx registers all schemas at the first question: once a process, not in a session's time
+onnx_schema("Identity", 1)  # onnx registers all schemas at the first question: once a process, not in a session's time
 
 
 @lru_cache(maxsize=64)
@@ -78,13 +80,13 @@ def newest_opset(domain: str) -> int | None:
 @lru_cache(maxsize=4096)
 def signature_of(domain: str, op_type: str, opset: int) -> Signature | None:
     """The schema's facts, or None where ONNX does not know the operator in that opset."""
-    schema = _schema(domain, op_type, opset)
+    schema = onnx_schema(op_type, opset, domain)
     return None if schema is None else _signature_since(domain, op_type, schema.since_version)
 
 
 @lru_cache(maxsize=4096)
 def _signature_since(domain: str, op_type: str, since_version: int) -> Signature:
-    schema = _schema(domain, op_type, since_version)
+    schema = onnx_schema(op_type, since_version, domain)
     return Signature(
         since_version,
         schema.deprecated,
@@ -128,7 +130,7 @@ def _dtypes(type_names: frozenset[str]) -> frozenset[Dtype]:
 @lru_cache(maxsize=512)
 def function_body(domain: str, op_type: str, opset: int) -> onnx.FunctionProto:
     """ONNX's own definition of an operator that has one, in that opset."""
-    schema = _schema(domain, op_type, opset)
+    schema = onnx_schema(op_type, opset, domain)
     versions = [version for version in schema.function_opset_versions if version <= opset]
     body = schema.get_function_with_opset_version(max(versions)) if versions else schema.function_body
     function = onnx.FunctionProto()

@@ -14,7 +14,7 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.irx.edit import graphs_of
 from fx2onnx.irx.facts import GRAPH_BEARING
 from fx2onnx.irx.inference import infer_types
-from fx2onnx.semantics.schemas import types_of
+from fx2onnx.semantics.schemas import onnx_schema, types_of
 from fx2onnx.steps.opset_down import DOWN
 from fx2onnx.steps.opset_edit import Edit, NoForm
 from fx2onnx.steps.opset_up import UP
@@ -86,11 +86,8 @@ def _step(model: ir.Model, before: int, after: int, missing: dict[ir.Node, str])
 
 def _since(op_type: str, opset: int) -> int | None:
     """The version of an operator in an opset; None where the opset has it not."""
-    try:
-        schema = onnx.defs.get_schema(op_type, opset, "")
-    except onnx.defs.SchemaError:
-        return None
-    return None if schema.deprecated else int(schema.since_version)
+    schema = onnx_schema(op_type, opset)
+    return None if schema is None or schema.deprecated else int(schema.since_version)
 
 
 def _is_same(op_type: str, before: int, after: int) -> bool:
@@ -126,8 +123,8 @@ def _change(model: ir.Model, node: ir.Node, before: int, after: int) -> int:
 
 def _drop_defaults(node: ir.Node, before: int, after: int) -> None:
     """Attributes that the other opset has not and that say what holds without them."""
-    other = onnx.defs.get_schema(node.op_type, after, "")
-    own = None if _since(node.op_type, before) is None else onnx.defs.get_schema(node.op_type, before, "")
+    other = onnx_schema(node.op_type, after)
+    own = None if _since(node.op_type, before) is None else onnx_schema(node.op_type, before)
     for name in list(node.attributes):
         if name in other.attributes:
             continue
@@ -146,13 +143,11 @@ def _drop_defaults(node: ir.Node, before: int, after: int) -> None:
 
 
 def _require(node: ir.Node, opset: int) -> None:
-    schema = onnx.defs.get_schema(node.op_type, opset, "")
-    given = [value for value in node.inputs if value is not None]
+    schema = onnx_schema(node.op_type, opset)
     if len(node.inputs) > schema.max_input:
         extra = [value for value in node.inputs[schema.max_input :] if value is not None]
         if extra:
             raise NoForm(f"opset {opset} has no input {schema.max_input}")
-    del given
     for index, value in enumerate(node.inputs):
         if value is None or value.dtype is None or not isinstance(value.type, ir.TensorType):
             continue
@@ -166,7 +161,7 @@ def _define(model: ir.Model, node: ir.Node, opset: int) -> bool:
     """Let the node call ONNX's definition of its operator, which is inlined then. False where ONNX has none, or one that takes a
     graph.
     """
-    schema: Any = onnx.defs.get_schema(node.op_type, opset, "")
+    schema = onnx_schema(node.op_type, opset)
     body = None if node.op_type in GRAPH_BEARING else _body(schema, node, opset)
     if body is None:
         return False

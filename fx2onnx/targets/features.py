@@ -5,11 +5,12 @@ A table's ``lacks`` names those that a runtime does not have: ``{"::Resize": ["a
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any
 
 import onnx
 import onnx_ir as ir
+
+from fx2onnx.semantics.schemas import onnx_schema
 
 MODE = onnx.defs.OpSchema.AttrType
 OPTIONAL = onnx.defs.OpSchema.FormalParameterOption.Optional
@@ -24,7 +25,7 @@ def features_of(node: ir.Node, version: int) -> frozenset[str]:
     """Of a node of the standard domain, in that opset: ``mode=cubic``, ``alpha`` where any number is meant, ``input roi``,
     ``output Indices``.
     """
-    schema = schema_of(node.op_type, version)
+    schema = onnx_schema(node.op_type, version)
     if schema is None:
         return frozenset()
     found = {
@@ -55,12 +56,3 @@ def _of_attribute(name: str, value: Any, formal: Any) -> str | None:
     if isinstance(value, (list, tuple)) and name in NEUTRAL and set(value) <= {NEUTRAL[name]}:
         return None
     return name
-
-
-@lru_cache(maxsize=2048)
-def schema_of(op_type: str, opset: int, domain: str = "") -> Any:
-    """The operator's in that opset; None where it has none."""
-    try:
-        return onnx.defs.get_schema(op_type, opset, domain)
-    except onnx.defs.SchemaError:
-        return None

@@ -8,7 +8,8 @@ from typing import Any
 import onnx_ir as ir
 
 from fx2onnx.irx.facts import GRAPH_BEARING
-from fx2onnx.targets.features import features_of, schema_of
+from fx2onnx.semantics.schemas import onnx_schema
+from fx2onnx.targets.features import features_of
 from fx2onnx.targets.find import MICROSOFT, find
 from fx2onnx.targets.form import RuntimeKernel, Target
 
@@ -47,7 +48,7 @@ def knows(target: str, domain: str, op_type: str, opset: int, signature: Signatu
     is_asked_all = found.fails is None or (bool(domain) and (domain not in KNOWN or found.knows(domain)))
     if not kernels and not is_asked_all:
         return False if failures else None
-    schema = schema_of(op_type, opset, domain)
+    schema = onnx_schema(op_type, opset, domain)
     signatures = [signature, *(with_dtype(signature, narrow, wide) for narrow, wide in found.casts.items())]
     if schema is None:  # of a domain that onnx does not know
         return any(_may_take(kernel, each) for kernel in kernels for each in signatures)

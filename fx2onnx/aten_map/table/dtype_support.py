@@ -6,12 +6,12 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-import onnx
 import onnx_ir as ir
 
 from fx2onnx.aten_map.table.dtypes import FLOATS, Operand, as_dtype
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.schema import schema_of
+from fx2onnx.semantics.schemas import onnx_schema, types_of
 
 D = ir.DataType
 SMALL_INTEGERS = frozenset({D.INT8, D.UINT8, D.INT16, D.UINT16})
@@ -60,10 +60,9 @@ NO_KERNEL: dict[str, frozenset[ir.DataType]] = {
 def takes(op_type: str, opset: int, dtype: ir.DataType) -> bool:
     """Whether ``op_type`` computes with ``dtype`` in ``opset``: the standard admits it and a kernel is known."""
     schema_of(op_type, opset)
-    schema = onnx.defs.get_schema(op_type, opset)
+    schema = onnx_schema(op_type, opset)
     parameter = schema.inputs[min(1, len(schema.inputs) - 1)] if op_type == "Where" else schema.inputs[0]
-    admitted = next(set(c.allowed_type_strs) for c in schema.type_constraints if c.type_param_str == parameter.type_str)
-    return f"tensor({dtype.name.lower()})" in admitted and dtype not in NO_KERNEL.get(op_type, ())
+    return f"tensor({dtype.name.lower()})" in types_of(parameter, schema) and dtype not in NO_KERNEL.get(op_type, ())
 
 
 def compute_dtype(op: Emit, op_type: str, dtype: ir.DataType) -> ir.DataType:

@@ -300,3 +300,13 @@ NO_FACTOR = T([[[2.0, 0.0], [0.0, 3.0]], [[1.0, 2.0], [2.0, 1.0]], [[0.0, 1.0], 
 )
 def test_info_names_the_pivot_that_ends_a_factorisation(function):
     check(function, (NO_FACTOR,))
+
+
+def test_a_cutoff_of_gelsy_that_may_leave_columns_out_is_a_warning_and_one_of_all_is_refused():
+    a, b = R(3, 3), R(3, 1)
+    with pytest.warns(fx2onnx.ExportWarning, match="driver gelsy"):
+        fx2onnx.export(lambda a, b: torch.linalg.lstsq(a, b, rcond=0.1)[0], (a, b))
+    for driver in (None, "gelsy"):
+        with pytest.raises(UserError, match="E203"):
+            fx2onnx.export(lambda a, b, driver=driver: torch.linalg.lstsq(a, b, rcond=1.0, driver=driver)[0], (a, b))
+    check(lambda a, b: torch.linalg.lstsq(a, b, rcond=0.1, driver="gelsd")[0], (a, b))

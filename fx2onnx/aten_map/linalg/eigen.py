@@ -250,6 +250,13 @@ def _lstsq(op: Emit, self: ir.Value, b: ir.Value, rcond: float | None, driver: s
     is_vector = op.rank(b) == 1 or (op.rank(self) - 1 == op.rank(b) and op.dims(b) == op.dims(self)[:-1])
     right = op.Unsqueeze(op.cast(b, WORK), axes=[op.rank(b)]) if is_vector else op.cast(b, WORK)
     relative = rcond if rcond is not None else epsilon_of(op, self) * max(rows, columns)
+    if driver == "gelsy" and not relative < 1:
+        raise UserError(
+            "E203",
+            f"linalg_lstsq with rcond={relative} and the driver gelsy",
+            why="it leaves out all columns but one of a factorisation with pivots",
+            next="pass an rcond below 1, or driver='gelsd'",
+        )
     if (driver == "gelsd" and not 0 < relative < 1) or (driver == "gelss" and relative < 0):  # as LAPACK takes it
         relative = epsilon_of(op, self) / 2
     inverse = pseudo_inverse(op, self, 0.0, relative, False)

@@ -15,6 +15,7 @@ from fx2onnx.capture.recording.values import axis_of, dims_of
 from fx2onnx.capture.registry import Call, Kind, register
 from fx2onnx.capture.shapes.symnode import unwrap
 from fx2onnx.sizes.expr import Dim, DimLike
+from fx2onnx.torchcompat.frames import user_location
 
 aten = torch.ops.aten
 
@@ -51,13 +52,25 @@ def _multilabel_margin(
     return record_sized(tracer, call, [(self.dtype, shape)])
 
 
+_NOISE = 1e-3
+"""A cutoff, as a share of the largest singular value, below which what is left out hardly changes a solution."""
+
+
 @register(Kind.RECORD, aten.linalg_lstsq.default)
-def _least_squares(tracer: Tracer, call: Call, self: torch.Tensor, b: torch.Tensor, driver: str | None) -> object:
+def _least_squares(
+    tracer: Tracer, call: Call, self: torch.Tensor, b: torch.Tensor, rcond: float | None, driver: str | None
+) -> object:
     """linalg_lstsq: solution, residuals (of more equations than unknowns), rank, singular values, as the driver gives.
 
-    Of a matrix without full rank PyTorch gives no residuals; that is known only when the model runs.
+    Of a matrix without full rank PyTorch gives no residuals; that is known only when the model runs. The driver gelsy leaves out columns
+    of a factorisation with pivots, the file singular values.
     """
     matrix, right, driver = self, b, driver or "gelsy"
+    if driver == "gelsy" and rcond is not None and rcond > _NOISE:
+        tracer.warnings.append(
+            f"linalg_lstsq with rcond={rcond}: where singular values are below that share of the largest, the file solves as the "
+            f"driver gelsd does, and the driver gelsy gives something else ({user_location()})"
+        )
     *batch, rows, columns = dims_of(matrix)
     is_vector = right.dim() == 1 or (matrix.dim() - 1 == right.dim() and dims_of(right) == [*batch, rows])
     columns_of_right = [] if is_vector else dims_of(right)[-1:]

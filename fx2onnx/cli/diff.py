@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fx2onnx.base.errors import UserError
+from fx2onnx.base.errors import Fx2OnnxError, UserError, first_line
 from fx2onnx.cli import options
 from fx2onnx.cli.files import check_readable
 from fx2onnx.cli.outcome import print_json, reports_errors
 from fx2onnx.cli.progress import cell, line, shape_text
-from fx2onnx.diff.compare import Difference
-from fx2onnx.diff.nodes import Change, NodeDifferences, NodeFacts
-from fx2onnx.diff.weights import ChangedWeight, WeightDifferences
 
 if TYPE_CHECKING:
     from fx2onnx.diff.compare import Difference
+    from fx2onnx.diff.nodes import Change, NodeDifferences, NodeFacts
+    from fx2onnx.diff.weights import ChangedWeight, WeightDifferences
 
 
 @reports_errors
@@ -49,31 +48,25 @@ def diff_command(
     sizes = parse_dims(dim or [])
     name = engine[0] if engine else "runner"
     if numbers:
-        from fx2onnx.cli.diff_numbers import check_engine
+        from fx2onnx.judge.engines import chosen_engines
 
         if len(engine or ()) > 1:
             raise UserError("E001", "diff runs both files in one engine", next="give --engine once")
-        check_engine(name)
+        chosen_engines([name])
     from fx2onnx.diff.compare import diff
 
     found = diff(*files)
     outputs = None
     if numbers:
-        from fx2onnx.cli.diff_numbers import compare_outputs
-
         outputs = compare_outputs(*files, name, sizes, seed)
     if json_output:
         print_json({**found.as_dict(), "numbers": outputs})
     else:
-        _show(found, outputs)
+        show_difference(found)
+        if outputs is not None:
+            show_numbers(outputs)
     if not found.equal:
         raise typer.Exit(1)
-
-
-def _show(found: Difference, outputs: dict[str, Any] | None) -> None:
-    show_difference(found)
-    if outputs is not None:
-        show_numbers(outputs)
 
 
 MOST_ROWS = 40
@@ -191,3 +184,62 @@ def _text(value: Any) -> str:
 
 def _short(value: float | None) -> str:
     return "-" if value is None else f"{value:.3g}"
+
+
+def compare_outputs(first: Path, second: Path, engine: str, dims: Mapping[str, int], seed: int) -> dict[str, Any]:
+    """``{"engine", "seed", "sizes", "outputs": [{"output", "largest", "scale", "problem"}], "note"}``.
+
+    ``note`` says why nothing was compared: other inputs, or an engine that does not run a file. Raises UserError E001 for a
+    dim that no input has.
+    """
+    import onnx
+    import onnx_ir
+
+    from fx2onnx.cli.feeds import check_dims
+    from fx2onnx.judge.engines import ENGINES
+    from fx2onnx.judge.feeds import candidate_sizes, conditions_of, dim_names, inputs_of, taken_feeds
+
+    result: dict[str, Any] = {"engine": engine, "seed": seed, "sizes": {}, "outputs": [], "note": ""}
+    one, other = (
+        onnx_ir.serde.deserialize_model(onnx.load(path, load_external_data=False)) for path in (first, second)
+    )
+    inputs, others = inputs_of(one), inputs_of(other)
+    if {each.name: each.dtype for each in inputs} != {each.name: each.dtype for each in others}:
+        return {**result, "note": "the files take other inputs"}
+    check_dims([dim for each in inputs for dim in (*(each.dims or ()), *dim_names(each))], dims)
+    conditions = [*conditions_of(one), *conditions_of(other)]
+    if next(candidate_sizes(inputs, conditions, dims), None) is None:
+        return {**result, "note": "no sizes were found that both files are right for; give them with --dim"}
+    file = first
+    try:
+        taken = next(taken_feeds(inputs, ENGINES[engine](str(first)), conditions, dims, seed), None)
+        if taken is None:
+            return {**result, "note": "no random values for inputs that are no tensors, or of no known rank"}
+        file = second
+        after = ENGINES[engine](str(second))(taken.feeds)
+    except Exception as cause:  # each engine has classes of its own
+        why = cause.what if isinstance(cause, Fx2OnnxError) else f"{type(cause).__name__}: {first_line(cause)[:200]}"
+        return {**result, "note": f"{engine} does not run {file}: {why}"}
+    result["sizes"] = {name: size for name, size in taken.sizes.items() if name.isidentifier()}
+    names, other_names = ([value.name for value in model.graph.outputs] for model in (one, other))
+    if set(names) == set(other_names):
+        after = [after[other_names.index(name)] for name in names]
+    pairs = zip(names, taken.results, after, strict=False)
+    return {**result, "outputs": [_compared(name or "", *values) for name, *values in pairs]}
+
+
+def _compared(name: str, before: Any, after: Any) -> dict[str, Any]:
+    import numpy as np
+
+    from fx2onnx.judge.arrays import largest_difference
+
+    row = {"output": name, "largest": None, "scale": None, "problem": ""}
+    if not isinstance(before, np.ndarray) or not isinstance(after, np.ndarray):
+        return {**row, "problem": "no tensor"}
+    if before.shape != after.shape or before.dtype != after.dtype:
+        kinds = (f"{array.dtype} {list(array.shape)}" for array in (before, after))
+        return {**row, "problem": " and ".join(kinds)}
+    largest, scale = largest_difference(before, after)
+    if largest is None and not np.array_equal(before, after):
+        row["problem"] = "other strings"
+    return {**row, "largest": largest, "scale": scale}

@@ -32,7 +32,7 @@ COMMANDS = {
         ("make", "quantize", "optimize:quantize_command", "Quantize the weights of any ONNX file."),
         ("make", "testcase", "testcase:case_command", "Write an ONNX test directory with inputs and outputs."),
         ("check", "verify", "verify:verify_command", "Compare an ONNX file with its PyTorch module."),
-        ("check", "locate", "locate:locate_command", "Find the first wrong node of an ONNX file."),
+        ("check", "locate", "verify:locate_command", "Find the first wrong node of an ONNX file."),
         ("check", "lint", "lint:lint_command", "Check whether a runtime can run an ONNX file."),
         ("check", "diff", "diff:diff_command", "Compare two ONNX files."),
         ("look", "inspect", "show:inspect_command", "Show what is in an ONNX file or exported folder."),

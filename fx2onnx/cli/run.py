@@ -95,7 +95,7 @@ def run_command(
     if any(outputs_to):
         check_apart(outputs_to, _inputs(file, folders, input or [], assert_outputs))
 
-    from fx2onnx.cli import run_data, run_show
+    from fx2onnx.cli import run_data
     from fx2onnx.cli.progress import Stages
     from fx2onnx.runner import dump
 
@@ -117,10 +117,10 @@ def run_command(
                     print_text(dump.dump_ir(session))
                 raise
             outputs = dict(zip(names, values, strict=True))
-            described = [run_show.describe(name, value) for name, value in outputs.items()]
-            sets.append({"inputs": run_show.describe_inputs(data.feeds), "outputs": described})
+            described = [run_data.describe(name, value) for name, value in outputs.items()]
+            sets.append({"inputs": run_data.describe_inputs(data.feeds), "outputs": described})
             if not json_output:
-                run_show.print_results(f"{shown['model']}  ({file.name})", data.feeds, described)
+                run_data.print_results(f"{shown['model']}  ({file.name})", data.feeds, described)
             if folders and data.wanted:
                 run_data.assert_outputs(outputs, data.wanted, rtol, atol, str(data.folder))
         rows = _finish_profile(session, prefix, trace) if prefix else []
@@ -181,7 +181,7 @@ def _show_rest(
     dump_ir: bool,
     as_json: bool,
 ) -> None:
-    from fx2onnx.cli.run_show import print_profile
+    from fx2onnx.cli.run_data import print_profile
     from fx2onnx.runner import dump
 
     if not as_json:
@@ -211,7 +211,7 @@ def _trace_file(wanted: bool) -> Iterator[str]:
 
 
 def _finish_profile(session: Any, prefix: str, trace: Path | None) -> list[dict[str, Any]]:
-    from fx2onnx.cli.run_show import read_profile
+    from fx2onnx.cli.run_data import read_profile
 
     written = Path(session.end_profiling())
     if trace is not None:

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fx2onnx.base.options import INPUTS, option
 from fx2onnx.files.weight_file import WeightFile
-from fx2onnx.sizes.expr import Scalar
 
 if TYPE_CHECKING:
     from torch import nn
 
-AxisName: TypeAlias = str | Scalar
+    from fx2onnx.sizes.expr import Scalar
+
+AxisName: TypeAlias = "str | Scalar"
 """Of a dynamic axis: the name of its size, or an expression of such."""
 DynamicShapes: TypeAlias = Mapping[str, Mapping[int, AxisName]]
 

@@ -6,14 +6,14 @@ import difflib
 import json
 import re
 from functools import lru_cache
-from importlib.metadata import PackageNotFoundError, version
-from importlib.resources import files
-from importlib.resources.abc import Traversable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fx2onnx.base import plugins
 from fx2onnx.base.errors import UserError
 from fx2onnx.targets.form import Target, numbers, problem_of
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
 
 ANY = "onnx"
 """ONNX's specification alone: no runtime in particular."""
@@ -34,8 +34,7 @@ def names() -> list[str]:
 
 @lru_cache(maxsize=1)
 def _own_names() -> tuple[str, ...]:
-    tables = files("fx2onnx.targets") / "tables"
-    return ANY, *(entry.name.removesuffix(".json") for entry in tables.iterdir() if entry.name.endswith(".json"))
+    return ANY, *(entry.name.removesuffix(".json") for entry in _tables().iterdir() if entry.name.endswith(".json"))
 
 
 def _split(name: str) -> tuple[str, str]:
@@ -102,6 +101,8 @@ def find(name: str) -> Target:
 
 def _installed(oldest: str, newest: str) -> str:
     """The release of onnxruntime that is installed, or else the newest, within those of the table."""
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
         found = re.match(r"\d+\.\d+", version(DEFAULT))
     except PackageNotFoundError:
@@ -138,7 +139,7 @@ def chosen_opset(target: str | None, asked: int | None, usual: int) -> int:
 @lru_cache(maxsize=8)
 def _table(runtime: str) -> dict[str, Any]:
     if runtime in _own_names():
-        own: dict[str, Any] = _read(files("fx2onnx.targets") / "tables" / f"{runtime}.json")
+        own: dict[str, Any] = _read(_tables() / f"{runtime}.json")
         return own
     plugin = plugins.find(plugins.TARGETS, runtime)
     if plugin is None:
@@ -148,6 +149,12 @@ def _table(runtime: str) -> dict[str, Any]:
     if problem:
         raise plugin.unfit(problem)
     return table
+
+
+def _tables() -> Traversable:
+    from importlib.resources import files
+
+    return files("fx2onnx.targets") / "tables"
 
 
 def _read(file: Traversable) -> Any:

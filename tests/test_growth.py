@@ -22,7 +22,8 @@ import torch
 import fx2onnx
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.recursion import limit_reached
-from fx2onnx.irx.edit import replace_inputs, use_count
+from fx2onnx.irx.edit import replace_inputs
+from fx2onnx.irx.private_names import use_count
 from fx2onnx.irx.values import new_value
 from fx2onnx.runner import InferenceSession, arena
 from fx2onnx.sizes.expr import Dim, apply

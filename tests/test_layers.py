@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import ast
+import enum
 import functools
 import re
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
+import onnx_ir as ir
 import pytest
 
 from fx2onnx.manifest import names
@@ -352,6 +355,78 @@ def test_private_names_of_torch_are_seen(text: str) -> None:
 )
 def test_public_names_of_torch_are_not_private(text: str) -> None:
     assert not private_names_of_torch(text)
+
+
+PRIVATE_OF_OTHERS = {
+    "irx/private_names.py": "what onnx_ir lacks",
+    "irx/transposition.py": "NumPy names no library that it computes with",
+    "semantics/kernels/re2.py": "the parser of regular expressions, whose tree another matcher runs",
+}
+"""Files that use private names of other packages than torch, and for what."""
+OTHERS = re.compile(
+    r"(re|numpy|ml_dtypes|onnx|onnx_ir|onnxscript|onnxruntime|safetensors|transformers|timm|torchvision|typer|rich|click)"
+    r"\.([\w.]+\.)?_(?!_)\w+(\.[\w.]+)?"
+)
+
+
+def private_slots_of_onnx_ir() -> set[str]:
+    """Private attributes of onnx_ir's classes, without those that every enum and named tuple has."""
+    classes = [kind for module in (ir, ir.serde) for kind in vars(module).values() if isinstance(kind, type)]
+    own = {kind for each in classes for kind in each.__mro__ if kind.__module__.startswith("onnx_ir")}
+    names = {name for kind in own for name in (*getattr(kind, "__slots__", ()), *vars(kind))}
+    usual = {*dir(enum.Enum), *vars(enum.IntEnum("E", "A")), *dir(NamedTuple("T", [("a", int)]))}
+    return {name for name in names - usual if name.startswith("_") and not name.startswith("__")}
+
+
+def private_names_of_others(text: str, slots: set[str]) -> set[str]:
+    """Private modules and names of other packages that are imported or named in a string, and private parts of onnx_ir's objects."""
+    found: set[str] = set()
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            found.update(f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found.add(node.value)
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            found.add(ast.unparse(node))
+    found = {name for name in found if OTHERS.fullmatch(name)}
+    if "import onnx_ir" in text:
+        found |= {
+            ast.unparse(node)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Attribute) and node.attr in slots and ast.unparse(node.value) not in ("self", "cls")
+        }
+    return found
+
+
+@pytest.mark.long
+def test_private_names_of_others_are_in_named_files() -> None:
+    slots = private_slots_of_onnx_ir()
+    used = {
+        str(path.relative_to(PACKAGE)): names
+        for path in PACKAGE.rglob("*.py")
+        if (names := private_names_of_others(path.read_text(), slots))
+    }
+    assert {place: names for place, names in used.items() if place not in PRIVATE_OF_OTHERS} == {}, "move it"
+    assert sorted(used) == sorted(PRIVATE_OF_OTHERS), "a file of the table uses none now"
+
+
+@pytest.mark.parametrize(
+    ("text", "is_private"),
+    [
+        ("from re import _parser", True),
+        ("import onnx_ir._core", True),
+        ("import importlib\nimportlib.import_module('numpy._core')", True),
+        ("import onnx_ir as ir\ndef f(value: ir.Value) -> int: return len(value._uses)", True),
+        ("import onnx_ir as ir\ndef f(node: ir.Node) -> None: node.graph._nodes.remove(node)", True),
+        ("import onnx_ir as ir\nkind._replace(a=1), self._uses, ir.Value.uses", False),
+        ("import numpy.core, re", False),
+    ],
+)
+def test_private_names_of_others_are_seen(text: str, is_private: bool) -> None:
+    assert bool(private_names_of_others(text, private_slots_of_onnx_ir())) == is_private
 
 
 @pytest.mark.long

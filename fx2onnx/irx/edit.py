@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 import onnx_ir as ir
 
 from fx2onnx.irx.facts import GRAPH_BEARING
+from fx2onnx.irx.private_names import set_inputs, take_out, use_count
 
 ORIGIN_KEYS = ("source", "aten", "fx")
 
@@ -38,22 +39,6 @@ def nested_graphs(node: ir.Node) -> list[ir.Graph]:
 def is_read(value: ir.Value) -> bool:
     """Whether a node reads the value or it is a graph output."""
     return value.is_graph_output() or use_count(value) > 0
-
-
-def use_count(value: ir.Value) -> int:
-    """How many inputs of nodes read the value; ``uses()`` would copy them, which the readers of one value cannot all ask."""
-    return len(value._uses)
-
-
-def nodes_before(node: ir.Node) -> Iterator[ir.Node]:
-    """The nodes of the same graph before ``node``, backwards, as the linked list has them: onnx_ir starts at an end."""
-    assert node.graph is not None
-    boxes = node.graph._nodes
-    box = boxes._value_ids_to_boxes[id(node)].prev
-    while box is not boxes._root:
-        if box.value is not None:
-            yield box.value
-        box = box.prev
 
 
 def can_replace(old: ir.Value, new: ir.Value) -> bool:
@@ -94,39 +79,8 @@ def replace_inputs(pairs: Iterable[tuple[ir.Value, ir.Value]]) -> list[ir.Node]:
         for user, index in old.uses():
             changes.setdefault(user, {})[index] = new
     for user, inputs in changes.items():
-        _set_inputs(user, inputs)
+        set_inputs(user, inputs)
     return list(changes)
-
-
-FEW_INPUTS = 16
-"""Of more inputs, onnx_ir would copy all for each that changes, in Python."""
-
-
-def _set_inputs(node: ir.Node, changes: dict[int, ir.Value | None]) -> None:
-    """Give ``node`` other inputs, by index."""
-    if len(node.inputs) <= FEW_INPUTS:
-        for index, value in changes.items():
-            node.replace_input_with(index, value)
-        return
-    inputs = list(node.inputs)
-    for index, value in changes.items():
-        before, inputs[index] = inputs[index], value
-        if before is not None:
-            before._remove_usage(node, index)
-        if value is not None:
-            value._add_usage(node, index)
-    node._inputs = tuple(inputs)
-
-
-def _take_out(node: ir.Node) -> None:
-    """Take a node that nobody reads out of its graph, as ``graph.remove(node, safe=True)`` does, but without a look at each of
-    the graph's outputs and a copy of the inputs for each of them.
-    """
-    graph = node.graph
-    assert graph is not None
-    _set_inputs(node, dict.fromkeys(range(len(node.inputs))))
-    node.graph = None
-    graph._nodes.remove(node)
 
 
 def remove_unread(nodes: Iterable[ir.Node]) -> list[ir.Node]:
@@ -139,7 +93,7 @@ def remove_unread(nodes: Iterable[ir.Node]) -> list[ir.Node]:
             continue
         inputs = {value: None for value in node.inputs if value is not None}
         inner = [value for nested in nested_graphs(node) for value in _outer_values(nested)]
-        _take_out(node)
+        take_out(node)
         for nested in nested_graphs(node):
             _release(nested)
         removed.append(node)
@@ -167,7 +121,7 @@ def _outer_values(graph: ir.Graph) -> list[ir.Value]:
 def _release(graph: ir.Graph) -> None:
     """Nodes of a graph that is gone no longer read anything."""
     for node in graph.all_nodes():
-        _set_inputs(node, dict.fromkeys(range(len(node.inputs))))
+        set_inputs(node, dict.fromkeys(range(len(node.inputs))))
 
 
 def merged_origin(nodes: Iterable[ir.Node]) -> dict[str, str]:

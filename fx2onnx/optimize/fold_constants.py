@@ -9,8 +9,9 @@ from typing import TypeAlias
 import numpy as np
 import onnx_ir as ir
 
-from fx2onnx.irx.edit import graphs_of, is_read, remove_unread, replace_inputs, use_count
+from fx2onnx.irx.edit import graphs_of, is_read, remove_unread, replace_inputs
 from fx2onnx.irx.facts import GRAPH_BEARING, is_random
+from fx2onnx.irx.private_names import use_count
 from fx2onnx.irx.values import dims_of, known_sizes, set_type
 from fx2onnx.optimize.evaluate import EVALUATORS, LAST_BIT, Array, Function, evaluate
 from fx2onnx.optimize.rewrite import attribute, dims_or_none

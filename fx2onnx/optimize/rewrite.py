@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import onnx_ir as ir
 
-from fx2onnx.irx.edit import nodes_before, use_count
 from fx2onnx.irx.emit import Emit
+from fx2onnx.irx.private_names import nodes_before, use_count, uses_of
 from fx2onnx.irx.values import Dims, dims_of, known_array
 from fx2onnx.sizes.expr import DimLike
 
@@ -101,7 +101,7 @@ def sole_reader(value: ir.Value) -> ir.Node | None:
     if value.is_graph_output():
         return None
     readers: set[ir.Node] = set()
-    for user, _ in value._uses:
+    for user, _ in uses_of(value):
         readers.add(user)
         if len(readers) > 1:
             return None
@@ -116,7 +116,7 @@ def speaks_for_readers(node: ir.Node, value: ir.Value) -> bool:
     """Whether ``node``, which reads ``value``, is to look for a change of all readers that are of its operator."""
     if use_count(value) <= MANY_READERS:
         return True
-    return next(user for user, _ in value._uses if user.op_type == node.op_type) is node
+    return next(user for user, _ in uses_of(value) if user.op_type == node.op_type) is node
 
 
 def first_reader(nodes: Collection[ir.Node], value: ir.Value) -> ir.Node:

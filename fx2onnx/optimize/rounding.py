@@ -9,6 +9,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from fx2onnx.irx.facts import ELEMENTWISE, MOVES, ROUNDS
+from fx2onnx.irx.private_names import uses_of
 
 MAX_VALUES = 1000
 """Of a larger neighbourhood, nothing is said: it counts as rounded."""
@@ -23,7 +24,7 @@ def is_rounded(value: ir.Value, main: ir.Graph) -> bool:
         current = pending.pop()
         if current.is_graph_output() and current.graph is not main:
             return True
-        for node, _ in current._uses:
+        for node, _ in uses_of(current):
             if (node.op_type in ROUNDS or _cuts(node)) and not all(map(_is_unread, node.outputs)):
                 return True
             if node.op_type in ELEMENTWISE or node.op_type in MOVES:

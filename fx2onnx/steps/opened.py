@@ -169,7 +169,7 @@ class _Read(ir.serde.TensorProtoTensor):
     @property
     def raw(self) -> onnx.TensorProto:
         """What is written: the message's own tensor, or a copy where the name is another."""
-        proto = self._proto
+        proto = super().raw
         if proto.name == self._own_name:
             return proto
         renamed = onnx.TensorProto()

@@ -13,7 +13,8 @@ from os import PathLike
 import onnx
 import onnx_ir as ir
 
-from fx2onnx.irx.edit import graphs_of, use_count
+from fx2onnx.irx.edit import graphs_of
+from fx2onnx.irx.private_names import use_count
 from fx2onnx.irx.values import copied_type, known_array, known_ints
 from fx2onnx.targets.fault_entries import FaultEntry, read_entries
 from fx2onnx.targets.float64.node import Form

@@ -235,7 +235,7 @@ MUTANTS = [
     ),
     # Generation and training.
     Mutant(
-        "decoding/last_logits.py",
+        "decoding/recipes/recipe.py",
         "outputs[LOGITS][:, -1:]",
         "outputs[LOGITS][:, :1]",
         "tests/decoding/test_prompt_graphs.py",
@@ -247,7 +247,7 @@ MUTANTS = [
         "tests/model_patches/test_recurrences.py",
     ),
     Mutant(
-        "generation/grids.py",
+        "generation/media.py",
         " or (sides % grid.merge_size).any()",
         "",
         "tests/decoding/test_image_sizes.py::test_a_grid_that_contradicts_is_one_clear_error",

@@ -144,6 +144,12 @@ def test_every_package_is_in_the_table() -> None:
     assert packages <= set(MAY_IMPORT) | TOP
 
 
+def test_the_map_shows_every_room() -> None:
+    text = (PACKAGE.parent / "docs" / "architecture.md").read_text(encoding="utf-8").split("```")[1]
+    assert not {room for room in MAY_IMPORT if f"{room}/" not in text}
+    assert len(re.findall(r"\| \d ", text)) <= 9
+
+
 @pytest.mark.long
 def test_nobody_imports_the_top() -> None:
     wrong = [
@@ -262,7 +268,7 @@ TORCH_PRIVATE = {
     "aten_map/namespaces/quantized_decomposed.py": "torch declares these operators in a private module only",
     "aten_map/table/registry.py": "the type of an overload has no public name; this package is below capture",
     "cli/profile_probes.py": "functions inside torch.onnx and torch.export, timed for a comparison",
-    "model_patches/torch_rnn.py": "the operator below torch.nn.utils.rnn.pad_packed_sequence",
+    "model_patches/torch_layers.py": "the operator below torch.nn.utils.rnn.pad_packed_sequence",
     "sources/light_run.py": "fake tensors; this package does not import capture",
     "training/packed.py": "the functions that pack sequences, which have a gradient here",
     "training/recurrent.py": "the functions that recurrent layers call, which loops take the place of",

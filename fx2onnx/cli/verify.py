@@ -53,7 +53,7 @@ def verify_command(
     from fx2onnx.cli.progress import Stages, console
     from fx2onnx.files.staging import write_text
     from fx2onnx.judge.engines import chosen_engines
-    from fx2onnx.report.verdict_page import verdict_page
+    from fx2onnx.report.model_page import verdict_page
     from fx2onnx.sources.inputs import input_files
 
     check_readable(model)

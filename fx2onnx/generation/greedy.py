@@ -14,10 +14,33 @@ from fx2onnx.generation.codebooks import Shifted, batch_of, rows_of_prompt, shif
 from fx2onnx.generation.engine import Graph, as_array, dtype_of
 from fx2onnx.generation.media import TEXT, beside_text, encode_media
 from fx2onnx.generation.opened import OpenedFolder, positions
-from fx2onnx.generation.prompt_rewrite import rewritten
 from fx2onnx.judge.engines import Array
 from fx2onnx.manifest.form import PromptRewrite
-from fx2onnx.manifest.names import MASK
+from fx2onnx.manifest.names import IDS, MASK
+
+
+def rewritten(rewrite: PromptRewrite | None, given: Mapping[str, Any]) -> dict[str, Any]:
+    """``given``, its ``input_ids`` and ``attention_mask`` [batch, length] without the last tokens, another one first.
+
+    Raises:   UserError E401 where no token is left.
+    """
+    inputs = dict(given)
+    ids = inputs.get(IDS)
+    if rewrite is None or ids is None or ids.ndim != 2:
+        return inputs
+    kept = ids.shape[1] - rewrite.left_out
+    if kept < 1:
+        raise UserError(
+            "E401",
+            f"the prompt of {ids.shape[1]} tokens is too short",
+            why=f"the model's own generate leaves out its last {rewrite.left_out}: processors end a text with a token for that",
+        )
+    inputs |= {name: inputs[name][:, :kept] for name in (IDS, MASK) if name in inputs}
+    if rewrite.first_token is not None:
+        first = np.full_like(ids[:, :1], rewrite.first_token)
+        inputs[IDS] = np.concatenate([first, inputs[IDS][:, 1:]], axis=1)
+    return inputs
+
 
 _LAST_POSITION = "last_position"  # among the states: the greatest number of any token's position [batch]
 _LENGTH = 20  # transformers' own default of max_length

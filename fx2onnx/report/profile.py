@@ -4,15 +4,120 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.targets import check_target
 from fx2onnx.files.staging import write_text
 from fx2onnx.report.compare import ProfileComparison
 from fx2onnx.report.page import page
-from fx2onnx.report.profile_data import ProfileData
-from fx2onnx.report.trace import chrome_trace, speedscope
+from fx2onnx.report.profile_data import Event, Export, ProfileData
+from fx2onnx.report.tree import own_seconds
+
+SPEEDSCOPE_SCHEMA = "https://www.speedscope.app/file-format-schema.json"
+_MICRO = 1e6
+_LINE = re.compile(r"[0-9]{1,9}")
+
+
+def chrome_trace(profile: ProfileData) -> dict[str, Any]:
+    """One process for each exporter, its events nested on one thread, its memory a counter.
+
+    Stretches have no place in time: they are arguments of the event around them.
+    """
+    events: list[dict[str, Any]] = []
+    for number, export in enumerate(profile.exports, 1):
+        if export.events is None:
+            continue
+        events.append({"name": "process_name", "ph": "M", "pid": number, "args": {"name": export.exporter}})
+        events += _complete(export.events, number)
+        events += [
+            {"name": "resident memory", "ph": "C", "pid": number, "ts": at * _MICRO, "args": {"bytes": now}}
+            for at, now, _ in export.memory
+        ]
+    return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"source": profile.source, **profile.machine}}
+
+
+def _complete(event: Event, process: int) -> Iterator[dict[str, Any]]:
+    args = dict(event.args)
+    for child in event.children:
+        if child.stretches:
+            args[child.name] = f"{child.seconds * 1e3:.3f} ms in {child.stretches}"
+    yield {
+        "name": event.name,
+        "ph": "X",
+        "pid": process,
+        "tid": 1,
+        "ts": event.start * _MICRO,
+        "dur": event.seconds * _MICRO,
+        "args": args,
+    }
+    for child in event.children:
+        if not child.stretches:
+            yield from _complete(child, process)
+
+
+def speedscope(profile: ProfileData) -> dict[str, Any]:
+    """One sampled profile for each exporter; a sample is a stretch of one stack, its weight the seconds."""
+    frames: dict[tuple[str, str], int] = {}
+    profiles = [_sampled(export, frames) for export in profile.exports if export.events is not None]
+    return {
+        "$schema": SPEEDSCOPE_SCHEMA,
+        "name": profile.source or "fx2onnx",
+        "exporter": "fx2onnx",
+        "activeProfileIndex": 0,
+        "shared": {"frames": [_frame(name, where) for name, where in frames]},
+        "profiles": profiles,
+    }
+
+
+def _frame(name: str, where: str) -> dict[str, Any]:
+    file, colon, rest = where.partition(":")
+    line = rest.split(",")[0]
+    return {"name": name, "file": file, "line": int(line)} if colon and _LINE.fullmatch(line) else {"name": name}
+
+
+def _sampled(export: Export, frames: dict[tuple[str, str], int]) -> dict[str, Any]:
+    assert export.events is not None
+    stretches = list(_stacks(export.events, (), frames))
+    weights = [seconds for _, seconds in stretches]
+    return {
+        "type": "sampled",
+        "name": export.exporter,
+        "unit": "seconds",
+        "startValue": 0,
+        "endValue": sum(weights),
+        "samples": [list(stack) for stack, _ in stretches],
+        "weights": weights,
+    }
+
+
+def _stacks(
+    event: Event, outer: tuple[int, ...], frames: dict[tuple[str, str], int]
+) -> Iterator[tuple[tuple[int, ...], float]]:
+    """The event's stretches of time in order: gaps before, between and after its children are its own. Its summed
+    stretches come first, out of its own time.
+    """
+    stack = (*outer, frames.setdefault((event.name, event.args.get("where", "")), len(frames)))
+    own = own_seconds(event)
+    for child in event.children:
+        if child.stretches:
+            seconds = min(child.seconds, own)
+            own -= seconds
+            yield (*stack, frames.setdefault((child.name, ""), len(frames))), seconds
+    at = event.start
+    for child in event.children:
+        if child.stretches:
+            continue
+        gap = min(own, max(0.0, child.start - at))
+        if gap:
+            own -= gap
+            yield stack, gap
+        yield from _stacks(child, stack, frames)
+        at = child.start + child.seconds
+    if own > 0:
+        yield stack, own
 
 
 class Profile(ProfileData):

@@ -1,4 +1,4 @@
-"""The process of the command: what its quick end must not leave out, and what its start leaves out."""
+"""The process of the command: its exit codes, and what its start and its end leave out."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-
-from fx2onnx.cli.process import run
 
 START = "import sys; sys.argv[0] = 'fx2onnx'\nfrom fx2onnx.cli.process import run\n"
 
@@ -38,48 +36,6 @@ def test_exit_codes_are_those_of_the_command(arguments: list[str], code: int) ->
     assert python(START + "run()", *arguments).returncode == code
 
 
-def test_modules_are_not_taken_apart_at_the_end() -> None:
-    code = "class Last:\n    def __del__(self): print('taken apart')\nlast = Last()\n"
-    assert "taken apart" not in python(START + code + "run()", "--version").stdout
-    assert "taken apart" in python(START + code, "--version").stdout
-
-
-def test_exit_functions_run_threads_end_and_all_is_written() -> None:
-    code = """
-import atexit, threading, time
-atexit.register(print, "exit function")
-threading.Thread(target=lambda: (threading.main_thread().join(), time.sleep(0.1), print("thread"))).start()
-print("x" * 100_000, end="")
-run()
-"""
-    done = python(START + code, "--version")
-    assert done.stdout.count("x" * 100_000) == 1
-    assert done.stdout.endswith("thread\nexit function\n")
-
-
-@pytest.mark.parametrize(
-    "watch", ["import sys; sys.settrace(lambda *_: None)", "import sys; sys.setprofile(lambda *_: None)"]
-)
-def test_who_watches_the_process_sees_its_end(watch: str) -> None:
-    code = "try:\n    run()\nfinally:\n    print('seen')\n"
-    assert python(f"{START}{watch}\n{code}", "--version").stdout.endswith("seen\n")
-    assert "seen" not in python(START + code, "--version").stdout
-
-
-def test_a_text_of_an_exit_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fx2onnx.cli.main.main", lambda: sys.exit("why"))
-    with pytest.raises(SystemExit, match="why"):
-        run()
-
-
-def test_nobody_reading_any_more_ends_as_python_ends() -> None:
-    code = "import os\nos.close(1)\nsys.stdout.write('never written')\n"
-    plain = python(START + code + "sys.exit(0)")
-    assert plain.returncode
-    monkeyed = "import fx2onnx.cli.main\nfx2onnx.cli.main.main = lambda: sys.exit(0)\n"
-    assert python(START + code + monkeyed + "run()").returncode == plain.returncode
-
-
 def test_a_run_imports_no_more_than_it_needs(model: Path) -> None:
     code = "import atexit\natexit.register(lambda: print(sorted(set(sys.modules) & UNUSED), file=sys.stderr))\nrun()\n"
     unused = {"torch", "onnx_ir", "onnxruntime", "sympy", "html", "fx2onnx.sizes.stated", "pydantic"}
@@ -91,3 +47,8 @@ def test_imports_are_not_searched_for_garbage() -> None:
     code = "import gc\nfound = []\ngc.callbacks.append(lambda phase, _: found.append(phase))\n"
     done = python(START + code + "import atexit\natexit.register(lambda: print(len(found)))\nrun()", "--version")
     assert done.stdout.splitlines()[-1] == "0"
+
+
+def test_the_end_searches_no_garbage() -> None:
+    code = "import gc, atexit\natexit.register(lambda: print(gc.get_freeze_count() > 10_000, gc.get_count()[0] < 10_000))\nrun()"
+    assert python(START + code, "--version").stdout.splitlines()[-1] == "True True"

@@ -20,8 +20,8 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.decoding.cache.layout import unmistakable_sizes
 from fx2onnx.decoding.parts import Assembly, cached_parts
-from fx2onnx.decoding.recipes.embedding import EmbedPart
 from fx2onnx.decoding.recipes.modality import modalities_of
+from fx2onnx.decoding.recipes.multimodal import EmbedPart
 from fx2onnx.exporting.folder import _flaw, _limits, export_assembly
 from fx2onnx.generation import load
 from fx2onnx.generation.media import _cut

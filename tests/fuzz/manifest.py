@@ -8,7 +8,7 @@ import random
 from pathlib import Path
 
 from fx2onnx.files.folder_commit import MANIFEST, VERSION
-from fx2onnx.generation.configs import read_config
+from fx2onnx.generation.opened import read_config
 from fx2onnx.manifest.form import Manifest, read_manifest
 from fx2onnx.manifest.source import source_within
 from tests.fuzz.mutate import as_json, structurally

@@ -13,25 +13,16 @@ from fx2onnx.irx.emit import Emit
 from fx2onnx.optimize.rewrites.arrange_weights import ArrangeWeights
 from fx2onnx.optimize.rewrites.fold_batch_norm import FoldBatchNorm
 from fx2onnx.optimize.rewrites.fold_matmul_scale import FoldMatMulScale
-from fx2onnx.optimize.rewrites.fold_weight_transpose import FoldWeightTranspose
-from fx2onnx.optimize.rewrites.fold_zero_point import FoldZeroPoint
-from fx2onnx.optimize.rewrites.fuse_matmul_add import FuseMatMulAdd
-from fx2onnx.optimize.rewrites.fuse_pad import FusePad
-from fx2onnx.optimize.rewrites.fuse_transpose_gemm import FuseTransposeGemm
-from fx2onnx.optimize.rewrites.grid_gather import GridGather
+from fx2onnx.optimize.rewrites.gemm import FuseMatMulAdd, UnflattenGemm
 from fx2onnx.optimize.rewrites.merge_concats import MergeConcats
 from fx2onnx.optimize.rewrites.merge_matmuls import MergeMatMuls
-from fx2onnx.optimize.rewrites.merge_reshapes import MergeReshapes
-from fx2onnx.optimize.rewrites.merge_slices import MergeSlices
-from fx2onnx.optimize.rewrites.merge_transposes import MergeTransposes
-from fx2onnx.optimize.rewrites.move_reshape_up import MoveReshapeUp
+from fx2onnx.optimize.rewrites.neutral import SkipExpand
 from fx2onnx.optimize.rewrites.pick_early import PickEarly
-from fx2onnx.optimize.rewrites.remove_requantize import RemoveRequantize
-from fx2onnx.optimize.rewrites.skip_expand import SkipExpand
-from fx2onnx.optimize.rewrites.slice_splat import SliceSplat
-from fx2onnx.optimize.rewrites.split_gathers import SplitGathers
-from fx2onnx.optimize.rewrites.swap_relu_max_pool import SwapReluMaxPool
-from fx2onnx.optimize.rewrites.unflatten_gemm import UnflattenGemm
+from fx2onnx.optimize.rewrites.quantized import FoldZeroPoint, RemoveRequantize
+from fx2onnx.optimize.rewrites.reshapes import MergeReshapes, MoveReshapeUp
+from fx2onnx.optimize.rewrites.slices import GridGather, MergeSlices, SliceSplat, SplitGathers
+from fx2onnx.optimize.rewrites.transposes import FoldWeightTranspose, FuseTransposeGemm, MergeTransposes
+from fx2onnx.optimize.rewrites.windows import FusePad, SwapReluMaxPool
 from fx2onnx.sizes.expr import Dim
 from tests.optimize.support import model, random, refused, rewritten, weight
 

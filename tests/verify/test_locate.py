@@ -18,7 +18,7 @@ from torch import nn
 import fx2onnx
 from fx2onnx.capture.recording import aliasing
 from fx2onnx.optimize import pipelines
-from fx2onnx.optimize.rewrites.fuse_matmul_add import FuseMatMulAdd
+from fx2onnx.optimize.rewrites.gemm import FuseMatMulAdd
 from fx2onnx.semantics import registry
 from fx2onnx.sources import resolve
 from fx2onnx.verify import FirstWrong, locate

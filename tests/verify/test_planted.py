@@ -109,7 +109,7 @@ FAULTS = [
     Fault("translation", "aten_map/reductions.py", 'return reduce(op, "ReduceMean", value', 'return reduce(op, "ReduceMax", value', "net"),
     Fault("translation", "aten_map/activations.py", 'op.Gelu(value, approximate=None if approximate == "none" else approximate)', "op.Relu(value)", "net"),
     Fault("translation", "aten_map/activations.py", "op.Mul(self, op.Sigmoid(self))", "op.Mul(self, op.Tanh(self))", "zoo:llama_tiny"),
-    Fault("rewrite", "optimize/rewrites/fuse_matmul_add.py", "m.bias, **attributes(m.product))", "m.bias, **(attributes(m.product) | {\"beta\": 2.0}))", "flat"),
+    Fault("rewrite", "optimize/rewrites/gemm.py", "m.bias, **attributes(m.product))", "m.bias, **(attributes(m.product) | {\"beta\": 2.0}))", "flat"),
     Fault("rewrite", "optimize/rewrites/fold_batch_norm.py", "np.sqrt(variance.astype(np.float64) + epsilon)", "(variance.astype(np.float64) + epsilon)", "net"),
     Fault("engine", NORM, "np.add(variance, np.asarray(epsilon, variance.dtype), out=variance)", "np.add(variance, np.asarray(0.1, variance.dtype), out=variance)", "zoo:bert_tiny"),
     Fault("engine", "semantics/kernels/softmax.py", "np.divide(y, np.sum(y, axis=axis, keepdims=True), out=y)", "np.divide(y, np.max(y, axis=axis, keepdims=True), out=y)", "zoo:bert_tiny"),

@@ -5,15 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Generic, Protocol, TypeVar, cast
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 import torch
 
-from fx2onnx.decoding.last_logits import give_last_logits
 from fx2onnx.decoding.recipes.inner_language_model import language_of
+from fx2onnx.manifest.names import LOGITS
 from fx2onnx.sources.hf.sample_context import SampleContext
 from fx2onnx.sources.hf.transformers_types import Model
 from fx2onnx.sources.source import Options, Source
+
+
+def give_last_logits(module: torch.nn.Module) -> None:
+    """Let ``module``, which takes any number of tokens, give logits [batch, 1, vocabulary]; encoders give none."""
+    if _last not in module._forward_hooks.values():
+        module.register_forward_hook(_last)
+
+
+def _last(module: torch.nn.Module, inputs: Any, outputs: Any) -> Any:
+    """``PickEarly`` then leaves of the head, and of the last layer, what the last position needs."""
+    return outputs | {LOGITS: outputs[LOGITS][:, -1:]} if LOGITS in outputs else outputs
+
 
 MANY_BLOCKS = 1031
 """A sample for models whose blocks are long: one block is as good as none to Python, which decides by it."""

@@ -1,8 +1,4 @@
-"""Images packed one after another in a row: attention within each, and windows of each, for any number and size of them.
-
-Without flash attention transformers attends to each image by itself, in a list as long as there are images or frames.
-Where only the data tells how many these are, all attend at once under a mask.
-"""
+"""Images, texts and frames that are packed in one sequence."""
 
 from __future__ import annotations
 
@@ -16,6 +12,43 @@ from torch import Tensor
 from fx2onnx.base.answering import answers_for_caller
 from fx2onnx.model_patches.patching import patches
 from fx2onnx.torchcompat.frames import asking_frame
+
+
+@patches("transformers.masking_utils:find_packed_sequence_indices", around=True)
+def sequence_indices(original: Any, position_ids: Tensor) -> Tensor | None:
+    """``transformers.masking_utils.find_packed_sequence_indices``, whose ``torch.diff`` takes plain lengths only.
+
+    Shapes:  position_ids [batch, length] -> [batch, length], the text that each token belongs to, counted from 0.
+    """
+    if type(position_ids.shape[1]) is int:
+        indices: Tensor | None = original(position_ids)
+        return indices
+    jumps = position_ids[:, 1:] - position_ids[:, :-1] != 1
+    return torch.cat([torch.zeros_like(position_ids[:, :1]), jumps.cumsum(-1)], dim=-1)
+
+
+_ERNIE = "transformers.models.ernie4_5_vl_moe.modeling_ernie4_5_vl_moe"
+
+
+@patches(f"{_ERNIE}:Ernie4_5_VLMoeVariableResolutionResamplerModel._temporal_slicing", around=True)
+def pairs_of_frames(original: Callable[..., Tensor], self: Any, hidden_states: Tensor, grid_thw: Tensor) -> Tensor:
+    """``_temporal_slicing``, whose ``range`` needs numbers: every second frame beside the one behind it, an image beside
+    itself.
+
+    Shapes:  hidden_states [tokens, width], grid_thw [images, 3] -> [tokens of pairs, 2 * width].
+    """
+    if all(type(number) is int for sizes in grid_thw.tolist() for number in sizes):
+        return original(self, hidden_states, grid_thw)
+    first, second, before = [], [], grid_thw.new_zeros(())
+    for frames, rows, columns in grid_thw:
+        size = rows * columns // self.spatial_merge_size**2
+        pairs, inside = torch.arange((frames // 2).clamp(min=1).item()), torch.arange(size.item())
+        places = (before + 2 * size * pairs[:, None] + inside).flatten()
+        first.append(places)
+        second.append(places + (frames - 1).clamp(max=1) * size)
+        before = before + frames * size
+    return torch.cat([hidden_states[torch.cat(places)] for places in (first, second)], dim=-1)
+
 
 _ENDS = "cu_seqlens"
 """How the functions of transformers that attend within packed images name where each begins and the last ends."""

@@ -1,8 +1,9 @@
-"""``Add(Conv(x), constant)`` and ``Mul(Conv(x), constant)``, one number a channel -> ``Conv(x)`` with other weights."""
+"""Convolutions and poolings: what stands before and behind them becomes theirs."""
 
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -10,20 +11,130 @@ import numpy as np
 import onnx_ir as ir
 
 from fx2onnx.irx.emit import Emit
-from fx2onnx.irx.values import dtype_of
+from fx2onnx.irx.values import dtype_of, known_ints
 from fx2onnx.optimize.rewrite import (
     Match,
     Rewrite,
     Why,
+    attribute,
     attributes,
+    dims_or_none,
     is_constant,
     operand,
     operand_produced_by,
+    produced_by,
+    required,
+    scalar_of,
     sole_use,
     static_dims,
 )
 from fx2onnx.optimize.rewrites.fold_batch_norm import scale_view
 from fx2onnx.optimize.weights import Array, DerivedTensor, ScaledTensor, tensors_of
+
+
+@dataclass(frozen=True, eq=False)
+class PadMatch(Match):
+    node: ir.Node
+    source: ir.Value
+    pads: list[int]
+
+
+class FusePad(Rewrite[PadMatch]):
+    """``Conv(Pad(x))`` -> ``Conv(x)`` with larger ``pads``; likewise ``MaxPool`` of a padding with -inf.
+
+    Refuses:   padding by another number or mode, negative pads, padded batch or channels, ``auto_pad``,
+               a MaxPool with windows in the padding only, or whose indices are read.
+    """
+
+    roots: ClassVar = ("Conv", "MaxPool")
+    moves_rounding = True
+
+    def match(self, node: ir.Node) -> PadMatch | Why:
+        pad = produced_by(node.inputs[0], "Pad")
+        if pad is None or not sole_use(pad.outputs[0]):
+            return Why("the operand is no Pad that nobody else reads")
+        if attribute(pad, "mode", "constant") != "constant" or operand(pad, 3) is not None:
+            return Why("the Pad copies elements or names axes")
+        dims = dims_or_none(pad.outputs[0])
+        pads = attribute(pad, "pads") or known_ints(operand(pad, 1))
+        if dims is None or pads is None or min(pads) < 0:
+            return Why("the pads are unknown or negative")
+        rank = len(dims)
+        if any(pads[axis] or pads[axis + rank] for axis in (0, 1)):
+            return Why("batch or channels are padded")
+        filler = operand(pad, 2)
+        number = attribute(pad, "value", 0.0) if filler is None else scalar_of(filler)
+        own = attribute(node, "pads") or [0] * (2 * (rank - 2))
+        if attribute(node, "auto_pad", "NOTSET") != "NOTSET" or attribute(node, "ceil_mode", 0):
+            return Why("auto_pad or ceil_mode decide the pads")
+        if node.op_type == "Conv":
+            if number != 0:
+                return Why("the padding is not zero")
+        else:
+            refusal = _max_pool_refusal(node, number, [*pads[2:rank], *pads[rank + 2 :]], own)
+            if refusal:
+                return Why(refusal)
+        total = [a + b for a, b in zip(own, [*pads[2:rank], *pads[rank + 2 :]], strict=True)]
+        return PadMatch(node, required(pad, 0), total)
+
+    def build(self, op: Emit, m: PadMatch) -> ir.Value:
+        attrs = {**attributes(m.node), "pads": m.pads}
+        result: ir.Value = op.node(m.node.op_type, m.source, *m.node.inputs[1:], outputs=op.result, **attrs)
+        return result
+
+
+def _max_pool_refusal(node: ir.Node, number: float | None, pads: list[int], own: list[int]) -> str:
+    if len(node.outputs) > 1:
+        return "the indices are read"
+    if number is None or not np.isneginf(number):
+        return "the padding is not -inf"
+    kernel = attribute(node, "kernel_shape")
+    dilations = attribute(node, "dilations") or [1] * len(kernel)
+    rank = len(kernel)
+    for axis in range(rank):
+        reach = dilations[axis] * (kernel[axis] - 1) + 1
+        if max(pads[axis] + own[axis], pads[axis + rank] + own[axis + rank]) >= kernel[axis] or reach != kernel[axis]:
+            return "a window may lie in the padding alone"
+    return ""
+
+
+FUSING = ("Conv", "ConvTranspose", "Gemm", "MatMul", "BatchNormalization", "Add")
+"""Runtimes compute a Relu within these for nothing."""
+
+
+@dataclass(frozen=True, eq=False)
+class PoolMatch(Match):
+    pool: ir.Node
+    source: ir.Value
+
+
+class SwapReluMaxPool(Rewrite[PoolMatch]):
+    """``MaxPool(Relu(x))`` -> ``Relu(MaxPool(x))``: the Relu sees fewer elements.
+
+    Refuses:   a pool that does not shrink, indices that are read, a Relu that its producer takes in.
+    Numerics:  exact: both are monotone, and padding never wins over an element.
+    """
+
+    roots: ClassVar = ("MaxPool",)
+
+    def match(self, node: ir.Node) -> PoolMatch | Why:
+        relu = produced_by(node.inputs[0], "Relu")
+        if relu is None or not sole_use(relu.outputs[0]):
+            return Why("the operand is no Relu that nobody else reads")
+        if len(node.outputs) > 1:
+            return Why("the indices are read")
+        if produced_by(relu.inputs[0], *FUSING) is not None:
+            return Why("the Relu costs nothing in its producer")
+        before, after = static_dims(node.inputs[0]), static_dims(node.outputs[0])
+        shrinks = (
+            math.prod(after) < math.prod(before)
+            if before is not None and after is not None
+            else math.prod(attribute(node, "strides") or [1]) > 1
+        )
+        return PoolMatch(node, required(relu, 0)) if shrinks else Why("the pool does not shrink")
+
+    def build(self, op: Emit, m: PoolMatch) -> ir.Value:
+        return op.Relu(op.MaxPool(m.source, outputs=(op.result[0],), **attributes(m.pool)))
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,190 @@
+"""Reshapes: merged, moved up, given constant sizes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import onnx_ir as ir
+
+from fx2onnx.irx.emit import Emit
+from fx2onnx.irx.values import Dims, known_ints, known_sizes
+from fx2onnx.optimize.rewrite import (
+    Match,
+    Rewrite,
+    Why,
+    attribute,
+    dims_or_none,
+    is_constant,
+    operand,
+    perm_of,
+    produced_by,
+    required,
+    sole_use,
+)
+from fx2onnx.sizes.expr import Dim, DimLike
+
+VIEWS = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
+
+
+@dataclass(frozen=True, eq=False)
+class MergeReshapesMatch(Match):
+    source: ir.Value
+    dims: Dims
+    axes: list[int] | None
+    """Of one Unsqueeze that does the same, if one does."""
+
+
+class MergeReshapes(Rewrite[MergeReshapesMatch]):
+    """Two consecutive of ``Reshape``, ``Flatten``, ``Squeeze``, ``Unsqueeze`` -> one ``Reshape``; two ``Unsqueeze`` ->
+    one ``Unsqueeze``.
+
+    Refuses:   more than one size that is known only while running (it would have to be computed), empty tensors, unknown ranks.
+    """
+
+    roots: ClassVar = VIEWS
+
+    def match(self, node: ir.Node) -> MergeReshapesMatch | Why:
+        inner = produced_by(node.inputs[0], *VIEWS)
+        if inner is None or inner.inputs[0] is None:
+            return Why("the operand is no view")
+        source = inner.inputs[0]
+        before, after = dims_or_none(source), dims_or_none(node.outputs[0])
+        if before is None or after is None or source.dtype is None:
+            return Why("the rank is unknown")
+        axes = _unsqueezed_axes(inner, node, len(after))
+        if axes is None and not is_cheap(before, after):
+            return Why("several sizes would have to be computed")
+        return MergeReshapesMatch(source, after, axes)
+
+    def build(self, op: Emit, m: MergeReshapesMatch) -> ir.Value:
+        if m.axes is not None and m.dims != dims_or_none(m.source):
+            return op.Unsqueeze(m.source, axes=m.axes)
+        return op.reshape(m.source, m.dims)
+
+
+def is_cheap(before: Dims, after: Dims) -> bool:
+    """Whether ``op.reshape`` needs no node beside the Reshape: at most one size neither fixed nor copied."""
+    if 0 in before or 0 in after:
+        return False
+    moved = [
+        axis
+        for axis, dim in enumerate(after)
+        if isinstance(dim, Dim) and not (axis < len(before) and before[axis] == dim)
+    ]
+    return len(moved) <= 1
+
+
+def _unsqueezed_axes(inner: ir.Node, outer: ir.Node, rank: int) -> list[int] | None:
+    """The axes that two Unsqueeze add together, else None."""
+    if inner.op_type != "Unsqueeze" or outer.op_type != "Unsqueeze":
+        return None
+    inner_axes, outer_axes = (attribute(n, "axes") or known_ints(operand(n, 1)) for n in (inner, outer))
+    if inner_axes is None or outer_axes is None:
+        return None
+    added = {axis % rank for axis in outer_axes}
+    places = [axis for axis in range(rank) if axis not in added]
+    return sorted(added | {places[axis % len(places)] for axis in inner_axes})
+
+
+@dataclass(frozen=True, eq=False)
+class MoveReshapeMatch(Match):
+    source: ir.Value
+    dims: Dims
+    perm: list[int]
+
+
+class MoveReshapeUp(Rewrite[MoveReshapeMatch]):
+    """``Reshape(Transpose(Reshape(x)))`` -> ``Transpose(Reshape(x))`` where the last Reshape only splits axes, or adds
+    and removes axes of size 1: it then does so before the Transpose, in the first Reshape.
+
+    PyTorch's multi-head attention splits batch * heads so.
+
+    Refuses:   a Reshape that joins axes, steps read elsewhere, several sizes that are known only while running.
+    """
+
+    roots: ClassVar = VIEWS
+
+    def match(self, node: ir.Node) -> MoveReshapeMatch | Why:
+        transpose = produced_by(node.inputs[0], "Transpose")
+        first = produced_by(transpose.inputs[0], *VIEWS) if transpose is not None else None
+        if transpose is None or first is None:
+            return Why("the operand is no Transpose of a view")
+        if not sole_use(transpose.outputs[0]) or not sole_use(first.outputs[0]):
+            return Why("a step is read elsewhere")
+        before, after = dims_or_none(transpose.outputs[0]), dims_or_none(node.outputs[0])
+        source, perm = dims_or_none(first.inputs[0]), perm_of(transpose)
+        if before is None or after is None or source is None or perm is None:
+            return Why("the rank is unknown")
+        groups = split_axes(before, after)
+        if groups is None:
+            return Why("it joins axes")
+        order = sorted(range(len(perm)), key=lambda place: perm[place])
+        dims = tuple(dim for place in order for dim in groups[place])
+        if not is_cheap(source, dims):
+            return Why("several sizes would have to be computed")
+        lengths = [len(groups[place]) for place in order]
+        starts = [sum(lengths[:place]) for place in range(len(lengths))]
+        new_perm = [starts[perm[place]] + k for place in range(len(perm)) for k in range(len(groups[place]))]
+        return MoveReshapeMatch(required(first, 0), dims, new_perm)
+
+    def build(self, op: Emit, m: MoveReshapeMatch) -> ir.Value:
+        return op.Transpose(op.reshape(m.source, m.dims), perm=m.perm)
+
+
+def split_axes(before: Dims, after: Dims) -> list[list[DimLike]] | None:
+    """For each axis of ``before`` the run of axes of ``after`` that it becomes; None where axes are joined."""
+    groups: list[list[DimLike]] = []
+    rest = list(after)
+    for dim in before:
+        group: list[DimLike] = []
+        total: DimLike = 1
+        while total != dim:
+            if not rest:
+                return None
+            taken = rest.pop(0)
+            total = total * taken  # type: ignore[assignment]
+            group.append(taken)
+            if isinstance(total, int) and isinstance(dim, int) and (total > dim or total == 0):
+                return None
+        groups.append(group)
+    if any(dim != 1 for dim in rest) or not groups:
+        return None
+    groups[-1] += rest
+    return groups
+
+
+@dataclass(frozen=True, eq=False)
+class FixedTargetMatch(Match):
+    source: ir.Value
+    dims: Dims
+
+
+class FixedTarget(Rewrite[FixedTargetMatch]):
+    """``Reshape(x, Concat(Gather(Shape(x), 0), 12, 64))`` -> ``Reshape(x, [0, 12, 64])``.
+
+    Refuses:   a constant target, two sizes that are known only while running, a size that may be 0 where 0 copies.
+    Numerics:  exact.
+    """
+
+    roots: ClassVar = ("Reshape",)
+    since = 5
+
+    def match(self, node: ir.Node) -> FixedTargetMatch | Why:
+        source, shape = node.inputs[0], operand(node, 1)
+        if source is None or shape is None or is_constant(shape):
+            return Why("the target is a constant")
+        held, before = known_sizes(shape), dims_or_none(source)
+        if held is None or before is None or source.dtype is None:
+            return Why("the target is not known")
+        after = dims_or_none(node.outputs[0])
+        if after is None or len(after) != len(held) or 0 in held:
+            return Why("the dims of the result are not known")
+        if not is_cheap(before, after):
+            return Why("several sizes would have to be computed")
+        if not any(isinstance(dim, Dim) for dim in after) and -1 in after:
+            return Why("the dims of the result are not known")
+        return FixedTargetMatch(source, after)
+
+    def build(self, op: Emit, m: FixedTargetMatch) -> ir.Value:
+        return op.reshape(m.source, m.dims)

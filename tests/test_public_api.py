@@ -105,8 +105,14 @@ SIGNATURES = {
     "OptimizeResult.as_dict": "(self) -> dict[str, Any]",
     "translates": "(*overloads: torch._ops.OpOverload | type, since: int = 0) -> Callable[[F], F]",
     "ExportResult.restore_outputs": "(self, outputs: Sequence[Any]) -> Any",
+    "ExportResult.apply_weights": "(self, state_dict: Mapping[str, Any]) -> None",
+    "ExportResult.initialize_inference_session": "(self) -> Callable[[dict[str, Any]], list[Any]]",
+    "ExportResult.optimize": "(self) -> None",
+    "ExportResult.release": "(self) -> None",
+    "ExportResult.rename_axes": "(self, rename_mapping: Mapping[Any, str]) -> None",
     "ExportResult.save": (
-        "(self, path: str | os.PathLike[str] | BinaryIO, *, external_data: bool | None = None, durable: bool = False)"
+        "(self, destination: str | os.PathLike[str] | BinaryIO | None = None, *, include_initializers: bool = True, "
+        "keep_initializers_as_inputs: bool = False, external_data: bool | None = None, durable: bool = False, path: Any = None)"
         " -> None"
     ),
     "Report.as_dict": "(self) -> dict[str, Any]",

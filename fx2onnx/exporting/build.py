@@ -52,6 +52,8 @@ def build(module: Any, args: Any, kwargs: Mapping[str, Any] | None, options: Exp
     context = Context(module, args, kwargs, options, captured, translations, tuple(ineffective))
     report = filled(context, [step(model, context) for step in EXPORT_STEPS])
     result = ExportResult(owned, report, captured.restore, options)
+    if isinstance(module, torch.export.ExportedProgram):
+        result.exported_program = module
     if options.state == "io":
         result.initial_state = initial_state(captured, model, options)
     return result

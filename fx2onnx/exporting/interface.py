@@ -123,6 +123,17 @@ def _words(new: Mapping[str, str]) -> re.Pattern[str]:
     return re.compile(rf"(?<![\w.])(?:{'|'.join(map(re.escape, new))})(?![\w.])")
 
 
+def rename_sizes(model: ir.Model, new: Mapping[str, str]) -> None:
+    """Rename dynamic sizes of a finished model. Raises UserError E001 for a name that it does not have."""
+    dims = [dim for value in (*model.graph.inputs, *model.graph.outputs) for dim in value.shape or ()]
+    known = {word for dim in dims if not isinstance(dim, int) for word in re.findall(r"[^\W\d][\w.]*", str(dim.value))}
+    for name in new:
+        if name not in known:
+            raise UserError("E001", f"the model has no size {name!r}", next=f"one of {', '.join(sorted(known))}")
+    if new:
+        _rename(model, new)
+
+
 def _rename(model: ir.Model, new: Mapping[str, str]) -> None:
     words = _words(new)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import onnx
 import onnx_ir as ir
 
+from fx2onnx.base.errors import UserError
 from fx2onnx.base.targets import open_file
 from fx2onnx.irx import io, reference
 from fx2onnx.irx.values import let_go
@@ -89,6 +91,9 @@ class ExportResult:
         self.measured: Measured | None = None
         """What ``profile`` is made from."""
         self._restore = restore
+        self.exported_program: Any = None
+        """The ``torch.export.ExportedProgram`` that was exported; None where a module was."""
+        self._run: Callable[[dict[str, Any]], list[Any]] | None = None
 
     @property
     def model(self) -> ir.Model:
@@ -108,19 +113,81 @@ class ExportResult:
         """The model as protobuf, weights inside."""
         return io.to_proto(self.owned.model)
 
+    def __call__(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """Run the model on arguments of the module, in onnxruntime or, where that is not installed, in the runner.
+
+        Returns:  the outputs in order, as tensors on the CPU. Raises UserError E401 for arguments that do not fit.
+        """
+        from fx2onnx.exporting.as_program import as_tensors, feeds_of
+
+        feeds = feeds_of(self.report.input_names, self.initial_state, args, kwargs)
+        return as_tensors(self.initialize_inference_session()(feeds))
+
+    def initialize_inference_session(self) -> Callable[[dict[str, Any]], list[Any]]:
+        """Open the model for calls, which do so themselves; it stays open until ``release``."""
+        from fx2onnx.exporting.as_program import opened
+
+        if self._run is None:
+            self._run = opened(self.model_proto.SerializeToString())
+        return self._run
+
+    def release(self) -> None:
+        """Let go of what calls have opened."""
+        self._run = None
+
+    def optimize(self) -> None:
+        """Nothing: the model is optimised, unless ``optimize=False`` was asked for. For files: ``fx2onnx.optimize``."""
+
+    def rename_axes(self, rename_mapping: Mapping[Any, str]) -> None:
+        """Rename dynamic sizes, also where others are computed from them. Keys: names, or ``onnx_ir.SymbolicDim`` of the model's
+        inputs. Raises UserError E001 for a name that the model does not have.
+        """
+        from fx2onnx.exporting.interface import rename_sizes
+
+        new = {str(getattr(old, "value", old)): name for old, name in rename_mapping.items()}
+        rename_sizes(self.owned.model, new)
+        self.release()
+
+    def apply_weights(self, state_dict: Mapping[str, Any]) -> None:
+        """Give the module's weights in the model other numbers: tensors by the names that the module has for them.
+
+        Raises:   UserError E001 for one of another shape or dtype, and where weights were quantized or are 16 bits. A name that the
+        model does not have is a warning.
+        """
+        from fx2onnx.exporting.as_program import apply_weights
+
+        if self.report.quantized or self.report.precision:
+            raise UserError("E001", "the weights of this export were made coarser", next="export the module again")
+        apply_weights(self.owned.model, state_dict)
+        self.release()
+
     def save(
-        self, path: str | os.PathLike[str] | BinaryIO, *, external_data: bool | None = None, durable: bool = False
+        self,
+        destination: str | os.PathLike[str] | BinaryIO | None = None,
+        *,
+        include_initializers: bool = True,
+        keep_initializers_as_inputs: bool = False,
+        external_data: bool | None = None,
+        durable: bool = False,
+        path: Any = None,
     ) -> None:
         """Write the model to a path (and its weights beside it where they are large; never a part), or whole into an open
-        binary file. Raises UserError E301.
+        binary file. ``include_initializers=False`` leaves the weights out, ``keep_initializers_as_inputs`` has them as inputs,
+        too. ``path`` is the former name of ``destination``. Raises UserError E301.
         """
+        if path is not None:
+            warnings.warn("ExportResult.save(path=) is destination= now", DeprecationWarning, stacklevel=2)
+        target: Any = path if destination is None else destination
+        if target is None:
+            raise UserError("E001", "save needs a destination", next="save('model.onnx')")
         model = self.owned.model
+        if keep_initializers_as_inputs or not include_initializers:
+            model = _with_weights_as_inputs(model, keeps=include_initializers)
         is_referenced = reference.is_referenced(model)
-        file = open_file(path, has_own_data=external_data or is_referenced)
+        file = open_file(target, has_own_data=external_data or is_referenced)
         if file is not None:
             self.report.file_bytes = io.write_into(model, file)
             return
-        target: Any = path
         if is_referenced:
             written = reference.save(model, target, durable=durable)
         else:
@@ -132,9 +199,31 @@ class ExportResult:
         """The structure that forward returns, from the flat list of the model's outputs."""
         return self._restore(list(outputs)) if self._restore is not None else list(outputs)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """For ``pickle``: the model as bytes with its weights, less what belongs to this process."""
+        kept = ("report", "path", "initial_state")
+        return {name: getattr(self, name) for name in kept} | {"model": self.model_proto.SerializeToString()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        model = OwnedModel(ir.from_proto(onnx.load_from_string(state["model"])))
+        self.__init__(model, state["report"], None)  # type: ignore[misc]
+        self.path, self.initial_state = state["path"], state["initial_state"]
+
     def __repr__(self) -> str:
         report = self.report
         return (
             f"<fx2onnx.ExportResult opset {report.opset}, {report.nodes_onnx} nodes, inputs {report.input_names}, "
             f"outputs {report.output_names}>"
         )
+
+
+def _with_weights_as_inputs(model: ir.Model, *, keeps: bool) -> ir.Model:
+    """A copy that has its weights as inputs; ``keeps``: and as their defaults."""
+    copy = model.clone()
+    for name, value in [*copy.graph.initializers.items()]:
+        if value not in copy.graph.inputs:
+            copy.graph.inputs.append(value)
+        if not keeps:
+            del copy.graph.initializers[name]
+            value.const_value = None
+    return copy

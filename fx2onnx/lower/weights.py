@@ -26,6 +26,10 @@ class ModuleWeight(TorchTensor):
         super().__init__(plain, name=name)
         self._reads = reads
 
+    def put(self, tensor: torch.Tensor) -> None:
+        """Have the numbers of another tensor of the same shape and dtype."""
+        ModuleWeight.__init__(self, tensor, self.name or "", self._reads)
+
     @property
     def nbytes(self) -> int:
         """Bytes of the numbers."""

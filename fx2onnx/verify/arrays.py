@@ -26,6 +26,14 @@ def to_numpy(tensor: torch.Tensor) -> Array:
     return tensor.numpy()
 
 
+def to_tensor(array: Array) -> torch.Tensor:
+    """A copy of the array as a tensor."""
+    for dtype, (carrier, held) in _VIEWED.items():
+        if array.dtype == held:
+            return torch.from_numpy(array.view(torch.empty(0, dtype=carrier).numpy().dtype).copy()).view(dtype)
+    return torch.from_numpy(np.array(array))
+
+
 def is_finite(array: Array) -> bool:
     """Whether it has neither NaN nor infinities."""
     return array.dtype.kind in "biuSUO" or bool(np.isfinite(array.astype(np.float32, copy=False)).all())

@@ -26,7 +26,7 @@ from fx2onnx.judge.memory import is_exhausted, too_large, weights_bytes
 from fx2onnx.judge.tolerance import is_near
 from fx2onnx.judge.verdict import Range, Row, Tried, Verdict
 from fx2onnx.verify.arrays import is_finite, to_numpy
-from fx2onnx.verify.case import MOST_TIMEOUTS, Case
+from fx2onnx.verify.case import MOST_TIMEOUTS, Case, opened, versions_of
 from fx2onnx.verify.eager import Eager, failed_on_arguments, in_mode, placed, takes_gradients
 from fx2onnx.verify.exact_codes import OVERFLOWS, ExactCodes
 from fx2onnx.verify.float_values import BY_ANY_ENGINE, NEAR_FLOAT64, NEEDS_RANGE, SPOILING, WITHOUT_NUMBERS
@@ -34,7 +34,6 @@ from fx2onnx.verify.interface import Interface, as_file, assign, vanished
 from fx2onnx.verify.marks import MOST, Marks
 from fx2onnx.verify.noise import Draw, RandomNodes, Recording, drawn_outputs
 from fx2onnx.verify.on_cpu import leave, on_cpu
-from fx2onnx.verify.opening import opened, versions_of
 from fx2onnx.verify.outputs import Outputs
 from fx2onnx.verify.own_state import Unsteady, with_state
 from fx2onnx.verify.precision import as_input, rounded_inputs

@@ -6,7 +6,10 @@ each that the file rounds with has to be one of the module's, and of those betwe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import onnx
@@ -16,7 +19,7 @@ import torch
 from fx2onnx.base.events import record
 from fx2onnx.base.metadata import PRODUCER
 from fx2onnx.judge.verdict import Row, Verdict
-from fx2onnx.verify.step_places import Place, hides_reads, of_file, of_module, weights_that_tell
+from fx2onnx.verify.arrays import to_numpy
 
 Steps = tuple[float, int]
 """A scale in float32, and a zero point."""
@@ -102,3 +105,139 @@ def _of_file(model: onnx.ModelProto, folder: str) -> Iterator[tuple[str, Steps |
             zero = number(node.input[2]) if len(node.input) > 2 and node.input[2] else 0.0
             steps = (scale, int(zero)) if scale is not None and zero is not None else None
         yield node.output[0], steps
+
+
+Place: TypeAlias = tuple[int, int]
+"""The weights behind which it is, and those before which; a bit for each, the lowest for the graph's inputs or outputs."""
+
+_CONSTANT = -1
+"""Before what a constant is, which is made of weights alone."""
+_TURNED = ".T"
+_SIZES = frozenset(["Shape", "Size", "aten::sym_size", "aten::sym_numel", "aten::size"])
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """A node: the values that it reads and makes, by name."""
+
+    reads: Sequence[str]
+    makes: Sequence[str]
+    is_of_sizes: bool = False
+    """Whether it gives only sizes of what it reads."""
+
+
+def places(
+    uses: Sequence[Use], weights: Mapping[str, str], outputs: Collection[str], among: Sequence[str]
+) -> Iterator[Place]:
+    """The place of each node, which come in the order of their reading.
+
+    ``weights``: by value, the weight that it is, or "" for a constant that is none. ``among``: the weights that tell places.
+    """
+    bits = {name: 2 << place for place, name in enumerate(among)}
+    constants = {value: bits.get(name, 0) for value, name in weights.items()}
+    behind: dict[str, int] = {}
+    own: list[int] = []
+    for use in uses:
+        data = [value for value in use.reads if value not in constants]
+        own.append(_union(constants.get(value, 0) for value in use.reads))
+        if not data or use.is_of_sizes:
+            constants |= dict.fromkeys(use.makes, 0 if data else own[-1])
+        else:
+            behind |= dict.fromkeys(use.makes, own[-1] or _union(behind.get(value, 1) for value in data))
+    before = dict.fromkeys(outputs, 1)
+    for use, read in zip(reversed(uses), reversed(own), strict=True):
+        ahead = read or _union(before.get(value, 0) for value in use.makes)
+        for value in () if use.is_of_sizes else use.reads:
+            before[value] = before.get(value, 0) | ahead
+    for use, read in zip(uses, own, strict=True):
+        is_constant = all(value in constants for value in use.makes)
+        yield (
+            (read, _CONSTANT)
+            if is_constant
+            else (behind[use.makes[0]], _union(before.get(value, 0) for value in use.makes))
+        )
+
+
+def _union(masks: Iterable[int]) -> int:
+    found = 0
+    for mask in masks:
+        found |= mask
+    return found
+
+
+def of_file(graph: onnx.GraphProto, among: Sequence[str]) -> Iterator[Place]:
+    known = set(among)
+    weights = {
+        value.name: next((name for name in (value.name, value.name.removesuffix(_TURNED)) if name in known), "")
+        for value in graph.initializer
+    }
+    uses = [
+        Use([name for name in node.input if name], list(node.output), not node.domain and node.op_type in _SIZES)
+        for node in graph.node
+    ]
+    return places(uses, weights, [value.name for value in graph.output], among)
+
+
+def of_module(module: torch.fx.GraphModule, prefix: str, among: Sequence[str]) -> Iterator[Place]:
+    """The places of the graph's calls, in order. What is written in place is read from the call that wrote it last."""
+    known = set(among)
+    written: dict[str, str] = {}
+    weights: dict[str, str] = {}
+    uses: list[Use] = []
+    outputs: list[str] = []
+    for fx_node in module.graph.nodes:
+        reads = [_last(each.name, written) for each in fx_node.all_input_nodes]
+        if fx_node.op == "get_attr":
+            name = prefix + str(fx_node.target)
+            weights[fx_node.name] = name if name in known else ""
+        elif fx_node.op == "output":
+            outputs = reads
+        elif fx_node.op != "placeholder":
+            schema = getattr(fx_node.target, "_schema", None)
+            uses.append(Use(reads, [fx_node.name], schema is not None and schema.name in _SIZES))
+            written |= {each.name: fx_node.name for each in written_by(fx_node)}
+    return places(uses, weights, outputs, among)
+
+
+def _last(name: str, written: Mapping[str, str]) -> str:
+    while name in written:
+        name = written[name]
+    return name
+
+
+def written_by(fx_node: torch.fx.Node) -> list[torch.fx.Node]:
+    """The arguments that a call writes in place."""
+    schema = getattr(fx_node.target, "_schema", None)
+    return [
+        each
+        for each, argument in zip(fx_node.args, schema.arguments if schema is not None else (), strict=False)
+        if argument.alias_info is not None and argument.alias_info.is_write and isinstance(each, torch.fx.Node)
+    ]
+
+
+def hides_reads(module: torch.fx.GraphModule) -> bool:
+    """Whether what a call writes in place may be read through another tensor: a view of it, or what it is a view of."""
+    written = {each for fx_node in module.graph.nodes for each in written_by(fx_node)}
+    return any(map(_is_view, written)) or any(_is_view(user) for each in written for user in each.users)
+
+
+def _is_view(fx_node: torch.fx.Node) -> bool:
+    schema = getattr(fx_node.target, "_schema", None)
+    aliases = [each.alias_info for each in schema.returns] if schema is not None else []
+    return any(each is not None and not each.is_write for each in aliases)
+
+
+def weights_that_tell(module: torch.fx.GraphModule, prefix: str, graph: onnx.GraphProto) -> list[str]:
+    """Weights of the module that the file has, too, under their own names, and that no other is equal to."""
+    held = {value.name.removesuffix(_TURNED) for value in graph.initializer} | {
+        value.name for value in graph.initializer
+    }
+    tensors = {
+        prefix + name: tensor
+        for each in (module.named_parameters(remove_duplicate=False), module.named_buffers(remove_duplicate=False))
+        for name, tensor in each
+        if tensor.dim() >= 2 and not tensor.is_quantized and tensor.layout == torch.strided
+    }
+    digests = {name: hash((tensor.shape, tensor.dtype, to_numpy(tensor).tobytes())) for name, tensor in tensors.items()}
+    counts = Counter(digests.values())
+    return [name for name, digest in digests.items() if counts[digest] == 1 and name in held]

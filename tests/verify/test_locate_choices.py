@@ -17,7 +17,7 @@ from torch import nn
 import fx2onnx
 from fx2onnx.aten_map import TABLE
 from fx2onnx.verify import locate
-from fx2onnx.verify.locating.choices import takes_equal
+from fx2onnx.verify.locating.aten_values import takes_equal
 from fx2onnx.verify.locating.side_by_side import SideBySide, Suspect
 
 EXPERTS = torch.tensor([[2, 0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 2] * 4])

@@ -23,7 +23,7 @@ from fx2onnx.sizes.stated import SizeCondition
 from fx2onnx.verify import verify
 from fx2onnx.verify.arrays import to_numpy
 from fx2onnx.verify.eager import Eager
-from fx2onnx.verify.locating.store import ValueStore
+from fx2onnx.verify.locating.aten_values import ValueStore
 from fx2onnx.verify.rounding import Moved
 from fx2onnx.verify.samples import Maker, Sample, cheapest_first, planned
 from fx2onnx.verify.sizes import borders, other_sizes

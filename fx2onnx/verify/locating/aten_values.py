@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import psutil
 import torch
 import torch.fx
 
 from fx2onnx.judge.engines import Array
 from fx2onnx.verify.arrays import to_numpy
 from fx2onnx.verify.locating.aten_graph import AtenGraph, operands_of
-from fx2onnx.verify.locating.choices import axis_of_places, takes_equal
 from fx2onnx.verify.locating.onnx_file import OnnxFile
 from fx2onnx.verify.locating.program import Mapped
-from fx2onnx.verify.locating.store import ValueStore
 from fx2onnx.verify.precision import narrowed
 
 aten = torch.ops.aten
@@ -136,3 +137,94 @@ class AtenValues:
             return None
         array = self.store[name]
         return torch.from_numpy(np.array(array, np.float64 if info.dtype.is_floating_point else array.dtype))
+
+
+SHARE_OF_MEMORY = 0.25
+"""Of the memory that is available, for the values of one run."""
+
+
+def default_budget_bytes() -> int:
+    return int(psutil.virtual_memory().available * SHARE_OF_MEMORY)
+
+
+class ValueStore:
+    """A mapping from keys to arrays. Those that do not fit in ``budget_bytes`` are mapped from files, which end with it."""
+
+    def __init__(self, budget_bytes: int | None = None) -> None:
+        self.budget_bytes = default_budget_bytes() if budget_bytes is None else budget_bytes
+        self.held_bytes = 0
+        self.spilled_bytes = 0
+        self._arrays: dict[Any, Array] = {}
+        self._paths: dict[Any, tuple[str, np.dtype[Any], tuple[int, ...]]] = {}
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._arrays or key in self._paths
+
+    def __setitem__(self, key: Any, array: Array) -> None:
+        if self.held_bytes + array.nbytes <= self.budget_bytes or array.dtype.hasobject:
+            self._arrays[key] = array
+            self.held_bytes += array.nbytes
+            return
+        if self._folder is None:
+            self._folder = tempfile.TemporaryDirectory(prefix="fx2onnx-values-", ignore_cleanup_errors=True)
+        path = os.path.join(self._folder.name, str(len(self._paths)))
+        np.ascontiguousarray(array).tofile(path)
+        self._paths[key] = (path, array.dtype, array.shape)
+        self.spilled_bytes += array.nbytes
+
+    def __getitem__(self, key: Any) -> Array:
+        found = self._arrays.get(key)
+        if found is not None:
+            return found
+        path, dtype, shape = self._paths[key]
+        if not os.path.getsize(path):
+            return np.empty(shape, dtype)
+        return np.memmap(path, dtype=dtype, mode="r", shape=shape or (1,)).reshape(shape)
+
+    def nbytes(self, key: Any) -> int:
+        """The size of an array, without a look at it."""
+        if key in self._arrays:
+            return self._arrays[key].nbytes
+        path, _, _ = self._paths[key]
+        return os.path.getsize(path)
+
+
+_PLACES = {
+    "aten::sort": 1,
+    "aten::topk": 1,
+    "aten::argsort": 0,
+    "aten::kthvalue": 1,
+    "aten::median": 1,
+    "aten::mode": 1,
+}
+"""Operators, and which of their results are the places."""
+
+
+def axis_of_places(node: torch.fx.Node, index: int) -> int | None:
+    """The axis along which the node's result holds places of its operand that PyTorch leaves open; None where it does not."""
+    schema = getattr(node.target, "_schema", None)
+    if schema is None or _PLACES.get(schema.name) != index:
+        return None
+    names = [argument.name for argument in schema.arguments]
+    given = dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
+    default = next((argument.default_value for argument in schema.arguments if argument.name == "dim"), None)
+    axis = given.get("dim", default)
+    return axis if isinstance(axis, int) and not given.get("stable") else None
+
+
+def takes_equal(got: Array, want: Array, own: Array, axis: int) -> bool:
+    """Whether ``got`` names other places than ``want`` of numbers of ``own`` that are as large, and none twice that ``want``
+    does not.
+    """
+    if got.shape != want.shape or not own.ndim:
+        return False
+    if got.ndim == own.ndim - 1:
+        got, want = np.expand_dims(got, axis), np.expand_dims(want, axis)
+    size = own.shape[axis]
+    if got.size and (int(got.min()) < 0 or int(got.max()) >= size):
+        return False
+    sorted_places = np.sort(got, axis)
+    is_twice = np.any(np.diff(sorted_places, axis=axis) == 0)
+    one, other = (np.take_along_axis(own, places, axis) for places in (got, want))
+    return not is_twice and bool(np.array_equal(one, other, equal_nan=own.dtype.kind == "f"))

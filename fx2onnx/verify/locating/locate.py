@@ -30,18 +30,16 @@ from fx2onnx.verify.eager import as_array, failed_on_arguments, in_mode, outputs
 from fx2onnx.verify.interface import as_file, assign
 from fx2onnx.verify.locating import blame
 from fx2onnx.verify.locating.aten_graph import AtenGraph
-from fx2onnx.verify.locating.aten_values import AtenValues
+from fx2onnx.verify.locating.aten_values import AtenValues, ValueStore
+from fx2onnx.verify.locating.blame import with_entries
 from fx2onnx.verify.locating.by_values import likely_call, matched, producer, sketched, unmatched_fault
 from fx2onnx.verify.locating.capture_fault import Seen, first_unseen, places_noted
 from fx2onnx.verify.locating.difference import Difference, Once, difference
 from fx2onnx.verify.locating.elsewhere import Elsewhere, where_failed, without_inputs
-from fx2onnx.verify.locating.engine_fault import with_entries
 from fx2onnx.verify.locating.first_wrong import FirstWrong
 from fx2onnx.verify.locating.onnx_file import OnnxFile
-from fx2onnx.verify.locating.other_outputs import missing, reordered
 from fx2onnx.verify.locating.program import Program, Settings, is_ours
-from fx2onnx.verify.locating.side_by_side import SideBySide, Suspect
-from fx2onnx.verify.locating.store import ValueStore
+from fx2onnx.verify.locating.side_by_side import SideBySide, Suspect, missing, reordered
 from fx2onnx.verify.on_cpu import on_cpu
 from fx2onnx.verify.testcase import Case
 

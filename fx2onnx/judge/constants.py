@@ -18,10 +18,10 @@ UNJUDGED_EPSILONS = 4096.0
 """The units where nothing else is known of how far float32 is off."""
 
 # The scale of a number
-FILL_GAP = 32.0
-"""Numbers so many times as large as all others stand for what is left out, as a mask's lowest number does."""
-FILL_SHARE = 0.5
-"""And so do numbers beyond this share of the largest that a dtype holds: that they are large is all they say."""
+MASK_GAP = 32.0
+"""Numbers so many times as large as all others are mask values: they stand for what is left out."""
+MASK_SHARE = 0.5
+"""So are numbers beyond this share of the largest that a dtype holds: that they are large is all they say."""
 SMALL_PART = 1 / 16
 """A row or channel is judged by itself where its largest number is such a share of the output's."""
 LEAST_SCALE = 1e-30
@@ -69,3 +69,9 @@ RTOL, ATOL = 1e-3, 1e-7
 """Those of ONNX's own test cases."""
 FOLDED_RTOL = 1e-6
 """Constants that were folded by other programs."""
+
+# Values found again by weighted sums of their numbers (verify/locating/sketches.py)
+SKETCH_ROUNDED = 1e-5
+"""Of the sum of magnitudes: two sums of floats that differ by more are of other numbers, not of rounded ones."""
+SKETCH_ALIKE = 2e-4
+"""The same, of numbers that may be a little wrong."""

@@ -11,8 +11,8 @@ In this order, until one settles it, since each costs more than the one before:
 3. float64: an engine may be a small multiple as far from it as the reference is.
 4. The reference with its operators rounding otherwise (``movements.py``): as many numbers may be off, and by as much.
 
-Every difference is judged by the scale of what stands beside it: numbers that fill the place of others (a mask's
-``finfo.min`` or -1e4) are a scale of their own, and so is a row or a channel of much smaller numbers than the rest.
+Every difference is judged by the scale of what stands beside it: mask values (``finfo.min`` or -1e4 in
+the place of others) have a scale of their own, and so is a row or a channel of much smaller numbers than the rest.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from fx2onnx.judge.constants import (
     BY_CHANCE,
     DISTANCE_RATIO,
     ERROR_RATIO,
-    FILL_GAP,
-    FILL_SHARE,
     LEAST_SCALE,
+    MASK_GAP,
+    MASK_SHARE,
     MOST_BY_DISTANCE,
     MOST_BY_FLOAT64,
     SCALE_EPSILONS,
@@ -74,11 +74,11 @@ def wrong_places(got: Array, want: Array, reference: str = EAGER) -> str:
     return ""
 
 
-def is_fill(array: Array, largest: float | None = None) -> Array:
-    """Where a number is what masks add, in an array whose dtype (or a narrower one, which ends at ``largest``) ends there."""
+def is_mask_value(array: Array, largest: float | None = None) -> Array:
+    """Where a number is a mask value: it is near the end of the array's dtype, or of a narrower one that ends at ``largest``."""
     end = float(ml_dtypes.finfo(array.dtype).max) if largest is None else largest
     with np.errstate(invalid="ignore"):
-        found: Array = np.abs(array) > FILL_SHARE * end
+        found: Array = np.abs(array) > MASK_SHARE * end
     return found
 
 
@@ -124,7 +124,7 @@ class Scale:
         if not np.isfinite(largest):
             numbers = np.where(np.isfinite(numbers), numbers, 0)
             largest = _largest(numbers)
-        each = _with_small_parts(numbers, _without_fill(numbers, largest))
+        each = _with_small_parts(numbers, _without_masks(numbers, largest))
         return Scale(largest, np.maximum(each, least) if isinstance(each, np.ndarray) else max(each, least), epsilon)
 
     def units(self, one: Array, other: Array) -> Array:
@@ -178,22 +178,22 @@ def _pieces(got: Array, want: Array, each: Array) -> Iterator[tuple[Array, Array
             yield from _pieces(got[start], want[start], own[0] if each.ndim else own)
 
 
-def _without_fill(numbers: Array, largest: float) -> Array | float:
-    """The scale of fill and that of the rest: there is none of about half of the fill, and several are far below."""
+def _without_masks(numbers: Array, largest: float) -> Array | float:
+    """The scale of mask values and that of the rest: there is none of about half of them, and several are far below."""
     each: Array | float = largest
     top = largest
     while top > 0:
         if any(_has_middle(block, top) for (block,) in _blocks(numbers)):
             break
         magnitude = np.abs(numbers)
-        is_below = magnitude < top / FILL_GAP
+        is_below = magnitude < top / MASK_GAP
         count = int(np.count_nonzero(is_below))
         if not count or count < numbers.size // 100:
             break
         below = float(magnitude[is_below].max())
         if below > top * _least_share(count, 1):
             break
-        each = np.where(is_below, below or min(top / FILL_GAP, 1.0), each)
+        each = np.where(is_below, below or min(top / MASK_GAP, 1.0), each)
         top = below
     return each
 
@@ -207,7 +207,7 @@ def _least_share(count: int, parts: int) -> float:
 
 def _has_middle(block: Array, top: float) -> bool:
     magnitude = np.abs(block)
-    return bool(np.any((magnitude >= top / FILL_GAP) & (magnitude < top / 2)))
+    return bool(np.any((magnitude >= top / MASK_GAP) & (magnitude < top / 2)))
 
 
 def _with_small_parts(numbers: Array, each: Array | float) -> Array | float:
@@ -215,8 +215,8 @@ def _with_small_parts(numbers: Array, each: Array | float) -> Array | float:
     usual = float(each.min()) if isinstance(each, np.ndarray) else each
     if numbers.ndim < 2 or not usual:
         return each
-    is_fill = np.abs(numbers) > usual if isinstance(each, np.ndarray) else None
-    kept = numbers if is_fill is None else np.where(is_fill, 0, numbers)
+    is_masked = np.abs(numbers) > usual if isinstance(each, np.ndarray) else None
+    kept = numbers if is_masked is None else np.where(is_masked, 0, numbers)
     for axis, count in enumerate(numbers.shape):
         if count < 2:
             continue
@@ -227,7 +227,7 @@ def _with_small_parts(numbers: Array, each: Array | float) -> Array | float:
         is_small = (part < usual * min(SMALL_PART, _least_share(drawn, count))) & (part > 0)
         if is_small.any():
             lower = np.minimum(each, np.where(is_small, part, np.inf))
-            each = lower if is_fill is None else np.where(is_fill, each, lower)
+            each = lower if is_masked is None else np.where(is_masked, each, lower)
     return each
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from fx2onnx.judge.tolerance import is_fill
+from fx2onnx.judge.tolerance import is_mask_value
 
 Array = np.ndarray[Any, Any]
 Feeds = Mapping[str, Array]
@@ -83,11 +83,11 @@ def difference(got: Array, want: Array, limit: float) -> float:
     """The same of two arrays. What is beyond ``limit`` in both counts as equal."""
     one, other = got.astype(np.float64).reshape(-1), want.astype(np.float64).reshape(-1)
     with np.errstate(invalid="ignore", over="ignore"):
-        both_fill = is_fill(other, limit) & is_fill(one, limit) & (np.sign(one) == np.sign(other))
-        is_same = both_fill | (np.isnan(one) & np.isnan(other)) | (one == other)
+        both_masked = is_mask_value(other, limit) & is_mask_value(one, limit) & (np.sign(one) == np.sign(other))
+        is_same = both_masked | (np.isnan(one) & np.isnan(other)) | (one == other)
         gap = np.where(is_same, 0.0, one - other)
         if not np.isfinite(gap).all():
             return float("inf")
-        size = float(np.linalg.norm(other[~both_fill & np.isfinite(other)]))
+        size = float(np.linalg.norm(other[~both_masked & np.isfinite(other)]))
     off = float(np.linalg.norm(gap))
     return off / size if size else float(off > 0)

@@ -11,7 +11,7 @@ import torch
 
 from fx2onnx.judge.constants import NEAR_THE_END
 from fx2onnx.judge.engines import Array
-from fx2onnx.judge.tolerance import is_fill
+from fx2onnx.judge.tolerance import is_mask_value
 from fx2onnx.verify.interface import Interface
 
 _FLOATS = (np.float16, np.float32)
@@ -62,8 +62,8 @@ def narrowed(array: Array, dtype: Any) -> Array:
         return array
     end = float(ml_dtypes.finfo(dtype).max)
     with np.errstate(over="ignore"):
-        fills = is_fill(array) & np.isfinite(array)
-        found = np.where(fills, np.copysign(end, array), array).astype(dtype)
+        masked = is_mask_value(array) & np.isfinite(array)
+        found = np.where(masked, np.copysign(end, array), array).astype(dtype)
     return found if np.array_equal(np.isfinite(found), np.isfinite(array)) else array
 
 

@@ -75,6 +75,11 @@ class TestFeeds:
         other = feeds.make_feeds([IDS, IMAGE], {}, {"batch": 5, "seq": 40}, seed=2)
         assert not np.array_equal(made["image"], other["image"])
 
+    @pytest.mark.parametrize(("dims", "shape"), [({"n": 3}, (3, 6)), ({}, (1, 2)), ({"n": 3, "2*n": 5}, (3, 5))])
+    def test_a_multiple_of_a_dim_follows_it(self, dims: dict[str, int], shape: tuple[int, ...]) -> None:
+        made = feeds.make_feeds([Description("x", "tensor(float)", ["n", "2*n"])], {}, dims, seed=0)
+        assert made["x"].shape == shape
+
     @pytest.mark.parametrize("type_name", sorted(feeds.DTYPES))
     def test_every_type_has_random_values(self, type_name: str) -> None:
         made = feeds.make_feeds([Description("x", type_name, [3])], {}, {}, seed=0)["x"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import onnx
@@ -74,3 +75,19 @@ def test_what_optimize_accepts_verify_accepts(sound: Path, tmp_path: Path, level
     assert result.verified
     assert verify(tmp_path / "rewritten.onnx", Block(), (X,)).ok
     assert locate(tmp_path / "rewritten.onnx", Block(), (X,)) is None
+
+
+JUDGES = ("cli", "diff", "generation", "judge", "precision", "quantize", "steps", "verify")
+
+
+def test_tolerances_stand_in_one_file() -> None:
+    package = Path(fx2onnx.__file__).parent
+    wrong = [
+        f"{path.relative_to(package)}:{number}: {line.strip()}"
+        for room in JUDGES
+        for path in sorted((package / room).rglob("*.py"))
+        if path != package / "judge" / "constants.py"
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if re.search(r"\b(allclose|rtol=[\d.]|atol=[1-9]|(?:TOLERANCE|RTOL|ATOL|\w*ERROR_RATIO) = )", line)
+    ]
+    assert wrong == []

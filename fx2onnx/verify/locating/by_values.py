@@ -11,6 +11,7 @@ import torch
 import torch.fx
 
 from fx2onnx.capture.captured import where_of
+from fx2onnx.judge.constants import SKETCH_ALIKE
 from fx2onnx.judge.engines import Array
 from fx2onnx.verify.locating.aten_graph import AtenGraph
 from fx2onnx.verify.locating.difference import Difference
@@ -18,7 +19,7 @@ from fx2onnx.verify.locating.first_wrong import FirstWrong
 from fx2onnx.verify.locating.onnx_file import OnnxFile, reads_of
 from fx2onnx.verify.locating.program import Mapped
 from fx2onnx.verify.locating.side_by_side import run_cut
-from fx2onnx.verify.locating.sketches import ALIKE, Sketches
+from fx2onnx.verify.locating.sketches import Sketches
 
 NODES_AT_ONCE = 200
 """Whose values are in memory together."""
@@ -46,7 +47,7 @@ class Matched:
 
 def sketched(graph: AtenGraph, inputs: Mapping[torch.fx.Node, torch.Tensor]) -> Sketches:
     """Of every value of PyTorch's, by the node and which of its results it is."""
-    sketches = Sketches(ALIKE)
+    sketches = Sketches(SKETCH_ALIKE)
     for node, value in graph.run(inputs):
         for index, part in enumerate(value if isinstance(value, tuple | list) else (value,)):
             if isinstance(part, torch.Tensor) and node.op != "get_attr":

@@ -7,12 +7,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from fx2onnx.judge.constants import SKETCH_ROUNDED
 from fx2onnx.judge.engines import Array
 
-ROUNDED = 1e-5
-"""Of the sum of magnitudes: two sums of floats that differ by more are of other numbers, not of rounded ones."""
-ALIKE = 2e-4
-"""The same, of numbers that may be a little wrong."""
 PARTS = 16
 """Sums are of so many parts of a tensor, which makes it seldom that those of others are close."""
 
@@ -23,7 +20,7 @@ Sketch = tuple[float, ...]
 class Sketches:
     """Keys by tensors; ``close`` is how far the sums of two may be apart, as a share of that of the magnitudes."""
 
-    def __init__(self, close: float = ROUNDED) -> None:
+    def __init__(self, close: float = SKETCH_ROUNDED) -> None:
         self._close = close
         self._known: dict[tuple[torch.dtype, tuple[int, ...]], dict[Sketch, list[Any]]] = {}
         self._tables: dict[int, Array] = {}

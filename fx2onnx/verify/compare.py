@@ -46,8 +46,8 @@ from fx2onnx.verify.work import WorkBudget
 TYPES_ONLY = "an engine's random numbers are its own: of outputs that depend on them only the type is compared"
 """A note of the verdict."""
 
-LAST_STOP = 300.0
-LATEST_FORWARDS = 100.0
+LAST_STOP = 120.0
+LATEST_FORWARDS = 40.0
 """Seconds of processor time after which nothing more is tried, or so many times what eager PyTorch takes on the sample."""
 SMALL_SHARE = 0.25
 """Inputs of so few numbers, as a share of the sample's, run in every engine where a run at other sizes is due."""

@@ -13,6 +13,7 @@ import torch
 
 from fx2onnx.judge import Effort
 from fx2onnx.judge.verdict import check_effort
+from fx2onnx.verify.conditioning import is_of_matrices
 
 EFFORTS: dict[Effort, tuple[float, float]] = {"quick": (3.5, 0.1), "normal": (5.0, 1.0), "full": (math.inf, math.inf)}
 """How much work all runs of eager PyTorch and of the engines together may take, save for one at other sizes where a size is
@@ -114,20 +115,33 @@ def _of_attention(result: torch.Tensor, query: torch.Tensor, key: torch.Tensor, 
     return 2 * query.numel() * key.shape[-2]
 
 
-def _of_recurrence(result: torch.Tensor, *args: Any) -> int:
+def _of_layer(result: torch.Tensor, *args: Any) -> int:
+    """Of a layer with weights of its own: each is used at every position."""
     weights = sum(each.numel() for each in _tensors(args[1:]) if each.dim() == 2)
     return weights * max(result.numel() // max(result.shape[-1], 1), 1)
 
 
+def _of_packed_convolution(result: torch.Tensor, x: torch.Tensor, *rest: Any) -> int:
+    return result.numel() * x.shape[1] * 9  # the weights are not seen, and windows of 3 x 3 are usual
+
+
+def _of_matrix(result: torch.Tensor, matrix: torch.Tensor, *rest: Any) -> int:
+    return 10 * matrix.numel() * matrix.shape[-1] if matrix.dim() > 1 else 0
+
+
 _PRODUCTS: dict[str, Products] = {
-    **dict.fromkeys(("mm", "bmm", "linear", "matmul"), _by_last_axis(0)),
+    **dict.fromkeys(("mm", "bmm", "linear", "linear_relu", "linear_dynamic", "linear_relu_dynamic", "matmul", "_cdist_forward"), _by_last_axis(0)),
     **dict.fromkeys(("addmm", "baddbmm"), _by_last_axis(1)),
     **dict.fromkeys(("convolution", "_convolution", "mkldnn_convolution"), _of_convolution),
+    **dict.fromkeys(("conv1d", "conv2d", "conv3d", "conv1d_relu", "conv2d_relu", "conv3d_relu"), _of_packed_convolution),
     **dict.fromkeys(
         ("scaled_dot_product_attention", "_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_attention_math"),
         _of_attention,
     ),
-    **dict.fromkeys(("mkldnn_rnn_layer", "lstm", "gru", "rnn_tanh", "rnn_relu", "quantized_lstm", "quantized_gru"), _of_recurrence),
+    **dict.fromkeys(
+        ("mkldnn_rnn_layer", "lstm", "gru", "rnn_tanh", "rnn_relu", "quantized_lstm", "quantized_gru",
+         "_transformer_encoder_layer_fwd", "_native_multi_head_attention"), _of_layer,
+    ),
 }  # fmt: skip
 
 
@@ -136,8 +150,12 @@ def work_of(func: Any, args: Any, result: Any) -> float:
     given, made = _tensors(args), _tensors((result,))
     if func.is_view or not made:
         return _CALL
-    products = _PRODUCTS.get(func._opname)
-    count = products(made[0], *args) if products is not None else 0
+    name = func._opname
+    products = _PRODUCTS.get(name, _of_matrix if is_of_matrices(name) else None)
+    try:
+        count = products(made[0], *args) if products is not None else 0
+    except (IndexError, AttributeError, TypeError):  # arguments by name, or of another kind
+        count = 0
     return _CALL + _ELEMENT * sum(each.numel() for each in (*given, *made)) + _PRODUCT * count
 
 

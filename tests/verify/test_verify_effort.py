@@ -82,6 +82,10 @@ def test_work_is_that_of_what_is_summed() -> None:
     wide = work_of(aten.mm.default, (one, other), torch.zeros(64, 1024))
     narrow = work_of(aten.mm.default, (one[:32], other), torch.zeros(32, 1024))
     assert wide > narrow > work_of(aten.add.Tensor, (one, one), one)
+    matrix = torch.zeros(256, 256)
+    assert work_of(aten.linalg_inv_ex.default, (matrix,), (matrix, matrix[0])) > work_of(
+        aten.mm.default, (matrix, matrix), matrix
+    )
     image, kernel = torch.zeros(1, 8, 16, 16), torch.zeros(16, 8, 3, 3)
     args = (image, kernel, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1)
     assert work_of(aten.convolution.default, args, torch.zeros(1, 16, 16, 16)) > work_of(

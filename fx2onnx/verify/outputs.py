@@ -70,7 +70,7 @@ class Outputs:
         self._open: Sequence[Array | bool] | None = None
         self._tried_order = not recording.has_no_order
         self.runs = 0
-        """Runs of eager PyTorch that judging took, one in float64 counted twice."""
+        """What judging took in runs of eager PyTorch: one in float64, or rounding otherwise, counts twice."""
         self._is_cut_short = False
         """Whether a run was ended that should have judged."""
         self._is_unsteady = False
@@ -163,7 +163,7 @@ class Outputs:
 
     def _run(self, mode: EagerMode) -> list[Array]:
         """Eager PyTorch as the mode has it."""
-        self.runs += 1
+        self.runs += 2
         try:
             return self._eager.moved(self._tensors, self._draws, mode, self._longest)
         except TimeoutError:

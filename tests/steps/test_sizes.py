@@ -12,7 +12,7 @@ import pytest
 
 import fx2onnx
 from fx2onnx.base.errors import UserError
-from fx2onnx.steps.dynamic import parse_dynamic
+from fx2onnx.cli.dynamic import places_of
 from fx2onnx.steps.sizes import parse_sizes
 from tests.steps.graphs import GRAPHS, normal, text, weights
 
@@ -187,12 +187,12 @@ def test_another_axis_has_to_run(tmp_path: Path) -> None:
 
 def test_texts() -> None:
     assert parse_sizes("batch=1, x:2=224") == {"batch": 1, "x:2": 224}
-    assert parse_dynamic(["x:0=batch;z:0=batch", "x:1=length"]) == {"x:0": "batch", "z:0": "batch", "x:1": "length"}
+    assert places_of(["x:0=batch;z:0=batch", "x:1=length"]) == {"x:0": "batch", "z:0": "batch", "x:1": "length"}
     for wrong in ("x=batch", "x:0", "x:0=1a b"):
         with pytest.raises(UserError, match="cannot read --dynamic"):
-            parse_dynamic([wrong])
+            places_of([wrong])
     with pytest.raises(UserError, match="two names"):
-        parse_dynamic(["x:0=a", "x:0=b"])
+        places_of(["x:0=a", "x:0=b"])
 
 
 @pytest.mark.parametrize("place", ["x:1", "other:0"])

@@ -18,8 +18,8 @@ from fx2onnx.capture.op_table import Op, name_of
 from fx2onnx.capture.recording.functionalize import mutate
 from fx2onnx.capture.recording.op_traits import traits_of
 from fx2onnx.capture.registry import Call, Kind, find, handler, register
-from tests.capture.families import WRITES
 from tests.capture.recorded import Entry, entries
+from tools.capture_families import WRITES
 
 aten = torch.ops.aten
 BY_NAME = (Kind.RECORD, Kind.WRITE)

@@ -291,7 +291,7 @@ def test_a_wrong_rewrite_is_blamed(net: Net, monkeypatch: pytest.MonkeyPatch) ->
     assert found is not None
     assert (found.stage, found.op_types) == ("rewrite", ("Gemm",))
     assert found.blame.startswith("FuseMatMulAdd at ")
-    assert "fuse_matmul_add.py" in found.blame
+    assert "optimize/rewrites/gemm.py" in found.blame
     assert "edit 1 is FuseMatMulAdd" in found.why
 
 

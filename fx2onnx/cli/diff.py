@@ -22,13 +22,9 @@ if TYPE_CHECKING:
 
 @reports_errors
 def diff_command(
-    first: Annotated[
-        Path, typer.Argument(metavar="A", help="An ONNX file, or a folder that holds one.", show_default=False)
-    ],
-    second: Annotated[Path, typer.Argument(metavar="B", help="The one to compare with it.", show_default=False)],
-    numbers: Annotated[
-        bool, typer.Option("--numbers/--no-numbers", help="Run both on the same random inputs, too.")
-    ] = True,
+    first: Annotated[Path, options.argument("A", "An ONNX file, or a folder that holds one.")],
+    second: Annotated[Path, options.argument("B", "The one to compare with it.")],
+    numbers: Annotated[bool, options.flag("--numbers/--no-numbers", "Run both on the same random inputs, too.")] = True,
     engine: options.Engines = None,
     dim: options.Dim = None,
     seed: options.Seed = 0,

@@ -7,8 +7,6 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.options import INPUTS, SIZES
 from fx2onnx.base.targets import check_target
@@ -28,7 +26,7 @@ if TYPE_CHECKING:
 
 
 _LINES_SHOWN = 5
-Task = Annotated[str | None, typer.Option("--task", help=TASK_HELP, rich_help_panel=INPUTS)]
+Task = Annotated[str | None, options.flag("--task", TASK_HELP, INPUTS)]
 
 
 class Capture(enum.StrEnum):
@@ -40,9 +38,7 @@ class Capture(enum.StrEnum):
     export = "export"
 
 
-CaptureFlag = Annotated[
-    Capture, typer.Option("--capture", help="Capture strategy (docs/capture.md).", rich_help_panel=SIZES)
-]
+CaptureFlag = Annotated[Capture, options.flag("--capture", "Capture strategy (docs/capture.md).", SIZES)]
 Exported = Annotated[dict[str, Any], Group(ExportOptions)]
 
 

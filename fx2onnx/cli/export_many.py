@@ -6,8 +6,6 @@ import os
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.targets import check_target
 from fx2onnx.cli import options
@@ -31,19 +29,13 @@ def export_many_command(
     precision: Annotated[Precision | None, Group(Precision, is_made=True)],
     exported: Exported,
     output: Annotated[Path, options.output("The folder to write a file for each model to.", "FOLDER")],
-    jobs: Annotated[
-        int, typer.Option("--jobs", "-j", min=1, help="Processes on this machine.", rich_help_panel=PANEL)
-    ] = 1,
+    jobs: Annotated[int, options.flag("--jobs -j", "Processes on this machine.", PANEL, min=1)] = 1,
     cluster: Annotated[
         str | None,
-        typer.Option("--cluster", help="Run on the dask cluster dask://HOST:PORT instead.", rich_help_panel=PANEL),
+        options.flag("--cluster", "Run on the dask cluster dask://HOST:PORT instead.", PANEL),
     ] = None,
-    limit: Annotated[
-        float, typer.Option("--limit", min=1, help="Seconds for each model.", rich_help_panel=PANEL)
-    ] = 600,
-    again: Annotated[
-        bool, typer.Option("--again", help="Export again what an earlier run finished.", rich_help_panel=PANEL)
-    ] = False,
+    limit: Annotated[float, options.flag("--limit", "Seconds for each model.", PANEL, min=1)] = 600,
+    again: Annotated[bool, options.flag("--again", "Export again what an earlier run finished.", PANEL)] = False,
     task: Task = None,
     bake: options.Bake = None,
     dynamic: options.Dynamic = None,

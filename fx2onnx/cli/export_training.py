@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from fx2onnx.base.errors import UserError
 from fx2onnx.cli import options
 from fx2onnx.cli.export import Task, default_output, with_task
@@ -39,15 +37,13 @@ def export_training_command(
     source: options.SourceArgument,
     sample: Annotated[dict[str, Any], Group(Options)],
     exported: Annotated[dict[str, Any], Group(ExportOptions, only=("opset_version",))],
-    loss: Annotated[
-        str, typer.Option("--loss", help=f"{', '.join(LOSSES[:-1])} or {LOSSES[-1]}.", rich_help_panel=PANEL)
-    ] = LOSSES[0],
+    loss: Annotated[str, options.flag("--loss", f"{', '.join(LOSSES[:-1])} or {LOSSES[-1]}.", PANEL)] = LOSSES[0],
     optimizer: Annotated[
         str | None,
-        typer.Option("--optimizer", help=f"{', '.join(OPTIMIZERS)}. Default: gradients only.", rich_help_panel=PANEL),
+        options.flag("--optimizer", f"{', '.join(OPTIMIZERS)}. Default: gradients only.", PANEL),
     ] = None,
     learning_rate: Annotated[
-        float | None, typer.Option("--learning-rate", help="First rate of the optimizer.", rich_help_panel=PANEL)
+        float | None, options.flag("--learning-rate", "First rate of the optimizer.", PANEL)
     ] = None,
     task: Task = None,
     dynamic: options.Dynamic = None,

@@ -23,28 +23,25 @@ _INTEGER_64 = 2**63
 def generate_command(
     folder: Annotated[
         Path,
-        typer.Argument(metavar="FOLDER", help="A folder that fx2onnx export-folder wrote.", show_default=False),
+        options.argument("FOLDER", "A folder that fx2onnx export-folder wrote."),
     ],
     prompt_ids: Annotated[
         list[str] | None,
-        typer.Option(
-            "--prompt-ids",
-            metavar="1,2,3",
-            help="Token ids of a prompt, repeatable: several prompts make a batch.",
-            rich_help_panel=INPUTS,
+        options.flag(
+            "--prompt-ids", "Token ids of a prompt, repeatable: several prompts make a batch.", INPUTS, metavar="1,2,3"
         ),
     ] = None,
     input: options.Inputs = None,
-    max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", min=1, help="Generate at most N tokens.")] = 20,
+    max_new_tokens: Annotated[int, options.flag("--max-new-tokens", "Generate at most N tokens.", min=1)] = 20,
     engine: options.OneEngine = "onnxruntime",
     verify: options.Verify = False,
     source: options.SourceFlag = None,
     trust_source: Annotated[
         bool,
-        typer.Option(
+        options.flag(
             "--trust-source",
-            help="--verify: compare with what the folder's fx2onnx.json names, also outside the folder. It may import code.",
-            rich_help_panel=CHECKS,
+            "--verify: compare with what the folder's fx2onnx.json names, also outside the folder. It may import code.",
+            CHECKS,
         ),
     ] = False,
     json_output: options.Json = False,

@@ -23,7 +23,7 @@ MOST_PLACES = 5
 
 @reports_errors
 def lint_command(
-    path: Annotated[Path, typer.Argument(metavar="FILE", help="An ONNX file.", show_default=False)],
+    path: Annotated[Path, options.argument("FILE", "An ONNX file.")],
     exported: Annotated[dict[str, Any], Group(ExportOptions, only=("target",))],
     faults: options.Faults = None,
     json_output: options.Json = False,

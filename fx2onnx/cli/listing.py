@@ -11,8 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
-import typer
-
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.opsets import OPSET_MAX, OPSET_MIN, check_opset
 from fx2onnx.cli import options
@@ -26,14 +24,10 @@ if TYPE_CHECKING:
 
 @reports_errors
 def list_command(
-    kind: Annotated[
-        str | None, typer.Argument(metavar="[KIND]", help="zoo, torchvision, timm, hf or file.", show_default=False)
-    ] = None,
+    kind: Annotated[str | None, options.argument("[KIND]", "zoo, torchvision, timm, hf or file.")] = None,
     pattern: Annotated[
         str | None,
-        typer.Argument(
-            metavar="[PATTERN]", help="Part of a name, or a shell pattern such as 'vit_*'.", show_default=False
-        ),
+        options.argument("[PATTERN]", "Part of a name, or a shell pattern such as 'vit_*'."),
     ] = None,
     json_output: options.Json = False,
 ) -> None:
@@ -119,14 +113,10 @@ def ops_command(
     exported: Annotated[dict[str, Any], Group(ExportOptions, only=("opset_version",))],
     pattern: Annotated[
         str | None,
-        typer.Argument(
-            metavar="[PATTERN]",
-            help="Part of an overload's name, or a shell pattern such as 'aten.conv*'.",
-            show_default=False,
-        ),
+        options.argument("[PATTERN]", "Part of an overload's name, or a shell pattern such as 'aten.conv*'."),
     ] = None,
     missing: Annotated[
-        bool, typer.Option("--missing", help="List what has no ONNX form instead (with --opset: in that opset).")
+        bool, options.flag("--missing", "List what has no ONNX form instead (with --opset: in that opset).")
     ] = False,
     json_output: options.Json = False,
 ) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.options import OUTPUT, PRECISION, SIZES
 from fx2onnx.cli import options
@@ -20,17 +18,17 @@ from fx2onnx.quantize.options import KINDS, Quantize
 if TYPE_CHECKING:
     from fx2onnx.steps.result import OptimizeResult
 
-Source = Annotated[Path, typer.Argument(metavar="IN", help="An ONNX file from any tool.", show_default=False)]
+Source = Annotated[Path, options.argument("IN", "An ONNX file from any tool.")]
 Out = Annotated[
     Path | None,
-    typer.Argument(metavar="OUT", help="The file to write. IN itself is replaced as a whole.", show_default=False),
+    options.argument("OUT", "The file to write. IN itself is replaced as a whole."),
 ]
 External = Annotated[
     bool | None,
-    typer.Option(
+    options.flag(
         "--external-data/--no-external-data",
-        help="Write weights to a file of their own, or into OUT. Default: as IN has them.",
-        rich_help_panel=OUTPUT,
+        "Write weights to a file of their own, or into OUT. Default: as IN has them.",
+        OUTPUT,
     ),
 ]
 
@@ -43,32 +41,28 @@ def optimize_command(
     exported: Annotated[dict[str, Any], Group(ExportOptions, only=("opset_version", "target", "effort"))],
     out: Out = None,
     output: Annotated[Path | None, options.output("The file to write, instead of OUT.")] = None,
-    level: Annotated[int, typer.Option("-O", "--level", help="How much is rewritten: 0 to 3.")] = 2,
+    level: Annotated[int, options.flag("-O --level", "How much is rewritten: 0 to 3.")] = 2,
     fix: Annotated[
         list[str] | None,
-        typer.Option(
-            "--fix", metavar="DIM=N", help="Fix sizes: batch=1,sequence=128, or input:axis=N.", rich_help_panel=SIZES
-        ),
+        options.flag("--fix", "Fix sizes: batch=1,sequence=128, or input:axis=N.", SIZES, metavar="DIM=N"),
     ] = None,
     dynamic: options.Dynamic = None,
     external_data: External = None,
     external_data_bytes: Annotated[
         int,
-        typer.Option("--external-data-bytes", help="Keep smaller weights in the model file.", rich_help_panel=OUTPUT),
+        options.flag("--external-data-bytes", "Keep smaller weights in the model file.", OUTPUT),
     ] = 1024,
     metadata: Annotated[
         str,
-        typer.Option("--metadata", help="keep, or none: leave out notes of exporters.", rich_help_panel=OUTPUT),
+        options.flag("--metadata", "keep, or none: leave out notes of exporters.", OUTPUT),
     ] = "keep",
     verify: options.Verify = True,
     engine: options.Engines = None,
     seed: options.Seed = 0,
     explain: Annotated[
-        bool, typer.Option("--explain", help="Show the rewrites that were refused, and why.", rich_help_panel=OUTPUT)
+        bool, options.flag("--explain", "Show the rewrites that were refused, and why.", OUTPUT)
     ] = False,
-    diff: Annotated[
-        bool, typer.Option("--diff", help="Show what differs between IN and OUT.", rich_help_panel=OUTPUT)
-    ] = False,
+    diff: Annotated[bool, options.flag("--diff", "Show what differs between IN and OUT.", OUTPUT)] = False,
     json_output: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -104,9 +98,7 @@ def quantize_command(
     weights: Annotated[dict[str, Any], Group(Quantize, skip=("kind",))],
     exported: Annotated[dict[str, Any], Group(ExportOptions, only=("opset_version", "target", "effort"))],
     out: Out = None,
-    kind: Annotated[
-        str, typer.Option("--kind", help=f"How weights are stored: {', '.join(KINDS)}.", rich_help_panel=PRECISION)
-    ] = "int8",
+    kind: Annotated[str, options.flag("--kind", f"How weights are stored: {', '.join(KINDS)}.", PRECISION)] = "int8",
     output: Annotated[Path | None, options.output("The file to write, instead of OUT.")] = None,
     external_data: External = None,
     verify: options.Verify = True,

@@ -110,112 +110,102 @@ def gathered(groups: Mapping[str, Group], given: Mapping[str, Any]) -> dict[str,
     return left | taken
 
 
+def flag(names: str, help: str, panel: str | None = None, **more: Any) -> Any:
+    """An option of a command: its names, apart by blanks, its help and the panel of the help that it stands in."""
+    return typer.Option(*names.split(), help=help, rich_help_panel=panel, **more)
+
+
+def argument(metavar: str, help: str) -> Any:
+    """What stands on the command line without a flag."""
+    return typer.Argument(metavar=metavar, help=help, show_default=False)
+
+
 _SPECS = "zoo:NAME, torchvision:NAME, timm:NAME, hf:FOLDER_OR_TYPE or package.module:factory, with ?key=value"
-SourceArgument = Annotated[str, typer.Argument(metavar="SOURCE", help=f"{_SPECS}.", show_default=False)]
+SourceArgument = Annotated[str, argument("SOURCE", f"{_SPECS}.")]
 SourcesArgument = Annotated[
     list[str],
-    typer.Argument(metavar="SOURCE...", help=f"{_SPECS}; NAME may be a pattern such as 'resnet*'.", show_default=False),
+    argument("SOURCE...", f"{_SPECS}; NAME may be a pattern such as 'resnet*'."),
 ]
 SourceFlag = Annotated[
     str | None,
-    typer.Option(
-        "--source",
-        metavar="SOURCE",
-        help="The PyTorch module whose results are expected, such as hf:FOLDER.",
-        rich_help_panel=INPUTS,
-    ),
+    flag("--source", "The PyTorch module whose results are expected, such as hf:FOLDER.", INPUTS, metavar="SOURCE"),
 ]
-Seed = Annotated[int, typer.Option("--seed", help="Seed of random weights and inputs.", rich_help_panel=INPUTS)]
+Seed = Annotated[int, flag("--seed", "Seed of random weights and inputs.", INPUTS)]
 Inputs = Annotated[
     list[str] | None,
-    typer.Option(
-        "--input",
-        "-i",
-        metavar="NAME=FILE.npy",
-        help="Values of an input, repeatable. Random where not given.",
-        rich_help_panel=INPUTS,
-    ),
+    flag("--input -i", "Values of an input, repeatable. Random where not given.", INPUTS, metavar="NAME=FILE.npy"),
 ]
 Dim = Annotated[
     list[str] | None,
-    typer.Option(
-        "--dim",
-        metavar="NAME=N",
-        help="Size of a dynamic dimension, repeatable. A small size where not given.",
-        rich_help_panel=INPUTS,
-    ),
+    flag("--dim", "Size of a dynamic dimension, repeatable. A small size where not given.", INPUTS, metavar="NAME=N"),
 ]
 Bake = Annotated[
     list[str] | None,
-    typer.Option(
+    flag(
         "--bake",
+        "Make the values of an example input constants of the file, repeatable. auto: of inputs whose values Python needs.",
+        INPUTS,
         metavar="NAME",
-        help="Make the values of an example input constants of the file, repeatable. auto: of inputs whose values Python needs.",
-        rich_help_panel=INPUTS,
     ),
 ]
 Dynamic = Annotated[
     list[str] | None,
-    typer.Option(
+    flag(
         "--dynamic",
+        "Dynamic axes, repeatable: input_ids:0=batch,1=sequence; or default (those of the source), or none.",
+        SIZES,
         metavar="NAME:AXIS=DIM,...",
-        help="Dynamic axes, repeatable: input_ids:0=batch,1=sequence; or default (those of the source), or none.",
-        rich_help_panel=SIZES,
     ),
 ]
-Json = Annotated[
-    bool, typer.Option("--json", help="Print the result, or the error, as JSON on stdout.", rich_help_panel=OUTPUT)
-]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress and no summary.", rich_help_panel=OUTPUT)]
+Json = Annotated[bool, flag("--json", "Print the result, or the error, as JSON on stdout.", OUTPUT)]
+Quiet = Annotated[bool, flag("--quiet -q", "Show no progress and no summary.", OUTPUT)]
 Report = Annotated[
     Path | None,
-    typer.Option(
-        "--report", metavar="FILE.json", help="Write the result as JSON to this file, too.", rich_help_panel=OUTPUT
-    ),
+    flag("--report", "Write the result as JSON to this file, too.", OUTPUT, metavar="FILE.json"),
 ]
 Html = Annotated[
     Path | None,
-    typer.Option("--html", metavar="FILE", help="Write the result as a page.", rich_help_panel=OUTPUT),
+    flag("--html", "Write the result as a page.", OUTPUT, metavar="FILE"),
 ]
 Trace = Annotated[
     Path | None,
-    typer.Option("--trace", metavar="FILE", help="Write a Chrome trace, which Perfetto opens.", rich_help_panel=OUTPUT),
+    flag("--trace", "Write a Chrome trace, which Perfetto opens.", OUTPUT, metavar="FILE"),
 ]
 Verify = Annotated[
     bool,
-    typer.Option("--verify/--no-verify", help="Compare the result with what it was made from.", rich_help_panel=CHECKS),
+    flag("--verify/--no-verify", "Compare the result with what it was made from.", CHECKS),
 ]
-_ENGINE = typer.Option(
+_ENGINE = flag(
     "--engine",
-    metavar="NAME",
-    help="What runs the file: runner, onnxruntime, reference or openvino. Repeatable in verify, locate and optimize; run, "
+    "What runs the file: runner, onnxruntime, reference or openvino. Repeatable in verify, locate and optimize; run, "
     "generate and train take one of the first two.",
-    rich_help_panel=CHECKS,
+    CHECKS,
+    metavar="NAME",
 )
 Engines = Annotated[list[str] | None, _ENGINE]
 OneEngine = Annotated[str, _ENGINE]
 Faults = Annotated[
     Path | None,
-    typer.Option(
+    flag(
         "--faults",
+        "A table of known faults of engines beside those of fx2onnx. locate adds what it finds.",
+        CHECKS,
         metavar="FILE",
-        help="A table of known faults of engines beside those of fx2onnx. locate adds what it finds.",
-        rich_help_panel=CHECKS,
     ),
 ]
 CaseWeights = Annotated[
     str,
-    typer.Option(
+    flag(
         "--case-weights",
-        help="Weights of the test case: full, or statistics: random numbers like them (and weights.json).",
-        rich_help_panel=OUTPUT,
+        "Weights of the test case: full, or statistics: random numbers like them (and weights.json).",
+        OUTPUT,
     ),
 ]
 
 
 def output(help: str, metavar: str = "FILE") -> Any:
     """``-o``: where the result of a command goes."""
-    return typer.Option("--output", "-o", metavar=metavar, help=help, rich_help_panel=OUTPUT)
+    return flag("--output -o", help, OUTPUT, metavar=metavar)
 
 
 def resolve_source(spec: str, **asked: Any) -> Source:

@@ -38,47 +38,39 @@ def profile_command(
     sample: Annotated[dict[str, Any], Group(Options)],
     compare: Annotated[
         list[str] | None,
-        typer.Option(
-            "--compare", help="torch, torchscript, or the JSON file of an earlier profile.", show_default=False
-        ),
+        options.flag("--compare", "torch, torchscript, or the JSON file of an earlier profile."),
     ] = None,
     sweep: Annotated[
         list[str] | None,
-        typer.Option(
-            "--sweep",
-            help="Time other input sizes, ARG:AXIS=N,N: input_ids:1=32,64 or x:2+3=64,128. May be repeated.",
-            show_default=False,
+        options.flag(
+            "--sweep", "Time other input sizes, ARG:AXIS=N,N: input_ids:1=32,64 or x:2+3=64,128. May be repeated."
         ),
     ] = None,
     depth: Annotated[
         str | None,
-        typer.Option("--depth", help="Time other numbers of layers, N,N or KEY=N,N.", show_default=False),
+        options.flag("--depth", "Time other numbers of layers, N,N or KEY=N,N."),
     ] = None,
-    repeat: Annotated[int, typer.Option("--repeat", min=1, help="Rounds after one to warm up; medians count.")] = 5,
+    repeat: Annotated[int, options.flag("--repeat", "Rounds after one to warm up; medians count.", min=1)] = 5,
     dynamic: options.Dynamic = None,
-    write: Annotated[
-        bool, typer.Option("--write/--no-write", help="Write the file, or do the graph work only.")
-    ] = True,
+    write: Annotated[bool, options.flag("--write/--no-write", "Write the file, or do the graph work only.")] = True,
     folder: Annotated[
-        Path | None, typer.Option("--folder", help="Where files are written while timing.", show_default="temporary")
+        Path | None, options.flag("--folder", "Where files are written while timing.", show_default="temporary")
     ] = None,
     verify: options.Verify = True,
     fail_if_slower: Annotated[
         str | None,
-        typer.Option("--fail-if-slower", help="Exit code 1 if slower than --compare FILE by more than this: 20%."),
+        options.flag("--fail-if-slower", "Exit code 1 if slower than --compare FILE by more than this: 20%."),
     ] = None,
     output: Annotated[Path | None, options.output("Write the profile as JSON to this file.", "FILE.json")] = None,
     html: options.Html = None,
     trace: options.Trace = None,
     speedscope: Annotated[
         Path | None,
-        typer.Option("--speedscope", metavar="FILE", help="Write a speedscope file.", rich_help_panel=OUTPUT),
+        options.flag("--speedscope", "Write a speedscope file.", OUTPUT, metavar="FILE"),
     ] = None,
     attention: Annotated[
         str | None,
-        typer.Option(
-            "--attention", help="Attention of a transformers model, as eager or sdpa, for all.", show_default=False
-        ),
+        options.flag("--attention", "Attention of a transformers model, as eager or sdpa, for all."),
     ] = None,
     json_output: options.Json = False,
     quiet: options.Quiet = False,

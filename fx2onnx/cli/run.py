@@ -9,8 +9,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from fx2onnx.base.errors import Fx2OnnxError, UserError
 from fx2onnx.base.options import CHECKS, INPUTS, OUTPUT
 from fx2onnx.cli import options
@@ -30,49 +28,33 @@ _RUNS_UNTIL_PLAN = 2
 def run_command(
     model: Annotated[
         Path,
-        typer.Argument(metavar="MODEL", help="The ONNX file to run, or a folder with a test case.", show_default=False),
+        options.argument("MODEL", "The ONNX file to run, or a folder with a test case."),
     ],
     input: options.Inputs = None,
     dim: options.Dim = None,
     seed: options.Seed = 0,
     test_data: Annotated[
         Path | None,
-        typer.Option(
-            "--test-data",
-            metavar="FOLDER",
-            help="Folder with input_0.pb, output_0.pb, or with test_data_set_*.",
-            rich_help_panel=INPUTS,
+        options.flag(
+            "--test-data", "Folder with input_0.pb, output_0.pb, or with test_data_set_*.", INPUTS, metavar="FOLDER"
         ),
     ] = None,
     output: Annotated[Path | None, options.output("Write all outputs to this file.", "FILE.npz")] = None,
     assert_outputs: Annotated[
         Path | None,
-        typer.Option(
-            "--assert-outputs",
-            metavar="FILE.npz",
-            help="Compare the outputs with those of this file.",
-            rich_help_panel=CHECKS,
-        ),
+        options.flag("--assert-outputs", "Compare the outputs with those of this file.", CHECKS, metavar="FILE.npz"),
     ] = None,
-    rtol: Annotated[
-        float, typer.Option("--rtol", min=0, help="Relative tolerance of comparisons.", rich_help_panel=CHECKS)
-    ] = RTOL,
-    atol: Annotated[
-        float, typer.Option("--atol", min=0, help="Absolute tolerance of comparisons.", rich_help_panel=CHECKS)
-    ] = ATOL,
-    dump_graph: Annotated[
-        bool, typer.Option("--dump-graph", help="Show the graph, one line a node.", rich_help_panel=OUTPUT)
-    ] = False,
+    rtol: Annotated[float, options.flag("--rtol", "Relative tolerance of comparisons.", CHECKS, min=0)] = RTOL,
+    atol: Annotated[float, options.flag("--atol", "Absolute tolerance of comparisons.", CHECKS, min=0)] = ATOL,
+    dump_graph: Annotated[bool, options.flag("--dump-graph", "Show the graph, one line a node.", OUTPUT)] = False,
     dump_dag: Annotated[
         Path | None,
-        typer.Option("--dump-dag", metavar="FILE.svg", help="Draw the steps of the runner.", rich_help_panel=OUTPUT),
+        options.flag("--dump-dag", "Draw the steps of the runner.", OUTPUT, metavar="FILE.svg"),
     ] = None,
     dump_ir: Annotated[
-        bool, typer.Option("--dump-ir", help="Show the runner's program: slots, steps, arena.", rich_help_panel=OUTPUT)
+        bool, options.flag("--dump-ir", "Show the runner's program: slots, steps, arena.", OUTPUT)
     ] = False,
-    profile: Annotated[
-        bool, typer.Option("--profile", help="Show the time of each operator.", rich_help_panel=OUTPUT)
-    ] = False,
+    profile: Annotated[bool, options.flag("--profile", "Show the time of each operator.", OUTPUT)] = False,
     trace: options.Trace = None,
     engine: options.OneEngine = "runner",
     json_output: options.Json = False,

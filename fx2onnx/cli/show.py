@@ -6,8 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from fx2onnx.cli import options
 from fx2onnx.cli.files import human_size
 from fx2onnx.cli.outcome import print_json, reports_errors
@@ -25,7 +23,7 @@ _LONGEST_VALUE = 200
 def inspect_command(
     path: Annotated[
         Path,
-        typer.Argument(metavar="PATH", help="An ONNX file, or a folder that fx2onnx exported.", show_default=False),
+        options.argument("PATH", "An ONNX file, or a folder that fx2onnx exported."),
     ],
     html: options.Html = None,
     json_output: options.Json = False,

@@ -6,8 +6,6 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from fx2onnx.base.errors import UserError
 from fx2onnx.cli import options
 from fx2onnx.cli.files import check_readable
@@ -24,7 +22,7 @@ if TYPE_CHECKING:
 def case_command(
     model: Annotated[
         str,
-        typer.Argument(metavar="MODEL", help="An ONNX file, or a source, which is exported.", show_default=False),
+        options.argument("MODEL", "An ONNX file, or a source, which is exported."),
     ],
     sample: Annotated[dict[str, Any], Group(Options)],
     output: Annotated[Path, options.output("The new folder.", "FOLDER")],

@@ -7,8 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from fx2onnx.base.errors import UserError
 from fx2onnx.cli import options
 from fx2onnx.cli.files import write_report
@@ -37,30 +35,26 @@ PLOTS = ("training.html", "training.svg")
 
 @reports_errors
 def train_command(
-    folder: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="A folder that fx2onnx export-training wrote.", show_default=False)
-    ],
+    folder: Annotated[Path, options.argument("FOLDER", "A folder that fx2onnx export-training wrote.")],
     data: Annotated[
         str,
-        typer.Option(
-            "--data", help="digits, or a .npz file with an array for each input and target.", show_default=False
-        ),
+        options.flag("--data", "digits, or a .npz file with an array for each input and target."),
     ],
-    steps: Annotated[int, typer.Option("--steps", min=1, help="Steps of the optimizer.")] = 200,
+    steps: Annotated[int, options.flag("--steps", "Steps of the optimizer.", min=1)] = 200,
     batch_size: Annotated[
-        int | None, typer.Option("--batch-size", min=1, help="Rows of a step. Default: 64, or what the graph takes.")
+        int | None, options.flag("--batch-size", "Rows of a step. Default: 64, or what the graph takes.", min=1)
     ] = None,
     engine: options.OneEngine = "onnxruntime",
     seed: options.Seed = 0,
     state: Annotated[
         Path | None,
-        typer.Option("--state", metavar="FILE", help="Go on from this file, and write it at the end."),
+        options.flag("--state", "Go on from this file, and write it at the end.", metavar="FILE"),
     ] = None,
     output: Annotated[Path | None, options.output("The folder to write the trained model.onnx to.", "FOLDER")] = None,
     report: options.Report = None,
     plot: Annotated[
         list[Path] | None,
-        typer.Option("--plot", help="Draw loss and metrics: a .html page or a .svg drawing.", show_default=False),
+        options.flag("--plot", "Draw loss and metrics: a .html page or a .svg drawing."),
     ] = None,
     json_output: options.Json = False,
     quiet: options.Quiet = False,

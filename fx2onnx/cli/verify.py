@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @reports_errors
 def verify_command(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="The ONNX file to check.", show_default=False)],
+    model: Annotated[Path, options.argument("MODEL", "The ONNX file to check.")],
     source: options.SourceArgument,
     sample: Annotated[dict[str, Any], Group(Options)],
     asked: Annotated[dict[str, Any], Group(ExportOptions, only=("effort",))],
@@ -39,9 +39,7 @@ def verify_command(
     html: options.Html = None,
     record: Annotated[
         bool,
-        typer.Option(
-            "--record", help="Write the verdict into the file's metadata, as fx2onnx.verdict.", rich_help_panel=OUTPUT
-        ),
+        options.flag("--record", "Write the verdict into the file's metadata, as fx2onnx.verdict.", OUTPUT),
     ] = False,
     json_output: options.Json = False,
     quiet: options.Quiet = False,
@@ -148,19 +146,14 @@ def require_ok(verdict: Verdict, file: Path, *, is_reported: bool = False) -> No
 
 @reports_errors
 def locate_command(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="The ONNX file that is wrong.", show_default=False)],
+    model: Annotated[Path, options.argument("MODEL", "The ONNX file that is wrong.")],
     source: options.SourceArgument,
     sample: Annotated[dict[str, Any], Group(Options)],
     asked: Annotated[dict[str, Any], Group(ExportOptions, only=("effort",))],
     engine: options.Engines = None,
     case: Annotated[
         Path | None,
-        typer.Option(
-            "--case",
-            metavar="FOLDER",
-            help="Write the nodes as a test case into this new folder.",
-            rich_help_panel=OUTPUT,
-        ),
+        options.flag("--case", "Write the nodes as a test case into this new folder.", OUTPUT, metavar="FOLDER"),
     ] = None,
     case_weights: options.CaseWeights = "full",
     faults: options.Faults = None,

@@ -21,9 +21,8 @@ from typing import Any, TypeAlias, TypeVar
 
 from fx2onnx.base.errors import InternalError, UserError, first_line
 from fx2onnx.cli.job import Job, StageDisplay, run
-from fx2onnx.cli.made_from import made_from
+from fx2onnx.cli.made_from import made_from, reads_noted
 from fx2onnx.cli.outcome import as_known
-from fx2onnx.cli.reads import reads_noted
 from fx2onnx.irx.model_files import digest_of_model
 
 Row: TypeAlias = dict[str, Any]

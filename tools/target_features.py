@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from fx2onnx.targets.features import DYNAMIC
+from fx2onnx.targets.match import DYNAMIC
 from tools.target_cases import without_rank
 from tools.target_nodes import Case
 

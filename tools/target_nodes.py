@@ -18,7 +18,7 @@ from onnx.backend.test.case.node import collect_testcases
 from fx2onnx.base.errors import Fx2OnnxError
 from fx2onnx.runner import InferenceSession
 from fx2onnx.steps.opset import convert_opset
-from fx2onnx.targets.features import features_of
+from fx2onnx.targets.match import features_of
 
 OPSETS = range(11, 27)
 DTYPES: dict[str, Any] = {

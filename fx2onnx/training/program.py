@@ -21,9 +21,8 @@ from fx2onnx.capture.captured import NEXT, RETURNS_STATE
 from fx2onnx.capture.recording.below_autograd import constants_read, repeated, stand_for
 from fx2onnx.capture.recording.outputs import output_name
 from fx2onnx.torchcompat.pytrees import flatten
-from fx2onnx.training.checkpoints import run_once
-from fx2onnx.training.decisions import decided_by_python
 from fx2onnx.training.groups import Groups
+from fx2onnx.training.higher_order import decided_by_python, run_once
 from fx2onnx.training.history import check_constants, check_gradients, check_loss, check_tracked
 from fx2onnx.training.optimizers import Moment, UpdateRule
 from fx2onnx.training.options import Training

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fx2onnx.decoding.cache import compressed, module_state, static
-from fx2onnx.decoding.cache.prompt_window import KeepingPrompt
+from fx2onnx.decoding.cache.layout import KeepingPrompt
 
 
 def tokens(count: int, first: int = 0) -> torch.Tensor:

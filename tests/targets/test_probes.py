@@ -13,9 +13,9 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from fx2onnx.targets.features import DYNAMIC, features_of
 from fx2onnx.targets.find import find
 from fx2onnx.targets.lint import lint
+from fx2onnx.targets.match import DYNAMIC, features_of
 from tools.target_cases import cases
 from tools.target_features import lacking
 from tools.target_nodes import Case

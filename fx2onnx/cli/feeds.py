@@ -65,7 +65,16 @@ def make_feeds(
             feeds[name] = _read(by_name[name], Path(value), sizes)
     drawn = [InputType(item.name, _dtype(item), tuple(item.shape)) for item in inputs if item.name not in feeds]
     unnamed = {name: 1 for each in drawn for name in dim_names(each)}
-    feeds |= random_feeds(drawn, unnamed | sizes, SWITCHES, seed) or {}
+    made = random_feeds(drawn, unnamed | sizes, SWITCHES, seed)
+    if made is None:
+        what = f"no random inputs can be made for {', '.join(repr(each.name) for each in drawn)}"
+        raise UserError(
+            "E401",
+            what,
+            why="one is too large, or no tensor of a known rank",
+            next="give arrays: --input NAME=FILE.npy",
+        )
+    feeds |= made
     return {item.name: feeds[item.name] for item in inputs}
 
 

@@ -126,3 +126,12 @@ def test_numbers_that_others_are_divided_by_are_positive() -> None:
     proto = model([node], [value("x", [1, 4, 2, 2])], [value("y", [None] * 4)])
     with pytest.raises(UserError, match="above 0"):
         check_model(LoadedModel(proto, ()))
+
+
+def test_inputs_too_large_to_draw_are_an_error(tmp_path: Path) -> None:
+    onnx.save(
+        model([helper.make_node("Neg", ["x"], ["y"])], [value("x", [1 << 40, 1 << 40])], [value("y", None)]),
+        tmp_path / "m.onnx",
+    )
+    found = CliRunner().invoke(app, ["run", str(tmp_path / "m.onnx"), "--json"])
+    assert json.loads(found.stdout)["code"] == "E401"

@@ -72,7 +72,7 @@ class _AtSmallSizes:
             if isinstance(guard, Guard) and guard.by_user and self._is_settled(small_sizes(guard.relation))
         ]
         captured.assumptions = [each for each in captured.assumptions if each not in settled]
-        env.guards = {key: guard for key, guard in env.guards.items() if guard not in settled}
+        env.without_guards({key for key, guard in env.guards.items() if guard in settled})
 
     def _is_settled(self, small: list[SmallSizes]) -> bool:
         return bool(small) and all(each in self.tried for each in small)

@@ -116,7 +116,7 @@ def _specialized(
             if env.require(done.relation, done.where, bounded=True):
                 continue
             if holds_around(done.relation, hints):
-                env.guards[done.relation, True] = Guard(done.relation, done.where, by_user=True)
+                env.note_guard(Guard(done.relation, done.where, by_user=True))
                 continue
         for name in sorted(done.size.symbols() & set(hints)):
             return Specialization(Dim.symbol(name), hints[name], done.where, done.is_turns)

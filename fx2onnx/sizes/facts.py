@@ -234,7 +234,7 @@ class Facts:
 class SizesOfRun:
     """The sizes at which a run decides, and what is known of them so far."""
 
-    hints: dict[str, int] = field(default_factory=dict)
+    hints: Mapping[str, int] = field(default_factory=dict)
     facts: Facts = field(default_factory=Facts)
     chosen: Mapping[str, int] = field(default_factory=dict)
     """The sizes at which the run goes on behind the last decision, where they are not to be looked for."""
@@ -260,7 +260,7 @@ class SizesOfRun:
     def suppose(self, relation: Relation) -> None:
         """From here on, this run is for sizes at which the relation holds; hints are such sizes."""
         self.facts = self.facts.supposing(relation)
-        self.hints |= self.chosen or self.sizes_where(relation)
+        self.hints = {**self.hints, **(self.chosen or self.sizes_where(relation))}
 
     def equate(self, relation: Relation) -> bool:
         """From now on the sides of an equality of sizes, of which data decides some, are equal; whether it is one."""

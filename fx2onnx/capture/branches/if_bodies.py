@@ -19,7 +19,7 @@ import torch.fx
 from fx2onnx.base.answering import answers_for_caller
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.branches.statements import Conditional, conditional_at, read_later
-from fx2onnx.capture.branches.watch import ComputingOnly
+from fx2onnx.capture.branches.watch import SideEffectWatch, more_than_computing
 from fx2onnx.capture.captured import TensorInfo
 from fx2onnx.capture.reasons import wants_number
 from fx2onnx.capture.recording.control_flow import Nested
@@ -27,6 +27,7 @@ from fx2onnx.capture.recording.decisions import IsNoBranch
 from fx2onnx.capture.recording.plugins import RunPlugin
 from fx2onnx.capture.recording.tracer import Tracer
 from fx2onnx.capture.recording.values import Memory, ValuesBefore, View, dims_of
+from fx2onnx.capture.registry import load_family
 from fx2onnx.sizes.assumptions import Assumption
 from fx2onnx.sizes.expr import Dim
 from fx2onnx.sizes.relation import Relation
@@ -50,7 +51,7 @@ class _Open:
     before: ValuesBefore
     facts: object
     signed: frozenset[str]
-    some: set[Dim]
+    some: frozenset[Dim]
     first_unknown: int
 
 
@@ -60,8 +61,13 @@ class IfBodies(RunPlugin):
 
     def __init__(self, tracer: Tracer) -> None:
         super().__init__(tracer)
+        for name in (
+            "recording.functionalize",
+            "recording.aliasing",
+        ):  # a hook of imports would be seen to run in a body
+            load_family(name)
         self._open: list[_Open] = []
-        self._watch = ComputingOnly(self._at_line)
+        self._watch = SideEffectWatch(more_than_computing, self._at_line)
         self._inner: set[torch.fx.Graph] = set()
         """Graphs of bodies that are over: what they made is used in them only."""
         self._sizes: set[str] = set()
@@ -108,7 +114,7 @@ class IfBodies(RunPlugin):
         self._open.append(
             _Open(
                 frame, statement, test, returned, where, graph, dict(frame.f_locals), before, _facts(tracer),
-                env.facts.signed, set(env.some), env.next_unknown,
+                env.facts.signed, env.some, env.next_unknown,
             )
         )  # fmt: skip
         tracer.values.graph = graph
@@ -206,7 +212,7 @@ class IfBodies(RunPlugin):
         self._inner.add(body.graph)
         self._sizes |= {str(Dim.unbacked(number)) for number in range(body.first_unknown, env.next_unknown)}
         env.know(signed=env.facts.signed | body.signed)
-        env.some.intersection_update(body.some)
+        env.some &= body.some
 
     def _joined(self, tracer: Tracer, body: _Open, after: list[Node], before: list[Node]) -> list[Node]:
         """The value of each pair, of which the first is where the body ran."""
@@ -285,7 +291,7 @@ def _facts(tracer: Tracer) -> object:
     asked = [guard for guard in env.guards.values() if guard.by_user or guard.ends_run]
     return (
         replace(env.facts, unbacked=frozenset(), signed=frozenset()), list(env.specializations),
-        [each for each, is_learnt in env.assertions.items() if is_learnt], asked, env.asked_few, set(env.numbers_in),
+        [each for each, is_learnt in env.assertions.items() if is_learnt], asked, env.asked_few, env.numbers_in,
     )  # fmt: skip
 
 

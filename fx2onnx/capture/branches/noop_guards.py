@@ -64,7 +64,8 @@ class NoopGuards(RunPlugin):
         finally:
             env.no_multiple = None
         if rest is not None:
-            env.no_multiple_in.setdefault(rest, []).extend(body_of(frame, statement))
+            places = (*env.no_multiple_in.get(rest, ()), *body_of(frame, statement))
+            env.no_multiple_in = {**env.no_multiple_in, rest: places}
         for tensor in look.copied:
             memory = tracer.values.view_of(tensor).memory
             self._memories[id(memory)] = memory

@@ -9,7 +9,6 @@ that Python could see. Where it is not so, the module is run as a whole for each
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import functools
 import threading
@@ -27,7 +26,7 @@ from fx2onnx.capture.branches.if_bodies import IfBodies
 from fx2onnx.capture.branches.merge import Path
 from fx2onnx.capture.branches.noop_guards import NoopGuards
 from fx2onnx.capture.branches.numbering import is_same_weight
-from fx2onnx.capture.branches.watch import Contents, LastingChanges
+from fx2onnx.capture.branches.watch import Contents, SideEffectWatch, lasting_changes
 from fx2onnx.capture.captured import Captured, GraphInput, GraphOutput, TensorInfo, Weight
 from fx2onnx.capture.recording.control_flow import GraphCopy, operands
 from fx2onnx.capture.recording.decisions import DecisionTrace, NoScope
@@ -159,12 +158,14 @@ class _Call:
         tracer, why = self._tracer, ""
         attempt.request.budget.spend(attempt.change, runs=0)
         self._runs += 1
-        before = Snapshot(tracer)
-        watch = LastingChanges(self._exploration.tree.modules)
-        tracer.begin_scope(RecordedGraph(), trace, watch)
+        watch = SideEffectWatch(lasting_changes(self._exploration.tree.modules))
+        before = RunBefore(tracer, trace, watch)
         try:
-            with watch:
+            watch.begin()
+            try:
                 result = self._function(*self._args, **self._kwargs)
+            finally:
+                watch.end()
             why = watch.seen or before.changed() or ("a module is changed" if self._held.changed() else "")
             captured = None if why else self._standalone(tracer.values.graph, result, before)
         except Exception as error:  # forward is the user's code; the run of the whole module says what of it counts
@@ -178,7 +179,7 @@ class _Call:
         self._results[-1].known = env.facts
         return Recorded(attempt, captured, env)
 
-    def _standalone(self, graph: torch.fx.Graph, result: object, before: Snapshot) -> Captured:
+    def _standalone(self, graph: torch.fx.Graph, result: object, before: RunBefore) -> Captured:
         """The path as a program whose inputs are the values that the call got."""
         tracer = self._tracer
         leaves, structure = pytree.tree_flatten(result)
@@ -212,7 +213,7 @@ class _Call:
         given = [GraphOutput(f"out_{index}", copied.seen[node], "") for index, node in enumerate(outputs)]
         return Captured(copied.graph, inputs, given, weights, {}, [], "fake")
 
-    def _own(self, tensor: torch.Tensor, graph: torch.fx.Graph, before: Snapshot) -> Node:
+    def _own(self, tensor: torch.Tensor, graph: torch.fx.Graph, before: RunBefore) -> Node:
         """The node of a tensor that was made on the path."""
         node = self._tracer.values.node_of(tensor)
         view = self._tracer.values.view_of(tensor)
@@ -304,36 +305,23 @@ def _adopt(env: ShapeEnv, joined: ShapeEnv) -> None:
             env.narrow(condition.name, condition.sizes)
     env.know(conditions=joined.facts.conditions)
     env.guards = {**env.guards, **joined.guards}
-    env.specializations |= joined.specializations
+    env.specializations = {**env.specializations, **joined.specializations}
     env.numbers_in |= joined.numbers_in
-    env.assertions |= joined.assertions
+    env.assertions = {**env.assertions, **joined.assertions}
     env.asked_few |= joined.asked_few
-    env.tried |= joined.tried
+    env.tried = {**env.tried, **joined.tried}
 
 
 # -- what a run is like before a path --------------------------------------------------------------------------------------
-_CACHES = ("_specs", "_templates")
-"""Fields of ``MetaCache`` that hold for what is known of sizes on a path."""
-_OF_RUN = ("trace", "has_if_bodies", "watch")
-"""Fields of ``Tracer`` that a path has to itself."""
+class RunBefore:
+    """A run before a path: its parts as they were, to go back to."""
 
-
-class Snapshot:
-    """What a run was like before a path, which gets copies of it."""
-
-    def __init__(self, tracer: Tracer) -> None:
+    def __init__(self, tracer: Tracer, trace: DecisionTrace, watch: SideEffectWatch) -> None:
         self._tracer = tracer
-        self._values = ValuesBefore(tracer.values)
+        self._values, self._sizes, self._types = ValuesBefore(tracer.values), tracer.sizes.kept(), tracer.types.kept()
         self.is_new = self._values.is_new
-        self._env = _fields(tracer.sizes)
-        self._guards = tracer.sizes.guards
-        self._caches = {name: getattr(tracer.types, name) for name in _CACHES}
-        self._run = {name: vars(tracer)[name] for name in _OF_RUN}
+        self._run = tracer.begin_scope(RecordedGraph(), trace, watch)
         self._counts = self._noted()
-        for name, value in self._env.items():
-            setattr(tracer.sizes, name, _copy(value))
-        for name, value in self._caches.items():
-            setattr(tracer.types, name, dict(value))
 
     def _noted(self) -> tuple[int, ...]:
         tracer = self._tracer
@@ -341,33 +329,18 @@ class Snapshot:
 
     def changed(self) -> str:
         """What was changed that others see."""
-        tracer = self._tracer
         if self._values.written():
             return "it writes into a tensor from outside it"
-        if tracer.sizes.unbacked or self._noted() != self._counts:
+        if self._tracer.sizes.unbacked or self._noted() != self._counts:
             return "it decides by data"
         return ""
 
     def restore(self) -> ShapeEnv:
-        """As before; what is known of sizes at the end of the path."""
-        tracer = self._tracer
-        after = copy.copy(tracer.sizes)
-        before = self._guards
-        after.guards = {key: guard for key, guard in after.guards.items() if before.get(key) is not guard}
-        for holder, values in (
-            (tracer.sizes, self._env),
-            (tracer.types, self._caches),
-            (tracer, self._run),
-        ):
-            for name, value in values.items():
-                setattr(holder, name, value)
+        """As before; the sizes at the end of the path, with the guards of the path alone."""
+        tracer, before = self._tracer, self._sizes.guards
+        after = tracer.sizes.go_back(self._sizes)
+        after.without_guards({key for key, guard in after.guards.items() if before.get(key) is guard})
+        tracer.types.go_back(self._types)
+        tracer.trace, tracer.has_if_bodies, tracer.watch = self._run
         self._values.restore()
         return after
-
-
-def _fields(env: ShapeEnv) -> dict[str, object]:
-    return {field.name: getattr(env, field.name) for field in dataclasses.fields(env)}
-
-
-def _copy(value: object) -> object:
-    return value.copy() if hasattr(value, "copy") else value

@@ -1,8 +1,8 @@
 """Watches what a thread runs besides operators, which the tracer sees: whether it changes anything that Python could see later.
 
-While a body of a statement runs, nothing but computing with tensors is allowed (``ComputingOnly``): a function of anybody but torch
-must neither give attributes, elements or variables of others a value nor call what might. While a call of a module runs, what
-may last counts (``LastingChanges``): a function gives no variable of others, and no attribute of anything but ``self``, a value;
+While a body of a statement runs, nothing but computing with tensors is allowed (``more_than_computing``): a function of anybody but
+torch must neither give attributes, elements or variables of others a value nor call what might. While a call of a module runs, what
+may last counts (``lasting_changes``): a function gives no variable of others, and no attribute of anything but ``self``, a value;
 modules, and lists and dicts that they and the arguments hold, are compared with what they were (``Contents``).
 """
 
@@ -96,27 +96,41 @@ def _is_of_python(file: str) -> bool:
     return file.startswith(_LIBRARY) and _SITE not in file
 
 
+def more_than_computing(frame: FrameType, function: object) -> str:
+    """What a function does besides computing, or a ``function`` of C that the frame calls; else nothing."""
+    if function is None:
+        does_more = not _computes_only(frame.f_code) and _is_of_user(frame)
+        return f"{frame.f_code.co_qualname} may do more than compute" if does_more else ""
+    return f"{function} is called" if not _is_harmless(function) and _is_of_user(frame) else ""
+
+
 @answers_for_caller
-class ComputingOnly:
-    """A watch of what this thread runs, whose ``seen`` says what does more than compute. ``at_line(frame, line, None)`` is called before each line of the frames that were begun with, and
+class SideEffectWatch:
+    """A watch of what this thread runs, whose ``seen`` says what ``found`` finds in the frame of a function that begins, or in one that
+    calls a function of C. ``at_line(frame, line, None)`` is called before each line of the frames that were begun with, and
     ``at_line(frame, None, value)`` as such a frame ends with a value.
     """
 
-    def __init__(self, at_line: Callable[[FrameType, int | None, object], None]) -> None:
-        self._at_line = at_line
+    def __init__(
+        self,
+        found: Callable[[FrameType, object], str],
+        at_line: Callable[[FrameType, int | None, object], None] | None = None,
+    ) -> None:
+        self._found, self._at_line = found, at_line
         self._before: tuple[object, object] | None = None
         self._frames: list[tuple[FrameType, object]] = []
-        self.seen: str = ""
-        """What else was done."""
+        self.seen = ""
 
-    def begin(self, frame: FrameType) -> None:
+    def begin(self, frame: FrameType | None = None) -> None:
         if self._before is None:
             before = self._before = sys.gettrace(), sys.getprofile()
             before_change(lambda: _set(*before) if self._before is not None else None)
             self.seen = ""
-        self._frames.append((frame, frame.f_trace))
-        frame.f_trace = self._of_lines
-        _set(self._of_calls, self._profile)
+        if frame is not None:
+            self._frames.append((frame, frame.f_trace))
+            frame.f_trace = self._of_lines
+            sys.settrace(self._of_calls)
+        self.go_on()
 
     def end(self) -> None:
         if self._before is not None:
@@ -126,24 +140,28 @@ class ComputingOnly:
                 frame.f_trace = trace  # type: ignore[assignment]
             _set(*before)
 
+    def pause(self) -> None:
+        """The tracer runs."""
+        if self._before is not None:
+            sys.setprofile(None)
+
+    def go_on(self) -> None:
+        if self._before is not None:
+            sys.setprofile(self._profile)
+
     def _of_calls(self, frame: FrameType, event: str, arg: object) -> None:
-        """Of frames that begin later no line is of interest."""
+        """Lines of frames that begin later are of no interest."""
 
     def _of_lines(self, frame: FrameType, event: str, arg: object) -> Trace | None:
-        if event == "line":
-            self._at_line(frame, frame.f_lineno, None)
-        elif event == "return":
-            self._at_line(frame, None, arg)
+        if self._at_line is not None and event in ("line", "return"):
+            self._at_line(frame, *((frame.f_lineno, None) if event == "line" else (None, arg)))
         elif event == "exception" and isinstance(arg, tuple) and not issubclass(arg[0], StopIteration):
             self.seen = f"{arg[0].__name__} is raised"
         return self._of_lines if self._before is not None else None
 
     def _profile(self, frame: FrameType, event: str, arg: object) -> None:
-        if event == "call":
-            if not _computes_only(frame.f_code) and _is_of_user(frame):
-                self.seen = f"{frame.f_code.co_qualname} may do more than compute"
-        elif event == "c_call" and not _is_harmless(arg) and _is_of_user(frame):
-            self.seen = f"{arg} is called"
+        if event in ("call", "c_call"):
+            self.seen = self._found(frame, arg) or self.seen
 
 
 def _set(trace: object, profile: object) -> None:
@@ -213,36 +231,14 @@ def _draws() -> object:
     return random.getstate(), name, keys.tobytes(), rest  # type: ignore[union-attr]
 
 
-@answers_for_caller
-class LastingChanges:
-    """A ``with`` block in which this thread's functions are looked at. ``seen`` says what of them may last."""
+def lasting_changes(modules: Iterable[torch.nn.Module]) -> Callable[[FrameType, object], str]:
+    """What finds the changes of a function that may last; those of the attributes of ``modules`` by themselves are none."""
+    own = {id(module) for module in modules}
 
-    def __init__(self, modules: Iterable[torch.nn.Module]) -> None:
-        self._modules = {id(module) for module in modules}
-        self._before: object = None
-        self._is_on = False
-        self.seen = ""
-
-    def __enter__(self) -> None:
-        self._before, self._is_on = sys.getprofile(), True
-        sys.setprofile(self._profile)
-
-    def __exit__(self, *_: object) -> None:
-        self._is_on = False
-        sys.setprofile(self._before)  # type: ignore[arg-type]
-
-    def pause(self) -> None:
-        """While the tracer runs."""
-        if self._is_on:
-            sys.setprofile(None)
-
-    def go_on(self) -> None:
-        if self._is_on:
-            sys.setprofile(self._profile)
-
-    def _profile(self, frame: FrameType, event: str, _: object) -> None:
-        if event != "call":
-            return
+    @answers_for_caller
+    def found(frame: FrameType, function: object) -> str:
+        if function is not None:
+            return ""
         code = frame.f_code
         known = _seen_code.get(id(code))
         if known is None:
@@ -250,8 +246,10 @@ class LastingChanges:
             changes = _changes_of(code, frame.f_globals) if is_looked_at else ""
             known = _seen_code[id(code)] = code, changes
         changes = known[1]
-        if changes and not (changes == ITSELF and id(frame.f_locals.get(code.co_varnames[0])) in self._modules):
-            self.seen = f"{code.co_qualname} changes {changes}"
+        is_own = changes == ITSELF and id(frame.f_locals.get(code.co_varnames[0])) in own
+        return f"{code.co_qualname} changes {changes}" if changes and not is_own else ""
+
+    return found
 
 
 def _changes_of(code: CodeType, space: dict[str, object]) -> str:

@@ -73,7 +73,7 @@ def _pack_by_data(
         tracer.sizes.take_for_true("lengths of packed sequences fall from the first on", user_location())
     steps, longest = tracer.sizes.unknown_size(), tracer.sizes.unknown_size()
     hints = tracer.sizes.hints
-    hints[str(longest)] = int(evaluate(time, hints))
+    tracer.sizes.hints = {**hints, str(longest): int(evaluate(time, hints))}
     outputs: list[tuple[torch.dtype, Shape]] = [(source.dtype, [steps, *dims[2:]]), (torch.int64, [longest])]
     data, batch_sizes = record_sized(tracer, call, outputs)
     tracer.packed_batches[tracer.values.node_of(batch_sizes)] = batch

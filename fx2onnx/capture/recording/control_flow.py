@@ -165,12 +165,14 @@ def taken_out(env: ShapeEnv, others: Noted) -> Relations:
             taken[condition.relation] = condition.where
             names.add(condition.name)
             left.remove(condition)
-    for key, guard in list(env.guards.items()):
+    checked: set[tuple[Relation, bool]] = set()
+    for key, guard in env.guards.items():
         is_needed = guard.relation.op == "eq" and 1 not in guard.relation.args
         is_stated = is_needed or guard.is_stated or guard.relation in env.facts.stated
         if is_stated and key not in others.guards and steps(guard.relation):
             taken[guard.relation] = guard.where
-            del env.guards[key]
+            checked.add(key)
+    env.without_guards(checked)
     env.know(conditions=dict.fromkeys(left))
     for name in names:
         _say_anew(env, name)
@@ -180,7 +182,9 @@ def taken_out(env: ShapeEnv, others: Noted) -> Relations:
 def note_checked(env: ShapeEnv, relations: Relations) -> None:
     """Say in the report that a branch checks ``relations``."""
     for relation, where in relations.items():
-        env.assertions[Assumption(f"{relation}, where a branch by data needs it", where, "assertion")] = False
+        env.note_assertion(
+            Assumption(f"{relation}, where a branch by data needs it", where, "assertion"), is_learnt=False
+        )
 
 
 def _say_anew(env: ShapeEnv, name: str) -> None:
@@ -209,7 +213,7 @@ def _branch(
     if isinstance(test, Relation) and not test.symbols() & env.unbacked:
         for relation, where in needed.items():
             unless = Relation("or", (test.negated() if is_then else test, relation))
-            env.guards[unless, True] = Guard(unless, where, by_user=True, ends_run=True)
+            env.note_guard(Guard(unless, where, by_user=True, ends_run=True))
     elif nested.outputs:
         nested.outputs[0] = with_checks(nested.graph, nested.outputs[0], tracer.values.symbols, needed)
         note_checked(env, needed)

@@ -50,8 +50,9 @@ def _note_what_ends_runs(
             env.leans |= env.tried[env.during, true]
             continue
         others = env.facts.sizes_against(true)
-        env.tried[env.during, true] = bool(others) and _raises_at_all(env, operator, is_taken, others)
-        if env.tried[env.during, true]:
+        ends_run = bool(others) and _raises_at_all(env, operator, is_taken, others)
+        env.tried = {**env.tried, (env.during, true): ends_run}
+        if ends_run:
             env.check(true)
 
 

@@ -131,6 +131,16 @@ class MetaCache:
         assert fake_of is not None, "the tracer is freed"
         return fake_of(tensor)
 
+    def kept(self) -> tuple[dict[Key, Specs], dict[TensorType, torch.Tensor]]:
+        """What holds for the present knowledge of sizes; from here on copies of it are used."""
+        kept = self._specs, self._templates
+        self._specs, self._templates = dict(self._specs), dict(self._templates)
+        return kept
+
+    def go_back(self, kept: tuple[dict[Key, Specs], dict[TensorType, torch.Tensor]]) -> None:
+        """Know what ``kept`` gave, and no more."""
+        self._specs, self._templates = kept
+
     def forget(self, tensor: torch.Tensor) -> None:
         """The tensor's own type changed (``unsqueeze_``)."""
         self._types.pop(id(tensor), None)

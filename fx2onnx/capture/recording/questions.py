@@ -255,7 +255,7 @@ def _numbers(questions: Questions, tensor: torch.Tensor) -> object:
         return rows
     node = tracer.values.node_of(tensor)
     what = f"Python goes through the {len(rows)} rows of %{node.name}: with more or fewer it needs an export of its own"
-    tracer.sizes.assertions[Assumption(what, user_location())] = True
+    tracer.sizes.note_assertion(Assumption(what, user_location()), is_learnt=True)
     return rows
 
 

@@ -159,10 +159,12 @@ class Tracer:
             if watch is not None:
                 watch.go_on()
 
-    def begin_scope(self, graph: torch.fx.Graph, trace: DecisionTrace, watch: Any) -> None:
-        """From here on a call is recorded into a graph of its own, with choices of its own."""
+    def begin_scope(self, graph: torch.fx.Graph, trace: DecisionTrace, watch: Any) -> tuple[Any, bool, Any]:
+        """From here on a call is recorded into a graph of its own, with choices of its own. Returns the run's."""
+        before = self.trace, self.has_if_bodies, self.watch
         self.values.graph = self.values.scope = graph
         self.trace, self.has_if_bodies, self.watch = trace, False, watch
+        return before
 
     def _handled(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self.pre_dispatch and in_function_transform():
@@ -296,10 +298,11 @@ class Tracer:
 
     def _checked(self, node: torch.fx.Node) -> torch.fx.Node:
         """``node``, behind the checks of what was taken for true of sizes on the way to it."""
-        unchecked = self.sizes.unchecked
-        for relation in [*unchecked] if unchecked else ():
-            if relation.symbols() & self.sizes.unbacked <= self.values.symbols.keys():
-                node = size_checks.add(self.values, node, relation, unchecked.pop(relation))
+        sizes = self.sizes
+        for relation, where in sizes.unchecked.items():
+            if relation.symbols() & sizes.unbacked <= self.values.symbols.keys():
+                sizes.unchecked = {each: sizes.unchecked[each] for each in sizes.unchecked if each != relation}
+                node = size_checks.add(self.values, node, relation, where)
         return node
 
     def _type_of_result(self, result: torch.Tensor) -> tuple[TensorInfo, bool]:

@@ -46,7 +46,7 @@ def run_at_unknown_sizes(tracer: Tracer, func: OpOverload, operator: Callable[[]
     of the result are other expressions at other sizes.
     """
     env = tracer.sizes
-    guards = set(env.guards)
+    guards = env.guards
     try:
         return _result(env, operator, tracer.values.where)
     except Undecided as cause:
@@ -58,9 +58,8 @@ def run_at_unknown_sizes(tracer: Tracer, func: OpOverload, operator: Callable[[]
         )
         raise with_inputs(error, tracer.inputs_behind_sizes(cause.names)) from cause
     finally:
-        for key in env.guards.keys() - guards:
-            if key[0].symbols() & env.unbacked:
-                del env.guards[key]  # made-up sizes decided it: nothing hangs on it
+        made_up = {key for key in env.guards.keys() - guards.keys() if key[0].symbols() & env.unbacked}
+        env.without_guards(made_up)  # made-up sizes decided these: nothing hangs on them
 
 
 def _result(env: ShapeEnv, operator: Callable[[], Result], where: SourceLocation | None) -> Result:
@@ -134,8 +133,9 @@ def _note_bounds(env: ShapeEnv, operator: Callable[[], Result], asked: int, wher
         if (env.during, true) in env.tried:
             env.leans |= env.tried[env.during, true]
             continue
-        env.tried[env.during, true] = env.certain(true.op, *true.args) is None and _ends_run(env, operator, true)
-        if env.tried[env.during, true]:
+        ends_run = env.certain(true.op, *true.args) is None and _ends_run(env, operator, true)
+        env.tried = {**env.tried, (env.during, true): ends_run}
+        if ends_run:
             env.take_for_true(true, where)
 
 
@@ -161,9 +161,11 @@ def _at_other_sizes(
     return None
 
 
-def _noted(env: ShapeEnv) -> tuple[int, Equalities, dict[Assumption, bool], dict[Relation, SourceLocation | None]]:
+def _noted(
+    env: ShapeEnv,
+) -> tuple[int, Equalities, Mapping[Assumption, bool], Mapping[Relation, SourceLocation | None]]:
     """How many questions were asked, and what was taken for true."""
-    return len(env.asked), env.facts.equalities, dict(env.assertions), dict(env.unchecked)
+    return len(env.asked), env.facts.equalities, env.assertions, env.unchecked
 
 
 def _of_the_others(env: ShapeEnv, operator: Callable[[], Result], taken: Sequence[Relation]) -> Result:

@@ -45,11 +45,11 @@ def joined(one: ShapeEnv, other: ShapeEnv, test: object, sizes: Mapping[str, int
         stated=one.facts.stated | other.facts.stated,
         supposed={relation: None for relation in one.facts.supposed if relation in other.facts.supposed},
     )
-    one.specializations = other.specializations | one.specializations
+    one.specializations = {**other.specializations, **one.specializations}
     one.numbers_in |= other.numbers_in
     one.asked_few |= other.asked_few
     one.keeps_ones = False
-    one.assertions |= other.assertions
+    one.assertions = {**one.assertions, **other.assertions}
     return one
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import copy
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -98,28 +99,28 @@ class ShapeEnv(SizesOfRun):
     """Hints of the symbols and what was taken from them during one run.
 
     Plain data: every size refers to it from C++, where the collector sees no cycle, so that tensors which it led to would
-    never be freed.
+    never be freed. No container is changed in place, but for the log ``asked``, which only grows: ``kept`` keeps references.
     """
 
     takes_notes: bool = True
     """Off while a tensor of known type is made anew: what its constructor checks (is it empty? contiguous?) decides nothing."""
     during: str = ""
     """The overload that runs now."""
-    assertions: dict[Assumption, bool] = field(default_factory=dict)
+    assertions: Mapping[Assumption, bool] = field(default_factory=dict)
     """Statements that eager PyTorch checks and the graph takes for true, in order, and whether anything is learnt of them."""
-    unchecked: dict[Relation, SourceLocation | None] = field(default_factory=dict)
+    unchecked: Mapping[Relation, SourceLocation | None] = field(default_factory=dict)
     """Relations taken for true that no node of the graph checks so far."""
     keeps_ones: bool = False
     """Whether this run is of a branch that no larger sizes lead into, where kernels found parts of sizes to be 1."""
     next_unknown: int = 0
     """The number in the name of the next of them."""
-    guards: dict[tuple[Relation, bool], Guard] = field(default_factory=dict)
+    guards: Mapping[tuple[Relation, bool], Guard] = field(default_factory=dict)
     """By the relation and whether it holds."""
-    specializations: dict[Dim, Specialization] = field(default_factory=dict)
+    specializations: Mapping[Dim, Specialization] = field(default_factory=dict)
     """Expressions that were turned into a plain number."""
     asked: list[tuple[str, Any, object]] = field(default_factory=list)
     """Everything decided by the sample's sizes, in order: "guard", "check", "look" or "specialize", what, and the value."""
-    numbers_in: set[str] = field(default_factory=set)
+    numbers_in: frozenset[str] = frozenset()
     """Names of the files whose code turned a size into a plain number."""
     keeps_numbers_in: frozenset[str] = frozenset()
     """Names of the files whose ``int``, ``float`` and ``range`` keep sizes now."""
@@ -131,15 +132,15 @@ class ShapeEnv(SizesOfRun):
     """Sizes at which Python decides, whatever kernels do: this run is to tell what the module does at these."""
     no_multiple: tuple[Scalar, int] | None = None
     """A size and a divisor of which it is no multiple, while a statement is read that runs only there."""
-    no_multiple_in: dict[tuple[Scalar, int], list[Stretch]] = field(default_factory=dict)
+    no_multiple_in: Mapping[tuple[Scalar, int], Sequence[Stretch]] = field(default_factory=dict)
     """Places of statements that run whether a size is a multiple or not, by the size and the divisor."""
     either_way: set[str] = field(default_factory=set)
     """Symbols whose comparisons with 0 or 1 decide nothing now: both answers give the same."""
     tracer: Callable[[], Any] = lambda: None
     """A weak reference to the ``Tracer`` of the run, if there is one."""
-    some: set[Dim] = field(default_factory=set)
+    some: frozenset[Dim] = frozenset()
     """Sizes that were seen to be needed to be more than 0."""
-    tried: dict[tuple[str, Relation], bool] = field(default_factory=dict)
+    tried: Mapping[tuple[str, Relation], bool] = field(default_factory=dict)
     """By overloads, what they asked that was tried at sizes for which the answer is another, and whether it ends the run there."""
     failed_with: frozenset[str] = frozenset()
     """The sizes in the operands of the last operator that raised."""
@@ -149,20 +150,48 @@ class ShapeEnv(SizesOfRun):
     @contextlib.contextmanager
     def tried_at(self, sizes: Mapping[str, int]) -> Iterator[None]:
         """Inside, these are the sizes at which the run decides; what is noted and learnt there is forgotten."""
-        hints, facts, asked = self.hints, self.facts, len(self.asked)
-        self.hints, self.takes_notes = {**hints, **sizes}, False
+        hints, facts, asked = self.hints, self.facts, self.asked
+        self.hints, self.asked, self.takes_notes = {**hints, **sizes}, [], False
         try:
             yield
         finally:
-            self.hints, self.facts, self.takes_notes = hints, facts, True
-            del self.asked[asked:]
+            self.hints, self.facts, self.asked, self.takes_notes = hints, facts, asked, True
+
+    def kept(self) -> ShapeEnv:
+        """Everything as it is now, which stays so while this run goes on."""
+        now = copy.copy(self)
+        self.asked = [*self.asked]
+        return now
+
+    def go_back(self, kept: ShapeEnv) -> ShapeEnv:
+        """Be as it was kept. Returns everything as it was until now."""
+        after = copy.copy(self)
+        vars(self).update(vars(kept))
+        return after
+
+    def without_guards(self, keys: Collection[tuple[Relation, bool]]) -> None:
+        """From here on these guards are said elsewhere, or of nothing."""
+        if keys:
+            self.guards = {key: guard for key, guard in self.guards.items() if key not in keys}
+
+    def note_guard(self, guard: Guard, holds: bool = True, relation: Relation | None = None) -> None:
+        """Note a guard under the relation that was asked, its own unless given, and the answer."""
+        self.guards = {**self.guards, (relation or guard.relation, holds): guard}
+
+    def note_assertion(self, what: Assumption, is_learnt: bool) -> None:
+        """Note a statement that eager PyTorch checks and the graph takes for true."""
+        self.assertions = {**self.assertions, what: is_learnt}
+
+    def leave_unchecked(self, relation: Relation, where: SourceLocation | None) -> None:
+        """Note a relation for which a node has to be added that checks it."""
+        self.unchecked = {**self.unchecked, relation: self.unchecked.get(relation, where)}
 
     def unknown_size(self) -> Dim:
         """A new symbol for a number that depends on data; ``Values.tie_symbols`` says later where it comes from."""
         size = Dim.unbacked(self.next_unknown)
         self.next_unknown += 1
         self.know(unbacked=self.unbacked | {str(size)})
-        self.hints[str(size)] = 11 + 2 * len(self.unbacked)
+        self.hints = {**self.hints, str(size): 11 + 2 * len(self.unbacked)}
         return size
 
     def take_for_true(self, what: str | Relation, where: SourceLocation | None) -> None:
@@ -170,9 +199,9 @@ class ShapeEnv(SizesOfRun):
         is_learnt = self.equate(what) if isinstance(what, Relation) else True
         if not self.takes_notes:
             return
-        self.assertions[Assumption(str(what), where, "assertion")] = is_learnt
+        self.note_assertion(Assumption(str(what), where, "assertion"), is_learnt)
         if isinstance(what, Relation):
-            self.unchecked.setdefault(what, where)
+            self.leave_unchecked(what, where)
 
     def are_sizes(self, dims: Sequence[object]) -> None:
         """Numbers of data among ``dims`` are sizes, and so not below 0: what else an operator makes of them is nothing that is in the
@@ -182,7 +211,7 @@ class ShapeEnv(SizesOfRun):
             if isinstance(dim, Dim) and str(dim) in self.facts.signed:
                 self.know(signed=self.facts.signed - {str(dim)})
                 if self.takes_notes:
-                    self.unchecked.setdefault(Relation("ge", (dim, 0)), user_location())
+                    self.leave_unchecked(Relation("ge", (dim, 0)), user_location())
 
     def expect_equal(self, one: Scalar, other: Scalar, stated: Relation | None = None) -> None:
         """An operator needs the two to be equal, which may be ``stated`` in other words; eager PyTorch would end the run
@@ -369,7 +398,7 @@ class ShapeEnv(SizesOfRun):
         """Operators of windows end the run where there is not one, or nothing that it is laid over. Raises UnmetNeed there."""
         for size in sizes:
             if isinstance(size, Dim) and size not in self.some:
-                self.some.add(size)
+                self.some |= {size}
                 self.expect("gt", size, 0)
             elif isinstance(size, Dim) and size.symbols() & self.unbacked:
                 self.leans = True
@@ -391,7 +420,7 @@ class ShapeEnv(SizesOfRun):
             is_needed = ends_run and holds and not self.facts.excludes_zero_only(true)
             is_stated = is_needed and where_true(true) is None
             is_stated = is_stated and (checked_by_user() or not self.holds_at_ordinary_sizes(true, from_one=by_python))
-            self.guards[relation, holds] = Guard(true, where, by_user and by_python, self.during, is_stated)
+            self.note_guard(Guard(true, where, by_user and by_python, self.during, is_stated), holds, relation)
             if true.op == "eq" or is_needed:
                 self.require(true, where, bounded=by_user or is_needed)
         return holds
@@ -435,7 +464,7 @@ class ShapeEnv(SizesOfRun):
         names = sorted(relation.symbols())
         true = where_true(relation) if len(names) == 1 else None
         if true is None:
-            self.guards[relation, True] = Guard(relation, where, True, self.during, ends_run=True)
+            self.note_guard(Guard(relation, where, True, self.during, ends_run=True))
             return
         self.narrow(names[0], true)
         self.know(conditions={**self.facts.conditions, Condition(names[0], true, relation, where): None})
@@ -487,5 +516,6 @@ class ShapeEnv(SizesOfRun):
         self.numbers_in |= files
         number = int(dim.evaluate(self.hints))
         self.asked.append(("specialize", dim, number))
-        self.specializations.setdefault(dim, Specialization(dim, number, where, loops()))
+        if dim not in self.specializations:
+            self.specializations = {**self.specializations, dim: Specialization(dim, number, where, loops())}
         return number

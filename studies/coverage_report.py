@@ -67,11 +67,13 @@ def _section(rows: Sequence[Row]) -> list[str]:
     captured = [row for row in rows if _passed(row, "capture")]
     lines = [""]
     if captured:
-        rungs = ", ".join(f"{rung} {count}" for rung, count in Counter(row["rung"] for row in captured).most_common())
+        strategies = ", ".join(
+            f"{strategy} {count}" for strategy, count in Counter(row["strategy"] for row in captured).most_common()
+        )
         seconds = sorted(row["capture_s"] for row in captured)
         exported = sorted(row["export_s"] for row in rows if _passed(row, "export"))
         lines.append(
-            f"Rungs: {rungs}. Seconds of capture: {_spread(seconds)}; of the whole export without a file: "
+            f"Strategies: {strategies}. Seconds of capture: {_spread(seconds)}; of the whole export without a file: "
             f"{_spread(exported)}. Nodes captured: {_spread([row['nodes'] for row in captured])}."
         )
     failing = [row for row in rows if _passed(row, "eager") and not _passed(row, "match")]
@@ -88,11 +90,11 @@ def _every(rows: Sequence[Row]) -> list[str]:
     """The table of all models; of each the error that is largest against what is allowed."""
     lines = ["", "### Every model", ""]
     lines.append(
-        "| model | form | rung | capture s | export s | operations | ONNX nodes | onnxruntime | runner | result |"
+        "| model | form | strategy | capture s | export s | operations | ONNX nodes | onnxruntime | runner | result |"
     )
     lines.append("|---|---|---|---:|---:|---:|---:|---:|---:|---|")
     for row in sorted(rows, key=lambda row: row["name"]):
-        fields = ("form", "rung", "capture_s", "export_s", "nodes", "onnx_nodes")
+        fields = ("form", "strategy", "capture_s", "export_s", "nodes", "onnx_nodes")
         cells = [row["name"], *(str(row.get(field, "")) for field in fields)]
         cells += [_error_in(row, "onnxruntime"), _error_in(row, "runner"), _result(row)]
         lines.append(f"| {' | '.join(cells)} |")

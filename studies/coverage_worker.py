@@ -105,7 +105,7 @@ def _exported(row: Row, built: Any, dynamic: bool) -> None:
         )
     )
     nodes = sum(node.op == "call_function" for node in captured.graph.nodes)
-    row |= {"passed": "capture", "rung": captured.rung, "capture_s": round(seconds, 3), "nodes": nodes}
+    row |= {"passed": "capture", "strategy": captured.strategy, "capture_s": round(seconds, 3), "nodes": nodes}
     seconds, result = _timed(
         lambda: fx2onnx.export(
             module, args, kwargs=kwargs, dynamic_shapes=shapes, bake=built.bake, data_branches=built.data_branches

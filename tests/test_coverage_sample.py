@@ -22,7 +22,7 @@ def test_shrunk_transformers_match(name: str) -> None:
     row = examine("hf", name)
     assert row["passed"] == "match", row["error"]
     assert row["form"] == "small"
-    assert row["rung"] == "fake"
+    assert row["strategy"] == "fake"
     assert row["parameters"] < 20_000_000
 
 
@@ -109,7 +109,7 @@ def test_a_narrow_config_keeps_its_layers() -> None:
 
 
 def _row(name: str, passed: str, **fields: Any) -> dict[str, Any]:
-    measured = {"rung": "fake", "capture_s": 0.1, "export_s": 0.2, "nodes": 5}
+    measured = {"strategy": "fake", "capture_s": 0.1, "export_s": 0.2, "nodes": 5}
     return {"source": "hf", "name": name, "dynamic": False, "passed": passed, **measured, **fields}
 
 

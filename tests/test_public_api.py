@@ -314,7 +314,7 @@ def test_every_keyword_reaches_the_options(monkeypatch: pytest.MonkeyPatch) -> N
     assert call == ["model", "args", {"k": 1}, "file"]
     found = {item.name: getattr(options, item.name) for item in fields(options)}
     found |= {item.name: getattr(options.capture, item.name) for item in fields(options.capture)}
-    found["capture"] = found.pop("rung")
+    found["capture"] = found.pop("strategy")
     precision = found.pop("precision")
     found |= {"dtype": precision.dtype, "io": precision.io}
     found = {name: value for name, value in found.items() if name not in INTERNAL}
@@ -331,7 +331,7 @@ def test_defaults_of_the_options_are_those_of_export(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(
-    "keywords", [{"capture": "c"}, {"data_branches": "d"}, {"state": "s"}, {"metadata": "m"}, {"rung": "fake"}]
+    "keywords", [{"capture": "c"}, {"data_branches": "d"}, {"state": "s"}, {"metadata": "m"}, {"strategy": "fake"}]
 )
 def test_options_are_checked_before_anything_runs(keywords: dict[str, Any]) -> None:
     with pytest.raises(fx2onnx.UserError) as caught:

@@ -109,13 +109,13 @@ class _AtSmallSizes:
 
     def _apart(self, attempt: Attempt) -> Attempt:
         """The attempt with numbers of its own for data-dependent sizes."""
-        return replace(attempt, sizes=replace(attempt.sizes, next_unbacked=self.done.shape_env.next_unknown))
+        return replace(attempt, sizes=replace(attempt.sizes, next_unbacked=self.done.shape_env.next_unbacked))
 
     def _with_numbers(self, at: dict[str, int], guard: Guard) -> None:
         """Join the program of the module with the numbers for the sizes, or leave these out."""
         attempt = self.done.attempt
         options = replace(
-            attempt.options, rung=attempt.program.strategy
+            attempt.options, strategy=attempt.program.strategy
         )  # another would cost seconds for a single size
         attempt = self._apart(replace(attempt, request=replace(attempt.request, options=options)))
         try:

@@ -164,7 +164,7 @@ class Branching:
     """Statements that a test by data guards are a branch within the run, where they may be."""
     by_counts: bool = True
     """A count that is one of a few numbers, such as the parts of a chunk, is a decision by sizes rather than a condition."""
-    scopes: frozenset[type] = frozenset()
+    per_call: frozenset[type] = frozenset()
     """Classes of submodules each call of which has the branches of its decisions by sizes to itself."""
 
 
@@ -223,7 +223,7 @@ class Attempt:
             guards={(relation, True): Guard(relation, by_user=True, ends_run=True) for relation in self._related()},
             decides_at=self.sizes.decides_at,
             keeps_numbers_in=self.numbers.files,
-            next_unknown=self.sizes.next_unbacked,
+            next_unbacked=self.sizes.next_unbacked,
         )
 
     def _related(self) -> list[Relation]:
@@ -301,7 +301,7 @@ class Attempt:
         """The reason why the graph comes from this strategy, for the report."""
         if self.program.own_failure is not None:
             return own_run_failed(self.program.own_failure)
-        if self.options.rung == "auto":
+        if self.options.strategy == "auto":
             return "the module ran on fake tensors as it is: its own Python, no traced copy to compare with"
         is_traced = self.program.strategy == "symbolic"
         return "asked for" + ("; checked against the module's own run" if is_traced else "")

@@ -113,8 +113,8 @@ class Captured:
     weights: dict[str, Weight]
     symbols: dict[str, Symbol]
     mutations: list[Mutation]
-    rung: str
-    rung_reason: str = ""
+    strategy: str
+    strategy_reason: str = ""
     attempts: list[str] = field(default_factory=list)
     """Every run of the module: by which strategy, and what made it differ from the one before."""
     assumptions: list[Assumed] = field(default_factory=list)

@@ -140,7 +140,7 @@ def _first_attempt(request: Request, arguments: Arguments, asked: Requested) -> 
     return Attempt(
         request,
         arguments,
-        Program("fake" if options.rung == "auto" else options.rung),
+        Program("fake" if options.strategy == "auto" else options.strategy),
         Sizes(ranges=tuple(asked.ranges.values())),
         operators=Operators(pre_dispatch=not options.gradients, gradients=options.gradients),
         branching=Branching(by_sizes=untranslated is None, failure=untranslated),
@@ -176,7 +176,7 @@ def _compared(attempt: Attempt) -> Captured:
         symbolic.check_same_program(traced.captured, run)
     if len(run.mutations) == len(traced.captured.mutations):
         return traced.captured
-    is_from = replace(run, rung=traced.captured.rung, rung_reason=traced.captured.rung_reason)
+    is_from = replace(run, strategy=traced.captured.strategy, strategy_reason=traced.captured.strategy_reason)
     return replace(is_from, attempts=traced.captured.attempts)  # a traced copy does not assign attributes
 
 
@@ -198,7 +198,7 @@ def _succeeded(attempt: Attempt, log: list[str]) -> Recorded:
         run_again, capture_again = lambda further: _outcome(further, log), lambda other: _succeeded(other, log)
         step = cast(Recorded, road("a size of 0 or 1").right_at_small(step, run_again, capture_again))
     step.captured.attempts = log
-    step.captured.rung_reason = step.attempt.reason()
+    step.captured.strategy_reason = step.attempt.reason()
     return step
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from fx2onnx.base.errors import UserError
 
-RUNGS = ("auto", "symbolic", "fake", "export")
+STRATEGIES = ("auto", "symbolic", "fake", "export")
 DATA_BRANCHES = ("error", "if")
 BAKE_AUTO = "auto"
 """Leaves to the capture which inputs are baked."""
@@ -18,14 +18,14 @@ BAKE_AUTO = "auto"
 class CaptureOptions:
     """Checked when made. Raises UserError E001.
 
-    rung: ``auto``, or the one to use. training: the mode to capture in; None: the one of each module. bake: inputs whose sample values become constants;
+    strategy: ``auto``, or the one to use. training: the mode to capture in; None: the one of each module. bake: inputs whose sample values become constants;
     ``auto``: those whose numbers Python needs.
     data_branches: ``if`` keeps both branches of a Python decision by data; ``error`` refuses it (E104).
     samples: further calls; sizes that differ among the calls are dynamic.
     gradients: forward is known to take gradients: they are on, and composite operators are recorded by their parts.
     """
 
-    rung: str = "auto"
+    strategy: str = "auto"
     dynamic_shapes: Any = None
     dynamic_axes: Any = None
     input_names: Sequence[str] | None = None
@@ -42,7 +42,7 @@ class CaptureOptions:
         return () if self.bake == BAKE_AUTO else tuple(self.bake)
 
     def __post_init__(self) -> None:
-        check_choice("capture", self.rung, RUNGS)
+        check_choice("capture", self.strategy, STRATEGIES)
         check_choice("data_branches", self.data_branches, DATA_BRANCHES)
         if not isinstance(self.samples, list | tuple):
             what = f"samples is a {type(self.samples).__name__}, no list of calls"

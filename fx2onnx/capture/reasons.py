@@ -24,7 +24,7 @@ class Reason(Enum):
 NUMBERS = (Reason.PLAIN_NUMBER, Reason.REAL_NUMBER)
 
 
-def wants_number(error: BaseException) -> bool:
+def is_about_number(error: BaseException) -> bool:
     """True if Python needed a plain number where only the data gives one."""
     return isinstance(error, UserError) and error.reason in NUMBERS
 

@@ -232,7 +232,7 @@ def _back_to_own_failure(failed: Failed, _: Attempt) -> Failed:
 
 
 def _export_may_help(failed: Failed) -> bool:
-    return failed.attempt.options.rung == "auto" and export_may_help(failed)
+    return failed.attempt.options.strategy == "auto" and export_may_help(failed)
 
 
 def _with_export(failed: Failed, start: Attempt) -> Attempt:
@@ -257,7 +257,7 @@ def _with_baked_inputs(failed: Failed, _: Attempt) -> Attempt:
     assert isinstance(error, UserError)
     where = f"   ({error.where})" if error.where else ""
     lines = [f"{name} is fixed to the sample's values: {error.what}; {error.why}{where}" for name in more]
-    strategy = "fake" if attempt.options.rung == "auto" else attempt.program.strategy
+    strategy = "fake" if attempt.options.strategy == "auto" else attempt.program.strategy
     return replace(
         attempt,
         baked=Baked((*attempt.baked.names, *more), (*attempt.baked.lines, *lines)),

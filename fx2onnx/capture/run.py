@@ -18,14 +18,14 @@ from fx2onnx.base.recursion import limit_reached
 from fx2onnx.capture.attempt import Attempt, Failed, Outcome, Recorded
 from fx2onnx.capture.captured import NEXT, RETURNS_STATE, Captured, GraphInput, GraphOutput, Mutation, symbols_of
 from fx2onnx.capture.python.custom_functions import note_symbolics
-from fx2onnx.capture.python.file_names import take_names
+from fx2onnx.capture.python.file_names import install_names
 from fx2onnx.capture.python.held import Snapshot
 from fx2onnx.capture.python.inputs import Leaf
 from fx2onnx.capture.python.module_state import keep_gradients, preserve, weight_names
 from fx2onnx.capture.rare_roads import road
 from fx2onnx.capture.reasons import Reason
 from fx2onnx.capture.recording import control_flow, size_checks
-from fx2onnx.capture.recording.decisions import DecisionTrace, IsNoBranch, NoScope, WrittenLater, no_choices
+from fx2onnx.capture.recording.decisions import DecisionTrace, IsNoBranch, NoPathsPerCall, WrittenLater, no_choices
 from fx2onnx.capture.recording.meta_cache import IMMEDIATE
 from fx2onnx.capture.recording.outputs import graph_outputs
 from fx2onnx.capture.recording.tracer import Tracer
@@ -36,7 +36,7 @@ from fx2onnx.capture.shapes.shape_env import DATA_DECIDES, KEEP_TENSORS, ShapeEn
 from fx2onnx.capture.shapes.size_arguments import IndicesOfSizes, raised_by_brackets
 from fx2onnx.capture.shapes.symnode import sym_int
 from fx2onnx.sizes.expr import DimLike
-from fx2onnx.torchcompat.capture_modes import TakesGradients, capture_modes, take_assignments
+from fx2onnx.torchcompat.capture_modes import TakesGradients, capture_modes, install_assignment_hook
 from fx2onnx.torchcompat.fake_tensors import (
     DataDependentOutputException,
     UnsupportedOperatorException,
@@ -45,7 +45,7 @@ from fx2onnx.torchcompat.fake_tensors import (
 from fx2onnx.torchcompat.frames import user_location_of
 from fx2onnx.torchcompat.modules import PATHS, ModuleTree, track_modules
 from fx2onnx.torchcompat.pytrees import Rebuild
-from fx2onnx.torchcompat.tensor_questions import take_questions
+from fx2onnx.torchcompat.tensor_questions import install_tensor_hooks
 
 GRADIENTS_ARE_OFF = "does not require grad and does not have a grad_fn"
 """The words of autograd where it is asked for a gradient of what it did not track: torch has no class for it."""
@@ -59,7 +59,7 @@ MAX_PATH_CHARS = 60
 
 def run_on_all_paths(attempt: Attempt) -> Outcome:
     """The program with both ways of Python's decisions: one run, where it decides nothing."""
-    if attempt.branching.scopes:
+    if attempt.branching.per_call:
         return cast(Outcome, road("all paths").joined_paths(run, attempt))
     trace = no_choices(attempt.branching.by_sizes, attempt.branching.by_counts)
     outcome = run(attempt, trace)
@@ -83,7 +83,7 @@ def run(attempt: Attempt, trace: DecisionTrace | None = None) -> Outcome:
         return Failed(attempt, error, Reason.COMPOSITE)
     except WrittenLater as error:
         return Failed(attempt, error, Reason.WRITTEN)
-    except NoScope as error:
+    except NoPathsPerCall as error:
         return Failed(attempt, error)
     except IsNoBranch as error:
         return Failed(attempt, error, Reason.NO_BRANCH)
@@ -141,7 +141,7 @@ def _captured(attempt: Attempt, shape_env: ShapeEnv, trace: DecisionTrace | None
         weights=tracer.values.weights,
         symbols=tracer.values.symbols,
         mutations=changed,
-        rung=attempt.program.strategy,
+        strategy=attempt.program.strategy,
         warnings=[*attempt.baked.lines, *tracer.warnings],
         baked=list(bake),
         assumptions=[*notes],
@@ -169,13 +169,13 @@ def _run_module(
     if not attempt.operators.pre_dispatch:
         keep_gradients(tree)
     track_modules(tree)
-    take_names(tree, attempt.numbers.files, install_size_functions())
+    install_names(tree, attempt.numbers.files, install_size_functions())
     attempt.request.patches.apply(attempt.operators.traced, tracer.is_known)
-    take_assignments(lambda tensor, value: road("writes").assign_data(tracer, tensor, value))
-    take_questions(tracer.answer)
+    install_assignment_hook(lambda tensor, value: road("writes").assign_data(tracer, tensor, value))
+    install_tensor_hooks(tracer.answer)
     put_name(THREAD, "tracer", tracer)
     note_symbolics(tracer.symbolics)
-    if attempt.branching.scopes:
+    if attempt.branching.per_call:
         road("paths of calls").explore_calls(tracer, attempt, tree)
     holds = not all(isinstance(arg, torch.Tensor) or type(arg) in IMMEDIATE for arg in (*args, *kwargs.values()))
     containers = road("changed state").Containers(attempt.arguments, args, kwargs) if holds else None

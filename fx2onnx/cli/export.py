@@ -30,7 +30,7 @@ Task = Annotated[str | None, options.flag("--task", TASK_HELP, INPUTS)]
 
 
 class Capture(enum.StrEnum):
-    """The ways of capture."""
+    """The strategies of capture."""
 
     auto = "auto"
     symbolic = "symbolic"
@@ -147,7 +147,7 @@ def _print_summary(summary: dict[str, Any], verdict: Verdict | None) -> None:
     rows = {
         "file": f"{summary['file']}   {human_size(report['file_bytes'])}",
         "origin": summary["origin"],
-        "capture": f"{report['rung']}, {report['nodes_captured']} operations -> {report['nodes_onnx']} ONNX nodes",
+        "capture": f"{report['strategy']}, {report['nodes_captured']} operations -> {report['nodes_onnx']} ONNX nodes",
         "seconds": f"{report['seconds']:.2f}   ({', '.join(f'{name} {value:.2f}' for name, value in phases.items())})",
         "inputs": ", ".join(report["input_names"]),
         "outputs": ", ".join(report["output_names"]),

@@ -60,7 +60,7 @@ class Job:
             "bake": self.bake,
             **self.source_options,
             "opset": options.pop("opset_version"),
-            "capture": options.pop("capture").rung,
+            "capture": options.pop("capture").strategy,
             **options,
         }
         as_json: dict[str, Any] = json.loads(json.dumps(asked, default=_as_data))

@@ -114,8 +114,8 @@ def _capture(
 ) -> Captured:
     with record("capture") as capturing:
         asked, single_calls = options.capture, translations.single_calls(module)
-        if single_calls is not None and asked.rung == "auto":
-            asked = replace(asked, rung="fake")
+        if single_calls is not None and asked.strategy == "auto":
+            asked = replace(asked, strategy="fake")
         captured = capture(
             module,
             args,
@@ -127,5 +127,5 @@ def _capture(
             untranslated=untranslated,
         )
     if capturing is not None:
-        capturing.args["rung"] = captured.rung
+        capturing.args["strategy"] = captured.strategy
     return captured

@@ -135,7 +135,7 @@ class ExportOptions:
         own["custom_opsets"] = dict(own.get("custom_opsets") or {})
         own["quantize"] = Quantize.of(own.get("quantize"))
         own["ignored"] = tuple(_ignored(keywords))
-        return cls(CaptureOptions(rung=capture, training=_mode(training), **of_capture), **own)
+        return cls(CaptureOptions(strategy=capture, training=_mode(training), **of_capture), **own)
 
     @property
     def opset(self) -> int:
@@ -170,7 +170,7 @@ class FolderOptions:
 
 
 _OWN = frozenset(found.name for found in fields(ExportOptions)) - {"capture", "keep_weights", "ignored"}
-_OF_CAPTURE = frozenset(found.name for found in fields(CaptureOptions)) - {"rung", "training", "gradients"}
+_OF_CAPTURE = frozenset(found.name for found in fields(CaptureOptions)) - {"strategy", "training", "gradients"}
 
 
 def _mode(flag: Any) -> bool | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,10 +19,10 @@ if TYPE_CHECKING:
 
 @dataclass
 class Report:
-    """What happened: which rung captured, seconds by phase, sizes, what was assumed."""
+    """What happened: which strategy captured, seconds by phase, sizes, what was assumed."""
 
-    rung: str = ""
-    rung_reason: str = ""
+    strategy: str = ""
+    strategy_reason: str = ""
     attempts: list[str] = field(default_factory=list)
     """Every run of the module: by which strategy, and what made it differ from the one before."""
     opset: int = 0
@@ -57,12 +58,32 @@ class Report:
     verdict: dict[str, Any] = field(default_factory=dict)
     """With ``verify=True``: ``fx2onnx.verify.Verdict.summary()``."""
 
+    @property
+    def rung(self) -> str:
+        """The former name of ``strategy``."""
+        return _under_former_name("rung", self.strategy)
+
+    @property
+    def rung_reason(self) -> str:
+        """The former name of ``strategy_reason``."""
+        return _under_former_name("rung_reason", self.strategy_reason)
+
     def as_dict(self) -> dict[str, Any]:
-        """The fields as JSON types; ``assumption_details`` has the parts of each of ``assumptions``."""
+        """The fields as JSON types; ``assumption_details`` has the parts of each of ``assumptions``. ``rung`` and ``rung_reason`` are former
+        names of ``strategy`` and ``strategy_reason``.
+        """
         return asdict(replace(self, assumptions=[])) | {
+            "rung": self.strategy,
+            "rung_reason": self.strategy_reason,
             "assumptions": [str(assumed) for assumed in self.assumptions],
             "assumption_details": [described(assumed) for assumed in self.assumptions],
         }
+
+
+def _under_former_name(name: str, value: str) -> str:
+    new = name.replace("rung", "strategy")
+    warnings.warn(f"Report.{name} is deprecated: use Report.{new}", DeprecationWarning, stacklevel=3)
+    return value
 
 
 @dataclass(frozen=True)

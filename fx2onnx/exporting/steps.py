@@ -172,8 +172,8 @@ def filled(context: Context, noted: Iterable[Said | None]) -> Report:
     """The report of an export: what was captured, and what its steps noted."""
     captured, of_steps = context.captured, [each for each in noted if each is not None]
     return Report(
-        rung=captured.rung,
-        rung_reason=captured.rung_reason,
+        strategy=captured.strategy,
+        strategy_reason=captured.strategy_reason,
         attempts=captured.attempts,
         opset=context.options.opset,
         nodes_captured=sum(node.op == "call_function" for node in captured.graph.nodes),

@@ -93,7 +93,7 @@ def graph_of(module: torch.nn.Module, plan: TrainingPlan, kind: GraphKind, optio
     samples = plan.inputs(kind, with_state=False)
     capture = replace(
         options.capture,
-        rung="fake",
+        strategy="fake",
         dynamic_shapes={name: axes for name, axes in plan.sample.dynamic.items() if name in samples} or None,
         training=False,
         gradients=is_differentiated,

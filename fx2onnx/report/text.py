@@ -7,12 +7,12 @@ from typing import Any
 
 
 def summary(report: Mapping[str, Any]) -> str:
-    """Rung, phases with seconds and share, counts, assumptions and warnings."""
+    """Strategy, phases with seconds and share, counts, assumptions and warnings."""
     total = report["seconds"] or 1e-9
     lines = [
         f"exported in {report['seconds']:.3f} s   opset {report['opset']}, {report['nodes_onnx']} nodes "
         f"from {report['nodes_captured']} ATen calls, {report['file_bytes'] / 1e6:.1f} MB",
-        f"captured by the {report['rung']} rung: {report['rung_reason']}",
+        f"captured by the {report['strategy']} strategy: {report['strategy_reason']}",
     ]
     lines += [f"  {name:<12} {seconds:8.3f} s  {seconds / total:5.0%}" for name, seconds in report["phases"].items()]
     for title, entries in (("assumed", report["assumptions"]), ("warning", report["warnings"])):

@@ -44,7 +44,7 @@ def _on_leaves(branch: Callable[..., object], structure: pytree.TreeSpec) -> Cal
 _ASSIGNED = "an assignment makes the tensor one over other memory, which no operator shows"
 
 
-def take_assignments(assigned: Callable[[torch.Tensor, torch.Tensor], bool]) -> None:
+def install_assignment_hook(assigned: Callable[[torch.Tensor, torch.Tensor], bool]) -> None:
     """Watch assignments: until ``Changes`` end, ``assigned(x, y)`` is called before ``x.data = y`` in this thread, which no dispatcher shows;
     nothing is assigned where it says that this is no change.
     """

@@ -46,7 +46,7 @@ FUNCTIONS = (
 _UNSEEN = "whoever counts the modes that are on sees none of ours"
 
 
-def take_questions(answer: Answer) -> None:
+def install_tensor_hooks(answer: Answer) -> None:
     """Have ``answer`` called in this thread until ``Changes`` end."""
     put_name(_ASKED, "answer", answer)
     for kind, names in _TAKEN.items():

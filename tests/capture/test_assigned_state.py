@@ -254,5 +254,5 @@ def test_a_traced_copy_has_the_modules_changes() -> None:
         return y
 
     result = fx2onnx.export(Holder(step), (SAMPLES[0],), capture="symbolic", state="io")
-    assert result.report.rung == "symbolic"
+    assert result.report.strategy == "symbolic"
     assert result.report.output_names == ["output", "h.next"]

@@ -306,7 +306,7 @@ def function_of(body: str) -> Any:
 
 def test_assertions_on_data_are_taken_for_true_and_reported() -> None:
     report = check(function_of(ASSERTS), (X,), others=OTHERS).report
-    assert report.rung == "fake"
+    assert report.strategy == "fake"
     assert sum(str(line).startswith("asserted: ") for line in report.assumptions) == 5
 
 

@@ -207,7 +207,7 @@ class TestTorchExport:
         refused = ran(again, specialized=Specialization(N, 6, LINE))
         assert error_of(refused) is self.failure
 
-    @pytest.mark.parametrize("rung", ["fake", "symbolic", "export"])
-    def test_is_not_tried_where_a_strategy_was_asked_for(self, rung: str) -> None:
-        asked = changed(self.first, options=CaptureOptions(rung=rung))
+    @pytest.mark.parametrize("strategy", ["fake", "symbolic", "export"])
+    def test_is_not_tried_where_a_strategy_was_asked_for(self, strategy: str) -> None:
+        asked = changed(self.first, options=CaptureOptions(strategy=strategy))
         assert error_of(Failed(asked, self.failure)) is self.failure

@@ -128,7 +128,7 @@ def test_a_mode_that_answers_is_passed_over(kind: type, is_registered: bool) -> 
 
 
 def captured(module: torch.nn.Module) -> Captured:
-    options = CaptureOptions(rung="fake", dynamic_shapes={"x": {0: "n"}}, data_branches="error")
+    options = CaptureOptions(strategy="fake", dynamic_shapes={"x": {0: "n"}}, data_branches="error")
     return capture(module, (torch.zeros(6, 3),), None, options)
 
 

@@ -94,7 +94,7 @@ FUNCTIONS: dict[str, Callable[[torch.Tensor], Any]] = {
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_inside_forward(name: str) -> None:
     report = check(FUNCTIONS[name], (X,), others=[(X * 2 - 1,)]).report
-    assert report.rung == "fake"
+    assert report.strategy == "fake"
 
 
 def test_gradients_are_on_where_forward_takes_some() -> None:
@@ -110,7 +110,7 @@ def test_gradients_are_on_where_forward_takes_some() -> None:
 
     module = Force()
     result = fx2onnx.export(module, (X,))
-    assert result.report.rung == "fake"
+    assert result.report.strategy == "fake"
     assert any("gradients are on" in attempt for attempt in result.report.attempts)
     for engine, outputs in run_engines(result.model_proto, [X]).items():
         np.testing.assert_allclose(outputs[0], module(X).detach().numpy(), rtol=1e-4, atol=1e-6, err_msg=engine)

@@ -182,14 +182,14 @@ def _traced(begin: Any, run: Callable[[], object]) -> None:
 
 
 def check(
-    kind: type[Net], rung: str, strikes: Callable[[dict[Place, int]], list[tuple[Place, int]]], files: Any
+    kind: type[Net], strategy: str, strikes: Callable[[dict[Place, int]], list[tuple[Place, int]]], files: Any
 ) -> None:
     """Strike an export of a module at the places that ``strikes`` chooses of all, one after the other."""
     module = kind().train()
     module.norm.eval()
 
     def run() -> None:
-        fx2onnx.export(module, (X,), None, capture=rung)
+        fx2onnx.export(module, (X,), None, capture=strategy)
 
     run()
     _CODE_PATCHES[:] = [thing for thing in gc.get_objects() if type(thing) is code_patch.CodePatch]
@@ -205,7 +205,7 @@ def check(
         now = process()
         assert now == wanted_process, (where, [key for key in now if now[key] != wanted_process[key]])
     assert missed < 3
-    assert fx2onnx.export(module, (X,), None, capture=rung).report.nodes_onnx >= 2
+    assert fx2onnx.export(module, (X,), None, capture=strategy).report.nodes_onnx >= 2
 
 
 def each_once(found: dict[Place, int]) -> list[tuple[Place, int]]:
@@ -237,11 +237,11 @@ pytestmark = pytest.mark.usefixtures("defaults")
 
 @pytest.mark.long_cases("Writing-fake")
 @pytest.mark.parametrize(
-    ("kind", "rung"),
+    ("kind", "strategy"),
     [(Writing, "fake"), pytest.param(Net, "symbolic", marks=pytest.mark.slow)],  # 12 s
 )
-def test_struck_at_every_line_that_changes_something(kind: type[Net], rung: str) -> None:
-    check(kind, rung, each_once, CHANGING)
+def test_struck_at_every_line_that_changes_something(kind: type[Net], strategy: str) -> None:
+    check(kind, strategy, each_once, CHANGING)
 
 
 def test_struck_where_seeds_are_set_beside_another_thread() -> None:
@@ -256,9 +256,9 @@ def test_struck_where_seeds_are_set_beside_another_thread() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "rung"), [(Writing, "fake"), (Net, "symbolic"), (Net, "export")])
-def test_struck_at_every_line(kind: type[Net], rung: str) -> None:
-    check(kind, rung, first_and_last, WATCHED)
+@pytest.mark.parametrize(("kind", "strategy"), [(Writing, "fake"), (Net, "symbolic"), (Net, "export")])
+def test_struck_at_every_line(kind: type[Net], strategy: str) -> None:
+    check(kind, strategy, first_and_last, WATCHED)
 
 
 @pytest.mark.slow

@@ -373,7 +373,7 @@ def test_module(name: str) -> None:
 
 @pytest.mark.filterwarnings("ignore::fx2onnx.ExportWarning")
 @pytest.mark.parametrize("name", sorted(MODULES))
-def test_symbolic_rung_gives_the_same_program_or_refuses(name: str) -> None:
+def test_symbolic_strategy_gives_the_same_program_or_refuses(name: str) -> None:
     made, args = MODULES[name]
     try:
         result = fx2onnx.export(made, args, capture="symbolic")
@@ -381,20 +381,20 @@ def test_symbolic_rung_gives_the_same_program_or_refuses(name: str) -> None:
         assert refusal.code in ("E102", "E104", "E107"), refusal  # noqa: PT017
         return
     own = fx2onnx.export(made, args, capture="fake")
-    assert result.report.rung == "symbolic"
+    assert result.report.strategy == "symbolic"
     assert [node.op_type for node in result.model.graph] == [node.op_type for node in own.model.graph]
 
 
-def test_symbolic_rung_traces_plain_modules() -> None:
+def test_symbolic_strategy_traces_plain_modules() -> None:
     for name in ("parametrization", "weight norm", "GraphModule", "is None", "is not None", ".data"):
         made, args = MODULES[name]
-        assert fx2onnx.export(made, args, capture="symbolic").report.rung == "symbolic"
+        assert fx2onnx.export(made, args, capture="symbolic").report.strategy == "symbolic"
 
 
 @pytest.mark.parametrize("name", ["isinstance", "batch norm", "module called twice"])
-def test_export_rung(name: str) -> None:
+def test_export_strategy(name: str) -> None:
     made, args = MODULES[name]
-    assert check(made, args, capture="export").report.rung == "export"
+    assert check(made, args, capture="export").report.strategy == "export"
 
 
 def test_a_parameter_of_two_modules_is_held_once() -> None:
@@ -639,7 +639,7 @@ def test_scripted_functions_run_as_they_are() -> None:
     check(lambda x: _scripted(x * 2, 3), (X,), others=[(X + 1,)])
     check(lambda x: _scripted(x * 2, 3), (X,), others=[(torch.randn(5, 4),)], dynamic_shapes=({0: "n"},))
     report = check(lambda x: _scripted_branch(x) * 2, (X + 1,), others=[(X - 9,), (X + 9,)]).report
-    assert report.rung == "fake"
+    assert report.strategy == "fake"
 
 
 @pytest.mark.parametrize("kind", ["script", "trace", "inside"])
@@ -648,7 +648,7 @@ def test_script_modules_run_as_they_are(kind: str) -> None:
     scripted = torch.jit.trace(plain, (X,)) if kind == "trace" else torch.jit.script(plain)
     made = nn.Sequential(scripted, nn.ReLU()) if kind == "inside" else scripted
     result = check(made, (X,), others=[(X * 3,)])
-    assert result.report.rung == "fake"
+    assert result.report.strategy == "fake"
     assert any("shift" in name for name in result.model.graph.initializers)
 
 

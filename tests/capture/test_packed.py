@@ -73,7 +73,7 @@ class Between(Packed):
 )
 def test_lengths_are_an_input(made: nn.Module) -> None:
     result = check(made, (X, LENGTHS), others=OTHERS, dynamic_shapes=SHAPES)
-    assert result.report.rung == "fake"
+    assert result.report.strategy == "fake"
     assert result.report.input_names == ["x", "lengths"]
     check(made, (X, LENGTHS), others=OTHERS[:1])
 

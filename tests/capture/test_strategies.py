@@ -1,4 +1,4 @@
-"""Which rung ``capture="auto"`` takes, and what it says of the others."""
+"""Which strategy ``capture="auto"`` takes, and what it says of the others."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class Branches(nn.Module):
 
 def test_the_modules_own_run_comes_first() -> None:
     report = check(nn.Linear(4, 2), (X,)).report
-    assert report.rung == "fake"
-    assert "its own Python" in report.rung_reason
+    assert report.strategy == "fake"
+    assert "its own Python" in report.strategy_reason
 
 
 @pytest.mark.parametrize(
@@ -48,9 +48,9 @@ def test_the_modules_own_run_comes_first() -> None:
 )
 def test_export_where_the_own_run_fails(kind: type[nn.Module], args: Any, other: Any, code: str) -> None:
     report = check(kind(), args, others=[other]).report
-    assert report.rung == "export"
-    assert f"[{code}]" in report.rung_reason
-    assert "test_strategies.py" in report.rung_reason
+    assert report.strategy == "export"
+    assert f"[{code}]" in report.strategy_reason
+    assert "test_strategies.py" in report.strategy_reason
     with pytest.raises(fx2onnx.UserError) as caught:
         fx2onnx.export(kind(), args, capture="fake")
     assert caught.value.code == code
@@ -59,7 +59,7 @@ def test_export_where_the_own_run_fails(kind: type[nn.Module], args: Any, other:
 def test_int_of_a_number_takes_another_run_of_the_module() -> None:
     others = [(X, torch.tensor(count)) for count in (1, 0, -1)]
     report = check(PlainNumber(), (X, torch.tensor(2)), others=others).report
-    assert report.rung == "fake"
+    assert report.strategy == "fake"
     assert [attempt.partition(":")[0] for attempt in report.attempts] == ["fake", "fake"]
 
 
@@ -92,8 +92,8 @@ def test_a_fault_of_ours_does_not_stop_the_user(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(run_module, "graph_outputs", faulty)
     report = check(nn.Linear(4, 2), (X,)).report
-    assert report.rung == "export"
-    assert "AssertionError: a fault" in report.rung_reason
+    assert report.strategy == "export"
+    assert "AssertionError: a fault" in report.strategy_reason
 
 
 def test_the_first_failure_is_the_one_raised(capsys: pytest.CaptureFixture[str]) -> None:
@@ -137,16 +137,16 @@ def test_what_export_cannot_help_is_not_tried_twice(
     assert not isinstance(caught.value.__context__, AssertionError)
 
 
-def test_the_export_rung_runs_in_the_same_mode() -> None:
+def test_the_export_strategy_runs_in_the_same_mode() -> None:
     made = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.9)).train()
     result = check(made, (X,), capture="export")
     assert "Dropout" not in {node.op_type for node in result.model.graph}
     assert made.training
 
 
-def test_sizes_are_dynamic_through_the_export_rung_too() -> None:
+def test_sizes_are_dynamic_through_the_export_strategy_too() -> None:
     result = check(ThroughNumpy(), (X,), others=[(torch.randn(7, 4),)], dynamic_shapes=({0: "n"},))
-    assert result.report.rung == "export"
+    assert result.report.strategy == "export"
 
 
 class WithoutTruth(nn.Linear):
@@ -160,3 +160,12 @@ class WithoutTruth(nn.Linear):
 @pytest.mark.parametrize("strategy", ["auto", "fake", "symbolic", "export"])
 def test_a_module_without_truth(strategy: str) -> None:
     check(WithoutTruth(4, 2), (X,), capture=strategy)
+
+
+def test_former_names_of_the_strategy_are_deprecated() -> None:
+    report = fx2onnx.export(torch.nn.Identity(), (torch.ones(2),), None).report
+    with pytest.warns(DeprecationWarning, match="use Report.strategy"):
+        assert report.rung == report.strategy == "fake"
+    with pytest.warns(DeprecationWarning, match="use Report.strategy_reason"):
+        assert report.rung_reason == report.strategy_reason
+    assert report.as_dict()["rung"] == report.as_dict()["strategy"]

@@ -56,7 +56,7 @@ class Meeting(Net):
 _RESULTS: list[Any] = []
 
 
-def during_capture(during: Callable[[], Any], before: Callable[[], Any] = lambda: None, rung: str = "fake") -> Any:
+def during_capture(during: Callable[[], Any], before: Callable[[], Any] = lambda: None, strategy: str = "fake") -> Any:
     """What ``during`` gives in another thread, while this one is in a forward that is captured and has done ``before``."""
     _RESULTS.clear()
     with torch.random.fork_rng():
@@ -65,7 +65,7 @@ def during_capture(during: Callable[[], Any], before: Callable[[], Any] = lambda
     stay = threading.Thread(target=lambda: finished.wait(60))
     stay.start()  # captures know from the beginning that they are not alone
     try:
-        fx2onnx.export(module, (X,), None, capture=rung)
+        fx2onnx.export(module, (X,), None, capture=strategy)
     finally:
         finished.set()
         stay.join()
@@ -81,8 +81,8 @@ def encoder() -> tuple[nn.Module, tuple[torch.Tensor, torch.Tensor]]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("rung", ["fake", "symbolic"])
-def test_a_padded_encoder_keeps_its_fast_path(rung: str) -> None:
+@pytest.mark.parametrize("strategy", ["fake", "symbolic"])
+def test_a_padded_encoder_keeps_its_fast_path(strategy: str) -> None:
     module, (x, padding) = encoder()
 
     def run() -> torch.Tensor:
@@ -108,13 +108,13 @@ def test_a_padded_encoder_keeps_its_fast_path(rung: str) -> None:
     try:
         net = Net()
         for _ in range(25):
-            fx2onnx.export(net, (X,), None, capture=rung)
+            fx2onnx.export(net, (X,), None, capture=strategy)
     finally:
         over.set()
         thread.join()
     assert runs > 3
     assert not any(different)
-    assert torch.equal(during_capture(run, rung="fake"), want)
+    assert torch.equal(during_capture(run, strategy="fake"), want)
 
 
 def _content(model: Any) -> tuple[Any, ...]:
@@ -124,15 +124,15 @@ def _content(model: Any) -> tuple[Any, ...]:
 
 @pytest.mark.long
 def test_four_threads_export_at_once() -> None:
-    rungs = ["symbolic", "fake", "symbolic", "auto"]
-    nets = [Net() for _ in rungs]
+    strategies = ["symbolic", "fake", "symbolic", "auto"]
+    nets = [Net() for _ in strategies]
     want = [fx2onnx.export(net, (X,), None).model_proto for net in nets]
-    found: dict[int, list[Any]] = {index: [] for index in range(len(rungs))}
+    found: dict[int, list[Any]] = {index: [] for index in range(len(strategies))}
 
     def work(index: int) -> None:
         for _ in range(8):
             try:
-                made = fx2onnx.export(nets[index], (X,), None, capture=rungs[index]).model_proto
+                made = fx2onnx.export(nets[index], (X,), None, capture=strategies[index]).model_proto
                 found[index].append(_content(made) == _content(want[index]))
             except BaseException as error:
                 found[index].append(error)
@@ -215,8 +215,8 @@ def test_eager_modules_during_a_capture(name: str) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("rung", ["fake", "symbolic"])
-def test_eager_modules_all_the_time(rung: str) -> None:
+@pytest.mark.parametrize("strategy", ["fake", "symbolic"])
+def test_eager_modules_all_the_time(strategy: str) -> None:
     over, wrong, net = threading.Event(), list[str](), Net()
     want = {name: run() for name, run in EAGER.items()}
 
@@ -234,7 +234,7 @@ def test_eager_modules_all_the_time(rung: str) -> None:
     try:
         end = time.monotonic() + 1.5
         while time.monotonic() < end:
-            fx2onnx.export(net, (X,), None, capture=rung)
+            fx2onnx.export(net, (X,), None, capture=strategy)
     finally:
         over.set()
         thread.join()
@@ -289,7 +289,7 @@ def test_prints_and_logs_of_other_threads(capsys: pytest.CaptureFixture[str], ca
     def print_here() -> None:
         print("said here")
 
-    during_capture(speak, print_here, rung="export")
+    during_capture(speak, print_here, strategy="export")
     assert "said elsewhere" in capsys.readouterr().out
     assert "logged elsewhere" in caplog.text
 
@@ -318,12 +318,12 @@ def _draw_here() -> None:
     torch.set_rng_state(torch.get_rng_state())
 
 
-@pytest.mark.parametrize("rung", ["fake", "auto"])
-def test_draws_of_other_threads_go_on(rung: str) -> None:
+@pytest.mark.parametrize("strategy", ["fake", "auto"])
+def test_draws_of_other_threads_go_on(strategy: str) -> None:
     _seed()
     want = [_draw() for _ in range(3)]
     _seed()
-    found = [_draw(), during_capture(_draw, before=_draw_here, rung=rung), _draw()]
+    found = [_draw(), during_capture(_draw, before=_draw_here, strategy=strategy), _draw()]
     assert found == want
 
 

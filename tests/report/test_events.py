@@ -134,13 +134,13 @@ def test_every_stage_of_the_pipeline_is_recorded(exported: fx2onnx.ExportResult)
     assert wanted - paths == set()
 
 
-def test_phases_know_their_bytes_and_the_rung(tmp_path: Path) -> None:
+def test_phases_know_their_bytes_and_the_strategy(tmp_path: Path) -> None:
     net = torch.nn.Linear(40, 30, bias=False)
     result = fx2onnx.export(net, (torch.ones(1, 40),), tmp_path / "m.onnx", external_data=True, profile=True)
     assert result.profile is not None
     assert result.profile.ours.events is not None
     args = {event.name: event.args for _, event in walk(result.profile.ours.events)}
-    assert args["capture"] == {"rung": "fake"}
+    assert args["capture"] == {"strategy": "fake"}
     assert args["write model"] == {"bytes": (tmp_path / "m.onnx").stat().st_size}
 
     assert args["write weights"] == {"bytes": 40 * 30 * 4}

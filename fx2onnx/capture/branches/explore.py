@@ -21,7 +21,7 @@ from fx2onnx.base.tracebacks import drop_frames
 from fx2onnx.capture.attempt import Attempt, Failed, Outcome, Recorded
 from fx2onnx.capture.branches.merge import Merge, Path, on_one_way, unjoined
 from fx2onnx.capture.reasons import Reason
-from fx2onnx.capture.recording.decisions import Choice, Decision, DecisionTrace, NoScope, no_choices
+from fx2onnx.capture.recording.decisions import Choice, Decision, DecisionTrace, NoPathsPerCall, no_choices
 from fx2onnx.capture.recording.size_checks import check_outputs
 from fx2onnx.capture.shapes.guards import sizes_above_one
 from fx2onnx.capture.shapes.shape_env import LOOP_IN_TENSORS, ShapeEnv
@@ -62,11 +62,11 @@ def joined_paths(run: Run, attempt: Attempt, first: First | None = None) -> Outc
     """The program of all paths, of which ``first`` was run already. It fails with E104 where there are too many, or where two cannot
     be joined.
     """
-    if attempt.branching.scopes:
-        found = _of_scopes(run, attempt)
+    if attempt.branching.per_call:
+        found = _joined_per_call(run, attempt)
         if isinstance(found, Recorded):
             return found
-        attempt = _with_scopes(attempt, frozenset())
+        attempt = _with_paths_per_call(attempt, frozenset())
     trace = undecided(attempt) if first is None else first[1]
     exploration = Exploration(run, attempt, first)
     first = None
@@ -75,9 +75,9 @@ def joined_paths(run: Run, attempt: Attempt, first: First | None = None) -> Outc
     try:
         path = exploration.explored(trace)
     except _ManyPaths:
-        scoped = _in_scopes(run, attempt, exploration.decided_in)
-        if scoped is not None:
-            return scoped
+        joined = _joined_in_deciding_modules(run, attempt, exploration.decided_in)
+        if joined is not None:
+            return joined
         trace = undecided(attempt)
         path = Exploration(run, attempt).explored(trace)
     try:
@@ -93,15 +93,15 @@ def undecided(attempt: Attempt) -> DecisionTrace:
     return no_choices(attempt.branching.by_sizes, attempt.branching.by_counts)
 
 
-def _with_scopes(attempt: Attempt, kinds: frozenset[type]) -> Attempt:
-    return replace(attempt, branching=replace(attempt.branching, scopes=kinds))
+def _with_paths_per_call(attempt: Attempt, kinds: frozenset[type]) -> Attempt:
+    return replace(attempt, branching=replace(attempt.branching, per_call=kinds))
 
 
 class _ManyPaths(Exception):
     """There are so many that they may be better joined within modules."""
 
 
-def _in_scopes(run: Run, attempt: Attempt, decided_in: Collection[tuple[str, ...]]) -> Recorded | None:
+def _joined_in_deciding_modules(run: Run, attempt: Attempt, decided_in: Collection[tuple[str, ...]]) -> Recorded | None:
     """The program with the branches of decisions within the modules that make them, if possible. ``decided_in``: the paths of the
     modules that ran, of each.
     """
@@ -109,22 +109,22 @@ def _in_scopes(run: Run, attempt: Attempt, decided_in: Collection[tuple[str, ...
     refused: set[type] = set()
     for _ in range(MOST_KINDS):
         kinds = _kinds(decided_in, modules, refused)
-        found = _of_scopes(run, _with_scopes(attempt, frozenset(kinds))) if kinds else None
+        found = _joined_per_call(run, _with_paths_per_call(attempt, frozenset(kinds))) if kinds else None
         if not isinstance(found, type):
             return found
         refused.add(found)
     return None
 
 
-def _of_scopes(run: Run, attempt: Attempt) -> Recorded | type | None:
-    """The program with the branches within the calls of modules of ``attempt.branching.scopes``; the class of which that cannot be; or None."""
+def _joined_per_call(run: Run, attempt: Attempt) -> Recorded | type | None:
+    """The program with the branches within the calls of modules of ``attempt.branching.per_call``; the class of which that cannot be; or None."""
     path = Exploration(run, attempt).explored(undecided(attempt))
     try:
         if isinstance(path, Path):
             return Recorded(attempt, path.captured, path.shape_env)
         failed = path.failed if isinstance(path, Aborted) else path
         drop_frames(failed.error)
-        return failed.error.kind if isinstance(failed.error, NoScope) else None
+        return failed.error.kind if isinstance(failed.error, NoPathsPerCall) else None
     finally:
         del path
 
@@ -230,12 +230,12 @@ class Exploration:
         decision = trace.decisions[depth]
         sizes = sizes_without_ones(other.shape_env, decision)
         if sizes:
-            again = self.explored(trace.but(depth, Choice(not decision.holds, other.shape_env.next_unknown, sizes)))
+            again = self.explored(trace.but(depth, Choice(not decision.holds, other.shape_env.next_unbacked, sizes)))
             if isinstance(again, Path) and not sizes_without_ones(again.shape_env, decision):
                 return again
             if isinstance(again, Failed):
                 drop_frames(again.error)
-        other.shape_env.keeps_ones = True
+        other.shape_env.has_size_one_kernels = True
         return other
 
     def _with_other_way(self, path: Path | Aborted, trace: DecisionTrace, depth: int) -> Path | Aborted | Failed:
@@ -245,8 +245,8 @@ class Exploration:
             if not self._by_data_left:
                 return self._too_many(decision.error, MAX_PATHS)
             self._by_data_left -= 1
-        first_unknown = path.shape_env.next_unknown if isinstance(path, Path) else 0
-        other = self.explored(trace.but(depth, Choice(not decision.holds, first_unknown)))
+        first_unbacked = path.shape_env.next_unbacked if isinstance(path, Path) else 0
+        other = self.explored(trace.but(depth, Choice(not decision.holds, first_unbacked)))
         try:
             if isinstance(other, Failed) and other.reason is Reason.NO_BRANCH:
                 return other
@@ -258,7 +258,7 @@ class Exploration:
                 if sizes is not None and not sizes:
                     return _only(path, depth)
                 if sizes:
-                    other = self.explored(trace.but(depth, Choice(not decision.holds, first_unknown, sizes)))
+                    other = self.explored(trace.but(depth, Choice(not decision.holds, first_unbacked, sizes)))
             if isinstance(path, Path) and isinstance(other, Path):
                 other = self._without_ones(other, trace, depth)
                 one, two = (path, other) if decision.holds else (other, path)
@@ -294,10 +294,10 @@ def _only(path: Path, depth: int) -> Path:
         return path
     if isinstance(test, Relation):
         taken, captured = test if decision.holds else test.negated(), path.captured
-        env.take_for_true(taken, decision.where)
+        env.assume(taken, decision.where)
         check_outputs(captured.graph, captured.outputs, captured.symbols, {taken: decision.where})
         return path
-    env.take_for_true(f"%{test.name} is {str(decision.holds).lower()}", decision.where)
+    env.assume(f"%{test.name} is {str(decision.holds).lower()}", decision.where)
     return path
 
 

@@ -21,7 +21,7 @@ from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.branches.statements import Conditional, conditional_at, read_later
 from fx2onnx.capture.branches.watch import SideEffectWatch, more_than_computing
 from fx2onnx.capture.captured import TensorInfo
-from fx2onnx.capture.reasons import wants_number
+from fx2onnx.capture.reasons import is_about_number
 from fx2onnx.capture.recording.control_flow import Nested
 from fx2onnx.capture.recording.decisions import IsNoBranch
 from fx2onnx.capture.recording.plugins import RunPlugin
@@ -52,7 +52,7 @@ class _Open:
     facts: object
     signed: frozenset[str]
     some: frozenset[Dim]
-    first_unknown: int
+    first_unbacked: int
 
 
 @answers_for_caller
@@ -114,7 +114,7 @@ class IfBodies(RunPlugin):
         self._open.append(
             _Open(
                 frame, statement, test, returned, where, graph, dict(frame.f_locals), before, _facts(tracer),
-                env.facts.signed, env.some, env.next_unknown,
+                env.facts.signed, env.some, env.next_unbacked,
             )
         )  # fmt: skip
         tracer.values.graph = graph
@@ -132,7 +132,7 @@ class IfBodies(RunPlugin):
 
     def failed(self, error: Exception) -> None:
         """Raises IsNoBranch where a body is open, save where Python needs a number there."""
-        if self._open and not wants_number(error):
+        if self._open and not is_about_number(error):
             raise IsNoBranch("a body fails") from error
 
     def gave(self, values: Sequence[object]) -> None:
@@ -210,7 +210,7 @@ class IfBodies(RunPlugin):
         env = tracer.sizes
         body.before.restore()
         self._inner.add(body.graph)
-        self._sizes |= {str(Dim.unbacked(number)) for number in range(body.first_unknown, env.next_unknown)}
+        self._sizes |= {str(Dim.unbacked(number)) for number in range(body.first_unbacked, env.next_unbacked)}
         env.know(signed=env.facts.signed | body.signed)
         env.some &= body.some
 

@@ -94,7 +94,7 @@ class Merge:
         """The node of the merged graph for a node of either path."""
         self._weights: dict[str, Weight] = {}
         self._symbols: dict[str, Symbol] = {}
-        self._unknowns = max(one.shape_env.next_unknown, two.shape_env.next_unknown)
+        self._unknowns = max(one.shape_env.next_unbacked, two.shape_env.next_unbacked)
         by = self._decision.test
         kind = "sizes" if isinstance(by, Relation) and not by.symbols() & one.shape_env.unbacked else "data"
         self._notes = [Assumption(f"both branches of a decision by {kind} are in the file", self._decision.where)]
@@ -125,7 +125,7 @@ class Merge:
             weights=self._weights,
             symbols=self._symbols,
             mutations=mutations,
-            rung=one.rung,
+            strategy=one.strategy,
             warnings=list(dict.fromkeys(one.warnings + two.warnings)),
             assumptions=list(dict.fromkeys([*self._notes, *one.assumptions, *two.assumptions])),
             restore=one.restore,
@@ -137,7 +137,7 @@ class Merge:
         for decision in decisions:
             decision.test = self._copy.mapped(decision.test)
         env = sizes_of_both(self._one.shape_env, self._two.shape_env, self._decision.test, self._decision.sizes)
-        env.next_unknown = self._unknowns
+        env.next_unbacked = self._unknowns
         return Path(joined, env, decisions)
 
     def _use_one_for_both(self) -> None:

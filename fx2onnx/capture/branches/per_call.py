@@ -29,7 +29,7 @@ from fx2onnx.capture.branches.numbering import is_same_weight
 from fx2onnx.capture.branches.watch import Contents, SideEffectWatch, lasting_changes
 from fx2onnx.capture.captured import Captured, GraphInput, GraphOutput, TensorInfo, Weight
 from fx2onnx.capture.recording.control_flow import GraphCopy, operands
-from fx2onnx.capture.recording.decisions import DecisionTrace, NoScope
+from fx2onnx.capture.recording.decisions import DecisionTrace, NoPathsPerCall
 from fx2onnx.capture.recording.meta_cache import IMMEDIATE, TensorType, contiguous_strides
 from fx2onnx.capture.recording.plugins import RunPlugin
 from fx2onnx.capture.recording.tracer import Tracer
@@ -48,15 +48,15 @@ Function: TypeAlias = Callable[..., object]
 
 
 def explore_calls(tracer: Tracer, attempt: Attempt, tree: ModuleTree) -> None:
-    """Until ``Changes`` end, each call of a module of ``attempt.branching.scopes`` has the branches of its decisions to itself."""
+    """Until ``Changes`` end, each call of a module of ``attempt.branching.per_call`` has the branches of its decisions to itself."""
     exploration = tracer.plugins["paths of calls"] = CallExploration(tracer, attempt, tree)
     for module in tree.modules:
-        if type(module) in attempt.branching.scopes and module is not attempt.root:
+        if type(module) in attempt.branching.per_call and module is not attempt.root:
             put_name(vars(module), "forward", exploration.forward_of(module))
 
 
 class CallExploration(RunPlugin):
-    """The calls of modules of ``attempt.branching.scopes`` in one run."""
+    """The calls of modules of ``attempt.branching.per_call`` in one run."""
 
     def __init__(self, tracer: Tracer, attempt: Attempt, tree: ModuleTree) -> None:
         super().__init__(tracer)
@@ -150,8 +150,8 @@ class _Call:
         guards = self._tracer.plugins.get("no-op guards")
         return guards.count if isinstance(guards, NoopGuards) else 0
 
-    def _refused(self, why: str) -> NoScope:
-        return NoScope(self._kind, why)
+    def _refused(self, why: str) -> NoPathsPerCall:
+        return NoPathsPerCall(self._kind, why)
 
     # -- one path ---------------------------------------------------------------------------------------------------
     def _run(self, attempt: Attempt, trace: DecisionTrace) -> Recorded:
@@ -320,7 +320,7 @@ class RunBefore:
         self._tracer = tracer
         self._values, self._sizes, self._types = ValuesBefore(tracer.values), tracer.sizes.kept(), tracer.types.kept()
         self.is_new = self._values.is_new
-        self._run = tracer.begin_scope(RecordedGraph(), trace, watch)
+        self._run = tracer.begin_path(RecordedGraph(), trace, watch)
         self._counts = self._noted()
 
     def _noted(self) -> tuple[int, ...]:

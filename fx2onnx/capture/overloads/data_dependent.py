@@ -94,7 +94,7 @@ def _combinations(tracer: Tracer, call: Call, self: torch.Tensor, r: int, with_r
         return record_sized(tracer, call, [(self.dtype, [0])])
     rows: DimLike
     if isinstance(count, Dim):
-        rows = tracer.sizes.unknown_size()
+        rows = tracer.sizes.new_unbacked()
     elif with_replacement:
         rows = math.comb(count + r - 1, r) if count else 0
     else:

@@ -70,8 +70,8 @@ def _pack_by_data(
     time, batch = (dims[1], dims[0]) if batch_first else dims[:2]
     producer = tracer.values.node_of(lengths).args[:1]
     if not (producer and isinstance(producer[0], torch.fx.Node) and producer[0].target in _SORTS):
-        tracer.sizes.take_for_true("lengths of packed sequences fall from the first on", user_location())
-    steps, longest = tracer.sizes.unknown_size(), tracer.sizes.unknown_size()
+        tracer.sizes.assume("lengths of packed sequences fall from the first on", user_location())
+    steps, longest = tracer.sizes.new_unbacked(), tracer.sizes.new_unbacked()
     hints = tracer.sizes.hints
     tracer.sizes.hints = {**hints, str(longest): int(evaluate(time, hints))}
     outputs: list[tuple[torch.dtype, Shape]] = [(source.dtype, [steps, *dims[2:]]), (torch.int64, [longest])]
@@ -132,7 +132,7 @@ def _pad(
     known = tracer.values.value_of(sizes)
     if known is None:
         batch = tracer.packed_batches.get(sizes)
-        batch = tracer.sizes.unknown_size() if batch is None else batch
+        batch = tracer.sizes.new_unbacked() if batch is None else batch
         time = unwrap(batch_sizes.shape[0]) if int(total_length) <= 0 else int(total_length)
         shape = [*((batch, time) if batch_first else (time, batch)), *dims_of(data)[1:]]
         return record_sized(tracer, call, [(data.dtype, shape), (torch.int64, [batch])])

@@ -251,7 +251,7 @@ def keep_rank(tracer: Tracer, size: DimLike) -> None:
     if not isinstance(size, Dim) or env.certain("ne", size, 1) is not None or not env.hint(differs):
         return
     if size.symbols() & env.unbacked:
-        env.take_for_true(differs, user_location())
+        env.assume(differs, user_location())
     else:
         env.note(differs, user_location())
 
@@ -291,7 +291,7 @@ def _expanded(tracer: Tracer, call: Call, tensor: torch.Tensor, target: Sequence
                 continue  # Expand itself fails at any other
             equal = Relation("eq", (own, wanted))
             fits = equal if wanted == 1 else Relation("or", (equal, Relation("eq", (own, 1))))
-            env.take_for_true(fits, user_location())
+            env.assume(fits, user_location())
     sym_sizes, sym_strides = ([sym_int(env, number) for number in group] for group in (sizes, strides))
     made = fake_view(tracer.values.fake_mode, fake, sym_sizes, sym_strides, fake.storage_offset())
     return tracer.finish(call.func, call.args, tracer.values.to_nodes(call.args, call.kwargs), made)

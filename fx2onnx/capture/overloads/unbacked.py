@@ -32,7 +32,7 @@ def _nonzero(tracer: Tracer, call: Call, self: torch.Tensor) -> object:
     key = (tracer.values.graph, node)
     rows = tracer.nonzero_rows.get(key)
     if rows is None:
-        rows = tracer.nonzero_rows[key] = tracer.sizes.unknown_size()
+        rows = tracer.nonzero_rows[key] = tracer.sizes.new_unbacked()
     return record_sized(tracer, call, [(torch.int64, (rows, self.dim()))])
 
 
@@ -100,7 +100,7 @@ def _unique(
         with no_dispatch():
             parts = call.func(known, *call.args[1:], **rest)
         return tuple(map(tracer.values.constant, parts))
-    size = tracer.sizes.unknown_size()
+    size = tracer.sizes.new_unbacked()
     shape = dims_of(self)
     is_whole = dim is not None and (len(shape) > 1 or dim != 0 or call.func is not aten.unique_consecutive.default)
     values: Shape = [size]
@@ -130,7 +130,7 @@ def _repeat_interleave(tracer: Tracer, call: Call, repeats: torch.Tensor, output
             with no_dispatch():
                 rows_of = torch.repeat_interleave(known)
             return tracer.values.constant(rows_of)
-    rows = tracer.sizes.unknown_size() if output_size is None else unwrap(output_size)
+    rows = tracer.sizes.new_unbacked() if output_size is None else unwrap(output_size)
     return record_sized(tracer, call, [(repeats.dtype, (rows,))])
 
 
@@ -175,7 +175,7 @@ def _bincount(tracer: Tracer, call: Call, self: torch.Tensor, weights: torch.Ten
         with tracer.mode:
             return torch.zeros(minlength, dtype=torch.int64)
     dtype = torch.int64 if weights is None else torch.float32 if weights.dtype == torch.float32 else torch.float64
-    return record_sized(tracer, call, [(dtype, (tracer.sizes.unknown_size(),))])
+    return record_sized(tracer, call, [(dtype, (tracer.sizes.new_unbacked(),))])
 
 
 @register(Kind.RECORD, aten.one_hot.default)
@@ -201,7 +201,7 @@ def _tensor_split(
 
 @register(Kind.RECORD, "torchvision::nms")
 def _nms(tracer: Tracer, call: Call) -> object:
-    return record_sized(tracer, call, [(torch.int64, (tracer.sizes.unknown_size(),))])
+    return record_sized(tracer, call, [(torch.int64, (tracer.sizes.new_unbacked(),))])
 
 
 @register(Kind.RECORD, aten._grouped_mm.default)

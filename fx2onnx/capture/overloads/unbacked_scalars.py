@@ -42,7 +42,7 @@ def number_of(tracer: Tracer, node: torch.fx.Node) -> Scalar:
     known = _derived(tracer, node)
     if known is not None and not _is_real(known):
         return known
-    symbol = tracer.unbacked_scalars[node] = tracer.sizes.unknown_size()
+    symbol = tracer.unbacked_scalars[node] = tracer.sizes.new_unbacked()
     if not is_nonnegative(tracer, node):
         tracer.sizes.know(signed=tracer.sizes.facts.signed | {str(symbol)})
     tracer.values.symbols[str(symbol)] = Symbol(str(symbol), node, None)

@@ -61,7 +61,7 @@ LARGEST = float(2**63 - 2**10)
 """Integers of Python have no end, int64 has: places and sizes beyond are as good as the largest of its numbers in float64."""
 
 
-def _whole_by(op: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., int | float]:
+def _rounded_by(op: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., int | float]:
     @answers_for_caller
     def rounded(self: DataNumber, digits: object = None) -> int | float:
         if digits is not None:
@@ -142,8 +142,8 @@ class DataNumber:
     __mod__, __rmod__ = _arithmetic(operator.mod), _arithmetic(operator.mod, is_turned=True)
     __neg__, __abs__ = _of_one(operator.neg), _of_one(operator.abs)
 
-    whole = __trunc__ = _whole_by(torch.trunc)
-    __round__, __floor__, __ceil__ = _whole_by(torch.round), _whole_by(torch.floor), _whole_by(torch.ceil)
+    rounded_to_int = __trunc__ = _rounded_by(torch.trunc)
+    __round__, __floor__, __ceil__ = _rounded_by(torch.round), _rounded_by(torch.floor), _rounded_by(torch.ceil)
     """As ``int()``, ``round()`` and ``math`` give it: a size that only the data tells."""
 
     @classmethod

@@ -29,7 +29,7 @@ SYMBOLIC: Mapping[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch
 """What Python's numbers are in eager PyTorch."""
 
 
-def take_names(tree: ModuleTree, numbers_in: frozenset[str], functions: Mapping[int, object]) -> None:
+def install_names(tree: ModuleTree, numbers_in: frozenset[str], functions: Mapping[int, object]) -> None:
     """Until ``Changes`` end, in this thread, the code of the modules of ``tree`` finds ``len`` and ``type`` that know symbolic
     sizes; the files ``numbers_in`` find ``int``, ``float`` and ``range``, too, and ``functions`` (by the id of those that they have) under
     names of their own.
@@ -125,7 +125,7 @@ _STANDS_FOR: Mapping[type, type] = {int: _INT, float: _FLOAT}
 
 def _to_int(value: Any) -> object:
     if type(value) is DataNumber:
-        return value.whole()
+        return value.rounded_to_int()
     return int(value) if type(value) is torch.SymBool else torch.sym_int(value)  # type: ignore[no-untyped-call]
 
 

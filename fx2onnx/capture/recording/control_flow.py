@@ -245,7 +245,7 @@ def cond(
             next="make both branches return tensors of the same dtype and shape",
         )
     pairs = zip(then.infos, otherwise.infos, strict=True)
-    infos = [TensorInfo(one.dtype, joined_dims(one, two, tracer.sizes.unknown_size)) for one, two in pairs]
+    infos = [TensorInfo(one.dtype, joined_dims(one, two, tracer.sizes.new_unbacked)) for one, two in pairs]
     nodes = [tracer.values.node_of(tensor) for tensor in tensors]
     results = _results(tracer, "cond", (test, then, otherwise, nodes), infos)
     for result in results:
@@ -263,9 +263,9 @@ def decides_by_sizes(graph: torch.fx.Graph) -> bool:
     )
 
 
-def joined_dims(one: TensorInfo, two: TensorInfo, unknown_size: Callable[[], Dim]) -> tuple[DimLike, ...]:
+def joined_dims(one: TensorInfo, two: TensorInfo, new_unbacked: Callable[[], Dim]) -> tuple[DimLike, ...]:
     """The sizes of a value that comes from either branch: one in which they differ is known only at run time."""
-    return tuple(left if left == right else unknown_size() for left, right in zip(one.dims, two.dims, strict=True))
+    return tuple(left if left == right else new_unbacked() for left, right in zip(one.dims, two.dims, strict=True))
 
 
 def while_loop(

@@ -34,7 +34,7 @@ class IsNoBranch(BaseException):
     """
 
 
-class NoScope(BaseException):
+class NoPathsPerCall(BaseException):
     """Calls of modules of ``kind`` cannot be joined by themselves. Not an Exception, so that no ``except Exception`` of the module
     swallows it.
     """
@@ -49,7 +49,7 @@ class Choice:
     """How a decision goes in one run."""
 
     holds: bool
-    first_unknown: int = 0
+    first_unbacked: int = 0
     """The least number of a new symbol from here on, so that no two paths give one name to two sizes."""
     sizes: Mapping[str, int] = field(default_factory=dict)
     """At which the run goes on; where there are none, at such near the sample's."""
@@ -131,16 +131,16 @@ class DecisionTrace:
             self.undecided = error
             raise error
         calls = sum(node.op == "call_function" for node in values.graph.nodes)
-        weights = len(values.weights) if values.graph is values.root else 0  # a scope has them by name
+        weights = len(values.weights) if values.graph is values.root else 0  # a path of a call has them by name
         modules = tuple(PATHS.stack)
         self.decisions.append(
             Decision(test, choice.holds, is_by_sizes, calls, weights, error, env.sizes(), is_needed, modules)
         )
         env.chosen = choice.sizes
-        env.next_unknown = max(env.next_unknown, choice.first_unknown)
+        env.next_unbacked = max(env.next_unbacked, choice.first_unbacked)
         return choice.holds
 
 
-def no_choices(by_sizes: bool, keeps_few: bool) -> DecisionTrace:
-    """The trace of a first run. ``keeps_few``: a number of a few is a decision by sizes rather than a condition."""
-    return DecisionTrace((), by_sizes, MAX_DECISIONS, MOST_NEEDED if keeps_few else 0)
+def no_choices(by_sizes: bool, by_counts: bool) -> DecisionTrace:
+    """The trace of a first run. ``by_counts``: a number of a few is a decision by sizes rather than a condition."""
+    return DecisionTrace((), by_sizes, MAX_DECISIONS, MOST_NEEDED if by_counts else 0)

@@ -91,7 +91,7 @@ def check_dtypes(env: ShapeEnv, func: OpOverload, args: tuple[object, ...], kwar
             raise error
 
 
-def is_tried_whole(func: OpOverload) -> bool:
+def tries_real_kernel(func: OpOverload) -> bool:
     """Whether a call has to be tried on the real kernel because the fake kernel of the overload checks less. Views and plain
     pointwise overloads are not tried."""
     schema = func._schema

@@ -54,7 +54,7 @@ class TensorType(NamedTuple):
     device: torch.device
 
 
-class WindowsType(TensorType):
+class PooledType(TensorType):
     """Sizes behind the first count channels and windows; eager PyTorch ends the run where there is none."""
 
     __slots__ = ()
@@ -269,7 +269,7 @@ class MetaCache:
         kind = rule(*key[4:]) if rule is not None else None
         if kind is None:
             return None
-        if isinstance(kind, WindowsType):
+        if isinstance(kind, PooledType):
             if any(type(size) is int and size < 1 for size in kind.sizes[1:]):
                 return None  # the kernel says so
             operand = cast(TensorType, key[4:][0])

@@ -16,9 +16,9 @@ from typing import Any, TypeAlias, cast
 
 import torch
 
-from fx2onnx.capture.recording.meta_cache import TensorType, WindowsType, contiguous_strides
+from fx2onnx.capture.recording.meta_cache import PooledType, TensorType, contiguous_strides
 from fx2onnx.capture.registry import Kind, register
-from fx2onnx.capture.shapes.size_math import whole
+from fx2onnx.capture.shapes.size_math import rounded_to_int
 from fx2onnx.sizes.expr import Dim, DimLike, Scalar, apply
 
 aten = torch.ops.aten
@@ -86,7 +86,7 @@ def _windowed(
     columns: list[Sequence[Scalar]] = [sizes, kernel, *(_numbers(each, len(sizes)) for each in numbers)]
     if any(len(column) != len(sizes) for column in columns):
         return None
-    return WindowsType(*_fresh(kind, [*leading, *(window_count(*window) for window in zip(*columns, strict=True))]))
+    return PooledType(*_fresh(kind, [*leading, *(window_count(*window) for window in zip(*columns, strict=True))]))
 
 
 def _convolution(rank: int) -> Rule:
@@ -264,14 +264,14 @@ def _resized(rank: int) -> Rule:
             found = [size if isinstance(size, Dim) else size[1] for size in output_size]
         if len(found) != rank or None in found:
             return None
-        return WindowsType(*_fresh(kind, [*kind.sizes[:2], *(size for size in found if size is not None)]))
+        return PooledType(*_fresh(kind, [*kind.sizes[:2], *(size for size in found if size is not None)]))
 
     return rule
 
 
 def _times(size: DimLike, factor: float) -> Scalar | None:
     """``int(size * factor)``; None where no expression is that at every size."""
-    return size * int(factor) if factor == int(factor) else whole("trunc", apply("float", size) * factor)
+    return size * int(factor) if factor == int(factor) else rounded_to_int("trunc", apply("float", size) * factor)
 
 
 def _sampled(*ranks: int) -> Rule:

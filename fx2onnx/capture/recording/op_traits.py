@@ -8,7 +8,7 @@ import torch
 
 from fx2onnx.base.bounded_cache import Bounded
 from fx2onnx.capture.op_table import Op
-from fx2onnx.capture.recording.eager_refusals import is_tried_whole
+from fx2onnx.capture.recording.eager_refusals import tries_real_kernel
 from fx2onnx.capture.registry import Handler, Kind, find, full_name, handler, load, load_family
 from fx2onnx.torchcompat.operators import OpOverload
 
@@ -23,13 +23,13 @@ class OpTraits:
     __slots__ = (
         "func",
         "is_query",
-        "is_tried_whole",
         "keeps_sizes",
         "lifts",
         "name",
         "reads_number",
         "records",
         "result_type",
+        "tries_real_kernel",
         "writes",
     )
     known: ClassVar[Bounded[int, OpTraits]] = Bounded(10_000)
@@ -43,7 +43,7 @@ class OpTraits:
         self.reads_number = name in Op.READS_NUMBER.names
         self.is_query = func.namespace in ("prim", "profiler") or name in Op.QUERY.names
         self.keeps_sizes = torch.Tag.pointwise in func.tags or self.name in Op.KEEPS_SIZES.names
-        self.is_tried_whole = is_tried_whole(func)
+        self.tries_real_kernel = tries_real_kernel(func)
         self.lifts = func is aten.lift_fresh.default
         self.records = handler(Kind.RECORD, func) or (_as_aten if hasattr(func, "impl_aten") else None)
         is_write = func._schema.is_mutable and self.records is None

@@ -159,10 +159,10 @@ class Tracer:
             if watch is not None:
                 watch.go_on()
 
-    def begin_scope(self, graph: torch.fx.Graph, trace: DecisionTrace, watch: Any) -> tuple[Any, bool, Any]:
+    def begin_path(self, graph: torch.fx.Graph, trace: DecisionTrace, watch: Any) -> tuple[Any, bool, Any]:
         """From here on a call is recorded into a graph of its own, with choices of its own. Returns the run's."""
         before = self.trace, self.has_if_bodies, self.watch
-        self.values.graph = self.values.scope = graph
+        self.values.graph = self.values.path_graph = graph
         self.trace, self.has_if_bodies, self.watch = trace, False, watch
         return before
 
@@ -193,14 +193,14 @@ class Tracer:
         if traits.lifts and not self.values.fake_mode.holds(args[0]):
             return self.values.constant(args[0])
         if traits.writes is not None:
-            self._check_whole(traits, func, args, kwargs, ())
+            self._check_on_real_kernel(traits, func, args, kwargs, ())
             return traits.writes(self, func, args, kwargs)
         if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
             args = road("autocast").cast_arguments(self, func, args, kwargs)
         if traits.records is not None:
             replaced = traits.records(self, func, args, kwargs)
             if replaced is not NotImplemented:
-                self._check_whole(traits, func, args, kwargs, replaced)
+                self._check_on_real_kernel(traits, func, args, kwargs, replaced)
                 return replaced
         keep = self._keeps.get(traits)
         if keep is None:
@@ -210,15 +210,15 @@ class Tracer:
                 result = decompose(func, args, kwargs)
             if result is not NotImplemented:
                 check_operands(self.sizes, func, args, kwargs)
-                self._check_whole(traits, func, args, kwargs, result)
+                self._check_on_real_kernel(traits, func, args, kwargs, result)
                 return result
         return self.record(func, args, kwargs)
 
-    def _check_whole(
+    def _check_on_real_kernel(
         self, traits: OpTraits, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], result: object
     ) -> None:
         """The checks of a call that is recorded as others, once for each type of its operands."""
-        if traits.is_tried_whole:
+        if traits.tries_real_kernel:
             key = self.types.key(traits, args, kwargs)
             if key is None or key not in self._tried:
                 check_sizes(self.sizes, func, args, kwargs, result)
@@ -263,7 +263,7 @@ class Tracer:
             if self._spans is not None:
                 self._spans.add("fake op", start_ns)
         check_operands(self.sizes, func, args, kwargs)
-        if traits.is_tried_whole:
+        if traits.tries_real_kernel:
             check_sizes(self.sizes, func, args, kwargs, result)
         if key is not None:
             cache.remember(key, fake_args, result, before)
@@ -324,10 +324,10 @@ class Tracer:
         if truth is not None:
             return truth if isinstance(truth, bool) else self.sizes.decided(truth)
         if node.target is aten._is_all_true.default or (tensor.dtype == torch.bool and asserted_by_user()):
-            self.sizes.take_for_true(f"%{node.name} is true", self.values.where)
+            self.sizes.assume(f"%{node.name} is true", self.values.where)
             return True
         if func is aten.is_nonzero.default and refused_by_torch():
-            self.sizes.take_for_true(f"%{node.name} is false", self.values.where)
+            self.sizes.assume(f"%{node.name} is false", self.values.where)
             return False
         if tensor.dtype.is_floating_point or tensor.dtype == torch.bool or func is aten.is_nonzero.default:
             is_truth = tensor.dtype == torch.bool or func is aten.is_nonzero.default

@@ -96,7 +96,7 @@ def _keep_from_one(env: ShapeEnv, operator: Callable[[], Result], result: Result
             continue
         other = _tried(env, operator, {name: 1})
         if other is not None and _dims_at(other, at) != _dims_at(result, at):
-            env.take_for_true(Relation("ne", (size, 1)), user_location())
+            env.assume(Relation("ne", (size, 1)), user_location())
 
 
 def _with_equal_sizes(
@@ -113,7 +113,7 @@ def _with_equal_sizes(
         needed = next((relation for relation in reversed(relations) if _ends_run(env, operator, relation)), None)
         if needed is None:
             break
-        env.take_for_true(needed, where)
+        env.assume(needed, where)
         asked = len(env.asked)
         with contextlib.suppress(Exception):  # torch's operators raise whatever they like
             return operator(), asked
@@ -136,7 +136,7 @@ def _note_bounds(env: ShapeEnv, operator: Callable[[], Result], asked: int, wher
         ends_run = env.certain(true.op, *true.args) is None and _ends_run(env, operator, true)
         env.tried = {**env.tried, (env.during, true): ends_run}
         if ends_run:
-            env.take_for_true(true, where)
+            env.assume(true, where)
 
 
 def _at_other_sizes(
@@ -154,7 +154,7 @@ def _at_other_sizes(
         for relation in reversed(found):
             needed = relation.negated() if relation.is_true_at(env.hints) else relation
             if needed.is_bound() and needed.is_true_at({**env.hints, **tried}) and _ends_run(env, operator, needed):
-                env.take_for_true(needed, where)
+                env.assume(needed, where)
                 env.hints = {**env.hints, **tried}
                 asked = len(env.asked)
                 return operator(), asked

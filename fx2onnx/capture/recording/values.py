@@ -103,7 +103,7 @@ class Values:
         self._sizes, self._plugins, self._pre_dispatch = sizes, plugins, pre_dispatch
         self.root: torch.fx.Graph = RecordedGraph()
         self.graph: torch.fx.Graph = self.root
-        self.scope: torch.fx.Graph | None = None
+        self.path_graph: torch.fx.Graph | None = None
         """The graph of a submodule's call whose paths are joined by themselves, while it runs."""
         self.fake_mode = FakeMode()
         self.weights: dict[str, Weight] = {}
@@ -414,7 +414,7 @@ class Values:
     # -- graphs within the graph ----------------------------------------------------------------------------------
     def is_outermost(self) -> bool:
         """Whether what is recorded now is part of no branch or loop of an operator."""
-        return self.graph is self.root or self.graph is self.scope
+        return self.graph is self.root or self.graph is self.path_graph
 
     @contextlib.contextmanager
     def nested(self) -> Iterator[torch.fx.Graph]:
@@ -445,7 +445,12 @@ class ValuesBefore:
 
     def __init__(self, values: Values) -> None:
         self._values = values
-        self.graph, self._where, self._module, self._scope = values.graph, values.where, values.module, values.scope
+        self.graph, self._where, self._module, self._path_graph = (
+            values.graph,
+            values.where,
+            values.module,
+            values.path_graph,
+        )
         self._views = [(view, view.node, view.version) for view in values.views.values()]
         self.memories = {
             id(view.memory): (view.memory, view.memory.node, view.memory.version) for view, _, _ in self._views
@@ -469,7 +474,12 @@ class ValuesBefore:
     def restore(self) -> None:
         """Record where the run was, with views that show what they showed; memories keep what was written."""
         values = self._values
-        values.graph, values.where, values.module, values.scope = self.graph, self._where, self._module, self._scope
+        values.graph, values.where, values.module, values.path_graph = (
+            self.graph,
+            self._where,
+            self._module,
+            self._path_graph,
+        )
         for view, node, version in self._views:
             view.node, view.version = node, version
 

@@ -48,7 +48,7 @@ def joined(one: ShapeEnv, other: ShapeEnv, test: object, sizes: Mapping[str, int
     one.specializations = {**other.specializations, **one.specializations}
     one.numbers_in |= other.numbers_in
     one.asked_few |= other.asked_few
-    one.keeps_ones = False
+    one.has_size_one_kernels = False
     one.assertions = {**one.assertions, **other.assertions}
     return one
 
@@ -72,7 +72,7 @@ def _guards(
     for key, guard in _unsettled(env).items():
         needed = guard.relation
         is_about_others = len(needed.symbols()) > 1 or not needed.symbols() <= past.symbols()
-        is_one = env.keeps_ones and 1 in needed.args
+        is_one = env.has_size_one_kernels and 1 in needed.args
         says_more = needed.op == "eq" and (is_about_others or is_one or _is_for_one_size(needed, env))
         is_stated = guard.is_stated or needed in env.facts.stated
         is_needed, is_of_branch = says_more or is_stated, key not in another.guards

@@ -110,9 +110,9 @@ class ShapeEnv(SizesOfRun):
     """Statements that eager PyTorch checks and the graph takes for true, in order, and whether anything is learnt of them."""
     unchecked: Mapping[Relation, SourceLocation | None] = field(default_factory=dict)
     """Relations taken for true that no node of the graph checks so far."""
-    keeps_ones: bool = False
+    has_size_one_kernels: bool = False
     """Whether this run is of a branch that no larger sizes lead into, where kernels found parts of sizes to be 1."""
-    next_unknown: int = 0
+    next_unbacked: int = 0
     """The number in the name of the next of them."""
     guards: Mapping[tuple[Relation, bool], Guard] = field(default_factory=dict)
     """By the relation and whether it holds."""
@@ -186,15 +186,15 @@ class ShapeEnv(SizesOfRun):
         """Note a relation for which a node has to be added that checks it."""
         self.unchecked = {**self.unchecked, relation: self.unchecked.get(relation, where)}
 
-    def unknown_size(self) -> Dim:
+    def new_unbacked(self) -> Dim:
         """A new symbol for a number that depends on data; ``Values.tie_symbols`` says later where it comes from."""
-        size = Dim.unbacked(self.next_unknown)
-        self.next_unknown += 1
+        size = Dim.unbacked(self.next_unbacked)
+        self.next_unbacked += 1
         self.know(unbacked=self.unbacked | {str(size)})
         self.hints = {**self.hints, str(size): 11 + 2 * len(self.unbacked)}
         return size
 
-    def take_for_true(self, what: str | Relation, where: SourceLocation | None) -> None:
+    def assume(self, what: str | Relation, where: SourceLocation | None) -> None:
         """Take for true what ends the run where it is false."""
         is_learnt = self.equate(what) if isinstance(what, Relation) else True
         if not self.takes_notes:
@@ -222,7 +222,7 @@ class ShapeEnv(SizesOfRun):
         relation = Relation("eq", (one, other))
         if relation.symbols() & self.unbacked:
             self.equate(relation)
-            self.take_for_true(stated or relation, user_location())
+            self.assume(stated or relation, user_location())
         elif relation.symbols():
             self.guard(stated or relation)
 
@@ -233,7 +233,7 @@ class ShapeEnv(SizesOfRun):
         known = self.certain(sign, one, other)
         relation = Relation(sign, (one, other))
         if known is None and relation.symbols() & self.unbacked:
-            self.take_for_true(relation, user_location())
+            self.assume(relation, user_location())
         elif known is False or not (known or self.check(relation)):
             raise UnmetNeed(f"{self.during or 'an operator'} needs {relation}")
 
@@ -241,7 +241,7 @@ class ShapeEnv(SizesOfRun):
         """torch checks ``relation``; that there is anything at all is none of a file's matters, unless the user asks for it."""
         is_bound = relation.op != "eq" and not asked_by_user()
         if not is_bound or not self.holds_at_ordinary_sizes(relation, from_one=True):
-            self.take_for_true(relation, user_location())
+            self.assume(relation, user_location())
 
     def is_no_multiple(self, value: Scalar, number: int) -> bool:
         """Whether Python went on where ``value`` is no multiple of ``number``."""
@@ -303,7 +303,7 @@ class ShapeEnv(SizesOfRun):
         where = user_location()
         if by_user:
             if asserted_by_user():
-                self.take_for_true(relation, where)
+                self.assume(relation, where)
                 return True
             error = UserError(
                 *DATA_DECIDES,
@@ -323,7 +323,7 @@ class ShapeEnv(SizesOfRun):
         """torch's Python raises where ``relation`` is true: elsewhere it is not."""
         fits = relation.negated()
         if relation.symbols() & self.unbacked and self.facts.as_one(relation) is not True:
-            self.take_for_true(fits, user_location())
+            self.assume(fits, user_location())
             return False
         return not self._guarded(fits, by_python=True, ends_run=fits.is_bound())
 

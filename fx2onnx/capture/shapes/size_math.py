@@ -32,7 +32,7 @@ def plain(value: Scalar) -> Scalar:
 
 
 # -- rounding ---------------------------------------------------------------------------------------------------------
-def whole(op: str, value: Scalar) -> Scalar | None:
+def rounded_to_int(op: str, value: Scalar) -> Scalar | None:
     """``floor``, ``ceil``, ``trunc`` or ``round`` of a real value; ``trunc`` is ``floor`` where nothing is below 0."""
     if op == "trunc" and certain("ge", _from_one(value), 0):
         op = "floor"

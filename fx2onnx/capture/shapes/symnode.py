@@ -230,7 +230,7 @@ class DimNode:
         """``floor``, ``ceil``, ``trunc`` or ``round``; of a plain number where it would not be exact at every size."""
         if self.pytype is int:
             return self
-        found = size_math.whole(op, self.value)
+        found = size_math.rounded_to_int(op, self.value)
         return self._wrap(apply(op, self.guard_float("", 0)) if found is None else found)
 
     floor, ceil = partialmethod(_rounded, "floor"), partialmethod(_rounded, "ceil")
@@ -250,7 +250,11 @@ class DimNode:
         if self.pytype is int or self.constant:
             return self.wrap_bool(self.pytype is int or float(self.value).is_integer())
         top, bottom = fraction(self.value)
-        found = (self.value, size_math.whole("floor", self.value)) if bottom is None else (apply("mod", top, bottom), 0)
+        found = (
+            (self.value, size_math.rounded_to_int("floor", self.value))
+            if bottom is None
+            else (apply("mod", top, bottom), 0)
+        )
         if found[1] is None:
             return self.wrap_bool(self.guard_float("", 0).is_integer())
         known = self.env.asked_for("eq", *found)

@@ -33,7 +33,7 @@ def made(root: torch.nn.Module, arguments: Arguments) -> torch.fx.GraphModule:
     if nested:
         raise UserError(
             "E102",
-            "the symbolic rung takes tensors only as plain arguments",
+            "the symbolic strategy takes tensors only as plain arguments",
             why=f"{nested[0]} sits inside another argument",
             next='export with capture="fake"',
         )

@@ -96,8 +96,8 @@ class Program:
         self.translations = Translations(settings.custom_translations)
         single_calls = self.translations.single_calls(module)
         asked = settings.capture
-        if single_calls is not None and asked.rung == "auto":
-            asked = replace(asked, rung="fake")
+        if single_calls is not None and asked.strategy == "auto":
+            asked = replace(asked, strategy="fake")
         self.captured: Captured = capture(
             module,
             args,

@@ -72,14 +72,14 @@ def conds(graph: torch.fx.Graph) -> list[torch.fx.Node]:
 
 
 def test_choices_are_given_in_order_until_one_is_missing() -> None:
-    trace = DecisionTrace((Choice(True), Choice(False, first_unknown=7)))
+    trace = DecisionTrace((Choice(True), Choice(False, first_unbacked=7)))
     tracer = tracer_of()
     (x,) = inputs_of(tracer, (4,))
     node = tracer.values.node_of(x)
     assert trace.choose(tracer.values, tracer.sizes, node, ERROR) is True
-    assert tracer.sizes.next_unknown == 0
+    assert tracer.sizes.next_unbacked == 0
     assert trace.choose(tracer.values, tracer.sizes, node, ERROR) is False
-    assert tracer.sizes.next_unknown == 7
+    assert tracer.sizes.next_unbacked == 7
     with pytest.raises(UserError) as caught:
         trace.choose(tracer.values, tracer.sizes, node, ERROR)
     assert trace.undecided is caught.value is ERROR

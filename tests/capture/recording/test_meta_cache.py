@@ -273,7 +273,7 @@ def test_gradients_inside_forward_find_what_they_go_through() -> None:
             return torch.autograd.grad((y * y * y).sum(), y)[0]
 
     for x in (torch.randn(3, 4), torch.randn(3, 4)):
-        assert check(step, (x,)).report.rung == "fake"
+        assert check(step, (x,)).report.strategy == "fake"
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

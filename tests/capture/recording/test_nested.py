@@ -14,7 +14,7 @@ aten = torch.ops.aten
 
 def test_unknown_sizes_have_names_and_hints_of_their_own() -> None:
     tracer = tracer_of({"n": 5})
-    one, two = tracer.sizes.unknown_size(), tracer.sizes.unknown_size()
+    one, two = tracer.sizes.new_unbacked(), tracer.sizes.new_unbacked()
     env = tracer.sizes
     assert [str(one), str(two)] == ["u0", "u1"]
     assert env.unbacked == {"u0", "u1"}
@@ -23,7 +23,7 @@ def test_unknown_sizes_have_names_and_hints_of_their_own() -> None:
 
 def test_symbols_are_tied_to_the_first_axis_that_has_them() -> None:
     tracer = tracer_of({"n": 5})
-    size = tracer.sizes.unknown_size()
+    size = tracer.sizes.new_unbacked()
     (x,) = inputs_of(tracer, (N, 2))
     dims = (N, 3, size, size, size + 1)
     first = tracer.values.call(aten.relu.default, (tracer.values.node_of(x),), {}, info(*dims))

@@ -63,7 +63,7 @@ MUTANTS = [
     Mutant("base/changes.py", "_close_left_open(error)", "pass", "tests/capture/test_interrupts.py"),
     # Capture: sizes, conditions and branches.
     Mutant("capture/recording/size_checks.py", "{**left, **env.unchecked}", "{}", "tests/capture/test_size_checks.py"),
-    Mutant("capture/shapes/guards.py", "name not in env.failed_with or", "", "tests/capture/test_bad_sizes.py"),
+    Mutant("capture/failures.py", "name not in env.failed_with or", "", "tests/capture/test_bad_sizes.py"),
     Mutant(
         "capture/shapes/symnode.py",
         "return self.env.check(self.value) if",

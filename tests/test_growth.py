@@ -21,7 +21,7 @@ import torch
 
 import fx2onnx
 from fx2onnx.base.errors import UserError
-from fx2onnx.base.recursion import limit_reached
+from fx2onnx.base.stack_frames import limit_reached
 from fx2onnx.irx.edit import replace_inputs
 from fx2onnx.irx.private_names import use_count
 from fx2onnx.irx.values import new_value

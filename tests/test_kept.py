@@ -115,7 +115,7 @@ def test_a_full_store_forgets_and_goes_on() -> None:
 
 def test_operators_are_known_anew_after_all_were_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ids of dropped overloads may be used again: an entry holds the overload that it is for."""
-    from fx2onnx.capture.recording.op_traits import OpTraits, traits_of
+    from fx2onnx.capture.registry import OpTraits, traits_of
 
     monkeypatch.setattr(OpTraits, "known", Bounded(3))
     overloads = [torch.ops.aten.add.Tensor, torch.ops.aten.relu.default, torch.ops.aten.add_.Tensor] * 3

@@ -14,9 +14,8 @@ from collections.abc import Callable
 from functools import partial, wraps
 from threading import get_ident
 from types import CellType, CodeType, FunctionType
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
-from fx2onnx.base.answering import answers_for_caller
 from fx2onnx.base.changes import before_change
 
 _NUMBERS = itertools.count()
@@ -196,3 +195,26 @@ def _calling(name: str, code: CodeType) -> CodeType:
     exec("\n".join(lines), space)
     made: CodeType = space["outer"]().__code__
     return made
+
+
+F = TypeVar("F", bound=Callable[..., object])
+
+ANSWERING: dict[int, CodeType] = {}
+"""Code of such functions by id: code objects that read the same are equal, whatever file or class they are of."""
+
+
+def answers_for_caller(answering: F) -> F:
+    """Register a function, or the methods of a class, with the functions inside."""
+    functions = vars(answering).values() if isinstance(answering, type) else (answering,)
+    for function in functions:
+        plain = function.fget if isinstance(function, property) else function
+        if isinstance(plain, FunctionType):
+            _register(plain.__code__)
+    return answering
+
+
+def _register(code: CodeType) -> None:
+    ANSWERING[id(code)] = code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            _register(constant)

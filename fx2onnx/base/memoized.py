@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from types import FunctionType
 from typing import Any, NamedTuple
 
-from fx2onnx.base.answering import answers_for_caller
-from fx2onnx.base.code_patch import CodePatch, content_of, put_name
+from fx2onnx.base.code_patch import CodePatch, answers_for_caller, content_of, put_name
 
 
 class _Missing(Exception):

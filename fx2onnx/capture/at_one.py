@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.base.tracebacks import drop_frames
+from fx2onnx.base.stack_frames import drop_frames
 from fx2onnx.capture.attempt import Attempt, Outcome, Recorded, SmallSizes, asked_of_small, small_sizes
 from fx2onnx.capture.branches.merge import Merge, Path
 from fx2onnx.capture.branches.numbering import common_calls, common_weights, equivalent_at

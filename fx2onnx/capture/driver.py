@@ -12,7 +12,7 @@ import torch
 from fx2onnx.base.changes import Changes, before_change
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.events import record
-from fx2onnx.base.tracebacks import empty_frames
+from fx2onnx.base.stack_frames import empty_frames
 from fx2onnx.capture.attempt import (
     Attempt,
     Baked,
@@ -218,7 +218,7 @@ def _with_mistake(before: Attempt, step: Attempt | Outcome, start: Attempt) -> A
     error = step.error if isinstance(step, Failed) else step.program.own_failure if isinstance(step, Attempt) else None
     if error is None or error is before.program.own_failure:
         return step
-    mistake = road("the module's mistakes").mistake_behind(error, start, lambda probe: _outcome(probe, []))
+    mistake = road("a failed run").mistake_behind(error, start, lambda probe: _outcome(probe, []))
     return step if mistake is None else Failed(before, mistake)
 
 

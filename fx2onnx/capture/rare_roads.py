@@ -29,7 +29,7 @@ RARE_ROADS = {
     "sparse operands": "overloads.sparse",
     "draws beside other threads": "python.random_draws",
     "a failed attempt": "remedies",
-    "the module's mistakes": "fallback",
+    "a failed run": "failures",
     "sizes that not every number fits": "specializing",
     "a size of 0 or 1": "at_one",
     "the example inputs": "at_sample",

@@ -15,7 +15,7 @@ from fx2onnx.capture.attempt import (
     Program,
     own_run_failed,
 )
-from fx2onnx.capture.fallback import export_may_help
+from fx2onnx.capture.failures import export_may_help
 from fx2onnx.capture.options import BAKE_AUTO
 from fx2onnx.capture.python.file_names import may_keep_number, names_of_file
 from fx2onnx.capture.reasons import NUMBERS, Reason

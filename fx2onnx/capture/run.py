@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
-import re
-import traceback
+from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
@@ -13,48 +11,32 @@ import torch.fx
 
 from fx2onnx.base.changes import Changes
 from fx2onnx.base.code_patch import THREAD, put_name
-from fx2onnx.base.errors import Fx2OnnxError, UserError, first_line
-from fx2onnx.base.recursion import limit_reached
+from fx2onnx.base.errors import Fx2OnnxError, UserError
+from fx2onnx.base.escape import storable
 from fx2onnx.capture.attempt import Attempt, Failed, Outcome, Recorded
 from fx2onnx.capture.captured import NEXT, RETURNS_STATE, Captured, GraphInput, GraphOutput, Mutation, symbols_of
-from fx2onnx.capture.python.custom_functions import note_symbolics
+from fx2onnx.capture.python.data_numbers import DataNumber
 from fx2onnx.capture.python.file_names import install_names
 from fx2onnx.capture.python.held import Snapshot
-from fx2onnx.capture.python.inputs import Leaf
+from fx2onnx.capture.python.inputs import Arguments, Leaf
 from fx2onnx.capture.python.module_state import keep_gradients, preserve, weight_names
 from fx2onnx.capture.rare_roads import road
 from fx2onnx.capture.reasons import Reason
 from fx2onnx.capture.recording import control_flow, size_checks
 from fx2onnx.capture.recording.decisions import DecisionTrace, IsNoBranch, NoPathsPerCall, WrittenLater, no_choices
 from fx2onnx.capture.recording.meta_cache import IMMEDIATE
-from fx2onnx.capture.recording.outputs import graph_outputs
 from fx2onnx.capture.recording.tracer import Tracer
 from fx2onnx.capture.recording.values import NeedsDecomposition, tensor_info
-from fx2onnx.capture.shapes.guards import unmet_equalities, with_sizes
 from fx2onnx.capture.shapes.python_sizes import install_size_functions
-from fx2onnx.capture.shapes.shape_env import DATA_DECIDES, KEEP_TENSORS, ShapeEnv
-from fx2onnx.capture.shapes.size_arguments import IndicesOfSizes, raised_by_brackets
-from fx2onnx.capture.shapes.symnode import sym_int
+from fx2onnx.capture.shapes.shape_env import ShapeEnv
+from fx2onnx.capture.shapes.size_arguments import IndicesOfSizes
+from fx2onnx.capture.shapes.symnode import sym_int, unwrap
 from fx2onnx.sizes.expr import DimLike
-from fx2onnx.torchcompat.capture_modes import TakesGradients, capture_modes, install_assignment_hook
-from fx2onnx.torchcompat.fake_tensors import (
-    DataDependentOutputException,
-    UnsupportedOperatorException,
-    fake_from_meta,
-)
-from fx2onnx.torchcompat.frames import user_location_of
-from fx2onnx.torchcompat.modules import PATHS, ModuleTree, track_modules
-from fx2onnx.torchcompat.pytrees import Rebuild
+from fx2onnx.torchcompat.capture_modes import TakesGradients, capture_modes, install_assignment_hook, note_symbolics
+from fx2onnx.torchcompat.fake_tensors import fake_from_meta
+from fx2onnx.torchcompat.modules import ModuleTree, track_modules
+from fx2onnx.torchcompat.pytrees import Key, Rebuild, flatten
 from fx2onnx.torchcompat.tensor_questions import install_tensor_hooks
-
-GRADIENTS_ARE_OFF = "does not require grad and does not have a grad_fn"
-"""The words of autograd where it is asked for a gradient of what it did not track: torch has no class for it."""
-
-OVERWRITTEN = "modified by an inplace operation"
-"""The words of autograd where what it saved for a gradient was written."""
-MOST_UNMET = 4
-MAX_PATH_CHARS = 60
-"""The most characters of a module's path in an error about modules nested a thousand deep."""
 
 
 def run_on_all_paths(attempt: Attempt) -> Outcome:
@@ -88,14 +70,7 @@ def run(attempt: Attempt, trace: DecisionTrace | None = None) -> Outcome:
     except IsNoBranch as error:
         return Failed(attempt, error, Reason.NO_BRANCH)
     except UserError as error:
-        reason = error.reason if isinstance(error.reason, Reason) else Reason.ERROR
-        if shape_env.hints and not attempt.numbers.takes_indices and raised_by_brackets(error.__cause__):
-            reason = Reason.INDEX
-        if not attempt.operators.gradients and GRADIENTS_ARE_OFF in str(error.__cause__):
-            reason = Reason.GRADIENTS
-        library_code = attempt.request.patches.decided_by_data(error) if error.code == "E104" else None
-        unmet = tuple(itertools.islice(unmet_equalities(shape_env), MOST_UNMET))
-        return Failed(attempt, error, reason, library_code, frozenset(shape_env.numbers_in), unmet=unmet)
+        return cast(Outcome, road("a failed run").failed(attempt, error, shape_env))
     except Exception as error:  # a fault of the tracer need not stop the user
         return Failed(attempt, error)
 
@@ -188,7 +163,7 @@ def _run_module(
                 plugin.failed(error)
             if isinstance(error, Fx2OnnxError):
                 raise
-            raise _raised(error, tracer) from error
+            raise road("a failed run").raised(error, tracer) from error
         outputs, restore = graph_outputs(tracer, result, attempt.arguments)
         if tracer.values.checks or tracer.sizes.unchecked:
             size_checks.settle(tracer.values, tracer.sizes, outputs)
@@ -233,80 +208,65 @@ def _fake_input(tracer: Tracer, leaf: Leaf) -> torch.Tensor:
     return fake_from_meta(mode, [sym_int(tracer.sizes, size) for size in sizes], tensor.dtype, tensor.device, strides)
 
 
-def _raised(error: Exception, tracer: Tracer) -> BaseException:
-    """The user's error, or what an operator raised where the TorchScript interpreter made another exception of it."""
-    is_of_script = str(error).startswith("The following operation failed in the TorchScript interpreter")
-    if not is_of_script or tracer.failure is None:
-        return _of_forward(error, tracer)
-    if isinstance(tracer.failure, Fx2OnnxError) or not isinstance(tracer.failure, Exception):
-        return tracer.failure
-    return _of_forward(tracer.failure, tracer)
+_HELD = (torch.Tensor, int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
-def _of_forward(cause: Exception, tracer: Tracer) -> UserError:
-    error = _overwritten(cause, tracer) if OVERWRITTEN in str(cause) else _explained(cause)
-    return with_sizes(error, tracer.sizes) if error.code == "E101" and cause is tracer.failure else error
+def graph_outputs(tracer: Tracer, result: object, arguments: Arguments) -> tuple[list[GraphOutput], Rebuild]:
+    """Every tensor and number in ``result``, named, and a function that builds ``result`` again from their values.
 
-
-def _overwritten(cause: Exception, tracer: Tracer) -> UserError:
-    """A gradient needs a value that is no more: the line is that of the last write into a tensor of its sizes."""
-    found = re.search(r"Tensor \[([\d, ]*)\]", str(cause))
-    sizes = [] if found is None else [int(size) for size in found[1].split(",") if size.strip()]
-    lines = [where for _, where in tracer.values.writes]
-    lines += [where for written, where in tracer.values.writes if written == sizes]
-    return UserError(
-        "E101",
-        "a value that a gradient needs is written in place",
-        where=lines[-1] if lines else user_location_of(cause),
-        why=f"{type(cause).__name__}: {first_line(cause)[:300]}",
-        next=("compute a new tensor there: x = x + 1 in the place of x += 1", "or write into x.clone()"),
-    )
-
-
-_NO_FAKE = re.compile(r"no fake impl registered for <CustomOpDef\((?P<name>[\w:.]+)\)>")
-"""The words of torch for an operator made by ``torch.library.custom_op`` without a fake kernel."""
-
-
-def _explained(cause: Exception) -> UserError:
-    """The user's error for an exception that came out of forward."""
-    where = user_location_of(cause)
-    if isinstance(cause, RecursionError):
-        why, raising = limit_reached(cause)
-        return UserError(
-            "E101",
-            "forward calls deeper than Python's recursion limit",
-            where=where,
-            module_path=_innermost_module(cause),
-            why=why,
-            next=(raising, "otherwise end the recursion in forward"),
-        )
-    if isinstance(cause, DataDependentOutputException):
-        return UserError(
-            *DATA_DECIDES, where=where, why=f"{cause.func} would need the tensor's numbers", next=KEEP_TENSORS
-        )
-    without_fake = _NO_FAKE.search(str(cause))
-    if isinstance(cause, UnsupportedOperatorException) or without_fake:
-        name = str(cause.func) if isinstance(cause, UnsupportedOperatorException) else without_fake["name"]  # type: ignore[index]
-        return UserError(
+    Anything else but None is said in the tracer's warnings. Raises: UserError E107 where nothing is left.
+    """
+    leaves, rebuild = flatten(result)
+    outputs: list[GraphOutput] = []
+    places: list[int | None] = []
+    taken: set[str] = set()
+    others: list[str] = []
+    for leaf in leaves:
+        value = leaf.value.tensor if type(leaf.value) is DataNumber else leaf.value
+        if not isinstance(value, _HELD):
+            places.append(None)
+            if value is not None and not _is_of(arguments, value):
+                others.append(f"{leaf.path() or 'it'} is a {type(value).__name__}")
+            continue
+        wanted = name = output_name(leaf.keys)
+        while name in taken:
+            name += "_"
+        if name != wanted:
+            tracer.warnings.append(f"the output {leaf.path()} is called {name}: another one is called {wanted}")
+        taken.add(name)
+        node = tracer.values.node_of(value) if isinstance(value, torch.Tensor) else unwrap(value)
+        places.append(len(outputs))
+        outputs.append(GraphOutput(name, node, leaf.path()))
+    if others and not outputs:
+        raise UserError(
             "E107",
-            f"{name} cannot run on fake tensors",
-            where=where,
-            why="the operator has no implementation that computes only shapes",
-            next="register one with torch.library.register_fake, which returns empty tensors of the right shapes and dtypes"
-            "   (docs/adding_an_op.md)",
+            "forward returns nothing that a file can hold",
+            why=f"of what it returns, {'; '.join(others[:5])}",
+            next=(
+                "return tensors, numbers, or dicts, tuples, lists and dataclasses of them",
+                "or register the class with torch.utils._pytree.register_pytree_node",
+            ),
         )
-    return UserError(
-        "E101",
-        "the module failed while it was run on fake tensors (shapes only, no data)",
-        where=where,
-        why=f"{type(cause).__name__}: {first_line(cause)[:300]}",
-        next="check that module(*args, **kwargs) runs in eager PyTorch with these arguments",
-    )
+    tracer.warnings += [f"not in the file: of what forward returns, {text}" for text in others]
+
+    constants = [leaf.value if place is None else None for leaf, place in zip(leaves, places, strict=True)]
+
+    def restore(values: Sequence[object]) -> object:
+        return rebuild([constants[i] if place is None else values[place] for i, place in enumerate(places)])
+
+    return outputs, restore
 
 
-def _innermost_module(cause: BaseException) -> str:
-    """The path of the module in whose call the exception was raised; of a long one, its end."""
-    path = ""
-    for frame, _ in traceback.walk_tb(cause.__traceback__):
-        path = PATHS.name_of(frame.f_locals.get("self")) or path
-    return path if len(path) <= MAX_PATH_CHARS else f"...{path[-MAX_PATH_CHARS:]}"
+def _is_of(arguments: Arguments, value: object) -> bool:
+    """Whether arguments hold all tensors of an object: what forward changes in them is an output by itself."""
+    known = {id(given) for _, given in arguments.objects()}
+    if id(value) in known:
+        return True
+    held, found = Snapshot((), arguments.objects()).tensors, Snapshot((), [("", value)]).tensors
+    return bool(found) and found.keys() <= held.keys()
+
+
+def output_name(keys: tuple[Key, ...]) -> str:
+    """``logits`` for a key or field, ``output_0`` for a position, ``output`` for a lone tensor."""
+    text = storable("_".join(map(str, keys)))
+    return text if keys and isinstance(keys[0], str) and not keys[0].isdigit() else f"output_{text}".rstrip("_")

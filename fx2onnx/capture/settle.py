@@ -7,20 +7,21 @@ from dataclasses import replace
 from typing import cast
 
 from fx2onnx.capture.attempt import Attempt, Enlarged, Failed, Outcome, Recorded
+from fx2onnx.capture.op_table import Op
 from fx2onnx.capture.rare_roads import road
 from fx2onnx.capture.recording.size_checks import check_outputs
 from fx2onnx.capture.shapes.dynamic import hints_of
 from fx2onnx.capture.shapes.guards import (
     holds_around,
     is_about,
-    is_decisive,
     kernels_differ_at,
     sizes_above_one,
     user_guards_hold_at,
 )
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.sizes.assumptions import Guard, Specialization
-from fx2onnx.sizes.expr import Dim
+from fx2onnx.sizes.bounds import certain
+from fx2onnx.sizes.expr import Atom, Dim, Scalar, rewritten
 from fx2onnx.sizes.relation import Relation
 
 
@@ -137,3 +138,37 @@ def _specialized(
         if change is not None:
             return Specialization(Dim.symbol(change[0]), change[1], guard.where)
     return None
+
+
+def is_decisive(guard: Guard, env: ShapeEnv) -> bool:
+    """Whether the guard says what no condition says, and other sizes may break."""
+    is_asked = guard.by_user or guard.ends_run or not _is_harmless(guard, env)
+    return is_asked and env.facts.is_settled(guard.relation) is None
+
+
+def _is_harmless(guard: Guard, env: ShapeEnv) -> bool:
+    """Whether the relation is true at every size of a varied list: true of torch's checks for strides. At capture, the sample's
+    size stands for 0 and 1.
+    """
+    if not guard.by_user and (guard.during in Op.CHOOSES_KERNEL.names or (guard.during, guard.relation.op) == _IS_ALL):
+        return True
+    forms = [guard.relation] if guard.by_user else [guard.relation, _of_quotients(guard.relation)]
+    return any(env.holds_at_ordinary_sizes(form, least=2) for form in forms)
+
+
+def _of_quotients(relation: Relation) -> Relation:
+    """With a size of its own for each quotient: that there is one window, as one size, decides nothing for kernels."""
+    found: dict[Atom, Dim] = {}
+
+    def rule(atom: Atom) -> Scalar | None:
+        if atom.op != "floordiv" or atom.is_real:
+            return None
+        sign = -1 if certain("le", atom.args[0], 0) else 1
+        return sign * found.setdefault(atom, Dim.symbol(f"quotient{len(found)}"))
+
+    args = tuple(_of_quotients(arg) if isinstance(arg, Relation) else rewritten(arg, rule) for arg in relation.args)
+    return Relation(relation.op, args)
+
+
+_IS_ALL = ("aten::slice", "ne")
+"""Whether a slice takes all of an axis says how its memory lies."""

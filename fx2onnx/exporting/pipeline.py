@@ -15,9 +15,8 @@ from fx2onnx.base.errors import UserError, VerificationError, warn
 from fx2onnx.base.events import active_as_now, record, recording
 from fx2onnx.base.memory import MemoryReader
 from fx2onnx.base.packages import importing
-from fx2onnx.base.recursion import levels_of, limit_reached, make_room_to_recurse
+from fx2onnx.base.stack_frames import frames_emptied, levels_of, limit_reached, make_room_to_recurse
 from fx2onnx.base.targets import check_target, open_file
-from fx2onnx.base.tracebacks import frames_emptied
 from fx2onnx.exporting.options import ExportOptions
 from fx2onnx.exporting.report import Measured
 from fx2onnx.files.staging import write_text

@@ -16,8 +16,7 @@ from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any, TypeVar
 
-from fx2onnx.base.answering import answers_for_caller
-from fx2onnx.base.code_patch import CodePatch, put_name
+from fx2onnx.base.code_patch import CodePatch, answers_for_caller, put_name
 from fx2onnx.base.errors import InternalError
 from fx2onnx.base.source import place_of
 from fx2onnx.model_patches.signatures import Fit, Unfit, fit_of

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from fx2onnx.base.answering import answers_for_caller
+from fx2onnx.base.code_patch import answers_for_caller
 
 Value: TypeAlias = Any
 """A value of TorchScript: tensors, numbers, lists, objects."""

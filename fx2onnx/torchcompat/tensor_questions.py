@@ -10,8 +10,7 @@ from typing import Any, TypeAlias
 import torch
 from torch.utils import _python_dispatch
 
-from fx2onnx.base.answering import answers_for_caller
-from fx2onnx.base.code_patch import CodePatch, Why, put_name
+from fx2onnx.base.code_patch import CodePatch, Why, answers_for_caller, put_name
 from fx2onnx.torchcompat.frames import asked_by_user, asking_frame
 
 Own: TypeAlias = Callable[..., Any]

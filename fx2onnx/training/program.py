@@ -19,7 +19,7 @@ from fx2onnx.base.code_patch import THREAD
 from fx2onnx.base.errors import UserError
 from fx2onnx.capture.captured import NEXT, RETURNS_STATE
 from fx2onnx.capture.recording.below_autograd import constants_read, repeated, stand_for
-from fx2onnx.capture.recording.outputs import output_name
+from fx2onnx.capture.run import output_name
 from fx2onnx.torchcompat.pytrees import flatten
 from fx2onnx.training.groups import Groups
 from fx2onnx.training.higher_order import decided_by_python, run_once

@@ -13,9 +13,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from fx2onnx.base.answering import answers_for_caller
 from fx2onnx.base.changes import Changes
-from fx2onnx.base.code_patch import THREAD, put_name
+from fx2onnx.base.code_patch import THREAD, answers_for_caller, put_name
 from fx2onnx.torchcompat.dispatch import in_function_transform, takes_tangents
 
 _LIBRARY: Any = torch.library.Library("fx2onnx", "FRAGMENT")  # type: ignore[no-untyped-call]

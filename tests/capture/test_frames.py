@@ -12,9 +12,8 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fx2onnx.base.answering import answers_for_caller
 from fx2onnx.base.changes import Changes
-from fx2onnx.base.code_patch import CodePatch
+from fx2onnx.base.code_patch import CodePatch, answers_for_caller
 from fx2onnx.capture.captured import Captured, where_of
 from fx2onnx.capture.driver import capture
 from fx2onnx.capture.options import CaptureOptions

@@ -105,7 +105,7 @@ def test_two_thousand_levels_are_exported(make: Callable[[int], nn.Module]) -> N
 def test_what_is_deeper_than_the_stack_is_one_clear_error(
     make: Callable[[int], nn.Module], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fx2onnx.base.recursion.MOST_LEVELS", 0)
+    monkeypatch.setattr("fx2onnx.base.stack_frames.MOST_LEVELS", 0)
     with pytest.raises(fx2onnx.UserError) as caught:
         fx2onnx.export(make(2_500), (X,))
     assert caught.value.code == "E101"

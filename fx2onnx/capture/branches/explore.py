@@ -17,7 +17,7 @@ import torch
 import torch.fx
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.base.tracebacks import drop_frames
+from fx2onnx.base.stack_frames import drop_frames
 from fx2onnx.capture.attempt import Attempt, Failed, Outcome, Recorded
 from fx2onnx.capture.branches.merge import Merge, Path, on_one_way, unjoined
 from fx2onnx.capture.reasons import Reason
@@ -29,7 +29,7 @@ from fx2onnx.sizes.expr import Dim
 from fx2onnx.sizes.facts import SizesOfRun
 from fx2onnx.sizes.relation import Relation
 from fx2onnx.sizes.solve import modulus_of
-from fx2onnx.torchcompat.frames import raises_in_eager
+from fx2onnx.torchcompat.asked_code import raises_in_eager
 from fx2onnx.torchcompat.modules import ModuleTree
 
 MAX_PATHS = 16

@@ -16,7 +16,7 @@ from types import FrameType
 import torch
 import torch.fx
 
-from fx2onnx.base.answering import answers_for_caller
+from fx2onnx.base.code_patch import answers_for_caller
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.branches.statements import Conditional, conditional_at, read_later
 from fx2onnx.capture.branches.watch import SideEffectWatch, more_than_computing

@@ -15,7 +15,7 @@ from types import FrameType
 import torch
 import torch.fx
 
-from fx2onnx.base.answering import answers_for_caller
+from fx2onnx.base.code_patch import answers_for_caller
 from fx2onnx.capture.op_table import Op, name_of
 from fx2onnx.capture.recording.decisions import WrittenLater
 from fx2onnx.capture.recording.plugins import RunPlugin

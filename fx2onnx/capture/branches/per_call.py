@@ -19,7 +19,7 @@ import torch
 import torch.fx
 
 from fx2onnx.base.code_patch import put_name
-from fx2onnx.base.tracebacks import drop_frames
+from fx2onnx.base.stack_frames import drop_frames
 from fx2onnx.capture.attempt import Attempt, Recorded
 from fx2onnx.capture.branches.explore import Aborted, Exploration, undecided
 from fx2onnx.capture.branches.if_bodies import IfBodies

@@ -16,8 +16,8 @@ from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.symnode import sym_int, unwrap
 from fx2onnx.sizes.expr import Dim, DimLike, Scalar, apply
 from fx2onnx.sizes.relation import Relation
+from fx2onnx.torchcompat.asked_code import unpacks
 from fx2onnx.torchcompat.fake_tensors import fake_view
-from fx2onnx.torchcompat.frames import unpacks
 
 aten = torch.ops.aten
 _END = 1 << 62

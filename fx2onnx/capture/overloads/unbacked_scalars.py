@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.fx
 
+from fx2onnx.base.errors import UserError
 from fx2onnx.capture.captured import Symbol, TensorInfo
 from fx2onnx.capture.op_table import Op, name_of
+from fx2onnx.capture.reasons import Reason, because, with_inputs
 from fx2onnx.capture.recording.size_checks import CHECKED, behind
 from fx2onnx.capture.recording.tracer import Tracer
+from fx2onnx.capture.shapes.shape_env import DATA_DECIDES, KEEP_BOTH, KEEP_TENSORS
+from fx2onnx.capture.shapes.symnode import sym_int
 from fx2onnx.sizes.expr import Dim, Scalar, apply
 from fx2onnx.sizes.relation import Relation
+from fx2onnx.torchcompat.asked_code import asserted_by_user, refused_by_torch, subscripts
 from fx2onnx.torchcompat.dispatch import no_dispatch
-from fx2onnx.torchcompat.frames import subscripts, user_location
+from fx2onnx.torchcompat.frames import user_location
+from fx2onnx.torchcompat.operators import OpOverload
 
 aten = torch.ops.aten
 
@@ -245,3 +252,41 @@ def _has_negative(node: torch.fx.Node) -> bool:
     """Whether a number among the arguments may be negative."""
     numbers = [arg for arg in (*node.args, *node.kwargs.values()) if isinstance(arg, int | float | Dim)]
     return any(isinstance(number, Dim) or number < 0 for number in numbers)
+
+
+def to_python(tracer: Tracer, func: OpOverload, tensor: torch.Tensor) -> Any:
+    """The number of a one-element tensor: known where only constants lead to it, else a symbol."""
+    node = behind(tracer.values.node_of(tensor))
+    value = tracer.values.value_of(node)
+    if value is not None:
+        tracer.numbers_read.append((node, tracer.values.where))
+        with no_dispatch():
+            number = value.item()
+        return bool(number) if func is aten.is_nonzero.default else number
+    truth = truth_of(tracer, node)
+    if truth is not None:
+        return truth if isinstance(truth, bool) else tracer.sizes.decided(truth)
+    if node.target is aten._is_all_true.default or (tensor.dtype == torch.bool and asserted_by_user()):
+        tracer.sizes.assume(f"%{node.name} is true", tracer.values.where)
+        return True
+    if func is aten.is_nonzero.default and refused_by_torch():
+        tracer.sizes.assume(f"%{node.name} is false", tracer.values.where)
+        return False
+    if tensor.dtype.is_floating_point or tensor.dtype == torch.bool or func is aten.is_nonzero.default:
+        is_truth = tensor.dtype == torch.bool or func is aten.is_nonzero.default
+        error = unknown_number(tracer, node, func, is_truth)
+        if not is_truth:
+            raise because(Reason.REAL_NUMBER, error)
+        return tracer.truth(node, error)
+    return sym_int(tracer.sizes, number_of(tracer, node))
+
+
+def unknown_number(tracer: Tracer, node: torch.fx.Node, func: OpOverload, is_truth: bool = False) -> UserError:
+    """The error where Python needs the number of ``node``."""
+    error = tracer.values.refuse(
+        *DATA_DECIDES,
+        node=f"{func} of %{node.name}",
+        why="the number is known only when the model runs",
+        next=(*KEEP_TENSORS, *([KEEP_BOTH] if is_truth else [])),
+    )
+    return with_inputs(error, tracer.inputs_behind([node]))

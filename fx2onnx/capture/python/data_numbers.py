@@ -11,7 +11,7 @@ from typing import NoReturn, Protocol, TypeAlias, TypeVar
 
 import torch
 
-from fx2onnx.base.answering import answers_for_caller
+from fx2onnx.base.code_patch import answers_for_caller
 from fx2onnx.torchcompat.pytrees import flatten
 
 Of: TypeAlias = "torch.Tensor | int | float | torch.SymInt | torch.SymFloat"

@@ -6,6 +6,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TypeAlias, TypeVar
 
 import numpy as np
@@ -15,7 +16,6 @@ from fx2onnx.base.cache_names import cache_name
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.escape import storable
 from fx2onnx.base.signatures import signature_of
-from fx2onnx.capture.python.devices import beside_weights
 from fx2onnx.capture.python.held import Snapshot
 from fx2onnx.sizes.expr import DimLike
 from fx2onnx.torchcompat.pytrees import Key, Rebuild, flatten, is_plain_dataclass
@@ -300,3 +300,25 @@ def _argument_names(
         else:
             names.append(parameter.name)
     return names
+
+
+def beside_weights(
+    module: torch.nn.Module, args: tuple[object, ...], kwargs: dict[str, object]
+) -> tuple[tuple[object, ...], dict[str, object]]:
+    """The arguments with their tensors copied to the module's device, where it has one and none of them lies there.
+
+    Some that lie elsewhere are meant to, such as lengths that PyTorch wants on the CPU.
+    """
+    homes = {tensor.device for tensor in chain(module.parameters(), module.buffers())}
+    leaves, rebuild = flatten((args, kwargs))
+    tensors = {id(leaf.value): leaf.value for leaf in leaves if isinstance(leaf.value, torch.Tensor)}
+    places = {tensor.device for tensor in tensors.values()}
+    if len(homes) != 1 or not places or homes & places or _META in {device.type for device in homes | places}:
+        return args, kwargs
+    (home,) = homes
+    moved = {key: tensor.to(home) for key, tensor in tensors.items()}
+    found, named = rebuild([moved.get(id(leaf.value), leaf.value) for leaf in leaves])
+    return tuple(found), named
+
+
+_META = "meta"

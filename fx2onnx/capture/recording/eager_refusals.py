@@ -9,7 +9,6 @@ runs at their own sizes, too: a refusal counts where the kernel takes no other n
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
@@ -19,10 +18,12 @@ import torch.fx
 from fx2onnx.capture.captured import TensorInfo
 from fx2onnx.capture.op_table import Op
 from fx2onnx.capture.recording.trial_numbers import Fill, identity, ones, rising, sizes_of_batches, zeros
+from fx2onnx.capture.registry import NAMESPACES, NOT_TRIED
 from fx2onnx.capture.shapes.shape_env import ShapeEnv, UnmetNeed
 from fx2onnx.capture.shapes.symnode import unwrap
 from fx2onnx.sizes.expr import Dim
 from fx2onnx.torchcompat.dispatch import in_function_transform, real_kernels
+from fx2onnx.torchcompat.error_words import is_about_cpu, is_about_dtypes
 from fx2onnx.torchcompat.operators import OpOverload
 
 aten = torch.ops.aten
@@ -30,36 +31,14 @@ LinAlgError: type[Exception] = torch.linalg.LinAlgError  # type: ignore[attr-def
 
 Arguments: TypeAlias = tuple[tuple[object, ...], Mapping[str, object]]
 
-_NAMESPACES = frozenset({"aten", "torchvision"})
-"""Of operators whose real kernels may be run: those of others may do anything."""
-
 _SMALL = 8
 """The largest size of small tensors: windows, groups and heads still fit."""
 
 _MOST_ELEMENTS = 1 << 22
 """Operands of at most so many elements are tried at their own sizes: some ten milliseconds."""
 
-_IS_OF_DTYPES = re.compile(
-    r"dtype|type|not implemented for '|floating|integral|integer|\b(bool|boolean|float|half|double|long|complex)\b",
-    re.I,
-)
-"""What kernels say of dtypes, rather than of sizes or numbers."""
-
-IS_OF_CPU = re.compile(
-    r"not implemented for '(Half|BFloat16|ComplexHalf|Float8|Float4|UInt16|UInt32|UInt64|Bits)|MKL FFT|Could not run"
-    r"|half.*(CPU|GPU)|(?<!and )(on|for) (the )?CPU|deterministic|compil(ed|ing|ation)",
-    re.I,
-)
-"""Refusals that say nothing of other devices."""
-
-
 _FEW_ELEMENTS = 1 << 14
 """Calls with at most so many elements, results included, are tried at their own sizes: some ten microseconds."""
-
-_NOT_TRIED = re.compile("polynomial|matrix_power|cartesian|combinations|as_strided|segment_reduce")
-"""Operators that work longer than the sizes of operands and results tell, that refuse strides or read all memory, or whose
-lengths have to fit sizes.
-"""
 
 _TELL_SIZES = frozenset({"lengths", "repeats"})
 """Tensors whose numbers have to fit the sizes of others, and are not tried."""
@@ -84,22 +63,11 @@ def check_dtypes(env: ShapeEnv, func: OpOverload, args: tuple[object, ...], kwar
         if error is not None:
             raise error
     tensors = [*_tensors(args), *_tensors(tuple(kwargs.values()))]
-    is_asked = func.namespace in _NAMESPACES and bool(tensors) and not in_function_transform() and _can_be_asked(func)
+    is_asked = func.namespace in NAMESPACES and bool(tensors) and not in_function_transform() and _can_be_asked(func)
     if is_asked and all(tensor.layout == torch.strided and not tensor.is_quantized for tensor in tensors):
         error = _refusal(env, func, (args, kwargs), tensors)
         if error is not None:
             raise error
-
-
-def tries_real_kernel(func: OpOverload) -> bool:
-    """Whether a call has to be tried on the real kernel because the fake kernel of the overload checks less. Views and plain
-    pointwise overloads are not tried."""
-    schema = func._schema
-    is_view = bool(schema.returns) and schema.returns[0].alias_info is not None and not schema.is_mutable
-    is_pointwise = torch.Tag.pointwise in func.tags and not schema.is_mutable
-    only_tensors = all("Tensor" in str(each.type) for each in schema.arguments)
-    is_plain = is_view or (is_pointwise and only_tensors)
-    return func.namespace in _NAMESPACES and not is_plain and not _NOT_TRIED.search(schema.name)
 
 
 def check_sizes(
@@ -140,7 +108,7 @@ def as_eager(
     """``error``, or what eager PyTorch raises for the call: its own words for a need of sizes, or where all sizes are numbers. The
     words of fake kernels name dynamic sizes.
     """
-    is_tried = func.namespace in _NAMESPACES and not _NOT_TRIED.search(func._schema.name)
+    is_tried = func.namespace in NAMESPACES and not NOT_TRIED.search(func._schema.name)
     sizes = [*_symbolic((*args, *kwargs.values()))]
     env.failed_with = frozenset().union(*(size.symbols() for size in sizes))
     if is_tried and isinstance(error, RuntimeError | IndexError | ValueError | ZeroDivisionError):
@@ -156,7 +124,7 @@ def as_eager(
 def is_taken(env: ShapeEnv, func: OpOverload, args: tuple[object, ...], kwargs: Mapping[str, object]) -> bool:
     """Whether the real kernel is known to take the call at the hints' sizes, which takes few elements."""
     trial = _Trial(env, func, (args, kwargs), None)
-    can_be = func.namespace in _NAMESPACES and _can_be_asked(func) and not _NOT_TRIED.search(func._schema.name)
+    can_be = func.namespace in NAMESPACES and _can_be_asked(func) and not NOT_TRIED.search(func._schema.name)
     return can_be and trial.is_known() and trial.elements() <= _FEW_ELEMENTS and trial.refusal_of_all_numbers() is None
 
 
@@ -179,7 +147,7 @@ def _has_numbers_of_sizes(func: OpOverload, args: tuple[object, ...], kwargs: Ma
 
 def refusal_of_node(node: torch.fx.Node, sizes: Mapping[str, int]) -> Exception | None:
     """Return the error that eager PyTorch raises for a captured node at the example's sizes with every set of trial values, else None."""
-    if not isinstance(node.target, OpOverload) or node.target.namespace not in _NAMESPACES:
+    if not isinstance(node.target, OpOverload) or node.target.namespace not in NAMESPACES:
         return None
     env = ShapeEnv(dict(sizes))
 
@@ -221,7 +189,7 @@ def _refusal(env: ShapeEnv, func: OpOverload, arguments: Arguments, tensors: lis
     whole = _Trial(env, func, arguments, None)
     own = whole.error()
     if own is not None and (is_certain or whole.is_of_dtypes(own)):
-        return own if _IS_OF_DTYPES.search(str(own)) else error
+        return own if is_about_dtypes(own) else error
     return None
 
 
@@ -244,10 +212,10 @@ class _Trial:
         error = self.error()
         if error is None or isinstance(error, LinAlgError):
             return None
-        kept = self._apart() if IS_OF_CPU.search(str(error)) else _same
+        kept = self._apart() if is_about_cpu(error) else _same
         for fill in (zeros, ones, identity, rising, *self._fitting_batches()):
             found = self.error(kept, fill)
-            if found is None or isinstance(found, LinAlgError) or IS_OF_CPU.search(str(found)):
+            if found is None or isinstance(found, LinAlgError) or is_about_cpu(found):
                 return None  # a matrix that has no inverse says nothing of others
         return error
 
@@ -294,11 +262,11 @@ class _Trial:
 
     def is_of_dtypes(self, error: Exception) -> bool:
         """Whether the kernel takes tensors of these sizes that have other dtypes."""
-        if not _IS_OF_DTYPES.search(str(error)):
+        if not is_about_dtypes(error):
             return False
-        if IS_OF_CPU.search(str(error)):
+        if is_about_cpu(error):
             in_float32 = self.error(self._apart())
-            return in_float32 is not None and not IS_OF_CPU.search(str(in_float32)) and self.is_of_dtypes(in_float32)
+            return in_float32 is not None and not is_about_cpu(in_float32) and self.is_of_dtypes(in_float32)
         return any(self.error(dtype_of) is None for dtype_of in _OTHERS)
 
     def is_known(self) -> bool:

@@ -14,7 +14,7 @@ from typing import Any, NoReturn, TypeAlias
 import torch
 import torch.fx
 
-from fx2onnx.base.answering import answers_for_caller
+from fx2onnx.base.code_patch import answers_for_caller
 from fx2onnx.base.errors import UserError
 from fx2onnx.capture.python.data_numbers import UNKNOWN, DataNumber
 from fx2onnx.capture.rare_roads import road
@@ -23,10 +23,12 @@ from fx2onnx.capture.recording.below_autograd import BelowAutograd, addresses_of
 from fx2onnx.capture.recording.plugins import RunPlugin
 from fx2onnx.capture.recording.tracer import Tracer
 from fx2onnx.capture.recording.values import Memory, View
+from fx2onnx.capture.registry import load_family
 from fx2onnx.sizes.assumptions import Assumption
+from fx2onnx.torchcompat.asked_code import formats_message, shown_at
 from fx2onnx.torchcompat.dispatch import no_dispatch
 from fx2onnx.torchcompat.fake_tensors import CPU
-from fx2onnx.torchcompat.frames import formats_message, shown_at, user_location
+from fx2onnx.torchcompat.frames import user_location
 from fx2onnx.torchcompat.modules import PATHS
 from fx2onnx.torchcompat.tensor_questions import Own, is_asked_by_copy
 from fx2onnx.torchcompat.tensor_questions import requires_grad as own_requires_grad
@@ -276,7 +278,9 @@ class _Unknown:
     tensor: torch.Tensor
 
     def refuse(self) -> NoReturn:
-        error = self.tracer.unknown_number(self.tracer.values.node_of(self.tensor), aten.item.default)
+        error = load_family("overloads.unbacked_scalars").unknown_number(
+            self.tracer, self.tracer.values.node_of(self.tensor), aten.item.default
+        )
         raise because(Reason.REAL_NUMBER, error)
 
     def is_shown(self) -> bool:

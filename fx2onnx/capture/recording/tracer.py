@@ -13,29 +13,26 @@ import torch
 import torch.fx
 
 from fx2onnx.base import events
-from fx2onnx.base.answering import answers_for_caller
+from fx2onnx.base.code_patch import answers_for_caller
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.captured import TensorInfo
 from fx2onnx.capture.rare_roads import RARE_ROADS, road
-from fx2onnx.capture.reasons import Reason, because, with_inputs
+from fx2onnx.capture.reasons import with_inputs
 from fx2onnx.capture.recording import size_checks
 from fx2onnx.capture.recording.decisions import DecisionTrace, Test
 from fx2onnx.capture.recording.eager_refusals import as_eager, check_sizes, is_taken
 from fx2onnx.capture.recording.ends_of_runs import note_needs
 from fx2onnx.capture.recording.meta_cache import MISSING, MetaCache, check_operands
-from fx2onnx.capture.recording.op_traits import OpTraits, asks_of_strides, traits_of
 from fx2onnx.capture.recording.plugins import RunPlugin
 from fx2onnx.capture.recording.values import Arguments, NeedsDecomposition, Values, dims_of, tensor_info
-from fx2onnx.capture.registry import load_family
-from fx2onnx.capture.shapes.shape_env import DATA_DECIDES, KEEP_BOTH, KEEP_TENSORS, ShapeEnv
-from fx2onnx.capture.shapes.symnode import sym_int
+from fx2onnx.capture.registry import OpTraits, asks_of_strides, load_family, traits_of
+from fx2onnx.capture.shapes.shape_env import DATA_DECIDES, KEEP_TENSORS, ShapeEnv
 from fx2onnx.sizes.assumptions import Assumed
 from fx2onnx.sizes.expr import Dim, DimLike, Scalar
 from fx2onnx.sizes.relation import Relation
-from fx2onnx.torchcompat.dispatch import PreDispatchMode, SplitMode, in_function_transform, no_dispatch
+from fx2onnx.torchcompat.dispatch import PreDispatchMode, SplitMode, in_function_transform
 from fx2onnx.torchcompat.fake_tensors import CPU, DataDependentOutputException, DynamicOutputShapeException
-from fx2onnx.torchcompat.frames import asserted_by_user, refused_by_torch
 from fx2onnx.torchcompat.modules import PATHS
 from fx2onnx.torchcompat.operators import OpOverload, decompose
 from fx2onnx.torchcompat.tensor_questions import ATTRIBUTES, Own
@@ -189,7 +186,7 @@ class Tracer:
         if kwargs and getattr(kwargs.get("device"), "type", None) == "meta":
             kwargs = kwargs | {"device": CPU}  # functorch takes the device that a tensor without data really has
         if traits.reads_number:
-            return self._to_python(func, args[0])
+            return load_family("overloads.unbacked_scalars").to_python(self, func, args[0])
         if traits.lifts and not self.values.fake_mode.holds(args[0]):
             return self.values.constant(args[0])
         if traits.writes is not None:
@@ -310,33 +307,6 @@ class Tracer:
         spec = self.types.made.pop(id(result), None)
         return (tensor_info(result), False) if spec is None else (spec.info, not spec.is_view)
 
-    def _to_python(self, func: OpOverload, tensor: torch.Tensor) -> Any:
-        """The number of a one-element tensor: known where only constants lead to it, else a symbol."""
-        node = size_checks.behind(self.values.node_of(tensor))
-        value = self.values.value_of(node)
-        if value is not None:
-            self.numbers_read.append((node, self.values.where))
-            with no_dispatch():
-                number = value.item()
-            return bool(number) if func is aten.is_nonzero.default else number
-        numbers = load_family("overloads.unbacked_scalars")
-        truth = numbers.truth_of(self, node)
-        if truth is not None:
-            return truth if isinstance(truth, bool) else self.sizes.decided(truth)
-        if node.target is aten._is_all_true.default or (tensor.dtype == torch.bool and asserted_by_user()):
-            self.sizes.assume(f"%{node.name} is true", self.values.where)
-            return True
-        if func is aten.is_nonzero.default and refused_by_torch():
-            self.sizes.assume(f"%{node.name} is false", self.values.where)
-            return False
-        if tensor.dtype.is_floating_point or tensor.dtype == torch.bool or func is aten.is_nonzero.default:
-            is_truth = tensor.dtype == torch.bool or func is aten.is_nonzero.default
-            error = self.unknown_number(node, func, is_truth)
-            if not is_truth:
-                raise because(Reason.REAL_NUMBER, error)
-            return self.truth(node, error)
-        return sym_int(self.sizes, numbers.number_of(self, node))
-
     def _of_sizes(self, result: object, args: tuple[object, ...]) -> object:
         """``result`` of an operator that keeps the sizes of its operand: one that is 1 at the sample is no 1 for that."""
         operand = next(arg for arg in args if isinstance(arg, torch.Tensor) and arg.dim() > 0)
@@ -348,16 +318,6 @@ class Tracer:
             return self.values.new_fake(dims, part.dtype, part.device)
 
         return type(result)(map(kept, result)) if isinstance(result, tuple | list) else kept(result)
-
-    def unknown_number(self, node: torch.fx.Node, func: OpOverload, is_truth: bool = False) -> UserError:
-        """That Python decides by the number of ``node``."""
-        error = self.values.refuse(
-            *DATA_DECIDES,
-            node=f"{func} of %{node.name}",
-            why="the number is known only when the model runs",
-            next=(*KEEP_TENSORS, *([KEEP_BOTH] if is_truth else [])),
-        )
-        return with_inputs(error, self.inputs_behind([node]))
 
     def keeps_both(self, is_needed: bool = False) -> bool:
         """Whether both branches of Python's decisions by sizes are to be in the file; where one ``is_needed``, if there is room."""

@@ -5,12 +5,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping
 
-from fx2onnx.base.errors import UserError
-from fx2onnx.capture.op_table import Op
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.sizes.assumptions import Condition, Guard
-from fx2onnx.sizes.bounds import certain
-from fx2onnx.sizes.expr import Atom, Dim, Scalar, rewritten
+from fx2onnx.sizes.expr import Dim
 from fx2onnx.sizes.relation import Relation
 from fx2onnx.sizes.sets import EVERY, interval, where_true
 from fx2onnx.sizes.solve import solved
@@ -34,40 +31,6 @@ def holds_around(relation: Relation, hints: Mapping[str, int]) -> bool:
     names = relation.symbols()
     around = [[{**hints, name: hints[name] + step} for step in (1, -1)] for name in names & set(hints)]
     return len(around) == len(names) > 1 and all(any(map(relation.is_true_at, sizes)) for sizes in around)
-
-
-def is_decisive(guard: Guard, env: ShapeEnv) -> bool:
-    """Whether the guard says what no condition says, and other sizes may break."""
-    is_asked = guard.by_user or guard.ends_run or not _is_harmless(guard, env)
-    return is_asked and env.facts.is_settled(guard.relation) is None
-
-
-def _is_harmless(guard: Guard, env: ShapeEnv) -> bool:
-    """Whether the relation is true at every size of a varied list: true of torch's checks for strides. At capture, the sample's
-    size stands for 0 and 1.
-    """
-    if not guard.by_user and (guard.during in Op.CHOOSES_KERNEL.names or (guard.during, guard.relation.op) == _IS_ALL):
-        return True
-    forms = [guard.relation] if guard.by_user else [guard.relation, _of_quotients(guard.relation)]
-    return any(env.holds_at_ordinary_sizes(form, least=2) for form in forms)
-
-
-def _of_quotients(relation: Relation) -> Relation:
-    """With a size of its own for each quotient: that there is one window, as one size, decides nothing for kernels."""
-    found: dict[Atom, Dim] = {}
-
-    def rule(atom: Atom) -> Scalar | None:
-        if atom.op != "floordiv" or atom.is_real:
-            return None
-        sign = -1 if certain("le", atom.args[0], 0) else 1
-        return sign * found.setdefault(atom, Dim.symbol(f"quotient{len(found)}"))
-
-    args = tuple(_of_quotients(arg) if isinstance(arg, Relation) else rewritten(arg, rule) for arg in relation.args)
-    return Relation(relation.op, args)
-
-
-_IS_ALL = ("aten::slice", "ne")
-"""Whether a slice takes all of an axis says how its memory lies."""
 
 
 _LARGEST_STEP = 1 << 14
@@ -140,52 +103,3 @@ def unmet_equalities(env: ShapeEnv) -> Iterator[Relation]:
     for kind, what, holds in reversed(env.asked):
         if kind in ("guard", "check") and holds is False and isinstance(what, Relation) and what.op == "eq":
             yield what
-
-
-def _unmet(env: ShapeEnv) -> tuple[str, Condition] | None:
-    """A size in the operands of the operator that raised, and what the last equality that does not hold at the sample's sizes
-    needs of it; None where only a single size would do.
-    """
-    relation = next(unmet_equalities(env), None)
-    if relation is None or any(isinstance(arg, Relation) for arg in relation.args):
-        return None
-    gap = relation.args[0] - relation.args[1]
-    for name in sorted(relation.symbols()):
-        if isinstance(gap, Dim) and len(gap.symbols()) > 1:
-            rest = gap.substitute({name: 1})
-            gap = rest if isinstance(rest, Dim) and rest * gap.leaf(name) == gap else gap
-    if not isinstance(gap, Dim) or len(gap.symbols()) != 1:
-        return None
-    (name,) = gap.symbols()
-    needs = Relation("eq", (gap, 0))
-    sizes = where_true(needs)
-    if sizes is None or sizes.is_single() or name not in env.failed_with or env.hints.get(name, 0) in sizes:
-        return None
-    return name, Condition(name, sizes, needs)
-
-
-def with_sizes(error: UserError, env: ShapeEnv) -> UserError:
-    """``error``, an operator's about shapes, with what it needs of a size, as far as that is found; E105 where the size is
-    declared with a range that has no such size.
-    """
-    found = _unmet(env)
-    if found is None:
-        return error
-    name, needed = found
-    declared = next((each for each in env.facts.conditions if each.name == name and each.where is None), None)
-    if declared is not None and not env.facts.supposed and not (declared.sizes & needed.sizes).first(1):
-        return UserError(
-            "E105",
-            f"of the sizes that {name} is declared with, the module takes none",
-            where=error.where,
-            why=f"it is declared with {declared.expression}, and {needed.expression} is needed there: {error.why}",
-            next="declare it with other bounds, and give a sample within them",
-        )
-    return UserError(
-        error.code,
-        error.what,
-        where=error.where,
-        module_path=error.module_path,
-        why=f"{error.why}; {name} is {env.hints[name]}, needed is {needed.expression}",
-        next=(f"give a sample with {needed.expression}", *error.next),
-    )

@@ -14,8 +14,7 @@ from typing import TypeAlias
 import torch
 import torch.nn.functional as F
 
-from fx2onnx.base.answering import answers_for_caller
-from fx2onnx.base.code_patch import THREAD, Why, put_name
+from fx2onnx.base.code_patch import THREAD, Why, answers_for_caller, put_name
 from fx2onnx.capture.python.data_numbers import DataNumber
 from fx2onnx.capture.python.file_names import SYMBOLIC
 from fx2onnx.capture.shapes import size_arguments, size_tensors

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from typing import Any
 
-from fx2onnx.base.answering import answers_for_caller
+from fx2onnx.base.code_patch import answers_for_caller
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.op_table import Op
@@ -20,8 +20,7 @@ from fx2onnx.sizes.facts import SizesOfRun
 from fx2onnx.sizes.relation import Relation, holds_at_all
 from fx2onnx.sizes.sets import SizeSet, interval, where_true
 from fx2onnx.sizes.solve import NO_EQUALITIES, declared
-from fx2onnx.torchcompat.frames import (
-    asked_by_user,
+from fx2onnx.torchcompat.asked_code import (
     asks_in,
     asserted_by_user,
     checked_by_user,
@@ -30,8 +29,8 @@ from fx2onnx.torchcompat.frames import (
     refused_by_torch,
     refused_by_user,
     sorts_strides,
-    user_location,
 )
+from fx2onnx.torchcompat.frames import asked_by_user, user_location
 from fx2onnx.torchcompat.source_ast import Stretch
 
 LOOP_IN_TENSORS = "say it in tensors (torch.arange, cumsum, a recurrent layer), or as a loop of the file (torch.while_loop, scan, map)"

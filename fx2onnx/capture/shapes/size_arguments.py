@@ -12,12 +12,11 @@ import torch
 import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 
-from fx2onnx.base.answering import answers_for_caller
-from fx2onnx.base.code_patch import THREAD
+from fx2onnx.base.code_patch import THREAD, answers_for_caller
 from fx2onnx.capture.shapes.size_math import Number
 from fx2onnx.capture.shapes.symnode import may_be_size, unwrap
 from fx2onnx.sizes.expr import Dim
-from fx2onnx.torchcompat.frames import subscripts_of
+from fx2onnx.torchcompat.asked_code import subscripts_of
 from fx2onnx.torchcompat.operators import KERNELS_OF_NN
 from fx2onnx.torchcompat.versions import find
 

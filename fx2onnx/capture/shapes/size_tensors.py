@@ -12,8 +12,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from fx2onnx.base.answering import answers_for_caller
-from fx2onnx.base.code_patch import THREAD
+from fx2onnx.base.code_patch import THREAD, answers_for_caller
 from fx2onnx.capture.python.data_numbers import DataNumber
 from fx2onnx.capture.shapes.size_math import Number
 from fx2onnx.capture.shapes.symnode import DimNode, sym_int

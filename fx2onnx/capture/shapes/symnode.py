@@ -15,7 +15,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import torch
 
-from fx2onnx.base.answering import answers_for_caller
+from fx2onnx.base.code_patch import answers_for_caller
 from fx2onnx.capture.shapes import size_math
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.size_math import added, multiplied

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fx2onnx.base.answering import answers_for_caller
+from fx2onnx.base.code_patch import answers_for_caller
 from fx2onnx.model_patches.patching import patches
 from fx2onnx.torchcompat.frames import asking_frame
 

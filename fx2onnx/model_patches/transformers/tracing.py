@@ -18,8 +18,8 @@ from typing import Any
 
 import torch
 
-from fx2onnx.base.answering import answers_for_caller
 from fx2onnx.base.changes import before_change
+from fx2onnx.base.code_patch import answers_for_caller
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.patches import Known, TracedCode
 from fx2onnx.capture.shapes.symnode import either_way, unwrap

@@ -16,8 +16,7 @@ from fx2onnx.base.errors import InternalError
 from fx2onnx.capture import op_table, registry
 from fx2onnx.capture.op_table import Op, name_of
 from fx2onnx.capture.recording.functionalize import mutate
-from fx2onnx.capture.recording.op_traits import traits_of
-from fx2onnx.capture.registry import Call, Kind, find, handler, register
+from fx2onnx.capture.registry import Call, Kind, find, handler, register, traits_of
 from tests.capture.recorded import Entry, entries
 from tools.capture_families import WRITES
 

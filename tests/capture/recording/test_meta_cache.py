@@ -13,8 +13,8 @@ import torch.nn.functional as F
 import fx2onnx
 from fx2onnx.capture.driver import capture
 from fx2onnx.capture.recording import meta_cache, size_checks
-from fx2onnx.capture.recording.op_traits import traits_of
 from fx2onnx.capture.recording.tracer import Tracer
+from fx2onnx.capture.registry import traits_of
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.symnode import DimNode, unwrap
 from fx2onnx.sizes.relation import Relation

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fx2onnx.capture.recording.meta_cache import MetaCache
-from fx2onnx.capture.recording.op_traits import traits_of
-from fx2onnx.capture.registry import Kind
+from fx2onnx.capture.registry import Kind, traits_of
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.torchcompat.fake_tensors import FakeMode
 from tests.capture.recorded import entries

@@ -1,14 +1,18 @@
-"""Room on the stack for what is called below the user's code."""
+"""Frames of the stack: room for those below the user's code, and what an error's traceback holds on to."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 import threading
 import traceback
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 from fx2onnx.base.changes import before_change
+from fx2onnx.base.source import PACKAGE_FOLDER
 
 FRAMES = 1000
 """The frames that an export has above forward (14) and below it (an operator that PyTorch decomposes on fake tensors: 150; torch.export
@@ -82,3 +86,47 @@ def limit_reached(error: RecursionError) -> tuple[str, str]:
         f"the limit is {limit} calls; eager PyTorch stops here, too",
         "sys.setrecursionlimit(...) before the export, where the modules really are nested so deep",
     )
+
+
+_PACKAGE = PACKAGE_FOLDER + os.sep
+
+
+def empty_frames(error: BaseException) -> None:
+    """Empty the finished frames of this package in the tracebacks of ``error`` and of the errors that it came from.
+
+    A variable there that holds the error makes a cycle: what else the frames have, weights among it, would live until the
+    collector comes by, long after the error. Frames of the user's and of torch stay as they are, for a debugger.
+    """
+    for each in _chain(error):
+        for frame, _ in traceback.walk_tb(each.__traceback__):
+            if frame.f_code.co_filename.startswith(_PACKAGE):
+                with contextlib.suppress(RuntimeError):  # it is running
+                    frame.clear()
+
+
+def drop_frames(error: BaseException) -> None:
+    """Take the tracebacks from ``error``, which is kept and not raised on: a frame also holds the one that called it."""
+    for each in _chain(error):
+        each.__traceback__ = None
+
+
+def _chain(error: BaseException) -> list[BaseException]:
+    """The error, and all that it came from."""
+    chain: list[BaseException] = []
+    pending: list[BaseException | None] = [error]
+    while pending:
+        last = pending.pop()
+        if last is not None and all(last is not other for other in chain):
+            chain.append(last)
+            pending += [last.__cause__, last.__context__]
+    return chain
+
+
+@contextlib.contextmanager
+def frames_emptied() -> Iterator[None]:
+    """Errors that leave the block hold nothing through frames of this package."""
+    try:
+        yield
+    except BaseException as error:
+        empty_frames(error)
+        raise

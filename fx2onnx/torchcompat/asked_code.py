@@ -1,0 +1,219 @@
+"""The code that asks for the truth of a test, or for a number: what its instructions say that the answer is for."""
+
+from __future__ import annotations
+
+import dis
+import logging
+import os
+import sys
+from collections.abc import Iterable
+from functools import lru_cache
+from itertools import pairwise
+from types import BuiltinFunctionType, CodeType, FrameType
+
+import torch
+
+from fx2onnx.base.code_patch import ANSWERING, answers_for_caller
+from fx2onnx.base.source import SourceLocation
+from fx2onnx.torchcompat.frames import TORCH_FOLDER, asking_frame, is_user, location_at, user_frame
+from fx2onnx.torchcompat.source_ast import Stretch, is_at_loop, is_in, shown
+
+_LOGGING = os.path.dirname(os.path.abspath(logging.__file__)) + os.sep
+_NN = os.path.join(TORCH_FOLDER, "nn") + os.sep
+_FUNCTIONAL = os.path.join(TORCH_FOLDER, "nn", "functional.py")
+
+
+_NUMBERS = frozenset({"int", "float", "len", "range"})
+
+
+@answers_for_caller
+def file_of_number() -> set[str]:
+    """The name of the user's file whose code asks, where it takes a part of a tensor or calls what may give a number for a size;
+    else nothing.
+    """
+    frame = asking_frame()
+    if frame is None or not is_user(frame.f_code):
+        return set()
+    names, space = frame.f_code.co_names, frame.f_globals
+    asks = frame.f_lasti in subscripts_of(frame.f_code) or any(
+        name in _NUMBERS or isinstance(space.get(name), BuiltinFunctionType) for name in names
+    )
+    return {str(space.get("__name__"))} if asks else set()
+
+
+@answers_for_caller
+def checked_by_user() -> bool:
+    """Whether the user's code asks for a comparison of sizes, directly or through ``torch._check``."""
+    frame = asking_frame()
+    while (
+        frame is not None and frame.f_code.co_name.startswith(("_check", "expect_true")) and not is_user(frame.f_code)
+    ):
+        frame = frame.f_back
+    return frame is not None and is_user(frame.f_code)
+
+
+def asserted_by_user() -> bool:
+    """Whether the user's code decides in an ``assert``: its other branch ends the run."""
+    frame = user_frame()
+    return frame is not None and frame.f_lasti in _assertions(frame.f_code)
+
+
+def formats_message() -> bool:
+    """Whether the user's code formats a text that a function which checks something gets as its message, and nobody else:
+    ``torch._check(x > 0, f"... {y}")``.
+    """
+    frame = user_frame()
+    return frame is not None and frame.f_lasti in _messages(frame.f_code)
+
+
+def shown_at() -> SourceLocation | None:
+    """The line of a statement of the user's that prints, logs or raises, where the text that is made now is for nobody else."""
+    frame, is_logged = user_frame(), False
+    while frame is not None:
+        code = frame.f_code
+        is_logged = is_logged or code.co_filename.startswith(_LOGGING)
+        if is_user(code) and (not is_logged or is_in(frame, shown(code))):
+            return location_at(code, frame.f_lineno) if is_in(frame, shown(code)) else None
+        frame = frame.f_back  # from a handler to who logs
+    return None
+
+
+def refused_by_user() -> bool:
+    """Whether the user's code asks in an ``if`` whose body raises: the test is false wherever the run goes on."""
+    frame = user_frame()
+    return frame is not None and frame.f_lasti in _refusals(frame.f_code)
+
+
+def loops() -> bool:
+    """Whether the user's code asks how often it loops."""
+    frame = user_frame()
+    return frame is not None and is_at_loop(frame)
+
+
+def subscripts() -> bool:
+    """Whether the user's code takes a part of a tensor: torch reads the numbers of tensors in a slice, and takes no symbol."""
+    frame = user_frame()
+    return frame is not None and frame.f_lasti in subscripts_of(frame.f_code)
+
+
+@lru_cache(maxsize=1024)
+def subscripts_of(code: CodeType) -> frozenset[int]:
+    """Offsets of the instructions that take a part of something, or write one."""
+    names = ("BINARY_SUBSCR", "BINARY_SLICE", "STORE_SUBSCR", "STORE_SLICE")
+    return frozenset(one.offset for one in dis.get_instructions(code) if one.opname in names or one.argrepr == "[]")
+
+
+def unpacks() -> int:
+    """Into how many names the user's code takes what it calls now apart; 0 where it does not."""
+    frame = user_frame()
+    return 0 if frame is None else _unpacked(frame.f_code).get(frame.f_lasti, 0)
+
+
+@lru_cache(maxsize=1024)
+def _unpacked(code: CodeType) -> dict[int, int]:
+    """The functions called, by the offset of a call, or of the caches behind it, where a frame stands while it calls Python."""
+    found = pairwise(dis.get_instructions(code))
+    calls = [(one.offset, after) for one, after in found if after.opname == "UNPACK_SEQUENCE"]
+    return {offset: after.arg or 0 for begin, after in calls for offset in range(begin, after.offset, 2)}
+
+
+@lru_cache(maxsize=1024)
+def _messages(code: CodeType) -> frozenset[int]:
+    """Offsets of the instructions that format a message of a check: of statements that are a call of it."""
+    found: list[int] = []
+    formats: list[int] = []
+    checks = False
+    for one in dis.get_instructions(code):
+        checks = checks or (one.opname.startswith("LOAD_") and _is_check(one.argval))
+        if one.opname.startswith("FORMAT_"):
+            formats.append(one.offset)
+        elif one.opname == "POP_TOP" or one.opname.startswith(("STORE_", "POP_JUMP", "RETURN_", "RAISE_", "JUMP_")):
+            found += formats if checks and one.opname == "POP_TOP" else []
+            formats, checks = [], False
+    return frozenset(found)
+
+
+def _is_check(name: object) -> bool:
+    return isinstance(name, str) and any(word in name.lower() for word in ("check", "assert"))
+
+
+def refused_by_torch() -> bool:
+    """Whether ``torch.nn.functional`` asks in an ``if`` whose body raises: the test is false wherever the run goes on."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename != _FUNCTIONAL and not is_user(frame.f_code):
+        frame = frame.f_back
+    if frame is None or frame.f_code.co_filename != _FUNCTIONAL:
+        return False
+    return frame.f_lasti in _refusals(frame.f_code)
+
+
+@answers_for_caller
+def asks_in(stretches: Iterable[Stretch]) -> bool:
+    """Whether the user's code asks in one of the stretches."""
+    frame = asking_frame()
+    return frame is not None and is_in(frame, stretches)
+
+
+@lru_cache(maxsize=1024)
+def _assertions(code: CodeType) -> frozenset[int]:
+    """Offsets of the instructions that ask for the truth of what ``assert`` states."""
+    instructions = list(dis.get_instructions(code))
+    failures = {one.offset for one in instructions if one.opname == "LOAD_ASSERTION_ERROR"}
+    found: list[int] = []
+    tests: list[int] = []
+    is_negated = False
+    for instruction in instructions:
+        if instruction.offset in failures and not is_negated:
+            found += tests
+        is_jump = instruction.opname.startswith("POP_JUMP")
+        is_negated = is_jump and "FALSE" in instruction.opname  # assert not a
+        if is_negated and instruction.argval in failures:  # assert a and b
+            found += [*tests, instruction.offset]
+        tests = [*tests, instruction.offset] if is_jump or instruction.opname == "TO_BOOL" else []
+    return frozenset(found)
+
+
+@lru_cache(maxsize=1024)
+def _refusals(code: CodeType) -> frozenset[int]:
+    """Offsets of the instructions that ask for the truth of a test before a block that only raises."""
+    instructions = list(dis.get_instructions(code))
+    places = {one.offset: place for place, one in enumerate(instructions)}
+    found: list[int] = []
+    for place, instruction in enumerate(instructions):
+        is_jump = instruction.opname.startswith("POP_JUMP") and "FALSE" in instruction.opname
+        body = instructions[place + 1 : places.get(instruction.argval, 0)] if is_jump else []
+        if body and body[-1].opname == "RAISE_VARARGS" and not any("JUMP" in one.opname for one in body):
+            found += [
+                instruction.offset,
+                *(one.offset for one in instructions[place - 1 : place] if one.opname == "TO_BOOL"),
+            ]
+    return frozenset(found)
+
+
+_FILE = os.path.join(TORCH_FOLDER, "_prims_common", "__init__.py")
+_SORTS = "K.__lt__"
+_NEAR = 6
+"""``guard_or_false``, what stands for it during a capture, and what it calls are between."""
+
+
+def sorts_strides() -> bool:
+    """Whether the caller is asked in order to sort the axes of a tensor by their strides."""
+    frame: FrameType | None = sys._getframe(1)
+    for _ in range(_NEAR):
+        frame = frame.f_back if frame is not None else None
+        if frame is not None and frame.f_code.co_filename == _FILE:
+            return frame.f_code.co_qualname.endswith(_SORTS)
+    return False
+
+
+def raises_in_eager(frame: FrameType) -> bool:
+    """Whether what the frame raises by a statement ends the run in eager PyTorch, too: the user's does, ``torch.nn``'s,
+    ``torch._assert``, and the user's ``torch._check``, where torch's own are of kernels written in Python.
+    """
+    code, above = frame.f_code, frame
+    while above.f_code.co_filename == torch.__file__ and above.f_back is not None:
+        above = above.f_back
+    is_asked = is_user(above.f_code) or id(above.f_code) in ANSWERING  # ours that answer stand for the user's call
+    is_check = code.co_name.startswith("_check") and code is not above.f_code and is_asked
+    is_assert = code.co_name == "_assert" and code.co_filename == torch.__file__
+    return is_user(code) or is_check or is_assert or code.co_filename.startswith(_NN)

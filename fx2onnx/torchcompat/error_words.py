@@ -1,0 +1,53 @@
+"""The words of torch's errors, where torch has no class for one: what a new release may say in other words."""
+
+from __future__ import annotations
+
+import re
+
+_DTYPES = re.compile(
+    r"dtype|type|not implemented for '|floating|integral|integer|\b(bool|boolean|float|half|double|long|complex)\b",
+    re.I,
+)
+_CPU = re.compile(
+    r"not implemented for '(Half|BFloat16|ComplexHalf|Float8|Float4|UInt16|UInt32|UInt64|Bits)|MKL FFT|Could not run"
+    r"|half.*(CPU|GPU)|(?<!and )(on|for) (the )?CPU|deterministic|compil(ed|ing|ation)",
+    re.I,
+)
+_NO_FAKE = re.compile(r"no fake impl registered for <CustomOpDef\((?P<name>[\w:.]+)\)>")
+
+
+def is_about_dtypes(error: BaseException) -> bool:
+    """True if a kernel says something of dtypes, rather than of sizes or numbers."""
+    return _DTYPES.search(str(error)) is not None
+
+
+def is_about_cpu(error: BaseException) -> bool:
+    """True if a kernel refuses what kernels of other devices may take."""
+    return _CPU.search(str(error)) is not None
+
+
+def has_no_gradient(error: BaseException | None) -> bool:
+    """True if autograd was asked for a gradient of what it did not track."""
+    return "does not require grad and does not have a grad_fn" in str(error)
+
+
+def is_overwritten(error: BaseException) -> bool:
+    """True if what autograd saved for a gradient was written."""
+    return "modified by an inplace operation" in str(error)
+
+
+def overwritten_sizes(error: BaseException) -> list[int]:
+    """The sizes of the tensor that was written, where the error says them."""
+    found = re.search(r"Tensor \[([\d, ]*)\]", str(error))
+    return [] if found is None else [int(size) for size in found[1].split(",") if size.strip()]
+
+
+def is_of_script(error: BaseException) -> bool:
+    """True if the TorchScript interpreter made this exception of another one."""
+    return str(error).startswith("The following operation failed in the TorchScript interpreter")
+
+
+def operator_without_fake(error: BaseException) -> str:
+    """The name of an operator made by ``torch.library.custom_op`` that has no fake kernel; empty for other errors."""
+    found = _NO_FAKE.search(str(error))
+    return "" if found is None else found["name"]

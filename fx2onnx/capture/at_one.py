@@ -20,8 +20,9 @@ from fx2onnx.capture.branches.numbering import common_calls, common_weights, equ
 from fx2onnx.capture.captured import Captured, TensorInfo
 from fx2onnx.capture.recording.control_flow import Nested
 from fx2onnx.capture.recording.decisions import Decision
+from fx2onnx.capture.shapes.deciding import undeclared
 from fx2onnx.capture.shapes.dynamic import hints_of
-from fx2onnx.capture.shapes.shape_env import ShapeEnv, undeclared
+from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.sizes.assumptions import Guard, Specialization
 from fx2onnx.sizes.expr import Dim
 from fx2onnx.sizes.relation import Relation

@@ -7,9 +7,10 @@ from dataclasses import replace
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.capture.attempt import Attempt, Enlarged, Failed, Recorded
+from fx2onnx.capture.shapes.deciding import LOOP_IN_TENSORS, undeclared
 from fx2onnx.capture.shapes.dynamic import hints_of
 from fx2onnx.capture.shapes.guards import needed_beside
-from fx2onnx.capture.shapes.shape_env import LOOP_IN_TENSORS, ShapeEnv, undeclared
+from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.sizes.assumptions import Specialization, put_shortly
 from fx2onnx.sizes.bounds import goes_as_sample
 from fx2onnx.sizes.expr import Dim, DimLike

@@ -23,8 +23,9 @@ from fx2onnx.capture.branches.merge import Merge, Path, on_one_way, unjoined
 from fx2onnx.capture.reasons import Reason
 from fx2onnx.capture.recording.decisions import Choice, Decision, DecisionTrace, NoPathsPerCall, no_choices
 from fx2onnx.capture.recording.size_checks import check_outputs
+from fx2onnx.capture.shapes.deciding import LOOP_IN_TENSORS
 from fx2onnx.capture.shapes.guards import sizes_above_one
-from fx2onnx.capture.shapes.shape_env import LOOP_IN_TENSORS, ShapeEnv
+from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.sizes.expr import Dim
 from fx2onnx.sizes.facts import SizesOfRun
 from fx2onnx.sizes.relation import Relation

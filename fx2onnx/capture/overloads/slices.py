@@ -8,6 +8,7 @@ from itertools import pairwise
 import torch
 
 from fx2onnx.capture.overloads.common import Size
+from fx2onnx.capture.rare_roads import road
 from fx2onnx.capture.reasons import with_inputs
 from fx2onnx.capture.recording.tracer import Tracer
 from fx2onnx.capture.recording.values import Arguments, View, axis_of, dims_of
@@ -309,7 +310,9 @@ def _unpacked_parts(
 def _in_chunks(tracer: Tracer, self: torch.Tensor, axis: int, size: Dim, chunks: int) -> list[torch.Tensor]:
     env = tracer.sizes
     each = (size + chunks - 1) // chunks
-    count = env.one_of({parts: _has_parts(size, each, parts, chunks) for parts in range(1, chunks + 1)})
+    count = road("decisions by sizes").one_of(
+        env, {parts: _has_parts(size, each, parts, chunks) for parts in range(1, chunks + 1)}
+    )
     rest = size // 2 if count == chunks == 2 else size - (count - 1) * each
     return _parts(tracer, self, axis, [*[each] * (count - 1), rest])
 

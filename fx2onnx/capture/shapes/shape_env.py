@@ -12,68 +12,24 @@ from fx2onnx.base.code_patch import answers_for_caller
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.op_table import Op
-from fx2onnx.capture.reasons import Reason, because, with_inputs
-from fx2onnx.sizes.assumptions import Assumption, Condition, Guard, Specialization, put_shortly
-from fx2onnx.sizes.bounds import bounds, certain, goes_as_sample
+from fx2onnx.capture.rare_roads import road
+from fx2onnx.capture.reasons import with_inputs
+from fx2onnx.sizes.assumptions import Assumption, Condition, Guard, Specialization
+from fx2onnx.sizes.bounds import certain
 from fx2onnx.sizes.expr import Dim, Scalar, apply
 from fx2onnx.sizes.facts import SizesOfRun
 from fx2onnx.sizes.relation import Relation, holds_at_all
-from fx2onnx.sizes.sets import SizeSet, interval, where_true
-from fx2onnx.sizes.solve import NO_EQUALITIES, declared
+from fx2onnx.sizes.sets import where_true
+from fx2onnx.sizes.solve import NO_EQUALITIES
 from fx2onnx.torchcompat.asked_code import (
     asks_in,
     asserted_by_user,
     checked_by_user,
-    file_of_number,
-    loops,
     refused_by_torch,
-    refused_by_user,
     sorts_strides,
 )
 from fx2onnx.torchcompat.frames import asked_by_user, user_location
 from fx2onnx.torchcompat.source_ast import Stretch
-
-LOOP_IN_TENSORS = "say it in tensors (torch.arange, cumsum, a recurrent layer), or as a loop of the file (torch.while_loop, scan, map)"
-_FACTORS = (64, 16, 8, 4, 2, 1)
-"""Factors of the sample's sizes, up to or from which a range is proposed."""
-
-
-def undeclared(env: SizesOfRun, relation: Relation, where: SourceLocation | None) -> UserError:
-    """Python's decision by a size that is asked for by name."""
-    names = ", ".join(sorted(relation.symbols()))
-    ranges = _deciding(env, relation if env.hint(relation) else relation.negated())
-    proposed = " and ".join(declared(name, sizes) for name, sizes in ranges.items()) or 'Dim("NAME", min=..., max=...)'
-    return UserError(
-        "E105",
-        f"Python decides by the dynamic size {names}",
-        where=where,
-        why=f"whether {put_shortly(relation)} holds differs from size to size",
-        next=(
-            f"declare in dynamic_shapes a range in which it has one answer, such as {proposed}",
-            "or keep the decision in tensors: torch.where, or torch.cond for two branches",
-        ),
-    )
-
-
-def _deciding(env: SizesOfRun, at_sample: Relation) -> dict[str, SizeSet]:
-    """Ranges of the sizes in which they are decided by as at the sample's; none where none are found."""
-    names = sorted(at_sample.symbols())
-    if len(names) == 1:
-        sizes = where_true(at_sample)
-        return {} if sizes is None else {names[0]: sizes}
-    for is_upper in (True, False):
-        for factor in _FACTORS:
-            hints = {name: env.hints.get(name, 1) for name in names}
-            ranges = {
-                name: interval(1, size * factor) if is_upper else interval(max(size // factor, 1), None)
-                for name, size in hints.items()
-            }
-            known = env.facts
-            for name, sizes in ranges.items():
-                known = known.narrowed(name, sizes)
-            if known.is_settled(at_sample):
-                return ranges
-    return {}
 
 
 class UnmetNeed(RuntimeError):
@@ -87,9 +43,6 @@ KEEP_TENSORS = ("torch.cond for two branches", "torch.where to select values")
 
 _ONES = ((1, 1, 1), (1, 2, 3), (2, 1, 3), (3, 2, 1))
 _PROBES = ((2, 3, 5), (7, 2, 3), (3, 11, 4), (64, 48, 17), (129, 1, 640), (8191, 4099, 2), (20011, 30011, 40009))
-
-MOST_NUMBERS = 5
-"""That an expression may be, for all of them to be in the file."""
 
 
 @answers_for_caller
@@ -286,7 +239,7 @@ class ShapeEnv(SizesOfRun):
         whoever asks.
         """
         by_user = by_python and (by_user or asked_by_user())
-        if self.decides_at and by_user and not self._is_either_way(relation):
+        if self.decides_at and by_user and not self.is_either_way(relation):
             left = relation.at(self.decides_at)
             if isinstance(left, bool):
                 return left
@@ -296,9 +249,10 @@ class ShapeEnv(SizesOfRun):
         if serving is not None:
             return serving
         if by_python and not by_user and refused_by_torch():
-            return self._refused(relation)
+            refused: bool = road("decisions by sizes").refused(self, relation)
+            return refused
         if not self.unbacked or not relation.symbols() & self.unbacked:
-            return self.decided(relation) if by_user else self._guarded(relation, by_python)
+            return self.decided(relation) if by_user else self.guarded(relation, by_python)
         where = user_location()
         if by_user:
             if asserted_by_user():
@@ -310,88 +264,30 @@ class ShapeEnv(SizesOfRun):
                 why=f"whether {relation} holds is known only when the model runs",
                 next=(*KEEP_TENSORS, KEEP_BOTH),
             )
-            error = with_inputs(error, self._inputs_behind(relation.symbols()))
+            error = with_inputs(error, self.inputs_behind(relation.symbols()))
             if tracer is None:
                 raise error
             holds: bool = tracer.truth(relation, error)
             self.equate(relation if holds else relation.negated())
             return holds
-        return self.facts.as_one(relation) is True or self._guarded(relation, by_python)
-
-    def _refused(self, relation: Relation) -> bool:
-        """torch's Python raises where ``relation`` is true: elsewhere it is not."""
-        fits = relation.negated()
-        if relation.symbols() & self.unbacked and self.facts.as_one(relation) is not True:
-            self.assume(fits, user_location())
-            return False
-        return not self._guarded(fits, by_python=True, ends_run=fits.is_bound())
+        return self.facts.as_one(relation) is True or self.guarded(relation, by_python)
 
     def decided(self, relation: Relation, *, is_needed: bool = False) -> bool:
         """Python's decision by sizes: one way in this run, where both are to be in the file. ``is_needed``: else the way of the
         sample is a condition.
         """
-        tracer = self.tracer()
-        if tracer is None or not tracer.keeps_both(is_needed) or self._is_either_way(relation):
-            return self._guarded(relation, by_python=not is_needed, by_user=not is_needed, ends_run=is_needed)
-        known = self.facts.is_settled(relation)
-        if known is None and self._is_otherwise_at_zero_only(relation):
-            known = bool(self.hint(relation))
-            if not is_needed:
-                self._note_way(relation if known else relation.negated(), (relation, known))
-        if known is not None:
-            self.asked.append(("guard", relation, known))
-            return known
-        if asserted_by_user() or self._goes_one_way(relation):
-            return self._guarded(relation, by_python=not is_needed, by_user=not is_needed, ends_run=is_needed)
-        if refused_by_user() and not self.hint(relation):
-            self.note(relation.negated(), user_location())
-            return False
-        holds: bool = tracer.truth(relation, undeclared(self, relation, user_location()), is_needed)
-        self.suppose(relation if holds else relation.negated())
-        return holds
+        answer: bool = road("decisions by sizes").decided(self, relation, is_needed)
+        return answer
 
-    def _note_way(self, true: Relation, key: tuple[Relation, bool]) -> None:
-        """Note Python's way where there is some of something, unless the run ends where there is none."""
-        ends = asserted_by_user() or refused_by_user()
-        if self.takes_notes and key not in self.guards and not ends and true.sizes_beside_none():
-            self.guards[key] = Guard(true, user_location(), True, self.during)
-
-    def _is_otherwise_at_zero_only(self, relation: Relation) -> bool:
-        """Whether the sample's answer is that of all sizes but 0."""
-        true = relation if self.hint(relation) else relation.negated()
-        return len(relation.symbols()) == 1 and self.facts.excludes_zero_only(true)
-
-    def one_of(self, ways: Mapping[int, Relation]) -> int:
-        """The number whose relation holds, as one does at every size: a decision for each, the sample's first."""
-        self.asked_few = True
-        at_sample = next(number for number, relation in ways.items() if self.hint(relation))
-        *others, last = sorted(ways, key=lambda number: abs(number - at_sample))
-        return next((number for number in others if self.decided(ways[number], is_needed=True)), last)
-
-    def _few(self, dim: Dim) -> Mapping[int, Relation] | None:
-        """The few numbers that an expression may be, such as ``min(n, 3)``."""
-        tracer = self.tracer()
-        is_left = self.decides_at or not self.takes_notes or tracer is None or not tracer.keeps_both(is_needed=True)
-        if is_left or dim.as_symbol() is not None:
-            return None
-        low, high = bounds(dim, {name: self.facts.sets[name].ends() for name in dim.symbols() & self.facts.sets.keys()})
-        if dim.is_real or low is None or high is None or high - low >= MOST_NUMBERS:
-            return None
-        return {number: Relation("eq", (dim, number)) for number in range(int(low), int(high) + 1)}
-
-    def _goes_one_way(self, relation: Relation) -> bool:
-        """Whether a size in the relation became a plain number before, as a key of a dict does that is then compared with others; or
-        whether it goes as at the sample; or whether no sizes are found that go the other way.
-        """
-        fixed = {dim.as_symbol() for dim in self.specializations}
-        if goes_as_sample(relation) or relation.symbols() & fixed:
-            return True
-        return not self.sizes_where(relation.negated() if self.hint(relation) else relation)
+    def specialize(self, dim: Dim) -> int:
+        """The plain number at the sample's sizes, remembered as a specialization."""
+        number: int = road("decisions by sizes").specialized(self, dim)
+        return number
 
     def check(self, relation: Relation, *, is_equality: bool = False) -> bool:
         """The truth at the sample's sizes of what ends the run in eager PyTorch where it is false. Equalities that operators ask
         for may be due to sizes that are 1 at the sample; ``is_equality``: not this one."""
-        return self._guarded(relation, by_python=False, ends_run=is_equality or relation.is_bound())
+        return self.guarded(relation, by_python=False, ends_run=is_equality or relation.is_bound())
 
     def check_some(self, sizes: Iterable[Scalar]) -> None:
         """Operators of windows end the run where there is not one, or nothing that it is laid over. Raises UnmetNeed there."""
@@ -402,12 +298,12 @@ class ShapeEnv(SizesOfRun):
             elif isinstance(size, Dim) and size.symbols() & self.unbacked:
                 self.leans = True
 
-    def _guarded(self, relation: Relation, by_python: bool, ends_run: bool = False, by_user: bool = False) -> bool:
+    def guarded(self, relation: Relation, by_python: bool, ends_run: bool = False, by_user: bool = False) -> bool:
         holds = bool(self.hint(relation))
         if not self.takes_notes:
             return holds
         if relation.op == "and" and holds and not by_python and len(relation.symbols()) > 1:  # each for its own size
-            return all(self._guarded(part, by_python, ends_run) for part in relation.args if isinstance(part, Relation))
+            return all(self.guarded(part, by_python, ends_run) for part in relation.args if isinstance(part, Relation))
         if self._decides_nothing(relation, holds, by_python):
             self.asked.append(("look", relation, holds))
             return holds
@@ -425,11 +321,11 @@ class ShapeEnv(SizesOfRun):
         return holds
 
     def _decides_nothing(self, relation: Relation, holds: bool, by_python: bool) -> bool:
-        if self._is_either_way(relation) or self.asks_of_strides:
+        if self.is_either_way(relation) or self.asks_of_strides:
             return True
         return relation.op == "ne" and not holds and self._compares_strides(by_python)
 
-    def _is_either_way(self, relation: Relation) -> bool:
+    def is_either_way(self, relation: Relation) -> bool:
         return bool(self.either_way and relation.symbols() <= self.either_way and relation.is_about_zero_or_one())
 
     def _compares_strides(self, by_python: bool) -> bool:
@@ -486,35 +382,7 @@ class ShapeEnv(SizesOfRun):
     def is_unbacked_symint(self, _: object) -> bool:
         return False
 
-    def _inputs_behind(self, names: frozenset[str]) -> list[str]:
+    def inputs_behind(self, names: frozenset[str]) -> list[str]:
         """The inputs that data-dependent sizes depend on."""
         tracer = self.tracer()
         return tracer.inputs_behind_sizes(names) if tracer is not None else []
-
-    def specialize(self, dim: Dim) -> int:
-        """The plain number at the sample's sizes, remembered as a specialization."""
-        where = user_location()
-        if dim.symbols() & self.unbacked:
-            error = UserError(
-                "E104",
-                "Python needs a number that only the data tells",
-                where=where,
-                why=f"{dim} is known only when the model runs",
-                next=(
-                    "where the number is a size, take it with x.item() and not with int(x), which must be a plain number",
-                    "or keep it a tensor, or pass it as an argument of forward",
-                ),
-            )
-            raise because(Reason.PLAIN_NUMBER, with_inputs(error, self._inputs_behind(dim.symbols())))
-        files = file_of_number()
-        ways = None if files - self.keeps_numbers_in else self._few(dim)
-        if ways is not None:
-            number = self.one_of(ways)
-            self.asked.append(("specialize", dim, number))
-            return number
-        self.numbers_in |= files
-        number = int(dim.evaluate(self.hints))
-        self.asked.append(("specialize", dim, number))
-        if dim not in self.specializations:
-            self.specializations = {**self.specializations, dim: Specialization(dim, number, where, loops())}
-        return number

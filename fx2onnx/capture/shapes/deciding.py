@@ -1,0 +1,180 @@
+"""Python's decisions by dynamic sizes, and the numbers that it takes of them: one way of the file, both, or a condition."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fx2onnx.base.code_patch import answers_for_caller
+from fx2onnx.base.errors import UserError
+from fx2onnx.base.source import SourceLocation
+from fx2onnx.capture.reasons import Reason, because, with_inputs
+from fx2onnx.capture.shapes.shape_env import ShapeEnv
+from fx2onnx.sizes.assumptions import Guard, Specialization, put_shortly
+from fx2onnx.sizes.bounds import bounds, goes_as_sample
+from fx2onnx.sizes.expr import Dim
+from fx2onnx.sizes.facts import SizesOfRun
+from fx2onnx.sizes.relation import Relation
+from fx2onnx.sizes.sets import SizeSet, interval, where_true
+from fx2onnx.sizes.solve import declared
+from fx2onnx.torchcompat.asked_code import asserted_by_user, file_of_number, loops, refused_by_user
+from fx2onnx.torchcompat.frames import user_location
+
+MOST_NUMBERS = 5
+"""That an expression may be, for all of them to be in the file."""
+
+
+LOOP_IN_TENSORS = "say it in tensors (torch.arange, cumsum, a recurrent layer), or as a loop of the file (torch.while_loop, scan, map)"
+_FACTORS = (64, 16, 8, 4, 2, 1)
+"""Factors of the sample's sizes, up to or from which a range is proposed."""
+
+
+def undeclared(env: SizesOfRun, relation: Relation, where: SourceLocation | None) -> UserError:
+    """Python's decision by a size that is asked for by name."""
+    names = ", ".join(sorted(relation.symbols()))
+    ranges = _deciding(env, relation if env.hint(relation) else relation.negated())
+    proposed = " and ".join(declared(name, sizes) for name, sizes in ranges.items()) or 'Dim("NAME", min=..., max=...)'
+    return UserError(
+        "E105",
+        f"Python decides by the dynamic size {names}",
+        where=where,
+        why=f"whether {put_shortly(relation)} holds differs from size to size",
+        next=(
+            f"declare in dynamic_shapes a range in which it has one answer, such as {proposed}",
+            "or keep the decision in tensors: torch.where, or torch.cond for two branches",
+        ),
+    )
+
+
+def _deciding(env: SizesOfRun, at_sample: Relation) -> dict[str, SizeSet]:
+    """Ranges of the sizes in which they are decided by as at the sample's; none where none are found."""
+    names = sorted(at_sample.symbols())
+    if len(names) == 1:
+        sizes = where_true(at_sample)
+        return {} if sizes is None else {names[0]: sizes}
+    for is_upper in (True, False):
+        for factor in _FACTORS:
+            hints = {name: env.hints.get(name, 1) for name in names}
+            ranges = {
+                name: interval(1, size * factor) if is_upper else interval(max(size // factor, 1), None)
+                for name, size in hints.items()
+            }
+            known = env.facts
+            for name, sizes in ranges.items():
+                known = known.narrowed(name, sizes)
+            if known.is_settled(at_sample):
+                return ranges
+    return {}
+
+
+@answers_for_caller
+def refused(env: ShapeEnv, relation: Relation) -> bool:
+    """torch's Python raises where ``relation`` is true: elsewhere it is not."""
+    fits = relation.negated()
+    if relation.symbols() & env.unbacked and env.facts.as_one(relation) is not True:
+        env.assume(fits, user_location())
+        return False
+    return not env.guarded(fits, by_python=True, ends_run=fits.is_bound())
+
+
+@answers_for_caller
+def decided(env: ShapeEnv, relation: Relation, is_needed: bool = False) -> bool:
+    """Python's decision by sizes: one way in this run, where both are to be in the file. ``is_needed``: else the way of the
+    sample is a condition.
+    """
+    tracer = env.tracer()
+    if tracer is None or not tracer.keeps_both(is_needed) or env.is_either_way(relation):
+        return env.guarded(relation, by_python=not is_needed, by_user=not is_needed, ends_run=is_needed)
+    known = env.facts.is_settled(relation)
+    if known is None and _is_otherwise_at_zero_only(env, relation):
+        known = bool(env.hint(relation))
+        if not is_needed:
+            _note_way(env, relation if known else relation.negated(), (relation, known))
+    if known is not None:
+        env.asked.append(("guard", relation, known))
+        return known
+    if asserted_by_user() or _goes_one_way(env, relation):
+        return env.guarded(relation, by_python=not is_needed, by_user=not is_needed, ends_run=is_needed)
+    if refused_by_user() and not env.hint(relation):
+        env.note(relation.negated(), user_location())
+        return False
+    holds: bool = tracer.truth(relation, undeclared(env, relation, user_location()), is_needed)
+    env.suppose(relation if holds else relation.negated())
+    return holds
+
+
+@answers_for_caller
+def _note_way(env: ShapeEnv, true: Relation, key: tuple[Relation, bool]) -> None:
+    """Note Python's way where there is some of something, unless the run ends where there is none."""
+    ends = asserted_by_user() or refused_by_user()
+    if env.takes_notes and key not in env.guards and not ends and true.sizes_beside_none():
+        env.note_guard(Guard(true, user_location(), True, env.during), key[1], key[0])
+
+
+@answers_for_caller
+def _is_otherwise_at_zero_only(env: ShapeEnv, relation: Relation) -> bool:
+    """Whether the sample's answer is that of all sizes but 0."""
+    true = relation if env.hint(relation) else relation.negated()
+    return len(relation.symbols()) == 1 and env.facts.excludes_zero_only(true)
+
+
+@answers_for_caller
+def one_of(env: ShapeEnv, ways: Mapping[int, Relation]) -> int:
+    """The number whose relation holds, as one does at every size: a decision for each, the sample's first."""
+    env.asked_few = True
+    at_sample = next(number for number, relation in ways.items() if env.hint(relation))
+    *others, last = sorted(ways, key=lambda number: abs(number - at_sample))
+    return next((number for number in others if decided(env, ways[number], is_needed=True)), last)
+
+
+@answers_for_caller
+def _few(env: ShapeEnv, dim: Dim) -> Mapping[int, Relation] | None:
+    """The few numbers that an expression may be, such as ``min(n, 3)``."""
+    tracer = env.tracer()
+    is_left = env.decides_at or not env.takes_notes or tracer is None or not tracer.keeps_both(is_needed=True)
+    if is_left or dim.as_symbol() is not None:
+        return None
+    low, high = bounds(dim, {name: env.facts.sets[name].ends() for name in dim.symbols() & env.facts.sets.keys()})
+    if dim.is_real or low is None or high is None or high - low >= MOST_NUMBERS:
+        return None
+    return {number: Relation("eq", (dim, number)) for number in range(int(low), int(high) + 1)}
+
+
+@answers_for_caller
+def _goes_one_way(env: ShapeEnv, relation: Relation) -> bool:
+    """Whether a size in the relation became a plain number before, as a key of a dict does that is then compared with others; or
+    whether it goes as at the sample; or whether no sizes are found that go the other way.
+    """
+    fixed = {dim.as_symbol() for dim in env.specializations}
+    if goes_as_sample(relation) or relation.symbols() & fixed:
+        return True
+    return not env.sizes_where(relation.negated() if env.hint(relation) else relation)
+
+
+@answers_for_caller
+def specialized(env: ShapeEnv, dim: Dim) -> int:
+    """The plain number at the sample's sizes, remembered as a specialization."""
+    where = user_location()
+    if dim.symbols() & env.unbacked:
+        error = UserError(
+            "E104",
+            "Python needs a number that only the data tells",
+            where=where,
+            why=f"{dim} is known only when the model runs",
+            next=(
+                "where the number is a size, take it with x.item() and not with int(x), which must be a plain number",
+                "or keep it a tensor, or pass it as an argument of forward",
+            ),
+        )
+        raise because(Reason.PLAIN_NUMBER, with_inputs(error, env.inputs_behind(dim.symbols())))
+    files = file_of_number()
+    ways = None if files - env.keeps_numbers_in else _few(env, dim)
+    if ways is not None:
+        number = one_of(env, ways)
+        env.asked.append(("specialize", dim, number))
+        return number
+    env.numbers_in |= files
+    number = int(dim.evaluate(env.hints))
+    env.asked.append(("specialize", dim, number))
+    if dim not in env.specializations:
+        env.specializations = {**env.specializations, dim: Specialization(dim, number, where, loops())}
+    return number

@@ -22,6 +22,7 @@ RARE_ROADS = {
     "autocast": "recording.autocast",
     "names of what is held": "python.held_names",
     "what goes on as it is used": "python.advancing",
+    "other spellings of dynamic sizes": "shapes.dynamic_spellings",
     "decisions by sizes": "shapes.deciding",
     "sizes of data": "recording.unknown_sizes",
     "what Python asks": "recording.questions",

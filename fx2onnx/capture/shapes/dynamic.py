@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias
@@ -11,14 +10,11 @@ import torch
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.capture.python.inputs import Arguments, Leaf
+from fx2onnx.capture.rare_roads import road
 from fx2onnx.capture.shapes.requested import (
     Requested,
     assign_tensor,
-    axis_of,
-    declared_size,
     fresh_size,
-    is_dim,
-    refuse_twice,
 )
 from fx2onnx.sizes.expr import Dim
 from fx2onnx.torchcompat import shape_specs
@@ -45,54 +41,18 @@ def set_dynamic_axes(
         raise UserError("E105", "dynamic_shapes and dynamic_axes are both given", next="give dynamic_shapes only")
     asked = Requested()
     if dynamic_axes is not None:
-        _from_dynamic_axes(arguments, dynamic_axes, asked)
+        road("other spellings of dynamic sizes").from_dynamic_axes(arguments, dynamic_axes, asked)
     elif isinstance(dynamic_shapes, str):
         if dynamic_shapes != "auto":
             raise UserError("E105", f"dynamic_shapes={dynamic_shapes!r} is not known", next='the only word is "auto"')
         for leaf in arguments.leaves:
             leaf.axes = {axis: fresh_size(leaf, axis, asked.optional) for axis in range(leaf.tensor.dim())}
     elif not is_plain(dynamic_shapes):
-        _from_object(arguments, dynamic_shapes, asked)
+        road("other spellings of dynamic sizes").from_object(arguments, dynamic_shapes, asked)
     elif dynamic_shapes is not None:
-        _from_dynamic_shapes(arguments, dynamic_shapes, asked)
+        from_dynamic_shapes(arguments, dynamic_shapes, asked)
     _check_ranges(arguments, asked)
     return asked
-
-
-def _from_object(arguments: Arguments, dynamic_shapes: object, asked: Requested) -> None:
-    """Fill ``Leaf.axes`` from one of torch.export's objects, or from a mapping or sequence of another class."""
-    by_tensor = shape_specs.of_tensors(dynamic_shapes)
-    if by_tensor is not None:
-        _from_tensors(arguments, by_tensor, asked)
-    elif shape_specs.is_spec(dynamic_shapes):
-        _from_spec(arguments, dynamic_shapes, asked)
-    elif shape_specs.calls(dynamic_shapes) is None:
-        _from_dynamic_shapes(arguments, dynamic_shapes, asked)
-
-
-def _from_dynamic_axes(arguments: Arguments, dynamic_axes: Mapping[str, Spec], asked: Requested) -> None:
-    if not isinstance(dynamic_axes, Mapping):
-        raise UserError("E105", "dynamic_axes is not a dict", next='write {"input": {0: "batch"}}')
-    by_name = {leaf.name: leaf for leaf in arguments.leaves}
-    for name, axes in dynamic_axes.items():
-        leaf = by_name.get(name)
-        if leaf is None:
-            continue  # names of outputs are allowed and follow from the inputs
-        if isinstance(axes, Mapping):
-            pairs = [(axis_of(leaf, axis), size) for axis, size in axes.items()]
-        elif isinstance(axes, list | tuple | set | frozenset):
-            places = [axis_of(leaf, axis) for axis in axes]
-            pairs = [(axis, f"{name}_dim_{axis}".replace(".", "_")) for axis in places]
-        else:
-            raise UserError(
-                "E105",
-                f"dynamic_axes for {name} is {axes!r:.80}, no dict and no list",
-                next='write {0: "batch"} or [0]',
-            )
-        refuse_twice(leaf, [axis for axis, _ in pairs])
-        for axis, size in pairs:
-            place = f"axis {axis} of {leaf.path}"
-            leaf.axes[axis] = declared_size(size, asked, place) if is_dim(size) else asked.symbol(size, place)
 
 
 def check_names(dynamic_axes: Mapping[str, Spec] | None, inputs: Iterable[str], outputs: Iterable[str]) -> None:
@@ -108,7 +68,7 @@ def check_names(dynamic_axes: Mapping[str, Spec] | None, inputs: Iterable[str], 
             )
 
 
-def _from_dynamic_shapes(arguments: Arguments, shapes: object, asked: Requested) -> None:
+def from_dynamic_shapes(arguments: Arguments, shapes: object, asked: Requested) -> None:
     values = arguments.values
     if isinstance(shapes, Mapping):
         by_name = {name: shapes.get(name) for name in values}
@@ -117,7 +77,7 @@ def _from_dynamic_shapes(arguments: Arguments, shapes: object, asked: Requested)
             if name in held and name not in values:
                 assign_tensor(held[name], shapes[name], name, asked)
             elif name not in values:
-                _spread_variadic(name, shapes[name], by_name, arguments)
+                road("other spellings of dynamic sizes").spread_variadic(name, shapes[name], by_name, arguments)
     elif isinstance(shapes, tuple | list):
         if len(shapes) != len(values):
             raise UserError(
@@ -129,76 +89,7 @@ def _from_dynamic_shapes(arguments: Arguments, shapes: object, asked: Requested)
     else:
         raise UserError("E105", "dynamic_shapes is neither a dict nor a tuple", next='write {"x": {0: "batch"}}')
     for name, spec in by_name.items():
-        _assign([leaf for leaf in arguments.leaves if leaf.keys[0] == name], values[name], spec, (name, 1), asked)
-
-
-def _from_spec(arguments: Arguments, spec: object, asked: Requested) -> None:
-    """``ShapesSpec`` or ``ParamsSpec``. What it declares besides is a condition of the file."""
-    by_name = shape_specs.of_parameters(spec, arguments.variadic)
-    unknown = next((name for name in by_name if name not in arguments.values), None)
-    if unknown is not None:
-        raise _not_passed(unknown, arguments)
-    for name, value in arguments.values.items():
-        leaves = [leaf for leaf in arguments.leaves if leaf.keys[0] == name]
-        _assign(leaves, value, by_name.get(name), (name, 1), asked)
-    for relation in shape_specs.assumptions(spec):
-        try:
-            asked.assume(shape_specs.expression(relation, asked.variables.__getitem__))
-        except (KeyError, ValueError) as cause:
-            raise UserError(
-                "E105",
-                f"the assumption {relation} is none about the sizes of arguments",
-                why=f"{cause} is no size of one" if isinstance(cause, KeyError) else str(cause),
-                next="compare ShapeVars that tensors among the arguments have",
-            ) from cause
-
-
-def _from_tensors(arguments: Arguments, by_tensor: Mapping[int, Spec], asked: Requested) -> None:
-    """``ShapesCollection``, whose keys are the tensors themselves."""
-    ids = {id(leaf.tensor) for leaf in arguments.leaves}
-    lost = sum(key not in ids for key in by_tensor)
-    if lost:
-        raise UserError(
-            "E105",
-            f"{lost} of the {len(by_tensor)} values that the ShapesCollection gives sizes for are not among the tensors of the arguments",
-            why=f"these are {', '.join(leaf.path for leaf in arguments.leaves) or 'none'}; a copy of one is another tensor",
-            next="index the collection with the very tensors that are passed",
-        )
-    for leaf in arguments.leaves:
-        if by_tensor.get(id(leaf.tensor)):
-            assign_tensor(leaf, by_tensor[id(leaf.tensor)], leaf.path, asked)
-
-
-def _not_passed(name: str, arguments: Arguments) -> UserError:
-    return UserError(
-        "E105",
-        f"dynamic_shapes names {name!r}, which forward does not get",
-        why=f"its tensors are {', '.join(leaf.path for leaf in arguments.leaves)}",
-        next="name arguments that are passed",
-    )
-
-
-def _spread_variadic(name: str, spec: object, by_name: dict[str, object], arguments: Arguments) -> None:
-    """``*args`` and ``**kwargs`` are named by their parameter in dynamic_shapes, their members by position or key."""
-    passed = [member for member in by_name if re.fullmatch(rf"{re.escape(str(name))}_\d+", member)]
-    if isinstance(spec, tuple | list) and passed:
-        if len(spec) != len(passed):
-            raise UserError(
-                "E105",
-                f"dynamic_shapes has {len(spec)} entries for {name}, forward gets {len(passed)} arguments there",
-                next="give one for each, None where static",
-            )
-        by_name.update(zip(passed, spec, strict=True))
-    elif isinstance(spec, Mapping) and spec and set(spec) <= set(by_name):
-        by_name.update(spec)
-    elif passed:
-        raise UserError(
-            "E105",
-            f"dynamic_shapes for {name} is {spec!r:.80}, not a tuple",
-            next=f"give a tuple with an entry for each of {', '.join(passed)}",
-        )
-    else:
-        raise _not_passed(name, arguments)
+        assign([leaf for leaf in arguments.leaves if leaf.keys[0] == name], values[name], spec, (name, 1), asked)
 
 
 _PLAIN = (dict, OrderedDict, defaultdict, list, tuple)
@@ -207,7 +98,7 @@ Place: TypeAlias = tuple[str, int]
 """How a part of an argument is written, and how many keys lead to it."""
 
 
-def _assign(leaves: list[Leaf], value: object, spec: object, place: Place, asked: Requested) -> None:
+def assign(leaves: list[Leaf], value: object, spec: object, place: Place, asked: Requested) -> None:
     """Give ``spec`` to ``value``, an argument or a part of one, which holds the tensors ``leaves``."""
     path, depth = place
     if spec is None or (isinstance(spec, Mapping | tuple | list) and not isinstance(spec, Sizes) and not spec):
@@ -264,7 +155,7 @@ def _assign_members(leaves: list[Leaf], value: Spec, spec: object, place: Place,
             keys = ", ".join(f"{path}[{known!r}]" for known in inside)
             raise _other_structure(leaves, path, f"it has {path}[{key!r}]; there are {keys}")
         inner = [leaf for leaf in leaves if leaf.keys[depth] == key]
-        _assign(inner, inside.get(key), part, (f"{path}[{key!r}]", depth + 1), asked)
+        assign(inner, inside.get(key), part, (f"{path}[{key!r}]", depth + 1), asked)
 
 
 def _assign_named(leaves: list[Leaf], value: object, spec: Members, place: Place, asked: Requested) -> None:
@@ -278,7 +169,7 @@ def _assign_named(leaves: list[Leaf], value: object, spec: Members, place: Place
             held = ", ".join(f"{path}[{known!r}]" for known in keys)
             why = f"it has {path}[{key!r}]; " + (f"there are {held}" if held else f"{path} is one tensor")
             raise _other_structure(leaves, path, why)
-        _assign(inner, inside, part, (f"{path}[{key!r}]", depth + 1), asked)
+        assign(inner, inside, part, (f"{path}[{key!r}]", depth + 1), asked)
 
 
 _NONE = object()

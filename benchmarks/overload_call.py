@@ -30,8 +30,8 @@ from benchmarks.overload_undefined import (
     reasons,
 )
 from fx2onnx.base.errors import UserError
-from fx2onnx.capture.recording.eager_refusals import IS_OF_CPU
 from fx2onnx.judge.engines import lacks_operator, open_onnxruntime, open_runner
+from fx2onnx.torchcompat.error_words import is_about_cpu
 from fx2onnx.verify.arrays import to_numpy
 from tests.ops.comparing import (  # fmt: skip
     ANY_INDEX,
@@ -193,7 +193,7 @@ def judge_misfit(call: Call, stage: Callable[[str], None] = lambda _: None) -> O
         _refusal(call.overload, args, kwargs) is None for args, kwargs in with_other_numbers(call.args, call.kwargs)
     ):
         return Outcome(NUMBERS_ALONE, sentence)
-    if IS_OF_CPU.search(sentence):
+    if is_about_cpu(sentence):
         return Outcome(CPU_ALONE, sentence)
     return Outcome(WRITTEN, sentence)
 

@@ -21,8 +21,8 @@ def is_about_dtypes(error: BaseException) -> bool:
     return _DTYPES.search(str(error)) is not None
 
 
-def is_about_cpu(error: BaseException) -> bool:
-    """True if a kernel refuses what kernels of other devices may take."""
+def is_about_cpu(error: BaseException | str) -> bool:
+    """True if a kernel refuses what kernels of other devices may take; also for the text of an error."""
     return _CPU.search(str(error)) is not None
 
 

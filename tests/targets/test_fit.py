@@ -236,7 +236,7 @@ def test_without_a_release_files_are_for_the_one_that_is_installed(
             raise PackageNotFoundError(name)
         return installed
 
-    monkeypatch.setattr(find, "version", version)
+    monkeypatch.setattr("importlib.metadata.version", version)
     find.find.cache_clear()
     try:
         newest = max(find._table("onnxruntime")["releases"], key=numbers)

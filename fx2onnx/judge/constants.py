@@ -39,6 +39,8 @@ MOVEMENT_RATIO = 2.0
 SPREAD_RATIO = 3.0
 """The root of its mean square, this many times as large as theirs."""
 MOVED_RATIO = 8.0
+CHOSEN = 1 / 16
+"""Where runs move a number by such a share of the scale, the program chose: items along the first axis are others as a whole."""
 UNEXPLAINED = 0.03
 """So large a share of the rows that are off may be off by more than ``MOVED_RATIO`` times what the reference moves there."""
 STAGES = ((1, 0.0), (1, 2.0), (3, 2.0), (1, 4.0), (3, 4.0), (1, 8.0), (3, 8.0))

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 from fx2onnx.judge.constants import (
+    ALIKE,
+    CHOSEN,
     MOST_BY_FLOAT64,
     MOST_LARGER,
     MOVED_RATIO,
@@ -37,7 +39,7 @@ class Movements:
     """What eager PyTorch gave where its operators rounded otherwise, run by run: the fourth judge of one output.
 
     Numbers are looked at one by one and in rows, along the last axis: where a program chooses, a row is another one as a
-    whole, and an engine has to have one that some run has.
+    whole, and an engine has to have one that some run has. Of three axes and more it may be an item along the first.
     """
 
     def __init__(self, want: Array, grain: Grain = MODULES_OWN) -> None:
@@ -55,6 +57,7 @@ class Movements:
         """Over all runs: the largest mean square, how many numbers are off, the largest movement."""
         self._of_other_shapes: dict[tuple[int, ...], list[Array]] = {}
         """What runs gave where rounding decides how many rows there are: scores at a threshold, say."""
+        self._items: Movements | None = None
         self._moves_elsewhere = 0.0
         """The largest movement where the shape is another one."""
 
@@ -85,6 +88,39 @@ class Movements:
         """Whether ``got`` is one more of these: off by as much, in as many numbers and rows, and in the same rows."""
         if got.shape != self.want.shape:
             return self._judge_elsewhere(got)
+        found = self._judge_by_rows(got)
+        if found.ok or not self._chooses_items():
+            return found
+        found = self._by_items().judge(_as_rows(got))
+        found.ok = found.ok and self._are_known(got)
+        return found
+
+    def _chooses_items(self) -> bool:
+        """Whether runs have other items as a whole, such as the masks of objects whose order rounding decides."""
+        if self.scale is None or self.want.ndim < 3 or len(self.want) < 2 or not self.is_by_rows:
+            return False
+        return max(self._largest, self._moves_elsewhere) * self.scale.epsilon >= CHOSEN
+
+    def _by_items(self) -> Movements:
+        """The same with a row for each item along the first axis."""
+        if self._items is None:
+            self._items = Movements(_as_rows(self.want), self._grain)
+        for run in self.runs[len(self._items.runs) :]:
+            self._items.add(_as_rows(run))
+        self._items._spread = max(self._items._spread, self._spread)
+        self._items._moves_elsewhere = self._moves_elsewhere
+        return self._items
+
+    def _are_known(self, got: Array) -> bool:
+        """Whether items stand in some run, at any place, but for as few as in runs."""
+        assert self.scale is not None
+        near = ALIKE * self.scale.largest
+        runs = [_sketch(run) for run in (self.want, *self.runs)]
+        apart = [np.concatenate(runs[:place] + runs[place + 1 :]) for place in range(len(runs))]
+        most = max((_count(_to_nearest(*pair), near) for pair in zip(runs, apart, strict=True)), default=0)
+        return _count(_to_nearest(_sketch(got), np.concatenate(runs)), near) <= MOVEMENT_RATIO * most + 1
+
+    def _judge_by_rows(self, got: Array) -> Judged:
         if not self._has_nan_as_runs_have(got):
             return Judged(float("inf"), 0.0, False, "rounding")
         floor, gap = self._floor, self._gap(got, self.want)
@@ -141,6 +177,23 @@ class Movements:
         gap[np.isnan(gap)] = 0.0
         gap[np.isinf(gap)] = 1.0 / self.scale.epsilon
         return gap
+
+
+def _as_rows(array: Array) -> Array:
+    return array.reshape(len(array), -1)
+
+
+def _sketch(array: Array, parts: int = 256) -> Array:
+    """Each item along the first axis as the means of its parts."""
+    rows = np.nan_to_num(_as_rows(array).astype(np.float32, copy=False))
+    width = -(-rows.shape[1] // parts)
+    padded = np.pad(rows, ((0, 0), (0, -rows.shape[1] % width)))
+    return np.asarray(padded.reshape(len(rows), -1, width).mean(axis=2))
+
+
+def _to_nearest(sketches: Array, known: Array) -> Array:
+    """How far each is from the nearest of those that are known."""
+    return np.array([np.abs(known - sketch).max(axis=1, initial=0.0).min() for sketch in sketches], np.float32)
 
 
 def _row_gaps(gap: Array) -> Array:

@@ -124,3 +124,28 @@ class TestMovements:
         spoilt[0, 0] = np.nan
         assert not self.moved(self.MORE).judge(spoilt).ok
         assert self.moved(self.MORE, spoilt).judge(spoilt).ok
+
+
+@pytest.mark.parametrize("form", [(40, 1, 24, 24), (40, 24, 24)])
+@pytest.mark.parametrize("noise", [0.001, 0.003, 0.01])
+def test_masks_of_objects_whose_order_rounding_decides_are_others_as_a_whole(
+    form: tuple[int, ...], noise: float
+) -> None:
+    """An object's mask covers other lines of pixels than the one that stood at its place, so lines explain nothing."""
+    drawn = np.random.default_rng(0)
+    masks, scores = np.zeros((40, 24, 24), np.float32), drawn.uniform(0.4, 0.5, 40)
+    for mask in masks:
+        top, left, high, wide = drawn.integers(0, 16, 2).tolist() + drawn.integers(2, 9, 2).tolist()
+        mask[top : top + high, left : left + wide] = drawn.uniform(0.3, 1.0, (high, wide))[: 24 - top, : 24 - left]
+
+    def run(of: np.ndarray) -> np.ndarray:
+        return np.ascontiguousarray(of[np.argsort(-(scores + drawn.normal(0, noise, 40)), kind="stable")].reshape(form))
+
+    movements = Movements(masks[np.argsort(-scores)].reshape(form))
+    for _ in range(13):
+        movements.add(run(masks))
+    assert all(movements.judge(run(masks)).ok for _ in range(5))
+    shifted = np.roll(masks, 1, 2)
+    flipped = masks[:, ::-1]
+    for wrong in (shifted, flipped, masks * 0.9, np.clip(masks, 0, 0.6)) if noise < 0.01 else ():
+        assert not any(movements.judge(run(wrong)).ok for _ in range(5))

@@ -125,7 +125,7 @@ class RoiPool(nn.Module):
 @pytest.mark.parametrize("target", [None, "onnxruntime"])
 def test_float64_without_a_form_is_refused(target: str | None, tmp_path: Path) -> None:
     """With the operator, the line and what helps: not computed in float32, which loses half the digits."""
-
+    pytest.importorskip("torchvision")
     x, path = torch.randn(1, 2, 8, 8), tmp_path / "model.onnx"
     with pytest.raises(UserError) as caught:
         fx2onnx.export(RoiPool(), (x.double(),), path, target=target)
@@ -179,10 +179,10 @@ def test_a_newer_opset_than_the_default_target_takes_is_left_alone() -> None:
 
 
 def test_nodes_that_a_target_cannot_run_are_all_named(tmp_path: Path) -> None:
+    torchvision = pytest.importorskip("torchvision")
+
     class Deform(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
-            import torchvision
-
             offset = torch.zeros(1, 2, 4, 4)
             return torchvision.ops.deform_conv2d(x, offset, torch.ones(1, 1, 1, 1))
 

@@ -113,6 +113,8 @@ def reasons(call: Any) -> Iterator[str]:
         yield "the index of a maximum in a window beyond the tensor"
     if "pool" in name and not is_finite:
         yield "the index of a maximum among infinities"
+    if "conv" in name and not bool(filled["weight"].isfinite().all()):
+        yield "a weight that is not finite, by which kernels multiply the zeros around, or do not"
     if name == "topk" and not filled["sorted"]:
         yield "the order of elements that need not be sorted"
     if name == "pow" and _overflows(filled):

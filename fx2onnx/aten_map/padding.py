@@ -134,12 +134,14 @@ def pad_sequence(
         pads: list[DimLike] = [0] * (2 * rank)
         pads[rank if padding_side == "right" else 0] = missing
         wide = op.cast(sequence, dtype)
+        if op.dims(sequence)[1:] != dims[2:]:  # PyTorch copies it into its place, which broadcasts
+            wide = op.expand(wide, (op.dims(sequence)[0], *dims[2:]))
         if missing != 0:
             wide = op.Pad(
                 wide,
                 pads=op.sizes(pads),
                 constant_value=as_dtype(op, padding_value, dtype),
-                outputs=[(dtype, (longest, *op.dims(sequence)[1:]))],
+                outputs=[(dtype, (longest, *dims[2:]))],
             )
         rows.append(unsqueeze(op, wide, 0 if batch_first else 1))
     return joined(op, rows, 0 if batch_first else 1)

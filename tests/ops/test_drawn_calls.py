@@ -84,6 +84,7 @@ UNDEFINED_CALLS = [
     (aten.rnn_tanh.data, (*PACKED, True, 1, 0.0, False, False), "sizes of batches that do not add up"),
     (aten.addmv.default, (torch.ones(2), torch.ones(2, 2), torch.ones(2)), "an infinite scale"),
     (aten.norm.Scalar, (torch.ones(2), float("nan")), "a norm whose power is NaN"),
+    (aten.conv1d.default, (torch.ones(1, 1, 3), torch.tensor([[[float("inf")]]]), None, [1], [1]), "zeros around"),
     (aten.prelu.default, (torch.zeros(2), torch.tensor([float("inf")])), "a slope of infinity"),
     (aten.max_pool2d_with_indices.default, (torch.ones(1, 2, 2), [2], [1], [1], [3]), "a window beyond the tensor"),
     (aten._fft_c2r.default, (torch.ones(3, 1, dtype=torch.complex64), [1, 0], 2, 2), "half a spectrum"),

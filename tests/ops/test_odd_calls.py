@@ -182,6 +182,7 @@ CASES = [
     case(aten.fractional_max_pool3d.default, R(2, 5, 2, 3), [3, 1, 1], [2, 1, 1], torch.rand(2, 2, 3)),
     *(case(aten.gru.input, R(3, 2, 1), R(1, 2, 3), [R(9, 1), R(9, 3), R(sizes), R(9)], True, 1, 0.0, False, False, False) for sizes in ([1], [], [1, 9])),
     case(aten.lstm.input, R(3, 2, 1), [R(1, 2, 3)] * 2, [R(12, 1), R(12, 3), R(12), R(1)], True, 1, 0.0, False, False, False),
+    *(case(aten.pad_sequence.default, [R(2, 3, 2), R(1, 1, 2), R(3, 3, 1)], *of) for of in ((False, 0.5, "left"), (True, 1.0), (False,))),
     *(case(aten._pad_circular.default, R(2, 3, 4), pad) for pad in ([-1, 0], [1, -1], [-1, -1])),
     case(aten.pad.default, R(1, 2, 3, 4), [-1, 0, 0, -1], "circular"),
     *(case(aten.embedding_bag.default, R(4, 3), T([], dtype=torch.int64), T([0, 0]), False, mode) for mode in (0, 1, 2)),

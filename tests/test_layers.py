@@ -486,7 +486,7 @@ def test_a_look_past_emit_is_seen(look: str) -> None:
 
 SHARED_CLASS_NAMES = """
 Call Case Change Difference Elsewhere Entry Facts Interface Job Leaf LoadedModel Measured NodeFacts Outputs
-Part Plan Program Row Sample Seen Sizes Snapshot Step TensorType Trace Unknown Values View WeightFacts Why
+Part Plan Program Row Sample Seen Sizes Step TensorType Trace Unknown Values View WeightFacts Why
 """
 """Names that classes of two rooms or more still have. None may be added."""
 

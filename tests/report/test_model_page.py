@@ -167,10 +167,10 @@ def hostile_model() -> onnx.ModelProto:
     names = [name.encode(errors="replace").decode() for name in NAMES]
     nodes = []
     for index, name in enumerate(names):
-        node = helper.make_node(name or "x", [f"v{index}"], [f"v{index + 1}"], f"{name}.{name}/{name}", domain="custom")
+        node = helper.make_node(name or "x", [f"v{index}" if index else names[0]], [f"v{index + 1}"], f"{name}.{name}/{name}", domain="custom")
         node.metadata_props.add(key="source", value=name)
         nodes.append(node)
-    weights = [helper.make_tensor(name, TensorProto.FLOAT, [20], range(20)) for name in names]
+    weights = [helper.make_tensor(name, TensorProto.FLOAT, [10, 2], range(20)) for name in names]
     values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [name, 2]) for name in (names[0], names[1])]
     graph = helper.make_graph(nodes, names[0], values[:1], values[1:], weights)
     model = helper.make_model(graph, producer_name=names[1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import math
 from pathlib import Path
 from typing import Any
 
@@ -236,7 +237,7 @@ class Scaled(nn.Module):
         self.head, self.scale = nn.Linear(4, 4), nn.Parameter(torch.tensor(2.0))
 
     def forward(self, x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
-        return self.head(x) * round(float(self.scale.detach())) * round(float(n))
+        return self.head(x) * math.exp(float(self.scale.detach())) * math.exp(float(n))
 
 
 def test_numbers_that_python_reads() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -189,7 +190,7 @@ def _as_integers(own: Reached) -> Callable[[torch.Tensor], torch.Tensor]:
 
 def _first_row(own: Reached) -> Callable[[torch.Tensor], torch.Tensor]:
     row = own.second.weight.data[0]
-    return lambda x: x * round(row.tolist()[0])
+    return lambda x: x * math.exp(row.tolist()[0])
 
 
 def _beyond(own: Reached) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -199,8 +200,8 @@ def _beyond(own: Reached) -> Callable[[torch.Tensor], torch.Tensor]:
 
 
 READS: dict[str, tuple[str, Reach]] = {
-    "float": ("E104", lambda own: lambda x: x * round(float(own.second.weight.data.sum()))),
-    "list": ("E104", lambda own: lambda x: x * round(own.second.weight.tolist()[0][0])),
+    "float": ("E104", lambda own: lambda x: x * math.exp(float(own.second.weight.data.sum()))),
+    "list": ("E104", lambda own: lambda x: x * math.exp(own.second.weight.tolist()[0][0])),
     "list of a view": ("E104", _first_row),
     "array": ("E104", lambda own: lambda x: x * torch.from_numpy(own.second.weight.data.numpy()[0])),
     "storage": ("E104", lambda own: lambda x: x * own.second.weight.untyped_storage()[0]),

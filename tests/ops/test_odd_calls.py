@@ -311,3 +311,19 @@ def test_a_cutoff_of_gelsy_that_may_leave_columns_out_is_a_warning_and_one_of_al
         with pytest.raises(UserError, match="E203"):
             fx2onnx.export(lambda a, b, driver=driver: torch.linalg.lstsq(a, b, rcond=1.0, driver=driver)[0], (a, b))
     check(lambda a, b: torch.linalg.lstsq(a, b, rcond=0.1, driver="gelsd")[0], (a, b))
+
+
+EDGES = (0.0, 5e-324, 1e-300, 1e-5, 0.3, 2.5, 200.0, float("inf"), float("nan"), -1.0)
+
+
+@pytest.mark.parametrize("function", [torch.special.gammainc, torch.special.gammaincc])
+def test_incomplete_gammas_at_their_edges(function):
+    pairs = T([(a, x) for a in EDGES for x in EDGES if (a, x) != (5e-324, 0.3)], dtype=torch.float64)
+    check(function, (pairs[:, 0].contiguous(), pairs[:, 1].contiguous()))
+
+
+def test_running_statistics_of_other_channels_are_refused():
+    call = torch.ops.aten._batch_norm_with_update_functional.default
+    args = (R(2, 3, 4), torch.ones(3), torch.ones(3), torch.ones(3), torch.ones(2))
+    with pytest.raises(UserError, match="running_var has 2 elements, the input 3 channels"):
+        fx2onnx.export(lambda *args: call(*args, 0.1, 1e-5), args)

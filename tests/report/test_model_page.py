@@ -167,7 +167,13 @@ def hostile_model() -> onnx.ModelProto:
     names = [name.encode(errors="replace").decode() for name in NAMES]
     nodes = []
     for index, name in enumerate(names):
-        node = helper.make_node(name or "x", [f"v{index}" if index else names[0]], [f"v{index + 1}"], f"{name}.{name}/{name}", domain="custom")
+        node = helper.make_node(
+            name or "x",
+            [f"v{index}" if index else names[0]],
+            [f"v{index + 1}"],
+            f"{name}.{name}/{name}",
+            domain="custom",
+        )
         node.metadata_props.add(key="source", value=name)
         nodes.append(node)
     weights = [helper.make_tensor(name, TensorProto.FLOAT, [10, 2], range(20)) for name in names]

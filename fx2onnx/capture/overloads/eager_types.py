@@ -64,6 +64,11 @@ def _saved_statistics(
 
     The fake kernels divide by the number of samples less one, and two of them take no call without a weight.
     """
+    channels_of_input = dims_of(input)[1] if input.ndim > 1 else None
+    for name, tensor in (("running_mean", running_mean), ("running_var", running_var)):
+        sizes = (channels_of_input, None if tensor is None else product(dims_of(tensor)))
+        if all(isinstance(size, int) for size in sizes) and sizes[0] != sizes[1]:
+            raise ValueError(f"{name} has {sizes[1]} elements, the input {sizes[0]} channels")
     is_trained = training and call.func not in _TAKE_STATISTICS
     count = product([size for axis, size in enumerate(dims_of(input)) if axis != 1]) if is_trained else 0
     if input.dtype not in HALF and count != 1 and (weight is not None or call.func not in _NEED_A_WEIGHT):

@@ -299,6 +299,18 @@ FAULTS = (
         ends_process=True,
     ),
     Fault(
+        "layer-norm-named-nothing",
+        "onnxruntime",
+        "1.17",
+        "1.32",
+        "LayerNormalization whose bias has the empty name ends the process while the file is opened",
+        "no third input",
+        lambda node: node.op_type == "LayerNormalization" and len(node.inputs) == 3 and node.inputs[2] is None,
+        frozenset({"LayerNormalization"}),
+        lambda node: node.resize_inputs(2),
+        ends_process=True,
+    ),
+    Fault(
         "random-without-spread",
         "onnxruntime",
         "1.16",

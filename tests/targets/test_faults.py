@@ -58,7 +58,17 @@ def spreadless(path: Path) -> Path:
     return saved(path, [helper.make_node("RandomNormal", [], ["y"], shape=[2, 3], scale=0.0)], 0)
 
 
-CASES = {"transpose-cast-matmul": transposed, "random-without-spread": spreadless}
+def nameless_bias(path: Path) -> Path:
+    cast = helper.make_node("Cast", ["x"], ["c"], to=onnx.TensorProto.FLOAT)
+    norm = helper.make_node("LayerNormalization", ["c", "w", ""], ["y"])
+    return saved(path, [cast, norm], 1, {"w": np.ones([4], np.float32)})
+
+
+CASES = {
+    "transpose-cast-matmul": transposed,
+    "random-without-spread": spreadless,
+    "layer-norm-named-nothing": nameless_bias,
+}
 
 
 def tiny(nodes: list[onnx.NodeProto], shapes: dict[str, list[int]], constants: dict[str, Any], outputs: int = 1) -> Any:

@@ -117,4 +117,4 @@ def test_a_report_has_objects_and_its_json_their_lines_and_parts() -> None:
     assert [part["kind"] for part in parts] == ["specialization", "assertion", "guard"]
     assert [part["where"]["function"] for part in parts] == ["forward"] * 3
     assert parts[2]["expression"] == "x_dim_0 > 2"
-    assert set(fields) == set(vars(report)) | {"assumption_details"}
+    assert set(fields) == set(vars(report)) | {"assumption_details", "rung", "rung_reason"}

@@ -76,6 +76,7 @@ TOP = {"api", "cli", "functions"}
 
 OPTIONS = "typer reads the options of a command from the parameters of its function"
 LONG_FILES = {
+    "targets/faults.py": "one table: the faults of runtimes, and how a node that meets one is told",
     "capture/shapes/symnode.py": "one class",
     "capture/recording/values.py": "one class, with the views and memories that it knows",
     "capture/python/held.py": "one class: a snapshot, and how each kind of holder is noted and put back",

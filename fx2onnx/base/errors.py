@@ -135,7 +135,7 @@ class InternalError(Fx2OnnxError):
 
 
 FAULTS = (InternalError, ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
-"""What a fault in code raises, beside errors that tell of memory, files or the user."""
+"""Exceptions that a bug in a rewrite raises. Errors about memory, files or the user are not among them."""
 
 
 class RewriteFailed(InternalError):

@@ -57,7 +57,7 @@ OLD = {
 
 
 def public(name: str) -> Any:
-    """What ``fx2onnx.NAME`` is. Raises UserError E602 where it needs a package that is missing."""
+    """Return the object that ``fx2onnx.NAME`` stands for. Raises UserError E602 where it needs a package that is missing."""
     if name in PARTS:
         return import_part(f"fx2onnx.{name}")
     return _object(name)

@@ -184,7 +184,7 @@ class _AtSmallSizes:
 
 
 def _is_possible(small: SmallSizes) -> bool:
-    """Whether no size has two numbers."""
+    """Return True if each size is set to one number only."""
     return len(dict(small)) == len(small)
 
 

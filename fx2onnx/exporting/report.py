@@ -60,12 +60,12 @@ class Report:
 
     @property
     def rung(self) -> str:
-        """The former name of ``strategy``."""
+        """Deprecated: use ``strategy``."""
         return _under_former_name("rung", self.strategy)
 
     @property
     def rung_reason(self) -> str:
-        """The former name of ``strategy_reason``."""
+        """Deprecated: use ``strategy_reason``."""
         return _under_former_name("rung_reason", self.strategy_reason)
 
     def as_dict(self) -> dict[str, Any]:

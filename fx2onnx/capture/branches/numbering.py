@@ -261,7 +261,7 @@ _GIVES_BACK: dict[object, Callable[[Node, Size], object]] = {
     aten.pad.default: _padded_by_nothing,
     aten.cat.default: _only_part,
 }
-"""Of calls that may give an operand back as it is: that operand, or None."""
+"""Functions for calls that may return an operand unchanged. Each returns that operand, or None."""
 _NORMAL: dict[object, Callable[[dict[str, Any], Size], dict[str, Any]]] = {
     aten.scaled_dot_product_attention.default: _one_key
 }

@@ -52,7 +52,7 @@ _SEEN = (*_PLAIN, torch.Tensor, torch.dtype, torch.device, torch.SymInt, torch.S
 
 @lru_cache(maxsize=4096)
 def _computes_only(code: CodeType) -> bool:
-    """Whether a function gives values to its own variables only; torch's do, as far as the tracer does not see it."""
+    """Return True if a function assigns to its own variables only. The tracer sees what torch's functions change."""
     if not is_user(code):
         return True
     if _HIDES_CALLS & {*code.co_names}:
@@ -97,7 +97,7 @@ def _is_of_python(file: str) -> bool:
 
 
 def more_than_computing(frame: FrameType, function: object) -> str:
-    """What a function does besides computing, or a ``function`` of C that the frame calls; else nothing."""
+    """Name the side effect of a Python function, or of the C ``function`` that the frame calls. Empty if there is none."""
     if function is None:
         does_more = not _computes_only(frame.f_code) and _is_of_user(frame)
         return f"{frame.f_code.co_qualname} may do more than compute" if does_more else ""
@@ -232,7 +232,7 @@ def _draws() -> object:
 
 
 def lasting_changes(modules: Iterable[torch.nn.Module]) -> Callable[[FrameType, object], str]:
-    """What finds the changes of a function that may last; those of the attributes of ``modules`` by themselves are none."""
+    """Return a watch for changes that outlive a function. Changes to attributes of ``modules`` alone do not count."""
     own = {id(module) for module in modules}
 
     @answers_for_caller

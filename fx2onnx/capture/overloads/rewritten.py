@@ -193,7 +193,7 @@ _ELEMENTWISE = (
     "abs", "add", "addcdiv", "addcmul", "clamp_max", "clamp_min", "div", "exp", "lerp", "log", "maximum", "minimum",
     "mul", "neg", "pow", "sqrt", "sub",
 )  # fmt: skip
-"""What ``_foreach_`` operators do to each element."""
+"""The operator that each ``_foreach_`` overload applies to every tensor of its list."""
 
 
 @register(

@@ -141,7 +141,7 @@ _CONVERT: Mapping[type, Callable[[Any], object]] = {
 
 
 def may_keep_number(where: SourceLocation | None) -> bool:
-    """Whether the line may have a call that makes a number of a number, or take or write a part of something."""
+    """Return True if the line may call ``int``, ``float`` or a rounding function, or index something."""
     return where is not None and _KEEPS_NUMBER.search(line_of(where.file, where.line)) is not None
 
 

@@ -282,7 +282,7 @@ def assign_data(tracer: Tracer, tensor: torch.Tensor, value: torch.Tensor) -> bo
 
 
 def _is_its_own(values: Values, tensor: torch.Tensor, value: torch.Tensor) -> bool:
-    """Whether ``value`` is the data that the tensor has, as ``module.to(dtype)`` sets it where the dtype is this one."""
+    """Return True if ``value`` is the tensor's own data. ``module.to(dtype)`` sets it when the dtype does not change."""
     if value is tensor or (value.dtype, dims_of(value)) != (tensor.dtype, dims_of(tensor)):
         return value is tensor
     old, new = values.view_of(tensor), values.view_of(value)

@@ -97,24 +97,24 @@ docs: out/docs-env/.installed ## the documents as a site, into out/docs; a warni
 	out/docs-env/bin/python -m sphinx -b html -W --keep-going -q docs out/docs
 
 ##@ Pages of docs/: `make page-NAME`, or `make NAME`
-page.benchmarks = benchmarks.export_time --write docs/benchmarks.md ## export time against torch.onnx.export, in one process
-page.scaling = benchmarks.export_scaling --write docs/scaling.md ## export time by sample size and depth, and memory
-page.start-time = benchmarks.start_time --write docs/start_time.md ## commands beside imports alone, the first export of a process beside the second
-page.training-speed = benchmarks.training_speed --write docs/training_speed.md ## time and memory of a training step beside eager PyTorch, and of its export (minutes)
-page.verify-cost = benchmarks.verify_cost --write docs/verify_cost.md ## cost of verify and locate in forwards of eager PyTorch
-page.optimize-files = benchmarks.optimize_files --onnxsim out/onnxsim/bin/python --write docs/optimize_files.md --counts tests/data/foreign/onnxsim.json ## files of other tools, optimized beside onnxsim (minutes)
-page.operators = tools.operators_page docs/operators.md ## every row of PyTorch's operator database (minutes)
-page.gradients = tools.gradients_page docs/gradients.md ## gradients of PyTorch's operator database (minutes)
+page.benchmarks = benchmarks.export_time --write docs/measured/benchmarks.md ## export time against torch.onnx.export, in one process
+page.scaling = benchmarks.export_scaling --write docs/measured/scaling.md ## export time by sample size and depth, and memory
+page.start-time = benchmarks.start_time --write docs/measured/start_time.md ## commands beside imports alone, the first export of a process beside the second
+page.training-speed = benchmarks.training_speed --write docs/measured/training_speed.md ## time and memory of a training step beside eager PyTorch, and of its export (minutes)
+page.verify-cost = benchmarks.verify_cost --write docs/measured/verify_cost.md ## cost of verify and locate in forwards of eager PyTorch
+page.optimize-files = benchmarks.optimize_files --onnxsim out/onnxsim/bin/python --write docs/measured/optimize_files.md --counts tests/data/foreign/onnxsim.json ## files of other tools, optimized beside onnxsim (minutes)
+page.operators = tools.operators_page docs/measured/operators.md ## every row of PyTorch's operator database (minutes)
+page.gradients = tools.gradients_page docs/measured/gradients.md ## gradients of PyTorch's operator database (minutes)
 page.overload-sweep = benchmarks.overload_sweep --seed 41 --each 1 --write ## calls drawn from the schemas of all exportable overloads; resumes (minutes)
-page.sabotage = studies.sabotage --seeds 2 --locate --write docs/sabotage.md ## harmed files of 15 architectures: what verify and locate notice (minutes)
-page.planted = studies.planted --each 4 --write docs/planted.md ## faults planted in the exporter and the runner: which stage locate names (minutes)
+page.sabotage = studies.sabotage --seeds 2 --locate --write docs/measured/sabotage.md ## harmed files of 15 architectures: what verify and locate notice (minutes)
+page.planted = studies.planted --each 4 --write docs/measured/planted.md ## faults planted in the exporter and the runner: which stage locate names (minutes)
 page.verify-alarms = studies.verify_alarms ## sound exports that verify refuses at its defaults; resumes (hours)
-page.training-coverage = studies.training_coverage --write docs/training_coverage.md ## every kind of model trained in exported graphs beside PyTorch (tens of minutes)
-page.prompt-forms = studies.prompt_forms --write docs/prompt_forms.md ## prompts of recurrent models in one call and token by token (minutes)
+page.training-coverage = studies.training_coverage --write docs/measured/training_coverage.md ## every kind of model trained in exported graphs beside PyTorch (tens of minutes)
+page.prompt-forms = studies.prompt_forms --write docs/measured/prompt_forms.md ## prompts of recurrent models in one call and token by token (minutes)
 page.dynamic-sizes = studies.dynamic_sizes ## which sizes that eager PyTorch takes are dynamic in the file; resumes (hours)
 page.dynamic-libraries = studies.dynamic_libraries ## networks of diffusers, MONAI and torchaudio at other sizes; needs those packages (minutes)
 page.data-size-programs = studies.data_size_programs ## programs with data-dependent sizes beside eager PyTorch; resumes (minutes)
-page.quantized-zoo = studies.quantized_zoo --write docs/quantized_zoo.md ## every zoo model with low-bit weights, verified (20 minutes)
+page.quantized-zoo = studies.quantized_zoo --write docs/measured/quantized_zoo.md ## every zoo model with low-bit weights, verified (20 minutes)
 page.target-files = studies.target_files ## what lint says of 100 exports beside what the runtimes do, after `make target-probes` (minutes)
 page.generation-coverage = studies.coverage_generation ## generation of every transformers type with a cache (hours)
 
@@ -137,23 +137,23 @@ bench: page-benchmarks
 training: page-training-coverage
 
 ##@ Other measurements
-figures: $(READY)           ## measure and draw the two figures of docs/figures.md (minutes)
+figures: $(READY)           ## measure and draw the two figures of docs/measured/figures.md (minutes)
 	$(UNPIN) $(BIN)/python -m benchmarks.figures
 
 out/genai/.installed: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target out/genai onnxruntime-genai==0.18.0
 	touch $@
 
-fused: out/genai/.installed ## fused files beside those of onnxruntime-genai and onnxruntime's optimizer, into docs/fused.md (half an hour)
+fused: out/genai/.installed ## fused files beside those of onnxruntime-genai and onnxruntime's optimizer, into docs/measured/fused.md (half an hour)
 	PYTHONPATH=out/genai $(ONE) $(BIN)/python -m benchmarks.fused prepare out/fused
-	PYTHONPATH=out/genai $(ONE) $(BIN)/python -m benchmarks.fused measure out/fused --write docs/fused.md
+	PYTHONPATH=out/genai $(ONE) $(BIN)/python -m benchmarks.fused measure out/fused --write docs/measured/fused.md
 
-matrix: $(READY)            ## the core tests in environments of many versions, into docs/compatibility.md; resumes (hours)
+matrix: $(READY)            ## the core tests in environments of many versions, into docs/measured/compatibility.md; resumes (hours)
 	$(BIN)/python -m studies.compatibility
 
 conditions-at-sample: $(READY) ## whether each condition in the report of each model is true at its own example inputs; resumes (minutes)
 	$(ONE) $(BIN)/python -m studies.conditions_at_sample
 
 .PHONY: sweep-torchvision sweep-timm sweep-hf
-sweep-torchvision sweep-timm sweep-hf: sweep-%: $(READY) ## export and verify every model of a library into docs/coverage.md; resumes
+sweep-torchvision sweep-timm sweep-hf: sweep-%: $(READY) ## export and verify every model of a library into docs/measured/coverage.md; resumes
 	$(ONE) $(BIN)/python -m studies.coverage --source $* --jobs 2

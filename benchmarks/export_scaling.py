@@ -3,7 +3,7 @@
 One process, warm, variants in turn, medians; ratios are the claim. Memory is the growth of the peak resident set during one
 whole export, in a process of its own that has the model loaded and a smaller one of its kind exported before.
 
-    python -m benchmarks.export_scaling [--rounds 60] [--write docs/scaling.md]
+    python -m benchmarks.export_scaling [--rounds 60] [--write docs/measured/scaling.md]
 """
 
 from __future__ import annotations

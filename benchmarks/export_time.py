@@ -4,7 +4,7 @@ One process, warm, all variants of a model in turn, medians of ``--rounds``. *Gr
 export* ends with the finished file, weights inside, in ``--folder``. The writing of the weights is also measured by itself,
 beside one plain sequential write of as many bytes to the same folder.
 
-    python -m benchmarks.export_time [--rounds 5] [--models a,b] [--folder DIR] [--write docs/benchmarks.md]
+    python -m benchmarks.export_time [--rounds 5] [--models a,b] [--folder DIR] [--write docs/measured/benchmarks.md]
 """
 
 from __future__ import annotations

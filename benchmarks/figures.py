@@ -1,7 +1,7 @@
 """The two founding figures with today's numbers: export time over input tokens, and flame graphs of both exporters.
 
 ``python -m benchmarks.figures [--tokens 32,64,...] [--rounds 3] [--folder DIR]`` measures T5-small and writes
-``docs/figures/*.svg``, ``docs/figures/t5_small.json`` and the numbers of ``docs/figures.md``. With ``--redraw`` it draws
+``docs/measured/figures/*.svg``, ``docs/measured/figures/t5_small.json`` and the numbers of ``docs/measured/figures.md``. With ``--redraw`` it draws
 from the JSON file and measures nothing.
 """
 
@@ -20,7 +20,7 @@ from fx2onnx.report.tree import flame, phases
 
 SOURCE = "zoo:t5_small"
 TOKENS = (32, 64, 128, 256, 512, 1024, 2048)
-FOLDER = Path(__file__).parents[1] / "docs" / "figures"
+FOLDER = Path(__file__).parents[1] / "docs" / "measured" / "figures"
 PAGE = FOLDER.parent / "figures.md"
 NAMES = {"fx2onnx": "fx2onnx", "torch": "torch.onnx.export"}
 COLOURS = {"fx2onnx": "#2f6fe0", "torch": "#d9822b"}

@@ -1,6 +1,6 @@
-"""Fused files beside those of onnxruntime's own tools, in onnxruntime: ``docs/fused.md``.
+"""Fused files beside those of onnxruntime's own tools, in onnxruntime: ``docs/measured/fused.md``.
 
-``python -m benchmarks.fused prepare out/fused`` makes the files, ``python -m benchmarks.fused measure out/fused --write docs/fused.md``
+``python -m benchmarks.fused prepare out/fused`` makes the files, ``python -m benchmarks.fused measure out/fused --write docs/measured/fused.md``
 times them. Decoders: a folder for onnxruntime-genai beside that of its model builder, on the same checkpoint. Other models: our
 file beside that of ``onnxruntime.transformers.optimizer`` made of ``torch.onnx.export``'s. Needs onnxruntime-genai, whose builder is
 run as a script.

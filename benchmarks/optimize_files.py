@@ -1,6 +1,6 @@
 """``fx2onnx.optimize`` beside onnxsim, on files of other tools: bytes, nodes, and time in onnxruntime.
 
-``python -m benchmarks.optimize_files --onnxsim PYTHON --write docs/optimize_files.md``, where PYTHON is that of an environment with
+``python -m benchmarks.optimize_files --onnxsim PYTHON --write docs/measured/optimize_files.md``, where PYTHON is that of an environment with
 onnxsim. The small files lie in ``tests/data/foreign``; larger ones are written by both exporters of PyTorch.
 """
 

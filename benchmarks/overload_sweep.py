@@ -2,7 +2,7 @@
 
 ``make overload-sweep``, or ``python -m benchmarks.overload_sweep [PATTERN ...] [--seed 1] [--each 10] [--jobs 2]``. Arguments
 have ranks 0 to 4, sizes 0 to 5 and any dtype; optional ones are given or not. A call counts when eager PyTorch takes it. It
-goes on where an earlier call with this seed stopped, and ``--write`` writes docs/overload_sweep.md.
+goes on where an earlier call with this seed stopped, and ``--write`` writes docs/measured/overload_sweep.md.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 
 DRAWINGS = ("fitting", "edge", "misfit")
 """Calls that eager PyTorch takes, as drawn or moved to an edge, and calls that it refuses."""
-PAGE = Path(__file__).parent.parent / "docs" / "overload_sweep.md"
+PAGE = Path(__file__).parent.parent / "docs" / "measured" / "overload_sweep.md"
 LIMIT_S = 30.0
 """One call, with all sets of arguments that eager PyTorch refuses."""
 LARGEST_BYTES = 6 << 30
@@ -193,7 +193,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--file", type=Path, default=Path("out/overload_sweep.jsonl"), help="where rows are kept")
     parser.add_argument("--faults", action="store_true", help="examine only calls that an earlier run found wrong")
-    parser.add_argument("--write", action="store_true", help="write docs/overload_sweep.md")
+    parser.add_argument("--write", action="store_true", help="write docs/measured/overload_sweep.md")
     options = parser.parse_args(arguments)
     seeds = options.seed or [1]
     options.file.parent.mkdir(parents=True, exist_ok=True)

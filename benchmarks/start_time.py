@@ -1,6 +1,6 @@
-"""How long commands take from their start, beside what nobody can save, into docs/start_time.md.
+"""How long commands take from their start, beside what nobody can save, into docs/measured/start_time.md.
 
-    python -m benchmarks.start_time [--rounds 5] [--write docs/start_time.md]
+    python -m benchmarks.start_time [--rounds 5] [--write docs/measured/start_time.md]
 
 Whole processes, each in turn, with compiled modules (``__pycache__``) there; medians of processor time, and of wall time.
 ``fx2onnx export`` with its verification is set beside a process that imports torch and the model's library alone. The first

@@ -1,6 +1,6 @@
-"""What a step of training costs in an exported graph, by eager PyTorch's own step, into docs/training_speed.md.
+"""What a step of training costs in an exported graph, by eager PyTorch's own step, into docs/measured/training_speed.md.
 
-    python -m benchmarks.training_speed [--rounds 9] [--only step,memory,export,growth] [--write docs/training_speed.md]
+    python -m benchmarks.training_speed [--rounds 9] [--only step,memory,export,growth] [--write docs/measured/training_speed.md]
 
 Each figure comes from a process of its own. Steps are taken in turn in one process, by eager PyTorch, onnxruntime and the
 runner, each with as many threads; a ratio is the median of the rounds' ratios. Peak memory is that of a process that trains

@@ -1,4 +1,4 @@
-"""docs/training_speed.md, of what ``benchmarks.training_speed`` measured."""
+"""docs/measured/training_speed.md, of what ``benchmarks.training_speed`` measured."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What ``verify`` and ``locate`` cost, in forwards of eager PyTorch, into docs/verify_cost.md.
+"""What ``verify`` and ``locate`` cost, in forwards of eager PyTorch, into docs/measured/verify_cost.md.
 
-    python -m benchmarks.verify_cost [--rounds 7] [--write docs/verify_cost.md]
+    python -m benchmarks.verify_cost [--rounds 7] [--write docs/measured/verify_cost.md]
 
 One process and one thread of PyTorch; each round takes every measurement once, in turn; medians of processor time, which
 is that of all threads. A deep graph is measured in a process of its own, for the peak of its resident set.

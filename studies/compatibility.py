@@ -2,7 +2,7 @@
 
 ``python -m studies.compatibility [--only NAME ...] [--folder DIR] [--whole] [--keep]`` makes each environment of
 ``environments.py`` in turn, runs the tests marked ``core`` there (with ``--whole`` all of the default suite), removes it, and
-writes docs/compatibility.md. It goes on where an earlier call stopped; a row that is named is made anew. Rows that were never made
+writes docs/measured/compatibility.md. It goes on where an earlier call stopped; a row that is named is made anew. Rows that were never made
 here stay as the page has them, with the day and the commit that they were made with.
 """
 
@@ -26,7 +26,7 @@ from fx2onnx.files.staging import write_text
 from studies.environments import ENVIRONMENTS, ROOT, Environment, Unavailable, make, make_whole
 from tests.conftest import CORE, WITHOUT_TORCH, is_core
 
-PAGE = ROOT / "docs" / "compatibility.md"
+PAGE = ROOT / "docs" / "measured" / "compatibility.md"
 SHOWN = (
     "torch",
     "torchvision",
@@ -136,7 +136,7 @@ def _node(name: str) -> str:
 
 
 def page(rows: Iterable[Row], before: str = "") -> str:
-    """docs/compatibility.md. What is in no row is as ``before``, a page, has it."""
+    """docs/measured/compatibility.md. What is in no row is as ``before``, a page, has it."""
     kept_core, _, kept_whole = before.partition(WHOLE)
     core = {row["name"]: row for row in rows if not row.get("whole")}
     whole = {row["name"]: row for row in rows if row.get("whole")}

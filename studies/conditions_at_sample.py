@@ -1,7 +1,7 @@
 """Whether every condition on sizes in the report of a model is true at the sizes of its own example inputs.
 
 ``python -m studies.conditions_at_sample [--source torchvision|timm|hf|zoo] [--models NAMES]`` exports the models of
-docs/dynamic_sizes.md and of the zoo without a file, with the sizes of docs/dynamic_sizes.md dynamic where the module allows, then with
+docs/measured/dynamic_sizes.md and of the zoo without a file, with the sizes of docs/measured/dynamic_sizes.md dynamic where the module allows, then with
 none. It prints each false condition and what is refused, goes on where an earlier call stopped, and ends with 1 where a condition is
 false. ``--against FILE`` compares with the rows of another state of the code: models lost, sizes lost, more conditions.
 """

@@ -1,7 +1,7 @@
 """Which models export, and match in both engines: every torchvision entry, timm family and transformers type.
 
 ``python -m studies.coverage [--source torchvision|timm|hf] [--limit N] [--full] [--dynamic]`` goes on where an
-earlier call stopped (``--again failing|all`` measures anew) and writes docs/coverage.md.
+earlier call stopped (``--again failing|all`` measures anew) and writes docs/measured/coverage.md.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from studies import coverage_report
 from studies.coverage_models import SOURCES, all_names
 from studies.coverage_worker import Row, examine_all
 
-PAGE = Path(__file__).parent.parent / "docs" / "coverage.md"
+PAGE = Path(__file__).parent.parent / "docs" / "measured" / "coverage.md"
 PACKAGES = ("torch", "torchvision", "timm", "transformers", "onnxruntime")
 LIMIT_S = {"torchvision": 600.0, "timm": 300.0, "hf": 300.0}
 

@@ -1,7 +1,7 @@
 """Which generating transformers types export with their cache, and generate what ``model.generate`` does.
 
 ``python -m studies.coverage_generation [--models a,b] [--limit N] [--again no|failing|all]`` goes on where an
-earlier call stopped and writes docs/generation_coverage.md.
+earlier call stopped and writes docs/measured/generation_coverage.md.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from studies.coverage_prompts import GRIDS, generates_alone, mixes_images, row_o
 from studies.coverage_sound import with_sound
 from studies.coverage_worker import Row, Worker, _described, _quiet, answer
 
-PAGE = Path(__file__).parent.parent / "docs" / "generation_coverage.md"
+PAGE = Path(__file__).parent.parent / "docs" / "measured" / "generation_coverage.md"
 TASKS = {
     "text-generation": "MODEL_FOR_CAUSAL_LM_MAPPING",
     "text2text-generation": "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING",

@@ -1,4 +1,4 @@
-"""docs/coverage.md from the rows of a sweep."""
+"""docs/measured/coverage.md from the rows of a sweep."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def text(rows: Iterable[Row], planned: Mapping[str, int], versions: str) -> str:
     lines += [
         "",
         f"Models not run yet: {', '.join(left)}. Seconds were taken on a machine that others used, too. A row is what "
-        "was found when the model was last tried, perhaps with an older state of the code (`--again failing` tries those anew "
+        "was found when the model was last tried (`--again failing` tries those anew "
         "that did not match); where the runner's column is empty, only onnxruntime was compared then.",
     ]
     for source in planned:

@@ -2,7 +2,7 @@
 
 ``python -m studies.data_size_programs [--every N] [--only TEXT] [--jobs 2]`` exports each program of
 ``tests/capture/data_size_programs.py`` and runs its file on the example inputs and on all others that eager PyTorch takes.
-It goes on where an earlier call stopped, and writes docs/data_size_programs.md where that then covers no
+It goes on where an earlier call stopped, and writes docs/measured/data_size_programs.md where that then covers no
 fewer programs.
 """
 
@@ -28,7 +28,7 @@ import fx2onnx
 from tests.capture.data_size_programs import PROGRAMS, Program
 from tests.support import Engines, flat
 
-PAGE = Path(__file__).parent.parent / "docs" / "data_size_programs.md"
+PAGE = Path(__file__).parent.parent / "docs" / "measured" / "data_size_programs.md"
 LIMIT_S = 60
 OUTCOMES = {
     "right": "values, shapes and dtypes of eager PyTorch, in both engines",

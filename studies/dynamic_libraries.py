@@ -2,7 +2,7 @@
 
 ``python -m studies.dynamic_libraries [NAME ...]`` needs diffusers, monai and torchaudio (of which the files of the two
 networks are read, so that its C library need not fit this torch); a network whose package is missing is left out of the page.
-It writes docs/dynamic_libraries.md from all rows measured so far.
+It writes docs/measured/dynamic_libraries.md from all rows measured so far.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import torch
 from fx2onnx.sizes.assumptions import Assumption, Condition, Guard
 from studies.dynamic_library_networks import NETWORKS, Network, Sizes
 
-PAGE = Path(__file__).parent.parent / "docs" / "dynamic_libraries.md"
+PAGE = Path(__file__).parent.parent / "docs" / "measured" / "dynamic_libraries.md"
 ERROR = 1e-3
 """Of the largest number of the output."""
 

@@ -3,7 +3,7 @@
 ``python -m studies.dynamic_sizes [--source torchvision|timm|hf] [--limit N]`` asks for the batch, height and width of
 every image and for what the source proposes (sequences, frames, ...). A size counts where the module runs in eager PyTorch
 with another one in its place, alone or together with the others. The file is run in onnxruntime at the sizes so found,
-beside eager PyTorch. It goes on where an earlier call stopped, and writes docs/dynamic_sizes.md where that then covers no
+beside eager PyTorch. It goes on where an earlier call stopped, and writes docs/measured/dynamic_sizes.md where that then covers no
 fewer models.
 """
 
@@ -26,7 +26,7 @@ from studies.coverage_models import SOURCES, all_names, attempts
 from studies.coverage_worker import Row, Worker, _described, _quiet, answer, read_named_rows
 from studies.eager_distance import ERROR, RATIO, compared, eager_outputs
 
-PAGE = Path(__file__).parent.parent / "docs" / "dynamic_sizes.md"
+PAGE = Path(__file__).parent.parent / "docs" / "measured" / "dynamic_sizes.md"
 TITLES = {
     "torchvision": "torchvision, entries of list_models()",
     "timm": "timm, one architecture a family",

@@ -1,4 +1,4 @@
-"""``python -m studies.planted [--models a,b] [--each N] [--write docs/planted.md]``: plant faults in each stage of the
+"""``python -m studies.planted [--models a,b] [--each N] [--write docs/measured/planted.md]``: plant faults in each stage of the
 exporter and of the runner, and ask ``locate`` which stage and which code is at fault. ``--rows FILE`` collects what several
 runs find, each for some of the models; ``--page-only`` writes the page of them.
 

@@ -4,7 +4,7 @@ Each round takes a prompt in one call and then token by token, with the same fil
 thread, so that the processor's time is that of the work, whatever runs beside it; medians of ``--rounds``. Token by token is what generation did, and
 does, with graphs of one token a call.
 
-    python -m studies.prompt_forms [--models mamba,jamba] [--rounds 3] [--tokens 512] [--file ROWS] [--write docs/prompt_forms.md]
+    python -m studies.prompt_forms [--models mamba,jamba] [--rounds 3] [--tokens 512] [--file ROWS] [--write docs/measured/prompt_forms.md]
 """
 
 from __future__ import annotations

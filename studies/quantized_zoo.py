@@ -1,6 +1,6 @@
-"""Every zoo model with its weights in few bits, beside the module with the same numbers, into docs/quantized_zoo.md.
+"""Every zoo model with its weights in few bits, beside the module with the same numbers, into docs/measured/quantized_zoo.md.
 
-    python -m studies.quantized_zoo [--only resnet18 ...] [--kinds int8 int4] [--write docs/quantized_zoo.md] [--rows ROWS.jsonl]
+    python -m studies.quantized_zoo [--only resnet18 ...] [--kinds int8 int4] [--write docs/measured/quantized_zoo.md] [--rows ROWS.jsonl]
 
 A process for each model. Rows that a former run left in ``--rows`` are not made again.
 """

@@ -1,5 +1,5 @@
 """``python -m studies.target_files``: what ``lint`` says of 100 exports for a runtime, and what the runtime itself does with them,
-into docs/target_files.md.
+into docs/measured/target_files.md.
 
 Models of the zoo, static and with their dynamic sizes, and modules of one function, at opsets 13, 17 and 20, exported for no runtime in
 particular. A finding about a file that runs, with the numbers of fx2onnx's runner, is false; a file without findings that does not
@@ -33,7 +33,7 @@ from tools.target_kernels import installed
 from tools.target_nodes import Case
 from tools.target_probes import PACKAGES, WEB, by_node, tried
 
-PAGE = Path(__file__).parents[1] / "docs" / "target_files.md"
+PAGE = Path(__file__).parents[1] / "docs" / "measured" / "target_files.md"
 RUNTIMES = (WEB, "openvino", "tract", "rten")
 OPSETS = (13, 17, 20)
 MOST = 100

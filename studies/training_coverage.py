@@ -3,7 +3,7 @@
 Per model: the gradients of every parameter in onnxruntime and in the runner against autograd's in float64, beside the error
 that eager float32 makes itself; then steps of SGD and AdamW, each on another batch, whose losses are those of eager PyTorch.
 
-    python -m studies.training_coverage [--models a,b] [--steps 20] [--kept FILE] [--write docs/training_coverage.md]
+    python -m studies.training_coverage [--models a,b] [--steps 20] [--kept FILE] [--write docs/measured/training_coverage.md]
 """
 
 from __future__ import annotations
@@ -269,7 +269,7 @@ and momentum and {LIMITS["AdamW"]:.0e} with AdamW, or {LOSS_NOISE:.0f} times wha
 
 {table}
 
-[`studies/training_models.py`](../studies/training_models.py) has the models, [training.md](training.md) what training
+[`studies/training_models.py`](../../studies/training_models.py) has the models, [training.md](../training.md) what training
 graphs are.
 """
 

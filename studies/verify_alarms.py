@@ -3,7 +3,7 @@
 ``python -m studies.verify_alarms [--source zoo|torchvision|timm|hf|programs] [--seeds 3]`` exports every model of the zoo, of
 torchvision, one of each timm family, transformers types drawn at random and small programs that are easily taken for wrong, with the sizes that the source proposes as
 dynamic, once for each seed with other random weights, and verifies with values of that seed. It goes on where an earlier
-call stopped, and writes docs/verify_alarms.md.
+call stopped, and writes docs/measured/verify_alarms.md.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from studies.alarm_programs import PROGRAMS, Function, Program
 from studies.coverage_models import Attempt, all_names, attempts
 from studies.coverage_worker import Row, Worker, _described, _quiet, answer, read_named_rows
 
-PAGE = Path(__file__).parent.parent / "docs" / "verify_alarms.md"
+PAGE = Path(__file__).parent.parent / "docs" / "measured" / "verify_alarms.md"
 SOURCES = {
     "zoo": "the zoo",
     "torchvision": "torchvision, entries of list_models()",
@@ -35,7 +35,7 @@ PROGRAMS_ARE = (
     "The small programs (`studies/alarm_programs.py`) choose rows by scores, solve systems of equations, round what "
     "decides sizes, compare at thresholds, take logarithms of spectra, and have special functions and orthogonal polynomials."
 )
-SAMPLE = "## A sample with later code"
+SAMPLE = "## A later run of some models"
 LIMIT_S = 600.0
 LARGEST_BYTES = 12 << 30
 HF_TYPES = 240
@@ -226,10 +226,10 @@ def write_page(rows: Sequence[Row], seeds: int) -> None:
 
 
 def write_sample(rows: Sequence[Row]) -> None:
-    """A section at the end of the page, in place of an earlier one: what was measured with later code, where that is not all."""
+    """Write a later run of some of the models as the last section of the page, in place of an earlier such section."""
     before = PAGE.read_text(encoding="utf-8").partition(SAMPLE)[0].rstrip("\n")
     day = time.strftime("%Y-%m-%d")
-    text = f"The table above is of an earlier state of the code. With the code of {day}, a part of the models of each source:"
+    text = f"Run of {day}, some models of each source:"
     _write([before, "", SAMPLE, "", text, "", *_table(rows)])
 
 

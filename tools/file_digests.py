@@ -1,7 +1,7 @@
 """Digests of the files and reports of all models, to tell whether another state of the code writes the same.
 
 ``python -m tools.file_digests [--source zoo|torchvision|timm|hf] [--only NAMES] [--file LINES]`` exports the zoo and
-the models of docs/dynamic_sizes.md with fixed seeds, once with fixed sizes and once with dynamic ones: those of the zoo
+the models of docs/measured/dynamic_sizes.md with fixed seeds, once with fixed sizes and once with dynamic ones: those of the zoo
 as its models declare them, those of the others where the module allows. It writes a JSON line a model and goes on where an
 earlier call stopped. ``--compare OLD NEW`` prints where two such files differ, and ends with 1 where they do.
 ``--keep FOLDER`` keeps the ONNX files, for ``fx2onnx diff``.

@@ -1,6 +1,6 @@
-"""docs/gradients.md: PyTorch's operator database, each row differentiated in an exported graph, beside autograd in float64.
+"""docs/measured/gradients.md: PyTorch's operator database, each row differentiated in an exported graph, beside autograd in float64.
 
-python -m tools.gradients_page docs/gradients.md
+python -m tools.gradients_page docs/measured/gradients.md
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def page(rows: Sequence[Row]) -> str:
     lines = [
         "# Gradients of operators",
         "",
-        "Written by `python -m tools.gradients_page docs/gradients.md` (a minute): every row of PyTorch's operator "
+        "Written by `python -m tools.gradients_page docs/measured/gradients.md` (a minute): every row of PyTorch's operator "
         f"database that autograd differentiates in float32, {SAMPLES} samples each. A row is right where the gradients of all "
         "inputs, exported in one graph, are those of autograd in float64 in onnxruntime and in the runner, up to ten times "
         "what float32 itself is off in eager PyTorch.",

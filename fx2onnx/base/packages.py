@@ -70,7 +70,7 @@ def _lacking(error: ImportError | AttributeError) -> UserError | None:
     return UserError(
         "E602",
         f"{package} {getattr(module, '__version__', '')} lacks what fx2onnx needs: {error}",
-        next=f"pip install {TRIED.get(package, package)}; the versions that were tried are in docs/compatibility.md",
+        next=f"pip install {TRIED.get(package, package)}; the versions that were tried are in docs/measured/compatibility.md",
     )
 
 

@@ -1,4 +1,4 @@
-"""Rows of several runs in one file, and the page of them: whole, or a section of what was measured with later code."""
+"""Rows of several runs in one file, and the page of them: whole, or a section of a later run of some architectures."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from studies.sabotage.architectures import ARCHITECTURES
 
-LATER = "## With later code"
+LATER = "## A later run"
 Row = dict[str, Any]
 
 
@@ -30,7 +30,7 @@ def write_later(page: Path, rows: Sequence[Row], text: str) -> None:
     before, *sections = page.read_text(encoding="utf-8").split(LATER)
     names = list(dict.fromkeys(row["model"] for row in rows))
     told = (
-        f"All above is of an earlier state of the code. With the code of {time.strftime('%Y-%m-%d')}, {len(names)} of the "
+        f"Run of {time.strftime('%Y-%m-%d')}, {len(names)} of the "
         f"{len(ARCHITECTURES)} architectures ({', '.join(names)}):"
     )
     kept = [f"{LATER}{section.rstrip()}\n\n" for section in sections if not _named(section) <= set(names)]

@@ -30,7 +30,7 @@ from markdown_it import MarkdownIt
 from fx2onnx import Fx2OnnxError
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 OPTIONS = {
     "python": {"raises", "file"},
     "sh": {"raises", "exit"},

@@ -17,20 +17,27 @@ SLOW = {
     "training.md": "trains",
 }
 """Pages whose blocks take more than some seconds."""
+
+
+def name_of(page: Path) -> str:
+    """The folder and the name of a page, such as ``measured/index``."""
+    return page.relative_to(ROOT).with_suffix("").as_posix().removeprefix("docs/")
+
+
 RUN = [page for page in PAGES if any(block.language in RUNNERS for block in blocks_of(page))]
 
 
 @pytest.mark.long_cases("deployment", "errors", "migrating", "quantization", "quickstart", "weights")
 @pytest.mark.parametrize(
     "page",
-    [pytest.param(page, marks=[pytest.mark.slow] if page.name in SLOW else [], id=page.stem) for page in RUN],
+    [pytest.param(page, marks=[pytest.mark.slow] if page.name in SLOW else [], id=name_of(page)) for page in RUN],
 )
 def test_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert run_page(page) > 0
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_each_block_says_what_it_is(page: Path) -> None:
     """One without a language, or with options that mean nothing, would be left out without a word."""
     for block in blocks_of(page):
@@ -39,7 +46,7 @@ def test_each_block_says_what_it_is(page: Path) -> None:
             assert set(block.options) <= OPTIONS[block.language], block.place
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"(?<!`)\]\(([^)\s]+)\)", page.read_text()):
         if target.startswith("https://"):
@@ -57,9 +64,23 @@ def anchor(line: str) -> str:
     return re.sub(r"\s", "-", words)
 
 
-def test_each_page_is_in_the_index() -> None:
-    index = (ROOT / "docs" / "index.md").read_text().split()
-    assert {page.stem for page in PAGES if page.parent.name == "docs" and page.stem != "index"} <= set(index)
+def test_an_index_leads_to_each_page() -> None:
+    indexes = [ROOT / "docs" / "index.md", *(ROOT / "docs").glob("*/index.md")]
+    found = {
+        (index.parent / target).resolve()
+        for index in indexes
+        for target in re.findall(r"^[-|] \[[^\]]*\]\(([\w/]+\.md)\)", index.read_text(), re.MULTILINE)
+    }
+    assert {page for page in PAGES if page.parent != ROOT} - found - {ROOT / "docs" / "index.md"} == set()
+
+
+def test_each_measurement_has_its_date_commit_and_command() -> None:
+    rows = [
+        line for line in (ROOT / "docs" / "measured" / "index.md").read_text().splitlines() if line.startswith("| [")
+    ]
+    assert len(rows) == len(list((ROOT / "docs" / "measured").glob("*.md"))) - 1
+    for row in rows:
+        assert re.search(r"\| 20\d\d-\d\d-\d\d \| [0-9a-f]{7,8} \| `make [\w -]+` \| .+ \|$", row), row
 
 
 def test_each_code_has_a_failing_and_a_mended_example() -> None:

@@ -1,4 +1,4 @@
-"""What docs/operators.md says, measured: PyTorch's operator database in every usual dtype, at other opsets, and the ONNX
+"""What docs/measured/operators.md says, measured: PyTorch's operator database in every usual dtype, at other opsets, and the ONNX
 form of every overload at every opset. The results are kept as JSON, so that a sweep can be done in parts.
 """
 

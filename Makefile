@@ -72,7 +72,7 @@ families: $(READY)          ## which file of the ATen table, and of capture, reg
 	$(BIN)/python -m tools.aten_families fx2onnx/aten_map/table/families.json
 	$(BIN)/python -m tools.capture_families fx2onnx/capture/overloads/families.json
 
-options: $(READY)           ## the options of all commands into docs/cli.md, and the Python functions into docs/python.md
+options: $(READY)           ## the options of all commands into docs/cli/, and the Python functions into docs/python/
 	$(BIN)/python -m tools.options_page
 	$(BIN)/python -m tools.python_page
 

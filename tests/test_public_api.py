@@ -225,8 +225,9 @@ def test_functions_have_the_names_of_commands() -> None:
 
 
 def test_the_reference_is_that_of_the_functions() -> None:
-    assert python_page.FILE.read_text() == python_page.text(), "python -m tools.python_page writes it"
-    named = {name for names in python_page.FUNCTIONS.values() for name in names} | set(python_page.TYPES)
+    for path, text in python_page.texts().items():
+        assert path.read_text() == text, "python -m tools.python_page writes it"
+    named = {name for page in python_page.PAGES.values() for name in (*page.functions, *page.types)}
     errors = {name for name in PUBLIC if name.endswith(("Error", "Warning"))}
     assert named == PUBLIC - errors - {"__version__", "runner", "sources"}
 

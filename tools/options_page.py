@@ -1,4 +1,8 @@
-"""The tables of options in ``docs/cli.md``, made of the commands: ``python -m tools.options_page`` writes them."""
+"""The tables of options in ``docs/cli.md`` and ``docs/cli/``, made of the commands: ``python -m tools.options_page`` writes them.
+
+``<!-- options: NAME -->`` stands for the options of a command, ``<!-- options: NAME but OTHER -->`` for those that differ from
+the options of another one.
+"""
 
 from __future__ import annotations
 
@@ -12,24 +16,51 @@ from typer.testing import CliRunner
 from fx2onnx.base.options import PANELS
 from fx2onnx.cli.main import COMMANDS, app
 
-FILE = Path(__file__).parents[1] / "docs" / "cli.md"
-_KINDS = {"text": "WORD", "str": "WORD", "int": "N", "integer": "N", "integer range": "N", "int range": "N"}
+DOCS = Path(__file__).parents[1] / "docs"
+FILES = [DOCS / "cli.md", *sorted((DOCS / "cli").glob("*.md"))]
+_KINDS = {
+    "text": "WORD",
+    "str": "WORD",
+    "int": "N",
+    "integer": "N",
+    "integer range": "N",
+    "int range": "N",
+    "path": "PATH",
+}
 _HELP = re.compile(r"<!-- help -->\n.*?<!-- end help -->\n", re.DOTALL)
-_TABLE = re.compile(r"<!-- options: ([\w-]+) -->\n.*?<!-- end -->\n", re.DOTALL)
+_TABLE = re.compile(r"<!-- options: ([\w-]+)(?: but ([\w-]+))? -->\n.*?<!-- end -->\n", re.DOTALL)
 
 
-def table(name: str) -> str:
-    """The options of a command, a row for each, in the panels of its help."""
-    group: Any = typer.main.get_command(app)
-    options = [each for each in group.get_command(None, name).params if each.param_type_name == "option"]
-    panels = list(dict.fromkeys(each.rich_help_panel or "" for each in options))
+def table(name: str, other: str = "") -> str:
+    """The options of a command, a row for each, in the panels of its help; with ``other``: those that differ from its options."""
+    options, known = _options(name), {_row(each) for each in _options(other)} if other else set()
+    options_left = [each for each in options if _row(each) not in known]
+    panels = list(dict.fromkeys(each.rich_help_panel or "" for each in options_left))
     panels.sort(key=lambda panel: PANELS.index(panel) if panel in PANELS else -1)
-    rows = ["| option | meaning |", "|---|---|"]
+    rows = [_but(options, other), ""] if other else []
+    rows += ["| option | meaning |", "|---|---|"]
     for panel in panels:
-        inside = [each for each in options if (each.rich_help_panel or "") == panel]
+        inside = [each for each in options_left if (each.rich_help_panel or "") == panel]
         rows += [f"| **{panel}** | |"] if panel else []
-        rows += [f"| {_spelled(each)} | {_meaning(each)} |" for each in inside]
+        rows += map(_row, inside)
     return "\n".join(rows) + "\n"
+
+
+def _options(name: str) -> list[Any]:
+    group: Any = typer.main.get_command(app)
+    return [each for each in group.get_command(None, name).params if each.param_type_name == "option"]
+
+
+def _row(option: Any) -> str:
+    return f"| {_spelled(option)} | {_meaning(option)} |"
+
+
+def _but(options: list[Any], other: str) -> str:
+    """What a table that starts from another command leaves out."""
+    names = {each.name for each in options}
+    missing = [f"`{each.opts[0]}`" for each in _options(other) if each.name not in names]
+    page = next(file for file in FILES if f"options: {other} -->" in file.read_text(encoding="utf-8"))
+    return f"The options of [{other}]({page.name}){' but ' * bool(missing)}{', '.join(missing)}, and:"
 
 
 def _spelled(option: Any) -> str:
@@ -43,7 +74,7 @@ def _spelled(option: Any) -> str:
 
 
 def _meaning(option: Any) -> str:
-    default, help = option.default, re.sub(r"\(docs/([\w-]+\.md)\)", r"([\1](\1))", option.help)
+    default, help = option.default, re.sub(r"\(docs/([\w/-]+\.md)\)", r"([\1](../\1))", option.help)
     shown = getattr(default, "value", default)
     if option.is_flag or shown in (None, "", ()):
         on = " Default: yes." if option.is_flag and option.secondary_opts and default else ""
@@ -51,19 +82,21 @@ def _meaning(option: Any) -> str:
     return f"{help} Default: `{shown}`."
 
 
-def text() -> str:
-    """The page with its tables and the overview as they are today."""
+def text(file: Path) -> str:
+    """A page with its tables and the overview as they are today."""
     page = _TABLE.sub(
-        lambda found: f"<!-- options: {found[1]} -->\n{table(found[1])}<!-- end -->\n", FILE.read_text(encoding="utf-8")
+        lambda found: f"{found[0].splitlines()[0]}\n{table(found[1], found[2] or '')}<!-- end -->\n",
+        file.read_text("utf-8"),
     )
     overview = CliRunner().invoke(app, ["--help"]).stdout.rstrip()
     return _HELP.sub(lambda _: f"<!-- help -->\n```text\n{overview}\n```\n<!-- end help -->\n", page)
 
 
 def commands_without_table() -> set[str]:
-    """Commands whose options stand in no table of the page."""
-    return set(COMMANDS) - set(_TABLE.findall(FILE.read_text(encoding="utf-8")))
+    """Commands whose options stand in no table of the pages."""
+    return set(COMMANDS) - {found[0] for file in FILES for found in _TABLE.findall(file.read_text(encoding="utf-8"))}
 
 
 if __name__ == "__main__":
-    FILE.write_text(text(), encoding="utf-8")
+    for each in FILES:
+        each.write_text(text(each), encoding="utf-8")

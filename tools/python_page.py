@@ -1,4 +1,4 @@
-"""``docs/python.md``, the reference of the Python functions, made of their docstrings: ``python -m tools.python_page`` writes it."""
+"""``docs/python.md`` and ``docs/python/``, the reference of Python, made of the docstrings: ``python -m tools.python_page`` writes it."""
 
 from __future__ import annotations
 
@@ -6,45 +6,75 @@ import inspect
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import fx2onnx
 
-FILE = Path(__file__).parents[1] / "docs" / "python.md"
+FOLDER = Path(__file__).parents[1] / "docs"
 _HEAD = """# Python reference
 
-This page is made of the docstrings. Each function that has a command has its name: [cli.md](cli.md). `fx2onnx.runner` is a package
-of its own, with the API of onnxruntime ([runner.md](runner.md)), and so is `fx2onnx.sources`, which builds modules from names
-([cli.md](cli.md#sources)).
+A function has the name of its command ([command line](cli.md)). Two packages have pages of their own: `fx2onnx.runner`, with the API
+of onnxruntime ([runner](runner.md)), and `fx2onnx.sources`, which builds modules from names ([sources](cli/sources.md)).
+
+`fx2onnx.verify`, `locate` and the other functions also take an `ExportResult` in place of a path. Errors are subclasses of
+`fx2onnx.Fx2OnnxError`, warnings of `fx2onnx.ExportWarning` ([errors](errors.md)). Messages of an export go to the logger `fx2onnx`.
+
+| name | what it is |
+|---|---|
 """
-FUNCTIONS = {
-    "Export": ("export", "export_folder", "export_training", "translates"),
-    "Check": ("verify", "verify_training", "locate", "lint", "diff"),
-    "Files": ("inspect", "optimize", "quantize", "testcase", "profile"),
-    "Run": ("load",),
-}
-TYPES = (
-    "Quantize", "Precision", "Training", "UpdateRule", "ExportResult", "Report", "ExportedFolder", "TrainingFolder", "Verdict",
-    "FirstWrong", "Finding", "Difference", "OptimizeResult", "Profile", "LoadedModel",
-)  # fmt: skip
+
+
+class Page(NamedTuple):
+    """A page of the reference: its title, its functions and its types."""
+
+    title: str
+    functions: tuple[str, ...]
+    types: tuple[str, ...]
+
+
+PAGES = {
+    "export": Page("Export", ("export", "translates"), ("ExportResult", "Report")),
+    "folders": Page("Folders that generate", ("export_folder", "load"), ("ExportedFolder", "LoadedModel")),
+    "training": Page("Train", ("export_training", "verify_training"), ("Training", "UpdateRule", "TrainingFolder")),
+    "check": Page("Check", ("verify", "locate", "lint", "diff"), ("Verdict", "FirstWrong", "Finding", "Difference")),
+    "files": Page("Work on files", ("inspect", "optimize", "quantize", "testcase", "profile"), ("OptimizeResult", "Profile")),
+    "options": Page("Options of quantization and precision", (), ("Quantize", "Precision")),
+}  # fmt: skip
 _PARAMETERS = re.compile(r"^(\w+(?:, \w+)*): ")
 
 
-def text() -> str:
-    """The whole page."""
-    parts = [_HEAD]
-    for title, names in FUNCTIONS.items():
-        parts.append(f"## {title}\n")
-        for name in names:
-            function = getattr(fx2onnx, name)
-            found = inspect.unwrap(function) if inspect.isfunction(function) else function
-            documented = found if inspect.isfunction(found) else found._function()
-            parts.append(f"### fx2onnx.{name}\n\n```text\n{_called(name, documented)}\n```\n\n{_prose(documented)}")
-    parts.append("## Types\n")
-    parts += [
-        f"### fx2onnx.{name}\n\n{_prose(getattr(fx2onnx, name))}{_members(getattr(fx2onnx, name))}" for name in TYPES
+def texts() -> dict[Path, str]:
+    """The text of each page."""
+    rows = [
+        f"| [`{name}`](python/{file}.md#fx2onnx{name.lower()}) | {_first_line(name)} |"
+        for file, page in PAGES.items()
+        for name in (*page.functions, *page.types)
     ]
-    return "\n".join(parts)
+    found = {FOLDER / "python.md": _HEAD + "\n".join(rows) + "\n"}
+    for file, page in PAGES.items():
+        parts = [f"# {page.title}\n\nThis page is generated from the docstrings; [all names](../python.md).\n"]
+        for name in page.functions:
+            parts.append(
+                f"## fx2onnx.{name}\n\n```text\n{_called(name, _documented(name))}\n```\n\n{_prose(_documented(name))}"
+            )
+        parts += [
+            f"## fx2onnx.{name}\n\n{_prose(getattr(fx2onnx, name))}{_members(getattr(fx2onnx, name))}"
+            for name in page.types
+        ]
+        found[FOLDER / "python" / f"{file}.md"] = "\n".join(parts)
+    return found
+
+
+def _documented(name: str) -> Any:
+    thing = getattr(fx2onnx, name)
+    if inspect.isclass(thing):
+        return thing
+    found = inspect.unwrap(thing) if inspect.isfunction(thing) else thing
+    return found if inspect.isfunction(found) else found._function()
+
+
+def _first_line(name: str) -> str:
+    return inspect.cleandoc(_documented(name).__doc__ or "").partition("\n\n")[0].replace("\n", " ").replace("``", "`")
 
 
 def _called(name: str, function: Any) -> str:
@@ -76,7 +106,7 @@ def _lines(docstring: str) -> Iterator[str]:
         elif in_list and line and not line.startswith(" "):
             in_list = False
         yield re.sub(
-            r"\(docs/([\w-]+\.md)\)", r"([\1](\1))", f"  {line.strip()}" if in_list and line[:1] == " " else line
+            r"\(docs/([\w/-]+\.md)\)", r"([\1](../\1))", f"  {line.strip()}" if in_list and line[:1] == " " else line
         )
 
 
@@ -92,4 +122,5 @@ def _members(kind: Any) -> str:
 
 
 if __name__ == "__main__":
-    FILE.write_text(text(), encoding="utf-8")
+    for path, text in texts().items():
+        path.write_text(text, encoding="utf-8")

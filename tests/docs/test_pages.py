@@ -11,10 +11,14 @@ from fx2onnx.base.errors import CODES
 from tests.docs.blocks import OPTIONS, PAGES, ROOT, RUNNERS, blocks_of, run_page
 
 SLOW = {
-    "cli.md": "every command once",
-    "generation.md": "folders of decoders",
-    "profiling.md": "exports several times, by torch.onnx.export too",
-    "training.md": "trains",
+    "ci": "exports in processes of their own",
+    "cli/export_folder": "a folder of a decoder",
+    "cli/export_many": "three models in processes of their own",
+    "cli/export_training": "trains",
+    "cli/sources": "models of torchvision and transformers",
+    "generation": "folders of decoders",
+    "profiling": "exports several times, by torch.onnx.export too",
+    "training": "trains",
 }
 """Pages whose blocks take more than some seconds."""
 
@@ -27,10 +31,22 @@ def name_of(page: Path) -> str:
 RUN = [page for page in PAGES if any(block.language in RUNNERS for block in blocks_of(page))]
 
 
-@pytest.mark.long_cases("deployment", "errors", "migrating", "quantization", "quickstart", "weights")
+@pytest.mark.long_cases(
+    "cli/export",
+    "cli/optimize",
+    "cli/profile",
+    "cli/run",
+    "cli/verify",
+    "deployment",
+    "errors",
+    "migrating",
+    "quantization",
+    "quickstart",
+    "weights",
+)
 @pytest.mark.parametrize(
     "page",
-    [pytest.param(page, marks=[pytest.mark.slow] if page.name in SLOW else [], id=name_of(page)) for page in RUN],
+    [pytest.param(page, marks=[pytest.mark.slow] if name_of(page) in SLOW else [], id=name_of(page)) for page in RUN],
 )
 def test_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -137,6 +137,10 @@ bench: page-benchmarks
 training: page-training-coverage
 
 ##@ Other measurements
+.PHONY: runner-sweep
+runner-sweep: $(READY)      ## the runner's kernels beside onnxruntime's over shapes that people have, into docs/measured/runner_speed.md (two minutes)
+	$(UNPIN) $(ONE) $(BIN)/python -m benchmarks.runner_sweep --write docs/measured/runner_speed.md
+
 figures: $(READY)           ## measure and draw the two figures of docs/measured/figures.md (minutes)
 	$(UNPIN) $(BIN)/python -m benchmarks.figures
 

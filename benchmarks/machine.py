@@ -41,3 +41,13 @@ def blas_core() -> str:
                 function.restype = ctypes.c_char_p
                 return str(function().decode())
     return "unknown"
+
+
+def cpu_name() -> str:
+    """The processor's name, where the system tells it."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            names = [line.split(":", 1)[1].strip() for line in file if line.startswith("model name")]
+    except OSError:
+        names = []
+    return names[0] if names else platform.processor() or "unknown processor"

@@ -10,29 +10,15 @@ from __future__ import annotations
 
 import argparse
 import collections
-import ctypes
-import glob
 import os
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-
-def blas_core() -> str:
-    """The name of the OpenBLAS kernels that NumPy uses, or 'unknown'."""
-    folder = Path(np.__file__).parent.parent / "numpy.libs"
-    for path in glob.glob(str(folder / "*openblas*")):
-        library = ctypes.CDLL(path)
-        for name in ("scipy_openblas_get_corename64_", "openblas_get_corename64_", "openblas_get_corename"):
-            if hasattr(library, name):
-                function = getattr(library, name)
-                function.restype = ctypes.c_char_p
-                return str(function().decode())
-    return "unknown"
+from benchmarks.machine import blas_core
 
 
 def sample_feeds(inputs: list[Any], batch: int, seq: int) -> dict[str, np.ndarray]:

@@ -23,6 +23,7 @@ class Trace:
     """Specs of values whose shape follows from the feeds' shapes, known values, layouts, and prepared callables."""
 
     def __init__(self, program: Program, feeds: Sequence[int], values: Sequence[Value]) -> None:
+        self.program = program
         self.specs: dict[int, Spec] = {}
         self.known: dict[int, Value] = {}
         self.channels_last: set[int] = set()
@@ -35,6 +36,17 @@ class Trace:
         for index, value in zip(feeds, values, strict=True):
             if isinstance(value, np.ndarray):
                 self.specs[index] = (value.shape, value.dtype)
+
+    @functools.cached_property
+    def wanted_last(self) -> set[int]:
+        """Slots that a step working in channels-last memory reads, itself or by element-wise steps."""
+        wanted: set[int] = set()
+        for step in reversed(self.program.steps):
+            if _works_channels_last(self.program, step):
+                wanted.add(step.inputs[0])
+            elif step.kernel.elementwise and not wanted.isdisjoint(step.outputs):
+                wanted.update(step.inputs)
+        return wanted
 
     def is_static(self, step: Step) -> bool:
         """Whether the shapes of the step's outputs follow from the shapes of the feeds."""
@@ -63,6 +75,7 @@ class Trace:
             [index in last for index in step.inputs],
             step.attrs,
             step.kept,
+            not self.wanted_last.isdisjoint(step.outputs),
         )
         made: Prepared | None = kernel.prepare(facts) if kernel.prepare is not None else None
         if made is None and kernel.elementwise and _follows(facts):
@@ -85,6 +98,16 @@ class Trace:
             self.specs[index] = (value.shape, value.dtype)
             if is_shape or (foldable and (value.nbytes <= FOLD_BYTES or kernel.kind == "view")):
                 known[index] = value
+
+
+def _works_channels_last(program: Program, step: Step) -> bool:
+    """Whether it is a convolution or a pooling of images that reads and writes channels-last memory."""
+    if step.op_type not in ("Conv", "FusedConv", "MaxPool") or step.kernel.prepare is None:
+        return False
+    weight = program.slots[step.inputs[1]].const if len(step.inputs) > 1 else None
+    if step.op_type == "MaxPool" or not isinstance(weight, np.ndarray):
+        return step.op_type == "MaxPool"
+    return weight.ndim == 4 and (step.attrs.get("group", 1) == 1 or weight.shape[1] == 1)
 
 
 def _follows(facts: Facts) -> bool:

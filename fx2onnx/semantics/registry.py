@@ -167,6 +167,8 @@ class Facts:
     attrs: Mapping[str, Any]
     kept: dict[str, Any] = field(default_factory=dict)
     """The step's, whatever the shapes of its inputs."""
+    wants_channels_last: bool = False
+    """Whether a step that reads the output, or what element-wise steps make of it, works in channels-last memory."""
 
     def once(self, key: str, sources: Sequence[Any], make: Callable[[], Made]) -> Made:
         """What ``make`` gives of ``sources``, kept by the step until it is asked with others: weights in another order are

@@ -28,7 +28,7 @@ from fx2onnx.runner.execute import Executor
 from fx2onnx.runner.plan import Plan
 from fx2onnx.runner.trace import Trace
 from fx2onnx.semantics.reading.program import Program, Step
-from fx2onnx.semantics.registry import Facts, all_kernels, outputs_of
+from fx2onnx.semantics.registry import Facts, Prepared, all_kernels, outputs_of
 from fx2onnx.semantics.schemas import STANDARD_DOMAINS
 from fx2onnx.semantics.types import as_value
 
@@ -120,10 +120,14 @@ class Attacker(Executor):
     def attack_prepared(self, step: Step, given: list[Any], wanted: list[Any]) -> None:
         assert step.kernel.prepare is not None
         specs = [None if arg is None else (arg.shape, arg.dtype) for arg in given]
-        facts = Facts(specs, [None, *given[1:]], [(w.shape, w.dtype) for w in wanted], [False] * len(given), step.attrs)
-        prepared = step.kernel.prepare(facts)
-        if prepared is None:
-            return
+        outputs = [(w.shape, w.dtype) for w in wanted]
+        for wants_channels_last in (False, True):
+            facts = Facts(specs, [None, *given[1:]], outputs, [False] * len(given), step.attrs, {}, wants_channels_last)
+            prepared = step.kernel.prepare(facts)
+            if prepared is not None:
+                self.attack_call(prepared, given, wanted)
+
+    def attack_call(self, prepared: Prepared, given: list[Any], wanted: list[Any]) -> None:
         runs = []
         for poison in POISONS:
             out = [poisoned(w.shape, w.dtype, poison) for w in wanted]

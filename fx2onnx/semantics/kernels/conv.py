@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,17 +10,11 @@ from typing import Any
 import numpy as np
 
 from fx2onnx.semantics.kernels.activation import swish
+from fx2onnx.semantics.kernels.conv_first import window_products
 from fx2onnx.semantics.kernels.conv_plan import prepare_conv
 from fx2onnx.semantics.kernels.elementwise import Outs, check_same_dtype
-from fx2onnx.semantics.kernels.threads import are_several, multiply, spread
-from fx2onnx.semantics.kernels.windows import (
-    COLUMN_BLOCK_BYTES,
-    Window,
-    conv_window,
-    pad_spatial,
-    resolve_window,
-    window_view,
-)
+from fx2onnx.semantics.kernels.threads import spread
+from fx2onnx.semantics.kernels.windows import Window, conv_window, pad_spatial, resolve_window
 from fx2onnx.semantics.limits import check_shape
 from fx2onnx.semantics.registry import PRIVATE_DOMAIN, find_kernel, kernel
 from fx2onnx.semantics.types import NARROW_FLOATS, Array, Spec, narrowed, widen
@@ -61,69 +54,13 @@ def conv(out: Outs, x: Array, w: Array, bias: Array | None = None, **attrs: Any)
 def convolve(x: Array, w: Array, window: Window, group: int, y: Array) -> None:
     """y = the convolution, without bias."""
     padded = pad_spatial(x, window.before, window.after)
-    taps = math.prod(window.kernel)
-    if w.shape[1] == 1 and group == x.shape[1] and taps * 4 <= math.prod(window.out, start=64):
-        _depthwise(padded, w, window, y)
-        return
-    batch, outs, ins = x.shape[0], w.shape[0] // group, w.shape[1]
-    weight = np.ascontiguousarray(w).reshape(group, outs, ins * taps)
-    points = math.prod(window.out)
-    if taps == 1:
-        steps = tuple(slice(None, None, stride) for stride in window.strides)
-        source = padded[(slice(None), slice(None), *steps)].reshape(batch, group, ins, points)
-        if y.flags.c_contiguous:
-            multiply(weight, source, y.reshape(batch, group, outs, points))
-        else:
-            y[...] = np.matmul(weight, source).reshape(y.shape)
-        return
-    view = window_view(padded, window)
-    n = len(window.out)
-    rows, inner = window.out[0], math.prod(window.out[1:])
-    per_row = ins * taps * inner * x.dtype.itemsize
-    block = max(1, min(rows, COLUMN_BLOCK_BYTES // max(per_row, 1)))
-    arranged = view.transpose(0, 1, *range(2 + n, 2 + 2 * n), *range(2, 2 + n))
-    own = are_several()  # threads cannot share the columns of a block
-    shared = None if own else np.empty(ins * taps * block * inner, x.dtype)
-
-    def do(sample: int, part: int, start: int) -> None:
-        cut = arranged[sample, part * ins : (part + 1) * ins][
-            (slice(None),) * (1 + n) + (slice(start, min(start + block, rows)),)
-        ]
-        column = np.empty(cut.shape, x.dtype) if shared is None else shared[: cut.size].reshape(cut.shape)
-        np.copyto(column, cut)
-        target = y[sample, part * outs : (part + 1) * outs, start : start + block]
-        matrix = column.reshape(ins * taps, -1)
-        if target.flags.c_contiguous:
-            np.matmul(weight[part], matrix, out=target.reshape(outs, -1))
-        else:
-            target[...] = np.matmul(weight[part], matrix).reshape(target.shape)
-
-    starts = range(0, rows, block)
-    spread([functools.partial(do, *place) for place in itertools.product(range(batch), range(group), starts)])
-
-
-def _depthwise(padded: Array, w: Array, window: Window, y: Array) -> None:
-    """One multiply-add a tap over whole planes."""
-    times = w.shape[0] // padded.shape[1]
-    cuts = [
-        tuple(
-            slice(t * d, t * d + (o - 1) * s + 1, s)
-            for t, d, o, s in zip(tap, window.dilations, window.out, window.strides, strict=True)
-        )
-        for tap in np.ndindex(*window.kernel)
-    ]
-    weights = w.reshape(len(w), len(cuts), *(1,) * len(window.out))
-
-    def do(sample: int) -> None:
-        source = np.repeat(padded[sample], times, axis=0) if times > 1 else padded[sample]
-        target = y[sample]
-        scratch = np.empty(target.shape, y.dtype)
-        for number, cut in enumerate(cuts):
-            np.multiply(source[(slice(None), *cut)], weights[:, number], out=scratch if number else target)
-            if number:
-                np.add(target, scratch, out=target)
-
-    spread([functools.partial(do, sample) for sample in range(len(y))])
+    weight = np.ascontiguousarray(w).reshape(group, w.shape[0] // group, -1)
+    if y.flags.c_contiguous:
+        window_products(padded, weight, window, y)
+    else:
+        flat = np.empty(y.shape, y.dtype)
+        window_products(padded, weight, window, flat)
+        y[...] = flat
 
 
 def transpose_geometry(

@@ -1,7 +1,8 @@
-"""Planned convolution of 4-D float32 images with constant weights, in memory laid out as [N, H, W, C].
+"""Planned float32 convolution with constant weights. BatchNormalization is folded into the weights.
 
-Channels-last memory makes a 1x1 convolution one matrix product without a copy, and gives bias, activation and depthwise
-taps long inner loops. BatchNormalization is folded into the weights, the activation runs while a block is in the cache.
+Images between convolutions lie in memory as [N, H, W, C]: a 1x1 convolution is one matrix product without a copy there, and
+bias, activation and depthwise taps have long inner loops. What has groups, one or three spatial axes, or no convolution
+before or after it stays as [N, C, *dims] (``conv_first.py``).
 """
 
 from __future__ import annotations
@@ -14,14 +15,22 @@ from typing import Any
 import numpy as np
 
 from fx2onnx.semantics.kernels.activation import hard_sigmoid, relu, sigmoid
+from fx2onnx.semantics.kernels.conv_first import Finish, pad_into, prepare_products, prepare_taps
+from fx2onnx.semantics.kernels.conv_first import padded_shape as padded_first
 from fx2onnx.semantics.kernels.elementwise import Outs
 from fx2onnx.semantics.kernels.threads import are_several, multiply, spread
-from fx2onnx.semantics.kernels.windows import COLUMN_BLOCK_BYTES, Window, conv_window
+from fx2onnx.semantics.kernels.windows import COLUMN_BLOCK_BYTES, Window, conv_window, window_view
 from fx2onnx.semantics.registry import Facts, Prepared
 from fx2onnx.semantics.types import FLOAT32, Array, Spec
 
 ROW_BLOCK_BYTES = 1 << 18
 """Depthwise taps run over rows of about this size: two of them and the weights stay in the L2 cache."""
+
+MANY_POSITIONS = 2048
+"""Depthwise images of fewer positions are turned to channels-last memory and back."""
+
+SHORT_RUN = 32
+"""Columns whose runs of ``kw * ins`` numbers are shorter are made from [N, C, H, W], where runs are lines of the output."""
 
 Epilogue = Callable[[Array, Array], None]
 """Applies bias and activation to a block [rows, C] in place; the second argument is scratch of its shape."""
@@ -79,10 +88,22 @@ def nhwc(x: Array) -> Array:
     return x.transpose(0, 2, 3, 1)
 
 
+def finish_first(bias: Array, activation: str, bounds: tuple[float, float] | None, ndim: int) -> Finish:
+    """The epilogue of an output [N, C, *dims], some channels at a time."""
+    axes = (-1, *(1,) * (ndim - 2))
+    needs_room = activation == "HardSwish"
+
+    def apply(y: Array, channels: slice) -> None:
+        act = epilogue(bias[channels].reshape(axes), activation, bounds)
+        act(y, np.empty_like(y) if needs_room else y)
+
+    return apply
+
+
 def prepare_conv(facts: Facts) -> Prepared | None:
-    """A channels-last convolution where the weights never change; None for what it does not cover."""
+    """A convolution where the weights never change; None for what it does not cover."""
     x, w = facts.inputs[0], facts.consts[1] if len(facts.consts) > 1 else None
-    if x is None or w is None or x[1] != FLOAT32 or w.dtype != FLOAT32 or w.ndim != 4 or 0 in x[0] or 0 in w.shape:
+    if x is None or w is None or x[1] != FLOAT32 or w.dtype != FLOAT32 or w.ndim < 3 or 0 in x[0] or 0 in w.shape:
         return None
     extra = facts.consts[2:7]
     given = facts.inputs[2:7]
@@ -96,27 +117,59 @@ def prepare_conv(facts: Facts) -> Prepared | None:
     padding: list[Array | None] = [None] * (5 - len(extra))
     bias, *norm = [*extra, *padding]
     is_depthwise = group != 1 and group == x[0][1] == w.shape[0]
-    if group != 1 and not is_depthwise:
-        return None
-    arrange, form = (
-        (_taps, _depthwise) if is_depthwise else (_matrix, _pointwise if window.kernel == (1, 1) else _columns)
-    )
+    is_image = w.ndim == 4 and (group == 1 or is_depthwise)
+    is_last = is_image and (facts.channels_last[0] or facts.wants_channels_last or (is_depthwise and _is_small(window)))
+    arrange, form = _last_form(x[0], window, is_depthwise) if is_last else _first_form(window, is_depthwise)
 
     def folded() -> tuple[Array, Array]:
         weights, shift = fold_batch_norm(w, bias, norm, attrs.get("epsilon", 1e-5))
-        return arrange(weights), shift
+        return arrange(weights, group), shift
 
-    weights, shift = facts.once("weights", (w, bias, *norm), folded)
-    return form(x[0], weights, window, epilogue(shift, attrs.get("activation", ""), attrs.get("bounds")))
+    weights, shift = facts.once(arrange.__name__, (w, bias, *norm), folded)
+    activation, bounds = attrs.get("activation", ""), attrs.get("bounds")
+    if not is_last:
+        return form(x[0], weights, window, finish_first(shift, activation, bounds, w.ndim))
+    return form(x[0], weights, window, epilogue(shift, activation, bounds))
 
 
-def _matrix(w: Array) -> Array:
+def _is_small(window: Window) -> bool:
+    """Whether lines of channels are longer than what a depthwise tap can run over in a plane of positions."""
+    return window.strides != (1, 1) or math.prod(window.out) < MANY_POSITIONS
+
+
+Arrange = Callable[[Array, int], Array]
+
+
+def _last_form(shape: Sequence[int], window: Window, is_depthwise: bool) -> tuple[Arrange, Callable[..., Prepared]]:
+    if is_depthwise:
+        return _taps, _depthwise
+    if window.kernel == (1, 1):
+        return _matrix, _pointwise
+    return (_rows, _few_channels) if shape[1] * window.kernel[1] <= SHORT_RUN else (_matrix, _columns)
+
+
+def _first_form(window: Window, is_depthwise: bool) -> tuple[Arrange, Callable[..., Prepared]]:
+    are_few = math.prod(window.kernel) * 4 <= math.prod(window.out, start=64)
+    return (_rows, prepare_taps) if is_depthwise and are_few else (_groups, prepare_products)
+
+
+def _groups(w: Array, group: int) -> Array:
+    """[outs, ins, *kernel] as [groups, outs of one, taps]."""
+    return np.ascontiguousarray(w.reshape(group, w.shape[0] // group, -1))
+
+
+def _rows(w: Array, group: int) -> Array:
+    """[outs, ins, *kernel] as [outs, taps]."""
+    return np.ascontiguousarray(w.reshape(len(w), -1))
+
+
+def _matrix(w: Array, group: int) -> Array:
     """[outs, ins, kh, kw] as [kh * kw * ins, outs]."""
     outs, ins, kh, kw = w.shape
     return np.ascontiguousarray(w.transpose(2, 3, 1, 0).reshape(kh * kw * ins, outs))
 
 
-def _taps(w: Array) -> Array:
+def _taps(w: Array, group: int) -> Array:
     """[channels, 1, kh, kw] as [kh, kw, channels]."""
     return np.ascontiguousarray(w[:, 0].transpose(1, 2, 0))
 
@@ -194,6 +247,36 @@ def _columns(shape: Sequence[int], weights: Array, window: Window, finish: Epilo
             y = target[sample, start:stop].reshape(rows, outs)
             np.matmul(part, weights, out=y)
             finish(y, np.empty_like(y) if own else spare[:rows])
+
+        spread([functools.partial(do, sample, start) for sample in range(shape[0]) for start in range(0, oh, block)])
+
+    return Prepared(call, scratch, channels_last=True, inplace=())
+
+
+def _few_channels(shape: Sequence[int], weights: Array, window: Window, finish: Epilogue) -> Prepared:
+    """Columns of few channels, a row for each weight: what is copied are lines of the output."""
+    (oh, ow), (outs, taps) = window.out, weights.shape
+    block = max(1, min(oh, COLUMN_BLOCK_BYTES // (ow * taps * 4)))
+    scratch: tuple[Spec, ...] = (
+        (padded_first(shape, window), FLOAT32),
+        ((taps, block * ow), FLOAT32),
+        ((block * ow, outs), FLOAT32),
+    )
+    transposed = weights.T
+
+    def call(out: Outs, room: list[Array], x: Array, *_: Any) -> None:
+        arranged = window_view(pad_into(room[0], x, window), window).transpose(0, 1, 4, 5, 2, 3)
+        target = nhwc(out[0])
+        own = are_several()  # threads cannot share the columns of a block
+
+        def do(sample: int, start: int) -> None:
+            cut = arranged[sample, :, :, :, start : start + block]
+            rows = cut.shape[-2] * ow
+            columns = np.empty((taps, rows), FLOAT32) if own else room[1].reshape(-1)[: taps * rows].reshape(taps, rows)
+            np.copyto(columns.reshape(cut.shape), cut)
+            y = target[sample, start : start + block].reshape(rows, outs)
+            np.matmul(columns.T, transposed, out=y)
+            finish(y, np.empty_like(y) if own else room[2][:rows])
 
         spread([functools.partial(do, sample, start) for sample in range(shape[0]) for start in range(0, oh, block)])
 

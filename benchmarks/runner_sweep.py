@@ -1,0 +1,192 @@
+"""The runner's kernels beside onnxruntime's, over shapes that people's files have.
+
+    python -m benchmarks.runner_sweep [PART_OF_A_LABEL ...] [--seconds 0.25] [--write docs/measured/runner_speed.md]
+
+One thread each, in turn in one process, by processor time; a ratio is the median of ratios of rounds, runner / onnxruntime.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import math
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks import machine
+
+MAX_ROUNDS = 25
+ROUND_SECONDS = 300e-6
+"""Each measurement of a round repeats the call for about as long, so that reading the clock costs nothing."""
+WORK_US = 20.0
+"""Below this, onnxruntime's time is its cost of a call."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one case took."""
+
+    label: str
+    kind: str
+    nodes: int
+    ours_us: float
+    theirs_us: float
+    ratio: float
+    opening: float
+    error: float
+
+
+def timed(call: Callable[[], Any], repeats: int) -> float:
+    """Processor time of a call in this thread, in which both engines compute: other work on the machine does not count."""
+    start = time.thread_time()
+    for _ in range(repeats):
+        call()
+    return (time.thread_time() - start) / repeats
+
+
+def measure(case: Any, seconds: float) -> Row:
+    """One case: as many rounds as fit into ``seconds``, three at least."""
+    import numpy as np
+    import onnxruntime
+
+    import fx2onnx.runner as ort
+
+    data = case.model.SerializeToString()
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    ours_options = ort.SessionOptions()
+    ours_options.intra_op_num_threads = 1
+    provider = ["CPUExecutionProvider"]
+    opening = [time.process_time()]
+    theirs = onnxruntime.InferenceSession(data, options, providers=provider)
+    opening.append(time.process_time())
+    ours = ort.InferenceSession(data, ours_options)
+    opening.append(time.process_time())
+    for _ in range(3):
+        given, wanted = ours.run(None, case.feeds), theirs.run(None, case.feeds)
+    error = max(
+        (
+            float(np.abs(g.astype(float) - w.astype(float)).max() / max(np.abs(w.astype(float)).max(), 1e-9))
+            for g, w in zip(given, wanted, strict=True)
+            if w.size and w.shape == g.shape
+        ),
+        default=math.nan,
+    )
+    calls = [lambda: ours.run(None, case.feeds), lambda: theirs.run(None, case.feeds)]
+    repeats = [max(1, int(ROUND_SECONDS / timed(call, 1))) for call in calls]
+    rounds: list[list[float]] = []
+    end = time.perf_counter() + seconds
+    while len(rounds) < 3 or (time.perf_counter() < end and len(rounds) < MAX_ROUNDS):
+        rounds.append([timed(call, n) for call, n in zip(calls, repeats, strict=True)])
+    ours_us, theirs_us = (statistics.median(column) * 1e6 for column in zip(*rounds, strict=True))
+    ratio = statistics.median(a / b for a, b in rounds)
+    return Row(
+        case.label,
+        case.kind,
+        case.nodes,
+        ours_us,
+        theirs_us,
+        ratio,
+        (opening[2] - opening[1]) / (opening[1] - opening[0]),
+        error,
+    )
+
+
+def mean_of(ratios: Sequence[float]) -> float:
+    """The geometric mean."""
+    return math.exp(statistics.fmean(map(math.log, ratios)))
+
+
+def summary(rows: Sequence[Row]) -> list[str]:
+    """Sentences that say how fast the runner is."""
+    lines = []
+    single = [row for row in rows if row.kind == "operator"]
+    work = [row for row in single if row.theirs_us >= WORK_US]
+    for name, some in (("all single operators", single), (f"those of {WORK_US:.0f} us or more", work)):
+        if some:
+            ratios = [row.ratio for row in some]
+            over = [sum(ratio > bound for ratio in ratios) for bound in (3, 8)]
+            lines.append(
+                f"- {name} ({len(some)}): geometric mean {mean_of(ratios):.2f}, median {statistics.median(ratios):.2f}, "
+                f"{over[0]} above 3, {over[1]} above 8, worst {max(ratios):.1f}"
+            )
+    for row in rows:
+        if row.kind == "small":
+            lines.append(
+                f"- {row.label}: {row.ours_us / row.nodes:.1f} us a node, {row.ratio:.1f} times onnxruntime's time"
+            )
+        elif row.kind == "model":
+            lines.append(f"- {row.label}: {row.ours_us / 1000:.2f} ms, {row.ratio:.1f} times onnxruntime's time")
+    lines.append(
+        f"- opening a session: median {statistics.median(row.opening for row in rows):.2f} of onnxruntime's time"
+    )
+    return lines
+
+
+def table(rows: Sequence[Row]) -> list[str]:
+    lines = ["| case | runner, us | onnxruntime, us | ratio |", "|---|---:|---:|---:|"]
+    return lines + [f"| {row.label} | {row.ours_us:.0f} | {row.theirs_us:.0f} | {row.ratio:.1f} |" for row in rows]
+
+
+def page(rows: Sequence[Row]) -> str:
+    worst = sorted(
+        (row for row in rows if row.kind == "operator" and row.theirs_us >= WORK_US), key=lambda row: -row.ratio
+    )
+    tiny = sorted(
+        (row for row in rows if row.kind == "operator" and row.theirs_us < WORK_US), key=lambda row: -row.ours_us
+    )
+    day = datetime.datetime.now(datetime.UTC).date()
+    text = [
+        "# Speed of the runner, operator by operator",
+        "",
+        f"Generated by `make runner-sweep` on {day} ({machine.cpu_name()}, {machine.describe()}). {len(rows)} models of one or a few "
+        "operators, in shapes that people's files have, run in the runner and in onnxruntime: one thread each, in turn in one "
+        "process, by processor time. A ratio is the median of the ratios of the rounds; below 1 the runner is faster. [The runner](../runner.md#speed) "
+        "has whole models.",
+        "",
+        *summary(rows),
+        "",
+        f"## The slowest twenty, of cases that take onnxruntime {WORK_US:.0f} us or more",
+        "",
+        *table(worst[:20]),
+        "",
+        "## The slowest ten of the others",
+        "",
+        "A call costs onnxruntime 3 to 10 us and the runner 10 to 20 us, whatever it computes.",
+        "",
+        *table(tiny[:10]),
+    ]
+    return "\n".join(text) + "\n"
+
+
+def main() -> None:
+    from benchmarks.runner_sweep_cases import cases
+
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("labels", nargs="*", help="only cases whose label has one of these in it")
+    parser.add_argument("--seconds", type=float, default=0.25, help="of measuring a case, in both engines")
+    parser.add_argument("--write", type=Path)
+    options = parser.parse_args()
+    rows = []
+    for case in cases():
+        if options.labels and not any(label in case.label for label in options.labels):
+            continue
+        row = measure(case, options.seconds)
+        print(
+            f"{row.label:44s} {row.ours_us:10.1f} us {row.theirs_us:10.1f} us {row.ratio:8.2f}  error {row.error:.0e}",
+            flush=True,
+        )
+        rows.append(row)
+    print("\n".join([*summary(rows), *table(sorted(rows, key=lambda row: -row.ratio)[:20])]))
+    if options.write:
+        options.write.write_text(page(rows), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    machine.unpinned()
+    main()

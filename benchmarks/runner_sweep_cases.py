@@ -293,9 +293,7 @@ def reductions() -> Iterator[Case]:
     yield one("", "LayerNormalization", f(1, 128, 768), w(768), w(768))
     yield one("", "LayerNormalization", f(1, 1, 96), w(96), w(96))
     yield one("", "InstanceNormalization", f(1, 32, 64, 64), w(32), w(32))
-    yield one(
-        "", "BatchNormalization", f(1, 64, 56, 56), w(64), w(64), w(64), c([0.7] * 64)
-    )
+    yield one("", "BatchNormalization", f(1, 64, 56, 56), w(64), w(64), w(64), c([0.7] * 64))
     yield one("", "LpNormalization", f(64, 512))
     for op in ("ReduceMean", "ReduceSum", "ReduceMax", "ReduceL2"):
         yield one(op + " last", op, f(1, 128, 768), c([-1], "int64"))

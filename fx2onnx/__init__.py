@@ -79,7 +79,7 @@ def __getattr__(name: str) -> Any:
     if name == "optimize_model" or name in __all__:
         from fx2onnx.base import public_names
 
-        return public_names.public(name) if name in __all__ else public_names.old_name(__name__, name)
+        return public_names.public_object(name) if name in __all__ else public_names.old_name(__name__, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

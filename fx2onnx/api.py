@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, BinaryIO
 
 from fx2onnx.base.packages import require
+from fx2onnx.base.stack_frames import public
 from fx2onnx.exporting import pipeline
 from fx2onnx.exporting.options import ExportOptions, FolderOptions
 from fx2onnx.exporting.result import ExportedFolder, ExportResult, TrainingFolder
@@ -17,6 +18,7 @@ from fx2onnx.quantize.options import Quantize
 from fx2onnx.training.options import Training
 
 
+@public
 def export(
     model: Any,
     args: Any = (),
@@ -152,6 +154,7 @@ def export(
     return pipeline.run(model, args, kwargs, f, options)
 
 
+@public
 def export_training(
     model: Any,
     args: Any,
@@ -195,6 +198,7 @@ def export_training(
     return write_training(model, args, folder, kwargs, asked, options)
 
 
+@public
 def export_folder(
     spec: str,
     output: str | os.PathLike[str],

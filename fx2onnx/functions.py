@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.packages import require
+from fx2onnx.base.stack_frames import public
 from fx2onnx.base.targets import path_text
 from fx2onnx.manifest.names import MODEL_FILE
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 Paths = str | os.PathLike[str]
 
 
+@public
 def inspect(path: Paths, *, html: Paths | None = None) -> dict[str, Any]:
     """What is in an ONNX file, or in a folder that fx2onnx exported: inputs, outputs, operators, weights, conditions on sizes.
 
@@ -34,6 +36,7 @@ def inspect(path: Paths, *, html: Paths | None = None) -> dict[str, Any]:
     return facts_of_path(Path(path_text(path, "the model")), None if html is None else Path(html))
 
 
+@public
 def lint(model: Any, target: str = "onnxruntime", *, faults: Paths | None = None) -> list[Finding]:
     """What ``target`` cannot run of an ONNX file, with the line of source code and what to do instead.
 
@@ -54,6 +57,7 @@ def lint(model: Any, target: str = "onnxruntime", *, faults: Paths | None = None
     return findings_of(proto, asked)
 
 
+@public
 def quantize(model: Any, out: Paths | None = None, kind: str | Quantize = "int8", **options: Any) -> OptimizeResult:
     """Store the weights of an ONNX file in fewer bits, and leave the rest of its graph as it is.
 
@@ -67,6 +71,7 @@ def quantize(model: Any, out: Paths | None = None, kind: str | Quantize = "int8"
     return optimize_model(model, out, **{"level": 0, "quantize": kind, **options})
 
 
+@public
 def testcase(
     model: Any,
     folder: Paths,
@@ -139,6 +144,7 @@ def _opened(model: Any) -> Any:
     return ir.load(model)
 
 
+@public
 def profile(
     model: Any,
     args: Any = (),

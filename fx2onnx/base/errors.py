@@ -12,9 +12,12 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from fx2onnx.base.source import PACKAGE_FOLDER, SourceLocation
+
+if TYPE_CHECKING:
+    import logging
 
 CODES: dict[str, str] = {
     "E001": "an argument of the API or of the command line is wrong",
@@ -64,6 +67,8 @@ class Fx2OnnxError(Exception):
     """Why, for code that goes on by it; people read ``why``."""
     inputs: tuple[str, ...] = ()
     """The inputs of a module whose numbers Python would need."""
+    own_class: type[Fx2OnnxError] | None = None
+    """Where ``catch_as_torch_error`` changed the class: what it was."""
 
     def __init__(
         self,
@@ -121,7 +126,7 @@ class Fx2OnnxError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         rest = {name: getattr(self, name) for name in ("where", "module_path", "node", "why", "next")}
-        return functools.partial(type(self), **rest), (self.code, self.what)
+        return functools.partial(self.own_class or type(self), **rest), (self.code, self.what)
 
 
 class UserError(Fx2OnnxError):
@@ -168,6 +173,22 @@ class VerificationError(Fx2OnnxError):
             return None
 
 
+def catch_as_torch_error(error: Fx2OnnxError) -> None:
+    """Let ``except torch.onnx.OnnxExporterError`` catch ``error`` where torch is loaded, which loads ``torch.onnx`` when first asked."""
+    torch = sys.modules.get("torch")
+    if torch is not None and error.own_class is None:
+        own: Any = type(error)
+        error.__class__ = _torch_class(own, torch.onnx.OnnxExporterError)
+
+
+@functools.cache
+def _torch_class(own: Any, theirs: Any) -> type[Fx2OnnxError]:
+    names = ("__module__", "__qualname__", "__doc__")
+    joint: Any = type(own.__name__, (own, theirs), {name: getattr(own, name) for name in names})
+    joint.own_class = own
+    return cast(type[Fx2OnnxError], joint)
+
+
 _INSIDE = (PACKAGE_FOLDER + os.sep, contextlib.__file__)
 """Files of frames between a warning and the user's call: functions of fx2onnx, some of them in contexts."""
 
@@ -180,11 +201,22 @@ class ExportWarning(UserWarning):
     """
 
 
+def logger() -> logging.Logger:
+    """The logger ``fx2onnx``, which is silent unless a program configures logging."""
+    import logging  # a hundredth of the time of `import fx2onnx`
+
+    found = logging.getLogger("fx2onnx")
+    if not found.handlers:
+        found.addHandler(logging.NullHandler())
+    return found
+
+
 def warn(texts: Iterable[str]) -> None:
-    """Give each of ``texts`` once, at the line that called fx2onnx."""
+    """Give each of ``texts`` once, at the line that called fx2onnx and to the logger."""
     level = None
     for text in dict.fromkeys(texts):
         level = level or _level_of_caller()
+        logger().warning(text)
         warnings.warn(text, ExportWarning, stacklevel=level)
 
 

@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from fx2onnx.base.packages import import_part
+from fx2onnx.base.stack_frames import public
 
 PLACES = {
     "Difference": "fx2onnx.diff.compare",
@@ -56,7 +57,7 @@ OLD = {
 """By package, the names that it had, and how each is spelled now."""
 
 
-def public(name: str) -> Any:
+def public_object(name: str) -> Any:
     """Return the object that ``fx2onnx.NAME`` stands for. Raises UserError E602 where it needs a package that is missing."""
     if name in PARTS:
         return import_part(f"fx2onnx.{name}")
@@ -81,6 +82,7 @@ def old_name(package: str, name: str) -> Any:
 class CallablePackage(ModuleType):
     """A package that is called as the function of its name."""
 
+    @public
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._function()(*args, **kwargs)
 

@@ -1,18 +1,24 @@
-"""Frames of the stack: room for those below the user's code, and what an error's traceback holds on to."""
+"""Frames of the stack: room for those below the user's code, what an error's traceback holds on to, and which of them a user sees."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from types import TracebackType
+from typing import Any, ParamSpec, TypeVar
 
 from fx2onnx.base.changes import before_change
+from fx2onnx.base.errors import Fx2OnnxError, InternalError, catch_as_torch_error
 from fx2onnx.base.source import PACKAGE_FOLDER
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
 
 FRAMES = 1000
 """The frames that an export has above forward (14) and below it (an operator that PyTorch decomposes on fake tensors: 150; torch.export
@@ -130,3 +136,49 @@ def frames_emptied() -> Iterator[None]:
     except BaseException as error:
         empty_frames(error)
         raise
+
+
+def wants_traceback() -> bool:
+    """True if ``FX2ONNX_TRACEBACK`` is set to something but 0: errors keep the frames of fx2onnx and PyTorch."""
+    return os.environ.get("FX2ONNX_TRACEBACK", "0") not in ("", "0")
+
+
+def public(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """Decorator of a public function: its errors show the frames of the user's code only, and ``except
+    torch.onnx.OnnxExporterError`` catches them.
+    """
+
+    @functools.wraps(function)
+    def called(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+        __tracebackhide__ = True  # pytest and IPython leave out this frame
+        try:
+            return function(*args, **kwargs)
+        except Fx2OnnxError as error:
+            catch_as_torch_error(error)
+            if wants_traceback() or isinstance(error, InternalError):
+                raise
+            for each in _chain(error):
+                each.__traceback__ = _users_frames(each.__traceback__)
+                each.__suppress_context__ = True
+            raise
+
+    return called
+
+
+def _users_frames(first: TracebackType | None) -> TracebackType | None:
+    """The traceback without the frames of fx2onnx and PyTorch."""
+    kept: TracebackType | None = None
+    for each in reversed(list(_tracebacks(first))):
+        if not _is_inside(each.tb_frame.f_code.co_filename):
+            kept = TracebackType(kept, each.tb_frame, each.tb_lasti, each.tb_lineno)
+    return kept
+
+
+def _tracebacks(each: TracebackType | None) -> Iterator[TracebackType]:
+    while each is not None:
+        yield each
+        each = each.tb_next
+
+
+def _is_inside(file: str) -> bool:
+    return file.startswith((_PACKAGE, contextlib.__file__, functools.__file__, "<")) or f"{os.sep}torch{os.sep}" in file

@@ -16,14 +16,10 @@ import typer
 from fx2onnx.base.errors import ExportWarning, Fx2OnnxError, InternalError, UserError
 from fx2onnx.base.escape import plain
 from fx2onnx.base.packages import missing_package
+from fx2onnx.base.stack_frames import wants_traceback
 from fx2onnx.cli.options import gathered, groups_of
 
 Result = TypeVar("Result")
-
-
-def wants_traceback() -> bool:
-    """Whether ``FX2ONNX_TRACEBACK`` is set to something but 0."""
-    return os.environ.get("FX2ONNX_TRACEBACK", "0") not in ("", "0")
 
 
 def reports_errors(command: Callable[..., Result]) -> Callable[..., Result]:

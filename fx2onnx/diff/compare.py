@@ -11,6 +11,7 @@ from typing import Any
 import onnx_ir as ir
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.base.stack_frames import public
 from fx2onnx.diff.nodes import Change, NodeDifferences, compare_parts
 from fx2onnx.diff.opened import OpenedModel, Part, open_model, type_of
 from fx2onnx.diff.signature import Side
@@ -63,6 +64,7 @@ class Difference:
         }
 
 
+@public
 def diff(one: str | os.PathLike[str], other: str | os.PathLike[str]) -> Difference:
     """Compare two files. Weights in other files are mapped, not read into memory.
 

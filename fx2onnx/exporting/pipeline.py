@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from fx2onnx.base.changes import Changes, before_change
-from fx2onnx.base.errors import UserError, VerificationError, warn
+from fx2onnx.base.errors import UserError, VerificationError, logger, warn
 from fx2onnx.base.events import active_as_now, record, recording
 from fx2onnx.base.memory import MemoryReader
 from fx2onnx.base.packages import importing
@@ -72,14 +72,21 @@ def run(
         result.measured = Measured(type(module).__name__, recorder, memory, verdict)
         if profile_path is not None and result.profile is not None:
             result.profile.write(profile_path)
+    _log(result)
     if report_path is not None:
         write_report(report_path, result)
     if options.verbose:
-        from fx2onnx.base.escape import plain
-        from fx2onnx.report.text import summary
-
-        print(plain(summary(result.report.as_dict())))
+        print(result.report)
     return result
+
+
+def _log(result: ExportResult) -> None:
+    """One line for the logger ``fx2onnx`` on what was exported, and one for each run of the module where that is asked for."""
+    report = result.report
+    for attempt in report.attempts:
+        logger().debug("run of the module: %s", attempt)
+    place = result.path or "nothing written"
+    logger().info("exported in %.3f s: opset %d, %d nodes, %s", report.seconds, report.opset, report.nodes_onnx, place)
 
 
 def _too_deep(module: Any, error: RecursionError) -> UserError:

@@ -6,6 +6,7 @@ import warnings
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from fx2onnx.base.escape import Shown, plain
 from fx2onnx.sizes.assumptions import Assumed, described
 
 if TYPE_CHECKING:
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
     from fx2onnx.report.profile import Profile
 
 
-@dataclass
-class Report:
+@dataclass(repr=False)
+class Report(Shown):
     """What happened: which strategy captured, seconds by phase, sizes, what was assumed."""
 
     strategy: str = ""
@@ -57,6 +58,24 @@ class Report:
 
     verdict: dict[str, Any] = field(default_factory=dict)
     """With ``verify=True``: ``fx2onnx.verify.Verdict.summary()``."""
+
+    def _shown(self) -> dict[str, Any]:
+        return {
+            "seconds": f"{self.seconds:.3f}",
+            "strategy": self.strategy,
+            "opset": self.opset,
+            "nodes": self.nodes_onnx,
+            "bytes": self.file_bytes,
+            "warnings": self.warnings,
+            "assumptions": [str(each) for each in self.assumptions],
+            "notes": self.notes,
+        }
+
+    def __str__(self) -> str:
+        """Strategy, phases, counts, assumptions and warnings as lines."""
+        from fx2onnx.report.text import summary
+
+        return plain(summary(self.as_dict()))
 
     @property
     def rung(self) -> str:

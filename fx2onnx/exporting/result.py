@@ -15,6 +15,7 @@ import onnx
 import onnx_ir as ir
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.base.escape import Shown
 from fx2onnx.base.targets import open_file
 from fx2onnx.irx import io, reference
 from fx2onnx.irx.values import let_go
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
     from fx2onnx.sources import Source
 
 
-@dataclass
-class ExportedFolder:
+@dataclass(repr=False)
+class ExportedFolder(Shown):
     """What ``export_folder`` wrote: the folder, and by file name what became a model."""
 
     path: Path
@@ -39,9 +40,12 @@ class ExportedFolder:
     verdicts: dict[str, Verdict] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
+    def _shown(self) -> dict[str, Any]:
+        return _shown_folder(self.path, self.reports, self.verdicts) | {"notes": self.notes}
 
-@dataclass
-class TrainingFolder:
+
+@dataclass(repr=False)
+class TrainingFolder(Shown):
     """What ``fx2onnx.export_training`` wrote: the folder, what its manifest says, and by file name each export."""
 
     path: Path
@@ -50,9 +54,15 @@ class TrainingFolder:
     verdicts: dict[str, Verdict] = field(default_factory=dict)
     """By file name, where the export was verified."""
 
-    def __repr__(self) -> str:
-        files = ", ".join(f"{name} {result.report.nodes_onnx} nodes" for name, result in self.results.items())
-        return f"<fx2onnx.TrainingFolder {str(self.path)!r}, {files}{', verified' if self.verdicts else ''}>"
+    def _shown(self) -> dict[str, Any]:
+        reports = {name: result.report for name, result in self.results.items()}
+        return _shown_folder(self.path, reports, self.verdicts)
+
+
+def _shown_folder(path: Path, reports: Mapping[str, Report], verdicts: Mapping[str, Verdict]) -> dict[str, Any]:
+    files = ", ".join(f"{name} {report.nodes_onnx} nodes" for name, report in reports.items())
+    agree = all(verdict.ok for verdict in verdicts.values())
+    return {"path": repr(str(path)), "files": files, "verified": ("yes" if agree else "no") if verdicts else ""}
 
 
 class OwnedModel:
@@ -70,7 +80,7 @@ class OwnedModel:
             let_go(self.model.graph.initializers.values())
 
 
-class ExportResult:
+class ExportResult(Shown):
     """A finished export. ``model`` is the onnx_ir model; its weights share the module's memory."""
 
     def __init__(
@@ -209,12 +219,16 @@ class ExportResult:
         self.__init__(model, state["report"], None)  # type: ignore[misc]
         self.path, self.initial_state = state["path"], state["initial_state"]
 
-    def __repr__(self) -> str:
+    def _shown(self) -> dict[str, Any]:
         report = self.report
-        return (
-            f"<fx2onnx.ExportResult opset {report.opset}, {report.nodes_onnx} nodes, inputs {report.input_names}, "
-            f"outputs {report.output_names}>"
-        )
+        return {
+            "opset": report.opset,
+            "nodes": report.nodes_onnx,
+            "inputs": report.input_names,
+            "outputs": report.output_names,
+            "file": self.path,
+            "warnings": len(report.warnings) or "",
+        }
 
 
 def _with_weights_as_inputs(model: ir.Model, *, keeps: bool) -> ir.Model:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.base.stack_frames import public
 from fx2onnx.generation.checks import cast, check_known
 from fx2onnx.generation.engine import Graph, as_array
 from fx2onnx.generation.greedy import generate
@@ -131,6 +132,7 @@ class LoadedModel(OpenedFolder):
         return f"<fx2onnx.LoadedModel {self.folder}, {self.engine}: {', '.join(self.graphs)}>"
 
 
+@public
 def load(folder: str | PathLike[str], engine: str | None = None) -> LoadedModel:
     """The exported models of ``folder``, ready to run in ``engine`` (``"onnxruntime"`` or ``"runner"``).
 

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fx2onnx.base.errors import UserError, VerificationError
+from fx2onnx.base.escape import Shown, plain
 from fx2onnx.judge import Effort
 from fx2onnx.judge.tolerance import Judged
 
@@ -104,8 +105,8 @@ class Range:
             self.largest = largest if self.largest is None else max(self.largest, largest)
 
 
-@dataclass(slots=True)
-class Verdict:
+@dataclass(slots=True, repr=False)
+class Verdict(Shown):
     """All comparisons. ``notes`` says what could not be compared and why, ``left_out`` which inputs were not tried."""
 
     rows: list[Row] = field(default_factory=list)
@@ -129,6 +130,19 @@ class Verdict:
     """Why nothing was compared, such as too little memory."""
     wrong_on: tuple[Any, Any] | None = field(default=None, repr=False, compare=False)
     """Arguments and keyword arguments of the first set of inputs on which a row failed."""
+
+    def _shown(self) -> dict[str, Any]:
+        return {
+            "ok": self.ok,
+            "found": self.describe(),
+            "engines": sorted({row.engine for row in self.rows}),
+            "inputs": len(self.tried),
+            "effort": self.effort,
+            "notes": self.notes,
+        }
+
+    def __str__(self) -> str:
+        return plain(self.describe())
 
     def note(self, text: str) -> None:
         """Add to the notes what is not there yet."""

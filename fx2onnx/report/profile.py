@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.base.escape import Shown
 from fx2onnx.base.targets import check_target
 from fx2onnx.files.staging import write_text
 from fx2onnx.report.compare import ProfileComparison
@@ -120,8 +121,12 @@ def _stacks(
         yield stack, own
 
 
-class Profile(ProfileData):
+class Profile(Shown, ProfileData):
     """Measurements of exports, and their views."""
+
+    def _shown(self) -> dict[str, Any]:
+        timed = ", ".join(f"{each.exporter} {each.median:.3f}" for each in self.exports)
+        return {"source": self.source, "seconds": timed, "nodes": self.exports[0].nodes if self.exports else ""}
 
     def table(self) -> str:
         """Phases, operations and lines as text."""

@@ -15,6 +15,7 @@ import onnx_ir as ir
 from fx2onnx.base.errors import InternalError, RewriteFailed, UserError, VerificationError, warn
 from fx2onnx.base.events import record
 from fx2onnx.base.memory import free_bytes
+from fx2onnx.base.stack_frames import public
 from fx2onnx.base.targets import check_target
 from fx2onnx.files.staging import cannot_write, staged
 from fx2onnx.irx.inference import infer_types
@@ -67,6 +68,7 @@ class Made:
     precision: Lowered | None = None
 
 
+@public
 def optimize_model(
     model: Any,
     out: str | os.PathLike[str] | None = None,

@@ -8,6 +8,7 @@ from typing import Any
 
 import onnx_ir as ir
 
+from fx2onnx.base.escape import Shown
 from fx2onnx.irx.edit import graphs_of
 from fx2onnx.judge.verdict import Verdict
 from fx2onnx.precision.model import Lowered
@@ -46,8 +47,8 @@ class LeftOut:
     why: str
 
 
-@dataclass
-class OptimizeResult:
+@dataclass(repr=False)
+class OptimizeResult(Shown):
     """The optimised model, where it was written, and the account of it."""
 
     model: ir.Model
@@ -67,6 +68,15 @@ class OptimizeResult:
 
     precision: Lowered | None = None
     """With ``dtype``: what computes in 16 bits, and what does not and why. The comparison allows for its rounding."""
+
+    def _shown(self) -> dict[str, Any]:
+        return {
+            "path": self.path and repr(self.path),
+            "nodes": f"{self.before.nodes} -> {self.after.nodes}",
+            "bytes": f"{self.before.total_bytes} -> {self.after.total_bytes}",
+            "verified": self.verified,
+            "warnings": self.warnings,
+        }
 
     @property
     def done_notes(self) -> list[str]:

@@ -17,6 +17,7 @@ import torch
 
 from fx2onnx.base.errors import first_line
 from fx2onnx.base.events import record
+from fx2onnx.base.stack_frames import public
 from fx2onnx.capture.driver import as_module
 from fx2onnx.capture.python.inputs import bind, normalise_args
 from fx2onnx.judge import Effort
@@ -71,6 +72,7 @@ ON_DEVICE = (
 VANISHED = "the file has no input for it, and nothing says that it was baked (bake=)"
 
 
+@public
 def verify(
     model: Any,
     module: Any,

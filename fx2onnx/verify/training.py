@@ -12,6 +12,7 @@ import onnx
 import torch
 
 from fx2onnx.base.errors import VerificationError
+from fx2onnx.base.stack_frames import public
 from fx2onnx.capture.driver import as_module
 from fx2onnx.judge.verdict import Verdict
 from fx2onnx.manifest.names import MODEL_FILE
@@ -28,6 +29,7 @@ STEPS_BEFORE = 2
 """Steps that were made before: a state of zeros hides what is wrong with it."""
 
 
+@public
 def verify_training(
     model: Any,
     module: Any,

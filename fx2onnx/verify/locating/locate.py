@@ -19,6 +19,7 @@ import torch.fx
 
 from fx2onnx.base.errors import UserError, first_line
 from fx2onnx.base.source import PACKAGE_FOLDER
+from fx2onnx.base.stack_frames import public
 from fx2onnx.capture.captured import carried, where_of
 from fx2onnx.capture.driver import as_module
 from fx2onnx.capture.python.inputs import Arguments, bind, normalise_args
@@ -47,6 +48,7 @@ SEED = 0
 """Of the random numbers that forward draws."""
 
 
+@public
 def locate(
     model: Any,
     module: Any,

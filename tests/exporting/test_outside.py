@@ -1,0 +1,107 @@
+"""What a user sees of results and failures: short forms, tracebacks of his own code, torch's error class, the logger."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import traceback
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import fx2onnx
+
+
+class Loop(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        while x.norm() > 1:
+            x = x / 2
+        return x
+
+
+class TooWide(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ torch.ones(7, 2)
+
+
+def failure(module: torch.nn.Module) -> Any:
+    with pytest.raises(fx2onnx.UserError) as caught:
+        fx2onnx.export(module, (torch.randn(3),))
+    return caught.value
+
+
+def files_of(error: BaseException) -> set[str]:
+    return {frame.filename for frame in traceback.extract_tb(error.__traceback__)}
+
+
+@pytest.mark.parametrize("module", [Loop(), TooWide()])
+def test_a_failed_export_shows_frames_of_the_user_only(
+    module: torch.nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error = failure(module)
+    shown = "".join(traceback.format_exception(error))
+    assert files_of(error) == {__file__}
+    assert f"fx2onnx{'/'}capture" not in shown
+    assert "site-packages/torch/" not in shown
+    assert len(shown.splitlines()) < 60
+    monkeypatch.setenv("FX2ONNX_TRACEBACK", "full")
+    assert len(files_of(failure(module))) > 3
+
+
+def test_functions_on_files_show_frames_of_the_user_only(tmp_path: Path) -> None:
+    (tmp_path / "empty.onnx").write_bytes(b"")
+    file = str(tmp_path / "empty.onnx")
+    for function in (fx2onnx.inspect, fx2onnx.lint, fx2onnx.optimize, lambda path: fx2onnx.diff(path, path)):
+        with pytest.raises(fx2onnx.UserError) as caught:
+            function(file)
+        assert files_of(caught.value) == {__file__}
+
+
+def test_handlers_of_torch_onnx_catch_the_errors() -> None:
+    with pytest.raises(torch.onnx.OnnxExporterError) as caught:
+        fx2onnx.export(Loop(), (torch.randn(3),))
+    error: Any = caught.value
+    assert isinstance(error, fx2onnx.UserError)
+    assert (type(error).__name__, type(error).__module__, error.code) == ("UserError", "fx2onnx.base.errors", "E104")
+    again = pickle.loads(pickle.dumps(error))
+    assert isinstance(again, fx2onnx.UserError)
+    assert str(again) == str(error)
+
+
+@pytest.mark.long
+def test_exports_in_a_process_pool() -> None:
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        with pytest.raises(fx2onnx.UserError, match="E104"):
+            pool.submit(fx2onnx.export, Loop(), (torch.randn(3),)).result()
+        assert pool.submit(fx2onnx.export, torch.nn.ReLU(), (torch.randn(3),)).result().report.opset == 20
+
+
+def test_results_are_short_where_they_are_shown(tmp_path: Path) -> None:
+    module = torch.nn.Sequential(*[torch.nn.Linear(8, 8) for _ in range(30)])
+    names = [f"{'name' * 30}_{index}" for index in range(1)]
+    result = fx2onnx.export(module, (torch.randn(2, 8),), input_names=names, profile=True)
+    verdict = fx2onnx.verify(result, torch.nn.Linear(8, 8), (torch.randn(2, 8),), effort="quick")
+    optimized = fx2onnx.optimize(result.model_proto, verify=False)
+    for shown in (result, result.report, result.profile, verdict, optimized):
+        assert len(repr(shown)) < 500
+        assert "\n" not in repr(shown)
+        assert repr(shown).startswith(f"<fx2onnx.{type(shown).__name__} ")
+        page = shown._repr_html_()  # type: ignore[union-attr]
+        assert page.startswith("<table>")
+        assert len(page) < 5000
+    assert "differ" not in str(result.report)
+    assert str(result.report).startswith("exported in")
+    assert str(verdict) == verdict.describe()
+
+
+def test_the_logger_hears_of_exports_and_warnings(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG, "fx2onnx"):
+        fx2onnx.export(torch.nn.ReLU(), (torch.randn(3),), operator_export_type=1)
+    texts = {record.levelname: record.getMessage() for record in caplog.records}
+    assert "operator_export_type=1 has no effect" in texts["WARNING"]
+    assert texts["INFO"].startswith("exported in")
+    assert texts["DEBUG"] == "run of the module: fake"

@@ -21,6 +21,8 @@ METADATA_KEY = "fx2onnx.verdict"
 
 UNSTEADY = "forward gives something else each time it is called with the same inputs"
 """Why nothing is compared."""
+PLACEHOLDER = "torch.onnx.ops.symbolic in forward gives zeros in eager PyTorch, which has no numbers to compare with"
+CHECK_ALONE = "check the operator by itself, with numbers of its own: fx2onnx run, or onnxruntime"
 WRONG = "the exported model's outputs differ from eager PyTorch"
 LOOK = "report it with the model, or look at the first differing node"
 STEADIER = "hand what changes from call to call to forward as an argument, or hold it as a tensor, a number or a list"
@@ -244,6 +246,7 @@ class Verdict(Shown):
 
     def not_verified(self, what: str) -> VerificationError:
         """E502."""
-        first = STEADIER if self.unverified.startswith(UNSTEADY) else WHERE_THERE_IS_MORE
+        ways = {UNSTEADY: STEADIER, PLACEHOLDER: CHECK_ALONE}
+        first = next((ways[why] for why in ways if self.unverified.startswith(why)), WHERE_THERE_IS_MORE)
         without = "do without: verify=False, or --no-verify; the file is the same"
         return VerificationError("E502", what, why=self.unverified, next=[first, without])

@@ -25,7 +25,7 @@ from fx2onnx.judge.engines import ENGINES, Array, Run, chosen_engines, within
 from fx2onnx.judge.known_faults import KnownFaults
 from fx2onnx.judge.memory import is_exhausted, too_large, weights_bytes
 from fx2onnx.judge.tolerance import is_near
-from fx2onnx.judge.verdict import Range, Row, Tried, Verdict
+from fx2onnx.judge.verdict import PLACEHOLDER, Range, Row, Tried, Verdict
 from fx2onnx.verify.arrays import is_finite, to_numpy
 from fx2onnx.verify.case import MOST_TIMEOUTS, Case, opened, versions_of
 from fx2onnx.verify.eager import Eager, failed_on_arguments, in_mode, placed, takes_gradients
@@ -36,7 +36,7 @@ from fx2onnx.verify.marks import MOST, Marks
 from fx2onnx.verify.noise import Draw, RandomNodes, Recording, drawn_outputs
 from fx2onnx.verify.on_cpu import leave, on_cpu
 from fx2onnx.verify.outputs import Outputs
-from fx2onnx.verify.own_state import Unsteady, with_state
+from fx2onnx.verify.own_state import NothingToCompare, Unsteady, with_state
 from fx2onnx.verify.precision import as_input, rounded_inputs
 from fx2onnx.verify.quantized import as_quantized
 from fx2onnx.verify.samples import Maker, Rows, Sample, cheapest_first, planned
@@ -125,7 +125,7 @@ def verify(
                 budget.open(weights_bytes(proto) // 4)
                 _compare(verdict, case, seeds, start)
             known.explain(verdict)
-        except Unsteady as cause:
+        except (Unsteady, NothingToCompare) as cause:
             verdict.give_up(str(cause))
         except Exception as cause:  # of all that runs here, and has classes of its own
             if not is_exhausted(cause):
@@ -201,6 +201,8 @@ def _first(verdict: Verdict, case: Case, tensors: Sequence[torch.Tensor]) -> tup
             expected, recording = _eager(case, tensors, timed=True)
     except Exception as cause:  # forward is the user's code
         raise failed_on_arguments(cause) from cause
+    if recording.has_placeholders:
+        raise NothingToCompare(PLACEHOLDER)
     if recording.has_codes:
         case.eager = replace(case.eager, codes=ExactCodes())
         expected, recording = _eager(case, tensors, timed=True)

@@ -90,6 +90,8 @@ class Recording(EagerMode):
         """Integers, and the least and the largest that pick a row."""
         self.has_codes = False
         """Whether it has seen products of codes."""
+        self.has_placeholders = False
+        """True if ``torch.onnx.ops.symbolic`` was called, which gives zeros."""
         self.says_nothing: frozenset[str] = frozenset()
         """Kinds of floats that show nothing here (float_values.py)."""
         self.has_no_order = False
@@ -106,6 +108,7 @@ class Recording(EagerMode):
             _check_classes(args[0].shape[-1], args[1].cpu(), torch.as_tensor(args[3]).cpu())
         self.marking.see(func, args)
         self.has_codes |= func.namespace == "quantized" and is_product(func)
+        self.has_placeholders |= func.namespace == "onnx_symbolic"
         self.says_nothing |= SAYS_NOTHING.get(func._opname, frozenset())
         result = func(*args, **kwargs)
         self.work += work_of(func, args, result)

@@ -67,6 +67,10 @@ def with_state(
     return replace(arguments, leaves=[*arguments.leaves, *leaves], ends=tuple(ends))
 
 
+class NothingToCompare(Exception):
+    """forward has no numbers in eager PyTorch."""
+
+
 class Unsteady(Exception):
     """forward gives something else each time it is called, so that nothing can be compared."""
 

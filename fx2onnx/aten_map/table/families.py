@@ -11,8 +11,11 @@ from functools import cache
 from pathlib import Path
 
 FAMILIES = Path(__file__).with_name("families.json")
-NAMESPACES = frozenset({"flex_lib", "torchvision", "quantized_decomposed", "torch_nn", "torchao"})
-"""Operators of packages that are imported late or never: all entries of such a namespace stand in a file of its name."""
+NAMESPACES = {name: name for name in ("flex_lib", "torchvision", "quantized_decomposed", "torch_nn", "torchao")} | {
+    "onnx": "onnx_ops",
+    "onnx_symbolic": "onnx_ops",
+}
+"""Operators of packages that are imported late or never: the file that has all entries of such a namespace."""
 
 _PACKAGE = __name__.rsplit(".", 2)[0]
 _loaded: set[tuple[object, bool]] = set()
@@ -31,7 +34,7 @@ def registers(overload: object) -> bool:
     """True if a family registers entries for the overload. No family is imported to tell, except those of other packages."""
     namespace = getattr(overload, "namespace", "")
     if namespace in NAMESPACES:
-        load_family(f"namespaces.{namespace}")
+        load_family(f"namespaces.{NAMESPACES[namespace]}")
         return False
     name = str(overload)
     return any(name in by_name for by_name in _families_of())

@@ -160,3 +160,94 @@ def test_threads_give_the_same_bits() -> None:
             session = ort.InferenceSession(model, options)
             results += [session.run(None, {"x": normal(*x)})[0].tobytes() for _ in range(2)]
         assert len(set(results)) == 1, name
+
+
+def codes(dtype: str, *dims: int, seed: int = 0) -> Array:
+    """Integers of 8 bits, the extremes among them."""
+    info = np.iinfo(dtype)
+    drawn = np.random.default_rng(seed).integers(info.min, info.max + 1, dims)
+    extremes = np.random.default_rng(seed + 1).random(dims)
+    return np.where(extremes < 0.4, info.max, np.where(extremes > 0.9, info.min, drawn)).astype(dtype)
+
+
+INTEGER_PRODUCTS: dict[str, tuple[tuple[int, ...], tuple[int, ...], str, str, Any, Any]] = {
+    "short": ((3, 5), (5, 4), "uint8", "int8", np.uint8(128), np.int8(0)),
+    "one row, the longest exact sum": ((1, 258), (258, 3), "uint8", "uint8", np.uint8(0), np.uint8(0)),
+    "slices": ((4, 1200), (1200, 7), "uint8", "uint8", np.uint8(255), np.uint8(0)),
+    "all slices at their bound": ((2, 777), (777, 2), "uint8", "int8", np.uint8(0), np.int8(127)),
+    "beyond 32 bits": ((1, 70000), (70000, 1), "uint8", "uint8", np.uint8(0), np.uint8(0)),
+    "a zero point a column": ((2, 9), (9, 3), "uint8", "int8", np.uint8(3), np.array([1, -2, 0], np.int8)),
+    "signed": ((2, 600), (600, 3), "int8", "int8", np.int8(-128), np.int8(5)),
+    "batches": ((2, 3, 4, 5), (3, 5, 2), "uint8", "int8", np.uint8(7), np.int8(0)),
+    "no sum": ((3, 0), (0, 2), "uint8", "int8", np.uint8(7), np.int8(0)),
+    "no rows": ((0, 3), (3, 2), "uint8", "int8", np.uint8(7), np.int8(0)),
+}
+
+
+@pytest.mark.parametrize("weights", ["constant", "computed"])
+@pytest.mark.parametrize("name", INTEGER_PRODUCTS)
+def test_products_of_integers_are_exact(name: str, weights: str) -> None:
+    a_dims, b_dims, a_dtype, b_dtype, a_zero, b_zero = INTEGER_PRODUCTS[name]
+    a, b = codes(a_dtype, *a_dims), codes(b_dtype, *b_dims, seed=3)
+    if name.startswith(("all slices", "beyond")):
+        a[...], b[...] = np.iinfo(a_dtype).max, np.iinfo(b_dtype).min if b_dtype == "int8" else 255
+    feeds, constants = {"a": a}, {"b": b, "za": np.asarray(a_zero), "zb": np.asarray(b_zero)}
+    if weights == "computed":
+        feeds, constants = {**feeds, **constants}, {}
+    node = helper.make_node("MatMulInteger", ["a", "b", "za", "zb"], ["y"])
+    given, wanted = both([node], feeds, constants, ["y"])
+    exact = (a.astype(np.int64) - np.int64(a_zero)) @ (b.astype(np.int64) - b_zero.astype(np.int64))
+    assert given[0].dtype == np.int32
+    np.testing.assert_array_equal(given[0], exact.astype(np.int32))
+    if name != "no sum":  # onnxruntime leaves its output as it was
+        np.testing.assert_array_equal(given[0], wanted[0])
+
+
+@pytest.mark.parametrize("rows", ["one scale", "a scale a column"])
+def test_quantized_products_round_as_onnxruntime(rows: str) -> None:
+    """Equal bits, at the ends of the range too."""
+    a, b = codes("uint8", 5, 800), codes("int8", 800, 6, seed=2)
+    scale = (
+        np.full(6, 0.003, np.float32) * np.arange(1, 7, dtype=np.float32) if rows != "one scale" else np.float32(0.01)
+    )
+    zero = np.zeros(6, np.int8) if rows != "one scale" else np.int8(0)
+    b[:, ::2] = -1 - b[:, ::2]  # sums of both signs
+    scales = {"sa": np.float32(0.02), "sb": scale, "sy": np.float32(0.7)}
+    constants = {"za": np.uint8(100), "b": b, "zb": zero, "zy": np.uint8(90), **scales}
+    constants = {name: np.asarray(value) for name, value in constants.items()}
+    node = helper.make_node("QLinearMatMul", ["a", "sa", "za", "b", "sb", "zb", "sy", "zy"], ["y"])
+    given, wanted = both([node], {"a": a}, constants, ["y"])
+    np.testing.assert_array_equal(given[0], wanted[0])
+    assert {0, 255} <= set(given[0].ravel().tolist())
+
+
+INTEGER_CONVOLUTIONS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
+    "plain": ((2, 3, 8, 9), (4, 3, 3, 3), {"pads": [1] * 4}),
+    "slices of channels": ((1, 150, 5, 5), (3, 150, 3, 3), {"strides": [2, 2], "pads": [1] * 4}),
+    "more taps than are exact": ((1, 1, 40, 30), (2, 1, 30, 29), {}),
+    "groups beyond the exact sums": ((1, 600, 4), (4, 300, 3), {"group": 2}),
+    "depthwise": ((2, 4, 9, 9), (4, 1, 3, 3), {"group": 4, "pads": [1] * 4}),
+    "multiplier": ((1, 2, 20), (6, 1, 3), {"group": 2, "dilations": [2]}),
+    "one tap": ((1, 8, 4, 4), (5, 8, 1, 1), {}),
+}
+
+
+@pytest.mark.parametrize("weights", ["constant", "computed"])
+@pytest.mark.parametrize("name", INTEGER_CONVOLUTIONS)
+def test_convolutions_of_integers(name: str, weights: str) -> None:
+    x_dims, k_dims, attrs = INTEGER_CONVOLUTIONS[name]
+    x, k = codes("uint8", *x_dims), codes("int8", *k_dims, seed=2)
+    zero = np.asarray(np.uint8(113))
+    feeds, constants = {"x": x}, {"w": k, "zx": zero, "zw": np.asarray(np.int8(0))}
+    scales = {"sx": 0.02, "sy": 4.0}
+    constants |= {name: np.asarray(np.float32(value)) for name, value in scales.items()}
+    constants |= {"sw": np.linspace(0.002, 0.02, k_dims[0], dtype=np.float32), "zws": np.zeros(k_dims[0], np.int8)}
+    constants["b"] = np.arange(k_dims[0], dtype=np.int32) * 20_000_003 - 1000
+    if weights == "computed":
+        feeds["w"] = constants.pop("w")
+    integer = helper.make_node("ConvInteger", ["x", "w", "zx", "zw"], ["y"], **attrs)
+    quantized = helper.make_node("QLinearConv", ["x", "sx", "zx", "w", "sw", "zws", "sy", "zx", "b"], ["q"], **attrs)
+    outputs, nodes = (["y", "q"], [integer, quantized]) if weights == "constant" else (["y"], [integer])
+    given, wanted = both(nodes, feeds, constants, outputs)
+    for one, other in zip(given, wanted, strict=True):
+        np.testing.assert_array_equal(one, other)

@@ -1,4 +1,4 @@
-"""Conv, ConvTranspose, ConvInteger, Col2Im, FusedConv, CausalConvWithState."""
+"""Conv, ConvTranspose, Col2Im, FusedConv, CausalConvWithState."""
 
 from __future__ import annotations
 
@@ -158,19 +158,6 @@ def add_columns(
             target.append(slice(offset + low * s, offset + (high - 1) * s + 1, s))
         if all(cut.stop > cut.start for cut in source):
             y[(slice(None), slice(None), *target)] += columns[(slice(None), slice(None), *tap, *source)]
-
-
-@kernel("ConvInteger", 10)
-def conv_integer(x: Array, w: Array, x_zero: Array | None = None, w_zero: Array | None = None, **attrs: Any) -> Array:
-    """Conv of int8 or uint8 with zero points, summed in int32."""
-    window = conv_window(x.shape, w.shape, attrs)
-    left = x.astype(np.int32) - (0 if x_zero is None else x_zero.astype(np.int32))
-    right = w.astype(np.int32)
-    if w_zero is not None:
-        right = right - w_zero.astype(np.int32).reshape((-1,) + (1,) * (w.ndim - 1) if w_zero.size > 1 else ())
-    y = np.empty((x.shape[0], w.shape[0], *window.out), np.int32)
-    convolve(left, right, window, attrs.get("group", 1), y)
-    return y
 
 
 @kernel("Col2Im", 18, shape_inputs=(1, 2))

@@ -96,7 +96,7 @@ def window_products(
     spread([functools.partial(do, *place) for place in places])
 
 
-def prepare_products(shape: Sequence[int], weight: Array, window: Window, finish: Finish) -> Prepared:
+def prepare_products(shape: Sequence[int], weight: Array, window: Window, finish: Finish = nothing) -> Prepared:
     """``window_products`` with scratch that the plan provides."""
     scratch: list[Spec] = [(column_shape(shape, window), FLOAT32)]
     if window.is_padded:
@@ -109,7 +109,7 @@ def prepare_products(shape: Sequence[int], weight: Array, window: Window, finish
     return Prepared(call, tuple(scratch), inplace=())
 
 
-def prepare_taps(shape: Sequence[int], taps: Array, window: Window, finish: Finish) -> Prepared:
+def prepare_taps(shape: Sequence[int], taps: Array, window: Window, finish: Finish = nothing) -> Prepared:
     """One multiply-add a tap, over planes as long rows of numbers.
 
     The padded input is cut into planes, one for each position within a stride, so that every tap reads neighbours. Rows run

@@ -119,7 +119,7 @@ def prepare_conv(facts: Facts) -> Prepared | None:
     is_depthwise = group != 1 and group == x[0][1] == w.shape[0]
     is_image = w.ndim == 4 and (group == 1 or is_depthwise)
     is_last = is_image and (facts.channels_last[0] or facts.wants_channels_last or (is_depthwise and _is_small(window)))
-    arrange, form = _last_form(x[0], window, is_depthwise) if is_last else _first_form(window, is_depthwise)
+    arrange, form = _last_form(x[0], window, is_depthwise) if is_last else first_form(window, is_depthwise)
 
     def folded() -> tuple[Array, Array]:
         weights, shift = fold_batch_norm(w, bias, norm, attrs.get("epsilon", 1e-5))
@@ -148,7 +148,7 @@ def _last_form(shape: Sequence[int], window: Window, is_depthwise: bool) -> tupl
     return (_rows, _few_channels) if shape[1] * window.kernel[1] <= SHORT_RUN else (_matrix, _columns)
 
 
-def _first_form(window: Window, is_depthwise: bool) -> tuple[Arrange, Callable[..., Prepared]]:
+def first_form(window: Window, is_depthwise: bool) -> tuple[Arrange, Callable[..., Prepared]]:
     are_few = math.prod(window.kernel) * 4 <= math.prod(window.out, start=64)
     return (_rows, prepare_taps) if is_depthwise and are_few else (_groups, prepare_products)
 

@@ -1,17 +1,14 @@
-"""Quantization: QuantizeLinear, DequantizeLinear, DynamicQuantizeLinear, and products of quantized tensors."""
+"""Quantization: QuantizeLinear, DequantizeLinear, DynamicQuantizeLinear."""
 
 from __future__ import annotations
 
-from typing import Any
-
-import ml_dtypes
 import numpy as np
 
 from fx2onnx.semantics.kernels.cast import cast_array
-from fx2onnx.semantics.kernels.conv import conv_integer
+from fx2onnx.semantics.kernels.integer_products import integer_range
 from fx2onnx.semantics.kernels.softmax import check_axis
 from fx2onnx.semantics.registry import kernel
-from fx2onnx.semantics.types import FLOAT32, NARROW_INTS, Array, Dtype, is_integer, numpy_dtype_of_code, widen
+from fx2onnx.semantics.types import FLOAT32, Array, Dtype, is_integer, numpy_dtype_of_code, widen
 
 
 def spread(values: Array, x: Array, axis: int, block_size: int) -> Array:
@@ -38,12 +35,6 @@ def check_zero_point(scale: Array, zero_point: Array | None) -> None:
     """Raises: ValueError for a zero point of another shape than the scale's."""
     if zero_point is not None and zero_point.shape != scale.shape and max(zero_point.size, scale.size) > 1:
         raise ValueError(f"the zero point has the shape {list(zero_point.shape)}, the scale {list(scale.shape)}")
-
-
-def integer_range(dtype: Dtype) -> tuple[int, int]:
-    """The least and the greatest value."""
-    info: Any = ml_dtypes.iinfo(dtype) if dtype in NARROW_INTS else np.iinfo(dtype)
-    return int(info.min), int(info.max)
 
 
 def _to_integer(scaled: Array, zero: Array | None, dtype: Dtype) -> Array:
@@ -123,58 +114,3 @@ def dynamic_quantize_linear(x: Array) -> tuple[Array, Array, Array]:
     safe = scale if scale != 0 else np.float32(1)
     y = np.clip(np.rint(x / safe) + zero, 0, 255).astype(np.uint8)
     return y, np.asarray(scale, FLOAT32), np.asarray(zero).astype(np.uint8)
-
-
-def _offset(x: Array, zero: Array | None, is_rows: bool) -> Array:
-    wide = x.astype(np.int32)
-    if zero is None:
-        return wide
-    whole = zero.astype(np.int32)
-    if whole.ndim == 1 and whole.size > 1 and is_rows:
-        whole = whole[:, None]
-    return wide - (whole.reshape(()) if whole.size == 1 else whole)
-
-
-@kernel("MatMulInteger", 10)
-def matmul_integer(a: Array, b: Array, a_zero: Array | None = None, b_zero: Array | None = None) -> Array:
-    """(a - a_zero) @ (b - b_zero), summed in int32."""
-    return np.asarray(np.matmul(_offset(a, a_zero, True), _offset(b, b_zero, False)), np.int32)
-
-
-def _requantize(product: Array, factor: Array, zero: Array) -> Array:
-    low, high = integer_range(zero.dtype) if is_integer(zero.dtype) else (0, 0)
-    scaled = np.rint(product * factor) + zero.astype(np.float64)
-    return np.asarray(np.clip(scaled, low, high)).astype(zero.dtype)
-
-
-@kernel("QLinearMatMul", 10)
-def qlinear_matmul(
-    a: Array, a_scale: Array, a_zero: Array, b: Array, b_scale: Array, b_zero: Array, y_scale: Array, y_zero: Array
-) -> Array:
-    """The product of dequantized a and b, quantized again."""
-    product = matmul_integer(a, b, a_zero, b_zero).astype(np.float64)
-    left = widen(a_scale)[:, None] if a_scale.ndim == 1 and a_scale.size > 1 else widen(a_scale)
-    factor = left.astype(np.float64) * widen(b_scale).astype(np.float64) / widen(y_scale).astype(np.float64)
-    return _requantize(product, factor if factor.size > 1 else factor.reshape(()), y_zero.reshape(()))
-
-
-@kernel("QLinearConv", 10)
-def qlinear_conv(
-    x: Array,
-    x_scale: Array,
-    x_zero: Array,
-    w: Array,
-    w_scale: Array,
-    w_zero: Array,
-    y_scale: Array,
-    y_zero: Array,
-    bias: Array | None = None,
-    **attrs: Any,
-) -> Array:
-    """The convolution of dequantized x and w, quantized again."""
-    product = conv_integer(x, w, x_zero, w_zero, **attrs)
-    channels = (-1,) + (1,) * (x.ndim - 2)
-    if bias is not None:
-        product = product + bias.astype(np.int32).reshape(channels)
-    factor = (x_scale.astype(np.float64) * w_scale / y_scale).reshape(channels if w_scale.size > 1 else ())
-    return _requantize(product.astype(np.float64), factor, y_zero.reshape(()))

@@ -208,7 +208,7 @@ MUTANTS = [
         "tests/runner/test_invalid_models.py",
     ),
     Mutant(
-        "semantics/kernels/contrib_attention.py",
+        "semantics/kernels/contrib/attention.py",
         "ahead <= -rules.window",
         "ahead < -rules.window",
         "tests/runner/test_contrib.py",

@@ -6,8 +6,9 @@ arrays that may share memory with its inputs; ``alloc`` returns fresh arrays.
 
 from __future__ import annotations
 
+import importlib
 import inspect
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -48,6 +49,7 @@ PRIVATE_DOMAIN = "fx2onnx"
 
 _EXTRAS = ("n_outputs", "version")
 _table: dict[tuple[str, str], dict[int, Kernel]] = {}
+_later: dict[tuple[str, str], str] = {}
 _changes = 0
 
 
@@ -102,9 +104,22 @@ def _parameters(fn: Callable[..., Any]) -> Collection[str]:
     return names
 
 
+def register_later(domain: str, op_types: Iterable[str], module: str) -> None:
+    """Name the module that registers the kernels of these operators; it is imported when one of them is first looked for.
+
+    Raises: ValueError for an operator that another module is named for.
+    """
+    for op_type in op_types:
+        if _later.setdefault((domain, op_type), module) != module:
+            raise ValueError(f"two modules for {domain}::{op_type}: {_later[domain, op_type]}, {module}")
+
+
 def find_kernel(domain: str, op_type: str, version: int) -> Kernel | None:
     """The newest kernel not newer than the schema's ``version``. Other packages are asked where there is none."""
     found = _newest(domain, op_type, version)
+    if found is None and (module := _later.get((domain, op_type))):
+        importlib.import_module(module)
+        found = _newest(domain, op_type, version)
     if found is None and plugins.plugins(plugins.KERNELS):
         plugins.import_all(plugins.KERNELS)
         found = _newest(domain, op_type, version)
@@ -134,6 +149,8 @@ def _count_change() -> None:
 
 def all_kernels() -> list[Kernel]:
     """Every entry, sorted by domain, name, version."""
+    for module in set(_later.values()):
+        importlib.import_module(module)
     return [versions[v] for _, versions in sorted(_table.items()) for v in sorted(versions)]
 
 

@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 
 from fx2onnx.semantics.kernels.activation import gelu, swish
+from fx2onnx.semantics.kernels.contrib import MICROSOFT
 from fx2onnx.semantics.kernels.elementwise import Outs
 from fx2onnx.semantics.kernels.matmul import matmul_shape
 from fx2onnx.semantics.kernels.newer_numpy import vecdot
 from fx2onnx.semantics.kernels.threads import multiply
 from fx2onnx.semantics.registry import kernel, same_as_first
 from fx2onnx.semantics.types import Array, Dtype, Spec, narrowed, numpy_dtype_of_code, widen
-
-MICROSOFT = "com.microsoft"
 
 
 def _statistics_dtype(dtype: Dtype) -> Dtype:

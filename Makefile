@@ -82,6 +82,9 @@ emit-stub: $(READY)         ## the signatures of Emit's operators, from ONNX's s
 target-kernels: $(READY)    ## which kernels each release of onnxruntime has, into fx2onnx/targets/tables (installs each release; minutes)
 	$(ONE) $(BIN)/python -m tools.target_kernels
 
+onnxruntime-schemas: $(READY) ## the schemas of onnxruntime's own operators, into fx2onnx/semantics/onnxruntime_schemas.json
+	$(BIN)/python -m tools.onnxruntime_schemas
+
 target-probes: $(READY)     ## which operators, dtypes and options other runtimes run, into fx2onnx/targets/tables (installs them; an hour)
 	$(ONE) $(BIN)/python -m tools.target_probes
 

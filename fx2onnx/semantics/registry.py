@@ -80,6 +80,8 @@ def kernel(
     contract = (kind, infer, inplace, shape_inputs, is_random, elementwise, prepare)
 
     def register(fn: Function) -> Function:
+        if (domain, op_type) in _later:
+            importlib.import_module(_later[domain, op_type])
         names = _parameters(fn)
         extras = frozenset(name for name in _EXTRAS if name in names)
         for version in (since,) if isinstance(since, int) else since:

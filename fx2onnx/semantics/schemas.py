@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import onnx
@@ -79,9 +81,57 @@ def newest_opset(domain: str) -> int | None:
 
 @lru_cache(maxsize=4096)
 def signature_of(domain: str, op_type: str, opset: int) -> Signature | None:
-    """The schema's facts, or None where ONNX does not know the operator in that opset."""
+    """The schema's facts, or None where neither ONNX (in that opset) nor onnxruntime knows the operator."""
     schema = onnx_schema(op_type, opset, domain)
-    return None if schema is None else _signature_since(domain, op_type, schema.since_version)
+    if schema is not None:
+        return _signature_since(domain, op_type, schema.since_version)
+    is_own = not domain or domain.startswith("com.microsoft")
+    return _signature_of_onnxruntime(domain, op_type) if is_own else None
+
+
+@lru_cache(maxsize=1)
+def _onnxruntime() -> dict[str, Any]:
+    """What ``tools/onnxruntime_schemas.py`` wrote down of onnxruntime's own operators."""
+    table: dict[str, Any] = json.loads(Path(__file__).with_name("onnxruntime_schemas.json").read_text(encoding="utf-8"))
+    table["types"] = [frozenset(types) for types in table["types"]]
+    return table
+
+
+def is_of_other_processors(domain: str, op_type: str) -> bool:
+    """Whether onnxruntime knows the operator and has no CPU kernel for it."""
+    return domain == "com.microsoft" and op_type in _onnxruntime()["elsewhere"]
+
+
+@lru_cache(maxsize=256)
+def _signature_of_onnxruntime(domain: str, op_type: str) -> Signature | None:
+    table = _onnxruntime()
+    entry = table["operators"].get(domain, {}).get(op_type)
+    if entry is None:
+        return None
+    inputs, outputs = (
+        tuple(
+            Parameter(name, variable, table["types"][types], bool(is_optional))
+            for name, variable, types, is_optional in entry[key]
+        )
+        for key in ("inputs", "outputs")
+    )
+    attributes = entry["attributes"]
+    min_inputs, max_inputs, min_outputs, max_outputs = entry["counts"]
+    return Signature(
+        1,
+        False,
+        min_inputs,
+        max_inputs,
+        min_outputs,
+        max_outputs,
+        {name: code for name, (code, _) in attributes.items()},
+        tuple(name for name, (_, is_required) in attributes.items() if is_required),
+        False,
+        inputs,
+        outputs,
+        {},
+        tuple(_dtypes(parameter.types) for parameter in inputs),
+    )
 
 
 @lru_cache(maxsize=4096)

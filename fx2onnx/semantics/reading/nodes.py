@@ -11,8 +11,16 @@ import onnx
 
 from fx2onnx.base import plugins
 from fx2onnx.base.errors import UserError
+from fx2onnx.semantics.kernels import contrib as kernels_of_onnxruntime
 from fx2onnx.semantics.limits import MAX_NESTING
-from fx2onnx.semantics.schemas import NEWEST_OPSET, POSITIVE_NUMBERS, Allowed, Signature, signature_of
+from fx2onnx.semantics.schemas import (
+    NEWEST_OPSET,
+    POSITIVE_NUMBERS,
+    Allowed,
+    Signature,
+    is_of_other_processors,
+    signature_of,
+)
 
 LINE_CHARS = 200
 """Longer lines about a node are cut: they stand in error messages."""
@@ -240,6 +248,10 @@ def no_kernel(text: NodeText, version: int) -> UserError:
     known = signature_of(domain, op_type, NEWEST_OPSET) if not domain else None
     if known is not None:
         why = f"{op_type} is not in opset {version}; it came with opset {known.since_version} or was changed then"
+    elif is_of_other_processors(domain, op_type):
+        why = "onnxruntime knows the operator and has no CPU kernel for it either"
+    elif reason := kernels_of_onnxruntime.REFUSED.get(op_type if domain == kernels_of_onnxruntime.MICROSOFT else ""):
+        why = reason
     else:
         why = f"no kernel, no function body and no model-local function for {domain or 'ai.onnx'}::{op_type}"
     why = "; ".join([why, *plugins.import_all(plugins.KERNELS)])

@@ -14,8 +14,21 @@ FAMILIES: dict[tuple[str, str], str] = {
         BiasGelu FastGelu FusedMatMul Gelu QuickGelu SkipLayerNormalization SkipSimplifiedLayerNormalization
     """,
     ("", "fused"): "SimplifiedLayerNormalization",
+    (MICROSOFT, "quantized"): """
+        DequantizeLinear DynamicQuantizeMatMul MatMulInteger16 MatMulIntegerToFloat NhwcMaxPool QGemm QLinearAdd QLinearAveragePool
+        QLinearConcat QLinearConv QLinearGlobalAveragePool QLinearLeakyRelu QLinearMul QLinearSigmoid QLinearSoftmax QLinearWhere
+        QuantizeLinear
+    """,
 }
 """The operators of each domain and file."""
+
+REFUSED = {
+    **dict.fromkeys(
+        ("BeamSearch", "GreedySearch", "Sampling", "WhisperBeamSearch"),
+        "a search over tokens with the decoder inside the node: export the decoder, and search with fx2onnx.generation",
+    ),
+}
+"""Operators of ``com.microsoft`` that have a CPU kernel in onnxruntime and none here, each with the reason."""
 
 for (_domain, _file), _op_types in FAMILIES.items():
     register_later(_domain, _op_types.split(), f"{__name__}.{_file}")

@@ -1,0 +1,348 @@
+"""onnxruntime's operators on quantized tensors (``QLinearAdd`` and its like), and products that quantize as they run.
+
+Numerics: float32, as in onnxruntime's own kernels, rounded half to even. Its vector code sums in another order, so a value
+that lies between two codes may become the other one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from fx2onnx.semantics.kernels.contrib import MICROSOFT
+from fx2onnx.semantics.kernels.pool import average_pool, global_average_pool, max_pool, pool_window
+from fx2onnx.semantics.kernels.quant import (
+    dequantize_linear,
+    integer_range,
+    matmul_integer,
+    qlinear_conv,
+    quantize_linear,
+)
+from fx2onnx.semantics.kernels.softmax import as_matrix, check_axis, softmax_array
+from fx2onnx.semantics.limits import check_shape
+from fx2onnx.semantics.registry import kernel
+from fx2onnx.semantics.types import FLOAT32, Array, Dtype
+
+kernel("QuantizeLinear", domain=MICROSOFT)(quantize_linear)
+kernel("DequantizeLinear", domain=MICROSOFT)(dequantize_linear)
+
+
+def number(value: Array | None, name: str) -> np.float32:
+    """A scale or zero point of a whole tensor in float32; 0 where it is left out. Raises: ValueError for several."""
+    if value is None:
+        return np.float32(0)
+    if value.size != 1:
+        raise ValueError(f"{name} has the shape {list(value.shape)}; it must be one number")
+    return np.float32(value.reshape(()))
+
+
+def _wide(x: Array, scale: Array, zero: Array | None, name: str) -> Array:
+    """The numbers that ``x`` stands for."""
+    wide: Array = x.astype(FLOAT32)
+    wide -= number(zero, f"{name}_zero_point")
+    wide *= number(scale, f"{name}_scale")
+    return wide
+
+
+def _narrow(wide: Array, scale: Array, zero: Array | None, dtype: Dtype) -> Array:
+    """Numbers as codes of ``scale`` and ``zero``."""
+    return rounded(
+        np.asarray(wide / number(scale, "the output's scale")), number(zero, "the output's zero point"), dtype
+    )
+
+
+def rounded(codes: Array, zero: np.float32, dtype: Dtype) -> Array:
+    """``codes + zero``, rounded and clipped to the range of ``dtype``."""
+    low, high = integer_range(dtype)
+    y = np.rint(codes)
+    y += zero
+    return np.clip(y, low, high).astype(dtype)
+
+
+def _by_table(
+    function: Callable[[Array], Array],
+    x: Array,
+    scale: Array,
+    zero: Array | None,
+    y_scale: Array,
+    y_zero: Array | None,
+    name: str = "X",
+) -> Array:
+    """``function`` of quantized numbers: computed once for each of the 256 codes."""
+    if x.dtype.itemsize != 1:
+        raise TypeError(f"{name} is {x.dtype}, not uint8 or int8")
+    codes = np.arange(256, dtype=np.uint8).view(x.dtype)
+    table = _narrow(function(_wide(codes, scale, zero, name)), y_scale, y_zero, x.dtype)
+    return table[x.view(np.uint8)]
+
+
+@kernel("QLinearAdd", domain=MICROSOFT)
+def qlinear_add(
+    a: Array,
+    a_scale: Array,
+    a_zero: Array | None,
+    b: Array,
+    b_scale: Array,
+    b_zero: Array | None,
+    c_scale: Array,
+    c_zero: Array | None = None,
+) -> Array:
+    """The sum of dequantized a and b, quantized again."""
+    to_c = number(c_scale, "C_scale")
+    left, right = number(a_scale, "A_scale") / to_c, number(b_scale, "B_scale") / to_c
+    y = (a.astype(FLOAT32) - number(a_zero, "A_zero_point")) * left
+    return rounded(
+        np.asarray(y + (b.astype(FLOAT32) - number(b_zero, "B_zero_point")) * right),
+        number(c_zero, "C_zero_point"),
+        a.dtype,
+    )
+
+
+@kernel("QLinearMul", domain=MICROSOFT)
+def qlinear_mul(
+    a: Array,
+    a_scale: Array,
+    a_zero: Array | None,
+    b: Array,
+    b_scale: Array,
+    b_zero: Array | None,
+    c_scale: Array,
+    c_zero: Array | None = None,
+) -> Array:
+    """The product of dequantized a and b, quantized again."""
+    factor = number(a_scale, "A_scale") * number(b_scale, "B_scale") / number(c_scale, "C_scale")
+    product = (a.astype(FLOAT32) - number(a_zero, "A_zero_point")) * (
+        b.astype(FLOAT32) - number(b_zero, "B_zero_point")
+    )
+    return rounded(np.asarray(product * factor), number(c_zero, "C_zero_point"), a.dtype)
+
+
+@kernel("QLinearSigmoid", domain=MICROSOFT)
+def qlinear_sigmoid(x: Array, scale: Array, zero: Array | None, y_scale: Array, y_zero: Array | None = None) -> Array:
+    """1 / (1 + exp(-x)) of dequantized x, quantized again."""
+    return _by_table(lambda wide: np.asarray(1 / (1 + np.exp(-wide))), x, scale, zero, y_scale, y_zero)
+
+
+@kernel("QLinearLeakyRelu", domain=MICROSOFT)
+def qlinear_leaky_relu(
+    x: Array, scale: Array, zero: Array | None, y_scale: Array, y_zero: Array | None = None, *, alpha: float = 0.01
+) -> Array:
+    """Dequantized x, below 0 times ``alpha``, quantized again."""
+    slope = np.float32(alpha)
+    return _by_table(lambda wide: np.where(wide >= 0, wide, wide * slope), x, scale, zero, y_scale, y_zero)
+
+
+@kernel("QLinearConcat", domain=MICROSOFT)
+def qlinear_concat(y_scale: Array, y_zero: Array, *triples: Array, axis: int) -> Array:
+    """Tensors of their own scales side by side in one scale. ``triples``: tensor, scale, zero point of each."""
+    if not triples or len(triples) % 3:
+        raise ValueError(
+            f"{len(triples)} inputs after the output's scale; they must be tensor, scale, zero point of each"
+        )
+    parts = [
+        _by_table(lambda wide: wide, x, scale, zero, y_scale, y_zero, "an input")
+        for x, scale, zero in zip(triples[::3], triples[1::3], triples[2::3], strict=True)
+    ]
+    return np.concatenate(parts, axis=check_axis(axis, parts[0].ndim))
+
+
+@kernel("QLinearWhere", domain=MICROSOFT)
+def qlinear_where(
+    condition: Array,
+    x: Array,
+    x_scale: Array,
+    x_zero: Array,
+    y: Array,
+    y_scale: Array,
+    y_zero: Array,
+    z_scale: Array,
+    z_zero: Array,
+) -> Array:
+    """x where the condition holds, else y, both in the scale of the output."""
+    left = _by_table(lambda wide: wide, x, x_scale, x_zero, z_scale, z_zero, "x")
+    right = _by_table(lambda wide: wide, y, y_scale, y_zero, z_scale, z_zero, "y")
+    return np.where(condition, left, right)
+
+
+@kernel("QLinearSoftmax", domain=MICROSOFT)
+def qlinear_softmax(
+    x: Array,
+    scale: Array,
+    zero: Array | None,
+    y_scale: Array,
+    y_zero: Array,
+    *,
+    opset: int,
+    axis: int = -1,
+) -> Array:
+    """The softmax of dequantized x, quantized again; below ``opset`` 13 over all axes from ``axis`` on."""
+    wide = _wide(x, scale, zero, "X")
+    if opset < 13:
+        y = softmax_array(as_matrix(wide, axis)).reshape(x.shape)
+    else:
+        place = check_axis(axis, x.ndim)
+        y = np.moveaxis(softmax_array(np.moveaxis(wide, place, -1)), -1, place)
+    return _narrow(y, y_scale, y_zero, x.dtype)
+
+
+def _channels_second(x: Array) -> Array:
+    if x.ndim < 3:
+        raise ValueError(f"the input has {x.ndim} axes, it must have 3 or more")
+    return np.moveaxis(x, -1, 1)
+
+
+def _channels_last(y: Array) -> Array:
+    return np.ascontiguousarray(np.moveaxis(y, 1, -1))
+
+
+@kernel("QLinearAveragePool", domain=MICROSOFT)
+def qlinear_average_pool(
+    x: Array,
+    scale: Array,
+    zero: Array | None,
+    y_scale: Array,
+    y_zero: Array | None = None,
+    *,
+    channels_last: int = 0,
+    **attrs: Any,
+) -> Array:
+    """The mean of each window of dequantized x, quantized again."""
+    wide = _wide(_channels_second(x) if channels_last else x, scale, zero, "X")
+    y = _narrow(average_pool(wide, **attrs), y_scale, y_zero, x.dtype)
+    return _channels_last(y) if channels_last else y
+
+
+@kernel("QLinearGlobalAveragePool", domain=MICROSOFT)
+def qlinear_global_average_pool(
+    x: Array, scale: Array, zero: Array, y_scale: Array, y_zero: Array, *, channels_last: int = 0
+) -> Array:
+    """The mean over all spatial axes of dequantized x, quantized again."""
+    wide = _wide(_channels_second(x) if channels_last else x, scale, zero, "X")
+    y = _narrow(global_average_pool(wide), y_scale, y_zero, x.dtype)
+    return _channels_last(y) if channels_last else y
+
+
+@kernel("NhwcMaxPool", domain=MICROSOFT)
+def nhwc_max_pool(x: Array, **attrs: Any) -> Array:
+    """The maximum of each window; channels are the last axis."""
+    moved = np.ascontiguousarray(_channels_second(x))
+    shape = (*moved.shape[:2], *pool_window(moved.shape, attrs["kernel_shape"], attrs).out)
+    check_shape(shape, x.dtype)
+    y = np.empty(shape, x.dtype)
+    max_pool([y], moved, **attrs)
+    return _channels_last(y)
+
+
+@kernel("QLinearConv", domain=MICROSOFT)
+def qlinear_conv_of_microsoft(
+    x: Array, x_scale: Array, x_zero: Array, *rest: Array, channels_last: int = 0, **attrs: Any
+) -> Array:
+    """QLinearConv, with channels as the last axis of input and output if asked to."""
+    if not channels_last:
+        return qlinear_conv(x, x_scale, x_zero, *rest, **attrs)
+    return _channels_last(qlinear_conv(np.ascontiguousarray(_channels_second(x)), x_scale, x_zero, *rest, **attrs))
+
+
+@kernel("MatMulInteger16", domain=MICROSOFT)
+def matmul_integer_16(a: Array, b: Array) -> Array:
+    """a @ b of 16-bit integers, summed in int32."""
+    return np.asarray(np.matmul(a.astype(np.int32), b.astype(np.int32)), np.int32)
+
+
+def _checked_row(values: Array | None, columns: int, name: str) -> None:
+    if values is not None and values.size > 1 and values.shape[-1] != columns:
+        raise ValueError(f"{name} has the shape {list(values.shape)}, for {columns} columns")
+
+
+def scaled_product(
+    a: Array,
+    b: Array,
+    scale: Array,
+    a_zero: Array | None,
+    b_zero: Array | None,
+    bias: Array | None = None,
+) -> Array:
+    """(a - a_zero) @ (b - b_zero) * scale + bias in float32; ``scale`` is one number, or one a column."""
+    columns = b.shape[-1]
+    _checked_row(scale, columns, "the scale")
+    _checked_row(b_zero, columns, "the zero point of B")
+    y: Array = matmul_integer(a, b, a_zero, b_zero).astype(FLOAT32)
+    y *= scale.reshape(()) if scale.size == 1 else scale
+    if bias is not None:
+        if bias.shape != (columns,):
+            raise ValueError(f"the bias has the shape {list(bias.shape)}, not {[columns]}")
+        y += bias
+    return y
+
+
+@kernel("MatMulIntegerToFloat", domain=MICROSOFT)
+def matmul_integer_to_float(
+    a: Array,
+    b: Array,
+    a_scale: Array,
+    b_scale: Array,
+    a_zero: Array | None = None,
+    b_zero: Array | None = None,
+    bias: Array | None = None,
+) -> Array:
+    """The product of dequantized a and b, plus the bias, in float."""
+    number(a_scale, "a_scale")
+    y = scaled_product(a, b, np.asarray(a_scale.astype(FLOAT32).reshape(()) * b_scale), a_zero, b_zero, bias)
+    return y.astype(a_scale.dtype, copy=False)
+
+
+def quantized(x: Array) -> tuple[Array, np.float32, Array]:
+    """x as uint8 with the scale and zero point of its own range, as onnxruntime's products do it."""
+    low, high = (np.float32(min(x.min(), 0)), np.float32(max(x.max(), 0))) if x.size else (np.float32(0),) * 2
+    scale = np.float32((high - low) / np.float32(255)) if high != low else np.float32(1)
+    zero = np.clip(np.rint(-low / scale), 0, 255)
+    y = np.rint(x / scale)
+    y += zero
+    return np.clip(y, 0, 255).astype(np.uint8), scale, np.asarray(zero, np.uint8)
+
+
+@kernel("DynamicQuantizeMatMul", domain=MICROSOFT)
+def dynamic_quantize_matmul(
+    a: Array, b: Array, b_scale: Array, b_zero: Array | None = None, bias: Array | None = None
+) -> Array:
+    """a, quantized by its own range, times dequantized b, plus the bias."""
+    codes, scale, zero = quantized(a)
+    return scaled_product(codes, b, np.asarray(scale * b_scale), zero, b_zero, bias)
+
+
+@kernel("QGemm", domain=MICROSOFT)
+def qgemm(
+    a: Array,
+    a_scale: Array,
+    a_zero: Array,
+    b: Array,
+    b_scale: Array,
+    b_zero: Array,
+    c: Array | None = None,
+    y_scale: Array | None = None,
+    y_zero: Array | None = None,
+    *,
+    transA: int = 0,
+    transB: int = 0,
+    alpha: float = 1.0,
+) -> Array:
+    """alpha * op(a) @ op(b) + c of dequantized numbers: in float, or quantized where the output has a scale.
+
+    ``c`` is int32 in the scale of the product.
+    """
+    number(a_scale, "a_scale")
+    if a.ndim != 2 or b.ndim != 2:
+        raise ValueError(f"A has {a.ndim} axes and B {b.ndim}; both must have 2")
+    left, right = a.T if transA else a, b.T if transB else b
+    _checked_row(b_scale, right.shape[1], "b_scale")
+    product = matmul_integer(np.ascontiguousarray(left), np.ascontiguousarray(right), a_zero, b_zero)
+    if c is not None:
+        product = product + np.broadcast_to(c, product.shape)
+    factor = np.float32(alpha) * a_scale.reshape(()) * (b_scale.reshape(()) if b_scale.size == 1 else b_scale)
+    if y_scale is None:
+        return np.asarray(product * factor, FLOAT32)
+    return rounded(
+        np.asarray(product * (factor / number(y_scale, "y_scale")), FLOAT32), number(y_zero, "y_zero_point"), a.dtype
+    )

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from fx2onnx.semantics.kernels.contrib import MICROSOFT, NCHWC
 from fx2onnx.semantics.reading.program import Program, Step
-from fx2onnx.semantics.registry import find_kernel
+from fx2onnx.semantics.registry import Kernel, find_kernel
 from fx2onnx.semantics.types import FLOAT32
 
 _ACTIVATIONS = frozenset({"Relu", "HardSwish", "Sigmoid"})
@@ -15,17 +16,58 @@ _ACTIVATIONS = frozenset({"Relu", "HardSwish", "Sigmoid"})
 
 def fuse(program: Program) -> int:
     """Fuse all bodies too; returns the number of steps that were removed."""
-    count = fuse_conv(program) if any(step.op_type == "Conv" for step in program.steps) else 0
+    count = fuse_conv(program) if any(step.op_type in ("Conv", "FusedConv") for step in program.steps) else 0
     for step in program.steps:
         if step.bodies:
             count += sum(fuse(body) for body in step.bodies.values())
     return count
 
 
+def _adopt(program: Program, fused: Kernel) -> None:
+    """onnxruntime's fused convolutions -> FusedConv of the runner, which has a planned form; a sum becomes steps of its own."""
+    steps: list[Step] = []
+    for step in program.steps:
+        activation = step.attrs.get("activation", "")
+        is_of_onnxruntime = (step.kernel.domain, step.op_type) in ((NCHWC, "Conv"), (MICROSOFT, "FusedConv"))
+        addend = step.inputs[3] if len(step.inputs) > 3 else -1
+        if not is_of_onnxruntime or activation not in ("", "Relu", "Sigmoid", *(() if addend >= 0 else ("Clip",))):
+            steps.append(step)
+            continue
+        low, high = step.attrs.get("activation_params") or (-np.inf, np.inf)
+        attrs = {key: value for key, value in step.attrs.items() if key not in ("activation_params", "block")}
+        attrs["bounds"] = (float(low), float(high))
+        if addend < 0:
+            steps.append(_like(step, fused, step.inputs[:3], step.outputs[0], attrs))
+            continue
+        product = program.new_slot("").index
+        steps.append(_like(step, fused, step.inputs[:3], product, {**attrs, "activation": ""}))
+        total = program.new_slot("").index if activation else step.outputs[0]
+        steps.append(_like(step, _standard("Add"), (product, addend), total, {}))
+        if activation:
+            steps.append(_like(step, _standard(activation), (total,), step.outputs[0], {}))
+    program.steps = steps
+    program.link()
+
+
+def _standard(op_type: str) -> Kernel:
+    found = find_kernel("", op_type, 14)
+    assert found is not None
+    return found
+
+
+def _like(step: Step, kernel: Kernel, inputs: tuple[int, ...], output: int, attrs: dict[str, Any]) -> Step:
+    """A step that does part of ``step``, under its name."""
+    return Step(
+        step.index, kernel, kernel.since, inputs, (output,), attrs, step.name, step.origin, n_inputs=len(inputs)
+    )
+
+
 def fuse_conv(program: Program) -> int:
     """Conv (+ BatchNormalization) (+ Relu, Clip, HardSwish, Sigmoid), each read only by the next -> FusedConv."""
     fused = find_kernel("fx2onnx", "FusedConv", 1)
     assert fused is not None
+    if any(step.kernel.domain in (NCHWC, MICROSOFT) for step in program.steps):
+        _adopt(program, fused)
     dropped: set[int] = set()
     for step in program.steps:
         if step.op_type != "Conv" or step.kernel.domain or len(step.inputs) < 2 or step.inputs[1] < 0:

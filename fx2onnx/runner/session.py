@@ -23,6 +23,7 @@ from fx2onnx.runner.feeds import FeedChecker, NodeArg, fix_denoted
 from fx2onnx.runner.fuse import fuse
 from fx2onnx.runner.options import GraphOptimizationLevel, RunOptions, SessionOptions
 from fx2onnx.runner.ort_value import IOBinding, OrtValue, as_plain
+from fx2onnx.semantics.kernels.contrib import NCHWC
 from fx2onnx.semantics.kernels.threads import threads
 from fx2onnx.semantics.limits import DEFAULT_LIMIT_BYTES, MAX_ITERATIONS, iteration_budget, memory_limit
 from fx2onnx.semantics.reading.build import build_program
@@ -89,6 +90,8 @@ class InferenceSession:
             self._program = build_program(
                 loaded, {name: as_plain(given) for name, given in self._options.external_initializers.items()}
             )
+            if any(entry.domain == NCHWC for entry in loaded.proto.opset_import):
+                _lay_out(self._program, self._options)
             fixed = self._options.free_dimension_overrides
             if self._options.free_denotation_overrides:
                 fixed = fix_denoted(self._program, loaded.proto.graph, self._options.free_denotation_overrides, fixed)
@@ -270,6 +273,24 @@ class InferenceSession:
             events, self._events = self._events, []
         write_text(check_target(path, what="the profile"), json.dumps(events))
         return path
+
+
+def _lay_out(program: Program, options: SessionOptions) -> None:
+    """Put the filters of a file that onnxruntime laid out for one CPU in plain order."""
+    from fx2onnx.semantics.kernels.contrib import nchwc
+
+    key = "fx2onnx.nchwc_block"
+    try:
+        is_open = nchwc.lay_out(program, options.config_int(key, 0))
+    except ValueError as error:
+        raise UserError("E303", "the model's convolutions in blocks cannot be read", why=str(error)) from error
+    if is_open:
+        logger.warning(
+            "the file does not say how many channels its blocks of com.microsoft.nchwc have; taken for %d, as onnxruntime"
+            " does on this CPU; the config entry %r says it, and a file of the level ORT_ENABLE_EXTENDED has no blocks",
+            nchwc.block_of_this_machine(),
+            key,
+        )
 
 
 def _check_providers(providers: Sequence[Any] | None) -> None:

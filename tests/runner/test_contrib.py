@@ -50,6 +50,7 @@ def results(
     given = {name: value for name, value in feeds.items() if value is not None}
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
+    options.intra_op_num_threads = 1
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     return ort.InferenceSession(model).run(None, given), session.run(None, given)
@@ -146,6 +147,43 @@ def test_fused_matmul(left: tuple[int, ...], right: tuple[int, ...], attrs: Any,
     feeds = {"a": draw(*left, dtype=dtype), "b": draw(*right, dtype=dtype, seed=1)}
     found = results("FusedMatMul", feeds, **attrs)
     check(found, 10 * ROUNDING[dtype])
+
+
+ACTIVATIONS: list[tuple[str, list[float]]] = [
+    ("Relu", []),
+    ("Tanh", []),
+    ("Sigmoid", []),
+    ("LeakyRelu", [0.3]),
+    ("Clip", [-0.5, 0.7]),
+    ("HardSigmoid", [0.3, 0.4]),
+]
+
+
+@pytest.mark.parametrize(("name", "parameters"), ACTIVATIONS)
+@pytest.mark.parametrize("is_summed", [False, True])
+def test_fused_convolution(name: str, parameters: list[float], is_summed: bool) -> None:
+    for group, attrs in ((1, {"pads": [1, 1, 0, 1]}), (2, {"strides": [2, 2], "auto_pad": "SAME_UPPER"})):
+        feeds: dict[str, Array | None] = {"x": draw(2, 4, 7, 8), "w": draw(6, 4 // group, 3, 3, seed=1), "b": draw(6)}
+        shape = (2, 6, 6, 8) if group == 1 else (2, 6, 4, 4)
+        feeds["z"] = draw(*shape, seed=2) if is_summed else None
+        given = {"activation_params": parameters} if parameters else {}
+        found = results("FusedConv", feeds, activation=name, group=group, **given, **attrs)
+        check(found, 2e-5)
+
+
+@pytest.mark.parametrize(("name", "parameters"), [*ACTIVATIONS[:4], ("Elu", [0.5]), ("ThresholdedRelu", [0.2])])
+@pytest.mark.parametrize("transposed", [0, 1])
+def test_fused_gemm(name: str, parameters: list[float], transposed: int) -> None:
+    given = {f"activation_{key}": value for key, value in zip(("alpha", "beta"), parameters, strict=False)}
+    b = draw(5, 4, seed=1) if transposed else draw(4, 5, seed=1)
+    for c in (draw(5), draw(3, 1), None):
+        feeds = {"a": draw(3, 4), "b": b, "c": c}
+        check(results("FusedGemm", feeds, activation=name, alpha=0.5, beta=2.0, transB=transposed, **given), 1e-5)
+
+
+def test_product_under_its_older_name() -> None:
+    feeds = {"a": draw(2, 4, 3), "b": draw(2, 5, 4)}
+    check(results("TransposeMatMul", feeds, transA=1, transB=1, alpha=0.5), 1e-5)
 
 
 # -- attention ----------------------------------------------------------------------------------------------------

@@ -44,7 +44,8 @@ def matmul(out: Outs, a: Array, b: Array) -> None:
         multiply(a, b, out[0])
 
 
-def _gemm_infer(inputs: Sequence[Array], attrs: Mapping[str, Any]) -> Sequence[Spec]:
+def gemm_infer(inputs: Sequence[Array], attrs: Mapping[str, Any]) -> Sequence[Spec]:
+    """Shape and dtype of op(a) @ op(b)."""
     a, b = inputs[0], inputs[1]
     check_same_dtype([item for item in inputs if item is not None])
     rows, inner = a.shape[::-1] if attrs.get("transA", 0) else a.shape
@@ -54,7 +55,7 @@ def _gemm_infer(inputs: Sequence[Array], attrs: Mapping[str, Any]) -> Sequence[S
     return (((rows, columns), a.dtype),)
 
 
-@kernel("Gemm", kind="into", infer=_gemm_infer)
+@kernel("Gemm", kind="into", infer=gemm_infer)
 def gemm(
     out: Outs,
     a: Array,

@@ -91,13 +91,13 @@ def _maxima(parts: list[Array], out: Array) -> None:
         np.maximum(out, part, out=out)
 
 
-def _max_pool_infer(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Sequence[Spec]:
+def max_pool_infer(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Sequence[Spec]:
     x = inputs[0]
     shape = (*x.shape[:2], *pool_window(x.shape, attrs["kernel_shape"], attrs).out)
     return ((shape, x.dtype), (shape, INT64))[: max(attrs.get("n_outputs", 1), 1)]
 
 
-@kernel("MaxPool", kind="into", infer=_max_pool_infer, prepare=_prepare_max_pool)
+@kernel("MaxPool", kind="into", infer=max_pool_infer, prepare=_prepare_max_pool)
 def max_pool(
     out: list[Array], x: Array, *, kernel_shape: Sequence[int], storage_order: int = 0, n_outputs: int = 1, **attrs: Any
 ) -> None:

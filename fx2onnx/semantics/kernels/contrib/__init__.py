@@ -11,13 +11,20 @@ FAMILIES: dict[tuple[str, str], str] = {
     (MICROSOFT, "attention"): "GroupQueryAttention MultiHeadAttention RotaryEmbedding",
     (MICROSOFT, "blocked"): "MatMulBnb4 MatMulNBits",
     (MICROSOFT, "fused"): """
-        BiasGelu FastGelu FusedMatMul Gelu QuickGelu SkipLayerNormalization SkipSimplifiedLayerNormalization
+        BiasGelu FastGelu FusedConv FusedGemm FusedMatMul Gelu QuickGelu SkipLayerNormalization SkipSimplifiedLayerNormalization
+        TransposeMatMul
     """,
     ("", "fused"): "SimplifiedLayerNormalization",
     (MICROSOFT, "quantized"): """
         DequantizeLinear DynamicQuantizeMatMul MatMulInteger16 MatMulIntegerToFloat NhwcMaxPool QGemm QLinearAdd QLinearAveragePool
         QLinearConcat QLinearConv QLinearGlobalAveragePool QLinearLeakyRelu QLinearMul QLinearSigmoid QLinearSoftmax QLinearWhere
         QuantizeLinear
+    """,
+    (MICROSOFT, "recurrent"): """
+        DynamicQuantizeLSTM
+    """,
+    (NCHWC, "nchwc"): """
+        AveragePool Conv GlobalAveragePool GlobalMaxPool MaxPool ReorderInput ReorderOutput Upsample
     """,
 }
 """The operators of each domain and file."""

@@ -1,4 +1,4 @@
-"""onnxruntime's own operators (``com.microsoft``) but for attention: norms with a sum before them, activations, products."""
+"""onnxruntime's fused operators: norms with a sum before them, activations, products and convolutions with what follows."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ import numpy as np
 
 from fx2onnx.semantics.kernels.activation import gelu, swish
 from fx2onnx.semantics.kernels.contrib import MICROSOFT
+from fx2onnx.semantics.kernels.conv import conv
 from fx2onnx.semantics.kernels.elementwise import Outs
-from fx2onnx.semantics.kernels.matmul import matmul_shape
+from fx2onnx.semantics.kernels.matmul import gemm, gemm_infer, matmul_shape
 from fx2onnx.semantics.kernels.newer_numpy import vecdot
 from fx2onnx.semantics.kernels.threads import multiply
-from fx2onnx.semantics.registry import kernel, same_as_first
+from fx2onnx.semantics.kernels.windows import conv_window
+from fx2onnx.semantics.limits import check_shape
+from fx2onnx.semantics.registry import find_kernel, kernel, same_as_first
 from fx2onnx.semantics.types import Array, Dtype, Spec, narrowed, numpy_dtype_of_code, widen
 
 
@@ -177,3 +180,93 @@ def fused_matmul(
         np.multiply(y, np.asarray(alpha, y.dtype), out=y)
     if y is not out[0]:
         out[0][...] = narrowed(y, a.dtype)
+
+
+@kernel("TransposeMatMul", domain=MICROSOFT)
+def transpose_matmul(a: Array, b: Array, *, alpha: float = 1.0, transA: int = 0, transB: int = 0) -> Array:
+    """alpha * op(a) @ op(b), under FusedMatMul's older name."""
+    left, right = _oriented(a, transA, 0), _oriented(b, transB, 0)
+    check_shape(matmul_shape(left.shape, right.shape), a.dtype)
+    return np.asarray(np.matmul(left, right) * np.asarray(alpha, a.dtype))
+
+
+def activated(y: Array, name: str, parameters: Mapping[str, float]) -> Array:
+    """An activation by the name of its operator. Raises: ValueError for one that ONNX does not have."""
+    if not name:
+        return y
+    if name == "Clip":
+        return np.clip(y, np.float32(parameters.get("min", -np.inf)), np.float32(parameters.get("max", np.inf)))
+    found = find_kernel("", name, 22)
+    if found is None or found.infer not in (None, same_as_first):
+        raise ValueError(f"{name!r} is no activation")
+    if found.kind != "into":
+        return np.asarray(found.fn(y, **parameters))
+    result = np.empty_like(y)
+    found.fn([result], y, **parameters)
+    return result
+
+
+_PARAMETERS = {
+    "Clip": ("min", "max"),
+    "Elu": ("alpha",),
+    "HardSigmoid": ("alpha", "beta"),
+    "LeakyRelu": ("alpha",),
+    "ParametricSoftplus": ("alpha", "beta"),
+    "ScaledTanh": ("alpha", "beta"),
+    "Selu": ("alpha", "gamma"),
+    "ThresholdedRelu": ("alpha",),
+}
+"""The parameters of activations, in the order of ``activation_params``."""
+
+
+def activation_parameters(name: str, values: Sequence[float] | None) -> dict[str, float]:
+    """``activation_params`` by name."""
+    return dict(zip(_PARAMETERS.get(name, ()), values or (), strict=False))
+
+
+@kernel("FusedConv", domain=MICROSOFT)
+def fused_conv(
+    x: Array,
+    w: Array,
+    bias: Array | None = None,
+    z: Array | None = None,
+    *,
+    activation: str = "",
+    activation_params: Sequence[float] | None = None,
+    **attrs: Any,
+) -> Array:
+    """activation(Conv(x, w, bias) + z)."""
+    window = conv_window(x.shape, w.shape, attrs)
+    shape = (x.shape[0], w.shape[0], *window.out)
+    check_shape(shape, x.dtype)
+    y = np.empty(shape, x.dtype)
+    conv([y], x, w, bias, **attrs)
+    if z is not None:
+        if z.shape != shape:
+            raise ValueError(f"Z has the shape {list(z.shape)}, not {list(shape)}")
+        y += z
+    return activated(y, activation, activation_parameters(activation, activation_params))
+
+
+@kernel("FusedGemm", domain=MICROSOFT)
+def fused_gemm(
+    a: Array,
+    b: Array,
+    c: Array | None = None,
+    *,
+    activation: str = "",
+    activation_alpha: float | None = None,
+    activation_beta: float | None = None,
+    activation_gamma: float | None = None,
+    transA: int = 0,
+    transB: int = 0,
+    **attrs: Any,
+) -> Array:
+    """activation(Gemm(a, b, c))."""
+    (shape, dtype), *_ = gemm_infer([a, b] if c is None else [a, b, c], {"transA": transA, "transB": transB})
+    check_shape(shape, dtype)
+    y = np.empty(shape, dtype)
+    gemm([y], a, b, c, transA=transA, transB=transB, **attrs)
+    given = {"alpha": activation_alpha, "beta": activation_beta, "gamma": activation_gamma}
+    wanted = _PARAMETERS.get(activation, ())
+    return activated(y, activation, {key: value for key, value in given.items() if value is not None and key in wanted})

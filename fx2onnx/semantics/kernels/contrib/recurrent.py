@@ -1,0 +1,113 @@
+"""onnxruntime's recurrent operators: DynamicQuantizeLSTM."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fx2onnx.semantics.kernels.contrib import MICROSOFT
+from fx2onnx.semantics.kernels.contrib.quantized import quantized, scaled_product
+from fx2onnx.semantics.kernels.rnn import activations
+from fx2onnx.semantics.limits import check_shape, count_iteration
+from fx2onnx.semantics.registry import kernel
+from fx2onnx.semantics.types import FLOAT32, Array
+
+
+class _Weights:
+    """The quantized weights of one direction, [inputs, 4 * hidden]."""
+
+    def __init__(self, codes: Array, scale: Array, zero: Array, index: int, name: str) -> None:
+        n_directions, _, columns = codes.shape
+        for what, values in (("scale", scale), ("zero point", zero)):
+            if values.shape not in ((n_directions,), (n_directions, 1), (n_directions, columns)):
+                raise ValueError(
+                    f"the {what} of {name} has the shape {list(values.shape)}, the weights {list(codes.shape)}"
+                )
+        self.codes, self.scale, self.zero = codes[index], scale[index].reshape(-1), zero[index].reshape(-1)
+
+    def times(self, x: Array) -> Array:
+        """x, quantized by its own range, times the weights."""
+        rows = x.reshape(-1, x.shape[-1])
+        codes, scale, zero = quantized(rows)
+        y = scaled_product(codes, self.codes, np.asarray(scale * self.scale), zero, self.zero)
+        return y.reshape(*x.shape[:-1], y.shape[-1])
+
+
+@kernel("DynamicQuantizeLSTM", domain=MICROSOFT)
+def dynamic_quantize_lstm(
+    x: Array,
+    w: Array,
+    r: Array,
+    b: Array | None,
+    lengths: Array | None,
+    initial_h: Array | None,
+    initial_c: Array | None,
+    p: Array | None,
+    w_scale: Array,
+    w_zero: Array,
+    r_scale: Array,
+    r_zero: Array,
+    *,
+    direction: str = "forward",
+    input_forget: int = 0,
+    hidden_size: int | None = None,
+    clip: float = 0.0,
+    n_outputs: int = 1,
+    **attrs: Any,
+) -> tuple[Array, ...]:
+    """LSTM whose weights are quantized, and whose input and states are quantized by their own range before each product.
+
+    Shapes:   x [T, B, I], w [D, I, 4 * H], r [D, H, 4 * H] (gates i, o, f, c), scales [D] or [D, 4 * H].
+    Numerics: onnxruntime cuts the batch between its threads, and quantizes each part by its own range; here it is whole.
+    """
+    n_directions = 2 if direction == "bidirectional" else 1
+    if x.ndim != 3 or w.ndim != 3 or r.ndim != 3:
+        raise ValueError(f"the input has {x.ndim} axes, W {w.ndim} and R {r.ndim}; each must have 3")
+    steps, batch, width = x.shape
+    hidden = r.shape[1] if hidden_size is None else hidden_size
+    wanted = {
+        "W": (w, (width, 4 * hidden)), "R": (r, (hidden, 4 * hidden)), "B": (b, (8 * hidden,)), "P": (p, (3 * hidden,)),
+        "initial_h": (initial_h, (batch, hidden)), "initial_c": (initial_c, (batch, hidden)),
+    }  # fmt: skip
+    for name, (array, shape) in wanted.items():
+        if array is not None and array.shape != (n_directions, *shape):
+            raise ValueError(f"{name} has the shape {list(array.shape)}, not {[n_directions, *shape]}")
+    ends = np.full(batch, steps) if lengths is None else lengths.reshape(-1)
+    if ends.size != batch or (ends < 0).any() or (ends > steps).any():
+        raise ValueError("sequence_lens do not fit the input")
+    names = attrs.get("activations") or ("Sigmoid", "Tanh", "Tanh") * n_directions
+    if len(names) != 3 * n_directions:
+        raise ValueError(f"{len(names)} activations, not {3 * n_directions}")
+    functions = activations(names, attrs.get("activation_alpha") or (), attrs.get("activation_beta") or ())
+    check_shape((steps, n_directions, batch, hidden), FLOAT32, "the result of a recurrence")
+    y = np.zeros((steps, n_directions, batch, hidden), FLOAT32)
+    last_h, last_c = np.zeros((2, n_directions, batch, hidden), FLOAT32)
+    longest = int(ends.max(initial=0))
+    for index in range(n_directions):
+        f, g, hh = functions[3 * index : 3 * index + 3]
+        bias = np.zeros(4 * hidden, FLOAT32) if b is None else b[index][: 4 * hidden] + b[index][4 * hidden :]
+        peep = np.zeros((3, hidden), FLOAT32) if p is None else p[index].reshape(3, hidden)
+        recurrent = _Weights(r, r_scale, r_zero, index, "R")
+        gates = _Weights(w, w_scale, w_zero, index, "W").times(x[:longest]) + bias
+        h = np.zeros((batch, hidden), FLOAT32) if initial_h is None else initial_h[index].copy()
+        c = np.zeros((batch, hidden), FLOAT32) if initial_c is None else initial_c[index].copy()
+        is_reverse = direction == "reverse" or index == 1
+        for time in range(longest):
+            count_iteration()
+            alive = time < ends
+            places = np.maximum(ends - 1 - time, 0) if is_reverse else np.full(batch, time)
+            total = gates[places, np.arange(batch)] + recurrent.times(np.where((time <= ends)[:, None], h, 0))
+            i, o, fg, cell = (total[:, k * hidden : (k + 1) * hidden] for k in range(4))
+            i = f(_clipped(i + peep[0] * c, clip))
+            fg = 1 - i if input_forget else f(_clipped(fg + peep[2] * c, clip))
+            new_c = fg * c + i * g(_clipped(cell, clip))
+            new_h = f(_clipped(o + peep[1] * new_c, clip)) * hh(new_c)
+            h, c = np.where(alive[:, None], new_h, h), np.where(alive[:, None], new_c, c)
+            y[places[alive], index, alive] = h[alive]
+        last_h[index], last_c[index] = h, c
+    return (y, last_h, last_c)[: max(n_outputs, 1)]
+
+
+def _clipped(x: Array, clip: float) -> Array:
+    return np.clip(x, -clip, clip) if clip else x

@@ -1,0 +1,71 @@
+"""onnxruntime's recurrent operators in the runner: the same numbers as in onnxruntime."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from test_contrib import MICROSOFT, check, draw, model_of, results
+
+import fx2onnx.runner as ort
+from fx2onnx.base.errors import UserError
+
+Array = np.ndarray
+I8, U8, F32 = np.int8, np.uint8, np.float32
+HIDDEN, WIDTH = 6, 7
+
+
+def weights(inputs: int, n_directions: int, dtype: Any, by_column: bool, seed: int) -> tuple[Array, Array, Array]:
+    """Codes [D, inputs, 4 * H], their scales and zero points."""
+    wide = 0.4 * draw(n_directions, inputs, 4 * HIDDEN, seed=seed)
+    steps = (np.abs(wide).max(1 if by_column else (1, 2)) / 127).astype(F32)
+    middle = 0 if dtype == I8 else 128
+    codes = np.rint(wide / steps.reshape(n_directions, 1, -1)) + middle
+    return codes.astype(dtype), steps, np.full(steps.shape, middle, dtype)
+
+
+def operands(direction: str, dtype: Any, by_column: bool, **given: Array) -> dict[str, Array | None]:
+    n = 2 if direction == "bidirectional" else 1
+    w, w_scale, w_zero = weights(WIDTH, n, dtype, by_column, 1)
+    r, r_scale, r_zero = weights(HIDDEN, n, dtype, by_column, 2)
+    feeds: dict[str, Array | None] = {"x": draw(5, 3, WIDTH), "w": w, "r": r}
+    feeds |= dict.fromkeys(("b", "lengths", "h", "c", "p")) | given
+    return feeds | {"ws": w_scale, "wz": w_zero, "rs": r_scale, "rz": r_zero}
+
+
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize("dtype", [I8, U8])
+@pytest.mark.parametrize("by_column", [False, True])
+def test_quantized_lstm(direction: str, dtype: Any, by_column: bool) -> None:
+    n = 2 if direction == "bidirectional" else 1
+    state = {name: 0.3 * draw(n, 3, HIDDEN, seed=seed) for seed, name in enumerate("hc")}
+    forms: list[tuple[dict[str, Array], dict[str, Any]]] = [
+        ({}, {}),
+        ({"b": 0.2 * draw(n, 8 * HIDDEN), **state}, {"clip": 0.5}),
+        ({"lengths": np.array([5, 2, 4], np.int32)}, {}),
+        ({"p": 0.1 * draw(n, 3 * HIDDEN)}, {"input_forget": 1}),
+        ({}, {"activations": ["Relu", "Tanh", "Sigmoid"] * n}),
+    ]
+    for given, attrs in forms:
+        feeds = operands(direction, dtype, by_column, **given)
+        found = results(
+            "DynamicQuantizeLSTM", feeds, "y last_h last_c", direction=direction, hidden_size=HIDDEN, **attrs
+        )
+        check(found, 2e-6)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "attrs", "message"),
+    [
+        ({"w": np.zeros((1, 3, 24), U8)}, {}, "W has the shape"),
+        ({"ws": np.ones((5,), F32)}, {}, "the scale of W"),
+        ({"lengths": np.array([9, 1, 1], np.int32)}, {}, "sequence_lens"),
+        ({}, {"activations": ["Sigmoid"]}, "1 activations, not 3"),
+    ],
+)
+def test_what_a_quantized_lstm_refuses(wrong: dict[str, Array], attrs: Any, message: str) -> None:
+    feeds = operands("forward", U8, False) | wrong
+    model = model_of("DynamicQuantizeLSTM", feeds, "y", MICROSOFT, {"hidden_size": HIDDEN, **attrs})
+    with pytest.raises(UserError, match=message):
+        ort.InferenceSession(model).run(None, {name: value for name, value in feeds.items() if value is not None})

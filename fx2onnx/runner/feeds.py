@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,11 @@ from fx2onnx.semantics.types import (
 if TYPE_CHECKING:  # what reads conditions is imported for the few files that have some
     from fx2onnx.sizes.expr import Dim
     from fx2onnx.sizes.stated import SizeCondition
+
+
+logger = logging.getLogger("fx2onnx.runner")
+REFUSE_TWO_SIZES = "fx2onnx.refuse_two_sizes"
+"""The config entry that says whether feeds of two sizes under one name are refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +77,12 @@ class FeedChecker:
         conditions: Sequence[SizeCondition] = (),
         *,
         says_sizes: bool = False,
+        refuses_two_sizes: bool = False,
     ) -> None:
         self.conditions = conditions
+        self.refuses_two_sizes = refuses_two_sizes or says_sizes
+        """Whether one name is one size. Other exporters have one name, such as ``?``, for sizes that differ."""
+        self.warned: set[str] = set()
         self.expressions = _expressions(args) if says_sizes else {}
         """Sizes that are made of others, such as ``n // 2``. Files of other exporters have such texts as mere names."""
         self.args = {arg.name: arg for arg in args}
@@ -136,6 +146,13 @@ class FeedChecker:
         bound = {**bound, **self._roots(bound)}
         sizes = {name: size for name, (size, _) in bound.items()}
         check_sizes("the model", self.conditions, sizes, {name: place for name, (_, place) in bound.items()})
+
+    def _warn(self, name: str, what: str) -> None:
+        """Say once a session that a name of the model stands for two sizes."""
+        if name not in self.warned:
+            self.warned.add(name)
+            why = "other exporters have one name for sizes that differ, so it runs, as in onnxruntime"
+            logger.warning("%s; %s; the config entry %r refuses it", what, why, REFUSE_TWO_SIZES)
 
     def _roots(self, bound: Mapping[str, tuple[int, str]]) -> dict[str, tuple[int, str]]:
         """The sizes that stand in the shapes only in others, such as ``n`` in ``2*n + 1``."""
@@ -285,12 +302,15 @@ class FeedChecker:
             elif wanted:
                 earlier = bound.setdefault(wanted, (size, f"dim {axis} of {arg.name!r}"))
                 if earlier[0] != size:
-                    raise UserError(
+                    error = UserError(
                         "E401",
                         f"dim {axis} of {what} is {size}, but {wanted!r} is {earlier[0]}",
                         why=f"{wanted!r} was bound by {earlier[1]}; given {given}, needed {shape}",
                         next=f"feed the same size for {wanted!r} everywhere",
                     )
+                    if self.refuses_two_sizes or wanted in self.fixed:
+                        raise error
+                    self._warn(wanted, error.what)
 
 
 def fix_denoted(program: Program, graph: Any, sizes: Mapping[str, int], fixed: Mapping[str, int]) -> dict[str, int]:

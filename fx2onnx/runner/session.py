@@ -19,7 +19,7 @@ from fx2onnx.base.metadata import CONDITIONS, PRODUCER
 from fx2onnx.base.targets import check_target
 from fx2onnx.files.staging import replacing, write_text
 from fx2onnx.runner.execute import Executor
-from fx2onnx.runner.feeds import FeedChecker, NodeArg, fix_denoted
+from fx2onnx.runner.feeds import REFUSE_TWO_SIZES, FeedChecker, NodeArg, fix_denoted, logger
 from fx2onnx.runner.fuse import fuse
 from fx2onnx.runner.options import GraphOptimizationLevel, RunOptions, SessionOptions
 from fx2onnx.runner.ort_value import IOBinding, OrtValue, as_plain
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from fx2onnx.sizes.stated import SizeCondition
 
 PROVIDER = "CPUExecutionProvider"
-logger = logging.getLogger("fx2onnx.runner")
 LOG_LEVELS = {0: logging.DEBUG, 1: logging.INFO, 2: logging.WARNING, 3: logging.ERROR, 4: logging.CRITICAL}
 
 OPTIMIZER_LEVELS = {
@@ -110,7 +109,10 @@ class InferenceSession:
         self._optional = frozenset(slots[index].name for index in self._program.defaults)
         conditions = _conditions(self._meta.custom_metadata_map.get(CONDITIONS, ""))
         says_sizes = self._meta.producer_name == PRODUCER
-        self._checker = FeedChecker(self._inputs, self._optional, fixed, conditions, says_sizes=says_sizes)
+        refuses = bool(self._options.config_int(REFUSE_TWO_SIZES, 0))
+        self._checker = FeedChecker(
+            self._inputs, self._optional, fixed, conditions, says_sizes=says_sizes, refuses_two_sizes=refuses
+        )
         self._lock = threading.Lock()
         self._events: list[dict[str, Any]] = []
         self._profile_start_ns = start_ns

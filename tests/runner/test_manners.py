@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
@@ -83,17 +86,56 @@ def test_free_dimension_override() -> None:
         session.run(None, {"x": X})
 
 
-def test_symbolic_dims_are_bound_once() -> None:
+def onnxruntime_run(model: bytes, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    found: list[np.ndarray] = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"]).run(None, feeds)
+    return found
+
+
+def two_inputs(dims: tuple[Any, Any], producer: str = "") -> bytes:
     info = helper.make_tensor_value_info
     graph = helper.make_graph(
         [helper.make_node("Add", ["a", "b"], ["y"])],
         "g",
-        [info("a", 1, ["n"]), info("b", 1, ["n"])],
-        [info("y", 1, ["n"])],
+        [info("a", 1, [dims[0], dims[1]]), info("b", 1, [dims[0], dims[1]])],
+        [info("y", 1, [None, None])],
     )
-    session = ort.InferenceSession(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]))
+    opsets = [helper.make_opsetid("", 17)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8, producer_name=producer).SerializeToString()
+
+
+DIFFERING = {"a": np.ones((3, 2), np.float32), "b": np.ones((1, 2), np.float32)}
+
+
+@pytest.mark.parametrize("dims", [("?", "?"), ("-1", "unk__1"), ("batch_size", "batch_size")])
+def test_one_name_for_two_sizes_is_accepted_with_one_warning(dims: tuple[str, str], caplog: Any) -> None:
+    model = two_inputs(dims)
+    session = ort.InferenceSession(model)
+    for _ in range(2):
+        np.testing.assert_array_equal(session.run(None, DIFFERING)[0], onnxruntime_run(model, DIFFERING)[0])
+    names = [record for record in caplog.records if "fx2onnx.refuse_two_sizes" in record.getMessage()]
+    assert len(names) == 1
+    options = ort.SessionOptions()
+    options.add_session_config_entry("fx2onnx.refuse_two_sizes", "1")
+    with pytest.raises(UserError, match=r"was bound by dim 0 of 'a'"):
+        ort.InferenceSession(model, options).run(None, DIFFERING)
+
+
+def test_one_name_is_one_size_where_the_file_or_the_caller_says_so() -> None:
     with pytest.raises(UserError, match="'n' was bound by dim 0 of 'a'"):
-        session.run(None, {"a": np.ones(3, np.float32), "b": np.ones(1, np.float32)})
+        ort.InferenceSession(two_inputs(("n", 2), "fx2onnx")).run(None, DIFFERING)
+    options = ort.SessionOptions()
+    options.add_free_dimension_override_by_name("n", 3)
+    with pytest.raises(UserError, match="the model needs 3"):
+        ort.InferenceSession(two_inputs(("n", 2)), options).run(None, DIFFERING)
+
+
+def test_constants_of_one_node_name() -> None:
+    """spox writes such files."""
+    nodes = [helper.make_node("Constant", [], [name], name="anon", value_float=1.0) for name in "pq"]
+    nodes.append(helper.make_node("Add", ["p", "q"], ["y"], name="anon"))
+    graph = helper.make_graph(nodes, "g", [], [helper.make_tensor_value_info("y", 1, [])])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+    assert ort.InferenceSession(model).run(None, {})[0] == onnxruntime_run(model, {})[0] == 2
 
 
 def test_profiling(tmp_path: Path) -> None:

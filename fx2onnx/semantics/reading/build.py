@@ -206,7 +206,7 @@ class GraphBuilder:
         if self.context.n_steps + len(protos) > (most := self.context.max_steps):
             raise UserError("E404", f"the model has more than {most} steps after functions are expanded")
         nodes = read_nodes(protos)
-        names = [text.name for text, _ in nodes if text.name]
+        names = [text.name for text, _ in nodes if text.name and text.op_type != "Constant"]
         if len(set(names)) < len(names):
             distinct(names, "node name")
         for text, attributes in in_order(nodes, known, where):

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from fx2onnx.base.metadata import VERSION as __version__
 from fx2onnx.runner import capi
-from fx2onnx.runner.feeds import NodeArg
+from fx2onnx.runner.feeds import NodeArg, logger
 from fx2onnx.runner.options import ExecutionMode, ExecutionOrder, GraphOptimizationLevel, RunOptions, SessionOptions
 from fx2onnx.runner.ort_value import IOBinding, OrtValue
-from fx2onnx.runner.session import LOG_LEVELS, PROVIDER, InferenceSession, ModelMetadata, logger
+from fx2onnx.runner.session import LOG_LEVELS, PROVIDER, InferenceSession, ModelMetadata
 from fx2onnx.semantics.kernels.random_ops import set_seed
 from fx2onnx.semantics.registry import kernel
 

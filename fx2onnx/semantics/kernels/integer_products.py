@@ -254,7 +254,8 @@ def _conv_infer(inputs: Sequence[Array], attrs: Mapping[str, Any]) -> Sequence[S
     return (((x.shape[0], w.shape[0], *conv_window(x.shape, w.shape, attrs).out), INT32),)
 
 
-def _qconv_infer(inputs: Sequence[Array], attrs: Mapping[str, Any]) -> Sequence[Spec]:
+def qconv_infer(inputs: Sequence[Array], attrs: Mapping[str, Any]) -> Sequence[Spec]:
+    """Shape and dtype of QLinearConv's output."""
     x, w = inputs[0], inputs[3]
     return (((x.shape[0], w.shape[0], *conv_window(x.shape, w.shape, attrs).out), inputs[7].dtype),)
 
@@ -327,7 +328,7 @@ def _prepare_qlinear_conv(facts: Facts) -> Prepared | None:
     return Prepared(call, ((shape, FLOAT32), (made, FLOAT32)), inplace=())
 
 
-@kernel("QLinearConv", 10, kind="into", infer=_qconv_infer, prepare=_prepare_qlinear_conv)
+@kernel("QLinearConv", 10, kind="into", infer=qconv_infer, prepare=_prepare_qlinear_conv)
 def qlinear_conv(
     out: Outs,
     x: Array,

@@ -12,14 +12,19 @@ from typing import Any
 import numpy as np
 
 from fx2onnx.semantics.kernels.contrib import MICROSOFT
-from fx2onnx.semantics.kernels.pool import average_pool, global_average_pool, max_pool, pool_window
-from fx2onnx.semantics.kernels.quant import (
-    dequantize_linear,
+from fx2onnx.semantics.kernels.integer_products import (
+    centered,
+    exact_product,
     integer_range,
-    matmul_integer,
+    magnitude,
+    qconv_infer,
     qlinear_conv,
-    quantize_linear,
+    requantize,
+    to_int32,
 )
+from fx2onnx.semantics.kernels.matmul import gemm_infer, matmul_shape
+from fx2onnx.semantics.kernels.pool import average_pool, global_average_pool, max_pool, pool_window
+from fx2onnx.semantics.kernels.quant import dequantize_linear, quantize_linear
 from fx2onnx.semantics.kernels.softmax import as_matrix, check_axis, softmax_array
 from fx2onnx.semantics.limits import check_shape
 from fx2onnx.semantics.registry import kernel
@@ -240,9 +245,12 @@ def qlinear_conv_of_microsoft(
     x: Array, x_scale: Array, x_zero: Array, *rest: Array, channels_last: int = 0, **attrs: Any
 ) -> Array:
     """QLinearConv, with channels as the last axis of input and output if asked to."""
-    if not channels_last:
-        return qlinear_conv(x, x_scale, x_zero, *rest, **attrs)
-    return _channels_last(qlinear_conv(np.ascontiguousarray(_channels_second(x)), x_scale, x_zero, *rest, **attrs))
+    moved = np.ascontiguousarray(_channels_second(x)) if channels_last else x
+    ((shape, dtype),) = qconv_infer([moved, x_scale, x_zero, *rest], attrs)
+    check_shape(shape, dtype)
+    y = np.empty(shape, dtype)
+    qlinear_conv([y], moved, x_scale, x_zero, *rest, **attrs)
+    return _channels_last(y) if channels_last else y
 
 
 @kernel("MatMulInteger16", domain=MICROSOFT)
@@ -256,6 +264,12 @@ def _checked_row(values: Array | None, columns: int, name: str) -> None:
         raise ValueError(f"{name} has the shape {list(values.shape)}, for {columns} columns")
 
 
+def right_operand(b: Array, zero: Array | None) -> Array:
+    """b - zero in float32; the zero point is one number, or one a column."""
+    _checked_row(zero, b.shape[-1], "the zero point of B")
+    return centered(b, zero, () if zero is None else zero.shape)
+
+
 def scaled_product(
     a: Array,
     b: Array,
@@ -263,12 +277,19 @@ def scaled_product(
     a_zero: Array | None,
     b_zero: Array | None,
     bias: Array | None = None,
+    right: Array | None = None,
 ) -> Array:
-    """(a - a_zero) @ (b - b_zero) * scale + bias in float32; ``scale`` is one number, or one a column."""
+    """(a - a_zero) @ (b - b_zero) * scale + bias in float32; ``scale`` is one number, or one a column.
+
+    ``right``: ``right_operand`` of b, where it is there already.
+    """
     columns = b.shape[-1]
+    check_shape(matmul_shape(a.shape, b.shape), FLOAT32)
     _checked_row(scale, columns, "the scale")
-    _checked_row(b_zero, columns, "the zero point of B")
-    y: Array = matmul_integer(a, b, a_zero, b_zero).astype(FLOAT32)
+    right = right_operand(b, b_zero) if right is None else right
+    left = centered(a, a_zero, (-1, 1))
+    sums = exact_product(left, right, magnitude(a.dtype, a_zero) * magnitude(b.dtype, b_zero))
+    y = np.asarray(sums, FLOAT32)
     y *= scale.reshape(()) if scale.size == 1 else scale
     if bias is not None:
         if bias.shape != (columns,):
@@ -335,14 +356,20 @@ def qgemm(
     number(a_scale, "a_scale")
     if a.ndim != 2 or b.ndim != 2:
         raise ValueError(f"A has {a.ndim} axes and B {b.ndim}; both must have 2")
-    left, right = a.T if transA else a, b.T if transB else b
+    ((shape, _),) = gemm_infer([a, b.view(a.dtype)], {"transA": transA, "transB": transB})
+    check_shape(shape, FLOAT32)
+    left, right = (np.ascontiguousarray(x.T if turned else x) for x, turned in ((a, transA), (b, transB)))
     _checked_row(b_scale, right.shape[1], "b_scale")
-    product = matmul_integer(np.ascontiguousarray(left), np.ascontiguousarray(right), a_zero, b_zero)
+    bound = magnitude(a.dtype, a_zero) * magnitude(b.dtype, b_zero)
+    sums = exact_product(centered(left, a_zero), right_operand(right, b_zero), bound)
     if c is not None:
-        product = product + np.broadcast_to(c, product.shape)
+        sums = sums.astype(np.float64) + np.broadcast_to(c, shape)
+    product = np.empty(shape, np.int32)
+    to_int32(sums, product)
     factor = np.float32(alpha) * a_scale.reshape(()) * (b_scale.reshape(()) if b_scale.size == 1 else b_scale)
     if y_scale is None:
         return np.asarray(product * factor, FLOAT32)
-    return rounded(
-        np.asarray(product * (factor / number(y_scale, "y_scale")), FLOAT32), number(y_zero, "y_zero_point"), a.dtype
-    )
+    y = np.empty(shape, a.dtype)
+    zero = np.zeros((), a.dtype) if y_zero is None else y_zero
+    requantize(product, np.asarray(factor / number(y_scale, "y_scale")), zero, y)
+    return y

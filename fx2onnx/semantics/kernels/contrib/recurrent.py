@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fx2onnx.semantics.kernels.contrib import MICROSOFT
-from fx2onnx.semantics.kernels.contrib.quantized import quantized, scaled_product
+from fx2onnx.semantics.kernels.contrib.quantized import quantized, right_operand, scaled_product
 from fx2onnx.semantics.kernels.rnn import activations
 from fx2onnx.semantics.limits import check_shape, count_iteration
 from fx2onnx.semantics.registry import kernel
@@ -25,12 +25,13 @@ class _Weights:
                     f"the {what} of {name} has the shape {list(values.shape)}, the weights {list(codes.shape)}"
                 )
         self.codes, self.scale, self.zero = codes[index], scale[index].reshape(-1), zero[index].reshape(-1)
+        self.wide = right_operand(self.codes, self.zero)
 
     def times(self, x: Array) -> Array:
         """x, quantized by its own range, times the weights."""
         rows = x.reshape(-1, x.shape[-1])
         codes, scale, zero = quantized(rows)
-        y = scaled_product(codes, self.codes, np.asarray(scale * self.scale), zero, self.zero)
+        y = scaled_product(codes, self.codes, np.asarray(scale * self.scale), zero, self.zero, right=self.wide)
         return y.reshape(*x.shape[:-1], y.shape[-1])
 
 

@@ -78,8 +78,42 @@ def disable_telemetry_events() -> None:
     """Accepted for compatibility: nothing is ever sent."""
 
 
+_DEVICES = frozenset(
+    [
+        "OrtAllocatorType",
+        "OrtArenaCfg",
+        "OrtCompileApiFlags",
+        "OrtDevice",
+        "OrtDeviceMemoryType",
+        "OrtDeviceVendorId",
+        "OrtEpDevice",
+        "OrtExecutionProviderDevicePolicy",
+        "OrtHardwareDevice",
+        "OrtHardwareDeviceType",
+        "OrtMemType",
+        "OrtMemoryInfo",
+        "OrtMemoryInfoDeviceType",
+        "OrtSparseFormat",
+        "OrtValueVector",
+        "copy_tensors",
+        "create_and_register_allocator",
+        "create_and_register_allocator_v2",
+        "get_build_info",
+        "get_ep_devices",
+        "has_collective_ops",
+        "preload_dlls",
+        "print_debug_info",
+        "set_global_thread_pool_sizes",
+    ]
+)
+package_name = "fx2onnx"
+version = __version__
+cuda_version = ""
+SessionIOBinding = IOBinding
+
+
 def __getattr__(name: str) -> Any:
-    """``Trainer`` and ``StatefulSession`` are imported with their first use: sessions alone do not need them."""
+    """Names that few scripts use are imported with their first use."""
     if name == "Trainer":
         from fx2onnx.runner.trainer import Trainer
 
@@ -88,4 +122,17 @@ def __getattr__(name: str) -> Any:
         from fx2onnx.runner.stateful import StatefulSession
 
         return StatefulSession
+    if name[:1].isalpha():
+        from fx2onnx.runner import devices
+
+        if name in _DEVICES:
+            return getattr(devices, name)
+        if name in devices.REFUSED:
+            return devices.refused(name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    from fx2onnx.runner.devices import REFUSED
+
+    return sorted({*globals(), *_DEVICES, *REFUSED, "Trainer", "StatefulSession"})

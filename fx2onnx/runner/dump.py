@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from typing import Any
 
+from fx2onnx.base.errors import UserError
 from fx2onnx.base.escape import plain
+from fx2onnx.base.targets import check_target
+from fx2onnx.files.staging import replacing
+from fx2onnx.runner.options import GraphOptimizationLevel, SessionOptions
 from fx2onnx.runner.plan import Plan
+from fx2onnx.semantics.reading.load import LoadedModel
 from fx2onnx.semantics.reading.program import Program, Slot, Step
 from fx2onnx.semantics.types import describe, type_name
 
@@ -172,3 +178,35 @@ def dump_dag(session: Any) -> str:
         )
     parts.append("</svg>")
     return "\n".join(parts) + "\n"
+
+
+OPTIMIZER_LEVELS = {
+    GraphOptimizationLevel.ORT_DISABLE_ALL: 0,
+    GraphOptimizationLevel.ORT_ENABLE_BASIC: 1,
+    GraphOptimizationLevel.ORT_ENABLE_EXTENDED: 2,
+    GraphOptimizationLevel.ORT_ENABLE_LAYOUT: 2,
+    GraphOptimizationLevel.ORT_ENABLE_ALL: 2,
+}
+"""How far ``optimized_model_filepath`` is rewritten, in levels of ``fx2onnx.optimize``."""
+
+
+def save_optimized(loaded: LoadedModel, options: SessionOptions) -> None:
+    """Write the model as ``fx2onnx.optimize`` rewrites it at the session's level."""
+    import onnx_ir as ir
+
+    import fx2onnx.irx  # noqa: F401  (before the first import of onnx_ir)
+    from fx2onnx.optimize import pipelines
+
+    path = check_target(options.optimized_model_filepath, inputs=[loaded.path] if loaded.path else [])
+    model = ir.from_proto(loaded.proto)
+    for name, tensor in loaded.held.items():
+        value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=tensor.shape, const_value=tensor)
+        model.graph.register_initializer(value)
+    if loaded.path:
+        ir.external_data.set_base_dir(model.graph, os.path.dirname(loaded.path) or ".")
+    pipelines.run(model, OPTIMIZER_LEVELS[options.graph_optimization_level], fold_weights=True)
+    try:
+        with replacing(path) as temporary:
+            ir.save(model, temporary)
+    except ValueError as error:
+        raise UserError("E301", f"the optimized model {path!r} cannot be written", why=str(error)) from error

@@ -51,6 +51,14 @@ class NodeArg:
     dims: list[int | str | None] | None = None
     """Of the tensors in the value; None where their rank is not known."""
 
+    def refined(self, sizes: Sequence[int | None]) -> NodeArg:
+        """The same with numbers in place of what is no number, where ``sizes`` has one."""
+        if not is_tensor_type(self.value_type) or (self.dims is not None and len(self.dims) != len(sizes)):
+            return self
+        dims = [size if size is not None and not isinstance(dim, int) else dim
+                for dim, size in zip(self.dims or [None] * len(sizes), sizes, strict=True)]  # fmt: skip
+        return NodeArg(self.name, self.type, dims, self.value_type, dims)
+
     def __str__(self) -> str:
         return f"NodeArg(name='{self.name}', type='{self.type}', shape={self.shape})"
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.runner.ort_value import refuses
 
 
 class GraphOptimizationLevel(enum.IntEnum):
@@ -43,6 +44,7 @@ class SessionOptions:
     free_denotation_overrides: dict[str, int]
     _config: dict[str, str]
     _external: dict[str, Any]
+    _providers: list[str]
 
     graph_optimization_level: GraphOptimizationLevel = GraphOptimizationLevel.ORT_ENABLE_ALL
     intra_op_num_threads: int = 0
@@ -63,7 +65,9 @@ class SessionOptions:
 
     def __init__(self) -> None:
         self.__dict__.update(_DEFAULTS)
-        self.__dict__.update(free_dimension_overrides={}, free_denotation_overrides={}, _config={}, _external={})
+        self.__dict__.update(
+            free_dimension_overrides={}, free_denotation_overrides={}, _config={}, _external={}, _providers=[]
+        )
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name not in self.__dict__:
@@ -121,6 +125,38 @@ class SessionOptions:
     def add_external_initializers(self, names: list[str], values: list[Any]) -> None:
         self._external.update(zip(names, values, strict=True))
 
+    register_custom_ops_library = refuses("register_custom_ops_library")
+    add_external_initializers_from_files_in_memory = refuses("add_external_initializers_from_files_in_memory")
+    set_ep_context_data_read_func = refuses("set_ep_context_data_read_func")
+
+    def clear_ep_context_data_read_func(self) -> None:
+        """Nothing to take away."""
+
+    def add_provider(self, name: str, options: Any = None) -> None:
+        """Ask for a provider; another than the CPU's is answered with a warning when the session is made."""
+        self._providers.append(name)
+
+    def add_provider_for_devices(self, devices: list[Any], options: Any = None) -> None:
+        """Ask for the provider of each device."""
+        self._providers += [device.ep_name for device in devices]
+
+    def has_providers(self) -> bool:
+        return bool(self._providers)
+
+    @property
+    def providers(self) -> list[str]:
+        """What ``add_provider`` asked for."""
+        return self._providers
+
+    def set_provider_selection_policy(self, policy: Any) -> None:
+        """Accepted: there is one processor."""
+
+    def set_provider_selection_policy_delegate(self, delegate: Any) -> None:
+        """Accepted: there is one processor."""
+
+    def set_load_cancellation_flag(self, value: bool) -> None:
+        """Accepted: making a session is not interrupted."""
+
     @property
     def external_initializers(self) -> dict[str, Any]:
         return self._external
@@ -143,6 +179,8 @@ class RunOptions:
         self.only_execute_path_to_fetches = False
         self.training_mode = False
         self._config: dict[str, str] = {}
+
+    add_active_adapter = refuses("add_active_adapter")
 
     def add_run_config_entry(self, key: str, value: str) -> None:
         self._config[key] = str(value)

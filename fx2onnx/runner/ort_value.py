@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,17 @@ import numpy as np
 from fx2onnx.base.errors import UserError
 from fx2onnx.semantics.limits import check_shape
 from fx2onnx.semantics.types import TENSOR_NAMES, Array, Value, describe, numpy_dtype_of_code, onnx_dtype
+
+
+def refuses(name: str) -> Callable[..., Any]:
+    """A method that onnxruntime has and that is an error here, as ``devices.REFUSED_METHODS`` says."""
+
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        from fx2onnx.runner.devices import refusal
+
+        raise refusal(name)
+
+    return refuse
 
 
 class OrtValue:
@@ -39,6 +50,24 @@ class OrtValue:
         dtype = numpy_dtype_of_code(element_type) if isinstance(element_type, int) else np.dtype(element_type)
         check_shape(shape, dtype)
         return OrtValue(np.zeros(tuple(shape), dtype))
+
+    @classmethod
+    def from_dlpack(cls, data: Any, /) -> OrtValue:
+        """The elements of another library's tensor, in its memory. Raises: UserError E001 for what has no ``__dlpack__``."""
+        if isinstance(data, OrtValue):
+            return cls(data.numpy())
+        if not hasattr(data, "__dlpack__"):
+            raise UserError("E001", f"a {type(data).__name__} has no __dlpack__", next="pass the tensor itself")
+        return cls(np.from_dlpack(data))
+
+    as_sparse_tensor = refuses("as_sparse_tensor")
+    ort_value_from_sparse_tensor = refuses("ort_value_from_sparse_tensor")
+
+    def __dlpack__(self, **kwargs: Any) -> Any:
+        return self.numpy().__dlpack__(**kwargs)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.numpy().__dlpack_device__()
 
     def update_inplace(self, array: Array) -> None:
         """Raises: TypeError for another shape or dtype."""
@@ -153,6 +182,11 @@ class IOBinding:
 
     def get_outputs(self) -> list[OrtValue]:
         return list(self._results)
+
+    def get_outputs_as_ortvaluevector(self) -> Any:
+        from fx2onnx.runner.devices import OrtValueVector
+
+        return OrtValueVector(self._results)
 
     def copy_outputs_to_cpu(self) -> list[Value]:
         return [value.value() for value in self._results]

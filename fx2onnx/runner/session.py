@@ -17,35 +17,28 @@ from fx2onnx.base.errors import Fx2OnnxError, UserError
 from fx2onnx.base.events import record
 from fx2onnx.base.metadata import CONDITIONS, PRODUCER
 from fx2onnx.base.targets import check_target
-from fx2onnx.files.staging import replacing, write_text
+from fx2onnx.files.staging import write_text
 from fx2onnx.runner.execute import Executor
 from fx2onnx.runner.feeds import REFUSE_TWO_SIZES, FeedChecker, NodeArg, fix_denoted, logger
 from fx2onnx.runner.fuse import fuse
 from fx2onnx.runner.options import GraphOptimizationLevel, RunOptions, SessionOptions
-from fx2onnx.runner.ort_value import IOBinding, OrtValue, as_plain
+from fx2onnx.runner.ort_value import IOBinding, OrtValue, as_plain, refuses
 from fx2onnx.semantics.kernels.contrib import NCHWC
 from fx2onnx.semantics.kernels.threads import threads
 from fx2onnx.semantics.limits import DEFAULT_LIMIT_BYTES, MAX_ITERATIONS, iteration_budget, memory_limit
 from fx2onnx.semantics.reading.build import build_program
-from fx2onnx.semantics.reading.load import LoadedModel, load_model
+from fx2onnx.semantics.reading.load import load_model
 from fx2onnx.semantics.reading.program import Program, Slot, Step
-from fx2onnx.semantics.reading.static_shapes import check_static_shapes
+from fx2onnx.semantics.reading.static_shapes import check_static_shapes, sizes_of_outputs
 from fx2onnx.semantics.types import Value, describe, is_tensor_type, listed, type_name
 
 if TYPE_CHECKING:
     from fx2onnx.sizes.stated import SizeCondition
 
 PROVIDER = "CPUExecutionProvider"
+NO_VERSION = (1 << 63) - 1
+"""The version of a model whose file has none, as in onnxruntime."""
 LOG_LEVELS = {0: logging.DEBUG, 1: logging.INFO, 2: logging.WARNING, 3: logging.ERROR, 4: logging.CRITICAL}
-
-OPTIMIZER_LEVELS = {
-    GraphOptimizationLevel.ORT_DISABLE_ALL: 0,
-    GraphOptimizationLevel.ORT_ENABLE_BASIC: 1,
-    GraphOptimizationLevel.ORT_ENABLE_EXTENDED: 2,
-    GraphOptimizationLevel.ORT_ENABLE_LAYOUT: 2,
-    GraphOptimizationLevel.ORT_ENABLE_ALL: 2,
-}
-"""How far ``optimized_model_filepath`` is rewritten, in levels of ``fx2onnx.optimize``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +66,7 @@ class InferenceSession:
         **kwargs: Any,
     ) -> None:
         self._options = sess_options or SessionOptions()
-        _check_providers(providers)
+        _check_providers(providers or self._options.providers)
         limit_bytes = self._options.config_int("fx2onnx.memory_limit_bytes", DEFAULT_LIMIT_BYTES)
         self._limit_bytes = limit_bytes
         self._loop_limit = self._options.config_int("fx2onnx.loop_limit", MAX_ITERATIONS)
@@ -97,7 +90,9 @@ class InferenceSession:
             with np.errstate(all="ignore"):
                 check_static_shapes(self._program, fixed)
             if self._options.optimized_model_filepath:
-                _save(loaded, self._options)
+                from fx2onnx.runner.dump import save_optimized
+
+                save_optimized(loaded, self._options)
             if self._options.graph_optimization_level >= GraphOptimizationLevel.ORT_ENABLE_EXTENDED:
                 fuse(self._program)
             self._executor = Executor(self._program)
@@ -114,6 +109,7 @@ class InferenceSession:
             self._inputs, self._optional, fixed, conditions, says_sizes=says_sizes, refuses_two_sizes=refuses
         )
         self._lock = threading.Lock()
+        self._are_outputs_refined = False
         self._events: list[dict[str, Any]] = []
         self._profile_start_ns = start_ns
         self._is_profiling = self._options.enable_profiling
@@ -127,7 +123,19 @@ class InferenceSession:
         return [arg for arg in self._inputs if arg.name in self._optional]
 
     def get_outputs(self) -> list[NodeArg]:
+        """The outputs; sizes that follow from the graph are numbers, also where the file has a name or nothing."""
+        with self._lock:
+            if not self._are_outputs_refined:
+                self._output_args = self._refined(self._output_args)
+                self._are_outputs_refined = True
         return list(self._output_args)
+
+    def _refined(self, args: list[NodeArg]) -> list[NodeArg]:
+        if all(arg.dims is not None and all(isinstance(dim, int) for dim in arg.dims) for arg in args):
+            return args
+        with memory_limit(self._limit_bytes), np.errstate(all="ignore"):
+            found = sizes_of_outputs(self._program, self._options.free_dimension_overrides)
+        return [arg.refined(sizes) if sizes is not None else arg for arg, sizes in zip(args, found, strict=True)]
 
     def get_modelmeta(self) -> ModelMetadata:
         return self._meta
@@ -213,6 +221,25 @@ class InferenceSession:
         feeds = {name: as_plain(value) for name, value in input_dict.items()}
         return [OrtValue(value) for value in self.run(output_names, feeds, run_options)]
 
+    def run_with_ortvaluevector(
+        self,
+        run_options: RunOptions | None,
+        feed_names: Sequence[str],
+        feeds: Sequence[OrtValue],
+        fetch_names: Sequence[str],
+        fetches: Any,
+        fetch_devices: Any,
+    ) -> None:
+        """``run`` that appends the outputs to ``fetches``."""
+        given = dict(zip(feed_names, feeds, strict=True))
+        for value in self.run_with_ort_values(fetch_names, given, run_options):
+            fetches.append(value)
+
+    def create_ortvalue_from_shape_and_type(
+        self, shape: Sequence[int], element_type: Any, device_type: str = "cpu", device_id: int = 0, vendor_id: int = -1
+    ) -> OrtValue:
+        return OrtValue.ortvalue_from_shape_and_type(shape, element_type, device_type, device_id)
+
     def io_binding(self) -> IOBinding:
         return IOBinding(self)
 
@@ -222,6 +249,39 @@ class InferenceSession:
     def set_providers(self, providers: Sequence[Any], provider_options: Sequence[Any] | None = None) -> None:
         """There is one provider; another one is answered with a warning."""
         _check_providers(providers)
+
+    def get_input_memory_infos(self) -> list[Any]:
+        """Where inputs lie: all in the machine's memory."""
+        from fx2onnx.runner.devices import OrtMemoryInfo
+
+        return [OrtMemoryInfo() for _ in self.get_inputs()]
+
+    def get_output_memory_infos(self) -> list[Any]:
+        """Where outputs lie: all in the machine's memory."""
+        from fx2onnx.runner.devices import OrtMemoryInfo
+
+        return [OrtMemoryInfo() for _ in self._output_args]
+
+    def get_input_epdevices(self) -> list[Any]:
+        """The processor of each input: there is one."""
+        from fx2onnx.runner.devices import OrtEpDevice
+
+        return [OrtEpDevice() for _ in self.get_inputs()]
+
+    get_provider_graph_assignment_info = refuses("get_provider_graph_assignment_info")
+
+    def get_tuning_results(self) -> list[Any]:
+        """Nothing is tuned by trial."""
+        return []
+
+    def set_tuning_results(self, results: list[Any], *, error_on_invalid: bool = False) -> None:
+        """Accepted: nothing is tuned by trial."""
+
+    def set_ep_dynamic_options(self, options: Mapping[str, str]) -> None:
+        """Accepted: the one provider has no such options."""
+
+    def release_captured_graph(self, graph_annotation_id: int = 0) -> None:
+        """Accepted: no graph of a processor is kept."""
 
     def enable_fallback(self) -> None:
         """There is one provider, so nothing to fall back to."""
@@ -301,28 +361,6 @@ def _check_providers(providers: Sequence[Any] | None) -> None:
         logger.warning("providers %s are not available; running on %s", names, PROVIDER)
 
 
-def _save(loaded: LoadedModel, options: SessionOptions) -> None:
-    """Write the model as ``fx2onnx.optimize`` rewrites it at the session's level."""
-    import onnx_ir as ir
-
-    import fx2onnx.irx  # noqa: F401  (before the first import of onnx_ir)
-    from fx2onnx.optimize import pipelines
-
-    path = check_target(options.optimized_model_filepath, inputs=[loaded.path] if loaded.path else [])
-    model = ir.from_proto(loaded.proto)
-    for name, tensor in loaded.held.items():
-        value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=tensor.shape, const_value=tensor)
-        model.graph.register_initializer(value)
-    if loaded.path:
-        ir.external_data.set_base_dir(model.graph, os.path.dirname(loaded.path) or ".")
-    pipelines.run(model, OPTIMIZER_LEVELS[options.graph_optimization_level], fold_weights=True)
-    try:
-        with replacing(path) as temporary:
-            ir.save(model, temporary)
-    except ValueError as error:
-        raise UserError("E301", f"the optimized model {path!r} cannot be written", why=str(error)) from error
-
-
 def _node_arg(name: str, slot: Slot, fixed: Mapping[str, int]) -> NodeArg:
     dims = None if slot.shape is None else [fixed.get(dim, dim) if isinstance(dim, str) else dim for dim in slot.shape]
     shape = dims if dims is not None and is_tensor_type(slot.type) else []
@@ -346,6 +384,6 @@ def _metadata(proto: Any) -> ModelMetadata:
         domain=proto.domain,
         description=proto.doc_string,
         graph_description=graph.doc_string,
-        version=proto.model_version,
+        version=proto.model_version if proto.HasField("model_version") else NO_VERSION,
         custom_metadata_map={entry.key: entry.value for entry in proto.metadata_props},
     )

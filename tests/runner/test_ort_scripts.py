@@ -7,7 +7,6 @@ import logging
 import threading
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 import onnx
@@ -248,32 +247,6 @@ def test_external_initializer_in_place_of_a_file(ort: ModuleType, path: str, tmp
     options.add_external_initializers(list(named), values)
     (y,) = ort.InferenceSession(str(tmp_path / "m.onnx"), options, providers=CPU).run(None, {"x": X})
     np.testing.assert_allclose(y, wanted(path), rtol=1e-5, atol=1e-6)
-
-
-def settings_of(thing: Any) -> set[str]:
-    return {name for name in dir(thing) if not name.startswith("_")}
-
-
-LEFT_OUT = {
-    "SessionOptions": {
-        "add_external_initializers_from_files_in_memory", "add_provider", "add_provider_for_devices",
-        "clear_ep_context_data_read_func", "has_providers", "register_custom_ops_library",
-        "set_ep_context_data_read_func", "set_load_cancellation_flag", "set_provider_selection_policy",
-        "set_provider_selection_policy_delegate",
-    },  # other processors, compiled libraries, caches of other engines
-    "RunOptions": {"add_active_adapter"},  # LoRA adapters
-    "NodeArg": set(),
-    "ModelMetadata": set(),
-}  # fmt: skip
-
-
-def test_no_setting_is_missing_without_being_listed() -> None:
-    for name, left_out in LEFT_OUT.items():
-        make = getattr(onnxruntime, name)
-        ours = getattr(fx2onnx.runner, name)
-        theirs = settings_of(make() if name.endswith("Options") else make)
-        found = settings_of(ours() if name.endswith("Options") else ours)
-        assert theirs - found == left_out, name
 
 
 def test_log_severity(path: str, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,5 +1,5 @@
-"""Where onnxruntime scripts look for exceptions."""
+"""The modules of ``onnxruntime.capi`` that packages import."""
 
-from fx2onnx.runner.capi import onnxruntime_pybind11_state
+from fx2onnx.runner.capi import _pybind_state, onnxruntime_pybind11_state
 
-__all__ = ["onnxruntime_pybind11_state"]
+__all__ = ["_pybind_state", "onnxruntime_pybind11_state"]

@@ -1,6 +1,18 @@
-"""onnxruntime's exceptions by their names there. Each is ``UserError``, whose ``code`` tells them apart."""
+"""onnxruntime's exceptions by their names there, and what else its compiled module has: the names of ``fx2onnx.runner``.
+
+Each exception is ``UserError``, whose ``code`` tells them apart.
+"""
+
+from typing import Any
 
 from fx2onnx.base.errors import UserError
 
 EPFail = EngineError = Fail = InvalidArgument = InvalidGraph = InvalidProtobuf = UserError
-ModelLoaded = NoModel = NoSuchFile = NotFound = NotImplemented = RuntimeException = UserError
+ModelLoadCanceled = ModelLoaded = ModelRequiresCompilation = NoModel = NoSuchFile = NotFound = UserError
+NotImplemented = RuntimeException = UserError
+
+
+def __getattr__(name: str) -> Any:
+    from fx2onnx import runner
+
+    return getattr(runner, name)

@@ -81,6 +81,26 @@ def check_static_shapes(program: Program, fixed: Mapping[str, int]) -> None:
     _Check(program, fixed, sorted(unknown, key=str)).walk(states, True)
 
 
+def sizes_of_outputs(program: Program, fixed: Mapping[str, int]) -> list[list[int | None] | None]:
+    """The sizes of each output that are the same whatever the unknown sizes of inputs; None where the rank is not known."""
+    unknown = {key for key in declared_dims(program, fixed) if not isinstance(key, int)}
+    shapes: list[list[tuple[int, ...] | None]] = []
+    for size in (*SEARCH_SIZES[:2], *TRIAL_SIZES) if unknown else (0,):
+        state = AbstractState(program, fixed, dict.fromkeys(unknown, size))
+        _Check(program, fixed, sorted(unknown, key=str)).walk([state], False)
+        values = state.results()
+        shapes.append([getattr(value.array, "shape", None) if value is not None else None for value in values])
+    found: list[list[int | None] | None] = []
+    for each in zip(*shapes, strict=True):
+        known = [shape for shape in each if shape is not None]
+        if not known or len({len(shape) for shape in known}) > 1:
+            found.append(None)
+            continue
+        is_sure = len(known) == len(each)
+        found.append([dims[0] if is_sure and len(set(dims)) == 1 else None for dims in zip(*known, strict=True)])
+    return found
+
+
 class _Passed(Exception):
     """The step that a search asks for fits, or no more may be tried."""
 

@@ -1,0 +1,335 @@
+"""Names of onnxruntime about devices and memory, for scripts that name them; and those that are refused, each with the reason.
+
+There is one processor and one memory here, so these values say what they were made of and decide nothing.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fx2onnx.base.errors import UserError
+from fx2onnx.base.metadata import VERSION
+from fx2onnx.runner.ort_value import OrtValue
+
+
+class OrtAllocatorType(enum.IntEnum):
+    """How memory is handed out; nothing hangs on it here."""
+
+    INVALID = -1
+    ORT_DEVICE_ALLOCATOR = 0
+    ORT_ARENA_ALLOCATOR = 1
+
+
+class OrtMemType(enum.IntEnum):
+    """Whose memory a value lies in; there is one."""
+
+    CPU_INPUT = -2
+    CPU_OUTPUT = -1
+    CPU = -1
+    DEFAULT = 0
+
+
+class OrtDeviceMemoryType(enum.IntEnum):
+    """What kind of a device's memory is meant; there is one."""
+
+    DEFAULT = 0
+    HOST_ACCESSIBLE = 5
+
+
+class OrtMemoryInfoDeviceType(enum.IntEnum):
+    """The processor that memory belongs to."""
+
+    CPU = 0
+    GPU = 1
+    FPGA = 2
+    NPU = 3
+
+
+class OrtHardwareDeviceType(enum.IntEnum):
+    """The kind of a processor."""
+
+    CPU = 0
+    GPU = 1
+    NPU = 2
+
+
+class OrtExecutionProviderDevicePolicy(enum.IntEnum):
+    """Which processor is preferred; there is one."""
+
+    DEFAULT = 0
+    PREFER_CPU = 1
+    PREFER_NPU = 2
+    PREFER_GPU = 3
+    MAX_PERFORMANCE = 4
+    MAX_EFFICIENCY = 5
+    MIN_OVERALL_POWER = 6
+
+
+class OrtSparseFormat(enum.IntEnum):
+    """How a sparse tensor lies in memory."""
+
+    ORT_SPARSE_UNDEFINED = 0
+    ORT_SPARSE_COO = 1
+    ORT_SPARSE_CSRC = 2
+    ORT_SPARSE_BLOCK_SPARSE = 4
+
+
+class OrtCompileApiFlags(enum.IntFlag):
+    """Flags of ``ModelCompiler``, which is refused."""
+
+    NONE = 0
+    ERROR_IF_NO_NODES_COMPILED = 1
+    ERROR_IF_OUTPUT_FILE_EXISTS = 2
+
+
+class OrtDeviceVendorId(enum.IntEnum):
+    """PCI numbers of makers of processors."""
+
+    NONE = 0
+    AMD = 0x1002
+    NVIDIA = 0x10DE
+    ARM = 0x13B5
+    MICROSOFT = 0x1414
+    HUAWEI = 0x19E5
+    QUALCOMM = 0x5143
+    INTEL = 0x8086
+
+
+@dataclass(frozen=True)
+class OrtDevice:
+    """A processor by its name and number."""
+
+    name: str = "cpu"
+    number: int = 0
+    vendor: int = 0
+
+    @staticmethod
+    def make(ort_device_name: str, device_id: int = 0, vendor_id: int = -1) -> OrtDevice:
+        """Raises: UserError E001 for another processor than the CPU."""
+        if ort_device_name.lower() != "cpu":
+            raise UserError("E001", f"there is no device {ort_device_name!r}", next='use "cpu"')
+        return OrtDevice("cpu", device_id, max(vendor_id, 0))
+
+    def device_id(self) -> int:
+        return self.number
+
+    def device_type(self) -> str:
+        return self.name
+
+    def device_mem_type(self) -> int:
+        return 0
+
+    def device_vendor_id(self) -> int:
+        return self.vendor
+
+
+@dataclass(frozen=True)
+class OrtMemoryInfo:
+    """Where values lie: in the machine's memory."""
+
+    name: str = "Cpu"
+    allocator_type: OrtAllocatorType = OrtAllocatorType.ORT_ARENA_ALLOCATOR
+    device_id: int = 0
+    mem_type: OrtMemType = OrtMemType.DEFAULT
+    device_mem_type: OrtDeviceMemoryType = OrtDeviceMemoryType.DEFAULT
+    device_vendor_id: int = 0
+
+    @staticmethod
+    def create_v2(
+        name: str,
+        device_type: OrtMemoryInfoDeviceType,
+        vendor_id: int,
+        device_id: int,
+        mem_type: OrtDeviceMemoryType,
+        alignment: int,
+        allocator_type: OrtAllocatorType,
+    ) -> OrtMemoryInfo:
+        return OrtMemoryInfo(name, allocator_type, device_id, OrtMemType.DEFAULT, mem_type, vendor_id)
+
+
+class OrtArenaCfg:
+    """Settings of onnxruntime's arena, kept as given; memory is planned for each set of shapes here."""
+
+    def __init__(self, *settings: Any) -> None:
+        names = ("max_mem", "arena_extend_strategy", "initial_chunk_size_bytes", "max_dead_bytes_per_chunk")
+        given = settings[0] if len(settings) == 1 else dict(zip(names, settings, strict=True))
+        self.max_mem: int = given.get("max_mem", 0)
+        self.arena_extend_strategy: int = given.get("arena_extend_strategy", -1)
+        self.initial_chunk_size_bytes: int = given.get("initial_chunk_size_bytes", -1)
+        self.max_dead_bytes_per_chunk: int = given.get("max_dead_bytes_per_chunk", -1)
+        self.initial_growth_chunk_size_bytes: int = given.get("initial_growth_chunk_size_bytes", -1)
+        self.max_power_of_two_extend_bytes: int = given.get("max_power_of_two_extend_bytes", -1)
+
+
+@dataclass(frozen=True)
+class OrtHardwareDevice:
+    """The processor of this machine."""
+
+    type: OrtHardwareDeviceType = OrtHardwareDeviceType.CPU
+    vendor: str = ""
+    vendor_id: int = 0
+    device_id: int = 0
+
+
+@dataclass(frozen=True)
+class OrtEpDevice:
+    """The one processor, with the provider that runs on it."""
+
+    ep_name: str = "CPUExecutionProvider"
+    ep_vendor: str = "fx2onnx"
+    device: OrtHardwareDevice = OrtHardwareDevice()
+
+    @property
+    def ep_metadata(self) -> dict[str, str]:
+        return {"version": VERSION}
+
+    @property
+    def ep_options(self) -> dict[str, str]:
+        return {}
+
+    def memory_info(self, memory_type: OrtDeviceMemoryType = OrtDeviceMemoryType.DEFAULT) -> OrtMemoryInfo:
+        return OrtMemoryInfo()
+
+    def create_sync_stream(self, options: Any = None) -> None:
+        """Raises: UserError E001, since nothing runs beside the caller."""
+        raise refusal("OrtSyncStream")
+
+
+def get_ep_devices() -> list[OrtEpDevice]:
+    """The processors that a session can run on."""
+    return [OrtEpDevice()]
+
+
+def get_build_info() -> str:
+    """One line on what this is, as onnxruntime has it."""
+    return f"ORT Build Info: fx2onnx={VERSION}, numpy={np.__version__}, build type=Release"
+
+
+def set_global_thread_pool_sizes(intra_op_num_threads: int = 0, inter_op_num_threads: int = 0) -> None:
+    """Accepted: threads are those of each session's ``intra_op_num_threads``."""
+
+
+def create_and_register_allocator(memory_info: OrtMemoryInfo, arena_cfg: OrtArenaCfg | None = None) -> None:
+    """Accepted: memory is planned for each set of shapes, and shared by nothing."""
+
+
+def create_and_register_allocator_v2(
+    provider_type: str, memory_info: OrtMemoryInfo, options: Any = None, arena_cfg: OrtArenaCfg | None = None
+) -> None:
+    """Accepted: memory is planned for each set of shapes, and shared by nothing."""
+
+
+def has_collective_ops() -> bool:
+    """False: nothing runs on several machines."""
+    return False
+
+
+def preload_dlls(cuda: bool = True, cudnn: bool = True, msvc: bool = True, directory: str | None = None) -> None:
+    """Accepted: no library has to be loaded ahead."""
+
+
+def print_debug_info() -> None:
+    """Print the versions that a report should name."""
+    print(get_build_info())
+
+
+def copy_tensors(src: Sequence[OrtValue], dst: Sequence[OrtValue], stream: Any = None) -> None:
+    """Write the elements of each value of ``src`` into that of ``dst``. Raises: ValueError for other numbers of values."""
+    for source, target in zip(src, dst, strict=True):
+        target.update_inplace(source.numpy())
+
+
+def get_default_session_options() -> Any:
+    from fx2onnx.runner.options import SessionOptions
+
+    return SessionOptions()
+
+
+class OrtValueVector(list[Any]):
+    """Values in a row, as ``run_with_ortvaluevector`` takes and fills them."""
+
+    def push_back(self, value: OrtValue) -> None:
+        self.append(value)
+
+    def push_back_batch(self, values: Sequence[OrtValue]) -> None:
+        self.extend(values)
+
+    def reserve(self, count: int) -> None:
+        """Accepted: a list grows by itself."""
+
+    def shrink_to_fit(self) -> None:
+        """Accepted: a list has no room to give back."""
+
+    def element_type_at(self, place: int) -> int:
+        return int(self[place].element_type())
+
+    def bool_tensor_indices(self) -> list[int]:
+        return [place for place, value in enumerate(self) if value.data_type() == "tensor(bool)"]
+
+    def dlpack_at(self, place: int) -> Any:
+        return self[place].numpy().__dlpack__()
+
+    def to_dlpacks(self, to_tensor: Callable[[Any], Any] | None = None) -> list[Any]:
+        made = [value.numpy().__dlpack__() for value in self]
+        return made if to_tensor is None else [to_tensor(each) for each in made]
+
+
+_COMPILED = "it loads compiled code, and this runner is NumPy alone"
+_CONTEXT = "compiled parts of a model belong to a provider that this runner does not have"
+_SPARSE = "values are dense here; sparse initializers of a file are read as dense ones"
+_ADAPTERS = "there are no LoRA adapters; add their product to the weights, or make them inputs of the model"
+_STREAM = "nothing runs beside the caller, so there is no stream to wait for"
+
+REFUSED: dict[str, str] = {
+    "AdapterFormat": _ADAPTERS,
+    "LoraAdapter": _ADAPTERS,
+    "ModelCompiler": _CONTEXT,
+    "OrtEpAssignedNode": _CONTEXT,
+    "OrtEpAssignedSubgraph": _CONTEXT,
+    "OrtEpContextData": _CONTEXT,
+    "OrtEpContextDataBuffer": _CONTEXT,
+    "OrtExternalInitializerInfo": "weights in other files are found by the file itself",
+    "OrtSyncStream": _STREAM,
+    "SparseTensor": _SPARSE,
+    "register_execution_provider_library": _COMPILED,
+    "unregister_execution_provider_library": _COMPILED,
+}
+"""Names of the module that exist so that they can be imported; using one is E001, with this reason."""
+
+REFUSED_METHODS: dict[str, str] = {
+    "add_active_adapter": _ADAPTERS,
+    "add_external_initializers_from_files_in_memory": "give the model's weights by add_external_initializers, as arrays",
+    "as_sparse_tensor": _SPARSE,
+    "ort_value_from_sparse_tensor": _SPARSE,
+    "get_provider_graph_assignment_info": _CONTEXT,
+    "register_custom_ops_library": f"{_COMPILED}; register a kernel with @fx2onnx.runner.kernel",
+    "set_ep_context_data_read_func": _CONTEXT,
+}
+"""Methods of ``InferenceSession``, ``SessionOptions``, ``RunOptions`` and ``OrtValue`` that are E001, with this reason."""
+
+
+def refusal(name: str) -> UserError:
+    """The error for the use of a name that is not supported."""
+    return UserError("E001", f"{name} is not supported", why={**REFUSED, **REFUSED_METHODS}[name])
+
+
+class _Refused(type):
+    """The type of names that are refused: making one, or asking one for something, is the error."""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        raise refusal(cls.__name__)
+
+    def __getattr__(cls, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise refusal(cls.__name__)
+
+
+def refused(name: str) -> Any:
+    """What stands for a name of ``REFUSED``."""
+    return _Refused(name, (), {"__doc__": f"Not supported: {REFUSED[name]}."})

@@ -158,9 +158,11 @@ register_shared(_renorm, "vector norms, Where, Mul", *overloads_of("renorm"))
 
 
 def _norm_of_gaps(op: Emit, gaps: ir.Value, order: float, dim: int) -> ir.Value:
-    """The vector norm; of order 0 as PyTorch counts differences, which a NaN makes NaN: the sum of min(ceil(|x|), 1)."""
+    """The vector norm; 0 of no gaps; of order 0 as PyTorch counts differences, which a NaN makes NaN: the sum of min(ceil(|x|), 1)."""
     if order != 0:
-        return vector_norm(op, gaps, order, dim, False)
+        found = vector_norm(op, gaps, order, dim, False)
+        is_least_infinite = order == math.inf and not isinstance(op.dims(gaps)[dim], int)
+        return op.Max(found, op.const(0.0, op.dtype(gaps))) if is_least_infinite else found
     return reduce(op, "ReduceSum", op.Min(op.Ceil(op.Abs(gaps)), op.const(1.0, op.dtype(gaps))), dim, False)
 
 

@@ -222,7 +222,7 @@ def graph_outputs(tracer: Tracer, result: object, arguments: Arguments) -> tuple
     taken: set[str] = set()
     others: list[str] = []
     for leaf in leaves:
-        value = leaf.value.tensor if type(leaf.value) is DataNumber else leaf.value
+        value = _as_tensor(leaf.value)
         if not isinstance(value, _HELD):
             places.append(None)
             if value is not None and not _is_of(arguments, value):
@@ -255,6 +255,13 @@ def graph_outputs(tracer: Tracer, result: object, arguments: Arguments) -> tuple
         return rebuild([constants[i] if place is None else values[place] for i, place in enumerate(places)])
 
     return outputs, restore
+
+
+def _as_tensor(value: object) -> object:
+    """A number with a fraction that data or sizes decide, in Python's float64; any other ``value`` as it is."""
+    if type(value) is DataNumber:
+        return value.tensor
+    return torch.scalar_tensor(value, dtype=torch.float64) if type(value) is torch.SymFloat else value
 
 
 def _is_of(arguments: Arguments, value: object) -> bool:

@@ -151,7 +151,8 @@ class Lowering:
             return value
         if isinstance(output.value, Dim):
             return self.op.size(output.value)
-        return self.op.const(output.value)
+        is_real = isinstance(output.value, float)
+        return self.op.const(output.value, ir.DataType.DOUBLE if is_real else None)
 
     def _model(self, inputs: Sequence[ir.Value], outputs: Sequence[ir.Value]) -> ir.Model:
         builder = self.builder

@@ -160,7 +160,7 @@ def failed_on_arguments(cause: Exception) -> UserError:
 def as_array(value: Any) -> Array:
     """A tensor or number as an engine gives it."""
     if not isinstance(value, torch.Tensor):
-        return np.asarray(value, np.float32 if isinstance(value, float) else None)
+        return np.asarray(value)
     return to_numpy(value.wide if isinstance(value, Widened) else value)
 
 

@@ -104,6 +104,8 @@ _INNER_CODES = frozenset(
 CHOICES = frozenset(["topk", "sort", "kthvalue", "median"])
 """Operators that may take any of equal numbers along an axis."""
 _ONE_PLACE = ("kthvalue", "median")
+_MOST_FREQUENT = "mode"
+"""Gives a place of the most frequent number of an axis, any of its places."""
 
 
 _DRAWN = 999_983
@@ -160,6 +162,8 @@ class Moved(EagerMode):
         name = func._schema.name.rpartition("::")[2]
         if name in CHOICES and not kwargs.get("stable") and len(func._schema.returns) == 2:
             return self._chosen(name, func, args, kwargs)
+        if name == _MOST_FREQUENT:
+            return self._place_of_equal(func, args, kwargs)
         if self._units and name in _INNER_CODES:
             self.has_inner_codes = True
             if is_stepped(func, args):
@@ -291,6 +295,19 @@ class Moved(EagerMode):
         if places.dim() == own.dim():
             return own.gather(axis, places), places
         return own.gather(axis, places.unsqueeze(axis)).squeeze(axis), places
+
+    def _place_of_equal(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """The operator's numbers, each with another place of the axis that has it; with the last one where nothing moves."""
+        own, (values, places) = args[0], func(*args, **kwargs)
+        if not own.dim() or not own.numel() or bool((own != own).any()):
+            return values, places
+        axis = axis_of(func, args, kwargs)
+        shown = values if values.dim() == own.dim() else values.unsqueeze(axis)
+        order = torch.arange(own.shape[axis], dtype=torch.float32, device=own.device)
+        order = order.reshape([-1 if place == axis % own.dim() else 1 for place in range(own.dim())]).expand(own.shape)
+        if self._units and not self._keeps_equal:
+            order = self._noise(order)
+        return values, torch.where(own == shown, order, -2.0).argmax(axis, keepdim=values.dim() == own.dim())
 
 
 def _stable(name: str, func: Any, args: Any, kwargs: Any, axis: int) -> Any:

@@ -357,3 +357,26 @@ def test_a_mistake_behind_a_number_of_data_is_named() -> None:
     with pytest.raises(UserError, match=r"E101.*(?s:.)*\(3x4 and 5x2\)") as caught:
         fx2onnx.export(WithAMistakeBehind(), (X,))
     assert "self.layer(x)" in str(caught.value)
+
+
+def whether_equal(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return x + 1 if torch.equal(x, y) else x * 2
+
+
+def whether_close(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return x + 1 if torch.allclose(x, y, rtol=0.5) else x * 2
+
+
+def both_returned(x: torch.Tensor, y: torch.Tensor) -> tuple[bool, bool]:
+    return torch.equal(x, y), torch.allclose(x, y, atol=0.25)
+
+
+@pytest.mark.parametrize("axes", [None, {"x": {0: "rows"}, "y": {0: "rows"}}])
+@pytest.mark.parametrize("program", [whether_equal, whether_close, both_returned])
+def test_a_comparison_of_whole_tensors_decides_as_its_numbers_do(program: Callable[..., Any], axes: Any) -> None:
+    ones = torch.ones(2, 3)
+    check(program, (ones, ones), others=[(ones, ones * y) for y in (1.0, 1.2, 5.0, math.nan)], dynamic_shapes=axes)
+
+
+def test_tensors_of_other_sizes_are_not_equal() -> None:
+    check(whether_equal, (torch.ones(2, 3), torch.ones(4)))

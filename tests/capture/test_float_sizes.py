@@ -185,3 +185,20 @@ def test_operators_at_every_size(name: str, size: int) -> None:
         for got, want in zip(found, wanted, strict=True):
             assert got.shape == want.shape, engine
             np.testing.assert_allclose(got, want, rtol=1e-4, atol=3e-5, err_msg=f"{engine} {size}")
+
+
+def test_a_number_with_a_fraction_that_forward_returns_keeps_it() -> None:
+    def program(x: torch.Tensor) -> tuple[Any, ...]:
+        rows, columns = x.shape
+        return rows / 2, rows**0.5, float(columns), (rows + 1) / columns, x.sum().item() * 1.5, rows * 2, -1.5
+
+    given = {"x": {0: "rows", 1: "columns"}}
+    result = fx2onnx.export(program, (torch.ones(5, 4),), dynamic_shapes=given, verify=True)
+    assert [output.dtype for output in result.model.graph.outputs] == [
+        *[ir.DataType.DOUBLE] * 5,
+        ir.DataType.INT64,
+        ir.DataType.DOUBLE,
+    ]
+    for x in (torch.ones(5, 4), torch.ones(3, 7)):
+        for outputs in Engines(result.model_proto).run([x]).values():
+            np.testing.assert_allclose(outputs, flat(program(x)), rtol=1e-12)

@@ -248,3 +248,9 @@ OLDER = [pytest.param(*line, id=f"{family}-{place}") for family in OLD for place
 @pytest.mark.parametrize(("function", "arguments"), OLDER)
 def test_family_in_old_opsets(function: Callable[..., Any], arguments: tuple[torch.Tensor, ...]) -> None:
     check(function, arguments, opset_version=13, rtol=1e-3, atol=2e-4)
+
+
+@pytest.mark.parametrize("order", [0.0, 1.0, 2.0, 3.5, INF])
+def test_rows_of_no_numbers_are_at_distance_0(order: float) -> None:
+    sizes = {"x": {0: "rows", 1: "features"}, "y": {0: "others", 1: "features"}}
+    check(lambda x, y: torch.cdist(x, y, order), (R(3, 4), R(2, 4)), others=[(R(3, 0), R(2, 0))], dynamic_shapes=sizes)

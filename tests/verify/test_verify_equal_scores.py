@@ -62,3 +62,27 @@ def test_boxes_beside_them_are_wrong(exported: tuple[Path, Detector, torch.Tenso
         node.input[:] = ["boxes.other" if name == "boxes" else name for name in node.input]
     onnx.save(model, tmp_path / "wrong.onnx")
     assert not verify(tmp_path / "wrong.onnx", module, (x,), seeds=()).ok
+
+
+class MostFrequent(nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        numbers, places = x.mode(0)
+        return numbers, places
+
+
+def test_any_place_of_the_most_frequent_number_is_right(tmp_path: Path) -> None:
+    x = torch.randint(3, (80, 5), generator=torch.Generator().manual_seed(0))
+    fx2onnx.export(MostFrequent(), (x,), tmp_path / "m.onnx", dynamic_shapes={"x": {0: "rows"}}, verify=True)
+
+
+def test_a_place_of_another_number_is_wrong(tmp_path: Path) -> None:
+    x = torch.randint(3, (80, 5), generator=torch.Generator().manual_seed(0))
+    result = fx2onnx.export(MostFrequent(), (x,), output_names=["numbers", "places"])
+    model = result.model_proto
+    (maker,) = (node for node in model.graph.node if "places" in node.output)
+    maker.output[list(maker.output).index("places")] = "right"
+    one = onnx.numpy_helper.from_array(torch.ones((), dtype=torch.int64).numpy(), "one")
+    model.graph.initializer.append(one)
+    model.graph.node.append(onnx.helper.make_node("Add", ["right", "one"], ["places"]))
+    onnx.save(model, tmp_path / "wrong.onnx")
+    assert not verify(tmp_path / "wrong.onnx", MostFrequent(), (x,)).ok

@@ -13,7 +13,6 @@ from fx2onnx.capture.registry import Call, Kind, overloads_of, register
 from fx2onnx.capture.shapes.symnode import sym_int
 from fx2onnx.sizes.expr import Dim, DimLike, Scalar, apply
 from fx2onnx.torchcompat import split
-from fx2onnx.torchcompat.dispatch import no_dispatch
 from fx2onnx.torchcompat.fake_tensors import storage_key
 
 aten = torch.ops.aten
@@ -180,13 +179,20 @@ def _is_set_to(tracer: Tracer, call: Call, self: torch.Tensor, tensor: torch.Ten
     )
 
 
-@register(Kind.RECORD, aten.equal.default, aten.allclose.default)
-def _equal(tracer: Tracer, call: Call) -> Any:
-    values = [tracer.values.value_of(tracer.values.node_of(arg)) for arg in call.args if isinstance(arg, torch.Tensor)]
-    if any(value is None for value in values):
+@register(Kind.RECORD, aten.equal.default)
+def _equal(tracer: Tracer, call: Call, self: torch.Tensor, other: torch.Tensor) -> Any:
+    if self.dtype != other.dtype:  # PyTorch has an error of its own
         return NotImplemented
-    with no_dispatch():
-        return call.func(*values, *call.args[len(values) :], **call.kwargs)
+    if self.shape != other.shape:
+        return False
+    with tracer.mode:
+        return (self == other).all().item()
+
+
+@register(Kind.RECORD, aten.allclose.default)
+def _allclose(tracer: Tracer, call: Call) -> Any:
+    with tracer.mode:
+        return aten.isclose.default(*call.args, **call.kwargs).all().item()
 
 
 _ELEMENTWISE = (

@@ -18,6 +18,7 @@ from fx2onnx.base.code_patch import THREAD, Why, answers_for_caller, put_name
 from fx2onnx.capture.python.data_numbers import DataNumber
 from fx2onnx.capture.python.file_names import SYMBOLIC
 from fx2onnx.capture.shapes import size_arguments, size_tensors
+from fx2onnx.capture.shapes.deciding import METHODS_OF_TRUTHS
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.size_math import (
     IS_FINITE,
@@ -391,5 +392,5 @@ _ATTRIBUTES: Mapping[type, Mapping[str, object]] = {
         "bit_count": answers_for_caller(lambda self: int(self).bit_count()),
     },
     torch.SymFloat: _OF_BOTH,
-    torch.SymBool: {"real": property(_itself)},
+    torch.SymBool: {"real": property(_itself), **METHODS_OF_TRUTHS},
 }

@@ -261,7 +261,7 @@ def _as_tensor(value: object) -> object:
     """A number with a fraction that data or sizes decide, in Python's float64; any other ``value`` as it is."""
     if type(value) is DataNumber:
         return value.tensor
-    return torch.scalar_tensor(value, dtype=torch.float64) if type(value) is torch.SymFloat else value
+    return torch.scalar_tensor(value, dtype=torch.float64) if type(value) is torch.SymFloat else value  # type: ignore[arg-type]
 
 
 def _is_of(arguments: Arguments, value: object) -> bool:

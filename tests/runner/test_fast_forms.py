@@ -251,3 +251,119 @@ def test_convolutions_of_integers(name: str, weights: str) -> None:
     given, wanted = both(nodes, feeds, constants, outputs)
     for one, other in zip(given, wanted, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+RECURRENCES: dict[str, tuple[int, int, int, dict[str, Any]]] = {
+    "plain": (5, 1, 3, {}),
+    "reverse, batch": (4, 3, 3, {"direction": "reverse"}),
+    "bidirectional, narrow": (6, 2, 5, {"direction": "bidirectional"}),
+    "bidirectional, wide": (3, 2, 70, {"direction": "bidirectional"}),
+    "one step": (1, 1, 4, {"direction": "bidirectional"}),
+    "clip": (4, 2, 3, {"clip": 0.3}),
+    "other activations": (
+        4,
+        2,
+        3,
+        {"activations": {"LSTM": ["Relu", "Tanh", "Sigmoid"], "GRU": ["Tanh", "Relu"], "RNN": ["Relu"]}},
+    ),
+}
+
+
+@pytest.mark.parametrize("ragged", [False, True])
+@pytest.mark.parametrize("op", ["LSTM", "GRU", "GRU after", "RNN"])
+@pytest.mark.parametrize("name", RECURRENCES)
+def test_recurrences(name: str, op: str, ragged: bool) -> None:
+    steps, batch, hidden, attrs = RECURRENCES[name]
+    attrs = {**attrs, "hidden_size": hidden}
+    sides = 2 if attrs.get("direction") == "bidirectional" else 1
+    if op == "GRU after":
+        op, attrs = "GRU", {**attrs, "linear_before_reset": 1}
+    if "activations" in attrs:
+        attrs["activations"] = attrs["activations"][op] * sides
+    rows = {"LSTM": 4, "GRU": 3, "RNN": 1}[op] * hidden
+    feeds = {"x": normal(steps, batch, 6), "h": normal(sides, batch, hidden, seed=4)}
+    constants = {
+        "w": normal(sides, rows, 6, seed=1),
+        "r": normal(sides, rows, hidden, seed=2) / np.float32(np.sqrt(hidden)),
+        "b": normal(sides, 2 * rows, seed=3),
+        "lengths": np.array([steps, 1, steps - 1][:batch], np.int32),
+    }
+    inputs = ["x", "w", "r", "b", "lengths" if ragged else "", "h"]
+    if op == "LSTM":
+        feeds["c"] = normal(sides, batch, hidden, seed=5)
+        inputs.append("c")
+    outputs = ["y", "yh", "yc"] if op == "LSTM" else ["y", "yh"]
+    given, wanted = both([helper.make_node(op, inputs, outputs, **attrs)], feeds, constants, outputs)
+    agree(given, wanted)
+    if op == "LSTM":  # outputs that nobody reads, and no states at the start
+        node = helper.make_node(op, inputs[:4], ["", "yh"], **attrs)
+        given, wanted = both([node], {"x": feeds["x"]}, constants, ["yh"])
+        agree(given, wanted)
+
+
+def test_recurrences_of_no_step_and_of_extreme_gates() -> None:
+    """No step gives the initial state; saturated gates are 0 or 1, and NaN stays NaN."""
+    weights = {"w": normal(1, 12, 2, seed=1), "r": normal(1, 12, 3, seed=2)}
+    node = helper.make_node("LSTM", ["x", "w", "r"], ["y", "yh", "yc"], hidden_size=3)
+    graph = helper.make_graph(
+        [node],
+        "g",
+        [helper.make_tensor_value_info("x", 1, ["t", "n", 2])],
+        [helper.make_value_info(name, onnx.TypeProto()) for name in ("y", "yh", "yc")],
+        [numpy_helper.from_array(array, name) for name, array in weights.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+    session = ort.InferenceSession(model)
+    theirs = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    for _ in range(2):
+        y, yh, yc = session.run(None, {"x": np.zeros((0, 1, 2), np.float32)})
+        assert y.shape == (0, 1, 1, 3)
+        assert not np.concatenate([yh, yc]).any()
+        assert session.run(None, {"x": np.zeros((2, 0, 2), np.float32)})[0].shape == (2, 1, 0, 3)
+        for value in (1e4, -1e4, np.inf):
+            feed = {"x": np.full((3, 1, 2), value, np.float32)}
+            for one, other in zip(session.run(None, feed), theirs.run(None, feed), strict=True):
+                assert (np.isfinite(one) == np.isfinite(other)).all() or value == np.inf
+                np.testing.assert_allclose(one[np.isfinite(other)], other[np.isfinite(other)], atol=1e-6)
+        assert np.isnan(session.run(None, {"x": np.full((1, 1, 2), np.nan, np.float32)})[0]).all()
+
+
+def expected_top(x: Array, count: int, axis: int, largest: int) -> Array:
+    """Indices by a stable sort: of equal values the lower index comes first."""
+    lines = np.moveaxis(x, axis, -1).astype(np.float64)
+    order = np.argsort(-lines if largest else lines, axis=-1, kind="stable")[..., :count]
+    return np.moveaxis(order, -1, axis)
+
+
+@pytest.mark.parametrize("largest", [1, 0])
+@pytest.mark.parametrize(
+    "kind", ["plain", "ties", "zeros", "infinite", "equal", "int32", "int64", "float64", "float16"]
+)
+def test_top_k(kind: str, largest: int) -> None:
+    """Few of many, half, all; along each axis."""
+    dtype = kind if kind[-1].isdigit() else "float32"
+    for shape, axis, counts in (((3, 700), -1, (1, 5, 350, 700)), ((400, 2), 0, (3, 200)), ((1, 1), 1, (0, 1))):
+        x = normal(*shape)
+        if kind in ("ties", "int32", "int64"):
+            x = (x * 3).round()
+        elif kind == "zeros":
+            x = np.where(x > 0, np.float32(0), np.float32(-0.0))
+        elif kind == "infinite":
+            x = np.where(abs(x) > 2, np.inf * np.sign(x), x)
+        elif kind == "equal":
+            x = np.ones_like(x)
+        x = x.astype(dtype)
+        for count in counts:
+            node = helper.make_node("TopK", ["x", "k"], ["v", "i"], axis=axis, largest=largest)
+            graph = helper.make_graph(
+                [node],
+                "g",
+                [helper.make_tensor_value_info("x", helper.np_dtype_to_tensor_dtype(x.dtype), shape)],
+                [helper.make_value_info(name, onnx.TypeProto()) for name in "vi"],
+                [numpy_helper.from_array(np.array([count]), "k")],
+            )
+            model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+            values, found = ort.InferenceSession(model).run(None, {"x": x})
+            wanted = expected_top(x, count, axis, largest)
+            np.testing.assert_array_equal(found, wanted)
+            np.testing.assert_array_equal(values, np.take_along_axis(x, wanted, axis))

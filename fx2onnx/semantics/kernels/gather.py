@@ -192,6 +192,15 @@ def top_k(x: Array, k: Array | int, *, axis: int = -1, largest: int = 1, sorted:
     if not 0 <= count <= x.shape[axis]:
         raise ValueError(f"k is {count}, the axis has {x.shape[axis]}")
     wide = widen(x)
+    lines = np.ascontiguousarray(np.moveaxis(wide, axis, -1))
+    chosen = None
+    if lines.size and count and not (lines.dtype.kind == "f" and np.isnan(lines).any()):
+        chosen = _few_of_many(lines, count, bool(largest))
+        if chosen is None:
+            chosen = _by_keys(lines, count, bool(largest))
+    if chosen is not None:
+        chosen = np.moveaxis(chosen, -1, axis)
+        return np.take_along_axis(x, chosen, axis), chosen
     if largest:
         flipped = np.flip(wide, axis)
         order = x.shape[axis] - 1 - np.flip(np.argsort(flipped, axis=axis, kind="stable"), axis)
@@ -199,6 +208,58 @@ def top_k(x: Array, k: Array | int, *, axis: int = -1, largest: int = 1, sorted:
         order = np.argsort(wide, axis=axis, kind="stable")
     chosen = np.take(order, np.arange(count), axis=axis).astype(INT64)
     return np.take_along_axis(x, chosen, axis), chosen
+
+
+def _few_of_many(x: Array, count: int, largest: bool) -> Array | None:
+    """The indices of the ``count`` first along the last axis, where few elements can be among them; None otherwise.
+
+    The axis is cut into more parts than are asked for: the count-th of the parts' best is a bound, which few elements pass.
+    """
+    size, parts = x.shape[-1], 8 * count
+    if size < 4 * parts:
+        return None
+    rows = x.reshape(-1, size)
+    whole = size // parts * parts
+    reduce = np.maximum.reduce if largest else np.minimum.reduce
+    best = reduce(rows[:, :whole].reshape(len(rows), -1, parts), axis=1)
+    best.partition(parts - count if largest else count - 1, axis=-1)
+    bound = best[:, parts - count if largest else count - 1, None]
+    places = np.flatnonzero(rows >= bound if largest else rows <= bound)
+    if places.size * 8 > x.size:
+        return None
+    row, index = np.divmod(places, size)
+    values = rows.reshape(-1)[places]
+    if largest:
+        values = np.invert(values) if values.dtype.kind in "iu" else np.negative(values)
+    order = np.lexsort((values, row))  # stable: of equals, the lower index
+    starts = np.searchsorted(row, np.arange(len(rows)))
+    chosen: Array = index[order[starts[:, None] + np.arange(count)]].astype(INT64)
+    return chosen.reshape(*x.shape[:-1], count)
+
+
+def _by_keys(x: Array, count: int, largest: bool) -> Array | None:
+    """The indices of the ``count`` first along the last axis, by keys of 64 bits: the value, then the index.
+
+    None where values have more than 32 bits.
+    """
+    size = x.shape[-1]
+    if size >= 1 << 31:
+        return None
+    if x.dtype == np.float32:
+        bits = np.add(x, np.float32(0), order="C").view(np.int32)  # of the two zeros, one
+        ordered = bits ^ (bits >> 31 & np.int32(0x7FFFFFFF))
+    elif (x.dtype.kind in "iu" and x.dtype.itemsize <= 2) or x.dtype == np.int32:
+        ordered = x.astype(np.int32)
+    else:
+        return None
+    keys = (np.invert(ordered) if largest else ordered).astype(INT64)
+    np.left_shift(keys, 32, out=keys)
+    np.bitwise_or(keys, np.arange(size, dtype=INT64), out=keys)
+    if count < size:
+        keys.partition(count - 1, axis=-1)
+        keys = np.ascontiguousarray(keys[..., :count])
+    keys.sort(axis=-1)
+    return np.bitwise_and(keys, 0xFFFFFFFF, out=keys)
 
 
 @kernel("Unique", 11, shape_inputs=None)

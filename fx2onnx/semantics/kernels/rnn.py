@@ -1,160 +1,285 @@
-"""RNN, LSTM, GRU."""
+"""RNN, LSTM, GRU.
+
+With the usual activations a step is a few calls on whole rows of gates: sigmoid(x) is tanh(x / 2) / 2 + 1 / 2, the halves
+of x are in the weights, and narrow directions are one recurrence whose weights are block-diagonal.
+"""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy import add, matmul, multiply, subtract, tanh
 
+from fx2onnx.semantics.kernels.recurrence import Activation, Recurrence, Step
 from fx2onnx.semantics.limits import check_shape
-from fx2onnx.semantics.registry import kernel
-from fx2onnx.semantics.types import Array, widen
+from fx2onnx.semantics.registry import Facts, Prepared, kernel
+from fx2onnx.semantics.types import Array, Spec, widen
 
-Activation = Callable[[Array], Array]
-Step = Callable[[Array, list[Array]], list[Array]]
-"""From the projected input of one time and the states to the states after it; the first is the output."""
-Direction = Callable[[int, list[Activation]], tuple[Step, Array]]
-"""The step of a direction and the projected input of all times."""
-
-
-def _sigmoid(x: Array) -> Array:
-    return np.asarray(1 / (1 + np.exp(-x)))
+JOINED_WIDTH = 64
+"""Up to this hidden size two directions are one recurrence: twice the multiplications take less than twice the calls."""
+USUAL = {"LSTM": ("sigmoid", "tanh", "tanh"), "GRU": ("sigmoid", "tanh"), "RNN": ("tanh",)}
+GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
+SIGMOIDS = {"LSTM": 3, "GRU": 2, "RNN": 0}
+"""How many gates, the first ones, go through the sigmoid."""
 
 
-_ACTIVATIONS: dict[str, tuple[Callable[..., Any], tuple[float, ...]]] = {
-    "sigmoid": (_sigmoid, ()),
-    "tanh": (np.tanh, ()),
-    "relu": (lambda x: np.maximum(x, 0), ()),
-    "affine": (lambda x, a, b: a * x + b, (1.0, 0.0)),
-    "leakyrelu": (lambda x, a: np.where(x >= 0, x, a * x), (0.01,)),
-    "thresholdedrelu": (lambda x, a: np.where(x > a, x, 0), (1.0,)),
-    "scaledtanh": (lambda x, a, b: a * np.tanh(b * x), (1.0, 1.0)),
-    "hardsigmoid": (lambda x, a, b: np.clip(a * x + b, 0, 1), (0.2, 0.5)),
-    "elu": (lambda x, a: np.where(x >= 0, x, a * np.expm1(x)), (1.0,)),
-    "softsign": (lambda x: x / (1 + np.abs(x)), ()),
-    "softplus": (lambda x: np.log1p(np.exp(x)), ()),
-}
-"""Each function, with what alpha and beta are by default for those that take them."""
+@dataclass(frozen=True, slots=True)
+class _Joined:
+    """Weights of one recurrence, of one direction or of two: rows of units (direction, hidden), columns (gate, unit)."""
+
+    directions: tuple[int, ...]
+    inputs: tuple[Array, ...]
+    """[I, gates * hidden] and bias [gates * hidden] of each direction."""
+    bias: tuple[Array, ...]
+    recurrent: Array
+    inner: Array
+    """The recurrent bias of a GRU's last gate, which the reset gate may scale; zeros otherwise."""
 
 
-def _activate(function: Callable[..., Any], parameters: Sequence[float], x: Array) -> Array:
-    return np.asarray(function(x, *parameters), x.dtype)
-
-
-def activations(names: Sequence[str], alphas: Sequence[float], betas: Sequence[float]) -> list[Activation]:
-    """The named functions; alpha and beta are dealt out in order to those that take them."""
-    given = iter(alphas), iter(betas)
-    made: list[Activation] = []
-    for name in names:
-        if name.lower() not in _ACTIVATIONS:
-            raise ValueError(f"the activation {name!r} is none of {', '.join(_ACTIVATIONS)}")
-        function, defaults = _ACTIVATIONS[name.lower()]
-        parameters = [next(values, default) for values, default in zip(given, defaults, strict=False)]
-        made.append(functools.partial(_activate, function, parameters))
+def _join(op: str, w: Array, r: Array, b: Array | None) -> list[_Joined]:
+    """The weights as the steps want them."""
+    gates, count, hidden = GATES[op], w.shape[0], r.shape[2]
+    groups = [tuple(range(count))] if count == 1 or hidden <= JOINED_WIDTH else [(index,) for index in range(count)]
+    scale = np.ones((gates, 1), widen(w).dtype)
+    scale[: SIGMOIDS[op]] = 0.5
+    made = []
+    for group in groups:
+        units = len(group) * hidden
+        recurrent = np.zeros((len(group), hidden, gates, len(group), hidden), scale.dtype)
+        inner = np.zeros((len(group), hidden), scale.dtype)
+        inputs, biases = [], []
+        for place, index in enumerate(group):
+            by_gate = widen(r[index]).reshape(gates, hidden, hidden) * scale[:, :, None]
+            recurrent[place, :, :, place] = by_gate.transpose(2, 0, 1)
+            inputs.append(
+                np.ascontiguousarray(
+                    (widen(w[index]).reshape(gates, hidden, w.shape[2]) * scale[:, :, None])
+                    .reshape(gates * hidden, w.shape[2])
+                    .T
+                )
+            )
+            bias = (
+                np.zeros((2, gates, hidden), scale.dtype)
+                if b is None
+                else widen(b[index]).reshape(2, gates, hidden) * scale
+            )
+            if op == "GRU":
+                inner[place] = bias[1, 2]
+                bias[1, 2] = 0
+            biases.append((bias[0] + bias[1]).reshape(-1))
+        made.append(
+            _Joined(group, tuple(inputs), tuple(biases), recurrent.reshape(units, gates * units), inner.reshape(-1))
+        )
     return made
 
 
-class _Recurrence:
-    """What the three operators share: directions, layouts, lengths, clipping."""
+_HALVES = {char: np.asarray(0.5, char) for char in "fd"}
+Walk = Callable[[Any, Array, Array], None]
+"""From the projected input (of a GRU: of the gates, and of the new state) and the hidden state, writes the one after it."""
 
-    def __init__(
-        self, x: Array, w: Array, r: Array, lengths: Array | None, attrs: dict[str, Any], n_gates: int
-    ) -> None:
-        self.attrs = attrs
-        self.direction = attrs.get("direction", "forward")
-        if self.direction not in ("forward", "reverse", "bidirectional"):
-            raise ValueError(f"the direction is {self.direction!r}")
-        self.is_batch_first = bool(attrs.get("layout", 0))
-        if x.ndim != 3:
-            raise ValueError(f"the input has {x.ndim} axes, it must have 3")
-        self.x = widen(x.transpose(1, 0, 2) if self.is_batch_first else x)
-        self.steps, self.batch, _ = self.x.shape
-        self.n_directions = w.shape[0]
-        if self.n_directions != (2 if self.direction == "bidirectional" else 1):
-            raise ValueError(f"weights for {self.n_directions} directions, direction {self.direction}")
-        given = attrs.get("hidden_size")
-        self.hidden: int = r.shape[2] if given is None else given
-        self.check("W", w, n_gates * self.hidden, self.x.shape[2])
-        self.check("R", r, n_gates * self.hidden, self.hidden)
-        self.lengths = None if lengths is None else lengths.reshape(-1)
-        if self.lengths is not None and (
-            self.lengths.size != self.batch or (self.lengths < 0).any() or (self.lengths > self.steps).any()
-        ):
-            raise ValueError("sequence_lens do not fit the input")
-        self.clip = attrs.get("clip")
-        if self.clip is not None and self.clip <= 0:
-            raise ValueError(f"clip is {self.clip:g}, it must be positive")
-        check_shape(
-            (self.steps, self.n_directions, self.batch, self.hidden), self.x.dtype, "the result of a recurrence"
-        )
 
-    def check(self, name: str, array: Array | None, *shape: int) -> None:
-        """Raises: ValueError where an operand has not this shape for each direction."""
-        if array is not None and array.shape != (self.n_directions, *shape):
-            raise ValueError(f"{name} has the shape {list(array.shape)}, not {[self.n_directions, *shape]}")
+def _lstm_step(joined: _Joined, cell: Array) -> Walk:
+    recurrent, units = joined.recurrent, cell.shape[1]
+    gates, product = np.empty((len(cell), 4 * units), cell.dtype), np.empty_like(cell)
+    sigmoids, half = gates[:, : 3 * units], _HALVES[cell.dtype.char]
+    i, o, f, c = (gates[:, k * units : (k + 1) * units] for k in range(4))
 
-    def start(self, state: Array | None, index: int) -> Array:
-        if state is None:
-            return np.zeros((self.batch, self.hidden), self.x.dtype)
-        moved = np.swapaxes(state, 0, 1) if self.is_batch_first else state
-        self.check("an initial state", moved, self.batch, self.hidden)
-        return np.array(widen(moved[index]))
+    def step(projected: Array, hidden: Array, out: Array) -> None:
+        matmul(hidden, recurrent, gates)
+        add(gates, projected, gates)
+        tanh(gates, gates)
+        multiply(sigmoids, half, sigmoids)
+        add(sigmoids, half, sigmoids)
+        multiply(cell, f, cell)
+        multiply(i, c, product)
+        add(cell, product, cell)
+        tanh(cell, product)
+        multiply(o, product, out)
 
-    def clipped(self, x: Array) -> Array:
-        return x if not self.clip else np.clip(x, -self.clip, self.clip)
+    return step
 
-    def order(self, index: int) -> Array:
-        """[steps, batch]: which input step each row of the recurrence reads."""
-        reverse = self.direction == "reverse" or index == 1
-        time = np.arange(self.steps)[:, None] + np.zeros((1, self.batch), np.int64)
-        if not reverse:
-            return time
-        ends = np.full(self.batch, self.steps) if self.lengths is None else self.lengths
-        return np.where(time < ends, ends - 1 - time, time)
 
-    def sweep(self, index: int, states: list[Array], step: Step, projected: Array) -> tuple[Array, list[Array]]:
-        """All steps of one direction over ``projected`` [steps, batch, *]; hidden outputs in input order, last states."""
-        outputs = np.zeros((self.steps, self.batch, self.hidden), self.x.dtype)
-        order = self.order(index)
-        rows = np.arange(self.batch)
-        for time in range(self.steps):
-            new = step(projected[order[time], rows], states)
-            if self.lengths is not None:
-                alive = (time < self.lengths)[:, None]
-                shown = np.where(alive, new[0], 0)
-                states = [np.where(alive, n, s) for n, s in zip(new, states, strict=True)]
+def _gru_step(joined: _Joined, batch: int, resets_before: bool) -> Walk:
+    units, dtype = len(joined.recurrent), joined.recurrent.dtype
+    gates, inner = np.empty((batch, 3 * units), dtype), np.empty((batch, units), dtype)
+    both, last = gates[:, : 2 * units], gates[:, 2 * units :]
+    update, reset = gates[:, :units], gates[:, units : 2 * units]
+    whole, bias = joined.recurrent, joined.inner
+    parts = (
+        [np.ascontiguousarray(part) for part in (whole[:, : 2 * units], whole[:, 2 * units :])] if resets_before else []
+    )
+    half = _HALVES[dtype.char]
+
+    def step(projected: tuple[Array, Array], hidden: Array, out: Array) -> None:
+        of_gates, of_state = projected
+        if resets_before:
+            matmul(hidden, parts[0], both)
+        else:
+            matmul(hidden, whole, gates)
+        add(both, of_gates, both)
+        tanh(both, both)
+        multiply(both, half, both)
+        add(both, half, both)
+        if resets_before:
+            multiply(reset, hidden, reset)
+            matmul(reset, parts[1], inner)
+            add(inner, bias, inner)
+        else:
+            add(last, bias, inner)
+            multiply(inner, reset, inner)
+        add(inner, of_state, inner)
+        tanh(inner, inner)
+        subtract(hidden, inner, out)
+        multiply(out, update, out)
+        add(out, inner, out)
+
+    return step
+
+
+def _rnn_step(joined: _Joined) -> Walk:
+    recurrent = joined.recurrent
+
+    def step(projected: Array, hidden: Array, out: Array) -> None:
+        matmul(hidden, recurrent, out)
+        add(out, projected, out)
+        tanh(out, out)
+
+    return step
+
+
+def _walk(
+    steps: Iterable[Any], outputs: Array, hidden: Array, cells: list[Array], alive: Array | None, step: Walk
+) -> Array:
+    """All times; the last hidden state. ``alive`` [times, batch, 1] says which rows have an input at a time."""
+    if alive is None:
+        for projected, out in zip(steps, outputs, strict=True):
+            step(projected, hidden, out)
+            hidden = out
+        return hidden
+    for projected, out, on in zip(steps, outputs, alive, strict=True):
+        before = [cell.copy() for cell in cells]
+        step(projected, hidden, out)
+        for cell, old in zip(cells, before, strict=True):
+            np.copyto(cell, old, where=~on)
+        hidden = np.where(on, out, hidden)
+        np.copyto(out, 0, where=~on)
+    return hidden
+
+
+def _usual(
+    op: str, run: Recurrence, joined: list[_Joined], starts: Sequence[Array | None], attrs: Mapping[str, Any]
+) -> list[Array]:
+    """Y [times, directions, batch, hidden] and the last states [directions, batch, hidden]."""
+    gates, width, dtype = GATES[op], run.hidden, run.x.dtype
+    y = np.empty((run.steps, run.n_directions, run.batch, width), dtype)
+    lasts = [np.empty((run.n_directions, run.batch, width), dtype) for _ in starts]
+    rows = np.arange(run.batch)
+    flat = np.ascontiguousarray(run.x).reshape(run.steps * run.batch, run.x.shape[2])
+    is_ragged = run.lengths is not None and bool((run.lengths != run.steps).any())
+    alive = (
+        np.arange(run.steps)[:, None, None] < run.lengths[:, None] if is_ragged and run.lengths is not None else None
+    )
+    for one in joined:
+        count = len(one.directions)
+        shape = (run.steps, run.batch, gates, count, width)
+        check_shape(shape, dtype, "the projected input of a recurrence")
+        projected = np.empty(shape, dtype)
+        for place, index in enumerate(one.directions):
+            line = (np.matmul(flat, one.inputs[place]) + one.bias[place]).reshape(run.steps, run.batch, gates, width)
+            if is_ragged:
+                line = line[run.order(index), rows]
+            elif run.is_reverse(index):
+                line = line[::-1]
+            projected[:, :, :, place] = line
+        states = [
+            np.stack([run.start(state, index) for index in one.directions], axis=1).reshape(run.batch, count * width)
+            for state in starts
+        ]
+        outputs = np.empty((run.steps, run.batch, count * width), dtype)
+        rows_of_gates = projected.reshape(run.steps, run.batch, gates * count * width)
+        steps: Iterable[Any] = rows_of_gates
+        if op == "LSTM":
+            step = _lstm_step(one, states[1])
+        elif op == "GRU":
+            step = _gru_step(one, run.batch, not attrs.get("linear_before_reset", 0))
+            cut = 2 * count * width
+            steps = zip(rows_of_gates[:, :, :cut], rows_of_gates[:, :, cut:], strict=True)
+        else:
+            step = _rnn_step(one)
+        states[0] = _walk(steps, outputs, states[0], states[1:], alive, step)
+        for place, index in enumerate(one.directions):
+            line = outputs.reshape(run.steps, run.batch, count, width)[:, :, place]
+            if is_ragged:
+                y[run.order(index), index, rows] = line
             else:
-                shown, states = new[0], new
-            outputs[order[time], rows] = shown
-        return outputs, states
-
-    def run(
-        self, names: Sequence[str], starts: Sequence[Array | None], direction: Direction, dtype: Any
-    ) -> tuple[Array, ...]:
-        """All directions; ``names`` are the usual activations of one, ``starts`` the initial states."""
-        given = self.attrs.get("activations") or tuple(names) * self.n_directions
-        if len(given) != len(names) * self.n_directions:
-            raise ValueError(f"{len(given)} activations, not {len(names) * self.n_directions}")
-        alphas, betas = (self.attrs.get(f"activation_{name}") or () for name in ("alpha", "beta"))
-        functions = activations(given, alphas, betas)
-        outputs, lasts = [], []
-        for index in range(self.n_directions):
-            step, projected = direction(index, functions[index * len(names) : (index + 1) * len(names)])
-            y, last = self.sweep(index, [self.start(state, index) for state in starts], step, projected)
-            outputs.append(y)
-            lasts.append(last)
-        y = np.stack(outputs, axis=1)
-        final = [np.stack(states) for states in zip(*lasts, strict=True)]
-        if self.is_batch_first:
-            y = y.transpose(2, 0, 1, 3)
-            final = [state.transpose(1, 0, 2) for state in final]
-        return tuple(np.ascontiguousarray(item).astype(dtype, copy=False) for item in (y, *final))
+                y[:, index] = line[::-1] if run.is_reverse(index) else line
+            for last, state in zip(lasts, states, strict=True):
+                last[index] = state.reshape(run.batch, count, width)[:, place]
+    return [y, *lasts]
 
 
-@kernel("LSTM")
+def _infer(inputs: Sequence[Array], attrs: Mapping[str, Any]) -> Sequence[Spec]:
+    x, r = inputs[0], inputs[2]
+    if x.ndim != 3 or r.ndim != 3:
+        raise ValueError(f"the input has {x.ndim} axes and R {r.ndim}, both must have 3")
+    hidden, count = attrs.get("hidden_size"), r.shape[0]
+    hidden = r.shape[2] if hidden is None else hidden
+    is_batch_first = bool(attrs.get("layout", 0))
+    steps, batch = x.shape[:2][::-1] if is_batch_first else x.shape[:2]
+    y = (batch, steps, count, hidden) if is_batch_first else (steps, count, batch, hidden)
+    last = (batch, count, hidden) if is_batch_first else (count, batch, hidden)
+    return ((y, x.dtype), (last, x.dtype))[: attrs.get("n_outputs", 1)]
+
+
+def _lstm_infer(inputs: Sequence[Array], attrs: Mapping[str, Any]) -> Sequence[Spec]:
+    y, last = _infer(inputs, {**attrs, "n_outputs": 2})
+    return (y, last, last)[: attrs.get("n_outputs", 1)]
+
+
+def _is_usual(op: str, attrs: Mapping[str, Any], n_directions: int) -> bool:
+    given = [name.lower() for name in attrs.get("activations") or USUAL[op] * n_directions]
+    return given == [*USUAL[op]] * n_directions and attrs.get("clip") is None and not attrs.get("input_forget")
+
+
+def _give(outs: Sequence[Array], results: Sequence[Array], is_batch_first: bool) -> None:
+    """The results in the outputs that are asked for, in the node's layout."""
+    orders = ((2, 0, 1, 3), (1, 0, 2), (1, 0, 2))
+    for out, result, order in zip(outs, results, orders, strict=False):
+        out[...] = result.transpose(order) if is_batch_first else result
+
+
+def _prepare(op: str) -> Callable[[Facts], Prepared | None]:
+    def prepare(facts: Facts) -> Prepared | None:
+        """The weights joined once, where they are constant."""
+        w, r = facts.consts[1:3]
+        b = facts.consts[3] if len(facts.consts) > 3 else None
+        if w is None or r is None or (b is None and len(facts.inputs) > 3 and facts.inputs[3] is not None):
+            return None
+        attrs, kernel_of = facts.attrs, _KERNELS[op]
+        if len(facts.inputs) > 7 or not _is_usual(op, attrs, w.shape[0]) or w.ndim != 3 or r.ndim != 3:
+            return None
+        if (
+            r.shape[1] != GATES[op] * r.shape[2]
+            or w.shape[:2] != r.shape[:2]
+            or (b is not None and b.shape != (w.shape[0], 2 * r.shape[1]))
+        ):
+            return None  # the kernel says what is wrong
+        joined = facts.once("joined", (w, r, b), lambda: _join(op, w, r, b))
+
+        def call(out: list[Array], room: list[Array], *inputs: Any) -> None:
+            kernel_of(out, *inputs, joined=joined, **attrs)
+
+        return Prepared(call, inplace=())
+
+    return prepare
+
+
+@kernel("LSTM", kind="into", infer=_lstm_infer, prepare=_prepare("LSTM"))
 def lstm(
+    out: list[Array],
     x: Array,
     w: Array,
     r: Array,
@@ -165,13 +290,19 @@ def lstm(
     p: Array | None = None,
     *,
     input_forget: int = 0,
+    joined: list[_Joined] | None = None,
+    n_outputs: int = 1,
     **attrs: Any,
-) -> tuple[Array, ...]:
+) -> None:
     """i, o, f, c gates; C = f * C + i * g(c); H = o * h(C). Source: ONNX LSTM-14."""
-    run = _Recurrence(x, w, r, lengths, attrs, 4)
+    run = Recurrence(x, w, r, lengths, attrs, 4)
     h = run.hidden
     run.check("B", b, 8 * h)
     run.check("P", p, 3 * h)
+    if p is None and not input_forget and _is_usual("LSTM", attrs, run.n_directions):
+        results = _usual("LSTM", run, joined or _join("LSTM", w, r, b), (initial_h, initial_c), attrs)
+        _give(out, results, run.is_batch_first)
+        return
 
     def direction(index: int, functions: list[Activation]) -> tuple[Step, Array]:
         f, g, hh = functions
@@ -194,11 +325,12 @@ def lstm(
 
         return step, run.x @ weight + bias
 
-    return run.run(("Sigmoid", "Tanh", "Tanh"), (initial_h, initial_c), direction, x.dtype)
+    _give(out, run.run(USUAL["LSTM"], (initial_h, initial_c), direction), run.is_batch_first)
 
 
-@kernel("GRU")
+@kernel("GRU", kind="into", infer=_infer, prepare=_prepare("GRU"))
 def gru(
+    out: list[Array],
     x: Array,
     w: Array,
     r: Array,
@@ -206,13 +338,17 @@ def gru(
     lengths: Array | None = None,
     initial_h: Array | None = None,
     *,
-    linear_before_reset: int = 0,
+    joined: list[_Joined] | None = None,
+    n_outputs: int = 1,
     **attrs: Any,
-) -> tuple[Array, ...]:
+) -> None:
     """z, r, h gates; H = (1 - z) * h + z * H. Source: ONNX GRU-14."""
-    run = _Recurrence(x, w, r, lengths, attrs, 3)
+    run = Recurrence(x, w, r, lengths, attrs, 3)
     h = run.hidden
     run.check("B", b, 6 * h)
+    if _is_usual("GRU", attrs, run.n_directions):
+        _give(out, _usual("GRU", run, joined or _join("GRU", w, r, b), (initial_h,), attrs), run.is_batch_first)
+        return
 
     def direction(index: int, functions: list[Activation]) -> tuple[Step, Array]:
         f, g = functions
@@ -223,7 +359,7 @@ def gru(
             hidden = states[0]
             zr = gates[:, : 2 * h] + hidden @ recurrent[:, : 2 * h] + both[3 * h : 5 * h]
             z, reset = f(run.clipped(zr[:, :h])), f(run.clipped(zr[:, h:]))
-            if linear_before_reset:
+            if attrs.get("linear_before_reset", 0):
                 inner = gates[:, 2 * h :] + reset * (hidden @ recurrent[:, 2 * h :] + both[5 * h :])
             else:
                 inner = gates[:, 2 * h :] + (reset * hidden) @ recurrent[:, 2 * h :] + both[5 * h :]
@@ -231,23 +367,30 @@ def gru(
 
         return step, run.x @ weight + both[: 3 * h]
 
-    return run.run(("Sigmoid", "Tanh"), (initial_h,), direction, x.dtype)
+    _give(out, run.run(USUAL["GRU"], (initial_h,), direction), run.is_batch_first)
 
 
-@kernel("RNN")
+@kernel("RNN", kind="into", infer=_infer, prepare=_prepare("RNN"))
 def rnn(
+    out: list[Array],
     x: Array,
     w: Array,
     r: Array,
     b: Array | None = None,
     lengths: Array | None = None,
     initial_h: Array | None = None,
+    *,
+    joined: list[_Joined] | None = None,
+    n_outputs: int = 1,
     **attrs: Any,
-) -> tuple[Array, ...]:
+) -> None:
     """H = f(x W + H R + b). Source: ONNX RNN-14."""
-    run = _Recurrence(x, w, r, lengths, attrs, 1)
+    run = Recurrence(x, w, r, lengths, attrs, 1)
     h = run.hidden
     run.check("B", b, 2 * h)
+    if _is_usual("RNN", attrs, run.n_directions):
+        _give(out, _usual("RNN", run, joined or _join("RNN", w, r, b), (initial_h,), attrs), run.is_batch_first)
+        return
 
     def direction(index: int, functions: list[Activation]) -> tuple[Step, Array]:
         (f,) = functions
@@ -259,4 +402,7 @@ def rnn(
 
         return step, run.x @ weight + bias
 
-    return run.run(("Tanh",), (initial_h,), direction, x.dtype)
+    _give(out, run.run(USUAL["RNN"], (initial_h,), direction), run.is_batch_first)
+
+
+_KERNELS: dict[str, Callable[..., None]] = {"LSTM": lstm, "GRU": gru, "RNN": rnn}

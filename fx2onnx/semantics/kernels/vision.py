@@ -234,39 +234,48 @@ def non_max_suppression(
     return np.array(chosen, INT64).reshape(-1, 3)
 
 
-def _suppressed(low: Array, high: Array, overlap: float, limit: int) -> list[int]:
-    """The first ``limit`` boxes, in order, of which none overlaps an earlier one by more than ``overlap``.
+BLOCK_BOXES = 96
+"""Boxes that are compared at a time, with those chosen before and with one another."""
 
-    Cost:     boxes are compared only where they share a range of the first axis: of each box those between ``starts`` and
-              ``stops``, in the order of their low edges.
-    """
-    count = len(low)
-    order = np.argsort(low[:, 0], kind="stable")
-    place = np.empty(count, np.int64)
-    place[order] = np.arange(count)
-    low, high = low[order], high[order]
-    area = (high - low).prod(-1)
-    starts, stops = np.zeros(count, np.int64), np.full(count, count)
-    if overlap >= 0 and np.isfinite(low).all() and np.isfinite(high).all():
-        starts = np.searchsorted(np.maximum.accumulate(high[:, 0]), low[:, 0], side="right")
-        stops = np.searchsorted(low[:, 0], high[:, 0])
-    is_open = np.ones(count, bool)
+
+def _suppressed(low: Array, high: Array, overlap: float, limit: int) -> list[int]:
+    """The first ``limit`` boxes, in order, of which none overlaps an earlier one by more than ``overlap``."""
+    edges = np.stack([*low.T, *high.T, (high - low).prod(-1)])
     best: list[int] = []
-    for number, own in enumerate(place.tolist()):
+    for start in range(0, len(low), BLOCK_BOXES):
+        head = np.arange(start, min(start + BLOCK_BOXES, len(low)))
+        if best:
+            head = head[~_overlap(edges[:, best], edges[:, head], overlap).any(0)]
+        given = edges[:, head]
+        bits = np.packbits(_overlap(given, given, overlap), axis=1, bitorder="little")
+        closed = 0
+        for number, (box, row) in enumerate(zip(head.tolist(), bits, strict=True)):
+            if not closed >> number & 1:
+                best.append(box)
+                closed |= int.from_bytes(row.tobytes(), "little")
         if len(best) >= limit:
             break
-        if not is_open[own]:
-            continue
-        best.append(number)
-        is_open[own] = False
-        beside = starts[own] + np.flatnonzero(is_open[starts[own] : stops[own]])
-        shared = np.minimum(high[own], high[beside]) - np.maximum(low[own], low[beside])
-        np.maximum(shared, 0, out=shared)
-        common = shared[:, 0] * shared[:, 1]
-        union = area[own] + area[beside] - common
-        ratio = np.divide(common, union, out=np.zeros_like(common), where=union > 0)
-        is_open[beside[~(ratio <= overlap)]] = False
-    return best
+    return best[:limit]
+
+
+def _overlap(first: Array, second: Array, overlap: float) -> Array:
+    """Whether a box of the first shares more than ``overlap`` of its union with one of the second; both are edges and area."""
+    y0, x0, y1, x1, area = first[:, :, None]
+    others = second
+    common = np.minimum(y1, others[2]) - np.maximum(y0, others[0])
+    np.clip(common, 0, np.inf, out=common)
+    width = np.minimum(x1, others[3]) - np.maximum(x0, others[1])
+    np.clip(width, 0, np.inf, out=width)
+    np.multiply(common, width, out=common)
+    union = area + others[4] - common
+    has_area = union > 0
+    with np.errstate(invalid="ignore", divide="ignore"):
+        np.divide(common, union, out=common)
+    if overlap < 0:
+        return np.ones_like(has_area)
+    over: Array = ~(common <= overlap)
+    over &= has_area
+    return over
 
 
 @kernel("DeformConv", 19)

@@ -361,7 +361,7 @@ class GraphBuilder:
             if not name:
                 if signature is not None:
                     check_left_out(text, signature, place)
-                outputs.append(-1)
+                outputs.append(program.new_slot("").index if kernel.prepare is not None else -1)  # has memory in a plan
                 continue
             slot = program.new_slot(name)
             slot.producer = index

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -145,3 +146,60 @@ class Recurrence:
             outputs.append(y)
             lasts.append(last)
         return [np.stack(outputs, axis=1), *(np.stack(states) for states in zip(*lasts, strict=True))]
+
+
+JOINED_WIDTH = 64
+"""Up to this hidden size two directions are one recurrence: twice the multiplications take less than twice the calls."""
+GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
+SIGMOIDS = {"LSTM": 3, "GRU": 2, "RNN": 0}
+"""How many gates, the first ones, go through the sigmoid."""
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """Weights of one recurrence, of one direction or of two: rows of units (direction, hidden), columns (gate, unit)."""
+
+    directions: tuple[int, ...]
+    inputs: tuple[Array, ...]
+    """[I, gates * hidden] and bias [gates * hidden] of each direction."""
+    bias: tuple[Array, ...]
+    recurrent: Array
+    inner: Array
+    """The recurrent bias of a GRU's last gate, which the reset gate may scale; zeros otherwise."""
+
+
+def join(op: str, w: Array, r: Array, b: Array | None) -> list[Joined]:
+    """The weights as the steps want them."""
+    gates, count, hidden = GATES[op], w.shape[0], r.shape[2]
+    groups = [tuple(range(count))] if count == 1 or hidden <= JOINED_WIDTH else [(index,) for index in range(count)]
+    scale = np.ones((gates, 1), widen(w).dtype)
+    scale[: SIGMOIDS[op]] = 0.5
+    made = []
+    for group in groups:
+        units = len(group) * hidden
+        recurrent = np.zeros((len(group), hidden, gates, len(group), hidden), scale.dtype)
+        inner = np.zeros((len(group), hidden), scale.dtype)
+        inputs, biases = [], []
+        for place, index in enumerate(group):
+            by_gate = widen(r[index]).reshape(gates, hidden, hidden) * scale[:, :, None]
+            recurrent[place, :, :, place] = by_gate.transpose(2, 0, 1)
+            inputs.append(
+                np.ascontiguousarray(
+                    (widen(w[index]).reshape(gates, hidden, w.shape[2]) * scale[:, :, None])
+                    .reshape(gates * hidden, w.shape[2])
+                    .T
+                )
+            )
+            bias = (
+                np.zeros((2, gates, hidden), scale.dtype)
+                if b is None
+                else widen(b[index]).reshape(2, gates, hidden) * scale
+            )
+            if op == "GRU":
+                inner[place] = bias[1, 2]
+                bias[1, 2] = 0
+            biases.append((bias[0] + bias[1]).reshape(-1))
+        made.append(
+            Joined(group, tuple(inputs), tuple(biases), recurrent.reshape(units, gates * units), inner.reshape(-1))
+        )
+    return made

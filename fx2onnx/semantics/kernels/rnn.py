@@ -7,81 +7,23 @@ of x are in the weights, and narrow directions are one recurrence whose weights 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy import add, matmul, multiply, subtract, tanh
 
-from fx2onnx.semantics.kernels.recurrence import Activation, Recurrence, Step
+from fx2onnx.semantics.kernels.recurrence import GATES, Activation, Joined, Recurrence, Step, join
 from fx2onnx.semantics.limits import check_shape
 from fx2onnx.semantics.registry import Facts, Prepared, kernel
 from fx2onnx.semantics.types import Array, Spec, widen
 
-JOINED_WIDTH = 64
-"""Up to this hidden size two directions are one recurrence: twice the multiplications take less than twice the calls."""
 USUAL = {"LSTM": ("sigmoid", "tanh", "tanh"), "GRU": ("sigmoid", "tanh"), "RNN": ("tanh",)}
-GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
-SIGMOIDS = {"LSTM": 3, "GRU": 2, "RNN": 0}
-"""How many gates, the first ones, go through the sigmoid."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Joined:
-    """Weights of one recurrence, of one direction or of two: rows of units (direction, hidden), columns (gate, unit)."""
-
-    directions: tuple[int, ...]
-    inputs: tuple[Array, ...]
-    """[I, gates * hidden] and bias [gates * hidden] of each direction."""
-    bias: tuple[Array, ...]
-    recurrent: Array
-    inner: Array
-    """The recurrent bias of a GRU's last gate, which the reset gate may scale; zeros otherwise."""
-
-
-def _join(op: str, w: Array, r: Array, b: Array | None) -> list[_Joined]:
-    """The weights as the steps want them."""
-    gates, count, hidden = GATES[op], w.shape[0], r.shape[2]
-    groups = [tuple(range(count))] if count == 1 or hidden <= JOINED_WIDTH else [(index,) for index in range(count)]
-    scale = np.ones((gates, 1), widen(w).dtype)
-    scale[: SIGMOIDS[op]] = 0.5
-    made = []
-    for group in groups:
-        units = len(group) * hidden
-        recurrent = np.zeros((len(group), hidden, gates, len(group), hidden), scale.dtype)
-        inner = np.zeros((len(group), hidden), scale.dtype)
-        inputs, biases = [], []
-        for place, index in enumerate(group):
-            by_gate = widen(r[index]).reshape(gates, hidden, hidden) * scale[:, :, None]
-            recurrent[place, :, :, place] = by_gate.transpose(2, 0, 1)
-            inputs.append(
-                np.ascontiguousarray(
-                    (widen(w[index]).reshape(gates, hidden, w.shape[2]) * scale[:, :, None])
-                    .reshape(gates * hidden, w.shape[2])
-                    .T
-                )
-            )
-            bias = (
-                np.zeros((2, gates, hidden), scale.dtype)
-                if b is None
-                else widen(b[index]).reshape(2, gates, hidden) * scale
-            )
-            if op == "GRU":
-                inner[place] = bias[1, 2]
-                bias[1, 2] = 0
-            biases.append((bias[0] + bias[1]).reshape(-1))
-        made.append(
-            _Joined(group, tuple(inputs), tuple(biases), recurrent.reshape(units, gates * units), inner.reshape(-1))
-        )
-    return made
-
-
 _HALVES = {char: np.asarray(0.5, char) for char in "fd"}
 Walk = Callable[[Any, Array, Array], None]
 """From the projected input (of a GRU: of the gates, and of the new state) and the hidden state, writes the one after it."""
 
 
-def _lstm_step(joined: _Joined, cell: Array) -> Walk:
+def _lstm_step(joined: Joined, cell: Array) -> Walk:
     recurrent, units = joined.recurrent, cell.shape[1]
     gates, product = np.empty((len(cell), 4 * units), cell.dtype), np.empty_like(cell)
     sigmoids, half = gates[:, : 3 * units], _HALVES[cell.dtype.char]
@@ -102,7 +44,7 @@ def _lstm_step(joined: _Joined, cell: Array) -> Walk:
     return step
 
 
-def _gru_step(joined: _Joined, batch: int, resets_before: bool) -> Walk:
+def _gru_step(joined: Joined, batch: int, resets_before: bool) -> Walk:
     units, dtype = len(joined.recurrent), joined.recurrent.dtype
     gates, inner = np.empty((batch, 3 * units), dtype), np.empty((batch, units), dtype)
     both, last = gates[:, : 2 * units], gates[:, 2 * units :]
@@ -139,7 +81,7 @@ def _gru_step(joined: _Joined, batch: int, resets_before: bool) -> Walk:
     return step
 
 
-def _rnn_step(joined: _Joined) -> Walk:
+def _rnn_step(joined: Joined) -> Walk:
     recurrent = joined.recurrent
 
     def step(projected: Array, hidden: Array, out: Array) -> None:
@@ -170,7 +112,7 @@ def _walk(
 
 
 def _usual(
-    op: str, run: Recurrence, joined: list[_Joined], starts: Sequence[Array | None], attrs: Mapping[str, Any]
+    op: str, run: Recurrence, joined: list[Joined], starts: Sequence[Array | None], attrs: Mapping[str, Any]
 ) -> list[Array]:
     """Y [times, directions, batch, hidden] and the last states [directions, batch, hidden]."""
     gates, width, dtype = GATES[op], run.hidden, run.x.dtype
@@ -267,7 +209,7 @@ def _prepare(op: str) -> Callable[[Facts], Prepared | None]:
             or (b is not None and b.shape != (w.shape[0], 2 * r.shape[1]))
         ):
             return None  # the kernel says what is wrong
-        joined = facts.once("joined", (w, r, b), lambda: _join(op, w, r, b))
+        joined = facts.once("joined", (w, r, b), lambda: join(op, w, r, b))
 
         def call(out: list[Array], room: list[Array], *inputs: Any) -> None:
             kernel_of(out, *inputs, joined=joined, **attrs)
@@ -290,7 +232,7 @@ def lstm(
     p: Array | None = None,
     *,
     input_forget: int = 0,
-    joined: list[_Joined] | None = None,
+    joined: list[Joined] | None = None,
     n_outputs: int = 1,
     **attrs: Any,
 ) -> None:
@@ -300,7 +242,7 @@ def lstm(
     run.check("B", b, 8 * h)
     run.check("P", p, 3 * h)
     if p is None and not input_forget and _is_usual("LSTM", attrs, run.n_directions):
-        results = _usual("LSTM", run, joined or _join("LSTM", w, r, b), (initial_h, initial_c), attrs)
+        results = _usual("LSTM", run, joined or join("LSTM", w, r, b), (initial_h, initial_c), attrs)
         _give(out, results, run.is_batch_first)
         return
 
@@ -338,7 +280,7 @@ def gru(
     lengths: Array | None = None,
     initial_h: Array | None = None,
     *,
-    joined: list[_Joined] | None = None,
+    joined: list[Joined] | None = None,
     n_outputs: int = 1,
     **attrs: Any,
 ) -> None:
@@ -347,7 +289,7 @@ def gru(
     h = run.hidden
     run.check("B", b, 6 * h)
     if _is_usual("GRU", attrs, run.n_directions):
-        _give(out, _usual("GRU", run, joined or _join("GRU", w, r, b), (initial_h,), attrs), run.is_batch_first)
+        _give(out, _usual("GRU", run, joined or join("GRU", w, r, b), (initial_h,), attrs), run.is_batch_first)
         return
 
     def direction(index: int, functions: list[Activation]) -> tuple[Step, Array]:
@@ -380,7 +322,7 @@ def rnn(
     lengths: Array | None = None,
     initial_h: Array | None = None,
     *,
-    joined: list[_Joined] | None = None,
+    joined: list[Joined] | None = None,
     n_outputs: int = 1,
     **attrs: Any,
 ) -> None:
@@ -389,7 +331,7 @@ def rnn(
     h = run.hidden
     run.check("B", b, 2 * h)
     if _is_usual("RNN", attrs, run.n_directions):
-        _give(out, _usual("RNN", run, joined or _join("RNN", w, r, b), (initial_h,), attrs), run.is_batch_first)
+        _give(out, _usual("RNN", run, joined or join("RNN", w, r, b), (initial_h,), attrs), run.is_batch_first)
         return
 
     def direction(index: int, functions: list[Activation]) -> tuple[Step, Array]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from fx2onnx.semantics.kernels.contrib import MICROSOFT
 from fx2onnx.semantics.kernels.contrib.quantized import quantized, right_operand, scaled_product
-from fx2onnx.semantics.kernels.rnn import activations
+from fx2onnx.semantics.kernels.recurrence import activations
 from fx2onnx.semantics.limits import check_shape, count_iteration
 from fx2onnx.semantics.registry import kernel
 from fx2onnx.semantics.types import FLOAT32, Array

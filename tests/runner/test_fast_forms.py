@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -367,3 +368,100 @@ def test_top_k(kind: str, largest: int) -> None:
             wanted = expected_top(x, count, axis, largest)
             np.testing.assert_array_equal(found, wanted)
             np.testing.assert_array_equal(values, np.take_along_axis(x, wanted, axis))
+
+
+ACTIVATIONS: dict[str, dict[str, Any]] = {
+    "Relu": {},
+    "LeakyRelu": {"alpha": 0.3},
+    "LeakyRelu steep": {"alpha": 3.0},
+    "LeakyRelu flat": {"alpha": 0.0},
+    "LeakyRelu falling": {"alpha": -2.0},
+    "Elu": {"alpha": 0.7},
+    "Selu": {},
+    "Softplus": {},
+    "ThresholdedRelu": {"alpha": 0.4},
+    "HardSigmoid": {"alpha": 0.3},
+    "Erf": {},
+    "Mish": {},
+}
+
+
+def activated(op: str, x: Array, alpha: float) -> Array:
+    """The activation in float64."""
+    functions: dict[str, Any] = {
+        "Relu": lambda: np.maximum(x, 0),
+        "LeakyRelu": lambda: np.where(x >= 0, x, alpha * x),
+        "Elu": lambda: np.where(x > 0, x, alpha * np.expm1(x)),
+        "Selu": lambda: 1.0507009873554805 * np.where(x > 0, x, 1.6732632423543772 * np.expm1(x)),
+        "Softplus": lambda: np.logaddexp(0, x),
+        "ThresholdedRelu": lambda: np.where(x > alpha, x, 0),
+        "HardSigmoid": lambda: np.clip(alpha * x + 0.5, 0, 1),
+        "Erf": lambda: np.asarray([math.erf(one) for one in x.ravel()]).reshape(x.shape),
+        "Mish": lambda: x * np.tanh(np.logaddexp(0, x)),
+    }
+    return np.asarray(functions[op]())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activations_at_the_ends(name: str, dtype: str) -> None:
+    """NaN, infinities, zeros of both signs and tiny numbers, few and many, also in turned memory."""
+    ends = [np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-7, -1e-7, 20.5, -20.5, 80.0, -80.0, 0.4]
+    op = name.split()[0]
+    for count in (1, 70000):
+        x = np.concatenate([np.asarray(ends), normal(2 * count).astype(np.float64)])[None].astype(dtype)
+        nodes = [
+            helper.make_node("Transpose", ["x"], ["t"], perm=[1, 0]),
+            helper.make_node(op, ["x"], ["y"], **ACTIVATIONS[name]),
+            helper.make_node(op, ["t"], ["z"], **ACTIVATIONS[name]),
+        ]
+        inputs = [helper.make_tensor_value_info("x", helper.np_dtype_to_tensor_dtype(x.dtype), x.shape)]
+        outputs = [helper.make_value_info(one, onnx.TypeProto()) for one in "yz"]
+        graph = helper.make_graph(nodes, "g", inputs, outputs)
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)], ir_version=10)
+        session = ort.InferenceSession(model)
+        runs = [session.run(None, {"x": x}) for _ in range(2)]
+        wide = x.astype(np.float64)
+        with np.errstate(all="ignore"):
+            wanted = activated(op, wide, float(np.float32(ACTIVATIONS[name].get("alpha", 0))))
+        rtol = {"float32": 2e-6, "float64": 1e-7, "float16": 2e-3}[dtype]
+        atol = 1e-6 if dtype == "float16" or op == "Erf" else 1e-9
+        if op == "HardSigmoid":  # computed in the dtype itself
+            atol = 1e-3 if dtype == "float16" else 1e-7
+        for y, z in runs:
+            assert y.dtype == np.dtype(dtype)
+            np.testing.assert_allclose(y.astype(np.float64), wanted, rtol=rtol, atol=atol)
+            np.testing.assert_array_equal(z, y.T)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int64", "uint8", "bool", "float64"])
+@pytest.mark.parametrize("shapes", [((4, 1), (1, 3), (4, 3)), ((), (2, 2), ()), ((3,), (), (3,)), ((0,), (0,), (1,))])
+def test_where_takes_every_bit(shapes: tuple[tuple[int, ...], ...], dtype: str) -> None:
+    """Also where an operand is overwritten, and of NaN and of both zeros."""
+    condition = np.asarray(normal(*shapes[0]) > 0)
+    x = np.asarray(normal(*shapes[1], seed=1) * 3).astype(dtype)
+    y = np.asarray(
+        np.where(normal(*shapes[2], seed=2) > 0, np.nan, -0.0) if "float" in dtype else normal(*shapes[2]) > 0
+    )
+    y = y.astype(dtype)
+    nodes = [
+        helper.make_node("Concat", ["y"], ["copy"], axis=0) if y.ndim else helper.make_node("Identity", ["y"], ["copy"])
+    ]
+    nodes.append(helper.make_node("Where", ["c", "x", "copy"], ["z"]))
+    inputs = [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(one.dtype), one.shape)
+        for name, one in (("c", condition), ("x", x), ("y", y))
+    ]
+    graph = helper.make_graph(nodes, "g", inputs, [helper.make_value_info("z", onnx.TypeProto())])
+    session = ort.InferenceSession(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10))
+    for _ in range(3):
+        (z,) = session.run(None, {"c": condition, "x": x, "y": y})
+        assert z.tobytes() == np.where(condition, x, y).astype(dtype).tobytes()
+
+
+def test_clip_with_bounds_in_the_wrong_order_gives_the_upper_one() -> None:
+    x = np.concatenate([normal(5000), [np.nan, np.inf, -np.inf, -0.0]]).astype(np.float32)
+    constants = {"low": np.float32(1), "high": np.float32(-1)}
+    node = helper.make_node("Clip", ["x", "low", "high"], ["y"])
+    given, wanted = both([node], {"x": x}, {name: np.asarray(one) for name, one in constants.items()}, ["y"])
+    np.testing.assert_array_equal(given[0], wanted[0])

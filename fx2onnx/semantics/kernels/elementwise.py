@@ -271,15 +271,34 @@ def _where_infer(inputs: Sequence[Array], attrs: Mapping[str, Any]) -> Sequence[
     return ((broadcast_shape(inputs), inputs[1].dtype),)
 
 
+_BITS = {size: np.dtype(f"i{size}") for size in (1, 2, 4, 8)}
+
+
+def select(out: Array, condition: Array, x: Array, y: Array) -> None:
+    """out = x where condition else y, by the bits of the elements: no branch, which random conditions make slow.
+
+    Buffers: out may be y itself.
+    """
+    bits = _BITS.get(out.dtype.itemsize) if out.dtype.kind not in "OV" else None
+    if bits is None:
+        if out is not y:
+            np.copyto(out, y)
+        np.copyto(out, x, where=condition)
+        return
+    target, other = out.view(bits), y.view(bits)
+    room = np.empty(out.shape, bits) if out is y else target
+    np.bitwise_xor(x.view(bits), other, out=room)
+    np.multiply(room, condition, out=room)
+    np.bitwise_xor(room, other, out=target)
+
+
 @kernel("Where", 9, kind="into", infer=_where_infer, inplace=(2,), elementwise=True)
 def where(out: Outs, condition: Array, x: Array, y: Array) -> None:
     """out[0] = x where condition else y.
 
     Buffers: out[0] may be y itself.
     """
-    if out[0] is not y:
-        np.copyto(out[0], y)
-    np.copyto(out[0], x, where=condition)
+    select(out[0], condition, x, y)
 
 
 @kernel("BitCast", 26)

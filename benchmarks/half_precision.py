@@ -2,7 +2,7 @@
 
     python -m benchmarks.half_precision [--sources torchvision:resnet18,hf:gpt2] [--dtypes float16,mixed]
 
-Prints the rows of the table in docs/precision.md. Time: onnxruntime with one thread, the processor's time, the files in turns in one process, medians; memory:
+Prints the rows of the table in docs/measured/half_precision.md. Time: onnxruntime with one thread, the processor's time, the files in turns in one process, medians; memory:
 the peak of a process that opens the file and runs it twice, less that of one that only imports onnxruntime.
 """
 

@@ -99,15 +99,19 @@ def test_each_measurement_has_its_date_commit_and_command() -> None:
         assert re.search(r"\| 20\d\d-\d\d-\d\d \| [0-9a-f]{7,8} \| `(?:make|python -m) [\w .-]+` \| .+ \|$", row), row
 
 
-def test_each_code_has_a_failing_and_a_mended_example() -> None:
-    """A section of errors.md for each code: a block that ends with it, and behind that one that does not."""
-    page = ROOT / "docs" / "errors.md"
-    lines = page.read_text().splitlines()
-    starts = {line[3:]: number for number, line in enumerate(lines, 1) if line.startswith("## E")}
-    assert set(starts) == set(CODES)
-    ends = dict(zip(starts, [*list(starts.values())[1:], len(lines) + 1], strict=True))
-    for code, start in starts.items():
-        blocks = [block for block in blocks_of(page) if start < block.line < ends[code] and block.language in RUNNERS]
-        how = [block.options.get("raises", "") for block in blocks]
-        assert code in how, code
-        assert "" in how[how.index(code) :], f"{code} has no mended example behind the failing one"
+def test_each_code_has_a_failing_and_a_working_example() -> None:
+    """A section for each code: a block that ends with the error, and behind that one that does not."""
+    found = set()
+    for page in (ROOT / "docs" / "errors_export.md", ROOT / "docs" / "errors_files.md"):
+        lines = page.read_text().splitlines()
+        starts = {line[3:7]: number for number, line in enumerate(lines, 1) if line.startswith("## E")}
+        ends = dict(zip(starts, [*list(starts.values())[1:], len(lines) + 1], strict=True))
+        for code, start in starts.items():
+            blocks = [
+                block for block in blocks_of(page) if start < block.line < ends[code] and block.language in RUNNERS
+            ]
+            how = [block.options.get("raises", "") for block in blocks]
+            assert code in how, code
+            assert "" in how[how.index(code) :], f"{code} has no working example behind the failing one"
+        found |= set(starts)
+    assert found == set(CODES)

@@ -310,7 +310,7 @@ def test_every_rewrite_of_a_level_has_a_name_of_its_own() -> None:
 
 
 def test_the_documentation_lists_every_rewrite_and_pass() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "optimizer.md").read_text()
+    text = (Path(__file__).parents[2] / "docs" / "developers" / "rewrites.md").read_text()
     for stages in (*LEVELS.values(), FUSED):
         for stage in stages:
             names = [stage.name] if isinstance(stage, Pass) else [rewrite.name for rewrite in stage.rewrites]

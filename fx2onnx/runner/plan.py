@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from fx2onnx.runner.arena import ALIGN_BYTES, Buffer, assign_offsets
-from fx2onnx.runner.trace import Trace, plain_call
+from fx2onnx.runner.trace import Trace, is_plain, plain_call
 from fx2onnx.semantics.limits import check_bytes
 from fx2onnx.semantics.reading.program import Program, Step
 from fx2onnx.semantics.registry import Prepared
@@ -231,6 +231,8 @@ class State:
             if all(index in self.fixed or index < 0 for index in (*inputs, *action.outs)):
                 outs = [registers[index] for index in action.outs]
                 args = [registers[index] if index >= 0 else None for index in inputs]
+                if not scratch and is_plain(prepared.fn):
+                    return functools.partial(step.kernel.fn, outs, *args, **step.attrs)
                 return functools.partial(prepared.fn, outs, scratch, *args)
             return functools.partial(_call_into, prepared.fn, registers, action.outs, inputs, scratch)
         if action.kind == "view" and all(index in self.fixed or index < 0 for index in inputs):

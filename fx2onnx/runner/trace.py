@@ -124,6 +124,11 @@ def plain_call(fn: Callable[..., Any], attrs: Mapping[str, Any]) -> Callable[...
     return functools.partial(_call, fn, attrs)
 
 
+def is_plain(fn: Callable[..., None]) -> bool:
+    """Whether it is a ``plain_call``, so that the kernel can be called without one more frame."""
+    return isinstance(fn, functools.partial) and fn.func is _call
+
+
 def _call(
     fn: Callable[..., Any], attrs: Mapping[str, Any], outs: list[Array], scratch: list[Array], *inputs: Array
 ) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import contextvars
 import math
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.semantics.types import Dtype
@@ -46,24 +46,29 @@ _iterations: contextvars.ContextVar[list[int] | None] = contextvars.ContextVar("
 _end: contextvars.ContextVar[float] = contextvars.ContextVar("fx2onnx_end", default=math.inf)
 
 
-@contextlib.contextmanager
-def iteration_budget(count: int) -> Iterator[None]:
+class Setting:
+    """A context variable that has a value in a block; each run of a session enters several."""
+
+    __slots__ = ("_token", "_value", "_variable")
+
+    def __init__(self, variable: contextvars.ContextVar[Any], value: Any) -> None:
+        self._variable, self._value = variable, value
+
+    def __enter__(self) -> None:
+        self._token = self._variable.set(self._value)
+
+    def __exit__(self, *_: object) -> None:
+        self._variable.reset(self._token)
+
+
+def iteration_budget(count: int) -> Setting:
     """Allow ``count`` iterations of loops in the block, nested ones included."""
-    token = _iterations.set([count])
-    try:
-        yield
-    finally:
-        _iterations.reset(token)
+    return Setting(_iterations, [count])
 
 
-@contextlib.contextmanager
-def time_limit(seconds: float) -> Iterator[None]:
+def time_limit(seconds: float) -> Setting:
     """End loops in the block that still turn after so many seconds, with TimeoutError."""
-    token = _end.set(time.monotonic() + seconds)
-    try:
-        yield
-    finally:
-        _end.reset(token)
+    return Setting(_end, time.monotonic() + seconds)
 
 
 def count_iteration() -> None:
@@ -82,14 +87,9 @@ def count_iteration() -> None:
         )
 
 
-@contextlib.contextmanager
-def memory_limit(limit_bytes: int) -> Iterator[None]:
+def memory_limit(limit_bytes: int) -> Setting:
     """Make the limit hold for the block."""
-    token = _limit_bytes.set(limit_bytes)
-    try:
-        yield
-    finally:
-        _limit_bytes.reset(token)
+    return Setting(_limit_bytes, limit_bytes)
 
 
 def limit_bytes() -> int:

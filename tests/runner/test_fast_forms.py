@@ -435,7 +435,9 @@ def test_activations_at_the_ends(name: str, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int64", "uint8", "bool", "float64"])
-@pytest.mark.parametrize("shapes", [((4, 1), (1, 3), (4, 3)), ((), (2, 2), ()), ((3,), (), (3,)), ((0,), (0,), (1,))])
+@pytest.mark.parametrize(
+    "shapes", [((4, 1), (1, 3), (4, 3)), ((), (2, 2), ()), ((3,), (), (3,)), ((0,), (0,), (1,)), ((3,), (1,), (3,))]
+)
 def test_where_takes_every_bit(shapes: tuple[tuple[int, ...], ...], dtype: str) -> None:
     """Also where an operand is overwritten, and of NaN and of both zeros."""
     condition = np.asarray(normal(*shapes[0]) > 0)
@@ -447,7 +449,10 @@ def test_where_takes_every_bit(shapes: tuple[tuple[int, ...], ...], dtype: str) 
     nodes = [
         helper.make_node("Concat", ["y"], ["copy"], axis=0) if y.ndim else helper.make_node("Identity", ["y"], ["copy"])
     ]
-    nodes.append(helper.make_node("Where", ["c", "x", "copy"], ["z"]))
+    nodes.append(helper.make_node("Where", ["c", "x", "copy"], ["w"]))
+    nodes.append(
+        helper.make_node("Concat", ["w", "w"], ["z"], axis=0) if y.ndim else helper.make_node("Identity", ["w"], ["z"])
+    )
     inputs = [
         helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(one.dtype), one.shape)
         for name, one in (("c", condition), ("x", x), ("y", y))
@@ -456,7 +461,7 @@ def test_where_takes_every_bit(shapes: tuple[tuple[int, ...], ...], dtype: str) 
     session = ort.InferenceSession(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10))
     for _ in range(3):
         (z,) = session.run(None, {"c": condition, "x": x, "y": y})
-        assert z.tobytes() == np.where(condition, x, y).astype(dtype).tobytes()
+        assert z.tobytes() == np.where(condition, x, y).astype(dtype).tobytes() * (2 if y.ndim else 1)
 
 
 def test_clip_with_bounds_in_the_wrong_order_gives_the_upper_one() -> None:

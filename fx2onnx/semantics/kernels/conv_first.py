@@ -33,11 +33,13 @@ def nothing(y: Array, channels: slice) -> None:
 def pad_into(padded: Array, x: Array, window: Window) -> Array:
     """x copied into scratch with zeros around its spatial axes."""
     inner: tuple[slice, ...] = (slice(None), slice(None))
-    for low, dim in zip(window.before, x.shape[2:], strict=True):
-        padded[(*inner, slice(0, low))] = 0
-        padded[(*inner, slice(low + dim, None))] = 0
+    for low, high, dim in zip(window.before, window.after, x.shape[2:], strict=True):
+        if low:
+            padded[(*inner, slice(0, low))] = 0
+        if high:
+            padded[(*inner, slice(low + dim, None))] = 0
         inner = (*inner, slice(low, low + dim))
-    np.copyto(padded[inner], x)
+    padded[inner] = x
     return padded
 
 
@@ -92,6 +94,9 @@ def window_products(
         whole = y[sample : sample + samples]
         finish(whole[(slice(None), slice(None), slice(start, start + rows))], slice(None))
 
+    if samples >= batch > 0 and rows >= window.out[0]:
+        do(0, 0)
+        return
     places = [(sample, start) for sample in range(0, batch, samples) for start in range(0, window.out[0], rows)]
     spread([functools.partial(do, *place) for place in places])
 

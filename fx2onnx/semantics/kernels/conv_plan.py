@@ -90,11 +90,13 @@ def nhwc(x: Array) -> Array:
 
 def finish_first(bias: Array, activation: str, bounds: tuple[float, float] | None, ndim: int) -> Finish:
     """The epilogue of an output [N, C, *dims], some channels at a time."""
-    axes = (-1, *(1,) * (ndim - 2))
+    lines = bias.reshape(-1, *(1,) * (ndim - 2))
     needs_room = activation == "HardSwish"
+    made: dict[tuple[int | None, int | None], Epilogue] = {}
 
     def apply(y: Array, channels: slice) -> None:
-        act = epilogue(bias[channels].reshape(axes), activation, bounds)
+        key = channels.start, channels.stop
+        act = made.get(key) or made.setdefault(key, epilogue(lines[channels], activation, bounds))
         act(y, np.empty_like(y) if needs_room else y)
 
     return apply

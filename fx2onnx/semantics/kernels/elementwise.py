@@ -277,19 +277,17 @@ _BITS = {size: np.dtype(f"i{size}") for size in (1, 2, 4, 8)}
 def select(out: Array, condition: Array, x: Array, y: Array) -> None:
     """out = x where condition else y, by the bits of the elements: no branch, which random conditions make slow.
 
-    Buffers: out may be y itself.
+    Buffers: out may lie where y does.
     """
     bits = _BITS.get(out.dtype.itemsize) if out.dtype.kind not in "OV" else None
     if bits is None:
-        if out is not y:
-            np.copyto(out, y)
+        np.copyto(out, y)
         np.copyto(out, x, where=condition)
         return
-    target, other = out.view(bits), y.view(bits)
-    room = np.empty(out.shape, bits) if out is y else target
-    np.bitwise_xor(x.view(bits), other, out=room)
-    np.multiply(room, condition, out=room)
-    np.bitwise_xor(room, other, out=target)
+    target, first = out.view(bits), x.view(bits)
+    np.bitwise_xor(first, y.view(bits), out=target)
+    np.multiply(target, np.logical_not(condition), out=target)
+    np.bitwise_xor(target, first, out=target)
 
 
 @kernel("Where", 9, kind="into", infer=_where_infer, inplace=(2,), elementwise=True)

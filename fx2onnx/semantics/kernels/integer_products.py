@@ -76,12 +76,20 @@ def to_int32(sums: Array, out: Array) -> None:
     np.copyto(out, sums, casting="unsafe")
 
 
+def rounded_to_bounds(x: Array, zero: Array | None, low: float, high: float) -> None:
+    """x = min(max(round(x) + zero, low), high), in place."""
+    np.rint(x, out=x)
+    if zero is not None and zero.any():
+        np.add(x, zero, out=x)
+    np.clip(x, np.asarray(low, x.dtype), np.asarray(high, x.dtype), out=x)
+
+
 def requantize(sums: Array, factor: Array, zero: Array, out: Array) -> None:
     """out = saturate(round(sums * factor) + zero) in float32, as onnxruntime computes it; the sums are overwritten.
 
     Shapes: sums and out alike; factor is a scalar or broadcasts.
     """
-    low, high = (np.asarray(bound, FLOAT32) for bound in integer_range(out.dtype))
+    low, high = integer_range(out.dtype)
     shift = zero.astype(FLOAT32).reshape(())
     wide = sums if sums.dtype == FLOAT32 else sums.astype(FLOAT32)
     rows = 1 if wide.ndim < 2 else max(1, FACTOR_BLOCK // max(1, math.prod(wide.shape[1:])))
@@ -89,10 +97,7 @@ def requantize(sums: Array, factor: Array, zero: Array, out: Array) -> None:
         part = wide[start : start + rows] if wide.ndim else wide
         by = factor[start : start + rows] if factor.ndim == wide.ndim > 0 and len(factor) > 1 else factor
         np.multiply(part, by, out=part)
-        np.rint(part, out=part)
-        if shift:
-            np.add(part, shift, out=part)
-        np.clip(part, low, high, out=part)
+        rounded_to_bounds(part, shift, low, high)
         np.copyto(out[start : start + rows] if wide.ndim else out, part, casting="unsafe")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fx2onnx.semantics.kernels.cast import cast_array
-from fx2onnx.semantics.kernels.integer_products import integer_range
+from fx2onnx.semantics.kernels.integer_products import integer_range, rounded_to_bounds
 from fx2onnx.semantics.kernels.softmax import check_axis
 from fx2onnx.semantics.registry import kernel
 from fx2onnx.semantics.types import FLOAT32, Array, Dtype, is_integer, numpy_dtype_of_code, widen
@@ -38,7 +38,11 @@ def check_zero_point(scale: Array, zero_point: Array | None) -> None:
 
 
 def _to_integer(scaled: Array, zero: Array | None, dtype: Dtype) -> Array:
+    """saturate(round(scaled) + zero); ``scaled`` may be overwritten, and NaN counts as 0."""
     low, high = integer_range(dtype)
+    if scaled.dtype == FLOAT32 and dtype.kind in "iu" and dtype.itemsize <= 2 and not np.isnan(scaled).any():
+        rounded_to_bounds(scaled, None if zero is None else zero.astype(FLOAT32), low, high)
+        return scaled.astype(dtype)
     wide = widen(scaled)
     rounded = np.rint(np.where(np.isnan(wide), 0, wide)).astype(np.float64)
     if zero is not None:
@@ -73,7 +77,7 @@ def quantize_linear(
         scaled = x / factor
     else:
         scaled = widen(x).astype(widen(factor).dtype) / widen(factor)
-    scaled = np.asarray(scaled)
+    scaled = np.asarray(scaled, order="C")
     zero = None if zero_point is None else spread(zero_point, x, axis, block_size)
     if is_integer(dtype):
         return _to_integer(scaled, zero, dtype)
@@ -94,14 +98,14 @@ def dequantize_linear(
 ) -> Array:
     """(x - zero_point) * scale, per tensor, axis or block."""
     check_zero_point(scale, zero_point)
-    wide = x.astype(np.float32)
+    wide = np.array(x, np.float32)
     if zero_point is not None:
         if zero_point.dtype != x.dtype:
             raise TypeError(f"the input is {x.dtype}, the zero point {zero_point.dtype}")
-        if is_integer(x.dtype):
-            wide = wide - spread(zero_point, x, axis, block_size).astype(np.float32)
-    result = wide * spread(scale, x, axis, block_size).astype(np.float32)
-    return cast_array(np.asarray(result), numpy_dtype_of_code(output_dtype) if output_dtype else scale.dtype)
+        if is_integer(x.dtype) and zero_point.any():
+            np.subtract(wide, spread(zero_point, x, axis, block_size).astype(np.float32), out=wide)
+    np.multiply(wide, spread(scale, x, axis, block_size).astype(np.float32), out=wide)
+    return cast_array(wide, numpy_dtype_of_code(output_dtype) if output_dtype else scale.dtype)
 
 
 @kernel("DynamicQuantizeLinear", 11)
@@ -112,5 +116,6 @@ def dynamic_quantize_linear(x: Array) -> tuple[Array, Array, Array]:
     scale = np.float32(np.float32(high - low) / np.float32(255))
     zero = np.float32(0) if scale == 0 else np.clip(np.rint(np.float32(-low) / scale), 0, 255)
     safe = scale if scale != 0 else np.float32(1)
-    y = np.clip(np.rint(x / safe) + zero, 0, 255).astype(np.uint8)
-    return y, np.asarray(scale, FLOAT32), np.asarray(zero).astype(np.uint8)
+    y = np.asarray(x / safe)
+    rounded_to_bounds(y, np.asarray(zero, FLOAT32), 0, 255)
+    return y.astype(np.uint8), np.asarray(scale, FLOAT32), np.asarray(zero).astype(np.uint8)

@@ -27,9 +27,9 @@ def softmax_into(x: Array, y: Array, axis: int) -> None:
     """
     if x.size == 0:
         return
-    np.subtract(x, np.max(x, axis=axis, keepdims=True), out=y)
+    np.subtract(x, np.maximum.reduce(x, axis=axis, keepdims=True), out=y)
     np.exp(y, out=y)
-    np.divide(y, np.sum(y, axis=axis, keepdims=True), out=y)
+    np.divide(y, np.add.reduce(y, axis=axis, keepdims=True), out=y)
 
 
 def log_softmax_into(x: Array, y: Array, axis: int) -> None:
@@ -41,8 +41,8 @@ def log_softmax_into(x: Array, y: Array, axis: int) -> None:
         return
     if x.size == 0:
         return
-    np.subtract(x, np.max(x, axis=axis, keepdims=True), out=y)
-    np.subtract(y, np.log(np.sum(np.exp(y), axis=axis, keepdims=True)), out=y)
+    np.subtract(x, np.maximum.reduce(x, axis=axis, keepdims=True), out=y)
+    np.subtract(y, np.log(np.add.reduce(np.exp(y), axis=axis, keepdims=True)), out=y)
 
 
 def as_matrix(x: Array, axis: int) -> Array:

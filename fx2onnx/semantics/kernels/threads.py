@@ -6,14 +6,13 @@ Work is cut into parts by its shapes alone, and each part is computed by one thr
 from __future__ import annotations
 
 import concurrent.futures
-import contextlib
 import contextvars
 import ctypes
 import functools
 import glob
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -49,19 +48,24 @@ _before = 0
 _workers: contextvars.ContextVar[int] = contextvars.ContextVar("fx2onnx_workers", default=1)
 
 
-@contextlib.contextmanager
-def threads(count: int) -> Iterator[None]:
+class threads:
     """Work with ``count`` threads in the block; 0 means as many as OpenBLAS was set to use.
 
     OpenBLAS itself gets one thread: how it cuts a product depends on the number of threads, and so do the last bits.
     Its setting is the process's, so the first block to begin changes it and the last to end puts it back.
     """
-    before = _enter()
-    token = _workers.set(count if count > 0 else before)
-    try:
-        yield
-    finally:
-        _workers.reset(token)
+
+    __slots__ = ("_count", "_token")
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def __enter__(self) -> None:
+        before = _enter()
+        self._token = _workers.set(self._count if self._count > 0 else before)
+
+    def __exit__(self, *_: object) -> None:
+        _workers.reset(self._token)
         _leave()
 
 

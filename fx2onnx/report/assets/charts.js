@@ -18,18 +18,25 @@ function chart(id, option) {
 }
 const axis = (more) => ({ axisLine: { lineStyle: { color: ink('line') } }, axisLabel: { color: ink('soft') }, splitLine: { lineStyle: { color: ink('line') } }, nameTextStyle: { color: ink('soft') }, ...more });
 const legend = (more) => ({ type: 'plain', top: 0, left: 0, textStyle: { color: ink('soft') }, formatter: (name) => cut(name, 40), itemWidth: 14, itemHeight: 10, ...more });
+const LEAST_SEEN = 0.005; // of a bar's length: phases below it have no entry in the legend
+const LEAST_READINGS = 8; // of memory: fewer make no curve
 const measured = () => DATA.exports.filter((item) => item.phases.length);
 
 function drawPhases(id, share) {
   const exporters = measured();
+  byId(id).closest('article').hidden = share && exporters.length < 2;
+  if (byId(id).closest('article').hidden) return;
   const names = [...new Set(exporters.flatMap((item) => item.phases.map((phase) => phase.name)))];
   names.sort((a, b) => (PHASES.indexOf(a) + 1 || 50) - (PHASES.indexOf(b) + 1 || 50));
-  const rows = narrow() ? Math.ceil(names.length / 3) : 1;
-  byId(id).style.height = `${70 + rows * 22 + exporters.length * 44}px`;
   const total = (item) => item.phases.reduce((sum, phase) => sum + phase.seconds, 0);
+  const most = Math.max(...exporters.map(total));
   const of = (item, name) => item.phases.filter((phase) => phase.name === name).reduce((sum, phase) => sum + phase.seconds, 0);
+  const isSeen = (name) => exporters.some((item) => of(item, name) >= LEAST_SEEN * (share ? total(item) : most));
+  const seen = names.filter(isSeen);
+  const rows = narrow() ? Math.ceil(seen.length / 3) : 1;
+  byId(id).style.height = `${70 + rows * 22 + exporters.length * 44}px`;
   chart(id, {
-    legend: legend(),
+    legend: legend({ data: seen }),
     grid: { left: 4, right: 24, top: 18 + rows * 24, bottom: 4, containLabel: true },
     tooltip: { formatter: (hit) => {
       const item = exporters[hit.dataIndex], seconds = of(item, names[hit.seriesIndex]);
@@ -45,16 +52,17 @@ function drawPhases(id, share) {
 }
 
 function drawMemory() {
-  chart('memory', {
+  const exporters = measured().filter((item) => item.memory.length >= LEAST_READINGS);
+  byId('memory').closest('article').hidden = !exporters.length;
+  if (exporters.length) chart('memory', {
     legend: legend(),
     grid: { left: 4, right: 18, top: 36, bottom: 4, containLabel: true },
     tooltip: { trigger: 'axis', formatter: (hits) => make('div', {}, ...hits.map((hit) => tooltipOf(hit.color, hit.seriesName, size(Math.max(0, hit.value[1] || 0))))) },
     xAxis: axis({ type: 'value', min: 0, max: 1, axisLabel: { color: ink('soft'), formatter: percent }, axisPointer: { label: { formatter: (at) => percent(at.value) } } }),
     yAxis: axis({ type: 'value', axisLabel: { color: ink('soft'), formatter: size } }),
-    series: measured().map((item, index) => {
-      const end = item.memory.length ? item.memory[item.memory.length - 1][0] || 1 : 1;
-      const base = item.memory.length ? item.memory[0][1] : 0;
-      return { name: item.exporter, type: 'line', showSymbol: false, lineStyle: { width: 2 }, areaStyle: { opacity: 0.12 }, color: PALETTE[index],
+    series: exporters.map((item) => {
+      const end = item.memory[item.memory.length - 1][0] || 1, base = item.memory[0][1];
+      return { name: item.exporter, type: 'line', showSymbol: false, lineStyle: { width: 2 }, areaStyle: { opacity: 0.12 }, color: PALETTE[measured().indexOf(item)],
         data: item.memory.map(([at, bytes]) => [at / end, bytes - base]) };
     }),
   });
@@ -71,7 +79,7 @@ VIEWS.overview = { draw() {
     const rows = item.phases.flatMap((phase) => [{ ...phase, share: phase.seconds / total },
       ...phase.steps.map((step) => ({ ...step, share: step.seconds / total, isStep: true }))]);
     return make('article', {}, make('h2', {}, `${item.exporter}: ${time(item.median)}`), make('div', { class: 'scroll whole' }, table([
-      { title: 'phase', key: 'name' }, { title: 'time', key: 'seconds', format: time, number: true },
+      { title: 'phase', key: 'name' }, { title: 'time', key: 'seconds', notation: times, number: true },
       { title: 'share', key: 'share', format: percent, number: true },
       { title: 'peak memory', key: 'grown', format: some, number: true }, { title: 'written', key: 'bytes', format: some, number: true, desk: true }, { title: 'calls', key: 'count', number: true, desk: true },
     ], rows, { fixed: true })));
@@ -83,9 +91,9 @@ function drawSlowest(rows) {
   byId('slowest').style.height = `${60 + top.length * 24}px`;
   chart('slowest', {
     grid: { left: 4, right: 60, top: 6, bottom: 4, containLabel: true },
-    tooltip: { formatter: (hit) => { const row = top[hit.dataIndex]; return tooltipOf(hit.color, `${row.name} (${row.phase})`, `${time(row.seconds)} in ${row.count} calls`, row.line || ''); } },
+    tooltip: { formatter: (hit) => { const row = top[hit.dataIndex]; return tooltipOf(hit.color, `${row.name} (${row.phase})`, `${time(row.seconds)} in ${counted(row.count, 'call')}`, row.line || ''); } },
     xAxis: axis({ type: 'value', show: !narrow(), splitNumber: 4, axisLabel: { color: ink('soft'), formatter: time, hideOverlap: true } }),
-    yAxis: axis({ type: 'category', data: top.map((row) => cut(row.name, narrow() ? 22 : 60)), axisLabel: { color: ink('ink'), fontSize: 11 }, axisTick: { show: false } }),
+    yAxis: axis({ type: 'category', data: top.map((row) => `${cut(row.name, narrow() ? 18 : 60)} · ${row.phase}`), axisLabel: { color: ink('ink'), fontSize: 11 }, axisTick: { show: false } }),
     series: [{ type: 'bar', barMaxWidth: 16, data: top.map((row) => ({ value: row.seconds, itemStyle: { color: phaseColour(row.phase), borderRadius: [0, 4, 4, 0] } })),
       label: { show: true, position: 'right', color: ink('soft'), formatter: (hit) => time(hit.value) } }],
   });
@@ -98,11 +106,11 @@ VIEWS.operations = { draw() {
     const operations = DATA.operations.filter(fits);
     drawSlowest(operations);
     byId('operation-table').replaceChildren(table([
-      { title: 'operation', key: 'name' }, { title: 'phase', key: 'phase' }, { title: 'time', key: 'seconds', format: time, number: true },
-      { title: 'calls', key: 'count', number: true }, { title: 'slowest', key: 'slowest', format: time, number: true, desk: true }, { title: 'line of the slowest', key: 'line', wide: true },
+      { title: 'operation', key: 'name' }, { title: 'phase', key: 'phase' }, { title: 'time', key: 'seconds', notation: times, number: true },
+      { title: 'calls', key: 'count', number: true }, { title: 'slowest', key: 'slowest', notation: times, number: true, desk: true }, { title: 'line of the slowest', key: 'line', wide: true, desk: true },
     ], operations));
     byId('line-table').replaceChildren(table([
-      { title: 'line', key: 'line', wide: true }, { title: 'time', key: 'seconds', format: time, number: true }, { title: 'calls', key: 'count', number: true },
+      { title: 'line', key: 'line', wide: true }, { title: 'time', key: 'seconds', notation: times, number: true }, { title: 'calls', key: 'count', number: true },
     ], DATA.lines.filter(fits)));
   };
   byId('row-search').oninput = fill;
@@ -112,8 +120,8 @@ VIEWS.operations = { draw() {
 // What became slower or faster since an earlier profile, one article for each.
 VIEWS.changes = { has: () => DATA.comparisons.length > 0, draw() {
   const tone = (row) => row.difference > 0 ? 'bad' : 'good';
-  const columns = (title) => [{ title, key: 'name' }, { title: 'phase', key: 'phase' }, { title: 'before', key: 'before', format: time, number: true, desk: true },
-    { title: 'after', key: 'after', format: time, number: true, desk: true }, { title: 'difference', key: 'difference', format: (s) => s > 0 ? `+${time(s)}` : time(s), number: true, tone },
+  const columns = (title) => [{ title, key: 'name' }, { title: 'phase', key: 'phase' }, { title: 'before', key: 'before', notation: times, number: true, desk: true },
+    { title: 'after', key: 'after', notation: times, number: true, desk: true }, { title: 'difference', key: 'difference', notation: (all) => { const text = times(all); return (s) => s > 0 && text(s) !== '0' ? `+${text(s)}` : text(s); }, number: true, tone },
     { title: 'change', key: 'change', number: true, tone }];
   byId('changes').replaceChildren(...DATA.comparisons.flatMap((found) => {
     const rows = (changes) => changes.map((row) => ({ ...row, phase: row.phase === row.name ? '' : row.phase, change: change(row) }));
@@ -168,12 +176,23 @@ function paint(parts, total, colour, used = { count: 0 }) {
   });
 }
 
+// Names of which fewer than four letters fit are hidden: the tooltip has them.
+function hideStumps(element, tree) {
+  const whole = new Set(['all weights']);
+  const add = ({ name, value, children }) => { [name, size(value), `${name}  ${size(value)}`].forEach((text) => whole.add(text)); (children || []).forEach(add); };
+  tree.forEach(add);
+  for (const text of element.querySelectorAll('text')) {
+    const [stump, rest] = text.textContent.split('...');
+    text.classList.toggle('stump', rest === undefined ? !whole.has(stump) : stump.length < 4);
+  }
+}
+
 VIEWS.weights = { has: () => DATA.weights.length > 0, draw() {
   const total = DATA.weights.reduce((sum, weight) => sum + weight.bytes, 0);
-  byId('weight-hint').textContent = `${DATA.weights.length} weights, ${size(total)}. Area is bytes; tap a module to go into it.`;
+  byId('weight-hint').textContent = `${counted(DATA.weights.length, 'weight')}, ${size(total)}. Area is bytes; tap a module to go into it.`;
   const tree = structuredClone(DATA.weight_tree);
   paint(tree, total);
-  chart('weight-map', {
+  const map = chart('weight-map', {
     tooltip: { formatter: (hit) => tooltipOf(hit.color, hit.treePathInfo.slice(1).map((step) => step.name).join('.') || DATA.source, `${size(hit.value)} · ${percent(hit.value / (total || 1))}`) },
     series: [{ type: 'treemap', name: 'all weights', data: tree, roam: false, leafDepth: 20, width: '100%', height: '92%', top: 0, left: 0, visibleMin: 60, childrenVisibleMin: 400,
       label: { formatter: (hit) => `${hit.name}\n${size(hit.value)}`, color: '#10151d', fontSize: 11, lineHeight: 15, overflow: 'truncate' },
@@ -182,6 +201,9 @@ VIEWS.weights = { has: () => DATA.weights.length > 0, draw() {
       levels: [{ upperLabel: { show: false }, itemStyle: { borderWidth: 0, gapWidth: 3 } }],
       breadcrumb: { bottom: 0, itemStyle: { color: ink('line'), borderColor: ink('line'), textStyle: { color: ink('ink') } } } }],
   });
+  const hide = () => hideStumps(byId('weight-map'), tree);
+  map.on('rendered', hide); // also where a module is gone into; the first time is over here
+  hide();
   byId('weight-table').replaceChildren(table([
     { title: 'weight', key: 'name' }, { title: 'dtype', key: 'dtype', desk: true }, { title: 'shape', key: 'shape', format: (shape) => shape.join(' × ') },
     { title: 'size', key: 'bytes', format: size, number: true },
@@ -189,16 +211,16 @@ VIEWS.weights = { has: () => DATA.weights.length > 0, draw() {
 } };
 
 const fact = (name, value) => typeof value !== 'number' ? shown(value) : name === 'seconds' ? time(value) : name.endsWith('bytes') ? size(value) : String(value);
+const FORMER = ['rung', 'rung_reason']; // names that other facts have had before
 
 VIEWS.verification = { draw() {
   const verdict = DATA.verification;
   byId('verdict').textContent = verdict ? (verdict.ok ? 'Agrees with eager PyTorch' : 'Differs from eager PyTorch') : 'Not verified';
   byId('verdict').className = verdict ? (verdict.ok ? 'good' : 'bad') : '';
   byId('verdict-text').textContent = verdict ? [verdict.summary, ...(verdict.notes || [])].filter(Boolean).join(' · ') : 'Export with verify=True, or leave out --no-verify.';
-  if (verdict) byId('verdict-table').replaceChildren(table([
-    { title: '', key: 'state', tone: (row) => row.ok ? 'good' : 'bad' }, { title: 'engine', key: 'engine' }, { title: 'output', key: 'output' }, { title: 'inputs', key: 'inputs' },
-    { title: 'largest error', key: 'max_abs_error', format: (x) => x.toExponential(2), number: true }, { title: 'allowed', key: 'allowed', format: (x) => x.toExponential(2), number: true },
-  ], verdict.rows.map((row) => ({ ...row, state: row.ok ? 'ok' : row.problem || 'differs' }))));
-  const facts = Object.entries(DATA.report).filter(([, value]) => Array.isArray(value) ? value.length : value !== '' && typeof value !== 'object');
-  byId('facts').replaceChildren(...facts.flatMap(([name, value]) => [make('dt', {}, name.replaceAll('_', ' ')), make('dd', {}, fact(name, value))]));
+  if (verdict) byId('verdict-table').replaceChildren(verdictTable(verdict.rows));
+  const facts = Object.entries(DATA.report).filter(([name, value]) => !isEmpty(value) && !isObject(value) && !FORMER.includes(name) && !(Array.isArray(value) && value.some(isObject)));
+  byId('facts').closest('article').hidden = !facts.length;
+  byId('facts').replaceChildren(...facts.flatMap(([name, value]) => [make('dt', {}, name.replaceAll('_', ' ')),
+    make('dd', {}, ...(name.endsWith('names') || !Array.isArray(value) ? [fact(name, value)] : value.map((each) => make('div', {}, shown(each)))))]));
 } };

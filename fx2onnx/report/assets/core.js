@@ -8,14 +8,32 @@ const ink = (name) => getComputedStyle(document.documentElement).getPropertyValu
 
 const time = (s) => s === 0 ? '0' : s < 0 ? `-${time(-s)}` : s >= 1 ? `${s.toFixed(2)} s` : s >= 0.001 ? `${(s * 1e3).toFixed(s < 0.01 ? 2 : 1)} ms` : `${(s * 1e6).toFixed(0)} µs`;
 const size = (b) => b < 0 ? `-${size(-b)}` : b >= 1e9 ? `${(b / 1e9).toFixed(2)} GB` : b >= 1e6 ? `${(b / 1e6).toFixed(1)} MB` : b >= 1e3 ? `${(b / 1e3).toFixed(1)} kB` : `${b} B`;
-const percent = (part) => part === 0 ? '0%' : `${(part * 100).toFixed(part < 0.1 ? 1 : 0)}%`;
+const percent = (part) => part === 0 ? '0%' : part < 0.0005 ? '<0.1%' : `${(part * 100).toFixed(part < 0.1 ? 1 : 0)}%`;
+const counted = (count, word) => `${count} ${word}${count === 1 ? '' : 's'}`;
+
+// Times of one column as text, all in the unit that the longest needs.
+function times(all) {
+  const most = Math.max(0, ...all.map(Math.abs));
+  const [unit, factor] = most >= 10 ? ['s', 1] : most >= 1e-3 ? ['ms', 1e3] : ['µs', 1e6];
+  const digits = unit === 'µs' ? 0 : most * factor >= 1000 ? 1 : most * factor >= 10 ? 2 : 3;
+  return (seconds) => Number((seconds * factor).toFixed(digits)) === 0 ? '0' : `${(seconds * factor).toFixed(digits)} ${unit}`;
+}
+
+// Numbers of one column as text in one notation: with an exponent where one of them needs it, else with as many digits each.
+function numbers(all) {
+  const sizes = all.filter((value) => typeof value === 'number' && value !== 0).map(Math.abs);
+  const [least, most] = [Math.min(...sizes), Math.max(...sizes)];
+  const digits = sizes.every(Number.isInteger) ? 0 : Math.max(0, 2 - Math.floor(Math.log10(least)));
+  const isPlain = most < 1e6 && digits < 6;
+  return (value) => typeof value !== 'number' ? shown(value) : value === 0 ? '0' : isPlain ? value.toFixed(digits) : value.toExponential(2);
+}
 
 const change = (found) => found.share === null ? 'new' : found.share === 0 ? '±0%' : `${found.share > 0 ? '+' : ''}${(found.share * 100).toFixed(Math.abs(found.share) < 0.1 ? 1 : 0)}%`;
 
 const PALETTE = ['#4e8ef7', '#f2a33c', '#3fb68b', '#e8637c', '#9a7ff0', '#35b5cf', '#c9a227', '#e07ac3', '#7fa650', '#8d99ae'];
-const PHASES = ['import', 'registry', 'capture', 'decompose', 'lower', 'translate', 'convert', 'convert version', 'optimize', 'serialise', 'save', 'verify', '(between)'];
+const PHASES = ['import', 'registry', 'capture', 'decompose', 'lower', 'translate', 'convert', 'convert version', 'optimize', 'fit to target', 'serialise', 'save', 'verify', '(between)'];
 const PHASE_COLOURS = new Map(Object.entries({ import: '#7fa650', registry: '#c9a227', capture: '#4e8ef7', decompose: '#9a7ff0', lower: '#3fb68b', translate: '#2f9a74',
-  convert: '#74cfae', 'convert version': '#d9825b', optimize: '#f2a33c', serialise: '#e07ac3', save: '#e8637c', verify: '#35b5cf', 'add functions': '#b08968', '(between)': '#a9b4c2' }));
+  convert: '#74cfae', 'convert version': '#d9825b', optimize: '#f2a33c', serialise: '#e07ac3', save: '#e8637c', verify: '#35b5cf', 'fit to target': '#a3623a', 'add functions': '#b08968', '(between)': '#a9b4c2' }));
 const phaseColour = (name) => PHASE_COLOURS.get(name) || PALETTE[[...name].reduce((sum, c) => sum + c.charCodeAt(0), 0) % PALETTE.length];
 
 // The one way into the page: text becomes text nodes, and no string is ever read as HTML.
@@ -37,7 +55,10 @@ function tooltipOf(colour, title, ...lines) {
 const cut = (text, most) => text.length > most ? `${text.slice(0, most - 1)}…` : text;
 
 // Any value of the JSON as text.
-const shown = (value) => typeof value === 'string' ? value : Array.isArray(value) ? value.map(shown).join(', ') : JSON.stringify(value);
+const shown = (value) => typeof value === 'string' ? value : typeof value === 'boolean' ? (value ? 'yes' : 'no') : Array.isArray(value) ? value.map((each) => Array.isArray(each) ? `[${shown(each)}]` : shown(each)).join(', ')
+  : isObject(value) ? Object.entries(value).map(([name, inner]) => `${name} ${shown(inner)}`).join(', ') : value === null ? '' : String(value);
+const isObject = (value) => value !== null && typeof value === 'object' && !Array.isArray(value);
+const isEmpty = (value) => value === undefined || value === null || value === '' || (typeof value === 'object' && !Object.keys(value).length);
 
 // A frame of a flame graph: the colour of its outermost part, lighter the deeper it is.
 function flameColour(frame) {
@@ -50,12 +71,17 @@ function flameColour(frame) {
   return `color-mix(in srgb, ${base} ${100 - lift}%, white)`;
 }
 
-// Text that may go on in a new line after a dot, a slash or an underscore, or before a capital.
-const breakable = (text) => text.split(/(?<=[._/])|(?<=[a-z])(?=[A-Z])/).flatMap((part, index) => index ? [make('wbr'), part] : [part]);
+// Long text may go on in a new line after a dot, a slash or an underscore, or before a capital.
+const breakable = (text) => text.length < 25 ? [text] : text.split(/(?<=[._/])|(?<=[a-z])(?=[A-Z])/).flatMap((part, index) => index ? [make('wbr'), part] : [part]);
 
-// A table that sorts by the clicked heading. columns: [{title, key, format?, wide?, number?, desk?, tone?}], rows: objects.
+// A table that sorts by the clicked heading; columns that are empty in all rows are left out. rows: objects.
+// columns: [{title, key, format?, notation?, wide?, number?, desk?, tone?}]. notation: makes the format from all values of the column.
 // desk: not shown on a phone.
-function table(columns, rows, options = {}) {
+function table(all, rows, options = {}) {
+  const columns = all.map((column) => {
+    const format = column.notation ? column.notation(rows.map((row) => row[column.key]).filter((value) => !isEmpty(value))) : column.format || shown;
+    return { ...column, text: (row) => isEmpty(row[column.key]) ? '' : format(row[column.key]) };
+  }).filter((column) => !rows.length || rows.some((row) => column.text(row)));
   const body = make('tbody');
   const head = make('tr');
   let sorted = null, falling = true;
@@ -68,8 +94,7 @@ function table(columns, rows, options = {}) {
     body.replaceChildren(...order.map((row) => {
       const line = make('tr', row.isStep ? { class: 'step' } : {});
       for (const column of columns) {
-        const value = row[column.key];
-        const text = value === undefined || value === null ? '' : column.format ? column.format(value) : String(value);
+        const text = column.text(row);
         line.append(make('td', { class: [kind(column), column.tone ? column.tone(row) : ''].join(' ') }, ...(column.number ? [text] : breakable(text))));
       }
       return line;
@@ -90,6 +115,31 @@ function table(columns, rows, options = {}) {
   return make('table', {}, make('thead', {}, head), body);
 }
 
+// How far an output is off, as a share of what is allowed: null where no number was compared or the numbers must be equal.
+const shareOf = (row) => isEmpty(row.max_abs_error) ? null : row.max_abs_error === 0 ? 0 : row.allowed ? row.max_abs_error / row.allowed : null;
+const MANY_TIMES = 1000;
+const ofAllowed = (share) => share <= 1 ? percent(share) : share < MANY_TIMES ? `${share.toFixed(share < 10 ? 1 : 0)} times` : `over ${MANY_TIMES} times`;
+
+// The comparisons of a verdict, each in words, as a share of what is allowed, and in numbers.
+function verdictTable(rows) {
+  const notation = () => numbers(rows.flatMap((row) => [row.max_abs_error, row.allowed]));
+  return table([
+    { title: 'engine', key: 'engine' }, { title: 'output', key: 'output' }, { title: 'verdict', key: 'verdict', tone: (row) => row.ok ? 'good' : 'bad' }, { title: 'of allowed', key: 'share', format: ofAllowed, number: true },
+    { title: 'inputs', key: 'inputs', wide: true }, { title: 'problem', key: 'problem', wide: true }, { title: 'largest error', key: 'max_abs_error', notation, number: true, desk: true },
+    { title: 'allowed', key: 'allowed', notation, number: true, desk: true }, { title: 'largest number', key: 'scale', notation: numbers, number: true, desk: true }, { title: 'rule', key: 'by', desk: true },
+  ], rows.map((row) => ({ ...row, verdict: row.ok ? 'agrees' : 'differs', share: shareOf(row) })));
+}
+
+// The head of every page. cards: [title, value, small text, tone].
+function showHead(source, line, cards) {
+  byId('source').textContent = source;
+  byId('machine').textContent = line;
+  const toneOf = (value) => value === 'agrees' ? 'good' : ['failed', 'differs'].includes(value) ? 'bad' : '';
+  byId('cards').replaceChildren(...cards.map(([title, value, small, tone]) =>
+    make('div', {}, make('dt', {}, cut(title, 80)), make('dd', { class: tone || toneOf(value) }, value, make('small', {}, cut(small, 200))))));
+}
+
+// The names of views stand behind '#view=' in the address: a browser would scroll to an element of that name, past the head.
 function startTabs() {
   const sections = [...document.querySelectorAll('main > section')].filter((section) => {
     const view = VIEWS[section.id];
@@ -97,30 +147,32 @@ function startTabs() {
     return view && (!view.has || view.has());
   });
   const bar = byId('tabs');
-  const show = (section, focus) => {
+  const show = (section, isAsked, focus) => {
     for (const other of sections) {
       other.hidden = other !== section;
       const button = byId(`tab-${other.id}`);
       button.setAttribute('aria-selected', String(other === section));
       button.tabIndex = other === section ? 0 : -1;
-      if (other === section && focus) button.focus();
+      if (other !== section) continue;
+      const left = button.offsetLeft - bar.offsetLeft;
+      bar.scrollLeft = Math.min(left, Math.max(bar.scrollLeft, left + button.offsetWidth - bar.clientWidth));
+      if (isAsked) history.replaceState(null, '', `#view=${section.id}`);
+      if (focus) button.focus();
     }
-    byId(`tab-${section.id}`).scrollIntoView({ block: 'nearest', inline: 'nearest' });
-    history.replaceState(null, '', `#${section.id}`);
     VIEWS[section.id].draw();
   };
   sections.forEach((section, index) => {
     section.setAttribute('role', 'tabpanel');
     section.setAttribute('aria-labelledby', `tab-${section.id}`);
     const button = make('button', { role: 'tab', id: `tab-${section.id}`, 'aria-controls': section.id, type: 'button' }, section.dataset.title);
-    button.addEventListener('click', () => show(section));
+    button.addEventListener('click', () => show(section, true));
     button.addEventListener('keydown', (event) => {
       const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-      if (step) show(sections[(index + step + sections.length) % sections.length], true);
+      if (step) show(sections[(index + step + sections.length) % sections.length], true, true);
     });
     bar.append(button);
   });
-  show(sections.find((section) => `#${section.id}` === location.hash) || sections[0]);
+  show(sections.find((section) => `#view=${section.id}` === location.hash) || sections[0]);
   const again = () => { const open = sections.find((section) => !section.hidden); if (open) VIEWS[open.id].draw(); };
   dark.addEventListener('change', again);
   let width = window.innerWidth, waiting = 0;

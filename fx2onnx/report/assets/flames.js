@@ -1,6 +1,14 @@
 'use strict';
-// One flame graph for each exporter, side by side, drawn by d3-flame-graph.
+// One flame graph for each exporter, drawn by d3-flame-graph; above it a bar at the scale that all of them share.
 const flames = { kind: 'operator', charts: [] };
+
+function scaleBar(item) {
+  const bar = make('div', { class: 'scale' });
+  bar.style.width = `${100 * item.median / Math.max(...measured().map((other) => other.median))}%`;
+  return measured().length > 1 ? [bar] : [];
+}
+
+const depthOf = (frame) => 1 + Math.max(0, ...(frame.children || []).map(depthOf));
 
 function drawFlames() {
   const holder = byId('flame-charts');
@@ -9,11 +17,12 @@ function drawFlames() {
   holder.replaceChildren();
   const boxes = measured().map(() => make('div', { class: 'flame' }));
   // All of them before any is drawn: how wide one is depends on how many there are.
-  holder.append(...measured().map((item, index) => make('article', {}, make('h2', {}, `${item.exporter}: ${time(item.median)}`), boxes[index])));
+  holder.append(...measured().map((item, index) => make('article', {}, make('h2', {}, `${item.exporter}: ${time(item.median)}`), ...(scaleBar(item)), boxes[index])));
+  byId('flame-hint').textContent = `${measured().length > 1 ? 'The bars above the graphs show the times at one scale; each graph is as wide as its place. ' : ''}Width is time; siblings of one name are one bar. Click a bar to zoom into it.`;
   for (const [index, item] of measured().entries()) {
     const box = boxes[index];
     const root = item.flame[flames.kind];
-    const made = flame.flamegraph().width(Math.max(200, box.clientWidth)).cellHeight(20).inverted(true).sort(false).minFrameSize(1)
+    const made = flame.flamegraph().width(Math.max(200, box.clientWidth)).cellHeight(20).height(20 * depthOf(root)).inverted(true).sort(false).minFrameSize(1)
       .transitionDuration(250).selfValue(false).setColorMapper(flameColour)
       .setLabelHandler((frame) => `${frame.data.name}: ${time(frame.data.value)}, ${percent(frame.data.value / (root.value || 1))}${frame.data.count > 1 ? `, ${frame.data.count} times` : ''}`)
       .setDetailsHandler((text) => { byId('flame-details').textContent = text || '\u00a0'; })

@@ -4,27 +4,48 @@ const MOST_BOXES = 400, LEAST_ZOOM = 0.8;
 const picture = { shown: null, root: '' };
 
 // Boxes at a depth of module names below the module that is looked into: {id, key, name, scope, ops: Map(op -> count)}, and the
-// edges between their ids. Names of a model are keys of Maps alone: of an object, some of them would be its own parts.
+// edges between their ids. A module at that depth is one box, and so is one above it that has no other inside. Nodes of no such
+// module are one box where they are connected and nothing lies between them. Names of a model are keys of Maps alone: of an
+// object, some of them would be its own parts.
 function grouped(depth) {
-  const boxes = new Map(), keys = new Map();
-  const above = picture.root ? picture.root.split('.').length : 0;
-  DATA.graph.nodes.forEach(([op, scope], index) => {
-    if (picture.root && scope !== picture.root && !scope.startsWith(`${picture.root}.`)) return;
+  const nodes = DATA.graph.nodes, above = picture.root ? picture.root.split('.').length : 0;
+  const isInside = ([, scope]) => !picture.root || scope === picture.root || scope.startsWith(`${picture.root}.`);
+  const split = new Set(picture.root ? [picture.root, ''] : ['']);
+  for (const [, scope] of nodes.filter(isInside)) {
     const parts = scope ? scope.split('.') : [];
-    const key = depth === Infinity ? index : parts.length > above ? parts.slice(0, above + depth).join('.') : `\0${op}`;
-    const isModule = typeof key === 'string' && key[0] !== '\0';
-    const name = isModule ? key.split('.').slice(-4).join('.') : op;
-    const box = boxes.get(key) || { id: `box${boxes.size}`, key, name, scope, isModule, ops: new Map() };
+    for (let length = above + 1; length < Math.min(parts.length, above + depth); length++) split.add(parts.slice(0, length).join('.'));
+  }
+  const units = nodes.map(([, scope]) => scope ? scope.split('.').slice(0, above + depth).join('.') : '');
+  const keys = depth === Infinity ? nodes.map((_, index) => index) : runs(units, (unit) => split.has(unit));
+  const boxes = new Map(), ids = new Map();
+  nodes.forEach(([op, scope], index) => {
+    if (!isInside(nodes[index])) return;
+    const key = keys[index], isModule = typeof key === 'string';
+    const box = boxes.get(key) || { id: `box${boxes.size}`, key, scope, isModule, ops: new Map() };
     box.ops.set(op, (box.ops.get(op) || 0) + 1);
+    box.name = depth === Infinity ? op : isModule ? key.split('.').slice(-4).join('.') : `${scope ? `${scope.split('.').slice(-2).join('.')}: ` : ''}${cut([...box.ops.keys()].join(', '), 30)}`;
     boxes.set(key, box);
-    keys.set(index, box.id);
+    ids.set(index, box.id);
   });
   const edges = new Map();
   for (const [from, to] of DATA.graph.edges) {
-    const [source, target] = [keys.get(from), keys.get(to)];
+    const [source, target] = [ids.get(from), ids.get(to)];
     if (source && target && source !== target) edges.set(`${source}>${target}`, [source, target]);
   }
   return { boxes: [...boxes.values()], edges: [...edges.values()] };
+}
+
+// For each node the unit that it is in, or of a unit that ``isSplit`` the number of a node: that of the first of those that are
+// connected and as many units away from the inputs. So no path leaves such nodes and comes back to them.
+function runs(units, isSplit) {
+  const stages = units.map(() => 0), first = units.map((_, index) => index);
+  const find = (index) => { while (first[index] !== index) index = first[index]; return index; };
+  const edges = [...DATA.graph.edges].sort((one, other) => one[1] - other[1]);
+  for (const [from, to] of edges) stages[to] = Math.max(stages[to], stages[from] + (units[from] === units[to] ? 0 : 1));
+  for (const [from, to] of edges) {
+    if (units[from] === units[to] && stages[from] === stages[to]) first[Math.max(find(from), find(to))] = Math.min(find(from), find(to));
+  }
+  return units.map((unit, index) => isSplit(unit) ? find(index) : unit);
 }
 
 function depths() {
@@ -40,13 +61,14 @@ function depths() {
   return found;
 }
 
-// All of it where that can be read, else the beginning.
+// All of it where that can be read, else the beginning: what fits of its height, in the middle of what is seen.
 function startReadable(shown) {
   shown.fit(undefined, 20);
   if (shown.zoom() >= LEAST_ZOOM) return;
-  const box = shown.elements().boundingBox();
+  const top = shown.elements().boundingBox().y1, bottom = top + shown.height() / LEAST_ZOOM;
+  const box = shown.nodes().filter((node) => node.position('y') < bottom).boundingBox();
   shown.zoom(LEAST_ZOOM);
-  shown.pan({ x: shown.width() / 2 - LEAST_ZOOM * shown.nodes()[0].position('x'), y: 24 - LEAST_ZOOM * box.y1 });
+  shown.pan({ x: shown.width() / 2 - LEAST_ZOOM * (box.x1 + box.x2) / 2, y: 24 - LEAST_ZOOM * top });
 }
 
 function drawGraph(level) {
@@ -55,7 +77,7 @@ function drawGraph(level) {
   const edges = all.edges.filter(([source, target]) => drawn.has(source) && drawn.has(target));
   if (picture.shown) picture.shown.destroy();
   const total = (box) => [...box.ops.values()].reduce((sum, count) => sum + count, 0);
-  byId('graph-count').textContent = `${boxes.length} boxes, ${edges.length} arrows, ${DATA.graph.nodes.length} nodes${all.boxes.length > boxes.length ? `; ${all.boxes.length - boxes.length} more boxes are too many to draw` : ''}`;
+  byId('graph-count').textContent = `${counted(boxes.length, 'box').replace('boxs', 'boxes')}, ${counted(edges.length, 'arrow')}, ${counted(DATA.graph.nodes.length, 'node')}${all.boxes.length > boxes.length ? `; ${all.boxes.length - boxes.length} more boxes are too many to draw` : ''}`;
   picture.shown = graph.default({
     container: byId('graph-picture'),
     elements: [
@@ -74,7 +96,7 @@ function drawGraph(level) {
   picture.shown.on('tap', 'node', (event) => {
     const box = event.target.data('box');
     const counts = [...box.ops].sort((a, b) => b[1] - a[1]).map(([op, count]) => count > 1 ? `${op} × ${count}` : op);
-    byId('graph-details').textContent = `${level === Infinity ? `${box.name} in ${box.scope || 'the model itself'}` : box.isModule ? box.key : box.name}: ${counts.join(', ')}`;
+    byId('graph-details').textContent = `${level === Infinity ? `${[...box.ops.keys()][0]} in ${box.scope || 'the model itself'}` : box.isModule ? box.key : box.name}: ${counts.join(', ')}`;
   });
   picture.shown.on('dbltap', 'node', (event) => {
     const box = event.target.data('box');

@@ -11,7 +11,7 @@ const looked = { module: '', kind: 'nodes', chart: null };
 // Modules inside each other. Names of a model are keys of Maps alone.
 function moduleTree(items) {
   const root = { name: DATA.source, path: '', value: 0, children: [], inside: new Map() };
-  for (const { module, name, value } of items) {
+  for (const { module, value } of items) {
     let place = root;
     place.value += value;
     let path = '';
@@ -25,7 +25,6 @@ function moduleTree(items) {
       place = place.inside.get(part);
       place.value += value;
     }
-    place.children.push({ name, path: module, value, children: [] });
   }
   bunch(root);
   return root;
@@ -47,20 +46,23 @@ function bunch(place) {
 }
 
 const leaves = {
-  nodes: () => NODES.map((node) => ({ module: node.scope, name: node.op, value: 1 })),
-  weights: () => DATA.weights.map((weight) => ({ module: weight.module, name: weight.name, value: weight.bytes })),
+  nodes: () => NODES.map((node) => ({ module: node.scope, value: 1 })),
+  weights: () => DATA.weights.map((weight) => ({ module: weight.module, value: weight.bytes })),
 };
-const amount = (value) => looked.kind === 'nodes' ? `${value} node${value === 1 ? '' : 's'}` : size(value);
+const amount = (value) => looked.kind === 'nodes' ? counted(value, 'node') : size(value);
 
 function drawModules() {
   if (looked.chart) looked.chart.destroy();
   const box = byId('module-chart');
   box.replaceChildren();
   const tree = moduleTree(leaves[looked.kind]());
+  byId('module-hint').textContent = tree.children.length ? 'Modules inside each other. Click a bar to zoom into it; the table shows its nodes.' : 'The file names no modules.';
+  box.closest('article').hidden = !tree.children.length;
   looked.module = '';
-  looked.chart = flame.flamegraph().width(Math.max(200, box.clientWidth)).cellHeight(20).inverted(true).sort(false).minFrameSize(LEAST_PIXELS)
+  const depthOf = (place) => 1 + Math.max(0, ...place.children.map(depthOf));
+  looked.chart = flame.flamegraph().width(Math.max(200, box.clientWidth)).cellHeight(20).height(20 * depthOf(tree)).inverted(true).sort(false).minFrameSize(LEAST_PIXELS)
     .transitionDuration(0).selfValue(false).setColorMapper(flameColour)
-    .setLabelHandler((frame) => `${frame.data.path || frame.data.name}${frame.data.children.length ? '' : ` / ${frame.data.name}`}: ${amount(frame.data.value)}, ${percent(frame.data.value / (tree.value || 1))}`)
+    .setLabelHandler((frame) => `${frame.data.first ? frame.data.name : frame.data.path || frame.data.name}: ${amount(frame.data.value)}, ${percent(frame.data.value / (tree.value || 1))}`)
     .setDetailsHandler((text) => { byId('module-details').textContent = text || '\u00a0'; })
     .setSearchHandler(() => {})
     .onClick((frame) => { looked.module = frame.data.path; fillNodes(); });
@@ -82,7 +84,7 @@ function fillNodes() {
   const inside = looked.module ? NODES.filter((node) => node.scope === looked.module || node.scope.startsWith(`${looked.module}.`)) : NODES;
   const found = wanted ? inside.filter((node) => node.text.includes(wanted)) : inside;
   byId('node-title').textContent = looked.module ? `Nodes of ${looked.module}` : 'Nodes';
-  byId('node-found').textContent = `${found.length} of ${inside.length} nodes${found.length > MOST_ROWS ? `, the first ${MOST_ROWS} shown` : ''}`;
+  byId('node-found').textContent = `${found.length} of ${counted(inside.length, 'node')}${found.length > MOST_ROWS ? `, the first ${MOST_ROWS} shown` : ''}`;
   byId('node-table').replaceChildren(table([
     { title: 'operator', key: 'op' }, { title: 'name', key: 'name', wide: true }, { title: 'makes', key: 'results', wide: true, desk: true }, { title: 'line', key: 'source', wide: true, desk: true },
   ], found.slice(0, MOST_ROWS)));
@@ -109,24 +111,26 @@ VIEWS.interface = { draw() {
   byId('value-table').replaceChildren(table([
     { title: '', key: 'side' }, { title: 'name', key: 'name' }, { title: 'dtype', key: 'dtype' }, { title: 'shape', key: 'shape', wide: true, format: (shape) => `[${shape.map((dim) => dim === null ? '?' : dim).join(', ')}]` },
   ], sides.flatMap(([side, values]) => values.map((value) => ({ side, ...value })))));
-  byId('dim-table').replaceChildren(table([{ title: 'size', key: 'dim' }, { title: 'where', key: 'where', wide: true }],
-    [...Object.entries(DATA.facts.dims).map(([dim, places]) => ({ dim, where: places.join('; ') })),
-      ...DATA.facts.conditions.map((row) => ({ dim: row.dims.join(', '), where: `right where ${row.condition}${row.where ? ` (${row.where})` : ''}` }))]));
+  const dims = [...Object.entries(DATA.facts.dims).map(([dim, places]) => ({ dim, where: places.join('; ') })),
+    ...DATA.facts.conditions.map((row) => ({ dim: row.dims.join(', '), where: `right where ${row.condition}${row.where ? ` (${row.where})` : ''}` }))];
+  byId('dim-table').closest('article').hidden = !dims.length;
+  byId('dim-table').replaceChildren(table([{ title: 'size', key: 'dim' }, { title: 'where', key: 'where', wide: true }], dims));
   byId('operator-table').replaceChildren(table([{ title: 'operator', key: 'op' }, { title: 'nodes', key: 'count', number: true }],
     Object.entries(DATA.facts.operators).map(([op, count]) => ({ op, count }))));
-  const known = { graph: DATA.facts.graph, producer: DATA.facts.producer, 'IR version': DATA.facts.ir_version, opsets: shown(DATA.facts.opsets), functions: DATA.facts.functions, ...DATA.facts.state, ...DATA.facts.metadata };
-  byId('facts').replaceChildren(...Object.entries(known).flatMap(([name, value]) => [make('dt', {}, cut(name, 80)), make('dd', {}, cut(shown(value), 1000))]));
+  const known = { graph: DATA.facts.graph, producer: DATA.facts.producer, 'IR version': DATA.facts.ir_version, opsets: DATA.facts.opsets, functions: DATA.facts.functions, ...DATA.facts.state, ...DATA.facts.metadata };
+  byId('facts').replaceChildren(...Object.entries(known).filter(([, value]) => !isEmpty(value)).flatMap(([name, value]) => [make('dt', {}, cut(name, 80)), make('dd', {}, cut(shown(value), 1000))]));
 } };
 
 VIEWS.weights = { has: () => DATA.weights.length > 0, draw() {
   const fill = () => {
     const wanted = byId('weight-search').value.trim().toLowerCase();
     const found = DATA.weights.filter((weight) => `${weight.name} ${weight.module} ${weight.dtype}`.toLowerCase().includes(wanted));
-    byId('weight-found').textContent = `${found.length} of ${DATA.weights.length} weights, ${size(found.reduce((sum, weight) => sum + weight.bytes, 0))}`;
+    byId('weight-found').textContent = `${found.length} of ${counted(DATA.weights.length, 'weight')}, ${size(found.reduce((sum, weight) => sum + weight.bytes, 0))}`;
     byId('weight-table').replaceChildren(table([
       { title: 'weight', key: 'name', wide: true }, { title: 'module', key: 'module', desk: true }, { title: 'dtype', key: 'dtype', desk: true }, { title: 'shape', key: 'shape', format: (shape) => shape.join(' × ') }, { title: 'size', key: 'bytes', format: size, number: true },
     ], found.slice(0, MOST_ROWS)));
   };
+  byId('tied-table').closest('article').hidden = !DATA.facts.tied.length;
   byId('tied-table').replaceChildren(table([
     { title: 'weights', key: 'weights', wide: true, format: (names) => names.join(' = ') }, { title: 'read by', key: 'modules', wide: true, format: (modules) => modules.map((module) => module || '(the model itself)').join(', ') }, { title: 'size', key: 'bytes', format: size, number: true },
   ], DATA.facts.tied.slice(0, MOST_ROWS)));
@@ -144,13 +148,11 @@ VIEWS.sources = { has: () => DATA.facts.sources.length > 0, draw() {
   byId('source-table').replaceChildren(made);
 } };
 
-byId('source').textContent = DATA.source;
-byId('machine').textContent = [DATA.facts.producer, `opset ${Object.entries(DATA.facts.opsets).map(([domain, version]) => `${domain} ${version}`).join(', ')}`, `IR version ${DATA.facts.ir_version}`].filter(Boolean).join(' · ');
-byId('cards').replaceChildren(...[
-  ['nodes', String(DATA.facts.nodes), `${Object.keys(DATA.facts.operators).length} operators`],
-  ['parameters', DATA.facts.parameters.toLocaleString('en'), `${DATA.facts.weights.tensors} tensors`],
+showHead(DATA.source, [DATA.facts.producer, `opset ${shown(DATA.facts.opsets)}`, `IR version ${DATA.facts.ir_version}`].filter(Boolean).join(' · '), [
+  ['nodes', String(DATA.facts.nodes), counted(Object.keys(DATA.facts.operators).length, 'operator')],
+  ['parameters', DATA.facts.parameters.toLocaleString('en'), counted(DATA.facts.weights.tensors, 'tensor')],
   ['weights', size(DATA.facts.weights.bytes), DATA.facts.weights.external.length ? DATA.facts.weights.external.map((file) => file.file).join(', ') : 'in the file'],
-  ['inputs', String(DATA.facts.inputs.length), `${DATA.facts.outputs.length} outputs`],
-  ['modules', String(DATA.facts.modules.length - 1), `${DATA.facts.tied.length} weights tied`],
-].map(([title, value, small]) => make('div', {}, make('dt', {}, title), make('dd', {}, value, make('small', {}, cut(small, 200))))));
+  ['inputs', String(DATA.facts.inputs.length), counted(DATA.facts.outputs.length, 'output')],
+  ['modules', String(DATA.facts.modules.filter((row) => row.module).length), DATA.facts.tied.length ? `${counted(DATA.facts.tied.length, 'weight')} tied` : ''],
+]);
 startTabs();

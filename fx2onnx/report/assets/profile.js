@@ -1,9 +1,7 @@
 'use strict';
 // The head of a profile's page. It comes last, and starts the page.
 function showHeader() {
-  byId('source').textContent = DATA.source;
   const known = Object.entries(DATA.machine).filter(([name, value]) => value !== '' && !['platform', 'fx2onnx'].includes(name));
-  byId('machine').textContent = `${DATA.created.replace('T', ' ').replace('+00:00', ' UTC')} · ${known.map(([name, value]) => `${name} ${shown(value)}`).join(' · ')}`;
   const first = DATA.exports[0];
   const cards = [[first.exporter, time(first.median), first.runs > 1 ? `${time(first.least)} to ${time(first.most)}, ${first.runs} runs` : 'one run']];
   for (const other of DATA.exports.slice(1)) {
@@ -14,9 +12,8 @@ function showHeader() {
   }
   if (first.memory.length) cards.push(['peak memory', size(first.grown), 'above the loaded model']);
   cards.push(['nodes', String(first.nodes), first.file_bytes ? `${size(first.file_bytes)} on disk` : 'no file written']);
-  if (DATA.verification) cards.push(['verified', DATA.verification.ok ? 'agrees' : 'differs', DATA.verification.summary || `${DATA.verification.rows.length} comparisons`]);
-  byId('cards').replaceChildren(...cards.map(([title, value, small, tone]) =>
-    make('div', {}, make('dt', {}, cut(title, 80)), make('dd', { class: tone || (value === 'agrees' ? 'good' : ['failed', 'differs'].includes(value) ? 'bad' : '') }, value, make('small', {}, cut(small, 200))))));
+  if (DATA.verification) cards.push(['verified', DATA.verification.ok ? 'agrees' : 'differs', DATA.verification.summary || counted(DATA.verification.rows.length, 'comparison')]);
+  showHead(DATA.source, `${DATA.created.replace('T', ' ').replace('+00:00', ' UTC')} · ${known.map(([name, value]) => `${name} ${shown(value)}`).join(' · ')}`, cards);
 }
 
 showHeader();

@@ -30,17 +30,15 @@ VIEWS.curves = { draw() {
 } };
 
 VIEWS.steps = { draw() {
-  const columns = [{ title: 'step', key: 'step', number: true }, ...NAMES.map((name) => ({ title: name, key: name, format: short, number: true }))];
-  const rows = DATA.curves[NAMES[0]].map((_, step) => ({ step: DATA.first + step + 1, ...Object.fromEntries(NAMES.map((name) => [name, DATA.curves[name][step]])) }));
+  const columns = [{ title: 'step', key: 'step', number: true }, ...NAMES.map((name) => ({ title: name, key: name, notation: numbers, number: true }))];
+  const rows = DATA.curves[NAMES[0]].map((_, step) => ({ step: DATA.first + step + 1, ...Object.fromEntries(NAMES.map((name) => [name, DATA.curves[name][step] ?? 'not finite'])) }));
   byId('step-table').replaceChildren(table(columns, rows.slice(-MOST_STEPS)));
 } };
 
-byId('source').textContent = DATA.source;
-byId('machine').textContent = DATA.created;
-const last = DATA.tests.length ? DATA.tests[DATA.tests.length - 1][1] : {};
-byId('cards').replaceChildren(...[
+const [before, after] = DATA.tests.length > 1 ? [DATA.tests[0][1], DATA.tests[DATA.tests.length - 1][1]] : [{}, {}];
+showHead(DATA.source, DATA.created, [
   ['steps', String(DATA.curves[NAMES[0]].length), DATA.first ? `after ${DATA.first} before` : ''],
   ...NAMES.map((name) => [name, short(DATA.curves[name][DATA.curves[name].length - 1]), `at first ${short(DATA.curves[name][0])}`]),
-  ...Object.entries(last).map(([name, value]) => [`test ${name}`, short(value), '']),
-].map(([title, value, small]) => make('div', {}, make('dt', {}, cut(title, 60)), make('dd', {}, value, make('small', {}, small)))));
+  ...Object.entries(after).map(([name, value]) => [`test ${name}`, short(value), Object.hasOwn(before, name) ? `before ${short(before[name])}` : '']),
+]);
 startTabs();

@@ -64,13 +64,13 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def trained(seed: int) -> DigitsCnn:
-    """The network after a few epochs of Adam, in eval mode; some two seconds on one core."""
+def network(seed: int, epochs: int = EPOCHS) -> DigitsCnn:
+    """The network after so many epochs of Adam, in eval mode; some two seconds on one core."""
     images, labels = digits(test=False)
     with seeded(seed), _one_thread():
         module = DigitsCnn()
         optimizer = torch.optim.Adam(module.parameters(), lr=3e-3)
-        for _ in range(EPOCHS):
+        for _ in range(epochs):
             for rows in torch.randperm(len(images)).split(BATCH):
                 optimizer.zero_grad()
                 F.cross_entropy(module(images[rows]), labels[rows]).backward()
@@ -79,10 +79,11 @@ def trained(seed: int) -> DigitsCnn:
 
 
 @zoo_model("mnist_trained")
-def mnist_trained(*, batch: int = DEFAULT_BATCH, seed: int = 0) -> Source:
-    """A small MNIST-like classifier, trained on scikit-learn's digits while it is built"""
-    module = trained(seed)
+def mnist_trained(*, batch: int = DEFAULT_BATCH, seed: int = 0, weights: str | None = None) -> Source:
+    """A small MNIST-like classifier, trained on scikit-learn's digits while it is built; with weights=random, untrained"""
+    module = network(seed) if weights is None else network(seed, epochs=0)
+    kind = "trained" if weights is None else "random weights"
     images, _ = digits(test=True)
     sample = images[:batch] if batch <= len(images) else images.repeat(-(-batch // len(images)), 1, 1, 1)[:batch]
     axes = {"image": {0: "batch"}}
-    return Source("mnist_trained", module, (sample.clone(),), {}, axes, ("logits",), f"zoo, trained, seed {seed}")
+    return Source("mnist_trained", module, (sample.clone(),), {}, axes, ("logits",), f"zoo, {kind}, seed {seed}")

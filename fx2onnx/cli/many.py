@@ -32,6 +32,7 @@ from fx2onnx.files.digest import digest_of
 from fx2onnx.files.staging import sweep
 from fx2onnx.irx.model_files import digest_of_model
 from fx2onnx.report.console import headed_table
+from fx2onnx.report.text import of_allowed
 
 Row: TypeAlias = dict[str, Any]
 
@@ -307,7 +308,7 @@ def _problem(row: Row) -> str:
 
 
 def _print_table(rows: Sequence[Row], summary: Row) -> None:
-    table = headed_table("model", ">nodes", ">size", ">seconds", ">largest error", "result")
+    table = headed_table("model", ">nodes", ">size", ">seconds", ">error of allowed", "result")
     for row in rows:
         report = row.get("report")
         table.add_row(
@@ -315,7 +316,7 @@ def _print_table(rows: Sequence[Row], summary: Row) -> None:
             str(report["nodes_onnx"]) if report else "",
             human_size(report["file_bytes"]) if report else "",
             f"{report['seconds']:.2f}" if report else "",
-            _largest_error(row),
+            _of_allowed(row),
             Text("ok", style="green") if row["ok"] else Text(_problem(row), style="red"),
         )
     out = console()
@@ -327,8 +328,7 @@ def _print_table(rows: Sequence[Row], summary: Row) -> None:
     )
 
 
-def _largest_error(row: Row) -> str:
-    verdict = row.get("verify")
-    if not verdict:
-        return ""
-    return f"{max((line['max_abs_error'] for line in verdict['rows']), default=0.0):.1e}"
+def _of_allowed(row: Row) -> str:
+    """The largest error as a share of what is allowed; nothing where no number says it."""
+    worst = (row.get("verify") or {}).get("worst")
+    return of_allowed(worst["max_abs_error"], worst["allowed"]) if worst else ""

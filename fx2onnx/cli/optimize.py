@@ -14,6 +14,7 @@ from fx2onnx.cli.outcome import print_json, reports_errors
 from fx2onnx.exporting.options import ExportOptions
 from fx2onnx.precision.options import Precision
 from fx2onnx.quantize.options import KINDS, Quantize
+from fx2onnx.report.text import of_allowed
 
 if TYPE_CHECKING:
     from fx2onnx.steps.result import OptimizeResult
@@ -181,5 +182,8 @@ def _verdict(result: OptimizeResult) -> str:
     rows = result.comparison.rows
     worst = max(rows, key=lambda row: row.share)
     engines = ", ".join(dict.fromkeys(row.engine for row in rows))
-    sets, error = len(result.comparison.tried), worst.max_abs_error
-    return f"{sets} sets of random inputs in {engines}: largest error {error:.2g}, allowed {worst.allowed:.2g}"
+    share = of_allowed(worst.max_abs_error, worst.allowed)
+    return (
+        f"{len(result.comparison.tried)} sets of random inputs in {engines}: "
+        f"largest error {worst.max_abs_error:.2g}{f', {share} of what is allowed' if share else ''}"
+    )

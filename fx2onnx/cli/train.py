@@ -54,7 +54,7 @@ def train_command(
     report: options.Report = None,
     plot: Annotated[
         list[Path] | None,
-        options.flag("--plot", "Draw loss and metrics: a .html page or a .svg drawing."),
+        options.flag("--plot", "Draw loss and metrics: a .html page or a .svg drawing.", metavar="FILE"),
     ] = None,
     json_output: options.Json = False,
     quiet: options.Quiet = False,

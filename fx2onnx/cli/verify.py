@@ -98,8 +98,9 @@ def verdict_view(verdict: Verdict) -> RenderableType:
     from rich.text import Text
 
     from fx2onnx.report.console import headed_table
+    from fx2onnx.report.text import of_allowed
 
-    table = headed_table("engine", "output", ">largest error", ">allowed", "at", "")
+    table = headed_table("engine", "output", ">of allowed", ">largest error", "at", "")
     pairs = dict.fromkeys((row.engine, row.output) for row in verdict.rows)
     for engine, output in pairs:
         rows = [row for row in verdict.rows if (row.engine, row.output) == (engine, output)]
@@ -108,8 +109,8 @@ def verdict_view(verdict: Verdict) -> RenderableType:
         table.add_row(
             Text(engine),
             Text(output),
+            Text(of_allowed(worst.max_abs_error, worst.allowed)),
             Text(f"{worst.max_abs_error:.2e}"),
-            Text(f"{worst.allowed:.2e}"),
             Text(count + worst.inputs),
             Text("ok", style="green") if worst.ok else Text(worst.problem or "differs", style="red"),
         )

@@ -1,7 +1,8 @@
-"""The report as text."""
+"""The report, and how far an output is off, as text."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,3 +19,16 @@ def summary(report: Mapping[str, Any]) -> str:
     for title, entries in (("assumed", report["assumptions"]), ("warning", report["warnings"])):
         lines += [f"{title}: {entry}" for entry in entries]
     return "\n".join(lines)
+
+
+MANY_TIMES = 1000
+
+
+def of_allowed(error: float | None, allowed: float) -> str:
+    """An error as a share of what is allowed: ``12%``, ``3.4 times``, ``over 1000 times``; nothing where no number says it."""
+    if error is None or not math.isfinite(error) or (error and not allowed):
+        return ""
+    share = error / allowed if error else 0.0
+    if share <= 1:
+        return "<0.1%" if 0 < share < 0.0005 else f"{share:.{1 if 0 < share < 0.1 else 0}%}"
+    return f"{share:.{1 if share < 10 else 0}f} times" if share < MANY_TIMES else f"over {MANY_TIMES} times"

@@ -34,6 +34,8 @@ def build(name: str, options: Options) -> Source:
         fail_unknown("zoo model", name, registry.names(), hint="fx2onnx list zoo")
     given = {**options.sizes(), **options.keywords}
     entry = registry.entry(name)
+    if options.weights is not None and "weights" in entry.options:
+        given["weights"] = options.weights
     for key in given:
         if key not in entry.options:
             raise UserError(

@@ -110,21 +110,28 @@ def draw_tokens(data: dict[str, Any], path: Path) -> None:
 
 
 def draw_flames(data: dict[str, Any], path: Path) -> None:
-    """Figure 4: what both exporters spend their time on; width is the share of each one's own time."""
+    """Figure 4: what both exporters spend their time on, at one scale; the faster one's graph is there again, enlarged."""
     import matplotlib.pyplot as plt
 
-    drawn = [export for export in data["exports"] if export["flame"]]
-    heights = [_depth(export["flame"]) for export in drawn]
+    flames = {NAMES[export["exporter"]]: export["flame"] for export in data["exports"] if export["flame"]}
+    longest = max(node["value"] for node in flames.values())
+    drawn = [(f"{name}: {node['value']:.3g} s", node, longest) for name, node in flames.items()]
+    drawn += [
+        (f"{name}, {longest / node['value']:.0f} times as wide", node, node["value"])
+        for name, node in flames.items()
+        if node["value"] < longest
+    ]
+    heights = [_depth(node) for _, node, _ in drawn]
     figure, panels = plt.subplots(
         len(drawn), 1, figsize=(11, 0.28 * sum(heights) + 1.2 * len(drawn)), height_ratios=heights, squeeze=False
     )
-    for axes, export, height in zip(panels[:, 0], drawn, heights, strict=True):
-        _draw_flame(axes, export["flame"], 0.0, 0, export["flame"]["value"], "")
-        axes.set_xlim(0, export["flame"]["value"])
+    for axes, (title, node, width), height in zip(panels[:, 0], drawn, heights, strict=True):
+        _draw_flame(axes, node, 0.0, 0, width, "")
+        axes.set_xlim(0, width)
         axes.set_ylim(height - 0.5, -0.5)
         axes.set_yticks([])
         axes.spines[["top", "right", "left"]].set_visible(False)
-        axes.set_title(f"{NAMES[export['exporter']]}: {export['flame']['value']:.3g} s", loc="left", fontsize=11)
+        axes.set_title(title, loc="left", fontsize=11)
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:g} s")
     _save(figure, path)
 

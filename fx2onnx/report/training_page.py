@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from fx2onnx.base.escape import plain
 from fx2onnx.report.document import CHARTS, document
 
-WIDTH, HEIGHT, MARGIN, TITLE = 720, 220, 56, 28
+WIDTH, HEIGHT, MARGIN, TITLE = 720, 220, 72, 28
 """Of one curve of the drawing, in pixels; ``TITLE`` above each."""
 COLOURS = ("#4e8ef7", "#f2a33c", "#3fb68b", "#e8637c")
 """Those of the page (assets/core.js)."""
@@ -71,12 +71,14 @@ def _curve(found: TrainingCurves, name: str, colour: str, top: int) -> list[str]
     for value in (low, (low + high) / 2, high):
         y = bottom - (bottom - top) * (value - low) / spread
         parts.append(f'<line x1="{MARGIN}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}" stroke="#dde2e9"/>')
-        parts.append(f'<text x="{MARGIN - 6}" y="{y + 4:.1f}" text-anchor="end" fill="#5b6675">{value:.4g}</text>')
+        parts.append(f'<text x="{MARGIN - 6}" y="{y + 4:.1f}" text-anchor="end" fill="#5b6675">{value:.3g}</text>')
     for step, anchor, x in ((first, "start", MARGIN), (last, "end", right)):
         parts.append(f'<text x="{x}" y="{bottom + 16}" text-anchor="{anchor}" fill="#5b6675">step {step}</text>')
     for run in _runs(values):
         points = " ".join(place(*pair) for pair in run)
         parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="1.5"/>')
+    if tests:
+        parts.append(f'<text x="{right}" y="{top - 8}" text-anchor="end" fill="#5b6675">points: test</text>')
     for pair in tests:
         left, down = place(*pair).split(",")
         parts.append(

@@ -15,7 +15,7 @@ function drawCurve(name, index) {
     series: [
       { name: `${name} of a step`, type: 'line', showSymbol: false, lineStyle: { width: 1.5 }, color: PALETTE[index % PALETTE.length],
         data: DATA.curves[name].map((value, step) => [DATA.first + step + 1, value]) },
-      ...(tests.length ? [{ name: 'test', type: 'line', symbolSize: 8, color: PALETTE[(index + 4) % PALETTE.length], data: tests }] : []),
+      ...(tests.length ? [{ name: 'test', type: 'scatter', symbolSize: 10, color: PALETTE[(index + 4) % PALETTE.length], data: tests }] : []),
     ],
   });
 }

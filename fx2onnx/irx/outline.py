@@ -6,6 +6,8 @@ from typing import Any
 
 import onnx_ir as ir
 
+from fx2onnx.irx.dtype_names import dtype_name
+
 
 def graph_outline(model: ir.Model) -> dict[str, Any]:
     """``{"nodes": [[operator, scope]], "edges": [[from, to]]}`` of the main graph. ``scope`` is the module path in a
@@ -29,7 +31,7 @@ def weight_outline(model: ir.Model) -> list[dict[str, Any]]:
     found = [
         {
             "name": name,
-            "dtype": tensor.dtype.name.lower(),
+            "dtype": dtype_name(tensor.dtype.value),
             "shape": [int(dim) for dim in tensor.shape],  # type: ignore[arg-type]
             "bytes": tensor.nbytes,
         }

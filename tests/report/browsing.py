@@ -47,6 +47,21 @@ class Opened:
         if not url.startswith((file.as_uri(), "data:")):
             self.complaints.append(f"asks for {url}")
 
+    def is_at_top(self) -> bool:
+        """Whether the title and the first card are in sight, as the page was opened."""
+        places = (self.page.locator(place).first.bounding_box() for place in ("h1", "#cards div"))
+        height = self.page.viewport_size["height"]
+        return self.page.evaluate("scrollY") == 0 and all(0 <= place["y"] < height for place in places)
+
+    def too_wide(self) -> list[str]:
+        """The page and its tables, as far as they would have to be scrolled sideways."""
+        found: list[str] = self.page.evaluate("""[...document.querySelectorAll('html, .scroll')].filter((e) =>
+            e.checkVisibility() && e.scrollWidth > e.clientWidth).map((e) => `${e.id || e.className}: ${e.scrollWidth}`)""")
+        return found
+
+    def texts(self, places: str) -> list[str]:
+        return [text.strip() for text in self.page.locator(places).all_text_contents()]
+
     def show(self, tab: str) -> None:
         self.page.click(f"#tab-{tab}")
         assert self.page.is_visible(f"#{tab}")

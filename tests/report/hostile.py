@@ -78,4 +78,4 @@ def _events(factor: float) -> Event:
 
 
 def _memory() -> list[tuple[float, int, int]]:
-    return [(at / 10, 1000 * at, 1000 * at) for at in range(1, 5)]
+    return [(at / 10, 1000 * at, 1000 * at) for at in range(1, 10)]

@@ -88,7 +88,7 @@ def test_search_and_zoom(browser: Any, tmp_path: Path) -> None:
     page.click("#module-reset")
     page.wait_for_function("document.getElementById('node-found').textContent.startsWith('42 of 42')")
     page.click("text=size of weights")
-    page.wait_for_selector("#module-chart g.frame[name='tied']", state="attached")
+    page.wait_for_selector("#module-chart g.frame[name='layers']", state="attached")
     opened.show("sources")
     page.locator("#source-table td", has_text="net.py:7").click()
     page.wait_for_function("document.getElementById('node-found').textContent.startsWith('4 of 42')")
@@ -115,6 +115,82 @@ def test_the_graph_looks_into_modules(browser: Any, tmp_path: Path) -> None:
     page.click("#graph-path button >> nth=0")
     assert page.evaluate("picture.root") == ""
     assert opened.complaints == []
+
+
+@pytest.mark.parametrize("kind", ["nodes", "size of weights"])
+def test_bars_are_modules(browser: Any, tmp_path: Path, kind: str) -> None:
+    opened = opened_page(browser, tmp_path, model_of(2))
+    opened.page.click(f"#module-kind >> text={kind}")
+    names = opened.page.locator("#module-chart g.frame").evaluate_all("(all) => all.map((g) => g.getAttribute('name'))")
+    assert {"layers", "0", "1", "attention"} <= set(names)
+    assert not {*names} - {str(tmp_path / "m.onnx"), "layers", "0", "1", "attention", "mlp", "act", "embed", "head"}
+
+
+def without_modules(op_types: dict[str, tuple[str, str]]) -> onnx.ModelProto:
+    """``{output: (name of the node, input)}``, all of one operator, no weights, no sizes by name."""
+    nodes = [helper.make_node("Relu", [source], [out], name) for out, (name, source) in op_types.items()]
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in ("x", *list(op_types)[-1:])]
+    return helper.make_model(helper.make_graph(nodes, "main", values[:1], values[1:]))
+
+
+def test_what_a_model_lacks_is_not_shown_empty(browser: Any, tmp_path: Path) -> None:
+    opened = opened_page(browser, tmp_path, without_modules({"y": ("one", "x"), "z": ("two", "y")}))
+    assert opened.page.text_content("#module-hint") == "The file names no modules."
+    assert not opened.page.is_visible("#module-chart")
+    assert "line" not in opened.texts("#node-table th")
+    opened.show("interface")
+    assert not opened.page.is_visible("text=Dynamic sizes")
+    assert opened.texts("#cards small") == ["1 operator", "0 tensors", "in the file", "1 output", ""]
+    (tmp_path / "tied").mkdir()
+    weighted = model_of(1)
+    weighted.graph.node[-1].input[1] = "layers.0.attention.scale"  # so that nothing is tied
+    opened = opened_page(browser, tmp_path / "tied", weighted)
+    opened.show("weights")
+    assert opened.page.is_visible("text=All weights")
+    assert not opened.page.is_visible("h2:has-text('Tied')")
+    assert opened.complaints == []
+
+
+GRAPHS = {
+    "chains": ({"a": ("a", "x"), "b": ("b", "x"), "c": ("c", "b")}, [["a"], ["b", "c"]]),
+    "around a module": ({"a": ("a", "x"), "b": ("m/b", "a"), "c": ("c", "b"), "d": ("d", "c")}, [["a"], ["m/b"], ["c", "d"]]),
+    "beside a module": ({"a": ("a", "x"), "b": ("m/b", "a"), "c": ("c", "a"), "d": ("d", "b")}, [["a", "c"], ["m/b"], ["d"]]),
+    "own nodes of a module": (
+        {"a": ("m/a", "x"), "b": ("m.inner/b", "a"), "c": ("m/c", "b"), "d": ("n/d", "c")}, [["m/a", "m.inner/b", "m/c"], ["n/d"]],
+    ),
+    "a module in two places": ({"a": ("m/a", "x"), "b": ("b", "a"), "c": ("m/c", "b")}, [["m/a", "m/c"], ["b"]]),
+}  # fmt: skip
+
+
+def test_boxes_of_the_graph_hold_what_belongs_together(browser: Any, tmp_path: Path) -> None:
+    """Nodes outside of modules share a box where they are connected, and no path leaves such a box and comes back."""
+    for at, (nodes, boxes) in enumerate(GRAPHS.values()):
+        folder = tmp_path / str(at)
+        folder.mkdir()
+        opened = opened_page(browser, folder, without_modules(nodes))
+        names = opened.page.evaluate("""(() => {
+            const keys = runs(NODES.map(({ scope }) => scope.split('.')[0]), (unit) => unit === '');
+            return [...new Set(keys)].map((key) => NODES.filter((_, index) => keys[index] === key).map(({ name }) => name));
+        })()""")
+        assert names == boxes
+        opened.show("graph")
+        opened.page.evaluate("drawGraph(1)")
+        assert opened.page.evaluate("graphPicture.nodes().length") == len(boxes)
+        opened.page.close()
+
+
+def test_own_nodes_of_modules_stand_around_the_modules_inside(browser: Any, tmp_path: Path) -> None:
+    nodes = {"a": ("m/a", "x"), "b": ("m.inner/b", "a"), "c": ("m/c", "b"), "d": ("n/d", "c")}
+    opened = opened_page(browser, tmp_path, without_modules(nodes))
+    opened.show("graph")
+    opened.page.evaluate("drawGraph(2)")
+    assert opened.page.evaluate("graphPicture.nodes().map((node) => node.data('label'))") == [
+        "m: Relu",
+        "m.inner",
+        "m: Relu",
+        "n",
+    ]
+    assert opened.page.evaluate("graphPicture.edges().length") == 3
 
 
 TIMED = """async ([what, text]) => {
@@ -156,8 +232,10 @@ def test_it_stays_fluid_at_5000_nodes(browser: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("size", "scheme"), [(PHONE, "dark"), (DESK, "light")], ids=["phone", "desk"])
 def test_it_fits(browser: Any, tmp_path: Path, size: dict[str, int], scheme: str) -> None:
     opened = opened_page(browser, tmp_path, model_of(3), size=size, scheme=scheme)
+    assert opened.is_at_top()
     for tab in TABS:
         opened.show(tab)
+        assert size is PHONE or opened.too_wide() == []
         too_wide = opened.page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
         assert too_wide <= 0, f"{tab} is {too_wide} pixels too wide"
 
@@ -226,10 +304,43 @@ def test_a_verdict(browser: Any, tmp_path: Path) -> None:
     assert "10%" in page.text_content("#row-table")
     opened.show("more")
     shown = page.text_content("#more")
-    for text in ("versions", "2.13", "1, 2", "float32", "__proto__", "int64", "seed 1", "not yet known", "deep"):
+    for text in ("Versions", "2.13", "1, 2", "float32", "__proto__", "int64", "seed 1", "Not yet known", "deep"):
         assert text in shown
     assert page.evaluate("window.pwned") is None
     assert opened.complaints == []
+
+
+def row(**more: Any) -> dict[str, Any]:
+    usual = {"engine": "runner", "output": "y", "max_abs_error": 2.98e-8, "allowed": 0.00000216, "ok": True}
+    return usual | {"inputs": "sample", "problem": "", "scale": 1.0, "by": "difference"} | more
+
+
+def test_verdicts_are_told_in_shares_and_words(browser: Any, tmp_path: Path) -> None:
+    good = [row(), row(max_abs_error=8.8e12, allowed=2e13, scale=1e19, inputs="large")]
+    bad = [
+        row(max_abs_error=7e-6, ok=False), row(max_abs_error=217.0, allowed=0.02154, ok=False),
+        row(max_abs_error=3.0, allowed=0.0, ok=False, problem="3 of 16 numbers differ"),
+        row(max_abs_error=float("inf"), allowed=0.0, ok=False, problem="dtype float16"),
+    ]  # fmt: skip
+    for rows, shares in (
+        (good, ["1.4%", "44%"]),
+        (good + bad, ["1.4%", "44%", "3.2 times", "over 1000 times", "", ""]),
+    ):
+        verdict = {"ok": rows is good, "rows": rows, "notes": [], "baked": [], "incomplete": ""}
+        (tmp_path / "v.html").write_text(verdict_page("m.onnx", "net:make", verdict))
+        opened = Opened(browser, tmp_path / "v.html")
+        assert opened.is_at_top()
+        assert opened.too_wide() == []
+        assert opened.texts("#row-table td:nth-child(3)") == ["agrees" if one["ok"] else "differs" for one in rows]
+        assert opened.texts("#row-table td:nth-child(4)") == shares
+        headings = opened.texts("#row-table th")
+        assert ("problem" in headings) == (rows is not good)
+        errors = opened.texts(f"#row-table td:nth-child({headings.index('largest error') + 1})")
+        assert errors[:2] == ["2.98e-8", "8.80e+12"], "one notation"
+        assert "%" not in (opened.page.text_content("#cards") or "") or rows is good
+        assert opened.count("[role=tab]") == 1, "nothing empty"
+        assert not opened.page.is_visible("text=Notes")
+        assert opened.complaints == []
 
 
 def test_pages_are_one_file_that_loads_nothing(tmp_path: Path) -> None:

@@ -58,8 +58,10 @@ def test_every_tab_draws_without_complaint(browser: Any, file: Path) -> None:
 @pytest.mark.parametrize("size", [PHONE, DESK], ids=["phone", "desk"])
 def test_it_fits_and_can_be_read(browser: Any, file: Path, size: dict[str, int], scheme: str) -> None:
     opened = Opened(browser, file, size, scheme)
+    assert opened.is_at_top()
     for tab in TABS:
         opened.show(tab)
+        assert size is PHONE or opened.too_wide() == []
         too_wide = opened.page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
         assert too_wide <= 0, f"{tab} is {too_wide} pixels too wide"
     paper, ink = (
@@ -177,7 +179,7 @@ def test_tables_keep_their_times_in_sight_on_a_phone(browser: Any, file: Path) -
         "overview": ("#phase-tables table", "share"),
         "operations": ("#operation-table table", "time"),
         "changes": ("#changes table", "change"),
-        "verification": ("#verdict-table table", "largest error"),
+        "verification": ("#verdict-table table", "of allowed"),
     }
     for tab, (table, heading) in columns.items():
         opened.show(tab)
@@ -234,6 +236,70 @@ def test_a_change_of_width_and_scheme_redraws(browser: Any, file: Path) -> None:
     opened.page.emulate_media(color_scheme="dark")
     assert opened.page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
     assert opened.complaints == []
+
+
+def test_a_view_is_named_in_the_address(browser: Any, file: Path) -> None:
+    opened = Opened(browser, file)
+    assert "#" not in opened.page.url
+    opened.show("weights")
+    assert opened.page.url.endswith("#view=weights")
+    opened.page.reload()
+    assert opened.page.is_visible("#weights")
+    assert opened.is_at_top()
+    assert opened.complaints == []
+
+
+def test_one_exporter_has_one_chart_of_time(browser: Any, profile: Profile, tmp_path: Path) -> None:
+    """Readings of memory make a curve where there are some; phases that nobody sees have no entry in the legend."""
+    assert profile.ours.events is not None
+    profile.exports = profile.exports[:1]
+    first, *_ = profile.ours.events.children
+    first.name, first.seconds = "too short", profile.ours.events.seconds / 1000
+    for count, is_drawn in ((2, False), (20, True)):
+        profile.exports[0].memory = [(at / count, 1000 * at, 1000 * at) for at in range(count)]
+        profile.to_html(tmp_path / "one.html")
+        opened = Opened(browser, tmp_path / "one.html")
+        assert opened.page.is_visible("#phase-seconds svg")
+        assert not opened.page.is_visible("#phase-share")
+        assert opened.page.is_visible("#memory") == is_drawn
+        legend = opened.texts("#phase-seconds svg text")
+        assert "capture" in legend
+        assert "too short" not in legend
+        opened.show("flames")
+        assert opened.count(".scale") == 0
+        assert opened.complaints == []
+
+
+def test_flames_show_their_times_at_one_scale(browser: Any, file: Path) -> None:
+    opened = Opened(browser, file)
+    opened.show("flames")
+    shares = opened.page.evaluate(
+        "[...document.querySelectorAll('.scale')].map((bar) => bar.clientWidth / bar.parentElement.clientWidth)"
+    )
+    assert shares[0] / shares[1] == pytest.approx(1 / 3, abs=0.02)
+
+
+def test_times_of_a_column_have_one_unit(browser: Any, file: Path) -> None:
+    opened = Opened(browser, file)
+    for tab, columns in {
+        "overview": ["#phase-tables article:nth-child(1) td:nth-child(2)"],
+        "operations": ["#operation-table td:nth-child(3)", "#line-table td:nth-child(2)"],
+        "changes": ["#changes article:first-child td:nth-child(2)"],
+    }.items():
+        opened.show(tab)
+        for column in columns:
+            times = [text for text in opened.texts(column) if text != "0"]
+            assert len(times) > 3
+            assert len({text.split()[-1] for text in times}) == 1, column
+
+
+def test_labels_of_weights_fit_or_are_hidden(browser: Any, file: Path) -> None:
+    opened = Opened(browser, file, PHONE)
+    opened.show("weights")
+    seen = opened.page.evaluate("""[...document.querySelectorAll('#weight-map text')].filter((text) =>
+        getComputedStyle(text).visibility === 'visible').map((text) => text.textContent)""")
+    assert len(seen) > 2
+    assert not [text for text in seen if len(text.split("...")[0]) < 4 and not re.fullmatch(r"[\d.]+ k?B|\d", text)]
 
 
 def test_views_without_data_have_no_tab(browser: Any, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.report.compare import compare, parse_share
 from fx2onnx.report.profile import Profile, chrome_trace, speedscope
 from fx2onnx.report.profile_data import Event, Export
+from fx2onnx.report.text import of_allowed
 from fx2onnx.report.tree import flame, lines, operations, phases, walk
 
 DATA = Path(__file__).parent / "data"
@@ -252,6 +253,18 @@ def test_an_export_that_failed_cannot_be_compared(profile: Profile) -> None:
 @pytest.mark.parametrize(("text", "share"), [("20%", 0.2), ("0.2", 0.2), (" 5 %", 0.05), ("0", 0.0)])
 def test_shares_are_read(text: str, share: float) -> None:
     assert parse_share(text) == pytest.approx(share)
+
+
+@pytest.mark.parametrize(
+    ("error", "allowed", "text"),
+    [
+        (0.0, 0.0, "0%"), (0.0, 1.0, "0%"), (1e-4, 1.0, "<0.1%"), (0.0142, 1.0, "1.4%"), (8.8e12, 2e13, "44%"),
+        (3.0, 1.0, "3.0 times"), (217.0, 1.0, "217 times"), (217.0, 0.02154, "over 1000 times"),
+        (3.0, 0.0, ""), (float("inf"), 1.0, ""), (float("nan"), 1.0, ""), (None, 1.0, ""),
+    ],
+)  # fmt: skip
+def test_errors_are_told_as_shares_of_what_is_allowed(error: float | None, allowed: float, text: str) -> None:
+    assert of_allowed(error, allowed) == text
 
 
 @pytest.mark.parametrize("text", ["", "-1", "much", "20%%", "nan"])

@@ -28,6 +28,8 @@ def test_the_page_in_a_browser(browser: Any, size: dict[str, int], name: str, tm
     file = tmp_path / "training.html"
     file.write_text(training_page(curves(curves={"loss": [2.0, 1.0], name: [0.1, 0.9]}, source=name)))
     opened = Opened(browser, file, size)
+    assert opened.is_at_top()
+    assert size is PHONE or opened.too_wide() == []
     assert opened.count("#curves .chart svg") == 2
     assert opened.count("#curves .chart svg path") > 4
     opened.show("steps")
@@ -51,7 +53,7 @@ def test_the_drawing() -> None:
     assert [x for x, _ in places] == sorted(x for x, _ in places)
     assert [y for _, y in places] == sorted((y for _, y in places), reverse=True), "larger numbers are higher"
     assert len(list(root.iter(f"{SVG}circle"))) == 4
-    assert {"loss", "accuracy", "step 0", "step 4"} <= {text.text for text in root.iter(f"{SVG}text")}
+    assert {"loss", "accuracy", "step 0", "step 4", "points: test"} <= {text.text for text in root.iter(f"{SVG}text")}
 
 
 def test_a_long_training_is_thinned() -> None:

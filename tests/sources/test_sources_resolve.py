@@ -89,6 +89,14 @@ def test_zoo_models_take_the_options_they_state(name: str) -> None:
     assert entry.summary
 
 
+def test_weights_of_a_trained_model_are_random_where_asked() -> None:
+    pytest.importorskip("sklearn")
+    first, again = (resolve("zoo:mnist_trained", weights="random") for _ in range(2))
+    assert "random weights" in first.origin
+    assert torch.equal(first.module.norm1.running_mean, torch.zeros(16)), "no batch was seen"  # type: ignore[union-attr]
+    assert all(map(torch.equal, first.module.state_dict().values(), again.module.state_dict().values()))
+
+
 @pytest.mark.long
 def test_sizes_of_the_sample_inputs_follow_the_options() -> None:
     assert resolve("zoo:mnist_cnn", batch=3).args[0].shape == (3, 1, 28, 28)

@@ -82,6 +82,24 @@ def test_losses_are_shown(folder: Path, tmp_path: Path) -> None:
     assert "test accuracy" in done.stdout
 
 
+@pytest.mark.long
+def test_the_documented_example_learns(tmp_path: Path) -> None:
+    """From random weights: the loss falls, the accuracy of rows that it was not trained on rises."""
+    pytest.importorskip("sklearn")
+    folder, out = tmp_path / "digits", tmp_path / "trained"
+    text = (Path(__file__).parents[2] / "docs" / "training.md").read_text(encoding="utf-8")
+    make, train = (line.split()[1:] for line in text.splitlines() if line.startswith("fx2onnx ") and "digits" in line)
+    assert make[-1] == train[1] == "digits"
+    done = RUN.invoke(app, [*make[:-1], str(folder), "--no-verify", "--quiet"])
+    assert done.exit_code == 0, done.output
+    done = RUN.invoke(app, ["train", str(folder), "--data", "digits", "--steps", "60", "-o", str(out), "--json"])
+    assert done.exit_code == 0, done.output
+    summary = json.loads(done.stdout)
+    assert np.mean(summary["losses"][:5]) > 1.5
+    assert np.mean(summary["losses"][-5:]) < 0.3
+    assert summary["test"]["accuracy"] > 0.9
+
+
 @pytest.mark.long_cases("arguments0---loss none is not known", "arguments1---optimizer none is not known")
 @pytest.mark.parametrize(
     ("arguments", "message"),

@@ -289,7 +289,7 @@ def test_times_of_a_column_have_one_unit(browser: Any, file: Path) -> None:
         opened.show(tab)
         for column in columns:
             times = [text for text in opened.texts(column) if text != "0"]
-            assert len(times) > 3
+            assert times
             assert len({text.split()[-1] for text in times}) == 1, column
 
 

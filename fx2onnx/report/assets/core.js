@@ -71,8 +71,8 @@ function flameColour(frame) {
   return `color-mix(in srgb, ${base} ${100 - lift}%, white)`;
 }
 
-// Long text may go on in a new line after a dot, a slash or an underscore, or before a capital.
-const breakable = (text) => text.length < 25 ? [text] : text.split(/(?<=[._/])|(?<=[a-z])(?=[A-Z])/).flatMap((part, index) => index ? [make('wbr'), part] : [part]);
+// Text may go on in a new line after a dot, a slash or an underscore, or before a capital; short text on a phone alone.
+const breakable = (text) => text.split(/(?<=[._/])|(?<=[a-z])(?=[A-Z])/).flatMap((part, index) => index ? [make('wbr', text.length < 25 ? { class: 'phone' } : {}), part] : [part]);
 
 // A table that sorts by the clicked heading; columns that are empty in all rows are left out. rows: objects.
 // columns: [{title, key, format?, notation?, wide?, number?, desk?, tone?}]. notation: makes the format from all values of the column.

@@ -25,12 +25,15 @@ def draw(*shape: int, dtype: Any = F32, seed: int = 0) -> Array:
 
 
 def model_of(op_type: str, feeds: Mapping[str, Array | None], outputs: str, domain: str, attrs: Any) -> bytes:
-    """One node; an output called ``-`` is left out."""
+    """One node; an output called ``-`` is left out. onnxruntime wants to know the sizes of tables of embeddings."""
+    is_sized = "Embed" in op_type
     results = ["" if name == "-" else name for name in outputs.split()]
     names = [name if value is not None else "" for name, value in feeds.items()]
     node = helper.make_node(op_type, names, results, domain=domain, **attrs)
     inputs = [
-        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), [None] * value.ndim)
+        helper.make_tensor_value_info(
+            name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape if is_sized else [None] * value.ndim
+        )
         for name, value in feeds.items()
         if value is not None
     ]

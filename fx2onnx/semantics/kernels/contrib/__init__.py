@@ -26,6 +26,9 @@ FAMILIES: dict[tuple[str, str], str] = {
     (NCHWC, "nchwc"): """
         AveragePool Conv GlobalAveragePool GlobalMaxPool MaxPool ReorderInput ReorderOutput Upsample
     """,
+    (MICROSOFT, "encoders"): """
+        Attention EmbedLayerNormalization QAttention QEmbedLayerNormalization
+    """,
 }
 """The operators of each domain and file."""
 

@@ -151,26 +151,47 @@ def multi_head_attention(
     before = 0 if past_key is None else past_key.shape[2]
     if past_key is not None and past_value is not None:
         k, v = np.concatenate([past_key, k], axis=2), np.concatenate([past_value, v], axis=2)
-    batch, _, queries, depth = q.shape
+    batch, _, queries, _ = q.shape
+    mask = None
+    if key_padding_mask is not None:
+        mask = _padding_bias(key_padding_mask, batch, queries, k.shape[2], mask_filter_value, widen(q).dtype)
+    y, kept = attend(q, k, v, scale, before if unidirectional else None, (mask, attention_bias), n_outputs > 3)
+    results = [narrowed(y, query.dtype)]
+    if n_outputs > 1:
+        results += [np.array(k, order="C"), np.array(v, order="C")]
+    if n_outputs > 3:
+        results.append(narrowed(kept, query.dtype))
+    return tuple(results[:n_outputs])
+
+
+def attend(
+    q: Array,
+    k: Array,
+    v: Array,
+    scale: float,
+    before: int | None,
+    terms: Sequence[Array | None],
+    keeps_scores: bool = False,
+) -> tuple[Array, Array]:
+    """softmax(scale * q @ k.T + terms) @ v as [B, S, H * D], wide; and the scores before the softmax.
+
+    ``before``: where queries see no later keys, the number of keys before the first query.
+    """
+    batch, heads, queries, depth = q.shape
     keys = k.shape[2]
     if k.shape[:2] != q.shape[:2] or v.shape[:3] != k.shape[:3] or k.shape[3] != depth:
         raise ValueError(f"query {list(q.shape)}, key {list(k.shape)} and value {list(v.shape)} do not fit")
-    check_shape((batch, num_heads, queries, keys), q.dtype, "the attention scores")
+    check_shape((batch, heads, queries, keys), q.dtype, "the attention scores")
     wide = widen(q)
     scores = product(wide * np.asarray(scale or 1 / math.sqrt(depth), wide.dtype), widen(k).swapaxes(2, 3))
-    if unidirectional:
-        later = np.arange(keys) > np.arange(queries)[:, None] + before
-        np.copyto(scores, -np.inf, where=later)
-    if key_padding_mask is not None:
-        scores += _padding_bias(key_padding_mask, batch, queries, keys, mask_filter_value, scores.dtype)
-    if attention_bias is not None:
-        scores += widen(attention_bias)
-    kept = [scores.copy()] if n_outputs > 3 else []
+    if before is not None:
+        np.copyto(scores, -np.inf, where=np.arange(keys) > np.arange(queries)[:, None] + before)
+    for term in terms:
+        if term is not None:
+            scores += widen(term)
+    kept = scores.copy() if keeps_scores else scores
     y = product(_softmax(scores), widen(v)).transpose(0, 2, 1, 3).reshape(batch, queries, -1)
-    results = [narrowed(np.ascontiguousarray(y), query.dtype)]
-    if n_outputs > 1:
-        results += [np.array(k, order="C"), np.array(v, order="C")]
-    return (*results, *(narrowed(score, query.dtype) for score in kept))[:n_outputs]
+    return np.ascontiguousarray(y), kept
 
 
 @kernel("GroupQueryAttention", domain=MICROSOFT)

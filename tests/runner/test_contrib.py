@@ -20,6 +20,10 @@ ROUNDING = {F16: 4e-3, F32: 2e-6, F64: 1e-12}
 """Of numbers around 1: a few units in the last place, more of half precision, which is rounded at each step."""
 
 
+BEFORE_10 = {"Affine", "Crop", "DynamicSlice", "ImageScaler", "ParametricSoftplus", "Scale", "ScaledTanh"}
+"""What onnxruntime has in ONNX's domain up to opset 9."""
+
+
 def draw(*shape: int, dtype: Any = F32, seed: int = 0) -> Array:
     return np.random.default_rng(seed + len(shape)).standard_normal(shape).astype(dtype)
 
@@ -40,7 +44,7 @@ def model_of(op_type: str, feeds: Mapping[str, Array | None], outputs: str, doma
     graph = helper.make_graph(
         [node], "g", inputs, [helper.make_empty_tensor_value_info(name) for name in results if name]
     )
-    imports = [helper.make_opsetid("", 20), helper.make_opsetid(MICROSOFT, 1)]
+    imports = [helper.make_opsetid("", 9 if op_type in BEFORE_10 else 20), helper.make_opsetid(MICROSOFT, 1)]
     model: onnx.ModelProto = helper.make_model(graph, opset_imports=imports, ir_version=10)
     return model.SerializeToString()
 

@@ -1,0 +1,329 @@
+"""onnxruntime's operators on arrays in general: those that ONNX took over later, and small ones of single models."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fx2onnx.semantics.kernels.contrib import MICROSOFT
+from fx2onnx.semantics.kernels.conv import conv_transpose
+from fx2onnx.semantics.kernels.gather import gather_nd
+from fx2onnx.semantics.kernels.pool import pool_window
+from fx2onnx.semantics.kernels.shape import ints, pad, slice_, trilu
+from fx2onnx.semantics.kernels.softmax import check_axis
+from fx2onnx.semantics.kernels.vision import grid_sample
+from fx2onnx.semantics.kernels.windows import pad_spatial, required_after, window_view
+from fx2onnx.semantics.limits import check_shape, count_iteration
+from fx2onnx.semantics.registry import kernel
+from fx2onnx.semantics.types import INT64, Array, narrowed, widen
+
+kernel("GatherND", domain=MICROSOFT)(gather_nd)
+kernel("Trilu", domain=MICROSOFT)(trilu)
+kernel("DynamicSlice", kind="view", shape_inputs=(1, 2, 3))(slice_)
+
+
+def _number(value: Array, name: str) -> Any:
+    if value.size != 1:
+        raise ValueError(f"{name} has the shape {list(value.shape)}; it must be one number")
+    return value.reshape(())[()]
+
+
+@kernel("Range", domain=MICROSOFT, shape_inputs=(0, 1, 2))
+def range_of_microsoft(start: Array, limit: Array, delta: Array | None = None) -> Array:
+    """start, start + delta and so on, up to ``limit``, which is not among them."""
+    first, last = _number(start, "start"), _number(limit, "limit")
+    step = start.dtype.type(1) if delta is None else _number(delta, "delta")
+    if step == 0:
+        raise ValueError("delta is 0")
+    count = max(math.ceil((float(last) - float(first)) / float(step)), 0)
+    check_shape((count,), start.dtype)
+    return np.asarray(first + np.arange(count, dtype=start.dtype) * step, start.dtype)
+
+
+@kernel("ExpandDims", domain=MICROSOFT, shape_inputs=(1,))
+def expand_dims(x: Array, axis: Array) -> Array:
+    """x with an axis of size 1 before ``axis``."""
+    return np.expand_dims(x, check_axis(int(_number(axis, "axis")), x.ndim + 1)).copy()
+
+
+@kernel("Pad", domain=MICROSOFT, shape_inputs=(1,))
+def pad_of_microsoft(x: Array, pads: Array, value: Array | None = None, *, mode: str = "constant") -> Array:
+    """Pad, whose ``pads`` may be a row and whose value a list of one."""
+    fill = None if value is None else value.reshape(())
+    return pad(x, pads.reshape(-1), fill, mode=mode)
+
+
+@kernel("GridSample", domain=MICROSOFT)
+def grid_sample_of_microsoft(
+    x: Array, grid: Array, *, mode: str = "bilinear", padding_mode: str = "zeros", align_corners: int = 0
+) -> Array:
+    """GridSample of opset 16."""
+    return grid_sample(x, grid, mode=mode, padding_mode=padding_mode, align_corners=align_corners, version=16)
+
+
+@kernel("Inverse", domain=MICROSOFT)
+def inverse(x: Array) -> Array:
+    """The inverse of the last two axes."""
+    if x.ndim < 2 or x.shape[-1] != x.shape[-2]:
+        raise ValueError(f"an input of shape {list(x.shape)} holds no square matrices")
+    return narrowed(np.linalg.inv(widen(x)), x.dtype)
+
+
+@kernel("SampleOp", domain=MICROSOFT)
+def sample_op(x: Array) -> Array:
+    """x itself."""
+    return x.copy()
+
+
+@kernel("CDist", domain=MICROSOFT)
+def cdist(a: Array, b: Array, *, metric: str = "sqeuclidean") -> Array:
+    """The distance of each row of a to each row of b."""
+    if metric not in ("sqeuclidean", "euclidean"):
+        raise NotImplementedError(f"the metric {metric!r} is not computed, as in onnxruntime")
+    if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[1]:
+        raise ValueError(f"rows of {list(a.shape)} and {list(b.shape)} do not fit")
+    check_shape((len(a), len(b)), a.dtype)
+    square = (a * a).sum(1)[:, None] + (b * b).sum(1) - 2 * (a @ b.T)
+    np.maximum(square, 0, out=square)
+    return np.asarray(np.sqrt(square) if metric == "euclidean" else square)
+
+
+@kernel("UnfoldTensor", domain=MICROSOFT)
+def unfold_tensor(x: Array, *, size: int, dim: int = -1, step: int = 1) -> Array:
+    """All slices of ``size`` along ``dim``, ``step`` apart, in a last axis."""
+    axis = check_axis(dim, x.ndim)
+    if not 0 < size <= x.shape[axis] or step < 1:
+        raise ValueError(f"slices of {size}, {step} apart, of an axis of {x.shape[axis]}")
+    windows = np.lib.stride_tricks.sliding_window_view(x, size, axis)
+    cut = (slice(None),) * axis + (slice(None, None, step),)
+    check_shape(windows[cut].shape, x.dtype)
+    return np.array(windows[cut], order="C")
+
+
+@kernel("Unique", domain=MICROSOFT, shape_inputs=None)
+def unique_of_microsoft(x: Array) -> tuple[Array, Array, Array]:
+    """The different values in the order in which they come, where each element is among them, and how often each comes."""
+    if x.ndim != 1:
+        raise ValueError(f"the input has {x.ndim} axes, it must have 1")
+    values, first, where, counts = np.unique(x, return_index=True, return_inverse=True, return_counts=True)
+    order = np.argsort(first, kind="stable")
+    rank = np.empty_like(order)
+    rank[order] = np.arange(len(order))
+    return values[order], rank[where.reshape(-1)].astype(INT64), counts[order].astype(INT64)
+
+
+@kernel("NGramRepeatBlock", domain=MICROSOFT)
+def ngram_repeat_block(input_ids: Array, scores: Array, *, ngram_size: int) -> Array:
+    """scores, minus infinity for each token that would end an n-gram of its row a second time."""
+    if input_ids.ndim != 2 or scores.ndim != 2 or len(input_ids) != len(scores) or ngram_size < 1:
+        raise ValueError(
+            f"ids {list(input_ids.shape)}, scores {list(scores.shape)} and n-grams of {ngram_size} do not fit"
+        )
+    y = scores.copy()
+    length = input_ids.shape[1]
+    if length + 1 < ngram_size:
+        return y
+    for row, ids in enumerate(input_ids):
+        count_iteration()
+        last = ids[length - ngram_size + 1 :] if ngram_size > 1 else ids[:0]
+        for start in range(length - ngram_size + 1):
+            if np.array_equal(ids[start : start + ngram_size - 1], last):
+                token = int(ids[start + ngram_size - 1])
+                if not 0 <= token < y.shape[1]:
+                    raise IndexError(f"the id {token} is out of range for {y.shape[1]} scores")
+                y[row, token] = -np.inf
+    return y
+
+
+@kernel("BifurcationDetector", domain=MICROSOFT, shape_inputs=None)
+def bifurcation_detector(
+    source: Array,
+    current: Array,
+    before: Array,
+    predicted: Array | None = None,
+    *,
+    min_ngram_size: int = 1,
+    max_ngram_size: int = 3,
+) -> tuple[Array, Array]:
+    """``current`` with the predicted tokens up to where they leave the source; where its last n-gram is in the source."""
+    tokens = current
+    if predicted is not None:
+        start = int(_number(before, "prev_suffix_match_idx"))
+        n_source = len(source)
+        if len(predicted) != n_source + 1 - start:
+            raise ValueError(f"{len(predicted)} predicted tokens for {n_source} source tokens from {start} on")
+        same = predicted[:-1] == source[start:]
+        agreed = int(np.argmin(same)) if not same.all() else len(same)
+        tokens = np.concatenate([current, predicted[: agreed + 1]])
+    match = -1
+    for size in range(min_ngram_size, max_ngram_size + 1):
+        if size > len(tokens):
+            break
+        gram = tokens[len(tokens) - size :]
+        if len(source) < size:
+            match = -1
+            continue
+        hits = np.flatnonzero((np.lib.stride_tricks.sliding_window_view(source, size) == gram).all(1))
+        if not len(hits):
+            break
+        match = int(hits[0]) + size if len(hits) == 1 else -1
+        if match >= 0:
+            break
+    return tokens.copy(), np.asarray(match, INT64)
+
+
+@kernel("DynamicTimeWarping", domain=MICROSOFT, shape_inputs=None)
+def dynamic_time_warping(costs: Array) -> Array:
+    """[2, n]: the cheapest path from the first to the last cell of a matrix [M, N] of costs."""
+    matrix = costs[0] if costs.ndim == 3 and len(costs) == 1 else costs
+    if matrix.ndim != 2:
+        raise ValueError(f"costs of shape {list(costs.shape)}; they must be [M, N] or [1, M, N]")
+    rows, columns = matrix.shape
+    total = np.full((rows + 1, columns + 1), np.inf, costs.dtype)
+    total[0, 0] = 0
+    came = np.full((rows + 1, columns + 1), -1, np.int8)
+    for column in range(1, columns + 1):
+        count_iteration()
+        for row in range(1, rows + 1):
+            across, up, left = total[row - 1, column - 1], total[row - 1, column], total[row, column - 1]
+            way = 0 if across < up and across < left else 1 if up < across and up < left else 2
+            total[row, column] = matrix[row - 1, column - 1] + (across, up, left)[way]
+            came[row, column] = way
+    came[0, :], came[:, 0] = 2, 1
+    path = []
+    row, column = rows, columns
+    while row > 0 or column > 0:
+        path.append((row - 1, column - 1))
+        way = came[row, column]
+        row, column = row - (way != 2), column - (way != 1)
+    return np.asarray(path[::-1], np.int32).reshape(-1, 2).T.copy()
+
+
+@kernel("CropAndResize", domain=MICROSOFT, shape_inputs=(3,))
+def crop_and_resize(
+    x: Array,
+    rois: Array,
+    batch_indices: Array,
+    crop_size: Array,
+    *,
+    mode: str = "bilinear",
+    extrapolation_value: float = 0.0,
+) -> Array:
+    """Boxes [y1, x1, y2, x2] of images, in shares of their sizes, each resized to ``crop_size``."""
+    if x.ndim != 4 or rois.ndim != 2 or rois.shape[1] != 4 or batch_indices.shape != (len(rois),):
+        raise ValueError(f"images {list(x.shape)}, boxes {list(rois.shape)} and {list(batch_indices.shape)} do not fit")
+    if mode not in ("bilinear", "nearest"):
+        raise ValueError(f"the mode is {mode!r}")
+    high, wide = ints(crop_size)
+    if high < 1 or wide < 1:
+        raise ValueError(f"crop_size is {[high, wide]}")
+    if len(rois) and not 0 <= batch_indices.min() <= batch_indices.max() < len(x):
+        raise IndexError(f"batch_indices up to {batch_indices.max()} for {len(x)} images")
+    check_shape((len(rois), x.shape[1], high, wide), x.dtype)
+    y = np.full((len(rois), x.shape[1], high, wide), extrapolation_value, x.dtype)
+    for place, (roi, image) in enumerate(zip(rois, x[batch_indices], strict=True)):
+        count_iteration()
+        rows, columns = (
+            _places(low, top, count, size)
+            for low, top, count, size in ((roi[0], roi[2], high, x.shape[2]), (roi[1], roi[3], wide, x.shape[3]))
+        )
+        inside = [
+            np.flatnonzero((at >= 0) & (at <= size - 1)) for at, size in ((rows, x.shape[2]), (columns, x.shape[3]))
+        ]
+        if not all(map(len, inside)):
+            continue
+        cells = np.ix_(np.arange(x.shape[1]), *inside)
+        at_row, at_column = rows[inside[0]], columns[inside[1]]
+        if mode == "nearest":
+            y[place][cells] = image[:, (at_row + 0.5).astype(int)][:, :, (at_column + 0.5).astype(int)]
+            continue
+        top, left = np.floor(at_row).astype(int), np.floor(at_column).astype(int)
+        bottom, right = np.ceil(at_row).astype(int), np.ceil(at_column).astype(int)
+        down, across = (at_row - top).astype(x.dtype)[:, None], (at_column - left).astype(x.dtype)
+        upper = image[:, top][:, :, left] * (1 - across) + image[:, top][:, :, right] * across
+        lower = image[:, bottom][:, :, left] * (1 - across) + image[:, bottom][:, :, right] * across
+        y[place][cells] = upper * (1 - down) + lower * down
+    return y
+
+
+def _places(low: Any, top: Any, count: int, size: int) -> Array:
+    """Where ``count`` points of a box lie on an axis."""
+    if count == 1:
+        return np.asarray([0.5 * (low + top) * (size - 1)], np.float32)
+    step = np.float32((top - low) * (size - 1)) / np.float32(count - 1)
+    return np.asarray(low * np.float32(size - 1) + np.arange(count, dtype=np.float32) * step, np.float32)
+
+
+@kernel("MaxpoolWithMask", domain=MICROSOFT)
+def maxpool_with_mask(x: Array, mask: Array, **attrs: Any) -> Array:
+    """The maximum of each window; a row of it ends before the first element where the mask is 0, as in onnxruntime.
+
+    Shapes: x [N, C, *dims], mask broadcastable to it; the first element of a plane counts whatever its mask.
+    """
+    window = pool_window(x.shape, attrs["kernel_shape"], attrs)
+    check_shape((*x.shape[:2], *window.out, *window.kernel), x.dtype)
+    allowed = np.broadcast_to(mask != 0, x.shape).copy()
+    allowed.reshape(*x.shape[:2], -1)[..., :1] = True
+    after = required_after(x.shape[2:], window)
+    alive = window_view(pad_spatial(allowed, window.before, after, True), window)
+    lowest = np.finfo(x.dtype).min
+    seen = window_view(pad_spatial(x, window.before, after, lowest), window)
+    kept = np.where(np.logical_and.accumulate(alive, axis=-1), seen, lowest)
+    return np.asarray(kept.max(axis=tuple(range(2 + len(window.out), kept.ndim))))
+
+
+@kernel("ConvTransposeWithDynamicPads", domain=MICROSOFT, shape_inputs=(2,))
+def conv_transpose_with_dynamic_pads(
+    x: Array, w: Array, pads: Array | None = None, bias: Array | None = None, **attrs: Any
+) -> Array:
+    """ConvTranspose, whose pads are an input."""
+    given: dict[str, Any] = {} if pads is None else {"pads": ints(pads)}
+    return conv_transpose(x, w, bias, **attrs, **given)
+
+
+@kernel("Affine")
+def affine(x: Array, *, alpha: float = 1.0, beta: float = 0.0) -> Array:
+    """alpha * x + beta, of ONNX before opset 7."""
+    return narrowed(widen(x) * np.float32(alpha) + np.float32(beta), x.dtype)
+
+
+@kernel("Scale")
+def scale(x: Array, *, scale: float = 1.0) -> Array:
+    """scale * x, of ONNX before opset 7."""
+    return narrowed(widen(x) * np.float32(scale), x.dtype)
+
+
+@kernel("ScaledTanh")
+def scaled_tanh(x: Array, *, alpha: float = 1.0, beta: float = 1.0) -> Array:
+    """alpha * tanh(beta * x), of ONNX before opset 7."""
+    return narrowed(np.float32(alpha) * np.tanh(np.float32(beta) * widen(x)), x.dtype)
+
+
+@kernel("ParametricSoftplus")
+def parametric_softplus(x: Array, *, alpha: float = 1.0, beta: float = 1.0) -> Array:
+    """alpha * log(1 + exp(beta * x)), of ONNX before opset 7."""
+    return narrowed(np.float32(alpha) * np.logaddexp(0, np.float32(beta) * widen(x)), x.dtype)
+
+
+@kernel("ImageScaler")
+def image_scaler(x: Array, *, scale: float = 1.0, bias: Sequence[float] = ()) -> Array:
+    """scale * x + bias of each channel, of ONNX before opset 7."""
+    if x.ndim != 4 or len(bias) != x.shape[1]:
+        raise ValueError(f"an input of shape {list(x.shape)} and {len(bias)} numbers in bias")
+    shift = np.asarray(bias, np.float32).reshape(-1, 1, 1)
+    return narrowed(widen(x) * np.float32(scale) + shift, x.dtype)
+
+
+@kernel("Crop")
+def crop(x: Array, *, border: Sequence[int], scale: Sequence[int] | None = None) -> Array:
+    """Images without a border (left, top, right, bottom), or ``scale`` (height, width) from its corner; of ONNX before opset 7."""
+    if x.ndim != 4 or len(border) != 4 or min(border) < 0 or (scale is not None and len(scale) != 2):
+        raise ValueError(f"an input of shape {list(x.shape)}, border {list(border)}")
+    left, top, right, bottom = border
+    stops = (x.shape[2] - bottom, x.shape[3] - right) if scale is None else (top + scale[0], left + scale[1])
+    if not (top <= stops[0] <= x.shape[2] and left <= stops[1] <= x.shape[3]):
+        raise ValueError(f"border {list(border)} and scale {scale} do not fit {list(x.shape)}")
+    return x[:, :, top : stops[0], left : stops[1]].copy()

@@ -1,0 +1,198 @@
+"""Files that onnxruntime's own tools make of the zoo, run by the runner beside onnxruntime.
+
+    python -m studies.onnxruntime_tools [--only resnet18 ...] [--tools dynamic-uint8 ...]
+
+Its quantizer (dynamic; static as QDQ and as QOperator; uint8 and int8, per tensor and per channel), its optimizer for
+transformers, and ``optimized_model_filepath`` at three levels.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import logging
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+from onnxruntime import quantization
+from onnxruntime.transformers import optimizer as transformers_optimizer
+
+Feeds = dict[str, np.ndarray]
+LEVELS = {"basic": 1, "extended": 2, "all": 99}
+TRANSFORMERS = {"bert": "bert", "gpt2": "gpt2", "t5": "t5", "vit": "vit", "clip": "clip", "whisper": "bart"}
+"""The ``model_type`` of the optimizer by what the name of a model has in it."""
+
+
+class _Reader(quantization.CalibrationDataReader):
+    """The sample's inputs, a few times with other numbers."""
+
+    def __init__(self, feeds: Feeds, count: int = 2) -> None:
+        scales = [1.0, 0.7, 1.3][:count]
+        self.left = iter(
+            {name: x * x.dtype.type(scale) if x.dtype.kind == "f" else x for name, x in feeds.items()}
+            for scale in scales
+        )
+
+    def get_next(self) -> Feeds | None:
+        return next(self.left, None)
+
+
+def _dynamic(dtype: str, by_channel: bool) -> Callable[[str, str, Feeds, str], None]:
+    def make(source: str, target: str, feeds: Feeds, name: str) -> None:
+        weight_type = getattr(quantization.QuantType, dtype)
+        quantization.quantize_dynamic(source, target, weight_type=weight_type, per_channel=by_channel)
+
+    return make
+
+
+def _static(form: str, dtype: str, by_channel: bool) -> Callable[[str, str, Feeds, str], None]:
+    def make(source: str, target: str, feeds: Feeds, name: str) -> None:
+        quantization.quantize_static(
+            source,
+            target,
+            _Reader(feeds),
+            quant_format=getattr(quantization.QuantFormat, form),
+            activation_type=getattr(quantization.QuantType, dtype),
+            weight_type=quantization.QuantType.QInt8,
+            per_channel=by_channel,
+        )
+
+    return make
+
+
+def _optimized(level: int) -> Callable[[str, str, Feeds, str], None]:
+    def make(source: str, target: str, feeds: Feeds, name: str) -> None:
+        options = onnxruntime.SessionOptions()
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel(level)
+        options.optimized_model_filepath = target
+        options.log_severity_level = 3
+        onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+
+    return make
+
+
+def _transformers(source: str, target: str, feeds: Feeds, name: str) -> None:
+    kind = next((value for key, value in TRANSFORMERS.items() if key in name), "bert")
+    made = transformers_optimizer.optimize_model(source, kind, num_heads=0, hidden_size=0, opt_level=0)
+    made.save_model_to_file(target)
+
+
+def _then(*tools: str) -> Callable[[str, str, Feeds, str], None]:
+    """Several tools, one after the other."""
+
+    def make(source: str, target: str, feeds: Feeds, name: str) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            for place, tool in enumerate(tools):
+                into = target if place == len(tools) - 1 else f"{folder}/{place}.onnx"
+                TOOLS[tool](source, into, feeds, name)
+                source = into
+
+    return make
+
+
+TOOLS: dict[str, Callable[[str, str, Feeds, str], None]] = {
+    **{f"dynamic-{d.lower()[1:]}": _dynamic(d, False) for d in ("QUInt8", "QInt8")},
+    "dynamic-int8-channels": _dynamic("QInt8", True),
+    **{f"qdq-{d.lower()[1:]}": _static("QDQ", d, False) for d in ("QUInt8", "QInt8")},
+    "qdq-uint8-channels": _static("QDQ", "QUInt8", True),
+    **{f"qoperator-{d.lower()[1:]}": _static("QOperator", d, False) for d in ("QUInt8", "QInt8")},
+    "qoperator-uint8-channels": _static("QOperator", "QUInt8", True),
+    "transformers": _transformers,
+    **{f"level-{name}": _optimized(level) for name, level in LEVELS.items()},
+    "dynamic-uint8, level-all": _then("dynamic-uint8", "level-all"),
+    "qdq-uint8, level-extended": _then("qdq-uint8", "level-extended"),
+    "qdq-int8, level-all": _then("qdq-int8", "level-all"),
+    "transformers, dynamic-uint8": _then("transformers", "dynamic-uint8"),
+}
+
+
+def _results(path: str, feeds: Feeds, level: int) -> list[Any]:
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel(level)
+    options.intra_op_num_threads, options.log_severity_level = 1, 4
+    found: list[Any] = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"]).run(None, feeds)
+    return found
+
+
+def apart(one: Sequence[Any], other: Sequence[Any]) -> float:
+    """The largest difference, as a share of the largest number of an output; infinite for another shape or dtype."""
+    worst = 0.0
+    for mine, theirs in zip(one, other, strict=True):
+        if (mine.shape, mine.dtype) != (theirs.shape, theirs.dtype):
+            return float("inf")
+        if mine.dtype.kind in "fiub" and mine.size:
+            a, b = mine.astype(np.float64), theirs.astype(np.float64)
+            same_places = np.array_equal(np.isfinite(a), np.isfinite(b))
+            a, b = np.where(np.isfinite(a), a, 0), np.where(np.isfinite(b), b, 0)
+            worst = max(worst, float(np.abs(a - b).max() / (np.abs(b).max() or 1)) if same_places else float("inf"))
+    return worst
+
+
+def compared(source: str, feeds: Feeds, name: str, tool: str) -> tuple[float, float, collections.Counter[str]]:
+    """How far the runner is from onnxruntime on what ``tool`` makes, how far onnxruntime is from itself without its
+    optimizer, and the operators of the file.
+    """
+    import fx2onnx.runner as ort
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = f"{folder}/made.onnx"
+        TOOLS[tool](source, path, feeds, name)
+        nodes = collections.Counter(f"{n.domain}::{n.op_type}" if n.domain else n.op_type for n in onnx.load(path).graph.node)
+        theirs = _results(path, feeds, 99)
+        session = ort.InferenceSession(path)
+        return apart(session.run(None, feeds), theirs), apart(_results(path, feeds, 0), theirs), nodes
+
+
+def exported(name: str, folder: str) -> tuple[str, Feeds]:
+    """A model of the zoo as a file with its sample's inputs."""
+    import fx2onnx
+    import fx2onnx.runner as ort
+    from benchmarks.graph_economy import feeds_for
+    from fx2onnx.sources import resolve
+
+    source = resolve(f"zoo:{name}")
+    path = f"{folder}/{name}.onnx"
+    fx2onnx.export(source.module, source.args, path, kwargs=source.kwargs, opset_version=17, verify=False)
+    return path, feeds_for(ort.InferenceSession(path), source)
+
+
+def rows(names: Sequence[str], tools: Sequence[str]) -> Iterator[tuple[str, str, str]]:
+    """Model, tool, and what came of it."""
+    for name in names:
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                source, feeds = exported(name, folder)
+            except Exception as error:
+                yield name, "export", f"{type(error).__name__}: {str(error)[:200]}"
+                continue
+            for tool in tools:
+                try:
+                    off, own, _ = compared(source, feeds, name, tool)
+                    yield name, tool, f"{off:.1e} (onnxruntime's own {own:.1e})"
+                except Exception as error:
+                    yield name, tool, f"{type(error).__name__}: {str(error)[:300]}"
+
+
+def main() -> None:
+    from models_zoo import registry
+
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--only", nargs="+", default=registry.names())
+    parser.add_argument("--tools", nargs="+", default=list(TOOLS))
+    given = parser.parse_args()
+    warnings.simplefilter("ignore")
+    logging.disable(logging.WARNING)
+    for row in rows(given.only, given.tools):
+        print(" | ".join(row))
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

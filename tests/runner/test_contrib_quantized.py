@@ -86,8 +86,10 @@ def test_functions(shape: tuple[int, ...], dtype: Any) -> None:
 @pytest.mark.parametrize("opset", [11, 13])
 @pytest.mark.parametrize("axis", [-1, 1, 0])
 def test_softmax(axis: int, opset: int, dtype: Any) -> None:
-    feeds = operand("x", codes(2, 3, 9, dtype=dtype), 0.05) | result(1 / 256, 0, dtype)
-    check_codes("QLinearSoftmax", feeds, axis=axis, opset=opset)
+    for step, steps, point in ((0.05, 1 / 256, 0), (0.2, 0.00391, 0), (1.5, 0.0045, 20)):
+        feeds = operand("x", codes(2, 3, 9, dtype=dtype), step) | result(steps, point, dtype)
+        ours, theirs = results("QLinearSoftmax", feeds, axis=axis, opset=opset)
+        np.testing.assert_array_equal(ours[0], theirs[0])
 
 
 @pytest.mark.parametrize("dtype", BYTES)

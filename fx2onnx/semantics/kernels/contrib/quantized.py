@@ -25,7 +25,7 @@ from fx2onnx.semantics.kernels.integer_products import (
 from fx2onnx.semantics.kernels.matmul import gemm_infer, matmul_shape
 from fx2onnx.semantics.kernels.pool import average_pool, global_average_pool, max_pool, pool_window
 from fx2onnx.semantics.kernels.quant import dequantize_linear, quantize_linear
-from fx2onnx.semantics.kernels.softmax import as_matrix, check_axis, softmax_array
+from fx2onnx.semantics.kernels.softmax import as_matrix, check_axis
 from fx2onnx.semantics.limits import check_shape
 from fx2onnx.semantics.registry import kernel
 from fx2onnx.semantics.types import FLOAT32, Array, Dtype
@@ -182,14 +182,25 @@ def qlinear_softmax(
     opset: int,
     axis: int = -1,
 ) -> Array:
-    """The softmax of dequantized x, quantized again; below ``opset`` 13 over all axes from ``axis`` on."""
-    wide = _wide(x, scale, zero, "X")
-    if opset < 13:
-        y = softmax_array(as_matrix(wide, axis)).reshape(x.shape)
-    else:
-        place = check_axis(axis, x.ndim)
-        y = np.moveaxis(softmax_array(np.moveaxis(wide, place, -1)), -1, place)
-    return _narrow(y, y_scale, y_zero, x.dtype)
+    """The softmax of dequantized x, quantized again; below ``opset`` 13 over all axes from ``axis`` on.
+
+    Numerics: in integers, as in onnxruntime: exponentials from a table, 1 / ``y_scale`` cut to a whole number.
+    """
+    low, _ = integer_range(x.dtype)
+    number(zero, "x_zero_point")
+    place = check_axis(axis, x.ndim)
+    rows = as_matrix(x, axis) if opset < 13 else np.moveaxis(x, place, -1)
+    codes = rows.astype(np.int64) - low
+    if not codes.size:
+        return x.copy()
+    one = min(float((1 << 32) - 1) / codes.shape[-1], float(0x7FFFFF))
+    table = (one * np.exp((np.arange(256) - 255) * float(number(scale, "X_scale")))).astype(np.uint64)
+    powers = table[codes + (255 - codes.max(axis=-1, keepdims=True))]
+    total = np.maximum(powers.sum(axis=-1, keepdims=True), 1)
+    steps = np.uint64(max(np.floor(np.float32(1) / number(y_scale, "y_scale")), 0))
+    shares = ((powers * steps + total // 2) // total).astype(np.int64)
+    y = np.clip(shares + int(number(y_zero, "y_zero_point")), *integer_range(x.dtype)).astype(x.dtype)
+    return np.ascontiguousarray(y.reshape(x.shape) if opset < 13 else np.moveaxis(y, -1, place))
 
 
 def _channels_second(x: Array) -> Array:

@@ -172,6 +172,7 @@ def test_lora_is_exported_with_torch_and_trained_without(run: Any, tmp_path: Pat
 def test_the_page_loads_nothing_from_elsewhere() -> None:
     page = (EXAMPLES / "browser" / "index.html").read_text()
     assert "default-src 'self'" in page
+    assert "width=device-width" in page
     assert not re.findall(r"https?://", page)
 
 

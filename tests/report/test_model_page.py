@@ -136,7 +136,10 @@ def without_modules(op_types: dict[str, tuple[str, str]]) -> onnx.ModelProto:
 def test_what_a_model_lacks_is_not_shown_empty(browser: Any, tmp_path: Path) -> None:
     opened = opened_page(browser, tmp_path, without_modules({"y": ("one", "x"), "z": ("two", "y")}))
     assert opened.page.text_content("#module-hint") == "The file names no modules."
-    assert not opened.page.is_visible("#module-chart")
+    assert not any(map(opened.page.is_visible, ("#module-chart", "#module-kind", "#module-reset")))
+    opened.show("graph")
+    assert opened.page.evaluate("graphPicture.nodes().length") == 2, "not one box of all"
+    assert opened.page.evaluate("graphPicture.zoom()") < 1.5
     assert "line" not in opened.texts("#node-table th")
     opened.show("interface")
     assert not opened.page.is_visible("text=Dynamic sizes")

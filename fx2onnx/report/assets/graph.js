@@ -1,6 +1,6 @@
 'use strict';
 // The model's graph, nodes of one module as one box, drawn by Cytoscape.js and laid out by dagre.
-const MOST_BOXES = 400, LEAST_ZOOM = 0.8;
+const MOST_BOXES = 400, FEW_BOXES = 40, LEAST_ZOOM = 0.8, MOST_ZOOM = 1.3;
 const picture = { shown: null, root: '' };
 
 // Boxes at a depth of module names below the module that is looked into: {id, key, name, scope, ops: Map(op -> count)}, and the
@@ -56,7 +56,7 @@ function depths() {
   for (const level of [...levels, Infinity]) {
     const count = grouped(level).boxes.length;
     if (found.length && found[found.length - 1].count === count) found.pop();
-    if (count <= MOST_BOXES || !found.length) found.push({ level, count });
+    if (count <= MOST_BOXES || found.every((one) => one.count < 2)) found.push({ level, count });
   }
   return found;
 }
@@ -64,6 +64,7 @@ function depths() {
 // All of it where that can be read, else the beginning: what fits of its height, in the middle of what is seen.
 function startReadable(shown) {
   shown.fit(undefined, 20);
+  if (shown.zoom() > MOST_ZOOM) { shown.zoom(MOST_ZOOM); shown.center(); }
   if (shown.zoom() >= LEAST_ZOOM) return;
   const top = shown.elements().boundingBox().y1, bottom = top + shown.height() / LEAST_ZOOM;
   const box = shown.nodes().filter((node) => node.position('y') < bottom).boundingBox();
@@ -110,7 +111,8 @@ function offer() {
   const select = byId('graph-depth'), found = depths();
   const inside = picture.root ? 'inside it' : 'modules';
   select.replaceChildren(...found.map(({ level, count }) => make('option', { value: String(level) }, level === Infinity ? `every node (${count})` : `${inside} to depth ${level} (${count})`)));
-  const best = found.filter(({ count }) => count <= 40).pop() || found[0];
+  const some = found.filter(({ count }) => count > 1);
+  const best = some.filter(({ count }) => count <= FEW_BOXES).pop() || some[0] || found[0];
   select.value = String(best.level);
   const parts = picture.root ? picture.root.split('.') : [];
   byId('graph-path').replaceChildren(...['', ...parts].map((part, index) => {

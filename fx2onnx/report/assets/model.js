@@ -57,7 +57,7 @@ function drawModules() {
   box.replaceChildren();
   const tree = moduleTree(leaves[looked.kind]());
   byId('module-hint').textContent = tree.children.length ? 'Modules inside each other. Click a bar to zoom into it; the table shows its nodes.' : 'The file names no modules.';
-  box.closest('article').hidden = !tree.children.length;
+  for (const part of [box.closest('article'), byId('module-kind'), byId('module-reset')]) part.hidden = !tree.children.length;
   looked.module = '';
   const depthOf = (place) => 1 + Math.max(0, ...place.children.map(depthOf));
   looked.chart = flame.flamegraph().width(Math.max(200, box.clientWidth)).cellHeight(20).height(20 * depthOf(tree)).inverted(true).sort(false).minFrameSize(LEAST_PIXELS)

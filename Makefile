@@ -8,7 +8,7 @@ ONE    := OMP_NUM_THREADS=1
 READY  := $(VENV)/.installed
 
 .PHONY: help demo test lint unit test-long test-random test-all fuzz mutants mutate browser-test docs clean
-.PHONY: families emit-stub target-kernels target-probes file-digests figures fused matrix conditions-at-sample
+.PHONY: families names emit-stub target-kernels target-probes file-digests figures fused matrix conditions-at-sample
 .DEFAULT_GOAL := help
 
 help:                       ## list the targets
@@ -68,9 +68,13 @@ mutate: $(READY) out/cosmic-ray/.installed ## mutate the lines of fx2onnx/ that 
 	$(ONE) $(BIN)/python -m tools.mutate $(or $(BASE),main) --tools out/cosmic-ray/bin $(if $(TESTS),--tests $(TESTS))
 
 ##@ Tables, package data, and the site
-families: $(READY)          ## which file of the ATen table, and of capture, registers which overloads, into their families.json
+families: $(READY)          ## which file of the ATen table, and of capture, registers which overloads, into their families.json, and what `fx2onnx ops` lists
 	$(BIN)/python -m tools.aten_families fx2onnx/aten_map/table/families.json
 	$(BIN)/python -m tools.capture_families fx2onnx/capture/overloads/families.json
+	$(BIN)/python -m tools.overload_rows
+
+names: $(READY)             ## the names of models of each library, which suggest what a misspelt source means
+	$(BIN)/python -m tools.model_names
 
 options: $(READY)           ## the options of all commands into docs/cli/, and the Python functions into docs/python/
 	$(BIN)/python -m tools.options_page

@@ -18,12 +18,13 @@ import onnxruntime
 import torch
 
 from fx2onnx.base.opsets import OPSET_MAX, OPSET_MIN
-from fx2onnx.cli.listing import Row, rows
+from fx2onnx.cli.listing import Row
 from tests.ops import measuring
 from tests.ops.database import ENGINES, worst_of
 from tests.ops.engines import BY_REFERENCE
 from tests.ops.harness import DEFAULT_OPSET, Verdict
 from tests.ops.measuring import DTYPES, OTHER_OPSETS, SAMPLES, Swept, short
+from tools import overload_rows
 
 WORDS = {
     "ok": "right",
@@ -53,7 +54,7 @@ def main() -> None:
     if arguments.patterns == ["*"]:
         measuring.write_lowest(lowest)
     total = len(list(measuring.op_infos(arguments.patterns)))
-    arguments.file.write_text(page(swept, opsets, forms, list(rows(OPSET_MIN)), total), encoding="utf-8")
+    arguments.file.write_text(page(swept, opsets, forms, overload_rows.collected(), total), encoding="utf-8")
 
 
 def _results(patterns: Sequence[str], folder: Path | None, seconds: float) -> tuple[Swept, Swept]:

@@ -14,19 +14,11 @@ import typer
 from typer.testing import CliRunner
 
 from fx2onnx.base.options import PANELS
+from fx2onnx.cli.help import meaning_of, value_of
 from fx2onnx.cli.main import COMMANDS, app
 
 DOCS = Path(__file__).parents[1] / "docs"
 FILES = [DOCS / "cli.md", *sorted((DOCS / "cli").glob("*.md"))]
-_KINDS = {
-    "text": "WORD",
-    "str": "WORD",
-    "int": "N",
-    "integer": "N",
-    "integer range": "N",
-    "int range": "N",
-    "path": "PATH",
-}
 _HELP = re.compile(r"<!-- help -->\n.*?<!-- end help -->\n", re.DOTALL)
 _TABLE = re.compile(r"<!-- options: ([\w-]+)(?: but ([\w-]+))? -->\n.*?<!-- end -->\n", re.DOTALL)
 
@@ -65,21 +57,16 @@ def _but(options: list[Any], other: str) -> str:
 
 def _spelled(option: Any) -> str:
     words = [f"`{name}`" for name in (*option.opts, *option.secondary_opts)]
-    choices = getattr(option.type, "choices", None)
-    value = option.metavar or (
-        "" if option.is_flag else ",".join(choices) if choices else _KINDS.get(option.type.name, "NUMBER")
-    )
+    value = value_of(option)
     words[-1] = words[-1].removesuffix("`") + (f" {value}`" if value else "`")
     return ", ".join(words).replace("|", "\\|")
 
 
 def _meaning(option: Any) -> str:
-    default, help = option.default, re.sub(r"\(docs/([\w/-]+\.md)\)", r"([\1](../\1))", option.help)
-    shown = getattr(default, "value", default)
-    if option.is_flag or shown in (None, "", ()):
-        on = " Default: yes." if option.is_flag and option.secondary_opts and default else ""
-        return f"{help}{on}"
-    return f"{help} Default: `{shown}`."
+    meaning = re.sub(r"\(docs/([\w/-]+\.md)\)", r"([\1](../\1))", meaning_of(option))
+    return re.sub(
+        r"Default: (\S+)\.$", lambda found: found[0] if found[1] == "yes" else f"Default: `{found[1]}`.", meaning
+    )
 
 
 def text(file: Path) -> str:

@@ -213,11 +213,16 @@ def logger() -> logging.Logger:
 
 def warn(texts: Iterable[str]) -> None:
     """Give each of ``texts`` once, at the line that called fx2onnx and to the logger."""
-    level = None
+    level, raised = None, []
     for text in dict.fromkeys(texts):
         level = level or _level_of_caller()
         logger().warning(text)
-        warnings.warn(text, ExportWarning, stacklevel=level)
+        try:
+            warnings.warn(text, ExportWarning, stacklevel=level)
+        except ExportWarning:
+            raised.append(text)
+    if raised:
+        raise ExportWarning("\n".join(raised))
 
 
 def _level_of_caller() -> int:

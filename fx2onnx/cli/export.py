@@ -58,11 +58,14 @@ def export_command(
     json_output: options.Json = False,
     quiet: options.Quiet = False,
     verify: options.Verify = True,
+    strict: options.Strict = False,
 ) -> None:
     """Export a model and compare the file with PyTorch."""
     asked = asked_of(exported, quantize, precision, capture, verify)
     path = output or default_output(source, sample["weights"], MODEL_FILE)
-    job = Job(with_task(source, task), str(path), asked, tuple(dynamic or ["default"]), tuple(bake or ()), sample)
+    job = Job(
+        with_task(source, task), str(path), asked, tuple(dynamic or ["default"]), tuple(bake or ()), sample, strict
+    )
     _export_one(job, report=report, json_output=json_output, quiet=quiet)
 
 

@@ -34,6 +34,7 @@ def export_folder_command(
     json_output: options.Json = False,
     quiet: options.Quiet = False,
     verify: options.Verify = True,
+    strict: options.Strict = False,
 ) -> None:
     """Export a generative model as a folder of ONNX files, for fx2onnx generate."""
     asked = asked_of(exported, quantize, precision, verify=verify)

@@ -44,6 +44,7 @@ def export_many_command(
     json_output: options.Json = False,
     quiet: options.Quiet = False,
     verify: options.Verify = True,
+    strict: options.Strict = False,
 ) -> None:
     """Export several models in processes of their own, and go on where a run stopped."""
     if task is not None and is_folder_task(task):
@@ -56,7 +57,7 @@ def export_many_command(
     if cluster is not None:
         _check_cluster(cluster, jobs)
     every = [with_task(source, task) for source in expand(sources)]
-    template = Job("", str(output), asked, tuple(dynamic or ["default"]), tuple(bake or ()), sample)
+    template = Job("", str(output), asked, tuple(dynamic or ["default"]), tuple(bake or ()), sample, strict)
     planned = plan(template, every, _folder(output))
     export_many(
         planned,

@@ -52,6 +52,7 @@ def export_training_command(
     json_output: options.Json = False,
     quiet: options.Quiet = False,
     verify: options.Verify = True,
+    strict: options.Strict = False,
 ) -> None:
     """Export training steps as a folder of ONNX files, for fx2onnx train."""
     place, opset = output or default_output(source, sample["weights"]), exported["opset_version"]

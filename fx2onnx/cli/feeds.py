@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.judge.feeds import SWITCHES, InputType, dim_names
 from fx2onnx.judge.feeds import make_feeds as random_feeds
+
+if TYPE_CHECKING:
+    from fx2onnx.sources import Source
 
 _NUMBERS = (
     *("float16", "bfloat16", "bool", "int8", "int16", "int32", "int64"),
@@ -107,6 +112,38 @@ def _dtype(item: Any) -> np.dtype[Any]:
     return np.dtype(name)
 
 
+def with_inputs(source: Source, texts: Sequence[str], model: Path) -> Source:
+    """``source`` with arrays of files in the place of its example inputs: ``NAME=FILE.npy`` for each. They have to fit ``model``, too.
+
+    Raises:   UserError E401 (unknown name, wrong dtype or number of axes), E302 (unreadable file), E001.
+    """
+    if not texts:
+        return source
+    from fx2onnx.capture.python.inputs import bind, normalise_args
+    from fx2onnx.semantics.check import open_file
+    from fx2onnx.verify.arrays import to_tensor
+
+    arguments = bind(source.module.forward, *normalise_args(source.module, source.args, source.kwargs), None)
+    tensors = {leaf.name: leaf.tensor for leaf in arguments.leaves}
+    kinds = {name: kind for kind, name in DTYPES.items()}
+    shapes = {
+        each.name: [
+            dim.dim_value if dim.HasField("dim_value") else dim.dim_param for dim in each.type.tensor_type.shape.dim
+        ]
+        for each in open_file(model).proto.graph.input
+    }
+    sizes: dict[str, int] = {}
+    for name, path in parse_pairs(texts, "--input").items():
+        if name not in tensors:
+            raise UserError("E401", f"the module has no input '{name}'", next=inputs_like(name, tensors))
+        old = tensors[name]
+        kind = kinds.get(str(old.dtype).removeprefix("torch."), "")
+        item = SimpleNamespace(name=name, type=kind, shape=shapes.get(name, [None] * old.dim()))
+        tensors[name] = to_tensor(_read(item, Path(path), sizes))
+    args, kwargs = arguments.rebuilt(list(tensors.values()))
+    return replace(source, args=tuple(args), kwargs=dict(kwargs))
+
+
 def _read(item: Any, path: Path, sizes: dict[str, int]) -> np.ndarray[Any, Any]:
     """The array of a .npy file, checked against the input; names its dynamic dims in ``sizes``."""
     try:
@@ -116,7 +153,11 @@ def _read(item: Any, path: Path, sizes: dict[str, int]) -> np.ndarray[Any, Any]:
     except (OSError, ValueError, EOFError) as error:
         raise UserError("E302", f"cannot read '{path}' as a .npy array", why=str(error).splitlines()[0]) from error
     if not isinstance(array, np.ndarray):
-        raise UserError("E302", f"'{path}' holds several arrays", next="save one with numpy.save")
+        with array as arrays:
+            if len(arrays.files) != 1:
+                named = ", ".join(arrays.files) or "none"
+                raise UserError("E302", f"'{path}' holds several arrays: {named}", next="save one with numpy.save")
+            array = arrays[arrays.files[0]]
     expected = _dtype(item)
     if array.dtype != expected:
         if array.dtype == np.dtype("V2") and expected.itemsize == 2:  # how numpy.save spells bfloat16

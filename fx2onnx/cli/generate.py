@@ -33,7 +33,7 @@ def generate_command(
     ] = None,
     input: options.Inputs = None,
     max_new_tokens: Annotated[int, options.flag("--max-new-tokens", "Generate at most N tokens.", min=1)] = 20,
-    engine: options.OneEngine = "onnxruntime",
+    engine: options.OneEngine = None,
     verify: options.Verify = False,
     source: options.SourceFlag = None,
     trust_source: Annotated[
@@ -62,7 +62,7 @@ def generate_command(
         )
     with Stages(quiet=json_output) as stages:
         with stages.stage(f"load {folder}"):
-            model = load(folder, chosen_engines([engine], SESSIONS)[0])
+            model = load(folder, chosen_engines(None if engine is None else [engine], SESSIONS)[0])
         spec = _source(model, source, trust_source) if verify else ""
         inputs = _inputs(model, rows, input or [])
         _check_range(model, rows)

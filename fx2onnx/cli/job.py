@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import warnings
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from fx2onnx.base.errors import ExportWarning, warn
 from fx2onnx.cli.options import resolve_source
 
 if TYPE_CHECKING:
@@ -49,6 +52,8 @@ class Job:
     """Beside those of the source; ``auto`` alone leaves it to the capture."""
     source_options: Mapping[str, Any] = field(default_factory=dict)
     """As ``fx2onnx.sources.resolve`` takes them."""
+    strict: bool = False
+    """Warnings are errors, and nothing is written."""
 
     def as_dict(self) -> dict[str, Any]:
         """The fields as JSON types: two jobs with equal ones ask for the same file."""
@@ -100,7 +105,6 @@ def run(job: Job, display: StageDisplay) -> Done:
         model = resolve_source(job.source, **job.source_options)
         shapes = dynamic_shapes_of(model, wanted)
     result = display.call("export", lambda: _export(job, model, shapes))
-    result.report.warnings += _turned_static(result, shapes)
     verdict = None
     asked = job.options
     if asked.verify and model.has_weights:
@@ -129,7 +133,14 @@ def _export(job: Job, model: Source, shapes: Any) -> ExportResult:
         weight_files=model.weight_files,
         verify=False,  # the file is, as a stage of its own
     )
-    return pipeline.run(model.module, model.args, model.kwargs or None, job.output, options)
+    path = os.path.abspath(job.output)  # forward may change the working directory
+    result = pipeline.run(model.module, model.args, model.kwargs or None, None if job.strict else job.output, options)
+    result.report.warnings += _turned_static(result, shapes)
+    if job.strict:
+        with warnings.catch_warnings(action="error", category=ExportWarning):
+            warn(result.report.warnings)
+        result.save(path, external_data=options.external_data)
+    return result
 
 
 def _turned_static(result: ExportResult, shapes: Any) -> list[str]:

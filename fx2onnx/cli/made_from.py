@@ -244,7 +244,8 @@ def _roots(source: str) -> tuple[str, list[str]]:
         return "", ["models_zoo.registry", *others]
     if prefix in KINDS or kind_of(prefix) is not None:
         return "", others
-    return prefix.partition(".")[0], [prefix, *others]
+    name = os.path.basename(prefix).removesuffix(".py") if prefix.endswith(".py") else prefix
+    return name.partition(".")[0], [name, *others]
 
 
 def _closure(roots: Iterable[str], own: str) -> dict[str, ModuleType]:
@@ -312,6 +313,8 @@ def _code_of(path: str, package: str, digest: str | None) -> _Code:
 
 def file_of_module(name: str) -> str | None:
     """The path of the source that ``import name`` would find first, without importing anything."""
+    if name.endswith(".py"):
+        return os.path.abspath(name) if os.path.isfile(name) else None
     folders = [os.getcwd(), *sys.path] if os.getcwd() not in sys.path else list(sys.path)
     *parents, last = name.split(".")
     for parent in parents:

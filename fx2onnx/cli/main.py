@@ -39,6 +39,7 @@ COMMANDS = {
         ("look", "profile", "profile:profile_command", "Measure what an export costs."),
         ("look", "list", "listing:list_command", "List the models of a source."),
         ("look", "ops", "listing:ops_command", "List the ATen operators that can be exported."),
+        ("look", "doctor", "doctor:doctor_command", "Show what is installed, missing or broken."),
         ("run", "run", "run:run_command", "Run an ONNX file and show its outputs."),
         ("run", "generate", "generate:generate_command", "Generate tokens from an exported folder."),
         ("run", "train", "train:train_command", "Train an exported folder without PyTorch."),
@@ -65,9 +66,13 @@ class Commands(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if self.commands.get(cmd_name) is None and cmd_name in COMMANDS:
+            from fx2onnx.cli.help import HelpfulCommand
+
             file, _, function = COMMANDS[cmd_name].place.partition(":")
             alone = typer.Typer(add_completion=False, **_SETTINGS)
-            alone.command(cmd_name)(getattr(importlib.import_module(f"fx2onnx.cli.{file}"), function))
+            alone.command(cmd_name, cls=HelpfulCommand)(
+                getattr(importlib.import_module(f"fx2onnx.cli.{file}"), function)
+            )
             self.commands[cmd_name] = typer.main.get_command(alone)
         return self.commands.get(cmd_name)
 

@@ -33,7 +33,7 @@ def respelled(args: list[str], command_of: Callable[[str], Any]) -> list[str]:
     """``args`` of the program in today's spelling. ``command_of`` gives the command of a name."""
     if not args:
         return args
-    name, rest = args[0], list(args[1:])
+    name, rest = args[0], _with_strict(args[1:])
     if name in COMMANDS:
         _say(name, COMMANDS[name])
         name = COMMANDS[name]
@@ -57,6 +57,15 @@ def respelled(args: list[str], command_of: Callable[[str], Any]) -> list[str]:
             _say(f"{name} {flag}", f"{name} {new.replace('=', ' ')}")
             rest[index] = new + equals + value
     return [name, *rest]
+
+
+def _with_strict(args: list[str]) -> list[str]:
+    """``--fail-on warnings``, which other tools have, as ``--strict``."""
+    words = list(args)
+    for index, flag, value in reversed(list(_pairs(args))):
+        if flag == "--fail-on" and value == "warnings":
+            words[index : index + (1 if "=" in args[index] else 2)] = ["--strict"]
+    return words
 
 
 def _say(old: str, new: str) -> None:

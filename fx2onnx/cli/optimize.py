@@ -58,6 +58,7 @@ def optimize_command(
         options.flag("--metadata", "keep, or none: leave out notes of exporters.", OUTPUT),
     ] = "keep",
     verify: options.Verify = True,
+    strict: options.Strict = False,
     engine: options.Engines = None,
     seed: options.Seed = 0,
     explain: Annotated[
@@ -103,6 +104,7 @@ def quantize_command(
     output: Annotated[Path | None, options.output("The file to write, instead of OUT.")] = None,
     external_data: External = None,
     verify: options.Verify = True,
+    strict: options.Strict = False,
     engine: options.Engines = None,
     seed: options.Seed = 0,
     json_output: options.Json = False,

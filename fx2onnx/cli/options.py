@@ -133,7 +133,12 @@ SourceFlag = Annotated[
 Seed = Annotated[int, flag("--seed", "Seed of random weights and inputs.", INPUTS)]
 Inputs = Annotated[
     list[str] | None,
-    flag("--input -i", "Values of an input, repeatable. Random where not given.", INPUTS, metavar="NAME=FILE.npy"),
+    flag(
+        "--input -i",
+        "Values of an input, repeatable. Default: random, or the example inputs of the source.",
+        INPUTS,
+        metavar="NAME=FILE.npy",
+    ),
 ]
 Dim = Annotated[
     list[str] | None,
@@ -175,6 +180,10 @@ Verify = Annotated[
     bool,
     flag("--verify/--no-verify", "Compare the result with what it was made from.", CHECKS),
 ]
+Strict = Annotated[
+    bool,
+    flag("--strict", "Fail where there is a warning, and write nothing. Also: --fail-on warnings.", CHECKS),
+]
 _ENGINE = flag(
     "--engine",
     "What runs the file: runner, onnxruntime, reference or openvino. Repeatable in verify, locate and optimize; run, "
@@ -183,7 +192,7 @@ _ENGINE = flag(
     metavar="NAME",
 )
 Engines = Annotated[list[str] | None, _ENGINE]
-OneEngine = Annotated[str, _ENGINE]
+OneEngine = Annotated[str | None, _ENGINE]
 Faults = Annotated[
     Path | None,
     flag(

@@ -36,6 +36,8 @@ def reports_errors(command: Callable[..., Result]) -> Callable[..., Result]:
             with warnings.catch_warnings():
                 # Commands show the report's warnings themselves. A filter of the user's own comes first.
                 warnings.simplefilter("ignore", ExportWarning, append=True)
+                if kwargs.get("strict"):
+                    warnings.simplefilter("error", ExportWarning)
                 return command(*args, **gathered(groups, kwargs))
         except Fx2OnnxError as error:
             end_with(error, as_json=bool(kwargs.get("json_output")))
@@ -48,7 +50,7 @@ def reports_errors(command: Callable[..., Result]) -> Callable[..., Result]:
         except Exception as error:  # the last resort of a command: a fault of ours, shown as E900
             known = missing_package(error) or as_known(error)
             _show(known, as_json=bool(kwargs.get("json_output")))
-            raise typer.Exit(known.exit_code if isinstance(error, ExportWarning) else 1) from None
+            raise typer.Exit(known.exit_code) from None
 
     vars(wrapped)["__signature__"] = signature
     wrapped.__annotations__ = {each.name: each.annotation for each in signature.parameters.values()}
@@ -71,8 +73,8 @@ def as_known(error: Exception) -> Fx2OnnxError:
         return UserError(
             "E001",
             str(error),
-            why="a filter makes errors of warnings",
-            next="or take the filter away: -W, PYTHONWARNINGS",
+            why="warnings are errors here: --strict, or a filter (-W, PYTHONWARNINGS)",
+            next="change what the warning names, or leave the option or the filter out",
         )
     return error if isinstance(error, Fx2OnnxError) else as_internal(error)
 

@@ -83,7 +83,7 @@ def run_command(
 
     with Stages(quiet=json_output) as stages, _trace_file(profile or trace is not None) as prefix:
         with stages.stage(f"load {file.name}"):
-            session = _session(file, engine, prefix)
+            session = _session(file, engine or "runner", prefix)
         shown: dict[str, Any] = {"file": str(file), "model": session.get_modelmeta().graph_name, "engine": engine}
         _dump_before(session, shown, dump_graph, dump_dag, json_output)
         runs = _feeds(session, folders, input, dim, seed)

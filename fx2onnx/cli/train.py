@@ -44,7 +44,7 @@ def train_command(
     batch_size: Annotated[
         int | None, options.flag("--batch-size", "Rows of a step. Default: 64, or what the graph takes.", min=1)
     ] = None,
-    engine: options.OneEngine = "onnxruntime",
+    engine: options.OneEngine = None,
     seed: options.Seed = 0,
     state: Annotated[
         Path | None,
@@ -65,7 +65,9 @@ def train_command(
     from fx2onnx.runner.trainer import Trainer
 
     check_plots(plot or ())
-    trainer = Trainer(folder, partial(open_session, chosen_engines([engine], SESSIONS)[0]), seed=seed)
+    trainer = Trainer(
+        folder, partial(open_session, chosen_engines(None if engine is None else [engine], SESSIONS)[0]), seed=seed
+    )
     if state is not None and state.exists():
         trainer.load(state)
     rows, held_out = _apart(_data(data, trainer.manifest))

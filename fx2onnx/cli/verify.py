@@ -33,6 +33,7 @@ def verify_command(
     source: options.SourceArgument,
     sample: Annotated[dict[str, Any], Group(Options)],
     asked: Annotated[dict[str, Any], Group(ExportOptions, only=("effort",))],
+    given: options.Inputs = None,
     bake: options.Bake = None,
     engine: options.Engines = None,
     faults: options.Faults = None,
@@ -48,6 +49,7 @@ def verify_command(
 
     Give the options for example inputs and the seed that the file was exported with, so that the weights are the same.
     """
+    from fx2onnx.cli.feeds import with_inputs
     from fx2onnx.cli.progress import Stages, console
     from fx2onnx.files.staging import write_text
     from fx2onnx.judge.engines import chosen_engines
@@ -60,7 +62,7 @@ def verify_command(
     check_apart([html], [model, *input_files(source)])
     with Stages(quiet=quiet or json_output) as stages:
         with stages.stage(f"build {source}"):
-            reference = options.resolve_source(source, **sample)
+            reference = with_inputs(options.resolve_source(source, **sample), given or [], model)
         verdict = stages.call(
             "verify against eager PyTorch",
             lambda: check_model(model, reference, engine and engines, bake or (), **asked),
@@ -151,6 +153,7 @@ def locate_command(
     source: options.SourceArgument,
     sample: Annotated[dict[str, Any], Group(Options)],
     asked: Annotated[dict[str, Any], Group(ExportOptions, only=("effort",))],
+    given: options.Inputs = None,
     engine: options.Engines = None,
     case: Annotated[
         Path | None,
@@ -166,6 +169,7 @@ def locate_command(
     It says who is to blame: the model, the export or an engine. Give the options for example inputs and the seed that the file
     was exported with. The exit code is 1 where a node is found.
     """
+    from fx2onnx.cli.feeds import with_inputs
     from fx2onnx.cli.progress import Stages
     from fx2onnx.targets.fault_entries import add_entries
     from fx2onnx.verify.locating.locate import locate
@@ -179,7 +183,7 @@ def locate_command(
         check_case(case, case_weights)
     with Stages(quiet=quiet or json_output) as stages:
         with stages.stage(f"build {source}"):
-            reference = options.resolve_source(source, **sample)
+            reference = with_inputs(options.resolve_source(source, **sample), given or [], model)
         with warnings.catch_warnings(action="ignore"):
             found = stages.call(
                 "compare node by node",

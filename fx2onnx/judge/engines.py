@@ -230,7 +230,11 @@ def chosen_engines(names: Sequence[str] | None, known: Sequence[str] | None = No
             what = f"unknown engine {name!r}" if chosen else "no engine is named"
             raise UserError("E001", what, next=f"engines: {', '.join(known or ENGINES)}")
         if not is_available(name):
-            raise UserError("E602", f"the engine {name} is not installed", next=f"pip install {PACKAGES[name]}")
+            raise UserError(
+                "E602",
+                f"the engine {name} is not installed",
+                next=[f"pip install {PACKAGES[name]}", "or run it in the runner, which comes with fx2onnx"],
+            )
     return chosen
 
 

@@ -57,6 +57,8 @@ def build(name: str, options: Options) -> Source:
 def _find(module_name: str, path: str) -> Callable[..., object]:
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
+    if module_name.endswith(".py"):
+        module_name = _importable(module_name)
     try:
         place: object = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
@@ -87,6 +89,22 @@ def _find(module_name: str, path: str) -> Callable[..., object]:
             "E601", f"{module_name}:{path} is not a function", why=f"it is a {type(place).__name__}", next=_RETURNS
         )
     return place
+
+
+def _importable(path: str) -> str:
+    """The name under which the file is imported, from its own folder. Raises UserError E601, E302."""
+    file = os.path.abspath(os.path.expanduser(path))
+    if not os.path.isfile(file):
+        raise UserError("E302", f"cannot read '{path}'", why="there is no such file")
+    folder, name = os.path.dirname(file), os.path.basename(file).removesuffix(".py")
+    loaded = sys.modules.get(name)
+    if not name.isidentifier() or (loaded is not None and os.path.abspath(loaded.__file__ or "") != file):
+        why = f"a module of the name {name} is loaded already" if loaded else f"{name} is no name of a module"
+        raise UserError("E601", f"cannot import '{path}'", why=why, next="give the file another name")
+    if folder in sys.path:
+        sys.path.remove(folder)
+    sys.path.insert(0, folder)
+    return name
 
 
 def _keywords(factory: Callable[..., object], name: str, options: Options) -> dict[str, object]:

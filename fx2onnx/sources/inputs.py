@@ -23,6 +23,8 @@ def input_files(spec: str, weights: str | None = None) -> list[Path]:
         files += [path for path in inside if path.suffix not in _EXPORTED and os.path.isfile(path)]
     elif is_file(spec):
         files.append(Path(spec.removeprefix("file:").partition("?")[0]).expanduser())
+    elif kind.endswith(".py"):
+        files.append(Path(kind))
     elif kind not in prefixes():
         parts = kind.split(".")
         places = (Path(base, *parts) for base in ("", *sys.path))

@@ -6,10 +6,11 @@ import ast
 import difflib
 import importlib
 import importlib.util
+import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import NoReturn, Protocol, cast
 from urllib.parse import parse_qsl
@@ -93,6 +94,7 @@ KINDS: dict[str, SourceKind] = {
         ),
     )
 }
+NAMES = Path(__file__).with_name("names.json")
 SAVED = (".pt2", ".pt", ".pth", ".ts", ".jit", ".torchscript")
 """How names of files end that are a source without ``file:``."""
 
@@ -118,7 +120,7 @@ def kind_of(prefix: str) -> SourceKind | None:
     return kind
 
 
-_FACTORY_PATTERN = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+_FACTORY_PATTERN = re.compile(r"([A-Za-z_][\w.]*|[^:]*\.py):[A-Za-z_][\w.]*")
 
 
 def resolve(
@@ -186,6 +188,9 @@ def fail_unknown(what: str, name: str, known: Iterable[str], *, hint: str = "") 
     known = list(known)
     close = difflib.get_close_matches(name, known, n=4, cutoff=0.5)
     steps = [f"did you mean {' or '.join(close)}?"] if close else []
+    elsewhere = [] if name in known else _elsewhere(name)
+    if elsewhere:
+        steps.insert(0, f"{' and '.join(elsewhere)} {'has' if len(elsewhere) == 1 else 'have'} that name")
     if not close and len(known) <= 20:
         steps.append(f"known: {', '.join(known)}")
     if hint:
@@ -216,16 +221,50 @@ def _parse(spec: str) -> tuple[SourceKind, str, dict[str, object]]:
     prefix, colon, name = body.partition(":")
     if prefix != "file" and is_file(spec):
         return KINDS["file"], body, _parse_keywords(spec, query)
+    if prefix.endswith(".py") and not name:
+        raise UserError("E601", f"'{spec}' names no function", next=_functions_of(prefix))
     if not colon or not name:
         if name == "" and prefix in prefixes():
             raise UserError("E601", f"'{spec}' names no model", next=f"fx2onnx list {prefix}")
-        raise UserError("E601", f"'{spec}' is not a model source", why="a source is KIND:NAME", next=_usage())
+        meant = [f"hf:{body}"] if Path(body).is_dir() else _elsewhere(body) or _close_elsewhere(body)
+        steps = [f"did you mean {' or '.join(meant)}?"] if meant else []
+        raise UserError("E601", f"'{spec}' is not a model source", why="a source is KIND:NAME", next=[*steps, _usage()])
     kind = kind_of(prefix)
     if kind is not None:
         return kind, name, _parse_keywords(spec, query)
     if _FACTORY_PATTERN.fullmatch(body):
         return FACTORY, body, _parse_keywords(spec, query)
     return fail_unknown("source kind", prefix, prefixes(), hint=_usage())
+
+
+def _functions_of(path: str) -> str:
+    """What to write for a file of Python code: its functions, which are read and not run."""
+    try:
+        tree = ast.parse(Path(path).read_bytes())
+    except (OSError, SyntaxError, ValueError) as error:
+        return f"{path}:FUNCTION, where the file can be read: {error}"
+    names = [node.name for node in tree.body if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")]
+    return f"write {' or '.join(f'{path}:{name}' for name in names[:8])}" if names else f"write a function: {_RETURNS}"
+
+
+_RETURNS = "def make(): return module, (example_input,)"
+
+
+@cache
+def known_names() -> dict[str, list[str]]:
+    """Names of models by kind, as `make names` found them: nothing is imported to suggest one."""
+    found: dict[str, list[str]] = json.loads(NAMES.read_text(encoding="utf-8"))
+    return found
+
+
+def _elsewhere(name: str) -> list[str]:
+    return [f"{kind}:{name}" for kind, names in known_names().items() if name in names]
+
+
+def _close_elsewhere(name: str) -> list[str]:
+    every = [other for names in known_names().values() for other in names]
+    close = dict.fromkeys(difflib.get_close_matches(name, every, n=3, cutoff=0.75))
+    return [spec for other in close for spec in _elsewhere(other)][:5]
 
 
 def is_file(spec: str) -> bool:
@@ -236,7 +275,9 @@ def is_file(spec: str) -> bool:
 
 
 def _usage() -> str:
-    return f"write one of {', '.join(f'{prefix}:NAME' for prefix in prefixes())}, package.module:factory"
+    return (
+        f"write one of {', '.join(f'{prefix}:NAME' for prefix in prefixes())}, package.module:factory, FILE.py:factory"
+    )
 
 
 def _parse_keywords(spec: str, query: str) -> dict[str, object]:

@@ -6,7 +6,7 @@ import importlib
 from types import ModuleType
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.sources.registry import fail_unknown
+from fx2onnx.sources.registry import fail_unknown, known_names
 from fx2onnx.sources.source import Options, Source
 
 
@@ -21,7 +21,7 @@ def _registry() -> ModuleType:
 
 def names() -> list[str]:
     """Names of all zoo models."""
-    return list(_registry().names())
+    return list(known_names()["zoo"])
 
 
 def build(name: str, options: Options) -> Source:

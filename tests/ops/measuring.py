@@ -29,7 +29,7 @@ DTYPES = (
 SAMPLES = 5
 OTHER_OPSETS = (11, 13, 17, 23, 26)
 CALLS_AN_OVERLOAD = 3
-OPSETS = Path(__file__).parents[2] / "fx2onnx" / "aten_map" / "measured_opsets.json"
+OPSETS = Path(__file__).parents[2] / "tools" / "measured_opsets.json"
 Swept = dict[str, dict[str, dict[str, list[Verdict]]]]
 """Verdicts by OpInfo entry, engine and dtype."""
 

@@ -1,0 +1,178 @@
+"""What a person types: help at 80 columns, sources as files and without a kind, strict exports, inputs of a verification."""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+import fx2onnx
+from fx2onnx.base.errors import warn
+from fx2onnx.cli import doctor, help
+from fx2onnx.cli.main import COMMANDS, app
+from fx2onnx.sources import registry
+from tools import model_names
+
+NET = """
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 2)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x):
+        return self.layer(x)
+
+class Counting(Net):
+    def forward(self, x):
+        self.calls += 1
+        return self.layer(x)
+
+def make():
+    return Net(), torch.ones(3, 4)
+
+def make_counting():
+    return Counting(), torch.ones(3, 4)
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner" / "shell_net.py").write_text(NET)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield tmp_path
+    sys.modules.pop("shell_net", None)
+
+
+def invoke(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def error_of(*arguments: object) -> dict[str, Any]:
+    done = invoke(*arguments, "--json")
+    assert done.exit_code == 2, done.output
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_of_every_command_fits(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    shown, whole = invoke(name, "--help").stdout, invoke(name, "--help-all").stdout
+    command: Any = typer.main.get_command(app)
+    params = [max(each.opts, key=len) for each in command.get_command(None, name).params]
+    for text in (shown, whole):
+        assert max(map(len, text.splitlines())) <= 80
+        assert "…" not in text
+        assert text.startswith(f"Usage: fx2onnx {name}")
+        assert "Example" in text
+    assert len(shown.splitlines()) < 60
+    missing = [flag for flag in params if flag.startswith("--") and flag not in shown]
+    assert not [flag for flag in params if flag.startswith("--") and flag not in whole]
+    assert (f"{len(missing)} more options: fx2onnx {name} --help-all" in shown) == bool(missing)
+
+
+@pytest.mark.parametrize("call", [call for calls in help.EXAMPLES.values() for call in calls])
+def test_examples_of_the_help_are_calls(call: str) -> None:
+    import shlex
+
+    name, *rest = shlex.split(call)[1:]
+    command: Any = typer.main.get_command(app)
+    assert command.get_command(None, name).make_context(name, rest) is not None
+
+
+def test_a_file_is_a_source(folder: Path) -> None:
+    for spec in ("inner/shell_net.py:make", folder / "inner" / "shell_net.py:make"):
+        assert invoke("export", spec, "-o", "net.onnx", "--no-verify", "-q").exit_code == 0
+        assert Path("net.onnx").exists()
+        Path("net.onnx").unlink()
+    assert error_of("export", "inner/shell_net.py:make", "-o", "inner/shell_net.py")["code"] == "E301"
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ("inner/shell_net.py", "inner/shell_net.py:make or inner/shell_net.py:make_counting"),
+        ("inner/shell_net.py:mak", "did you mean make"),
+        ("absent.py:make", "there is no such file"),
+        ("resnet50", "torchvision:resnet50"),
+        ("resnt50", "timm:resnet50"),
+        ("bert", "hf:bert"),
+        ("inner", "hf:inner"),
+        ("zoo:resnet34", "torchvision:resnet34 and timm:resnet34 have that name"),
+        ("torchvison:resnet50", "did you mean torchvision"),
+    ],
+)
+def test_a_mistaken_source_leads_to_the_right_one(spec: str, said: str) -> None:
+    error = error_of("export", spec, "-o", "net.onnx")
+    assert error["code"] in ("E601", "E302")
+    assert said in error["why"] + "\n".join(error["next"])
+
+
+@pytest.mark.long
+def test_the_names_are_those_of_the_libraries() -> None:
+    assert registry.known_names() == model_names.collected(), "make names writes them"
+
+
+@pytest.mark.parametrize("flags", [("--strict",), ("--fail-on", "warnings"), ("--fail-on=warnings",)])
+def test_a_strict_export_with_a_warning_writes_nothing(flags: tuple[str, ...]) -> None:
+    spec = "inner/shell_net.py:make_counting"
+    error = error_of("export", spec, "-o", "net.onnx", *flags, "--no-verify")
+    assert "calls" in error["what"]
+    assert not Path("net.onnx").exists()
+    assert invoke("export", spec, "-o", "net.onnx", "--no-verify", "-q").exit_code == 0
+    assert invoke("export", "inner/shell_net.py:make", "-o", "net.onnx", "--no-verify", "-q", *flags).exit_code == 0
+
+
+def test_a_strict_export_names_every_warning() -> None:
+    with warnings.catch_warnings(action="error"), pytest.raises(fx2onnx.ExportWarning, match="first\nsecond"):
+        warn(["first", "second"])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["x.npy", "x.npz"])
+def test_verify_takes_inputs_of_files(name: str) -> None:
+    spec = "inner/shell_net.py:make"
+    assert invoke("export", spec, "-o", "net.onnx", "--no-verify", "-q", "--dynamic", "x:0=n").exit_code == 0
+    save: Any = np.save if name == "x.npy" else np.savez
+    save(name, np.full((7, 4), 2.0, "float32"))
+    done = invoke("verify", "net.onnx", spec, "--input", f"x={name}", "--json")
+    assert done.exit_code == 0, done.output
+    ranges = json.loads(done.stdout)["ranges"]["x"]
+    assert [7, 4] in ranges["shapes"]
+    for array, code in ((np.zeros((7, 4)), "E401"), (np.zeros((7, 5), "float32"), "E401")):
+        save(name, array)
+        assert error_of("verify", "net.onnx", spec, "--input", f"x={name}")["code"] == code
+    assert "x" in error_of("verify", "net.onnx", spec, "--input", f"y={name}")["next"][0]
+
+
+def test_doctor_says_what_is_missing_and_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at = doctor._looked_at
+    packages = {
+        "openvino": doctor.Package("openvino", "", "verify --engine openvino"),
+        "timm": doctor.Package("timm", "1.0", "timm: sources", "ImportError: no"),
+    }
+    monkeypatch.setattr(doctor, "_looked_at", lambda name, why="": packages.get(name) or looked_at("numpy", why))
+    monkeypatch.setenv("OPENBLAS_CORETYPE", "Prescott")
+    done = invoke("doctor", "--json")
+    assert done.exit_code == 2
+    found = json.loads(done.stdout)
+    assert "pip install openvino" in "\n".join(found["advice"])
+    assert "pip install --upgrade timm" in "\n".join(found["advice"])
+    assert "unset OPENBLAS_CORETYPE" in found["advice"][-1]
+    assert found["engines"]["generate"] in ("onnxruntime", "runner")
+    assert "to do" in invoke("doctor").stdout
+    packages["timm"] = doctor.Package("timm", "1.0", "timm: sources")
+    assert invoke("doctor").exit_code == 0

@@ -7,7 +7,7 @@ UNPIN  := env -u OPENBLAS_CORETYPE -u OPENBLAS_L2_SIZE
 ONE    := OMP_NUM_THREADS=1
 READY  := $(VENV)/.installed
 
-.PHONY: help demo test lint unit test-long test-random test-all fuzz mutants mutate browser-test docs clean
+.PHONY: help demo test lint unit test-long test-random test-all fuzz mutants mutate browser-test docs sbom clean
 .PHONY: families names emit-stub target-kernels target-probes file-digests figures fused matrix conditions-at-sample
 .DEFAULT_GOAL := help
 
@@ -100,8 +100,18 @@ out/docs-env/.installed: pyproject.toml
 	out/docs-env/bin/python -m pip install --quiet --disable-pip-version-check -e '.[docs]'
 	touch $@
 
-docs: out/docs-env/.installed ## the documents as a site, into out/docs; a warning is an error
-	out/docs-env/bin/python -m sphinx -b html -W --keep-going -q docs out/docs
+docs: out/docs-env/.installed ## the documents as a site of this version, into out/docs/VERSION; a warning is an error
+	out/docs-env/bin/python -m tools.docs_site out/docs
+
+out/sbom/.installed: pyproject.toml
+	$(PYTHON) -m venv out/sbom/tool
+	out/sbom/tool/bin/python -m pip install --quiet --disable-pip-version-check cyclonedx-bom==7.5.0
+	touch $@
+
+sbom: out/sbom/.installed   ## what the wheel brings along, as CycloneDX, into out/sbom/fx2onnx.cdx.json
+	rm -rf out/sbom/clean && $(PYTHON) -m venv out/sbom/clean --without-pip
+	out/sbom/tool/bin/python -m pip --python out/sbom/clean/bin/python install --quiet --disable-pip-version-check .
+	out/sbom/tool/bin/cyclonedx-py environment out/sbom/clean/bin/python --pyproject pyproject.toml --output-reproducible -o out/sbom/fx2onnx.cdx.json
 
 ##@ Pages of docs/: `make page-NAME`, or `make NAME`
 page.benchmarks = benchmarks.export_time --write docs/measured/benchmarks.md ## export time against torch.onnx.export, in one process

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from fx2onnx.sources.seeding import move_constants, seeded
 from fx2onnx.sources.source import DEFAULT_BATCH, Source
-from models_zoo.registry import zoo_model
+
+from .registry import zoo_model
 
 LATENT_CHANNELS, TEXT_LENGTH = 4, 8
 

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from fx2onnx.sources.registry import require
 from fx2onnx.sources.seeding import seeded
 from fx2onnx.sources.source import DEFAULT_BATCH, Source
-from models_zoo.registry import zoo_model
+
+from .registry import zoo_model
 
 EPOCHS, BATCH = 12, 64
 TEST_EVERY = 5

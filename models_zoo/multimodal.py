@@ -6,8 +6,9 @@ import torch
 
 from fx2onnx.sources.seeding import move_constants, seeded
 from fx2onnx.sources.source import DEFAULT_BATCH, DEFAULT_SEQ, Source
-from models_zoo.registry import zoo_model
-from models_zoo.text import _transformers
+
+from .registry import zoo_model
+from .text import _transformers
 
 _MELS, _FRAMES = 16, 64
 

@@ -18,8 +18,8 @@ Factory = Callable[..., "Source"]
 
 # Files of the registry; each registers its models when it is imported.
 _DEFINITIONS = (
-    *("models_zoo.vision", "models_zoo.yolo", "models_zoo.super_resolution", "models_zoo.diffusion"),
-    *("models_zoo.text", "models_zoo.multimodal", "models_zoo.recurrent", "models_zoo.digits"),
+    *(".vision", ".yolo", ".super_resolution", ".diffusion"),
+    *(".text", ".multimodal", ".recurrent", ".digits"),
 )
 
 
@@ -84,4 +84,4 @@ def build(name: str, *, seed: int = 0, **options: Any) -> Source:
 
 def _load() -> None:
     for module in _DEFINITIONS:
-        importlib.import_module(module)
+        importlib.import_module(module, __package__)

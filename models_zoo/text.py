@@ -8,7 +8,8 @@ import torch
 
 from fx2onnx.sources.seeding import move_constants, seeded
 from fx2onnx.sources.source import DEFAULT_BATCH, DEFAULT_SEQ, Source
-from models_zoo.registry import zoo_model
+
+from .registry import zoo_model
 
 _TEXT_AXES = {0: "batch", 1: "sequence"}
 _DECODER_AXES = {0: "batch", 1: "decoder_sequence"}

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from fx2onnx.sources.seeding import seeded, settle
 from fx2onnx.sources.source import DEFAULT_BATCH, Source
 from fx2onnx.sources.torchvision import import_torchvision
-from models_zoo.registry import zoo_model
+
+from .registry import zoo_model
 
 
 class MnistCnn(nn.Module):

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any, cast
 
+from fx2onnx.base.metadata import DOCS
 from fx2onnx.base.source import PACKAGE_FOLDER, SourceLocation
 
 if TYPE_CHECKING:
@@ -102,9 +103,12 @@ class Fx2OnnxError(Exception):
         for number, step in enumerate(self.next, 1):
             label = "next" if number == 1 else ""
             body.append(f"  {label:<5} {number}. {step}" if len(self.next) > 1 else f"  {label:<5} {step}")
-        if body:
-            lines += ["", *body]
-        return "\n".join(lines)
+        return "\n".join([*lines, "", *body, f"  {'docs':<5} {self.page}"])
+
+    @property
+    def page(self) -> str:
+        """The address of the section on the error's code."""
+        return f"{DOCS}errors.html#{self.code.lower()}"
 
     def add_next(self, steps: Sequence[str]) -> None:
         """Say more of what to do, where an error passes that knows it."""
@@ -122,6 +126,7 @@ class Fx2OnnxError(Exception):
             "node": self.node,
             "why": self.why,
             "next": list(self.next),
+            "docs": self.page,
         }
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -2,6 +2,9 @@
 
 VERSION = "0.1.0"
 
+DOCS = "https://fx2onnx.readthedocs.io/en/stable/"
+"""Where the documents of the newest release are; ``project.urls`` of pyproject.toml has the same."""
+
 PRODUCER = "fx2onnx"
 """``producer_name`` of our files."""
 

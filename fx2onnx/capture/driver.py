@@ -264,6 +264,11 @@ def as_module(module: Any) -> torch.nn.Module:
     """An ``nn.Module`` for whatever can be exported. Raises UserError E001."""
     if isinstance(module, torch.export.ExportedProgram):
         return module.module()
+    if isinstance(module, type) and issubclass(module, torch.nn.Module):
+        name = module.__name__
+        raise UserError(
+            "E001", f"{name} is a class, and no module", next=f"give an instance of it, such as {name}(...).eval()"
+        )
     parts = vars(module).get("_modules") if isinstance(module, torch.nn.Module) else None
     if isinstance(parts, dict) and "_orig_mod" in parts:  # of torch.compile
         return as_module(parts["_orig_mod"])

@@ -176,8 +176,23 @@ def _explained(cause: Exception) -> UserError:
         "the module failed while it was run on fake tensors (shapes only, no data)",
         where=where,
         why=f"{type(cause).__name__}: {first_line(cause)[:300]}",
-        next="check that module(*args, **kwargs) runs in eager PyTorch with these arguments",
+        next=_first_steps(cause),
     )
+
+
+def _first_steps(cause: BaseException) -> list[str]:
+    """What to do about an exception of forward."""
+    files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(cause.__traceback__)]
+    steps = ["check that module(*args, **kwargs) runs in eager PyTorch with these arguments"]
+    if any(_OBSERVED in file for file in files):
+        steps.insert(0, "convert the module first: torch.ao.quantization.convert(module.eval())")
+    if "numpy" in str(cause):
+        steps.insert(0, "pass tensors: torch.from_numpy(array) for each NumPy array")
+    return steps
+
+
+_OBSERVED = os.path.join("torch", "ao", "quantization")
+"""Where a module that is prepared for quantization and not converted has its observers."""
 
 
 def _innermost_module(cause: BaseException) -> str:

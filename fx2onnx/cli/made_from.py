@@ -26,6 +26,7 @@ from fx2onnx.files.digest import digest_of, known_digest
 from fx2onnx.irx.model_files import is_file_of
 from fx2onnx.sources.inputs import input_files
 from fx2onnx.sources.registry import KINDS, kind_of
+from fx2onnx.sources.zoo import registry_name
 
 _READERS = (
     ("safetensors", "safe_open"),
@@ -241,7 +242,7 @@ def _roots(source: str) -> tuple[str, list[str]]:
     prefix = source.partition(":")[0]
     others = [plugin.entry.module for group in plugins.GROUPS for plugin in plugins.plugins(group)]
     if prefix == "zoo":
-        return "", ["models_zoo.registry", *others]
+        return "", [registry_name(), *others]
     if prefix in KINDS or kind_of(prefix) is not None:
         return "", others
     name = os.path.basename(prefix).removesuffix(".py") if prefix.endswith(".py") else prefix

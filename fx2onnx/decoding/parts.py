@@ -81,14 +81,13 @@ def assemble(
     if word is None:
         fail_unknown("generation task", task, GENERATION_WORDS)
     if not spec.startswith("hf:"):
-        raise UserError(
-            "E001", f"--task {task} has no meaning for '{spec}'", next="it takes hf:FOLDER or hf:MODEL_TYPE"
-        )
+        step = f"write hf:{spec}" if os.path.isdir(spec) else "a folder is made of hf:FOLDER or hf:MODEL_TYPE"
+        raise UserError("E001", f"the task {task} is for hf: sources, and '{spec}' is none", next=step)
     if logits != "all" and not task.endswith(WITH_PAST):
         raise UserError(
             "E001", f"logits={logits!r} has no meaning for {task}", next=f"ask for the task {task}{WITH_PAST}"
         )
-    source = resolve(spec + ("&" if "?" in spec else "?") + f"task={word}", **sizes)
+    source = _resolved(spec + ("&" if "?" in spec else "?") + f"task={word}", task, sizes)
     name, _, _ = spec.removeprefix("hf:").partition("?")
     folder = Path(name).expanduser()
     if not task.endswith(WITH_PAST):
@@ -98,6 +97,20 @@ def assemble(
             source, cache, in_place=in_place, logits=logits, images=not task.startswith("text-generation")
         )
     return Assembly(cast(Model, source.module), parts, folder if os.path.isdir(folder) else None, source.origin)
+
+
+def _resolved(spec: str, task: str, sizes: dict[str, Any]) -> Source:
+    """The source. An error for a model that has another generation task names that task."""
+    try:
+        return resolve(spec, **sizes)
+    except UserError as error:
+        listed = " ".join(error.next).replace(",", "").split() if error.code == "E601" else []
+        past = WITH_PAST if task.endswith(WITH_PAST) else ""
+        fitting = [f"{name}{past}" for name, word in TASKS.items() if word in listed]
+        if fitting:
+            step = f"ask for the task {' or '.join(fitting)}"
+            raise UserError(error.code, error.what, where=error.where, why=error.why, next=step) from error
+        raise
 
 
 def cached_parts(

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.generation.checks import cast, check_feeds, check_known
+from fx2onnx.generation.checks import cast, check_feeds, check_known, without_settings
 from fx2onnx.generation.codebooks import Shifted, batch_of, rows_of_prompt, shifted
 from fx2onnx.generation.engine import Graph, as_array, dtype_of
 from fx2onnx.generation.media import TEXT, beside_text, encode_media
@@ -75,6 +75,7 @@ def generate(
     Returns: prompt and new tokens [batch, length + new], of an encoder-decoder the decoder's tokens; a torch tensor
     where ``input_ids`` (or another input) is one. Raises: UserError E401 for inputs that do not fit.
     """
+    encoder_inputs = without_settings(model.main.inputs, encoder_inputs)
     wants_torch = any(hasattr(value, "detach") for value in (input_ids, *encoder_inputs.values()))
     given = {"input_ids": input_ids, "attention_mask": attention_mask, **encoder_inputs}
     arrays = {name: _array(value) for name, value in given.items() if value is not None}
@@ -102,6 +103,12 @@ def generate(
 
 def _array(value: Any) -> Array:
     array = np.asarray(value.detach().cpu().numpy() if hasattr(value, "detach") else value)
+    if array.dtype.kind in "SU":
+        raise UserError(
+            "E401",
+            "generate takes token ids, and no text",
+            next='AutoTokenizer.from_pretrained(FOLDER)(text, return_tensors="np") of transformers makes them',
+        )
     return array.astype(np.int64) if array.dtype.kind in "iu" else array
 
 

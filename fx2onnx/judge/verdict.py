@@ -24,7 +24,8 @@ UNSTEADY = "forward gives something else each time it is called with the same in
 PLACEHOLDER = "torch.onnx.ops.symbolic in forward gives zeros in eager PyTorch, which has no numbers to compare with"
 CHECK_ALONE = "check the operator by itself, with numbers of its own: fx2onnx run, or onnxruntime"
 WRONG = "the exported model's outputs differ from eager PyTorch"
-LOOK = "report it with the model, or look at the first differing node"
+LOOK = "fx2onnx.locate(file, module, args).describe() names the first wrong node, and who is to blame"
+OTHER_WEIGHTS = "give the module that was exported, with the same weights, or export this one again"
 STEADIER = "hand what changes from call to call to forward as an argument, or hold it as a tensor, a number or a list"
 WHERE_THERE_IS_MORE = "verify it where there is more memory, or time: fx2onnx verify MODEL SOURCE"
 
@@ -242,7 +243,9 @@ class Verdict(Shown):
         if self.unverified:
             raise self.not_verified("the exported model is not verified")
         if not self.ok:
-            raise VerificationError("E501", what, why=self.describe(), next=advice)
+            others = any(row.inputs == "weights" and not row.ok for row in self.rows)
+            steps = [OTHER_WEIGHTS, advice] if others and advice == LOOK else advice
+            raise VerificationError("E501", what, why=self.describe(), next=steps)
 
     def not_verified(self, what: str) -> VerificationError:
         """E502."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.semantics.reading.build import build_program
-from fx2onnx.semantics.reading.load import LoadedModel, load_model
+from fx2onnx.semantics.reading.load import AGAIN, LoadedModel, load_model
 from fx2onnx.semantics.reading.static_shapes import check_static_shapes
 
 
@@ -33,7 +33,7 @@ def open_file(path: str | os.PathLike[str]) -> LoadedModel:
     loaded = load_model(text)
     if not loaded.proto.HasField("graph") or not loaded.proto.ir_version:
         why = "it is empty" if not os.path.getsize(text) else "it has no graph, or does not say its version"
-        raise UserError("E303", f"'{text}' is not an ONNX model", why=why)
+        raise UserError("E303", f"'{text}' is not an ONNX model", why=why, next=AGAIN)
     try:
         return check_model(loaded)
     except UserError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from types import ModuleType
 
 from fx2onnx.base.errors import UserError
@@ -10,9 +11,15 @@ from fx2onnx.sources.registry import fail_unknown, known_names
 from fx2onnx.sources.source import Options, Source
 
 
+def registry_name() -> str:
+    """The module with the zoo's registry: a wheel has it inside of fx2onnx, a checkout beside it."""
+    inside = importlib.util.find_spec("fx2onnx.models_zoo") is not None
+    return "fx2onnx.models_zoo.registry" if inside else "models_zoo.registry"
+
+
 def _registry() -> ModuleType:
     try:
-        return importlib.import_module("models_zoo.registry")
+        return importlib.import_module(registry_name())
     except ModuleNotFoundError as error:
         raise UserError(
             "E602", "zoo: needs models_zoo, which is installed with fx2onnx", next="pip install fx2onnx"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 import json
 import re
 from functools import lru_cache
@@ -163,10 +164,22 @@ def _read(file: Traversable) -> Any:
 
 def _unknown(name: str) -> UserError:
     known = [*names(), "onnxruntime-1.19"]
-    near = difflib.get_close_matches(name, known, 1)
+    near = difflib.get_close_matches(name, known, 4, 0.5) + [each for each in known if is_shortened(name, each)]
+    near.sort(key=lambda each: (not is_shortened(name, each), -_shared(name, each)))
     guess = f"did you mean {near[0]!r}? " if near else ""
     return UserError(
         "E001",
         f"the target {name!r} is not known",
         next=f"{guess}{', '.join(names())}, or a release such as onnxruntime-1.19",
     )
+
+
+def _shared(one: str, other: str) -> int:
+    """The number of letters that both begin with."""
+    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
+
+
+def is_shortened(text: str, name: str) -> bool:
+    """True if the letters of ``text`` stand in ``name`` in the same order, the first at its beginning: ``ort`` in ``onnxruntime``."""
+    letters = iter(name)
+    return bool(text) and text[0] == name[0] and all(letter in letters for letter in text)

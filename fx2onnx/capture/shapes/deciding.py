@@ -165,6 +165,7 @@ def specialized(env: ShapeEnv, dim: Dim) -> int:
             why=f"{dim} is known only when the model runs",
             next=(
                 "where the number is a size, take it with x.item() and not with int(x), which must be a plain number",
+                "where it counts the turns of a loop, write the loop with torch.while_loop",
                 "or keep it a tensor, or pass it as an argument of forward",
             ),
         )

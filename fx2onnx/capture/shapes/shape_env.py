@@ -39,7 +39,11 @@ class UnmetNeed(RuntimeError):
 KEEP_BOTH = 'data_branches="if" to keep both branches in the file'
 """Advice where Python decides by data."""
 DATA_DECIDES = ("E104", "Python control flow depends on tensor data")
-KEEP_TENSORS = ("torch.cond for two branches", "torch.where to select values")
+KEEP_TENSORS = (
+    "torch.cond for two branches",
+    "torch.where to select values",
+    "torch.while_loop for a loop that the data ends",
+)
 
 _ONES = ((1, 1, 1), (1, 2, 3), (2, 1, 3), (3, 2, 1))
 _PROBES = ((2, 3, 5), (7, 2, 3), (3, 11, 4), (64, 48, 17), (129, 1, 640), (8191, 4099, 2), (20011, 30011, 40009))

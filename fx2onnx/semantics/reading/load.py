@@ -56,12 +56,25 @@ def _read(path: str) -> bytes:
 
 
 def _parse(data: bytes, what: str) -> onnx.ModelProto:
+    if not data:
+        raise UserError("E303", f"{what} is not an ONNX model", why="it is empty", next=AGAIN)
     proto = onnx.ModelProto()
     try:
         proto.ParseFromString(data)
     except (DecodeError, RuntimeError, ValueError) as error:
-        raise UserError("E303", f"{what} is not an ONNX model", why=str(error)[:200]) from error
+        is_pointer = data.startswith(b"version https://git-lfs")
+        why = (
+            "it is the pointer of a file in Git LFS"
+            if is_pointer
+            else f"it is cut off, damaged or of another format: {error}"
+        )
+        next = "git lfs pull" if is_pointer else AGAIN
+        raise UserError("E303", f"{what} is not an ONNX model", why=why[:300], next=next) from error
     return proto
+
+
+AGAIN = "copy, download or export the file again"
+"""Advice for a file that is empty, cut off or damaged."""
 
 
 def _is_onnx_ir_model(source: Any) -> bool:

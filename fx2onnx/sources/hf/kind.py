@@ -19,6 +19,7 @@ from fx2onnx.files.weight_file import WeightFile
 from fx2onnx.sources.foreign_errors import reported
 from fx2onnx.sources.hf.by_reference import LOADING, load_mapped, quiet_loading, stated_quantization
 from fx2onnx.sources.hf.config import (
+    ADAPTER_CONFIG,
     CONFIG,
     check_config,
     is_unpackable,
@@ -154,11 +155,10 @@ def _transformers() -> ModuleType:
 
 def _config_of_folder(transformers: ModuleType, folder: Path, keywords: Mapping[str, object]) -> Config:
     if not (folder / CONFIG).exists():
-        raise UserError(
-            "E601",
-            f"the folder '{folder}' has no {CONFIG}",
-            next="give a folder that model.save_pretrained(FOLDER) wrote",
-        )
+        step = "give a folder that model.save_pretrained(FOLDER) wrote"
+        if (folder / ADAPTER_CONFIG).exists():
+            step = "it is an adapter: merge it into its model, model.merge_and_unload().save_pretrained(FOLDER)"
+        raise UserError("E601", f"the folder '{folder}' has no {CONFIG}", next=step)
     stated = read_config(folder)
     if "auto_map" in stated and stated.get("model_type") not in names():
         raise UserError(

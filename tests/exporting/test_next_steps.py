@@ -1,0 +1,149 @@
+"""The next step of an error is what mends it, and every error has the address of its page."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import fx2onnx
+from fx2onnx.base.errors import CODES, UserError
+from fx2onnx.base.metadata import DOCS
+from fx2onnx.cli.main import app
+from fx2onnx.generation.checks import SETTINGS, without_settings
+from fx2onnx.targets.find import find
+
+X = torch.randn(3, 4)
+
+
+class Turns(nn.Module):
+    def forward(self, x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
+        for _ in range(int(n)):
+            x = x * 2
+        return x
+
+
+class Until(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        while x.norm() > 1:
+            x = x / 2
+        return x
+
+
+class Sum(nn.Module):
+    def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return a + b
+
+
+def prepared() -> nn.Module:
+    module = nn.Sequential(nn.Linear(4, 4), nn.ReLU()).train()
+    module.qconfig = torch.ao.quantization.get_default_qat_qconfig("fbgemm")
+    return torch.ao.quantization.prepare_qat(module).eval()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("module", "args", "options", "step"),
+    [
+        (Turns, (X, torch.tensor(3)), {}, "torch.while_loop"),
+        (Until, (X,), {}, "torch.while_loop"),
+        (Sum, (X, X), {"dynamic_shapes": {"a": {0: "batch"}}}, "name batch in dynamic_shapes for axis 0 of b"),
+        (prepared, (X,), {}, "torch.ao.quantization.convert"),
+        (lambda: nn.Linear, (X,), {}, "Linear(...)"),
+        (lambda: Sum, (X, X), {}, "Sum(...)"),
+        (lambda: nn.Linear(4, 2), (X.numpy(),), {}, "torch.from_numpy"),
+        (lambda: nn.Linear(4, 2), (X,), {"opset_version": "17"}, "opset_version=17"),
+        (lambda: nn.Linear(4, 2), (X,), {"target": "onnxrt"}, "did you mean 'onnxruntime'"),
+    ],
+)
+def test_an_export_error_leads_to_the_fix(module: Any, args: Any, options: dict[str, Any], step: str) -> None:
+    with pytest.raises(UserError) as caught:
+        fx2onnx.export(module(), args, **options)
+    assert step in caught.value.next[0] or step in "\n".join(caught.value.next)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"), [("ort", "onnxruntime"), ("opnvino", "openvino"), ("onnxruntime-gena", "onnxruntime-genai")]
+)  # fmt: skip
+def test_a_misspelt_target_is_guessed(name: str, meant: str) -> None:
+    with pytest.raises(UserError, match=f"did you mean '{meant}'"):
+        find(name)
+
+
+@pytest.mark.parametrize("damage", ["empty", "cut", "lfs", "text"])
+def test_a_damaged_file_says_what_to_do(damage: str, tmp_path: Path) -> None:
+    file = tmp_path / "m.onnx"
+    fx2onnx.export(nn.Linear(4, 2), (X,), file)
+    whole = file.read_bytes()
+    parts = {"empty": b"", "cut": whole[: len(whole) // 2], "lfs": b"version https://git-lfs.github.com/spec/v1\noid x"}
+    file.write_bytes(parts.get(damage, b"<html>not found</html>"))
+    for call in (fx2onnx.inspect, fx2onnx.lint, fx2onnx.optimize, fx2onnx.runner.InferenceSession):
+        with pytest.raises(UserError) as caught:
+            call(str(file))
+        assert caught.value.code == "E303"
+        assert caught.value.next[0].startswith("git lfs pull" if damage == "lfs" else "copy, download or export")
+
+
+def test_a_file_with_other_weights_asks_for_its_module(tmp_path: Path) -> None:
+    result = fx2onnx.export(nn.Linear(4, 2), (X,), tmp_path / "m.onnx")
+    with pytest.raises(fx2onnx.VerificationError) as caught:
+        fx2onnx.verify(result, nn.Linear(4, 2), (X,), effort="quick").raise_if_failed()
+    assert "the same weights" in caught.value.next[0]
+
+
+@pytest.mark.parametrize(("given", "step"), [({"temperature": 0.7}, "greedy"), ({"max_length": 8}, "max_new_tokens"),
+    ({"num_beams": 4}, "greedy"), ({"streamer": print}, "on_token"), ({"do_sample": True}, "greedy")])  # fmt: skip
+def test_settings_of_generate_lead_on(given: dict[str, Any], step: str) -> None:
+    with pytest.raises(UserError, match="E401") as caught:
+        without_settings(["input_ids"], given)
+    assert step in caught.value.next[0]
+
+
+def test_settings_that_change_nothing_are_taken() -> None:
+    usual = {name: values[0] for name, (values, _) in SETTINGS.items() if values}
+    assert without_settings(["input_ids"], {**usual, "pixels": 1}) == {"pixels": 1}
+    assert without_settings(["temperature"], {"temperature": 2}) == {"temperature": 2}
+
+
+@pytest.mark.parametrize("flag", ["--temperature=0.7", "--prompt=hello", "--num-beams=4", "--max-length=8"])
+def test_flags_of_other_programs_lead_on(flag: str) -> None:
+    from typer.testing import CliRunner
+
+    done = CliRunner().invoke(app, ["generate", "folder", flag])
+    assert done.exit_code == 2
+    assert "next" in done.stderr
+
+
+def test_a_text_is_no_prompt() -> None:
+    from fx2onnx.generation.greedy import _array
+
+    with pytest.raises(UserError, match="AutoTokenizer"):
+        _array("hello")
+    assert _array([1, 2]).dtype == np.int64
+
+
+@pytest.mark.long
+def test_folders_name_the_task_and_the_source(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="text2text-generation-with-past"):
+        fx2onnx.export_folder("hf:t5", tmp_path / "out")
+    (tmp_path / "adapter").mkdir()
+    (tmp_path / "adapter" / "adapter_config.json").write_text("{}")
+    with pytest.raises(UserError, match="merge_and_unload"):
+        fx2onnx.export_folder(f"hf:{tmp_path / 'adapter'}", tmp_path / "out")
+    with pytest.raises(UserError, match=f"write hf:{tmp_path}"):
+        fx2onnx.export_folder(str(tmp_path), tmp_path / "out")
+
+
+def test_every_error_has_the_address_of_its_page() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    assert project["urls"]["Documentation"] == DOCS
+    for code in CODES:
+        error = UserError(code, "what")
+        assert error.page == f"{DOCS}errors.html#{code.lower()}"
+        assert str(error).endswith(error.page)
+        assert error.as_dict()["docs"] == error.page

@@ -79,7 +79,8 @@ def export(
     samples: further calls, each as ``args`` or ``(args, kwargs)``: a size that differs among the calls is dynamic. Without ``args``
         the call with the most tensors stands for them.
     external_data: force (True) or forbid (False) weights in a file of their own, ``f.<digest>.data``; default: above 16 MiB.
-    verify: run the result in the runner and in onnxruntime and compare with eager PyTorch; effort: on how many inputs.
+    verify: run the result in the runner and in onnxruntime and compare with eager PyTorch (off by default; the command line does it); effort: on how
+        many inputs.
     report: a path: write ``result.report``, which is always there, as JSON.
     profile: record what the export costs, as ``result.profile``; a path (.html, .json, .trace.json, .speedscope.json,
         .txt) writes it as well.

@@ -12,7 +12,7 @@ from fx2onnx.base.errors import Fx2OnnxError, UserError, first_line
 from fx2onnx.cli import options
 from fx2onnx.cli.files import check_readable
 from fx2onnx.cli.outcome import print_json, reports_errors
-from fx2onnx.cli.progress import cell, line, shape_text
+from fx2onnx.cli.progress import cell, line, shape_text, working
 
 if TYPE_CHECKING:
     from fx2onnx.diff.compare import Difference
@@ -51,10 +51,9 @@ def diff_command(
         chosen_engines([name])
     from fx2onnx.diff.compare import diff
 
-    found = diff(*files)
-    outputs = None
-    if numbers:
-        outputs = compare_outputs(*files, name, sizes, seed)
+    with working(f"compare {files[0]} with {files[1]}"):
+        found = diff(*files)
+        outputs = compare_outputs(*files, name, sizes, seed) if numbers else None
     if json_output:
         print_json({**found.as_dict(), "numbers": outputs})
     else:

@@ -19,6 +19,7 @@ from fx2onnx.base.metadata import VERSION
 from fx2onnx.base.packages import EXTRAS
 from fx2onnx.cli import options
 from fx2onnx.cli.outcome import print_json, reports_errors
+from fx2onnx.cli.progress import working
 
 NEEDED = ("numpy", "onnx", "onnx_ir", "ml_dtypes")
 PURPOSES = {
@@ -50,7 +51,8 @@ def doctor_command(json_output: options.Json = False) -> None:
     """Show what is installed, missing or broken. The exit code is 2 where something cannot be used."""
     from fx2onnx.judge.engines import DEFAULT, SESSIONS, is_available
 
-    packages = [*(_looked_at(name) for name in NEEDED), *(_looked_at(name, why) for name, why in PURPOSES.items())]
+    with working("import what is installed"):
+        packages = [*(_looked_at(name) for name in NEEDED), *(_looked_at(name, why) for name, why in PURPOSES.items())]
     engines = [name for name in DEFAULT if is_available(name)]
     found: dict[str, Any] = {
         "fx2onnx": VERSION,

@@ -32,13 +32,15 @@ def lint_command(
 
     Each finding has the line of source code and what to do. The exit code is 1 where there is a finding.
     """
+    from fx2onnx.cli.progress import working
     from fx2onnx.functions import lint
     from fx2onnx.targets.find import DEFAULT, find
 
     asked = find(exported["target"] or DEFAULT)
     know_faults(faults)
     check_readable(path)
-    findings = lint(path, exported["target"] or DEFAULT)
+    with working(f"read {path}"):
+        findings = lint(path, exported["target"] or DEFAULT)
     if json_output:
         facts = {"target": asked.name, "release": asked.release, "source": asked.source, "date": asked.date}
         print_json({"ok": not findings, **facts, "findings": [finding.as_dict() for finding in findings]})

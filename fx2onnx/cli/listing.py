@@ -27,11 +27,13 @@ def list_command(
 ) -> None:
     """List the models of a source, one name a line. Without a kind, list the kinds of source."""
     from fx2onnx import sources
+    from fx2onnx.cli.progress import working
 
     if kind is None:
         _list_kinds(json_output)
         return
-    known = sources.names(kind.rstrip(":"))
+    with working(f"list {kind}"):
+        known = sources.names(kind.rstrip(":"))
     if not known:
         raise UserError("E601", f"the models of {kind} cannot be listed", next="fx2onnx list shows how one is named")
     result = [name for name in known if pattern is None or fits(name, pattern)]

@@ -7,7 +7,7 @@ import contextvars
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fx2onnx.base import events
 from fx2onnx.base.escape import plain
@@ -27,6 +27,11 @@ def console(*, stderr: bool = False) -> Console:
 
     stream = sys.stderr if stderr else sys.stdout
     return PlainConsole(stderr=stderr, width=None if stream.isatty() else _PLAIN_WIDTH)
+
+
+def working(title: str) -> contextlib.AbstractContextManager[Any]:
+    """Show on a terminal's stderr that a command of one stage is at work."""
+    return console(stderr=True).status(title) if sys.stderr.isatty() else contextlib.nullcontext()
 
 
 class Stages:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from fx2onnx.cli import options
 from fx2onnx.cli.files import human_size
 from fx2onnx.cli.outcome import print_json, reports_errors
-from fx2onnx.cli.progress import cell, line, shape_text
+from fx2onnx.cli.progress import cell, line, shape_text, working
 
 MOST_FREQUENT = 12
 """Operators, lines of source code and tied weights that are named; all are in the JSON."""
@@ -31,7 +31,8 @@ def inspect_command(
     """Show what is in an ONNX file or exported folder: inputs, outputs, operators, weights, sizes that it is right for."""
     from fx2onnx.functions import inspect
 
-    facts = inspect(path, html=html)
+    with working(f"read {path}"):
+        facts = inspect(path, html=html)
     if json_output:
         print_json(facts)
     else:

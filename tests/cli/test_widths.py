@@ -63,6 +63,7 @@ NO_TABLES = {
     "export-training": "shows what export shows, for each file",
     "quantize": "shows what optimize shows",
     "testcase": "prints one sentence",
+    "doctor": "prints names and versions",
 }
 
 

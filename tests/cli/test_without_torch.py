@@ -48,6 +48,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("optimize", "m.onnx", "o.onnx", "--fix", "batch=2"),
         ("testcase", "m.onnx", "-o", "case"),
         ("--version",),
+        ("ops", "softmax"),
+        ("list", "zoo"),
     ],
     ids=lambda arguments: arguments[0],
 )
@@ -56,7 +58,7 @@ def test_tools_on_files_need_no_torch(folder: Path, arguments: tuple[str, ...]) 
     assert result.returncode == 0, result.stdout + result.stderr
 
 
-@pytest.mark.long_cases(but=["ops-torch"])
+@pytest.mark.long_cases(but=["export-torch"])
 @pytest.mark.parametrize(
     ("arguments", "extra"),
     [
@@ -64,7 +66,6 @@ def test_tools_on_files_need_no_torch(folder: Path, arguments: tuple[str, ...]) 
         (("verify", "m.onnx", "zoo:mnist_cnn"), "torch"),
         (("locate", "m.onnx", "zoo:mnist_cnn"), "torch"),
         (("profile", "zoo:mnist_cnn"), "torch"),
-        (("ops",), "torch"),
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else value,
 )

@@ -29,7 +29,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "irx": {"base", "files", "semantics", "sizes"},
     "aten_map": {"base", "irx", "semantics", "sizes"},
     "lower": {"base", "sizes", "torchcompat", "irx", "capture", "aten_map", "semantics"},
-    "optimize": {"base", "irx", "sizes"},
+    "optimize": {"base", "irx", "semantics", "sizes"},
     "targets": {"base", "files", "irx", "semantics", "sizes"},
     "runner": {"base", "files", "sizes", "irx", "optimize", "manifest", "semantics"},
     "training": {"base", "sizes", "torchcompat", "capture", "irx", "aten_map", "lower"},
@@ -50,7 +50,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "generation": {"base", "files", "judge", "runner", "manifest", "sizes"},
     "exporting": {
         "base", "files", "sizes", "torchcompat", "capture", "irx", "aten_map", "lower", "optimize", "verify", "report", "model_patches", "sources", "manifest",
-        "decoding", "training", "targets", "quantize", "precision", "steps", "judge",
+        "decoding", "training", "targets", "quantize", "precision", "steps", "judge", "semantics",
     },
 }  # fmt: skip
 NEVER: dict[str, set[str]] = {

@@ -1,31 +1,32 @@
-"""One node as a model of its own, to be computed on arrays."""
+"""The result of one node of a graph on arrays, by the kernels of ONNX's operators."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-import onnx
 import onnx_ir as ir
 
-_IR_VERSION = 10
-"""That of opset 21 and 22; the runner takes any opset with it, and onnx from 1.16 on knows it."""
+from fx2onnx.semantics import folding
+from fx2onnx.semantics.folding import LAST_BIT, Function, Inputs
+from fx2onnx.semantics.types import Array
 
-Array = np.ndarray[Any, Any]
+
+def attributes_of(node: ir.Node) -> dict[str, Any]:
+    """Attributes as kernels take them: tensors as arrays."""
+    return {
+        name: item.as_tensor().numpy() if item.type == ir.AttributeType.TENSOR else item.value
+        for name, item in node.attributes.items()
+    }
 
 
-def model_of(node: ir.Node, operands: Sequence[Array | None], opset: int) -> tuple[onnx.ModelProto, dict[str, Array]]:
-    """A model of ``node`` with one output ``y``, and what to feed it for these inputs; None: the input is left out."""
-    feeds = {f"x{index}": array for index, array in enumerate(operands) if array is not None}
-    names = [f"x{index}" if array is not None else "" for index, array in enumerate(operands)]
-    proto = onnx.helper.make_node(node.op_type, names, ["y"])
-    for attribute in node.attributes.values():
-        ir.serde.serialize_attribute_into(proto.attribute.add(), attribute)
-    infos = [
-        onnx.helper.make_tensor_value_info(name, onnx.helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
-        for name, array in feeds.items()
-    ]
-    graph = onnx.helper.make_graph([proto], "one", infos, [onnx.ValueInfoProto(name="y")])
-    opsets = [onnx.helper.make_opsetid("", opset)]
-    return onnx.helper.make_model(graph, opset_imports=opsets, ir_version=_IR_VERSION), feeds
+def folded(node: ir.Node, inputs: Inputs, opset: int, functions: Mapping[str, Function] = LAST_BIT) -> Array | None:
+    """The node's one output with the bits of every runtime, or None (``semantics.folding.fold``)."""
+    if node.domain or len(node.outputs) != 1:
+        return None
+    return folding.fold(node.op_type, opset, inputs, attributes_of(node), functions)
+
+
+def computed(node: ir.Node, inputs: Inputs, opset: int) -> Array | None:
+    """The node's first output as its kernel computes it, or None (``semantics.folding.compute``)."""
+    return None if node.domain else folding.compute(node.op_type, opset, inputs, attributes_of(node))

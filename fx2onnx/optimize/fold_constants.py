@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
 import onnx_ir as ir
 
 from fx2onnx.irx.edit import graphs_of, is_read, remove_unread, replace_inputs
 from fx2onnx.irx.facts import GRAPH_BEARING, is_random
+from fx2onnx.irx.one_node import computed, folded
 from fx2onnx.irx.private_names import use_count
 from fx2onnx.irx.values import dims_of, known_sizes, set_type
-from fx2onnx.optimize.evaluate import EVALUATORS, LAST_BIT, Array, Function, evaluate
 from fx2onnx.optimize.rewrite import attribute, dims_or_none
 from fx2onnx.optimize.rounding import is_rounded
 from fx2onnx.optimize.weights import is_literal, lacks_data
+from fx2onnx.semantics.folding import EXACT, LAST_BIT, Function
+from fx2onnx.semantics.types import Array
 from fx2onnx.sizes.expr import Dim
 
 FOLDABLE_DTYPES = frozenset(
@@ -41,8 +42,8 @@ class FoldBudget:
 
 DEFAULT_BUDGET = FoldBudget()
 
-Compute: TypeAlias = Callable[[ir.Node, Sequence[Array | None], int], Array | None]
-"""One node's output from its operands in an opset, None where it cannot be computed: what folds operators that have no evaluator."""
+_NEVER_COMPUTED = GRAPH_BEARING | {"Identity", "Constant", "Dropout", "DequantizeLinear", "Tile", "Expand"}
+"""Operators that other passes remove, that make more bytes of less, or that run graphs."""
 
 
 class Folder:
@@ -50,13 +51,13 @@ class Folder:
 
     def __init__(
         self, model: ir.Model, budget: FoldBudget = DEFAULT_BUDGET, *, fold_weights: bool = False,
-        functions: Mapping[str, Function] | None = None, compute: Compute | None = None,
+        functions: Mapping[str, Function] | None = None, by_any_kernel: bool = False,
     ) -> None:  # fmt: skip
         self.model = model
         self.budget = budget
         self.fold_weights = fold_weights
         self.functions = functions
-        self.compute = compute
+        self.by_any_kernel = by_any_kernel
         self._released: set[ir.Value] = set()
         self.arrays: dict[ir.Value, Array | None] = {}
         """Numbers of the values looked at; None for those that are not constant."""
@@ -72,17 +73,17 @@ class Folder:
         folded = set(self.nodes)
         left_bytes, unread = self.budget.total_bytes, []
         replaced: list[tuple[ir.Value, ir.Value]] = []
-        for node in self.nodes if self.compute is None else reversed(self.nodes):
+        for node in reversed(self.nodes) if self.by_any_kernel else self.nodes:
             value = node.outputs[0]
             array = self.arrays[value]
             stays = [user for user, _ in value.uses() if user not in folded]
             if array is None or value.is_graph_output() or not stays:
-                if value.is_graph_output() and self.compute is not None:
+                if value.is_graph_output() and self.by_any_kernel:
                     folded.discard(node)
                 continue
-            added_bytes = max(0, array.nbytes - (self._release(node, folded) if self.compute is not None else 0))
+            added_bytes = max(0, array.nbytes - (self._release(node, folded) if self.by_any_kernel else 0))
             if added_bytes > left_bytes:
-                if self.compute is not None:  # it stays, and its operands, which come next, are what can be folded
+                if self.by_any_kernel:  # it stays, and its operands, which come next, are what can be folded
                     folded.discard(node)
                 continue
             left_bytes -= added_bytes
@@ -116,23 +117,23 @@ class Folder:
             return
         array = _sizes(node)
         if array is None:
-            is_known = node.op_type in EVALUATORS or node.op_type in LAST_BIT
+            is_known = node.op_type in EXACT or node.op_type in LAST_BIT
             if is_random(node.domain, node.op_type) or not (is_known or self._is_computed(node)):
                 return
             inputs = self._inputs(node)
             if inputs is None or not self._is_small(node) or _is_moved_weight(node) or self._is_guess(node):
                 return
-            array = evaluate(node, inputs, LAST_BIT if self.functions is None else self.functions)
+            opset = self.model.graph.opset_imports.get("", 0)
+            array = folded(node, inputs, opset, LAST_BIT if self.functions is None else self.functions)
             if array is None and self._is_computed(node) and not self._is_guess(node, is_computed=True):
-                assert self.compute is not None
-                array = self.compute(node, inputs, self.model.graph.opset_imports.get("", 0))
+                array = computed(node, inputs, opset)
         if array is None or array.nbytes > self.budget.value_bytes or not self._fits(node.outputs[0], array):
             return
         self.arrays[node.outputs[0]] = array
         self.nodes.append(node)
 
     def _is_computed(self, node: ir.Node) -> bool:
-        return self.compute is not None and node.op_type not in GRAPH_BEARING
+        return self.by_any_kernel and node.op_type not in _NEVER_COMPUTED
 
     def _is_guess(self, node: ir.Node, is_computed: bool = False) -> bool:
         """Whether the last bit decides something, and nobody said which library's it should be."""
@@ -162,7 +163,7 @@ class Folder:
             return None
         if tensor.dtype not in FOLDABLE_DTYPES or lacks_data(tensor):
             return None
-        is_stored_twice = self.compute is None and _is_shared_weight(value)  # with it, ``_release`` counts the bytes
+        is_stored_twice = not self.by_any_kernel and _is_shared_weight(value)  # with it, ``_release`` counts the bytes
         if not is_literal(tensor) and (not self.fold_weights or is_stored_twice):
             return None
         return tensor.numpy()
@@ -270,15 +271,15 @@ def store_constants(model: ir.Model) -> int:
 
 def fold_constants(
     model: ir.Model, *, budget: FoldBudget = DEFAULT_BUDGET, fold_weights: bool = False,
-    functions: Mapping[str, Function] | None = None, compute: Compute | None = None,
+    functions: Mapping[str, Function] | None = None, by_any_kernel: bool = False,
 ) -> int:  # fmt: skip
     """Fold what depends on constants alone. Returns how many values became initializers.
 
     fold_weights: fold small parameters, buffers and what a file holds, too. By default they keep their names, and a module
     without data (on the meta device) gives the same graph.
     functions: what computes the operators of ``LAST_BIT`` where the model comes from, so that their bits are the same.
-    compute: what computes every other operator. With it, a result may be as large as the weights that it makes unread.
+    by_any_kernel: fold operators whose bits runtimes may differ in, too; a result may be as large as the weights that it makes unread.
     Refuses: random operators, values beyond the budget, weights without data, graph outputs, sums of floats; without
     ``functions`` those of ``LAST_BIT`` in front of a rounding or comparison.
     """
-    return Folder(model, budget, fold_weights=fold_weights, functions=functions, compute=compute).run()
+    return Folder(model, budget, fold_weights=fold_weights, functions=functions, by_any_kernel=by_any_kernel).run()

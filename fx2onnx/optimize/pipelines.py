@@ -13,7 +13,6 @@ from fx2onnx.base.events import record
 from fx2onnx.optimize.check import check_model
 from fx2onnx.optimize.dead_nodes import remove_dead_nodes
 from fx2onnx.optimize.driver import Driver, EditBudget, Outcome
-from fx2onnx.optimize.evaluate import Function
 from fx2onnx.optimize.fold_constants import fold_constants
 from fx2onnx.optimize.merge_equal import merge_equal_nodes
 from fx2onnx.optimize.rewrite import Rewrite
@@ -38,6 +37,7 @@ from fx2onnx.optimize.rewrites.slices import GridGather, MergeSlices, SliceSplat
 from fx2onnx.optimize.rewrites.split_product import SplitProduct
 from fx2onnx.optimize.rewrites.transposes import FoldWeightTranspose, FuseTransposeGemm, MergeTransposes
 from fx2onnx.optimize.rewrites.windows import FusePad, SwapReluMaxPool
+from fx2onnx.semantics.folding import Function
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from fx2onnx.irx import io
-from fx2onnx.irx.one_node import model_of
+from fx2onnx.irx.one_node import computed
 from fx2onnx.quantize.places import WeightPlace
 from fx2onnx.quantize.schemes import Array
 from fx2onnx.quantize.weights import unfolded
@@ -92,7 +92,6 @@ def rounded_as_in_graph(place: WeightPlace, tensor: ir.TensorProtocol) -> Array:
 
 
 def _computed(node: ir.Node, x: Array, weight: Array, opset: int) -> Array:
-    from fx2onnx.runner import InferenceSession
-
-    model, feeds = model_of(node, [weight, x] if node.op_type == "Gather" else [x, weight], opset)
-    return np.asarray(InferenceSession(model).run(None, feeds)[0])
+    found = computed(node, [weight, x] if node.op_type == "Gather" else [x, weight], opset)
+    assert found is not None, node.op_type
+    return found

@@ -36,7 +36,6 @@ from fx2onnx.optimize.rewrites.pick_early import PickEarly
 from fx2onnx.optimize.rewrites.plain_where import PlainCast, SwapWhere
 from fx2onnx.optimize.rewrites.reshapes import FixedTarget
 from fx2onnx.optimize.rewrites.windows import FoldConvAffine
-from fx2onnx.steps.compute import compute
 
 ROUNDS = 4
 """Times that types are inferred and everything is tried again: what is folded tells more sizes."""
@@ -97,7 +96,7 @@ def stages_of(
     if level not in LEVELS:
         raise UserError("E001", f"optimisation level {level!r} is not known", next=f"one of {sorted(LEVELS)}")
     budget = FoldBudget(FOLD_VALUE_BYTES, GROWTH_BYTES if growth_bytes is None else growth_bytes)
-    fold = Pass(FOLD.name, partial(fold_constants, budget=budget, fold_weights=True, compute=compute))
+    fold = Pass(FOLD.name, partial(fold_constants, budget=budget, fold_weights=True, by_any_kernel=True))
     stages = [_without(fold if stage is FOLD else stage, without) for stage in LEVELS[level]]
     if is_folding and fold not in stages:
         stages.insert(0, fold)

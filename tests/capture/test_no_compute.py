@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import fx2onnx
 import fx2onnx.exporting.steps
-from fx2onnx.optimize.evaluate import LAST_BIT
+from fx2onnx.semantics.folding import LAST_BIT
 from models_zoo.registry import build
 
 

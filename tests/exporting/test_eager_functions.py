@@ -8,8 +8,8 @@ import torch
 
 import fx2onnx
 from fx2onnx.exporting.steps import EAGER_FUNCTIONS
-from fx2onnx.optimize.evaluate import LAST_BIT
 from fx2onnx.runner import InferenceSession
+from fx2onnx.semantics.folding import LAST_BIT
 
 FUNCTIONS = {
     "cos": torch.cos,

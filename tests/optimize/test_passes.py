@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
@@ -23,6 +24,9 @@ from fx2onnx.optimize.merge_equal import merge_equal_nodes
 from fx2onnx.optimize.pipelines import FUSED, LEVELS, Pass, Rewrites, run, run_default
 from fx2onnx.optimize.rewrite import Kept, Match, Removal, Rewrite, Why, required
 from fx2onnx.optimize.rewrites.remove_noop import RemoveNoop
+from fx2onnx.semantics.folding import EXACT, LAST_BIT, fold
+from fx2onnx.semantics.registry import find_kernel
+from fx2onnx.semantics.schemas import NEWEST_OPSET
 from fx2onnx.sizes.expr import Dim
 from tests.optimize.support import model, random, same_results, types, weight
 
@@ -163,6 +167,40 @@ def test_powers_of_integers_fold_as_pytorch_has_them() -> None:
     assert constant.const_value is not None
     wrapped = [(3**41 + 2**63) % 2**64 - 2**63, ((10**9 + 7) ** 3 + 2**63) % 2**64 - 2**63, 1]
     assert constant.const_value.numpy().tolist() == wrapped
+
+
+def test_every_operator_that_folds_has_a_kernel() -> None:
+    assert not [name for name in (*EXACT, *LAST_BIT) if find_kernel("", name, NEWEST_OPSET) is None]
+
+
+@pytest.mark.parametrize(("base", "exponent"), [(np.int64([2]), np.int64([-1])), (np.int8([2]), np.int16([300]))])
+def test_powers_that_depend_on_who_computes_are_left(base: Any, exponent: Any) -> None:
+    assert fold("Pow", 15, [base, exponent], {}) is None
+
+
+def test_only_files_fold_by_any_kernel() -> None:
+    """What rounds in its own way is computed where the result is compared with the file as it was."""
+
+    def make(op: Emit, v: V) -> ir.Value:
+        return op.Add(v["x"], op.ReduceSum(op.Erf(np.float32([[1, 2], [3, 4]])), np.int64([1]), keepdims=0))  # type: ignore[no-any-return]
+
+    plain, file = (model(make, {"x": (2,)}) for _ in range(2))
+    assert fold_constants(plain) == 0
+    assert fold_constants(file, by_any_kernel=True) == 1
+    assert types(file) == ["Add"]
+    (constant,) = file.graph.initializers.values()
+    assert constant.const_value is not None
+    want = [math.erf(1) + math.erf(2), math.erf(3) + math.erf(4)]
+    np.testing.assert_allclose(constant.const_value.numpy(), want, rtol=1e-6)
+
+
+@pytest.mark.parametrize("opset", [6, 9, 12, 18])
+def test_forms_of_older_opsets_fold(opset: int) -> None:
+    x = np.arange(6, dtype=np.int64).reshape(2, 3)
+    axes = {"attrs": {"axes": (0,)}} if opset < 13 else {"more": [np.int64([0])]}
+    found = fold("ReduceSum", opset, [x, *axes.get("more", [])], {"keepdims": 0, **axes.get("attrs", {})})
+    assert found is not None
+    assert found.tolist() == [3, 5, 7]
 
 
 def test_random_and_division_by_zero_are_not_folded() -> None:

@@ -1,4 +1,4 @@
-"""NumPy kernels, one file a family. ``load_all`` imports them, which fills the registry."""
+"""NumPy kernels, one file a family. Importing a family fills the registry."""
 
 from __future__ import annotations
 
@@ -6,7 +6,12 @@ import importlib
 import pkgutil
 
 
+def load(*families: str) -> None:
+    """Import these families once."""
+    for family in families:
+        importlib.import_module(f"{__name__}.{family}")
+
+
 def load_all() -> None:
     """Import every family once."""
-    for module in pkgutil.iter_modules(__path__):
-        importlib.import_module(f"{__name__}.{module.name}")
+    load(*(module.name for module in pkgutil.iter_modules(__path__)))

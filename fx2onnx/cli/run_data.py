@@ -18,7 +18,8 @@ import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped, unused-ignore]
 
 from fx2onnx.base.errors import UserError, VerificationError
-from fx2onnx.cli.progress import console
+from fx2onnx.cli.outcome import print_text
+from fx2onnx.cli.progress import print_rows
 from fx2onnx.judge.arrays import close_problem, first_problem
 from fx2onnx.manifest.names import MODEL_FILE
 
@@ -173,19 +174,14 @@ def _type_of(value: Any) -> dict[str, Any]:
 
 def print_results(model_name: str, feeds: Mapping[str, Any], described: Sequence[Mapping[str, Any]]) -> None:
     """The model's name, its inputs, and a row for each output."""
-    from rich.text import Text
-
-    from fx2onnx.report.console import headed_table
-
-    out = console()
-    out.print(Text(f"model  {model_name}"))
+    print_text(f"model  {model_name}\n")
     for item in describe_inputs(feeds):
-        out.print(Text(f"input  {item['name']}  {_shape(item['shape'])}  {item['dtype']}", style="dim"))
-    table = headed_table("output", "shape", "dtype", ">min", ">max", "values")
-    for row in described:
-        cells = [row["name"], _shape(row["shape"]), row["dtype"], _short(row["min"]), _short(row["max"])]
-        table.add_row(*(Text(cell) for cell in (*cells, _values(row))))
-    out.print(table)
+        print_text(f"input  {item['name']}  {_shape(item['shape'])}  {item['dtype']}\n")
+    rows = [
+        [row["name"], _shape(row["shape"]), row["dtype"], _short(row["min"]), _short(row["max"]), _values(row)]
+        for row in described
+    ]
+    print_rows(("output", "shape", "dtype", ">min", ">max", "values"), rows)
 
 
 def _values(item: Mapping[str, Any]) -> str:
@@ -237,14 +233,12 @@ def read_profile(trace: Path) -> list[dict[str, Any]]:
 
 def print_profile(rows: Sequence[Mapping[str, Any]]) -> None:
     """The profile as a table with each operator's share."""
-    from rich.text import Text
-
-    from fx2onnx.report.console import headed_table
-
     total_us = max(sum(row["time_us"] for row in rows), 1)
-    table = headed_table("operator", ">nodes", ">ms", ">share", ">slowest ms", "slowest node")
-    for row in rows[:SLOWEST]:
-        cells = (row["op_type"], str(row["count"]), f"{row['time_us'] / 1e3:.3f}", f"{row['time_us'] / total_us:.0%}")
-        slowest = (f"{row['slowest_us'] / 1e3:.3f}", row["slowest_node"])
-        table.add_row(*(Text(cell) for cell in (*cells, *slowest)))
-    console().print(table)
+    cells = [
+        [
+            *(row["op_type"], str(row["count"]), f"{row['time_us'] / 1e3:.3f}", f"{row['time_us'] / total_us:.0%}"),
+            *(f"{row['slowest_us'] / 1e3:.3f}", row["slowest_node"]),
+        ]
+        for row in rows[:SLOWEST]
+    ]
+    print_rows(("operator", ">nodes", ">ms", ">share", ">slowest ms", "slowest node"), cells)

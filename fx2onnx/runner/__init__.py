@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from fx2onnx.base.metadata import VERSION as __version__
@@ -123,8 +124,7 @@ def __getattr__(name: str) -> Any:
 
         return StatefulSession
     if name[:1].isalpha():
-        from fx2onnx.runner import devices
-
+        devices = importlib.import_module("fx2onnx.runner.devices")
         if name in _DEVICES:
             return getattr(devices, name)
         if name in devices.REFUSED:

@@ -15,7 +15,7 @@ from torch import nn
 from typer.testing import CliRunner
 
 import fx2onnx
-from fx2onnx.cli import main, many, progress, run_data, workers
+from fx2onnx.cli import main, many, progress, workers
 from fx2onnx.cli.job import Job
 from fx2onnx.cli.main import app
 from fx2onnx.cli.progress import Stages
@@ -105,8 +105,9 @@ def shown(arguments: tuple[str, ...], width: int | None, monkeypatch: pytest.Mon
             file=io.StringIO() if stderr else screen, force_terminal=True, width=width, color_system=None
         )
 
-    for place in (progress, many, run_data):
+    for place in (progress, many):
         monkeypatch.setattr(place, "console", console)
+    monkeypatch.setattr(progress, "is_terminal", lambda stream: True)
     CliRunner().invoke(app, list(arguments))
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen.getvalue())
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import itertools
+import pkgutil
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -27,7 +29,11 @@ from fx2onnx.runner.arena import Buffer, assign_offsets
 from fx2onnx.runner.execute import Executor
 from fx2onnx.runner.plan import Plan
 from fx2onnx.runner.trace import Trace
+<<<<<<< HEAD
 from fx2onnx.semantics.kernels import contrib
+=======
+from fx2onnx.semantics import kernels
+>>>>>>> 09e03069 (Write tables into a pipe without rich, and import only the kernels that a model needs, so that run starts faster)
 from fx2onnx.semantics.reading.program import Program, Step
 from fx2onnx.semantics.registry import Facts, Prepared, all_kernels, outputs_of
 from fx2onnx.semantics.schemas import STANDARD_DOMAINS
@@ -305,3 +311,19 @@ def test_trace_folds_shape_arithmetic() -> None:
     (plan,) = session.executor.plans.values()
     assert [action.step.op_type for action in plan.actions] == ["Relu", "Reshape", "Neg"]
     assert isinstance(plan.trace, Trace)
+
+
+def test_each_operator_names_the_file_of_its_kernels() -> None:
+    """A file is imported when a model first has an operator that names it."""
+    for module in pkgutil.walk_packages(kernels.__path__, f"{kernels.__name__}."):
+        importlib.import_module(module.name)
+    named = {
+        (domain, op_type): f"{kernels.__name__}.{file}"
+        for (domain, file), op_types in kernels.FAMILIES.items()
+        for op_type in op_types.split()
+    }
+    assert named == {
+        (k.domain, k.op_type): k.fn.__module__
+        for k in all_kernels()
+        if k.domain in (*STANDARD_DOMAINS, "fx2onnx") and ".contrib." not in k.fn.__module__
+    }

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.semantics import kernels
+from fx2onnx.semantics import kernels  # noqa: F401  (which names the file of each)
 from fx2onnx.semantics.limits import MAX_NESTING, MAX_STEPS
 from fx2onnx.semantics.reading.attributes import attribute_value, resolved
 from fx2onnx.semantics.reading.gradient import add_gradient
@@ -48,8 +48,6 @@ from fx2onnx.semantics.reading.weights import WeightStore, declared
 from fx2onnx.semantics.registry import Kernel, find_kernel, table_version, unknown_kernel
 from fx2onnx.semantics.schemas import STANDARD_DOMAINS, Signature, axes_of, function_body, signature_of
 from fx2onnx.semantics.types import onnx_dtype, type_name
-
-kernels.load_all()
 
 _GRADIENT = ("ai.onnx.preview.training", "Gradient")
 _GARBLED = (ValueError, TypeError, KeyError, RuntimeError, AttributeError, AssertionError, IndexError)

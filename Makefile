@@ -31,10 +31,11 @@ clean:                      ## remove the environment and everything built or me
 ##@ Tests
 test: lint unit             ## lint, types, the default suite
 
-lint: $(READY)              ## ruff and mypy
+lint: $(READY)              ## ruff, mypy, and the words of pages, help and errors
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python -m tools.check_prose
 
 unit: $(READY)              ## the default suite
 	$(ONE) $(BIN)/python -m pytest -n 2 -m 'not slow and not long'

@@ -175,10 +175,10 @@ def page(rows: list[Row]) -> str:
     timed = [row for row in known if None not in row.micros]
     ratios = sorted(float(row.micros[2] or 0) / float(row.micros[1] or 1) for row in timed)
     lines = [
-        "# Files of other tools, optimised",
+        "# Files of other tools, optimized",
         "",
         "`fx2onnx.optimize` at its defaults beside onnxsim at its own, each file as the tool wrote it. Nodes include those of bodies",
-        "and functions, constants are none. Time: one run in onnxruntime (all its optimisations, one thread) in microseconds of processor",
+        "and functions, constants are none. Time: one run in onnxruntime (all its optimizations, one thread) in microseconds of processor",
         "time, the three files in turns, medians. Written by `make optimize-files`.",
         "",
         f"{describe()}",

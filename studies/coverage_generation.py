@@ -301,7 +301,7 @@ def write_page(rows: dict[str, Row], cases: Sequence[tuple[str, str]]) -> None:
     if one_size:
         lines += ["", "## Images of one size", ""]
         lines += [
-            f"Of these the grid of images is that of the sample; of others with a grid the images are of three sizes: {', '.join(one_size)}."
+            f"Their grid of images is fixed to the example's. Images of other models with a grid have three sizes: {', '.join(one_size)}."
         ]
     by_row = sorted(name for name, row in rows.items() if row.get("by_row"))
     if by_row:

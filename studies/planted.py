@@ -4,7 +4,7 @@ runs find, each for some of the models; ``--page-only`` writes the page of them.
 
 A fault is planted while the model is exported and debugged: in what capture gives, in the function that translates one
 overload, in the result of one rewrite, in the runner's kernel of one operator. It counts where a user can see it: an
-output of the sample differs from eager PyTorch's by more than a thousandth of the largest number of its row.
+output for the example inputs differs from eager PyTorch's by more than a thousandth of the largest number of its row.
 """
 
 from __future__ import annotations

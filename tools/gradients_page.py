@@ -175,7 +175,7 @@ def page(rows: Sequence[Row]) -> str:
         "|---|---|",
         *(f"| {status} | {counts[status]} |" for status in STATUSES if counts[status]),
         "",
-        "`random`: draws at random, so that only the export is judged. `not compared`: autograd refuses the sample itself.",
+        "`random`: draws at random, so only the export counts. `not compared`: autograd refuses the call itself.",
         "",
         "| row | status | |",
         "|---|---|---|",

@@ -29,7 +29,7 @@ from tools import overload_rows
 WORDS = {
     "ok": "right",
     "ignored": "not compared",
-    "unjudged": "not judged",
+    "unjudged": "no kernel",
     "rejected": "does not load",
     "broken": "fails",
 }
@@ -100,7 +100,7 @@ def _head(swept: Swept, total: int) -> str:
         f"{datetime.date.today()}: torch {torch.__version__}, onnxruntime {onnxruntime.__version__}, "
         f"NumPy {np.__version__}, CPU.",
         "",
-        "An entry counts as what the worst of its calls is: wrong, does not load, fails, not judged (neither onnxruntime "
+        "An entry counts as what the worst of its calls is: wrong, does not load, fails, no kernel (neither onnxruntime "
         "nor onnx.reference has the kernel), missing (no entry of the table), refused (a clear error), right. Not compared: "
         "entries of other back ends or layouts, and those whose results are not tensors.",
         "",
@@ -229,7 +229,7 @@ def _entries(swept: Swept) -> list[str]:
             right.append(f"{name} ({count})")
         else:
             lines.append(_row(name, count, *verdicts))
-    return [*lines, "", f"Right in both, with how many calls were compared: {', '.join(right)}."]
+    return [*lines, "", f"- Right in both, with how many calls were compared: {', '.join(right)}."]
 
 
 # -- overloads ------------------------------------------------------------------------------------------------------------

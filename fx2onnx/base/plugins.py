@@ -62,7 +62,7 @@ class Plugin:
             f"'{self.name}' of the package {self.package} ({self.entry.group}) cannot be used",
             why=why,
             next=[
-                f"mend or remove the package: pip install --upgrade {name}, pip uninstall {name}",
+                f"update or remove the package: pip install --upgrade {name}, pip uninstall {name}",
                 f"docs/extending.md says what {kind} of other packages look like",
             ],
         )

@@ -257,7 +257,9 @@ def _check_baked(arguments: Arguments, bake: Sequence[str]) -> None:
             )
     for leaf in arguments.leaves:
         if leaf.name in bake and leaf.axes:
-            raise UserError("E001", f"{leaf.name} is baked and dynamic", next="leave it out of one of the two")
+            raise UserError(
+                "E001", f"{leaf.name} is both constant (bake) and dynamic", next="leave it out of one of the two"
+            )
 
 
 def as_module(module: Any) -> torch.nn.Module:

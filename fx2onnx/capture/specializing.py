@@ -173,7 +173,7 @@ def _looping(name: str, change: Specialization, env: ShapeEnv) -> UserError:
         "E105",
         f"the dynamic size {name} is used as the fixed number {change.value}",
         where=change.where,
-        why=f"Python loops there as often as {put_shortly(turns.size)} says, which is {turns.value} in the sample",
+        why=f"Python loops there as often as {put_shortly(turns.size)} says, which is {turns.value} for the example inputs",
         next=(
             LOOP_IN_TENSORS,
             f"or make the size static (leave {name} out of dynamic_shapes)",

@@ -137,7 +137,7 @@ def _linear(
     if op.opset < LEAST_OPSET:
         raise UserError(
             "E202",
-            f"opset {op.opset} cannot express the weights of a quantised checkpoint",
+            f"opset {op.opset} cannot express the weights of a quantized checkpoint",
             why=f"DequantizeLinear takes blocks from opset {LEAST_OPSET} on",
             next=f"opset_version={LEAST_OPSET} or newer",
         )

@@ -130,7 +130,7 @@ def run(
     """
     stages = level if isinstance(level, list | tuple) else LEVELS.get(level)  # type: ignore[arg-type]
     if stages is None:
-        raise UserError("E001", f"optimisation level {level!r} is not known", next=f"one of {sorted(LEVELS)}")
+        raise UserError("E001", f"unknown optimization level {level!r}", next=f"one of {sorted(LEVELS)}")
     outcome, budget = Outcome(), EditBudget(stop_after)
     keywords: dict[str, Any] = {"fold_weights": fold_weights, "functions": functions}
     for stage in stages:

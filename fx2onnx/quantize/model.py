@@ -213,7 +213,7 @@ def plan_for(
     if not plan.places:
         reasons = "; ".join(f"{name}: {why}" for name, why in list(plan.kept.items())[:5])
         raise UserError(
-            "E001", "there is no weight to quantise", why=reasons or "no weight of a product or convolution"
+            "E001", "there is no weight to quantize", why=reasons or "no weight of a product or convolution"
         )
     return plan
 

@@ -155,9 +155,9 @@ def _check_call(name: str, module: torch.nn.Module, args: tuple[object, ...], kw
     except TypeError as error:
         raise UserError(
             "E601",
-            f"the sample inputs of {name} do not fit {type(module).__name__}.forward",
+            f"the example inputs of {name} do not fit {type(module).__name__}.forward",
             why=str(error),
-            next="return (module, args) or (module, args, kwargs) with one sample call",
+            next="return (module, args) or (module, args, kwargs) with example inputs",
         ) from error
 
 

@@ -94,7 +94,7 @@ def stages_of(
     growth_bytes: how much folded constants may add to the file. is_folding: fold constants at any level.
     """
     if level not in LEVELS:
-        raise UserError("E001", f"optimisation level {level!r} is not known", next=f"one of {sorted(LEVELS)}")
+        raise UserError("E001", f"unknown optimization level {level!r}", next=f"one of {sorted(LEVELS)}")
     budget = FoldBudget(FOLD_VALUE_BYTES, GROWTH_BYTES if growth_bytes is None else growth_bytes)
     fold = Pass(FOLD.name, partial(fold_constants, budget=budget, fold_weights=True, by_any_kernel=True))
     stages = [_without(fold if stage is FOLD else stage, without) for stage in LEVELS[level]]

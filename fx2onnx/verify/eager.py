@@ -151,7 +151,7 @@ def failed_on_arguments(cause: Exception) -> UserError:
     """The error where forward itself fails on what the user gave."""
     return UserError(
         "E101",
-        "eager PyTorch itself fails on the sample arguments",
+        "eager PyTorch itself fails on the example inputs",
         why=f"{type(cause).__name__}: {str(cause)[:300]}",
         next="check that module(*args, **kwargs) runs, in eval mode, with these arguments",
     )

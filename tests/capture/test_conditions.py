@@ -125,7 +125,7 @@ def test_a_declared_range_settles_a_decision() -> None:
     samples = [(torch.randn(size, 2),) for size in (8, 6, 30)]
     result = check(decides, samples[0], others=samples[1:], dynamic_shapes=({0: at_least},))
     assert [str(found) for found in result.report.assumptions] == ["n >= 6"]
-    with pytest.raises(fx2onnx.UserError, match=r"E105.*n is 4 in the sample, which its declaration excludes"):
+    with pytest.raises(fx2onnx.UserError, match=r"E105.*n is 4 in the example inputs, which its declaration excludes"):
         fx2onnx.export(decides, (torch.randn(4, 2),), dynamic_shapes=({0: at_least},))
 
 
@@ -224,7 +224,7 @@ def test_branches_that_cannot_be_joined_name_the_range_to_declare() -> None:
         return x if x.shape[0] > 5 else x.sum(1)
 
     x = torch.randn(8, 2)
-    with pytest.raises(fx2onnx.UserError, match=r"E105.*Python decides by the dynamic size n") as caught:
+    with pytest.raises(fx2onnx.UserError, match=r"E105.*Python branches on the dynamic size n") as caught:
         fx2onnx.export(ranks, (x,), dynamic_shapes=({0: "n"},))
     assert caught.value.where is not None
     assert 'Dim("n", min=6)' in str(caught.value)
@@ -478,7 +478,7 @@ def test_a_loop_until_a_size_is_one_short_error(until: Any) -> None:
             x, turn = x * 2, turn + 1
         return x
 
-    with pytest.raises(fx2onnx.UserError, match=r"E105.*Python decides by the dynamic size n") as caught:
+    with pytest.raises(fx2onnx.UserError, match=r"E105.*Python branches on the dynamic size n") as caught:
         fx2onnx.export(program, (torch.randn(10, 2),), dynamic_shapes=({0: "n"},))
     assert "torch.arange" in str(caught.value)
     assert len(caught.value.why) < 200
@@ -491,7 +491,7 @@ def test_ranges_are_proposed_that_settle_a_decision_by_several_sizes() -> None:
             return x * len(str(x.sum().tolist()))  # no file can have this
         return x * 2
 
-    with pytest.raises(fx2onnx.UserError, match=r"E105.*Python decides by the dynamic size m, n") as caught:
+    with pytest.raises(fx2onnx.UserError, match=r"E105.*Python branches on the dynamic size m, n") as caught:
         fx2onnx.export(program, (torch.randn(5, 3),), dynamic_shapes=({0: "n", 1: "m"},))
     assert 'Dim("m", min=1, max=12) and Dim("n", min=1, max=20)' in str(caught.value)
     dims = {0: torch.export.Dim("n", min=1, max=20), 1: torch.export.Dim("m", min=1, max=12)}
@@ -504,7 +504,7 @@ def test_a_branch_that_cannot_be_captured_is_no_reason_to_be_wrong_there() -> No
             return x * len(str(x.sum().tolist()))  # no file can have this
         return x * 2
 
-    with pytest.raises(fx2onnx.UserError, match=r"E105.*Python decides by the dynamic size n") as caught:
+    with pytest.raises(fx2onnx.UserError, match=r"E105.*Python branches on the dynamic size n") as caught:
         fx2onnx.export(program, (torch.randn(5, 2),), dynamic_shapes=({0: "n"},))
     assert 'Dim("n", max=8)' in str(caught.value)
     dims = {0: torch.export.Dim("n", max=8)}

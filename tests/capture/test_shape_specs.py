@@ -140,18 +140,21 @@ SIZE, OTHER = ShapeVar("size"), ShapeVar("other")
     ("shapes", "said"),
     [
         (lambda: ParamsSpec({"z": TensorSpec([SIZE, None])}), "'z', which forward does not get"),
-        (lambda: ParamsSpec({"x": TensorSpec([SIZE])}), "x has 1 entries, the sample is [4, 3]"),
+        (lambda: ParamsSpec({"x": TensorSpec([SIZE])}), "x has 1 entries, the example input is [4, 3]"),
         (lambda: ParamsSpec({"x": TensorSpec([SIZE, 5])}), "says 5 for axis 1 of x"),
         (lambda: ParamsSpec({"x": DictSpec({"a": TensorSpec([SIZE])})}), "x is one tensor"),
         (lambda: ParamsSpec({"x": TensorSpec([SIZE, None]), "y": TensorSpec([SIZE, None])}), "size has two sizes"),
-        (lambda: ParamsSpec({"x": TensorSpec([ShapeVar("n", max=3), None])}), "n is 4 in the sample"),
-        (lambda: ShapesSpec({"x": TensorSpec([SIZE, None])}, assumptions=[SIZE % 3 == 0]), "size is 4 in the sample"),
+        (lambda: ParamsSpec({"x": TensorSpec([ShapeVar("n", max=3), None])}), "n is 4 in the example inputs"),
+        (
+            lambda: ShapesSpec({"x": TensorSpec([SIZE, None])}, assumptions=[SIZE % 3 == 0]),
+            "size is 4 in the example inputs",
+        ),
         (lambda: ShapesSpec({"x": TensorSpec([SIZE, None])}, assumptions=[OTHER % 2 == 0]), "none about the sizes"),
         (
             lambda: ShapesSpec(
                 {"x": TensorSpec([SIZE, None]), "y": TensorSpec([OTHER, None])}, assumptions=[SIZE > OTHER]
             ),
-            "breaks what is declared",
+            "break what is declared",
         ),
         (lambda: ParamsSpec({"x": IntVar("n")}), "x is neither a dict nor a tuple"),
         (lambda: collection(torch.randn(4, 3)), "not among the tensors of the arguments"),

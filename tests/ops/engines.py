@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tests.ops.harness import Model
 
 
-BY_REFERENCE = "judged by onnx.reference: onnxruntime has no kernel"
+BY_REFERENCE = "compared by onnx.reference, because onnxruntime has no kernel"
 """The note of a right call that onnxruntime could not run."""
 
 

@@ -321,7 +321,7 @@ def test_levels_are_consistent_and_safe(level: int) -> None:
 
 
 def test_unknown_level() -> None:
-    with pytest.raises(UserError, match="optimisation level 7"):
+    with pytest.raises(UserError, match="optimization level 7"):
         run(model(chain, {"x": (4,)}), 7)
 
 

@@ -347,7 +347,7 @@ class TestWeights:
         for options in ({}, {"weights": "reference"}):
             error = refusal(f"hf:{folder}", **options)
             assert error.code == "E601"
-            assert error.what == f"the quantised weights of {method!r} have a layout that is not known"
+            assert error.what == f"the quantized weights of {method!r} have an unknown layout"
         assert reached == []
 
 

@@ -158,7 +158,7 @@ def operand(tracer: Tracer, call: Call, self: torch.Tensor) -> Affine:
     if affine is None:
         raise tracer.values.refuse(
             "E203",
-            f"{call.func} of a tensor that is not known to be quantised",
+            f"{call.func} of a tensor that is not known to be quantized",
             why="scale and zero point are followed from quantize_per_tensor and quantize_per_channel on, in one graph",
             next="quantize inside forward, outside branches and loops",
         )
@@ -234,7 +234,7 @@ def _written(
     target = args[0]
     if overload is None or not isinstance(target, torch.Tensor) or affine_of(tracer, target) is None:
         raise tracer.values.refuse(
-            "E203", f"{func} writes into a quantised tensor", next="use the form that gives a new tensor"
+            "E203", f"{func} writes into a quantized tensor", next="use the form that gives a new tensor"
         )
     made = as_floats(tracer, overload, args, kwargs, affine)
     with plainly(tracer), tracer.mode:

@@ -52,7 +52,7 @@ def run_at_unknown_sizes(tracer: Tracer, func: OpOverload, operator: Callable[[]
     except Undecided as cause:
         error = tracer.values.refuse(
             "E107",
-            f"the type of {func}'s result depends on sizes that only the data tells",
+            f"the type of {func}'s result depends on data-dependent sizes",
             why=f"it differs with {cause}",
             next="slice, split or pad by these sizes, whose results have an expression",
         )

@@ -38,7 +38,7 @@ def undeclared(env: SizesOfRun, relation: Relation, where: SourceLocation | None
     proposed = " and ".join(declared(name, sizes) for name, sizes in ranges.items()) or 'Dim("NAME", min=..., max=...)'
     return UserError(
         "E105",
-        f"Python decides by the dynamic size {names}",
+        f"Python branches on the dynamic size {names}",
         where=where,
         why=f"whether {put_shortly(relation)} holds differs from size to size",
         next=(
@@ -160,7 +160,7 @@ def specialized(env: ShapeEnv, dim: Dim) -> int:
     if dim.symbols() & env.unbacked:
         error = UserError(
             "E104",
-            "Python needs a number that only the data tells",
+            "Python needs a data-dependent number",
             where=where,
             why=f"{dim} is known only when the model runs",
             next=(

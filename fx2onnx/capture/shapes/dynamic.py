@@ -221,17 +221,17 @@ def _check_ranges(arguments: Arguments, asked: Requested) -> None:
         if name in sizes and sizes[name] not in declared.sizes:
             raise UserError(
                 "E105",
-                f"{name} is {sizes[name]} in the sample, which its declaration excludes",
+                f"{name} is {sizes[name]} in the example inputs, which its declaration excludes",
                 why=f"it is declared with {declared.expression}",
-                next="widen the bounds, or give a sample within them",
+                next="widen the bounds, or give example inputs within them",
             )
     for relation in asked.relations:
         if not relation.is_true_at(sizes):
             raise UserError(
                 "E105",
-                f"the sample breaks what is declared of its sizes, {relation}",
+                f"the example inputs break what is declared of their sizes, {relation}",
                 why=", ".join(f"{name} is {sizes[name]}" for name in sorted(relation.symbols()) if name in sizes),
-                next="give a sample for which it holds, or leave it out",
+                next="give example inputs for which it holds, or leave it out",
             )
 
 

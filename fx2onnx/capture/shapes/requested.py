@@ -131,7 +131,7 @@ def assign_tensor(leaf: Leaf, spec: object, path: str, asked: Requested) -> None
         if len(spec) != leaf.tensor.dim():
             raise UserError(
                 "E105",
-                f"dynamic_shapes for {path} has {len(spec)} entries, the sample is {list(leaf.tensor.shape)}",
+                f"dynamic_shapes for {path} has {len(spec)} entries, the example input is {list(leaf.tensor.shape)}",
                 next="give one entry an axis, None where static, or a dict {axis: name}",
             )
         pairs = list(enumerate(spec))
@@ -158,8 +158,8 @@ def _as_dim(leaf: Leaf, axis: int, size: Spec, asked: Requested) -> DimLike | No
         if size is not None and size != sample:
             raise UserError(
                 "E105",
-                f"dynamic_shapes says {size} for {place}, the sample has {sample}",
-                next="give the name of a size, None for a static one, or a sample of that size",
+                f"dynamic_shapes says {size} for {place}, the example input has {sample}",
+                next="give the name of a size, None for a static one, or an example input of that size",
             )
         return None
     if isinstance(size, Dim):
@@ -215,7 +215,9 @@ def _of_variables(leaf: Leaf, axis: int, size: torch.SymInt, asked: Requested) -
             next="use a ShapeVar, or sums, products and quotients of some",
         ) from cause
     if isinstance(found, int) and found != leaf.tensor.shape[axis]:
-        raise UserError("E105", f"dynamic_shapes says {found} for {place}, the sample has {leaf.tensor.shape[axis]}")
+        raise UserError(
+            "E105", f"dynamic_shapes says {found} for {place}, the example input has {leaf.tensor.shape[axis]}"
+        )
     return found
 
 

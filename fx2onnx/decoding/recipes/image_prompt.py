@@ -167,7 +167,7 @@ def _findings(model: Model) -> ImagePromptTrials:
             )
     raise UserError(
         "E601",
-        f"{type(model).__name__} does not take the sample of its images",
+        f"{type(model).__name__} does not take the example images",
         why=summary(reason),
         next="export it as a model of text: --task text-generation-with-past",
     ) from reason

@@ -33,7 +33,7 @@ def unknown(where: str, why: str) -> UserError:
     """The error for a layout that is not known."""
     return UserError(
         "E601",
-        f"the quantised weights of '{where}' have a layout that is not known",
+        f"the quantized weights of '{where}' have an unknown layout",
         why=why,
         next=[
             "save the checkpoint without quantization: model.dequantize()",

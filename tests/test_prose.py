@@ -1,0 +1,43 @@
+"""The words of pages, help and errors."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from fx2onnx.base.errors import CODES
+from tests.docs.blocks import ROOT
+from tools import check_prose
+
+
+@pytest.mark.long
+def test_no_finding_beyond_those_that_are_known() -> None:
+    found = check_prose.findings()
+    counts = Counter(each.kind for each in found)
+    more = [kind for kind, known in check_prose.KNOWN.items() if counts[kind] > known]
+    assert not [each for each in found if each.kind in more]
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("Which rungs there are.", "rungs"),
+        ("It is baked.", "baked"),
+        ("Save for `rungs` and [this](rungs.md).", "Save for"),
+        ("```text\nrungs\n```\nNothing.\n", ""),
+    ],
+)
+def test_house_words_are_found_in_prose_alone(text: str, what: str) -> None:
+    assert [found.split("'")[1] for _, found in check_prose._words(check_prose._prose(text))] == [what] * bool(what)
+
+
+def test_a_long_sentence_and_a_long_bullet_are_found() -> None:
+    sentence = " ".join(["word"] * 31) + "."
+    assert [each.what[:24] for each in check_prose._texts("help", "x", sentence)] == ["a sentence of 31 words: "]
+    assert [line for line, _ in check_prose._bullets("text\n- one\n  two\n\n- three\n")] == [2, 5]
+
+
+def test_each_code_has_a_heading_that_addresses_lead_to() -> None:
+    text = (ROOT / "docs" / "errors.md").read_text()
+    assert all(f"\n## {code}\n" in text for code in CODES)

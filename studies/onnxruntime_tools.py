@@ -15,7 +15,6 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -144,7 +143,9 @@ def compared(source: str, feeds: Feeds, name: str, tool: str) -> tuple[float, fl
     with tempfile.TemporaryDirectory() as folder:
         path = f"{folder}/made.onnx"
         TOOLS[tool](source, path, feeds, name)
-        nodes = collections.Counter(f"{n.domain}::{n.op_type}" if n.domain else n.op_type for n in onnx.load(path).graph.node)
+        nodes = collections.Counter(
+            f"{n.domain}::{n.op_type}" if n.domain else n.op_type for n in onnx.load(path).graph.node
+        )
         theirs = _results(path, feeds, 99)
         session = ort.InferenceSession(path)
         return apart(session.run(None, feeds), theirs), apart(_results(path, feeds, 0), theirs), nodes

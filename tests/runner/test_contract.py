@@ -29,11 +29,8 @@ from fx2onnx.runner.arena import Buffer, assign_offsets
 from fx2onnx.runner.execute import Executor
 from fx2onnx.runner.plan import Plan
 from fx2onnx.runner.trace import Trace
-<<<<<<< HEAD
-from fx2onnx.semantics.kernels import contrib
-=======
 from fx2onnx.semantics import kernels
->>>>>>> 09e03069 (Write tables into a pipe without rich, and import only the kernels that a model needs, so that run starts faster)
+from fx2onnx.semantics.kernels import contrib
 from fx2onnx.semantics.reading.program import Program, Step
 from fx2onnx.semantics.registry import Facts, Prepared, all_kernels, outputs_of
 from fx2onnx.semantics.schemas import STANDARD_DOMAINS

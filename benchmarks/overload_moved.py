@@ -102,7 +102,11 @@ def _tensor(rng: random.Random, value: torch.Tensor) -> torch.Tensor:
 def with_other_numbers(args: Any, kwargs: Any) -> Iterator[tuple[Any, Any]]:
     """The call with tensors of the same dtypes and sizes that hold other numbers, most of which kernels take."""
     numbers = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if type(leaf) is int]
+    sizes = {
+        size for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor) for size in leaf.shape[:1]
+    }
     sums = [functools.partial(_first_alone, number=number) for number in numbers]
+    sums += [functools.partial(_first_most, total=size) for size in sizes]
     for floats in (torch.zeros_like, torch.ones_like, _identity, lambda leaf: leaf):
         for integers in (torch.zeros_like, torch.ones_like, _rising, _first_alone, lambda leaf: leaf, *sums):
 
@@ -126,6 +130,14 @@ def _first_alone(leaf: torch.Tensor, number: int | None = None) -> torch.Tensor:
     made = torch.zeros_like(leaf)
     if leaf.numel():
         made.reshape(-1)[0] = leaf.max() if number is None else number
+    return made
+
+
+def _first_most(leaf: torch.Tensor, total: int) -> torch.Tensor:
+    """Ones, but for the first number, that add up to ``total``, as sizes of batches."""
+    made = torch.ones_like(leaf)
+    if leaf.numel():
+        made.reshape(-1)[0] = total - leaf.numel() + 1
     return made
 
 

@@ -65,7 +65,8 @@ def reasons(call: Any) -> Iterator[str]:
     if not is_finite and "fft" in name:
         yield "a Fourier transform of infinities or NaN, which algorithms spread differently"
     if not is_finite and re.search(
-        r"var|std|norm|cov|corrcoef|linalg|qr|matrix_exp|cdist|dist|inverse|solve|lstsq|similarity", name
+        r"var|std|norm|cov|corrcoef|linalg|qr|matrix_exp|cdist|dist|inverse|solve|lstsq|similarity|det$|lu_|svd|cholesky|eig",
+        name,
     ):
         yield "infinities or NaN among what is squared and summed, which formulas turn to NaN or to infinity"
     if "histogram" in name and any(not _is_sorted(edges) for edges in pytree.tree_leaves(filled["bins"]) if isinstance(edges, torch.Tensor)):  # fmt: skip
@@ -82,8 +83,20 @@ def reasons(call: Any) -> Iterator[str]:
         yield "the factor of a matrix that has none, of which the last output tells"
     if "ctc_loss" in name and bool((filled["targets"] >= filled["log_probs"].shape[-1]).any()):
         yield "an index that is out of range"
+    if "ctc_loss" in name and not bool((filled["log_probs"] < math.inf).all()):
+        yield "a log probability that is NaN or plus infinity"
+    if re.search("upsample|interpolate|grid_sampl", name) and not is_finite:
+        yield "infinities or NaN among what is resampled, by which weights of 0 are multiplied, and NaN as a place"
+    if name == "soft_margin_loss_backward" and bool((filled["self"].double() * filled["target"].double() < -88).any()):
+        yield "an exponential that overflows in PyTorch's formula"
+    if "scaled_dot_product" in name and not bool(filled["query"].isfinite().all() and filled["key"].isfinite().all()):
+        yield "infinite queries or keys, whose scores may all be minus infinity"
     if "embedding_bag" in name and filled.get("include_last_offset") and _ends_elsewhere(filled):
         yield "a last offset that is not the number of indices"
+    if "embedding_bag" in name and filled["offsets"].dim() and not _is_sorted(filled["offsets"]):
+        yield "offsets of bags that are not sorted"
+    if name == "lu_unpack" and filled["LU_pivots"].shape[-1:] != (min(filled["LU_data"].shape[-2:]),):
+        yield "more or fewer pivots than a factorisation gives"
     if "fractional_max_pool" in name and not set(filled["random_samples"].shape[:2]) <= {1, *filled["self"].shape[:2]}:
         yield "samples of another batch"
     if "ctc_loss" in name and bool((filled["targets"] == filled["blank"]).any()):
@@ -107,6 +120,8 @@ def reasons(call: Any) -> Iterator[str]:
         yield "a polynomial at NaN, whose loop ends before the result is written"
     if name == "linalg_pinv" and "rcond" in filled and bool((torch.as_tensor(filled["rcond"]) <= 0).any()):
         yield "a cutoff that keeps singular values of 0, whose rounding is inverted"
+    if name == "linalg_cond" and bool((call.outputs[0] > 0.05 / torch.finfo(call.outputs[0].dtype).eps).any()):
+        yield "the condition number of a matrix that is singular up to rounding"
     if "prelu" in name and not bool(filled["weight"].isfinite().all()):
         yield "a slope of infinity or NaN, by which PyTorch multiplies 0 and PRelu does not"
     if "max_pool" in name and is_finite and not bool(call.outputs[0].isfinite().all()):

@@ -328,7 +328,10 @@ def _safe_softmax(op: Emit, self: ir.Value, dim: int, dtype: torch.dtype | None)
 
     A softmax that gives 0 where every element is minus infinity.
     """
-    value = op.cast(self, op.result_dtype())
+    return safe_softmax(op, op.cast(self, op.result_dtype()), dim)
+
+
+def safe_softmax(op: Emit, value: ir.Value, dim: int) -> ir.Value:
     top = op.ReduceMax(value, axes=[dim], keepdims=1) if op.rank(value) else value
     masked = op.Equal(top, op.const(-math.inf, op.dtype(value)))
     return op.Where(masked, op.const(0, op.dtype(value)), softmax_of(op, value, dim))

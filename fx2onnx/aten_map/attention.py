@@ -8,9 +8,9 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.activations import softmax_of
+from fx2onnx.aten_map.activations import safe_softmax, softmax_of
 from fx2onnx.aten_map.dropout import dropped
-from fx2onnx.aten_map.table.axes import steps, swap, unsqueeze, whole
+from fx2onnx.aten_map.table.axes import filled, steps, swap, unsqueeze, whole
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.builder import Key
@@ -110,6 +110,7 @@ def rows_with_any(op: Emit, mask: ir.Value) -> ir.Value:
     key = Key("rows with any", (mask,))
     found = op.builder.emitted.get(key)
     if found is None:
+        mask = mask if op.rank(mask) else unsqueeze(op, mask, 0)
         if op.dtype(mask) != BOOL:
             top = op.ReduceMax(mask, axes=[-1], keepdims=1)
             found = op.Not(op.Equal(top, op.const(-math.inf, op.dtype(mask))))
@@ -132,9 +133,15 @@ def default_scale(op: Emit, query: ir.Value, scale: float | None) -> float | Dim
 
 
 def probabilities(
-    op: Emit, query: ir.Value, key: ir.Value, bias: ir.Value | None, scale: float | Dim, dropout: float = 0
+    op: Emit,
+    query: ir.Value,
+    key: ir.Value,
+    bias: ir.Value | None,
+    scale: float | Dim,
+    dropout: float = 0,
+    is_safe: bool = False,
 ) -> ir.Value:
-    """softmax(scale * query @ key.T + bias)."""
+    """softmax(scale * query @ key.T + bias); ``is_safe``: 0 where all scores are minus infinity."""
     dtype = op.dtype(query)
     if isinstance(scale, Dim):
         query = op.Mul(query, op.size(scale, dtype))
@@ -143,7 +150,7 @@ def probabilities(
     scores = op.MatMul(query, swap(op, key, op.rank(key) - 2, op.rank(key) - 1))
     if bias is not None:
         scores = op.Add(scores, op.cast(bias, dtype))
-    weights = softmax_of(op, scores, -1)
+    weights = safe_softmax(op, scores, -1) if is_safe else softmax_of(op, scores, -1)
     return dropped(op, weights, dropout) if dropout > 0 else weights
 
 
@@ -158,8 +165,9 @@ def attended(
     scale: float | None,
     grouped: bool,
     need_weights: bool = False,
+    kept: ir.Value | None = None,
 ) -> tuple[ir.Value, ir.Value | None]:
-    """Output and, if asked, the attention weights.
+    """Output and, if asked, the attention weights. ``kept``: where dropout leaves them, in place of a random choice.
 
     Rows in which a mask allows nothing give 0, as PyTorch's kernels do, not the NaN of a plain softmax.
     Numerics:  half precision in float32, as PyTorch's kernels; scores of 8 or 11 bits would be off by whole numbers.
@@ -170,10 +178,10 @@ def attended(
     if dtype == BFLOAT16 or (dtype == FLOAT16 and not as_one):
         wide = [op.cast(operand, FLOAT) for operand in (query, key, value)]
         soft = mask if mask is None or op.dtype(mask) != dtype else op.cast(mask, FLOAT)
-        found = attended(op, wide[0], wide[1], wide[2], soft, dropout, is_causal, scale, grouped, need_weights)
+        found = attended(op, wide[0], wide[1], wide[2], soft, dropout, is_causal, scale, grouped, need_weights, kept)
         return op.cast(found[0], dtype), None if found[1] is None else op.cast(found[1], dtype)
     valid = None
-    if mask is not None and may_mask_all(op, mask):
+    if mask is not None and not need_weights and may_mask_all(op, mask):
         valid = rows_with_any(op, mask)
     weights = None
     if as_one:
@@ -187,14 +195,12 @@ def attended(
             outputs=[(op.dtype(query), (*op.dims(query)[:-1], op.dims(value)[-1]))],
         )
     else:
-        output, weights = _by_products(op, query, key, value, mask, dropout, is_causal, scale, grouped)
-        weights = weights if need_weights else None
-        if weights is not None and op.rank(weights) != op.rank(query):
-            weights = op.reshape(weights, (*op.dims(query)[:-1], op.dims(weights)[-1]))
-    if valid is None:
-        return output, weights
-    zero = op.const(0, op.dtype(output))
-    return op.Where(valid, output, zero), None if weights is None else op.Where(valid, weights, zero)
+        output, weights = _by_products(
+            op, query, key, value, mask, dropout, is_causal, scale, grouped, need_weights, kept
+        )
+    if valid is not None:
+        output = op.Where(valid, output, op.const(0, op.dtype(output)))
+    return output, weights if need_weights else None
 
 
 def _fits_attention(
@@ -220,6 +226,8 @@ def _by_products(
     is_causal: bool,
     scale: float | None,
     grouped: bool,
+    is_safe: bool,
+    kept: ir.Value | None,
 ) -> tuple[ir.Value, ir.Value]:
     dtype, dims = op.dtype(query), op.dims(query)
     bias = mask
@@ -230,8 +238,13 @@ def _by_products(
     factor = default_scale(op, query, scale)
     groups = op.dims(key)[-3] if grouped else 1
     if not grouped or groups == dims[-3]:
-        weights = probabilities(op, query, key, bias, factor, dropout)
+        weights = probabilities(op, query, key, bias, factor, dropout if kept is None else 0, is_safe)
+        if kept is not None:
+            weights = op.Where(op.cast(kept, BOOL), weights, op.const(0, dtype))
+            value = op.Mul(value, op.const(1 / (1 - dropout) if dropout != 1 else math.inf, dtype))
         return op.MatMul(weights, value), weights
+    if kept is not None:
+        raise UserError("E203", "attention of grouped heads with a dropout_mask", next="repeat the keys and values")
     place = len(dims) - 3
     times = whole(dims[-3] // groups)
     query = op.reshape(query, (*dims[:-3], groups, times, *dims[-2:]))
@@ -239,9 +252,21 @@ def _by_products(
         heads = op.dims(bias)[-3]
         split = (1, 1) if heads == 1 else (groups, times)
         bias = op.reshape(bias, (*op.dims(bias)[:-3], *split, *op.dims(bias)[-2:]))
-    weights = probabilities(op, query, unsqueeze(op, key, place + 1), bias, factor, dropout)
+    weights = probabilities(op, query, unsqueeze(op, key, place + 1), bias, factor, dropout, is_safe)
     output = op.MatMul(weights, unsqueeze(op, value, op.rank(value) - 2))
     return op.reshape(output, (*dims[:-1], op.dims(value)[-1])), weights
+
+
+def _check_pairs(op: Emit, query: ir.Value, key: ir.Value, value: ir.Value) -> None:
+    """Refuse (E203) what kernels of PyTorch's take unchecked."""
+    rows = (op.dims(key)[-2], op.dims(value)[-2])
+    if not op.is_float(query) or (rows[0] != rows[1] and all(isinstance(size, int) for size in rows)):
+        raise UserError(
+            "E203",
+            f"attention of {op.dtype(query).name} queries over {rows[0]} keys and {rows[1]} values",
+            why="PyTorch's kernels are for floats and read a value for each key",
+            next="pass floats, and as many values as keys",
+        )
 
 
 def _scaled_dot_product(
@@ -254,14 +279,23 @@ def _scaled_dot_product(
     is_causal: bool,
     scale: float | None,
     enable_gqa: bool,
+    dropout_mask: ir.Value | None = None,
 ) -> ir.Value | tuple[ir.Value, ir.Value | None]:
+    _check_pairs(op, query, key, value)
     need_weights = len(op.result) > 1
     if need_weights and attn_mask is not None and op.dtype(attn_mask) == BOOL:
         attn_mask = op.cast(attn_mask, op.dtype(query))  # this overload adds what it gets: True is 1
     if op.dtype(query) == FLOAT:  # beside operands of half precision
         key, value = op.cast(key, FLOAT), op.cast(value, FLOAT)
-    found = attended(op, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, need_weights)
-    return found if need_weights else found[0]
+    kept = dropout_mask if dropout_p > 0 else None
+    output, weights = attended(
+        op, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, need_weights, kept
+    )
+    if 0 in op.result_dims():
+        output = filled(op, op.result_dims(), 0, op.dtype(output))
+    if weights is None:
+        return output
+    return output, weights if op.dims(weights) == op.result_dims(1) else op.reshape(weights, op.result_dims(1))
 
 
 def _fused(
@@ -276,8 +310,12 @@ def _fused(
     attn_bias: ir.Value | None = None,
 ) -> tuple[ir.Value | None, ...]:
     """The output, and of the CPU's kernel the log-sum-exp of the scores; what the others give serves their backward pass."""
+    _check_pairs(op, query, key, value)
     mask = attn_bias if attn_mask is None else attn_mask
     heads = [op.dims(operand)[-3] for operand in (query, key, value)]
+    batches = {size for operand in (query, key, value) if isinstance(size := op.dims(operand)[0], int)}
+    if len(batches) > 1:
+        raise UserError("E203", f"attention of batches of {sorted(batches)}", next="expand the operands to one batch")
     is_known = isinstance(heads[0], int) and isinstance(heads[1], int) and heads[1] > 0
     if heads[1] != heads[2] or (is_known and heads[0] % heads[1] != 0):
         raise UserError(

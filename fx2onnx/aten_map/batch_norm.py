@@ -82,7 +82,7 @@ def trained(op: Emit, value: ir.Value, weight: ir.Value | None, bias: ir.Value |
     channels = op.dims(value)[1]
     centred = centred_by(op, wide, mean)
     variance = op.ReduceMean(op.Mul(centred, centred), axes=axes, keepdims=0)
-    rstd = op.Pow(op.Add(variance, op.const(float(eps), inner)), op.const(-0.5, inner))
+    rstd = op.Reciprocal(op.Sqrt(op.Add(variance, op.const(float(eps), inner))))
     if eps == 0:  # PyTorch takes 0 where a channel does not vary
         rstd = op.Where(op.Equal(variance, op.const(0, inner)), op.const(0, inner), rstd)
     scale = rstd if weight is None else op.Mul(channel_vector(op, weight, 1, channels, inner), rstd)

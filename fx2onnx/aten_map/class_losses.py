@@ -9,10 +9,10 @@ import onnx_ir as ir
 import torch
 
 from fx2onnx.aten_map.creation import counted
-from fx2onnx.aten_map.losses import MEAN, NONE, at_least_zero, reduced_loss, worked, zero_like
+from fx2onnx.aten_map.losses import MEAN, NONE, SUM, no_reduction, reduced_loss, worked, zero_like
 from fx2onnx.aten_map.reductions import reduce
 from fx2onnx.aten_map.scans import cumulative_sum
-from fx2onnx.aten_map.table.axes import flat
+from fx2onnx.aten_map.table.axes import filled, flat
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared
 from fx2onnx.irx.emit import Emit
 
@@ -31,6 +31,10 @@ def negative_log_likelihood(
 ) -> tuple[ir.Value, ir.Value]:
     """(-w[t] logs[t] reduced, sum of the weights); ignored targets weigh nothing. The mean is over the weights."""
     dtype, axis = op.dtype(logs), 1 if op.rank(logs) > 1 else 0
+    if op.dims(logs)[axis] == 0:  # every target is ignored, and a row of one class stands in for none
+        sizes = list(op.dims(logs))
+        sizes[axis] = 1
+        logs, weight = filled(op, sizes, 0, dtype), None if weight is None else op.const(np.ones(1), dtype)
     index = op.cast(target, D.INT64)
     ignored = op.Equal(index, ignore_index)
     safe = op.Where(ignored, op.const(np.int64(0)), index)
@@ -45,6 +49,8 @@ def negative_log_likelihood(
     total = reduce(op, "ReduceSum", amount)
     if reduction == NONE:
         return loss, total
+    if reduction not in (MEAN, SUM):
+        raise no_reduction(reduction)
     loss = reduce(op, "ReduceSum", loss)
     return (op.Div(loss, total) if reduction == MEAN else loss), total
 
@@ -140,14 +146,16 @@ def _multi_margin(
     axis = op.rank(value) - 1
     index = op.reshape(target, op.dims(value)[:-1])
     column = op.Unsqueeze(index, axes=[axis])
-    gap = at_least_zero(op, op.Add(op.Sub(value, op.GatherElements(value, column, axis=axis)), float(margin)))
+    gap = op.Add(op.Sub(value, op.GatherElements(value, column, axis=axis)), float(margin))
+    is_beyond = op.Greater(gap, op.const(0, op.dtype(gap)))  # NaN counts for nothing
     if p == 2:
         gap = op.Mul(gap, gap)
     if weight is not None:
         weights = op.reshape(op.cast(weight, op.dtype(gap)), (op.dims(value)[-1],))
         gap = op.Mul(gap, op.Gather(weights, column, axis=0))
     own = op.Equal(counted(op, op.dims(value)[-1], D.INT64), column)
-    found = reduced_loss(op, reduce(op, "ReduceMean", op.Where(own, zero_like(op, gap), gap), axis), reduction)
+    gap = op.Where(op.And(is_beyond, op.Not(own)), gap, zero_like(op, gap))
+    found = reduced_loss(op, reduce(op, "ReduceMean", gap, axis), reduction)
     return op.reshape(found, op.result_dims())
 
 
@@ -155,7 +163,9 @@ def _multilabel_margin(op: Emit, self: ir.Value, target: ir.Value, reduction: in
     """Over the classes d named before the first -1 and the classes i never named: max(1 - (x[d] - x[i]), 0) / classes."""
     (value,) = worked(op, self)
     if op.rank(value) == 0:
-        value, target = op.reshape(value, (1,)), op.reshape(target, (1,))
+        value = op.reshape(value, (1,))
+    if op.rank(target) != op.rank(value):
+        target = op.reshape(target, op.dims(value))
     dtype, axis = op.dtype(value), op.rank(value) - 1
     index = op.cast(target, D.INT64)
     ended = cumulative_sum(op, op.cast(op.Less(index, 0), D.INT32), axis)
@@ -165,9 +175,10 @@ def _multilabel_margin(op: Emit, self: ir.Value, target: ir.Value, reduction: in
     hits = op.And(op.Equal(op.Unsqueeze(safe, axes=[axis + 1]), classes), op.Unsqueeze(named, axes=[axis + 1]))
     is_target = reduce(op, "ReduceMax", op.cast(hits, dtype), axis)
     aimed = op.Unsqueeze(op.GatherElements(value, safe, axis=axis), axes=[axis + 1])
-    gap = at_least_zero(op, op.Add(op.Sub(op.Unsqueeze(value, axes=[axis]), aimed), 1.0))
+    gap = op.Add(op.Sub(op.Unsqueeze(value, axes=[axis]), aimed), 1.0)
     is_other = op.Equal(is_target, op.const(0, dtype))
     counts = op.And(op.Unsqueeze(named, axes=[axis + 1]), op.Unsqueeze(is_other, axes=[axis]))
+    counts = op.And(counts, op.Greater(gap, op.const(0, dtype)))  # NaN counts for nothing
     total = op.ReduceSum(op.Where(counts, gap, op.const(0, dtype)), axes=[axis, axis + 1], keepdims=0)
     loss = op.Div(total, op.size(op.dims(value)[axis], dtype))
     result = op.reshape(reduced_loss(op, loss, reduction), op.result_dims())

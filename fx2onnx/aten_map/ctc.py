@@ -49,12 +49,9 @@ def padded_targets(op: Emit, targets: ir.Value, lengths: ir.Value, batched: bool
 
 
 def shifted(op: Emit, value: ir.Value, steps: int, filler: ir.Value) -> ir.Value:
-    """[N, L] moved right by ``steps``, ``filler`` [N, steps] coming in."""
-    rows, length = op.dims(value)
-    kept = op.Slice(
-        value, starts=[0], ends=[-steps], axes=[1], outputs=[(op.dtype(value), (rows, whole(length - steps)))]
-    )
-    return op.Concat(filler, kept, axis=1)
+    """[N, L] moved right by ``steps``, which may be more than L, ``filler`` [N, steps] coming in."""
+    longer = op.Concat(filler, value, axis=1)
+    return op.Slice(longer, starts=[0], ends=[-steps], axes=[1], outputs=[(op.dtype(value), op.dims(value))])
 
 
 class CtcPath(NamedTuple):

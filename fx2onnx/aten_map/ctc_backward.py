@@ -23,7 +23,7 @@ from fx2onnx.aten_map.ctc import (
 )
 from fx2onnx.aten_map.linalg.linear_solve import WORK
 from fx2onnx.aten_map.reductions import reduce
-from fx2onnx.aten_map.table.axes import transpose, whole
+from fx2onnx.aten_map.table.axes import transpose
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared
 from fx2onnx.irx.emit import Emit
 from fx2onnx.sizes.expr import DimLike
@@ -101,11 +101,11 @@ def _ctc_loss(
 
 
 def _before(op: Emit, value: ir.Value, steps: int, filler: ir.Value) -> ir.Value:
-    """[N, L] moved left by ``steps``."""
+    """[N, L] moved left by ``steps``, which may be more than L."""
     rows, length = op.dims(value)
-    sizes = [(op.dtype(value), (rows, whole(length - steps)))]
-    kept = op.Slice(value, starts=[steps], ends=[np.iinfo(np.int64).max], axes=[1], outputs=sizes)
-    return op.Concat(kept, op.expand(filler, (rows, steps)), axis=1)
+    longer = op.Concat(value, op.expand(filler, (rows, steps)), axis=1)
+    sizes = [(op.dtype(value), (rows, length))]
+    return op.Slice(longer, starts=[steps], ends=[np.iinfo(np.int64).max], axes=[1], outputs=sizes)
 
 
 def _preceding(op: Emit, beta: ir.Value, path: CtcPath, emitted: ir.Value) -> ir.Value:
@@ -127,7 +127,8 @@ def _ctc_loss_backward(
     blank: int,
     zero_infinity: bool,
 ) -> ir.Value:
-    """``grad * (exp(lp) - exp(loss - lp) * sum of exp(alpha + beta) over the places of the class)``, 0 beyond the sequence.
+    """``grad * (exp(lp) - exp(loss - lp) * sum of exp(alpha + beta) over the places of the class)``, 0 beyond the sequence,
+    not a number where the probability is 0.
 
     Numerics: in float64. Where no path fits, the loss is infinite and the gradient not a number, or 0 on demand.
     Source:   ctc_loss_backward_cpu_template in ATen/native/LossCTC.cpp.
@@ -154,7 +155,8 @@ def _ctc_loss_backward(
     column = op.Unsqueeze(loss, axes=[0, 2])
     fits = op.Less(column, math.inf)
     scale = op.Exp(op.Sub(op.Add(most, op.Where(fits, column, nothing)), logs))
-    found = op.Sub(op.Exp(logs), op.Where(op.Greater(total, 0.0), op.Mul(total, scale), nothing))
+    unlikely = op.Where(op.Equal(logs, low), op.const(math.nan, WORK), nothing)  # exp(-inf + loss + inf)
+    found = op.Sub(op.Exp(logs), op.Where(op.Greater(total, 0.0), op.Mul(total, scale), unlikely))
     found = op.Mul(found, op.Unsqueeze(op.cast(grad, WORK), axes=[0, 2]))
     found = op.Where(fits, found, op.const(0.0 if zero_infinity else math.nan, WORK))
     return op.cast(op.Where(running, found, nothing), op.result_dtype())

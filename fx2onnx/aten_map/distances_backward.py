@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.table.axes import fixed, unsqueeze
+from fx2onnx.aten_map.table.axes import filled, fixed, unsqueeze
 from fx2onnx.aten_map.table.registry import translates
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
@@ -22,14 +22,15 @@ def _cdist_backward(op: Emit, grad: ir.Value, x1: ir.Value, x2: ir.Value, p: flo
     """_cdist_backward(Tensor grad, Tensor x1, Tensor x2, float p, Tensor cdist) -> Tensor
     _cdist_backward(Tensor grad_output, Tensor x1, Tensor x2, float p, Tensor cdist) -> Tensor
 
+    Shapes: x1 and x2 broadcast in their batches; the result is of x1 as it is broadcast, grad and cdist are of the distances.
     Source: dist_calc in ATen/native/cpu/DistanceOpsKernel.cpp; nothing comes from a distance of 0.
     """
-    dtype, rank = op.dtype(x1), op.rank(x1)
-    difference = op.Sub(unsqueeze(op, x1, rank - 1), unsqueeze(op, x2, rank - 2))
-    length, weight = unsqueeze(op, cdist, rank), unsqueeze(op, grad, rank)
+    dtype, rank = op.dtype(x1), max(op.rank(x1), op.rank(x2))
+    if p == 0 or 0 in (*op.dims(x1), *op.dims(x2)):
+        return filled(op, op.result_dims(), 0, dtype)
+    difference = op.Sub(unsqueeze(op, x1, op.rank(x1) - 1), unsqueeze(op, x2, op.rank(x2) - 2))
+    length, weight = unsqueeze(op, cdist, op.rank(cdist)), unsqueeze(op, grad, op.rank(grad))
     zero = op.const(0, dtype)
-    if p == 0:
-        return op.Mul(x1, zero)
     sign = op.Sign(difference)
     if p == 1:
         return op.ReduceSum(op.Mul(sign, weight), axes=[rank - 1], keepdims=0)
@@ -55,6 +56,10 @@ def _pdist_backward(op: Emit, grad: ir.Value, self: ir.Value, p: float, pdist: i
 
     The gradient of ``cdist(self, self)`` where each pair has its distance and gradient once in either order.
     """
+    if op.rank(self) != 2:
+        raise UserError(
+            "E203", f"_pdist_backward of {op.rank(self)} axes", why="its kernel reads rows and columns alone"
+        )
     size = fixed(op.dims(self)[0], "the number of rows whose distances are differentiated")
     rows, columns = np.triu_indices(size, 1)
     places = op.const(np.concatenate([np.stack([rows, columns], 1), np.stack([columns, rows], 1)]).astype(np.int64))

@@ -230,6 +230,7 @@ def _c2c(op: Emit, self: ir.Value, dim: Sequence[int], normalization: int, forwa
 
 
 def _r2c(op: Emit, self: ir.Value, dim: Sequence[int], normalization: int, onesided: bool) -> ir.Value:
+    self = op.cast(self, op.result_dtype())  # both sides of bfloat16 are of complex64
     axes, _ = _plan(op, self, None, dim)
     total = product([op.dims(self)[axis] for axis in axes])
     if not onesided:

@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from fx2onnx.aten_map.scattering import scattered
-from fx2onnx.aten_map.table.axes import INT64, filled, unsqueeze
+from fx2onnx.aten_map.table.axes import INT64, filled, is_empty, unsqueeze
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared
 from fx2onnx.irx.emit import Emit
 from fx2onnx.sizes.expr import DimLike, product
@@ -89,7 +89,10 @@ def _grid_sampler_backward(
     padding_mode: int,
     align_corners: bool,
     output_mask: Sequence[bool],
-) -> tuple[ir.Value | None, ir.Value | None]:
+) -> tuple[ir.Value | None, ...]:
+    if is_empty(op.dims(input)) or is_empty(op.dims(grid)):
+        empty = (filled(op, op.dims(of), 0, op.dtype(of)) for of in (input, grid))
+        return tuple(value if wanted else None for value, wanted in zip(empty, output_mask, strict=True))
     spatial, dtype = op.rank(input) - 2, op.dtype(input)
     batch, channels, *sizes = op.dims(input)
     points, plane = product(list(op.dims(grid)[1:-1])), product(sizes)

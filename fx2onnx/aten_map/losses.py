@@ -16,9 +16,11 @@ from fx2onnx.aten_map.reductions import mean, reduce
 from fx2onnx.aten_map.table.axes import axis_of
 from fx2onnx.aten_map.table.dtype_support import opmath
 from fx2onnx.aten_map.table.dtypes import promoted
-from fx2onnx.aten_map.table.registry import overloads_of, register_shared
+from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
+from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.shapes import broadcast_dims
+from fx2onnx.sizes.expr import product
 
 aten = torch.ops.aten
 D = ir.DataType
@@ -32,7 +34,13 @@ def reduced_loss(op: Emit, loss: ir.Value, reduction: int) -> ir.Value:
         loss = mean(op, loss)
     elif reduction == SUM:
         loss = reduce(op, "ReduceSum", loss)
+    elif reduction != NONE:
+        raise no_reduction(reduction)
     return op.cast(loss, op.result_dtype())
+
+
+def no_reduction(reduction: int) -> UserError:
+    return UserError("E203", f"{reduction} is no reduction of a loss", next="0 (none), 1 (mean) or 2 (sum)")
 
 
 def worked(op: Emit, *values: ir.Value) -> list[ir.Value]:
@@ -98,6 +106,24 @@ def _huber(op: Emit, self: ir.Value, target: ir.Value, reduction: int, delta: fl
     return reduced_loss(op, op.Where(op.Greater(size, delta), outer, inner), reduction)
 
 
+@translates(aten.smooth_l1_loss_backward.default)
+def _smooth_l1_backward(
+    op: Emit, grad_output: ir.Value, self: ir.Value, target: ir.Value, reduction: int, beta: float
+) -> ir.Value:
+    """smooth_l1_loss_backward(Tensor grad_output, Tensor self, Tensor target, int reduction, float beta) -> Tensor
+
+    -g where d <= -beta, g where d >= beta, else g d / beta; g is shared among the elements of a mean.
+    """
+    gradient, value, aim = worked(op, grad_output, self, target)
+    gap, count = op.Sub(value, aim), product(op.dims(self))
+    if reduction == MEAN and count != 0:
+        gradient = op.Div(gradient, op.size(count, op.dtype(gradient)))
+    inner = op.Mul(gradient, op.Div(gap, beta) if beta else op.Mul(gap, math.inf))
+    above = op.Where(op.Not(op.Less(gap, beta)), gradient, inner)
+    found = op.Where(op.Not(op.Greater(gap, -beta)), op.Neg(gradient), above)
+    return op.cast(op.Where(op.Equal(gap, gap), found, inner), op.result_dtype())
+
+
 register_shared(_smooth_l1, "Where(|d| < beta, d^2 / 2 beta, |d| - beta / 2)", *overloads_of("smooth_l1_loss"))
 register_shared(_huber, "Where(|d| > delta, delta (|d| - delta / 2), d^2 / 2)", *overloads_of("huber_loss"))
 
@@ -107,10 +133,21 @@ def _binary_cross_entropy(
 ) -> ir.Value:
     """-(t log x + (1 - t) log(1 - x)), logarithms held at -100 or above."""
     value, aim = worked(op, self, target)
+    aim = _without_ones(op, aim, value)
     one, floor = op.const(1.0, op.dtype(value)), op.const(-100.0, op.dtype(value))
     yes, no = op.Max(op.Log(value), floor), op.Max(op.Log(op.Sub(one, value)), floor)
     loss = op.Sub(op.Mul(op.Sub(aim, one), no), op.Mul(aim, yes))
     return reduced_loss(op, _weighted(op, loss, weight), reduction)
+
+
+def _without_ones(op: Emit, aim: ir.Value, value: ir.Value) -> ir.Value:
+    """``aim`` beside ``value`` as binary_cross_entropy pairs them: as if neither had axes of size 1. It is not read where ``value`` is empty."""
+    sizes = op.dims(value)
+    if 0 in sizes:
+        return value
+    left = [size for size in op.dims(aim) if size != 1]
+    aligned = [left.pop() if size != 1 and left else 1 for size in reversed(sizes)][::-1]
+    return aim if left or list(op.dims(aim)) == aligned else op.reshape(aim, aligned)
 
 
 def _weighted(op: Emit, loss: ir.Value, weight: ir.Value | None) -> ir.Value:

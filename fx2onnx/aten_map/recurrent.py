@@ -187,6 +187,8 @@ def _run_input(
     if batch_first:
         value = transpose(op, value, (1, 0, 2))
     batch = op.dims(value)[1]
+    if any(op.rank(state) != 3 or op.dtype(state) != op.dtype(states[0]) for state in states):
+        raise UserError("E203", "an initial state that has other axes than [layers, batch, features], or another dtype")
     if any(isinstance(gap := op.dims(state)[1] - batch, int) and gap for state in states):
         raise UserError(
             "E203",

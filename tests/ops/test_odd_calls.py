@@ -20,9 +20,37 @@ SPACED = R(3, 4).index_put((T([1]), T([2])), T(INF))
 SIGNED = T([0.0, -0.0, 2.0, -1.0, 0.5])
 POLYNOMIALS = ("chebyshev_polynomial", "shifted_chebyshev_polynomial")
 EXPONENTS = T([2**53 + 1, 2**53 + 2, 2**60 + 1, 2**62, -(2**53 + 1), -(2**60), 63, 64, 65, 0, 1, -1, -2])
+LOGS = R(3, 2, 4).log_softmax(2)
+LOGS[1, 0, 2] = LOGS[2, 1, 0] = -INF
 COUNTS = T([[[4, -3], [3, 5], [3, 2]]])
 
+SHARES, BAGS = torch.rand(3, 1) * 0.8 + 0.1, (R(5, 2), T([1, 2, 4, 0, 3, 2]), T([0, 2]))
+BATCHES = [(R(3, 1, 4, 2), R(4, 5, 2)), (R(4, 2), R(3, 5, 2)), (R(1, 4, 2), R(5, 2)), (R(3, 4, 2), R(3, 5, 2))]
+
 CASES = [
+    *(
+        case(aten._cdist_backward.default, torch.ones_like(torch.cdist(x1, x2)), x1, x2, p, torch.cdist(x1, x2, p))
+        for x1, x2 in BATCHES
+        for p in (0.0, 1.0, 2.0, 3.0, INF)
+    ),
+    case(aten._cdist_backward.default, torch.zeros(3, 0, 5), R(3, 0, 2), R(3, 5, 2), 2.0, torch.zeros(3, 0, 5)),
+    *(case(aten.binary_cross_entropy.default, SHARES, aim, None, 0) for aim in (torch.rand(3), torch.rand(1, 3), torch.rand(1), torch.rand(()))),
+    case(aten.binary_cross_entropy.default, torch.rand(1, 2, 1, 3), torch.rand(2, 1, 1, 3), None, 1),
+    case(aten.binary_cross_entropy.default, torch.rand(3, 0), torch.rand(2, 3, 0), None, 0),
+    *(case(aten.multilabel_margin_loss_forward.default, R(shape), torch.zeros(aim).long(), 1) for shape, aim in (((1,), ()), ((), (1,)))),
+    case(aten.multilabel_margin_loss.default, T([NAN, 0.5, 1.0]), T([1, -1, 0]), 1),
+    *(case(aten.multi_margin_loss.default, T([NAN, 0.5, 1.0, INF]), T(target), power) for power in (1, 2) for target in (0, 1)),
+    case(aten.multi_margin_loss.default, R(4), T(2), 1, 1.0, T([INF, 1.0, 1.0, NAN])),
+    case(aten.nll_loss_forward.default, R(0), T(1), torch.zeros(0), 1, 1),
+    case(aten.smooth_l1_loss_backward.default, T(1.0), T([NAN, INF, 0.2, -3.0]), torch.zeros(4), 1, 1.0),
+    case(aten.smooth_l1_loss_backward.default, R(2, 3), R(2, 3), R(3), 0, 0.5),
+    case(aten.smooth_l1_loss_backward.default, R(3), T([0.0, -1.0, NAN]), torch.zeros(3), 2, 0.0),
+    *(case(aten.max_pool2d_with_indices.default, torch.zeros(1, 1, 3, 3, dtype=dtype) + low, [2, 2], [2, 2], [1, 1]) for dtype, low in ((torch.uint8, 0), (torch.float32, -INF))),
+    *(
+        case(aten._ctc_loss_backward.default, R(2), LOGS, labels, [3, 3], lengths, *aten._ctc_loss.default(LOGS, labels, [3, 3], lengths), 0, True)
+        for labels, lengths in ((T([[1, 2], [3, 3]]), [2, 1]), (torch.zeros(2, 0).long(), [0, 0]))
+    ),
+    case(aten.grid_sampler_2d_backward.default, R(1, 0, 2, 2), R(1, 0, 3, 3), R(1, 2, 2, 2), 0, 0, True, [True, True]),
     case(aten.adaptive_avg_pool1d.default, torch.zeros(2, 1, 0), [1]),
     *(
         case(getattr(aten, f"{name}{rank}d").vec, R(1, 2, 2, 1, 3)[(..., *[0] * (3 - rank))].double(), None, factors[:rank])
@@ -214,7 +242,21 @@ def test_case(given_case):
 
 CHANNELS = (R(3), R(3), R(3), R(3).abs())
 BASE = torch.arange(12.0).reshape(4, 3)
+DROPS = torch.rand(1, 2, 3, 5) < 0.5
+QUERY, KEYS = R(1, 2, 3, 4), R(1, 2, 5, 4)
 EXPORTED = [
+    (lambda x, y, w: aten.binary_cross_entropy.default(x, y, w, 1), (SHARES, SHARES, R(3, 1).double())),
+    *((lambda q, k, m, p=p: aten._scaled_dot_product_attention_math.default(q, k, k, None, p, False, m), (QUERY, KEYS, DROPS)) for p in (0.0, 0.25)),
+    (lambda q, k: aten._scaled_dot_product_attention_math.default(q, k, k), (T([[INF, 1.0]]), T([[-1.0, 1.0], [-2.0, 0.0]]))),
+    (lambda q, k, m: aten._scaled_dot_product_attention_math.default(q, k, k, m), (QUERY[0], KEYS[None], R(3, 5))),
+    (lambda q, k: aten._scaled_dot_product_attention_math.default(q, k, k, enable_gqa=True), (R(1, 4, 3, 4), KEYS)),
+    (lambda q, k, m: aten.scaled_dot_product_attention.default(q, k, k, m), (QUERY[0, 0], KEYS[0, 0], T(False))),
+    (Call(aten._weight_norm.default, 0), (R(3, 4), R(3, 1, 1))),
+    *((lambda x, w, b, d=dtype: aten.native_layer_norm.default(x.to(d), [4], w, b, 1e-5)[1:], (R(3, 4), R(4), R(4))) for dtype in (torch.float16, torch.bfloat16)),
+    *((Call(aten.pixel_unshuffle.default, 2), (torch.zeros(shape),)) for shape in ((2, 2, 0), (0, 4, 2, 2), (1, 0, 2, 2))),
+    *((lambda *of, mode=mode: aten._embedding_bag_forward_only.default(*of, False, mode)[:1], (R(5, 2), T([1, 4, 0], dtype=torch.int32), T([0, 2]))) for mode in (0, 1, 2)),
+    (lambda *of: aten._embedding_bag.default(*of, False, 2)[2], (R(5, 2), T([1, 4, 0], dtype=torch.int32), T([0, 2]))),
+    (lambda x, *of: aten.embedding_bag.default(x.bfloat16(), *of)[1], BAGS),
     (lambda x: torch.nn.functional.dropout(x, 1.0, True), (T([1.0, INF, NAN]),)),
     (Call(aten.slow_conv_transpose3d.default, [2, 2, 1], None, [2, 2, 2]), (R(1, 3, 3, 2), R(1, 2, 2, 2, 1))),
     (Call(aten._reshape_alias.default, [2, 2], [3, 0]), (R(2, 3),)),
@@ -254,6 +296,16 @@ def test_exported(module, args):
 
 
 REFUSED = [
+    (Call(aten._pdist_backward.default, R(3, 1, 3), 2.0, R(3)), (R(3),)),
+    *((lambda x, y, form=form: form(x, y), (SHARES, SHARES)) for form in (lambda x, y: aten.mse_loss.default(x, y, 4), lambda x, y: aten.binary_cross_entropy.default(x, y, None, -1))),
+    (Call(aten.nll_loss.default, None, 3), (R(2, 3), T([0, 2]))),
+    (Call(aten.scaled_dot_product_attention.default), (QUERY, KEYS, R(1, 2, 3, 4))),
+    (Call(aten._scaled_dot_product_flash_attention_for_cpu.default), (QUERY, KEYS, R(1, 2, 6, 4))),
+    (Call(aten._scaled_dot_product_flash_attention_for_cpu.default), (QUERY, KEYS, R(2, 2, 5, 4))),
+    (Call(aten._scaled_dot_product_attention_math.default), (torch.ones(1, 1, 2, 3).long(), R(1, 1, 4, 3), R(1, 1, 4, 3))),
+    (Call(aten.batch_norm.default, None, True, 0.0, 1e-5, False), (R(3, 2, 2), R(2), R(2), R(2))),
+    (Call(aten.lu_unpack.default), (R(1, 1, 1, 1), torch.ones(1, 2, 1, dtype=torch.int32))),
+    (Call(aten.rnn_relu.input, [R(2, 3), R(2, 2)], False, 1, 0.0, False, False, True), (R(1, 1, 3), R(1, 1, 1, 2))),
     (lambda x: aten._scaled_dot_product_efficient_attention.default(x, x, x, None, True)[1], (R(1, 1, 2, 4),)),
     (Call(aten.slow_conv_dilated2d.default, [2, 1], None, [1, 1], [1, -2]), (R(2, 2, 4, 5), R(2, 2, 2, 1))),
     (Call(aten.slow_conv_transpose2d.default, [3, 3], None, [1, 2], [0, 0], [-1, 1]), (R(2, 2, 4, 7), R(2, 2, 3, 3))),
@@ -275,7 +327,7 @@ REFUSED = [
         (R(3, 1), T([3])),
     ),
     (Call(aten.lstm.data, (R(1, 3, 1), R(1, 3, 1)), [R(4), R(4)], False, 1, 0.0, False, False), (R(3, 1), T([3]))),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("module", "args"), REFUSED, ids=lambda value: str(getattr(value, "overload", ""))[:50])

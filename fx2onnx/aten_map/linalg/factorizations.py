@@ -196,6 +196,11 @@ def _lu_unpack(
 ) -> tuple[ir.Value, ir.Value, ir.Value]:
     order, lower, upper = (zero_result(op, index) for index in range(3))
     if unpack_pivots:
+        batch, given = op.dims(LU_data)[:-2], op.dims(LU_pivots)[:-1]
+        if op.rank(LU_pivots) == 0 or len(given) > len(batch) or any(size not in (1, own) for size, own in zip(given[::-1], batch[::-1], strict=False)):  # fmt: skip
+            raise UserError(
+                "E203", f"lu_unpack of {[*map(str, batch)]} matrices with {[*map(str, given)]} rows of pivots"
+            )
         LU_pivots = op.expand(LU_pivots, (*op.result_dims(0)[:-2], op.dims(LU_pivots)[-1]))
         order = permutation_of(op, LU_pivots, op.dims(LU_data)[-2], op.result_dtype())
     if unpack_data:

@@ -283,8 +283,10 @@ def _batch_norm(
     momentum: float,
     eps: float,
 ) -> object:
-    """batch_norm in training mode updates the running statistics."""
+    """batch_norm in training mode updates the running statistics, which are both given or neither."""
     is_one_result = call.func is aten.batch_norm.default
+    if is_one_result and (running_mean is None) != (running_var is None):
+        raise ValueError("running_mean and running_var must either both be None or neither be None")
     if is_one_result and not (training and running_mean is not None and running_var is not None):
         return NotImplemented
     if is_one_result and 0 in dims_of(input):  # nothing is updated by nothing

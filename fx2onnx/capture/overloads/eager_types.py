@@ -237,6 +237,49 @@ def _weight_norm_interface_backward(tracer: Tracer, call: Call, saved_v: torch.T
     return record_sized(tracer, call, [(saved_v.dtype, dims_of(saved_v)), (saved_g.dtype, dims_of(saved_g))])
 
 
+@register(Kind.RECORD, aten.binary_cross_entropy.default)
+def _binary_cross_entropy(
+    tracer: Tracer,
+    call: Call,
+    self: torch.Tensor,
+    target: torch.Tensor,
+    weight: torch.Tensor | None = None,
+    reduction: int = 1,
+) -> object:
+    """The loss has the dtype of the probabilities, whatever the weight's."""
+    if weight is None or weight.dtype == self.dtype or not weight.is_floating_point():
+        return NotImplemented
+    with tracer.mode:
+        return call.func(self, target, weight.to(self.dtype), reduction)
+
+
+@register(Kind.RECORD, aten.native_layer_norm.default)
+def _native_layer_norm(
+    tracer: Tracer,
+    call: Call,
+    input: torch.Tensor,
+    normalized_shape: Sequence[object],
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+) -> object:
+    """The statistics of half precision are in float32 beside parameters in float32."""
+    given = weight if bias is None else bias
+    if input.dtype not in HALF or given is None or given.dtype == input.dtype:
+        return NotImplemented
+    check_operands(tracer.sizes, call.func, call.args, call.kwargs)
+    sizes, count = dims_of(input), len(normalized_shape)
+    statistics = (torch.float32, [*sizes[: len(sizes) - count], *[1] * count])
+    return record_sized(tracer, call, [(input.dtype, sizes), statistics, statistics])
+
+
+@register(Kind.RECORD, aten._weight_norm.default)
+def _weight_norm(tracer: Tracer, call: Call, v: torch.Tensor, g: torch.Tensor, dim: int = 0) -> object:
+    """Along the first or the last axis the result has the shape of the vectors, whatever axes the gain has."""
+    if g.dim() <= v.dim() or dim not in (0, v.dim() - 1):
+        return NotImplemented
+    return record_sized(tracer, call, [(torch.promote_types(v.dtype, g.dtype), dims_of(v))])
+
+
 @register(Kind.RECORD, aten.multilabel_margin_loss_forward.default)
 def _multilabel_margin_loss(
     tracer: Tracer, call: Call, self: torch.Tensor, target: torch.Tensor, reduction: int
@@ -265,10 +308,12 @@ def _bags_with_last_offset(
     """embedding_bag: with the last offset given, a sum has a size for each offset, the other modes one for each bag; the padding index of the
     public overload counts from the end where it is negative.
     """
+    if indices.dtype != offsets.dtype:
+        return _of_one_integer(tracer, call, indices, offsets)
     padding = -1 if padding_idx is None else padding_idx
     if call.func is aten.embedding_bag.padding_idx and padding_idx is not None and padding < 0:
         padding += weight.shape[0]
-    elif not include_last_offset:
+    elif not include_last_offset and not (weight.dtype == torch.bfloat16 and mode == 0 and padding < 0):
         return NotImplemented
     with tracer.mode:
         output, bags, sizes, best = aten._embedding_bag.default(
@@ -303,14 +348,28 @@ def _bags_of_bfloat16(
     tracer: Tracer,
     call: Call,
     weight: torch.Tensor,
+    indices: torch.Tensor,
     offsets: torch.Tensor,
     mode: int,
     include_last_offset: bool,
     padding_idx: int,
 ) -> object:
     """A sum of all that is looked up needs no number of the bag for each index."""
+    if indices.dtype != offsets.dtype:
+        return _of_one_integer(tracer, call, indices, offsets)
     if weight.dtype != torch.bfloat16 or mode != 0 or padding_idx >= 0:
         return NotImplemented
     bags = dims_of(offsets)[0] - int(include_last_offset)
     numbers = [(offsets.dtype, [size]) for size in (0, bags, bags)]
     return record_sized(tracer, call, [(weight.dtype, [bags, dims_of(weight)[1]]), *numbers])
+
+
+def _of_one_integer(tracer: Tracer, call: Call, indices: torch.Tensor, offsets: torch.Tensor) -> object:
+    """The bags of indices and offsets in the wider of their dtypes."""
+    wide = torch.promote_types(indices.dtype, offsets.dtype)
+
+    def cast(arg: object) -> object:
+        return arg.to(wide) if isinstance(arg, torch.Tensor) and (arg is indices or arg is offsets) else arg
+
+    with tracer.mode:
+        return call.func(*map(cast, call.args), **{name: cast(arg) for name, arg in call.kwargs.items()})

@@ -69,8 +69,14 @@ def _unflatten(tracer: Tracer, call: Call, self: torch.Tensor, dim: int, sizes: 
 
 @register(Kind.RECORD, aten.pixel_unshuffle.default)
 def _pixel_unshuffle(tracer: Tracer, call: Call, self: torch.Tensor, downscale_factor: int) -> object:
-    """pixel_unshuffle(self, downscale_factor) of sizes that only the data tells, which the factor has to divide."""
+    """pixel_unshuffle(self, downscale_factor) of sizes that only the data tells, which the factor has to divide; a tensor without
+    elements keeps its sizes.
+    """
     env, dims = tracer.sizes, dims_of(self)
+    if 0 in dims and not any(isinstance(size, Dim) for size in dims):
+        call.func(self, downscale_factor)  # checks
+        with tracer.mode:
+            return self.clone()
     if not any(isinstance(size, Dim) and size.symbols() & env.unbacked for size in dims[-2:]):
         return NotImplemented
     for size in dims[-2:]:

@@ -118,6 +118,9 @@ def max_pool(
     label = window_view(labels, window).reshape(flat.shape)
     masked = np.where(label >= 0, flat, np.asarray(_lowest(x)).astype(x.dtype))
     best = np.argmax(widen(masked), axis=-1)[..., None]
+    is_pad = np.take_along_axis(label, best, -1) < 0
+    if is_pad.any():  # every element is the dtype's lowest
+        best = np.where(is_pad, np.argmax(label >= 0, axis=-1)[..., None], best)
     out[0][...] = np.take_along_axis(masked, best, -1)[..., 0]
     out[1][...] = np.take_along_axis(label, best, -1)[..., 0]
 

@@ -81,7 +81,9 @@ def reasons(call: Any) -> Iterator[str]:
         yield "a value at the edge of two bins, whose place is rounded"
     if re.search(r"(cholesky|inv|solve|lu_factor)_ex$", name) and bool(call.outputs[-1].any()):
         yield "the factor of a matrix that has none, of which the last output tells"
-    if "ctc_loss" in name and bool((filled["targets"] >= filled["log_probs"].shape[-1]).any()):
+    if "ctc_loss" in name and bool(
+        ((filled["targets"] >= filled["log_probs"].shape[-1]) | (filled["targets"] < 0)).any()
+    ):
         yield "an index that is out of range"
     if "ctc_loss" in name and not bool((filled["log_probs"] < math.inf).all()):
         yield "a log probability that is NaN or plus infinity"
@@ -116,6 +118,8 @@ def reasons(call: Any) -> Iterator[str]:
         bool((leaf.abs() < 1e9).logical_not().any()) for leaf in leaves(call)[:1]
     ):
         yield "a float that the integer dtype cannot hold"
+    if "fake_quantize" in name and isinstance(zero := filled.get("zero_point"), torch.Tensor) and bool(((zero < filled["quant_min"]) | (zero > filled["quant_max"])).any()):  # fmt: skip
+        yield "a zero point that the quantised dtype cannot hold"
     if "polynomial" in name and bool(torch.as_tensor(filled["x"]).isnan().any()):
         yield "a polynomial at NaN, whose loop ends before the result is written"
     if name == "linalg_pinv" and "rcond" in filled and bool((torch.as_tensor(filled["rcond"]) <= 0).any()):

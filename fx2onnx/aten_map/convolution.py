@@ -53,6 +53,8 @@ def convolved(
     if not batched:
         value = unsqueeze(op, value, 0)
     dilations = [fixed(number, "the dilation") for number in as_list(dilation, spatial)]
+    kernel = op.dims(weight)[2:]
+    dilations = [1 if size == 1 and by == 0 else by for size, by in zip(kernel, dilations, strict=True)]
     if isinstance(groups, Dim):
         weight, groups = _of_one_group(op, weight, groups), 1
     attrs: dict[str, Any] = {"strides": as_list(stride, spatial), "dilations": dilations, "group": groups}

@@ -13,7 +13,7 @@ import torch
 
 from fx2onnx.aten_map.creation import counted
 from fx2onnx.aten_map.linalg.linear_solve import WORK, loop
-from fx2onnx.aten_map.losses import MEAN, NONE
+from fx2onnx.aten_map.losses import MEAN, NONE, SUM, no_reduction
 from fx2onnx.aten_map.reductions import log_sum_exp, reduce
 from fx2onnx.aten_map.scans import cumulative_sum
 from fx2onnx.aten_map.table.axes import flat, whole
@@ -150,8 +150,10 @@ def _ctc_loss(
     if reduction == MEAN:
         sizes = op.cast(wanted, WORK)
         loss = reduce(op, "ReduceMean", op.Div(loss, op.Max(sizes, 1.0)))
-    elif reduction != NONE:
+    elif reduction == SUM:
         loss = reduce(op, "ReduceSum", loss)
+    elif reduction != NONE:
+        raise no_reduction(reduction)
     elif not batched:
         loss = op.reshape(loss, ())
     return op.cast(loss, op.result_dtype())

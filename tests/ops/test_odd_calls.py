@@ -28,6 +28,8 @@ SHARES, BAGS = torch.rand(3, 1) * 0.8 + 0.1, (R(5, 2), T([1, 2, 4, 0, 3, 2]), T(
 BATCHES = [(R(3, 1, 4, 2), R(4, 5, 2)), (R(4, 2), R(3, 5, 2)), (R(1, 4, 2), R(5, 2)), (R(3, 4, 2), R(3, 5, 2))]
 
 CASES = [
+    case(aten.conv_transpose1d.default, R(2, 1), R(2, 1, 1), R(2), [1], [0], [0], 2, [0]),
+    case(aten.cross_entropy_loss.default, torch.zeros(3, 0).double(), torch.zeros(3).long(), None, 2, 0, 0.1),
     *(
         case(aten._cdist_backward.default, torch.ones_like(torch.cdist(x1, x2)), x1, x2, p, torch.cdist(x1, x2, p))
         for x1, x2 in BATCHES
@@ -298,6 +300,7 @@ def test_exported(module, args):
 REFUSED = [
     (Call(aten._pdist_backward.default, R(3, 1, 3), 2.0, R(3)), (R(3),)),
     *((lambda x, y, form=form: form(x, y), (SHARES, SHARES)) for form in (lambda x, y: aten.mse_loss.default(x, y, 4), lambda x, y: aten.binary_cross_entropy.default(x, y, None, -1))),
+    (Call(aten.ctc_loss.Tensor, 0, 5, True), (LOGS, T([[1, 2], [3, 3]]), T([3, 3]), T([2, 1]))),
     (Call(aten.nll_loss.default, None, 3), (R(2, 3), T([0, 2]))),
     (Call(aten.scaled_dot_product_attention.default), (QUERY, KEYS, R(1, 2, 3, 4))),
     (Call(aten._scaled_dot_product_flash_attention_for_cpu.default), (QUERY, KEYS, R(1, 2, 6, 4))),

@@ -122,6 +122,14 @@ def reasons(call: Any) -> Iterator[str]:
         yield "a zero point that the quantised dtype cannot hold"
     if "polynomial" in name and bool(torch.as_tensor(filled["x"]).isnan().any()):
         yield "a polynomial at NaN, whose loop ends before the result is written"
+    if "polynomial" in name and not bool(call.outputs[0].isfinite().all()):
+        yield "a recurrence that overflows"
+    if (
+        name == "isin"
+        and filled["assume_unique"]
+        and any(leaf.unique().numel() < leaf.numel() for leaf in leaves(call))
+    ):
+        yield "elements that repeat, where the call says that none does"
     if name == "linalg_pinv" and "rcond" in filled and bool((torch.as_tensor(filled["rcond"]) <= 0).any()):
         yield "a cutoff that keeps singular values of 0, whose rounding is inverted"
     if name == "linalg_cond" and bool((call.outputs[0] > 0.05 / torch.finfo(call.outputs[0].dtype).eps).any()):

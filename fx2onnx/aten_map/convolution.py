@@ -214,6 +214,7 @@ def _slow_transpose(
     op: Emit,
     self: ir.Value,
     weight: ir.Value,
+    kernel_size: Ints,
     bias: ir.Value | None,
     stride: Ints,
     padding: Ints,
@@ -221,6 +222,9 @@ def _slow_transpose(
     dilation: Ints,
 ) -> ir.Value:
     """The result of images has a batch axis where the input has none, too; that of volumes has not."""
+    wanted, kernel = as_list(kernel_size, op.rank(weight) - 2), list(op.dims(weight)[2:])
+    if wanted != kernel:
+        raise UserError("E203", f"a convolution of kernels of {wanted} with a weight of kernels of {kernel}")
     value = unsqueeze(op, self, 0) if op.rank(self) < op.rank(weight) else self
     found = _conv_transpose(op, value, weight, bias, stride, padding, output_padding, dilation)
     return op.reshape(found, op.result_dims()) if op.rank(found) != len(op.result_dims()) else found

@@ -182,6 +182,7 @@ MISFITS = [
     (aten.repeat_interleave.Tensor, torch.ones(3)),
     (aten.repeat_interleave.self_Tensor, X, torch.tensor([1, 2, 1]), 0),
     (aten.repeat_interleave.self_Tensor, X, torch.tensor([1, 2, 1])),
+    (aten.repeat_interleave.self_Tensor, X[None], torch.tensor([[1]]), 0),
     (aten.tanh_backward.default, *[torch.tensor([1, 2])] * 2),
     (aten.sigmoid_backward.default, *[torch.tensor([1, 2])] * 2),
     (aten.sub.Scalar, X, False),

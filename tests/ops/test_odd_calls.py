@@ -301,6 +301,7 @@ REFUSED = [
     (Call(aten._pdist_backward.default, R(3, 1, 3), 2.0, R(3)), (R(3),)),
     *((lambda x, y, form=form: form(x, y), (SHARES, SHARES)) for form in (lambda x, y: aten.mse_loss.default(x, y, 4), lambda x, y: aten.binary_cross_entropy.default(x, y, None, -1))),
     (Call(aten.ctc_loss.Tensor, 0, 5, True), (LOGS, T([[1, 2], [3, 3]]), T([3, 3]), T([2, 1]))),
+    (Call(aten.slow_conv_transpose2d.default, [2, 3], None, [1, 1], [1, 0], [0, 0], [2, 1]), (R(1, 2, 4, 4), R(2, 2, 2, 4))),
     (Call(aten.nll_loss.default, None, 3), (R(2, 3), T([0, 2]))),
     (Call(aten.scaled_dot_product_attention.default), (QUERY, KEYS, R(1, 2, 3, 4))),
     (Call(aten._scaled_dot_product_flash_attention_for_cpu.default), (QUERY, KEYS, R(1, 2, 6, 4))),

@@ -143,6 +143,8 @@ def _repeat_interleave_self(
     dim: int | None,
     output_size: Size | None,
 ) -> torch.Tensor:
+    if repeats.dim() > 1:  # as eager PyTorch says
+        raise RuntimeError("repeats must be 0-dim or 1-dim tensor")
     with tracer.mode:
         tensor, axis = (self.flatten(), 0) if dim is None else (self, axis_of(self.dim(), dim))
         count, size = dims_of(repeats)[:1], dims_of(tensor)[axis : axis + 1]

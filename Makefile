@@ -90,6 +90,9 @@ target-kernels: $(READY)    ## which kernels each release of onnxruntime has, in
 onnxruntime-schemas: $(READY) ## the schemas of onnxruntime's own operators, into fx2onnx/semantics/onnxruntime_schemas.json
 	$(BIN)/python -m tools.onnxruntime_schemas
 
+onnxruntime-tools: $(READY)  ## files that onnxruntime's quantizer and optimizers make of the zoo, node by node in the runner (half an hour)
+	$(ONE) $(BIN)/python -m studies.onnxruntime_tools
+
 target-probes: $(READY)     ## which operators, dtypes and options other runtimes run, into fx2onnx/targets/tables (installs them; an hour)
 	$(ONE) $(BIN)/python -m tools.target_probes
 

@@ -123,6 +123,16 @@ def test_linear(axis: int | None, dtype: Any) -> None:
     check(results("DequantizeLinear", feeds, **attrs), 1e-6)
 
 
+def test_numbers_that_are_none_are_the_least_code() -> None:
+    x = np.array([np.nan, np.inf, -np.inf, 3e38], F32)
+    for domain in ("", MICROSOFT):
+        for dtype in BYTES:
+            for step in (0.5, np.inf):
+                feeds = {"x": x, "scale": scale(step), "zero": np.array(5, dtype)}
+                ours, theirs = results("QuantizeLinear", feeds, domain=domain)
+                np.testing.assert_array_equal(ours[0], theirs[0])
+
+
 # -- windows ------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("dtype", BYTES)
 @pytest.mark.parametrize("channels_last", [0, 1])

@@ -44,7 +44,7 @@ def _to_integer(scaled: Array, zero: Array | None, dtype: Dtype) -> Array:
         rounded_to_bounds(scaled, None if zero is None else zero.astype(FLOAT32), low, high)
         return scaled.astype(dtype)
     wide = widen(scaled)
-    rounded = np.rint(np.where(np.isnan(wide), 0, wide)).astype(np.float64)
+    rounded = np.rint(np.where(np.isnan(wide), -np.inf, wide)).astype(np.float64)  # onnxruntime: the least code
     if zero is not None:
         rounded = rounded + zero.astype(np.int32)
     return np.clip(rounded, low, high).astype(np.int32).astype(dtype)

@@ -120,7 +120,7 @@ def prepare_conv(facts: Facts) -> Prepared | None:
     bias, *norm = [*extra, *padding]
     is_depthwise = group != 1 and group == x[0][1] == w.shape[0]
     is_image = w.ndim == 4 and (group == 1 or is_depthwise)
-    is_last = is_image and (facts.channels_last[0] or facts.wants_channels_last or (is_depthwise and _is_small(window)))
+    is_last = is_image and (facts.channels_last[0] or facts.wants_channels_last or (is_depthwise and is_small(window)))
     arrange, form = _last_form(x[0], window, is_depthwise) if is_last else first_form(window, is_depthwise)
 
     def folded() -> tuple[Array, Array]:
@@ -134,7 +134,7 @@ def prepare_conv(facts: Facts) -> Prepared | None:
     return form(x[0], weights, window, epilogue(shift, activation, bounds))
 
 
-def _is_small(window: Window) -> bool:
+def is_small(window: Window) -> bool:
     """Whether lines of channels are longer than what a depthwise tap can run over in a plane of positions."""
     return window.strides != (1, 1) or math.prod(window.out) < MANY_POSITIONS
 
@@ -144,7 +144,7 @@ Arrange = Callable[[Array, int], Array]
 
 def _last_form(shape: Sequence[int], window: Window, is_depthwise: bool) -> tuple[Arrange, Callable[..., Prepared]]:
     if is_depthwise:
-        return _taps, _depthwise
+        return taps_last, depthwise_last
     if window.kernel == (1, 1):
         return _matrix, _pointwise
     return (_rows, _few_channels) if shape[1] * window.kernel[1] <= SHORT_RUN else (_matrix, _columns)
@@ -171,7 +171,7 @@ def _matrix(w: Array, group: int) -> Array:
     return np.ascontiguousarray(w.transpose(2, 3, 1, 0).reshape(kh * kw * ins, outs))
 
 
-def _taps(w: Array, group: int) -> Array:
+def taps_last(w: Array, group: int) -> Array:
     """[channels, 1, kh, kw] as [kh, kw, channels]."""
     return np.ascontiguousarray(w[:, 0].transpose(1, 2, 0))
 
@@ -285,7 +285,7 @@ def _few_channels(shape: Sequence[int], weights: Array, window: Window, finish: 
     return Prepared(call, scratch, channels_last=True, inplace=())
 
 
-def _depthwise(shape: Sequence[int], taps: Array, window: Window, finish: Epilogue) -> Prepared:
+def depthwise_last(shape: Sequence[int], taps: Array, window: Window, finish: Epilogue) -> Prepared:
     """One multiply-add a tap over rows of W * C elements; strided windows by einsum."""
     kh, kw, channels = taps.shape
     (sh, sw), (dh, dw), (oh, ow) = window.strides, window.dilations, window.out

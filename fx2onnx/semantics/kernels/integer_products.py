@@ -14,7 +14,7 @@ import ml_dtypes
 import numpy as np
 
 from fx2onnx.semantics.kernels.conv_first import window_products
-from fx2onnx.semantics.kernels.conv_plan import first_form
+from fx2onnx.semantics.kernels.conv_plan import depthwise_last, epilogue, first_form, is_small, taps_last
 from fx2onnx.semantics.kernels.elementwise import Outs
 from fx2onnx.semantics.kernels.matmul import matmul_shape
 from fx2onnx.semantics.kernels.threads import multiply
@@ -219,6 +219,10 @@ class _IntegerConvolution:
         for start in range(0, ins, per) if per and 0 not in (*shape, *window.out, *weights.shape) else ():
             stop = min(start + per, ins)
             cut = slice(None) if stop - start == ins else slice(start, stop)
+            if is_depthwise and len(window.out) == 2 and is_small(window):
+                bare = epilogue(np.zeros(1, FLOAT32), "", None)
+                self.slices.append((slice(None), depthwise_last(shape, taps_last(weights, group), window, bare)))
+                continue
             arrange, form = first_form(window, is_depthwise)
             part = (shape[0], shape[1] if cut == slice(None) else stop - start, *shape[2:])
             self.slices.append((cut, form(part, arrange(weights[:, start:stop], group), window)))
@@ -232,6 +236,8 @@ class _IntegerConvolution:
             window_products(pad_spatial(x.astype(np.float64), window.before, window.after), weights, window, wide)
             return wide
         total: Array | None = None
+        if self.slices[0][1].channels_last:
+            y = y.reshape(len(y), *y.shape[2:], y.shape[1]).transpose(0, 3, 1, 2)
         for cut, form in self.slices:
             form.fn([y], [np.empty(shape, dtype) for shape, dtype in form.scratch], x[:, cut])
             if len(self.slices) > 1:
@@ -305,6 +311,12 @@ def _finish_qconv(sums: Array, inputs: Sequence[Any], is_exact: bool, out: Array
         sums = np.add(sums, channels.astype(FLOAT32), out=sums) if is_exact else sums + channels.astype(np.float64)
     factor = np.asarray(x_scale * w_scale / y_scale, FLOAT32)
     factor = factor.reshape(-1, *(1,) * (sums.ndim - 2)) if factor.size > 1 else factor.reshape(())
+    if sums.ndim == 4 and not sums.flags.c_contiguous:  # channels-last, from a depthwise form
+        lines = np.empty(sums.transpose(0, 2, 3, 1).shape, out.dtype)
+        for sample, target in zip(sums, lines, strict=True):
+            requantize(sample.transpose(1, 2, 0), factor.reshape(-1) if factor.ndim else factor, y_zero, target)
+        np.copyto(out, lines.transpose(0, 3, 1, 2))
+        return
     for sample, target in zip(sums, out, strict=True):
         requantize(sample, factor, y_zero, target)
 

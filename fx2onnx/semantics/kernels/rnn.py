@@ -49,7 +49,7 @@ def _gru_step(joined: Joined, batch: int, resets_before: bool) -> Walk:
     gates, inner = np.empty((batch, 3 * units), dtype), np.empty((batch, units), dtype)
     both, last = gates[:, : 2 * units], gates[:, 2 * units :]
     update, reset = gates[:, :units], gates[:, units : 2 * units]
-    whole, bias = joined.recurrent, joined.inner
+    whole = joined.recurrent
     parts = (
         [np.ascontiguousarray(part) for part in (whole[:, : 2 * units], whole[:, 2 * units :])] if resets_before else []
     )
@@ -59,19 +59,18 @@ def _gru_step(joined: Joined, batch: int, resets_before: bool) -> Walk:
         of_gates, of_state = projected
         if resets_before:
             matmul(hidden, parts[0], both)
+            add(both, of_gates, both)
         else:
             matmul(hidden, whole, gates)
-        add(both, of_gates, both)
+            add(gates, of_gates, gates)
         tanh(both, both)
         multiply(both, half, both)
         add(both, half, both)
         if resets_before:
             multiply(reset, hidden, reset)
             matmul(reset, parts[1], inner)
-            add(inner, bias, inner)
         else:
-            add(last, bias, inner)
-            multiply(inner, reset, inner)
+            multiply(last, reset, inner)
         add(inner, of_state, inner)
         tanh(inner, inner)
         subtract(hidden, inner, out)
@@ -79,6 +78,18 @@ def _gru_step(joined: Joined, batch: int, resets_before: bool) -> Walk:
         add(out, inner, out)
 
     return step
+
+
+def _gru_inputs(projected: Array, bias: Array, resets_after: bool) -> Iterable[tuple[Array, Array]]:
+    """What is added to a step's gates, and to its new state: the recurrent bias of the state is scaled by the reset gate,
+    where that comes after the product.
+    """
+    cut = projected.shape[2] // 3 * 2
+    if not resets_after:
+        return zip(projected[:, :, :cut], projected[:, :, cut:] + bias, strict=True)
+    of_gates = projected.copy()
+    of_gates[:, :, cut:] = bias
+    return zip(of_gates, projected[:, :, cut:], strict=True)
 
 
 def _rnn_step(joined: Joined) -> Walk:
@@ -147,8 +158,7 @@ def _usual(
             step = _lstm_step(one, states[1])
         elif op == "GRU":
             step = _gru_step(one, run.batch, not attrs.get("linear_before_reset", 0))
-            cut = 2 * count * width
-            steps = zip(rows_of_gates[:, :, :cut], rows_of_gates[:, :, cut:], strict=True)
+            steps = _gru_inputs(rows_of_gates, one.inner, bool(attrs.get("linear_before_reset", 0)))
         else:
             step = _rnn_step(one)
         states[0] = _walk(steps, outputs, states[0], states[1:], alive, step)

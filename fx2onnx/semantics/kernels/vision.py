@@ -156,6 +156,8 @@ def roi_align(
     y = np.zeros((len(rois), x.shape[1], output_height, output_width), widen(x).dtype)
     if batch_indices.size and batch_indices.min() < 0:
         raise IndexError(f"the batch index {batch_indices.min()} is negative")
+    images = widen(x)
+    is_finite = bool(np.isfinite(images).all())  # a mean by a matrix product reads numbers that count 0
     for number, (roi, sample) in enumerate(zip(widen(rois), batch_indices.reshape(-1), strict=True)):
         left, top, right, bottom = (float(edge) * spatial_scale - (0.5 if half else 0.0) for edge in roi)
         wide, high = right - left, bottom - top
@@ -171,8 +173,25 @@ def roi_align(
             check_bytes(count * samples * 8, "the samples of RoiAlign")
             points = start + np.arange(count)[:, None] * cell + (np.arange(samples) + 0.5) * cell / samples
             cells.append(_bilinear_taps(points, dim))
-        y[number] = _pooled(widen(x[int(sample)]), cells[0], cells[1], mode)
+        plane = images[int(sample)]
+        if mode == "avg" and is_finite:
+            rows, columns = (
+                _mean_taps(*taps, dim).astype(y.dtype) for taps, dim in zip(cells, x.shape[2:], strict=True)
+            )
+            y[number] = np.matmul(np.matmul(rows, plane), columns.T)
+        else:
+            y[number] = _pooled(plane, cells[0], cells[1], mode)
     return narrowed(y, x.dtype)
+
+
+def _mean_taps(low: Array, high: Array, of_low: Array, of_high: Array, dim: int) -> Array:
+    """[cells, dim]: how much each line of the image counts in the mean of a cell's samples."""
+    taps = np.zeros((len(low), dim))
+    cell = np.arange(len(low))[:, None]
+    np.add.at(taps, (cell, low), of_low)
+    np.add.at(taps, (cell, high), of_high)
+    taps /= max(low.shape[1], 1)
+    return taps
 
 
 def _bilinear_taps(points: Array, dim: int) -> tuple[Array, Array, Array, Array]:

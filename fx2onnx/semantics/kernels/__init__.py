@@ -47,7 +47,7 @@ FAMILIES: dict[tuple[str, str], str] = {
         SequenceErase SequenceInsert SequenceLength SequenceMap SplitToSequence
     """,
     ("", "shape"): """
-        Concat DepthToSpace Dropout DynamicSlice Expand Flatten Identity Pad Reshape ReverseSequence Shape Size Slice SpaceToDepth
+        Concat DepthToSpace Dropout Expand Flatten Identity Pad Reshape ReverseSequence Shape Size Slice SpaceToDepth
         Split Squeeze Tile Transpose Trilu Unsqueeze
     """,
     ("", "signal"): "BlackmanWindow DFT HammingWindow HannWindow MelWeightMatrix STFT",

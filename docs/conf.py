@@ -16,7 +16,6 @@ myst_heading_anchors = 3
 myst_enable_extensions = ["attrs_block"]
 suppress_warnings: list[str] = []
 exclude_patterns = ["_build"]
-html_extra_path = ["../llms.txt"]
 
 
 def add_contents(app: Any, page: str, source: list[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +21,10 @@ def main(site: Path) -> int:
     build = [sys.executable, "-m", "sphinx", "-b", "html", "-W", "--keep-going", "-q", str(DOCS), str(site / VERSION)]
     code = subprocess.run(build, check=False).returncode
     if code == 0:
+        words = (DOCS.parent / "llms.txt").read_text(encoding="utf-8").replace("(CHANGELOG.md)", "(docs/changelog.md)")
+        (site / VERSION / "llms.txt").write_text(
+            re.sub(r"\(docs/([\w/]+)\.md\)", r"(\1.html)", words), encoding="utf-8"
+        )
         versions = sorted((path.name for path in site.iterdir() if (path / "index.html").exists()), reverse=True)
         (site / "versions.json").write_text(json.dumps(versions) + "\n", encoding="utf-8")
         (site / "index.html").write_text(START.format(version=VERSION), encoding="utf-8")

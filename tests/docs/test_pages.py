@@ -99,6 +99,12 @@ def test_each_measurement_has_its_date_commit_and_command() -> None:
         assert re.search(r"\| 20\d\d-\d\d-\d\d \| [0-9a-f]{7,8} \| `(?:make|python -m) [\w .-]+` \| .+ \|$", row), row
 
 
+def test_the_file_for_language_models_leads_somewhere() -> None:
+    links = re.findall(r"\]\(([^)]+)\)", (ROOT / "llms.txt").read_text())
+    assert len(links) > 8
+    assert not [link for link in links if not (ROOT / link).is_file()]
+
+
 def test_each_code_has_a_failing_and_a_working_example() -> None:
     """A section for each code: a block that ends with the error, and behind that one that does not."""
     found = set()

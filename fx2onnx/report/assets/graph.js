@@ -39,7 +39,7 @@ function grouped(depth) {
 // connected and as many units away from the inputs. So no path leaves such nodes and comes back to them.
 function runs(units, isSplit) {
   const stages = units.map(() => 0), first = units.map((_, index) => index);
-  const find = (index) => { while (first[index] !== index) index = first[index]; return index; };
+  const find = (index) => { while (first[index] !== index) index = first[index] = first[first[index]]; return index; };
   const edges = [...DATA.graph.edges].sort((one, other) => one[1] - other[1]);
   for (const [from, to] of edges) stages[to] = Math.max(stages[to], stages[from] + (units[from] === units[to] ? 0 : 1));
   for (const [from, to] of edges) {

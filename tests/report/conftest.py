@@ -47,6 +47,11 @@ def profile(exported: fx2onnx.ExportResult) -> Profile:
     assert found is not None
     found = copy.deepcopy(found)
     found.source = "tests:<net> & co"
+    events = found.exports[0].events
+    assert events is not None
+    verify = events.children.pop()  # takes so long on a busy machine that operators are narrower than a pixel
+    assert verify.name == "verify"
+    events.seconds -= verify.seconds
     twin = copy.deepcopy(found.exports[0])
     twin.exporter, twin.seconds = "torch", [seconds * 3 for seconds in twin.seconds]
     failed = type(twin)("torchscript", error="RuntimeError: </script> no such luck")

@@ -470,3 +470,23 @@ def test_clip_with_bounds_in_the_wrong_order_gives_the_upper_one() -> None:
     node = helper.make_node("Clip", ["x", "low", "high"], ["y"])
     given, wanted = both([node], {"x": x}, {name: np.asarray(one) for name, one in constants.items()}, ["y"])
     np.testing.assert_array_equal(given[0], wanted[0])
+
+
+TRANSPOSED: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
+    "spectrum to sound": ((1, 9, 12), (9, 1, 16), {"strides": [4]}),
+    "a kernel that no stride divides": ((2, 4, 7), (4, 2, 7), {"strides": [3], "pads": [2, 1], "output_padding": [1]}),
+    "a stride beyond the kernel": ((1, 2, 5), (2, 3, 2), {"strides": [5], "output_padding": [2]}),
+    "groups": ((1, 4, 6), (4, 1, 5), {"strides": [2], "group": 2, "pads": [1, 1]}),
+    "one position": ((1, 3, 1), (3, 2, 4), {"strides": [2], "pads": [1, 0]}),
+    "dilated": ((1, 3, 6), (3, 2, 3), {"strides": [2], "dilations": [2]}),
+    "a wanted shape": ((1, 2, 5), (2, 2, 3), {"strides": [3], "output_shape": [16]}),
+}
+
+
+@pytest.mark.parametrize("name", TRANSPOSED)
+def test_transposed_convolutions_of_rows(name: str) -> None:
+    x, k, attrs = TRANSPOSED[name]
+    node = helper.make_node("ConvTranspose", ["x", "w", "b"], ["y"], **attrs)
+    bias = normal(k[1] * attrs.get("group", 1), seed=2)
+    given, wanted = both([node], {"x": normal(*x)}, {"w": normal(*k, seed=1), "b": bias}, ["y"])
+    agree(given, wanted)

@@ -147,6 +147,9 @@ def add_columns(
 ) -> None:
     """y [N, C, *out] += columns [N, C, *kernel, *dims], each tap at its offset; what falls outside is dropped."""
     dims = columns.shape[2 + len(kernel_dims) :]
+    if len(dims) == 1 and dilations[0] == 1 and strides[0] > 1 and y.size and columns.size:
+        _add_row_columns(y, columns, strides[0], before[0])
+        return
     for tap in np.ndindex(*kernel_dims):
         target: list[slice] = []
         source: list[slice] = []
@@ -158,6 +161,20 @@ def add_columns(
             target.append(slice(offset + low * s, offset + (high - 1) * s + 1, s))
         if all(cut.stop > cut.start for cut in source):
             y[(slice(None), slice(None), *target)] += columns[(slice(None), slice(None), *tap, *source)]
+
+
+def _add_row_columns(y: Array, columns: Array, stride: int, before: int) -> None:
+    """y [N, C, size] += columns [N, C, kernel, dim], as many taps at a time as the stride has positions."""
+    batch, channels, taps, dim = columns.shape
+    parts = -(-taps // stride)
+    whole = np.zeros((batch, channels, dim + parts - 1, stride), y.dtype)
+    for part in range(parts):
+        cut = columns[:, :, part * stride : (part + 1) * stride].transpose(0, 1, 3, 2)
+        whole[:, :, part : part + dim, : cut.shape[3]] += cut
+    line = whole.reshape(batch, channels, -1)[
+        :, :, max(before, 0) : before + y.shape[2] if before + y.shape[2] > 0 else 0
+    ]
+    y[:, :, max(-before, 0) : max(-before, 0) + line.shape[2]] += line
 
 
 @kernel("Col2Im", 18, shape_inputs=(1, 2))

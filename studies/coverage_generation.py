@@ -178,13 +178,13 @@ def _model(task: str, name: str, recipe: str) -> Any:
 def _exported(row: Row, model: Any, inputs: dict[str, Any], expected: Any, folder: Path) -> None:
     import torch
 
+    from fx2onnx import verify
     from fx2onnx.decoding.parts import Assembly, cached_parts
     from fx2onnx.decoding.reference_generate import generate_eagerly
     from fx2onnx.exporting.folder import export_assembly
     from fx2onnx.generation import load
     from fx2onnx.manifest.names import IMAGE_FILE
     from fx2onnx.sources.source import Source
-    from fx2onnx.verify import verify
 
     start = time.perf_counter()
     parts = cached_parts(Source("model", model), images=row["name"].startswith("image-text"))

@@ -83,12 +83,12 @@ def _built(row: Row, source: str, name: str) -> Any:
 
 def _exported(row: Row, built: Any, dynamic: bool) -> None:
     import fx2onnx
+    from fx2onnx import verify
     from fx2onnx.aten_map import TABLE
     from fx2onnx.capture.driver import capture
     from fx2onnx.capture.options import CaptureOptions
     from fx2onnx.model_patches.library import LibraryPatches
     from fx2onnx.torchcompat.operators import is_decomposable
-    from fx2onnx.verify import verify
     from fx2onnx.verify.compare import TYPES_ONLY
 
     module, args, kwargs = built.module, built.args, built.kwargs

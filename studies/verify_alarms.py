@@ -84,7 +84,7 @@ def _of_program(program: Program, seeds: int) -> Row:
     import torch
 
     import fx2onnx
-    from fx2onnx.verify import verify
+    from fx2onnx import verify
 
     found: Row = {"seeds": []}
     for seed in range(1, seeds + 1):
@@ -120,8 +120,8 @@ def _built(row: Row, source: str, name: str) -> Any:
 
 def _verified(built: Any, seed: int) -> Row:
     import fx2onnx
+    from fx2onnx import verify
     from fx2onnx.cli.dynamic import dynamic_shapes_of
-    from fx2onnx.verify import verify
 
     if seed > 1:
         _shuffle(built.module, seed)

@@ -12,9 +12,9 @@ import torch
 
 import fx2onnx
 import fx2onnx.runner as ort
+from fx2onnx import verify
 from fx2onnx.aten_map.table.registry import MODULE_TRANSLATIONS
 from fx2onnx.semantics.registry import unregister
-from fx2onnx.verify import verify
 from tests.support import check
 
 DOMAIN = "fx2onnx_tests"

@@ -24,7 +24,7 @@ from typer.testing import CliRunner
 from fx2onnx.cli.main import app
 from fx2onnx.sources import names, resolve
 from fx2onnx.targets.find import find, names as targets
-from fx2onnx.verify import verify
+from fx2onnx import verify
 
 fx2onnx.export(torch.nn.Tanh(), (torch.ones(2),), "new.onnx", target="acme-rt-2.1")
 said["imported"] = sorted(name for name in sys.modules if name.startswith("acme"))

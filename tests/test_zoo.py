@@ -13,9 +13,9 @@ import pytest
 import torch
 
 import fx2onnx
+from fx2onnx import verify
 from fx2onnx.sources import Source
 from fx2onnx.torchcompat.pytrees import flatten
-from fx2onnx.verify import verify
 from models_zoo.registry import build
 from models_zoo.registry import entry as registry_entry
 

@@ -111,7 +111,7 @@ def mutants(subject: Subject, harms: list[str], seeds: int) -> Iterator[tuple[st
 def examine(
     subject: Subject, folder: str, harm: str, seed: int, site: Site, harmed: bytes, options: argparse.Namespace
 ) -> Row:
-    from fx2onnx.verify import verify
+    from fx2onnx import verify
 
     row: Row = {"model": subject.name, "harm": harm, "seed": seed, "site": site.text, "values": site.values}
     row["shown_by"], feed = subject.shown_by(harmed)
@@ -166,7 +166,7 @@ def run(options: argparse.Namespace) -> list[Row]:
             if architecture.name not in wanted:
                 continue
             subject = Subject(architecture, folder)
-            from fx2onnx.verify import verify
+            from fx2onnx import verify
 
             sound = verify(subject.result, subject.module, (), subject.kwargs)
             print(f"{subject.name}: {len(subject.feeds)} feeds, sound file ok: {sound.ok}", flush=True)

@@ -17,10 +17,10 @@ import pytest
 import torch
 
 import fx2onnx
+from fx2onnx import verify
 from fx2onnx.base.errors import VerificationError
 from fx2onnx.capture.python.advancing import _KINDS, copied
 from fx2onnx.capture.python.held import ADVANCING_TYPES
-from fx2onnx.verify import verify
 from tests.capture.test_state import X
 
 

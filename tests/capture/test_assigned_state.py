@@ -14,9 +14,9 @@ import torch
 from torch import nn
 
 import fx2onnx
+from fx2onnx import locate, verify
 from fx2onnx.runner import InferenceSession
 from fx2onnx.runner.stateful import StatefulSession
-from fx2onnx.verify import locate, verify
 
 ENGINES = [InferenceSession, onnxruntime.InferenceSession]
 SAMPLES = [torch.randn(4, 2, 3, generator=torch.Generator().manual_seed(seed)) for seed in range(3)]

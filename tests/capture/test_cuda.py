@@ -155,7 +155,7 @@ def test_training_goes_on_from_there(tmp_path: Path) -> None:
 def test_a_wrong_node_is_found_with_the_module_there(tmp_path: Path) -> None:
     import onnx
 
-    from fx2onnx.verify import locate
+    from fx2onnx import locate
 
     module, x, dynamic = fresh("convolutions")
     module.to(GPU)

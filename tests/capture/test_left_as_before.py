@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import fx2onnx
-from fx2onnx.verify import locate, verify
+from fx2onnx import locate, verify
 
 X = torch.arange(6.0).reshape(2, 3) / 4
 

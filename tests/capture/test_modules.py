@@ -411,7 +411,7 @@ def test_exported_program_as_input() -> None:
 
 
 def test_bfloat16_in_the_runner() -> None:
-    from fx2onnx.verify import verify
+    from fx2onnx import verify
 
     made = _converted(torch.bfloat16)
     result = fx2onnx.export(made, (X.bfloat16(),))

@@ -9,11 +9,11 @@ import pytest
 import torch
 import transformers as T
 
+from fx2onnx import verify
 from fx2onnx.base.errors import UserError
 from fx2onnx.decoding.reference_generate import generate_eagerly
 from fx2onnx.generation import load
 from fx2onnx.manifest.form import read_manifest
-from fx2onnx.verify import verify
 from tests.decoding.test_decoders import ENGINES, exported, prompts
 
 HASHED_FROM = 64

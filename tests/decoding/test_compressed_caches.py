@@ -9,11 +9,11 @@ import pytest
 import torch
 import transformers as T
 
+from fx2onnx import verify
 from fx2onnx.decoding.decoder import cached_decoder
 from fx2onnx.decoding.reference_generate import generate_eagerly
 from fx2onnx.generation import load
 from fx2onnx.sources.source import Options
-from fx2onnx.verify import verify
 from tests.decoding.test_decoders import ENGINES, exported, prompts
 
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 import transformers as T
 
+from fx2onnx import verify
 from fx2onnx.base.errors import UserError
 from fx2onnx.decoding.mrope import image_layout
 from fx2onnx.decoding.parts import Assembly, cached_parts
@@ -24,7 +25,6 @@ from fx2onnx.exporting.result import ExportedFolder
 from fx2onnx.generation import load
 from fx2onnx.sources.seeding import move_constants, seeded
 from fx2onnx.sources.source import Options, Source
-from fx2onnx.verify import verify
 
 ENGINES = ("runner", "onnxruntime")
 TEXT = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 60}

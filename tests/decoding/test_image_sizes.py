@@ -12,6 +12,7 @@ import pytest
 import torch
 import transformers as T
 
+from fx2onnx import verify
 from fx2onnx.base.errors import UserError
 from fx2onnx.decoding.parts import Assembly, cached_parts
 from fx2onnx.decoding.recipes.modality import modalities_of
@@ -25,7 +26,6 @@ from fx2onnx.generation.engine import Graph
 from fx2onnx.manifest.form import GraphForm, Grid, Medium, Port
 from fx2onnx.sources.seeding import move_constants, seeded
 from fx2onnx.sources.source import Options, Source
-from fx2onnx.verify import verify
 
 ENGINES = ("onnxruntime", "runner")
 IMAGE, START = 59, 57

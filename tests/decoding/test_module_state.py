@@ -9,9 +9,9 @@ import pytest
 import torch
 import transformers as T
 
+from fx2onnx import verify
 from fx2onnx.decoding.reference_generate import generate_eagerly
 from fx2onnx.generation import load
-from fx2onnx.verify import verify
 from tests.decoding.test_decoders import ENGINES, exported, prompts
 
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 import transformers as T
 
+from fx2onnx import verify
 from fx2onnx.base.errors import UserError
 from fx2onnx.decoding.parts import cached_parts
 from fx2onnx.decoding.recipes.prepared_inputs import fits
@@ -17,7 +18,6 @@ from fx2onnx.decoding.recipes.recipe import FolderRequest
 from fx2onnx.decoding.reference_generate import generate_eagerly
 from fx2onnx.generation import load
 from fx2onnx.sources.source import Source
-from fx2onnx.verify import verify
 from tests.decoding.test_decoders import DECODERS, ENGINES, exported, prompts
 
 MODELS: dict[str, Callable[[], Any]] = {

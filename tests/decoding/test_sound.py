@@ -12,6 +12,7 @@ import transformers as T
 from typer.testing import CliRunner
 
 import fx2onnx
+from fx2onnx import verify
 from fx2onnx.base.errors import UserError
 from fx2onnx.cli.main import app
 from fx2onnx.decoding.recipes.delay_pattern import delays_of
@@ -22,7 +23,6 @@ from fx2onnx.sources.hf.inputs import sample_inputs
 from fx2onnx.sources.hf.sample_context import SampleContext
 from fx2onnx.sources.seeding import seeded
 from fx2onnx.sources.source import Options
-from fx2onnx.verify import verify
 from studies.coverage_sound import with_sound
 from tests.decoding.test_decoders import prompts
 from tests.decoding.test_image_prompts import ENGINES, TEXT, exported

@@ -16,10 +16,10 @@ from torch import nn
 from typer.testing import CliRunner
 
 import fx2onnx
+from fx2onnx import verify
 from fx2onnx.cli.main import app
 from fx2onnx.exporting.functions import found_in
 from fx2onnx.runner import InferenceSession
-from fx2onnx.verify import verify
 
 
 class Block(nn.Module):

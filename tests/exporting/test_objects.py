@@ -16,8 +16,8 @@ import transformers as T
 from torch import nn
 
 import fx2onnx
+from fx2onnx import locate
 from fx2onnx.runner import InferenceSession
-from fx2onnx.verify import locate
 
 ENGINES = [InferenceSession, onnxruntime.InferenceSession]
 X = torch.arange(3.0)

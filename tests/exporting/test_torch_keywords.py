@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 import fx2onnx
+from fx2onnx import verify
 from fx2onnx.exporting.options import TORCH_ONLY
 from fx2onnx.runner import InferenceSession
-from fx2onnx.verify import verify
 from tests.support import Engines
 
 X = (torch.randn(2, 3),)

@@ -131,7 +131,7 @@ def _exported() -> list[tuple[Any, Any, bytes]]:
 
 
 def verify(rng: random.Random, folder: Path) -> None:
-    from fx2onnx.verify import verify
+    from fx2onnx import verify
 
     module, args, data = rng.choice(_exported())
     with warnings.catch_warnings(action="ignore"):

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import fx2onnx
+from fx2onnx import verify
 from fx2onnx.runner import InferenceSession
 from fx2onnx.sizes.expr import Dim
-from fx2onnx.verify import verify
 
 
 class Stretches(torch.nn.Module):

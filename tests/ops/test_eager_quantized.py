@@ -18,8 +18,8 @@ from torch import nn
 from torch.ao import quantization as ao
 
 import fx2onnx
+from fx2onnx import verify
 from fx2onnx.base.errors import UserError
-from fx2onnx.verify import verify
 from tests import support
 
 warnings.filterwarnings("ignore", category=DeprecationWarning)

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import fx2onnx
+from fx2onnx import verify
 from fx2onnx.runner import InferenceSession
-from fx2onnx.verify import verify
 from tests.verify.given import Given
 
 

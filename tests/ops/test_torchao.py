@@ -109,7 +109,7 @@ def test_a_module_with_torchao_operators_exports_as_q_and_dq() -> None:
 def test_the_largest_number_of_a_row_rounds_as_in_eager_pytorch() -> None:
     """It is 127.5 steps where the scale is of the row itself."""
     import fx2onnx
-    from fx2onnx.verify import verify
+    from fx2onnx import verify
     from tests.verify.given import Given
 
     def forward(x: torch.Tensor) -> torch.Tensor:

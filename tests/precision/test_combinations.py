@@ -13,10 +13,10 @@ from onnx import TensorProto
 from typer.testing import CliRunner
 
 import fx2onnx
+from fx2onnx import verify
 from fx2onnx.cli.main import app
 from fx2onnx.judge.engines import ENGINES
 from fx2onnx.runner import InferenceSession
-from fx2onnx.verify import verify
 
 HALF, FLOAT, BFLOAT = TensorProto.FLOAT16, TensorProto.FLOAT, TensorProto.BFLOAT16
 KINDS = ("int8", "int4", "uint4", "nf4", "float8")

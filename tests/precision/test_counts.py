@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import fx2onnx
+from fx2onnx import verify
 from fx2onnx.runner import InferenceSession
-from fx2onnx.verify import verify
 
 
 class Calls(nn.Module):

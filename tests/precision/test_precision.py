@@ -17,10 +17,10 @@ from onnx import TensorProto
 from typer.testing import CliRunner
 
 import fx2onnx
+from fx2onnx import verify
 from fx2onnx.base.errors import UserError
 from fx2onnx.cli.main import app
 from fx2onnx.steps import coarser
-from fx2onnx.verify import verify
 from fx2onnx.verify.interface import Interface
 from fx2onnx.verify.precision import rounded_inputs
 

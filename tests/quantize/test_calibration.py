@@ -17,7 +17,7 @@ from torch import nn
 from typer.testing import CliRunner
 
 import fx2onnx
-from fx2onnx import Quantize
+from fx2onnx import Quantize, verify
 from fx2onnx.base.errors import UserError
 from fx2onnx.cli.main import app
 from fx2onnx.exporting.calibration import data_for
@@ -26,7 +26,6 @@ from fx2onnx.quantize.codes import ranges
 from fx2onnx.quantize.gptq import gptq, squares
 from fx2onnx.quantize.options import KINDS
 from fx2onnx.quantize.schemes import SCHEMES
-from fx2onnx.verify import verify
 from tests.decoding.test_fused_decoders import checkpoint
 from tests.quantize.test_files import foreign
 

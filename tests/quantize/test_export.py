@@ -15,11 +15,10 @@ import torch
 from torch import nn
 
 import fx2onnx
-from fx2onnx import Quantize
+from fx2onnx import Quantize, verify
 from fx2onnx.base.errors import UserError, VerificationError
 from fx2onnx.quantize.model import plan_for
 from fx2onnx.targets.find import find
-from fx2onnx.verify import verify
 from tests.quantize.modules import DYNAMIC, SAMPLE, Net
 
 CASES = [

@@ -15,9 +15,9 @@ from onnx import TensorProto, helper
 from typer.testing import CliRunner
 
 import fx2onnx.runner as ort
+from fx2onnx import verify
 from fx2onnx.cli.main import app
 from fx2onnx.optimize.pipelines import run_default
-from fx2onnx.verify import verify
 from tests.sizes.test_text import HOSTILE
 
 SECONDS = 5.0

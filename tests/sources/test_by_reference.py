@@ -13,12 +13,12 @@ import pytest
 import torch
 
 import fx2onnx
+from fx2onnx import verify
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx import reference
 from fx2onnx.irx.reference import ReferencedTensor
 from fx2onnx.sources import Source, resolve
 from fx2onnx.sources.weight_files import map_checkpoint, map_file
-from fx2onnx.verify import verify
 
 
 def saved(name: str, folder: Path, **options: Any) -> torch.nn.Module:

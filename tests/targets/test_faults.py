@@ -18,10 +18,10 @@ from onnx.reference import ReferenceEvaluator
 from torch import Tensor, nn
 
 import fx2onnx
+from fx2onnx import verify
 from fx2onnx.runner import InferenceSession
 from fx2onnx.targets import faults
 from fx2onnx.targets.find import find
-from fx2onnx.verify import verify
 
 RUN = """
 import sys, numpy, onnxruntime

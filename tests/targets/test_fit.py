@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import fx2onnx
+from fx2onnx import verify
 from fx2onnx.base.errors import UserError
 from fx2onnx.targets import find
 from fx2onnx.targets.form import numbers
-from fx2onnx.verify import verify
 
 HALF = (torch.float16, torch.bfloat16)
 

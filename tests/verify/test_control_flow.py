@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch._higher_order_ops import scan
 
 import fx2onnx
-from fx2onnx.verify import verify
+from fx2onnx import verify
 
 
 class Chooses(nn.Module):

@@ -17,6 +17,7 @@ from torch import nn
 from typer.testing import CliRunner, Result
 
 import fx2onnx
+from fx2onnx import locate, verify
 from fx2onnx.base.errors import UserError
 from fx2onnx.cli.main import app
 from fx2onnx.judge import engines
@@ -24,7 +25,6 @@ from fx2onnx.targets import faults
 from fx2onnx.targets.fault_entries import FaultEntry, add_entries, entry_of, read_entries
 from fx2onnx.targets.find import find
 from fx2onnx.targets.lint import lint
-from fx2onnx.verify import locate, verify
 
 X = torch.randn(3, 8, generator=torch.Generator().manual_seed(0))
 RELEASE = ".".join(onnxruntime.__version__.split(".")[:2])

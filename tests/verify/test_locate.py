@@ -16,12 +16,12 @@ from onnx import numpy_helper
 from torch import nn
 
 import fx2onnx
+from fx2onnx import FirstWrong, locate
 from fx2onnx.capture.recording import aliasing
 from fx2onnx.optimize import pipelines
 from fx2onnx.optimize.rewrites.gemm import FuseMatMulAdd
 from fx2onnx.semantics import registry
 from fx2onnx.sources import resolve
-from fx2onnx.verify import FirstWrong, locate
 from fx2onnx.verify.locating.onnx_file import OnnxFile
 from tests.verify.mutating import KINDS, Mutant, mutants
 

@@ -15,8 +15,8 @@ from onnx import helper, numpy_helper
 from torch import nn
 
 import fx2onnx
+from fx2onnx import locate
 from fx2onnx.aten_map import TABLE
-from fx2onnx.verify import locate
 from fx2onnx.verify.locating.aten_values import takes_equal
 from fx2onnx.verify.locating.side_by_side import SideBySide, Suspect
 

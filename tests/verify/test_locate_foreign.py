@@ -14,8 +14,8 @@ import torch
 from onnx import numpy_helper
 from torch import nn
 
+from fx2onnx import FirstWrong, locate
 from fx2onnx.semantics import registry
-from fx2onnx.verify import FirstWrong, locate
 
 X = torch.randn(2, 7, 16, generator=torch.Generator().manual_seed(1))
 BRANCHES = 3

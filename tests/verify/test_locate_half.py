@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import fx2onnx
-from fx2onnx.verify import locate
+from fx2onnx import locate
 from fx2onnx.verify.precision import narrowed
 
 

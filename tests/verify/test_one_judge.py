@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 import fx2onnx
+from fx2onnx import locate, verify
 from fx2onnx.judge.feeds import inputs_of
 from fx2onnx.steps.compare import Original
-from fx2onnx.verify import locate, verify
 from studies.sabotage.harms import HARMS
 from studies.sabotage.sketch import Sketch
 

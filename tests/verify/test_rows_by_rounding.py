@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 import fx2onnx
+from fx2onnx import Verdict, verify
 from fx2onnx.judge.movements import Movements
-from fx2onnx.verify import Verdict, verify
 from fx2onnx.verify.eager import Eager
 
 ROWS = 40

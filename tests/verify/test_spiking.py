@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import fx2onnx
-from fx2onnx.verify import verify
+from fx2onnx import verify
 from fx2onnx.verify.marks import Marking
 
 aten = torch.ops.aten

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import fx2onnx
-from fx2onnx.verify import Verdict, verify
+from fx2onnx import Verdict, verify
 from studies.alarm_programs import PROGRAMS
 from tests.verify.given import Forward, Given
 

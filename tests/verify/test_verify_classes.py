@@ -15,8 +15,8 @@ from torch import nn
 from torch.func import grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
 
 import fx2onnx
+from fx2onnx import Verdict, verify
 from fx2onnx.sources.seeding import seeded
-from fx2onnx.verify import Verdict, verify
 from fx2onnx.verify.noise import Recording
 from fx2onnx.verify.work import EFFORTS
 

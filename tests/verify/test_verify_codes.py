@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 from torch import nn
 
 import fx2onnx
-from fx2onnx.verify import verify
+from fx2onnx import verify
 from fx2onnx.verify.exact_codes import ExactCodes
 from fx2onnx.verify.quantized import has_codes, with_own_zero_points
 

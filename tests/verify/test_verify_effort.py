@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import fx2onnx
+from fx2onnx import Verdict, verify
 from fx2onnx.base.errors import UserError
-from fx2onnx.verify import Verdict, verify
 from fx2onnx.verify.work import EFFORTS, work_of
 from tests.verify.given import Given
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import fx2onnx
-from fx2onnx.verify import verify
+from fx2onnx import verify
 from fx2onnx.verify.float_values import FLOAT_ENDS, NEEDS_RANGE, SPOILING
 from fx2onnx.verify.marks import Marking, Marks
 from fx2onnx.verify.sizes import other_sizes

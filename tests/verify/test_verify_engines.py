@@ -12,10 +12,10 @@ import torch
 from typer.testing import CliRunner
 
 import fx2onnx
+from fx2onnx import locate, verify
 from fx2onnx.base.errors import UserError
 from fx2onnx.cli.main import app
 from fx2onnx.judge.engines import DEFAULT, ENGINES, chosen_engines
-from fx2onnx.verify import locate, verify
 
 
 class Net(torch.nn.Module):

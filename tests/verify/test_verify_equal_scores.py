@@ -11,7 +11,7 @@ import torchvision
 from torch import nn
 
 import fx2onnx
-from fx2onnx.verify import verify
+from fx2onnx import verify
 
 
 class Detector(nn.Module):

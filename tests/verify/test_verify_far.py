@@ -9,7 +9,7 @@ from onnx import TensorProto, helper
 from torch import nn
 
 import fx2onnx
-from fx2onnx.verify import verify
+from fx2onnx import verify
 from fx2onnx.verify.file_bounds import FileBounds
 from fx2onnx.verify.sizes import other_sizes
 from fx2onnx.verify.turned import Turned

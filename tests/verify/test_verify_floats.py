@@ -10,8 +10,8 @@ from torch.ao.quantization.fx import _decomposed  # noqa: F401   makes the opera
 from torch.nn import functional as F
 
 import fx2onnx
+from fx2onnx import Verdict, verify
 from fx2onnx.judge.verdict import Row
-from fx2onnx.verify import Verdict, verify
 from fx2onnx.verify.float_values import BY_ANY_ENGINE, FLOAT_ENDS, NEEDS_RANGE, SPOILING, WITHOUT_NUMBERS
 from fx2onnx.verify.marks import NONE
 from fx2onnx.verify.outputs import _without_habits

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import fx2onnx
+from fx2onnx import verify
 from fx2onnx.judge.tolerance import Scale
-from fx2onnx.verify import verify
 
 
 class Masked(torch.nn.Module):

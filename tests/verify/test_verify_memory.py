@@ -125,7 +125,7 @@ def test_weights_in_the_file_itself_are_mapped(net: nn.Module, tmp_path: Path, m
 _PEAK = """
 import threading, time, torch, fx2onnx
 from torch import nn
-from fx2onnx.verify import verify
+from fx2onnx import verify
 
 def anonymous():
     with open("/proc/self/status") as file:
@@ -185,7 +185,7 @@ def test_pieces_of_a_large_weight_are_computed_in_doubles(
 _LIMITED = """
 import ctypes, resource, psutil, torch, fx2onnx
 from torch import nn
-from fx2onnx.verify import verify
+from fx2onnx import verify
 net, x = nn.Sequential(*(nn.Linear(2000, 2000) for _ in range(10))).eval(), torch.randn(2, 2000)
 fx2onnx.export(net, (x,), "net.onnx")
 ctypes.CDLL("libgcc_s.so.1")  # which a C++ exception would look for when nothing is left

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import fx2onnx
-from fx2onnx.verify import verify
+from fx2onnx import verify
 from tests.support import of_torchs_tests
 from tests.verify.given import Given
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import fx2onnx
+from fx2onnx import verify
 from fx2onnx.base.errors import VerificationError
 from fx2onnx.capture.python.inputs import bind
 from fx2onnx.judge.engines import ENGINES, chosen_engines
@@ -20,7 +21,6 @@ from fx2onnx.sizes.expr import Dim
 from fx2onnx.sizes.relation import Relation
 from fx2onnx.sizes.sets import where_true
 from fx2onnx.sizes.stated import SizeCondition
-from fx2onnx.verify import verify
 from fx2onnx.verify.arrays import to_numpy
 from fx2onnx.verify.eager import Eager
 from fx2onnx.verify.locating.aten_values import ValueStore

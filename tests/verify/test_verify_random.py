@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import fx2onnx
-from fx2onnx.verify import verify
+from fx2onnx import verify
 
 X = torch.randn(3, 8, generator=torch.Generator().manual_seed(0))
 

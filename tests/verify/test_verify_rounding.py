@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import fx2onnx
-from fx2onnx.verify import verify
+from fx2onnx import verify
 from tests.verify.given import Forward, Given
 
 GENERATOR = torch.Generator().manual_seed(11)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import fx2onnx
-from fx2onnx.verify import verify
+from fx2onnx import verify
 from tests.verify.given import Given
 
 F = nn.functional

@@ -13,8 +13,8 @@ from torch import nn
 from torch.ao.quantization.fx import _decomposed  # noqa: F401   makes the operators
 
 import fx2onnx
+from fx2onnx import verify
 from fx2onnx.judge.verdict import Verdict
-from fx2onnx.verify import verify
 from fx2onnx.verify.steps import compare_steps
 
 Q = torch.ops.quantized_decomposed

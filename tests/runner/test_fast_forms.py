@@ -490,3 +490,24 @@ def test_transposed_convolutions_of_rows(name: str) -> None:
     bias = normal(k[1] * attrs.get("group", 1), seed=2)
     given, wanted = both([node], {"x": normal(*x)}, {"w": normal(*k, seed=1), "b": bias}, ["y"])
     agree(given, wanted)
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("kind", ["plain", "zero points", "a part of a block", "infinite"])
+def test_products_with_weights_of_4_bits(kind: str, rows: int) -> None:
+    columns, outputs = (50 if kind == "a part of a block" else 64), 9
+    x = normal(rows, columns)
+    if kind == "infinite":
+        x[0, 5] = np.inf
+    constants = {
+        "w": codes("uint8", outputs, -(-columns // 16), 8),
+        "s": abs(normal(outputs * -(-columns // 16), seed=2)),
+    }
+    inputs = ["x", "w", "s"]
+    if kind == "zero points":
+        constants["z"] = codes("uint8", outputs * -(-columns // 32), seed=5)
+        inputs.append("z")
+    attrs = {"K": columns, "N": outputs, "bits": 4, "block_size": 16}
+    node = helper.make_node("MatMulNBits", inputs, ["y"], domain="com.microsoft", **attrs)
+    given, wanted = both([node], {"x": x}, constants, ["y"])
+    agree(given, wanted, atol=1e-4, rtol=1e-4)

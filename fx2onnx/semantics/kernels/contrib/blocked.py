@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from fx2onnx.semantics.kernels.contrib import MICROSOFT
 from fx2onnx.semantics.kernels.elementwise import Outs
+from fx2onnx.semantics.kernels.newer_numpy import vecdot
 from fx2onnx.semantics.registry import kernel
 from fx2onnx.semantics.types import FLOAT32, Array, Spec, widen
 
@@ -51,6 +53,34 @@ def _multiply(out: Array, x: Array, rows: int, columns: int, numbers: Any) -> No
     out[...] = flat.reshape(out.shape)
 
 
+def _multiply_halves(out: Array, x: Array, columns: int, packed: Array, scale: Array, zero: Array | float) -> None:
+    """out = x @ W.T, where a byte of ``packed`` [rows, blocks, bytes] has two codes.
+
+    Low and high halves stay apart, and so do the even and odd columns of x. Zero points are taken off the result, by the
+    sums of x over blocks; of one row of x, each block's product is scaled.
+    """
+    rows, blocks, size = packed.shape
+    left = np.zeros((math.prod(x.shape[:-1]), blocks * size * 2), FLOAT32)
+    left[:, :columns] = x.reshape(-1, columns)
+    halves = np.ascontiguousarray(left.reshape(-1, blocks, size, 2).transpose(3, 0, 1, 2))
+    flat = np.empty((len(left), rows), FLOAT32)
+    step = max(WORKING_NUMBERS // max(columns, 1), 1)
+    for start in range(0, rows, step):
+        part = packed[start : start + step]
+        codes = np.stack([part & 15, part >> 4]).astype(FLOAT32)
+        by = scale[start : start + step]
+        if len(left) == 1:
+            dots = np.matmul(codes.transpose(0, 2, 1, 3), halves[:, 0, :, :, None])
+            flat[0, start : start + step] = vecdot(dots.sum(0)[:, :, 0].T, by)
+            continue
+        codes *= by[:, :, None]
+        target = flat[:, start : start + step]
+        np.matmul(halves[0].reshape(len(left), -1), codes[0].reshape(len(part), -1).T, out=target)
+        target += np.matmul(halves[1].reshape(len(left), -1), codes[1].reshape(len(part), -1).T)
+    flat -= np.matmul(left.reshape(len(left), blocks, size * 2).sum(-1), (scale * zero).T)
+    out[...] = flat.reshape(out.shape)
+
+
 @kernel("MatMulNBits", domain=MICROSOFT, kind="into", infer=_infer)
 def matmul_n_bits(
     out: Outs,
@@ -81,14 +111,18 @@ def matmul_n_bits(
     scale = widen(scales).reshape(N, blocks)
     zero = _zeros(zero_points, N, blocks, bits)
 
-    def numbers(start: int, stop: int) -> Array:
-        part = packed[start:stop]
-        wide = (_halves(part) if bits == 4 else part).astype(np.float32)
-        wide -= zero if isinstance(zero, float) else zero[start:stop, :, None]
-        wide *= scale[start:stop, :, None]
-        return wide.reshape(stop - start, -1)[:, :K]
+    if bits == 4 and np.isfinite(widen(x)).all():  # of infinite numbers a zero point cannot be taken off afterwards
+        _multiply_halves(out[0], x, K, packed, scale, zero)
+    else:
 
-    _multiply(out[0], x, N, K, numbers)
+        def numbers(start: int, stop: int) -> Array:
+            part = packed[start:stop]
+            wide = (_halves(part) if bits == 4 else part).astype(np.float32)
+            wide -= zero if isinstance(zero, float) else zero[start:stop, :, None]
+            wide *= scale[start:stop, :, None]
+            return wide.reshape(stop - start, -1)[:, :K]
+
+        _multiply(out[0], x, N, K, numbers)
     if bias is not None:
         out[0][...] = (widen(out[0]) + widen(bias)).astype(out[0].dtype)
 

@@ -91,8 +91,8 @@ def reasons(call: Any) -> Iterator[str]:
         yield "infinities or NaN among what is resampled, by which weights of 0 are multiplied, and NaN as a place"
     if name == "soft_margin_loss_backward" and bool((filled["self"].double() * filled["target"].double() < -88).any()):
         yield "an exponential that overflows in PyTorch's formula"
-    if "scaled_dot_product" in name and not bool(filled["query"].isfinite().all() and filled["key"].isfinite().all()):
-        yield "infinite queries or keys, whose scores may all be minus infinity"
+    if "scaled_dot_product" in name and not all(bool(filled[of].isfinite().all()) for of in ("query", "key", "value")):
+        yield "infinite queries or keys, whose scores may all be minus infinity, or values that a weight of 0 multiplies"
     if "embedding_bag" in name and filled.get("include_last_offset") and _ends_elsewhere(filled):
         yield "a last offset that is not the number of indices"
     if "embedding_bag" in name and filled["offsets"].dim() and not _is_sorted(filled["offsets"]):

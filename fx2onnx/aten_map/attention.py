@@ -282,6 +282,14 @@ def _scaled_dot_product(
     dropout_mask: ir.Value | None = None,
 ) -> ir.Value | tuple[ir.Value, ir.Value | None]:
     _check_pairs(op, query, key, value)
+    if attn_mask is not None and is_causal and op.rank(query) != 4:
+        raise UserError(
+            "E101",
+            "attention of other than four axes with a mask and is_causal=True",
+            next="put causality into the mask",
+        )
+    if attn_mask is not None and op.dtype(attn_mask) not in (BOOL, FLOAT, op.dtype(query)):
+        raise UserError("E101", f"a mask of {op.dtype(attn_mask).name} beside queries of {op.dtype(query).name}")
     need_weights = len(op.result) > 1
     if need_weights and attn_mask is not None and op.dtype(attn_mask) == BOOL:
         attn_mask = op.cast(attn_mask, op.dtype(query))  # this overload adds what it gets: True is 1

@@ -11,6 +11,7 @@ from fx2onnx.aten_map.table.axes import flattened, squeeze, swap, unsqueeze, who
 from fx2onnx.aten_map.table.dtype_support import opmath
 from fx2onnx.aten_map.table.dtypes import FLOATS, as_dtype
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
+from fx2onnx.base.errors import UserError
 from fx2onnx.irx.builder import Key
 from fx2onnx.irx.emit import Emit
 
@@ -80,6 +81,8 @@ def dense(op: Emit, value: ir.Value, weight: ir.Value, bias: ir.Value | None) ->
         found = op.Gemm(rows, weight, bias, transB=1)
         return op.reshape(found, (*op.dims(value)[:-1], op.dims(weight)[0]))
     total = product(op, value, transposed_weight(op, weight) if op.rank(weight) == 2 else weight)
+    if bias is not None and op.dtype(bias) != op.dtype(total):
+        raise UserError("E203", f"a linear layer of {op.dtype(total).name} with a bias of {op.dtype(bias).name}")
     return total if bias is None else op.Add(total, bias)
 
 

@@ -325,12 +325,17 @@ def _trilinear(
     if len(ranks) > 1:
         raise UserError("E203", "a trilinear product of tensors of several ranks", next="give new axes to all three")
     letters = "abcdefghijkl"[: op.rank(i1) + len(expand1)]
+    expand1, expand2, expand3, sumdim = (
+        [axis_of(axis, len(letters)) for axis in axes] for axes in (expand1, expand2, expand3, sumdim)
+    )
     terms = ["".join(x for i, x in enumerate(letters) if i not in places) for places in (expand1, expand2, expand3)]
     sizes = [set[DimLike]() for _ in letters]
     for term, value in zip(terms, (i1, i2, i3), strict=True):
         for letter, size in zip(term, op.dims(value), strict=True):
             sizes[letters.index(letter)].add(size)
-    if any(1 in each and len(each) > 1 for each in sizes):
+    if any(
+        len({size for size in each if isinstance(size, int)}) > 1 or (1 in each and len(each) > 1) for each in sizes
+    ):
         raise UserError("E203", "a trilinear product of sizes that differ along an axis", next="expand the tensors")
     kept = "".join(letter for index, letter in enumerate(letters) if index not in sumdim)
     dtype, dims = op.result[0]

@@ -40,6 +40,9 @@ FAMILIES: dict[tuple[str, str], str] = {
         BranchwiseRMSNorm EngramGate GatedAdd GatedRMSNorm HyperConnectionPostMix HyperConnectionPreMix LinearAttentionGate
         MurmurHash3 ScaledSiLU
     """,
+    (MICROSOFT, "decoders"): """
+        CausalConvWithState GatherBlockQuantized LinearAttention MRotaryEmbedding MoE
+    """,
 }
 """The operators of each domain and file."""
 
@@ -51,16 +54,12 @@ REFUSED = {
     "AttnLSTM": "an LSTM with attention inside, as converters of 2018 wrote it; export the model again",
     "DecoderMaskedMultiHeadAttention": "a step of BeamSearch, with a cache that it shares: MultiHeadAttention computes the same",
     "MatMulFpQ4": "its weights are packed as one kernel of one release reads them; use MatMulNBits or MatMulBnb4",
-    **dict.fromkeys(("MoE", "QMoE"), "experts in one node; export the model without the optimizer that fuses them"),
+    "QMoE": "experts with weights of few bits in one node; MoE runs",
     **dict.fromkeys(("NGramHashMapping", "VarlenNGramHashMapping"), "hashes of tokens of one family of models"),
     "SparseAttention": "attention over blocks that are listed; GroupQueryAttention computes it over all",
     "SparseToDenseMatMul": "values are dense here",
-    "MRotaryEmbedding": "rotations by three kinds of positions; the optimizer's file before this fusion has plain operators",
     "Tokenizer": "its patterns are RE2's; tokenize outside of the model",
     "WordConvEmbedding": "words as rows of characters, of one model of onnxruntime's makers",
-    "GatherBlockQuantized": "rows of a table in few bits; DequantizeLinear with blocks and Gather compute the same",
-    "LinearAttention": "the operator of this name in ONNX's domain (opset 27) runs",
-    "CausalConvWithState": "the operator of this name in ONNX's domain (opset 27) runs",
 }
 """Operators of ``com.microsoft`` that have a CPU kernel in onnxruntime and none here, each with the reason."""
 

@@ -30,7 +30,7 @@ def draw(*shape: int, dtype: Any = F32, seed: int = 0) -> Array:
 
 def model_of(op_type: str, feeds: Mapping[str, Array | None], outputs: str, domain: str, attrs: Any) -> bytes:
     """One node; an output called ``-`` is left out. onnxruntime wants to know the sizes of tables of embeddings."""
-    is_sized = "Embed" in op_type
+    is_sized = "Embed" in op_type or op_type == "GatherBlockQuantized"
     results = ["" if name == "-" else name for name in outputs.split()]
     names = [name if value is not None else "" for name, value in feeds.items()]
     node = helper.make_node(op_type, names, results, domain=domain, **attrs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -54,6 +54,8 @@ def gather_block_quantized(
     size = data.shape[axis]
     if indices.size and not -size <= indices.min() <= indices.max() < size:
         raise IndexError(f"indices from {indices.min()} to {indices.max()} for an axis of {size}")
+    packed = 8 // bits if is_packed else 1
+    check_shape((indices.size, *(d for place, d in enumerate(data.shape) if place != axis), packed), FLOAT32)
     parts = [data, scales, *([] if zero_points is None else [zero_points])]
     codes, steps, *points = (np.take(part, indices, axis=axis) for part in parts)
     place = blocked + (indices.ndim - 1 if blocked > axis else 0)
@@ -62,7 +64,6 @@ def gather_block_quantized(
     length = codes.shape[place]
     if steps.shape[place] != -(-length // block_size):
         raise ValueError(f"{steps.shape[place]} scales for {length} numbers in blocks of {block_size}")
-    check_shape(codes.shape, FLOAT32)
 
     def spread(values: Array) -> Array:
         cut = (slice(None),) * place + (slice(0, length),)
@@ -95,8 +96,6 @@ def m_rotary_embedding(
     half = cos_cache.shape[1]
     if len(mrope_section) != 3 or min(mrope_section) < 0 or sum(mrope_section) != half or position_ids.ndim != 3:
         raise ValueError(f"sections {list(mrope_section)} and positions {list(position_ids.shape)} for {half} angles")
-    if x.ndim == 3 and not num_heads:
-        num_heads = x.shape[2] // (2 * half) if half else 0
     heads = split_heads(x, num_heads, "input")
     if position_ids.shape != (3, heads.shape[0], heads.shape[2]):
         raise ValueError(f"positions of shape {list(position_ids.shape)} do not fit {list(x.shape)}")
@@ -133,7 +132,16 @@ def causal_conv_of_microsoft(
     return causal_conv_with_state(*inputs, **attrs)
 
 
-_EXPERT_ACTIVATIONS = {"relu": "Relu", "gelu": "Gelu", "silu": "Swish", "identity": ""}
+def _gelu(x: Array) -> Array:
+    return activated(np.ascontiguousarray(x), "Gelu", {"approximate": "tanh"})
+
+
+_EXPERT_ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "relu": lambda x: np.maximum(x, 0),
+    "gelu": _gelu,
+    "silu": lambda x: np.asarray(x / (1 + np.exp(-x))),
+    "identity": lambda x: x,
+}
 
 
 @kernel("MoE", domain=MICROSOFT)
@@ -186,7 +194,7 @@ def mixture_of_experts(
             gate, linear = np.minimum(gate, swiglu_limit), np.clip(linear, -swiglu_limit, swiglu_limit)
             inner = gate / (1 + np.exp(-np.float32(activation_alpha) * gate)) * (linear + np.float32(activation_beta))
         else:
-            inner = activated(np.ascontiguousarray(inner), _EXPERT_ACTIVATIONS[activation_type], {})
+            inner = _EXPERT_ACTIVATIONS[activation_type](inner)
         outer = inner @ fc2[expert].T + (0 if fc2_bias is None else fc2_bias[expert])
         y[rows] += outer * weights[rows, places][:, None]
     return y.reshape(x.shape)

@@ -190,7 +190,7 @@ def transpose_matmul(a: Array, b: Array, *, alpha: float = 1.0, transA: int = 0,
     return np.asarray(np.matmul(left, right) * np.asarray(alpha, a.dtype))
 
 
-def activated(y: Array, name: str, parameters: Mapping[str, float]) -> Array:
+def activated(y: Array, name: str, parameters: Mapping[str, Any]) -> Array:
     """An activation by the name of its operator. Raises: ValueError for one that ONNX does not have."""
     if not name:
         return y

@@ -95,6 +95,7 @@ def qlinear_add(
     c_zero: Array | None = None,
 ) -> Array:
     """The sum of dequantized a and b, quantized again."""
+    check_shape(np.broadcast_shapes(a.shape, b.shape), FLOAT32)
     to_c = number(c_scale, "C_scale")
     left, right = number(a_scale, "A_scale") / to_c, number(b_scale, "B_scale") / to_c
     y = (a.astype(FLOAT32) - number(a_zero, "A_zero_point")) * left
@@ -117,6 +118,7 @@ def qlinear_mul(
     c_zero: Array | None = None,
 ) -> Array:
     """The product of dequantized a and b, quantized again."""
+    check_shape(np.broadcast_shapes(a.shape, b.shape), FLOAT32)
     factor = number(a_scale, "A_scale") * number(b_scale, "B_scale") / number(c_scale, "C_scale")
     product = (a.astype(FLOAT32) - number(a_zero, "A_zero_point")) * (
         b.astype(FLOAT32) - number(b_zero, "B_zero_point")
@@ -166,6 +168,7 @@ def qlinear_where(
     z_zero: Array,
 ) -> Array:
     """x where the condition holds, else y, both in the scale of the output."""
+    check_shape(np.broadcast_shapes(condition.shape, x.shape, y.shape), x.dtype)
     left = _by_table(lambda wide: wide, x, x_scale, x_zero, z_scale, z_zero, "x")
     right = _by_table(lambda wide: wide, y, y_scale, y_zero, z_scale, z_zero, "y")
     return np.where(condition, left, right)

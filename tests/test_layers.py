@@ -188,8 +188,9 @@ CAPTURE_MAY_IMPORT: dict[str, set[str]] = {
     "overloads": {"contracts", "shapes", "recording"},
     "quantized": {"contracts", "shapes", "recording"},
     "branches": {"contracts", "shapes", "recording", "attempts"},
+    "loops": {"contracts", "python", "shapes", "recording", "branches"},
     "strategies": {"contracts", "python", "shapes", "recording", "attempts"},
-    "attempts": {"contracts", "python", "shapes", "recording", "branches", "strategies"},
+    "attempts": {"contracts", "python", "shapes", "recording", "branches", "loops", "strategies"},
 }
 """Who may import whom within capture/. What lies in no folder is a contract that all may know, or belongs to the attempts."""
 CONTRACTS = {"captured", "op_table", "options", "patches", "rare_roads", "reasons", "registry"}

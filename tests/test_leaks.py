@@ -103,7 +103,7 @@ class Raising(Net):
 
 class Specializing(Net):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return super().forward(x) + len(range(x.shape[0]))
+        return super().forward(x) + len(list(range(x.shape[0])))
 
 
 class SinglyOtherwise(Net):

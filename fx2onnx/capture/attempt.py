@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import torch
 
 from fx2onnx.base.errors import Fx2OnnxError, UserError
+from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.captured import Captured
 from fx2onnx.capture.options import CaptureOptions
 from fx2onnx.capture.patches import Patches, TracedCode
@@ -164,6 +165,16 @@ class Branching:
     """Statements that a test by data guards are a branch within the run, where they may be."""
     by_counts: bool = True
     """A count that is one of a few numbers, such as the parts of a chunk, is a decision by sizes rather than a condition."""
+    has_loops: bool = False
+    """Loops that run as often as a size says are loops of the file."""
+    has_exits: bool = False
+    """So are loops of a fixed length that Python leaves by data."""
+    first_turns: frozenset[SourceLocation | None] = frozenset()
+    """The lines of such loops whose first turn is run by itself."""
+    unrolled: Recorded | Failed | None = None
+    """The outcome of the run without them, while they are tried."""
+    loop_failure: BaseException | None = None
+    """The reason why they are not."""
     per_call: frozenset[type] = frozenset()
     """Classes of submodules each call of which has the branches of its decisions by sizes to itself."""
 

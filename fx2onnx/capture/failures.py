@@ -57,7 +57,7 @@ def export_may_help(failed: Failed) -> bool:
         return True
     if failure.code == "E101":
         return _may_be_due_to_fakes(failure.__cause__)
-    return failure.code == "E107" or failed.reason is Reason.PLAIN_NUMBER
+    return failure.code == "E107" or failed.reason in (Reason.PLAIN_NUMBER, Reason.TURNS)
 
 
 def _may_be_due_to_fakes(cause: BaseException | None) -> bool:

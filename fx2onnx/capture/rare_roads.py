@@ -14,6 +14,7 @@ from fx2onnx.torchcompat.dispatch import real_kernels
 RARE_ROADS = {
     "all paths": "branches.explore",
     "if bodies": "branches.if_bodies",
+    "loops": "loops.plugin",
     "no-op guards": "branches.noop_guards",
     "paths of calls": "branches.per_call",
     "writes": "recording.aliasing",

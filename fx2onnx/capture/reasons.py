@@ -17,11 +17,14 @@ class Reason(Enum):
     NO_BRANCH = "statements that a test by data guards, which were recorded as a branch, do more than change tensors"
     GRADIENTS = "the module takes gradients, which are off"
     PLAIN_NUMBER = "Python turns a size that only the data gives into a plain number"
+    TURNS = "Python loops as often as data says"
+    PATHS = "there are too many paths through decisions by data"
+    FIRST_TURN = "the first turn of a loop of the file has to be run by itself"
     INDEX = "brackets fail, in which torch wants plain numbers in the place of sizes"
     REAL_NUMBER = "Python turns a real number that only the data gives into a plain one"
 
 
-NUMBERS = (Reason.PLAIN_NUMBER, Reason.REAL_NUMBER)
+NUMBERS = (Reason.PLAIN_NUMBER, Reason.TURNS, Reason.REAL_NUMBER)
 
 
 def is_about_number(error: BaseException) -> bool:

@@ -13,13 +13,16 @@ from fx2onnx.capture.attempt import (
     Failed,
     Outcome,
     Program,
+    Recorded,
     own_run_failed,
 )
 from fx2onnx.capture.failures import export_may_help
 from fx2onnx.capture.options import BAKE_AUTO
 from fx2onnx.capture.python.file_names import may_keep_number, names_of_file
+from fx2onnx.capture.rare_roads import road
 from fx2onnx.capture.reasons import NUMBERS, Reason
-from fx2onnx.capture.settle import after_run, numbers_stay_sizes, settled
+from fx2onnx.capture.settle import after_run, numbers_stay_sizes, settled, with_loops
+from fx2onnx.capture.shapes.deciding import LOOP_IN_TENSORS
 from fx2onnx.capture.shapes.dynamic import hints_of
 from fx2onnx.sizes.assumptions import Specialization
 from fx2onnx.sizes.expr import Dim
@@ -154,6 +157,42 @@ def _without_bodies(failed: Failed, _: Attempt) -> Attempt:
     return replace(failed.attempt, branching=branching, change=f"every test by data is a decision: {failed.error}")
 
 
+def _needs_loops(failed: Failed) -> bool:
+    """True if Python goes through as many elements as data says, and loops of the file were not tried."""
+    branching = failed.attempt.branching
+    is_untried = not branching.has_loops and branching.loop_failure is None
+    return is_untried and failed.attempt.is_own_run and failed.attempt.operators.pre_dispatch
+
+
+def _with_loops(failed: Failed, _: Attempt) -> Attempt:
+    return with_loops(failed, has_exits=failed.reason is Reason.PATHS)
+
+
+def _with_first_turn(failed: Failed, _: Attempt) -> Attempt:
+    branching, where = failed.attempt.branching, getattr(failed.error, "where", None)
+    branching = replace(branching, first_turns=branching.first_turns | {where})
+    return replace(failed.attempt, branching=branching, change=str(failed.error))
+
+
+def _has_no_loops(failed: Failed) -> bool:
+    return failed.attempt.branching.unrolled is not None
+
+
+def _unrolled(failed: Failed, start: Attempt) -> Attempt | Outcome:
+    """What followed without loops of the file."""
+    done = failed.attempt.branching.unrolled
+    assert done is not None
+    branching = replace(done.attempt.branching, loop_failure=failed.error)
+    done = replace(done, attempt=replace(done.attempt, branching=branching))
+    if isinstance(done, Recorded):
+        return settled(done)
+    if isinstance(done.error, UserError):
+        since = road("sizes that not every number fits").no_loop_since(failed.error)
+        done.error.why += since
+        done.error.add_next([LOOP_IN_TENSORS] if since else [])
+    return after_failure(done, start)
+
+
 def _may_go_one_way(failed: Failed) -> bool:
     return bool(failed.sizes) and failed.attempt.branching.by_sizes and not _must_be_declared(failed)
 
@@ -269,6 +308,8 @@ def _with_baked_inputs(failed: Failed, _: Attempt) -> Attempt:
 
 
 REMEDIES = (
+    Remedy("loops of the file", (Reason.TURNS, Reason.PATHS), _needs_loops, _with_loops),
+    Remedy("a first turn by itself", (Reason.FIRST_TURN,), _always, _with_first_turn),
     Remedy("numbers of data stay numbers of data", NUMBERS, _may_keep_number_of_data, _keeping_number_of_data),
     Remedy("sizes as indices", (Reason.INDEX,), _is_own_run, _with_indices),
     Remedy("composite operators by their parts", (Reason.COMPOSITE,), _always, _with_parts),
@@ -277,6 +318,7 @@ REMEDIES = (
     Remedy("gradients on", (Reason.GRADIENTS,), _always, _with_gradients),
     Remedy("a library's branch for traced code", (), _is_decided_in_library, _with_traced_code),
     Remedy("int and float of sizes stay sizes", (), _made_numbers_before, _keeping_sizes),
+    Remedy("loops as often as at the sample", (), _has_no_loops, _unrolled),
     Remedy("the sample's branches", (), _may_go_one_way, _with_samples_branches),
     Remedy("back to the sample's sizes", (), _fails_enlarged, _back_to_sample),
     Remedy("back to plain numbers", (), lambda failed: failed.attempt.numbers.baseline is not None, _back_to_numbers),

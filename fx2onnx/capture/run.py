@@ -16,14 +16,21 @@ from fx2onnx.base.escape import storable
 from fx2onnx.capture.attempt import Attempt, Failed, Outcome, Recorded
 from fx2onnx.capture.captured import NEXT, RETURNS_STATE, Captured, GraphInput, GraphOutput, Mutation, symbols_of
 from fx2onnx.capture.python.data_numbers import DataNumber
-from fx2onnx.capture.python.file_names import install_names
+from fx2onnx.capture.python.file_names import LENGTHS, install_names
 from fx2onnx.capture.python.held import Snapshot
 from fx2onnx.capture.python.inputs import Arguments, Leaf
 from fx2onnx.capture.python.module_state import keep_gradients, preserve, weight_names
 from fx2onnx.capture.rare_roads import road
 from fx2onnx.capture.reasons import Reason
 from fx2onnx.capture.recording import control_flow, size_checks
-from fx2onnx.capture.recording.decisions import DecisionTrace, IsNoBranch, NoPathsPerCall, WrittenLater, no_choices
+from fx2onnx.capture.recording.decisions import (
+    DecisionTrace,
+    FirstTurnDiffers,
+    IsNoBranch,
+    NoPathsPerCall,
+    WrittenLater,
+    no_choices,
+)
 from fx2onnx.capture.recording.meta_cache import IMMEDIATE
 from fx2onnx.capture.recording.tracer import Tracer
 from fx2onnx.capture.recording.values import NeedsDecomposition, tensor_info
@@ -65,6 +72,8 @@ def run(attempt: Attempt, trace: DecisionTrace | None = None) -> Outcome:
         return Failed(attempt, error, Reason.COMPOSITE)
     except WrittenLater as error:
         return Failed(attempt, error, Reason.WRITTEN)
+    except FirstTurnDiffers as error:
+        return Failed(attempt, error, Reason.FIRST_TURN)
     except NoPathsPerCall as error:
         return Failed(attempt, error)
     except IsNoBranch as error:
@@ -82,6 +91,8 @@ def _captured(attempt: Attempt, shape_env: ShapeEnv, trace: DecisionTrace | None
     tree = ModuleTree(program)
     tracer = Tracer(shape_env, weight_names(tree), attempt.request.keep, attempt.operators.pre_dispatch, trace)
     tracer.runs_noop_guards = attempt.branching.has_noop_guards
+    tracer.has_loops, tracer.first_turns = attempt.branching.has_loops, attempt.branching.first_turns
+    tracer.has_exits = attempt.branching.has_exits
     tracer.has_if_bodies = attempt.branching.has_bodies and attempt.operators.pre_dispatch and trace is not None
     fakes = [
         tracer.values.constant(leaf.tensor) if leaf.name in bake else _fake_input(tracer, leaf)
@@ -144,7 +155,9 @@ def _run_module(
     if not attempt.operators.pre_dispatch:
         keep_gradients(tree)
     track_modules(tree)
-    install_names(tree, attempt.numbers.files, install_size_functions())
+    functions = install_size_functions()
+    loops = tracer.plugin("loops").installed() if tracer.has_loops else None
+    install_names(tree, attempt.numbers.files, functions, loops)
     attempt.request.patches.apply(attempt.operators.traced, tracer.is_known)
     install_assignment_hook(lambda tensor, value: road("writes").assign_data(tracer, tensor, value))
     install_tensor_hooks(tracer.answer)
@@ -225,6 +238,10 @@ def graph_outputs(tracer: Tracer, result: object, arguments: Arguments) -> tuple
         value = _as_tensor(leaf.value)
         if not isinstance(value, _HELD):
             places.append(None)
+            if type(value) in LENGTHS:
+                raise tracer.plugin("loops").refused(
+                    "forward returns a list of a dynamic length, and no torch.stack of it"
+                )
             if value is not None and not _is_of(arguments, value):
                 others.append(f"{leaf.path() or 'it'} is a {type(value).__name__}")
             continue

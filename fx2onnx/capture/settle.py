@@ -61,12 +61,33 @@ def settled(done: Recorded) -> Attempt | Outcome:
     named = done.attempt.sizes.hints.keys() - done.attempt.request.optional
     change = _specialized(done.shape_env, done.attempt.sizes.hints, ranges=True, named=named) or _unlike_sample(done)
     if change is not None:
+        if _may_have_loops(done.attempt):
+            return with_loops(done)
         sizes = road("sizes that not every number fits")
         return cast(Attempt | Failed, sizes.specializing(done.attempt, change, done.shape_env))
     one_way = None
     if done.attempt.branching.failure is not None:
         one_way = road("sizes that not every number fits").decided_one_way(done)
     return _with_assumptions(done) if one_way is None else Failed(done.attempt, one_way)
+
+
+def _may_have_loops(attempt: Attempt) -> bool:
+    """Whether a run with loops of the file was not tried, and sizes that are asked for by name must not become numbers."""
+    branching = attempt.branching
+    is_untried = not branching.has_loops and branching.loop_failure is None
+    is_named = bool(attempt.sizes.hints.keys() - attempt.request.optional)
+    return is_untried and is_named and attempt.is_own_run and attempt.operators.pre_dispatch
+
+
+def with_loops(outcome: Recorded | Failed, has_exits: bool = False) -> Attempt:
+    """The attempt in which loops over sizes are loops of the file, instead of one with this outcome. ``has_exits``: those of a fixed
+    length that Python leaves by data, too.
+    """
+    branching = replace(outcome.attempt.branching, has_loops=True, has_exits=has_exits, unrolled=outcome)
+    numbers = replace(outcome.attempt.numbers, takes_indices=True)
+    return replace(
+        outcome.attempt, branching=branching, numbers=numbers, change="loops over sizes are loops of the file"
+    )
 
 
 def _unlike_sample(done: Recorded) -> Specialization | None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.capture.attempt import Attempt, Enlarged, Failed, Recorded
-from fx2onnx.capture.shapes.deciding import LOOP_IN_TENSORS, undeclared
+from fx2onnx.capture.shapes.deciding import LOOP_IN_TENSORS, NO_LOOP, undeclared
 from fx2onnx.capture.shapes.dynamic import hints_of
 from fx2onnx.capture.shapes.guards import needed_beside
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
@@ -134,14 +134,16 @@ def _refused_size(attempt: Attempt, name: str, change: Specialization, env: Shap
     if name in attempt.request.optional:
         return None
     if change.is_turns:
-        return _looping(name, change, env)
+        return _looping(attempt, name, change, env)
     range_given = attempt.range_of(name)
     narrowed = "" if range_given is None else needed_beside(range_given, env, attempt.sizes.hints)
     return UserError(
         "E105",
         f"the dynamic size {name} is used as the fixed number {change.value}",
         where=change.where,
-        why=narrowed or "Python or an operator there needs a plain number, so the graph holds only for that size",
+        why=narrowed
+        or "Python or an operator there needs a plain number, so the graph holds only for that size"
+        + no_loop_since(attempt.branching.loop_failure),
         next=(
             *([] if narrowed else _of_others(attempt, name, change.value)),
             f"make the size static (leave {name} out of dynamic_shapes)",
@@ -150,6 +152,15 @@ def _refused_size(attempt: Attempt, name: str, change: Specialization, env: Shap
             else "or keep it symbolic: no loop over it, no key of a dict, no list of its length",
         ),
     )
+
+
+def no_loop_since(failure: BaseException | None) -> str:
+    """What follows in a reason: why the loop is none of the file."""
+    if not isinstance(failure, UserError):
+        return ""
+    where = f" ({failure.where})" if failure.where else ""
+    text = failure.what.removeprefix(NO_LOOP) if failure.code == "E105" else f"[{failure.code}] {failure.what}"
+    return f"; that cannot be a loop of the file, since {text}{where}"
 
 
 def _of_others(attempt: Attempt, name: str, size: object) -> list[str]:
@@ -164,7 +175,7 @@ def _of_others(attempt: Attempt, name: str, size: object) -> list[str]:
     return [f"name {name} in dynamic_shapes for {' and '.join(same)}, too, if these are one size"] if same else []
 
 
-def _looping(name: str, change: Specialization, env: ShapeEnv) -> UserError:
+def _looping(attempt: Attempt, name: str, change: Specialization, env: ShapeEnv) -> UserError:
     """The error of Python looping as often as a size says."""
     turns = next(each for each in env.specializations.values() if each.is_turns and name in each.size.symbols())
     sizes = where_true(turns.relation) if len(turns.size.symbols()) == 1 else None
@@ -173,7 +184,8 @@ def _looping(name: str, change: Specialization, env: ShapeEnv) -> UserError:
         "E105",
         f"the dynamic size {name} is used as the fixed number {change.value}",
         where=change.where,
-        why=f"Python loops there as often as {put_shortly(turns.size)} says, which is {turns.value} for the example inputs",
+        why=f"Python loops there as often as {put_shortly(turns.size)} says, which is {turns.value} for the example inputs"
+        + no_loop_since(attempt.branching.loop_failure),
         next=(
             LOOP_IN_TENSORS,
             f"or make the size static (leave {name} out of dynamic_shapes)",

@@ -93,18 +93,24 @@ def _while_loop(lowering: GraphEmitter, node: torch.fx.Node) -> Sequence[ir.Valu
 
 def _scan(lowering: GraphEmitter, node: torch.fx.Node) -> Sequence[ir.Value]:
     """Scan-9 and newer over axis 0; a Loop where the length may be 0, which onnxruntime's Scan refuses."""
-    body, carry, xs, extra = _arguments(node)
+    body, carry, xs, extra, *is_left = _arguments(node)
     op = lowering.op
     result = op.result
     initial, sequences, others = ([lowering.values[value] for value in group] for group in (carry, xs, extra))
-    inputs = [op.subgraph_input("carried", dtype_of(value), dims_of(value)) for value in initial]
+    inputs = [_carried(op, *pair) for pair in zip(body.inputs, initial, strict=False)]
     length = dims_of(sequences[0])[0] if sequences else 0
-    if length == 0 or isinstance(length, Dim):
-        return _scan_as_loop(lowering, body, inputs, initial, sequences, others)
+    if length == 0 or isinstance(length, Dim) or is_left:
+        return _scan_as_loop(lowering, body, inputs, initial, sequences, others, bool(is_left))
     inputs += [op.subgraph_input("slice", dtype_of(value), dims_of(value)[1:]) for value in sequences]
     graph = op.subgraph("body", inputs, lambda op: lowering.nested(body, [*inputs, *others]))
     op.result = result
     return _several(op.Scan(*initial, *sequences, body=graph, num_scan_inputs=len(sequences), outputs=list(result)))
+
+
+def _carried(op: Emit, node: torch.fx.Node, first: ir.Value) -> ir.Value:
+    """What a turn gets from the one before, whose sizes may be others than those of the ``first``."""
+    dims = node.meta["val"].dims
+    return op.subgraph_input("carried", dtype_of(first), (*dims, *dims_of(first)[len(dims) :]))
 
 
 def _scan_as_loop(
@@ -114,15 +120,19 @@ def _scan_as_loop(
     initial: list[ir.Value],
     sequences: list[ir.Value],
     others: list[ir.Value],
+    is_left: bool,
 ) -> Sequence[ir.Value]:
-    """Loop-1 and newer of as many turns as the sequences are long; each turn gathers its slices."""
+    """Loop-1 and newer of as many turns as the sequences are long; each turn gathers its slices. ``is_left``: the last output of
+    ``body`` says whether there is another turn.
+    """
     op = lowering.op
     result = op.result
     index, go_on = op.subgraph_input("iteration", INT64, ()), op.subgraph_input("condition", BOOL, ())
 
     def turn(op: Emit) -> Sequence[ir.Value]:
         slices = [op.Gather(sequence, index, axis=0) for sequence in sequences]
-        return [op.Identity(go_on), *lowering.nested(body, [*carried, *slices, *others])]
+        results = lowering.nested(body, [*carried, *slices, *others])
+        return [_as_scalar_bool(op, results.pop()) if is_left else op.Identity(go_on), *results]
 
     graph = op.subgraph("body", [index, go_on, *carried], turn)
     op.result = result

@@ -159,8 +159,13 @@ _COMPARISONS: dict[type, Callable[[int, int], object]] = {
 
 def is_at_loop(frame: FrameType) -> bool:
     """Whether the frame is at what a ``for`` or a comprehension goes through, or at a ``range``."""
+    if frame.f_code.co_code[frame.f_lasti] == _GET_ITER:  # until Python 3.11 its place is the whole statement
+        return True
     place = position(frame)
     return place is not None and any(_is_within(place, head) for head in _loops(frame.f_code))
+
+
+_GET_ITER = dis.opmap["GET_ITER"]
 
 
 @lru_cache(maxsize=256)
@@ -169,6 +174,36 @@ def _loops(code: CodeType) -> list[Place]:
     calls = (node for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name))
     ranges = [place_of(call) for call in calls if call.func.id == "range"]  # type: ignore[attr-defined]
     return [*ranges, *(place_of(node.iter) for node in nodes if isinstance(node, ast.For | ast.comprehension))]
+
+
+def goes_through_left_loop(frame: FrameType) -> bool:
+    """Whether the frame is at what a ``for`` goes through whose last statement is ``if ...: break``."""
+    place = position(frame)
+    return place is not None and any(_is_within(place, place_of(loop.iter)) for loop, _ in _left_loops(frame.f_code))
+
+
+def exit_at(frame: FrameType) -> bool | None:
+    """With which answer Python stays in the loop, where the frame is at the test of such a statement; None where it is not."""
+    place = position(frame)
+    for _, statement in _left_loops(frame.f_code) if place is not None else ():
+        test = statement.test
+        is_not = isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not)
+        if place in (place_of(statement), place_of(test), place_of(getattr(test, "operand", test))):
+            return is_not
+    return None
+
+
+@lru_cache(maxsize=256)
+def _left_loops(code: CodeType) -> list[tuple[ast.For, ast.If]]:
+    """Loops that end with ``if ...: break``, with that statement, whose test is one comparison or call."""
+    found = []
+    for loop in ast.walk(tree_of(code)):
+        last = loop.body[-1] if isinstance(loop, ast.For) and not loop.orelse else None
+        if isinstance(loop, ast.For) and isinstance(last, ast.If) and not last.orelse:
+            is_plain = not isinstance(last.test, ast.BoolOp | ast.IfExp)
+            if is_plain and len(last.body) == 1 and isinstance(last.body[0], ast.Break):
+                found.append((loop, last))
+    return found
 
 
 _SHOW = frozenset(

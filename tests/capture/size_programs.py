@@ -329,15 +329,15 @@ PROGRAMS: Mapping[str, Program] = {
     "view by float": lambda x: x.view(int(x.numel() / 2), 2),
     "layer_norm": lambda x: F.layer_norm(x, x.shape),
     "layer_norm of the size": lambda x: F.layer_norm(x.t(), (x.shape[0],)),
+    "comprehension": lambda x: torch.stack([row * 2 for row in x]),
+    "unbind": lambda x: torch.stack(x.unbind(0)[::-1]),
+    "split": lambda x: torch.cat(x.split(1)[::-1]),
 }
 
 NEEDS_A_NUMBER: Mapping[str, Program] = {
     "range": lambda x: sum(x[row] for row in range(x.shape[0])),
     "list of a size": lambda x: torch.stack([x] * x.shape[0]),
     "loop over rows": lambda x: sum(row * 2 for row in x),
-    "comprehension": lambda x: torch.stack([row * 2 for row in x]),
-    "unbind": lambda x: torch.stack(x.unbind(0)[::-1]),
-    "split": lambda x: torch.cat(x.split(1)[::-1]),
     "pow modulo": lambda x: x * pow(3, x.shape[0], 7),
     "factorial": lambda x: x * math.factorial(x.shape[0]),
     "hex": lambda x: x * len(hex(x.shape[0])),

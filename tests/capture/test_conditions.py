@@ -448,7 +448,6 @@ def test_turns_of_a_loop_that_sizes_decide() -> None:
 @pytest.mark.parametrize(
     ("looped", "declared"),
     [
-        (lambda x: torch.stack([x[begin : begin + 4].sum(0) for begin in range(0, len(x), 4)]), "min=9, max=12"),
         (lambda x: sum(x * turn for turn in range(1, x.shape[0] // 2)), "min=10, max=11"),
         (lambda x: torch.cat([part * turn for turn, part in enumerate(x.split(3))]), "min=10, max=12"),
         (lambda x: x[: len(list(range(x.shape[0] // 4)))] + 1, "min=8, max=11"),

@@ -278,7 +278,7 @@ def test_results_by_data(name: str) -> None:
     [
         lambda x: torch.tensor_split(x.flatten(), (x > 0).sum()),
         lambda x: x[x > 0].chunk(2),
-        lambda x: torch.stack([number * 2 for number in x[x > 0]]),
+        lambda x: torch.stack(list(number * 2 for number in x[x > 0])),  # noqa: C400
         lambda x: x[x > 0].split(2),
     ],
     ids=["parts", "chunks", "a loop", "a split"],

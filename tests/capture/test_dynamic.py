@@ -215,9 +215,19 @@ class Loop(torch.nn.Module):
         return total
 
 
+class LoopLeftEarly(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        total = x[0] * 0
+        for row in range(x.shape[0]):
+            total = total + x[row]
+            if row > 1:
+                break
+        return total
+
+
 def test_a_loop_over_a_dynamic_size_is_refused_with_its_line() -> None:
     with pytest.raises(fx2onnx.UserError) as caught:
-        fx2onnx.export(Loop(), (torch.ones(3, 4),), dynamic_shapes={"x": {0: "n"}})
+        fx2onnx.export(LoopLeftEarly(), (torch.ones(3, 4),), dynamic_shapes={"x": {0: "n"}})
     error = caught.value
     assert error.code == "E105"
     assert "n is used as the fixed number 3" in error.what

@@ -213,7 +213,8 @@ class Exploration:
                 error = None
 
     def _too_many(self, error: UserError, most: int, what: str = "paths") -> Failed:
-        return Failed(self._attempt, unjoined(error, f"there are more than {most} {what} through forward"))
+        refused = unjoined(error, f"there are more than {most} {what} through forward")
+        return Failed(self._attempt, refused, Reason.PATHS if error.code == "E104" else Reason.ERROR)
 
     def _in_a_row(self, error: UserError, trace: DecisionTrace) -> Failed:
         """Too many decisions of one run; where they are on one line, Python loops until a size is reached."""

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from types import CodeType, FrameType
+from typing import NamedTuple
 
 import torch
 
@@ -180,6 +181,23 @@ def read_later(frame: FrameType) -> frozenset[str]:
     """The variables that the frame may read as they are now; those that other functions share are among them."""
     code = frame.f_code
     return _live(code)[frame.f_lasti] | {*code.co_cellvars, *code.co_freevars}
+
+
+class Live(NamedTuple):
+    """The variables that a frame at the head of a loop may read as they are now."""
+
+    at_head: frozenset[str]
+    in_body: frozenset[str]
+    """In another turn, or behind it where the turn does not change them."""
+
+
+def live_variables(frame: FrameType) -> Live:
+    """What is read behind the head of a loop, which the frame is at."""
+    code = frame.f_code
+    shared = {*code.co_cellvars, *code.co_freevars}
+    live = _live(code)
+    body = min(offset for offset in live if offset > frame.f_lasti)
+    return Live(live[frame.f_lasti] | shared, live[body] | shared)
 
 
 @lru_cache(maxsize=256)

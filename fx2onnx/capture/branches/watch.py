@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import builtins
 import dis
+import functools
 import math
 import os
 import random
@@ -39,6 +40,8 @@ _LIBRARY, _SITE = os.path.dirname(dis.__file__) + os.sep, f"{os.sep}site-package
 _NUMPY = os.path.dirname(np.__file__) + os.sep
 _HIDES_CALLS = frozenset({"map", "filter", "exec", "eval", "partial", "reduce", "partialmethod", "methodcaller"})
 """What calls functions without that being seen."""
+_BINDS = functools.partialmethod.__get__.__code__
+"""What arithmetic of sizes calls; it only binds."""
 _OF_BUILTINS = frozenset(
     {"abs", "all", "any", "callable", "divmod", "getattr", "hasattr", "hash", "id", "isinstance", "issubclass", "len"}
 ) | {"max", "min", "pow", "round", "sorted", "sum"}
@@ -53,7 +56,7 @@ _SEEN = (*_PLAIN, torch.Tensor, torch.dtype, torch.device, torch.SymInt, torch.S
 @lru_cache(maxsize=4096)
 def _computes_only(code: CodeType) -> bool:
     """Return True if a function assigns to its own variables only. The tracer sees what torch's functions change."""
-    if not is_user(code):
+    if not is_user(code) or code is _BINDS:
         return True
     if _HIDES_CALLS & {*code.co_names}:
         return False

@@ -28,12 +28,16 @@ SYMBOLIC: Mapping[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch
 """What Python's numbers are in eager PyTorch."""
 
 
-def install_names(tree: ModuleTree, numbers_in: frozenset[str], functions: Mapping[int, object]) -> None:
+def install_names(
+    tree: ModuleTree, numbers_in: frozenset[str], functions: Mapping[int, object], loops: Names | None = None
+) -> None:
     """Until ``Changes`` end, in this thread, the code of the modules of ``tree`` finds ``len`` and ``type`` that know symbolic
     sizes; the files ``numbers_in`` find ``int``, ``float`` and ``range``, too, and ``functions`` (by the id of those that they have) under
-    names of their own.
+    names of their own. ``loops``: names of those files, too, where loops over sizes are loops of the file.
     """
     for space in _spaces_of(tree):
+        if loops is not None:
+            _put(space, {"range": _RANGE, **loops})
         _put(space, {"len": _length} | ({"type": _TYPE} if not _is_library(space) or _asks_for_types(space) else {}))
     for name in numbers_in:
         space = vars(sys.modules[name]) if name in sys.modules else {}
@@ -41,6 +45,7 @@ def install_names(tree: ModuleTree, numbers_in: frozenset[str], functions: Mappi
         for key, value in own.items():
             put_name(space, key, value, Why.PYTHON)
         _put(space, {"len": _length, "type": _TYPE_OF_NUMBERS, "int": _INT, "float": _FLOAT, "range": _RANGE})
+        _put(space, loops or {})
 
 
 def _put(space: Names, names: Names) -> None:
@@ -51,7 +56,13 @@ def _put(space: Names, names: Names) -> None:
 
 @answers_for_caller
 def _length(value: torch.Tensor | Sized) -> int | torch.SymInt:
+    if type(value) in LENGTHS:
+        return LENGTHS[type(value)](value)  # type: ignore[no-any-return]
     return value.shape[0] if type(value) is torch.Tensor and THREAD.captures and value.dim() > 0 else len(value)
+
+
+LENGTHS: dict[type, Callable[[Any], Any]] = {}
+"""Classes of lists whose length is a size, with what gives it."""
 
 
 # -- classes -----------------------------------------------------------------------------------------------------------
@@ -104,10 +115,16 @@ class _OfRange(type):
     """The class of what stands for ``range``: of its turns, only the number has to be a plain one."""
 
     def __call__(cls, *args: Any) -> Any:
-        if not THREAD.captures or not 1 <= len(args) <= 3 or torch.SymInt not in map(type, args):
-            return range(*args)
+        is_of_size = THREAD.captures and 1 <= len(args) <= 3 and torch.SymInt in map(type, args)
+        if not is_of_size:
+            plain = range(*args)
+            has_exits = THREAD.captures and THREAD.tracer is not None and THREAD.tracer.has_exits
+            return THREAD.tracer.plugin("loops").left_range(plain) if has_exits else plain
         start, stop, step = (0, args[0], 1) if len(args) == 1 else (*args, 1)[:3]
-        turns = range(-((start - stop) // step))
+        count = -((start - stop) // step)
+        if THREAD.tracer is not None and THREAD.tracer.has_loops and THREAD.tracer.plugin("loops").may_loop(count):
+            return THREAD.tracer.plugin("loops").range_of(start, count, step)
+        turns = range(count)
         if type(start) is int and type(step) is int:
             return range(start, start + len(turns) * step, step)
         return [start + turn * step for turn in turns]

@@ -310,8 +310,24 @@ def scan(
     length = dims_of(xs[0])[0]
     infos = list(body.infos[: len(carry)])
     infos += [TensorInfo(info.dtype, (length, *info.dims)) for info in body.infos[len(carry) :]]
-    args = tuple([tracer.values.node_of(tensor) for tensor in group] for group in (carry, xs, extra))
-    return _results(tracer, "scan", (body, *args), infos)
+    nodes, *args = ([tracer.values.node_of(tensor) for tensor in group] for group in (carry, xs, extra))
+    return record_scan(tracer, body, nodes, *args, infos=infos)
+
+
+def record_scan(
+    tracer: Tracer,
+    body: Nested,
+    carry: list[torch.fx.Node],
+    xs: list[torch.fx.Node],
+    extra: list[torch.fx.Node],
+    *,
+    infos: Sequence[TensorInfo],
+    is_left: bool = False,
+) -> list[torch.Tensor]:
+    """Add the node of a scan whose body is recorded. ``infos``: the types of its results. ``is_left``: the last output of the body
+    says whether there is another turn.
+    """
+    return _results(tracer, "scan", (body, carry, xs, extra, *([True] if is_left else [])), infos)
 
 
 _HANDLERS: dict[str, Function] = {

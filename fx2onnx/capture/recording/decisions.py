@@ -34,6 +34,16 @@ class IsNoBranch(BaseException):
     """
 
 
+class FirstTurnDiffers(BaseException):
+    """The first turn of the loop at ``where`` has to be run by itself. Not an Exception, so that no ``except Exception`` of the module
+    swallows it.
+    """
+
+    def __init__(self, where: SourceLocation | None) -> None:
+        super().__init__(f"the first turn of the loop at {where} is run by itself")
+        self.where = where
+
+
 class NoPathsPerCall(BaseException):
     """Calls of modules of ``kind`` cannot be joined by themselves. Not an Exception, so that no ``except Exception`` of the module
     swallows it.

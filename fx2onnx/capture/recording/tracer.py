@@ -71,6 +71,12 @@ class Tracer:
         """Whether statements that a test by data guards may be branches of the run."""
         self.runs_noop_guards = False
         """Whether tests that guard nothing but a crop or a pad are no decisions."""
+        self.has_loops = False
+        """Whether loops that run as often as a size says are loops of the file."""
+        self.has_exits = False
+        """Whether those of a fixed length that Python leaves by data are, too."""
+        self.first_turns: frozenset[SourceLocation | None] = frozenset()
+        """The lines of those whose first turn is run by itself."""
         self._spans = events.details()
         handle = weakref.WeakMethod(self.handle if self._spans is None else self._handle_timed)
         self.mode = PreDispatchMode(handle) if pre_dispatch else SplitMode(handle, values.fake_mode.device_if_held)
@@ -87,6 +93,8 @@ class Tracer:
         """The number of packed sequences, by the node of their batch sizes."""
         self.quantized: dict[int, tuple[torch.Tensor, object]] = {}
         """By the id of integers that stand for numbers, these integers and how they do (``capture/quantized/operands.py``)."""
+        self.repeats: dict[int, Any] = {}
+        """By the id of a tensor that stands for several in a list, for which (``capture/branches/turns.py``)."""
         self.failure: BaseException | None = None
         """What the last call raised that failed: the TorchScript interpreter raises something else instead."""
         self.watch: Any = None
@@ -177,6 +185,10 @@ class Tracer:
             self.values.where, self.values.module = self._below_autograd.place()
         if self.quantized:
             replaced = road("quantised operands").seen(self, func, args, kwargs)
+            if replaced is not NotImplemented:
+                return replaced
+        if self.repeats:
+            replaced = self.plugin("loops").seen(func, args, kwargs)
             if replaced is not NotImplemented:
                 return replaced
         if self.values.holds_sparse:
@@ -330,7 +342,9 @@ class Tracer:
         """How a decision by data goes. Raises ``error`` where both branches are not to be kept."""
         if self.trace is None:
             raise error
-        answer: bool | None = self.plugin("if bodies").answer(test) if self.has_if_bodies else None
+        answer: bool | None = self.plugin("loops").answer(test) if self.has_loops else None
+        if answer is None and self.has_if_bodies:
+            answer = self.plugin("if bodies").answer(test)
         return self.trace.choose(self.values, self.sizes, test, error, is_needed) if answer is None else answer
 
     @answers_for_caller

@@ -26,7 +26,14 @@ MOST_NUMBERS = 5
 """That an expression may be, for all of them to be in the file."""
 
 
-LOOP_IN_TENSORS = "say it in tensors (torch.arange, cumsum, a recurrent layer), or as a loop of the file (torch.while_loop, scan, map)"
+LOOP_IN_TENSORS = (
+    "say it in tensors (torch.arange, cumsum, a recurrent layer), or as a loop of the file: "
+    "scan(turn, start, xs), where turn(carried, x) returns what it carries and what it adds to the list, "
+    "or torch.while_loop(lambda t, h: t < n, lambda t, h: (t + 1, f(h)), (torch.tensor(0), h))"
+)
+NO_LOOP = "a loop over a dynamic size cannot be a loop of the file: "
+_PARTS = ("aten::unbind", "aten::split", "aten::split_with_sizes", "aten::chunk")
+"""Overloads that give as many tensors as a size says."""
 _FACTORS = (64, 16, 8, 4, 2, 1)
 """Factors of the sample's sizes, up to or from which a range is proposed."""
 
@@ -130,7 +137,7 @@ def one_of(env: ShapeEnv, ways: Mapping[int, Relation]) -> int:
 
 
 @answers_for_caller
-def _few(env: ShapeEnv, dim: Dim) -> Mapping[int, Relation] | None:
+def few(env: ShapeEnv, dim: Dim) -> Mapping[int, Relation] | None:
     """The few numbers that an expression may be, such as ``min(n, 3)``."""
     tracer = env.tracer()
     is_left = env.decides_at or not env.takes_notes or tracer is None or not tracer.keeps_both(is_needed=True)
@@ -169,9 +176,12 @@ def specialized(env: ShapeEnv, dim: Dim) -> int:
                 "or keep it a tensor, or pass it as an argument of forward",
             ),
         )
-        raise because(Reason.PLAIN_NUMBER, with_inputs(error, env.inputs_behind(dim.symbols())))
+        raise because(
+            Reason.TURNS if loops() or env.during in _PARTS else Reason.PLAIN_NUMBER,
+            with_inputs(error, env.inputs_behind(dim.symbols())),
+        )
     files = file_of_number()
-    ways = None if files - env.keeps_numbers_in else _few(env, dim)
+    ways = None if files - env.keeps_numbers_in else few(env, dim)
     if ways is not None:
         number = one_of(env, ways)
         env.asked.append(("specialize", dim, number))

@@ -118,14 +118,25 @@ class AtenGraph:
             state = self._nested(body, values, [*state, *others])
         return tuple(state)
 
-    def _scan(self, values: Values, body: Nested, carry: Sequence[Any], xs: Sequence[Any], extra: Sequence[Any]) -> Any:
+    def _scan(
+        self,
+        values: Values,
+        body: Nested,
+        carry: Sequence[Any],
+        xs: Sequence[Any],
+        extra: Sequence[Any],
+        is_left: bool = False,
+    ) -> Any:
         state, others = self._argument(list(carry), values), self._argument(list(extra), values)
         sequences = self._argument(list(xs), values)
         steps = []
         for index in range(len(sequences[0])):
             given = self._nested(body, values, [*state, *(each[index] for each in sequences), *others])
+            goes_on = not is_left or bool(given.pop())
             state = given[: len(state)]
             steps.append(given[len(state) :])
+            if not goes_on:
+                break
         return (*state, *(torch.stack(column) for column in zip(*steps, strict=True)))
 
 

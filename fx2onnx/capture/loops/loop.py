@@ -1,0 +1,238 @@
+"""One loop that Python is in, whose turns are run until it is known what they hand on."""
+
+from __future__ import annotations
+
+from types import FrameType
+
+import torch
+import torch.fx
+
+from fx2onnx.capture.captured import Symbol, TensorInfo
+from fx2onnx.capture.loops.parts import Unlike, at_turn, number_behind
+from fx2onnx.capture.loops.plan import Plan
+from fx2onnx.capture.loops.state import Grown, Held, put
+from fx2onnx.capture.loops.turns import Elements
+from fx2onnx.capture.python.held import Value
+from fx2onnx.capture.recording.control_flow import Nested, record_scan
+from fx2onnx.capture.recording.values import ValuesBefore, tensor_info
+from fx2onnx.capture.shapes.symnode import sym_int, unwrap
+from fx2onnx.sizes.assumptions import Assumption
+from fx2onnx.sizes.expr import Dim, DimLike
+from fx2onnx.sizes.relation import COMPARE, Relation
+from fx2onnx.torchcompat.frames import user_frame
+from fx2onnx.torchcompat.pytrees import Rebuild, flatten
+from fx2onnx.torchcompat.source_ast import exit_at
+
+MOST_TRIES = 6
+"""Turns that are run to see what the others find changed."""
+
+aten = torch.ops.aten
+
+
+class Loop:
+    """A loop that Python is in."""
+
+    def __init__(self, loops: Value, frame: FrameType, series: Elements) -> None:
+        self.loops, self.tracer, self.frame, self.series = loops, loops.tracer, frame, series
+        self.tracer.values.mark()
+        self.where = self.tracer.values.where
+        self.first = 0
+        """The number of the first of the turns that are the loop of the file."""
+        self.wants_first = False
+        """Whether the turn of number 0 has to be run by itself."""
+        self.known_before: frozenset[str] = frozenset()
+        """Symbols of data that are known before the turn."""
+        self.turns: DimLike = unwrap(series.length)
+        """How many there are."""
+        self._stays: torch.fx.Node | None = None
+        """Whether Python stays in the loop behind the turn that runs now."""
+        self._tries = 0
+        self._plan: Plan | None = None
+
+    def next(self) -> Value:
+        """The element of the next turn; StopIteration behind the last one."""
+        if self._plan is None and not self.first and self.where in self.tracer.first_turns:
+            return self._first_turn()
+        if self._plan is None:
+            self._held = Held(self.frame)
+            self._plan = Plan(self)
+            return self._turn(self._plan)
+        if self.loops.open[-1] is not self or self.tracer.values.graph is not self._graph:
+            raise self.loops.refused("Python leaves a loop within it before its end")
+        try:
+            return self._after_turn(self._plan)
+        except Unlike as error:
+            return self._alone(str(error))
+
+    def _turn(self, plan: Plan) -> Value:
+        """Begin to record a turn; what it carries is as the plan says."""
+        tracer, env = self.tracer, self.tracer.sizes
+        for name, plugin in tracer.plugins.items():
+            if name != "loops":
+                plugin.before_nested()
+        for view in [*tracer.values.views.values()]:
+            view.memory.present()
+        self._plan, self._before, self._known = plan, ValuesBefore(tracer.values), env.kept()
+        self._stays = None
+        self._viewed = frozenset(tracer.values.views)
+        self.known_before, env.unchecked, self._symbols = env.unbacked, {}, frozenset(tracer.values.symbols)
+        self._graph = tracer.values.graph = torch.fx.Graph()
+        self.loops.open.append(self)
+        self._node = tracer.values.add_input("turn", tracer.values.new_fake((), torch.int64))
+        self._index = index = env.new_unbacked()
+        tracer.values.symbols[str(index)] = Symbol(str(index), number_behind(tracer, self._node), None)
+        env.hints = {**env.hints, str(index): self._hint()}
+        supposed = [Relation("lt", (index, unwrap(self.series.length)))]
+        supposed += [Relation("ge", (index, 1))] if self.first else []
+        env.know(supposed={**env.facts.supposed, **dict.fromkeys(supposed)})
+        plan.begin(index)
+        return self.series.at(sym_int(env, index))
+
+    def _hint(self) -> int:
+        """A number of a turn that is no first or last one, where there are such at the sample's sizes."""
+        most = int(self.tracer.sizes.hint(unwrap(self.series.length))) - 1
+        return max(self.first, min(self.first + 2, most))
+
+    def answer(self, test: Relation) -> bool | None:
+        """Whether a comparison of the turn's number holds in all turns but the first; None where that is not all."""
+        facts = self.tracer.sizes.facts
+        known: bool | None = facts.is_settled(test)
+        if known is not None or self.first or str(self._index) not in test.symbols() or test.op not in COMPARE:
+            return known
+        later = Relation("ge", (self._index, 1))
+        known = facts.supposing(later).is_settled(test)
+        self.wants_first |= known is not None
+        return known
+
+    def stays(self, test: torch.fx.Node) -> bool | None:
+        """The answer with which Python stays in the loop, where the turn ends with leaving it by data; the file asks ``test``."""
+        frame = user_frame()
+        answer = exit_at(frame) if frame is self.frame else None
+        if answer is None or self._stays is not None:
+            return None
+        values, info = self.tracer.values, TensorInfo(torch.bool, test.meta["val"].dims)
+        self._stays = test if answer else values.call(aten.logical_not.default, (test,), {}, info)
+        return answer
+
+    def _after_turn(self, plan: Plan) -> Value:
+        self._tries += 1
+        if self.wants_first:
+            raise Unlike("Python decides by whether a turn is the first")
+        found = plan.after(self._held.changes(plan.markers), self._before)
+        if found is plan:
+            self._finish(plan)
+            raise StopIteration
+        if self._tries > MOST_TRIES:
+            raise self.loops.refused("what a turn changes differs from turn to turn")
+        self._leave(is_kept=False)
+        return self._turn(found)
+
+    def _alone(self, why: str) -> Value:
+        """Run the first turn by itself."""
+        self._leave(is_kept=False)
+        if self.first:
+            raise self.loops.refused(why)
+        return self._first_turn()
+
+    def _first_turn(self) -> Value:
+        """The element of the turn that is run by itself; that there is one has to hold, where not every size but 0 says so."""
+        env, some = self.tracer.sizes, Relation("ge", (unwrap(self.series.length), 1))
+        if env.certain("ge", *some.args) is None and not env.facts.excludes_zero_only(some):
+            env.expect("ge", *some.args)
+        self.first, self.wants_first, self._tries, self._plan = 1, False, 0, None
+        return self.series.at(0)
+
+    def _leave(self, *, is_kept: bool) -> None:
+        """Everything is as before the turn; ``is_kept``: what was learnt of sizes stays."""
+        tracer, env, before = self.tracer, self.tracer.sizes, self._before
+        self.loops.open.pop()
+        self.loops.over.add(self._graph)
+        self._held.put_back()
+        assert self._plan is not None
+        self._plan.leave()
+        for memory, node, version in before.memories.values():
+            memory.node, memory.version, memory.late = node, version, None
+        for source, view in tracer.values.sources.items():
+            if id(view.memory) not in before.memories and view.memory.version:
+                view.memory.node, view.memory.version, view.memory.late = source, 0, None
+        before.restore()
+        for key, view in tracer.values.views.items():
+            if key not in self._viewed and id(view.memory) in before.memories:
+                view.version = -1  # met in the turn: what it shows behind it is another node
+        if is_kept:
+            env.know(supposed=self._known.facts.supposed)
+        else:
+            alive = {
+                tracer.values.root,
+                tracer.values.path_graph,
+                before.graph,
+                *(one._graph for one in self.loops.open),
+            }
+            symbols = tracer.values.symbols
+            for name in [name for name, symbol in symbols.items() if symbol.node.graph not in alive]:
+                if name not in self._symbols:
+                    del symbols[name]
+            after, next_unbacked, hints = env.facts, env.next_unbacked, env.hints
+            env.go_back(self._known)
+            env.know(unbacked=after.unbacked, signed=after.signed)
+            env.next_unbacked, env.hints = next_unbacked, hints
+        env.unchecked = self._known.unchecked
+
+    def _finish(self, plan: Plan) -> None:
+        """Record the loop, whose body is the last turn."""
+        tracer = self.tracer
+        grown = [(one, one.before_loop(), flatten(one.items)) for one in plan.added.values()]
+        items = [leaf.value for _, _, (leaves, _) in grown for leaf in leaves]
+        added = [self._type_of_item(item) for item in items]
+        if self._stays is not None:
+            plan.count(self._index)
+        nodes = [*(one.output for one in plan.carried), *map(tracer.values.node_of, items)]
+        self._leave(is_kept=True)
+        if not nodes:
+            plan.give([])
+            return
+        if self._stays is not None:
+            self.turns = tracer.sizes.new_unbacked()
+        length = self.turns
+        inside = [at_turn(one.info, self._index + 1) for one in plan.carried]
+        stays = [] if self._stays is None else [self._stays]
+        types = (*inside, *added, *(node.meta["val"] for node in stays))
+        body = Nested(self._graph, [*plan.inputs, self._node], [*nodes, *stays], types)
+        stacked = [TensorInfo(info.dtype, (self.turns - self.first, *info.dims)) for info in added]  # type: ignore[arg-type]
+        with tracer.values.at(self.where):
+            start = plan.starts()
+            numbers = torch.arange(self.first, self.series.length)
+            infos = [*(at_turn(one.info, length) for one in plan.carried), *stacked]
+            results = record_scan(
+                tracer, body, start, [tracer.values.node_of(numbers)], [], infos=infos, is_left=bool(stays)
+            )
+            if stays:
+                plan.counted(results[len(plan.carried) - 1])
+            plan.give(results[: len(plan.carried)])
+            left = iter(results[len(plan.carried) :])
+            for one, held, (leaves, rebuild) in grown:
+                self._grow(one, held, [next(left) for _ in leaves], rebuild)
+        self.loops.notes.append(Assumption("a loop over a dynamic size is a loop of the file", self.where))
+
+    def _type_of_item(self, item: Value) -> TensorInfo:
+        if not isinstance(item, torch.Tensor):
+            raise self.loops.refused(f"a turn adds a {type(item).__name__} to a list")
+        info = tensor_info(item)
+        symbols = {name for size in info.dims if isinstance(size, Dim) for name in size.symbols()}
+        if symbols & (self.tracer.sizes.unbacked - self.known_before):
+            raise self.loops.refused("a list holds tensors whose sizes differ from turn to turn")
+        return info
+
+    def _grow(self, one: Grown, held: list[Value], stacked: list[torch.Tensor], rebuild: Rebuild) -> None:
+        """The list has what stands for all that the turns added."""
+        if one.is_front:
+            stacked = [each.flip(0) for each in stacked]
+        if len(one.items) > 1:
+            if len(one.items) != len(stacked):
+                raise self.loops.refused("a turn adds several things to a list")
+            marked = [self.loops.repeat(torch.stack(stacked, 1).flatten(0, 1))]
+        else:
+            marked = rebuild([*map(self.loops.repeat, stacked)])
+        self.loops.grow(held, marked, one.is_front)
+        if one.place is not None:
+            put(one.place, held)

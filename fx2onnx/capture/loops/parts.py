@@ -1,0 +1,186 @@
+"""How a value goes from one turn of a loop to the next: not at all, as a number of the turn, or as a tensor that is handed on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import torch
+import torch.fx
+
+from fx2onnx.capture.captured import TensorInfo
+from fx2onnx.capture.loops.state import Place
+from fx2onnx.capture.python.held import MISSING, Value
+from fx2onnx.capture.recording.values import tensor_info
+from fx2onnx.capture.shapes.symnode import unwrap
+from fx2onnx.sizes.expr import Dim, Scalar
+from fx2onnx.torchcompat.pytrees import Rebuild
+
+aten = torch.ops.aten
+TURN = Dim.symbol("turn of a loop")
+"""The number of a turn, in types and numbers that differ from turn to turn."""
+
+
+class Unlike(Exception):
+    """The first turn differs from those behind it."""
+
+
+def at_turn(value: Value, turn: Scalar, symbol: Dim = TURN) -> Value:
+    """A number, or the sizes of a type, in another turn."""
+    if isinstance(value, TensorInfo):
+        return replace(value, dims=tuple(at_turn(size, turn, symbol) for size in value.dims))
+    return value.substitute({str(symbol): turn}) if isinstance(value, Dim) else value
+
+
+def _symbols(*values: Value) -> frozenset[str]:
+    return frozenset[str]().union(*(value.symbols() for value in values if isinstance(value, Dim)))
+
+
+@dataclass(eq=False)
+class HandedOn:
+    """A tensor, or a number as one, that a turn gets from the one before."""
+
+    info: TensorInfo
+    device: torch.device
+    start: Value
+    """Before the loop: a tensor, a number, or a memory; None where no turn reads it."""
+    is_number: bool = False
+    given: Value = None
+    """In the turn that runs now."""
+    given_version: int = 0
+    """That of the memory, before the turn writes into it."""
+    output: torch.fx.Node | None = None
+    """What that turn leaves."""
+
+
+@dataclass(eq=False)
+class Constant:
+    """What no turn changes, or what no turn reads and each leaves as it is now."""
+
+    value: Value
+
+
+@dataclass(eq=False)
+class Linear:
+    """A number that is an expression of the turn's, as before the turn of that number."""
+
+    value: Scalar
+    is_read: bool = True
+
+
+Part: TypeAlias = HandedOn | Constant | Linear
+
+
+@dataclass(eq=False)
+class Entry:
+    """A place, its structure and the parts of what it has."""
+
+    place: Place
+    before: Value
+    is_read: bool
+    parts: list[Part]
+    build: Rebuild
+    after: Sequence[Value] = ()
+
+
+class Kinds:
+    """Tells how the values of a loop go from turn to turn."""
+
+    def __init__(self, loop: Value, index: Dim) -> None:
+        self._loop, self._index = loop, index
+
+    def part(self, place: Place, before: Value, after: Value, known: Part | None) -> Part:
+        """How a value goes from turn to turn: as ``known``, or else as one turn shows."""
+        if _is_number(after):
+            return self._number_part(place, before, after, known)
+        if not isinstance(after, torch.Tensor):
+            if before is MISSING:
+                return known if isinstance(known, Constant) else Constant(after)
+            if before is after or (type(before) is type(after) and before == after):
+                return known if isinstance(known, Constant) else Constant(before)
+            raise Unlike(f"{place.name} is {name_of(before)} before the first turn and {name_of(after)} behind it")
+        info = self._type_of(after)
+        if before is after and (known is None or isinstance(known, Constant)):
+            return known or Constant(before)
+        if isinstance(known, HandedOn) and info == at_turn(known.info, TURN + 1):
+            return known
+        if isinstance(before, torch.Tensor):
+            return HandedOn(self._from_turn_to_turn(place, self._type_of(before), info), after.device, before)
+        if str(TURN) in _symbols(*info.dims):
+            raise Unlike(f"the sizes of {place.name} differ from turn to turn")
+        if before is MISSING or isinstance(before, int | float | torch.SymInt):
+            return HandedOn(info, after.device, None if before is MISSING else before)
+        raise Unlike(f"{place.name} is {name_of(before)} before the first turn")
+
+    def _from_turn_to_turn(self, place: Place, before: TensorInfo, after: TensorInfo) -> TensorInfo:
+        """The type before a turn: of its sizes, each turn may add the same to one."""
+        if before.dtype != after.dtype or len(before.dims) != len(after.dims):
+            raise Unlike(f"{place.name} is {before} before the first turn and {after} behind it")
+        dims: list[Value] = []
+        for one, two in zip(before.dims, after.dims, strict=True):
+            step = two - one
+            if (
+                str(TURN) in _symbols(step)
+                or _symbols(step) & self._own()
+                or (step != 0 and one in (0, 1) and two != 1 + one)
+            ):
+                raise Unlike(f"{place.name} is {before} before the first turn and {after} behind it")
+            dims.append(one + step * (TURN - self._loop.first) if step != 0 else one)
+        return TensorInfo(before.dtype, tuple(dims))
+
+    def _number_part(self, place: Place, before: Value, after: Value, known: Part | None) -> Part:
+        if isinstance(before, float) or isinstance(after, float):
+            if before is MISSING or before == after:
+                return known or Constant(after)
+            raise self._loop.loops.refused(f"a turn changes the real number {place.name}")
+        value = at_turn(unwrap(after), TURN, self._index)
+        if before is MISSING:
+            if _symbols(value) & self._own():
+                raise self._loop.loops.refused(f"{place.name} is a number that only the last turn knows")
+            same = isinstance(known, Linear) and known.value == value
+            return known if same and known is not None else Linear(value, is_read=False)
+        if not _is_number(before):
+            raise Unlike(f"{place.name} is {name_of(before)} before the first turn")
+        if isinstance(known, HandedOn):
+            return known
+        if isinstance(known, Linear):
+            if value == at_turn(known.value, TURN + 1):
+                return known
+        elif known is None or not isinstance(known, Constant) or unwrap(before) != value:
+            step = value - unwrap(before)
+            if str(TURN) not in _symbols(step) and not _symbols(step) & self._own():
+                return Linear(unwrap(before) + step * (TURN - self._loop.first))
+        elif isinstance(known, Constant):
+            return known
+        return HandedOn(TensorInfo(torch.int64, ()), torch.device("cpu"), before, is_number=True)
+
+    def info(self, value: Value) -> TensorInfo | None:
+        """The type of a tensor; None for anything else."""
+        return self._type_of(value) if isinstance(value, torch.Tensor) else None
+
+    def _type_of(self, value: torch.Tensor) -> TensorInfo:
+        info: TensorInfo = at_turn(tensor_info(value), TURN, self._index)
+        return info
+
+    def _own(self) -> frozenset[str]:
+        """Symbols that only the turn knows."""
+        return self._loop.tracer.sizes.unbacked - self._loop.known_before  # type: ignore[no-any-return]
+
+
+def number_behind(tracer: Value, node: torch.fx.Node) -> torch.fx.Node:
+    """A node of a number that a turn is given: what sizes come from is no input of a graph."""
+    made: torch.fx.Node = tracer.values.call(aten.alias.default, (node,), {}, node.meta["val"])
+    return made
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float | torch.SymInt) and not isinstance(value, bool)
+
+
+def kind_of(value: object) -> type:
+    return torch.Tensor if isinstance(value, torch.Tensor | int | float | torch.SymInt) else type(value)
+
+
+def name_of(value: object) -> str:
+    return "nothing" if value is MISSING else type(value).__name__

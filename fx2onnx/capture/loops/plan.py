@@ -1,0 +1,292 @@
+"""What the turns of a loop hand on: tensors and numbers, by the variables, attributes, elements and memories that have them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+import torch.fx
+
+from fx2onnx.capture.captured import Symbol, TensorInfo
+from fx2onnx.capture.loops.parts import (
+    Entry,
+    HandedOn,
+    Kinds,
+    Linear,
+    Part,
+    Unlike,
+    at_turn,
+    kind_of,
+    name_of,
+    number_behind,
+)
+from fx2onnx.capture.loops.state import Change, Grown, grown_list, put, value_at
+from fx2onnx.capture.loops.turns import Repeat, Turns, become
+from fx2onnx.capture.python.held import MISSING, Value
+from fx2onnx.capture.recording.values import Memory, ValuesBefore
+from fx2onnx.capture.registry import load_family
+from fx2onnx.capture.shapes.symnode import sym_int
+from fx2onnx.sizes.expr import Dim, Scalar
+from fx2onnx.torchcompat.pytrees import flatten
+
+aten = torch.ops.aten
+
+
+class Plan:
+    """What the turns of a loop are known to hand on. Another turn confirms that, or gives another plan."""
+
+    def __init__(self, loop: Value, known: Plan | None = None) -> None:
+        self.loop, self.tracer = loop, loop.tracer
+        self.entries: dict[object, Entry] = {}
+        self.memories: dict[int, tuple[Memory, HandedOn]] = {}
+        self.lists: dict[object, Grown] = {} if known is None else known.added
+        self.added: dict[object, Grown] = {}
+        """The lists that grew in the last turn, with what was added."""
+        self.carried: list[HandedOn] = []
+        self.inputs: list[torch.fx.Node] = []
+        self._turned: list[list[Value]] = []
+        self._ends: list[tuple[object, HandedOn]] = []
+        """Last elements of lists that the turn took."""
+        self.markers: frozenset[int] = frozenset()
+        """Ids of what stands in lists for what former turns added."""
+
+    # -- before a turn ------------------------------------------------------------------------------------------------
+    def begin(self, index: Dim) -> None:
+        """A turn finds what the one before left, of which only the type is known."""
+        self.index, self.kinds = index, Kinds(self.loop, index)
+        for memory, carried in self.memories.values():
+            memory.node, memory.version = self._input(carried), memory.version + 1
+            carried.given_version = memory.version
+        for entry in self.entries.values():
+            if entry.is_read:
+                put(entry.place, entry.build([self._given(part) for part in entry.parts]))
+        for key, grown in self.lists.items():
+            if not grown.is_hidden:
+                self._stand_in(key, grown)
+
+    def _input(self, carried: HandedOn) -> torch.fx.Node:
+        values, info = self.tracer.values, at_turn(carried.info, self.index)
+        carried.given = values.new_fake(info.dims, info.dtype, carried.device)
+        node: torch.fx.Node = values.add_input(f"carried_{len(self.carried)}", carried.given)
+        self.carried.append(carried)
+        self.inputs.append(node)
+        if carried.is_number:
+            number_of = load_family("overloads.unbacked_scalars").number_of
+            carried.given = sym_int(self.tracer.sizes, number_of(self.tracer, number_behind(self.tracer, node)))
+        return node
+
+    def _given(self, part: Part) -> Value:
+        if isinstance(part, HandedOn):
+            self._input(part)
+            return part.given
+        return sym_int(self.tracer.sizes, at_turn(part.value, self.index)) if isinstance(part, Linear) else part.value
+
+    def _stand_in(self, key: object, grown: Grown) -> None:
+        """The list has what the turns before added, of which only the last element is at hand."""
+        held = grown.holder if grown.place is None else [*grown.before]
+        item, info = grown.items[-1], grown.infos[-1]
+        if item is None or info is None:
+            return
+        start = held[-1] if held else None
+        given: list[torch.Tensor] = []
+
+        def element(index: Value) -> torch.Tensor:
+            if index != -1:
+                raise self.loop.loops.refused(
+                    "a turn reads another element than the last of a list that the turns fill"
+                )
+            if not given:
+                if not isinstance(start, torch.Tensor) or self.kinds.info(start) != info:
+                    self.loop.wants_first = True
+                carried = HandedOn(info, item.device, start)
+                self._input(carried)
+                self._ends.append((key, carried))
+                given.append(carried.given)
+            return given[0]
+
+        def whole() -> torch.Tensor:
+            raise self.loop.loops.refused("a turn takes all elements of a list that the turns fill")
+
+        marker = self.tracer.values.new_fake(at_turn(info, self.index).dims, info.dtype, item.device)
+        length = sym_int(self.tracer.sizes, (self.index - self.loop.first) * len(grown.items))
+        self.tracer.repeats[id(marker)] = Repeat(marker, length, whole, element)
+        self.markers |= {id(marker)}
+        held.append(marker)
+        become(held, Turns)
+        self._turned.append(held)
+        if grown.place is not None:
+            put(grown.place, held)
+
+    def leave(self) -> None:
+        """Lists are lists again."""
+        for held in self._turned:
+            become(held, list)
+
+    # -- behind a turn ------------------------------------------------------------------------------------------------
+    def after(self, changes: Iterable[Change | Grown | str], before: ValuesBefore) -> Plan:
+        """The plan itself, where the turn left what it says; else another one. Raises Unlike where the first turn differs."""
+        found: dict[object, Change] = {}
+        self.added = {}
+        for each in changes:
+            if isinstance(each, str):
+                raise self.loop.loops.refused(each)
+            grown = each if isinstance(each, Grown) else self._longer(each)
+            if grown is not None:
+                self._note_grown(grown)
+            elif isinstance(each, Change):
+                found[each.place.identity] = each
+        following = Plan(self.loop, self)
+        for key in {**self.entries, **found}:
+            following.entries[key] = self._entry(self.entries.get(key), found.get(key))
+        for memory, carried in self.memories.values():
+            if memory.version == carried.given_version:
+                raise Unlike("the first turn writes into a tensor that later ones do not write into")
+        for memory, _ in before.written():
+            known = self.memories.get(id(memory))
+            following.memories[id(memory)] = known or (memory, HandedOn(memory.info, torch.device("cpu"), memory))
+        following.memories |= self.memories
+        is_known = self._is_same(following) and self.added.keys() == self.lists.keys()
+        pairs = [(self.added[key], grown) for key, grown in self.lists.items()] if is_known else []
+        if not is_known or any(one.infos != two.infos or one.is_front != two.is_front for one, two in pairs):
+            return following
+        self._take_outputs(before)
+        return self
+
+    def _longer(self, change: Change) -> Grown | None:
+        """A list that takes the place of one, with further elements: ``out = out + [h]``."""
+        is_list = type(change.before) is list and isinstance(change.after, list)
+        return grown_list(change.after, change.before, self.markers, change.place) if is_list else None
+
+    def _note_grown(self, grown: Grown) -> None:
+        items = grown.items
+        if len(items) > 1 and len({str(self.kinds.info(item)) for item in items}) > 1:
+            raise self.loop.loops.refused("a turn adds several things of different types to a list")
+        infos = tuple(self.kinds.info(item) for item in items)
+        self.added[grown.identity] = grown._replace(items=items, infos=infos)
+
+    def _is_same(self, other: Plan) -> bool:
+        if self.memories.keys() != other.memories.keys() or self.entries.keys() != other.entries.keys():
+            return False
+        pairs = ((entry.parts, other.entries[key].parts) for key, entry in self.entries.items())
+        return all([*map(id, one)] == [*map(id, two)] for one, two in pairs)
+
+    def _entry(self, known: Entry | None, change: Change | None) -> Entry:
+        place, before, is_read = (
+            (change.place, change.before, change.is_read)
+            if change is not None
+            else (known.place, known.before, known.is_read)  # type: ignore[union-attr]
+        )
+        after = value_at(place)
+        (leaves, _), (left, build) = flatten(before), flatten(after)
+        is_alike = [leaf.keys for leaf in leaves] == [leaf.keys for leaf in left] and kind_of(before) is kind_of(after)
+        if is_read and not is_alike:
+            raise Unlike(f"{place.name} is a {name_of(before)} before the first turn and a {name_of(after)} behind it")
+        values = [leaf.value for leaf in left]
+        starts = [leaf.value for leaf in leaves] if is_alike else [MISSING] * len(values)
+        known_parts = known.parts if known is not None and len(known.parts) == len(values) else [None] * len(values)
+        if not is_read:
+            starts = [MISSING] * len(values)
+        parts = [self.kinds.part(place, *each) for each in zip(starts, values, known_parts, strict=True)]
+        entry = Entry(place, before, is_read, parts, build, values)
+        if known is not None:
+            known.after, known.build = values, build
+        return entry
+
+    # -- the loop -----------------------------------------------------------------------------------------------------
+    def _take_outputs(self, before: ValuesBefore) -> None:
+        """Note what the turn leaves, while it is open."""
+        values = self.tracer.values
+        for memory, carried in self.memories.values():
+            carried.output = memory.present()
+        tensors: list[torch.Tensor] = []
+        for entry in self.entries.values():
+            for part, after in zip(entry.parts, entry.after, strict=True):
+                if isinstance(part, HandedOn):
+                    if part.is_number:
+                        after = aten.scalar_tensor.default(after, dtype=torch.int64)
+                    else:
+                        tensors.append(after)
+                    part.output = values.node_of(after)
+                    if entry.is_read is False and part not in self.carried:
+                        self._input(part)
+        for key, carried in self._ends:
+            carried.output = values.node_of(self.added[key].items[-1])
+        items = [leaf.value for grown in self.added.values() for leaf in flatten(grown.items)[0]]
+        self._check_shared(tensors, [item for item in items if isinstance(item, torch.Tensor)], before)
+
+    def _check_shared(self, tensors: list[torch.Tensor], items: list[torch.Tensor], before: ValuesBefore) -> None:
+        """Refuse what later turns would write into by another name; behind the loop, nothing may."""
+        values = self.tracer.values
+        written = {id(memory) for memory, _ in before.written()} | set(self.memories)
+        for carried in self.carried:
+            if isinstance(carried.given, torch.Tensor) and values.view_of(carried.given).memory.version:
+                written.add(id(values.view_of(carried.given).memory))
+        memories = [values.view_of(tensor).memory for tensor in [*tensors, *items]]
+        of_items, of_tensors = ({*map(id, each)} for each in (memories[len(tensors) :], memories[: len(tensors)]))
+        writes_given = any(
+            id(values.view_of(each.given).memory) in written
+            for each in self.carried
+            if isinstance(each.given, torch.Tensor) and not isinstance(each.start, Memory)
+        )
+        is_shared = bool(of_items & of_tensors) or len(of_tensors) < len(tensors)
+        if of_items & written or (writes_given and is_shared):
+            raise self.loop.loops.refused("a list holds tensors that later turns write into")
+        counts = [*map(id, memories)]
+        self.loop.shares = any(counts.count(one) > 1 or one in before.memories for one in counts)
+        if self.loop.shares:
+            self.loop.loops.fixed |= {id(memory): memory for memory in memories}
+        self._shared = self.loop.shares
+
+    def count(self, index: Dim) -> None:
+        """Also hand on the number of turns so far."""
+        counter = HandedOn(TensorInfo(torch.int64, ()), torch.device("cpu"), self.loop.first)
+        self._input(counter)
+        number = aten.scalar_tensor.default(sym_int(self.tracer.sizes, index + 1), dtype=torch.int64)
+        counter.output = self.tracer.values.node_of(number)
+
+    def counted(self, result: torch.Tensor) -> None:
+        """The number of turns is what the loop handed on last."""
+        node, turns = self.tracer.values.node_of(result), self.loop.turns
+        self.tracer.unbacked_scalars[node] = turns
+        self.tracer.values.symbols[str(turns)] = Symbol(str(turns), node, None)
+
+    def starts(self) -> list[torch.fx.Node]:
+        """The nodes of what there is before the first of the turns."""
+        return [self._start(carried) for carried in self.carried]
+
+    def _start(self, carried: HandedOn) -> torch.fx.Node:
+        values, start = self.tracer.values, carried.start
+        info = at_turn(carried.info, self.loop.first)
+        if isinstance(start, Memory):
+            return start.present()
+        if not isinstance(start, torch.Tensor):
+            number = 0 if start is None else start
+            sizes = [sym_int(self.tracer.sizes, size) for size in info.dims]
+            start = (
+                aten.full.default(sizes, number, dtype=info.dtype)
+                if sizes
+                else aten.scalar_tensor.default(number, dtype=info.dtype)
+            )
+        return values.node_of(start)  # type: ignore[no-any-return]
+
+    def give(self, results: Sequence[torch.Tensor]) -> None:
+        """Every place has what the last turn left."""
+        values, by_part = self.tracer.values, dict(zip(self.carried, results, strict=True))
+        length = self.loop.turns
+        for memory, carried in self.memories.values():
+            memory.node, memory.version = values.node_of(by_part[carried]), memory.version + 1
+        for entry in self.entries.values():
+            put(entry.place, entry.build([self._left(part, by_part, length) for part in entry.parts]))
+
+    def _left(self, part: Part, by_part: dict[HandedOn, torch.Tensor], length: Scalar) -> Value:
+        if isinstance(part, HandedOn):
+            result = by_part[part]
+            if part.is_number:
+                return result.item()
+            if self._shared:
+                memory = self.tracer.values.view_of(result).memory
+                self.loop.loops.fixed[id(memory)] = memory
+            return result
+        if isinstance(part, Linear):
+            return sym_int(self.tracer.sizes, at_turn(part.value, length if part.is_read else length - 1))
+        return part.value

@@ -1,0 +1,263 @@
+"""Loops that run as often as a size says, ``for t in range(x.shape[1]): h = cell(x[:, t], h)``, become loops of the file as the module runs.
+
+One turn is run to see what it changes: variables, attributes and elements, lists that grow, tensors that are written. Another one,
+for which these are values that the loop carries, is the body. A first turn is run by itself where it differs from the others.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+import torch.fx
+
+from fx2onnx.base.code_patch import Why, answers_for_caller, put_name
+from fx2onnx.base.errors import UserError
+from fx2onnx.capture.loops import turns
+from fx2onnx.capture.loops.loop import Loop
+from fx2onnx.capture.loops.state import is_at_head, is_lazy, is_passed_on
+from fx2onnx.capture.loops.turns import Elements, Repeat, Turns
+from fx2onnx.capture.python.held import Value
+from fx2onnx.capture.recording.decisions import FirstTurnDiffers, Test
+from fx2onnx.capture.recording.plugins import RunPlugin
+from fx2onnx.capture.recording.tracer import Tracer
+from fx2onnx.capture.recording.values import Memory, dims_of
+from fx2onnx.capture.shapes.deciding import LOOP_IN_TENSORS, NO_LOOP, few
+from fx2onnx.capture.shapes.symnode import may_be_size, sym_int, unwrap
+from fx2onnx.sizes.expr import Dim, apply
+from fx2onnx.sizes.relation import Relation
+from fx2onnx.torchcompat.frames import user_frame
+from fx2onnx.torchcompat.operators import OpOverload
+from fx2onnx.torchcompat.pytrees import flatten
+from fx2onnx.torchcompat.source_ast import goes_through_left_loop
+
+aten = torch.ops.aten
+Node = torch.fx.Node
+
+
+@answers_for_caller
+class TurnsIterator:
+    """Gives the elements to a ``for``, whose turns are those of the file; or the tensors that stand for them to anything else."""
+
+    def __init__(self, loops: Loops, series: Elements | None, held: list[Value] | None) -> None:
+        self._loops, self._series, self._held = loops, series, held
+        self._loop: Loop | None = None
+        self._plain: Iterator[Value] | None = None
+
+    def __iter__(self) -> TurnsIterator:
+        return self
+
+    def series(self) -> Elements:
+        """The elements by their numbers."""
+        return self._series or turns.series_of(self._held)  # type: ignore[return-value]
+
+    def __next__(self) -> Value:
+        if self._plain is not None:
+            return next(self._plain)
+        if self._loop is not None:
+            return self._loop.next()
+        frame = sys._getframe(1)
+        if not is_at_head(frame):
+            if self._held is None:
+                raise self._loops.refused("Python makes a list of as many elements as a size says")
+            self._plain = list.__iter__(self._held)
+            return next(self._plain)
+        if is_lazy(frame) or is_passed_on(self):
+            raise self._loops.refused(
+                "a generator or an iterator of Python's goes through as many elements as a size says"
+            )
+        self._loop = Loop(self._loops, frame, self.series())
+        return self._loop.next()
+
+
+@answers_for_caller
+class Loops(RunPlugin):
+    """The loops of one run that are loops of the file."""
+
+    def __init__(self, tracer: Tracer) -> None:
+        super().__init__(tracer)
+        self.open: list[Loop] = []
+        self.over: set[torch.fx.Graph] = set()
+        """Graphs of turns that are over: what they made is used in them only."""
+        self.fixed: dict[int, Memory] = {}
+        """By id, memories that a loop gives to more than one tensor."""
+        self._turned: list[Turns] = []
+
+    def end(self) -> None:
+        for found in self._turned:
+            turns.become(found, list)
+        self._turned.clear()
+        self.open.clear()
+        self.tracer.repeats.clear()
+
+    # -- what Python finds in the place of its own ------------------------------------------------------------------
+    def installed(self) -> dict[str, Value]:
+        """Until ``Changes`` end, tensors of dynamic sizes are gone through in loops. Returns names for the user's files."""
+        functions = {"unbind": self._unbound, "split": self._split, "chunk": self._chunked}
+        for name, instead in {"__iter__": self._iterated, **functions}.items():
+            put_name(torch.Tensor, name, instead(getattr(torch.Tensor, name)), Why.SIZES)
+        for name, instead in functions.items():
+            put_name(torch, name, instead(getattr(torch, name)), Why.SIZES)
+        return turns.NAMES
+
+    def _iterated(self, own: Callable[..., Value]) -> Callable[..., Value]:
+        loops = self
+
+        @answers_for_caller
+        def __iter__(self: torch.Tensor) -> Value:
+            found = turns.series_of(self)
+            return own(self) if found is None else loops.iterator(found, loops.repeated(self))
+
+        return __iter__
+
+    def _unbound(self, own: Callable[..., Value]) -> Callable[..., Value]:
+        @answers_for_caller
+        def unbind(input: torch.Tensor, dim: int = 0) -> Value:
+            is_loop = input.dim() > 0 and self.may_loop(input.shape[dim])
+            return turns.parts_of(input, dim) if is_loop else own(input, dim)
+
+        return unbind
+
+    def _split(self, own: Callable[..., Value]) -> Callable[..., Value]:
+        @answers_for_caller
+        def split(tensor: torch.Tensor, split_size_or_sections: Value = None, dim: int = 0, **kwargs: Value) -> Value:
+            size = kwargs.pop("split_size", split_size_or_sections)
+            if type(size) is int and size == 1 and self.may_loop(tensor.shape[dim]):
+                return self.repeated(tensor.unsqueeze(dim).movedim(dim if dim < 0 else dim + 1, 0))
+            return own(tensor, size, dim=dim)
+
+        return split
+
+    def _chunked(self, own: Callable[..., Value]) -> Callable[..., Value]:
+        @answers_for_caller
+        def chunk(input: torch.Tensor, chunks: Value, dim: int = 0) -> Value:
+            size = input.shape[dim] if input.dim() else 1
+            is_each = may_be_size(chunks) and self.may_loop(size) and unwrap(chunks) == unwrap(size)
+            return torch.split(input, 1, dim) if is_each else own(input, chunks, dim)
+
+        return chunk
+
+    def may_loop(self, count: Value) -> bool:
+        """Whether a number of turns is a size that not only a few are."""
+        if not may_be_size(count):
+            return False
+        dim = unwrap(count)
+        return isinstance(dim, Dim) and not dim.is_real and (dim.as_symbol() is not None or not self._few(dim))
+
+    def _few(self, dim: Dim) -> bool:
+        return not dim.symbols() & self.tracer.sizes.unbacked and few(self.tracer.sizes, dim) is not None
+
+    def range_of(self, start: Value, count: Value, step: Value) -> Value:
+        """What stands for a ``range``."""
+        env, dim = self.tracer.sizes, unwrap(count)
+        if not env.certain("ge", dim, 0):
+            count = sym_int(env, apply("max", dim, 0))
+        return turns.range_of(start, count, step)
+
+    def left_range(self, plain: range) -> Value:
+        """What stands for a ``range`` of a fixed length, if its loop ends with leaving it by data."""
+        frame = user_frame()
+        is_left = frame is not None and len(plain) > 1 and goes_through_left_loop(frame)
+        return turns.range_of(plain.start, len(plain), plain.step) if is_left else plain
+
+    def iterator(self, series: Elements | None, held: list[Value] | None) -> TurnsIterator:
+        return TurnsIterator(self, series, held)
+
+    def repeat(self, stacked: torch.Tensor) -> torch.Tensor:
+        """A tensor that stands for those along the first axis of another one."""
+        values = self.tracer.values
+        marker: torch.Tensor = values.new_fake(dims_of(stacked)[1:], stacked.dtype, stacked.device)
+        self.tracer.repeats[id(marker)] = Repeat(marker, stacked.shape[0], lambda: stacked)
+        return marker
+
+    def repeated(self, stacked: torch.Tensor) -> Turns:
+        """A list of what there is along the first axis of a tensor."""
+        found = Turns([self.repeat(stacked)])
+        return found
+
+    def grow(self, found: list[Value], markers: Sequence[Value], is_front: bool) -> None:
+        """Add what stands for all that the turns added to a list."""
+        list.__setitem__(found, slice(None), [*markers, *found] if is_front else [*found, *markers])
+        if type(found) is list:
+            turns.become(found, Turns)
+            self._turned.append(found)  # type: ignore[arg-type]
+
+    # -- calls --------------------------------------------------------------------------------------------------------
+    def seen(self, func: OpOverload, args: tuple[Value, ...], kwargs: dict[str, Value]) -> Value:
+        """The result of a call that joins a list of a dynamic length; refuses another call of its elements."""
+        known = self.tracer.repeats
+        leaves, _ = flatten((args, kwargs))
+        if not any(id(leaf.value) in known for leaf in leaves if isinstance(leaf.value, torch.Tensor)):
+            return NotImplemented
+        join = _JOINS.get(func)
+        if join is None or not isinstance(args[0], list | tuple):
+            raise self.refused(f"{func} takes an element of a list of a dynamic length")
+        with self.tracer.mode:
+            return join([known.get(id(one), one) for one in args[0]], *args[1:], **kwargs)
+
+    def refused(self, what: str) -> UserError:
+        """The error of a loop that cannot be a loop of the file."""
+        error: UserError = self.tracer.values.refuse(
+            "E105",
+            NO_LOOP + what,
+            next=LOOP_IN_TENSORS,
+        )
+        return error
+
+    def saw_call(self, node: Node) -> None:
+        if self.over and any(operand.graph in self.over for operand in node.all_input_nodes):
+            raise self.refused("a tensor that one turn made is used behind the loop")
+
+    def before_write(self, memory: Memory) -> None:
+        if id(memory) in self.fixed:
+            raise self.refused("a tensor is written that a turn gave on as it is")
+
+    def failed(self, error: Exception) -> None:
+        """Raises FirstTurnDiffers where a turn that is not the first failed before there was a first."""
+        for loop in self.open:
+            if loop.wants_first:
+                raise FirstTurnDiffers(loop.where) from error
+
+    def gave(self, values: Sequence[object]) -> None:
+        if self.open:
+            raise self.refused("Python leaves the loop before its end")
+        if any(isinstance(value, Node) and value.graph in self.over for value in values):
+            raise self.refused("the module returns what one turn of a loop made")
+
+    def answer(self, test: Test) -> bool | None:
+        """The answer to whether a turn is the first one, which is run by itself, or the last one, which the file tells; None to another
+        question.
+        """
+        if not self.open:
+            return None
+        return self.open[-1].answer(test) if isinstance(test, Relation) else self.open[-1].stays(test)
+
+
+def _stacked(parts: list[Value], dim: int = 0) -> torch.Tensor:
+    pieces = [one.stacked() if isinstance(one, Repeat) else one.unsqueeze(0) for one in parts]
+    whole = pieces[0] if len(pieces) == 1 else torch.cat(pieces, 0)
+    return whole.movedim(0, dim)
+
+
+def _joined(parts: list[Value], dim: int = 0) -> torch.Tensor:
+    pieces = []
+    for one in parts:
+        if isinstance(one, Repeat):
+            rank = one.marker.dim()
+            axis = dim % rank
+            one = one.stacked().movedim(0, axis).flatten(axis, axis + 1)
+        pieces.append(one)
+    return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim)
+
+
+_JOINS: dict[OpOverload, Callable[..., torch.Tensor]] = {
+    aten.stack.default: _stacked,
+    aten.cat.default: _joined,
+    aten.concat.default: _joined,
+    aten.concatenate.default: _joined,
+    aten.pad_sequence.default: lambda parts, batch_first=False, *_, **__: _stacked(parts, 0 if batch_first else 1),
+}
+
+
+PLUGIN = Loops

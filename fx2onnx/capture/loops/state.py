@@ -1,0 +1,239 @@
+"""What one turn of a loop changes: variables of its function, and what these hold at any depth."""
+
+from __future__ import annotations
+
+import ctypes
+import dis
+import gc
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from types import CodeType, FrameType, GeneratorType
+from typing import NamedTuple
+
+from fx2onnx.base.code_patch import answers_for_caller
+from fx2onnx.capture.branches.statements import live_variables
+from fx2onnx.capture.python.held import CELL, DICT, LIST, MISSING, OBJECT, Entry, Snapshot, Value, base_of, differing
+
+_COMPREHENSIONS = ("<listcomp>",)
+_LAZY = ("<genexpr>", "<setcomp>", "<dictcomp>")
+
+
+class Place(NamedTuple):
+    """A variable, attribute or element that a turn changes."""
+
+    kind: int
+    """As of ``held.Entry``; -1 for a variable."""
+    holder: Value
+    key: Value
+
+    @property
+    def identity(self) -> tuple[int, int, object]:
+        """Equal for the same place."""
+        return self.kind, id(self.holder), self.key
+
+    @property
+    def name(self) -> str:
+        """What errors call it."""
+        return str(self.key) if isinstance(self.key, str) else f"element {self.key} of a {type(self.holder).__name__}"
+
+
+class Change(NamedTuple):
+    """A place with what it had before a turn and has after it."""
+
+    place: Place
+    before: Value
+    after: Value
+    is_read: bool
+    """Whether the turn may read what the one before left there."""
+
+
+class Grown(NamedTuple):
+    """A list with what a turn added to its end."""
+
+    holder: list[Value]
+    items: list[Value]
+    place: Place | None = None
+    """Where a longer list took the place of the one before."""
+    before: Sequence[Value] = ()
+    """What that had."""
+    is_hidden: bool = False
+    """True of the list that a comprehension makes, which no turn can read."""
+    is_front: bool = False
+    """True where turns add to its beginning."""
+    infos: tuple[Value, ...] = ()
+    """The types of ``items``."""
+
+    @property
+    def identity(self) -> object:
+        """Equal for the same list."""
+        return id(self.holder) if self.place is None else self.place.identity
+
+    def before_loop(self) -> list[Value]:
+        """The list to add to, once everything is as before the turn."""
+        return self.holder if self.place is None else [*self.before]
+
+
+VARIABLE = -1
+
+
+@answers_for_caller
+class Held:
+    """Everything that a turn can reach by names of its function, as it is before the turn."""
+
+    def __init__(self, frame: FrameType) -> None:
+        self.frame = frame
+        self.variables = dict(frame.f_locals)
+        space = frame.f_globals
+        self._names = {name: space.get(name, MISSING) for name in frame.f_code.co_names}
+        others = [(name, value) for name, value in self._names.items() if value is not MISSING]
+        own = [
+            each for each in (*self.variables.items(), *others) if not type(each[1]).__module__.startswith("fx2onnx.")
+        ]
+        self._snapshot = Snapshot((), own)
+        self._hidden = _empty_lists() if frame.f_code.co_name in _COMPREHENSIONS or is_inlined(frame) else {}
+        self._is_found = False
+        for entry in self._snapshot.entries:
+            self._hidden.pop(id(entry.holder), None)
+
+    def changes(self, markers: frozenset[int] = frozenset()) -> Iterator[Change | Grown | str]:
+        """What differs now; a text about what no loop of the file can do. ``markers``: ids of what stands for former turns in a list."""
+        after, live = self.frame.f_locals, live_variables(self.frame)
+        for name in sorted({*self.variables, *after} & live.at_head):
+            one, two = self.variables.get(name, MISSING), after.get(name, MISSING)
+            if one is not two:
+                yield Change(Place(VARIABLE, self.frame, name), one, two, name in live.in_body)
+        for name, value in self._names.items():
+            if self.frame.f_globals.get(name, MISSING) is not value:
+                yield f"a turn changes the global variable {name}"
+        for entry in self._snapshot.entries:
+            yield from _changes_of(entry, markers)
+        grown = self._filled()
+        if len(grown) == 1:
+            yield Grown(grown[0], [*grown[0]], is_hidden=True)
+        elif self._hidden:
+            yield "what a list is made of cannot be told"
+
+    def _filled(self) -> list[list[Value]]:
+        """The lists that got an element and that nothing holds but a comprehension, which makes them."""
+        found = [each for each in self._hidden.values() if len(each) == 1]
+        if self._is_found:
+            return found
+        holders = [one for one in gc.get_referrers(*found) if one is not found and one is not self._hidden]
+        held = {id(part) for one in holders if not isinstance(one, FrameType) for part in gc.get_referents(one)}
+        alone = [each for each in found if id(each) not in held]
+        if len(alone) == 1:
+            self._hidden, self._is_found = {id(alone[0]): alone[0]}, True
+        return alone
+
+    def put_back(self) -> None:
+        """Everything is as it was before the turn."""
+        for found in self._filled():
+            found.clear()
+        self._snapshot.put_back()
+        set_variables(self.frame, self.variables)
+
+
+def _changes_of(entry: Entry, markers: frozenset[int]) -> Iterator[Change | Grown | str]:
+    found = [*differing(entry)]
+    if not found:
+        return
+    if entry.kind == LIST and list.__len__(entry.holder) != len(entry.content):
+        grown = grown_list(entry.holder, entry.content, markers)
+        yield grown or "a turn changes the length of a list by something else than append"
+    elif entry.kind not in (DICT, LIST, OBJECT, CELL):
+        yield f"a turn changes a {type(entry.holder).__name__}"
+    else:
+        for key, before, after in found:
+            yield Change(Place(entry.kind, entry.holder, key), before, after, True)
+
+
+def grown_list(found: Value, before: list[Value], markers: frozenset[int], place: Place | None = None) -> Grown | None:
+    """A list that has what was there before, and more at its end or at its beginning; None where it is no such list."""
+    if not isinstance(found, list):
+        return None
+    whole = [*list.__iter__(found)]
+    held, count = [each for each in whole if id(each) not in markers], len(before)
+    if len(held) < count or (len(held) == count and place is not None):
+        return None
+    is_behind = len(whole) == len(held) or id(whole[0]) in markers or count > 0
+    if is_behind and [*map(id, held[:count])] == [*map(id, before)]:
+        return Grown(found, held[count:], place, before)
+    if count == 0 or [*map(id, held[-count:])] == [*map(id, before)]:
+        return Grown(found, held[: len(held) - count], place, before, is_front=True)
+    return None
+
+
+def put(place: Place, value: object) -> None:
+    """Give a variable, attribute or element a value."""
+    if place.kind == VARIABLE:
+        set_variables(place.holder, {**place.holder.f_locals, place.key: value})
+    elif place.kind == DICT:
+        base_of(place.holder).__setitem__(place.holder, place.key, value)
+    elif place.kind == LIST:
+        place.holder[place.key] = value
+    elif place.kind == OBJECT:
+        object.__setattr__(place.holder, place.key, value)
+    else:
+        place.holder.cell_contents = value
+
+
+def value_at(place: Place) -> Value:
+    """What is there now."""
+    if place.kind == VARIABLE:
+        return place.holder.f_locals.get(place.key, MISSING)
+    if place.kind == OBJECT:
+        return getattr(place.holder, place.key, MISSING)
+    if place.kind == CELL:
+        return place.holder.cell_contents
+    if place.kind == DICT:
+        return base_of(place.holder).get(place.holder, place.key, MISSING)
+    return place.holder[place.key]
+
+
+def set_variables(frame: FrameType, values: Mapping[str, object]) -> None:
+    """The variables of a function that has called us become these, and no others."""
+    space = frame.f_locals
+    for name in [name for name in space if name not in values]:
+        if sys.version_info < (3, 13):  # later ones write through, and delete nothing
+            del space[name]
+    for name, value in values.items():
+        if space.get(name, MISSING) is not value:
+            space[name] = value
+    if sys.version_info < (3, 13):
+        ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(1))
+
+
+def _empty_lists() -> dict[int, list[Value]]:
+    """All lists without elements, one of which a comprehension fills."""
+    return {id(found): found for found in gc.get_objects() if type(found) is list and not found}
+
+
+# -- which loop asks ------------------------------------------------------------------------------------------------------
+def is_at_head(frame: FrameType) -> bool:
+    """Whether a ``for`` of the frame asks for the next element."""
+    return frame.f_lasti in _heads(frame.f_code)
+
+
+@lru_cache(maxsize=256)
+def _heads(code: CodeType) -> Mapping[int, int]:
+    """Offsets of the instructions that ask for the next element, and of those behind their loops."""
+    return {one.offset: one.argval for one in dis.get_instructions(code) if one.opname == "FOR_ITER"}
+
+
+def is_inlined(frame: FrameType) -> bool:
+    """Whether the frame is at the head of a comprehension that has no function of its own, as since Python 3.12."""
+    end = _heads(frame.f_code).get(frame.f_lasti, 0)
+    within = (one for one in dis.get_instructions(frame.f_code) if frame.f_lasti < one.offset < end)
+    return any(one.opname in ("LIST_APPEND", "SET_ADD", "MAP_ADD") for one in within)
+
+
+def is_lazy(frame: FrameType) -> bool:
+    """Whether the loop is that of a generator, or of a set or a dict."""
+    return frame.f_code.co_name in _LAZY or bool(frame.f_code.co_flags & 0x20)
+
+
+def is_passed_on(iterator: object) -> bool:
+    """Whether an iterator is behind another one of Python's (``itertools.islice``, ``map``), whose count is not to be seen."""
+    referrers = gc.get_referrers(iterator)
+    return any(hasattr(type(one), "__next__") and not isinstance(one, GeneratorType) for one in referrers)

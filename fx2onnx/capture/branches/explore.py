@@ -213,19 +213,18 @@ class Exploration:
                 error = None
 
     def _too_many(self, error: UserError, most: int, what: str = "paths") -> Failed:
-        refused = unjoined(error, f"there are more than {most} {what} through forward")
-        return Failed(self._attempt, refused, Reason.PATHS if error.code == "E104" else Reason.ERROR)
+        reason = Reason.PATHS if error.code == "E104" else Reason.ERROR
+        return Failed(self._attempt, unjoined(error, f"there are more than {most} {what} through forward"), reason)
 
     def _in_a_row(self, error: UserError, trace: DecisionTrace) -> Failed:
         """Too many decisions of one run; where they are on one line, Python loops until a size is reached."""
         failed = self._too_many(error, trace.most, "decisions on a path")
         if {decision.where for decision in trace.decisions[1:]} != {error.where} or error.code != "E105":
             return failed
-        refused = failed.error
+        refused, names = failed.error, ", ".join(sorted(trace.sizes))
         assert isinstance(refused, UserError)
-        names = ", ".join(sorted(trace.sizes))
-        ways = (LOOP_IN_TENSORS, f"or make the size static (leave {names} out of dynamic_shapes)")
-        return Failed(self._attempt, UserError("E105", refused.what, where=refused.where, why=refused.why, next=ways))
+        next = (LOOP_IN_TENSORS, f"or make the size static (leave {names} out of dynamic_shapes)")
+        return Failed(self._attempt, UserError("E105", refused.what, where=refused.where, why=refused.why, next=next))
 
     def _without_ones(self, other: Path, trace: DecisionTrace, depth: int) -> Path:
         """The way that was not taken at first, at sizes none of whose parts are 1, if there are such."""

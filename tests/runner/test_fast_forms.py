@@ -511,3 +511,14 @@ def test_products_with_weights_of_4_bits(kind: str, rows: int) -> None:
     node = helper.make_node("MatMulNBits", inputs, ["y"], domain="com.microsoft", **attrs)
     given, wanted = both([node], {"x": x}, constants, ["y"])
     agree(given, wanted, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("mode", ["reflect", "edge", "wrap"])
+@pytest.mark.parametrize("pads", [[0, 0, 0, 0], [1, 0, 0, 2], [3, 4, 3, 4], [0, -1, 0, 2], [-1, 1, 2, -2]])
+def test_pads_at_each_end(pads: list[int], mode: str) -> None:
+    x = normal(4, 5)
+    node = helper.make_node("Pad", ["x", "p"], ["y"], mode=mode)
+    given, _ = both([node], {"x": x}, {"p": np.array(pads)}, ["y"], opset=19)
+    cut = x[max(-pads[0], 0) : 4 - max(-pads[2], 0), max(-pads[1], 0) : 5 - max(-pads[3], 0)]
+    wanted = np.pad(cut, [(max(pads[0], 0), max(pads[2], 0)), (max(pads[1], 0), max(pads[3], 0))], mode=mode)
+    np.testing.assert_array_equal(given[0], wanted)

@@ -229,7 +229,26 @@ def pad_array(x: Array, before: Sequence[int], after: Sequence[int], mode: str, 
         return y
     if mode == "reflect" and any(max(grow) >= max(dim, 1) for dim, grow in zip(x.shape, grown, strict=True)):
         raise ValueError(f"pads {widths} reflect more than there is of {list(x.shape)}")
-    return np.pad(x, grown, mode=mode)  # type: ignore[call-overload, no-any-return]
+    if mode == "wrap" or not x.size:
+        return np.pad(x, grown, mode=mode)  # type: ignore[call-overload, no-any-return]
+    for axis, grow in enumerate(grown):
+        if any(grow):
+            x = _with_ends(x, axis, *grow, mode == "reflect")
+    return x.copy() if not any(map(any, grown)) else x
+
+
+def _with_ends(x: Array, axis: int, low: int, high: int, is_mirror: bool) -> Array:
+    """x with its neighbours in reverse, or its outermost elements again, at both ends of an axis."""
+    lead, dim = (slice(None),) * axis, x.shape[axis]
+    if is_mirror:
+        last = dim - 2 - high
+        ends = [x[(*lead, slice(low, 0, -1))], x[(*lead, slice(dim - 2, last if last >= 0 else None, -1))]]
+    else:
+        outer = ((slice(0, 1), low), (slice(dim - 1, dim), high))
+        ends = [np.repeat(x[(*lead, cut)], count, axis) for cut, count in outer]
+    return np.concatenate(
+        [ends[0] if low else x[(*lead, slice(0, 0))], x, ends[1] if high else x[(*lead, slice(0, 0))]], axis
+    )
 
 
 @kernel("Pad", 11, shape_inputs=(1, 3))

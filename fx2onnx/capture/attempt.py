@@ -19,6 +19,7 @@ from fx2onnx.capture.captured import Captured
 from fx2onnx.capture.options import CaptureOptions
 from fx2onnx.capture.patches import Patches, TracedCode
 from fx2onnx.capture.python.inputs import Arguments
+from fx2onnx.capture.python.outside import OutsideState, outside_of
 from fx2onnx.capture.reasons import Reason
 from fx2onnx.capture.shapes.dynamic import hints_of
 from fx2onnx.capture.shapes.requested import of_size
@@ -78,6 +79,8 @@ class Request:
     untranslated: UserError | None = None
     """The error of a program with both branches that could not be translated: this one is to have the sample's only."""
     budget: Budget = field(default_factory=lambda: Budget(runs=MOST_RUNS, seconds=MOST_SECONDS))
+    outside: OutsideState = field(default_factory=lambda: outside_of(()))
+    """The tensors that forward keeps outside of the module."""
 
 
 MOST_RUNS = 1_000
@@ -106,6 +109,8 @@ class Sizes:
     """The size in the place of a sample's size of 0 or 1."""
     decides_at: Mapping[str, int] = field(default_factory=dict)
     """Sizes at which Python decides, whatever the hints are."""
+    has_texts_of_sample: bool = False
+    """Whether Python's texts of sizes show the sample's numbers."""
     next_unbacked: int = 0
     """The least number of a symbol for a data-dependent size."""
     ranges: tuple[Condition, ...] = ()
@@ -233,6 +238,7 @@ class Attempt:
             facts=Facts.declared(declared),
             guards={(relation, True): Guard(relation, by_user=True, ends_run=True) for relation in self._related()},
             decides_at=self.sizes.decides_at,
+            has_texts_of_sample=self.sizes.has_texts_of_sample,
             keeps_numbers_in=self.numbers.files,
             next_unbacked=self.sizes.next_unbacked,
         )

@@ -32,6 +32,7 @@ from fx2onnx.capture.patches import Patches
 from fx2onnx.capture.python.inputs import Arguments, bind, normalise_args, refuse_repeated
 from fx2onnx.capture.python.module_calls import Called, call_as_one
 from fx2onnx.capture.python.module_state import keep_numbers, keep_process_state, preserve
+from fx2onnx.capture.python.outside import outside_of
 from fx2onnx.capture.rare_roads import road
 from fx2onnx.capture.run import run, run_on_all_paths
 from fx2onnx.capture.settle import after_run
@@ -96,6 +97,7 @@ def capture(
         frozenset(asked.declared),
         tuple(asked.relations),
         untranslated,
+        outside=outside_of(root.modules()),
     )
     attempt = _first_attempt(request, arguments, asked)
     try:
@@ -105,9 +107,11 @@ def capture(
     except UserError as error:
         error.add_next(patches.warnings())
         raise
+    finally:
+        request.outside.put_back()
     if calls:
         road("several calls").refuse_broken(captured, arguments, calls)
-    captured.warnings = arguments.notes + captured.warnings
+    captured.warnings = [*arguments.notes, *captured.warnings, *request.outside.notes]
     _name_outputs(captured, options.output_names)
     check_names(options.dynamic_axes, arguments.names(), [output.name for output in captured.outputs])
     return captured
@@ -197,6 +201,8 @@ def _succeeded(attempt: Attempt, log: list[str]) -> Recorded:
     if step.attempt.options.data_branches == "if" and asked_of_small(step.shape_env, step.attempt):
         run_again, capture_again = lambda further: _outcome(further, log), lambda other: _succeeded(other, log)
         step = cast(Recorded, road("a size of 0 or 1").right_at_small(step, run_again, capture_again))
+    if step.shape_env.texts and not step.attempt.sizes.has_texts_of_sample:
+        road("texts of sizes").note_if_they_decide(step, lambda further: _outcome(further, log))
     step.captured.attempts = log
     step.captured.strategy_reason = step.attempt.reason()
     return step

@@ -65,6 +65,7 @@ def run(attempt: Attempt, trace: DecisionTrace | None = None) -> Outcome:
     choices for Python's decisions by data. Whatever cannot be captured is a UserError with the user's line.
     """
     attempt.request.budget.spend(attempt.change)
+    attempt.request.outside.put_back()
     shape_env = attempt.shape_env()
     try:
         return Recorded(attempt, _captured(attempt, shape_env, trace), shape_env)
@@ -90,6 +91,7 @@ def _captured(attempt: Attempt, shape_env: ShapeEnv, trace: DecisionTrace | None
     program = attempt.root if attempt.program.module is None else attempt.program.module
     tree = ModuleTree(program)
     tracer = Tracer(shape_env, weight_names(tree), attempt.request.keep, attempt.operators.pre_dispatch, trace)
+    tracer.values.fake_mode.released = attempt.request.outside.tensors
     tracer.runs_noop_guards = attempt.branching.has_noop_guards
     tracer.has_loops, tracer.first_turns = attempt.branching.has_loops, attempt.branching.first_turns
     tracer.has_exits = attempt.branching.has_exits

@@ -78,6 +78,11 @@ def shown_at() -> SourceLocation | None:
     return None
 
 
+def is_only_shown() -> bool:
+    """Whether the text that is made now is printed, logged, raised or a message of a check, and nothing else."""
+    return shown_at() is not None or formats_message()
+
+
 def refused_by_user() -> bool:
     """Whether the user's code asks in an ``if`` whose body raises: the test is false wherever the run goes on."""
     frame = user_frame()

@@ -7,6 +7,7 @@ computes the type of an operator's result are they ``FakeTensor``, of whose attr
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeAlias
 
@@ -70,6 +71,8 @@ class FakeMode(_PlainMode, UnnotedMode):  # type: ignore[no-untyped-call, misc]
     def __init__(self) -> None:
         super().__init__()
         self._held: dict[int, torch.Tensor] = {}
+        self.released: list[weakref.ReferenceType[torch.Tensor]] = []
+        """The tensors of runs that are over, which are gone unless somebody keeps them."""
         """The module's tensors without data, by id."""
         self._devices: dict[int, torch.device] = {}
         """Devices of tensors that are not on the CPU, by id."""
@@ -221,6 +224,7 @@ class FakeMode(_PlainMode, UnnotedMode):  # type: ignore[no-untyped-call, misc]
 
     def release(self) -> None:
         """Tensors that the module keeps beyond its capture say what they are."""
+        self.released += map(weakref.ref, self._held.values())
         for tensor in self._held.values():
             tensor.__class__ = Leftover
         self._held.clear()

@@ -99,3 +99,45 @@ def test_a_range_of_a_size_that_data_tells(form: str, verb: str) -> None:
         return x[:, :count]
 
     check(program, (X, torch.tensor(2)), others=[(X, torch.tensor(3))])
+
+
+KEPT: dict[str, torch.Tensor] = {}
+
+
+def shows_sizes(x: torch.Tensor) -> torch.Tensor:
+    print(f"rows {x.shape[0]}", x.shape)
+    LOG.warning(f"{x.shape}")
+    assert x.dim() == 2, f"rows {x.shape[0]}"
+    if x.shape[1] != 3:
+        raise ValueError(f"{x.shape[0]} rows of {x.shape[1]}")
+    return x * 2
+
+
+def caches_by_text(x: torch.Tensor) -> torch.Tensor:
+    key = f"{x.shape[0]}x{x.shape[1]}"
+    if key not in KEPT:
+        KEPT[key] = torch.arange(x.shape[0])
+    return x + KEPT[key][:, None]
+
+
+@pytest.mark.parametrize(("program", "runs"), [(shows_sizes, 1), (caches_by_text, 2)])
+def test_texts_of_sizes_that_decide_nothing(program: Callable[..., Any], runs: int) -> None:
+    KEPT.clear()
+    result = check(program, (X,), others=[(OTHER,)], dynamic_shapes=({0: "rows"},))
+    assert not [line for line in result.report.warnings if "text" in line]
+    assert len(result.report.attempts) == runs
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x: x * 2 if str(x.shape[0]) == "2" else x,
+        lambda x: x * {"2": 3.0}.get(f"{x.shape[0]}", 2.0),
+        lambda x: x * len(f"{x.shape[0]}"),
+        lambda x: x * 2 if str(tuple(x.shape)) == "(2, 3)" else x,
+        lambda x: x * int(f"{x.shape[0]}".isdigit()),
+    ],
+)
+def test_a_text_of_a_size_that_decides_is_a_warning_with_its_line(program: Callable[..., Any]) -> None:
+    with pytest.warns(fx2onnx.ExportWarning, match=r"text of a dynamic size decides.*test_shown_numbers.py"):
+        fx2onnx.export(program, (OTHER,), dynamic_shapes=({0: "rows"},))

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
-
-import torch
+from collections.abc import Mapping
 
 from fx2onnx.base.code_patch import answers_for_caller
 from fx2onnx.base.errors import UserError
@@ -192,23 +189,3 @@ def specialized(env: ShapeEnv, dim: Dim) -> int:
     if dim not in env.specializations:
         env.specializations = {**env.specializations, dim: Specialization(dim, number, where, loops())}
     return number
-
-
-def _of_truth(name: str) -> Callable[..., Any]:
-    """A method of ``bool`` that torch's class of truths lacks, of the truth that is decided."""
-
-    @answers_for_caller
-    def method(self: Any, *others: Any) -> Any:
-        plain = (bool(other) if isinstance(other, torch.SymBool) else other for other in others)
-        return getattr(bool(self), name)(*plain)
-
-    return method
-
-
-_LACKED = [
-    "abs", "ceil", "divmod", "float", "floor", "floordiv", "ge", "gt", "index", "invert", "le", "lshift", "lt", "mod", "neg",
-    "pos", "pow", "rdivmod", "rfloordiv", "rlshift", "rmod", "round", "rpow", "rrshift", "rshift", "rtruediv", "rxor",
-    "truediv", "trunc", "xor",
-]  # fmt: skip
-METHODS_OF_TRUTHS = {f"__{name}__": _of_truth(f"__{name}__") for name in _LACKED}
-"""What Python does with a ``bool`` as a number or an index, for ``torch.SymBool``: by name."""

@@ -18,11 +18,11 @@ from fx2onnx.base.code_patch import THREAD, Why, answers_for_caller, put_name
 from fx2onnx.capture.python.data_numbers import DataNumber
 from fx2onnx.capture.python.file_names import SYMBOLIC
 from fx2onnx.capture.shapes import size_arguments, size_tensors
-from fx2onnx.capture.shapes.deciding import METHODS_OF_TRUTHS
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.size_math import (
     IS_FINITE,
     MATH,
+    METHODS_OF_TRUTHS,
     REAL,
     Formula,
     Number,

@@ -25,6 +25,7 @@ from fx2onnx.torchcompat.asked_code import (
     asks_in,
     asserted_by_user,
     checked_by_user,
+    is_only_shown,
     refused_by_torch,
     sorts_strides,
 )
@@ -86,6 +87,10 @@ class ShapeEnv(SizesOfRun):
     """Whether what a kernel asks now decides nothing about sizes of results."""
     decides_at: Mapping[str, int] = field(default_factory=dict)
     """Sizes at which Python decides, whatever kernels do: this run is to tell what the module does at these."""
+    has_texts_of_sample: bool = False
+    """Whether Python's texts of sizes show the sample's numbers, as in eager PyTorch, and not the symbols: this run is a comparison."""
+    texts: Mapping[SourceLocation | None, None] = field(default_factory=dict)
+    """The lines that made a text of a size which is not only printed, logged or raised."""
     no_multiple: tuple[Scalar, int] | None = None
     """A size and a divisor of which it is no multiple, while a statement is read that runs only there."""
     no_multiple_in: Mapping[tuple[Scalar, int], Sequence[Stretch]] = field(default_factory=dict)
@@ -112,6 +117,13 @@ class ShapeEnv(SizesOfRun):
             yield
         finally:
             self.hints, self.facts, self.asked, self.takes_notes = hints, facts, asked, True
+
+    def text_of(self, value: Dim) -> str:
+        """What Python shows of a size."""
+        if asked_by_user() and not is_only_shown():
+            self.texts = {**self.texts, user_location(): None}
+        known = self.has_texts_of_sample and value.symbols() <= self.hints.keys()
+        return str(value.evaluate(self.hints) if known else value)
 
     def kept(self) -> ShapeEnv:
         """Everything as it is now, which stays so while this run goes on."""

@@ -7,6 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
+import torch
+
+from fx2onnx.base.code_patch import answers_for_caller
 from fx2onnx.sizes.bounds import certain
 from fx2onnx.sizes.expr import APPROXIMATE, Dim, Scalar, apply, innermost_first, is_real_number
 from fx2onnx.sizes.rules import is_small_fraction
@@ -237,3 +240,23 @@ def divided_down(top: Scalar, bottom: Scalar) -> Scalar | None:
 def divided_down_by(bottom: Scalar, top: Scalar) -> Scalar | None:
     """``top // bottom`` for ``__rfloordiv__``, which has the divisor first."""
     return divided_down(top, bottom)
+
+
+def _of_truth(name: str) -> Callable[..., Any]:
+    """A method of ``bool`` that torch's class of truths lacks, of the truth that is decided."""
+
+    @answers_for_caller
+    def method(self: Any, *others: Any) -> Any:
+        plain = (bool(other) if isinstance(other, torch.SymBool) else other for other in others)
+        return getattr(bool(self), name)(*plain)
+
+    return method
+
+
+_LACKED = [
+    "abs", "ceil", "divmod", "float", "floor", "floordiv", "ge", "gt", "index", "invert", "le", "lshift", "lt", "mod", "neg",
+    "pos", "pow", "rdivmod", "rfloordiv", "rlshift", "rmod", "round", "rpow", "rrshift", "rshift", "rtruediv", "rxor",
+    "truediv", "trunc", "xor",
+]  # fmt: skip
+METHODS_OF_TRUTHS = {f"__{name}__": _of_truth(f"__{name}__") for name in _LACKED}
+"""What Python does with a ``bool`` as a number or an index, for ``torch.SymBool``: by name."""

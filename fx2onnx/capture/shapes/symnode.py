@@ -102,7 +102,7 @@ class DimNode:
     maybe_as_bool = constant_bool = _plain(bool)
 
     def __str__(self) -> str:
-        return f"{self.value}"
+        return self.env.text_of(self.value) if isinstance(self.value, Dim) else f"{self.value}"
 
     __repr__ = _graph_repr = __str__
 

@@ -1,0 +1,120 @@
+"""Finds what holds a capture's tensors after it, by the garbage collector's account of who refers to whom, and takes them out."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections import deque
+from collections.abc import Mapping, Sequence, Set
+from types import CellType, FrameType, ModuleType
+from typing import Any
+
+import torch
+
+MOST_LEVELS = 4
+"""Containers inside each other: a tensor in a tuple in a dict in an object."""
+_PASSED_ON = (tuple, frozenset)
+"""What cannot be changed goes as a whole."""
+
+
+def taken_out(kept: Sequence[torch.Tensor], before: Mapping[int, tuple[object, dict[str, Any]]]) -> list[str]:
+    """Take ``kept`` out of dicts, lists, sets, names, attributes and closures. ``before``: what namespaces had, by their id.
+
+    Returns a line for each name or attribute that was given another value; elements of containers are gone without one.
+    """
+    was_frozen = gc.get_freeze_count() > 0
+    gc.unfreeze()  # the collector tells nothing of what is frozen
+    try:
+        return _taken_out(kept, before)
+    finally:
+        if was_frozen:
+            gc.freeze()
+
+
+def _taken_out(kept: Sequence[torch.Tensor], before: Mapping[int, tuple[object, dict[str, Any]]]) -> list[str]:
+    notes: list[str] = []
+    wanted: list[object] = list(kept)
+    running = _running()
+    for _ in range(MOST_LEVELS):
+        if not wanted:
+            break
+        ids = {id(each) for each in wanted}
+        holders = [each for each in gc.get_referrers(*wanted) if each is not wanted and each is not kept]
+        wanted = []
+        for holder in holders:
+            if isinstance(holder, FrameType) or holder is holders or _is_of_frame(holder, running):
+                continue
+            if type(holder) in _PASSED_ON:
+                wanted.append(holder)
+            else:
+                notes += _cleared(holder, ids, before)
+        del holders
+    return notes
+
+
+def _is_of_frame(holder: object, running: Set[int]) -> bool:
+    """Whether a function that has ended, in a traceback, has it as a variable: it is gone with the traceback."""
+    if type(holder) not in (list, dict, tuple, set):
+        return False
+    return any(isinstance(each, FrameType) and id(each) not in running for each in gc.get_referrers(holder))
+
+
+def _running() -> set[int]:
+    """The ids of the frames of this thread."""
+    found, frame = set(), sys._getframe(1)
+    while frame is not None:
+        found.add(id(frame))
+        frame = frame.f_back  # type: ignore[assignment]
+    return found
+
+
+def _cleared(holder: object, ids: set[int], before: Mapping[int, tuple[object, dict[str, Any]]]) -> list[str]:
+    if isinstance(holder, dict):
+        owner = _owner(holder)
+        if owner is not None:
+            return _put_back(owner, holder, ids, before)
+        for key in [key for key, value in holder.items() if id(value) in ids]:
+            del holder[key]
+    elif isinstance(holder, list | deque):
+        left = [each for each in holder if id(each) not in ids]
+        holder.clear()
+        holder.extend(left)
+    elif isinstance(holder, set):
+        holder.difference_update([each for each in holder if id(each) in ids])
+    elif isinstance(holder, CellType):
+        holder.cell_contents = None
+        return ["forward keeps a tensor in a variable of a function outside of it, which is None again"]
+    elif isinstance(holder, type) or isinstance(getattr(holder, "__dict__", None), dict):
+        return _put_back(holder, vars(holder), ids, before)
+    return []
+
+
+def _owner(space: dict[Any, Any]) -> object:
+    """The Python module, class or object whose namespace it is; None for a dict of its own."""
+    module = sys.modules.get(space["__name__"]) if isinstance(space.get("__name__"), str) else None
+    if module is not None and vars(module) is space:
+        return module
+    for each in gc.get_referrers(space):
+        own = getattr(each, "__dict__", None) if not isinstance(each, FrameType) else None
+        if own is space or (isinstance(each, type) and any(part is space for part in gc.get_referents(own))):
+            return each
+    return None
+
+
+def _put_back(
+    owner: object, space: Mapping[str, Any], ids: set[int], before: Mapping[int, tuple[object, dict[str, Any]]]
+) -> list[str]:
+    known = before.get(id(owner if isinstance(owner, type) else space), (None, {}))[1]
+    notes = []
+    for name in [name for name, value in space.items() if id(value) in ids]:
+        had_none = known and name not in known
+        is_of_class = not isinstance(owner, type | ModuleType) and hasattr(type(owner), name)
+        if had_none or is_of_class:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, known.get(name))
+        where = owner.__name__ if isinstance(owner, type | ModuleType) else type(owner).__name__
+        notes.append(
+            f"forward keeps a tensor in {where}.{name}, outside of the module: the file computes it anew at each run"
+        )
+    return notes

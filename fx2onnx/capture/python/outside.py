@@ -1,0 +1,50 @@
+"""Tensors that forward keeps outside of the module and its arguments: in a global table, a class, an object that others hold.
+
+They are the capture's own tensors, without data, and eager PyTorch would compute on them afterwards. So what still exists of them after
+a run is looked for, and taken out of what holds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from types import FunctionType
+from typing import Any
+from weakref import ReferenceType
+
+import torch
+
+from fx2onnx.capture.rare_roads import road
+from fx2onnx.torchcompat.frames import is_user
+
+
+@dataclass
+class OutsideState:
+    """What one capture knows of it."""
+
+    before: dict[int, tuple[object, dict[str, Any]]]
+    """By id, namespaces of Python modules and classes, and what they had before the capture."""
+    tensors: list[ReferenceType[torch.Tensor]] = field(default_factory=list)
+    """The tensors of the last runs, which are gone unless somebody keeps them."""
+    notes: dict[str, None] = field(default_factory=dict)
+    """A line for each name or attribute that was put back."""
+
+    def put_back(self) -> None:
+        """Take the tensors out of whatever keeps them. A name or an attribute has its value of before, or None, where that is unknown."""
+        kept = [tensor for each in self.tensors if (tensor := each()) is not None]
+        self.tensors.clear()
+        if kept:
+            self.notes.update(dict.fromkeys(road("tensors kept outside").taken_out(kept, self.before)))
+
+
+def outside_of(modules: Iterable[torch.nn.Module]) -> OutsideState:
+    """The state outside of ``modules``: their classes, and the Python modules that their ``forward`` is from."""
+    before: dict[int, tuple[object, dict[str, Any]]] = {}
+    for kind in {type(module) for module in modules}:
+        forward = vars(kind).get("forward")
+        if isinstance(forward, FunctionType) and is_user(forward.__code__):
+            before[id(kind)] = kind, dict(vars(kind))
+            space = forward.__globals__
+            if id(space) not in before:
+                before[id(space)] = space, dict(space)
+    return OutsideState(before)

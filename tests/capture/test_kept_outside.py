@@ -1,0 +1,196 @@
+"""Tensors that forward keeps in global tables, classes, closures and objects that the module does not hold: nothing of a capture stays there."""
+
+from __future__ import annotations
+
+import warnings
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from torch import nn
+
+import fx2onnx
+from fx2onnx.base.errors import UserError
+from tests.support import check
+
+X, OTHER = torch.rand(3, 4), torch.rand(5, 4)
+TABLE: dict[Any, Any] = {}
+LIST: list[Any] = []
+QUEUE: deque[Any] = deque(maxlen=2)
+ORDERED: OrderedDict[str, Any] = OrderedDict()
+LAST: torch.Tensor | None = None
+
+
+class Shared:
+    table: ClassVar[dict[Any, Any]] = {}
+    last: torch.Tensor | None = None
+
+
+class Slots:
+    __slots__ = ("last",)
+
+    def __init__(self) -> None:
+        self.last: torch.Tensor | None = None
+
+
+SHARED, SLOTS = Shared(), Slots()
+OTHER_MODULE = nn.Linear(4, 4)
+
+
+def in_a_table(x: torch.Tensor) -> torch.Tensor:
+    if x.shape[1] not in TABLE:
+        TABLE[x.shape[1]] = torch.arange(x.shape[1])
+    return x + TABLE[x.shape[1]]
+
+
+def in_a_tuple_of_a_table(x: torch.Tensor) -> torch.Tensor:
+    if "tables" not in TABLE:
+        TABLE["tables"] = (torch.ones(4).cos(), [torch.ones(4).sin()])
+    cosine, (sine,) = TABLE["tables"]
+    return x * cosine + sine
+
+
+def by_text(x: torch.Tensor) -> torch.Tensor:
+    key = f"{x.shape[0]}x{x.shape[1]}"
+    if key not in ORDERED:
+        ORDERED[key] = torch.arange(x.shape[0])
+    return x + ORDERED[key][:, None]
+
+
+def in_a_list(x: torch.Tensor) -> torch.Tensor:
+    if not LIST:
+        LIST.append(torch.ones(4))
+    return x + LIST[0]
+
+
+def in_a_queue(x: torch.Tensor) -> torch.Tensor:
+    QUEUE.append(x * 2)
+    return QUEUE[-1] + 1
+
+
+def in_a_class(x: torch.Tensor) -> torch.Tensor:
+    if Shared.last is None:
+        Shared.last = torch.ones(4)
+    return x + Shared.last
+
+
+def in_an_object(x: torch.Tensor) -> torch.Tensor:
+    SHARED.last = x.sum(0)
+    return x + SHARED.last
+
+
+def in_a_table_of_a_class(x: torch.Tensor) -> torch.Tensor:
+    Shared.table.setdefault("ones", torch.ones(4))
+    return x + Shared.table["ones"]
+
+
+def in_slots(x: torch.Tensor) -> torch.Tensor:
+    SLOTS.last = x.sum(0)
+    return x + SLOTS.last
+
+
+def in_a_global(x: torch.Tensor) -> torch.Tensor:
+    global LAST
+    LAST = torch.ones(4) if LAST is None else LAST
+    return x + LAST
+
+
+def in_another_module(x: torch.Tensor) -> torch.Tensor:
+    OTHER_MODULE.last = x * 2
+    return x + OTHER_MODULE.last
+
+
+def _closure() -> Callable[[torch.Tensor], torch.Tensor]:
+    kept: torch.Tensor | None = None
+
+    def in_a_closure(x: torch.Tensor) -> torch.Tensor:
+        nonlocal kept
+        if kept is None:
+            kept = torch.ones(4)
+        return x + kept
+
+    return in_a_closure
+
+
+FUNCTIONS = [
+    *(
+        in_a_table,
+        in_a_tuple_of_a_table,
+        by_text,
+        in_a_list,
+        in_a_queue,
+        in_a_class,
+        in_an_object,
+        in_a_table_of_a_class,
+    ),
+    *(in_slots, in_a_global, in_another_module, _closure()),
+]
+
+
+class Calls(nn.Module):
+    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.function(x)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_kept() -> None:
+    global LAST
+    LAST = Shared.last = SLOTS.last = None
+    vars(SHARED).clear()
+    vars(OTHER_MODULE).pop("last", None)
+    for each in (TABLE, LIST, QUEUE, ORDERED, Shared.table):
+        each.clear()
+
+
+@pytest.mark.parametrize("axes", [None, {"x": {0: "rows"}}])
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.__name__)
+def test_eager_pytorch_finds_what_was_there(function: Any, axes: Any) -> None:
+    for module in (function, Calls(function), function):
+        check(module, (X,), others=[(OTHER,)] if axes else [], dynamic_shapes=axes)
+    assert not TABLE.keys() - {4, "tables"}
+
+
+@pytest.mark.parametrize("function", [in_a_class, in_a_global, in_an_object, in_another_module])
+def test_a_name_has_its_tensor_again_and_a_warning_says_so(function: Any) -> None:
+    global LAST
+    LAST = Shared.last = mine = torch.zeros(4)
+    module = Calls(function)
+    module(X)
+    before = LAST, Shared.last, vars(SHARED).copy(), vars(OTHER_MODULE).get("last")
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        fx2onnx.export(module, (X,))
+    assert LAST is mine
+    assert Shared.last is mine
+    assert type(vars(SHARED).get("last")) in (type(None), torch.Tensor)
+    kept = [str(each.message) for each in said if "outside of the module" in str(each.message)]
+    assert bool(kept) == (function in (in_an_object, in_another_module)), before
+
+
+def test_nothing_is_kept_of_a_module_that_fails() -> None:
+    def fails(x: torch.Tensor) -> torch.Tensor:
+        TABLE["made"] = x * 2
+        LIST.append((x + 1, "made"))
+        return x @ x
+
+    with pytest.raises(UserError, match="E101"):
+        fx2onnx.export(fails, (X,))
+    assert not TABLE
+    assert not LIST
+
+
+def test_a_run_that_is_repeated_finds_nothing_of_the_one_before() -> None:
+    """A table that the module's first run has filled is empty again when a decision by data makes another."""
+
+    def decides(x: torch.Tensor) -> torch.Tensor:
+        if "ones" not in TABLE:
+            TABLE["ones"] = torch.ones(4)
+        return x + TABLE["ones"] if x.sum() > 3 else x - TABLE["ones"]
+
+    check(decides, (X,), others=[(X - 5,)])

@@ -157,12 +157,19 @@ def public(function: Callable[Parameters, Result]) -> Callable[Parameters, Resul
             catch_as_torch_error(error)
             if wants_traceback() or isinstance(error, InternalError):
                 raise
-            for each in _chain(error):
-                each.__traceback__ = _users_frames(each.__traceback__)
-                each.__suppress_context__ = True
+            _keep_users_frames(error)
             raise
 
     return called
+
+
+def _keep_users_frames(error: BaseException) -> None:
+    """Take all other frames from the error and those that it came from. A function of its own, as a variable of ``public`` would
+    hold the error, whose traceback holds that frame.
+    """
+    for each in _chain(error):
+        each.__traceback__ = _users_frames(each.__traceback__)
+        each.__suppress_context__ = True
 
 
 def _users_frames(first: TracebackType | None) -> TracebackType | None:

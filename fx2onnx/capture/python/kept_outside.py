@@ -39,24 +39,28 @@ def _taken_out(kept: Sequence[torch.Tensor], before: Mapping[int, tuple[object, 
         if not wanted:
             break
         ids = {id(each) for each in wanted}
-        holders = [each for each in gc.get_referrers(*wanted) if each is not wanted and each is not kept]
+        holders = _changeable(gc.get_referrers(*wanted), wanted, kept)
         wanted = []
         for holder in holders:
-            if isinstance(holder, FrameType) or holder is holders or _is_of_frame(holder, running):
+            if _is_of_frame(holder, running):
                 continue
             if type(holder) in _PASSED_ON:
                 wanted.append(holder)
             else:
                 notes += _cleared(holder, ids, before)
-        del holders
     return notes
+
+
+def _changeable(found: list[object], *own: object) -> list[object]:
+    """Those that are neither frames, which would make cycles with variables that hold them, nor our own."""
+    return [each for each in found if not isinstance(each, FrameType) and all(each is not one for one in (found, *own))]
 
 
 def _is_of_frame(holder: object, running: Set[int]) -> bool:
     """Whether a function that has ended, in a traceback, has it as a variable: it is gone with the traceback."""
     if type(holder) not in (list, dict, tuple, set):
         return False
-    return any(isinstance(each, FrameType) and id(each) not in running for each in gc.get_referrers(holder))
+    return bool({id(each) for each in gc.get_referrers(holder) if isinstance(each, FrameType)} - running)
 
 
 def _running() -> set[int]:

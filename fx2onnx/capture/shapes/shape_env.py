@@ -25,7 +25,6 @@ from fx2onnx.torchcompat.asked_code import (
     asks_in,
     asserted_by_user,
     checked_by_user,
-    is_only_shown,
     refused_by_torch,
     sorts_strides,
 )
@@ -117,13 +116,6 @@ class ShapeEnv(SizesOfRun):
             yield
         finally:
             self.hints, self.facts, self.asked, self.takes_notes = hints, facts, asked, True
-
-    def text_of(self, value: Dim) -> str:
-        """What Python shows of a size."""
-        if asked_by_user() and not is_only_shown():
-            self.texts = {**self.texts, user_location(): None}
-        known = self.has_texts_of_sample and value.symbols() <= self.hints.keys()
-        return str(value.evaluate(self.hints) if known else value)
 
     def kept(self) -> ShapeEnv:
         """Everything as it is now, which stays so while this run goes on."""

@@ -13,6 +13,8 @@ from fx2onnx.base.code_patch import answers_for_caller
 from fx2onnx.sizes.bounds import certain
 from fx2onnx.sizes.expr import APPROXIMATE, Dim, Scalar, apply, innermost_first, is_real_number
 from fx2onnx.sizes.rules import is_small_fraction
+from fx2onnx.torchcompat.asked_code import is_only_shown
+from fx2onnx.torchcompat.frames import asked_by_user, user_location
 
 Number: TypeAlias = Any
 """A number of Python's, or one of torch's symbolic ones: code for both."""
@@ -260,3 +262,12 @@ _LACKED = [
 ]  # fmt: skip
 METHODS_OF_TRUTHS = {f"__{name}__": _of_truth(f"__{name}__") for name in _LACKED}
 """What Python does with a ``bool`` as a number or an index, for ``torch.SymBool``: by name."""
+
+
+@answers_for_caller
+def text_of(env: Any, value: Dim) -> str:
+    """The text that Python shows of a size in a run with ``env``, a ``ShapeEnv``. It is noted where it is not only shown."""
+    if asked_by_user() and not is_only_shown():
+        env.texts = {**env.texts, user_location(): None}
+    has_number = env.has_texts_of_sample and value.symbols() <= env.hints.keys()
+    return str(value.evaluate(env.hints) if has_number else value)

@@ -18,7 +18,7 @@ import torch
 from fx2onnx.base.code_patch import answers_for_caller
 from fx2onnx.capture.shapes import size_math
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
-from fx2onnx.capture.shapes.size_math import added, multiplied
+from fx2onnx.capture.shapes.size_math import added, multiplied, text_of
 from fx2onnx.sizes.expr import Dim, Scalar, apply
 from fx2onnx.sizes.relation import COMPARE, Relation
 from fx2onnx.sizes.rules import fraction
@@ -102,7 +102,7 @@ class DimNode:
     maybe_as_bool = constant_bool = _plain(bool)
 
     def __str__(self) -> str:
-        return self.env.text_of(self.value) if isinstance(self.value, Dim) else f"{self.value}"
+        return text_of(self.env, self.value) if isinstance(self.value, Dim) else f"{self.value}"
 
     __repr__ = _graph_repr = __str__
 

@@ -62,14 +62,14 @@ def test_debug_names_the_node_and_writes_a_case(folder: Path) -> None:
     assert (shown.exit_code, shown.stdout) == (1, "")
     shown = invoke("locate", "wrong.onnx", "debug_models:net", "--case", "other", "--case-weights", "statistics")
     assert shown.exit_code == 1
-    assert f"first wrong: {name} (translation" in shown.stdout
+    assert f"first wrong: {name} (file" in shown.stdout
     assert "aten.tanh.default" in shown.stdout
     assert (folder / "case" / "repro.py").read_text().startswith(f"# first wrong: {name}")
     (x,), (want,) = arrays(folder / "case", "input"), arrays(folder / "case", "output")
     assert np.allclose(np.tanh(x), want, atol=1e-6)
     assert invoke("run", "case").exit_code == 1, "the case shows the fault"
     found = json.loads(invoke("locate", "wrong.onnx", "debug_models:net", "--json").stdout)["first_wrong"]
-    assert (found["stage"], found["nodes"], found["op_types"]) == ("translation", [name], ["Sigmoid"])
+    assert (found["stage"], found["nodes"], found["op_types"]) == ("file", [name], ["Sigmoid"])
 
 
 def test_debug_of_a_right_file() -> None:

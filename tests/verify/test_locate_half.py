@@ -63,7 +63,7 @@ def test_an_edited_node_is_named(
     onnx.save(proto, tmp_path / "edited.onnx")
     found = locate(tmp_path / "edited.onnx", module, args)
     assert found is not None
-    assert (found.nodes[0], found.stage) == (node.name, "translation")
+    assert (found.nodes[0], found.stage) == (node.name, "file")
 
 
 def test_a_wrong_translation_is_named(tmp_path: Path) -> None:

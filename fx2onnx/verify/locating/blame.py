@@ -10,6 +10,7 @@ import onnx
 import onnx_ir as ir
 
 from fx2onnx.base.errors import first_line
+from fx2onnx.base.metadata import PRODUCER
 from fx2onnx.base.source import place_of
 from fx2onnx.irx.origin import source_of
 from fx2onnx.judge.arrays import close_problem
@@ -178,7 +179,11 @@ def _altered_blame(side: SideBySide, name: str, program: Program, entry: str) ->
     why = "the same module exported again has the value right: the file was changed, or another version wrote it"
     if marks:
         return Blame("rewrite", ", ".join(sorted(marks)), why)
-    return Blame("translation", entry, why)
+    return (
+        Blame("file", "the file", why)
+        if side.file.proto.producer_name == PRODUCER
+        else Blame("translation", entry, why)
+    )
 
 
 def _is_edited(side: SideBySide, name: str, again: OnnxFile) -> bool:

@@ -18,6 +18,7 @@ STAGES = {
     "translation": "the ONNX nodes differ from the ATen call that they stand for",
     "rewrite": "the optimizer changed what the nodes compute",
     "precision": "16 bits are not enough for what the nodes compute",
+    "file": "the nodes are not those that an export of this module writes",
     "weights": "the nodes are right, the weights of the file are not those of the module",
     "engine": "the nodes are right, an engine computes them wrongly",
     "ties": "PyTorch leaves open which of equal numbers is taken, and the file takes others",
@@ -113,10 +114,12 @@ class FirstWrong:
             return "give sort stable=True, or the scores of topk numbers that differ, where it matters which is taken"
         if self.stage == "weights":
             return "export the module again, or give it the weights that it had"
+        if self.stage == "file":
+            return "export the module again"
         return (
             ""
             if self.case is None
-            else "first_wrong.write_case(FOLDER) writes the nodes as a test case that runs alone"
+            else "first_wrong.write_case(FOLDER), or fx2onnx locate --case FOLDER, writes the nodes as a test case that runs alone"
         )
 
 

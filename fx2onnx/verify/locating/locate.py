@@ -270,7 +270,7 @@ class _Search:
         if name not in side.aten.mapped:
             return FirstWrong(verdict.stage, (), name, None, "", (), found, verdict.place, verdict.why, engines=engines)
         nodes, given = side.given(name)
-        if verdict.stage in ("translation", "rewrite", "weights") and is_ours(self.file.proto):
+        if verdict.stage in ("translation", "rewrite", "weights", "file") and is_ours(self.file.proto):
             nodes = blame.changed_first(self.file, nodes, OnnxFile.of_model(program.exported))
         if verdict.stage == "precision":
             nodes.sort(key=lambda index: self.file.nodes[index].op_type == "Cast")

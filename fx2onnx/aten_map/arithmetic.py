@@ -25,7 +25,7 @@ UNSIGNED = frozenset({D.UINT8, D.UINT16, D.UINT32, D.UINT64})
 
 
 def is_number(operand: Any, number: float) -> bool:
-    """Whether ``operand`` is the Python number ``number``."""
+    """Return whether ``operand`` is the Python number ``number``."""
     return isinstance(operand, bool | int | float) and operand == number
 
 

@@ -69,7 +69,7 @@ def joint_mask(
 
 
 def may_mask_all(op: Emit, mask: ir.Value) -> bool:
-    """Whether a row of the mask may allow nothing: any row of a bool one; looked for once a mask."""
+    """Return whether a row of the mask may allow nothing: any row of a bool one; looked for once a mask."""
     if op.dtype(mask) == BOOL:
         return True
     verdicts = op.builder.verdicts
@@ -80,7 +80,7 @@ def may_mask_all(op: Emit, mask: ir.Value) -> bool:
 
 
 def may_be_minus_infinity(op: Emit, value: ir.Value) -> bool:
-    """Whether a number in ``value`` may be minus infinity: whether one can be found in what it is computed from.
+    """Return whether a number in ``value`` may be minus infinity: whether one can be found in what it is computed from.
 
     Float inputs of the graph may be anything; parameters are finite unless they are seen not to be.
     """

@@ -67,7 +67,7 @@ LOGICAL = {"logical_and": "And", "logical_or": "Or", "logical_xor": "Xor"}
 
 
 def as_bool(op: Emit, operand: Operand) -> ir.Value:
-    """Whether not zero."""
+    """Return whether not zero."""
     return as_dtype(op, operand, D.BOOL)
 
 

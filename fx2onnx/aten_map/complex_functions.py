@@ -106,7 +106,7 @@ def power(op: Emit, self: Any, exponent: Any) -> ir.Value:
 
 # -- questions ------------------------------------------------------------------------------------------------------------
 def _nonzero(op: Emit, value: ir.Value, keepdims: bool = False) -> ir.Value:
-    """Whether any part is not zero."""
+    """Return whether any part is not zero."""
     zero = op.const(0.0, op.dtype(value))
     same = op.cast(op.Equal(value, zero), D.INT32)
     both = op.ReduceMin(same, axes=[op.rank(value) - 1], keepdims=int(keepdims))

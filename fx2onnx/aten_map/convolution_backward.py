@@ -66,7 +66,7 @@ def convolution_backward(
 
 
 def _is_conv(op: Emit, weight: ir.Value, stride: Ints, padding: Ints, dilation: Ints) -> bool:
-    """Whether ``_turned`` gives the gradient. Of a kernel of one place ConvTranspose is the product that it is, too."""
+    """Return whether ``_turned`` gives the gradient. Of a kernel of one place ConvTranspose is the product that it is, too."""
     kernel = [size for size in op.dims(weight)[2:] if isinstance(size, int)]
     if any(isinstance(size, Dim) for size in (*op.dims(weight), *padding)) or math.prod(kernel) == 1:
         return False

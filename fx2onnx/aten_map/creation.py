@@ -100,7 +100,7 @@ def _arange(op: Emit, end: Any, start: Any = 0, step: Any = 1) -> ir.Value:
 
 
 def _in_float32(number: Any) -> bool:
-    """Whether float32 holds the number exactly; sizes count as exact."""
+    """Return whether float32 holds the number exactly; sizes count as exact."""
     return isinstance(number, Dim) or (not isinstance(number, ir.Value) and float(np.float32(number)) == number)
 
 

@@ -127,7 +127,7 @@ def _source_of_slice(op: Emit, part: ir.Value, start: DimLike) -> ir.Value | Non
 
 
 def _are_alike(op: Emit, one: ir.Node, other: ir.Node) -> bool:
-    """Whether both turn by the same angles, by tables of a width that onnxruntime's attention takes."""
+    """Return whether both turn by the same angles, by tables of a width that onnxruntime's attention takes."""
     return (
         list(one.inputs[1:]) == list(other.inputs[1:])
         and one.attributes["interleaved"].as_int() == other.attributes["interleaved"].as_int()

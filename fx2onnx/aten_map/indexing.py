@@ -199,7 +199,7 @@ def index_written(op: Emit, value: ir.Value, indices: Indices, source: ir.Value,
 
 
 def _holds_as_is(op: Emit, source: ir.Value, target: Sequence[DimLike]) -> bool:
-    """Whether a source of full rank can only have the target's dims: none of its sizes is 1 and it need not spread."""
+    """Return whether a source of full rank can only have the target's dims: none of its sizes is 1 and it need not spread."""
     dims = op.dims(source)
     return len(dims) == len(target) and all(
         size == wanted or (isinstance(wanted, Dim) and size != 1) for size, wanted in zip(dims, target, strict=True)

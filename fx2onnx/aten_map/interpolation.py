@@ -154,7 +154,7 @@ def interpolated(
 
 
 def _may_idle(op: Emit, value: ir.Value, scales: Scales) -> bool:
-    """Whether an axis may keep its size under a factor other than 1, as small images do. PyTorch then ignores the factor in
+    """Return whether an axis may keep its size under a factor other than 1, as small images do. PyTorch then ignores the factor in
     linear interpolation, and engines copy an image that keeps all its sizes.
     """
     sizes = zip(op.dims(value)[2:], scales, strict=True)
@@ -227,7 +227,7 @@ SIZES_TRIED = 4096
 
 @lru_cache(maxsize=256)
 def _formulas_agree(factor: float, exact: bool) -> bool:
-    """Whether Resize's division by the factor and PyTorch's product with its reciprocal pick the same elements."""
+    """Return whether Resize's division by the factor and PyTorch's product with its reciprocal pick the same elements."""
     if 1 < factor < 1.5 or 2 < factor < 2.5:  # small images become equal, which engines copy, or twice as large
         return False
     index = np.arange(SIZES_TRIED, dtype=np.float32) + Number(0.5 if exact else 0)
@@ -244,7 +244,7 @@ def _agrees_at_every_size(size: DimLike, count: DimLike, factor: float | None, e
 
 
 def _is_idle(factor: float | None, exact: bool, is_image: bool) -> bool:
-    """Whether PyTorch copies an axis that keeps its size, whatever its factor."""
+    """Return whether PyTorch copies an axis that keeps its size, whatever its factor."""
     return factor in (None, 1) or (is_image and not exact)
 
 

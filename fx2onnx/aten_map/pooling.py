@@ -68,7 +68,7 @@ def max_pooled(
 
 
 def _is_padded_by_number(op: Emit, value: ir.Value) -> bool:
-    """Whether a Pad makes ``value``, by something else than minus infinity."""
+    """Return whether a Pad makes ``value``, by something else than minus infinity."""
     producer = op.producer(value)
     if producer is None or producer.op_type != "Pad":
         return False

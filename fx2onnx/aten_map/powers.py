@@ -100,7 +100,7 @@ register_shared(_pow, "Pow in float64", *overloads_of(_POWERS.replace("pow.", "f
 
 
 def negative(op: Emit, value: ir.Value) -> ir.Value:
-    """Whether the sign is minus, that of zero too."""
+    """Return whether the sign is minus, that of zero too."""
     return op.Or(op.Less(value, 0), op.Less(op.Reciprocal(value), 0))
 
 

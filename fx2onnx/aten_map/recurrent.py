@@ -62,7 +62,7 @@ class Stack:
 
 
 def is_zero(op: Emit, value: ir.Value) -> bool:
-    """Whether ``value`` is known to hold zeros only: a constant, or one number expanded."""
+    """Return whether ``value`` is known to hold zeros only: a constant, or one number expanded."""
     producer = op.producer(value)
     if producer is None:
         numbers = op.constant(value, most=1 << 16)

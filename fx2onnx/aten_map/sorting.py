@@ -68,7 +68,7 @@ register_shared(_topk, "TopK", *overloads_of("topk.default"))
 
 # -- order statistics -------------------------------------------------------------------------------------------------
 def nan_in(op: Emit, value: ir.Value, axis: int, keepdim: bool) -> ir.Value:
-    """Whether any element along ``axis`` is NaN."""
+    """Return whether any element along ``axis`` is NaN."""
     found = op.cast(through(op, "IsNaN", value), D.INT32)
     return op.cast(op.ReduceMax(found, axes=[axis], keepdims=int(keepdim)), D.BOOL)
 

@@ -161,7 +161,7 @@ class CodePatch:
         function.__globals__.update(names)
 
     def still_fits(self, function: Callable[..., object]) -> bool:
-        """Whether this is for ``function`` with the code that it has now."""
+        """Return whether this is for ``function`` with the code that it has now."""
         code = self.function.__code__
         return self.function is function and (code is self.code or code is self._calling)
 

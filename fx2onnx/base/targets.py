@@ -85,7 +85,7 @@ def _try_writing(path: str, folder: str) -> None:
 
 
 def is_same_file(one: str | PathLike[str], other: str | PathLike[str]) -> bool:
-    """Whether two paths lead to one file, by links or by another spelling."""
+    """Return whether two paths lead to one file, by links or by another spelling."""
     try:
         return os.path.samefile(one, other)
     except OSError:

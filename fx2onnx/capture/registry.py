@@ -230,7 +230,7 @@ def _as_aten(tracer: Any, func: OpOverload, args: tuple[Any, ...], kwargs: dict[
 
 
 def tries_real_kernel(func: OpOverload) -> bool:
-    """Whether a call has to be tried on the real kernel because the fake kernel of the overload checks less. Views and plain
+    """Return whether a call has to be tried on the real kernel because the fake kernel of the overload checks less. Views and plain
     pointwise overloads are not tried."""
     schema = func._schema
     is_view = bool(schema.returns) and schema.returns[0].alias_info is not None and not schema.is_mutable
@@ -241,7 +241,7 @@ def tries_real_kernel(func: OpOverload) -> bool:
 
 
 def asks_of_strides(traits: OpTraits, args: tuple[object, ...]) -> bool:
-    """Whether the operator has one operand and its sizes, so that what a kernel decides by sizes is how it goes through them."""
+    """Return whether the operator has one operand and its sizes, so that what a kernel decides by sizes is how it goes through them."""
     return traits.keeps_sizes and sum(isinstance(arg, torch.Tensor) and arg.dim() > 0 for arg in args) == 1
 
 

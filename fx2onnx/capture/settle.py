@@ -72,7 +72,7 @@ def settled(done: Recorded) -> Attempt | Outcome:
 
 
 def _may_have_loops(attempt: Attempt) -> bool:
-    """Whether a run with loops of the file was not tried, and sizes that are asked for by name must not become numbers."""
+    """Return whether a run with loops of the file was not tried, and sizes that are asked for by name must not become numbers."""
     branching = attempt.branching
     is_untried = not branching.has_loops and branching.loop_failure is None
     is_named = bool(attempt.sizes.hints.keys() - attempt.request.optional)
@@ -162,13 +162,13 @@ def _specialized(
 
 
 def is_decisive(guard: Guard, env: ShapeEnv) -> bool:
-    """Whether the guard says what no condition says, and other sizes may break."""
+    """Return whether the guard says what no condition says, and other sizes may break."""
     is_asked = guard.by_user or guard.ends_run or not _is_harmless(guard, env)
     return is_asked and env.facts.is_settled(guard.relation) is None
 
 
 def _is_harmless(guard: Guard, env: ShapeEnv) -> bool:
-    """Whether the relation is true at every size of a varied list: true of torch's checks for strides. At capture, the sample's
+    """Return whether the relation is true at every size of a varied list: true of torch's checks for strides. At capture, the sample's
     size stands for 0 and 1.
     """
     if not guard.by_user and (guard.during in Op.CHOOSES_KERNEL.names or (guard.during, guard.relation.op) == _IS_ALL):

@@ -108,7 +108,7 @@ def with_task(source: str, task: str | None) -> str:
 
 
 def is_folder_task(task: str) -> bool:
-    """Whether ``task`` gives a folder rather than a file."""
+    """Return whether ``task`` gives a folder rather than a file."""
     from fx2onnx.decoding.parts import is_generation_task
 
     return is_generation_task(task)

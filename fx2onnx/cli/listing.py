@@ -48,7 +48,7 @@ def list_command(
 
 
 def fits(name: str, pattern: str) -> bool:
-    """Whether ``pattern`` is a shell pattern for ``name``, or a part of it in any case."""
+    """Return whether ``pattern`` is a shell pattern for ``name``, or a part of it in any case."""
     if any(character in pattern for character in "*?["):
         return fnmatch.fnmatchcase(name, pattern)
     return pattern.lower() in name.lower()
@@ -134,7 +134,7 @@ def known_overloads() -> list[Row]:
 
 
 def is_missing(row: Row, opset: int) -> bool:
-    """Whether an export at ``opset`` would refuse the overload for want of a form."""
+    """Return whether an export at ``opset`` would refuse the overload for want of a form."""
     return row["source"] in (MISSING, REFUSED) or bool(row["since"] and row["since"][0] > opset)
 
 

@@ -77,7 +77,7 @@ def reads_noted() -> Iterator[Reads]:
 
 
 def is_library(path: str) -> bool:
-    """Whether a file is one of Python, of an installed package or of fx2onnx, which versions tell."""
+    """Return whether a file is one of Python, of an installed package or of fx2onnx, which versions tell."""
     return path.startswith(_library_folders()) or "/site-packages/" in path or "/dist-packages/" in path
 
 
@@ -210,7 +210,7 @@ def made_from(job: Job, reads: Reads) -> MadeFrom:
 
 
 def is_current(job: Job, found: Any) -> bool:
-    """Whether all that an earlier run of ``job`` noted as ``found`` is what it was, and nothing came to its checkpoint."""
+    """Return whether all that an earlier run of ``job`` noted as ``found`` is what it was, and nothing came to its checkpoint."""
     if not isinstance(found, dict) or not all(isinstance(found.get(key), dict) for key in _KEYS):
         return False
     modules, files, versions = (found[key] for key in _KEYS)
@@ -344,7 +344,7 @@ def _counts(path: str, job: Job) -> bool:
 
 
 def _is_loaded_source(path: str) -> bool:
-    """Whether the path is a loaded module's, which counts where it is among those of the job alone."""
+    """Return whether the path is a loaded module's, which counts where it is among those of the job alone."""
     return path.endswith(".py") and any(
         getattr(module, "__file__", None) == path for module in list(sys.modules.values())
     )

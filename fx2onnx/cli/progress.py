@@ -22,7 +22,7 @@ _PLAIN_WIDTH = 10_000  # columns of tables that go to a file or a pipe: no line 
 
 
 def is_terminal(stream: IO[str]) -> bool:
-    """Whether somebody looks at the stream as it is written."""
+    """Return whether somebody looks at the stream as it is written."""
     return stream.isatty()
 
 

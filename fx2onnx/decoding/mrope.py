@@ -237,7 +237,7 @@ class Asking:
         return 1 - moves, ordinal
 
     def agrees(self, layout: ImageLayout) -> bool:
-        """Whether ``image_positions`` gives what the model does for two images among text, with and without what closes them.
+        """Return whether ``image_positions`` gives what the model does for two images among text, with and without what closes them.
 
         Some models want a token behind each image (Qwen Omni), and are not asked about images side by side.
         """

@@ -44,7 +44,7 @@ def first_call(module: nn.Module, run: Callable[[], object]) -> tuple[tuple[obje
 
 
 def adds_features(model: Model, token: int | None) -> bool:
-    """Whether a feature is added to the embedded placeholder ``token``; in most models it takes its place."""
+    """Return whether a feature is added to the embedded placeholder ``token``; in most models it takes its place."""
     from transformers.modeling_outputs import BaseModelOutputWithPooling
 
     language = _language_of(model)
@@ -70,7 +70,7 @@ def adds_features(model: Model, token: int | None) -> bool:
 
 
 def sees_kinds(model: Model, argument: str, width: int) -> bool:
-    """Whether the kinds of tokens [batch, sequence], which forward takes as ``argument``, decide who sees whom."""
+    """Return whether the kinds of tokens [batch, sequence], which forward takes as ``argument``, decide who sees whom."""
     language = _language_of(model)
     if language is None:
         return False

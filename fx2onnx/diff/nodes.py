@@ -178,7 +178,7 @@ def _inputs(node: ir.Node) -> list[ir.Value | None]:
 
 
 def _agree(one: Side, other: Side, ours: Iterable[ir.Value | None], theirs: Iterable[ir.Value | None]) -> bool:
-    """Whether they are the same, and weights of the same numbers."""
+    """Return whether they are the same, and weights of the same numbers."""
     return all(
         _is_same(one, other, value, same)
         and (value not in one.weights or same not in other.weights or _same_weight(one, other, value, same))
@@ -193,7 +193,7 @@ def _same_weight(one: Side, other: Side, value: ir.Value | None, same: ir.Value 
 
 
 def _is_same(one: Side, other: Side, value: ir.Value | None, same: ir.Value | None) -> bool:
-    """Whether two values come from the same place. Any two weights do: their numbers are compared later."""
+    """Return whether two values come from the same place. Any two weights do: their numbers are compared later."""
     if value is None or same is None:
         return value is same
     if value in one.weights and same in other.weights:

@@ -132,7 +132,7 @@ class Side:
 
 
 def is_commutative(node: ir.Node) -> bool:
-    """Whether the order of the node's inputs makes no difference."""
+    """Return whether the order of the node's inputs makes no difference."""
     return not node.domain and node.op_type in COMMUTATIVE
 
 

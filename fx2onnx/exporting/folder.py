@@ -176,7 +176,7 @@ def _prompt_and_step(
 
 
 def _is_of_one_token(result: ExportResult) -> bool:
-    """Whether a step gives logits of the token that it takes; of more, it has added rows of the batch to one another."""
+    """Return whether a step gives logits of the token that it takes; of more, it has added rows of the batch to one another."""
     logits = next(value for value in result.owned.model.graph.outputs if value.name == LOGITS)
     return logits.shape is not None and logits.shape[1] == 1
 
@@ -243,12 +243,12 @@ def _limits(result: ExportResult) -> list[str]:
 
 
 def _is_upper_bound(condition: Condition) -> bool:
-    """Whether a condition allows every size up to one, or every size but 0, of which there is no prompt."""
+    """Return whether a condition allows every size up to one, or every size but 0, of which there is no prompt."""
     return condition.sizes in (interval(0, condition.sizes.last()), interval(1, None))
 
 
 def _is_limit(found: Assumed) -> TypeGuard[Guard]:
-    """Whether a condition is ``past_sequence_length + NUMBER < NUMBER``, or with ``<=``."""
+    """Return whether a condition is ``past_sequence_length + NUMBER < NUMBER``, or with ``<=``."""
     if not isinstance(found, Guard) or found.relation.op not in ("lt", "le"):
         return False
     length, limit = found.relation.args
@@ -280,7 +280,7 @@ def _flaw(result: ExportResult, source: Source) -> str:
 
 
 def _depends_on_length(relation: Relation) -> bool:
-    """Whether some lengths of several tokens make a condition true and others false."""
+    """Return whether some lengths of several tokens make a condition true and others false."""
     relation = _without_common_factor(relation)
     if not any(map(_is_of_length, relation.symbols())):
         return False

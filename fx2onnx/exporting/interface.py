@@ -83,7 +83,7 @@ class _Names:
             self.new[symbol] = wanted
 
     def _may_share(self, symbol: str, wanted: str) -> bool:
-        """Whether all sizes that got the name are equal to this one. Runtimes share memory among equal shapes."""
+        """Return whether all sizes that got the name are equal to this one. Runtimes share memory among equal shapes."""
         holders = [old for old, name in self.new.items() if name == wanted]
         if holders and self._equal is None:
             self._equal = _equal_sizes(self.model)
@@ -203,7 +203,7 @@ def limited_sizes(captured: Captured) -> Iterator[str]:
 
 
 def _is_wide(sizes: SizeSet) -> bool:
-    """Whether the sizes are all from a least one on, to twice that one at least: a table of positions has an end. 0 is nobody's
+    """Return whether the sizes are all from a least one on, to twice that one at least: a table of positions has an end. 0 is nobody's
     case.
     """
     found = [size for size, holds in enumerate(sizes.array(len(sizes.members)).tolist()) if holds and size]

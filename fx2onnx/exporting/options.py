@@ -174,7 +174,7 @@ _OF_CAPTURE = frozenset(found.name for found in fields(CaptureOptions)) - {"stra
 
 
 def _mode(flag: Any) -> bool | None:
-    """Whether to export in training mode, from a torch.onnx.TrainingMode, its name, a bool or None; None: as the module is."""
+    """Return whether to export in training mode, from a torch.onnx.TrainingMode, its name, a bool or None; None: as the module is."""
     name = flag if isinstance(flag, str) else getattr(flag, "name", None)
     if name is None and (flag is None or isinstance(flag, bool)):
         return bool(flag)

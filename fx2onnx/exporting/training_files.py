@@ -148,7 +148,7 @@ def errors_of_own_module(plan: TrainingPlan) -> Iterator[None]:
 
 
 def _came_from_loss(cause: BaseException | None) -> bool:
-    """Whether an exception was raised while the user's loss ran, not in the module."""
+    """Return whether an exception was raised while the user's loss ran, not in the module."""
     frames = traceback.walk_tb(None if cause is None else cause.__traceback__)
     return any(frame.f_code is loss_of.__code__ for frame, _ in frames)
 

@@ -149,7 +149,7 @@ def _text(entries: Mapping[str, FileEntry], facts: Mapping[str, Any], obsolete: 
 
 
 def is_file_of_folder(path: Path, folder: Path) -> bool:
-    """Whether ``path`` is the manifest of ``folder`` or a file that it names."""
+    """Return whether ``path`` is the manifest of ``folder`` or a file that it names."""
     return path.resolve().parent == folder.resolve() and path.name in {MANIFEST, *read_entries(folder)}
 
 
@@ -172,7 +172,7 @@ def _read(folder: Path, keys: Sequence[str]) -> dict[str, FileEntry]:
 
 
 def is_plain_name(name: str) -> bool:
-    """Whether a manifest may name a file so: one in its own folder."""
+    """Return whether a manifest may name a file so: one in its own folder."""
     return bool(name) and name not in (".", "..") and not set(name) & {"/", "\\", "\0", ":"}
 
 

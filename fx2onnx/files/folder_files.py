@@ -54,7 +54,7 @@ def inside(folder: Path, name: Any, *, said_by: str = "") -> Path:
 
 
 def _is_blob(home: Path, real: Path) -> bool:
-    """Whether ``real`` is a blob of the cache entry that has ``home`` as a snapshot."""
+    """Return whether ``real`` is a blob of the cache entry that has ``home`` as a snapshot."""
     return home.parent.name == "snapshots" and real.parent == home.parent.parent / "blobs"
 
 

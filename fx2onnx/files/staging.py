@@ -84,7 +84,7 @@ class _Lock:
         return bool(self._handles)
 
     def take(self, shared: bool = False) -> bool:
-        """Whether the lock was free."""
+        """Return whether the lock was free."""
         try:
             for handle in self._handles:
                 fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)

@@ -58,7 +58,7 @@ def _shape(value: Any) -> tuple[int, ...]:
 
 
 def _is_for(graph: Graph, main: Graph, given: Mapping[str, Any]) -> bool:
-    """Whether there is an input of ``graph`` that the main graph does not take, or the decoder's under the model's name."""
+    """Return whether there is an input of ``graph`` that the main graph does not take, or the decoder's under the model's name."""
     return DECODER_IDS in given or any(name in graph.inputs and name not in main.inputs for name in given)
 
 

@@ -57,7 +57,7 @@ class Accessors:
 
     @staticmethod
     def is_constant(value: ir.Value) -> bool:
-        """Whether the value is an initializer: a weight or a constant."""
+        """Return whether the value is an initializer: a weight or a constant."""
         return value.const_value is not None
 
     def constant(self, value: ir.Value, most: int = MAX_KNOWN_INTS) -> npt.NDArray[np.generic] | None:
@@ -79,7 +79,7 @@ class Accessors:
         return value.producer()
 
     def is_dequantized(self, value: ir.Value) -> bool:
-        """Whether ``DequantizeLinear`` makes the value. That nothing makes it is no look: so it is with the weights of layers."""
+        """Return whether ``DequantizeLinear`` makes the value. That nothing makes it is no look: so it is with the weights of layers."""
         maker = value.producer()
         if maker is None:
             return False

@@ -37,12 +37,12 @@ def nested_graphs(node: ir.Node) -> list[ir.Graph]:
 
 
 def is_read(value: ir.Value) -> bool:
-    """Whether a node reads the value or it is a graph output."""
+    """Return whether a node reads the value or it is a graph output."""
     return value.is_graph_output() or use_count(value) > 0
 
 
 def can_replace(old: ir.Value, new: ir.Value) -> bool:
-    """Whether ``replace`` may be called: a graph output can only become a value that a node of its graph makes, and
+    """Return whether ``replace`` may be called: a graph output can only become a value that a node of its graph makes, and
     that is not an output itself.
     """
     if not old.is_graph_output():

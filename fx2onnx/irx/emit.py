@@ -236,7 +236,7 @@ class Emit(Accessors, Operators):
         return found
 
     def depends_on_data(self, dim: Scalar) -> bool:
-        """Whether data decides the size ``dim``, which is then 0 more often than that of an input."""
+        """Return whether data decides the size ``dim``, which is then 0 more often than that of an input."""
         return isinstance(dim, Dim) and not dim.symbols() <= self.builder.sizes.keys()
 
     def size(self, dim: Scalar, dtype: ir.DataType = INT64) -> ir.Value:

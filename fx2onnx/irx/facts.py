@@ -69,5 +69,5 @@ GRAPH_BEARING = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 
 
 def is_random(domain: str, op_type: str) -> bool:
-    """Whether two calls on equal inputs may differ. Unknown domains are taken to be random."""
+    """Return whether two calls on equal inputs may differ. Unknown domains are taken to be random."""
     return domain not in ("", "ai.onnx", "ai.onnx.ml") or op_type in RANDOM

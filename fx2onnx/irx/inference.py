@@ -98,7 +98,7 @@ def _infer_by_onnx(model: ir.Model) -> None:
 
 
 def has_map(kind: onnx.TypeProto) -> bool:
-    """Whether the type is a map or a sequence of maps, of which onnx_ir has none."""
+    """Return whether the type is a map or a sequence of maps, of which onnx_ir has none."""
     if kind.HasField("sequence_type"):
         return has_map(kind.sequence_type.elem_type)
     return bool(kind.HasField("map_type"))
@@ -245,7 +245,7 @@ def _refine_contrib(node: ir.Node) -> None:
 
 
 def _is_open_broadcast(node: ir.Node) -> bool:
-    """Whether two different symbolic sizes meet: either may be 1 while the model runs."""
+    """Return whether two different symbolic sizes meet: either may be 1 while the model runs."""
     all_dims = [dims_of(value) for value in node.inputs if value is not None]
     for axis in range(1, max(map(len, all_dims), default=0) + 1):
         met = {dims[-axis] for dims in all_dims if axis <= len(dims) and isinstance(dims[-axis], Dim)}

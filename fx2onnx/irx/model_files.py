@@ -96,7 +96,7 @@ def data_files(target: str) -> list[str]:
 
 
 def is_file_of(path: str | os.PathLike[str], target: str) -> bool:
-    """Whether ``path`` is, or is named as, the graph at ``target`` or a file of its weights."""
+    """Return whether ``path`` is, or is named as, the graph at ``target`` or a file of its weights."""
     if is_same_file(path, target):
         return True
     name, here = os.path.basename(path), os.path.dirname(os.path.abspath(target))

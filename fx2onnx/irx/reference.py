@@ -110,7 +110,7 @@ def _place_of(tensor: ir.TensorProtocol, files: Sequence[WeightFile]) -> tuple[W
 
 
 def is_referenced(model: ir.Model) -> bool:
-    """Whether a weight of the model refers to a checkpoint file."""
+    """Return whether a weight of the model refers to a checkpoint file."""
     return any(isinstance(value.const_value, ReferencedTensor) for value in model.graph.initializers.values())
 
 

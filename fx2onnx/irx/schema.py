@@ -103,7 +103,7 @@ def require_opset(opset: int) -> None:
 
 @lru_cache(maxsize=4096)
 def admits(op_type: str, opset: int, index: int, dtype: ir.DataType, domain: str = "") -> bool:
-    """Whether input ``index`` of the operator may have ``dtype`` in that opset."""
+    """Return whether input ``index`` of the operator may have ``dtype`` in that opset."""
     schema = onnx_schema(op_type, opset, domain)
     return f"tensor({dtype.name.lower()})" in types_of(schema.inputs[min(index, len(schema.inputs) - 1)], schema)
 
@@ -120,6 +120,6 @@ def first_opset(op_type: str, domain: str = "") -> int | None:
 
 
 def has_op(op_type: str, opset: int, domain: str = "") -> bool:
-    """Whether the opset has the operator."""
+    """Return whether the opset has the operator."""
     first = first_opset(op_type, domain)
     return first is not None and first <= opset

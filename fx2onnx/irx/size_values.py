@@ -67,7 +67,7 @@ class SizeValues:
 
 
 def is_natural(size: DimLike) -> bool:
-    """Whether the size is surely no less than 0."""
+    """Return whether the size is surely no less than 0."""
     return known_sign("ge", size) is True
 
 

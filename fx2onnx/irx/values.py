@@ -94,7 +94,7 @@ def rank_of(value: ir.Value) -> int:
 
 
 def lacks_data(value: ir.Value) -> bool:
-    """Whether a constant has no numbers to read: the module is on the meta device."""
+    """Return whether a constant has no numbers to read: the module is on the meta device."""
     return bool(getattr(value.const_value, "lacks_data", False))
 
 

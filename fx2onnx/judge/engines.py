@@ -155,7 +155,7 @@ def _run_onnxruntime(session: Any, feeds: dict[str, Array]) -> list[Any]:
 
 
 def _is_large(model: str | bytes) -> bool:
-    """Whether the model and what lies beside it are larger than what is packed at once."""
+    """Return whether the model and what lies beside it are larger than what is packed at once."""
     if isinstance(model, bytes):
         return len(model) > LARGE_BYTES
     folder, name = os.path.split(os.path.abspath(model))
@@ -205,7 +205,7 @@ _DOMAINS_OF_RUNTIMES = ("ai.onnx", "com.microsoft")
 
 
 def lacks_operator(cause: BaseException) -> bool:
-    """Whether an engine has no kernel for an operator, or knows nothing of a domain of the user's."""
+    """Return whether an engine has no kernel for an operator, or knows nothing of a domain of the user's."""
     if type(cause).__name__ in ("NotImplemented", "NotImplementedError"):  # onnxruntime's; that of onnx.reference
         return True
     unregistered = _UNREGISTERED.search(str(cause))
@@ -213,7 +213,7 @@ def lacks_operator(cause: BaseException) -> bool:
 
 
 def is_available(name: str) -> bool:
-    """Whether the engine can be used here."""
+    """Return whether the engine can be used here."""
     return name not in PACKAGES or importlib.util.find_spec(PACKAGES[name]) is not None
 
 

@@ -47,7 +47,7 @@ def too_large(model: onnx.ModelProto) -> str:
 
 
 def is_exhausted(cause: BaseException) -> bool:
-    """Whether memory was not enough."""
+    """Return whether memory was not enough."""
     return isinstance(cause, MemoryError) or any(word in str(cause).lower() for word in _EXHAUSTED)
 
 

@@ -85,7 +85,7 @@ class Movements:
         return bool(self._of_other_shapes)
 
     def judge(self, got: Array) -> Judged:
-        """Whether ``got`` is one more of these: off by as much, in as many numbers and rows, and in the same rows."""
+        """Return whether ``got`` is one more of these: off by as much, in as many numbers and rows, and in the same rows."""
         if got.shape != self.want.shape:
             return self._judge_elsewhere(got)
         found = self._judge_by_rows(got)
@@ -96,7 +96,7 @@ class Movements:
         return found
 
     def _chooses_items(self) -> bool:
-        """Whether runs have other items as a whole, such as the masks of objects whose order rounding decides."""
+        """Return whether runs have other items as a whole, such as the masks of objects whose order rounding decides."""
         if self.scale is None or self.want.ndim < 3 or len(self.want) < 2 or not self.is_by_rows:
             return False
         return max(self._largest, self._moves_elsewhere) * self.scale.epsilon >= CHOSEN
@@ -112,7 +112,7 @@ class Movements:
         return self._items
 
     def _are_known(self, got: Array) -> bool:
-        """Whether items stand in some run, at any place, but for as few as in runs."""
+        """Return whether items stand in some run, at any place, but for as few as in runs."""
         assert self.scale is not None
         near = ALIKE * self.scale.largest
         runs = [_sketch(run) for run in (self.want, *self.runs)]
@@ -151,7 +151,7 @@ class Movements:
         return there.judge(got)
 
     def _has_nan_as_runs_have(self, got: Array) -> bool:
-        """Whether NaN stands where eager PyTorch has it, or where rounding decides whether it has: but for few rows."""
+        """Return whether NaN stands where eager PyTorch has it, or where rounding decides whether it has: but for few rows."""
         if self.scale is None:
             return True
         is_nan = np.isnan(self.want)

@@ -57,7 +57,7 @@ def structure_problem(got: Array, want: Array, reference: str = EAGER) -> str:
 
 
 def is_exact(want: Array) -> bool:
-    """Whether they are integers, bools or texts, which have to be equal."""
+    """Return whether they are integers, bools or texts, which have to be equal."""
     return want.dtype.kind in "biuOSUT" or "int" in want.dtype.name
 
 
@@ -351,7 +351,7 @@ def by_float64(got: Array, want: Array, exact: Array, scale: Scale) -> Judged | 
 
 
 def is_near(want: Array, exact: Array) -> bool:
-    """Whether eager PyTorch gives what float64 does, but for rounding."""
+    """Return whether eager PyTorch gives what float64 does, but for rounding."""
     if want.shape != exact.shape or is_exact(want):
         return bool(np.array_equal(want, exact))
     return by_float64(want, want, exact, Scale.of(want)) is not None

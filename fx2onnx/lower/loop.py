@@ -211,7 +211,7 @@ class Lowering:
         self._bind_symbols(node)
 
     def _may_repeat(self, node: torch.fx.Node) -> bool:
-        """Whether a node's ONNX form follows from its operands alone: it is none of the user's, and no size comes from it."""
+        """Return whether a node's ONNX form follows from its operands alone: it is none of the user's, and no size comes from it."""
         if node in self._symbols or node.target in control_flow.EMITTERS or self.refusals:
             return False
         entry = self.table.find(node.target, self.builder.opset, node in self._touching_complex)

@@ -26,7 +26,7 @@ class Translations:
         self._calls: ModuleCalls = {}
 
     def keep(self, overload: Any) -> bool:
-        """Whether the overload stays whole; noted where PyTorch's decomposition takes its place."""
+        """Return whether the overload stays whole; noted where PyTorch's decomposition takes its place."""
         if overload in self.table or not is_decomposable(overload):
             return True
         self.resorts[str(overload)] = "decomposition"

@@ -139,7 +139,7 @@ def apply_patches(registered: Iterable[Patch]) -> Applied:
 
 
 def is_meant(patch: Patch) -> bool:
-    """Whether the library that is loaded is of the versions that the patch is for."""
+    """Return whether the library that is loaded is of the versions that the patch is for."""
     if not patch.versions:
         return True
     from packaging.specifiers import SpecifierSet

@@ -136,7 +136,7 @@ class Folder:
         return self.by_any_kernel and node.op_type not in _NEVER_COMPUTED
 
     def _is_guess(self, node: ir.Node, is_computed: bool = False) -> bool:
-        """Whether the last bit decides something, and nobody said which library's it should be."""
+        """Return whether the last bit decides something, and nobody said which library's it should be."""
         value = node.outputs[0]
         guessed = (node.op_type in LAST_BIT and self.functions is None) or (
             is_computed and value.dtype is not None and value.dtype.is_floating_point()
@@ -169,7 +169,7 @@ class Folder:
         return tensor.numpy()
 
     def _is_small(self, node: ir.Node) -> bool:
-        """Whether the result is within the budget, where that is known beforehand."""
+        """Return whether the result is within the budget, where that is known beforehand."""
         value = node.outputs[0]
         if value.dtype is not None and value.dtype not in FOLDABLE_DTYPES:
             return False
@@ -181,7 +181,7 @@ class Folder:
 
     @staticmethod
     def _fits(value: ir.Value, array: Array) -> bool:
-        """Whether the result is of the dtype and dims that the graph promises."""
+        """Return whether the result is of the dtype and dims that the graph promises."""
         if value.dtype is not None and value.dtype.numpy() != array.dtype:
             return False
         dims = dims_or_none(value)
@@ -225,7 +225,7 @@ def _is_moved_weight(node: ir.Node) -> bool:
 
 
 def _is_shared_weight(value: ir.Value) -> bool:
-    """Whether the numbers would be stored twice: once as they are, once in what is folded."""
+    """Return whether the numbers would be stored twice: once as they are, once in what is folded."""
     return value.dtype is not None and value.dtype.is_floating_point() and use_count(value) != 1
 
 

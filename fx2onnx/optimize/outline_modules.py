@@ -133,7 +133,7 @@ class _Outliner:
         return {self._owners.get(user, user) for user, _ in value.uses()}
 
     def _is_convex(self, inside: set[ir.Node]) -> bool:
-        """Whether nothing leaves and comes back."""
+        """Return whether nothing leaves and comes back."""
         outside: set[ir.Node] = set()
         for node in self.graph:
             producers = {value.producer() for value in _read_by(node)}

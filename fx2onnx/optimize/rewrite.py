@@ -55,7 +55,7 @@ class Rewrite(ABC, Generic[M]):
 
     @abstractmethod
     def match(self, node: ir.Node) -> M | Why:
-        """Whether the pattern ends at ``node``, whose operator is one of ``roots``. Must not edit."""
+        """Return whether the pattern ends at ``node``, whose operator is one of ``roots``. Must not edit."""
 
     @abstractmethod
     def build(self, op: Emit, m: M) -> ir.Value | Sequence[ir.Value]:
@@ -92,7 +92,7 @@ def operand_produced_by(node: ir.Node, *op_types: str) -> tuple[ir.Node, ir.Valu
 
 
 def sole_use(value: ir.Value) -> bool:
-    """Whether exactly one input reads the value and the graph does not give it out."""
+    """Return whether exactly one input reads the value and the graph does not give it out."""
     return not value.is_graph_output() and use_count(value) == 1
 
 
@@ -113,7 +113,7 @@ MANY_READERS = 64
 
 
 def speaks_for_readers(node: ir.Node, value: ir.Value) -> bool:
-    """Whether ``node``, which reads ``value``, is to look for a change of all readers that are of its operator."""
+    """Return whether ``node``, which reads ``value``, is to look for a change of all readers that are of its operator."""
     if use_count(value) <= MANY_READERS:
         return True
     return next(user for user, _ in uses_of(value) if user.op_type == node.op_type) is node
@@ -157,7 +157,7 @@ def static_dims(value: ir.Value | None) -> tuple[int, ...] | None:
 
 
 def is_constant(value: ir.Value | None) -> bool:
-    """Whether the value is an initializer that no feed can replace."""
+    """Return whether the value is an initializer that no feed can replace."""
     return value is not None and value.const_value is not None and not value.is_graph_input()
 
 
@@ -200,5 +200,5 @@ def perm_of(node: ir.Node) -> tuple[int, ...] | None:
 
 
 def same_dims(lhs: Sequence[DimLike] | None, rhs: Sequence[DimLike] | None) -> bool:
-    """Whether both are known and equal."""
+    """Return whether both are known and equal."""
     return lhs is not None and rhs is not None and tuple(lhs) == tuple(rhs)

@@ -16,7 +16,7 @@ MAX_VALUES = 1000
 
 
 def is_rounded(value: ir.Value, main: ir.Graph) -> bool:
-    """Whether a reader of the floating-point ``value`` rounds it, compares it or orders it: directly, or after elementwise
+    """Return whether a reader of the floating-point ``value`` rounds it, compares it or orders it: directly, or after elementwise
     operators and such that move elements. Of what a nested graph gives out, nothing is known.
     """
     pending, seen = [value], {value}
@@ -36,7 +36,7 @@ def is_rounded(value: ir.Value, main: ir.Graph) -> bool:
 
 
 def _is_unread(value: ir.Value) -> bool:
-    """Whether nobody wants it: indices beside the largest values, before dead nodes are removed."""
+    """Return whether nobody wants it: indices beside the largest values, before dead nodes are removed."""
     return not value.uses() and not value.is_graph_output()
 
 

@@ -165,10 +165,10 @@ def _multiply(part: Array, factor: Array, out: Array) -> None:
 
 
 def is_literal(tensor: ir.TensorProtocol) -> bool:
-    """Whether the numbers were written down while the graph was built: no parameter or buffer, nothing from a file."""
+    """Return whether the numbers were written down while the graph was built: no parameter or buffer, nothing from a file."""
     return type(tensor) is ir.Tensor
 
 
 def lacks_data(tensor: ir.TensorProtocol | None) -> bool:
-    """Whether the tensor is a mere description (the module is on the meta device)."""
+    """Return whether the tensor is a mere description (the module is on the meta device)."""
     return bool(getattr(tensor, "lacks_data", False))

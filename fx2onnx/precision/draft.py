@@ -173,7 +173,7 @@ class Draft:
         return D.FLOAT
 
     def ends_in_softmax(self, value: ir.Value) -> bool:
-        """Whether the value is nothing but what a mask adds: the largest number of 16 bits does the same as a larger one."""
+        """Return whether the value is nothing but what a mask adds: the largest number of 16 bits does the same as a larger one."""
         pending, seen = [value], {value}
         while pending:
             current = pending.pop()
@@ -208,7 +208,7 @@ class Draft:
                 self.kept[node] = BETWEEN
 
     def _is_read_wide(self, node: ir.Node) -> bool:
-        """Whether one value goes in, and all who read what comes out are in float32."""
+        """Return whether one value goes in, and all who read what comes out are in float32."""
         given = [value for value in node.inputs if value is not None and value.dtype == self.wide]
         return (
             len(given) == 1
@@ -223,7 +223,7 @@ class Draft:
         return self.is_half(node) and node.op_type not in HEAVY and not self._picks_rows(node)
 
     def _picks_rows(self, node: ir.Node) -> bool:
-        """Whether the node takes parts of a large weight, which is cast after that."""
+        """Return whether the node takes parts of a large weight, which is cast after that."""
         first = node.inputs[0] if node.inputs else None
         tensor = None if first is None else first.const_value
         return tensor is not None and tensor.size >= LEAST_NUMBERS and node.op_type in MOVES

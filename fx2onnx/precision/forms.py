@@ -140,7 +140,7 @@ def _has_kernel(node: ir.Node, wide: ir.DataType, half: ir.DataType, opset: int,
 
 
 def can_hold(target: Target, half: ir.DataType, opset: int) -> bool:
-    """Whether the target computes with the dtype, or knows it at least to cast it."""
+    """Return whether the target computes with the dtype, or knows it at least to cast it."""
     word, float32 = word_of(half), word_of(D.FLOAT)
     if target.rows is None:
         return True

@@ -90,7 +90,7 @@ class Precision:
         return self.io == "float32" or self.dtype == "mixed"
 
     def is_kept(self, *names: str) -> bool:
-        """Whether the user wants the node of one of these names in float32."""
+        """Return whether the user wants the node of one of these names in float32."""
         patterns = (self.keep,) if isinstance(self.keep, str) else self.keep
         return any(fnmatchcase(name, pattern) for pattern in patterns for name in names)
 

@@ -66,7 +66,7 @@ def values_of(model: ir.Model, feeds: Feeds) -> dict[str, Seen]:
 
 
 def is_float(value: Any) -> bool:
-    """Whether it is an array of floats, bfloat16 among them."""
+    """Return whether it is an array of floats, bfloat16 among them."""
     return isinstance(value, np.ndarray) and (value.dtype.kind == "f" or value.dtype.name == "bfloat16")
 
 

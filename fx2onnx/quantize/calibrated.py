@@ -252,7 +252,7 @@ def _better_ranges(layer: Layer, moments: Moments, channels: Array | None) -> Co
 
 
 def _is_worth(layers: Sequence[Layer], channels: Array, moments: Moments) -> bool:
-    """Whether layers that share ``channels`` are better with them, together."""
+    """Return whether layers that share ``channels`` are better with them, together."""
     gram = moments.held if moments.held_rows else moments.gram
     sums = [
         sum(

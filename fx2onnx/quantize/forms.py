@@ -133,7 +133,7 @@ class _Dequantized:
         self._plain: ir.Value | None = None
 
     def _has_row_scales(self) -> bool:
-        """Whether DequantizeLinear gets one scale a row, on one axis.
+        """Return whether DequantizeLinear gets one scale a row, on one axis.
 
         From opset 21 on a row is one block instead before a product: onnxruntime (1.31) would turn such a pair into a MatMulNBits
         that rounds what is multiplied to 8 bits. It picks wrong zero points of 4 bits along an axis, too.

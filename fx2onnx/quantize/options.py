@@ -153,6 +153,6 @@ class Quantize:
         return FLOAT8_FROM if self.kind == "float8" else ROWS_FROM
 
     def is_excluded(self, name: str) -> bool:
-        """Whether a weight of that name stays as it is."""
+        """Return whether a weight of that name stays as it is."""
         patterns = (self.exclude,) if isinstance(self.exclude, str) else self.exclude
         return any(fnmatchcase(name, pattern) for pattern in patterns)

@@ -156,7 +156,7 @@ def _whole_block(columns: int, most: int) -> int:
 def _is_product(
     options: Quantize, target: Target, ways: set[str], sizes: tuple[int, ...], dtype: ir.DataType | None
 ) -> bool:
-    """Whether the weight is for onnxruntime's own product, which the target has."""
+    """Return whether the weight is for onnxruntime's own product, which the target has."""
     block = options.columns_of_block
     if options.format == "qdq" or len(sizes) != 2 or "conv" in ways or ways == {"gather"}:
         return False
@@ -169,7 +169,7 @@ def _is_product(
 
 
 def has_product(target: Target) -> bool:
-    """Whether the target has the products that ``--format matmulnbits`` is of, for some dtype."""
+    """Return whether the target has the products that ``--format matmulnbits`` is of, for some dtype."""
     return target.rows is not None and bool(target.kernels(DOMAIN, "MatMulNBits"))
 
 
@@ -216,7 +216,7 @@ LEAST_SAMPLES, ROWS_LOOKED_AT, BINS_OF_WAVE = 32, 16, 6
 
 
 def _is_transform(source: ir.TensorProtocol, perm: tuple[int, ...] | None, row: _Rows) -> bool:
-    """Whether rows all over the weight are windowed waves of different frequencies. What is learnt has many frequencies in a row."""
+    """Return whether rows all over the weight are windowed waves of different frequencies. What is learnt has many frequencies in a row."""
     array = source.numpy()
     array = array if perm is None else array.transpose(perm)
     array = array if row.turn is None else array.transpose(row.turn)

@@ -41,7 +41,7 @@ class ProfileComparison:
     notes: list[str] = field(default_factory=list)
 
     def is_slower(self, share: float) -> bool:
-        """Whether the median of the whole export grew by more than ``share``."""
+        """Return whether the median of the whole export grew by more than ``share``."""
         return self.total.difference > share * self.total.before
 
 

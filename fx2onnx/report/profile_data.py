@@ -33,7 +33,7 @@ _DEEPEST = 200
 
 
 def _is_finite(value: Any, depth: int = 0) -> bool:
-    """Whether JSON has no infinite number, which other readers of the views do not know, and is not nested without end."""
+    """Return whether JSON has no infinite number, which other readers of the views do not know, and is not nested without end."""
     if isinstance(value, dict | list):
         inner = value.values() if isinstance(value, dict) else value
         return depth < _DEEPEST and all(_is_finite(each, depth + 1) for each in inner)

@@ -49,7 +49,7 @@ class Trace:
         return wanted
 
     def is_static(self, step: Step) -> bool:
-        """Whether the shapes of the step's outputs follow from the shapes of the feeds."""
+        """Return whether the shapes of the step's outputs follow from the shapes of the feeds."""
         kernel, specs = step.kernel, self.specs
         if kernel.shape_inputs is None or step.bodies:
             return False
@@ -101,7 +101,7 @@ class Trace:
 
 
 def _works_channels_last(program: Program, step: Step) -> bool:
-    """Whether it is a convolution or a pooling of images that reads and writes channels-last memory."""
+    """Return whether it is a convolution or a pooling of images that reads and writes channels-last memory."""
     if step.op_type not in ("Conv", "FusedConv", "MaxPool") or step.kernel.prepare is None:
         return False
     weight = program.slots[step.inputs[1]].const if len(step.inputs) > 1 else None
@@ -111,7 +111,7 @@ def _works_channels_last(program: Program, step: Step) -> bool:
 
 
 def _follows(facts: Facts) -> bool:
-    """Whether the output lies as its inputs do: an input of its shape (or rank, for Concat) is channels-last."""
+    """Return whether the output lies as its inputs do: an input of its shape (or rank, for Concat) is channels-last."""
     shape = facts.outputs[0][0]
     return len(shape) > 2 and any(
         last and spec is not None and len(spec[0]) == len(shape)
@@ -125,7 +125,7 @@ def plain_call(fn: Callable[..., Any], attrs: Mapping[str, Any]) -> Callable[...
 
 
 def is_plain(fn: Callable[..., None]) -> bool:
-    """Whether it is a ``plain_call``, so that the kernel can be called without one more frame."""
+    """Return whether it is a ``plain_call``, so that the kernel can be called without one more frame."""
     return isinstance(fn, functools.partial) and fn.func is _call
 
 

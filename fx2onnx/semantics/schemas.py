@@ -98,7 +98,7 @@ def _onnxruntime() -> dict[str, Any]:
 
 
 def is_of_other_processors(domain: str, op_type: str) -> bool:
-    """Whether onnxruntime knows the operator and has no CPU kernel for it."""
+    """Return whether onnxruntime knows the operator and has no CPU kernel for it."""
     return domain == "com.microsoft" and op_type in _onnxruntime()["elsewhere"]
 
 

@@ -192,7 +192,7 @@ def is_integer(dtype: Dtype) -> bool:
 
 
 def is_tensor_type(type_: Any) -> bool:
-    """Whether values of the type are arrays."""
+    """Return whether values of the type are arrays."""
     return type(type_) is TensorType
 
 
@@ -225,7 +225,7 @@ def abstract_array(shape: tuple[int, ...], dtype: Dtype) -> Array:
 
 
 def is_abstract(value: Value) -> bool:
-    """Whether ``abstract_array`` made this array of numbers."""
+    """Return whether ``abstract_array`` made this array of numbers."""
     base: Any = value.base if isinstance(value, np.ndarray) else None
     return base is _ZEROS
 

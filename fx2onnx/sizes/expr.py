@@ -290,7 +290,7 @@ class Dim:
         return self.with_atoms(_Substitution(sizes).__getitem__)
 
     def is_at(self, sizes: Mapping[str, Scalar], value: Scalar) -> bool:
-        """Whether the expression equals ``value`` at these sizes of the symbols; False where it is undefined."""
+        """Return whether the expression equals ``value`` at these sizes of the symbols; False where it is undefined."""
         try:
             return self.substitute(sizes) == value
         except Undefined:

@@ -91,7 +91,7 @@ class Facts:
         return self.is_settled(Relation(op, (lhs, rhs))) if known is None and self.sets else known
 
     def holds(self, op: str, lhs: Scalar, rhs: Scalar) -> bool:
-        """Whether a comparison is certain to be true, also by what was supposed alone."""
+        """Return whether a comparison is certain to be true, also by what was supposed alone."""
         return bool(self.certain(op, lhs, rhs) or self.is_settled(Relation(op, (lhs, rhs))))
 
     def about(self, names: frozenset[str]) -> frozenset[object]:
@@ -197,7 +197,7 @@ class Facts:
         return known if _is_plain(known) else plain  # type: ignore[return-value]
 
     def excludes_zero_only(self, relation: Relation) -> bool:
-        """Whether the relation, of one symbol, holds at all sizes for which the program is, but for 0."""
+        """Return whether the relation, of one symbol, holds at all sizes for which the program is, but for 0."""
         true = where_true(relation)
         if true is None:
             return False

@@ -38,7 +38,7 @@ class Relation:
         return frozenset().union(*(arg.symbols() for arg in self.args if isinstance(arg, Dim | Relation)))
 
     def has_reals(self) -> bool:
-        """Whether a real number is compared, here or inside."""
+        """Return whether a real number is compared, here or inside."""
         return any(
             isinstance(arg, float)
             or (isinstance(arg, Dim) and arg.is_real)
@@ -78,22 +78,22 @@ class Relation:
         return left[0] if len(left) == 1 else Relation(self.op, left)
 
     def is_about_zero_or_one(self) -> bool:
-        """Whether the relation compares a sum of sizes with 0 or 1, also where they are computed: ``(H // 4) * (W // 4) > 1``."""
+        """Return whether the relation compares a sum of sizes with 0 or 1, also where they are computed: ``(H // 4) * (W // 4) > 1``."""
         return self._gap() is not None
 
     def is_bound(self) -> bool:
-        """Whether the relation bounds sizes, alone or with other bounds."""
+        """Return whether the relation bounds sizes, alone or with other bounds."""
         if self.op == "and":
             return all(isinstance(arg, Relation) and arg.is_bound() for arg in self.args)
         return self.op in COMPARE.keys() - {"eq"} and not any(isinstance(arg, Relation) for arg in self.args)
 
     def compares_with_zero_or_one(self) -> bool:
-        """Whether the relation compares a size with 0 or 1. At capture, the sample's size stands for these."""
+        """Return whether the relation compares a size with 0 or 1. At capture, the sample's size stands for these."""
         gap = self._gap()
         return gap is not None and not any(atom.depth for atom in gap.atoms())
 
     def tells_several(self) -> bool:
-        """Whether the relation says that there are some of something, or more than one: ``(H // 4) * (W // 4) > 1``."""
+        """Return whether the relation says that there are some of something, or more than one: ``(H // 4) * (W // 4) > 1``."""
         gap = self._gap()
         if gap is None or gap.constant == 0:
             return gap is not None and self.op in ("ne", "gt", "lt")
@@ -139,7 +139,7 @@ class Relation:
 
 @functools.lru_cache(MOST_REMEMBERED)
 def holds_at_all(relation: Relation, names: tuple[str, ...], tried: tuple[tuple[int, ...], ...]) -> bool:
-    """Whether the relation holds at all of these sizes; where something is divided by 0, there is no such size."""
+    """Return whether the relation holds at all of these sizes; where something is divided by 0, there is no such size."""
     for sizes in tried:
         with contextlib.suppress(ZeroDivisionError):
             if not relation.holds(dict(zip(names, sizes, strict=True))):

@@ -235,7 +235,7 @@ _MOST_QUOTIENTS = 8
 
 
 def _is_quotient_of_number(monomial: Monomial, factor: Number) -> bool:
-    """Whether the term is a whole number of times ``k * (v // k)``, which is ``v`` less a remainder."""
+    """Return whether the term is a whole number of times ``k * (v // k)``, which is ``v`` less a remainder."""
     if len(monomial) != 1 or monomial[0].op != "floordiv" or type(factor) is not int:
         return False
     bottom = monomial[0].args[1]
@@ -290,7 +290,7 @@ def _rounded(op: str, value: Dim) -> Scalar | None:
 
 
 def _is_never_negative(value: Scalar) -> bool:
-    """Whether the value is surely not below 0; numbers of data may be."""
+    """Return whether the value is surely not below 0; numbers of data may be."""
     unbacked = value.unbacked_symbols() if isinstance(value, Dim) else ()
     return known_sign("ge", value, dict.fromkeys(unbacked)) is True
 
@@ -311,7 +311,7 @@ def fraction(value: Dim) -> tuple[Scalar, Scalar | None]:
 
 
 def is_small_fraction(value: Scalar) -> bool:
-    """Whether the expression is exact in float64 in any order of operations: its coefficients are small binary fractions."""
+    """Return whether the expression is exact in float64 in any order of operations: its coefficients are small binary fractions."""
     if isinstance(value, Dim):
         return _polynomial_fraction(value)[1] is not None
     return isinstance(value, int) or (math.isfinite(value) and dyadic(value)[1] <= MOST_DENOMINATOR)

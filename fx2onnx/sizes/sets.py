@@ -48,7 +48,7 @@ class SizeSet:
         return len(self.members) - self.start
 
     def array(self, count: int) -> npt.NDArray[np.bool_]:
-        """Whether 0, 1, ... ``count - 1`` are members."""
+        """Return whether 0, 1, ... ``count - 1`` are members."""
         listed = np.frombuffer(self.members, bool)
         if count <= len(listed):
             return listed[:count]
@@ -82,7 +82,7 @@ class SizeSet:
         return start, start + math.lcm(self.period, other.period)
 
     def is_within(self, other: SizeSet) -> bool:
-        """Whether every member is one of ``other``; false where that is not found."""
+        """Return whether every member is one of ``other``; false where that is not found."""
         return self.both(other) == self
 
     def first(self, count: int) -> list[int]:
@@ -90,7 +90,7 @@ class SizeSet:
         return [int(size) for size in np.flatnonzero(self.array(self.start + self.period * count))[:count]]
 
     def is_single(self) -> bool:
-        """Whether the set has one member, or none."""
+        """Return whether the set has one member, or none."""
         return len(self.first(2)) < 2
 
     def progression(self) -> tuple[int, int]:

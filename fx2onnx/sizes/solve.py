@@ -66,7 +66,7 @@ def _of_several(gap: Dim, at: tuple[tuple[str, int], ...]) -> Solution | None:
 
 
 def is_looser(relation: Relation, solution: Solution, hints: Mapping[str, int]) -> bool:
-    """Whether a relation whose quotients are of several sizes at once, such as ``2 * (H * W // 2) == H * W``, holds at sizes near
+    """Return whether a relation whose quotients are of several sizes at once, such as ``2 * (H * W // 2) == H * W``, holds at sizes near
     ``hints`` that its solution leaves out.
     """
     if not any(len(atom.symbols) > 1 and atom.op in ("floordiv", "mod") for atom in _atoms(relation)):
@@ -87,7 +87,7 @@ def _atoms(relation: Relation) -> Iterator[Atom]:
 
 
 def _vanishes(gap: Dim, moduli: Mapping[str, int], remainders: Mapping[str, int]) -> bool:
-    """Whether ``gap`` is 0 at all sizes that leave these remainders."""
+    """Return whether ``gap`` is 0 at all sizes that leave these remainders."""
     if any(_is_other_than_zero(gap, moduli, remainders, quotient) for quotient in _QUOTIENTS):
         return False
     return without_remainders(gap.substitute({
@@ -96,7 +96,7 @@ def _vanishes(gap: Dim, moduli: Mapping[str, int], remainders: Mapping[str, int]
 
 
 def _is_other_than_zero(gap: Dim, moduli: Mapping[str, int], remainders: Mapping[str, int], quotient: int) -> bool:
-    """Whether ``gap`` is not 0 at one such set of sizes: less work than to find that it is 0 at all."""
+    """Return whether ``gap`` is not 0 at one such set of sizes: less work than to find that it is 0 at all."""
     sizes = dict.fromkeys(gap.symbols(), quotient)
     sizes |= {name: quotient * modulus + remainders[name] for name, modulus in moduli.items()}
     with contextlib.suppress(ZeroDivisionError):  # no such sizes

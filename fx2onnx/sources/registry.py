@@ -268,7 +268,7 @@ def _close_elsewhere(name: str) -> list[str]:
 
 
 def is_file(spec: str) -> bool:
-    """Whether ``spec`` is ``file:PATH``, or a path that ends as those of saved programs do."""
+    """Return whether ``spec`` is ``file:PATH``, or a path that ends as those of saved programs do."""
     body = spec.partition("?")[0]
     prefix = body.partition(":")[0]
     return prefix == "file" or (prefix not in prefixes() and body.endswith(SAVED))

@@ -243,7 +243,7 @@ def _store_sparse(proto: onnx.ModelProto, before: onnx.ModelProto) -> list[str]:
 
 
 def _holds(tensor: onnx.TensorProto, array: npt.NDArray[Any]) -> bool:
-    """Whether these are the numbers of a tensor in the message itself."""
+    """Return whether these are the numbers of a tensor in the message itself."""
     if tensor.data_location == onnx.TensorProto.EXTERNAL:
         return False
     found = onnx.numpy_helper.to_array(tensor)

@@ -134,7 +134,7 @@ def refuse_contradiction(
 
 
 def in_dead_branches(model: ir.Model, before: Iterable[InternalError], wanted: Mapping[str, int]) -> bool:
-    """Whether nothing contradicts the sizes but what they leave out: branches of an If that is decided by them. The model is
+    """Return whether nothing contradicts the sizes but what they leave out: branches of an If that is decided by them. The model is
     changed.
     """
     fix_sizes(model, wanted)

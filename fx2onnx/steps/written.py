@@ -114,7 +114,7 @@ KINDS = ("keep", "none")
 
 
 def keeps_origins(metadata: str) -> bool:
-    """Whether they stay. Raises UserError E001 for a word that is not known."""
+    """Return whether they stay. Raises UserError E001 for a word that is not known."""
     if metadata not in KINDS:
         raise UserError("E001", f"metadata={metadata!r:.40} is not known", next=f"one of {', '.join(KINDS)}")
     return metadata == "keep"

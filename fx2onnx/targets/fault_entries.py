@@ -48,7 +48,7 @@ class NodePattern:
     """Of each: None (anything), a dtype, ``{"equals": numbers}``, or a NodePattern."""
 
     def fits(self, node: ir.Node) -> bool:
-        """Whether the node looks so, and those that it reads."""
+        """Return whether the node looks so, and those that it reads."""
         if (node.op_type, node.domain) != (self.op_type, self.domain) or len(self.inputs) > len(node.inputs):
             return False
         if not all(_is_equal(_plain(node.attributes.get(name)), wanted) for name, wanted in self.attributes.items()):

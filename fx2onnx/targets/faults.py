@@ -87,7 +87,7 @@ def _fault(entry: FaultEntry) -> Fault:
 
 
 def may_meet(proto: onnx.ModelProto, target: Target) -> bool:
-    """Whether a file has any of the operators at all, wherever they stand: cheaper than ``met``."""
+    """Return whether a file has any of the operators at all, wherever they stand: cheaper than ``met``."""
     wanted = {op_type for fault in of(target) for op_type in fault.op_types}
     pending = [proto.graph.node, *(function.node for function in proto.functions)]
     while pending:
@@ -163,7 +163,7 @@ def _cast_first(node: ir.Node) -> None:
 
 
 def _multiplies_turned_half(node: ir.Node) -> bool:
-    """Whether a MatMul reads a Transpose of float16 that makes the first axis one of the last two. Without a kernel for float16
+    """Return whether a MatMul reads a Transpose of float16 that makes the first axis one of the last two. Without a kernel for float16
     the runtime puts a Cast between them itself.
     """
     if node.op_type != "MatMul" or node.domain:

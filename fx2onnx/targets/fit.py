@@ -102,7 +102,7 @@ def fit(model: ir.Model, target: Target) -> TargetFit:
 
 
 def _is_rounded(node: ir.Node) -> bool:
-    """Whether a float64 operator has an attribute, which is a float32 in a file, that float32 does not hold."""
+    """Return whether a float64 operator has an attribute, which is a float32 in a file, that float32 does not hold."""
     return node.outputs[0].dtype == D.DOUBLE and any(
         attribute.type == ir.AttributeType.FLOAT and attribute.value != float(np.float32(attribute.value))
         for attribute in node.attributes.values()
@@ -110,7 +110,7 @@ def _is_rounded(node: ir.Node) -> bool:
 
 
 def _has_form(node: ir.Node) -> bool:
-    """Whether the node is in float64, of known types, and its operator has a form in operators that compute in float64."""
+    """Return whether the node is in float64, of known types, and its operator has a form in operators that compute in float64."""
     values = [value for value in (*node.inputs, *node.outputs) if value is not None and value.name != ""]
     if node.domain or not any(value.dtype == D.DOUBLE for value in values):
         return False

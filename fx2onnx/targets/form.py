@@ -19,13 +19,13 @@ class RuntimeKernel:
     """dtypes of each type parameter, or of an input by its name: ``{"T": {"float", "double"}}``. None: all."""
 
     def takes(self, version: int, types: Mapping[str, str]) -> bool:
-        """Whether it is for that version of the operator, where its type parameters are bound so; unknown ones fit."""
+        """Return whether it is for that version of the operator, where its type parameters are bound so; unknown ones fit."""
         if not (version == self.first or self.first <= version <= self.last):
             return False
         return all(types.get(name, "") in ("", *allowed) for name, allowed in self.types.items())
 
     def is_exactly(self, version: int, types: Mapping[str, str]) -> bool:
-        """Whether the kernel is for that version of the operator and for those dtypes; an unknown dtype does not match."""
+        """Return whether the kernel is for that version of the operator and for those dtypes; an unknown dtype does not match."""
         return version == self.first and all(types.get(name, "") in allowed for name, allowed in self.types.items())
 
 
@@ -69,7 +69,7 @@ class Target:
         return None if self.rows is None else self._read(self.rows.get(f"{domain}::{op_type}", ()))
 
     def knows(self, domain: str) -> bool:
-        """Whether the table has operators of the domain."""
+        """Return whether the table has operators of the domain."""
         return any(operator.startswith(f"{domain}::") for operator in self.rows or ())
 
     def failures(self, domain: str, op_type: str) -> tuple[RuntimeKernel, ...]:

@@ -85,7 +85,7 @@ def signature_of(node: ir.Node) -> Signature:
 
 @lru_cache(maxsize=8192)
 def knows(target: str, domain: str, op_type: str, opset: int, signature: Signature) -> bool | None:
-    """Whether the target runs the operator on these dtypes, in that version of its domain; None where nothing is known of it."""
+    """Return whether the target runs the operator on these dtypes, in that version of its domain; None where nothing is known of it."""
     found = find(target)
     kernels = found.kernels(domain, op_type)
     if kernels is None or (not domain and opset < found.from_opset):
@@ -110,7 +110,7 @@ def knows(target: str, domain: str, op_type: str, opset: int, signature: Signatu
 
 
 def has_kernel(target: str, domain: str, op_type: str, opset: int, signature: Signature) -> bool:
-    """Whether the target runs the operator on these dtypes; also where nothing is known."""
+    """Return whether the target runs the operator on these dtypes; also where nothing is known."""
     return knows(target, domain, op_type, opset, signature) is not False
 
 
@@ -128,7 +128,7 @@ def has_kernel_for(target: Target, node: ir.Node, opset: int, signature: Signatu
 
 
 def _may_take(kernel: RuntimeKernel, signature: Signature) -> bool:
-    """Whether nothing that is said of the kernel's types excludes the floats; which parameter an input has is not known."""
+    """Return whether nothing that is said of the kernel's types excludes the floats; which parameter an input has is not known."""
     known = frozenset().union(*kernel.types.values())
     floats = {dtype for dtypes in signature for dtype in dtypes} & {"float16", "bfloat16", "double"}
     return not known or floats <= known
@@ -159,5 +159,5 @@ def with_dtype(signature: Signature, old: str, new: str) -> Signature:
 
 
 def is_asked(node: ir.Node) -> bool:
-    """Whether a kernel decides if the node runs: control flow holds values of any dtype."""
+    """Return whether a kernel decides if the node runs: control flow holds values of any dtype."""
     return node.op_type not in GRAPH_BEARING and node.op_type != "Constant"

@@ -31,7 +31,7 @@ _LIMIT = 1 << 31
 
 
 def compares_wide(node: ir.Node) -> bool:
-    """Whether a node compares int64 numbers that are not known to be within 32 bits, and has a form by comparisons."""
+    """Return whether a node compares int64 numbers that are not known to be within 32 bits, and has a form by comparisons."""
     value = node.inputs[0] if node.inputs else None
     if node.domain or value is None or value.dtype != D.INT64 or node.op_type not in FORMS:
         return False
@@ -44,7 +44,7 @@ def compares_wide(node: ir.Node) -> bool:
 
 
 def _is_narrow(value: ir.Value) -> bool:
-    """Whether the numbers follow from sizes, places and small constants alone, or were made of 32 bits."""
+    """Return whether the numbers follow from sizes, places and small constants alone, or were made of 32 bits."""
     producer = value.producer()
     if producer is not None and producer.op_type == "Cast" and producer.inputs[0] is not None:
         source = producer.inputs[0].dtype

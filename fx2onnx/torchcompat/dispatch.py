@@ -230,12 +230,12 @@ class NoDraws(UnnotedMode):  # type: ignore[no-untyped-call]
 
 
 def in_function_transform() -> bool:
-    """Whether ``torch.vmap``, ``torch.func.grad`` or the like is running."""
+    """Return whether ``torch.vmap``, ``torch.func.grad`` or the like is running."""
     return torch._C._functorch.peek_interpreter_stack() is not None
 
 
 def takes_tangents() -> bool:
-    """Whether ``torch.autograd.forward_ad`` is at work."""
+    """Return whether ``torch.autograd.forward_ad`` is at work."""
     return forward_ad._current_level >= 0
 
 

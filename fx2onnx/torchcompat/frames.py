@@ -37,7 +37,7 @@ _locations: Bounded[tuple[int, int], tuple[CodeType, SourceLocation]] = Bounded(
 
 
 def is_user(code: CodeType) -> bool:
-    """Whether code is the user's or a library's that is not torch. Only a path can tell; our functions that answer are known."""
+    """Return whether code is the user's or a library's that is not torch. Only a path can tell; our functions that answer are known."""
     known = _is_user_code.get(id(code))
     if known is None:
         name = code.co_filename
@@ -93,7 +93,7 @@ def location_at(code: CodeType, line: int) -> SourceLocation:
 
 @answers_for_caller
 def asked_by_user() -> bool:
-    """Whether a decision on a size comes straight from the user's code rather than from inside torch."""
+    """Return whether a decision on a size comes straight from the user's code rather than from inside torch."""
     frame = asking_frame()
     return frame is not None and is_user(frame.f_code)
 

@@ -67,7 +67,7 @@ KERNELS_OF_NN: object = torch._C._nn
 
 
 def is_decomposable(func: OpOverload) -> bool:
-    """Whether PyTorch can split ``func`` into simpler overloads."""
+    """Return whether PyTorch can split ``func`` into simpler overloads."""
     return func in decompositions() or func._can_decompose()
 
 

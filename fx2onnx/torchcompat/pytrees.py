@@ -62,7 +62,7 @@ def flatten(tree: object, *, keeps_dataclasses: bool = False) -> tuple[list[Leaf
 
 
 def is_plain_dataclass(value: object) -> bool:
-    """Whether ``value`` is of a dataclass that computes no field from others, and that nobody registered."""
+    """Return whether ``value`` is of a dataclass that computes no field from others, and that nobody registered."""
     if not dataclasses.is_dataclass(value) or isinstance(value, type) or hasattr(value, "__post_init__"):
         return False
     is_registered = pytree._get_node_type(value) in pytree.SUPPORTED_NODES

@@ -83,7 +83,7 @@ def _overload(node: torch._C.Node) -> torch._ops.OpOverload | None:
 
 
 def _is_known(block: Value) -> bool:
-    """Whether Python can run all nodes of a graph or block."""
+    """Return whether Python can run all nodes of a graph or block."""
     for node in block.nodes():
         kind = node.kind()
         has_rule = kind in _STRUCTURE or kind in _OF_ANYTHING or kind in _OF_NUMBERS or kind in _OF_LISTS

@@ -31,7 +31,7 @@ class Sizes(tuple[Spec, ...]):
 
 
 def is_spec(shapes: object) -> bool:
-    """Whether dynamic shapes are a ``ShapesSpec`` or a ``ParamsSpec``."""
+    """Return whether dynamic shapes are a ``ShapesSpec`` or a ``ParamsSpec``."""
     return hasattr(shapes, "_assumptions") or hasattr(shapes, "_named_args")
 
 

@@ -158,7 +158,7 @@ _COMPARISONS: dict[type, Callable[[int, int], object]] = {
 
 
 def is_at_loop(frame: FrameType) -> bool:
-    """Whether the frame is at what a ``for`` or a comprehension goes through, or at a ``range``."""
+    """Return whether the frame is at what a ``for`` or a comprehension goes through, or at a ``range``."""
     if frame.f_code.co_code[frame.f_lasti] == _GET_ITER:  # until Python 3.11 its place is the whole statement
         return True
     place = position(frame)
@@ -177,7 +177,7 @@ def _loops(code: CodeType) -> list[Place]:
 
 
 def goes_through_left_loop(frame: FrameType) -> bool:
-    """Whether the frame is at what a ``for`` goes through whose last statement is ``if ...: break``."""
+    """Return whether the frame is at what a ``for`` goes through whose last statement is ``if ...: break``."""
     place = position(frame)
     return place is not None and any(_is_within(place, place_of(loop.iter)) for loop, _ in _left_loops(frame.f_code))
 
@@ -235,7 +235,7 @@ def body_of(frame: FrameType, statement: ast.If | ast.IfExp) -> list[Stretch]:
 
 
 def is_in(frame: FrameType, stretches: Iterable[Stretch]) -> bool:
-    """Whether the frame is in one of the stretches."""
+    """Return whether the frame is in one of the stretches."""
     places = [place for code, place in stretches if code is frame.f_code]
     now = position(frame) if places else None
     return now is not None and any(_is_within(now, place) for place in places)
@@ -248,13 +248,13 @@ def _is_within(place: Place, other: Place) -> bool:
 
 @lru_cache(maxsize=256)
 def reads(code: CodeType, name: str) -> bool:
-    """Whether the function reads a variable of that name anywhere."""
+    """Return whether the function reads a variable of that name anywhere."""
     found = (node for node in ast.walk(tree_of(code)) if isinstance(node, ast.Name) and node.id == name)
     return any(isinstance(node.ctx, ast.Load) for node in found)
 
 
 def calls_cached(frame: FrameType) -> bool:
-    """Whether ``frame`` is in a call of a function made by ``functools.lru_cache``: ``f(n)``, ``self.f(n)``, ``a.b.f(n)``.
+    """Return whether ``frame`` is in a call of a function made by ``functools.lru_cache``: ``f(n)``, ``self.f(n)``, ``a.b.f(n)``.
 
     Such a call takes the hash of its arguments, as a dict does for its key, but any hash will do that equal arguments share.
     """

@@ -113,7 +113,7 @@ def _wider(one: int, other: int) -> int:
 
 
 def may_take_along(self: torch.Tensor, indices: torch.Tensor, dim: int | None) -> bool:
-    """Whether the arguments are right; torch words what is wrong with others."""
+    """Return whether the arguments are right; torch words what is wrong with others."""
     return dim is None or (self.dim() == indices.dim() and -self.dim() <= dim < self.dim())
 
 

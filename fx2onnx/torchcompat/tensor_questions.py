@@ -56,7 +56,7 @@ def install_tensor_hooks(answer: Answer) -> None:
 
 
 def requires_grad(tensor: torch.Tensor) -> bool:
-    """Whether autograd itself tracks the tensor."""
+    """Return whether autograd itself tracks the tensor."""
     return bool(_OWN_REQUIRES_GRAD(tensor))
 
 
@@ -122,6 +122,6 @@ _PATCHES = (*map(_function, FUNCTIONS), _as_nobody(_python_dispatch._get_current
 
 @answers_for_caller
 def is_asked_by_copy() -> bool:
-    """Whether it is ``copy.copy`` that asks."""
+    """Return whether it is ``copy.copy`` that asks."""
     frame = asking_frame()
     return frame is not None and frame.f_globals.get("__name__") == "copy"

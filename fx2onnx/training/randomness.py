@@ -85,7 +85,7 @@ def unseeded() -> Iterator[None]:
 
 
 def is_drop_path(part: torch.nn.Module) -> bool:
-    """Whether the module leaves out a whole branch for some rows: torchvision's, timm's, and those of transformers."""
+    """Return whether the module leaves out a whole branch for some rows: torchvision's, timm's, and those of transformers."""
     name = type(part).__name__
     return name == "StochasticDepth" or name.endswith("DropPath")
 

@@ -57,7 +57,7 @@ Gradients = tuple[torch.Tensor | None, ...]
 
 
 def _is_differentiated() -> bool:
-    """Whether the gradient that is computed has gradients itself, or is one of a function transform: of PyTorch's operators."""
+    """Return whether the gradient that is computed has gradients itself, or is one of a function transform: of PyTorch's operators."""
     return torch.is_grad_enabled() or in_function_transform()
 
 
@@ -110,7 +110,7 @@ class _Attention(torch.autograd.Function):
 
 
 def _may_be_whole(*tensors: torch.Tensor | None) -> bool:
-    """Whether the gradient of these operands is the usual one."""
+    """Return whether the gradient of these operands is the usual one."""
     given = [tensor for tensor in tensors if tensor is not None]
     first = given[0]
     return (

@@ -35,5 +35,5 @@ def to_tensor(array: Array) -> torch.Tensor:
 
 
 def is_finite(array: Array) -> bool:
-    """Whether it has neither NaN nor infinities."""
+    """Return whether it has neither NaN nor infinities."""
     return array.dtype.kind in "biuSUO" or bool(np.isfinite(array.astype(np.float32, copy=False)).all())

@@ -49,7 +49,7 @@ class Regular(EagerMode):
 
 @functools.cache
 def is_conditioned(name: str) -> bool:
-    """Whether the errors of the operator are those of moved operands."""
+    """Return whether the errors of the operator are those of moved operands."""
     if name.startswith("linalg_vector_norm"):
         return False
     return name.startswith(("special_", "linalg_", "_linalg_", *_ALSO))
@@ -57,7 +57,7 @@ def is_conditioned(name: str) -> bool:
 
 @functools.cache
 def is_of_matrices(name: str) -> bool:
-    """Whether each number of an operand may be off by as much as the largest of its matrix."""
+    """Return whether each number of an operand may be off by as much as the largest of its matrix."""
     return name.startswith(_MATRICES)
 
 
@@ -68,7 +68,7 @@ def largest_of(value: torch.Tensor) -> torch.Tensor:
 
 
 def is_singular(name: str, args: Any) -> bool:
-    """Whether the operator is given a singular matrix."""
+    """Return whether the operator is given a singular matrix."""
     if name not in _SYSTEMS or not isinstance(args[0], torch.Tensor) or args[0].dim() < 2 or not args[0].numel():
         return False
     matrix = args[0]

@@ -86,7 +86,7 @@ _NO_HISTORY = "does not require grad and does not have a grad_fn"
 
 
 def takes_gradients(root: torch.nn.Module) -> bool:
-    """Whether an earlier run showed that forward takes gradients, which have to be on for it."""
+    """Return whether an earlier run showed that forward takes gradients, which have to be on for it."""
     return root in _TAKE_GRADIENTS
 
 

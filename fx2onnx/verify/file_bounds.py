@@ -164,14 +164,14 @@ class _Scan:
             self._note_cast(node.input[0], _to(node))
 
     def _is_counted(self, node: onnx.NodeProto) -> bool:
-        """Whether an integer of an input says how often a body runs, or how many numbers there are."""
+        """Return whether an integer of an input says how often a body runs, or how many numbers there are."""
         counts = [node.input[place] for place in _COUNTS.get(node.op_type, ()) if place < len(node.input)]
         if node.op_type == "Loop":
             counts += [attribute.g.output[0].name for attribute in node.attribute if attribute.name == "body"]
         return any(name in self._follows for name in counts)
 
     def _is_static(self, node: onnx.NodeProto) -> bool:
-        """Whether the file says of a Slice that it cuts an axis of a known size."""
+        """Return whether the file says of a Slice that it cuts an axis of a known size."""
         dims = self._declared.get(node.input[0])
         axes = self._constants.get(node.input[3]) if len(node.input) > 3 else None
         return (

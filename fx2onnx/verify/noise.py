@@ -288,7 +288,7 @@ class RandomNodes:
 
 
 def _draws(node: Any, functions: set[tuple[str, str]]) -> bool:
-    """Whether the node may draw. ``Dropout`` with a training mode may, whatever the mode turns out to be."""
+    """Return whether the node may draw. ``Dropout`` with a training mode may, whatever the mode turns out to be."""
     if node.op_type in RANDOM or (node.op_type == "Dropout" and len(node.input) > 2):
         return True
     inside = (inner for graph in _bodies(node) for inner in graph.node)
@@ -319,7 +319,7 @@ def _bodies(node: Any) -> list[Any]:
 
 
 def _is_plain(node: Any) -> bool:
-    """Whether the node's numbers are those of ``rand`` or ``randn``: from 0 to 1, or of mean 0 and deviation 1."""
+    """Return whether the node's numbers are those of ``rand`` or ``randn``: from 0 to 1, or of mean 0 and deviation 1."""
     plain = {"low": 0.0, "high": 1.0, "mean": 0.0, "scale": 1.0}
     return all(attribute.f == plain.get(attribute.name, attribute.f) for attribute in node.attribute)
 

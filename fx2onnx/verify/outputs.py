@@ -179,7 +179,7 @@ class Outputs:
         return tolerance.structure_problem(got, want)
 
     def _may_have_other_rows(self, index: int, got: Array) -> bool:
-        """Whether all that is wrong is the number of rows where the file leaves it open: rounding may decide it."""
+        """Return whether all that is wrong is the number of rows where the file leaves it open: rounding may decide it."""
         if index in self._unknown or self._sample.values in WITHOUT_NUMBERS:
             return False
         want = self._expected[index]
@@ -262,7 +262,7 @@ class Outputs:
         return kept
 
     def _is_beyond_rounding(self, given: tuple[Row, int, Array], movements: Mapping[int, Movements]) -> bool:
-        """Whether it has another number of rows than eager PyTorch, whose own number rounding does not change."""
+        """Return whether it has another number of rows than eager PyTorch, whose own number rounding does not change."""
         _, index, got = given
         return got.shape != self._expected[index].shape and not movements[index].changes_shape
 

@@ -40,7 +40,7 @@ def in_float32(model: onnx.ModelProto, note: Callable[[str], object]) -> bytes |
 
 
 def has_codes(model: onnx.ModelProto) -> bool:
-    """Whether the model computes with codes: those of weights alone become floats first."""
+    """Return whether the model computes with codes: those of weights alone become floats first."""
     return not _CODES.isdisjoint(operators_of(model))
 
 

@@ -373,7 +373,7 @@ Move = Callable[[torch.Tensor, str], torch.Tensor]
 
 
 def is_stepped(func: Any, args: Sequence[Any]) -> bool:
-    """Whether this is such a layer: in half precision there is nothing that a step rounds."""
+    """Return whether this is such a layer: in half precision there is nothing that a step rounds."""
     return func in STEPS and state_of(args[2][0])[0] == "quantized_dynamic"
 
 

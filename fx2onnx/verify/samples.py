@@ -198,6 +198,6 @@ def _changed(size: int, text: str, sizes: Mapping[str, int], others: Mapping[str
 
 
 def _says(text: str, size: int, sizes: Mapping[str, int]) -> bool:
-    """Whether the text is an expression of known sizes, which gives this one."""
+    """Return whether the text is an expression of known sizes, which gives this one."""
     dim = parse_dim(text)
     return isinstance(dim, Dim) and dim.symbols() <= set(sizes) and size_of(dim, sizes) == size

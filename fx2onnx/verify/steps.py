@@ -216,7 +216,7 @@ def written_by(fx_node: torch.fx.Node) -> list[torch.fx.Node]:
 
 
 def hides_reads(module: torch.fx.GraphModule) -> bool:
-    """Whether what a call writes in place may be read through another tensor: a view of it, or what it is a view of."""
+    """Return whether what a call writes in place may be read through another tensor: a view of it, or what it is a view of."""
     written = {each for fx_node in module.graph.nodes for each in written_by(fx_node)}
     return any(map(_is_view, written)) or any(_is_view(user) for each in written for user in each.users)
 

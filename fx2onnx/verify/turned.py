@@ -29,7 +29,7 @@ class Turned:
     is_read: bool = False
 
     def more_than(self, module: Turned) -> bool:
-        """Whether a file may lose what its ``module`` keeps."""
+        """Return whether a file may lose what its ``module`` keeps."""
         is_other = (
             (self.floats and not module.floats)
             or (self.raw and not module.raw)

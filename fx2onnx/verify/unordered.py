@@ -68,7 +68,7 @@ class Unordered(EagerMode):
 
 
 def chooses_without_order(func: Any, args: Any, result: Any) -> bool:
-    """Whether the operator gives places among numbers of which some are NaN or infinite. In Recording: for each call."""
+    """Return whether the operator gives places among numbers of which some are NaN or infinite. In Recording: for each call."""
     if isinstance(result, torch.Tensor):
         if not _is_whole(result):
             return False
@@ -80,7 +80,7 @@ def chooses_without_order(func: Any, args: Any, result: Any) -> bool:
 
 
 def _is_like(own: Any, moved: Any) -> bool:
-    """Whether floats are those that the operator gives without."""
+    """Return whether floats are those that the operator gives without."""
     return isinstance(own, torch.Tensor) and own.is_floating_point() and own.shape == moved.shape
 
 

@@ -124,7 +124,7 @@ class Values:
 
 
 def _is_mask(tensor: torch.Tensor) -> bool:
-    """Whether it holds zeros and ones alone, and of floats some ones: zeros are states and biases, too."""
+    """Return whether it holds zeros and ones alone, and of floats some ones: zeros are states and biases, too."""
     if tensor.numel() < 2:
         return False
     is_one, is_zero = tensor == 1, tensor == 0
@@ -132,12 +132,12 @@ def _is_mask(tensor: torch.Tensor) -> bool:
 
 
 def _is_switch(tensor: torch.Tensor) -> bool:
-    """Whether a mask has nothing that is padded: one bool, or one a row."""
+    """Return whether a mask has nothing that is padded: one bool, or one a row."""
     return not tensor.dim() or (tensor.dtype == torch.bool and tensor.shape[-1] == 1)
 
 
 def _in_float16(mark: float) -> bool:
-    """Whether numbers around the mark have all their digits, and room for some products of theirs."""
+    """Return whether numbers around the mark have all their digits, and room for some products of theirs."""
     return not mark or 2.0**-8 <= abs(mark) <= 2.0**8
 
 

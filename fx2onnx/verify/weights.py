@@ -69,7 +69,7 @@ def _difference(found: Array, own: torch.Tensor, is_turned: bool) -> str:
 
 
 def _is_equal_turned(found: Array, own: torch.Tensor) -> bool:
-    """Whether all bits are the same, piece by piece: what a piece takes stays in the cache, along its other axis, too."""
+    """Return whether all bits are the same, piece by piece: what a piece takes stays in the cache, along its other axis, too."""
     bits = _BITS.get(own.element_size())
     if bits is None or own.is_complex() or own.device.type != "cpu" or not found.flags.c_contiguous:
         return False

@@ -156,7 +156,7 @@ def _writes(func: Any) -> bool:
 
 
 def _writes_plain(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-    """Whether it writes into a tensor of the module, which stays in its dtype."""
+    """Return whether it writes into a tensor of the module, which stays in its dtype."""
     targets = [args[place] if place < len(args) else kwargs.get(name) for place, name in written_arguments(func)]
     leaves = pytree.tree_leaves(targets)
     return any(

@@ -86,7 +86,7 @@ class WorkBudget:
         return self.spent + self.cost(runs, share) <= self.most and not is_many
 
     def outgrows(self, engines: int, share: float) -> bool:
-        """Whether eager PyTorch's last run shows that so many engines and judging would take far more work than inputs of such a
+        """Return whether eager PyTorch's last run shows that so many engines and judging would take far more work than inputs of such a
         share of the sample's numbers should, and more than all may.
         """
         growth = self.last / max(self.cost(1, share), _LEAST_EXPECTED)

@@ -47,7 +47,7 @@ def _bounds(dtype: torch.dtype, low: Any, high: Any) -> tuple[int, int]:
 
 
 def _is_of_inputs(op: Emit, value: ir.Value) -> bool:
-    """Whether the value depends on the numbers of an input, not on its sizes alone."""
+    """Return whether the value depends on the numbers of an input, not on its sizes alone."""
     open_values = [value]
     seen: set[ir.Value] = set()
     while open_values and len(seen) < _MOST_LOOKED_AT:

@@ -136,7 +136,7 @@ def reshaped_like(op: Emit, value: ir.Value, like: ir.Value) -> ir.Value:
 
 
 def is_empty(dims: Iterable[DimLike]) -> bool:
-    """Whether a tensor of these dims has no element, whatever the symbols."""
+    """Return whether a tensor of these dims has no element, whatever the symbols."""
     return any(not isinstance(dim, Dim) and dim == 0 for dim in dims)
 
 

@@ -58,7 +58,7 @@ NO_KERNEL: dict[str, frozenset[ir.DataType]] = {
 
 @lru_cache(maxsize=4096)
 def takes(op_type: str, opset: int, dtype: ir.DataType) -> bool:
-    """Whether ``op_type`` computes with ``dtype`` in ``opset``: the standard admits it and a kernel is known."""
+    """Return whether ``op_type`` computes with ``dtype`` in ``opset``: the standard admits it and a kernel is known."""
     schema_of(op_type, opset)
     schema = onnx_schema(op_type, opset)
     parameter = schema.inputs[min(1, len(schema.inputs) - 1)] if op_type == "Where" else schema.inputs[0]

@@ -207,7 +207,7 @@ class Merge:
         return [nodes[count:] for nodes in calls]
 
     def _are_alike(self, one: Sequence[Node], two: Sequence[Node]) -> bool:
-        """Whether both paths do the same after the decision."""
+        """Return whether both paths do the same after the decision."""
         same = dict(self._copy.seen)
 
         def of_both(leaf: Any) -> Any:

@@ -140,7 +140,7 @@ class _Look:
         return all(self._changes_nothing(line) for line in statement.body)
 
     def _changes_nothing(self, line: ast.stmt) -> bool:
-        """Whether an assignment gives each name what it is."""
+        """Return whether an assignment gives each name what it is."""
         if not isinstance(line, ast.Assign) or len(line.targets) != 1:
             return False
         target, value = line.targets[0], line.value
@@ -155,7 +155,7 @@ class _Look:
         return all(self._gives(part, name) for part, name in zip(given, names, strict=True))
 
     def _gives(self, value: object, name: str) -> bool:
-        """Whether a value is what the name has."""
+        """Return whether a value is what the name has."""
         if name == "_" and not reads(self._frame.f_code, name):
             return True
         now = self._frame.f_locals.get(name)
@@ -200,7 +200,7 @@ class _Look:
         return all(self._is_whole(part, tensor.shape[axis]) for part, axis in _axes(parts, tensor.dim()))
 
     def _is_whole(self, part: ast.expr, size: object) -> bool:
-        """Whether a slice takes all of an axis."""
+        """Return whether a slice takes all of an axis."""
         if not isinstance(part, ast.Slice) or part.step is not None:
             return False
         first = 0 if part.lower is None else value_of(part.lower, self._frame)

@@ -33,7 +33,7 @@ Sizes: TypeAlias = Mapping[str, Scalar]
 
 
 def equivalent_at(one: Captured, two: Captured, at: Sizes) -> bool:
-    """Whether both programs give the same outputs and leave the same state where sizes are ``at``."""
+    """Return whether both programs give the same outputs and leave the same state where sizes are ``at``."""
     numbers: dict[object, int] = {}
     return ValueNumbering(one, one, at, numbers).ends() == ValueNumbering(two, one, at, numbers).ends()
 

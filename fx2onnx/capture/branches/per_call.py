@@ -288,7 +288,7 @@ class _Call:
 
 
 def _is_as(kind: TensorType, other: TensorType, known: Facts | None, with_any_strides: bool) -> bool:
-    """Whether two types are the same at the sizes of a path."""
+    """Return whether two types are the same at the sizes of a path."""
     if kind == other:
         return True
     pairs = [*zip(kind.sizes, other.sizes, strict=False)]

@@ -33,7 +33,7 @@ class Conditional:
         return self.body[0].lineno <= line <= (self.body[-1].end_lineno or 0)
 
     def goes_on_with_iterator(self, frame: FrameType) -> bool:
-        """Whether the statements name an iterator of the function's, which may be further on after them."""
+        """Return whether the statements name an iterator of the function's, which may be further on after them."""
         names = {node.id for statement in self.body for node in ast.walk(statement) if isinstance(node, ast.Name)}
         return any(hasattr(frame.f_locals.get(name), "__next__") for name in names)
 
@@ -46,7 +46,7 @@ class Conditional:
         return value if isinstance(value, torch.Tensor) else None
 
     def changes_tensors_only(self, frame: FrameType, line: int) -> bool:
-        """Whether what the statements of a line change in place, as the frame comes to it, are tensors; or numbers."""
+        """Return whether what the statements of a line change in place, as the frame comes to it, are tensors; or numbers."""
         return all(
             _is_tensor(target, frame, isinstance(statement, ast.AugAssign))
             for statement in _statements(self.body)
@@ -116,7 +116,7 @@ def _leaves(body: Sequence[ast.stmt], parent: ast.AST) -> ast.Continue | ast.Ret
 
 
 def _asks_once(test: ast.expr) -> bool:
-    """Whether Python asks for one truth, that of the whole test."""
+    """Return whether Python asks for one truth, that of the whole test."""
     return not isinstance(test, ast.BoolOp | ast.IfExp) and not (isinstance(test, ast.Compare) and len(test.ops) > 1)
 
 
@@ -159,7 +159,7 @@ def _changed(statement: ast.Assign | ast.AugAssign | ast.AnnAssign | ast.For) ->
 
 
 def _is_tensor(target: ast.expr, frame: FrameType, is_augmented: bool) -> bool:
-    """Whether an assignment to the target writes into a tensor, or adds to a number."""
+    """Return whether an assignment to the target writes into a tensor, or adds to a number."""
     owner = target.value if isinstance(target, ast.Subscript) else target
     if not isinstance(owner, ast.Name | ast.Attribute) or (isinstance(target, ast.Attribute) and not is_augmented):
         return False

@@ -64,13 +64,13 @@ def _computes_only(code: CodeType) -> bool:
 
 
 def _changes_others(one: dis.Instruction) -> bool:
-    """Whether an instruction gives anything but a variable of its function a value; ``x += y`` may write into ``x``."""
+    """Return whether an instruction gives anything but a variable of its function a value; ``x += y`` may write into ``x``."""
     is_in_place = one.opname == "BINARY_OP" and one.argrepr.endswith("=")
     return is_in_place or (one.opname.startswith(_CHANGES) and one.opname not in _OWN)
 
 
 def _is_harmless(function: object) -> bool:
-    """Whether a function of C computes only."""
+    """Return whether a function of C computes only."""
     if not isinstance(function, BuiltinFunctionType | BuiltinMethodType):
         return False
     owner = function.__self__
@@ -83,19 +83,19 @@ def _is_harmless(function: object) -> bool:
 
 
 def _is_of_user(frame: FrameType | None) -> bool:
-    """Whether a function is the user's, or one of Python's own library or of NumPy that the user's called, rather than torch's."""
+    """Return whether a function is the user's, or one of Python's own library or of NumPy that the user's called, rather than torch's."""
     while frame is not None and _is_of_library(frame.f_code.co_filename):
         frame = frame.f_back
     return frame is not None and is_user(frame.f_code)
 
 
 def _is_of_library(file: str) -> bool:
-    """Whether it runs for whoever called it, as a text that torch evaluates does; a body that evaluates one is seen to."""
+    """Return whether it runs for whoever called it, as a text that torch evaluates does; a body that evaluates one is seen to."""
     return file == "<string>" or file.endswith("typing_extensions.py") or file.startswith(_NUMPY) or _is_of_python(file)
 
 
 def _is_of_python(file: str) -> bool:
-    """Whether a function is one of Python's own library."""
+    """Return whether a function is one of Python's own library."""
     return file.startswith(_LIBRARY) and _SITE not in file
 
 
@@ -275,6 +275,6 @@ def _changes_of(code: CodeType, space: dict[str, object]) -> str:
 
 
 def _gives_first(one: dis.Instruction, code: CodeType) -> bool:
-    """Whether an instruction gives the first parameter last, as ``self.a = b`` does before the attribute."""
+    """Return whether an instruction gives the first parameter last, as ``self.a = b`` does before the attribute."""
     names = one.argval if isinstance(one.argval, tuple) else (one.argval,)
     return one.opname.startswith("LOAD_FAST") and bool(code.co_argcount) and names[-1] == code.co_varnames[0]

@@ -94,7 +94,7 @@ class Loop:
         return max(self.first, min(self.first + 2, most))
 
     def answer(self, test: Relation) -> bool | None:
-        """Whether a comparison of the turn's number holds in all turns but the first; None where that is not all."""
+        """Return whether a comparison of the turn's number holds in all turns but the first; None where that is not all."""
         facts = self.tracer.sizes.facts
         known: bool | None = facts.is_settled(test)
         if known is not None or self.first or str(self._index) not in test.symbols() or test.op not in COMPARE:

@@ -139,7 +139,7 @@ class Loops(RunPlugin):
         return chunk
 
     def may_loop(self, count: Value) -> bool:
-        """Whether a number of turns is a size that not only a few are."""
+        """Return whether a number of turns is a size that not only a few are."""
         if not may_be_size(count):
             return False
         dim = unwrap(count)

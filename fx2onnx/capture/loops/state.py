@@ -211,7 +211,7 @@ def _empty_lists() -> dict[int, list[Value]]:
 
 # -- which loop asks ------------------------------------------------------------------------------------------------------
 def is_at_head(frame: FrameType) -> bool:
-    """Whether a ``for`` of the frame asks for the next element."""
+    """Return whether a ``for`` of the frame asks for the next element."""
     return frame.f_lasti in _heads(frame.f_code)
 
 
@@ -222,18 +222,18 @@ def _heads(code: CodeType) -> Mapping[int, int]:
 
 
 def is_inlined(frame: FrameType) -> bool:
-    """Whether the frame is at the head of a comprehension that has no function of its own, as since Python 3.12."""
+    """Return whether the frame is at the head of a comprehension that has no function of its own, as since Python 3.12."""
     end = _heads(frame.f_code).get(frame.f_lasti, 0)
     within = (one for one in dis.get_instructions(frame.f_code) if frame.f_lasti < one.offset < end)
     return any(one.opname in ("LIST_APPEND", "SET_ADD", "MAP_ADD") for one in within)
 
 
 def is_lazy(frame: FrameType) -> bool:
-    """Whether the loop is that of a generator, or of a set or a dict."""
+    """Return whether the loop is that of a generator, or of a set or a dict."""
     return frame.f_code.co_name in _LAZY or bool(frame.f_code.co_flags & 0x20)
 
 
 def is_passed_on(iterator: object) -> bool:
-    """Whether an iterator is behind another one of Python's (``itertools.islice``, ``map``), whose count is not to be seen."""
+    """Return whether an iterator is behind another one of Python's (``itertools.islice``, ``map``), whose count is not to be seen."""
     referrers = gc.get_referrers(iterator)
     return any(hasattr(type(one), "__next__") and not isinstance(one, GeneratorType) for one in referrers)

@@ -142,7 +142,7 @@ def _of_computed(
 
 
 def _is_met(env: ShapeEnv, needed: Relation) -> bool:
-    """Whether numbers of elements are equal at the sample, under a condition that says so, of single sizes if possible."""
+    """Return whether numbers of elements are equal at the sample, under a condition that says so, of single sizes if possible."""
     if env.facts.is_settled(needed) is True:
         return True
     is_said = solved(needed, env.hints) is not None or len(needed.symbols()) > 1

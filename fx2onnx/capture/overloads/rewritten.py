@@ -169,7 +169,7 @@ def _shape_as_tensor(tracer: Tracer, call: Call, self: torch.Tensor) -> torch.Te
 
 @register(Kind.RECORD, aten.is_set_to.default)
 def _is_set_to(tracer: Tracer, call: Call, self: torch.Tensor, tensor: torch.Tensor) -> bool:
-    """Whether two tensors show the same memory in the same order."""
+    """Return whether two tensors show the same memory in the same order."""
     one, other = tracer.values.fake_of(self), tracer.values.fake_of(tensor)
     return (
         storage_key(one) == storage_key(other)

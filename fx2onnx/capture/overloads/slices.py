@@ -75,7 +75,7 @@ def sliced(
 
 
 def _is_unknown(env: ShapeEnv, number: Size) -> bool:
-    """Whether data, or the size, decides that the number is negative."""
+    """Return whether data, or the size, decides that the number is negative."""
     dim = unwrap(number)
     if not isinstance(dim, Dim) or env.certain("ge", dim, 0) is not None:
         return False
@@ -88,7 +88,7 @@ def _is_below_zero(number: Scalar) -> Scalar:
 
 
 def _always(env: ShapeEnv, relation: Relation) -> bool:
-    """Whether a relation holds at every ordinary size, and at 1."""
+    """Return whether a relation holds at every ordinary size, and at 1."""
     return env.holds_at_ordinary_sizes(relation, from_one=True)
 
 
@@ -318,7 +318,7 @@ def _in_chunks(tracer: Tracer, self: torch.Tensor, axis: int, size: Dim, chunks:
 
 
 def _has_parts(size: Scalar, each: Scalar, parts: int, most: int) -> Relation:
-    """Whether an axis has so many parts of the size ``each``, of which the last may be smaller."""
+    """Return whether an axis has so many parts of the size ``each``, of which the last may be smaller."""
     begun = Relation("gt", (size - (parts - 1) * each, 0))
     return begun if parts == most else Relation("and", (begun, Relation("le", (size - parts * each, 0))))
 

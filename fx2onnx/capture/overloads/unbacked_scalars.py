@@ -215,7 +215,7 @@ _WITH_LEAST = (aten.clamp.default, aten.clamp_min.default)
 
 
 def is_nonnegative(tracer: Tracer, node: torch.fx.Node) -> bool:
-    """Whether all numbers of the node's value are >= 0."""
+    """Return whether all numbers of the node's value are >= 0."""
     seen: dict[torch.fx.Node, bool] = {}
 
     def holds(node: torch.fx.Node, depth: int) -> bool:
@@ -249,7 +249,7 @@ def _holds(tracer: Tracer, node: torch.fx.Node, of: Callable[[torch.fx.Node], bo
 
 
 def _has_negative(node: torch.fx.Node) -> bool:
-    """Whether a number among the arguments may be negative."""
+    """Return whether a number among the arguments may be negative."""
     numbers = [arg for arg in (*node.args, *node.kwargs.values()) if isinstance(arg, int | float | Dim)]
     return any(isinstance(number, Dim) or number < 0 for number in numbers)
 

@@ -113,7 +113,7 @@ def put_back(value: Value, state: Value) -> None:
 
 
 def is_put_back(value: Value) -> bool:
-    """Whether a run leaves it, or its copy, as it was."""
+    """Return whether a run leaves it, or its copy, as it was."""
     if is_iterator(type(value)):
         return copied(value) is not None
     return _kind(value).put_back is not None and state_of(value) is not UNKNOWN

@@ -54,7 +54,7 @@ def _is_kept(value: object) -> bool:
 
 
 def _is_computable(node: torch.fx.Node) -> bool:
-    """Whether numbers of the operands would give the node's."""
+    """Return whether numbers of the operands would give the node's."""
     target = node.target
     if isinstance(target, OpOverload):
         if _RANDOM in target.tags:

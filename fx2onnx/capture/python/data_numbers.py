@@ -85,7 +85,7 @@ class Unknown(Protocol):
     def refuse(self) -> NoReturn: ...
 
     def is_shown(self) -> bool:
-        """Whether it is asked for in a statement that only prints, logs or raises, which is then reported."""
+        """Return whether it is asked for in a statement that only prints, logs or raises, which is then reported."""
 
 
 @answers_for_caller

@@ -237,7 +237,7 @@ _asking_files: Bounded[int, tuple[Names, int, bool]] = Bounded(5_000)
 
 
 def _asks_for_types(space: Names) -> bool:
-    """Whether a function of the installed file names ``type`` and one of Python's numbers."""
+    """Return whether a function of the installed file names ``type`` and one of Python's numbers."""
     known = _asking_files.get(id(space))
     if known is None or known[1] != len(space):
         known = _asking_files[id(space)] = space, len(space), _has_asking_function(space)

@@ -185,7 +185,7 @@ class Snapshot:
 
     # -- as before --------------------------------------------------------------------------------------------------
     def is_as_before(self) -> bool:
-        """Whether it is certain that everything is where it was, but for the modes of modules."""
+        """Return whether it is certain that everything is where it was, but for the modes of modules."""
         if self.scripted or self.has_advancing:
             return False
         looked_at = (entry for entry in self.entries if entry.kind in (DICT, LIST, OBJECT, CELL))
@@ -311,7 +311,7 @@ _OF_PYTHON = frozenset(["builtins", "itertools", "_collections"])
 
 
 def is_iterator(kind: type) -> bool:
-    """Whether objects of a class are iterators of Python's own."""
+    """Return whether objects of a class are iterators of Python's own."""
     return hasattr(kind, "__next__") and kind.__module__ in _OF_PYTHON and kind is not types.GeneratorType
 
 
@@ -379,7 +379,7 @@ def _scripted_attributes(module: Value) -> dict[str, object]:
 
 
 def is_same(now: Value, before: Value) -> bool:
-    """Whether two values of a scripted module, which makes Python's containers anew, are the same."""
+    """Return whether two values of a scripted module, which makes Python's containers anew, are the same."""
     if now is before:
         return True
     if type(now) is not type(before) or isinstance(now, torch.Tensor):

@@ -117,7 +117,7 @@ def normalise_args(module: torch.nn.Module, args: object, kwargs: Mapping[str, o
 
 
 def _has_keywords(forward: Callable[..., object], args: Sequence[object]) -> bool:
-    """Whether the last of ``args``, a dict, fits as keywords; an empty one says that there are none."""
+    """Return whether the last of ``args``, a dict, fits as keywords; an empty one says that there are none."""
     last = args[-1]
     assert isinstance(last, dict)
     signature = signature_of(forward)
@@ -125,7 +125,7 @@ def _has_keywords(forward: Callable[..., object], args: Sequence[object]) -> boo
 
 
 def fits(forward: Callable[..., object], args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
-    """Whether ``forward(*args, **kwargs)`` is a call that its signature allows."""
+    """Return whether ``forward(*args, **kwargs)`` is a call that its signature allows."""
     signature = signature_of(forward)
     try:
         if signature is not None:
@@ -228,7 +228,7 @@ def _held_name(place: str, values: Mapping[str, object]) -> str:
 
 
 def _holds_data(value: object) -> bool:
-    """Whether an argument that is no tensor has tensors or arrays inside that no input of the file stands for."""
+    """Return whether an argument that is no tensor has tensors or arrays inside that no input of the file stands for."""
     inside = vars(value).values() if hasattr(value, "__dict__") and not isinstance(value, torch.nn.Module) else ()
     return any(isinstance(item, torch.Tensor | np.ndarray) for item in (value, *inside))
 

@@ -145,7 +145,7 @@ def through_layers(
 
 
 def reduces_range(cell: PackedWeight) -> bool:
-    """Whether the operands of a layer's products are rounded to 7 bits."""
+    """Return whether the operands of a layer's products are rounded to 7 bits."""
     return bool(state_of(cell)[3][0])
 
 

@@ -54,7 +54,7 @@ def write(values: Values, view: View, value: torch.fx.Node, is_one_number: bool 
 
 
 def _shows_twice(step: Step, info: TensorInfo) -> bool:
-    """Whether one element of what is viewed, of type ``info``, may be several of the view."""
+    """Return whether one element of what is viewed, of type ``info``, may be several of the view."""
     if step.func in _EXPANDS:
         extra = len(step.info.dims) - len(info.dims)
         return step.info.dims[extra:] != info.dims or any(dim != 1 for dim in step.info.dims[:extra])

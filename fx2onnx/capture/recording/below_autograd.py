@@ -266,7 +266,7 @@ def _in_rows(types: Sequence[TensorType]) -> TensorType | None:
 
 
 def _is_elementwise(nodes: Sequence[torch.fx.Node], inputs: Sequence[torch.fx.Node]) -> bool:
-    """Whether all nodes have the sizes of the inputs, and whatever else they read is a number."""
+    """Return whether all nodes have the sizes of the inputs, and whatever else they read is a number."""
     own = {*nodes, *inputs}
     sizes = inputs[0].meta["val"].dims
     return all(
@@ -293,7 +293,7 @@ class RunningStatistics:
         self._waiting: dict[tuple[float, torch.dtype], list[Update]] = {}
 
     def may_wait(self, running: torch.Tensor) -> bool:
-        """Whether an update need not be recorded where it stands."""
+        """Return whether an update need not be recorded where it stands."""
         tracer = self._tracer
         return (
             running.dim() == 1

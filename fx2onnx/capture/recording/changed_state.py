@@ -126,7 +126,7 @@ def _node(tracer: Tracer, value: object) -> torch.fx.Node | None:
 
 
 def _is_memo(node: torch.fx.Node, state: set[torch.fx.Node]) -> bool:
-    """Whether neither inputs, nor what forward changes, nor random numbers lead to a value."""
+    """Return whether neither inputs, nor what forward changes, nor random numbers lead to a value."""
     pending, seen = [node], set[torch.fx.Node]()
     while pending:
         current = pending.pop()

@@ -254,7 +254,7 @@ def cond(
 
 
 def decides_by_sizes(graph: torch.fx.Graph) -> bool:
-    """Whether it holds a branch by a comparison of sizes."""
+    """Return whether it holds a branch by a comparison of sizes."""
     return any(
         isinstance(arg, Relation) or (isinstance(arg, Nested) and decides_by_sizes(arg.graph))
         for node in graph.nodes

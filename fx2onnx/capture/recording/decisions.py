@@ -120,7 +120,7 @@ class DecisionTrace:
         return replace(self, choices=(*self.choices[:depth], *made, choice), decisions=[], undecided=None)
 
     def is_full(self) -> bool:
-        """Whether a run came to as many decisions as may be conditions instead as are kept."""
+        """Return whether a run came to as many decisions as may be conditions instead as are kept."""
         return sum(decision.is_needed for decision in self.decisions) >= self.most_needed
 
     def choose(self, values: Values, env: ShapeEnv, test: Test, error: UserError, is_needed: bool = False) -> bool:

@@ -122,7 +122,7 @@ def as_eager(
 
 
 def is_taken(env: ShapeEnv, func: OpOverload, args: tuple[object, ...], kwargs: Mapping[str, object]) -> bool:
-    """Whether the real kernel is known to take the call at the hints' sizes, which takes few elements."""
+    """Return whether the real kernel is known to take the call at the hints' sizes, which takes few elements."""
     trial = _Trial(env, func, (args, kwargs), None)
     can_be = func.namespace in NAMESPACES and _can_be_asked(func) and not NOT_TRIED.search(func._schema.name)
     return can_be and trial.is_known() and trial.elements() <= _FEW_ELEMENTS and trial.refusal_of_all_numbers() is None
@@ -169,7 +169,7 @@ def refusal_of_node(node: torch.fx.Node, sizes: Mapping[str, int]) -> Exception 
 
 
 def _can_be_asked(func: OpOverload) -> bool:
-    """Whether a real run tells of dtypes and changes nothing: no view, which takes all of them, and no random numbers."""
+    """Return whether a real run tells of dtypes and changes nothing: no view, which takes all of them, and no random numbers."""
     returns = func._schema.returns
     is_view = bool(returns) and returns[0].alias_info is not None
     return not is_view and not func._schema.is_mutable and torch.Tag.nondeterministic_seeded not in func.tags
@@ -261,7 +261,7 @@ class _Trial:
         return None
 
     def is_of_dtypes(self, error: Exception) -> bool:
-        """Whether the kernel takes tensors of these sizes that have other dtypes."""
+        """Return whether the kernel takes tensors of these sizes that have other dtypes."""
         if not is_about_dtypes(error):
             return False
         if is_about_cpu(error):
@@ -270,7 +270,7 @@ class _Trial:
         return any(self.error(dtype_of) is None for dtype_of in _OTHERS)
 
     def is_known(self) -> bool:
-        """Whether the example tells all sizes and numbers of the call."""
+        """Return whether the example tells all sizes and numbers of the call."""
         args, kwargs = self.arguments
         return not any(dim.symbols() & self.env.unbacked for dim in _symbolic((*args, *kwargs.values())))
 

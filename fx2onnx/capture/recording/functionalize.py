@@ -78,7 +78,7 @@ _OF_FACTORIES = frozenset({"dtype", "layout", "device", "pin_memory"})
 
 @lru_cache(maxsize=4096)
 def _makes_tensors(func: OpOverload, target: OpOverload) -> bool:
-    """Whether ``target`` has to be told what of ``func`` its ``out`` says."""
+    """Return whether ``target`` has to be told what of ``func`` its ``out`` says."""
     names, own = ({argument.name for argument in each._schema.arguments} for each in (target, func))
     return names - own >= _OF_FACTORIES
 
@@ -139,7 +139,7 @@ def store(tracer: Tracer, func: OpOverload, tensor: torch.Tensor, result: torch.
 
 
 def _is_alone(values: Values, tensor: torch.Tensor) -> bool:
-    """Whether forward made ``tensor`` and no view of it. (A factory's result has an alias, which nobody else has.)"""
+    """Return whether forward made ``tensor`` and no view of it. (A factory's result has an alias, which nobody else has.)"""
     memory = values.view_of(tensor).memory
     is_made = values.fake_mode.holds(tensor) and all(source.memory is not memory for source in values.sources.values())
     shown = (view for view in values.views.values() if view.memory is memory)

@@ -64,7 +64,7 @@ def _same(kind: TensorType, *rest: object) -> TensorType | None:
 
 
 def _fits(operand: object, *sizes: DimLike) -> bool:
-    """Whether an optional operand, such as a bias, is None or has these sizes. The dtypes of operands are checked elsewhere."""
+    """Return whether an optional operand, such as a bias, is None or has these sizes. The dtypes of operands are checked elsewhere."""
     return operand in (None, _NONE) or (isinstance(operand, TensorType) and operand.sizes == sizes)
 
 

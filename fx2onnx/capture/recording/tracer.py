@@ -140,7 +140,7 @@ class Tracer:
         return self.plugin("what Python asks").answer(name, own, asked, *args, **kwargs)
 
     def is_known(self, tensor: torch.Tensor) -> bool:
-        """Whether only constants lead to the tensor's value."""
+        """Return whether only constants lead to the tensor's value."""
         return self.values.value_of(self.values.node_of(tensor)) is not None
 
     # -- dispatch -------------------------------------------------------------------------------------------------
@@ -332,7 +332,7 @@ class Tracer:
         return type(result)(map(kept, result)) if isinstance(result, tuple | list) else kept(result)
 
     def keeps_both(self, is_needed: bool = False) -> bool:
-        """Whether both branches of Python's decisions by sizes are to be in the file; where one ``is_needed``, if there is room."""
+        """Return whether both branches of Python's decisions by sizes are to be in the file; where one ``is_needed``, if there is room."""
         trace = self.trace
         if trace is None or not trace.by_sizes or not self.values.is_outermost():
             return False

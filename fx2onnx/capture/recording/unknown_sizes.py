@@ -198,7 +198,7 @@ def _dims_at(value: Result, sizes: Mapping[str, int]) -> object:
 
 
 def _ends_run(env: ShapeEnv, operator: Callable[[], Result], relation: Relation) -> bool:
-    """Whether the operator raises at other sizes at which ``relation`` is not true, which there are."""
+    """Return whether the operator raises at other sizes at which ``relation`` is not true, which there are."""
     names, raises = sorted(relation.symbols() & env.unbacked), False
     for sizes in (*_OTHER_SIZES, *_MULTIPLES):
         tried = {name: sizes[place % len(sizes)] for place, name in enumerate(names)}

@@ -413,7 +413,7 @@ class Values:
 
     # -- graphs within the graph ----------------------------------------------------------------------------------
     def is_outermost(self) -> bool:
-        """Whether what is recorded now is part of no branch or loop of an operator."""
+        """Return whether what is recorded now is part of no branch or loop of an operator."""
         return self.graph is self.root or self.graph is self.path_graph
 
     @contextlib.contextmanager
@@ -459,7 +459,7 @@ class ValuesBefore:
         self._sources = set(values.sources)
 
     def is_new(self, memory: Memory) -> bool:
-        """Whether the memory came to be since."""
+        """Return whether the memory came to be since."""
         is_weight = any(view.memory is memory for view in self._values.sources.values())
         return id(memory) not in self.memories and not is_weight
 

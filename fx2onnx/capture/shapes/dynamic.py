@@ -29,7 +29,7 @@ def shapes_of(forward: object, dynamic_shapes: object, dynamic_axes: object) -> 
 
 
 def is_plain(dynamic_shapes: object) -> bool:
-    """Whether dynamic shapes are of Python's own types, and none of torch.export's objects."""
+    """Return whether dynamic shapes are of Python's own types, and none of torch.export's objects."""
     return dynamic_shapes is None or type(dynamic_shapes) in (dict, list, tuple, str)
 
 

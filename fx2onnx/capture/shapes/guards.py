@@ -14,7 +14,7 @@ from fx2onnx.sizes.solve import solved
 
 
 def is_about(relation: Relation, env: ShapeEnv) -> bool:
-    """Whether the relation holds for some sizes near the sample's, and not for those that are smaller."""
+    """Return whether the relation holds for some sizes near the sample's, and not for those that are smaller."""
     if env.facts.is_settled(relation) is True:
         return False
     names = relation.symbols()
@@ -27,7 +27,7 @@ def is_about(relation: Relation, env: ShapeEnv) -> bool:
 
 
 def holds_around(relation: Relation, hints: Mapping[str, int]) -> bool:
-    """Whether each of several sizes may also be one more, or one less: a number rounds what they decide together."""
+    """Return whether each of several sizes may also be one more, or one less: a number rounds what they decide together."""
     names = relation.symbols()
     around = [[{**hints, name: hints[name] + step} for step in (1, -1)] for name in names & set(hints)]
     return len(around) == len(names) > 1 and all(any(map(relation.is_true_at, sizes)) for sizes in around)
@@ -63,7 +63,7 @@ def _ones(env: ShapeEnv) -> Iterator[Dim]:
 
 
 def user_guards_hold_at(env: ShapeEnv, hints: Mapping[str, int]) -> bool:
-    """Whether the module's own code decided everything, and took the numbers, as it does at the sizes ``hints``."""
+    """Return whether the module's own code decided everything, and took the numbers, as it does at the sizes ``hints``."""
     numbers = (done.relation for done in env.specializations.values() if done.size.symbols() <= set(hints))
     return not any(guard.by_user for guard in _false_at(env, hints).values()) and all(
         relation.is_true_at(hints) for relation in numbers

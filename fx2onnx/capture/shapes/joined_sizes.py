@@ -86,7 +86,7 @@ def _guards(
 
 
 def _is_for_one_size(needed: Relation, env: ShapeEnv) -> bool:
-    """Whether a single size of the branch meets the need. Sizes that kernels find to be 1 are tried as larger ones."""
+    """Return whether a single size of the branch meets the need. Sizes that kernels find to be 1 are tried as larger ones."""
     true = None if 1 in needed.args else where_true(needed)
     if true is None:
         return False

@@ -236,7 +236,7 @@ def _hinted(leaf: Leaf, axis: int, size: Spec, asked: Requested) -> Dim | None:
 
 
 def is_dim(size: Spec) -> bool:
-    """Whether the size is a ``torch.export.Dim`` of its own, not a derived one, which has a root."""
+    """Return whether the size is a ``torch.export.Dim`` of its own, not a derived one, which has a root."""
     return isinstance(getattr(size, "__name__", None), str) and isinstance(getattr(size, "min", None), int)
 
 

@@ -285,7 +285,7 @@ _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
 def raised_by_brackets(error: BaseException | None) -> bool:
-    """Whether ``error`` was raised by brackets themselves, as torch raises for a size in them, or for a list with one."""
+    """Return whether ``error`` was raised by brackets themselves, as torch raises for a size in them, or for a list with one."""
     place = error.__traceback__ if isinstance(error, IndexError | RuntimeError) else None
     while place is not None and place.tb_next is not None:
         place = place.tb_next

@@ -51,7 +51,7 @@ def _holds_size(data: Number) -> bool:
 
 
 def _is_whole(item: object) -> bool:
-    """Whether the item is a tensor of one integer that only the data tells."""
+    """Return whether the item is a tensor of one integer that only the data tells."""
     is_one = isinstance(item, torch.Tensor) and item.dim() == 0 and item.dtype in (torch.int64, torch.int32)
     return is_one and type(item.tolist()) is torch.SymInt  # type: ignore[attr-defined]
 

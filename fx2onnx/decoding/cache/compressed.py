@@ -17,7 +17,7 @@ _BUFFERS, _ENTRIES = ("buffer_kv", "buffer_gate"), ("compressed_kv",)
 
 
 def compresses(kind: type) -> bool:
-    """Whether ``kind`` is a layer of this sort: by the methods that its model calls."""
+    """Return whether ``kind`` is a layer of this sort: by the methods that its model calls."""
     return hasattr(kind, "store_compression_weights") and hasattr(kind, "update_compressor_states")
 
 

@@ -30,7 +30,7 @@ _WITHOUT_END = 2**31
 
 
 def keeps_prompt(kind: type) -> bool:
-    """Whether ``kind`` is a layer of this sort: by the method that says how long the prompt is."""
+    """Return whether ``kind`` is a layer of this sort: by the method that says how long the prompt is."""
     from transformers.cache_utils import DynamicLayer
 
     return issubclass(kind, DynamicLayer) and hasattr(kind, "set_prefill_length")
@@ -250,7 +250,7 @@ def tensors_of(cache: object) -> dict[str, torch.Tensor]:
 
 
 def _is_structure(value: object) -> bool:
-    """Whether ``value`` is an object of a library's cache classes, whose attributes may hold tensors."""
+    """Return whether ``value`` is an object of a library's cache classes, whose attributes may hold tensors."""
     kind = type(value)
     return (
         hasattr(value, "__dict__")

@@ -29,7 +29,7 @@ class HeldCache(TypedDict):
 
 
 def is_holding(cache: object) -> TypeGuard[HeldCache]:
-    """Whether ``cache`` is one that ``state_behind`` made."""
+    """Return whether ``cache`` is one that ``state_behind`` made."""
     return isinstance(cache, dict) and "held" in cache
 
 

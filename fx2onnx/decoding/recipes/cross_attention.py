@@ -199,7 +199,7 @@ def prompt_rewrite(model: Model) -> PromptRewrite | None:
 
 
 def runs_on_text(model: Model) -> bool:
-    """Whether forward takes a prompt without images."""
+    """Return whether forward takes a prompt without images."""
     if language_of(model) is not model:
         return False
     try:

@@ -77,7 +77,7 @@ def per_layer_inputs(model: Model, ids: torch.Tensor) -> torch.Tensor | None:
 
 
 def takes_kinds(model: Model) -> bool:
-    """Whether the tokens of an image see each other in both directions, which forward finds by the kind of each token."""
+    """Return whether the tokens of an image see each other in both directions, which forward finds by the kind of each token."""
     text = model.config.get_text_config(decoder=True)
     bidirectional = getattr(text, "use_bidirectional_attention", None) == "vision"
     return bidirectional and KINDS in inspect.signature(model.forward).parameters
@@ -119,7 +119,7 @@ def _add_before(features: torch.Tensor, _: nn.Module, args: tuple[torch.Tensor, 
 
 
 def takes_deep_features(model: nn.Module) -> bool:
-    """Whether the language model adds features of images to the states of its layers."""
+    """Return whether the language model adds features of images to the states of its layers."""
     return _adding(model) is not None or _named(model) is not None
 
 

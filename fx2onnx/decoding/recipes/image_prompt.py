@@ -115,7 +115,7 @@ class ImageStates(ModelPart[ImagePromptTrials]):
 
 
 def takes_images(model: Model) -> bool:
-    """Whether forward has an argument for images."""
+    """Return whether forward has an argument for images."""
     return any(name in MEDIA for name in inspect.signature(model.forward).parameters)
 
 

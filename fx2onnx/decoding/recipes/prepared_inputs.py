@@ -50,7 +50,7 @@ class PreparedStep(ModelPart[PreparedInputTrials]):
 
 
 def fits(request: FolderRequest) -> bool:
-    """Whether the model's own preparation gives a later step other tokens than the last."""
+    """Return whether the model's own preparation gives a later step other tokens than the last."""
     from transformers import GenerationMixin
 
     model = request.model

@@ -120,7 +120,7 @@ class Recipe(Protocol):
     """What the module of a recipe has."""
 
     def fits(self, request: FolderRequest) -> bool:
-        """Whether the model has this form, by its structure and never by its name."""
+        """Return whether the model has this form, by its structure and never by its name."""
 
     def parts(self, request: FolderRequest) -> list[FolderPart] | TextOnly:
         """The files. Raises UserError E601 where the model keeps nothing between calls."""

@@ -23,7 +23,7 @@ class Contradiction(InternalError):
 
 
 def differ(one: DimLike, other: DimLike, sizes: Mapping[str, int]) -> bool:
-    """Whether the two sizes are known to be unlike. ``sizes`` are the sample's."""
+    """Return whether the two sizes are known to be unlike. ``sizes`` are the sample's."""
     if one == other:
         return False
     gap = one - other

@@ -165,7 +165,7 @@ def _with_both(kept: _Kept, is_causal: bool) -> Tensor:
 
 
 def _is_asked_for_tracing() -> bool:
-    """Whether transformers asks one function whether it is traced, as it does since version 5."""
+    """Return whether transformers asks one function whether it is traced, as it does since version 5."""
     return hasattr(sys.modules["transformers.utils.import_utils"], "is_tracing")
 
 

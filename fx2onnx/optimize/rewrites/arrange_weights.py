@@ -70,7 +70,7 @@ class ArrangeWeights(Rewrite[Arrangement]):
 
 
 def _keeps_rows(node: ir.Node, sizes: tuple[int, ...]) -> bool:
-    """Whether the numbers along the last axis stay beside each other."""
+    """Return whether the numbers along the last axis stay beside each other."""
     before = static_dims(node.inputs[0])
     if not before or not sizes or before[-1] != sizes[-1]:
         return False

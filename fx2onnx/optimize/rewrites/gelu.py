@@ -119,7 +119,7 @@ def _is_scaled(value: ir.Value | None, x: ir.Value, factor: float) -> bool:
 
 
 def _is_cubic(value: ir.Value | None, x: ir.Value) -> bool:
-    """Whether the value is ``sqrt(2 / pi) * (x + 0.044715 * x**3)``, or with x taken out."""
+    """Return whether the value is ``sqrt(2 / pi) * (x + 0.044715 * x**3)``, or with x taken out."""
     if value is None:
         return False
     number, factors = _product(value)
@@ -136,7 +136,7 @@ def _is_cubic(value: ir.Value | None, x: ir.Value) -> bool:
 
 
 def _is_power(value: ir.Value, x: ir.Value, exponent: int) -> bool:
-    """Whether the value is ``0.044715 * x ** exponent``."""
+    """Return whether the value is ``0.044715 * x ** exponent``."""
     number, factors = _product(value)
     power = produced_by(factors[0], "Pow") if len(factors) == 1 else None
     if power is not None and power.inputs[0] is x and scalar_of(power.inputs[1]) == exponent:

@@ -84,7 +84,7 @@ class MergeMatMuls(Rewrite[ProductsMatch]):
 
 
 def has_own_weight(node: ir.Node, x: ir.Value) -> bool:
-    """Whether the right operand is a constant matrix that nobody else reads."""
+    """Return whether the right operand is a constant matrix that nobody else reads."""
     weight = node.inputs[1]
     sizes = static_dims(weight)
     return (

@@ -153,7 +153,7 @@ def _region(pick: ir.Node, axis: int) -> list[tuple[ir.Node, int]]:
 
 
 def _is_inside(node: ir.Node, axis: int, pick: ir.Node, inside: Mapping[ir.Node, int]) -> bool:
-    """Whether ``node`` computes its rows along ``axis`` one by one, and what reads it needs the picked ones alone."""
+    """Return whether ``node`` computes its rows along ``axis`` one by one, and what reads it needs the picked ones alone."""
     value = node.outputs[0]
     if node.graph is not pick.graph or len(node.outputs) != 1 or value.is_graph_output() or not _axes(node, axis):
         return False

@@ -64,7 +64,7 @@ class MergeReshapes(Rewrite[MergeReshapesMatch]):
 
 
 def is_cheap(before: Dims, after: Dims) -> bool:
-    """Whether ``op.reshape`` needs no node beside the Reshape: at most one size neither fixed nor copied."""
+    """Return whether ``op.reshape`` needs no node beside the Reshape: at most one size neither fixed nor copied."""
     if 0 in before or 0 in after:
         return False
     moved = [

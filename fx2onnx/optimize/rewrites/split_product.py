@@ -123,7 +123,7 @@ def _bias_of(add: ir.Node) -> ir.Value | None:
 
 
 def _is_picked(part: ir.Value, axis: int) -> bool:
-    """Whether one node alone reads the part, and picks rows of another axis."""
+    """Return whether one node alone reads the part, and picks rows of another axis."""
     reader = sole_reader(part)
     if reader is None or reader.op_type not in ("Slice", "Gather") or operand(reader, 0) is not part:
         return False

@@ -8,7 +8,7 @@ def check_distro_info() -> None:
 
 
 def check_training_module() -> tuple[bool, str, str, str]:
-    """Whether onnxruntime's training package is there, and its name, version and CUDA version: it is not."""
+    """Return whether onnxruntime's training package is there, and its name, version and CUDA version: it is not."""
     return False, "fx2onnx", VERSION, ""
 
 

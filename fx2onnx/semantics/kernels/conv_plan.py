@@ -135,7 +135,7 @@ def prepare_conv(facts: Facts) -> Prepared | None:
 
 
 def is_small(window: Window) -> bool:
-    """Whether lines of channels are longer than what a depthwise tap can run over in a plane of positions."""
+    """Return whether lines of channels are longer than what a depthwise tap can run over in a plane of positions."""
     return window.strides != (1, 1) or math.prod(window.out) < MANY_POSITIONS
 
 

@@ -256,7 +256,7 @@ def is_nan(out: Outs, x: Array) -> None:
 
 @kernel("IsInf", 10)
 def is_inf(x: Array, *, detect_negative: int = 1, detect_positive: int = 1) -> Array:
-    """Whether x is an infinity of a wanted sign."""
+    """Return whether x is an infinity of a wanted sign."""
     wide = widen(x)
     result: Array = np.isinf(wide)
     if not detect_negative:

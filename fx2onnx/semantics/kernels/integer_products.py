@@ -322,7 +322,7 @@ def _finish_qconv(sums: Array, inputs: Sequence[Any], is_exact: bool, out: Array
 
 
 def _fits(bound: int, weights: Array, bias: Array | None) -> bool:
-    """Whether every sum and bias is a whole number that float32 has."""
+    """Return whether every sum and bias is a whole number that float32 has."""
     taps = math.prod(weights.shape[1:])
     return bound * taps + (0 if bias is None or not bias.size else int(np.abs(bias.astype(np.int64)).max())) <= EXACT
 

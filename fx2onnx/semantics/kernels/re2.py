@@ -86,7 +86,7 @@ def _in_range(low: int, high: int) -> Accepts:
 
 
 def _member(items: Iterable[Any], flags: int) -> Accepts:
-    """Whether a character is in a set such as ``[^a-z_]``."""
+    """Return whether a character is in a set such as ``[^a-z_]``."""
     tests: list[Accepts] = []
     is_negated = False
     for op, arg in items:
@@ -117,7 +117,7 @@ class Pattern:
         self.start = self._sequence(parsed, 0, parsed.state.flags)
 
     def matches(self, text: str) -> bool:
-        """Whether the pattern matches all of ``text``. Raises: UserError E404 where the budget of the run is spent."""
+        """Return whether the pattern matches all of ``text``. Raises: UserError E404 where the budget of the run is spent."""
         alive = self._closure([self.start], text, 0)
         for place, character in enumerate(text):
             states = [self.states[index] for index in alive]

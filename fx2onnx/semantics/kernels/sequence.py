@@ -139,7 +139,7 @@ def optional(value: Value = None, *, type: Any = None) -> Any:
 
 @kernel("OptionalHasElement", 15, kind="view", shape_inputs=None)
 def optional_has_element(value: Value = None) -> Array:
-    """Whether the optional holds a value."""
+    """Return whether the optional holds a value."""
     return np.array(value is not None)
 
 

@@ -38,7 +38,7 @@ def string_split(x: Array, *, delimiter: str | None = None, maxsplit: int | None
 
 @kernel("RegexFullMatch", 20)
 def regex_full_match(x: Array, *, pattern: str | None = None) -> Array:
-    """Whether each whole string matches the RE2 pattern."""
+    """Return whether each whole string matches the RE2 pattern."""
     if pattern is None:
         raise ValueError("it has no pattern")
     compiled = compiled_pattern(pattern)

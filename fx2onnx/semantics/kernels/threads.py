@@ -96,7 +96,7 @@ def _pool() -> concurrent.futures.ThreadPoolExecutor:
 
 
 def are_several() -> bool:
-    """Whether tasks run at the same time here."""
+    """Return whether tasks run at the same time here."""
     return _workers.get() > 1
 
 

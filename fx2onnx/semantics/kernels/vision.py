@@ -278,7 +278,7 @@ def _suppressed(low: Array, high: Array, overlap: float, limit: int) -> list[int
 
 
 def _overlap(first: Array, second: Array, overlap: float) -> Array:
-    """Whether a box of the first shares more than ``overlap`` of its union with one of the second; both are edges and area."""
+    """Return whether a box of the first shares more than ``overlap`` of its union with one of the second; both are edges and area."""
     y0, x0, y1, x1, area = first[:, :, None]
     others = second
     common = np.minimum(y1, others[2]) - np.maximum(y0, others[0])

@@ -18,7 +18,7 @@ MAX_DIM = 1 << 31
 
 
 def holds_values(arg: Value) -> bool:
-    """Whether the operand is no abstract array, so that its elements may decide."""
+    """Return whether the operand is no abstract array, so that its elements may decide."""
     return isinstance(arg, np.ndarray) and bool(arg.size) and (arg.ndim == 0 or any(arg.strides))
 
 

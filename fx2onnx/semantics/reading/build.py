@@ -170,7 +170,7 @@ class GraphBuilder:
             del self.constants[name]
 
     def sees(self, name: str) -> bool:
-        """Whether the value is defined so far, here or in a graph around."""
+        """Return whether the value is defined so far, here or in a graph around."""
         return name in self.slot_of or name in self.constants or (self.parent is not None and self.parent.sees(name))
 
     def add_output(self, info: Any, graph_name: str, own: Collection[str] | None) -> None:

@@ -200,7 +200,7 @@ class _Check:
             state.note(step.outputs, outcome)
 
     def fits_somehow(self, step: Step, operands: Sequence[list[Value]]) -> bool:
-        """Whether some sizes let the step pass, or too few could be tried.
+        """Return whether some sizes let the step pass, or too few could be tried.
 
         Two states are not enough where sizes are cut, compared or decide a branch: ``x[:50]`` has 50 rows in both.
         """
@@ -296,7 +296,7 @@ def _compute_small(step: Step, args: list[Value], specs: Sequence[Spec], known: 
 
 
 def _can_never_fit(step: Step, operands: Sequence[list[Value]]) -> bool:
-    """Whether the step fails for every size of its unknown dims: each is tried as all sizes beside it, and some others."""
+    """Return whether the step fails for every size of its unknown dims: each is tried as all sizes beside it, and some others."""
     first, second = operands[0], operands[-1]
     kernel = step.kernel
     shapes = [getattr(arg, "shape", None) for arg in first]

@@ -270,7 +270,7 @@ def names_of_body(graph: Any, known: Iterable[str], is_outside: Callable[[str], 
 
 
 def same_type(one: str, other: str) -> bool:
-    """Whether two types may be those of one value: an optional may hold what it is an optional of."""
+    """Return whether two types may be those of one value: an optional may hold what it is an optional of."""
     return not one or not other or without_optional(one) == without_optional(other)
 
 

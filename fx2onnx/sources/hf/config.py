@@ -143,7 +143,7 @@ def without_foreign_code(config: Config) -> Config:
 
 
 def is_unpackable(config: Config) -> bool:
-    """Whether transformers can make the quantized weights plain with PyTorch alone."""
+    """Return whether transformers can make the quantized weights plain with PyTorch alone."""
     said = getattr(config, "quantization_config", None)
     return isinstance(said, dict) and said.get("quant_method") in _UNPACKED
 

@@ -83,7 +83,7 @@ _BESIDE = (*_TEXT, *_IMAGES_AND_SOUND, *_REGIONS, *_SERIES)
 
 
 def _is_accepted(module: Model, samples: Inputs) -> bool:
-    """Whether ``module(**samples)`` runs, on tensors without data where it can."""
+    """Return whether ``module(**samples)`` runs, on tensors without data where it can."""
     if not isinstance(module, torch.nn.Module):
         return True
     cast = {name: cast_inputs(value, main_dtype(module)) for name, value in samples.items()}

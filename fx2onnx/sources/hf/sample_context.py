@@ -83,7 +83,7 @@ def with_sub_configs(config: Config) -> Iterator[Config]:
 
 
 def set_use_cache(config: Config, value: bool) -> None:
-    """Whether the model gives its cache, in every part of the config that says so."""
+    """Return whether the model gives its cache, in every part of the config that says so."""
     for part in with_sub_configs(config):
         if hasattr(part, "use_cache"):
             part.use_cache = value

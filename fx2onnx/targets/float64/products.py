@@ -10,7 +10,7 @@ from fx2onnx.irx.values import copied_type, known_array
 
 
 def _scales(node: ir.Node | None) -> bool:
-    """Whether a node multiplies or divides by one constant that is no power of two."""
+    """Return whether a node multiplies or divides by one constant that is no power of two."""
     if node is None or node.domain or node.op_type not in ("Mul", "Div"):
         return False
     constants = [known_array(value) for value in node.inputs[node.op_type == "Div" :]]

@@ -86,7 +86,7 @@ class AtenValues:
             return None
 
     def is_other_choice(self, name: str, got: Array) -> bool:
-        """Whether ``got`` are places of equal numbers, where PyTorch's are places of the same ones (``sort``, ``topk``)."""
+        """Return whether ``got`` are places of equal numbers, where PyTorch's are places of the same ones (``sort``, ``topk``)."""
         node, index = self.mapped[name]
         axis = axis_of_places(node, index)
         operand = node.args[0] if node.args else None
@@ -214,7 +214,7 @@ def axis_of_places(node: torch.fx.Node, index: int) -> int | None:
 
 
 def takes_equal(got: Array, want: Array, own: Array, axis: int) -> bool:
-    """Whether ``got`` names other places than ``want`` of numbers of ``own`` that are as large, and none twice that ``want``
+    """Return whether ``got`` names other places than ``want`` of numbers of ``own`` that are as large, and none twice that ``want``
     does not.
     """
     if got.shape != want.shape or not own.ndim:

@@ -203,7 +203,7 @@ class OnnxFile:
         return found
 
     def draws(self, index: int) -> bool:
-        """Whether a node, or one inside it, draws random numbers."""
+        """Return whether a node, or one inside it, draws random numbers."""
         node = self.nodes[index]
         return node.op_type in RANDOM or any(each.op_type in RANDOM for g in nested_graphs(node) for each in g.node)
 

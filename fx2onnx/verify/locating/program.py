@@ -164,5 +164,5 @@ class Program:
 
 
 def is_ours(proto: onnx.ModelProto) -> bool:
-    """Whether the file says that this exporter wrote it."""
+    """Return whether the file says that this exporter wrote it."""
     return proto.producer_name == PRODUCER

@@ -78,7 +78,7 @@ class SideBySide:
                     del carried[name]
 
     def is_deviating(self, name: str) -> bool:
-        """Whether the value is wrong in the file's own run; where that ended early or drew random numbers, it may be."""
+        """Return whether the value is wrong in the file's own run; where that ended early or drew random numbers, it may be."""
         return name in self.deviating or bool(self.failed) or name in self.file.random
 
     def given(self, name: str) -> tuple[list[int], dict[str, Array]]:

@@ -168,7 +168,7 @@ MUTANTS = [
     ),
     Mutant("optimize/fold_constants.py", "or self._is_guess(node)", "or False", "tests/optimize/test_passes.py"),
     Mutant(
-        "steps/opset_down.py",
+        "semantics/opset_changes.py",
         'edit.set("axes", axes)',
         'edit.set("axes", axes[:1])',
         "tests/steps/test_opset.py",

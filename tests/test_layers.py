@@ -76,6 +76,7 @@ TOP = {"api", "cli", "functions"}
 
 OPTIONS = "typer reads the options of a command from the parameters of its function"
 LONG_FILES = {
+    "semantics/opset_changes.py": "one table: each change of an operator between opsets, with the functions that make it",
     "targets/faults.py": "one table: the faults of runtimes, and how a node that meets one is told",
     "capture/shapes/symnode.py": "one class",
     "capture/recording/values.py": "one class, with the views and memories that it knows",

@@ -4,20 +4,22 @@ definition of the operator in others.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import onnx
 import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.irx.edit import graphs_of
+from fx2onnx.irx.edit import graphs_of, replace
 from fx2onnx.irx.facts import GRAPH_BEARING
 from fx2onnx.irx.inference import infer_types
+from fx2onnx.irx.values import known_sizes
+from fx2onnx.semantics.opset_changes import CHANGES, NoForm
 from fx2onnx.semantics.schemas import onnx_schema, types_of
-from fx2onnx.steps.opset_down import DOWN
-from fx2onnx.steps.opset_edit import Edit, NoForm
-from fx2onnx.steps.opset_up import UP
 
 LEAST = 7
 """Before it, operators broadcast by attributes."""
@@ -25,6 +27,136 @@ NEWEST = onnx.defs.onnx_opset_version()
 _BODIES = "fx2onnx.definitions"
 _NEUTRAL = {"dilations": 1}
 """Attributes that do nothing where all their numbers are these; ONNX declares no default."""
+_NAMES = "fx2onnx.names"
+
+
+def _names_of(model: ir.Model) -> set[str]:
+    """The names of all values and nodes."""
+    found: set[str] = set()
+    for graph in graphs_of(model):
+        values = [*graph.inputs, *graph.initializers.values(), *(value for node in graph for value in node.outputs)]
+        found.update(value.name or "" for value in values)
+        found.update(node.name or "" for node in graph)
+    return found
+
+
+class Edit:
+    """One node that another opset writes otherwise."""
+
+    def __init__(self, model: ir.Model, node: ir.Node) -> None:
+        self.model = model
+        self.node = node
+
+    def input(self, index: int) -> ir.Value | None:
+        """Input ``index``, None where it is not given."""
+        return self.node.inputs[index] if index < len(self.node.inputs) else None
+
+    def attribute(self, name: str, default: Any = None) -> Any:
+        """The attribute's value; tuples as lists."""
+        found = self.node.attributes.get(name)
+        if found is None:
+            return default
+        return list(found.value) if isinstance(found.value, tuple) else found.value
+
+    def numbers(self, index: int) -> npt.NDArray[Any] | None:
+        """The constant at an input; None where none is given. Raises NoForm where it is computed."""
+        value = self.input(index)
+        if value is None:
+            return None
+        tensor = value.const_value or ir.convenience.get_const_tensor(value)
+        if tensor is None or value.is_graph_input():
+            raise NoForm(f"its input {index} is computed, and is an attribute there")
+        return np.asarray(tensor.numpy())
+
+    def integers(self, index: int) -> list[int] | None:
+        """The same as a list of whole numbers."""
+        array = self.numbers(index)
+        return None if array is None else [int(item) for item in array.reshape(-1)]
+
+    def known_sizes(self, index: int) -> Sequence[Any] | None:
+        """The numbers of an input that holds sizes, as far as they are known; None where they are not."""
+        return known_sizes(self.input(index))
+
+    def rank(self) -> int:
+        """How many axes the first input has. Raises NoForm."""
+        value = self.input(0)
+        if value is None or value.shape is None:
+            raise NoForm("the rank of its input is not known")
+        return len(value.shape)
+
+    def drop(self, *names: str) -> None:
+        """Remove attributes, where they are there."""
+        for name in names:
+            self.node.attributes.pop(name, None)
+
+    def set(self, name: str, value: Any) -> None:
+        """Give the node an attribute."""
+        self.node.attributes[name] = ir.convenience.convert_attribute(name, value)
+
+    def give(self, index: int, value: ir.Value | None) -> None:
+        """Put a value at an input, new or not."""
+        if index >= len(self.node.inputs):
+            self.node.resize_inputs(index + 1)
+        self.node.replace_input_with(index, value)
+
+    def keep_inputs(self, count: int) -> None:
+        """Leave only the first inputs."""
+        for index in range(count, len(self.node.inputs)):
+            self.node.replace_input_with(index, None)
+        if len(self.node.inputs) > count:
+            self.node.resize_inputs(count)
+
+    def constant(self, data: Any, dtype: Any = np.int64) -> ir.Value:
+        """A new weight."""
+        array = np.asarray(data, dtype)
+        value = ir.Value(name=self._free("const"), const_value=ir.Tensor(array))
+        value.type, value.shape = ir.TensorType(ir.DataType.from_numpy(array.dtype)), ir.Shape(array.shape)
+        assert value.name is not None
+        self.model.graph.initializers[value.name] = value
+        return value
+
+    def new(
+        self, op_type: str, inputs: Sequence[ir.Value | None], like: ir.Value | None = None, **attributes: Any
+    ) -> ir.Value:
+        """A new node before this one; its output has the type of ``like``."""
+        attrs = [
+            ir.convenience.convert_attribute(name, value) for name, value in attributes.items() if value is not None
+        ]
+        made = ir.Node("", op_type, inputs, attrs, name=self._free(op_type))
+        made.metadata_props.update(self.node.metadata_props)
+        value = made.outputs[0]
+        value.name = self._free(op_type.lower())
+        if like is not None:
+            value.type, value.shape = like.type, like.shape
+        assert self.node.graph is not None
+        self.node.graph.insert_before(self.node, made)
+        return value
+
+    def become(self, value: ir.Value) -> None:
+        """The node goes; its readers read ``value``."""
+        old = self.node.outputs[0]
+        replace(old, value)
+        if old.name:
+            old.name, value.name = f"{old.name}.gone", old.name
+        graph = self.node.graph
+        assert graph is not None
+        graph.remove(self.node, safe=True)
+
+    def rename(self, op_type: str) -> None:
+        """The same node by another operator."""
+        self.node.op_type = op_type
+
+    def _free(self, stem: str) -> str:
+        """A name that nothing has."""
+        taken = self.model.meta.get(_NAMES)
+        if taken is None:
+            taken = self.model.meta[_NAMES] = _names_of(self.model)
+        name, count = stem, 0
+        while name in taken:
+            count += 1
+            name = f"{stem}_{count}"
+        taken.add(name)
+        return name
 
 
 def convert_opset(model: ir.Model, target: int) -> None:
@@ -96,8 +228,8 @@ def _is_same(op_type: str, before: int, after: int) -> bool:
 
 def _change(model: ir.Model, node: ir.Node, before: int, after: int) -> int:
     """Bring one node to the other opset. Returns 1 where its definition takes its place, else 0. Raises NoForm."""
-    table, key = (UP, (node.op_type, after)) if after > before else (DOWN, (node.op_type, before))
-    change = table.get(key)
+    up, down = CHANGES.get((node.op_type, max(before, after)), (None, None))
+    change = up if after > before else down
     if change is not None:
         try:
             change(Edit(model, node))

@@ -124,15 +124,16 @@ def __getattr__(name: str) -> Any:
 
         return StatefulSession
     if name[:1].isalpha():
-        devices = importlib.import_module("fx2onnx.runner.devices")
+        from fx2onnx.runner.refused import REFUSED, refused
+
         if name in _DEVICES:
-            return getattr(devices, name)
-        if name in devices.REFUSED:
-            return devices.refused(name)
+            return getattr(importlib.import_module("fx2onnx.runner.devices"), name)
+        if name in REFUSED:
+            return refused(name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    from fx2onnx.runner.devices import REFUSED
+    from fx2onnx.runner.refused import REFUSED
 
     return sorted({*globals(), *_DEVICES, *REFUSED, "Trainer", "StatefulSession"})

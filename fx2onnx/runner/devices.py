@@ -1,4 +1,4 @@
-"""Names of onnxruntime about devices and memory, for scripts that name them; and those that are refused, each with the reason.
+"""Names of onnxruntime about devices and memory, for scripts that name them.
 
 There is one processor and one memory here, so these values say what they were made of and decide nothing.
 """
@@ -6,7 +6,7 @@ There is one processor and one memory here, so these values say what they were m
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,8 @@ import numpy as np
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.metadata import VERSION
-from fx2onnx.runner.ort_value import OrtValue
+from fx2onnx.runner.ort_value import OrtValue, OrtValueVector  # noqa: F401  (the second is a name of onnxruntime's)
+from fx2onnx.runner.refused import refusal
 
 
 class OrtAllocatorType(enum.IntEnum):
@@ -242,94 +243,3 @@ def copy_tensors(src: Sequence[OrtValue], dst: Sequence[OrtValue], stream: Any =
     """Write the elements of each value of ``src`` into that of ``dst``. Raises: ValueError for other numbers of values."""
     for source, target in zip(src, dst, strict=True):
         target.update_inplace(source.numpy())
-
-
-def get_default_session_options() -> Any:
-    from fx2onnx.runner.options import SessionOptions
-
-    return SessionOptions()
-
-
-class OrtValueVector(list[Any]):
-    """Values in a row, as ``run_with_ortvaluevector`` takes and fills them."""
-
-    def push_back(self, value: OrtValue) -> None:
-        self.append(value)
-
-    def push_back_batch(self, values: Sequence[OrtValue]) -> None:
-        self.extend(values)
-
-    def reserve(self, count: int) -> None:
-        """Accepted: a list grows by itself."""
-
-    def shrink_to_fit(self) -> None:
-        """Accepted: a list has no room to give back."""
-
-    def element_type_at(self, place: int) -> int:
-        return int(self[place].element_type())
-
-    def bool_tensor_indices(self) -> list[int]:
-        return [place for place, value in enumerate(self) if value.data_type() == "tensor(bool)"]
-
-    def dlpack_at(self, place: int) -> Any:
-        return self[place].numpy().__dlpack__()
-
-    def to_dlpacks(self, to_tensor: Callable[[Any], Any] | None = None) -> list[Any]:
-        made = [value.numpy().__dlpack__() for value in self]
-        return made if to_tensor is None else [to_tensor(each) for each in made]
-
-
-_COMPILED = "it loads compiled code, and this runner is NumPy alone"
-_CONTEXT = "compiled parts of a model belong to a provider that this runner does not have"
-_SPARSE = "values are dense here; sparse initializers of a file are read as dense ones"
-_ADAPTERS = "there are no LoRA adapters; add their product to the weights, or make them inputs of the model"
-_STREAM = "nothing runs beside the caller, so there is no stream to wait for"
-
-REFUSED: dict[str, str] = {
-    "AdapterFormat": _ADAPTERS,
-    "LoraAdapter": _ADAPTERS,
-    "ModelCompiler": _CONTEXT,
-    "OrtEpAssignedNode": _CONTEXT,
-    "OrtEpAssignedSubgraph": _CONTEXT,
-    "OrtEpContextData": _CONTEXT,
-    "OrtEpContextDataBuffer": _CONTEXT,
-    "OrtExternalInitializerInfo": "weights in other files are found by the file itself",
-    "OrtSyncStream": _STREAM,
-    "SparseTensor": _SPARSE,
-    "register_execution_provider_library": _COMPILED,
-    "unregister_execution_provider_library": _COMPILED,
-}
-"""Names of the module that exist so that they can be imported; using one is E001, with this reason."""
-
-REFUSED_METHODS: dict[str, str] = {
-    "add_active_adapter": _ADAPTERS,
-    "add_external_initializers_from_files_in_memory": "give the model's weights by add_external_initializers, as arrays",
-    "as_sparse_tensor": _SPARSE,
-    "ort_value_from_sparse_tensor": _SPARSE,
-    "get_provider_graph_assignment_info": _CONTEXT,
-    "register_custom_ops_library": f"{_COMPILED}; register a kernel with @fx2onnx.runner.kernel",
-    "set_ep_context_data_read_func": _CONTEXT,
-}
-"""Methods of ``InferenceSession``, ``SessionOptions``, ``RunOptions`` and ``OrtValue`` that are E001, with this reason."""
-
-
-def refusal(name: str) -> UserError:
-    """The error for the use of a name that is not supported."""
-    return UserError("E001", f"{name} is not supported", why={**REFUSED, **REFUSED_METHODS}[name])
-
-
-class _Refused(type):
-    """The type of names that are refused: making one, or asking one for something, is the error."""
-
-    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        raise refusal(cls.__name__)
-
-    def __getattr__(cls, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        raise refusal(cls.__name__)
-
-
-def refused(name: str) -> Any:
-    """What stands for a name of ``REFUSED``."""
-    return _Refused(name, (), {"__doc__": f"Not supported: {REFUSED[name]}."})

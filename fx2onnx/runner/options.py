@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.runner.ort_value import refuses
+from fx2onnx.runner.refused import refuses
 
 
 class GraphOptimizationLevel(enum.IntEnum):

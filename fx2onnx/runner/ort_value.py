@@ -10,19 +10,9 @@ from typing import Any
 import numpy as np
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.runner.refused import refuses
 from fx2onnx.semantics.limits import check_shape
 from fx2onnx.semantics.types import TENSOR_NAMES, Array, Value, describe, numpy_dtype_of_code, onnx_dtype
-
-
-def refuses(name: str) -> Callable[..., Any]:
-    """A method that onnxruntime has and that is an error here, as ``devices.REFUSED_METHODS`` says."""
-
-    def refuse(*args: Any, **kwargs: Any) -> Any:
-        from fx2onnx.runner.devices import refusal
-
-        raise refusal(name)
-
-    return refuse
 
 
 class OrtValue:
@@ -118,6 +108,35 @@ class OrtValue:
         return "cpu"
 
 
+class OrtValueVector(list[Any]):
+    """Values in a row, as ``run_with_ortvaluevector`` takes and fills them."""
+
+    def push_back(self, value: OrtValue) -> None:
+        self.append(value)
+
+    def push_back_batch(self, values: Sequence[OrtValue]) -> None:
+        self.extend(values)
+
+    def reserve(self, count: int) -> None:
+        """Accepted: a list grows by itself."""
+
+    def shrink_to_fit(self) -> None:
+        """Accepted: a list has no room to give back."""
+
+    def element_type_at(self, place: int) -> int:
+        return int(self[place].element_type())
+
+    def bool_tensor_indices(self) -> list[int]:
+        return [place for place, value in enumerate(self) if value.data_type() == "tensor(bool)"]
+
+    def dlpack_at(self, place: int) -> Any:
+        return self[place].numpy().__dlpack__()
+
+    def to_dlpacks(self, to_tensor: Callable[[Any], Any] | None = None) -> list[Any]:
+        made = [value.numpy().__dlpack__() for value in self]
+        return made if to_tensor is None else [to_tensor(each) for each in made]
+
+
 class IOBinding:
     """Inputs and outputs named ahead of ``run_with_iobinding``; everything lies in the machine's memory."""
 
@@ -183,9 +202,7 @@ class IOBinding:
     def get_outputs(self) -> list[OrtValue]:
         return list(self._results)
 
-    def get_outputs_as_ortvaluevector(self) -> Any:
-        from fx2onnx.runner.devices import OrtValueVector
-
+    def get_outputs_as_ortvaluevector(self) -> OrtValueVector:
         return OrtValueVector(self._results)
 
     def copy_outputs_to_cpu(self) -> list[Value]:

@@ -3,6 +3,7 @@
 Each exception is ``UserError``, whose ``code`` tells them apart.
 """
 
+import sys
 from typing import Any
 
 from fx2onnx.base.errors import UserError
@@ -13,6 +14,4 @@ NotImplemented = RuntimeException = UserError
 
 
 def __getattr__(name: str) -> Any:
-    from fx2onnx import runner
-
-    return getattr(runner, name)
+    return getattr(sys.modules["fx2onnx.runner"], name)

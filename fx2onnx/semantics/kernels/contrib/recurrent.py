@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -63,20 +64,9 @@ def dynamic_quantize_lstm(
     Numerics: onnxruntime cuts the batch between its threads, and quantizes each part by its own range; here it is whole.
     """
     n_directions = 2 if direction == "bidirectional" else 1
-    if x.ndim != 3 or w.ndim != 3 or r.ndim != 3:
-        raise ValueError(f"the input has {x.ndim} axes, W {w.ndim} and R {r.ndim}; each must have 3")
-    steps, batch, width = x.shape
-    hidden = r.shape[1] if hidden_size is None else hidden_size
-    wanted = {
-        "W": (w, (width, 4 * hidden)), "R": (r, (hidden, 4 * hidden)), "B": (b, (8 * hidden,)), "P": (p, (3 * hidden,)),
-        "initial_h": (initial_h, (batch, hidden)), "initial_c": (initial_c, (batch, hidden)),
-    }  # fmt: skip
-    for name, (array, shape) in wanted.items():
-        if array is not None and array.shape != (n_directions, *shape):
-            raise ValueError(f"{name} has the shape {list(array.shape)}, not {[n_directions, *shape]}")
-    ends = np.full(batch, steps) if lengths is None else lengths.reshape(-1)
-    if ends.size != batch or (ends < 0).any() or (ends > steps).any():
-        raise ValueError("sequence_lens do not fit the input")
+    operands = {"B": b, "P": p, "initial_h": initial_h, "initial_c": initial_c}
+    steps, batch, hidden = _checked_sizes(x, w, r, operands, n_directions, hidden_size)
+    ends = _ends(lengths, steps, batch)
     names = attrs.get("activations") or ("Sigmoid", "Tanh", "Tanh") * n_directions
     if len(names) != 3 * n_directions:
         raise ValueError(f"{len(names)} activations, not {3 * n_directions}")
@@ -84,8 +74,7 @@ def dynamic_quantize_lstm(
     check_shape((steps, n_directions, batch, hidden), FLOAT32, "the result of a recurrence")
     y = np.zeros((steps, n_directions, batch, hidden), FLOAT32)
     last_h, last_c = np.zeros((2, n_directions, batch, hidden), FLOAT32)
-    longest = int(ends.max(initial=0))
-    for index in range(n_directions):
+    for index, longest in enumerate([int(ends.max(initial=0))] * n_directions):
         f, g, hh = functions[3 * index : 3 * index + 3]
         bias = np.zeros(4 * hidden, FLOAT32) if b is None else b[index][: 4 * hidden] + b[index][4 * hidden :]
         peep = np.zeros((3, hidden), FLOAT32) if p is None else p[index].reshape(3, hidden)
@@ -108,6 +97,32 @@ def dynamic_quantize_lstm(
             y[places[alive], index, alive] = h[alive]
         last_h[index], last_c[index] = h, c
     return (y, last_h, last_c)[: max(n_outputs, 1)]
+
+
+def _ends(lengths: Array | None, steps: int, batch: int) -> Array:
+    """How many steps each row has. Raises: ValueError for lengths that do not fit."""
+    ends = np.full(batch, steps) if lengths is None else lengths.reshape(-1)
+    if ends.size != batch or (ends < 0).any() or (ends > steps).any():
+        raise ValueError("sequence_lens do not fit the input")
+    return ends
+
+
+def _checked_sizes(
+    x: Array, w: Array, r: Array, operands: Mapping[str, Array | None], n_directions: int, hidden_size: int | None
+) -> tuple[int, int, int]:
+    """Steps, rows and hidden size. Raises: ValueError for operands that do not fit them."""
+    if x.ndim != 3 or w.ndim != 3 or r.ndim != 3:
+        raise ValueError(f"the input has {x.ndim} axes, W {w.ndim} and R {r.ndim}; each must have 3")
+    steps, batch, width = x.shape
+    hidden = r.shape[1] if hidden_size is None else hidden_size
+    shapes = {
+        "W": (width, 4 * hidden), "R": (hidden, 4 * hidden), "B": (8 * hidden,), "P": (3 * hidden,),
+        "initial_h": (batch, hidden), "initial_c": (batch, hidden),
+    }  # fmt: skip
+    for name, array in {"W": w, "R": r, **operands}.items():
+        if array is not None and array.shape != (n_directions, *shapes[name]):
+            raise ValueError(f"{name} has the shape {list(array.shape)}, not {[n_directions, *shapes[name]]}")
+    return steps, batch, hidden
 
 
 def _clipped(x: Array, clip: float) -> Array:

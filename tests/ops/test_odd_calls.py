@@ -382,6 +382,14 @@ def test_incomplete_gammas_at_their_edges(function):
     check(function, (pairs[:, 0].contiguous(), pairs[:, 1].contiguous()))
 
 
+@pytest.mark.parametrize("count", [0, 3])
+def test_batch_norm_of_other_statistics_is_refused_before_a_kernel_reads_them(count):
+    with pytest.raises(UserError, match="E101"):
+        fx2onnx.export(
+            Call(aten.batch_norm.default, True, 0.1, 1e-5, False), (R(3, 2, 2), *[R(2)] * 3, torch.ones(count))
+        )
+
+
 def test_running_statistics_of_other_channels_are_refused():
     call = torch.ops.aten._batch_norm_with_update_functional.default
     args = (R(2, 3, 4), torch.ones(3), torch.ones(3), torch.ones(3), torch.ones(2))

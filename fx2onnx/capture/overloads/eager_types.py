@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from fx2onnx.capture.overloads.common import Shape, record_sized
+from fx2onnx.capture.recording.eager_refusals import not_tried
 from fx2onnx.capture.recording.meta_cache import check_operands
 from fx2onnx.capture.recording.tracer import Tracer
 from fx2onnx.capture.recording.values import dims_of
@@ -68,7 +69,7 @@ def _saved_statistics(
     for name, tensor in (("running_mean", running_mean), ("running_var", running_var)):
         sizes = (channels_of_input, None if tensor is None else product(dims_of(tensor)))
         if all(isinstance(size, int) for size in sizes) and sizes[0] != sizes[1]:
-            raise ValueError(f"{name} has {sizes[1]} elements, the input {sizes[0]} channels")
+            raise not_tried(ValueError(f"{name} has {sizes[1]} elements, the input {sizes[0]} channels"))
     is_trained = training and call.func not in _TAKE_STATISTICS
     count = product([size for axis, size in enumerate(dims_of(input)) if axis != 1]) if is_trained else 0
     if input.dtype not in HALF and count != 1 and (weight is not None or call.func not in _NEED_A_WEIGHT):

@@ -51,6 +51,16 @@ _OF_EAGER = "is_of_eager"
 """An attribute of what real kernels raised."""
 
 
+_NOT_TRIED = "is_not_tried"
+"""An attribute of errors of operands on which the real kernel may not run."""
+
+
+def not_tried(error: Exception) -> Exception:
+    """``error``, of operands beyond which the real kernel would read, so that ``as_eager`` does not ask it."""
+    vars(error)[_NOT_TRIED] = True
+    return error
+
+
 def is_of_eager(error: BaseException) -> bool:
     """True if a real kernel raised the error."""
     return _OF_EAGER in vars(error)
@@ -111,7 +121,11 @@ def as_eager(
     is_tried = func.namespace in NAMESPACES and not NOT_TRIED.search(func._schema.name)
     sizes = [*_symbolic((*args, *kwargs.values()))]
     env.failed_with = frozenset().union(*(size.symbols() for size in sizes))
-    if is_tried and isinstance(error, RuntimeError | IndexError | ValueError | ZeroDivisionError):
+    if (
+        is_tried
+        and _NOT_TRIED not in vars(error)
+        and isinstance(error, RuntimeError | IndexError | ValueError | ZeroDivisionError)
+    ):
         if not isinstance(error, UnmetNeed) and sizes:
             return error
         try:

@@ -143,6 +143,7 @@ def _refused_size(attempt: Attempt, name: str, change: Specialization, env: Shap
         where=change.where,
         why=narrowed
         or "Python or an operator there needs a plain number, so the graph holds only for that size"
+        + _weights_with(attempt, change.value)
         + no_loop_since(attempt.branching.loop_failure),
         next=(
             *([] if narrowed else _of_others(attempt, name, change.value)),
@@ -161,6 +162,13 @@ def no_loop_since(failure: BaseException | None) -> str:
     where = f" ({failure.where})" if failure.where else ""
     text = failure.what.removeprefix(NO_LOOP) if failure.code == "E105" else f"[{failure.code}] {failure.what}"
     return f"; that cannot be a loop of the file, since {text}{where}"
+
+
+def _weights_with(attempt: Attempt, size: object) -> str:
+    """The end of a sentence that names the weights which have that size."""
+    weights = attempt.root.named_parameters() if size != 1 else ()
+    having = [f"{name} {list(weight.shape)}" for name, weight in weights if size in weight.shape]
+    return f"; weights of that size: {', '.join(having[:4])}" if having else ""
 
 
 def _of_others(attempt: Attempt, name: str, size: object) -> list[str]:

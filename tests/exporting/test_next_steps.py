@@ -21,13 +21,6 @@ from fx2onnx.targets.find import find
 X = torch.randn(3, 4)
 
 
-class Turns(nn.Module):
-    def forward(self, x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
-        for _ in range(int(n)):
-            x = x * 2
-        return x
-
-
 class Until(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         while x.norm() > 1:
@@ -50,7 +43,6 @@ def prepared() -> nn.Module:
 @pytest.mark.parametrize(
     ("module", "args", "options", "step"),
     [
-        (Turns, (X, torch.tensor(3)), {}, "torch.while_loop"),
         (Until, (X,), {}, "torch.while_loop"),
         (Sum, (X, X), {"dynamic_shapes": {"a": {0: "batch"}}}, "name batch in dynamic_shapes for axis 0 of b"),
         (prepared, (X,), {}, "torch.ao.quantization.convert"),
@@ -65,6 +57,11 @@ def test_an_export_error_leads_to_the_fix(module: Any, args: Any, options: dict[
     with pytest.raises(UserError) as caught:
         fx2onnx.export(module(), args, **options)
     assert step in caught.value.next[0] or step in "\n".join(caught.value.next)
+
+
+def test_a_size_that_a_weight_fixes_names_the_weight() -> None:
+    with pytest.raises(UserError, match=r"weights of that size: weight \[2, 4\]"):
+        fx2onnx.export(nn.Linear(4, 2), (X,), dynamic_shapes={"input": {1: "feat"}})
 
 
 @pytest.mark.parametrize(

@@ -6,26 +6,34 @@ import gc
 import sys
 from collections import deque
 from collections.abc import Mapping, Sequence, Set
-from types import CellType, FrameType, ModuleType
+from types import CellType, FrameType, FunctionType, ModuleType
 from typing import Any
+from weakref import ReferenceType
 
 import torch
 
 MOST_LEVELS = 4
 """Containers inside each other: a tensor in a tuple in a dict in an object."""
+_PACKAGE = f"{__name__.partition('.')[0]}."
 _PASSED_ON = (tuple, frozenset)
 """What cannot be changed goes as a whole."""
 
 
-def taken_out(kept: Sequence[torch.Tensor], before: Mapping[int, tuple[object, dict[str, Any]]]) -> list[str]:
-    """Take ``kept`` out of dicts, lists, sets, names, attributes and closures. ``before``: what namespaces had, by their id.
+def taken_out(
+    released: Sequence[ReferenceType[torch.Tensor]], before: Mapping[int, tuple[object, dict[str, Any]]]
+) -> list[str]:
+    """Take what is left of the tensors ``released`` out of dicts, lists, sets, names, attributes and closures.
+
+    ``before``: what namespaces had, by their id.
 
     Returns a line for each name or attribute that was given another value; elements of containers are gone without one.
     """
     was_frozen = gc.get_freeze_count() > 0
     gc.unfreeze()  # the collector tells nothing of what is frozen
     try:
-        return _taken_out(kept, before)
+        gc.collect(0)  # cycles of forward's own that nobody else knows
+        kept = [tensor for each in released if (tensor := each()) is not None]
+        return _taken_out(kept, before) if kept else []
     finally:
         if was_frozen:
             gc.freeze()
@@ -42,7 +50,7 @@ def _taken_out(kept: Sequence[torch.Tensor], before: Mapping[int, tuple[object, 
         holders = _changeable(gc.get_referrers(*wanted), wanted, kept)
         wanted = []
         for holder in holders:
-            if _is_of_frame(holder, running):
+            if _is_of_run(holder, running):
                 continue
             if type(holder) in _PASSED_ON:
                 wanted.append(holder)
@@ -56,11 +64,25 @@ def _changeable(found: list[object], *own: object) -> list[object]:
     return [each for each in found if not isinstance(each, FrameType) and all(each is not one for one in (found, *own))]
 
 
-def _is_of_frame(holder: object, running: Set[int]) -> bool:
-    """Whether a function that has ended, in a traceback, has it as a variable: it is gone with the traceback."""
-    if type(holder) not in (list, dict, tuple, set):
+def _is_of_run(holder: object, running: Set[int]) -> bool:
+    """Whether an object of this package has it, or a function that has ended, in a traceback, as a variable: it is gone with these."""
+    if _is_ours(holder):
+        return True
+    if type(holder) not in (list, dict, tuple, set, deque, CellType):
         return False
-    return bool({id(each) for each in gc.get_referrers(holder) if isinstance(each, FrameType)} - running)
+    for each in gc.get_referrers(holder):
+        if id(each) in running:
+            continue
+        if isinstance(each, FrameType) or _is_ours(each):
+            return True
+        if isinstance(each, tuple | dict) and any(_is_ours(one) for one in gc.get_referrers(each)):
+            return True  # of the cells of a function, or the attributes of an object
+    return False
+
+
+def _is_ours(holder: object) -> bool:
+    module = holder.__module__ if isinstance(holder, FunctionType) else type(holder).__module__
+    return str(module).startswith(_PACKAGE)
 
 
 def _running() -> set[int]:
@@ -79,10 +101,8 @@ def _cleared(holder: object, ids: set[int], before: Mapping[int, tuple[object, d
             return _put_back(owner, holder, ids, before)
         for key in [key for key, value in holder.items() if id(value) in ids]:
             del holder[key]
-    elif isinstance(holder, list | deque):
-        left = [each for each in holder if id(each) not in ids]
-        holder.clear()
-        holder.extend(left)
+    elif type(holder) in (list, deque):
+        _take_out_of_list(holder, ids)
     elif isinstance(holder, set):
         holder.difference_update([each for each in holder if id(each) in ids])
     elif isinstance(holder, CellType):
@@ -91,6 +111,12 @@ def _cleared(holder: object, ids: set[int], before: Mapping[int, tuple[object, d
     elif isinstance(holder, type) or isinstance(getattr(holder, "__dict__", None), dict):
         return _put_back(holder, vars(holder), ids, before)
     return []
+
+
+def _take_out_of_list(holder: Any, ids: set[int]) -> None:
+    left = [each for each in holder if id(each) not in ids]
+    holder.clear()
+    holder.extend(left)
 
 
 def _owner(space: dict[Any, Any]) -> object:

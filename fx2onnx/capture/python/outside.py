@@ -31,10 +31,9 @@ class OutsideState:
 
     def put_back(self) -> None:
         """Take the tensors out of whatever keeps them. A name or an attribute has its value of before, or None, where that is unknown."""
-        kept = [tensor for each in self.tensors if (tensor := each()) is not None]
+        if any(each() is not None for each in self.tensors):
+            self.notes.update(dict.fromkeys(road("tensors kept outside").taken_out(self.tensors, self.before)))
         self.tensors.clear()
-        if kept:
-            self.notes.update(dict.fromkeys(road("tensors kept outside").taken_out(kept, self.before)))
 
 
 def outside_of(modules: Iterable[torch.nn.Module]) -> OutsideState:

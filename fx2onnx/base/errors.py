@@ -183,7 +183,8 @@ def catch_as_torch_error(error: Fx2OnnxError) -> None:
     torch = sys.modules.get("torch")
     if torch is not None and error.own_class is None:
         own: Any = type(error)
-        error.__class__ = _torch_class(own, torch.onnx.OnnxExporterError)
+        with contextlib.suppress(ImportError, AttributeError):  # a torch that lacks what torch.onnx needs
+            error.__class__ = _torch_class(own, torch.onnx.OnnxExporterError)
 
 
 @functools.cache

@@ -248,6 +248,8 @@ BASE = torch.arange(12.0).reshape(4, 3)
 DROPS = torch.rand(1, 2, 3, 5) < 0.5
 QUERY, KEYS = R(1, 2, 3, 4), R(1, 2, 5, 4)
 EXPORTED = [
+    (Call(aten.linalg_vecdot.default, dim=1), (R(3), R(3))),
+    (Call(aten.binary_cross_entropy.default, None, 0), (torch.rand(3, 0), torch.rand(2, 3, 0))),
     (lambda x, y, w: aten.binary_cross_entropy.default(x, y, w, 1), (SHARES, SHARES, R(3, 1).double())),
     *((lambda q, k, m, p=p: aten._scaled_dot_product_attention_math.default(q, k, k, None, p, False, m), (QUERY, KEYS, DROPS)) for p in (0.0, 0.25)),
     (lambda q, k: aten._scaled_dot_product_attention_math.default(q, k, k), (T([[INF, 1.0]]), T([[-1.0, 1.0], [-2.0, 0.0]]))),

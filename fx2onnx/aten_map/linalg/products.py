@@ -191,10 +191,15 @@ def inner(op: Emit, self: ir.Value, other: ir.Value) -> ir.Value:
 def linalg_vecdot(op: Emit, x: ir.Value, y: ir.Value, dim: int) -> ir.Value:
     """linalg_vecdot(Tensor x, Tensor y, *, int dim=-1) -> Tensor
 
-    ONNX:    Mul, ReduceSum.
+    ONNX:    Mul, ReduceSum. Of two vectors PyTorch reads no dim.
     """
     dtype = op.result_dtype()
-    return reduce(op, "ReduceSum", through(op, "Mul", op.cast(x, dtype), op.cast(y, dtype)), dim)
+    return reduce(
+        op,
+        "ReduceSum",
+        through(op, "Mul", op.cast(x, dtype), op.cast(y, dtype)),
+        dim if op.rank(x) != 1 or op.rank(y) != 1 else 0,
+    )
 
 
 def _chain(op: Emit, tensors: Sequence[ir.Value]) -> ir.Value:

@@ -247,7 +247,11 @@ def _binary_cross_entropy(
     weight: torch.Tensor | None = None,
     reduction: int = 1,
 ) -> object:
-    """The loss has the dtype of the probabilities, whatever the weight's."""
+    """The loss has the dtype of the probabilities, whatever the weight's, and their sizes, if they are empty."""
+    if reduction == 0 and 0 in dims_of(self) and dims_of(target) != dims_of(self):
+        check_operands(tracer.sizes, call.func, call.args, call.kwargs)
+        with tracer.mode:
+            return self.clone()
     if weight is None or weight.dtype == self.dtype or not weight.is_floating_point():
         return NotImplemented
     with tracer.mode:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import collections
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -301,6 +303,35 @@ def rows_that_data_chooses(m: Any, x: torch.Tensor) -> Any:
     for box in (x.reshape(-1, 4).abs() * 4).long().clamp(0, 7):
         boxes[box[0] : box[2] + 1, box[1] : box[3] + 1] = 1
     return sums, torch.stack(found), boxes
+
+
+@program
+def states_of_others(m: Any, x: torch.Tensor) -> Any:
+    state, h, lists = types.SimpleNamespace(h=zeros(x), turns=0), zeros(x), collections.defaultdict(list)
+
+    def step(part: torch.Tensor) -> None:
+        nonlocal h
+        h = m.gru(part, h)
+
+    for t in range(x.size(1)):
+        state.h = m.gru(x[:, t], state.h)
+        state.turns += 1
+        step(x[:, t])
+        lists["h"].append(h)
+    return state.h * state.turns, h, torch.stack(lists["h"], 1)
+
+
+@program
+def a_window_and_steps(m: Any, x: torch.Tensor) -> Any:
+    window, out, is_first = [x[:, 0], x[:, 0]], [], True
+    for t in range(x.size(1)):
+        window.append(x[:, t] + window[0])
+        window.pop(0)
+    for t in range(0, x.size(1), 3):
+        h = m.to_out(x[:, t : t + 3].mean(1)) if is_first else h * 0.5 + x[:, t].sum()  # noqa: F821
+        is_first = False
+        out.append(h)
+    return torch.stack(window), torch.stack(out, 1)
 
 
 @pytest.mark.parametrize("forward", PROGRAMS, ids=lambda forward: forward.__name__)

@@ -368,7 +368,7 @@ NEED_DATA = [
     "repr(v)",
     "y[0, 0].item()",
     "float(y.sum())",
-    "range(int(n[0]))",
+    "list(range(int(n[0])))",
     "bool((y > 0).all())",
     "pickle.dumps(y)",
     "bool(list(y.flatten())[0] > 0)",

@@ -129,6 +129,8 @@ def said(row: Row) -> str:
     words += [row["error"]["what"]] if "error" in row else []
     for way in ("dynamic", "static"):
         found = row.get(way, {})
+        if not isinstance(found, dict):  # a model that took too long
+            continue
         error = found.get("error")
         words.append(f"{way} [{error['code']}] {error['what']}" if error else f"{way} {found.get('counts')}")
     return "; ".join(words)

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import operator
 import threading
-from collections.abc import Callable
-from typing import TypeAlias
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import TypeAlias, cast
 
 import torch
 import torch.fx
@@ -36,7 +37,7 @@ from fx2onnx.capture.recording.tracer import Tracer
 from fx2onnx.capture.recording.values import Memory, ValuesBefore, View
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.symnode import unwrap
-from fx2onnx.sizes.expr import Dim
+from fx2onnx.sizes.expr import Dim, DimLike
 from fx2onnx.sizes.facts import Facts
 from fx2onnx.torchcompat.graphs import RecordedGraph
 from fx2onnx.torchcompat.modules import ModuleTree
@@ -132,10 +133,10 @@ class _Call:
             )
         if self._runs == 1:
             return None
-        nodes = self._grafted(path.captured)
+        kinds = [self._of_all(place) for place in range(len(path.captured.outputs))]
+        nodes = self._grafted(path.captured, kinds)
         _adopt(self._tracer.sizes, path.shape_env)
         self._exploration.notes += path.captured.assumptions
-        kinds = [self._of_all(place) for place in range(len(nodes))]
         tensors = iter([self._tensor(node, kind) for node, kind in zip(nodes, kinds, strict=True)])
         first = self._results[0]
         leaves = [next(tensors) if value is None else value[0] for value in first.values]
@@ -247,7 +248,31 @@ class _Call:
             is_contiguous = kind.strides == contiguous_strides(kind.sizes)
             if all(_is_as(kind, each.kinds[place], each.known, is_contiguous) for each in self._results):
                 return kind
+        joined = self._with_sizes_of_operands(kinds)
+        if joined is not None:
+            return joined
         raise self._refused(f"its paths give different types, {' and '.join(map(str, dict.fromkeys(kinds)))}")
+
+    def _with_sizes_of_operands(self, kinds: list[TensorType]) -> TensorType | None:
+        """The type whose sizes are those of operands of the call, where each path pads or cuts to these in its own way."""
+        first = kinds[0]
+        shapes = {(kind.dtype, len(kind.sizes), kind.device) for kind in kinds}
+        if len(shapes) > 1 or any(kind.strides != contiguous_strides(kind.sizes) for kind in kinds):
+            return None
+        given = [dim for node in self._inputs for dim in node.meta["val"].dims]
+        sizes = []
+        for own in zip(*(kind.sizes for kind in kinds), strict=True):
+            pairs = [(each.known, size) for each, size in zip(self._results, own, strict=True)]
+            fits = (
+                size
+                for size in (*own, *given)
+                if all(one == size or (known is not None and known.holds("eq", one, size)) for known, one in pairs)
+            )
+            sizes.append(next(fits, None))
+        if any(size is None for size in sizes):
+            return None
+        found = cast(tuple[DimLike, ...], tuple(sizes))
+        return first._replace(sizes=found, strides=cast(tuple[DimLike, ...], contiguous_strides(found)))
 
     def _canonical(self, weight: Weight) -> Weight:
         """A constant of another path that has the same numbers, if there is one."""
@@ -260,7 +285,7 @@ class _Call:
         return weight
 
     # -- all paths --------------------------------------------------------------------------------------------------
-    def _grafted(self, captured: Captured) -> list[Node]:
+    def _grafted(self, captured: Captured, kinds: list[TensorType]) -> list[Node]:
         """Add the nodes to those of the run; those that the outputs are now."""
         tracer = self._tracer
         copied = GraphCopy(tracer.values.graph)
@@ -274,9 +299,15 @@ class _Call:
         nodes = [output.value for output in captured.outputs]
         found = [copied.seen[node] for node in nodes if isinstance(node, Node)]
         known = self._tracer.sizes.hints.keys()
-        for node in found:
-            if any(isinstance(dim, Dim) and not dim.symbols() <= known for dim in node.meta["val"].dims):
-                raise self._refused("its paths give different sizes")
+        for node, kind in zip(found, kinds, strict=True):
+            if not _are_known(node.meta["val"].dims, known):  # of paths that say it in different ways
+                if not _are_known(kind.sizes, known):
+                    raise self._refused("its paths give different sizes")
+                _set_sizes(node, kind.sizes)
+        if not all(
+            _are_known(_sizes_in(copy), known) for copy in copied.seen.values() if copy.graph is tracer.values.graph
+        ):
+            raise self._refused("it goes on with what its paths give in different sizes")
         return found
 
     def _tensor(self, node: Node, kind: TensorType) -> torch.Tensor:
@@ -285,6 +316,29 @@ class _Call:
         tensor = tracer.types.fresh(kind._replace(offset=0))
         tracer.values.add_view(View(Memory(node, info), (), node, info, 0, tensor))
         return tensor
+
+
+def _are_known(dims: Iterable[object], symbols: Collection[str]) -> bool:
+    return all(dim.symbols() <= set(symbols) for dim in dims if isinstance(dim, Dim))
+
+
+def _set_sizes(node: Node, sizes: tuple[DimLike, ...]) -> None:
+    """Say the sizes of a result of a node in another way, also where it is one of several of another node."""
+    node.meta["val"] = dataclasses.replace(node.meta["val"], dims=tuple(sizes))
+    if node.target is operator.getitem and isinstance(node.args[0], Node):
+        several, place = node.args[0], cast(int, node.args[1])
+        infos = list(several.meta["val"])
+        infos[place] = node.meta["val"]
+        several.meta["val"] = tuple(infos)
+
+
+def _sizes_in(node: Node) -> Iterator[object]:
+    """The sizes of a node's results, and those among its arguments."""
+    infos = node.meta.get("val")
+    for info in infos if isinstance(infos, tuple) else (infos,):
+        if isinstance(info, TensorInfo):
+            yield from info.dims
+    yield from pytree.tree_leaves((node.args, node.kwargs))
 
 
 def _is_as(kind: TensorType, other: TensorType, known: Facts | None, with_any_strides: bool) -> bool:

@@ -94,6 +94,11 @@ def _is_of_library(file: str) -> bool:
     return file == "<string>" or file.endswith("typing_extensions.py") or file.startswith(_NUMPY) or _is_of_python(file)
 
 
+def _is_of_libraries(file: str) -> bool:
+    """Whether a function is one of Python's own library or of NumPy."""
+    return file.startswith(_NUMPY) or _is_of_python(file)
+
+
 def _is_of_python(file: str) -> bool:
     """Return whether a function is one of Python's own library."""
     return file.startswith(_LIBRARY) and _SITE not in file
@@ -245,7 +250,7 @@ def lasting_changes(modules: Iterable[torch.nn.Module]) -> Callable[[FrameType, 
         code = frame.f_code
         known = _seen_code.get(id(code))
         if known is None:
-            is_looked_at = is_user(code) and not _is_of_python(code.co_filename)
+            is_looked_at = is_user(code) and not _is_of_libraries(code.co_filename)
             changes = _changes_of(code, frame.f_globals) if is_looked_at else ""
             known = _seen_code[id(code)] = code, changes
         changes = known[1]

@@ -242,3 +242,50 @@ def test_the_module_is_as_before() -> None:
     before = [dict(vars(each)) for each in module.modules()]
     exported(module)
     assert [dict(vars(each)) for each in module.modules()] == before
+
+
+class Joined(torch.nn.Module):
+    """Features made twice as large and padded where the others' sides are odd, as decoders of U-Nets do."""
+
+    def __init__(self, mode: str) -> None:
+        super().__init__()
+        self.mode, self.convolution = mode, torch.nn.Conv2d(12, 6, 3, padding=1)
+
+    def forward(self, x: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
+        y = F.interpolate(x, scale_factor=2.0)
+        padding = [0] * 4
+        for axis in range(2):
+            if others.shape[-axis - 1] != y.shape[-axis - 1]:
+                padding[axis * 2 + 1] = 1
+        return self.convolution(torch.cat([others, F.pad(y, padding, self.mode)], dim=1))
+
+
+class UNet(torch.nn.Module):
+    def __init__(self, mode: str, levels: int) -> None:
+        super().__init__()
+        self.first = torch.nn.Conv2d(3, 6, 3, padding=1)
+        self.joined = torch.nn.ModuleList([Joined(mode) for _ in range(levels)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        runs.append(1)
+        kept = [self.first(x)]
+        for _ in self.joined:
+            kept.append(F.max_pool2d(kept[-1], 2))
+        y = kept.pop()
+        for module in self.joined:
+            y = module(y, kept.pop()).relu()
+        return y
+
+
+@pytest.mark.parametrize("mode", ["replicate", "constant"])
+def test_padding_to_odd_sides_is_decided_at_each_level(mode: str) -> None:
+    """Four levels have 256 paths as a whole, and 4 a level."""
+    module = UNet(mode, 4)
+    result = exported(module, 1, 3, 48, 80)
+    assert len(runs) <= 10, "of the whole module"
+    model = result.model_proto.SerializeToString()
+    for engine in (onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"]), InferenceSession(model)):
+        for size in [(2, 3, 16, 16), (1, 3, 17, 31), (1, 3, 47, 50), (1, 3, 33, 64)]:
+            x = torch.randn(size)
+            with torch.no_grad():
+                np.testing.assert_allclose(engine.run(None, {"x": x.numpy()})[0], module(x), rtol=1e-4, atol=1e-5)

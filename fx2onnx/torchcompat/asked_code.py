@@ -16,14 +16,14 @@ import torch
 from fx2onnx.base.code_patch import ANSWERING, answers_for_caller
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.torchcompat.frames import TORCH_FOLDER, asking_frame, is_user, location_at, user_frame
-from fx2onnx.torchcompat.source_ast import Stretch, is_at_loop, is_in, shown
+from fx2onnx.torchcompat.source_ast import Stretch, counted, is_at_loop, is_in, shown
 
 _LOGGING = os.path.dirname(os.path.abspath(logging.__file__)) + os.sep
 _NN = os.path.join(TORCH_FOLDER, "nn") + os.sep
 _FUNCTIONAL = os.path.join(TORCH_FOLDER, "nn", "functional.py")
 
 
-_NUMBERS = frozenset({"int", "float", "len", "range"})
+_NUMBERS = frozenset({"int", "float", "len", "range", "numel"})
 
 
 @answers_for_caller
@@ -106,6 +106,12 @@ def subscripts_of(code: CodeType) -> frozenset[int]:
     """Offsets of the instructions that take a part of something, or write one."""
     names = ("BINARY_SUBSCR", "BINARY_SLICE", "STORE_SUBSCR", "STORE_SLICE")
     return frozenset(one.offset for one in dis.get_instructions(code) if one.opname in names or one.argrepr == "[]")
+
+
+def counts_elements() -> bool:
+    """Return whether the user's code takes a shape whose ``numel`` it calls then: ``x.shape[1:].numel()``."""
+    frame = user_frame()
+    return frame is not None and "numel" in frame.f_code.co_names and is_in(frame, counted(frame.f_code))
 
 
 def unpacks() -> int:

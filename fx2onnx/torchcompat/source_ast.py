@@ -228,6 +228,18 @@ def shown(code: CodeType) -> list[Stretch]:
     return [(code, place_of(node)) for node in found]
 
 
+@lru_cache(maxsize=256)
+def counted(code: CodeType) -> list[Stretch]:
+    """The expressions whose method ``numel`` is called, and those that a variable is given of which it is called."""
+    nodes = list(ast.walk(tree_of(code)))
+    calls = (node.func for node in nodes if isinstance(node, ast.Call))
+    holders = [func.value for func in calls if isinstance(func, ast.Attribute) and func.attr == "numel"]
+    names = {holder.id for holder in holders if isinstance(holder, ast.Name)}
+    given = (node for node in nodes if isinstance(node, ast.Assign))
+    holders += [node.value for node in given if any(getattr(target, "id", None) in names for target in node.targets)]
+    return [(code, place_of(holder)) for holder in holders]
+
+
 def body_of(frame: FrameType, statement: ast.If | ast.IfExp) -> list[Stretch]:
     """The statements that run where the test of a statement holds."""
     parts = statement.body if isinstance(statement, ast.If) else [statement.body]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -99,3 +100,24 @@ def test_the_least_and_the_largest_opset(opset: int) -> None:
 
     sample, *others = samples("")
     check(many, sample, others=others, dynamic_shapes=({0: "n"},), opset_version=opset)
+
+
+def of_a_shape(x: torch.Tensor) -> torch.Tensor:
+    return x * x.shape.numel() + x.size().numel()
+
+
+def of_a_part(x: torch.Tensor) -> torch.Tensor:
+    return x.reshape(x.shape[:2].numel(), *x.shape[2:]) / x.shape[1:].numel()
+
+
+def of_a_variable(x: torch.Tensor) -> torch.Tensor:
+    shape = x.shape
+    return x * 2 if shape.numel() > 40 else x.reshape(shape[:-1].numel(), -1).sum() + x
+
+
+@pytest.mark.parametrize("program", [of_a_shape, of_a_part, of_a_variable])
+def test_a_shape_counts_its_elements(program: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    sizes = {"x": {0: "batch", 1: "rows", 2: "columns"}}
+    check(
+        program, (torch.rand(2, 3, 4),), others=[(torch.rand(3, 5, 6),), (torch.rand(1, 2, 2),)], dynamic_shapes=sizes
+    )

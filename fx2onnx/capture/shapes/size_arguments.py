@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import math
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -16,7 +17,7 @@ from fx2onnx.base.code_patch import THREAD, answers_for_caller
 from fx2onnx.capture.shapes.size_math import Number
 from fx2onnx.capture.shapes.symnode import may_be_size, unwrap
 from fx2onnx.sizes.expr import Dim
-from fx2onnx.torchcompat.asked_code import subscripts_of
+from fx2onnx.torchcompat.asked_code import counts_elements, subscripts_of
 from fx2onnx.torchcompat.operators import KERNELS_OF_NN
 from fx2onnx.torchcompat.versions import find
 
@@ -294,7 +295,7 @@ def raised_by_brackets(error: BaseException | None) -> bool:
 
 @answers_for_caller
 class IndicesOfSizes(TorchFunctionMode):
-    """Gives ``Tensor.__getitem__`` and ``__setitem__`` sizes where torch reads plain numbers."""
+    """Gives ``Tensor.__getitem__`` and ``__setitem__`` sizes where torch reads plain numbers, and shapes that count their elements."""
 
     def __torch_function__(
         self,
@@ -307,7 +308,20 @@ class IndicesOfSizes(TorchFunctionMode):
             return _taken(args[0], _with_sizes(args[1]))
         if func is torch.Tensor.__setitem__:
             return _put(args[0], _with_sizes(args[1]), args[2])
-        return func(*args, **(kwargs or {}))
+        found = func(*args, **(kwargs or {}))
+        return _CountedShape(found) if type(found) is torch.Size and counts_elements() else found
+
+
+@answers_for_caller
+class _CountedShape(tuple[Any, ...]):
+    """A shape, or a part of one, whose ``numel`` is a product of sizes: torch's own takes plain numbers, and no class derives from it."""
+
+    def numel(self) -> Any:
+        return functools.reduce(operator.mul, self, 1)
+
+    def __getitem__(self, place: Any) -> Any:
+        found = super().__getitem__(place)
+        return _CountedShape(found) if isinstance(place, slice) else found
 
 
 @answers_for_caller

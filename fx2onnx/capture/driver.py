@@ -100,15 +100,17 @@ def capture(
         outside=outside_of(root.modules()),
     )
     attempt = _first_attempt(request, arguments, asked)
+    has_ended = False
     try:
         captured = _alone(attempt, single_calls)
         if captured.has_sizes_of_data() or captured.broken_at(captured.sample_sizes()):
             road("the example inputs").try_at_sample(captured)
+        has_ended = True
     except UserError as error:
         error.add_next(patches.warnings())
         raise
     finally:
-        request.outside.put_back()
+        request.outside.put_back(has_ended)
     if calls:
         road("several calls").refuse_broken(captured, arguments, calls)
     captured.warnings = [*arguments.notes, *captured.warnings, *request.outside.notes]

@@ -179,7 +179,7 @@ def _run_module(
             if isinstance(error, Fx2OnnxError):
                 raise
             raise road("a failed run").raised(error, tracer) from error
-        outputs, restore = graph_outputs(tracer, result, attempt.arguments)
+        outputs, restore = graph_outputs(tracer, result, attempt.arguments, attempt.request.outside.returned)
         if tracer.values.checks or tracer.sizes.unchecked:
             size_checks.settle(tracer.values, tracer.sizes, outputs)
         for plugin in tracer.plugins.values():
@@ -226,10 +226,12 @@ def _fake_input(tracer: Tracer, leaf: Leaf) -> torch.Tensor:
 _HELD = (torch.Tensor, int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
-def graph_outputs(tracer: Tracer, result: object, arguments: Arguments) -> tuple[list[GraphOutput], Rebuild]:
+def graph_outputs(
+    tracer: Tracer, result: object, arguments: Arguments, returned: list[object]
+) -> tuple[list[GraphOutput], Rebuild]:
     """Every tensor and number in ``result``, named, and a function that builds ``result`` again from their values.
 
-    Anything else but None is said in the tracer's warnings. Raises: UserError E107 where nothing is left.
+    Anything else but None is said in the tracer's warnings, and added to ``returned``. Raises: UserError E107 where nothing is left.
     """
     leaves, rebuild = flatten(result)
     outputs: list[GraphOutput] = []
@@ -240,6 +242,7 @@ def graph_outputs(tracer: Tracer, result: object, arguments: Arguments) -> tuple
         value = _as_tensor(leaf.value)
         if not isinstance(value, _HELD):
             places.append(None)
+            returned.append(value)
             if type(value) in LENGTHS:
                 raise tracer.plugin("loops").refused(
                     "forward returns a list of a dynamic length, and no torch.stack of it"

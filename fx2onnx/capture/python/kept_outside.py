@@ -5,26 +5,44 @@ from __future__ import annotations
 import gc
 import sys
 from collections import deque
-from collections.abc import Mapping, Sequence, Set
-from types import CellType, FrameType, FunctionType, ModuleType
+from collections.abc import Iterable, Mapping, Sequence, Set
+from types import BuiltinFunctionType, CellType, FrameType, FunctionType, ModuleType
 from typing import Any
 from weakref import ReferenceType
 
+import numpy as np
 import torch
 
 MOST_LEVELS = 4
 """Containers inside each other: a tensor in a tuple in a dict in an object."""
 _PACKAGE = f"{__name__.partition('.')[0]}."
+MOST_OBJECTS = 20_000
 _PASSED_ON = (tuple, frozenset)
 """What cannot be changed goes as a whole."""
+_OPAQUE = (
+    str,
+    bytes,
+    int,
+    float,
+    type(None),
+    ModuleType,
+    FunctionType,
+    BuiltinFunctionType,
+    torch.Tensor,
+    np.ndarray,
+    np.generic,
+)
+"""What holds no tensors, or is no namespace of the user's."""
 
 
 def taken_out(
-    released: Sequence[ReferenceType[torch.Tensor]], before: Mapping[int, tuple[object, dict[str, Any]]]
+    released: Sequence[ReferenceType[torch.Tensor]],
+    before: Mapping[int, tuple[object, dict[str, Any]]],
+    returned: Sequence[object] = (),
 ) -> list[str]:
     """Take what is left of the tensors ``released`` out of dicts, lists, sets, names, attributes and closures.
 
-    ``before``: what namespaces had, by their id.
+    ``before``: what namespaces had, by their id; ``returned``: objects that may hold them.
 
     Returns a line for each name or attribute that was given another value; elements of containers are gone without one.
     """
@@ -32,14 +50,72 @@ def taken_out(
     gc.unfreeze()  # the collector tells nothing of what is frozen
     try:
         gc.collect(0)  # cycles of forward's own that nobody else knows
-        kept = [tensor for each in released if (tensor := each()) is not None]
-        return _taken_out(kept, before) if kept else []
+        kept = [tensor for tensor in (each() for each in released) if tensor is not None]
+        return _taken_out(kept, before, _parts_of(returned)) if kept else []
     finally:
         if was_frozen:
             gc.freeze()
 
 
-def _taken_out(kept: Sequence[torch.Tensor], before: Mapping[int, tuple[object, dict[str, Any]]]) -> list[str]:
+def taken_out_of_names(
+    released: Sequence[ReferenceType[torch.Tensor]],
+    before: Mapping[int, tuple[object, dict[str, Any]]],
+    returned: Sequence[object] = (),
+) -> list[str]:
+    """As ``taken_out``, but only what the names of ``before`` lead to, which takes no search of all objects."""
+    ids = {id(tensor) for tensor in (each() for each in released) if tensor is not None}
+    notes: list[str] = []
+    spared = _parts_of(returned)
+    for owner, _ in before.values():
+        for holder in _holders(owner, ids):
+            if id(holder) not in spared:
+                notes += _cleared(holder, ids, before)
+    return notes
+
+
+def _parts_of(returned: Iterable[object]) -> set[int]:
+    """The ids of the objects, of their attributes, and of the variables that functions take along."""
+    found: set[int] = set()
+    for each in returned:
+        found |= {id(each), id(getattr(each, "__dict__", None)), *map(id, getattr(each, "__closure__", None) or ())}
+    return found
+
+
+def _holders(first: object, ids: set[int]) -> list[object]:
+    """The containers, classes and objects behind a namespace that hold what has one of the ids. Tuples of such are added to these."""
+    found: list[object] = []
+    seen: set[int] = set()
+    pending: list[tuple[object, int]] = [(first, 0)]
+    while pending and len(seen) < MOST_OBJECTS:
+        holder, level = pending.pop()
+        if id(holder) in seen:
+            continue
+        seen.add(id(holder))
+        values = _values(holder, level)
+        ids.update(id(each) for each in values if isinstance(each, _PASSED_ON) and _holds(each, ids))
+        if any(id(each) in ids for each in values):
+            found.append(holder)
+        if level < MOST_LEVELS:
+            pending += [(each, level + 1) for each in values if not isinstance(each, _OPAQUE)]
+    return found
+
+
+def _values(holder: object, level: int) -> list[object]:
+    if isinstance(holder, dict):
+        return list(holder.values())
+    if type(holder) in (list, deque, set, tuple, frozenset):
+        return list(holder)  # type: ignore[call-overload, no-any-return]
+    space = getattr(holder, "__dict__", None)
+    return list(space.values()) if level <= 2 and isinstance(space, Mapping) else []
+
+
+def _holds(parts: Iterable[object], ids: Set[int]) -> bool:
+    return any(id(part) in ids or (isinstance(part, _PASSED_ON) and _holds(part, ids)) for part in parts)
+
+
+def _taken_out(
+    kept: Sequence[torch.Tensor], before: Mapping[int, tuple[object, dict[str, Any]]], spared: Set[int]
+) -> list[str]:
     notes: list[str] = []
     wanted: list[object] = list(kept)
     running = _running()
@@ -50,7 +126,7 @@ def _taken_out(kept: Sequence[torch.Tensor], before: Mapping[int, tuple[object, 
         holders = _changeable(gc.get_referrers(*wanted), wanted, kept)
         wanted = []
         for holder in holders:
-            if _is_of_run(holder, running):
+            if id(holder) in spared or _is_of_run(holder, running):
                 continue
             if type(holder) in _PASSED_ON:
                 wanted.append(holder)

@@ -26,24 +26,37 @@ class OutsideState:
     """By id, namespaces of Python modules and classes, and what they had before the capture."""
     tensors: list[ReferenceType[torch.Tensor]] = field(default_factory=list)
     """The tensors of the last runs, which are gone unless somebody keeps them."""
+    returned: list[object] = field(default_factory=list)
+    """Objects in what forward returns, which may hold tensors as they like."""
     notes: dict[str, None] = field(default_factory=dict)
     """A line for each name or attribute that was put back."""
 
-    def put_back(self) -> None:
-        """Take the tensors out of whatever keeps them. A name or an attribute has its value of before, or None, where that is unknown."""
+    def put_back(self, has_ended: bool = False) -> None:
+        """Take the tensors out of whatever keeps them. A name or an attribute has its value of before, or None, where that is unknown.
+
+        ``has_ended``: the capture is over, without an error. Then whatever keeps them is found; else, while tracebacks keep them, too,
+        the names of the module's own Python files and classes are looked through.
+        """
         if any(each() is not None for each in self.tensors):
-            self.notes.update(dict.fromkeys(road("tensors kept outside").taken_out(self.tensors, self.before)))
-        self.tensors.clear()
+            kept = road("tensors kept outside")
+            look = kept.taken_out if has_ended else kept.taken_out_of_names
+            self.notes.update(dict.fromkeys(look(self.tensors, self.before, self.returned)))
+        if has_ended:
+            self.returned.clear()
+            self.tensors.clear()
 
 
 def outside_of(modules: Iterable[torch.nn.Module]) -> OutsideState:
     """The state outside of ``modules``: their classes, and the Python modules that their ``forward`` is from."""
     before: dict[int, tuple[object, dict[str, Any]]] = {}
-    for kind in {type(module) for module in modules}:
-        forward = vars(kind).get("forward")
-        if isinstance(forward, FunctionType) and is_user(forward.__code__):
+    for module in modules:
+        kind = type(module)
+        forward = vars(module).get("forward", vars(kind).get("forward"))  # of a function that is exported, its own
+        if not isinstance(forward, FunctionType) or id(kind) in before or not is_user(forward.__code__):
+            continue
+        if "forward" in vars(kind):
             before[id(kind)] = kind, dict(vars(kind))
-            space = forward.__globals__
-            if id(space) not in before:
-                before[id(space)] = space, dict(space)
+        space = forward.__globals__
+        if id(space) not in before:
+            before[id(space)] = space, dict(space)
     return OutsideState(before)

@@ -103,6 +103,7 @@ def verdict_view(verdict: Verdict) -> RenderableType:
     from fx2onnx.report.text import of_allowed
 
     table = headed_table("engine", "output", ">of allowed", ">largest error", "at", "")
+    table.columns[0].no_wrap = True
     pairs = dict.fromkeys((row.engine, row.output) for row in verdict.rows)
     for engine, output in pairs:
         rows = [row for row in verdict.rows if (row.engine, row.output) == (engine, output)]

@@ -16,7 +16,7 @@ from fx2onnx.generation.media import TEXT, beside_text, encode_media
 from fx2onnx.generation.opened import OpenedFolder, positions
 from fx2onnx.judge.engines import Array
 from fx2onnx.manifest.form import PromptRewrite
-from fx2onnx.manifest.names import IDS, MASK
+from fx2onnx.manifest.names import DECODER_IDS, IDS, MASK
 
 
 def rewritten(rewrite: PromptRewrite | None, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def generate(
     encoder_inputs = without_settings(model.main.inputs, encoder_inputs)
     wants_torch = any(hasattr(value, "detach") for value in (input_ids, *encoder_inputs.values()))
     given = {"input_ids": input_ids, "attention_mask": attention_mask, **encoder_inputs}
-    arrays = {name: _array(value) for name, value in given.items() if value is not None}
+    arrays = {name: _array(name, value) for name, value in given.items() if value is not None}
     arrays = rewritten(model.manifest.prompt_rewrite, arrays)
     stop = _stop(model, max_new_tokens, eos_token_id, pad_token_id)
     ids, mask, states, fixed = _start(model, arrays, stop.max_new_tokens)
@@ -101,9 +101,9 @@ def generate(
     return torch.from_numpy(result)
 
 
-def _array(value: Any) -> Array:
+def _array(name: str, value: Any) -> Array:
     array = np.asarray(value.detach().cpu().numpy() if hasattr(value, "detach") else value)
-    if array.dtype.kind in "SU":
+    if array.dtype.kind in "SU" and name in (IDS, DECODER_IDS):
         raise UserError(
             "E401",
             "generate takes token ids, and no text",

@@ -262,7 +262,7 @@ def test_a_gpu_in_use_changes_nothing_for_modules_on_the_cpu(found: dict[str, An
 
 
 def test_a_wrong_node_is_found(found: dict[str, Any]) -> None:
-    assert found["located"] == [True, "translation"]
+    assert found["located"] == [True, "file"]
 
 
 def test_training_is_verified(found: dict[str, Any]) -> None:

@@ -148,6 +148,14 @@ def _nothing_kept() -> None:
         each.clear()
 
 
+@pytest.mark.parametrize("function", [in_a_table, in_a_tuple_of_a_table, in_a_global], ids=lambda each: each.__name__)
+def test_nothing_of_a_capture_is_found_again(function: Any) -> None:
+    fx2onnx.export(Calls(function), (X,))
+    assert LAST is None
+    assert not TABLE
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("axes", [None, {"x": {0: "rows"}}])
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.__name__)
 def test_eager_pytorch_finds_what_was_there(function: Any, axes: Any) -> None:

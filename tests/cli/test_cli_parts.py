@@ -196,6 +196,7 @@ class TestStages:
 
     def test_on_a_terminal_the_running_phase_is_shown(self, monkeypatch: pytest.MonkeyPatch) -> None:
         screen = io.StringIO()
+        monkeypatch.setattr("fx2onnx.cli.progress.is_terminal", lambda stream: True)
         monkeypatch.setattr(
             "fx2onnx.cli.progress.console", lambda *, stderr=False: Console(file=screen, force_terminal=True, width=80)
         )

@@ -363,7 +363,7 @@ def test_changed_input_as_output() -> None:
 
 def test_baked_input() -> None:
     def forward(x: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
-        return x[: len(range(int(count)))] * 2
+        return x[: [0, 1, 2, 3, 4][int(count)]] * 2
 
     args = (torch.arange(5.0), torch.tensor(3))
     with pytest.raises(fx2onnx.UserError, match="bake") as caught:

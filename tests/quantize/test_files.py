@@ -80,7 +80,7 @@ def test_a_file_without_weights_is_one_clear_error(tmp_path: Path) -> None:
     onnx.save(
         helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), tmp_path / "in.onnx"
     )
-    with pytest.raises(UserError, match="no weight to quantise"):
+    with pytest.raises(UserError, match="no weight to quantize"):
         fx2onnx.optimize_model(tmp_path / "in.onnx", tmp_path / "out.onnx", quantize=Quantize("int8"))
     assert not (tmp_path / "out.onnx").exists()
 

@@ -336,7 +336,7 @@ def test_an_unknown_layout_is_one_clear_error(
     spoil(state, stated["quantization_config"])
     save_file(state, tmp_path / "model.safetensors", {"format": "pt"})
     (tmp_path / "config.json").write_text(json.dumps(stated))
-    with pytest.raises(UserError, match="layout that is not known") as caught:
+    with pytest.raises(UserError, match="an unknown layout") as caught:
         resolve(f"hf:{tmp_path}")
     assert caught.value.code == "E601"
     assert text in caught.value.why

@@ -134,11 +134,13 @@ def print_rows(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         return
     lines = [[plain(text) for text in row] for row in ([heading.removeprefix(">") for heading in headings], *rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    lines.insert(1, ["─" * width for width in widths])
+    encoding = sys.stdout.encoding or "utf-8"
+    rule = "─" if encoding.lower().startswith("utf") else "-"
+    lines.insert(1, [rule * width for width in widths])
     signs = [">" if heading.startswith(">") else "<" for heading in headings]
     for texts in lines:
         cells = [f"{text:{sign}{width}}" for text, sign, width in zip(texts, signs, widths, strict=True)]
-        print(f" {'   '.join(cells)}".rstrip())
+        print(f" {'   '.join(cells)}".rstrip().encode(encoding, "backslashreplace").decode(encoding))
 
 
 def line(label: str, *parts: str) -> None:

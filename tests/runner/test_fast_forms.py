@@ -522,3 +522,19 @@ def test_pads_at_each_end(pads: list[int], mode: str) -> None:
     cut = x[max(-pads[0], 0) : 4 - max(-pads[2], 0), max(-pads[1], 0) : 5 - max(-pads[3], 0)]
     wanted = np.pad(cut, [(max(pads[0], 0), max(pads[2], 0)), (max(pads[1], 0), max(pads[3], 0))], mode=mode)
     np.testing.assert_array_equal(given[0], wanted)
+
+
+@pytest.mark.parametrize("kind", ["Conv", "ConvTranspose"])
+@pytest.mark.parametrize(("channels", "groups"), [(1, 1), (4, 4), (4, 2)])
+def test_a_convolution_of_no_samples(kind: str, channels: int, groups: int) -> None:
+    weights = (4, channels // groups, 3, 3) if kind == "Conv" else (channels, 4 // groups, 3, 3)
+    node = onnx.helper.make_node(kind, ["x", "w"], ["y"], group=groups, kernel_shape=[3, 3], strides=[2, 2])
+    given = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["n", channels, 7, 8])
+    made = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)
+    constant = onnx.numpy_helper.from_array(np.ones(weights, np.float32), "w")
+    graph = onnx.helper.make_graph([node], "g", [given], [made], [constant])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+    (found,) = ort.InferenceSession(model.SerializeToString()).run(
+        None, {"x": np.ones((0, channels, 7, 8), np.float32)}
+    )
+    assert found.shape == ((0, 4, 3, 3) if kind == "Conv" else (0, 4, 15, 17))

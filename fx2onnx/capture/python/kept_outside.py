@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections import deque
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence, Set
-from types import BuiltinFunctionType, CellType, FrameType, FunctionType, ModuleType
+from types import BuiltinFunctionType, CellType, FrameType, FunctionType, MappingProxyType, ModuleType
 from typing import Any
 from weakref import ReferenceType
 
@@ -18,6 +18,7 @@ MOST_LEVELS = 4
 _PACKAGE = f"{__name__.partition('.')[0]}."
 MOST_OBJECTS = 20_000
 _PASSED_ON = (tuple, frozenset)
+_DICTS = (dict, OrderedDict, defaultdict)
 """What cannot be changed goes as a whole."""
 _OPAQUE = (
     str,
@@ -101,12 +102,17 @@ def _holders(first: object, ids: set[int]) -> list[object]:
 
 
 def _values(holder: object, level: int) -> list[object]:
-    if isinstance(holder, dict):
-        return list(holder.values())
+    if type(holder) in _DICTS:
+        return list(holder.values())  # type: ignore[attr-defined]
     if type(holder) in (list, deque, set, tuple, frozenset):
         return list(holder)  # type: ignore[call-overload, no-any-return]
-    space = getattr(holder, "__dict__", None)
-    return list(space.values()) if level <= 2 and isinstance(space, Mapping) else []
+    if level > 2 or isinstance(holder, dict):  # one that loads its values when asked
+        return []
+    try:
+        space = object.__getattribute__(holder, "__dict__")
+    except AttributeError:
+        return []
+    return list(space.values()) if isinstance(space, dict | MappingProxyType) else []
 
 
 def _holds(parts: Iterable[object], ids: Set[int]) -> bool:
@@ -171,7 +177,10 @@ def _running() -> set[int]:
 
 
 def _cleared(holder: object, ids: set[int], before: Mapping[int, tuple[object, dict[str, Any]]]) -> list[str]:
-    if isinstance(holder, dict):
+    if isinstance(holder, dict) and type(holder) not in _DICTS:
+        for key in [key for key, value in dict.items(holder) if id(value) in ids]:
+            dict.pop(holder, key)
+    elif isinstance(holder, dict):
         owner = _owner(holder)
         if owner is not None:
             return _put_back(owner, holder, ids, before)

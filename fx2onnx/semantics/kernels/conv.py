@@ -171,7 +171,7 @@ def _add_row_columns(y: Array, columns: Array, stride: int, before: int) -> None
     for part in range(parts):
         cut = columns[:, :, part * stride : (part + 1) * stride].transpose(0, 1, 3, 2)
         whole[:, :, part : part + dim, : cut.shape[3]] += cut
-    line = whole.reshape(batch, channels, -1)[
+    line = whole.reshape(batch, channels, (dim + parts - 1) * stride)[
         :, :, max(before, 0) : before + y.shape[2] if before + y.shape[2] > 0 else 0
     ]
     y[:, :, max(-before, 0) : max(-before, 0) + line.shape[2]] += line

@@ -74,7 +74,7 @@ def window_products(
     inner = math.prod(window.out[1:])
     target = y.reshape(batch, groups, outs, window.out[0] * inner)
     if math.prod(window.kernel) == math.prod(window.strides) == 1 and x.flags.c_contiguous:
-        multiply(weight, x.reshape(batch, groups, taps, -1), target)
+        multiply(weight, x.reshape(batch, groups, taps, math.prod(x.shape[2:])), target)
         finish(y, slice(None))
         return
     n = len(window.out)
@@ -90,7 +90,7 @@ def window_products(
         column = np.empty(cut.size, x.dtype) if own is None else own[: cut.size]
         np.copyto(column.reshape(cut.shape), cut)
         part = target[sample : sample + samples, :, :, start * inner : (start + rows) * inner]
-        np.matmul(weight, column.reshape(len(cut), groups, taps, -1), out=part)
+        np.matmul(weight, column.reshape(len(cut), groups, taps, math.prod(cut.shape[2 + n :])), out=part)
         whole = y[sample : sample + samples]
         finish(whole[(slice(None), slice(None), slice(start, start + rows))], slice(None))
 
@@ -147,7 +147,7 @@ def prepare_taps(shape: Sequence[int], taps: Array, window: Window, finish: Fini
     def call(outs: Outs, room: list[Array], x: Array, *_: Any) -> None:
         planes, y, whole = room[0], outs[0], room[1]
         fill_phases(planes, x, window)
-        flat = planes.reshape(phases, batch, channels, -1)
+        flat = planes.reshape(phases, batch, channels, math.prod(planes.shape[3:]))
         own = are_several()  # threads cannot share the sums of a block
 
         def do(sample: int, start: int) -> None:

@@ -120,8 +120,8 @@ def test_a_text_is_no_prompt() -> None:
     from fx2onnx.generation.greedy import _array
 
     with pytest.raises(UserError, match="AutoTokenizer"):
-        _array("hello")
-    assert _array([1, 2]).dtype == np.int64
+        _array("input_ids", "hello")
+    assert _array("input_ids", [1, 2]).dtype == np.int64
 
 
 @pytest.mark.long

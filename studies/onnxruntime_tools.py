@@ -203,14 +203,14 @@ def rows(names: Sequence[str], tools: Sequence[str]) -> Iterator[tuple[str, str,
         with tempfile.TemporaryDirectory() as folder:
             try:
                 source, feeds = exported(name, folder)
-            except Exception as error:
+            except Exception as error:  # a model that does not export is a row of the page
                 yield name, "export", f"{type(error).__name__}: {str(error)[:200]}"
                 continue
             for tool in tools:
                 try:
                     off, (worst, node), _ = compared(source, feeds, name, tool)
                     yield name, tool, f"{off:.1e} (of one node at most {worst:.1e}, {node})"
-                except Exception as error:
+                except Exception as error:  # whatever a tool or an engine raises is its row's result
                     yield name, tool, f"{type(error).__name__}: {str(error)[:300]}"
 
 

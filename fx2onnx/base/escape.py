@@ -33,7 +33,7 @@ class Shown:
     """Characters of one entry in the ``repr``."""
 
     def _shown(self) -> dict[str, Any]:
-        """What is shown, by label. An entry that is empty is left out."""
+        """The entries to show, by label; empty ones are left out."""
         raise NotImplementedError
 
     def _entries(self) -> dict[str, str]:

@@ -110,7 +110,7 @@ class Sizes:
     decides_at: Mapping[str, int] = field(default_factory=dict)
     """Sizes at which Python decides, whatever the hints are."""
     has_texts_of_sample: bool = False
-    """Whether Python's texts of sizes show the sample's numbers."""
+    """True if ``str(size)`` gives the example's number."""
     next_unbacked: int = 0
     """The least number of a symbol for a data-dependent size."""
     ranges: tuple[Condition, ...] = ()

@@ -181,7 +181,7 @@ def _explained(cause: Exception) -> UserError:
 
 
 def _first_steps(cause: BaseException) -> list[str]:
-    """What to do about an exception of forward."""
+    """The error or the next attempt for an exception that forward raised."""
     files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(cause.__traceback__)]
     steps = ["check that module(*args, **kwargs) runs in eager PyTorch with these arguments"]
     if any(_OBSERVED in file for file in files):

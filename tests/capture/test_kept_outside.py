@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from collections import OrderedDict, deque
 from collections.abc import Callable
@@ -191,6 +192,21 @@ def test_nothing_is_kept_of_a_module_that_fails() -> None:
         fx2onnx.export(fails, (X,))
     assert not TABLE
     assert not LIST
+
+
+@pytest.mark.parametrize("key", [lambda n: n, lambda n: (n, "rows"), str])
+@pytest.mark.parametrize("has_mistake", [False, True])
+def test_a_table_by_a_dynamic_size_is_empty_again(key: Any, has_mistake: bool) -> None:
+    def by_size(x: torch.Tensor) -> torch.Tensor:
+        TABLE["mine"] = 1
+        if key(x.shape[0]) not in TABLE:
+            TABLE[key(x.shape[0])] = torch.arange(x.shape[0])
+        y = x + TABLE[key(x.shape[0])][:, None]
+        return y @ y if has_mistake else y
+
+    with contextlib.suppress(UserError), warnings.catch_warnings(action="ignore"):  # a size as a key may be E105
+        fx2onnx.export(by_size, (X,), dynamic_shapes={"x": {0: "rows"}})
+    assert TABLE == {"mine": 1}
 
 
 def test_a_run_that_is_repeated_finds_nothing_of_the_one_before() -> None:

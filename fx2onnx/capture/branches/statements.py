@@ -192,7 +192,7 @@ class Live(NamedTuple):
 
 
 def live_variables(frame: FrameType) -> Live:
-    """What is read behind the head of a loop, which the frame is at."""
+    """The names that are read after the head of the loop at which the frame stands."""
     code = frame.f_code
     shared = {*code.co_cellvars, *code.co_freevars}
     live = _live(code)

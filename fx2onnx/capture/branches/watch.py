@@ -41,7 +41,7 @@ _NUMPY = os.path.dirname(np.__file__) + os.sep
 _HIDES_CALLS = frozenset({"map", "filter", "exec", "eval", "partial", "reduce", "partialmethod", "methodcaller"})
 """What calls functions without that being seen."""
 _BINDS = functools.partialmethod.__get__.__code__
-"""What arithmetic of sizes calls; it only binds."""
+"""The code that arithmetic of sizes is called through, which changes nothing."""
 _OF_BUILTINS = frozenset(
     {"abs", "all", "any", "callable", "divmod", "getattr", "hasattr", "hash", "id", "isinstance", "issubclass", "len"}
 ) | {"max", "min", "pow", "round", "sorted", "sum"}
@@ -95,7 +95,7 @@ def _is_of_library(file: str) -> bool:
 
 
 def _is_of_libraries(file: str) -> bool:
-    """Whether a function is one of Python's own library or of NumPy."""
+    """Return True for a file of Python's standard library or of NumPy."""
     return file.startswith(_NUMPY) or _is_of_python(file)
 
 

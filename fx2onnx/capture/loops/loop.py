@@ -39,13 +39,13 @@ class Loop:
         self.first = 0
         """The number of the first of the turns that are the loop of the file."""
         self.wants_first = False
-        """Whether the turn of number 0 has to be run by itself."""
+        """True if the first iteration has to run outside of the loop."""
         self.known_before: frozenset[str] = frozenset()
         """Symbols of data that are known before the turn."""
         self.turns: DimLike = unwrap(series.length)
-        """How many there are."""
+        """The number of iterations."""
         self._stays: torch.fx.Node | None = None
-        """Whether Python stays in the loop behind the turn that runs now."""
+        """The node of the number that tells whether Python goes on with another iteration."""
         self._tries = 0
         self._plan: Plan | None = None
 

@@ -1,4 +1,4 @@
-"""How a value goes from one turn of a loop to the next: not at all, as a number of the turn, or as a tensor that is handed on."""
+"""Values that pass from one iteration of a loop to the next: constant, counted, or carried as a tensor."""
 
 from __future__ import annotations
 

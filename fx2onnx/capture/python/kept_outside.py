@@ -178,14 +178,15 @@ def _running() -> set[int]:
 
 def _cleared(holder: object, ids: set[int], before: Mapping[int, tuple[object, dict[str, Any]]]) -> list[str]:
     if isinstance(holder, dict) and type(holder) not in _DICTS:
-        for key in [key for key, value in dict.items(holder) if id(value) in ids]:
+        for key in [key for key, value in dict.items(holder) if id(value) in ids and _is_hashable(key)]:
             dict.pop(holder, key)
     elif isinstance(holder, dict):
         owner = _owner(holder)
         if owner is not None:
             return _put_back(owner, holder, ids, before)
-        for key in [key for key, value in holder.items() if id(value) in ids]:
-            del holder[key]
+        left = [(key, value) for key, value in holder.items() if id(value) not in ids and _is_hashable(key)]
+        holder.clear()
+        holder.update(left)
     elif type(holder) in (list, deque):
         _take_out_of_list(holder, ids)
     elif isinstance(holder, set):
@@ -196,6 +197,15 @@ def _cleared(holder: object, ids: set[int], before: Mapping[int, tuple[object, d
     elif isinstance(holder, type) or isinstance(getattr(holder, "__dict__", None), dict):
         return _put_back(holder, vars(holder), ids, before)
     return []
+
+
+def _is_hashable(key: object) -> bool:
+    """Return False for a symbolic size of the capture, alone or in a tuple, which no one can look up afterwards."""
+    try:
+        hash(key)
+    except TypeError:
+        return False
+    return True
 
 
 def _take_out_of_list(holder: Any, ids: set[int]) -> None:

@@ -87,7 +87,7 @@ class ShapeEnv(SizesOfRun):
     decides_at: Mapping[str, int] = field(default_factory=dict)
     """Sizes at which Python decides, whatever kernels do: this run is to tell what the module does at these."""
     has_texts_of_sample: bool = False
-    """Whether Python's texts of sizes show the sample's numbers, as in eager PyTorch, and not the symbols: this run is a comparison."""
+    """True if ``str(size)`` gives the example's number, as in eager PyTorch, and not the symbol: this run is for comparison."""
     texts: Mapping[SourceLocation | None, None] = field(default_factory=dict)
     """The lines that made a text of a size which is not only printed, logged or raised."""
     no_multiple: tuple[Scalar, int] | None = None

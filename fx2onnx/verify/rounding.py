@@ -25,6 +25,7 @@ from fx2onnx.capture.quantized.recurrent import (
     through_layers,
 )
 from fx2onnx.capture.quantized.weights import state_of
+from fx2onnx.judge.constants import TRANSFORM_UNITS_PER_POINT
 from fx2onnx.torchcompat.dispatch import EagerMode
 from fx2onnx.torchcompat.pytrees import pytree
 from fx2onnx.verify.conditioning import is_conditioned, is_of_matrices, is_singular, largest_of
@@ -148,7 +149,7 @@ class Moved(EagerMode):
         self._units = units
         self._least_epsilon = least_epsilon
         self._near_one = _NEAR_ONE | _NEAR_ONE_IN_RECURRENT if is_recurrent else _NEAR_ONE
-        self._transform_units = transform_units or units
+        self._transform_units = transform_units
         self.has_transforms = False
         """Whether it has seen a Fourier transform: sums over a whole frame, of which some results are nearly nothing."""
         self.has_inner_codes = False
@@ -176,6 +177,7 @@ class Moved(EagerMode):
         elif is_conditioned(name):
             args = pytree.tree_map_only(torch.Tensor, functools.partial(self._off, name), tuple(args))
         beside = _BESIDE[name](func, args, kwargs) if self._units and name in _BESIDE else None
+        units = self._units_of_transform(name, args) if name in _TRANSFORMS else self._units
         result = func(*args, **kwargs)
         if not self._units:
             return result
@@ -192,8 +194,19 @@ class Moved(EagerMode):
                     and not value._is_zerotensor()
                     and (value.is_floating_point() or value.is_complex())
                 ):
-                    self._move(value, name, beside)
+                    self._move(value, name, beside, units)
         return result
+
+    def _units_of_transform(self, name: str, args: Sequence[Any]) -> float:
+        """How far a Fourier transform's results are off: more where its length is no power of two, for some engines."""
+        self.has_transforms = True
+        if not self._transform_units or not name.startswith("_fft"):
+            return self._transform_units or self._units
+        lengths = [args[0].shape[axis] for axis in args[1]]
+        if name == "_fft_c2r":
+            lengths[-1] = args[3]
+        uneven = max((length for length in lengths if length & (length - 1)), default=0)
+        return max(self._transform_units, TRANSFORM_UNITS_PER_POINT * uneven)
 
     def _stepped(self, result: Any) -> Any:
         """Codes of which some are one more or one less, within the range that they have."""
@@ -239,13 +252,13 @@ class Moved(EagerMode):
         self._move(moved, name)
         return moved
 
-    def _move(self, value: torch.Tensor, name: str, beside: torch.Tensor | None = None) -> None:
+    def _move(
+        self, value: torch.Tensor, name: str, beside: torch.Tensor | None = None, units: float | None = None
+    ) -> None:
         """``beside``: the numbers beside, by which it may be off, too; those of its row where they are not given."""
         real = torch.view_as_real(value) if value.is_complex() else value
         is_transform = name in _TRANSFORMS
-        self.has_transforms |= is_transform
-        units = self._transform_units if is_transform else self._units
-        step = units * max(torch.finfo(real.dtype).eps, self._least_epsilon)
+        step = (self._units if units is None else units) * max(torch.finfo(real.dtype).eps, self._least_epsilon)
         if name in _PLAIN or is_conditioned(name):
             is_whole = real == real.round()  # whole numbers are exact in any engine, and infinity stays what it is
             real.add_((real * self._noise(real)).masked_fill_(is_whole, -0.0), alpha=step)  # a zero's sign stays, too

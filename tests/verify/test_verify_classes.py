@@ -298,6 +298,32 @@ def test_a_spectrum_is_as_right_as_its_engine() -> None:
     assert not verify(fx2onnx.export(Spectrogram(0.01), (x,)), Spectrogram(), (x,), seeds=()).ok
 
 
+class LowPass(nn.Module):
+    """Keeps the lowest frequencies of an image, as Fourier neural operators do."""
+
+    def __init__(self, off: float = 0.0) -> None:
+        super().__init__()
+        self.off = off
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found = torch.fft.rfft2(x)
+        kept = torch.zeros_like(found)
+        kept[..., :3, :3] = found[..., :3, :3] * (1 + self.off)
+        return torch.fft.irfft2(kept, s=x.shape[-2:])
+
+
+@pytest.mark.long
+def test_transforms_of_odd_lengths_are_as_right_as_their_engine() -> None:
+    """onnxruntime's DFT of a length that is no power of two is off by more, the longer it is."""
+    x, sizes = torch.randn(2, 3, 12, 10), {"x": {0: "batch", 2: "height", 3: "width"}}
+    result = fx2onnx.export(LowPass(), (x,), dynamic_shapes=sizes)
+    for seed in range(3):
+        other = torch.randn(1, 3, (208, 360, 500)[seed], 4, generator=torch.Generator().manual_seed(seed))
+        verdict = verify(result, LowPass(), (other,), seeds=())
+        assert verdict.ok, verdict.describe()
+    assert not verify(fx2onnx.export(LowPass(0.01), (x,), dynamic_shapes=sizes), LowPass(), (x,), seeds=()).ok
+
+
 class Counter(nn.Module):
     """Returns its own buffer, after it has changed it."""
 

@@ -35,7 +35,7 @@ def convolved(
     stride: Ints,
     padding: Ints | str,
     dilation: Ints = (1,),
-    groups: int = 1,
+    groups: DimLike = 1,
     output_padding: Ints | None = None,
 ) -> ir.Value:
     """``Conv``, or ``ConvTranspose`` where ``output_padding`` is given; an input without batch axis gets one."""

@@ -37,7 +37,7 @@ def convolution_backward(
     dilation: Ints,
     transposed: bool,
     output_padding: Ints,
-    groups: int,
+    groups: DimLike,
     output_mask: Sequence[bool],
 ) -> tuple[ir.Value | None, ...]:
     """convolution_backward(Tensor grad_output, Tensor input, Tensor weight, SymInt[]? bias_sizes, SymInt[] stride, SymInt[] padding, SymInt[] dilation, bool transposed, SymInt[] output_padding, SymInt groups, bool[3] output_mask) -> (Tensor, Tensor, Tensor)
@@ -74,7 +74,7 @@ def _is_conv(op: Emit, weight: ir.Value, stride: Ints, padding: Ints, dilation: 
     return set(stride) == {1} and all(pad <= most for pad, most in zip(padding, reach, strict=True))
 
 
-def _turned(op: Emit, value: ir.Value, weight: ir.Value, padding: Ints, dilation: Ints, groups: int) -> ir.Value:
+def _turned(op: Emit, value: ir.Value, weight: ir.Value, padding: Ints, dilation: Ints, groups: DimLike) -> ir.Value:
     """The gradient of the input of a convolution whose windows move by single steps: Conv with the kernel turned round."""
     rows, columns, *kernel = op.dims(weight)
     spatial = list(range(2, len(kernel) + 2))
@@ -98,7 +98,7 @@ def scattered_windows(
     stride: Ints,
     padding: Ints,
     dilation: Ints,
-    groups: int,
+    groups: DimLike,
 ) -> ir.Value:
     """The gradient of a convolution's input: ConvTranspose, of the spatial sizes of ``image``.
 
@@ -136,7 +136,7 @@ def _of_weight(
     stride: Ints,
     padding: Ints,
     dilation: Ints,
-    groups: int,
+    groups: DimLike,
 ) -> ir.Value:
     """[channels of windows, channels of image / groups, *kernel]: ``windows`` times what each of its places sees of ``image``."""
     spatial, dims = len(stride), op.dims(weight)
@@ -148,18 +148,24 @@ def _of_weight(
             *(whole(size + 2 * pad) for size, pad in zip(op.dims(image)[2:], padding, strict=True)),
         )
         image = op.Pad(image, pads=[*ends, *ends], outputs=[(op.dtype(image), sizes)])
-    rows = fixed(op.dims(windows)[1], "the number of channels")
-    columns = fixed(op.dims(image)[1], "the number of channels")
-    if rows == columns == groups:
+    if op.dims(windows)[1] == op.dims(image)[1] == groups:
         return _of_single_channels(op, image, windows, kernel, stride, dilation, dims)
     swapped = transpose(op, image, (1, 0, *range(2, spatial + 2)))
     gradient = transpose(op, windows, (1, 0, *range(2, spatial + 2)))
     places = product(list(op.dims(gradient)[1:]))
+    if groups != 1:
+        left = op.reshape(gradient, (groups, whole(op.dims(gradient)[0] // groups), places))
+        each = (groups, whole(op.dims(swapped)[0] // groups), places)
+        parts = (op.reshape(part, each) for part in _each_place(op, swapped, windows, kernel, stride, dilation))
+        products = [op.MatMul(left, transpose(op, part, (0, 2, 1))) for part in parts]
+        return op.reshape(op.Concat(*(unsqueeze(op, part, 3) for part in products), axis=3), dims)
+    rows = fixed(op.dims(windows)[1], "the number of channels")
+    columns = fixed(op.dims(image)[1], "the number of channels")
     known = math.prod(size for size in op.dims(gradient)[1:] if isinstance(size, int))
     count = math.prod(kernel)
     is_gathered = count * columns <= MOST_GATHERED_ROWS or known <= GATHERED_BY_RESULT * rows
-    left = op.reshape(gradient, (rows, places)) if groups == 1 else gradient
-    if groups == 1 and count > 1 and is_gathered:
+    left = op.reshape(gradient, (rows, places))
+    if count > 1 and is_gathered:
         if kernel[-1] > 1:
             shifted = _shifted(op, swapped, windows, kernel, stride, dilation)
             seen = _each_row(op, shifted, windows, kernel, stride, dilation)
@@ -168,12 +174,6 @@ def _of_weight(
         together = op.Concat(*seen, axis=1) if len(seen) > 1 else seen[0]
         return op.reshape(op.Gemm(left, op.reshape(together, (columns * count, places)), transB=1), dims)
     seen = list(_each_place(op, swapped, windows, kernel, stride, dilation))
-    if groups > 1:
-        left = op.reshape(gradient, (groups, rows // groups, places))
-        apart = [op.reshape(part, (groups, columns // groups, places)) for part in seen]
-        products = [op.MatMul(left, transpose(op, part, (0, 2, 1))) for part in apart]
-        stacked = op.Concat(*(unsqueeze(op, part, 3) for part in products), axis=3)
-        return op.reshape(stacked, dims)
     products = [op.Gemm(left, op.reshape(part, (columns, places)), transB=1) for part in seen]
     return op.reshape(products[0], dims) if count == 1 else _placed(op, products, dims)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -29,6 +30,7 @@ from fx2onnx.files.folder_commit import commit_folder
 from fx2onnx.manifest.names import MODEL_FILE
 from fx2onnx.manifest.training import EVAL_FILE, GRADIENTS_FILE, STEP_FILE, UPDATE_FILE
 from fx2onnx.training.dropout_off import DROPOUT_OFF
+from fx2onnx.training.history import PathsNoted
 from fx2onnx.training.options import Training
 from fx2onnx.training.packed_forms import PACKED
 from fx2onnx.training.plan import plan_of
@@ -89,7 +91,9 @@ def _verify(result: ExportResult, module: torch.nn.Module, plan: TrainingPlan) -
 def graph_of(module: torch.nn.Module, plan: TrainingPlan, kind: GraphKind, options: ExportOptions) -> ExportResult:
     """The graph of that kind, under the names of the user's own module."""
     is_differentiated = kind in (GraphKind.STEP, GraphKind.GRADIENTS)
-    program = TrainingProgram(module, plan, kind)
+    paths = PathsNoted()
+    note = partial(PathsNoted.note, paths)  # as a method it would be state of the program, and put back after each run
+    program = TrainingProgram(module, plan, kind, note)
     samples = plan.inputs(kind, with_state=False)
     capture = replace(
         options.capture,
@@ -106,6 +110,8 @@ def graph_of(module: torch.nn.Module, plan: TrainingPlan, kind: GraphKind, optio
     )
     with errors_of_own_module(plan):
         result = pipeline.run(program, (), samples, None, asked, warns=False)
+        paths.check()
+    result.report.warnings += paths.warnings()
     take_names(result)
     _drop_unused(result, plan)
     return result

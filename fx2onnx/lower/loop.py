@@ -275,7 +275,11 @@ class Lowering:
             located = faults.located(error, node)
             located.__cause__ = error.__cause__
             self.refusals.append((node, located))
-            placeholders = tuple(new_value(self.builder.unique(node.name), dtype, dims) for dtype, dims in op.result)
+            kinds = iter(op.result)
+            placeholders = tuple(
+                None if info is None else new_value(self.builder.unique(node.name), *next(kinds))
+                for info in (infos if isinstance(infos, tuple) else (infos,))
+            )
             result = placeholders if isinstance(infos, tuple) else placeholders[0]
         except Contradiction as error:
             raise faults.failed(node, entry, error, self.builder.sizes) from error

@@ -33,10 +33,11 @@ class ParameterGroup:
         return self.rule.slots(parameter)
 
     def joined(self, tensors: Mapping[str, torch.Tensor]) -> list[tuple[str, ...]]:
-        """The parameters that are updated together: vectors of one dtype, which are many and short, where the rule allows it."""
+        """The parameters among ``tensors`` that are updated together: vectors of one dtype, which are many and short, where the
+        rule allows it.
+        """
         found: dict[object, list[str]] = {}
-        for name in self.parameters:
-            tensor = tensors[name]
+        for name, tensor in tensors.items():
             is_short = self.is_known and self.rule.is_by_element and tensor.dim() == 1
             found.setdefault(tensor.dtype if is_short else name, []).append(name)
         return [tuple(names) for names in found.values()]

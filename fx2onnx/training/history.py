@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
 import torch
@@ -104,17 +104,52 @@ def check_gradients(
     """
     missing = [name for name, gradient in gradients.items() if gradient is None]
     if missing:
-        shown = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
         end = last_end(again)
         why = f"it does not depend on {'them' if len(missing) > 1 else 'it'}"
         raise UserError(
             "E108",
-            f"the loss has no gradient for {shown}",
+            f"the loss has no gradient for {_shown(missing)}",
             where=None if end is None else end.where,
             why=why if end is None else f"{why}; {end.name}, which has no gradient, may be in the way",
             next=(f"freeze them: frozen={missing[:5]!r}", "or use them in forward"),
         )
     return {name: gradient for name, gradient in gradients.items() if gradient is not None}
+
+
+class PathsNoted:
+    """What has a gradient on which of several paths through forward."""
+
+    def __init__(self) -> None:
+        self.reached: frozenset[str] = frozenset()
+        self.unreached: frozenset[str] = frozenset()
+
+    def note(self, reached: Set[str], unreached: Set[str]) -> None:
+        """One more path."""
+        self.reached, self.unreached = self.reached | reached, self.unreached | unreached
+
+    def check(self) -> None:
+        """Raises UserError E108 where something has no gradient on any of them."""
+        if missing := sorted(self.unreached - self.reached):
+            raise UserError(
+                "E108",
+                f"the loss has no gradient for {_shown(missing)}",
+                why="it does not depend on what is trained there, whichever way forward goes",
+                next=(f"freeze them: frozen={missing[:5]!r}", "or use them in forward"),
+            )
+
+    def warnings(self) -> list[str]:
+        """What is to be said of parameters that have a gradient for some inputs only."""
+        if not self.unreached:
+            return []
+        names = _shown(sorted(self.unreached))
+        return [
+            f"{names}: no gradient on some of the ways that forward goes; such a step leaves them and their state as they are, as "
+            "in PyTorch, but the number of steps counts it, which it does not there"
+        ]
+
+
+def _shown(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
 
 
 def check_constants(

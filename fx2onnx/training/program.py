@@ -7,7 +7,7 @@ Parameters and the optimizer's state are arguments, so that the file takes them 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
@@ -18,7 +18,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from fx2onnx.base.code_patch import THREAD
 from fx2onnx.base.errors import UserError
 from fx2onnx.capture.captured import NEXT, RETURNS_STATE
-from fx2onnx.capture.recording.below_autograd import constants_read, repeated, stand_for
+from fx2onnx.capture.recording.below_autograd import constants_read, is_one_of_several_paths, repeated, stand_for
 from fx2onnx.capture.run import output_name
 from fx2onnx.torchcompat.pytrees import flatten
 from fx2onnx.training.groups import Groups
@@ -135,9 +135,18 @@ class TrainingPlan:
 
 
 class TrainingProgram(torch.nn.Module):
-    """``forward(**tensors)`` takes every input by name and returns a dict of outputs."""
+    """``forward(**tensors)`` takes every input by name and returns a dict of outputs.
 
-    def __init__(self, module: torch.nn.Module, plan: TrainingPlan, kind: GraphKind) -> None:
+    ``note_path`` gets what has a gradient, and what has none, on each of several paths through forward.
+    """
+
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        plan: TrainingPlan,
+        kind: GraphKind,
+        note_path: Callable[[Set[str], Set[str]], None] = lambda reached, unreached: None,
+    ) -> None:
         super().__init__()
         setattr(self, RETURNS_STATE, True)
         self.module = module
@@ -145,6 +154,7 @@ class TrainingProgram(torch.nn.Module):
         self.kind = kind
         if isinstance(plan.training.loss, torch.nn.Module):
             self.loss = plan.training.loss
+        self.note_path = note_path
         is_training = module.training
         self.modes = [(part, (part.training if is_training else True)) for part in module.modules()]
 
@@ -158,8 +168,14 @@ class TrainingProgram(torch.nn.Module):
         with self._training_modes(), self._draws(tensors):
             results, gradients = self._differentiated(tensors)
         if self.kind is GraphKind.GRADIENTS:
-            return results | {GRADIENT + name: gradient for name, gradient in gradients.items()}
-        of_inputs = {GRADIENT + name: gradients.pop(name) for name in plan.training.inputs}
+            for name in (*plan.parameters, *plan.training.inputs):
+                gradient = gradients.get(name)
+                results[GRADIENT + name] = torch.zeros_like(tensors[name]) if gradient is None else gradient
+            return results
+        of_inputs = {
+            GRADIENT + name: gradients.pop(name) if name in gradients else torch.zeros_like(tensors[name])
+            for name in plan.training.inputs
+        }
         return self._stepped(tensors, gradients, results | of_inputs)
 
     @contextlib.contextmanager
@@ -257,8 +273,7 @@ class TrainingProgram(torch.nn.Module):
                 results = run()
                 loss = results[LOSS] * tensors[LOSS_SCALE] if training.loss_scale else results[LOSS]
                 wanted = {name: own[name] for name in self.plan.parameters} | inputs
-                check_tracked(loss, bool(wanted), run)
-                gradients = check_gradients(self._gradients(loss, wanted), run)
+                gradients = self._reached(loss, wanted, run)
                 check_constants(constants_read(), self.module, training.optimizer)
         for leaf in inputs.values():
             leaf.requires_grad_(False)
@@ -267,25 +282,46 @@ class TrainingProgram(torch.nn.Module):
                 gradients = {name: gradient / tensors[LOSS_SCALE] for name, gradient in gradients.items()}
             return {name: value.detach() for name, value in results.items()}, gradients
 
+    def _reached(self, loss: torch.Tensor, wanted: Tensors, run: Callable[[], object]) -> Tensors:
+        """The gradients of ``wanted`` by name: of all, unless this is one of several paths through forward.
+
+        Raises UserError E108 where it is the only one, and the loss does not depend on some of them.
+        """
+        is_path = self.is_path()
+        if not is_path:
+            check_tracked(loss, bool(wanted), run)
+        gradients = self._gradients(loss, wanted) if loss.requires_grad else dict.fromkeys(wanted)
+        if not is_path:
+            return check_gradients(gradients, run)
+        reached = {name: gradient for name, gradient in gradients.items() if gradient is not None}
+        self.note_path(reached.keys(), gradients.keys() - reached.keys())
+        return reached
+
+    def is_path(self) -> bool:
+        """Return whether another run of forward may depend on other parameters."""
+        return is_one_of_several_paths()
+
     def _gradients(self, loss: torch.Tensor, wanted: Tensors) -> dict[str, torch.Tensor | None]:
         found = torch.autograd.grad(loss, list(wanted.values()), allow_unused=True)
         return dict(zip(wanted, found, strict=True))
 
     def _stepped(self, tensors: Mapping[str, torch.Tensor], gradients: Tensors, results: Tensors) -> Tensors:
-        """``results`` with the next value of every parameter, of the optimizer's state and of ``step``."""
+        """``results`` with the next value of every parameter, of the optimizer's state and of ``step``. A parameter without a
+        gradient, as on one of several paths, stays what it is, and so does its state.
+        """
         training, groups = self.plan.training, self.plan.groups
         assert groups is not None
         with torch.no_grad():
             is_finite = None
             if training.loss_scale:
                 flags = [torch.isfinite(gradient).all() for gradient in gradients.values()]
-                is_finite = results[FINITE] = torch.stack(flags).all()
-            gradients = clipped(gradients, training)
+                is_finite = results[FINITE] = torch.stack(flags or [torch.ones(1, dtype=torch.bool)]).all()
+            gradients = clipped(gradients, training) if gradients else {}
             counted = tensors[STEP].double() if groups.uses_step else torch.zeros((), dtype=torch.float64)
             for place, group in enumerate(groups.members):
                 moment = Moment(tensors[group.rate_name].double(), counted)
                 nexts: Tensors = {}
-                for names in group.joined(tensors):
+                for names in group.joined({name: tensors[name] for name in group.parameters if name in gradients}):
                     slots = group.slots(tensors[names[0]])
                     update = partial(_updated, group.rule, names[0], slots, moment, is_finite)
                     states = [{name: tensors[f"{name}.{slot}"] for name in names} for slot in slots]
@@ -296,7 +332,7 @@ class TrainingProgram(torch.nn.Module):
                         nexts |= {f"{name}{suffix}": part for name, part in zip(names, parts, strict=True)}
                 for name in group.parameters:
                     labels = (name, *(f"{name}.{slot}" for slot in group.slots(tensors[name])))
-                    results |= {label + NEXT: nexts[label] for label in labels}
+                    results |= {label + NEXT: nexts[label] if label in nexts else tensors[label] for label in labels}
             if groups.uses_step:
                 step = tensors[STEP]
                 results[STEP + NEXT] = step + 1 if is_finite is None else step + is_finite.to(step.dtype)

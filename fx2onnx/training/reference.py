@@ -90,6 +90,9 @@ class _EagerProgram(TrainingProgram):
         args, kwargs = self.plan.sample.call(tensors)
         return called_with(self.module, self.leaves, args, kwargs)
 
+    def is_path(self) -> bool:
+        return True
+
     def _gradients(self, loss: torch.Tensor, wanted: Tensors) -> dict[str, torch.Tensor | None]:
         """Of what is given, and of the module's own."""
         own = [(name, tensor) for name, tensor in self.own.items() if tensor.requires_grad and name in wanted]
@@ -108,8 +111,8 @@ class _EagerProgram(TrainingProgram):
         if groups is None or isinstance(training.optimizer, UpdateRule):
             return super()._stepped(tensors, gradients, results)
         parameters = {name: tensors[name].detach().clone().requires_grad_() for name in self.plan.parameters}
-        for name, parameter in parameters.items():
-            parameter.grad = gradients[name].detach().clone()
+        for name, gradient in gradients.items():
+            parameters[name].grad = gradient.detach().clone()
         _clip(list(parameters.values()), training)
         is_finite = all(bool(torch.isfinite(gradient).all()) for gradient in gradients.values())
         slots = self._stepped_in_place(tensors, parameters)
@@ -149,7 +152,10 @@ class _EagerProgram(TrainingProgram):
                 if not isinstance(own, torch.optim.SGD):
                     state["step"] = torch.tensor(float(steps if groups.uses_step else 0))
         optimizer.step()
-        return {label: optimizer.state[parameter][slot].detach() for label, (parameter, slot) in found.items()}
+        after = {
+            label: optimizer.state[parameter].get(slot, tensors[label]) for label, (parameter, slot) in found.items()
+        }
+        return {label: value.detach() for label, value in after.items()}
 
 
 def _clip(parameters: list[torch.Tensor], training: Training) -> None:

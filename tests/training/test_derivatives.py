@@ -183,3 +183,56 @@ def test_a_norm_of_the_input_itself(layer: nn.Module) -> None:
     training = fx2onnx.Training(F.mse_loss, (torch.ones(5, 2),), torch.optim.SGD(module.parameters(), lr=0.1))
     result = fx2onnx.export(module, (X,), training=training, verify=True)
     assert {"onnxruntime", "runner"} <= set(result.report.verdict["versions"])
+
+
+class Modulated(nn.Module):
+    """A convolution with a weight of its own for each image: as many groups as the batch has images."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.kind, self.before = kind, nn.Conv2d(3, 3, 1)
+        self.weight = nn.Parameter(torch.randn(5, 3, 3, 2) * 0.2)
+
+    def forward(self, image: torch.Tensor, style: torch.Tensor) -> torch.Tensor:
+        image = self.before(image)
+        count, channels, *sizes = image.shape
+        joined = image.reshape(1, -1, *sizes)
+        weight = self.weight * (style[:, None, :, None, None] + 1)
+        if self.kind == "transposed":
+            own = weight.transpose(1, 2).reshape(count * 3, 5, 3, 2)
+            made = F.conv_transpose2d(joined, own, stride=2, padding=1, groups=count)
+        elif self.kind == "depthwise":
+            made = F.conv2d(joined, weight[:, 0].reshape(count * 3, 1, 3, 2), groups=count * channels)
+        else:
+            stride = 2 if self.kind == "strided" else 1
+            made = F.conv2d(joined, weight.reshape(count * 5, 3, 3, 2), padding=1, stride=stride, groups=count)
+        return made.reshape(count, -1, *made.shape[2:])
+
+
+@pytest.mark.parametrize("kind", ["plain", "strided", "transposed", "depthwise"])
+def test_gradients_of_as_many_groups_as_a_size(kind: str) -> None:
+    sizes = {"image": {0: "batch", 2: "height"}, "style": {0: "batch"}}
+    args = torch.randn(2, 3, 8, 9), torch.randn(2, 3)
+    training = fx2onnx.Training(lambda outputs: outputs.pow(2).mean())
+    result = fx2onnx.export(Modulated(kind), args, dynamic_shapes=sizes, training=training, verify=True)
+    assert {"onnxruntime", "runner"} <= set(result.report.verdict["versions"])
+
+
+class DynamicKernel(nn.Module):
+    """A kernel as long as the input's second axis, which has a gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(1))
+
+    def forward(self, x: torch.Tensor, kernel: torch.Tensor) -> torch.Tensor:
+        return F.conv1d(x, kernel * self.scale)
+
+
+def test_a_gradient_that_is_refused_names_its_reason() -> None:
+    """The operator gives three gradients, of which only the second is asked for."""
+    training = fx2onnx.Training(lambda outputs: outputs.mean())
+    args = torch.randn(2, 3, 9), torch.randn(4, 3, 5)
+    with pytest.raises(fx2onnx.UserError, match="kernel of a convolution that is differentiated"):
+        fx2onnx.export(DynamicKernel(), args, dynamic_shapes={"x": None, "kernel": {2: "taps"}}, training=training)

@@ -69,6 +69,11 @@ def constants_read() -> list[tuple[torch.Tensor, SourceLocation | None]]:
     return [(weight.tensor, next(map(where_of, weight.node.users), None)) for weight in weights]
 
 
+def is_one_of_several_paths() -> bool:
+    """Return whether the run of this thread has taken a branch of Python's, whose other side another run follows."""
+    return THREAD.tracer is not None and THREAD.tracer.trace is not None and bool(THREAD.tracer.trace.decisions)
+
+
 # -- formulas that repeat -------------------------------------------------------------------------------------------------
 def repeated(function: Function, key: object, *tensors: torch.Tensor) -> Sequence[torch.Tensor]:
     """``function(*tensors)``, where equal keys and types of tensors mean the same formula, which has no side effects. Of their

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fx2onnx.diff.compare import Difference, diff
     from fx2onnx.exporting.report import Report
     from fx2onnx.exporting.result import ExportedFolder, ExportResult, TrainingFolder
-    from fx2onnx.functions import inspect, lint, profile, quantize, testcase
+    from fx2onnx.functions import attest, inspect, lint, profile, quantize, testcase
     from fx2onnx.generation import LoadedModel, load
     from fx2onnx.judge.verdict import Verdict
     from fx2onnx.precision.options import Precision
@@ -55,6 +55,7 @@ __all__ = [
     "Verdict",
     "VerificationError",
     "__version__",
+    "attest",
     "diff",
     "export",
     "export_folder",

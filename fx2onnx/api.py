@@ -41,7 +41,7 @@ def export(
     effort: Effort = "normal",
     training: Any = None,
     capture: str = "auto",
-    metadata: str = "light",
+    metadata: str | Mapping[str, Any] | Sequence[Any] = "light",
     state: str = "warn",
     bake: Sequence[str] | str = (),
     data_branches: str = "if",
@@ -57,6 +57,7 @@ def export(
     functions: bool | Sequence[type | str] = False,
     report: bool | str | os.PathLike[str] = False,
     profile: bool | str | os.PathLike[str] = False,
+    attest: bool = False,
     custom_translation_table: Mapping[Any, Callable[..., Any]] | None = None,
     custom_opsets: Mapping[str, int] | None = None,
     **ignored: Any,
@@ -84,10 +85,13 @@ def export(
     report: a path: write ``result.report``, which is always there, as JSON.
     profile: record what the export costs, as ``result.profile``; a path (.html, .json, .trace.json, .speedscope.json,
         .txt) writes it as well.
+    attest: write ``f.intoto.json``, an in-toto statement with the digests of the files and of the weights, the options, what was
+        compared and the verdict (docs/attestation.md).
     training: export in training mode where True or ``torch.onnx.TrainingMode.TRAINING``, as the module is where ``PRESERVE``; with ``fx2onnx.Training(loss=...)``
         the file trains: loss and gradients, with an optimizer its whole step (docs/training.md).
     capture: ``"auto"``, ``"symbolic"``, ``"fake"`` or ``"export"``.
-    metadata: origin of each node in the file: ``"none"``, ``"light"`` (file:line) or ``"full"``.
+    metadata: origin of each node in the file: ``"none"``, ``"light"`` (file:line) or ``"full"``; a dict: own entries
+        for the file's metadata, such as ``{"author": "me", "labels": ["cat", "dog"]}``; a list: both.
     state: buffers or inputs that forward changes: ``"warn"`` in the report, ``"error"``, ``"drop"``, or ``"io"``: the file
         takes each buffer as an input and gives its new value as an output ``NAME.next``.
     bake: names of inputs whose sample values become constants of the file; ``"auto"``: those whose numbers Python needs, with
@@ -145,6 +149,7 @@ def export(
         effort=effort,
         profile=profile,
         report=report,
+        attest=attest,
         verbose=verbose,
         **ignored,
     )

@@ -58,6 +58,65 @@ def lint(model: Any, target: str = "onnxruntime", *, faults: Paths | None = None
 
 
 @public
+def attest(
+    path: Paths,
+    *,
+    source: str | None = None,
+    out: Paths | None = None,
+    bind: bool = False,
+    check: bool = False,
+    **options: Any,
+) -> dict[str, Any]:
+    """Write an in-toto statement about an ONNX file: digests of its files, how it was made, what was compared; or check one.
+
+    source: the PyTorch module that the file is compared with, such as ``"hf:FOLDER"``; options: as ``fx2onnx.sources.resolve``
+    takes them. out: the statement's file; default: ``PATH.intoto.json``. bind: also write the digests of external data into
+    the graph's metadata. check: compare the files, and ``source`` where it is given, with the statement.
+
+    Returns: the statement (docs/attestation.md). Raises: ``VerificationError`` E304 where anything has another digest, E501;
+    ``UserError`` E302, E303.
+    """
+    from fx2onnx.proof import attest as proof
+    from fx2onnx.proof.statement import read_statement, statement_path
+
+    place = None if out is None else Path(out)
+    if check:
+        if bind:
+            raise UserError("E001", "check=True changes no file, and bind=True does", next="leave one of them out")
+        found = read_statement(statement_path(path) if place is None else place)
+        again = None if source is None else lambda said: _sourced(path, source, options, said)
+        return proof.check(path, found, again)
+    if bind:
+        proof.bind_data(path)
+    if source is None:
+        return proof.attest(path, out=place)
+    made_from, verdict = _sourced(path, source, options, {})
+    verdict.raise_if_failed(f"{os.fspath(path)} differs from eager PyTorch")
+    command = {"name": "fx2onnx attest", "options": {"source": source, **options}}
+    return proof.attest(path, out=place, command=command, source=made_from, verdict=verdict)
+
+
+def _sourced(path: Paths, spec: str, options: Mapping[str, Any], said: Mapping[str, Any]) -> tuple[Any, Any]:
+    """What a source is, by content, and whether a file agrees with it. A statement says what the source was asked for with."""
+    require("torch")
+    from fx2onnx.cli.job import checkpoint_files
+    from fx2onnx.cli.options import resolve_source
+    from fx2onnx.cli.verify import check_model
+    from fx2onnx.exporting.attested import digest_of_state
+    from fx2onnx.proof.attest import source_files
+
+    before = (said.get("source") or {}).get("options") or {}
+    asked = {**before, **{name: value for name, value in options.items() if value is not None}}
+    found = resolve_source(spec, **asked)
+    effort: Any = ((said.get("verdict") or {}).get("effort")) or "normal"
+    verdict = check_model(Path(path), found, effort=effort)
+    files = source_files(checkpoint_files(spec, asked.get("weights")))
+    return {
+        "spec": spec, "name": found.name, "options": asked, "files": files, "state": digest_of_state(found.module),
+    }, verdict  # fmt: skip
+
+
+@public
 def quantize(model: Any, out: Paths | None = None, kind: str | Quantize = "int8", **options: Any) -> OptimizeResult:
     """Store the weights of an ONNX file in fewer bits, and leave the rest of its graph as it is.
 

@@ -40,6 +40,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "quantize", "precision", "judge", "semantics",
     },
     "judge": {"base", "files", "irx", "runner", "semantics", "sizes", "targets"},
+    "proof": {"base", "files", "irx", "judge", "semantics", "sizes"},
     "diff": {"base", "files", "irx", "judge", "semantics", "sizes"},
     "steps": {"base", "files", "irx", "judge", "optimize", "precision", "quantize", "runner", "semantics", "sizes", "targets"},
     "report": {"base", "files"},
@@ -50,7 +51,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "generation": {"base", "files", "judge", "runner", "manifest", "sizes"},
     "exporting": {
         "base", "files", "sizes", "torchcompat", "capture", "irx", "aten_map", "lower", "optimize", "verify", "report", "model_patches", "sources", "manifest",
-        "decoding", "training", "targets", "quantize", "precision", "steps", "judge", "semantics",
+        "decoding", "training", "targets", "quantize", "precision", "steps", "judge", "semantics", "proof",
     },
 }  # fmt: skip
 NEVER: dict[str, set[str]] = {
@@ -66,6 +67,7 @@ NEVER: dict[str, set[str]] = {
     "quantize": {"torch", "onnxruntime"},
     "precision": {"torch", "onnxruntime"},
     "judge": {"torch"},
+    "proof": {"torch", "onnx_ir"},
     "runner": {"torch", "onnxruntime"},
     "semantics": {"torch", "onnxruntime"},
     "diff": {"torch", "onnxruntime"},

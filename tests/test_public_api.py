@@ -32,11 +32,11 @@ from tools import python_page
 PUBLIC = {
     "Difference", "ExportResult", "ExportWarning", "ExportedFolder", "Finding", "FirstWrong", "Fx2OnnxError", "InternalError",
     "LoadedModel", "OptimizeResult", "Precision", "Profile", "Quantize", "Report", "Training", "TrainingFolder", "UpdateRule",
-    "UserError", "Verdict", "VerificationError", "__version__", "diff", "export", "export_folder", "export_training", "inspect",
+    "UserError", "Verdict", "VerificationError", "__version__", "attest", "diff", "export", "export_folder", "export_training", "inspect",
     "lint", "load", "locate", "optimize", "profile", "quantize", "runner", "sources", "testcase", "translates", "verify",
     "verify_training",
 }  # fmt: skip
-COMMANDS = {"export", "verify", "locate", "diff", "lint", "inspect", "optimize", "quantize", "testcase", "profile"}
+COMMANDS = {"attest", "export", "verify", "locate", "diff", "lint", "inspect", "optimize", "quantize", "testcase", "profile"}
 """Functions that are commands, too."""
 CALLED_PACKAGES = {"verify", "diff", "optimize", "quantize"}
 
@@ -51,11 +51,11 @@ SIGNATURES = {
         "input_names: Sequence[str] | None = None, output_names: Sequence[str] | None = None, "
         "opset_version: int | None = None, target: str | None = None, fused: bool | None = None, dynamo: bool = True, external_data: bool | None = None, "
         "dynamic_shapes: Any = None, dynamic_axes: Mapping[str, Any] | None = None, samples: Sequence[Any] | None = None, verify: bool = False, effort: Effort = 'normal', "
-        "training: Any = None, capture: str = 'auto', metadata: str = 'light', state: str = 'warn', "
+        "training: Any = None, capture: str = 'auto', metadata: str | Mapping[str, Any] | Sequence[Any] = 'light', state: str = 'warn', "
         "bake: Sequence[str] | str = (), data_branches: str = 'if', checks: bool = True, "
         "custom_translations: Mapping[Any, Callable[..., Any]] | None = None, optimize: bool = True, "
         "keep_initializers_as_inputs: bool = False, durable: bool = False, weight_files: Sequence[WeightFile] = (), "
-        "quantize: Quantize | str | None = None, dtype: str | Precision | None = None, io: str | None = None, functions: bool | Sequence[type | str] = False, report: bool | str | os.PathLike[str] = False, profile: bool | str | os.PathLike[str] = False, "
+        "quantize: Quantize | str | None = None, dtype: str | Precision | None = None, io: str | None = None, functions: bool | Sequence[type | str] = False, report: bool | str | os.PathLike[str] = False, profile: bool | str | os.PathLike[str] = False, attest: bool = False, "
         "custom_translation_table: Mapping[Any, Callable[..., Any]] | None = None, custom_opsets: Mapping[str, int] | None = None, "
         "**ignored: Any) -> ExportResult"
     ),
@@ -76,6 +76,10 @@ SIGNATURES = {
     ),
     "UpdateRule.first_state": "(self, parameter: torch.Tensor) -> State",
     "UpdateRule.slots": "(self, parameter: torch.Tensor) -> tuple[str, ...]",
+    "attest": (
+        "(path: Paths, *, source: str | None = None, out: Paths | None = None, bind: bool = False, check: bool = False, "
+        "**options: Any) -> dict[str, Any]"
+    ),
     "diff": "(one: str | os.PathLike[str], other: str | os.PathLike[str]) -> Difference",
     "inspect": "(path: Paths, *, html: Paths | None = None) -> dict[str, Any]",
     "lint": "(model: Any, target: str = 'onnxruntime', *, faults: Paths | None = None) -> list[Finding]",

@@ -37,7 +37,7 @@ PAGES = {
     "folders": Page("Folders that generate", ("export_folder", "load"), ("ExportedFolder", "LoadedModel")),
     "training": Page("Train", ("export_training", "verify_training"), ("Training", "UpdateRule", "TrainingFolder")),
     "check": Page("Check", ("verify", "locate", "lint", "diff"), ("Verdict", "FirstWrong", "Finding", "Difference")),
-    "files": Page("Work on files", ("inspect", "optimize", "quantize", "testcase", "profile"), ("OptimizeResult", "Profile")),
+    "files": Page("Work on files", ("inspect", "attest", "optimize", "quantize", "testcase", "profile"), ("OptimizeResult", "Profile")),
     "options": Page("Options of quantization and precision", (), ("Quantize", "Precision")),
 }  # fmt: skip
 _PARAMETERS = re.compile(r"^(\w+(?:, \w+)*): ")

@@ -37,6 +37,7 @@ CODES: dict[str, str] = {
     "E301": "a file cannot be written",
     "E302": "a file cannot be read",
     "E303": "the ONNX model is not valid",
+    "E304": "a file does not have its digest",
     "E401": "a feed does not fit the model's input",
     "E402": "the runner has no kernel for an operator",
     "E403": "a node failed while the model was running",

@@ -8,6 +8,9 @@ DOCS = "https://fx2onnx.readthedocs.io/en/stable/"
 PRODUCER = "fx2onnx"
 """``producer_name`` of our files."""
 
+OF_EXPORTERS = "pkg."
+"""How the keys begin under which exporters keep notes on the whole model."""
+
 CONDITIONS = "fx2onnx.conditions"
 """Sizes that the file is right for: ``sizes.stated``."""
 
@@ -16,6 +19,9 @@ STATE = "fx2onnx.state"
 
 CHANGED = "fx2onnx.changed"
 """JSON that maps each tensor in an argument object that forward changes to the output with its new value."""
+
+DATA_DIGESTS = "fx2onnx.data_digests"
+"""JSON that maps each file of the model's weights to its SHA-256."""
 
 BAKED = "fx2onnx.baked"
 """The names of the arguments whose sample values the file has in their place, as a JSON list."""

@@ -27,6 +27,7 @@ PLACES = {
     "TrainingFolder": "fx2onnx.exporting.result",
     "UpdateRule": "fx2onnx.training.optimizers",
     "Verdict": "fx2onnx.judge.verdict",
+    "attest": "fx2onnx.functions",
     "diff": "fx2onnx.diff.compare",
     "export": "fx2onnx.api",
     "export_folder": "fx2onnx.api",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -78,8 +79,19 @@ def asked_of(
 ) -> ExportOptions:
     """The options of the export that the flags ask for. Raises UserError E001."""
     functions = exported["functions"] or False
-    exported = exported | {"functions": True if functions == ("all",) else functions}
+    metadata = own_metadata(exported["properties"] or ())
+    exported = {name: value for name, value in exported.items() if name != "properties"}
+    exported |= {"functions": True if functions == ("all",) else functions, "metadata": metadata}
     return ExportOptions.of(capture=capture.value, verify=verify, quantize=quantize, precision=precision, **exported)
+
+
+def own_metadata(given: Sequence[str]) -> list[Any]:
+    """``--metadata`` as ``fx2onnx.export`` takes it. Raises UserError E001 for a key that is given twice."""
+    pairs = [text.partition("=") for text in given]
+    entries = {key: value for key, equals, value in pairs if equals}
+    if len(entries) < sum(bool(equals) for _, equals, _ in pairs):
+        raise UserError("E001", "--metadata has a key twice", next="give each key once: KEY=VALUE")
+    return [*(key for key, equals, _ in pairs if not equals), entries]
 
 
 def default_output(source: str, weights: str | None, file: str = "") -> Path:

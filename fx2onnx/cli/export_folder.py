@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fx2onnx.cli import options
-from fx2onnx.cli.export import Exported, asked_of, default_output, with_task
+from fx2onnx.cli.export import asked_of, default_output, with_task
 from fx2onnx.cli.files import check_apart, human_size, write_report_of_folder
 from fx2onnx.cli.job import engines_for
 from fx2onnx.cli.options import Group
 from fx2onnx.cli.outcome import print_json, reports_errors
-from fx2onnx.exporting.options import FolderOptions
+from fx2onnx.exporting.options import ExportOptions, FolderOptions
 from fx2onnx.precision.options import Precision
 from fx2onnx.quantize.options import Quantize
 from fx2onnx.sources.source import Options
@@ -28,7 +28,7 @@ def export_folder_command(
     sample: Annotated[dict[str, Any], Group(Options)],
     quantize: Annotated[Quantize | None, Group(Quantize, is_made=True)],
     precision: Annotated[Precision | None, Group(Precision, is_made=True)],
-    exported: Exported,
+    exported: Annotated[dict[str, Any], Group(ExportOptions, skip=("attest",))],
     output: Annotated[Path | None, options.output("The folder to write.", "FOLDER")] = None,
     report: options.Report = None,
     json_output: options.Json = False,

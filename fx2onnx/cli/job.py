@@ -113,7 +113,22 @@ def run(job: Job, display: StageDisplay) -> Done:
             "verify against eager PyTorch",
             lambda: check_model(Path(job.output), model, engines, result.report.baked, asked.effort),
         )
+    if asked.attest and (verdict is None or verdict.ok):
+        from fx2onnx.exporting.attested import attest_module
+        from fx2onnx.proof.attest import source_files
+
+        source: dict[str, Any] = {"spec": job.source, "name": model.name, "options": dict(job.source_options)}
+        source["files"] = source_files(checkpoint_files(job.source, job.source_options.get("weights")))
+        command = {"name": "fx2onnx export", "options": job.as_dict()}
+        display.call("attest", lambda: attest_module(result, model.module, verdict, command=command, source=source))
     return Done(_summary(job, model, result, verdict), verdict)
+
+
+def checkpoint_files(source: str, weights: str | None) -> list[Path]:
+    """The files of a source's checkpoint or code that its statement names."""
+    from fx2onnx.sources.inputs import input_files
+
+    return [path for path in input_files(source, weights) if path.is_file()]
 
 
 def _export(job: Job, model: Source, shapes: Any) -> ExportResult:
@@ -131,7 +146,8 @@ def _export(job: Job, model: Source, shapes: Any) -> ExportResult:
         capture=capture,
         export_params=model.has_weights,
         weight_files=model.weight_files,
-        verify=False,  # the file is, as a stage of its own
+        verify=False,  # the file is, and attested: stages of their own
+        attest=False,
     )
     path = os.path.abspath(job.output)  # forward may change the working directory
     result = pipeline.run(model.module, model.args, model.kwargs or None, None if job.strict else job.output, options)

@@ -34,6 +34,7 @@ COMMANDS = {
         ("check", "verify", "verify:verify_command", "Compare an ONNX file with its PyTorch module."),
         ("check", "locate", "verify:locate_command", "Find the first wrong node of an ONNX file."),
         ("check", "lint", "lint:lint_command", "Check whether a runtime can run an ONNX file."),
+        ("check", "attest", "attest:attest_command", "Write or check a statement about an ONNX file."),
         ("check", "diff", "diff:diff_command", "Compare two ONNX files."),
         ("look", "inspect", "show:inspect_command", "Show what is in an ONNX file or exported folder."),
         ("look", "profile", "profile:profile_command", "Measure what an export costs."),

@@ -13,6 +13,7 @@ from typing import Any, cast
 import onnx_ir as ir
 
 from fx2onnx.base.errors import Fx2OnnxError, UserError
+from fx2onnx.base.metadata import PRODUCER
 from fx2onnx.capture.captured import Captured
 from fx2onnx.irx import shapes
 from fx2onnx.irx.edit import graphs_of
@@ -150,7 +151,8 @@ def _rename(model: ir.Model, new: Mapping[str, str]) -> None:
                     for dim in value.shape
                 )
     for key, text in model.metadata_props.items():
-        model.metadata_props[key] = renamed(text)
+        if key.startswith(f"{PRODUCER}."):  # others are the user's own
+            model.metadata_props[key] = renamed(text)
 
 
 def _renamed(assumed: Assumed, new: Mapping[str, str]) -> Assumed:

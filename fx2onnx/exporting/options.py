@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.base.metadata import OF_EXPORTERS, PRODUCER
 from fx2onnx.base.opsets import check_opset
 from fx2onnx.base.options import CHECKS, INPUTS, OUTPUT, SIZES, option
 from fx2onnx.capture.options import CaptureOptions, check_choice
@@ -70,6 +72,15 @@ class ExportOptions:
         panel=OUTPUT,
     )
     metadata: str = "light"
+    properties: Mapping[str, str] | None = option(
+        None,
+        "Own entry for the file's metadata, repeatable. none or full: the notes on the origin of nodes.",
+        "--metadata",
+        panel=OUTPUT,
+        kind=list[str] | None,
+        metavar="KEY=VALUE",
+    )
+    """The user's own entries in the metadata of the model."""
     state: str = "warn"
     custom_translations: Mapping[Any, Callable[..., Any]] | None = None
     checks: bool = option(True, "Add nodes that fail where data-dependent sizes break a condition.", panel=SIZES)
@@ -94,6 +105,9 @@ class ExportOptions:
         "How many inputs are compared: quick, normal, or full, which leaves none out.",
         panel=CHECKS,
         kind=Effort | None,
+    )
+    attest: bool = option(
+        False, "Write an in-toto statement of digests and checks beside the file (docs/attestation.md).", panel=CHECKS
     )
     profile: bool | str | os.PathLike[str] = False
     report: bool | str | os.PathLike[str] = False
@@ -134,6 +148,7 @@ class ExportOptions:
         own = {name: value for name, value in keywords.items() if name in _OWN}
         own["custom_opsets"] = dict(own.get("custom_opsets") or {})
         own["quantize"] = Quantize.of(own.get("quantize"))
+        own["metadata"], own["properties"] = _metadata(own.get("metadata", "light"))
         own["ignored"] = tuple(_ignored(keywords))
         return cls(CaptureOptions(strategy=capture, training=_mode(training), **of_capture), **own)
 
@@ -169,8 +184,37 @@ class FolderOptions:
     source: Mapping[str, Any] = field(default_factory=dict)
 
 
-_OWN = frozenset(found.name for found in fields(ExportOptions)) - {"capture", "keep_weights", "ignored"}
+_OWN = frozenset(found.name for found in fields(ExportOptions)) - {"capture", "keep_weights", "ignored", "properties"}
 _OF_CAPTURE = frozenset(found.name for found in fields(CaptureOptions)) - {"strategy", "training", "gradients"}
+
+
+def _metadata(given: Any) -> tuple[str, dict[str, str] | None]:
+    """The word for the origin of nodes, and the user's own entries as text, from a word, a mapping, or a list of both."""
+    word, entries = "light", dict[str, str]()
+    for each in given if isinstance(given, list | tuple) else (given,):
+        if isinstance(each, Mapping):
+            entries |= {key: _entry(key, value) for key, value in each.items()}
+        else:
+            word = each
+    return word, entries or None
+
+
+def _entry(key: Any, value: Any) -> str:
+    """The value of an own entry as text: JSON where it is none. Raises UserError E001."""
+    if not isinstance(key, str) or not key or key.startswith(RESERVED):
+        why = f"keys that begin with {' or '.join(RESERVED)} are those of exporters" if key else ""
+        raise UserError("E001", f"metadata cannot have the key {key!r:.80}", why=why, next="give another name")
+    try:
+        text = value if isinstance(value, str) else json.dumps(value, allow_nan=False, ensure_ascii=False)
+        (key + text).encode()
+    except (TypeError, ValueError, RecursionError) as cause:
+        steps = "give text, or numbers, lists and dicts, which become JSON"
+        raise UserError("E001", f"metadata cannot hold the value of {key!r:.80}", why=str(cause), next=steps) from None
+    return text
+
+
+RESERVED = (f"{PRODUCER}.", OF_EXPORTERS)
+"""How keys of a model's metadata begin that exporters write."""
 
 
 def _mode(flag: Any) -> bool | None:

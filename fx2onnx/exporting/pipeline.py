@@ -40,6 +40,10 @@ def run(
     is written.
     """
     read = [file.path for file in options.weight_files]
+    if options.attest:
+        from fx2onnx.proof.attest import require_path
+
+        require_path(f)
     target = output_of(f, options)
     report_path = report_path_of(options, target)
     profile_path = _profile_path(options.profile, read + ([target] if isinstance(target, str) else []))
@@ -64,6 +68,10 @@ def run(
                     with record("save"):
                         result.save(target, external_data=options.external_data, durable=options.durable)
                 verdict = _verify(result, module, positional, named, asked) if options.verify else None
+                if options.attest:
+                    from fx2onnx.exporting.attested import attest_module
+
+                    attest_module(result, module, verdict)
     except RecursionError as error:
         raise _too_deep(module, error) from error
     result.report.seconds = recorder.close().seconds

@@ -53,6 +53,8 @@ class Report(Shown):
     """With ``dtype``: operators in 16 bits, each node in float32 and why, and how far the outputs are off."""
     functions: dict[str, int] = field(default_factory=dict)
     """With ``functions``: each function, ``domain::Class``, and how often it is called."""
+    rewrites: dict[str, int] = field(default_factory=dict)
+    """The rewrites and passes of the optimizer, and how often each was applied."""
     resorts: dict[str, str] = field(default_factory=dict)
     """Overloads without an entry in the table, and what took its place: ``decomposition`` or ``torchlib``."""
 

@@ -96,6 +96,8 @@ class ExportResult(Shown):
         self.options = options
         """What was asked for."""
         self.path: str | None = None
+        self.statement: dict[str, Any] | None = None
+        """With ``attest=True``: the in-toto statement that lies beside the file (docs/attestation.md)."""
         self.initial_state: dict[str, Any] = {}
         """With ``state="io"``: the value of every buffer that is an input, before the first call."""
         self.measured: Measured | None = None

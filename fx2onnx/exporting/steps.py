@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -85,18 +86,22 @@ EAGER_FUNCTIONS: dict[str, Function] = {
 """ONNX operator -> function of arrays of float32 or float16, as eager PyTorch rounds its last bit; for ``fold_constants``."""
 
 
-def optimize(model: ir.Model, context: Context) -> None:
+def optimize(model: ir.Model, context: Context) -> Said | None:
     """Rewrite the graph."""
     options = context.options
     if not options.optimize:
-        return
+        return None
     with record("optimize"):
         are_inputs = not options.export_params or options.keep_initializers_as_inputs
         keep_weights = options.keep_weights or are_inputs or bool(options.weight_files)
-        run_default(model, keep_weights=keep_weights, functions=EAGER_FUNCTIONS, fused=options.is_fused)
+        edits = Counter(
+            run_default(model, keep_weights=keep_weights, functions=EAGER_FUNCTIONS, fused=options.is_fused)
+        )
         may_pick = options.quantize is None and not (options.keep_weights or are_inputs)
-        if may_pick and run(model, PICKED).total:
+        if may_pick and (picked := run(model, PICKED)).total:
+            edits += picked.edits
             remove_dead_nodes(model)
+    return Said(fields={"rewrites": {name: count for name, count in sorted(edits.items()) if count}})
 
 
 def _of_all(step: ModelStep, model: ir.Model, context: Context) -> Said | None:
@@ -145,6 +150,11 @@ def say_what_has_no_effect(model: ir.Model, context: Context) -> Said:
     return Said(warnings=warnings + left_out(context.captured, options.state))
 
 
+def add_own_metadata(model: ir.Model, context: Context) -> None:
+    """Write the user's own entries."""
+    model.metadata_props.update(context.options.properties or {})
+
+
 def weights_as_inputs(model: ir.Model, context: Context) -> None:
     """Have the module's weights as inputs, in the place of initializers or beside them, where that is asked for."""
     options = context.options
@@ -165,6 +175,7 @@ EXPORT_STEPS: tuple[Step, ...] = (
     outline_functions,
     name_interface,
     say_what_has_no_effect,
+    add_own_metadata,
     weights_as_inputs,
 )
 

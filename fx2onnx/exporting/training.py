@@ -16,6 +16,7 @@ from fx2onnx.base.errors import UserError, warn
 from fx2onnx.base.targets import path_text
 from fx2onnx.capture.driver import as_module
 from fx2onnx.exporting import pipeline
+from fx2onnx.exporting.attested import attest_module
 from fx2onnx.exporting.folder import check_folder, staging
 from fx2onnx.exporting.options import ExportOptions
 from fx2onnx.exporting.result import ExportResult, TrainingFolder
@@ -29,6 +30,7 @@ from fx2onnx.exporting.training_files import (
 from fx2onnx.files.folder_commit import commit_folder
 from fx2onnx.manifest.names import MODEL_FILE
 from fx2onnx.manifest.training import EVAL_FILE, GRADIENTS_FILE, STEP_FILE, UPDATE_FILE
+from fx2onnx.proof.attest import require_path
 from fx2onnx.training.dropout_off import DROPOUT_OFF
 from fx2onnx.training.history import PathsNoted
 from fx2onnx.training.options import Training
@@ -58,6 +60,8 @@ def export_one(
     options: ExportOptions,
 ) -> ExportResult:
     """One file: a step where there is an optimizer, else loss and gradients."""
+    if options.attest:
+        require_path(f)
     target = pipeline.output_of(f, options)
     report = pipeline.report_path_of(options, target)
     if options.capture.samples:
@@ -70,22 +74,24 @@ def export_one(
     plan = plan_of(module, args, kwargs, training, options.capture.dynamic_shapes)
     result = graph_of(module, plan, GraphKind.GRADIENTS if plan.groups is None else GraphKind.STEP, options)
     warn(result.report.warnings)
-    if options.verify:
-        _verify(result, module, plan)
+    verdict = _verify(result, module, plan) if options.verify else None
     if target is not None:
         result.save(target, external_data=options.external_data, durable=options.durable)
+    if options.attest:
+        attest_module(result, module, verdict)
     if report is not None:
         pipeline.write_report(report, result)
     return result
 
 
-def _verify(result: ExportResult, module: torch.nn.Module, plan: TrainingPlan) -> None:
+def _verify(result: ExportResult, module: torch.nn.Module, plan: TrainingPlan) -> Verdict:
     from fx2onnx.verify.training import raise_if_any_failed, verify_graph
 
     kind = GraphKind.GRADIENTS if plan.groups is None else GraphKind.STEP
     verdict = verify_graph(result, module, plan, kind)
     result.report.verdict = verdict.summary()
     raise_if_any_failed({"the graph": verdict})
+    return verdict
 
 
 def graph_of(module: torch.nn.Module, plan: TrainingPlan, kind: GraphKind, options: ExportOptions) -> ExportResult:
@@ -106,7 +112,13 @@ def graph_of(module: torch.nn.Module, plan: TrainingPlan, kind: GraphKind, optio
     forms = {**RECURRENT, **PACKED, **WHOLE} if is_differentiated else {}
     translations = {**forms, **(DROPOUT_OFF if is_off else {}), **(options.custom_translations or {})}
     asked = replace(
-        options, capture=capture, state="io", custom_translations=translations or None, verify=False, report=False
+        options,
+        capture=capture,
+        state="io",
+        custom_translations=translations or None,
+        verify=False,
+        report=False,
+        attest=False,
     )
     with errors_of_own_module(plan):
         result = pipeline.run(program, (), samples, None, asked, warns=False)

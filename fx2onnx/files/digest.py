@@ -1,7 +1,11 @@
-"""Digests by which a file is known again: XXH3 of 128 bits, which is as fast as memory and made against accidents only."""
+"""Digests by which a file is known again: XXH3 of 128 bits, which is as fast as memory and made against accidents only.
+
+Statements that others rely on have SHA-256, which nobody can forge.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import threading
 import time
@@ -29,6 +33,12 @@ def digest_of_file(path: str | PathLike[str]) -> str:
         while length := stream.readinto(buffer):
             state.update(buffer[:length])
     return state.hexdigest()
+
+
+def sha256_of_file(path: str | PathLike[str]) -> str:
+    """The SHA-256 of the file's content, in hex. Raises OSError."""
+    with open(path, "rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 _FRESH_NS = 2_000_000_000

@@ -8,17 +8,23 @@ the weights of another.
 from __future__ import annotations
 
 import contextlib
+import json
 import mmap
 import os
 import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+import onnx
 import onnx_ir as ir
 
+from fx2onnx.base.errors import UserError
+from fx2onnx.base.metadata import DATA_DIGESTS
 from fx2onnx.base.targets import is_same_file
-from fx2onnx.files.digest import digest_of, digest_of_file, known_digest
+from fx2onnx.files.digest import digest_of, digest_of_file, known_digest, sha256_of_file
 from fx2onnx.files.renaming import replace
-from fx2onnx.files.staging import locked, sync
+from fx2onnx.files.staging import locked, replacing, sync
+from fx2onnx.semantics.reading.weights import confined_path
 
 DIGEST_DIGITS = 16
 _LONGEST_STEM_BYTES = 200
@@ -126,6 +132,76 @@ def digest_of_model(graph: str | os.PathLike[str]) -> str | None:
         return found[0] if len(digests) == 1 else digest_of(" ".join(found).encode()) if found == digests else None
     except Exception:  # protobuf and onnx_ir have a class for each kind of damage
         return None
+
+
+def add_metadata(path: str | os.PathLike[str], entries: Mapping[str, str]) -> None:
+    """Put entries into the metadata of an ONNX file. Weights beside it stay as they are."""
+    model = onnx.load(os.fspath(path), load_external_data=False)
+    kept = [entry for entry in model.metadata_props if entry.key not in entries]
+    del model.metadata_props[:]
+    model.metadata_props.extend(kept)
+    for key, value in entries.items():
+        model.metadata_props.add(key=key, value=value)
+    with replacing(path) as stage:
+        stage.write_bytes(model.SerializeToString(deterministic=True))
+
+
+def nodes_within(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
+    """All nodes of the graph, of graphs inside nodes, and of functions."""
+    for part in (model.graph, *model.functions):
+        for graph in _graphs_within(part):
+            yield from graph.node
+
+
+def _graphs_within(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.GraphProto | onnx.FunctionProto]:
+    waiting = [graph]
+    while waiting:
+        each = waiting.pop()
+        yield each
+        for node in each.node:
+            for attribute in node.attribute:
+                waiting += [*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs]
+
+
+def data_locations(model: onnx.ModelProto) -> list[str]:
+    """The names of the files beside the graph in which its tensors lie, each once and in order."""
+    graphs = list(_graphs_within(model.graph))
+    tensors = [tensor for graph in graphs if isinstance(graph, onnx.GraphProto) for tensor in graph.initializer]
+    attributes = [attribute for node in nodes_within(model) for attribute in node.attribute]
+    tensors += [tensor for each in attributes for tensor in (*([each.t] if each.HasField("t") else ()), *each.tensors)]
+    places = [
+        entry.value
+        for tensor in tensors
+        if tensor.data_location == onnx.TensorProto.EXTERNAL
+        for entry in tensor.external_data
+        if entry.key == "location"
+    ]
+    return list(dict.fromkeys(places))
+
+
+def check_data_digests(model: onnx.ModelProto, folders: tuple[str, ...], *, may_lack: bool = False) -> None:
+    """Raises UserError E304 where a file of the model's weights does not have the digest that the graph's metadata has for it.
+
+    may_lack: a graph whose metadata has none is right.
+    """
+    locations = data_locations(model)
+    text = next((entry.value for entry in model.metadata_props if entry.key == DATA_DIGESTS), None)
+    try:
+        digests = dict(json.loads(text or "{}"))
+    except (ValueError, TypeError, RecursionError):
+        raise UserError("E304", f"the metadata {DATA_DIGESTS} is no table of digests", next=BIND) from None
+    if text is None and may_lack:
+        return
+    for name in locations:
+        if name not in digests:
+            raise UserError("E304", f"the graph has no digest of its data {name!r}", next=BIND)
+        path = confined_path(name, folders, "the model")
+        if sha256_of_file(path) != digests[name]:
+            why = "it was changed, cut off, or belongs to another graph"
+            raise UserError("E304", f"the data {path!r} does not have the digest that the graph has for it", why=why)
+
+
+BIND = "fx2onnx attest FILE --bind writes the digests into the graph, where its data is known to be right"
 
 
 def _pattern(target: str) -> re.Pattern[str]:

@@ -221,17 +221,9 @@ class Verdict(Shown):
 
     def write_into(self, path: str | os.PathLike[str]) -> None:
         """Put ``summary()`` into the metadata ``fx2onnx.verdict`` of the ONNX file. Weights beside it stay as they are."""
-        import onnx
+        from fx2onnx.irx.model_files import add_metadata
 
-        from fx2onnx.files.staging import replacing
-
-        model = onnx.load(os.fspath(path), load_external_data=False)
-        kept = [entry for entry in model.metadata_props if entry.key != METADATA_KEY]
-        del model.metadata_props[:]
-        model.metadata_props.extend(kept)
-        model.metadata_props.add(key=METADATA_KEY, value=json.dumps(self.summary()))
-        with replacing(path) as stage:
-            stage.write_bytes(model.SerializeToString())
+        add_metadata(path, {METADATA_KEY: json.dumps(self.summary())})
 
     @property
     def is_wrong(self) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 import onnx_ir as ir
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.base.metadata import OF_EXPORTERS
 from fx2onnx.irx.edit import drop_initializer, graphs_of, is_read
 from fx2onnx.irx.inference import STANDARD
 from fx2onnx.sizes.expr import Dim
@@ -104,10 +105,6 @@ def store_inside(model: ir.Model) -> None:
 def _is_small(value: ir.Value) -> bool:
     tensor = value.const_value
     return tensor is not None and not value.is_graph_input() and tensor.nbytes <= MOST_BYTES
-
-
-OF_EXPORTERS = "pkg."
-"""How the keys of such notes on the whole model begin."""
 
 
 KINDS = ("keep", "none")

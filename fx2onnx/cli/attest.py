@@ -1,0 +1,74 @@
+"""``fx2onnx attest FILE``."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+from fx2onnx.base.errors import UserError
+from fx2onnx.base.options import CHECKS, OUTPUT
+from fx2onnx.cli import options
+from fx2onnx.cli.files import check_apart, check_readable
+from fx2onnx.cli.options import Group
+from fx2onnx.cli.outcome import print_json, reports_errors
+from fx2onnx.sources.source import Options
+
+
+@reports_errors
+def attest_command(
+    path: Annotated[Path, options.argument("FILE", "An ONNX file from any tool.")],
+    sample: Annotated[dict[str, Any], Group(Options)],
+    source: options.SourceFlag = None,
+    check: Annotated[
+        bool, options.flag("--check", "Compare FILE, its data and --source with the statement.", CHECKS)
+    ] = False,
+    bind: Annotated[
+        bool, options.flag("--bind", "Write digests of external data into the metadata of FILE, too.", OUTPUT)
+    ] = False,
+    output: Annotated[
+        Path | None, options.output("The statement. Default: FILE.intoto.json.", "FILE.intoto.json")
+    ] = None,
+    json_output: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Write or check a statement about an ONNX file.
+
+    It is an in-toto statement with digests of the file, its external data and its source, what was compared, and the verdict.
+    Sign it with your own tool.
+    """
+    from fx2onnx.cli.progress import Stages
+    from fx2onnx.functions import attest
+    from fx2onnx.proof.statement import statement_path
+
+    check_readable(path)
+    asked = {name: value for name, value in sample.items() if value is not None}
+    if source is None and any(value != _DEFAULTS.get(name) for name, value in asked.items()):
+        raise UserError("E001", "options of example inputs are for --source", next="add --source SOURCE")
+    place = output or statement_path(path)
+    if not check:
+        check_apart([place], [path])
+    with Stages(quiet=quiet or json_output) as stages:
+        title = f"{'check' if check else 'attest'} {path}"
+        given = {} if source is None else {name: value for name, value in asked.items() if value != _DEFAULTS.get(name)}
+        found = stages.call(title, lambda: attest(path, source=source, out=output, bind=bind, check=check, **given))
+    if json_output:
+        print_json(found)
+    elif not quiet:
+        _show(place, found)
+
+
+_DEFAULTS = {name: field.default for name, field in Options.__dataclass_fields__.items()}
+
+
+def _show(place: Path, statement: dict[str, Any]) -> None:
+    from fx2onnx.cli.progress import line
+
+    line("statement", os.fspath(place))
+    for each in statement["subject"]:
+        line("sha256", each["name"], each["digest"]["sha256"])
+    predicate = statement["predicate"]
+    source, verdict = predicate["source"], predicate["verdict"]
+    if source is not None:
+        line("source", source.get("spec") or source["name"])
+    line("verdict", "none: nothing was compared" if verdict is None else "agrees" if verdict["ok"] else "differs")

@@ -15,6 +15,7 @@ from fx2onnx.cli import options
 from fx2onnx.cli.files import check_apart, check_readable
 from fx2onnx.cli.outcome import print_json, print_text, reports_errors
 from fx2onnx.files.staging import replacing, write_text
+from fx2onnx.judge.arrays import read_npz
 from fx2onnx.judge.constants import ATOL, RTOL
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ def run_command(
     if output is not None:
         _save(output, outputs)
     if assert_outputs is not None:
-        run_data.assert_outputs(outputs, run_data.read_npz(assert_outputs), rtol, atol, str(assert_outputs))
+        run_data.assert_outputs(outputs, read_npz(assert_outputs), rtol, atol, str(assert_outputs))
     _show_rest(session, shown, sets, rows if profile else [], dump_ir, json_output)
 
 

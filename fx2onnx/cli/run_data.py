@@ -101,17 +101,6 @@ def _read_value(path: Path, type_text: str) -> Any:
         raise UserError("E302", f"cannot read '{path}' as {type_text}", why=why) from error
 
 
-def read_npz(path: Path) -> dict[str, Any]:
-    """The arrays of a .npz file by name. Raises: UserError E302."""
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
-    except FileNotFoundError as error:
-        raise UserError("E302", f"cannot read '{path}'", why="there is no such file") from error
-    except (*_UNREADABLE, AttributeError) as error:
-        raise UserError("E302", f"cannot read '{path}' as a .npz file", why=str(error).splitlines()[0]) from error
-
-
 def assert_outputs(given: Mapping[str, Any], wanted: Mapping[str, Any], rtol: float, atol: float, source: str) -> None:
     """Raise VerificationError E501 unless every wanted output is there, equal in dtype, shape and, within tolerance, value.
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fx2onnx.base.errors import VerificationError
-from fx2onnx.base.options import OUTPUT
+from fx2onnx.base.options import CHECKS, OUTPUT
 from fx2onnx.cli import options
 from fx2onnx.cli.files import check_apart, check_readable, know_faults
 from fx2onnx.cli.options import Group
@@ -36,6 +36,18 @@ def verify_command(
     given: options.Inputs = None,
     bake: options.Bake = None,
     engine: options.Engines = None,
+    data: Annotated[
+        Path | None,
+        options.flag("--data", "Own inputs by name, with labels where there are any.", CHECKS, metavar="FILE.npz"),
+    ] = None,
+    metric: Annotated[
+        str | None,
+        options.flag(
+            "--metric",
+            "How answers on --data are compared: top1, tokens, wer, psnr, or package.module:function.",
+            CHECKS,
+        ),
+    ] = None,
     faults: options.Faults = None,
     html: options.Html = None,
     record: Annotated[
@@ -65,7 +77,7 @@ def verify_command(
             reference = with_inputs(options.resolve_source(source, **sample), given or [], model)
         verdict = stages.call(
             "verify against eager PyTorch",
-            lambda: check_model(model, reference, engine and engines, bake or (), **asked),
+            lambda: check_model(model, reference, engine and engines, bake or (), data=data, metric=metric, **asked),
         )
     if record:
         verdict.write_into(model)
@@ -84,14 +96,16 @@ def check_model(
     engines: Sequence[str] | None = None,
     bake: Sequence[str] = (),
     effort: Effort = "normal",
+    **measured: Any,
 ) -> Verdict:
     """The verdict on a model against the eager module of ``source``, in all engines unless some are named."""
     from fx2onnx.verify.compare import verify
 
     with warnings.catch_warnings(action="ignore"):
         return verify(
-            model, source.module, source.args, source.kwargs, engines=engines, bake=(*source.bake, *bake), effort=effort
-        )
+            model, source.module, source.args, source.kwargs,
+            engines=engines, bake=(*source.bake, *bake), effort=effort, **measured,
+        )  # fmt: skip
 
 
 def verdict_view(verdict: Verdict) -> RenderableType:
@@ -119,7 +133,8 @@ def verdict_view(verdict: Verdict) -> RenderableType:
         )
     late = [f"incomplete: {verdict.incomplete}"] if verdict.incomplete else []
     notes = [*verdict.notes, *_left_out(verdict), *late]
-    return console.Group(table, *(Text(f"note: {note}", style="dim") for note in notes))
+    moved = [Text(str(each)) for each in verdict.moved]
+    return console.Group(table, *moved, *(Text(f"note: {note}", style="dim") for note in notes))
 
 
 def _left_out(verdict: Verdict) -> list[str]:

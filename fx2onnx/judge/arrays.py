@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
+import os
+import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from fx2onnx.base.errors import UserError, first_line
+
 Array: TypeAlias = np.ndarray[Any, Any]
 BLOCK_ELEMENTS = 1 << 18
 """Elements that are compared at a time, as float64: of mapped weights no more than that is in memory."""
+
+
+_UNREADABLE = (OSError, ValueError, TypeError, KeyError, EOFError, AttributeError, zipfile.BadZipFile, zlib.error)
+
+
+def read_npz(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The arrays of a .npz file by name. Raises: UserError E302."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except FileNotFoundError as error:
+        raise UserError("E302", f"cannot read '{path}'", why="there is no such file") from error
+    except _UNREADABLE as error:
+        raise UserError("E302", f"cannot read '{path}' as a .npz file", why=first_line(error)) from error
 
 
 def first_problem(given: Any, wanted: Any, problem_of: Callable[[Array, Array], str]) -> str:

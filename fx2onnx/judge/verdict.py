@@ -108,6 +108,28 @@ class Range:
             self.largest = largest if self.largest is None else max(self.largest, largest)
 
 
+@dataclass(frozen=True, slots=True)
+class AnswerShift:
+    """How far an engine's answers on the user's own inputs move from those of eager PyTorch, by a metric of the task."""
+
+    engine: str
+    metric: str
+    output: str
+    value: float
+    """Of the engine's answers against those of eager PyTorch."""
+    count: int
+    """The answers that were compared: labels, words, pixels, or samples."""
+    by_labels: float | None = None
+    """Of the engine's answers against the user's labels."""
+    eager_by_labels: float | None = None
+
+    def __str__(self) -> str:
+        text = f"{self.engine}: {self.metric} of {self.output} is {self.value:.6g} against eager PyTorch ({self.count})"
+        if self.by_labels is None or self.eager_by_labels is None:
+            return text
+        return f"{text}; against the labels {self.by_labels:.6g}, eager PyTorch {self.eager_by_labels:.6g}"
+
+
 @dataclass(slots=True, repr=False)
 class Verdict(Shown):
     """All comparisons. ``notes`` says what could not be compared and why, ``left_out`` which inputs were not tried."""
@@ -127,6 +149,8 @@ class Verdict(Shown):
     left_out: list[str] = field(default_factory=list)
     effort: Effort = "normal"
     """What was planned; ``left_out`` has what that does not contain."""
+    moved: list[AnswerShift] = field(default_factory=list)
+    """With ``data`` and ``metric``: how far the answers move on the user's inputs."""
     incomplete: str = ""
     """The first thing that was planned and not done, since it took too long: another run may compare more."""
     unverified: str = ""
@@ -196,7 +220,8 @@ class Verdict(Shown):
         if self.ok:
             engines = sorted({row.engine for row in self.rows})
             late = f"; incomplete: {self.incomplete}" if self.incomplete else ""
-            return f"{len(self.rows)} comparisons agree ({', '.join(engines)}){late}"
+            said = f"{len(self.rows)} comparisons agree ({', '.join(engines)}){late}"
+            return "\n".join([said, *map(str, self.moved)])
         if self.unverified:
             return f"not verified: {self.unverified}"
         lines = [

@@ -26,6 +26,7 @@ from fx2onnx.judge.known_faults import KnownFaults
 from fx2onnx.judge.memory import is_exhausted, too_large, weights_bytes
 from fx2onnx.judge.tolerance import is_near
 from fx2onnx.judge.verdict import PLACEHOLDER, Range, Row, Tried, Verdict
+from fx2onnx.verify.answers import Task
 from fx2onnx.verify.arrays import is_finite, to_numpy
 from fx2onnx.verify.case import MOST_TIMEOUTS, Case, opened, versions_of
 from fx2onnx.verify.eager import Eager, failed_on_arguments, in_mode, placed, takes_gradients
@@ -85,6 +86,8 @@ def verify(
     input_names: Sequence[str] | None = None,
     bake: Sequence[str] = (),
     effort: Effort = "normal",
+    data: Any = None,
+    metric: Any = None,
 ) -> Verdict:
     """Compare ``model`` (a path, or an ``ExportResult``) with ``module(*args, **kwargs)``.
 
@@ -94,9 +97,11 @@ def verify(
     otherwise where its numbers move by rounding. ``input_names`` are those of the export. Arguments that the file has no
     input for are a failure, unless the file or ``bake`` says that they were baked. ``engines``: runner and onnxruntime by
     default; reference (of the onnx package) and openvino may be named, too. An engine without a kernel for a node fails
-    where ``engines`` names it, and is noted otherwise. Without ``seeds`` all values are the sample's.
+    where ``engines`` names it, and is noted otherwise. Without ``seeds`` all values are the sample's. ``data``: the user's own
+    inputs by name, a .npz file or arrays; ``verdict.moved`` says by the ``metric`` (top1, tokens, wer, psnr, or a function of
+    two arrays) how far the answers on them move from those of eager PyTorch, and from an array ``labels`` beside the inputs.
     """
-    budget, start = WorkBudget(effort), time.process_time()
+    asked, budget, start = Task.of(data, metric), WorkBudget(effort), time.process_time()
     root = as_module(module)
     call = normalise_args(root, args, kwargs)
     arguments = bind(root.forward, *call, input_names)
@@ -107,7 +112,7 @@ def verify(
         verdict.notes += filter(None, (mode, file.narrowed))
         arguments = with_state(root, arguments, file.state, file.inputs, file.outputs)
         names = [leaf.name for leaf in arguments.leaves]
-        verdict.baked = [*dict.fromkeys([*file.baked, *_baked_of(model), *bake])]
+        verdict.baked = [*dict.fromkeys([*file.baked, *getattr(getattr(model, "report", None), "baked", ()), *bake])]
         verdict.assumptions = [f"{each.text}   ({each.where})" if each.where else each.text for each in file.conditions]
         verdict.unverified = too_large(proto)
         if verdict.unverified:
@@ -122,8 +127,10 @@ def verify(
             verdict.versions = versions_of(runs)
             with as_quantized(verdict, proto, os.path.dirname(path), root):
                 case = Case(Eager(root, arguments), fed, file, runs, RandomNodes.of(path, proto), budget=budget)
+                asked.check(case)
                 budget.open(weights_bytes(proto) // 4)
                 _compare(verdict, case, seeds, start)
+                asked.measure(verdict, case)
             known.explain(verdict)
         except (Unsteady, NothingToCompare) as cause:
             verdict.give_up(str(cause))
@@ -390,8 +397,3 @@ def _run_engine(
         case.budget.spend(1)
         if sample is SAMPLE:
             case.seconds[engine] = time.process_time() - start
-
-
-def _baked_of(model: Any) -> list[str]:
-    report = getattr(model, "report", None)
-    return list(report.baked) if report is not None else []

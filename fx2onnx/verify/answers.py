@@ -1,0 +1,326 @@
+"""How far a model's answers move on the user's own inputs: ``verify(..., data=, metric=)``."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from fx2onnx.base.errors import UserError, first_line
+from fx2onnx.judge.arrays import read_npz
+from fx2onnx.judge.engines import Array
+from fx2onnx.judge.verdict import AnswerShift, Row, Tried, Verdict
+from fx2onnx.verify.arrays import to_numpy, to_tensor
+from fx2onnx.verify.case import Case
+from fx2onnx.verify.eager import failed_on_arguments
+from fx2onnx.verify.precision import as_input
+
+LABELS = "labels"
+"""The array beside the inputs that has the right answers."""
+IGNORED = -100
+"""A label that does not count, as in PyTorch's losses."""
+CALL = 32
+"""Samples of one call, where the file takes any number."""
+
+
+def _classes(array: Array) -> Array:
+    if array.dtype.kind != "f":
+        return array
+    if array.ndim < 2:
+        raise UserError("E001", f"top1 is for scores [N, classes, ...], and the output is {list(array.shape)}")
+    return np.asarray(array.argmax(1))
+
+
+def _tokens(array: Array) -> Array:
+    return np.asarray(array.argmax(-1)) if array.dtype.kind == "f" else array
+
+
+def _words(array: Array) -> list[list[Any]]:
+    """The words of each row: of text, of ids, or of scores [N, T, words], as CTC has them: repeats once, and 0 is none."""
+    if array.dtype.kind in "OUS":
+        return [str(each).split() for each in array.reshape(-1)]
+    ids = np.atleast_2d(_tokens(array))
+    rows = ids.reshape(-1, ids.shape[-1])
+    if array.dtype.kind != "f":
+        return [[each for each in row if each != IGNORED] for row in rows.tolist()]
+    kept = np.diff(rows, axis=1, prepend=-1) != 0
+    return [row[keep & (row != 0)].tolist() for row, keep in zip(rows, kept, strict=True)]
+
+
+def distance(found: Sequence[Any], wanted: Sequence[Any]) -> int:
+    """The least number of words to insert, leave out or replace (Levenshtein)."""
+    above = list(range(len(wanted) + 1))
+    for row, one in enumerate(found, 1):
+        line = [row]
+        for column, other in enumerate(wanted, 1):
+            line.append(min(above[column] + 1, line[-1] + 1, above[column - 1] + (one != other)))
+        above = line
+    return above[-1]
+
+
+class Share:
+    """The share of answers that are equal; labels of -100 do not count."""
+
+    def __init__(self, answer: Callable[[Array], Array]) -> None:
+        self.answer = answer
+        self.equal = self.count = 0
+
+    def add(self, found: Array, wanted: Array) -> None:
+        """Count the answers of one call."""
+        one, other = self.answer(found), self.answer(wanted)
+        counts = other != IGNORED
+        self.count += int(counts.sum())
+        if one.shape == other.shape:
+            self.equal += int(((one == other) & counts).sum())
+
+    @property
+    def value(self) -> float:
+        return self.equal / self.count if self.count else math.nan
+
+
+class WordErrors:
+    """The word error rate: edits between the words, over the number of words that are wanted."""
+
+    def __init__(self) -> None:
+        self.edits = self.count = 0
+
+    def add(self, found: Array, wanted: Array) -> None:
+        """Count the words of one call."""
+        for one, other in zip(_words(found), _words(wanted), strict=True):
+            self.edits += distance(one, other)
+            self.count += len(other)
+
+    @property
+    def value(self) -> float:
+        return self.edits / self.count if self.count else math.nan
+
+
+class SignalToNoise:
+    """The peak signal-to-noise ratio in dB: ``20 log10(range of what is wanted) - 10 log10(mean squared error)``."""
+
+    def __init__(self) -> None:
+        self.squares, self.count, self.least, self.largest = 0.0, 0, math.inf, -math.inf
+
+    def add(self, found: Array, wanted: Array) -> None:
+        """Add the pixels of one call."""
+        one, other = found.astype(np.float64), wanted.astype(np.float64)
+        self.squares += float(np.square(one - other).sum()) if one.shape == other.shape else math.inf
+        self.count += other.size
+        if other.size:
+            self.least, self.largest = min(self.least, float(other.min())), max(self.largest, float(other.max()))
+
+    @property
+    def value(self) -> float:
+        if not self.count:
+            return math.nan
+        peak = max(self.largest - self.least, 1e-300)
+        return math.inf if not self.squares else 20 * math.log10(peak) - 10 * math.log10(self.squares / self.count)
+
+
+class Mean:
+    """The mean over calls of what a function of the user's gives, weighted by their samples."""
+
+    def __init__(self, function: Callable[[Any, Any], Any]) -> None:
+        self.function, self.sum, self.count = function, 0.0, 0
+
+    def add(self, found: Array, wanted: Array) -> None:
+        """Call the function. Raises UserError E001 where it fails or gives no number."""
+        try:
+            value = float(self.function(found, wanted))
+        except Exception as cause:  # the user's code
+            raise UserError(
+                "E001", "the metric failed", why=f"{type(cause).__name__}: {first_line(cause)[:200]}"
+            ) from cause
+        weight = len(wanted) if wanted.ndim else 1
+        self.sum, self.count = self.sum + value * weight, self.count + weight
+
+    @property
+    def value(self) -> float:
+        return self.sum / self.count if self.count else math.nan
+
+
+METRICS: dict[str, Callable[[], Any]] = {
+    "top1": lambda: Share(_classes),
+    "tokens": lambda: Share(_tokens),
+    "wer": WordErrors,
+    "psnr": SignalToNoise,
+}
+
+
+@dataclass(frozen=True)
+class Task:
+    """The user's inputs by name, and the metric of their answers."""
+
+    arrays: Mapping[str, Array]
+    name: str
+    """Empty where nothing is asked for."""
+    make: Callable[[], Any]
+    output: str = ""
+    """The output that the metric reads; empty: the first."""
+
+    @staticmethod
+    def of(data: Any, metric: Any) -> Task:
+        """From a path or a mapping, and a name, ``NAME:OUTPUT``, ``package.module:function`` or a function. Raises UserError E001, E302."""
+        if data is None and metric is None:
+            return Task({}, "", lambda: None)
+        if data is None or metric is None:
+            missing, other = ("data", "metric") if data is None else ("metric", "data")
+            steps = (
+                f"metric: {', '.join(METRICS)}, or a function of two arrays" if data is not None else "data='FILE.npz'"
+            )
+            raise UserError("E001", f"{other}= needs {missing}=", next=steps)
+        arrays = read_npz(data) if isinstance(data, str | os.PathLike) else {key: np.asarray(data[key]) for key in data}
+        if callable(metric):
+            return Task(arrays, getattr(metric, "__name__", "metric"), lambda: Mean(metric))
+        name, _, output = str(metric).partition(":")
+        if name in METRICS:
+            return Task(arrays, name, METRICS[name], output)
+        function = _function(name, output)
+        return Task(arrays, output, lambda: Mean(function))
+
+    def measure(self, verdict: Verdict, case: Case) -> None:
+        """Run eager PyTorch and the engines on the inputs, and note how far the answers move."""
+        if not self.name:
+            return
+        index = self._index(case.file.outputs)
+        engines = dict(case.runs)
+        scores = {engine: (self.make(), self.make()) for engine in engines}
+        own, count = self.make(), 0
+        for tensors, labels in self._calls(case):
+            feeds = {
+                name: np.ascontiguousarray(as_input(to_numpy(tensor), name, case.file))
+                for name, tensor in zip(case.names, tensors, strict=True)
+                if name is not None
+            }
+            try:
+                wanted = case.eager.run(tensors)[index]
+            except Exception as cause:  # forward is the user's code
+                raise failed_on_arguments(cause) from cause
+            count += 1
+            if labels is not None:
+                own.add(wanted, labels)
+            for engine in list(engines):
+                try:
+                    found = engines[engine](feeds)[index]
+                except Exception as cause:  # each engine has classes of its own
+                    problem = f"{type(cause).__name__}: {first_line(cause)[:300]}"
+                    verdict.rows.append(Row.failed(engine, "(all)", "data", problem))
+                    del engines[engine]
+                    continue
+                scores[engine][0].add(found, wanted)
+                if labels is not None:
+                    scores[engine][1].add(found, labels)
+        has_labels = self._labels(case.file.inputs) is not None
+        for engine in engines:
+            to_eager, to_labels = scores[engine]
+            by_labels = (to_labels.value, own.value) if has_labels else (None, None)
+            output = case.file.outputs[index]
+            verdict.moved.append(AnswerShift(engine, self.name, output, to_eager.value, to_eager.count, *by_labels))
+        verdict.tried.append(Tried("data", {"calls": count}, "data", list(engines)))
+
+    def _index(self, outputs: Sequence[str]) -> int:
+        if self.output and self.output not in outputs:
+            raise UserError("E001", f"the file has no output {self.output!r}", next=f"outputs: {', '.join(outputs)}")
+        return outputs.index(self.output) if self.output else 0
+
+    def _labels(self, inputs: Sequence[str]) -> Array | None:
+        return None if LABELS in inputs else self.arrays.get(LABELS)
+
+    def _calls(self, case: Case) -> Iterator[tuple[list[torch.Tensor], Array | None]]:
+        """The arguments of each call, and the labels of its samples."""
+        leaves = case.eager.arguments.leaves
+        samples = {
+            name: to_numpy(leaf.tensor) for name, leaf in zip(case.names, leaves, strict=True) if name is not None
+        }
+        labels = self._labels(case.file.inputs)
+        pieces = {name: _pieces(name, self.arrays[name], samples[name], case.file.axes[name]) for name in samples}
+        count = max(map(len, pieces.values()), default=1)
+        has_front = any(self.arrays[name].ndim > sample.ndim for name, sample in samples.items())
+        end = 0
+        for call in range(count):
+            chosen = {name: each[call % len(each)] for name, each in pieces.items()}
+            rows = max(
+                (len(array) for name, array in chosen.items() if array.ndim and len(pieces[name]) == count), default=0
+            )
+            start, end = end, end + rows
+            wanted = labels if labels is None or not rows else labels[call] if has_front else labels[start:end]
+            yield (
+                [
+                    leaf.tensor.detach().cpu() if name is None else to_tensor(chosen[name])
+                    for name, leaf in zip(case.names, leaves, strict=True)
+                ],
+                wanted,
+            )
+
+    def check(self, case: Case) -> None:
+        """Raises UserError E401 where the arrays do not fit the inputs, E001 for an output that the file does not have."""
+        if not self.name:
+            return
+        self._index(case.file.outputs)
+        samples = _samples(case)
+        missing = [name for name in samples if name not in self.arrays]
+        unknown = [name for name in self.arrays if name not in samples and name != LABELS]
+        if missing or unknown:
+            what = (
+                f"data has no array for the input {missing[0]!r}"
+                if missing
+                else f"the file has no input {unknown[0]!r}"
+            )
+            steps = f"name the arrays as the inputs: {', '.join(samples)}; right answers: {LABELS}"
+            raise UserError("E401", what, next=steps)
+        for name, sample in samples.items():
+            array = self.arrays[name]
+            if array.dtype != sample.dtype or not 0 <= array.ndim - sample.ndim <= 1 or not array.size:
+                given, wanted = f"{array.dtype}{list(array.shape)}", f"{sample.dtype}{list(sample.shape)}"
+                raise UserError(
+                    "E401",
+                    f"the array {name!r} of data is {given}, and the input {wanted}",
+                    next=f"give {sample.dtype} with its axes, or with one more in front: an entry for each call",
+                )
+        counts = {len(_pieces(name, self.arrays[name], samples[name], case.file.axes[name])) for name in samples} - {1}
+        if len(counts) > 1:
+            said = ", ".join(f"{name} {len(self.arrays[name])}" for name in samples)
+            raise UserError("E401", f"the arrays of data have different numbers of samples: {said}")
+
+
+def _samples(case: Case) -> dict[str, Array]:
+    """The example arrays of the file's inputs."""
+    pairs = zip(case.names, case.eager.arguments.leaves, strict=True)
+    return {name: to_numpy(leaf.tensor) for name, leaf in pairs if name is not None}
+
+
+def _pieces(name: str, array: Array, sample: Array, axes: Mapping[int, str]) -> list[Array]:
+    """The part of an array for each call: its rows where it has an axis in front, or as many as the file takes at once."""
+    if array.ndim > sample.ndim:
+        return list(array)
+    if not sample.ndim:
+        return [array]
+    at_once = min(CALL, len(array)) if 0 in axes else len(sample)
+    if not at_once or (len(array) % at_once and 0 not in axes):
+        raise UserError(
+            "E401",
+            f"the file takes {at_once} rows of {name!r} at a time, and data has {len(array)}",
+            next=f"give a multiple of {at_once} rows, or export with a dynamic batch: dynamic_shapes={{{name!r}: {{0: 'batch'}}}}",
+        )
+    return [array[start : start + at_once] for start in range(0, len(array), at_once)]
+
+
+def _function(place: str, name: str) -> Callable[[Any, Any], Any]:
+    """``package.module:function``. Raises UserError E001."""
+    known = f"one of {', '.join(METRICS)}, or package.module:function"
+    if not name:
+        raise UserError("E001", f"unknown metric {place!r}", next=known)
+    try:
+        found = getattr(importlib.import_module(place), name)
+    except (ImportError, AttributeError, ValueError) as cause:
+        raise UserError("E001", f"the metric {place}:{name} cannot be imported", why=str(cause), next=known) from cause
+    if not callable(found):
+        raise UserError("E001", f"the metric {place}:{name} is no function", next=known)
+    function: Callable[[Any, Any], Any] = found
+    return function

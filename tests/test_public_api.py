@@ -270,6 +270,7 @@ def test_no_submodule_takes_the_place_of_a_public_name() -> None:
 
 ASKED: dict[str, Any] = {
     "export_params": False,
+    "attest": True,
     "verbose": True,
     "input_names": ["a"],
     "output_names": ["b"],
@@ -307,7 +308,7 @@ WITHOUT_EFFECT = {"dynamo"}
 """Taken since torch.onnx.export has them."""
 
 
-INTERNAL = {"gradients", "ignored", "keep_weights"}
+INTERNAL = {"gradients", "ignored", "keep_weights", "properties"}
 """Options that fx2onnx's own parts set, which are no keywords."""
 
 

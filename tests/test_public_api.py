@@ -36,7 +36,9 @@ PUBLIC = {
     "lint", "load", "locate", "optimize", "profile", "quantize", "runner", "sources", "testcase", "translates", "verify",
     "verify_training",
 }  # fmt: skip
-COMMANDS = {"attest", "export", "verify", "locate", "diff", "lint", "inspect", "optimize", "quantize", "testcase", "profile"}
+COMMANDS = {"export", "verify", "locate", "diff", "lint", "inspect", "optimize", "quantize", "testcase", "profile"} | {
+    "attest"
+}
 """Functions that are commands, too."""
 CALLED_PACKAGES = {"verify", "diff", "optimize", "quantize"}
 

@@ -186,8 +186,8 @@ Strict = Annotated[
 ]
 _ENGINE = flag(
     "--engine",
-    "What runs the file: runner, onnxruntime, reference or openvino. Repeatable in verify, locate and optimize; run, "
-    "generate and train take one of the first two.",
+    "What runs the file: runner, onnxruntime, onnxruntime:PROVIDER, reference or openvino. Repeatable in verify, locate and "
+    "optimize; run, generate and train take one of the first two.",
     CHECKS,
     metavar="NAME",
 )

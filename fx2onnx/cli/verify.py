@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fx2onnx.base.errors import VerificationError
-from fx2onnx.base.options import CHECKS, OUTPUT
+from fx2onnx.base.options import CHECKS, INPUTS, OUTPUT
 from fx2onnx.cli import options
 from fx2onnx.cli.files import check_apart, check_readable, know_faults
 from fx2onnx.cli.options import Group
@@ -176,6 +176,15 @@ def locate_command(
         options.flag("--case", "Write the nodes as a test case into this new folder.", OUTPUT, metavar="FOLDER"),
     ] = None,
     case_weights: options.CaseWeights = "full",
+    dump: Annotated[
+        Path | None,
+        options.flag(
+            "--dump",
+            "Values that a device computed: .npy files by names of values or nodes, or a .npz.",
+            INPUTS,
+            metavar="FOLDER",
+        ),
+    ] = None,
     faults: options.Faults = None,
     json_output: options.Json = False,
     quiet: options.Quiet = False,
@@ -203,7 +212,9 @@ def locate_command(
         with warnings.catch_warnings(action="ignore"):
             found = stages.call(
                 "compare node by node",
-                lambda: locate(model, reference.module, reference.args, reference.kwargs, engines=engine, **asked),
+                lambda: locate(
+                    model, reference.module, reference.args, reference.kwargs, engines=engine, dump=dump, **asked
+                ),
             )
     if found is not None and case is not None:
         found.write_case(case, weights=case_weights)

@@ -29,6 +29,7 @@ from fx2onnx.judge.memory import LARGE_BYTES
 
 Array: TypeAlias = npt.NDArray[Any]
 Run: TypeAlias = Callable[[dict[str, Array]], list[Any]]
+CPU_PROVIDER = "CPUExecutionProvider"
 PRECISE_OPTION = ("session.x64quantprecision", "1")
 """With which onnxruntime takes int8 kernels that do not overflow, on CPUs whose fast ones do."""
 _SECONDS: contextvars.ContextVar[float | None] = contextvars.ContextVar("fx2onnx_engine_seconds", default=None)
@@ -94,8 +95,10 @@ def open_runner(model: str | bytes) -> Run:
     return run
 
 
-def open_onnxruntime(model: str | bytes, folder: str = "", *, is_precise: bool = False) -> Run:
-    """onnxruntime on the CPU. Large weights stay as they lie in the file: a copy in another order pays after many runs, and
+def open_onnxruntime(
+    model: str | bytes, folder: str = "", *, is_precise: bool = False, provider: str = CPU_PROVIDER
+) -> Run:
+    """onnxruntime, on the CPU unless another ``provider`` is named. Large weights stay as they lie in the file: a copy in another order pays after many runs, and
     makes of the weights of convolutions (the layouts of its highest level) one more. ``folder``: where the weights of bytes lie;
     ``is_precise``: with kernels for codes that do not overflow.
 
@@ -116,7 +119,7 @@ def open_onnxruntime(model: str | bytes, folder: str = "", *, is_precise: bool =
         options.add_session_config_entry("session.disable_prepacking", "1")
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
         left_out = ["ConstantFolding"]
-    return partial(_run_onnxruntime, _session_of_onnxruntime(model, options, left_out))
+    return partial(_run_onnxruntime, _session_of_onnxruntime(model, options, left_out, provider))
 
 
 def _options_of_onnxruntime() -> Any:
@@ -127,10 +130,12 @@ def _options_of_onnxruntime() -> Any:
     return options
 
 
-def _session_of_onnxruntime(model: str | bytes, options: Any, left_out: Sequence[str] = ()) -> Any:
+def _session_of_onnxruntime(
+    model: str | bytes, options: Any, left_out: Sequence[str] = (), provider: str = CPU_PROVIDER
+) -> Any:
     import onnxruntime
 
-    providers = ["CPUExecutionProvider"]
+    providers = list(dict.fromkeys([provider, CPU_PROVIDER]))
     return onnxruntime.InferenceSession(model, options, providers=providers, disabled_optimizers=list(left_out))
 
 
@@ -186,14 +191,27 @@ def open_openvino(model: str | bytes) -> Run:
     return run
 
 
-ENGINES: dict[str, Callable[[str | bytes], Run]] = {
-    "runner": open_runner,
-    "onnxruntime": open_onnxruntime,
-    "reference": open_reference,
-    "openvino": open_openvino,
-}
+class _Engines(dict[str, Callable[[str | bytes], Run]]):
+    """The engines by name. ``onnxruntime:PROVIDER`` is none of the names, and opens a model in a provider of onnxruntime."""
+
+    def __missing__(self, name: str) -> Callable[[str | bytes], Run]:
+        engine, _, provider = name.partition(":")
+        if engine != "onnxruntime" or not provider:
+            raise KeyError(name)
+        return partial(open_onnxruntime, provider=provider)
+
+
+ENGINES = _Engines(runner=open_runner, onnxruntime=open_onnxruntime, reference=open_reference, openvino=open_openvino)
 PACKAGES = {"onnxruntime": "onnxruntime", "openvino": "openvino"}
 """What has to be installed for an engine that does not come with fx2onnx."""
+_QUICK = ("onnxruntime", "openvino", "runner", "reference")
+
+
+def slowness(engine: str) -> int:
+    """A number by which the quickest engine is the least: which one runs where not all can."""
+    return _QUICK.index(engine.partition(":")[0])
+
+
 SESSIONS = ("onnxruntime", "runner")
 """Those with sessions (``open_session``), the one first that is taken where none is named."""
 DEFAULT = ("runner", "onnxruntime")
@@ -224,8 +242,10 @@ def chosen_engines(names: Sequence[str] | None, known: Sequence[str] | None = No
     """
     if names is None:
         return [name for name in known or DEFAULT if is_available(name)]
-    chosen = [names] if isinstance(names, str) else list(dict.fromkeys(names))
+    chosen = list(dict.fromkeys(map(_with_provider, [names] if isinstance(names, str) else names)))
     for name in chosen or [""]:
+        if known is None and name.startswith("onnxruntime:"):
+            continue
         if name not in (known or ENGINES):
             what = f"unknown engine {name!r}" if chosen else "no engine is named"
             raise UserError("E001", what, next=f"engines: {', '.join(known or ENGINES)}")
@@ -236,6 +256,26 @@ def chosen_engines(names: Sequence[str] | None, known: Sequence[str] | None = No
                 next=[f"pip install {PACKAGES[name]}", "or run it in the runner, which comes with fx2onnx"],
             )
     return chosen
+
+
+def _with_provider(name: str) -> str:
+    """``onnxruntime:cuda`` as ``onnxruntime:CUDAExecutionProvider``; other names as they are. Raises UserError E602."""
+    engine, _, asked = name.partition(":")
+    if engine != "onnxruntime" or not asked:
+        return name
+    chosen_engines([engine])
+    import onnxruntime
+
+    found = onnxruntime.get_available_providers()
+    for provider in found:
+        if asked.lower() in (provider.lower(), provider.lower().removesuffix("executionprovider")):
+            return f"{engine}:{provider}"
+    raise UserError(
+        "E602",
+        f"the installed onnxruntime has no provider {asked!r}",
+        why=f"it has {', '.join(found)}",
+        next="install the package of onnxruntime that has it, such as onnxruntime-gpu or onnxruntime-openvino",
+    )
 
 
 _TEXTS = "tensor(string)"

@@ -21,7 +21,7 @@ from fx2onnx.base.stack_frames import public
 from fx2onnx.capture.driver import as_module
 from fx2onnx.capture.python.inputs import bind, normalise_args
 from fx2onnx.judge import Effort
-from fx2onnx.judge.engines import ENGINES, Array, Run, chosen_engines, within
+from fx2onnx.judge.engines import ENGINES, Array, Run, chosen_engines, slowness, within
 from fx2onnx.judge.known_faults import KnownFaults
 from fx2onnx.judge.memory import is_exhausted, too_large, weights_bytes
 from fx2onnx.judge.tolerance import is_near
@@ -53,8 +53,6 @@ LATEST_FORWARDS = 40.0
 """Seconds of processor time after which nothing more is tried, or so many times what eager PyTorch takes on the sample."""
 SMALL_SHARE = 0.25
 """Inputs of so few numbers, as a share of the sample's, run in every engine where a run at other sizes is due."""
-QUICK_ENGINES = ("onnxruntime", "openvino", "runner", "reference")
-"""The quickest first: which one runs where not all can."""
 LONGER_LOOPS = 100
 """Times that loops may turn more often than on the sample."""
 EXACT_ENGINE = "runner"
@@ -177,7 +175,7 @@ def _compare(verdict: Verdict, case: Case, seeds: Sequence[int], start: float) -
                 continue
         if not budget.allows(1 + len(engines), share) and not (needed and share <= SMALL_SHARE):
             is_exact = sample.values in case.file.by_any_engine and EXACT_ENGINE in engines
-            engines = [EXACT_ENGINE] if is_exact else sorted(engines, key=QUICK_ENGINES.index)[:1]
+            engines = [EXACT_ENGINE] if is_exact else [min(engines, key=slowness)]
         if len({row.inputs for row in verdict.rows if not row.ok}) >= MOST_WRONG:
             verdict.left_out.append(f"{sample.name}: the file is wrong on others")
             continue

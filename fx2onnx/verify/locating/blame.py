@@ -89,7 +89,7 @@ def _engine_place(engine: str, file: OnnxFile, nodes: Sequence[int]) -> str:
     if engine != "runner":
         import importlib.metadata
 
-        package = engine if engine == "onnxruntime" else "onnx"
+        package = "onnxruntime" if engine.startswith("onnxruntime") else "onnx"
         return f"{engine} ({package} {importlib.metadata.version(package)})"
     opsets = {each.domain: each.version for each in file.proto.opset_import}
     kernels = {}

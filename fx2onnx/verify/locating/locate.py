@@ -11,9 +11,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import onnx
-import onnx.shape_inference
-import onnx_ir as ir
 import torch
 import torch.fx
 
@@ -36,13 +33,13 @@ from fx2onnx.verify.locating.blame import with_entries
 from fx2onnx.verify.locating.by_values import likely_call, matched, producer, sketched, unmatched_fault
 from fx2onnx.verify.locating.capture_fault import Seen, first_unseen, places_noted
 from fx2onnx.verify.locating.difference import Difference, Once, difference
+from fx2onnx.verify.locating.dumped import in_dump
 from fx2onnx.verify.locating.elsewhere import Elsewhere, where_failed, without_inputs
 from fx2onnx.verify.locating.first_wrong import FirstWrong
 from fx2onnx.verify.locating.onnx_file import OnnxFile
 from fx2onnx.verify.locating.program import Program, Settings, is_ours
-from fx2onnx.verify.locating.side_by_side import SideBySide, Suspect, missing, reordered
+from fx2onnx.verify.locating.side_by_side import SideBySide, Suspect, case_of, missing, reordered
 from fx2onnx.verify.on_cpu import on_cpu
-from fx2onnx.verify.testcase import Case
 
 SEED = 0
 """Of the random numbers that forward draws."""
@@ -62,12 +59,15 @@ def locate(
     memory_bytes: int | None = None,
     verdict: Verdict | None = None,
     effort: Effort = "normal",
+    dump: Any = None,
 ) -> FirstWrong | None:
     """The first node of ``model`` (a path, or an ``ExportResult``) that differs from ``module(*args, **kwargs)``.
 
     Where nothing differs on these arguments, the file is verified, and the search goes on at the first inputs on which that
     fails; ``verdict`` is such a verification that was done before. None where every engine gives what eager PyTorch gives on
     all of them. Values take ``memory_bytes`` (default: a quarter of what is free), and lie in a temporary folder beyond.
+    ``dump``: values of a device on these arguments, .npy files in a folder by names of values or nodes: the first that the
+    first engine does not compute from those before it.
     ``input_names``, ``bake``: of the export; ``effort``: of the verification. UserError: the module or the file does not run.
     """
     check_effort(effort)
@@ -82,6 +82,9 @@ def locate(
         asked = settings.capture
         if not bake and not isinstance(asked.bake, str):
             bake = asked.bake
+        if dump is not None:
+            arguments = bind(root.forward, *normalise_args(root, args, kwargs), asked.input_names)
+            return in_dump(dump, file, arguments, bake, chosen[0])
 
         def search(on: Elsewhere) -> FirstWrong | None:
             found = _Search(root, module, on.args, on.kwargs, path, file, settings, chosen, memory_bytes, bake).run()
@@ -291,7 +294,7 @@ class _Search:
             str(want.dtype),
             tuple(self.file.nodes[index].op_type for index in nodes),
             engines,
-            _case(side.file, sorted(nodes), given, name, want),
+            case_of(side.file, sorted(nodes), given, name, want),
         )
 
     def _capture_fault(
@@ -379,21 +382,3 @@ def _unlike(expected: Sequence[Any], results: Sequence[Any], wide: Any) -> dict[
             if found.is_wrong:
                 wrong[index] = found
     return wrong
-
-
-def _case(file: OnnxFile, nodes: Sequence[int], given: Mapping[str, Array], name: str, want: Array) -> Case:
-    """The nodes as a model with its weights inside, its output of the type that the nodes give."""
-    cut = file.cut(nodes, given, [name])
-    proto = onnx.shape_inference.infer_shapes(cut.proto)
-    (output,) = proto.graph.output
-    if not output.type.HasField("tensor_type"):
-        output.type.tensor_type.elem_type = onnx.helper.np_dtype_to_tensor_dtype(want.dtype)
-    model = ir.from_proto(proto)
-    inputs = {value.name: value for value in model.graph.inputs}
-    for weight in cut.weights:
-        value = inputs[weight]
-        model.graph.inputs.remove(value)
-        value.const_value = ir.Tensor(np.array(file.weight(weight)), dtype=value.dtype, name=weight)
-        model.graph.register_initializer(value)
-    feeds = {each: np.array(given[each]) for each in cut.feeds}
-    return Case(model, feeds, {model.graph.outputs[0].name or "": np.array(want)})

@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+import onnx
+import onnx.shape_inference
+import onnx_ir as ir
 
 from fx2onnx.base.errors import first_line
 from fx2onnx.judge.engines import ENGINES, Array
@@ -21,6 +24,7 @@ from fx2onnx.verify.locating.difference import Difference, difference
 from fx2onnx.verify.locating.first_wrong import FirstWrong
 from fx2onnx.verify.locating.onnx_file import Cut, OnnxFile, reads_of
 from fx2onnx.verify.precision import widened
+from fx2onnx.verify.testcase import Case
 
 MOST_NODES = 4000
 """Of one part of the file, which one session of an engine runs."""
@@ -196,3 +200,21 @@ def reordered(file: OnnxFile, results: Sequence[Array], wants: Sequence[Array]) 
 def _reported(problem: str, outputs: Sequence[str], nodes: Sequence[str], why: str) -> FirstWrong:
     found = Difference(float("inf"), 0.0, 0, 0, problem=problem)
     return FirstWrong("translation", tuple(nodes), ", ".join(outputs), None, "", (), found, "", why)
+
+
+def case_of(file: OnnxFile, nodes: Sequence[int], given: Mapping[str, Array], name: str, want: Array) -> Case:
+    """The nodes as a model with its weights inside, its output of the type that the nodes give."""
+    cut = file.cut(nodes, given, [name])
+    proto = onnx.shape_inference.infer_shapes(cut.proto)
+    (output,) = proto.graph.output
+    if not output.type.HasField("tensor_type"):
+        output.type.tensor_type.elem_type = onnx.helper.np_dtype_to_tensor_dtype(want.dtype)
+    model = ir.from_proto(proto)
+    inputs = {value.name: value for value in model.graph.inputs}
+    for weight in cut.weights:
+        value = inputs[weight]
+        model.graph.inputs.remove(value)
+        value.const_value = ir.Tensor(np.array(file.weight(weight)), dtype=value.dtype, name=weight)
+        model.graph.register_initializer(value)
+    feeds = {each: np.array(given[each]) for each in cut.feeds}
+    return Case(model, feeds, {model.graph.outputs[0].name or "": np.array(want)})

@@ -101,7 +101,7 @@ SIGNATURES = {
     "optimize": (
         "(model: Any, out: str | os.PathLike[str] | None = None, *, level: int = 2, opset: int | None = None, target: str | None = None, "
         "fix: Mapping[str, int] | str | None = None, dynamic: Mapping[str, str] | None = None, "
-        "quantize: Quantize | str | None = None, dtype: str | Precision | None = None, io: str | None = None, external_data: bool | None = None, external_data_bytes: int = 1024, metadata: str = 'keep', verify: bool = True, effort: Effort = 'normal', "
+        "quantize: Quantize | str | None = None, dtype: str | Precision | None = None, io: str | None = None, external_data: bool | None = None, external_data_bytes: int = 1024, metadata: str | Mapping[str, Any] | Sequence[Any] = 'keep', verify: bool = True, effort: Effort = 'normal', "
         "engines: Sequence[str] | None = None, seed: int = 0, explain: bool = False, check: bool = False) "
         "-> OptimizeResult"
     ),

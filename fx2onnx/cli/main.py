@@ -48,7 +48,6 @@ COMMANDS = {
 }  # fmt: skip
 _HEAD = """
 Usage: fx2onnx COMMAND ...            fx2onnx COMMAND --help shows its options
-
 Export PyTorch models to ONNX; check, inspect and run ONNX files.
 """
 _SETTINGS: dict[str, Any] = {

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.options import OUTPUT, PRECISION, SIZES
 from fx2onnx.cli import options
+from fx2onnx.cli.export import own_metadata
 from fx2onnx.cli.files import check_readable, human_size
 from fx2onnx.cli.options import Group
 from fx2onnx.cli.outcome import print_json, reports_errors
@@ -39,7 +40,7 @@ def optimize_command(
     source: Source,
     quantize: Annotated[Quantize | None, Group(Quantize, is_made=True)],
     precision: Annotated[Precision | None, Group(Precision, is_made=True)],
-    exported: Annotated[dict[str, Any], Group(ExportOptions, only=("opset_version", "target", "effort"))],
+    exported: Annotated[dict[str, Any], Group(ExportOptions, only=("opset_version", "target", "effort", "properties"))],
     out: Out = None,
     output: Annotated[Path | None, options.output("The file to write, instead of OUT.")] = None,
     level: Annotated[int, options.flag("-O --level", "How much is rewritten: 0 to 3.")] = 2,
@@ -53,10 +54,6 @@ def optimize_command(
         int,
         options.flag("--external-data-bytes", "Keep smaller weights in the model file.", OUTPUT),
     ] = 1024,
-    metadata: Annotated[
-        str,
-        options.flag("--metadata", "keep, or none: leave out notes of exporters.", OUTPUT),
-    ] = "keep",
     verify: options.Verify = True,
     strict: options.Strict = False,
     engine: options.Engines = None,
@@ -85,7 +82,7 @@ def optimize_command(
         "dtype": precision,
         "external_data": external_data,
         "external_data_bytes": external_data_bytes,
-        "metadata": metadata,
+        "metadata": own_metadata(exported["properties"] or ()),
         "verify": verify,
         "engines": engine,
         "seed": seed,

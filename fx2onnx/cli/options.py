@@ -120,6 +120,10 @@ def argument(metavar: str, help: str) -> Any:
     return typer.Argument(metavar=metavar, help=help, show_default=False)
 
 
+DATA = flag(
+    "--data", "A .npz file with an array for each input and target (in verify: labels). In train also: digits.",
+    INPUTS, metavar="FILE.npz",
+)  # fmt: skip
 _SPECS = "zoo:NAME, torchvision:NAME, timm:NAME, hf:FOLDER_OR_TYPE or package.module:factory, with ?key=value"
 SourceArgument = Annotated[str, argument("SOURCE", f"{_SPECS}.")]
 SourcesArgument = Annotated[

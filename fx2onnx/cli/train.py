@@ -36,10 +36,7 @@ PLOTS = ("training.html", "training.svg")
 @reports_errors
 def train_command(
     folder: Annotated[Path, options.argument("FOLDER", "A folder that fx2onnx export-training wrote.")],
-    data: Annotated[
-        str,
-        options.flag("--data", "digits, or a .npz file with an array for each input and target."),
-    ],
+    data: Annotated[str, options.DATA],
     steps: Annotated[int, options.flag("--steps", "Steps of the optimizer.", min=1)] = 200,
     batch_size: Annotated[
         int | None, options.flag("--batch-size", "Rows of a step. Default: 64, or what the graph takes.", min=1)

@@ -36,10 +36,7 @@ def verify_command(
     given: options.Inputs = None,
     bake: options.Bake = None,
     engine: options.Engines = None,
-    data: Annotated[
-        Path | None,
-        options.flag("--data", "Own inputs by name, with labels where there are any.", CHECKS, metavar="FILE.npz"),
-    ] = None,
+    data: Annotated[str | None, options.DATA] = None,
     metric: Annotated[
         str | None,
         options.flag(

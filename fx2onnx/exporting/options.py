@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import difflib
-import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.base.metadata import OF_EXPORTERS, PRODUCER
 from fx2onnx.base.opsets import check_opset
-from fx2onnx.base.options import CHECKS, INPUTS, OUTPUT, SIZES, option
+from fx2onnx.base.options import CHECKS, INPUTS, OUTPUT, SIZES, metadata_of, option
 from fx2onnx.capture.options import CaptureOptions, check_choice
 from fx2onnx.judge import Effort
 from fx2onnx.precision.options import Precision
@@ -30,6 +28,7 @@ FUSED_OPSET = 23
 
 STATES = ("warn", "error", "drop", "io")
 METADATA = ("none", "light", "full")
+METADATA_HELP = "Own entry for the file's metadata, repeatable. none: without notes on the origin of nodes."
 TASK_HELP = "Task of an hf: model, such as masked-lm or text-generation-with-past."
 
 TORCH_ONLY: dict[str, tuple[tuple[Any, ...], str]] = {
@@ -74,7 +73,7 @@ class ExportOptions:
     metadata: str = "light"
     properties: Mapping[str, str] | None = option(
         None,
-        "Own entry for the file's metadata, repeatable. none or full: the notes on the origin of nodes.",
+        METADATA_HELP,
         "--metadata",
         panel=OUTPUT,
         kind=list[str] | None,
@@ -148,7 +147,7 @@ class ExportOptions:
         own = {name: value for name, value in keywords.items() if name in _OWN}
         own["custom_opsets"] = dict(own.get("custom_opsets") or {})
         own["quantize"] = Quantize.of(own.get("quantize"))
-        own["metadata"], own["properties"] = _metadata(own.get("metadata", "light"))
+        own["metadata"], own["properties"] = metadata_of(own.get("metadata", "light"), "light")
         own["ignored"] = tuple(_ignored(keywords))
         return cls(CaptureOptions(strategy=capture, training=_mode(training), **of_capture), **own)
 
@@ -186,35 +185,6 @@ class FolderOptions:
 
 _OWN = frozenset(found.name for found in fields(ExportOptions)) - {"capture", "keep_weights", "ignored", "properties"}
 _OF_CAPTURE = frozenset(found.name for found in fields(CaptureOptions)) - {"strategy", "training", "gradients"}
-
-
-def _metadata(given: Any) -> tuple[str, dict[str, str] | None]:
-    """The word for the origin of nodes, and the user's own entries as text, from a word, a mapping, or a list of both."""
-    word, entries = "light", dict[str, str]()
-    for each in given if isinstance(given, list | tuple) else (given,):
-        if isinstance(each, Mapping):
-            entries |= {key: _entry(key, value) for key, value in each.items()}
-        else:
-            word = each
-    return word, entries or None
-
-
-def _entry(key: Any, value: Any) -> str:
-    """The value of an own entry as text: JSON where it is none. Raises UserError E001."""
-    if not isinstance(key, str) or not key or key.startswith(RESERVED):
-        why = f"keys that begin with {' or '.join(RESERVED)} are those of exporters" if key else ""
-        raise UserError("E001", f"metadata cannot have the key {key!r:.80}", why=why, next="give another name")
-    try:
-        text = value if isinstance(value, str) else json.dumps(value, allow_nan=False, ensure_ascii=False)
-        (key + text).encode()
-    except (TypeError, ValueError, RecursionError) as cause:
-        steps = "give text, or numbers, lists and dicts, which become JSON"
-        raise UserError("E001", f"metadata cannot hold the value of {key!r:.80}", why=str(cause), next=steps) from None
-    return text
-
-
-RESERVED = (f"{PRODUCER}.", OF_EXPORTERS)
-"""How keys of a model's metadata begin that exporters write."""
 
 
 def _mode(flag: Any) -> bool | None:

@@ -15,6 +15,7 @@ import onnx_ir as ir
 from fx2onnx.base.errors import InternalError, RewriteFailed, UserError, VerificationError, warn
 from fx2onnx.base.events import record
 from fx2onnx.base.memory import free_bytes
+from fx2onnx.base.options import metadata_of
 from fx2onnx.base.stack_frames import public
 from fx2onnx.base.targets import check_target
 from fx2onnx.files.staging import cannot_write, staged
@@ -83,7 +84,7 @@ def optimize_model(
     io: str | None = None,
     external_data: bool | None = None,
     external_data_bytes: int = 1024,
-    metadata: str = "keep",
+    metadata: str | Mapping[str, Any] | Sequence[Any] = "keep",
     verify: bool = True,
     effort: Effort = "normal",
     engines: Sequence[str] | None = None,
@@ -101,7 +102,7 @@ def optimize_model(
     ``bfloat16`` or ``mixed``: weights and compute in 16 bits but where a measurement asks for float32 (docs/precision.md), or a
     ``Precision``; io: ``float32`` lets inputs and outputs be as they are. external_data: weights of ``external_data_bytes`` or more in a file beside (True), all in one file (False),
     as the input has it (None). metadata: ``"none"`` leaves out stack traces, source lines and
-    other notes of exporters on nodes, values and graphs. verify: run both on random inputs at several sizes in ``engines`` (those that are
+    other notes of exporters on nodes, values and graphs; a dict: own entries for the file's metadata; a list: both. verify: run both on random inputs at several sizes in ``engines`` (those that are
     installed), as many as the ``effort`` says: quick, normal or full. A rewrite that makes them differ is found by bisection, named, and left out. explain: keep why rewrites refused.
     check: check the graph after each edit.
 
@@ -115,11 +116,11 @@ def optimize_model(
     chosen = chosen_engines(engines) if verify else []
     opened = open_model(model)
     wanted = parse_sizes(fix, "fix") if isinstance(fix, str) else dict(fix or {})
-    few_bits = Quantize.of(quantize)
+    few_bits, (word, own) = Quantize.of(quantize), metadata_of(metadata, "keep")
     version = opset_for(opened, opset, runtime, few_bits)
     plan = Plan(
         level, version, wanted, dict(dynamic or {}), external_data, external_data_bytes, explain, check, runtime,
-        few_bits, Precision.of(dtype, io), keeps_metadata=keeps_origins(metadata),
+        few_bits, Precision.of(dtype, io), keeps_metadata=keeps_origins(word), properties=own,
     )  # fmt: skip
     stages_of(level)
     job = _Job(opened, plan)
@@ -205,6 +206,7 @@ class _Job:
         rounds = plan.precision is not None or plan.quantize is not None  # weights of the main graph
         if plan.level and plan.stores_inside and not rounds:
             store_inside(model)
+        model.metadata_props.update(plan.properties or {})
         if not plan.keeps_metadata:
             edits["removed origins"] += leave_out_origins(model)
         return model, edits

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from fx2onnx.precision.options import Precision
@@ -33,6 +34,8 @@ class Plan:
     growth_bytes: int | None = None
     stores_inside: bool = True
     keeps_metadata: bool = True
+    properties: Mapping[str, str] | None = None
+    """The user's own entries in the metadata of the file."""
     keeps_types: bool = True
 
     @property

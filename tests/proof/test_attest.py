@@ -287,7 +287,8 @@ class TestOwnMetadata:
         result.save(path)
         expected = {"author": "Ünal", "labels": '["cat", "dog"]', "scale": "0.5", "note": "batch = 3"}
         assert expected.items() <= fx2onnx.inspect(path)["metadata"].items()
-        fx2onnx.optimize(path, smaller, verify=False, metadata="none")
+        fx2onnx.optimize(path, smaller, verify=False, metadata=["none", {"author": "you"}])
+        expected["author"] = "you"
         assert expected.items() <= fx2onnx.inspect(smaller)["metadata"].items()
 
     def test_both_notes_and_entries(self, tmp_path: Path) -> None:

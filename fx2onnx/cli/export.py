@@ -96,7 +96,8 @@ def own_metadata(given: Sequence[str]) -> list[Any]:
 
 def default_output(source: str, weights: str | None, file: str = "") -> Path:
     """A model by reference lies beside its weights; everything else needs ``-o``."""
-    folder = Path(source.partition("?")[0].removeprefix("hf:")).expanduser()
+    folder = Path(source.partition("?")[0].removeprefix("hf:").removeprefix("gguf:")).expanduser()
+    folder = folder.parent if os.path.isfile(folder) else folder
     if weights == "reference" and os.path.isdir(folder):
         return folder / file
     raise UserError("E001", "--output is missing", next=f"-o {file or 'FOLDER'}")
@@ -112,8 +113,9 @@ def with_task(source: str, task: str | None) -> str:
     from fx2onnx.decoding.parts import GENERATION_WORDS
     from fx2onnx.sources.hf.kind import check_task
 
-    if not source.startswith("hf:"):
-        raise UserError("E001", f"--task has no meaning for '{source}'", next="it takes hf:FOLDER or hf:MODEL_TYPE")
+    if not source.startswith(("hf:", "gguf:")):
+        step = "it takes hf:FOLDER, hf:MODEL_TYPE or gguf:FILE"
+        raise UserError("E001", f"--task has no meaning for '{source}'", next=step)
     if not is_folder_task(task):
         check_task(task, also=GENERATION_WORDS)
     return f"{source}{'&' if '?' in source else '?'}task={task}"

@@ -22,6 +22,7 @@ from fx2onnx.decoding.recipes import (
 )
 from fx2onnx.decoding.recipes.recipe import FolderPart, FolderRequest, Recipe, TextOnly
 from fx2onnx.manifest.names import MODEL_FILE
+from fx2onnx.sources.hf.gguf_file import file_of
 from fx2onnx.sources.hf.sample_context import set_use_cache
 from fx2onnx.sources.hf.transformers_types import Model
 from fx2onnx.sources.registry import fail_unknown, resolve
@@ -52,12 +53,13 @@ RECIPES: tuple[Recipe, ...] = (
 
 @dataclass(frozen=True)
 class Assembly:
-    """A model as the files of a folder; ``folder`` is the checkpoint that it comes from, if any."""
+    """A model as the files of a folder; ``folder`` or the file ``gguf`` is the checkpoint that it comes from, if any."""
 
     model: Model
     parts: Sequence[FolderPart]
     folder: Path | None
     origin: str
+    gguf: Path | None = None
 
 
 def is_generation_task(task: str | None) -> bool:
@@ -67,7 +69,7 @@ def is_generation_task(task: str | None) -> bool:
 def assemble(
     spec: str, task: str, *, cache: str = "dynamic", in_place: bool = True, logits: str = "all", **sizes: Any
 ) -> Assembly:
-    """The parts of the transformers model ``spec`` (``hf:...``) for ``task``; ``cache`` and ``logits`` as ``cached_parts`` takes them.
+    """The parts of the transformers model ``spec`` (``hf:...`` or ``gguf:FILE``) for ``task``; ``cache`` and ``logits`` as ``cached_parts`` takes them.
 
     Raises:   UserError E601 where the model does not fit the task or keeps no cache, E001 for another kind of source.
     """
@@ -80,23 +82,26 @@ def assemble(
     word = TASKS.get(task.removesuffix(WITH_PAST))
     if word is None:
         fail_unknown("generation task", task, GENERATION_WORDS)
-    if not spec.startswith("hf:"):
-        step = f"write hf:{spec}" if os.path.isdir(spec) else "a folder is made of hf:FOLDER or hf:MODEL_TYPE"
-        raise UserError("E001", f"the task {task} is for hf: sources, and '{spec}' is none", next=step)
+    if not spec.startswith(("hf:", "gguf:")):
+        step = (
+            f"write hf:{spec}" if os.path.isdir(spec) else "a folder is made of hf:FOLDER, hf:MODEL_TYPE or gguf:FILE"
+        )
+        raise UserError("E001", f"the task {task} is for hf: and gguf: sources, and '{spec}' is none", next=step)
     if logits != "all" and not task.endswith(WITH_PAST):
         raise UserError(
             "E001", f"logits={logits!r} has no meaning for {task}", next=f"ask for the task {task}{WITH_PAST}"
         )
     source = _resolved(spec + ("&" if "?" in spec else "?") + f"task={word}", task, sizes)
-    name, _, _ = spec.removeprefix("hf:").partition("?")
-    folder = Path(name).expanduser()
+    place = Path(spec.partition(":")[2].partition("?")[0]).expanduser()
+    gguf = file_of(place) if os.path.exists(place) else None
+    folder = place if gguf is None and os.path.isdir(place) else None
     if not task.endswith(WITH_PAST):
         parts = [FolderPart(MODEL_FILE, [lambda: source])]
     else:
         parts = cached_parts(
             source, cache, in_place=in_place, logits=logits, images=not task.startswith("text-generation")
         )
-    return Assembly(cast(Model, source.module), parts, folder if os.path.isdir(folder) else None, source.origin)
+    return Assembly(cast(Model, source.module), parts, folder, source.origin, gguf)
 
 
 def _resolved(spec: str, task: str, sizes: dict[str, Any]) -> Source:

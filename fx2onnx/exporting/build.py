@@ -80,13 +80,16 @@ def _for_packed(module: Any, options: ExportOptions) -> ExportOptions:
     packed = sys.modules.get("fx2onnx.sources.hf.packed_linear")  # without which there are none
     if packed is None or not isinstance(module, torch.nn.Module):
         return options
-    if not any(isinstance(part, packed.PackedLinear) for part in module.modules()):
+    if not any(isinstance(part, packed.PackedModule) for part in module.modules()):
         return options
+    from fx2onnx.exporting import packed_blocks
     from fx2onnx.exporting.packed import LEAST_OPSET, translation
 
-    custom = {packed.PackedLinear: translation(options.target, by_reference=bool(options.weight_files))} | dict(
-        options.custom_translations or {}
-    )
+    custom: dict[Any, Any] = {
+        packed.PackedLinear: translation(options.target, by_reference=bool(options.weight_files)),
+        **packed_blocks.translations(options.target),
+        **(options.custom_translations or {}),
+    }
     opset = options.opset_version or chosen_opset(options.target, None, max(options.opset, LEAST_OPSET))
     return replace(options, custom_translations=custom, opset_version=opset)
 

@@ -74,10 +74,12 @@ def manifest_of(
     rewrite = prompt_rewrite(assembly.model) if names.MODEL_FILE not in graphs else None
     delays = tuple(delays_of(assembly.model))
     said = {key: origin[key] for key in ("source", "task", "seed") if key in origin}
-    if "source" in said and assembly.folder is not None:
+    place = assembly.folder or assembly.gguf
+    if "source" in said and place is not None:
         # As seen from the folder, so that both can be moved together.
         _, mark, query = str(said["source"]).partition("?")
-        said["source"] = f"hf:{relative_path(assembly.folder.resolve(), target.resolve())}{mark}{query}"
+        prefix = "gguf" if assembly.gguf else "hf"
+        said["source"] = f"{prefix}:{relative_path(place.resolve(), target.resolve())}{mark}{query}"
     said["options"] = {key: value for key, value in origin.items() if key not in said}
     precise = {name: _precise(found) for name, result in results.items() if (found := result.report.precision)}
     return Manifest(

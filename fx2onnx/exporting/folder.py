@@ -322,13 +322,16 @@ def _write(results: dict[str, ExportResult], stage: Path, target: Path) -> None:
 
 
 def _write_configs(assembly: Assembly, stage: Path, target: Path) -> None:
-    """Config and tokenizer files of the checkpoint; of a model without one, what it was made from."""
+    """Config and tokenizer files of the checkpoint; of a model without one, what it was made from; of a GGUF file, what it says."""
     from fx2onnx.decoding.recipes.inner_language_model import language_of
+    from fx2onnx.sources.hf.gguf import write_tokenizer
 
     if assembly.folder is None:
         assembly.model.config.save_pretrained(stage)
         if getattr(assembly.model, "generation_config", None) is not None:
             language_of(assembly.model).generation_config.save_pretrained(stage)
+        if assembly.gguf is not None:
+            write_tokenizer(assembly.gguf, stage)
         return
     for path in sorted(assembly.folder.iterdir() if assembly.folder.resolve() != target.resolve() else ()):
         if path.name.endswith(_COPIED) and not path.name.endswith(_NOT_COPIED) and path.is_file():
@@ -337,7 +340,8 @@ def _write_configs(assembly: Assembly, stage: Path, target: Path) -> None:
 
 def _own_files(assembly: Assembly, target: Path) -> list[str]:
     """The checkpoint's files, where the folder is the checkpoint's own."""
-    is_own = assembly.folder is not None and assembly.folder.resolve() == target.resolve()
+    folder = assembly.folder or (assembly.gguf.parent if assembly.gguf else None)
+    is_own = folder is not None and folder.resolve() == target.resolve()
     return [path.name for path in target.iterdir() if is_own and not path.name.endswith(CHECKED_SUFFIXES)]
 
 

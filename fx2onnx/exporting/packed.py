@@ -42,7 +42,7 @@ def _copy(part: Array, place: Bytes) -> None:
     place[:] = part
 
 
-class _Reading:
+class Reading:
     """The readers of a tensor's memory: its pages are given back when all pieces are made, which several threads do."""
 
     def __init__(self, memory: torch.Tensor) -> None:
@@ -89,7 +89,7 @@ class StoredTensor(DerivedTensor):
     def pieces(self, size: int) -> Iterator[Piece]:
         """The bytes, as they lie where they do so."""
         made = _copied(self.memory, size) if self.memory.is_contiguous() else tensor_pieces(self.memory, size)
-        return _Reading(self.memory).pieces(made)
+        return Reading(self.memory).pieces(made)
 
 
 class CodesTensor(DerivedTensor):
@@ -106,7 +106,7 @@ class CodesTensor(DerivedTensor):
     def pieces(self, size: int) -> Iterator[Piece]:
         """The bytes of some rows."""
         del size
-        return _Reading(self.layer.packed).pieces(self._pieces())
+        return Reading(self.layer.packed).pieces(self._pieces())
 
     def _pieces(self) -> Iterator[Piece]:
         count = max(ROWS_BYTES // self.layer.columns // 16 * 16, 16)
@@ -131,9 +131,8 @@ def translation(target: str | None, *, by_reference: bool = False) -> Callable[.
     return functools.partial(_linear, target or DEFAULT, by_reference)
 
 
-def _linear(
-    target: str, by_reference: bool, op: Emit, layer: PackedLinear, x: ir.Value, *, weights: dict[str, ir.Value]
-) -> ir.Value:
+def require_blocks(op: Emit) -> None:
+    """Raises UserError E202 where the opset has no blocks."""
     if op.opset < LEAST_OPSET:
         raise UserError(
             "E202",
@@ -141,6 +140,12 @@ def _linear(
             why=f"DequantizeLinear takes blocks from opset {LEAST_OPSET} on",
             next=f"opset_version={LEAST_OPSET} or newer",
         )
+
+
+def _linear(
+    target: str, by_reference: bool, op: Emit, layer: PackedLinear, x: ir.Value, *, weights: dict[str, ir.Value]
+) -> ir.Value:
+    require_blocks(op)
     if layer.order is not None:
         x = op.Gather(x, op.const(layer.order.numpy()), axis=-1)
     found = None

@@ -14,10 +14,12 @@ _EXPORTED = (".onnx", ".data")
 
 
 def input_files(spec: str, weights: str | None = None) -> list[Path]:
-    """The files of ``hf:FOLDER``, ``file:PATH``, the file of a factory, and a file given as ``weights``. Imports nothing."""
+    """The files of ``hf:FOLDER``, ``gguf:FILE``, ``file:PATH``, the file of a factory, and a file given as ``weights``. Imports nothing."""
     kind, _, rest = spec.partition(":")
     files = [] if weights is None or weights in WEIGHT_WORDS else [Path(weights).expanduser()]
-    if kind == "hf":
+    if kind == "gguf" and os.path.isfile(Path(rest.partition("?")[0]).expanduser()):
+        files.append(Path(rest.partition("?")[0]).expanduser())
+    elif kind in ("hf", "gguf"):
         folder = Path(rest.partition("?")[0]).expanduser()
         inside = folder.iterdir() if os.path.isdir(folder) else ()
         files += [path for path in inside if path.suffix not in _EXPORTED and os.path.isfile(path)]

@@ -86,6 +86,15 @@ KINDS: dict[str, SourceKind] = {
             loads_weights=True,
         ),
         SourceKind(
+            "gguf",
+            "a GGUF file, its quantized weights kept as they are; also hf:FOLDER with one",
+            "fx2onnx.sources.hf.gguf",
+            package="transformers",
+            options=_TEXT_AND_IMAGE,
+            example="gguf:llama-3.2-1b.Q4_K_M.gguf",
+            loads_weights=True,
+        ),
+        SourceKind(
             "file",
             "what torch.export.save or torch.jit.save wrote (.pt2, TorchScript); also the path alone",
             "fx2onnx.sources.saved",
@@ -135,8 +144,8 @@ def resolve(
 ) -> Source:
     """The module, sample inputs and dynamic dims that ``spec`` names.
 
-    ``spec`` is ``zoo:NAME``, ``torchvision:NAME``, ``timm:NAME``, ``hf:FOLDER_OR_MODEL_TYPE``, ``file:PATH`` or
-    ``package.module:factory``, each with optional ``?key=value&key=value``. ``weights`` is ``random``, ``reference``
+    ``spec`` is ``zoo:NAME``, ``torchvision:NAME``, ``timm:NAME``, ``hf:FOLDER_OR_MODEL_TYPE``, ``gguf:FILE``,
+    ``file:PATH`` or ``package.module:factory``, each with optional ``?key=value&key=value``. ``weights`` is ``random``, ``reference``
     (``hf:FOLDER`` only: the module's weights stay in their files), ``none`` or the path of a state dict.
 
     Raises:   UserError E601 (unknown or unbuildable source), E602 (package missing), E001 (wrong option), E302 (weights

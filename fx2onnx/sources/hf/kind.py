@@ -17,6 +17,7 @@ import torch
 from fx2onnx.base.errors import UserError
 from fx2onnx.files.weight_file import WeightFile
 from fx2onnx.sources.foreign_errors import reported
+from fx2onnx.sources.hf import gguf, gguf_file
 from fx2onnx.sources.hf.by_reference import LOADING, load_mapped, quiet_loading, stated_quantization
 from fx2onnx.sources.hf.config import (
     ADAPTER_CONFIG,
@@ -27,6 +28,7 @@ from fx2onnx.sources.hf.config import (
     unpack_quantized,
     without_foreign_code,
 )
+from fx2onnx.sources.hf.gguf_file import GgufFile
 from fx2onnx.sources.hf.guard import guarded
 from fx2onnx.sources.hf.inputs import baked_inputs, sample_inputs
 from fx2onnx.sources.hf.sample_context import main_dtype, set_use_cache, with_sub_configs
@@ -79,10 +81,15 @@ def _build(transformers: ModuleType, name: str, options: Options) -> Source:
         mapping_of(transformers, task)
     check_config(keywords, f"hf:{name}")
     folder = Path(name).expanduser()
-    if os.path.isdir(folder):  # which takes any text for a path
+    stored: Path | GgufFile | None = None
+    path = gguf_file.file_of(folder) if os.path.exists(folder) else None
+    if path is not None:
+        stored = gguf_file.opened(path)
+        config, label = with_fields(gguf.config_of(stored), keywords, name), path.stem
+    elif os.path.isdir(folder):  # which takes any text for a path
         config = _config_of_folder(transformers, folder, keywords)
         has_weights = any(any(folder.glob(pattern)) for pattern in _WEIGHT_FILES)
-        label = folder.resolve().name
+        stored, label = folder if has_weights else None, folder.resolve().name
         if not has_weights and options.weights is None:
             raise UserError(
                 "E302",
@@ -92,12 +99,12 @@ def _build(transformers: ModuleType, name: str, options: Options) -> Source:
             )
     else:
         config = _config_of_type(transformers, name, keywords)
-        has_weights, label = False, name
+        label = name
     model_class = _model_class(transformers, config, task)
     config = config_for(model_class, config)
     set_use_cache(config, False)
     with seeded(options.seed):
-        module, weights, files = _module(model_class, config, folder if has_weights else None, name, options)
+        module, weights, files = _module(model_class, config, stored, name, options)
         module.eval()
         with reported(f"no sample inputs can be made by the config of hf:{name}"):
             kwargs, dynamic_shapes = sample_inputs(module, options)
@@ -119,7 +126,7 @@ def _build(transformers: ModuleType, name: str, options: Options) -> Source:
 
 
 def _module(
-    model_class: type[Model], config: Config, folder: Path | None, name: str, options: Options
+    model_class: type[Model], config: Config, folder: Path | GgufFile | None, name: str, options: Options
 ) -> tuple[Model, str, Sequence[WeightFile]]:
     """The module with the weights that ``options.weights`` asks for, where they come from, and the files that it refers to.
 
@@ -143,7 +150,8 @@ def _module(
         return module if dtype is None else module.to(dtype), f"random weights, seed {options.seed}", ()
     by_reference = options.weights == "reference"
     module, files = _load(model_class, source, config, options.dtype, by_reference=by_reference or source != folder)
-    return module, f"weights of {source.resolve().name}", files if by_reference else ()
+    place = source.path if isinstance(source, GgufFile) else source.resolve()
+    return module, f"weights of {place.name}", files if by_reference else ()
 
 
 def _transformers() -> ModuleType:
@@ -168,10 +176,7 @@ def _config_of_folder(transformers: ModuleType, folder: Path, keywords: Mapping[
         )
     with reported(f"cannot read the config '{folder / CONFIG}'"):
         config: Config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-        _check_fields(config, keywords, str(folder))
-        for key, value in keywords.items():
-            setattr(config, key, value)
-        return without_foreign_code(config)
+        return without_foreign_code(with_fields(config, keywords, str(folder)))
 
 
 def _config_of_type(transformers: ModuleType, name: str, keywords: Mapping[str, object]) -> Config:
@@ -189,6 +194,14 @@ def _config_of_type(transformers: ModuleType, name: str, keywords: Mapping[str, 
     with reported(f"hf:{name} has no config with {dict(keywords)}"):
         config: Config = mapping[name](**keywords)  # not set afterwards: some fields are computed from others
         return config
+
+
+def with_fields(config: Config, keywords: Mapping[str, object], name: str) -> Config:
+    """``config`` with other values in some of its fields. Raises UserError E601 for a field that it lacks."""
+    _check_fields(config, keywords, name)
+    for key, value in keywords.items():
+        setattr(config, key, value)
+    return config
 
 
 def _check_fields(config: Config, keywords: Mapping[str, object], name: str) -> None:
@@ -249,12 +262,17 @@ def _create(model_class: type[Model], config: Config, name: str, *, check: bool 
 
 
 def _load(
-    model_class: type[Model], place: Path, config: Config, dtype: str | None, *, by_reference: bool
+    model_class: type[Model], place: Path | GgufFile, config: Config, dtype: str | None, *, by_reference: bool
 ) -> tuple[Model, Sequence[WeightFile]]:
     """The module with the weights of a folder or, mapped, of a folder or a file; and the files that are mapped.
 
     FP8 whose numbers cannot stay as they are (stacked experts) is made plain by transformers, if no file is referred to.
     """
+    if isinstance(place, GgufFile):
+        with reported(f"cannot load the weights of '{place.path}'", text=_telling_line), quiet_loading():
+            module, notes, files = gguf.load(model_class, place, config, dtype, by_reference=by_reference)
+        _check_fit(notes, place.path, model_class)
+        return module, files
     is_packed = stated_quantization(config) is not None
     try:
         return _loaded(model_class, place, config, dtype, by_reference=by_reference, is_packed=is_packed)

@@ -26,7 +26,11 @@ class CodeLayout:
     is_reversed: bool = False
 
 
-class PackedLinear(nn.Module):
+class PackedModule(nn.Module):
+    """A layer on integers of a checkpoint, which is exported as one call: ``fx2onnx.exporting.packed`` translates each class."""
+
+
+class PackedLinear(PackedModule):
     """``x @ ((codes - zero) * scale).T + bias``, where ``group`` columns of a row share scale and zero point; with a ``table``,
     ``x @ (table[codes] * scale).T + bias``. ``offset`` [groups, rows] is added to the numbers of each group.
 

@@ -250,7 +250,7 @@ def test_sources_in_the_folder_and_types_are_followed(source: str, followed: str
     ("source", "why"),
     [
         ("os:system?command=x", "import code"),
-        ("torchvision:resnet18", "hf: alone"),
+        ("torchvision:resnet18", "gguf: alone"),
         ("hf:../ckpt", "outside"),
         ("hf:sub/../../ckpt", "outside"),
         ("hf:/", "outside"),

@@ -15,9 +15,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 import fx2onnx
 from fx2onnx.base.errors import UserError
+from fx2onnx.cli.main import app
 from fx2onnx.sources import resolve
 from fx2onnx.sources.hf.gguf_layers import LAYOUTS, BlockEmbedding, BlockLinear, BlockRows
 from tests.sources.gguf_files import write
@@ -133,6 +135,7 @@ def test_tokens_are_those_of_the_numbers_in_pytorch(tmp_path: Path, architecture
 def test_logits_are_those_of_the_file_in_transformers(tmp_path: Path, architecture: str, layout: str) -> None:
     """transformers' own loader turns everything into float32."""
     import transformers
+    from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
     if layout == "MXFP4" and architecture == "qwen2moe":
         pytest.skip("one architecture with experts and each layout is enough")
@@ -140,12 +143,14 @@ def test_logits_are_those_of_the_file_in_transformers(tmp_path: Path, architectu
     source, notes = source_of(tmp_path / "model.gguf")
     assert all("floating-point" in note for note in notes), notes
     dtype = next(source.module.parameters()).dtype
-    legacy = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file="model.gguf", dtype=dtype).eval()
+    legacy: Any = transformers.AutoModelForCausalLM.from_config(source.module.config, dtype=torch.float32).eval()
+    tensors = load_gguf_checkpoint(str(tmp_path / "model.gguf"), return_tensors=True, model_to_load=legacy)["tensors"]
+    legacy.load_state_dict(tensors, strict=False)
+    legacy.to(dtype)
     with torch.no_grad():
         found, own, theirs = (each(**source.kwargs).logits for each in (source.module, plain.to(dtype), legacy))
     torch.testing.assert_close(found, own, rtol=1e-5, atol=1e-6)
-    if architecture not in ("gpt2",):  # whose positions transformers' config leaves at 1,024
-        torch.testing.assert_close(found, theirs, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(found, theirs, rtol=1e-5, atol=1e-6)
     fx2onnx.export(
         source.module, (), tmp_path / "o.onnx", kwargs=source.kwargs, dynamic_shapes=source.dynamic_shapes, verify=True
     )
@@ -176,15 +181,12 @@ def test_weights_that_are_numbers_stay_in_the_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_folder_has_the_tokenizer_and_the_source_of_the_file(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_has_the_tokenizer_and_the_source_of_the_file(tmp_path: Path) -> None:
     import transformers
 
-    from fx2onnx.cli.main import main
-
     write(tmp_path / "model.gguf", "llama", "Q4_K")
-    assert main(["export-folder", f"gguf:{tmp_path / 'model.gguf'}", "-o", str(tmp_path / "out")]) == 0
+    done = CliRunner().invoke(app, ["export-folder", f"gguf:{tmp_path / 'model.gguf'}", "-o", str(tmp_path / "out")])
+    assert done.exit_code == 0, done.output
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
     assert tokenizer.decode(tokenizer("hello you")["input_ids"]) == "hello you"
     text = tokenizer.apply_chat_template(
@@ -192,7 +194,7 @@ def test_a_folder_has_the_tokenizer_and_the_source_of_the_file(
     )
     assert text == "user: hi\nassistant:"
     asked = ["generate", str(tmp_path / "out"), "--prompt-ids", "5,6,7", "--verify", "--trust-source"]
-    assert main(asked) == 0
+    assert CliRunner().invoke(app, asked).exit_code == 0
     assert "model.gguf" in (tmp_path / "out" / "fx2onnx.json").read_text()
 
 

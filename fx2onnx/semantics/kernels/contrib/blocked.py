@@ -56,8 +56,8 @@ def _multiply(out: Array, x: Array, rows: int, columns: int, numbers: Any) -> No
 def _multiply_halves(out: Array, x: Array, columns: int, packed: Array, scale: Array, zero: Array | float) -> None:
     """out = x @ W.T, where a byte of ``packed`` [rows, blocks, bytes] has two codes.
 
-    Low and high halves stay apart, and so do the even and odd columns of x. Zero points are taken off the result, by the
-    sums of x over blocks; of one row of x, each block's product is scaled.
+    Low and high halves stay apart, and so do the even and odd columns of x. 8 is taken off the codes, and the rest of a zero
+    point off the result, by the sums of x over blocks; of one row of x, each block's product is scaled.
     """
     rows, blocks, size = packed.shape
     left = np.zeros((math.prod(x.shape[:-1]), blocks * size * 2), FLOAT32)
@@ -68,6 +68,7 @@ def _multiply_halves(out: Array, x: Array, columns: int, packed: Array, scale: A
     for start in range(0, rows, step):
         part = packed[start : start + step]
         codes = np.stack([part & 15, part >> 4]).astype(FLOAT32)
+        codes -= np.float32(8)
         by = scale[start : start + step]
         if len(left) == 1:
             dots = np.matmul(codes.transpose(0, 2, 1, 3), halves[:, 0, :, :, None])
@@ -77,7 +78,8 @@ def _multiply_halves(out: Array, x: Array, columns: int, packed: Array, scale: A
         target = flat[:, start : start + step]
         np.matmul(halves[0].reshape(len(left), -1), codes[0].reshape(len(part), -1).T, out=target)
         target += np.matmul(halves[1].reshape(len(left), -1), codes[1].reshape(len(part), -1).T)
-    flat -= np.matmul(left.reshape(len(left), blocks, size * 2).sum(-1), (scale * zero).T)
+    if np.any(zero != np.float32(8)):
+        flat -= np.matmul(left.reshape(len(left), blocks, size * 2).sum(-1), (scale * (zero - np.float32(8))).T)
     out[...] = flat.reshape(out.shape)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,8 +29,9 @@ class Case:
 
     label: str
     kind: str
-    """``operator``, ``small`` (nodes of a few elements) or ``model``."""
-    model: onnx.ModelProto
+    """``operator``, ``small`` (nodes of a few elements), ``model`` or ``zoo`` (a whole published model)."""
+    model: bytes | str
+    """A file's content, or its path."""
     feeds: dict[str, np.ndarray]
     nodes: int = 1
 
@@ -70,7 +72,7 @@ def proto(array: np.ndarray, name: str) -> onnx.TensorProto:
     return numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)
 
 
-def model_of(nodes: Sequence[onnx.NodeProto], operands: dict[str, Given], outputs: Sequence[str], opset: int) -> Any:
+def model_of(nodes: Sequence[onnx.NodeProto], operands: dict[str, Given], outputs: Sequence[str], opset: int) -> bytes:
     inputs = [
         helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(one.array.dtype), one.array.shape)
         for name, one in operands.items()
@@ -80,7 +82,8 @@ def model_of(nodes: Sequence[onnx.NodeProto], operands: dict[str, Given], output
     weights = [proto(one.array, name) for name, one in operands.items() if one.is_const]
     graph = helper.make_graph(list(nodes), "g", inputs, made, weights)
     imports = [helper.make_opsetid("", opset), helper.make_opsetid(MICROSOFT, 1)]
-    return helper.make_model(graph, opset_imports=imports, ir_version=10)
+    model: onnx.ModelProto = helper.make_model(graph, opset_imports=imports, ir_version=10)
+    return bytes(model.SerializeToString())
 
 
 def one(
@@ -445,6 +448,33 @@ def model_graphs() -> Iterator[Case]:
             y = b.add("Add", b.add("Mul", b.add("Cast", product, to=TensorProto.FLOAT), factor), w(outs))
             x = b.add("Relu", y) if outs == 1024 else b.add("LayerNormalization", y, w(256), w(256))
     yield b.case("speller in int8, 20 characters", [x])
+
+
+ZOO: dict[str, dict[str, int]] = {
+    "bert_base_mlm": {"seq": 128},
+    "gpt2": {"seq": 128},
+    "t5_small": {"seq": 128},
+    "vit_b_16": {},
+    "resnet50": {},
+    "mobilenet_v3_large": {},
+}
+"""Published models at batch 1, with the lengths of their texts; their weights are random."""
+
+
+def zoo_models(folder: Path, names: Sequence[str]) -> Iterator[Case]:
+    """Each named model, exported into ``folder`` if it is not there."""
+    for name in names:
+        from fx2onnx import export
+        from models_zoo.registry import build
+
+        source = build(name, batch=1, **ZOO[name])
+        path = folder / f"{name}.onnx"
+        if not path.exists():
+            export(source.module, source.args, path, kwargs=source.kwargs, dynamic_shapes=source.dynamic_shapes)
+        given = [value.numpy() for value in (*source.args, *source.kwargs.values())]
+        inputs = onnx.load(path, load_external_data=False).graph.input
+        feeds = {info.name: array for info, array in zip(inputs, given, strict=True)}
+        yield Case(f"{name} {' '.join(f'{k} {v}' for k, v in ZOO[name].items())}".strip(), "zoo", str(path), feeds)
 
 
 def cases() -> Iterator[Case]:

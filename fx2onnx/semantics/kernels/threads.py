@@ -14,18 +14,18 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from fx2onnx.semantics.types import Array
+from fx2onnx.semantics.types import FLOAT32, Array
 
 _SUFFIXES = ("64_", "")
 _PREFIXES = ("scipy_openblas_", "openblas_")
 
 
-@functools.lru_cache(maxsize=1)
-def _controls() -> tuple[Callable[[], int], Callable[[int], None]] | None:
-    """The getter and setter of OpenBLAS's thread count, or None where NumPy has another BLAS."""
+def _openblas(*names: str) -> list[Any] | None:
+    """Functions of NumPy's OpenBLAS, or None where it has another BLAS."""
     folder = Path(np.__file__).parent.parent / "numpy.libs"
     for path in sorted(glob.glob(str(folder / "*openblas*"))):
         try:
@@ -34,12 +34,34 @@ def _controls() -> tuple[Callable[[], int], Callable[[int], None]] | None:
             continue
         for prefix in _PREFIXES:
             for suffix in _SUFFIXES:
-                get = getattr(library, f"{prefix}get_num_threads{suffix}", None)
-                put = getattr(library, f"{prefix}set_num_threads{suffix}", None)
-                if get is not None and put is not None:
-                    get.restype, put.argtypes = ctypes.c_int, [ctypes.c_int]
-                    return get, put
+                found = [getattr(library, f"{prefix}{name}{suffix}", None) for name in names]
+                if None not in found:
+                    return found
     return None
+
+
+@functools.lru_cache(maxsize=1)
+def _controls() -> tuple[Callable[[], int], Callable[[int], None]] | None:
+    """The getter and setter of OpenBLAS's thread count, or None where NumPy has another BLAS."""
+    found = _openblas("get_num_threads", "set_num_threads")
+    if found is None:
+        return None
+    get, put = found
+    get.restype, put.argtypes = ctypes.c_int, [ctypes.c_int]
+    return get, put
+
+
+KERNELS_THAT_KEEP_BITS = frozenset({b"SkylakeX"})
+"""OpenBLAS's kernels that give a large product the same bits whole and in parts; those for Haswell do not."""
+
+
+@functools.lru_cache(maxsize=1)
+def _kernels_keep_bits() -> bool:
+    found = _openblas("get_corename")
+    if found is None:
+        return False
+    found[0].restype = ctypes.c_char_p
+    return found[0]() in KERNELS_THAT_KEEP_BITS
 
 
 _lock = threading.Lock()
@@ -129,15 +151,22 @@ PART_MULTIPLIES = 1 << 26
 """Products are cut into parts of about this many multiplications, 0.6 ms of work: smaller ones cost one thread 4 to 14 %."""
 
 MAX_PARTS = 8
+MIN_SIDE = 16
+"""Products of fewer rows or columns are taken for those of a vector, which OpenBLAS computes in another way."""
 
 
 def multiply(a: Array, b: Array, out: Array) -> None:
-    """out = a @ b, in parts that depend on the shapes only."""
+    """out = a @ b, in parts that depend on the shapes only. One thread takes a product whole where that keeps its bits."""
     parts = min(MAX_PARTS, out.size * a.shape[-1] // PART_MULTIPLIES)
-    if parts < 2:
+    if parts < 2 or (not are_several() and _keeps_bits(out)):
         np.matmul(a, b, out=out)
         return
     spread([functools.partial(np.matmul, left, right, y) for left, right, y in _parts(a, b, out, parts)])
+
+
+def _keeps_bits(out: Array) -> bool:
+    """Return whether the product is of matrices in float32, which have the same bits whole and in parts."""
+    return out.dtype == FLOAT32 and out.ndim > 1 and min(out.shape[-2:]) >= MIN_SIDE and _kernels_keep_bits()
 
 
 def _parts(a: Array, b: Array, out: Array, parts: int) -> list[tuple[Array, Array, Array]]:

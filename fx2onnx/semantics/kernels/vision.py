@@ -239,39 +239,47 @@ def non_max_suppression(
         corners = np.concatenate([centre - extent / 2, centre + extent / 2], axis=-1)
     else:
         corners = boxes
-    low = np.minimum(corners[..., :2], corners[..., 2:])
-    high = np.maximum(corners[..., :2], corners[..., 2:])
-    chosen: list[tuple[int, int, int]] = []
+    edges = np.empty((5, *boxes.shape[:2]), corners.dtype)
+    np.minimum(corners[..., 0], corners[..., 2], out=edges[0])
+    np.minimum(corners[..., 1], corners[..., 3], out=edges[1])
+    np.maximum(corners[..., 0], corners[..., 2], out=edges[2])
+    np.maximum(corners[..., 1], corners[..., 3], out=edges[3])
+    np.multiply(edges[2] - edges[0], edges[3] - edges[1], out=edges[4])
+    least = None if score_threshold is None else float(score_threshold.reshape(()))
+    chosen = []
     for batch in range(scores.shape[0]):
         for label in range(scores.shape[1]):
             values = scores[batch, label]
             order = np.argsort(-values, kind="stable")
-            if score_threshold is not None:
-                order = order[values[order] > float(score_threshold.reshape(()))]
-            best = _suppressed(low[batch, order], high[batch, order], overlap, limit)
-            chosen += [(batch, label, int(box)) for box in order[best]]
-    return np.array(chosen, INT64).reshape(-1, 3)
+            if least is not None:
+                order = order[values[order] > least]
+            best = order[_suppressed(edges[:, batch].take(order, 1), overlap, limit)]
+            rows = np.empty((len(best), 3), INT64)
+            rows[:, 0], rows[:, 1], rows[:, 2] = batch, label, best
+            chosen.append(rows)
+    return np.concatenate(chosen) if chosen else np.empty((0, 3), INT64)
 
 
-BLOCK_BOXES = 96
+BLOCK_BOXES = 64
 """Boxes that are compared at a time, with those chosen before and with one another."""
 
 
-def _suppressed(low: Array, high: Array, overlap: float, limit: int) -> list[int]:
+def _suppressed(edges: Array, overlap: float, limit: int) -> list[int]:
     """The first ``limit`` boxes, in order, of which none overlaps an earlier one by more than ``overlap``."""
-    edges = np.stack([*low.T, *high.T, (high - low).prod(-1)])
     best: list[int] = []
-    for start in range(0, len(low), BLOCK_BOXES):
-        head = np.arange(start, min(start + BLOCK_BOXES, len(low)))
+    for start in range(0, edges.shape[1] if limit > 0 else 0, BLOCK_BOXES):
+        given = edges[:, start : start + BLOCK_BOXES]
+        head = range(start, start + given.shape[1])
         if best:
-            head = head[~_overlap(edges[:, best], edges[:, head], overlap).any(0)]
-        given = edges[:, head]
+            free = np.flatnonzero(~_overlap(edges.take(best, 1), given, overlap).any(0))
+            given, head = given.take(free, 1), (free + start).tolist()
         bits = np.packbits(_overlap(given, given, overlap), axis=1, bitorder="little")
+        raw, width = bits.tobytes(), bits.shape[1]
         closed = 0
-        for number, (box, row) in enumerate(zip(head.tolist(), bits, strict=True)):
+        for number, box in enumerate(head):
             if not closed >> number & 1:
                 best.append(box)
-                closed |= int.from_bytes(row.tobytes(), "little")
+                closed |= int.from_bytes(raw[number * width : number * width + width], "little")
         if len(best) >= limit:
             break
     return best[:limit]
@@ -280,18 +288,20 @@ def _suppressed(low: Array, high: Array, overlap: float, limit: int) -> list[int
 def _overlap(first: Array, second: Array, overlap: float) -> Array:
     """Return whether a box of the first shares more than ``overlap`` of its union with one of the second; both are edges and area."""
     y0, x0, y1, x1, area = first[:, :, None]
-    others = second
-    common = np.minimum(y1, others[2]) - np.maximum(y0, others[0])
-    np.clip(common, 0, np.inf, out=common)
-    width = np.minimum(x1, others[3]) - np.maximum(x0, others[1])
-    np.clip(width, 0, np.inf, out=width)
+    if overlap < 0:
+        return np.ones((first.shape[1], second.shape[1]), np.bool_)
+    common = np.minimum(y1, second[2])
+    np.subtract(common, np.maximum(y0, second[0]), out=common)
+    np.maximum(common, 0, out=common)
+    width = np.minimum(x1, second[3])
+    np.subtract(width, np.maximum(x0, second[1]), out=width)
+    np.maximum(width, 0, out=width)
     np.multiply(common, width, out=common)
-    union = area + others[4] - common
+    union = np.add(area, second[4], out=width)
+    np.subtract(union, common, out=union)
     has_area = union > 0
     with np.errstate(invalid="ignore", divide="ignore"):
         np.divide(common, union, out=common)
-    if overlap < 0:
-        return np.ones_like(has_area)
     over: Array = ~(common <= overlap)
     over &= has_area
     return over

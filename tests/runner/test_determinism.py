@@ -155,3 +155,16 @@ def test_how_a_feed_lies_in_memory_makes_no_difference(op_type: str, shapes: lis
         offset,
     ]
     assert len({session.run(None, {"x": form})[0].tobytes() for form in forms for _ in range(3)}) == 1
+
+
+@pytest.mark.parametrize("rows", [1, 2, 7, 48, 49])
+@pytest.mark.parametrize("is_turned", [False, True])
+def test_products_of_few_rows_are_those_of_numpy(rows: int, is_turned: bool) -> None:
+    """Also in columns at a time, whose last ones are fewer, and with operands that are not contiguous."""
+    rng = np.random.default_rng(rows)
+    a, b = rng.standard_normal((rows, 700), np.float32), rng.standard_normal((700, 1003), np.float32)
+    right = np.ascontiguousarray(b.T).T if is_turned else b
+    out = np.empty((rows, 2006), np.float32)[:, ::2]
+    for left, given in ((a, right), (np.repeat(a, 2, 1)[:, ::2], right), (a, np.repeat(b, 2, 1)[:, ::2])):
+        threads.multiply(left, given, out)
+        np.testing.assert_allclose(out, a.astype(np.float64) @ b.astype(np.float64), rtol=1e-5, atol=2e-4)

@@ -51,17 +51,16 @@ def _controls() -> tuple[Callable[[], int], Callable[[int], None]] | None:
     return get, put
 
 
-KERNELS_THAT_KEEP_BITS = frozenset({b"SkylakeX"})
-"""OpenBLAS's kernels that give a large product the same bits whole and in parts; those for Haswell do not."""
-
-
 @functools.lru_cache(maxsize=1)
-def _kernels_keep_bits() -> bool:
+def _has_wide_kernels() -> bool:
+    """Return whether OpenBLAS took its kernels for AVX-512. They give a large product the same bits whole and in parts, and
+    they alone multiply small matrices without packing them first.
+    """
     found = _openblas("get_corename")
     if found is None:
         return False
     found[0].restype = ctypes.c_char_p
-    return found[0]() in KERNELS_THAT_KEEP_BITS
+    return found[0]() == b"SkylakeX"
 
 
 _lock = threading.Lock()
@@ -151,22 +150,58 @@ PART_MULTIPLIES = 1 << 26
 """Products are cut into parts of about this many multiplications, 0.6 ms of work: smaller ones cost one thread 4 to 14 %."""
 
 MAX_PARTS = 8
-MIN_SIDE = 16
-"""Products of fewer rows or columns are taken for those of a vector, which OpenBLAS computes in another way."""
-
 
 def multiply(a: Array, b: Array, out: Array) -> None:
     """out = a @ b, in parts that depend on the shapes only. One thread takes a product whole where that keeps its bits."""
-    parts = min(MAX_PARTS, out.size * a.shape[-1] // PART_MULTIPLIES)
-    if parts < 2 or (not are_several() and _keeps_bits(out)):
-        np.matmul(a, b, out=out)
+    multiplies = out.size * a.shape[-1]
+    if multiplies <= LEAST_MULTIPLIES:
+        np.matmul(a, b, out)
         return
-    spread([functools.partial(np.matmul, left, right, y) for left, right, y in _parts(a, b, out, parts)])
+    parts = min(MAX_PARTS, multiplies // PART_MULTIPLIES)
+    width = _narrow_width(a, b, out)
+    if width:
+        cuts = _parts(a, b, out, parts) if parts > 1 else [(a, b, out)]
+        spread([functools.partial(_by_columns, *cut, width) for cut in cuts])
+    elif parts < 2 or (not are_several() and _keeps_bits(out)):
+        np.matmul(a, b, out=out)
+    else:
+        spread([functools.partial(np.matmul, left, right, y) for left, right, y in _parts(a, b, out, parts)])
+
+
+MIN_SIDE = 16
+"""Products of fewer rows or columns are taken for those of a vector, which OpenBLAS computes in another way."""
+LEAST_MULTIPLIES = 1 << 17
+"""Less work than this is not cut: one more call of NumPy costs as much."""
+MAX_ROWS = 48
+SMALL_MULTIPLIES = 1_000_000
+SMALL_OUTPUT = 1200
+"""OpenBLAS packs both operands of a product of more multiplications, or by a transposed matrix with a larger output; with
+few rows that takes longer than the product. Source: sgemm_small_kernel_permit_skylakex.c."""
 
 
 def _keeps_bits(out: Array) -> bool:
     """Return whether the product is of matrices in float32, which have the same bits whole and in parts."""
-    return out.dtype == FLOAT32 and out.ndim > 1 and min(out.shape[-2:]) >= MIN_SIDE and _kernels_keep_bits()
+    return out.dtype == FLOAT32 and out.ndim > 1 and min(out.shape[-2:]) >= MIN_SIDE and _has_wide_kernels()
+
+
+def _narrow_width(a: Array, b: Array, out: Array) -> int:
+    """Return how many columns to compute at a time so that OpenBLAS packs no operand: 0 where the product is better whole."""
+    if out.ndim != 2 or b.ndim != 2 or not 1 < len(out) <= MAX_ROWS or out.dtype != FLOAT32 or not _has_wide_kernels():
+        return 0
+    (rows, columns), inner = out.shape, len(b)
+    is_turned = b.strides[0] == b.itemsize < b.strides[1]
+    most = SMALL_MULTIPLIES // max(rows * inner, 1)
+    if is_turned:
+        most = min(most, SMALL_OUTPUT // rows)
+    width = most // 16 * 16
+    if most >= columns or width < (16 if is_turned else 64) or rows * inner * width <= LEAST_MULTIPLIES:
+        return 0
+    return width
+
+
+def _by_columns(a: Array, b: Array, out: Array, width: int) -> None:
+    for start in range(0, out.shape[1], width):
+        np.matmul(a, b[:, start : start + width], out[:, start : start + width])
 
 
 def _parts(a: Array, b: Array, out: Array, parts: int) -> list[tuple[Array, Array, Array]]:

@@ -1,4 +1,6 @@
-"""Rewrites of a Program that only the runner makes: Conv + BatchNormalization + activation in one step."""
+"""Rewrites of a Program that only the runner makes: Conv + BatchNormalization + activation in one step, and MatMulInteger
+with the Cast, Mul and Add that make its sums floats.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ import numpy as np
 
 from fx2onnx.semantics.kernels.contrib import MICROSOFT, NCHWC
 from fx2onnx.semantics.reading.program import Program, Step
-from fx2onnx.semantics.registry import Kernel, find_kernel
+from fx2onnx.semantics.registry import PRIVATE_DOMAIN, Kernel, find_kernel
 from fx2onnx.semantics.types import FLOAT32
 
 _ACTIVATIONS = frozenset({"Relu", "HardSwish", "Sigmoid"})
@@ -16,7 +18,9 @@ _ACTIVATIONS = frozenset({"Relu", "HardSwish", "Sigmoid"})
 
 def fuse(program: Program) -> int:
     """Fuse all bodies too; returns the number of steps that were removed."""
-    count = fuse_conv(program) if any(step.op_type in ("Conv", "FusedConv") for step in program.steps) else 0
+    op_types = {step.op_type for step in program.steps}
+    count = fuse_conv(program) if op_types & {"Conv", "FusedConv"} else 0
+    count += fuse_integer_product(program) if "MatMulInteger" in op_types else 0
     for step in program.steps:
         if step.bodies:
             count += sum(fuse(body) for body in step.bodies.values())
@@ -100,6 +104,54 @@ def fuse_conv(program: Program) -> int:
     program.steps = [step for step in program.steps if step.index not in dropped]
     program.link()
     return len(dropped)
+
+
+def fuse_integer_product(program: Program) -> int:
+    """MatMulInteger -> Cast to float -> Mul (-> Add of a row), each read only by the next -> ScaledMatMulInteger."""
+    fused = find_kernel(PRIVATE_DOMAIN, "ScaledMatMulInteger", 1)
+    assert fused is not None
+    dropped: set[int] = set()
+    for step in list(program.steps):
+        weights = program.slots[step.inputs[1]].const if step.op_type == "MatMulInteger" else None
+        if step.kernel.domain or not isinstance(weights, np.ndarray) or len(weights) > MAX_INNER or weights.ndim != 2:
+            continue
+        cast = _only_reader(program, step)
+        if cast is None or cast.op_type != "Cast" or cast.attrs.get("to") != FLOAT:
+            continue
+        scaled = _only_reader(program, cast)
+        factor = _other(program, scaled, cast, "Mul")
+        if scaled is None or factor is None:
+            continue
+        last, inputs = scaled, [*[*step.inputs, -1, -1][:4], factor]
+        bias = _other(program, _only_reader(program, scaled), scaled, "Add")
+        if bias is not None and _is_row(program, bias, weights.shape[1]):
+            last, inputs = program.steps[program.slots[scaled.outputs[0]].users[0]], [*inputs, bias]
+        new = _like(step, fused, tuple(inputs), last.outputs[0], {})
+        new.index = last.index
+        program.steps[last.index] = new
+        dropped.update({step.index, cast.index, scaled.index} - {last.index})
+    program.steps = [step for step in program.steps if step.index not in dropped]
+    program.link()
+    return len(dropped)
+
+
+FLOAT = 1
+"""onnx.TensorProto.FLOAT, without the import."""
+MAX_INNER = 1 << 16
+"""Sums of more products of 8 bits could wrap around in 32 bits, which floats do not."""
+
+
+def _other(program: Program, step: Step | None, source: Step, op_type: str) -> int | None:
+    """The slot that ``step``, of two operands, takes beside what ``source`` gives."""
+    if step is None or step.op_type != op_type or step.kernel.domain or len(step.inputs) != 2:
+        return None
+    others = [index for index in step.inputs if index != source.outputs[0]]
+    return others[0] if len(others) == 1 else None
+
+
+def _is_row(program: Program, slot: int, columns: int) -> bool:
+    const = program.slots[slot].const
+    return isinstance(const, np.ndarray) and const.dtype == FLOAT32 and const.shape == (columns,)
 
 
 def _is_const(program: Program, slots: tuple[int, ...]) -> bool:

@@ -26,7 +26,8 @@ FAMILIES: dict[tuple[str, str], str] = {
         Compress Gather GatherElements GatherND NonZero OneHot Scatter ScatterElements ScatterND TensorScatter TopK
         Unique
     """,
-    ("", "integer_products"): "ConvInteger MatMulInteger QLinearConv QLinearMatMul",
+    ("", "integer_convolutions"): "ConvInteger QLinearConv",
+    ("", "integer_products"): "MatMulInteger QLinearMatMul",
     ("", "loss"): "NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss",
     ("", "matmul"): "Det Einsum Gemm MatMul",
     ("", "norm"): """
@@ -63,6 +64,7 @@ FAMILIES: dict[tuple[str, str], str] = {
     ("ai.onnx.preview", "attention"): "FlexAttention",
     ("ai.onnx.preview.training", "training"): "Adagrad Adam Momentum",
     (PRIVATE_DOMAIN, "conv"): "FusedConv",
+    (PRIVATE_DOMAIN, "integer_products"): "ScaledMatMulInteger",
     (PRIVATE_DOMAIN, "private"): "OnesLike SumTo SwapLast ZerosLike",
 }
 """The operators of each domain and file."""

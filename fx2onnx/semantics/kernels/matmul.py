@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -37,9 +36,6 @@ def matmul(out: Outs, a: Array, b: Array) -> None:
     """out[0] = a @ b, batched by broadcasting. Numerics: narrow floats are multiplied in float32."""
     if a.dtype in NARROW_FLOATS:
         out[0][...] = np.matmul(widen(a), widen(b)).astype(a.dtype)
-    elif b.ndim == 2 and a.ndim > 2 and a.flags.c_contiguous and out[0].flags.c_contiguous:
-        rows = math.prod(a.shape[:-1])
-        multiply(a.reshape(rows, a.shape[-1]), b, out[0].reshape(rows, b.shape[1]))
     else:
         multiply(a, b, out[0])
 

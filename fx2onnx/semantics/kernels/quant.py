@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import numpy as np
 
 from fx2onnx.semantics.kernels.cast import cast_array
 from fx2onnx.semantics.kernels.integer_products import integer_range, rounded_to_bounds
 from fx2onnx.semantics.kernels.softmax import check_axis
 from fx2onnx.semantics.registry import kernel
-from fx2onnx.semantics.types import FLOAT32, Array, Dtype, is_integer, numpy_dtype_of_code, widen
+from fx2onnx.semantics.types import FLOAT32, Array, Dtype, Spec, is_integer, numpy_dtype_of_code, widen
+
+UINT8 = np.dtype(np.uint8)
 
 
 def spread(values: Array, x: Array, axis: int, block_size: int) -> Array:
@@ -108,14 +113,20 @@ def dequantize_linear(
     return cast_array(wide, numpy_dtype_of_code(output_dtype) if output_dtype else scale.dtype)
 
 
-@kernel("DynamicQuantizeLinear", 11)
-def dynamic_quantize_linear(x: Array) -> tuple[Array, Array, Array]:
+def _dynamic_infer(inputs: Sequence[Array], attrs: Mapping[str, Any]) -> Sequence[Spec]:
+    return ((inputs[0].shape, UINT8), ((), FLOAT32), ((), UINT8))[: attrs.get("n_outputs", 3)]
+
+
+@kernel("DynamicQuantizeLinear", 11, kind="into", infer=_dynamic_infer)
+def dynamic_quantize_linear(out: list[Array], x: Array, *, n_outputs: int = 3) -> None:
     """x as uint8 with a scale and zero point from its own range."""
-    low = min(float(x.min()), 0.0) if x.size else 0.0
-    high = max(float(x.max()), 0.0) if x.size else 0.0
+    low = min(float(np.minimum.reduce(x, None)), 0.0) if x.size else 0.0
+    high = max(float(np.maximum.reduce(x, None)), 0.0) if x.size else 0.0
     scale = np.float32(np.float32(high - low) / np.float32(255))
     zero = np.float32(0) if scale == 0 else np.clip(np.rint(np.float32(-low) / scale), 0, 255)
-    safe = scale if scale != 0 else np.float32(1)
-    y = np.asarray(x / safe)
-    rounded_to_bounds(y, np.asarray(zero, FLOAT32), 0, 255)
-    return y.astype(np.uint8), np.asarray(scale, FLOAT32), np.asarray(zero).astype(np.uint8)
+    wide = np.empty(x.shape, FLOAT32)
+    np.divide(x, np.asarray(scale if scale != 0 else 1, FLOAT32), wide)
+    rounded_to_bounds(wide, np.asarray(zero, FLOAT32), 0, 255)
+    np.copyto(out[0], wide, casting="unsafe")
+    for one, value in zip(out[1:], (scale, zero), strict=False):
+        one[...] = value

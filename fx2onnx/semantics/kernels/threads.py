@@ -60,7 +60,7 @@ def _has_wide_kernels() -> bool:
     if found is None:
         return False
     found[0].restype = ctypes.c_char_p
-    return found[0]() == b"SkylakeX"
+    return bool(found[0]() == b"SkylakeX")
 
 
 _lock = threading.Lock()
@@ -151,12 +151,15 @@ PART_MULTIPLIES = 1 << 26
 
 MAX_PARTS = 8
 
+
 def multiply(a: Array, b: Array, out: Array) -> None:
     """out = a @ b, in parts that depend on the shapes only. One thread takes a product whole where that keeps its bits."""
     multiplies = out.size * a.shape[-1]
     if multiplies <= LEAST_MULTIPLIES:
         np.matmul(a, b, out)
         return
+    if b.ndim == 2 and a.ndim > 2 and a.flags.c_contiguous and out.flags.c_contiguous:
+        a, out = a.reshape(-1, a.shape[-1]), out.reshape(-1, out.shape[-1])
     parts = min(MAX_PARTS, multiplies // PART_MULTIPLIES)
     width = _narrow_width(a, b, out)
     if width:
@@ -193,7 +196,7 @@ def _narrow_width(a: Array, b: Array, out: Array) -> int:
     most = SMALL_MULTIPLIES // max(rows * inner, 1)
     if is_turned:
         most = min(most, SMALL_OUTPUT // rows)
-    width = most // 16 * 16
+    width: int = most // 16 * 16
     if most >= columns or width < (16 if is_turned else 64) or rows * inner * width <= LEAST_MULTIPLIES:
         return 0
     return width

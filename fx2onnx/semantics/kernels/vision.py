@@ -269,7 +269,7 @@ def _suppressed(edges: Array, overlap: float, limit: int) -> list[int]:
     best: list[int] = []
     for start in range(0, edges.shape[1] if limit > 0 else 0, BLOCK_BOXES):
         given = edges[:, start : start + BLOCK_BOXES]
-        head = range(start, start + given.shape[1])
+        head = list(range(start, start + given.shape[1]))
         if best:
             free = np.flatnonzero(~_overlap(edges.take(best, 1), given, overlap).any(0))
             given, head = given.take(free, 1), (free + start).tolist()

@@ -12,13 +12,12 @@ from typing import Any
 import numpy as np
 
 from fx2onnx.semantics.kernels.contrib import MICROSOFT
+from fx2onnx.semantics.kernels.integer_convolutions import qconv_infer, qlinear_conv
 from fx2onnx.semantics.kernels.integer_products import (
     centered,
     exact_product,
     integer_range,
     magnitude,
-    qconv_infer,
-    qlinear_conv,
     requantize,
     to_int32,
 )

@@ -159,7 +159,7 @@ training: page-training-coverage
 
 ##@ Other measurements
 .PHONY: runner-sweep
-runner-sweep: $(READY)      ## the runner's kernels beside onnxruntime's over shapes that people have, into docs/measured/runner_speed.md (two minutes)
+runner-sweep: $(READY)      ## the runner beside onnxruntime over operators and models, into docs/measured/runner_speed.md (eight minutes)
 	$(UNPIN) $(ONE) $(BIN)/python -m benchmarks.runner_sweep --write docs/measured/runner_speed.md
 
 figures: $(READY)           ## measure and draw the two figures of docs/measured/figures.md (minutes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -85,6 +85,18 @@ def draws(overload: torch._ops.OpOverload, seed: int, index: int, tries: int) ->
             return
         except (RuntimeError, TypeError, ValueError, IndexError, ZeroDivisionError, NotImplementedError):
             continue  # a recipe for another dtype: eager PyTorch does not make its numbers
+
+
+def drawer(overload: torch._ops.OpOverload, seed: int, index: int) -> Callable[[Any], Any]:
+    """Draws values of an argument that may be left out."""
+    name = str(overload).partition(".")[2]
+    made = _Draw(random.Random(zlib.crc32(f"{name}/{seed}/{index}".encode())), overload, name)
+
+    def draw(argument: Any) -> Any:
+        kind = argument.real_type
+        return made.value(argument.name, kind.getElementType() if str(kind).startswith("Optional[") else kind)
+
+    return draw
 
 
 class _Draw:

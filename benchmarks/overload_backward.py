@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
-
-from benchmarks.overload_arguments import draws
 
 RENAMED = {"embedding_dense": "embedding", "_pdist": "_pdist_forward", "_cdist": "_cdist_forward", "weight_norm": "_weight_norm"}  # fmt: skip
 """Forward operators whose name is not that of the backward one without its suffix."""
@@ -46,15 +44,17 @@ def forwards_of(overload: torch._ops.OpOverload) -> list[torch._ops.OpOverload]:
     ]
 
 
-def backward_calls(overload: torch._ops.OpOverload, seed: int, index: int, tries: int) -> Iterator[tuple[Any, Any]]:
-    """Arguments with which autograd calls the overload, for drawn calls of its forward."""
+def backward_calls(
+    overload: torch._ops.OpOverload, index: int, calls_of: Callable[[torch._ops.OpOverload], Iterator[tuple[Any, Any]]]
+) -> Iterator[tuple[Any, Any]]:
+    """Arguments with which autograd calls the overload, for calls of its forward."""
     forwards = forwards_of(overload)
     for each in range(len(forwards)):
         forward = forwards[(index + each) % len(forwards)]
-        for drawn in draws(forward, seed, index, tries):
+        for args, kwargs in calls_of(forward):
             with _Calls(overload) as calls:
                 try:
-                    _differentiate(forward, *drawn.call())
+                    _differentiate(forward, args, kwargs)
                 except Exception:  # eager PyTorch refuses arguments by classes of every kind
                     continue
             yield from calls.found

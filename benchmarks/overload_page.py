@@ -14,7 +14,7 @@ CLASSES = {
     "right": "dtype, shape and values are eager PyTorch's in both engines (of random or uninitialised values: dtype and shape)",
     "refused": "the export says why it cannot carry the call (a `UserError`)",
     "no kernel in an engine": "right in one engine; the other has no kernel",
-    "in float32, with a warning": "as far off as float32 is, and the report warns: onnxruntime has no kernel in float64",
+    "another value, with a warning": "differs as the report warns; the reasons are below",
     "NaN in onnxruntime alone": "right in the runner; onnxruntime's kernels take NaN or infinities otherwise",
     "undefined": "differs where eager PyTorch's own result is not defined; the reasons are below",
     "wrong": "differs where eager PyTorch is defined",
@@ -57,8 +57,9 @@ def write_page(page: Path, rows: Sequence[dict[str, Any]], seeds: Sequence[int],
         "|---|---|---|",
         *(f"| {name} | {counts[name]} | {meaning} |" for name, meaning in CLASSES.items()),
         "",
-        "Each overload is drawn in three ways. Fitting calls are as said. Calls at the edge have one or two arguments of a fitting "
-        "call moved: another size, rank, dtype, an empty tensor, infinities or NaN, a number such as 0, -1, n, n + 1. Misfits "
+        "Each overload is drawn in three ways. Fitting calls are as said. Calls at the edge go through a table of moves of a fitting "
+        "call, one kind after another: of each argument, and of all tensors together, to other sizes, ranks, dtypes, to empty "
+        "tensors, infinities or NaN, options that were not given, and numbers such as 0, -1, n, n + 1. Misfits "
         "are calls, moved or drawn, that eager PyTorch refuses.",
         "",
         "| class | fitting | edge | misfit |",
@@ -89,6 +90,7 @@ def _reasons(rows: Sequence[dict[str, Any]]) -> list[str]:
     for kind in (
         "refused",
         "no kernel in an engine",
+        "another value, with a warning",
         "NaN in onnxruntime alone",
         "undefined",
         "eager refuses, and so does the export",

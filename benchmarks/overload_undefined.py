@@ -130,8 +130,6 @@ def reasons(call: Any) -> Iterator[str]:
         and any(leaf.unique().numel() < leaf.numel() for leaf in leaves(call))
     ):
         yield "elements that repeat, where the call says that none does"
-    if name == "linalg_pinv" and "rcond" in filled and bool((torch.as_tensor(filled["rcond"]) <= 0).any()):
-        yield "a cutoff that keeps singular values of 0, whose rounding is inverted"
     if name == "linalg_cond" and bool((call.outputs[0] > 0.05 / torch.finfo(call.outputs[0].dtype).eps).any()):
         yield "the condition number of a matrix that is singular up to rounding"
     if "prelu" in name and not bool(filled["weight"].isfinite().all()):
@@ -142,6 +140,13 @@ def reasons(call: Any) -> Iterator[str]:
         yield "the index of a maximum among infinities"
     if "conv" in name and not bool(filled["weight"].isfinite().all()):
         yield "a weight that is not finite, by which kernels multiply the zeros around, or do not"
+    signed = filled.get("other") if name == "copysign" else filled["self"] if name == "signbit" else 0.0
+    if bool(torch.as_tensor(signed).isnan().any()):
+        yield "the sign of NaN, which arithmetic of each processor gives otherwise"
+    if re.search("bilinear$|trilinear$|einsum|multi_dot|chain_matmul", name) and not is_finite:
+        yield "infinities or NaN in a product of several, whose order is open"
+    if re.search("matrix_rank|pinv", name) and is_finite and _is_near_a_cutoff(filled):
+        yield "a singular value that is as near to the cutoff as its rounding"
     if name == "topk" and not filled["sorted"]:
         yield "the order of elements that need not be sorted"
     if name == "pow" and _overflows(filled):
@@ -166,6 +171,19 @@ def reasons(call: Any) -> Iterator[str]:
         yield "a shift beyond the number of bits"
     if re.search(r"unique|mode|histc|kthvalue|isin|searchsorted|bucketize", name) and any(map(_has_nan, leaves(call))):
         yield "NaN among what is ordered"
+
+
+def _is_near_a_cutoff(filled: dict[str, Any]) -> bool:
+    matrix = next(leaf for leaf in filled.values() if isinstance(leaf, torch.Tensor))
+    values = torch.linalg.svdvals(matrix.double() if not matrix.is_complex() else matrix)
+    most = values.amax(-1, keepdim=True) if values.numel() else values
+    given = []
+    for key in ("atol", "tol", "rtol", "rcond"):
+        cutoff = filled.get(key)
+        given.append(torch.as_tensor(0.0 if cutoff is None else cutoff).double().reshape(-1)[:1])
+    cutoff = torch.maximum(given[0] + given[1], (given[2] + given[3]) * most)
+    noise = 8 * torch.finfo(matrix.dtype).eps * max(matrix.shape[-2:]) * most
+    return bool(((values - cutoff).abs() <= noise).any())
 
 
 def _is_no_spectrum(filled: dict[str, Any]) -> bool:

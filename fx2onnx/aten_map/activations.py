@@ -68,9 +68,11 @@ def leaky_relu(op: Emit, self: ir.Value, negative_slope: Any) -> ir.Value:
 
 
 def _slopes(op: Emit, like: ir.Value, lower: float, upper: float) -> ir.Value:
-    """Uniform between the bounds. onnxruntime ends the process where RandomUniformLike has a bound that is not finite."""
+    """Uniform between the bounds, in any order. onnxruntime ends the process where RandomUniformLike has bounds that are not finite,
+    or that fall.
+    """
     if math.isfinite(lower) and math.isfinite(upper):
-        return op.RandomUniformLike(like, low=lower, high=upper)
+        return op.RandomUniformLike(like, low=min(lower, upper), high=max(lower, upper))
     dtype = op.dtype(like)
     return op.Add(op.Mul(op.RandomUniformLike(like), op.const(upper - lower, dtype)), op.const(lower, dtype))
 

@@ -11,6 +11,7 @@ import torch
 
 from fx2onnx.aten_map.matmul import product as matrix_product
 from fx2onnx.aten_map.powers import arc_tangent
+from fx2onnx.aten_map.reductions import mean, reduce
 from fx2onnx.aten_map.table.dtypes import FLOATS, Operand, as_dtype
 from fx2onnx.aten_map.table.registry import TABLE, OpOverload, overloads_of, register_shared
 from fx2onnx.irx.emit import Emit
@@ -325,8 +326,8 @@ def _over_all(op: Emit, packet: str, value: ir.Value, given: dict[str, Any]) -> 
         return op.Squeeze(value, axes=ones) if ones else value
     if not axes:
         return value
-    op_type = "ReduceSum" if packet == "sum" else "ReduceMean"
-    return op.node(op_type, value, axes=axes, keepdims=int(bool(given.get("keepdim"))))
+    keeps = bool(given.get("keepdim"))
+    return reduce(op, "ReduceSum", value, axes, keeps) if packet == "sum" else mean(op, value, axes, keeps)
 
 
 for _overload in overloads_of(_VIEWS):

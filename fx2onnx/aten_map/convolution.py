@@ -70,9 +70,12 @@ def convolved(
         if any(isinstance(pad, int) and pad < 0 for pad in attrs["pads"]):
             raise UserError("E203", "ONNX has no convolution with negative padding", next="crop the input")
     if output_padding is None:
-        value = _padded(op, value, attrs, spatial)
-        steps = _taken_later(attrs)
-        result = _every(op, op.Conv(value, weight, bias, **attrs), steps, spatial)
+        if op.dims(value)[1] == 0:
+            result = _of_no_channels(op, value, weight, bias, attrs)
+        else:
+            value = _padded(op, value, attrs, spatial)
+            steps = _taken_later(attrs)
+            result = _every(op, op.Conv(value, weight, bias, **attrs), steps, spatial)
     else:
         for name in ("strides", "pads"):
             attrs[name] = [fixed(number, f"{name} of a transposed convolution") for number in attrs[name]]
@@ -84,6 +87,19 @@ def convolved(
             _cut_less(attrs, spatial)
         result = _transposed(op, value, weight, bias, attrs, outputs)
     return result if batched else squeeze(op, result, 0)
+
+
+def _of_no_channels(
+    op: Emit, value: ir.Value, weight: ir.Value, bias: ir.Value | None, attrs: dict[str, Any]
+) -> ir.Value:
+    """The bias alone: with padding, Conv of an input without channels does not end in onnxruntime 1.31."""
+    spatial, counts = op.rank(value) - 2, []
+    for axis, (size, kernel) in enumerate(zip(op.dims(value)[2:], op.dims(weight)[2:], strict=True)):
+        room = size + attrs["pads"][axis] + attrs["pads"][spatial + axis] - attrs["dilations"][axis] * (kernel - 1) - 1
+        counts.append(whole(room // attrs["strides"][axis] + 1))
+    rows = op.dims(weight)[0]
+    number = op.const(0, op.dtype(value)) if bias is None else op.reshape(bias, (rows, *[1] * spatial))
+    return op.expand(number, (op.dims(value)[0], rows, *counts))
 
 
 def _of_one_group(op: Emit, weight: ir.Value, groups: Dim) -> ir.Value:

@@ -158,7 +158,11 @@ def _ctc_loss_backward(
     unlikely = op.Where(op.Equal(logs, low), op.const(math.nan, WORK), nothing)  # exp(-inf + loss + inf)
     found = op.Sub(op.Exp(logs), op.Where(op.Greater(total, 0.0), op.Mul(total, scale), unlikely))
     found = op.Mul(found, op.Unsqueeze(op.cast(grad, WORK), axes=[0, 2]))
-    found = op.Where(fits, found, op.const(0.0 if zero_infinity else math.nan, WORK))
+    if zero_infinity:
+        spoilt = op.Where(op.IsNaN(column), op.const(math.nan, WORK), nothing)
+    else:
+        spoilt = op.const(math.nan, WORK)
+    found = op.Where(fits, found, spoilt)
     return op.cast(op.Where(running, found, nothing), op.result_dtype())
 
 

@@ -39,10 +39,6 @@ def _bagged(
 
     The other outputs serve the backward pass.
     """
-    if op.rank(indices) != 1:
-        raise UserError(
-            "E203", "the indices of bags have more than one axis", next="flatten them, as offsets count them"
-        )
     count = op.dims(indices)[0]
     offsets = op.cast(offsets, INT64)
     size = op.dims(offsets)[0]

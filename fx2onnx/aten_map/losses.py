@@ -15,7 +15,7 @@ from fx2onnx.aten_map.powers import xlogy
 from fx2onnx.aten_map.reductions import mean, reduce
 from fx2onnx.aten_map.table.axes import axis_of
 from fx2onnx.aten_map.table.dtype_support import opmath
-from fx2onnx.aten_map.table.dtypes import promoted
+from fx2onnx.aten_map.table.dtypes import FLOATS, promoted
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
@@ -176,10 +176,18 @@ def _kl_div(op: Emit, self: ir.Value, target: ir.Value, reduction: int, log_targ
     """t (log t - x), or exp(t) (t - x) of logarithms."""
     value, aim = worked(op, self, target)
     if log_target:
-        loss = op.Mul(op.Exp(aim), op.Sub(aim, value))
+        loss = op.Mul(_of_target(op, op.Exp, target), op.Sub(aim, value))
     else:
-        loss = op.Sub(xlogy(op, aim, aim), op.Mul(aim, value))
+        loss = op.Sub(_of_target(op, lambda own: xlogy(op, own, own), target), op.Mul(aim, value))
     return reduced_loss(op, loss, reduction)
+
+
+def _of_target(op: Emit, function: Callable[[ir.Value], ir.Value], target: ir.Value) -> ir.Value:
+    """A function of the target alone, which PyTorch rounds to the target's dtype where the other operand is wider."""
+    (aim,), dtype = worked(op, target), op.dtype(target)
+    if opmath(dtype) == op.dtype(aim) or dtype not in FLOATS:
+        return function(aim)
+    return op.cast(op.cast(function(op.cast(target, opmath(dtype))), dtype), op.dtype(aim))
 
 
 def _poisson(

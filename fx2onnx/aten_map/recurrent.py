@@ -184,6 +184,10 @@ def run_stack(
 def _run_input(
     op: Emit, stack: Stack, value: ir.Value, states: Sequence[ir.Value], train: bool, batch_first: bool
 ) -> tuple[ir.Value, ...]:
+    if op.rank(value) != 3:
+        raise UserError(
+            "E203", f"a recurrent layer over {op.rank(value)} axes", next="give the input as [time, batch, features]"
+        )
     if batch_first:
         value = transpose(op, value, (1, 0, 2))
     batch = op.dims(value)[1]

@@ -169,8 +169,14 @@ def test_a_misfit_is_refused_as_eager_pytorch_does(monkeypatch):
 
 LARGE = torch.zeros(40, 30, 20)
 """More elements than are tried at their own sizes."""
+T = torch.tensor
 X, MASK = torch.randn(4, 3), torch.ones(2, dtype=torch.bool)
 MISFITS = [
+    *(
+        (of, torch.zeros(0, 3, 4), [T([[0, 1]]), torch.ones(3) > 0, T([0, 1])], torch.ones(()), True)
+        for of in (aten._unsafe_index_put.default, aten.index_put.default)
+    ),
+    (aten.index.Tensor, torch.zeros(3, 0, 4), [torch.ones(3) > 0, T([0, 1, 0])]),
     (aten._unsafe_index_put.hacked_twin, X[:, 0], [torch.ones(4, dtype=torch.bool)] * 2, torch.ones(()), False),
     (aten.index_put.default, X, [torch.ones(4, dtype=torch.bool), MASK, MASK], torch.ones(())),
     (aten.index_put.hacked_twin, X, [MASK, torch.tensor([1])], torch.ones(()), False),

@@ -28,6 +28,8 @@ SHARES, BAGS = torch.rand(3, 1) * 0.8 + 0.1, (R(5, 2), T([1, 2, 4, 0, 3, 2]), T(
 BATCHES = [(R(3, 1, 4, 2), R(4, 5, 2)), (R(4, 2), R(3, 5, 2)), (R(1, 4, 2), R(5, 2)), (R(3, 4, 2), R(3, 5, 2))]
 
 CASES = [
+    *(case(aten.kl_div.default, torch.rand(3, 4).double(), (torch.rand(3, 4) + 0.1).to(of), how, log_target=logs) for of in (torch.float16, torch.bfloat16, torch.float32) for how, logs in ((0, False), (1, True))),
+    case(aten._ctc_loss_backward.default, R(2), LOGS, T([[1, 2], [3, 3]]), [3, 3], [2, 1], T([NAN, 1.0]), *aten._ctc_loss.default(LOGS, T([[1, 2], [3, 3]]), [3, 3], [2, 1])[1:], 0, True),
     case(aten.conv_transpose1d.default, R(2, 1), R(2, 1, 1), R(2), [1], [0], [0], 2, [0]),
     case(aten.cross_entropy_loss.default, torch.zeros(3, 0).double(), torch.zeros(3).long(), None, 2, 0, 0.1),
     *(
@@ -248,6 +250,17 @@ BASE = torch.arange(12.0).reshape(4, 3)
 DROPS = torch.rand(1, 2, 3, 5) < 0.5
 QUERY, KEYS = R(1, 2, 3, 4), R(1, 2, 5, 4)
 EXPORTED = [
+    (lambda x, w, b: aten.slow_conv_dilated3d.default(x, w, [1, 2, 3], b, [2, 1, 1], [2, 2, 0], [1, 1, 2]), (R(1, 2, 2, 0, 5).double(), R(1, 2, 1, 2, 3).double(), R(1).double())),
+    (Call(aten.slow_conv_dilated2d.default, [2, 3], None, [1, 1], [2, 1]), (R(1, 2, 0, 5).double(), R(1, 2, 2, 3).double())),
+    (Call(aten.conv_tbc.default, 2), (R(0, 2, 3).double(), R(2, 3, 4).double(), R(4).double())),
+    (lambda x, w, b: aten.thnn_conv2d.default(x, w, [2, 1], b, [1, 2], [1, 0]), (R(2, 0, 3, 3), R(2, 1, 2, 1), R(2))),
+    *((lambda x, w, form=form: form(x, w, None, padding=1), (torch.zeros(2, 0, *sizes), torch.zeros(2, 0, *sizes))) for form, sizes in ((aten.conv1d, (3,)), (aten.conv2d, (3, 2)))),
+    *((lambda x, a=axes: torch.view_as_real(x.to(torch.complex64).mean(a)), (torch.zeros(1, 0, 3),)) for axes in ([0, 1], [0, 1, 2], [])),
+    *((Call(aten.mean.dim, axes), (torch.zeros(1, 0, 3, dtype=dtype),)) for axes in ([0, 1], [1], []) for dtype in (torch.float64, torch.float32)),
+    *((Call(aten.addmv.default, beta=beta), (R(sizes), R(0, 3), R(3))) for sizes, beta in (((1,), -0.3), ((), 1), ((0,), 1), ((1,), 0))),
+    (Call(aten.addmv.default), (R(1), R(3, 0), R(0))),
+    *((lambda g, x, m, r, mask=mask: [part for part in aten.native_batch_norm_backward.default(g.bfloat16(), x.bfloat16(), None, None, None, m, r, True, 1e-5, mask)[1:] if part is not None], (R(3, 2, 4), R(3, 2, 4), R(2), R(2).abs())) for mask in ([True, True, True], [True, False, True])),
+    *((Call(aten.rrelu_with_noise_functional.default, *bounds, True), (R(5).abs(), R(5))) for bounds in ((0.3, 0.1), (-0.1, -0.3))),
     (Call(aten.linalg_vecdot.default, dim=1), (R(3), R(3))),
     (Call(aten.binary_cross_entropy.default, None, 0), (torch.rand(3, 0), torch.rand(2, 3, 0))),
     (lambda x, y, w: aten.binary_cross_entropy.default(x, y, w, 1), (SHARES, SHARES, R(3, 1).double())),
@@ -301,6 +314,8 @@ def test_exported(module, args):
 
 
 REFUSED = [
+    (Call(aten.lstm.input, [R(1, 1, 3)] * 2, [R(12, 2), R(12, 3)], False, 1, 0.0, False, False, False), (R(2, 1, 1, 2),)),
+    *((Call(of, T([0, 1]), False, 2), (R(5, 2), T([[1, 0, 2]]))) for of in (aten._embedding_bag_forward_only.default, aten._embedding_bag.default)),
     (Call(aten._pdist_backward.default, R(3, 1, 3), 2.0, R(3)), (R(3),)),
     *((lambda x, y, form=form: form(x, y), (SHARES, SHARES)) for form in (lambda x, y: aten.mse_loss.default(x, y, 4), lambda x, y: aten.binary_cross_entropy.default(x, y, None, -1))),
     (Call(aten.ctc_loss.Tensor, 0, 5, True), (LOGS, T([[1, 2], [3, 3]]), T([3, 3]), T([2, 1]))),

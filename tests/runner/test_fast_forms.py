@@ -342,6 +342,26 @@ def test_recurrences(name: str, op: str, ragged: bool) -> None:
         agree(given, wanted)
 
 
+@pytest.mark.parametrize("op", ["LSTM", "GRU", "RNN"])
+@pytest.mark.parametrize("lengths", [[4, 4], [4, 2]])
+def test_no_number_of_one_direction_reaches_the_other(op: str, lengths: list[int]) -> None:
+    rows = {"LSTM": 4, "GRU": 3, "RNN": 1}[op] * 3
+    constants = {
+        "w": normal(2, rows, 2, seed=1),
+        "r": normal(2, rows, 3, seed=2),
+        "lengths": np.array(lengths, np.int32),
+    }
+    node = helper.make_node(op, ["x", "w", "r", "", "lengths"], ["y", "yh"], hidden_size=3, direction="bidirectional")
+    sound = normal(4, 2, 2)
+    spoilt = sound.copy()
+    spoilt[3, 0] = np.nan  # the last step of the first sequence, with which its reverse direction starts
+    (one, _), (other, last) = (both([node], {"x": x}, constants, ["y", "yh"])[0] for x in (sound, spoilt))
+    assert np.isnan(other[:, 1, 0]).all()
+    assert np.isnan(last[:, 0]).all()
+    np.testing.assert_allclose(other[:3, 0], one[:3, 0], atol=1e-6)
+    np.testing.assert_allclose(other[:, :, 1], one[:, :, 1], atol=1e-6)
+
+
 def test_recurrences_of_no_step_and_of_extreme_gates() -> None:
     """No step gives the initial state; saturated gates are 0 or 1, and NaN stays NaN."""
     weights = {"w": normal(1, 12, 2, seed=1), "r": normal(1, 12, 3, seed=2)}

@@ -124,8 +124,19 @@ def note_places_of_all(tracer: Tracer, tensor: torch.Tensor, indices: Sequence[t
                     )
             axis += index.dim()
         else:
+            if dims_of(tensor)[axis] == 0 and _name_some(indices):
+                raise IndexError("index is out of bounds for dimension with size 0")
             note_places(tracer, tensor, axis, index)
             axis += 1
+
+
+def _name_some(indices: Sequence[torch.Tensor | None]) -> bool:
+    """Return whether indices name an element whatever they hold: of known sizes, and along an axis that no mask without one empties."""
+    places = [dims_of(index) for index in indices if index is not None and index.dtype not in _MASKS]
+    if any(type(size) is not int or size == 0 for sizes in places for size in sizes):
+        return False
+    has_mask = any(index is not None and index.dtype in _MASKS for index in indices)
+    return not has_mask or any(sizes[-1] != 1 for sizes in places if sizes)
 
 
 @register(

@@ -313,6 +313,7 @@ def _bags_with_last_offset(
     """embedding_bag: with the last offset given, a sum has a size for each offset, the other modes one for each bag; the padding index of the
     public overload counts from the end where it is negative.
     """
+    _check_bags(tracer, indices)
     if indices.dtype != offsets.dtype:
         return _of_one_integer(tracer, call, indices, offsets)
     padding = -1 if padding_idx is None else padding_idx
@@ -360,6 +361,7 @@ def _bags_of_bfloat16(
     padding_idx: int,
 ) -> object:
     """A sum of all that is looked up needs no number of the bag for each index."""
+    _check_bags(tracer, indices)
     if indices.dtype != offsets.dtype:
         return _of_one_integer(tracer, call, indices, offsets)
     if weight.dtype != torch.bfloat16 or mode != 0 or padding_idx >= 0:
@@ -367,6 +369,14 @@ def _bags_of_bfloat16(
     bags = dims_of(offsets)[0] - int(include_last_offset)
     numbers = [(offsets.dtype, [size]) for size in (0, bags, bags)]
     return record_sized(tracer, call, [(weight.dtype, [bags, dims_of(weight)[1]]), *numbers])
+
+
+def _check_bags(tracer: Tracer, indices: torch.Tensor) -> None:
+    """Raises: UserError E203 for indices beyond which PyTorch's kernel of the maximum writes."""
+    if indices.dim() != 1:
+        raise tracer.values.refuse(
+            "E203", f"the indices of bags have {indices.dim()} axes", next="flatten them, as offsets count them"
+        )
 
 
 def _of_one_integer(tracer: Tracer, call: Call, indices: torch.Tensor, offsets: torch.Tensor) -> object:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from fx2onnx.capture.recording.meta_cache import check_operands
 from fx2onnx.capture.recording.tracer import Tracer
 from fx2onnx.capture.recording.values import dims_of
 from fx2onnx.capture.registry import Call, Kind, overloads_of, register
@@ -85,6 +86,35 @@ def _conv_tbc(
     with tracer.mode:
         found = torch.conv1d(self.permute(1, 2, 0), weight.permute(2, 1, 0), bias, padding=pad)
         return found.permute(2, 0, 1).contiguous()
+
+
+@register(Kind.RECORD, aten.addmv.default)
+def _addmv(tracer: Tracer, call: Call, self: torch.Tensor, mat: torch.Tensor, beta: float = 1) -> object:
+    """Beside a matrix without elements one number stays one number, whatever the number of rows."""
+    if 0 not in dims_of(mat) or any(size != 1 for size in dims_of(self)) or not beta:
+        return NotImplemented
+    check_operands(tracer.sizes, call.func, call.args, call.kwargs)
+    with tracer.mode:
+        return self * torch.scalar_tensor(beta, dtype=self.dtype)
+
+
+@register(Kind.RECORD, aten.native_batch_norm_backward.default)
+def _batch_norm_backward(
+    tracer: Tracer,
+    call: Call,
+    input: torch.Tensor,
+    weight: torch.Tensor | None,
+    running_mean: torch.Tensor | None,
+    save_mean: torch.Tensor | None,
+) -> object:
+    """Gradients of half precision without a weight are in float32 where the statistics are; so they are with a weight of 1."""
+    given = save_mean if running_mean is None else running_mean
+    if weight is not None or given is None or given.dtype == input.dtype:
+        return NotImplemented
+    grad_out, *rest = call.args
+    with tracer.mode:
+        ones = torch.ones(input.shape[1], dtype=given.dtype, device=input.device)
+        return call.func(grad_out, input, ones, *rest[2:], **call.kwargs)
 
 
 @register(Kind.RECORD, aten._scaled_mm.default)

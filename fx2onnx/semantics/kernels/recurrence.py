@@ -167,6 +167,21 @@ class Joined:
     inner: Array
     """The recurrent bias of a GRU's last gate, which the reset gate may scale; zeros otherwise."""
 
+    def apart(self) -> list[Joined]:
+        """The weights of each direction alone."""
+        count, hidden = len(self.directions), len(self.recurrent) // len(self.directions)
+        blocks = self.recurrent.reshape(count, hidden, -1, count, hidden)
+        return [
+            Joined(
+                (index,),
+                self.inputs[place : place + 1],
+                self.bias[place : place + 1],
+                np.ascontiguousarray(blocks[place, :, :, place]).reshape(hidden, -1),
+                self.inner.reshape(count, hidden)[place],
+            )
+            for place, index in enumerate(self.directions)
+        ]
+
 
 def join(op: str, w: Array, r: Array, b: Array | None) -> list[Joined]:
     """The weights as the steps want them."""

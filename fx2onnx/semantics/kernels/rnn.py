@@ -125,7 +125,10 @@ def _walk(
 def _usual(
     op: str, run: Recurrence, joined: list[Joined], starts: Sequence[Array | None], attrs: Mapping[str, Any]
 ) -> list[Array]:
-    """Y [times, directions, batch, hidden] and the last states [directions, batch, hidden]."""
+    """Y [times, directions, batch, hidden] and the last states [directions, batch, hidden].
+
+    Numerics: the zeros between joined directions would make NaN of one NaN in the other, so that each then runs alone.
+    """
     gates, width, dtype = GATES[op], run.hidden, run.x.dtype
     y = np.empty((run.steps, run.n_directions, run.batch, width), dtype)
     lasts = [np.empty((run.n_directions, run.batch, width), dtype) for _ in starts]
@@ -162,6 +165,8 @@ def _usual(
         else:
             step = _rnn_step(one)
         states[0] = _walk(steps, outputs, states[0], states[1:], alive, step)
+        if count > 1 and np.isnan(states[0]).any():
+            return _usual(op, run, one.apart(), starts, attrs)
         for place, index in enumerate(one.directions):
             line = outputs.reshape(run.steps, run.batch, count, width)[:, :, place]
             if is_ragged:

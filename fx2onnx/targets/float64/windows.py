@@ -99,7 +99,11 @@ def windows(op: Emit, x: ir.Value, first: int, axes: Sequence[Axis]) -> ir.Value
         dims = dims_of(x)
         elements, inside = axes[index].indices(op)
         pair = (axes[index].count, len(axes[index].offsets))
-        typed = ((DOUBLE, (*dims[:axis], *pair, *dims[axis + 1 :])),)
+        wanted = (*dims[:axis], *pair, *dims[axis + 1 :])
+        typed = ((DOUBLE, wanted),)
+        if axes[index].size == 0:  # padding alone
+            x = op.expand(number(op, 0), wanted)
+            continue
         x = op.node("Gather", x, elements, axis=axis, outputs=typed)
         if inside is not None:
             behind = len(dims) - axis - 1

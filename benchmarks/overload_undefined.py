@@ -93,7 +93,8 @@ def reasons(call: Any) -> Iterator[str]:
         yield "an exponential that overflows in PyTorch's formula"
     if "scaled_dot_product" in name and not all(bool(filled[of].isfinite().all()) for of in ("query", "key", "value")):
         yield "infinite queries or keys, whose scores may all be minus infinity, or values that a weight of 0 multiplies"
-    if "embedding_bag" in name and filled.get("include_last_offset") and _ends_elsewhere(filled):
+    has_last = "bag_size" in filled and filled["offsets"].numel() > filled["bag_size"].numel()
+    if "embedding_bag" in name and (has_last or filled.get("include_last_offset")) and _ends_elsewhere(filled):
         yield "a last offset that is not the number of indices"
     if "embedding_bag" in name and filled["offsets"].dim() and not _is_sorted(filled["offsets"]):
         yield "offsets of bags that are not sorted"

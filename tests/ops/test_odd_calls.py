@@ -250,11 +250,12 @@ BASE = torch.arange(12.0).reshape(4, 3)
 DROPS = torch.rand(1, 2, 3, 5) < 0.5
 QUERY, KEYS = R(1, 2, 3, 4), R(1, 2, 5, 4)
 EXPORTED = [
+    *((Call(aten.col2im.default, *of), (T([[INF, 1.0, NAN, -2.0] * 2] * 4).double(),)) for of in (([5, 3], [2, 2], [1, 1], [0, 0], [1, 1]), ([4, 7], [4, 1], [1, 2], [1, 0], [2, 2]))),
     (lambda x, w, b: aten.slow_conv_dilated3d.default(x, w, [1, 2, 3], b, [2, 1, 1], [2, 2, 0], [1, 1, 2]), (R(1, 2, 2, 0, 5).double(), R(1, 2, 1, 2, 3).double(), R(1).double())),
     (Call(aten.slow_conv_dilated2d.default, [2, 3], None, [1, 1], [2, 1]), (R(1, 2, 0, 5).double(), R(1, 2, 2, 3).double())),
     (Call(aten.conv_tbc.default, 2), (R(0, 2, 3).double(), R(2, 3, 4).double(), R(4).double())),
     (lambda x, w, b: aten.thnn_conv2d.default(x, w, [2, 1], b, [1, 2], [1, 0]), (R(2, 0, 3, 3), R(2, 1, 2, 1), R(2))),
-    *((lambda x, w, form=form: form(x, w, None, padding=1), (torch.zeros(2, 0, *sizes), torch.zeros(2, 0, *sizes))) for form, sizes in ((aten.conv1d, (3,)), (aten.conv2d, (3, 2)))),
+    *((lambda x, w, form=form: form(x, w, None, padding=1), (torch.zeros(2, 0, *sizes), torch.zeros(2, 0, *sizes))) for form, sizes in ((torch.conv1d, (3,)), (torch.conv2d, (3, 2)))),
     *((lambda x, a=axes: torch.view_as_real(x.to(torch.complex64).mean(a)), (torch.zeros(1, 0, 3),)) for axes in ([0, 1], [0, 1, 2], [])),
     *((Call(aten.mean.dim, axes), (torch.zeros(1, 0, 3, dtype=dtype),)) for axes in ([0, 1], [1], []) for dtype in (torch.float64, torch.float32)),
     *((Call(aten.addmv.default, beta=beta), (R(sizes), R(0, 3), R(3))) for sizes, beta in (((1,), -0.3), ((), 1), ((0,), 1), ((1,), 0))),

@@ -22,7 +22,7 @@ from fx2onnx.targets.float64.node import (
     operand,
     size_of,
 )
-from fx2onnx.targets.float64.windows import Axis, gathered_product
+from fx2onnx.targets.float64.windows import Axis, windows
 
 CUBIC = -0.75
 FLOAT = ir.DataType.FLOAT
@@ -97,7 +97,10 @@ def col2im(op: Emit, node: ir.Node) -> ir.Value | None:
     batch = size_of(op, x, 0)
     lines: DimLike = batch * channels  # type: ignore[assignment]
     split = op.node("Reshape", x, op.sizes([-1, places, *blocks]), outputs=((DOUBLE, (lines, places, *blocks)),))
-    y = gathered_product(op, split, op.const(np.eye(places)[:, :, None]), axes, 1)
+    columns = windows(op, channels_last(op, split), 1, axes)
+    own = op.const(np.eye(places, dtype=bool).reshape(*(side for size in kernel for side in (1, size)), places))
+    taken = op.Where(own, columns, number(op, 0))
+    y = op.ReduceSum(taken, axes=[*range(2, 2 + 2 * rank, 2), 1 + 2 * rank], keepdims=0)
     target = op.sizes([batch, channels, *image])
     summed: ir.Value = op.node("Reshape", y, target, outputs=((DOUBLE, (batch, channels, *image)),))
     return summed

@@ -158,9 +158,10 @@ def _without_bodies(failed: Failed, _: Attempt) -> Attempt:
 
 
 def _needs_loops(failed: Failed) -> bool:
-    """True if Python goes through as many elements as data says, and loops of the file were not tried."""
+    """True if Python goes through as many elements as data says, and loops of the file were not tried, or not those that it leaves."""
     branching = failed.attempt.branching
-    is_untried = not branching.has_loops and branching.loop_failure is None
+    is_untried = not branching.has_loops or (failed.reason is Reason.PATHS and not branching.has_exits)
+    is_untried = is_untried and branching.loop_failure is None
     return is_untried and failed.attempt.is_own_run and failed.attempt.operators.pre_dispatch
 
 

@@ -83,7 +83,8 @@ def with_loops(outcome: Recorded | Failed, has_exits: bool = False) -> Attempt:
     """The attempt in which loops over sizes are loops of the file, instead of one with this outcome. ``has_exits``: those of a fixed
     length that Python leaves by data, too.
     """
-    branching = replace(outcome.attempt.branching, has_loops=True, has_exits=has_exits, unrolled=outcome)
+    branching = outcome.attempt.branching
+    branching = replace(branching, has_loops=True, has_exits=has_exits, unrolled=branching.unrolled or outcome)
     numbers = replace(outcome.attempt.numbers, takes_indices=True)
     return replace(
         outcome.attempt, branching=branching, numbers=numbers, change="loops over sizes are loops of the file"

@@ -93,14 +93,15 @@ def _while_loop(lowering: GraphEmitter, node: torch.fx.Node) -> Sequence[ir.Valu
 
 def _scan(lowering: GraphEmitter, node: torch.fx.Node) -> Sequence[ir.Value]:
     """Scan-9 and newer over axis 0; a Loop where the length may be 0, which onnxruntime's Scan refuses."""
-    body, carry, xs, extra, *is_left = _arguments(node)
+    body, carry, xs, extra, *go_on = _arguments(node)
     op = lowering.op
     result = op.result
     initial, sequences, others = ([lowering.values[value] for value in group] for group in (carry, xs, extra))
     inputs = [_carried(op, *pair) for pair in zip(body.inputs, initial, strict=False)]
     length = dims_of(sequences[0])[0] if sequences else 0
-    if length == 0 or isinstance(length, Dim) or is_left:
-        return _scan_as_loop(lowering, body, inputs, initial, sequences, others, bool(is_left))
+    if length == 0 or isinstance(length, Dim) or go_on:
+        begins = lowering.values[go_on[0]] if go_on and go_on[0] is not True else None
+        return _scan_as_loop(lowering, body, inputs, initial, sequences, others, bool(go_on), begins)
     inputs += [op.subgraph_input("slice", dtype_of(value), dims_of(value)[1:]) for value in sequences]
     graph = op.subgraph("body", inputs, lambda op: lowering.nested(body, [*inputs, *others]))
     op.result = result
@@ -121,23 +122,25 @@ def _scan_as_loop(
     sequences: list[ir.Value],
     others: list[ir.Value],
     is_left: bool,
+    begins: ir.Value | None,
 ) -> Sequence[ir.Value]:
     """Loop-1 and newer of as many turns as the sequences are long; each turn gathers its slices. ``is_left``: the last output of
-    ``body`` says whether there is another turn.
+    ``body`` says whether there is another turn, and ``begins`` whether there is a first. Without sequences a turn gets its number.
     """
     op = lowering.op
     result = op.result
     index, go_on = op.subgraph_input("iteration", INT64, ()), op.subgraph_input("condition", BOOL, ())
 
     def turn(op: Emit) -> Sequence[ir.Value]:
-        slices = [op.Gather(sequence, index, axis=0) for sequence in sequences]
+        slices = [op.Gather(sequence, index, axis=0) for sequence in sequences] or [index]
         results = lowering.nested(body, [*carried, *slices, *others])
         return [_as_scalar_bool(op, results.pop()) if is_left else op.Identity(go_on), *results]
 
     graph = op.subgraph("body", [index, go_on, *carried], turn)
     op.result = result
-    length = op.size(dims_of(sequences[0])[0])
-    return _several(op.Loop(length, op.const(True, BOOL), *initial, body=graph, outputs=list(result)))
+    length = op.size(dims_of(sequences[0])[0]) if sequences else None
+    first = op.const(True, BOOL) if begins is None else _as_scalar_bool(op, begins)
+    return _several(op.Loop(length, first, *initial, body=graph, outputs=list(result)))
 
 
 def _several(result: Any) -> Sequence[ir.Value]:

@@ -7,7 +7,8 @@ import dis
 import functools
 import inspect
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from types import CodeType, FrameType
 from typing import TypeAlias
@@ -204,6 +205,57 @@ def _left_loops(code: CodeType) -> list[tuple[ast.For, ast.If]]:
             if is_plain and len(last.body) == 1 and isinstance(last.body[0], ast.Break):
                 found.append((loop, last))
     return found
+
+
+@dataclass(frozen=True, eq=False)
+class Head:
+    """What Python asks of each turn of a ``while``, or of a ``while True`` in its first ``if ...`` that leaves it."""
+
+    statement: ast.While | ast.If
+    operands: Sequence[tuple[ast.expr, bool]]
+    """The parts of the test, all of which it asks for, with the answer with which Python stays in the loop."""
+
+
+def head_at(frame: FrameType) -> tuple[Head, int] | None:
+    """The head of a loop without elements whose test the frame is at, with the number of the part that it asks for."""
+    place = position(frame)
+    for head in _while_heads(frame.f_code) if place is not None else ():
+        for index, (operand, _) in enumerate(head.operands):
+            is_alone = len(head.operands) == 1
+            wholes = map(place_of, (head.statement, head.statement.test)) if is_alone else ()
+            if _is_within(place, place_of(operand)) or place in wholes:
+                return head, index
+    return None
+
+
+@lru_cache(maxsize=256)
+def _while_heads(code: CodeType) -> Sequence[Head]:
+    found = [_head(loop) for loop in ast.walk(tree_of(code)) if isinstance(loop, ast.While) and not loop.orelse]
+    return [head for head in found if head is not None]
+
+
+def _head(loop: ast.While) -> Head | None:
+    if not isinstance(loop.test, ast.Constant):
+        return _head_of(loop, stays=True)
+    exits = (each for each in loop.body if isinstance(each, ast.If) and not each.orelse)
+    first = next((each for each in exits if isinstance(each.body[-1], ast.Break | ast.Return)), None)
+    return _head_of(first, stays=False) if first is not None and loop.test.value else None
+
+
+def _head_of(statement: ast.While | ast.If, stays: bool) -> Head | None:
+    """The head with that test, where Python asks for all its parts in order to stay; None of others."""
+    test = statement.test
+    joins = ast.And if stays else ast.Or
+    parts = test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, joins) else [test]
+    operands: list[tuple[ast.expr, bool]] = []
+    for part in parts:
+        is_not = isinstance(part, ast.UnaryOp) and isinstance(part.op, ast.Not)
+        operand = part.operand if isinstance(part, ast.UnaryOp) and is_not else part
+        is_chain = isinstance(operand, ast.Compare) and len(operand.ops) > 1
+        if is_chain or any(isinstance(node, ast.BoolOp | ast.IfExp | ast.NamedExpr) for node in ast.walk(operand)):
+            return None
+        operands.append((operand, stays ^ is_not))
+    return Head(statement, operands)
 
 
 _SHOW = frozenset(

@@ -224,7 +224,8 @@ class Exploration:
         refused, names = failed.error, ", ".join(sorted(trace.sizes))
         assert isinstance(refused, UserError)
         next = (LOOP_IN_TENSORS, f"or make the size static (leave {names} out of dynamic_shapes)")
-        return Failed(self._attempt, UserError("E105", refused.what, where=refused.where, why=refused.why, next=next))
+        error = UserError("E105", refused.what, where=refused.where, why=refused.why, next=next)
+        return Failed(self._attempt, error, Reason.PATHS)
 
     def _without_ones(self, other: Path, trace: DecisionTrace, depth: int) -> Path:
         """The way that was not taken at first, at sizes none of whose parts are 1, if there are such."""

@@ -191,12 +191,18 @@ class Live(NamedTuple):
     """In another turn, or behind it where the turn does not change them."""
 
 
-def live_variables(frame: FrameType) -> Live:
-    """The names that are read after the head of the loop at which the frame stands."""
+def live_variables(frame: FrameType, stays: bool | None = None) -> Live:
+    """The names that are read after the head of the loop at which the frame stands. ``stays``: the truth with which a ``while``
+    goes on.
+    """
     code = frame.f_code
     shared = {*code.co_cellvars, *code.co_freevars}
     live = _live(code)
     body = min(offset for offset in live if offset > frame.f_lasti)
+    if stays is not None:
+        jump = next(one for one in dis.get_instructions(code) if one.offset >= frame.f_lasti and "_IF_" in one.opname)
+        after = min(offset for offset in live if offset > jump.offset)
+        body = jump.argval if stays is ("IF_TRUE" in jump.opname) else after
     return Live(live[frame.f_lasti] | shared, live[body] | shared)
 
 

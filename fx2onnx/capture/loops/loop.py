@@ -32,8 +32,10 @@ aten = torch.ops.aten
 class Loop:
     """A loop that Python is in."""
 
-    def __init__(self, loops: Value, frame: FrameType, series: Elements) -> None:
-        self.loops, self.tracer, self.frame, self.series = loops, loops.tracer, frame, series
+    def __init__(self, loops: Value, frame: FrameType, series: Elements | None) -> None:
+        self.loops, self.tracer, self.frame = loops, loops.tracer, frame
+        self.series = series
+        """What it goes through; None while nobody knows how many turns there are."""
         self.tracer.values.mark()
         self.where = self.tracer.values.where
         self.first = 0
@@ -42,7 +44,7 @@ class Loop:
         """True if the first iteration has to run outside of the loop."""
         self.known_before: frozenset[str] = frozenset()
         """Symbols of data that are known before the turn."""
-        self.turns: DimLike = unwrap(series.length)
+        self.turns: DimLike = 0 if series is None else unwrap(series.length)
         """The number of iterations."""
         self._stays: torch.fx.Node | None = None
         """The node of the number that tells whether Python goes on with another iteration."""
@@ -54,9 +56,7 @@ class Loop:
         if self._plan is None and not self.first and self.where in self.tracer.first_turns:
             return self._first_turn()
         if self._plan is None:
-            self._held = Held(self.frame)
-            self._plan = Plan(self)
-            return self._turn(self._plan)
+            return self._element(self._begin(Held(self.frame), Plan(self)))
         if self.loops.open[-1] is not self or self.tracer.values.graph is not self._graph:
             raise self.loops.refused("Python leaves a loop within it before its end")
         try:
@@ -64,8 +64,16 @@ class Loop:
         except Unlike as error:
             return self._alone(str(error))
 
-    def _turn(self, plan: Plan) -> Value:
-        """Begin to record a turn; what it carries is as the plan says."""
+    def _element(self, index: Dim) -> Value:
+        assert self.series is not None
+        return self.series.at(sym_int(self.tracer.sizes, index))
+
+    def _begin(self, held: Held, plan: Plan) -> Dim:
+        self._held = held
+        return self._turn(plan)
+
+    def _turn(self, plan: Plan) -> Dim:
+        """Begin to record a turn; what it carries is as the plan says. Returns its number."""
         tracer, env = self.tracer, self.tracer.sizes
         for name, plugin in tracer.plugins.items():
             if name != "loops":
@@ -82,14 +90,16 @@ class Loop:
         self._index = index = env.new_unbacked()
         tracer.values.symbols[str(index)] = Symbol(str(index), number_behind(tracer, self._node), None)
         env.hints = {**env.hints, str(index): self._hint()}
-        supposed = [Relation("lt", (index, unwrap(self.series.length)))]
+        supposed = [] if self.series is None else [Relation("lt", (index, unwrap(self.series.length)))]
         supposed += [Relation("ge", (index, 1))] if self.first else []
         env.know(supposed={**env.facts.supposed, **dict.fromkeys(supposed)})
         plan.begin(index)
-        return self.series.at(sym_int(env, index))
+        return index
 
     def _hint(self) -> int:
         """A number of a turn that is no first or last one, where there are such at the sample's sizes."""
+        if self.series is None:
+            return 0
         most = int(self.tracer.sizes.hint(unwrap(self.series.length))) - 1
         return max(self.first, min(self.first + 2, most))
 
@@ -125,7 +135,7 @@ class Loop:
         if self._tries > MOST_TRIES:
             raise self.loops.refused("what a turn changes differs from turn to turn")
         self._leave(is_kept=False)
-        return self._turn(found)
+        return self._element(self._turn(found))
 
     def _alone(self, why: str) -> Value:
         """Run the first turn by itself."""
@@ -136,6 +146,7 @@ class Loop:
 
     def _first_turn(self) -> Value:
         """The element of the turn that is run by itself; that there is one has to hold, where not every size but 0 says so."""
+        assert self.series is not None
         env, some = self.tracer.sizes, Relation("ge", (unwrap(self.series.length), 1))
         if env.certain("ge", *some.args) is None and not env.facts.excludes_zero_only(some):
             env.expect("ge", *some.args)
@@ -201,11 +212,10 @@ class Loop:
         stacked = [TensorInfo(info.dtype, (self.turns - self.first, *info.dims)) for info in added]  # type: ignore[arg-type]
         with tracer.values.at(self.where):
             start = plan.starts()
-            numbers = torch.arange(self.first, self.series.length)
+            numbers = [] if self.series is None else [torch.arange(self.first, self.series.length)]
             infos = [*(at_turn(one.info, length) for one in plan.carried), *stacked]
-            results = record_scan(
-                tracer, body, start, [tracer.values.node_of(numbers)], [], infos=infos, is_left=bool(stays)
-            )
+            xs = [*map(tracer.values.node_of, numbers)]
+            results = record_scan(tracer, body, start, xs, infos=infos, is_left=bool(stays), begins=self._begins())
             if stays:
                 plan.counted(results[len(plan.carried) - 1])
             plan.give(results[: len(plan.carried)])
@@ -213,6 +223,10 @@ class Loop:
             for one, held, (leaves, rebuild) in grown:
                 self._grow(one, held, [next(left) for _ in leaves], rebuild)
         self.loops.notes.append(Assumption("a loop over a dynamic size is a loop of the file", self.where))
+
+    def _begins(self) -> torch.fx.Node | None:
+        """The node that tells whether there is a first turn, where data does."""
+        return None
 
     def _type_of_item(self, item: Value) -> TensorInfo:
         if not isinstance(item, torch.Tensor):

@@ -319,15 +319,18 @@ def record_scan(
     body: Nested,
     carry: list[torch.fx.Node],
     xs: list[torch.fx.Node],
-    extra: list[torch.fx.Node],
+    extra: Sequence[torch.fx.Node] = (),
     *,
     infos: Sequence[TensorInfo],
     is_left: bool = False,
+    begins: torch.fx.Node | None = None,
 ) -> list[torch.Tensor]:
     """Add the node of a scan whose body is recorded. ``infos``: the types of its results. ``is_left``: the last output of the body
-    says whether there is another turn.
+    says whether there is another turn, and ``begins``, where it is given, whether there is a first. Without ``xs`` the body takes
+    the number of the turn in the place of slices.
     """
-    return _results(tracer, "scan", (body, carry, xs, extra, *([True] if is_left else [])), infos)
+    go_on = [True if begins is None else begins] if is_left else []
+    return _results(tracer, "scan", (body, carry, xs, [*extra], *go_on), infos)
 
 
 _HANDLERS: dict[str, Function] = {

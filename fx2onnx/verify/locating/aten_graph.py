@@ -125,18 +125,18 @@ class AtenGraph:
         carry: Sequence[Any],
         xs: Sequence[Any],
         extra: Sequence[Any],
-        is_left: bool = False,
+        go_on: Any = None,
     ) -> Any:
         state, others = self._argument(list(carry), values), self._argument(list(extra), values)
         sequences = self._argument(list(xs), values)
-        steps = []
-        for index in range(len(sequences[0])):
-            given = self._nested(body, values, [*state, *(each[index] for each in sequences), *others])
-            goes_on = not is_left or bool(given.pop())
+        steps: list[list[Any]] = []
+        goes_on = go_on is None or bool(self._argument(go_on, values))
+        while goes_on and (not sequences or len(steps) < len(sequences[0])):
+            slices = [each[len(steps)] for each in sequences] or [torch.tensor(len(steps))]
+            given = self._nested(body, values, [*state, *slices, *others])
+            goes_on = go_on is None or bool(given.pop())
             state = given[: len(state)]
             steps.append(given[len(state) :])
-            if not goes_on:
-                break
         return (*state, *(torch.stack(column) for column in zip(*steps, strict=True)))
 
 

@@ -7,11 +7,11 @@ import dis
 import functools
 import inspect
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from types import CodeType, FrameType
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import torch
 
@@ -23,6 +23,9 @@ Stretch: TypeAlias = tuple[CodeType, Place]
 """Part of a function."""
 PURE_METHODS = frozenset({"size", "dim"})
 """Attributes and methods of tensors that say what is known of them and record nothing."""
+
+
+T = TypeVar("T")
 
 
 class UnreadableError(Exception):
@@ -178,33 +181,22 @@ def _loops(code: CodeType) -> list[Place]:
 
 
 def goes_through_left_loop(frame: FrameType) -> bool:
-    """Return whether the frame is at what a ``for`` goes through whose last statement is ``if ...: break``."""
+    """Return whether the frame is at what a ``for`` goes through with an ``if ...`` in it that leaves it."""
     place = position(frame)
-    return place is not None and any(_is_within(place, place_of(loop.iter)) for loop, _ in _left_loops(frame.f_code))
+    loops = (one.loop for one in _exits(frame.f_code) if isinstance(one.loop, ast.For)) if place is not None else ()
+    return any(_is_within(place, place_of(loop.iter)) for loop in loops)  # type: ignore[arg-type]
 
 
-def exit_at(frame: FrameType) -> bool | None:
-    """With which answer Python stays in the loop, where the frame is at the test of such a statement; None where it is not."""
-    place = position(frame)
-    for _, statement in _left_loops(frame.f_code) if place is not None else ():
-        test = statement.test
-        is_not = isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not)
-        if place in (place_of(statement), place_of(test), place_of(getattr(test, "operand", test))):
-            return is_not
-    return None
+def loop_at(frame: FrameType) -> Place | None:
+    """The place of the ``for`` that asks for its next element."""
+    place = position(frame)  # until Python 3.11 that of the whole statement
+    loops = (one.loop for one in _exits(frame.f_code) if isinstance(one.loop, ast.For)) if place is not None else ()
+    return next((place_of(loop) for loop in loops if place in (place_of(loop), place_of(loop.iter))), None)
 
 
-@lru_cache(maxsize=256)
-def _left_loops(code: CodeType) -> list[tuple[ast.For, ast.If]]:
-    """Loops that end with ``if ...: break``, with that statement, whose test is one comparison or call."""
-    found = []
-    for loop in ast.walk(tree_of(code)):
-        last = loop.body[-1] if isinstance(loop, ast.For) and not loop.orelse else None
-        if isinstance(loop, ast.For) and isinstance(last, ast.If) and not last.orelse:
-            is_plain = not isinstance(last.test, ast.BoolOp | ast.IfExp)
-            if is_plain and len(last.body) == 1 and isinstance(last.body[0], ast.Break):
-                found.append((loop, last))
-    return found
+def exit_at(frame: FrameType) -> tuple[Exit, int] | None:
+    """The statement that leaves a loop whose test the frame is at, with the number of the part that it asks for."""
+    return _asked_part(frame, [(one, one.head) for one in _exits(frame.f_code)])
 
 
 @dataclass(frozen=True, eq=False)
@@ -212,19 +204,23 @@ class Head:
     """What Python asks of each turn of a ``while``, or of a ``while True`` in its first ``if ...`` that leaves it."""
 
     statement: ast.While | ast.If
+    loop: ast.For | ast.While
     operands: Sequence[tuple[ast.expr, bool]]
     """The parts of the test, all of which it asks for, with the answer with which Python stays in the loop."""
 
 
 def head_at(frame: FrameType) -> tuple[Head, int] | None:
     """The head of a loop without elements whose test the frame is at, with the number of the part that it asks for."""
-    place = position(frame)
-    for head in _while_heads(frame.f_code) if place is not None else ():
+    return _asked_part(frame, [(head, head) for head in _while_heads(frame.f_code)])
+
+
+def _asked_part(frame: FrameType, heads: Sequence[tuple[T, Head]]) -> tuple[T, int] | None:
+    place = position(frame) if heads else None
+    for found, head in heads if place is not None else ():
         for index, (operand, _) in enumerate(head.operands):
-            is_alone = len(head.operands) == 1
-            wholes = map(place_of, (head.statement, head.statement.test)) if is_alone else ()
-            if _is_within(place, place_of(operand)) or place in wholes:
-                return head, index
+            wholes = map(place_of, (head.statement, head.statement.test)) if len(head.operands) == 1 else ()
+            if _is_within(place, place_of(operand)) or place in wholes:  # type: ignore[arg-type]
+                return found, index
     return None
 
 
@@ -236,13 +232,42 @@ def _while_heads(code: CodeType) -> Sequence[Head]:
 
 def _head(loop: ast.While) -> Head | None:
     if not isinstance(loop.test, ast.Constant):
-        return _head_of(loop, stays=True)
+        return _head_of(loop, loop, stays=True)
     exits = (each for each in loop.body if isinstance(each, ast.If) and not each.orelse)
     first = next((each for each in exits if isinstance(each.body[-1], ast.Break | ast.Return)), None)
-    return _head_of(first, stays=False) if first is not None and loop.test.value else None
+    return _head_of(first, loop, stays=False) if first is not None and loop.test.value else None
 
 
-def _head_of(statement: ast.While | ast.If, stays: bool) -> Head | None:
+@dataclass(frozen=True, eq=False)
+class Exit:
+    """An ``if ...: break`` in a loop."""
+
+    loop: ast.For | ast.While
+    head: Head
+    is_last: bool
+    """Whether it is the last statement of the loop."""
+
+
+@lru_cache(maxsize=256)
+def _exits(code: CodeType) -> Sequence[Exit]:
+    loops = (node for node in ast.walk(tree_of(code)) if isinstance(node, ast.For | ast.While) and not node.orelse)
+    found = [(loop, each) for loop in loops for each in _inner_ifs(loop.body)]
+    heads = [(loop, each, _head_of(each, loop, stays=False)) for loop, each in found]
+    return [Exit(loop, head, loop.body[-1] is each) for loop, each, head in heads if head is not None]
+
+
+def _inner_ifs(body: Sequence[ast.stmt]) -> Iterator[ast.If]:
+    """Statements ``if ...: break`` that leave the loop of that body."""
+    for each in body:
+        if isinstance(each, ast.If):
+            if not each.orelse and len(each.body) == 1 and isinstance(each.body[0], ast.Break):
+                yield each
+            yield from _inner_ifs([*each.body, *each.orelse])
+        elif isinstance(each, ast.With):
+            yield from _inner_ifs(each.body)
+
+
+def _head_of(statement: ast.While | ast.If, loop: ast.For | ast.While, stays: bool) -> Head | None:
     """The head with that test, where Python asks for all its parts in order to stay; None of others."""
     test = statement.test
     joins = ast.And if stays else ast.Or
@@ -255,7 +280,7 @@ def _head_of(statement: ast.While | ast.If, stays: bool) -> Head | None:
         if is_chain or any(isinstance(node, ast.BoolOp | ast.IfExp | ast.NamedExpr) for node in ast.walk(operand)):
             return None
         operands.append((operand, stays ^ is_not))
-    return Head(statement, operands)
+    return Head(statement, loop, operands)
 
 
 _SHOW = frozenset(

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from types import FrameType
 
 import torch
 import torch.fx
 
 from fx2onnx.capture.captured import Symbol, TensorInfo
+from fx2onnx.capture.loops.exits import Exits, call
 from fx2onnx.capture.loops.parts import Unlike, at_turn, number_behind
 from fx2onnx.capture.loops.plan import Plan
 from fx2onnx.capture.loops.state import Grown, Held, put
 from fx2onnx.capture.loops.turns import Elements
 from fx2onnx.capture.python.held import Value
 from fx2onnx.capture.recording.control_flow import Nested, record_scan
-from fx2onnx.capture.recording.values import ValuesBefore, tensor_info
+from fx2onnx.capture.recording.decisions import Test
+from fx2onnx.capture.recording.values import Memory, ValuesBefore, tensor_info
 from fx2onnx.capture.shapes.symnode import sym_int, unwrap
 from fx2onnx.sizes.assumptions import Assumption
-from fx2onnx.sizes.expr import Dim, DimLike
+from fx2onnx.sizes.expr import Dim, DimLike, Scalar
 from fx2onnx.sizes.relation import COMPARE, Relation
 from fx2onnx.torchcompat.frames import user_frame
 from fx2onnx.torchcompat.pytrees import Rebuild, flatten
-from fx2onnx.torchcompat.source_ast import exit_at
+from fx2onnx.torchcompat.source_ast import exit_at, loop_at, place_of
 
 MOST_TRIES = 6
 """Turns that are run to see what the others find changed."""
@@ -46,8 +49,11 @@ class Loop:
         """Symbols of data that are known before the turn."""
         self.turns: DimLike = 0 if series is None else unwrap(series.length)
         """The number of iterations."""
-        self._stays: torch.fx.Node | None = None
-        """The node of the number that tells whether Python goes on with another iteration."""
+        self.complete: DimLike = self.turns
+        """The number of those that Python did not leave in the middle."""
+        self.exits = Exits(self)
+        self.place = loop_at(frame)
+        """Of the statement, where it has exits."""
         self._tries = 0
         self._plan: Plan | None = None
 
@@ -81,13 +87,14 @@ class Loop:
         for view in [*tracer.values.views.values()]:
             view.memory.present()
         self._plan, self._before, self._known = plan, ValuesBefore(tracer.values), env.kept()
-        self._stays = None
+        self.exits = Exits(self)
         self._viewed = frozenset(tracer.values.views)
         self.known_before, env.unchecked, self._symbols = env.unbacked, {}, frozenset(tracer.values.symbols)
         self._graph = tracer.values.graph = torch.fx.Graph()
         self.loops.open.append(self)
         self._node = tracer.values.add_input("turn", tracer.values.new_fake((), torch.int64))
-        self._index = index = env.new_unbacked()
+        index: Dim = env.new_unbacked()
+        self.index = index
         tracer.values.symbols[str(index)] = Symbol(str(index), number_behind(tracer, self._node), None)
         env.hints = {**env.hints, str(index): self._hint()}
         supposed = [] if self.series is None else [Relation("lt", (index, unwrap(self.series.length)))]
@@ -107,28 +114,33 @@ class Loop:
         """Return whether a comparison of the turn's number holds in all turns but the first; None where that is not all."""
         facts = self.tracer.sizes.facts
         known: bool | None = facts.is_settled(test)
-        if known is not None or self.first or str(self._index) not in test.symbols() or test.op not in COMPARE:
+        if known is not None or self.first or str(self.index) not in test.symbols() or test.op not in COMPARE:
             return known
-        later = Relation("ge", (self._index, 1))
+        later = Relation("ge", (self.index, 1))
         known = facts.supposing(later).is_settled(test)
         self.wants_first |= known is not None
         return known
 
-    def stays(self, test: torch.fx.Node) -> bool | None:
-        """The answer with which Python stays in the loop, where the turn ends with leaving it by data; the file asks ``test``."""
+    def stays(self, test: Test) -> bool | None:
+        """The answer with which Python stays in the loop, where it asks whether to leave it; the file asks ``test``."""
         frame = user_frame()
-        answer = exit_at(frame) if frame is self.frame else None
-        if answer is None or self._stays is not None:
+        found = exit_at(frame) if frame is self.frame else None
+        if found is None or place_of(found[0].loop) != self.place:
             return None
-        values, info = self.tracer.values, TensorInfo(torch.bool, test.meta["val"].dims)
-        self._stays = test if answer else values.call(aten.logical_not.default, (test,), {}, info)
-        return answer
+        (one, part), plan = found, self._plan
+        stays = one.head.operands[part][1]
+        self.exits.add(test, not stays, plan, self._held)
+        return stays
+
+    def memories_before(self) -> Iterable[tuple[Memory, torch.fx.Node, int]]:
+        """Memories as they were before the turn."""
+        return self._before.memories.values()
 
     def _after_turn(self, plan: Plan) -> Value:
         self._tries += 1
         if self.wants_first:
             raise Unlike("Python decides by whether a turn is the first")
-        found = plan.after(self._held.changes(plan.markers), self._before)
+        found = self._found(plan)
         if found is plan:
             self._finish(plan)
             raise StopIteration
@@ -136,6 +148,18 @@ class Loop:
             raise self.loops.refused("what a turn changes differs from turn to turn")
         self._leave(is_kept=False)
         return self._element(self._turn(found))
+
+    def _found(self, plan: Plan) -> Plan:
+        self.exits.settle(self.index, self._counted())
+        return plan.after(self._held.changes(plan.markers), self._before)
+
+    def _counted(self) -> Scalar | None:
+        """The number of turns, but for those that are left; None where data tells."""
+        return self.turns
+
+    def _goes_on_at_end(self) -> torch.fx.Node | None:
+        """The node that tells at the end of a turn whether there is another; None where the number of turns does."""
+        return None
 
     def _alone(self, why: str) -> Value:
         """Run the first turn by itself."""
@@ -195,18 +219,16 @@ class Loop:
         grown = [(one, one.before_loop(), flatten(one.items)) for one in plan.added.values()]
         items = [leaf.value for _, _, (leaves, _) in grown for leaf in leaves]
         added = [self._type_of_item(item) for item in items]
-        if self._stays is not None:
-            plan.count(self._index)
+        stays = self._last(plan)
         nodes = [*(one.output for one in plan.carried), *map(tracer.values.node_of, items)]
         self._leave(is_kept=True)
         if not nodes:
             plan.give([])
             return
-        if self._stays is not None:
-            self.turns = tracer.sizes.new_unbacked()
+        if stays:
+            self.turns = self.complete = tracer.sizes.new_unbacked()
         length = self.turns
-        inside = [at_turn(one.info, self._index + 1) for one in plan.carried]
-        stays = [] if self._stays is None else [self._stays]
+        inside = [at_turn(one.info, self.index + 1) for one in plan.carried]
         types = (*inside, *added, *(node.meta["val"] for node in stays))
         body = Nested(self._graph, [*plan.inputs, self._node], [*nodes, *stays], types)
         stacked = [TensorInfo(info.dtype, (self.turns - self.first, *info.dims)) for info in added]  # type: ignore[arg-type]
@@ -217,12 +239,29 @@ class Loop:
             xs = [*map(tracer.values.node_of, numbers)]
             results = record_scan(tracer, body, start, xs, infos=infos, is_left=bool(stays), begins=self._begins())
             if stays:
-                plan.counted(results[len(plan.carried) - 1])
+                plan.counted(results[: len(plan.carried)])
             plan.give(results[: len(plan.carried)])
             left = iter(results[len(plan.carried) :])
             for one, held, (leaves, rebuild) in grown:
-                self._grow(one, held, [next(left) for _ in leaves], rebuild)
+                parts = [next(left) for _ in leaves]
+                if self.complete is not self.turns and not self.exits.is_added(one):
+                    parts = [part[: sym_int(tracer.sizes, self.complete)] for part in parts]
+                self._grow(one, held, parts, rebuild)
         self.loops.notes.append(Assumption("a loop over a dynamic size is a loop of the file", self.where))
+
+    def _last(self, plan: Plan) -> list[torch.fx.Node]:
+        """The node that tells whether there is another turn, where data does."""
+        exits, values = self.exits, self.tracer.values
+        if exits.turns is not None:
+            self.turns = self.complete = exits.turns  # type: ignore[assignment]
+            self.series = Elements(sym_int(self.tracer.sizes, exits.turns), lambda index: index)
+            return []
+        at_end = self._goes_on_at_end()
+        self.series = self.series if at_end is None else None
+        stays = [] if at_end is None else [at_end]
+        stays += [call(values, "logical_not", exits.is_taken())] if exits.found else []
+        plan.count(self.index, exits.is_taken() if exits.found else None)
+        return [stays[0] if len(stays) == 1 else call(values, "logical_and", *stays)]
 
     def _begins(self) -> torch.fx.Node | None:
         """The node that tells whether there is a first turn, where data does."""

@@ -67,6 +67,8 @@ class Linear:
 
     value: Scalar
     is_read: bool = True
+    is_done: bool = True
+    """Whether Python leaves the loop behind where it changes; else before."""
 
 
 Part: TypeAlias = HandedOn | Constant | Linear

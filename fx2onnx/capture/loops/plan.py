@@ -8,6 +8,7 @@ import torch
 import torch.fx
 
 from fx2onnx.capture.captured import Symbol, TensorInfo
+from fx2onnx.capture.loops.exits import number
 from fx2onnx.capture.loops.parts import (
     Entry,
     HandedOn,
@@ -44,6 +45,7 @@ class Plan:
         """The lists that grew in the last turn, with what was added."""
         self.carried: list[HandedOn] = []
         self.inputs: list[torch.fx.Node] = []
+        self._counters: list[HandedOn] = []
         self._turned: list[list[Value]] = []
         self._ends: list[tuple[object, HandedOn]] = []
         """Last elements of lists that the turn took."""
@@ -130,11 +132,12 @@ class Plan:
         for each in changes:
             if isinstance(each, str):
                 raise self.loop.loops.refused(each)
-            grown = each if isinstance(each, Grown) else self._longer(each)
+            grown = each if isinstance(each, Grown) else self.longer(each)
             if grown is not None:
                 self._note_grown(grown)
             elif isinstance(each, Change):
-                found[each.place.identity] = each
+                is_read = each.is_read or (bool(self.loop.exits.found) and each.before is not MISSING)
+                found[each.place.identity] = each._replace(is_read=is_read)
         following = Plan(self.loop, self)
         for key in {**self.entries, **found}:
             following.entries[key] = self._entry(self.entries.get(key), found.get(key))
@@ -152,8 +155,8 @@ class Plan:
         self._take_outputs(before)
         return self
 
-    def _longer(self, change: Change) -> Grown | None:
-        """A list that takes the place of one, with further elements: ``out = out + [h]``."""
+    def longer(self, change: Change) -> Grown | None:
+        """The list that takes the place of one, with further elements: ``out = out + [h]``."""
         is_list = type(change.before) is list and isinstance(change.after, list)
         return grown_list(change.after, change.before, self.markers, change.place) if is_list else None
 
@@ -195,22 +198,25 @@ class Plan:
     # -- the loop -----------------------------------------------------------------------------------------------------
     def _take_outputs(self, before: ValuesBefore) -> None:
         """Note what the turn leaves, while it is open."""
-        values = self.tracer.values
-        for memory, carried in self.memories.values():
-            carried.output = memory.present()
+        values, exits = self.tracer.values, self.loop.exits
+        for memory_key, (memory, carried) in self.memories.items():
+            carried.output = exits.at_memory(memory_key, memory.present())
         tensors: list[torch.Tensor] = []
-        for entry in self.entries.values():
-            for part, after in zip(entry.parts, entry.after, strict=True):
+        for key, entry in self.entries.items():
+            for index, (part, after) in enumerate(zip(entry.parts, entry.after, strict=True)):
                 if isinstance(part, HandedOn):
                     if part.is_number:
                         after = aten.scalar_tensor.default(after, dtype=torch.int64)
                     else:
                         tensors.append(after)
-                    part.output = values.node_of(after)
                     if entry.is_read is False and part not in self.carried:
                         self._input(part)
+                    part.output = exits.at_place(key, index, part, values.node_of(after))
+                elif isinstance(part, Linear):
+                    part.is_done = exits.is_done(key, entry, index)
         for key, carried in self._ends:
-            carried.output = values.node_of(self.added[key].items[-1])
+            items = self.added[key].items
+            carried.output = exits.at_list(key, len(items), carried, values.node_of(items[-1]))
         items = [leaf.value for grown in self.added.values() for leaf in flatten(grown.items)[0]]
         self._check_shared(tensors, [item for item in items if isinstance(item, torch.Tensor)], before)
 
@@ -237,18 +243,30 @@ class Plan:
             self.loop.loops.fixed |= {id(memory): memory for memory in memories}
         self._shared = self.loop.shares
 
-    def count(self, index: Dim) -> None:
-        """Also hand on the number of turns so far."""
-        counter = HandedOn(TensorInfo(torch.int64, ()), torch.device("cpu"), self.loop.first)
-        self._input(counter)
-        number = aten.scalar_tensor.default(sym_int(self.tracer.sizes, index + 1), dtype=torch.int64)
-        counter.output = self.tracer.values.node_of(number)
+    def count(self, index: Dim, is_left: torch.fx.Node | None) -> None:
+        """Also hand on the number of turns so far, and of those that Python does not leave, where it leaves some."""
+        values = self.tracer.values
+        following = number(values, index + 1, torch.int64)
+        outputs = [following]
+        if is_left is not None:
+            info = following.meta["val"]
+            outputs.append(
+                values.call(aten.where.self, (is_left, number(values, index, torch.int64), following), {}, info)
+            )
+        self._counters = [HandedOn(TensorInfo(torch.int64, ()), torch.device("cpu"), self.loop.first) for _ in outputs]
+        for counter, output in zip(self._counters, outputs, strict=True):
+            self._input(counter)
+            counter.output = output
 
-    def counted(self, result: torch.Tensor) -> None:
-        """The number of turns is what the loop handed on last."""
-        node, turns = self.tracer.values.node_of(result), self.loop.turns
-        self.tracer.unbacked_scalars[node] = turns
-        self.tracer.values.symbols[str(turns)] = Symbol(str(turns), node, None)
+    def counted(self, results: Sequence[torch.Tensor]) -> None:
+        """The numbers of turns are what the loop handed on last."""
+        env, loop = self.tracer.sizes, self.loop
+        nodes = [self.tracer.values.node_of(result) for result in results[-len(self._counters) :]]
+        if len(nodes) > 1:
+            loop.complete = env.new_unbacked()
+        for node, turns in zip(nodes, (loop.turns, loop.complete), strict=False):
+            self.tracer.unbacked_scalars[node] = turns
+            self.tracer.values.symbols[str(turns)] = Symbol(str(turns), node, None)
 
     def starts(self) -> list[torch.fx.Node]:
         """The nodes of what there is before the first of the turns."""
@@ -288,5 +306,6 @@ class Plan:
                 self.loop.loops.fixed[id(memory)] = memory
             return result
         if isinstance(part, Linear):
+            length = length if part.is_done else self.loop.complete
             return sym_int(self.tracer.sizes, at_turn(part.value, length if part.is_read else length - 1))
         return part.value

@@ -276,7 +276,9 @@ class Loops(RunPlugin):
         at_head = self.at_head(test, in_call=True) if self.tracer.has_exits else None
         if at_head is not None or not self.open:
             return at_head
-        return self.open[-1].answer(test) if isinstance(test, Relation) else self.open[-1].stays(test)
+        loop = self.open[-1]
+        stays = loop.stays(test)
+        return loop.answer(test) if stays is None and isinstance(test, Relation) else stays
 
 
 def _stacked(parts: list[Value], dim: int = 0) -> torch.Tensor:

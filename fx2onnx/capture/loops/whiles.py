@@ -16,23 +16,20 @@ import torch
 import torch.fx
 
 from fx2onnx.base.code_patch import answers_for_caller
-from fx2onnx.capture.captured import TensorInfo
+from fx2onnx.capture.loops.exits import TRUTH, call, count_of, node_of
 from fx2onnx.capture.loops.loop import MOST_TRIES, Loop
 from fx2onnx.capture.loops.parts import Unlike
 from fx2onnx.capture.loops.plan import Plan
 from fx2onnx.capture.loops.state import Held
-from fx2onnx.capture.loops.turns import Elements
 from fx2onnx.capture.python.held import Value
 from fx2onnx.capture.recording.control_flow import Nested
-from fx2onnx.capture.shapes.symnode import sym_int
-from fx2onnx.sizes.expr import Dim, Scalar, apply
+from fx2onnx.sizes.expr import Dim, Scalar
 from fx2onnx.sizes.relation import COMPARE, Relation
 from fx2onnx.torchcompat.operators import HIGHER_ORDER
-from fx2onnx.torchcompat.source_ast import Head
+from fx2onnx.torchcompat.source_ast import Head, place_of
 
 aten = torch.ops.aten
 Truth: TypeAlias = bool | Relation | torch.fx.Node
-_TRUTH = TensorInfo(torch.bool, ())
 
 
 @answers_for_caller
@@ -41,10 +38,15 @@ class While(Loop):
 
     def __init__(self, loops: Value, frame: FrameType, head: Head) -> None:
         super().__init__(loops, frame, None)
-        self.head = head
+        self.head, self.place = head, place_of(head.loop)
         self._asked_yet: list[int] = []
         """Parts of the test that Python still asks for before the turn begins."""
+        self._operand = 0
+        """The part that Python asks for."""
+        self._dynamic: list[int] = []
+        """Parts that sizes or data decide."""
         self._start: Truth = True
+        self._continues: Truth = True
         self._count: Scalar | None = None
 
     def asked(self, operand: int) -> bool:
@@ -91,14 +93,10 @@ class While(Loop):
         self._tries += 1
         if self.wants_first:
             raise Unlike("Python decides by whether a turn is the first")
-        if self._count is None:
-            self._stays = self._node_of(test)
+        self._continues = test
         self._held.stays = self.head.operands[self._operand][1]
-        found = plan.after(self._held.changes(plan.markers), self._before)
+        found = self._found(plan)
         if found is plan:
-            if self._count is not None:
-                self.turns = self._count
-                self.series = Elements(sym_int(self.tracer.sizes, self._count), lambda index: index)
             self._finish(plan)
             return False
         if self._tries > MOST_TRIES:
@@ -107,9 +105,15 @@ class While(Loop):
         self._turn(found)
         return True
 
+    def _counted(self) -> Scalar | None:
+        return self._count
+
+    def _goes_on_at_end(self) -> torch.fx.Node | None:
+        return self._node_of(self._continues)
+
     def _begins(self) -> torch.fx.Node | None:
         """The node of the first answer; None where the number of turns is known."""
-        return None if self._stays is None else self._node_of(self._start)
+        return self._node_of(self._start) if self.series is None else None
 
     def _alone(self, why: str) -> None:
         self._leave(is_kept=False)
@@ -130,13 +134,13 @@ class While(Loop):
         """Whether Python goes on, as all is now. A part that reads from tensors is computed only where those before it hold."""
         truth: Truth = True
         for place in range(first, len(self.head.operands)):
-            if truth is not True and _may_fail(self.head.operands[place][0]):
+            if not isinstance(truth, bool) and _may_fail(self.head.operands[place][0]):
                 return self._and_then(truth, place)
             one = self._part(place)
             if one is False:
                 return False
             if one is not True:
-                truth = one if truth is True else self._both(truth, one)
+                truth = one if isinstance(truth, bool) else self._both(truth, one)
         return truth
 
     def _and_then(self, truth: Relation | torch.fx.Node, place: int) -> torch.fx.Node:
@@ -149,9 +153,9 @@ class While(Loop):
             found = self._node_of(self._test(place))
         env.know(supposed=before)
         with values.nested() as other:
-            sides = [Nested(graph, [], [found], (_TRUTH,)), Nested(other, [], [self._node_of(False)], (_TRUTH,))]
-        node = values.call(HIGHER_ORDER["cond"], (test, *sides, []), {}, (_TRUTH,))
-        return values.call(operator.getitem, (node, 0), {}, _TRUTH)  # type: ignore[no-any-return]
+            sides = [Nested(graph, [], [found], (TRUTH,)), Nested(other, [], [self._node_of(False)], (TRUTH,))]
+        node = values.call(HIGHER_ORDER["cond"], (test, *sides, []), {}, (TRUTH,))
+        return values.call(operator.getitem, (node, 0), {}, TRUTH)  # type: ignore[no-any-return]
 
     def _part(self, place: int) -> Truth:
         operand, stays = self.head.operands[place]
@@ -164,38 +168,15 @@ class While(Loop):
         test = tests[-1]
         if isinstance(test, Relation):
             return test if stays else test.negated()
-        return test if stays else self._call("logical_not", test)
+        return test if stays else call(self.tracer.values, "logical_not", self._node_of(test))
 
-    def _both(self, one: Truth, other: Truth) -> Relation | torch.fx.Node:
+    def _both(self, one: Relation | torch.fx.Node, other: Relation | torch.fx.Node) -> Relation | torch.fx.Node:
         if isinstance(one, Relation) and isinstance(other, Relation):
             return Relation("and", (one, other))
-        return self._call("logical_and", self._node_of(one), self._node_of(other))
+        return call(self.tracer.values, "logical_and", self._node_of(one), self._node_of(other))
 
     def _node_of(self, truth: Truth) -> torch.fx.Node:
-        """A truth as the node of a bool tensor of one number."""
-        if isinstance(truth, torch.fx.Node):
-            return truth
-        if not isinstance(truth, Relation):
-            return self._number(bool(truth), torch.bool)
-        if truth.op in COMPARE:
-            return self._call(f"{truth.op}.Tensor", *(self._number(arg, torch.int64) for arg in truth.args))
-        first, *others = map(self._node_of, truth.args)
-        if truth.op == "not":
-            return self._call("logical_not", first)
-        for other in others:
-            first = self._call(f"logical_{truth.op}", first, other)
-        return first
-
-    def _call(self, name: str, *nodes: torch.fx.Node) -> torch.fx.Node:
-        packet, _, overload = name.partition(".")
-        made: torch.fx.Node = self.tracer.values.call(getattr(getattr(aten, packet), overload or "default"), nodes, {}, _TRUTH)
-        return made
-
-    def _number(self, value: Scalar, dtype: torch.dtype) -> torch.fx.Node:
-        made: torch.fx.Node = self.tracer.values.call(
-            aten.scalar_tensor.default, (value,), {"dtype": dtype}, TensorInfo(dtype, ())
-        )
-        return made
+        return node_of(self.tracer.values, truth)
 
 
 @lru_cache(maxsize=256)
@@ -207,35 +188,3 @@ def _code_of(operand: ast.expr, file: str) -> CodeType:
 
 def _may_fail(operand: ast.expr) -> bool:
     return any(isinstance(node, ast.Subscript) for node in ast.walk(operand))
-
-
-def count_of(test: Relation, index: Dim) -> Scalar | None:
-    """For how many numbers from 0 on the comparison holds before it does not; None where that is no formula."""
-    if test.op == "and":
-        counts = [count_of(part, index) if isinstance(part, Relation) else None for part in test.args]
-        if any(count is None for count in counts):
-            return None
-        return _least(counts)  # type: ignore[arg-type]
-    if test.op not in COMPARE.keys() - {"eq"} or test.has_reals():
-        return None
-    gap = test.args[0] - test.args[1]
-    if not isinstance(gap, Dim):
-        return None
-    rest = gap.substitute({str(index): 0})
-    step = gap.substitute({str(index): 1}) - rest
-    if type(step) is not int or step == 0 or gap != rest + step * index:
-        return None
-    if test.op in ("gt", "ge") or (test.op == "ne" and step < 0):
-        rest, step = -rest, -step
-    if step < 0 or (test.op == "ne" and step != 1):
-        return None
-    rest -= test.op in ("le", "ge")
-    count = -(apply("floordiv", rest, step) if isinstance(rest, Dim) and step > 1 else rest // step if step > 1 else rest)
-    return apply("max", count, 0) if isinstance(count, Dim) else max(count, 0)
-
-
-def _least(counts: list[Scalar]) -> Scalar:
-    least = counts[0]
-    for count in counts[1:]:
-        least = apply("min", least, count) if isinstance(least, Dim) or isinstance(count, Dim) else min(least, count)
-    return least

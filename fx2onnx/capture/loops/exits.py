@@ -13,7 +13,7 @@ import torch.fx
 
 from fx2onnx.capture.captured import TensorInfo
 from fx2onnx.capture.loops.parts import TURN, Entry, HandedOn, Linear, at_turn
-from fx2onnx.capture.loops.state import Grown, value_at
+from fx2onnx.capture.loops.state import Change, Grown, value_at
 from fx2onnx.capture.python.held import MISSING, Value
 from fx2onnx.capture.recording.decisions import Test
 from fx2onnx.capture.shapes.symnode import unwrap
@@ -60,10 +60,12 @@ class Exits:
         for each in held.changes(plan.markers):
             if isinstance(each, str):
                 raise self._loop.loops.refused(each)
-            is_clean = False
             grown = each if isinstance(each, Grown) else plan.longer(each)
             if grown is not None:
                 counts[grown.identity] = len(grown.items)
+            known = plan.entries.get(each.place.identity) if isinstance(each, Change) else None
+            is_same = known is not None and known.is_as_given(each.after)
+            is_clean &= is_same or (grown is not None and not grown.items)
         found: dict[object, list[Value] | None] = {}
         for key, entry in plan.entries.items():
             value = value_at(entry.place)
@@ -108,28 +110,33 @@ class Exits:
                 output = values.call(aten.where.self, (left.node, other, output), {}, output.meta["val"])
         return output
 
-    def is_done(self, key: object, entry: Entry, index: int) -> bool:
-        """Whether each exit leaves a number as the turn does; False where each leaves it as before. Raises UserError for others."""
+    def before_number(self, key: object, entry: Entry, index: int) -> frozenset[int]:
+        """The exits that leave a number as it was before the turn; others leave it as the turn does."""
         part = entry.parts[index]
         assert isinstance(part, Linear)
         after = at_turn(part.value, TURN + 1) if part.is_read else part.value
         found = set()
-        for left in self.found if self.turns is None else []:
+        for place, left in enumerate(self.found if self.turns is None else []):
             leaves = left.values.get(key)
             now = None if leaves is None else at_turn(unwrap(leaves[index]), TURN, self._loop.index)
-            found.add(now == after)
             if now != after and now != part.value and leaves is not None:
                 raise self._loop.loops.refused(f"Python leaves the loop where {entry.place.name} is another number")
-        if len(found) > 1:
-            raise self._loop.loops.refused(f"{entry.place.name} differs from exit to exit of the loop")
-        return found != {False}
+            found |= {place} if now != after else set()
+        return frozenset(found)
 
-    def is_added(self, grown: Grown) -> bool:
-        """Whether each exit is behind what the turn adds to a list; False where each is before it."""
-        found = {left.counts.get(grown.identity, 0) for left in self.found if self.turns is None}
-        if found - {0, len(grown.items)} or len(found) > 1:
+    def before_added(self, grown: Grown) -> frozenset[int]:
+        """The exits before what the turn adds to a list; others are behind it."""
+        counts = [left.counts.get(grown.identity, 0) for left in self.found] if self.turns is None else []
+        if {*counts} - {0, len(grown.items)}:
             raise self._loop.loops.refused("Python leaves the loop between elements that a turn adds to a list")
-        return found != {0}
+        return frozenset(place for place, count in enumerate(counts) if not count)
+
+    def counted(self, index: Dim, before: frozenset[int]) -> torch.fx.Node:
+        """The number of turns so far but for one that is left by an exit of ``before``."""
+        values = self._loop.tracer.values
+        this, following = (number(values, count, torch.int64) for count in (index, index + 1))
+        places = {id(left): place for place, left in enumerate(self.found)}
+        return self._joined(following, lambda left: this if places[id(left)] in before else following)
 
     def is_taken(self) -> torch.fx.Node:
         """The node that tells whether the turn is left."""

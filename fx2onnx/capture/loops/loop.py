@@ -49,8 +49,8 @@ class Loop:
         """Symbols of data that are known before the turn."""
         self.turns: DimLike = 0 if series is None else unwrap(series.length)
         """The number of iterations."""
-        self.complete: DimLike = self.turns
-        """The number of those that Python did not leave in the middle."""
+        self.counts: dict[frozenset[int], DimLike] = {}
+        """The number of iterations but for one that Python leaves by some exits."""
         self.exits = Exits(self)
         self.place = loop_at(frame)
         """Of the statement, where it has exits."""
@@ -219,14 +219,15 @@ class Loop:
         grown = [(one, one.before_loop(), flatten(one.items)) for one in plan.added.values()]
         items = [leaf.value for _, _, (leaves, _) in grown for leaf in leaves]
         added = [self._type_of_item(item) for item in items]
-        stays = self._last(plan)
+        before = {one.identity: self.exits.before_added(one) for one, _, _ in grown}
+        stays = self._last(plan, before.values())
         nodes = [*(one.output for one in plan.carried), *map(tracer.values.node_of, items)]
         self._leave(is_kept=True)
         if not nodes:
             plan.give([])
             return
         if stays:
-            self.turns = self.complete = tracer.sizes.new_unbacked()
+            self.turns = tracer.sizes.new_unbacked()
         length = self.turns
         inside = [at_turn(one.info, self.index + 1) for one in plan.carried]
         types = (*inside, *added, *(node.meta["val"] for node in stays))
@@ -244,23 +245,23 @@ class Loop:
             left = iter(results[len(plan.carried) :])
             for one, held, (leaves, rebuild) in grown:
                 parts = [next(left) for _ in leaves]
-                if self.complete is not self.turns and not self.exits.is_added(one):
-                    parts = [part[: sym_int(tracer.sizes, self.complete)] for part in parts]
+                if before[one.identity]:
+                    parts = [part[: sym_int(tracer.sizes, self.counts[before[one.identity]])] for part in parts]
                 self._grow(one, held, parts, rebuild)
         self.loops.notes.append(Assumption("a loop over a dynamic size is a loop of the file", self.where))
 
-    def _last(self, plan: Plan) -> list[torch.fx.Node]:
+    def _last(self, plan: Plan, before: Iterable[frozenset[int]]) -> list[torch.fx.Node]:
         """The node that tells whether there is another turn, where data does."""
         exits, values = self.exits, self.tracer.values
         if exits.turns is not None:
-            self.turns = self.complete = exits.turns  # type: ignore[assignment]
+            self.turns = exits.turns  # type: ignore[assignment]
             self.series = Elements(sym_int(self.tracer.sizes, exits.turns), lambda index: index)
             return []
         at_end = self._goes_on_at_end()
         self.series = self.series if at_end is None else None
         stays = [] if at_end is None else [at_end]
         stays += [call(values, "logical_not", exits.is_taken())] if exits.found else []
-        plan.count(self.index, exits.is_taken() if exits.found else None)
+        plan.count(self.index, before)
         return [stays[0] if len(stays) == 1 else call(values, "logical_and", *stays)]
 
     def _begins(self) -> torch.fx.Node | None:

@@ -15,7 +15,7 @@ from fx2onnx.capture.python.held import MISSING, Value
 from fx2onnx.capture.recording.values import tensor_info
 from fx2onnx.capture.shapes.symnode import unwrap
 from fx2onnx.sizes.expr import Dim, Scalar
-from fx2onnx.torchcompat.pytrees import Rebuild
+from fx2onnx.torchcompat.pytrees import Rebuild, flatten
 
 aten = torch.ops.aten
 TURN = Dim.symbol("turn of a loop")
@@ -67,8 +67,8 @@ class Linear:
 
     value: Scalar
     is_read: bool = True
-    is_done: bool = True
-    """Whether Python leaves the loop behind where it changes; else before."""
+    before: frozenset[int] = frozenset()
+    """The exits of the loop that are before where it changes."""
 
 
 Part: TypeAlias = HandedOn | Constant | Linear
@@ -84,6 +84,13 @@ class Entry:
     parts: list[Part]
     build: Rebuild
     after: Sequence[Value] = ()
+    given: Sequence[Value] = ()
+    """What the place has at the beginning of the turn, part by part."""
+
+    def is_as_given(self, value: Value) -> bool:
+        """Return whether a value of the place is that of the beginning of the turn."""
+        leaves = [leaf.value for leaf in flatten(value)[0]]
+        return [*map(id, leaves)] == [*map(id, self.given)]
 
 
 class Kinds:

@@ -8,7 +8,6 @@ import torch
 import torch.fx
 
 from fx2onnx.capture.captured import Symbol, TensorInfo
-from fx2onnx.capture.loops.exits import number
 from fx2onnx.capture.loops.parts import (
     Entry,
     HandedOn,
@@ -45,7 +44,7 @@ class Plan:
         """The lists that grew in the last turn, with what was added."""
         self.carried: list[HandedOn] = []
         self.inputs: list[torch.fx.Node] = []
-        self._counters: list[HandedOn] = []
+        self._counters: dict[frozenset[int], HandedOn] = {}
         self._turned: list[list[Value]] = []
         self._ends: list[tuple[object, HandedOn]] = []
         """Last elements of lists that the turn took."""
@@ -61,7 +60,8 @@ class Plan:
             carried.given_version = memory.version
         for entry in self.entries.values():
             if entry.is_read:
-                put(entry.place, entry.build([self._given(part) for part in entry.parts]))
+                entry.given = [self._given(part) for part in entry.parts]
+                put(entry.place, entry.build(entry.given))
         for key, grown in self.lists.items():
             if not grown.is_hidden:
                 self._stand_in(key, grown)
@@ -213,7 +213,7 @@ class Plan:
                         self._input(part)
                     part.output = exits.at_place(key, index, part, values.node_of(after))
                 elif isinstance(part, Linear):
-                    part.is_done = exits.is_done(key, entry, index)
+                    part.before = exits.before_number(key, entry, index)
         for key, carried in self._ends:
             items = self.added[key].items
             carried.output = exits.at_list(key, len(items), carried, values.node_of(items[-1]))
@@ -243,28 +243,21 @@ class Plan:
             self.loop.loops.fixed |= {id(memory): memory for memory in memories}
         self._shared = self.loop.shares
 
-    def count(self, index: Dim, is_left: torch.fx.Node | None) -> None:
-        """Also hand on the number of turns so far, and of those that Python does not leave, where it leaves some."""
-        values = self.tracer.values
-        following = number(values, index + 1, torch.int64)
-        outputs = [following]
-        if is_left is not None:
-            info = following.meta["val"]
-            outputs.append(
-                values.call(aten.where.self, (is_left, number(values, index, torch.int64), following), {}, info)
-            )
-        self._counters = [HandedOn(TensorInfo(torch.int64, ()), torch.device("cpu"), self.loop.first) for _ in outputs]
-        for counter, output in zip(self._counters, outputs, strict=True):
+    def count(self, index: Dim, before: Iterable[frozenset[int]]) -> None:
+        """Also hand on the number of turns so far, and those but for a turn that some exits leave."""
+        linear = [part.before for entry in self.entries.values() for part in entry.parts if isinstance(part, Linear)]
+        for exits in dict.fromkeys([frozenset[int](), *linear, *before]):
+            counter = HandedOn(TensorInfo(torch.int64, ()), torch.device("cpu"), self.loop.first)
             self._input(counter)
-            counter.output = output
+            counter.output = self.loop.exits.counted(index, exits)
+            self._counters[exits] = counter
 
     def counted(self, results: Sequence[torch.Tensor]) -> None:
         """The numbers of turns are what the loop handed on last."""
-        env, loop = self.tracer.sizes, self.loop
-        nodes = [self.tracer.values.node_of(result) for result in results[-len(self._counters) :]]
-        if len(nodes) > 1:
-            loop.complete = env.new_unbacked()
-        for node, turns in zip(nodes, (loop.turns, loop.complete), strict=False):
+        loop = self.loop
+        for exits, result in zip(self._counters, results[-len(self._counters) :], strict=True):
+            node = self.tracer.values.node_of(result)
+            turns = loop.counts[exits] = self.tracer.sizes.new_unbacked() if exits else loop.turns
             self.tracer.unbacked_scalars[node] = turns
             self.tracer.values.symbols[str(turns)] = Symbol(str(turns), node, None)
 
@@ -306,6 +299,6 @@ class Plan:
                 self.loop.loops.fixed[id(memory)] = memory
             return result
         if isinstance(part, Linear):
-            length = length if part.is_done else self.loop.complete
+            length = self.loop.counts[part.before] if part.before else length
             return sym_int(self.tracer.sizes, at_turn(part.value, length if part.is_read else length - 1))
         return part.value

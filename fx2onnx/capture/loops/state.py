@@ -82,7 +82,7 @@ class Held:
     """Everything that a turn can reach by names of its function, as it is before the turn."""
 
     def __init__(self, frame: FrameType, stays: bool | None = None) -> None:
-        self.frame, self.stays = frame, stays
+        self.frame, self._live = frame, live_variables(frame, stays)
         self.variables = dict(frame.f_locals)
         space = frame.f_globals
         self._names = {name: space.get(name, MISSING) for name in frame.f_code.co_names}
@@ -98,7 +98,7 @@ class Held:
 
     def changes(self, markers: frozenset[int] = frozenset()) -> Iterator[Change | Grown | str]:
         """What differs now; a text about what no loop of the file can do. ``markers``: ids of what stands for former turns in a list."""
-        after, live = self.frame.f_locals, live_variables(self.frame, self.stays)
+        after, live = self.frame.f_locals, self._live
         for name in sorted({*self.variables, *after} & live.at_head):
             one, two = self.variables.get(name, MISSING), after.get(name, MISSING)
             if one is not two:

@@ -94,7 +94,6 @@ class While(Loop):
         if self.wants_first:
             raise Unlike("Python decides by whether a turn is the first")
         self._continues = test
-        self._held.stays = self.head.operands[self._operand][1]
         found = self._found(plan)
         if found is plan:
             self._finish(plan)

@@ -16,6 +16,9 @@ from fx2onnx.capture.recording.values import dims_of
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.sizes.relation import Relation
 
+_TAKES_EVERY_SIZE = "aten::unbind"
+"""An overload whose kernel asks for the number of its results only."""
+
 
 def note_needs(
     env: ShapeEnv,
@@ -29,7 +32,7 @@ def note_needs(
     first of ``operands`` and the result are not empty, where it needs that. ``is_taken``: whether the real kernel is known to take
     the call.
     """
-    if not env.unbacked:
+    if not env.unbacked and env.during != _TAKES_EVERY_SIZE:
         _note_what_ends_runs(env, operator, is_taken, since)
     if env.during in Op.NEEDS_ELEMENTS.names and isinstance(result, torch.Tensor):
         for operand in operands:

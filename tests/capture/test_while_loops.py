@@ -1,0 +1,259 @@
+"""``while`` loops, and loops that Python leaves in the middle of a turn, as loops of the file; against eager PyTorch at sizes and data
+with which they end in each way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import fx2onnx
+from fx2onnx import UserError
+from tests.support import check
+
+Program = Callable[..., Any]
+BY_SIZES: list[Program] = []
+BY_DATA: list[Program] = []
+
+
+def by_sizes(program: Program) -> Program:
+    BY_SIZES.append(program)
+    return program
+
+
+def by_data(program: Program) -> Program:
+    BY_DATA.append(program)
+    return program
+
+
+def start(x: torch.Tensor) -> torch.Tensor:
+    return torch.zeros(x.shape[1])
+
+
+@by_sizes
+def counted(x: torch.Tensor) -> Any:
+    t, h, out = 0, start(x), []
+    while t < x.shape[0]:
+        h = torch.tanh(h + x[t])
+        out.append(h)
+        t += 1
+    return torch.stack(out), h, t
+
+
+@by_sizes
+def by_length_of_the_list(x: torch.Tensor) -> Any:
+    out: list[torch.Tensor] = []
+    while len(out) < x.shape[0]:
+        out.append(x[len(out)] * 2)
+    return torch.stack(out)
+
+
+@by_sizes
+def in_steps(x: torch.Tensor) -> Any:
+    t, h = 0, start(x)
+    while t <= x.shape[0] - 1:
+        h = torch.tanh(h + x[t : t + 3].sum(0))
+        t += 3
+    return h, t
+
+
+@by_sizes
+def downwards(x: torch.Tensor) -> Any:
+    t, h = x.shape[0] - 1, start(x)
+    while t >= 0:
+        h = torch.tanh(h + x[t])
+        t -= 1
+    return h
+
+
+@by_sizes
+def until_equal(x: torch.Tensor) -> Any:
+    t, h = 0, start(x)
+    while t != x.shape[0]:
+        h = torch.tanh(h * 0.5 + x[t])
+        t = t + 1
+    return h
+
+
+@by_sizes
+def left_by_break(x: torch.Tensor) -> Any:
+    t, h = 0, start(x)
+    while True:
+        if t >= x.shape[0]:
+            break
+        h = torch.tanh(h + x[t])
+        t += 1
+    return h
+
+
+@by_sizes
+def left_by_return(x: torch.Tensor) -> Any:
+    t, h = 0, start(x)
+    while True:
+        if t >= x.shape[0]:
+            return h * 2, t
+        h = torch.tanh(h + x[t])
+        t += 1
+
+
+@by_sizes
+def two_ends(x: torch.Tensor) -> Any:
+    low, high, h = 0, x.shape[0] - 1, start(x)
+    while low < high:
+        h = torch.tanh(h + x[low] - x[high])
+        low, high = low + 1, high - 1
+    return h, low
+
+
+@by_sizes
+def up_to_the_length(x: torch.Tensor) -> Any:
+    h = start(x)
+    for t in range(100):
+        if t >= x.shape[0]:
+            break
+        h = torch.tanh(h + x[t])
+    return h
+
+
+@by_data
+def until_large(x: torch.Tensor) -> Any:
+    h, t = start(x), 0
+    while h.sum() < 40 and t < 60:
+        h = h + x[0].abs()
+        t += 1
+    return h, t
+
+
+@by_data
+def while_rows_are_small(x: torch.Tensor) -> Any:
+    t, h = 0, start(x)
+    while t < x.shape[0] and x[t].sum() < 1:
+        h = h + x[t]
+        t += 1
+    return h, t
+
+
+@by_data
+def until_done(x: torch.Tensor) -> Any:
+    done = x.sum(1) > 2
+    while not done.all():
+        x = x + 0.5
+        done = x.sum(1) > 2
+    return x
+
+
+@by_data
+def by_item(x: torch.Tensor) -> Any:
+    steps = 0
+    while x.abs().max().item() > 0.01:
+        x = x * 0.5
+        steps += 1
+    return x, steps
+
+
+@by_data
+def left_before_the_change(x: torch.Tensor) -> Any:
+    h, t = start(x), 0
+    for row in x:
+        if row.sum() > 1:
+            break
+        h = h + row
+        t += 1
+    return h, t
+
+
+@by_data
+def left_in_two_places(x: torch.Tensor) -> Any:
+    h, out = start(x), []
+    for row in x:
+        if row.sum() > 1:
+            break
+        h = h + row
+        out.append(h)
+        if h.sum() > 100:
+            break
+    return h
+
+
+@by_data
+def kept_up_to_there(x: torch.Tensor) -> Any:
+    out = [x[0] * 0]
+    for row in x:
+        if row.sum() > 1 or row.max() > 3:
+            break
+        out.append(row * 2)
+    return torch.stack(out)
+
+
+@by_data
+def kept_with_the_last(x: torch.Tensor) -> Any:
+    out = []
+    for row in x:
+        out.append(row * 2)
+        if not row.sum() < 1:
+            break
+        x = x + 0
+    return torch.stack(out)
+
+
+@by_data
+def converging(x: torch.Tensor) -> Any:
+    for _turn in range(30):
+        y = x * 0.7
+        if (y - x).abs().max() < 0.01:
+            break
+        x = y
+    return x, y
+
+
+@by_data
+def written_in_place(x: torch.Tensor) -> Any:
+    h = start(x).clone()
+    for row in x:
+        h.add_(row)
+        if h.sum() > 1:
+            break
+        h.mul_(0.5)
+    return h
+
+
+def rows(count: int, *large: int) -> torch.Tensor:
+    """Rows whose sums are below 1, but for some."""
+    x = torch.linspace(-1, 0.3, count * 3).reshape(count, 3)
+    x[list(large)] = 2.5
+    return x
+
+
+@pytest.mark.parametrize("program", BY_SIZES, ids=lambda program: program.__name__)
+@pytest.mark.long_cases(but=["counted", "left_by_return"])
+def test_while_loops_by_sizes(program: Program) -> None:
+    others = [(rows(count),) for count in (1, 2, 9, 40)]
+    result = check(program, (rows(5),), others=others, dynamic_shapes={"x": {0: "n"}})
+    assert "Loop" in {node.op_type for node in result.model.graph}
+
+
+@pytest.mark.parametrize("program", BY_DATA, ids=lambda program: program.__name__)
+@pytest.mark.long_cases(but=["while_rows_are_small", "left_before_the_change"])
+def test_loops_that_data_ends(program: Program) -> None:
+    others = [
+        (rows(count, *large),) for count, large in ((1, ()), (1, (0,)), (9, (4,)), (7, (6,)), (30, (0, 5)), (4, ()))
+    ]
+    result = check(program, (rows(20, 3),), others=others, dynamic_shapes={"x": {0: "n"}})
+    assert "Loop" in {node.op_type for node in result.model.graph}
+
+
+def halved(x: torch.Tensor) -> Any:
+    n = x.shape[0]
+    while n > 1:
+        x, n = x[: n // 2], n // 2
+    return x
+
+
+@pytest.mark.long
+def test_a_while_loop_whose_sizes_change_is_refused() -> None:
+    with pytest.raises(UserError, match="cannot be a loop of the file, since x is") as caught:
+        fx2onnx.export(halved, (rows(16),), dynamic_shapes={"x": {0: "n"}})
+    assert caught.value.code == "E105"

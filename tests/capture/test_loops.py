@@ -411,6 +411,36 @@ def test_a_loop_of_a_fixed_length_that_data_ends_is_a_loop_of_the_file(forward: 
     assert b"Loop" in result.model_proto.SerializeToString()  # behind an If, where a first turn is run by itself
 
 
+@program
+def lists_of_generators_and_maps(m: Any, x: torch.Tensor) -> Any:
+    one = torch.stack(list(m.to_out(x[:, t]) for t in range(x.size(1))), 1)  # noqa: C400
+    two = torch.stack(tuple(map(torch.exp, x.unbind(1))), 1)
+    three = list(x.unbind(1))
+    return one, two, torch.stack(three), sum(part * 2 for part in x.unbind(1)), len(three), len(list(map(abs, three)))
+
+
+@program
+def a_generator_function(m: Any, x: torch.Tensor) -> Any:
+    def states() -> Any:
+        h = zeros(x)
+        for part in x.unbind(1):
+            h = m.gru(part, h)
+            yield h, part
+
+    pairs = list(states())
+    return torch.stack([h for h, _ in pairs], 1), pairs[-1][0], pairs[0][1]
+
+
+@program
+def numbers_in_a_list(m: Any, x: torch.Tensor) -> Any:
+    n, steps = x.shape[1], []
+    for t in range(n):
+        steps.append(t * t + len(steps))
+    weights = torch.tensor([0.5 for _ in range(n)]) * torch.tensor([2.0] * n)
+    places = torch.tensor([[t, n] for t in range(n)])
+    return x * weights[:, None], torch.tensor(steps), places, sum(steps), steps[-1], torch.tensor(range(n))
+
+
 # -- refused -----------------------------------------------------------------------------------------------------------------
 @refused("leaves the loop")
 def left_early(m: Any, x: torch.Tensor) -> Any:
@@ -455,11 +485,6 @@ def zipped_with_numbers(m: Any, x: torch.Tensor) -> Any:
     for t, factor in zip(range(x.size(1)), [1.0, 2.0, 3.0], strict=False):
         out.append(factor * x[:, t])
     return torch.stack(out)
-
-
-@refused("generator")
-def generator(m: Any, x: torch.Tensor) -> Any:
-    return torch.stack(list(m.to_out(x[:, t]) for t in range(x.size(1))), 1)  # noqa: C400
 
 
 @refused("forward returns a list of a dynamic length")

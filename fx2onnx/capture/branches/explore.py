@@ -221,10 +221,9 @@ class Exploration:
         failed = self._too_many(error, trace.most, "decisions on a path")
         if {decision.where for decision in trace.decisions[1:]} != {error.where} or error.code != "E105":
             return failed
-        refused, names = failed.error, ", ".join(sorted(trace.sizes))
-        assert isinstance(refused, UserError)
-        next = (LOOP_IN_TENSORS, f"or make the size static (leave {names} out of dynamic_shapes)")
-        error = UserError("E105", refused.what, where=refused.where, why=refused.why, next=next)
+        why = getattr(failed.error, "why", "")
+        next = f"or make the size static (leave {', '.join(sorted(trace.sizes))} out of dynamic_shapes)"
+        error = UserError("E105", error.what, where=error.where, why=why, next=(LOOP_IN_TENSORS, next))
         return Failed(self._attempt, error, Reason.PATHS)
 
     def _without_ones(self, other: Path, trace: DecisionTrace, depth: int) -> Path:

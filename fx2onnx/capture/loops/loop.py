@@ -14,6 +14,7 @@ from fx2onnx.capture.loops.parts import Unlike, at_turn, number_behind
 from fx2onnx.capture.loops.plan import Plan
 from fx2onnx.capture.loops.state import Grown, Held, put
 from fx2onnx.capture.loops.turns import Elements
+from fx2onnx.capture.python.data_numbers import DataNumber
 from fx2onnx.capture.python.held import Value
 from fx2onnx.capture.recording.control_flow import Nested, record_scan
 from fx2onnx.capture.recording.decisions import Test
@@ -29,6 +30,7 @@ from fx2onnx.torchcompat.source_ast import exit_at, loop_at, place_of
 MOST_TRIES = 6
 """Turns that are run to see what the others find changed."""
 
+_HELD = (torch.Tensor, int, float, torch.SymInt, torch.SymFloat, DataNumber)
 aten = torch.ops.aten
 
 
@@ -62,7 +64,7 @@ class Loop:
         if self._plan is None and not self.first and self.where in self.tracer.first_turns:
             return self._first_turn()
         if self._plan is None:
-            return self._element(self._begin(Held(self.frame), Plan(self)))
+            return self._element(self._begin(Held(self.frame, filled=self.loops.collected_by(self.frame)), Plan(self)))
         if self.loops.open[-1] is not self or self.tracer.values.graph is not self._graph:
             raise self.loops.refused("Python leaves a loop within it before its end")
         try:
@@ -217,7 +219,7 @@ class Loop:
         """Record the loop, whose body is the last turn."""
         tracer = self.tracer
         grown = [(one, one.before_loop(), flatten(one.items)) for one in plan.added.values()]
-        items = [leaf.value for _, _, (leaves, _) in grown for leaf in leaves]
+        items = [self._as_tensor(leaf.value) for _, _, (leaves, _) in grown for leaf in leaves]
         added = [self._type_of_item(item) for item in items]
         before = {one.identity: self.exits.before_added(one) for one, _, _ in grown}
         stays = self._last(plan, before.values())
@@ -244,9 +246,10 @@ class Loop:
             plan.give(results[: len(plan.carried)])
             left = iter(results[len(plan.carried) :])
             for one, held, (leaves, rebuild) in grown:
-                parts = [next(left) for _ in leaves]
+                parts = [(next(left), not isinstance(leaf.value, torch.Tensor)) for leaf in leaves]
                 if before[one.identity]:
-                    parts = [part[: sym_int(tracer.sizes, self.counts[before[one.identity]])] for part in parts]
+                    count = sym_int(tracer.sizes, self.counts[before[one.identity]])
+                    parts = [(part[:count], is_number) for part, is_number in parts]
                 self._grow(one, held, parts, rebuild)
         self.loops.notes.append(Assumption("a loop over a dynamic size is a loop of the file", self.where))
 
@@ -268,25 +271,29 @@ class Loop:
         """The node that tells whether there is a first turn, where data does."""
         return None
 
-    def _type_of_item(self, item: Value) -> TensorInfo:
-        if not isinstance(item, torch.Tensor):
+    def _as_tensor(self, item: Value) -> torch.Tensor:
+        if not isinstance(item, _HELD):
             raise self.loops.refused(f"a turn adds a {type(item).__name__} to a list")
+        return self.loops.as_tensor(item)  # type: ignore[no-any-return]
+
+    def _type_of_item(self, item: torch.Tensor) -> TensorInfo:
         info = tensor_info(item)
         symbols = {name for size in info.dims if isinstance(size, Dim) for name in size.symbols()}
         if symbols & (self.tracer.sizes.unbacked - self.known_before):
             raise self.loops.refused("a list holds tensors whose sizes differ from turn to turn")
         return info
 
-    def _grow(self, one: Grown, held: list[Value], stacked: list[torch.Tensor], rebuild: Rebuild) -> None:
-        """The list has what stands for all that the turns added."""
+    def _grow(self, one: Grown, held: list[Value], stacked: list[tuple[torch.Tensor, bool]], rebuild: Rebuild) -> None:
+        """The list has what stands for all that the turns added; of each part it is told whether that is a number of Python's."""
         if one.is_front:
-            stacked = [each.flip(0) for each in stacked]
+            stacked = [(each.flip(0), is_number) for each, is_number in stacked]
         if len(one.items) > 1:
-            if len(one.items) != len(stacked):
+            if len(one.items) != len(stacked) or len({is_number for _, is_number in stacked}) > 1:
                 raise self.loops.refused("a turn adds several things to a list")
-            marked = [self.loops.repeat(torch.stack(stacked, 1).flatten(0, 1))]
+            joined = torch.stack([each for each, _ in stacked], 1).flatten(0, 1)
+            marked = [self.loops.repeat(joined, stacked[0][1])]
         else:
-            marked = rebuild([*map(self.loops.repeat, stacked)])
+            marked = rebuild([self.loops.repeat(*each) for each in stacked])
         self.loops.grow(held, marked, one.is_front)
         if one.place is not None:
             put(one.place, held)

@@ -87,13 +87,13 @@ class Plan:
         """The list has what the turns before added, of which only the last element is at hand."""
         held = grown.holder if grown.place is None else [*grown.before]
         item, info = grown.items[-1], grown.infos[-1]
-        if item is None or info is None:
-            return
+        if info is None:
+            info = TensorInfo(torch.float32, ())
         start = held[-1] if held else None
         given: list[torch.Tensor] = []
 
         def element(index: Value) -> torch.Tensor:
-            if index != -1:
+            if index != -1 or grown.infos[-1] is None:
                 raise self.loop.loops.refused(
                     "a turn reads another element than the last of a list that the turns fill"
                 )
@@ -109,7 +109,7 @@ class Plan:
         def whole() -> torch.Tensor:
             raise self.loop.loops.refused("a turn takes all elements of a list that the turns fill")
 
-        marker = self.tracer.values.new_fake(at_turn(info, self.index).dims, info.dtype, item.device)
+        marker = self.tracer.values.new_fake(at_turn(info, self.index).dims, info.dtype)
         length = sym_int(self.tracer.sizes, (self.index - self.loop.first) * len(grown.items))
         self.tracer.repeats[id(marker)] = Repeat(marker, length, whole, element)
         self.markers |= {id(marker)}

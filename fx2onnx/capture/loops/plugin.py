@@ -22,6 +22,7 @@ from fx2onnx.capture.loops.loop import Loop
 from fx2onnx.capture.loops.state import is_at_head, is_lazy, is_passed_on
 from fx2onnx.capture.loops.turns import Elements, Repeat, Turns
 from fx2onnx.capture.loops.whiles import While
+from fx2onnx.capture.python.data_numbers import DataNumber
 from fx2onnx.capture.python.held import Value
 from fx2onnx.capture.recording.decisions import FirstTurnDiffers, Test
 from fx2onnx.capture.recording.plugins import RunPlugin
@@ -31,7 +32,7 @@ from fx2onnx.capture.shapes.deciding import LOOP_IN_TENSORS, NO_LOOP, few
 from fx2onnx.capture.shapes.symnode import may_be_size, sym_int, unwrap
 from fx2onnx.sizes.expr import Dim, apply
 from fx2onnx.sizes.relation import Relation
-from fx2onnx.torchcompat.frames import user_frame
+from fx2onnx.torchcompat.frames import user_frame, user_location
 from fx2onnx.torchcompat.operators import OpOverload
 from fx2onnx.torchcompat.pytrees import flatten
 from fx2onnx.torchcompat.source_ast import goes_through_left_loop, head_at
@@ -67,7 +68,7 @@ class TurnsIterator:
                 raise self._loops.refused("Python makes a list of as many elements as a size says")
             self._plain = list.__iter__(self._held)
             return next(self._plain)
-        if is_lazy(frame) or is_passed_on(self):
+        if (is_lazy(frame) and self._loops.collected_by(frame) is None) or is_passed_on(self):
             raise self._loops.refused(
                 "a generator or an iterator of Python's goes through as many elements as a size says"
             )
@@ -89,6 +90,8 @@ class Loops(RunPlugin):
         self._turned: list[Turns] = []
         self._asking: tuple[CodeType, list[Test]] | None = None
         """The code of a test that is evaluated, and what Python was asked for in doing so."""
+        self._collecting: dict[FrameType, list[Value]] = {}
+        """The lists that take all that generators give, by their frames."""
         self._first_turns: set[tuple[FrameType, object]] = set()
         """The loops whose first turn was run by itself."""
 
@@ -108,7 +111,19 @@ class Loops(RunPlugin):
             put_name(torch.Tensor, name, instead(getattr(torch.Tensor, name)), Why.SIZES)
         for name, instead in functions.items():
             put_name(torch, name, instead(getattr(torch, name)), Why.SIZES)
+        for name in ("__mul__", "__rmul__"):
+            put_name(torch.SymInt, name, self._repeating(getattr(torch.SymInt, name)), Why.SIZES)
         return turns.NAMES
+
+    def _repeating(self, own: Callable[..., Value]) -> Callable[..., Value]:
+        @answers_for_caller
+        def multiplied(self: torch.SymInt, other: Value) -> Value:
+            return (
+                turns.repeated_list(other, self) if type(other) is list and loops.may_loop(self) else own(self, other)
+            )
+
+        loops = self
+        return multiplied
 
     def _iterated(self, own: Callable[..., Value]) -> Callable[..., Value]:
         loops = self
@@ -173,16 +188,50 @@ class Loops(RunPlugin):
     def iterator(self, series: Elements | None, held: list[Value] | None) -> TurnsIterator:
         return TurnsIterator(self, series, held)
 
-    def repeat(self, stacked: torch.Tensor) -> torch.Tensor:
+    @contextlib.contextmanager
+    def collecting(self, generator: Value, found: list[Value]) -> Iterator[None]:
+        """Inside, the list takes all that the generator gives."""
+        frame = getattr(generator, "gi_frame", None)
+        if frame is not None:
+            self._collecting[frame] = found
+        try:
+            yield
+        finally:
+            if frame is not None:
+                del self._collecting[frame]
+
+    def collected_by(self, frame: FrameType) -> list[Value] | None:
+        """The list that takes all that a generator gives."""
+        return self._collecting.get(frame)
+
+    def expects_some(self, count: Value) -> None:
+        """What is made of a list is something else where the list is empty."""
+        env, some = self.tracer.sizes, Relation("ge", (unwrap(count), 1))
+        if env.facts.is_settled(some) is None:
+            note = env.assume if some.symbols() & env.unbacked else env.note
+            note(some, user_location())
+
+    def as_tensor(self, item: Value) -> torch.Tensor:
+        """A number of Python's as a tensor."""
+        if isinstance(item, torch.Tensor):
+            return item
+        if type(item) is DataNumber:
+            return item.tensor.reshape(())
+        is_real = isinstance(item, float | torch.SymFloat)
+        dtype = torch.bool if isinstance(item, bool) else torch.float64 if is_real else torch.int64
+        made: torch.Tensor = aten.scalar_tensor.default(item, dtype=dtype)
+        return made
+
+    def repeat(self, stacked: torch.Tensor, is_number: bool = False) -> torch.Tensor:
         """A tensor that stands for those along the first axis of another one."""
         values = self.tracer.values
         marker: torch.Tensor = values.new_fake(dims_of(stacked)[1:], stacked.dtype, stacked.device)
-        self.tracer.repeats[id(marker)] = Repeat(marker, stacked.shape[0], lambda: stacked)
+        self.tracer.repeats[id(marker)] = Repeat(marker, stacked.shape[0], lambda: stacked, is_number=is_number)
         return marker
 
-    def repeated(self, stacked: torch.Tensor) -> Turns:
+    def repeated(self, stacked: torch.Tensor, is_number: bool = False) -> Turns:
         """A list of what there is along the first axis of a tensor."""
-        found = Turns([self.repeat(stacked)])
+        found = Turns([self.repeat(stacked, is_number)])
         return found
 
     def grow(self, found: list[Value], markers: Sequence[Value], is_front: bool) -> None:

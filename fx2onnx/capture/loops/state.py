@@ -81,7 +81,7 @@ VARIABLE = -1
 class Held:
     """Everything that a turn can reach by names of its function, as it is before the turn."""
 
-    def __init__(self, frame: FrameType, stays: bool | None = None) -> None:
+    def __init__(self, frame: FrameType, stays: bool | None = None, filled: list[Value] | None = None) -> None:
         self.frame, self._live = frame, live_variables(frame, stays)
         self.variables = dict(frame.f_locals)
         space = frame.f_globals
@@ -92,7 +92,9 @@ class Held:
         ]
         self._snapshot = Snapshot((), own)
         self._hidden = _empty_lists() if frame.f_code.co_name in _COMPREHENSIONS or is_inlined(frame) else {}
-        self._is_found = False
+        if filled is not None:
+            self._hidden = {id(filled): filled}
+        self._is_found = filled is not None
         for entry in self._snapshot.entries:
             self._hidden.pop(id(entry.holder), None)
 

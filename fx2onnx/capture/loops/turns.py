@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from types import GeneratorType
 
 import torch
 
@@ -39,10 +41,36 @@ class Repeat:
     """All of them along a new first axis."""
     element: Callable[[Index], torch.Tensor] | None = None
     """The one of a number, where that needs not all of them."""
+    is_number: bool = False
+    """Whether they are numbers of Python's."""
 
-    def at(self, index: Index) -> torch.Tensor:
+    def at(self, index: Index) -> Value:
         """The one of a number."""
-        return self.stacked().select(0, index) if self.element is None else self.element(index)
+        one = self.stacked().select(0, index) if self.element is None else self.element(index)
+        return one.item() if self.is_number else one
+
+
+def _at(one: Value, index: Index) -> Value:
+    """The element of a number, where each is a tensor, or a list or tuple of such."""
+    if isinstance(one, Repeat):
+        return one.at(index)
+    return type(one)(_at(part, index) for part in one) if isinstance(one, list | tuple) else one
+
+
+def _stacked(one: Value) -> torch.Tensor:
+    """All elements along a new first axis."""
+    if isinstance(one, Repeat):
+        return one.stacked()
+    parts = [_stacked(part) for part in one]
+    dtype = functools.reduce(torch.promote_types, {part.dtype for part in parts})
+    return torch.stack([part.to(dtype) for part in parts], 1)
+
+
+def _length(one: Value) -> Index | None:
+    """How many elements something in a list stands for; None where it is one element."""
+    if isinstance(one, list | tuple):
+        return next((found for found in map(_length, one) if found is not None), None)
+    return one.length if isinstance(one, Repeat) else None
 
 
 @answers_for_caller
@@ -55,6 +83,10 @@ class Counted:
     def __iter__(self) -> Iterator[Value]:
         return _loops().iterator(self.series, None)  # type: ignore[no-any-return]
 
+    def some(self) -> torch.Tensor:
+        """All elements along a new first axis, of which there have to be some."""
+        return listed(self).some()  # type: ignore[no-any-return]
+
     def __reversed__(self) -> Iterator[Value]:
         return _loops().iterator(self.series.turned(), None)  # type: ignore[no-any-return]
 
@@ -64,6 +96,13 @@ class Counted:
         return self.series.at(index if _is_from_front(index) else self.series.length + index)
 
 
+def _known(one: Value) -> Value:
+    """What something in a list stands for."""
+    if isinstance(one, list | tuple):
+        return type(one)(map(_known, one)) if type(one) in (list, tuple) else one
+    return THREAD.tracer.repeats.get(id(one), one)
+
+
 @answers_for_caller
 class Turns(list):  # type: ignore[type-arg]
     """A list with a tensor that stands for as many as a size says. What reads its storage (``torch.stack``) gets that tensor."""
@@ -71,27 +110,39 @@ class Turns(list):  # type: ignore[type-arg]
     __slots__ = ()
 
     def _repeats(self) -> list[Value]:
-        known = THREAD.tracer.repeats
-        return [known.get(id(one), one) for one in list.__iter__(self)]
+        return [_known(one) for one in list.__iter__(self)]
 
     def length(self) -> Index:
         """The number of its elements."""
-        return sum(one.length if isinstance(one, Repeat) else 1 for one in self._repeats())
+        return sum(1 if (count := _length(one)) is None else count for one in self._repeats())
 
     def whole(self) -> torch.Tensor:
         """All elements along a new first axis."""
-        return torch.stack(self)
+        held = self._repeats()
+        is_nested = len(held) == 1 and isinstance(held[0], list | tuple)
+        return _stacked(held[0]) if is_nested else torch.stack(self)
+
+    def some(self) -> torch.Tensor:
+        """All elements along a new first axis, of which there have to be some."""
+        _loops().expects_some(self.length())
+        return self.whole()
 
     def series(self) -> Elements:
         """The elements by their numbers."""
         held = self._repeats()
-        if any(not isinstance(one, Repeat | torch.Tensor) for one in held):
+        if len(held) == 1:
+            return Elements(self.length(), lambda index: _at(held[0], index))
+        if any(not isinstance(one, Repeat | torch.Tensor) or getattr(one, "is_number", False) for one in held):
             raise _loops().refused("a list of a dynamic length holds something else than tensors")
         whole = self.whole()
         return Elements(self.length(), lambda index: whole.select(0, index))
 
+    def has_numbers(self) -> bool:
+        """Return whether its elements are numbers of Python's."""
+        return any(isinstance(one, Repeat) and one.is_number for one in self._repeats())
+
     def _of(self, whole: torch.Tensor) -> list[Value]:
-        return _loops().repeated(whole)  # type: ignore[no-any-return]
+        return _loops().repeated(whole, is_number=self.has_numbers())  # type: ignore[no-any-return]
 
     def __iter__(self) -> Iterator[Value]:
         return _loops().iterator(None, self)  # type: ignore[no-any-return]
@@ -111,10 +162,12 @@ class Turns(list):  # type: ignore[type-arg]
         place = index if _is_from_front(index) else -1 - index
         for each in order:
             one = held[each]
-            if isinstance(one, Repeat):
-                if any(isinstance(other, Repeat) for other in held if other is not one) or type(index) is not int:
+            if _length(one) is not None:
+                if len(held) > 1 and (
+                    any(_length(other) is not None for other in held if other is not one) or type(index) is not int
+                ):
                     break
-                return one.at(place if _is_from_front(index) else -1 - place)
+                return _at(one, place if _is_from_front(index) else -1 - place)
             if type(place) is int and place == 0:
                 return one
             place -= 1
@@ -182,6 +235,33 @@ def _loops() -> Value:
     return THREAD.tracer.plugin("loops")
 
 
+@answers_for_caller
+def repeated_list(items: list[Value], count: Index) -> list[Value]:
+    """``items * count``, of one number or tensor."""
+    loops = _loops()
+    if len(items) != 1 or not isinstance(items[0], int | float | torch.Tensor | torch.SymInt):
+        raise loops.refused("Python repeats a list as often as a size says")
+    item = loops.as_tensor(items[0])
+    marker = loops.repeat(item.expand(count, *item.shape), is_number=not isinstance(items[0], torch.Tensor))
+    return _as_turns([marker])
+
+
+@answers_for_caller
+def listed(part: Value) -> Value:
+    """``list(part)``, where sizes tell how many elements there are; None where they do not."""
+    if isinstance(part, GeneratorType | Turns | Counted) or series_of(part) is not None:
+        if isinstance(part, torch.Tensor):
+            return _loops().repeated(part)
+        if isinstance(part, Turns):
+            return part.copy()
+        found: list[Value] = []
+        with _loops().collecting(part, found):
+            for one in part:
+                found.append(one)
+        return found
+    return None
+
+
 # -- names of the user's files -----------------------------------------------------------------------------------------------
 def series_of(value: object) -> Elements | None:
     """The elements of what has as many as a size says; None for anything else."""
@@ -247,12 +327,57 @@ def _plain(part: Value) -> Elements:
 
 
 @answers_for_caller
+class _Map(type):
+    """The class of what stands for ``map``."""
+
+    def __call__(cls, function: Value, *parts: Value) -> Value:
+        if not THREAD.captures or not any(series_of(part) is not None for part in parts):
+            return map(function, *parts)
+        series = series_of(parts[0] if len(parts) == 1 else NAMES["zip"](*parts))
+        at = series.at  # type: ignore[union-attr]
+        is_one = len(parts) == 1
+        return Counted(Elements(series.length, lambda index: function(at(index)) if is_one else function(*at(index))))  # type: ignore[union-attr]
+
+    def __instancecheck__(cls, value: object) -> bool:
+        return isinstance(value, map | Counted)
+
+
+@answers_for_caller
+class _Listed(type):
+    """The class of what stands for ``list`` and ``tuple``."""
+
+    def __call__(cls, *args: Value) -> Value:
+        found = listed(args[0]) if len(args) == 1 and THREAD.captures else None
+        kind = cls.__mro__[1]
+        return kind(*args) if found is None else found if type(found) is Turns else kind(found)
+
+    def __instancecheck__(cls, value: object) -> bool:
+        return isinstance(value, (cls.__mro__[1], Turns))
+
+    def __subclasscheck__(cls, kind: type) -> bool:
+        return issubclass(kind, cls.__mro__[1])
+
+    def __eq__(cls, other: object) -> bool:
+        return other is cls or other is cls.__mro__[1]
+
+    def __hash__(cls) -> int:
+        return hash(cls.__mro__[1])
+
+
+@answers_for_caller
 def _sum(part: Value, start: Value = 0) -> Value:
-    return part.whole().sum(0) + start if isinstance(part, Turns) else sum(part, start)
+    found = listed(part) if THREAD.captures else None
+    if found is None:
+        return sum(part, start)
+    if type(found) is not Turns:
+        return sum(found, start)
+    total = found.some().sum(0)
+    return (total.item() if found.has_numbers() else total) + start
 
 
 NAMES: dict[str, Value] = {"zip": _Zip("zip", (), {}), "enumerate": _Enumerate("enumerate", (), {})}
-NAMES |= {"reversed": _Reversed("reversed", (), {}), "sum": _sum}
+NAMES |= {"reversed": _Reversed("reversed", (), {}), "sum": _sum, "map": _Map("map", (), {})}
+NAMES |= {kind.__name__: _Listed(kind.__name__, (kind,), {}) for kind in (list, tuple)}
 LENGTHS[Turns] = Turns.length
 LENGTHS[Counted] = lambda value: value.series.length
 

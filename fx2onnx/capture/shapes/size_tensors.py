@@ -14,6 +14,7 @@ import torch.nn.functional as F
 
 from fx2onnx.base.code_patch import THREAD, answers_for_caller
 from fx2onnx.capture.python.data_numbers import DataNumber
+from fx2onnx.capture.python.file_names import LENGTHS
 from fx2onnx.capture.shapes.size_math import Number
 from fx2onnx.capture.shapes.symnode import DimNode, sym_int
 from fx2onnx.sizes.expr import apply
@@ -43,6 +44,8 @@ def _from_numpy(original: Function) -> Function:
 
 def _holds_size(data: Number) -> bool:
     kind = type(data)
+    if kind in LENGTHS:
+        return True
     if kind is np.ndarray:
         return bool(data.dtype == object) and _holds_size(data.tolist())
     if kind in (list, tuple, torch.Size):
@@ -60,6 +63,9 @@ def _is_whole(item: object) -> bool:
 def _stacked(data: Number) -> torch.Tensor:
     if isinstance(data, np.ndarray):
         data = data.tolist()
+    if type(data) in LENGTHS:
+        whole = data.some()
+        return whole.to(torch.get_default_dtype()) if whole.dtype == torch.float64 else whole  # type: ignore[no-any-return]
     if isinstance(data, list | tuple):
         parts = [_stacked(part) for part in data]
         dtype = functools.reduce(torch.promote_types, {part.dtype for part in parts})

@@ -1,4 +1,4 @@
-"""Gradients of activations that PyTorch has no decomposition for, and of some whose decomposition takes long to record."""
+"""Gradients of activations and of softmax that PyTorch has no decomposition for, or one that takes long to record."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 from fx2onnx.aten_map.comparison import compare
 from fx2onnx.aten_map.selection import where_self
-from fx2onnx.aten_map.table.dtype_support import in_opmath
+from fx2onnx.aten_map.table.dtypes import in_opmath
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
 from fx2onnx.irx.emit import Emit
 
@@ -108,3 +108,34 @@ def logit_backward(op: Emit, grad_output: ir.Value, self: ir.Value, eps: float |
         return op.Where(is_beyond, op.const(beyond, dtype), slope)
 
     return in_opmath(op, formula, grad_output, self)
+
+
+def _total(op: Emit, value: ir.Value, dim: int) -> ir.Value:
+    """The sum along ``dim``, the axis kept."""
+    if op.rank(value) == 0:
+        return value
+    return op.ReduceSum(value, axes=[dim % op.rank(value)], keepdims=1)
+
+
+@translates(aten._softmax_backward_data.default)
+def _softmax_backward_data(
+    op: Emit, grad_output: ir.Value, output: ir.Value, dim: int, input_dtype: torch.dtype
+) -> ir.Value:
+    """_softmax_backward_data(Tensor grad_output, Tensor output, int dim, ScalarType input_dtype) -> Tensor
+
+    (grad - sum(grad * output)) * output.
+    """
+    weighted = op.Mul(grad_output, output)
+    return op.cast(op.Sub(weighted, op.Mul(output, _total(op, weighted, dim))), op.result_dtype())
+
+
+@translates(aten._log_softmax_backward_data.default)
+def _log_softmax_backward_data(
+    op: Emit, grad_output: ir.Value, output: ir.Value, dim: int, input_dtype: torch.dtype
+) -> ir.Value:
+    """_log_softmax_backward_data(Tensor grad_output, Tensor output, int dim, ScalarType input_dtype) -> Tensor
+
+    grad - exp(output) * sum(grad).
+    """
+    total = _total(op, grad_output, dim)
+    return op.cast(op.Sub(grad_output, op.Mul(op.Exp(output), total)), op.result_dtype())

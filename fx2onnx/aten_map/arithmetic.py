@@ -9,8 +9,7 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.table.dtype_support import SMALL_INTEGERS, in_opmath, opmath, through
-from fx2onnx.aten_map.table.dtypes import FLOATS, Number, Operand, as_dtype
+from fx2onnx.aten_map.table.dtypes import FLOATS, SMALL_INTEGERS, Number, Operand, as_dtype, in_opmath, opmath, through
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
 from fx2onnx.aten_map.unary import truncated
 from fx2onnx.base.errors import UserError

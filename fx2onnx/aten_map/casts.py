@@ -5,8 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.table.dtype_support import SMALL_INTEGERS
-from fx2onnx.aten_map.table.dtypes import FLOATS
+from fx2onnx.aten_map.table.dtypes import FLOATS, SMALL_INTEGERS
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
 from fx2onnx.irx.emit import Emit
 

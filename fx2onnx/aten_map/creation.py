@@ -10,8 +10,7 @@ import onnx_ir as ir
 import torch
 
 from fx2onnx.aten_map.casts import cast
-from fx2onnx.aten_map.table.dtype_support import takes
-from fx2onnx.aten_map.table.dtypes import FLOATS, Operand, as_dtype
+from fx2onnx.aten_map.table.dtypes import FLOATS, Operand, as_dtype, takes
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
 from fx2onnx.irx.emit import Emit
 from fx2onnx.sizes.expr import Dim, DimLike
@@ -23,7 +22,7 @@ FOLDED_ELEMENTS = 1024
 """Ranges, grids and identity matrices of known sizes up to this many elements are constants of the file."""
 
 
-def filled(
+def filled_with(
     op: Emit, dims: Sequence[DimLike], number: Any, dtype: ir.DataType, like: ir.Value | None = None
 ) -> ir.Value:
     """A tensor of ``dims`` full of ``number``. ``like``: a value whose shape is ``dims``, read where it is symbolic."""
@@ -43,7 +42,7 @@ def filled(
 def _full(op: Emit, self: ir.Value | None = None, fill_value: Any = 0) -> ir.Value:
     dtype, dims = op.result[0]
     like = self if self is not None and op.dims(self) == tuple(dims) else None
-    return filled(op, dims, fill_value, dtype, like)
+    return filled_with(op, dims, fill_value, dtype, like)
 
 
 _ZEROS = "zeros zeros_like new_zeros zero empty.memory_format empty_like empty_strided empty_permuted new_empty "
@@ -204,7 +203,7 @@ def identity_matrix(op: Emit, rows: DimLike, columns: DimLike, dtype: ir.DataTyp
     if isinstance(rows, int) and isinstance(columns, int) and rows * columns <= FOLDED_ELEMENTS:
         return op.const(np.eye(rows, columns), dtype)
     made = dtype if takes("EyeLike", op.opset, dtype) else D.FLOAT
-    shape = filled(op, (rows, columns), 0, made)
+    shape = filled_with(op, (rows, columns), 0, made)
     return op.cast(op.EyeLike(shape, dtype=made), dtype)
 
 

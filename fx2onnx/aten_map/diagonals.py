@@ -25,7 +25,7 @@ from fx2onnx.aten_map.table.axes import (
     whole,
     zeros,
 )
-from fx2onnx.aten_map.table.dtype_support import takes
+from fx2onnx.aten_map.table.dtypes import takes
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
 from fx2onnx.irx.emit import Emit
 from fx2onnx.sizes.expr import Dim, DimLike, apply

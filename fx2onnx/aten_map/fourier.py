@@ -12,7 +12,7 @@ import torch
 from fx2onnx.aten_map.complex_numbers import as_pair, conjugate, pair, parts
 from fx2onnx.aten_map.creation import counted
 from fx2onnx.aten_map.table.axes import moved, whole
-from fx2onnx.aten_map.table.dtype_support import floating
+from fx2onnx.aten_map.table.dtypes import floating
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit

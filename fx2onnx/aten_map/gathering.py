@@ -16,7 +16,7 @@ from fx2onnx.aten_map.table.axes import (
     transpose,
     unsqueeze,
 )
-from fx2onnx.aten_map.table.dtype_support import takes
+from fx2onnx.aten_map.table.dtypes import takes
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.shapes import broadcast_dims

@@ -7,7 +7,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from fx2onnx.aten_map.joining import joined
+from fx2onnx.aten_map.layout import joined
 from fx2onnx.aten_map.scans import difference
 from fx2onnx.aten_map.table.axes import axes_of, sliced, whole
 from fx2onnx.aten_map.table.dtypes import as_dtype

@@ -10,10 +10,10 @@ import onnx_ir as ir
 import torch
 
 from fx2onnx.aten_map.comparison import compare
-from fx2onnx.aten_map.creation import filled
+from fx2onnx.aten_map.creation import filled_with
 from fx2onnx.aten_map.scans import neighbours
 from fx2onnx.aten_map.table.axes import fixed, whole
-from fx2onnx.aten_map.table.dtype_support import opmath
+from fx2onnx.aten_map.table.dtypes import opmath
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
@@ -27,7 +27,7 @@ def _bincount(op: Emit, self: ir.Value, weights: ir.Value | None, minlength: Dim
     """How often each of 0, 1, .. occurs, or the sum of its weights."""
     dtype, dims = op.result[0]
     if op.dims(self)[0] == 0:
-        return filled(op, dims, 0, dtype)
+        return filled_with(op, dims, 0, dtype)
     numbers = op.cast(self, D.INT64)
     length = (
         op.Max(op.Add(op.ReduceMax(numbers, keepdims=0), 1), op.size(minlength))
@@ -37,7 +37,7 @@ def _bincount(op: Emit, self: ir.Value, weights: ir.Value | None, minlength: Dim
             D.INT64,
         )
     )
-    ones = op.cast(weights, dtype) if weights is not None else filled(op, op.dims(self), 1, dtype, self)
+    ones = op.cast(weights, dtype) if weights is not None else filled_with(op, op.dims(self), 1, dtype, self)
     if op.opset >= 16:
         shape = op.Reshape(length, [1])
         zeros = op.ConstantOfShape(shape, value=ir.Tensor(np.zeros(1, dtype.numpy())), outputs=[(dtype, dims)])

@@ -11,8 +11,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.antialias import fixed_point, resampling_matrix
-from fx2onnx.aten_map.interpolation_taps import CUBIC_COEFFICIENT, by_taps
+from fx2onnx.aten_map.interpolation_taps import CUBIC_COEFFICIENT, by_taps, fixed_point, resampling_matrix
 from fx2onnx.aten_map.table.axes import fixed, steps, swap
 from fx2onnx.aten_map.table.dtypes import FLOATS
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared

@@ -14,8 +14,7 @@ from fx2onnx.aten_map.norms import vector_norm
 from fx2onnx.aten_map.powers import xlogy
 from fx2onnx.aten_map.reductions import mean, reduce
 from fx2onnx.aten_map.table.axes import axis_of
-from fx2onnx.aten_map.table.dtype_support import opmath
-from fx2onnx.aten_map.table.dtypes import FLOATS, promoted
+from fx2onnx.aten_map.table.dtypes import FLOATS, opmath, promoted
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.joining import joined
+from fx2onnx.aten_map.layout import joined
 from fx2onnx.aten_map.matmul import dense, transposed_weight
 from fx2onnx.aten_map.slicing import pieces
 from fx2onnx.aten_map.table.axes import INT64, steps, unsqueeze

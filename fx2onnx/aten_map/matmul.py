@@ -8,8 +8,7 @@ import onnx_ir as ir
 import torch
 
 from fx2onnx.aten_map.table.axes import flattened, squeeze, swap, unsqueeze, whole
-from fx2onnx.aten_map.table.dtype_support import opmath
-from fx2onnx.aten_map.table.dtypes import FLOATS, as_dtype
+from fx2onnx.aten_map.table.dtypes import FLOATS, as_dtype, opmath
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.builder import Key

@@ -10,8 +10,7 @@ import torch
 
 from fx2onnx.aten_map.batch_norm import FLOAT, HALF, channel_vector, normalized_by, over_channels, trained
 from fx2onnx.aten_map.table.axes import axis_of, filled, reshaped_like, whole
-from fx2onnx.aten_map.table.dtype_support import floating, opmath
-from fx2onnx.aten_map.table.dtypes import TORCH_DTYPES, promoted
+from fx2onnx.aten_map.table.dtypes import TORCH_DTYPES, floating, opmath, promoted
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit

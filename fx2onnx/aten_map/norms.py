@@ -10,13 +10,12 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.joining import pairs_of
+from fx2onnx.aten_map.layout import pairs_of
 from fx2onnx.aten_map.linalg.eigen import singular_values, spectral_norm
 from fx2onnx.aten_map.linalg.linear_solve import WORK, inverse
 from fx2onnx.aten_map.reductions import Dimensions, count_of, reduce, reduced_axes
 from fx2onnx.aten_map.table.axes import axes_of, filled, transpose
-from fx2onnx.aten_map.table.dtype_support import opmath, through
-from fx2onnx.aten_map.table.dtypes import promoted
+from fx2onnx.aten_map.table.dtypes import opmath, promoted, through
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit

@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.creation import filled
+from fx2onnx.aten_map.creation import filled_with
 from fx2onnx.aten_map.special import WORK, between, binary, lgamma, number
 from fx2onnx.aten_map.table.dtypes import Operand, as_dtype
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared
@@ -73,7 +73,7 @@ def _polynomial(slope: float, constant: float, shifted: bool, recurrence: Recurr
             value = op.Sub(op.Add(value, value), 1.0)
         first = op.Mul(value, slope) if slope != 1 else value
         first = op.Add(first, float(constant)) if constant else first
-        one = filled(op, dims, 1.0, WORK)
+        one = filled_with(op, dims, 1.0, WORK)
         start = between(op, op.Equal(degree, 0), 1.0, between(op, op.Less(degree, 0), 0.0, first))
         if 0 in dims:
             return op.cast(start, op.result_dtype())
@@ -114,7 +114,7 @@ TINY = 1e-300
 
 def _series(op: Emit, a: ir.Value, x: ir.Value, dims: Dims) -> ir.Value:
     """The sum of x^n / ((a + 1) .. (a + n)): a Loop until every term is below 1e-16 of its sum."""
-    one = filled(op, dims, 1.0, WORK)
+    one = filled_with(op, dims, 1.0, WORK)
     index, go_on = op.subgraph_input("round", D.INT64, ()), op.subgraph_input("go_on", D.BOOL, ())
     term_in, total_in = (op.subgraph_input(name, WORK, dims) for name in ("term", "total"))
 
@@ -137,7 +137,7 @@ def _fraction(op: Emit, a: ir.Value, x: ir.Value, dims: Dims) -> ir.Value:
     Recipes, gcf."""
     base = op.Add(op.Sub(x, a), 1.0)
     d_start = op.Div(number(op, 1.0), base)
-    c_start = filled(op, dims, 1 / TINY, WORK)
+    c_start = filled_with(op, dims, 1 / TINY, WORK)
     index, go_on = op.subgraph_input("round", D.INT64, ()), op.subgraph_input("go_on", D.BOOL, ())
     c_in, d_in, h_in = (op.subgraph_input(name, WORK, dims) for name in ("c", "d", "h"))
 

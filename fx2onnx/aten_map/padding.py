@@ -8,10 +8,9 @@ from typing import Any
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.joining import joined
+from fx2onnx.aten_map.layout import joined
 from fx2onnx.aten_map.table.axes import END, is_empty, sliced, unsqueeze, whole, zeros
-from fx2onnx.aten_map.table.dtype_support import compute_dtype
-from fx2onnx.aten_map.table.dtypes import as_dtype
+from fx2onnx.aten_map.table.dtypes import as_dtype, compute_dtype
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
 from fx2onnx.irx.emit import Emit
 from fx2onnx.sizes.expr import Dim, DimLike

@@ -11,8 +11,7 @@ import onnx_ir as ir
 import torch
 
 from fx2onnx.aten_map.table.axes import as_list, fixed, squeeze, unsqueeze, whole
-from fx2onnx.aten_map.table.dtype_support import takes
-from fx2onnx.aten_map.table.dtypes import FLOATS
+from fx2onnx.aten_map.table.dtypes import FLOATS, takes
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared
 from fx2onnx.aten_map.unary import truncated
 from fx2onnx.irx.emit import Emit

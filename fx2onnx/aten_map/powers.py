@@ -10,10 +10,9 @@ import onnx_ir as ir
 import torch
 
 from fx2onnx.aten_map.arithmetic import UNSIGNED, extremum, is_number
-from fx2onnx.aten_map.creation import filled
+from fx2onnx.aten_map.creation import filled_with
 from fx2onnx.aten_map.selection import where
-from fx2onnx.aten_map.table.dtype_support import in_opmath, opmath, through
-from fx2onnx.aten_map.table.dtypes import FLOATS, Operand, as_dtype
+from fx2onnx.aten_map.table.dtypes import FLOATS, Operand, as_dtype, in_opmath, opmath, through
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.functions import log1p
@@ -32,7 +31,7 @@ def power(op: Emit, base: Operand, exponent: Operand, dtype: ir.DataType) -> ir.
     if is_number(exponent, 1):
         return left
     if is_number(exponent, 0):
-        return filled(op, op.dims(left), 1, dtype, left)
+        return filled_with(op, op.dims(left), 1, dtype, left)
     if is_number(exponent, 2):
         return through(op, "Mul", left, left)
     if dtype not in FLOATS and isinstance(exponent, int) and 2 < exponent <= 4:

@@ -11,11 +11,10 @@ import onnx_ir as ir
 import torch
 
 from fx2onnx.aten_map.casts import cast
-from fx2onnx.aten_map.creation import filled
+from fx2onnx.aten_map.creation import filled_with
 from fx2onnx.aten_map.selection import where
 from fx2onnx.aten_map.table.axes import axes_of, axis_of
-from fx2onnx.aten_map.table.dtype_support import compute_dtype, opmath, takes, through
-from fx2onnx.aten_map.table.dtypes import TORCH_DTYPES, Number, as_dtype
+from fx2onnx.aten_map.table.dtypes import TORCH_DTYPES, Number, as_dtype, compute_dtype, opmath, takes, through
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
 from fx2onnx.irx.emit import Emit
 from fx2onnx.sizes.expr import Dim, DimLike, product
@@ -48,7 +47,7 @@ def reduce(op: Emit, op_type: str, value: ir.Value, dim: Dimensions = None, keep
     dims = op.dims(value)
     if any(size == 0 for axis, size in enumerate(dims) if axis not in axes):
         left = [1 if axis in axes else size for axis, size in enumerate(dims) if keepdim or axis not in axes]
-        return filled(op, left, 0, op.dtype(value))
+        return filled_with(op, left, 0, op.dtype(value))
     keywords: dict[str, Any] = {} if len(axes) == op.rank(value) else {"axes": axes}
     dtype = op.dtype(value)
     wide = op.cast(value, D.FLOAT) if dtype == D.BFLOAT16 and op_type in SUMS else value

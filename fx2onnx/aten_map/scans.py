@@ -11,12 +11,11 @@ import torch
 
 from fx2onnx.aten_map.casts import cast
 from fx2onnx.aten_map.comparison import compare
-from fx2onnx.aten_map.creation import filled
+from fx2onnx.aten_map.creation import filled_with
 from fx2onnx.aten_map.powers import log_add_exp
 from fx2onnx.aten_map.selection import where
 from fx2onnx.aten_map.table.axes import axis_of, whole, with_rank
-from fx2onnx.aten_map.table.dtype_support import floating, opmath, through
-from fx2onnx.aten_map.table.dtypes import FLOATS, promoted
+from fx2onnx.aten_map.table.dtypes import FLOATS, floating, opmath, promoted, through
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.schema import has_op
@@ -86,7 +85,7 @@ def cumulative_product(op: Emit, value: ir.Value, dim: int) -> ir.Value:
         total = through(op, "Mul", states[0], element)
         return [total], [op.Identity(total)]
 
-    ones = filled(op, _without_axis(op, value, axis), 1, dtype)
+    ones = filled_with(op, _without_axis(op, value, axis), 1, dtype)
     return scan_along(op, value, axis, [ones], step, [dtype])[0]
 
 
@@ -109,8 +108,8 @@ def _running_extreme(comparison: str) -> Callable[..., tuple[ir.Value, ir.Value]
         lowest: float = -np.inf if worked in FLOATS else limits.min
         highest: float = np.inf if worked in FLOATS else limits.max
         rest = _without_axis(op, self, axis)
-        first = filled(op, rest, lowest if comparison == "GreaterOrEqual" else highest, worked)
-        place = filled(op, rest, 0, D.INT64)
+        first = filled_with(op, rest, lowest if comparison == "GreaterOrEqual" else highest, worked)
+        place = filled_with(op, rest, 0, D.INT64)
 
         def step(op: Emit, states: list[ir.Value], element: ir.Value) -> tuple[list[ir.Value], list[ir.Value]]:
             best, where_best, index = states
@@ -142,7 +141,7 @@ def _logcumsumexp(op: Emit, self: ir.Value, dim: int) -> ir.Value:
         total = log_add_exp(op, states[0], element)
         return [total], [op.Identity(total)]
 
-    start = filled(op, _without_axis(op, self, axis), -np.inf, op.dtype(value))
+    start = filled_with(op, _without_axis(op, self, axis), -np.inf, op.dtype(value))
     return op.cast(scan_along(op, value, axis, [start], step, [op.dtype(value)])[0], dtype)
 
 
@@ -225,12 +224,12 @@ def _with_equal_steps(op: Emit, y: ir.Value, axis: int, dx: float) -> ir.Value:
 def _trapezoid(op: Emit, y: ir.Value, dim: int, x: ir.Value | None = None, dx: Any = 1) -> ir.Value:
     axis = axis_of(dim, op.rank(y))
     if op.dims(y)[axis] == 0 or (op.dims(y)[axis] == 1 and x is not None):
-        return filled(op, op.result_dims(), 0, op.result_dtype())
+        return filled_with(op, op.result_dims(), 0, op.result_dtype())
     if x is None:
         return _with_equal_steps(op, y, axis, float(dx))
     areas = _summable(op, _double_areas(op, y, axis, x, dx))
     if op.dims(areas)[axis] == 0:  # one place for all values, as PyTorch broadcasts it
-        return filled(op, op.result_dims(), 0, op.result_dtype())
+        return filled_with(op, op.result_dims(), 0, op.result_dtype())
     return _half(op, op.ReduceSum(areas, axes=[axis], keepdims=0))
 
 

@@ -1,8 +1,9 @@
-"""Writing elements by index: scatter, scatter_add, scatter_reduce."""
+"""Writing elements by index: scatter, scatter_add, scatter_reduce, and reductions over segments of an axis."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,66 @@ import onnx_ir as ir
 import torch
 
 from fx2onnx.aten_map.gathering import at_least_vector
-from fx2onnx.aten_map.reduced_writes import scatter_elements, scatter_nd
-from fx2onnx.aten_map.table.axes import INT64, axis_of, squeeze
-from fx2onnx.aten_map.table.dtype_support import opmath
-from fx2onnx.aten_map.table.dtypes import FLOATS, as_dtype
+from fx2onnx.aten_map.linalg.linear_solve import loop
+from fx2onnx.aten_map.table.axes import INT64, axis_of, fixed, sliced, squeeze, steps, unsqueeze
+from fx2onnx.aten_map.table.dtypes import FLOATS, as_dtype, opmath
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
+from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
+from fx2onnx.sizes.expr import product
+
+SINCE = {"add": 16, "mul": 16, "max": 18, "min": 18}
+"""The opset whose scatter operators have each value of the attribute ``reduction``."""
+COMBINED: dict[str, Callable[[Emit, ir.Value, ir.Value], ir.Value]] = {
+    "add": lambda op, old, new: op.Add(old, new),
+    "mul": lambda op, old, new: op.Mul(old, new),
+    "max": lambda op, old, new: op.Where(op.Greater(new, old), new, old),
+    "min": lambda op, old, new: op.Where(op.Less(new, old), new, old),
+}
+
+
+def scatter_elements(
+    op: Emit, value: ir.Value, index: ir.Value, source: ir.Value, axis: int, reduction: str
+) -> ir.Value:
+    """``ScatterElements`` with a reduction.
+
+    Below its opset: round i reads, combines and writes the places that row i of ``index`` names. Those differ, since
+    they stand in different columns; what several rows name is reduced in their order, as PyTorch does.
+    """
+    if op.opset >= SINCE[reduction]:
+        return op.ScatterElements(value, index, source, axis=axis, reduction=reduction)
+    row_dims = tuple(1 if place == axis else size for place, size in enumerate(op.dims(index)))
+
+    def row(op: Emit, rows: ir.Value, number: ir.Value) -> ir.Value:
+        return op.Gather(rows, op.Reshape(number, [1]), axis=axis, outputs=[(op.dtype(rows), row_dims)])
+
+    def reduced(op: Emit, number: ir.Value, states: list[ir.Value]) -> list[ir.Value]:
+        places, new = row(op, index, number), row(op, source, number)
+        old = op.GatherElements(states[0], places, axis=axis)
+        return [op.ScatterElements(states[0], places, COMBINED[reduction](op, old, new), axis=axis)]
+
+    return loop(op, op.dims(index)[axis], [value], reduced)[0]
+
+
+def scatter_nd(op: Emit, value: ir.Value, places: ir.Value, source: ir.Value, reduction: str) -> ir.Value:
+    """``ScatterND`` with a reduction; below its opset one slice a round."""
+    if op.opset >= SINCE[reduction]:
+        return op.ScatterND(value, places, source, reduction=reduction)
+    *lead, depth = op.dims(places)
+    count = product(lead)
+    inner = op.dims(value)[fixed(depth, "the number of axes that an index names") :]
+    flat_places = op.reshape(op.cast(places, INT64), (count, depth))
+    flat_source = op.reshape(source, (count, *inner))
+
+    def reduced(op: Emit, number: ir.Value, states: list[ir.Value]) -> list[ir.Value]:
+        chosen = op.Reshape(number, [1])
+        place = op.Gather(flat_places, chosen, axis=0)
+        new = op.Gather(flat_source, chosen, axis=0)
+        old = op.GatherND(states[0], place, outputs=[(op.dtype(value), (1, *inner))])
+        return [op.ScatterND(states[0], place, COMBINED[reduction](op, old, new))]
+
+    return loop(op, count, [value], reduced)[0]
+
 
 aten = torch.ops.aten
 REDUCTIONS = {
@@ -141,3 +196,63 @@ def reduced_into(
 
 
 register_shared(reduced_into, "ScatterElements with a reduction", aten.scatter_reduce.two)
+
+
+SEGMENT_REDUCTIONS = {
+    "sum": ("ReduceSum", 0.0), "mean": ("ReduceSum", 0.0), "prod": ("ReduceProd", 1.0),
+    "max": ("ReduceMax", -math.inf), "min": ("ReduceMin", math.inf),
+}  # fmt: skip
+"""PyTorch's name -> ONNX's operator and the number that changes nothing."""
+RENAMED = {"amax": "max", "amin": "min"}
+COMBINE = {"ReduceSum": "Add", "ReduceProd": "Mul", "ReduceMax": "Max", "ReduceMin": "Min"}
+
+
+@translates(aten.segment_reduce.default)
+def segment_reduce(
+    op: Emit,
+    data: ir.Value,
+    reduce: str,
+    lengths: ir.Value | None,
+    indices: ir.Value | None,
+    offsets: ir.Value | None,
+    axis: int,
+    unsafe: bool,
+    initial: Any,
+) -> ir.Value:
+    """segment_reduce(Tensor data, str reduce, *, Tensor? lengths=None, Tensor? indices=None, Tensor? offsets=None, int axis=0, bool unsafe=False, Scalar? initial=None) -> Tensor
+
+    Shapes:  data [*B, N, *rest], axis = len(B); lengths [*B, S] or offsets [*B, S + 1] -> [*B, S, *rest].
+    ONNX:    the elements outside of each segment replaced by what changes nothing, then reduced. Memory: S times the data.
+    Source:  ATen/native/SegmentReduce.cpp: a mean over no element is NaN without ``initial``.
+    """
+    segments = lengths if lengths is not None else offsets
+    if segments is not None and op.is_float(segments):
+        raise UserError("E203", "segment_reduce with segments that are no integers", next="pass int64")
+    reduce = RENAMED.get(reduce, reduce)
+    axis, dtype = axis_of(axis, op.rank(data)), opmath(op.dtype(data))
+    if indices is not None or (lengths is None) == (offsets is None):
+        raise UserError("E203", "segment_reduce by indices", next="give either lengths or offsets")
+    if offsets is not None:
+        last = op.dims(offsets)[-1]
+        starts = sliced(op, offsets, axis, 0, last - 1, last - 1)  # type: ignore[arg-type]
+        ends = sliced(op, offsets, axis, 1, last, last - 1)  # type: ignore[arg-type]
+    else:
+        assert lengths is not None
+        ends = op.CumSum(lengths, op.const(np.int64(axis)))
+        starts = op.Sub(ends, lengths)
+    places = op.cast(steps(op, op.dims(data)[axis]), op.dtype(ends))
+    before, after = unsqueeze(op, starts, axis + 1), unsqueeze(op, ends, axis + 1)
+    inside = op.And(op.Not(op.Less(places, before)), op.Less(places, after))
+    rest = op.rank(data) - axis - 1
+    if rest:
+        inside = unsqueeze(op, inside, *range(axis + 2, axis + 2 + rest))
+    op_type, idle = SEGMENT_REDUCTIONS[reduce]
+    chosen = op.Where(inside, unsqueeze(op, op.cast(data, dtype), axis), op.const(idle, dtype))
+    found = op.node(op_type, chosen, axes=[axis + 1], keepdims=0)
+    if initial is not None:
+        found = op.node(COMBINE[op_type], found, op.const(float(initial), dtype))
+    if reduce == "mean":
+        count = op.cast(op.Sub(ends, starts), dtype)
+        count = unsqueeze(op, count, *range(axis + 1, axis + 1 + rest)) if rest else count
+        found = op.Div(found, count if initial is None else op.Max(count, 1.0))
+    return op.cast(found, op.result_dtype())

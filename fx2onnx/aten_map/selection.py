@@ -10,8 +10,7 @@ import onnx_ir as ir
 import torch
 
 from fx2onnx.aten_map.arithmetic import extremum
-from fx2onnx.aten_map.table.dtype_support import opmath, takes, through
-from fx2onnx.aten_map.table.dtypes import FLOATS, TORCH_DTYPES, Operand, as_dtype
+from fx2onnx.aten_map.table.dtypes import FLOATS, TORCH_DTYPES, Operand, as_dtype, opmath, takes, through
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
 from fx2onnx.irx.emit import Emit
 from fx2onnx.sizes.expr import Dim

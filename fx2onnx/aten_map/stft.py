@@ -1,4 +1,4 @@
-"""Short-time Fourier transforms, shifts of spectra, frequencies."""
+"""Short-time Fourier transforms, window functions, shifts of spectra, frequencies."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import torch
 from fx2onnx.aten_map.fourier import rescaled, resized, to_real, transform
 from fx2onnx.aten_map.padding import padded
 from fx2onnx.aten_map.repeating import _rolled as rolled
-from fx2onnx.aten_map.table.axes import whole
+from fx2onnx.aten_map.table.axes import fixed, whole
+from fx2onnx.aten_map.table.dtypes import TORCH_DTYPES
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
@@ -174,3 +175,28 @@ def _istft(
 
 
 register_shared(_istft, "inverse DFT, ConvTranspose, Div", *overloads_of("istft"), is_complex=True)
+
+
+NAMES = ("bartlett_window", "blackman_window", "hamming_window", "hann_window", "kaiser_window")
+
+
+def _window(name: str) -> Callable[..., ir.Value]:
+    function = getattr(torch, name)
+
+    def entry(
+        op: Emit, window_length: Any, periodic: bool = True, alpha: float | None = None, beta: float | None = None
+    ) -> ir.Value:
+        dtype = op.result_dtype()
+        shape = {key: number for key, number in (("alpha", alpha), ("beta", beta)) if number is not None}
+        length = fixed(window_length, "the length of a window")
+        found = function(length, periodic, **shape, dtype=TORCH_DTYPES[dtype], device="cpu")
+        return op.const(found.double().numpy(), dtype)
+
+    return entry
+
+
+for _name in NAMES:
+    _overloads = " ".join(
+        f"{_name}.{variant}" for variant in getattr(torch.ops.aten, _name).overloads() if "out" not in variant
+    )
+    register_shared(_window(_name), "a constant", *overloads_of(_overloads))

@@ -10,8 +10,7 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.table.dtype_support import in_opmath, through
-from fx2onnx.aten_map.table.dtypes import FLOATS
+from fx2onnx.aten_map.table.dtypes import FLOATS, in_opmath, through
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.functions import erfc, expm1, log1p

@@ -6,8 +6,7 @@ import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from fx2onnx.aten_map.cache_update import cache_update
-from fx2onnx.aten_map.grouped_attention import cached_attention, turned
+from fx2onnx.aten_map.fused_attention import cache_update, cached_attention, turned
 from fx2onnx.decoding.cache.grouped import GroupedDecoder
 from fx2onnx.decoding.cache.operators import CACHED_ATTENTION, TURNED
 from fx2onnx.decoding.cache.static import OVERLOAD, StaticDecoder

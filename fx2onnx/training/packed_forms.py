@@ -8,7 +8,7 @@ from typing import Any
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.packing import packing_of, pad_packed_sequence
+from fx2onnx.aten_map.recurrent import packing_of, pad_packed_sequence
 from fx2onnx.irx.emit import Emit
 from fx2onnx.training import packed
 

@@ -8,7 +8,7 @@ from typing import Any
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.joining import joined
+from fx2onnx.aten_map.layout import joined
 from fx2onnx.aten_map.matmul import transposed_weight
 from fx2onnx.aten_map.slicing import pieces
 from fx2onnx.irx.emit import Emit

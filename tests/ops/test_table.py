@@ -129,6 +129,6 @@ def test_a_lookup_imports_the_family_alone_and_before_a_user_adds_to_it() -> Non
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     loaded, code_of_error = done.stdout.splitlines()
-    assert "fx2onnx.aten_map.searching" in loaded
+    assert "fx2onnx.aten_map.sorting" in loaded
     assert "fx2onnx.aten_map.convolution" not in loaded
     assert code_of_error == "E001"

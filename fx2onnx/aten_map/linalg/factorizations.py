@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.creation import filled, identity_matrix
+from fx2onnx.aten_map.creation import filled_with, identity_matrix
 from fx2onnx.aten_map.linalg.linear_solve import (
     WORK,
     column_of,
@@ -49,7 +49,7 @@ def triangular_solve(op: Emit, matrix: ir.Value, right: ir.Value, upper: bool, u
     zero = op.const(0, op.dtype(matrix))
     inside = op.Greater(columns, rows) if upper else op.Less(columns, rows)
     strict = op.Where(inside, matrix, zero)
-    start = filled(op, dims, 0, op.dtype(right))
+    start = filled_with(op, dims, 0, op.dtype(right))
 
     def body(op: Emit, index: ir.Value, states: list[ir.Value]) -> list[ir.Value]:
         place = op.Sub(op.size(count - 1), index) if upper else index
@@ -101,7 +101,7 @@ def cholesky(op: Emit, matrix: ir.Value) -> ir.Value:
         here = op.And(op.Equal(columns, index), op.Not(op.Less(rows, index)))
         return [op.Where(here, column, states[0])]
 
-    return loop(op, dims[-1], [filled(op, dims, 0, WORK)], body)[0]
+    return loop(op, dims[-1], [filled_with(op, dims, 0, WORK)], body)[0]
 
 
 def _cholesky(op: Emit, self: ir.Value, upper: bool = False) -> Any:

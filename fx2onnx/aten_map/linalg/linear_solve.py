@@ -9,12 +9,12 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.creation import filled, identity_matrix
+from fx2onnx.aten_map.creation import filled_with, identity_matrix
 from fx2onnx.aten_map.diagonals import diagonal_of
 from fx2onnx.aten_map.linalg.products import least, matrix_power
 from fx2onnx.aten_map.reductions import reduce
 from fx2onnx.aten_map.table.axes import swap
-from fx2onnx.aten_map.table.dtype_support import opmath
+from fx2onnx.aten_map.table.dtypes import opmath
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.shapes import broadcast_dims
@@ -125,10 +125,10 @@ def eliminated(op: Emit, matrix: ir.Value, pivot: bool = True) -> tuple[ir.Value
     order = op.expand(identity_matrix(op, count, count, WORK), (*batch, count, count))
     both = op.Concat(matrix, order, axis=op.rank(matrix) - 1)
     wide = op.Transpose(positions(op, width + count), perm=[1, 0])  # type: ignore[arg-type]
-    sign = filled(op, (*batch, 1, 1), 1.0, WORK)
+    sign = filled_with(op, (*batch, 1, 1), 1.0, WORK)
     rounds = least(count, width)
     numbers = op.Reshape(positions(op, rounds), [-1])
-    places = filled(op, (*batch, rounds), 0, D.INT64)
+    places = filled_with(op, (*batch, rounds), 0, D.INT64)
 
     def body(op: Emit, index: ir.Value, states: list[ir.Value]) -> list[ir.Value]:
         chosen, swapped, place = pivot_row(op, states[0], index, rows, pivot)
@@ -163,7 +163,7 @@ def determinant_parts(op: Emit, matrix: ir.Value) -> tuple[ir.Value, ir.Value]:
 def _det(op: Emit, matrix: ir.Value) -> ir.Value:
     dtype = op.result_dtype()
     if 0 in op.dims(matrix)[-2:]:
-        return filled(op, op.dims(matrix)[:-2], 1.0, dtype)
+        return filled_with(op, op.dims(matrix)[:-2], 1.0, dtype)
     if dtype != D.DOUBLE and product(op.dims(matrix)) != 0:
         value = op.Det(op.cast(matrix, opmath(dtype)), outputs=[(opmath(dtype), op.dims(matrix)[:-2])])
         return op.cast(value, dtype)
@@ -175,7 +175,7 @@ def log_determinant(op: Emit, matrix: ir.Value) -> tuple[ir.Value, ir.Value]:
     """(sign, log |det|)."""
     if 0 in op.dims(matrix)[-2:]:
         batch = op.dims(matrix)[:-2]
-        return filled(op, batch, 1.0, WORK), filled(op, batch, 0.0, WORK)
+        return filled_with(op, batch, 1.0, WORK), filled_with(op, batch, 0.0, WORK)
     pivots, sign = determinant_parts(op, matrix)
     signs = op.Mul(reduce(op, "ReduceProd", op.Sign(pivots), -1), sign)
     return signs, reduce(op, "ReduceSum", op.Log(op.Abs(pivots)), -1)
@@ -206,7 +206,7 @@ def inverse(op: Emit, matrix: ir.Value) -> ir.Value:
 def zero_result(op: Emit, index: int) -> ir.Value:
     """Output ``index`` full of zeros: what is not asked for."""
     dtype, dims = op.result[index]
-    return filled(op, dims, 0, dtype)
+    return filled_with(op, dims, 0, dtype)
 
 
 def first_pivot(op: Emit, factor: ir.Value, is_failed: Callable[[ir.Value], ir.Value], index: int) -> ir.Value:

@@ -14,8 +14,7 @@ from fx2onnx.aten_map.diagonals import diagonal_of
 from fx2onnx.aten_map.matmul import product as matrix_product
 from fx2onnx.aten_map.reductions import count_of, mean, reduce
 from fx2onnx.aten_map.table.axes import axis_of
-from fx2onnx.aten_map.table.dtype_support import compute_dtype, floating, opmath, through
-from fx2onnx.aten_map.table.dtypes import promoted
+from fx2onnx.aten_map.table.dtypes import compute_dtype, floating, opmath, promoted, through
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit

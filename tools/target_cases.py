@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from fx2onnx.irx.facts import GRAPH_BEARING
+from fx2onnx.irx.schema import GRAPH_BEARING
 from fx2onnx.targets.match import DYNAMIC
 from tools.target_nodes import DTYPES, Case, bound_values, cases_of_versions, checked, chosen, keep_inputs
 

@@ -18,7 +18,7 @@ from fx2onnx.cli.files import check_apart, check_readable
 from fx2onnx.cli.show_parts import Outline, dims_of, length_of, modules_of, outline_of, owner_of, sources_of, tied_of
 from fx2onnx.files.folder_commit import MANIFEST
 from fx2onnx.files.staging import write_text
-from fx2onnx.irx.dtype_names import dtype_name
+from fx2onnx.irx.values import dtype_name
 from fx2onnx.report.model_page import model_page
 from fx2onnx.runner.stateful import METADATA_KEY as STATE_KEY
 from fx2onnx.semantics.check import open_file

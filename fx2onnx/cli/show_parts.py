@@ -12,8 +12,8 @@ import onnx
 import onnx_ir as ir
 
 from fx2onnx.files.digest import digest_of
-from fx2onnx.irx.dtype_names import dtype_name
-from fx2onnx.irx.origin import scope_of, source_of
+from fx2onnx.irx.names import scope_of, source_of
+from fx2onnx.irx.values import dtype_name
 
 LEAST_TIED_ELEMENTS = 16
 """Constants with fewer elements are axes, scales and the like, which have nothing to do with each other."""

@@ -12,8 +12,8 @@ import onnx_ir as ir
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.files.digest import digest_of
-from fx2onnx.irx.dtype_names import dtype_name
-from fx2onnx.irx.origin import scope_of, source_of
+from fx2onnx.irx.names import scope_of, source_of
+from fx2onnx.irx.values import dtype_name
 from fx2onnx.semantics.check import open_file
 from fx2onnx.semantics.reading.weights import WeightStore, dense_array
 

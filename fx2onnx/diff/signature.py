@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 import onnx_ir as ir
 
 from fx2onnx.diff.opened import OpenedModel, Part, Tensor, nested, title
-from fx2onnx.irx.dtype_names import dtype_name
-from fx2onnx.irx.facts import COMMUTATIVE
+from fx2onnx.irx.schema import COMMUTATIVE
+from fx2onnx.irx.values import dtype_name
 from fx2onnx.semantics.schemas import onnx_schema
 
 Numbers: TypeAlias = dict[Hashable, int]

@@ -23,8 +23,7 @@ from fx2onnx.exporting.sample import check_weights_may_change
 from fx2onnx.exporting.steps import EXPORT_STEPS, Context, filled
 from fx2onnx.irx.schema import require_opset
 from fx2onnx.lower.loop import lower
-from fx2onnx.lower.translation_table import translations_of
-from fx2onnx.lower.translations import Translations
+from fx2onnx.lower.translations import Translations, translations_of
 from fx2onnx.model_patches.library import LibraryPatches
 from fx2onnx.targets.find import chosen_opset
 

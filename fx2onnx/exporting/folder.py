@@ -21,7 +21,7 @@ from fx2onnx.files.folder_commit import CHECKED_SUFFIXES, MANIFEST, commit_folde
 from fx2onnx.files.folder_files import inside
 from fx2onnx.files.staging import cannot_write, staged
 from fx2onnx.irx import reference
-from fx2onnx.irx.shared_data import save_together
+from fx2onnx.irx.reference import save_together
 from fx2onnx.judge import Effort
 from fx2onnx.manifest.names import LOGITS, PAST_SIZE, PROMPT_FILE
 from fx2onnx.sizes import stated as size_conditions

@@ -120,7 +120,7 @@ class Measured:
         """The profile of the export that made ``model``."""
         from datetime import UTC, datetime
 
-        from fx2onnx.irx.outline import graph_outline, weight_outline
+        from fx2onnx.irx.names import graph_outline, weight_outline
         from fx2onnx.report.machine import machine
         from fx2onnx.report.profile import Profile
         from fx2onnx.report.profile_data import OURS, Export, events_of

@@ -21,8 +21,8 @@ from fx2onnx.exporting.report import Report
 from fx2onnx.exporting.sample import Sample
 from fx2onnx.irx import reference
 from fx2onnx.lower.translations import Translations
-from fx2onnx.optimize.dead_nodes import remove_dead_nodes
 from fx2onnx.optimize.pipelines import PICKED, run, run_default
+from fx2onnx.optimize.redundant_nodes import remove_dead_nodes
 from fx2onnx.semantics.folding import Function
 from fx2onnx.semantics.types import Array
 from fx2onnx.steps.list import STEPS, Wanted

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 
 import onnx_ir as ir
 
-from fx2onnx.irx.facts import GRAPH_BEARING
 from fx2onnx.irx.private_names import set_inputs, take_out, use_count
+from fx2onnx.irx.schema import GRAPH_BEARING
 
 ORIGIN_KEYS = ("source", "aten", "fx")
 

@@ -17,9 +17,8 @@ import onnx_ir as ir
 
 from fx2onnx.base.errors import InternalError, UserError
 from fx2onnx.irx import precision, shapes
-from fx2onnx.irx.accessors import Accessors
 from fx2onnx.irx.arithmetic import emit_scalar
-from fx2onnx.irx.builder import Builder, Key
+from fx2onnx.irx.builder import Accessors, Builder, Key
 from fx2onnx.irx.schema import DTYPE_SINCE, OpSchema, schema_of
 from fx2onnx.irx.shapes.agreement import check_dtypes
 from fx2onnx.irx.values import Dims, Operand, OutputType, dims_of, dtype_of, lacks_data, new_value, set_known_sizes

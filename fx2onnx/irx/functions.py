@@ -132,3 +132,6 @@ def erfc(op: Emit, x: ir.Value) -> ir.Value:
     near = op.Sub(one, erf_near_zero(op, op.Min(size, one)))
     found = op.Where(op.Less(size, one), near, tail)
     return op.Where(op.Less(x, op.const(0.0, dtype_of(x))), op.Sub(op.const(2.0, dtype_of(x)), found), found)
+
+
+FLOAT, FLOAT16, BFLOAT16 = ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16

@@ -15,8 +15,7 @@ import onnx_ir as ir
 
 from fx2onnx.base.errors import Fx2OnnxError, InternalError
 from fx2onnx.irx import shapes
-from fx2onnx.irx.facts import BROADCASTING
-from fx2onnx.irx.schema import schema_of
+from fx2onnx.irx.schema import BROADCASTING, schema_of
 from fx2onnx.irx.shapes.agreement import Contradiction
 from fx2onnx.irx.shapes.contrib import CONTRIB, infer_contrib
 from fx2onnx.irx.size_values import SizeValues

@@ -1,4 +1,4 @@
-"""Weights by reference: initializers that point into the checkpoint's own files.
+"""Weights in files of their own: those of the checkpoint, by reference, or one that several models share.
 
 ONNX external data is a file beside the model, an offset and a length, which is just what a tensor in a ``.safetensors``
 file (or a ``torch.save`` archive, whose entries are stored as they are) has. So the model file holds the graph alone, and
@@ -7,8 +7,9 @@ nothing of the weights is read or copied.
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,10 +19,14 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.base.events import record
 from fx2onnx.base.source import relative_path
 from fx2onnx.base.targets import check_target
+from fx2onnx.files.digest import BlockDigests
+from fx2onnx.files.renaming import replace
 from fx2onnx.files.staging import cannot_write, staged_files
 from fx2onnx.files.weight_file import WeightFile
 from fx2onnx.irx import io
-from fx2onnx.irx.model_files import Staged, commit
+from fx2onnx.irx.data_file import Place, write_data
+from fx2onnx.irx.io import EXTERNAL_MIN_BYTES, message_of, placed, require_data, write_bytes
+from fx2onnx.irx.model_files import Staged, commit, data_name
 
 LARGEST_COPY_BYTES = 256 * 1024 * 1024
 """Weights that no file holds as the graph needs them (converted, cast or missing in the checkpoint) are put into the
@@ -177,3 +182,59 @@ def _check_place(file: str, folder: str, name: str) -> None:
             why="ONNX engines refuse external data behind a link, which could lead anywhere",
             next=f"put a hard link or the file itself there: ln -f {os.path.realpath(file)} {file}",
         )
+
+
+def save_together(models: Mapping[str, ir.Model], folder: str | os.PathLike[str], data_stem: str) -> int:
+    """Write each model under its file name into ``folder``, their large weights into ``DATA_STEM.<digest>.data`` beside them.
+
+    Returns: bytes written. ``folder`` is expected to be a temporary one: nothing is cleaned up.
+    Raises: UserError E301 where a weight has no data or the system refuses to write.
+    """
+    first: dict[Hashable, ir.Value] = {}
+    keys: dict[str, list[tuple[ir.Value, Hashable]]] = {}
+    for file, model in models.items():
+        require_data(model)
+        keys[file] = [(value, _identity(value.const_value)) for value in _large(model)]
+        for value, key in keys[file]:
+            first.setdefault(key, value)
+    try:
+        data_file, places = _write_weights(first, folder, data_stem)
+        for file, model in models.items():
+            values = [value for value, _ in keys[file]]
+            with record("serialise"), placed(values, data_file, [places[key] for _, key in keys[file]]):
+                content = message_of(model).SerializeToString(deterministic=True)
+            with record("write model", bytes=len(content)):
+                write_bytes(os.path.join(folder, file), content)
+        return sum(os.path.getsize(os.path.join(folder, name)) for name in (*models, *filter(None, [data_file])))
+    except OSError as cause:
+        raise cannot_write(folder, cause) from cause
+
+
+def _write_weights(
+    first: Mapping[Hashable, ir.Value], folder: str | os.PathLike[str], stem: str
+) -> tuple[str, dict[Hashable, Place]]:
+    """The name of the file, empty where there is no weight, and each one's place in it."""
+    if not first:
+        return "", {}
+    tensors = [value.const_value for value in first.values() if value.const_value is not None]
+    digests = BlockDigests()
+    unnamed = os.path.join(folder, stem)
+    with record("write weights", bytes=sum(tensor.nbytes for tensor in tensors)):
+        places = write_data(unnamed, tensors, digests)
+    name = data_name(stem, digests.hexdigest())
+    replace(unnamed, os.path.join(folder, name))
+    return name, dict(zip(first, places, strict=True))
+
+
+def _large(model: ir.Model) -> list[ir.Value]:
+    values = model.graph.initializers.values()
+    return [v for v in values if v.const_value is not None and v.const_value.nbytes >= EXTERNAL_MIN_BYTES]
+
+
+def _identity(tensor: Any) -> Hashable:
+    """Equal for tensors that hold the same numbers: one memory read in one way, or equal bytes."""
+    raw: Any = getattr(tensor, "raw", None)
+    if hasattr(raw, "data_ptr"):
+        return raw.data_ptr(), tuple(raw.stride()), tuple(raw.shape), str(raw.dtype)
+    digest = hashlib.blake2b(tensor.tobytes(), digest_size=16).digest()
+    return digest, tensor.dtype, tuple(tensor.shape.numpy())

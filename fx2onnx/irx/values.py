@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import onnx
 import onnx_ir as ir
 
 from fx2onnx.sizes.expr import Dim, DimLike
@@ -146,3 +147,16 @@ def mark_complex(value: ir.Value) -> ir.Value:
 
 def is_complex(value: ir.Value) -> bool:
     return bool(value.meta.data.get(_COMPLEX_KEY))
+
+
+_NAMES = {"FLOAT": "float32", "DOUBLE": "float64"}
+"""Of ONNX's names those that NumPy does not use, in lower case, for the same."""
+
+
+def dtype_name(number: int) -> str:
+    """The name of a member of ``onnx.TensorProto.DataType``: ``float32``, ``bfloat16``."""
+    try:
+        name: str = onnx.TensorProto.DataType.Name(number)  # type: ignore[arg-type, unused-ignore]
+    except ValueError:  # of a later version
+        return f"dtype {number}"
+    return _NAMES.get(name, name.lower())

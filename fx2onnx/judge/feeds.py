@@ -75,7 +75,7 @@ def _words(model: ir.Model) -> tuple[str, ...]:
 
 def _rows(value: ir.Value) -> int | None:
     """The rows of the smallest table that the numbers of an input pick from, through operators that move or shift them."""
-    from fx2onnx.irx.facts import ELEMENTWISE, MOVES
+    from fx2onnx.irx.schema import ELEMENTWISE, MOVES
 
     found: int | None = None
     pending, seen = [value], {value}

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from onnx.inliner import inline_local_functions
 
 from fx2onnx.irx.inference import without_maps
-from fx2onnx.irx.origin import source_of
+from fx2onnx.irx.names import source_of
 from fx2onnx.targets import faults
 from fx2onnx.targets.find import find
 from fx2onnx.targets.form import Target

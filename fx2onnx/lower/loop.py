@@ -25,9 +25,9 @@ from fx2onnx.irx.edit import nested_graphs
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.shapes.agreement import Contradiction, differ
 from fx2onnx.irx.values import OutputType, dims_of, dtype_of, let_go, mark_complex, new_value, set_known_sizes, set_type
-from fx2onnx.lower import control_flow, faults, preflight, torchlib
+from fx2onnx.lower import control_flow, preflight, torchlib
+from fx2onnx.lower.control_flow import without_checks
 from fx2onnx.lower.layers import RepeatedLayers
-from fx2onnx.lower.size_checks import without_checks
 from fx2onnx.lower.weights import as_onnx
 from fx2onnx.sizes import stated as size_conditions
 from fx2onnx.sizes.expr import Dim
@@ -147,7 +147,7 @@ class Lowering:
         if isinstance(output.value, torch.fx.Node):
             value = self.values[output.value]
             if not isinstance(value, ir.Value):
-                raise faults.not_computed(output)
+                raise preflight.not_computed(output)
             return value
         if isinstance(output.value, Dim):
             return self.op.size(output.value)
@@ -272,7 +272,7 @@ class Lowering:
         try:
             result = entry.call(op, arguments)
         except UserError as error:  # what follows is still looked at, so that one message names all that is refused
-            located = faults.located(error, node)
+            located = preflight.located(error, node)
             located.__cause__ = error.__cause__
             self.refusals.append((node, located))
             kinds = iter(op.result)
@@ -282,11 +282,11 @@ class Lowering:
             )
             result = placeholders if isinstance(infos, tuple) else placeholders[0]
         except Contradiction as error:
-            raise faults.failed(node, entry, error, self.builder.sizes) from error
+            raise preflight.failed(node, entry, error, self.builder.sizes) from error
         except Fx2OnnxError as error:
-            raise faults.located(error, node) from error.__cause__
+            raise preflight.located(error, node) from error.__cause__
         except Exception as cause:  # an entry may be the user's; the error names entry, node and line
-            raise faults.failed(node, entry, cause, self.builder.sizes) from cause
+            raise preflight.failed(node, entry, cause, self.builder.sizes) from cause
         self.values[node] = self._finished(node, entry, result, infos)
 
     def _origin(self, node: torch.fx.Node) -> dict[str, str]:
@@ -325,7 +325,7 @@ class Lowering:
 
     def _checked(self, node: torch.fx.Node, entry: TableEntry, value: Any, info: TensorInfo, name: str) -> ir.Value:
         if not isinstance(value, ir.Value):
-            raise faults.mistaken(node, entry, f"a {type(value).__name__}", "an onnx_ir.Value an output", {})
+            raise preflight.mistaken(node, entry, f"a {type(value).__name__}", "an onnx_ir.Value an output", {})
         dtype, dims = self._type(info)
         known = dims_of(value)
         is_unlike = known != tuple(dims) and any(
@@ -333,7 +333,7 @@ class Lowering:
         )
         if dtype_of(value) != dtype or len(known) != len(dims) or is_unlike:
             given = f"{dtype_of(value).name}{[*map(str, known)]}"
-            raise faults.mistaken(node, entry, given, f"{dtype.name}{[*map(str, dims)]}", self.builder.sizes)
+            raise preflight.mistaken(node, entry, given, f"{dtype.name}{[*map(str, dims)]}", self.builder.sizes)
         if info.dtype.is_complex:
             mark_complex(value)
         if self._name(value, name) and known != tuple(dims):

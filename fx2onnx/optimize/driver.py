@@ -17,8 +17,7 @@ from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.names import emitter_of
 from fx2onnx.irx.values import dims_of, set_type
 from fx2onnx.optimize.check import check_model
-from fx2onnx.optimize.rewrite import Match, Removal, Rewrite, Why
-from fx2onnx.optimize.rounding import is_rounded
+from fx2onnx.optimize.rewrite import Match, Removal, Rewrite, Why, is_rounded
 
 EDITS_PER_NODE = 20
 """More edits than this many times the nodes mean that two rewrites undo each other."""

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from fx2onnx.irx.edit import graphs_of, is_read, remove_unread, replace_inputs
-from fx2onnx.irx.facts import GRAPH_BEARING, is_random
-from fx2onnx.irx.one_node import computed, folded
 from fx2onnx.irx.private_names import use_count
+from fx2onnx.irx.schema import GRAPH_BEARING, is_random
 from fx2onnx.irx.values import dims_of, known_sizes, set_type
-from fx2onnx.optimize.rewrite import attribute, dims_or_none
-from fx2onnx.optimize.rounding import is_rounded
+from fx2onnx.optimize.rewrite import attribute, dims_or_none, is_rounded
 from fx2onnx.optimize.weights import is_literal, lacks_data
-from fx2onnx.semantics.folding import EXACT, LAST_BIT, Function
+from fx2onnx.semantics import folding
+from fx2onnx.semantics.folding import EXACT, LAST_BIT, Function, Inputs
 from fx2onnx.semantics.types import Array
 from fx2onnx.sizes.expr import Dim
 
@@ -283,3 +283,23 @@ def fold_constants(
     ``functions`` those of ``LAST_BIT`` in front of a rounding or comparison.
     """
     return Folder(model, budget, fold_weights=fold_weights, functions=functions, by_any_kernel=by_any_kernel).run()
+
+
+def attributes_of(node: ir.Node) -> dict[str, Any]:
+    """Attributes as kernels take them: tensors as arrays."""
+    return {
+        name: item.as_tensor().numpy() if item.type == ir.AttributeType.TENSOR else item.value
+        for name, item in node.attributes.items()
+    }
+
+
+def folded(node: ir.Node, inputs: Inputs, opset: int, functions: Mapping[str, Function] = LAST_BIT) -> Array | None:
+    """The node's one output with the bits of every runtime, or None (``semantics.folding.fold``)."""
+    if node.domain or len(node.outputs) != 1:
+        return None
+    return folding.fold(node.op_type, opset, inputs, attributes_of(node), functions)
+
+
+def computed(node: ir.Node, inputs: Inputs, opset: int) -> Array | None:
+    """The node's first output as its kernel computes it, or None (``semantics.folding.compute``)."""
+    return None if node.domain else folding.compute(node.op_type, opset, inputs, attributes_of(node))

@@ -11,31 +11,26 @@ import onnx_ir as ir
 from fx2onnx.base.errors import FAULTS, RewriteFailed, UserError
 from fx2onnx.base.events import record
 from fx2onnx.optimize.check import check_model
-from fx2onnx.optimize.dead_nodes import remove_dead_nodes
 from fx2onnx.optimize.driver import Driver, EditBudget, Outcome
 from fx2onnx.optimize.fold_constants import fold_constants
-from fx2onnx.optimize.merge_equal import merge_equal_nodes
+from fx2onnx.optimize.redundant_nodes import merge_equal_nodes, remove_dead_nodes
 from fx2onnx.optimize.rewrite import Rewrite
-from fx2onnx.optimize.rewrites.arrange_weights import ArrangeWeights
-from fx2onnx.optimize.rewrites.fold_batch_norm import FoldBatchNorm
-from fx2onnx.optimize.rewrites.fold_matmul_scale import FoldMatMulScale
-from fx2onnx.optimize.rewrites.fuse_head_bias import FuseHeadBias, FuseHeadScale, FusePackedBias
-from fx2onnx.optimize.rewrites.fuse_matmul import FuseMatMulScale, FuseMatMulTranspose
-from fx2onnx.optimize.rewrites.fuse_norm import FuseLayerNorm, FuseLayerNormBias, FuseRMSNorm
-from fx2onnx.optimize.rewrites.fuse_skip_norm import FuseSkipNorm
+from fx2onnx.optimize.rewrites.fuse_norm import FuseLayerNorm, FuseLayerNormBias, FuseRMSNorm, FuseSkipNorm
 from fx2onnx.optimize.rewrites.gelu import FuseBiasGelu, FuseGelu
-from fx2onnx.optimize.rewrites.gemm import FuseMatMulAdd, UnflattenGemm
-from fx2onnx.optimize.rewrites.merge_concats import MergeConcats
-from fx2onnx.optimize.rewrites.merge_matmuls import MergeMatMuls
-from fx2onnx.optimize.rewrites.neutral import CancelInvolution, DivideByRoot, DropNeutralOperand, SkipExpand
-from fx2onnx.optimize.rewrites.pack_heads import PackHeads
+from fx2onnx.optimize.rewrites.heads import FuseHeadBias, FuseHeadScale, FusePackedBias, PackHeads, SplitProduct
+from fx2onnx.optimize.rewrites.layout import (
+    FoldWeightTranspose,
+    FuseTransposeGemm,
+    MergeReshapes,
+    MergeTransposes,
+    MoveReshapeUp,
+)
+from fx2onnx.optimize.rewrites.linear_layers import ArrangeWeights, FoldBatchNorm, FuseMatMulAdd, UnflattenGemm
+from fx2onnx.optimize.rewrites.matmuls import FoldMatMulScale, FuseMatMulScale, FuseMatMulTranspose, MergeMatMuls
+from fx2onnx.optimize.rewrites.neutral import CancelInvolution, DivideByRoot, DropNeutralOperand, RemoveNoop, SkipExpand
 from fx2onnx.optimize.rewrites.pick_early import PickEarly
 from fx2onnx.optimize.rewrites.quantized import FoldZeroPoint, RemoveRequantize
-from fx2onnx.optimize.rewrites.remove_noop import RemoveNoop
-from fx2onnx.optimize.rewrites.reshapes import MergeReshapes, MoveReshapeUp
-from fx2onnx.optimize.rewrites.slices import GridGather, MergeSlices, SliceSplat, SplitGathers
-from fx2onnx.optimize.rewrites.split_product import SplitProduct
-from fx2onnx.optimize.rewrites.transposes import FoldWeightTranspose, FuseTransposeGemm, MergeTransposes
+from fx2onnx.optimize.rewrites.slices import GridGather, MergeConcats, MergeSlices, SliceSplat, SplitGathers
 from fx2onnx.optimize.rewrites.windows import FusePad, SwapReluMaxPool
 from fx2onnx.semantics.folding import Function
 

@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.private_names import nodes_before, use_count, uses_of
+from fx2onnx.irx.schema import ELEMENTWISE, MOVES, ROUNDS
 from fx2onnx.irx.values import Dims, dims_of, known_array
 from fx2onnx.sizes.expr import DimLike
 
@@ -202,3 +203,37 @@ def perm_of(node: ir.Node) -> tuple[int, ...] | None:
 def same_dims(lhs: Sequence[DimLike] | None, rhs: Sequence[DimLike] | None) -> bool:
     """Return whether both are known and equal."""
     return lhs is not None and rhs is not None and tuple(lhs) == tuple(rhs)
+
+
+MAX_VALUES = 1000
+"""Of a larger neighbourhood, nothing is said: it counts as rounded."""
+
+
+def is_rounded(value: ir.Value, main: ir.Graph) -> bool:
+    """Return whether a reader of the floating-point ``value`` rounds it, compares it or orders it: directly, or after elementwise
+    operators and such that move elements. Of what a nested graph gives out, nothing is known.
+    """
+    pending, seen = [value], {value}
+    while pending:
+        current = pending.pop()
+        if current.is_graph_output() and current.graph is not main:
+            return True
+        for node, _ in uses_of(current):
+            if (node.op_type in ROUNDS or _cuts(node)) and not all(map(_is_unread, node.outputs)):
+                return True
+            if node.op_type in ELEMENTWISE or node.op_type in MOVES:
+                pending += [result for result in node.outputs if result not in seen]
+                seen.update(node.outputs)
+        if len(seen) > MAX_VALUES:
+            return True
+    return False
+
+
+def _is_unread(value: ir.Value) -> bool:
+    """Return whether nobody wants it: indices beside the largest values, before dead nodes are removed."""
+    return not value.uses() and not value.is_graph_output()
+
+
+def _cuts(node: ir.Node) -> bool:
+    """A Cast to integers."""
+    return node.op_type == "Cast" and not ir.DataType(node.attributes["to"].as_int()).is_floating_point()

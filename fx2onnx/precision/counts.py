@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import onnx_ir as ir
 
 from fx2onnx.irx.edit import graphs_of
-from fx2onnx.irx.facts import GRAPH_BEARING
+from fx2onnx.irx.schema import GRAPH_BEARING
 from fx2onnx.precision.draft import LEAST_NUMBERS
 
 WHY = "it is computed of positions or sizes, which 16 bits do not hold beyond {}"

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.edit import graphs_of
-from fx2onnx.irx.facts import ELEMENTWISE, MOVES
+from fx2onnx.irx.schema import ELEMENTWISE, MOVES
 from fx2onnx.optimize.weights import lacks_data
 from fx2onnx.precision.forms import HEAVY, READS_ANY, SEQUENCE, SUMS, Form, can_hold, form_of
 from fx2onnx.precision.options import LEAST, Precision

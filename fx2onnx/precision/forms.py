@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from fx2onnx.irx.facts import ELEMENTWISE, GRAPH_BEARING, MOVES
+from fx2onnx.irx.schema import ELEMENTWISE, GRAPH_BEARING, MOVES
 from fx2onnx.semantics.schemas import onnx_schema
 from fx2onnx.targets.form import Target
 from fx2onnx.targets.match import has_kernel_for, knows, signature_of, with_dtype, word_of

@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from fx2onnx.irx import io
-from fx2onnx.irx.one_node import computed
+from fx2onnx.optimize.fold_constants import computed
 from fx2onnx.quantize.places import WeightPlace
 from fx2onnx.quantize.schemes import Array
 from fx2onnx.quantize.weights import unfolded

@@ -19,7 +19,7 @@ import onnx_ir as ir
 
 from fx2onnx.base.errors import Fx2OnnxError, first_line
 from fx2onnx.irx.edit import graphs_of
-from fx2onnx.irx.facts import RANDOM
+from fx2onnx.irx.schema import RANDOM
 from fx2onnx.judge import Effort
 from fx2onnx.judge.arrays import first_problem
 from fx2onnx.judge.constants import INPUT_MOVE, INPUT_RUNS

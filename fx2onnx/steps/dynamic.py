@@ -14,8 +14,8 @@ import onnx_ir as ir
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.edit import graphs_of
-from fx2onnx.irx.facts import BROADCASTING
 from fx2onnx.irx.inference import infer_types
+from fx2onnx.irx.schema import BROADCASTING
 from fx2onnx.irx.shapes.table import as_dim
 from fx2onnx.irx.values import dims_of, known_ints
 from fx2onnx.optimize.rewrite import dims_or_none, is_constant, operand, static_dims

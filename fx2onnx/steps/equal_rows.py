@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from fx2onnx.irx.facts import BROADCASTING
+from fx2onnx.irx.schema import BROADCASTING
 from fx2onnx.irx.values import known_ints
 from fx2onnx.optimize.rewrite import attribute, dims_or_none, is_constant, produced_by
 from fx2onnx.sizes.expr import Dim

@@ -15,8 +15,8 @@ from onnx_ir.passes.common import InlinePass
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.edit import graphs_of, replace
-from fx2onnx.irx.facts import GRAPH_BEARING
 from fx2onnx.irx.inference import infer_types
+from fx2onnx.irx.schema import GRAPH_BEARING
 from fx2onnx.irx.values import known_sizes
 from fx2onnx.semantics.opset_changes import CHANGES, NoForm
 from fx2onnx.semantics.schemas import onnx_schema, types_of

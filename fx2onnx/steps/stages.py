@@ -13,7 +13,6 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.irx.inference import infer_types
 from fx2onnx.optimize.fold_branches import fold_branches
 from fx2onnx.optimize.fold_constants import FoldBudget, fold_constants
-from fx2onnx.optimize.merge_equal import merge_equal_weights
 from fx2onnx.optimize.pipelines import (
     CLEAN,
     CLEANED,
@@ -28,13 +27,13 @@ from fx2onnx.optimize.pipelines import (
     Stage,
     run,
 )
-from fx2onnx.optimize.rewrites.drop_zero_state import DropZeroState
+from fx2onnx.optimize.redundant_nodes import merge_equal_weights
+from fx2onnx.optimize.rewrites.file_forms import DropZeroState, PlainCast, SwapWhere
 from fx2onnx.optimize.rewrites.fuse_norm import FuseBareLayerNorm
-from fx2onnx.optimize.rewrites.merge_matmuls import MergeMatMuls
+from fx2onnx.optimize.rewrites.layout import FixedTarget
+from fx2onnx.optimize.rewrites.matmuls import MergeMatMuls
 from fx2onnx.optimize.rewrites.neutral import DropZeroTerm
 from fx2onnx.optimize.rewrites.pick_early import PickEarly
-from fx2onnx.optimize.rewrites.plain_where import PlainCast, SwapWhere
-from fx2onnx.optimize.rewrites.reshapes import FixedTarget
 from fx2onnx.optimize.rewrites.windows import FoldConvAffine
 
 ROUNDS = 4

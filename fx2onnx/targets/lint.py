@@ -12,7 +12,7 @@ from onnx.inliner import inline_local_functions
 
 from fx2onnx.irx.edit import graphs_of
 from fx2onnx.irx.inference import without_maps
-from fx2onnx.irx.origin import scope_of, source_of
+from fx2onnx.irx.names import scope_of, source_of
 from fx2onnx.targets import faults
 from fx2onnx.targets.fit import WIDER
 from fx2onnx.targets.form import Target

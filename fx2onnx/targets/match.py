@@ -8,7 +8,7 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from fx2onnx.irx.facts import GRAPH_BEARING
+from fx2onnx.irx.schema import GRAPH_BEARING
 from fx2onnx.semantics.schemas import onnx_schema
 from fx2onnx.targets.find import MICROSOFT, find
 from fx2onnx.targets.form import RuntimeKernel, Target

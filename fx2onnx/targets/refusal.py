@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import onnx_ir as ir
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.irx.origin import source_of
+from fx2onnx.irx.names import source_of
 
 MOST_NAMED = 8
 

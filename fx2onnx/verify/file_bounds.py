@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
-from fx2onnx.irx.facts import MOVES, VIEW
+from fx2onnx.irx.schema import MOVES, VIEW
 from fx2onnx.verify.turned import Turned
 
 _COMPARES = frozenset({"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"})

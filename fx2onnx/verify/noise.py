@@ -20,7 +20,7 @@ import numpy as np
 import onnx
 import torch
 
-from fx2onnx.irx.facts import RANDOM
+from fx2onnx.irx.schema import RANDOM
 from fx2onnx.judge.engines import Array
 from fx2onnx.torchcompat.dispatch import EagerMode
 from fx2onnx.verify.arrays import to_numpy

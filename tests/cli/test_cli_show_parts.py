@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 import fx2onnx
 from fx2onnx.cli.main import app
 from fx2onnx.cli.show_parts import WeightFacts, owner_of
-from fx2onnx.irx.origin import SCOPES, STACK_TRACE, scope_of, source_of
+from fx2onnx.irx.names import SCOPES, STACK_TRACE, scope_of, source_of
 
 
 def invoke(*arguments: object) -> Result:

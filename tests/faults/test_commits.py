@@ -19,7 +19,7 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.exporting import folder as folders
 from fx2onnx.files.folder_commit import MANIFEST, FileEntry, commit_folder, path_now, read_entries
 from fx2onnx.irx import io
-from fx2onnx.irx.shared_data import save_together
+from fx2onnx.irx.reference import save_together
 from tests.faults import harness
 from tests.faults.harness import Striker, apart, in_child, names, struck
 
@@ -36,7 +36,7 @@ class Scenario:
 
 
 FILES = ("files/staging.py", "files/folder_commit.py", "irx/io.py", "irx/model_files.py", "irx/data_file.py",
-         "irx/shared_data.py", "exporting/folder.py")  # fmt: skip
+         "irx/data_file.py", "exporting/folder.py")  # fmt: skip
 SLOW = pytest.mark.slow  # the same as the shorter ones, on more files
 SIZE = 600
 """Of a weight: more than ``EXTERNAL_MIN_BYTES``."""

@@ -11,7 +11,7 @@ import torch.fx
 
 from fx2onnx.aten_map import TABLE
 from fx2onnx.base.errors import InternalError, UserError
-from fx2onnx.lower import faults, layers
+from fx2onnx.lower import layers, preflight
 from fx2onnx.lower.preflight import nodes_with_depth
 from fx2onnx.lower.weights import as_onnx
 
@@ -50,25 +50,25 @@ def entry() -> Any:
 
 
 def test_a_fault_of_our_entry_is_ours() -> None:
-    error = faults.failed(node(), entry(), ZeroDivisionError("by zero"), {})
+    error = preflight.failed(node(), entry(), ZeroDivisionError("by zero"), {})
     assert isinstance(error, InternalError)
     assert (error.code, error.module_path) == ("E900", "head")
     assert "ZeroDivisionError: by zero" in error.why
-    wrong = faults.mistaken(node(), entry(), "INT64[]", "FLOAT[2]", {})
+    wrong = preflight.mistaken(node(), entry(), "INT64[]", "FLOAT[2]", {})
     assert "gives INT64[], PyTorch FLOAT[2]" in wrong.what
 
 
 def test_a_fault_of_a_user_s_entry_is_the_user_s(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(faults, "_PACKAGE", "/elsewhere/")
-    assert isinstance(faults.failed(node(), entry(), ValueError("no"), {}), UserError)
-    assert faults.mistaken(node(), entry(), "a str", "an onnx_ir.Value an output", {}).code == "E001"
+    monkeypatch.setattr(preflight, "_PACKAGE", "/elsewhere/")
+    assert isinstance(preflight.failed(node(), entry(), ValueError("no"), {}), UserError)
+    assert preflight.mistaken(node(), entry(), "a str", "an onnx_ir.Value an output", {}).code == "E001"
 
 
 def test_an_error_keeps_what_it_says_of_its_place() -> None:
-    plain = faults.located(UserError("E202", "too old", why="because", next="newer"), node())
+    plain = preflight.located(UserError("E202", "too old", why="because", next="newer"), node())
     assert (plain.code, plain.why, plain.module_path) == ("E202", "because", "head")
     assert "relu" in plain.node
-    named = faults.located(UserError("E202", "too old", node="%other", module_path="tail"), node())
+    named = preflight.located(UserError("E202", "too old", node="%other", module_path="tail"), node())
     assert (named.node, named.module_path) == ("%other", "tail")
 
 

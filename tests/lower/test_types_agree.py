@@ -53,7 +53,7 @@ def test_a_contradiction_is_an_error_before_anything_is_written(
 
 @pytest.mark.parametrize("entry", [_transposed, _misfit])
 def test_of_our_own_entries_it_is_a_fault_of_ours(entry: Callable[..., ir.Value], monkeypatch: Any) -> None:
-    monkeypatch.setattr("fx2onnx.lower.faults._PACKAGE", str(Path(__file__).parent))
+    monkeypatch.setattr("fx2onnx.lower.preflight._PACKAGE", str(Path(__file__).parent))
     with pytest.raises(fx2onnx.Fx2OnnxError) as caught:
         fx2onnx.export(Doubled(), (torch.ones(3, 4),), custom_translations={aten.relu.default: entry})
     assert caught.value.code == "E900"

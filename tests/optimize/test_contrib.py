@@ -10,11 +10,10 @@ import pytest
 
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.shapes.contrib import MICROSOFT
-from fx2onnx.optimize.rewrites.fuse_head_bias import FuseHeadBias, FuseHeadScale, FusePackedBias
-from fx2onnx.optimize.rewrites.fuse_matmul import FuseMatMulScale, FuseMatMulTranspose
-from fx2onnx.optimize.rewrites.fuse_skip_norm import FuseSkipNorm
+from fx2onnx.optimize.rewrites.fuse_norm import FuseSkipNorm
 from fx2onnx.optimize.rewrites.gelu import FuseBiasGelu
-from fx2onnx.optimize.rewrites.pack_heads import PackHeads
+from fx2onnx.optimize.rewrites.heads import FuseHeadBias, FuseHeadScale, FusePackedBias, PackHeads
+from fx2onnx.optimize.rewrites.matmuls import FuseMatMulScale, FuseMatMulTranspose
 from fx2onnx.sizes.expr import Dim
 from tests.optimize.support import model, random, refused, rewritten, weight
 

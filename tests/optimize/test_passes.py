@@ -17,13 +17,12 @@ import pytest
 from fx2onnx.base.errors import InternalError, UserError
 from fx2onnx.irx.emit import Emit
 from fx2onnx.optimize.check import check_model
-from fx2onnx.optimize.dead_nodes import remove_dead_nodes
 from fx2onnx.optimize.driver import apply
 from fx2onnx.optimize.fold_constants import FoldBudget, fold_constants
-from fx2onnx.optimize.merge_equal import merge_equal_nodes
 from fx2onnx.optimize.pipelines import FUSED, LEVELS, Pass, Rewrites, run, run_default
+from fx2onnx.optimize.redundant_nodes import merge_equal_nodes, remove_dead_nodes
 from fx2onnx.optimize.rewrite import Kept, Match, Removal, Rewrite, Why, required
-from fx2onnx.optimize.rewrites.remove_noop import RemoveNoop
+from fx2onnx.optimize.rewrites.neutral import RemoveNoop
 from fx2onnx.semantics.folding import EXACT, LAST_BIT, fold
 from fx2onnx.semantics.registry import find_kernel
 from fx2onnx.semantics.schemas import NEWEST_OPSET

@@ -13,8 +13,7 @@ import torch
 from fx2onnx.irx.emit import Emit
 from fx2onnx.optimize.rewrites.fuse_norm import FuseLayerNorm, FuseLayerNormBias, FuseRMSNorm
 from fx2onnx.optimize.rewrites.gelu import FuseGelu
-from fx2onnx.optimize.rewrites.neutral import CancelInvolution, DivideByRoot, DropNeutralOperand
-from fx2onnx.optimize.rewrites.remove_noop import RemoveNoop
+from fx2onnx.optimize.rewrites.neutral import CancelInvolution, DivideByRoot, DropNeutralOperand, RemoveNoop
 from fx2onnx.sizes.expr import Dim
 from tests.optimize.support import model, random, refused, rewritten, weight
 from tests.support import check

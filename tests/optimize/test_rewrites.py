@@ -10,18 +10,19 @@ import onnx_ir as ir
 import pytest
 
 from fx2onnx.irx.emit import Emit
-from fx2onnx.optimize.rewrites.arrange_weights import ArrangeWeights
-from fx2onnx.optimize.rewrites.fold_batch_norm import FoldBatchNorm
-from fx2onnx.optimize.rewrites.fold_matmul_scale import FoldMatMulScale
-from fx2onnx.optimize.rewrites.gemm import FuseMatMulAdd, UnflattenGemm
-from fx2onnx.optimize.rewrites.merge_concats import MergeConcats
-from fx2onnx.optimize.rewrites.merge_matmuls import MergeMatMuls
+from fx2onnx.optimize.rewrites.layout import (
+    FoldWeightTranspose,
+    FuseTransposeGemm,
+    MergeReshapes,
+    MergeTransposes,
+    MoveReshapeUp,
+)
+from fx2onnx.optimize.rewrites.linear_layers import ArrangeWeights, FoldBatchNorm, FuseMatMulAdd, UnflattenGemm
+from fx2onnx.optimize.rewrites.matmuls import FoldMatMulScale, MergeMatMuls
 from fx2onnx.optimize.rewrites.neutral import SkipExpand
 from fx2onnx.optimize.rewrites.pick_early import PickEarly
 from fx2onnx.optimize.rewrites.quantized import FoldZeroPoint, RemoveRequantize
-from fx2onnx.optimize.rewrites.reshapes import MergeReshapes, MoveReshapeUp
-from fx2onnx.optimize.rewrites.slices import GridGather, MergeSlices, SliceSplat, SplitGathers
-from fx2onnx.optimize.rewrites.transposes import FoldWeightTranspose, FuseTransposeGemm, MergeTransposes
+from fx2onnx.optimize.rewrites.slices import GridGather, MergeConcats, MergeSlices, SliceSplat, SplitGathers
 from fx2onnx.optimize.rewrites.windows import FusePad, SwapReluMaxPool
 from fx2onnx.sizes.expr import Dim
 from tests.optimize.support import model, random, refused, rewritten, weight

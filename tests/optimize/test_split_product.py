@@ -8,8 +8,8 @@ import onnx_ir as ir
 import pytest
 
 from fx2onnx.irx.emit import Emit
+from fx2onnx.optimize.rewrites.heads import SplitProduct
 from fx2onnx.optimize.rewrites.pick_early import PickEarly
-from fx2onnx.optimize.rewrites.split_product import SplitProduct
 from fx2onnx.sizes.expr import Dim
 from tests.optimize.support import model, random, refused, rewritten, weight
 

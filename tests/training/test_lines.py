@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import fx2onnx
-from fx2onnx.irx.origin import scope_of
+from fx2onnx.irx.names import scope_of
 
 X, Y = torch.linspace(-1, 1, 6).reshape(2, 3), torch.ones(2, 3)
 

@@ -19,7 +19,7 @@ import fx2onnx
 from fx2onnx import FirstWrong, locate
 from fx2onnx.capture.recording import aliasing
 from fx2onnx.optimize import pipelines
-from fx2onnx.optimize.rewrites.gemm import FuseMatMulAdd
+from fx2onnx.optimize.rewrites.linear_layers import FuseMatMulAdd
 from fx2onnx.semantics import registry
 from fx2onnx.sources import resolve
 from fx2onnx.verify.locating.onnx_file import OnnxFile
@@ -291,7 +291,7 @@ def test_a_wrong_rewrite_is_blamed(net: Net, monkeypatch: pytest.MonkeyPatch) ->
     assert found is not None
     assert (found.stage, found.op_types) == ("rewrite", ("Gemm",))
     assert found.blame.startswith("FuseMatMulAdd at ")
-    assert "optimize/rewrites/gemm.py" in found.blame
+    assert "optimize/rewrites/linear_layers.py" in found.blame
     assert "edit 1 is FuseMatMulAdd" in found.why
 
 

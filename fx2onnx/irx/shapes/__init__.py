@@ -5,7 +5,7 @@ one ``(dtype, dims)`` per output. Only what is needed while building a graph liv
 the judge in tests.
 """
 
-from fx2onnx.irx.shapes import elementwise, layout, linear, selection
+from fx2onnx.irx.shapes import layout, linear
 from fx2onnx.irx.shapes.linear import matmul_dims
 from fx2onnx.irx.shapes.table import RULES, Call, Typed, UnknownShape, broadcast_dims, infer
 
@@ -15,10 +15,8 @@ __all__ = [
     "Typed",
     "UnknownShape",
     "broadcast_dims",
-    "elementwise",
     "infer",
     "layout",
     "linear",
     "matmul_dims",
-    "selection",
 ]

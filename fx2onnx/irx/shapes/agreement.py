@@ -11,10 +11,9 @@ from collections.abc import Mapping, Sequence
 import onnx_ir as ir
 
 from fx2onnx.base.errors import InternalError, UserError
-from fx2onnx.irx.dtype_names import dtype_name
 from fx2onnx.irx.schema import OpSchema
 from fx2onnx.irx.shapes.table import Call
-from fx2onnx.irx.values import Dims, dims_of, dtype_of
+from fx2onnx.irx.values import Dims, dims_of, dtype_name, dtype_of
 from fx2onnx.sizes.expr import Dim, DimLike, product
 
 

@@ -10,8 +10,8 @@ import numpy as np
 import onnx_ir as ir
 
 from fx2onnx.irx.emit import Emit
-from fx2onnx.irx.facts import BROADCASTING, UNARY_ELEMENTWISE
 from fx2onnx.irx.private_names import nodes_before
+from fx2onnx.irx.schema import BROADCASTING, UNARY_ELEMENTWISE
 from fx2onnx.irx.values import Dims, dims_of, dtype_of, known_array
 from fx2onnx.optimize.rewrite import Match, Rewrite, Why, attribute, attributes, dims_or_none, perm_of, required
 

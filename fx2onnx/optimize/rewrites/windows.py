@@ -28,7 +28,7 @@ from fx2onnx.optimize.rewrite import (
     sole_use,
     static_dims,
 )
-from fx2onnx.optimize.rewrites.fold_batch_norm import scale_view
+from fx2onnx.optimize.rewrites.linear_layers import scale_view
 from fx2onnx.optimize.weights import Array, DerivedTensor, ScaledTensor, tensors_of
 
 

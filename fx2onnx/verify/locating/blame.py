@@ -12,7 +12,7 @@ import onnx_ir as ir
 from fx2onnx.base.errors import first_line
 from fx2onnx.base.metadata import PRODUCER
 from fx2onnx.base.source import place_of
-from fx2onnx.irx.origin import source_of
+from fx2onnx.irx.names import source_of
 from fx2onnx.judge.arrays import close_problem
 from fx2onnx.judge.constants import FOLDED_RTOL
 from fx2onnx.judge.engines import Array, lacks_operator

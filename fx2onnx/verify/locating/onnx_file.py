@@ -13,8 +13,8 @@ import onnx
 import onnx_ir as ir
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.irx.facts import RANDOM
 from fx2onnx.irx.io import placed
+from fx2onnx.irx.schema import RANDOM
 from fx2onnx.judge.engines import Array
 from fx2onnx.judge.tolerance import Grain
 from fx2onnx.verify.interface import grain_of

@@ -1,4 +1,4 @@
-"""Nodes and weights that are equal become one."""
+"""Redundant nodes and weights: those that are equal become one, those that nobody reads go."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections.abc import Hashable
 import numpy as np
 import onnx_ir as ir
 
-from fx2onnx.irx.edit import can_replace, drop_initializer, graphs_of, remove_unread, replace
-from fx2onnx.irx.facts import COMMUTATIVE, is_random
+from fx2onnx.irx.edit import can_replace, drop_initializer, graphs_of, is_read, remove_unread, replace
 from fx2onnx.irx.pieces import pieces_of
+from fx2onnx.irx.schema import COMMUTATIVE, is_random
 from fx2onnx.optimize.rewrite import operand
 from fx2onnx.optimize.weights import is_literal, lacks_data
 
@@ -137,3 +137,17 @@ def _key(node: ir.Node) -> Hashable | None:
     if node.op_type in COMMUTATIVE and not node.domain:
         inputs.sort()
     return (node.domain, node.op_type, node.overload, tuple(inputs), tuple(attributes), len(node.outputs))
+
+
+def remove_dead_nodes(model: ir.Model) -> int:
+    """Remove nodes and initializers that no output depends on, in nested graphs too. Returns how many were removed."""
+    removed, graphs = 0, list(graphs_of(model))
+    for graph in graphs:
+        dead = [node for node in graph if not any(is_read(value) for value in node.outputs)]
+        removed += len(remove_unread(dead))
+    for graph in graphs:
+        for value in list(graph.initializers.values()):
+            if not is_read(value):
+                drop_initializer(value)
+                removed += not value.is_initializer()
+    return removed

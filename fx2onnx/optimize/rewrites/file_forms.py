@@ -1,4 +1,4 @@
-"""``LSTM(x, ..., initial_h=zeros, initial_c=zeros)`` -> ``LSTM(x, ...)``: zeros are what it starts from."""
+"""Forms that files of other tools have: zeros as the state of a recurrent layer, Where of a Not, CastLike."""
 
 from __future__ import annotations
 
@@ -10,7 +10,17 @@ import onnx_ir as ir
 
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import dims_of, dtype_of
-from fx2onnx.optimize.rewrite import Match, Rewrite, Why, attribute, attributes, is_constant, operand
+from fx2onnx.optimize.rewrite import (
+    Match,
+    Rewrite,
+    Why,
+    attribute,
+    attributes,
+    is_constant,
+    operand,
+    produced_by,
+    required,
+)
 
 MOVES = frozenset(
     {
@@ -94,3 +104,54 @@ def _is_zero(value: ir.Value | None, depth: int) -> bool:
         return False
     sources = list(node.inputs) if node.op_type == "Concat" else [operand(node, 0)]
     return all(_is_zero(source, depth - 1) for source in sources)
+
+
+@dataclass(frozen=True, eq=False)
+class WhereMatch(Match):
+    condition: ir.Value
+    yes: ir.Value
+    no: ir.Value
+
+
+class SwapWhere(Rewrite[WhereMatch]):
+    """``Where(Not(c), a, b)`` -> ``Where(c, b, a)``.
+
+    Numerics:  exact.
+    """
+
+    roots: ClassVar = ("Where",)
+    since = 9
+
+    def match(self, node: ir.Node) -> WhereMatch | Why:
+        inverted = produced_by(node.inputs[0], "Not")
+        if inverted is None:
+            return Why("the condition is no Not")
+        return WhereMatch(required(inverted, 0), required(node, 2), required(node, 1))
+
+    def build(self, op: Emit, m: WhereMatch) -> ir.Value:
+        result: ir.Value = op.node("Where", m.condition, m.yes, m.no, outputs=op.result)
+        return result
+
+
+@dataclass(frozen=True, eq=False)
+class Like(Match):
+    source: ir.Value
+    dtype: ir.DataType
+
+
+class PlainCast(Rewrite[Like]):
+    """``CastLike(x, y)`` -> ``Cast(x)`` to the dtype of y, which y need not be made for.
+
+    Numerics:  exact.
+    """
+
+    roots: ClassVar = ("CastLike",)
+    since = 15
+
+    def match(self, node: ir.Node) -> Like | Why:
+        dtype, source = node.outputs[0].dtype, required(node, 0)
+        return Why("the dtype is not known") if dtype is None or source.dtype is None else Like(source, dtype)
+
+    def build(self, op: Emit, m: Like) -> ir.Value:
+        result: ir.Value = op.node("Cast", m.source, to=m.dtype, outputs=op.result)
+        return result

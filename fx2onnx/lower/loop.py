@@ -26,7 +26,6 @@ from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.shapes.agreement import Contradiction, differ
 from fx2onnx.irx.values import OutputType, dims_of, dtype_of, let_go, mark_complex, new_value, set_known_sizes, set_type
 from fx2onnx.lower import control_flow, preflight, torchlib
-from fx2onnx.lower.control_flow import without_checks
 from fx2onnx.lower.layers import RepeatedLayers
 from fx2onnx.lower.weights import as_onnx
 from fx2onnx.sizes import stated as size_conditions
@@ -387,7 +386,7 @@ def lower(
 
     Raises: UserError E2xx with the user's line; nothing is emitted where an overload has no translation.
     """
-    table = table if has_checks else without_checks(table)
+    table = table if has_checks else control_flow.without_checks(table)
     lowering = Lowering(captured, table, opset, metadata, lift_state)
     try:
         model = lowering.run()

@@ -12,7 +12,7 @@ import numpy as np
 
 from fx2onnx.base.errors import UserError, first_line
 from fx2onnx.capture.python.inputs import Arguments
-from fx2onnx.irx.origin import source_of
+from fx2onnx.irx.names import source_of
 from fx2onnx.judge.arrays import read_npz
 from fx2onnx.judge.engines import Array, lacks_operator
 from fx2onnx.judge.tolerance import Grain

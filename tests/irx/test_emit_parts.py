@@ -10,7 +10,7 @@ from fx2onnx.base.errors import InternalError
 from fx2onnx.irx.arithmetic import emit_scalar
 from fx2onnx.irx.builder import Builder
 from fx2onnx.irx.emit import Emit
-from fx2onnx.irx.functions import missing_half
+from fx2onnx.irx.precision import missing_half
 from fx2onnx.irx.schema import schema_of
 from fx2onnx.irx.values import dims_of, dtype_of, known_sizes, new_value, set_known_sizes
 from fx2onnx.runner import InferenceSession

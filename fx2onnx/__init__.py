@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from fx2onnx.generation import LoadedModel, load
     from fx2onnx.judge.verdict import Verdict
     from fx2onnx.precision.options import Precision
+    from fx2onnx.proof.certify import Certificate, certify
     from fx2onnx.quantize.options import Quantize
     from fx2onnx.report.profile import Profile
     from fx2onnx.steps.pipeline import optimize_model as optimize
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from fx2onnx.verify.training import verify_training
 
 __all__ = [
+    "Certificate",
     "Difference",
     "ExportResult",
     "ExportWarning",
@@ -56,6 +58,7 @@ __all__ = [
     "VerificationError",
     "__version__",
     "attest",
+    "certify",
     "diff",
     "export",
     "export_folder",

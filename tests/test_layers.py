@@ -67,7 +67,7 @@ NEVER: dict[str, set[str]] = {
     "quantize": {"torch", "onnxruntime"},
     "precision": {"torch", "onnxruntime"},
     "judge": {"torch"},
-    "proof": {"torch", "onnx_ir"},
+    "proof": {"torch", "onnxscript"},
     "runner": {"torch", "onnxruntime"},
     "semantics": {"torch", "onnxruntime"},
     "diff": {"torch", "onnxruntime"},

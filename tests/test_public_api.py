@@ -32,12 +32,13 @@ from tools import python_page
 PUBLIC = {
     "Difference", "ExportResult", "ExportWarning", "ExportedFolder", "Finding", "FirstWrong", "Fx2OnnxError", "InternalError",
     "LoadedModel", "OptimizeResult", "Precision", "Profile", "Quantize", "Report", "Training", "TrainingFolder", "UpdateRule",
-    "UserError", "Verdict", "VerificationError", "__version__", "attest", "diff", "export", "export_folder", "export_training", "inspect",
+    "UserError", "Verdict", "VerificationError", "__version__", "Certificate", "attest", "certify", "diff", "export", "export_folder", "export_training", "inspect",
     "lint", "load", "locate", "optimize", "profile", "quantize", "runner", "sources", "testcase", "translates", "verify",
     "verify_training",
 }  # fmt: skip
 COMMANDS = {"export", "verify", "locate", "diff", "lint", "inspect", "optimize", "quantize", "testcase", "profile"} | {
-    "attest"
+    "attest",
+    "certify",
 }
 """Functions that are commands, too."""
 CALLED_PACKAGES = {"verify", "diff", "optimize", "quantize"}
@@ -82,6 +83,8 @@ SIGNATURES = {
         "(path: Paths, *, source: str | None = None, out: Paths | None = None, bind: bool = False, check: bool = False, "
         "**options: Any) -> dict[str, Any]"
     ),
+    "certify": "(before: str | os.PathLike[str], after: str | os.PathLike[str]) -> Certificate",
+    "Certificate.as_dict": "(self) -> dict[str, Any]",
     "diff": "(one: str | os.PathLike[str], other: str | os.PathLike[str]) -> Difference",
     "inspect": "(path: Paths, *, html: Paths | None = None) -> dict[str, Any]",
     "lint": "(model: Any, target: str = 'onnxruntime', *, faults: Paths | None = None) -> list[Finding]",

@@ -36,7 +36,7 @@ PAGES = {
     "export": Page("Export", ("export", "translates"), ("ExportResult", "Report")),
     "folders": Page("Folders that generate", ("export_folder", "load"), ("ExportedFolder", "LoadedModel")),
     "training": Page("Train", ("export_training", "verify_training"), ("Training", "UpdateRule", "TrainingFolder")),
-    "check": Page("Check", ("verify", "locate", "lint", "diff"), ("Verdict", "FirstWrong", "Finding", "Difference")),
+    "check": Page("Check", ("verify", "locate", "certify", "lint", "diff"), ("Verdict", "Certificate", "FirstWrong", "Finding", "Difference")),
     "files": Page("Work on files", ("inspect", "attest", "optimize", "quantize", "testcase", "profile"), ("OptimizeResult", "Profile")),
     "options": Page("Options of quantization and precision", (), ("Quantize", "Precision")),
 }  # fmt: skip

@@ -35,6 +35,7 @@ COMMANDS = {
         ("check", "locate", "verify:locate_command", "Find the first wrong node of an ONNX file."),
         ("check", "lint", "lint:lint_command", "Check whether a runtime can run an ONNX file."),
         ("check", "attest", "attest:attest_command", "Write or check a statement about an ONNX file."),
+        ("check", "certify", "certify:certify_command", "Prove that one ONNX file computes what another does."),
         ("check", "diff", "diff:diff_command", "Compare two ONNX files."),
         ("look", "inspect", "show:inspect_command", "Show what is in an ONNX file or exported folder."),
         ("look", "profile", "profile:profile_command", "Measure what an export costs."),

@@ -149,11 +149,12 @@ def add_metadata(path: str | os.PathLike[str], entries: Mapping[str, str]) -> No
 def nodes_within(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
     """All nodes of the graph, of graphs inside nodes, and of functions."""
     for part in (model.graph, *model.functions):
-        for graph in _graphs_within(part):
+        for graph in graphs_within(part):
             yield from graph.node
 
 
-def _graphs_within(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.GraphProto | onnx.FunctionProto]:
+def graphs_within(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.GraphProto | onnx.FunctionProto]:
+    """The graph itself, and those inside of its nodes."""
     waiting = [graph]
     while waiting:
         each = waiting.pop()
@@ -165,7 +166,7 @@ def _graphs_within(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx
 
 def data_locations(model: onnx.ModelProto) -> list[str]:
     """The names of the files beside the graph in which its tensors lie, each once and in order."""
-    graphs = list(_graphs_within(model.graph))
+    graphs = list(graphs_within(model.graph))
     tensors = [tensor for graph in graphs if isinstance(graph, onnx.GraphProto) for tensor in graph.initializer]
     attributes = [attribute for node in nodes_within(model) for attribute in node.attribute]
     tensors += [tensor for each in attributes for tensor in (*([each.t] if each.HasField("t") else ()), *each.tensors)]

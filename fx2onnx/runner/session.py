@@ -18,7 +18,6 @@ from fx2onnx.base.events import record
 from fx2onnx.base.metadata import CONDITIONS, PRODUCER
 from fx2onnx.base.targets import check_target
 from fx2onnx.files.staging import write_text
-from fx2onnx.irx.model_files import check_data_digests
 from fx2onnx.runner.execute import Executor
 from fx2onnx.runner.feeds import REFUSE_TWO_SIZES, FeedChecker, NodeArg, fix_denoted, logger
 from fx2onnx.runner.fuse import fuse
@@ -80,6 +79,8 @@ class InferenceSession:
             folder = self._options.config_text("session.model_external_initializers_file_folder_path")
             loaded = load_model(path_or_bytes, folder)
             if self._options.config_int("fx2onnx.check_digests", 0):
+                from fx2onnx.irx.model_files import check_data_digests
+
                 check_data_digests(loaded.proto, loaded.folders)
             self._model_path = loaded.path
             self._meta = _metadata(loaded.proto)

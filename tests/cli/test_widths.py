@@ -48,6 +48,8 @@ COMMANDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("export-many", "widths_source:net", "zoo:mnist_cnn", "-o", "out", "--jobs", "1"),
         ("zoo:mnist_cnn",),
     ),
+    "attest": (("attest", "net.onnx"), ("sha256", "net.onnx")),
+    "certify": (("certify", "net.onnx", "net.onnx"), ("changed", "proved")),
     "run": (("run", "net.onnx"), ("output", "float32")),
     "optimize": (
         ("optimize", "other.onnx", "small.onnx", "--explain"),

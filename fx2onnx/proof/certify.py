@@ -1,0 +1,397 @@
+"""``fx2onnx certify BEFORE AFTER``: whether one file computes what another does, and how that is known of each node that changed.
+
+*proved*: the node's value follows from the file before by equations that hold bit for bit. *bounded*: by equations of real numbers, so
+that floats differ by rounding; constants are at most so many roundings apart. *sampled*: neither, and both files gave the same on
+random inputs. *refuted*: they did not. The equations are those of ``rules.py``; nothing comes from the optimizer.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.inliner
+import onnx.shape_inference
+import onnx_ir as ir
+
+from fx2onnx.base.errors import UserError
+from fx2onnx.base.escape import Shown
+from fx2onnx.base.stack_frames import public
+from fx2onnx.irx.model_files import graphs_within
+from fx2onnx.judge.engines import ENGINES, is_available
+from fx2onnx.judge.feeds import conditions_of, inputs_of, taken_feeds
+from fx2onnx.proof.rules import Reader
+from fx2onnx.proof.terms import Array, Terms
+from fx2onnx.semantics.check import open_file
+from fx2onnx.semantics.reading.weights import WeightStore
+
+KINDS = ("proved", "bounded", "sampled", "unknown", "refuted")
+"""From the strongest to the worst."""
+SAMPLES = 2
+"""Sets of random inputs."""
+SAMPLE_SHARES = {"float16": 5e-3, "bfloat16": 4e-2}
+SAMPLE_SHARE = 1e-4
+"""Of the largest number of a value, how far samples may be apart, by dtype and in wider floats."""
+_SEEN_BYTES = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class CertifiedNode:
+    """A node of the file after that the file before does not have so, and how it is known to be right."""
+
+    node: str
+    op_type: str
+    value: str
+    kind: str
+    why: str
+
+
+@dataclass(repr=False)
+class Certificate(Shown):
+    """How each changed node and each output of a file is known to be as in the file before."""
+
+    before: str
+    after: str
+    changed: list[CertifiedNode] = field(default_factory=list)
+    outputs: dict[str, str] = field(default_factory=dict)
+    """A kind by output."""
+    unchanged: int = 0
+    engine: str = ""
+    """What ran the samples; empty where none were needed or none runs the files."""
+    roundings: float = 0.0
+    """How many roundings apart the constants of bounded nodes are, at most."""
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Changed nodes by kind."""
+        found = Counter(each.kind for each in self.changed)
+        return {kind: found[kind] for kind in KINDS if found[kind]}
+
+    @property
+    def ok(self) -> bool:
+        """Whether no output is refuted or unknown."""
+        return not {"refuted", "unknown"} & set(self.outputs.values())
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields as JSON types."""
+        return {"ok": self.ok, "counts": self.counts, **asdict(self)}
+
+    def _shown(self) -> dict[str, Any]:
+        return {"ok": self.ok, "changed": len(self.changed), **self.counts, "unchanged": self.unchanged}
+
+
+class _File:
+    """One of the two files: its nodes, constants and what shapes are known."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        loaded = open_file(path)
+        self.path, self.proto = os.fspath(path), loaded.proto
+        graph = self.proto.graph
+        if self.proto.functions:
+            self.proto = onnx.inliner.inline_local_functions(self.proto)
+            graph = self.proto.graph
+        store = WeightStore(loaded.folders)
+        self.constants = {each.name: store.any_array(each, each.name) for each in graph.initializer}
+        self.constants |= {
+            each.values.name: store.any_array(each, each.values.name) for each in graph.sparse_initializer
+        }
+        self.inputs = [value.name for value in graph.input if value.name not in self.constants]
+        self.outputs = [value.name for value in graph.output]
+        self.opsets = {
+            "" if each.domain == "ai.onnx" else each.domain: each.version for each in self.proto.opset_import
+        }
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        self.dtypes: dict[str, str] = {}
+        self._infer()
+
+    def _infer(self) -> None:
+        """Shapes by onnx, whose inference sees no large weights, and what the file declares."""
+        proto = onnx.ModelProto(ir_version=self.proto.ir_version, opset_import=self.proto.opset_import)
+        graph = self.proto.graph
+        proto.graph.node.extend(graph.node)
+        proto.graph.input.extend(graph.input)
+        proto.graph.output.extend(graph.output)
+        proto.graph.value_info.extend(graph.value_info)
+        declared = {value.name for value in graph.input}
+        for name, array in self.constants.items():
+            if array.nbytes <= _SEEN_BYTES and array.dtype.kind in "iufb":
+                proto.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(array), name))
+            elif name not in declared and array.dtype != object:
+                kind = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
+                proto.graph.input.append(onnx.helper.make_tensor_value_info(name, kind, array.shape))
+        try:
+            proto = onnx.shape_inference.infer_shapes(proto, data_prop=True)
+        except Exception:  # onnx has classes of its own; what the file declares stays
+            proto = self.proto
+        for value in (*proto.graph.value_info, *proto.graph.input, *proto.graph.output):
+            kind = value.type.tensor_type
+            if kind.elem_type:
+                self.dtypes[value.name] = str(onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type))
+            if kind.HasField("shape") and all(dim.HasField("dim_value") for dim in kind.shape.dim):
+                self.shapes[value.name] = tuple(dim.dim_value for dim in kind.shape.dim)
+        for name, array in self.constants.items():
+            self.shapes[name], self.dtypes[name] = array.shape, str(array.dtype)
+
+    def start(self, terms: Terms) -> dict[str, int]:
+        """The terms of inputs and constants."""
+        found: dict[str, int] = {}
+        for name in self.inputs:
+            found[name] = term = terms.of("input", name)
+            if name in self.shapes:
+                terms.shapes.setdefault(term, self.shapes[name])
+            terms.dtypes.setdefault(term, self.dtypes.get(name, ""))
+        return found | {name: terms.constant(array) for name, array in self.constants.items()}
+
+    def reader(self, terms: Terms) -> Reader:
+        return Reader(terms, self.opsets, self.shapes, self.dtypes)
+
+    def with_outputs(self, names: Iterable[str]) -> bytes:
+        """The file with further values as outputs, its weights inside."""
+        proto = onnx.ModelProto()
+        proto.CopyFrom(self.proto)
+        for tensor in proto.graph.initializer:
+            if tensor.data_location == onnx.TensorProto.EXTERNAL:
+                name = tensor.name
+                tensor.CopyFrom(onnx.numpy_helper.from_array(np.asarray(self.constants[name]), name))
+        proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names if name not in self.outputs)
+        content: bytes = proto.SerializeToString()
+        return content
+
+
+def _reads(node: onnx.NodeProto) -> list[str]:
+    """The names that the graphs of a node read, in the order of their first use."""
+    held = [each for each in node.attribute if each.HasField("g") or each.graphs]
+    graphs = [graph for each in held for graph in (*([each.g] if each.HasField("g") else ()), *each.graphs)]
+    parts = [part for graph in graphs for part in graphs_within(graph) if isinstance(part, onnx.GraphProto)]
+    names = [name for part in parts for inner in part.node for name in inner.input]
+    return list(dict.fromkeys([*names, *(value.name for part in parts for value in part.output)]))
+
+
+def _captured(node: onnx.NodeProto, known: Mapping[str, int]) -> list[int]:
+    """The terms of what the graphs of a node read from outside."""
+    return [known[name] for name in _reads(node) if name in known]
+
+
+class _Certifying:
+    """One comparison of two files."""
+
+    def __init__(self, before: _File, after: _File) -> None:
+        self.before, self.after = before, after
+        self.exact, self.real = Terms(is_real=False), Terms(is_real=True)
+        self.had_exact, self.had_real, self.plain = self._before()
+
+    def _before(self) -> tuple[dict[int, str], dict[int, int], set[tuple[str, int]]]:
+        """The exact terms of the file before with their names, the real ones with the exact ones, and which operators made them."""
+        values, reals = self.before.start(self.exact), self.before.start(self.real)
+        named = {term: name for name, term in values.items()}
+        found = {reals[name]: term for name, term in values.items()}
+        made: set[tuple[str, int]] = set()
+        for node, exact, real in self._walk(self.before, values, reals):
+            for name, one, other in zip(filter(None, node.output), exact, real, strict=True):
+                values[name], reals[name] = one, other
+                named.setdefault(one, name)
+                found.setdefault(other, one)
+                made.add((node.op_type, one))
+        self.values_before, self.reals_before = values, reals
+        return named, found, made
+
+    def _walk(
+        self, file: _File, values: Mapping[str, int], reals: Mapping[str, int]
+    ) -> Iterator[tuple[onnx.NodeProto, list[int], list[int]]]:
+        exact, real = file.reader(self.exact), file.reader(self.real)
+        for node in file.proto.graph.node:
+            args = [[known[name] if name else None for name in node.input] for known in (values, reals)]
+            yield (
+                node,
+                exact.of(node, args[0], _captured(node, values)),
+                real.of(node, args[1], _captured(node, reals)),
+            )
+
+    def compare(self, anchors: Mapping[str, bool]) -> tuple[dict[str, str], dict[str, float], list[str]]:
+        """A kind for each value of the file after that the file before has, roundings of bounded ones, and unmatched names.
+
+        anchors: whether values of one name were the same on samples.
+        """
+        values, reals = self.after.start(self.exact), self.after.start(self.real)
+        kinds: dict[str, str] = {}
+        roundings: dict[str, float] = {}
+        missing: list[str] = []
+        for node, exact, real in self._walk(self.after, values, reals):
+            for name, one, other in zip(filter(None, node.output), exact, real, strict=True):
+                values[name], reals[name] = one, other
+                if one in self.had_exact:
+                    kinds[name] = "unchanged" if (node.op_type, one) in self.plain else "proved"
+                elif other in self.had_real:
+                    kinds[name], roundings[name] = "bounded", self._worst(other)
+                    values[name] = self.had_real[other]
+                elif anchors.get(name):
+                    kinds[name] = "sampled"
+                    values[name], reals[name] = self.values_before[name], self.reals_before[name]
+                else:
+                    missing.append(name)
+        self.values, self.reals = values, reals
+        return kinds, roundings, missing
+
+    def _worst(self, term: int) -> float:
+        """The roundings that constants inside of a term are apart."""
+        worst, waiting, seen = 0.0, [term], set[int]()
+        while waiting:
+            each = waiting.pop()
+            if each in seen:
+                continue
+            seen.add(each)
+            worst = max(worst, self.real.worst.get(each, 0.0))
+            waiting += [part for part in _numbers(self.real.key(each)) if part < each]
+        return worst
+
+    def output_kind(self, index: int, sampled: Mapping[str, bool]) -> str:
+        """How the output at a place is known."""
+        name, before = self.after.outputs[index], self.before.outputs[index]
+        if self.values.get(name) == self.values_before.get(before):
+            return "proved"
+        if self.reals.get(name) == self.reals_before.get(before):
+            return "bounded"
+        return {True: "sampled", False: "refuted"}.get(sampled.get(name), "unknown")  # type: ignore[arg-type]
+
+
+def _numbers(key: Any) -> Iterator[int]:
+    for part in key:
+        if isinstance(part, tuple):
+            yield from _numbers(part)
+        elif isinstance(part, int) and not isinstance(part, bool):
+            yield part
+
+
+@public
+def certify(before: str | os.PathLike[str], after: str | os.PathLike[str]) -> Certificate:
+    """Return how each node that ``after`` has otherwise than ``before`` is known to compute the same.
+
+    Raises: UserError E302, E303 for a file that is none, E001 for files with other inputs or outputs.
+    """
+    one, other = _File(before), _File(after)
+    if sorted(one.inputs) != sorted(other.inputs) or len(one.outputs) != len(other.outputs):
+        raise UserError(
+            "E001",
+            "the files have different inputs or outputs",
+            why=f"{one.inputs} -> {one.outputs}, and {other.inputs} -> {other.outputs}",
+            next="certify compares a file with what another file became: fx2onnx optimize BEFORE AFTER",
+        )
+    job = _Certifying(one, other)
+    kinds, roundings, missing = job.compare({})
+    anchors: dict[str, bool] = {}
+    engine = ""
+    unsure = [name for name in missing if name in job.values_before]
+    needs_samples = any(job.output_kind(index, {}) == "unknown" for index in range(len(other.outputs)))
+    if unsure or needs_samples:
+        engine, anchors = _sampled(one, other, unsure)
+        kinds, roundings, missing = job.compare(anchors)
+    found = Certificate(one.path, other.path, engine=engine)
+    for index, name in enumerate(other.outputs):
+        found.outputs[name] = job.output_kind(index, anchors)
+    _judge_nodes(found, other, kinds, roundings)
+    _judge_outputs(found, other)
+    found.roundings = max(roundings.values(), default=0.0)
+    return found
+
+
+def _judge_nodes(found: Certificate, file: _File, kinds: Mapping[str, str], roundings: Mapping[str, float]) -> None:
+    """A value that the file before does not have is as well known as those that are made of it."""
+    known: dict[str, str] = {}
+    for name, kind in found.outputs.items():
+        if name not in kinds:
+            known[name] = kind
+    rows = []
+    for node in reversed(file.proto.graph.node):
+        own = [kinds.get(name) or known.get(name, "proved") for name in node.output if name]
+        worst = max(own, key=lambda kind: ("unchanged", *KINDS).index(kind), default="proved")
+        for name in node.input:
+            if name and name not in kinds:
+                handed = "proved" if worst == "unchanged" else worst
+                known[name] = max(known.get(name, "proved"), handed, key=KINDS.index)
+        if worst == "unchanged":
+            found.unchanged += 1
+            continue
+        value = next((name for name in node.output if name), "")
+        apart = max((roundings.get(name, 0.0) for name in node.output), default=0.0)
+        why = {
+            "proved": "by equations that hold bit for bit" if value in kinds else "part of what is",
+            "bounded": f"equal over the reals; constants {apart:.3g} roundings apart"
+            if value in kinds
+            else "part of what is",
+            "sampled": f"the same on {SAMPLES} sets of random inputs in {found.engine}",
+            "unknown": "no equation, and no engine ran both files",
+            "refuted": f"other numbers on random inputs in {found.engine}",
+        }[worst]
+        rows.append(CertifiedNode(node.name, node.op_type, value, worst, why))
+    found.changed = rows[::-1]
+
+
+def _judge_outputs(found: Certificate, file: _File) -> None:
+    """An output is as well known as the changed nodes that it is made by."""
+    kind_of = {each.value: each.kind for each in found.changed}
+    worst: dict[str, str] = {}
+    for node in file.proto.graph.node:
+        graphs = _reads(node)
+        kinds = [worst.get(name, "proved") for name in (*node.input, *graphs)]
+        own = next((kind_of[name] for name in node.output if name in kind_of), "proved")
+        worst |= dict.fromkeys(node.output, max([own, *kinds], key=KINDS.index))
+    for name, kind in found.outputs.items():
+        if kind in ("proved", "bounded"):
+            found.outputs[name] = max(kind, worst.get(name, "proved"), key=KINDS.index)
+
+
+def _sampled(one: _File, other: _File, names: list[str]) -> tuple[str, dict[str, bool]]:
+    """Which engine ran both files on random inputs, and whether outputs and the values of those names were the same in both."""
+    pairs = [
+        *zip(other.outputs, one.outputs, strict=True),
+        *((name, name) for name in names if name not in other.outputs),
+    ]
+    model = ir.from_proto(one.proto)
+    inputs, conditions = inputs_of(model), conditions_of(model)
+    for engine in ("onnxruntime", "runner"):
+        if not is_available(engine):
+            continue
+        try:
+            runs = [
+                ENGINES[engine](file.with_outputs([pair[place] for pair in pairs]))
+                for place, file in ((1, one), (0, other))
+            ]
+            found: dict[str, bool] = {}
+            for seed in range(SAMPLES):
+                taken = next(iter(taken_feeds(inputs, runs[0], conditions, seed=seed)), None)
+                if taken is None:
+                    break
+                wanted, given = _by_name(one, pairs, 1, taken.results), _by_name(other, pairs, 0, runs[1](taken.feeds))
+                for name, before in pairs:
+                    found[name] = found.get(name, True) and _is_close(given[name], wanted[before])
+            if found:
+                return engine, found
+        except Exception:  # each engine has classes of its own; the next one may run the files
+            continue
+    return "", {}
+
+
+def _by_name(file: _File, pairs: list[tuple[str, str]], place: int, results: list[Any]) -> dict[str, Any]:
+    names = [*file.outputs, *(pair[place] for pair in pairs if pair[place] not in file.outputs)]
+    return dict(zip(dict.fromkeys(names), results, strict=True))
+
+
+def _is_close(got: Any, want: Any) -> bool:
+    one, other = np.asarray(got), np.asarray(want)
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    if one.dtype.kind in "OUSb" or one.dtype.kind in "iu":
+        return bool((one == other).all())
+    wide: list[Array] = [each.astype(np.float64) for each in (one, other)]
+    finite = np.isfinite(wide[1])
+    if not (finite == np.isfinite(wide[0])).all():
+        return False
+    scale = float(np.abs(wide[1][finite]).max(initial=0.0))
+    return bool(
+        (np.abs(wide[0] - wide[1])[finite] <= SAMPLE_SHARES.get(other.dtype.name, SAMPLE_SHARE) * scale + 1e-7).all()
+    )

@@ -1,0 +1,308 @@
+"""The equations by which nodes become terms: what each operator is in normal form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+
+from fx2onnx.proof.real import REAL, split_product
+from fx2onnx.proof.terms import (
+    RANDOM,
+    Args,
+    Move,
+    Shape,
+    Terms,
+    array_of,
+    as_key,
+    attributes_of,
+    evaluated,
+)
+from fx2onnx.semantics.schemas import onnx_schema
+
+_COMMUTATIVE = frozenset(
+    ["Add", "Mul", "And", "Or", "Xor", "Max", "Min", "Equal", "BitwiseAnd", "BitwiseOr", "BitwiseXor"]
+)
+_UNARY = frozenset(
+    [
+        "Relu",
+        "Sigmoid",
+        "Tanh",
+        "Erf",
+        "Exp",
+        "Log",
+        "Sqrt",
+        "Reciprocal",
+        "Neg",
+        "Abs",
+        "Not",
+        "Floor",
+        "Ceil",
+        "Round",
+        "Sign",
+        "Sin",
+        "Cos",
+        "Softplus",
+        "HardSwish",
+        "HardSigmoid",
+        "LeakyRelu",
+        "Elu",
+        "Selu",
+        "Celu",
+        "Gelu",
+        "Mish",
+        "Cast",
+        "IsNaN",
+        "IsInf",
+        "ThresholdedRelu",
+        "Swish",
+    ]
+)
+"""One element in, one out: transpositions pass them by."""
+_BINARY = frozenset(
+    [
+        "Add",
+        "Sub",
+        "Mul",
+        "Div",
+        "Pow",
+        "Max",
+        "Min",
+        "And",
+        "Or",
+        "Xor",
+        "Equal",
+        "Less",
+        "Greater",
+        "LessOrEqual",
+        "GreaterOrEqual",
+    ]
+)
+_VIEWS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})
+_MOVES = _VIEWS | {"Transpose", "Slice", "Gather", "Split", "Expand", "Tile", "DepthToSpace", "SpaceToDepth"}
+"""Each element of the result is one of the first input; the others are constants."""
+_FLOATS = ("float16", "float32", "float64", "bfloat16")
+
+
+class Reader:
+    """Turns the nodes of one graph into terms. ``shapes`` and ``dtypes``: of its values, as far as they are known."""
+
+    def __init__(
+        self, terms: Terms, opsets: Mapping[str, int], shapes: Mapping[str, tuple[int, ...]], dtypes: Mapping[str, str]
+    ) -> None:
+        self.terms, self.opsets, self.shapes, self.dtypes = terms, opsets, shapes, dtypes
+        self.opset = opsets.get("", 0)
+        self._draws = 0
+
+    def of(self, node: onnx.NodeProto, args: Args, captured: Sequence[int] = ()) -> list[int]:
+        """The terms of a node's outputs. ``captured``: those of the values that its graphs read from outside."""
+        terms, is_standard = self.terms, node.domain in ("", "ai.onnx")
+        attributes = attributes_of(node, self.opsets.get(node.domain, self.opset))
+        names = [name for name in node.output if name]
+        found: list[int] | None = None
+        if is_standard and node.op_type not in RANDOM | {"Constant", "Shape"} and not captured and args:
+            arrays = [None if arg is None else terms.constants.get(arg) for arg in args]
+            if all(array is not None or arg is None for array, arg in zip(arrays, args, strict=True)):
+                folded = evaluated(node, arrays, self.opset)
+                found = None if folded is None else [terms.constant(array) for array in folded]
+        if found is None and is_standard and node.op_type == "Split":
+            shapes = [self.shapes.get(name) for name in node.output]
+            found = split_product(terms, args[0], shapes, int(attributes.get("axis", 0)))
+        if found is None and is_standard and node.op_type in _MOVES:
+            found = self._moved(node, args)
+        if found is None and is_standard and (len(names) == 1 or node.op_type in ("Dropout", "LayerNormalization")):
+            shape, dtype = self.shapes.get(names[0]), self.dtypes.get(names[0], "")
+            single = self._single(node.op_type, args, attributes, shape, dtype)
+            found = None if single is None or (len(names) > 1 and node.op_type != "Dropout") else [single]
+        if found is None or len(found) < len(names):
+            generic = self._generic(node, args, attributes, captured)
+            found = [*(found or ()), *generic[len(found or ()) :]]
+        for name, term in zip(names, found, strict=False):
+            if name in self.shapes:
+                terms.shapes.setdefault(term, self.shapes[name])
+            if name in self.dtypes:
+                terms.dtypes.setdefault(term, self.dtypes[name])
+        return found
+
+    def _generic(
+        self, node: onnx.NodeProto, args: Args, attributes: Mapping[str, Any], captured: Sequence[int]
+    ) -> list[int]:
+        """Terms that are equal where operator, attributes and inputs are."""
+        opset = self.opsets.get(node.domain, self.opset)
+        schema = onnx_schema(node.op_type, opset, node.domain)
+        version = schema.since_version if schema is not None else opset
+        if node.op_type in RANDOM and node.op_type != "Dropout":
+            self._draws += 1
+            version = -self._draws  # two draws differ; the same draw has one place in its file
+        key = tuple(sorted((name, as_key(value)) for name, value in attributes.items()))
+        inputs = tuple(sorted(args, key=str)) if node.op_type in _COMMUTATIVE and len(args) == 2 else tuple(args)
+        base = ("op", node.domain, node.op_type, version, key, inputs, tuple(captured))
+        return [self.terms.of(*base, index) for index, name in enumerate(node.output) if name]
+
+    # -- equations that hold bit for bit ------------------------------------------------------------------------
+    def _single(self, op: str, args: Args, attributes: Mapping[str, Any], shape: Shape, dtype: str) -> int | None:
+        terms, x = self.terms, args[0] if args else None
+        if op == "Constant":
+            return self._constant(attributes)
+        if x is None:
+            return None
+        known = terms.shapes.get(x)
+        if (
+            op == "Identity"
+            or (op == "Dropout" and not self._trains(args))
+            or (len(args) == 1 and op in ("Concat", "Max", "Min", "Sum"))
+        ):
+            return x
+        if op == "Shape" and known is not None:
+            start, end = attributes.get("start", 0), attributes.get("end")
+            return terms.constant(np.array(known[start : len(known) if end is None else end], np.int64))
+        if op == "Cast" and terms.dtypes.get(x) == str(onnx.helper.tensor_dtype_to_np_dtype(attributes["to"])):
+            return x
+        if op in ("Expand", "Tile") and shape is not None and shape == known:
+            return x
+        if op == "Slice" and shape is not None and shape == known and self._has_positive_steps(args):
+            return x
+        if op == "Pad" and shape is not None and shape == known and self._is_zero(args, 1):
+            return x
+        if op in _VIEWS and shape is not None:
+            return self._viewed(x, shape)
+        if op == "Transpose":
+            rank = len(known) if known is not None else len(attributes.get("perm", ()))
+            return self._transposed(x, tuple(attributes.get("perm", range(rank)[::-1]))) if rank else None
+        if op in ("Mul", "Div", "Add", "Sub") and len(args) == 2 and args[1] is not None:
+            neutral = self._without_neutral(op, x, args[1], shape)
+            if neutral is not None:
+                return neutral
+        moved = self._past_moves(op, args, attributes, dtype)
+        if moved is not None:
+            return moved
+        if self.terms.is_real and (dtype in _FLOATS or op in ("Gemm", "Conv")):
+            return self._real(op, args, attributes, shape, dtype)
+        return None
+
+    def _constant(self, attributes: Mapping[str, Any]) -> int | None:
+        for name, value in attributes.items():
+            if name == "value":
+                return self.terms.constant(onnx.numpy_helper.to_array(value))
+            if name in ("value_float", "value_floats"):
+                return self.terms.constant(np.array(value, np.float32))
+            if name in ("value_int", "value_ints"):
+                return self.terms.constant(np.array(value, np.int64))
+        return None
+
+    def _trains(self, args: Args) -> bool:
+        array = array_of(self.terms, args, 2)
+        return len(args) > 2 and args[2] is not None and (array is None or bool(array))
+
+    def _has_positive_steps(self, args: Args) -> bool:
+        steps = array_of(self.terms, args, 4)
+        return len(args) < 5 or args[4] is None or (steps is not None and bool((steps > 0).all()))
+
+    def _is_zero(self, args: Args, index: int) -> bool:
+        array = array_of(self.terms, args, index)
+        return array is not None and not array.any()
+
+    def _moved(self, node: onnx.NodeProto, args: Args) -> list[int] | None:
+        """Where each element of the outputs comes from, found by running the node on the places of its input's elements."""
+        terms, x = self.terms, args[0]
+        move = None if x is None else terms.places(x)
+        if move is None:
+            return None
+        shape = self.shapes.get(node.output[0])
+        perm: tuple[int, ...] | None = None
+        if node.op_type in _VIEWS and shape is not None:
+            found = [move.places.reshape(shape)]
+        elif node.op_type == "Transpose":
+            axes = range(move.places.ndim)[::-1]
+            given = next((tuple(each.ints) for each in node.attribute if each.name == "perm"), tuple(axes))
+            found = [move.places.transpose(given)]
+            perm = None if move.perm is None else tuple(move.perm[axis] for axis in given)
+        else:
+            rest = [None if arg is None else terms.constants.get(arg) for arg in args[1:]]
+            if any(array is None and arg is not None for array, arg in zip(rest, args[1:], strict=True)):
+                return None
+            arrays = evaluated(node, [move.places, *rest], self.opset)
+            if arrays is None:
+                return None
+            found = arrays
+        return [terms.moved(Move(move.core, array, perm)) for array in found]
+
+    def _viewed(self, x: int, shape: tuple[int, ...]) -> int:
+        terms = self.terms
+        key = terms.key(x)
+        inner = key[1] if key[0] == "view" else x
+        return inner if terms.shapes.get(inner) == shape else self.terms.shaped(terms.of("view", inner, shape), shape)
+
+    def _transposed(self, x: int, perm: tuple[int, ...]) -> int:
+        terms = self.terms
+        key, shape = terms.key(x), terms.shapes.get(x)
+        if key[0] == "transpose":
+            inner, first = key[1], key[2]
+            x, perm = inner, tuple(first[axis] for axis in perm)
+            shape = terms.shapes.get(x)
+        if perm == tuple(range(len(perm))):
+            return x
+        return self.terms.shaped(
+            terms.of("transpose", x, perm), None if shape is None else tuple(shape[axis] for axis in perm)
+        )
+
+    def _without_neutral(self, op: str, x: int, y: int, shape: Shape) -> int | None:
+        """``x * 1``, ``x / 1``, ``x + 0`` and ``x - 0``, where the constant does not make it larger."""
+        wanted = 1 if op in ("Mul", "Div") else 0
+        for value, other in ((x, y), (y, x)) if op in ("Mul", "Add") else ((x, y),):
+            array = self.terms.constants.get(other)
+            if array is None or array.dtype == object or not array.size or not (array == wanted).all():
+                continue
+            if array.ndim == 0 or (shape is not None and self.terms.shapes.get(value) == shape):
+                return value
+        return None
+
+    def _past_moves(self, op: str, args: Args, attributes: Mapping[str, Any], dtype: str) -> int | None:
+        """``op(moved(x))`` as ``moved(op(x))`` of an operator by element."""
+        terms = self.terms
+        if op not in _UNARY | _BINARY or any(arg is None for arg in args):
+            return None
+        given = [arg for arg in args if arg is not None]
+        moves = [terms.moves[arg] for arg in given if arg in terms.moves]
+        if not moves:
+            return None
+        move, inner = moves[0], list[int | None]()
+        for arg in given:
+            array, other = terms.constants.get(arg), terms.moves.get(arg)
+            if other is not None:
+                is_same = other.places.shape == move.places.shape and (other.places == move.places).all()
+                if not is_same or terms.shapes[other.core] != terms.shapes[move.core]:
+                    return None
+                inner.append(other.core)
+            elif array is not None and array.size == 1 and array.ndim <= move.places.ndim:
+                inner.append(terms.constant(array.reshape(())))
+            elif array is not None and move.perm is not None and array.ndim == len(move.perm):
+                inner.append(terms.constant(array.transpose(np.argsort(move.perm))))
+            else:
+                return None
+        shape = terms.shapes[move.core]
+        if any(
+            array.ndim and np.broadcast_shapes(array.shape, shape) != shape
+            for array in map(terms.constants.get, filter(None, inner))
+            if array is not None
+        ):
+            return None
+        found = self._single(op, inner, attributes, shape, dtype)
+        if found is None:
+            node = onnx.helper.make_node(op, [""] * len(inner), ["y"], **attributes)
+            (found,) = self._generic(node, inner, attributes, ())
+        terms.dtypes.setdefault(found, dtype)
+        return terms.moved(Move(self.terms.shaped(found, shape), move.places, move.perm))
+
+    # -- equations that hold for real numbers -------------------------------------------------------------------
+    def _real(self, op: str, args: Args, attributes: Mapping[str, Any], shape: Shape, dtype: str) -> int | None:
+        rule = REAL.get(op)
+        if rule is None:
+            return None
+        found = rule(self.terms, args, attributes, shape)
+        if found is not None:
+            self.terms.shaped(found, shape)
+            self.terms.dtypes.setdefault(found, dtype)
+        return found

@@ -1,0 +1,233 @@
+"""Certificates: right rewrites are proved or bounded, and no planted fault passes."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import numpy_helper
+from torch import nn
+from typer.testing import CliRunner
+
+import fx2onnx
+from fx2onnx.base.errors import UserError
+from fx2onnx.cli.main import app
+from fx2onnx.proof.terms import Number, Terms
+
+
+class Encoder(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.TransformerEncoderLayer(16, 2, 24, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x)
+
+
+class Written(nn.Module):
+    """Norms and activations as exporters of the past wrote them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale, self.shift = nn.Parameter(torch.rand(8) + 0.5), nn.Parameter(torch.rand(8))
+        self.linear = nn.Linear(8, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        centred = x - x.mean(-1, keepdim=True)
+        x = centred / torch.sqrt((centred**2).mean(-1, keepdim=True) + 1e-5) * self.scale + self.shift
+        return self.linear(x * 0.5 * (1 + torch.erf(x / 2**0.5))) * 2 + 1
+
+
+def _convolutions() -> nn.Module:
+    module = nn.Sequential(
+        nn.Conv2d(3, 8, 3, stride=2),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.Conv2d(8, 4, 1, bias=False),
+        nn.BatchNorm2d(4),
+        nn.Flatten(),
+    )
+    for part in module:
+        if isinstance(part, nn.BatchNorm2d):
+            for tensor in (part.running_mean, part.weight.data, part.bias.data):
+                assert tensor is not None
+                tensor.uniform_(-1, 1)
+    return module
+
+
+MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "convolutions": (_convolutions, (1, 3, 9, 9)),
+    "encoder": (Encoder, (2, 3, 16)),
+    "written": (Written, (2, 3, 8)),
+}
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Path]]:
+    """Each model without rewrites, and as ``optimize`` leaves it."""
+    folder, found = tmp_path_factory.mktemp("pairs"), {}
+    for name, (make, shape) in MODELS.items():
+        torch.manual_seed(0)
+        before, after = folder / f"{name}.onnx", folder / f"{name}_after.onnx"
+        fx2onnx.export(make().eval(), (torch.randn(shape),), before, optimize=False, metadata="none")
+        fx2onnx.optimize(before, after, verify=False)
+        found[name] = before, after
+    return found
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_right_rewrites_are_proved_or_bounded(pairs: dict[str, tuple[Path, Path]], name: str) -> None:
+    found = fx2onnx.certify(*pairs[name])
+    assert found.ok
+    assert found.changed
+    assert set(found.counts) <= {"proved", "bounded"}, found.changed
+    assert set(found.outputs.values()) <= {"proved", "bounded"}
+    assert found.roundings < 8
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_file_is_as_itself(pairs: dict[str, tuple[Path, Path]], name: str) -> None:
+    found = fx2onnx.certify(pairs[name][1], pairs[name][1])
+    assert (found.changed, set(found.outputs.values()), found.engine) == ([], {"proved"}, "")
+
+
+def faults(model: onnx.ModelProto) -> Iterator[tuple[str, onnx.ModelProto]]:
+    """Copies of a model with one wrong thing each, as a wrong rewrite would leave it."""
+    weights = {tensor.name: index for index, tensor in enumerate(model.graph.initializer)}
+
+    def spoilt(edit: Callable[[onnx.ModelProto], Any]) -> onnx.ModelProto:
+        made = copy.deepcopy(model)
+        edit(made)
+        return made
+
+    def set_weight(change: Callable[[Any], Any], index: int) -> Callable[[onnx.ModelProto], None]:
+        def edit(made: onnx.ModelProto) -> None:
+            tensor = made.graph.initializer[index]
+            array = change(numpy_helper.to_array(tensor).copy())
+            tensor.CopyFrom(numpy_helper.from_array(np.ascontiguousarray(array), tensor.name))
+
+        return edit
+
+    def one_element(array: Any) -> Any:
+        array.reshape(-1)[-1] *= 1.5
+        return array
+
+    for name, index in weights.items():
+        array = numpy_helper.to_array(model.graph.initializer[index])
+        if array.dtype == np.float32 and array.any():
+            yield f"{name} with another sign", spoilt(set_weight(lambda array: -array, index))
+            if array.reshape(-1)[-1]:
+                yield f"{name} with one other element", spoilt(set_weight(one_element, index))
+            if array.size > 1:
+                yield f"{name} by another scale", spoilt(set_weight(lambda array: array * 1.01, index))
+                yield f"{name} in another order", spoilt(set_weight(lambda array: np.roll(array, 1, axis=-1), index))
+    kinds = {
+        "Relu": "Sigmoid",
+        "Erf": "Tanh",
+        "Sqrt": "Exp",
+        "Add": "Mul",
+        "Mul": "Add",
+        "Softmax": "LogSoftmax",
+        "Gelu": "Relu",
+    }
+    for index, node in enumerate(model.graph.node):
+        if node.op_type in kinds:
+
+            def other(made: onnx.ModelProto, index: int = index, kind: str = kinds[node.op_type]) -> None:
+                made.graph.node[index].op_type = kind
+
+            yield f"{node.name} as another operator", spoilt(other)
+        for place, attribute in enumerate(node.attribute):
+            if attribute.name in ("epsilon", "alpha", "perm", "strides", "scale"):
+
+                def change(made: onnx.ModelProto, index: int = index, place: int = place) -> None:
+                    found = made.graph.node[index].attribute[place]
+                    found.f *= 100
+                    found.ints[:] = [*found.ints[1:], *found.ints[:1]]
+
+                yield f"{node.name} with another {attribute.name}", spoilt(change)
+
+
+def _runs(model: onnx.ModelProto, feeds: dict[str, Any]) -> Any:
+    try:
+        return fx2onnx.runner.InferenceSession(model.SerializeToString()).run(None, feeds)[0]
+    except Exception:
+        return None
+
+
+@pytest.mark.long
+def test_planted_faults_are_refuted(pairs: dict[str, tuple[Path, Path]], tmp_path: Path) -> None:
+    """A fault that the runner sees on other inputs than the certificate's is refuted; none is proved or bounded."""
+    count, passed = 0, []
+    for name, (before, after) in pairs.items():
+        shape = MODELS[name][1]
+        model = onnx.load(after)
+        feeds = {model.graph.input[0].name: np.random.default_rng(5).standard_normal(shape).astype(np.float32)}
+        right = _runs(onnx.load(before), feeds)
+        for what, made in faults(model):
+            wrong = _runs(made, feeds)
+            if wrong is None or wrong.shape != right.shape or np.allclose(wrong, right, rtol=1e-3, atol=1e-3):
+                continue  # the file is none, or the fault is none
+            onnx.save(made, tmp_path / "wrong.onnx")
+            found = fx2onnx.certify(before, tmp_path / "wrong.onnx")
+            count += 1
+            if found.ok or "refuted" not in found.outputs.values():
+                passed.append(f"{name}: {what}: {found.outputs}")
+    assert passed == []
+    assert count >= 60
+
+
+def test_the_command_shows_what_is_known(pairs: dict[str, tuple[Path, Path]], tmp_path: Path) -> None:
+    before, after = map(str, pairs["convolutions"])
+    done = CliRunner().invoke(app, ["certify", before, after])
+    assert done.exit_code == 0
+    assert "bounded" in done.output
+    assert "roundings apart" in done.output
+    found = json.loads(CliRunner().invoke(app, ["certify", before, after, "--json"]).stdout)
+    assert found["ok"]
+    _, wrong = next(iter(faults(onnx.load(after))))
+    onnx.save(wrong, tmp_path / "wrong.onnx")
+    done = CliRunner().invoke(app, ["certify", before, str(tmp_path / "wrong.onnx")])
+    assert done.exit_code == 1
+    assert "refuted" in done.output
+
+
+def test_other_files_cannot_be_compared(pairs: dict[str, tuple[Path, Path]], tmp_path: Path) -> None:
+    model = onnx.load(pairs["written"][0])
+    model.graph.output.append(model.graph.output[0])
+    with pytest.raises(UserError) as raised:
+        fx2onnx.certify(pairs["written"][0], "nothing.onnx")
+    assert raised.value.code == "E302"
+    fx2onnx.export(nn.Linear(2, 2), (torch.ones(2, 2),), tmp_path / "other.onnx", input_names=["other"])
+    with pytest.raises(UserError, match="different inputs or outputs"):
+        fx2onnx.certify(pairs["written"][0], tmp_path / "other.onnx")
+
+
+def test_nothing_comes_from_the_optimizer() -> None:
+    folder = Path(fx2onnx.__file__).parent / "proof"
+    texts = [(folder / f"{name}.py").read_text() for name in ("terms", "real", "rules", "certify")]
+    assert not any("fx2onnx.optimize" in text or "fx2onnx.irx.shapes" in text for text in texts)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_same"),
+    [
+        ([1.0, 2.0], [1.0, 2.0], True),
+        ([1.0, 2.0], [1.0, 2.0000005], True),
+        ([1.0, 2.0], [1.0, 2.001], False),
+        ([0.0, 2.0], [1e-9, 2.0], False),
+        ([np.nan, 2.0], [1.0, 2.0], False),
+        ([np.inf, 2.0], [np.inf, 2.0], True),
+    ],
+)
+def test_constants_count_as_equal_within_roundings(one: Any, other: Any, is_same: bool) -> None:
+    terms = Terms(is_real=True)
+    first, second = (terms.near(("x",), [Number(np.array(each, np.float32), 2.0**-24)]) for each in (one, other))
+    assert (first == second) == is_same

@@ -90,7 +90,7 @@ class Commands(TyperGroup):
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """All commands on one screen."""
-        lines = [*_HEAD.splitlines()[1:], ""]
+        lines = _HEAD.splitlines()[1:]
         before = ""
         for name, (group, _, help) in COMMANDS.items():
             lines.append(f"{group if group != before else '':<7}{name:<17}{help}")

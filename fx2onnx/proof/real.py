@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from fx2onnx.proof.terms import Affine, Args, Number, Product, Shape, Terms, added, array_of, as_key, multiplied
+from fx2onnx.proof.terms import AffineMap, Args, Number, Product, Shape, Terms, added, array_of, as_key, multiplied
 
 
 def sum_of(terms: Terms, one: int, other: int, shape: Shape, sign: float = 1.0) -> int:
@@ -17,22 +17,22 @@ def sum_of(terms: Terms, one: int, other: int, shape: Shape, sign: float = 1.0) 
     negative = Number(np.asarray(sign), 0.0)
     if numbers[1] is not None and numbers[0] is None:
         form = terms.affine(one)
-        return terms.term_of(Affine(form.core, form.scale, added(form.shift, multiplied(numbers[1], negative))))
+        return terms.term_of(AffineMap(form.core, form.scale, added(form.shift, multiplied(numbers[1], negative))))
     if numbers[0] is not None and numbers[1] is None:
         form = scaled(terms.affine(other), negative)
-        return terms.term_of(Affine(form.core, form.scale, added(form.shift, numbers[0])))
+        return terms.term_of(AffineMap(form.core, form.scale, added(form.shift, numbers[0])))
     forms = terms.affine(one), scaled(terms.affine(other), negative)
     parts: list[int] = []
     for form in forms:
-        rest = terms.term_of(Affine(form.core, form.scale))
+        rest = terms.term_of(AffineMap(form.core, form.scale))
         key = terms.key(rest)
         parts += key[1] if key[0] == "sum" else (rest,)
     core = terms.shaped(terms.of("sum", tuple(sorted(parts))), shape)
-    return terms.term_of(Affine(core, None, added(forms[0].shift, forms[1].shift)))
+    return terms.term_of(AffineMap(core, None, added(forms[0].shift, forms[1].shift)))
 
 
-def scaled(form: Affine, scale: Number) -> Affine:
-    return Affine(form.core, multiplied(form.scale, scale), multiplied(form.shift, scale) if form.shift else None)
+def scaled(form: AffineMap, scale: Number) -> AffineMap:
+    return AffineMap(form.core, multiplied(form.scale, scale), multiplied(form.shift, scale) if form.shift else None)
 
 
 def times(terms: Terms, one: int, other: int, shape: Shape) -> int:
@@ -55,7 +55,7 @@ def times(terms: Terms, one: int, other: int, shape: Shape) -> int:
         key = terms.key(value)
         parts += key[1] if key[0] == "times" else (value,)
     core = terms.shaped(terms.of("times", tuple(sorted(parts))), shape)
-    return terms.term_of(Affine(core, scale))
+    return terms.term_of(AffineMap(core, scale))
 
 
 def function(terms: Terms, op: str, x: int, shape: Shape) -> int:
@@ -67,9 +67,9 @@ def mean(terms: Terms, x: int, axes: tuple[int, ...], keeps: bool, shape: Shape)
     """The mean over axes, whose scalar factors and terms stand apart."""
     form = terms.affine(x)
     if any(each is not None and each.value.size > 1 for each in (form.scale, form.shift)):
-        form = Affine(x)
+        form = AffineMap(x)
     core = terms.shaped(terms.of("mean", form.core, axes, keeps), shape)
-    return terms.term_of(Affine(core, form.scale, form.shift))
+    return terms.term_of(AffineMap(core, form.scale, form.shift))
 
 
 def exactly(terms: Terms, value: float) -> int:
@@ -100,7 +100,7 @@ def product(terms: Terms, kind: str, key: tuple[Any, ...], x: int, weight: Numbe
         )
         x = form.core
     core = terms.product(Product(kind, key, x, weight), shape)
-    return terms.term_of(Affine(core, None, shift))
+    return terms.term_of(AffineMap(core, None, shift))
 
 
 def split_product(terms: Terms, x: int | None, shapes: Sequence[Shape], axis: int) -> list[int] | None:
@@ -122,7 +122,7 @@ def split_product(terms: Terms, x: int | None, shapes: Sequence[Shape], axis: in
         shift = form.shift
         if shift is not None and shift.value.ndim:
             shift = _columns(shift, slice(start, end))
-        found.append(terms.term_of(Affine(core, None, shift)))
+        found.append(terms.term_of(AffineMap(core, None, shift)))
     return found
 
 
@@ -237,7 +237,7 @@ def _matmul(terms: Terms, args: Args, attributes: Mapping[str, Any], shape: Shap
         if form.shift is None and form.scale is not None and form.scale.value.size == 1:
             scale, value = multiplied(scale, form.scale), form.core
         cores.append(value)
-    return terms.term_of(Affine(terms.shaped(terms.of("matmul", *cores), shape), scale))
+    return terms.term_of(AffineMap(terms.shaped(terms.of("matmul", *cores), shape), scale))
 
 
 @_rule("Gemm")
@@ -280,7 +280,7 @@ def _conv(terms: Terms, args: Args, attributes: Mapping[str, Any], shape: Shape)
             return None
         column = Number(bias.value.reshape(-1, *(1,) * axes), bias.unit)
         form = terms.affine(found)
-        return terms.term_of(Affine(form.core, form.scale, added(form.shift, column)))
+        return terms.term_of(AffineMap(form.core, form.scale, added(form.shift, column)))
     return found
 
 
@@ -299,7 +299,7 @@ def _batch_norm(terms: Terms, args: Args, attributes: Mapping[str, Any], shape: 
     by = Number(factor.reshape(column), scale.unit)
     to = Number((shift.wide - mean.wide * factor).reshape(column), scale.unit, size.reshape(column))
     form = scaled(terms.affine(x), by)
-    return terms.term_of(Affine(form.core, form.scale, added(form.shift, to)))
+    return terms.term_of(AffineMap(form.core, form.scale, added(form.shift, to)))
 
 
 def _axes(terms: Terms, args: Args, attributes: Mapping[str, Any]) -> tuple[int, ...] | None:

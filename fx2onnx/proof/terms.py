@@ -61,7 +61,7 @@ class Number:
 
 
 @dataclass(frozen=True, slots=True)
-class Affine:
+class AffineMap:
     """``scale * core + shift``, by element. Either may be missing; the core is no such form."""
 
     core: int
@@ -97,7 +97,7 @@ class Terms:
         self._ids: dict[Key, int] = {}
         self._keys: list[Key] = []
         self.constants: dict[int, Array] = {}
-        self.forms: dict[int, Affine | Product] = {}
+        self.forms: dict[int, AffineMap | Product] = {}
         self.moves: dict[int, Move] = {}
         self._near: dict[Key, list[tuple[tuple[Number, ...], int]]] = {}
         self.worst: dict[int, float] = {}
@@ -181,11 +181,11 @@ class Terms:
         unit = _UNITS.get(str(array.dtype))
         return None if unit is None else Number(array, unit)
 
-    def affine(self, term: int) -> Affine:
+    def affine(self, term: int) -> AffineMap:
         form = self.forms.get(term)
-        return form if isinstance(form, Affine) else Affine(term)
+        return form if isinstance(form, AffineMap) else AffineMap(term)
 
-    def term_of(self, form: Affine) -> int:
+    def term_of(self, form: AffineMap) -> int:
         """The term of an affine form, with its scale in the weights of the product that it scales."""
         core, scale, shift = form.core, form.scale, form.shift
         if scale is not None and (scale.value == 1).all():
@@ -205,7 +205,7 @@ class Terms:
         term = self.near(
             ("affine", core, *(each is not None for each in parts)), [each for each in parts if each is not None]
         )
-        self.forms.setdefault(term, Affine(core, *parts))
+        self.forms.setdefault(term, AffineMap(core, *parts))
         if shape is not None:
             shapes = [shape, *(each.value.shape for each in parts if each is not None)]
             self.shapes.setdefault(term, np.broadcast_shapes(*shapes))

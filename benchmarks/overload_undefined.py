@@ -152,6 +152,10 @@ def reasons(call: Any) -> Iterator[str]:
         yield "the order of elements that need not be sorted"
     if name == "pow" and _overflows(filled):
         yield "an integer power that overflows"
+    if name == "_pack_padded_sequence" and bool(
+        (filled["lengths"] > filled["input"].shape[int(filled["batch_first"])]).any()
+    ):
+        yield "sequences longer than what they lie in"
     if name == "segment_reduce" and filled["unsafe"]:
         yield "segments that are not checked"
     if "batch_sizes" in filled and int(filled["batch_sizes"].sum()) != filled["data"].shape[0]:

@@ -141,6 +141,7 @@ CASES = [
     case(aten.isclose.default, T([True, False]), T([True, True])),
     case(aten.mode.default, T([[True, False, True], [False, False, True]]), 1),
     case(aten.linalg_tensorsolve.default, R(2, 3, 6).double(), R(2, 3).double()),
+    *(case(aten.linalg_lstsq.default, R(1, *sizes).double(), R(1, sizes[0], 2).double(), cutoff, driver="gels") for sizes in ((4, 2), (2, 4)) for cutoff in (2.0, 0.5, -1.0)),
     case(aten.linalg_lstsq.default, R(5, 3).double(), R(5, 2).double(), 0.1, driver="gelsd"),
     case(aten.lerp.Scalar, T([INF, 1.0]), T([2.0, INF]), 1.0),
     case(aten.lerp.Scalar, R(4), R(4), 0.7),

@@ -243,13 +243,14 @@ def _pinv(
 def _lstsq(op: Emit, self: ir.Value, b: ir.Value, rcond: float | None, driver: str | None) -> tuple[ir.Value, ...]:
     """(solution of least norm, squared residuals, rank, singular values), the last three where the driver gives them.
 
-    Source:  linalg_lstsq_out_info in ATen/native/BatchLinearAlgebra.cpp; the driver is gelsy unless one is named.
+    Source:  linalg_lstsq_out_info in ATen/native/BatchLinearAlgebra.cpp; the driver is gelsy unless one is named, and gels reads no rcond.
     """
     dtype, driver = op.result_dtype(), driver or "gelsy"
     rows, columns = (fixed(size, "a size of the matrix of linalg_lstsq") for size in op.dims(self)[-2:])
     is_vector = op.rank(b) == 1 or (op.rank(self) - 1 == op.rank(b) and op.dims(b) == op.dims(self)[:-1])
     right = op.Unsqueeze(op.cast(b, WORK), axes=[op.rank(b)]) if is_vector else op.cast(b, WORK)
-    relative = rcond if rcond is not None else epsilon_of(op, self) * max(rows, columns)
+    noise = epsilon_of(op, self) * max(rows, columns)
+    relative = noise if rcond is None or driver == "gels" else rcond
     if driver == "gelsy" and not relative < 1:
         raise UserError(
             "E203",

@@ -137,7 +137,7 @@ def edge_call(overload: torch._ops.OpOverload, seed: int, index: int, is_taken: 
     if not is_taken and rng.random() < 0.3:
         candidates = (found.call() for found in draws(overload, seed, index, TRIES))
     elif is_taken and is_backward(overload):  # whose kernels check nothing: those of the forward overload are moved
-        candidates = backward_calls(overload, index, lambda forward: _near(forward, seed, index))
+        candidates = backward_calls(overload, index, lambda forward: _near(forward, seed, index, True))
     else:
         candidates = _near(overload, seed, index)
     for args, kwargs in candidates:
@@ -149,9 +149,13 @@ def edge_call(overload: torch._ops.OpOverload, seed: int, index: int, is_taken: 
     return None
 
 
-def _near(overload: torch._ops.OpOverload, seed: int, index: int) -> Iterator[tuple[Any, Any]]:
-    call = drawn_call(overload, seed, index // MOVES)
-    return iter(()) if call is None else moved_calls(call, seed, index, TRIES // 2, drawer(overload, seed, index))
+def _near(overload: torch._ops.OpOverload, seed: int, index: int, is_real: bool = False) -> Iterator[tuple[Any, Any]]:
+    """Moves of a drawn call, of real numbers where a gradient needs them."""
+    for first in range(index // MOVES, index // MOVES + 4):
+        call = drawn_call(overload, seed, first)
+        if call is not None and (not is_real or any(leaf.is_floating_point() for leaf in leaves(call))):
+            return moved_calls(call, seed, index, TRIES // 2, drawer(overload, seed, index))
+    return iter(())
 
 
 def _refusal(overload: torch._ops.OpOverload, args: Any, kwargs: Any) -> Exception | None:

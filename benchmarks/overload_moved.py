@@ -192,7 +192,7 @@ def _of_all(tensors: list[torch.Tensor], extents: list[int]) -> Iterator[tuple[s
     ways.append(("all rank", lambda leaf: _without(leaf, 0) if leaf.dim() else leaf))
     ways.append(("all rank", lambda leaf: leaf.unsqueeze(0).clone()))
     ways.append(("all rank", lambda leaf: leaf.flatten()[0].clone() if leaf.numel() else leaf))
-    ways.append(("strided", lambda leaf: torch.stack([leaf, leaf], -1)[..., 0]))
+    ways.append(("strided", lambda leaf: leaf.mT.contiguous().mT if leaf.dim() > 1 else leaf))
     yield from ((way, functools.partial(of_tensors, change)) for way, change in ways)
 
 
@@ -206,7 +206,8 @@ def _of_size(size: int, wanted: int, leaf: torch.Tensor) -> torch.Tensor:
 
 
 def with_other_numbers(args: Any, kwargs: Any) -> Iterator[tuple[Any, Any]]:
-    """The call with tensors of the same dtypes and sizes that hold other numbers, most of which kernels take."""
+    """The call with tensors of the same dtypes and sizes that lie otherwise in memory, or hold other numbers, most of which kernels take."""
+    yield pytree.tree_map(lambda leaf: leaf.contiguous() if isinstance(leaf, torch.Tensor) else leaf, (args, kwargs))
     numbers = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if type(leaf) is int]
     sizes = {
         size for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor) for size in leaf.shape[:1]

@@ -19,7 +19,7 @@ CLASSES = {
     "undefined": "differs where eager PyTorch's own result is not defined; the reasons are below",
     "wrong": "differs where eager PyTorch is defined",
     "eager refuses, and so does the export": "a call that eager PyTorch refuses is a `UserError`",
-    "eager refuses the numbers alone": "eager PyTorch takes tensors of these dtypes and sizes that hold other numbers; the file cannot tell",
+    "eager refuses the numbers alone": "eager PyTorch takes tensors of these dtypes and sizes that hold other numbers, or lie otherwise in memory; the file cannot tell",
     "the CPU alone refuses": "half precision that the CPU's kernels lack, and other devices have",
     "eager refuses, a file is written": "a file for a call that eager PyTorch refuses whatever the tensors hold",
     "internal error": "the export ends with E900 or another exception, or its process ends",

@@ -1,8 +1,9 @@
 """Calls drawn from the schemas of all exportable overloads, exported one by one and compared with eager PyTorch.
 
 ``make overload-sweep``, or ``python -m benchmarks.overload_sweep [PATTERN ...] [--seed 1] [--each 10] [--jobs 2]``. Arguments
-have ranks 0 to 4, sizes 0 to 5 and any dtype; optional ones are given or not. A call counts when eager PyTorch takes it. It
-goes on where an earlier call with this seed stopped, and ``--write`` writes docs/measured/overload_sweep.md.
+have ranks 0 to 4, sizes 0 to 5 and any dtype; optional ones are given or not. A call counts when eager PyTorch takes it. Calls at the
+edge go through a table of moves, the next kind with each number of ``--each``. It goes on where an earlier call with this seed
+stopped, and ``--write`` writes docs/measured/overload_sweep.md.
 """
 
 from __future__ import annotations

@@ -27,6 +27,7 @@ from benchmarks.overload_call import (
     judge,
     judge_misfit,
 )
+from benchmarks.overload_moved import moved_calls
 from benchmarks.overload_undefined import depends_on_memory, reasons
 from fx2onnx.aten_map import TABLE
 from fx2onnx.capture.recording import tracer
@@ -90,6 +91,10 @@ UNDEFINED_CALLS = [
     (aten._fft_c2r.default, (torch.ones(3, 1, dtype=torch.complex64), [1, 0], 2, 2), "half a spectrum"),
     (aten._fft_c2c.default, (torch.ones(3, 2, dtype=torch.complex64), [-1], 0, True), "half a spectrum"),
     (aten.bitwise_left_shift.Tensor_Scalar, (torch.tensor([1]), 70), "a shift beyond the number of bits"),
+    (aten.copysign.Tensor, (torch.ones(1), torch.tensor([float("nan")])), "the sign of NaN"),
+    (aten.bilinear.default, (torch.ones(1, 2) / 0, torch.ones(1, 2), torch.ones(1, 2, 2)), "whose order is open"),
+    (aten.linalg_matrix_rank.default, (torch.ones(2, 3), 0.0), "as near to the cutoff as its rounding"),
+    (aten._pack_padded_sequence.default, (torch.ones(2, 1), torch.tensor([3]), False), "longer than what they lie in"),
 ]
 
 
@@ -323,6 +328,25 @@ def test_moved_calls_are_those_that_eager_pytorch_takes_or_refuses(overload):
         overload(*misfit.args, **misfit.kwargs)
     for drawing in (EDGE, MISFIT):
         assert examine(overload, 3, 0, lambda stage: None, drawing).kind not in FAULTS
+
+
+def test_calls_at_the_edge_go_through_the_kinds_of_moves():
+    start = call(aten.sum.dim_IntList, torch.randn(2, 3), [0])
+    seen = [next(moved_calls(start, 1, index, 9, lambda argument: torch.float64)) for index in range(40)]
+    moved = [(args[0].dtype, args[0].shape, args[1], kwargs["dtype"]) for args, kwargs in seen]
+    dtypes, shapes, dims, wanted = (set(map(str, column)) for column in zip(*moved, strict=True))
+    assert [len(column) > 2 for column in (dtypes, shapes, dims, wanted)] == [True, True, True, False]
+    assert len(wanted) == 2
+    again = [next(moved_calls(start, 1, index, 9, lambda argument: torch.float64)) for index in range(40)]
+    assert [str(args) for args, _ in seen] == [str(args) for args, _ in again]
+
+
+def test_the_forward_call_of_a_backward_overload_is_moved():
+    drawn = [edge_call(aten.avg_pool2d_backward.default, 1, index, True) for index in range(4)]
+    assert len({each.describe() for each in drawn}) > 1
+    for each in drawn:
+        grad, source = each.args[:2]
+        assert grad.shape == aten.avg_pool2d.default(source, *each.args[2:]).shape
 
 
 @pytest.mark.slow

@@ -165,8 +165,13 @@ def _reordered(op: Emit, value: ir.Value, order: tuple[int, ...]) -> ir.Value:
 def _bias(op: Emit, bias: ir.Value, weight: ir.Value) -> ir.Value:
     """A bias of each gate, which one number may stand for."""
     count = op.dims(weight)[0]
-    if op.dims(bias) == (count,):
+    dims = op.dims(bias)
+    if dims == (count,):
         return bias
+    if any(size != 1 for size in dims[:-1]) or (dims and dims[-1] not in (1, count)):
+        raise UserError(
+            "E203", f"a recurrent layer of {count} gates with a bias of {[*dims]}", next="give a number for each gate"
+        )
     return op.reshape(op.expand(bias, (1, count)), (count,))
 
 

@@ -301,7 +301,14 @@ def _run_packed(
             why="at each point in time one sequence runs at least",
             next="pass what torch.nn.utils.rnn.pack_padded_sequence gives",
         )
-    packing: Packing = packing_of(op, batch_sizes, op.dims(states[0])[1])
+    batch = op.dims(states[0])[1]
+    if isinstance(rows, int) and isinstance(times, int) and isinstance(batch, int) and rows > times * batch:
+        raise UserError(
+            "E203",
+            f"{rows} rows of packed data at {times} points in time, and an initial state of {batch} sequences",
+            next="give the initial state for each sequence",
+        )
+    packing: Packing = packing_of(op, batch_sizes, batch)
     padded = packing.spread(op, data, 0)
     output, *finals = run_stack(op, stack, padded, states, train, op.cast(packing.lengths(op), ir.DataType.INT32))
     return (packing.collect(op, output, op.result[0]), *finals)

@@ -39,7 +39,9 @@ UNDEFINED = "{}: eager PyTorch gives something else each time for {}"
 """Likewise."""
 SINGULAR = "{}: a singular matrix decides what {} is"
 """Of what was left out."""
-WITHOUT_ORDER = "{}: on {} the module chooses among NaN or equal infinities, of whose order ONNX says nothing"
+WITHOUT_ORDER = (
+    "{}: on {} the module chooses among NaN or equal infinities, or reads the sign of NaN: ONNX says nothing of either"
+)
 """Likewise."""
 
 

@@ -1,7 +1,7 @@
-"""What eager PyTorch chooses among what has no order: NaN, and equal infinities.
+"""What eager PyTorch chooses among what has no order: NaN, and equal infinities; and what it reads from the sign of NaN.
 
-PyTorch's ``topk`` and ``sort`` take NaN for the largest number, and its ``unique`` takes each for another one; ONNX says
-nothing of either. So the module runs again with NaN in other places of the order: what these runs give otherwise says
+PyTorch's ``topk`` and ``sort`` take NaN for the largest number, its ``unique`` takes each for another one, and its ``copysign``
+reads the sign bit of NaN; ONNX says nothing of any. So the module runs again with NaN in other places of the order: what these runs give otherwise says
 nothing of a file.
 """
 
@@ -22,6 +22,8 @@ RUNS = 8
 """Orders that are tried: NaN behind all numbers, before them, and anywhere."""
 _CASTS = frozenset(["aten::_to_copy", "aten::view"])
 """Operators whose integers are not places among the numbers that they are given."""
+_READ_SIGN = {"aten::copysign": 1, "aten::copysign_": 1, "aten::signbit": 0}
+"""Operators that read the sign of an argument, and which argument."""
 
 
 class Unordered(EagerMode):
@@ -33,6 +35,9 @@ class Unordered(EagerMode):
         self._generator = torch.Generator().manual_seed(seed)
 
     def seen(self, func: Any, args: Any, kwargs: Any) -> Any:
+        if _reads_sign_of_nan(func, args):
+            place = _READ_SIGN[func._schema.name]
+            return func(*args[:place], self._as_number(args[place]), **kwargs)
         result = func(*args, **kwargs)
         if not chooses_without_order(func, args, result):
             return result
@@ -68,7 +73,11 @@ class Unordered(EagerMode):
 
 
 def chooses_without_order(func: Any, args: Any, result: Any) -> bool:
-    """Return whether the operator gives places among numbers of which some are NaN or infinite. In Recording: for each call."""
+    """Return whether the operator gives places among numbers of which some are NaN or infinite, or reads the sign of NaN. In Recording:
+    for each call.
+    """
+    if _reads_sign_of_nan(func, args):
+        return True
     if isinstance(result, torch.Tensor):
         if not _is_whole(result):
             return False
@@ -77,6 +86,11 @@ def chooses_without_order(func: Any, args: Any, result: Any) -> bool:
     if func._schema.is_mutable or func._schema.name in _CASTS:
         return False
     return any(map(_has_no_order, pytree.tree_leaves(args)))
+
+
+def _reads_sign_of_nan(func: Any, args: Any) -> bool:
+    place = _READ_SIGN.get(func._schema.name)
+    return place is not None and isinstance(args[place], torch.Tensor) and bool(torch.isnan(args[place]).any())
 
 
 def _is_like(own: Any, moved: Any) -> bool:

@@ -316,6 +316,7 @@ def test_exported(module, args):
 
 
 REFUSED = [
+    *((Call(aten.gru.data, R(1, count, 1), [R(3, 1), R(3, 1)], False, 1, 0.0, False, False), (R(4, 1), T([2, 2]))) for count in (0, 1)),
     (Call(aten.lstm.data, [R(1, 1, 2)] * 2, [R(8, 3), R(8, 2), R(8), R(8, 1)], True, 1, 0.0, False, False), (R(3, 3), T([1, 1, 1]))),
     (Call(aten.lstm.input, [R(1, 1, 3)] * 2, [R(12, 2), R(12, 3)], False, 1, 0.0, False, False, False), (R(2, 1, 1, 2),)),
     *((Call(of, T([0, 1]), False, 2), (R(5, 2), T([[1, 0, 2]]))) for of in (aten._embedding_bag_forward_only.default, aten._embedding_bag.default)),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
@@ -80,8 +82,18 @@ def test_what_a_singular_matrix_does_not_reach_is_compared() -> None:
 
 def test_what_is_chosen_among_nan_is_noted() -> None:
     verdict = verified("nearest rows", PROGRAMS["nearest rows"].right)
-    assert any("of whose order ONNX says nothing" in note for note in verdict.notes)
+    assert any("ONNX says nothing of either" in note for note in verdict.notes)
     assert "nan" in {each.values for each in verdict.tried}
+
+
+@pytest.mark.parametrize(
+    "read", [torch.copysign, lambda x, y: torch.signbit(y) & (x == x), lambda x, y: x.clone().copysign_(y)]
+)
+def test_the_sign_of_nan_is_no_fault_and_that_of_numbers_is(read: Callable[..., torch.Tensor]) -> None:
+    x, y = torch.tensor([[1.0, 2.0], [-3.0, 4.0]]), torch.tensor([[-torch.nan, torch.nan], [-0.0, -2.0]])
+    exported = fx2onnx.export(Given(read), (x, y))
+    assert verify(exported, Given(read), (x, y)).ok
+    assert not verify(exported, Given(lambda x, y: read(x, torch.where(y == y, -y, y))), (x, y)).ok
 
 
 def test_rows_without_nan_still_count_beside_rows_with_nan() -> None:

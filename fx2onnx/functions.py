@@ -160,7 +160,7 @@ def testcase(
         case = _case_of_feeds(model, feeds or {}, dims or {}, seed)
     else:
         require("torch")
-        from fx2onnx.verify.sample_case import case_of_module
+        from fx2onnx.verify.samples import case_of_module
 
         case = case_of_module(_opened(model), module, args, kwargs)
     write_case(folder, case, weights=weights)

@@ -222,7 +222,7 @@ MUTANTS = [
         "tests/verify/test_verify_classes.py",
     ),
     Mutant(
-        "verify/own_state.py",
+        "verify/module_state.py",
         "held = keep(tree, arguments)",
         "held = keep(ModuleTree(torch.nn.Module()), arguments)",
         "tests/capture/test_left_as_before.py",

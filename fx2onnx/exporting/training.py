@@ -31,14 +31,11 @@ from fx2onnx.files.folder_commit import commit_folder
 from fx2onnx.manifest.names import MODEL_FILE
 from fx2onnx.manifest.training import EVAL_FILE, GRADIENTS_FILE, STEP_FILE, UPDATE_FILE
 from fx2onnx.proof.attest import require_path
-from fx2onnx.training.dropout_off import DROPOUT_OFF
+from fx2onnx.training.forms import DROPOUT_OFF, FORMS
 from fx2onnx.training.history import PathsNoted
 from fx2onnx.training.options import Training
-from fx2onnx.training.packed_forms import PACKED
 from fx2onnx.training.plan import plan_of
 from fx2onnx.training.program import GraphKind, TrainingPlan, TrainingProgram
-from fx2onnx.training.recurrent_forms import RECURRENT
-from fx2onnx.training.whole_forms import WHOLE
 
 if TYPE_CHECKING:
     from fx2onnx.judge.verdict import Verdict
@@ -109,7 +106,7 @@ def graph_of(module: torch.nn.Module, plan: TrainingPlan, kind: GraphKind, optio
         gradients=is_differentiated,
     )
     is_off = is_differentiated and plan.training.dropout == "off"
-    forms = {**RECURRENT, **PACKED, **WHOLE} if is_differentiated else {}
+    forms = FORMS if is_differentiated else {}
     translations = {**forms, **(DROPOUT_OFF if is_off else {}), **(options.custom_translations or {})}
     asked = replace(
         options,

@@ -74,7 +74,7 @@ RTOL, ATOL = 1e-3, 1e-7
 FOLDED_RTOL = 1e-6
 """Constants that were folded by other programs."""
 
-# Values found again by weighted sums of their numbers (verify/locating/sketches.py)
+# Values found again by weighted sums of their numbers (verify/locating/side_by_side.py)
 SKETCH_ROUNDED = 1e-5
 """Of the sum of magnitudes: two sums of floats that differ by more are of other numbers, not of rounded ones."""
 SKETCH_ALIKE = 2e-4

@@ -35,17 +35,15 @@ from fx2onnx.quantize.model import Quantized
 from fx2onnx.quantize.options import Quantize
 from fx2onnx.sizes.expr import Dim
 from fx2onnx.sizes.text import parse_dim
+from fx2onnx.steps import stages
 from fx2onnx.steps.coarser import Drawn, against_numbers, in_16_bits, same_as, with_numbers
 from fx2onnx.steps.compare import Original, random_outputs
 from fx2onnx.steps.dynamic import make_dynamic
 from fx2onnx.steps.list import STEPS, Wanted, fit_to_target
 from fx2onnx.steps.opened import Opened, open_model
 from fx2onnx.steps.opset import convert_opset
-from fx2onnx.steps.plan import Plan, opset_for
-from fx2onnx.steps.result import LeftOut, OptimizeResult, Size, measured
+from fx2onnx.steps.result import LeftOut, OptimizeResult, Plan, Size, measured, opset_for
 from fx2onnx.steps.sizes import fix_sizes, in_dead_branches, parse_sizes, refuse_contradiction
-from fx2onnx.steps.stages import Limit, Trace, guilty_step, rewrite, stages_of
-from fx2onnx.steps.written import Interface, keeps_origins, leave_out_origins, store_inside
 from fx2onnx.targets.find import find
 
 MOST_LEFT_OUT = 8
@@ -120,9 +118,9 @@ def optimize_model(
     version = opset_for(opened, opset, runtime, few_bits)
     plan = Plan(
         level, version, wanted, dict(dynamic or {}), external_data, external_data_bytes, explain, check, runtime,
-        few_bits, Precision.of(dtype, io), keeps_metadata=keeps_origins(word), properties=own,
+        few_bits, Precision.of(dtype, io), keeps_metadata=stages.keeps_origins(word), properties=own,
     )  # fmt: skip
-    stages_of(level)
+    stages.stages_of(level)
     job = _Job(opened, plan)
     if verify:
         with record("run the input file"):
@@ -144,15 +142,15 @@ class _Job:
         self.left_out: list[LeftOut] = []
 
     # -- the graph ----------------------------------------------------------------------------------------------
-    def _prepare(self) -> tuple[ir.Model, Interface]:
+    def _prepare(self) -> tuple[ir.Model, stages.Interface]:
         """The graph before any rewrite: sizes fixed or made dynamic, opset converted."""
         model = self._sized()
         if self.plan.dynamic:
             make_dynamic(model, self.plan.dynamic)
-        interface = Interface.of(model)
+        interface = stages.Interface.of(model)
         if self.plan.opset is not None:
             # What is an input in one opset is an attribute in another, so that it has to be constant.
-            self.first_edits = rewrite(model, stages_of(min(self.plan.level, 1), is_folding=True)).edits
+            self.first_edits = stages.rewrite(model, stages.stages_of(min(self.plan.level, 1), is_folding=True)).edits
             convert_opset(model, self.plan.opset)
         return model, interface
 
@@ -176,13 +174,13 @@ class _Job:
         )
         return measured(self.prepared if proto.functions else model, proto.ByteSize(), data_bytes)
 
-    def _rewritten(self, limit: Limit | None = None) -> tuple[ir.Model, Trace]:
+    def _rewritten(self, limit: stages.Limit | None = None) -> tuple[ir.Model, stages.Trace]:
         plan = self.plan
         model, self.interface = self._prepare()
-        stages = stages_of(plan.level, growth_bytes=plan.growth_bytes, without=plan.without)
-        return model, rewrite(model, stages, limit=limit, check=plan.check, explain=plan.explain)
+        chosen = stages.stages_of(plan.level, growth_bytes=plan.growth_bytes, without=plan.without)
+        return model, stages.rewrite(model, chosen, limit=limit, check=plan.check, explain=plan.explain)
 
-    def _whole(self) -> tuple[ir.Model, Trace]:
+    def _whole(self) -> tuple[ir.Model, stages.Trace]:
         """All edits; where one fails, without the rewrite that failed."""
         for _ in range(MOST_LEFT_OUT):
             try:
@@ -205,10 +203,10 @@ class _Job:
         self.opened.as_in_file(model)
         rounds = plan.precision is not None or plan.quantize is not None  # weights of the main graph
         if plan.level and plan.stores_inside and not rounds:
-            store_inside(model)
+            stages.store_inside(model)
         model.metadata_props.update(plan.properties or {})
         if not plan.keeps_metadata:
-            edits["removed origins"] += leave_out_origins(model)
+            edits["removed origins"] += stages.leave_out_origins(model)
         return model, edits
 
     def _leave_out(self, name: str, where: str, why: str) -> None:
@@ -244,7 +242,7 @@ class _Job:
             ]
             self.original.add_parts(inputs, self.plan.dynamic, frozenset(varying), seed)
 
-    def _is_wrong(self, limit: Limit) -> bool:
+    def _is_wrong(self, limit: stages.Limit) -> bool:
         with tempfile.TemporaryDirectory(prefix="fx2onnx_") as folder:
             try:
                 model, _ = self._rewritten(limit)
@@ -254,14 +252,14 @@ class _Job:
             written = self._save(self._as_written(model, None)[0], os.path.join(folder, STAGED_NAME))
             return self.original.compare(written.path).is_wrong
 
-    def _blame(self, trace: Trace, comparison: Verdict) -> None:
+    def _blame(self, trace: stages.Trace, comparison: Verdict) -> None:
         """Find the edit that makes the file differ, and leave its rewrite out. Raises VerificationError E501."""
         bad = next(row for row in comparison.rows if not row.ok)
         what = f"{bad.output or 'the file'} in {bad.engine}: {bad.problem or 'differs'}"
-        if self.plan.target is not None and not self._is_wrong(Limit(len(trace.steps))):
+        if self.plan.target is not None and not self._is_wrong(stages.Limit(len(trace.steps))):
             fitted = f"the file differs from its input once it is fitted to {self.plan.target.name}"
             raise VerificationError("E501", fitted, why=what, next="report it with the file")
-        guilty = guilty_step(trace, self._is_wrong)
+        guilty = stages.guilty_step(trace, self._is_wrong)
         if guilty is None and self.plan.dynamic:
             raise UserError(
                 "E105", "the file is not right at other sizes than its own", why=what,
@@ -275,7 +273,7 @@ class _Job:
         name, where = self._edit_at(trace, guilty)
         self._leave_out(name, where, what)
 
-    def _edit_at(self, trace: Trace, limit: Limit) -> tuple[str, str]:
+    def _edit_at(self, trace: stages.Trace, limit: stages.Limit) -> tuple[str, str]:
         """The rewrite or pass of the guilty edit, and the node that it ended at."""
         stage = trace.steps[limit.steps][0]
         try:
@@ -364,7 +362,7 @@ class _Job:
                     made.comparison = in_16_bits(exact, written.path, final, done.precision, wanted.precision)
         return made
 
-    def _result(self, made: Made, trace: Trace, target: str | None) -> OptimizeResult:
+    def _result(self, made: Made, trace: stages.Trace, target: str | None) -> OptimizeResult:
         model, written, comparison = made.model, made.written, made.comparison
         warnings = [*self.notes, *self.opened.dense]
         if comparison is not None:

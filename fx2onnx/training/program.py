@@ -22,8 +22,14 @@ from fx2onnx.capture.recording.below_autograd import constants_read, is_one_of_s
 from fx2onnx.capture.run import output_name
 from fx2onnx.torchcompat.pytrees import flatten
 from fx2onnx.training.groups import Groups
-from fx2onnx.training.higher_order import decided_by_python, run_once
-from fx2onnx.training.history import check_constants, check_gradients, check_loss, check_tracked
+from fx2onnx.training.history import (
+    check_constants,
+    check_gradients,
+    check_loss,
+    check_tracked,
+    decided_by_python,
+    run_once,
+)
 from fx2onnx.training.optimizers import Moment, UpdateRule
 from fx2onnx.training.options import Training
 from fx2onnx.training.randomness import is_drop_path, seeded, unseeded

@@ -19,8 +19,8 @@ from fx2onnx.judge.memory import is_exhausted
 from fx2onnx.judge.verdict import Row, Verdict
 from fx2onnx.verify.eager import Eager
 from fx2onnx.verify.interface import Interface
+from fx2onnx.verify.module_state import has_codes, in_float32, with_own_zero_points
 from fx2onnx.verify.noise import RandomNodes
-from fx2onnx.verify.quantized import has_codes, in_float32, with_own_zero_points
 from fx2onnx.verify.work import WorkBudget
 
 _LONGEST = 20.0

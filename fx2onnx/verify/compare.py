@@ -34,15 +34,13 @@ from fx2onnx.verify.exact_codes import OVERFLOWS, ExactCodes
 from fx2onnx.verify.float_values import BY_ANY_ENGINE, NEAR_FLOAT64, NEEDS_RANGE, SPOILING, WITHOUT_NUMBERS
 from fx2onnx.verify.interface import Interface, as_file, assign, vanished
 from fx2onnx.verify.marks import MOST, Marks
+from fx2onnx.verify.module_state import NothingToCompare, Unsteady, as_quantized, compare_weights, with_state
 from fx2onnx.verify.noise import Draw, RandomNodes, Recording, drawn_outputs
 from fx2onnx.verify.on_cpu import leave, on_cpu
 from fx2onnx.verify.outputs import Outputs
-from fx2onnx.verify.own_state import NothingToCompare, Unsteady, with_state
 from fx2onnx.verify.precision import as_input, rounded_inputs
-from fx2onnx.verify.quantized import as_quantized
 from fx2onnx.verify.samples import Maker, Rows, Sample, cheapest_first, planned
 from fx2onnx.verify.steps import compare_steps
-from fx2onnx.verify.weights import compare_weights
 from fx2onnx.verify.work import WorkBudget
 
 TYPES_ONLY = "an engine's random numbers are its own: of outputs that depend on them only the type is compared"

@@ -24,9 +24,9 @@ from fx2onnx.torchcompat.pytrees import flatten
 from fx2onnx.torchcompat.reference import Widened, plain_kernels, without_mkldnn
 from fx2onnx.verify.arrays import to_numpy
 from fx2onnx.verify.exact_codes import ExactCodes
+from fx2onnx.verify.module_state import kept
 from fx2onnx.verify.noise import Draw, Redrawing, Replaying
 from fx2onnx.verify.on_cpu import redirected
-from fx2onnx.verify.own_state import kept
 from fx2onnx.verify.wide import InFloat64, widened
 
 

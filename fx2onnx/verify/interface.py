@@ -27,7 +27,7 @@ from fx2onnx.sizes.stated import SizeCondition
 from fx2onnx.sizes.text import parse_dim, size_of
 from fx2onnx.verify.file_bounds import FileBounds
 from fx2onnx.verify.float_values import BY_ANY_ENGINE, BY_ANY_ENGINE_IN_HALF, silent_on
-from fx2onnx.verify.quantized import has_codes, operators_of
+from fx2onnx.verify.module_state import has_codes, operators_of
 
 
 @dataclass(frozen=True, slots=True)

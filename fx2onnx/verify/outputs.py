@@ -24,8 +24,8 @@ from fx2onnx.verify.conditioning import Regular
 from fx2onnx.verify.eager import Eager
 from fx2onnx.verify.float_values import SPOILING, WITHOUT_NUMBERS
 from fx2onnx.verify.interface import Interface, contradiction
+from fx2onnx.verify.module_state import Unsteady
 from fx2onnx.verify.noise import Recording
-from fx2onnx.verify.own_state import Unsteady
 from fx2onnx.verify.precision import as_module_has_it
 from fx2onnx.verify.rounding import Moved, Unmoved
 from fx2onnx.verify.samples import Sample

@@ -23,7 +23,7 @@ from fx2onnx.training.program import GraphKind, TrainingPlan
 from fx2onnx.training.reference import Reference, random_gradients, sample_after
 from fx2onnx.verify.compare import verify
 from fx2onnx.verify.interface import as_file
-from fx2onnx.verify.own_state import put_back
+from fx2onnx.verify.module_state import put_back
 
 STEPS_BEFORE = 2
 """Steps that were made before: a state of zeros hides what is wrong with it."""

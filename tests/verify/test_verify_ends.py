@@ -10,7 +10,7 @@ import fx2onnx
 from fx2onnx import verify
 from fx2onnx.verify.float_values import FLOAT_ENDS, NEEDS_RANGE, SPOILING
 from fx2onnx.verify.marks import Marking, Marks
-from fx2onnx.verify.sizes import other_sizes
+from fx2onnx.verify.samples import other_sizes
 from fx2onnx.verify.values import ENDS, Values
 from tests.verify.given import Forward, Given
 

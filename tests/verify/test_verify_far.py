@@ -11,7 +11,7 @@ from torch import nn
 import fx2onnx
 from fx2onnx import verify
 from fx2onnx.verify.file_bounds import FileBounds
-from fx2onnx.verify.sizes import other_sizes
+from fx2onnx.verify.samples import other_sizes
 from fx2onnx.verify.turned import Turned
 from tests.verify.given import Forward, Given
 

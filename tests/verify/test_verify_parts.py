@@ -24,11 +24,10 @@ from fx2onnx.sizes.stated import SizeCondition
 from fx2onnx.verify.arrays import to_numpy
 from fx2onnx.verify.eager import Eager
 from fx2onnx.verify.locating.aten_values import ValueStore
+from fx2onnx.verify.module_state import _difference
 from fx2onnx.verify.rounding import Moved
-from fx2onnx.verify.samples import Maker, Sample, cheapest_first, planned
-from fx2onnx.verify.sizes import borders, other_sizes
+from fx2onnx.verify.samples import Maker, Sample, borders, cheapest_first, other_sizes, planned
 from fx2onnx.verify.values import KINDS, Values
-from fx2onnx.verify.weights import _difference
 
 N, M = Dim.symbol("n"), Dim.symbol("m")
 IDS = torch.tensor([[3, 1, 2]])

@@ -22,8 +22,7 @@ from fx2onnx.targets import faults
 from fx2onnx.targets.fault_entries import FaultEntry, entry_of
 from fx2onnx.targets.find import find, names
 from fx2onnx.verify.arrays import to_numpy
-from fx2onnx.verify.locating.difference import Difference, difference
-from fx2onnx.verify.locating.first_wrong import FirstWrong
+from fx2onnx.verify.locating.first_wrong import Difference, FirstWrong, difference
 from fx2onnx.verify.locating.onnx_file import OnnxFile, reads_of
 from fx2onnx.verify.locating.program import Program
 from fx2onnx.verify.locating.side_by_side import SideBySide, run_cut

@@ -26,16 +26,12 @@ from fx2onnx.judge.verdict import Verdict, check_effort
 from fx2onnx.verify.compare import verify
 from fx2onnx.verify.eager import as_array, failed_on_arguments, in_mode, outputs_of
 from fx2onnx.verify.interface import as_file, assign
-from fx2onnx.verify.locating import blame
+from fx2onnx.verify.locating import blame, by_values
 from fx2onnx.verify.locating.aten_graph import AtenGraph
 from fx2onnx.verify.locating.aten_values import AtenValues, ValueStore
 from fx2onnx.verify.locating.blame import with_entries
-from fx2onnx.verify.locating.by_values import likely_call, matched, producer, sketched, unmatched_fault
-from fx2onnx.verify.locating.capture_fault import Seen, first_unseen, places_noted
-from fx2onnx.verify.locating.difference import Difference, Once, difference
 from fx2onnx.verify.locating.dumped import in_dump
-from fx2onnx.verify.locating.elsewhere import Elsewhere, where_failed, without_inputs
-from fx2onnx.verify.locating.first_wrong import FirstWrong
+from fx2onnx.verify.locating.first_wrong import Difference, FirstWrong, Once, difference
 from fx2onnx.verify.locating.onnx_file import OnnxFile
 from fx2onnx.verify.locating.program import Program, Settings, is_ours
 from fx2onnx.verify.locating.side_by_side import SideBySide, Suspect, case_of, missing, reordered
@@ -86,13 +82,13 @@ def locate(
             arguments = bind(root.forward, *normalise_args(root, args, kwargs), asked.input_names)
             return in_dump(dump, file, arguments, bake, chosen[0])
 
-        def search(on: Elsewhere) -> FirstWrong | None:
+        def search(on: by_values.Elsewhere) -> FirstWrong | None:
             found = _Search(root, module, on.args, on.kwargs, path, file, settings, chosen, memory_bytes, bake).run()
             return None if found is None else with_entries(replace(found, on=on.name))
 
         with in_mode(root, asked.training), on_cpu(root, (args, kwargs)) as (args, kwargs):
-            is_here = verdict is None or where_failed(verdict) is None
-            if is_here and (found := search(Elsewhere(args, kwargs))) is not None:
+            is_here = verdict is None or by_values.where_failed(verdict) is None
+            if is_here and (found := search(by_values.Elsewhere(args, kwargs))) is not None:
                 return found
             if verdict is None:
                 try:
@@ -104,9 +100,9 @@ def locate(
                     return None
             if verdict.ok:
                 return None
-            failed = where_failed(verdict)
+            failed = by_values.where_failed(verdict)
             arguments = bind(root.forward, *normalise_args(root, args, kwargs), asked.input_names)
-            others = without_inputs(root, arguments, file.inputs, verdict.baked)
+            others = by_values.without_inputs(root, arguments, file.inputs, verdict.baked)
             for on in itertools.chain(others, [] if failed is None else [failed]):
                 with contextlib.suppress(UserError):  # such inputs fit together by chance alone: no export takes them
                     if (found := search(on)) is not None:
@@ -233,19 +229,19 @@ class _Search:
         problem = self._problem(engine, feeds)
         torch.manual_seed(SEED)
         right = next((other for other in self.engines if other != engine and not self._problem(other, feeds)), engine)
-        found = matched(self.file, right, feeds, sketched(aten.graph, aten.inputs))
+        found = by_values.matched(self.file, right, feeds, by_values.sketched(aten.graph, aten.inputs))
         alike = AtenValues.of(aten.graph, aten.inputs, found.mapped(), ValueStore(self.memory_bytes))
         _aten_outputs(alike, self.settings.lifts_state)
         side = SideBySide(self.file, engine, alike, feeds)
         suspect = _first_deviating(side)
         if suspect is None:
-            return unmatched_fault(self.file, found, program.captured.graph, problem, engine)
+            return by_values.unmatched_fault(self.file, found, program.captured.graph, problem, engine)
         texts, verdict = blame.engine_blame(side, suspect.name, self._engines_and_reference())
         why = "the nodes are fed with PyTorch's values, and give none that it has"
-        verdict = verdict or blame.Blame("translation", producer(self.file), why)
+        verdict = verdict or blame.Blame("translation", by_values.producer(self.file), why)
         report = self._report(program, side, suspect.name, suspect.difference, verdict, texts)
         nodes, _ = side.given(suspect.name)
-        call = likely_call(self.file, nodes[0], found, program.captured.graph)
+        call = by_values.likely_call(self.file, nodes[0], found, program.captured.graph)
         if call not in alike.calls_between(suspect.name):
             return report
         assert call is not None
@@ -306,13 +302,13 @@ class _Search:
         expected: Sequence[Any],
         wrong: Mapping[int, Difference],
     ) -> FirstWrong:
-        with Seen() as seen:
+        with by_values.Seen() as seen:
             self._eager(arguments)
         outputs = [program.captured.outputs[index].value for index in wrong]
         nodes = [value for value in outputs if isinstance(value, torch.fx.Node)]
         torch.manual_seed(SEED)
-        found = first_unseen(graph, inputs, seen, nodes)
-        with places_noted() as places:
+        found = by_values.first_unseen(graph, inputs, seen, nodes)
+        with by_values.places_noted() as places:
             Program.of(self.module, self.args, self.kwargs, self.settings)
         index, first = next(iter(wrong.items()))
         why = f"output {program.captured.outputs[index].name} of the captured graph differs from eager PyTorch's"

@@ -19,6 +19,7 @@ from fx2onnx.capture.python.data_numbers import DataNumber
 from fx2onnx.capture.python.file_names import SYMBOLIC
 from fx2onnx.capture.shapes import size_arguments, size_tensors
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
+from fx2onnx.capture.shapes.size_keys import hashing
 from fx2onnx.capture.shapes.size_math import (
     IS_FINITE,
     MATH,
@@ -32,8 +33,7 @@ from fx2onnx.capture.shapes.size_math import (
 )
 from fx2onnx.capture.shapes.symnode import DimNode, may_be_size, sym_number, unwrap
 from fx2onnx.sizes.expr import Scalar, apply
-from fx2onnx.torchcompat.frames import asked_by_user, asking_frame, is_user
-from fx2onnx.torchcompat.source_ast import calls_cached
+from fx2onnx.torchcompat.frames import asked_by_user, is_user
 from fx2onnx.torchcompat.thread_state import list_device_constructors
 from fx2onnx.torchcompat.versions import find
 
@@ -240,22 +240,6 @@ def _power(original: Function) -> Function:
 
 
 @answers_for_caller
-def _hash(original: Callable[[torch.SymInt], int]) -> Function:
-    """A key of a dict has to be a plain number; a function that keeps its results keeps them by expression. torch itself
-    counts on sizes that have no hash.
-    """
-
-    def hashed(self: torch.SymInt) -> int:
-        frame = asking_frame()
-        if frame is None or not is_user(frame.f_code):
-            return int(original(self))
-        node = _size_node(self)
-        return hash(int(self)) if node is None or not calls_cached(frame) else hash(("size", node.value))
-
-    return hashed
-
-
-@answers_for_caller
 def _attention(original: Function) -> Function:
     """``is_causal`` by a size is decided, and a scale that is one is multiplied first."""
 
@@ -298,7 +282,7 @@ _OF_TORCH: tuple[_Wrapped, ...] = (
     *size_arguments.WRAPPED,
     *((space, name, functools.partial(_with_sizes_alone, wrap)) for space, name, wrap in size_arguments.OF_ARGUMENTS),
 )
-_WRAPPED = ((Why.PYTHON, _OF_PYTHON), (Why.SIZES, _OF_TORCH), (Why.METHODS, ((torch.SymInt, "__hash__", _hash),)))
+_WRAPPED = ((Why.PYTHON, _OF_PYTHON), (Why.SIZES, _OF_TORCH), (Why.METHODS, ((torch.SymInt, "__hash__", hashing),)))
 _ORDER = "it chooses an order by sizes, as torch.einsum lets it: that at the sample"
 
 

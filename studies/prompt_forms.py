@@ -78,7 +78,7 @@ def _compared(loaded: Any, model: Any, tokens: int, rounds: int) -> tuple[float,
     """Medians of both ways, which have to give the same logits."""
     import numpy as np
 
-    from fx2onnx.generation.greedy import _advance
+    from fx2onnx.generation.generate import _advance
 
     ids = np.random.default_rng(0).integers(5, min(1000, model.config.vocab_size), (1, tokens))
     main, prompt = loaded.main, loaded.graph("prompt") or loaded.main

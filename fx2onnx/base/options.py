@@ -14,14 +14,15 @@ from fx2onnx.base.metadata import OF_EXPORTERS, PRODUCER
 
 Options = TypeVar("Options")
 
-INPUTS, SIZES, PRECISION, OUTPUT, CHECKS = (
+INPUTS, SAMPLING, SIZES, PRECISION, OUTPUT, CHECKS = (
     "Example inputs",
+    "Generation",
     "Dynamic shapes",
     "Precision and quantization",
     "Output",
     "Checks",
 )
-PANELS = (INPUTS, SIZES, PRECISION, OUTPUT, CHECKS)
+PANELS = (INPUTS, SAMPLING, SIZES, PRECISION, OUTPUT, CHECKS)
 """Panels of the help, in the order in which they stand there."""
 _METADATA_KEY = "fx2onnx.flag"
 _KINDS: dict[str, Any] = {

@@ -12,6 +12,7 @@ from fx2onnx.base.errors import UserError, VerificationError
 from fx2onnx.base.options import CHECKS, INPUTS
 from fx2onnx.cli import options
 from fx2onnx.cli.outcome import print_json, reports_errors
+from fx2onnx.generation.settings import Settings
 
 if TYPE_CHECKING:
     from fx2onnx.generation import LoadedModel
@@ -25,6 +26,13 @@ def generate_command(
         Path,
         options.argument("FOLDER", "A folder that fx2onnx export-folder wrote."),
     ],
+    settings: Annotated[dict[str, Any], options.Group(Settings)],
+    prompt: Annotated[
+        list[str] | None, options.flag("--prompt", "A text, repeatable: several make a batch.", INPUTS, metavar="TEXT")
+    ] = None,
+    chat: Annotated[
+        bool, options.flag("--chat", "--prompt is a message to a chat model, by the folder's chat template.", INPUTS)
+    ] = False,
     prompt_ids: Annotated[
         list[str] | None,
         options.flag(
@@ -32,7 +40,9 @@ def generate_command(
         ),
     ] = None,
     input: options.Inputs = None,
-    max_new_tokens: Annotated[int, options.flag("--max-new-tokens", "Generate at most N tokens.", min=1)] = 20,
+    max_new_tokens: Annotated[
+        int | None, options.flag("--max-new-tokens", "Generate at most N tokens. Default: 20.", min=1)
+    ] = None,
     engine: options.OneEngine = None,
     verify: options.Verify = False,
     source: options.SourceFlag = None,
@@ -46,35 +56,79 @@ def generate_command(
     ] = False,
     json_output: options.Json = False,
 ) -> None:
-    """Generate tokens from an exported folder.
+    """Generate tokens, or text, from an exported folder.
 
-    The token with the largest logit is taken each time. --verify compares with model.generate of transformers.
+    The token with the largest logit is taken each time, unless --do-sample or --num-beams is given. --verify compares with
+    model.generate of transformers.
     """
     from fx2onnx.cli.progress import Stages
-    from fx2onnx.generation import load
-    from fx2onnx.generation.greedy import prompt_length
-    from fx2onnx.judge.engines import SESSIONS, chosen_engines
 
-    rows = [_ids(text) for text in prompt_ids or []]
-    if not rows and not input:
-        raise UserError(
-            "E001", "there is no prompt", next="--prompt-ids 1,2,3, or --input NAME=FILE.npy for an encoder"
-        )
+    settings = {name: value for name, value in settings.items() if value not in (None, (), False)}
+    if settings.get("num_return_sequences") == 1:
+        del settings["num_return_sequences"]
+    length = max_new_tokens if max_new_tokens or "max_length" in settings else 20
+    rows = _checked(prompt, chat, prompt_ids, input, settings if verify else {})
     with Stages(quiet=json_output) as stages:
-        with stages.stage(f"load {folder}"):
-            model = load(folder, chosen_engines(None if engine is None else [engine], SESSIONS)[0])
+        model = _loaded(stages, folder, engine)
+        inputs = _prompts(model, prompt, chat) if prompt else _inputs(model, rows, input or [])
         spec = _source(model, source, trust_source) if verify else ""
-        inputs = _inputs(model, rows, input or [])
         _check_range(model, rows)
-        tokens = stages.call("generate", lambda: model.generate(**inputs, max_new_tokens=max_new_tokens))
+        tokens = stages.call("generate", lambda: model.generate(**inputs, max_new_tokens=length, **settings))
         expected = None
         if spec:
-            expected = stages.call(f"generate with {spec}", lambda: _expected(spec, model, inputs, max_new_tokens))
+            expected = stages.call(f"generate with {spec}", lambda: _expected(spec, model, inputs, length or 20))
+    _write(model, inputs, tokens, expected, is_text=bool(prompt), json_output=json_output)
+
+
+def _checked(
+    prompt: list[str] | None,
+    chat: bool,
+    prompt_ids: list[str] | None,
+    files: list[str] | None,
+    unverified: dict[str, Any],
+) -> list[list[int]]:
+    """The rows of ``--prompt-ids``. Raises UserError E001 for flags that contradict."""
+    if not (prompt or prompt_ids or files):
+        step = "--prompt TEXT, --prompt-ids 1,2,3, or --input NAME=FILE.npy for an encoder"
+        raise UserError("E001", "there is no prompt", next=step)
+    if prompt and prompt_ids:
+        raise UserError("E001", "--prompt and --prompt-ids are both given", next="leave out one of the two")
+    if chat and not prompt:
+        raise UserError("E001", "--chat has no message", next="--prompt TEXT")
+    if unverified:
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in unverified)
+        raise UserError("E001", f"--verify compares the likeliest tokens, without {flags}", next="leave out --verify")
+    return [_ids(text) for text in prompt_ids or []]
+
+
+def _loaded(stages: Any, folder: Path, engine: str | None) -> LoadedModel:
+    from fx2onnx.generation import load
+    from fx2onnx.judge.engines import SESSIONS, chosen_engines
+
+    with stages.stage(f"load {folder}"):
+        return load(folder, chosen_engines(None if engine is None else [engine], SESSIONS)[0])
+
+
+def _prompts(model: LoadedModel, prompts: list[str], chat: bool) -> dict[str, Any]:
+    """Texts, or chats of one message each, as the folder's tokenizer has them."""
+    from fx2onnx.generation.generate import tokenizer_of
+
+    given = [[{"role": "user", "content": text}] for text in prompts] if chat else prompts
+    return dict(tokenizer_of(model).encoded(given, on_left=model.encoder is None))
+
+
+def _write(
+    model: LoadedModel, inputs: dict[str, Any], tokens: Any, expected: Any, *, is_text: bool, json_output: bool
+) -> None:
+    from fx2onnx.generation.generate import tokenizer_of
+    from fx2onnx.generation.prompt import prompt_length
+
     start = 0 if model.delays else prompt_length(model, inputs)
     if model.delays:  # a row for each codebook, of which given tokens are cut off at both ends
         tokens = tokens.reshape(-1, tokens.shape[-1])
         expected = None if expected is None else expected.reshape(-1, expected.shape[-1])
-    _finish(tokens, start, expected, json_output)
+    texts = [tokenizer_of(model).text(row) for row in tokens[:, start:]] if is_text else None
+    _finish(tokens, start, expected, texts, json_output)
 
 
 def _ids(text: str) -> list[int]:
@@ -140,16 +194,16 @@ def _expected(spec: str, model: LoadedModel, inputs: Mapping[str, Any], new: int
     return expected_tokens(spec, model.manifest.task, model.manifest.seed, inputs, new)
 
 
-def _finish(tokens: Any, start: int, expected: Any, json_output: bool) -> None:
+def _finish(tokens: Any, start: int, expected: Any, texts: list[str] | None, json_output: bool) -> None:
     new = [[int(token) for token in row] for row in tokens[:, start:]]
     same = None
     if expected is not None:
         same = expected.shape == tokens.shape and bool((expected == tokens).all())
     if json_output:
-        print_json({"ok": same is not False, "tokens": new, "verified": same})
+        print_json({"ok": same is not False, "tokens": new, "verified": same} | ({"texts": texts} if texts else {}))
     else:
-        for row in new:
-            typer.echo(",".join(map(str, row)))
+        for line in texts if texts is not None else [",".join(map(str, row)) for row in new]:
+            typer.echo(line)
     if same is None:
         return
     if not same:

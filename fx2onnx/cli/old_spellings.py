@@ -48,8 +48,6 @@ def respelled(args: list[str], command_of: Callable[[str], Any]) -> list[str]:
             f"{name} has no --dtype: the file says what it was converted to",
             next=["leave it out", "where the module was cast before its export: --module-dtype"],
         )
-    if name == "generate":
-        _check_settings(rest)
     if name == "profile":
         rest = _with_output(rest)
     for index, word in enumerate(rest):
@@ -124,21 +122,6 @@ def _check_flags(name: str, args: list[str], command_of: Callable[[str], Any]) -
                 f"{flag} is no option of fx2onnx {name}",
                 next=f"{' and '.join(others)} {'has' if len(others) == 1 else 'have'} it",
             )
-
-
-def _check_settings(args: list[str]) -> None:
-    """Raises UserError E001 for a setting of other programs that generate."""
-    for _, flag, _ in _pairs(args):
-        word = flag.removeprefix("--").replace("-", "_")
-        if word == "prompt":
-            step = "--prompt-ids 1,2,3; in Python AutoTokenizer of transformers makes the ids of a text"
-            raise UserError("E001", "generate takes token ids, and no text", next=step)
-        if word in _SETTINGS:
-            step = "--max-new-tokens N" if word == "max_length" else "to sample, loop over model(...).logits in Python"
-            raise UserError("E001", f"generate has no {flag}: it takes the likeliest token", next=step)
-
-
-_SETTINGS = frozenset({"temperature", "top_k", "top_p", "do_sample", "num_beams", "max_length", "repetition_penalty"})
 
 
 def _is_folder_task(task: str) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -62,29 +62,3 @@ def check_known(graph: Graph, names: Collection[str], next: str = "") -> None:
 
 def _takes(graph: Graph) -> str:
     return f"its inputs: {', '.join(port.name for port in graph.form.inputs)}"
-
-
-def without_settings(inputs: Container[str], given: dict[str, Any]) -> dict[str, Any]:
-    """The inputs, without settings of transformers' ``generate`` that say what is done here, too. Raises UserError E401 for others."""
-    for name in [name for name in given if name not in inputs and name in SETTINGS]:
-        usual, step = SETTINGS[name]
-        if given[name] not in usual:
-            raise UserError("E401", f"generate has no setting {name}={given[name]!r:.60}", next=step)
-        del given[name]
-    return given
-
-
-LOOP = "generation is greedy; to sample, loop over model(...).logits: docs/generation.md"
-SETTINGS: dict[str, tuple[tuple[Any, ...], str]] = {
-    "max_length": ((), "max_new_tokens=N, which does not count the prompt"),
-    "streamer": ((None,), "on_token=function, which is called with the tokens of every step"),
-    "do_sample": ((False, None), LOOP),
-    "num_beams": ((1, None), LOOP),
-    "use_cache": ((True, None), "the cache is part of the exported files; leave it out"),
-    **dict.fromkeys(
-        ("temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty", "no_repeat_ngram_size"),
-        ((None,), LOOP),
-    ),
-    **dict.fromkeys(("generation_config", "logits_processor", "stopping_criteria", "penalty_alpha"), ((None,), LOOP)),
-}
-"""Settings of transformers' ``generate``: values that change nothing here, and what to write for others."""

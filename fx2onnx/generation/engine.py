@@ -144,6 +144,14 @@ class Graph:
 
         return OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array).reshape(array.shape))
 
+    def rows(self, states: Mapping[str, Any], places: Array) -> dict[str, Any]:
+        """The cache of some rows, each state along its axis of the batch."""
+        found = dict(states)
+        for name, state in self.past.items():
+            if name in found and BATCH in state.shape:
+                found[name] = self.value(name, np.take(as_array(found[name]), places, axis=state.shape.index(BATCH)))
+        return found
+
     def empty(self, batch: int, capacity: int = 0) -> dict[str, Any]:
         """The cache before the first token, as the engine's own values; one of fixed size has room for ``capacity`` tokens."""
         sizes = {BATCH: batch, CAPACITY: capacity}

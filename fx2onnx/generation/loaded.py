@@ -13,7 +13,7 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.base.stack_frames import public
 from fx2onnx.generation.checks import cast, check_known
 from fx2onnx.generation.engine import Graph, as_array
-from fx2onnx.generation.greedy import generate
+from fx2onnx.generation.generate import generate
 from fx2onnx.generation.media import encode_media
 from fx2onnx.generation.opened import CACHE, OpenedFolder, Outputs, from_torch
 from fx2onnx.judge.engines import SESSIONS, chosen_engines
@@ -119,7 +119,7 @@ class LoadedModel(OpenedFolder):
 
     Calling it runs the main graph: ``model(input_ids=ids, attention_mask=mask)``. Torch tensors in give torch tensors
     out, arrays give arrays. Caches that are left out are empty; ``past_key_values=out.past_key_values`` goes on.
-    ``generate`` is that of ``greedy.py``.
+    ``generate`` is that of ``generate.py``.
     """
 
     def __call__(self, **inputs: Any) -> Outputs:

@@ -17,7 +17,7 @@ from fx2onnx.decoding.recipes import cross_attention
 from fx2onnx.decoding.recipes.cross_attention import handed_over, made_of, prompt_rewrite
 from fx2onnx.exporting.folder import export_assembly
 from fx2onnx.generation import load
-from fx2onnx.generation.greedy import rewritten
+from fx2onnx.generation.prompt import rewritten
 from fx2onnx.manifest.form import PromptRewrite
 from fx2onnx.sources.source import Source
 from studies.coverage_generation import _model, examine

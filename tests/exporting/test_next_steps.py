@@ -14,8 +14,7 @@ from torch import nn
 import fx2onnx
 from fx2onnx.base.errors import CODES, UserError
 from fx2onnx.base.metadata import DOCS
-from fx2onnx.cli.main import app
-from fx2onnx.generation.checks import SETTINGS, without_settings
+from fx2onnx.generation.settings import Settings, settings_of
 from fx2onnx.targets.find import find
 
 X = torch.randn(3, 4)
@@ -93,35 +92,27 @@ def test_a_file_with_other_weights_asks_for_its_module(tmp_path: Path) -> None:
     assert "the same weights" in caught.value.next[0]
 
 
-@pytest.mark.parametrize(("given", "step"), [({"temperature": 0.7}, "greedy"), ({"max_length": 8}, "max_new_tokens"),
-    ({"num_beams": 4}, "greedy"), ({"streamer": print}, "on_token"), ({"do_sample": True}, "greedy")])  # fmt: skip
+@pytest.mark.parametrize(("given", "step"), [({"num_beam_groups": 2}, "num_beams"), ({"guidance_scale": 2.0}, "top_p"),
+    ({"bad_words_ids": [[1]]}, "prefix_allowed_tokens_fn")])  # fmt: skip
 def test_settings_of_generate_lead_on(given: dict[str, Any], step: str) -> None:
     with pytest.raises(UserError, match="E401") as caught:
-        without_settings(["input_ids"], given)
+        settings_of(["input_ids"], given)
     assert step in caught.value.next[0]
 
 
 def test_settings_that_change_nothing_are_taken() -> None:
-    usual = {name: values[0] for name, (values, _) in SETTINGS.items() if values}
-    assert without_settings(["input_ids"], {**usual, "pixels": 1}) == {"pixels": 1}
-    assert without_settings(["temperature"], {"temperature": 2}) == {"temperature": 2}
+    given = {"use_cache": True, "guidance_scale": None, "output_scores": False, "pixels": 1}
+    assert settings_of(["input_ids"], given) == Settings()
+    assert given == {"pixels": 1}
+    assert settings_of(["temperature"], {"temperature": 2}) == Settings()
 
 
-@pytest.mark.parametrize("flag", ["--temperature=0.7", "--prompt=hello", "--num-beams=4", "--max-length=8"])
-def test_flags_of_other_programs_lead_on(flag: str) -> None:
-    from typer.testing import CliRunner
-
-    done = CliRunner().invoke(app, ["generate", "folder", flag])
-    assert done.exit_code == 2
-    assert "next" in done.stderr
-
-
-def test_a_text_is_no_prompt() -> None:
-    from fx2onnx.generation.greedy import _array
+def test_an_array_of_texts_is_no_prompt() -> None:
+    from fx2onnx.generation.prompt import array_of
 
     with pytest.raises(UserError, match="AutoTokenizer"):
-        _array("input_ids", "hello")
-    assert _array("input_ids", [1, 2]).dtype == np.int64
+        array_of("input_ids", np.array(["hello"]))
+    assert array_of("input_ids", [1, 2]).dtype == np.int64
 
 
 @pytest.mark.long

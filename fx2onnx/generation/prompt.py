@@ -1,0 +1,162 @@
+"""Where generation starts: what is given as arrays, the decoder's first tokens, its mask, states and what stays the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from fx2onnx.base.errors import UserError
+from fx2onnx.generation.checks import cast, check_feeds, check_known
+from fx2onnx.generation.codebooks import batch_of, rows_of_prompt
+from fx2onnx.generation.engine import Graph
+from fx2onnx.generation.media import TEXT, encode_media
+from fx2onnx.generation.opened import OpenedFolder
+from fx2onnx.judge.engines import Array
+from fx2onnx.manifest.form import PromptRewrite
+from fx2onnx.manifest.names import DECODER_IDS, IDS, MASK
+
+
+def rewritten(rewrite: PromptRewrite | None, given: Mapping[str, Any]) -> dict[str, Any]:
+    """``given``, its ``input_ids`` and ``attention_mask`` [batch, length] without the last tokens, another one first.
+
+    Raises:   UserError E401 where no token is left.
+    """
+    inputs = dict(given)
+    ids = inputs.get(IDS)
+    if rewrite is None or ids is None or ids.ndim != 2:
+        return inputs
+    kept = ids.shape[1] - rewrite.left_out
+    if kept < 1:
+        raise UserError(
+            "E401",
+            f"the prompt of {ids.shape[1]} tokens is too short",
+            why=f"the model's own generate leaves out its last {rewrite.left_out}: processors end a text with a token for that",
+        )
+    inputs |= {name: inputs[name][:, :kept] for name in (IDS, MASK) if name in inputs}
+    if rewrite.first_token is not None:
+        first = np.full_like(ids[:, :1], rewrite.first_token)
+        inputs[IDS] = np.concatenate([first, inputs[IDS][:, 1:]], axis=1)
+    return inputs
+
+
+def array_of(name: str, value: Any) -> Array:
+    array = np.asarray(value.detach().cpu().numpy() if hasattr(value, "detach") else value)
+    if array.dtype.kind in "SU" and name in (IDS, DECODER_IDS):
+        raise UserError(
+            "E401",
+            f"{name} is an array of texts",
+            next='a text or a list of texts as input_ids, or AutoTokenizer.from_pretrained(FOLDER)(text, return_tensors="np")',
+        )
+    return array.astype(np.int64) if array.dtype.kind in "iu" else array
+
+
+def start_of(
+    model: OpenedFolder, given: dict[str, Array], new: int
+) -> tuple[Array, Array, dict[str, Any], dict[str, Any]]:
+    """The decoder's first tokens and mask, its states, and inputs that stay the same at every step."""
+    main = model.main.form
+    if not main.output("logits") or main.input("decoder_tokens"):
+        raise UserError(
+            "E401",
+            f"{model.main.path.name} is no decoder to generate with",
+            why=f"it takes {', '.join(model.main.inputs)} and gives {', '.join(model.main.outputs)}",
+            next="export with a cache: --task text-generation-with-past, text2text-generation-with-past, ...",
+        )
+    if model.encoder is not None:
+        return _encoded(model, model.encoder, given)
+    if "input_ids" not in given:
+        raise UserError("E401", "generation needs input_ids")
+    ids = cast("input_ids", given["input_ids"], "tensor(int64)")
+    if ids.ndim != 2 or 0 in ids.shape:
+        raise UserError("E401", f"input_ids must be [batch, length] with at least one token, not {list(ids.shape)}")
+    batch = batch_of(model, ids)
+    mask = given.get("attention_mask", np.ones_like(ids[:batch]))
+    if mask.shape != (batch, ids.shape[1]):
+        raise UserError("E401", f"attention_mask is {list(mask.shape)}, input_ids {list(ids.shape)}")
+    if ids.shape[0] > 1 and not mask[:, -1].all():
+        raise UserError(
+            "E401",
+            "the prompts are padded on the right",
+            why="the next token follows the last column, which is padding for some rows",
+            next="pad on the left: tokenizer.padding_side = 'left'",
+        )
+    if not main.goes_on and main.positions == "none" and not mask.all():
+        raise UserError(
+            "E401",
+            "padded prompts need a graph with a cache",
+            why=f"{model.main.path.name} counts positions from the padding on",
+            next="export with --task text-generation-with-past, or give prompts of one length",
+        )
+    if main.mask == "ones" and not mask.all():
+        raise UserError(
+            "E401",
+            "the prompts are padded",
+            why=f"the attention of {model.main.path.name} counts tokens from the first column on",
+            next="give prompts of one length, or export without fused forms",
+        )
+    beside = encode_media(model, given, ids)
+    states = model.main.empty(batch, ids.shape[1] + new)
+    for graph in (model.graph(medium.kind) for medium in model.manifest.media):
+        states |= graph.following(beside, model.main) if graph is not None else {}
+    return ids, mask, states, beside
+
+
+def _encoded(
+    model: OpenedFolder, encoder: Graph, given: dict[str, Array]
+) -> tuple[Array, Array, dict[str, Any], dict[str, Any]]:
+    """What ``_start`` gives of an encoder-decoder."""
+    if "attention_mask" in encoder.inputs and "attention_mask" not in given and "input_ids" in given:
+        given["attention_mask"] = np.ones_like(given["input_ids"])
+    missing = [name for name in encoder.inputs if name not in given]
+    if missing:
+        raise UserError("E401", f"the encoder needs {missing[0]}", why=f"its inputs: {', '.join(encoder.inputs)}")
+    check_known(encoder, [name for name in given if name not in (*TEXT, "decoder_input_ids")])
+    feeds = {name: cast(name, given[name], arg.type) for name, arg in encoder.inputs.items()}
+    check_feeds(encoder, feeds)
+    encoded = encoder.run(feeds)
+    batch = len(given[next(iter(encoder.inputs))])
+    if model.delays:
+        ids = rows_of_prompt(model, given.get("decoder_input_ids"), batch, _first_token(model))
+    else:
+        ids = _decoder_prompt(encoder, given, _first_token(model))
+    states = model.main.empty(batch) | encoder.following(encoded, model.main)
+    by_role = {"encoder_states": encoded.get(encoder.form.output("encoder_states"))}
+    by_role |= {"encoder_mask": given[MASK]} if MASK in given else {}
+    fixed = {port.name: by_role[port.role] for port in model.main.form.inputs if port.role in by_role}
+    fixed |= {
+        p.name: encoded[p.name] for p in encoder.form.outputs if p.role == "handed_on" and p.name in model.main.inputs
+    }
+    return ids, np.ones_like(ids), states, fixed
+
+
+def prompt_length(model: OpenedFolder, given: Mapping[str, Array]) -> int:
+    """How many of the tokens that ``generate`` gives are none that it made."""
+    if model.encoder is None:
+        return int(rewritten(model.manifest.prompt_rewrite, given)["input_ids"].shape[1])
+    return int(_decoder_prompt(model.encoder, given, _first_token(model)).shape[1])
+
+
+def _decoder_prompt(encoder: Graph, given: Mapping[str, Array], start: int) -> Array:
+    """The decoder's first tokens [batch, length]: those given, behind the start token where they do not begin with it."""
+    prompt = given.get("decoder_input_ids", None if "input_ids" in encoder.inputs else given.get("input_ids"))
+    batch = len(given[next(iter(encoder.inputs))])
+    first = np.full((batch, 1), start, np.int64)
+    if prompt is None:
+        return first
+    prompt = cast("decoder_input_ids", prompt, "tensor(int64)")
+    if "attention_mask" not in encoder.inputs and not given.get("attention_mask", first).all():
+        raise UserError("E401", "the decoder's tokens are padded", why="the decoder has no mask of its own")
+    if prompt.ndim != 2 or len(prompt) != batch:
+        raise UserError("E401", f"the decoder's tokens are {list(prompt.shape)}, the encoder has {batch} rows")
+    return prompt if prompt.shape[1] and (prompt[:, 0] == start).any() else np.concatenate([first, prompt], axis=1)
+
+
+def _first_token(model: OpenedFolder) -> int:
+    parts = (model.config.get(name) or {} for name in ("decoder", "decoder_config"))
+    for said in (model.generation_config, model.config, *parts):
+        for key in ("decoder_start_token_id", "bos_token_id"):
+            if isinstance(said.get(key), int):
+                return int(said[key])
+    raise UserError("E401", "neither config.json nor generation_config.json has a decoder_start_token_id")

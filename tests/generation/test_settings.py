@@ -1,0 +1,240 @@
+"""Settings of ``generate``: the tokens of transformers under the same draws, text in and out, and contradictions."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import fx2onnx
+from fx2onnx.base.errors import UserError
+from fx2onnx.cli.main import app
+from fx2onnx.generation import LoadedModel, load
+from fx2onnx.generation.settings import settings_of
+from fx2onnx.sources import resolve
+
+SOURCE = "hf:llama?hidden_size=32&num_hidden_layers=1&intermediate_size=64&num_attention_heads=2&vocab_size=60"
+SOURCE += "&bos_token_id=1&eos_token_id=2&pad_token_id=0"
+IDS = torch.tensor([[5, 6, 7, 8], [9, 10, 11, 12]])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small Llama, with a tokenizer of letters and a chat template."""
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    made = tmp_path_factory.mktemp("settings") / "llama"
+    fx2onnx.export_folder(SOURCE, made)
+    letters = "abcdefghijklmnopqrstuvwxyz :.?!'ABCDEFGHIJKLMNOPQRSTUVWX"
+    words = {word: number for number, word in enumerate(["<pad>", "<s>", "</s>", "<unk>", *letters])}
+    own = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
+    own.pre_tokenizer = pre_tokenizers.Split(Regex("."), behavior="isolated")
+    own.decoder = decoders.Fuse()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=own, pad_token="<pad>", eos_token="</s>", unk_token="<unk>")
+    tokenizer.chat_template = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }} {% endfor %}bot: "
+    tokenizer.save_pretrained(made)
+    return made
+
+
+@pytest.fixture(scope="module")
+def eager() -> Any:
+    model: Any = resolve(f"{SOURCE}&task=causal-lm").module
+    model.config.use_cache = True
+    return model
+
+
+@pytest.fixture(params=["onnxruntime", "runner"])
+def model(request: pytest.FixtureRequest, folder: Path) -> LoadedModel:
+    return load(folder, request.param)
+
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "sample": {"do_sample": True},
+    "temperature, top_k": {"do_sample": True, "temperature": 0.7, "top_k": 20},
+    "top_p": {"do_sample": True, "top_p": 0.8, "top_k": 0},
+    "min_p": {"do_sample": True, "min_p": 0.02, "temperature": 0.5},
+    "three each": {"do_sample": True, "num_return_sequences": 3},
+    "penalties": {"repetition_penalty": 1.5, "no_repeat_ngram_size": 2, "min_new_tokens": 9},
+    "penalties and draws": {"do_sample": True, "repetition_penalty": 1.3, "no_repeat_ngram_size": 3},
+    "allowed": {"prefix_allowed_tokens_fn": lambda row, tokens: [3 + row, 4, 5, 20, 21]},
+    "length": {"max_length": 9, "max_new_tokens": None},
+    "beams": {"num_beams": 3},
+    "beams, two each": {"num_beams": 4, "num_return_sequences": 2, "length_penalty": 0.3},
+    "beams, early": {"num_beams": 3, "early_stopping": True},
+    "beams, never early": {"num_beams": 2, "early_stopping": "never", "length_penalty": 2.0},
+    "beams, allowed": {"num_beams": 3, "prefix_allowed_tokens_fn": lambda row, tokens: [3 + row, 4, 5, 2, 20]},
+    "beams, penalties": {"num_beams": 2, "repetition_penalty": 1.3, "no_repeat_ngram_size": 2},
+}
+
+
+@pytest.mark.long_cases(but=("onnxruntime-beams", "runner-top_p"))
+@pytest.mark.parametrize("case", SETTINGS)
+def test_tokens_are_those_of_transformers(model: LoadedModel, eager: Any, case: str) -> None:
+    settings = {"max_new_tokens": 10, **SETTINGS[case]}
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        given = {"do_sample": False} | {name: value for name, value in settings.items() if value is not None}
+        wanted = eager.generate(IDS, attention_mask=torch.ones_like(IDS), **given)
+        torch.manual_seed(seed)
+        assert torch.equal(model.generate(IDS, **settings), wanted)
+        if settings.get("do_sample"):
+            assert torch.equal(model.generate(IDS, seed=seed, **settings), wanted)
+
+
+@pytest.mark.long
+def test_numpys_draws_follow_the_seed_and_the_probabilities(model: LoadedModel) -> None:
+    ids = np.repeat(IDS.numpy()[:1], 64, axis=0)
+    first, again, other = (model.generate(ids, do_sample=True, seed=seed, max_new_tokens=2) for seed in (3, 3, 4))
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, other)
+    cold = model.generate(ids, do_sample=True, temperature=1e-3, seed=0, max_new_tokens=2)
+    assert np.array_equal(cold, model.generate(ids, max_new_tokens=2))
+
+
+@pytest.mark.long
+def test_text_and_chats_are_answered_in_text(model: LoadedModel) -> None:
+    ids = np.array([[4 + "abcdefghijklmnopqrstuvwxyz :.?!'".index(letter) for letter in "hello you"]])
+    tokens = model.generate(ids, max_new_tokens=6)[0, ids.shape[1] :]
+    answer = model.generate("hello you", max_new_tokens=6)
+    assert isinstance(answer, str)
+    assert len(answer) >= (tokens > 3).sum()
+    assert model.generate(["hello you"], max_new_tokens=6) == [answer]
+    both = model.generate(["hello you", "you"], max_new_tokens=6)
+    assert both[0] == answer
+    chat = [{"role": "user", "content": "hi"}]
+    assert model.generate(chat, max_new_tokens=6) == model.generate("user: hi bot: ", max_new_tokens=6)
+    assert len(model.generate("hello", max_new_tokens=4, num_beams=2, num_return_sequences=2)) == 2
+
+
+@pytest.mark.long
+def test_a_text_ends_at_a_stop_string(model: LoadedModel, eager: Any, folder: Path) -> None:
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    whole = model.generate(IDS, max_new_tokens=12)
+    stop = tokenizer.decode(whole[0, 7:9])
+    wanted = eager.generate(
+        IDS,
+        attention_mask=torch.ones_like(IDS),
+        max_new_tokens=12,
+        do_sample=False,
+        stop_strings=[stop],
+        tokenizer=tokenizer,
+    )
+    assert torch.equal(model.generate(IDS, max_new_tokens=12, stop_strings=[stop]), wanted)
+    assert torch.equal(model.generate(IDS, max_new_tokens=12, stop_strings=stop), wanted)
+
+
+class Streamer:
+    """As transformers' streamers: gets the prompt and each token."""
+
+    def __init__(self) -> None:
+        self.found: list[list[int]] = []
+        self.is_over = False
+
+    def put(self, value: Any) -> None:
+        self.found.append(value.reshape(-1).tolist())
+
+    def end(self) -> None:
+        self.is_over = True
+
+
+@pytest.mark.long
+def test_functions_of_the_user_are_called(model: LoadedModel) -> None:
+    ids, streamer = IDS.numpy()[:1], Streamer()
+    whole = model.generate(ids, max_new_tokens=6, streamer=streamer)
+    assert [token for part in streamer.found for token in part] == whole[0].tolist()
+    assert streamer.is_over
+    short = model.generate(ids, max_new_tokens=6, stopping_criteria=[lambda tokens, _: tokens.shape[1] >= 6])
+    assert short.tolist() == whole[:, :6].tolist()
+
+    def only_seven(_: Any, scores: Any) -> Any:
+        return np.where(np.arange(scores.shape[1]) == 7, scores, -np.inf)
+
+    assert (model.generate(ids, max_new_tokens=3, logits_processor=[only_seven])[:, 4:] == 7).all()
+
+
+CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
+    ({"temperature": 0.7}, "temperature without sampling"),
+    ({"top_k": 5, "top_p": 0.5}, "top_k, top_p without sampling"),
+    ({"seed": 1}, "a seed without sampling"),
+    ({"do_sample": True, "num_beams": 2}, "do_sample with num_beams"),
+    ({"num_return_sequences": 2}, "num_return_sequences=2 of the likeliest"),
+    ({"num_beams": 2, "num_return_sequences": 3}, "num_return_sequences=3 with num_beams=2"),
+    ({"length_penalty": 2.0}, "without beams"),
+    ({"do_sample": True, "temperature": 0}, "temperature=0"),
+    ({"do_sample": True, "temperature": "warm"}, "temperature='warm'"),
+    ({"do_sample": True, "top_p": 1.5}, "top_p=1.5"),
+    ({"do_sample": True, "top_k": -1}, "top_k=-1"),
+    ({"do_sample": True, "min_p": -0.1}, "min_p"),
+    ({"num_beams": 0}, "num_beams=0"),
+    ({"num_beams": 2, "streamer": Streamer()}, "a streamer for several"),
+    ({"num_beams": 2, "early_stopping": "soon"}, "early_stopping"),
+    ({"repetition_penalty": 0}, "repetition_penalty=0"),
+]
+
+
+@pytest.mark.parametrize(("settings", "text"), CONTRADICTIONS, ids=range(len(CONTRADICTIONS)))
+def test_settings_that_contradict_are_one_error(settings: dict[str, Any], text: str) -> None:
+    with pytest.raises(UserError, match="E001") as caught:
+        settings_of((), dict(settings))
+    assert text in caught.value.what
+    assert caught.value.next
+
+
+@pytest.mark.long
+def test_lengths_and_texts_that_cannot_be_are_told(model: LoadedModel, folder: Path, tmp_path: Path) -> None:
+    for given, text in (
+        ({"max_length": 9, "max_new_tokens": 3}, "both given"),
+        ({"max_length": 4}, "no room after 4 tokens"),
+        ({"stop_strings": [""]}, "not empty"),
+        ({"streamer": Streamer()}, "one prompt"),
+    ):
+        with pytest.raises(UserError, match="E001") as caught:
+            model.generate(IDS, **given)
+        assert text in caught.value.what
+    with pytest.raises(UserError, match=r"E401.*prefix_allowed_tokens_fn"):
+        model.generate(IDS, prefix_allowed_tokens_fn=lambda row, tokens: [])
+    with pytest.raises(UserError, match=r"E401.*no token"):
+        model.generate("")
+
+
+@pytest.mark.long
+def test_a_folder_without_a_tokenizer_says_so(folder: Path, tmp_path: Path) -> None:
+    import shutil
+
+    shutil.copytree(folder, tmp_path / "bare")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / "bare" / name).unlink()
+    with pytest.raises(UserError, match=r"E302.*no tokenizer"):
+        load(tmp_path / "bare").generate("hello")
+
+
+@pytest.mark.long
+def test_the_command_takes_and_gives_text(folder: Path) -> None:
+    def run(*more: str) -> Any:
+        return CliRunner().invoke(app, ["generate", str(folder), *more])
+
+    answer = load(folder).generate("user: hi bot: ", max_new_tokens=5)
+    assert run("--prompt", "hi", "--chat", "--max-new-tokens", "5").stdout.strip() == answer.strip()
+    found = json.loads(run("--prompt", "hi", "--json", "--do-sample", "--seed", "1", "--top-k", "5").stdout)
+    assert len(found["texts"]) == 1
+    assert (
+        len(
+            json.loads(run("--prompt", "a", "--json", "--num-beams", "2", "--num-return-sequences", "2").stdout)[
+                "texts"
+            ]
+        )
+        == 2
+    )
+    for wrong in (["--prompt", "a", "--prompt-ids", "1"], ["--chat", "--prompt-ids", "1"], ["--prompt", "a", "--top-k", "5"],
+                  ["--prompt", "a", "--verify", "--num-beams", "2"]):  # fmt: skip
+        done = run(*wrong)
+        assert done.exit_code == 2, wrong
+        assert "E001" in done.stderr

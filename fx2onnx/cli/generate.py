@@ -12,7 +12,7 @@ from fx2onnx.base.errors import UserError, VerificationError
 from fx2onnx.base.options import CHECKS, INPUTS
 from fx2onnx.cli import options
 from fx2onnx.cli.outcome import print_json, reports_errors
-from fx2onnx.generation.settings import Settings
+from fx2onnx.generation.settings import GenerateSettings
 
 if TYPE_CHECKING:
     from fx2onnx.generation import LoadedModel
@@ -26,7 +26,7 @@ def generate_command(
         Path,
         options.argument("FOLDER", "A folder that fx2onnx export-folder wrote."),
     ],
-    settings: Annotated[dict[str, Any], options.Group(Settings)],
+    settings: Annotated[dict[str, Any], options.Group(GenerateSettings)],
     prompt: Annotated[
         list[str] | None, options.flag("--prompt", "A text, repeatable: several make a batch.", INPUTS, metavar="TEXT")
     ] = None,
@@ -50,16 +50,15 @@ def generate_command(
         bool,
         options.flag(
             "--trust-source",
-            "--verify: compare with what the folder's fx2onnx.json names, also outside the folder. It may import code.",
+            "--verify: with the source in fx2onnx.json. Imports code.",
             CHECKS,
         ),
     ] = False,
     json_output: options.Json = False,
 ) -> None:
-    """Generate tokens, or text, from an exported folder.
+    """Generate tokens from an exported folder.
 
-    The token with the largest logit is taken each time, unless --do-sample or --num-beams is given. --verify compares with
-    model.generate of transformers.
+    The likeliest token is taken each time, without --do-sample and --num-beams. --verify compares with transformers.
     """
     from fx2onnx.cli.progress import Stages
 

@@ -134,7 +134,7 @@ SourceFlag = Annotated[
     str | None,
     flag("--source", "The PyTorch module whose results are expected, such as hf:FOLDER.", INPUTS, metavar="SOURCE"),
 ]
-Seed = Annotated[int, flag("--seed", "Seed of random weights and inputs.", INPUTS)]
+Seed = Annotated[int, flag("--seed", "Seed of random numbers.", INPUTS)]
 Inputs = Annotated[
     list[str] | None,
     flag(

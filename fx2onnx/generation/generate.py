@@ -15,7 +15,7 @@ from fx2onnx.generation.engine import Graph, as_array, dtype_of
 from fx2onnx.generation.media import beside_text
 from fx2onnx.generation.opened import OpenedFolder, positions
 from fx2onnx.generation.prompt import array_of, prompt_length, rewritten, start_of
-from fx2onnx.generation.settings import Chooser, Rule, Settings, last_rules, rules_of, settings_of
+from fx2onnx.generation.settings import Chooser, GenerateSettings, Rule, last_rules, rules_of, settings_of
 from fx2onnx.generation.text import FolderTokenizer, StopStrings, is_text, prompts_of
 from fx2onnx.judge.engines import Array
 from fx2onnx.manifest.form import PromptRewrite
@@ -91,7 +91,7 @@ def tokenizer_of(model: OpenedFolder) -> FolderTokenizer:
     return found
 
 
-def new_tokens(settings: Settings, new: int | None, length: int) -> int | None:
+def new_tokens(settings: GenerateSettings, new: int | None, length: int) -> int | None:
     """How many tokens are made at most. Raises UserError E001 where two settings say it, or the prompt is as long."""
     if settings.max_length is None:
         return new
@@ -123,7 +123,7 @@ class _Run:
     """One call of ``generate``."""
 
     model: OpenedFolder
-    settings: Settings
+    settings: GenerateSettings
     stop: Stop
     handed: Callable[[Array], Any]
     choose: Chooser

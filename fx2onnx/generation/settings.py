@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.base.options import SAMPLING, option
+from fx2onnx.base.options import INPUTS, SAMPLING, option
 from fx2onnx.judge.engines import Array
 
 Rule: TypeAlias = Callable[[Array, Array, int], None]
@@ -20,7 +20,7 @@ Rule: TypeAlias = Callable[[Array, Array, int], None]
 
 
 @dataclass(frozen=True)
-class Settings:
+class GenerateSettings:
     """Settings that are given; None where generation_config.json decides, else transformers' default."""
 
     do_sample: bool = option(False, "Draw each token by its probability.", panel=SAMPLING)
@@ -40,7 +40,7 @@ class Settings:
         (), "End where the text has this string, repeatable.", "--stop", panel=SAMPLING, kind=list[str]
     )
     streamer: Any = None
-    seed: int | None = option(None, "Seed of the draws.", panel=SAMPLING)
+    seed: int | None = option(None, "Seed of random numbers.", panel=INPUTS)
     prefix_allowed_tokens_fn: Callable[[int, Any], Sequence[int]] | None = None
     logits_processor: Sequence[Callable[[Any, Any], Any]] = ()
     stopping_criteria: Sequence[Callable[[Any, Any], Any]] = ()
@@ -55,7 +55,7 @@ class Settings:
         return self.beams if self.beams > 1 else self.num_return_sequences
 
 
-NAMES = frozenset(each.name for each in fields(Settings))
+NAMES = frozenset(each.name for each in fields(GenerateSettings))
 _SAMPLING = ("temperature", "top_k", "top_p", "min_p")
 _BEAMS = ("length_penalty", "early_stopping")
 _TAKEN: dict[str, tuple[Any, ...]] = {"use_cache": (True, None), "typical_p": (1.0, None), "penalty_alpha": (None,)}
@@ -83,7 +83,7 @@ RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
 }
 
 
-def settings_of(inputs: Collection[str], given: dict[str, Any]) -> Settings:
+def settings_of(inputs: Collection[str], given: dict[str, Any]) -> GenerateSettings:
     """The settings among ``given``, which are taken out of it; a name in ``inputs`` is the model's own.
 
     Raises:   UserError E001 for a value out of range and for settings that contradict, E401 for others of transformers.
@@ -104,12 +104,12 @@ def settings_of(inputs: Collection[str], given: dict[str, Any]) -> Settings:
             raise UserError("E001", f"{name}={found[name]!r:.60} is not possible", next=f"{name} is {words}")
     if isinstance(found.get("stop_strings"), str):
         found["stop_strings"] = (found["stop_strings"],)
-    settings = Settings(**found)
+    settings = GenerateSettings(**found)
     _check_together(settings, found)
     return settings
 
 
-def _check_together(settings: Settings, found: Mapping[str, Any]) -> None:
+def _check_together(settings: GenerateSettings, found: Mapping[str, Any]) -> None:
     """Raises UserError E001 for settings that contradict."""
     neutral = {"temperature": 1.0, "top_p": 1.0, "min_p": 0.0, "top_k": 0}
     asked = [name for name in _SAMPLING if name in found and found[name] != neutral[name]]
@@ -155,7 +155,7 @@ def _check_together(settings: Settings, found: Mapping[str, Any]) -> None:
 
 
 def rules_of(
-    settings: Settings, said: Mapping[str, Any], eos: Sequence[int], handed: Callable[[Array], Any]
+    settings: GenerateSettings, said: Mapping[str, Any], eos: Sequence[int], handed: Callable[[Array], Any]
 ) -> list[Rule]:
     """Rules of the settings that stand before those of generation_config.json about single tokens.
 
@@ -206,7 +206,7 @@ def rules_of(
     return rules
 
 
-def last_rules(settings: Settings, said: Mapping[str, Any], handed: Callable[[Array], Any]) -> list[Rule]:
+def last_rules(settings: GenerateSettings, said: Mapping[str, Any], handed: Callable[[Array], Any]) -> list[Rule]:
     """The user's functions of scores, and what narrows down the tokens to sample from."""
     rules: list[Rule] = []
     for function in settings.logits_processor or ():
@@ -261,7 +261,7 @@ class Chooser:
     (for torch tensors) the tokens are those of transformers under the same seed, else NumPy's generator draws.
     """
 
-    def __init__(self, settings: Settings, *, is_torch: bool) -> None:
+    def __init__(self, settings: GenerateSettings, *, is_torch: bool) -> None:
         self._draw: Callable[[tuple[int, ...]], Array] | None = None
         if not settings.do_sample:
             return

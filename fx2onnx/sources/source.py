@@ -36,7 +36,7 @@ class Options:
     batch: int | None = option(None, "Batch size of the example inputs.", panel=INPUTS)
     seq: int | None = option(None, "Sequence length of the example inputs.", panel=INPUTS)
     image_size: int | None = option(None, "Height and width of example images.", panel=INPUTS)
-    seed: int = option(0, "Seed of random weights and inputs.", panel=INPUTS)
+    seed: int = option(0, "Seed of random numbers.", panel=INPUTS)
     keywords: Mapping[str, object] = field(default_factory=dict)
     weights: str | None = option(
         None,

@@ -14,7 +14,7 @@ from torch import nn
 import fx2onnx
 from fx2onnx.base.errors import CODES, UserError
 from fx2onnx.base.metadata import DOCS
-from fx2onnx.generation.settings import Settings, settings_of
+from fx2onnx.generation.settings import GenerateSettings, settings_of
 from fx2onnx.targets.find import find
 
 X = torch.randn(3, 4)
@@ -102,9 +102,9 @@ def test_settings_of_generate_lead_on(given: dict[str, Any], step: str) -> None:
 
 def test_settings_that_change_nothing_are_taken() -> None:
     given = {"use_cache": True, "guidance_scale": None, "output_scores": False, "pixels": 1}
-    assert settings_of(["input_ids"], given) == Settings()
+    assert settings_of(["input_ids"], given) == GenerateSettings()
     assert given == {"pixels": 1}
-    assert settings_of(["temperature"], {"temperature": 2}) == Settings()
+    assert settings_of(["temperature"], {"temperature": 2}) == GenerateSettings()
 
 
 def test_an_array_of_texts_is_no_prompt() -> None:

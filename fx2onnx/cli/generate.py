@@ -50,7 +50,7 @@ def generate_command(
         bool,
         options.flag(
             "--trust-source",
-            "--verify: with the source in fx2onnx.json. Imports code.",
+            "--verify: follow the source in fx2onnx.json. It may import code.",
             CHECKS,
         ),
     ] = False,
@@ -58,7 +58,7 @@ def generate_command(
 ) -> None:
     """Generate tokens from an exported folder.
 
-    The likeliest token is taken each time, without --do-sample and --num-beams. --verify compares with transformers.
+    The likeliest token is taken each time, without --do-sample and --num-beams.
     """
     from fx2onnx.cli.progress import Stages
 

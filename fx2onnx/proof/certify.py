@@ -105,7 +105,7 @@ class _File:
         self.opsets = {
             "" if each.domain == "ai.onnx" else each.domain: each.version for each in self.proto.opset_import
         }
-        self.shapes: dict[str, tuple[int, ...]] = {}
+        self.dims: dict[str, tuple[int | None, ...]] = {}
         self.dtypes: dict[str, str] = {}
         self._infer()
 
@@ -132,23 +132,23 @@ class _File:
             kind = value.type.tensor_type
             if kind.elem_type:
                 self.dtypes[value.name] = str(onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type))
-            if kind.HasField("shape") and all(dim.HasField("dim_value") for dim in kind.shape.dim):
-                self.shapes[value.name] = tuple(dim.dim_value for dim in kind.shape.dim)
+            if kind.HasField("shape"):
+                sizes = (dim.dim_value if dim.HasField("dim_value") else None for dim in kind.shape.dim)
+                self.dims[value.name] = tuple(sizes)
         for name, array in self.constants.items():
-            self.shapes[name], self.dtypes[name] = array.shape, str(array.dtype)
+            self.dims[name], self.dtypes[name] = array.shape, str(array.dtype)
 
     def start(self, terms: Terms) -> dict[str, int]:
         """The terms of inputs and constants."""
         found: dict[str, int] = {}
         for name in self.inputs:
             found[name] = term = terms.of("input", name)
-            if name in self.shapes:
-                terms.shapes.setdefault(term, self.shapes[name])
+            terms.shaped(term, self.dims.get(name))
             terms.dtypes.setdefault(term, self.dtypes.get(name, ""))
         return found | {name: terms.constant(array) for name, array in self.constants.items()}
 
     def reader(self, terms: Terms) -> Reader:
-        return Reader(terms, self.opsets, self.shapes, self.dtypes)
+        return Reader(terms, self.opsets, self.dims, self.dtypes)
 
     def with_outputs(self, names: Iterable[str]) -> bytes:
         """The file with further values as outputs, its weights inside."""
@@ -389,9 +389,12 @@ def _is_close(got: Any, want: Any) -> bool:
         return bool((one == other).all())
     wide: list[Array] = [each.astype(np.float64) for each in (one, other)]
     finite = np.isfinite(wide[1])
-    if not (finite == np.isfinite(wide[0])).all():
+    if not np.array_equal(wide[0][~finite], wide[1][~finite], equal_nan=True) or not np.isfinite(wide[0][finite]).all():
         return False
     scale = float(np.abs(wide[1][finite]).max(initial=0.0))
     return bool(
-        (np.abs(wide[0] - wide[1])[finite] <= SAMPLE_SHARES.get(other.dtype.name, SAMPLE_SHARE) * scale + 1e-7).all()
+        (
+            np.abs(wide[0][finite] - wide[1][finite])
+            <= SAMPLE_SHARES.get(other.dtype.name, SAMPLE_SHARE) * scale + 1e-7
+        ).all()
     )

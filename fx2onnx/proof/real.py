@@ -8,7 +8,20 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from fx2onnx.proof.terms import AffineMap, Args, Number, Product, Shape, Terms, added, array_of, as_key, multiplied
+from fx2onnx.proof.terms import (
+    MOST_MOVED,
+    AffineMap,
+    Args,
+    Move,
+    Number,
+    Product,
+    Shape,
+    Terms,
+    added,
+    array_of,
+    as_key,
+    multiplied,
+)
 
 
 def sum_of(terms: Terms, one: int, other: int, shape: Shape, sign: float = 1.0) -> int:
@@ -47,11 +60,13 @@ def times(terms: Terms, one: int, other: int, shape: Shape) -> int:
         form = terms.affine(value)
         if form.shift is None and (form.scale is None or form.scale.value.size == 1):
             scale, value = multiplied(scale, form.scale), form.core
-        elif form.scale is not None:
-            largest = form.scale.wide.reshape(-1)[np.abs(form.scale.wide).argmax()]
-            if largest:  # the factor of the whole map, whatever scalar it was multiplied by
-                scale = multiplied(scale, Number(np.asarray(largest), form.scale.unit))
-                value = terms.term_of(scaled(form, Number(np.asarray(1 / largest), form.scale.unit)))
+        else:
+            whole = terms.forms.get(form.core)
+            by = form.scale if not isinstance(whole, Product) else whole.weight
+            largest = 0.0 if by is None else by.value.reshape(-1)[np.abs(by.value).argmax()]
+            if by is not None and largest:  # the factor of the whole map, whatever scalar it was multiplied by
+                scale = multiplied(scale, Number(np.asarray(largest), by.unit))
+                value = terms.term_of(scaled(form, Number(np.asarray(1 / np.float64(largest)), by.unit)))
         key = terms.key(value)
         parts += key[1] if key[0] == "times" else (value,)
     core = terms.shaped(terms.of("times", tuple(sorted(parts))), shape)
@@ -79,6 +94,13 @@ def exactly(terms: Terms, value: float) -> int:
 
 def product(terms: Terms, kind: str, key: tuple[Any, ...], x: int, weight: Number, shape: Shape) -> int:
     """A product with constant weights, with what scales and shifts its input by channel in them."""
+    view = terms.view(x)
+    if kind == "MatMul" and view is not None and weight.value.ndim == 2:
+        width = weight.value.shape[-1]
+        inner = product(terms, kind, key, view.core, weight, (*terms.shapes[view.core][:-1], width))
+        outside = (*view.places.shape[:-1], width)
+        if inner in terms.shapes and math.prod(outside) <= MOST_MOVED:
+            return terms.moved(Move(inner, np.arange(math.prod(outside)).reshape(outside)))
     form = terms.affine(x)
     shift: Number | None = None
     if kind == "MatMul" and weight.value.ndim == 2 and (form.scale or form.shift):
@@ -105,18 +127,19 @@ def product(terms: Terms, kind: str, key: tuple[Any, ...], x: int, weight: Numbe
 
 def split_product(terms: Terms, x: int | None, shapes: Sequence[Shape], axis: int) -> list[int] | None:
     """Parts of a product's outputs are products with parts of the weights."""
-    known = None if x is None else terms.shapes.get(x)
+    known = None if x is None else terms.dims.get(x)
     if x is None or known is None or not terms.is_real or axis % len(known) != len(known) - 1:
         return None
     form = terms.affine(x)
     whole, sizes = terms.forms.get(form.core), [shape[-1] for shape in shapes if shape is not None]
+    widths = [size for size in sizes if size is not None]
     if not isinstance(whole, Product) or whole.kind != "MatMul" or form.scale is not None:
         return None
-    if len(sizes) != len(shapes) or sum(sizes) != known[-1]:
+    if len(widths) != len(shapes) or sum(widths) != whole.weight.value.shape[-1]:
         return None
-    ends = np.cumsum(sizes)
+    ends = np.cumsum(widths)
     found = []
-    for start, end, shape in zip(ends - sizes, ends, shapes, strict=True):
+    for start, end, shape in zip(ends - widths, ends, shapes, strict=True):
         part = _columns(whole.weight, slice(start, end))
         core = terms.product(Product("MatMul", whole.attributes, whole.core, part), shape)
         shift = form.shift
@@ -177,7 +200,7 @@ def _div(terms: Terms, args: Args, attributes: Mapping[str, Any], shape: Shape) 
         return None
     number = terms.number(pair[1])
     if number is None:
-        inverse = function(terms, "Reciprocal", pair[1], terms.shapes.get(pair[1]))
+        inverse = function(terms, "Reciprocal", pair[1], terms.dims.get(pair[1]))
         return times(terms, pair[0], inverse, shape)
     with np.errstate(divide="ignore"):
         inverse_number = Number(1 / number.wide, number.unit)
@@ -253,7 +276,7 @@ def _gemm(terms: Terms, args: Args, attributes: Mapping[str, Any], shape: Shape)
     if len(args) < 3 or args[2] is None:
         return found
     beta = exactly(terms, float(attributes.get("beta", 1.0)))
-    return sum_of(terms, found, times(terms, args[2], beta, terms.shapes.get(args[2])), shape)
+    return sum_of(terms, found, times(terms, args[2], beta, terms.dims.get(args[2])), shape)
 
 
 @_rule("Conv")
@@ -289,7 +312,7 @@ def _batch_norm(terms: Terms, args: Args, attributes: Mapping[str, Any], shape: 
     """``(x - mean) / sqrt(variance + epsilon) * scale + shift``, by channel."""
     x = args[0]
     numbers = [None if arg is None else terms.number(arg) for arg in args[1:5]]
-    known = None if x is None else terms.shapes.get(x)
+    known = None if x is None else terms.dims.get(x)
     if x is None or attributes.get("training_mode") or known is None or any(number is None for number in numbers):
         return None
     scale, shift, mean, variance = (number for number in numbers if number is not None)
@@ -304,7 +327,7 @@ def _batch_norm(terms: Terms, args: Args, attributes: Mapping[str, Any], shape: 
 
 def _axes(terms: Terms, args: Args, attributes: Mapping[str, Any]) -> tuple[int, ...] | None:
     """The axes of a reduction from the first on; None where they are not known."""
-    known = None if args[0] is None else terms.shapes.get(args[0])
+    known = None if args[0] is None else terms.dims.get(args[0])
     given = attributes.get("axes")
     if len(args) > 1 and args[1] is not None:
         array = array_of(terms, args, 1)
@@ -326,7 +349,7 @@ def _reduce_mean(terms: Terms, args: Args, attributes: Mapping[str, Any], shape:
 
 @_rule("GlobalAveragePool")
 def _global_average(terms: Terms, args: Args, attributes: Mapping[str, Any], shape: Shape) -> int | None:
-    known = None if args[0] is None else terms.shapes.get(args[0])
+    known = None if args[0] is None else terms.dims.get(args[0])
     return None if known is None or args[0] is None else mean(terms, args[0], tuple(range(2, len(known))), True, shape)
 
 
@@ -334,7 +357,7 @@ def _global_average(terms: Terms, args: Args, attributes: Mapping[str, Any], sha
 def _layer_norm(terms: Terms, args: Args, attributes: Mapping[str, Any], shape: Shape) -> int | None:
     """``(x - mean(x)) / sqrt(mean((x - mean(x)) ** 2) + epsilon) * scale + shift``."""
     x = args[0]
-    known = None if x is None else terms.shapes.get(x)
+    known = None if x is None else terms.dims.get(x)
     if x is None or known is None or args[1] is None:
         return None
     first = attributes.get("axis", -1) % len(known)

@@ -81,18 +81,40 @@ _BINARY = frozenset(
     ]
 )
 _VIEWS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})
-_MOVES = _VIEWS | {"Transpose", "Slice", "Gather", "Split", "Expand", "Tile", "DepthToSpace", "SpaceToDepth"}
+_MOVES = _VIEWS | {
+    "Transpose",
+    "Slice",
+    "Gather",
+    "GatherND",
+    "Split",
+    "Expand",
+    "Tile",
+    "DepthToSpace",
+    "SpaceToDepth",
+}
 """Each element of the result is one of the first input; the others are constants."""
+_NEUTRAL = {"Mul": 1, "Div": 1, "Add": 0, "Sub": 0, "And": True, "Or": False}
+"""What changes nothing as the second input, and where their order does not matter as the first."""
 _FLOATS = ("float16", "float32", "float64", "bfloat16")
 
 
+def full(shape: Shape) -> tuple[int, ...] | None:
+    """A shape all of whose sizes are known; None for another."""
+    sizes = tuple(size for size in shape or () if size is not None)
+    return None if shape is None or len(sizes) < len(shape) else sizes
+
+
 class Reader:
-    """Turns the nodes of one graph into terms. ``shapes`` and ``dtypes``: of its values, as far as they are known."""
+    """Turns the nodes of one graph into terms. ``dims`` and ``dtypes``: of its values, as far as they are known."""
 
     def __init__(
-        self, terms: Terms, opsets: Mapping[str, int], shapes: Mapping[str, tuple[int, ...]], dtypes: Mapping[str, str]
+        self,
+        terms: Terms,
+        opsets: Mapping[str, int],
+        dims: Mapping[str, tuple[int | None, ...]],
+        dtypes: Mapping[str, str],
     ) -> None:
-        self.terms, self.opsets, self.shapes, self.dtypes = terms, opsets, shapes, dtypes
+        self.terms, self.opsets, self.dims, self.dtypes = terms, opsets, dims, dtypes
         self.opset = opsets.get("", 0)
         self._draws = 0
 
@@ -108,20 +130,19 @@ class Reader:
                 folded = evaluated(node, arrays, self.opset)
                 found = None if folded is None else [terms.constant(array) for array in folded]
         if found is None and is_standard and node.op_type == "Split":
-            shapes = [self.shapes.get(name) for name in node.output]
+            shapes = [self.dims.get(name) for name in node.output]
             found = split_product(terms, args[0], shapes, int(attributes.get("axis", 0)))
         if found is None and is_standard and node.op_type in _MOVES:
             found = self._moved(node, args)
         if found is None and is_standard and (len(names) == 1 or node.op_type in ("Dropout", "LayerNormalization")):
-            shape, dtype = self.shapes.get(names[0]), self.dtypes.get(names[0], "")
+            shape, dtype = self.dims.get(names[0]), self.dtypes.get(names[0], "")
             single = self._single(node.op_type, args, attributes, shape, dtype)
             found = None if single is None or (len(names) > 1 and node.op_type != "Dropout") else [single]
         if found is None or len(found) < len(names):
             generic = self._generic(node, args, attributes, captured)
             found = [*(found or ()), *generic[len(found or ()) :]]
         for name, term in zip(names, found, strict=False):
-            if name in self.shapes:
-                terms.shapes.setdefault(term, self.shapes[name])
+            terms.shaped(term, self.dims.get(name))
             if name in self.dtypes:
                 terms.dtypes.setdefault(term, self.dtypes[name])
         return found
@@ -137,6 +158,10 @@ class Reader:
             self._draws += 1
             version = -self._draws  # two draws differ; the same draw has one place in its file
         key = tuple(sorted((name, as_key(value)) for name, value in attributes.items()))
+        if node.op_type in ("LSTM", "GRU", "RNN"):  # an initial state of zeros is the default
+            args = [None if place >= 5 and self._is_zero(args, place) else arg for place, arg in enumerate(args)]
+        while args and args[-1] is None:
+            args = args[:-1]
         inputs = tuple(sorted(args, key=str)) if node.op_type in _COMMUTATIVE and len(args) == 2 else tuple(args)
         base = ("op", node.domain, node.op_type, version, key, inputs, tuple(captured))
         return [self.terms.of(*base, index) for index, name in enumerate(node.output) if name]
@@ -148,7 +173,7 @@ class Reader:
             return self._constant(attributes)
         if x is None:
             return None
-        known = terms.shapes.get(x)
+        known, sizes = terms.shapes.get(x), full(shape)
         if (
             op == "Identity"
             or (op == "Dropout" and not self._trains(args))
@@ -160,18 +185,22 @@ class Reader:
             return terms.constant(np.array(known[start : len(known) if end is None else end], np.int64))
         if op == "Cast" and terms.dtypes.get(x) == str(onnx.helper.tensor_dtype_to_np_dtype(attributes["to"])):
             return x
-        if op in ("Expand", "Tile") and shape is not None and shape == known:
+        if op in ("Expand", "Tile") and sizes is not None and sizes == known:
             return x
-        if op == "Slice" and shape is not None and shape == known and self._has_positive_steps(args):
+        if op == "Slice" and sizes is not None and sizes == known and self._has_positive_steps(args):
             return x
-        if op == "Pad" and shape is not None and shape == known and self._is_zero(args, 1):
+        if op == "Pad" and sizes is not None and sizes == known and self._is_zero(args, 1):
             return x
-        if op in _VIEWS and shape is not None:
-            return self._viewed(x, shape)
+        if op in _VIEWS and sizes is not None:
+            return self._viewed(x, sizes)
         if op == "Transpose":
             rank = len(known) if known is not None else len(attributes.get("perm", ()))
             return self._transposed(x, tuple(attributes.get("perm", range(rank)[::-1]))) if rank else None
-        if op in ("Mul", "Div", "Add", "Sub") and len(args) == 2 and args[1] is not None:
+        if op == "Unsqueeze" and shape is not None:
+            unsqueezed = self._unsqueezed(x, self._axes(args, attributes), len(shape))
+            if unsqueezed is not None:
+                return terms.shaped(unsqueezed, shape)
+        if op in _NEUTRAL and len(args) == 2 and args[1] is not None:
             neutral = self._without_neutral(op, x, args[1], shape)
             if neutral is not None:
                 return neutral
@@ -210,7 +239,7 @@ class Reader:
         move = None if x is None else terms.places(x)
         if move is None:
             return None
-        shape = self.shapes.get(node.output[0])
+        shape = full(self.dims.get(node.output[0]))
         perm: tuple[int, ...] | None = None
         if node.op_type in _VIEWS and shape is not None:
             found = [move.places.reshape(shape)]
@@ -235,6 +264,22 @@ class Reader:
         inner = key[1] if key[0] == "view" else x
         return inner if terms.shapes.get(inner) == shape else self.terms.shaped(terms.of("view", inner, shape), shape)
 
+    def _axes(self, args: Args, attributes: Mapping[str, Any]) -> list[int] | None:
+        array = array_of(self.terms, args, 1)
+        found = attributes.get("axes") if array is None else array.reshape(-1).tolist()
+        return None if found is None else [int(axis) for axis in found]
+
+    def _unsqueezed(self, x: int, axes: list[int] | None, rank: int) -> int | None:
+        """Axes of size 1 in one step: those of an earlier step are where the later one leaves them."""
+        if axes is None:
+            return None
+        new, key = {axis % rank for axis in axes}, self.terms.key(x)
+        if key[0] == "unsqueeze":
+            left = [axis for axis in range(rank) if axis not in new]
+            new |= {left[axis] for axis in key[2]}
+            x = key[1]
+        return self.terms.of("unsqueeze", x, tuple(sorted(new)))
+
     def _transposed(self, x: int, perm: tuple[int, ...]) -> int:
         terms = self.terms
         key, shape = terms.key(x), terms.shapes.get(x)
@@ -249,9 +294,9 @@ class Reader:
         )
 
     def _without_neutral(self, op: str, x: int, y: int, shape: Shape) -> int | None:
-        """``x * 1``, ``x / 1``, ``x + 0`` and ``x - 0``, where the constant does not make it larger."""
-        wanted = 1 if op in ("Mul", "Div") else 0
-        for value, other in ((x, y), (y, x)) if op in ("Mul", "Add") else ((x, y),):
+        """``x * 1``, ``x + 0``, ``x and True`` and the like, where the constant does not make it larger."""
+        wanted = _NEUTRAL[op]
+        for value, other in ((x, y),) if op in ("Div", "Sub") else ((x, y), (y, x)):
             array = self.terms.constants.get(other)
             if array is None or array.dtype == object or not array.size or not (array == wanted).all():
                 continue
@@ -265,6 +310,9 @@ class Reader:
         if op not in _UNARY | _BINARY or any(arg is None for arg in args):
             return None
         given = [arg for arg in args if arg is not None]
+        if len(given) == 1 and terms.key(given[0])[0] == "transpose":  # of unknown sizes
+            _, core, perm = terms.key(given[0])
+            return self._transposed(self._by_element(op, [core], attributes, terms.dims.get(core), dtype), perm)
         moves = [terms.moves[arg] for arg in given if arg in terms.moves]
         if not moves:
             return None
@@ -289,12 +337,17 @@ class Reader:
             if array is not None
         ):
             return None
-        found = self._single(op, inner, attributes, shape, dtype)
+        found = self._by_element(op, inner, attributes, shape, dtype)
+        return terms.moved(Move(found, move.places, move.perm))
+
+    def _by_element(self, op: str, args: Args, attributes: Mapping[str, Any], shape: Shape, dtype: str) -> int:
+        """The term of an operator that no node of the file has so."""
+        found = self._single(op, args, attributes, shape, dtype)
         if found is None:
-            node = onnx.helper.make_node(op, [""] * len(inner), ["y"], **attributes)
-            (found,) = self._generic(node, inner, attributes, ())
-        terms.dtypes.setdefault(found, dtype)
-        return terms.moved(Move(self.terms.shaped(found, shape), move.places, move.perm))
+            node = onnx.helper.make_node(op, [""] * len(args), ["y"], **attributes)
+            (found,) = self._generic(node, args, attributes, ())
+        self.terms.dtypes.setdefault(found, dtype)
+        return self.terms.shaped(found, shape)
 
     # -- equations that hold for real numbers -------------------------------------------------------------------
     def _real(self, op: str, args: Args, attributes: Mapping[str, Any], shape: Shape, dtype: str) -> int | None:

@@ -25,7 +25,8 @@ from fx2onnx.semantics.schemas import onnx_schema
 
 Array: TypeAlias = npt.NDArray[Any]
 Key: TypeAlias = tuple[Any, ...]
-Shape: TypeAlias = tuple[int, ...] | None
+Shape: TypeAlias = tuple[int | None, ...] | None
+"""Sizes as far as they are known; None for an unknown number of axes."""
 Args: TypeAlias = list[int | None]
 """The terms of a node's inputs; None for one that is left out."""
 
@@ -103,6 +104,8 @@ class Terms:
         self.worst: dict[int, float] = {}
         """By term, how many roundings apart the constants were that count as equal."""
         self.shapes: dict[int, tuple[int, ...]] = {}
+        """Of terms all of whose sizes are known."""
+        self.dims: dict[int, tuple[int | None, ...]] = {}
         self.dtypes: dict[int, str] = {}
 
     def of(self, *key: Any) -> int:
@@ -116,7 +119,10 @@ class Terms:
     def shaped(self, term: int, shape: Shape) -> int:
         """The term, whose shape is noted where it is known."""
         if shape is not None:
-            self.shapes.setdefault(term, shape)
+            self.dims.setdefault(term, shape)
+            sizes = tuple(size for size in shape if size is not None)
+            if len(sizes) == len(shape):
+                self.shapes.setdefault(term, sizes)
         return term
 
     def key(self, term: int) -> Key:
@@ -128,14 +134,15 @@ class Terms:
         if self.is_real and number is not None:
             term = self.near(("constant", str(array.dtype)), [number])
             self.constants.setdefault(term, array)
-            self.shapes[term], self.dtypes[term] = array.shape, str(array.dtype)
+            self.shaped(term, array.shape)
+            self.dtypes[term] = str(array.dtype)
             return term
         bits = hashlib.sha256(
             np.ascontiguousarray(array).tobytes() if array.dtype != object else repr(array.tolist()).encode()
         )
         term = self.of("constant", str(array.dtype), array.shape, bits.digest())
-        self.constants[term], self.shapes[term], self.dtypes[term] = array, array.shape, str(array.dtype)
-        return term
+        self.constants[term], self.dtypes[term] = array, str(array.dtype)
+        return self.shaped(term, array.shape)
 
     def places(self, term: int) -> Move | None:
         """A term as elements of another one; None where its shape is not known, or it is large."""
@@ -144,6 +151,15 @@ class Terms:
         if known is not None or shape is None or math.prod(shape) > MOST_MOVED:
             return known
         return Move(term, np.arange(math.prod(shape)).reshape(shape), tuple(range(len(shape))))
+
+    def view(self, term: int) -> Move | None:
+        """A term that has the elements of another one in their order, and its last axis; None where it is another."""
+        move = self.moves.get(term)
+        if move is None or not move.places.ndim or move.places.shape[-1:] != self.shapes[move.core][-1:]:
+            return None
+        flat = move.places.reshape(-1)
+        is_same = flat.size == math.prod(self.shapes[move.core]) and (flat == np.arange(flat.size)).all()
+        return move if is_same else None
 
     def moved(self, move: Move) -> int:
         """The term of elements in another order."""
@@ -154,7 +170,7 @@ class Terms:
             "moved", move.core, places.shape, hashlib.sha256(np.ascontiguousarray(places).tobytes()).digest()
         )
         self.moves.setdefault(term, move)
-        self.shapes.setdefault(term, places.shape)
+        self.shaped(term, places.shape)
         self.dtypes.setdefault(term, self.dtypes.get(move.core, ""))
         return term
 
@@ -194,30 +210,36 @@ class Terms:
         if scale is not None and isinstance(product, Product):
             scaled = _scaled(product, scale)
             if scaled is not None:
-                core, scale = self.product(scaled, self.shapes.get(core)), None
+                core, scale = self.product(scaled, self.dims.get(core)), None
         if shift is not None and not shift.value.any() and shift.value.size <= 1:
             shift = None
         if scale is None and shift is None:
             return core
-        shape = self.shapes.get(form.core)
+        view = self.view(core)
+        if view is not None and all(each is None or each.value.ndim <= 1 for each in (scale, shift)):
+            inner = self.affine(view.core)
+            moved = multiplied(inner.shift, scale) if inner.shift is not None else None
+            whole = self.term_of(AffineMap(inner.core, multiplied(inner.scale, scale), added(moved, shift)))
+            return self.moved(Move(whole, view.places, view.perm))
+        shape = self.dims.get(form.core)
         rank = None if shape is None else len(shape)
         parts = [None if each is None else _trimmed(each, rank) for each in (scale, shift)]
         term = self.near(
             ("affine", core, *(each is not None for each in parts)), [each for each in parts if each is not None]
         )
         self.forms.setdefault(term, AffineMap(core, *parts))
-        if shape is not None:
-            shapes = [shape, *(each.value.shape for each in parts if each is not None)]
-            self.shapes.setdefault(term, np.broadcast_shapes(*shapes))
+        full = self.shapes.get(form.core)
+        if full is not None:
+            self.shaped(term, np.broadcast_shapes(full, *(each.value.shape for each in parts if each is not None)))
+        elif shape is not None and all(each is None or each.value.ndim <= len(shape) for each in parts):
+            self.shaped(term, (None,) * len(shape))
         return term
 
-    def product(self, form: Product, shape: tuple[int, ...] | None) -> int:
+    def product(self, form: Product, shape: Shape) -> int:
         """The term of a product with constant weights."""
         term = self.near((form.kind, form.attributes, form.core), [form.weight])
         self.forms.setdefault(term, form)
-        if shape is not None:
-            self.shapes.setdefault(term, shape)
-        return term
+        return self.shaped(term, shape)
 
 
 def array_of(terms: Terms, args: Args, index: int) -> Array | None:
@@ -238,7 +260,8 @@ def _apart(one: Number, other: Number) -> float:
         few[0], few[1], rtol=FOLD_ROUNDINGS * unit, atol=0, equal_nan=True
     ):
         return math.inf
-    off = np.abs(one.wide - other.wide)
+    with np.errstate(invalid="ignore"):
+        off = np.abs(one.wide - other.wide)
     if not off.any():
         return 0.0
     size = np.maximum(one.magnitude, other.magnitude) * unit

@@ -199,6 +199,60 @@ def test_the_command_shows_what_is_known(pairs: dict[str, tuple[Path, Path]], tm
     assert "refuted" in done.output
 
 
+def graph_of(nodes: list[onnx.NodeProto], shape: list[Any], **constants: Any) -> onnx.ModelProto:
+    """A model of nodes from x to y."""
+    value = onnx.helper.make_tensor_value_info
+    tensors = [numpy_helper.from_array(np.asarray(array), name) for name, array in constants.items()]
+    x, y = value("x", onnx.TensorProto.FLOAT, shape), onnx.ValueInfoProto(name="y")
+    y.type.tensor_type.elem_type = onnx.TensorProto.FLOAT
+    graph = onnx.helper.make_graph(nodes, "g", [x], [y], tensors)
+    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 20)], ir_version=10)
+
+
+def node(op: str, *names: str, **attributes: Any) -> onnx.NodeProto:
+    return onnx.helper.make_node(op, list(names[:-1]), [names[-1]], **attributes)
+
+
+INTS = {"a": np.array([1], np.int64), "b": np.array([2], np.int64), "both": np.array([1, 3], np.int64)}
+EQUAL: list[tuple[str, list[onnx.NodeProto], list[onnx.NodeProto], dict[str, Any], str]] = [
+    ("unsqueezes", [node("Unsqueeze", "x", "a", "u"), node("Unsqueeze", "u", "b", "y")],
+     [node("Unsqueeze", "x", "one", "y")], {**INTS, "one": np.array([1, 2], np.int64)}, "proved"),
+    ("transpositions", [node("Transpose", "x", "t", perm=[1, 0]), node("Relu", "t", "y")],
+     [node("Relu", "x", "t"), node("Transpose", "t", "y", perm=[1, 0])], {}, "proved"),
+    ("commuted", [node("Relu", "x", "t"), node("Add", "x", "t", "y")],
+     [node("Relu", "x", "t"), node("Add", "t", "x", "y")], {}, "proved"),
+    ("order of sums", [node("Relu", "x", "r"), node("Exp", "x", "e"), node("Add", "x", "r", "s"), node("Add", "s", "e", "y")],
+     [node("Relu", "x", "r"), node("Exp", "x", "e"), node("Add", "r", "e", "s"), node("Add", "x", "s", "y")], {}, "bounded"),
+    ("scale into weights", [node("MatMul", "x", "w", "m"), node("Mul", "m", "c", "y")], [node("MatMul", "x", "v", "y")],
+     {"w": np.arange(6, dtype=np.float32).reshape(3, 2), "c": np.float32(3), "v": 3 * np.arange(6, dtype=np.float32).reshape(3, 2)}, "bounded"),
+    ("gemm", [node("MatMul", "x", "w", "m"), node("Add", "m", "c", "y")], [node("Gemm", "x", "w", "c", "y")],
+     {"w": np.arange(6, dtype=np.float32).reshape(3, 2), "c": np.ones(2, np.float32)}, "bounded"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", [[2, 3], ["batch", 3]], ids=["static", "dynamic"])
+@pytest.mark.parametrize(
+    ("before", "after", "constants", "kind"), [each[1:] for each in EQUAL], ids=[each[0] for each in EQUAL]
+)
+def test_equations_of_the_table(
+    tmp_path: Path, before: Any, after: Any, constants: dict[str, Any], kind: str, shape: list[Any]
+) -> None:
+    for name, nodes in (("before", before), ("after", after)):
+        onnx.save(graph_of(nodes, shape, **constants), tmp_path / f"{name}.onnx")
+    assert fx2onnx.certify(tmp_path / "before.onnx", tmp_path / "after.onnx").outputs == {"y": kind}
+
+
+def test_integers_are_no_real_numbers(tmp_path: Path) -> None:
+    """``x / 2 * 2`` is ``x`` for real numbers alone."""
+    cast = node("Cast", "x", "i", to=onnx.TensorProto.INT64), node("Cast", "o", "y", to=onnx.TensorProto.FLOAT)
+    halves = [cast[0], node("Div", "i", "two", "h"), node("Mul", "h", "two", "o"), cast[1]]
+    same = [cast[0], node("Identity", "i", "o"), cast[1]]
+    for name, nodes in (("before", halves), ("after", same)):
+        onnx.save(graph_of(nodes, [2, 3], two=np.int64(2)), tmp_path / f"{name}.onnx")
+    found = fx2onnx.certify(tmp_path / "before.onnx", tmp_path / "after.onnx")
+    assert set(found.outputs.values()) <= {"sampled", "refuted"}
+
+
 def test_other_files_cannot_be_compared(pairs: dict[str, tuple[Path, Path]], tmp_path: Path) -> None:
     model = onnx.load(pairs["written"][0])
     model.graph.output.append(model.graph.output[0])

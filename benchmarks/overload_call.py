@@ -118,7 +118,10 @@ def drawn_call(overload: torch._ops.OpOverload, seed: int, index: int) -> Call |
 
 def _writes_beyond(overload: torch._ops.OpOverload, args: Any) -> bool:
     """Return whether the kernel, which checks nothing, would write beyond memory."""
-    return overload is torch.ops.aten._stack.default and len({leaf.shape for leaf in args[0]}) > 1
+    is_checked = overload is not torch.ops.aten._stack.default
+    return not is_checked and (
+        len({leaf.shape for leaf in args[0]}) > 1 or not all(leaf.is_contiguous() for leaf in args[0])
+    )
 
 
 def _accepted(overload: torch._ops.OpOverload, args: Any, kwargs: Any) -> Call | None:

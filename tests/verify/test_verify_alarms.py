@@ -86,9 +86,16 @@ def test_what_is_chosen_among_nan_is_noted() -> None:
     assert "nan" in {each.values for each in verdict.tried}
 
 
-@pytest.mark.parametrize(
-    "read", [torch.copysign, lambda x, y: torch.signbit(y) & (x == x), lambda x, y: x.clone().copysign_(y)]
-)
+READ = {
+    "copysign": torch.copysign,
+    "signbit": lambda x, y: torch.signbit(y) & (x == x),
+    "in place": lambda x, y: x.clone().copysign_(y),
+}
+"""Forms that read the sign of the second tensor."""
+
+
+@pytest.mark.long_cases(but=["signbit"])
+@pytest.mark.parametrize("read", READ.values(), ids=READ)
 def test_the_sign_of_nan_is_no_fault_and_that_of_numbers_is(read: Callable[..., torch.Tensor]) -> None:
     x, y = torch.tensor([[1.0, 2.0], [-3.0, 4.0]]), torch.tensor([[-torch.nan, torch.nan], [-0.0, -2.0]])
     exported = fx2onnx.export(Given(read), (x, y))

@@ -18,11 +18,12 @@ from fx2onnx.aten_map.diagonals import diagonal_of
 from fx2onnx.aten_map.linalg.linear_solve import WORK, column_of, loop, positions, row_of, turned
 from fx2onnx.aten_map.reductions import reduce
 from fx2onnx.aten_map.sorting import sort
-from fx2onnx.aten_map.table.axes import fixed
+from fx2onnx.aten_map.table.axes import fixed, whole
 from fx2onnx.aten_map.table.dtypes import TORCH_DTYPES, as_dtype
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
+from fx2onnx.sizes.expr import Dim, apply
 
 aten = torch.ops.aten
 D = ir.DataType
@@ -142,8 +143,13 @@ def symmetric(op: Emit, matrix: ir.Value, lower: bool) -> ir.Value:
 
 
 def singular_values(op: Emit, matrix: ir.Value) -> ir.Value:
-    """In descending order, in float64."""
-    return sort(op, orthogonalized(op, tall(op, matrix)[0])[2], -1, True)[0]
+    """In descending order, in float64. A matrix with fewer rows than columns, as one of dynamic rows may be, has only as many."""
+    values = sort(op, orthogonalized(op, tall(op, matrix)[0])[2], -1, True)[0]
+    rows, columns = op.dims(matrix)[-2:]
+    if not isinstance(rows, Dim):
+        return values
+    count = whole(apply("min", rows, columns))
+    return op.Slice(values, [0], op.sizes([count]), [-1], outputs=[(WORK, (*op.dims(values)[:-1], count))])
 
 
 def _eigvalsh(op: Emit, self: ir.Value, UPLO: str) -> ir.Value:

@@ -343,3 +343,49 @@ def _to_copy(tracer: Tracer, call: Call, self: object, dtype: torch.dtype | None
         return NotImplemented
     with tracer.mode:
         return aten.scalar_tensor.default(self, dtype=dtype or torch.tensor(self).dtype)
+
+
+@register(Kind.RECORD, aten.linalg_matrix_norm.default)
+def _largest_sum(
+    tracer: Tracer, call: Call, self: torch.Tensor, ord: float, dim: Sequence[int], keepdim: bool, dtype: object
+) -> object:
+    """The norms by sums of rows or columns, in which torch's kernel makes plain numbers of dynamic sizes."""
+    rows, columns = (axis % self.dim() for axis in dim)
+    if not _is_dynamic(self) or abs(ord) not in (1, math.inf):
+        return NotImplemented
+    summed, chosen = (rows, columns) if abs(ord) == 1 else (columns, rows)
+    with tracer.mode:
+        whole = self if dtype is None else self.to(dtype)  # type: ignore[call-overload]
+        sums = whole.abs().sum(summed, keepdim=True)
+        none = torch.zeros_like(sums.sum(chosen, keepdim=True))  # what there is of an empty matrix
+        result = torch.cat([sums, none], chosen).amax(chosen, True) if ord > 0 else sums.amin(chosen, True)
+        return result if keepdim else result.squeeze((rows, columns))
+
+
+@register(Kind.RECORD, aten.linalg_cond.default, aten.linalg_cond.p_str)
+def _condition_number(tracer: Tracer, call: Call, self: torch.Tensor, p: float | str | None) -> object:
+    """The norm of a matrix times that of its inverse, or the ratio of its singular values; of dynamic sizes."""
+    if not _is_dynamic(self):
+        return NotImplemented
+    with tracer.mode:
+        if p in (None, 2, -2):
+            _note_some(tracer, dims_of(self)[-2:])
+            values = torch.linalg.svdvals(self)
+            largest, least = values.amax(-1), values.amin(-1)
+            return least / largest if p == -2 else largest / least
+        inverse, info = torch.linalg.inv_ex(self)
+        inverse = inverse.masked_fill((info > 0)[..., None, None], math.inf)
+        return torch.linalg.matrix_norm(self, p) * torch.linalg.matrix_norm(inverse, p)
+
+
+def _note_some(tracer: Tracer, dims: Shape) -> None:
+    """Make conditions of sizes that are not 0, where the result is another one."""
+    env = tracer.sizes
+    for some in (Relation("ge", (size, 1)) for size in dims if isinstance(size, Dim)):
+        if env.facts.is_settled(some) is None:
+            (env.assume if some.symbols() & env.unbacked else env.note)(some, tracer.values.where)
+
+
+def _is_dynamic(matrix: torch.Tensor) -> bool:
+    """Return whether a size of a real matrix is dynamic."""
+    return not matrix.is_complex() and any(isinstance(size, Dim) for size in dims_of(matrix))

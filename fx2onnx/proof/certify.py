@@ -309,7 +309,7 @@ def _judge_nodes(found: Certificate, file: _File, kinds: Mapping[str, str], roun
     for node in reversed(file.proto.graph.node):
         own = [kinds.get(name) or known.get(name, "proved") for name in node.output if name]
         worst = max(own, key=lambda kind: ("unchanged", *KINDS).index(kind), default="proved")
-        for name in node.input:
+        for name in (*node.input, *_reads(node)):
             if name and name not in kinds:
                 handed = "proved" if worst == "unchanged" else worst
                 known[name] = max(known.get(name, "proved"), handed, key=KINDS.index)

@@ -259,7 +259,33 @@ def string_array(items: Sequence[Any], shape: Sequence[int]) -> Array:
 
 def widen(x: Array) -> Array:
     """Narrow floats as float32; others as they are."""
+    if x.dtype == np.float16 and x.size >= LEAST_HALVES:
+        return _floats_of_halves(x)
     return x.astype(np.float32) if x.dtype in NARROW_FLOATS else x
+
+
+LEAST_HALVES = 1 << 13
+"""NumPy, which converts number by number, is as fast for fewer."""
+HALVES_BLOCK = 1 << 15
+_UNBIASED = np.asarray(2.0**112, np.float32)
+
+
+def _floats_of_halves(x: Array) -> Array:
+    """float16 as float32: exponent and mantissa move by 13 bits, and a product with 2 ** 112 makes up for the other bias."""
+    halves = np.ascontiguousarray(x).reshape(-1)
+    out = np.empty(halves.size, np.float32)
+    bits, codes = out.view(np.int32), halves.view(np.int16)
+    for start in range(0, halves.size, HALVES_BLOCK):
+        some, y = bits[start : start + HALVES_BLOCK], out[start : start + HALVES_BLOCK]
+        np.copyto(some, codes[start : start + HALVES_BLOCK])
+        np.left_shift(some, 13, out=some)
+        np.bitwise_and(
+            some, ~0x70000000, out=some
+        )  # all between the sign and the five bits of the exponent are the sign
+        np.multiply(y, _UNBIASED, out=y)
+        if np.maximum.reduce(y) >= 65536 or np.minimum.reduce(y) <= -65536:  # infinite, or no numbers
+            y[...] = halves[start : start + HALVES_BLOCK]
+    return out.reshape(x.shape)
 
 
 def narrowed(value: Any, dtype: Dtype) -> Array:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
 
-from fx2onnx.semantics.types import DataType, OptionalType, SequenceType, SparseTensorType, TensorType
+from fx2onnx.semantics.types import DataType, OptionalType, SequenceType, SparseTensorType, TensorType, widen
 
 MEMBERS = list(ir.DataType)
 
@@ -35,3 +36,14 @@ def test_types_are_equal_by_kind_and_content() -> None:
     kinds += [SequenceType(kinds[0]), OptionalType(kinds[0]), OptionalType(SequenceType(kinds[0]))]
     for place, kind in enumerate(kinds):
         assert [kind == other for other in kinds] == [place == other for other in range(len(kinds))]
+
+
+def test_every_float16_has_numpys_float32() -> None:
+    """Also in the large arrays that are converted by their bits."""
+    halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+    finite = halves[np.isfinite(halves)]
+    for x in (halves, finite, np.repeat(finite, 2).reshape(2, -1)[:, ::2], np.repeat(halves, 3)):
+        with np.errstate(all="ignore"):
+            given, wanted = widen(x), x.astype(np.float32)
+        assert given.shape == x.shape
+        assert given.tobytes() == wanted.tobytes()

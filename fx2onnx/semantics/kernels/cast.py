@@ -16,6 +16,7 @@ from fx2onnx.semantics.types import (
     Dtype,
     is_float,
     numpy_dtype_of_code,
+    widen,
 )
 
 _E8M0 = np.dtype(ml_dtypes.float8_e8m0fnu)
@@ -35,6 +36,8 @@ def cast_array(x: Array, dtype: Dtype, saturate: bool = True, round_mode: str = 
     """
     if x.dtype == dtype:
         return x.copy()
+    if x.dtype == np.float16 and dtype == np.float32:
+        return widen(x)
     if x.dtype.kind == "c" and dtype.kind != "c":
         raise TypeError(f"ONNX does not cast {x.dtype} to {dtype}")
     if dtype == STRING_DTYPE:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from fx2onnx.semantics.kernels.activation import hard_sigmoid, relu, sigmoid
+from fx2onnx.semantics.kernels.activation import relu, sigmoid
 from fx2onnx.semantics.kernels.conv_first import Finish, pad_into, prepare_products, prepare_taps
 from fx2onnx.semantics.kernels.conv_first import padded_shape as padded_first
 from fx2onnx.semantics.kernels.elementwise import Outs
@@ -48,14 +48,22 @@ def fold_batch_norm(w: Array, bias: Array | None, norm: Sequence[Array | None], 
     return folded, ((shift - mean) * factor + beta).astype(FLOAT32)
 
 
-def _hard_swish(y: Array, scratch: Array) -> None:
-    hard_sigmoid([scratch], y, alpha=1 / 6, beta=0.5)
+HARD_SWISH = math.sqrt(1 / 6)
+"""y * clip(y / 6 + 1 / 2, 0, 1) is s * clip(s + r / 2, 0, r) of s = y times this and r = 1 through this, so that what is
+convolved with is scaled, and no output.
+"""
+_SHIFT, _NONE, _TOP = (np.asarray(number, FLOAT32) for number in (0.5 / HARD_SWISH, 0.0, 1 / HARD_SWISH))
+
+
+def _scaled_hard_swish(y: Array, scratch: Array) -> None:
+    np.add(y, _SHIFT, out=scratch)
+    np.clip(scratch, _NONE, _TOP, out=scratch)
     np.multiply(y, scratch, out=y)
 
 
 ACTIVATIONS: dict[str, Callable[[Array, Array], None]] = {
     "Relu": lambda y, scratch: relu([y], y),
-    "HardSwish": _hard_swish,
+    "HardSwish": _scaled_hard_swish,
     "Sigmoid": lambda y, scratch: sigmoid([y], y),
 }
 
@@ -123,12 +131,15 @@ def prepare_conv(facts: Facts) -> Prepared | None:
     is_last = is_image and (facts.channels_last[0] or facts.wants_channels_last or (is_depthwise and is_small(window)))
     arrange, form = _last_form(x[0], window, is_depthwise) if is_last else first_form(window, is_depthwise)
 
+    activation, bounds = attrs.get("activation", ""), attrs.get("bounds")
+
     def folded() -> tuple[Array, Array]:
         weights, shift = fold_batch_norm(w, bias, norm, attrs.get("epsilon", 1e-5))
+        if activation == "HardSwish":
+            weights, shift = weights * np.float32(HARD_SWISH), shift * np.float32(HARD_SWISH)
         return arrange(weights, group), shift
 
     weights, shift = facts.once(arrange.__name__, (w, bias, *norm), folded)
-    activation, bounds = attrs.get("activation", ""), attrs.get("bounds")
     if not is_last:
         return form(x[0], weights, window, finish_first(shift, activation, bounds, w.ndim))
     return form(x[0], weights, window, epilogue(shift, activation, bounds))
@@ -291,7 +302,7 @@ def depthwise_last(shape: Sequence[int], taps: Array, window: Window, finish: Ep
     (sh, sw), (dh, dw), (oh, ow) = window.strides, window.dilations, window.out
     tiled = np.ascontiguousarray(np.broadcast_to(taps[:, :, None, :], (kh, kw, ow, channels)))
     block = max(1, min(oh, ROW_BLOCK_BYTES // (ow * channels * 4)))
-    by_rows = sw == 1 and dw == 1 and oh >= 20 and channels < 240
+    by_rows = sw == 1 and dw == 1 and oh >= 20 and channels < 96
     padded_shape = _padded_shape(shape, window)
     scratch: tuple[Spec, ...] = ((padded_shape, FLOAT32), ((block * ow, channels), FLOAT32))
 

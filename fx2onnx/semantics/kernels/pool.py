@@ -171,9 +171,9 @@ def _global(x: Array, values: Array) -> Array:
 
 @kernel("GlobalAveragePool")
 def global_average_pool(x: Array) -> Array:
-    """The mean over all spatial axes."""
+    """The mean over all spatial axes: a product with ones, which takes both memory layouts without a slow inner loop."""
     flat = _flat(x)
-    total = np.add.reduce(flat, axis=-1)
+    total = np.matmul(flat, np.ones(flat.shape[-1], flat.dtype))
     return _global(x, np.divide(total, np.asarray(flat.shape[-1], total.dtype)))
 
 

@@ -243,6 +243,29 @@ def gradient() -> tuple[onnx.ModelProto, dict[str, Array]]:
     return model, {name: f32(*dims) for name, dims in shapes.items()}
 
 
+def scaled_product() -> tuple[onnx.ModelProto, dict[str, Array]]:
+    """Quantized codes by constant ones, scaled, plus a row: one step of the runner's own."""
+    rng = np.random.default_rng(0)
+    nodes = [
+        helper.make_node("MatMulInteger", ["a", "b", "zero"], ["sums"]),
+        helper.make_node("Cast", ["sums"], ["wide"], to=TensorProto.FLOAT),
+        helper.make_node("Mul", ["wide", "factor"], ["scaled"]),
+        helper.make_node("Add", ["scaled", "bias"], ["y"]),
+    ]
+    given = [helper.make_tensor_value_info("a", TensorProto.UINT8, [2, 3, 8])]
+    made = [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 3, 5])]
+    constants = {
+        "b": rng.integers(-128, 128, (8, 5), np.int8),
+        "zero": np.asarray(100, np.uint8),
+        "factor": np.asarray(0.02, np.float32),
+        "bias": rng.random(5, np.float32),
+    }
+    weights = [onnx.numpy_helper.from_array(array, name) for name, array in constants.items()]
+    graph = helper.make_graph(nodes, "g", given, made, weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return model, {"a": rng.integers(0, 256, (2, 3, 8), np.uint8)}
+
+
 def fused_convolution() -> tuple[onnx.ModelProto, dict[str, Array]]:
     """Conv and Relu, which the session joins."""
     nodes = [

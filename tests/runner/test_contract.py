@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from kernel_cases import CASES, fused_convolution, gradient, sequences
+from kernel_cases import CASES, fused_convolution, gradient, scaled_product, sequences
 from overlaps import overlaps
 from test_backend_cases import cases, data_sets
 from test_ml import MAKERS
@@ -172,6 +172,8 @@ def own_cases() -> Iterator[Attacked]:
         yield make.__name__, model, [feeds], PLAIN
     model, feeds = fused_convolution()
     yield "fused_convolution", model, [feeds], ort.GraphOptimizationLevel.ORT_ENABLE_ALL
+    model, feeds = scaled_product()
+    yield "scaled_product", model, [feeds], ort.GraphOptimizationLevel.ORT_ENABLE_ALL
     for maker in MAKERS:
         for seed in range(6):
             model, feeds = maker(np.random.default_rng(seed))

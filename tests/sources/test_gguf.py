@@ -149,8 +149,14 @@ def test_logits_are_those_of_the_file_in_transformers(tmp_path: Path, architectu
     legacy.to(dtype)
     with torch.no_grad():
         found, own, theirs = (each(**source.kwargs).logits for each in (source.module, plain.to(dtype), legacy))
-    torch.testing.assert_close(found, own, rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(found, theirs, rtol=1e-5, atol=1e-6)
+    if dtype != torch.float32:  # a cast of a whole model rounds frequencies, too, which from_pretrained does not
+        wanted, theirs = plain.state_dict(), legacy.state_dict()
+        for name, value in source.module.state_dict().items():
+            assert torch.equal(value, wanted[name]), name
+            assert torch.equal(value, theirs[name]), name
+    else:
+        torch.testing.assert_close(found, own, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(found, theirs, rtol=1e-5, atol=1e-6)
     fx2onnx.export(
         source.module, (), tmp_path / "o.onnx", kwargs=source.kwargs, dynamic_shapes=source.dynamic_shapes, verify=True
     )

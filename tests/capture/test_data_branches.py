@@ -355,7 +355,7 @@ def test_a_mistake_behind_as_many_turns_as_data_tells_is_named(program: Callable
 
 def test_turns_without_a_mistake_stay_what_is_refused() -> None:
     def program(x: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
-        return torch.stack(list(x for _ in range(int(count))))  # noqa: C400
+        return torch.stack([*{turn: x * turn for turn in range(int(count))}.values()])
 
     with pytest.raises(UserError, match="E104"):
         fx2onnx.export(program, (X, torch.tensor(2)))

@@ -146,6 +146,8 @@ def reasons(call: Any) -> Iterator[str]:
         yield "the sign of NaN, which arithmetic of each processor gives otherwise"
     if re.search("bilinear$|trilinear$|einsum|multi_dot|chain_matmul", name) and not is_finite:
         yield "infinities or NaN in a product of several, whose order is open"
+    if re.search("inv$|inverse$|solve|det$", name) and is_finite and any(map(_is_singular, leaves(call))):
+        yield "a matrix that is singular up to rounding"
     if re.search("matrix_rank|pinv", name) and is_finite and _is_near_a_cutoff(filled):
         yield "a singular value that is as near to the cutoff as its rounding"
     if name == "topk" and not filled["sorted"]:
@@ -176,6 +178,14 @@ def reasons(call: Any) -> Iterator[str]:
         yield "a shift beyond the number of bits"
     if re.search(r"unique|mode|histc|kthvalue|isin|searchsorted|bucketize", name) and any(map(_has_nan, leaves(call))):
         yield "NaN among what is ordered"
+
+
+def _is_singular(matrix: torch.Tensor) -> bool:
+    is_square = matrix.dim() > 1 and matrix.shape[-1] == matrix.shape[-2] and matrix.numel() > 0
+    if not is_square or not (matrix.is_floating_point() or matrix.is_complex()):
+        return False
+    values = torch.linalg.svdvals(matrix.to(torch.complex128 if matrix.is_complex() else torch.float64))
+    return bool((values[..., -1] <= 20 * torch.finfo(matrix.dtype).eps * values[..., 0]).any())
 
 
 def _is_near_a_cutoff(filled: dict[str, Any]) -> bool:

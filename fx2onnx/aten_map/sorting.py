@@ -108,7 +108,8 @@ def _median(op: Emit, self: ir.Value, dim: int | None = None, keepdim: bool = Fa
         value, axis = self, axis_of(dim, op.rank(self))
     size = op.dims(value)[axis]
     if size == 0:
-        return op.const(math.nan if op.is_float(self) else np.iinfo(op.dtype(self).numpy()).min, op.dtype(self))
+        dtype = op.dtype(self)
+        return op.const(math.nan if op.is_float(self) else dtype == D.BOOL or np.iinfo(dtype.numpy()).min, dtype)
     picked, index = kth_smallest(op, value, (size - 1) // 2, axis, keepdim)  # type: ignore[arg-type]
     if op.is_float(value):
         has_nan = nan_in(op, value, axis, keepdim)

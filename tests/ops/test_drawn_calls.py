@@ -91,6 +91,7 @@ UNDEFINED_CALLS = [
     (aten._fft_c2r.default, (torch.ones(3, 1, dtype=torch.complex64), [1, 0], 2, 2), "half a spectrum"),
     (aten._fft_c2c.default, (torch.ones(3, 2, dtype=torch.complex64), [-1], 0, True), "half a spectrum"),
     (aten.bitwise_left_shift.Tensor_Scalar, (torch.tensor([1]), 70), "a shift beyond the number of bits"),
+    (aten.linalg_inv.default, (torch.ones(2, 2) + torch.eye(2) * 1e-7,), "singular up to rounding"),
     (aten.copysign.Tensor, (torch.ones(1), torch.tensor([float("nan")])), "the sign of NaN"),
     (aten.bilinear.default, (torch.ones(1, 2) / 0, torch.ones(1, 2), torch.ones(1, 2, 2)), "whose order is open"),
     (aten.linalg_matrix_rank.default, (torch.ones(2, 3), 0.0), "as near to the cutoff as its rounding"),

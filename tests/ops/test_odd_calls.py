@@ -28,6 +28,7 @@ SHARES, BAGS = torch.rand(3, 1) * 0.8 + 0.1, (R(5, 2), T([1, 2, 4, 0, 3, 2]), T(
 BATCHES = [(R(3, 1, 4, 2), R(4, 5, 2)), (R(4, 2), R(3, 5, 2)), (R(1, 4, 2), R(5, 2)), (R(3, 4, 2), R(3, 5, 2))]
 
 CASES = [
+    *(case(of, torch.zeros(0, 2, dtype=dtype)) for of in (aten.median.default, aten.nanmedian.default) for dtype in (torch.bool, torch.int32, torch.float32)),
     *(case(aten.kl_div.default, torch.rand(3, 4).double(), (torch.rand(3, 4) + 0.1).to(of), how, log_target=logs) for of in (torch.float16, torch.bfloat16, torch.float32) for how, logs in ((0, False), (1, True))),
     case(aten._ctc_loss_backward.default, R(2), LOGS, T([[1, 2], [3, 3]]), [3, 3], [2, 1], T([NAN, 1.0]), *aten._ctc_loss.default(LOGS, T([[1, 2], [3, 3]]), [3, 3], [2, 1])[1:], 0, True),
     case(aten.conv_transpose1d.default, R(2, 1), R(2, 1, 1), R(2), [1], [0], [0], 2, [0]),

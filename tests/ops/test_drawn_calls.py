@@ -182,6 +182,9 @@ MISFITS = [
         (of, torch.zeros(0, 3, 4), [T([[0, 1]]), torch.ones(3) > 0, T([0, 1])], torch.ones(()), True)
         for of in (aten._unsafe_index_put.default, aten.index_put.default)
     ),
+    (aten.cudnn_batch_norm_backward.default, *[torch.ones(2, 3)] * 2, *[torch.ones(2)] * 5, 0.1, torch.ones(0)),
+    (aten.ctc_loss.Tensor, torch.ones(1), T([1]), T([True]), T([True])),
+    (aten.ctc_loss.Tensor, torch.zeros(3, 2, 4), T([[1], [1]]), T([3, 3]), torch.ones(2)),
     (aten.index.Tensor, torch.zeros(3, 0, 4), [torch.ones(3) > 0, T([0, 1, 0])]),
     (aten._unsafe_index_put.hacked_twin, X[:, 0], [torch.ones(4, dtype=torch.bool)] * 2, torch.ones(()), False),
     (aten.index_put.default, X, [torch.ones(4, dtype=torch.bool), MASK, MASK], torch.ones(())),

@@ -103,8 +103,13 @@ def _combinations(tracer: Tracer, call: Call, self: torch.Tensor, r: int, with_r
 
 
 @register(Kind.RECORD, aten.ctc_loss.IntList, aten.ctc_loss.Tensor)
-def _ctc_loss(tracer: Tracer, call: Call, log_probs: torch.Tensor, reduction: int) -> object:
+def _ctc_loss(
+    tracer: Tracer, call: Call, log_probs: torch.Tensor, input_lengths: object, target_lengths: object, reduction: int
+) -> object:
     """ctc_loss: a number; unreduced, one a sequence of log_probs [T, N, C] or [T, C]."""
+    for name, lengths in (("input_lengths", input_lengths), ("target_lengths", target_lengths)):
+        if isinstance(lengths, torch.Tensor) and (lengths.dtype == torch.bool or lengths.is_floating_point()):
+            raise RuntimeError(f"{name} must be integral")
     shape = dims_of(log_probs)[1:-1] if reduction == 0 else []
     return record_sized(tracer, call, [(log_probs.dtype, shape)])
 

@@ -7,12 +7,13 @@ from typing import Any
 
 import torch
 
+from fx2onnx.capture.recording.eager_refusals import not_tried
 from fx2onnx.capture.recording.meta_cache import check_operands
 from fx2onnx.capture.recording.tracer import Tracer
 from fx2onnx.capture.recording.values import dims_of
 from fx2onnx.capture.registry import Call, Kind, overloads_of, register
 from fx2onnx.capture.shapes.symnode import sym_int
-from fx2onnx.sizes.expr import Dim, DimLike, Scalar, apply
+from fx2onnx.sizes.expr import Dim, DimLike, Scalar, apply, product
 from fx2onnx.torchcompat import split
 from fx2onnx.torchcompat.fake_tensors import storage_key
 
@@ -107,7 +108,17 @@ def _batch_norm_backward(
     running_mean: torch.Tensor | None,
     save_mean: torch.Tensor | None,
 ) -> object:
-    """Gradients of half precision without a weight are in float32 where the statistics are; so they are with a weight of 1."""
+    """Gradients of half precision without a weight are in float32 where the statistics are; so they are with a weight of 1.
+
+    Raises: ValueError for statistics of other channels, beyond which PyTorch's kernel reads.
+    """
+    channels = dims_of(input)[1] if input.dim() > 1 else 0
+    for each in call.args[2:7]:
+        count = product(dims_of(each)) if isinstance(each, torch.Tensor) else channels
+        if isinstance(count, int) and isinstance(channels, int) and count != channels:
+            raise not_tried(
+                ValueError(f"a parameter of batch norm has {count} elements, the input {channels} channels")
+            )
     given = save_mean if running_mean is None else running_mean
     if weight is not None or given is None or given.dtype == input.dtype:
         return NotImplemented

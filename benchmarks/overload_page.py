@@ -34,7 +34,8 @@ def describe(row: dict[str, Any]) -> str:
     return " | ".join(" ".join(str(part).split())[:300] for part in parts)
 
 
-def write_page(page: Path, rows: Sequence[dict[str, Any]], seeds: Sequence[int], each: int) -> None:
+def write_page(page: Path, rows: Sequence[dict[str, Any]], seeds: Sequence[int], each: int, is_again: bool) -> None:
+    """``is_again``: calls that were wrong were examined once more after the code was mended."""
     versions = ", ".join(f"{name} {version(name)}" for name in ("torch", "onnxruntime", "numpy"))
     counts = Counter(row["class"] for row in rows)
     ways = Counter((row["class"], row.get("drawing", "fitting")) for row in rows)
@@ -42,6 +43,7 @@ def write_page(page: Path, rows: Sequence[dict[str, Any]], seeds: Sequence[int],
     drawn = {row["overload"] for row in rows if row["class"] != "not drawn"}
     command = (
         f"python -m benchmarks.overload_sweep --each {each} {' '.join(f'--seed {seed}' for seed in seeds)} --write"
+        f"{', once more with --faults after faults were mended' if is_again else ''}"
     )
     lines = [
         "# Drawn overload calls",

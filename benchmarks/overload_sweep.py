@@ -221,7 +221,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 print(f"{count}/{len(tasks)} {describe(row)}", flush=True)
     chosen = [row for row in read_rows(options.file) if row["seed"] in seeds and row["overload"] in set(names)]
     if options.write:
-        write_page(PAGE, chosen, seeds, options.each)
+        write_page(PAGE, chosen, seeds, options.each, options.faults)
     return int(any(row["class"] in FAULTS for row in chosen))
 
 

@@ -9,8 +9,9 @@ import contextlib
 import functools
 import os
 import sys
+import threading
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any, cast
 
@@ -57,6 +58,25 @@ def first_line(error: BaseException | None) -> str:
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
+class _Made(threading.local):
+    errors: list[Fx2OnnxError] | None = None
+    """The errors that this thread made since it began to keep them."""
+
+
+_MADE = _Made()
+
+
+@contextlib.contextmanager
+def errors_made() -> Iterator[list[Fx2OnnxError]]:
+    """Inside, the list gets every error that this thread makes, whether it is raised or not."""
+    before, _MADE.errors = _MADE.errors, []
+    try:
+        yield _MADE.errors
+    finally:
+        _MADE.errors.clear()
+        _MADE.errors = before
+
+
 class Fx2OnnxError(Exception):
     """Base of all errors that fx2onnx raises on purpose.
 
@@ -69,6 +89,8 @@ class Fx2OnnxError(Exception):
     """Why, for code that goes on by it; people read ``why``."""
     inputs: tuple[str, ...] = ()
     """The inputs of a module whose numbers Python would need."""
+    is_caught: bool = False
+    """Whether a module caught it, which may catch what other ways of capture raise, too."""
     own_class: type[Fx2OnnxError] | None = None
     """Where ``catch_as_torch_error`` changed the class: what it was."""
 
@@ -93,6 +115,8 @@ class Fx2OnnxError(Exception):
         self.why = why
         self.next: tuple[str, ...] = (next,) if isinstance(next, str) else tuple(next)
         super().__init__(self.render())
+        if _MADE.errors is not None:
+            _MADE.errors.append(self)
 
     def render(self) -> str:
         """The error as people read it, one block of text."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
@@ -26,6 +26,7 @@ from fx2onnx.sizes.relation import Relation
 from fx2onnx.sizes.sets import where_true
 from fx2onnx.torchcompat.error_words import (
     has_no_gradient,
+    is_of_fakes,
     is_of_script,
     is_overwritten,
     operator_without_fake,
@@ -39,6 +40,7 @@ _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _SHAPE_RULES = tuple(_TORCH + part for part in ("_meta_registrations", "_prims", "_refs", "_decomp"))
 _FAITHFUL = (NameError, KeyError, IndexError, AssertionError, ImportError, ValueError, ArithmeticError)
 """Exceptions that the module raises on its own account, on fake tensors as on real ones."""
+_STDLIB, _PACKAGES = os.path.dirname(os.__file__) + os.sep, f"{os.sep}site-packages{os.sep}"
 MOST_PROBES = 3
 """Runs that look for a mistake of the module behind a number that only the data tells."""
 MOST_ELEMENTS = 1 << 20
@@ -55,6 +57,8 @@ def export_may_help(failed: Failed) -> bool:
     failure = failed.error
     if not isinstance(failure, UserError):
         return True
+    if failure.is_caught:
+        return False
     if failure.code == "E101":
         return _may_be_due_to_fakes(failure.__cause__)
     return failure.code == "E107" or failed.reason in (Reason.PLAIN_NUMBER, Reason.TURNS)
@@ -101,6 +105,38 @@ def _is_mistake(cause: BaseException | None) -> bool:
         return bool(codes) and is_user(codes[-1])
     is_of_call = not isinstance(cause, RuntimeError) or Tracer.handle.__code__ in codes
     return is_of_call and not _may_be_due_to_fakes(cause)
+
+
+# -- errors that forward caught --------------------------------------------------------------------------------------------
+def check_caught(made: Sequence[Fx2OnnxError], tracer: Tracer) -> None:
+    """Find what an ``except`` of forward's caught in a run that came to its end. An error that other sizes do not raise is a condition,
+    with a warning. Raises the first of the errors ``made`` in the run, and of fake tensors, that eager PyTorch does not raise.
+    """
+    caught = [(error, *places) for error, *places in tracer.failed if _is_caught_by_user(error)]
+    foreign = next((error for error in made if _is_caught_by_user(error)), None)
+    of_fakes = next((error for error, *_ in caught if isinstance(error, Exception) and is_of_fakes(error)), None)
+    if foreign is None and of_fakes is not None:
+        foreign = _explained(of_fakes)
+    if foreign is not None:
+        foreign.is_caught = True
+        raise foreign from of_fakes
+    env = tracer.sizes
+    asked = [each for _, since, until in caught for each in env.asked[since:until]]
+    asked += [each for each in env.asked if each[0] == "check" and each[2] is False]
+    for relation, holds in dict.fromkeys((what, holds) for _, what, holds in asked if isinstance(what, Relation)):
+        true = relation if holds else relation.negated()
+        if true.symbols() & env.unbacked or env.facts.is_settled(true) is not None:
+            continue
+        noted = env.guards.get((relation, bool(holds)))
+        env.note(true, None if noted is None else noted.where)
+        place = f"   ({noted.where})" if noted is not None and noted.where else ""
+        tracer.warnings.append(f"forward catches an error that eager PyTorch raises only where {true}{place}")
+
+
+def _is_caught_by_user(error: BaseException) -> bool:
+    """Return whether the frame that caught the error is the module's, or a library's other than torch and Python's own."""
+    code = None if error.__traceback__ is None else error.__traceback__.tb_frame.f_code
+    return code is not None and is_user(code) and (_PACKAGES in code.co_filename or not code.co_filename.startswith(_STDLIB))
 
 
 # -- the error of a failed run ---------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import torch.fx
 
 from fx2onnx.base.changes import Changes
 from fx2onnx.base.code_patch import THREAD, put_name
-from fx2onnx.base.errors import Fx2OnnxError, UserError
+from fx2onnx.base.errors import Fx2OnnxError, UserError, errors_made
 from fx2onnx.base.escape import storable
 from fx2onnx.capture.attempt import Attempt, Failed, Outcome, Recorded
 from fx2onnx.capture.captured import NEXT, RETURNS_STATE, Captured, GraphInput, GraphOutput, Mutation, symbols_of
@@ -170,7 +170,8 @@ def _run_module(
     holds = not all(isinstance(arg, torch.Tensor) or type(arg) in IMMEDIATE for arg in (*args, *kwargs.values()))
     containers = road("changed state").Containers(attempt.arguments, args, kwargs) if holds else None
     indices = IndicesOfSizes() if attempt.numbers.files or attempt.numbers.takes_indices else contextlib.nullcontext()
-    with capture_modes(tracer.values.fake_mode, tracer.mode, attempt.operators.gradients), indices:
+    modes = capture_modes(tracer.values.fake_mode, tracer.mode, attempt.operators.gradients)
+    with modes, indices, errors_made() as made:
         try:
             result = program(*args, **kwargs)
         except Exception as error:  # forward is the user's code: chained under the error with its line
@@ -179,6 +180,8 @@ def _run_module(
             if isinstance(error, Fx2OnnxError):
                 raise
             raise road("a failed run").raised(error, tracer) from error
+        if made or tracer.failed or tracer.sizes.was_refused():
+            road("a failed run").check_caught(made, tracer)
         outputs, restore = graph_outputs(tracer, result, attempt.arguments, attempt.request.outside.returned)
         if tracer.values.checks or tracer.sizes.unchecked:
             size_checks.settle(tracer.values, tracer.sizes, outputs)

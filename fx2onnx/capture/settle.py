@@ -113,7 +113,7 @@ def _with_assumptions(done: Recorded) -> Recorded:
     captured = done.captured
     may_differ = kernels_differ_at(env, attempt.sizes.hints) if attempt.enlarged.hints else frozenset()
     guards = [
-        replace(guard, ends_run=guard.ends_run or guard.relation in env.facts.stated)
+        replace(guard, ends_run=guard.ends_run or guard.relation in env.facts.stated or _ties_sizes(guard))
         for key, guard in env.guards.items()
         if key not in may_differ and is_decisive(guard, env)
     ]
@@ -160,6 +160,13 @@ def _specialized(
         if change is not None:
             return Specialization(Dim.symbol(change[0]), change[1], guard.where)
     return None
+
+
+def _ties_sizes(guard: Guard) -> bool:
+    """Return whether an operator took two expressions of several sizes as equal. Where they are not, eager PyTorch ends the run, or
+    broadcasts a 1, for which the graph has other sizes.
+    """
+    return guard.relation.op == "eq" and not guard.by_user and len(guard.relation.symbols()) > 1
 
 
 def is_decisive(guard: Guard, env: ShapeEnv) -> bool:

@@ -13,6 +13,7 @@ _CPU = re.compile(
     r"|half.*(CPU|GPU)|(?<!and )(on|for) (the )?CPU|deterministic|compil(ed|ing|ation)",
     re.I,
 )
+_OF_FAKES = re.compile(r"FakeTensor|tensor subclasses|meta tensor|Cannot access (storage|data)")
 _NO_FAKE = re.compile(r"no fake impl registered for <CustomOpDef\((?P<name>[\w:.]+)\)>")
 
 
@@ -24,6 +25,11 @@ def is_about_dtypes(error: BaseException) -> bool:
 def is_about_cpu(error: BaseException | str) -> bool:
     """True if a kernel refuses what kernels of other devices may take; also for the text of an error."""
     return _CPU.search(str(error)) is not None
+
+
+def is_of_fakes(error: BaseException) -> bool:
+    """True if torch refuses what it does with tensors that have numbers."""
+    return isinstance(error, NotImplementedError) or _OF_FAKES.search(str(error)) is not None
 
 
 def has_no_gradient(error: BaseException | None) -> bool:

@@ -30,7 +30,7 @@ class _Asked(threading.local):
 _ASKED = _Asked()
 
 ATTRIBUTES = ("_base", "_version", "grad_fn", "is_leaf", "is_quantized", "requires_grad")
-METHODS = ("_is_view", "data_ptr", "item", "numpy", "tolist")
+METHODS = ("_is_view", "apply_", "data_ptr", "item", "map_", "numpy", "tolist")
 FUNCTIONS = (
     torch.Tensor.__repr__,
     torch.Tensor.__reduce_ex__,

@@ -659,3 +659,30 @@ def test_the_covariance_of_one_variable_has_no_rank(forward: Any) -> None:
     args, others = (torch.randn(3, 8),), [(torch.randn(5, 6),)]
     result = check(forward, args, others=others, dynamic_shapes=({0: "n", 1: "m"},))
     assert conditions_of(result) == {"n": {"n != 1"}}
+
+
+_TABLE = torch.randn(24)
+PRODUCTS: dict[str, tuple[Any, tuple[Any, ...], tuple[Any, ...]]] = {
+    "of patches": (
+        lambda x: F.avg_pool2d(x, 8).flatten(1) + _TABLE[:16], ((1, 32, 32),), ({1: "h", 2: "w"},)),
+    "of a map": (lambda x: x.flatten() * _TABLE, ((4, 6),), ({0: "h", 1: "w"},)),
+    "in torch.where": (lambda x: torch.where(x.flatten() > 0, _TABLE, 0.0), ((4, 6),), ({0: "h", 1: "w"},)),
+    "written in place": (lambda x: _TABLE.clone().add_(x.flatten()), ((4, 6),), ({0: "h", 1: "w"},)),
+    "of two maps": (lambda x, y: x.flatten() + y.flatten(), ((4, 6), (3, 8)), ({0: "a", 1: "b"}, {0: "c", 1: "d"})),
+    "for a layer": (lambda x: F.linear(x.flatten(1), _TABLE.view(1, 24)), ((2, 4, 6),), ({1: "h", 2: "w"},)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_an_equality_of_several_sizes_stands_in_the_file(name: str) -> None:
+    """Also where eager PyTorch broadcasts a product of sizes that is 1: the file declares other sizes there."""
+    forward, shapes, dims = PRODUCTS[name]
+    result = fx2onnx.export(forward, tuple(map(torch.randn, shapes)), dynamic_shapes=dims, verify=True)
+    stated = size_conditions.read(dict(result.model.metadata_props)[size_conditions.METADATA_KEY])
+    assert [each.text for each in stated if len(each.names) > 1] == [
+        each.expression for each in result.report.assumptions if isinstance(each, Guard)
+    ] != []
+    feeds = {value.name: np.ones([8] * len(value.shape), np.float32) for value in result.model.graph.inputs}
+    feeds["y" if "y" in feeds else "x"] = feeds["x"][..., :5]
+    with pytest.raises(fx2onnx.UserError, match="E401"):
+        InferenceSession(result.model_proto.SerializeToString()).run(None, feeds)

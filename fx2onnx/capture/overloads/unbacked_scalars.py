@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -256,6 +257,7 @@ def _has_negative(node: torch.fx.Node) -> bool:
 
 def to_python(tracer: Tracer, func: OpOverload, tensor: torch.Tensor) -> Any:
     """The number of a one-element tensor: known where only constants lead to it, else a symbol."""
+    _check_is_one(func, tensor)
     node = behind(tracer.values.node_of(tensor))
     value = tracer.values.value_of(node)
     if value is not None:
@@ -279,6 +281,15 @@ def to_python(tracer: Tracer, func: OpOverload, tensor: torch.Tensor) -> Any:
             raise because(Reason.REAL_NUMBER, error)
         return tracer.truth(node, error)
     return sym_int(tracer.sizes, number_of(tracer, node))
+
+
+def _check_is_one(func: OpOverload, tensor: torch.Tensor) -> None:
+    """Raises what eager PyTorch does for a tensor of another number of elements than 1."""
+    count = math.prod(tensor.shape) if all(type(size) is int for size in tensor.shape) else 1
+    if count != 1 and func is aten.is_nonzero.default:
+        raise RuntimeError(f"Boolean value of Tensor with {'more than one value' if count else 'no values'} is ambiguous")
+    if count != 1:
+        raise RuntimeError(f"a Tensor with {count} elements cannot be converted to Scalar")
 
 
 def unknown_number(tracer: Tracer, node: torch.fx.Node, func: OpOverload, is_truth: bool = False) -> UserError:

@@ -326,6 +326,13 @@ def _repr(questions: Questions, own: Own, tensor: torch.Tensor, **kwargs: object
         return own(value, **kwargs)
 
 
+@_answers(_OF_NUMBERS, "apply_")
+@_answers(_OF_NUMBERS, "map_")
+def _mapped(questions: Questions, own: Own, tensor: torch.Tensor, *args: object) -> object:
+    questions.numbers_of(tensor, "a function of Python computes its elements")
+    return own(tensor, *args)
+
+
 @_answers(_OF_NUMBERS, "__dlpack__")
 def _dlpack(questions: Questions, own: Own, tensor: torch.Tensor, **kwargs: object) -> object:
     value = questions.numbers_of(tensor, "its memory is handed to another library")

@@ -97,6 +97,8 @@ class Tracer:
         """By the id of a tensor that stands for several in a list, for which (``capture/branches/turns.py``)."""
         self.failure: BaseException | None = None
         """What the last call raised that failed: the TorchScript interpreter raises something else instead."""
+        self.failed: list[tuple[BaseException, int, int]] = []
+        """What calls raised, and the places in the log ``asked`` of sizes between which they asked."""
         self.watch: Any = None
         """The watch of what else than operators runs, while a call of a module is recorded by itself."""
         self._below_autograd: Any = None if pre_dispatch else self.plugin("below autograd")
@@ -123,6 +125,7 @@ class Tracer:
             plugin.end()
         self.plugins.clear()
         self._below_autograd = self.failure = None
+        self.failed.clear()
 
     @answers_for_caller
     def answer(self, name: str, own: Own, asked: Any, *args: Any, **kwargs: Any) -> Any:
@@ -155,10 +158,12 @@ class Tracer:
         watch = self.watch
         if watch is not None:
             watch.pause()
+        since = len(self.sizes.asked)
         try:
             return self._handled(func, args, kwargs)
         except BaseException as error:
             self.failure = as_eager(self.sizes, func, args, kwargs, error)
+            self.failed.append((self.failure, since, len(self.sizes.asked)))
             raise self.failure from error.__cause__
         finally:
             if watch is not None:

@@ -80,7 +80,10 @@ def refused(env: ShapeEnv, relation: Relation) -> bool:
     if relation.symbols() & env.unbacked and env.facts.as_one(relation) is not True:
         env.assume(fits, user_location())
         return False
-    return not env.guarded(fits, by_python=True, ends_run=fits.is_bound())
+    is_taken = env.guarded(fits, by_python=True, ends_run=fits.is_bound())
+    if not is_taken:
+        env.asked.append(("check", fits, False))
+    return not is_taken
 
 
 @answers_for_caller

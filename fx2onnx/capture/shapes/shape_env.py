@@ -301,6 +301,10 @@ class ShapeEnv(SizesOfRun):
         for may be due to sizes that are 1 at the sample; ``is_equality``: not this one."""
         return self.guarded(relation, by_python=False, ends_run=is_equality or relation.is_bound())
 
+    def was_refused(self) -> bool:
+        """Return whether a check was false at the example's sizes: eager PyTorch raises an error there, which forward may catch."""
+        return any(how == "check" and answer is False for how, _, answer in self.asked)
+
     def check_some(self, sizes: Iterable[Scalar]) -> None:
         """Operators of windows end the run where there is not one, or nothing that it is laid over. Raises UnmetNeed there."""
         for size in sizes:

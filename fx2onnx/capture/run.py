@@ -19,7 +19,7 @@ from fx2onnx.capture.python.data_numbers import DataNumber
 from fx2onnx.capture.python.file_names import LENGTHS, install_names
 from fx2onnx.capture.python.held import Snapshot
 from fx2onnx.capture.python.inputs import Arguments, Leaf
-from fx2onnx.capture.python.module_state import keep_gradients, preserve, weight_names
+from fx2onnx.capture.python.module_state import preserve, weight_names
 from fx2onnx.capture.rare_roads import road
 from fx2onnx.capture.reasons import Reason
 from fx2onnx.capture.recording import control_flow, size_checks
@@ -154,8 +154,6 @@ def _run_module(
     held = preserve(tree, attempt.options.training, attempt.arguments.objects())
     if given:
         held.names().put(given)
-    if not attempt.operators.pre_dispatch:
-        keep_gradients(tree)
     track_modules(tree)
     functions = install_size_functions()
     loops = tracer.plugin("loops").installed() if tracer.has_loops else None

@@ -22,7 +22,7 @@ from fx2onnx.capture.captured import RETURNS_STATE
 from fx2onnx.capture.python.held import Snapshot
 from fx2onnx.capture.python.held_names import Names
 from fx2onnx.capture.python.inputs import HELD, Arguments, Leaf
-from fx2onnx.capture.python.module_state import keep, keep_gradients, keep_host_states, keep_numbers, memory_of
+from fx2onnx.capture.python.module_state import keep, keep_host_states, keep_numbers, memory_of
 from fx2onnx.judge.engines import Array
 from fx2onnx.judge.verdict import UNSTEADY, Row, Verdict
 from fx2onnx.quantize.places import IN_FLOAT32, IN_INT8
@@ -31,6 +31,7 @@ from fx2onnx.torchcompat.dispatch import WatchingMode, no_modes
 from fx2onnx.torchcompat.modules import ModuleTree
 from fx2onnx.torchcompat.operators import OpOverload
 from fx2onnx.torchcompat.pytrees import pytree
+from fx2onnx.torchcompat.thread_state import keep_modes
 from fx2onnx.verify.arrays import to_numpy
 from fx2onnx.verify.wide import written_arguments
 
@@ -283,9 +284,9 @@ def kept(root: torch.nn.Module, arguments: Iterable[tuple[str, object]] = ()) ->
     with Changes():
         tree = ModuleTree(root)
         keep_host_states()
+        keep_modes()
         known = _written_by_name(root)
         held = keep(tree, arguments)
-        keep_gradients(tree)
         own = [*known.values(), *tree.buffers(), *held.tensors.values()]
         with no_modes():  # those of a verification look at what forward does
             keep_numbers(own, [tensor for _, _, tensor in tree.tensors])

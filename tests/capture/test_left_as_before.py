@@ -5,6 +5,7 @@ profile, failed ones included.
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 import types
 import weakref
@@ -44,6 +45,16 @@ class Data:
     count: int = 0
 
 
+def _function_with_state(seen: list[int]) -> Callable[..., int]:
+    def function(more: int, kept: list[int] = seen, *, by_name: dict[str, int] = {"a": 1}) -> int:  # noqa: B006
+        kept.append(more)
+        by_name["b"] = more
+        return more
+
+    function.count = 0  # type: ignore[attr-defined]
+    return function
+
+
 class Keeps:
     """A hook that keeps what it is called with, on itself and on the module."""
 
@@ -80,6 +91,15 @@ class Net(nn.Module):
         self.inner[0].state = torch.zeros(3)
         self.slot, self.writes = torch.zeros(2, 3), 0
         self.lock, self.numbers, self.file = threading.Lock(), (n for n in range(9)), open(__file__)  # noqa: SIM115
+        self.leaf = torch.ones(3, requires_grad=True)
+        self.fc.weight.grad, self.fc.weight.tag, self.fc.weight.held = torch.ones(3, 3), "t", {"h": torch.zeros(3)}
+        self.norm.running_mean.tags = [1]
+        self.local, self.mixed = threading.local(), np.array([1, "a"], dtype=object)
+        self.local.h = torch.zeros(3)
+        self.function, self.partial = _function_with_state([1]), functools.partial(dict, h=[torch.zeros(3)])
+        self.view_of = types.MappingProxyType({"list": [torch.zeros(3)]})
+        self.optimizer = torch.optim.SGD([self.leaf], lr=0.1)
+        self.alias, self.view, self.tied = self.seen, self.seen[1:], self.fc.weight
         self.reference, self.proxy = weakref.ref(self.inner), weakref.WeakValueDictionary(inner=self.inner)
         self.fc.register_forward_hook(Keeps())
         self.norm.register_forward_pre_hook(Keeps())
@@ -241,6 +261,53 @@ def _behind_a_lock(net: Any, _: Any, y: torch.Tensor) -> torch.Tensor:
     return net.proxy["inner"](y)
 
 
+def _on_tensors(net: Any, _: Any, y: torch.Tensor) -> None:
+    net.fc.weight.tag, net.fc.weight.held["h"], net.fc.weight.more = "u", y, y
+    net.fc.bias.more, net.h.more = 1, y
+    net.norm.running_mean.tags.append(y)
+
+
+def _takes_gradients(net: Any, _: Any, y: torch.Tensor) -> None:
+    net.zero_grad()
+    net.leaf.requires_grad_(False)
+    net.seen.requires_grad_(True)
+    net.fc.weight.register_hook(lambda gradient: gradient)
+
+
+def _gives_a_gradient(net: Any, _: Any, y: torch.Tensor) -> None:
+    net.leaf.grad = y.sum() * torch.ones(3)
+    net.fc.weight.grad.add_(1)
+
+
+def _in_functions(net: Any, _: Any, y: torch.Tensor) -> None:
+    net.function(2)
+    net.function.count += 1
+    net.function.last = y
+    net.partial.keywords["h"].append(y)
+    net.view_of["list"].append(y)
+
+
+def _of_a_thread(net: Any, _: Any, y: torch.Tensor) -> None:
+    net.local.h = net.local.h + y
+    net.local.more = y
+    net.mixed[1] = y.shape[0]
+
+
+def _in_an_optimizer(net: Any, _: Any, y: torch.Tensor) -> None:
+    net.optimizer.param_groups[0]["lr"] = 1.0
+    net.optimizer.state[net.leaf] = {"step": y}
+
+
+def _by_aliases(net: Any, _: Any, y: torch.Tensor) -> torch.Tensor:
+    net.alias.add_(1)
+    net.view.mul_(2)
+    return net.seen.sum() + net.tied.sum()
+
+
+def _is_of_another_class(net: Any, _: Any, y: torch.Tensor) -> None:
+    net.fc.__class__ = nn.Identity
+
+
 WAYS: dict[str, Callable[[Any, Any, torch.Tensor], Any]] = {
     f"{name} in {place}": way for place, at in PLACES.items() for name, way in _into(*at).items()
 } | {
@@ -257,6 +324,14 @@ WAYS: dict[str, Callable[[Any, Any, torch.Tensor], Any]] = {
         _sets_a_slot,
         _by_property,
         _behind_a_lock,
+        _on_tensors,
+        _takes_gradients,
+        _gives_a_gradient,
+        _in_functions,
+        _of_a_thread,
+        _in_an_optimizer,
+        _by_aliases,
+        _is_of_another_class,
     )
 }
 GIVEN: dict[str, Callable[[], Any]] = {
@@ -270,18 +345,24 @@ ENDS = {"ends": None, "fails": ValueError("no"), "is interrupted": KeyboardInter
 def described(value: Any, seen: dict[int, int] | None = None) -> Any:
     """Which objects there are, what they hold at any depth, and the numbers and flags of tensors."""
     seen = {} if seen is None else seen
-    if isinstance(value, bool | int | float | str | bytes | type | types.FunctionType | types.MethodType | None):
+    if isinstance(value, bool | int | float | str | bytes | type | types.MethodType | None):
         return value
     if id(value) in seen:
         return ("again", seen[id(value)])
     seen[id(value)] = len(seen)
     own = [id(value), type(value).__name__]
     if isinstance(value, torch.Tensor):
-        grad = None if not value.is_leaf or value.grad is None else id(value.grad)
-        return (*own, value.data_ptr(), tuple(value.shape), value.tolist(), value.requires_grad, grad)
+        grad = None if not value.is_leaf or value.grad is None else described(value.grad, seen)
+        beside = described(vars(value), seen), described(value._backward_hooks, seen)
+        return (*own, value.data_ptr(), tuple(value.shape), value.tolist(), value.requires_grad, grad, *beside)
+    if isinstance(value, types.FunctionType):
+        cells = [described(cell.cell_contents, seen) for cell in value.__closure__ or ()]
+        return (*own, *(described(part, seen) for part in (vars(value), value.__defaults__, value.__kwdefaults__)), cells)
+    if isinstance(value, functools.partial):
+        return (*own, described(value.keywords, seen))
     if isinstance(value, np.ndarray):
         return (*own, value.tolist())
-    if isinstance(value, dict):
+    if isinstance(value, dict | types.MappingProxyType):
         own.append([(key, described(part, seen)) for key, part in value.items()])
     elif isinstance(value, list | tuple | deque):
         own.append([described(part, seen) for part in value])

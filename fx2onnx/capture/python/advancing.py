@@ -104,11 +104,12 @@ def state_of(value: Value) -> Value:
 
 
 def put_back(value: Value, state: Value) -> None:
-    """As it was."""
+    """As it was. A file that forward closed stays closed."""
     if state is UNKNOWN or is_iterator(type(value)):
         return
     put = _kind(value).put_back
-    if put is not None and not is_same_state(state_of(value), state):
+    now = state_of(value)
+    if put is not None and now is not UNKNOWN and not is_same_state(now, state):
         put(value, state)
 
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import array
 import enum
+import functools
 import io
 import queue
 import random
+import threading
 import types
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator
@@ -56,6 +58,10 @@ _NOT_LOOKED_INTO = (
     int,
     float,
 )
+_VIEWS = (functools.partial, types.MappingProxyType)
+"""Of Python's own classes, those whose objects hold others and do not change themselves."""
+_HOLDERS = (types.SimpleNamespace, types.MethodType, threading.local)
+_WITH_ATTRIBUTES = (torch.Tensor, torch.nn.Parameter, types.FunctionType)
 _MOST_ENTRIES = 200_000
 """Objects beyond so many are not looked into: a module that refers to a whole program is not its state."""
 _MOST_ELEMENTS = 1 << 20
@@ -123,6 +129,8 @@ class Snapshot:
                 entries.append(Entry(value, value.copy(), kind, place, key))
                 for hook in value.values() if key.endswith("_hooks") else ():
                     self._found(hook, place, key)
+                for own, tensor in value.items() if key in (PARAMETERS, BUFFERS) else ():
+                    self._found_on(tensor, len(entries) - 1, own)
         slots = self._slots.get(type(module))
         if slots is None:
             slots = self._slots[type(module)] = _slots(type(module))
@@ -140,8 +148,19 @@ class Snapshot:
             kind = self._kinds[type(value)] = kind_of(type(value))
         if kind == TENSOR:
             self.tensors[id(value)] = value
+            self._found_on(value, parent, key)
         elif kind != PLAIN:
             self._pending.append((value, kind, parent, key))
+
+    def _found_on(self, value: Value, parent: int, key: object) -> None:
+        """The attributes that Python code has set on a tensor or on a function."""
+        if type(value) not in _WITH_ATTRIBUTES:
+            return
+        attributes = vars(value)
+        if attributes:
+            self._pending.append((attributes, DICT, parent, key))
+        else:
+            self._empty.append(attributes)
 
     def _walk(self) -> None:
         pending, seen = self._pending, self._seen
@@ -161,8 +180,10 @@ class Snapshot:
                     continue  # stands for a module's own meanwhile: what it notes is the capture's
                 for name, cell in _cells(value):
                     self._add(Entry(cell, (name, content_of_cell(cell)), CELL, parent, key))
+                self._add(Entry(value, parts_of_view(value), TUPLE, parent, key))
+                self._found_on(value, parent, key)
             elif kind == ARRAY:
-                if value.size <= _MOST_ELEMENTS and value.dtype != object:
+                if value.size <= _MOST_ELEMENTS:
                     self.entries.append(Entry(value, value.copy(), kind, parent, key))
             elif kind == ADVANCING:
                 self.has_advancing = True
@@ -225,7 +246,7 @@ def _put_back_set(found: set[Value], before: set[Value]) -> None:
 
 def fill_dict(found: dict[K, Value], before: dict[K, Value]) -> None:
     """``found`` is as ``before``, in its order; what is there all the time is never missing, save to change the order."""
-    if len(found) == len(before) and all(map(is_, found.values(), before.values())) and list(found) == list(before):
+    if len(found) == len(before) and all(map(is_, found.values(), before.values())) and all(map(_is_same_key, found, before)):
         return
     base = base_of(found)
     own = set(map(id, before))
@@ -237,10 +258,14 @@ def fill_dict(found: dict[K, Value], before: dict[K, Value]) -> None:
     for key, value in before.items():
         if base.get(found, key, MISSING) is not value:
             base.__setitem__(found, key, value)
-    if list(found) != list(before):
+    if not all(map(_is_same_key, found, before)):
         base.clear(found)
         for key, value in before.items():
             base.__setitem__(found, key, value)
+
+
+def _is_same_key(one: object, other: object) -> bool:
+    return one is other or (not isinstance(one, torch.Tensor) and one == other)
 
 
 def base_of(value: dict[Value, Value]) -> Value:
@@ -267,7 +292,11 @@ def _put_back_cell(found: Value, named: tuple[str, object]) -> None:
 
 
 def _put_back_array(found: Value, before: Value) -> None:
-    if found.flags.writeable and not np.array_equal(found, before, equal_nan=before.dtype.kind in "fc"):
+    if before.dtype == object:
+        is_same = all(map(is_, found.flat, before.flat))
+    else:
+        is_same = np.array_equal(found, before, equal_nan=before.dtype.kind in "fc")
+    if found.flags.writeable and not is_same:
         found[...] = before
 
 
@@ -297,13 +326,13 @@ def kind_of(kind: type) -> int:
         return ADVANCING
     if kind in (type(None), type(Ellipsis), torch.dtype, torch.device) or issubclass(kind, _NOT_LOOKED_INTO):
         return PLAIN
-    if issubclass(kind, tuple):
+    if issubclass(kind, (tuple, *_VIEWS)):
         return TUPLE
     module = kind.__module__
-    is_other = module.split(".")[0] in _OTHERS and not module.startswith("torch.distributions")
-    if is_other and kind is not types.SimpleNamespace and kind is not types.MethodType:
+    is_other = module.split(".")[0] in _OTHERS and not module.startswith(("torch.distributions", "torch.optim"))
+    if is_other and kind not in _HOLDERS:
         return PLAIN
-    return OBJECT if kind.__dictoffset__ or _slots(kind) or kind is types.MethodType else PLAIN
+    return OBJECT if kind.__dictoffset__ or kind in _HOLDERS or _slots(kind) else PLAIN
 
 
 _OF_PYTHON = frozenset(["builtins", "itertools", "_collections"])
@@ -337,7 +366,7 @@ def entries_of(value: Value, kind: int, parent: int, key: object) -> Iterator[En
     elif kind == SET:
         yield Entry(value, set(value), kind, parent, key)
     elif kind == TUPLE:
-        yield Entry(value, value, kind, parent, key)
+        yield Entry(value, parts_of_view(value), kind, parent, key)
         return
     own = getattr(value, "__dict__", None)
     if isinstance(own, dict):
@@ -347,6 +376,15 @@ def entries_of(value: Value, kind: int, parent: int, key: object) -> Iterator[En
         yield Entry(value, _in_slots(value, slots), OBJECT, parent, key)
     if isinstance(value, types.MethodType):
         yield Entry((), (value.__self__,), TUPLE, parent, key)
+
+
+def parts_of_view(value: Value) -> Value:
+    """What an object holds that does not change itself; ``value`` where it is a sequence."""
+    if isinstance(value, types.FunctionType):
+        return value.__defaults__, value.__kwdefaults__
+    if isinstance(value, functools.partial):
+        return value.func, value.args, value.keywords
+    return tuple(value.values()) if isinstance(value, types.MappingProxyType) else value
 
 
 def parts_of(kind: int, content: Value) -> Iterable[tuple[object, Value]]:

@@ -34,6 +34,7 @@ from fx2onnx.capture.python.held import (
     is_same,
     kind_of,
     parts_of,
+    parts_of_view,
 )
 
 _NUMBERS = (bool, int, float, str)
@@ -243,6 +244,6 @@ def _part(container: Value, key: Value) -> Value:
     if isinstance(container, dict):
         return base_of(container).get(container, key, MISSING)
     try:
-        return container[key] if isinstance(key, int) else getattr(container, str(key), MISSING)
+        return parts_of_view(container)[key] if isinstance(key, int) else getattr(container, str(key), MISSING)
     except (IndexError, TypeError):
         return MISSING

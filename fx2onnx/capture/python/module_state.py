@@ -37,22 +37,32 @@ def preserve(tree: ModuleTree, training: bool | None, arguments: Iterable[tuple[
 
 def keep(tree: ModuleTree, arguments: Iterable[tuple[str, object]] = ()) -> Snapshot:
     """When ``Changes`` end, the modules and the objects among ``arguments`` hold what they hold now. Gives what that is."""
-    frozen = [(tensor, tensor.requires_grad) for _, kind, tensor in tree.tensors if kind == "parameter"]
-    modes = [(module, module.training) for module in tree.modules]
+    modes = [(module, type(module), module.training) for module in tree.modules]
     snapshot = Snapshot(tree.named, arguments)
-    before_change(functools.partial(_put_back, frozen, modes, snapshot))
+    leaves = [tensor for *_, tensor in tree.tensors if tensor.is_leaf]
+    leaves += [tensor for tensor in snapshot.tensors.values() if tensor.is_leaf]
+    tracked = [(tensor, tensor.requires_grad, tensor.grad, tensor._backward_hooks is None) for tensor in leaves]
+    before_change(functools.partial(_put_back, tracked, modes, snapshot))
     if snapshot.has_advancing:
         snapshot.names().stand_in_for_iterators()
     return snapshot
 
 
 def _put_back(
-    frozen: list[tuple[torch.Tensor, bool]], modes: list[tuple[torch.nn.Module, bool]], snapshot: Snapshot
+    tracked: list[tuple[torch.Tensor, bool, torch.Tensor | None, bool]],
+    modes: list[tuple[torch.nn.Module, type, bool]],
+    snapshot: Snapshot,
 ) -> None:
-    for parameter, requires_grad in frozen:
-        if parameter.requires_grad != requires_grad:
-            parameter.requires_grad_(requires_grad)
-    for module, mode in modes:
+    for tensor, requires_grad, gradient, has_no_hooks in tracked:
+        if tensor.requires_grad != requires_grad:
+            tensor.requires_grad_(requires_grad)
+        if tensor.grad is not gradient:
+            tensor.grad = gradient
+        if has_no_hooks and tensor._backward_hooks is not None:
+            tensor._backward_hooks = None
+    for module, kind, mode in modes:
+        if type(module) is not kind:
+            module.__class__ = kind
         _set_mode(module, getattr(module, "training", None), mode)
     snapshot.put_back()
 
@@ -108,21 +118,6 @@ def memory_of(tensor: torch.Tensor) -> int:
         return tensor.untyped_storage().data_ptr()
     except (RuntimeError, NotImplementedError):
         return 0
-
-
-def keep_gradients(tree: ModuleTree) -> None:
-    """For a run below autograd: ``backward`` in forward would leave fake tensors in the parameters' ``grad``."""
-    before_change(
-        functools.partial(
-            _put_gradients_back, [(tensor, tensor.grad) for _, kind, tensor in tree.tensors if kind == "parameter"]
-        )
-    )
-
-
-def _put_gradients_back(saved: list[tuple[torch.Tensor, torch.Tensor | None]]) -> None:
-    for tensor, gradient in saved:
-        if tensor.grad is not gradient:
-            tensor.grad = gradient
 
 
 def weight_names(tree: ModuleTree) -> dict[int, tuple[str, str, torch.Tensor]]:

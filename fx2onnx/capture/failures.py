@@ -112,7 +112,7 @@ def check_caught(made: Sequence[Fx2OnnxError], tracer: Tracer) -> None:
     """Find what an ``except`` of forward's caught in a run that came to its end. An error that other sizes do not raise is a condition,
     with a warning. Raises the first of the errors ``made`` in the run, and of fake tensors, that eager PyTorch does not raise.
     """
-    caught = [(error, *places) for error, *places in tracer.failed if _is_caught_by_user(error)]
+    caught = [failed for failed in tracer.failed if _is_caught_by_user(failed[0])]
     foreign = next((error for error in made if _is_caught_by_user(error)), None)
     of_fakes = next((error for error, *_ in caught if isinstance(error, Exception) and is_of_fakes(error)), None)
     if foreign is None and of_fakes is not None:
@@ -136,7 +136,11 @@ def check_caught(made: Sequence[Fx2OnnxError], tracer: Tracer) -> None:
 def _is_caught_by_user(error: BaseException) -> bool:
     """Return whether the frame that caught the error is the module's, or a library's other than torch and Python's own."""
     code = None if error.__traceback__ is None else error.__traceback__.tb_frame.f_code
-    return code is not None and is_user(code) and (_PACKAGES in code.co_filename or not code.co_filename.startswith(_STDLIB))
+    return (
+        code is not None
+        and is_user(code)
+        and (_PACKAGES in code.co_filename or not code.co_filename.startswith(_STDLIB))
+    )
 
 
 # -- the error of a failed run ---------------------------------------------------------------------------------------------

@@ -679,9 +679,11 @@ def test_an_equality_of_several_sizes_stands_in_the_file(name: str) -> None:
     forward, shapes, dims = PRODUCTS[name]
     result = fx2onnx.export(forward, tuple(map(torch.randn, shapes)), dynamic_shapes=dims, verify=True)
     stated = size_conditions.read(dict(result.model.metadata_props)[size_conditions.METADATA_KEY])
-    assert [each.text for each in stated if len(each.names) > 1] == [
-        each.expression for each in result.report.assumptions if isinstance(each, Guard)
-    ] != []
+    assert (
+        [each.text for each in stated if len(each.names) > 1]
+        == [each.expression for each in result.report.assumptions if isinstance(each, Guard)]
+        != []
+    )
     feeds = {value.name: np.ones([8] * len(value.shape), np.float32) for value in result.model.graph.inputs}
     feeds["y" if "y" in feeds else "x"] = feeds["x"][..., :5]
     with pytest.raises(fx2onnx.UserError, match="E401"):

@@ -357,7 +357,11 @@ def described(value: Any, seen: dict[int, int] | None = None) -> Any:
         return (*own, value.data_ptr(), tuple(value.shape), value.tolist(), value.requires_grad, grad, *beside)
     if isinstance(value, types.FunctionType):
         cells = [described(cell.cell_contents, seen) for cell in value.__closure__ or ()]
-        return (*own, *(described(part, seen) for part in (vars(value), value.__defaults__, value.__kwdefaults__)), cells)
+        return (
+            *own,
+            *(described(part, seen) for part in (vars(value), value.__defaults__, value.__kwdefaults__)),
+            cells,
+        )
     if isinstance(value, functools.partial):
         return (*own, described(value.keywords, seen))
     if isinstance(value, np.ndarray):

@@ -287,7 +287,9 @@ def _check_is_one(func: OpOverload, tensor: torch.Tensor) -> None:
     """Raises what eager PyTorch does for a tensor of another number of elements than 1."""
     count = math.prod(tensor.shape) if all(type(size) is int for size in tensor.shape) else 1
     if count != 1 and func is aten.is_nonzero.default:
-        raise RuntimeError(f"Boolean value of Tensor with {'more than one value' if count else 'no values'} is ambiguous")
+        raise RuntimeError(
+            f"Boolean value of Tensor with {'more than one value' if count else 'no values'} is ambiguous"
+        )
     if count != 1:
         raise RuntimeError(f"a Tensor with {count} elements cannot be converted to Scalar")
 

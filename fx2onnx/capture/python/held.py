@@ -246,7 +246,7 @@ def _put_back_set(found: set[Value], before: set[Value]) -> None:
 
 def fill_dict(found: dict[K, Value], before: dict[K, Value]) -> None:
     """``found`` is as ``before``, in its order; what is there all the time is never missing, save to change the order."""
-    if len(found) == len(before) and all(map(is_, found.values(), before.values())) and all(map(_is_same_key, found, before)):
+    if len(found) == len(before) and all(map(is_, found.values(), before.values())) and _have_same_keys(found, before):
         return
     base = base_of(found)
     own = set(map(id, before))
@@ -258,14 +258,17 @@ def fill_dict(found: dict[K, Value], before: dict[K, Value]) -> None:
     for key, value in before.items():
         if base.get(found, key, MISSING) is not value:
             base.__setitem__(found, key, value)
-    if not all(map(_is_same_key, found, before)):
+    if not _have_same_keys(found, before):
         base.clear(found)
         for key, value in before.items():
             base.__setitem__(found, key, value)
 
 
-def _is_same_key(one: object, other: object) -> bool:
-    return one is other or (not isinstance(one, torch.Tensor) and one == other)
+def _have_same_keys(one: Iterable[object], other: Iterable[object]) -> bool:
+    """Return whether dicts of one length have equal keys in one order. Tensors are equal to themselves only."""
+    return all(map(is_, one, other)) or all(
+        a is b or (not isinstance(a, torch.Tensor) and a == b) for a, b in zip(one, other, strict=True)
+    )
 
 
 def base_of(value: dict[Value, Value]) -> Value:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Set
 from dataclasses import replace
 from typing import cast
@@ -166,7 +167,21 @@ def _ties_sizes(guard: Guard) -> bool:
     """Return whether an operator took two expressions of several sizes as equal. Where they are not, eager PyTorch ends the run, or
     broadcasts a 1, for which the graph has other sizes.
     """
-    return guard.relation.op == "eq" and not guard.by_user and len(guard.relation.symbols()) > 1
+    relation = guard.relation
+    if relation.op != "eq" or guard.by_user or len(relation.symbols()) < 2:
+        return False
+    gap = relation.args[0] - relation.args[1]
+    return not isinstance(gap, Dim) or not _says_one(gap)
+
+
+def _says_one(gap: Dim) -> bool:
+    """Return whether ``gap`` is 0 where a product of sizes is 1, as of ``a*b - a``: kernels ask that, and the graph is right for others, too."""
+    terms = dict(gap.terms) | ({(): gap.constant} if gap.constant else {})
+    if len(terms) != 2:
+        return False
+    (one, factor), (other, negative) = terms.items()
+    atoms = Counter(one), Counter(other)
+    return abs(factor) == abs(negative) and (atoms[0] <= atoms[1] or atoms[1] <= atoms[0])
 
 
 def is_decisive(guard: Guard, env: ShapeEnv) -> bool:

@@ -445,7 +445,7 @@ def differing(entry: Entry) -> Iterator[tuple[object, Value, Value]]:
     elif entry.kind == DICT:
         items = list(base_of(holder).items(holder))
     else:
-        items, content = list(enumerate(holder)), dict(enumerate(content))
+        items, content = list(enumerate(parts_of_view(holder))), dict(enumerate(content))
     if len(items) == len(content) and all(map(_are_same, items, content.items())):
         return
     left = dict(content)

@@ -177,7 +177,7 @@ matrix: $(READY)            ## the core tests in environments of many versions, 
 	$(BIN)/python -m studies.compatibility
 
 conditions-at-sample: $(READY) ## whether each condition in the report of each model is true at its own example inputs; resumes (minutes)
-	$(ONE) $(BIN)/python -m studies.conditions_at_sample
+	$(ONE) $(BIN)/python -m studies.conditions_at_sample --write
 
 .PHONY: sweep-torchvision sweep-timm sweep-hf
 sweep-torchvision sweep-timm sweep-hf: sweep-%: $(READY) ## export and verify every model of a library into docs/measured/coverage.md; resumes

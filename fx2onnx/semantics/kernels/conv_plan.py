@@ -76,8 +76,7 @@ def epilogue(bias: Array, activation: str, bounds: tuple[float, float] | None) -
 
         def clip(y: Array, scratch: Array) -> None:
             np.add(y, bias, out=y)
-            np.maximum(y, low, out=y)
-            np.minimum(y, high, out=y)
+            np.clip(y, low, high, out=y)
 
         return clip
     function = ACTIVATIONS.get(activation)

@@ -87,8 +87,7 @@ def rounded_to_bounds(x: Array, zero: Array | None, low: float, high: float) -> 
     np.rint(x, out=x)
     if zero is not None and zero.any():
         np.add(x, zero, out=x)
-    np.maximum(x, np.asarray(low, x.dtype), out=x)
-    np.minimum(x, np.asarray(high, x.dtype), out=x)
+    np.clip(x, np.asarray(low, x.dtype), np.asarray(high, x.dtype), out=x)
 
 
 def requantize(sums: Array, factor: Array, zero: Array, out: Array) -> None:

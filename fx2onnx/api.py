@@ -67,11 +67,11 @@ def export(
     Keywords are those of ``torch.onnx.export``, so changing the import is enough.
 
     model: an ``nn.Module``, a function, or a ``torch.export.ExportedProgram``.
-    args: sample arguments: a tensor, a tuple, or a dict of keywords. Only dtypes and shapes matter.
+    args: example arguments: a tensor, a tuple, or a dict of keywords. Only dtypes and shapes matter.
     f: path of the file, an open binary file such as ``io.BytesIO`` (below 2 GB, weights inside), or None to write nothing.
     input_names, output_names: names in order; default: forward's parameter names, and the keys of what it returns.
     opset_version: 11 to 26; the file has exactly that opset (default 20).
-    target: the runtime that the file is for, such as ``"onnxruntime-1.19"`` (docs/targets.md); default: onnxruntime on a CPU,
+    target: the runtime, such as ``"onnxruntime-1.19"`` (docs/targets.md); default: onnxruntime on a CPU,
         as far as it takes the opset; ``"onnx"``: none.
     fused: attention, norms and activations as onnxruntime's own operators (``com.microsoft``); opset 23 unless another is asked for.
     dynamic_shapes: as ``torch.export`` takes it (dicts, tuples, ``ShapesCollection``, ``AdditionalInputs``, ``ShapesSpec``), names
@@ -80,37 +80,38 @@ def export(
     samples: further calls, each as ``args`` or ``(args, kwargs)``: a size that differs among the calls is dynamic. Without ``args``
         the call with the most tensors stands for them.
     external_data: force (True) or forbid (False) weights in a file of their own, ``f.<digest>.data``; default: above 16 MiB.
-    verify: run the result in the runner and in onnxruntime and compare with eager PyTorch (off by default; the command line does it); effort: on how
-        many inputs.
+    verify: run the result in the runner and in onnxruntime and compare with eager PyTorch. Off by default; the command line does
+        it.
+    effort: how many inputs are compared: ``"quick"``, ``"normal"`` or ``"full"``.
     report: a path: write ``result.report``, which is always there, as JSON.
     profile: record what the export costs, as ``result.profile``; a path (.html, .json, .trace.json, .speedscope.json,
         .txt) writes it as well.
     attest: write ``f.intoto.json``, an in-toto statement with the digests of the files and of the weights, the options, what was
         compared and the verdict (docs/attestation.md).
-    training: export in training mode where True or ``torch.onnx.TrainingMode.TRAINING``, as the module is where ``PRESERVE``; with ``fx2onnx.Training(loss=...)``
-        the file trains: loss and gradients, with an optimizer its whole step (docs/training.md).
+    training: True or ``torch.onnx.TrainingMode.TRAINING``: in training mode; ``PRESERVE``: in the mode that the module is in. With
+        ``fx2onnx.Training(loss=...)`` the file trains: loss and gradients, with an optimizer its whole step (docs/training.md).
     capture: ``"auto"``, ``"symbolic"``, ``"fake"`` or ``"export"``.
     metadata: origin of each node in the file: ``"none"``, ``"light"`` (file:line) or ``"full"``; a dict: own entries
         for the file's metadata, such as ``{"author": "me", "labels": ["cat", "dog"]}``; a list: both.
     state: buffers or inputs that forward changes: ``"warn"`` in the report, ``"error"``, ``"drop"``, or ``"io"``: the file
         takes each buffer as an input and gives its new value as an output ``NAME.next``.
-    bake: names of inputs whose sample values become constants of the file; ``"auto"``: those whose numbers Python needs, with
+    bake: names of inputs whose example values become constants of the file; ``"auto"``: those whose numbers Python needs, with
         a warning for each.
-    data_branches: of a Python decision by data both branches are in the file (``"if"``), or it is an ``"error"`` (E104).
-    checks: whether the file has nodes that fail where sizes that only the data tells are not as they have to be, as eager PyTorch
-        raises (docs/capture.md).
+    data_branches: ``"if"``: both branches of a data-dependent Python branch are in the file; ``"error"``: it is E104.
+    checks: add nodes that fail where data-dependent sizes break a condition, as eager PyTorch raises (docs/capture.md).
     custom_translations: ``{torch.ops.my.op.default: function}`` for this call; ``{MyModule: function}`` for modules of a
-        class, each call of which is then what ``function(op, module, *inputs, weights={name: value})`` emits.
-    custom_translation_table: onnxscript functions by overload, as torch.onnx.export takes them. custom_opsets: versions of other
-        operator sets than ONNX's, by domain.
+        class: ``function(op, module, *inputs, weights={name: value})`` emits the nodes of each call.
+    custom_translation_table: onnxscript functions by overload, as torch.onnx.export takes them.
+    custom_opsets: versions of other operator sets than ONNX's, by domain.
     optimize: run the graph rewrites.
     keep_initializers_as_inputs: weights are also inputs, which a run may feed otherwise.
     durable: return only when the disk has the bytes.
     weight_files: mapped checkpoint files (``fx2onnx.sources.weight_files``) that the model refers to for the weights
         that lie in them, instead of copying them (docs/weights.md).
-    quantize: ``fx2onnx.Quantize("int8")``, or ``"int8"``: weights of products and convolutions in few bits (docs/quantization.md).
-    dtype: ``"float16"``, ``"bfloat16"`` or ``"mixed"``: weights and compute in 16 bits but where a measurement on the sample asks
-        for float32 (docs/precision.md), or an ``fx2onnx.Precision``. io: ``"float32"``: inputs and outputs as they are.
+    quantize: ``fx2onnx.Quantize("int8")``, or ``"int8"``: low-bit weights of matrix products and convolutions (docs/quantization.md).
+    dtype: ``"float16"``, ``"bfloat16"`` or ``"mixed"``: 16-bit weights and compute, except where a measurement on the example
+        inputs needs float32 (docs/precision.md); or an ``fx2onnx.Precision``.
+    io: ``"float32"``: inputs and outputs keep their dtypes.
     functions: modules as ONNX functions, one body for all calls that are equal: True, or classes or their names (docs/functions.md);
         also as ``export_modules_as_functions``.
 
@@ -232,7 +233,7 @@ def export_folder(
     logits: ``all``, or ``last``: of the last position alone, as generation needs them (docs/generation.md).
     target: the runtime that the folder is for; ``onnxruntime-genai``: a decoder with its ``genai_config.json``.
     fused: whether the graphs have onnxruntime's own operators; default: for ``onnxruntime-genai`` alone (docs/targets.md).
-    quantize: ``fx2onnx.Quantize("int4")``, or ``"int4"``: weights of products and convolutions in few bits (docs/quantization.md).
+    quantize: ``fx2onnx.Quantize("int4")``, or ``"int4"``: low-bit weights of matrix products and convolutions (docs/quantization.md).
     verify: compare every file with eager PyTorch, in ``engines`` or all that are installed.
     dtype: ``float16``, ``bfloat16`` or ``mixed``: weights and compute in 16 bits (docs/precision.md); ``float32`` or ``float64``: the
         module's. io: ``float32``: inputs, caches and outputs as they are.

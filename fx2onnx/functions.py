@@ -25,7 +25,7 @@ Paths = str | os.PathLike[str]
 
 @public
 def inspect(path: Paths, *, html: Paths | None = None) -> dict[str, Any]:
-    """What is in an ONNX file, or in a folder that fx2onnx exported: inputs, outputs, operators, weights, conditions on sizes.
+    """The contents of an ONNX file, or of a folder that fx2onnx exported: inputs, outputs, operators, weights, conditions on sizes.
 
     html: write a page about the file to this path.
 
@@ -38,7 +38,7 @@ def inspect(path: Paths, *, html: Paths | None = None) -> dict[str, Any]:
 
 @public
 def lint(model: Any, target: str = "onnxruntime", *, faults: Paths | None = None) -> list[Finding]:
-    """What ``target`` cannot run of an ONNX file, with the line of source code and what to do instead.
+    """The operators of an ONNX file that ``target`` cannot run, with the line of source code and what to do instead.
 
     model: a path, or an ``onnx.ModelProto``. target: a runtime or a release of one, such as ``onnxruntime-1.19`` (docs/targets.md).
     faults: a table of known faults of engines beside those of fx2onnx.
@@ -97,7 +97,7 @@ def attest(
 
 
 def _sourced(path: Paths, spec: str, options: Mapping[str, Any], said: Mapping[str, Any]) -> tuple[Any, Any]:
-    """What a source is, by content, and whether a file agrees with it. A statement says what the source was asked for with."""
+    """The content of a source, and the verdict on a file that was made from it. A statement says what the source was asked for with."""
     require("torch")
     from fx2onnx.cli.job import checkpoint_files
     from fx2onnx.cli.options import resolve_source
@@ -120,7 +120,8 @@ def _sourced(path: Paths, spec: str, options: Mapping[str, Any], said: Mapping[s
 def quantize(model: Any, out: Paths | None = None, kind: str | Quantize = "int8", **options: Any) -> OptimizeResult:
     """Store the weights of an ONNX file in fewer bits, and leave the rest of its graph as it is.
 
-    model, out, options: as ``fx2onnx.optimize`` takes them. kind: ``int8``, ``int4``, ``uint4``, ``nf4``, ``float8``, or an
+    model, out, options: as ``fx2onnx.optimize`` takes them.
+    kind: ``int8``, ``int4``, ``uint4``, ``nf4``, ``float8``, or an
     ``fx2onnx.Quantize``.
 
     Returns: ``OptimizeResult``. Raises: ``UserError``; ``VerificationError`` where the file would differ from ``model``.
@@ -168,7 +169,7 @@ def testcase(
 
 
 def _case_of_feeds(model: Any, feeds: Mapping[str, Any], dims: Mapping[str, int], seed: int) -> Any:
-    """What the runner gives on ``feeds``; a path among them is a .npy file, and what is missing is random."""
+    """The outputs of the runner for ``feeds``; a path among them is a .npy file, and missing ones are random."""
     from fx2onnx.cli.feeds import make_feeds
     from fx2onnx.irx.io import message_of
     from fx2onnx.runner import InferenceSession

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import ast
+import enum
 import importlib
 import inspect
+import pickle
 import pkgutil
 import pydoc
 import subprocess
 import sys
+import types
 import typing
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -117,6 +121,10 @@ SIGNATURES = {
     "ExportResult.apply_weights": "(self, state_dict: Mapping[str, Any]) -> None",
     "ExportResult.initialize_inference_session": "(self) -> Callable[[dict[str, Any]], list[Any]]",
     "ExportResult.optimize": "(self) -> None",
+    "ExportResult.call_reference": "(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]",
+    "ExportResult.compute_values": (
+        "(self, value_names: Sequence[str], args: Any = (), kwargs: Mapping[str, Any] | None = None) -> tuple[Any, ...]"
+    ),
     "ExportResult.release": "(self) -> None",
     "ExportResult.rename_axes": "(self, rename_mapping: Mapping[Any, str]) -> None",
     "ExportResult.save": (
@@ -395,3 +403,54 @@ def test_a_capture_imports_no_family_of_the_table() -> None:
 )
 def test_parts_come_with_their_first_use(name: str) -> None:
     subprocess.run([sys.executable, "-c", f"import fx2onnx\nassert callable(fx2onnx.{name})"], check=True)
+
+
+def _entrances() -> Iterator[tuple[str, Any]]:
+    """Public functions, and the public methods of public classes."""
+    for package in (fx2onnx, fx2onnx.runner, fx2onnx.sources):
+        for name in package.__all__:
+            found = getattr(package, name)
+            if isinstance(found, types.FunctionType):
+                yield f"{package.__name__}.{name}", found
+            elif inspect.isclass(found) and not issubclass(found, Exception | enum.Enum | tuple):
+                for own, member in vars(found).items():
+                    function = getattr(member, "__func__", getattr(member, "fget", member))
+                    if isinstance(function, types.FunctionType) and (own in CONSTRUCTION or not own.startswith("_")):
+                        yield f"{package.__name__}.{name}.{own}", function
+
+
+CONSTRUCTION = ("__init__", "__call__")
+PLAIN = ("NodeArg", "ModelMetadata", "SourceKind", "get_", "telemetry", "set_default_logger")
+"""What raises no error of fx2onnx."""
+
+
+def test_errors_of_every_public_entrance_are_caught_as_torchs() -> None:
+    bare = [
+        name
+        for name, function in _entrances()
+        if not hasattr(function, "__wrapped__") and not any(each in name for each in PLAIN)
+    ]
+    assert not bare
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: fx2onnx.Quantize("int9"),
+        lambda: fx2onnx.Precision("float7"),
+        lambda: fx2onnx.runner.InferenceSession(b""),
+        lambda: fx2onnx.sources.resolve("nothing"),
+        lambda: fx2onnx.export(torch.nn.ReLU(), (torch.ones(2),)).save(),
+        lambda: fx2onnx.export(torch.nn.ReLU(), (torch.ones(2),))(torch.ones(2), torch.ones(2)),
+        lambda: fx2onnx.export(torch.nn.Linear(2, 2), (torch.ones(1, 2),)).apply_weights({"weight": torch.ones(3)}),
+        lambda: fx2onnx.export(torch.nn.ReLU(), (torch.ones(2),)).rename_axes({"no": "size"}),
+        lambda: fx2onnx.verify(
+            fx2onnx.export(torch.nn.ReLU(), (torch.ones(2),)), torch.nn.Tanh(), (torch.ones(2),)
+        ).raise_if_failed(),
+    ],
+)
+def test_errors_of_methods_are_caught_as_torchs(call: Callable[[], Any]) -> None:
+    with pytest.raises(torch.onnx.OnnxExporterError) as raised:
+        call()
+    assert isinstance(raised.value, fx2onnx.Fx2OnnxError)
+    assert type(pickle.loads(pickle.dumps(raised.value))).__name__ == type(raised.value).__name__

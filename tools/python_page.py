@@ -117,8 +117,13 @@ def _members(kind: Any) -> str:
         thing = value.fget if isinstance(value, property) else value
         if name[0] != "_" and inspect.isfunction(thing) and thing.__doc__:
             call = f"{name}" if isinstance(value, property) else f"{name}()"
-            found.append(f"- `{call}`: {inspect.cleandoc(thing.__doc__).splitlines()[0].replace('``', '`')}")
+            found.append(f"- `{call}`: {_first_sentence(thing.__doc__)}")
     return "\n" + "\n".join(found) + "\n" if found else ""
+
+
+def _first_sentence(docstring: str) -> str:
+    paragraph = " ".join(inspect.cleandoc(docstring).partition("\n\n")[0].split()).replace("``", "`")
+    return re.sub(r"\(docs/([\w/-]+\.md)\)", r"([\1](../\1))", re.split(r"(?<=\.)\s", paragraph)[0])
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ HALF = frozenset([ir.DataType.FLOAT16, ir.DataType.BFLOAT16])
 
 
 class Statistics(NamedTuple):
-    """What training mode computes over the batch, one number a channel."""
+    """The statistics of a batch in training mode, one number a channel."""
 
     output: ir.Value
     mean: ir.Value

@@ -301,7 +301,7 @@ def _created(op: Emit, overload: OpOverload, given: dict[str, Any]) -> ir.Value:
 
 
 def _on_truth(op: Emit, overload: OpOverload, given: dict[str, Any]) -> ir.Value:
-    """Of whether each number is not zero."""
+    """Apply the overload to "is the number different from zero", for each number."""
     truths = {
         name: _nonzero(op, argument) if isinstance(argument, ir.Value) and op.is_complex(argument) else argument
         for name, argument in given.items()

@@ -53,7 +53,7 @@ def as_pair(op: Emit, operand: Any, dtype: ir.DataType) -> ir.Value:
 
 
 def as_real(op: Emit, overload: OpOverload, given: dict[str, Any]) -> Any:
-    """What the overload's entry for real numbers makes of these arguments."""
+    """Apply the overload's entry for real numbers to these arguments."""
     found = TABLE.find(overload, op.opset)
     assert found is not None
     return found.call(op, given)

@@ -179,7 +179,7 @@ def _of_weight(
 
 
 def _shifted(op: Emit, image: ir.Value, windows: ir.Value, kernel: Ints, stride: Ints, dilation: Ints) -> ir.Value:
-    """What all places of a row of the kernel see, one behind the other in axis 1."""
+    """The inputs of all places of a row of the kernel, joined along axis 1."""
     last, count, step = len(kernel) + 1, op.dims(windows)[-1], stride[-1]
     starts = [place * dilation[-1] for place in range(kernel[-1])]
     phases: dict[int, ir.Value] = {}

@@ -55,7 +55,7 @@ def shifted(op: Emit, value: ir.Value, steps: int, filler: ir.Value) -> ir.Value
 
 
 class CtcPath(NamedTuple):
-    """What a sequence is aligned with: z = blank, l0, blank, l1, .. blank, of length 2 S + 1."""
+    """The path that a sequence is aligned with: z = blank, l0, blank, l1, .. blank, of length 2 S + 1."""
 
     places: ir.Value
     """0, 1, .. 2 S, as int64."""
@@ -69,7 +69,7 @@ class CtcPath(NamedTuple):
 
 
 def path_of(op: Emit, labels: ir.Value, target_lengths: ir.Value, blank: int) -> CtcPath:
-    """Of labels [N, S]."""
+    """The path of labels [N, S]."""
     batch, longest = op.dims(labels)
     length = whole(2 * longest + 1)
     blanks = op.expand(op.const(np.int64(blank)), op.dims(labels))

@@ -194,7 +194,7 @@ def backward_real(
 
 def _transforming(function: Callable[..., ir.Value], flag: bool) -> Callable[..., ir.Value]:
     def entry(op: Emit, self: ir.Value, dim: Any, norm: str | None, n: Any = None, s: Any = None) -> ir.Value:
-        """Of one axis ``dim`` in size ``n``, or of several in sizes ``s``."""
+        """The transform of one axis ``dim`` in size ``n``, or of several in sizes ``s``."""
         return function(op, self, s if n is None else [n], [dim] if isinstance(dim, int) else dim, norm, flag)
 
     return entry

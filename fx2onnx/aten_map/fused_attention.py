@@ -233,7 +233,7 @@ def _rotary(op: Emit, x: ir.Value) -> tuple[ir.Node, ir.Value] | None:
 
 
 def _source_of_slice(op: Emit, part: ir.Value, start: DimLike) -> ir.Value | None:
-    """What ``part`` is a slice of, along the last axis from ``start`` on and without gaps."""
+    """The value that ``part`` is a slice of, along the last axis from ``start`` on and without gaps."""
     node = op.producer(part)
     if node is None or node.op_type != "Slice" or len(node.inputs) < 4:
         return None

@@ -97,7 +97,7 @@ ZEROS, BORDER, REFLECTION = 0, 1, 2
 
 @dataclass(frozen=True)
 class Coordinate:
-    """Of each point along one axis of the image: its place, and by how much the place moves with the grid's number."""
+    """The coordinate of each point along one axis of the image, and its derivative by the grid's number."""
 
     place: ir.Value
     slope: ir.Value

@@ -107,7 +107,7 @@ def _joined(op: Emit, offs: ir.Value, axis: int, product: Product) -> ir.Value:
 
 
 def _padded(op: Emit, joined: ir.Value, axis: int, end: ir.Value) -> ir.Value:
-    """What ``offs`` does not reach is undefined in PyTorch; zeros give it the size at least."""
+    """Pad ``joined`` with zeros behind ``offs``, where PyTorch leaves the values undefined."""
     dtype, dims = op.result[0]
     missing = op.Sub(op.sizes([dims[axis]]), end)
     sizes = [missing if place == axis else op.sizes([size]) for place, size in enumerate(dims)]

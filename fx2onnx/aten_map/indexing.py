@@ -37,7 +37,7 @@ class IndexPlan:
 
     @property
     def is_adjacent(self) -> bool:
-        """Whether the indexed axes stand side by side: the result then has the index dims in their place."""
+        """True if the indexed axes stand side by side: the result then has the index dims in their place."""
         return self.axes == list(range(self.axes[0], self.axes[0] + len(self.axes)))
 
     def rest(self, rank: int) -> list[int]:

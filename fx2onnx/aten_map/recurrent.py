@@ -103,7 +103,7 @@ GATE_ORDER: dict[str, tuple[int, ...]] = {"LSTM": (0, 3, 1, 2), "GRU": (1, 0, 2)
 
 @dataclass(slots=True)
 class Stack:
-    """What all layers of one recurrent module share."""
+    """The settings that all layers of one recurrent module share."""
 
     op_type: str
     params: Sequence[ir.Value]
@@ -129,7 +129,7 @@ class Stack:
             )
 
     def weights(self, layer: int) -> list[list[ir.Value]]:
-        """Of each direction: w_ih, w_hh (b_ih, b_hh) (w_hr)."""
+        """The weights of each direction: w_ih, w_hh (b_ih, b_hh) (w_hr)."""
         size = (4 if self.has_biases else 2) + self.is_projected
         start = layer * self.directions
         return [list(self.params[(start + side) * size : (start + side + 1) * size]) for side in range(self.directions)]

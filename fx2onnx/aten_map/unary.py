@@ -123,7 +123,7 @@ def _formula(name: str, formula: Formula) -> Callable[[Emit, ir.Value], ir.Value
 
 
 def _sign(op: Emit, self: ir.Value) -> ir.Value:
-    """Of NaN 0, as PyTorch has it."""
+    """The sign of each number; 0 for NaN, as in PyTorch."""
     if op.is_bool(self):
         return self
     sign = through(op, "Sign", self)

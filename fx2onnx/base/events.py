@@ -199,7 +199,7 @@ def details() -> SpanRecorder | None:
 
 
 def active_as_now() -> Callable[[], object]:
-    """What makes the recorder active again that is so now, if any."""
+    """A function that makes the current recorder, if any, active again."""
     return functools.partial(_active.set, _active.get())
 
 

@@ -15,7 +15,7 @@ from fx2onnx.base.code_patch import CodePatch, answers_for_caller, content_of, p
 
 
 class _Missing(Exception):
-    """What a function raises that may only return what it kept."""
+    """Raised by a function that may only return a kept result and has none."""
 
 
 class _Thread(threading.local):
@@ -60,7 +60,7 @@ _WHY = "what it keeps of a capture is for that capture alone"
 
 
 def _made_once(make: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """What ``make`` gives for a cache is kept by the cache itself, so that the two go together."""
+    """Keep the result of ``make`` for a cache in that cache, so that the two go together."""
 
     def kept_by(cache: Any) -> Any:
         kept, name = vars(cache), f"_fx2onnx{make.__name__}"
@@ -92,7 +92,7 @@ def _chosen(cache: Any) -> Any:
 
 @answers_for_caller
 def _computing(cache: Any) -> Callable[..., Any]:
-    """What the cache holds, else the function's own result, which the cache does not see."""
+    """A function that returns the result that the cache holds, else computes it, which the cache does not see."""
     code_patch = _looked_into(cache)
     function = cache.__wrapped__ if code_patch is None else code_patch.original
 

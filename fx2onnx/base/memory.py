@@ -115,7 +115,9 @@ def free_bytes() -> int:
 
 
 def _free_in_groups() -> Iterator[int]:
-    """What the control groups leave that this process is in: its own (a container, a job, a service) and those around it."""
+    """The bytes that are free in the control groups of this process: its own (a container, a job, a service) and those
+    around it.
+    """
     with contextlib.suppress(OSError, ValueError):  # another system
         lines = [line.split(":", 2) for line in Path(_GROUPS).read_text(encoding="utf-8").splitlines()]
         for controller, root, limit, taken, of_files in _HIERARCHIES:

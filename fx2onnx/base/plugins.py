@@ -1,4 +1,4 @@
-"""What installed packages add to fx2onnx by entry points.
+"""Extensions of fx2onnx that installed packages add by entry points.
 
 Nothing is read before something of a group is asked for, and nothing is imported before it is used. A package that fails
 costs what it adds and no more.

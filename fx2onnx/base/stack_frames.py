@@ -10,7 +10,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 from functools import partial
-from types import TracebackType
+from types import FunctionType, TracebackType
 from typing import Any, ParamSpec, TypeVar
 
 from fx2onnx.base.changes import before_change
@@ -19,6 +19,7 @@ from fx2onnx.base.source import PACKAGE_FOLDER
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
+Owner = TypeVar("Owner", bound=type)
 
 FRAMES = 1000
 """The frames that an export has above forward (14) and below it (an operator that PyTorch decomposes on fake tensors: 150; torch.export
@@ -161,6 +162,20 @@ def public(function: Callable[Parameters, Result]) -> Callable[Parameters, Resul
             raise
 
     return called
+
+
+def public_methods(public_class: Owner) -> Owner:
+    """Decorator of a public class: each of its own methods, properties and its construction is ``public``."""
+    for name, member in list(vars(public_class).items()):
+        if name.startswith("_") and name not in ("__init__", "__call__"):
+            continue
+        if isinstance(member, classmethod | staticmethod):
+            setattr(public_class, name, type(member)(public(member.__func__)))
+        elif isinstance(member, property):
+            setattr(public_class, name, member.getter(public(member.fget)))  # type: ignore[arg-type]
+        elif isinstance(member, FunctionType) and not hasattr(member, "__wrapped__"):
+            setattr(public_class, name, public(member))
+    return public_class
 
 
 def _keep_users_frames(error: BaseException) -> None:

@@ -16,7 +16,7 @@ _WORDS = {int: "a whole number", str: "a text", bool: "true or false", float: "a
 
 
 class Misfit(ValueError):
-    """What is wrong, with the path of the key: ``graphs[0].kind is 3, not ...``."""
+    """Raised for JSON that does not fit, with the path of the key: ``graphs[0].kind is 3, not ...``."""
 
 
 @contextlib.contextmanager

@@ -1,5 +1,5 @@
-"""What a graph is for, tried on the example inputs before a file is written: conditions on sizes, those that only the data tells
-among them.
+"""A trial of the graph's conditions on the example inputs before a file is written, also of those on data-dependent
+sizes.
 
 Only what leads to such a size is computed, as far as that is little work.
 """

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.base.options import OUTPUT, SIZES, option
 
 STRATEGIES = ("auto", "symbolic", "fake", "export")
 DATA_BRANCHES = ("error", "if")
@@ -28,11 +29,17 @@ class CaptureOptions:
     strategy: str = "auto"
     dynamic_shapes: Any = None
     dynamic_axes: Any = None
-    input_names: Sequence[str] | None = None
-    output_names: Sequence[str] | None = None
+    input_names: Sequence[str] | None = option(
+        None, "Names of inputs in order, repeatable.", panel=OUTPUT, kind=list[str] | None, metavar="NAME"
+    )
+    output_names: Sequence[str] | None = option(
+        None, "Names of outputs in order, repeatable.", panel=OUTPUT, kind=list[str] | None, metavar="NAME"
+    )
     training: bool | None = False
     bake: Sequence[str] | str = ()
-    data_branches: str = "if"
+    data_branches: str = option(
+        "if", "Data-dependent branches of Python: if (both are in the file) or error (E104).", panel=SIZES
+    )
     samples: Sequence[object] = ()
     gradients: bool = False
 

@@ -16,12 +16,12 @@ class Reason(Enum):
     WRITTEN = "a tensor is written in place that a statement, which was run without asking, may give as it is"
     NO_BRANCH = "statements that a test by data guards, which were recorded as a branch, do more than change tensors"
     GRADIENTS = "the module takes gradients, which are off"
-    PLAIN_NUMBER = "Python turns a size that only the data gives into a plain number"
+    PLAIN_NUMBER = "Python turns a data-dependent size into a plain number"
     TURNS = "Python loops as often as data says"
     PATHS = "there are too many paths through decisions by data"
     FIRST_TURN = "the first turn of a loop of the file has to be run by itself"
     INDEX = "brackets fail, in which torch wants plain numbers in the place of sizes"
-    REAL_NUMBER = "Python turns a real number that only the data gives into a plain one"
+    REAL_NUMBER = "Python turns a data-dependent real number into a plain one"
 
 
 NUMBERS = (Reason.PLAIN_NUMBER, Reason.TURNS, Reason.REAL_NUMBER)
@@ -48,4 +48,4 @@ def with_inputs(error: UserError, names: Iterable[str]) -> UserError:
 
 def baking_step(names: Iterable[str]) -> str:
     quoted = ", ".join(f'"{name}"' for name in names)
-    return f"bake=[{quoted}] to fix the sample's values in the file"
+    return f"bake=[{quoted}] to make the values of the example inputs constants of the file"

@@ -1,4 +1,5 @@
-"""What capture knows of ATen overloads: one registry, in which an overload has at most one function of each kind.
+"""The functions of capture for ATen overloads: one registry, in which an overload has at most one function of each
+kind.
 
 ``@register(Kind.RECORD, aten.cov.default, aten.corrcoef.default)`` registers with the real overload objects. A function
 that handles calls (``Kind.RECORD``, ``Kind.WRITE``) takes the tracer, the call, and those of the call's arguments that it

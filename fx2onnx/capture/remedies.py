@@ -180,7 +180,7 @@ def _has_no_loops(failed: Failed) -> bool:
 
 
 def _unrolled(failed: Failed, start: Attempt) -> Attempt | Outcome:
-    """What followed without loops of the file."""
+    """The result of a run without loops of the file."""
     done = failed.attempt.branching.unrolled
     assert done is not None
     branching = replace(done.attempt.branching, loop_failure=failed.error)

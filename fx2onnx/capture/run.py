@@ -198,7 +198,7 @@ def _changes(
     given: dict[str, torch.Tensor],
     containers: Any,
 ) -> list[Mutation]:
-    """What forward changed that stays, but for what outputs already give."""
+    """The changes of forward that stay, without those that outputs give already."""
     found: list[Mutation] = []
     if tracer.values.written or (snapshot is not None and not snapshot.is_as_before()):
         found += road("changed state").mutations(tracer, inputs, snapshot, attempt.arguments, given)
@@ -288,7 +288,7 @@ def _as_tensor(value: object) -> object:
 
 
 def _is_of(arguments: Arguments, value: object) -> bool:
-    """Whether arguments hold all tensors of an object: what forward changes in them is an output by itself."""
+    """Return whether arguments hold all tensors of an object: what forward changes in them is an output by itself."""
     known = {id(given) for _, given in arguments.objects()}
     if id(value) in known:
         return True

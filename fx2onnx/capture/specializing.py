@@ -156,11 +156,14 @@ def _refused_size(attempt: Attempt, name: str, change: Specialization, env: Shap
 
 
 def no_loop_since(failure: BaseException | None) -> str:
-    """What follows in a reason: why the loop is none of the file."""
+    """The end of a reason: why the loop cannot be a loop of the file."""
     if not isinstance(failure, UserError):
         return ""
     where = f" ({failure.where})" if failure.where else ""
-    text = failure.what.removeprefix(NO_LOOP) if failure.code == "E105" else f"[{failure.code}] {failure.what}"
+    if failure.code == "E104":
+        text = "a branch in it depends on tensor data"
+    else:
+        text = failure.what.removeprefix(NO_LOOP) if failure.code == "E105" else f"[{failure.code}] {failure.what}"
     return f"; that cannot be a loop of the file, since {text}{where}"
 
 

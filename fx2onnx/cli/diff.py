@@ -29,6 +29,7 @@ def diff_command(
     dim: options.Dim = None,
     seed: options.Seed = 0,
     json_output: options.Json = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Compare two ONNX files.
 
@@ -56,7 +57,7 @@ def diff_command(
         outputs = compare_outputs(*files, name, sizes, seed) if numbers else None
     if json_output:
         print_json({**found.as_dict(), "numbers": outputs})
-    else:
+    elif not quiet:
         show_difference(found)
         if outputs is not None:
             show_numbers(outputs)

@@ -112,7 +112,7 @@ def _core() -> str:
 
 
 def _advice(packages: list[Package]) -> list[str]:
-    """What to type for what is missing, broken or slow."""
+    """The commands to type for packages that are missing or broken, and for slow settings."""
     said = []
     for each in packages:
         package = _DISTRIBUTIONS.get(each.name, each.name)

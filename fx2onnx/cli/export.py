@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.options import INPUTS, SIZES
 from fx2onnx.base.targets import check_target
+from fx2onnx.capture.options import CaptureOptions
 from fx2onnx.cli import options
 from fx2onnx.cli.files import check_apart, human_size, write_report
 from fx2onnx.cli.job import Job, run
@@ -41,6 +42,7 @@ class Capture(enum.StrEnum):
 
 CaptureFlag = Annotated[Capture, options.flag("--capture", "Capture strategy (docs/capture.md).", SIZES)]
 Exported = Annotated[dict[str, Any], Group(ExportOptions)]
+Captured = Annotated[dict[str, Any], Group(CaptureOptions)]
 
 
 @reports_errors
@@ -50,6 +52,7 @@ def export_command(
     quantize: Annotated[Quantize | None, Group(Quantize, is_made=True)],
     precision: Annotated[Precision | None, Group(Precision, is_made=True)],
     exported: Exported,
+    captured: Captured,
     output: Annotated[Path | None, options.output("The ONNX file to write.")] = None,
     task: Task = None,
     bake: options.Bake = None,
@@ -62,7 +65,7 @@ def export_command(
     strict: options.Strict = False,
 ) -> None:
     """Export a model and compare the file with PyTorch."""
-    asked = asked_of(exported, quantize, precision, capture, verify)
+    asked = asked_of(exported | captured, quantize, precision, capture, verify)
     path = output or default_output(source, sample["weights"], MODEL_FILE)
     job = Job(
         with_task(source, task), str(path), asked, tuple(dynamic or ["default"]), tuple(bake or ()), sample, strict
@@ -149,7 +152,7 @@ def _export_one(job: Job, *, report: Path | None, json_output: bool, quiet: bool
     elif not quiet:
         _print_summary(done.summary, done.verdict)
     if done.verdict is not None:
-        require_ok(done.verdict, output, is_reported=json_output)
+        require_ok(done.verdict, output, job.source, is_reported=json_output)
 
 
 def _print_summary(summary: dict[str, Any], verdict: Verdict | None) -> None:

@@ -28,7 +28,7 @@ def export_folder_command(
     sample: Annotated[dict[str, Any], Group(Options)],
     quantize: Annotated[Quantize | None, Group(Quantize, is_made=True)],
     precision: Annotated[Precision | None, Group(Precision, is_made=True)],
-    exported: Annotated[dict[str, Any], Group(ExportOptions, skip=("attest",))],
+    exported: Annotated[dict[str, Any], Group(ExportOptions, skip=("attest", "state", "external_data"))],
     output: Annotated[Path | None, options.output("The folder to write.", "FOLDER")] = None,
     report: options.Report = None,
     json_output: options.Json = False,
@@ -71,7 +71,7 @@ def _export(
     elif not quiet:
         _show(done)
     for name, verdict in done.verdicts.items():
-        require_ok(verdict, done.path / name, is_reported=json_output)
+        require_ok(verdict, done.path / name, source, is_reported=json_output)
 
 
 def _summary(source: str, task: str, done: ExportedFolder, ok: bool) -> dict[str, Any]:

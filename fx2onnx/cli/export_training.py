@@ -63,7 +63,7 @@ def export_training_command(
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """What ``fx2onnx export-training`` was asked for."""
+    """The job that ``fx2onnx export-training`` was asked for."""
 
     source: str
     output: Path
@@ -147,7 +147,7 @@ def _exported(job: TrainingJob, model: Source) -> TrainingFolder:
 
 
 def _scores(outputs: Any) -> torch.Tensor:
-    """What a loss is taken of: the tensor, ``logits``, or the first tensor of what forward returns."""
+    """The tensor that a loss is computed from: the tensor, ``logits``, or the first tensor that forward returns."""
     import torch
 
     if isinstance(outputs, torch.Tensor):

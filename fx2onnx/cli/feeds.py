@@ -50,9 +50,10 @@ def parse_dims(texts: Sequence[str]) -> dict[str, int]:
 
 
 def make_feeds(
-    inputs: Sequence[Any], given: Mapping[str, str], dims: Mapping[str, int], seed: int
+    inputs: Sequence[Any], given: Mapping[str, str], dims: Mapping[str, int], seed: int, conditions: str = ""
 ) -> dict[str, np.ndarray[Any, Any]]:
-    """One array per input: random, or read where ``given[name]`` is a path. Unnamed dynamic dims are 1.
+    """One array per input: random, or read where ``given[name]`` is a path. Unnamed dynamic dims are 1, or the least that
+    ``conditions``, the model's metadata on sizes, allow.
 
     ``inputs`` are the session's descriptions (name, type, shape). Sizes of dims that a file fixes hold for the others.
 
@@ -70,7 +71,7 @@ def make_feeds(
             feeds[name] = _read(by_name[name], Path(value), sizes)
     drawn = [InputType(item.name, _dtype(item), tuple(item.shape)) for item in inputs if item.name not in feeds]
     unnamed = {name: 1 for each in drawn for name in dim_names(each)}
-    made = random_feeds(drawn, unnamed | sizes, SWITCHES, seed)
+    made = random_feeds(drawn, _allowed(unnamed | sizes, sizes, conditions), SWITCHES, seed)
     if made is None:
         what = f"no random inputs can be made for {', '.join(repr(each.name) for each in drawn)}"
         raise UserError(
@@ -83,8 +84,18 @@ def make_feeds(
     return {item.name: feeds[item.name] for item in inputs}
 
 
+def _allowed(wanted: dict[str, int], fixed: Mapping[str, int], conditions: str) -> Mapping[str, int]:
+    """Sizes near ``wanted`` that the conditions allow; ``wanted`` itself where that would change one of ``fixed``."""
+    if not conditions:
+        return wanted
+    from fx2onnx.sizes.stated import read, sizes_near
+
+    allowed = sizes_near(wanted, read(conditions), unlike={}) or wanted
+    return wanted if any(allowed.get(name, size) != size for name, size in fixed.items()) else allowed
+
+
 def inputs_like(name: str, inputs: Mapping[str, Any]) -> str:
-    """What to do about a name that is none of ``inputs``: the closest of them, or all."""
+    """The next step for a name that is none of ``inputs``: the closest of them, or all."""
     close = difflib.get_close_matches(name, inputs, n=3)
     return f"did you mean {' or '.join(close)}?" if close else f"inputs: {', '.join(inputs)}"
 

@@ -55,6 +55,7 @@ def generate_command(
         ),
     ] = False,
     json_output: options.Json = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Generate tokens from an exported folder.
 
@@ -67,7 +68,7 @@ def generate_command(
         del settings["num_return_sequences"]
     length = max_new_tokens if max_new_tokens or "max_length" in settings else 20
     rows = _checked(prompt, chat, prompt_ids, input, settings if verify else {})
-    with Stages(quiet=json_output) as stages:
+    with Stages(quiet=quiet or json_output) as stages:
         model = _loaded(stages, folder, engine)
         inputs = _prompts(model, prompt, chat) if prompt else _inputs(model, rows, input or [])
         spec = _source(model, source, trust_source) if verify else ""
@@ -175,7 +176,9 @@ def _inputs(model: LoadedModel, rows: Sequence[Sequence[int]], files: Sequence[s
 
 
 def _source(model: LoadedModel, given: str | None, trusts: bool) -> str:
-    """What to compare with: what the caller names, else what the folder was made from, as far as that may be followed."""
+    """The source to compare with: the one that the caller names, else the one that the folder was made from, as far as
+    that may be followed.
+    """
     from fx2onnx.manifest.source import source_within, trusted_source
 
     if given is None and not model.manifest.source:

@@ -47,6 +47,11 @@ RARE = frozenset(
         "external_data_bytes",
         "metadata",
         "attest",
+        "state",
+        "input_names",
+        "output_names",
+        "data_branches",
+        "optimize",
         "explain",
         "attention",
         "write",
@@ -176,7 +181,7 @@ def value_of(option: Any) -> str:
 
 
 def meaning_of(option: Any) -> str:
-    """What an option does, with its default."""
+    """The meaning of an option, with its default."""
     shown = getattr(option.default, "value", option.default)
     if option.is_flag or shown in (None, "", ()):
         on = " Default: yes." if option.is_flag and option.secondary_opts and option.default else ""

@@ -58,6 +58,7 @@ class Job:
     def as_dict(self) -> dict[str, Any]:
         """The fields as JSON types: two jobs with equal ones ask for the same file."""
         options = {found.name: getattr(self.options, found.name) for found in fields(self.options)}
+        capture = options.pop("capture")
         asked = {
             "source": self.source,
             "output": self.output,
@@ -65,7 +66,10 @@ class Job:
             "bake": self.bake,
             **self.source_options,
             "opset": options.pop("opset_version"),
-            "capture": options.pop("capture").strategy,
+            "capture": capture.strategy,
+            "input_names": capture.input_names,
+            "output_names": capture.output_names,
+            "data_branches": capture.data_branches,
             **options,
         }
         as_json: dict[str, Any] = json.loads(json.dumps(asked, default=_as_data))
@@ -77,7 +81,7 @@ def _as_data(value: Any) -> Any:
 
 
 class StageDisplay(Protocol):
-    """What shows the stages: a ``Stages`` on the terminal, or the pipe of a worker to one."""
+    """A display of the stages: a ``Stages`` on the terminal, or the pipe of a worker to one."""
 
     def stage(self, title: str) -> AbstractContextManager[None]: ...
 
@@ -134,12 +138,13 @@ def checkpoint_files(source: str, weights: str | None) -> list[Path]:
 def _export(job: Job, model: Source, shapes: Any) -> ExportResult:
     from fx2onnx.exporting import pipeline
 
+    asked = job.options.capture
     capture = replace(
-        job.options.capture,
-        output_names=list(model.output_names) or None,
+        asked,
+        output_names=asked.output_names or list(model.output_names) or None,
         dynamic_shapes=shapes,
         bake="auto" if job.bake == ("auto",) else (*model.bake, *job.bake),
-        data_branches=model.data_branches,
+        data_branches="error" if asked.data_branches == "error" else model.data_branches,
     )
     options = replace(
         job.options,

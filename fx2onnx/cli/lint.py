@@ -27,6 +27,7 @@ def lint_command(
     exported: Annotated[dict[str, Any], Group(ExportOptions, only=("target",))],
     faults: options.Faults = None,
     json_output: options.Json = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Check whether a runtime can run an ONNX file.
 
@@ -44,7 +45,7 @@ def lint_command(
     if json_output:
         facts = {"target": asked.name, "release": asked.release, "source": asked.source, "date": asked.date}
         print_json({"ok": not findings, **facts, "findings": [finding.as_dict() for finding in findings]})
-    else:
+    elif not quiet:
         _show(asked, findings)
     if findings:
         raise typer.Exit(1)

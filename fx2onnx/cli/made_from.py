@@ -1,4 +1,4 @@
-"""What an exported file was made from, by content, and whether that is still so: code, files that were read, versions."""
+"""The content that an exported file was made from, and whether it is still the same: code, files that were read, versions."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ _KEEPS_RESULTS = ("cache", "global ")
 
 
 def made_from(job: Job, reads: Reads) -> MadeFrom:
-    """What the finished ``job`` was made from. A file that was changed meanwhile has no digest, so that it never fits."""
+    """The content that the finished ``job`` was made from. A file that was changed meanwhile has no digest: it never fits."""
     own, roots = _roots(job.source)
     modules = _closure(roots, own)
     paths = {str(path.absolute()) for path in _checkpoint(job)} | reads.opened
@@ -274,7 +274,7 @@ def _is_local(name: str, module: ModuleType, own: str) -> bool:
 
 @dataclass(frozen=True)
 class _Code:
-    """What the text of a module says of what it imports."""
+    """The imports that the text of a module shows."""
 
     imports: tuple[str, ...] = ()
     """Names that may be modules."""
@@ -357,7 +357,7 @@ def _shown(path: str) -> str:
 
 
 def _versions(job: Job, modules: dict[str, ModuleType]) -> dict[str, str | None]:
-    """Of Python, fx2onnx and what every export uses; of the packages of the source's kind or of those its code imports."""
+    """Versions of Python, fx2onnx and the packages that every export, the kind of the source or the imports of its code use."""
     names = {"python", "fx2onnx", *_ALWAYS, *(["onnxruntime"] if job.options.verify else [])}
     kind = kind_of(job.source.partition(":")[0])
     imported = {kind.package} if kind is not None and kind.package else set()

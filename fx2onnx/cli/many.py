@@ -136,7 +136,7 @@ class _VerdictOfRow(Open):
 
 @dataclass
 class _StatedRow(Open):
-    """What a line of ``exports.jsonl`` has to say, so that it can be shown and gone on from."""
+    """The required keys of a line of ``exports.jsonl``, so that it can be shown and gone on from."""
 
     source: str
     ok: bool
@@ -254,7 +254,7 @@ def _append(folder: Path, row: Row) -> UserError | None:
 
 
 def _parts(folder: Path) -> set[Path]:
-    """What exports that are running, or were killed, have in the folder under a name of their own."""
+    """The unfinished files in the folder, of exports that are running or were killed."""
     return set(folder.glob(".fx2onnx-*"))
 
 

@@ -16,7 +16,7 @@ PATTERN = r"(?P<kind>\w+):(?P<name>[^?]*[*\[][^?]*)(?P<query>\?.*)?"
 COMMANDS = {"debug": "locate", "show": "inspect"}
 FLAGS = {
     "run": {"--save-outputs": "--output", "--random": "--seed"},
-    "train": {"--log": "--report", "--batch": "--batch-size"},
+    "train": {"--log": "--report", "--batch": "--batch-size", "--state": "--resume"},
     "optimize": {"--float16": "--dtype=float16"},
 }
 """By command, the flags that have another name now."""

@@ -12,7 +12,7 @@ from fx2onnx.cli.export import own_metadata
 from fx2onnx.cli.files import check_readable, human_size
 from fx2onnx.cli.options import Group
 from fx2onnx.cli.outcome import print_json, reports_errors
-from fx2onnx.exporting.options import ExportOptions
+from fx2onnx.exporting.options import EXTERNAL_HELP, ExportOptions
 from fx2onnx.precision.options import Precision
 from fx2onnx.quantize.options import KINDS, Quantize
 from fx2onnx.report.text import of_allowed
@@ -29,7 +29,7 @@ External = Annotated[
     bool | None,
     options.flag(
         "--external-data/--no-external-data",
-        "Write weights to a file of their own, or into OUT. Default: as IN has them.",
+        EXTERNAL_HELP,
         OUTPUT,
     ),
 ]

@@ -116,7 +116,7 @@ def flag(names: str, help: str, panel: str | None = None, **more: Any) -> Any:
 
 
 def argument(metavar: str, help: str) -> Any:
-    """What stands on the command line without a flag."""
+    """An argument of the command line, which has no flag."""
     return typer.Argument(metavar=metavar, help=help, show_default=False)
 
 

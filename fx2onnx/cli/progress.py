@@ -1,4 +1,4 @@
-"""What commands show: a console, lines and cells, and a live display of their stages on stderr."""
+"""The output of commands: a console, lines and cells, and a live display of their stages on stderr."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class Stages:
             self._context = None
 
     def say(self, note: str) -> None:
-        """What the running stage is at, for the live display."""
+        """Show a note on the running stage in the live display."""
         self._note = note
 
     def _phase(self) -> str:

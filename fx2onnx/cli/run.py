@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fx2onnx.base.errors import Fx2OnnxError, UserError
+from fx2onnx.base.metadata import CONDITIONS
 from fx2onnx.base.options import CHECKS, INPUTS, OUTPUT
 from fx2onnx.cli import options
 from fx2onnx.cli.files import check_apart, check_readable
 from fx2onnx.cli.outcome import print_json, print_text, reports_errors
 from fx2onnx.files.staging import replacing, write_text
 from fx2onnx.judge.arrays import read_npz
-from fx2onnx.judge.constants import ATOL, RTOL
+from fx2onnx.judge.constants import RTOL
 
 if TYPE_CHECKING:
     from fx2onnx.cli.run_data import DataSet
@@ -46,7 +47,12 @@ def run_command(
         options.flag("--assert-outputs", "Compare the outputs with those of this file.", CHECKS, metavar="FILE.npz"),
     ] = None,
     rtol: Annotated[float, options.flag("--rtol", "Relative tolerance of comparisons.", CHECKS, min=0)] = RTOL,
-    atol: Annotated[float, options.flag("--atol", "Absolute tolerance of comparisons.", CHECKS, min=0)] = ATOL,
+    atol: Annotated[
+        float | None,
+        options.flag(
+            "--atol", "Absolute tolerance of comparisons. Default: by the largest value of each output.", CHECKS, min=0
+        ),
+    ] = None,
     dump_graph: Annotated[bool, options.flag("--dump-graph", "Show the graph, one line a node.", OUTPUT)] = False,
     dump_dag: Annotated[
         Path | None,
@@ -59,6 +65,7 @@ def run_command(
     trace: options.Trace = None,
     engine: options.OneEngine = "runner",
     json_output: options.Json = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Run an ONNX file and show its outputs."""
     from fx2onnx.cli.run_data import data_folders, model_in
@@ -82,7 +89,7 @@ def run_command(
     from fx2onnx.cli.progress import Stages
     from fx2onnx.runner import dump
 
-    with Stages(quiet=json_output) as stages, _trace_file(profile or trace is not None) as prefix:
+    with Stages(quiet=quiet or json_output) as stages, _trace_file(profile or trace is not None) as prefix:
         with stages.stage(f"load {file.name}"):
             session = _session(file, engine or "runner", prefix)
         shown: dict[str, Any] = {"file": str(file), "model": session.get_modelmeta().graph_name, "engine": engine}
@@ -102,10 +109,12 @@ def run_command(
             outputs = dict(zip(names, values, strict=True))
             described = [run_data.describe(name, value) for name, value in outputs.items()]
             sets.append({"inputs": run_data.describe_inputs(data.feeds), "outputs": described})
-            if not json_output:
+            if not (json_output or quiet):
                 run_data.print_results(f"{shown['model']}  ({file.name})", data.feeds, described)
             if folders and data.wanted:
                 run_data.assert_outputs(outputs, data.wanted, rtol, atol, str(data.folder))
+                if not (json_output or quiet):
+                    print_text(f"equal to {data.folder} ({run_data.tolerances(rtol, atol)})\n")
         rows = _finish_profile(session, prefix, trace) if prefix else []
     if output is not None:
         _save(output, outputs)
@@ -131,7 +140,7 @@ def _inputs(file: Path, folders: list[Path], feeds: list[str], wanted: Path | No
 def _feeds(
     session: Any, folders: list[Path], input: list[str] | None, dim: list[str] | None, seed: int
 ) -> list[DataSet]:
-    """What to run on: each folder of test data, or one set of given and random inputs."""
+    """The inputs to run on: each folder of test data, or one set of given and random inputs."""
     from fx2onnx.cli.feeds import make_feeds, parse_dims, parse_pairs
     from fx2onnx.cli.run_data import DataSet, read_data_set
 
@@ -139,7 +148,8 @@ def _feeds(
         inputs = [*session.get_inputs(), *session.get_overridable_initializers()]
         return [read_data_set(folder, inputs, session.get_outputs()) for folder in folders]
     given, dims = parse_pairs(input or [], "--input"), parse_dims(dim or [])
-    return [DataSet(Path(), make_feeds(session.get_inputs(), given, dims, seed), {})]
+    conditions = session.get_modelmeta().custom_metadata_map.get(CONDITIONS, "")
+    return [DataSet(Path(), make_feeds(session.get_inputs(), given, dims, seed, conditions), {})]
 
 
 def _dump_before(session: Any, shown: dict[str, Any], graph: bool, dag: Path | None, as_json: bool) -> None:

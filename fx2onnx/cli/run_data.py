@@ -1,4 +1,4 @@
-"""What ``fx2onnx run`` reads beside the model, compares and shows: test data, outputs, the time of each operator."""
+"""The data of ``fx2onnx run`` beside the model: test data, outputs, the time of each operator."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped, unused-ignore]
@@ -21,6 +22,7 @@ from fx2onnx.base.errors import UserError, VerificationError
 from fx2onnx.cli.outcome import print_text
 from fx2onnx.cli.progress import print_rows
 from fx2onnx.judge.arrays import close_problem, first_problem
+from fx2onnx.judge.constants import ATOL
 from fx2onnx.manifest.names import MODEL_FILE
 
 _UNREADABLE = (DecodeError, OSError, ValueError, TypeError, KeyError, EOFError)
@@ -101,9 +103,12 @@ def _read_value(path: Path, type_text: str) -> Any:
         raise UserError("E302", f"cannot read '{path}' as {type_text}", why=why) from error
 
 
-def assert_outputs(given: Mapping[str, Any], wanted: Mapping[str, Any], rtol: float, atol: float, source: str) -> None:
+def assert_outputs(
+    given: Mapping[str, Any], wanted: Mapping[str, Any], rtol: float, atol: float | None, source: str
+) -> None:
     """Raise VerificationError E501 unless every wanted output is there, equal in dtype, shape and, within tolerance, value.
 
+    Without ``atol`` numbers may differ by some rounding errors of the output's largest one: sums that end near 0 do.
     A wanted name that the model does not have is UserError E401: the file belongs to another model.
     """
     unknown = [name for name in wanted if name not in given]
@@ -113,14 +118,34 @@ def assert_outputs(given: Mapping[str, Any], wanted: Mapping[str, Any], rtol: fl
     faults = {
         name: fault
         for name in wanted
-        if (fault := first_problem(given[name], wanted[name], partial(close_problem, rtol=rtol, atol=atol)))
+        if (fault := first_problem(given[name], wanted[name], partial(_problem, rtol=rtol, atol=atol)))
     }
     if faults:
         raise VerificationError(
             "E501",
-            f"{len(faults)} of {len(wanted)} outputs differ from {source} (rtol {rtol:g}, atol {atol:g})",
+            f"{len(faults)} of {len(wanted)} outputs differ from {source} ({tolerances(rtol, atol)})",
             why="; ".join(f"{name}: {fault}" for name, fault in list(faults.items())[:4]),
+            next="--rtol N --atol N allow more; fx2onnx locate FILE SOURCE finds the first wrong node",
         )
+
+
+def tolerances(rtol: float, atol: float | None) -> str:
+    """The tolerances of a comparison, as text."""
+    return f"rtol {rtol:g}, atol {'by the largest value' if atol is None else f'{atol:g}'}"
+
+
+def _problem(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any], rtol: float, atol: float | None) -> str:
+    """How two arrays differ, in words; empty where they agree."""
+    if atol is None:
+        is_real = other.dtype.kind == "f" or other.dtype.name == "bfloat16"
+        finite = np.abs(other[np.isfinite(other)]) if is_real else np.zeros(0)
+        scale = float(finite.max()) if finite.size else 0.0
+        atol = max(ATOL, ROUNDINGS * float(ml_dtypes.finfo(other.dtype).eps) * scale) if is_real else ATOL
+    return close_problem(one, other, rtol, atol)
+
+
+ROUNDINGS = 16
+"""Rounding errors of an output's largest value that a number may be off: a network adds some hundred terms of that size."""
 
 
 FIRST_VALUES = 8

@@ -1,4 +1,4 @@
-"""What an ONNX file, whoever wrote it, says of itself: its graph alone is read, never the data of weights beside it."""
+"""The facts on any ONNX file: its graph alone is read, never the data of weights beside it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ from fx2onnx.sizes.stated import SizeCondition
 
 
 def facts_of_path(path: Path, html: Path | None) -> dict[str, Any]:
-    """What is in a file or in a folder of fx2onnx, as JSON types; ``html`` is a page to write. Raises UserError E001, E301 to E303."""
+    """The facts on a file or a folder of fx2onnx, as JSON types; ``html`` is a page to write. Raises UserError E001,
+    E301 to E303.
+    """
     if os.path.isdir(path) and os.path.lexists(path / MANIFEST):
         if html is not None:
             raise UserError("E001", "--html shows one graph", next=f"name one of the files in '{path}'")
@@ -40,7 +42,7 @@ def facts_of_path(path: Path, html: Path | None) -> dict[str, Any]:
 
 
 def _folder_facts(folder: Path) -> dict[str, Any]:
-    """What the manifest says, without the digests of files. Raises UserError E302."""
+    """The facts in the manifest, without the digests of files. Raises UserError E302."""
     from fx2onnx.manifest.form import read_manifest
 
     manifest = read_manifest(folder)
@@ -109,12 +111,12 @@ def described(path: Path, proto: onnx.ModelProto) -> tuple[dict[str, Any], Outli
 
 
 def conditions(rows: Iterable[SizeCondition]) -> list[dict[str, Any]]:
-    """Of each the dims, what has to hold, and the line that asks for it."""
+    """The conditions as JSON types: the dims, the text, and the line that asks for it."""
     return [{"dims": sorted(row.names), "condition": row.text, "where": row.where} for row in rows]
 
 
 def _stated(metadata: dict[str, str]) -> dict[str, Any]:
-    """What fx2onnx wrote beside the graph, and what others did. What cannot be read is shown as it stands."""
+    """The metadata that fx2onnx and other tools wrote beside the graph. What cannot be read is shown as it stands."""
     found: dict[str, Any] = {"conditions": [], "state": {}}
     try:
         found["conditions"] = conditions(size_conditions.read(metadata.get(size_conditions.METADATA_KEY, "[]")))

@@ -145,7 +145,7 @@ def _content(tensor: onnx.TensorProto) -> str:
 
 
 def length_of(tensor: onnx.TensorProto) -> int:
-    """What the numbers take, by shape and dtype."""
+    """The bytes that the numbers take, by shape and dtype."""
     if tensor.data_type == onnx.TensorProto.STRING:
         return sum(map(len, tensor.string_data))
     try:
@@ -157,7 +157,7 @@ def length_of(tensor: onnx.TensorProto) -> int:
 
 
 def modules_of(outline: Outline) -> list[dict[str, Any]]:
-    """Of each module what is in it and in those inside it, the outer ones first; the whole model under an empty name."""
+    """The contents of each module and of those inside it, the outer ones first; the whole model under an empty name."""
     totals: dict[str, collections.Counter[str]] = {"": collections.Counter()}
 
     def add(module: str, **counts: int) -> None:
@@ -226,7 +226,7 @@ def sources_of(outline: Outline) -> list[dict[str, Any]]:
 
 
 def dims_of(values: Mapping[str, Iterable[Mapping[str, Any]]]) -> dict[str, list[str]]:
-    """Of each dynamic dim, at which axes of inputs and outputs it stands."""
+    """The axes of inputs and outputs at which each dynamic dim stands."""
     found: dict[str, list[str]] = {}
     for side, described in values.items():
         for value in described:

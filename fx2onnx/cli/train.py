@@ -43,9 +43,9 @@ def train_command(
     ] = None,
     engine: options.OneEngine = None,
     seed: options.Seed = 0,
-    state: Annotated[
+    resume: Annotated[
         Path | None,
-        options.flag("--state", "Go on from this file, and write it at the end.", metavar="FILE"),
+        options.flag("--resume", "Go on from this file, and write it at the end.", metavar="FILE"),
     ] = None,
     output: Annotated[Path | None, options.output("The folder to write the trained model.onnx to.", "FOLDER")] = None,
     report: options.Report = None,
@@ -65,16 +65,16 @@ def train_command(
     trainer = Trainer(
         folder, partial(open_session, chosen_engines(None if engine is None else [engine], SESSIONS)[0]), seed=seed
     )
-    if state is not None and state.exists():
-        trainer.load(state)
+    if resume is not None and resume.exists():
+        trainer.load(resume)
     rows, held_out = _apart(_data(data, trainer.manifest))
     first, size = trainer.steps, _rows_of_step(trainer, batch_size, rows)
     before = _evaluated(trainer, held_out)
     curves = _trained(trainer, _batches(rows, size, steps, seed), steps, is_quiet=quiet or json_output)
     losses = curves[trainer.manifest.loss]
     test = _evaluated(trainer, held_out)
-    if state is not None:
-        trainer.save(state)
+    if resume is not None:
+        trainer.save(resume)
     model = None if output is None else str(trainer.save_model(output))
     tests = [(first, before), (trainer.steps, test)] if test else []
     drawn = TrainingCurves(folder.name, curves, tests, first)

@@ -84,7 +84,7 @@ def verify_command(
         print_json({"file": str(model), "source": source, **verdict.as_dict()})
     elif not quiet:
         console().print(verdict_view(verdict))
-    require_ok(verdict, model, is_reported=json_output)
+    require_ok(verdict, model, source, is_reported=json_output)
 
 
 def check_model(
@@ -140,7 +140,7 @@ def _left_out(verdict: Verdict) -> list[str]:
     return [f"{len(verdict.tried)} sets of inputs were compared, {count} left out (--json)"] if count else []
 
 
-def require_ok(verdict: Verdict, file: Path, *, is_reported: bool = False) -> None:
+def require_ok(verdict: Verdict, file: Path, source: str, *, is_reported: bool = False) -> None:
     """Raise VerificationError E501 with the failing outputs unless the verdict is good (E502 where there is none), or end with
     its exit code where the verdict ``is_reported`` already.
     """
@@ -153,10 +153,7 @@ def require_ok(verdict: Verdict, file: Path, *, is_reported: bool = False) -> No
             "E501",
             f"the outputs of {file} differ from eager PyTorch",
             why="; ".join(verdict.describe().splitlines()[:4]),
-            next=[
-                "the file is kept for inspection",
-                f"fx2onnx locate {file} SOURCE: the first wrong node, and whether the export or an engine is to blame",
-            ],
+            next=f"fx2onnx locate {file} {source}: the first wrong node, and who is to blame; the file is kept for that",
         )
 
 

@@ -239,7 +239,9 @@ def _run(client: Any, jobs: Sequence[Job], address: str, limit_s: float) -> Iter
 
 @contextmanager
 def _dask_says_nothing() -> Iterator[None]:
-    """What it logs of lost connections would break into the display; what matters of it is our error."""
+    """Silence dask's log of lost connections, which would break into the display; its errors are reported by
+    fx2onnx.
+    """
     logger = logging.getLogger("distributed.client")
     before = logger.level
     logger.setLevel(logging.CRITICAL)
@@ -283,7 +285,7 @@ def _unreachable(address: str, why: str) -> UserError:
 
 
 def _row_of(future: Any, job: Job) -> Row:
-    """What the worker returned; an error where it returned none, or where its file is not here."""
+    """The row that the worker returned; an error where it returned none, or where its file is not here."""
     if future.status != "finished":
         problem = future.exception() if future.status == "error" else "the scheduler took it back"
         said = first_line(problem) if isinstance(problem, BaseException) else problem

@@ -76,7 +76,7 @@ class CachedDecoder(torch.nn.Module):
 
     @property
     def is_recurrent(self) -> bool:
-        """Whether a layer keeps one state of all tokens: models make that of many tokens in chunks, which are slow for one."""
+        """True if a layer keeps one state of all tokens: models make that of many tokens in chunks, which are slow for one."""
         return any(state.is_of_all_tokens for state in self._layout.states.values())
 
     def forward(self, **inputs: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -97,7 +97,7 @@ class CachedDecoder(torch.nn.Module):
         return before_the_prompt(cache) if KINDS in plain else cache
 
     def _run(self, arguments: Mapping[str, object], cache: object) -> tuple[Mapping[str, torch.Tensor], object]:
-        """What the model gives, and its cache behind that."""
+        """The outputs of the model, and its cache behind them."""
         if is_holding(cache):
             return step(self.model, arguments, cache)
         result = self.model(**arguments, **{self._cache_argument: cache}, use_cache=True)
@@ -309,7 +309,7 @@ def prompt_of(model: Model, sizes: TrialSizes, width: int | None = None) -> dict
 
 
 def dropped_in_steps(model: Model) -> set[str]:
-    """What generation does not hand to forward, though that would take it: by the model's own preparation of a step."""
+    """The arguments that forward takes and generation does not pass, by the model's own preparation of a step."""
     from transformers import GenerationMixin
 
     def own(name: str) -> bool:

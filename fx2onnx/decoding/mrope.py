@@ -169,7 +169,7 @@ class Asking:
     def places(
         self, ids: torch.Tensor, images: int, sizes: Mapping[str, torch.Tensor] | None = None
     ) -> torch.Tensor | None:
-        """What the model says of ``ids`` [1, length], as [axes, length]; None where it wants something else.
+        """The model's positions of ``ids`` [1, length], as [axes, length]; None where it needs something else.
 
         ``sizes`` are arguments of the encoder with a row for each image, where these are not those of the samples.
         """
@@ -195,7 +195,7 @@ class Asking:
         return torch.tensor([[token for part in parts for token in part]])
 
     def measured(self, size: int) -> ImageLayout | None:
-        """What one image of ``size`` features among text shows, and each special token behind it."""
+        """The layout that one image of ``size`` features among text shows, and each special token behind it."""
         word, image = self.word, [self.token] * size
         text = [word, word, self.start]
         alone = self.places(self.prompt(text, image, [word, word]), 1)
@@ -221,8 +221,8 @@ class Asking:
         return layout
 
     def _rules(self, size: int, alone: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Of each feature [axes, size], 1 where it does not move with a word more before it, and what an image before it
-        adds besides.
+        """Two rules for each feature [axes, size]: 1 where it does not move with a word more before it, and the amount
+        that an image before it adds besides.
         """
         word, image = self.word, [self.token] * size
         later = self.places(self.prompt([word, word, word, self.start], image, [word]), 1)

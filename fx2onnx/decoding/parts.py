@@ -1,4 +1,6 @@
-"""What a generating model is exported as: the files, and the module behind each, from the model's own structure."""
+"""The parts that a generating model is exported as: the files, and the module behind each, from the model's own
+structure.
+"""
 
 from __future__ import annotations
 

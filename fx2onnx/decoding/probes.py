@@ -1,4 +1,5 @@
-"""What a model does with the features and the places of images before its language model runs, seen by calling it.
+"""Probes of a model: how it handles the features and the places of images before its language model runs, found by
+calling it.
 
 The calls end where the language model begins, so no layer runs and no weight is read but those of the embedding.
 """

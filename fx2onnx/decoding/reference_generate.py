@@ -1,4 +1,4 @@
-"""What transformers itself generates: the truth that exported folders are compared with."""
+"""The tokens that transformers itself generates, with which exported folders are compared."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def expected_tokens(
 
 
 def _kinds_of_tokens(model: Model, inputs: Mapping[str, ArrayLike]) -> dict[str, NDArray[np.int64]]:
-    """What transformers' processors tell a model of its prompt beside the tokens: 1 where one stands for an image."""
+    """The kinds of tokens that transformers' processors tell a model: 1 where one stands for an image."""
     ids = np.asarray(inputs.get("input_ids", ()))
     images = [token_of(model, modality) for modality in modalities_of(model) if modality.name == "image"]
     kinds = np.isin(ids, [token for token in images if token is not None]).astype(np.int64)

@@ -1,4 +1,4 @@
-"""What differs between two ONNX files, whoever wrote them. ``fx2onnx.diff(...)`` is ``fx2onnx.diff.compare.diff``."""
+"""The differences between any two ONNX files. ``fx2onnx.diff(...)`` is ``fx2onnx.diff.compare.diff``."""
 
 from __future__ import annotations
 

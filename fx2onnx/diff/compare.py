@@ -11,7 +11,7 @@ from typing import Any
 import onnx_ir as ir
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.base.stack_frames import public
+from fx2onnx.base.stack_frames import public, public_methods
 from fx2onnx.diff.nodes import Change, NodeDifferences, compare_parts
 from fx2onnx.diff.opened import OpenedModel, Part, open_model, type_of
 from fx2onnx.diff.signature import Side
@@ -22,9 +22,10 @@ VERDICT_KEY = "fx2onnx.verdict"
 """Metadata on a verification of the file: of the same file there may be several."""
 
 
+@public_methods
 @dataclass(slots=True)
 class Difference:
-    """What the second file has otherwise than the first.
+    """The differences of the second file from the first.
 
     ``model`` holds opsets, the IR version and metadata; ``interface`` inputs and outputs; ``functions`` those of one file
     alone. ``info`` says by whom the files are, which is no difference.
@@ -40,7 +41,7 @@ class Difference:
 
     @property
     def equal(self) -> bool:
-        """Whether both compute the same from the same inputs under the same names. Names and order of nodes, names of
+        """True if both compute the same from the same inputs under the same names. Names and order of nodes, names of
         weights, and who wrote the files make no difference.
         """
         nodes, weights = self.nodes, self.weights

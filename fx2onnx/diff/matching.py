@@ -40,12 +40,12 @@ class View:
 
     @functools.cached_property
     def above(self) -> dict[ir.Node, int]:
-        """What leads to each node."""
+        """A number for each node that says what leads to it."""
         return self.side.forward(self.part, exact=False)
 
     @functools.cached_property
     def below(self) -> dict[ir.Node, int]:
-        """What reads its results."""
+        """A number for each node that says what reads its results."""
         return self.side.backward(self.part)
 
     def own(self, node: ir.Node) -> Hashable:
@@ -221,7 +221,7 @@ def _only_readers(left: Left, one: ir.Value, other: ir.Value) -> list[tuple[ir.N
 
 
 def _readers(value: ir.Value, nodes: Mapping[ir.Node, None]) -> dict[Hashable, list[ir.Node]]:
-    """Of those that are left over, by operator and input."""
+    """The readers of a value among ``nodes``, by operator and input."""
     groups: dict[Hashable, list[ir.Node]] = {}
     for node, index in value.uses():
         if node in nodes:

@@ -1,4 +1,4 @@
-"""What differs between two graphs node by node: added, removed and changed ones."""
+"""The differences between two graphs node by node: added, removed and changed ones."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """What tells a reader which node is meant."""
+    """The facts that tell a reader which node is meant."""
 
     name: str
     op_type: str
@@ -48,7 +48,7 @@ class ChangedNode:
 
 @dataclass(slots=True)
 class NodeDifferences:
-    """Of all graphs, those inside nodes included."""
+    """The differences of all graphs, also of those inside nodes."""
 
     matched: int = 0
     renamed: int = 0

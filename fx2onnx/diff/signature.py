@@ -1,4 +1,4 @@
-"""What nodes are told by: numbers that are equal for equal nodes of both files, whatever their names and order."""
+"""Signatures of nodes: numbers that are equal for equal nodes of both files, whatever their names and order."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Side:
         return self.numbers.setdefault(key, len(self.numbers))
 
     def weight(self, tensor: Tensor, *, with_content: bool) -> int:
-        """Of equal weights, or of those of one dtype and shape."""
+        """A number for equal weights, or for those of one dtype and shape."""
         key = (id(tensor), with_content)
         if key not in self.known_weights:
             content = self.opened.digest(tensor) if with_content else ""
@@ -61,7 +61,7 @@ class Side:
         return self.attributes[node]
 
     def attribute(self, node: ir.Node, name: str) -> Hashable:
-        """What holds for the node: what it says, or what ONNX says for it."""
+        """The value of an attribute for the node: its own, or ONNX's default."""
         return self.attributes_of(node).get(name, self._defaults_of(node).get(name))
 
     def _defaults_of(self, node: ir.Node) -> Mapping[str, Any]:
@@ -83,7 +83,9 @@ class Side:
         return f"{dtype_name(tensor.dtype)}{list(tensor.shape)} {self.opened.digest(tensor)[:16]}"
 
     def forward(self, part: Part, *, exact: bool) -> dict[ir.Node, int]:
-        """Of each node what it computes from the part's inputs. ``exact``: with attributes and the numbers of weights."""
+        """A number for each node that says what it computes from the part's inputs. ``exact``: with attributes and the
+        numbers of weights.
+        """
         found: dict[ir.Node, int] = {}
         self._forward(part, dict(self.tokens), exact, found)
         return found
@@ -116,7 +118,7 @@ class Side:
         return known.get(value, _UNKNOWN)
 
     def backward(self, part: Part) -> dict[ir.Node, int]:
-        """Of each node what reads its results, down to the part's outputs."""
+        """A number for each node that says what reads its results, down to the part's outputs."""
         found: dict[ir.Node, int] = {}
         places = {value: index for index, value in enumerate(part.outputs)}
         for node in reversed(part.nodes):
@@ -138,7 +140,7 @@ def is_commutative(node: ir.Node) -> bool:
 
 @lru_cache(maxsize=4096)
 def _defaults(op_type: str, domain: str, opset: int) -> Mapping[str, Any]:
-    """What ONNX says that attributes are where a node does not say."""
+    """The defaults of attributes in ONNX, for a node that does not have them."""
     schema = onnx_schema(op_type, opset, domain) if opset else None
     if schema is None:
         return {}

@@ -1,4 +1,4 @@
-"""What differs between the weights of two files: by where they are read, by name, and by content."""
+"""The differences between the weights of two files: by the nodes that read them, by name, and by content."""
 
 from __future__ import annotations
 

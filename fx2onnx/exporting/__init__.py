@@ -1,1 +1,3 @@
-"""What ``fx2onnx.export`` and ``fx2onnx.export_folder`` do below their signatures. (``fx2onnx.export`` itself is the function.)"""
+"""The work of ``fx2onnx.export`` and ``fx2onnx.export_folder`` below their signatures. (``fx2onnx.export`` itself is
+the function.)
+"""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -58,6 +59,23 @@ def as_tensors(outputs: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(
         to_tensor(each) if isinstance(each, np.ndarray) and each.dtype.kind not in "OSU" else each for each in outputs
     )
+
+
+def with_outputs(model: ir.Model, names: Sequence[str]) -> ir.Model:
+    """A copy whose outputs are the values of those names. Raises UserError E001 for a name that the main graph does not have."""
+    copy = model.clone()
+    values = {value.name: value for node in copy.graph for value in node.outputs}
+    values |= {value.name: value for value in copy.graph.inputs}
+    missing = [name for name in names if name not in values]
+    if missing:
+        close = difflib.get_close_matches(missing[0], [name for name in values if name], 3)
+        raise UserError(
+            "E001",
+            f"the model has no value {missing[0]!r}",
+            next=f"did you mean {' or '.join(close)}?" if close else (),
+        )
+    copy.graph.outputs[:] = [values[name] for name in names]
+    return copy
 
 
 def apply_weights(model: ir.Model, state_dict: Mapping[str, torch.Tensor]) -> None:

@@ -1,4 +1,4 @@
-"""What ``fx2onnx.json`` says of an export: each graph's part in generation, by the names that its recipe gave."""
+"""The contents of ``fx2onnx.json`` for an export: each graph's part in generation, by the names that its recipe gave."""
 
 from __future__ import annotations
 
@@ -95,19 +95,19 @@ def manifest_of(
 
 
 def _precise(found: Mapping[str, Any]) -> Precise:
-    """What a report says of a graph in 16 bits."""
+    """The facts of a report on a graph in 16 bits."""
     return Precise(found["asked"], {name: f"{each['op']}: {each['why']}" for name, each in found["kept"].items()})
 
 
 def _of_module(source: Source | None) -> dict[str, Any]:
-    """What the module behind a graph says of it."""
+    """The facts of the module behind a graph."""
     from fx2onnx.decoding.cache.grouped import GroupedDecoder
 
     return {"mask": "ones"} if source is not None and isinstance(source.module, GroupedDecoder) else {}
 
 
 def _conditions(result: ExportResult) -> tuple[size_conditions.StatedCondition, ...]:
-    """What the graph's own file says of sizes."""
+    """The conditions on sizes that the graph's own file states."""
     return size_conditions.read_stated(result.owned.model.metadata_props.get(size_conditions.METADATA_KEY, "[]"))
 
 

@@ -1,4 +1,4 @@
-"""What a ``torch.export.ExportedProgram`` brings along: its sample arguments and its dynamic sizes."""
+"""The parts of a ``torch.export.ExportedProgram`` that an export needs: its example arguments and its dynamic sizes."""
 
 from __future__ import annotations
 

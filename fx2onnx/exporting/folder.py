@@ -182,7 +182,7 @@ def _is_of_one_token(result: ExportResult) -> bool:
 
 
 def _tried(make: Callable[[], Source], options: ExportOptions, *, holds: bool) -> _Exported | UserError:
-    """What ``make`` makes, exported; where it ``holds`` it is right at every length."""
+    """The export of the source that ``make`` returns; with ``holds`` it has to be right at every length."""
     source = make()
     try:
         result = _export(source, options)

@@ -48,7 +48,7 @@ def require_modules(root: torch.nn.Module, functions: bool | Sequence[type | str
 
 
 def found_in(root: torch.nn.Module, functions: bool | Sequence[type | str]) -> bool | Sequence[type | str]:
-    """What is asked for of a model, less the classes that this part of it has none of."""
+    """The functions that are asked for of a model, less the classes that this part of it has none of."""
     if isinstance(functions, bool):
         return functions
     names = {name for each in root.modules() for name in _names_of(type(each))}

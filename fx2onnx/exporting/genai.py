@@ -127,7 +127,7 @@ def _token(name: str, generation: Any, config: Any) -> Any:
 
 
 def _search(generation: Any, length: int, *, shares: bool) -> dict[str, Any]:
-    """What ``generate`` would do, by the model's generation config; ``shares``: past and present in one buffer."""
+    """The settings of ``generate`` by the model's generation config; ``shares``: past and present in one buffer."""
 
     def asked(name: str, usual: Any) -> Any:
         value = getattr(generation, name, None)

@@ -1,4 +1,6 @@
-"""What forward changes beside its outputs: what the file has of it as inputs and outputs, and what is an error or a warning."""
+"""The changes of forward beside its outputs: those that the file has as inputs and outputs, and those that are an error or a
+warning.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ def _refuse_shared(captured: Captured) -> None:
 
 
 def left_out(captured: Captured, state: str) -> list[str]:
-    """What forward changes and the file does not; with state as inputs and outputs that is what cannot be a tensor there."""
+    """The changes of forward that the file lacks; with state as inputs and outputs those that cannot be a tensor there."""
     found: list[str] = []
     if state == "warn":
         lost = [each for each in captured.mutations if each.kind != "argument" or each.node is None]
@@ -69,7 +71,9 @@ def check_state(captured: Captured, state: str) -> None:
 
 
 def initial_state(captured: Captured, model: ir.Model, options: ExportOptions) -> dict[str, Any]:
-    """What state inputs hold before the first run. With gradients also buffers that are only written: evaluation may read them."""
+    """The values of state inputs before the first run. With gradients also buffers that are only written: evaluation may read
+    them.
+    """
     inputs = {value.name for value in model.graph.inputs}
     if options.capture.gradients:
         inputs |= {mutation.name for mutation in captured.mutations}

@@ -29,6 +29,7 @@ FUSED_OPSET = 23
 STATES = ("warn", "error", "drop", "io")
 METADATA = ("none", "light", "full")
 METADATA_HELP = "Own entry for the file's metadata, repeatable. none: without notes on the origin of nodes."
+EXTERNAL_HELP = "Write weights to a file of their own, or into the model. Default: by their size, or as IN has them."
 TASK_HELP = "Task of an hf: model, such as masked-lm or text-generation-with-past."
 
 TORCH_ONLY: dict[str, tuple[tuple[Any, ...], str]] = {
@@ -80,10 +81,14 @@ class ExportOptions:
         metavar="KEY=VALUE",
     )
     """The user's own entries in the metadata of the model."""
-    state: str = "warn"
+    state: str = option(
+        "warn",
+        "Buffers and inputs that forward changes: warn, error, drop, or io (inputs, and outputs NAME.next).",
+        panel=OUTPUT,
+    )
     custom_translations: Mapping[Any, Callable[..., Any]] | None = None
     checks: bool = option(True, "Add nodes that fail where data-dependent sizes break a condition.", panel=SIZES)
-    optimize: bool = True
+    optimize: bool = option(True, "Run the graph rewrites.", panel=OUTPUT)
     export_params: bool = True
     weight_files: Sequence[WeightFile] = ()
     quantize: Quantize | None = None
@@ -96,7 +101,7 @@ class ExportOptions:
         metavar="CLASS",
     )
     keep_weights: bool = False
-    external_data: bool | None = None
+    external_data: bool | None = option(None, EXTERNAL_HELP, panel=OUTPUT)
     durable: bool = False
     verify: bool = False
     effort: Effort = option(
@@ -165,7 +170,7 @@ class ExportOptions:
 
     @property
     def is_fused(self) -> bool:
-        """Whether the file has onnxruntime's own operators."""
+        """True if the file has onnxruntime's own operators."""
         return self.is_for_genai if self.fused is None else self.fused
 
 

@@ -28,7 +28,7 @@ D = ir.DataType
 
 
 def translations(target: str | None) -> dict[type, Callable[..., ir.Value]]:
-    """What translates a call of a layer on blocks for a target."""
+    """The translations of calls of layers on blocks for a target."""
     return {
         BlockLinear: functools.partial(_linear, target or DEFAULT),
         BlockEmbedding: functools.partial(_embedding, target or DEFAULT),

@@ -1,4 +1,4 @@
-"""What an export did and what it cost, as data."""
+"""The report of an export and of its cost, as data."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from fx2onnx.base.escape import Shown, plain
+from fx2onnx.base.stack_frames import public_methods
 from fx2onnx.sizes.assumptions import Assumed, described
 
 if TYPE_CHECKING:
@@ -18,9 +19,10 @@ if TYPE_CHECKING:
     from fx2onnx.report.profile import Profile
 
 
+@public_methods
 @dataclass(repr=False)
 class Report(Shown):
-    """What happened: which strategy captured, seconds by phase, sizes, what was assumed."""
+    """The report of an export: the strategy that captured, seconds by phase, sizes, and conditions that were assumed."""
 
     strategy: str = ""
     strategy_reason: str = ""
@@ -103,13 +105,13 @@ class Report(Shown):
 
 def _under_former_name(name: str, value: str) -> str:
     new = name.replace("rung", "strategy")
-    warnings.warn(f"Report.{name} is deprecated: use Report.{new}", DeprecationWarning, stacklevel=3)
+    warnings.warn(f"Report.{name} is deprecated: use Report.{new}", DeprecationWarning, stacklevel=4)
     return value
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What a profile is made from."""
+    """The measurements that a profile is made from."""
 
     source: str
     recorder: SpanRecorder

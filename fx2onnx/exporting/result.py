@@ -16,6 +16,7 @@ import onnx_ir as ir
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.escape import Shown
+from fx2onnx.base.stack_frames import public_methods
 from fx2onnx.base.targets import open_file
 from fx2onnx.irx import io, reference
 from fx2onnx.irx.values import let_go
@@ -29,9 +30,10 @@ if TYPE_CHECKING:
     from fx2onnx.sources import Source
 
 
+@public_methods
 @dataclass(repr=False)
 class ExportedFolder(Shown):
-    """What ``export_folder`` wrote: the folder, and by file name what became a model."""
+    """The result of ``export_folder``: the folder, and by file name what became a model."""
 
     path: Path
     files: list[str] = field(default_factory=list)
@@ -44,9 +46,10 @@ class ExportedFolder(Shown):
         return _shown_folder(self.path, self.reports, self.verdicts) | {"notes": self.notes}
 
 
+@public_methods
 @dataclass(repr=False)
 class TrainingFolder(Shown):
-    """What ``fx2onnx.export_training`` wrote: the folder, what its manifest says, and by file name each export."""
+    """The result of ``fx2onnx.export_training``: the folder, its manifest, and by file name each export."""
 
     path: Path
     manifest: TrainingManifest
@@ -80,6 +83,7 @@ class OwnedModel:
             let_go(self.model.graph.initializers.values())
 
 
+@public_methods
 class ExportResult(Shown):
     """A finished export. ``model`` is the onnx_ir model; its weights share the module's memory."""
 
@@ -115,8 +119,8 @@ class ExportResult(Shown):
 
     @functools.cached_property
     def profile(self) -> Profile | None:
-        """What the export cost, with ``export(..., profile=True)``: ``.table()``, ``.to_json(path)``,
-        ``.to_chrome_trace(path)``, ``.to_speedscope(path)``, ``.to_html(path)`` (docs/profiling.md).
+        """The cost of the export, with ``export(..., profile=True)``: ``.table()``, ``.to_json(path)``, ``.to_chrome_trace(path)``,
+        ``.to_speedscope(path)``, ``.to_html(path)`` (docs/profiling.md).
         """
         return None if self.measured is None else self.measured.profile(self.owned.model, self.report)
 
@@ -135,6 +139,27 @@ class ExportResult(Shown):
         feeds = feeds_of(self.report.input_names, self.initial_state, args, kwargs)
         return as_tensors(self.initialize_inference_session()(feeds))
 
+    def call_reference(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """Run the model as a call does, in ONNX's reference evaluator, which is slow."""
+        from fx2onnx.exporting.as_program import as_tensors, feeds_of
+        from fx2onnx.judge.engines import ENGINES
+
+        feeds = feeds_of(self.report.input_names, self.initial_state, args, kwargs)
+        return as_tensors(ENGINES["reference"](self.model_proto.SerializeToString())(feeds))
+
+    def compute_values(
+        self, value_names: Sequence[str], args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> tuple[Any, ...]:
+        """Values inside the model's main graph, by name, as tensors on the CPU, for arguments of the module.
+
+        Raises:   UserError E001 for a name that the graph does not have, E401 for arguments that do not fit.
+        """
+        from fx2onnx.exporting.as_program import as_tensors, feeds_of, opened, with_outputs
+
+        feeds = feeds_of(self.report.input_names, self.initial_state, args, kwargs or {})
+        model = with_outputs(self.owned.model, value_names)
+        return as_tensors(opened(io.to_proto(model).SerializeToString())(feeds))
+
     def initialize_inference_session(self) -> Callable[[dict[str, Any]], list[Any]]:
         """Open the model for calls, which do so themselves; it stays open until ``release``."""
         from fx2onnx.exporting.as_program import opened
@@ -148,7 +173,7 @@ class ExportResult(Shown):
         self._run = None
 
     def optimize(self) -> None:
-        """Nothing: the model is optimised, unless ``optimize=False`` was asked for. For files: ``fx2onnx.optimize``."""
+        """Nothing: the model is optimized, unless ``optimize=False`` was asked for. For files: ``fx2onnx.optimize``."""
 
     def rename_axes(self, rename_mapping: Mapping[Any, str]) -> None:
         """Rename dynamic sizes, also where others are computed from them. Keys: names, or ``onnx_ir.SymbolicDim`` of the model's
@@ -188,7 +213,7 @@ class ExportResult(Shown):
         too. ``path`` is the former name of ``destination``. Raises UserError E301.
         """
         if path is not None:
-            warnings.warn("ExportResult.save(path=) is destination= now", DeprecationWarning, stacklevel=2)
+            warnings.warn("ExportResult.save(path=) is destination= now", DeprecationWarning, stacklevel=3)
         target: Any = path if destination is None else destination
         if target is None:
             raise UserError("E001", "save needs a destination", next="save('model.onnx')")

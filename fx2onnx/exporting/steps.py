@@ -32,7 +32,7 @@ from fx2onnx.targets.find import DEFAULT, find
 
 @dataclass(frozen=True)
 class Context:
-    """What the steps of one export know beside its model."""
+    """The context of the steps of one export, beside its model."""
 
     module: Any
     args: Any
@@ -45,7 +45,7 @@ class Context:
 
     @cached_property
     def wanted(self) -> Wanted:
-        """What is wanted of the model in the steps that files have, too."""
+        """The wanted properties of the model, for the steps that files have, too."""
         options = self.options
         sample = Sample(self.captured, self.module, self.args, self.kwargs, options.capture.input_names)
         target = find(options.target or DEFAULT)
@@ -56,7 +56,7 @@ class Context:
 
 @dataclass
 class Said:
-    """What the report has of a step."""
+    """The lines of a step for the report."""
 
     notes: list[str] = field(default_factory=list)
     """What was done that was asked for, in sentences."""
@@ -144,7 +144,9 @@ def name_interface(model: ir.Model, context: Context) -> Said:
 
 
 def say_what_has_no_effect(model: ir.Model, context: Context) -> Said:
-    """What was asked for and changes nothing, what other packages could not add, and what forward changes in vain."""
+    """Report options that change nothing, extensions of other packages that could not be added, and changes of forward that are
+    lost.
+    """
     options, translations = context.options, context.translations
     warnings = [*context.ineffective, *translations.problems, *options.ignored]
     return Said(warnings=warnings + left_out(context.captured, options.state))

@@ -127,7 +127,7 @@ def graph_of(module: torch.nn.Module, plan: TrainingPlan, kind: GraphKind, optio
 
 
 def _drop_unused(result: ExportResult, plan: TrainingPlan) -> None:
-    """What a graph need not be given: the seed of a module that draws nothing, buffers that it does not read."""
+    """Drop inputs that a graph does not need: the seed of a module that draws nothing, buffers that it does not read."""
     graph = result.owned.model.graph
     asked = {*plan.sample.batch, *plan.sample.targets}
     for value in [v for v in graph.inputs if not v.uses() and v not in graph.outputs and v.name not in asked]:

@@ -1,4 +1,6 @@
-"""What a folder that trains has beside its graphs: the file of weights that they share, the manifest, and the names of the user's own module."""
+"""The files of a training folder beside its graphs: the file of weights that they share, the manifest, and the names of the user's
+own module.
+"""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ class BlockDigests:
             self._blocks[offset] = digest
 
     def hexdigest(self) -> str:
-        """Of all blocks and their places. The same content cut into other blocks has another one."""
+        """The digest of all blocks and their places. The same content cut into other blocks has another one."""
         state = xxhash.xxh3_128()
         for offset in sorted(self._blocks):
             state.update(offset.to_bytes(8, "little") + self._blocks[offset])

@@ -34,7 +34,7 @@ CHECKED_SUFFIXES = (".onnx", ".data")
 
 @dataclass(frozen=True, slots=True)
 class FileEntry:
-    """What the manifest says of a file."""
+    """The manifest's entry for a file."""
 
     bytes: Annotated[int, within(0, 2**63 - 1)]
     digest: Annotated[str, _IS_DIGEST]
@@ -177,7 +177,7 @@ def is_plain_name(name: str) -> bool:
 
 
 def _orphans(folder: Path, entries: Mapping[str, FileEntry]) -> Iterator[Path]:
-    """What exports left that were killed before their switch."""
+    """The files that exports left which were killed before their switch."""
     yield from (path for path in folder.glob(f"{PREFIX}*") if path.is_file())
     stems = {re.escape(name.rsplit(".", 2)[0]) for name in entries if name.endswith(".data")}
     if stems:

@@ -80,7 +80,7 @@ class _Lock:
 
     @property
     def is_open(self) -> bool:
-        """Whether ``take`` can tell."""
+        """True if ``take`` can tell."""
         return bool(self._handles)
 
     def take(self, shared: bool = False) -> bool:

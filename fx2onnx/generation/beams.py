@@ -22,7 +22,7 @@ Advance = Callable[[Array, Array], Array]
 
 @dataclass(frozen=True)
 class BeamSearch:
-    """What the search follows: ``beams`` for each prompt, of which the best ``wanted`` are given."""
+    """The beams of a search: ``beams`` for each prompt, of which the best ``wanted`` are given."""
 
     beams: int
     wanted: int

@@ -1,4 +1,4 @@
-"""What is handed to an exported folder, checked before an engine sees it: names, dtypes, shapes."""
+"""Checks of the inputs for an exported folder before an engine sees them: names, dtypes, shapes."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from fx2onnx.generation.engine import Graph, dtype_of, shape_of
 from fx2onnx.judge.engines import Array
 
 _WHOLE = "iub"
+TOKENIZE = 'AutoTokenizer.from_pretrained(FOLDER)(text, return_tensors="np") of transformers makes token ids of a text'
 
 
 def cast(name: str, value: Any, onnx_type: str) -> Array:
@@ -23,7 +24,8 @@ def cast(name: str, value: Any, onnx_type: str) -> Array:
     wanted = np.dtype(dtype_of(onnx_type))
     loses = wanted.kind in _WHOLE and array.dtype.kind not in _WHOLE and not _is_whole(array)
     if array.dtype.kind in "OUSMm" or loses:
-        raise UserError("E401", f"{name} is {array.dtype}, the model takes {wanted}")
+        is_text = array.dtype.kind in "OU" and wanted.kind in _WHOLE
+        raise UserError("E401", f"{name} is {array.dtype}, the model takes {wanted}", next=TOKENIZE if is_text else ())
     return array.astype(wanted, copy=False)
 
 

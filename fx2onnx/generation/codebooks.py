@@ -122,7 +122,9 @@ def shifted(model: OpenedFolder, ids: Array, new: int) -> tuple[Shifted | None, 
 
 
 def _of_padded_prompt(model: OpenedFolder, ids: Array, new: int) -> tuple[Shifted, Array]:
-    """Of a prompt in which padding stands for tokens to choose; what the first codebook has to choose is yet to come."""
+    """The shifted form of a prompt in which padding stands for tokens to choose; the choice of the first codebook is yet to
+    come.
+    """
     said: Mapping[str, Any] = model.config.get("decoder_config") or model.config
     count, pad = len(model.delays), said.get("pad_token_id")
     chosen = ids == pad

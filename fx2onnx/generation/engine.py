@@ -74,7 +74,7 @@ class Graph:
                 )
 
     def feeds(self, by_role: Mapping[str, Any], by_name: Mapping[str, Any]) -> dict[str, Any]:
-        """What ``run`` takes, of the values of roles, and of other inputs and of the cache by name.
+        """The inputs of ``run``, from the values of roles, and of other inputs and of the cache by name.
 
         Raises:   UserError E401 where one is missing.
         """
@@ -163,7 +163,7 @@ class Graph:
 
 
 def _places(inputs: Mapping[str, Any], conditions: Iterable[SizeCondition]) -> dict[str, tuple[str, int, Root]]:
-    """Of each size that a condition is about, an input and the axis that tells it, by itself or as a multiple."""
+    """For each size in a condition, an input and the axis that gives the size, by itself or as a multiple."""
     wanted = frozenset[str]().union(*(condition.names for condition in conditions))
     found: dict[str, tuple[str, int, Root]] = {}
     for name, arg in inputs.items() if wanted else ():
@@ -175,7 +175,7 @@ def _places(inputs: Mapping[str, Any], conditions: Iterable[SizeCondition]) -> d
 
 
 def shape_of(value: Any) -> tuple[int, ...]:
-    """Of an array or an engine's own value."""
+    """The shape of an array or of an engine's own value."""
     return tuple(value.shape() if callable(value.shape) else value.shape)
 
 

@@ -321,7 +321,7 @@ def _embedded(
 
 
 def _rules(model: OpenedFolder, stop: Stop) -> list[Rule]:
-    """What generation_config.json says about scores, as functions that change scores [batch, vocabulary] in place."""
+    """The rules of generation_config.json for scores, as functions that change scores [batch, vocabulary] in place."""
     said = model.generation_config
     rules: list[Rule] = []
     always, first = said.get("suppress_tokens") or [], said.get("begin_suppress_tokens") or []

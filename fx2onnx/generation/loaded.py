@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.base.stack_frames import public
+from fx2onnx.base.stack_frames import public, public_methods
 from fx2onnx.generation.checks import cast, check_known
 from fx2onnx.generation.engine import Graph, as_array
 from fx2onnx.generation.generate import generate
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def run_forward(model: OpenedFolder, inputs: Mapping[str, Any]) -> Outputs:
-    """What the main graph gives for ``inputs``, which may be those of the whole model: images, the encoder's text.
+    """The outputs of the main graph for ``inputs``, which may be those of the whole model: images, the encoder's text.
 
     Raises:   UserError E401 for an input that is unknown or missing, or does not fit.
     """
@@ -114,6 +114,7 @@ def _array(value: Any) -> Any:
     return as_array(value) if hasattr(value, "ortvalue_from_numpy") else value
 
 
+@public_methods
 class LoadedModel(OpenedFolder):
     """An exported folder, opened in one engine.
 

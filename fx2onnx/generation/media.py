@@ -1,4 +1,4 @@
-"""What comes beside the tokens of a prompt: images, sound, and the masks that say where they are seen."""
+"""The inputs beside the tokens of a prompt: images, sound, and the masks that say where they are seen."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fx2onnx.manifest.names import EMBEDDED, IDS, LENGTH, MASK, POSITIONS
 
 
 def by_image(grid: Grid, graph: Graph, inputs: Mapping[str, Array]) -> list[dict[str, Array]]:
-    """What ``graph`` takes for each image: its row of the grid, and as many rows of the other inputs as it has patches.
+    """The inputs of ``graph`` for each image: its row of the grid, and as many rows of the other inputs as it has patches.
 
     Raises:   UserError E401 for a grid that no image has, or of more or fewer patches than there are.
     """

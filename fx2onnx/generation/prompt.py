@@ -106,7 +106,7 @@ def start_of(
 def _encoded(
     model: OpenedFolder, encoder: Graph, given: dict[str, Array]
 ) -> tuple[Array, Array, dict[str, Any], dict[str, Any]]:
-    """What ``_start`` gives of an encoder-decoder."""
+    """The result of ``_start`` for an encoder-decoder."""
     if "attention_mask" in encoder.inputs and "attention_mask" not in given and "input_ids" in given:
         given["attention_mask"] = np.ones_like(given["input_ids"])
     missing = [name for name in encoder.inputs if name not in given]

@@ -69,7 +69,7 @@ class FolderTokenizer:
 
 
 def is_text(value: Any) -> bool:
-    """Whether prompts are given as text or as chats, alone or several."""
+    """Return whether prompts are given as text or as chats, alone or several."""
     first = value[0] if isinstance(value, list | tuple) and value else value
     first = first[0] if isinstance(first, list) and first else first
     return isinstance(first, str | dict)
@@ -92,7 +92,7 @@ class StopStrings:
         self._text = functools.lru_cache(4096)(lambda tokens: tokenizer.text(tokens, has_special=True))
 
     def __call__(self, tokens: Array) -> Array:
-        """Of tokens [rows, length], a bool for each row."""
+        """A bool for each row of tokens [rows, length]: True if it ends."""
         return np.array([self._ends(tuple(row[-self._width :].tolist())) for row in tokens], bool)
 
     def _ends(self, row: tuple[int, ...]) -> bool:

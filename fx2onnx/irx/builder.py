@@ -33,7 +33,7 @@ MOST_COMPARED_BYTES = 16384
 
 
 class Key(NamedTuple):
-    """What a value of the graph, or an answer about one, is kept under to be found again."""
+    """The key under which a value of the graph, or a fact on one, is kept to be found again."""
 
     what: str
     values: tuple[ir.Value, ...] = ()
@@ -101,7 +101,7 @@ class Builder:
 
 
 class Emitter(Protocol):
-    """What the parts of ``Emit`` that have a file of their own need of it; they lie below it."""
+    """The interface of ``Emit`` for its parts that have a file of their own; they lie below it."""
 
     builder: Builder
     opset: int

@@ -114,7 +114,7 @@ def drop_initializer(value: ir.Value) -> None:
 
 
 def _outer_values(graph: ir.Graph) -> list[ir.Value]:
-    """What the nodes of a nested graph read."""
+    """The values that the nodes of a nested graph read."""
     return [value for node in graph.all_nodes() for value in node.inputs if value is not None]
 
 

@@ -254,7 +254,7 @@ def _is_open_broadcast(node: ir.Node) -> bool:
 
 
 def _merged(value: ir.Value, dims: Dims) -> Dims | None:
-    """What is known of both: a number wins over an expression. None where the two do not agree on the rank."""
+    """The dims of both values together: a number wins over an expression. None where the two do not agree on the rank."""
     if value.shape is None:
         return dims
     if len(value.shape) != len(dims):

@@ -39,7 +39,7 @@ Finish: TypeAlias = Callable[[onnx.ModelProto], None]
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What was written: paths and bytes."""
+    """The result of writing: paths and bytes."""
 
     path: str
     data_path: str | None

@@ -27,7 +27,7 @@ class _LateFunction:
 
 
 class _Late(ModuleType):
-    """What ``onnx_ir`` takes for ``sympy``: while it is imported itself it gets functions for later."""
+    """The stand-in for ``sympy`` while ``onnx_ir`` is imported: it gets functions for later."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # what importing asks of a module

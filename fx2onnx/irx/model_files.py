@@ -47,7 +47,7 @@ def _stem(target: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """What is written: the path of the graph, and of the data with its name to be, where there is any."""
+    """The files to be written: the path of the graph, and of the data with its name to be, where there is any."""
 
     graph: str
     data: str | None = None

@@ -35,7 +35,7 @@ def pieces_of(tensor: Any, size: int) -> Iterable[Piece]:
 
 
 def all_bytes(tensor: Any) -> bytes:
-    """What ``pieces_of`` gives, at once."""
+    """The bytes of ``pieces_of``, at once."""
     whole = np.empty(tensor.nbytes, np.uint8)
     start = 0
     for piece in pieces_of(tensor, whole.size):

@@ -56,7 +56,7 @@ class ReferencedTensor(ir.ExternalTensor):
 
 @dataclass(frozen=True)
 class Attached:
-    """What ``attach`` found: bytes that stay where they are, and the weights that are copied into the model file."""
+    """The result of ``attach``: bytes that stay where they are, and the weights that are copied into the model file."""
 
     referenced_bytes: int
     copied: dict[str, int]

@@ -22,7 +22,7 @@ DTYPE_SINCE = {
 
 @dataclass(frozen=True, slots=True)
 class OpSchema:
-    """What emitting needs to know of one operator version."""
+    """The facts on one operator version that emitting needs."""
 
     op_type: str
     domain: str

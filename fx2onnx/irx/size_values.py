@@ -1,4 +1,4 @@
-"""What integer values hold where they are computed from sizes: ``Concat(Gather(Shape(x), 0), 64)`` is ``[batch, 64]``."""
+"""The numbers in integer values that are computed from sizes: ``Concat(Gather(Shape(x), 0), 64)`` is ``[batch, 64]``."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _is_equal(one: DimLike, other: DimLike) -> bool | None:
 
 
 def _operands(node: ir.Node) -> tuple[Held, Held] | None:
-    """What both operands hold, broadcast."""
+    """The numbers in both operands, broadcast."""
     one, other = known_sizes(node.inputs[0]), known_sizes(node.inputs[1])
     if one is None or other is None:
         return None

@@ -121,7 +121,7 @@ def set_known_sizes(value: ir.Value, sizes: Sequence[DimLike]) -> None:
 
 
 def noted_sizes(value: ir.Value) -> tuple[DimLike, ...] | None:
-    """What ``set_known_sizes`` noted."""
+    """The sizes that ``set_known_sizes`` noted."""
     return value.meta.data.get(_SIZES_KEY)
 
 

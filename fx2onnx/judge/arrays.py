@@ -32,7 +32,7 @@ def read_npz(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def first_problem(given: Any, wanted: Any, problem_of: Callable[[Array, Array], str]) -> str:
-    """What is wrong with the first array, of those in sequences and maps, in which they differ; empty where they agree."""
+    """The problem with the first array, also in sequences and maps, in which they differ; empty where they agree."""
     if wanted is None or given is None:
         return "" if wanted is given else f"{type(given).__name__} instead of {type(wanted).__name__}"
     if isinstance(wanted, dict):

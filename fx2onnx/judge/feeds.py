@@ -101,7 +101,7 @@ def _rows(value: ir.Value) -> int | None:
 
 
 def conditions_of(model: ir.Model) -> list[SizeCondition]:
-    """What the file says of the sizes that it is right for."""
+    """The conditions on sizes that the file states."""
     from fx2onnx.sizes.stated import METADATA_KEY, read
 
     return read(model.metadata_props.get(METADATA_KEY, "[]"))

@@ -1,4 +1,4 @@
-"""What a verification takes of memory: of the weights no more than one copy beside the module's, and no more than is free."""
+"""The memory of a verification: of the weights no more than one copy beside the module's, and no more than is free."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _EXHAUSTED = ("bad_alloc", "bad allocation", "allocate memory", "out of memory",
 
 
 def weights_bytes(model: onnx.ModelProto) -> int:
-    """What the weights of the model's graph take."""
+    """The bytes of the weights of the model's graph."""
     return sum(_nbytes(tensor) for tensor in model.graph.initializer)
 
 

@@ -1,4 +1,4 @@
-"""What the reference gives where it rounds otherwise: the rule that costs most."""
+"""The movements of the reference under other rounding: the most costly comparison rule."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from fx2onnx.judge.tolerance import (
 
 
 class Movements:
-    """What eager PyTorch gave where its operators rounded otherwise, run by run: the fourth judge of one output.
+    """The outputs of eager PyTorch where its operators rounded otherwise, run by run: the fourth comparison rule for one output.
 
     Numbers are looked at one by one and in rows, along the last axis: where a program chooses, a row is another one as a
     whole, and an engine has to have one that some run has. Of three axes and more it may be an item along the first.
@@ -81,7 +81,7 @@ class Movements:
 
     @property
     def changes_shape(self) -> bool:
-        """Whether some run had another shape."""
+        """True if some run had another shape."""
         return bool(self._of_other_shapes)
 
     def judge(self, got: Array) -> Judged:

@@ -48,7 +48,7 @@ _BLOCK = 1 << 16
 
 
 def structure_problem(got: Array, want: Array, reference: str = EAGER) -> str:
-    """What is wrong beyond numbers: dtype, shape; empty where nothing is."""
+    """The problem with dtype or shape; empty where there is none."""
     if got.shape != want.shape:
         return f"shape {list(got.shape)}, {reference} has {list(want.shape)}"
     if got.dtype.itemsize != want.dtype.itemsize or (got.dtype != want.dtype and want.dtype.kind != "V"):
@@ -107,8 +107,9 @@ MODULES_OWN = Grain()
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Of each number the scale that it is judged by: one for all, or an array of as many axes, of size 1 where all along
-    an axis have one."""
+    """The scale of each number for comparisons: one for all, or an array of as many axes, of size 1 where all along an axis have
+    one.
+    """
 
     largest: float
     each: Array | float
@@ -140,7 +141,7 @@ class Scale:
         return gap
 
     def groups(self) -> tuple[Array | None, int]:
-        """Of each number the index of its scale; None where all have one."""
+        """The index of the scale of each number; None where all have one."""
         if not isinstance(self.each, np.ndarray):
             return None, 1
         values, index = np.unique(self.each, return_inverse=True)
@@ -199,8 +200,8 @@ def _without_masks(numbers: Array, largest: float) -> Array | float:
 
 
 def _least_share(count: int, parts: int) -> float:
-    """Of the largest number of an output: what all ``count`` numbers of one of its ``parts`` parts are below by chance as
-    seldom as ``BY_CHANCE`` says, where numbers are as often near to nothing as elsewhere.
+    """The least share of an output's largest number that counts: all ``count`` numbers of one of its ``parts`` parts are below it
+    by chance as seldom as ``BY_CHANCE`` says, where numbers are as often near to nothing as elsewhere.
     """
     return float((BY_CHANCE / parts) ** (1 / count)) / SPREAD
 
@@ -249,7 +250,7 @@ class Judged:
 
     @staticmethod
     def wrong(problem: str) -> Judged:
-        """What no numbers decide."""
+        """The result for a problem that is not about numbers."""
         return Judged(float("inf"), 0.0, False, problem=problem)
 
 

@@ -1,4 +1,4 @@
-"""What a verification found."""
+"""The verdict: the result of a verification."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from fx2onnx.base.errors import UserError, VerificationError
 from fx2onnx.base.escape import Shown, plain
+from fx2onnx.base.stack_frames import public_methods
 from fx2onnx.judge import Effort
 from fx2onnx.judge.tolerance import Judged
 
@@ -67,7 +68,7 @@ class Row:
 
     @staticmethod
     def of(engine: str, output: str, inputs: str, found: Judged) -> Row:
-        """What the tolerance model says of it."""
+        """The row for a result of the tolerance model."""
         return Row(engine, output, found.error, found.allowed, found.ok, inputs, found.problem, found.scale, found.by)
 
     @staticmethod
@@ -88,7 +89,7 @@ class Tried:
 
 @dataclass(slots=True)
 class Range:
-    """What one input was over all sets of inputs: of floats the finite ones; ``constant`` where it kept its values."""
+    """The range of one input over all sets of inputs: of floats the finite ones; ``constant`` where it kept its values."""
 
     dtype: str
     least: float | None = None
@@ -130,6 +131,7 @@ class AnswerShift:
         return f"{text}; against the labels {self.by_labels:.6g}, eager PyTorch {self.eager_by_labels:.6g}"
 
 
+@public_methods
 @dataclass(slots=True, repr=False)
 class Verdict(Shown):
     """All comparisons. ``notes`` says what could not be compared and why, ``left_out`` which inputs were not tried."""
@@ -191,7 +193,9 @@ class Verdict(Shown):
         self.rows, self.notes, self.unverified = [], [], text
 
     def conclude(self) -> None:
-        """What was compared is verified. Say where one engine agrees with eager PyTorch and another does not: then the file may be right."""
+        """End the comparison: everything that was compared is verified. Say where one engine agrees with eager PyTorch and another
+        does not: then the file may be right.
+        """
         if self.rows:
             self.unverified = ""
         for inputs in dict.fromkeys(row.inputs for row in self.rows if not row.ok):
@@ -207,7 +211,7 @@ class Verdict(Shown):
 
     @property
     def ok(self) -> bool:
-        """Whether something was compared and all of it agrees."""
+        """True if something was compared and all of it agrees."""
         return bool(self.rows) and all(row.ok for row in self.rows)
 
     def worst(self, engine: str | None = None) -> Row | None:
@@ -252,7 +256,7 @@ class Verdict(Shown):
 
     @property
     def is_wrong(self) -> bool:
-        """Whether something does not agree."""
+        """True if something does not agree."""
         return not all(row.ok for row in self.rows)
 
     def raise_if_failed(self, what: str = WRONG, advice: str = LOOK) -> None:

@@ -26,7 +26,7 @@ BOOL, INT64 = ir.DataType.BOOL, ir.DataType.INT64
 
 
 class GraphEmitter(Protocol):
-    """What the operators here need of the conversion around them, whose loop lies above this file."""
+    """The interface of the conversion that the operators here need; its loop lies above this file."""
 
     op: Emit
     values: dict[torch.fx.Node, Any]
@@ -114,7 +114,7 @@ def _scan(lowering: GraphEmitter, node: torch.fx.Node) -> Sequence[ir.Value]:
 
 
 def _carried(op: Emit, node: torch.fx.Node, first: ir.Value) -> ir.Value:
-    """What a turn gets from the one before, whose sizes may be others than those of the ``first``."""
+    """The value that an iteration gets from the one before, whose sizes may differ from those of the ``first``."""
     dims = node.meta["val"].dims
     return op.subgraph_input("carried", dtype_of(first), (*dims, *dims_of(first)[len(dims) :]))
 

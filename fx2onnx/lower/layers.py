@@ -139,11 +139,11 @@ class RepeatedLayers:
 
     # -- what a layer is ------------------------------------------------------------------------------------------
     def _kind_of_node(self, node: torch.fx.Node) -> tuple[Any, list[ir.Value]] | None:
-        """What calls of an overload that take the same form have in common, wherever they stand."""
+        """The key that calls of an overload have in common which take the same form, wherever they stand."""
         return self._kind(node.meta.get("module") or "", [node], with_lines=False)
 
     def _kind_of_copy(self, number: int, group: list[torch.fx.Node]) -> tuple[Any, list[ir.Value]] | None:
-        """What copies of a recorded program have in common that they need not have, and the values read from outside."""
+        """The key that copies of a recorded program have in common, and the values read from outside."""
         inside = set(group)
         outside: dict[int, tuple[int, ir.Value]] = {}
         try:
@@ -158,7 +158,7 @@ class RepeatedLayers:
     def _kind(
         self, path: str, group: list[torch.fx.Node], *, with_lines: bool = True
     ) -> tuple[Any, list[ir.Value]] | None:
-        """What identical layers have in common, and the values read from outside; None where they cannot be compared."""
+        """The key that identical layers have in common, and the values read from outside; None where they cannot be compared."""
         compared = _Compared(self.values, {node: place for place, node in enumerate(group)})
         part = compared.part
         try:
@@ -287,7 +287,9 @@ class _Compared:
 
 
 def _outer(value: Any, outside: dict[int, tuple[int, ir.Value]]) -> Any:
-    """What a translation may know of an operand from outside the layer. Raises TypeError for several values in one."""
+    """The properties that a translation may know of an operand from outside the layer. Raises TypeError for several values in
+    one.
+    """
     if not isinstance(value, ir.Value):
         raise TypeError("not one value")
     place, _ = outside.setdefault(id(value), (len(outside), value))

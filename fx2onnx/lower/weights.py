@@ -57,7 +57,7 @@ class ModuleWeight(TorchTensor):
 
     @property
     def lacks_data(self) -> bool:
-        """Whether the tensor is a mere description (the module is on the meta device)."""
+        """True if the tensor is a mere description (the module is on the meta device)."""
         return self.raw.device.type == "meta"
 
 

@@ -127,7 +127,7 @@ class GraphForm:
 
     @property
     def goes_on(self) -> bool:
-        """Whether a call goes on where the last one ended; else every call takes all tokens."""
+        """True if a call goes on where the last one ended; else every call takes all tokens."""
         return any(state.input is not None for state in self.cache)
 
 
@@ -145,8 +145,9 @@ class Grid:
 
 @dataclass(frozen=True)
 class Medium:
-    """What comes beside the text: the kind of graph that encodes it, whether no prompt is without, the features that stand
-    in the places of the placeholder ``token``, what says the sizes of images where these are free."""
+    """The medium of inputs beside the text: the kind of graph that encodes it, whether no prompt is without, the features that
+    stand in the places of the placeholder ``token``, and the input with the sizes of images where these are free.
+    """
 
     kind: Literal["image", "audio"]
     is_required: bool = False
@@ -202,7 +203,7 @@ class Manifest:
     obsolete: Mapping[_PlainName, FileEntry] | None = None
 
     def facts(self) -> dict[str, Any]:
-        """What is written beside the version and the files, which the commit of a folder adds."""
+        """The facts that are written beside the version and the files, which the commit of a folder adds."""
         return {
             key: value
             for key, value in dataclasses.asdict(self).items()
@@ -244,7 +245,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def _contradictions(manifest: Manifest) -> Iterator[str]:
-    """What one key says against another."""
+    """The contradictions between keys."""
     kinds = [graph.kind for graph in manifest.graphs]
     mains = [kind for kind in kinds if kind in ("forward", "decode")]
     if len(mains) != 1 or len(set(kinds)) < len(kinds):

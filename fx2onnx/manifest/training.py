@@ -1,4 +1,4 @@
-"""What a folder that trains says about itself: which input is which parameter, and which output is its next value."""
+"""The manifest of a folder that trains: which input is which parameter, and which output is its next value."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class LibraryPatches(Patches):
 
 
 def _tracing_of_transformers() -> ModuleType | None:
-    """What answers whether transformers is traced. Registers the patches of transformers, where it is loaded."""
+    """The module that says whether transformers is traced. Registers the patches of transformers, where it is loaded."""
     if "transformers" not in sys.modules:
         return None
     from fx2onnx.model_patches.transformers import tracing

@@ -85,7 +85,7 @@ def patches(
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What became of the patches in one run."""
+    """The patches that one run applied, skipped or lacked."""
 
     called: dict[str, Patch] = field(default_factory=dict)
     """The patches that the run called, by name."""
@@ -152,7 +152,7 @@ def _version(library: str) -> str:
 
 
 def target_of(module: Any, qualname: str) -> Any:
-    """What stands under ``qualname``, below its decorators; None where nothing does."""
+    """The object under ``qualname``, below its decorators; None where there is none."""
     target = module
     for part in qualname.split("."):
         target = getattr(target, part, None)

@@ -1,4 +1,4 @@
-"""Whether a patch serves for a library's function, and how calls of the function become calls of the patch.
+"""Signatures of a library's functions: whether a patch serves for one, and how calls of the function become calls of the patch.
 
 Releases rename parameters, add some that have a default and take some away. Such a function computes what it did for every call
 that says nothing of what the patch does not know, so the patch serves for these calls.
@@ -97,7 +97,7 @@ def fit_of(
 def arguments_of(
     function: FunctionType, library: str, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """What ``function`` is called with, defaults included, under the names that patches use."""
+    """The arguments that ``function`` is called with, defaults included, under the names that patches use."""
     signature = inspect.signature(function)
     bound = signature.bind(*args, **kwargs)
     bound.apply_defaults()

@@ -1,4 +1,4 @@
-"""Whether a model is whole: what every edit must leave intact. Shares no code with the driver."""
+"""The check that a model is whole: the properties that every edit must leave intact. Shares no code with the driver."""
 
 from __future__ import annotations
 

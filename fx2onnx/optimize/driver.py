@@ -40,7 +40,7 @@ class EditBudget:
 
 @dataclass
 class Outcome:
-    """What happened: edits of each rewrite and pass, and, where asked for, each one's refusals."""
+    """The outcome of the rewrites: edits of each rewrite and pass, and, where asked for, each one's refusals."""
 
     edits: Counter[str] = field(default_factory=Counter)
     refusals: dict[str, Counter[str]] = field(default_factory=dict)

@@ -20,7 +20,7 @@ from fx2onnx.optimize.weights import is_literal
 
 @dataclass(frozen=True)
 class FunctionName:
-    """What the function of a module class is called."""
+    """The name of the function of a module class."""
 
     domain: str
     name: str
@@ -28,7 +28,7 @@ class FunctionName:
 
 @dataclass
 class Outlined:
-    """What was done."""
+    """The result of outlining modules."""
 
     calls: Counter[str] = field(default_factory=Counter)
     """By function, how often it is called."""
@@ -212,7 +212,7 @@ class _Outliner:
         return call
 
     def _node_name(self, region: Region, name: str) -> str:
-        """Of a call: another one for each call of the same module."""
+        """The name of a call: another one for each call of the same module."""
         wanted = f"{region.path}/{name}"
         self._node_names[wanted] += 1
         count = self._node_names[wanted] - 1
@@ -276,7 +276,7 @@ def _nested_nodes(node: ir.Node) -> list[ir.Node]:
 
 
 def _read_by(node: ir.Node) -> list[ir.Value]:
-    """What the node and its bodies read."""
+    """The values that the node and its bodies read."""
     found = [value for value in node.inputs if value is not None]
     for graph in nested_graphs(node):
         found += [value for each in graph.all_nodes() for value in each.inputs if value is not None]

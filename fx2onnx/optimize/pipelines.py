@@ -113,7 +113,7 @@ def run(
     explain: bool = False,
     stop_after: int | None = None,
 ) -> Outcome:
-    """Optimise the model in place.
+    """Optimize the model in place.
 
     level: a key of ``LEVELS``, or stages of one's own.
     keep_weights: leave every weight as the module has it (for files whose weights are fed or referred to).

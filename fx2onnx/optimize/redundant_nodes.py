@@ -115,7 +115,7 @@ def _merge_nodes(graph: ir.Graph) -> int:
 
 
 def _key(node: ir.Node) -> Hashable | None:
-    """What makes two nodes equal, None where they never are."""
+    """The key that equal nodes share; None for nodes that are never equal."""
     if is_random(node.domain, node.op_type) or not node.inputs:
         return None
     if node.op_type == "Dropout" and operand(node, 2) is not None:

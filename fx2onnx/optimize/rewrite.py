@@ -1,4 +1,4 @@
-"""What a rewrite is: ``match`` looks and never edits, ``build`` only emits, the driver does the rest."""
+"""The interface of a rewrite: ``match`` looks and never edits, ``build`` only emits, the driver does the rest."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Why(str):
 
 @dataclass(frozen=True, eq=False)
 class Match:
-    """What ``match`` sees and ``build`` needs: each rewrite adds its own fields.
+    """The findings of ``match`` that ``build`` needs: each rewrite adds its own fields.
 
     Matches are never compared; ``eq=False`` saves half the time that making such a class takes at import.
     """
@@ -83,7 +83,7 @@ def produced_by(value: ir.Value | None, *op_types: str) -> ir.Node | None:
 
 
 def operand_produced_by(node: ir.Node, *op_types: str) -> tuple[ir.Node, ir.Value] | None:
-    """Of a two-operand node: the operand made by one of these operators that nobody else reads, and the other one."""
+    """The operand of a two-operand node that one of these operators makes and nobody else reads, and the other operand."""
     for index in (0, 1):
         producer = produced_by(node.inputs[index], *op_types)
         other = node.inputs[1 - index]
@@ -121,7 +121,7 @@ def speaks_for_readers(node: ir.Node, value: ir.Value) -> bool:
 
 
 def first_reader(nodes: Collection[ir.Node], value: ir.Value) -> ir.Node:
-    """Of ``nodes``, which lie in one graph and read ``value``, the one that comes first there."""
+    """The first of ``nodes``, which lie in one graph and read ``value``."""
     chosen, producer = set(nodes), value.producer()
     first = next(iter(nodes))
     for node in nodes_before(first):

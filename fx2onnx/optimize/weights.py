@@ -60,7 +60,7 @@ class DerivedTensor(ir.LazyTensor):
 
     @property
     def lacks_data(self) -> bool:
-        """Whether a source is a mere description without numbers."""
+        """True if a source is a mere description without numbers."""
         return any(lacks_data(source) for source in self.sources)
 
     def tobytes(self) -> bytes:

@@ -280,7 +280,7 @@ class Draft:
         return other
 
     def counted(self) -> Counter[str]:
-        """Of each operator in 16 bits, how many nodes."""
+        """The number of nodes in 16 bits, by operator."""
         return Counter(str(node.op_type) for node in self.nodes() if self.is_half(node))
 
 

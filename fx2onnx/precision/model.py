@@ -23,7 +23,7 @@ OUTPUTS_NAMED = 5
 
 @dataclass
 class Lowered:
-    """What was done."""
+    """The result of a conversion to 16 bits."""
 
     asked: str
     dtype: str
@@ -53,7 +53,7 @@ class Lowered:
         }  # fmt: skip
 
     def notes(self) -> list[str]:
-        """What a user wants to read of it: how much, what stays and why, how far the outputs moved."""
+        """The lines for a user: how much is in 16 bits, what stays and why, how far the outputs moved."""
         count = sum(self.nodes.values())
         sizes = f"{self.bytes_before / 1e6:.4g} MB of weights became {self.bytes_after / 1e6:.4g} MB"
         said = [f"{count} nodes in {self.dtype}, {len(self.kept)} in float32, {self.casts} casts: {sizes}"]

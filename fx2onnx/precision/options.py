@@ -10,6 +10,7 @@ from typing import Any
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.options import PRECISION, documented, option
+from fx2onnx.base.stack_frames import public_methods
 
 KINDS = ("float16", "bfloat16", "mixed")
 OF_MODULES = ("float32", "float64")
@@ -25,6 +26,7 @@ LEAST = {"float16": 2.0**-25, "bfloat16": 2.0**-134}
 """What is smaller becomes 0."""
 
 
+@public_methods
 @documented
 @dataclass(frozen=True)
 class Precision:
@@ -59,7 +61,7 @@ class Precision:
 
     @staticmethod
     def of(dtype: Precision | str | None, io: str | None) -> Precision | None:
-        """What the two keywords ask for. Raises UserError E001."""
+        """The precision that the two keywords ask for. Raises UserError E001."""
         if isinstance(dtype, Precision):
             if io is not None and io != dtype.io:
                 raise UserError("E001", "io= stands beside a Precision", next="say it there: Precision(..., io=...)")
@@ -86,7 +88,7 @@ class Precision:
 
     @property
     def keeps_io(self) -> bool:
-        """Whether inputs and outputs stay as they are."""
+        """True if inputs and outputs stay as they are."""
         return self.io == "float32" or self.dtype == "mixed"
 
     def is_kept(self, *names: str) -> bool:

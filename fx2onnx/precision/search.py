@@ -41,7 +41,7 @@ Values = Mapping[str, Seen]
 
 @dataclass
 class Measured:
-    """What the search saw."""
+    """The measurements of the search."""
 
     outputs: dict[str, float] = field(default_factory=dict)
     """By output: how far it is from the judge's, of its own size."""
@@ -113,7 +113,7 @@ class Search:
         return values_of(self.draft.model, feeds)
 
     def _errors(self, draft: Draft | None = None) -> list[dict[str, float]]:
-        """Of each sample, how far each value is off in the draft."""
+        """The error of each value in the draft, for each sample."""
         trial = (draft or self.draft).twin()
         carry_out(trial)
         found = []

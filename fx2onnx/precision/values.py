@@ -1,4 +1,4 @@
-"""What a model computes on some inputs, value by value: how large it is, and numbers to compare. Values are not kept."""
+"""The values of a model on some inputs, one by one: how large each is, and numbers to compare. Values are not kept."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Seen:
 
 
 def seen(array: Array) -> Seen:
-    """What is kept of an array of floats."""
+    """The part of an array of floats that is kept."""
     wide = array if array.dtype in (np.float32, np.float64) else array.astype(np.float32)
     largest = max(abs(float(wide.max(initial=0.0))), abs(float(wide.min(initial=0.0))))
     has_nan = False
@@ -39,7 +39,7 @@ def seen(array: Array) -> Seen:
 
 
 def values_of(model: ir.Model, feeds: Feeds) -> dict[str, Seen]:
-    """Of each value by name, floats alone; where it is made in turns of a loop, of the last but with the largest magnitude of all.
+    """The floating-point values by name; for a value in a loop those of the last iteration, with the largest magnitude of all.
 
     Raises: Fx2OnnxError where the runner cannot run the model.
     """

@@ -153,7 +153,7 @@ def _changed(path: str | os.PathLike[str], subjects: Iterable[Mapping[str, Any]]
 
 
 def _otherwise(said: Mapping[str, Any], source: Mapping[str, Any], verdict: Verdict) -> Iterator[str]:
-    """What the source and its verdict are not, of what a statement says."""
+    """The claims of a statement that the source and its verdict contradict."""
     before = said.get("source") or {}
     if before.get("state") and before["state"] != source.get("state"):
         yield "the weights of the source have another digest"

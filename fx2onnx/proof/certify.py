@@ -21,7 +21,7 @@ import onnx_ir as ir
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.escape import Shown
-from fx2onnx.base.stack_frames import public
+from fx2onnx.base.stack_frames import public, public_methods
 from fx2onnx.irx.model_files import graphs_within
 from fx2onnx.judge.engines import ENGINES, is_available
 from fx2onnx.judge.feeds import conditions_of, inputs_of, taken_feeds
@@ -51,6 +51,7 @@ class CertifiedNode:
     why: str
 
 
+@public_methods
 @dataclass(repr=False)
 class Certificate(Shown):
     """How each changed node and each output of a file is known to be as in the file before."""
@@ -74,7 +75,7 @@ class Certificate(Shown):
 
     @property
     def ok(self) -> bool:
-        """Whether no output is refuted or unknown."""
+        """True if no output is refuted or unknown."""
         return not {"refuted", "unknown"} & set(self.outputs.values())
 
     def as_dict(self) -> dict[str, Any]:

@@ -82,7 +82,7 @@ def relative(got: Array, want: Array) -> float:
 
 
 def rounded_as_in_graph(place: WeightPlace, tensor: ir.TensorProtocol) -> Array:
-    """What the codes stand for, as the graph had the weight, ``tensor``."""
+    """The numbers that the quantized values stand for, as the graph had the weight, ``tensor``."""
     values = place.weight.values()
     _, perm, scaled = unfolded(tensor)
     if scaled is not None:

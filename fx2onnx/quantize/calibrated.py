@@ -42,7 +42,7 @@ class Layer:
 
 
 def best_channels(layers: Sequence[Layer], gram: Array, sizes: Array) -> Array | None:
-    """What the columns of layers that read the same are multiplied with; None where nothing is better than 1.
+    """The factors for the columns of layers that read the same; None where nothing is better than 1.
 
     sizes: the mean magnitude of each input. Source: Lin et al.: AWQ (2023), 3.2; ``s = sizes ** a``, brought around 1.
     """
@@ -191,7 +191,7 @@ def _groups(units: Sequence[Unit], most_bytes: int) -> Iterator[list[Unit]]:
 
 
 def _fit(unit: Unit, moments: Moments, options: Quantize) -> Iterator[tuple[WeightPlace, Codes | None, dict[str, Any]]]:
-    """Of each weight the codes, and what they are worth; no codes where the nearest are as good."""
+    """The quantized values of each weight, and how good they are; none where rounding to the nearest is as good."""
     layers = [
         Layer(
             place.weight.finite(place.weight.array(), 0, place.weight.rows),

@@ -148,7 +148,7 @@ class _Dequantized:
 
     @property
     def _keeps_dims(self) -> bool:
-        """Whether readers want the weight's own dims, of which the rows have others."""
+        """True if readers want the weight's own dims, of which the rows have others."""
         return self.place.readers[0][0] in ("conv", "recurrent")
 
     @property
@@ -203,7 +203,7 @@ class _Dequantized:
         return self.writer.node(node, "Reshape", [value, target], (self.dtype, dims))
 
     def _looked_up(self, node: ir.Node, indices: ir.Value, scales: ir.Value, final: Dims) -> ir.Value:
-        """Of nf4: the values of the codes, times the scales, as ``final``."""
+        """The nf4 numbers: the table's values of the indices, times the scales, as ``final``."""
         dims = dims_of(indices)
         table = self.writer.const("nf4", NF4.astype(self.dtype.numpy()))
         values = self.writer.node(node, "Gather", [table, indices], (self.dtype, dims), axis=0)

@@ -123,7 +123,7 @@ WORST_NAMED = 5
 
 @dataclass
 class Quantized:
-    """What was done."""
+    """The result of a quantization."""
 
     options: Quantize
     layers: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -153,7 +153,7 @@ class Quantized:
         }
 
     def notes(self) -> list[str]:
-        """What a user wants to read of it: sizes, the worst layers, and how far the outputs moved."""
+        """The lines for a user: sizes, the worst layers, and how far the outputs moved."""
         count = len(self.layers)
         said = [
             f"{count} weights as {self.options.kind}: {self.bytes_before / 1e6:.4g} MB became {self.bytes_after / 1e6:.4g} MB"
@@ -189,7 +189,7 @@ def _worth(fitted: list[dict[str, Any]], method: str) -> Iterator[str]:
 def plan_for(
     model: ir.Model, options: Quantize, target: Target, known: Collection[str] | None = None
 ) -> QuantizationPlan:
-    """What will be quantised.
+    """The plan of the weights to quantize.
 
     Raises UserError E202 for an opset without the operators, E204 for a target without them, E001 where nothing is there to quantise.
     """

@@ -1,4 +1,4 @@
-"""What products are given on the calibration data: sums of squares, taken while the model runs; no value is kept."""
+"""The moments of the inputs of products on the calibration data: sums of squares, taken while the model runs; no value is kept."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HELD_OUT = 8
 
 
 class Operand(NamedTuple):
-    """What a product takes beside its weight: a value, and whether its first axis is the reduced one."""
+    """The operand of a product beside its weight: a value, and whether its first axis is the reduced one."""
 
     value: ir.Value
     is_turned: bool
@@ -63,7 +63,7 @@ class Moments:
             self.held_rows += len(rows)
 
     def plus(self, other: Moments) -> Moments:
-        """Of the rows of both."""
+        """The moments of the rows of both."""
         return Moments(
             self.gram + other.gram,
             self.held + other.held,
@@ -90,7 +90,7 @@ class Collector:
         self.data.check(self.session)
 
     def moments(self, wanted: Mapping[Operand, int]) -> dict[Operand, Moments]:
-        """Of each operand with its number of columns. Raises UserError E401 for data that the model does not run on."""
+        """The moments of each operand with its number of columns. Raises UserError E401 for data that the model does not run on."""
         found = {operand: Moments.of(columns) for operand, columns in wanted.items()}
         by_name: dict[str, list[Operand]] = {}
         for operand in wanted:

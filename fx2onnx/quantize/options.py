@@ -9,6 +9,7 @@ from typing import Any
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.options import PRECISION, documented, option
+from fx2onnx.base.stack_frames import public_methods
 
 KINDS = ("int8", "int4", "uint4", "nf4", "float8")
 FORMATS = ("auto", "qdq", "matmulnbits")
@@ -21,6 +22,7 @@ BLOCKS_FROM, FLOAT8_FROM, ROWS_FROM = 21, 19, 13
 LEAST_BLOCK, MOST_BLOCK = 16, 1 << 16
 
 
+@public_methods
 @documented
 @dataclass(frozen=True)
 class Quantize:
@@ -67,7 +69,7 @@ class Quantize:
 
     @staticmethod
     def of(asked: Any) -> Quantize | None:
-        """What the keyword ``quantize`` asks for: one of these, or its ``kind`` alone. Raises UserError E001."""
+        """The options that the keyword ``quantize`` asks for: one of these, or its ``kind`` alone. Raises UserError E001."""
         if isinstance(asked, str):
             return Quantize(asked)
         if asked is not None and not isinstance(asked, Quantize):

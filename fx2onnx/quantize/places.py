@@ -48,7 +48,7 @@ class WeightPlace:
 
 @dataclass(frozen=True)
 class QuantizationPlan:
-    """What will be quantised, and why other weights are not."""
+    """The weights to quantize, and why others are not."""
 
     places: list[WeightPlace]
     kept: dict[str, str]

@@ -19,7 +19,7 @@ from fx2onnx.quantize.weights import RowWeight
 
 @dataclass(frozen=True)
 class Stated:
-    """What a file says of a weight. ``stored``: where its codes are, of one that was fitted."""
+    """The entry of a file for a weight. ``stored``: where its codes are, of one that was fitted."""
 
     kind: str
     axis: int | None
@@ -27,7 +27,8 @@ class Stated:
     stored: Mapping[str, Any] | None = None
 
     def numbers(self, array: Array, tensor: Callable[[str], ir.TensorProtocol]) -> Array:
-        """What the codes stand for: of ``array`` rounded to the nearest, or of codes that were fitted, which the file gives.
+        """The numbers that the quantized values stand for: of ``array`` rounded to the nearest, or of fitted values, which the file
+        gives.
 
         Raises: UserError E203 for numbers that are not finite, ValueError for codes that are not those that were fitted.
         """
@@ -38,7 +39,7 @@ class Stated:
 
 
 def read(text: str) -> dict[str, Stated]:
-    """What a file's metadata says under ``METADATA_KEY``, by weight; nothing for another text."""
+    """The entries of a file's metadata under ``METADATA_KEY``, by weight; nothing for another text."""
     try:
         entries = json.loads(text or "{}")
         return {

@@ -52,12 +52,12 @@ class Scheme:
 
     @property
     def offset(self) -> int:
-        """What makes signed codes unsigned."""
+        """The offset that makes signed quantized values unsigned."""
         return 1 << (self.bits - 1) if self.dtype in (D.INT8, D.INT4) else 0
 
     @property
     def held_as(self) -> np.dtype[Any]:
-        """What ``codes`` gives: those of 4 bits one a byte."""
+        """The dtype of ``codes``: one byte a value of 4 bits."""
         if self.dtype == D.FLOAT8E4M3FN:
             found: np.dtype[Any] = np.dtype(ml_dtypes.float8_e4m3fn)
             return found

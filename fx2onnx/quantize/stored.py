@@ -38,7 +38,7 @@ class Stored:
 
 
 def stored(weight: RowWeight, form: QuantizedForm, start: int, stop: int) -> dict[str, Any]:
-    """What the file says of the rows ``start`` to ``stop`` of a weight, as JSON types."""
+    """The entry of the file for the rows ``start`` to ``stop`` of a weight, as JSON types."""
     given = weight.given
     assert given is not None
     checksum = 0

@@ -184,7 +184,7 @@ class RowsTensor(DerivedTensor):
 
     @property
     def lacks_data(self) -> bool:
-        """Whether the weight is a mere description without numbers."""
+        """True if the weight is a mere description without numbers."""
         return any(map(lacks_data, (self.weight.source, *self.weight.factor_sources)))
 
     def _spans(self) -> Iterator[tuple[int, int]]:

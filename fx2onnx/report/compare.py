@@ -69,7 +69,7 @@ def _changes(old: list[EventRow], new: list[EventRow]) -> list[TimeChange]:
 
 
 def _notes(before: ProfileData, after: ProfileData, old: Export, new: Export) -> list[str]:
-    """What else differs than the code."""
+    """The differences between two profiles beside the code."""
     notes = []
     if before.source != after.source:
         notes.append(f"other models: {before.source} and {after.source}")

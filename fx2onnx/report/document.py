@@ -52,7 +52,7 @@ def _read(name: str) -> str:
 
 
 def _policy(scripts: Sequence[str], styles: Sequence[str]) -> str:
-    """What a browser may do with the page: run and apply these texts, and no more."""
+    """The content security policy of the page: it runs and applies these texts, and no more."""
     own, looks = (" ".join(f"'sha256-{_hash(text)}'" for text in texts) for texts in (scripts, styles))
     rest = "img-src data:; connect-src 'none'; base-uri 'none'; form-action 'none'"
     return f"default-src 'none'; script-src {own}; style-src {looks}; {rest}"

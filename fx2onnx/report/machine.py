@@ -1,4 +1,4 @@
-"""What a measurement depends on besides the code."""
+"""The conditions of a measurement besides the code."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def page(profile: ProfileData, comparisons: Sequence[ProfileComparison] = ()) ->
 
 
 def page_data(profile: ProfileData, comparisons: Sequence[ProfileComparison] = ()) -> dict[str, Any]:
-    """What the page's scripts read: the views of the profile, ready to draw."""
+    """The data for the page's scripts: the views of the profile, ready to draw."""
     first = profile.ours
     return {
         "source": profile.source,

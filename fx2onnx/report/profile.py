@@ -10,6 +10,7 @@ from typing import Any
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.escape import Shown
+from fx2onnx.base.stack_frames import public_methods
 from fx2onnx.base.targets import check_target
 from fx2onnx.files.staging import write_text
 from fx2onnx.report.compare import ProfileComparison
@@ -121,6 +122,7 @@ def _stacks(
         yield stack, own
 
 
+@public_methods
 class Profile(Shown, ProfileData):
     """Measurements of exports, and their views."""
 
@@ -165,7 +167,7 @@ _WRITERS: dict[str, Callable[[Profile, str | os.PathLike[str]], None]] = {
 
 
 def writer(path: str | os.PathLike[str]) -> Callable[[Profile, str | os.PathLike[str]], None]:
-    """What writes a profile to a path of this end. Raises UserError E001."""
+    """The function that writes a profile to a path of this ending. Raises UserError E001."""
     name = os.path.basename(os.fspath(path)).lower()
     for suffix, function in _WRITERS.items():
         if name.endswith(suffix):

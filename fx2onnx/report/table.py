@@ -39,7 +39,7 @@ def view(profile: ProfileData) -> RenderableType:
 
 
 def comparison_view(comparison: ProfileComparison) -> RenderableType:
-    """What became slower, largest loss first."""
+    """The operations that became slower, largest loss first."""
     total = comparison.total
     parts: list[RenderableType] = [
         Text(f"against {comparison.before}: {_ms(total.before)} -> {_ms(total.after)} ({_percent(total)})", "bold")

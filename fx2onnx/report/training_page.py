@@ -1,4 +1,4 @@
-"""What a training went like: a page with a curve for each number of a step, and the same curves as a drawing (SVG)."""
+"""The page of a training: a curve for each number of a step, and the same curves as a drawing (SVG)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tree of events says: phases, operations, source lines, merged flames."""
+"""The summaries of the tree of events: phases, operations, source lines, merged flames."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def walk(event: Event, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, 
 
 
 def own_seconds(event: Event) -> float:
-    """What the event takes beside its children; stretches are its own doing."""
+    """The seconds of the event without its children; stretches count as its own."""
     return max(0.0, event.seconds - sum(child.seconds for child in event.children if not child.stretches))
 
 
@@ -88,8 +88,8 @@ def steps(export: Export) -> list[EventRow]:
 
 
 def operations(export: Export) -> list[EventRow]:
-    """What the work was done for: operators of the model by phase, and rewrites, those of one name together, slowest
-    first.
+    """The operations that the time was spent for: operators of the model by phase, and rewrites, those of one name together,
+    slowest first.
     """
     rows: dict[tuple[str, str], EventRow] = {}
     slowest: dict[tuple[str, str], float] = {}

@@ -36,7 +36,7 @@ class OrtMemType(enum.IntEnum):
 
 
 class OrtDeviceMemoryType(enum.IntEnum):
-    """What kind of a device's memory is meant; there is one."""
+    """The kind of a device's memory; there is one."""
 
     DEFAULT = 0
     HOST_ACCESSIBLE = 5

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.base.stack_frames import public_methods
 from fx2onnx.runner.refused import refuses
 
 
@@ -37,6 +38,7 @@ class ExecutionOrder(enum.IntEnum):
     MEMORY_EFFICIENT = 2
 
 
+@public_methods
 class SessionOptions:
     """Settings of a session, with onnxruntime's names and defaults."""
 
@@ -145,7 +147,7 @@ class SessionOptions:
 
     @property
     def providers(self) -> list[str]:
-        """What ``add_provider`` asked for."""
+        """The providers that ``add_provider`` asked for."""
         return self._providers
 
     def set_provider_selection_policy(self, policy: Any) -> None:
@@ -167,6 +169,7 @@ _DEFAULTS = {
 }
 
 
+@public_methods
 class RunOptions:
     """Settings of one ``run``."""
 

@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.base.stack_frames import public_methods
 from fx2onnx.runner.refused import refuses
 from fx2onnx.semantics.limits import check_shape
 from fx2onnx.semantics.types import TENSOR_NAMES, Array, Value, describe, numpy_dtype_of_code, onnx_dtype
 
 
+@public_methods
 class OrtValue:
     """A value with its type, as ``run_with_ort_values`` takes and gives it."""
 
@@ -137,6 +139,7 @@ class OrtValueVector(list[Any]):
         return made if to_tensor is None else [to_tensor(each) for each in made]
 
 
+@public_methods
 class IOBinding:
     """Inputs and outputs named ahead of ``run_with_iobinding``; everything lies in the machine's memory."""
 
@@ -222,5 +225,5 @@ def _at_address(element_type: Any, shape: Sequence[int], buffer_ptr: int) -> Arr
 
 
 def as_plain(value: Any) -> Any:
-    """What an ``OrtValue`` holds; anything else as it is."""
+    """The value in an ``OrtValue``; anything else as it is."""
     return value.value() if isinstance(value, OrtValue) else value

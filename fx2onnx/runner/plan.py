@@ -288,14 +288,14 @@ class State:
 
 
 def size_bytes(value: Value) -> int:
-    """What a copy of the value takes."""
+    """The bytes that a copy of the value takes."""
     if isinstance(value, list):
         return sum(map(size_bytes, value))
     return value.nbytes if isinstance(value, np.ndarray) else 0
 
 
 def owned_bytes(value: Value) -> int:
-    """What goes away with the value: a view takes nothing, and what a sequence takes, its operators check."""
+    """The bytes that are freed with the value: a view takes nothing, and the content of a sequence is checked by its operators."""
     return value.nbytes if isinstance(value, np.ndarray) and value.base is None else 0
 
 
@@ -316,7 +316,7 @@ def _is_view(result: Value, args: Sequence[Value]) -> bool:
 
 
 def _forget(registers: list[Value], slots: Sequence[int]) -> None:
-    """What no step reads any more goes now, not at the end of the run."""
+    """Drop the values that no later step reads, now and not at the end of the run."""
     for index in slots:
         registers[index] = None
 

@@ -59,7 +59,7 @@ class _Refused(type):
 
 
 def refused(name: str) -> Any:
-    """What stands for a name of ``REFUSED``."""
+    """The stand-in for a name of ``REFUSED``."""
     return _Refused(name, (), {"__doc__": f"Not supported: {REFUSED[name]}."})
 
 

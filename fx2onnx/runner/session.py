@@ -16,6 +16,7 @@ import numpy as np
 from fx2onnx.base.errors import Fx2OnnxError, UserError
 from fx2onnx.base.events import record
 from fx2onnx.base.metadata import CONDITIONS, PRODUCER
+from fx2onnx.base.stack_frames import public_methods
 from fx2onnx.base.targets import check_target
 from fx2onnx.files.staging import write_text
 from fx2onnx.runner.execute import Executor
@@ -44,7 +45,7 @@ LOG_LEVELS = {0: logging.DEBUG, 1: logging.INFO, 2: logging.WARNING, 3: logging.
 
 @dataclass(frozen=True, slots=True)
 class ModelMetadata:
-    """What the model file says about itself."""
+    """The metadata of the model file."""
 
     producer_name: str
     graph_name: str
@@ -55,6 +56,7 @@ class ModelMetadata:
     custom_metadata_map: dict[str, str] = field(default_factory=dict)
 
 
+@public_methods
 class InferenceSession:
     """Load once, ``run`` often; ``run`` may be called from several threads at a time."""
 
@@ -161,7 +163,7 @@ class InferenceSession:
 
     @property
     def executor(self) -> Executor:
-        """What runs the program; it holds the plans made so far."""
+        """The executor of the program; it holds the plans made so far."""
         return self._executor
 
     def run(
@@ -373,7 +375,7 @@ def _node_arg(name: str, slot: Slot, fixed: Mapping[str, int]) -> NodeArg:
 
 
 def _conditions(text: str) -> Sequence[SizeCondition]:
-    """What the file's metadata says of sizes; few files say something."""
+    """The conditions on sizes in the file's metadata; few files have some."""
     if not text:
         return ()
     from fx2onnx.sizes.stated import read

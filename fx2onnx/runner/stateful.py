@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.metadata import STATE
+from fx2onnx.base.stack_frames import public_methods
 from fx2onnx.base.typed_json import metadata
 from fx2onnx.runner.session import InferenceSession
 
@@ -18,6 +19,7 @@ METADATA_KEY = STATE
 """Model metadata: a JSON object that maps each state input to the output with its next value."""
 
 
+@public_methods
 class StatefulSession:
     """A session over a model exported with ``state="io"``: its buffers live here between calls.
 

@@ -1,4 +1,4 @@
-"""What one run shows: specs and values that follow from the feeds' shapes, and how each step is computed.
+"""The trace of one run: specs and values that follow from the feeds' shapes, and how each step is computed.
 
 A plan repeats what the trace recorded, in the same memory layouts: the first run and all later ones give the same bits.
 """

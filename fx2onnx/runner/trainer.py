@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.base.stack_frames import public_methods
 from fx2onnx.manifest.names import MODEL_FILE
 from fx2onnx.manifest.training import read_training
 from fx2onnx.runner.session import InferenceSession
@@ -23,6 +24,7 @@ SEEDS = 0x9E3779B9
 """Between the seeds of two steps."""
 
 
+@public_methods
 class Trainer:
     """Parameters, buffers and the optimizer's state of a folder that ``fx2onnx.export_training`` wrote.
 
@@ -109,7 +111,7 @@ class Trainer:
         return target / MODEL_FILE
 
     def _weights(self) -> dict[str, Array]:
-        """What was exported. Read when it is asked for: a step leaves all of it behind but what is frozen."""
+        """The exported weights. Read when it is asked for: a step leaves all of it behind but what is frozen."""
         return read_tensors(self.folder / self.manifest.weights)
 
     def _session(self, kind: str) -> Any:
@@ -125,7 +127,7 @@ class Trainer:
         return self._sessions[kind]
 
     def _beside(self) -> dict[str, Array]:
-        """What a step takes beside the batch and the state."""
+        """The inputs of a step beside the batch and the state."""
         manifest = self.manifest
         fed: dict[str, Array] = {name: np.array(rate, np.float32) for name, rate in self.learning_rates.items()}
         if manifest.seed is not None:

@@ -59,7 +59,7 @@ def write_tensors(path: str | os.PathLike[str], tensors: Mapping[str, Array], me
 
 
 def first_state(manifest: TrainingManifest, weights: Mapping[str, Array]) -> dict[str, Array]:
-    """What every input of a step that is carried begins with. Raises UserError E302 where the weights lack one."""
+    """The first value of every input of a step that is carried. Raises UserError E302 where the weights lack one."""
     state: dict[str, Array] = {}
     named = [item.name for item in manifest.parameters] + [item.name for item in manifest.buffers]
     for name in (*named, *manifest.held):

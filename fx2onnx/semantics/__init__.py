@@ -1,1 +1,1 @@
-"""What ONNX says: schemas, types, kernels, and files that are checked. Runs without torch."""
+"""The semantics of ONNX: schemas, types, kernels, and files that are checked. Runs without torch."""

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from fx2onnx.base import plugins
 from fx2onnx.base.source import place_of
+from fx2onnx.base.stack_frames import public
 from fx2onnx.semantics.types import Array, Spec
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -53,6 +54,7 @@ _later: dict[tuple[str, str], str] = {}
 _changes = 0
 
 
+@public
 def kernel(
     op_type: str,
     since: int | Sequence[int] = 1,
@@ -129,7 +131,7 @@ def find_kernel(domain: str, op_type: str, version: int) -> Kernel | None:
 
 
 def unknown_kernel(op_type: str, domain: str) -> Kernel:
-    """What stands for the kernel of an operator in a program that does not run: nothing is known of its results."""
+    """The stand-in for the kernel of an operator in a program that does not run: nothing is known of its results."""
     return Kernel(op_type, domain, 1, lambda *_, **__: None, shape_inputs=None)
 
 
@@ -177,7 +179,7 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known of a step before it runs. ``consts[i]`` is the input's value where it never changes."""
+    """The facts that are known of a step before it runs. ``consts[i]`` is the input's value where it never changes."""
 
     inputs: Sequence[Spec | None]
     consts: Sequence[Array | None]
@@ -190,7 +192,7 @@ class Facts:
     """Whether a step that reads the output, or what element-wise steps make of it, works in channels-last memory."""
 
     def once(self, key: str, sources: Sequence[Any], make: Callable[[], Made]) -> Made:
-        """What ``make`` gives of ``sources``, kept by the step until it is asked with others: weights in another order are
+        """The result of ``make`` for ``sources``, kept by the step until it is asked with others: weights in another order are
         there once, not once for each shape that an image had.
         """
         held = self.kept.get(key)

@@ -1,4 +1,6 @@
-"""What ONNX's schemas say: versions, types, attributes, arity, function bodies; and what they say only in words."""
+"""The contents of ONNX's schemas: versions, types, attributes, arity, function bodies; and the rules that they state only in
+words.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Signature:
-    """What a node of one operator version may look like. Equal only to itself: there is one of each, a key of caches."""
+    """The form of the nodes of one operator version. Equal only to itself: there is one of each, a key of caches."""
 
     since_version: int
     is_deprecated: bool
@@ -91,7 +93,7 @@ def signature_of(domain: str, op_type: str, opset: int) -> Signature | None:
 
 @lru_cache(maxsize=1)
 def _onnxruntime() -> dict[str, Any]:
-    """What ``tools/onnxruntime_schemas.py`` wrote down of onnxruntime's own operators."""
+    """The schemas that ``tools/onnxruntime_schemas.py`` wrote down of onnxruntime's own operators."""
     table: dict[str, Any] = json.loads(Path(__file__).with_name("onnxruntime_schemas.json").read_text(encoding="utf-8"))
     table["types"] = [frozenset(types) for types in table["types"]]
     return table
@@ -312,7 +314,7 @@ _MAP = re.compile(r"map\((\w+), (\w+)\)")
 
 
 def types_of(parameter: Any, schema: Any) -> frozenset[str]:
-    """What ``parameter.types`` says, which onnx 1.20 cannot hand over."""
+    """The types of ``parameter``, which onnx 1.20 cannot hand over."""
     allowed = next(
         (each.allowed_type_strs for each in schema.type_constraints if each.type_param_str == parameter.type_str),
         (parameter.type_str,),

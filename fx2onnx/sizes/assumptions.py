@@ -34,7 +34,7 @@ class Guard:
 
     @property
     def is_stated(self) -> bool:
-        """Whether the file states the guard. A Python decision by 0 or 1 is not stated: the example's size stands for all others."""
+        """True if the file states the guard. A Python decision by 0 or 1 is not stated: the example's size stands for all others."""
         return self.ends_run or (self.by_user and not self.relation.compares_with_zero_or_one())
 
     @property

@@ -28,7 +28,7 @@ def names() -> list[str]:
 
 
 def build(name: str, options: Options) -> Source:
-    """What the factory returns, its module in eval mode (a ``Source`` is taken as it is).
+    """The source that the factory returns, its module in eval mode (a ``Source`` is taken as it is).
 
     The working directory is importable. ``?key=value`` pairs, and ``--batch``, ``--seq``, ``--image-size`` where
     given, become keyword arguments of the factory; PyTorch's random numbers are seeded around the call.

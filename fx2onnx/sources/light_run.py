@@ -14,7 +14,7 @@ Result = TypeVar("Result")
 
 
 def run_lightly(model: torch.nn.Module, call: Callable[..., Result], inputs: Mapping[str, torch.Tensor]) -> Result:
-    """What ``call(**inputs)`` gives, as fake tensors where they do, else as real ones; the inputs are short."""
+    """The result of ``call(**inputs)``, as fake tensors where they do, else as real ones; the inputs are short."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     try:

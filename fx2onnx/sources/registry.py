@@ -17,11 +17,12 @@ from urllib.parse import parse_qsl
 
 from fx2onnx.base import plugins
 from fx2onnx.base.errors import UserError
+from fx2onnx.base.stack_frames import public
 from fx2onnx.sources.source import WEIGHT_WORDS, Options, Source
 
 
 class SourceBuilder(Protocol):
-    """What the module of a kind provides."""
+    """The interface that the module of a kind provides."""
 
     def build(self, name: str, options: Options) -> Source: ...
 
@@ -109,7 +110,7 @@ SAVED = (".pt2", ".pt", ".pth", ".ts", ".jit", ".torchscript")
 
 
 def prefixes() -> list[str]:
-    """Of all kinds, those of other packages among them."""
+    """The prefixes of all kinds, also of those from other packages."""
     return [*KINDS, *sorted({plugin.name for plugin in plugins.plugins(plugins.SOURCES)} - set(KINDS))]
 
 
@@ -132,6 +133,7 @@ def kind_of(prefix: str) -> SourceKind | None:
 _FACTORY_PATTERN = re.compile(r"([A-Za-z_][\w.]*|[^:]*\.py):[A-Za-z_][\w.]*")
 
 
+@public
 def resolve(
     spec: str,
     *,
@@ -158,7 +160,7 @@ def resolve(
 
 
 def _with_weights(kind: SourceKind, builder: SourceBuilder, name: str, options: Options) -> Source:
-    """What ``builder`` makes; the weights and the dtype that were asked for are put in here unless the kind does it."""
+    """The source that ``builder`` makes; the weights and the dtype that were asked for are put in here unless the kind does it."""
     from fx2onnx.sources import weights
 
     dtype = weights.check_dtype(options.dtype)
@@ -181,6 +183,7 @@ def _with_weights(kind: SourceKind, builder: SourceBuilder, name: str, options: 
     return source
 
 
+@public
 def names(prefix: str) -> list[str]:
     """All names that the kind ``prefix`` knows, sorted.
 
@@ -247,7 +250,7 @@ def _parse(spec: str) -> tuple[SourceKind, str, dict[str, object]]:
 
 
 def _functions_of(path: str) -> str:
-    """What to write for a file of Python code: its functions, which are read and not run."""
+    """The next step for a file of Python code: its functions, which are read and not run."""
     try:
         tree = ast.parse(Path(path).read_bytes())
     except (OSError, SyntaxError, ValueError) as error:

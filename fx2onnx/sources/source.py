@@ -1,4 +1,4 @@
-"""What a source gives (``Source``) and what it is asked for (``Options``)."""
+"""The result of a source (``Source``) and the options that it takes (``Options``)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fx2onnx.base.options import INPUTS, option
+from fx2onnx.base.stack_frames import public_methods
 from fx2onnx.files.weight_file import WeightFile
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ WEIGHT_WORDS = ("random", "reference", "none")
 """What ``weights`` may be beside a path."""
 
 
+@public_methods
 @dataclass(frozen=True)
 class Options:
     """Sizes of the sample inputs and the seed; None means "the source's own default".
@@ -66,6 +68,7 @@ class Options:
         return default if self.image_size is None else self.image_size
 
 
+@public_methods
 @dataclass
 class Source:
     """A module with everything needed to export it.

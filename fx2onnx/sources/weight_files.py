@@ -65,8 +65,8 @@ def map_checkpoint(path: Path) -> Checkpoint:
 
 
 def check_files(folder: Path) -> None:
-    """What ``map_checkpoint`` finds out about the safetensors files of a folder, for a loader that would say it worse; and
-    that no file of weights and no index leads out of the folder.
+    """Check the safetensors files of a folder as ``map_checkpoint`` would, for a loader whose errors say less; and that no file of
+    weights and no index leads out of the folder.
 
     Raises:   UserError E302.
     """
@@ -187,7 +187,9 @@ def _map_torch_save(path: Path) -> Checkpoint:
 
 
 def _offset_in_file(tensor: torch.Tensor) -> int:
-    """Of a tensor loaded onto the meta device: PyTorch keeps the place in the file on the storages of such alone."""
+    """The place of a tensor in its file, where it was loaded onto the meta device: PyTorch keeps the place on the storages of such
+    alone.
+    """
     start: Any = tensor.untyped_storage()._checkpoint_offset
     return int(start + tensor.storage_offset() * tensor.element_size())
 

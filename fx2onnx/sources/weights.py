@@ -1,4 +1,4 @@
-"""What ``--weights`` and ``--dtype`` do to a module that a source has built."""
+"""The effects of ``--weights`` and ``--dtype`` on a module that a source has built."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ class Drawn:
 
 
 def same_as(model: ir.Model, path: str, engines: Sequence[str], seed: int) -> Original:
-    """What the file of ``model`` at ``path`` gives, for others that compute the same."""
+    """The original for files that compute the same as the file of ``model`` at ``path``."""
     outputs = [value.name or "" for value in model.graph.outputs]
     return Original(path, inputs_of(model), outputs, random_outputs(model), engines, seed, conditions_of(model))
 

@@ -246,7 +246,7 @@ class Original:
             return None
 
     def _moved(self, index: int, sample: Sample) -> Iterator[Array]:
-        """What the old file gives where its inputs move by rounding."""
+        """The outputs of the old file where its inputs move by rounding."""
         if sample.moved is None:
             sample.moved = []
             for seed in range(INPUT_RUNS):

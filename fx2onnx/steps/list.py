@@ -1,4 +1,4 @@
-"""The steps that an export and an optimised file have in common, in order: each changes the model, and says what was done."""
+"""The steps that an export and an optimized file have in common, in order: each changes the model, and says what was done."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ IR_OF_CODES = {ir.DataType.INT4: 10, ir.DataType.UINT4: 10, ir.DataType.FLOAT8E4
 
 
 class Measurable(Protocol):
-    """What the model can be run on while it is made."""
+    """The interface of inputs on which the model can be run while it is made."""
 
     @property
     def known(self) -> Collection[str] | None:
@@ -51,7 +51,7 @@ class Measurable(Protocol):
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is wanted of a model, whatever it was made from."""
+    """The wanted properties of a model, from whatever it was made."""
 
     measurable: Measurable
     target: Target
@@ -68,7 +68,7 @@ class Wanted:
 
 @dataclass
 class Notes:
-    """What was done by a step."""
+    """The notes of a step on its edits."""
 
     notes: list[str] = field(default_factory=list)
     """What was done that was asked for, in sentences."""

@@ -79,7 +79,7 @@ class Opened:
 
     @property
     def has_external_data(self) -> bool:
-        """Whether weights lie in other files."""
+        """True if weights lie in other files."""
         return any(tensor.data_location == onnx.TensorProto.EXTERNAL for tensor in self.proto.graph.initializer)
 
     def fresh(self) -> ir.Model:
@@ -97,7 +97,7 @@ class Opened:
         except Exception as error:  # onnx_ir has a class for each kind of damage
             raise UserError("E303", f"{self.what} is not a valid ONNX model", why=_root(error)) from error
         if self.proto.training_info:
-            notes.append("the file's training_info is left out: optimised weights have other names")
+            notes.append("the file's training_info is left out: optimized weights have other names")
         _name_all(model)
         _lift_weights(model)
         _free_inputs(model, notes)
@@ -168,7 +168,7 @@ class _Read(ir.serde.TensorProtoTensor):
 
     @property
     def raw(self) -> onnx.TensorProto:
-        """What is written: the message's own tensor, or a copy where the name is another."""
+        """The tensor that is written: the message's own tensor, or a copy where the name is another."""
         proto = super().raw
         if proto.name == self._own_name:
             return proto

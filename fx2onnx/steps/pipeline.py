@@ -90,23 +90,25 @@ def optimize_model(
     explain: bool = False,
     check: bool = False,
 ) -> OptimizeResult:
-    """Optimise an ONNX file of any origin, and compare the result with it.
+    """Optimize an ONNX file from any tool, and compare the result with it.
 
-    model: a path, an ``onnx.ModelProto`` or an ``onnx_ir.Model``; it stays as it is. out: where to write, None for nowhere;
-    the model's own path replaces it. level: 0 to 3 (docs/optimizer.md). opset: convert to this version. target: the runtime that
-    the file is for (docs/targets.md): no newer opset than it knows, casts where it has no kernel for a dtype, known faults
-    avoided. fix: sizes by the name of a dim, or of ``input:axis``. dynamic: names of sizes that are fixed and shall vary, by
-    ``input:axis``. quantize: weights of products and convolutions in few bits (docs/quantization.md), a ``Quantize`` or its kind. dtype: ``float16``,
-    ``bfloat16`` or ``mixed``: weights and compute in 16 bits but where a measurement asks for float32 (docs/precision.md), or a
-    ``Precision``; io: ``float32`` lets inputs and outputs be as they are. external_data: weights of ``external_data_bytes`` or more in a file beside (True), all in one file (False),
-    as the input has it (None). metadata: ``"none"`` leaves out stack traces, source lines and
-    other notes of exporters on nodes, values and graphs; a dict: own entries for the file's metadata; a list: both. verify: run both on random inputs at several sizes in ``engines`` (those that are
-    installed), as many as the ``effort`` says: quick, normal or full. A rewrite that makes them differ is found by bisection, named, and left out. explain: keep why rewrites refused.
-    check: check the graph after each edit.
+    model: a path, an ``onnx.ModelProto`` or an ``onnx_ir.Model``, which stays as it is.
+    out: where to write; None for nowhere. The model's own path replaces the file.
+    level, opset: 0 to 3 (docs/optimizer.md); the version to convert to.
+    target: the runtime (docs/targets.md): no newer opset than it knows, casts for kernels that it lacks, no known bugs.
+    fix, dynamic: sizes by the name of a dim or of ``input:axis``; names for fixed sizes that shall vary, by ``input:axis``.
+    quantize: low-bit weights of matrix products and convolutions (docs/quantization.md): a ``Quantize`` or its kind.
+    dtype: ``float16``, ``bfloat16`` or ``mixed``: 16 bits, except where a measurement needs float32 (docs/precision.md).
+    io: ``float32`` keeps the dtypes of inputs and outputs.
+    external_data: weights of ``external_data_bytes`` or more in a file beside (True), none (False), or as in the input (None).
+    metadata: ``"none"`` leaves out stack traces, source lines and other notes of exporters; a dict: own entries; a list: both.
+    verify: run both on random inputs in ``engines``, as many as ``effort`` says (``quick``, ``normal``, ``full``). A rewrite that
+        makes a difference is found by bisection, named and left out.
+    explain, check: keep why rewrites refused; check the graph after each edit.
 
-    Raises:   UserError for arguments (E001), a file that is none (E302, E303), an opset that has no form of an operator (E202),
-              a node that the target cannot run (E204), sizes that the file does not take (E105, E401), a path that cannot be written (E301); VerificationError E501 where
-              the result differs from the input whatever is left out. Then nothing is written.
+    Raises: ``UserError`` for arguments (E001), a file that is no model (E302, E303) or cannot be written (E301), an opset or a
+    target that lacks an operator (E202, E204), sizes that the file does not take (E105, E401); ``VerificationError`` E501 where
+    the result differs whatever is left out. Then nothing is written.
     """
     place = None if out is None else check_target(out)
     runtime = None if target is None else find(target)

@@ -11,6 +11,7 @@ from typing import Any
 import onnx_ir as ir
 
 from fx2onnx.base.escape import Shown
+from fx2onnx.base.stack_frames import public_methods
 from fx2onnx.irx.edit import graphs_of
 from fx2onnx.judge.verdict import Verdict
 from fx2onnx.precision.model import Lowered
@@ -56,9 +57,10 @@ class LeftOut:
     why: str
 
 
+@public_methods
 @dataclass(repr=False)
 class OptimizeResult(Shown):
-    """The optimised model, where it was written, and the account of it."""
+    """The optimized model, where it was written, and the account of it."""
 
     model: ir.Model
     path: str
@@ -95,7 +97,7 @@ class OptimizeResult(Shown):
 
     @property
     def verified(self) -> bool | None:
-        """Whether the file was compared with its input and is right; None where it was not, or could not be."""
+        """True if the file was compared with its input and is right; None where it was not, or could not be."""
         return None if self.comparison is None or not self.comparison.rows else self.comparison.ok
 
     def as_dict(self) -> dict[str, Any]:
@@ -118,7 +120,7 @@ class OptimizeResult(Shown):
 
 @dataclass
 class Plan:
-    """What is wanted, and what was found out to be left out."""
+    """The wanted properties, and the parts that turn out to be left out."""
 
     level: int
     opset: int | None
@@ -141,7 +143,7 @@ class Plan:
 
     @property
     def smaller(self) -> Plan | None:
-        """What asks for less where the file would grow: first without types between nodes, then without copies of constants in
+        """A plan for less where the file would grow: first without types between nodes, then without copies of constants in
         bodies, then without folded constants; None where nothing is left.
         """
         if self.keeps_types:
@@ -151,7 +153,7 @@ class Plan:
         return dataclasses.replace(self, growth_bytes=0) if self.growth_bytes is None else None
 
     def wanted(self, drawn: Drawn) -> Wanted:
-        """What is wanted of the rewritten graph."""
+        """The wanted properties of the rewritten graph."""
         usual, is_asked = self.target or find(DEFAULT), self.target is not None
         fitted_to = usual if is_asked or self.precision is not None else None
         return Wanted(drawn, usual, fitted_to, is_asked, is_asked, self.quantize, self.precision)

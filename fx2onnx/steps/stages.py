@@ -1,4 +1,4 @@
-"""What is done to a file's graph, in which order, and the form in which it is written: steps that can be left out."""
+"""The stages for a file's graph, in order, and the form in which it is written: steps that can be left out."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Limit:
 
 @dataclass
 class Trace:
-    """What was done: the steps in order with their edits, and why rewrites refused."""
+    """The record of the stages: the steps in order with their edits, and why rewrites refused."""
 
     steps: list[tuple[str, int]] = field(default_factory=list)
     edits: Counter[str] = field(default_factory=Counter)

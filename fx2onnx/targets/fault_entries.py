@@ -39,7 +39,7 @@ _COMPARED = (
 
 @dataclass(frozen=True)
 class NodePattern:
-    """What a node looks like."""
+    """The pattern of a node."""
 
     op_type: str
     domain: str = ""

@@ -1,4 +1,4 @@
-"""What runtimes do wrong with files that ONNX's specification admits: which nodes, in which releases, and what avoids it.
+"""The bugs of runtimes with files that ONNX's specification admits: which nodes, in which releases, and what avoids it.
 
 Each entry was seen: a test runs its smallest case in the runtime that is installed. Files that are given to
 ``add_table`` hold more, as data (``fault_entries.py``).

@@ -42,7 +42,7 @@ EXACT_THERE_AND_BACK = {D.FLOAT: frozenset({D.DOUBLE})}
 
 @dataclass
 class TargetFit:
-    """What it took."""
+    """The result of fitting a model to its target."""
 
     casts: Counter[str] = field(default_factory=Counter)
     """``bfloat16 MatMul in float`` -> number of nodes."""

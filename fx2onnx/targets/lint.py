@@ -1,4 +1,4 @@
-"""What of an ONNX file, whoever wrote it, a target cannot run, and what would mend it."""
+"""The operators of any ONNX file that a target cannot run, and what would fix it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import onnx
 import onnx_ir as ir
 from onnx.inliner import inline_local_functions
 
+from fx2onnx.base.stack_frames import public_methods
 from fx2onnx.irx.edit import graphs_of
 from fx2onnx.irx.inference import without_maps
 from fx2onnx.irx.names import scope_of, source_of
@@ -31,6 +32,7 @@ RULES = ("opset", "ir_version", "domain", "operator", "version", "dtype", "attri
 """What a finding is about."""
 
 
+@public_methods
 @dataclass(frozen=True, slots=True)
 class Finding:
     """Something that the target cannot run as it is."""

@@ -1,4 +1,4 @@
-"""Whether a target has a kernel for a node."""
+"""The search for a target's kernel for a node."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ DYNAMIC = "dynamic sizes"
 
 
 def features_of(node: ir.Node, version: int) -> frozenset[str]:
-    """Of a node of the standard domain, in that opset: ``mode=cubic``, ``alpha`` where any number is meant, ``input roi``,
-    ``output Indices``.
+    """The features of a node of the standard domain, in that opset: ``mode=cubic``, ``alpha`` where any number is meant, ``input
+    roi``, ``output Indices``.
     """
     schema = onnx_schema(node.op_type, version)
     if schema is None:
@@ -135,7 +135,7 @@ def _may_take(kernel: RuntimeKernel, signature: Signature) -> bool:
 
 
 def lacked(target: Target, node: ir.Node, opset: int) -> list[str]:
-    """What the node asks for that the target's operator does not have: ``antialias=1``, ``input roi``."""
+    """The features that the node has and the target's operator lacks: ``antialias=1``, ``input roi``."""
     missing = () if node.domain else target.lacks.get(f"::{node.op_type}", ())
     return sorted(features_of(node, opset).intersection(missing)) if missing else []
 

@@ -1,4 +1,4 @@
-"""What is said of nodes that a target cannot run in any dtype."""
+"""The texts for nodes that a target cannot run in any dtype."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def file_of_number() -> set[str]:
 
 @answers_for_caller
 def checked_by_user() -> bool:
-    """Whether the user's code asks for a comparison of sizes, directly or through ``torch._check``."""
+    """Return whether the user's code asks for a comparison of sizes, directly or through ``torch._check``."""
     frame = asking_frame()
     while (
         frame is not None and frame.f_code.co_name.startswith(("_check", "expect_true")) and not is_user(frame.f_code)
@@ -53,13 +53,13 @@ def checked_by_user() -> bool:
 
 
 def asserted_by_user() -> bool:
-    """Whether the user's code decides in an ``assert``: its other branch ends the run."""
+    """Return whether the user's code decides in an ``assert``: its other branch ends the run."""
     frame = user_frame()
     return frame is not None and frame.f_lasti in _assertions(frame.f_code)
 
 
 def formats_message() -> bool:
-    """Whether the user's code formats a text that a function which checks something gets as its message, and nobody else:
+    """Return whether the user's code formats a text that a function which checks something gets as its message, and nobody else:
     ``torch._check(x > 0, f"... {y}")``.
     """
     frame = user_frame()
@@ -79,24 +79,24 @@ def shown_at() -> SourceLocation | None:
 
 
 def is_only_shown() -> bool:
-    """Whether the text that is made now is printed, logged, raised or a message of a check, and nothing else."""
+    """Return whether the text that is made now is printed, logged, raised or a message of a check, and nothing else."""
     return shown_at() is not None or formats_message()
 
 
 def refused_by_user() -> bool:
-    """Whether the user's code asks in an ``if`` whose body raises: the test is false wherever the run goes on."""
+    """Return whether the user's code asks in an ``if`` whose body raises: the test is false wherever the run goes on."""
     frame = user_frame()
     return frame is not None and frame.f_lasti in _refusals(frame.f_code)
 
 
 def loops() -> bool:
-    """Whether the user's code asks how often it loops."""
+    """Return whether the user's code asks how often it loops."""
     frame = user_frame()
     return frame is not None and is_at_loop(frame)
 
 
 def subscripts() -> bool:
-    """Whether the user's code takes a part of a tensor: torch reads the numbers of tensors in a slice, and takes no symbol."""
+    """Return whether the user's code takes a part of a tensor: torch reads the numbers of tensors in a slice, and takes no symbol."""
     frame = user_frame()
     return frame is not None and frame.f_lasti in subscripts_of(frame.f_code)
 
@@ -149,7 +149,7 @@ def _is_check(name: object) -> bool:
 
 
 def refused_by_torch() -> bool:
-    """Whether ``torch.nn.functional`` asks in an ``if`` whose body raises: the test is false wherever the run goes on."""
+    """Return whether ``torch.nn.functional`` asks in an ``if`` whose body raises: the test is false wherever the run goes on."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename != _FUNCTIONAL and not is_user(frame.f_code):
         frame = frame.f_back
@@ -160,7 +160,7 @@ def refused_by_torch() -> bool:
 
 @answers_for_caller
 def asks_in(stretches: Iterable[Stretch]) -> bool:
-    """Whether the user's code asks in one of the stretches."""
+    """Return whether the user's code asks in one of the stretches."""
     frame = asking_frame()
     return frame is not None and is_in(frame, stretches)
 
@@ -208,7 +208,7 @@ _NEAR = 6
 
 
 def sorts_strides() -> bool:
-    """Whether the caller is asked in order to sort the axes of a tensor by their strides."""
+    """Return whether the caller is asked in order to sort the axes of a tensor by their strides."""
     frame: FrameType | None = sys._getframe(1)
     for _ in range(_NEAR):
         frame = frame.f_back if frame is not None else None
@@ -218,7 +218,7 @@ def sorts_strides() -> bool:
 
 
 def raises_in_eager(frame: FrameType) -> bool:
-    """Whether what the frame raises by a statement ends the run in eager PyTorch, too: the user's does, ``torch.nn``'s,
+    """Return whether what the frame raises by a statement ends the run in eager PyTorch, too: the user's does, ``torch.nn``'s,
     ``torch._assert``, and the user's ``torch._check``, where torch's own are of kernels written in Python.
     """
     code, above = frame.f_code, frame

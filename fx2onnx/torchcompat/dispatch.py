@@ -121,8 +121,8 @@ class PreDispatchMode(SchemaCheckMode):  # type: ignore[no-untyped-call]
             func._dispatch_cache[PRE_DISPATCH] = partial(self._directly, func)
 
     def _directly(self, func: OpOverload, *args: object, **kwargs: object) -> object:
-        """What torch does between an operator's call and this mode's handler, without the search for modes and for
-        tensor subclasses that it makes at every call.
+        """Do the work of torch between an operator's call and this mode's handler, without the search for modes and for tensor
+        subclasses that it makes at every call.
         """
         stack = _ops._mode_stack_state_for_pre_dispatch
         if stack._schema_check_mode is not self or _is_excluded(torch._C.DispatchKey.Python):

@@ -89,7 +89,7 @@ class FakeMode(_PlainMode, UnnotedMode):  # type: ignore[no-untyped-call, misc]
         """Whether an operator is run for the type of its result, with what it consists of: nobody else asks."""
 
     def holds(self, tensor: torch.Tensor) -> bool:
-        """Whether the tensor is one without data, of this mode."""
+        """Return whether the tensor is one without data, of this mode."""
         return id(tensor) in self._held
 
     def device_of(self, tensor: torch.Tensor) -> torch.device:
@@ -283,7 +283,7 @@ def fake_view(
 
 
 def shares_converted_memory(mode: FakeTensorMode, real: torch.Tensor, fake: torch.Tensor) -> bool:
-    """Whether ``fake`` is what the mode itself makes of ``real``'s memory (as for ``parameter.data``)."""
+    """Return whether ``fake`` is what the mode itself makes of ``real``'s memory (as for ``parameter.data``)."""
     with no_dispatch():
         plain = real.detach()
     return storage_key(mode.from_tensor(plain, static_shapes=True)) == storage_key(fake)

@@ -49,7 +49,9 @@ def is_user(code: CodeType) -> bool:
 
 
 def _is_made(code: CodeType) -> bool:
-    """Whether code is a method that Python made, of a dataclass or a named tuple, and none of a program in a text (``python -c``)."""
+    """Return whether code is a method that Python made, of a dataclass or a named tuple, and none of a program in a text (``python
+    -c``).
+    """
     is_method = code.co_name.startswith("__") or code.co_varnames[:1] == ("_cls",)
     return code.co_filename == "<string>" and is_method
 

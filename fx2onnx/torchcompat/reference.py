@@ -1,4 +1,6 @@
-"""What a reference run of a module needs of torch: doubles that say that they are of another dtype, and GPU operators in full precision."""
+"""The parts of torch that a reference run of a module needs: doubles that say that they are of another dtype, and GPU operators in
+full precision.
+"""
 
 from __future__ import annotations
 

@@ -200,7 +200,7 @@ def exit_at(frame: FrameType) -> tuple[Exit, int] | None:
 
 @dataclass(frozen=True, eq=False)
 class Head:
-    """What Python asks of each turn of a ``while``, or of a ``while True`` in its first ``if ...`` that leaves it."""
+    """The condition of each iteration of a ``while``, or of a ``while True`` in its first ``if ...`` that leaves it."""
 
     statement: ast.While | ast.If
     loop: ast.For | ast.While

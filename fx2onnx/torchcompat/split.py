@@ -1,4 +1,4 @@
-"""What stands for functions and kernels of torch while a module is captured below autograd, for a graph that trains.
+"""The stand-ins for functions and kernels of torch while a module is captured below autograd, for a graph that trains.
 
 Forms are operators whose C++ asks for plain sizes, written in tensors: a dynamic size would be that of the sample. They are the
 kernels of composite operators, which are split there, and of others whose gradient asks.

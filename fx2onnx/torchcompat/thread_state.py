@@ -26,7 +26,7 @@ _functorch = torch._C._functorch
 
 
 def _default_device_context() -> object:
-    """What ``torch.set_default_device`` entered in this thread, if anything."""
+    """The context that ``torch.set_default_device`` entered in this thread, if any."""
     return getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
 
 
@@ -80,7 +80,7 @@ _NOTES = tuple(
 
 
 def mode_notes() -> tuple[bool, ...]:
-    """What torch notes, for all threads, of modes that are on in some."""
+    """The notes that torch keeps, for all threads, of modes that are on in some."""
     space = vars(_python_dispatch)
     return tuple([space[name] for name in _NOTES])
 

@@ -1,4 +1,4 @@
-"""What can be differentiated: whether the loss depends on what is trained, and autograd through ``torch.cond`` and checkpoints."""
+"""Differentiation: whether the loss depends on what is trained, and autograd through ``torch.cond`` and checkpoints."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def check_gradients(
 
 
 class PathsNoted:
-    """What has a gradient on which of several paths through forward."""
+    """The parameters that have a gradient, on each of several paths through forward."""
 
     def __init__(self) -> None:
         self.reached: frozenset[str] = frozenset()
@@ -144,7 +144,7 @@ class PathsNoted:
             )
 
     def warnings(self) -> list[str]:
-        """What is to be said of parameters that have a gradient for some inputs only."""
+        """The warnings on parameters that have a gradient for some inputs only."""
         if not self.unreached:
             return []
         names = _shown(sorted(self.unreached))

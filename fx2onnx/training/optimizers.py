@@ -13,6 +13,8 @@ from typing import ClassVar, TypeAlias
 
 import torch
 
+from fx2onnx.base.stack_frames import public_methods
+
 State: TypeAlias = dict[str, torch.Tensor]
 Group: TypeAlias = Mapping[str, object]
 
@@ -42,6 +44,7 @@ def as_factor(number: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
 Update: TypeAlias = Callable[[torch.Tensor, torch.Tensor, State, Moment], tuple[torch.Tensor, State]]
 
 
+@public_methods
 @dataclass(frozen=True)
 class UpdateRule:
     """An optimizer of the user's own.

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.base.stack_frames import public_methods
 
 if TYPE_CHECKING:
     import torch
@@ -14,9 +15,11 @@ if TYPE_CHECKING:
 DROPOUTS = ("off", "seeded")
 
 
+@public_methods
 @dataclass(frozen=True)
 class Training:
-    """What ``fx2onnx.export(..., training=...)`` and ``export_training`` add to the module. Checked when made: UserError E001.
+    """The loss, and with it the optimizer, that ``fx2onnx.export(..., training=...)`` and ``export_training`` add to the module.
+    Checked when made: UserError E001.
 
     loss: a module or function of ``(outputs, *targets)`` that returns a scalar.
     targets: sample tensors for the loss: a tensor, a tuple, or a dict by the names of the loss's parameters.

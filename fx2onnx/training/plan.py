@@ -17,7 +17,7 @@ from fx2onnx.training.sample import TrainingSample, sample_of
 def plan_of(
     module: torch.nn.Module, args: Any, kwargs: Mapping[str, Any] | None, training: Training, dynamic_shapes: Any
 ) -> TrainingPlan:
-    """What is trained. Raises UserError E001, E101, E105, E108."""
+    """The plan of the training graphs. Raises UserError E001, E101, E105, E108."""
     sample = sample_of(module, args, kwargs, training, dynamic_shapes)
     _check_inputs(sample, training)
     parameters, held = trained_parameters(module, tuple(training.frozen), tuple(training.held))

@@ -44,7 +44,7 @@ OWN = "module."
 
 
 class GraphKind(Enum):
-    """What a graph computes."""
+    """The kind of a graph: what it computes."""
 
     STEP = "step"
     GRADIENTS = "gradients"
@@ -54,7 +54,7 @@ class GraphKind(Enum):
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """What is trained, and how."""
+    """The plan of a training: the parameters, the loss and the optimizer."""
 
     training: Training
     sample: TrainingSample
@@ -96,7 +96,7 @@ class TrainingPlan:
         return found
 
     def untrained(self, module: torch.nn.Module) -> Tensors:
-        """What forward may change: buffers, and parameters that no gradient reaches, such as a teacher's that follow others."""
+        """The tensors that forward may change: buffers, and parameters without a gradient, such as a teacher's that follow others."""
         stays = {name: value for name, value in module.named_parameters() if name not in self.parameters | self.held}
         return {name: value.detach() for name, value in (stays | dict(module.named_buffers())).items()}
 
@@ -355,12 +355,12 @@ def _together(tensors: Mapping[str, torch.Tensor], names: Sequence[str]) -> torc
 
 
 def _apart(value: torch.Tensor, sizes: list[int]) -> Sequence[torch.Tensor]:
-    """What ``_together`` joined."""
+    """The tensors that ``_together`` joined."""
     return torch.split(value, sizes) if len(sizes) > 1 else [value]
 
 
 def _leaf(tensor: torch.Tensor) -> torch.Tensor:
-    """What gradients are taken for: a captured input itself, which nobody else has, without a call that is recorded."""
+    """The tensor that gradients are taken for: a captured input itself, which nobody else has, without a call that is recorded."""
     return (tensor if THREAD.captures else tensor.detach()).requires_grad_()
 
 

@@ -1,4 +1,4 @@
-"""What a training graph has to compute, by eager PyTorch: autograd, ``torch.optim`` and the module's own buffers."""
+"""The reference for a training graph, by eager PyTorch: autograd, ``torch.optim`` and the module's own buffers."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class _EagerProgram(TrainingProgram):
         return True
 
     def _gradients(self, loss: torch.Tensor, wanted: Tensors) -> dict[str, torch.Tensor | None]:
-        """Of what is given, and of the module's own."""
+        """The gradients of the given tensors and of the module's own."""
         own = [(name, tensor) for name, tensor in self.own.items() if tensor.requires_grad and name in wanted]
         found = torch.autograd.grad(loss, [*wanted.values(), *(tensor for _, tensor in own)], allow_unused=True)
         gradients: dict[str, torch.Tensor | None] = dict(zip(wanted, found, strict=False))

@@ -32,7 +32,7 @@ MOST_TIMEOUTS = 2
 
 @dataclass(slots=True)
 class Case:
-    """What is compared with what, on every sample, and what that may cost."""
+    """The case of a comparison: the two sides, the samples, and the work that it may cost."""
 
     eager: Eager
     names: Sequence[str | None]

@@ -85,17 +85,17 @@ def verify(
     data: Any = None,
     metric: Any = None,
 ) -> Verdict:
-    """Compare ``model`` (a path, or an ``ExportResult``) with ``module(*args, **kwargs)``.
+    """Compare ``model`` (a path, or an ``ExportResult``) with ``module(*args, **kwargs)`` in eager PyTorch.
 
-    Every engine runs on the sample, and on other numbers and at other sizes as far as the ``effort`` allows: ``quick``,
-    ``normal`` or ``full``, which leaves nothing out. ``verdict.tried`` and ``verdict.left_out`` say which. dtype, shape and
-    order of the outputs are compared; integers and bools must be equal, save for those that eager PyTorch itself chooses
-    otherwise where its numbers move by rounding. ``input_names`` are those of the export. Arguments that the file has no
-    input for are a failure, unless the file or ``bake`` says that they were baked. ``engines``: runner and onnxruntime by
-    default; reference (of the onnx package) and openvino may be named, too. An engine without a kernel for a node fails
-    where ``engines`` names it, and is noted otherwise. Without ``seeds`` all values are the sample's. ``data``: the user's own
-    inputs by name, a .npz file or arrays; ``verdict.moved`` says by the ``metric`` (top1, tokens, wer, psnr, or a function of
-    two arrays) how far the answers on them move from those of eager PyTorch, and from an array ``labels`` beside the inputs.
+    Inputs are the example inputs, other values and other shapes. Integers and bools must be equal, except where rounding changes
+    what eager PyTorch itself returns. An argument without an input fails, unless the file or ``bake`` has it as a constant.
+
+    engines: the runner and onnxruntime by default; ``reference`` (of the onnx package) and ``openvino`` may be named, too. An
+        engine without a kernel for a node fails if it was named.
+    seeds: of the other values; none: the example inputs' values at all shapes. input_names: those of the export.
+    effort: ``quick``, ``normal``, or ``full``, which leaves no inputs out; ``verdict.tried`` and ``verdict.left_out`` list them.
+    data, metric: your own inputs by name (a .npz file or arrays, with ``labels`` beside them) and top1, tokens, wer, psnr or a
+        function: ``verdict.moved`` says how far the answers move from those of eager PyTorch, and from the labels.
     """
     asked, budget, start = Task.of(data, metric), WorkBudget(effort), time.process_time()
     root = as_module(module)

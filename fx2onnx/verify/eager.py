@@ -91,7 +91,7 @@ def takes_gradients(root: torch.nn.Module) -> bool:
 
 
 def outputs_of(root: torch.nn.Module, arguments: Arguments, tensors: Sequence[torch.Tensor]) -> list[Any]:
-    """What forward returns, flat: tensors and numbers. What it writes into is a copy or is put back.
+    """The outputs of forward, flat: tensors and numbers. What it writes into is a copy or is put back.
 
     Gradients are off, as a module is used; a second run has them on where forward takes some.
     """
@@ -125,7 +125,7 @@ def _outputs(
 
 
 def _ends(arguments: Arguments, copies: Sequence[torch.Tensor], names: Names) -> list[Any]:
-    """What is afterwards in the places of ``arguments.ends``."""
+    """The values that are afterwards in the places of ``arguments.ends``."""
     found: dict[str, Any] = {}
     if arguments.ends:
         found = {arguments.name_of(change.name) or change.name: change.after for change in names.changes()}

@@ -31,7 +31,7 @@ def is_product(func: Any) -> bool:
 
 
 class ExactCodes(EagerMode):
-    """Of a layer whose codes are off by more than a step, those that the sums come to."""
+    """The quantized values that the sums come to, for a layer whose values are off by more than a step."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

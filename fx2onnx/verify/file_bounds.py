@@ -1,5 +1,5 @@
-"""What a file may do otherwise far from the sample, by what stands in it: numbers that bound a size or an integer of an input,
-and integers that it turns into what has less room for them. The end of a table is no such number: engines refuse what is
+"""The bounds in a file that may matter far from the example inputs: numbers that bound a size or an integer of an input, and
+integers that it turns into what has less room for them. The end of a table is no such number: engines refuse what is
 behind it, and modules that make longer tables when they need them are many.
 """
 
@@ -197,7 +197,7 @@ class _Scan:
                     yield abs(int(number))
 
     def _pass_on(self, node: onnx.NodeProto) -> None:
-        """What the results are computed of, and their dtype."""
+        """Note for the results what they are computed from, and their dtype."""
         given = [self._of.get(name, 0) for name in node.input if name]
         of = functools.reduce(operator.or_, given, 0)
         is_moved = node.op_type in VIEW | MOVES

@@ -141,7 +141,7 @@ def _offset(values: Spread, drawn: torch.Tensor, like: torch.Tensor, generator: 
 
 
 def _special(values: Spread, drawn: torch.Tensor, like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """What the module looks for."""
+    """The threshold values that the module looks for."""
     picked = torch.rand(like.shape, generator=generator) < 1 / _LEAST_SPECIAL
     picked.reshape(-1)[0] = True
     return torch.where(picked, _one_of(values.marks.special, like, generator), _usual(values, drawn))

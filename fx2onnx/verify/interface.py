@@ -1,4 +1,4 @@
-"""What a file says of itself: inputs, outputs, conditions, what was baked; and which argument goes into which input."""
+"""The interface of a file: inputs, outputs, conditions, constant inputs; and which argument goes into which input."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Declared:
 
 @dataclass(frozen=True, slots=True)
 class Interface:
-    """What a file says of itself."""
+    """The interface of a file."""
 
     inputs: list[str]
     axes: dict[str, dict[int, str]]
@@ -134,7 +134,7 @@ def _declared(value: Any) -> Declared:
 
 
 def contradiction(declared: Declared, shape: Sequence[int], dtype: Any, sizes: Mapping[str, int]) -> str:
-    """What the file declares of an output that its numbers are not, at these sizes; empty where they agree."""
+    """The contradiction between what the file declares of an output and its numbers at these sizes; empty where they agree."""
     if declared.dtype is not None and declared.dtype != dtype:
         return f"the file declares {declared.dtype}, and gives {dtype}"
     if declared.sizes is None:

@@ -151,7 +151,7 @@ def _is_whole(tensor: torch.Tensor) -> bool:
 
 
 def _numbers_of(given: Any, most_dims: int) -> list[float]:
-    """Of a number, or of a table of few."""
+    """The numbers of a number, or of a table of few."""
     if isinstance(given, torch.Tensor):
         if given.numel() > MOST or given.dim() > most_dims or given.dtype == torch.bool or given.is_complex():
             return []

@@ -65,7 +65,7 @@ def redirected(root: torch.nn.Module) -> Iterator[None]:
 
 
 class Elsewhere(EagerMode):
-    """What is made on the module's device, or lies there still, is taken for the CPU."""
+    """A mode that takes tensors on the module's device, and those that are made there, for tensors on the CPU."""
 
     def __init__(self, devices: frozenset[str]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -46,7 +46,7 @@ WITHOUT_ORDER = (
 
 
 class Outputs:
-    """What eager PyTorch gave, and what more it takes to judge by it."""
+    """The outputs of eager PyTorch, and the facts that a comparison with them needs."""
 
     def __init__(
         self,
@@ -152,7 +152,7 @@ class Outputs:
         return row, got, not row.ok
 
     def _without_order(self) -> Sequence[Array | bool] | None:
-        """Of each output what depends on the order of NaN; None where none does."""
+        """The numbers of each output that depend on the order of NaN; None where none does."""
         if not self._tried_order:
             self._tried_order = True
             try:
@@ -173,7 +173,7 @@ class Outputs:
             raise
 
     def _problem(self, index: int, got: Array, want: Array) -> str:
-        """What is wrong beyond numbers; of an output whose numbers, and sizes perhaps, are random, dtype and rank count."""
+        """The problem beyond numbers; for an output whose numbers, and sizes perhaps, are random, dtype and rank count."""
         if index in self._unknown:
             if got.ndim != want.ndim:
                 return f"shape {list(got.shape)}, eager PyTorch has {list(want.shape)}"

@@ -293,7 +293,7 @@ class Moved(EagerMode):
         return noise.reshape(like.shape).to(like.dtype)
 
     def _chosen(self, name: str, func: Any, args: Any, kwargs: Any) -> Any:
-        """What the operator takes of numbers that differ by less than rounding: places of these, numbers as they are."""
+        """The choice of the operator among numbers that differ by less than rounding: places of these, numbers as they are."""
         own = args[0]
         if not isinstance(own, torch.Tensor) or not own.dim() or not own.numel() or own.dtype == torch.bool:
             return func(*args, **kwargs)
@@ -324,7 +324,7 @@ class Moved(EagerMode):
 
 
 def _stable(name: str, func: Any, args: Any, kwargs: Any, axis: int) -> Any:
-    """What the operator takes where the first of equal numbers comes first."""
+    """The operator's result where the first of equal numbers comes first."""
     given = dict(zip((argument.name for argument in func._schema.arguments), args, strict=False)) | kwargs
     own = args[0]
     is_falling = given.get("largest", True) if name == "topk" else given.get("descending", False)
@@ -348,7 +348,7 @@ def _multiplied(func: Any, args: Any, kwargs: Any) -> torch.Tensor:
 
 
 def _summed(func: Any, args: Any, kwargs: Any) -> torch.Tensor | None:
-    """What a sum or a mean would be of as large terms of either sign, though these may add up to nothing."""
+    """The size of a sum or a mean of terms as large of either sign, though these may add up to nothing."""
     value = args[0]
     if not value.is_floating_point() or not value.numel():
         return None
@@ -391,7 +391,7 @@ def is_stepped(func: Any, args: Sequence[Any]) -> bool:
 
 
 def by_steps(func: Any, args: Sequence[Any], move: Move) -> tuple[torch.Tensor, ...]:
-    """What the layer gives where each operand is moved before it is rounded, and each state when it is made."""
+    """The outputs of the layer where each operand is moved before it is rounded, and each state when it is made."""
     linear, step, params = torch.ops.quantized.linear_dynamic, STEPS[func], args[2]
 
     def direction(number: int, x: torch.Tensor, states: States) -> tuple[torch.Tensor, States]:

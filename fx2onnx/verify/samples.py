@@ -204,7 +204,7 @@ class Sample:
 
     @property
     def is_empty(self) -> bool:
-        """Whether some size is 0."""
+        """True if some size is 0."""
         return 0 in self.sizes.values()
 
 
@@ -353,7 +353,7 @@ def _resized(
 
 
 def _changed(size: int, text: str, sizes: Mapping[str, int], others: Mapping[str, int]) -> int:
-    """What ``size`` becomes where every name in ``text``, such as ``past + sequence``, has its other size. A text that says
+    """The value of ``size`` where every name in ``text``, such as ``past + sequence``, has its other size. A text that says
     nothing of the sample's size, or more than memory may hold, is one name.
     """
     dim = parse_dim(text)

@@ -91,7 +91,7 @@ def _steps_of(fx_node: torch.fx.Node) -> Steps | None:
 
 
 def _of_file(model: onnx.ModelProto, folder: str) -> Iterator[tuple[str, Steps | None]]:
-    """Of each node the name of the result, and of those that round to codes, or back, by constants, the steps."""
+    """The name of the result of each node, and for those that round to quantized values, or back, by constants, the steps."""
     held = {value.name: value for value in model.graph.initializer}
 
     def number(name: str) -> float | None:

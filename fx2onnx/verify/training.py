@@ -1,4 +1,4 @@
-"""Whether training graphs compute what eager PyTorch does: losses, gradients, and every next value."""
+"""The comparison of training graphs with eager PyTorch: losses, gradients, and every next value."""
 
 from __future__ import annotations
 

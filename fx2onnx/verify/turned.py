@@ -1,4 +1,4 @@
-"""What integers are turned into that has less room for them: in a module as eager PyTorch runs it, and in a file."""
+"""The integers that are turned into what has less room for them: in a module as eager PyTorch runs it, and in a file."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Turned:
 
 
 def _bits(tensor: torch.Tensor) -> int:
-    """Of integers; 0 of all else, such as codes that have a scale."""
+    """The bits of integers; 0 of all else, such as quantized values that have a scale."""
     if tensor.is_floating_point() or tensor.is_complex() or tensor.is_quantized or tensor.dtype == torch.bool:
         return 0
     return 8 * tensor.element_size()

@@ -1,4 +1,4 @@
-"""What eager PyTorch chooses among what has no order: NaN, and equal infinities; and what it reads from the sign of NaN.
+"""The choices of eager PyTorch among what has no order (NaN, equal infinities), and those by the sign of NaN.
 
 PyTorch's ``topk`` and ``sort`` take NaN for the largest number, its ``unique`` takes each for another one, and its ``copysign``
 reads the sign bit of NaN; ONNX says nothing of any. So the module runs again with NaN in other places of the order: what these runs give otherwise says
@@ -111,8 +111,8 @@ def _has_no_order(value: Any) -> bool:
 
 
 def open_places(run: Callable[[Unordered], Sequence[Array]], expected: Sequence[Array]) -> list[Array | bool]:
-    """Of each output which numbers depend on the order of what has none: a row of them where one does, and True where the
-    shape does.
+    """The numbers of each output that depend on the order of what has none: a row of them where one does, and True where the shape
+    does.
     """
     found: list[Array | bool] = [np.zeros(want.shape, bool) for want in expected]
     for seed in range(1, RUNS + 1):

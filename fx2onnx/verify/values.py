@@ -39,7 +39,7 @@ _NEAR = 1 << 12
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """What an input may hold: floats of a mean and a deviation, integers from ``low`` to ``high``, or a mask."""
+    """The values that an input may hold: floats of a mean and a deviation, integers from ``low`` to ``high``, or a mask."""
 
     role: Role
     low: int = 0
@@ -196,7 +196,8 @@ def _draw_ids(values: Values, like: torch.Tensor, kind: str, generator: torch.Ge
 
 
 def _draw_mask(values: Values, like: torch.Tensor, kind: str, generator: torch.Generator) -> torch.Tensor:
-    """Of each row some are masked: at its end, at its begin in every other row; all alternate where rows are short. Bools of
+    """The mask values of an input: in each row some are masked, at its end, at its begin in every other row; all alternate where
+    rows are short. Bools of
     one a row are switches, which are turned.
     """
     if like.dtype == torch.bool and _is_switch(like):

@@ -1,4 +1,4 @@
-"""What runs cost, counted from operators and their sizes: the same on every machine, however loaded it is. So which inputs are
+"""The work of runs, counted from operators and their sizes: the same on every machine, however loaded it is. So which inputs are
 tried hangs on the module, the file and the arguments alone.
 """
 
@@ -38,8 +38,8 @@ _CALL, _ELEMENT, _PRODUCT = 3e-5, 1e-9, 5e-11
 
 @dataclass(slots=True)
 class WorkBudget:
-    """What all runs of a verification may cost and have cost, in seconds of a usual core; a run of an engine counts for as much
-    as one of eager PyTorch.
+    """The budget of all runs of a verification and what they have cost, in seconds of a usual core; a run of an engine counts for
+    as much as one of eager PyTorch.
     """
 
     effort: Effort = "normal"
@@ -80,7 +80,9 @@ class WorkBudget:
         return runs * (self.small + slope * max(share - self.small_share, 0.0))
 
     def allows(self, runs: int, share: float, samples: int = 0, *, judging: bool = False) -> bool:
-        """Whether such runs may follow, and judging them where that is asked and the inputs are large, after so many sets of inputs."""
+        """Return whether such runs may follow, and judging them where that is asked and the inputs are large, after so many sets
+        of inputs.
+        """
         runs += JUDGE_RUNS if judging and share > _LARGE_SHARE else 0
         is_many = samples > MOST_SAMPLES and not math.isinf(self.most)
         return self.spent + self.cost(runs, share) <= self.most and not is_many
@@ -116,7 +118,7 @@ def _of_attention(result: torch.Tensor, query: torch.Tensor, key: torch.Tensor, 
 
 
 def _of_layer(result: torch.Tensor, *args: Any) -> int:
-    """Of a layer with weights of its own: each is used at every position."""
+    """The work of a layer with weights of its own: each is used at every position."""
     weights = sum(each.numel() for each in _tensors(args[1:]) if each.dim() == 2)
     return weights * max(result.numel() // max(result.shape[-1], 1), 1)
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
 import onnx
 import pytest
+import torch
 from onnx import TensorProto, helper, numpy_helper
 from typer.testing import CliRunner, Result
 
+import fx2onnx
 from fx2onnx.base.errors import VerificationError
 from fx2onnx.cli.main import app
 from fx2onnx.cli.run_data import assert_outputs
@@ -111,6 +114,37 @@ def test_wrong_recorded_output(case: Path) -> None:
     assert done.exit_code == 1
     assert "1 of 4 values, first at [3]: -3.0 instead of -3.5" in done.stderr
     assert invoke(case, "--atol", "0.6").exit_code == 0
+
+
+@pytest.mark.parametrize(("name", "dtype", "near"), [("float", np.float32, 3e-7), ("half", np.float16, 1e-3)])
+def test_numbers_near_zero_are_compared_by_the_outputs_scale(
+    tmp_path: Path, name: str, dtype: Any, near: float
+) -> None:
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    x, y = (helper.make_tensor_value_info(each, kind, [2]) for each in "xy")
+    save([helper.make_node("Identity", ["x"], ["y"])], [x], [y], [], tmp_path / "model.onnx")
+    given, wanted = np.array([1.7, 0], dtype), np.array([1.7, near], dtype)
+    (tmp_path / "input_0.pb").write_bytes(numpy_helper.from_array(given, "x").SerializeToString())
+    (tmp_path / "output_0.pb").write_bytes(numpy_helper.from_array(wanted, "y").SerializeToString())
+    done = invoke(tmp_path)
+    assert done.exit_code == 0, done.output
+    assert "equal to" in done.stdout
+    assert invoke(tmp_path, "--quiet").stdout == ""
+    strict = invoke(tmp_path, "--atol", "1e-7")
+    assert strict.exit_code == 1
+    assert "--atol" in strict.stderr.partition("next")[2]
+    wanted[1] = 100 * near
+    (tmp_path / "output_0.pb").write_bytes(numpy_helper.from_array(wanted, "y").SerializeToString())
+    assert invoke(tmp_path).exit_code == 1
+
+
+def test_random_inputs_are_of_sizes_that_the_model_is_for(tmp_path: Path) -> None:
+    net, file = torch.nn.Conv1d(1, 1, 4), tmp_path / "conv.onnx"
+    fx2onnx.export(net, (torch.ones(1, 1, 9),), file, dynamic_shapes=({2: "length"},))
+    done = invoke(file, "--json")
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["inputs"][0]["shape"] == [1, 1, 4]
+    assert invoke(file, "--dim", "length=3").exit_code == 2
 
 
 def test_sequences_come_from_files(tmp_path: Path) -> None:

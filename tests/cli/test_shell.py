@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import typer
 from typer.testing import CliRunner, Result
 
@@ -176,3 +177,31 @@ def test_doctor_says_what_is_missing_and_broken(monkeypatch: pytest.MonkeyPatch)
     assert "to do" in invoke("doctor").stdout
     packages["timm"] = doctor.Package("timm", "1.0", "timm: sources")
     assert invoke("doctor").exit_code == 0
+
+
+def test_an_export_has_the_options_of_the_python_call(folder: Path) -> None:
+    source = "inner/shell_net.py:make_counting"
+    asked = ("--input-names", "a", "--output-names", "b", "--state", "io", "--metadata", "none", "--no-optimize")
+    done = invoke("export", source, "-o", "net.onnx", "-q", "--data-branches", "error", "--no-external-data", *asked)
+    assert done.exit_code == 0, done.output
+    shown = json.loads(invoke("inspect", "net.onnx", "--json").stdout)
+    assert [each["name"] for each in shown["inputs"]] == ["a", "calls"]
+    assert [each["name"] for each in shown["outputs"]] == ["b", "calls.next"]
+    many = invoke("export-many", source, "-o", "out", "-q", *asked[4:])
+    assert many.exit_code == 0, many.output
+    assert "calls" in invoke("inspect", str(next(Path("out").glob("*.onnx"))), "--json").stdout
+
+
+def test_a_quiet_command_says_nothing(folder: Path) -> None:
+    for name in ("a", "b"):
+        assert invoke("export", "inner/shell_net.py:make", "-o", f"{name}.onnx", "-q", "--seed", 1).exit_code == 0
+    for command in (("run", "a.onnx"), ("lint", "a.onnx"), ("diff", "a.onnx", "b.onnx")):
+        done = invoke(*command, "-q")
+        assert (done.exit_code, done.output) == (0, ""), command
+
+
+def test_a_wrong_file_names_the_command_that_finds_the_node(folder: Path) -> None:
+    fx2onnx.export(torch.nn.Linear(4, 2), (torch.ones(3, 4),), "wrong.onnx", input_names=["x"])
+    done = invoke("verify", "wrong.onnx", "inner/shell_net.py:make")
+    assert done.exit_code == 1
+    assert "fx2onnx locate wrong.onnx inner/shell_net.py:make" in " ".join(done.stderr.split())

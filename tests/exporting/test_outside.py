@@ -105,3 +105,15 @@ def test_the_logger_hears_of_exports_and_warnings(caplog: pytest.LogCaptureFixtu
     assert "operator_export_type=1 has no effect" in texts["WARNING"]
     assert texts["INFO"].startswith("exported in")
     assert texts["DEBUG"] == "run of the module: fake"
+
+
+def test_values_inside_of_a_result() -> None:
+    net, x = torch.nn.Sequential(torch.nn.Linear(4, 2), torch.nn.ReLU()).eval(), torch.randn(3, 4)
+    result = fx2onnx.export(net, (x,))
+    inner, last = result.compute_values(["linear_default", "output"], (x,))
+    torch.testing.assert_close(inner, net[0](x))
+    torch.testing.assert_close(last, net(x))
+    torch.testing.assert_close(result.call_reference(x)[0], net(x))
+    with pytest.raises(fx2onnx.UserError, match="did you mean linear_default"):
+        result.compute_values(["linear_defaults"], (x,))
+    assert result.report.output_names == [each.name for each in result.model.graph.outputs]

@@ -56,7 +56,7 @@ def test_train_on_arrays(folder: Path, engine: str, tmp_path: Path) -> None:
     data = tmp_path / "data.npz"
     np.savez(data, **{image: rows, target: np.arange(20) % 10})
     arguments = ["train", str(folder), "--data", str(data), "--steps", "6", "--batch", "16", "--engine", engine]
-    more = ["--state", str(tmp_path / "state.safetensors"), "-o", str(tmp_path / "out"), "--json"]
+    more = ["--resume", str(tmp_path / "state.safetensors"), "-o", str(tmp_path / "out"), "--json"]
     done = RUN.invoke(app, arguments + more)
     assert done.exit_code == 0, done.output
     summary = json.loads(done.stdout)

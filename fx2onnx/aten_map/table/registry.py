@@ -19,6 +19,7 @@ import torch
 from fx2onnx.aten_map.table.families import load, registers
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.source import place_of
+from fx2onnx.base.stack_frames import public
 
 IGNORED = frozenset(
     [
@@ -68,7 +69,7 @@ class TableEntry:
 
     @property
     def is_ours(self) -> bool:
-        """Whether the function is this package's, not a user's."""
+        """True if the function is this package's, not a user's."""
         return getattr(self.function, "__module__", "").startswith("fx2onnx.")
 
     def call(self, op: Any, arguments: dict[str, Any]) -> Any:
@@ -214,6 +215,7 @@ MODULE_TRANSLATIONS: dict[type, Translation] = {}
 """Classes of modules of which each call becomes what the function emits: ``function(op, module, *inputs, weights=)``."""
 
 
+@public
 def translates(*overloads: torch._ops.OpOverload | type, since: int = 0) -> Callable[[F], F]:
     """Register the decorated function for ``overloads`` (they must share the argument names) from opset ``since`` on,
     or for classes of modules.

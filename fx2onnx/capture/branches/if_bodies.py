@@ -286,7 +286,7 @@ def _is_equal_number(one: object, other: object) -> bool:
 
 
 def _facts(tracer: Tracer) -> object:
-    """What is known and noted of sizes, and asked by Python."""
+    """The known facts and notes on sizes, and the questions that Python asked."""
     env = tracer.sizes
     asked = [guard for guard in env.guards.values() if guard.by_user or guard.ends_run]
     return (

@@ -152,7 +152,7 @@ class Merge:
             self._notes = []
 
     def _keep_conditions_apart(self) -> None:
-        """Of a decision by data, what one path alone needs of sizes is checked in it."""
+        """Check in each path of a data-dependent branch what that path alone needs of sizes."""
         test, one, two = self._decision.test, self._one, self._two
         if isinstance(test, Relation) and not test.symbols() & one.shape_env.unbacked:
             return
@@ -249,7 +249,9 @@ class Merge:
         ]
 
     def _both_ends(self, name: str, mutation: Mutation, before: Mapping[str, Node]) -> tuple[Node, Node] | None:
-        """What a change leaves on either path; None where one of them has no tensor for it, or another kind of tensor."""
+        """The tensors that a change leaves on both paths; None where one path has no tensor for it, or another kind of
+        tensor.
+        """
         found = []
         for captured in (self._one.captured, self._two.captured):
             own = next((each for each in captured.mutations if each.name == name), None)
@@ -338,7 +340,9 @@ class Merge:
         return self._unknown()
 
     def _widened(self, graph: torch.fx.Graph, node: Node, joined: TensorInfo) -> Node:
-        """What a branch returns of ``node``: itself, or cast to the integer type that holds both branches' values."""
+        """The result ``node`` of a branch, cast to the integer type that holds both branches' values where it needs
+        one.
+        """
         info = node.meta["val"]
         if info.dtype == joined.dtype:
             return node

@@ -92,7 +92,7 @@ class NoopGuards(RunPlugin):
 
 
 def _relation_of(test: ast.expr, frame: FrameType) -> tuple[Relation, bool] | None:
-    """What a test asks of sizes, and the answer with which it holds."""
+    """The relation of sizes that a test asks for, and the answer with which it holds."""
     holds = True
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         test, holds = test.operand, False
@@ -116,7 +116,7 @@ def _undecided(value: object) -> object:
 
 
 def _where_none_holds(tests: Sequence[ast.expr], frame: FrameType, facts: Facts) -> Facts | None:
-    """What is known of sizes where no test holds; None where there are no such sizes."""
+    """The facts on sizes where no test holds; None where there are no such sizes."""
     for test in tests:
         found = _relation_of(test, frame)
         if found is None:
@@ -175,7 +175,7 @@ class _Look:
         return value.id == name
 
     def _operand(self, value: ast.expr, tensor: torch.Tensor) -> ast.expr | None:
-        """Of a step that changes nothing, what it is made of; where it copies, it is noted."""
+        """The operand of a step that changes nothing; a step that copies is noted."""
         if isinstance(value, ast.Subscript):
             return value.value if self._takes_all(value.slice, tensor) else None
         if not isinstance(value, ast.Call) or not isinstance(value.func, ast.Attribute | ast.Name):

@@ -98,7 +98,7 @@ class ValueNumbering:
             self._of[weight.node] = self._number(("weight", weight.name if is_same else id(weight)))
 
     def ends(self) -> object:
-        """What the program gives and leaves."""
+        """The outputs of the program, and the state that it leaves."""
         for _ in self._all(self._captured.graph):
             pass
         outputs = [(output.name, self.form(output.value)) for output in self._captured.outputs]
@@ -370,7 +370,7 @@ def _calls(captured: Captured) -> list[Node]:
 
 
 def _ends(numbered: ValueNumbering, captured: Captured) -> object:
-    """What the program gives and leaves."""
+    """The outputs of the program, and the state that it leaves."""
     outputs = [(output.name, numbered.form(output.value)) for output in captured.outputs]
     return outputs, {mutation.name: numbered.form(mutation.node) for mutation in captured.mutations}
 

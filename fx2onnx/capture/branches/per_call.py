@@ -90,7 +90,7 @@ class CallExploration(RunPlugin):
 
 @dataclasses.dataclass
 class _Result:
-    """What a path gave, besides the nodes."""
+    """The results of a path, besides the nodes."""
 
     structure: pytree.TreeSpec
     values: list[tuple[object] | None]
@@ -124,7 +124,7 @@ class _Call:
         self._held = Contents(exploration.tree.modules, args, kwargs)
 
     def result(self) -> tuple[object] | None:
-        """What the call gives; None where it decides nothing, so that it needs no paths."""
+        """The result of the call; None where it has no branch, so that it needs no paths."""
         copies = self._copies()
         path = Exploration(self._run, self._exploration.attempt).explored(undecided(self._exploration.attempt))
         if not isinstance(path, Path):
@@ -353,7 +353,7 @@ def _is_as(kind: TensorType, other: TensorType, known: Facts | None, with_any_st
 
 
 def _adopt(env: ShapeEnv, joined: ShapeEnv) -> None:
-    """What all paths together taught of sizes."""
+    """Take over the facts on sizes that all paths found together."""
     for condition in joined.facts.conditions:
         if condition not in env.facts.conditions:
             env.narrow(condition.name, condition.sizes)
@@ -382,7 +382,7 @@ class RunBefore:
         return len(tracer.values.symbols), len(tracer.numbers_read), len(tracer.quantized)
 
     def changed(self) -> str:
-        """What was changed that others see."""
+        """A text that names changes that others see."""
         if self._values.written():
             return "it writes into a tensor from outside it"
         if self._tracer.sizes.unbacked or self._noted() != self._counts:

@@ -1,4 +1,5 @@
-"""What Python runs or leaves out where one test decides, ``if idx.numel(): out[idx] = f(x[idx])``, read from the source.
+"""The statements that Python runs or leaves out by one test, ``if idx.numel(): out[idx] = f(x[idx])``, read from the
+source.
 
 ``if none: continue`` and what follows it in the loop is such a statement, too. Which variables of the function may be read
 behind it is told by the bytecode.
@@ -88,7 +89,7 @@ def _conditionals(code: CodeType) -> Mapping[Place, Conditional]:
 
 
 def _by_place(statement: ast.If, parent: ast.AST, rest: Sequence[ast.stmt]) -> Mapping[Place, Conditional]:
-    """What an ``if`` decides about; ``rest``: what follows it in the body of ``parent``."""
+    """The statements that an ``if`` guards; ``rest``: the statements that follow it in the body of ``parent``."""
     test = statement.test
     last = test.values[-1] if isinstance(test, ast.BoolOp) else test
     is_not = isinstance(last, ast.UnaryOp) and isinstance(last.op, ast.Not)
@@ -125,7 +126,9 @@ _SUSPENDS = (ast.Await, ast.Yield, ast.YieldFrom)
 
 
 def _is_plain(body: Sequence[ast.stmt], leaves: tuple[type[ast.stmt], ...]) -> bool:
-    """Whether the statements run to their end, or leave as those of ``leaves`` do, one to a line, and what they change can be seen."""
+    """Return whether the statements run to their end, or leave as those of ``leaves`` do, one to a line, and what they change can
+    be seen.
+    """
     lines = [statement.lineno for statement in _statements(body)]
     if len(lines) != len(set(lines)) or any(isinstance(node, _SUSPENDS) for line in body for node in ast.walk(line)):
         return False
@@ -148,7 +151,7 @@ def _statements(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def _changed(statement: ast.Assign | ast.AugAssign | ast.AnnAssign | ast.For) -> Iterator[ast.expr]:
-    """What an assignment changes in place, or where; variables that get a value are not among it."""
+    """The expressions that an assignment changes in place; variables that get a value are not among them."""
     pending = [*statement.targets] if isinstance(statement, ast.Assign) else [statement.target]
     while pending:
         target = pending.pop()
@@ -234,7 +237,9 @@ def _following(one: dis.Instruction, place: int, places: Mapping[int, int], coun
 
 
 def _uses(one: dis.Instruction) -> tuple[frozenset[str], frozenset[str]]:
-    """What an instruction reads and, before or after, gives a value. Of one that does both with two variables, both are read."""
+    """The variables that an instruction reads, and those that it gives a value. Of one that does both with two
+    variables, both are read.
+    """
     if "_FAST" not in one.opname:
         return frozenset(), frozenset()
     names = frozenset(one.argval if isinstance(one.argval, tuple) else (one.argval,))
@@ -242,7 +247,7 @@ def _uses(one: dis.Instruction) -> tuple[frozenset[str], frozenset[str]]:
 
 
 def _read_by_handlers(following: list[list[int]], uses: list[tuple[frozenset[str], frozenset[str]]]) -> frozenset[str]:
-    """What is read where only an exception leads."""
+    """The variables that are read where only an exception leads."""
     reached, pending = {0}, [0]
     while pending:
         for target in following[pending.pop()]:

@@ -195,7 +195,7 @@ _seen_code: Bounded[int, tuple[CodeType, str]] = Bounded(20_000)
 
 
 class Contents:
-    """What modules and other objects hold, to be compared later."""
+    """The contents of modules and other objects, to be compared later."""
 
     def __init__(self, modules: Iterable[torch.nn.Module], *others: object) -> None:
         self._kept: list[tuple[object, list[object]]] = []
@@ -261,7 +261,7 @@ def lasting_changes(modules: Iterable[torch.nn.Module]) -> Callable[[FrameType, 
 
 
 def _changes_of(code: CodeType, space: dict[str, object]) -> str:
-    """What a function may change beyond its own variables."""
+    """A text that names what a function may change beyond its own variables."""
     found = ""
     has_elements, before = bool(_CHANGING & {*code.co_names}), None
     for one in dis.get_instructions(code):

@@ -82,11 +82,11 @@ class Exits:
         self.turns = None if None in counts else least(counts)  # type: ignore[arg-type]
 
     def at_memory(self, key: int, output: torch.fx.Node) -> torch.fx.Node:
-        """What a memory has behind the turn."""
+        """The value of a memory behind the iteration."""
         return self._joined(output, lambda left: left.memories[key])
 
     def at_place(self, key: object, index: int, part: HandedOn, output: torch.fx.Node) -> torch.fx.Node:
-        """What a part of a place has behind the turn."""
+        """The value of a part of a place behind the iteration."""
 
         def at_exit(left: Left) -> torch.fx.Node:
             leaves = left.values.get(key)

@@ -56,7 +56,7 @@ class HandedOn:
 
 @dataclass(eq=False)
 class Constant:
-    """What no turn changes, or what no turn reads and each leaves as it is now."""
+    """A value that no iteration changes, or that no iteration reads and each leaves as it is now."""
 
     value: Value
 

@@ -1,4 +1,6 @@
-"""What the turns of a loop hand on: tensors and numbers, by the variables, attributes, elements and memories that have them."""
+"""The values that iterations of a loop hand on: tensors and numbers, by the variables, attributes, elements and
+memories that have them.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ aten = torch.ops.aten
 
 
 class Plan:
-    """What the turns of a loop are known to hand on. Another turn confirms that, or gives another plan."""
+    """The values that the iterations of a loop are known to hand on. Another turn confirms that, or gives another
+    plan.
+    """
 
     def __init__(self, loop: Value, known: Plan | None = None) -> None:
         self.loop, self.tracer = loop, loop.tracer

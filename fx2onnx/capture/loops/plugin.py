@@ -173,14 +173,14 @@ class Loops(RunPlugin):
         return not dim.symbols() & self.tracer.sizes.unbacked and few(self.tracer.sizes, dim) is not None
 
     def range_of(self, start: Value, count: Value, step: Value) -> Value:
-        """What stands for a ``range``."""
+        """The stand-in for a ``range``."""
         env, dim = self.tracer.sizes, unwrap(count)
         if not env.certain("ge", dim, 0):
             count = sym_int(env, apply("max", dim, 0))
         return turns.range_of(start, count, step)
 
     def left_range(self, plain: range) -> Value:
-        """What stands for a ``range`` of a fixed length, if its loop ends with leaving it by data."""
+        """The stand-in for a ``range`` of a fixed length, if its loop ends by a data-dependent ``break``."""
         frame = user_frame()
         is_left = frame is not None and len(plain) > 1 and goes_through_left_loop(frame)
         return turns.range_of(plain.start, len(plain), plain.step) if is_left else plain
@@ -205,7 +205,7 @@ class Loops(RunPlugin):
         return self._collecting.get(frame)
 
     def expects_some(self, count: Value) -> None:
-        """What is made of a list is something else where the list is empty."""
+        """Note that a list is not empty: the result of an empty one would be another."""
         env, some = self.tracer.sizes, Relation("ge", (unwrap(count), 1))
         if env.facts.is_settled(some) is None:
             note = env.assume if some.symbols() & env.unbacked else env.note

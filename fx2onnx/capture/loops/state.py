@@ -1,4 +1,4 @@
-"""What one turn of a loop changes: variables of its function, and what these hold at any depth."""
+"""The changes of one iteration of a loop: variables of its function, and the objects that these hold at any depth."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Place(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What errors call it."""
+        """The name of the place in errors."""
         return str(self.key) if isinstance(self.key, str) else f"element {self.key} of a {type(self.holder).__name__}"
 
 
@@ -99,7 +99,7 @@ class Held:
             self._hidden.pop(id(entry.holder), None)
 
     def changes(self, markers: frozenset[int] = frozenset()) -> Iterator[Change | Grown | str]:
-        """What differs now; a text about what no loop of the file can do. ``markers``: ids of what stands for former turns in a list."""
+        """The differences to the noted state; a text for one that no loop of the file can make. ``markers``: ids of stand-ins in lists."""
         after, live = self.frame.f_locals, self._live
         for name in sorted({*self.variables, *after} & live.at_head):
             one, two = self.variables.get(name, MISSING), after.get(name, MISSING)
@@ -181,7 +181,7 @@ def put(place: Place, value: object) -> None:
 
 
 def value_at(place: Place) -> Value:
-    """What is there now."""
+    """The value that is at ``place`` now."""
     if place.kind == VARIABLE:
         return place.holder.f_locals.get(place.key, MISSING)
     if place.kind == OBJECT:

@@ -33,7 +33,7 @@ class Elements:
 
 @dataclass(frozen=True, eq=False)
 class Repeat:
-    """What one tensor in a list stands for: ``length`` tensors of its type."""
+    """The stand-in for one tensor in a list: ``length`` tensors of its type."""
 
     marker: torch.Tensor
     length: Index
@@ -75,7 +75,7 @@ def _length(one: Value) -> Index | None:
 
 @answers_for_caller
 class Counted:
-    """What stands for an object to go through whose length is a size."""
+    """The stand-in for an object to iterate over whose length is a size."""
 
     def __init__(self, series: Elements) -> None:
         self.series = series
@@ -97,7 +97,7 @@ class Counted:
 
 
 def _known(one: Value) -> Value:
-    """What something in a list stands for."""
+    """The value that an element of a list stands for."""
     if isinstance(one, list | tuple):
         return type(one)(map(_known, one)) if type(one) in (list, tuple) else one
     return THREAD.tracer.repeats.get(id(one), one)
@@ -388,5 +388,5 @@ def range_of(start: Value, length: Value, step: Value) -> Counted:
 
 
 def parts_of(tensor: torch.Tensor, axis: int) -> Sequence[Value]:
-    """What ``unbind`` gives along an axis of a dynamic size."""
+    """The result of ``unbind`` along an axis of a dynamic size."""
     return _loops().repeated(tensor.movedim(axis, 0))  # type: ignore[no-any-return]

@@ -130,7 +130,7 @@ class While(Loop):
 
     # -- the test ---------------------------------------------------------------------------------------------------------
     def _test(self, first: int = 0) -> Truth:
-        """Whether Python goes on, as all is now. A part that reads from tensors is computed only where those before it hold."""
+        """The condition with which Python goes on, for the present values. A part that reads from tensors is computed only where those before it hold."""
         truth: Truth = True
         for place in range(first, len(self.head.operands)):
             if not isinstance(truth, bool) and _may_fail(self.head.operands[place][0]):

@@ -95,7 +95,9 @@ def _kind(value: Value) -> _Kind:
 
 
 def state_of(value: Value) -> Value:
-    """What tells whether it has gone on since, by ``is_same_state``, and lets it be put back."""
+    """The state of an iterator, which shows by ``is_same_state`` whether it has gone on since, and lets it be put
+    back.
+    """
     value = value._generator if isinstance(value, ForReal) else value
     try:
         return _position(value) if is_iterator(type(value)) else _kind(value).state(value)
@@ -138,7 +140,7 @@ class ForReal:
 
 
 def stand_in(value: Value) -> Value:
-    """What a run is given in the place of an iterator; None where it is given the iterator itself."""
+    """The stand-in for an iterator in a run; None where the run gets the iterator itself."""
     return ForReal(value) if isinstance(value, types.GeneratorType) else copied(value)
 
 

@@ -80,7 +80,7 @@ UNKNOWN = "?"
 
 
 class Unknown(Protocol):
-    """What to do where Python asks for a number that only the data tells."""
+    """The action to take where Python asks for a data-dependent number."""
 
     def refuse(self) -> NoReturn: ...
 

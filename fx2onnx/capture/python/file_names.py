@@ -1,5 +1,5 @@
-"""What the user's files find under Python's own names while a module is captured: ``len``, ``type``, ``int``, ``float`` and ``range``
-of symbolic sizes, which Python's own cannot give.
+"""The replacements that the user's files find under Python's own names while a module is captured: ``len``, ``type``,
+``int``, ``float`` and ``range`` of symbolic sizes, which Python's own cannot give.
 
 ``len`` and ``type`` are there wherever the module's code can come from. The others are classes, which code may
 compare and pass on, so they are there only in files that were seen to turn a size into a number.
@@ -166,7 +166,7 @@ _KEEPS_NUMBER = re.compile(r"\b(int|float|round|floor|ceil|trunc)\(|[\w)\]]\[")
 
 
 def names_of_file(where: SourceLocation | None) -> frozenset[str]:
-    """Of the modules of Python that are the file of the line."""
+    """The names in ``sys.modules`` of the modules whose file is that of the line."""
     file = where.file if where is not None else ""
     return frozenset(name for name, module in list(sys.modules.items()) if getattr(module, "__file__", None) == file)
 

@@ -1,4 +1,4 @@
-"""What modules and objects hold, at any depth: noted before a run, compared with it, and put back after it.
+"""The contents of modules and objects, at any depth: noted before a run, compared with it, and put back after it.
 
 Attributes, slots, lists, dicts, sets and what lies in them, variables of functions, attributes of scripted modules. What is
 there all the time is never missing meanwhile: only what differs is put back, into the containers that held it.
@@ -82,7 +82,7 @@ class Entry(NamedTuple):
 
 
 class Snapshot:
-    """What ``modules``, by name, and ``others`` hold at this moment."""
+    """The contents of ``modules``, by name, and of ``others`` at this moment."""
 
     def __init__(
         self, modules: Iterable[tuple[str, torch.nn.Module]] = (), others: Iterable[tuple[str, object]] = ()
@@ -411,7 +411,7 @@ def content_of_cell(cell: Value) -> Value:
 
 
 def _scripted_attributes(module: Value) -> dict[str, object]:
-    """Of a scripted module, which keeps them where Python's dicts do not reach."""
+    """The attributes of a scripted module, which keeps them where Python's dicts do not reach."""
     try:
         names = [*module._concrete_type.get_attributes()]
     except (AttributeError, RuntimeError):

@@ -124,7 +124,7 @@ class Names:
 
     # -- tensors ----------------------------------------------------------------------------------------------------
     def tensors(self) -> dict[str, torch.Tensor]:
-        """What is held now, of what was noted."""
+        """The present tensors in the places that were noted."""
         found: dict[str, torch.Tensor] = {}
         for name, (place, key) in self.places().items():
             found[name] = dict(parts_of(self._entries[place].kind, self._entries[place].content))[key]
@@ -145,7 +145,9 @@ class Names:
         return found
 
     def in_objects(self) -> dict[str, tuple[str, tuple[object, ...], torch.Tensor]]:
-        """Of each tensor by name: what holds it, the keys that lead there, and itself. Those of modules and functions are constants."""
+        """The tensors in objects by name: the holder, the keys that lead to the tensor, and the tensor. Those of
+        modules and functions are constants.
+        """
         found = {}
         for name, (place, key) in self.places().items():
             kinds, at = set[int](), place
@@ -165,7 +167,7 @@ class Names:
                 self._put(entry.parent, entry.key, other)
 
     def lasting(self) -> list[str]:
-        """What no run puts back, with its class."""
+        """The changes that no run puts back, each with its class."""
         return [
             f"{name_of(self.path(place))} ({type(entry.holder).__name__})"
             for place, entry in enumerate(self._entries)
@@ -202,7 +204,7 @@ class Names:
             self._put(entry.parent, entry.key, made)
 
     def now(self, names: list[str]) -> list[Value]:
-        """What is held in the places of these names; ``MISSING`` where they are no more."""
+        """The present values in the places of these names; ``MISSING`` where they are no more."""
         places, found = self.places(), []
         for name in names:
             if name in places:

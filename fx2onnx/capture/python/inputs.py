@@ -77,7 +77,7 @@ class Arguments:
         return [leaf.name for leaf in self.leaves]
 
     def objects(self) -> list[tuple[str, object]]:
-        """What forward is handed as it is, everything but tensors, by name."""
+        """The arguments of forward that are no tensors, by name."""
         return [(name, value) for name, value in self.named if not isinstance(value, torch.Tensor)]
 
     def held(self, values: Sequence[T]) -> dict[str, T]:
@@ -85,7 +85,7 @@ class Arguments:
         return {place: value for leaf, value in zip(self.leaves, values, strict=True) for place in leaf.places}
 
     def name_of(self, place: str) -> str:
-        """What is called so by ``held_names``, as an input or output is called; empty where no argument holds it."""
+        """The name in ``held_names`` of a place, as an input or output is called; empty where no argument holds it."""
         if not place.startswith(ARGUMENT):
             return ""
         known = next((leaf.name for leaf in self.leaves if place in leaf.places), "")

@@ -147,7 +147,9 @@ def _changeable(found: list[object], *own: object) -> list[object]:
 
 
 def _is_of_run(holder: object, running: Set[int]) -> bool:
-    """Whether an object of this package has it, or a function that has ended, in a traceback, as a variable: it is gone with these."""
+    """Return whether an object of this package has it, or a function that has ended, in a traceback, as a variable: it is gone
+    with these.
+    """
     if _is_ours(holder):
         return True
     if type(holder) not in (list, dict, tuple, set, deque, CellType):

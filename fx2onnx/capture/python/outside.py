@@ -20,7 +20,7 @@ from fx2onnx.torchcompat.frames import is_user
 
 @dataclass
 class OutsideState:
-    """What one capture knows of it."""
+    """The facts that one capture knows about state outside of the module."""
 
     before: dict[int, tuple[object, dict[str, Any]]]
     """By id, namespaces of Python modules and classes, and what they had before the capture."""

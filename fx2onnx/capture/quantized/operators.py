@@ -137,7 +137,7 @@ def _linear(
 
 
 def rounded(x: torch.Tensor, reduce_range: bool) -> torch.Tensor:
-    """What is left of ``x`` after it was quantised by its own range, in 7 bits where ``reduce_range``. Is recorded.
+    """``x`` after it was quantized by its own range and dequantized, in 7 bits where ``reduce_range``. Is recorded.
 
     Numerics: ChooseQuantizationParams of ATen/native/quantized/cpu/QuantUtils.h (range and zero point in float64), and fbgemm's
     Quantize, which multiplies with 1 / scale, rounds to even behind the zero point, and has 8 bits in any case.

@@ -1,4 +1,4 @@
-"""What is recorded below autograd: gradients that forward takes, and training graphs.
+"""Recording below autograd: gradients that forward takes, and training graphs.
 
 The engine that calls autograd's nodes has no frame of the user's, so a call of the backward pass has the line of the forward
 operation (``ForwardLines``). The running statistics of all batch norms are updated together (``RunningStatistics``). Tensors of a
@@ -91,7 +91,7 @@ def repeated(function: Function, key: object, *tensors: torch.Tensor) -> Sequenc
 
 @dataclass(frozen=True)
 class Program:
-    """What one call recorded: the nodes that depend on its tensors, and its results."""
+    """The recording of one call: the nodes that depend on its tensors, and its results."""
 
     number: int
     nodes: list[torch.fx.Node]
@@ -194,7 +194,7 @@ class BelowAutograd(RunPlugin):
         return results
 
     def _facts(self) -> tuple[object, ...]:
-        """What a call changes that is more than its nodes."""
+        """The changes of a call that are more than its nodes."""
         tracer = self.tracer
         env = tracer.sizes
         counts = (len(tracer.values.writes), len(tracer.values.symbols), len(tracer.warnings), len(env.asked))

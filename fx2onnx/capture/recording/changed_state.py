@@ -1,4 +1,6 @@
-"""What forward changed that stays: tensors that it wrote into, and what it put into attributes, lists and dicts."""
+"""The changes of forward that stay: tensors that it wrote into, and values that it put into attributes, lists and
+dicts.
+"""
 
 from __future__ import annotations
 

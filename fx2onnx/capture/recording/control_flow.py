@@ -145,7 +145,7 @@ def _results(tracer: Tracer, name: str, args: tuple[object, ...], infos: Sequenc
 
 @dataclass(frozen=True)
 class Noted:
-    """What was noted of sizes up to some point, or by another run."""
+    """The facts on sizes that were noted up to some point, or by another run."""
 
     conditions: Collection[Condition]
     guards: Collection[tuple[Relation, bool]]
@@ -156,7 +156,9 @@ class Noted:
 
 
 def taken_out(env: ShapeEnv, others: Noted) -> Relations:
-    """What ``env`` states and ``others`` do not, as far as nodes can check it, with the lines; it is stated no more."""
+    """The relations that ``env`` states and ``others`` do not, as far as nodes can check them, with the lines; ``env``
+    states them no more.
+    """
     taken: dict[Relation, SourceLocation | None] = {}
     names: set[str] = set()
     left = [*env.facts.conditions]

@@ -29,7 +29,7 @@ class WrittenLater(BaseException):
 
 
 class IsNoBranch(BaseException):
-    """Whether a body runs makes more of a difference than a branch may. Not an Exception, so that no ``except Exception`` of the
+    """Raised where a body changes more than a branch of the graph may. Not an Exception, so that no ``except Exception`` of the
     module swallows it.
     """
 

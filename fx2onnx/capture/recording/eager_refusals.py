@@ -143,7 +143,8 @@ def is_taken(env: ShapeEnv, func: OpOverload, args: tuple[object, ...], kwargs: 
 
 
 def _has_numbers_of_sizes(func: OpOverload, args: tuple[object, ...], kwargs: Mapping[str, object]) -> bool:
-    """Whether the call has a tensor whose values must fit the sizes of others, such as lengths or a mask as index: zeros in its place
+    """Return whether the call has a tensor whose values must fit the sizes of others, such as lengths or a mask as index: zeros in
+    its place
     would say nothing."""
     is_in_a_row = False
     for place, argument in enumerate(func._schema.arguments):
@@ -260,7 +261,9 @@ class _Trial:
         dtype_of: Callable[[torch.dtype], torch.dtype] = _same,
         fill: Fill | None = None,
     ) -> Exception | None:
-        """What the kernel raises for tensors of dtypes that ``dtype_of`` gives for those that they have."""
+        """The error that the kernel raises for tensors of the dtypes that ``dtype_of`` gives for those that they
+        have.
+        """
         self.fill = fill
         args, kwargs = self.arguments
         with real_kernels():

@@ -1,4 +1,5 @@
-"""What autograd would say of a recorded value: its graph is run again on meta tensors, for which autograd keeps its notes.
+"""The gradient properties of a recorded value: its graph is run again on meta tensors, for which autograd keeps its
+notes.
 
 Operators are recorded above autograd, so a recorded result has no history of its own.
 """

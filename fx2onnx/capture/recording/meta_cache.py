@@ -45,7 +45,7 @@ IMMEDIATE = frozenset({bool, int, float, str, type(None), torch.dtype, torch.dev
 
 
 class TensorType(NamedTuple):
-    """What of a tensor decides the types of an operator's results."""
+    """The properties of a tensor that decide the types of an operator's results."""
 
     dtype: torch.dtype
     sizes: tuple[DimLike, ...]
@@ -89,7 +89,7 @@ _SHARED: dict[tuple[bool, bool], Bounded[tuple[Facts, Key], tuple[Specs, Decided
 
 
 class Before(NamedTuple):
-    """What a run knew before an operator ran."""
+    """The knowledge of a run before an operator ran."""
 
     facts: Facts
     asked: int
@@ -132,7 +132,7 @@ class MetaCache:
         return fake_of(tensor)
 
     def kept(self) -> tuple[dict[Key, Specs], dict[TensorType, torch.Tensor]]:
-        """What holds for the present knowledge of sizes; from here on copies of it are used."""
+        """The results that hold for the present knowledge of sizes; from here on copies of them are used."""
         kept = self._specs, self._templates
         self._specs, self._templates = dict(self._specs), dict(self._templates)
         return kept
@@ -197,7 +197,7 @@ class MetaCache:
         return known
 
     def before(self, key: Key | None) -> Before:
-        """What is known now, before an operator runs."""
+        """The present knowledge, before an operator runs."""
         env = self._env
         env.leans = False
         return Before(_NO_FACTS if key is None else env.facts.about(_symbols(key)), len(env.asked), self._taken())
@@ -388,7 +388,9 @@ def check_operands(env: ShapeEnv, func: OpOverload, args: tuple[object, ...], kw
 
 
 def _dtypes(arg: object) -> object:
-    """What decides whether eager PyTorch refuses dtypes: those of tensors, their ranks, and kinds of numbers."""
+    """The properties of arguments by which eager PyTorch refuses dtypes: dtypes and ranks of tensors, and kinds of
+    numbers.
+    """
     if isinstance(arg, torch.Tensor):
         return (arg.dtype, arg.dim())
     if isinstance(arg, list | tuple):

@@ -233,7 +233,9 @@ def _istft(
     length: Number | Dim = _NONE,
     return_complex: tuple[type, bool] = (bool, False),
 ) -> TensorType | None:
-    """Of spectra with as many bins as the transform has; torch goes through the frames one by one."""
+    """The type of an inverse STFT from spectra with as many bins as the transform has; torch goes through the frames
+    one by one.
+    """
     size = n_fft[1]
     fits = kind.dtype.is_complex and len(kind.sizes) in (2, 3) and kind.sizes[-2] == size // 2 + 1
     if not fits or return_complex[1] or onesided[1] is False or isinstance(hop_length, Dim):

@@ -1,4 +1,4 @@
-"""What rare roads add to one run: each is an object that hears of what the run does, and dies with it."""
+"""The plugins of a run for rare features: each is an object that is notified of events of the run, and dies with it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from fx2onnx.sizes.assumptions import Assumed
 
 
 class RunPlugin:
-    """What a rare road adds to one run. It is made when the run first needs it, and hears of what the run does from then on."""
+    """A plugin for a rare feature in one run. It is made when the run first needs it, and hears of what the run does
+    from then on.
+    """
 
     def __init__(self, tracer: Any) -> None:
         self.tracer = tracer

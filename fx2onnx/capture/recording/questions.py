@@ -1,4 +1,5 @@
-"""What Python asks of a tensor beyond operators: answered as eager PyTorch answers it, or refused with the user's line.
+"""The questions that Python asks of a tensor beyond operators: answered as eager PyTorch does, or refused with the
+user's line.
 
 The tensors of a captured module are plain, so most answers are right by themselves. These are the others: what hangs on
 memory (address, base, version), on autograd (``requires_grad``, ``grad_fn``), or on the numbers themselves.
@@ -240,7 +241,7 @@ def _parameter(
 # -- numbers --------------------------------------------------------------------------------------------------------
 @_answers(_OF_NUMBERS, "tolist")
 def _tolist(questions: Questions, own: Own, tensor: torch.Tensor) -> object:
-    """Of integers that depend on an input, each is a symbol."""
+    """The list of a tensor; integers that depend on an input are symbols."""
     value = questions.value_of(tensor)
     if value is not None:
         with no_dispatch():
@@ -263,7 +264,9 @@ def _numbers(questions: Questions, tensor: torch.Tensor) -> object:
 
 @_answers(_OF_HELD, "item")
 def _item(questions: Questions, own: Own, tensor: torch.Tensor) -> object:
-    """Of a real number that only the data tells, one that Python may compute with and compare; no gradient goes through it."""
+    """The number of a tensor of one element; a data-dependent real number is one that Python may compute with and
+    compare, without gradients.
+    """
     has_one = all(type(size) is int and size == 1 for size in tensor.shape)
     if not has_one or not tensor.dtype.is_floating_point or questions.value_of(tensor) is not None:
         return own(tensor)
@@ -288,11 +291,13 @@ class _Unknown:
 
 
 def _is_shown(tracer: Tracer) -> bool:
-    """Whether a text is asked for that is only printed, logged or raised; the first time, that it is not in the file is a warning."""
+    """Return whether a text is asked for that is only printed, logged or raised; the first time, that it is not in the file is a
+    warning.
+    """
     where = shown_at()
     if where is None:
         return False
-    text = "what forward prints or logs of numbers that only the data tells is not in the file"
+    text = "forward prints or logs numbers that depend on data; the file does not"
     if not any(line.startswith(text) for line in tracer.warnings):
         tracer.warnings.append(f"{text} ({where})")
     return True

@@ -1,4 +1,4 @@
-"""What a graph takes for true of sizes that only the data tells, as nodes of it: each gives its tensor on where it is true.
+"""The conditions of a graph on data-dependent sizes, as nodes: each returns its tensor where the condition holds.
 
 A file fails in such a node, by a name that says what is not true, where eager PyTorch would have raised.
 """
@@ -73,7 +73,7 @@ def _turned(relation: Relation) -> Relation | bool:
 
 
 def checked_by(node: torch.fx.Node) -> Relation:
-    """What a check asks."""
+    """The relation that a check tests."""
     _, signs, lefts, rights, _ = node.args
     return composed(signs, lefts, rights)  # type: ignore[arg-type]
 
@@ -96,7 +96,7 @@ def _arguments(node: torch.fx.Node, checked: Sequence[Step], where: SourceLocati
 
 
 def behind(node: torch.fx.Node) -> torch.fx.Node:
-    """What a check gives on; ``node`` itself where it is none."""
+    """The tensor that a check passes on; ``node`` itself where it is no check."""
     while node.target is CHECKED:
         node = node.args[0]  # type: ignore[assignment]
     return node

@@ -116,7 +116,7 @@ class Tracer:
         return found
 
     def notes_of_plugins(self) -> list[Assumed]:
-        """What the report says of rare roads, in the order of their table."""
+        """The lines of plugins for the report, in the order of their table."""
         return [note for name in RARE_ROADS if name in self.plugins for note in self.plugins[name].notes]
 
     def end(self) -> None:

@@ -217,7 +217,9 @@ def _tried(env: ShapeEnv, operator: Callable[[], Result], sizes: Mapping[str, in
 
 
 def _open_relations(env: ShapeEnv, since: int) -> Iterator[tuple[Relation, bool]]:
-    """What kernels asked of sizes that only the data tells, and their answers; a size of 0 or 1 is asked for on the way."""
+    """The relations on data-dependent sizes that kernels asked for, and their answers; a size of 0 or 1 is asked for on
+    the way.
+    """
     for _, what, answer in env.asked[since:]:
         relation = what if isinstance(what, Relation) else Relation("eq", (what, answer))
         if not relation.symbols() & env.unbacked or {0, 1} & set(relation.args):

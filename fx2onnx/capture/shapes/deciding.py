@@ -122,7 +122,7 @@ def _note_way(env: ShapeEnv, true: Relation, key: tuple[Relation, bool]) -> None
 
 @answers_for_caller
 def _is_otherwise_at_zero_only(env: ShapeEnv, relation: Relation) -> bool:
-    """Whether the sample's answer is that of all sizes but 0."""
+    """Return whether the sample's answer is that of all sizes but 0."""
     true = relation if env.hint(relation) else relation.negated()
     return len(relation.symbols()) == 1 and env.facts.excludes_zero_only(true)
 
@@ -151,7 +151,7 @@ def few(env: ShapeEnv, dim: Dim) -> Mapping[int, Relation] | None:
 
 @answers_for_caller
 def _goes_one_way(env: ShapeEnv, relation: Relation) -> bool:
-    """Whether a size in the relation became a plain number before, as a key of a dict does that is then compared with others; or
+    """Return whether a size in the relation became a plain number before, as a key of a dict does that is then compared with others; or
     whether it goes as at the sample; or whether no sizes are found that go the other way.
     """
     fixed = {dim.as_symbol() for dim in env.specializations}

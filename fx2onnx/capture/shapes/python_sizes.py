@@ -76,7 +76,7 @@ def _for_thread(original: Function, wrap: Callable[..., Function]) -> Function:
 
 
 def are_numbers_of_data(items: Sequence[Number]) -> bool:
-    """Whether there is a tensor of one number, and with it tensors of its dtype and numbers that have room in it: the answer has
+    """Return whether there is a tensor of one number, and with it tensors of its dtype and numbers that have room in it: the answer has
     that dtype, whichever it is.
     """
     first = next((item for item in items if isinstance(item, torch.Tensor)), None)

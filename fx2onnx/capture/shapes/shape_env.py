@@ -204,7 +204,7 @@ class ShapeEnv(SizesOfRun):
             self.assume(relation, user_location())
 
     def is_no_multiple(self, value: Scalar, number: int) -> bool:
-        """Whether Python went on where ``value`` is no multiple of ``number``."""
+        """Return whether Python went on where ``value`` is no multiple of ``number``."""
         pair = value, number
         if pair == self.no_multiple or (pair in self.no_multiple_in and asks_in(self.no_multiple_in[pair])):
             return True
@@ -220,7 +220,7 @@ class ShapeEnv(SizesOfRun):
         return found
 
     def holds_at_ordinary_sizes(self, relation: Relation, *, least: int = 1, from_one: bool = False) -> bool:
-        """Whether ``relation`` is true at the sample's sizes and at every size of a varied list, from ``least`` on; ``from_one``:
+        """Return whether ``relation`` is true at the sample's sizes and at every size of a varied list, from ``least`` on; ``from_one``:
         at 1, too.
         """
         names = sorted(relation.symbols())
@@ -345,11 +345,11 @@ class ShapeEnv(SizesOfRun):
         return bool(self.either_way and relation.symbols() <= self.either_way and relation.is_about_zero_or_one())
 
     def _compares_strides(self, by_python: bool) -> bool:
-        """Whether a kernel asks if two sizes differ: where it needs them to be equal, it asks that, as ``TORCH_CHECK`` does."""
+        """Return whether a kernel asks if two sizes differ: where it needs them to be equal, it asks that, as ``TORCH_CHECK`` does."""
         return not by_python or (self.during in Op.COMPARES_STRIDES.names and not asked_by_user())
 
     def remembers_comparisons(self) -> bool:
-        """Whether a comparison is the same whenever it is asked, until something is learnt, and leaves no trace."""
+        """Return whether a comparison is the same whenever it is asked, until something is learnt, and leaves no trace."""
         facts = self.facts
         return facts.equalities is NO_EQUALITIES and not facts.signed and not (facts.sets and self.takes_notes)
 

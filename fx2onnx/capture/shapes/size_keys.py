@@ -43,7 +43,7 @@ def hashing(original: Callable[[torch.SymInt], int]) -> Callable[[torch.SymInt],
 
 @answers_for_caller
 def _is_key_of_cache(frame: FrameType) -> bool:
-    """Whether the size is a key of a dict that keeps what is computed. The capture leaves no such key in it."""
+    """Return whether the size is a key of a dict that keeps what is computed. The capture leaves no such key in it."""
     table = _cache_at(frame) if THREAD.captures else None
     if table is not None:
         before_change(functools.partial(_without_sizes, table))
@@ -107,7 +107,7 @@ def _lookups(code: CodeType) -> Sequence[tuple[ast.expr, ast.expr]]:
 
 
 def _is_stored(code: CodeType, table: ast.expr) -> bool:
-    """Whether the function stores what it computes into the container."""
+    """Return whether the function stores what it computes into the container."""
     name = ast.dump(table)
     stores = (node for node, held in _lookups(code) if ast.dump(held) == name)
     return any(

@@ -24,7 +24,7 @@ MOST_CHOSEN = 4
 
 
 def is_exact(value: Scalar) -> bool:
-    """Whether the last bit of ``value`` is the same wherever it is computed."""
+    """Return whether the last bit of ``value`` is the same wherever it is computed."""
     if not isinstance(value, Dim) or not value.is_real:
         return True
     return not any(atom.op in APPROXIMATE or (atom.op == "pow" and atom.is_real) for atom in innermost_first(value))
@@ -171,7 +171,7 @@ REAL: Mapping[str, Formula] = {
 
 
 def is_dense(sizes: Sequence[Scalar], strides: Sequence[Scalar], order: Sequence[int]) -> bool:
-    """Whether axes are dense in this order, the innermost first; as they stand where there is none."""
+    """Return whether axes are dense in this order, the innermost first; as they stand where there is none."""
     expected: Scalar = 1
     axes = order or range(len(sizes) - 1, -1, -1)
     if len(axes) != len(sizes):

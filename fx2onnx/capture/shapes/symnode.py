@@ -46,7 +46,7 @@ def _wrapping(kind: type) -> Callable[[DimNode, Scalar], DimNode]:
 
 
 def _layout(order: Sequence[int] = ()) -> Callable[[DimNode, list[DimNode], list[DimNode]], DimNode]:
-    """Whether the axes are dense in this order, the innermost first; as they stand where there is none."""
+    """Return whether the axes are dense in this order, the innermost first; as they stand where there is none."""
 
     def is_dense(self: DimNode, sizes: list[DimNode], strides: list[DimNode]) -> DimNode:
         return self.wrap_bool(size_math.is_dense([one.value for one in sizes], [one.value for one in strides], order))
@@ -92,7 +92,9 @@ class DimNode:
     constant_int = maybe_as_int
 
     def is_constant(self) -> bool:
-        """Whether the node is a constant boolean: torch 2.8 knows no other constants, and asks in order to compute with plain numbers."""
+        """Return whether the node is a constant boolean: torch 2.8 knows no other constants, and asks in order to compute with
+        plain numbers.
+        """
         return self.constant and self.pytype is bool
 
     def is_symbolic(self) -> bool:
@@ -395,7 +397,7 @@ def sym_number(env: ShapeEnv, value: Scalar) -> Any:
 
 @answers_for_caller
 def may_be_size(value: Any) -> bool:
-    """Whether the value, or one in it, is a symbolic size or a tensor of one number, which may be one."""
+    """Return whether the value, or one in it, is a symbolic size or a tensor of one number, which may be one."""
     if isinstance(value, list | tuple):
         return any(map(may_be_size, value))
     return type(value) is torch.SymInt or (isinstance(value, torch.Tensor) and value.dim() == 0)

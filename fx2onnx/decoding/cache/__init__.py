@@ -1,1 +1,1 @@
-"""What a model keeps between two steps of generation."""
+"""The state that a model keeps between two steps of generation."""

@@ -64,7 +64,7 @@ class Compressing:
     def update_overlap_state(
         self, name: str, chunk_kv: torch.Tensor, chunk_gate: torch.Tensor, head_dim: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """What the last group left, which nothing gives weight to where there was none.
+        """The state that the last group left, which has no weight where there was none.
 
         Shapes:  chunk_kv, chunk_gate [batch, groups, tokens of one, 2 * head_dim] -> twice [batch, tokens of one, head_dim].
         """

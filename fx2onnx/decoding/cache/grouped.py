@@ -96,7 +96,7 @@ class GroupedDecoder(torch.nn.Module):
 
     @contextlib.contextmanager
     def as_file(self) -> Iterator[None]:
-        """What is captured within has the operators. Raises: UserError E601 where the model does not fit."""
+        """Replace the operators in a capture within the block. Raises: UserError E601 where the model does not fit."""
         seen = self._probed()
         self._keep_tables(seen)
         self._seen = seen
@@ -114,7 +114,7 @@ class GroupedDecoder(torch.nn.Module):
 
     # -- what a model is asked ------------------------------------------------------------------------------------
     def _probed(self) -> RotaryCalls:
-        """What a short prompt on the model itself shows."""
+        """The rotary calls that a short prompt on the model itself shows."""
         seen, ids = RotaryCalls(), torch.zeros(1, 3, dtype=torch.int64)
         masks = _masks(lambda masked: seen.windows.append(masked.window))
         with _implementation(self.model, _eager_like, masks), contextlib.ExitStack() as stack:

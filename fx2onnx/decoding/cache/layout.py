@@ -1,4 +1,4 @@
-"""What a model remembers between two steps of text generation, as named tensors.
+"""The state of a model between two steps of text generation, as named tensors.
 
 A cache is taken apart into its tensors after one run of the model (``CacheLayout``), and put together again from other
 tensors (``CacheLayout.rebuilt``), whatever its class: attention caches, windows, states of recurrent layers. No model is
@@ -136,18 +136,18 @@ class CacheTensor:
 
     @property
     def is_row_of_numbers(self) -> bool:
-        """Whether the tensor is so many whole numbers for each row."""
+        """True if the tensor is so many whole numbers for each row."""
         return len(self.shape) == 2 and not self.dtype.is_floating_point and list(self.axes.values()) == ["batch_size"]
 
     @property
     def is_of_all_tokens(self) -> bool:
-        """Whether the tensor has the same size after any number of tokens, and holds more than the last of them."""
+        """True if the tensor has the same size after any number of tokens, and holds more than the last of them."""
         is_constant = list(self.axes.values()) == [BATCH] and self.dtype.is_floating_point
         return is_constant and _CONVOLUTION not in self.name and not self.is_encoder
 
     @property
     def is_encoder(self) -> bool:
-        """Whether the tensor comes from the encoder alone and stays the same at every step."""
+        """True if the tensor comes from the encoder alone and stays the same at every step."""
         return ".encoder." in self.name
 
 
@@ -192,7 +192,7 @@ class CacheLayout:
 
     @property
     def is_of_modules(self) -> bool:
-        """Whether modules hold a part of the state."""
+        """True if modules hold a part of the state."""
         return is_holding(self._template)
 
     def rebuilt(self, tensors: Mapping[str, torch.Tensor], past: int) -> object:

@@ -53,14 +53,16 @@ def generated_argument(model: Model) -> str:
 
 
 def state_behind(model: Model, inputs: Mapping[str, object]) -> tuple[Mapping[str, torch.Tensor], HeldCache]:
-    """What ``model`` gives for a prompt, and the state behind it: the cache that it was handed, and what modules hold."""
+    """The outputs of ``model`` for a prompt, and the state behind it: the cache that it was handed, and the tensors
+    that modules hold.
+    """
     from transformers import DynamicCache
 
     return step(model, {**inputs, "return_dict": True}, {"layers": DynamicCache(config=model.config), "held": {}})
 
 
 def step(model: Model, inputs: Mapping[str, object], state: HeldCache) -> tuple[Mapping[str, torch.Tensor], HeldCache]:
-    """What ``model`` gives after ``state``, and the state behind that."""
+    """The outputs of ``model`` after ``state``, and the state behind that."""
     with untouched(model):
         for path, value in _flat(state["held"]):
             *parents, attribute = path

@@ -27,7 +27,7 @@ class Angles:
 
 @dataclass
 class RotaryCalls:
-    """What a run of the model said of its masks and rotary embeddings."""
+    """The masks and rotary embeddings that a run of the model used."""
 
     windows: list[int] = field(default_factory=list)
     tables: dict[tuple[int, tuple[Any, ...]], tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)

@@ -127,7 +127,7 @@ def image_parts(request: FolderRequest) -> dict[str, Source]:
 
 
 def made_of(model: Model, inputs: Mapping[str, torch.Tensor]) -> Inputs:
-    """What the language model takes at a later step of what was made of the images in ``inputs``, by argument."""
+    """The arguments that the language model takes at a later step and that were made of the images in ``inputs``."""
     language, ids = language_of(model), inputs["input_ids"]
     if language is model:
         result = model(**inputs, use_cache=True, return_dict=True)
@@ -212,7 +212,7 @@ def runs_on_text(model: Model) -> bool:
 
 
 def _carried(model: Model) -> CrossAttentionTrials | None:
-    """What a trial run with images says; None where later steps take nothing that was made of them."""
+    """The findings of a trial run with images; None where later steps take nothing that was made of them."""
     language, sizes = language_of(model), sizes_of(model)
     context = SampleContext(model.config, Options(batch=sizes.batch, seq=sizes.past), model)
     text = {name: value for name, value in prompt_of(language, sizes).items() if name != "position_ids"}

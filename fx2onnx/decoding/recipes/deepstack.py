@@ -1,5 +1,5 @@
-"""What language models take beside embedded tokens: a second embedding for every layer, and features of images that are
-added to the states behind the first layers, or before those that the encoder names.
+"""The inputs of language models beside embedded tokens: a second embedding for every layer, and features of images that
+are added to the states behind the first layers, or before those that the encoder names.
 
 The names are those that transformers gives them: ``per_layer_inputs`` of forward, ``deepstack_features`` of what
 ``get_image_features`` returns.

@@ -65,7 +65,7 @@ def encoder_states(layout: CacheLayout) -> list[str]:
 
 
 def first_step(model: Model, inputs: Mapping[str, torch.Tensor], ids: torch.Tensor) -> tuple[Inputs, Inputs]:
-    """What the encoder gives for ``inputs``, and what the whole model gives for the decoder's ``ids``."""
+    """The outputs of the encoder for ``inputs``, and those of the whole model for the decoder's ``ids``."""
     encoder = model.get_encoder()
     encoded = encoder(**_accepted(encoder, inputs), return_dict=True)
     mask = {name: value for name, value in inputs.items() if name == "attention_mask"}
@@ -166,7 +166,7 @@ def _in_columns(model: Model, ids: torch.Tensor) -> torch.Tensor:
 
 
 def _one_number_a_position(encoded: Mapping[str, torch.Tensor], tried: Mapping[str, torch.Tensor]) -> set[str]:
-    """What is handed on as [batch, positions of the last hidden state], such as a mask.
+    """The names of tensors that are handed on as [batch, positions of the last hidden state], such as a mask.
 
     A pooled state [batch, width] can be as wide as one run has positions, but not as two runs of different lengths.
     """

@@ -81,8 +81,8 @@ MEDIA: dict[str, tuple[InputFactory, ...]] = {
 
 @dataclass(frozen=True)
 class ImagePromptTrials:
-    """What two trial runs say: the cache of a prompt with images, how many of its tokens the attention mask does not
-    count, the states that the images alone decide, and what a later step takes beside tokens and cache.
+    """The findings of two trial runs: the cache of a prompt with images, how many of its tokens the attention mask does
+    not count, the states that the images alone decide, and the inputs of a later step beside tokens and cache.
     """
 
     cache_argument: str
@@ -103,7 +103,7 @@ class PromptPart(ModelPart[ImagePromptTrials]):
 
 
 class ImageStates(ModelPart[ImagePromptTrials]):
-    """What the layers of cross attention keep of the images."""
+    """The states of images that the layers of cross attention keep."""
 
     def forward(self, **media: torch.Tensor) -> Inputs:
         first = next(iter(media.values()))

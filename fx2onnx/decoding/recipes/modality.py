@@ -1,4 +1,4 @@
-"""What a model reads beside text: how images and sound are encoded, and the token that stands for a feature.
+"""The inputs of a model beside text: how images and sound are encoded, and the token that stands for a feature.
 
 All is found by what such models have in common in transformers: ``get_image_features`` and ``get_audio_features``,
 ``config.image_token_id``. No model is named.
@@ -92,7 +92,9 @@ def owner_of(model: Model, modality: Modality) -> object:
 
 
 def parameters_of(model: Model, modality: Modality) -> Mapping[str, inspect.Parameter]:
-    """Of the encoder's method; outer classes hand theirs on as ``*args, **kwargs``, some of them or all."""
+    """The parameters of the encoder's method; outer classes hand theirs on as ``*args, **kwargs``, some of them or
+    all.
+    """
     known: dict[str, inspect.Parameter] = {}
     for owner in _owners(model, modality):
         parameters = inspect.signature(getattr(owner, modality.method)).parameters

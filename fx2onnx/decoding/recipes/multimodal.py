@@ -174,7 +174,7 @@ def parts(request: FolderRequest) -> list[FolderPart] | TextOnly:
 
 
 def _narrow(forms: list[Source]) -> str:
-    """What the last of ``forms`` takes a call, where that is less than the first does."""
+    """The inputs that the last of ``forms`` takes in one call, where these are fewer than those of the first."""
     grid = getattr(forms[0].module, "grid", None)
     return "one image or recording" if grid is None else "an image of the sample's size"
 

@@ -24,7 +24,9 @@ from fx2onnx.sources.source import Source
 
 @dataclass(frozen=True)
 class PreparedInputTrials:
-    """What trial runs say: the argument that takes the cache, the cache, and by how many its length exceeds the prompt's."""
+    """The findings of trial runs: the argument that takes the cache, the cache, and by how many its length exceeds the
+    prompt's.
+    """
 
     cache_argument: str
     layout: CacheLayout

@@ -1,4 +1,6 @@
-"""What a recipe is: a form in which generating models are exported, with the files that it makes of a model."""
+"""The interface of a recipe: a form in which generating models are exported, with the files that it makes of a
+model.
+"""
 
 from __future__ import annotations
 
@@ -86,7 +88,7 @@ class FolderRequest:
         return language_of(self.model)
 
     def context(self, seq: int | None = None) -> SampleContext:
-        """What samples for the model are made from."""
+        """The context that example inputs for the model are made from."""
         return SampleContext(self.model.config, replace(self.options, seq=seq or self.options.seq), self.model)
 
     def part(self, file: str, *forms: Source | Callable[[], Source], narrow: str = "one token") -> FolderPart:
@@ -117,7 +119,7 @@ class TextOnly:
 
 
 class Recipe(Protocol):
-    """What the module of a recipe has."""
+    """The interface that the module of a recipe has."""
 
     def fits(self, request: FolderRequest) -> bool:
         """Return whether the model has this form, by its structure and never by its name."""

@@ -1,7 +1,7 @@
-"""Whether operands fit one another: a graph is checked against itself while it is built.
+"""Agreement of operands: a graph is checked against itself while it is built.
 
 Two sizes contradict each other where their difference is a number other than 0, or is one at the sizes of the sample.
-Sizes that only the data gives contradict nothing.
+Data-dependent sizes contradict nothing.
 """
 
 from __future__ import annotations

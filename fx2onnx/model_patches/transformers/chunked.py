@@ -53,7 +53,7 @@ def by_chunk(numbers: Tensor, size: int) -> Tensor:
 
 
 def in_order(numbers: Tensor, length: Any) -> Tensor:
-    """What ``by_chunk`` took apart: [chunks, batch, heads, size, d] -> [batch, length, heads, d]."""
+    """The inverse of ``by_chunk``: [chunks, batch, heads, size, d] -> [batch, length, heads, d]."""
     return numbers.permute(1, 0, 3, 2, 4).flatten(1, 2)[:, :length]
 
 
@@ -141,7 +141,7 @@ def _between(decay: Tensor) -> Tensor:
 
 
 def later(size: int) -> Tensor:
-    """What keeps exponents [size, size] from columns behind their row: -inf there, and 0."""
+    """The mask that keeps exponents [size, size] from columns behind their row: -inf there, and 0."""
     return torch.full((size, size), -torch.inf).triu(1)
 
 

@@ -49,7 +49,9 @@ def block_indexer(
     blocks = count // ratio + 2  # more than there are: no size is special
 
     def scores_of(counted: Tensor) -> Tensor:
-        """Of the blocks of what each query sees, or of what all see: [batch, queries or 1, keys] -> [batch, queries, blocks]."""
+        """The scores of the blocks that each query sees, or that all see: [batch, queries or 1, keys] -> [batch, queries,
+        blocks].
+        """
         order = torch.argsort(1 - counted, dim=-1, stable=True)
         places = (torch.arange(blocks).unsqueeze(1) * ratio + torch.arange(ratio)).clamp(max=count - 1)
         order = order[..., places]

@@ -112,7 +112,7 @@ def funnel_positions(
     inverse = 1 / (10000 ** (torch.arange(0, half, 1.0, dtype=torch.int64, device=device).to(dtype) / half))
 
     def embedded(places: _Places, pooled: _Places, stride: int, shift: int) -> Tensor:
-        """Of the distances that ``relative_pos`` lists, from the greatest down."""
+        """The embeddings of the distances that ``relative_pos`` lists, from the greatest down."""
         greatest = pooled.start() - places.start() + shift * pooled.length() * stride
         distances = torch.arange(
             greatest, pooled.start() - places.last() - 1, -stride, dtype=torch.int64, device=device

@@ -184,7 +184,7 @@ def _keeps_rows(node: ir.Node, sizes: tuple[int, ...]) -> bool:
 
 
 def _arrangement(node: ir.Node, sizes: tuple[int, ...]) -> Callable[..., Array] | None:
-    """What the node does to the arrays of its weights; None where numbers are lost or repeated."""
+    """The function that the node applies to the arrays of its weights; None where numbers are lost or repeated."""
     if node.op_type == "Concat":
         axis = int(attribute(node, "axis", 0))
         return lambda *arrays: np.concatenate(arrays, axis)

@@ -124,7 +124,7 @@ def _is_of_weight(value: ir.Value) -> bool:
 
 
 def _turned(value: ir.Value) -> ir.Value | None:
-    """What has its last two axes exchanged to give the value."""
+    """The value whose last two axes are exchanged to give ``value``."""
     node = produced_by(value, "Transpose")
     perm = None if node is None else perm_of(node)
     if node is None or perm is None:

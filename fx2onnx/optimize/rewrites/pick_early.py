@@ -83,7 +83,7 @@ def _drops_axis(pick: ir.Node) -> bool:
 
 
 def _operands(nodes: list[tuple[ir.Node, int]]) -> set[tuple[ir.Value, int]]:
-    """What is picked from, and along which axis."""
+    """The values that are picked from, and along which axis."""
     read = {(required(node, place), of) for node, axis in nodes for place, of in _axes(node, axis).items()}
     return read - {(node.outputs[0], axis) for node, axis in nodes}
 

@@ -70,7 +70,7 @@ class MergeSlices(Rewrite[SlicesMatch]):
 
 
 def _cuts(node: ir.Node, rank: int) -> dict[int, Cut] | None:
-    """What a Slice cuts of each axis; None where a bound is computed."""
+    """The cut of a Slice for each axis; None where a bound is computed."""
     given = [operand(node, index) for index in range(1, 5)]
     arrays = [None if each is None or each.const_value is None else each.const_value.numpy() for each in given]
     if any(each is not None and array is None for each, array in zip(given, arrays, strict=True)):

@@ -51,7 +51,7 @@ class _IntegerConvolution:
             self.slices.append((cut, form(part, arrange(weights[:, start:stop], group), window)))
 
     def sums(self, x: Array, y: Array) -> Array:
-        """Of x in float32; in ``y``, or in float64."""
+        """The sums of x in float32; in ``y``, or in float64."""
         if not self.slices:
             window = self.window
             wide = np.empty(y.shape, np.float64)

@@ -229,7 +229,7 @@ def _qlinear_infer(inputs: Sequence[Array], attrs: Mapping[str, Any]) -> Sequenc
 
 
 def _factor(a_scale: Array, b_scale: Array, y_scale: Array) -> Array:
-    """What a sum is multiplied with; the left scale may be one a row, the right one a column."""
+    """The factor of a sum; the left scale may be one a row, the right one a column."""
     left = widen(a_scale)
     left = left[:, None] if left.ndim == 1 and left.size > 1 else left
     factor = np.asarray(left * widen(b_scale) / widen(y_scale), FLOAT32)

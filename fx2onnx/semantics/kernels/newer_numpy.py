@@ -11,7 +11,7 @@ from fx2onnx.semantics.types import Array
 
 
 def _vecdot(left: Array, right: Array) -> Array:
-    """Of real vectors along the last axis, each product by the routine that takes products of matrices."""
+    """The products of real vectors along the last axis, each by the routine that takes products of matrices."""
     product: Array = np.matmul(left[..., None, :], right[..., :, None])
     return product[..., 0, 0]
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from fx2onnx.base.stack_frames import public
 from fx2onnx.semantics.kernels.cast import cast_array
 from fx2onnx.semantics.limits import check_shape
 from fx2onnx.semantics.registry import kernel
@@ -15,6 +16,7 @@ from fx2onnx.semantics.types import Array, Dtype, numpy_dtype_of_code, widen
 _shared: np.random.Generator | None = None
 
 
+@public
 def set_seed(seed: int) -> None:
     """Make the nodes without a ``seed`` draw from one generator that starts here, as onnxruntime's ``set_seed`` does."""
     global _shared

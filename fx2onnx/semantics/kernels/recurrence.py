@@ -1,4 +1,4 @@
-"""What RNN, LSTM and GRU share: activations, directions, lengths, and steps with any activations."""
+"""The common part of RNN, LSTM and GRU: activations, directions, lengths, and steps with any activations."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def activations(names: Sequence[str], alphas: Sequence[float], betas: Sequence[f
 
 
 class Recurrence:
-    """What the three operators share: directions, layouts, lengths, clipping."""
+    """The settings that the three operators share: directions, layouts, lengths, clipping."""
 
     def __init__(
         self, x: Array, w: Array, r: Array, lengths: Array | None, attrs: dict[str, Any], n_gates: int

@@ -150,7 +150,7 @@ def _lines(axes: Sequence[int] | None, rank: int) -> list[int]:
 def _sizes(
     before: Sequence[int], scales: Array | None, sizes: Array | None, policy: str
 ) -> tuple[list[float], list[int], list[float]]:
-    """Of each axis: the scale, the size of the result, and that size before it is rounded."""
+    """The scale of each axis, the size of the result, and that size before it is rounded."""
     if scales is not None and scales.size and sizes is not None and sizes.size:
         raise ValueError("scales and sizes are both given")
     if scales is not None and scales.size:

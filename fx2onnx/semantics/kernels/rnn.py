@@ -81,8 +81,8 @@ def _gru_step(joined: Joined, batch: int, resets_before: bool) -> Walk:
 
 
 def _gru_inputs(projected: Array, bias: Array, resets_after: bool) -> Iterable[tuple[Array, Array]]:
-    """What is added to a step's gates, and to its new state: the recurrent bias of the state is scaled by the reset gate,
-    where that comes after the product.
+    """The terms that are added to a step's gates, and to its new state: the recurrent bias of the state is scaled by the reset
+    gate, where that comes after the product.
     """
     cut = projected.shape[2] // 3 * 2
     if not resets_after:

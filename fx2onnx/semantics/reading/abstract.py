@@ -1,4 +1,4 @@
-"""What is known before the run: the values of constants, and the shape and dtype of everything else."""
+"""Abstract values, known before the run: the values of constants, and the shape and dtype of everything else."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def holds_values(arg: Value) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class AbstractValue:
-    """What is known of one value: all of it, or its shape and dtype."""
+    """The facts that are known of one value: all of it, or its shape and dtype."""
 
     array: Value
     is_value: bool
@@ -55,7 +55,7 @@ def _dims(slot: Slot, fixed: Mapping[str, int]) -> list[int | DimKey]:
 
 
 class AbstractState:
-    """What is known of the slots of one program, where each size that is not known has been given a number."""
+    """The facts that are known of the slots of one program, where each size that is not known has been given a number."""
 
     def __init__(
         self, program: Program, fixed: Mapping[str, int] | None = None, sizes: Mapping[Any, int] | None = None
@@ -83,7 +83,7 @@ class AbstractState:
         return AbstractValue(self.abstract[index], False) if index in self.abstract else None
 
     def values(self, step: Step) -> AbstractValues:
-        """What is known of the step's own inputs."""
+        """The facts that are known of the step's own inputs."""
         return [self.value(index) for index in step.inputs[: step.n_inputs]]
 
     def note(self, indices: Sequence[int], values: AbstractValues) -> None:
@@ -92,7 +92,7 @@ class AbstractState:
                 (self.known if value.is_value else self.abstract)[index] = value.array
 
     def operands(self, step: Step) -> list[Value] | None:
-        """What the step reads, or None where something of it is not known at all."""
+        """The values that the step reads, or None where something of it is not known at all."""
         args: list[Value] = []
         for index in step.inputs:
             if index < 0:
@@ -142,7 +142,7 @@ def entries_of(step: Step, state: AbstractState) -> list[Entry]:
 
 
 def outcome_of(step: Step, entries: Sequence[Entry], results: Sequence[AbstractValues]) -> AbstractValues:
-    """What is known of the step's outputs, given what is known of its bodies' outputs."""
+    """The facts that are known of the step's outputs, given those on its bodies' outputs."""
     return _OUTCOMES[step.op_type](step, entries, results)
 
 
@@ -167,7 +167,7 @@ def _if_outcome(step: Step, entries: Sequence[Entry], results: Sequence[Abstract
 
 
 def _common(one: AbstractValue | None, other: AbstractValue | None) -> AbstractValue | None:
-    """What holds of a value that is either of two."""
+    """The facts that hold of a value that is either of two."""
     return one.shape_only() if one is not None and other is not None and _same_shape(one, other) else None
 
 
@@ -258,7 +258,7 @@ def _scan_outcome(step: Step, entries: Sequence[Entry], results: Sequence[Abstra
 
 
 def _carried(before: AbstractValues, after: AbstractValues) -> tuple[AbstractValues, AbstractValues]:
-    """What holds of the carried values after any number of iterations, and the outputs that are stacked."""
+    """The facts that hold of the carried values after any number of iterations, and the outputs that are stacked."""
     carried, stacked = after[: len(before)], after[len(before) :]
     pairs = list(zip(before, carried, strict=True))
     if all(old is None or (new is not None and _same_shape(old, new)) for old, new in pairs):

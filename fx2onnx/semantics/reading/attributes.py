@@ -115,7 +115,9 @@ _VALUES: dict[int, Callable[[Any], Any]] = {
 
 
 def attribute_value(attribute: Any, text: NodeText, weights: WeightStore) -> Any:
-    """What a kernel gets. Raises: UserError E303 for a tensor that contradicts itself, and for several graphs."""
+    """The value of an attribute for a kernel. Raises: UserError E303 for a tensor that contradicts itself, and for several
+    graphs.
+    """
     read = _VALUES.get(attribute.type)
     if read is not None:
         return read(attribute)

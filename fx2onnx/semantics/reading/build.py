@@ -56,7 +56,7 @@ _GARBLED = (ValueError, TypeError, KeyError, RuntimeError, AttributeError, Asser
 
 @dataclass(slots=True)
 class BuildContext:
-    """What all graphs of one model share."""
+    """The context that all graphs of one model share."""
 
     functions: Mapping[tuple[str, str, str], Any]
     weights: WeightStore

@@ -1,4 +1,4 @@
-"""What a model holds beside its graph: opsets and functions."""
+"""The opsets and functions of a model, which stand beside its graph."""
 
 from __future__ import annotations
 
@@ -121,7 +121,9 @@ def _check_function(function: Any) -> None:
 
 
 def _check_imports(function: Any) -> list[tuple[str, str, str]]:
-    """What the function's nodes may call. Raises: UserError E303 for one of a domain that the function does not import."""
+    """The operators that the function's nodes may call. Raises: UserError E303 for one of a domain that the function does not
+    import.
+    """
     imported = opsets_of(function.opset_import)
     called = []
     for node in _deep_nodes(function.node, 0):

@@ -1,4 +1,6 @@
-"""What a ``NodeProto`` says, read once: names, attributes, the order in which nodes can run, and whether its operator allows it."""
+"""The contents of a ``NodeProto``, read once: names, attributes, the order in which nodes can run, and whether its operator allows
+it.
+"""
 
 from __future__ import annotations
 

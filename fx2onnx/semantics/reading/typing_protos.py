@@ -1,4 +1,4 @@
-"""What ``TypeProto`` says: the type of a value and its dims."""
+"""The contents of a ``TypeProto``: the type of a value and its dims."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def tensor_of(code: int | str) -> str:
 
 
 def element_of(type_: str, form: str = "seq") -> str:
-    """What a sequence (or an optional) holds; "" for another type."""
+    """The type of the elements of a sequence (or an optional); "" for another type."""
     return type_[len(form) + 1 : -1] if type_.startswith(f"{form}(") else ""
 
 
@@ -257,7 +257,7 @@ def build_bodies(
 
 
 def names_of_body(graph: Any, known: Iterable[str], is_outside: Callable[[str], bool]) -> set[str]:
-    """What a body defines, of which ``known`` are its inputs and initializers.
+    """The names that a body defines, of which ``known`` are its inputs and initializers.
 
     Raises: UserError E303 for a node's output that a graph around the body has defined before.
     """

@@ -58,7 +58,7 @@ def load_mapped(
 
 
 def stated_quantization(config: Config) -> dict[str, Any] | None:
-    """What the config says of a quantisation that is read here."""
+    """The quantization that the config states, as far as it is read here."""
     said = getattr(config, "quantization_config", None)
     if not isinstance(said, dict) or said.get("quant_method") not in FORMATS:
         return None

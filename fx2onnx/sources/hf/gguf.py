@@ -219,7 +219,7 @@ class _Placed:
         return None
 
     def _processed(self, name: str, numbers: Any) -> tuple[str | None, Any]:
-        """What transformers makes of a tensor, and its name for it."""
+        """The tensor as transformers converts it, and its name for it."""
         parsed: dict[str, dict[str, torch.Tensor]] = {"tensors": self._partial(name)}
         result = self._process.process(
             weights=numbers, name=name, tensor_key_mapping=self.names, parsed_parameters=parsed
@@ -259,7 +259,7 @@ class _Placed:
         return True
 
     def _stays(self, target: str, is_turned: bool) -> bool:
-        """Whether the module of a weight can be exchanged for one on blocks."""
+        """Return whether the module of a weight can be exchanged for one on blocks."""
         path, _, last = target.rpartition(".")
         try:
             part = self.outline.get_submodule(path)
@@ -289,7 +289,7 @@ class _Placed:
                     own.copy_(own / divisor)
 
     def warnings(self) -> Iterator[str]:
-        """What of the file is not in the model, or not in its own codes."""
+        """The parts of the file that are not in the model, or not in their own quantized form."""
         if self.unread:
             shown = ", ".join(self.unread[:4])
             yield f"{self.file.path}: {len(self.unread)} tensors have no place in the model and are left out: {shown}"

@@ -56,7 +56,7 @@ class StoredWeight:
 
 @dataclass
 class GgufFile:
-    """What a file holds: its metadata and tensors. ``files`` are the parts of a model that is cut into several."""
+    """A GGUF file: its metadata and tensors. ``files`` are the parts of a model that is cut into several."""
 
     path: Path
     metadata: dict[str, Any]

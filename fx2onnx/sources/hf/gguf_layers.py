@@ -201,7 +201,7 @@ class BlockRows:
         return self.columns // self.layout.group
 
     def read(self, reader: Reader, start: int, stop: int) -> Array:
-        """What ``reader`` finds in some rows: [stop - start, ...]."""
+        """The result of ``reader`` for some rows: [stop - start, ...]."""
         part = self.memory[start:stop] if self.order is None else self.memory[self.order[start:stop]]
         blocks: Array = part.numpy().reshape(-1, self.layout.size_bytes)
         return reader(blocks).reshape(stop - start, -1)

@@ -123,7 +123,7 @@ def _factories(module: Model, parameters: Mapping[str, inspect.Parameter]) -> Ma
 
 
 def _names(task: str) -> Mapping[str, str]:
-    """Of transformers' models for the task, the class by model type."""
+    """The class names of transformers' models for the task, by model type."""
     from transformers.models.auto import modeling_auto
 
     return getattr(modeling_auto, f"MODEL_FOR_{task}_MAPPING_NAMES", {})

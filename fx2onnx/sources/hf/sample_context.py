@@ -1,4 +1,4 @@
-"""What the sample inputs of a transformers model are made from: its config, the sizes asked for, its layers."""
+"""The context that example inputs of a transformers model are made from: its config, the sizes asked for, its layers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fx2onnx.sources.source import AxisName, Options
 
 @dataclass(frozen=True)
 class SampleContext:
-    """What a sample is made from."""
+    """The context that an example input is made from."""
 
     config: Config
     options: Options

@@ -99,7 +99,7 @@ def _encoder_states(context: SampleContext) -> torch.Tensor:
 
 
 def _latents(context: SampleContext) -> torch.Tensor:
-    """What an audio decoder starts from, channels first."""
+    """The latents that an audio decoder starts from, channels first."""
     width = context.number("hidden_size", "latent_dim", "vae_dim", default=64)
     return torch.randn(context.batch, width, context.seq)
 

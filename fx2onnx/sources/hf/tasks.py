@@ -1,4 +1,4 @@
-"""What a transformers model is for: the words of ``?task=``, and the auto mapping that each stands for."""
+"""The tasks of a transformers model: the words of ``?task=``, and the auto mapping that each stands for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What fx2onnx uses of transformers' models and configs, declared here because transformers has no types of its own.
+"""The types of transformers' models and configs that fx2onnx uses, declared here because transformers has no types of its own.
 
 For annotations only: nothing is derived from these classes.
 """
@@ -45,7 +45,7 @@ class GenerationConfig(Protocol):
 
 
 class LoadingNotes(TypedDict, total=False):
-    """What ``from_pretrained`` says of weights that do not fit."""
+    """The notes of ``from_pretrained`` on weights that do not fit."""
 
     mismatched_keys: set[tuple[str, tuple[int, ...], tuple[int, ...]]]
     missing_keys: set[str]

@@ -20,7 +20,7 @@ Values: TypeAlias = dict[torch.fx.Node, Any]
 
 
 class AtenGraph:
-    """What computes the nodes of a captured graph.
+    """The node-by-node evaluation of a captured graph.
 
     ``is_wide``: weights, inputs and casts are float64 where the module has a smaller floating type, so that the values
     are what the module's are rounded from.

@@ -67,7 +67,7 @@ def judged_in(side: SideBySide, name: str, engine: str) -> Difference | None:
 
 
 def engine_blame(side: SideBySide, name: str, engines: Sequence[str]) -> tuple[dict[str, str], Blame | None]:
-    """What every engine gives, and the blame where some are wrong and others agree with PyTorch."""
+    """The output of every engine, and the blame where some are wrong and others agree with PyTorch."""
     found = {engine: judged_in(side, name, engine) for engine in engines}
     texts = {
         engine: LACKS if each is None else each.describe() if each.is_wrong else AGREES
@@ -101,7 +101,7 @@ def _engine_place(engine: str, file: OnnxFile, nodes: Sequence[int]) -> str:
 
 
 def export_blame(side: SideBySide, name: str, program: Program) -> Blame:
-    """Whether the translation is wrong, a rewrite, or only this file: the module is exported again without rewrites, and
+    """Return whether the translation is wrong, a rewrite, or only this file: the module is exported again without rewrites, and
     with as many as leave the value right.
     """
     plain, _ = program.at(0)
@@ -118,7 +118,7 @@ def export_blame(side: SideBySide, name: str, program: Program) -> Blame:
 
 
 class _Question:
-    """Whether a value is wrong in another model of the same module, PyTorch's values being fed to what makes it."""
+    """The question whether a value is wrong in another model of the same module, PyTorch's values being fed to what makes it."""
 
     def __init__(self, side: SideBySide, name: str) -> None:
         self.side = side
@@ -186,7 +186,7 @@ def _altered_blame(side: SideBySide, name: str, program: Program, entry: str) ->
 
 
 def _is_edited(side: SideBySide, name: str, again: OnnxFile) -> bool:
-    """Whether a node of a file in 16 bits computes something else than its counterpart in float32."""
+    """Return whether a node of a file in 16 bits computes something else than its counterpart in float32."""
     counterparts = {node.name: node for node in again.nodes if node.name}
     nodes = [side.file.nodes[index] for index in side.given(name)[0]]
     pairs = [(node, counterparts[node.name]) for node in nodes if node.name in counterparts]
@@ -236,7 +236,7 @@ def _is_changed(
 
 
 def _is_same_kind(node: onnx.NodeProto, other: onnx.NodeProto) -> bool:
-    """Whether they compute the same of their inputs."""
+    """Return whether they compute the same of their inputs."""
     if (node.op_type, node.domain, len(node.input)) != (other.op_type, other.domain, len(other.input)):
         return False
     one, two = ({each.name: each.SerializeToString() for each in of.attribute} for of in (node, other))
@@ -280,7 +280,7 @@ def with_entries(found: FirstWrong) -> FirstWrong:
 
 
 def known_faults(case: Case, engines: Sequence[str]) -> list[str]:
-    """What is known of the engines' faults at the nodes of a case."""
+    """The known bugs of the engines at the nodes of a case."""
     found: dict[str, None] = {}
     for engine in engines:
         target = find(f"{engine}-{release_of(engine)}") if engine in faults.runtimes() and release_of(engine) else None
@@ -290,8 +290,8 @@ def known_faults(case: Case, engines: Sequence[str]) -> list[str]:
 
 
 def new_entries(case: Case, wrong: Sequence[str], right: Sequence[str]) -> Iterator[FaultEntry]:
-    """Of each wrong engine that is a target: the node that it computes otherwise than one that is right, or all the nodes
-    together where it does only that wrongly.
+    """The entry for each wrong engine that is a target: the node that it computes otherwise than one that is right, or all the
+    nodes together where it does only that wrongly.
     """
     for engine in wrong:
         if engine == OWN or engine not in names() or not release_of(engine) or not right:

@@ -57,7 +57,7 @@ class Matched:
 
 
 def sketched(graph: AtenGraph, inputs: Mapping[torch.fx.Node, torch.Tensor]) -> Sketches:
-    """Of every value of PyTorch's, by the node and which of its results it is."""
+    """The sketch of every value of PyTorch's, by the node and which of its results it is."""
     sketches = Sketches(SKETCH_ALIKE)
     for node, value in graph.run(inputs):
         for index, part in enumerate(value if isinstance(value, tuple | list) else (value,)):

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from fx2onnx.base.source import SourceLocation
+from fx2onnx.base.stack_frames import public_methods
 from fx2onnx.judge.engines import Array
 from fx2onnx.judge.movements import settled
 from fx2onnx.judge.tolerance import MODULES_OWN, Exact, Grain, is_exact
@@ -119,6 +120,7 @@ MOST_NODES = 12
 """Nodes that ``describe`` lists."""
 
 
+@public_methods
 @dataclass(frozen=True)
 class FirstWrong:
     """The first value of a file that differs from PyTorch's, and what makes it.

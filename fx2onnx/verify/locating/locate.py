@@ -59,12 +59,11 @@ def locate(
 ) -> FirstWrong | None:
     """The first node of ``model`` (a path, or an ``ExportResult``) that differs from ``module(*args, **kwargs)``.
 
-    Where nothing differs on these arguments, the file is verified, and the search goes on at the first inputs on which that
-    fails; ``verdict`` is such a verification that was done before. None where every engine gives what eager PyTorch gives on
-    all of them. Values take ``memory_bytes`` (default: a quarter of what is free), and lie in a temporary folder beyond.
-    ``dump``: values of a device on these arguments, .npy files in a folder by names of values or nodes: the first that the
-    first engine does not compute from those before it.
-    ``input_names``, ``bake``: of the export; ``effort``: of the verification. UserError: the module or the file does not run.
+    Where nothing differs on these arguments, the file is verified and the first inputs that fail are searched; None where none fails.
+    Raises: ``UserError`` where the module or the file does not run.
+
+    verdict: an earlier verification. effort: as in ``verify``. input_names, bake: those of the export. memory_bytes: for values.
+    dump: a device's values, .npy files in a folder by names of values or nodes: the first that does not follow from those before.
     """
     check_effort(effort)
     chosen = chosen_engines(engines)
@@ -181,7 +180,7 @@ class _Search:
         return {name: array for name, array in zip(taken, arrays.values(), strict=True) if name is not None}
 
     def _problem(self, engine: str, feeds: Mapping[str, Array], exact: Once | None = None) -> str:
-        """What is wrong with the outputs of an engine, by float64 where it is given; nothing where it lacks an operator."""
+        """The problem with the outputs of an engine, by float64 where it is given; nothing where it lacks an operator."""
         try:
             results = ENGINES[engine](self.path)(dict(feeds))
         except Exception as cause:  # each engine has classes of its own

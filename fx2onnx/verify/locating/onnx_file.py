@@ -122,7 +122,7 @@ class OnnxFile:
 
     @functools.cached_property
     def float_dtypes(self) -> dict[str, Any]:
-        """What floats the file declares of its values, as NumPy has them."""
+        """The floating dtypes that the file declares for its values, as NumPy has them."""
         graph = self.proto.graph
         declared = {
             value.name: value.type.tensor_type.elem_type for value in (*graph.value_info, *graph.input, *graph.output)
@@ -195,7 +195,7 @@ class OnnxFile:
 
     @functools.cached_property
     def random(self) -> set[str]:
-        """What depends on random numbers that the file draws."""
+        """The values that depend on random numbers that the file draws."""
         found = set[str]()
         for index, node in enumerate(self.nodes):
             if self.draws(index) or not found.isdisjoint(reads_of(node)):

@@ -27,7 +27,7 @@ Mapped = dict[str, tuple[torch.fx.Node, int]]
 
 
 class Asked(Protocol):
-    """What is read of ``ExportOptions``, which lie above this file."""
+    """The part of ``ExportOptions``, which lie above this file, that is read here."""
 
     capture: CaptureOptions
     state: str
@@ -65,7 +65,7 @@ class Settings:
 
     @classmethod
     def of_file(cls, proto: onnx.ModelProto, training: bool | None = False) -> Settings:
-        """What a file tells: its opset, its named sizes, whether it takes the module's state."""
+        """The settings that a file shows: its opset, its named sizes, whether it takes the module's state."""
         weights = {initializer.name for initializer in proto.graph.initializer}
         axes = {
             value.name: {

@@ -36,7 +36,7 @@ class Suspect:
 
 
 def run_cut(file: OnnxFile, cut: Cut, values: Mapping[str, Array], engine: str) -> dict[str, Array]:
-    """What the cut gives in an engine. Raises what the engine raises."""
+    """The outputs of the cut in an engine. Raises what the engine raises."""
     feeds = {name: values[name] for name in cut.feeds} | {name: file.weight(name) for name in cut.weights}
     run = ENGINES[engine](cut.proto.SerializeToString())
     feeds = {name: np.ascontiguousarray(array).reshape(array.shape) for name, array in feeds.items()}
@@ -65,7 +65,9 @@ class SideBySide:
         self._needed = needed
 
     def suspects(self) -> Iterator[Suspect]:
-        """What is wrong by itself, in the order of the file; what the file's own run gives up to there is in ``deviating``."""
+        """The values that are wrong by themselves, in the order of the file; the outputs of the file's own run up to there are in
+        ``deviating``.
+        """
         own: dict[str, Array] = dict(self.feeds)
         fed: dict[str, Array] = dict(self.feeds)
         for part in self._parts():

@@ -142,6 +142,20 @@ def run(file: Path) -> list[str]:
     return [meta.graph_name, first.name, str(shapes), str(plain[0]), ort.capi.__name__, *facts]
 
 
+def folders(spec: str, out: Path) -> list[str]:
+    exported: fx2onnx.ExportedFolder = fx2onnx.export_folder(spec, out)
+    loaded: fx2onnx.LoadedModel = fx2onnx.load(exported.path, "runner")
+    trained: fx2onnx.TrainingFolder = fx2onnx.export_training(
+        Net(), (torch.ones(3, 4),), out, loss=nn.functional.mse_loss, targets=torch.ones(3, 2)
+    )
+    return [str(loaded), *exported.files, str(trained.path)]
+
+
+def stateful(file: Path) -> Any:
+    session = ort.StatefulSession(ort.InferenceSession(file), {})
+    return session.run(None, {"x": np.zeros((2, 4), np.float32)})
+
+
 def source(name: str) -> Source:
     kind = SourceKind("acme", "models of Acme", "acme.source", options=frozenset({"batch"}))
     options = Options(batch=2)

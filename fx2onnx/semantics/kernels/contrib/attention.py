@@ -258,7 +258,7 @@ def group_query_attention(
 
 @dataclass(frozen=True)
 class _Rules:
-    """What decides of the scores of a row."""
+    """The rules for the scores of a row."""
 
     scale: float
     softcap: float

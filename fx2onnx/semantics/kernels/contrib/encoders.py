@@ -113,7 +113,7 @@ def qembed_layer_normalization(
 
 
 def _mask_term(mask: Array | None, shape: tuple[int, int, int], fill: float) -> Array | None:
-    """What the mask adds to scores [B, S, T]: ``fill`` for each key that it hides."""
+    """The term that the mask adds to scores [B, S, T]: ``fill`` for each key that it hides."""
     if mask is None:
         return None
     batch, queries, keys = shape

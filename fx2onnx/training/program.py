@@ -21,8 +21,9 @@ from fx2onnx.capture.captured import NEXT, RETURNS_STATE
 from fx2onnx.capture.recording.below_autograd import constants_read, is_one_of_several_paths, repeated, stand_for
 from fx2onnx.capture.run import output_name
 from fx2onnx.torchcompat.pytrees import flatten
-from fx2onnx.training import history
 from fx2onnx.training.groups import Groups
+from fx2onnx.training.higher_order import decided_by_python, run_once
+from fx2onnx.training.history import check_constants, check_gradients, check_loss, check_tracked
 from fx2onnx.training.optimizers import Moment, UpdateRule
 from fx2onnx.training.options import Training
 from fx2onnx.training.randomness import is_drop_path, seeded, unseeded
@@ -242,7 +243,7 @@ class TrainingProgram(torch.nn.Module):
         training = self.plan.training
         targets = [tensors.get(name, own) for name, own in self.plan.sample.targets.items()]
         loss = loss_of(training, outputs, targets)
-        history.check_loss(loss, training.loss)
+        check_loss(loss, training.loss)
         results = {LOSS: loss} | {name: metric(outputs, *targets) for name, metric in training.metrics.items()}
         if with_outputs:
             results |= {
@@ -260,13 +261,7 @@ class TrainingProgram(torch.nn.Module):
     def _differentiated(self, tensors: Mapping[str, torch.Tensor]) -> tuple[Tensors, Tensors]:
         """The results, and the gradients of parameters and inputs by name."""
         training = self.plan.training
-        with (
-            torch.enable_grad(),
-            sdpa_kernel(SDPBackend.MATH),
-            history.run_once(),
-            kept_whole(),
-            history.decided_by_python(),
-        ):
+        with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH), run_once(), kept_whole(), decided_by_python():
             names = (*self.plan.parameters, *self.plan.held)
             inputs = {name: _leaf(tensors[name]) for name in training.inputs}
             with self._given({name: tensors[name] for name in names}) as own:
@@ -279,7 +274,7 @@ class TrainingProgram(torch.nn.Module):
                 loss = results[LOSS] * tensors[LOSS_SCALE] if training.loss_scale else results[LOSS]
                 wanted = {name: own[name] for name in self.plan.parameters} | inputs
                 gradients = self._reached(loss, wanted, run)
-                history.check_constants(constants_read(), self.module, training.optimizer)
+                check_constants(constants_read(), self.module, training.optimizer)
         for leaf in inputs.values():
             leaf.requires_grad_(False)
         with torch.no_grad():
@@ -294,10 +289,10 @@ class TrainingProgram(torch.nn.Module):
         """
         is_path = self.is_path()
         if not is_path:
-            history.check_tracked(loss, bool(wanted), run)
+            check_tracked(loss, bool(wanted), run)
         gradients = self._gradients(loss, wanted) if loss.requires_grad else dict.fromkeys(wanted)
         if not is_path:
-            return history.check_gradients(gradients, run)
+            return check_gradients(gradients, run)
         reached = {name: gradient for name, gradient in gradients.items() if gradient is not None}
         self.note_path(reached.keys(), gradients.keys() - reached.keys())
         return reached

@@ -51,6 +51,7 @@ RARE = frozenset(
         "input_names",
         "output_names",
         "data_branches",
+        "trust_source",
         "optimize",
         "explain",
         "attention",

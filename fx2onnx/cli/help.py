@@ -52,6 +52,8 @@ RARE = frozenset(
         "output_names",
         "data_branches",
         "trust_source",
+        "length_penalty",
+        "num_return_sequences",
         "optimize",
         "explain",
         "attention",

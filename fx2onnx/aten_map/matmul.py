@@ -28,7 +28,7 @@ def product(op: Emit, lhs: ir.Value, rhs: ir.Value) -> ir.Value:
     """
     dtype, length = op.dtype(lhs), op.dims(lhs)[-1]
     found = _product(op, lhs, rhs, dtype)
-    if not op.depends_on_data(length):
+    if not op.may_be_zero(length):
         return found
     return op.Where(op.Equal(op.size(length), op.const(0)), op.const(0, op.dtype(found)), found)
 

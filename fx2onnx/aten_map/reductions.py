@@ -76,7 +76,7 @@ def mean(op: Emit, value: ir.Value, dim: Dimensions = None, keepdim: bool = Fals
     count = count_of(op, value, dim)
     if count == 0:
         return op.Div(reduce(op, "ReduceSum", value, dim, keepdim), 0.0)
-    if op.depends_on_data(count):
+    if op.may_be_zero(count):
         return op.Div(reduce(op, "ReduceSum", value, dim, keepdim), op.size(count, op.dtype(value)))
     return reduce(op, "ReduceMean", value, dim, keepdim)
 
@@ -109,7 +109,7 @@ register_shared(_reduction("ReduceMin"), "ReduceMin", *overloads_of("amin.defaul
 def truth(op: Emit, op_type: str, value: ir.Value, dim: Dimensions = None, keepdim: bool = False) -> ir.Value:
     """ReduceMax (any) or ReduceMin (all) of bools; the neutral element over no elements."""
     bools, count = op.cast(value, D.BOOL), count_of(op, value, dim)
-    if op.depends_on_data(count):  # onnxruntime has no ReduceMax of no bools
+    if op.may_be_zero(count):  # onnxruntime has no ReduceMax of no bools
         odd = bools if op_type == "ReduceMax" else op.Not(bools)
         some = op.Greater(reduce(op, "ReduceSum", op.cast(odd, D.INT32), dim, keepdim), 0)
         return some if op_type == "ReduceMax" else op.Not(some)

@@ -14,12 +14,13 @@ from fx2onnx.aten_map.comparison import compare
 from fx2onnx.aten_map.creation import filled_with
 from fx2onnx.aten_map.powers import log_add_exp
 from fx2onnx.aten_map.selection import where
-from fx2onnx.aten_map.table.axes import axis_of, whole, with_rank
+from fx2onnx.aten_map.table.axes import axis_of, sliced, whole, with_rank
 from fx2onnx.aten_map.table.dtypes import FLOATS, floating, opmath, promoted, through
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.schema import has_op
 from fx2onnx.irx.values import Dims
+from fx2onnx.sizes.expr import Dim
 
 aten = torch.ops.aten
 D = ir.DataType
@@ -29,11 +30,19 @@ Step: TypeAlias = Callable[[Emit, list[ir.Value], ir.Value], tuple[list[ir.Value
 def scan_along(
     op: Emit, value: ir.Value, axis: int, initial: Sequence[ir.Value], step: Step, outputs: Sequence[ir.DataType]
 ) -> list[ir.Value]:
-    """``Scan`` over ``axis``: ``step(op, states, element)`` gives the new states and one piece of each output."""
-    dims = op.dims(value)
-    if dims[axis] == 0:
+    """``Scan`` over ``axis``: ``step(op, states, element)`` gives the new states and one piece of each output.
+
+    Where the axis may be empty it has a further element, of which nothing is used: onnxruntime's Scan of no elements is an
+    error, or ends the process.
+    """
+    dims, length = op.dims(value), op.dims(value)[axis]
+    if length == 0:
         return [op.cast(value, dtype) for dtype in outputs]
     rest: Dims = dims[:axis] + dims[axis + 1 :]
+    if isinstance(length, Dim):
+        further = filled_with(op, (*dims[:axis], 1, *dims[axis + 1 :]), 0, op.dtype(value))
+        dims = (*dims[:axis], whole(length + 1), *dims[axis + 1 :])
+        value = op.Concat(value, further, axis=axis)
     states = [op.subgraph_input("state", op.dtype(state), op.dims(state)) for state in initial]
     element = op.subgraph_input("element", op.dtype(value), rest)
 
@@ -53,7 +62,8 @@ def scan_along(
         outputs=typed,
     )
     found: tuple[ir.Value, ...] = results if isinstance(results, tuple) else (results,)
-    return list(found[len(initial) :])
+    pieces = list(found[len(initial) :])
+    return [sliced(op, each, axis, 0, length, length) for each in pieces] if isinstance(length, Dim) else pieces
 
 
 def _without_axis(op: Emit, value: ir.Value, axis: int) -> Dims:

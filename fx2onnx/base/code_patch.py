@@ -27,6 +27,8 @@ class _Thread(threading.local):
     """Whether this thread runs a module on fake tensors."""
     tracer: Any = None
     """The tracer of the run, for code below it that has to do with capture."""
+    fuses_attention = False
+    """Whether torch's modules may take their fused attention while a module is captured."""
 
 
 THREAD = _Thread()

@@ -22,6 +22,7 @@ from fx2onnx.irx.builder import Accessors, Builder, Key
 from fx2onnx.irx.schema import DTYPE_SINCE, OpSchema, schema_of
 from fx2onnx.irx.shapes.agreement import check_dtypes
 from fx2onnx.irx.values import Dims, Operand, OutputType, dims_of, dtype_of, lacks_data, new_value, set_known_sizes
+from fx2onnx.sizes.bounds import bounds
 from fx2onnx.sizes.expr import Dim, DimLike, Scalar
 
 INT64 = ir.DataType.INT64
@@ -237,6 +238,17 @@ class Emit(Accessors, Operators):
     def depends_on_data(self, dim: Scalar) -> bool:
         """Return whether data decides the size ``dim``, which is then 0 more often than that of an input."""
         return isinstance(dim, Dim) and not dim.symbols() <= self.builder.sizes.keys()
+
+    def may_be_zero(self, dim: Scalar) -> bool:
+        """Return whether the size ``dim`` may be 0 although no axis of an input is empty: data decides it, or something is
+        subtracted.
+        """
+        if not isinstance(dim, Dim) or self.depends_on_data(dim):
+            return isinstance(dim, Dim)
+        if any(atom.depth for monomial in dim.terms for atom in monomial):
+            return False  # a quotient, such as what strides leave, of sizes for which windows ask
+        least, _ = bounds(dim, dict.fromkeys(dim.symbols(), (1, None)))
+        return least is None or least < 1
 
     def size(self, dim: Scalar, dtype: ir.DataType = INT64) -> ir.Value:
         """A scalar (rank 0) of ``dtype`` holding ``dim``."""

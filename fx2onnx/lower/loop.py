@@ -274,12 +274,9 @@ class Lowering:
             located = preflight.located(error, node)
             located.__cause__ = error.__cause__
             self.refusals.append((node, located))
-            kinds = iter(op.result)
-            placeholders = tuple(
-                None if info is None else new_value(self.builder.unique(node.name), *next(kinds))
-                for info in (infos if isinstance(infos, tuple) else (infos,))
-            )
-            result = placeholders if isinstance(infos, tuple) else placeholders[0]
+            values = (new_value(self.builder.unique(node.name), dtype, dims) for dtype, dims in op.result)
+            is_tuple = isinstance(infos, tuple)
+            result = tuple(None if info is None else next(values) for info in infos) if is_tuple else next(values)
         except Contradiction as error:
             raise preflight.failed(node, entry, error, self.builder.sizes) from error
         except Fx2OnnxError as error:

@@ -1,13 +1,15 @@
-"""torch's batch norm and recurrent layers."""
+"""torch's batch norm, attention, encoders of transformers, and recurrent layers."""
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import torch
 from torch.nn import functional as F
 
 from fx2onnx.model_patches.patching import patches
+from fx2onnx.torchcompat.capture_modes import fused_attention
 
 
 @patches("torch.nn.modules.batchnorm:_BatchNorm.forward", around=True)
@@ -24,6 +26,88 @@ def batch_norm(forward: Any, self: Any, input: torch.Tensor) -> torch.Tensor:
     for running, fresh in ((self.running_mean, mean), (self.running_var, var)):
         running.mul_(1 - share).add_(fresh * share)
     return result
+
+
+@patches("torch.nn.modules.activation:MultiheadAttention.forward", around=True)
+def multi_head_attention(
+    forward: Any,
+    self: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    key_padding_mask: torch.Tensor | None = None,
+    need_weights: bool = True,
+    attn_mask: torch.Tensor | None = None,
+    *args: Any,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """As torch's, fused where masks are given: queries that see nothing give numbers there, not NaN."""
+    with _fused_if(key_padding_mask, attn_mask):
+        return forward(self, query, key, value, key_padding_mask, need_weights, attn_mask, *args, **kwargs)  # type: ignore[no-any-return]
+
+
+@patches("torch.nn.modules.transformer:TransformerEncoderLayer.forward", around=True)
+def transformer_encoder_layer(
+    forward: Any,
+    self: Any,
+    src: torch.Tensor,
+    src_mask: torch.Tensor | None = None,
+    src_key_padding_mask: torch.Tensor | None = None,
+    *args: Any,
+    **kwargs: Any,
+) -> torch.Tensor:
+    """As torch's, fused where masks are given: those of floating point are taken as bools there."""
+    with _fused_if(src_mask, src_key_padding_mask):
+        return forward(self, src, src_mask, src_key_padding_mask, *args, **kwargs)  # type: ignore[no-any-return]
+
+
+def _fused_if(*masks: torch.Tensor | None) -> contextlib.AbstractContextManager[None]:
+    return contextlib.nullcontext() if all(mask is None for mask in masks) else fused_attention()
+
+
+@patches("torch.nn.modules.transformer:TransformerEncoder.forward", around=True)
+def transformer_encoder(
+    forward: Any,
+    self: Any,
+    src: torch.Tensor,
+    mask: torch.Tensor | None = None,
+    src_key_padding_mask: torch.Tensor | None = None,
+    is_causal: bool | None = None,
+) -> torch.Tensor:
+    """As torch's in inference: where the padding of each row lies behind what counts, the layers leave it out, as a nested
+    tensor, and zeros stand there at the end.
+    """
+    if src_key_padding_mask is None or not _leaves_padding_out(self, src, mask):
+        return forward(self, src, mask, src_key_padding_mask, is_causal)  # type: ignore[no-any-return]
+    is_padding = src_key_padding_mask.logical_not().logical_not()
+    counts = (~is_padding).sum(1, keepdim=True)
+    is_behind = torch.arange(src.shape[1], device=src.device) >= counts
+    if self.mask_check:
+        is_aligned = (is_behind != is_padding).sum() == 0
+        is_masked, is_behind = is_padding, is_behind & is_aligned
+    else:
+        is_masked = is_behind
+    output = src
+    for layer in self.layers:
+        output = layer(output, src_key_padding_mask=is_masked, is_causal=bool(is_causal))
+    output = output.masked_fill(is_behind.unsqueeze(-1), 0.0)
+    return output if self.norm is None else self.norm(output)
+
+
+def _leaves_padding_out(encoder: Any, src: torch.Tensor, mask: torch.Tensor | None) -> bool:
+    """Return whether the encoder may take its input as a nested tensor."""
+    first = encoder.layers[0]
+    with fused_attention():
+        is_fused = torch.backends.mha.get_fastpath_enabled()
+    return (
+        is_fused
+        and getattr(encoder, "use_nested_tensor", False)
+        and not first.training
+        and src.dim() == 3
+        and mask is None
+        and not torch.is_autocast_enabled()
+        and not (torch.is_grad_enabled() and any(each.requires_grad for each in (src, *first.parameters())))
+    )
 
 
 @patches("torch.nn.utils.rnn:pad_packed_sequence")

@@ -96,15 +96,25 @@ def _as_written(model: Callable[..., object] | None = None, **_: object) -> Call
 
 @answers_for_caller
 def _fast_path_of(original: Callable[[], bool]) -> Callable[..., object]:
-    """Have the fast path off for torch's own modules."""
-    return lambda: asked_by_user() and original()
+    """Have the fast path off for torch's own modules, unless ``fused_attention``."""
+    return lambda: (THREAD.fuses_attention or asked_by_user()) and original()
+
+
+@contextlib.contextmanager
+def fused_attention() -> Iterator[None]:
+    """Inside, torch's modules take their fused path in inference, as in eager PyTorch."""
+    before, THREAD.fuses_attention = THREAD.fuses_attention, True
+    try:
+        yield
+    finally:
+        THREAD.fuses_attention = before
 
 
 _CODE_PATCHES = (
     CodePatch(
         torch.backends.mha.get_fastpath_enabled,
         _fast_path_of,
-        "torch's modules take no fused path, which is not for training",
+        "torch's modules take no fused path, which is not for training, unless masks are given, which mean something else there",
     ),
     *(
         instead_of(function, _call_directly, Why.WRITTEN)
@@ -112,7 +122,7 @@ _CODE_PATCHES = (
     ),
     instead_of(torch.compile, _as_written, Why.WRITTEN),
 )
-"""Attention's fused inference path is off, and nothing is compiled, by the function that newer versions of torch have for it
+"""Attention's fused inference path is off where it gives the same, and nothing is compiled, by the function that newer versions of torch have for it
 in control flow or by ``torch.compile`` itself.
 """
 

@@ -203,8 +203,7 @@ class Moved(EagerMode):
         if not self._transform_units or not name.startswith("_fft"):
             return self._transform_units or self._units
         lengths = [args[0].shape[axis] for axis in args[1]]
-        if name == "_fft_c2r":
-            lengths[-1] = args[3]
+        lengths[-1] = args[3] if name == "_fft_c2r" else lengths[-1]
         uneven = max((length for length in lengths if length & (length - 1)), default=0)
         return max(self._transform_units, TRANSFORM_UNITS_PER_POINT * uneven)
 
@@ -213,11 +212,9 @@ class Moved(EagerMode):
         if not isinstance(result, torch.Tensor) or not result.numel():
             return result
         is_own = result.is_quantized
-        if is_own and result.qscheme() != torch.per_tensor_affine:
+        if result.qscheme() != torch.per_tensor_affine if is_own else result.is_floating_point():
             return result
         codes = result.int_repr() if is_own else result
-        if codes.is_floating_point():
-            return result
         noise = self._noise(codes.float())
         wide = codes.long() + (noise > 1 - 2 * _STEPPED) - (noise < 2 * _STEPPED - 1).long()
         moved = wide.clamp(int(codes.min()), int(codes.max())).to(codes.dtype)
@@ -252,13 +249,10 @@ class Moved(EagerMode):
         self._move(moved, name)
         return moved
 
-    def _move(
-        self, value: torch.Tensor, name: str, beside: torch.Tensor | None = None, units: float | None = None
-    ) -> None:
+    def _move(self, value: torch.Tensor, name: str, beside: torch.Tensor | None = None, units: float = 0.0) -> None:
         """``beside``: the numbers beside, by which it may be off, too; those of its row where they are not given."""
         real = torch.view_as_real(value) if value.is_complex() else value
-        is_transform = name in _TRANSFORMS
-        step = (self._units if units is None else units) * max(torch.finfo(real.dtype).eps, self._least_epsilon)
+        step = (units or self._units) * max(torch.finfo(real.dtype).eps, self._least_epsilon)
         if name in _PLAIN or is_conditioned(name):
             is_whole = real == real.round()  # whole numbers are exact in any engine, and infinity stays what it is
             real.add_((real * self._noise(real)).masked_fill_(is_whole, -0.0), alpha=step)  # a zero's sign stays, too
@@ -268,7 +262,7 @@ class Moved(EagerMode):
             wide = torch.nan_to_num(wide, 0.0, 0.0, 0.0)
         frame = tuple(range(max(real.dim() - 2, 0), real.dim()))
         if beside is None:
-            beside = wide.abs().amax(frame, keepdim=True) if is_transform else _rms(wide)
+            beside = wide.abs().amax(frame, keepdim=True) if name in _TRANSFORMS else _rms(wide)
         if name in self._near_one:
             beside = torch.ones_like(beside)
         error = wide.abs().add_(beside).mul_(self._noise(wide))

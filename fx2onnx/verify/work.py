@@ -120,7 +120,7 @@ def _of_attention(result: torch.Tensor, query: torch.Tensor, key: torch.Tensor, 
 def _of_layer(result: torch.Tensor, *args: Any) -> int:
     """The work of a layer with weights of its own: each is used at every position."""
     weights = sum(each.numel() for each in _tensors(args[1:]) if each.dim() == 2)
-    return weights * max(result.numel() // max(result.shape[-1], 1), 1)
+    return weights * max(result.numel() // max(result.size(-1), 1), 1)  # a nested tensor has no shape
 
 
 def _of_packed_convolution(result: torch.Tensor, x: torch.Tensor, *rest: Any) -> int:

@@ -80,8 +80,8 @@ def _children(tree: object) -> tuple[list[Key], list[object], Rebuild] | None:
         return names, children, lambda values: registered.unflatten_fn(values, context)
     if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
         fields = [field.name for field in dataclasses.fields(tree) if field.init and hasattr(tree, field.name)]
-        children = [getattr(tree, name) for name in fields]
-        return [*fields], children, lambda values: dataclasses.replace(tree, **dict(zip(fields, values, strict=True)))
+        children, own = [getattr(tree, name) for name in fields], type(tree)
+        return [*fields], children, lambda values: own(**dict(zip(fields, values, strict=True)))
     return None
 
 

@@ -6,6 +6,7 @@ import contextlib
 import warnings
 from collections import OrderedDict, deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import pytest
@@ -218,3 +219,20 @@ def test_a_run_that_is_repeated_finds_nothing_of_the_one_before() -> None:
         return x + TABLE["ones"] if x.sum() > 3 else x - TABLE["ones"]
 
     check(decides, (X,), others=[(X - 5,)])
+
+
+@dataclass
+class Returned:
+    values: torch.Tensor
+    states: tuple[torch.Tensor, ...] | None = None
+
+
+def test_what_forward_returns_in_a_dataclass_is_not_kept() -> None:
+    class Returns(nn.Module):
+        def forward(self, x: torch.Tensor) -> dict[str, Any]:
+            return {"out": Returned(x + 1, (x, x * 2)), "list": [Returned(x)]}
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        result = fx2onnx.export(Returns(), (X,), dynamic_shapes={"x": {0: "n", 1: "m"}}, verify=True)
+    assert result.report.warnings == []

@@ -229,7 +229,7 @@ def max_unpool(
 
 @kernel("MaxRoiPool")
 def max_roi_pool(x: Array, rois: Array, *, pooled_shape: Sequence[int], spatial_scale: float = 1.0) -> Array:
-    """The maximum of each cell of each region."""
+    """The maximum of each cell of each region, whose edges are rounded with halves away from zero, in float32."""
     high, wide = pooled_shape
     if high < 1 or wide < 1:
         raise ValueError(f"pooled_shape is {list(pooled_shape)}, both must be 1 or more")
@@ -238,13 +238,15 @@ def max_roi_pool(x: Array, rois: Array, *, pooled_shape: Sequence[int], spatial_
     if not y.size:
         return y  # one of the two may be huge where the other is 0
     for number, roi in enumerate(rois):
-        left, top, right, bottom = (round(float(edge) * spatial_scale) for edge in roi[1:5])
-        rows, columns = max(bottom - top + 1, 1), max(right - left + 1, 1)
+        edges = roi[1:5].astype(np.float32) * np.float32(spatial_scale)
+        left, top, right, bottom = (int(edge) for edge in np.copysign(np.floor(np.abs(edges) + np.float32(0.5)), edges))
+        rows = np.float32(max(bottom - top + 1, 1)) / np.float32(high)
+        columns = np.float32(max(right - left + 1, 1)) / np.float32(wide)
         for i in range(high):
             for j in range(wide):
                 count_iteration()  # the model says how many cells there are
-                y0, y1 = top + math.floor(i * rows / high), top + math.ceil((i + 1) * rows / high)
-                x0, x1 = left + math.floor(j * columns / wide), left + math.ceil((j + 1) * columns / wide)
+                y0, y1 = top + math.floor(np.float32(i) * rows), top + math.ceil(np.float32(i + 1) * rows)
+                x0, x1 = left + math.floor(np.float32(j) * columns), left + math.ceil(np.float32(j + 1) * columns)
                 cell = x[int(roi[0]), :, max(y0, 0) : max(y1, 0), max(x0, 0) : max(x1, 0)]
                 if cell.size:
                     y[number, :, i, j] = cell.max(axis=(1, 2))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
+from weakref import WeakMethod
 
 import onnx_ir as ir
 import torch
@@ -95,8 +95,7 @@ def graph_of(module: torch.nn.Module, plan: TrainingPlan, kind: GraphKind, optio
     """The graph of that kind, under the names of the user's own module."""
     is_differentiated = kind in (GraphKind.STEP, GraphKind.GRADIENTS)
     paths = PathsNoted()
-    note = partial(PathsNoted.note, paths)  # as a method it would be state of the program, and put back after each run
-    program = TrainingProgram(module, plan, kind, note)
+    program = TrainingProgram(module, plan, kind, WeakMethod(paths.note))  # else they would be put back after each run
     samples = plan.inputs(kind, with_state=False)
     capture = replace(
         options.capture,

@@ -137,7 +137,7 @@ class TrainingPlan:
 class TrainingProgram(torch.nn.Module):
     """``forward(**tensors)`` takes every input by name and returns a dict of outputs.
 
-    ``note_path`` gets what has a gradient, and what has none, on each of several paths through forward.
+    What ``note_path`` gives, a weak reference, gets what has a gradient, and what has none, on each of several paths.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class TrainingProgram(torch.nn.Module):
         module: torch.nn.Module,
         plan: TrainingPlan,
         kind: GraphKind,
-        note_path: Callable[[Set[str], Set[str]], None] = lambda reached, unreached: None,
+        note_path: Callable[[], Callable[[Set[str], Set[str]], None] | None] = lambda: None,
     ) -> None:
         super().__init__()
         setattr(self, RETURNS_STATE, True)
@@ -294,7 +294,8 @@ class TrainingProgram(torch.nn.Module):
         if not is_path:
             return check_gradients(gradients, run)
         reached = {name: gradient for name, gradient in gradients.items() if gradient is not None}
-        self.note_path(reached.keys(), gradients.keys() - reached.keys())
+        if note := self.note_path():
+            note(reached.keys(), gradients.keys() - reached.keys())
         return reached
 
     def is_path(self) -> bool:

@@ -51,6 +51,11 @@ MASKS["floats"] = [torch.zeros(mask.shape).masked_fill(mask, -torch.inf) for mas
 MASKS["soft floats"] = [torch.zeros(mask.shape).masked_fill(mask, -2.0) for mask in MASKS["behind"]]
 
 
+@pytest.mark.compares(
+    "torch.nn.modules.activation:MultiheadAttention.forward",
+    "torch.nn.modules.transformer:TransformerEncoderLayer.forward",
+    "torch.nn.modules.transformer:TransformerEncoder.forward",
+)
 @pytest.mark.parametrize("kind", MASKS)
 @pytest.mark.parametrize("name", LAYERS)
 def test_masks_are_taken_as_in_inference(name: str, kind: str) -> None:

@@ -11,7 +11,7 @@ from fx2onnx.base.stack_frames import public
 from fx2onnx.exporting import pipeline
 from fx2onnx.exporting.options import ExportOptions, FolderOptions
 from fx2onnx.exporting.result import ExportedFolder, ExportResult, TrainingFolder
-from fx2onnx.files.weight_file import WeightFile
+from fx2onnx.files.safetensors import WeightFile
 from fx2onnx.judge import Effort
 from fx2onnx.precision.options import Precision, precision_or_dtype
 from fx2onnx.quantize.options import Quantize

@@ -12,9 +12,9 @@ import onnx_ir as ir
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.stack_frames import public, public_methods
+from fx2onnx.diff.matching import Side
 from fx2onnx.diff.nodes import Change, NodeDifferences, compare_parts
 from fx2onnx.diff.opened import OpenedModel, Part, open_model, type_of
-from fx2onnx.diff.signature import Side
 from fx2onnx.diff.weights import WeightDifferences, compare_weights
 from fx2onnx.sizes import stated as size_conditions
 

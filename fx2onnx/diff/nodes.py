@@ -9,9 +9,8 @@ from typing import Any
 
 import onnx_ir as ir
 
-from fx2onnx.diff.matching import matched
+from fx2onnx.diff.matching import Side, is_commutative, matched
 from fx2onnx.diff.opened import Part, nested, operator, scope, source, title, type_of
-from fx2onnx.diff.signature import Side, is_commutative
 
 
 @dataclass(frozen=True, slots=True)

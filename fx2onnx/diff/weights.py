@@ -11,8 +11,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import onnx_ir as ir
 
+from fx2onnx.diff.matching import Side
 from fx2onnx.diff.opened import Tensor
-from fx2onnx.diff.signature import Side
 from fx2onnx.irx.values import dtype_name
 from fx2onnx.judge.arrays import BLOCK_ELEMENTS, Array, bits_of, largest_difference
 

@@ -18,7 +18,7 @@ from fx2onnx.quantize.options import Quantize
 from fx2onnx.targets.find import DEFAULT, GENAI, check_fused, chosen_opset, find
 
 if TYPE_CHECKING:
-    from fx2onnx.files.weight_file import WeightFile
+    from fx2onnx.files.safetensors import WeightFile
 
 DEFAULT_OPSET = 20
 """Newest opset whose operators onnxruntime runs at least as fast as their older spellings (benchmarks/)."""

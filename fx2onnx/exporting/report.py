@@ -123,9 +123,8 @@ class Measured:
         from datetime import UTC, datetime
 
         from fx2onnx.irx.names import graph_outline, weight_outline
-        from fx2onnx.report.machine import machine
         from fx2onnx.report.profile import Profile
-        from fx2onnx.report.profile_data import OURS, Export, events_of
+        from fx2onnx.report.profile_data import OURS, Export, events_of, machine
 
         events, readings = events_of(self.recorder.tree(), self.memory)
         return Profile(

@@ -16,8 +16,7 @@ from fx2onnx.base.memory import free_bytes
 from fx2onnx.quantize.accuracy import operands_of
 from fx2onnx.quantize.calibration import Data
 from fx2onnx.quantize.codes import Codes, blocked, nearest, ranges
-from fx2onnx.quantize.gptq import gptq
-from fx2onnx.quantize.moments import Collector, Moments, Operand
+from fx2onnx.quantize.gptq import Collector, Moments, Operand, gptq
 from fx2onnx.quantize.options import Quantize
 from fx2onnx.quantize.places import QuantizationPlan, WeightPlace
 from fx2onnx.quantize.schemes import Array, Scheme

@@ -8,9 +8,11 @@ from __future__ import annotations
 import json
 import math
 import os
+import platform
 import statistics
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -286,4 +288,23 @@ def _export_as_dict(export: Export) -> dict[str, Any]:
     result = {item.name: getattr(export, item.name) for item in fields(export)}
     result["events"] = None if export.events is None else export.events.as_dict()
     result["memory"] = [[round(at, 6), now, peak] for at, now, peak in export.memory]
+    return result
+
+
+_PACKAGES = ("fx2onnx", "torch", "onnx", "onnx_ir", "onnxscript", "numpy")
+
+
+def machine() -> dict[str, Any]:
+    """CPU count, threads, platform, Python, and the versions of the packages that do the work."""
+    result: dict[str, Any] = {
+        "cpus": os.cpu_count(),
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", ""),
+        "platform": platform.platform(),
+        "python": platform.python_version(),
+    }
+    for package in _PACKAGES:
+        try:
+            result[package] = version(package)
+        except PackageNotFoundError:
+            continue
     return result

@@ -124,7 +124,7 @@ def __getattr__(name: str) -> Any:
 
         return StatefulSession
     if name[:1].isalpha():
-        from fx2onnx.runner.refused import REFUSED, refused
+        from fx2onnx.runner.options import REFUSED, refused
 
         if name in _DEVICES:
             return getattr(importlib.import_module("fx2onnx.runner.devices"), name)
@@ -134,6 +134,6 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    from fx2onnx.runner.refused import REFUSED
+    from fx2onnx.runner.options import REFUSED
 
     return sorted({*globals(), *_DEVICES, *REFUSED, "Trainer", "StatefulSession"})

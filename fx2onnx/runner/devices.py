@@ -14,8 +14,8 @@ import numpy as np
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.metadata import VERSION
+from fx2onnx.runner.options import refusal
 from fx2onnx.runner.ort_value import OrtValue, OrtValueVector  # noqa: F401  (the second is a name of onnxruntime's)
-from fx2onnx.runner.refused import refusal
 
 
 class OrtAllocatorType(enum.IntEnum):

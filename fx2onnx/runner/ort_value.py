@@ -11,7 +11,7 @@ import numpy as np
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.stack_frames import public_methods
-from fx2onnx.runner.refused import refuses
+from fx2onnx.runner.options import refuses
 from fx2onnx.semantics.limits import check_shape
 from fx2onnx.semantics.types import TENSOR_NAMES, Array, Value, describe, numpy_dtype_of_code, onnx_dtype
 

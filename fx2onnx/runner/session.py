@@ -22,9 +22,8 @@ from fx2onnx.files.staging import write_text
 from fx2onnx.runner.execute import Executor
 from fx2onnx.runner.feeds import REFUSE_TWO_SIZES, FeedChecker, NodeArg, fix_denoted, logger
 from fx2onnx.runner.fuse import fuse
-from fx2onnx.runner.options import GraphOptimizationLevel, RunOptions, SessionOptions
+from fx2onnx.runner.options import GraphOptimizationLevel, RunOptions, SessionOptions, refuses
 from fx2onnx.runner.ort_value import IOBinding, OrtValue, as_plain
-from fx2onnx.runner.refused import refuses
 from fx2onnx.semantics.kernels.contrib import NCHWC
 from fx2onnx.semantics.kernels.threads import threads
 from fx2onnx.semantics.limits import DEFAULT_LIMIT_BYTES, MAX_ITERATIONS, iteration_budget, memory_limit

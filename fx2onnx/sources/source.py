@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fx2onnx.base.options import INPUTS, option
 from fx2onnx.base.stack_frames import public_methods
-from fx2onnx.files.weight_file import WeightFile
+from fx2onnx.files.safetensors import WeightFile
 
 if TYPE_CHECKING:
     from torch import nn

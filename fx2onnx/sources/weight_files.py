@@ -20,7 +20,7 @@ import torch
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.files.folder_files import inside, read_object
-from fx2onnx.files.weight_file import WeightFile
+from fx2onnx.files.safetensors import WeightFile
 from fx2onnx.sources.foreign_errors import summary
 
 SAFETENSORS, TORCH_SAVE = "model.safetensors", "pytorch_model.bin"

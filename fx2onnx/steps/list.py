@@ -11,9 +11,8 @@ import onnx_ir as ir
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.events import record
 from fx2onnx.targets import faults
-from fx2onnx.targets.fit import fit
+from fx2onnx.targets.fit import fit, float64_refusal, named, refusal
 from fx2onnx.targets.form import Target
-from fx2onnx.targets.refusal import float64_refusal, named, refusal
 
 if TYPE_CHECKING:
     from fx2onnx.precision.model import Lowered

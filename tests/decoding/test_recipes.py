@@ -12,7 +12,7 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.decoding import parts as table
 from fx2onnx.decoding.recipes import delay_pattern, encoder_decoder, image_prompt, plain_decoder, static_cache
 from fx2onnx.decoding.recipes.recipe import MANY_BLOCKS, FolderPart, FolderRequest, TextOnly
-from fx2onnx.files.weight_file import WeightFile
+from fx2onnx.files.safetensors import WeightFile
 from fx2onnx.sources.source import Options, Source
 
 

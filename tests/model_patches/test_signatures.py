@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fx2onnx.model_patches.signatures import Unfit, arguments_of, fit_of
+from fx2onnx.model_patches.patching import Unfit, arguments_of, fit_of
 
 # What a patch is written for, and what a library's function may look like.
 

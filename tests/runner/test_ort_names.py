@@ -16,7 +16,7 @@ from test_ort_scripts import path  # noqa: F401  (a fixture)
 
 import fx2onnx.runner as ort
 from fx2onnx.base.errors import UserError
-from fx2onnx.runner.refused import REFUSED, REFUSED_METHODS
+from fx2onnx.runner.options import REFUSED, REFUSED_METHODS
 
 LEFT_OUT = {
     "contextlib": "a module that onnxruntime imports",

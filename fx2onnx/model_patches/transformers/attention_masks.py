@@ -22,8 +22,7 @@ from torch import Tensor
 
 from fx2onnx.base.changes import before_change
 from fx2onnx.capture.shapes.symnode import either_way, unwrap
-from fx2onnx.model_patches.patching import patches
-from fx2onnx.model_patches.signatures import arguments_of
+from fx2onnx.model_patches.patching import arguments_of, patches
 
 
 @dataclass(slots=True)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.files.weight_file import WeightFile
+from fx2onnx.files.safetensors import WeightFile
 from fx2onnx.sources.hf.packed_formats import FORMATS, read, unknown
 from fx2onnx.sources.hf.transformers_types import Config, LoadingNotes, Model
 from fx2onnx.sources.weight_files import Checkpoint, main_dtype, map_checkpoint

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from fx2onnx.base.errors import UserError, warn
-from fx2onnx.files.weight_file import WeightFile
+from fx2onnx.files.safetensors import WeightFile
 from fx2onnx.sources.foreign_errors import reported, summary
 from fx2onnx.sources.hf.config import check_config
 from fx2onnx.sources.hf.gguf_file import PLAIN, SUFFIX, GgufFile, StoredWeight, damaged, file_of, unknown_layout

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.files.weight_file import WeightFile
+from fx2onnx.files.safetensors import WeightFile
 from fx2onnx.sources.foreign_errors import summary
 from fx2onnx.sources.hf.gguf_layers import LAYOUTS, BlockRows
 from fx2onnx.sources.registry import require

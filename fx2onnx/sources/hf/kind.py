@@ -15,7 +15,7 @@ from types import ModuleType
 import torch
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.files.weight_file import WeightFile
+from fx2onnx.files.safetensors import WeightFile
 from fx2onnx.sources.foreign_errors import reported
 from fx2onnx.sources.hf import gguf, gguf_file
 from fx2onnx.sources.hf.by_reference import LOADING, load_mapped, quiet_loading, stated_quantization

@@ -204,12 +204,8 @@ def locate_command(
         with stages.stage(f"build {source}"):
             reference = with_inputs(options.resolve_source(source, **sample), given or [], model)
         with warnings.catch_warnings(action="ignore"):
-            found = stages.call(
-                "compare node by node",
-                lambda: locate(
-                    model, reference.module, reference.args, reference.kwargs, engines=engine, dump=dump, **asked
-                ),
-            )
+            own = reference.module, reference.args, reference.kwargs
+            found = stages.call("compare node by node", lambda: locate(model, *own, engines=engine, dump=dump, **asked))
     if found is not None and case is not None:
         found.write_case(case, weights=case_weights)
     if found is not None and faults is not None:

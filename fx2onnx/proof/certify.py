@@ -1,8 +1,7 @@
 """``fx2onnx certify BEFORE AFTER``: whether one file computes what another does, and how that is known of each node that changed.
 
-*proved*: the node's value follows from the file before by equations that hold bit for bit. *bounded*: by equations of real numbers, so
-that floats differ by rounding; constants are at most so many roundings apart. *sampled*: neither, and both files gave the same on
-random inputs. *refuted*: they did not. The equations are those of ``rules.py``; nothing comes from the optimizer.
+*proved*: its value follows from the file before by equations that hold bit for bit. *bounded*: by equations of real numbers, so that
+floats differ by rounding. *sampled*: neither, but random inputs gave the same. *refuted*: they did not. Equations are in ``rules.py``.
 """
 
 from __future__ import annotations

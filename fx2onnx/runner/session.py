@@ -69,14 +69,13 @@ class InferenceSession:
     ) -> None:
         self._options = sess_options or SessionOptions()
         _check_providers(providers or self._options.providers)
-        limit_bytes = self._options.config_int("fx2onnx.memory_limit_bytes", DEFAULT_LIMIT_BYTES)
-        self._limit_bytes = limit_bytes
+        self._limit_bytes = self._options.config_int("fx2onnx.memory_limit_bytes", DEFAULT_LIMIT_BYTES)
         self._loop_limit = self._options.config_int("fx2onnx.loop_limit", MAX_ITERATIONS)
         level = LOG_LEVELS.get(self._options.log_severity_level, logging.WARNING)
         if logger.level != level:  # setting it empties the caches of all loggers
             logger.setLevel(level)
         start_ns = time.perf_counter_ns()
-        with memory_limit(limit_bytes), record("session"):
+        with memory_limit(self._limit_bytes), record("session"):
             folder = self._options.config_text("session.model_external_initializers_file_folder_path")
             loaded = load_model(path_or_bytes, folder)
             if self._options.config_int("fx2onnx.check_digests", 0):
@@ -104,9 +103,10 @@ class InferenceSession:
             self._executor = Executor(self._program)
         slots = self._program.slots
         self._inputs = [_node_arg(slots[index].name, slots[index], fixed) for index in self._program.inputs]
-        self._output_names = [info.name for info in loaded.proto.graph.output]
-        outputs = zip(self._output_names, self._program.outputs, strict=True)
-        self._output_args = [_node_arg(name, slots[index], fixed) for name, index in outputs]
+        self._output_names = names = [info.name for info in loaded.proto.graph.output]
+        self._output_args = [
+            _node_arg(name, slots[i], fixed) for name, i in zip(names, self._program.outputs, strict=True)
+        ]
         self._optional = frozenset(slots[index].name for index in self._program.defaults)
         conditions = _conditions(self._meta.custom_metadata_map.get(CONDITIONS, ""))
         says_sizes = self._meta.producer_name == PRODUCER

@@ -89,7 +89,7 @@ KINDS: dict[str, SourceKind] = {
         SourceKind(
             "gguf",
             "a GGUF file, its quantized weights kept as they are; also hf:FOLDER with one",
-            "fx2onnx.sources.hf.gguf",
+            "fx2onnx.sources.gguf",
             package="transformers",
             options=_TEXT_AND_IMAGE,
             example="gguf:llama-3.2-1b.Q4_K_M.gguf",

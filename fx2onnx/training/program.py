@@ -246,11 +246,8 @@ class TrainingProgram(torch.nn.Module):
         check_loss(loss, training.loss)
         results = {LOSS: loss} | {name: metric(outputs, *targets) for name, metric in training.metrics.items()}
         if with_outputs:
-            results |= {
-                output_name(leaf.keys): leaf.value
-                for leaf in flatten(outputs)[0]
-                if isinstance(leaf.value, torch.Tensor)
-            }
+            leaves = (leaf for leaf in flatten(outputs)[0] if isinstance(leaf.value, torch.Tensor))
+            results |= {output_name(leaf.keys): leaf.value for leaf in leaves}
         return results
 
     def _evaluated(self, tensors: Mapping[str, torch.Tensor]) -> Tensors:

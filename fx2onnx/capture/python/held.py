@@ -382,7 +382,7 @@ def entries_of(value: Value, kind: int, parent: int, key: object) -> Iterator[En
 
 
 def parts_of_view(value: Value) -> Value:
-    """What an object holds that does not change itself; ``value`` where it is a sequence."""
+    """The parts of an object that does not change itself; ``value`` where it is a sequence."""
     if isinstance(value, types.FunctionType):
         return value.__defaults__, value.__kwdefaults__
     if isinstance(value, functools.partial):

@@ -22,11 +22,10 @@ from fx2onnx.base.errors import UserError, warn
 from fx2onnx.files.safetensors import WeightFile
 from fx2onnx.sources.foreign_errors import reported, summary
 from fx2onnx.sources.hf.config import check_config
-from fx2onnx.sources.hf.gguf_file import PLAIN, SUFFIX, GgufFile, StoredWeight, damaged, file_of, unknown_layout
+from fx2onnx.sources.hf.gguf_file import PLAIN, GgufFile, StoredWeight, damaged, unknown_layout
 from fx2onnx.sources.hf.gguf_layers import BlockEmbedding, BlockLinear, BlockRows
 from fx2onnx.sources.hf.guard import offline
 from fx2onnx.sources.hf.transformers_types import Config, LoadingNotes, Model
-from fx2onnx.sources.source import Options, Source
 
 _ALSO = {
     "attention.key_length": "head_dim",
@@ -49,21 +48,9 @@ FREQUENCIES = "rope_freqs.weight"
 LARGEST_MADE_BYTES = 8 << 30
 
 
-def names() -> list[str]:
-    """Architectures that transformers can build."""
+def architectures() -> list[str]:
+    """Those that transformers can build."""
     return sorted(_loader().GGUF_SUPPORTED_ARCHITECTURES)
-
-
-def build(name: str, options: Options) -> Source:
-    """The model in the file ``name``, or in the folder that has one."""
-    from fx2onnx.sources.hf import kind
-
-    place = Path(name).expanduser()
-    if not place.exists():
-        raise UserError("E302", f"there is no file '{name}'", next="gguf:FILE reads local files and downloads nothing")
-    if file_of(place) is None:
-        raise UserError("E302", f"'{name}' is no GGUF file", next=f"a file that ends in {SUFFIX}, or a folder with one")
-    return kind.build(name, options)
 
 
 def _loader() -> ModuleType:

@@ -75,8 +75,7 @@ def locate(
         if input_names is not None:
             settings = replace(settings, capture=replace(settings.capture, input_names=input_names))
         asked = settings.capture
-        if not bake and not isinstance(asked.bake, str):
-            bake = asked.bake
+        bake = bake or (() if isinstance(asked.bake, str) else asked.bake)
         if dump is not None:
             arguments = bind(root.forward, *normalise_args(root, args, kwargs), asked.input_names)
             return in_dump(dump, file, arguments, bake, chosen[0])
@@ -90,14 +89,10 @@ def locate(
             if is_here and (found := search(by_values.Elsewhere(args, kwargs))) is not None:
                 return found
             if verdict is None:
-                try:
-                    verdict = verify(
-                        path, module, args, kwargs,
-                        engines=engines, training=asked.training, input_names=asked.input_names, bake=bake, effort=effort,
-                    )  # fmt: skip
-                except UserError:  # a file that takes buffers
-                    return None
-            if verdict.ok:
+                options = {"training": asked.training, "input_names": asked.input_names, "effort": effort}
+                with contextlib.suppress(UserError):  # of a file that takes buffers
+                    verdict = verify(path, module, args, kwargs, engines=engines, bake=bake, **options)
+            if verdict is None or verdict.ok:
                 return None
             failed = by_values.where_failed(verdict)
             arguments = bind(root.forward, *normalise_args(root, args, kwargs), asked.input_names)

@@ -71,9 +71,7 @@ class InferenceSession:
         _check_providers(providers or self._options.providers)
         self._limit_bytes = self._options.config_int("fx2onnx.memory_limit_bytes", DEFAULT_LIMIT_BYTES)
         self._loop_limit = self._options.config_int("fx2onnx.loop_limit", MAX_ITERATIONS)
-        level = LOG_LEVELS.get(self._options.log_severity_level, logging.WARNING)
-        if logger.level != level:  # setting it empties the caches of all loggers
-            logger.setLevel(level)
+        _set_level(LOG_LEVELS.get(self._options.log_severity_level, logging.WARNING))
         start_ns = time.perf_counter_ns()
         with memory_limit(self._limit_bytes), record("session"):
             folder = self._options.config_text("session.model_external_initializers_file_folder_path")
@@ -341,6 +339,11 @@ class InferenceSession:
             events, self._events = self._events, []
         write_text(check_target(path, what="the profile"), json.dumps(events))
         return path
+
+
+def _set_level(level: int) -> None:
+    if logger.level != level:  # setting it empties the caches of all loggers
+        logger.setLevel(level)
 
 
 def _lay_out(program: Program, options: SessionOptions) -> None:

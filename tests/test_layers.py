@@ -91,7 +91,6 @@ LONG_FUNCTIONS = {
     "verify/compare.py:verify": "a parameter, and a line of the docstring, for each option",
     "cli/profile.py:profile_command": OPTIONS,
     "cli/run.py:run_command": OPTIONS,
-    "cli/train.py:train_command": OPTIONS,
     "semantics/kernels/attention.py:attention": "the operator has 16 inputs and attributes, each a line",
 }
 

@@ -9,6 +9,7 @@ import collections
 import contextlib
 import gc
 import importlib
+import math
 import types
 import weakref
 from collections.abc import Callable, Iterator
@@ -103,7 +104,7 @@ class Raising(Net):
 
 class Specializing(Net):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return super().forward(x) + len(list(range(x.shape[0])))
+        return super().forward(x) + math.factorial(x.shape[0])
 
 
 class SinglyOtherwise(Net):

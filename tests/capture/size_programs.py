@@ -273,6 +273,8 @@ PROGRAMS: Mapping[str, Program] = {
         x[None], x[None], x[None], scale=1 / math.sqrt(x.shape[0])
     ),
     "keys": keyed,
+    "range": lambda x: sum(x[row] for row in range(x.shape[0])),
+    "list of a size": lambda x: torch.stack([x] * x.shape[0]),
     "len": lambda x: ones(len(x)) * len(x),
     "len of a list": lambda x: x * len([x, x]),
     "len of a shape": lambda x: x * len(x.shape),
@@ -335,8 +337,6 @@ PROGRAMS: Mapping[str, Program] = {
 }
 
 NEEDS_A_NUMBER: Mapping[str, Program] = {
-    "range": lambda x: sum(x[row] for row in range(x.shape[0])),
-    "list of a size": lambda x: torch.stack([x] * x.shape[0]),
     "loop over rows": lambda x: sum(row * 2 for row in x),
     "pow modulo": lambda x: x * pow(3, x.shape[0], 7),
     "factorial": lambda x: x * math.factorial(x.shape[0]),

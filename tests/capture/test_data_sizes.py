@@ -278,10 +278,9 @@ def test_results_by_data(name: str) -> None:
     [
         lambda x: torch.tensor_split(x.flatten(), (x > 0).sum()),
         lambda x: x[x > 0].chunk(2),
-        lambda x: torch.stack(list(number * 2 for number in x[x > 0])),  # noqa: C400
         lambda x: x[x > 0].split(2),
     ],
-    ids=["parts", "chunks", "a loop", "a split"],
+    ids=["parts", "chunks", "a split"],
 )
 def test_what_needs_a_plain_number_says_what_to_bake(module: Callable[[Tensor], Any]) -> None:
     with pytest.raises(fx2onnx.UserError, match=r'bake=\["x"\]'):
@@ -356,10 +355,15 @@ def test_int_of_a_tensor_is_a_size() -> None:
     check(lambda x: torch.arange(int((x > 0).sum())) * 2, (ROWS,), others=[(-ROWS,), (ROWS * 0,)])
 
 
-def test_int_that_python_counts_by_is_refused() -> None:
-    with pytest.raises(fx2onnx.UserError, match=r'bake=\["x"\]') as caught:
-        fx2onnx.export(lambda x: sum(x * step for step in range(int((x > 0).sum()))), (ROWS,))
-    assert caught.value.code == "E104"
+@pytest.mark.parametrize(
+    "looped",
+    [
+        lambda x: x + sum(x * step for step in range(int((x > 0).sum()))),
+        lambda x: torch.stack(list(number * 2 for number in x[x > 0])),  # noqa: C400
+    ],
+)
+def test_loops_that_data_counts_are_loops_of_the_file(looped: Callable[[Tensor], Any]) -> None:
+    check(looped, (ROWS,), others=[(ROWS + 1,), (ROWS.abs() + 1,), (-ROWS,)])
 
 
 def test_a_name_to_bake_stands_in_a_list() -> None:

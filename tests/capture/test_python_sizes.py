@@ -31,8 +31,6 @@ PINNED = {
     "LongTensor": "made by C code",
     "FloatTensor": "made by C code",
     "text times a size": "a text of that length",
-    "list of a range": "a list of that length",
-    "keys": "a key",
     "interpolated by a factor": "the factor is an attribute of the operator",
 }
 """Why a size is refused as E105."""

@@ -54,7 +54,8 @@ def test_a_case_is_the_same_at_each_run(tmp_path: Path) -> None:
                 with contextlib.suppress(Exception):
                     case(random.Random(5), folder)
             files = (path for path in sorted(folder.iterdir()) if path.is_file() and not path.is_symlink())
-            made.append({path.name: path.read_bytes() for path in files})
+            own = str(folder).encode()
+            made.append({path.name: path.read_bytes().replace(own, b"") for path in files})
         assert made[0] == made[1]
 
 

@@ -113,7 +113,7 @@ def _batch_norm_backward(
     Raises: ValueError for statistics of other channels, beyond which PyTorch's kernel reads.
     """
     channels = dims_of(input)[1] if input.dim() > 1 else 0
-    for each in call.args[2:7]:
+    for each in call.args[2 : 7 if call.args[7] else 5]:  # the batch's own are read in training
         count = product(dims_of(each)) if isinstance(each, torch.Tensor) else channels
         if isinstance(count, int) and isinstance(channels, int) and count != channels:
             raise not_tried(

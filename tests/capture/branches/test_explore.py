@@ -26,7 +26,7 @@ from tests.capture.recorded import info, inputs_of, tracer_of
 
 ERROR = UserError("E104", "depends on data")
 
-BAKED = 'bake=["x"] to fix the sample\'s values in the file'
+BAKED = 'bake=["x"] to make the values of the example inputs constants of the file'
 
 
 def paths_of(function: Callable[[Any], Any]) -> Recorded:

@@ -70,7 +70,7 @@ def test_numbers_of_constants_are_known_and_of_data_are_symbols() -> None:
 def test_other_numbers_of_data_are_refused_with_a_way_out(question: object) -> None:
     with pytest.raises(UserError, match="Python control flow depends on tensor data") as caught:
         recorded(question, (4,))  # type: ignore[arg-type]
-    assert 'bake=["x0"] to fix the sample\'s values in the file' in caught.value.next
+    assert 'bake=["x0"] to make the values of the example inputs constants of the file' in caught.value.next
 
 
 def test_types_are_recorded_for_symbolic_sizes() -> None:

@@ -16,7 +16,6 @@ from fx2onnx.cli import options
 from fx2onnx.cli.files import check_apart, check_readable
 from fx2onnx.cli.outcome import print_json, print_text, reports_errors
 from fx2onnx.files.staging import replacing, write_text
-from fx2onnx.judge.arrays import read_npz
 from fx2onnx.judge.constants import RTOL
 
 if TYPE_CHECKING:
@@ -87,6 +86,7 @@ def run_command(
 
     from fx2onnx.cli import run_data
     from fx2onnx.cli.progress import Stages
+    from fx2onnx.judge.arrays import read_npz
     from fx2onnx.runner import dump
 
     with Stages(quiet=quiet or json_output) as stages, _trace_file(profile or trace is not None) as prefix:

@@ -274,6 +274,7 @@ PROGRAMS: Mapping[str, Program] = {
     ),
     "keys": keyed,
     "range": lambda x: sum(x[row] for row in range(x.shape[0])),
+    "loop over rows": lambda x: sum(row * 2 for row in x),
     "list of a size": lambda x: torch.stack([x] * x.shape[0]),
     "len": lambda x: ones(len(x)) * len(x),
     "len of a list": lambda x: x * len([x, x]),
@@ -337,7 +338,6 @@ PROGRAMS: Mapping[str, Program] = {
 }
 
 NEEDS_A_NUMBER: Mapping[str, Program] = {
-    "loop over rows": lambda x: sum(row * 2 for row in x),
     "pow modulo": lambda x: x * pow(3, x.shape[0], 7),
     "factorial": lambda x: x * math.factorial(x.shape[0]),
     "hex": lambda x: x * len(hex(x.shape[0])),

@@ -313,7 +313,12 @@ def test_auto_bakes_nothing_that_need_not_be() -> None:
 @pytest.mark.long
 def test_auto_bakes_no_input_of_dynamic_size() -> None:
     with pytest.raises(fx2onnx.UserError, match=r'bake=\["x"\]'):
-        fx2onnx.export(lambda x: torch.stack(list(x[x > 0])), (ROWS,), dynamic_shapes=({0: "rows"},), bake="auto")
+        fx2onnx.export(lambda x: x[x > 0].chunk(2), (ROWS,), dynamic_shapes=({0: "rows"},), bake="auto")
+
+
+def test_a_list_of_as_many_rows_as_data_says() -> None:
+    others = [(ROWS + 1,), (ROWS.abs() + 1,), (torch.cat([ROWS, ROWS]),)]
+    check(lambda x: torch.stack(list(x[x > 0])), (ROWS,), others=others, dynamic_shapes=({0: "rows"},))
 
 
 def plain(x: Tensor, grid: Tensor) -> Tensor:

@@ -75,7 +75,6 @@ def test_programs_of_sizes(name: str) -> None:
     holds(PROGRAMS[name], name)
 
 
-@pytest.mark.long_cases("loop over rows")
 @pytest.mark.parametrize("name", sorted(NEEDS_A_NUMBER))
 def test_what_needs_the_number_names_its_line(name: str) -> None:
     refused(NEEDS_A_NUMBER[name])

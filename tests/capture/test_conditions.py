@@ -302,6 +302,7 @@ def unchecked(result: Any) -> InferenceSession:
     return InferenceSession(proto.SerializeToString())
 
 
+@pytest.mark.long_cases(but=[*map(str, range(40))])
 @pytest.mark.parametrize("seed", range(120))
 def test_conditions_are_right_and_loose_at_every_size_up_to_64(seed: int) -> None:
     program, fitting = drawn(seed)

@@ -89,6 +89,7 @@ def test_encoders_with_masks_are_verified(name: str, kind: str) -> None:
     assert {"onnxruntime", "runner"} <= set(result.report.verdict["versions"])
 
 
+@pytest.mark.long
 def test_training_graphs_take_masks_as_training_does() -> None:
     torch.manual_seed(0)
     module = Masked(LAYERS["encoder"]())

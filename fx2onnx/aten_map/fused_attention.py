@@ -128,7 +128,7 @@ FUSED: dict[Any, Callable[..., Any]] = {aten.scaled_dot_product_attention.defaul
 
 INT32 = ir.DataType.INT32
 ROTARY_MULTIPLE = 8
-"""Of the columns of the tables: onnxruntime's GroupQueryAttention takes no others."""
+"""The widths that rotary tables may have: onnxruntime's GroupQueryAttention takes no others."""
 
 
 def turned(

@@ -28,7 +28,7 @@ aten = torch.ops.aten
 
 @dataclass(slots=True)
 class Packing:
-    """Which cells of [time, batch] hold a step, and their coordinates in packed order."""
+    """The cells of [time, batch] that hold a step, as a mask, and their coordinates in packed order."""
 
     mask: ir.Value
     coordinates: ir.Value

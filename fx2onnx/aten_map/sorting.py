@@ -278,7 +278,7 @@ def isin_scalar_tensor(op: Emit, element: Any, test_elements: ir.Value, assume_u
 
 # -- positions in sorted sequences ------------------------------------------------------------------------------------
 def positions(op: Emit, boundaries: ir.Value, values: Operand, right: bool, dtype: ir.DataType) -> ir.Value:
-    """How many boundaries lie before each value: not >= it, or not > it (``right``). NaN lies behind all.
+    """Count the boundaries before each value: not >= it, or not > it (``right``). NaN lies behind all.
 
     Shapes:  boundaries [*, M] or [M], values [*, N] -> as values. Memory: values x M.
     """

@@ -28,7 +28,7 @@ class _Thread(threading.local):
     tracer: Any = None
     """The tracer of the run, for code below it that has to do with capture."""
     fuses_attention = False
-    """Whether torch's modules may take their fused attention while a module is captured."""
+    """True if torch's modules may take their fused attention while a module is captured."""
 
 
 THREAD = _Thread()

@@ -90,7 +90,7 @@ class Fx2OnnxError(Exception):
     inputs: tuple[str, ...] = ()
     """The inputs of a module whose numbers Python would need."""
     is_caught: bool = False
-    """Whether a module caught it, which may catch what other ways of capture raise, too."""
+    """True if the module's own ``except`` caught it: it may catch what other capture strategies raise, too."""
     own_class: type[Fx2OnnxError] | None = None
     """Where ``catch_as_torch_error`` changed the class: what it was."""
 

@@ -9,7 +9,7 @@ PRODUCER = "fx2onnx"
 """``producer_name`` of our files."""
 
 OF_EXPORTERS = "pkg."
-"""How the keys begin under which exporters keep notes on the whole model."""
+"""The prefixes of the metadata keys under which exporters keep notes on the whole model."""
 
 CONDITIONS = "fx2onnx.conditions"
 """Sizes that the file is right for: ``sizes.stated``."""

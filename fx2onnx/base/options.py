@@ -98,4 +98,4 @@ def _entry(key: Any, value: Any) -> str:
 
 
 RESERVED = (f"{PRODUCER}.", OF_EXPORTERS)
-"""How keys of a model's metadata begin that exporters write."""
+"""The prefixes of the keys that exporters write into a model's metadata."""

@@ -135,7 +135,7 @@ def tolerances(rtol: float, atol: float | None) -> str:
 
 
 def _problem(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any], rtol: float, atol: float | None) -> str:
-    """How two arrays differ, in words; empty where they agree."""
+    """The difference of two arrays in words; empty if they agree."""
     if atol is None:
         is_real = other.dtype.kind == "f" or other.dtype.name == "bfloat16"
         finite = np.abs(other[np.isfinite(other)]) if is_real else np.zeros(0)

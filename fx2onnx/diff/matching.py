@@ -37,9 +37,9 @@ class Side:
     numbers: Numbers
     """Shared by both sides."""
     tokens: dict[ir.Value, int] = field(default_factory=dict)
-    """Of values whose counterpart is known: the same number on both sides."""
+    """A number for each value whose counterpart is known, the same on both sides."""
     weights: dict[ir.Value, Tensor] = field(default_factory=dict)
-    """Of all parts that were looked at."""
+    """The weights of all parts that were compared."""
     known_weights: dict[tuple[int, bool], int] = field(default_factory=dict)
     attributes: dict[ir.Node, Attributes] = field(default_factory=dict)
 

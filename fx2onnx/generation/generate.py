@@ -92,7 +92,7 @@ def tokenizer_of(model: OpenedFolder) -> FolderTokenizer:
 
 
 def new_tokens(settings: GenerateSettings, new: int | None, length: int) -> int | None:
-    """How many tokens are made at most. Raises UserError E001 where two settings say it, or the prompt is as long."""
+    """The largest number of new tokens. Raises UserError E001 if two settings give it, or the prompt is as long."""
     if settings.max_length is None:
         return new
     if new is not None:
@@ -162,7 +162,7 @@ class _Run:
         return [*first, *_rules(self.model, stop), *last_rules(self.settings, said, self.handed)]
 
     def _ends(self) -> Callable[[Array, Array | None], Array]:
-        """Which rows of tokens are complete, by strings and by functions of the user."""
+        """A mask of the rows that are complete, by stop strings and by the user's functions."""
         strings, criteria = self.settings.stop_strings, self.settings.stopping_criteria or ()
         by_string = StopStrings(strings, tokenizer_of(self.model)) if strings else None
 

@@ -132,7 +132,7 @@ def _encoded(
 
 
 def prompt_length(model: OpenedFolder, given: Mapping[str, Array]) -> int:
-    """How many of the tokens that ``generate`` gives are none that it made."""
+    """The number of tokens in a result of ``generate`` that it did not make."""
     if model.encoder is None:
         return int(rewritten(model.manifest.prompt_rewrite, given)["input_ids"].shape[1])
     return int(_decoder_prompt(model.encoder, given, _first_token(model)).shape[1])

@@ -82,7 +82,7 @@ def prompts_of(value: Any) -> tuple[list[Any], bool]:
 
 
 class StopStrings:
-    """Which rows end with a string, or with a token in which it ends."""
+    """A mask of the rows that end with a stop string, or with a token in which one ends."""
 
     def __init__(self, strings: Sequence[str], tokenizer: FolderTokenizer) -> None:
         if not all(isinstance(each, str) and each for each in strings):

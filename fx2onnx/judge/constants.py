@@ -54,7 +54,7 @@ TRANSFORM_RUNS = 4
 TRANSFORM_UNITS = 64.0
 """onnxruntime 1.31's STFT of 400 samples is off by about half of this, in units of the largest number of a frame."""
 TRANSFORM_UNITS_PER_POINT = 2.5
-"""Of a length that is no power of two. onnxruntime 1.31's DFT is off by 1.3 to 2.8 such units a point, from 12 points to 16,000."""
+"""Units per point of a transform whose length is no power of two: onnxruntime 1.31's DFT is off by 1.3 to 2.8 (12 to 16,000 points)."""
 OWN_ERROR = 8.0
 """Units by which the reference has to be off itself, at least, for larger stages: long sums are, and each layer adds its own."""
 MOST_LARGER = 16.0

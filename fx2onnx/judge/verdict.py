@@ -117,11 +117,11 @@ class AnswerShift:
     metric: str
     output: str
     value: float
-    """Of the engine's answers against those of eager PyTorch."""
+    """The metric of the engine's answers against those of eager PyTorch."""
     count: int
     """The answers that were compared: labels, words, pixels, or samples."""
     by_labels: float | None = None
-    """Of the engine's answers against the user's labels."""
+    """The metric of the engine's answers against the user's labels."""
     eager_by_labels: float | None = None
 
     def __str__(self) -> str:

@@ -35,7 +35,7 @@ SAMPLES = 2
 """Sets of random inputs."""
 SAMPLE_SHARES = {"float16": 5e-3, "bfloat16": 4e-2}
 SAMPLE_SHARE = 1e-4
-"""Of the largest number of a value, how far samples may be apart, by dtype and in wider floats."""
+"""The largest difference of samples as a share of a value's largest number, by dtype and in wider floats."""
 _SEEN_BYTES = 1024
 
 
@@ -53,7 +53,7 @@ class CertifiedNode:
 @public_methods
 @dataclass(repr=False)
 class Certificate(Shown):
-    """How each changed node and each output of a file is known to be as in the file before."""
+    """The reason for each changed node and output of a file to be as in the file before."""
 
     before: str
     after: str
@@ -62,9 +62,9 @@ class Certificate(Shown):
     """A kind by output."""
     unchanged: int = 0
     engine: str = ""
-    """What ran the samples; empty where none were needed or none runs the files."""
+    """The engine that ran the samples; empty if none were needed or none runs the files."""
     roundings: float = 0.0
-    """How many roundings apart the constants of bounded nodes are, at most."""
+    """The largest number of roundings between constants of bounded nodes."""
 
     @property
     def counts(self) -> dict[str, int]:
@@ -250,7 +250,7 @@ class _Certifying:
         return worst
 
     def output_kind(self, index: int, sampled: Mapping[str, bool]) -> str:
-        """How the output at a place is known."""
+        """The kind of knowledge of the output at a place: proved, bounded, sampled, unknown or refuted."""
         name, before = self.after.outputs[index], self.before.outputs[index]
         if self.values.get(name) == self.values_before.get(before):
             return "proved"

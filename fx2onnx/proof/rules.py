@@ -234,7 +234,7 @@ class Reader:
         return array is not None and not array.any()
 
     def _moved(self, node: onnx.NodeProto, args: Args) -> list[int] | None:
-        """Where each element of the outputs comes from, found by running the node on the places of its input's elements."""
+        """The source of each element of the outputs, found by running the node on the places of its input's elements."""
         terms, x = self.terms, args[0]
         move = None if x is None else terms.places(x)
         if move is None:

@@ -27,7 +27,7 @@ AGAIN = "attest the file again: fx2onnx attest FILE"
 
 
 def statement_path(path: str | os.PathLike[str]) -> Path:
-    """Where the statement about a file lies: beside it, under its name and ``.intoto.json``."""
+    """The path of the statement about a file: its name and ``.intoto.json``."""
     return Path(f"{os.fspath(path)}{ENDING}")
 
 

@@ -104,7 +104,7 @@ class Terms:
         self.worst: dict[int, float] = {}
         """By term, how many roundings apart the constants were that count as equal."""
         self.shapes: dict[int, tuple[int, ...]] = {}
-        """Of terms all of whose sizes are known."""
+        """The sizes of each term whose sizes are all known."""
         self.dims: dict[int, tuple[int | None, ...]] = {}
         self.dtypes: dict[int, str] = {}
 
@@ -249,7 +249,7 @@ def array_of(terms: Terms, args: Args, index: int) -> Array | None:
 
 
 def _apart(one: Number, other: Number) -> float:
-    """How many roundings two constants of one shape are apart, at most."""
+    """The largest number of roundings between two constants of one shape."""
     if one.value.shape != other.value.shape:
         return math.inf
     if one.size is other.size is None and np.array_equal(one.value, other.value):

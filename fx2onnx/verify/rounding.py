@@ -198,7 +198,7 @@ class Moved(EagerMode):
         return result
 
     def _units_of_transform(self, name: str, args: Sequence[Any]) -> float:
-        """How far a Fourier transform's results are off: more where its length is no power of two, for some engines."""
+        """The error of a Fourier transform in units of the last place: more where its length is no power of two, for some engines."""
         self.has_transforms = True
         if not self._transform_units or not name.startswith("_fft"):
             return self._transform_units or self._units

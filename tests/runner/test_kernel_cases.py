@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from kernel_cases import CASES, NodeCase, gradient, sequences
 
@@ -93,3 +94,23 @@ def test_no_kernel_is_for_an_operator_that_onnx_does_not_have() -> None:
         and not any(k[:2] == (kernel.domain, kernel.op_type) for k in known)
     ]
     assert wrong == []
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.5, 0.3])
+@pytest.mark.parametrize("pooled", [(1, 1), (3, 2), (7, 7)])
+def test_regions_end_where_onnxruntime_ends_them(pooled: tuple[int, int], scale: float) -> None:
+    """Edges at halves are rounded away from zero, and cells divide a region in float32."""
+    draw = np.random.default_rng(0)
+    corners = np.round(draw.uniform(-8, 40, (40, 4)) * 2) / 2
+    regions = np.concatenate([draw.integers(0, 2, (40, 1)), corners], axis=1).astype(np.float32)
+    case = NodeCase(
+        "MaxRoiPool",
+        1,
+        (draw.standard_normal((2, 3, 17, 13)).astype(np.float32), regions),
+        None,
+        {"pooled_shape": list(pooled), "spatial_scale": scale},
+    )
+    model, feeds = case.model()
+    data = model.SerializeToString()
+    given, want = (engine.InferenceSession(data).run(None, feeds)[0] for engine in (ort, onnxruntime))
+    np.testing.assert_array_equal(given, want)

@@ -36,9 +36,9 @@ class Left:
     """The parts of what each place has there, tensors as nodes; by the place."""
     memories: dict[int, torch.fx.Node]
     counts: dict[object, int]
-    """How many elements the turn added to each list before."""
+    """The number of elements that the turn has added to each list before the exit."""
     is_clean: bool
-    """Whether the turn changed nothing before."""
+    """True if the turn has changed nothing before the exit."""
 
 
 class Exits:

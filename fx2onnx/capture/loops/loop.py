@@ -40,7 +40,7 @@ class Loop:
     def __init__(self, loops: Value, frame: FrameType, series: Elements | None) -> None:
         self.loops, self.tracer, self.frame = loops, loops.tracer, frame
         self.series = series
-        """What it goes through; None while nobody knows how many turns there are."""
+        """The iterable of the loop; None while the number of turns is unknown."""
         self.tracer.values.mark()
         self.where = self.tracer.values.where
         self.first = 0
@@ -55,7 +55,7 @@ class Loop:
         """The number of iterations but for one that Python leaves by some exits."""
         self.exits = Exits(self)
         self.place = loop_at(frame)
-        """Of the statement, where it has exits."""
+        """The place of the ``for`` statement in the source; None where there is none."""
         self._tries = 0
         self._plan: Plan | None = None
 

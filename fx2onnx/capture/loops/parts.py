@@ -85,7 +85,7 @@ class Entry:
     build: Rebuild
     after: Sequence[Value] = ()
     given: Sequence[Value] = ()
-    """What the place has at the beginning of the turn, part by part."""
+    """The values that the place has at the beginning of the turn, part by part."""
 
     def is_as_given(self, value: Value) -> bool:
         """Return whether a value of the place is that of the beginning of the turn."""

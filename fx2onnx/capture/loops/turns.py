@@ -67,7 +67,7 @@ def _stacked(one: Value) -> torch.Tensor:
 
 
 def _length(one: Value) -> Index | None:
-    """How many elements something in a list stands for; None where it is one element."""
+    """The number of elements that an entry of a list stands for; None for one element."""
     if isinstance(one, list | tuple):
         return next((found for found in map(_length, one) if found is not None), None)
     return one.length if isinstance(one, Repeat) else None

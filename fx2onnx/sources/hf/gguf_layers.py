@@ -35,9 +35,9 @@ class Layout:
     scales: Reader
     offsets: Reader | None = None
     low: int = 8
-    """What is taken off the low half of a code of 8 bits, so that halves cancel little; the code and this fit into 8 bits."""
+    """The offset of the low half of a code of 8 bits, so that halves cancel little; code and offset fit into 8 bits."""
     step: int = 16
-    """What the high half counts; 1 where the numbers are so small that a sum of two halves has them."""
+    """The weight of the high half; 1 where the numbers are so small that a sum of two halves has them."""
 
     def halves(self, codes: Array) -> tuple[Array, Array]:
         """Two codes of 4 bits for each of 8: ``code - zero = step * (high - zeros[0]) + low - zeros[1]``."""

@@ -29,6 +29,7 @@ from fx2onnx.judge.constants import TRANSFORM_UNITS_PER_POINT
 from fx2onnx.torchcompat.dispatch import EagerMode
 from fx2onnx.torchcompat.pytrees import pytree
 from fx2onnx.verify.conditioning import is_conditioned, is_of_matrices, is_singular, largest_of
+from fx2onnx.verify.terms import TERMS, axis_of
 
 aten = torch.ops.aten
 
@@ -38,7 +39,7 @@ _SUMS = frozenset(
         "mkldnn_rnn_layer", "lstm", "gru", "_thnn_fused_lstm_cell", "_thnn_fused_gru_cell",
         "_scaled_dot_product_flash_attention_for_cpu",
         "_scaled_dot_product_attention_math", "scaled_dot_product_attention",
-        "_scaled_dot_product_fused_attention_overrideable", "_grouped_mm", "_scaled_mm", "sum", "mean", "var",
+        "_scaled_dot_product_fused_attention_overrideable", "_grouped_mm", "_scaled_mm", "_trilinear", "sum", "mean", "var",
         "std", "var_mean", "std_mean", "norm", "linalg_vector_norm", "cumprod", "prod", "logsumexp",
         "native_layer_norm", "native_group_norm", "native_batch_norm", "_native_batch_norm_legit_no_training",
         "_fused_rms_norm", "rms_norm", "_softmax", "_log_softmax", "gelu", "gelu_", "erf", "erf_", "erfc",
@@ -176,7 +177,7 @@ class Moved(EagerMode):
             self.has_singular = self.has_singular or is_singular(name, args)
         elif is_conditioned(name):
             args = pytree.tree_map_only(torch.Tensor, functools.partial(self._off, name), tuple(args))
-        beside = _BESIDE[name](func, args, kwargs) if self._units and name in _BESIDE else None
+        beside = TERMS[name](func, args, kwargs) if self._units and name in TERMS else None
         units = self._units_of_transform(name, args) if name in _TRANSFORMS else self._units
         result = func(*args, **kwargs)
         if not self._units:
@@ -333,31 +334,6 @@ def _stable(name: str, func: Any, args: Any, kwargs: Any, axis: int) -> Any:
     return numbers.narrow(axis, 0, count), places.narrow(axis, 0, count)
 
 
-def _multiplied(func: Any, args: Any, kwargs: Any) -> torch.Tensor:
-    """How large the numbers are that the operator multiplies by a share between nothing and one, which is off by units of one."""
-    value = args[0]
-    if func._schema.name.endswith("::glu"):
-        value = value.chunk(2, axis_of(func, args, kwargs))[0]
-    return torch.nan_to_num(value.abs().float(), 0.0, 0.0, 0.0)
-
-
-def _summed(func: Any, args: Any, kwargs: Any) -> torch.Tensor | None:
-    """The size of a sum or a mean of terms as large of either sign, though these may add up to nothing."""
-    value = args[0]
-    if not value.is_floating_point() or not value.numel():
-        return None
-    squares = torch.nan_to_num(func(value.double() ** 2, *args[1:], **{**kwargs, "dtype": None}), 0.0, 0.0, 0.0)
-    terms = value.numel() / max(squares.numel(), 1) if func._schema.name.endswith("::mean") else 1.0
-    return (squares / terms).sqrt().float()
-
-
-_BESIDE = {
-    **dict.fromkeys(("gelu", "gelu_", "silu", "silu_", "hardswish", "hardswish_", "glu"), _multiplied),
-    **dict.fromkeys(("sum", "mean"), _summed),
-}
-"""Operators whose results may be off by units of what they are made of, by how large that is."""
-
-
 def _rms(wide: torch.Tensor) -> torch.Tensor:
     if not wide.dim():
         return wide.abs()
@@ -365,15 +341,6 @@ def _rms(wide: torch.Tensor) -> torch.Tensor:
     return norm.div_(max(wide.shape[-1], 1) ** 0.5)
 
 
-def axis_of(func: Any, args: Any, kwargs: Any) -> int:
-    names = [argument.name for argument in func._schema.arguments]
-    if "dim" in kwargs:
-        return int(kwargs["dim"])
-    place = names.index("dim") if "dim" in names else -1
-    return int(args[place]) if 0 <= place < len(args) else -1
-
-
-aten = torch.ops.aten
 STEPS: dict[Any, Step] = {aten.quantized_lstm.input: lstm_step, aten.quantized_gru.input: gru_step}
 Move = Callable[[torch.Tensor, str], torch.Tensor]
 """Moves a value as what an operator of that name gives."""

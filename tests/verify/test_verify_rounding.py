@@ -8,6 +8,7 @@ from torch import nn
 
 import fx2onnx
 from fx2onnx import verify
+from fx2onnx.verify.rounding import Moved
 from tests.verify.given import Forward, Given
 
 GENERATOR = torch.Generator().manual_seed(11)
@@ -39,3 +40,26 @@ def test_what_engines_round_otherwise(what: str) -> None:
     verdict = verify(fx2onnx.export(Given(right), (x,)), Given(right), (x,))
     assert verdict.ok, verdict.describe()
     assert not verify(fx2onnx.export(Given(wrong), (x,)), Given(right), (x,)).ok
+
+
+TERMS = torch.randn(1, 40, generator=GENERATOR)
+ONES = torch.ones(1, 40)
+SUMS: dict[str, Forward] = {
+    "linear": lambda x: nn.functional.linear(x, ONES),
+    "addmm": lambda x: torch.addmm(torch.ones(1, 1), x, ONES.T, alpha=2.0),
+    "bmm": lambda x: torch.bmm(x[None], ONES.T[None]),
+    "dot": lambda x: torch.dot(x[0], ONES[0]),
+    "convolution": lambda x: nn.functional.conv1d(x[None], ONES[None]),
+    "bilinear": lambda x: nn.functional.bilinear(x, torch.ones(1, 3), torch.ones(1, 40, 3)),
+}
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_a_single_sum_of_products_is_off_by_units_of_its_terms(name: str) -> None:
+    """Not of what they add up to, which may be nearly nothing."""
+    x = torch.cat([TERMS, -TERMS], 1)[:, torch.randperm(80, generator=GENERATOR)][:, :40]
+    x = x - x.mean()
+    with Moved(1, 2.0):
+        moved = SUMS[name](x)
+    wanted = SUMS[name](x)
+    assert 2e-8 < float((moved - wanted).abs().max()) < 1e-5, (moved, wanted)

@@ -37,7 +37,7 @@ lint: $(READY)              ## ruff, mypy, and the words of pages, help and erro
 	$(BIN)/mypy
 	$(BIN)/python -m tools.check_prose
 
-unit: $(READY)              ## the default suite
+unit: $(READY)              ## the default suite; `make unit DRAW=2` with other random numbers
 	$(ONE) $(BIN)/python -m pytest -n 2 -m 'not slow and not long'
 
 test-long: $(READY)         ## the cases marked as long, which take half of the time and which `make test` leaves out

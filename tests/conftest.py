@@ -1,13 +1,16 @@
-"""Which tests are the core, which `make matrix` runs in many environments, and which cases are long; how garbage is collected."""
+"""Which tests are the core, which `make matrix` runs in many environments, and which cases are long; random numbers; garbage."""
 
 from __future__ import annotations
 
 import gc
 import os
+import random
 import sys
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests import process_state
@@ -52,6 +55,25 @@ NOT_CORE = {
 """Parts of names of tests in those files, and why they cannot be had in every environment."""
 
 
+DRAW = os.environ.get("DRAW", "")
+"""Every other text gives all tests other random numbers: `make unit DRAW=2`."""
+
+
+def draw_by_name(name: str) -> None:
+    """Seed all global generators by the name of a test or a file, so that a failure comes again, alone and in any order."""
+    seed = zlib.crc32(f"{DRAW}{name}".encode())
+    random.seed(seed)
+    np.random.seed(seed)
+    if (torch := sys.modules.get("torch")) is not None and hasattr(torch, "manual_seed"):
+        torch.manual_seed(seed)
+
+
+def pytest_collectstart(collector: pytest.Collector) -> None:
+    """Numbers that a file draws when it is imported are its own, too."""
+    if isinstance(collector, pytest.Module):
+        draw_by_name(collector.nodeid)
+
+
 gc.disable()  # until all tests are collected, which leaves little garbage
 
 
@@ -92,8 +114,9 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(autouse=True)
-def process_state_is_kept() -> Iterator[None]:
+def process_state_is_kept(request: pytest.FixtureRequest) -> Iterator[None]:
     """Fail the test that leaves a changed environment, torch flag, mode or patched function behind for the next ones."""
+    draw_by_name(request.node.nodeid)
     before = process_state.snapshot()
     yield
     process_state.put_back_limit(before["recursion limit"])

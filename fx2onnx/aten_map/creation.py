@@ -13,7 +13,7 @@ from fx2onnx.aten_map.casts import cast
 from fx2onnx.aten_map.table.dtypes import FLOATS, Operand, as_dtype, takes
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
 from fx2onnx.irx.emit import Emit
-from fx2onnx.sizes.expr import Dim, DimLike
+from fx2onnx.sizes.expr import Dim, DimLike, is_real_number
 
 aten = torch.ops.aten
 D = ir.DataType
@@ -83,7 +83,11 @@ def _arange(op: Emit, end: Any, start: Any = 0, step: Any = 1) -> ir.Value:
     numbers = [number for number in (start, end, step) if not isinstance(number, Dim)]
     if len(numbers) == 3 and isinstance(count, int) and count <= FOLDED_ELEMENTS:
         return op.const(_numpy_arange(start, step, count, dtype), dtype)
-    if dtype in FLOATS or any(isinstance(number, float) for number in numbers):
+    if dtype not in FLOATS and any(map(is_real_number, (start, end, step))):  # whole numbers are asked for
+        start, step = (int(each) if isinstance(each, float) else each for each in (start, step))
+        value = op.Mul(counted(op, count, D.INT64), as_dtype(op, step, D.INT64))
+        return op.cast(op.Add(value, as_dtype(op, start, D.INT64)), dtype)
+    if dtype in FLOATS:
         is_exact = _in_float32(step) and _in_float32(start) and (start == 0 or _is_whole(step))
         wide = D.FLOAT if dtype in FLOATS and dtype != D.DOUBLE and is_exact else D.DOUBLE
         value = counted(op, count, wide)

@@ -299,6 +299,10 @@ MOST_DENOMINATOR = 1 << 10
 """The largest denominator of a fraction: sizes times larger numbers might not be exact as real numbers."""
 
 
+MOST_DIVISOR = 1 << 20
+"""Likewise of the number that a fraction is divided by."""
+
+
 def fraction(value: Dim) -> tuple[Scalar, Scalar | None]:
     """``top, bottom`` of a quotient of integers, or of a polynomial with real coefficients that are exact fractions; None where
     they are not. ``0.5*n + 0.25`` is ``2*n + 1`` divided by 4, at every size and without a rounding error.
@@ -306,8 +310,23 @@ def fraction(value: Dim) -> tuple[Scalar, Scalar | None]:
     inner = value.only_atom()
     if inner is not None and inner.op == "truediv":
         top, bottom = inner.args
-        return (value, None) if is_real_number(top) or is_real_number(bottom) else (top, bottom)  # type: ignore[return-value]
+        if not is_real_number(top) and not is_real_number(bottom):
+            return top, bottom  # type: ignore[return-value]
+        return _real_fraction(value, top, bottom) if isinstance(bottom, int | float) else (value, None)  # type: ignore[arg-type]
     return _polynomial_fraction(value)
+
+
+def _real_fraction(value: Dim, top: Scalar, divisor: Number) -> tuple[Scalar, int | None]:
+    """Divided by a small fraction the quotient is rounded once, which brings it to no whole number that it is not:
+    ``float(n + 1) / 0.5`` is ``2*n + 2`` divided by 1.
+    """
+    if not isinstance(top, Dim) or not divisor or not is_small_fraction(divisor):
+        return value, None
+    (above, below), (number, bottom) = dyadic(divisor), _polynomial_fraction(top)
+    if bottom is None or abs(above) > MOST_DIVISOR:
+        return value, None
+    number, bottom = number * below, bottom * above
+    return (-number, -bottom) if bottom < 0 else (number, bottom)
 
 
 def is_small_fraction(value: Scalar) -> bool:

@@ -89,6 +89,11 @@ FORMULAS: dict[str, Formula] = {
     "sqrt": lambda n: math.ceil(math.sqrt(n)),
     "n ** 1.5": lambda n: int(n**1.5),
     "resampled": lambda n: math.ceil(16000 * n / 44100),
+    "float(n - 1) / 2.0": lambda n: math.ceil(float(n - 1) / 2.0),
+    "float(n) / 1.5": lambda n: math.ceil(float(n) / 1.5),
+    "down to 1 - n": lambda n: math.ceil(float(1 - 2 * n) / -1.0),
+    "(n + 0.5) / -0.375": lambda n: -math.floor((n + 0.5) / -0.375),
+    "trunc": lambda n: math.trunc(float(n + 3) / 3.0),
     "NumPy's floor": lambda n: int(np.floor(n * 0.29)),
 }
 
@@ -149,6 +154,11 @@ OF_SIZES: dict[str, Formula] = {
     "arange by 0.3": lambda x: torch.arange(0, x.shape[2], 0.3) + x[0, 0, 0, 0],
     "arange to a part": lambda x: torch.arange(0, x.shape[2] * 0.1, 0.1) + x[0, 0, 0, 0],
     "arange of a part": lambda x: torch.arange(0, 1, 1 / x.shape[2]) + x[0, 0, 0, 0],
+    "integers by 1.5": lambda x: torch.arange(0, x.shape[2], 1.5, dtype=torch.int64) + x[0, 0, 0, 0],
+    "integers of 32 bits by 2.5": lambda x: torch.arange(0.5, x.shape[2], 2.5, dtype=torch.int32) + x[0, 0, 0, 0],
+    "integers from a part": lambda x: torch.arange(x.shape[2] / 2, x.shape[2] + 1, dtype=torch.int64) + x[0, 0, 0, 0],
+    "integers down": lambda x: torch.arange(x.shape[2], -1.5, -1.7, dtype=torch.int64) + x[0, 0, 0, 0],
+    "arange down, written": lambda x: x.new_zeros(2 * x.shape[2] - 1) + torch.arange(x.shape[2] - 1, -x.shape[2], -1.0),
     "arange down": lambda x: torch.arange(x.shape[2], 0, -0.7, dtype=torch.float64) + x[0, 0, 0, 0],
     "bartlett_window": lambda x: torch.bartlett_window(int(x.shape[2] * 0.5) + 1) + x[0, 0, 0, 0],
     "kaiser_window": lambda x: torch.kaiser_window(x.shape[2]) + x[0, 0, 0, 0],

@@ -34,15 +34,20 @@ LOOP = (
 class Case:
     """``refused`` is a part of the runner's error when the model is loaded, "" where it runs.
 
-    ``because`` is the reason where onnxruntime does otherwise; ``elsewhere`` is what other versions of it do.
+    ``because`` is the reason where onnxruntime does otherwise: it runs what is refused with a reason, and refuses when it is
+    loaded what is refused without one, if ``onnxruntime`` does not say more. ``elsewhere`` is what other versions of it do.
     """
 
     text: str
     refused: str = ""
-    onnxruntime: str = RUNS
+    onnxruntime: str = ""
     because: str = ""
     edit: Callable[[ModelProto], object] = lambda model: None
     elsewhere: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.onnxruntime:
+            object.__setattr__(self, "onnxruntime", AT_LOAD if self.refused and not self.because else RUNS)
 
     def make(self) -> ModelProto:
         model = onnx.parser.parse_model(self.text if self.text.startswith("<") else HEADER + self.text)

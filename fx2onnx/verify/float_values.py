@@ -51,9 +51,11 @@ SAYS_NOTHING = {
     **dict.fromkeys(_MASKING_IN_ONE, WITHOUT_NUMBERS),
     **dict.fromkeys(("_fft_r2c", "_fft_c2c", "_fft_c2r"), frozenset({"infinite"})),
     **dict.fromkeys(("std", "std_mean", "special_zeta"), frozenset({"huge", "tiny"})),
+    **dict.fromkeys(("_cdist_forward", "_euclidean_dist"), frozenset({"infinite", "huge"})),
 }
 """Kinds that are not tried of a module, by an operator that it has: what eager PyTorch makes of NaN is what its pivots come
-to, a NaN has no code, a deviation is summed in float64, and the sign of an infinite product with the cosine of a right angle is chance.
+to, a NaN has no code, a deviation is summed in float64, distances of many rows are a difference of squares, which
+infinity makes NaN, and the sign of an infinite product with the cosine of a right angle is chance.
 """
 _ATTENTION = frozenset(
     {"Attention", "MultiHeadAttention", "GroupQueryAttention", "PackedMultiHeadAttention", "PagedAttention"}

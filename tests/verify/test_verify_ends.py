@@ -22,6 +22,7 @@ STEP = torch.tensor([10])
 COMPLEX = torch.complex(X, torch.zeros_like(X))
 BORDERS = torch.tensor([0.1, 0.25, 0.3, 0.7])
 TABLE = torch.randn(40, 4, generator=GENERATOR)
+ROW = torch.ones(1, 3)
 
 
 PAIRS: dict[str, tuple[tuple[torch.Tensor, ...], Forward, Forward]] = {
@@ -151,3 +152,31 @@ def test_ids_of_as_many_rows_as_there_are() -> None:
     assert verdict.ok, verdict.describe()
     assert (verdict.ranges["edges"].largest or 0) > 5
     assert not verify(fx2onnx.export(Edges(5), args, dynamic_shapes=axes), right, args).ok
+
+
+@pytest.mark.parametrize("forward", [lambda x: torch.cat([x[:-1], ROW]), lambda x: torch.cat([ROW, x[1:]])])
+def test_what_a_file_declares_of_no_rows_is_a_note(forward: Forward) -> None:
+    """With eager PyTorch's numbers: the size that it declares holds from one row on."""
+    x = torch.linspace(-1, 1, 12).reshape(4, 3)
+    result = fx2onnx.export(forward, (x,), dynamic_shapes=({0: "n"},))
+    verdict = verify(result, forward, (x,))
+    assert verdict.ok, verdict.describe()
+    assert any(
+        "sizes n 0: of output the file declares the size n on axis 0, and gives 1" in note for note in verdict.notes
+    )
+    wrong = verify(result, lambda x: torch.cat([forward(x), ROW[: 1 - min(len(x), 1)]]), (x,))
+    assert {row.inputs for row in wrong.rows if not row.ok} == {"sizes n 0"}
+
+
+@pytest.mark.parametrize("rows", [3, 40])
+def test_distances_of_infinite_numbers_decide_nothing(rows: int) -> None:
+    """Of more than 25 rows PyTorch's are NaN there, of fewer ones infinite."""
+
+    def forward(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.where(torch.cdist(x, y) ** 2 > 1, -1.0, torch.cdist(x, y))
+
+    args = (torch.randn(4, 3, generator=GENERATOR), torch.randn(rows, 3, generator=GENERATOR))
+    result = fx2onnx.export(forward, args)
+    verdict = verify(result, forward, args)
+    assert verdict.ok, verdict.describe()
+    assert not verify(result, lambda x, y: forward(x, y) * 1.001, args).ok

@@ -100,11 +100,17 @@ def _refuse_others(arguments: Arguments, own: Tensors, call: Observed) -> None:
     further = [leaf for leaf in call.arguments.leaves if leaf.keys not in own]
     if further:
         left_out = [leaf.path for leaf in arguments.leaves if leaf.keys not in tensors]
+        next_steps = [
+            f"give the arguments of {call.name} as args: {further[0].path} is then an input that each run of the file is given",
+            f"or export two files: one with the example arguments, one with those of {call.name}",
+        ]
+        if left_out:
+            next_steps[0] = "give a call that has every tensor, as args or among the samples: its inputs are the file's"
         raise UserError(
             "E105",
             f"{call.name} has the tensor {further[0].path}, which the example arguments leave out",
             why=f"{call.name} leaves out {', '.join(left_out)}; no call has all of them" if left_out else "",
-            next="give a call that has every tensor, as args or among the samples: its inputs are the file's",
+            next=next_steps,
         )
     for leaf in arguments.leaves:
         other = tensors.get(leaf.keys, leaf.tensor)

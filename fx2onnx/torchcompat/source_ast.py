@@ -198,6 +198,10 @@ def exit_at(frame: FrameType) -> tuple[Exit, int] | None:
     return _asked_part(frame, [(one, one.head) for one in _exits(frame.f_code)])
 
 
+Tree: TypeAlias = "int | tuple[str, tuple[Tree, ...]]"
+"""A test: the number of a part, or ``and`` or ``or`` of tests."""
+
+
 @dataclass(frozen=True, eq=False)
 class Head:
     """The condition of each iteration of a ``while``, or of a ``while True`` in its first ``if ...`` that leaves it."""
@@ -205,7 +209,9 @@ class Head:
     statement: ast.While | ast.If
     loop: ast.For | ast.While
     operands: Sequence[tuple[ast.expr, bool]]
-    """The parts of the test, all of which it asks for, with the answer with which Python stays in the loop."""
+    """The parts of the test in order, each with the answer that is for staying in the loop."""
+    tree: Tree
+    """How the parts are joined: Python stays where this holds."""
 
 
 def head_at(frame: FrameType) -> tuple[Head, int] | None:
@@ -239,47 +245,68 @@ def _head(loop: ast.While) -> Head | None:
 
 @dataclass(frozen=True, eq=False)
 class Exit:
-    """An ``if ...: break`` in a loop."""
+    """An ``if ...: break`` or ``if ...: return`` in a loop."""
 
     loop: ast.For | ast.While
     head: Head
-    is_last: bool
-    """Whether it is the last statement of the loop."""
+    does_more: bool
+    """Whether Python does more there than to go on behind the loop."""
+    returns: bool
+    """Whether Python leaves the function."""
 
 
 @lru_cache(maxsize=256)
 def _exits(code: CodeType) -> Sequence[Exit]:
-    loops = (node for node in ast.walk(tree_of(code)) if isinstance(node, ast.For | ast.While) and not node.orelse)
-    found = [(loop, each) for loop in loops for each in _inner_ifs(loop.body)]
-    heads = [(loop, each, _head_of(each, loop, stays=False)) for loop, each in found]
-    return [Exit(loop, head, loop.body[-1] is each) for loop, each, head in heads if head is not None]
+    loops = [node for node in ast.walk(tree_of(code)) if isinstance(node, ast.For | ast.While)]
+    found = [(loop, each, part) for loop in loops for each, part in _inner_ifs(loop.body)]
+    heads = [(part, _head_of(each, loop, stays=part is not each.body), loop) for loop, each, part in found]
+    return [
+        Exit(loop, head, bool(loop.orelse) or not isinstance(part[0], ast.Break), isinstance(part[-1], ast.Return))
+        for part, head, loop in heads
+        if head is not None
+    ]
 
 
-def _inner_ifs(body: Sequence[ast.stmt]) -> Iterator[ast.If]:
-    """Statements ``if ...: break`` that leave the loop of that body."""
+def _inner_ifs(body: Sequence[ast.stmt]) -> Iterator[tuple[ast.If, list[ast.stmt]]]:
+    """Statements ``if ...: break`` and ``if ...: return`` that leave the loop of that body, with the part that does."""
     for each in body:
         if isinstance(each, ast.If):
-            if not each.orelse and len(each.body) == 1 and isinstance(each.body[0], ast.Break):
-                yield each
+            part = next(
+                (one for one in (each.body, each.orelse) if one and isinstance(one[-1], ast.Break | ast.Return)), None
+            )
+            if part is not None:
+                yield each, part
             yield from _inner_ifs([*each.body, *each.orelse])
         elif isinstance(each, ast.With):
             yield from _inner_ifs(each.body)
 
 
 def _head_of(statement: ast.While | ast.If, loop: ast.For | ast.While, stays: bool) -> Head | None:
-    """The head with that test, where Python asks for all its parts in order to stay; None of others."""
-    test = statement.test
-    joins = ast.And if stays else ast.Or
-    parts = test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, joins) else [test]
+    """The head with that test, whose truth ``stays`` is for staying in the loop; None where a part of it decides by itself."""
     operands: list[tuple[ast.expr, bool]] = []
-    for part in parts:
-        is_not = isinstance(part, ast.UnaryOp) and isinstance(part.op, ast.Not)
-        operand = part.operand if isinstance(part, ast.UnaryOp) and is_not else part
-        is_chain = isinstance(operand, ast.Compare) and len(operand.ops) > 1
-        if is_chain or any(isinstance(node, ast.BoolOp | ast.IfExp | ast.NamedExpr) for node in ast.walk(operand)):
-            return None
-        operands.append((operand, stays ^ is_not))
-    return Head(statement, loop, operands)
+    tree = _tree(statement.test, stays, operands)
+    decides = (ast.BoolOp, ast.IfExp, ast.NamedExpr)
+    if any(isinstance(node, decides) for operand, _ in operands for node in ast.walk(operand)):
+        return None
+    return Head(statement, loop, operands, tree)
+
+
+def _tree(test: ast.expr, stays: bool, operands: list[tuple[ast.expr, bool]]) -> Tree:
+    """The test with truth ``stays`` as ``and`` and ``or`` of parts, which are added to ``operands``."""
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return _tree(test.operand, not stays, operands)
+    if isinstance(test, ast.Compare) and len(test.ops) > 1:
+        pairs = zip([test.left, *test.comparators], test.ops, test.comparators, strict=False)
+        parts: list[ast.expr] = [ast.copy_location(ast.Compare(one, [op], [two]), test) for one, op, two in pairs]
+        return _joined_trees(parts, True, stays, operands)
+    if isinstance(test, ast.BoolOp):
+        return _joined_trees(test.values, isinstance(test.op, ast.And), stays, operands)
+    operands.append((test, stays))
+    return len(operands) - 1
+
+
+def _joined_trees(parts: Sequence[ast.expr], is_and: bool, stays: bool, operands: list[tuple[ast.expr, bool]]) -> Tree:
+    return "and" if is_and is stays else "or", tuple(_tree(part, stays, operands) for part in parts)
 
 
 _SHOW = frozenset(

@@ -118,6 +118,25 @@ def up_to_the_length(x: torch.Tensor) -> Any:
     return h
 
 
+@by_sizes
+def one_of_two_lengths(x: torch.Tensor) -> Any:
+    t, h = 0, start(x)
+    while t < x.shape[0] - 1 or not t >= 4:
+        h = torch.tanh(h + x[min(t, x.shape[0] - 1)])
+        t += 1
+    return h, t
+
+
+@by_sizes
+def returned_by_number(x: torch.Tensor) -> Any:
+    h = start(x)
+    for t in range(x.shape[0]):
+        h = torch.tanh(h + x[t])
+        if t > 3:
+            return h * 2, t
+    return h, -1
+
+
 @by_data
 def until_large(x: torch.Tensor) -> Any:
     h, t = start(x), 0
@@ -220,6 +239,87 @@ def written_in_place(x: torch.Tensor) -> Any:
     return h
 
 
+@by_data
+def one_of_two_tests(x: torch.Tensor) -> Any:
+    t, h = 0, start(x)
+    while t < x.shape[0] and (not -1 < h.sum() < 1 or t < 2):
+        h = h + x[t]
+        t += 1
+    return h, t
+
+
+@by_data
+def both_of_two_tests(x: torch.Tensor) -> Any:
+    h = start(x)
+    for i in range(x.shape[0]):
+        h = h + x[i]
+        if i + 1 < x.shape[0] and x[i + 1].sum() > 1:
+            break
+        if (h.sum() > 1 and i > 1) or h.max() > 3:
+            break
+    return h
+
+
+@by_data
+def returned(x: torch.Tensor) -> Any:
+    h = start(x)
+    for t, row in enumerate(x):
+        h = h + row
+        if h.sum() > 1:
+            return h * 2, t
+        if h.min() < -4:
+            h = h - 1
+            return h, -t
+    return h, x.shape[0]
+
+
+@by_data
+def returned_from_a_loop_within(x: torch.Tensor) -> Any:
+    h = start(x)
+    for one in x:
+        for other in x:
+            h = h + one * other
+            if h.sum() > 9:
+                return h * 2
+        h = h * 0.5
+    return h
+
+
+@by_data
+def returned_from_a_while(x: torch.Tensor) -> Any:
+    t, h, out = 0, start(x), []
+    while t < x.shape[0]:
+        h = h + x[t]
+        out.append(h)
+        if h.sum() < 1:
+            t += 1
+        else:
+            return torch.stack(out)
+    return torch.stack(out) * 2
+
+
+@by_data
+def place_of_the_first(x: torch.Tensor) -> Any:
+    def place(rows: Any) -> Any:
+        for t in range(rows.shape[0]):
+            if rows[t].sum() > 1:
+                return t
+        return -1
+
+    return x * place(x)
+
+
+@by_data
+def without_a_break(x: torch.Tensor) -> Any:
+    for t, row in enumerate(x):
+        if row.sum() > 1:
+            last = row * t
+            break
+    else:
+        last = start(x) - 1
+    return last
+
+
 def rows(count: int, *large: int) -> torch.Tensor:
     """Rows whose sums are below 1, but for some."""
     x = torch.linspace(-1, 0.3, count * 3).reshape(count, 3)
@@ -228,7 +328,7 @@ def rows(count: int, *large: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("program", BY_SIZES, ids=lambda program: program.__name__)
-@pytest.mark.long_cases(but=["counted", "left_by_return"])
+@pytest.mark.long_cases(but=["counted", "left_by_return", "one_of_two_lengths"])
 def test_while_loops_by_sizes(program: Program) -> None:
     others = [(rows(count),) for count in (1, 2, 9, 40)]
     result = check(program, (rows(5),), others=others, dynamic_shapes={"x": {0: "n"}})
@@ -236,7 +336,7 @@ def test_while_loops_by_sizes(program: Program) -> None:
 
 
 @pytest.mark.parametrize("program", BY_DATA, ids=lambda program: program.__name__)
-@pytest.mark.long_cases(but=["while_rows_are_small", "left_before_the_change"])
+@pytest.mark.long_cases(but=["while_rows_are_small", "left_before_the_change", "one_of_two_tests"])
 def test_loops_that_data_ends(program: Program) -> None:
     others = [
         (rows(count, *large),) for count, large in ((1, ()), (1, (0,)), (9, (4,)), (7, (6,)), (30, (0, 5)), (4, ()))

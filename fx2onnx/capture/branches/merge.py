@@ -116,7 +116,8 @@ class Merge:
             graphs = [self._suffix(nodes) for nodes in suffixes]
         for captured in (one, two):
             for name, symbol in captured.symbols.items():
-                self._symbols.setdefault(name, replace(symbol, node=self._copy.seen[symbol.node]))
+                if name not in self._symbols:
+                    self._symbols[name] = replace(symbol, node=self._copy.seen[symbol.node])
         outputs, mutations = self._ends(graphs)
         joined = Captured(
             graph=self._graph,
@@ -310,15 +311,20 @@ class Merge:
         return [parts[places[pair]] if pair in places else pair[0] for pair in pairs]
 
     def _as_nodes(self, graphs: Sequence[torch.fx.Graph], first: Any, second: Any) -> tuple[object, object]:
-        """Two numbers of one kind that differ, as nodes of the branches; others as they are."""
-        dtype = _NUMBERS.get(type(first))
-        if dtype is None or type(first) is not type(second) or first == second:
+        """Two numbers of one kind that differ as nodes of the branches; others as they are."""
+        dtypes = {_number_of(one) for one in (first, second)}
+        dtype = next(iter(dtypes))
+        is_known = isinstance(first, Node) and isinstance(second, Node)
+        if len(dtypes) > 1 or dtype is None or is_known or (type(first) is type(second) and first == second):
             return first, second
         made = []
         for graph, number in zip(graphs, (first, second), strict=True):
-            node = graph.call_function(torch.ops.aten.full.default, ([], number), {"dtype": dtype})
-            node.meta = {"where": self._decision.where, "module": "", "val": TensorInfo(dtype, ())}
-            made.append(node)
+            if not isinstance(number, Node):
+                kind = torch.ops.aten.scalar_tensor.default if isinstance(number, Dim) else torch.ops.aten.full.default
+                args: Any = (number,) if isinstance(number, Dim) else ([], number)
+                number = graph.call_function(kind, args, {"dtype": dtype})
+                number.meta = {"where": self._decision.where, "module": "", "val": TensorInfo(dtype, ())}
+            made.append(number)
         return made[0], made[1]
 
     def _joined(self, one: TensorInfo, two: TensorInfo) -> TensorInfo:
@@ -353,3 +359,12 @@ class Merge:
     def _unknown(self) -> Dim:
         self._unknowns += 1
         return Dim.unbacked(self._unknowns - 1)
+
+
+def _number_of(value: object) -> torch.dtype | None:
+    """The dtype of a number, or of a node of one; None for anything else."""
+    if isinstance(value, Dim):
+        return torch.float64 if value.is_real else torch.int64
+    if isinstance(value, Node):
+        return value.meta["val"].dtype if not value.meta["val"].dims else None
+    return _NUMBERS.get(type(value))

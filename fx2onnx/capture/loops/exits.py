@@ -1,12 +1,19 @@
 """Where Python leaves a loop by data or sizes in the middle of a turn, ``if h.sum() > limit: break``.
 
 The turn is recorded as if Python stayed. What a variable has behind the loop is then what it had at the exit where that was taken.
+Where Python does more there than to go on behind the loop, as ``return h`` does, that is what it had before the turn, which Python
+runs once more if the loop was left there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import ast
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from types import CodeType, FrameType
+from typing import TypeAlias
 
 import torch
 import torch.fx
@@ -15,14 +22,18 @@ from fx2onnx.capture.captured import TensorInfo
 from fx2onnx.capture.loops.parts import TURN, Entry, HandedOn, Linear, at_turn
 from fx2onnx.capture.loops.state import Change, Grown, value_at
 from fx2onnx.capture.python.held import MISSING, Value
+from fx2onnx.capture.recording.control_flow import Nested
 from fx2onnx.capture.recording.decisions import Test
 from fx2onnx.capture.shapes.symnode import unwrap
 from fx2onnx.sizes.expr import Dim, Scalar, apply
 from fx2onnx.sizes.relation import COMPARE, Relation
+from fx2onnx.torchcompat.operators import HIGHER_ORDER
 from fx2onnx.torchcompat.pytrees import flatten
+from fx2onnx.torchcompat.source_ast import Exit, Head, Tree
 
 aten = torch.ops.aten
 TRUTH = TensorInfo(torch.bool, ())
+Truth: TypeAlias = bool | Relation | torch.fx.Node
 
 
 @dataclass(eq=False)
@@ -32,13 +43,15 @@ class Left:
     test: Test
     """True where Python leaves."""
     node: torch.fx.Node
-    values: dict[object, list[Value] | None]
-    """The parts of what each place has there, tensors as nodes; by the place."""
     memories: dict[int, torch.fx.Node]
-    counts: dict[object, int]
+    values: dict[object, list[Value] | None] = field(default_factory=dict)
+    """The parts of what each place has there, tensors as nodes; by the place. Without one, it is as before the turn."""
+    counts: dict[object, int] = field(default_factory=dict)
     """The number of elements that the turn has added to each list before the exit."""
-    is_clean: bool
+    is_clean: bool = True
     """True if the turn has changed nothing before the exit."""
+    again: Exit | None = None
+    """The statement, if Python runs the turn once more to do what it does there."""
 
 
 class Exits:
@@ -48,13 +61,18 @@ class Exits:
         self._loop, self.found = loop, list[Left]()
         self.turns: Scalar | None = None
         """The number of turns, where that is a formula."""
+        self._counts: list[Scalar | None] = []
+        """For how many turns Python stays at each exit, and how many turns there are without exits."""
 
-    def add(self, test: Test, is_left_by: bool, plan: Value, held: Value) -> None:
-        """Python asks for a test there, with which answer it leaves."""
+    def add_again(self, test: Test, again: Exit, plan: Value) -> None:
+        """Python leaves where the test holds, and does more there; the turn is as if it had not begun."""
         values = self._loop.tracer.values
-        test = (
-            test if is_left_by else test.negated() if isinstance(test, Relation) else call(values, "logical_not", test)
-        )
+        memories = {key: values.node_of(carried.given) for key, (_, carried) in plan.memories.items()}
+        self.found.append(Left(test, node_of(values, test), memories, again=again))
+
+    def add(self, test: Test, plan: Value, held: Value) -> None:
+        """Python leaves where the test holds."""
+        values = self._loop.tracer.values
         counts: dict[object, int] = {}
         is_clean = True
         for each in held.changes(plan.markers):
@@ -74,12 +92,31 @@ class Exits:
         memories = {key: memory.present() for key, (memory, carried) in plan.memories.items()}
         is_clean &= all(memory.version == carried.given_version for memory, carried in plan.memories.values())
         is_clean &= all(memory.node is node for memory, node, _ in self._loop.memories_before())
-        self.found.append(Left(test, node_of(values, test), found, memories, counts, is_clean))
+        self.found.append(Left(test, node_of(values, test), memories, found, counts, is_clean))
 
     def settle(self, index: Dim, turns: Scalar | None) -> None:
         """The turn is over. ``turns``: how many there are without exits; None where data tells."""
-        counts = [turns, *map(_stays_for, self.found, [index] * len(self.found))]
+        counts = self._counts = [*map(_stays_for, self.found, [index] * len(self.found)), turns]
         self.turns = None if None in counts else least(counts)  # type: ignore[arg-type]
+
+    def again(self) -> list[frozenset[int]]:
+        """The exits where Python does more, each by itself."""
+        return [frozenset({place}) for place, left in enumerate(self.found) if left.again is not None]
+
+    def was_left_at(self, place: int) -> tuple[Relation, Scalar]:
+        """The condition under which the loop was left at an exit where Python does more, and the number of that turn."""
+        if self.turns is None:
+            number, counts = self._loop.counts[frozenset({place})], self._loop.counts
+            return Relation("lt", (number, counts[frozenset()])), number
+        number = self._counts[place]
+        assert number is not None
+        others = [
+            ("lt" if other < place or other == len(self.found) else "le", count)
+            for other, count in enumerate(self._counts)
+            if other != place
+        ]
+        parts = [Relation(op, (number, count)) for op, count in others]
+        return parts[0] if len(parts) == 1 else Relation("and", tuple(parts)), number
 
     def at_memory(self, key: int, output: torch.fx.Node) -> torch.fx.Node:
         """The value of a memory behind the iteration."""
@@ -202,12 +239,109 @@ def _as_truth(values: Value, node: torch.fx.Node) -> torch.fx.Node:
     return node if is_bool else values.call(aten.ne.Scalar, (node, 0), {}, TRUTH)
 
 
+def negated(values: Value, truth: Truth) -> Truth:
+    """Whether a test does not hold."""
+    if isinstance(truth, bool):
+        return not truth
+    return truth.negated() if isinstance(truth, Relation) else call(values, "logical_not", _as_truth(values, truth))
+
+
+class HeadTest:
+    """The test at which Python stands, for the present values; and what it asks for in it."""
+
+    def __init__(self, loops: Value, frame: FrameType, head: Head) -> None:
+        self._loops, self._frame, self._head, self._tracer = loops, frame, head, loops.tracer
+        self._truths: dict[int, bool | None] = {}
+        """Of each part that is asked for, whether it is for staying; None where sizes or data decide it."""
+        self.truth = self._of(head.tree)
+        """Whether Python stays."""
+
+    def asked_behind(self, part: int, stays: bool) -> list[int]:
+        """The parts that Python asks for behind one, where all answers are for staying, or for leaving."""
+        found: list[int] = []
+
+        def holds(tree: Tree) -> bool:
+            if not isinstance(tree, int):
+                return all(map(holds, tree[1])) if tree[0] == "and" else any(map(holds, tree[1]))
+            truth = self._truths.get(tree, stays)
+            found.extend([tree] if truth is None and tree > part else [])
+            return stays if truth is None else truth
+
+        holds(self._head.tree)
+        return found
+
+    def _of(self, tree: Tree) -> Truth:
+        return self._part(tree) if isinstance(tree, int) else self._joined(*tree)
+
+    def _joined(self, op: str, parts: Sequence[Tree]) -> Truth:
+        """Several parts, ``and`` or ``or``. One that reads from tensors is computed only where those before it do not decide."""
+        truth: Truth = op == "and"
+        for place, part in enumerate(parts):
+            if not isinstance(truth, bool) and self._may_fail(part):
+                return self._behind(truth, op, parts[place:])
+            one = self._of(part)
+            if one is (op == "or"):
+                return one
+            if not isinstance(one, bool):
+                truth = one if isinstance(truth, bool) else self._both(op, truth, one)
+        return truth
+
+    def _behind(self, truth: Relation | torch.fx.Node, op: str, parts: Sequence[Tree]) -> torch.fx.Node:
+        """The test of further parts, where ``truth`` does not decide."""
+        env, values = self._tracer.sizes, self._tracer.values
+        before, test = env.facts.supposed, node_of(values, truth)
+        with values.nested() as graph:
+            if isinstance(truth, Relation):
+                env.know(supposed={**before, (truth if op == "and" else truth.negated()): None})
+            found = node_of(values, self._joined(op, parts))
+        env.know(supposed=before)
+        with values.nested() as other:
+            sides = [Nested(graph, [], [found], (TRUTH,)), Nested(other, [], [node_of(values, op == "or")], (TRUTH,))]
+        if op == "or":
+            sides.reverse()
+        node = values.call(HIGHER_ORDER["cond"], (test, *sides, []), {}, (TRUTH,))
+        return values.call(operator.getitem, (node, 0), {}, TRUTH)  # type: ignore[no-any-return]
+
+    def _part(self, place: int) -> Truth:
+        operand, stays = self._head.operands[place]
+        code = _code_of(operand, self._frame.f_code.co_filename)
+        with self._loops.tests.evaluating(code) as tests:
+            holds = eval(code, {**self._frame.f_globals, **self._frame.f_locals})  # as Python does there
+        self._truths[place] = None if tests else holds is stays
+        if not tests:
+            return holds is stays
+        return tests[-1] if stays else negated(self._tracer.values, tests[-1])
+
+    def _both(
+        self, op: str, one: Relation | torch.fx.Node, other: Relation | torch.fx.Node
+    ) -> Relation | torch.fx.Node:
+        if isinstance(one, Relation) and isinstance(other, Relation):
+            return Relation(op, (one, other))
+        values = self._tracer.values
+        return call(values, f"logical_{op}", node_of(values, one), node_of(values, other))
+
+    def _may_fail(self, tree: Tree) -> bool:
+        if not isinstance(tree, int):
+            return any(map(self._may_fail, tree[1]))
+        return any(isinstance(node, ast.Subscript) for node in ast.walk(self._head.operands[tree][0]))
+
+
+@lru_cache(maxsize=256)
+def _code_of(operand: ast.expr, file: str) -> CodeType:
+    """An expression whose value is the truth of another one."""
+    truth = ast.IfExp(operand, ast.Constant(True), ast.Constant(False))
+    return compile(ast.fix_missing_locations(ast.Expression(ast.copy_location(truth, operand))), file, "eval")
+
+
 # -- numbers of turns ----------------------------------------------------------------------------------------------------
 def count_of(test: Relation, index: Dim) -> Scalar | None:
     """For how many numbers from 0 on the comparison holds before it does not; None where that is no formula."""
-    if test.op == "and":
+    if test.op in ("and", "or"):
         counts = [count_of(part, index) if isinstance(part, Relation) else None for part in test.args]
-        return None if None in counts else least(counts)  # type: ignore[arg-type]
+        begins_again = test.op == "or" and any(
+            getattr(part, "op", "ne") not in COMPARE.keys() - {"ne"} for part in test.args
+        )
+        return None if None in counts or begins_again else least(counts, "min" if test.op == "and" else "max")  # type: ignore[arg-type]
     if test.op not in COMPARE.keys() - {"eq"} or test.has_reals():
         return None
     gap = test.args[0] - test.args[1]
@@ -226,9 +360,9 @@ def count_of(test: Relation, index: Dim) -> Scalar | None:
     return apply("max", count, 0)
 
 
-def least(counts: list[Scalar]) -> Scalar:
-    """The least of several numbers."""
+def least(counts: Sequence[Scalar], kind: str = "min") -> Scalar:
+    """The least of several numbers; with ``kind`` of ``max`` the greatest."""
     found = counts[0]
     for count in counts[1:]:
-        found = apply("min", found, count)
+        found = apply(kind, found, count)
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from types import FrameType
 
@@ -9,7 +10,7 @@ import torch
 import torch.fx
 
 from fx2onnx.capture.captured import Symbol, TensorInfo
-from fx2onnx.capture.loops.exits import Exits, call
+from fx2onnx.capture.loops.exits import Exits, HeadTest, Truth, call, negated
 from fx2onnx.capture.loops.parts import Unlike, at_turn, number_behind
 from fx2onnx.capture.loops.plan import Plan
 from fx2onnx.capture.loops.state import Grown, Held, put
@@ -25,7 +26,7 @@ from fx2onnx.sizes.expr import Dim, DimLike, Scalar
 from fx2onnx.sizes.relation import COMPARE, Relation
 from fx2onnx.torchcompat.frames import user_frame
 from fx2onnx.torchcompat.pytrees import Rebuild, flatten
-from fx2onnx.torchcompat.source_ast import exit_at, loop_at, place_of
+from fx2onnx.torchcompat.source_ast import Exit, exit_at, loop_at, place_of
 
 MOST_TRIES = 6
 """Turns that are run to see what the others find changed."""
@@ -39,7 +40,7 @@ class Loop:
 
     def __init__(self, loops: Value, frame: FrameType, series: Elements | None) -> None:
         self.loops, self.tracer, self.frame = loops, loops.tracer, frame
-        self.series = series
+        self.series = self._whole = series
         """The iterable of the loop; None while the number of turns is unknown."""
         self.tracer.values.mark()
         self.where = self.tracer.values.where
@@ -127,12 +128,41 @@ class Loop:
         """The answer with which Python stays in the loop, where it asks whether to leave it; the file asks ``test``."""
         frame = user_frame()
         found = exit_at(frame) if frame is self.frame else None
-        if found is None or place_of(found[0].loop) != self.place:
+        if found is None or frame is None or place_of(found[0].loop) != self.place:
             return None
-        (one, part), plan = found, self._plan
+        (one, part), values = found, self.tracer.values
         stays = one.head.operands[part][1]
-        self.exits.add(test, not stays, plan, self._held)
+        known = self.loops.tests.expected(frame, one.head, part)
+        if known is not None:
+            return known  # type: ignore[no-any-return]
+        leaves: Truth = negated(values, test) if stays else test
+        if len(one.head.operands) > 1:
+            with self.tracer.mode if isinstance(test, torch.fx.Node) else contextlib.nullcontext():  # an operator asks
+                tested = HeadTest(self.loops, frame, one.head)
+                leaves = negated(values, tested.truth)
+            self.loops.tests.expect(frame, one.head, tested.asked_behind(part, True), True)
+        if isinstance(leaves, bool):
+            return stays is not leaves
+        if one.does_more:
+            self.exits.add_again(leaves, one, self._plan)
+        else:
+            self.exits.add(leaves, self._plan, self._held)
         return stays
+
+    def leaves_within(self, test: Relation, by: Exit) -> None:
+        """Python leaves the loop from a loop within it, where the test holds."""
+        self.exits.add_again(test, by, self._plan)
+
+    def _again(self) -> Scalar | None:
+        """The number of the turn that Python runs once more, since it leaves it by a statement that does more; else None."""
+        for place, left in enumerate(self.exits.found):
+            relation, number = self.exits.was_left_at(place) if left.again is not None else (None, None)
+            if relation is not None and self.loops.tests.leaves(self, left.again, relation):
+                if self._whole is not None:
+                    within = Relation("lt", (number, unwrap(self._whole.length)))
+                    self.tracer.sizes.know(supposed={**self.tracer.sizes.facts.supposed, within: None})
+                return number
+        return None
 
     def memories_before(self) -> Iterable[tuple[Memory, torch.fx.Node, int]]:
         """Memories as they were before the turn."""
@@ -145,7 +175,10 @@ class Loop:
         found = self._found(plan)
         if found is plan:
             self._finish(plan)
-            raise StopIteration
+            again = self._again()
+            if again is None or self._whole is None:
+                raise StopIteration
+            return self._whole.at(sym_int(self.tracer.sizes, again))
         if self._tries > MOST_TRIES:
             raise self.loops.refused("what a turn changes differs from turn to turn")
         self._leave(is_kept=False)
@@ -264,7 +297,7 @@ class Loop:
         self.series = self.series if at_end is None else None
         stays = [] if at_end is None else [at_end]
         stays += [call(values, "logical_not", exits.is_taken())] if exits.found else []
-        plan.count(self.index, before)
+        plan.count(self.index, [*before, *exits.again()])
         return [stays[0] if len(stays) == 1 else call(values, "logical_and", *stays)]
 
     def _begins(self) -> torch.fx.Node | None:

@@ -9,8 +9,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from types import CodeType, FrameType
-from typing import cast
+from types import FrameType
 
 import torch
 import torch.fx
@@ -21,7 +20,7 @@ from fx2onnx.capture.loops import turns
 from fx2onnx.capture.loops.loop import Loop
 from fx2onnx.capture.loops.state import is_at_head, is_lazy, is_passed_on
 from fx2onnx.capture.loops.turns import Elements, Repeat, Turns
-from fx2onnx.capture.loops.whiles import While
+from fx2onnx.capture.loops.whiles import LoopTests
 from fx2onnx.capture.python.data_numbers import DataNumber
 from fx2onnx.capture.python.held import Value
 from fx2onnx.capture.recording.decisions import FirstTurnDiffers, Test
@@ -35,7 +34,7 @@ from fx2onnx.sizes.relation import Relation
 from fx2onnx.torchcompat.frames import user_frame, user_location
 from fx2onnx.torchcompat.operators import OpOverload
 from fx2onnx.torchcompat.pytrees import flatten
-from fx2onnx.torchcompat.source_ast import goes_through_left_loop, head_at
+from fx2onnx.torchcompat.source_ast import goes_through_left_loop
 
 aten = torch.ops.aten
 Node = torch.fx.Node
@@ -72,7 +71,7 @@ class TurnsIterator:
             raise self._loops.refused(
                 "a generator or an iterator of Python's goes through as many elements as a size says"
             )
-        self._loop = Loop(self._loops, frame, self.series())
+        self._loop = self._loops.tests.entered(Loop(self._loops, frame, self.series()))
         return self._loop.next()
 
 
@@ -88,19 +87,16 @@ class Loops(RunPlugin):
         self.fixed: dict[int, Memory] = {}
         """By id, memories that a loop gives to more than one tensor."""
         self._turned: list[Turns] = []
-        self._asking: tuple[CodeType, list[Test]] | None = None
-        """The code of a test that is evaluated, and what Python was asked for in doing so."""
         self._collecting: dict[FrameType, list[Value]] = {}
         """The lists that take all that generators give, by their frames."""
-        self._first_turns: set[tuple[FrameType, object]] = set()
-        """The loops whose first turn was run by itself."""
+        self.tests = LoopTests(self)
 
     def end(self) -> None:
         for found in self._turned:
             turns.become(found, list)
         self._turned.clear()
         self.open.clear()
-        self._first_turns.clear()
+        self.tests = LoopTests(self)
         self.tracer.repeats.clear()
 
     # -- what Python finds in the place of its own ------------------------------------------------------------------
@@ -283,46 +279,11 @@ class Loops(RunPlugin):
         if any(isinstance(value, Node) and value.graph in self.over for value in values):
             raise self.refused("the module returns what one turn of a loop made")
 
-    @contextlib.contextmanager
-    def evaluating(self, code: CodeType) -> Iterator[list[Test]]:
-        """Inside, what that code asks for is noted, and holds."""
-        before, self._asking = self._asking, (code, [])
-        try:
-            yield self._asking[1]
-        finally:
-            self._asking = before
-
-    def at_head(self, test: Test, *, in_call: bool = False) -> bool | None:
-        """The answer to what Python asks of each turn of a ``while``; None to another question. ``in_call``: an operator asks, and
-        no others are recorded meanwhile.
-        """
-        frame = user_frame()
-        if self._asking is not None:
-            is_asked = frame is not None and frame.f_code is self._asking[0]
-            self._asking[1].extend([test] if is_asked else [])
-            return is_asked or None
-        found = head_at(frame) if frame is not None else None
-        if found is None or frame is None:
-            return None
-        head, operand = found
-        is_open = [isinstance(one, While) and one.frame is frame and one.head is head for one in self.open]
-        if any(is_open[:-1]):
-            raise self.refused("Python leaves a loop within it before its end")
-        loop = self.open[-1] if any(is_open) else While(self, frame, head)
-        with self.tracer.mode if in_call else contextlib.nullcontext():
-            return cast(While, loop).asked(operand)
-
-    def is_new(self, loop: While) -> bool:
-        """Return whether the first turn of the loop was not run by itself yet, which it now is."""
-        before = len(self._first_turns)
-        self._first_turns.add((loop.frame, loop.head))
-        return len(self._first_turns) > before
-
     def answer(self, test: Test) -> bool | None:
         """The answer to whether a turn is the first one, which is run by itself, or the last one, which the file tells; None to another
         question.
         """
-        at_head = self.at_head(test, in_call=True) if self.tracer.has_exits else None
+        at_head = self.tests.at_head(test, in_call=True)
         if at_head is not None or not self.open:
             return at_head
         loop = self.open[-1]

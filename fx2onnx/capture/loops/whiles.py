@@ -6,30 +6,30 @@ tells the file whether there is another. A test of numbers that grow by the same
 
 from __future__ import annotations
 
-import ast
-import operator
-from functools import lru_cache
+import contextlib
+from collections.abc import Iterator
 from types import CodeType, FrameType
-from typing import TypeAlias
+from typing import TypeVar, cast
 
 import torch
 import torch.fx
 
 from fx2onnx.base.code_patch import answers_for_caller
-from fx2onnx.capture.loops.exits import TRUTH, call, count_of, node_of
+from fx2onnx.base.errors import UserError
+from fx2onnx.capture.loops.exits import HeadTest, Truth, count_of, node_of
 from fx2onnx.capture.loops.loop import MOST_TRIES, Loop
 from fx2onnx.capture.loops.parts import Unlike
 from fx2onnx.capture.loops.plan import Plan
 from fx2onnx.capture.loops.state import Held
 from fx2onnx.capture.python.held import Value
-from fx2onnx.capture.recording.control_flow import Nested
+from fx2onnx.capture.recording.decisions import Test
+from fx2onnx.capture.shapes.shape_env import DATA_DECIDES, KEEP_TENSORS
 from fx2onnx.sizes.expr import Dim, Scalar
 from fx2onnx.sizes.relation import COMPARE, Relation
-from fx2onnx.torchcompat.operators import HIGHER_ORDER
-from fx2onnx.torchcompat.source_ast import Head, place_of
+from fx2onnx.torchcompat.frames import user_frame
+from fx2onnx.torchcompat.source_ast import Exit, Head, Place, exit_at, head_at, place_of
 
-aten = torch.ops.aten
-Truth: TypeAlias = bool | Relation | torch.fx.Node
+AnyLoop = TypeVar("AnyLoop", bound=Loop)
 
 
 @answers_for_caller
@@ -39,37 +39,34 @@ class While(Loop):
     def __init__(self, loops: Value, frame: FrameType, head: Head) -> None:
         super().__init__(loops, frame, None)
         self.head, self.place = head, place_of(head.loop)
-        self._asked_yet: list[int] = []
-        """Parts of the test that Python still asks for before the turn begins."""
         self._operand = 0
-        """The part that Python asks for."""
-        self._dynamic: list[int] = []
-        """Parts that sizes or data decide."""
+        """The part of the test that Python asks for."""
         self._start: Truth = True
         self._continues: Truth = True
         self._count: Scalar | None = None
 
     def asked(self, operand: int) -> bool:
-        """The answer to a part of the test."""
-        stays = self.head.operands[operand][1]
-        if operand in self._asked_yet:
-            self._asked_yet = [each for each in self._asked_yet if each > operand]
-            return stays
-        self._operand, self._dynamic = operand, []
+        """Return whether Python goes on, where it asks for a part of the test."""
+        self._operand = operand
         test = self._test()
         if self._plan is None:
-            return stays if self._starts(test) else not stays
+            return self._starts(test)
         if self.loops.open[-1] is not self or self.tracer.values.graph is not self._graph:
             raise self.loops.refused("Python leaves a loop within it before its end")
         try:
-            return stays if self._goes_on(self._plan, test) else not stays
+            return bool(self._goes_on(self._plan, test))
         except Unlike as error:
             self._alone(str(error))
-            return stays
+            return True
+
+    def _test(self) -> Truth:
+        """Whether Python goes on, for the present values."""
+        self.tested = HeadTest(self.loops, self.frame, self.head)
+        return self.tested.truth
 
     def _starts(self, test: Truth) -> bool:
         self._start = test
-        if test is not False and self.where in self.tracer.first_turns and self.loops.is_new(self):
+        if test is not False and self.where in self.tracer.first_turns and self.loops.tests.is_new(self):
             self._first_turn()
         elif test is not False:
             self._begin(Held(self.frame, self.head.operands[self._operand][1]), Plan(self))
@@ -77,9 +74,7 @@ class While(Loop):
 
     def _turn(self, plan: Plan) -> Dim:
         index, env = super()._turn(plan), self.tracer.sizes
-        self._dynamic = []
         test = self._test()
-        self._asked_yet = [each for each in self._dynamic if each > self._operand]
         self._count = None
         if isinstance(test, Relation):
             env.know(supposed={**env.facts.supposed, test: None})
@@ -97,7 +92,7 @@ class While(Loop):
         found = self._found(plan)
         if found is plan:
             self._finish(plan)
-            return False
+            return self._again() is not None
         if self._tries > MOST_TRIES:
             raise self.loops.refused("what a turn changes differs from turn to turn")
         self._leave(is_kept=False)
@@ -108,15 +103,15 @@ class While(Loop):
         return self._count
 
     def _goes_on_at_end(self) -> torch.fx.Node | None:
-        return self._node_of(self._continues)
+        return node_of(self.tracer.values, self._continues)
 
     def _begins(self) -> torch.fx.Node | None:
         """The node of the first answer; None where the number of turns is known."""
-        return self._node_of(self._start) if self.series is None else None
+        return node_of(self.tracer.values, self._start) if self.series is None else None
 
     def _alone(self, why: str) -> None:
         self._leave(is_kept=False)
-        if not self.loops.is_new(self):
+        if not self.loops.tests.is_new(self):
             raise self.loops.refused(why)
         self._first_turn()
 
@@ -128,62 +123,117 @@ class While(Loop):
         if env.facts.is_settled(test) is None and not env.facts.excludes_zero_only(test):
             env.expect(test.op, *test.args)
 
-    # -- the test ---------------------------------------------------------------------------------------------------------
-    def _test(self, first: int = 0) -> Truth:
-        """The condition with which Python goes on, for the present values. A part that reads from tensors is computed only where those before it hold."""
-        truth: Truth = True
-        for place in range(first, len(self.head.operands)):
-            if not isinstance(truth, bool) and _may_fail(self.head.operands[place][0]):
-                return self._and_then(truth, place)
-            one = self._part(place)
-            if one is False:
-                return False
-            if one is not True:
-                truth = one if isinstance(truth, bool) else self._both(truth, one)
-        return truth
 
-    def _and_then(self, truth: Relation | torch.fx.Node, place: int) -> torch.fx.Node:
-        """The test from a part on, where ``truth`` holds; else false."""
-        env, values = self.tracer.sizes, self.tracer.values
-        before, test = env.facts.supposed, self._node_of(truth)
-        with values.nested() as graph:
-            if isinstance(truth, Relation):
-                env.know(supposed={**before, truth: None})
-            found = self._node_of(self._test(place))
-        env.know(supposed=before)
-        with values.nested() as other:
-            sides = [Nested(graph, [], [found], (TRUTH,)), Nested(other, [], [self._node_of(False)], (TRUTH,))]
-        node = values.call(HIGHER_ORDER["cond"], (test, *sides, []), {}, (TRUTH,))
-        return values.call(operator.getitem, (node, 0), {}, TRUTH)  # type: ignore[no-any-return]
+class LoopTests:
+    """Which tests Python is at: those of ``while``, and those that leave a loop."""
 
-    def _part(self, place: int) -> Truth:
-        operand, stays = self.head.operands[place]
-        code = _code_of(operand, self.frame.f_code.co_filename)
-        with self.loops.evaluating(code) as tests:
-            holds = eval(code, {**self.frame.f_globals, **self.frame.f_locals})  # as Python does there
-        if not tests:
-            return holds is stays
-        self._dynamic.append(place)
-        test = tests[-1]
-        if isinstance(test, Relation):
-            return test if stays else test.negated()
-        return test if stays else call(self.tracer.values, "logical_not", self._node_of(test))
+    def __init__(self, loops: Value) -> None:
+        self._loops = loops
+        self._asking: tuple[CodeType, list[Test]] | None = None
+        """The code of a test that is evaluated, and what Python was asked for in doing so."""
+        self._expected: dict[FrameType, tuple[Head, list[int], bool]] = {}
+        """The parts of a test that Python asks for next, and whether the answers are for staying in the loop."""
+        self._leaving: list[tuple[FrameType, Place | None, Place]] = []
+        """The loops that are over but for a turn that Python runs once more, by frame and place, with the statement that leaves it."""
+        self._first_turns: set[tuple[FrameType, object]] = set()
+        """The loops whose first turn was run by itself."""
 
-    def _both(self, one: Relation | torch.fx.Node, other: Relation | torch.fx.Node) -> Relation | torch.fx.Node:
-        if isinstance(one, Relation) and isinstance(other, Relation):
-            return Relation("and", (one, other))
-        return call(self.tracer.values, "logical_and", self._node_of(one), self._node_of(other))
+    @contextlib.contextmanager
+    def evaluating(self, code: CodeType) -> Iterator[list[Test]]:
+        """Inside, what that code asks for is noted, and holds."""
+        before, self._asking = self._asking, (code, [])
+        try:
+            yield self._asking[1]
+        finally:
+            self._asking = before
 
-    def _node_of(self, truth: Truth) -> torch.fx.Node:
-        return node_of(self.tracer.values, truth)
+    def at_head(self, test: Test, *, in_call: bool = False) -> bool | None:
+        """The answer to what Python asks of each turn of a ``while``; None to another question. ``in_call``: an operator asks, and
+        no others are recorded meanwhile.
+        """
+        frame = user_frame()
+        if self._asking is not None:
+            is_asked = frame is not None and frame.f_code is self._asking[0]
+            self._asking[1].extend([test] if is_asked else [])
+            return is_asked or None
+        if frame is None:
+            return None
+        leaving = self._in_last_turn(frame) if self._leaving else None
+        if leaving is not None or not self._loops.tracer.has_exits:
+            return leaving
+        found = head_at(frame)
+        if found is None:
+            return None
+        head, operand = found
+        known = self.expected(frame, head, operand)
+        if known is not None:
+            return known
+        is_open = [isinstance(one, While) and one.frame is frame and one.head is head for one in self._loops.open]
+        if any(is_open[:-1]):
+            raise self._loops.refused("Python leaves a loop within it before its end")
+        loop = cast(While, self._loops.open[-1]) if any(is_open) else self.entered(While(self._loops, frame, head))
+        with self._loops.tracer.mode if in_call else contextlib.nullcontext():
+            goes_on = loop.asked(operand)
+        self.expect(frame, head, loop.tested.asked_behind(operand, goes_on), goes_on)
+        return head.operands[operand][1] is goes_on
 
+    def entered(self, loop: AnyLoop) -> AnyLoop:
+        """A loop that Python begins with: no turn of it is run once more."""
+        self._leaving = [each for each in self._leaving if each[:2] != (loop.frame, loop.place)]
+        return loop
 
-@lru_cache(maxsize=256)
-def _code_of(operand: ast.expr, file: str) -> CodeType:
-    """An expression whose value is the truth of another one."""
-    truth = ast.IfExp(operand, ast.Constant(True), ast.Constant(False))
-    return compile(ast.fix_missing_locations(ast.Expression(ast.copy_location(truth, operand))), file, "eval")
+    def expect(self, frame: FrameType, head: Head, parts: list[int], stays: bool) -> None:
+        """Python asks for these parts of a test next, and all answers are for staying in the loop, or for leaving it."""
+        self._expected[frame] = head, parts, stays
 
+    def expected(self, frame: FrameType, head: Head, part: int) -> bool | None:
+        """The answer to a part of a test, a part of which was answered before; None where none was."""
+        known, parts, stays = self._expected.get(frame, (None, [], False))
+        if known is not head or part not in parts:
+            return None
+        self.expect(frame, head, [each for each in parts if each > part], stays)
+        return head.operands[part][1] is stays
 
-def _may_fail(operand: ast.expr) -> bool:
-    return any(isinstance(node, ast.Subscript) for node in ast.walk(operand))
+    def leaves(self, loop: Loop, by: Exit, test: Relation) -> bool:
+        """Return whether Python leaves a loop that is over by a statement that does more than to go on behind it."""
+        env, statement = self._loops.tracer.sizes, place_of(by.head.statement)
+        known: bool | None = env.facts.is_settled(test)
+        outer = self._loops.open[-1] if self._loops.open else None
+        if any(each[::2] == (loop.frame, statement) for each in self._leaving):
+            known = True
+        elif known is None and outer is not None and outer.frame is loop.frame and by.returns:
+            outer.leaves_within(test, by)
+            known = False
+        if known is None:
+            known = self._decided(loop, test)
+        if known:
+            self._leaving.append((loop.frame, loop.place, statement))
+        return known
+
+    def _decided(self, loop: Loop, test: Relation) -> bool:
+        env, trace = self._loops.tracer.sizes, self._loops.tracer.trace
+        if not test.symbols() & env.unbacked:
+            return bool(env.decided(test))
+        error = UserError(*DATA_DECIDES, where=loop.where, why="Python leaves the loop by data", next=KEEP_TENSORS)
+        if trace is None:
+            raise error
+        holds: bool = trace.choose(self._loops.tracer.values, env, test, error)
+        env.equate(test if holds else test.negated())
+        return holds
+
+    def _in_last_turn(self, frame: FrameType) -> bool | None:
+        """The answer to a test that leaves a loop in the turn of it that Python runs once more."""
+        found = exit_at(frame)
+        if found is None:
+            return None
+        (one, part), loop = found, place_of(found[0].loop)
+        for its_frame, place, statement in reversed(self._leaving):
+            if its_frame is frame and place == loop:
+                return one.head.operands[part][1] is not (place_of(one.head.statement) == statement)
+        return None
+
+    def is_new(self, loop: While) -> bool:
+        """Return whether the first turn of the loop was not run by itself yet, which it now is."""
+        before = len(self._first_turns)
+        self._first_turns.add((loop.frame, loop.head))
+        return len(self._first_turns) > before

@@ -248,8 +248,8 @@ class ShapeEnv(SizesOfRun):
         """
         by_user = by_python and (by_user or asked_by_user())
         tracer = self.tracer() if by_user else None
-        if tracer is not None and tracer.has_exits:
-            goes_on: bool | None = tracer.plugin("loops").at_head(relation)
+        if tracer is not None and tracer.has_loops:
+            goes_on: bool | None = tracer.plugin("loops").tests.at_head(relation)
             if goes_on is not None:
                 return goes_on
         if self.decides_at and by_user and not self.is_either_way(relation):

@@ -201,3 +201,16 @@ def test_torch_finds_its_overloads_after_an_export_that_looked_for_decomposition
     with pytest.raises(UserError, match="E201"):
         fx2onnx.export(lambda x: torch.ops.after_decompositions.unknown(x), (torch.ones(3),))
     assert torch.ops.aten.size.int in utils._collect_all_valid_cia_ops()
+
+
+def test_an_operator_without_tensors_gives_its_number() -> None:
+    """As one that asks a library for its version, when forward imports it."""
+    library = torch.library.Library("fx2onnx_versions", "DEF")
+    library.define("version(int least) -> int")
+    library.impl("version", lambda least: least + 2, "CompositeExplicitAutograd")
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        return x * 3 if torch.ops.fx2onnx_versions.version(1) == 3 else x
+
+    result = fx2onnx.export(forward, (X,), verify=True)
+    assert [node.op_type for node in result.model.graph] == ["Mul"]

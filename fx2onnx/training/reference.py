@@ -69,9 +69,7 @@ class _EagerProgram(TrainingProgram):
     @contextlib.contextmanager
     def _given(self, tensors: Tensors) -> Iterator[Tensors]:
         self.own = self.own_tensors(tensors)
-        self.leaves = {
-            name: tensor.detach().requires_grad_(name in self.plan.parameters) for name, tensor in tensors.items()
-        }
+        self.leaves = {name: self._leaf(name, tensor) for name, tensor in tensors.items()}
         with no_dispatch():
             before = {name: tensor.detach().clone() for name, tensor in self.own.items()}
         try:
@@ -79,6 +77,13 @@ class _EagerProgram(TrainingProgram):
             yield self.leaves
         finally:
             self._write(before)
+
+    def _leaf(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        """What stands for a tensor of the module: a parameter where it is one, which `ParameterList` would make of it else."""
+        is_trained = name in self.plan.parameters
+        if isinstance(self.own.get(name), torch.nn.Parameter):
+            return torch.nn.Parameter(tensor.detach(), requires_grad=is_trained)
+        return tensor.detach().requires_grad_(is_trained)
 
     def _write(self, values: Tensors) -> None:
         """Into the memory that the module's own tensors have: others may show it, too."""

@@ -236,3 +236,57 @@ def test_a_gradient_that_is_refused_names_its_reason() -> None:
     args = torch.randn(2, 3, 9), torch.randn(4, 3, 5)
     with pytest.raises(fx2onnx.UserError, match="kernel of a convolution that is differentiated"):
         fx2onnx.export(DynamicKernel(), args, dynamic_shapes={"x": None, "kernel": {2: "taps"}}, training=training)
+
+
+class Masked(nn.Module):
+    """A mask over a spectrum, back to as many samples as came in; the window is zero at its begin."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mask = nn.Linear(9, 9)
+        self.register_buffer("window", torch.hann_window(16))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        spectrum = torch.stft(x, 16, 4, window=self.window, return_complex=True)
+        mask = self.mask(spectrum.real.transpose(1, 2)).sigmoid().transpose(1, 2)
+        return torch.istft(spectrum * mask, 16, 4, window=self.window, length=x.shape[-1])
+
+
+class Diagonal(nn.Module):
+    """A diagonal state space model: the derivative of a product with ``1j``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rate, self.turn = nn.Parameter(torch.full((2, 3), -0.5)), nn.Parameter(torch.ones(2, 3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        steps = torch.exp((self.rate + 1j * self.turn)[..., None] * torch.arange(x.shape[-1])) / 3j
+        return x * (2j * steps).real.sum(1)
+
+
+class Sliced(nn.Module):
+    """Layers taken by a slice: the list makes parameters of what is none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ParameterList([nn.Parameter(torch.eye(40) * 0.9) for _ in range(2)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers[:None]:
+            x = torch.tanh(x @ layer)
+        return x
+
+
+OF_A_KIND = {Masked: {0: "batch", 1: "length"}, Diagonal: {1: "length"}, Sliced: {0: "batch"}}
+
+
+@pytest.mark.long_cases("Masked")
+@pytest.mark.parametrize("make", OF_A_KIND)
+def test_modules_of_a_kind(make: Callable[[], nn.Module]) -> None:
+    module, sizes = make(), OF_A_KIND[make]
+    x = torch.randn(2, 40, generator=torch.Generator().manual_seed(0))
+    training = fx2onnx.Training(
+        lambda outputs: outputs.pow(2).mean(), optimizer=torch.optim.SGD(module.parameters(), lr=0.1)
+    )
+    result = fx2onnx.export(module, (x,), dynamic_shapes=(sizes,), training=training, verify=True)
+    assert {"onnxruntime", "runner"} <= set(result.report.verdict["versions"])

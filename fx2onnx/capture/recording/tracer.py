@@ -35,6 +35,7 @@ from fx2onnx.torchcompat.dispatch import PreDispatchMode, SplitMode, in_function
 from fx2onnx.torchcompat.fake_tensors import CPU, DataDependentOutputException, DynamicOutputShapeException
 from fx2onnx.torchcompat.modules import PATHS
 from fx2onnx.torchcompat.operators import OpOverload, decompose
+from fx2onnx.torchcompat.pytrees import flatten
 from fx2onnx.torchcompat.tensor_questions import ATTRIBUTES, Own
 
 aten = torch.ops.aten
@@ -303,6 +304,8 @@ class Tracer:
                     self.values.bind(item, part, func, args, nodes, part_info, index, infos)
             return result
         if result is None or isinstance(result, torch.dtype | torch.device | torch.layout | str):
+            return result
+        if not any(isinstance(leaf.value, torch.Tensor) for leaf in flatten(args)[0]):  # such as a version of a library
             return result
         raise self.values.refuse(
             "E104",

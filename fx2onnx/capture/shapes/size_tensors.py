@@ -341,11 +341,23 @@ def _istft(
     length: Number = None,
     return_complex: bool = False,
 ) -> Number:
-    """With ``length`` a size: all that the frames cover, cut or filled with zeros."""
-    others = (normalized, onesided, None, return_complex)
-    whole = torch.istft(input, n_fft, hop_length, win_length, window, False, *others)
-    start = n_fft // 2 if center else 0
-    return F.pad(whole, (-start, start + length - whole.shape[-1]))
+    """With ``length`` a size: frames added where they overlap over the sum of their squared windows, both cut or filled before
+    they are divided: what is left out has no window at all, and its gradient would be NaN.
+    """
+    if return_complex:
+        return torch.istft(input, n_fft, hop_length, win_length, window, center, return_complex=True)
+    width = n_fft if win_length is None else win_length
+    shape = torch.ones(width, dtype=input.real.dtype, device=input.device) if window is None else window
+    shape = F.pad(shape, ((n_fft - width) // 2, n_fft - width - (n_fft - width) // 2))
+    norm = "ortho" if normalized else "backward"
+    spectra = input.transpose(-1, -2)[..., : n_fft // 2 + 1]
+    frames = (torch.fft.irfft(spectra, n_fft, norm=norm) * shape).transpose(-1, -2)
+    squares = shape.square()[:, None].expand(n_fft, frames.shape[-1])
+    kernel = torch.eye(n_fft, dtype=frames.dtype, device=frames.device)[:, None]
+    hop, start = n_fft // 4 if hop_length is None else hop_length, n_fft // 2 if center else 0
+    added, weights = (F.conv_transpose1d(each, kernel, stride=hop).squeeze(-2) for each in (frames, squares))
+    beside = (-start, start + length - added.shape[-1])
+    return F.pad(added, beside) / F.pad(weights, beside, value=1.0)
 
 
 _FORMULAS: tuple[tuple[object, str, Function], ...] = (

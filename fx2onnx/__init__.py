@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from fx2onnx.judge.verdict import Verdict
     from fx2onnx.precision.options import Precision
     from fx2onnx.proof.certify import Certificate, certify
+    from fx2onnx.proof.ranges import ValueRanges, value_ranges
     from fx2onnx.quantize.options import Quantize
     from fx2onnx.report.profile import Profile
     from fx2onnx.steps.pipeline import optimize_model as optimize
@@ -54,6 +55,7 @@ __all__ = [
     "TrainingFolder",
     "UpdateRule",
     "UserError",
+    "ValueRanges",
     "Verdict",
     "VerificationError",
     "__version__",
@@ -74,6 +76,7 @@ __all__ = [
     "sources",
     "testcase",
     "translates",
+    "value_ranges",
     "verify",
     "verify_training",
 ]

@@ -38,7 +38,7 @@ PUBLIC = {
     "LoadedModel", "OptimizeResult", "Precision", "Profile", "Quantize", "Report", "Training", "TrainingFolder", "UpdateRule",
     "UserError", "Verdict", "VerificationError", "__version__", "Certificate", "attest", "certify", "diff", "export", "export_folder", "export_training", "inspect",
     "lint", "load", "locate", "optimize", "profile", "quantize", "runner", "sources", "testcase", "translates", "verify",
-    "verify_training",
+    "verify_training", "ValueRanges", "value_ranges",
 }  # fmt: skip
 COMMANDS = {"export", "verify", "locate", "diff", "lint", "inspect", "optimize", "quantize", "testcase", "profile"} | {
     "attest",
@@ -89,6 +89,11 @@ SIGNATURES = {
     ),
     "certify": "(before: str | os.PathLike[str], after: str | os.PathLike[str]) -> Certificate",
     "Certificate.as_dict": "(self) -> dict[str, Any]",
+    "value_ranges": (
+        "(model: str | os.PathLike[str], ranges: Mapping[str, tuple[float, float]], *, "
+        "sizes: Mapping[str, int] | None = None) -> ValueRanges"
+    ),
+    "ValueRanges.as_dict": "(self) -> dict[str, Any]",
     "diff": "(one: str | os.PathLike[str], other: str | os.PathLike[str]) -> Difference",
     "inspect": "(path: Paths, *, html: Paths | None = None) -> dict[str, Any]",
     "lint": "(model: Any, target: str = 'onnxruntime', *, faults: Paths | None = None) -> list[Finding]",

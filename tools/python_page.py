@@ -36,7 +36,8 @@ PAGES = {
     "export": Page("Export", ("export", "translates"), ("ExportResult", "Report")),
     "folders": Page("Folders that generate", ("export_folder", "load"), ("ExportedFolder", "LoadedModel")),
     "training": Page("Train", ("export_training", "verify_training"), ("Training", "UpdateRule", "TrainingFolder")),
-    "check": Page("Check", ("verify", "locate", "certify", "lint", "diff"), ("Verdict", "Certificate", "FirstWrong", "Finding", "Difference")),
+    "check": Page("Check", ("verify", "locate", "certify", "lint", "value_ranges", "diff"),
+                  ("Verdict", "Certificate", "FirstWrong", "Finding", "ValueRanges", "Difference")),
     "files": Page("Work on files", ("inspect", "attest", "optimize", "quantize", "testcase", "profile"), ("OptimizeResult", "Profile")),
     "options": Page("Options of quantization and precision", (), ("Quantize", "Precision")),
 }  # fmt: skip

@@ -28,6 +28,7 @@ PLACES = {
     "UpdateRule": "fx2onnx.training.optimizers",
     "Verdict": "fx2onnx.judge.verdict",
     "Certificate": "fx2onnx.proof.certify",
+    "ValueRanges": "fx2onnx.proof.ranges",
     "attest": "fx2onnx.functions",
     "certify": "fx2onnx.proof.certify",
     "diff": "fx2onnx.diff.compare",
@@ -43,6 +44,7 @@ PLACES = {
     "quantize": "fx2onnx.functions",
     "testcase": "fx2onnx.functions",
     "translates": "fx2onnx.aten_map",
+    "value_ranges": "fx2onnx.proof.ranges",
     "verify": "fx2onnx.verify.compare",
     "verify_training": "fx2onnx.verify.training",
 }

@@ -14,6 +14,7 @@ from fx2onnx.cli.outcome import print_json, reports_errors
 from fx2onnx.exporting.options import ExportOptions
 
 if TYPE_CHECKING:
+    from fx2onnx.proof.ranges import ValueRanges
     from fx2onnx.targets.form import Target
     from fx2onnx.targets.lint import Finding
 
@@ -25,13 +26,22 @@ MOST_PLACES = 5
 def lint_command(
     path: Annotated[Path, options.argument("FILE", "An ONNX file.")],
     exported: Annotated[dict[str, Any], Group(ExportOptions, only=("target",))],
+    ranges: Annotated[
+        str | None,
+        options.flag(
+            "--ranges",
+            "Ranges of the inputs: also bound the outputs and their rounding, and find what an input in them can cause.",
+            metavar="INPUT=LOW:HIGH,...",
+        ),
+    ] = None,
     faults: options.Faults = None,
     json_output: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
     """Check whether a runtime can run an ONNX file.
 
-    Each finding has the line of source code and what to do. The exit code is 1 where there is a finding.
+    Each finding has the line of source code and what to do. With --ranges it also finds NaN, overflow, division by zero and indices out
+    of range that an input in the ranges can cause. The exit code is 1 where there is a finding.
     """
     from fx2onnx.cli.progress import working
     from fx2onnx.functions import lint
@@ -42,12 +52,22 @@ def lint_command(
     check_readable(path)
     with working(f"read {path}"):
         findings = lint(path, exported["target"] or DEFAULT)
+    bounded = None
+    if ranges is not None:
+        from fx2onnx.proof.ranges import parse_ranges, value_ranges
+
+        with working(f"bound the values of {path}"):
+            bounded = value_ranges(path, parse_ranges(ranges))
     if json_output:
         facts = {"target": asked.name, "release": asked.release, "source": asked.source, "date": asked.date}
-        print_json({"ok": not findings, **facts, "findings": [finding.as_dict() for finding in findings]})
+        told = {} if bounded is None else {"ranges": bounded.as_dict()}
+        is_ok = not findings and not (bounded and bounded.findings)
+        print_json({"ok": is_ok, **facts, "findings": [finding.as_dict() for finding in findings], **told})
     elif not quiet:
         _show(asked, findings)
-    if findings:
+        if bounded is not None:
+            _show_ranges(bounded)
+    if findings or (bounded is not None and bounded.findings):
         raise typer.Exit(1)
 
 
@@ -74,3 +94,25 @@ def _show(target: Target, findings: list[Finding]) -> None:
             line("", f"   and {len(members) - MOST_PLACES} more (--json has all)")
     count = f"{len(findings)} finding" + ("s" if len(findings) > 1 else "")
     console().print(f"{count} for {taken}")
+
+
+def _show_ranges(found: ValueRanges) -> None:
+    from fx2onnx.cli.progress import line
+
+    line("ranges", ", ".join(f"{name} {list(shape)}" for name, shape in found.sizes.items()), "bounds for these shapes")
+    for each in found.findings:
+        sure = "an input in the ranges does it" if each.is_shown else "not ruled out"
+        line(each.kind, f"{each.problem}   ({sure})")
+        line("", "   " + each.node + (f"   {each.where}" if each.where else ""))
+    for name, bound in found.outputs.items():
+        rounding = f"rounding at most {bound.rounding:.3g}, measured {bound.measured:.3g}"
+        line("output", f"{name} from {bound.low:.6g} to {bound.high:.6g}", rounding)
+    if found.lost_at:
+        line("", f"rounding may be as large as the numbers from {found.lost_at} on")
+    halves = [each.node + (f"   {each.where}" if each.where else "") for each in found.float16]
+    if halves:
+        line("float16", f"{len(halves)} nodes may be too large for it (above 65504)")
+    for text in halves[:MOST_PLACES]:
+        line("", "   " + text)
+    for name, op_type in list(found.unknown.items())[:MOST_PLACES]:
+        line("unknown", f"{name}: {op_type} has no rule, and nothing is known behind it")

@@ -8,26 +8,24 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 import onnx
-import onnx.inliner
-import onnx.shape_inference
 import onnx_ir as ir
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.escape import Shown
 from fx2onnx.base.stack_frames import public, public_methods
+from fx2onnx.irx.inference import without_maps
 from fx2onnx.irx.model_files import graphs_within
 from fx2onnx.judge.engines import ENGINES, is_available
 from fx2onnx.judge.feeds import conditions_of, inputs_of, taken_feeds
+from fx2onnx.proof.opened import OpenedFile
 from fx2onnx.proof.rules import Reader
 from fx2onnx.proof.terms import Array, Terms
-from fx2onnx.semantics.check import open_file
-from fx2onnx.semantics.reading.weights import WeightStore
 
 KINDS = ("proved", "bounded", "sampled", "unknown", "refuted")
 """From the strongest to the worst."""
@@ -36,7 +34,6 @@ SAMPLES = 2
 SAMPLE_SHARES = {"float16": 5e-3, "bfloat16": 4e-2}
 SAMPLE_SHARE = 1e-4
 """The largest difference of samples as a share of a value's largest number, by dtype and in wider floats."""
-_SEEN_BYTES = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,82 +82,14 @@ class Certificate(Shown):
         return {"ok": self.ok, "changed": len(self.changed), **self.counts, "unchanged": self.unchanged}
 
 
-class _File:
-    """One of the two files: its nodes, constants and what shapes are known."""
-
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        loaded = open_file(path)
-        self.path, self.proto = os.fspath(path), loaded.proto
-        graph = self.proto.graph
-        if self.proto.functions:
-            self.proto = onnx.inliner.inline_local_functions(self.proto)
-            graph = self.proto.graph
-        store = WeightStore(loaded.folders)
-        self.constants = {each.name: store.any_array(each, each.name) for each in graph.initializer}
-        self.constants |= {
-            each.values.name: store.any_array(each, each.values.name) for each in graph.sparse_initializer
-        }
-        self.inputs = [value.name for value in graph.input if value.name not in self.constants]
-        self.outputs = [value.name for value in graph.output]
-        self.opsets = {
-            "" if each.domain == "ai.onnx" else each.domain: each.version for each in self.proto.opset_import
-        }
-        self.dims: dict[str, tuple[int | None, ...]] = {}
-        self.dtypes: dict[str, str] = {}
-        self._infer()
-
-    def _infer(self) -> None:
-        """Shapes by onnx, whose inference sees no large weights, and what the file declares."""
-        proto = onnx.ModelProto(ir_version=self.proto.ir_version, opset_import=self.proto.opset_import)
-        graph = self.proto.graph
-        proto.graph.node.extend(graph.node)
-        proto.graph.input.extend(graph.input)
-        proto.graph.output.extend(graph.output)
-        proto.graph.value_info.extend(graph.value_info)
-        declared = {value.name for value in graph.input}
-        for name, array in self.constants.items():
-            if array.nbytes <= _SEEN_BYTES and array.dtype.kind in "iufb":
-                proto.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(array), name))
-            elif name not in declared and array.dtype != object:
-                kind = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
-                proto.graph.input.append(onnx.helper.make_tensor_value_info(name, kind, array.shape))
-        try:
-            proto = onnx.shape_inference.infer_shapes(proto, data_prop=True)
-        except Exception:  # onnx has classes of its own; what the file declares stays
-            proto = self.proto
-        for value in (*proto.graph.value_info, *proto.graph.input, *proto.graph.output):
-            kind = value.type.tensor_type
-            if kind.elem_type:
-                self.dtypes[value.name] = str(onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type))
-            if kind.HasField("shape"):
-                sizes = (dim.dim_value if dim.HasField("dim_value") else None for dim in kind.shape.dim)
-                self.dims[value.name] = tuple(sizes)
-        for name, array in self.constants.items():
-            self.dims[name], self.dtypes[name] = array.shape, str(array.dtype)
-
-    def start(self, terms: Terms) -> dict[str, int]:
-        """The terms of inputs and constants."""
-        found: dict[str, int] = {}
-        for name in self.inputs:
-            found[name] = term = terms.of("input", name)
-            terms.shaped(term, self.dims.get(name))
-            terms.dtypes.setdefault(term, self.dtypes.get(name, ""))
-        return found | {name: terms.constant(array) for name, array in self.constants.items()}
-
-    def reader(self, terms: Terms) -> Reader:
-        return Reader(terms, self.opsets, self.dims, self.dtypes)
-
-    def with_outputs(self, names: Iterable[str]) -> bytes:
-        """The file with further values as outputs, its weights inside."""
-        proto = onnx.ModelProto()
-        proto.CopyFrom(self.proto)
-        for tensor in proto.graph.initializer:
-            if tensor.data_location == onnx.TensorProto.EXTERNAL:
-                name = tensor.name
-                tensor.CopyFrom(onnx.numpy_helper.from_array(np.asarray(self.constants[name]), name))
-        proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names if name not in self.outputs)
-        content: bytes = proto.SerializeToString()
-        return content
+def start(file: OpenedFile, terms: Terms) -> dict[str, int]:
+    """The terms of a file's inputs and constants."""
+    found: dict[str, int] = {}
+    for name in file.inputs:
+        found[name] = term = terms.of("input", name)
+        terms.shaped(term, file.dims.get(name))
+        terms.dtypes.setdefault(term, file.dtypes.get(name, ""))
+    return found | {name: terms.constant(array) for name, array in file.constants.items()}
 
 
 def _reads(node: onnx.NodeProto) -> list[str]:
@@ -180,14 +109,14 @@ def _captured(node: onnx.NodeProto, known: Mapping[str, int]) -> list[int]:
 class _Certifying:
     """One comparison of two files."""
 
-    def __init__(self, before: _File, after: _File) -> None:
+    def __init__(self, before: OpenedFile, after: OpenedFile) -> None:
         self.before, self.after = before, after
         self.exact, self.real = Terms(is_real=False), Terms(is_real=True)
         self.had_exact, self.had_real, self.plain = self._before()
 
     def _before(self) -> tuple[dict[int, str], dict[int, int], set[tuple[str, int]]]:
         """The exact terms of the file before with their names, the real ones with the exact ones, and which operators made them."""
-        values, reals = self.before.start(self.exact), self.before.start(self.real)
+        values, reals = start(self.before, self.exact), start(self.before, self.real)
         named = {term: name for name, term in values.items()}
         found = {reals[name]: term for name, term in values.items()}
         made: set[tuple[str, int]] = set()
@@ -201,9 +130,9 @@ class _Certifying:
         return named, found, made
 
     def _walk(
-        self, file: _File, values: Mapping[str, int], reals: Mapping[str, int]
+        self, file: OpenedFile, values: Mapping[str, int], reals: Mapping[str, int]
     ) -> Iterator[tuple[onnx.NodeProto, list[int], list[int]]]:
-        exact, real = file.reader(self.exact), file.reader(self.real)
+        exact, real = (Reader(terms, file.opsets, file.dims, file.dtypes) for terms in (self.exact, self.real))
         for node in file.proto.graph.node:
             args = [[known[name] if name else None for name in node.input] for known in (values, reals)]
             yield (
@@ -217,7 +146,7 @@ class _Certifying:
 
         anchors: whether values of one name were the same on samples.
         """
-        values, reals = self.after.start(self.exact), self.after.start(self.real)
+        values, reals = start(self.after, self.exact), start(self.after, self.real)
         kinds: dict[str, str] = {}
         roundings: dict[str, float] = {}
         missing: list[str] = []
@@ -273,7 +202,7 @@ def certify(before: str | os.PathLike[str], after: str | os.PathLike[str]) -> Ce
 
     Raises: UserError E302, E303 for a file that is none, E001 for files with other inputs or outputs.
     """
-    one, other = _File(before), _File(after)
+    one, other = OpenedFile(before), OpenedFile(after)
     if sorted(one.inputs) != sorted(other.inputs) or len(one.outputs) != len(other.outputs):
         raise UserError(
             "E001",
@@ -299,7 +228,9 @@ def certify(before: str | os.PathLike[str], after: str | os.PathLike[str]) -> Ce
     return found
 
 
-def _judge_nodes(found: Certificate, file: _File, kinds: Mapping[str, str], roundings: Mapping[str, float]) -> None:
+def _judge_nodes(
+    found: Certificate, file: OpenedFile, kinds: Mapping[str, str], roundings: Mapping[str, float]
+) -> None:
     """A value that the file before does not have is as well known as those that are made of it."""
     known: dict[str, str] = {}
     for name, kind in found.outputs.items():
@@ -331,7 +262,7 @@ def _judge_nodes(found: Certificate, file: _File, kinds: Mapping[str, str], roun
     found.changed = rows[::-1]
 
 
-def _judge_outputs(found: Certificate, file: _File) -> None:
+def _judge_outputs(found: Certificate, file: OpenedFile) -> None:
     """An output is as well known as the changed nodes that it is made by."""
     kind_of = {each.value: each.kind for each in found.changed}
     worst: dict[str, str] = {}
@@ -345,13 +276,13 @@ def _judge_outputs(found: Certificate, file: _File) -> None:
             found.outputs[name] = max(kind, worst.get(name, "proved"), key=KINDS.index)
 
 
-def _sampled(one: _File, other: _File, names: list[str]) -> tuple[str, dict[str, bool]]:
+def _sampled(one: OpenedFile, other: OpenedFile, names: list[str]) -> tuple[str, dict[str, bool]]:
     """Which engine ran both files on random inputs, and whether outputs and the values of those names were the same in both."""
     pairs = [
         *zip(other.outputs, one.outputs, strict=True),
         *((name, name) for name in names if name not in other.outputs),
     ]
-    model = ir.from_proto(one.proto)
+    model = ir.from_proto(without_maps(one.proto))
     inputs, conditions = inputs_of(model), conditions_of(model)
     for engine in ("onnxruntime", "runner"):
         if not is_available(engine):
@@ -376,7 +307,7 @@ def _sampled(one: _File, other: _File, names: list[str]) -> tuple[str, dict[str,
     return "", {}
 
 
-def _by_name(file: _File, pairs: list[tuple[str, str]], place: int, results: list[Any]) -> dict[str, Any]:
+def _by_name(file: OpenedFile, pairs: list[tuple[str, str]], place: int, results: list[Any]) -> dict[str, Any]:
     names = [*file.outputs, *(pair[place] for pair in pairs if pair[place] not in file.outputs)]
     return dict(zip(dict.fromkeys(names), results, strict=True))
 

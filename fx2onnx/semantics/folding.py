@@ -122,6 +122,12 @@ def fold(
 
 def compute(op_type: str, opset: int, inputs: Inputs, attrs: Attributes) -> Array | None:
     """The first output of any operator of the standard domain that has a kernel; None where it has none, or refuses the operands."""
+    found = compute_all(op_type, opset, inputs, attrs, 1)
+    return None if found is None else found[0]
+
+
+def compute_all(op_type: str, opset: int, inputs: Inputs, attrs: Attributes, count: int) -> list[Array] | None:
+    """The first ``count`` outputs, as ``compute`` gives the first."""
     signature = signature_of("", op_type, opset)
     if signature is None:
         return None
@@ -133,16 +139,16 @@ def compute(op_type: str, opset: int, inputs: Inputs, attrs: Attributes) -> Arra
             for place, array in enumerate(inputs)
         ):
             return None
-        extras = {"n_outputs": 1, "version": signature.since_version}
+        extras = {"n_outputs": count, "version": signature.since_version}
         attrs = {**attrs, **{name: extras[name] for name in kernel.extras}}
         with np.errstate(all="ignore"):
             if kernel.infer is None:
-                found = outputs_of(kernel.fn(*inputs, **attrs))[0]
+                found = list(outputs_of(kernel.fn(*inputs, **attrs)))
             else:
                 out = [np.empty(shape, dtype) for shape, dtype in kernel.infer(inputs, attrs)]
                 kernel.fn(out, *inputs, **attrs)
-                found = out[0]
+                found = out
     except _FAULTS:
         return None
-    array = np.asarray(found)
-    return array if array.flags.c_contiguous else array.copy()
+    arrays = [np.asarray(each) for each in found[:count]]
+    return [array if array.flags.c_contiguous else array.copy() for array in arrays]

@@ -1,0 +1,82 @@
+"""An ONNX file as proofs read it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+import numpy as np
+import onnx
+import onnx.inliner
+import onnx.shape_inference
+
+from fx2onnx.semantics.check import open_file
+from fx2onnx.semantics.reading.weights import WeightStore
+
+_SEEN_BYTES = 1024
+
+
+class OpenedFile:
+    """An ONNX file as proofs read it: its nodes without functions, its constants, and what shapes are known."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        loaded = open_file(path)
+        self.path, self.proto = os.fspath(path), loaded.proto
+        graph = self.proto.graph
+        if self.proto.functions:
+            self.proto = onnx.inliner.inline_local_functions(self.proto)
+            graph = self.proto.graph
+        store = WeightStore(loaded.folders)
+        self.constants = {each.name: store.any_array(each, each.name) for each in graph.initializer}
+        self.constants |= {
+            each.values.name: store.any_array(each, each.values.name) for each in graph.sparse_initializer
+        }
+        self.inputs = [value.name for value in graph.input if value.name not in self.constants]
+        self.outputs = [value.name for value in graph.output]
+        self.opsets = {
+            "" if each.domain == "ai.onnx" else each.domain: each.version for each in self.proto.opset_import
+        }
+        self.dims: dict[str, tuple[int | None, ...]] = {}
+        self.dtypes: dict[str, str] = {}
+        self._infer()
+
+    def _infer(self) -> None:
+        """Shapes by onnx, whose inference sees no large weights, and what the file declares."""
+        proto = onnx.ModelProto(ir_version=self.proto.ir_version, opset_import=self.proto.opset_import)
+        graph = self.proto.graph
+        proto.graph.node.extend(graph.node)
+        proto.graph.input.extend(graph.input)
+        proto.graph.output.extend(graph.output)
+        proto.graph.value_info.extend(graph.value_info)
+        declared = {value.name for value in graph.input}
+        for name, array in self.constants.items():
+            if array.nbytes <= _SEEN_BYTES and array.dtype.kind in "iufb":
+                proto.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(array), name))
+            elif name not in declared and array.dtype != object:
+                kind = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
+                proto.graph.input.append(onnx.helper.make_tensor_value_info(name, kind, array.shape))
+        try:
+            proto = onnx.shape_inference.infer_shapes(proto, data_prop=True)
+        except Exception:  # onnx has classes of its own; what the file declares stays
+            proto = self.proto
+        for value in (*proto.graph.value_info, *proto.graph.input, *proto.graph.output):
+            kind = value.type.tensor_type
+            if kind.elem_type:
+                self.dtypes[value.name] = str(onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type))
+            if kind.HasField("shape"):
+                sizes = (dim.dim_value if dim.HasField("dim_value") else None for dim in kind.shape.dim)
+                self.dims[value.name] = tuple(sizes)
+        for name, array in self.constants.items():
+            self.dims[name], self.dtypes[name] = array.shape, str(array.dtype)
+
+    def with_outputs(self, names: Iterable[str]) -> bytes:
+        """The file with further values as outputs, its weights inside."""
+        proto = onnx.ModelProto()
+        proto.CopyFrom(self.proto)
+        for tensor in proto.graph.initializer:
+            if tensor.data_location == onnx.TensorProto.EXTERNAL:
+                name = tensor.name
+                tensor.CopyFrom(onnx.numpy_helper.from_array(np.asarray(self.constants[name]), name))
+        proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names if name not in self.outputs)
+        content: bytes = proto.SerializeToString()
+        return content

@@ -1,0 +1,394 @@
+"""Operators on spans: bounds of each element of a value, and of what rounding makes of it, as they follow from those of the operands.
+
+A rule is given what the operator is given, as spans, and returns the spans of its outputs. Numbers are float64, and bounds go outward
+by more than what float64 rounds. A bound that is not known is infinite.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import ml_dtypes
+import numpy as np
+
+from fx2onnx.proof.terms import Array
+from fx2onnx.semantics.folding import compute_all
+
+ULPS = 8.0
+"""Roundings that a function such as Exp or Erf may be off in a runtime."""
+_OUTWARD = 1e-13
+"""Share of a bound that float64 may lose in an operator."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Each element of a value over all inputs: between ``low`` and ``high`` in real numbers, and at most ``error`` away in floats."""
+
+    low: Array
+    high: Array
+    error: Array
+    value: Array | None = None
+    """The value itself, where it is the same for all inputs and has no rounding."""
+    least: Array | None = None
+    """A number that no float is below, where more is known than ``low - error``: a square is never negative."""
+
+    @property
+    def size(self) -> Array:
+        """The largest magnitude in real numbers."""
+        return np.asarray(np.maximum(np.abs(self.low), np.abs(self.high)))
+
+    @property
+    def reach(self) -> Array:
+        """The largest magnitude in floats."""
+        return np.asarray(self.size + self.error)
+
+    @property
+    def lowest(self) -> Array:
+        """A number that no float is below."""
+        found = self.low - self.error
+        return np.asarray(found if self.least is None else np.maximum(found, self.least))
+
+    def above(self, *parts: Array, share: float = 0.0) -> Interval:
+        """The span where all of ``parts`` are at least 0, which sums and products of positive numbers keep: the first is the least."""
+        if any((part < 0).any() for part in parts):
+            return self
+        return Interval(
+            self.low, self.high, self.error, self.value, np.broadcast_to(parts[0] * (1 - share), self.low.shape)
+        )
+
+    @classmethod
+    def of(cls, array: Array) -> Interval:
+        """A constant."""
+        wide = np.asarray(array).astype(np.float64)
+        return cls(wide, wide, np.zeros_like(wide), array)
+
+    @classmethod
+    def between(cls, low: Any, high: Any, error: Any = 0.0) -> Interval:
+        """Bounds that one rounding was made of, which go outward; where one is no number, nothing is known."""
+        low, high, error = np.broadcast_arrays(*(np.asarray(each, np.float64) for each in (low, high, error)))
+        lost = np.isnan(low) | np.isnan(high) | np.isnan(error)
+        return cls(
+            np.where(lost, -np.inf, low - _OUTWARD * np.abs(low)),
+            np.where(lost, np.inf, high + _OUTWARD * np.abs(high)),
+            np.where(lost, np.inf, error),
+        )
+
+
+@dataclass(slots=True)
+class Call:
+    """One operator with the spans of its operands."""
+
+    op_type: str
+    opset: int
+    attrs: Mapping[str, Any]
+    args: Sequence[Interval | None]
+    outputs: int
+    dtype: np.dtype[Any]
+    """The dtype of the first output."""
+    notes: list[tuple[str, str]] = field(default_factory=list)
+    """What some input may cause: a kind and a sentence."""
+
+    @property
+    def unit(self) -> float:
+        """The share of a number that a rounding is at most; 0 where the dtype is no float."""
+        return unit_of(self.dtype)
+
+    def span(self, index: int) -> Interval:
+        """An operand that is given. Raises LookupError."""
+        found = self.args[index]
+        if found is None:
+            raise LookupError(index)
+        return found
+
+    def constant(self, index: int) -> Array:
+        """An operand that is the same for all inputs. Raises LookupError."""
+        found = self.span(index).value
+        if found is None:
+            raise LookupError(index)
+        return found
+
+    def has(self, index: int) -> bool:
+        return index < len(self.args) and self.args[index] is not None
+
+    def run(self, *arrays: Array | None, op_type: str = "", outputs: int = 1, **attrs: Any) -> list[Array]:
+        """The outputs of the operator's kernel. Raises LookupError where there is none."""
+        op_type, given = op_type or self.op_type, {**self.attrs, **attrs}
+        found = compute_all(op_type, self.opset, arrays, given, outputs)
+        if found is None:
+            raise LookupError(op_type)
+        return found
+
+    def rounded(self, size: Any, count: float = 1.0) -> Any:
+        """What ``count`` roundings of a number of that size may be."""
+        if not self.unit:
+            return np.zeros_like(size)
+        return sum_share(count, self.unit) * size + count * float(ml_dtypes.finfo(self.dtype).smallest_normal)
+
+
+Rule: TypeAlias = Callable[[Call], "Interval | list[Interval]"]
+RULES: dict[str, Rule] = {}
+
+
+def unit_of(dtype: np.dtype[Any]) -> float:
+    """Half the distance of 1 to the next number; 0 where the dtype is no float."""
+    try:
+        return float(ml_dtypes.finfo(dtype).eps) / 2
+    except ValueError:
+        return 0.0
+
+
+def sum_share(count: float, unit: float) -> float:
+    """The share of the sum of magnitudes that ``count`` roundings are at most, in any order."""
+    return count * unit / (1 - count * unit) if count * unit < 1 else math.inf
+
+
+def rule(*ops: str) -> Callable[[Rule], Rule]:
+    def register(function: Rule) -> Rule:
+        RULES.update(dict.fromkeys(ops, function))
+        return function
+
+    return register
+
+
+# -- data movement ------------------------------------------------------------------------------------------------
+_DATA: dict[str, tuple[int, ...]] = {
+    **dict.fromkeys(
+        (
+            *(
+                "Reshape",
+                "Flatten",
+                "Squeeze",
+                "Unsqueeze",
+                "Transpose",
+                "Slice",
+                "Split",
+                "Expand",
+                "Tile",
+                "Identity",
+            ),
+            *("DepthToSpace", "SpaceToDepth", "Trilu", "ReverseSequence", "Compress", "GatherElements", "GatherND"),
+        ),
+        (0,),
+    ),
+    "Pad": (0, 2),
+    "ScatterND": (0, 2),
+    "ScatterElements": (0, 2),
+    "Concat": (),
+}
+"""Operators whose outputs hold elements of these operands; of none: of all."""
+
+
+def _moved(call: Call) -> list[Interval]:
+    """Each output element is one of an operand's."""
+    if call.attrs.get("reduction", "none") not in ("none", b"none"):
+        raise LookupError(call.op_type)
+    data = _DATA[call.op_type] or range(len(call.args))
+    rest = [None if not call.has(index) or index in data else call.constant(index) for index in range(len(call.args))]
+
+    def run(pick: Callable[[Interval], Array]) -> list[Array]:
+        taken = [pick(call.span(i)) if i in data and call.has(i) else rest[i] for i in range(len(call.args))]
+        return call.run(*taken, outputs=call.outputs)
+
+    parts = zip(*map(run, (lambda s: s.low, lambda s: s.high, lambda s: s.error, lambda s: s.lowest)), strict=True)
+    return [Interval(low, high, error, None, least) for low, high, error, least in parts]
+
+
+RULES.update(dict.fromkeys(_DATA, _moved))
+
+
+@rule("Dropout")
+def _dropout(call: Call) -> list[Interval]:
+    if call.has(2) and call.constant(2).any():
+        raise LookupError("Dropout")
+    return [call.span(0)]
+
+
+@rule("Gather")
+def _gather(call: Call) -> Interval:
+    """Rows at places that are between two bounds have the bounds of all rows between them."""
+    data, places = call.span(0), call.span(1)
+    axis = int(call.attrs.get("axis", 0)) % data.low.ndim
+    rows = data.low.shape[axis]
+    if places.low.size and (places.low.min() < -rows or places.high.max() > rows - 1):
+        told = f"{places.low.min():.0f} to {places.high.max():.0f} of {rows} rows"
+        call.notes.append(("index", f"an index is out of range: {told}"))
+    if places.value is not None:
+        return Interval(*(call.run(each, places.value)[0] for each in (data.low, data.high, data.error)))
+    first, last = np.clip(places.low.min(), -rows, rows - 1), np.clip(places.high.max(), -rows, rows - 1)
+    part = slice(None) if first < 0 <= last else slice(int(first) % rows, int(last) % rows + 1)
+    index = (*(slice(None),) * axis, part)
+    shape = (*data.low.shape[:axis], *places.low.shape, *data.low.shape[axis + 1 :])
+    ones = (*data.low.shape[:axis], *(1,) * places.low.ndim, *data.low.shape[axis + 1 :])
+    found = [data.low[index].min(axis), data.high[index].max(axis), data.error[index].max(axis)]
+    return Interval(*(np.broadcast_to(each.reshape(ones), shape) for each in found))
+
+
+@rule("Where")
+def _where(call: Call) -> Interval:
+    condition, one, other = call.span(0), call.span(1), call.span(2)
+    may, may_not = condition.high > 0, condition.low < 1
+    low = np.minimum(np.where(may, one.low, np.inf), np.where(may_not, other.low, np.inf))
+    high = np.maximum(np.where(may, one.high, -np.inf), np.where(may_not, other.high, -np.inf))
+    error = np.maximum(np.where(may, one.error, 0), np.where(may_not, other.error, 0))
+    flipped = np.maximum(np.abs(one.high - other.low), np.abs(other.high - one.low)) + np.maximum(
+        one.error, other.error
+    )
+    return Interval(low, high, np.where(condition.error > 0, flipped, error))
+
+
+# -- by element ---------------------------------------------------------------------------------------------------
+@rule("Add", "Sub", "Sum")
+def _add(call: Call) -> Interval:
+    found = call.span(0)
+    for index in range(1, len(call.args)):
+        other = call.span(index)
+        low, high = (-other.high, -other.low) if call.op_type == "Sub" else (other.low, other.high)
+        error = found.error + other.error
+        made = Interval.between(found.low + low, found.high + high, error)
+        made = Interval(made.low, made.high, error + call.rounded(made.size + error))
+        lows = (found.lowest, other.lowest)
+        found = made if call.op_type == "Sub" else made.above(lows[0] + lows[1], *lows, share=2 * call.unit)
+    return found
+
+
+def product_of(call: Call, one: Interval, other: Interval, *, is_square: bool = False) -> Interval:
+    """``one * other``, rounded once."""
+    corners = [
+        np.nan_to_num(a * b, nan=0.0, posinf=np.inf, neginf=-np.inf)
+        for a in (one.low, one.high)
+        for b in (other.low, other.high)
+    ]
+    parts = [one.size * other.error, other.size * one.error, one.error * other.error]
+    low, high = np.minimum.reduce(corners), np.maximum.reduce(corners)
+    if is_square:
+        low = np.where((one.low < 0) & (one.high > 0), 0.0, np.maximum(low, 0))
+    made = Interval.between(low, high, sum(np.where(np.isnan(part), 0.0, part) for part in parts))
+    made = Interval(made.low, made.high, made.error + call.rounded(made.size + made.error))
+    lows = (one.lowest, other.lowest)
+    return made.above(np.zeros(())) if is_square else made.above(lows[0] * lows[1], *lows, share=2 * call.unit)
+
+
+@rule("Mul")
+def _mul(call: Call) -> Interval:
+    return product_of(call, call.span(0), call.span(1), is_square=call.args[0] is call.args[1])
+
+
+@rule("Div")
+def _div(call: Call) -> Interval:
+    if not call.unit:
+        raise LookupError("Div")
+    return product_of(call, call.span(0), inverse_of(call, call.span(1)))
+
+
+@rule("Reciprocal")
+def _reciprocal(call: Call) -> Interval:
+    return inverse_of(call, call.span(0))
+
+
+def inverse_of(call: Call, x: Interval) -> Interval:
+    """``1 / x``, with a note where a divisor may be 0."""
+    is_open = (np.minimum(x.lowest, x.low) <= 0) & (x.high + x.error >= 0)
+    if is_open.any():
+        call.notes.append(("division", f"a divisor can be 0: it is from {x.low.min():.6g} to {x.high.max():.6g}"))
+    nearest = np.minimum(np.abs(x.low), np.abs(x.high))
+    floats = np.where(x.low > 0, x.lowest, nearest - x.error)
+    low, high = np.where(is_open, -np.inf, 1 / x.high), np.where(is_open, np.inf, 1 / x.low)
+    error = np.where(x.error == 0, 0.0, x.error / (nearest * floats))
+    made = Interval.between(low, high, np.where(is_open, np.inf, error))
+    made = Interval(made.low, made.high, made.error + call.rounded(made.size + made.error))
+    return made.above(np.zeros(()), x.lowest)
+
+
+def _positive(call: Call, x: Interval) -> None:
+    least = x.lowest.min(initial=np.inf)
+    if least < 0:
+        call.notes.append(("nan", f"{call.op_type} of a negative number gives NaN: it is from {x.low.min():.6g}"))
+    elif least == 0 and call.op_type == "Log":
+        call.notes.append(("division", "Log of 0 gives -inf"))
+
+
+def _slope_log(low: Array, high: Array) -> Array:
+    return np.where(low > 0, 1 / np.where(low > 0, low, 1), np.inf)
+
+
+_RISING: dict[str, Callable[[Array, Array], Any]] = {
+    **dict.fromkeys(("Relu", "Tanh", "Softplus", "Elu", "Clip", "Atan"), lambda low, high: 1.0),
+    "LeakyRelu": lambda low, high: 1.0,
+    "Sigmoid": lambda low, high: 0.25,
+    "HardSigmoid": lambda low, high: 1.0,
+    "Erf": lambda low, high: 1.1284,
+    "Exp": lambda low, high: np.exp(np.minimum(high, 800)),
+    "Log": _slope_log,
+    "Asinh": lambda low, high: 1.0,
+    "Sinh": lambda low, high: np.cosh(np.minimum(np.maximum(np.abs(low), np.abs(high)), 700)),
+}
+"""Functions that never fall, and the largest slope between two places."""
+
+
+def _rising(call: Call) -> Interval:
+    x = call.span(0)
+    if call.op_type == "Log":
+        _positive(call, x)
+    if call.op_type in ("LeakyRelu", "Elu", "HardSigmoid") and not 0 <= float(call.attrs.get("alpha", 0)) <= 1:
+        raise LookupError(call.op_type)
+    rest = [call.constant(index).astype(np.float64) if call.has(index) else None for index in range(1, len(call.args))]
+    low, high = call.run(x.low, *rest)[0], call.run(x.high, *rest)[0]
+    low, high = np.where(np.isnan(low), -np.inf, low), np.where(np.isnan(high), np.inf, high)
+    slope = _RISING[call.op_type](x.low - x.error, x.high + x.error)
+    error = np.where(x.error == 0, 0.0, x.error * slope)
+    made = Interval.between(low, high, error)
+    count = 0.0 if call.op_type in ("Relu", "Clip") else ULPS
+    return Interval(made.low, made.high, made.error + call.rounded(made.size, count) if count else made.error)
+
+
+RULES.update(dict.fromkeys(_RISING, _rising))
+
+
+@rule("Sqrt")
+def _sqrt(call: Call) -> Interval:
+    x = call.span(0)
+    _positive(call, x)
+    return root_of(call, x)
+
+
+def root_of(call: Call, x: Interval) -> Interval:
+    """``sqrt(x)``, whose slope is infinite at 0: the error is at most its own root."""
+    low, high, lowest = (np.sqrt(np.maximum(each, 0)) for each in (x.low, x.high, x.lowest))
+    made = Interval.between(low, high, np.minimum(np.sqrt(x.error), x.error / np.maximum(low + lowest, 1e-300)))
+    made = Interval(made.low, made.high, made.error + call.rounded(made.size + made.error, 2))
+    return made.above(lowest, share=4 * call.unit)
+
+
+_DIPS: dict[str, tuple[float, float, float]] = {
+    "Gelu": (-0.7525, -0.1701, 1.13),
+    "HardSwish": (-1.5, -0.375001, 1.5),
+    "Swish": (-1.27847, -0.278465, 1.1),
+    "Mish": (-1.19241, -0.308841, 1.09),
+}
+"""Functions that fall up to a place, then rise: the place, a number below the least value, and the largest slope."""
+
+
+def _dip(call: Call) -> Interval:
+    x = call.span(0)
+    place, least, slope = _DIPS[call.op_type]
+    if float(call.attrs.get("alpha", 1.0)) != 1.0:
+        raise LookupError(call.op_type)
+    ends = [call.run(each)[0] for each in (x.low, x.high)]
+    low = np.where((x.low < place + 0.01) & (x.high > place - 0.01), least, np.minimum(*ends))
+    made = Interval.between(low, np.maximum(*ends), x.error * slope)
+    return Interval(made.low, made.high, made.error + call.rounded(x.reach, ULPS))
+
+
+RULES.update(dict.fromkeys(_DIPS, _dip))
+
+
+@rule("Sin", "Cos")
+def _wave(call: Call) -> Interval:
+    x = call.span(0)
+    middle, radius = (x.low + x.high) / 2, (x.high - x.low) / 2
+    found = call.run(np.where(np.isfinite(middle), middle, 0.0))[0]
+    low, high = np.maximum(found - radius, -1), np.minimum(found + radius, 1)
+    return Interval.between(low, high, np.minimum(x.error + call.rounded(np.ones_like(low), ULPS), 2.0))

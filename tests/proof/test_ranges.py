@@ -1,0 +1,179 @@
+"""Bounds of values and rounding over ranges of inputs: they hold, and what inputs can cause is found."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from torch import nn
+from typer.testing import CliRunner
+
+import fx2onnx
+from fx2onnx.base.errors import UserError
+from fx2onnx.cli.main import app
+from fx2onnx.proof.spans import RULES
+from tests.proof.test_certify import MODELS, graph_of, node
+
+
+class Faulty(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(10, 4)
+
+    def forward(self, i: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return self.table(i), torch.log(x - 0.5), 1 / (x - 2), torch.exp(x * 100)
+
+
+@pytest.fixture(scope="module")
+def faulty(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.manual_seed(0)
+    path = tmp_path_factory.mktemp("ranges") / "faulty.onnx"
+    fx2onnx.export(Faulty(), (torch.tensor([1, 2]), torch.rand(3)), path)
+    return path
+
+
+def line_of(text: str) -> str:
+    lines = Path(__file__).read_text().splitlines()
+    return f"{Path(__file__).name}:{next(place for place, line in enumerate(lines, 1) if text in line)}"
+
+
+def test_what_inputs_can_cause_is_found_with_its_line(faulty: Path) -> None:
+    found = fx2onnx.value_ranges(faulty, {"i": (0, 10), "x": (0, 3)})
+    assert {each.kind for each in found.findings} == {"index", "nan", "division", "overflow"}
+    shown = {each.kind: each.is_shown for each in found.findings}
+    assert shown == {"index": True, "nan": True, "division": False, "overflow": True}
+    assert all(each.where.endswith(line_of("return self.table(i)")) for each in found.findings)
+    assert {each.op_type for each in found.float16} == {"Log", "Reciprocal", "Exp"}
+
+
+def test_inputs_that_cause_nothing(faulty: Path) -> None:
+    found = fx2onnx.value_ranges(faulty, {"i": (-10, 9), "x": (0.6, 0.8)})
+    assert found.findings == []
+    assert {each.op_type for each in found.float16} == {"Exp"}  # exp(60) is above 65504 and below the largest float32
+    assert found.unknown == {}
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", MODELS)
+def test_bounds_hold_for_random_inputs(tmp_path: Path, name: str, seed: int) -> None:
+    """In the runner and in eager float64, numbers and rounding are inside."""
+    torch.manual_seed(seed)
+    make, shape = MODELS[name]
+    module, sample = make().eval(), torch.randn(shape)
+    fx2onnx.export(module, (sample,), tmp_path / "m.onnx", optimize=bool(seed % 2))
+    (feed,) = [value.name for value in onnx.load(tmp_path / "m.onnx").graph.input]
+    found = fx2onnx.value_ranges(tmp_path / "m.onnx", {feed: (-1, 1)})
+    (bound,) = found.outputs.values()
+    assert found.unknown == {}
+    assert bound.measured <= bound.rounding
+    session = fx2onnx.runner.InferenceSession(tmp_path / "m.onnx")
+    for draw in range(8):
+        x = torch.rand(shape, generator=torch.Generator().manual_seed(draw)) * 2 - 1
+        got = session.run(None, {feed: x.numpy()})[0].astype(np.float64)
+        with torch.no_grad():
+            want = module.double()(x.double()).numpy()
+        module.float()
+        assert np.abs(got - want).max() <= bound.rounding
+        assert bound.low <= want.min() <= want.max() <= bound.high
+
+
+_TABLE = {
+    "w": np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4),
+    "c": np.float32(0.3),
+    "k": np.array([2], np.int64),
+}
+ONE: list[tuple[str, onnx.NodeProto]] = [
+    *((op, node(op, "x", "y")) for op in ("Relu", "Tanh", "Sigmoid", "Erf", "Exp", "Sin", "Cos", "Abs", "Neg", "Softmax", "LogSoftmax",
+                                          "Gelu", "HardSwish", "Softplus", "Mish", "ReduceSum", "ReduceMean", "ReduceL2", "ReduceMax",
+                                          "ReduceMin", "ReduceSumSquare", "Sign", "Floor", "Round", "LeakyRelu", "HardSigmoid", "Elu")),
+    *((op, node(op, "x", "c", "y")) for op in ("Add", "Sub", "Mul", "Div", "Max", "Min")),
+    ("square", node("Mul", "x", "x", "y")), ("Pow", node("Pow", "x", "two", "y")), ("MatMul", node("MatMul", "x", "w", "y")),
+    ("Gemm", node("Gemm", "x", "w", "y", alpha=-0.5)), ("Concat", node("Concat", "x", "x", "y", axis=1)),
+    ("Transpose", node("Transpose", "x", "y")), ("Clip", node("Clip", "x", "c", "y")), ("Einsum", node("Einsum", "x", "w", "y", equation="ij,jk->ki")),
+    ("LayerNormalization", node("LayerNormalization", "x", "s", "y")), ("CumSum", node("CumSum", "x", "one", "y")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16], ids=["float32", "float16"])
+@pytest.mark.parametrize("made", [each[1] for each in ONE], ids=[each[0] for each in ONE])
+def test_each_rule_bounds_its_operator(tmp_path: Path, made: onnx.NodeProto, dtype: Any) -> None:
+    """Against float64 and against float16 or float32 in the runner, on inputs of the range."""
+    assert made.op_type in RULES
+    constants: dict[str, Any] = {name: array.astype(dtype) for name, array in _TABLE.items() if array.dtype != np.int64}
+    constants |= {"s": np.full(3, 1.5, dtype), "two": np.array(2, dtype), "one": np.array(1, np.int64)}
+    model = graph_of([made], [2, 3], **{name: array for name, array in constants.items() if name in made.input})
+    kind = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.elem_type = kind
+    onnx.save(model, tmp_path / "m.onnx")
+    found = fx2onnx.value_ranges(tmp_path / "m.onnx", {"x": (-1.5, 2)})
+    assert found.unknown == {}
+    assert found.findings == []
+    bound = found.outputs["y"]
+    assert bound.measured <= bound.rounding
+    assert bound.rounding < (0.002 if dtype == np.float32 else 8)
+    assert bound.high - bound.low < 60
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.elem_type = onnx.TensorProto.DOUBLE
+    for tensor in model.graph.initializer:
+        array = onnx.numpy_helper.to_array(tensor)
+        if array.dtype.kind == "f":
+            tensor.CopyFrom(onnx.numpy_helper.from_array(array.astype(np.float64), tensor.name))
+    narrow, wide = (fx2onnx.runner.InferenceSession(each) for each in (tmp_path / "m.onnx", model.SerializeToString()))
+    generator = np.random.default_rng(1)
+    for _ in range(20):
+        x = generator.uniform(-1.5, 2, (2, 3)).astype(dtype)
+        got, want = narrow.run(None, {"x": x})[0], wide.run(None, {"x": x.astype(np.float64)})[0]
+        assert np.abs(got - want).max() <= bound.rounding
+        assert bound.low <= want.min() <= want.max() <= bound.high
+
+
+@pytest.mark.parametrize(
+    ("nodes", "low", "high", "kinds"),
+    [
+        ([node("Sqrt", "x", "y")], -1, 1, {"nan"}),
+        ([node("Mul", "x", "x", "s"), node("Sqrt", "s", "y")], -1, 1, set()),
+        ([node("Mul", "x", "x", "s"), node("Add", "s", "c", "p"), node("Div", "x", "p", "y")], -1, 1, set()),
+        ([node("Div", "x", "x", "y")], -1, 1, {"division"}),
+        ([node("Log", "x", "y")], 0, 1, {"division"}),
+        ([node("Mul", "x", "x", "y")], 0, 1e30, {"overflow"}),
+        ([node("Softmax", "x", "y")], -1e30, 1e30, set()),
+    ],
+)
+def test_findings_of_small_graphs(tmp_path: Path, nodes: Any, low: float, high: float, kinds: set[str]) -> None:
+    onnx.save(graph_of(nodes, ["batch", 3], c=np.float32(0.1)), tmp_path / "m.onnx")
+    found = fx2onnx.value_ranges(tmp_path / "m.onnx", {"x": (low, high)})
+    assert {each.kind for each in found.findings} == kinds
+
+
+def test_an_operator_without_a_rule_is_named(tmp_path: Path) -> None:
+    nodes = [node("NonZero", "x", "i"), node("Cast", "i", "f", to=1), node("Add", "f", "c", "y")]
+    onnx.save(graph_of(nodes, [2, 3], c=np.float32(0.1)), tmp_path / "m.onnx")
+    found = fx2onnx.value_ranges(tmp_path / "m.onnx", {"x": (0, 1)})
+    assert (list(found.unknown.values()), found.outputs) == (["NonZero"], {})
+
+
+def test_the_command_shows_bounds_and_findings(faulty: Path) -> None:
+    run: Callable[..., Any] = lambda *args: CliRunner().invoke(app, ["lint", str(faulty), *args])  # noqa: E731
+    done = run("--ranges", "i=0:10,x=0:3")
+    assert done.exit_code == 1
+    for text in ("index", "an input in the ranges does it", "not ruled out", "rounding at most", "float16"):
+        assert text in done.output
+    done = run("--ranges", "i=0:9,x=0.6:0.8", "--json")
+    assert done.exit_code == 0
+    assert json.loads(done.stdout)["ranges"]["findings"] == []
+
+
+@pytest.mark.parametrize("ranges", ["z=0:1", "x=1:0", "x=0", "x", "x=a:b"])
+def test_ranges_that_are_none(faulty: Path, ranges: str) -> None:
+    done = CliRunner().invoke(app, ["lint", str(faulty), "--ranges", ranges])
+    assert done.exit_code == 2
+    assert done.output.count("E001") == 1
+    with pytest.raises(UserError, match="has no input 'z'"):
+        fx2onnx.value_ranges(faulty, {"z": (0, 1)})

@@ -48,7 +48,7 @@ _SUMS = frozenset(
         "expm1", "log1p", "sin", "sin_", "cos", "cos_", "tan",
         "upsample_bilinear2d", "upsample_bicubic2d", "_upsample_bicubic2d_aa", "_upsample_bilinear2d_aa",
         "grid_sampler_2d", "grid_sampler_3d", "avg_pool2d", "_adaptive_avg_pool2d", "_adaptive_avg_pool3d",
-        "adaptive_avg_pool1d", "_cdist_forward", "_euclidean_dist",
+        "adaptive_avg_pool1d", "affine_grid_generator", "_cdist_forward", "_euclidean_dist",
     ]
 )  # fmt: skip
 """Operators whose errors are as large as those of the largest numbers beside: sums of terms that cancel."""
@@ -72,6 +72,8 @@ _CENTRING = frozenset(
     ]
 )  # fmt: skip
 """Operators that take a mean off: of rows of equal numbers its rounding is all that is left, and is divided by nearly nothing."""
+_AT_PLACES = frozenset(["grid_sampler_2d", "grid_sampler_3d"])
+"""Operators that are given places, from -1 to 1 over an image, and turn them into pixels."""
 _PLAIN = frozenset(
     [
         "add", "add_", "sub", "sub_", "rsub", "mul", "mul_", "div", "div_", "addcmul", "addcmul_", "addcdiv",
@@ -173,6 +175,8 @@ class Moved(EagerMode):
             args, kwargs = pytree.tree_map_only(torch.Tensor, self._moved, (args, kwargs))
         if self._units and name in _CENTRING and isinstance(args[0], torch.Tensor) and not args[0].is_complex():
             args = (self._jittered(args[0]), *args[1:])
+        if self._units and name in _AT_PLACES:
+            args = (args[0], args[1] + self._jittered(args[1].abs() + 1) - (args[1].abs() + 1), *args[2:])
         if not self._units:
             self.has_singular = self.has_singular or is_singular(name, args)
         elif is_conditioned(name):

@@ -25,10 +25,23 @@ def nucleus(x: torch.Tensor, kept: float = 0.9) -> torch.Tensor:
 X = torch.randn(2, 50, generator=GENERATOR)
 LONG = torch.randn(2, 2000, generator=GENERATOR)
 EQUAL = torch.full((2, 3, 5, 5), 7.0)
+IMAGE = torch.randn(2, 3, 144, 2, generator=GENERATOR) * 16
+THETA = torch.randn(2, 2, 3, generator=GENERATOR) * 8
+
+
+def flowed(x: torch.Tensor, share: float = 0.1) -> torch.Tensor:
+    """Sampled where what was sampled first says: far from the image a place is off by parts of a pixel."""
+    grid = nn.functional.affine_grid(THETA, list(x.shape), align_corners=False)
+    flow = nn.functional.grid_sample(x, grid, mode="bicubic", padding_mode="border", align_corners=False)
+    places = flow[:, :2].permute(0, 2, 3, 1) * share
+    return nn.functional.grid_sample(x, places, padding_mode="reflection", align_corners=True)
+
+
 CASES: dict[str, tuple[torch.Tensor, Forward, Forward]] = {
     "which of equal scores are not chosen": (X, nucleus, lambda x: nucleus(x, 0.85)),
     "long sums in single precision": (LONG, lambda x: x.softmax(-1).cumsum(-1), lambda x: x.softmax(-1).cumsum(-1) + 1e-4),
     "rows of equal numbers less their mean": (EQUAL, nn.functional.instance_norm, lambda x: nn.functional.instance_norm(x, eps=1e-3)),
+    "places of pixels": (IMAGE, flowed, lambda x: flowed(x, 0.101)),
     "exponentials of nearly nothing less one": (X, nn.functional.selu, lambda x: nn.functional.elu(x, 1.673) * 1.0507),
 }  # fmt: skip
 

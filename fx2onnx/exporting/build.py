@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +11,7 @@ import onnx_ir as ir
 import torch
 
 from fx2onnx.aten_map.fused_attention import FUSED
+from fx2onnx.aten_map.grouped import experts
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.events import record
 from fx2onnx.capture.captured import Captured
@@ -35,7 +36,7 @@ def build(module: Any, args: Any, kwargs: Mapping[str, Any] | None, options: Exp
     for keyword, is_asked in (("quantize=", options.quantize is not None), ("dtype=", options.precision is not None)):
         if is_asked:
             check_weights_may_change(options, keyword)
-    fused = FUSED if options.is_fused else {}
+    fused = _fused_translations() if options.is_fused else {}
     given, ineffective = translations_of(options.custom_translation_table)
     translations = Translations({**fused, **given, **(options.custom_translations or {})})
     captured = _capture(module, args, kwargs, options, translations)
@@ -56,6 +57,15 @@ def build(module: Any, args: Any, kwargs: Mapping[str, Any] | None, options: Exp
     if options.state == "io":
         result.initial_state = initial_state(captured, model, options)
     return result
+
+
+def _fused_translations() -> dict[Any, Callable[..., Any]]:
+    """Translations into onnxruntime's own operators."""
+    if "transformers" not in sys.modules:
+        return FUSED
+    from fx2onnx.model_patches.transformers.fused_experts import EXPERTS
+
+    return FUSED | {EXPERTS: experts}
 
 
 def _check_listed(module: Any) -> None:
@@ -125,7 +135,7 @@ def _capture(
             asked,
             keep=translations.keep,
             single_calls=single_calls,
-            patches=LibraryPatches(),
+            patches=LibraryPatches(options.is_fused),
             untranslated=untranslated,
         )
     if capturing is not None:

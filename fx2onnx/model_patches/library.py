@@ -13,9 +13,13 @@ from fx2onnx.sizes.assumptions import Assumption
 
 
 class LibraryPatches(Patches):
-    """The patches of torch, torchvision and transformers, and of other packages."""
+    """The patches of torch, torchvision and transformers, and of other packages.
 
-    def __init__(self) -> None:
+    is_fused: with those for files with a runtime's own operators.
+    """
+
+    def __init__(self, is_fused: bool = False) -> None:
+        self._is_fused = is_fused
         self._applied = Applied()
         self._tracing = _tracing_of_transformers()
         self._problems = plugins.import_all(plugins.PATCHES)
@@ -23,7 +27,7 @@ class LibraryPatches(Patches):
     def apply(self, traced: TracedCode, known: Known) -> None:
         if self._tracing is not None:
             self._tracing.answer(traced, known)
-        self._applied = apply_patches(PATCHES.values())
+        self._applied = apply_patches(one for one in PATCHES.values() if self._is_fused or not one.is_fused)
 
     def notes(self) -> list[Assumption]:
         called = self._applied.called.values()

@@ -149,6 +149,8 @@ class Patch:
     """Parameters of the function that ``compute`` uses by name without taking them itself."""
     versions: str = ""
     """The versions of the library that it is meant for, as packaging writes them (``">=5,<5.30"``); "": any."""
+    is_fused: bool = False
+    """Whether it is for files with a runtime's own operators only."""
 
     @property
     def name(self) -> str:
@@ -168,7 +170,12 @@ PATCHES: dict[str, Patch] = {}
 
 
 def patches(
-    *targets: str, reason: str = "", around: bool = False, names: tuple[str, ...] = (), versions: str = ""
+    *targets: str,
+    reason: str = "",
+    around: bool = False,
+    names: tuple[str, ...] = (),
+    versions: str = "",
+    is_fused: bool = False,
 ) -> Callable[[F], F]:
     """The decorated function is the patch of each target ``"module:qualname"``. Fields: see ``Patch``.
 
@@ -185,7 +192,7 @@ def patches(
                     next="remove one of them",
                 )
             module, _, qualname = target.partition(":")
-            PATCHES[target] = Patch(module, qualname, compute, reason, around, names, versions)
+            PATCHES[target] = Patch(module, qualname, compute, reason, around, names, versions, is_fused)
         return compute
 
     return register

@@ -33,10 +33,14 @@ MORE: dict[str, dict[str, Any]] = {
     "gemma3_text": {"head_dim": 16, "sliding_window": 5},
     "phi": {"hidden_size": 128},
     "gpt_oss": {"head_dim": 16, "num_local_experts": 4, "sliding_window": 5},
+    "mixtral": {"num_local_experts": 4},
+    "qwen3_moe": {"head_dim": 32, "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 32},
+    "olmoe": {"num_experts": 8, "num_experts_per_tok": 3},
 }
-LIGHT = ("llama", "gemma2", "phi")
+EXPERTS = ("gpt_oss", "mixtral", "qwen3_moe", "olmoe")
+LIGHT = ("llama", "gemma2", "phi", "mixtral")
 OTHERS = ("mistral", "qwen2", "qwen3", "gemma", "gemma3_text", "phi3", "gpt_oss", "granite", "olmo2", "smollm3", "glm", "stablelm",
-          "starcoder2", "cohere")  # fmt: skip
+          "starcoder2", "cohere", "qwen3_moe", "olmoe")  # fmt: skip
 
 
 def checkpoint(kind: str, folder: Path, **more: Any) -> Any:
@@ -98,7 +102,9 @@ def check(kind: str, folder: Path) -> Counter[str]:
 def test_tokens(kind: str, tmp_path: Path) -> None:
     found = check(kind, tmp_path)
     assert found["GroupQueryAttention"] == SIZES["num_hidden_layers"]
-    assert found["Softmax"] == found["RotaryEmbedding"] == found["Concat"] == 0
+    assert found["Softmax"] == found["RotaryEmbedding"] == found["Loop"] == 0
+    assert found["MoE"] == (SIZES["num_hidden_layers"] if kind in EXPERTS else 0)
+    assert found["Concat"] == (kind in EXPERTS)  # the sizes of the tokens in rows
 
 
 @pytest.mark.long
@@ -119,7 +125,9 @@ def test_four_bits_compute_as_the_model_builders_own(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", OTHERS)
 def test_tokens_of_other_types(kind: str, tmp_path: Path) -> None:
-    assert check(kind, tmp_path)["GroupQueryAttention"] == SIZES["num_hidden_layers"]
+    found = check(kind, tmp_path)
+    assert found["GroupQueryAttention"] == SIZES["num_hidden_layers"]
+    assert found["MoE"] == (SIZES["num_hidden_layers"] if kind in EXPERTS else 0)
 
 
 @pytest.mark.long

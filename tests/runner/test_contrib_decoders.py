@@ -89,6 +89,40 @@ def test_experts(activation: str, k: int) -> None:
     check(results("MoE", feeds, **attrs), 5e-5)
 
 
+def quantized(bits: int, block: int, *, has_zeros: bool, inner: int = 64) -> dict[str, Array | None]:
+    """Four experts of codes over 32 and ``inner`` / 2 columns."""
+    seeded, feeds = np.random.default_rng(bits), {}
+    for name, rows, columns in (("1", inner, 32), ("2", 32, inner // 2)):
+        blocks = columns // block if block else 1
+        feeds[f"w{name}"] = seeded.integers(0, 256, (4, rows, columns * bits // 8)).astype(U8)
+        feeds[f"s{name}"] = (0.01 + 0.1 * np.abs(draw(4, rows, blocks) if block else draw(4, rows))) / (1 << bits - 4)
+        packed = (rows, -(-blocks * bits // 8)) if block else (-(-rows * bits // 8),)
+        feeds[f"z{name}"] = seeded.integers(0, 256, (4, *packed)).astype(U8) if has_zeros else None
+    x, router = draw(2, 5, 32), draw(10, 4)
+    ordered = {"x": x, "r": router, "w1": feeds["w1"], "s1": feeds["s1"], "b1": draw(4, inner), "w2": feeds["w2"]}
+    ordered |= {"s2": feeds["s2"], "b2": draw(4, 32), "w3": None, "s3": None, "b3": None}
+    return ordered | {"z1": feeds["z1"], "z2": feeds["z2"], "z3": None, "rw": None}
+
+
+@pytest.mark.parametrize("has_zeros", [False, True])
+@pytest.mark.parametrize(("bits", "block"), [(4, 16), (4, 32), (4, 0), (8, 0)])
+@pytest.mark.parametrize("router", ["probabilities", "weights", "scaled weights"])
+def test_quantized_experts(bits: int, block: int, has_zeros: bool, router: str) -> None:
+    feeds = quantized(bits, block, has_zeros=has_zeros)
+    feeds["rw"] = None if router == "probabilities" else np.abs(draw(10, 4, seed=3))
+    attrs: dict[str, Any] = {"swiglu_fusion": 1, "activation_alpha": 1.7, "activation_beta": 1.0, "swiglu_limit": 1.0}
+    attrs |= {"block_size": block} if block else {}
+    attrs |= {"k": 2, "expert_weight_bits": bits, "normalize_routing_weights": int(router == "scaled weights")}
+    check(results("QMoE", feeds, activation_type="swiglu", **attrs), 5e-5)
+
+
+@pytest.mark.parametrize("activation", ["relu", "gelu", "silu", "identity"])
+def test_quantized_experts_without_a_gate(activation: str) -> None:
+    feeds = quantized(4, 16, has_zeros=False)
+    feeds |= {"w2": feeds["w1"][:, :32].repeat(2, axis=2), "s2": feeds["s1"][:, :32].repeat(2, axis=2)}  # type: ignore[index]
+    check(results("QMoE", feeds, block_size=16, k=1, activation_type=activation), 5e-5)
+
+
 @pytest.mark.parametrize(
     ("op_type", "feeds", "attrs", "message"),
     [

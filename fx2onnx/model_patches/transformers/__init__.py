@@ -6,6 +6,7 @@ from fx2onnx.model_patches.transformers import (  # noqa: F401
     compressors,
     delta_rules,
     experts,
+    fused_experts,
     indexers,
     packed_images,
     positions,

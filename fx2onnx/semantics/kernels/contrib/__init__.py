@@ -41,7 +41,7 @@ FAMILIES: dict[tuple[str, str], str] = {
         MurmurHash3 ScaledSiLU
     """,
     (MICROSOFT, "decoders"): """
-        CausalConvWithState GatherBlockQuantized LinearAttention MRotaryEmbedding MoE
+        CausalConvWithState GatherBlockQuantized LinearAttention MRotaryEmbedding MoE QMoE
     """,
 }
 """The operators of each domain and file."""
@@ -54,7 +54,6 @@ REFUSED = {
     "AttnLSTM": "an LSTM with attention inside, as converters of 2018 wrote it; export the model again",
     "DecoderMaskedMultiHeadAttention": "a step of BeamSearch, with a cache that it shares: MultiHeadAttention computes the same",
     "MatMulFpQ4": "its weights are packed as one kernel of one release reads them; use MatMulNBits or MatMulBnb4",
-    "QMoE": "experts with weights of few bits in one node; MoE runs",
     **dict.fromkeys(("NGramHashMapping", "VarlenNGramHashMapping"), "hashes of tokens of one family of models"),
     "SparseAttention": "attention over blocks that are listed; GroupQueryAttention computes it over all",
     "SparseToDenseMatMul": "values are dense here",

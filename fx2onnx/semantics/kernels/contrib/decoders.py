@@ -156,13 +156,9 @@ def mixture_of_experts(
     fc3_bias: Array | None = None,
     *,
     k: int = 1,
-    activation_type: str = "relu",
-    activation_alpha: float = 1.0,
-    activation_beta: float = 0.0,
     normalize_routing_weights: int = 0,
-    swiglu_fusion: int = 0,
-    swiglu_limit: float = float("inf"),
     use_sparse_mixer: int = 0,
+    **attrs: Any,
 ) -> Array:
     """The sum of the ``k`` likeliest experts of each token, fc2 @ activation(fc1 @ token), each times its probability.
 
@@ -170,31 +166,112 @@ def mixture_of_experts(
     """
     if use_sparse_mixer or fc3 is not None:
         raise NotImplementedError("use_sparse_mixer and fc3 are not computed, as on onnxruntime's CPU")
-    if activation_type not in (*_EXPERT_ACTIVATIONS, "swiglu"):
-        raise ValueError(f"the activation is {activation_type!r}")
-    tokens = x.reshape(-1, x.shape[-1])
-    n_experts = len(fc1)
-    if router_probs.shape != (len(tokens), n_experts) or not 0 < k <= n_experts:
-        raise ValueError(
-            f"router_probs {list(router_probs.shape)} for {len(tokens)} tokens, {n_experts} experts, k = {k}"
-        )
+    _check_router(x, router_probs, len(fc1), k)
     shares = softmax_array(router_probs)
     chosen = np.argsort(-shares, axis=1, kind="stable")[:, :k]
     weights = np.take_along_axis(shares, chosen, 1)
     if normalize_routing_weights:
         weights = weights / weights.sum(1, keepdims=True)
-    y = np.zeros(tokens.shape, x.dtype)
-    for expert in range(n_experts):
+    return _mixed(x, chosen, weights, lambda one: (fc1[one], fc2[one]), (fc1_bias, fc2_bias), **attrs)
+
+
+@kernel("QMoE", domain=MICROSOFT)
+def quantized_mixture_of_experts(
+    x: Array,
+    router_probs: Array,
+    fc1: Array,
+    fc1_scales: Array,
+    fc1_bias: Array | None,
+    fc2: Array,
+    fc2_scales: Array,
+    fc2_bias: Array | None = None,
+    fc3: Array | None = None,
+    fc3_scales: Array | None = None,
+    fc3_bias: Array | None = None,
+    fc1_zeros: Array | None = None,
+    fc2_zeros: Array | None = None,
+    fc3_zeros: Array | None = None,
+    router_weights: Array | None = None,
+    *,
+    k: int = 1,
+    normalize_routing_weights: int = 0,
+    expert_weight_bits: int = 4,
+    block_size: int = 0,
+    quant_type: str = "int",
+    accuracy_level: int = 0,
+    **attrs: Any,
+) -> Array:
+    """MoE of (codes - zeros) * scales, each of a row or of ``block_size`` numbers of it; the codes are packed along their rows.
+
+    The shares of the chosen experts are the softmax of their ``router_probs`` alone, or their ``router_weights``.
+    Numerics: in float32, whatever ``accuracy_level`` allows.
+    """
+    others = attrs.pop("use_sparse_mixer", 0) or any(name.endswith("_weight_bits") for name in attrs)
+    if others or fc3 is not None or quant_type != "int" or expert_weight_bits not in (2, 4, 8):
+        raise NotImplementedError("only integer codes of one width are computed, without fc3 and use_sparse_mixer")
+    attrs.pop("weights_prepacked", None)
+    _check_router(x, router_probs, len(fc1), k)
+    chosen = np.argsort(-widen(router_probs), axis=1, kind="stable")[:, :k]
+    if router_weights is None:
+        weights = softmax_array(np.take_along_axis(widen(router_probs), chosen, 1))
+    else:
+        weights = np.take_along_axis(widen(router_weights), chosen, 1)
+        weights = weights / weights.sum(1, keepdims=True) if normalize_routing_weights else weights
+
+    def numbers(one: int) -> tuple[Array, Array]:
+        first = _expert(fc1, fc1_scales, fc1_zeros, one, expert_weight_bits, block_size)
+        return first, _expert(fc2, fc2_scales, fc2_zeros, one, expert_weight_bits, block_size)
+
+    return _mixed(x, chosen, weights, numbers, (fc1_bias, fc2_bias), **attrs)
+
+
+def _expert(codes: Array, scales: Array, zeros: Array | None, one: int, bits: int, block: int) -> Array:
+    """The weights [rows, columns] of one expert."""
+    wide = _unpacked(codes[one], bits).astype(FLOAT32)
+    rows, columns = wide.shape
+    blocks = columns // block if block else 1
+    points: Any = np.float32(1 << (bits - 1))
+    if zeros is not None:  # packed along the blocks of a row; of whole rows along the rows
+        points = _unpacked(zeros[one], bits).astype(FLOAT32)
+        points = (points[:, :blocks] if block else points[:rows]).reshape(rows, blocks, 1)
+    numbers = (wide.reshape(rows, blocks, -1) - points) * widen(scales[one]).reshape(rows, blocks, 1)
+    return np.asarray(numbers.reshape(rows, columns))
+
+
+def _check_router(x: Array, router_probs: Array, n_experts: int, k: int) -> None:
+    n_tokens = x.size // x.shape[-1]
+    if router_probs.shape != (n_tokens, n_experts) or not 0 < k <= n_experts:
+        raise ValueError(f"router_probs {list(router_probs.shape)} for {n_tokens} tokens, {n_experts} experts, k = {k}")
+
+
+def _mixed(
+    x: Array,
+    chosen: Array,
+    weights: Array,
+    numbers: Callable[[int], tuple[Array, Array]],
+    biases: tuple[Array | None, Array | None],
+    *,
+    activation_type: str = "relu",
+    activation_alpha: float = 1.0,
+    activation_beta: float = 0.0,
+    swiglu_fusion: int = 0,
+    swiglu_limit: float = float("inf"),
+) -> Array:
+    """The sum of the chosen experts' results times their weights; ``numbers`` gives the two matrices of an expert."""
+    if activation_type not in (*_EXPERT_ACTIVATIONS, "swiglu"):
+        raise ValueError(f"the activation is {activation_type!r}")
+    tokens = widen(x.reshape(-1, x.shape[-1]))
+    y = np.zeros(tokens.shape, tokens.dtype)
+    for expert in np.unique(chosen).tolist():
         rows, places = np.nonzero(chosen == expert)
-        if not len(rows):
-            continue
-        inner = tokens[rows] @ fc1[expert].T + (0 if fc1_bias is None else fc1_bias[expert])
+        first, second = numbers(expert)
+        inner = tokens[rows] @ first.T + (0 if biases[0] is None else biases[0][expert])
         if activation_type == "swiglu":
             gate, linear = (inner[:, 0::2], inner[:, 1::2]) if swiglu_fusion == 1 else np.split(inner, 2, axis=1)
             gate, linear = np.minimum(gate, swiglu_limit), np.clip(linear, -swiglu_limit, swiglu_limit)
             inner = gate / (1 + np.exp(-np.float32(activation_alpha) * gate)) * (linear + np.float32(activation_beta))
         else:
             inner = _EXPERT_ACTIVATIONS[activation_type](inner)
-        outer = inner @ fc2[expert].T + (0 if fc2_bias is None else fc2_bias[expert])
+        outer = inner @ second.T + (0 if biases[1] is None else biases[1][expert])
         y[rows] += outer * weights[rows, places][:, None]
-    return y.reshape(x.shape)
+    return narrowed(y.reshape(x.shape), x.dtype)

@@ -1,4 +1,4 @@
-"""The nodes that readers of a quantised weight get: DequantizeLinear before them, or onnxruntime's own product in their place."""
+"""What the readers of a quantised weight get: DequantizeLinear before them. products.py has onnxruntime's own operators."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ from typing import Any, Protocol
 import numpy as np
 import onnx_ir as ir
 
-from fx2onnx.irx.edit import drop_initializer, remove_unread, replace
+from fx2onnx.irx.edit import remove_unread, replace
 from fx2onnx.irx.values import Dims, dims_of, new_value
 from fx2onnx.quantize.options import BLOCKS_FROM
-from fx2onnx.quantize.places import DOMAIN, WeightPlace
+from fx2onnx.quantize.places import WeightPlace
 from fx2onnx.quantize.schemes import NF4
 from fx2onnx.quantize.weights import (
-    block_codes_tensor,
-    block_zeros_tensor,
     codes_tensor,
     scales_tensor,
     zeros_tensor,
@@ -34,6 +32,8 @@ class Writer:
         self._taken = {value.name for value in (*self.graph.inputs, *self.graph.initializers.values())}
         self._taken |= {value.name for node in self.graph.all_nodes() for value in node.outputs}
         self._constants: dict[tuple[object, ...], ir.Value] = {}
+        self.experts: dict[ir.Node, dict[int, QuantizedForm]] = {}
+        """Of MoE nodes, the weights that are codes already, by the input."""
 
     def free(self, wanted: str) -> str:
         """``wanted``, or with a number behind it."""
@@ -69,12 +69,14 @@ class Writer:
         inputs: Sequence[ir.Value | None],
         typed: tuple[ir.DataType, Dims],
         domain: str = "",
+        unread: Sequence[tuple[ir.DataType, Dims]] = (),
         **attrs: Any,
     ) -> ir.Value:
-        """A node before ``before``, from the same line of the user's."""
+        """The first output of a node before ``before``, from the same line of the user's; ``unread``: types of its others."""
         stem = before.outputs[0].name or before.name or op_type.lower()
         result = new_value(self.free(f"{stem}.{op_type.lower()}"), *typed)
-        made = ir.node(op_type, inputs, attributes=attrs, domain=domain, outputs=[result], name=result.name)
+        others = [new_value(self.free(f"{result.name}.unread"), *each) for each in unread]
+        made = ir.node(op_type, inputs, attributes=attrs, domain=domain, outputs=[result, *others], name=result.name)
         made.metadata_props.update(before.metadata_props)
         assert before.graph is not None
         before.graph.insert_before(before, made)
@@ -89,29 +91,16 @@ class QuantizedForm(Protocol):
     codes: ir.Value
     scales: ir.Value
     zeros: ir.Value | None
+    operator: str
+    """The operator that reads them."""
     layout: str
     """``rows``: one after the other; ``blocks``: bytes [rows, blocks, ...]; ``high``: the same, the first of two codes in the high half."""
 
 
-def put(writer: Writer, place: WeightPlace) -> tuple[list[ir.Value], QuantizedForm]:
-    """Let the readers of the weight read its codes. Returns the new weights, and which of them are its codes."""
-    before = set(writer.graph.initializers)
-    form = (_Product if place.is_product else _Dequantized)(writer, place)
-    for way, node in sorted(place.readers, key=lambda reader: reader[0] == "gather"):  # which takes its reader away
-        if way == "gather":
-            form.gather(node)
-        elif isinstance(form, _Product):
-            form.product(way, node)
-        else:
-            form.before(way, node)
-    drop_initializer(place.value)
-    return [value for name, value in writer.graph.initializers.items() if name not in before], form
-
-
-class _Dequantized:
+class Dequantized:
     """``DequantizeLinear(codes, scales)`` before each reader; 16 values by ``Gather(values, codes)``."""
 
-    layout = "rows"
+    operator, layout = "DequantizeLinear", "rows"
 
     def __init__(self, writer: Writer, place: WeightPlace) -> None:
         self.writer, self.place, self.weight = writer, place, place.weight
@@ -223,7 +212,7 @@ class _Dequantized:
             codes = writer.node(node, "Cast", [codes], (wide, dims_of(codes)), to=int(wide))
             zeros = zeros and writer.node(node, "Cast", [zeros], (wide, dims_of(zeros)), to=int(wide))
         picked = [
-            each and writer.node(node, "Gather", [each, rows], (_dtype(each), (*dims, *dims_of(each)[1:])), axis=0)
+            each and writer.node(node, "Gather", [each, rows], (dtype_of(each), (*dims, *dims_of(each)[1:])), axis=0)
             for each in (codes, self.scales, zeros)
         ]
         if self.is_lookup:
@@ -243,121 +232,6 @@ class _Dequantized:
         remove_unread([node])
 
 
-class _Product:
-    """``MatMulNBits(x, codes, scales)`` in the place of each product; ``MatMulBnb4`` for nf4."""
-
-    def __init__(self, writer: Writer, place: WeightPlace) -> None:
-        self.writer, self.weight, self.accuracy = writer, place.weight, place.accuracy
-        self.is_lookup = self.weight.scheme.kind == "nf4"
-        self.layout = "high" if self.is_lookup else "blocks"
-        name, count = self.weight.name, self.weight.rows * self.weight.blocks
-        self.has_gather = any(way == "gather" for way, _ in place.readers)
-        codes = block_codes_tensor(
-            self.weight, f"{name}.codes", is_high_first=self.is_lookup, is_flat=self.is_lookup and not self.has_gather
-        )
-        self.codes = writer.weight(codes)
-        of_scales = (self.weight.rows, self.weight.blocks, 1) if self.has_gather else (count,)
-        self.scales = writer.weight(scales_tensor(self.weight, f"{name}.scale", of_scales))
-        self.zeros = None
-        if self.weight.scheme.has_zeros:
-            self.zeros = writer.weight(block_zeros_tensor(self.weight, f"{name}.zero", in_rows=self.has_gather))
-
-    @property
-    def dtype(self) -> ir.DataType:
-        return self.weight.source.dtype
-
-    def product(self, way: str, node: ir.Node) -> None:
-        """In the place of MatMul, Gemm, or the products behind a Transpose."""
-        nodes = [reader for reader, _ in node.outputs[0].uses()] if way == "turned" else [node]
-        for each in nodes:
-            self._in_place_of(each)
-        remove_unread([node])
-
-    def _in_place_of(self, node: ir.Node) -> None:
-        writer, weight = self.writer, self.weight
-        x, result = node.inputs[0], node.outputs[0]
-        assert x is not None
-        typed = (self.dtype, dims_of(result))
-        scales = self._flat(node, self.scales) if self.has_gather else self.scales
-        codes = self._flat(node, self.codes) if self.is_lookup and self.has_gather else self.codes
-        attrs: dict[str, Any] = {"K": weight.columns, "N": weight.rows, "block_size": weight.block}
-        if node.op_type == "Gemm" and node.attributes.get("transA") is not None and node.attributes["transA"].as_int():
-            x = writer.node(node, "Transpose", [x], (self.dtype, dims_of(x)[::-1]), perm=(1, 0))
-        if self.is_lookup:
-            found = writer.node(node, "MatMulBnb4", [x, codes, scales], typed, DOMAIN, quant_type=1, **attrs)
-        else:
-            zeros = self._flat(node, self.zeros) if self.has_gather and self.zeros is not None else self.zeros
-            inputs = [x, codes, scales, *([zeros] if zeros is not None else [])]
-            attrs |= {"bits": weight.scheme.bits, "accuracy_level": self.accuracy}
-            found = writer.node(node, "MatMulNBits", inputs, typed, DOMAIN, **attrs)
-        bias = node.inputs[2] if node.op_type == "Gemm" and len(node.inputs) > 2 else None
-        if bias is not None:
-            beta = node.attributes["beta"].as_float() if "beta" in node.attributes else 1.0
-            if beta != 1.0:
-                scale = writer.const(f"{weight.name}.beta", np.array(beta, self.dtype.numpy()))
-                bias = writer.node(node, "Mul", [bias, scale], (self.dtype, dims_of(bias)))
-            found = writer.node(node, "Add", [found, bias], typed)
-        replace(result, found)
-        remove_unread([node])
-
-    def _flat(self, node: ir.Node, value: ir.Value) -> ir.Value:
-        """As one axis: what the product takes, where a table is stored in rows."""
-        target = self.writer.const("flat", np.array([-1], np.int64))
-        flat = self.writer.node(node, "Reshape", [value, target], (_dtype(value), (value.const_value.size,)))  # type: ignore[union-attr]
-        return flat
-
-    def gather(self, node: ir.Node) -> None:
-        """Rows of bytes are picked, taken apart into two codes each, and scaled."""
-        writer, weight, dtype = self.writer, self.weight, self.dtype
-        rows = node.inputs[1]
-        assert rows is not None
-        dims: Dims = (*dims_of(rows), weight.blocks, weight.block)
-        codes = self._picked_codes(node, self.codes, rows, weight.block)
-        if self.is_lookup:
-            table = writer.const("nf4", NF4.astype(dtype.numpy()))
-            indices = writer.node(node, "Cast", [codes], (D.INT32, dims), to=int(D.INT32))
-            steps = writer.node(node, "Gather", [table, indices], (dtype, dims), axis=0)
-        else:
-            wide = writer.node(node, "Cast", [codes], (dtype, dims), to=int(dtype))
-            steps = writer.node(node, "Sub", [wide, self._picked_zeros(node, rows)], (dtype, dims))
-        scales = writer.node(node, "Gather", [self.scales, rows], (dtype, (*dims[:-1], 1)), axis=0)
-        scaled = writer.node(node, "Mul", [steps, scales], (dtype, dims))
-        found = self._reshaped(node, scaled, (*dims[:-2], weight.columns))
-        replace(node.outputs[0], found)
-        remove_unread([node])
-
-    def _picked_zeros(self, node: ir.Node, rows: ir.Value) -> ir.Value:
-        """The zero points of the rows, [..., blocks, 1]; one number where all have the same."""
-        dtype = self.dtype
-        if self.zeros is None:
-            return self.writer.const("zero", np.array(self.weight.scheme.offset, dtype.numpy()))
-        codes = self._picked_codes(node, self.zeros, rows, 1)
-        return self.writer.node(node, "Cast", [codes], (dtype, dims_of(codes)), to=int(dtype))
-
-    def _picked_codes(self, node: ir.Node, table: ir.Value, rows: ir.Value, last: int) -> ir.Value:
-        """The codes of the rows as bytes, [..., blocks, last]."""
-        writer = self.writer
-        dims: Dims = (*dims_of(rows), *dims_of(table)[1:])
-        picked = writer.node(node, "Gather", [table, rows], (D.UINT8, dims), axis=0)
-        if self.weight.scheme.bits == 8:
-            return picked
-        axis = writer.const("last", np.array([-1], np.int64))
-        low = writer.node(node, "BitwiseAnd", [picked, writer.const("half", np.uint8(15))], (D.UINT8, dims))
-        high = writer.node(
-            node, "BitShift", [picked, writer.const("four", np.uint8(4))], (D.UINT8, dims), direction="RIGHT"
-        )
-        halves = [writer.node(node, "Unsqueeze", [each, axis], (D.UINT8, (*dims, 1))) for each in (low, high)]
-        if self.is_lookup:
-            halves.reverse()
-        pairs = writer.node(node, "Concat", halves, (D.UINT8, (*dims, 2)), axis=-1)
-        return self._reshaped(node, pairs, (*dims_of(rows), self.weight.blocks, last))
-
-    def _reshaped(self, node: ir.Node, value: ir.Value, dims: Dims) -> ir.Value:
-        target = [dim if isinstance(dim, int) else 0 for dim in dims]  # 0: the size that is there
-        sizes = self.writer.const("sizes", np.array(target, np.int64))
-        return self.writer.node(node, "Reshape", [value, sizes], (_dtype(value), dims))
-
-
 GATHERED_AS = {D.INT4: D.INT8, D.UINT4: D.UINT8, D.FLOAT8E4M3FN: D.FLOAT16}
 """What Gather takes instead of these, exactly."""
 
@@ -370,6 +244,6 @@ def _first(place: WeightPlace) -> ir.Node:
     return next(node for node in graph if node in readers)
 
 
-def _dtype(value: ir.Value) -> ir.DataType:
+def dtype_of(value: ir.Value) -> ir.DataType:
     assert value.dtype is not None
     return value.dtype

@@ -17,9 +17,10 @@ from fx2onnx.irx.edit import drop_initializer
 from fx2onnx.irx.values import dims_of
 from fx2onnx.optimize.weights import ArrangedTensor, DerivedTensor, JoinedTensor
 from fx2onnx.quantize.accuracy import operands_of
-from fx2onnx.quantize.forms import Writer, put
+from fx2onnx.quantize.forms import Dequantized, QuantizedForm, Writer
 from fx2onnx.quantize.options import Quantize
 from fx2onnx.quantize.places import DOMAIN, QuantizationPlan, WeightPlace, has_product, planned
+from fx2onnx.quantize.products import BitsProduct, Experts
 from fx2onnx.quantize.schemes import Array
 from fx2onnx.quantize.stored import stored
 from fx2onnx.quantize.weights import parts_of, unfolded
@@ -218,6 +219,22 @@ def plan_for(
     return plan
 
 
+def put(writer: Writer, place: WeightPlace) -> tuple[list[ir.Value], QuantizedForm]:
+    """Let the readers of the weight read its codes. Returns the new weights, and which of them are its codes."""
+    before = set(writer.graph.initializers)
+    of_product = Experts if place.readers[0][0] == "experts" else BitsProduct
+    form = (of_product if place.is_product else Dequantized)(writer, place)
+    for way, node in sorted(place.readers, key=lambda reader: reader[0] == "gather"):  # which takes its reader away
+        if way == "gather":
+            form.gather(node)
+        elif isinstance(form, Dequantized):
+            form.before(way, node)
+        else:
+            form.product(way, node)
+    drop_initializer(place.value)
+    return [value for name, value in writer.graph.initializers.items() if name not in before], form
+
+
 def quantize(model: ir.Model, plan: QuantizationPlan, options: Quantize) -> Quantized:
     """Put codes in the place of the planned weights, in place."""
     writer = Writer(model)
@@ -229,7 +246,7 @@ def quantize(model: ir.Model, plan: QuantizationPlan, options: Quantize) -> Quan
         assert before is not None
         made, form = put(writer, place)
         done.layers[place.name] = {
-            "form": "MatMulNBits" if place.is_product else "DequantizeLinear",
+            "form": form.operator,
             "block": place.weight.block,
             "numbers": before.size,
             "bytes_before": before.nbytes,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_ir as ir
@@ -23,6 +23,8 @@ LEAST_NUMBERS = 1024
 """Of smaller weights the scale and the further node are more than what is saved."""
 IN_FLOAT32, IN_INT8 = 1, 4
 """``accuracy_level`` of MatMulNBits. Left to itself (0), onnxruntime may round what is multiplied to 8 bits as well."""
+EXPERT_WEIGHTS = (2, 4)
+"""Inputs of MoE."""
 RECURRENT = ("LSTM", "GRU", "RNN")
 FLOATS = frozenset({D.FLOAT, D.FLOAT16, D.BFLOAT16})
 
@@ -35,7 +37,7 @@ class WeightPlace:
     weight: RowWeight
     readers: tuple[tuple[str, ir.Node], ...]
     """Of each reader how it takes the weight: ``matmul``, ``gemm``, ``turned`` (a Transpose before a product), ``conv``,
-    ``gather``, ``recurrent`` (LSTM, GRU, RNN)."""
+    ``gather``, ``recurrent`` (LSTM, GRU, RNN), ``experts`` (MoE)."""
     is_product: bool
     """Whether onnxruntime's own product takes it."""
     accuracy: int = IN_FLOAT32
@@ -70,7 +72,18 @@ def planned(
             places.append(found)
         elif found:
             kept[unfolded(tensor)[0].name or value.name or ""] = found
-    return QuantizationPlan(places, kept)
+    return QuantizationPlan([_paired(place, places) for place in places], kept)
+
+
+def _paired(place: WeightPlace, places: Collection[WeightPlace]) -> WeightPlace:
+    """The place; of experts no product where the other weight of a node is none: QMoE takes both as codes."""
+    nodes = [node for way, node in place.readers if way == "experts"]
+    if not place.is_product or not nodes:
+        return place
+    others = {
+        id(node): other for other in places if other is not place and other.is_product for _, node in other.readers
+    }
+    return place if all(id(node) in others for node in nodes) else replace(place, is_product=False)
 
 
 def _graphs_that_repeat(graph: ir.Graph, inside: bool = False) -> set[ir.Graph]:
@@ -126,7 +139,7 @@ def _place(
     if options.kind == "float8" and "gather" in ways:
         asked = 0  # rows are picked as another dtype, which DequantizeLinear has no blocks of
     is_product = _is_product(options, target, ways, sizes, tensor.dtype)
-    block = asked if is_product else min(asked or row.sizes[-1], row.sizes[-1])
+    block = asked if is_product and asked else min(asked or row.sizes[-1], row.sizes[-1])
     if options.kind == "nf4" and row.sizes[-1] % block:
         is_product, block = False, _whole_block(row.sizes[-1], block)
     if not block:
@@ -158,6 +171,8 @@ def _is_product(
 ) -> bool:
     """Return whether the weight is for onnxruntime's own product, which the target has."""
     block = options.columns_of_block
+    if ways == {"experts"}:
+        return _is_experts(options, target, block, sizes, dtype)
     if options.format == "qdq" or len(sizes) != 2 or "conv" in ways or ways == {"gather"}:
         return False
     if block < LEAST_BLOCK or block & (block - 1) or ("gather" in ways and sizes[1] % (2 * block)):
@@ -168,6 +183,19 @@ def _is_product(
     return target.rows is not None and has_kernel(target.name, DOMAIN, op_type, 1, ((word, "uint8", word), (word,)))
 
 
+def _is_experts(
+    options: Quantize, target: Target, block: int, sizes: tuple[int, ...], dtype: ir.DataType | None
+) -> bool:
+    """Return whether the weights of experts are for QMoE: of 8 bits in rows (blocks would round what is multiplied to 8 bits, too)."""
+    is_whole = not block or (block >= LEAST_BLOCK and not block & (block - 1) and sizes[-1] % block == 0)
+    is_kind = options.kind in ("int4", "uint4") or (options.kind == "int8" and not block)
+    if options.format == "qdq" or not is_whole or not is_kind or sizes[-1] % 2 or sizes[-2] % 2:
+        return False
+    word = word_of(dtype)
+    inputs = (word, word, "uint8", word, word, "uint8", word, word)
+    return target.rows is not None and has_kernel(target.name, DOMAIN, "QMoE", 1, (inputs, (word,)))
+
+
 def has_product(target: Target) -> bool:
     """Return whether the target has the products that ``--format matmulnbits`` is of, for some dtype."""
     return target.rows is not None and bool(target.kernels(DOMAIN, "MatMulNBits"))
@@ -175,6 +203,8 @@ def has_product(target: Target) -> bool:
 
 def _way(node: ir.Node, index: int, sizes: tuple[int, ...]) -> str:
     """How the node takes its input ``index`` of these sizes; empty where it cannot take a quantised one."""
+    if (node.domain, node.op_type) == (DOMAIN, "MoE") and index in EXPERT_WEIGHTS:
+        return "experts"
     op_type = node.op_type if not node.domain else ""
     if op_type == "MatMul" and index == 1 and len(sizes) in (2, 3):
         return "matmul"
@@ -208,7 +238,7 @@ def _rows(sizes: tuple[int, ...], ways: set[str]) -> _Rows | None:
     if ways <= {"matmul", "gemm turned"}:
         turn = (1, 0) if len(sizes) == 2 else (0, 2, 1)
         return _Rows(tuple(sizes[axis] for axis in turn), turn)
-    return _Rows(sizes, None) if ways <= {"gemm", "turned", "gather"} else None
+    return _Rows(sizes, None) if ways <= {"gemm", "turned", "gather"} or ways == {"experts"} else None
 
 
 LEAST_SAMPLES, ROWS_LOOKED_AT, BINS_OF_WAVE = 32, 16, 6

@@ -221,11 +221,11 @@ def codes_tensor(weight: RowWeight, name: str, sizes: tuple[int, ...]) -> ir.Ten
 
 
 def block_codes_tensor(
-    weight: RowWeight, name: str, *, is_high_first: bool = False, is_flat: bool = False
+    weight: RowWeight, name: str, *, is_high_first: bool = False, is_flat: bool = False, in_rows: bool = False
 ) -> ir.TensorProtocol:
     """The codes as MatMulNBits takes them: unsigned, [rows, blocks, bytes of a block], a short block filled up.
 
-    MatMulBnb4 has the first of two codes in the high half, and all on one axis.
+    MatMulBnb4 has the first of two codes in the high half, and all on one axis; QMoE has those of a row on one (``in_rows``).
     """
     scheme = weight.scheme
     length = weight.block * scheme.bits // 8
@@ -238,7 +238,8 @@ def block_codes_tensor(
         return (pairs << 4) | (pairs >> 4) if is_high_first else pairs
 
     per_row = weight.blocks * length
-    sizes = (weight.rows * per_row,) if is_flat else (weight.rows, weight.blocks, length)
+    sizes: tuple[int, ...] = (weight.rows * per_row,) if is_flat else (weight.rows, weight.blocks, length)
+    sizes = (*weight.sizes[:-1], per_row) if in_rows else sizes
     return RowsTensor(weight, name, D.UINT8, sizes, per_row, make)
 
 
@@ -269,5 +270,5 @@ def block_zeros_tensor(weight: RowWeight, name: str, *, in_rows: bool = False) -
         return packed(np.pad(weight.zeros(array, start, stop), ((0, 0), (0, odd))))
 
     return RowsTensor(
-        weight, name, D.UINT8, (weight.rows, length) if in_rows else (weight.rows * length,), length, make
+        weight, name, D.UINT8, (*weight.sizes[:-1], length) if in_rows else (weight.rows * length,), length, make
     )

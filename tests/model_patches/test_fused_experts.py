@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
+import fx2onnx
 from fx2onnx.sources.seeding import seeded
 from tests.support import check
 
@@ -34,9 +36,9 @@ Router = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 class Block(torch.nn.Module):
     """Experts behind a router; ``route`` gives index and shares of the logits."""
 
-    def __init__(self, experts: Any, route: Router, implementation: str = "grouped_mm") -> None:
+    def __init__(self, experts: Any, route: Router, implementation: str = "grouped_mm", width: int = WIDTH) -> None:
         super().__init__()
-        self.router, self.experts, self.route = torch.nn.Linear(WIDTH, COUNT), experts, route
+        self.router, self.experts, self.route = torch.nn.Linear(width, COUNT), experts, route
         experts.config = SimpleNamespace(_experts_implementation=implementation)
         for weight in self.parameters():
             torch.nn.init.normal_(weight, std=0.5)
@@ -80,7 +82,7 @@ def _one(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _experts(kind: Any = mixtral.MixtralExperts, **more: Any) -> Any:
-    return kind(SimpleNamespace(**SIZES, **{"hidden_act": "silu"} | more))
+    return kind(SimpleNamespace(**SIZES | {"hidden_act": "silu"} | more))
 
 
 def _nemotron(activation: str) -> Any:
@@ -184,3 +186,37 @@ def test_the_operator_in_eager_pytorch(build: Callable[[], Any]) -> None:
                         module.is_transposed)  # fmt: skip
         wanted = moe.batched_mm_experts_forward(module, x, index, shares)
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+def _wide(route: Router) -> tuple[Block, torch.Tensor]:
+    with seeded(0):
+        block = Block(_experts(hidden_size=32, intermediate_size=64), route, width=32)
+        return block, torch.randn(7, 32)
+
+
+@pytest.mark.parametrize(
+    ("kind", "format", "operator"),
+    [("int8", "auto", "QMoE"), ("int4", "auto", "QMoE"), ("uint4", "auto", "QMoE"), ("int8", "qdq", "MoE"),
+     ("int8", "matmulnbits", "MoE"), ("nf4", "auto", "MoE")],
+)  # fmt: skip
+@pytest.mark.parametrize("route", [_mixtral, _olmoe])
+@pytest.mark.long_cases(but=("_mixtral-int8-auto-QMoE", "_olmoe-int4-auto-QMoE"))
+def test_experts_of_few_bits(kind: str, format: str, operator: str, route: Router, tmp_path: Path) -> None:
+    """The numbers of the module with rounded weights; as one node where onnxruntime computes with them in float32."""
+    block, x = _wide(route)
+    quantize = fx2onnx.Quantize(kind, format=format, accuracy=False)
+    names: dict[str, Any] = {"dynamic_shapes": ({0: "n"},), "target": "onnxruntime", "fused": True}
+    result = fx2onnx.export(block, (x,), tmp_path / "m.onnx", quantize=quantize, verify=True, **names)
+    assert [node.op_type for node in result.model_proto.graph.node].count(operator) == 1
+    forms = [layer["form"] for layer in result.report.quantized["layers"].values()]
+    assert forms == ["QMoE" if operator == "QMoE" else "DequantizeLinear"] * 2
+
+
+def test_one_expert_weight_of_few_bits_is_dequantized(tmp_path: Path) -> None:
+    block, x = _wide(_mixtral)
+    quantize = fx2onnx.Quantize("int4", exclude="*down_proj", accuracy=False)
+    result = fx2onnx.export(
+        block, (x,), tmp_path / "m.onnx", quantize=quantize, verify=True, target="onnxruntime", fused=True
+    )
+    found = [node.op_type for node in result.model_proto.graph.node]
+    assert (found.count("MoE"), found.count("DequantizeLinear")) == (1, 1)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import os
-from collections.abc import Sequence
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import parse_qsl
 
-from fx2onnx.base.errors import UserError
+import typer
+
+from fx2onnx.base.errors import UserError, VerificationError
 from fx2onnx.base.options import INPUTS, SIZES
 from fx2onnx.base.targets import check_target
 from fx2onnx.capture.options import CaptureOptions
@@ -18,9 +24,11 @@ from fx2onnx.cli.job import Job, run
 from fx2onnx.cli.options import Group
 from fx2onnx.cli.outcome import print_json, reports_errors
 from fx2onnx.exporting.options import TASK_HELP, ExportOptions
+from fx2onnx.files.staging import cannot_write
 from fx2onnx.manifest.names import MODEL_FILE
 from fx2onnx.precision.options import Precision
 from fx2onnx.quantize.options import Quantize
+from fx2onnx.sources.registry import with_kind
 from fx2onnx.sources.source import Options
 
 if TYPE_CHECKING:
@@ -66,11 +74,56 @@ def export_command(
 ) -> None:
     """Export a model and compare the file with PyTorch."""
     asked = asked_of(exported | captured, quantize, precision, capture, verify)
+    source = with_task(with_kind(source), task)
     path = output or default_output(source, sample["weights"], MODEL_FILE)
-    job = Job(
-        with_task(source, task), str(path), asked, tuple(dynamic or ["default"]), tuple(bake or ()), sample, strict
-    )
-    _export_one(job, report=report, json_output=json_output, quiet=quiet)
+    job = Job(source, str(path), asked, tuple(dynamic or ["default"]), tuple(bake or ()), sample, strict)
+    with in_folder(job) as jobs:
+        for each in jobs:
+            _export_one(each, report=report, json_output=json_output, quiet=quiet)
+
+
+@contextlib.contextmanager
+def in_folder(job: Job) -> Iterator[list[Job]]:
+    """``job`` itself; where it is to turn a sentence-transformers folder into one with ONNX files, a job for each of them.
+
+    The other files are copied after the exports. Where one fails, nothing is left of a folder that is new.
+
+    Raises:   UserError E301, E302, E601.
+    """
+    from fx2onnx.exporting.folder import check_folder
+    from fx2onnx.sources import embedder_folder
+
+    kind, _, name = job.source.partition(":")
+    target = Path(job.output)
+    if kind != embedder_folder.PREFIX or target.suffix == Path(MODEL_FILE).suffix:
+        yield [job]
+        return
+    body, mark, query = name.partition("?")
+    folder = Path(body).expanduser()
+    embedder_folder.class_of(folder)
+    embedder_folder.check_copy(folder, check_folder(target))
+    is_new = not target.exists()
+    asked = dict(parse_qsl(query)).get("modality")
+    files = {
+        word: embedder_folder.onnx_path(folder, target, word)
+        for word in ([asked] if asked else embedder_folder.modalities(folder))
+    }
+    more = "" if asked or len(files) == 1 else f"{'&' if mark else '?'}modality="
+    jobs = [
+        replace(job, output=str(path), source=f"{job.source}{more}{word if more else ''}")
+        for word, path in files.items()
+    ]
+    try:
+        for path in files.values():
+            path.parent.mkdir(parents=True, exist_ok=True)
+        yield jobs
+        embedder_folder.copy(folder, target)
+    except BaseException as error:
+        if is_new and not isinstance(error, VerificationError | typer.Exit):  # the file that differs is kept
+            shutil.rmtree(target, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise cannot_write(target, error) from error
+        raise
 
 
 def asked_of(

@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from fx2onnx.sources.registry import is_file, prefixes
+from fx2onnx.sources.registry import FOLDERS, is_file, prefixes, with_kind
 from fx2onnx.sources.source import WEIGHT_WORDS
 
 _EXPORTED = (".onnx", ".data")
@@ -14,14 +14,14 @@ _EXPORTED = (".onnx", ".data")
 
 
 def input_files(spec: str, weights: str | None = None) -> list[Path]:
-    """The files of ``hf:FOLDER``, ``gguf:FILE``, ``file:PATH``, the file of a factory, and a file given as ``weights``. Imports nothing."""
-    kind, _, rest = spec.partition(":")
+    """The files of ``hf:FOLDER`` and other folders, ``gguf:FILE``, ``file:PATH``, the file of a factory, and a file given as ``weights``. Imports nothing."""
+    kind, _, rest = with_kind(spec).partition(":")
     files = [] if weights is None or weights in WEIGHT_WORDS else [Path(weights).expanduser()]
     if kind == "gguf" and os.path.isfile(Path(rest.partition("?")[0]).expanduser()):
         files.append(Path(rest.partition("?")[0]).expanduser())
-    elif kind in ("hf", "gguf"):
+    elif kind in ("gguf", *FOLDERS):
         folder = Path(rest.partition("?")[0]).expanduser()
-        inside = folder.iterdir() if os.path.isdir(folder) else ()
+        inside = (folder.iterdir() if kind == "hf" else folder.rglob("*")) if os.path.isdir(folder) else ()
         files += [path for path in inside if path.suffix not in _EXPORTED and os.path.isfile(path)]
     elif is_file(spec):
         files.append(Path(spec.removeprefix("file:").partition("?")[0]).expanduser())

@@ -7,8 +7,9 @@ import difflib
 import importlib
 import importlib.util
 import json
+import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -18,6 +19,7 @@ from urllib.parse import parse_qsl
 from fx2onnx.base import plugins
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.stack_frames import public
+from fx2onnx.sources import embedder_folder
 from fx2onnx.sources.source import WEIGHT_WORDS, Options, Source
 
 
@@ -96,6 +98,14 @@ KINDS: dict[str, SourceKind] = {
             loads_weights=True,
         ),
         SourceKind(
+            embedder_folder.PREFIX,
+            "a folder of the package: embeddings, scores or sparse vectors in one graph",
+            "fx2onnx.sources.sentence_transformers",
+            package="sentence_transformers",
+            options=_TEXT_AND_IMAGE,
+            example="sentence-transformers:./my-embedder",
+        ),
+        SourceKind(
             "file",
             "what torch.export.save or torch.jit.save wrote (.pt2, TorchScript); also the path alone",
             "fx2onnx.sources.saved",
@@ -104,6 +114,16 @@ KINDS: dict[str, SourceKind] = {
         ),
     )
 }
+FOLDERS: dict[str, tuple[str, Callable[[Path], bool]]] = {
+    embedder_folder.PREFIX: (embedder_folder.MODULES, embedder_folder.is_embedder),
+    "hf": (
+        "config.json, adapter_config.json or a GGUF file",
+        lambda folder: any(
+            map(os.path.isfile, (folder / "config.json", folder / "adapter_config.json", *folder.glob("*.gguf")))
+        ),
+    ),
+}
+"""By kind, what a folder of it holds, and whether one does: the first that fits is meant where the folder alone is given."""
 NAMES = Path(__file__).with_name("names.json")
 SAVED = (".pt2", ".pt", ".pth", ".ts", ".jit", ".torchscript")
 """How names of files end that are a source without ``file:``."""
@@ -147,13 +167,13 @@ def resolve(
     """The module, sample inputs and dynamic dims that ``spec`` names.
 
     ``spec`` is ``zoo:NAME``, ``torchvision:NAME``, ``timm:NAME``, ``hf:FOLDER_OR_MODEL_TYPE``, ``gguf:FILE``,
-    ``file:PATH`` or ``package.module:factory``, each with optional ``?key=value&key=value``. ``weights`` is ``random``, ``reference``
+    ``sentence-transformers:FOLDER``, a folder alone (its files say of which kind it is), ``file:PATH`` or ``package.module:factory``, each with optional ``?key=value&key=value``. ``weights`` is ``random``, ``reference``
     (``hf:FOLDER`` only: the module's weights stay in their files), ``none`` or the path of a state dict.
 
     Raises:   UserError E601 (unknown or unbuildable source), E602 (package missing), E001 (wrong option), E302 (weights
               that cannot be read).
     """
-    kind, name, keywords = _parse(spec)
+    kind, name, keywords = _parse(with_kind(spec))
     options = Options(batch, seq, image_size, seed, keywords, weights, dtype)
     _check_sizes(kind, options.sizes())
     return _with_weights(kind, _builder(kind), name, options)
@@ -228,6 +248,22 @@ def _builder(kind: SourceKind) -> SourceBuilder:
     return cast(SourceBuilder, load() if plugin is None else plugin.using(load))
 
 
+def with_kind(spec: str) -> str:
+    """``spec``, with its kind in front where it is a folder alone. Raises UserError E601 for a folder of no known kind."""
+    body = spec.partition("?")[0]
+    if ":" in body or is_file(spec) or not os.path.isdir(Path(body).expanduser()):
+        return spec
+    for kind, (_, is_one) in FOLDERS.items():
+        if is_one(Path(body).expanduser()):
+            return f"{kind}:{spec}"
+    raise UserError(
+        "E601",
+        f"the folder '{body}' is of no kind that fx2onnx knows",
+        why="it has none of " + "; ".join(f"{marker} ({kind}:)" for kind, (marker, _) in FOLDERS.items()),
+        next=["give the folder that save_pretrained wrote, or one inside it", _usage()],
+    )
+
+
 def _parse(spec: str) -> tuple[SourceKind, str, dict[str, object]]:
     body, _, query = spec.partition("?")
     prefix, colon, name = body.partition(":")
@@ -238,7 +274,7 @@ def _parse(spec: str) -> tuple[SourceKind, str, dict[str, object]]:
     if not colon or not name:
         if name == "" and prefix in prefixes():
             raise UserError("E601", f"'{spec}' names no model", next=f"fx2onnx list {prefix}")
-        meant = [f"hf:{body}"] if Path(body).is_dir() else _elsewhere(body) or _close_elsewhere(body)
+        meant = _elsewhere(body) or _close_elsewhere(body)
         steps = [f"did you mean {' or '.join(meant)}?"] if meant else []
         raise UserError("E601", f"'{spec}' is not a model source", why="a source is KIND:NAME", next=[*steps, _usage()])
     kind = kind_of(prefix)

@@ -10,7 +10,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 from fx2onnx.base.errors import UserError
 
@@ -120,11 +120,10 @@ def _copied(folder: Path, target: Path) -> Iterator[Path]:
 
 
 def _transformer_folder(folder: Path) -> Path:
-    first = next(iter(_modules(folder)), {})
-    return folder / str(first.get("path", ""))
+    return folder / next((entry["path"] for entry in _modules(folder)), "")
 
 
-def _modules(folder: Path) -> list[dict[str, Any]]:
+def _modules(folder: Path) -> list[dict[str, str]]:
     """The entries of the list of modules. Raises UserError E302 where it is none."""
     if not (folder / MODULES).exists():
         return []
@@ -137,10 +136,10 @@ def _modules(folder: Path) -> list[dict[str, Any]]:
             raise UserError("E302", f"cannot read '{folder / MODULES}'", why="a module has no type or no path")
         if Path(entry["path"]).is_absolute() or ".." in Path(entry["path"]).parts:
             raise UserError("E302", f"'{entry['path']}' leads out of the folder '{folder}'", why=f"{MODULES} names it")
-    return listed
+    return cast(list[dict[str, str]], listed)
 
 
-def _check_module(folder: Path, entry: dict[str, Any]) -> None:
+def _check_module(folder: Path, entry: dict[str, str]) -> None:
     """Raise UserError E601 for a module that is not the package's own, E302 for one whose folder is missing."""
     if not entry["type"].startswith("sentence_transformers."):
         raise UserError("E601", f"{_OWN_CODE}: {entry['type']}", why=f"{MODULES} names it", next=_BY_FACTORY)
@@ -156,7 +155,7 @@ def _check_module(folder: Path, entry: dict[str, Any]) -> None:
         _check_functions(_read_object(place / CONFIG), ("activation_function",), folder)
 
 
-def _check_functions(settings: dict[str, Any], keys: tuple[str, ...], folder: Path) -> None:
+def _check_functions(settings: dict[str, object], keys: tuple[str, ...], folder: Path) -> None:
     """Raise UserError E601 for a function that is not torch's: the package would take another one instead of it."""
     for key in keys:
         value = settings.get(key)
@@ -164,12 +163,12 @@ def _check_functions(settings: dict[str, Any], keys: tuple[str, ...], folder: Pa
             raise UserError("E601", f"{_OWN_CODE}: {value}", why=f"'{folder}' names it as {key}", next=_BY_FACTORY)
 
 
-def _read_object(path: Path) -> dict[str, Any]:
+def _read_object(path: Path) -> dict[str, object]:
     value = _read(path) if path.exists() else {}
     return value if isinstance(value, dict) else {}
 
 
-def _read(path: Path) -> Any:
+def _read(path: Path) -> object:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as cause:

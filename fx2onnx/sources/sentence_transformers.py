@@ -22,8 +22,9 @@ from fx2onnx.sources.hf.guard import guarded
 from fx2onnx.sources.hf.inputs import sample_inputs
 from fx2onnx.sources.hf.sample_context import InputFactory, SampleContext, main_dtype, samples_of
 from fx2onnx.sources.hf.samples import INPUT_FACTORIES
+from fx2onnx.sources.hf.transformers_types import Shapes
 from fx2onnx.sources.seeding import seeded
-from fx2onnx.sources.source import Options, Source
+from fx2onnx.sources.source import AxisName, Options, Source
 from fx2onnx.sources.torchvision import check_torchvision
 from fx2onnx.sources.weights import cast_inputs
 
@@ -137,7 +138,7 @@ def _noted() -> Iterator[set[str]]:
     missing: set[str] = set()
     loading = PreTrainedModel.__dict__["from_pretrained"]
 
-    def from_pretrained(cls: Any, *args: Any, **kwargs: Any) -> Any:
+    def from_pretrained(cls: type, /, *args: object, **kwargs: object) -> object:
         model, found = loading.__func__(cls, *args, **{**kwargs, "output_loading_info": True})
         missing.update(found["missing_keys"])
         return model
@@ -161,7 +162,7 @@ def _modality(model: Any, folder: Path, asked: object) -> str:
 
 def _with_samples(
     model: Any, kind: str, modality: str, task: object, options: Options
-) -> tuple[_Pipeline, dict[str, Tensor], dict[str, Any]]:
+) -> tuple[_Pipeline, dict[str, Tensor], Shapes]:
     """The pipeline, the tensors that its preprocessing gives, at the sizes asked for, and their dynamic axes by name."""
     if modality != "text":
         samples, shapes = sample_inputs(model.transformers_model, options)
@@ -183,7 +184,7 @@ def _with_samples(
     return graph, kwargs, shapes
 
 
-def _axes(name: str, value: Tensor) -> dict[int, str]:
+def _axes(name: str, value: Tensor) -> dict[int, AxisName]:
     """The dynamic axes of an input of layers without a transformer, whose tokens may stand in one row."""
     return {
         0: "tokens" if name == "input_ids" and value.dim() == 1 else "batch",

@@ -135,10 +135,10 @@ class Fx2OnnxError(Exception):
         """The address of the section on the error's code."""
         return f"{DOCS}errors.html#{self.code.lower()}"
 
-    def add_next(self, steps: Sequence[str]) -> None:
-        """Say more of what to do, where an error passes that knows it."""
-        if steps:
-            self.next += tuple(steps)
+    def add_next(self, steps: Sequence[str], *, before: Sequence[str] = ()) -> None:
+        """Say more of what to do, where an error passes that knows it: ``before`` the steps that it has, and after them."""
+        if steps or before:
+            self.next = (*before, *self.next, *steps)
             self.args = (self.render(),)
 
     def as_dict(self) -> dict[str, Any]:

@@ -107,12 +107,14 @@ def capture(
             road("the example inputs").try_at_sample(captured)
         has_ended = True
     except UserError as error:
-        error.add_next(patches.warnings())
+        error.add_next(patches.warnings(), before=road("a failed run").steps_before(root, arguments))
         raise
     finally:
         request.outside.put_back(has_ended)
     if calls:
         road("several calls").refuse_broken(captured, arguments, calls)
+    if captured.mutations:
+        captured.warnings = [*road("a failed run").notes_on_observers(root), *captured.warnings]
     captured.warnings = [*arguments.notes, *captured.warnings, *request.outside.notes]
     _name_outputs(captured, options.output_names)
     check_names(options.dynamic_axes, arguments.names(), [output.name for output in captured.outputs])

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import itertools
 import os
+import sys
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+import numpy as np
 import torch
 
 from fx2onnx.base.errors import Fx2OnnxError, UserError, first_line
 from fx2onnx.base.stack_frames import limit_reached
 from fx2onnx.capture.attempt import Attempt, Baked, Failed, Outcome
+from fx2onnx.capture.python.inputs import ARGUMENT, Arguments
 from fx2onnx.capture.reasons import Reason
 from fx2onnx.capture.recording.eager_refusals import is_of_eager
 from fx2onnx.capture.recording.tracer import Tracer
@@ -216,23 +219,37 @@ def _explained(cause: Exception) -> UserError:
         "the module failed while it was run on fake tensors (shapes only, no data)",
         where=where,
         why=f"{type(cause).__name__}: {first_line(cause)[:300]}",
-        next=_first_steps(cause),
+        next="check that module(*args, **kwargs) runs in eager PyTorch with these arguments",
     )
 
 
-def _first_steps(cause: BaseException) -> list[str]:
-    """The error or the next attempt for an exception that forward raised."""
-    files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(cause.__traceback__)]
-    steps = ["check that module(*args, **kwargs) runs in eager PyTorch with these arguments"]
-    if any(_OBSERVED in file for file in files):
-        steps.insert(0, "convert the module first: torch.ao.quantization.convert(module.eval())")
-    if "numpy" in str(cause):
-        steps.insert(0, "pass tensors: torch.from_numpy(array) for each NumPy array")
-    return steps
+def steps_before(root: torch.nn.Module, arguments: Arguments) -> list[str]:
+    """What to do before all else where a capture fails: mistakes of the call that the failure itself does not show."""
+    names = [name for name, value in arguments.objects() if isinstance(value, np.ndarray)]
+    steps = [
+        f"pass tensors: torch.from_numpy(array) for the NumPy array {name.removeprefix(ARGUMENT)}" for name in names
+    ]
+    return [CONVERT, *steps[:2]] if observers_of(root) else steps[:2]
 
 
-_OBSERVED = os.path.join("torch", "ao", "quantization")
-"""Where a module that is prepared for quantization and not converted has its observers."""
+def notes_on_observers(root: torch.nn.Module) -> list[str]:
+    """A warning where a module that is prepared for quantization was exported as it is."""
+    paths = observers_of(root)
+    if not paths:
+        return []
+    return [
+        f"{len(paths)} observers ({', '.join(paths[:2])}, ...) measure and quantize each input anew in the file; {CONVERT}"
+    ]
+
+
+CONVERT = "convert the module first: torch.ao.quantization.convert(module.eval())"
+
+
+def observers_of(root: torch.nn.Module) -> list[str]:
+    """The paths of observers and of fake quantization, which a module prepared for quantization has until it is converted."""
+    room = sys.modules.get("torch.ao.quantization")
+    kinds = () if room is None else (room.ObserverBase, room.FakeQuantizeBase)
+    return [path for path, module in root.named_modules() if isinstance(module, kinds)]
 
 
 def _innermost_module(cause: BaseException) -> str:

@@ -214,6 +214,7 @@ def _print_summary(summary: dict[str, Any], verdict: Verdict | None) -> None:
     from fx2onnx.cli.progress import console
     from fx2onnx.cli.verify import verdict_view
     from fx2onnx.report.console import unheaded_table
+    from fx2onnx.report.text import limits
 
     report = summary["report"]
     phases = {name: value for name, value in report["phases"].items() if value >= 0.005}
@@ -224,7 +225,7 @@ def _print_summary(summary: dict[str, Any], verdict: Verdict | None) -> None:
         "seconds": f"{report['seconds']:.2f}   ({', '.join(f'{name} {value:.2f}' for name, value in phases.items())})",
         "inputs": ", ".join(report["input_names"]),
         "outputs": ", ".join(report["output_names"]),
-        "assumed": _lines(report["assumptions"]),
+        "assumed": _lines(limits(report)),
         "done": _lines(report["notes"]),
         "warnings": _lines(report["warnings"]),
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +13,7 @@ import typer
 from fx2onnx.base.errors import VerificationError
 from fx2onnx.base.options import CHECKS, INPUTS, OUTPUT
 from fx2onnx.cli import options
-from fx2onnx.cli.files import check_apart, check_readable, know_faults
+from fx2onnx.cli.files import check_apart, know_faults
 from fx2onnx.cli.options import Group
 from fx2onnx.cli.outcome import print_json, print_text, reports_errors
 from fx2onnx.exporting.options import ExportOptions
@@ -63,9 +64,10 @@ def verify_command(
     from fx2onnx.files.staging import write_text
     from fx2onnx.judge.engines import chosen_engines
     from fx2onnx.report.model_page import verdict_page
+    from fx2onnx.semantics.reading.load import load_model
     from fx2onnx.sources.inputs import input_files
 
-    check_readable(model)
+    load_model(os.fspath(model))  # before the module is built, which may take long
     know_faults(faults)
     engines = chosen_engines(engine or None)
     check_apart([html], [model, *input_files(source)])
@@ -190,11 +192,12 @@ def locate_command(
     """
     from fx2onnx.cli.feeds import with_inputs
     from fx2onnx.cli.progress import Stages
+    from fx2onnx.semantics.reading.load import load_model
     from fx2onnx.targets.fault_entries import add_entries
     from fx2onnx.verify.locating.locate import locate
     from fx2onnx.verify.testcase import check_case
 
-    check_readable(model)
+    load_model(os.fspath(model))  # before the module is built, which may take long
     check_apart([faults], [model])
     if faults is not None and faults.exists():
         know_faults(faults)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fx2onnx.base.escape import Shown, plain
 from fx2onnx.base.stack_frames import public_methods
-from fx2onnx.sizes.assumptions import Assumed, described
+from fx2onnx.sizes.assumptions import Assumed, described, is_limit
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -71,7 +71,7 @@ class Report(Shown):
             "nodes": self.nodes_onnx,
             "bytes": self.file_bytes,
             "warnings": self.warnings,
-            "assumptions": [str(each) for each in self.assumptions],
+            "assumptions": list(dict.fromkeys(str(each) for each in self.assumptions if is_limit(each))),
             "notes": self.notes,
         }
 

@@ -118,14 +118,18 @@ def _array(value: Any) -> Any:
 class LoadedModel(OpenedFolder):
     """An exported folder, opened in one engine.
 
-    Calling it runs the main graph: ``model(input_ids=ids, attention_mask=mask)``. Torch tensors in give torch tensors
+    Calling it runs the main graph: ``model(ids, attention_mask=mask)``. Torch tensors in give torch tensors
     out, arrays give arrays. Caches that are left out are empty; ``past_key_values=out.past_key_values`` goes on.
     ``generate`` is that of ``generate.py``.
     """
 
-    def __call__(self, **inputs: Any) -> Outputs:
-        """Raises: UserError E401 for an input that is unknown or missing, or does not fit."""
-        return run_forward(self, inputs)
+    def __call__(self, first: Any = None, /, **inputs: Any) -> Outputs:
+        """Run the main graph. ``first`` is the input that comes first, such as ``input_ids``.
+
+        Raises: UserError E401 for an input that is unknown or missing, or does not fit.
+        """
+        name = next(iter((self.encoder or self.main).inputs))
+        return run_forward(self, inputs if first is None else {name: first, **inputs})
 
     generate = generate
 

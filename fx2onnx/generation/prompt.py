@@ -70,7 +70,11 @@ def start_of(
         raise UserError("E401", "generation needs input_ids")
     ids = cast("input_ids", given["input_ids"], "tensor(int64)")
     if ids.ndim != 2 or 0 in ids.shape:
-        raise UserError("E401", f"input_ids must be [batch, length] with at least one token, not {list(ids.shape)}")
+        raise UserError(
+            "E401",
+            f"input_ids must be [batch, length] with at least one token, not {list(ids.shape)}",
+            next="a prompt is a row: input_ids=[[1, 2, 3]]" if ids.ndim == 1 else (),
+        )
     batch = batch_of(model, ids)
     mask = given.get("attention_mask", np.ones_like(ids[:batch]))
     if mask.shape != (batch, ids.shape[1]):

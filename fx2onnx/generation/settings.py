@@ -5,6 +5,7 @@ Source: transformers 5.23, ``generation/logits_process.py``; the order of the ru
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, TypeAlias
@@ -57,6 +58,7 @@ class GenerateSettings:
 
 NAMES = frozenset(each.name for each in fields(GenerateSettings))
 _SAMPLING = ("temperature", "top_k", "top_p", "min_p")
+_SPELT = (*sorted(NAMES), "max_new_tokens", "eos_token_id", "pad_token_id", "on_token")
 _BEAMS = ("length_penalty", "early_stopping")
 _TAKEN: dict[str, tuple[Any, ...]] = {"use_cache": (True, None), "typical_p": (1.0, None), "penalty_alpha": (None,)}
 """Other settings of transformers: what they may be, which changes nothing."""
@@ -93,6 +95,10 @@ def settings_of(inputs: Collection[str], given: dict[str, Any]) -> GenerateSetti
         if value is not None and value not in _TAKEN.get(name, (False,)):
             known = ", ".join(sorted(NAMES - {"max_length"}))
             raise UserError("E401", f"generate has no setting {name}={value!r:.60}", next=f"it has {known}, max_length")
+    for name in given:
+        close = [] if name in NAMES or name in inputs else difflib.get_close_matches(name, _SPELT, n=1, cutoff=0.85)
+        if close:
+            raise UserError("E401", f"generate has no setting {name!r}", next=f"did you mean {close[0]}?")
     found = {name: given.pop(name) for name in [name for name in given if name in NAMES and name not in inputs]}
     found = {name: value for name, value in found.items() if value is not None}
     for name, (may_be, words) in RANGES.items():
@@ -118,7 +124,11 @@ def _check_together(settings: GenerateSettings, found: Mapping[str, Any]) -> Non
         (
             (what, step)
             for holds, what, step in (
-                (asked and not settings.do_sample, f"{', '.join(asked)} without sampling", "do_sample=True"),
+                (
+                    asked and not settings.do_sample,
+                    f"{', '.join(asked)} without sampling",
+                    "do_sample=True (--do-sample)",
+                ),
                 (settings.do_sample and beams > 1, "do_sample with num_beams", "leave out one of the two"),
                 (
                     settings.seed is not None and not settings.do_sample,

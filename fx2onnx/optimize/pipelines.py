@@ -13,6 +13,7 @@ from fx2onnx.base.events import record
 from fx2onnx.optimize.check import check_model
 from fx2onnx.optimize.driver import Driver, EditBudget, Outcome
 from fx2onnx.optimize.fold_constants import fold_constants
+from fx2onnx.optimize.fold_weights import fold_weight_formulas
 from fx2onnx.optimize.redundant_nodes import merge_equal_nodes, remove_dead_nodes
 from fx2onnx.optimize.rewrite import Rewrite
 from fx2onnx.optimize.rewrites.fuse_norm import FuseLayerNorm, FuseLayerNormBias, FuseRMSNorm, FuseSkipNorm
@@ -58,6 +59,7 @@ Stage = Pass | Rewrites
 DEAD = Pass("remove_dead_nodes", remove_dead_nodes)
 FOLD = Pass("fold_constants", fold_constants, takes=frozenset({"fold_weights", "functions"}))
 EQUAL = Pass("merge_equal_nodes", merge_equal_nodes)
+FORMULAS = Pass("fold_weight_formulas", fold_weight_formulas, takes=frozenset({"keep_weights"}))
 
 CLEAN = (
     RemoveNoop(),
@@ -85,8 +87,8 @@ RESTRUCTURE = (FoldMatMulScale(), MergeMatMuls())
 LEVELS: dict[int, tuple[Stage, ...]] = {
     0: (DEAD,),
     1: (FOLD, EQUAL, Rewrites("clean", CLEANED), DEAD),
-    2: (FOLD, EQUAL, Rewrites("fuse", (*CLEAN, *WEIGHT_REWRITES, *FUSE)), DEAD),
-    3: (FOLD, EQUAL, Rewrites("fuse", (*CLEAN, *WEIGHT_REWRITES, *FUSE)), Rewrites("restructure", (*RESTRUCTURE, *CLEAN)),
+    2: (FOLD, EQUAL, FORMULAS, Rewrites("fuse", (*CLEAN, *WEIGHT_REWRITES, *FUSE)), DEAD),
+    3: (FOLD, EQUAL, FORMULAS, Rewrites("fuse", (*CLEAN, *WEIGHT_REWRITES, *FUSE)), Rewrites("restructure", (*RESTRUCTURE, *CLEAN)),
         FOLD, EQUAL, DEAD),
 }  # fmt: skip
 """-O0: what is read. -O1: nothing but cleaning: what is left is the same operations on the same numbers (a folded Cos is
@@ -127,7 +129,7 @@ def run(
     if stages is None:
         raise UserError("E001", f"unknown optimization level {level!r}", next=f"one of {sorted(LEVELS)}")
     outcome, budget = Outcome(), EditBudget(stop_after)
-    keywords: dict[str, Any] = {"fold_weights": fold_weights, "functions": functions}
+    keywords: dict[str, Any] = {"fold_weights": fold_weights, "functions": functions, "keep_weights": keep_weights}
     for stage in stages:
         if budget.is_spent:
             continue

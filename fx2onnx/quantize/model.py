@@ -19,7 +19,7 @@ from fx2onnx.optimize.weights import ArrangedTensor, DerivedTensor, JoinedTensor
 from fx2onnx.quantize.accuracy import operands_of
 from fx2onnx.quantize.forms import Dequantized, QuantizedForm, Writer
 from fx2onnx.quantize.options import Quantize
-from fx2onnx.quantize.places import DOMAIN, QuantizationPlan, WeightPlace, has_product, planned
+from fx2onnx.quantize.places import COMPUTED, DOMAIN, MAKE_PLAIN, QuantizationPlan, WeightPlace, has_product, planned
 from fx2onnx.quantize.products import BitsProduct, Experts
 from fx2onnx.quantize.schemes import Array
 from fx2onnx.quantize.stored import stored
@@ -214,7 +214,10 @@ def plan_for(
     if not plan.places:
         reasons = "; ".join(f"{name}: {why}" for name, why in list(plan.kept.items())[:5])
         raise UserError(
-            "E001", "there is no weight to quantize", why=reasons or "no weight of a product or convolution"
+            "E001",
+            "there is no weight to quantize",
+            why=reasons or "no weight of a product or convolution",
+            next=MAKE_PLAIN if any(why == COMPUTED for why in plan.kept.values()) else (),
         )
     return plan
 

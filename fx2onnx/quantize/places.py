@@ -48,6 +48,10 @@ class WeightPlace:
         return self.weight.name
 
 
+COMPUTED = "it is computed from other weights"
+MAKE_PLAIN = "make it a weight of the module: torch.nn.utils.parametrize.remove_parametrizations, or prune.remove"
+
+
 @dataclass(frozen=True)
 class QuantizationPlan:
     """The weights to quantize, and why others are not."""
@@ -123,12 +127,12 @@ def _place(
     if "gather" in ways and not options.embeddings:
         return "rows are picked from it (embeddings)"
     if known is not None and any(part.name not in known for part in parts):
-        return "it is computed from other weights"
+        return COMPUTED
     row = _rows(sizes, ways)
     if row is None:
         return "its readers take it in different ways"
     if isinstance(source, ArrangedTensor) and (perm is not None or row.turn is not None or row.sizes[-1] != sizes[-1]):
-        return "it is computed from other weights"
+        return COMPUTED
     if row.sizes[-1] < LEAST_BLOCK:
         return f"its rows have {row.sizes[-1]} numbers"
     if row.sizes[-1] >= LEAST_SAMPLES and not lacks_data(source) and _is_transform(source, perm, row):

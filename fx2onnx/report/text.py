@@ -8,7 +8,7 @@ from typing import Any
 
 
 def summary(report: Mapping[str, Any]) -> str:
-    """Strategy, phases with seconds and share, counts, assumptions and warnings."""
+    """Strategy, phases with seconds and share, counts, assumptions that may limit the file, and warnings."""
     total = report["seconds"] or 1e-9
     lines = [
         f"exported in {report['seconds']:.3f} s   opset {report['opset']}, {report['nodes_onnx']} nodes "
@@ -16,9 +16,15 @@ def summary(report: Mapping[str, Any]) -> str:
         f"captured by the {report['strategy']} strategy: {report['strategy_reason']}",
     ]
     lines += [f"  {name:<12} {seconds:8.3f} s  {seconds / total:5.0%}" for name, seconds in report["phases"].items()]
-    for title, entries in (("assumed", report["assumptions"]), ("warning", report["warnings"])):
+    for title, entries in (("assumed", limits(report)), ("warning", report["warnings"])):
         lines += [f"{title}: {entry}" for entry in entries]
     return "\n".join(lines)
+
+
+def limits(report: Mapping[str, Any]) -> list[str]:
+    """The assumptions that may limit the file, each once."""
+    pairs = zip(report["assumptions"], report["assumption_details"], strict=True)
+    return list(dict.fromkeys(text for text, details in pairs if details["is_limit"]))
 
 
 MANY_TIMES = 1000

@@ -110,11 +110,17 @@ class Assumption:
 Assumed: TypeAlias = Condition | Guard | Specialization | Assumption
 
 
+def is_limit(assumed: Assumed) -> bool:
+    """Return whether ``assumed`` may limit the file. By which sizes PyTorch's operators chose between equal ways, the file does not."""
+    return not isinstance(assumed, Guard) or assumed.by_user or assumed.ends_run
+
+
 def described(assumed: Assumed) -> dict[str, Any]:
     """The parts of ``assumed`` as JSON types."""
     where = assumed.where
     return {
         "kind": assumed.kind,
+        "is_limit": is_limit(assumed),
         "expression": assumed.expression,
         "where": None if where is None else where.as_dict(),
     }

@@ -173,6 +173,9 @@ class Moved(EagerMode):
             if is_stepped(func, args):
                 return by_steps(func, args, self._moved)
             args, kwargs = pytree.tree_map_only(torch.Tensor, self._moved, (args, kwargs))
+            if len(func._schema.returns) == 1 and func._schema.arguments[-1].name == "reduce_range":
+                reduce_range = args[2] if len(args) > 2 else kwargs.get("reduce_range", False)
+                args = (self._across(args[0], reduce_range), *args[1:])
         if self._units and name in _CENTRING and isinstance(args[0], torch.Tensor) and not args[0].is_complex():
             args = (self._jittered(args[0]), *args[1:])
         if self._units and name in _AT_PLACES:
@@ -188,6 +191,8 @@ class Moved(EagerMode):
             return result
         if name == "cumsum" and isinstance(result, torch.Tensor) and result.is_floating_point():
             return result + torch.cumsum(self._jittered(result) - result, axis_of(func, args, kwargs))
+        if name in _INNER_CODES and isinstance(result, torch.Tensor) and result.is_floating_point():
+            return self._moved(result, name)
         if name in _QUANTIZING or func.namespace == "quantized":
             return self._stepped(result)
         if name in _PLAIN or name in _SUMS or name in _TRANSFORMS or is_conditioned(name):
@@ -227,6 +232,22 @@ class Moved(EagerMode):
             return moved
         scale, zero = result.q_scale(), result.q_zero_point()
         return torch.quantize_per_tensor((moved.double() - zero).float() * scale, scale, zero, result.dtype)
+
+    def _across(self, value: torch.Tensor, reduce_range: bool) -> torch.Tensor:
+        """Numbers that lie in the middle between two codes, beyond what rounding may move: PyTorch multiplies by 1 / scale, ONNX divides
+        by it, and each takes another code.
+        """
+        if not value.numel() or not bool(torch.isfinite(value.sum())):
+            return value
+        low, high = float(value.min().clamp(max=0)), float(value.max().clamp(min=0))
+        scale = (high - low) / (127 if reduce_range else 255)
+        if not scale:
+            return value
+        places = value.double() / scale
+        beyond = places - places.floor() - 0.5
+        error = 255 * self._units * torch.finfo(torch.float32).eps
+        other = value - ((beyond + torch.where(beyond < 0, -error, error)) * scale * 2).to(value.dtype)
+        return torch.where(beyond.abs() < error, other, value)
 
     def _jittered(self, value: torch.Tensor) -> torch.Tensor:
         """Each number off by units in its last place, whole ones, too."""

@@ -17,7 +17,7 @@ from fx2onnx.base.metadata import DOCS
 from fx2onnx.generation.settings import GenerateSettings, settings_of
 from fx2onnx.targets.find import find
 
-X = torch.randn(3, 4)
+X = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
 
 
 class Until(nn.Module):
@@ -32,10 +32,11 @@ class Sum(nn.Module):
         return a + b
 
 
-def prepared() -> nn.Module:
-    module = nn.Sequential(nn.Linear(4, 4), nn.ReLU()).train()
-    module.qconfig = torch.ao.quantization.get_default_qat_qconfig("fbgemm")
-    return torch.ao.quantization.prepare_qat(module).eval()
+def prepared(is_qat: bool = False) -> nn.Module:
+    quantization = torch.ao.quantization
+    module = quantization.QuantWrapper(nn.Linear(4, 4)).train(is_qat)
+    module.qconfig = (quantization.get_default_qat_qconfig if is_qat else quantization.get_default_qconfig)("fbgemm")
+    return (quantization.prepare_qat if is_qat else quantization.prepare)(module).eval()
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -47,7 +48,11 @@ def prepared() -> nn.Module:
         (prepared, (X,), {}, "torch.ao.quantization.convert"),
         (lambda: nn.Linear, (X,), {}, "Linear(...)"),
         (lambda: Sum, (X, X), {}, "Sum(...)"),
-        (lambda: nn.Linear(4, 2), (X.numpy(),), {}, "torch.from_numpy"),
+        (lambda: nn.Linear(4, 2), (X.numpy(),), {}, "for the NumPy array input"),
+        (Sum, (X, X.numpy()), {}, "for the NumPy array b"),
+        (Sum, (X.numpy(), X.numpy()), {}, "for the NumPy array a"),
+        (Sum, ([1, 2], X.numpy()), {}, "for the NumPy array b"),
+        (Sum, (X,), {"kwargs": {"b": [X.numpy()]}}, "for the NumPy array b_0"),
         (lambda: nn.Linear(4, 2), (X,), {"opset_version": "17"}, "opset_version=17"),
         (lambda: nn.Linear(4, 2), (X,), {"target": "onnxrt"}, "did you mean 'onnxruntime'"),
     ],
@@ -56,6 +61,15 @@ def test_an_export_error_leads_to_the_fix(module: Any, args: Any, options: dict[
     with pytest.raises(UserError) as caught:
         fx2onnx.export(module(), args, **options)
     assert step in caught.value.next[0] or step in "\n".join(caught.value.next)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_module_that_still_observes_is_a_warning_with_the_fix() -> None:
+    module = prepared(is_qat=True)
+    module(X)
+    warnings = fx2onnx.export(module, (X,), optimize=False).report.warnings
+    assert "torch.ao.quantization.convert" in warnings[0]
+    assert not fx2onnx.export(torch.ao.quantization.convert(module), (X,), optimize=False).report.warnings
 
 
 def test_a_size_that_a_weight_fixes_names_the_weight() -> None:
@@ -71,18 +85,29 @@ def test_a_misspelt_target_is_guessed(name: str, meant: str) -> None:
         find(name)
 
 
-@pytest.mark.parametrize("damage", ["empty", "cut", "lfs", "text"])
+DAMAGES = {
+    "empty": (lambda whole: b"", "copy, download or export"),
+    "cut": (lambda whole: whole[: len(whole) // 2], "copy, download or export"),
+    "lfs": (lambda whole: b"version https://git-lfs.github.com/spec/v1\noid x", "git lfs pull"),
+    "page": (lambda whole: b"<!DOCTYPE html><html>not found</html>", "download the file again"),
+    "archive": (lambda whole: b"PK\x03\x04" + whole, "load it into its module"),
+}
+
+
+def verified(path: str) -> fx2onnx.Verdict:
+    return fx2onnx.verify(path, nn.Linear(4, 2), (X,))
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_file_says_what_to_do(damage: str, tmp_path: Path) -> None:
-    file = tmp_path / "m.onnx"
+    file, (damaged, step) = tmp_path / "m.onnx", DAMAGES[damage]
     fx2onnx.export(nn.Linear(4, 2), (X,), file)
-    whole = file.read_bytes()
-    parts = {"empty": b"", "cut": whole[: len(whole) // 2], "lfs": b"version https://git-lfs.github.com/spec/v1\noid x"}
-    file.write_bytes(parts.get(damage, b"<html>not found</html>"))
-    for call in (fx2onnx.inspect, fx2onnx.lint, fx2onnx.optimize, fx2onnx.runner.InferenceSession):
+    file.write_bytes(damaged(file.read_bytes()))
+    for call in (fx2onnx.inspect, fx2onnx.lint, fx2onnx.optimize, fx2onnx.runner.InferenceSession, verified):
         with pytest.raises(UserError) as caught:
             call(str(file))
         assert caught.value.code == "E303"
-        assert caught.value.next[0].startswith("git lfs pull" if damage == "lfs" else "copy, download or export")
+        assert caught.value.next[0].startswith(step)
 
 
 def test_a_file_with_other_weights_asks_for_its_module(tmp_path: Path) -> None:
@@ -93,7 +118,8 @@ def test_a_file_with_other_weights_asks_for_its_module(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("given", "step"), [({"num_beam_groups": 2}, "num_beams"), ({"guidance_scale": 2.0}, "top_p"),
-    ({"bad_words_ids": [[1]]}, "prefix_allowed_tokens_fn")])  # fmt: skip
+    ({"bad_words_ids": [[1]]}, "prefix_allowed_tokens_fn"), ({"max_new_token": 3}, "mean max_new_tokens?"),
+    ({"temprature": 0.5}, "mean temperature?"), ({"do_samples": True}, "mean do_sample?")])  # fmt: skip
 def test_settings_of_generate_lead_on(given: dict[str, Any], step: str) -> None:
     with pytest.raises(UserError, match="E401") as caught:
         settings_of(["input_ids"], given)

@@ -14,7 +14,7 @@ import torch
 
 import fx2onnx
 from fx2onnx.base.source import SourceLocation
-from fx2onnx.sizes.assumptions import Assumed, Assumption, Guard, Specialization, described
+from fx2onnx.sizes.assumptions import Assumed, Assumption, Guard, Specialization, described, is_limit
 from fx2onnx.sizes.expr import Dim
 from fx2onnx.sizes.relation import Relation
 
@@ -83,9 +83,9 @@ def test_parts_as_json() -> None:
     where = {"file": "model.py", "line": 7, "function": "forward"}
     odd = Specialization(Dim.symbol('a == 4\n   ("b'), 3, HERE)
     assert [json.loads(json.dumps(described(one))) for one in (LINES[0][0], odd, LINES[-1][0])] == [
-        {"kind": "guard", "expression": "n > 2", "where": where},
-        {"kind": "specialization", "expression": 'a == 4\n   ("b == 3', "where": where},
-        {"kind": "note", "expression": "boxes are kept", "where": None},
+        {"kind": "guard", "is_limit": True, "expression": "n > 2", "where": where},
+        {"kind": "specialization", "is_limit": True, "expression": 'a == 4\n   ("b == 3', "where": where},
+        {"kind": "note", "is_limit": True, "expression": "boxes are kept", "where": None},
     ]
 
 
@@ -94,6 +94,26 @@ class Asking(torch.nn.Module):
         torch._check_tensor_all(y > 0)
         x = x * 2 if x.shape[0] > 2 else x
         return torch.stack([x[:, place] + y for place in range(x.shape[1])])
+
+
+class Squared(torch.nn.Module):
+    """PyTorch's product asks whether there is one row, and gives the same."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = x.unfold(1, 4, 2)
+        return h @ h.transpose(1, 2)
+
+
+def test_printed_assumptions_are_those_that_limit_the_file() -> None:
+    report = fx2onnx.export(
+        Squared(), (torch.ones(2, 9),), dynamic_shapes=({0: "batch", 1: "length"},), verify=True
+    ).report
+    assert any(isinstance(each, Guard) for each in report.assumptions)
+    assert [is_limit(each) for each in report.assumptions if isinstance(each, Guard)] == [False] * (
+        len(report.assumptions) - 1
+    )
+    lines = [line for line in str(report).splitlines() if line.startswith("assumed")]
+    assert [line.partition("   (")[0] for line in lines] == ["assumed: length >= 4"]
 
 
 @pytest.mark.long
@@ -117,4 +137,5 @@ def test_a_report_has_objects_and_its_json_their_lines_and_parts() -> None:
     assert [part["kind"] for part in parts] == ["specialization", "assertion", "guard"]
     assert [part["where"]["function"] for part in parts] == ["forward"] * 3
     assert parts[2]["expression"] == "x_dim_0 > 2"
+    assert all(part["is_limit"] for part in parts)
     assert set(fields) == set(vars(report)) | {"assumption_details", "rung", "rung_reason"}

@@ -160,7 +160,7 @@ def operand(tracer: Tracer, call: Call, self: torch.Tensor) -> Affine:
             "E203",
             f"{call.func} of a tensor that is not known to be quantized",
             why="scale and zero point are followed from quantize_per_tensor and quantize_per_channel on, in one graph",
-            next="quantize inside forward, outside branches and loops",
+            next="quantize inside forward (torch.ao.quantization.QuantWrapper), outside branches and loops",
         )
     return affine
 

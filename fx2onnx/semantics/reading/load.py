@@ -47,6 +47,14 @@ def load_model(source: Any, external_folder: str = "") -> LoadedModel:
     )
 
 
+_OTHER_FILES = {
+    b"version https://git-lfs": ("it is the pointer of a file in Git LFS", "git lfs pull"),
+    b"<": ("it is a page or another text, as a failed download leaves it", "download the file again"),
+    b"PK": ("it is an archive, as torch.save writes it", "load it into its module, and export that"),
+}
+"""First bytes of other files, and what to do about them."""
+
+
 def _read(path: str) -> bytes:
     try:
         with open(path, "rb") as file:
@@ -62,14 +70,9 @@ def _parse(data: bytes, what: str) -> onnx.ModelProto:
     try:
         proto.ParseFromString(data)
     except (DecodeError, RuntimeError, ValueError) as error:
-        is_pointer = data.startswith(b"version https://git-lfs")
-        why = (
-            "it is the pointer of a file in Git LFS"
-            if is_pointer
-            else f"it is cut off, damaged or of another format: {error}"
-        )
-        next = "git lfs pull" if is_pointer else AGAIN
-        raise UserError("E303", f"{what} is not an ONNX model", why=why[:300], next=next) from error
+        known = (why_next for start, why_next in _OTHER_FILES.items() if data.lstrip().startswith(start))
+        why, step = next(known, ("it is cut off, damaged or of another format", AGAIN))
+        raise UserError("E303", f"{what} is not an ONNX model", why=why, next=step) from error
     return proto
 
 

@@ -86,7 +86,8 @@ def looked_at(file: Path, other: Path) -> list[Any]:
     cost: fx2onnx.Profile = fx2onnx.profile(Net(), (torch.randn(3, 4),), repeat=1)
     names = fx2onnx.testcase(file, file.with_suffix(""), feeds={"x": np.zeros((2, 4), np.float32)})
     small: fx2onnx.OptimizeResult = fx2onnx.quantize(file, other, "int8", verify=False)
-    return [difference.equal, findings, facts, cost.report, names, small.as_dict()]
+    proved: fx2onnx.Certificate = fx2onnx.certify(file, other)
+    return [difference.equal, findings, facts, cost.report, names, small.as_dict(), proved.ok, fx2onnx.attest(file)]
 
 
 def train(folder: Path) -> float:

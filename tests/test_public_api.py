@@ -139,7 +139,7 @@ SIGNATURES = {
     ),
     "Report.as_dict": "(self) -> dict[str, Any]",
     "Fx2OnnxError": _ERROR,
-    "Fx2OnnxError.add_next": "(self, steps: Sequence[str]) -> None",
+    "Fx2OnnxError.add_next": "(self, steps: Sequence[str], *, before: Sequence[str] = ()) -> None",
     "Fx2OnnxError.as_dict": "(self) -> dict[str, Any]",
     "Fx2OnnxError.render": "(self) -> str",
     "InternalError": _ERROR,

@@ -224,7 +224,7 @@ def _explained(cause: Exception) -> UserError:
 
 
 def steps_before(root: torch.nn.Module, arguments: Arguments) -> list[str]:
-    """What to do before all else where a capture fails: mistakes of the call that the failure itself does not show."""
+    """Steps to take before all others where a capture fails: mistakes of the call that the failure itself does not show."""
     names = [name for name, value in arguments.objects() if isinstance(value, np.ndarray)]
     steps = [
         f"pass tensors: torch.from_numpy(array) for the NumPy array {name.removeprefix(ARGUMENT)}" for name in names

@@ -21,10 +21,11 @@ X = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
 
 
 class Until(nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        while x.norm() > 1 or x.sum() > 5:
-            x = x / 2
-        return x
+    def forward(self, x: torch.Tensor, n: torch.Tensor) -> dict[str, torch.Tensor]:
+        found = {}
+        for turn in range(int(n)):
+            x = found[f"turn {turn}"] = torch.cat([x, x])
+        return found
 
 
 class Sum(nn.Module):
@@ -43,7 +44,7 @@ def prepared(is_qat: bool = False) -> nn.Module:
 @pytest.mark.parametrize(
     ("module", "args", "options", "step"),
     [
-        (Until, (X,), {}, "torch.while_loop"),
+        (Until, (X, torch.tensor(3)), {}, "torch.while_loop"),
         (Sum, (X, X), {"dynamic_shapes": {"a": {0: "batch"}}}, "name batch in dynamic_shapes for axis 0 of b"),
         (prepared, (X,), {}, "torch.ao.quantization.convert"),
         (lambda: nn.Linear, (X,), {}, "Linear(...)"),

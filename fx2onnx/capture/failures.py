@@ -6,7 +6,7 @@ import itertools
 import os
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -29,7 +29,6 @@ from fx2onnx.sizes.relation import Relation
 from fx2onnx.sizes.sets import where_true
 from fx2onnx.torchcompat.error_words import (
     has_no_gradient,
-    is_of_fakes,
     is_of_script,
     is_overwritten,
     operator_without_fake,
@@ -110,42 +109,6 @@ def _is_mistake(cause: BaseException | None) -> bool:
     return is_of_call and not _may_be_due_to_fakes(cause)
 
 
-# -- errors that forward caught --------------------------------------------------------------------------------------------
-def check_caught(made: Sequence[Fx2OnnxError], tracer: Tracer) -> None:
-    """Find what an ``except`` of forward's caught in a run that came to its end. An error that other sizes do not raise is a condition,
-    with a warning. Raises the first of the errors ``made`` in the run, and of fake tensors, that eager PyTorch does not raise.
-    """
-    caught = [failed for failed in tracer.failed if _is_caught_by_user(failed[0])]
-    foreign = next((error for error in made if _is_caught_by_user(error)), None)
-    of_fakes = next((error for error, *_ in caught if isinstance(error, Exception) and is_of_fakes(error)), None)
-    if foreign is None and of_fakes is not None:
-        foreign = _explained(of_fakes)
-    if foreign is not None:
-        foreign.is_caught = True
-        raise foreign from of_fakes
-    env = tracer.sizes
-    asked = [each for _, since, until in caught for each in env.asked[since:until]]
-    asked += [each for each in env.asked if each[0] == "check" and each[2] is False]
-    for relation, holds in dict.fromkeys((what, holds) for _, what, holds in asked if isinstance(what, Relation)):
-        true = relation if holds else relation.negated()
-        if true.symbols() & env.unbacked or env.facts.is_settled(true) is not None:
-            continue
-        noted = env.guards.get((relation, bool(holds)))
-        env.note(true, None if noted is None else noted.where)
-        place = f"   ({noted.where})" if noted is not None and noted.where else ""
-        tracer.warnings.append(f"forward catches an error that eager PyTorch raises only where {true}{place}")
-
-
-def _is_caught_by_user(error: BaseException) -> bool:
-    """Return whether the frame that caught the error is the module's, or a library's other than torch and Python's own."""
-    code = None if error.__traceback__ is None else error.__traceback__.tb_frame.f_code
-    return (
-        code is not None
-        and is_user(code)
-        and (_PACKAGES in code.co_filename or not code.co_filename.startswith(_STDLIB))
-    )
-
-
 # -- the error of a failed run ---------------------------------------------------------------------------------------------
 def failed(attempt: Attempt, error: UserError, env: ShapeEnv) -> Failed:
     """The failure of a run, with what remedies ask of it."""
@@ -169,7 +132,7 @@ def raised(error: Exception, tracer: Tracer) -> BaseException:
 
 
 def _of_forward(cause: Exception, tracer: Tracer) -> UserError:
-    error = _overwritten(cause, tracer) if is_overwritten(cause) else _explained(cause)
+    error = _overwritten(cause, tracer) if is_overwritten(cause) else explained(cause)
     return _with_sizes(error, tracer.sizes) if error.code == "E101" and cause is tracer.failure else error
 
 
@@ -187,7 +150,7 @@ def _overwritten(cause: Exception, tracer: Tracer) -> UserError:
     )
 
 
-def _explained(cause: Exception) -> UserError:
+def explained(cause: Exception) -> UserError:
     """The user's error for an exception that came out of forward."""
     where = user_location_of(cause)
     if isinstance(cause, RecursionError):

@@ -27,6 +27,9 @@ class Op(Enum):
     CHOOSES_KERNEL = "it looks at sizes to choose a kernel; its result's sizes follow a formula whatever it chooses"
     CHECKS_RANKS = "its real kernel checks ranks that the fake kernel does not"
     COPIES = "its real kernel checks sizes of which nothing else depends, that the fake kernel does not"
+    RAISES = "for some numbers its kernel raises RuntimeError"
+    RAISES_INDEX = "for some numbers its kernel raises IndexError"
+    RAISES_LINALG = "for some numbers its kernel raises LinAlgError"
 
     names: frozenset[str]
 
@@ -57,19 +60,38 @@ _ROWS = """
     needs_elements chooses_kernel:
         conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d
     counts:
-        argmax argmin bincount bucketize count_nonzero nonzero searchsorted
+        argmax argmin bucketize count_nonzero nonzero searchsorted
+    counts raises:
+        bincount
+    raises:
+        bernoulli binary_cross_entropy embedding_bag fmod histc max_unpool2d max_unpool3d multi_margin_loss multilabel_margin_loss
+        multinomial nanquantile normal one_hot poisson quantile scatter scatter_add scatter_reduce
+    raises_index:
+        cross_entropy_loss embedding index_add index_copy index_fill index_put nll_loss nll_loss2d nll_loss_nd take
+    raises_linalg:
+        cholesky cholesky_inverse inverse linalg_cholesky linalg_cond linalg_eig linalg_eigh linalg_eigvals linalg_eigvalsh
+        linalg_inv linalg_ldl_factor linalg_lstsq linalg_lu_factor linalg_matrix_power linalg_matrix_rank linalg_pinv
+        linalg_solve linalg_svd linalg_svdvals linalg_tensorinv linalg_tensorsolve matrix_power pinverse svd
+        _linalg_check_errors _linalg_eigh _linalg_svd
     keeps_sign:
         abs amax amin cat lift_fresh max maximum median min minimum prod stack sum to topk
     keeps_sign moves:
-        alias detach expand index index_select permute repeat repeat_interleave select slice squeeze t transpose unbind
-        unsqueeze
+        alias detach expand permute repeat select slice squeeze t transpose unbind unsqueeze
+    keeps_sign moves raises_index:
+        index index_select
+    keeps_sign moves raises:
+        repeat_interleave
     keeps_sign moves compares_strides:
         flatten reshape view
     keeps_sign numbers_count:
-        add clamp clamp_max clamp_min div floor_divide mul remainder where
+        add clamp clamp_max clamp_min mul where
+    keeps_sign numbers_count raises:
+        div floor_divide remainder
     moves:
-        channel_shuffle chunk expand_as gather movedim narrow numpy_T pixel_shuffle pixel_unshuffle split
+        channel_shuffle chunk expand_as movedim narrow numpy_T pixel_shuffle pixel_unshuffle split
         split_with_sizes swapaxes swapdims tensor_split view_as
+    moves raises:
+        gather
     moves compares_strides:
         unflatten _unsafe_view
     is_quantized:

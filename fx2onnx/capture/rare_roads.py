@@ -34,6 +34,7 @@ RARE_ROADS = {
     "draws beside other threads": "python.random_draws",
     "a failed attempt": "remedies",
     "a failed run": "failures",
+    "errors that forward catches": "caught",
     "sizes that not every number fits": "specializing",
     "a size of 0 or 1": "at_one",
     "texts of sizes": "texts",

@@ -184,6 +184,15 @@ lengths have to fit sizes.
 """
 
 
+LinAlgError: type[Exception] = torch.linalg.LinAlgError  # type: ignore[attr-defined]
+_RAISED: dict[Op, type[Exception]] = {
+    Op.RAISES: RuntimeError,
+    Op.RAISES_INDEX: IndexError,
+    Op.RAISES_LINALG: LinAlgError,
+}
+"""What kernels raise for some numbers of their operands."""
+
+
 class OpTraits:
     """How calls of an overload are recorded. There is one for each overload, which it keeps, so that ``id(func)`` stays its
     own: it takes the overload's place in keys, as torch hashes overloads in Python.
@@ -195,6 +204,7 @@ class OpTraits:
         "keeps_sizes",
         "lifts",
         "name",
+        "raises",
         "reads_number",
         "records",
         "result_type",
@@ -214,6 +224,7 @@ class OpTraits:
         self.keeps_sizes = torch.Tag.pointwise in func.tags or self.name in Op.KEEPS_SIZES.names
         self.tries_real_kernel = tries_real_kernel(func)
         self.lifts = func is aten.lift_fresh.default
+        self.raises = next((kind for flag, kind in _RAISED.items() if self.name in flag.names), None)
         self.records = handler(Kind.RECORD, func) or (_as_aten if hasattr(func, "impl_aten") else None)
         is_write = func._schema.is_mutable and self.records is None
         self.writes = _writes(func) if is_write else None

@@ -179,7 +179,7 @@ def _run_module(
                 raise
             raise road("a failed run").raised(error, tracer) from error
         if made or tracer.failed or tracer.sizes.was_refused():
-            road("a failed run").check_caught(made, tracer)
+            road("errors that forward catches").check_caught(made, tracer)
         outputs, restore = graph_outputs(tracer, result, attempt.arguments, attempt.request.outside.returned)
         if tracer.values.checks or tracer.sizes.unchecked:
             size_checks.settle(tracer.values, tracer.sizes, outputs)

@@ -15,6 +15,7 @@ import torch
 
 from fx2onnx.base.code_patch import ANSWERING, answers_for_caller
 from fx2onnx.base.source import SourceLocation
+from fx2onnx.torchcompat.caught_errors import end_by_data
 from fx2onnx.torchcompat.frames import TORCH_FOLDER, asking_frame, is_user, location_at, user_frame
 from fx2onnx.torchcompat.source_ast import Stretch, counted, is_at_loop, is_in, shown
 
@@ -227,4 +228,4 @@ def raises_in_eager(frame: FrameType) -> bool:
     is_asked = is_user(above.f_code) or id(above.f_code) in ANSWERING  # ours that answer stand for the user's call
     is_check = code.co_name.startswith("_check") and code is not above.f_code and is_asked
     is_assert = code.co_name == "_assert" and code.co_filename == torch.__file__
-    return is_user(code) or is_check or is_assert or code.co_filename.startswith(_NN)
+    return is_user(code) or code is end_by_data.__code__ or is_check or is_assert or code.co_filename.startswith(_NN)

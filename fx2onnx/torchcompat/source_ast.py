@@ -315,14 +315,17 @@ _SHOW = frozenset(
 """Functions and methods that take a text and give nothing."""
 
 
+def name_of(function: ast.expr) -> str:
+    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+
+
 @lru_cache(maxsize=256)
 def shown(code: CodeType) -> list[Stretch]:
     """The statements that print, log or raise, and messages of ``assert``."""
     found: list[ast.expr | ast.stmt] = []
     for node in ast.walk(tree_of(code)):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
-            function = node.value.func
-            name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+            name = name_of(node.value.func)
             found += [node] if name in _SHOW or name.startswith(("_check", "_assert")) else []
         elif isinstance(node, ast.Raise):
             found.append(node)

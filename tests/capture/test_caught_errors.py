@@ -1,4 +1,6 @@
-"""An ``except`` of forward's: what eager PyTorch raises at other sizes is a condition, and what only a capture raises is an error."""
+"""An ``except`` of forward's: what eager PyTorch raises at other sizes is a condition, what it raises for some numbers a decision by
+data, and what only a capture raises an error.
+"""
 
 from __future__ import annotations
 
@@ -115,3 +117,131 @@ def test_only_a_tensor_of_one_element_is_true_or_false(size: int) -> None:
     with pytest.raises(fx2onnx.UserError, match=r"E101(?s:.*)Boolean value of Tensor with"):
         fx2onnx.export(lambda x: x if x > 0 else -x, (X[:size],))
     check(_caught(lambda x: x if x > 0 else -x), (X[:size],))
+
+
+MATRIX = torch.tensor([[4.0, 1, 0], [1, 3, 1], [0, 1, 2]])
+PLACES = torch.tensor([1, 3, 0, 2, 4])
+BEYOND = torch.tensor([1, 7, 0, 2, 4])
+FIVE = torch.arange(5.0)
+RAISE_BY_DATA: dict[str, tuple[Callable[..., torch.Tensor], tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]] = {
+    "cholesky": (torch.linalg.cholesky, (MATRIX,), (-MATRIX,)),
+    "indices": (lambda x, i: x[i], (FIVE, PLACES), (FIVE, BEYOND)),
+    "quotients": (lambda x, y: x // y, (PLACES, PLACES + 1), (PLACES, PLACES)),
+    "upper": (lambda x: torch.cholesky(x, upper=True), (MATRIX,), (-MATRIX,)),
+    "cholesky_inverse": (torch.cholesky_inverse, (MATRIX.tril(),), (MATRIX * 0,)),
+    "inv": (torch.inverse, (MATRIX,), (MATRIX * 0,)),
+    "solve": (torch.linalg.solve, (MATRIX, MATRIX + 1), (MATRIX * 0, MATRIX)),
+    "lu_factor": (lambda x: torch.linalg.lu_factor(x)[0], (MATRIX,), (MATRIX * 0,)),
+    "matrix_power": (lambda x: torch.linalg.matrix_power(x, -2), (MATRIX,), (MATRIX * 0,)),
+    "pinv": (torch.linalg.pinv, (MATRIX,), (MATRIX * torch.nan,)),
+    "embedding": (lambda i: torch.nn.functional.embedding(i, FIVE[:, None])[:, 0].long(), (PLACES,), (BEYOND,)),
+    "gather": (lambda x, i: x.gather(0, i), (FIVE, PLACES), (FIVE, -PLACES)),
+    "take": (lambda x, i: x.take(i), (FIVE, -PLACES), (FIVE, BEYOND)),
+    "index_select": (lambda x, i: x.index_select(0, i), (FIVE, PLACES), (FIVE, BEYOND)),
+    "index_put": (lambda x, i: x.clone().index_put_((i,), x * 3), (FIVE, PLACES), (FIVE, BEYOND)),
+    "scatter": (lambda x, i: x.clone().scatter_(0, i, x * 3), (FIVE, PLACES), (FIVE, BEYOND)),
+    "index_add": (lambda x, i: x.index_add(0, i, x), (FIVE, PLACES), (FIVE, BEYOND)),
+    "index_fill": (lambda x, i: x.index_fill(0, i, 3.0), (FIVE, PLACES[:2]), (FIVE, BEYOND[:2])),
+    "one_hot": (lambda i: torch.nn.functional.one_hot(i, 5)[0], (PLACES,), (BEYOND,)),
+    "remainder": (lambda x, y: x % y, (PLACES, PLACES + 1), (PLACES, PLACES)),
+    "truncated": (lambda x, y: torch.div(x, y, rounding_mode="trunc"), (PLACES, PLACES + 1), (PLACES, PLACES)),
+}
+"""Operators, operands that they take, and operands for which they raise."""
+
+
+@pytest.mark.long_cases(but=["cholesky", "indices", "quotients"])
+@pytest.mark.parametrize("name", RAISE_BY_DATA)
+def test_both_branches_of_what_numbers_raise_are_in_the_file(name: str) -> None:
+    operator, taken, raises = RAISE_BY_DATA[name]
+
+    def forward(x: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
+        try:
+            y = operator(x, *others)
+        except (IndexError, RuntimeError):
+            return x * 2
+        return y + 3
+
+    result = check(forward, taken, others=[raises])
+    assert not result.report.warnings
+
+
+def _jitter(x: torch.Tensor) -> torch.Tensor:
+    for scale in (0.0, 1.0, 100.0):
+        try:
+            return torch.linalg.cholesky(x + torch.eye(3) * scale)
+        except torch.linalg.LinAlgError:
+            continue
+    return x * 2
+
+
+def _raises_another(x: torch.Tensor) -> torch.Tensor:
+    try:
+        try:
+            return torch.linalg.inv(x)
+        except RuntimeError as error:
+            raise ValueError("no inverse") from error
+    except ValueError:
+        return x * 2
+
+
+def _with_else(x: torch.Tensor) -> torch.Tensor:
+    try:
+        y = torch.linalg.cholesky(x)
+    except Exception:  # as modules do that are to run anywhere
+        y = x
+    else:
+        y = y * 5
+    finally:
+        x = x + 1
+    return x + y
+
+
+@pytest.mark.long_cases(but=["_raises_another"])
+@pytest.mark.parametrize("forward", [_suppressed(torch.linalg.cholesky), _jitter, _raises_another, _with_else])
+def test_every_way_to_catch_what_numbers_raise(forward: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    assert not check(forward, (MATRIX,), others=[(-MATRIX,), (MATRIX * 0,)]).report.warnings
+
+
+def test_what_nobody_catches_is_no_decision() -> None:
+    def other_class(x: torch.Tensor) -> torch.Tensor:
+        try:
+            return torch.linalg.cholesky(x)
+        except KeyError:
+            return x
+
+    def raises_again(x: torch.Tensor) -> torch.Tensor:
+        try:
+            return torch.linalg.cholesky(x)
+        except RuntimeError as error:
+            raise ValueError("not positive definite") from error
+
+    for forward in (other_class, raises_again):
+        report = check(forward, (MATRIX,)).report
+        assert not report.assumptions
+        assert not report.warnings
+
+
+def test_what_cannot_be_checked_is_a_warning() -> None:
+    def forward(x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        try:
+            return torch.nn.functional.nll_loss(x, target)
+        except IndexError:
+            return x.sum()
+
+    def of_other_sizes(x: torch.Tensor) -> torch.Tensor:
+        try:
+            return torch.linalg.svdvals(x)
+        except RuntimeError:
+            return x
+
+    def cholesky(x: torch.Tensor) -> torch.Tensor:
+        return _caught(torch.linalg.cholesky)(x)
+
+    scores = torch.log_softmax(MATRIX, 1)
+    for result in (
+        check(forward, (scores, torch.tensor([0, 2, 1]))),
+        check(of_other_sizes, (MATRIX,)),
+        check(cholesky, (MATRIX,), data_branches="error"),
+    ):
+        (warning,) = result.report.warnings
+        assert "the file has only the branch without the error   (" in warning

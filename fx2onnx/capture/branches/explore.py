@@ -21,7 +21,7 @@ from fx2onnx.base.stack_frames import drop_frames
 from fx2onnx.capture.attempt import Attempt, Failed, Outcome, Recorded
 from fx2onnx.capture.branches.merge import Merge, Path, on_one_way, unjoined
 from fx2onnx.capture.reasons import Reason
-from fx2onnx.capture.recording.decisions import Choice, Decision, DecisionTrace, NoPathsPerCall, no_choices
+from fx2onnx.capture.recording.decisions import ONE_BRANCH, Choice, Decision, DecisionTrace, NoPathsPerCall, no_choices
 from fx2onnx.capture.recording.size_checks import check_outputs
 from fx2onnx.capture.shapes.deciding import LOOP_IN_TENSORS
 from fx2onnx.capture.shapes.guards import sizes_above_one
@@ -171,7 +171,7 @@ class Exploration:
                     return path
                 if self._runs_left < depth - given + 1:
                     if trace.decisions[depth].is_needed and isinstance(path, Path):
-                        path = _only(path, depth)
+                        path = _only(path, depth, is_alone=True)
                         continue
                     return self._too_many(trace.decisions[-1].error, MAX_PATHS_BY_SIZES)
                 path = self._with_other_way(path, trace, depth)
@@ -253,7 +253,7 @@ class Exploration:
                 return other
             if isinstance(path, Path) and isinstance(other, Failed) and decision.is_needed:
                 drop_frames(other.error)
-                return _only(path, depth)
+                return _only(path, depth, is_alone=True)
             if isinstance(path, Path) and isinstance(other, Failed) and decision.is_by_sizes and is_of_eager(other):
                 sizes = sizes_of_branch(self._run, other, path.shape_env, decision)
                 if sizes is not None and not sizes:
@@ -277,16 +277,15 @@ class Exploration:
         except UserError as refusal:
             if isinstance(path, Path) and decision.is_needed:
                 drop_frames(refusal)
-                return _only(path, depth)
+                return _only(path, depth, is_alone=True)
             return Failed(self._attempt, refusal)
         finally:
             del other, path
 
 
-def _only(path: Path, depth: int) -> Path:
-    """The path of one choice, since eager PyTorch ends with the other one."""
-    decision, env = path.decisions[depth], path.shape_env
-    test = decision.test
+def _only(path: Path, depth: int, is_alone: bool = False) -> Path:
+    """The path of one choice, since eager PyTorch ends with the other one, or, where it ``is_alone``, that cannot be in the file."""
+    decision, env, test = path.decisions[depth], path.shape_env, path.decisions[depth].test
     if isinstance(test, Relation) and not test.symbols() & env.unbacked:
         taken = test if decision.holds else test.negated()
         supposed = {each: None for each in env.facts.supposed if each != taken}
@@ -298,14 +297,15 @@ def _only(path: Path, depth: int) -> Path:
         env.assume(taken, decision.where)
         check_outputs(captured.graph, captured.outputs, captured.symbols, {taken: decision.where})
         return path
+    if is_alone:
+        path.captured.warnings.append(f"forward catches an error; {ONE_BRANCH}   ({decision.where})")
     env.assume(f"%{test.name} is {str(decision.holds).lower()}", decision.where)
     return path
 
 
 def _is_of_several(path: Path, depth: int) -> bool:
     """True if the decision compares a size with 0 or 1, as in ``if n > 0``, and the size is larger on this path."""
-    decision = path.decisions[depth]
-    test = decision.test
+    decision, test = path.decisions[depth], path.decisions[depth].test
     if not decision.is_by_sizes or not isinstance(test, Relation):
         return False
     return (test if decision.holds else test.negated()).tells_several()

@@ -18,7 +18,7 @@ import torch.fx
 from fx2onnx.capture.captured import TensorInfo
 from fx2onnx.capture.op_table import Op
 from fx2onnx.capture.recording.trial_numbers import Fill, identity, ones, rising, sizes_of_batches, zeros
-from fx2onnx.capture.registry import NAMESPACES, NOT_TRIED
+from fx2onnx.capture.registry import NAMESPACES, NOT_TRIED, LinAlgError
 from fx2onnx.capture.shapes.shape_env import ShapeEnv, UnmetNeed
 from fx2onnx.capture.shapes.symnode import unwrap
 from fx2onnx.sizes.expr import Dim
@@ -27,7 +27,6 @@ from fx2onnx.torchcompat.error_words import is_about_cpu, is_about_dtypes
 from fx2onnx.torchcompat.operators import OpOverload
 
 aten = torch.ops.aten
-LinAlgError: type[Exception] = torch.linalg.LinAlgError  # type: ignore[attr-defined]
 
 Arguments: TypeAlias = tuple[tuple[object, ...], Mapping[str, object]]
 

@@ -31,6 +31,7 @@ from fx2onnx.capture.shapes.shape_env import DATA_DECIDES, KEEP_TENSORS, ShapeEn
 from fx2onnx.sizes.assumptions import Assumed
 from fx2onnx.sizes.expr import Dim, DimLike, Scalar
 from fx2onnx.sizes.relation import Relation
+from fx2onnx.torchcompat.caught_errors import is_caught
 from fx2onnx.torchcompat.dispatch import PreDispatchMode, SplitMode, in_function_transform
 from fx2onnx.torchcompat.fake_tensors import CPU, DataDependentOutputException, DynamicOutputShapeException
 from fx2onnx.torchcompat.modules import PATHS
@@ -212,6 +213,10 @@ class Tracer:
             return traits.writes(self, func, args, kwargs)
         if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
             args = road("autocast").cast_arguments(self, func, args, kwargs)
+        if traits.raises is not None and is_caught(traits.raises):
+            replaced = road("errors that forward catches").raised_by_data(self, func, args, kwargs)
+            if replaced is not NotImplemented:
+                return replaced
         if traits.records is not None:
             replaced = traits.records(self, func, args, kwargs)
             if replaced is not NotImplemented:

@@ -170,15 +170,29 @@ def _advise(error: UserError, plan: TrainingPlan) -> None:
 
 
 def take_names(result: ExportResult) -> None:
-    """Parameters, buffers and nodes are called as in the user's module."""
+    """Parameters, buffers and nodes are called as in the user's module. A buffer that nothing changes keeps a longer name where
+    another value has its own.
+
+    Raises:   UserError E001 where a buffer that forward changes is called as an input, an output or the number of steps.
+    """
     graph = result.owned.model.graph
+    values = [*graph.inputs, *graph.outputs, *(value for node in graph for value in node.outputs)]
+    taken = {value.name for value in values if value.name and not value.name.startswith(OWN)}
     for value in [*graph.inputs, *graph.outputs]:
         if value.name and value.name.startswith(OWN):
-            value.name = value.name.removeprefix(OWN)
+            own = value.name.removeprefix(OWN)
+            if own in taken:
+                raise UserError(
+                    "E001",
+                    f"forward changes the tensor {own} of the module, and another value of the file is called {own}",
+                    next=f"give {own} of the module another name",
+                )
+            value.name = own
     for name in [name for name in graph.initializers if name.startswith(OWN)]:
-        value = graph.initializers.pop(name)
-        value.name = name.removeprefix(OWN)
-        graph.initializers[value.name] = value
+        if name.removeprefix(OWN) not in taken:
+            value = graph.initializers.pop(name)
+            value.name = name.removeprefix(OWN)
+            graph.initializers[value.name] = value
     _name_nodes(result)
     result.initial_state = {name.removeprefix(OWN): value for name, value in result.initial_state.items()}
     result.report.input_names = [value.name or "" for value in graph.inputs]

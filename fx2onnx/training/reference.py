@@ -24,7 +24,10 @@ class Reference(torch.nn.Module):
         super().__init__()
         setattr(self, RETURNS_STATE, True)
         self.program = _EagerProgram(module, plan, kind)
-        self.own_by_name = plan.untrained(module)
+        taken = plan.inputs(kind, with_state=False)
+        self.own_by_name = {
+            name: value for name, value in plan.untrained(module).items() if name in plan.buffers or name not in taken
+        }
         self.outputs = list(outputs)
 
     def forward(self, **tensors: torch.Tensor) -> Tensors:
@@ -35,6 +38,8 @@ class Reference(torch.nn.Module):
             tensors |= {name: own.get(name, self.own_by_name[name]) for name in self.program.plan.buffers}
             state = {}
         results = called_with(self.program, state, (), tensors)
+        if self.program.kind is GraphKind.EVAL:  # by place: a file may have to call an output otherwise
+            results = dict(zip(self.outputs, results.values(), strict=False))
         results |= {name.removeprefix(OWN) + NEXT: value for name, value in state.items()}
         results = {name + NEXT: value for name, value in self.program.leaves.items()} | results
         return {name: results[name].detach() for name in self.outputs}

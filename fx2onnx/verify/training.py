@@ -79,7 +79,7 @@ def verify_graph(
         kept = {value.name for value in graph.initializer}
         wanted = [value.name for value in graph.input if value.name not in kept]
         reference = Reference(module, plan, kind, [value.name for value in graph.output])
-        buffers = {name: value for name, value in plan.untrained(module).items() if name in wanted}
+        buffers = {name: value for name, value in reference.own_by_name.items() if name in wanted}
         given = {**plan.inputs(kind), **buffers}
         sample = random_gradients({name: value for name, value in given.items() if name in wanted})
         if kind in (GraphKind.STEP, GraphKind.UPDATE):

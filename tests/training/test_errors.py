@@ -292,3 +292,32 @@ def test_a_complex_parameter(tmp_path: Path) -> None:
 
     error = refused(Turned(), tmp_path)
     assert (error.code, "scale" in error.what) == ("E108", True)
+
+
+class Called(nn.Module):
+    """A buffer of the name, which forward changes or does not."""
+
+    def __init__(self, name: str, changes: bool) -> None:
+        super().__init__()
+        self.layer, self.name, self.changes = nn.Linear(3, 2), name, changes
+        self.register_buffer(name, torch.ones(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        own: torch.Tensor = getattr(self, self.name)
+        if self.changes:
+            own.mul_(0.5)
+        return self.layer(x) * own
+
+
+@pytest.mark.parametrize("name", ["x", "step", "loss", "output"])
+def test_a_buffer_of_another_values_name(name: str, tmp_path: Path) -> None:
+    """Beside the input, the optimizer's count and the outputs: a constant is called otherwise, a changed one cannot be."""
+    for changes in (False, True):
+        module = Called(name, changes)
+        optimizer = torch.optim.AdamW(module.parameters())
+        options: dict[str, Any] = {"loss": lambda y: y.pow(2).mean(), "optimizer": optimizer, "verify": True}
+        if changes and name != "output":
+            with pytest.raises(fx2onnx.UserError, match=f"E001.*changes the tensor {name} .*another value of the file"):
+                fx2onnx.export_training(module, (X,), tmp_path / "changed", **options)
+            continue
+        fx2onnx.export_training(module, (X,), tmp_path / str(changes), **options)

@@ -62,9 +62,9 @@ def manifest_of(
     given: dict[str, Role] = {}
     for name, graph in graphs.items():
         kind = _KINDS.get(name, "forward")
-        given |= {output: _output_role(output, kind) for output in _described(graph.outputs) if kind in _GIVEN}
+        given |= {output: _output_role(output, kind) for output in described(graph.outputs) if kind in _GIVEN}
     forms = tuple(
-        replace(_form(name, graph, given), conditions=_conditions(results[name]), **_of_module(sources.get(name)))
+        replace(_form(name, graph, given), conditions=conditions_of(results[name]), **_of_module(sources.get(name)))
         for name, graph in graphs.items()
     )
     embedding = sources.get(names.EMBED_FILE)
@@ -81,7 +81,6 @@ def manifest_of(
         prefix = "gguf" if assembly.gguf else "hf"
         said["source"] = f"{prefix}:{relative_path(place.resolve(), target.resolve())}{mark}{query}"
     said["options"] = {key: value for key, value in origin.items() if key not in said}
-    precise = {name: _precise(found) for name, result in results.items() if (found := result.report.precision)}
     return Manifest(
         VERSION,
         forms,
@@ -90,12 +89,16 @@ def manifest_of(
         baked=baked,
         prompt_rewrite=rewrite,
         codebook_delays=delays,
-        precision=precise,
+        precision=precision_of(results),
     )
 
 
+def precision_of(results: Mapping[str, ExportResult]) -> dict[str, Precise]:
+    """The facts of the reports on graphs in 16 bits, by file."""
+    return {name: _precise(found) for name, result in results.items() if (found := result.report.precision)}
+
+
 def _precise(found: Mapping[str, Any]) -> Precise:
-    """The facts of a report on a graph in 16 bits."""
     return Precise(found["asked"], {name: f"{each['op']}: {each['why']}" for name, each in found["kept"].items()})
 
 
@@ -106,7 +109,7 @@ def _of_module(source: Source | None) -> dict[str, Any]:
     return {"mask": "ones"} if source is not None and isinstance(source.module, GroupedDecoder) else {}
 
 
-def _conditions(result: ExportResult) -> tuple[size_conditions.StatedCondition, ...]:
+def conditions_of(result: ExportResult) -> tuple[size_conditions.StatedCondition, ...]:
     """The conditions on sizes that the graph's own file states."""
     return size_conditions.read_stated(result.owned.model.metadata_props.get(size_conditions.METADATA_KEY, "[]"))
 
@@ -128,7 +131,7 @@ def _as_exported(medium: Medium, forms: Sequence[GraphForm]) -> Medium:
 
 def _form(name: str, graph: ir.Graph, given: Mapping[str, Role]) -> GraphForm:
     """``given`` are the roles of what other graphs give, by name."""
-    inputs, outputs = _described(graph.inputs), _described(graph.outputs)
+    inputs, outputs = described(graph.inputs), described(graph.outputs)
     past, present = (
         {name.removeprefix(prefix): name for name in ends if name.startswith(prefix)}
         for ends, prefix in ((inputs, names.PAST), (outputs, names.PRESENT))
@@ -179,7 +182,7 @@ def _state(name: str, past: str | None, present: str | None, dtype: str, shape: 
     return CacheState(name, past, present, dtype, shape, "constant")
 
 
-def _described(values: Iterable[ir.Value]) -> dict[str, tuple[str, Shape]]:
+def described(values: Iterable[ir.Value]) -> dict[str, tuple[str, Shape]]:
     """Dtype and shape of each input, by name."""
     found = {}
     for value in values:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 from fx2onnx.base.errors import UserError, warn
 from fx2onnx.base.targets import path_text
 from fx2onnx.exporting import genai, pipeline
+from fx2onnx.exporting.components import PREFIX, PipelineAssembly, of_component
 from fx2onnx.exporting.contract import manifest_of
 from fx2onnx.exporting.options import ExportOptions, FolderOptions
 from fx2onnx.exporting.result import ExportedFolder
@@ -55,6 +56,9 @@ def write_folder(spec: str, output: str | os.PathLike[str], options: FolderOptio
 
     target = check_folder(Path(path_text(output, "the folder")).expanduser())
     asked, cache, more = options.export, options.cache, options.source
+    origin = {"source": spec, "task": options.task} | {key: value for key, value in more.items() if value is not None}
+    if isinstance(spec, str) and spec.startswith(PREFIX):
+        return export_assembly(PipelineAssembly.of(spec, more), target, asked, engines=options.engines, origin=origin)
     if cache == "static" and asked.opset_version is None:
         asked = replace(asked, opset_version=chosen_opset(asked.target, None, IN_PLACE_OPSET))
     if asked.is_fused and cache == "dynamic":
@@ -63,12 +67,11 @@ def write_folder(spec: str, output: str | os.PathLike[str], options: FolderOptio
         genai.check_task(options.task)
     in_place = asked.opset_version is not None and asked.opset_version >= IN_PLACE_OPSET
     assembly = assemble(spec, options.task, cache=cache, in_place=in_place, logits=options.logits, **more)
-    origin = {"source": spec, "task": options.task} | {key: value for key, value in more.items() if value is not None}
     return export_assembly(assembly, target, asked, engines=options.engines, origin=origin)
 
 
 def export_assembly(
-    assembly: Assembly,
+    assembly: Assembly | PipelineAssembly,
     target: Path,
     options: ExportOptions = DEFAULTS,
     *,
@@ -78,13 +81,19 @@ def export_assembly(
     """Export the parts of ``assembly`` into ``target``; ``origin`` is what was asked for, which the folder keeps."""
     from fx2onnx.exporting.functions import require_modules
 
-    require_modules(assembly.model, options.functions)
     done = ExportedFolder(target)
     results: dict[str, ExportResult] = {}
-    for part in assembly.parts:
-        done.notes += [part.note] if part.note else []
-        for file, (result, source) in _export_part(part, options, done.notes).items():
-            results[file], done.sources[file] = result, source
+    if isinstance(assembly, PipelineAssembly):
+        for file, make in assembly.sources():
+            with of_component(file):
+                done.sources[file] = make()
+                results[file] = _export(done.sources[file], options)
+    else:
+        require_modules(assembly.model, options.functions)
+        for part in assembly.parts:
+            done.notes += [part.note] if part.note else []
+            for file, (result, source) in _export_part(part, options, done.notes).items():
+                results[file], done.sources[file] = result, source
     warn(text for result in results.values() for text in result.report.warnings)
     check = functools.partial(_verify, done, engines=engines, effort=options.effort) if options.verify else None
     _write_parts(assembly, results, done, check, origin or {}, for_genai=options.is_for_genai)
@@ -94,7 +103,7 @@ def export_assembly(
 
 
 def _write_parts(
-    assembly: Assembly,
+    assembly: Assembly | PipelineAssembly,
     results: dict[str, ExportResult],
     done: ExportedFolder,
     check: Callable[[Path], None] | None,
@@ -105,15 +114,22 @@ def _write_parts(
     """Write everything, or nothing. ``check`` looks at a folder of files: before the commit, where they can be read there."""
     target = done.path
     needs_weights_beside_it = _refers(results)
-    manifest = manifest_of(assembly, results, done.sources, origin, target)
+    is_pipeline = isinstance(assembly, PipelineAssembly)
+    if is_pipeline:
+        manifest, keep = assembly.manifest(results, origin, target), []
+    else:
+        manifest, keep = manifest_of(assembly, results, done.sources, origin, target), _own_files(assembly, target)
     with staging(target) as stage:
         _write(results, stage, target)
-        _write_configs(assembly, stage, target)
+        if is_pipeline:
+            assembly.write_configs(stage, target)
+        else:
+            _write_configs(assembly, stage, target)
         if for_genai:
             genai.write_config(assembly.model, results, stage, target)
         if check is not None and not needs_weights_beside_it:
             check(stage)
-        commit_folder(stage, target, manifest.facts(), keep=_own_files(assembly, target))
+        commit_folder(stage, target, manifest.facts(), keep=keep)
     if check is not None and needs_weights_beside_it:
         check(target)
 

@@ -19,7 +19,7 @@ from typing import Annotated, Any
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.typed_json import Misfit, Only, built, within
 from fx2onnx.files.digest import digest_of, digest_of_file
-from fx2onnx.files.folder_files import read_object
+from fx2onnx.files.folder_files import inside, read_object
 from fx2onnx.files.renaming import replace
 from fx2onnx.files.staging import PREFIX, locked
 
@@ -67,12 +67,14 @@ def path_now(folder: Path, name: str, digest: str) -> Path:
 def commit_folder(stage: Path, target: Path, facts: Mapping[str, Any], keep: Collection[str] = ()) -> None:
     """Let the files of ``stage`` take the place of those that an earlier manifest in ``target`` names.
 
-    ``facts`` is what else the manifest says. Files of ``target`` that no manifest names stay as they are, and those in
+    Files may lie in folders of ``stage``, one level deep. ``facts`` is what else the manifest says. Files of ``target`` that no manifest names stay as they are, and those in
     ``keep``, whatever a manifest says.
 
     Raises:   OSError, UserError E301; then the earlier files stand there untouched.
     """
-    entries = {path.name: FileEntry.of(path) for path in sorted(stage.iterdir()) if path.is_file()}
+    entries = {
+        path.relative_to(stage).as_posix(): FileEntry.of(path) for path in sorted(stage.rglob("*")) if path.is_file()
+    }
     with locked(target):
         earlier = read_entries(target)
         _check_places(target, earlier, entries)
@@ -99,7 +101,7 @@ def _check_places(target: Path, earlier: Mapping[str, FileEntry], entries: Mappi
     """Nothing is replaced but files of an earlier export (older ones did not name their files)."""
     is_ours = (target / MANIFEST).is_file()
     for name in (*entries, MANIFEST):
-        path = target / name
+        path = inside(target, name)
         if path.exists() and not path.is_file():
             raise UserError("E301", f"cannot write '{path}'", why="it is no regular file", next="remove or rename it")
         foreign = not is_ours and name not in earlier and not name.endswith(CHECKED_SUFFIXES)
@@ -117,6 +119,7 @@ def finish(folder: Path, entries: Mapping[str, FileEntry]) -> None:
     for name, entry in entries.items():
         pending = pending_path(folder, name, entry.digest)
         if pending.is_file():
+            inside(folder, name).parent.mkdir(exist_ok=True)
             replace(pending, folder / name)
 
 
@@ -150,7 +153,8 @@ def _text(entries: Mapping[str, FileEntry], facts: Mapping[str, Any], obsolete: 
 
 def is_file_of_folder(path: Path, folder: Path) -> bool:
     """Return whether ``path`` is the manifest of ``folder`` or a file that it names."""
-    return path.resolve().parent == folder.resolve() and path.name in {MANIFEST, *read_entries(folder)}
+    names = {MANIFEST, *read_entries(folder)}
+    return path.resolve() in {folder.resolve() / name for name in names}
 
 
 def read_entries(folder: Path) -> dict[str, FileEntry]:
@@ -168,7 +172,13 @@ def _read(folder: Path, keys: Sequence[str]) -> dict[str, FileEntry]:
         return {}  # a damaged one says nothing
     parts = [manifest[key] for key in keys if isinstance(manifest.get(key), dict)]
     entries = {name: FileEntry.from_json(value) for part in parts for name, value in part.items()}
-    return {name: entry for name, entry in entries.items() if entry is not None and is_plain_name(name)}
+    return {name: entry for name, entry in entries.items() if entry is not None and is_member_name(name)}
+
+
+def is_member_name(name: str) -> bool:
+    """Return whether a manifest may name a copied file so: one in its own folder, or in a folder there."""
+    parts = name.split("/")
+    return len(parts) <= 2 and all(map(is_plain_name, parts))
 
 
 def is_plain_name(name: str) -> bool:

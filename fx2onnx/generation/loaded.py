@@ -12,11 +12,13 @@ import numpy as np
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.stack_frames import public, public_methods
 from fx2onnx.generation.checks import cast, check_known
+from fx2onnx.generation.components import LoadedPipeline
 from fx2onnx.generation.engine import Graph, as_array
 from fx2onnx.generation.generate import generate
 from fx2onnx.generation.media import encode_media
 from fx2onnx.generation.opened import CACHE, OpenedFolder, Outputs, from_torch
 from fx2onnx.judge.engines import SESSIONS, chosen_engines
+from fx2onnx.manifest.form import read_manifest
 from fx2onnx.manifest.names import DECODER_IDS, EMBEDDED, IDS, MASK
 
 if TYPE_CHECKING:
@@ -138,7 +140,7 @@ class LoadedModel(OpenedFolder):
 
 
 @public
-def load(folder: str | PathLike[str], engine: str | None = None) -> LoadedModel:
+def load(folder: str | PathLike[str], engine: str | None = None) -> LoadedModel | LoadedPipeline:
     """The exported models of ``folder``, ready to run in ``engine`` (``"onnxruntime"`` or ``"runner"``).
 
     Raises:   UserError E302 where the folder holds no model, E001 and E602 for an engine that is unknown or missing.
@@ -148,4 +150,5 @@ def load(folder: str | PathLike[str], engine: str | None = None) -> LoadedModel:
         raise UserError("E302", f"there is no folder '{path}'", next="fx2onnx export-folder hf:FOLDER -o FOLDER")
     if not any(path.glob("*.onnx")):
         raise UserError("E302", f"the folder '{path}' holds no .onnx file", next="give the folder that export wrote")
-    return LoadedModel(path, chosen_engines(None if engine is None else [engine], SESSIONS)[0])
+    chosen = chosen_engines(None if engine is None else [engine], SESSIONS)[0]
+    return (LoadedPipeline if read_manifest(path).components else LoadedModel)(path, chosen)

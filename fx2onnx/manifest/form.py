@@ -13,14 +13,15 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.typed_json import Misfit, Only, built, within
-from fx2onnx.files.folder_commit import MANIFEST, VERSION, FileEntry, is_plain_name, path_now
+from fx2onnx.files.folder_commit import MANIFEST, VERSION, FileEntry, is_member_name, is_plain_name, path_now
 from fx2onnx.files.folder_files import inside, read_object
 from fx2onnx.sizes.stated import SizeCondition, StatedCondition
 
-Kind: TypeAlias = Literal["forward", "decode", "prompt", "encoder", "embed", "image", "audio"]
+Kind: TypeAlias = Literal["forward", "decode", "prompt", "encoder", "embed", "image", "audio", "component"]
 """What a graph does. ``forward`` takes all tokens, without a cache; ``decode`` takes tokens and a cache; ``prompt`` the
 first tokens, before ``decode``; ``encoder`` is that of an encoder-decoder, ``image`` and ``audio`` are encoders of what
-comes beside the text; ``embed`` puts their features among the embedded tokens."""
+comes beside the text; ``embed`` puts their features among the embedded tokens. ``component``: a method of a component of a
+diffusers pipeline; no other kind is beside it."""
 Role: TypeAlias = Literal[
     "tokens", "decoder_tokens", "embedded", "mask", "positions", "length", "logits",
     "encoder_states", "encoder_mask", "handed_on", "media", "features", "stream", "beside", "token_mask", "other",
@@ -39,6 +40,10 @@ _Token = Annotated[int, within(0, 2**31)]
 _IS_LINE = Only("a line of text", lambda value: len(value) < 4096 and value.isprintable(), {"maxLength": 4095})
 _Text = Annotated[str, _IS_LINE]
 _PlainName = Annotated[str, Only("the name of a file in the folder", is_plain_name, {"pattern": r"^[^/\\:\u0000]+$"})]
+_MemberName = Annotated[
+    str,
+    Only("the name of a file in the folder or a folder in it", is_member_name, {"pattern": r"^[^/\\:\u0000]+(/[^/\\:\u0000]+)?$"}),
+]
 _Shape = tuple[int | str, ...]
 
 
@@ -176,6 +181,15 @@ class Precise:
 
 
 @dataclass(frozen=True)
+class Component:
+    """A component of a diffusers pipeline: its name, the graph of each of its methods, and tensors that the pipeline reads from it."""
+
+    name: _Text
+    graphs: Mapping[_Text, _PlainName]
+    values: Mapping[_Text, Annotated[Any, Only("an array of numbers", _is_numbers)]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Manifest:
     """The whole file.
 
@@ -183,6 +197,7 @@ class Manifest:
     ``baked``                        inputs that are constants of the graphs, as nested lists of numbers;
     ``codebook_delays``              by how many steps each codebook is written later;
     ``precision``                    of graphs in 16 bits, what computes in float32, and why;
+    ``components``                   of a diffusers pipeline, whose class ``model_index.json`` names;
     ``files, copied, obsolete``      size and digest of each graph and file of weights, of each config, and of what an
                                      earlier export left; without ``files`` no digest is compared.
     """
@@ -198,9 +213,10 @@ class Manifest:
     prompt_rewrite: PromptRewrite | None = None
     codebook_delays: tuple[Annotated[int, within(0, 4096)], ...] = ()
     precision: Mapping[_PlainName, Precise] = field(default_factory=dict)
+    components: tuple[Component, ...] = ()
     files: Mapping[_PlainName, FileEntry] | None = None
-    copied: Mapping[_PlainName, FileEntry] | None = None
-    obsolete: Mapping[_PlainName, FileEntry] | None = None
+    copied: Mapping[_MemberName, FileEntry] | None = None
+    obsolete: Mapping[_MemberName, FileEntry] | None = None
 
     def facts(self) -> dict[str, Any]:
         """The facts that are written beside the version and the files, which the commit of a folder adds."""
@@ -247,6 +263,9 @@ def read_manifest(folder: Path) -> Manifest:
 def _contradictions(manifest: Manifest) -> Iterator[str]:
     """The contradictions between keys."""
     kinds = [graph.kind for graph in manifest.graphs]
+    if manifest.components:
+        yield from _of_components(manifest)
+        return
     mains = [kind for kind in kinds if kind in ("forward", "decode")]
     if len(mains) != 1 or len(set(kinds)) < len(kinds):
         yield f"graphs are {', '.join(kinds) or 'none'}, not one of forward and decode, and at most one of each other kind"
@@ -277,6 +296,18 @@ def _contradictions(manifest: Manifest) -> Iterator[str]:
             yield f"media[{place}].kind is {medium.kind}, and there is no such graph"
         elif medium.grid is not None and medium.grid.input not in _taken_by(manifest, medium.kind, "embed"):
             yield f"media[{place}].grid is {medium.grid.input}, which no graph takes"
+
+
+def _of_components(manifest: Manifest) -> Iterator[str]:
+    named = [file for component in manifest.components for file in component.graphs.values()]
+    files = [graph.file for graph in manifest.graphs]
+    if sorted(named) != sorted(files) or any(graph.kind != "component" for graph in manifest.graphs):
+        yield f"components have the graphs {', '.join(named) or 'none'}, and graphs are {', '.join(files) or 'none'}"
+    for place, graph in enumerate(manifest.graphs):
+        try:
+            graph.size_conditions()
+        except ValueError as cause:
+            yield f"graphs[{place}].conditions: {cause}"
 
 
 def _taken_by(manifest: Manifest, *kinds: Kind) -> set[str]:

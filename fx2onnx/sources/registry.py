@@ -106,6 +106,15 @@ KINDS: dict[str, SourceKind] = {
             example="sentence-transformers:./my-embedder",
         ),
         SourceKind(
+            "diffusers",
+            "a graph of a diffusers pipeline (export-folder: all of them), from a folder with model_index.json",
+            "fx2onnx.sources.diffusers.kind",
+            package="diffusers",
+            options=frozenset({"batch", "seq"}),
+            example="diffusers:./my-pipeline?component=unet",
+            loads_weights=True,
+        ),
+        SourceKind(
             "file",
             "what torch.export.save or torch.jit.save wrote (.pt2, TorchScript); also the path alone",
             "fx2onnx.sources.saved",
@@ -167,7 +176,8 @@ def resolve(
     """The module, sample inputs and dynamic dims that ``spec`` names.
 
     ``spec`` is ``zoo:NAME``, ``torchvision:NAME``, ``timm:NAME``, ``hf:FOLDER_OR_MODEL_TYPE``, ``gguf:FILE``,
-    ``sentence-transformers:FOLDER``, a folder alone (its files say of which kind it is), ``file:PATH`` or ``package.module:factory``, each with optional ``?key=value&key=value``. ``weights`` is ``random``, ``reference``
+    ``sentence-transformers:FOLDER``, ``diffusers:FOLDER?component=NAME``, a folder alone (its files say of which kind it is),
+    ``file:PATH`` or ``package.module:factory``, each with optional ``?key=value&key=value``. ``weights`` is ``random``, ``reference``
     (``hf:FOLDER`` only: the module's weights stay in their files), ``none`` or the path of a state dict.
 
     Raises:   UserError E601 (unknown or unbuildable source), E602 (package missing), E001 (wrong option), E302 (weights

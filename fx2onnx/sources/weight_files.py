@@ -24,6 +24,7 @@ from fx2onnx.files.safetensors import WeightFile
 from fx2onnx.sources.foreign_errors import summary
 
 SAFETENSORS, TORCH_SAVE = "model.safetensors", "pytorch_model.bin"
+OF_DIFFUSERS = ("diffusion_pytorch_model.safetensors", "diffusion_pytorch_model.bin")
 INDEX = ".index.json"
 _READ = ("*.safetensors", "*.index.json", "*.bin", "*.pt")
 """What a loader may open."""
@@ -48,7 +49,7 @@ def map_checkpoint(path: Path) -> Checkpoint:
     """
     if not os.path.isdir(path):
         return map_file(path)
-    for name in (SAFETENSORS, TORCH_SAVE):
+    for name in (SAFETENSORS, TORCH_SAVE, *OF_DIFFUSERS):
         if (path / name).is_file():
             return map_file(inside(path, name))
         if (path / (name + INDEX)).is_file():

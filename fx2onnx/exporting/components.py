@@ -1,0 +1,109 @@
+"""A diffusers pipeline as a folder: a graph for each method of its components, their configs, and what is no module as it is."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fx2onnx.base.errors import UserError
+from fx2onnx.base.source import relative_path
+from fx2onnx.exporting.contract import conditions_of, described, precision_of
+from fx2onnx.files.folder_commit import MANIFEST, VERSION
+from fx2onnx.files.folder_files import inside
+from fx2onnx.files.pipeline_index import INDEX
+from fx2onnx.manifest.form import Component, GraphForm, Manifest, Port
+from fx2onnx.sources.diffusers.kind import Pipeline
+from fx2onnx.sources.source import Options
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from fx2onnx.exporting.result import ExportResult
+    from fx2onnx.sources import Source
+
+PREFIX = "diffusers:"
+_COPIED = (".json", ".txt", ".model", ".jinja")
+_NOT_COPIED = (".index.json", MANIFEST)
+
+
+@dataclass(frozen=True)
+class PipelineAssembly:
+    """A pipeline as the files of a folder."""
+
+    pipeline: Pipeline
+
+    @classmethod
+    def of(cls, spec: str, options: Mapping[str, Any]) -> PipelineAssembly:
+        """The assembly of ``diffusers:FOLDER``. Raises UserError E001, E302, E601."""
+        name, _, query = spec.removeprefix(PREFIX).partition("?")
+        if query:
+            raise UserError(
+                "E001",
+                f"'{spec}' is one graph of a pipeline, and a folder holds all",
+                next=[f"fx2onnx export '{spec}' -o FILE.onnx", f"fx2onnx export-folder {PREFIX}{name} -o FOLDER"],
+            )
+        if options.get("image_size") is not None:
+            raise UserError("E001", "--image-size has no meaning for diffusers: sources")
+        return cls(Pipeline(Path(name).expanduser(), Options(**options)))
+
+    def sources(self) -> Iterator[tuple[str, Callable[[], Source]]]:
+        """The sources of all graphs, by file."""
+        for component in self.pipeline.components():
+            for stem, make in component.parts().items():
+                yield f"{stem}.onnx", make
+
+    def write_configs(self, stage: Path, target: Path) -> None:
+        """The index, and the configs and tokenizer files of each component, in folders as they were."""
+        folder = self.pipeline.folder
+        if folder.resolve() == target.resolve():
+            return
+        shutil.copyfile(inside(folder, INDEX), stage / INDEX)
+        for name in self.pipeline.configs:
+            for path in sorted(inside(folder, name).iterdir()):
+                if path.name.endswith(_COPIED) and not path.name.endswith(_NOT_COPIED) and path.is_file():
+                    (stage / name).mkdir(exist_ok=True)
+                    shutil.copyfile(inside(folder, f"{name}/{path.name}"), stage / name / path.name)
+
+    def manifest(self, results: Mapping[str, ExportResult], origin: Mapping[str, Any], target: Path) -> Manifest:
+        """All but the files."""
+        components = tuple(
+            Component(
+                each.entry.name,
+                {call.method: f"{each.stem(call)}.onnx" for call in each.calls},
+                each.values(),
+            )
+            for each in self.pipeline.components()
+        )
+        return Manifest(
+            VERSION,
+            tuple(_form(name, result) for name, result in results.items()),
+            source=PREFIX + relative_path(self.pipeline.folder.resolve(), target.resolve()),
+            seed=origin.get("seed", 0),
+            options={key: value for key, value in origin.items() if key not in ("source", "task", "seed")},
+            components=components,
+            precision=precision_of(results),
+        )
+
+
+def _form(name: str, result: ExportResult) -> GraphForm:
+    graph: ir.Graph = result.owned.model.graph
+    inputs, outputs = (
+        tuple(Port(port, "other", *of) for port, of in described(values).items())
+        for values in (graph.inputs, graph.outputs)
+    )
+    return GraphForm(name, "component", inputs, outputs, tokens="all", conditions=conditions_of(result))
+
+
+@contextlib.contextmanager
+def of_component(file: str) -> Iterator[None]:
+    """Errors inside say which graph they are of."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(
+            error.code, f"{file}: {error.what}", where=error.where, why=error.why, next=error.next
+        ) from error

@@ -1,0 +1,1 @@
+"""``diffusers:FOLDER``: the components of a diffusers pipeline."""

@@ -1,0 +1,218 @@
+"""``diffusers:FOLDER``: the components of a pipeline that ``DiffusionPipeline.save_pretrained`` wrote, each a graph or two."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fx2onnx.base.errors import UserError
+from fx2onnx.files.folder_files import inside, read_object
+from fx2onnx.files.pipeline_index import Entry, PipelineIndex, quiet, read_index
+from fx2onnx.files.safetensors import WeightFile
+from fx2onnx.sources.diffusers.calls import ComponentCall, example
+from fx2onnx.sources.diffusers.rows import DECODE, ENCODE, ROWS, Call, Facts
+from fx2onnx.sources.foreign_errors import reported
+from fx2onnx.sources.hf.by_reference import quiet_loading
+from fx2onnx.sources.hf.config import CONFIG, check_config
+from fx2onnx.sources.hf.guard import guarded
+from fx2onnx.sources.seeding import move_constants, seeded
+from fx2onnx.sources.source import Options, Source
+from fx2onnx.sources.weight_files import check_files, map_checkpoint
+from fx2onnx.sources.weights import check_dtype
+
+_SUFFIXES = {ENCODE: "_encoder", DECODE: "_decoder"}
+_LARGEST_VALUE = 4096
+"""Elements of a tensor that a pipeline may read from a component itself, such as the mean of its latents."""
+
+
+def names() -> list[str]:
+    """Nothing: folders are not listed."""
+    return []
+
+
+def build(name: str, options: Options) -> Source:
+    """The graph ``?component=NAME`` of the pipeline: ``unet``, ``vae_decoder``.
+
+    Raises:   UserError E601 without a component, for an unknown one, and for one whose class has no row.
+    """
+    keywords = dict(options.keywords)
+    asked = str(keywords.pop("component", ""))
+    if keywords:
+        raise UserError("E001", f"diffusers: takes no {next(iter(keywords))}", next="?component=NAME")
+    components = Pipeline(Path(name).expanduser(), options).components()
+    parts = {stem: part for component in components for stem, part in component.parts().items()}
+    if asked not in parts:
+        raise UserError(
+            "E601",
+            f"'{name}' is a pipeline of {len(parts)} graphs, and none is called '{asked}'" if asked else f"'{name}' is a pipeline of {len(parts)} graphs",
+            next=[f"all of them: fx2onnx export-folder diffusers:{name} -o FOLDER",
+                  f"one of them: diffusers:{name}?component=NAME, which is {', '.join(parts)}"],
+        )  # fmt: skip
+    return parts[asked]()
+
+
+class Pipeline:
+    """A folder with ``model_index.json``, and how its components are made."""
+
+    def __init__(self, folder: Path, options: Options) -> None:
+        self.folder = folder
+        self.options = options
+        self.index: PipelineIndex = read_index(folder)
+        self.configs = {entry.name: self._config(entry) for entry in self.index.entries if self._place(entry).is_dir()}
+
+    def _place(self, entry: Entry) -> Path:
+        return inside(self.folder, entry.name)
+
+    def _config(self, entry: Entry) -> Mapping[str, Any]:
+        path = inside(self.folder, f"{entry.name}/{CONFIG}")
+        if not path.is_file():
+            return {}
+        stated = read_object(path)
+        check_config(stated, str(path))
+        return stated
+
+    def components(self) -> list[Component]:
+        """The components with weights. Raises UserError E302, E601 for one that cannot be exported, before any is."""
+        found = []
+        with guarded(str(self.folder)):
+            for entry in self.index.entries:
+                kind = entry.component_class()
+                if not (isinstance(kind, type) and issubclass(kind, torch.nn.Module)):
+                    continue
+                if entry.name not in self.configs:
+                    raise UserError(
+                        "E302",
+                        f"the folder '{self.folder}' has no component {entry.name}",
+                        why=f"model_index.json names it, a {entry.class_name}",
+                        next="copy the missing folder, or write null for both of its names if the pipeline goes without",
+                    )
+                if entry.class_name not in ROWS:
+                    raise UserError(
+                        "E601",
+                        f"the component {entry.name} is a {entry.class_name}, whose inputs are not known",
+                        why=f"known are {', '.join(sorted(ROWS))}",
+                        next="export this module in Python: fx2onnx.export(pipeline." + entry.name + ", ...)",
+                    )
+                found.append(Component(self, entry, kind))
+        return found
+
+
+@dataclass(frozen=True)
+class Component:
+    """A component with weights, which are read when its first part is made."""
+
+    pipeline: Pipeline
+    entry: Entry
+    kind: Any
+
+    @functools.cached_property
+    def loaded(self) -> tuple[torch.nn.Module, str, list[WeightFile]]:
+        """The module in eval mode, where its weights come from, and the files that it refers to."""
+        options, place = self.pipeline.options, inside(self.pipeline.folder, self.entry.name)
+        dtype = check_dtype(options.dtype)
+        what = f"cannot load the component {self.entry.name} from '{place}'"
+        with guarded(str(place)), quiet_loading(), quiet(), seeded(options.seed), reported(what):
+            files: list[WeightFile] = []
+            if options.weights == "none":
+                with torch.device("meta"):
+                    module, origin = self._made(place), "no weights"
+            elif options.weights == "random":
+                module, origin = self._made(place), f"random weights, seed {options.seed}"
+                move_constants(module, options.seed)
+            elif options.weights == "reference":
+                module, files, origin = *self._mapped(place), f"weights of {place.name}"
+            elif options.weights is not None:
+                step = "random, none or reference; a pipeline has several files of weights"
+                raise UserError("E001", f"--weights {options.weights} is not known", next=step)
+            else:
+                module, origin = self._read(place), f"weights of {place.name}"
+            return module.to(dtype).eval().requires_grad_(False), origin, files
+
+    def _made(self, place: Path) -> Any:
+        if self.entry.library == "diffusers":
+            return self.kind.from_config(self.kind.load_config(str(place), local_files_only=True))
+        return self.kind(self.kind.config_class.from_pretrained(place, local_files_only=True))
+
+    def _read(self, place: Path) -> Any:
+        check_files(place)
+        return self.kind.from_pretrained(str(place), local_files_only=True, use_safetensors=_has_safetensors(place))
+
+    def _mapped(self, place: Path) -> tuple[Any, list[WeightFile]]:
+        checkpoint = map_checkpoint(place)
+        with _no_init():
+            module = self._made(place)
+        missing, unknown = module.load_state_dict(checkpoint.state, strict=False, assign=True)
+        if missing or unknown:
+            raise UserError(
+                "E601",
+                f"the weights of '{place}' cannot be referred to",
+                why=f"{len(missing)} are missing and {len(unknown)} unknown, the first is {[*missing, *unknown][0]}",
+                next="leave out --weights reference",
+            )
+        return module, checkpoint.files
+
+    @functools.cached_property
+    def calls(self) -> list[Call]:
+        """The methods that are exported. They depend on the config with its defaults, so that the module is made."""
+        config = self.loaded[0].config
+        stated = config.to_dict() if hasattr(config, "to_dict") else dict(config)
+        return ROWS[self.entry.class_name](Facts(stated, self.pipeline.configs))
+
+    def stem(self, call: Call) -> str:
+        """The name of the call's file without its suffix."""
+        return self.entry.name + _SUFFIXES.get(call.method, "")
+
+    def parts(self) -> dict[str, Callable[[], Source]]:
+        """The sources of the component by the name of their file, made when asked for."""
+        return {self.stem(call): functools.partial(self._source, call) for call in self.calls}
+
+    def _source(self, call: Call) -> Source:
+        module, origin, files = self.loaded
+        options = self.pipeline.options
+        sizes = {"batch": options.batch_or()} | ({} if options.seq is None else {"text_length": options.seq})
+        with seeded(options.seed):
+            inputs, shapes = example(call, module, sizes)
+        return Source(
+            self.stem(call),
+            ComponentCall(module, call),
+            (),
+            inputs,
+            shapes,
+            origin=f"{self.entry.class_name}, {origin}",
+            weight_files=files,
+            has_weights=options.weights != "none",
+        )
+
+    def values(self) -> dict[str, Any]:
+        """The small tensors of the component itself that its pipeline may read, such as the mean of its latents, as lists."""
+        module = self.loaded[0]
+        own = {**module._parameters, **module._buffers}
+        return {
+            name: value.detach().float().tolist()
+            for name, value in own.items()
+            if value is not None and value.numel() <= _LARGEST_VALUE and value.device.type != "meta"
+        }
+
+
+def _has_safetensors(place: Path) -> bool:
+    return any(place.glob("*.safetensors"))
+
+
+@contextlib.contextmanager
+def _no_init() -> Iterator[None]:
+    """Inside, ``torch.nn.init`` leaves memory as it is: nothing of it is touched before the weights take its place."""
+    names = [name for name in vars(torch.nn.init) if name.endswith("_") and not name.startswith("_")]
+    before = {name: getattr(torch.nn.init, name) for name in names}
+    try:
+        for name in names:
+            setattr(torch.nn.init, name, lambda tensor, *_, **__: tensor)
+        yield
+    finally:
+        for name, function in before.items():
+            setattr(torch.nn.init, name, function)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fx2onnx.exporting.report import Report
     from fx2onnx.exporting.result import ExportedFolder, ExportResult, TrainingFolder
     from fx2onnx.functions import attest, inspect, lint, profile, quantize, testcase
-    from fx2onnx.generation import LoadedModel, load
+    from fx2onnx.generation import LoadedModel, LoadedPipeline, load
     from fx2onnx.judge.verdict import Verdict
     from fx2onnx.precision.options import Precision
     from fx2onnx.proof.certify import Certificate, certify
@@ -46,6 +46,7 @@ __all__ = [
     "Fx2OnnxError",
     "InternalError",
     "LoadedModel",
+    "LoadedPipeline",
     "OptimizeResult",
     "Precision",
     "Profile",

@@ -35,7 +35,7 @@ from tools import python_page
 
 PUBLIC = {
     "Difference", "ExportResult", "ExportWarning", "ExportedFolder", "Finding", "FirstWrong", "Fx2OnnxError", "InternalError",
-    "LoadedModel", "OptimizeResult", "Precision", "Profile", "Quantize", "Report", "Training", "TrainingFolder", "UpdateRule",
+    "LoadedModel", "LoadedPipeline", "OptimizeResult", "Precision", "Profile", "Quantize", "Report", "Training", "TrainingFolder", "UpdateRule",
     "UserError", "Verdict", "VerificationError", "__version__", "Certificate", "attest", "certify", "diff", "export", "export_folder", "export_training", "inspect",
     "lint", "load", "locate", "optimize", "profile", "quantize", "runner", "sources", "testcase", "translates", "verify",
     "verify_training", "ValueRanges", "value_ranges",
@@ -109,7 +109,7 @@ SIGNATURES = {
         "feeds: Mapping[str, Any] | None = None, dims: Mapping[str, int] | None = None, seed: int = 0, "
         "weights: str = 'full') -> dict[str, list[str]]"
     ),
-    "load": "(folder: str | PathLike[str], engine: str | None = None) -> LoadedModel",
+    "load": "(folder: str | PathLike[str], engine: str | None = None) -> LoadedModel | LoadedPipeline",
     "optimize": (
         "(model: Any, out: str | os.PathLike[str] | None = None, *, level: int = 2, opset: int | None = None, target: str | None = None, "
         "fix: Mapping[str, int] | str | None = None, dynamic: Mapping[str, str] | None = None, "

@@ -34,7 +34,7 @@ class Page(NamedTuple):
 
 PAGES = {
     "export": Page("Export", ("export", "translates"), ("ExportResult", "Report")),
-    "folders": Page("Folders that generate", ("export_folder", "load"), ("ExportedFolder", "LoadedModel")),
+    "folders": Page("Folders that generate", ("export_folder", "load"), ("ExportedFolder", "LoadedModel", "LoadedPipeline")),
     "training": Page("Train", ("export_training", "verify_training"), ("Training", "UpdateRule", "TrainingFolder")),
     "check": Page("Check", ("verify", "locate", "certify", "lint", "value_ranges", "diff"),
                   ("Verdict", "Certificate", "FirstWrong", "Finding", "ValueRanges", "Difference")),

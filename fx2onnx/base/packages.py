@@ -21,6 +21,7 @@ EXTRAS = {
     "timm": "zoo",
     "sklearn": "zoo",
     "distributed": "cluster",
+    "diffusers": "diffusers",
 }
 """The extra of fx2onnx that brings a package, by the name that Python imports."""
 

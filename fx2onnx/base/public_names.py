@@ -18,6 +18,7 @@ PLACES = {
     "Finding": "fx2onnx.targets.lint",
     "FirstWrong": "fx2onnx.verify.locating.first_wrong",
     "LoadedModel": "fx2onnx.generation",
+    "LoadedPipeline": "fx2onnx.generation",
     "OptimizeResult": "fx2onnx.steps.result",
     "Precision": "fx2onnx.precision.options",
     "Profile": "fx2onnx.report.profile",

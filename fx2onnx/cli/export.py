@@ -152,7 +152,9 @@ def own_metadata(given: Sequence[str]) -> list[Any]:
 
 def default_output(source: str, weights: str | None, file: str = "") -> Path:
     """A model by reference lies beside its weights; everything else needs ``-o``."""
-    folder = Path(source.partition("?")[0].removeprefix("hf:").removeprefix("gguf:")).expanduser()
+    folder = Path(
+        source.partition("?")[0].removeprefix("hf:").removeprefix("gguf:").removeprefix("diffusers:")
+    ).expanduser()
     folder = folder.parent if os.path.isfile(folder) else folder
     if weights == "reference" and os.path.isdir(folder):
         return folder / file

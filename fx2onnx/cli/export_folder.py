@@ -1,4 +1,4 @@
-"""``fx2onnx export-folder hf:... -o FOLDER``: a generating model as several graphs."""
+"""``fx2onnx export-folder hf:... -o FOLDER``: a generating model or a pipeline as several graphs."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from fx2onnx.cli.job import engines_for
 from fx2onnx.cli.options import Group
 from fx2onnx.cli.outcome import print_json, reports_errors
 from fx2onnx.exporting.options import ExportOptions, FolderOptions
+from fx2onnx.files.pipeline_index import PREFIX, is_pipeline
 from fx2onnx.precision.options import Precision
 from fx2onnx.quantize.options import Quantize
 from fx2onnx.sources.source import Options
@@ -36,9 +37,10 @@ def export_folder_command(
     verify: options.Verify = True,
     strict: options.Strict = False,
 ) -> None:
-    """Export a generative model as a folder of ONNX files, for fx2onnx generate."""
+    """Export a generative model or a diffusers pipeline as a folder of ONNX files."""
     asked = asked_of(exported, quantize, precision, verify=verify)
-    with_task(source, folder["task"])
+    if not source.startswith(PREFIX) and not is_pipeline(source):
+        with_task(source, folder["task"])
     place = output or default_output(source, sample["weights"])
     _export(
         source,

@@ -102,11 +102,18 @@ def _checked(
 
 
 def _loaded(stages: Any, folder: Path, engine: str | None) -> LoadedModel:
-    from fx2onnx.generation import load
+    from fx2onnx.generation import LoadedPipeline, load
     from fx2onnx.judge.engines import SESSIONS, chosen_engines
 
     with stages.stage(f"load {folder}"):
-        return load(folder, chosen_engines(None if engine is None else [engine], SESSIONS)[0])
+        model = load(folder, chosen_engines(None if engine is None else [engine], SESSIONS)[0])
+    if isinstance(model, LoadedPipeline):
+        raise UserError(
+            "E001",
+            f"'{folder}' is a diffusers pipeline and has no tokens",
+            next="fx2onnx.load(FOLDER)(prompt) in Python",
+        )
+    return model
 
 
 def _prompts(model: LoadedModel, prompts: list[str], chat: bool) -> dict[str, Any]:

@@ -70,7 +70,10 @@ EXAMPLES = {
         "fx2onnx export torchvision:resnet18 -o resnet18.onnx",
         "fx2onnx export net.py:make -o net.onnx --dynamic image:0=batch",
     ),
-    "export-folder": ("fx2onnx export-folder hf:my-llama -o llama --quantize int4",),
+    "export-folder": (
+        "fx2onnx export-folder hf:my-llama -o llama --quantize int4",
+        "fx2onnx export-folder diffusers:my-sd -o sd",
+    ),
     "export-training": ("fx2onnx export-training net:make -o training --optimizer adamw",),
     "export-many": ("fx2onnx export-many 'torchvision:resnet*' -o out --jobs 2",),
     "optimize": ("fx2onnx optimize model.onnx -o smaller.onnx",),

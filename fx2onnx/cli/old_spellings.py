@@ -9,6 +9,7 @@ from typing import Any
 import typer
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.files.pipeline_index import is_pipeline_source
 
 PATTERN = r"(?P<kind>\w+):(?P<name>[^?]*[*\[][^?]*)(?P<query>\?.*)?"
 """A source that stands for several models: ``torchvision:resnet*``, ``timm:vit_[st]*?img_size=224``."""
@@ -96,6 +97,8 @@ def _export_form(args: list[str], command_of: Callable[[str], Any]) -> tuple[str
                 raise UserError("E001", f"{form} takes one model at a time")
     elif is_folder:
         name = "export-folder"
+    elif any(map(is_pipeline_source, sources)):
+        return "export-folder", args
     elif "--training" in flags:
         name, args = "export-training", [word for word in args if word != "--training"]
     known = {flag for param in command_of(name).params for flag in param.opts}

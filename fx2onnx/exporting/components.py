@@ -14,9 +14,9 @@ from fx2onnx.base.source import relative_path
 from fx2onnx.exporting.contract import conditions_of, described, precision_of
 from fx2onnx.files.folder_commit import MANIFEST, VERSION
 from fx2onnx.files.folder_files import inside
-from fx2onnx.files.pipeline_index import INDEX
-from fx2onnx.manifest.form import Component, GraphForm, Manifest, Port
-from fx2onnx.sources.diffusers.kind import Pipeline
+from fx2onnx.files.pipeline_index import INDEX, PREFIX
+from fx2onnx.manifest.form import GraphForm, Manifest, PipelineComponent, Port
+from fx2onnx.sources.diffusers.kind import PipelineFolder
 from fx2onnx.sources.source import Options
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from fx2onnx.exporting.result import ExportResult
     from fx2onnx.sources import Source
 
-PREFIX = "diffusers:"
 _COPIED = (".json", ".txt", ".model", ".jinja")
 _NOT_COPIED = (".index.json", MANIFEST)
 
@@ -34,11 +33,11 @@ _NOT_COPIED = (".index.json", MANIFEST)
 class PipelineAssembly:
     """A pipeline as the files of a folder."""
 
-    pipeline: Pipeline
+    pipeline: PipelineFolder
 
     @classmethod
     def of(cls, spec: str, options: Mapping[str, Any]) -> PipelineAssembly:
-        """The assembly of ``diffusers:FOLDER``. Raises UserError E001, E302, E601."""
+        """The assembly of ``diffusers:FOLDER`` or ``FOLDER``. Raises UserError E001, E302, E601."""
         name, _, query = spec.removeprefix(PREFIX).partition("?")
         if query:
             raise UserError(
@@ -48,7 +47,7 @@ class PipelineAssembly:
             )
         if options.get("image_size") is not None:
             raise UserError("E001", "--image-size has no meaning for diffusers: sources")
-        return cls(Pipeline(Path(name).expanduser(), Options(**options)))
+        return cls(PipelineFolder(Path(name).expanduser(), Options(**options)))
 
     def sources(self) -> Iterator[tuple[str, Callable[[], Source]]]:
         """The sources of all graphs, by file."""
@@ -71,7 +70,7 @@ class PipelineAssembly:
     def manifest(self, results: Mapping[str, ExportResult], origin: Mapping[str, Any], target: Path) -> Manifest:
         """All but the files."""
         components = tuple(
-            Component(
+            PipelineComponent(
                 each.entry.name,
                 {call.method: f"{each.stem(call)}.onnx" for call in each.calls},
                 each.values(),

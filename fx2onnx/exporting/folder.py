@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 from fx2onnx.base.errors import UserError, warn
 from fx2onnx.base.targets import path_text
 from fx2onnx.exporting import genai, pipeline
-from fx2onnx.exporting.components import PREFIX, PipelineAssembly, of_component
+from fx2onnx.exporting.components import PipelineAssembly, of_component
 from fx2onnx.exporting.contract import manifest_of
 from fx2onnx.exporting.options import ExportOptions, FolderOptions
 from fx2onnx.exporting.result import ExportedFolder
 from fx2onnx.files.folder_commit import CHECKED_SUFFIXES, MANIFEST, commit_folder
 from fx2onnx.files.folder_files import inside
+from fx2onnx.files.pipeline_index import PREFIX, is_pipeline
 from fx2onnx.files.staging import cannot_write, staged
 from fx2onnx.irx import reference
 from fx2onnx.irx.reference import save_together
@@ -57,7 +58,7 @@ def write_folder(spec: str, output: str | os.PathLike[str], options: FolderOptio
     target = check_folder(Path(path_text(output, "the folder")).expanduser())
     asked, cache, more = options.export, options.cache, options.source
     origin = {"source": spec, "task": options.task} | {key: value for key, value in more.items() if value is not None}
-    if isinstance(spec, str) and spec.startswith(PREFIX):
+    if isinstance(spec, str) and (spec.startswith(PREFIX) or is_pipeline(spec)):
         return export_assembly(PipelineAssembly.of(spec, more), target, asked, engines=options.engines, origin=origin)
     if cache == "static" and asked.opset_version is None:
         asked = replace(asked, opset_version=chosen_opset(asked.target, None, IN_PLACE_OPSET))
@@ -114,18 +115,17 @@ def _write_parts(
     """Write everything, or nothing. ``check`` looks at a folder of files: before the commit, where they can be read there."""
     target = done.path
     needs_weights_beside_it = _refers(results)
-    is_pipeline = isinstance(assembly, PipelineAssembly)
-    if is_pipeline:
+    if isinstance(assembly, PipelineAssembly):
         manifest, keep = assembly.manifest(results, origin, target), []
     else:
         manifest, keep = manifest_of(assembly, results, done.sources, origin, target), _own_files(assembly, target)
     with staging(target) as stage:
         _write(results, stage, target)
-        if is_pipeline:
+        if isinstance(assembly, PipelineAssembly):
             assembly.write_configs(stage, target)
         else:
             _write_configs(assembly, stage, target)
-        if for_genai:
+        if for_genai and not isinstance(assembly, PipelineAssembly):
             genai.write_config(assembly.model, results, stage, target)
         if check is not None and not needs_weights_beside_it:
             check(stage)

@@ -64,6 +64,14 @@ def is_pipeline(folder: str | os.PathLike[str]) -> bool:
     return os.path.isfile(os.path.join(folder, INDEX))
 
 
+PREFIX = "diffusers:"
+
+
+def is_pipeline_source(spec: str) -> bool:
+    """Return whether a source is a whole pipeline: ``diffusers:FOLDER``, or the folder alone."""
+    return (spec.startswith(PREFIX) and "?" not in spec) or is_pipeline(spec)
+
+
 def read_index(folder: Path) -> PipelineIndex:
     """The index of the folder. Raises UserError E302 (not there, no JSON), E601 (says no pipeline, or code of its own)."""
     path = inside(folder, INDEX)

@@ -16,7 +16,7 @@ from fx2onnx.base.stack_frames import public_methods
 from fx2onnx.files.pipeline_index import Entry, PipelineIndex, quiet, read_index
 from fx2onnx.generation.engine import Graph
 from fx2onnx.generation.opened import OpenedFolder, Outputs
-from fx2onnx.manifest.form import Component
+from fx2onnx.manifest.form import PipelineComponent
 
 _OUT = "out_"
 _WITHOUT_EFFECT = frozenset({"return_dict", "generator", "output_hidden_states", "output_attentions", "use_cache"})
@@ -68,7 +68,7 @@ class LoadedPipeline(OpenedFolder):
                 next="export the folder again",
             ) from error
 
-    def _component(self, entry: Entry, component: Component) -> Any:
+    def _component(self, entry: Entry, component: PipelineComponent) -> Any:
         """A module of the component's class without weights, whose methods run the graphs."""
         module = _outline(entry, self.folder)
         for method, file in component.graphs.items():
@@ -137,7 +137,9 @@ def _is_equal(value: Any, default: Any) -> bool:
 def _flat(given: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """The tensors and numbers of the arguments under the names of a graph's inputs."""
     for name, value in given.items():
-        members = value if isinstance(value, dict) else dict(enumerate(value)) if isinstance(value, list | tuple) else None
+        members = (
+            value if isinstance(value, dict) else dict(enumerate(value)) if isinstance(value, list | tuple) else None
+        )
         if members is None:
             yield name, value
         else:
@@ -174,7 +176,9 @@ def _outline(entry: Entry, folder: Path) -> Any:
 
     kind, place = entry.component_class(), folder / entry.name
     if entry.library == "diffusers":
-        make: Callable[[], Any] = functools.partial(kind.from_config, kind.load_config(str(place), local_files_only=True))
+        make: Callable[[], Any] = functools.partial(
+            kind.from_config, kind.load_config(str(place), local_files_only=True)
+        )
     else:
         make = functools.partial(kind, kind.config_class.from_pretrained(place, local_files_only=True))
     with torch.device("meta"):
@@ -203,7 +207,7 @@ def _refuse(name: str) -> Callable[..., Any]:
         raise UserError(
             "E401",
             f"the pipeline calls a part of {name}, and the folder has graphs of whole components",
-            next="call the pipeline without the option that needs it, such as clip_skip",
+            next="call the pipeline without the option that needs it",
         )
 
     return forward

@@ -151,7 +151,9 @@ class OpenedFolder:
     def run(self, graph: Graph, inputs: Mapping[str, Any]) -> Outputs:
         """One call of ``graph``, a member of ``graphs``."""
         hint = "generate(...) takes what all graphs of the folder take together"
-        feeds, wants_torch = _feeds(graph, inputs, hint if graph.form.kind in ("forward", "decode") and len(self.graphs) > 1 else "")
+        feeds, wants_torch = _feeds(
+            graph, inputs, hint if graph.form.kind in ("forward", "decode") and len(self.graphs) > 1 else ""
+        )
         _fill(graph, feeds)
         check_feeds(graph, feeds)
         outputs = graph.run(feeds)

@@ -42,7 +42,11 @@ _Text = Annotated[str, _IS_LINE]
 _PlainName = Annotated[str, Only("the name of a file in the folder", is_plain_name, {"pattern": r"^[^/\\:\u0000]+$"})]
 _MemberName = Annotated[
     str,
-    Only("the name of a file in the folder or a folder in it", is_member_name, {"pattern": r"^[^/\\:\u0000]+(/[^/\\:\u0000]+)?$"}),
+    Only(
+        "the name of a file in the folder or a folder in it",
+        is_member_name,
+        {"pattern": r"^[^/\\:\u0000]+(/[^/\\:\u0000]+)?$"},
+    ),
 ]
 _Shape = tuple[int | str, ...]
 
@@ -181,7 +185,7 @@ class Precise:
 
 
 @dataclass(frozen=True)
-class Component:
+class PipelineComponent:
     """A component of a diffusers pipeline: its name, the graph of each of its methods, and tensors that the pipeline reads from it."""
 
     name: _Text
@@ -213,7 +217,7 @@ class Manifest:
     prompt_rewrite: PromptRewrite | None = None
     codebook_delays: tuple[Annotated[int, within(0, 4096)], ...] = ()
     precision: Mapping[_PlainName, Precise] = field(default_factory=dict)
-    components: tuple[Component, ...] = ()
+    components: tuple[PipelineComponent, ...] = ()
     files: Mapping[_PlainName, FileEntry] | None = None
     copied: Mapping[_MemberName, FileEntry] | None = None
     obsolete: Mapping[_MemberName, FileEntry] | None = None

@@ -19,6 +19,7 @@ from urllib.parse import parse_qsl
 from fx2onnx.base import plugins
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.stack_frames import public
+from fx2onnx.files import pipeline_index
 from fx2onnx.sources import embedder_folder
 from fx2onnx.sources.source import WEIGHT_WORDS, Options, Source
 
@@ -125,6 +126,7 @@ KINDS: dict[str, SourceKind] = {
 }
 FOLDERS: dict[str, tuple[str, Callable[[Path], bool]]] = {
     embedder_folder.PREFIX: (embedder_folder.MODULES, embedder_folder.is_embedder),
+    "diffusers": (pipeline_index.INDEX, pipeline_index.is_pipeline),
     "hf": (
         "config.json, adapter_config.json or a GGUF file",
         lambda folder: any(

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from fx2onnx.sizes.expr import Dim, evaluate
+from fx2onnx.sizes.expr import Dim, Scalar, evaluate
 from fx2onnx.sources.diffusers.rows import SIZES, Call
 from fx2onnx.sources.hf.sample_context import main_dtype
 from fx2onnx.sources.source import AxisName
@@ -29,23 +29,19 @@ class ComponentCall(torch.nn.Module):
 
     def forward(self, **inputs: torch.Tensor) -> dict[str, torch.Tensor]:
         method = self.component if self.call.method == "forward" else getattr(self.component, self.call.method)
-        found = _flat_output(method(**nested(inputs), **self.call.constants))
+        found = _flat_output(method(**_nested(inputs), **self.call.constants))
         return {OUT + name if name in inputs else name: value for name, value in found.items()}
 
 
-def nested(inputs: Mapping[str, Any]) -> dict[str, Any]:
+def _nested(inputs: Mapping[str, torch.Tensor]) -> dict[str, object]:
     """The arguments by name, from flat ones: ``a.key`` is a member of the dict ``a``, ``a.0`` of the tuple ``a``."""
-    found: dict[str, Any] = {}
+    plain: dict[str, object] = {name: value for name, value in inputs.items() if "." not in name}
+    members: dict[str, dict[str, torch.Tensor]] = {}
     for name, value in inputs.items():
-        head, _, rest = name.partition(".")
-        if rest:
-            found.setdefault(head, {})[rest] = value
-        else:
-            found[head] = value
-    return {
-        name: tuple(value.values()) if isinstance(value, dict) and "0" in value else value
-        for name, value in found.items()
-    }
+        head, dot, rest = name.partition(".")
+        if dot:
+            members.setdefault(head, {})[rest] = value
+    return plain | {name: tuple(held.values()) if "0" in held else held for name, held in members.items()}
 
 
 def _flat_output(result: Any) -> dict[str, torch.Tensor]:
@@ -68,7 +64,7 @@ def example(
     call: Call, module: torch.nn.Module, sizes: Mapping[str, int]
 ) -> tuple[dict[str, torch.Tensor], dict[str, dict[int, AxisName]]]:
     """Inputs of the call, drawn by PyTorch's random numbers, and their dynamic sizes. ``sizes`` replace those of ``SIZES``."""
-    known = SIZES | sizes
+    known = {**SIZES, **sizes}
     inputs: dict[str, torch.Tensor] = {}
     shapes: dict[str, dict[int, AxisName]] = {}
     limit = _vocabulary(module)
@@ -88,9 +84,7 @@ def example(
     return inputs, shapes
 
 
-def _drawn(
-    name: str, shape: list[int], dtype: torch.dtype | None, limit: int, floating: torch.dtype
-) -> torch.Tensor:
+def _drawn(name: str, shape: list[int], dtype: torch.dtype | None, limit: int, floating: torch.dtype) -> torch.Tensor:
     if dtype is None:
         # Steps of a scheduler are numbers up to 1000 and more.
         is_time = name.startswith("timestep") and not name.endswith("_cond")
@@ -110,12 +104,12 @@ def _vocabulary(module: torch.nn.Module) -> int:
         return 1
 
 
-def _dim(word: str) -> Any:
+def _dim(word: str) -> Scalar:
     """A number, or the size that the word says of names of ``SIZES``."""
     return _evaluated(ast.parse(word, mode="eval").body)
 
 
-def _evaluated(node: ast.expr) -> Any:
+def _evaluated(node: ast.expr) -> Scalar:
     match node:
         case ast.Constant(value=int() as number):
             return number

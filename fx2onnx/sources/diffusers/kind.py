@@ -16,9 +16,9 @@ from fx2onnx.files.folder_files import inside, read_object
 from fx2onnx.files.pipeline_index import Entry, PipelineIndex, quiet, read_index
 from fx2onnx.files.safetensors import WeightFile
 from fx2onnx.sources.diffusers.calls import ComponentCall, example
-from fx2onnx.sources.diffusers.rows import DECODE, ENCODE, ROWS, Call, Facts
+from fx2onnx.sources.diffusers.rows import DECODE, ENCODE, ROWS, Call, Config, Facts
 from fx2onnx.sources.foreign_errors import reported
-from fx2onnx.sources.hf.by_reference import quiet_loading
+from fx2onnx.sources.hf.by_reference import load_mapped, quiet_loading
 from fx2onnx.sources.hf.config import CONFIG, check_config
 from fx2onnx.sources.hf.guard import guarded
 from fx2onnx.sources.seeding import move_constants, seeded
@@ -45,7 +45,7 @@ def build(name: str, options: Options) -> Source:
     asked = str(keywords.pop("component", ""))
     if keywords:
         raise UserError("E001", f"diffusers: takes no {next(iter(keywords))}", next="?component=NAME")
-    components = Pipeline(Path(name).expanduser(), options).components()
+    components = PipelineFolder(Path(name).expanduser(), options).components()
     parts = {stem: part for component in components for stem, part in component.parts().items()}
     if asked not in parts:
         raise UserError(
@@ -57,7 +57,7 @@ def build(name: str, options: Options) -> Source:
     return parts[asked]()
 
 
-class Pipeline:
+class PipelineFolder:
     """A folder with ``model_index.json``, and how its components are made."""
 
     def __init__(self, folder: Path, options: Options) -> None:
@@ -69,7 +69,7 @@ class Pipeline:
     def _place(self, entry: Entry) -> Path:
         return inside(self.folder, entry.name)
 
-    def _config(self, entry: Entry) -> Mapping[str, Any]:
+    def _config(self, entry: Entry) -> Config:
         path = inside(self.folder, f"{entry.name}/{CONFIG}")
         if not path.is_file():
             return {}
@@ -77,7 +77,7 @@ class Pipeline:
         check_config(stated, str(path))
         return stated
 
-    def components(self) -> list[Component]:
+    def components(self) -> list[PipelineModule]:
         """The components with weights. Raises UserError E302, E601 for one that cannot be exported, before any is."""
         found = []
         with guarded(str(self.folder)):
@@ -99,15 +99,15 @@ class Pipeline:
                         why=f"known are {', '.join(sorted(ROWS))}",
                         next="export this module in Python: fx2onnx.export(pipeline." + entry.name + ", ...)",
                     )
-                found.append(Component(self, entry, kind))
+                found.append(PipelineModule(self, entry, kind))
         return found
 
 
 @dataclass(frozen=True)
-class Component:
+class PipelineModule:
     """A component with weights, which are read when its first part is made."""
 
-    pipeline: Pipeline
+    pipeline: PipelineFolder
     entry: Entry
     kind: Any
 
@@ -126,28 +126,45 @@ class Component:
                 module, origin = self._made(place), f"random weights, seed {options.seed}"
                 move_constants(module, options.seed)
             elif options.weights == "reference":
-                module, files, origin = *self._mapped(place), f"weights of {place.name}"
+                if self.entry.library == "transformers":
+                    config = self.kind.config_class.from_pretrained(place, local_files_only=True)
+                    module, _, files = load_mapped(self.kind, place, config, options.dtype)
+                    return module.eval().requires_grad_(False), f"weights of {place.name}", files
+                checkpoint = map_checkpoint(place)
+                module, files, origin = (
+                    self._mapped(place, checkpoint.state),
+                    checkpoint.files,
+                    f"weights of {place.name}",
+                )
             elif options.weights is not None:
                 step = "random, none or reference; a pipeline has several files of weights"
                 raise UserError("E001", f"--weights {options.weights} is not known", next=step)
             else:
                 module, origin = self._read(place), f"weights of {place.name}"
-            return module.to(dtype).eval().requires_grad_(False), origin, files
+                dtype = dtype or torch.float32  # as DiffusionPipeline.from_pretrained
+            return (module if dtype is None else module.to(dtype)).eval().requires_grad_(False), origin, files
 
-    def _made(self, place: Path) -> Any:
+    def _made(self, place: Path) -> torch.nn.Module:
         if self.entry.library == "diffusers":
-            return self.kind.from_config(self.kind.load_config(str(place), local_files_only=True))
-        return self.kind(self.kind.config_class.from_pretrained(place, local_files_only=True))
+            made: torch.nn.Module = self.kind.from_config(self.kind.load_config(str(place), local_files_only=True))
+            return made
+        made = self.kind(self.kind.config_class.from_pretrained(place, local_files_only=True))
+        return made
 
-    def _read(self, place: Path) -> Any:
+    def _read(self, place: Path) -> torch.nn.Module:
+        """The module with its weights, as ``from_pretrained`` gives it, which renames those of old checkpoints."""
         check_files(place)
-        return self.kind.from_pretrained(str(place), local_files_only=True, use_safetensors=_has_safetensors(place))
+        is_safe = any(place.glob("*.safetensors"))
+        if is_safe and self.entry.library == "diffusers":
+            with contextlib.suppress(UserError):  # no such package as accelerate is needed for it
+                return self._mapped(place, map_checkpoint(place).state)
+        read: torch.nn.Module = self.kind.from_pretrained(str(place), local_files_only=True, use_safetensors=is_safe)
+        return read
 
-    def _mapped(self, place: Path) -> tuple[Any, list[WeightFile]]:
-        checkpoint = map_checkpoint(place)
+    def _mapped(self, place: Path, state: Mapping[str, torch.Tensor]) -> torch.nn.Module:
         with _no_init():
             module = self._made(place)
-        missing, unknown = module.load_state_dict(checkpoint.state, strict=False, assign=True)
+        missing, unknown = module.load_state_dict(state, strict=False, assign=True)
         if missing or unknown:
             raise UserError(
                 "E601",
@@ -155,13 +172,13 @@ class Component:
                 why=f"{len(missing)} are missing and {len(unknown)} unknown, the first is {[*missing, *unknown][0]}",
                 next="leave out --weights reference",
             )
-        return module, checkpoint.files
+        return module
 
     @functools.cached_property
     def calls(self) -> list[Call]:
         """The methods that are exported. They depend on the config with its defaults, so that the module is made."""
-        config = self.loaded[0].config
-        stated = config.to_dict() if hasattr(config, "to_dict") else dict(config)
+        config: Any = self.loaded[0].config
+        stated: Config = config.to_dict() if hasattr(config, "to_dict") else dict(config)
         return ROWS[self.entry.class_name](Facts(stated, self.pipeline.configs))
 
     def stem(self, call: Call) -> str:
@@ -189,7 +206,7 @@ class Component:
             has_weights=options.weights != "none",
         )
 
-    def values(self) -> dict[str, Any]:
+    def values(self) -> dict[str, object]:
         """The small tensors of the component itself that its pipeline may read, such as the mean of its latents, as lists."""
         module = self.loaded[0]
         own = {**module._parameters, **module._buffers}
@@ -198,10 +215,6 @@ class Component:
             for name, value in own.items()
             if value is not None and value.numel() <= _LARGEST_VALUE and value.device.type != "meta"
         }
-
-
-def _has_safetensors(place: Path) -> bool:
-    return any(place.glob("*.safetensors"))
 
 
 @contextlib.contextmanager

@@ -36,15 +36,18 @@ class Call:
 
     method: str
     inputs: Mapping[str, str]
-    constants: Mapping[str, Any] = field(default_factory=dict)
+    constants: Mapping[str, object] = field(default_factory=dict)
+
+
+Config: TypeAlias = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What a row may know: the config of the component, and those of all components of its pipeline by name."""
+    """The config of a component, and those of all components of its pipeline by name."""
 
-    config: Mapping[str, Any]
-    configs: Mapping[str, Mapping[str, Any]]
+    config: Config
+    configs: Mapping[str, Config]
 
     def __getitem__(self, key: str) -> Any:
         return self.config.get(key)
@@ -74,7 +77,7 @@ def _denoiser(**inputs: str | None) -> list[Call]:
     """A forward call; an input that is None is passed as None."""
     given = {name.replace("__", "."): sizes for name, sizes in inputs.items()}
     taken = {name: sizes for name, sizes in given.items() if sizes is not None}
-    return [Call(FORWARD, taken, {name: None for name, sizes in given.items() if sizes is None})]
+    return [Call(FORWARD, taken, {name: None for name, sizes in given.items() if sizes is None and "." not in name})]
 
 
 @row("UNet2DConditionModel")
@@ -188,7 +191,7 @@ def sana(c: Facts) -> list[Call]:
 
 @row("HunyuanDiT2DModel")
 def hunyuan_dit(c: Facts) -> list[Call]:
-    rotary = f"image_tokens {c['attention_head_dim']}"
+    rotary = f"(height//{c['patch_size']})*(width//{c['patch_size']}) {c['attention_head_dim']}"
     return _denoiser(
         hidden_states=f"batch {c['in_channels']} height width",
         timestep="batch",
@@ -321,7 +324,9 @@ def image_encoder(c: Facts) -> list[Call]:
 @row("StableDiffusionSafetyChecker")
 def safety_checker(c: Facts) -> list[Call]:
     size = (c["vision_config"] or {}).get("image_size", 224)
-    return [Call("forward_onnx", {"clip_input": f"batch 3 {size} {size}", "images": "batch 3 image_height image_width"})]
+    return [
+        Call("forward_onnx", {"clip_input": f"batch 3 {size} {size}", "images": "batch 3 image_height image_width"})
+    ]
 
 
 @row("SpeechT5HifiGan")

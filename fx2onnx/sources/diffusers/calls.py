@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 
@@ -44,12 +43,13 @@ def _nested(inputs: Mapping[str, torch.Tensor]) -> dict[str, object]:
     return plain | {name: tuple(held.values()) if "0" in held else held for name, held in members.items()}
 
 
-def _flat_output(result: Any) -> dict[str, torch.Tensor]:
+def _flat_output(result: object) -> dict[str, torch.Tensor]:
     """The tensors of what a component returns, by name."""
     if isinstance(result, torch.Tensor):
         return {"output": result}
-    if not isinstance(result, Mapping):
+    if isinstance(result, tuple):
         result = {f"output_{place}": value for place, value in enumerate(result)}
+    assert isinstance(result, Mapping)  # outputs of both packages are
     found: dict[str, torch.Tensor] = {}
     for name, value in result.items():
         value = getattr(value, "parameters", value)  # of a distribution: mean and log of the variance

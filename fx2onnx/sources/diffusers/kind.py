@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 import torch
 
@@ -99,7 +99,7 @@ class PipelineFolder:
                         why=f"known are {', '.join(sorted(ROWS))}",
                         next="export this module in Python: fx2onnx.export(pipeline." + entry.name + ", ...)",
                     )
-                found.append(PipelineModule(self, entry, kind))
+                found.append(PipelineModule(self, entry))
         return found
 
 
@@ -109,13 +109,12 @@ class PipelineModule:
 
     pipeline: PipelineFolder
     entry: Entry
-    kind: Any
 
     @functools.cached_property
     def loaded(self) -> tuple[torch.nn.Module, str, list[WeightFile]]:
         """The module in eval mode, where its weights come from, and the files that it refers to."""
         options, place = self.pipeline.options, inside(self.pipeline.folder, self.entry.name)
-        dtype = check_dtype(options.dtype)
+        dtype, kind = check_dtype(options.dtype), self.entry.component_class()
         what = f"cannot load the component {self.entry.name} from '{place}'"
         with guarded(str(place)), quiet_loading(), quiet(), seeded(options.seed), reported(what):
             files: list[WeightFile] = []
@@ -127,8 +126,8 @@ class PipelineModule:
                 move_constants(module, options.seed)
             elif options.weights == "reference":
                 if self.entry.library == "transformers":
-                    config = self.kind.config_class.from_pretrained(place, local_files_only=True)
-                    module, _, files = load_mapped(self.kind, place, config, options.dtype)
+                    config = kind.config_class.from_pretrained(place, local_files_only=True)
+                    module, _, files = load_mapped(kind, place, config, options.dtype)
                     return module.eval().requires_grad_(False), f"weights of {place.name}", files
                 checkpoint = map_checkpoint(place)
                 module, files, origin = (
@@ -145,10 +144,11 @@ class PipelineModule:
             return (module if dtype is None else module.to(dtype)).eval().requires_grad_(False), origin, files
 
     def _made(self, place: Path) -> torch.nn.Module:
+        kind = self.entry.component_class()
         if self.entry.library == "diffusers":
-            made: torch.nn.Module = self.kind.from_config(self.kind.load_config(str(place), local_files_only=True))
+            made: torch.nn.Module = kind.from_config(kind.load_config(str(place), local_files_only=True))
             return made
-        made = self.kind(self.kind.config_class.from_pretrained(place, local_files_only=True))
+        made = kind(kind.config_class.from_pretrained(place, local_files_only=True))
         return made
 
     def _read(self, place: Path) -> torch.nn.Module:
@@ -158,7 +158,8 @@ class PipelineModule:
         if is_safe and self.entry.library == "diffusers":
             with contextlib.suppress(UserError):  # no such package as accelerate is needed for it
                 return self._mapped(place, map_checkpoint(place).state)
-        read: torch.nn.Module = self.kind.from_pretrained(str(place), local_files_only=True, use_safetensors=is_safe)
+        kind = self.entry.component_class()
+        read: torch.nn.Module = kind.from_pretrained(str(place), local_files_only=True, use_safetensors=is_safe)
         return read
 
     def _mapped(self, place: Path, state: Mapping[str, torch.Tensor]) -> torch.nn.Module:
@@ -177,8 +178,9 @@ class PipelineModule:
     @functools.cached_property
     def calls(self) -> list[Call]:
         """The methods that are exported. They depend on the config with its defaults, so that the module is made."""
-        config: Any = self.loaded[0].config
-        stated: Config = config.to_dict() if hasattr(config, "to_dict") else dict(config)
+        config = self.loaded[0].config
+        to_dict = getattr(config, "to_dict", None)
+        stated: Config = to_dict() if to_dict else dict(cast(Config, config))
         return ROWS[self.entry.class_name](Facts(stated, self.pipeline.configs))
 
     def stem(self, call: Call) -> str:

@@ -52,7 +52,7 @@ class Facts:
     def __getitem__(self, key: str) -> Any:
         return self.config.get(key)
 
-    def of(self, component: str, key: str) -> Any:
+    def of(self, component: str, key: str) -> int | None:
         return self.configs.get(component, {}).get(key)
 
 

@@ -68,6 +68,7 @@ def check_state(captured: Captured, state: str) -> None:
         _refuse_mutations(captured)
     elif state == "io":
         _refuse_shared(captured)
+        _refuse_names(captured)
 
 
 def initial_state(captured: Captured, model: ir.Model, options: ExportOptions) -> dict[str, Any]:
@@ -97,6 +98,20 @@ def _refuse_mutations(captured: Captured) -> None:
         why="an ONNX model keeps nothing between runs" + (f"; also: {', '.join(others)}" if others else ""),
         next='export with state="warn" to leave the change out of the file',
     )
+
+
+def _refuse_names(captured: Captured) -> None:
+    """Raises UserError E001 where a tensor that becomes an input is called as an argument."""
+    arguments = {each.name for each in captured.inputs}
+    for each in captured.mutations:
+        if each.kind not in OF_CALLER and each.name in arguments:
+            raise UserError(
+                "E001",
+                f"the {each.kind} {each.name} that forward changes is called as an argument",
+                where=each.where,
+                why='with state="io" both are inputs',
+                next=("rename one of them", f"or call the argument otherwise: input_names=['{each.name}_in', ...]"),
+            )
 
 
 def _require_outputs(captured: Captured, *, has_state: bool) -> None:

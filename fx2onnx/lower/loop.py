@@ -73,6 +73,8 @@ class Lowering:
         with record("translate"):
             self.builder.sizes = captured.sizes
             inputs = self.builder.inputs = [self._input(graph_input) for graph_input in captured.inputs]
+            for name in sorted(self._lifted_weights):  # inputs, whose names come first
+                self.builder.unique(name)
             self.output_names = [self.builder.unique(output.name) for output in captured.outputs]
             self.output_names += [self.builder.unique(mutation.name + NEXT) for mutation in self.lifted]
             for name, symbol in captured.symbols.items():
@@ -107,7 +109,7 @@ class Lowering:
         weight = self.captured.weights[str(node.target)]
         tensor = weight.tensor
         if weight.name in self._lifted_weights:
-            value = new_value(self.builder.unique(weight.name), *self._type(node.meta["val"]))
+            value = new_value(weight.name, *self._type(node.meta["val"]))
             self.state_inputs.append(value)
             return value
         is_complex = tensor.is_complex()

@@ -256,3 +256,29 @@ def test_a_traced_copy_has_the_modules_changes() -> None:
     result = fx2onnx.export(Holder(step), (SAMPLES[0],), capture="symbolic", state="io")
     assert result.report.strategy == "symbolic"
     assert result.report.output_names == ["output", "h.next"]
+
+
+class Counting(nn.Module):
+    """A buffer of a name."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+        self.register_buffer(name, torch.zeros(3))
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        own: torch.Tensor = getattr(self, self.name)
+        own.add_(x.mean(0))
+        return {"y": x + own, "output": x * 2}
+
+
+def test_state_that_is_called_as_an_output_or_an_argument() -> None:
+    """The output is called otherwise, with a warning; two inputs of one name cannot be."""
+    x = torch.ones(2, 3)
+    result = fx2onnx.export(Counting("output"), (x,), state="io", verify=True)
+    assert [value.name for value in result.model.graph.inputs] == ["x", "output"]
+    assert [value.name for value in result.model.graph.outputs] == ["y", "output_1", "output.next"]
+    with pytest.raises(fx2onnx.UserError, match="buffer x that forward changes is called as an argument"):
+        fx2onnx.export(Counting("x"), (x,), state="io")
+    named = fx2onnx.export(Counting("x"), (x,), state="io", input_names=["x_in"], verify=True)
+    assert [value.name for value in named.model.graph.inputs] == ["x_in", "x"]

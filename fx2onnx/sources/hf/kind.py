@@ -17,7 +17,7 @@ import torch
 from fx2onnx.base.errors import UserError
 from fx2onnx.files.safetensors import WeightFile
 from fx2onnx.sources.foreign_errors import reported
-from fx2onnx.sources.hf import gguf, gguf_file
+from fx2onnx.sources.hf import adapters, gguf, gguf_file
 from fx2onnx.sources.hf.by_reference import LOADING, load_mapped, quiet_loading, stated_quantization
 from fx2onnx.sources.hf.config import (
     ADAPTER_CONFIG,
@@ -63,7 +63,7 @@ def check_task(task: str, also: Iterable[str] = ()) -> None:
 def build(name: str, options: Options) -> Source:
     """The checkpoint in the folder ``name``, or a model of type ``name`` with default config and random weights.
 
-    ``?task=WORD`` chooses the model class (``hf/tasks.py``), other ``?key=value`` pairs override config fields. The cache is
+    ``?task=WORD`` chooses the model class (``hf/tasks.py``), ``?adapter=FOLDER`` merges a LoRA adapter of PEFT, other ``?key=value`` pairs override config fields. The cache is
     off, so that outputs are those of a plain forward. Batch and sequence are dynamic.
 
     Raises:   UserError E601: no such folder or type, a config that cannot be read, an unknown task or field.
@@ -75,7 +75,7 @@ def build(name: str, options: Options) -> Source:
 
 def _build(transformers: ModuleType, name: str, options: Options) -> Source:
     keywords = dict(options.keywords)
-    word = keywords.pop("task", None)
+    word, adapter = keywords.pop("task", None), keywords.pop("adapter", None)
     task = None if word is None else str(word)
     if task is not None:
         mapping_of(transformers, task)
@@ -105,6 +105,8 @@ def _build(transformers: ModuleType, name: str, options: Options) -> Source:
     set_use_cache(config, False)
     with seeded(options.seed):
         module, weights, files = _module(model_class, config, stored, name, options)
+        if adapter is not None:
+            weights += _adapted(module, Path(str(adapter)).expanduser(), name, options)
         module.eval()
         with reported(f"no sample inputs can be made by the config of hf:{name}"):
             kwargs, dynamic_shapes = sample_inputs(module, options)
@@ -123,6 +125,19 @@ def _build(transformers: ModuleType, name: str, options: Options) -> Source:
         bake=baked_inputs(kwargs),
         data_branches="if",
     )
+
+
+def _adapted(module: Model, folder: Path, name: str, options: Options) -> str:
+    """Merge the adapter; what to say of it."""
+    if options.weights in ("none", "reference"):
+        raise UserError(
+            "E001",
+            f"--weights {options.weights} does not go with hf:{name}?adapter=",
+            why="an adapter is added to the numbers of the weights",
+            next="leave out one of the two",
+        )
+    adapters.merge(module, folder)
+    return f", adapter {folder.resolve().name}"
 
 
 def _module(
@@ -165,7 +180,7 @@ def _config_of_folder(transformers: ModuleType, folder: Path, keywords: Mapping[
     if not (folder / CONFIG).exists():
         step = "give a folder that model.save_pretrained(FOLDER) wrote"
         if (folder / ADAPTER_CONFIG).exists():
-            step = "it is an adapter: merge it into its model, model.merge_and_unload().save_pretrained(FOLDER)"
+            step = f"it is an adapter: hf:BASE?adapter={folder}, with the folder of the model that it was trained on"
         raise UserError("E601", f"the folder '{folder}' has no {CONFIG}", next=step)
     stated = read_config(folder)
     if "auto_map" in stated and stated.get("model_type") not in names():

@@ -358,7 +358,7 @@ def _own_files(assembly: Assembly, target: Path) -> list[str]:
     """The checkpoint's files, where the folder is the checkpoint's own."""
     folder = assembly.folder or (assembly.gguf.parent if assembly.gguf else None)
     is_own = folder is not None and folder.resolve() == target.resolve()
-    return [path.name for path in target.iterdir() if is_own and not path.name.endswith(CHECKED_SUFFIXES)]
+    return [path.name for path in target.iterdir() if not path.name.endswith(CHECKED_SUFFIXES)] if is_own else []
 
 
 def _verify(done: ExportedFolder, folder: Path, *, engines: Sequence[str] | None, effort: Effort) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from types import FrameType
 
 import torch
@@ -100,7 +100,7 @@ class Loop:
         self.index = index
         tracer.values.symbols[str(index)] = Symbol(str(index), number_behind(tracer, self._node), None)
         env.hints = {**env.hints, str(index): self._hint()}
-        supposed = [] if self.series is None else [Relation("lt", (index, unwrap(self.series.length)))]
+        supposed = [] if self.series is None else [*_below(index, unwrap(self.series.length))]
         supposed += [Relation("ge", (index, 1))] if self.first else []
         env.know(supposed={**env.facts.supposed, **dict.fromkeys(supposed)})
         plan.begin(index)
@@ -159,8 +159,8 @@ class Loop:
             relation, number = self.exits.was_left_at(place) if left.again is not None else (None, None)
             if relation is not None and self.loops.tests.leaves(self, left.again, relation):
                 if self._whole is not None:
-                    within = Relation("lt", (number, unwrap(self._whole.length)))
-                    self.tracer.sizes.know(supposed={**self.tracer.sizes.facts.supposed, within: None})
+                    env, within = self.tracer.sizes, _below(number, unwrap(self._whole.length))
+                    env.know(supposed={**env.facts.supposed, **dict.fromkeys(within)})
                 return number
         return None
 
@@ -330,3 +330,13 @@ class Loop:
         self.loops.grow(held, marked, one.is_front)
         if one.place is not None:
             put(one.place, held)
+
+
+def _below(index: Scalar, length: Scalar) -> Iterator[Relation]:
+    """The relations that hold for the number of an element of a list of that length: also ``index < n`` for a length of ``max(n, 0)``."""
+    yield Relation("lt", (index, length))
+    atom = length.only_atom() if isinstance(length, Dim) else None
+    if atom is not None and (atom.op == "min" or (atom.op == "max" and 0 in atom.args)):
+        for part in atom.args:
+            if isinstance(part, Dim) or (atom.op == "min" and isinstance(part, int)):
+                yield from _below(index, part)

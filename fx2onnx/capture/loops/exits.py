@@ -7,20 +7,17 @@ runs once more if the loop was left there.
 
 from __future__ import annotations
 
-import ast
+import contextlib
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
-from types import CodeType, FrameType
-from typing import TypeAlias
 
 import torch
 import torch.fx
 
-from fx2onnx.capture.captured import TensorInfo
 from fx2onnx.capture.loops.parts import TURN, Entry, HandedOn, Linear, at_turn
 from fx2onnx.capture.loops.state import Change, Grown, value_at
+from fx2onnx.capture.loops.truths import node_of, number
 from fx2onnx.capture.python.held import MISSING, Value
 from fx2onnx.capture.recording.control_flow import Nested
 from fx2onnx.capture.recording.decisions import Test
@@ -29,11 +26,9 @@ from fx2onnx.sizes.expr import Dim, Scalar, apply
 from fx2onnx.sizes.relation import COMPARE, Relation
 from fx2onnx.torchcompat.operators import HIGHER_ORDER
 from fx2onnx.torchcompat.pytrees import flatten
-from fx2onnx.torchcompat.source_ast import Exit, Head, Tree
+from fx2onnx.torchcompat.source_ast import Exit
 
 aten = torch.ops.aten
-TRUTH = TensorInfo(torch.bool, ())
-Truth: TypeAlias = bool | Relation | torch.fx.Node
 
 
 @dataclass(eq=False)
@@ -52,6 +47,18 @@ class Left:
     """True if the turn has changed nothing before the exit."""
     again: Exit | None = None
     """The statement, if Python runs the turn once more to do what it does there."""
+    rest: torch.fx.Graph | None = None
+    """The rest of the turn, if Python leaves that out rather than the loop."""
+
+
+@dataclass(eq=False)
+class Join:
+    """A value that the turn leaves."""
+
+    output: torch.fx.Node
+    """Behind the whole turn."""
+    at_exit: Callable[[Left], torch.fx.Node]
+    """Where Python leaves it."""
 
 
 class Exits:
@@ -61,8 +68,30 @@ class Exits:
         self._loop, self.found = loop, list[Left]()
         self.turns: Scalar | None = None
         """The number of turns, where that is a formula."""
-        self._counts: list[Scalar | None] = []
-        """For how many turns Python stays at each exit, and how many turns there are without exits."""
+        self._counts: dict[int, Scalar | None] = {}
+        """For how many turns Python stays at each exit, and behind them how many turns there are without exits."""
+        self._joins: list[Join] = []
+
+    def skips(self) -> list[Left]:
+        """The tests with one answer to which Python leaves out the rest of the turn."""
+        return [left for left in self.found if left.rest is not None]
+
+    def graphs(self) -> list[torch.fx.Graph]:
+        """The graphs of the turn, of which each but the first is what Python does where it does not leave out the rest."""
+        return [self._loop._graph, *(left.rest for left in self.skips())]
+
+    def add_skip(self, test: Test, plan: Value, held: Value) -> None:
+        """Python leaves out the rest of the turn where the test holds; what is recorded from here on is that rest."""
+        env, values = self._loop.tracer.sizes, self._loop.tracer.values
+        self.add(test, plan, held)
+        for view in [*values.views.values()]:
+            view.memory.present()
+        for name, plugin in self._loop.tracer.plugins.items():
+            if name != "loops":
+                plugin.before_nested()
+        values.graph = self.found[-1].rest = torch.fx.Graph()
+        if isinstance(test, Relation):
+            env.know(supposed={**env.facts.supposed, test.negated(): None})
 
     def add_again(self, test: Test, again: Exit, plan: Value) -> None:
         """Python leaves where the test holds, and does more there; the turn is as if it had not begun."""
@@ -74,9 +103,11 @@ class Exits:
         """Python leaves where the test holds."""
         values = self._loop.tracer.values
         counts: dict[object, int] = {}
-        is_clean = True
+        is_clean = not self.skips()
         for each in held.changes(plan.markers):
             if isinstance(each, str):
+                if held.is_comprehension:
+                    continue  # what it fills is empty yet
                 raise self._loop.loops.refused(each)
             grown = each if isinstance(each, Grown) else plan.longer(each)
             if grown is not None:
@@ -96,8 +127,11 @@ class Exits:
 
     def settle(self, index: Dim, turns: Scalar | None) -> None:
         """The turn is over. ``turns``: how many there are without exits; None where data tells."""
-        counts = self._counts = [*map(_stays_for, self.found, [index] * len(self.found)), turns]
-        self.turns = None if None in counts else least(counts)  # type: ignore[arg-type]
+        exits = [(place, left) for place, left in enumerate(self.found) if left.rest is None]
+        counts = self._counts = {place: _stays_for(left, index) for place, left in exits}
+        counts[len(self.found)] = turns
+        known = [count for count in counts.values() if count is not None]
+        self.turns = least(known) if len(known) == len(counts) else None
 
     def again(self) -> list[frozenset[int]]:
         """The exits where Python does more, each by itself."""
@@ -112,17 +146,18 @@ class Exits:
         assert number is not None
         others = [
             ("lt" if other < place or other == len(self.found) else "le", count)
-            for other, count in enumerate(self._counts)
+            for other, count in self._counts.items()
             if other != place
         ]
         parts = [Relation(op, (number, count)) for op, count in others]
         return parts[0] if len(parts) == 1 else Relation("and", tuple(parts)), number
 
-    def at_memory(self, key: int, output: torch.fx.Node) -> torch.fx.Node:
+    # -- what the turn leaves ---------------------------------------------------------------------------------------
+    def at_memory(self, key: int, output: torch.fx.Node) -> Join:
         """The value of a memory behind the iteration."""
-        return self._joined(output, lambda left: left.memories[key])
+        return Join(output, lambda left: left.memories[key])
 
-    def at_place(self, key: object, index: int, part: HandedOn, output: torch.fx.Node) -> torch.fx.Node:
+    def at_place(self, key: object, index: int, part: HandedOn, output: torch.fx.Node) -> Join:
         """The value of a part of a place behind the iteration."""
 
         def at_exit(left: Left) -> torch.fx.Node:
@@ -130,22 +165,101 @@ class Exits:
             value = leaves[index] if leaves is not None and index < len(leaves) else part.given
             return _as_node(self._loop.tracer.values, value)
 
-        return self._joined(output, at_exit)
+        return Join(output, at_exit)
 
-    def at_list(self, key: object, count: int, carried: HandedOn, output: torch.fx.Node) -> torch.fx.Node:
-        """The last element of a list behind the turn."""
-        before = self._loop.tracer.values.node_of(carried.given)
-        return self._joined(output, lambda left: output if left.counts.get(key, 0) == count else before)
+    def at_list(self, key: object, count: int, carried: HandedOn, output: torch.fx.Node) -> Join:
+        """The last element of a list, or its length, behind the turn."""
 
-    def _joined(self, output: torch.fx.Node, at_exit: Callable[[Left], torch.fx.Node]) -> torch.fx.Node:
+        def at_exit(left: Left) -> torch.fx.Node:
+            is_added = left.counts.get(key, 0) == count
+            return output if is_added else _as_node(self._loop.tracer.values, carried.given)
+
+        return Join(output, at_exit)
+
+    def added(self, key: object, item: torch.fx.Node) -> Join:
+        """An element that the turn adds to a list; zeros where it does not."""
+        info, values = item.meta["val"], self._loop.tracer.values
+
+        def at_exit(left: Left) -> torch.fx.Node:
+            if left.rest is None or left.counts.get(key, 0):
+                return item
+            return values.call(aten.full.default, ([*info.dims], 0), {"dtype": info.dtype}, info)  # type: ignore[no-any-return]
+
+        return Join(item, at_exit)
+
+    def is_kept(self, grown: Grown) -> bool:
+        """Return whether every turn that ends adds to a list."""
+        counts = {left.counts.get(grown.identity, 0) for left in self.skips()}
+        if counts - {0, len(grown.items)}:
+            raise self._loop.loops.refused("a turn adds only some of several elements to a list")
+        return 0 not in counts or not grown.items
+
+    def adds(self, key: object) -> Join:
+        """Whether the turn adds to a list."""
+        with self._outermost() as values:
+            no, yes = (number(values, holds, torch.bool) for holds in (False, True))
+        return Join(yes, lambda left: no if left.rest is not None and not left.counts.get(key, 0) else yes)
+
+    def counted(self, index: Dim, before: frozenset[int]) -> Join:
+        """The number of turns so far but for one that is left by an exit of ``before``."""
+        with self._outermost() as values:
+            this, following = (number(values, count, torch.int64) for count in (index, index + 1))
+        places = {id(left): place for place, left in enumerate(self.found)}
+        return Join(following, lambda left: this if places[id(left)] in before else following)
+
+    def stays(self, at_end: torch.fx.Node | None) -> Join:
+        """Whether there is another turn; ``at_end``: whether there is behind the whole turn, where data tells."""
+        with self._outermost() as values:
+            no, yes = (number(values, holds, torch.bool) for holds in (False, True))
+        return Join(yes if at_end is None else at_end, lambda left: no if left.rest is None else yes)
+
+    @contextlib.contextmanager
+    def _outermost(self) -> Iterator[Value]:
+        """Inside, nodes are of the turn, whatever it leaves out."""
         values = self._loop.tracer.values
-        for left in reversed(self.found if self.turns is None else []):
-            other = at_exit(left)
-            if other.meta["val"] != output.meta["val"]:
+        before, values.graph = values.graph, self._loop._graph
+        yield values
+        values.graph = before
+
+    def joined(self, joins: Sequence[Join]) -> list[torch.fx.Node]:
+        """The nodes of what the turn leaves, wherever Python leaves it, or leaves out the rest of it."""
+        values, found = self._loop.tracer.values, [join.output for join in joins]
+        for left in reversed(self.found):
+            if left.rest is not None:
+                values.graph = left.node.graph
+            elif self.turns is not None:
+                continue
+            others = [join.at_exit(left) for join in joins]
+            if any(one.meta["val"] != two.meta["val"] for one, two in zip(found, others, strict=True)):
                 raise self._loop.loops.refused("Python leaves the loop where a variable has another type")
-            if other is not output:
-                output = values.call(aten.where.self, (left.node, other, output), {}, output.meta["val"])
-        return output
+            if left.rest is not None:
+                found = self._chosen(left, others, found)
+            else:
+                found = [
+                    one if one is two else values.call(aten.where.self, (left.node, two, one), {}, one.meta["val"])
+                    for one, two in zip(found, others, strict=True)
+                ]
+        return found
+
+    def _chosen(self, left: Left, skipped: list[torch.fx.Node], done: list[torch.fx.Node]) -> list[torch.fx.Node]:
+        """What there is where the rest of the turn is left out, or what there is behind it."""
+        values, places = self._loop.tracer.values, [at for at, one in enumerate(done) if one is not skipped[at]]
+        infos = tuple(done[at].meta["val"] for at in places)
+        sides = [
+            Nested(torch.fx.Graph(), [], [skipped[at] for at in places], infos),
+            Nested(left.rest, [], [done[at] for at in places], infos),  # type: ignore[arg-type]
+        ]
+        if places:
+            node = values.call(HIGHER_ORDER["cond"], (left.node, *sides, []), {}, infos)
+            for index, at in enumerate(places):
+                done[at] = values.call(operator.getitem, (node, index), {}, infos[index])
+        return done
+
+    # -- numbers and lists --------------------------------------------------------------------------------------------
+    def moves(self, key: object, index: int, after: Value) -> bool:
+        """Return whether a number is another one where Python leaves out the rest of the turn."""
+        leaves = [left.values.get(key) for left in self.skips()]
+        return any(each is not None and unwrap(each[index]) != unwrap(after) for each in leaves)
 
     def before_number(self, key: object, entry: Entry, index: int) -> frozenset[int]:
         """The exits that leave a number as it was before the turn; others leave it as the turn does."""
@@ -153,35 +267,23 @@ class Exits:
         assert isinstance(part, Linear)
         after = at_turn(part.value, TURN + 1) if part.is_read else part.value
         found = set()
-        for place, left in enumerate(self.found if self.turns is None else []):
+        for place, left in enumerate(self.found):
+            if self.turns is not None and left.rest is None:
+                continue
             leaves = left.values.get(key)
             now = None if leaves is None else at_turn(unwrap(leaves[index]), TURN, self._loop.index)
-            if now != after and now != part.value and leaves is not None:
+            if now != after and (left.rest is not None or (now != part.value and leaves is not None)):
                 raise self._loop.loops.refused(f"Python leaves the loop where {entry.place.name} is another number")
             found |= {place} if now != after else set()
         return frozenset(found)
 
     def before_added(self, grown: Grown) -> frozenset[int]:
         """The exits before what the turn adds to a list; others are behind it."""
-        counts = [left.counts.get(grown.identity, 0) for left in self.found] if self.turns is None else []
-        if {*counts} - {0, len(grown.items)}:
+        exits = [(place, left) for place, left in enumerate(self.found) if left.rest is None and self.turns is None]
+        counts = {place: left.counts.get(grown.identity, 0) for place, left in exits}
+        if {*counts.values()} - {0, len(grown.items)}:
             raise self._loop.loops.refused("Python leaves the loop between elements that a turn adds to a list")
-        return frozenset(place for place, count in enumerate(counts) if not count)
-
-    def counted(self, index: Dim, before: frozenset[int]) -> torch.fx.Node:
-        """The number of turns so far but for one that is left by an exit of ``before``."""
-        values = self._loop.tracer.values
-        this, following = (number(values, count, torch.int64) for count in (index, index + 1))
-        places = {id(left): place for place, left in enumerate(self.found)}
-        return self._joined(following, lambda left: this if places[id(left)] in before else following)
-
-    def is_taken(self) -> torch.fx.Node:
-        """The node that tells whether the turn is left."""
-        values = self._loop.tracer.values
-        taken, *others = (left.node for left in self.found)
-        for other in others:
-            taken = call(values, "logical_or", taken, other)
-        return taken
+        return frozenset(place for place, count in counts.items() if not count)
 
 
 def _stays_for(left: Left, index: Dim) -> Scalar | None:
@@ -199,138 +301,6 @@ def _as_node(values: Value, value: Value) -> torch.fx.Node:
     if isinstance(value, torch.Tensor):
         return values.node_of(value)  # type: ignore[no-any-return]
     return value if isinstance(value, torch.fx.Node) else number(values, unwrap(value), torch.int64)
-
-
-def call(values: Value, name: str, *nodes: torch.fx.Node) -> torch.fx.Node:
-    """The node of an operator that gives a truth."""
-    packet, _, overload = name.partition(".")
-    made: torch.fx.Node = values.call(getattr(getattr(aten, packet), overload or "default"), nodes, {}, TRUTH)
-    return made
-
-
-def number(values: Value, value: Scalar, dtype: torch.dtype) -> torch.fx.Node:
-    """The node of a number as a tensor."""
-    info = TensorInfo(dtype, ())
-    made: torch.fx.Node = values.call(aten.scalar_tensor.default, (value,), {"dtype": dtype}, info)
-    return made
-
-
-def node_of(values: Value, truth: bool | Test) -> torch.fx.Node:
-    """A truth as the node of a bool tensor of one number."""
-    if isinstance(truth, torch.fx.Node):
-        return _as_truth(values, truth)
-    if not isinstance(truth, Relation):
-        return number(values, bool(truth), torch.bool)
-    if truth.op in COMPARE:
-        return call(values, f"{truth.op}.Tensor", *(number(values, arg, torch.int64) for arg in truth.args))
-    first, *others = (node_of(values, arg) for arg in truth.args)
-    if truth.op == "not":
-        return call(values, "logical_not", first)
-    for other in others:
-        first = call(values, f"logical_{truth.op}", first, other)
-    return first
-
-
-def _as_truth(values: Value, node: torch.fx.Node) -> torch.fx.Node:
-    info = node.meta["val"]
-    if info.dims:
-        node = values.call(aten.reshape.default, (node, ()), {}, TensorInfo(info.dtype, ()))
-    is_bool = info.dtype == torch.bool
-    return node if is_bool else values.call(aten.ne.Scalar, (node, 0), {}, TRUTH)
-
-
-def negated(values: Value, truth: Truth) -> Truth:
-    """Whether a test does not hold."""
-    if isinstance(truth, bool):
-        return not truth
-    return truth.negated() if isinstance(truth, Relation) else call(values, "logical_not", _as_truth(values, truth))
-
-
-class HeadTest:
-    """The test at which Python stands, for the present values; and what it asks for in it."""
-
-    def __init__(self, loops: Value, frame: FrameType, head: Head) -> None:
-        self._loops, self._frame, self._head, self._tracer = loops, frame, head, loops.tracer
-        self._truths: dict[int, bool | None] = {}
-        """Of each part that is asked for, whether it is for staying; None where sizes or data decide it."""
-        self.truth = self._of(head.tree)
-        """Whether Python stays."""
-
-    def asked_behind(self, part: int, stays: bool) -> list[int]:
-        """The parts that Python asks for behind one, where all answers are for staying, or for leaving."""
-        found: list[int] = []
-
-        def holds(tree: Tree) -> bool:
-            if not isinstance(tree, int):
-                return all(map(holds, tree[1])) if tree[0] == "and" else any(map(holds, tree[1]))
-            truth = self._truths.get(tree, stays)
-            found.extend([tree] if truth is None and tree > part else [])
-            return stays if truth is None else truth
-
-        holds(self._head.tree)
-        return found
-
-    def _of(self, tree: Tree) -> Truth:
-        return self._part(tree) if isinstance(tree, int) else self._joined(*tree)
-
-    def _joined(self, op: str, parts: Sequence[Tree]) -> Truth:
-        """Several parts, ``and`` or ``or``. One that reads from tensors is computed only where those before it do not decide."""
-        truth: Truth = op == "and"
-        for place, part in enumerate(parts):
-            if not isinstance(truth, bool) and self._may_fail(part):
-                return self._behind(truth, op, parts[place:])
-            one = self._of(part)
-            if one is (op == "or"):
-                return one
-            if not isinstance(one, bool):
-                truth = one if isinstance(truth, bool) else self._both(op, truth, one)
-        return truth
-
-    def _behind(self, truth: Relation | torch.fx.Node, op: str, parts: Sequence[Tree]) -> torch.fx.Node:
-        """The test of further parts, where ``truth`` does not decide."""
-        env, values = self._tracer.sizes, self._tracer.values
-        before, test = env.facts.supposed, node_of(values, truth)
-        with values.nested() as graph:
-            if isinstance(truth, Relation):
-                env.know(supposed={**before, (truth if op == "and" else truth.negated()): None})
-            found = node_of(values, self._joined(op, parts))
-        env.know(supposed=before)
-        with values.nested() as other:
-            sides = [Nested(graph, [], [found], (TRUTH,)), Nested(other, [], [node_of(values, op == "or")], (TRUTH,))]
-        if op == "or":
-            sides.reverse()
-        node = values.call(HIGHER_ORDER["cond"], (test, *sides, []), {}, (TRUTH,))
-        return values.call(operator.getitem, (node, 0), {}, TRUTH)  # type: ignore[no-any-return]
-
-    def _part(self, place: int) -> Truth:
-        operand, stays = self._head.operands[place]
-        code = _code_of(operand, self._frame.f_code.co_filename)
-        with self._loops.tests.evaluating(code) as tests:
-            holds = eval(code, {**self._frame.f_globals, **self._frame.f_locals})  # as Python does there
-        self._truths[place] = None if tests else holds is stays
-        if not tests:
-            return holds is stays
-        return tests[-1] if stays else negated(self._tracer.values, tests[-1])
-
-    def _both(
-        self, op: str, one: Relation | torch.fx.Node, other: Relation | torch.fx.Node
-    ) -> Relation | torch.fx.Node:
-        if isinstance(one, Relation) and isinstance(other, Relation):
-            return Relation(op, (one, other))
-        values = self._tracer.values
-        return call(values, f"logical_{op}", node_of(values, one), node_of(values, other))
-
-    def _may_fail(self, tree: Tree) -> bool:
-        if not isinstance(tree, int):
-            return any(map(self._may_fail, tree[1]))
-        return any(isinstance(node, ast.Subscript) for node in ast.walk(self._head.operands[tree][0]))
-
-
-@lru_cache(maxsize=256)
-def _code_of(operand: ast.expr, file: str) -> CodeType:
-    """An expression whose value is the truth of another one."""
-    truth = ast.IfExp(operand, ast.Constant(True), ast.Constant(False))
-    return compile(ast.fix_missing_locations(ast.Expression(ast.copy_location(truth, operand))), file, "eval")
 
 
 # -- numbers of turns ----------------------------------------------------------------------------------------------------

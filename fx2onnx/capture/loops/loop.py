@@ -10,10 +10,11 @@ import torch
 import torch.fx
 
 from fx2onnx.capture.captured import Symbol, TensorInfo
-from fx2onnx.capture.loops.exits import Exits, HeadTest, Truth, call, negated
+from fx2onnx.capture.loops.exits import Exits, Join
 from fx2onnx.capture.loops.parts import Unlike, at_turn, number_behind
 from fx2onnx.capture.loops.plan import Plan
 from fx2onnx.capture.loops.state import Grown, Held, put
+from fx2onnx.capture.loops.truths import TRUTH, HeadTest, Truth, negated
 from fx2onnx.capture.loops.turns import Elements
 from fx2onnx.capture.python.data_numbers import DataNumber
 from fx2onnx.capture.python.held import Value
@@ -26,7 +27,7 @@ from fx2onnx.sizes.expr import Dim, DimLike, Scalar
 from fx2onnx.sizes.relation import COMPARE, Relation
 from fx2onnx.torchcompat.frames import user_frame
 from fx2onnx.torchcompat.pytrees import Rebuild, flatten
-from fx2onnx.torchcompat.source_ast import Exit, exit_at, loop_at, place_of
+from fx2onnx.torchcompat.source_ast import Exit, Skip, exit_at, loop_at, place_of, skip_at
 
 MOST_TRIES = 6
 """Turns that are run to see what the others find changed."""
@@ -66,7 +67,7 @@ class Loop:
             return self._first_turn()
         if self._plan is None:
             return self._element(self._begin(Held(self.frame, filled=self.loops.collected_by(self.frame)), Plan(self)))
-        if self.loops.open[-1] is not self or self.tracer.values.graph is not self._graph:
+        if self.loops.open[-1] is not self or self.tracer.values.graph is not self.exits.graphs()[-1]:
             raise self.loops.refused("Python leaves a loop within it before its end")
         try:
             return self._after_turn(self._plan)
@@ -127,8 +128,8 @@ class Loop:
     def stays(self, test: Test) -> bool | None:
         """The answer with which Python stays in the loop, where it asks whether to leave it; the file asks ``test``."""
         frame = user_frame()
-        found = exit_at(frame) if frame is self.frame else None
-        if found is None or frame is None or place_of(found[0].loop) != self.place:
+        found = (exit_at(frame) or skip_at(frame)) if frame is not None and frame is self.frame else None
+        if found is None or frame is None or (found[0].loop is not None and place_of(found[0].loop) != self.place):
             return None
         (one, part), values = found, self.tracer.values
         stays = one.head.operands[part][1]
@@ -143,7 +144,9 @@ class Loop:
             self.loops.tests.expect(frame, one.head, tested.asked_behind(part, True), True)
         if isinstance(leaves, bool):
             return stays is not leaves
-        if one.does_more:
+        if isinstance(one, Skip):
+            self.exits.add_skip(leaves, self._plan, self._held)
+        elif one.does_more:
             self.exits.add_again(leaves, one, self._plan)
         else:
             self.exits.add(leaves, self._plan, self._held)
@@ -157,7 +160,7 @@ class Loop:
         """The number of the turn that Python runs once more, since it leaves it by a statement that does more; else None."""
         for place, left in enumerate(self.exits.found):
             relation, number = self.exits.was_left_at(place) if left.again is not None else (None, None)
-            if relation is not None and self.loops.tests.leaves(self, left.again, relation):
+            if relation is not None and number is not None and self.loops.tests.leaves(self, left.again, relation):
                 if self._whole is not None:
                     env, within = self.tracer.sizes, _below(number, unwrap(self._whole.length))
                     env.know(supposed={**env.facts.supposed, **dict.fromkeys(within)})
@@ -216,7 +219,7 @@ class Loop:
         """Everything is as before the turn; ``is_kept``: what was learnt of sizes stays."""
         tracer, env, before = self.tracer, self.tracer.sizes, self._before
         self.loops.open.pop()
-        self.loops.over.add(self._graph)
+        self.loops.over |= {*self.exits.graphs()}
         self._held.put_back()
         assert self._plan is not None
         self._plan.leave()
@@ -236,7 +239,7 @@ class Loop:
                 tracer.values.root,
                 tracer.values.path_graph,
                 before.graph,
-                *(one._graph for one in self.loops.open),
+                *(graph for one in self.loops.open for graph in one.exits.graphs()),
             }
             symbols = tracer.values.symbols
             for name in [name for name, symbol in symbols.items() if symbol.node.graph not in alive]:
@@ -256,7 +259,12 @@ class Loop:
         added = [self._type_of_item(item) for item in items]
         before = {one.identity: self.exits.before_added(one) for one, _, _ in grown}
         stays = self._last(plan, before.values())
-        nodes = [*(one.output for one in plan.carried), *map(tracer.values.node_of, items)]
+        owners = [one.identity for one, _, (leaves, _) in grown for _ in leaves]
+        outputs = [one.output for one in plan.carried]
+        outputs += [self.exits.added(*each) for each in zip(owners, map(tracer.values.node_of, items), strict=True)]
+        some = [one.identity for one, _, _ in grown if not one.is_kept]
+        nodes = self.exits.joined([*outputs, *map(self.exits.adds, some), *stays])
+        nodes, goes_on = nodes[: len(nodes) - len(stays)], nodes[len(nodes) - len(stays) :]
         self._leave(is_kept=True)
         if not nodes:
             plan.give([])
@@ -265,8 +273,9 @@ class Loop:
             self.turns = tracer.sizes.new_unbacked()
         length = self.turns
         inside = [at_turn(one.info, self.index + 1) for one in plan.carried]
-        types = (*inside, *added, *(node.meta["val"] for node in stays))
-        body = Nested(self._graph, [*plan.inputs, self._node], [*nodes, *stays], types)
+        added += [TRUTH] * len(some)
+        types = (*inside, *added, *(node.meta["val"] for node in goes_on))
+        body = Nested(self._graph, [*plan.inputs, self._node], [*nodes, *goes_on], types)
         stacked = [TensorInfo(info.dtype, (self.turns - self.first, *info.dims)) for info in added]  # type: ignore[arg-type]
         with tracer.values.at(self.where):
             start = plan.starts()
@@ -278,27 +287,31 @@ class Loop:
                 plan.counted(results[: len(plan.carried)])
             plan.give(results[: len(plan.carried)])
             left = iter(results[len(plan.carried) :])
+            places = [result.nonzero()[:, 0] for result in results[len(nodes) - len(some) : len(nodes)]]
+            kept = dict(zip(some, places, strict=True))
             for one, held, (leaves, rebuild) in grown:
                 parts = [(next(left), not isinstance(leaf.value, torch.Tensor)) for leaf in leaves]
                 if before[one.identity]:
                     count = sym_int(tracer.sizes, self.counts[before[one.identity]])
                     parts = [(part[:count], is_number) for part, is_number in parts]
+                if one.identity in kept:
+                    parts = [(part.index_select(0, kept[one.identity]), is_number) for part, is_number in parts]
                 self._grow(one, held, parts, rebuild)
         self.loops.notes.append(Assumption("a loop over a dynamic size is a loop of the file", self.where))
 
-    def _last(self, plan: Plan, before: Iterable[frozenset[int]]) -> list[torch.fx.Node]:
+    def _last(self, plan: Plan, before: Iterable[frozenset[int]]) -> list[Join]:
         """The node that tells whether there is another turn, where data does."""
-        exits, values = self.exits, self.tracer.values
+        exits = self.exits
         if exits.turns is not None:
             self.turns = exits.turns  # type: ignore[assignment]
             self.series = Elements(sym_int(self.tracer.sizes, exits.turns), lambda index: index)
             return []
         at_end = self._goes_on_at_end()
+        if at_end is not None and exits.skips():
+            raise self.loops.refused("a turn adds to a list in some turns only, and data tells how many there are")
         self.series = self.series if at_end is None else None
-        stays = [] if at_end is None else [at_end]
-        stays += [call(values, "logical_not", exits.is_taken())] if exits.found else []
         plan.count(self.index, [*before, *exits.again()])
-        return [stays[0] if len(stays) == 1 else call(values, "logical_and", *stays)]
+        return [exits.stays(at_end)]
 
     def _begins(self) -> torch.fx.Node | None:
         """The node that tells whether there is a first turn, where data does."""

@@ -50,8 +50,8 @@ class HandedOn:
     """In the turn that runs now."""
     given_version: int = 0
     """That of the memory, before the turn writes into it."""
-    output: torch.fx.Node | None = None
-    """What that turn leaves."""
+    output: Value = None
+    """What that turn leaves, a ``Join``."""
 
 
 @dataclass(eq=False)

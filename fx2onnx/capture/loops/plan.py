@@ -52,6 +52,8 @@ class Plan:
         self._turned: list[list[Value]] = []
         self._ends: list[tuple[object, HandedOn]] = []
         """Last elements of lists that the turn took."""
+        self._lengths: list[tuple[object, HandedOn]] = []
+        """The numbers of what the turns before added to a list, where some add nothing."""
         self.markers: frozenset[int] = frozenset()
         """Ids of what stands in lists for what former turns added."""
 
@@ -115,6 +117,11 @@ class Plan:
 
         marker = self.tracer.values.new_fake(at_turn(info, self.index).dims, info.dtype)
         length = sym_int(self.tracer.sizes, (self.index - self.loop.first) * len(grown.items))
+        if not grown.is_kept:
+            counted = HandedOn(TensorInfo(torch.int64, ()), torch.device("cpu"), 0, is_number=True)
+            self._input(counted)
+            self._lengths.append((key, counted))
+            length = counted.given
         self.tracer.repeats[id(marker)] = Repeat(marker, length, whole, element)
         self.markers |= {id(marker)}
         held.append(marker)
@@ -154,7 +161,9 @@ class Plan:
         following.memories |= self.memories
         is_known = self._is_same(following) and self.added.keys() == self.lists.keys()
         pairs = [(self.added[key], grown) for key, grown in self.lists.items()] if is_known else []
-        if not is_known or any(one.infos != two.infos or one.is_front != two.is_front for one, two in pairs):
+        if not is_known or any(
+            (one.infos, one.is_front, one.is_kept) != (two.infos, two.is_front, two.is_kept) for one, two in pairs
+        ):
             return following
         self._take_outputs(before)
         return self
@@ -169,7 +178,8 @@ class Plan:
         if len(items) > 1 and len({str(self.kinds.info(item)) for item in items}) > 1:
             raise self.loop.loops.refused("a turn adds several things of different types to a list")
         infos = tuple(self.kinds.info(item) for item in items)
-        self.added[grown.identity] = grown._replace(items=items, infos=infos)
+        is_kept = self.loop.exits.is_kept(grown)
+        self.added[grown.identity] = grown._replace(items=items, infos=infos, is_kept=is_kept)
 
     def _is_same(self, other: Plan) -> bool:
         if self.memories.keys() != other.memories.keys() or self.entries.keys() != other.entries.keys():
@@ -194,6 +204,9 @@ class Plan:
         if not is_read:
             starts = [MISSING] * len(values)
         parts = [self.kinds.part(place, *each) for each in zip(starts, values, known_parts, strict=True)]
+        for index, part in enumerate(parts):
+            if isinstance(part, Linear) and is_read and self.loop.exits.moves(place.identity, index, values[index]):
+                parts[index] = HandedOn(TensorInfo(torch.int64, ()), torch.device("cpu"), starts[index], is_number=True)
         entry = Entry(place, before, is_read, parts, build, values)
         if known is not None:
             known.after, known.build = values, build
@@ -221,6 +234,10 @@ class Plan:
         for key, carried in self._ends:
             items = self.added[key].items
             carried.output = exits.at_list(key, len(items), carried, values.node_of(items[-1]))
+        for key, carried in self._lengths:
+            count = len(self.added[key].items)
+            length = aten.scalar_tensor.default(carried.given + count, dtype=torch.int64)
+            carried.output = exits.at_list(key, count, carried, values.node_of(length))
         items = [leaf.value for grown in self.added.values() for leaf in flatten(grown.items)[0]]
         self._check_shared(tensors, [item for item in items if isinstance(item, torch.Tensor)], before)
 

@@ -63,6 +63,8 @@ class Grown(NamedTuple):
     """True where turns add to its beginning."""
     infos: tuple[Value, ...] = ()
     """The types of ``items``."""
+    is_kept: bool = True
+    """False if some turns add nothing."""
 
     @property
     def identity(self) -> object:
@@ -95,6 +97,7 @@ class Held:
         if filled is not None:
             self._hidden = {id(filled): filled}
         self._is_found = filled is not None
+        self.is_comprehension = bool(self._hidden)
         for entry in self._snapshot.entries:
             self._hidden.pop(id(entry.holder), None)
 

@@ -16,11 +16,12 @@ import torch.fx
 
 from fx2onnx.base.code_patch import answers_for_caller
 from fx2onnx.base.errors import UserError
-from fx2onnx.capture.loops.exits import HeadTest, Truth, count_of, node_of
+from fx2onnx.capture.loops.exits import count_of
 from fx2onnx.capture.loops.loop import MOST_TRIES, Loop
 from fx2onnx.capture.loops.parts import Unlike
 from fx2onnx.capture.loops.plan import Plan
 from fx2onnx.capture.loops.state import Held
+from fx2onnx.capture.loops.truths import HeadTest, Truth, node_of
 from fx2onnx.capture.python.held import Value
 from fx2onnx.capture.recording.decisions import Test
 from fx2onnx.capture.shapes.shape_env import DATA_DECIDES, KEEP_TENSORS
@@ -38,7 +39,7 @@ class While(Loop):
 
     def __init__(self, loops: Value, frame: FrameType, head: Head) -> None:
         super().__init__(loops, frame, None)
-        self.head, self.place = head, place_of(head.loop)
+        self.head, self.place = head, place_of(head.loop or head.statement)
         self._operand = 0
         """The part of the test that Python asks for."""
         self._start: Truth = True
@@ -51,7 +52,7 @@ class While(Loop):
         test = self._test()
         if self._plan is None:
             return self._starts(test)
-        if self.loops.open[-1] is not self or self.tracer.values.graph is not self._graph:
+        if self.loops.open[-1] is not self or self.tracer.values.graph is not self.exits.graphs()[-1]:
             raise self.loops.refused("Python leaves a loop within it before its end")
         try:
             return bool(self._goes_on(self._plan, test))

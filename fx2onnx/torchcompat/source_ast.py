@@ -6,11 +6,10 @@ import ast
 import dis
 import inspect
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from types import CodeType, FrameType
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 import torch
 
@@ -22,9 +21,6 @@ Stretch: TypeAlias = tuple[CodeType, Place]
 """Part of a function."""
 PURE_METHODS = frozenset({"size", "dim"})
 """Attributes and methods of tensors that say what is known of them and record nothing."""
-
-
-T = TypeVar("T")
 
 
 class UnreadableError(Exception):
@@ -165,7 +161,7 @@ def is_at_loop(frame: FrameType) -> bool:
     if frame.f_code.co_code[frame.f_lasti] == _GET_ITER:  # until Python 3.11 its place is the whole statement
         return True
     place = position(frame)
-    return place is not None and any(_is_within(place, head) for head in _loops(frame.f_code))
+    return place is not None and any(is_within(place, head) for head in _loops(frame.f_code))
 
 
 _GET_ITER = dis.opmap["GET_ITER"]
@@ -177,180 +173,6 @@ def _loops(code: CodeType) -> list[Place]:
     calls = (node for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name))
     ranges = [place_of(call) for call in calls if call.func.id == "range"]  # type: ignore[attr-defined]
     return [*ranges, *(place_of(node.iter) for node in nodes if isinstance(node, ast.For | ast.comprehension))]
-
-
-def goes_through_left_loop(frame: FrameType) -> bool:
-    """Return whether the frame is at what a ``for`` goes through with an ``if ...`` in it that leaves it."""
-    place = position(frame)
-    loops = (one.loop for one in _exits(frame.f_code) if isinstance(one.loop, ast.For)) if place is not None else ()
-    return any(_is_within(place, place_of(loop.iter)) for loop in loops)  # type: ignore[arg-type]
-
-
-def loop_at(frame: FrameType) -> Place | None:
-    """The place of the ``for`` that asks for its next element."""
-    place = position(frame)  # until Python 3.11 that of the whole statement
-    found = [*(one.loop for one in _exits(frame.f_code)), *(one.loop for one in _skips(frame.f_code))]
-    loops = [loop for loop in found if isinstance(loop, ast.For)] if place is not None else []
-    return next((place_of(loop) for loop in loops if place in (place_of(loop), place_of(loop.iter))), None)
-
-
-def skip_at(frame: FrameType) -> tuple[Skip, int] | None:
-    """What leaves out the rest of a turn whose test the frame is at, with the number of the part that it asks for."""
-    return _asked_part(frame, [(one, one.head) for one in _skips(frame.f_code)])
-
-
-def exit_at(frame: FrameType) -> tuple[Exit, int] | None:
-    """The statement that leaves a loop whose test the frame is at, with the number of the part that it asks for."""
-    return _asked_part(frame, [(one, one.head) for one in _exits(frame.f_code)])
-
-
-Tree: TypeAlias = "int | tuple[str, tuple[Tree, ...]]"
-"""A test: the number of a part, or ``and`` or ``or`` of tests."""
-
-
-@dataclass(frozen=True, eq=False)
-class Head:
-    """The condition of each iteration of a ``while``, or of a ``while True`` in its first ``if ...`` that leaves it."""
-
-    statement: ast.While | ast.If
-    loop: ast.For | ast.While | None
-    """None for a comprehension."""
-    operands: Sequence[tuple[ast.expr, bool]]
-    """The parts of the test in order, each with the answer that is for staying in the loop."""
-    tree: Tree
-    """How the parts are joined: Python stays where this holds."""
-
-
-def head_at(frame: FrameType) -> tuple[Head, int] | None:
-    """The head of a loop without elements whose test the frame is at, with the number of the part that it asks for."""
-    return _asked_part(frame, [(head, head) for head in _while_heads(frame.f_code)])
-
-
-def _asked_part(frame: FrameType, heads: Sequence[tuple[T, Head]]) -> tuple[T, int] | None:
-    place = position(frame) if heads else None
-    for found, head in heads if place is not None else ():
-        for index, (operand, _) in enumerate(head.operands):
-            wholes = map(place_of, (head.statement, head.statement.test)) if len(head.operands) == 1 else ()
-            if _is_within(place, place_of(operand)) or place in wholes:  # type: ignore[arg-type]
-                return found, index
-    return None
-
-
-@lru_cache(maxsize=256)
-def _while_heads(code: CodeType) -> Sequence[Head]:
-    found = [_head(loop) for loop in ast.walk(tree_of(code)) if isinstance(loop, ast.While) and not loop.orelse]
-    return [head for head in found if head is not None]
-
-
-def _head(loop: ast.While) -> Head | None:
-    if not isinstance(loop.test, ast.Constant):
-        return _head_of(loop, loop, stays=True)
-    exits = (each for each in loop.body if isinstance(each, ast.If) and not each.orelse)
-    first = next((each for each in exits if isinstance(each.body[-1], ast.Break | ast.Return)), None)
-    return _head_of(first, loop, stays=False) if first is not None and loop.test.value else None
-
-
-@dataclass(frozen=True, eq=False)
-class Exit:
-    """An ``if ...: break`` or ``if ...: return`` in a loop."""
-
-    loop: ast.For | ast.While
-    head: Head
-    does_more: bool
-    """Whether Python does more there than to go on behind the loop."""
-    returns: bool
-    """Whether Python leaves the function."""
-
-
-@lru_cache(maxsize=256)
-def _exits(code: CodeType) -> Sequence[Exit]:
-    loops = [node for node in ast.walk(tree_of(code)) if isinstance(node, ast.For | ast.While)]
-    found = [(loop, each, part) for loop in loops for each, part in _inner_ifs(loop.body)]
-    heads = [(part, _head_of(each, loop, stays=part is not each.body), loop) for loop, each, part in found]
-    return [
-        Exit(loop, head, bool(loop.orelse) or not isinstance(part[0], ast.Break), isinstance(part[-1], ast.Return))
-        for part, head, loop in heads
-        if head is not None
-    ]
-
-
-def _inner_ifs(body: Sequence[ast.stmt]) -> Iterator[tuple[ast.If, list[ast.stmt]]]:
-    """Statements ``if ...: break`` and ``if ...: return`` that leave the loop of that body, with the part that does."""
-    for each in body:
-        if isinstance(each, ast.If):
-            part = next(
-                (one for one in (each.body, each.orelse) if one and isinstance(one[-1], ast.Break | ast.Return)), None
-            )
-            if part is not None:
-                yield each, part
-            yield from _inner_ifs([*each.body, *each.orelse])
-        elif isinstance(each, ast.With):
-            yield from _inner_ifs(each.body)
-
-
-@dataclass(frozen=True, eq=False)
-class Skip:
-    """A test in a loop or comprehension, with one answer to which Python adds nothing to a list in that turn."""
-
-    loop: ast.For | ast.While | None
-    """None for a comprehension, whose function has no other loop."""
-    head: Head
-
-
-@lru_cache(maxsize=256)
-def _skips(code: CodeType) -> Sequence[Skip]:
-    found: list[tuple[ast.For | ast.While | None, Head | None]] = []
-    for node in ast.walk(tree_of(code)):
-        if isinstance(node, ast.ListComp | ast.GeneratorExp) and len(node.generators) == 1:
-            for test in node.generators[0].ifs:
-                statement = ast.copy_location(ast.If(test, [], []), test)
-                found.append((None, _head_of(statement, None, stays=True)))
-        elif isinstance(node, ast.For | ast.While):
-            *before, last = node.body
-            for place, each in enumerate(before):
-                leaves = isinstance(each, ast.If) and not each.orelse and isinstance(each.body[0], ast.Continue)
-                if leaves and _grows(node.body[place + 1 :]):
-                    found.append((node, _head_of(each, node, stays=False)))  # type: ignore[arg-type]
-            if isinstance(last, ast.If) and not last.orelse and _grows(last.body):
-                found.append((node, _head_of(last, node, stays=True)))
-    return [Skip(loop, head) for loop, head in found if head is not None]
-
-
-def _grows(body: Sequence[ast.stmt]) -> bool:
-    """Return whether statements add to lists."""
-    nodes = [node for statement in body for node in ast.walk(statement)]
-    calls = (node.func for node in nodes if isinstance(node, ast.Call))
-    named = any(isinstance(func, ast.Attribute) and func.attr in ("append", "extend", "insert") for func in calls)
-    sums = (node.value for node in nodes if isinstance(node, ast.AugAssign))
-    return named or any(isinstance(value, ast.List) for value in sums)
-
-
-def _head_of(statement: ast.While | ast.If, loop: ast.For | ast.While | None, stays: bool) -> Head | None:
-    """The head with that test, whose truth ``stays`` is for staying in the loop; None where a part of it decides by itself."""
-    operands: list[tuple[ast.expr, bool]] = []
-    tree = _tree(statement.test, stays, operands)
-    decides = (ast.BoolOp, ast.IfExp, ast.NamedExpr)
-    if any(isinstance(node, decides) for operand, _ in operands for node in ast.walk(operand)):
-        return None
-    return Head(statement, loop, operands, tree)
-
-
-def _tree(test: ast.expr, stays: bool, operands: list[tuple[ast.expr, bool]]) -> Tree:
-    """The test with truth ``stays`` as ``and`` and ``or`` of parts, which are added to ``operands``."""
-    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        return _tree(test.operand, not stays, operands)
-    if isinstance(test, ast.Compare) and len(test.ops) > 1:
-        pairs = zip([test.left, *test.comparators], test.ops, test.comparators, strict=False)
-        parts: list[ast.expr] = [ast.copy_location(ast.Compare(one, [op], [two]), test) for one, op, two in pairs]
-        return _joined_trees(parts, True, stays, operands)
-    if isinstance(test, ast.BoolOp):
-        return _joined_trees(test.values, isinstance(test.op, ast.And), stays, operands)
-    operands.append((test, stays))
-    return len(operands) - 1
-
-
-def _joined_trees(parts: Sequence[ast.expr], is_and: bool, stays: bool, operands: list[tuple[ast.expr, bool]]) -> Tree:
-    return "and" if is_and is stays else "or", tuple(_tree(part, stays, operands) for part in parts)
 
 
 _SHOW = frozenset(
@@ -400,10 +222,10 @@ def is_in(frame: FrameType, stretches: Iterable[Stretch]) -> bool:
     """Return whether the frame is in one of the stretches."""
     places = [place for code, place in stretches if code is frame.f_code]
     now = position(frame) if places else None
-    return now is not None and any(_is_within(now, place) for place in places)
+    return now is not None and any(is_within(now, place) for place in places)
 
 
-def _is_within(place: Place, other: Place) -> bool:
+def is_within(place: Place, other: Place) -> bool:
     (first, last, begin, end), (above, below, left, right) = place, other
     return (above, left) <= (first, begin) and (last, end) <= (below, right)
 

@@ -17,6 +17,7 @@ from tests.support import check
 Program = Callable[..., Any]
 BY_SIZES: list[Program] = []
 BY_DATA: list[Program] = []
+CHOSEN: list[Program] = []
 
 
 def by_sizes(program: Program) -> Program:
@@ -26,6 +27,11 @@ def by_sizes(program: Program) -> Program:
 
 def by_data(program: Program) -> Program:
     BY_DATA.append(program)
+    return program
+
+
+def chosen(program: Program) -> Program:
+    CHOSEN.append(program)
     return program
 
 
@@ -320,6 +326,94 @@ def without_a_break(x: torch.Tensor) -> Any:
     return last
 
 
+@chosen
+def by_number(x: torch.Tensor) -> Any:
+    return torch.stack([row * i for i, row in enumerate(x) if i % 3 != 1]), x[[i for i in range(x.shape[0]) if i % 2]]
+
+
+@chosen
+def that_have_a_following(x: torch.Tensor) -> Any:
+    return torch.stack([x[0]] + [x[i + 1] - x[i] for i in range(x.shape[0]) if i + 1 < x.shape[0]])
+
+
+@chosen
+def by_two_tests(x: torch.Tensor) -> Any:
+    large = x[:, 0] > -0.5
+    some = [x[i] for i in range(x.shape[0]) if large[i]]
+    both = sum((row for row in x if row.sum() > -2 and not row.max() > 1), start(x))
+    return sum(some, start(x)) + both
+
+
+@chosen
+def by_an_if(x: torch.Tensor) -> Any:
+    out, places, last, h = [x[0]], [], 0, start(x)
+    for i, row in enumerate(x):
+        h = h + row
+        if (row - out[-1]).abs().sum() > 0.3:
+            out.append(row * len(out))
+            places.append(i)
+            last += i
+    return torch.stack(out), x[places], len(out), last, h
+
+
+@chosen
+def and_the_rest_left_out(x: torch.Tensor) -> Any:
+    t, out, pairs = 0, [x[0]], []
+    while t < x.shape[0]:
+        row = x[t]
+        t += 1
+        pairs.append(row)
+        if row.sum() < -1 or row.max() > 2:
+            continue
+        out.extend([row, row * t])
+    return torch.stack(out), torch.stack(pairs)
+
+
+@chosen
+def up_to_a_break(x: torch.Tensor) -> Any:
+    out, h = [x[0]], start(x)
+    for row in x:
+        if row.sum() < -1:
+            continue
+        h = h + row
+        if h.sum() > 2:
+            break
+        out.append(h)
+    return torch.stack(out), h
+
+
+@chosen
+def up_to_a_return(x: torch.Tensor) -> Any:
+    out = [x[0]]
+    for row in x:
+        if row.sum() < -1:
+            continue
+        if row.sum() > 3:
+            return torch.stack(out)
+        out.append(row)
+    return torch.stack(out) + 1
+
+
+@chosen
+def within_a_loop(x: torch.Tensor) -> Any:
+    h, total = start(x), start(x)
+    for one in x:
+        h = h * 0.5 + sum([other for other in x if (one * other).sum() > 1], start(x))
+        if h.sum() > 0:
+            h *= 0.5
+        total += h
+    return h, total
+
+
+@chosen
+def from_the_front(x: torch.Tensor) -> Any:
+    h = start(x)
+    while x.shape[0] >= 2:
+        h = h + x[0] * x[1]
+        x = x[2:]
+    return h, x
+
+
 def rows(count: int, *large: int) -> torch.Tensor:
     """Rows whose sums are below 1, but for some."""
     x = torch.linspace(-1, 0.3, count * 3).reshape(count, 3)
@@ -342,6 +436,14 @@ def test_loops_that_data_ends(program: Program) -> None:
         (rows(count, *large),) for count, large in ((1, ()), (1, (0,)), (9, (4,)), (7, (6,)), (30, (0, 5)), (4, ()))
     ]
     result = check(program, (rows(20, 3),), others=others, dynamic_shapes={"x": {0: "n"}})
+    assert "Loop" in {node.op_type for node in result.model.graph}
+
+
+@pytest.mark.parametrize("program", CHOSEN, ids=lambda program: program.__name__)
+@pytest.mark.long_cases(but=["by_number", "by_an_if"])
+def test_lists_that_take_some_elements(program: Program) -> None:
+    others = [(rows(count, *large),) for count, large in ((1, ()), (2, (1,)), (9, (4,)), (7, (0, 6)), (30, (2, 5)))]
+    result = check(program, (rows(12, 3),), others=others, dynamic_shapes={"x": {0: "n"}})
     assert "Loop" in {node.op_type for node in result.model.graph}
 
 

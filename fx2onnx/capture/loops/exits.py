@@ -24,9 +24,9 @@ from fx2onnx.capture.recording.decisions import Test
 from fx2onnx.capture.shapes.symnode import unwrap
 from fx2onnx.sizes.expr import Dim, Scalar, apply
 from fx2onnx.sizes.relation import COMPARE, Relation
+from fx2onnx.torchcompat.loop_statements import Exit
 from fx2onnx.torchcompat.operators import HIGHER_ORDER
 from fx2onnx.torchcompat.pytrees import flatten
-from fx2onnx.torchcompat.source_ast import Exit
 
 aten = torch.ops.aten
 
@@ -57,8 +57,8 @@ class Join:
 
     output: torch.fx.Node
     """Behind the whole turn."""
-    at_exit: Callable[[Left], torch.fx.Node]
-    """Where Python leaves it."""
+    at_exit: Callable[[Left], torch.fx.Node | None]
+    """Where Python leaves it; None where that is of no matter."""
 
 
 class Exits:
@@ -104,10 +104,8 @@ class Exits:
         values = self._loop.tracer.values
         counts: dict[object, int] = {}
         is_clean = not self.skips()
-        for each in held.changes(plan.markers):
+        for each in held.changes(plan.markers, is_over=False):
             if isinstance(each, str):
-                if held.is_comprehension:
-                    continue  # what it fills is empty yet
                 raise self._loop.loops.refused(each)
             grown = each if isinstance(each, Grown) else plan.longer(each)
             if grown is not None:
@@ -180,10 +178,13 @@ class Exits:
         """An element that the turn adds to a list; zeros where it does not."""
         info, values = item.meta["val"], self._loop.tracer.values
 
-        def at_exit(left: Left) -> torch.fx.Node:
-            if left.rest is None or left.counts.get(key, 0):
+        def at_exit(left: Left) -> torch.fx.Node | None:
+            if left.rest is None:
+                return None
+            if left.counts.get(key, 0):
                 return item
-            return values.call(aten.full.default, ([*info.dims], 0), {"dtype": info.dtype}, info)  # type: ignore[no-any-return]
+            zeros: torch.fx.Node = values.call(aten.full.default, ([*info.dims], 0), {"dtype": info.dtype}, info)
+            return zeros
 
         return Join(item, at_exit)
 
@@ -195,10 +196,10 @@ class Exits:
         return 0 not in counts or not grown.items
 
     def adds(self, key: object) -> Join:
-        """Whether the turn adds to a list."""
+        """Tell whether the turn adds to a list."""
         with self._outermost() as values:
             no, yes = (number(values, holds, torch.bool) for holds in (False, True))
-        return Join(yes, lambda left: no if left.rest is not None and not left.counts.get(key, 0) else yes)
+        return Join(yes, lambda left: None if left.rest is None else yes if left.counts.get(key, 0) else no)
 
     def counted(self, index: Dim, before: frozenset[int]) -> Join:
         """The number of turns so far but for one that is left by an exit of ``before``."""
@@ -208,7 +209,7 @@ class Exits:
         return Join(following, lambda left: this if places[id(left)] in before else following)
 
     def stays(self, at_end: torch.fx.Node | None) -> Join:
-        """Whether there is another turn; ``at_end``: whether there is behind the whole turn, where data tells."""
+        """Tell whether there is another turn; ``at_end``: whether there is behind the whole turn, where data tells."""
         with self._outermost() as values:
             no, yes = (number(values, holds, torch.bool) for holds in (False, True))
         return Join(yes if at_end is None else at_end, lambda left: no if left.rest is None else yes)
@@ -229,7 +230,7 @@ class Exits:
                 values.graph = left.node.graph
             elif self.turns is not None:
                 continue
-            others = [join.at_exit(left) for join in joins]
+            others = [join.at_exit(left) or found[at] for at, join in enumerate(joins)]
             if any(one.meta["val"] != two.meta["val"] for one, two in zip(found, others, strict=True)):
                 raise self._loop.loops.refused("Python leaves the loop where a variable has another type")
             if left.rest is not None:
@@ -242,7 +243,7 @@ class Exits:
         return found
 
     def _chosen(self, left: Left, skipped: list[torch.fx.Node], done: list[torch.fx.Node]) -> list[torch.fx.Node]:
-        """What there is where the rest of the turn is left out, or what there is behind it."""
+        """The values where the rest of the turn is left out, or those behind it."""
         values, places = self._loop.tracer.values, [at for at, one in enumerate(done) if one is not skipped[at]]
         infos = tuple(done[at].meta["val"] for at in places)
         sides = [

@@ -26,8 +26,9 @@ from fx2onnx.sizes.assumptions import Assumption
 from fx2onnx.sizes.expr import Dim, DimLike, Scalar
 from fx2onnx.sizes.relation import COMPARE, Relation
 from fx2onnx.torchcompat.frames import user_frame
+from fx2onnx.torchcompat.loop_statements import Exit, Skip, exit_at, loop_at, skip_at
 from fx2onnx.torchcompat.pytrees import Rebuild, flatten
-from fx2onnx.torchcompat.source_ast import Exit, Skip, exit_at, loop_at, place_of, skip_at
+from fx2onnx.torchcompat.source_ast import place_of
 
 MOST_TRIES = 6
 """Turns that are run to see what the others find changed."""
@@ -287,15 +288,16 @@ class Loop:
                 plan.counted(results[: len(plan.carried)])
             plan.give(results[: len(plan.carried)])
             left = iter(results[len(plan.carried) :])
-            places = [result.nonzero()[:, 0] for result in results[len(nodes) - len(some) : len(nodes)]]
-            kept = dict(zip(some, places, strict=True))
+            kept = dict(zip(some, results[len(nodes) - len(some) : len(nodes)], strict=True))
             for one, held, (leaves, rebuild) in grown:
                 parts = [(next(left), not isinstance(leaf.value, torch.Tensor)) for leaf in leaves]
+                parts += [(kept[one.identity], False)] if one.identity in kept else []
                 if before[one.identity]:
                     count = sym_int(tracer.sizes, self.counts[before[one.identity]])
                     parts = [(part[:count], is_number) for part, is_number in parts]
                 if one.identity in kept:
-                    parts = [(part.index_select(0, kept[one.identity]), is_number) for part, is_number in parts]
+                    places = parts.pop()[0].nonzero()[:, 0]
+                    parts = [(part.index_select(0, places), is_number) for part, is_number in parts]
                 self._grow(one, held, parts, rebuild)
         self.loops.notes.append(Assumption("a loop over a dynamic size is a loop of the file", self.where))
 
@@ -323,6 +325,8 @@ class Loop:
         return self.loops.as_tensor(item)  # type: ignore[no-any-return]
 
     def _type_of_item(self, item: torch.Tensor) -> TensorInfo:
+        if self.tracer.values.node_of(item).graph in self.loops.over:
+            raise self.loops.refused("a turn adds as many elements to a list as a size says")
         info = tensor_info(item)
         symbols = {name for size in info.dims if isinstance(size, Dim) for name in size.symbols()}
         if symbols & (self.tracer.sizes.unbacked - self.known_before):

@@ -32,9 +32,9 @@ from fx2onnx.capture.shapes.symnode import may_be_size, sym_int, unwrap
 from fx2onnx.sizes.expr import Dim, apply
 from fx2onnx.sizes.relation import Relation
 from fx2onnx.torchcompat.frames import user_frame, user_location
+from fx2onnx.torchcompat.loop_statements import goes_through_left_loop
 from fx2onnx.torchcompat.operators import OpOverload
 from fx2onnx.torchcompat.pytrees import flatten
-from fx2onnx.torchcompat.source_ast import goes_through_left_loop
 
 aten = torch.ops.aten
 Node = torch.fx.Node
@@ -107,6 +107,7 @@ class Loops(RunPlugin):
             put_name(torch.Tensor, name, instead(getattr(torch.Tensor, name)), Why.SIZES)
         for name, instead in functions.items():
             put_name(torch, name, instead(getattr(torch, name)), Why.SIZES)
+        put_name(torch.Tensor, "__getitem__", self._indexed(torch.Tensor.__getitem__), Why.SIZES)
         for name in ("__mul__", "__rmul__"):
             put_name(torch.SymInt, name, self._repeating(getattr(torch.SymInt, name)), Why.SIZES)
         return turns.NAMES
@@ -120,6 +121,16 @@ class Loops(RunPlugin):
 
         loops = self
         return multiplied
+
+    def _indexed(self, own: Callable[..., Value]) -> Callable[..., Value]:
+        @answers_for_caller
+        def __getitem__(self: torch.Tensor, index: Value) -> Value:
+            whole = [
+                one.whole() if type(one) is Turns else one for one in (index if type(index) is tuple else (index,))
+            ]
+            return own(self, tuple(whole) if type(index) is tuple else whole[0])
+
+        return __getitem__
 
     def _iterated(self, own: Callable[..., Value]) -> Callable[..., Value]:
         loops = self

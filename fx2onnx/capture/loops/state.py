@@ -97,12 +97,13 @@ class Held:
         if filled is not None:
             self._hidden = {id(filled): filled}
         self._is_found = filled is not None
-        self.is_comprehension = bool(self._hidden)
         for entry in self._snapshot.entries:
             self._hidden.pop(id(entry.holder), None)
 
-    def changes(self, markers: frozenset[int] = frozenset()) -> Iterator[Change | Grown | str]:
-        """The differences to the noted state; a text for one that no loop of the file can make. ``markers``: ids of stand-ins in lists."""
+    def changes(self, markers: frozenset[int] = frozenset(), *, is_over: bool = True) -> Iterator[Change | Grown | str]:
+        """The differences to the noted state; a text for one that no loop of the file can make. ``markers``: ids of stand-ins in lists;
+        ``is_over``: whether the turn is, so that a comprehension has added to its list.
+        """
         after, live = self.frame.f_locals, self._live
         for name in sorted({*self.variables, *after} & live.at_head):
             one, two = self.variables.get(name, MISSING), after.get(name, MISSING)
@@ -113,15 +114,15 @@ class Held:
                 yield f"a turn changes the global variable {name}"
         for entry in self._snapshot.entries:
             yield from _changes_of(entry, markers)
-        grown = self._filled()
+        grown = self._filled() if is_over else []
         if len(grown) == 1:
             yield Grown(grown[0], [*grown[0]], is_hidden=True)
-        elif self._hidden:
+        elif self._hidden and is_over:
             yield "what a list is made of cannot be told"
 
     def _filled(self) -> list[list[Value]]:
         """The lists that got an element and that nothing holds but a comprehension, which makes them."""
-        found = [each for each in self._hidden.values() if len(each) == 1]
+        found = [each for each in self._hidden.values() if len(each) == 1 and not isinstance(each[0], BaseException)]
         if self._is_found:
             return found
         holders = [one for one in gc.get_referrers(*found) if one is not found and one is not self._hidden]

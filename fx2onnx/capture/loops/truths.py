@@ -18,8 +18,8 @@ from fx2onnx.capture.recording.control_flow import Nested
 from fx2onnx.capture.recording.decisions import Test
 from fx2onnx.sizes.expr import Scalar
 from fx2onnx.sizes.relation import COMPARE, Relation
+from fx2onnx.torchcompat.loop_statements import Head, Tree
 from fx2onnx.torchcompat.operators import HIGHER_ORDER
-from fx2onnx.torchcompat.source_ast import Head, Tree
 
 aten = torch.ops.aten
 TRUTH = TensorInfo(torch.bool, ())
@@ -65,7 +65,7 @@ def _as_truth(values: Value, node: torch.fx.Node) -> torch.fx.Node:
 
 
 def negated(values: Value, truth: Truth) -> Truth:
-    """Whether a test does not hold."""
+    """The test that holds where another one does not."""
     if isinstance(truth, bool):
         return not truth
     return truth.negated() if isinstance(truth, Relation) else call(values, "logical_not", _as_truth(values, truth))

@@ -13,7 +13,7 @@ import torch
 from fx2onnx.base.code_patch import THREAD, answers_for_caller
 from fx2onnx.capture.python.file_names import LENGTHS
 from fx2onnx.capture.python.held import Value
-from fx2onnx.sizes.expr import Scalar
+from fx2onnx.capture.shapes.symnode import unwrap
 
 Index = Value
 """A number of an element: an int or a symbolic size."""
@@ -285,7 +285,7 @@ class _Zip(type):
             return zip(*parts, **kwargs)  # noqa: B905
         whole = [one if one is not None else _plain(part) for one, part in zip(found, parts, strict=True)]
         lengths = [one.length for one in whole]
-        length = lengths[0] if all(_same(one, lengths[0]) for one in lengths) else min(lengths)
+        length = lengths[0] if len({*map(str, lengths)}) == 1 else min(lengths)
         return Counted(Elements(length, lambda index: tuple(one.at(index) for one in whole)))
 
     def __instancecheck__(cls, value: object) -> bool:
@@ -316,10 +316,6 @@ class _Reversed(type):
 
     def __instancecheck__(cls, value: object) -> bool:
         return isinstance(value, reversed | Counted)
-
-
-def _same(one: Scalar, other: Scalar) -> bool:
-    return str(one) == str(other)
 
 
 def _plain(part: Value) -> Elements:
@@ -371,8 +367,17 @@ def _sum(part: Value, start: Value = 0) -> Value:
         return sum(part, start)
     if type(found) is not Turns:
         return sum(found, start)
-    total = found.some().sum(0)
+    total = (found.whole() if _may_be_empty(found, start) else found.some()).sum(0)
     return (total.item() if found.has_numbers() else total) + start
+
+
+def _may_be_empty(found: Turns, start: Value) -> bool:
+    """Return whether the sum of no elements, which is ``start``, is as large as that of some."""
+    one = list.__getitem__(found, 0)
+    if not isinstance(one, torch.Tensor) or not one.dim():
+        return True
+    is_of_start = isinstance(start, torch.Tensor) and start.dtype == torch.promote_types(start.dtype, one.dtype)
+    return is_of_start and [*map(unwrap, one.shape)] == [*map(unwrap, start.shape)]
 
 
 NAMES: dict[str, Value] = {"zip": _Zip("zip", (), {}), "enumerate": _Enumerate("enumerate", (), {})}

@@ -28,7 +28,8 @@ from fx2onnx.capture.shapes.shape_env import DATA_DECIDES, KEEP_TENSORS
 from fx2onnx.sizes.expr import Dim, Scalar
 from fx2onnx.sizes.relation import COMPARE, Relation
 from fx2onnx.torchcompat.frames import user_frame
-from fx2onnx.torchcompat.source_ast import Exit, Head, Place, exit_at, head_at, place_of
+from fx2onnx.torchcompat.loop_statements import Exit, Head, exit_at, head_at, skip_at
+from fx2onnx.torchcompat.source_ast import Place, place_of
 
 AnyLoop = TypeVar("AnyLoop", bound=Loop)
 
@@ -61,7 +62,7 @@ class While(Loop):
             return True
 
     def _test(self) -> Truth:
-        """Whether Python goes on, for the present values."""
+        """The test with which Python goes on, for the present values."""
         self.tested = HeadTest(self.loops, self.frame, self.head)
         return self.tested.truth
 
@@ -224,8 +225,8 @@ class LoopTests:
 
     def _in_last_turn(self, frame: FrameType) -> bool | None:
         """The answer to a test that leaves a loop in the turn of it that Python runs once more."""
-        found = exit_at(frame)
-        if found is None:
+        found = exit_at(frame) or skip_at(frame)
+        if found is None or found[0].loop is None:
             return None
         (one, part), loop = found, place_of(found[0].loop)
         for its_frame, place, statement in reversed(self._leaving):

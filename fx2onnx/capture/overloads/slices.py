@@ -124,7 +124,8 @@ def _extent(tracer: Tracer, size: DimLike, start: DimLike, end: DimLike) -> tupl
         """``op(value, bound)``; ``value`` alone where it is that at every ordinary size."""
         nonlocal is_exact
         relation = Relation("ge" if op == "max" else "le", (value, bound))
-        if relation.symbols() & env.unbacked and env.facts.holds(relation.op, value, bound):
+        is_known = relation.symbols() & env.unbacked or not tracer.values.is_outermost()
+        if is_known and env.facts.holds(relation.op, value, bound):
             is_exact = True
             return value
         is_sure = not relation.symbols() & env.unbacked and not is_exact

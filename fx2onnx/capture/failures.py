@@ -192,6 +192,8 @@ def steps_before(root: torch.nn.Module, arguments: Arguments) -> list[str]:
     steps = [
         f"pass tensors: torch.from_numpy(array) for the NumPy array {name.removeprefix(ARGUMENT)}" for name in names
     ]
+    if any(isinstance(value, str) and value.endswith(".onnx") for _, value in arguments.objects()):
+        steps.insert(0, "give the example inputs before the path: export(module, args, path)")
     return [CONVERT, *steps[:2]] if observers_of(root) else steps[:2]
 
 

@@ -370,7 +370,8 @@ class _Job:
         if comparison is not None:
             warnings += comparison.notes
             if not comparison.rows:
-                warnings.append("the file was not compared with its input: no engine runs it")
+                why = "the file was not compared with its input: no engine runs it on random inputs"
+                warnings.append(f"{why}; compare it with its module: fx2onnx verify")
         warnings += [f"{each.name} was left out: it made {each.why} ({each.where})" for each in self.left_out]
         return OptimizeResult(
             model,

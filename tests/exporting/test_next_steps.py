@@ -50,6 +50,7 @@ def prepared(is_qat: bool = False) -> nn.Module:
         (lambda: nn.Linear, (X,), {}, "Linear(...)"),
         (lambda: Sum, (X, X), {}, "Sum(...)"),
         (lambda: nn.Linear(4, 2), (X.numpy(),), {}, "for the NumPy array input"),
+        (lambda: nn.Linear(4, 2), "m.onnx", {}, "export(module, args, path)"),
         (Sum, (X, X.numpy()), {}, "for the NumPy array b"),
         (Sum, (X.numpy(), X.numpy()), {}, "for the NumPy array a"),
         (Sum, ([1, 2], X.numpy()), {}, "for the NumPy array b"),
@@ -140,6 +141,19 @@ def test_an_array_of_texts_is_no_prompt() -> None:
     with pytest.raises(UserError, match="AutoTokenizer"):
         array_of("input_ids", np.array(["hello"]))
     assert array_of("input_ids", [1, 2]).dtype == np.int64
+
+
+def test_a_model_of_the_local_cache_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    snapshot = tmp_path / "models--org--net" / "snapshots" / "abc"
+    snapshot.mkdir(parents=True)
+    with pytest.raises(UserError, match="save the model once"):
+        fx2onnx.sources.resolve("hf:org/net")
+    (snapshot / "config.json").write_text("{}")
+    with pytest.raises(UserError, match=f"hf:{snapshot}"):
+        fx2onnx.sources.resolve("hf:org/net")
 
 
 @pytest.mark.long

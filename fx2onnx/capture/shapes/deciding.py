@@ -171,8 +171,8 @@ def specialized(env: ShapeEnv, dim: Dim) -> int:
             where=where,
             why=f"{dim} is known only when the model runs",
             next=(
-                "where the number is a size, take it with x.item() and not with int(x), which must be a plain number",
                 "where it counts the turns of a loop, write the loop with torch.while_loop",
+                "where the number is a size, take it with x.item() and not with int(x), which must be a plain number",
                 "or keep it a tensor, or pass it as an argument of forward",
             ),
         )

@@ -5,6 +5,7 @@ Code that comes with a checkpoint is never run and nothing is downloaded: ``fx2o
 
 from __future__ import annotations
 
+import glob
 import importlib
 import os
 import re
@@ -202,13 +203,22 @@ def _config_of_type(transformers: ModuleType, name: str, keywords: Mapping[str, 
                 "E601",
                 f"there is no folder '{name}'",
                 why="hf: reads local folders only and downloads nothing",
-                next="save the model once: model.save_pretrained(FOLDER)",
+                next=_cached(name) or "save the model once: model.save_pretrained(FOLDER)",
             )
         fail_unknown("model type or folder", name, names(), hint="fx2onnx list hf")
     _check_fields(mapping[name](), keywords, name)
     with reported(f"hf:{name} has no config with {dict(keywords)}"):
         config: Config = mapping[name](**keywords)  # not set afterwards: some fields are computed from others
         return config
+
+
+def _cached(name: str) -> str:
+    """The step that takes a model of Hugging Face's local cache, where ``name`` is one."""
+    constants = importlib.import_module("huggingface_hub.constants")
+    entry = os.path.join(constants.HF_HUB_CACHE, "models--" + name.replace("/", "--"))
+    found = glob.glob(os.path.join(glob.escape(entry), "snapshots", "*", CONFIG))
+    newest = max(found, key=os.path.getmtime, default="")
+    return f"it is in Hugging Face's cache: hf:{os.path.dirname(newest)}" if newest else ""
 
 
 def with_fields(config: Config, keywords: Mapping[str, object], name: str) -> Config:

@@ -44,7 +44,7 @@ TWICE = """
 import importlib, json, resource, sys, time
 import torch
 import fx2onnx
-from fx2onnx.cli.dynamic import dynamic_shapes_of
+from fx2onnx.cli.feeds import dynamic_shapes_of
 from fx2onnx.sources import resolve
 torch.set_num_threads(1)
 source = resolve(sys.argv[1])

@@ -35,7 +35,7 @@ def exported(source: Any, folder: str) -> tuple[Any, str]:
     import torch
 
     import fx2onnx
-    from fx2onnx.cli.dynamic import dynamic_shapes_of
+    from fx2onnx.cli.feeds import dynamic_shapes_of
 
     torch.set_num_threads(1)
     path = f"{folder}/model.onnx"

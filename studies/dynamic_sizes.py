@@ -76,7 +76,7 @@ def _built(row: Row, source: str, name: str) -> Any:
 
 
 def _measure(row: Row, built: Any) -> None:
-    from fx2onnx.cli.dynamic import arguments_of
+    from fx2onnx.cli.feeds import arguments_of
 
     arguments = arguments_of(built)
     axes = _axes_of(built, arguments)

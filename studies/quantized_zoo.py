@@ -36,7 +36,7 @@ def row_of(name: str, kind: str, source: Any) -> Row:
     """Export one model with weights of one kind, verified."""
     import fx2onnx
     from fx2onnx.base.errors import Fx2OnnxError
-    from fx2onnx.cli.dynamic import dynamic_shapes_of
+    from fx2onnx.cli.feeds import dynamic_shapes_of
 
     with tempfile.TemporaryDirectory() as folder:
         try:

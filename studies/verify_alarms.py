@@ -121,7 +121,7 @@ def _built(row: Row, source: str, name: str) -> Any:
 def _verified(built: Any, seed: int) -> Row:
     import fx2onnx
     from fx2onnx import verify
-    from fx2onnx.cli.dynamic import dynamic_shapes_of
+    from fx2onnx.cli.feeds import dynamic_shapes_of
 
     if seed > 1:
         _shuffle(built.module, seed)

@@ -185,7 +185,7 @@ MUTANTS = [
         "pass",
         "tests/sources/test_packed_checkpoints.py",
     ),
-    Mutant("precision/weights.py", "np.sign(array) * self._limit", "array", "tests/precision/test_precision.py"),
+    Mutant("precision/values.py", "np.sign(array) * self._limit", "array", "tests/precision/test_precision.py"),
     Mutant("targets/faults.py", "fault.mend(node)", "pass", "tests/targets/test_faults.py"),
     Mutant("targets/fit.py", "_read_instead(output, result, cast)", "pass", "tests/targets/test_fit.py"),
     # The runner.

@@ -99,7 +99,7 @@ def _dynamic_shapes(built: Any, source: str) -> Any:
     """Those of the zoo as declared; others are proposals, which may turn out static."""
     from dataclasses import replace
 
-    from fx2onnx.cli.dynamic import arguments_of, dynamic_shapes_of
+    from fx2onnx.cli.feeds import arguments_of, dynamic_shapes_of
 
     if source == "zoo":
         return built.dynamic_shapes

@@ -1,18 +1,23 @@
-"""``fx2onnx attest FILE``."""
+"""``fx2onnx attest FILE`` and ``fx2onnx certify FILE OTHER``."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from fx2onnx.base.errors import UserError
+import typer
+
+from fx2onnx.base.errors import UserError, VerificationError
 from fx2onnx.base.options import CHECKS, OUTPUT
 from fx2onnx.cli import options
 from fx2onnx.cli.files import check_apart, check_readable
 from fx2onnx.cli.options import Group
 from fx2onnx.cli.outcome import print_json, reports_errors
 from fx2onnx.sources.source import Options
+
+if TYPE_CHECKING:
+    from fx2onnx.proof.certify import Certificate
 
 
 @reports_errors
@@ -72,3 +77,49 @@ def _show(place: Path, statement: dict[str, Any]) -> None:
     if source is not None:
         line("source", source.get("spec") or source["name"])
     line("verdict", "none: nothing was compared" if verdict is None else "agrees" if verdict["ok"] else "differs")
+
+
+MOST_NODES = 20
+"""Nodes of one kind that are shown; all are in the JSON."""
+
+
+@reports_errors
+def certify_command(
+    before: Annotated[Path, options.argument("BEFORE", "The ONNX file that was changed.")],
+    after: Annotated[Path, options.argument("AFTER", "What it became.")],
+    json_output: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Prove that one ONNX file computes what another does.
+
+    Each changed node is proved (bit for bit), bounded (up to rounding), sampled (the same on random inputs) or refuted. The exit
+    code is 1 where an output is refuted, or neither proved nor sampled.
+    """
+    from fx2onnx.cli.progress import Stages
+    from fx2onnx.proof.certify import certify
+
+    for path in (before, after):
+        check_readable(path)
+    with Stages(quiet=quiet or json_output) as stages:
+        found = stages.call(f"certify {after}", lambda: certify(before, after))
+    if json_output:
+        print_json(found.as_dict())
+    elif not quiet:
+        _show_certificate(found)
+    if not found.ok:
+        raise typer.Exit(VerificationError.exit_code)
+
+
+def _show_certificate(found: Certificate) -> None:
+    from fx2onnx.cli.progress import line
+
+    counts = ", ".join(f"{kind} {count}" for kind, count in found.counts.items())
+    line("nodes", f"{len(found.changed)} changed", counts, f"{found.unchanged} as before")
+    for name, kind in found.outputs.items():
+        line("output", name, kind)
+    for kind in ("bounded", "sampled", "unknown", "refuted"):
+        nodes = [each for each in found.changed if each.kind == kind]
+        for each in nodes[:MOST_NODES]:
+            line(kind, f"{each.node or each.value} ({each.op_type})", each.why)
+        if len(nodes) > MOST_NODES:
+            line("", f"and {len(nodes) - MOST_NODES} more (--json)")

@@ -115,7 +115,7 @@ def _exported(job: TrainingJob, model: Source) -> TrainingFolder:
     import torch
 
     from fx2onnx.api import export_training
-    from fx2onnx.cli.dynamic import dynamic_shapes_of, parse_dynamic
+    from fx2onnx.cli.feeds import dynamic_shapes_of, parse_dynamic
 
     loss, target, axes = _loss_of(job.loss, model)
     shapes = dict(dynamic_shapes_of(model, parse_dynamic(list(job.dynamic))) or {})

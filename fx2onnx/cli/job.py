@@ -101,7 +101,7 @@ def run(job: Job, display: StageDisplay) -> Done:
 
     Raises:   Fx2OnnxError.
     """
-    from fx2onnx.cli.dynamic import dynamic_shapes_of, parse_dynamic
+    from fx2onnx.cli.feeds import dynamic_shapes_of, parse_dynamic
     from fx2onnx.cli.verify import check_model
 
     wanted = parse_dynamic(list(job.dynamic))

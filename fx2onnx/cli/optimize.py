@@ -69,7 +69,7 @@ def optimize_command(
 
     A rewrite that changes the results is found, named and left out. A file that differs is never written.
     """
-    from fx2onnx.cli.dynamic import places_of
+    from fx2onnx.cli.feeds import places_of
     from fx2onnx.steps.sizes import parse_sizes
 
     asked = {

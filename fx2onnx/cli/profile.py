@@ -160,7 +160,7 @@ def _measured(
     verify: bool,
 ) -> Profile:
     from fx2onnx.cli import profile_measure as costs
-    from fx2onnx.cli.dynamic import dynamic_shapes_of, parse_dynamic
+    from fx2onnx.cli.feeds import dynamic_shapes_of, parse_dynamic
     from fx2onnx.report.profile_data import OURS
 
     sweeping = [costs.parse_sweep(text) for text in sweeps]

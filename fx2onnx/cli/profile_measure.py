@@ -303,7 +303,7 @@ def with_size(source: Source, sweep: Sweep, value: int) -> Source:
     """
     import torch
 
-    from fx2onnx.cli.dynamic import arguments_of
+    from fx2onnx.cli.feeds import arguments_of
 
     samples = arguments_of(source)
     named = source.dynamic_shapes or {}

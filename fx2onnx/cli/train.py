@@ -12,7 +12,7 @@ from fx2onnx.cli import options
 from fx2onnx.cli.files import write_report
 from fx2onnx.cli.outcome import print_json, reports_errors
 from fx2onnx.files.staging import replacing
-from fx2onnx.report.training_page import training_drawing, training_page
+from fx2onnx.report.document import training_drawing, training_page
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fx2onnx.runner.trainer import Trainer
 
     Arrays = dict[str, npt.NDArray[np.generic]]
-    from fx2onnx.report.training_page import TrainingCurves
+    from fx2onnx.report.document import TrainingCurves
 
 
 TEST_EVERY = 5
@@ -58,7 +58,7 @@ def train_command(
 ) -> None:
     """Train an exported folder without PyTorch."""
     from fx2onnx.judge.engines import SESSIONS, chosen_engines, open_session
-    from fx2onnx.report.training_page import TrainingCurves
+    from fx2onnx.report.document import TrainingCurves
     from fx2onnx.runner.trainer import Trainer
 
     check_plots(plot or ())

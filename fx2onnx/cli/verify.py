@@ -63,7 +63,7 @@ def verify_command(
     from fx2onnx.cli.progress import Stages, console
     from fx2onnx.files.staging import write_text
     from fx2onnx.judge.engines import chosen_engines
-    from fx2onnx.report.model_page import verdict_page
+    from fx2onnx.report.document import verdict_page
     from fx2onnx.semantics.reading.load import load_model
     from fx2onnx.sources.inputs import input_files
 

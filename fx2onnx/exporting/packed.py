@@ -14,8 +14,8 @@ import torch
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.files.mapped_pages import give_back
+from fx2onnx.irx.data_file import Bytes, Piece
 from fx2onnx.irx.emit import Emit
-from fx2onnx.irx.pieces import Bytes, Piece
 from fx2onnx.lower.weights import tensor_pieces
 from fx2onnx.optimize.weights import DerivedTensor
 from fx2onnx.quantize.schemes import FP4, NF4, Array, packed, unpacked

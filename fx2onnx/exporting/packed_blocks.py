@@ -16,8 +16,8 @@ import onnx_ir as ir
 from fx2onnx.aten_map.table.dtypes import onnx_dtype
 from fx2onnx.exporting.packed import DOMAIN, ROWS_BYTES, Reading, require_blocks
 from fx2onnx.irx.builder import Key
+from fx2onnx.irx.data_file import Bytes, Piece
 from fx2onnx.irx.emit import Emit
-from fx2onnx.irx.pieces import Bytes, Piece
 from fx2onnx.optimize.weights import DerivedTensor
 from fx2onnx.quantize.schemes import Array, packed
 from fx2onnx.sources.hf.gguf_layers import BlockEmbedding, BlockLinear, BlockRows

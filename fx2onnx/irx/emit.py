@@ -20,7 +20,7 @@ from fx2onnx.irx import precision, shapes
 from fx2onnx.irx.arithmetic import emit_scalar
 from fx2onnx.irx.builder import Accessors, Builder, Key
 from fx2onnx.irx.schema import DTYPE_SINCE, OpSchema, schema_of
-from fx2onnx.irx.shapes.agreement import check_dtypes
+from fx2onnx.irx.shapes.table import check_dtypes
 from fx2onnx.irx.values import Dims, Operand, OutputType, dims_of, dtype_of, lacks_data, new_value, set_known_sizes
 from fx2onnx.sizes.bounds import bounds
 from fx2onnx.sizes.expr import Dim, DimLike, Scalar

@@ -16,8 +16,8 @@ import onnx_ir as ir
 from fx2onnx.base.errors import Fx2OnnxError, InternalError
 from fx2onnx.irx import shapes
 from fx2onnx.irx.schema import BROADCASTING, schema_of
-from fx2onnx.irx.shapes.agreement import Contradiction
-from fx2onnx.irx.shapes.contrib import CONTRIB, infer_contrib
+from fx2onnx.irx.shapes.linear import CONTRIB, infer_contrib
+from fx2onnx.irx.shapes.table import Contradiction
 from fx2onnx.irx.size_values import SizeValues
 from fx2onnx.irx.values import Dims, dims_of, forget_dims, note_dims, set_type
 from fx2onnx.sizes.expr import Dim, DimLike, product

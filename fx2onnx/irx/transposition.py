@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from fx2onnx.irx.pieces import Bytes, Piece
+from fx2onnx.irx.data_file import Bytes, Piece
 
 Array: TypeAlias = npt.NDArray[Any]
 

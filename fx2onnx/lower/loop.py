@@ -23,7 +23,7 @@ from fx2onnx.capture.recording.control_flow import Nested
 from fx2onnx.irx.builder import Builder
 from fx2onnx.irx.edit import nested_graphs
 from fx2onnx.irx.emit import Emit
-from fx2onnx.irx.shapes.agreement import Contradiction, differ
+from fx2onnx.irx.shapes.table import Contradiction, differ
 from fx2onnx.irx.values import OutputType, dims_of, dtype_of, let_go, mark_complex, new_value, set_known_sizes, set_type
 from fx2onnx.lower import control_flow, preflight, torchlib
 from fx2onnx.lower.layers import RepeatedLayers

@@ -12,7 +12,7 @@ import torch
 from onnx_ir.tensor_adapters import TorchTensor
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.irx.pieces import Bytes, Piece, all_bytes
+from fx2onnx.irx.data_file import Bytes, Piece, all_bytes
 from fx2onnx.irx.transposition import transposed_pieces
 
 

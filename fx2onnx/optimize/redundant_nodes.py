@@ -9,8 +9,8 @@ from collections.abc import Hashable
 import numpy as np
 import onnx_ir as ir
 
+from fx2onnx.irx.data_file import pieces_of
 from fx2onnx.irx.edit import can_replace, drop_initializer, graphs_of, is_read, remove_unread, replace
-from fx2onnx.irx.pieces import pieces_of
 from fx2onnx.irx.schema import COMMUTATIVE, is_random
 from fx2onnx.optimize.rewrite import operand
 from fx2onnx.optimize.weights import is_literal, lacks_data

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from fx2onnx.irx.pieces import Bytes, Piece, all_bytes
+from fx2onnx.irx.data_file import Bytes, Piece, all_bytes
 
 Array: TypeAlias = npt.NDArray[Any]
 

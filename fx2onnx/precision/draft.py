@@ -14,7 +14,7 @@ from fx2onnx.irx.schema import ELEMENTWISE, MOVES
 from fx2onnx.optimize.weights import lacks_data
 from fx2onnx.precision.forms import HEAVY, READS_ANY, SEQUENCE, SUMS, Form, can_hold, form_of
 from fx2onnx.precision.options import LEAST, Precision
-from fx2onnx.precision.weights import magnitudes
+from fx2onnx.precision.values import magnitudes
 from fx2onnx.targets.find import ANY, find
 from fx2onnx.targets.form import Target
 

@@ -10,7 +10,7 @@ from fx2onnx.irx.values import copied_type
 from fx2onnx.precision.draft import Draft
 from fx2onnx.precision.forms import DTYPE_ATTRIBUTES
 from fx2onnx.precision.options import METADATA_KEY
-from fx2onnx.precision.weights import in_dtype
+from fx2onnx.precision.values import in_dtype
 from fx2onnx.targets.match import word_of
 
 D = ir.DataType

@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.irx.pieces import Bytes, Piece
+from fx2onnx.irx.data_file import Bytes, Piece
 from fx2onnx.optimize.weights import (
     ArrangedTensor,
     DerivedTensor,

@@ -11,7 +11,7 @@ from fx2onnx.runner.feeds import NodeArg, logger
 from fx2onnx.runner.options import ExecutionMode, ExecutionOrder, GraphOptimizationLevel, RunOptions, SessionOptions
 from fx2onnx.runner.ort_value import IOBinding, OrtValue
 from fx2onnx.runner.session import LOG_LEVELS, PROVIDER, InferenceSession, ModelMetadata
-from fx2onnx.semantics.kernels.random_ops import set_seed
+from fx2onnx.semantics.kernels.creation import set_seed
 from fx2onnx.semantics.registry import kernel
 
 if TYPE_CHECKING:

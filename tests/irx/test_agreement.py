@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.builder import Builder
 from fx2onnx.irx.emit import Emit
-from fx2onnx.irx.shapes.agreement import Contradiction, differ
+from fx2onnx.irx.shapes.table import Contradiction, differ
 from fx2onnx.irx.values import dims_of, new_value
 from fx2onnx.sizes.expr import Dim, DimLike
 

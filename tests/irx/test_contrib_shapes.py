@@ -12,7 +12,7 @@ from onnx import helper
 
 import fx2onnx.runner as ort
 from fx2onnx.irx.inference import infer_types
-from fx2onnx.irx.shapes.contrib import CONTRIB, MICROSOFT
+from fx2onnx.irx.shapes.linear import CONTRIB, MICROSOFT
 from fx2onnx.irx.values import dims_of
 from fx2onnx.sizes.expr import Dim
 

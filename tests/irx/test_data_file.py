@@ -14,8 +14,7 @@ import torch
 import fx2onnx
 from fx2onnx.irx import data_file, reference, transposition
 from fx2onnx.irx import io as irx_io
-from fx2onnx.irx.data_file import ALIGNMENT_BYTES, BESIDE_BYTES, BUFFER_BYTES, write_data
-from fx2onnx.irx.pieces import Piece
+from fx2onnx.irx.data_file import ALIGNMENT_BYTES, BESIDE_BYTES, BUFFER_BYTES, Piece, write_data
 from fx2onnx.lower.weights import ModuleWeight
 from fx2onnx.optimize.weights import DerivedTensor, ScaledTensor, TransposedTensor
 

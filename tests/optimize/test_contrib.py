@@ -9,7 +9,7 @@ import onnx_ir as ir
 import pytest
 
 from fx2onnx.irx.emit import Emit
-from fx2onnx.irx.shapes.contrib import MICROSOFT
+from fx2onnx.irx.shapes.linear import MICROSOFT
 from fx2onnx.optimize.rewrites.fuse_norm import FuseSkipNorm
 from fx2onnx.optimize.rewrites.gelu import FuseBiasGelu
 from fx2onnx.optimize.rewrites.heads import FuseHeadBias, FuseHeadScale, FusePackedBias, PackHeads

@@ -13,7 +13,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from fx2onnx.cli.show_file import write_page
-from fx2onnx.report.model_page import verdict_page
+from fx2onnx.report.document import verdict_page
 from tests.report.browsing import DESK, PHONE, Opened
 from tests.report.hostile import NAMES
 

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from fx2onnx.report.training_page import MOST_POINTS, TrainingCurves, training_drawing, training_page
+from fx2onnx.report.document import MOST_POINTS, TrainingCurves, training_drawing, training_page
 from tests.report.browsing import DESK, PHONE, Opened
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"

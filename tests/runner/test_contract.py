@@ -25,9 +25,8 @@ from test_backend_cases import cases, data_sets
 from test_ml import MAKERS
 
 import fx2onnx.runner as ort
-from fx2onnx.runner.arena import Buffer, assign_offsets
 from fx2onnx.runner.execute import Executor
-from fx2onnx.runner.plan import Plan
+from fx2onnx.runner.plan import Buffer, Plan, assign_offsets
 from fx2onnx.runner.trace import Trace
 from fx2onnx.semantics import kernels
 from fx2onnx.semantics.kernels import contrib

@@ -15,7 +15,7 @@ from torch import nn
 from torch.export import Dim
 
 import fx2onnx
-from fx2onnx.cli.dynamic import dynamic_shapes_of
+from fx2onnx.cli.feeds import dynamic_shapes_of
 from fx2onnx.cli.job import Job, run
 from fx2onnx.cli.progress import Stages
 from fx2onnx.exporting.options import ExportOptions

@@ -12,7 +12,7 @@ import pytest
 
 import fx2onnx
 from fx2onnx.base.errors import UserError
-from fx2onnx.cli.dynamic import places_of
+from fx2onnx.cli.feeds import places_of
 from fx2onnx.steps.sizes import parse_sizes
 from tests.steps.graphs import GRAPHS, normal, text, weights
 

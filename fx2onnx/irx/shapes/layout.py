@@ -5,8 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fx2onnx.irx.shapes.agreement import check_broadcast, check_count, check_equal
-from fx2onnx.irx.shapes.table import FLOAT, INT64, Call, Typed, UnknownShape, as_dim, broadcast_dims, rule
+from fx2onnx.irx.shapes.table import (
+    FLOAT,
+    INT64,
+    Call,
+    Typed,
+    UnknownShape,
+    as_dim,
+    broadcast_dims,
+    check_broadcast,
+    check_count,
+    check_equal,
+    rule,
+)
 from fx2onnx.irx.values import known_sizes, rank_of
 from fx2onnx.sizes.expr import DimLike, apply, product
 

@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from fx2onnx.irx.emit import Emit
-from fx2onnx.irx.shapes.contrib import MICROSOFT
+from fx2onnx.irx.shapes.linear import MICROSOFT
 from fx2onnx.irx.values import dims_of, dtype_of
 from fx2onnx.optimize.rewrite import (
     Match,

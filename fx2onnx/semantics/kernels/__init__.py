@@ -14,9 +14,15 @@ FAMILIES: dict[tuple[str, str], str] = {
     """,
     ("", "attention"): "Attention LinearAttention RotaryEmbedding",
     ("", "cast"): "Cast CastLike",
-    ("", "constant"): "Constant ConstantOfShape EyeLike Range",
-    ("", "control"): "If Loop Scan",
+    ("", "control"): """
+        ConcatFromSequence If Loop Optional OptionalGetElement OptionalHasElement Scan SequenceAt SequenceConstruct
+        SequenceEmpty SequenceErase SequenceInsert SequenceLength SequenceMap SplitToSequence
+    """,
     ("", "conv"): "CausalConvWithState Col2Im Conv ConvTranspose",
+    ("", "creation"): """
+        Bernoulli Constant ConstantOfShape Dropout EyeLike Multinomial RandomNormal RandomNormalLike RandomUniform
+        RandomUniformLike Range
+    """,
     ("", "elementwise"): """
         Abs Acos Acosh Add And Asin Asinh Atan Atanh BitCast BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Ceil
         Cos Cosh Div Equal Exp Floor Greater GreaterOrEqual IsInf IsNaN Less LessOrEqual Log Max Mean Min Mod Mul Neg
@@ -28,7 +34,6 @@ FAMILIES: dict[tuple[str, str], str] = {
     """,
     ("", "integer_convolutions"): "ConvInteger QLinearConv",
     ("", "integer_products"): "MatMulInteger QLinearMatMul",
-    ("", "loss"): "NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss",
     ("", "matmul"): "Det Einsum Gemm MatMul",
     ("", "norm"): """
         BatchNormalization GroupNormalization InstanceNormalization LRN LayerNormalization LpNormalization
@@ -36,19 +41,14 @@ FAMILIES: dict[tuple[str, str], str] = {
     """,
     ("", "pool"): "AveragePool GlobalAveragePool GlobalLpPool GlobalMaxPool LpPool MaxPool MaxRoiPool MaxUnpool",
     ("", "quant"): "DequantizeLinear DynamicQuantizeLinear QuantizeLinear",
-    ("", "random_ops"): "Bernoulli Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike",
     ("", "reduce"): """
         ArgMax ArgMin CumProd CumSum ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin
         ReduceProd ReduceSum ReduceSumSquare
     """,
     ("", "resize"): "CenterCropPad Resize Upsample",
     ("", "rnn"): "GRU LSTM RNN",
-    ("", "sequence"): """
-        ConcatFromSequence Optional OptionalGetElement OptionalHasElement SequenceAt SequenceConstruct SequenceEmpty
-        SequenceErase SequenceInsert SequenceLength SequenceMap SplitToSequence
-    """,
     ("", "shape"): """
-        Concat DepthToSpace Dropout Expand Flatten Identity Pad Reshape ReverseSequence Shape Size Slice SpaceToDepth
+        Concat DepthToSpace Expand Flatten Identity Pad Reshape ReverseSequence Shape Size Slice SpaceToDepth
         Split Squeeze Tile Transpose Trilu Unsqueeze
     """,
     ("", "signal"): "BlackmanWindow DFT HammingWindow HannWindow MelWeightMatrix STFT",
@@ -63,6 +63,7 @@ FAMILIES: dict[tuple[str, str], str] = {
     (ML, "trees"): "TreeEnsemble TreeEnsembleClassifier TreeEnsembleRegressor",
     ("ai.onnx.preview", "attention"): "FlexAttention",
     ("ai.onnx.preview.training", "training"): "Adagrad Adam Momentum",
+    ("", "training"): "NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss",
     (PRIVATE_DOMAIN, "conv"): "FusedConv",
     (PRIVATE_DOMAIN, "integer_products"): "ScaledMatMulInteger",
     (PRIVATE_DOMAIN, "private"): "OnesLike SumTo SwapLast ZerosLike",

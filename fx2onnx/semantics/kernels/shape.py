@@ -325,33 +325,3 @@ def reverse_sequence(x: Array, lengths: Array, *, batch_axis: int = 1, time_axis
     for row, length in enumerate(lengths.tolist()):
         y[row, :length] = moved[row, :length][::-1]
     return np.ascontiguousarray(np.moveaxis(y, (0, 1), (batch_axis, time_axis)))
-
-
-@kernel("Dropout", 12, kind="view", is_random=True)
-def dropout(
-    x: Array, ratio: Array | None = None, training: Array | None = None, *, seed: int | None = None, n_outputs: int = 1
-) -> Any:
-    """x, or in training x with a share ``ratio`` zeroed and the rest scaled up; and the mask.
-
-    Numerics: with a seed, NumPy's legacy generator, as in ONNX's own cases; without one each run differs.
-    """
-    if ratio is not None and not 0 <= float(ratio) < 1:
-        raise ValueError(f"ratio is {float(ratio)}, not from 0 to below 1")
-    if training is None or not bool(training):
-        return (x, np.ones(x.shape, np.bool_)) if n_outputs > 1 else x
-    share = 0.5 if ratio is None else float(ratio)
-    if share == 0:
-        return x, np.ones(x.shape, np.bool_)
-    from fx2onnx.semantics.kernels.random_ops import generator
-
-    draw = generator(None).random if seed is None else np.random.RandomState(seed % (1 << 32)).random_sample
-    mask = np.asarray(draw(x.shape) >= share)
-    return (x * mask * np.asarray(1.0 / (1.0 - share), x.dtype)).astype(x.dtype), mask
-
-
-@kernel("Dropout", (1, 6, 7, 10), kind="view")
-def dropout_10(
-    x: Array, *, ratio: float = 0.5, is_test: int = 0, n_outputs: int = 1, version: int = 10, **_: Any
-) -> Any:
-    """x: these versions describe inference only."""
-    return (x, np.ones(x.shape, np.bool_ if version >= 10 else x.dtype)) if n_outputs > 1 else x

@@ -140,15 +140,9 @@ def _plot(rows: Sequence[Row], path: Path) -> None:
 
 
 SHOWN = (
-    "resnet50",
-    "vit_b_16",
-    "yolov5",
-    "bert_base_mlm",
-    "gpt2",
-    "t5_small (eager attention)",
-    "llama_small",
+    "resnet50", "vit_b_16", "yolov5", "bert_base_mlm", "gpt2", "t5_small (eager attention)", "llama_small",
     "whisper_tiny",
-)
+)  # fmt: skip
 """Models of the small figure, which the README has."""
 
 

@@ -27,13 +27,9 @@ from fx2onnx.steps.pipeline import optimize_model
 
 FOREIGN = Path(__file__).parents[1] / "tests" / "data" / "foreign"
 MODELS = (
-    "torchvision:resnet18",
-    "torchvision:mobilenet_v3_small",
-    "torchvision:shufflenet_v2_x0_5",
-    "hf:bert?num_hidden_layers=2&vocab_size=1000",
-    "hf:gpt2?n_layer=2&vocab_size=1000",
-    "timm:convnext_atto",
-)
+    "torchvision:resnet18", "torchvision:mobilenet_v3_small", "torchvision:shufflenet_v2_x0_5",
+    "hf:bert?num_hidden_layers=2&vocab_size=1000", "hf:gpt2?n_layer=2&vocab_size=1000", "timm:convnext_atto",
+)  # fmt: skip
 SECONDS = 0.3
 """Of runs of each of the three files."""
 MORE_NODES = """onnxsim has fewer nodes where it folds a factor into the weights of the convolution behind it: in the ConvNeXt of TorchScript, at opset

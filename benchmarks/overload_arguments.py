@@ -27,23 +27,10 @@ from benchmarks.overload_values import (
 
 RANKS = {0: 1, 1: 3, 2: 4, 3: 3, 4: 2}
 SIZES = {0: 1, 1: 8, 2: 10, 3: 10, 4: 6, 5: 3}
-DIMS = frozenset(
-    [
-        "dim",
-        "axis",
-        "dim0",
-        "dim1",
-        "dim2",
-        "axis0",
-        "axis1",
-        "start_dim",
-        "end_dim",
-        "dimension",
-        "source",
-        "destination",
-        "unroll_dim",
-    ]
-)
+DIMS = frozenset([
+    "dim", "axis", "dim0", "dim1", "dim2", "axis0", "axis1", "start_dim", "end_dim", "dimension", "source",
+    "destination", "unroll_dim",
+])  # fmt: skip
 RELATIONS = {"same": 12, "broadcast": 5, "last": 2, "second": 2, "chain": 3, "other": 2, "number": 2}
 """How the shape of a further tensor comes from that of the first, and how often."""
 

@@ -49,14 +49,8 @@ TRIES = 60
 """Sets of arguments that eager PyTorch is offered for one call."""
 MOVES = 8
 RIGHT, WRONG, CRASHED, REFUSED, NO_KERNEL, UNDEFINED, NOT_DRAWN = (
-    "right",
-    "wrong",
-    "internal error",
-    "refused",
-    "no kernel in an engine",
-    "undefined",
-    "not drawn",
-)
+    "right", "wrong", "internal error", "refused", "no kernel in an engine", "undefined", "not drawn",
+)  # fmt: skip
 AT_NAN = "NaN in onnxruntime alone"
 WARNED = "another value, with a warning"
 WRITTEN = "eager refuses, a file is written"

@@ -31,17 +31,8 @@ LARGEST_BYTES = 6 << 30
 """Address space of a worker."""
 TASKS_A_WORKER = 60
 OTHER_STORAGE = (
-    "sparse",
-    "mkldnn",
-    "cufft",
-    "fbgemm",
-    "_nested",
-    "_test_",
-    "cudnn_is",
-    "vulkan",
-    "miopen",
-    "_validate",
-)
+    "sparse", "mkldnn", "cufft", "fbgemm", "_nested", "_test_", "cudnn_is", "vulkan", "miopen", "_validate",
+)  # fmt: skip
 """Parts of names of operators for tensors that are not strided, or for one back end."""
 Row = dict[str, Any]
 Task = tuple[str, int, int, str]

@@ -11,36 +11,17 @@ import torch
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 INTEGERS = (torch.int64, torch.int32, torch.uint8)
 DTYPES = {
-    torch.float32: 50,
-    torch.float64: 12,
-    torch.float16: 7,
-    torch.bfloat16: 6,
-    torch.int64: 9,
-    torch.int32: 4,
-    torch.uint8: 4,
-    torch.bool: 5,
-    torch.complex64: 3,
-}
+    torch.float32: 50, torch.float64: 12, torch.float16: 7, torch.bfloat16: 6, torch.int64: 9, torch.int32: 4,
+    torch.uint8: 4, torch.bool: 5, torch.complex64: 3,
+}  # fmt: skip
 """dtypes of the leading tensor, and how often each is drawn."""
 KINDS = {"normal": 12, "positive": 6, "unit": 4, "whole": 5, "ties": 3, "wide": 2, "special": 2, "zeros": 1}
 """Kinds of values of a tensor, and how often each is drawn."""
 SPECIAL = [float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 1.0, -1.0, 1e-30, 3e4]
-INDEX_NAMES = frozenset(
-    [
-        "index",
-        "indices",
-        "target",
-        "targets",
-        "row_indices",
-        "offset2bag",
-        "batch_sizes",
-        "sorter",
-        "pivots",
-        "LU_pivots",
-        "ind",
-        "repeats",
-    ]
-)
+INDEX_NAMES = frozenset([
+    "index", "indices", "target", "targets", "row_indices", "offset2bag", "batch_sizes", "sorter", "pivots",
+    "LU_pivots", "ind", "repeats",
+])  # fmt: skip
 """Tensors of integers, mostly."""
 MASK_NAMES = frozenset(["mask", "condition", "attn_mask", "dropout_mask"])
 STRINGS = {
@@ -64,22 +45,12 @@ STRINGS = {
 """Known values of arguments that are text."""
 FLOAT_CHOICES = [0.0, 0.5, 1.0, 2.0, -1.5, 3.0, 0.25, 1e-5]
 FLOATS_BY_NAME: dict[str, list[float]] = {
-    "eps": [1e-5, 1e-3, 0.0, 0.1],
-    "p": [2.0, 1.0, 0.0, 3.0, 0.5, float("inf")],
-    "dropout": [0.0],
-    "dropout_p": [0.0, 0.0, 0.0, 0.5],
-    "momentum": [0.1, 0.0, 1.0],
-    "q": [0.0, 0.5, 0.3, 1.0],
-    "label_smoothing": [0.0, 0.1],
-    "lambd": [0.5, 1.0],
-    "std": [1.0, 0.5],
-    "rtol": [1e-5, 0.1, 0.0],
-    "atol": [1e-8, 0.1, 0.0],
-    "rcond": [1e-6, 1e-3, 0.1, -1.0],
-    "tol": [1e-6, 0.1],
-    "base": [2.0, 10.0],
+    "eps": [1e-5, 1e-3, 0.0, 0.1], "p": [2.0, 1.0, 0.0, 3.0, 0.5, float("inf")], "dropout": [0.0],
+    "dropout_p": [0.0, 0.0, 0.0, 0.5], "momentum": [0.1, 0.0, 1.0], "q": [0.0, 0.5, 0.3, 1.0],
+    "label_smoothing": [0.0, 0.1], "lambd": [0.5, 1.0], "std": [1.0, 0.5], "rtol": [1e-5, 0.1, 0.0],
+    "atol": [1e-8, 0.1, 0.0], "rcond": [1e-6, 1e-3, 0.1, -1.0], "tol": [1e-6, 0.1], "base": [2.0, 10.0],
     "norm_type": [2.0, 1.0, 3.0],
-}
+}  # fmt: skip
 
 
 def weighted(rng: random.Random, table: dict[Any, int]) -> Any:

@@ -218,26 +218,9 @@ SIZES = ((1, 64), (1, 128, 768), (1, 64, 112, 112))
 
 def elementwise() -> Iterator[Case]:
     plain = (
-        "Relu",
-        "Sigmoid",
-        "Tanh",
-        "Exp",
-        "Log",
-        "Sqrt",
-        "Abs",
-        "Neg",
-        "Floor",
-        "Round",
-        "Sign",
-        "Erf",
-        "Softplus",
-        "Softsign",
-        "Reciprocal",
-        "Sin",
-        "Cos",
-        "HardSwish",
-        "Mish",
-    )
+        "Relu", "Sigmoid", "Tanh", "Exp", "Log", "Sqrt", "Abs", "Neg", "Floor", "Round", "Sign", "Erf", "Softplus",
+        "Softsign", "Reciprocal", "Sin", "Cos", "HardSwish", "Mish",
+    )  # fmt: skip
     for op in plain:
         low = 0.1 if op in ("Log", "Sqrt", "Reciprocal") else -3.0
         for dims in SIZES[1:2] if op in ("Floor", "Round", "Sign", "Sin", "Cos", "Mish", "Softsign") else SIZES:
@@ -451,13 +434,9 @@ def model_graphs() -> Iterator[Case]:
 
 
 ZOO: dict[str, dict[str, int]] = {
-    "bert_base_mlm": {"seq": 128},
-    "gpt2": {"seq": 128},
-    "t5_small": {"seq": 128},
-    "vit_b_16": {},
-    "resnet50": {},
+    "bert_base_mlm": {"seq": 128}, "gpt2": {"seq": 128}, "t5_small": {"seq": 128}, "vit_b_16": {}, "resnet50": {},
     "mobilenet_v3_large": {},
-}
+}  # fmt: skip
 """Published models at batch 1, with the lengths of their texts; their weights are random."""
 
 

@@ -63,14 +63,8 @@ def _exports(found: dict[str, Any]) -> str:
             ]
         )
     head = [
-        "",
-        "inference, s",
-        "step, s",
-        "inference with file, s",
-        "step with file, s",
-        "step / inference",
-        "with file",
-    ]
+        "", "inference, s", "step, s", "inference with file, s", "step with file, s", "step / inference", "with file",
+    ]  # fmt: skip
     return _table(head, rows)
 
 

@@ -28,17 +28,9 @@ from tests.conftest import CORE, WITHOUT_TORCH, is_core
 
 PAGE = ROOT / "docs" / "measured" / "compatibility.md"
 SHOWN = (
-    "torch",
-    "torchvision",
-    "timm",
-    "transformers",
-    "onnx",
-    "onnx_ir",
-    "onnxscript",
-    "onnxruntime",
-    "numpy",
+    "torch", "torchvision", "timm", "transformers", "onnx", "onnx_ir", "onnxscript", "onnxruntime", "numpy",
     "ml_dtypes",
-)
+)  # fmt: skip
 SHOWN_OF_WHOLE = ("torch", "transformers", "onnx", "onnxruntime")
 COUNTED = ("passed", "failed", "left out", "date", "commit")
 WHOLE = "## The default suite"

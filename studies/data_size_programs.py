@@ -202,14 +202,8 @@ def _parts(names: Sequence[str], options: argparse.Namespace) -> None:
     listed = options.file.with_suffix(".names.json")
     listed.write_text(json.dumps(list(names)), encoding="utf-8")
     command = [
-        sys.executable,
-        "-m",
-        "studies.data_size_programs",
-        "--file",
-        str(options.file),
-        "--names",
-        str(listed),
-    ]
+        sys.executable, "-m", "studies.data_size_programs", "--file", str(options.file), "--names", str(listed),
+    ]  # fmt: skip
     parts = [subprocess.Popen([*command, "--part", f"{part}/{options.jobs}"]) for part in range(options.jobs)]
     for process in parts:
         process.wait()

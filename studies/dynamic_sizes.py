@@ -262,16 +262,9 @@ def write_page(rows: Sequence[Row]) -> None:
         limited = sum(bool(row.get("conditions")) for row in cases if "refused" not in row)
         share = f"{100 * dynamic / len(cases):.1f} %" if cases else ""
         counts = [
-            len(names_of(source)),
-            len(found),
-            len(cases),
-            dynamic,
-            share,
-            limited,
-            by_state["pinned"],
-            by_state["failed"],
-            by_state["wrong"],
-        ]
+            len(names_of(source)), len(found), len(cases), dynamic, share, limited, by_state["pinned"],
+            by_state["failed"], by_state["wrong"],
+        ]  # fmt: skip
         lines.append(f"| {title} | {' | '.join(map(str, counts))} |")
     lines += _list("Refused", "pinned", rows, lambda row: f"{row['refused']['what']} ({row['refused']['where']})")
     lines += _list("Does not export", "failed", rows, lambda row: f"{row['error']['code']} {row['error']['what']}")

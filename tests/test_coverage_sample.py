@@ -70,15 +70,9 @@ def test_shrink_keeps_what_hangs_together() -> None:
 
 def test_shrink_fits_what_is_computed_from_other_fields() -> None:
     config = {
-        "num_hidden_layers": 6,
-        "num_kv_shared_layers": 3,
-        "hybrid_override_pattern": "M-M*M-",
-        "activation": "gelu_6",
-        "hidden_size": 4096,
-        "expand": 2,
-        "num_heads": 128,
-        "head_dim": 64,
-    }
+        "num_hidden_layers": 6, "num_kv_shared_layers": 3, "hybrid_override_pattern": "M-M*M-", "activation": "gelu_6",
+        "hidden_size": 4096, "expand": 2, "num_heads": 128, "head_dim": 64,
+    }  # fmt: skip
     found = shrink(config, ("depth", "width"))
     assert found["num_kv_shared_layers"] == 0
     assert (found["hybrid_override_pattern"], found["activation"]) == ("M-", "gelu_6")
@@ -87,14 +81,9 @@ def test_shrink_fits_what_is_computed_from_other_fields() -> None:
 
 def test_shrink_fills_in_what_the_class_leaves_open() -> None:
     config = {
-        "num_hidden_layers": 6,
-        "hidden_size": 512,
-        "num_attention_heads": 8,
-        "num_key_value_heads": None,
-        "head_dim": None,
-        "layer_types": None,
-        "sliding_window": None,
-    }
+        "num_hidden_layers": 6, "hidden_size": 512, "num_attention_heads": 8, "num_key_value_heads": None,
+        "head_dim": None, "layer_types": None, "sliding_window": None,
+    }  # fmt: skip
     found = shrink(config, ("depth", "width"))
     assert found["num_key_value_heads"] == found["num_attention_heads"] == 4
     assert found["head_dim"] * found["num_attention_heads"] == found["hidden_size"] == 64

@@ -28,16 +28,9 @@ def folder() -> Iterator[Path]:
 
 
 PROMISED = (
-    "mnist_cnn",
-    "mnist_cnn_same",
-    "resnet18",
-    "resnet50",
-    "mobilenet_v3_large",
-    "vit_b_16",
-    "bert_base_mlm",
-    "gpt2",
+    "mnist_cnn", "mnist_cnn_same", "resnet18", "resnet50", "mobilenet_v3_large", "vit_b_16", "bert_base_mlm", "gpt2",
     "t5_small",
-)
+)  # fmt: skip
 TINY = ("vit_tiny", "bert_tiny", "gpt2_tiny", "t5_tiny", "llama_tiny")
 SMALL: dict[str, dict[str, int]] = {
     "efficientnet_b0": {"image_size": 64, "batch": 1},

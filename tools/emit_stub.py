@@ -31,15 +31,11 @@ from fx2onnx.irx.values import Operand, OutputType
 class Operators:
 '''
 ATTRIBUTE_TYPES = {
-    OpSchema.AttrType.INT: "int",
-    OpSchema.AttrType.INTS: "Sequence[int]",
-    OpSchema.AttrType.FLOAT: "float",
-    OpSchema.AttrType.FLOATS: "Sequence[float]",
-    OpSchema.AttrType.STRING: "str",
-    OpSchema.AttrType.STRINGS: "Sequence[str]",
-    OpSchema.AttrType.TENSOR: "ir.TensorProtocol",
+    OpSchema.AttrType.INT: "int", OpSchema.AttrType.INTS: "Sequence[int]", OpSchema.AttrType.FLOAT: "float",
+    OpSchema.AttrType.FLOATS: "Sequence[float]", OpSchema.AttrType.STRING: "str",
+    OpSchema.AttrType.STRINGS: "Sequence[str]", OpSchema.AttrType.TENSOR: "ir.TensorProtocol",
     OpSchema.AttrType.GRAPH: "ir.Graph",
-}
+}  # fmt: skip
 """Other types (sparse tensors, types of values) are rare: Any."""
 ONE_OUTPUT = [("int | Sequence[OutputType] = 1", "ir.Value")]
 SEVERAL_OUTPUTS = [

@@ -71,14 +71,9 @@ def _results(patterns: Sequence[str], folder: Path | None, seconds: float) -> tu
 def page(swept: Swept, opsets: Swept, forms: dict[str, list[Any]], table: list[Row], total: int) -> str:
     """The whole page."""
     parts = [
-        _head(swept, total),
-        *_by_dtype(swept),
-        *_by_opset(opsets),
-        *_nan(),
-        *_engines(),
-        *_faults(swept),
+        _head(swept, total), *_by_dtype(swept), *_by_opset(opsets), *_nan(), *_engines(), *_faults(swept),
         *_entries(swept),
-    ]
+    ]  # fmt: skip
     return "\n".join([*parts, *_overloads(table, forms, _tried(swept))]) + "\n"
 
 

@@ -31,24 +31,10 @@ DTYPES: dict[str, Any] = {
 }
 """Other dtypes are not tried: nothing is known of them."""
 _NAMES = frozenset(np.dtype(dtype).name for word, dtype in DTYPES.items() if word != "bfloat16")
-CONSTANTS = frozenset(
-    {
-        "shape",
-        "axes",
-        "axis",
-        "starts",
-        "ends",
-        "steps",
-        "pads",
-        "split",
-        "repeats",
-        "k",
-        "sizes",
-        "scales",
-        "roi",
-        "depth",
-    }
-)
+CONSTANTS = frozenset({
+    "shape", "axes", "axis", "starts", "ends", "steps", "pads", "split", "repeats", "k", "sizes", "scales", "roi",
+    "depth",
+})  # fmt: skip
 """Inputs that exporters write as constants, and that many runtimes want so."""
 RANDOM = frozenset(
     {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}

@@ -20,13 +20,9 @@ aten = torch.ops.aten
 D = ir.DataType
 
 COMPARISONS: dict[str, str] = {
-    "eq": "Equal",
-    "ne not_equal": "NotEqual",
-    "lt less": "Less",
-    "le less_equal": "LessOrEqual",
-    "gt greater": "Greater",
-    "ge greater_equal": "GreaterOrEqual",
-}
+    "eq": "Equal", "ne not_equal": "NotEqual", "lt less": "Less", "le less_equal": "LessOrEqual",
+    "gt greater": "Greater", "ge greater_equal": "GreaterOrEqual",
+}  # fmt: skip
 WITHOUT_OR_EQUAL = {"LessOrEqual": ("Less", "Equal"), "GreaterOrEqual": ("Greater", "Equal")}
 """Opset 11 has no ...OrEqual: two comparisons, since the negation of the other one is wrong for NaN."""
 
@@ -88,13 +84,9 @@ def logical_not(op: Emit, self: ir.Value) -> ir.Value:
 
 
 BITWISE: dict[str, tuple[str, str]] = {
-    "bitwise_and": ("And", "BitwiseAnd"),
-    "bitwise_or": ("Or", "BitwiseOr"),
-    "bitwise_xor": ("Xor", "BitwiseXor"),
-    "__and__": ("And", "BitwiseAnd"),
-    "__or__": ("Or", "BitwiseOr"),
-    "__xor__": ("Xor", "BitwiseXor"),
-}
+    "bitwise_and": ("And", "BitwiseAnd"), "bitwise_or": ("Or", "BitwiseOr"), "bitwise_xor": ("Xor", "BitwiseXor"),
+    "__and__": ("And", "BitwiseAnd"), "__or__": ("Or", "BitwiseOr"), "__xor__": ("Xor", "BitwiseXor"),
+}  # fmt: skip
 
 
 def bitwise(op: Emit, bool_type: str, op_type: str, lhs: Operand, rhs: Operand) -> ir.Value:

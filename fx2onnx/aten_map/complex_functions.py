@@ -161,23 +161,10 @@ def _values_in(argument: Any) -> list[ir.Value]:
     ]
 
 
-VALUES = frozenset(
-    {
-        "self",
-        "src",
-        "source",
-        "values",
-        "input",
-        "tensor",
-        "tensors",
-        "A",
-        "vec1",
-        "vec2",
-        "mat1",
-        "mat2",
-        "grad_output",
-    }
-)
+VALUES = frozenset({
+    "self", "src", "source", "values", "input", "tensor", "tensors", "A", "vec1", "vec2", "mat1", "mat2",
+    "grad_output",
+})  # fmt: skip
 """Arguments whose numbers reach the result: real ones among complex ones have an imaginary part of 0."""
 
 

@@ -201,13 +201,9 @@ def _transforming(function: Callable[..., ir.Value], flag: bool) -> Callable[...
 
 
 FAMILY: dict[str, tuple[Callable[..., ir.Value], bool]] = {
-    "fft": (forward_complex, False),
-    "ifft": (forward_complex, True),
-    "rfft": (forward_real, False),
-    "ihfft": (forward_real, True),
-    "irfft": (backward_real, False),
-    "hfft": (backward_real, True),
-}
+    "fft": (forward_complex, False), "ifft": (forward_complex, True), "rfft": (forward_real, False),
+    "ihfft": (forward_real, True), "irfft": (backward_real, False), "hfft": (backward_real, True),
+}  # fmt: skip
 for _name, (_function, _flag) in FAMILY.items():
     _form = "DFT-17; MatMul with cosines and sines before"
     _entry, _overloads = _transforming(_function, _flag), overloads_of(f"fft_{_name} fft_{_name}2 fft_{_name}n")

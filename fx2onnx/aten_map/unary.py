@@ -19,27 +19,11 @@ aten = torch.ops.aten
 Formula: TypeAlias = Callable[[Emit, ir.Value], ir.Value]
 
 PLAIN: dict[str, str] = {
-    "Abs": "abs absolute",
-    "Neg": "neg negative _neg_view _neg_view_copy",
-    "Exp": "exp",
-    "Log": "log",
-    "Sqrt": "sqrt",
-    "Reciprocal": "reciprocal",
-    "Sin": "sin",
-    "Cos": "cos",
-    "Tan": "tan",
-    "Asin": "asin arcsin",
-    "Acos": "acos arccos",
-    "Atan": "atan arctan",
-    "Sinh": "sinh",
-    "Cosh": "cosh",
-    "Tanh": "tanh",
-    "Asinh": "asinh arcsinh",
-    "Acosh": "acosh arccosh",
-    "Atanh": "atanh arctanh",
-    "Erf": "erf special_erf",
-    "Sigmoid": "sigmoid special_expit",
-}
+    "Abs": "abs absolute", "Neg": "neg negative _neg_view _neg_view_copy", "Exp": "exp", "Log": "log", "Sqrt": "sqrt",
+    "Reciprocal": "reciprocal", "Sin": "sin", "Cos": "cos", "Tan": "tan", "Asin": "asin arcsin", "Acos": "acos arccos",
+    "Atan": "atan arctan", "Sinh": "sinh", "Cosh": "cosh", "Tanh": "tanh", "Asinh": "asinh arcsinh",
+    "Acosh": "acosh arccosh", "Atanh": "atanh arctanh", "Erf": "erf special_erf", "Sigmoid": "sigmoid special_expit",
+}  # fmt: skip
 """ONNX operator -> overloads that it is."""
 
 ROUNDING: dict[str, str] = {"Ceil": "ceil", "Floor": "floor", "Round": "round"}

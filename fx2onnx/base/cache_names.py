@@ -5,13 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 FIELD_NAMES: dict[str | int, str] = {
-    "keys": "key",
-    "values": "value",
-    "conv_states": "conv_state",
-    "recurrent_states": "recurrent_state",
-    "self_attention_cache": "decoder",
-    "cross_attention_cache": "encoder",
-}
+    "keys": "key", "values": "value", "conv_states": "conv_state", "recurrent_states": "recurrent_state",
+    "self_attention_cache": "decoder", "cross_attention_cache": "encoder",
+}  # fmt: skip
 """Attributes of caches under the names that the files of others use; any other attribute keeps its name."""
 _SILENT = frozenset({"layers", "held"})
 

@@ -9,23 +9,9 @@ from fx2onnx.base.errors import UserError
 OPSET_MIN, OPSET_MAX = 11, 26
 
 IR_VERSIONS = {
-    11: 6,
-    12: 7,
-    13: 7,
-    14: 7,
-    15: 8,
-    16: 8,
-    17: 8,
-    18: 8,
-    19: 9,
-    20: 9,
-    21: 10,
-    22: 10,
-    23: 11,
-    24: 12,
-    25: 13,
+    11: 6, 12: 7, 13: 7, 14: 7, 15: 8, 16: 8, 17: 8, 18: 8, 19: 9, 20: 9, 21: 10, 22: 10, 23: 11, 24: 12, 25: 13,
     26: 13,
-}
+}  # fmt: skip
 """The IR version that each opset came with (onnx's release table): what runtimes of that age accept."""
 
 

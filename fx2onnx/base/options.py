@@ -15,13 +15,8 @@ from fx2onnx.base.metadata import OF_EXPORTERS, PRODUCER
 Options = TypeVar("Options")
 
 INPUTS, SAMPLING, SIZES, PRECISION, OUTPUT, CHECKS = (
-    "Example inputs",
-    "Generation",
-    "Dynamic shapes",
-    "Precision and quantization",
-    "Output",
-    "Checks",
-)
+    "Example inputs", "Generation", "Dynamic shapes", "Precision and quantization", "Output", "Checks",
+)  # fmt: skip
 PANELS = (INPUTS, SAMPLING, SIZES, PRECISION, OUTPUT, CHECKS)
 """Panels of the help, in the order in which they stand there."""
 _METADATA_KEY = "fx2onnx.flag"

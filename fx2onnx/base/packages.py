@@ -14,15 +14,9 @@ from types import ModuleType
 from fx2onnx.base.errors import UserError
 
 EXTRAS = {
-    "torch": "torch",
-    "onnxruntime": "ort",
-    "transformers": "hf",
-    "torchvision": "zoo",
-    "timm": "zoo",
-    "sklearn": "zoo",
-    "distributed": "cluster",
-    "diffusers": "diffusers",
-}
+    "torch": "torch", "onnxruntime": "ort", "transformers": "hf", "torchvision": "zoo", "timm": "zoo",
+    "sklearn": "zoo", "distributed": "cluster", "diffusers": "diffusers",
+}  # fmt: skip
 """The extra of fx2onnx that brings a package, by the name that Python imports."""
 
 

@@ -199,18 +199,9 @@ class OpTraits:
     """
 
     __slots__ = (
-        "func",
-        "is_query",
-        "keeps_sizes",
-        "lifts",
-        "name",
-        "raises",
-        "reads_number",
-        "records",
-        "result_type",
-        "tries_real_kernel",
-        "writes",
-    )
+        "func", "is_query", "keeps_sizes", "lifts", "name", "raises", "reads_number", "records", "result_type",
+        "tries_real_kernel", "writes",
+    )  # fmt: skip
     known: ClassVar[Bounded[int, OpTraits]] = Bounded(10_000)
     """The traits by the id of the overload, which each holds."""
 

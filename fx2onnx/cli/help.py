@@ -17,53 +17,14 @@ MOST_LINES = 59
 _WIDTH = 80
 _NAMES_WIDTH = 26
 """Columns of the names of options; longer names have a line of their own."""
-RARE = frozenset(
-    [
-        "block",
-        "exclude",
-        "format",
-        "embeddings",
-        "keep_worst",
-        "accuracy",
-        "calibration",
-        "method",
-        "act_order",
-        "activations",
-        "keep",
-        "io",
-        "checks",
-        "capture",
-        "bake",
-        "module_dtype",
-        "functions",
-        "fused",
-        "faults",
-        "case_weights",
-        "cluster",
-        "limit",
-        "again",
-        "effort",
-        "external_data",
-        "external_data_bytes",
-        "metadata",
-        "attest",
-        "state",
-        "input_names",
-        "output_names",
-        "data_branches",
-        "trust_source",
-        "length_penalty",
-        "num_return_sequences",
-        "optimize",
-        "explain",
-        "attention",
-        "write",
-        "fail_if_slower",
-        "speedscope",
-        "image_size",
-        "seq",
-    ]
-)
+RARE = frozenset([
+    "block", "exclude", "format", "embeddings", "keep_worst", "accuracy", "calibration", "method", "act_order",
+    "activations", "keep", "io", "checks", "capture", "bake", "module_dtype", "functions", "fused", "faults",
+    "case_weights", "cluster", "limit", "again", "effort", "external_data", "external_data_bytes", "metadata",
+    "attest", "state", "input_names", "output_names", "data_branches", "trust_source", "length_penalty",
+    "num_return_sequences", "optimize", "explain", "attention", "write", "fail_if_slower", "speedscope", "image_size",
+    "seq",
+])  # fmt: skip
 """Parameters that few need."""
 EXAMPLES = {
     "export": (

@@ -29,13 +29,9 @@ from fx2onnx.sources.registry import KINDS, kind_of
 from fx2onnx.sources.zoo import registry_name
 
 _READERS = (
-    ("safetensors", "safe_open"),
-    ("safetensors.torch", "safe_open"),
-    ("safetensors.torch", "load_file"),
-    ("torch", "from_file"),
-    ("torch.jit", "load"),
-    ("torch.export", "load"),
-)
+    ("safetensors", "safe_open"), ("safetensors.torch", "safe_open"), ("safetensors.torch", "load_file"),
+    ("torch", "from_file"), ("torch.jit", "load"), ("torch.export", "load"),
+)  # fmt: skip
 """Functions that open the file of their first argument without Python's ``open``."""
 
 

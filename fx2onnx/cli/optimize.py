@@ -109,16 +109,10 @@ def quantize_command(
 ) -> None:
     """Quantize the weights of any ONNX file. The rest of the graph stays as it is."""
     asked = {
-        "level": 0,
-        "opset": exported["opset_version"],
-        "target": exported["target"],
-        "quantize": Quantize(kind, **weights),
-        "external_data": external_data,
-        "verify": verify,
-        "effort": exported["effort"],
-        "engines": engine,
-        "seed": seed,
-    }
+        "level": 0, "opset": exported["opset_version"], "target": exported["target"],
+        "quantize": Quantize(kind, **weights), "external_data": external_data, "verify": verify,
+        "effort": exported["effort"], "engines": engine, "seed": seed,
+    }  # fmt: skip
     _optimize(source, _path(out, output), asked, diff=False, json_output=json_output, quiet=quiet)
 
 

@@ -80,14 +80,9 @@ def train_command(
     drawn = TrainingCurves(folder.name, curves, tests, first)
     plots = write_plots(drawn, [*(plot or ()), *(output / name for name in PLOTS if output is not None)])
     summary = {
-        "ok": True,
-        "folder": str(folder),
-        "steps": trainer.steps,
-        "losses": losses,
-        "test": test,
-        "model": model,
+        "ok": True, "folder": str(folder), "steps": trainer.steps, "losses": losses, "test": test, "model": model,
         "plots": plots,
-    }
+    }  # fmt: skip
     if report is not None:
         write_report(report, summary)
     if json_output:

@@ -282,17 +282,11 @@ class Takes(enum.Enum):
 
 
 _PASSES: Sequence[tuple[Callable[[View], Key], Takes, bool]] = (
-    (_exact, Takes.FIRST, False),
-    (_structure, Takes.AS_MANY, False),
-    (_content_of_weights, Takes.AS_MANY, False),
-    (_names_of_weights, Takes.AS_MANY, False),
-    (_origin_and_attributes, Takes.AS_MANY, False),
-    (_origin, Takes.AS_MANY, False),
-    (_above, Takes.ONE, False),
-    (_below, Takes.ONE, True),
-    (_module, Takes.FIRST, True),
-    (_above, Takes.AS_MANY, True),
-)
+    (_exact, Takes.FIRST, False), (_structure, Takes.AS_MANY, False), (_content_of_weights, Takes.AS_MANY, False),
+    (_names_of_weights, Takes.AS_MANY, False), (_origin_and_attributes, Takes.AS_MANY, False),
+    (_origin, Takes.AS_MANY, False), (_above, Takes.ONE, False), (_below, Takes.ONE, True),
+    (_module, Takes.FIRST, True), (_above, Takes.AS_MANY, True),
+)  # fmt: skip
 """What nodes are told by, which are paired, and whether neighbours of pairs are paired then. Neighbours come late: a node that
 was put in between may look like the one behind it."""
 

@@ -21,26 +21,14 @@ if TYPE_CHECKING:
     from fx2onnx.sources import Source
 
 _KINDS: dict[str, Kind] = {
-    names.DECODER_FILE: "decode",
-    names.PROMPT_FILE: "prompt",
-    names.ENCODER_FILE: "encoder",
-    names.EMBED_FILE: "embed",
-    names.IMAGE_FILE: "image",
-    names.AUDIO_FILE: "audio",
-}
+    names.DECODER_FILE: "decode", names.PROMPT_FILE: "prompt", names.ENCODER_FILE: "encoder",
+    names.EMBED_FILE: "embed", names.IMAGE_FILE: "image", names.AUDIO_FILE: "audio",
+}  # fmt: skip
 _ROLES: dict[str, Role] = {
-    names.IDS: "tokens",
-    names.DECODER_IDS: "decoder_tokens",
-    names.EMBEDDED: "embedded",
-    names.MASK: "mask",
-    names.POSITIONS: "positions",
-    names.LENGTH: "length",
-    names.LOGITS: "logits",
-    names.LAST_STATES: "encoder_states",
-    names.ENCODER_STATES: "encoder_states",
-    names.ENCODER_MASK: "encoder_mask",
-    names.STREAM: "stream",
-}
+    names.IDS: "tokens", names.DECODER_IDS: "decoder_tokens", names.EMBEDDED: "embedded", names.MASK: "mask",
+    names.POSITIONS: "positions", names.LENGTH: "length", names.LOGITS: "logits", names.LAST_STATES: "encoder_states",
+    names.ENCODER_STATES: "encoder_states", names.ENCODER_MASK: "encoder_mask", names.STREAM: "stream",
+}  # fmt: skip
 _GIVEN: dict[Kind, Role] = {"encoder": "handed_on", "embed": "beside", "image": "features", "audio": "features"}
 """What the outputs of a graph are that have no role by name."""
 _LENGTHS: dict[str, Length] = {names.PAST_SIZE: "past", names.CAPACITY: "capacity"}

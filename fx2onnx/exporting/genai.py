@@ -15,29 +15,10 @@ if TYPE_CHECKING:
 
 CONFIG_FILE = "genai_config.json"
 TASK = "text-generation-with-past"
-TYPES = frozenset(
-    [
-        "chatglm",
-        "ernie4_5",
-        "gemma",
-        "gemma2",
-        "gemma3_text",
-        "gptoss",
-        "granite",
-        "internlm2",
-        "llama",
-        "mistral",
-        "nemotron",
-        "olmo",
-        "phi",
-        "phi3",
-        "phi3small",
-        "phimoe",
-        "qwen2",
-        "qwen3",
-        "smollm3",
-    ]
-)
+TYPES = frozenset([
+    "chatglm", "ernie4_5", "gemma", "gemma2", "gemma3_text", "gptoss", "granite", "internlm2", "llama", "mistral",
+    "nemotron", "olmo", "phi", "phi3", "phi3small", "phimoe", "qwen2", "qwen3", "smollm3",
+])  # fmt: skip
 """Types of models that onnxruntime-genai 0.18 knows by name; any other decoder is ``decoder``."""
 _OWN_TYPES = {"gpt_oss": "gptoss"}
 

@@ -171,15 +171,9 @@ def weights_as_inputs(model: ir.Model, context: Context) -> None:
 
 
 EXPORT_STEPS: tuple[Step, ...] = (
-    optimize,
-    *(partial(_of_all, step) for step in STEPS),
-    attach_weights,
-    outline_functions,
-    name_interface,
-    say_what_has_no_effect,
-    add_own_metadata,
-    weights_as_inputs,
-)
+    optimize, *(partial(_of_all, step) for step in STEPS), attach_weights, outline_functions, name_interface,
+    say_what_has_no_effect, add_own_metadata, weights_as_inputs,
+)  # fmt: skip
 
 
 def filled(context: Context, noted: Iterable[Said | None]) -> Report:

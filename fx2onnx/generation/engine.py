@@ -18,16 +18,10 @@ from fx2onnx.sizes.stated import SizeCondition, check_sizes
 from fx2onnx.sizes.text import Root, root_of
 
 _DTYPES: dict[str, Any] = {
-    "tensor(float)": np.float32,
-    "tensor(double)": np.float64,
-    "tensor(float16)": np.float16,
-    "tensor(bfloat16)": ml_dtypes.bfloat16,
-    "tensor(int64)": np.int64,
-    "tensor(int32)": np.int32,
-    "tensor(bool)": np.bool_,
-    "tensor(int8)": np.int8,
-    "tensor(uint8)": np.uint8,
-}
+    "tensor(float)": np.float32, "tensor(double)": np.float64, "tensor(float16)": np.float16,
+    "tensor(bfloat16)": ml_dtypes.bfloat16, "tensor(int64)": np.int64, "tensor(int32)": np.int32,
+    "tensor(bool)": np.bool_, "tensor(int8)": np.int8, "tensor(uint8)": np.uint8,
+}  # fmt: skip
 
 
 class Graph:

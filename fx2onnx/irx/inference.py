@@ -40,15 +40,8 @@ OWN_RULES = frozenset(shapes.RULES) - {
 """Operators whose dims are computed with symbolic sizes; of the others onnx's inference says as much."""
 
 _NO_SHAPE = (
-    shapes.UnknownShape,
-    Contradiction,
-    ValueError,
-    IndexError,
-    KeyError,
-    AssertionError,
-    TypeError,
-    ZeroDivisionError,
-)
+    shapes.UnknownShape, Contradiction, ValueError, IndexError, KeyError, AssertionError, TypeError, ZeroDivisionError,
+)  # fmt: skip
 """What a rule raises on operands that it cannot say anything of."""
 
 

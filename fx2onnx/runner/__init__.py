@@ -19,31 +19,12 @@ if TYPE_CHECKING:
     from fx2onnx.runner.trainer import Trainer
 
 __all__ = [
-    "ExecutionMode",
-    "ExecutionOrder",
-    "GraphOptimizationLevel",
-    "IOBinding",
-    "InferenceSession",
-    "ModelMetadata",
-    "NodeArg",
-    "OrtValue",
-    "RunOptions",
-    "SessionOptions",
-    "StatefulSession",
-    "Trainer",
-    "__version__",
-    "capi",
-    "disable_telemetry_events",
-    "enable_telemetry_events",
-    "get_all_providers",
-    "get_available_providers",
-    "get_device",
-    "get_version_string",
-    "kernel",
-    "set_default_logger_severity",
-    "set_default_logger_verbosity",
+    "ExecutionMode", "ExecutionOrder", "GraphOptimizationLevel", "IOBinding", "InferenceSession", "ModelMetadata",
+    "NodeArg", "OrtValue", "RunOptions", "SessionOptions", "StatefulSession", "Trainer", "__version__", "capi",
+    "disable_telemetry_events", "enable_telemetry_events", "get_all_providers", "get_available_providers",
+    "get_device", "get_version_string", "kernel", "set_default_logger_severity", "set_default_logger_verbosity",
     "set_seed",
-]
+]  # fmt: skip
 
 
 def get_available_providers() -> list[str]:
@@ -79,34 +60,13 @@ def disable_telemetry_events() -> None:
     """Accepted for compatibility: nothing is ever sent."""
 
 
-_DEVICES = frozenset(
-    [
-        "OrtAllocatorType",
-        "OrtArenaCfg",
-        "OrtCompileApiFlags",
-        "OrtDevice",
-        "OrtDeviceMemoryType",
-        "OrtDeviceVendorId",
-        "OrtEpDevice",
-        "OrtExecutionProviderDevicePolicy",
-        "OrtHardwareDevice",
-        "OrtHardwareDeviceType",
-        "OrtMemType",
-        "OrtMemoryInfo",
-        "OrtMemoryInfoDeviceType",
-        "OrtSparseFormat",
-        "OrtValueVector",
-        "copy_tensors",
-        "create_and_register_allocator",
-        "create_and_register_allocator_v2",
-        "get_build_info",
-        "get_ep_devices",
-        "has_collective_ops",
-        "preload_dlls",
-        "print_debug_info",
-        "set_global_thread_pool_sizes",
-    ]
-)
+_DEVICES = frozenset([
+    "OrtAllocatorType", "OrtArenaCfg", "OrtCompileApiFlags", "OrtDevice", "OrtDeviceMemoryType", "OrtDeviceVendorId",
+    "OrtEpDevice", "OrtExecutionProviderDevicePolicy", "OrtHardwareDevice", "OrtHardwareDeviceType", "OrtMemType",
+    "OrtMemoryInfo", "OrtMemoryInfoDeviceType", "OrtSparseFormat", "OrtValueVector", "copy_tensors",
+    "create_and_register_allocator", "create_and_register_allocator_v2", "get_build_info", "get_ep_devices",
+    "has_collective_ops", "preload_dlls", "print_debug_info", "set_global_thread_pool_sizes",
+])  # fmt: skip
 package_name = "fx2onnx"
 version = __version__
 cuda_version = ""

@@ -66,18 +66,12 @@ class DataType(enum.IntEnum):
 
 
 _NAMES = {
-    DataType.FLOAT: "float32",
-    DataType.DOUBLE: "float64",
-    DataType.STRING: "object",
-    DataType.FLOAT4E2M1: "float4_e2m1fn",
-    DataType.FLOAT6E2M3: "float6_e2m3fn",
-    DataType.FLOAT6E3M2: "float6_e3m2fn",
-    DataType.FLOAT8E4M3FN: "float8_e4m3fn",
-    DataType.FLOAT8E4M3FNUZ: "float8_e4m3fnuz",
-    DataType.FLOAT8E5M2: "float8_e5m2",
-    DataType.FLOAT8E5M2FNUZ: "float8_e5m2fnuz",
+    DataType.FLOAT: "float32", DataType.DOUBLE: "float64", DataType.STRING: "object",
+    DataType.FLOAT4E2M1: "float4_e2m1fn", DataType.FLOAT6E2M3: "float6_e2m3fn", DataType.FLOAT6E3M2: "float6_e3m2fn",
+    DataType.FLOAT8E4M3FN: "float8_e4m3fn", DataType.FLOAT8E4M3FNUZ: "float8_e4m3fnuz",
+    DataType.FLOAT8E5M2: "float8_e5m2", DataType.FLOAT8E5M2FNUZ: "float8_e5m2fnuz",
     DataType.FLOAT8E8M0: "float8_e8m0fnu",
-}
+}  # fmt: skip
 """What NumPy and ``ml_dtypes`` call those that they do not call the same."""
 
 _DTYPES: dict[DataType, Dtype] = {
@@ -85,14 +79,9 @@ _DTYPES: dict[DataType, Dtype] = {
 }
 
 _NARROW_BITS = {
-    DataType.FLOAT6E2M3: 6,
-    DataType.FLOAT6E3M2: 6,
-    DataType.FLOAT4E2M1: 4,
-    DataType.UINT4: 4,
-    DataType.INT4: 4,
-    DataType.UINT2: 2,
-    DataType.INT2: 2,
-}
+    DataType.FLOAT6E2M3: 6, DataType.FLOAT6E3M2: 6, DataType.FLOAT4E2M1: 4, DataType.UINT4: 4, DataType.INT4: 4,
+    DataType.UINT2: 2, DataType.INT2: 2,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,13 +43,8 @@ def multiple_of(test: Relation) -> Multiple | None:
 
 
 _SAYS_MULTIPLE: dict[str, dict[int, bool]] = {
-    "eq": {0: True},
-    "le": {0: True},
-    "lt": {1: True},
-    "ne": {0: False},
-    "gt": {0: False},
-    "ge": {1: False},
-}
+    "eq": {0: True}, "le": {0: True}, "lt": {1: True}, "ne": {0: False}, "gt": {0: False}, "ge": {1: False},
+}  # fmt: skip
 """By the sign of a comparison and the number that a remainder is compared with: whether the remainder is 0 where it holds."""
 _SAYS_EVEN = {**_SAYS_MULTIPLE, "eq": {0: True, 1: False}, "ne": {0: False, 1: True}}
 

@@ -19,30 +19,12 @@ from typing import Any, TypeAlias, Union
 Number: TypeAlias = int | float
 
 EVALUATE: dict[str, Callable[..., Number]] = {
-    "floordiv": lambda a, b: a // b,
-    "mod": lambda a, b: a % b,
-    "max": max,
-    "min": min,
-    "truediv": lambda a, b: a / b,
-    "pow": lambda a, b: a**b,
-    "sqrt": math.sqrt,
-    "float": float,
-    "real": float,
-    "floor": math.floor,
-    "ceil": math.ceil,
-    "trunc": math.trunc,
-    "round": round,
-    "abs": abs,
-    "bitand": operator.and_,
-    "bit_length": lambda a: int(a).bit_length(),
-    "log2": math.log2,
-    "log10": math.log10,
-    "log": math.log,
-    "exp": math.exp,
-    "sin": math.sin,
-    "cos": math.cos,
-    "tanh": math.tanh,
-}
+    "floordiv": lambda a, b: a // b, "mod": lambda a, b: a % b, "max": max, "min": min, "truediv": lambda a, b: a / b,
+    "pow": lambda a, b: a**b, "sqrt": math.sqrt, "float": float, "real": float, "floor": math.floor, "ceil": math.ceil,
+    "trunc": math.trunc, "round": round, "abs": abs, "bitand": operator.and_,
+    "bit_length": lambda a: int(a).bit_length(), "log2": math.log2, "log10": math.log10, "log": math.log,
+    "exp": math.exp, "sin": math.sin, "cos": math.cos, "tanh": math.tanh,
+}  # fmt: skip
 
 
 class Undefined(ZeroDivisionError):

@@ -27,13 +27,9 @@ from fx2onnx.targets.match import word_of
 MOST_NUMBERS = 8
 """Constants of more are weights, of which the dtype alone is said."""
 _COMPARED = (
-    ir.AttributeType.INT,
-    ir.AttributeType.FLOAT,
-    ir.AttributeType.STRING,
-    ir.AttributeType.INTS,
-    ir.AttributeType.FLOATS,
-    ir.AttributeType.STRINGS,
-)
+    ir.AttributeType.INT, ir.AttributeType.FLOAT, ir.AttributeType.STRING, ir.AttributeType.INTS,
+    ir.AttributeType.FLOATS, ir.AttributeType.STRINGS,
+)  # fmt: skip
 """Attributes that an entry can name."""
 
 

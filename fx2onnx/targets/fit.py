@@ -24,17 +24,10 @@ from fx2onnx.targets.match import STANDARD, has_kernel_for, is_asked, lacked, si
 D = ir.DataType
 
 WIDER: dict[ir.DataType, tuple[ir.DataType, ...]] = {
-    D.BFLOAT16: (D.FLOAT,),
-    D.FLOAT16: (D.FLOAT,),
-    D.DOUBLE: (D.FLOAT,),
-    D.INT8: (D.INT32, D.INT64),
-    D.UINT8: (D.INT32, D.INT64),
-    D.INT16: (D.INT32, D.INT64),
-    D.UINT16: (D.INT32, D.INT64),
-    D.BOOL: (D.UINT8, D.INT32, D.INT64),
-    D.UINT32: (D.INT64,),
-    D.INT32: (D.INT64,),
-}
+    D.BFLOAT16: (D.FLOAT,), D.FLOAT16: (D.FLOAT,), D.DOUBLE: (D.FLOAT,), D.INT8: (D.INT32, D.INT64),
+    D.UINT8: (D.INT32, D.INT64), D.INT16: (D.INT32, D.INT64), D.UINT16: (D.INT32, D.INT64),
+    D.BOOL: (D.UINT8, D.INT32, D.INT64), D.UINT32: (D.INT64,), D.INT32: (D.INT64,),
+}  # fmt: skip
 """What a node may compute in instead, first choice first. float64 would lose digits: such nodes are refused."""
 
 EXACT_THERE_AND_BACK = {D.FLOAT: frozenset({D.DOUBLE})}

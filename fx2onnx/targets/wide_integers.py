@@ -142,11 +142,6 @@ def _reduced(place: str, over_nothing: int) -> Form:
 
 
 FORMS: dict[str, Form] = {
-    "Max": _extreme("Greater"),
-    "Min": _extreme("Less"),
-    "Clip": _clip,
-    "Relu": _relu,
-    "Sign": _sign,
-    "ReduceMax": _reduced("ArgMax", -(1 << 63)),
-    "ReduceMin": _reduced("ArgMin", (1 << 63) - 1),
-}
+    "Max": _extreme("Greater"), "Min": _extreme("Less"), "Clip": _clip, "Relu": _relu, "Sign": _sign,
+    "ReduceMax": _reduced("ArgMax", -(1 << 63)), "ReduceMin": _reduced("ArgMin", (1 << 63) - 1),
+}  # fmt: skip

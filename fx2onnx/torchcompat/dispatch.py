@@ -17,19 +17,9 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from fx2onnx.torchcompat.operators import OpOverload
 
 __all__ = [
-    "ASKS_DEVICE",
-    "PRE_DISPATCH",
-    "EagerMode",
-    "NoDraws",
-    "PreDispatchMode",
-    "SplitMode",
-    "TorchDispatchMode",
-    "UnnotedMode",
-    "WatchingMode",
-    "no_dispatch",
-    "no_modes",
-    "real_kernels",
-]
+    "ASKS_DEVICE", "PRE_DISPATCH", "EagerMode", "NoDraws", "PreDispatchMode", "SplitMode", "TorchDispatchMode",
+    "UnnotedMode", "WatchingMode", "no_dispatch", "no_modes", "real_kernels",
+]  # fmt: skip
 
 PRE_DISPATCH = torch._C.DispatchKey.PreDispatch
 ASKS_DEVICE = torch.ops.prim.device.default

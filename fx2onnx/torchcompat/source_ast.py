@@ -147,13 +147,9 @@ _ARITHMETIC: dict[type, Callable[[int, int], int]] = {
     ast.Mult: operator.mul,
 }
 _COMPARISONS: dict[type, Callable[[int, int], object]] = {
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Eq: operator.eq,
+    ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Lt: operator.lt, ast.LtE: operator.le, ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
-}
+}  # fmt: skip
 
 
 def is_at_loop(frame: FrameType) -> bool:

@@ -280,21 +280,9 @@ def padded_rows(op: Emit, data: ir.Value, batch_sizes: ir.Value, like: ir.Value,
 
 
 _FORMS = (
-    lstm_steps,
-    lstm_steps_backward,
-    lstm_cells_backward,
-    gru_steps,
-    gru_steps_backward,
-    rnn_steps,
-    rnn_steps_backward,
-    linear,
-    linear_backward,
-    attention,
-    attention_backward,
-    pad_packed,
-    packed_rows,
-    padded_rows,
-)
+    lstm_steps, lstm_steps_backward, lstm_cells_backward, gru_steps, gru_steps_backward, rnn_steps, rnn_steps_backward,
+    linear, linear_backward, attention, attention_backward, pad_packed, packed_rows, padded_rows,
+)  # fmt: skip
 assert {form.__name__ for form in _FORMS} == {*recurrent.SCHEMAS, *whole.SCHEMAS, *packed.SCHEMAS}
 FORMS: dict[Any, Callable[..., Any]] = {getattr(torch.ops.fx2onnx, form.__name__).default: form for form in _FORMS}
 """Translations of fx2onnx's operators, by overload."""

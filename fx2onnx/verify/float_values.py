@@ -189,14 +189,6 @@ def _at_marks(values: Spread, drawn: torch.Tensor, like: torch.Tensor, generator
 
 
 _KINDS: dict[str, Kind] = {
-    "ties": _ties,
-    "marks": _at_marks,
-    "special": _special,
-    "far": _wide(_FAR),
-    "signed": _signed,
-    "offset": _offset,
-    "nan": _few((torch.nan,)),
-    "infinite": _few((torch.inf, -torch.inf)),
-    "huge": _wide(_HUGE),
-    "tiny": _wide(_TINY),
-}
+    "ties": _ties, "marks": _at_marks, "special": _special, "far": _wide(_FAR), "signed": _signed, "offset": _offset,
+    "nan": _few((torch.nan,)), "infinite": _few((torch.inf, -torch.inf)), "huge": _wide(_HUGE), "tiny": _wide(_TINY),
+}  # fmt: skip

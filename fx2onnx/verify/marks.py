@@ -33,18 +33,10 @@ _STEPS = frozenset({"heaviside", "sign", "sgn"})
 _TABLES = ("bucketize", "searchsorted")
 """Operators of which that is a table."""
 _ALWAYS: dict[str, tuple[float, ...]] = {
-    "round": (0.5, 1.5, 2.5),
-    "floor": (1.0, 2.0),
-    "ceil": (1.0, 2.0),
-    "trunc": (1.0, 2.0),
-    "hardtanh": (1.0,),
-    "hardshrink": (0.5,),
-    "softshrink": (0.5,),
-    "hardsigmoid": (3.0,),
-    "hardswish": (3.0,),
-    "relu6": (6.0,),
+    "round": (0.5, 1.5, 2.5), "floor": (1.0, 2.0), "ceil": (1.0, 2.0), "trunc": (1.0, 2.0), "hardtanh": (1.0,),
+    "hardshrink": (0.5,), "softshrink": (0.5,), "hardsigmoid": (3.0,), "hardswish": (3.0,), "relu6": (6.0,),
     "softplus": (20.0,),
-}
+}  # fmt: skip
 """Those that an operator has by itself, by default or always."""
 _INFINITIES = (math.inf, -math.inf)
 _SPECIAL: dict[str, tuple[float, ...]] = {

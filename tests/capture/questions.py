@@ -114,26 +114,12 @@ DEVICE = [
     "hash(y.device) == hash(torch.device('cpu'))",
 ]
 DTYPE = [
-    "x.dtype",
-    "y.dtype is torch.float32",
-    "n.dtype == torch.int64",
-    "y.is_floating_point()",
-    "torch.is_floating_point(n)",
-    "y.is_complex()",
-    "n.is_signed()",
-    "torch.finfo(y.dtype).max",
-    "x.to(torch.float32) is x",
-    "x.float() is x",
-    "torch.result_type(x, n)",
-    "torch.promote_types(x.dtype, n.dtype)",
-    "torch.get_default_dtype()",
-    "y.element_size()",
-    "n.itemsize",
-    "y.nbytes",
-    "x.type_as(y) is x",
-    "torch.can_cast(n.dtype, y.dtype)",
-    "y.is_quantized",
-]
+    "x.dtype", "y.dtype is torch.float32", "n.dtype == torch.int64", "y.is_floating_point()",
+    "torch.is_floating_point(n)", "y.is_complex()", "n.is_signed()", "torch.finfo(y.dtype).max",
+    "x.to(torch.float32) is x", "x.float() is x", "torch.result_type(x, n)", "torch.promote_types(x.dtype, n.dtype)",
+    "torch.get_default_dtype()", "y.element_size()", "n.itemsize", "y.nbytes", "x.type_as(y) is x",
+    "torch.can_cast(n.dtype, y.dtype)", "y.is_quantized",
+]  # fmt: skip
 LAYOUT = [
     "tuple(x.shape)",
     "type(x.shape).__name__",
@@ -359,42 +345,18 @@ IDENTITY = [
     "torch.is_conj(y)",
 ]
 NEED_DATA = [
-    "x.tolist()",
-    "y.tolist()",
-    "y.numpy()",
-    "numpy.asarray(y)",
-    "str(y)",
-    "f'{x}'",
-    "repr(v)",
-    "y[0, 0].item()",
-    "float(y.sum())",
-    "list(range(int(n[0])))",
-    "bool((y > 0).all())",
-    "pickle.dumps(y)",
-    "bool(list(y.flatten())[0] > 0)",
-    "format(y[0, 0], '.1f')",
-    "x.__array__()",
-    "torch.from_dlpack(y)",
-    "y.__dlpack__()",
-    "copy.deepcopy(y).tolist()",
-    "bytes(y.untyped_storage())",
-    "y.untyped_storage()[0]",
-    "y.storage()[0]",
-    "torch.equal(x, y[:, :3])",
-]
+    "x.tolist()", "y.tolist()", "y.numpy()", "numpy.asarray(y)", "str(y)", "f'{x}'", "repr(v)", "y[0, 0].item()",
+    "float(y.sum())", "list(range(int(n[0])))", "bool((y > 0).all())", "pickle.dumps(y)",
+    "bool(list(y.flatten())[0] > 0)", "format(y[0, 0], '.1f')", "x.__array__()", "torch.from_dlpack(y)",
+    "y.__dlpack__()", "copy.deepcopy(y).tolist()", "bytes(y.untyped_storage())", "y.untyped_storage()[0]",
+    "y.storage()[0]", "torch.equal(x, y[:, :3])",
+]  # fmt: skip
 """What no answer without data is true of: a refusal with the line, never a guess."""
 
 FAMILIES = {
-    "type": TYPE,
-    "device": DEVICE,
-    "dtype": DTYPE,
-    "layout": LAYOUT,
-    "storage": STORAGE,
-    "grad": GRAD,
-    "mode": MODE,
-    "values": VALUES,
-    "identity": IDENTITY,
-}
+    "type": TYPE, "device": DEVICE, "dtype": DTYPE, "layout": LAYOUT, "storage": STORAGE, "grad": GRAD, "mode": MODE,
+    "values": VALUES, "identity": IDENTITY,
+}  # fmt: skip
 QUESTIONS = [(family, question) for family, questions in FAMILIES.items() for question in questions]
 
 PLACES = ("forward", "function", "lambda", "object")

@@ -348,15 +348,6 @@ NEEDS_A_NUMBER: Mapping[str, Program] = {
 """Python itself needs the number."""
 
 OF_EVERY_OPSET = (
-    "bit_length",
-    "and of itself",
-    "xor",
-    "log2",
-    "log10",
-    "exp",
-    "real mod",
-    "power of two",
-    "gcd",
-    "isqrt",
-)
+    "bit_length", "and of itself", "xor", "log2", "log10", "exp", "real mod", "power of two", "gcd", "isqrt",
+)  # fmt: skip
 """Whose operators differ from opset to opset."""

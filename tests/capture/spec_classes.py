@@ -80,14 +80,6 @@ except ImportError:
 STATIC = None
 
 __all__ = [
-    "STATIC",
-    "DictSpec",
-    "IntVar",
-    "ObjectSpec",
-    "ParamsSpec",
-    "SeqSpec",
-    "ShapeVar",
-    "ShapesSpec",
-    "TensorSpec",
+    "STATIC", "DictSpec", "IntVar", "ObjectSpec", "ParamsSpec", "SeqSpec", "ShapeVar", "ShapesSpec", "TensorSpec",
     "dynamic_spec",
-]
+]  # fmt: skip

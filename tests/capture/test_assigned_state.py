@@ -107,18 +107,10 @@ def _by_data(m: Any, y: torch.Tensor) -> torch.Tensor:
 
 
 STEPS: dict[Callable[[Any, torch.Tensor], torch.Tensor], list[str]] = {
-    _attribute: ["h"],
-    _by_name: ["sub.state"],
-    _buffer: ["seen"],
-    _in_place: ["h"],
-    _first_in_place: ["seen"],
-    _tuple: ["pair.0", "pair.1.0"],
-    _list: ["items.1"],
-    _shifted: ["items.0", "items.1"],
-    _dict: ["named.a.b"],
-    _object: ["space.h"],
-    _by_data: ["h"],
-}
+    _attribute: ["h"], _by_name: ["sub.state"], _buffer: ["seen"], _in_place: ["h"], _first_in_place: ["seen"],
+    _tuple: ["pair.0", "pair.1.0"], _list: ["items.1"], _shifted: ["items.0", "items.1"], _dict: ["named.a.b"],
+    _object: ["space.h"], _by_data: ["h"],
+}  # fmt: skip
 MODULES: dict[str, tuple[Callable[[], nn.Module], list[str]]] = {
     step.__name__.strip("_"): (lambda step=step: Holder(step), names) for step, names in STEPS.items()
 } | {

@@ -166,19 +166,10 @@ def test_a_slice_asks_nothing_of_its_start() -> None:
 
 
 SMALLEST = {
-    "chunk": 2,
-    "write to a chunk": 2,
-    "split by a size": 1,
-    "root of a size": 1,
-    "power of a size": 1,
-    "interpolate bilinear": 1,
-    "view": 1,
-    "interpolate": 1,
-    "max_pool": 1,
-    "conv": 1,
-    "adaptive pool": 1,
+    "chunk": 2, "write to a chunk": 2, "split by a size": 1, "root of a size": 1, "power of a size": 1,
+    "interpolate bilinear": 1, "view": 1, "interpolate": 1, "max_pool": 1, "conv": 1, "adaptive pool": 1,
     "attention": 1,
-}
+}  # fmt: skip
 """The programs that eager PyTorch itself refuses, or answers without elements, at size 0."""
 
 

@@ -56,13 +56,9 @@ def count_ifs(model: onnx.ModelProto) -> int:
 
 
 TESTS: list[Callable[[int, int], bool]] = [
-    lambda n, k: n % k != 0,
-    lambda n, k: n % k >= 1,
-    lambda n, k: n % k > 0,
-    lambda n, k: bool(n % k),
-    lambda n, k: n // k * k != n,
-    lambda n, k: (k - n % k) % k != 0,
-]
+    lambda n, k: n % k != 0, lambda n, k: n % k >= 1, lambda n, k: n % k > 0, lambda n, k: bool(n % k),
+    lambda n, k: n // k * k != n, lambda n, k: (k - n % k) % k != 0,
+]  # fmt: skip
 
 
 @pytest.mark.long

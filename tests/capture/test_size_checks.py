@@ -288,19 +288,10 @@ PAIRS: dict[str, Rows] = {
     "means of windows": lambda a, b: F.avg_pool1d(a.mT[None], b.shape[0]),
     "windows": lambda a, b: a.unfold(0, b.shape[0], 1),
 }
-NARROW = frozenset(
-    {
-        "added",
-        "chosen",
-        "copied",
-        "assigned by a mask",
-        "assigned by places",
-        "einsum",
-        "distances",
-        "padded",
-        "assigned",
-    }
-)
+NARROW = frozenset({
+    "added", "chosen", "copied", "assigned by a mask", "assigned by places", "einsum", "distances", "padded",
+    "assigned",
+})  # fmt: skip
 """Those that one row would be broadcast in, which a file of two such sizes fails in."""
 
 

@@ -152,13 +152,8 @@ def test_by_reference_the_folder_is_the_checkpoints(checkpoint: Path, tmp_path: 
     shutil.copytree(checkpoint, tmp_path / "tiny")
     before = {path.name for path in (tmp_path / "tiny").iterdir()}
     asked = (
-        "export-folder",
-        f"hf:{tmp_path / 'tiny'}",
-        "--task",
-        "text-generation-with-past",
-        "--weights",
-        "reference",
-    )
+        "export-folder", f"hf:{tmp_path / 'tiny'}", "--task", "text-generation-with-past", "--weights", "reference",
+    )  # fmt: skip
     elsewhere = invoke(*asked, "-o", tmp_path / "other", "--no-verify")
     assert (elsewhere.exit_code, "cannot refer to" in elsewhere.stderr) == (2, True), elsewhere.output
     assert {path.name for path in tmp_path.iterdir()} == {"tiny"}

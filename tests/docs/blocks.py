@@ -32,13 +32,9 @@ from fx2onnx import Fx2OnnxError
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 OPTIONS = {
-    "python": {"raises", "file"},
-    "sh": {"raises", "exit"},
-    "console": set(),
-    "json": set(),
-    "toml": set(),
+    "python": {"raises", "file"}, "sh": {"raises", "exit"}, "console": set(), "json": set(), "toml": set(),
     "text": set(),
-}
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -19,26 +19,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, TypeAlias
 
-CALLS = frozenset(
-    [
-        "open",
-        "os.rename",
-        "os.remove",
-        "os.mkdir",
-        "os.rmdir",
-        "os.link",
-        "os.scandir",
-        "os.listdir",
-        "os.truncate",
-        "os.chmod",
-        "os.utime",
-        "shutil.rmtree",
-        "shutil.copyfile",
-        "fcntl.flock",
-        "mmap.__new__",
-        "tempfile.mkstemp",
-    ]
-)
+CALLS = frozenset([
+    "open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link", "os.scandir", "os.listdir", "os.truncate",
+    "os.chmod", "os.utime", "shutil.rmtree", "shutil.copyfile", "fcntl.flock", "mmap.__new__", "tempfile.mkstemp",
+])  # fmt: skip
 Fault: TypeAlias = Callable[[str, tuple[Any, ...]], None]
 """Gets the call's name and arguments, as the audit hook does."""
 SECOND_WRITER_SECONDS = 0.05

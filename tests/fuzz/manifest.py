@@ -54,18 +54,9 @@ CONFIG = {
     "decoder": {"decoder_start_token_id": 1},
 }
 SOURCES = [
-    "hf:gpt2",
-    "hf:.",
-    "hf:..",
-    "hf:sub",
-    "hf:link",
-    "hf:sub/../..",
-    "hf:/etc",
-    "os:system?command=x",
-    "hf:gpt2?a=b/c",
-    "hf:" + "x" * 300,
-    "hf:./" + "x" * 300,
-]
+    "hf:gpt2", "hf:.", "hf:..", "hf:sub", "hf:link", "hf:sub/../..", "hf:/etc", "os:system?command=x", "hf:gpt2?a=b/c",
+    "hf:" + "x" * 300, "hf:./" + "x" * 300,
+]  # fmt: skip
 
 
 def case(rng: random.Random, folder: Path) -> None:

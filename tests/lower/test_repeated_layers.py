@@ -121,16 +121,9 @@ class Tower(nn.Module):
 
 
 KINDS = [
-    "plain",
-    "own mask",
-    "mask from outside",
-    "padded outside",
-    "number of its own",
-    "buffer",
-    "other branch",
-    "same weight",
-    "two results",
-]
+    "plain", "own mask", "mask from outside", "padded outside", "number of its own", "buffer", "other branch",
+    "same weight", "two results",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("dynamic", [False, True])

@@ -53,13 +53,9 @@ def test_every_query_keeps_its_best_blocks_and_the_tail(ratio: int, budget: int)
             return self.indexer(states, (cos, sin), seen, None)
 
     others = [
-        _sample(13, 13),
-        _sample(1, 1),
-        _sample(ratio, ratio),
-        _sample(17, 17, padded=3),
-        _sample(9, 9, holes=True),
+        _sample(13, 13), _sample(1, 1), _sample(ratio, ratio), _sample(17, 17, padded=3), _sample(9, 9, holes=True),
         _sample(40, 40, holes=True),
-    ]
+    ]  # fmt: skip
     axes = {1: "tokens"}
     result = check(
         OfAllKeys(), _sample(11, 11), others=others, dynamic_shapes=(axes, axes, axes, {2: "tokens", 3: "tokens"})

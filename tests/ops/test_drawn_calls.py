@@ -129,29 +129,11 @@ def test_defined_calls_have_no_reason():
 
 
 NAMED = [
-    "_weight_norm",
-    "norm_except_dim",
-    "_neg_view_copy",
-    "_reshape_alias",
-    "unique_dim",
-    "unique_consecutive",
-    "slice_inverse",
-    "linalg_lstsq",
-    "isclose",
-    "mode",
-    "_addmm_activation",
-    "multilabel_margin_loss_forward",
-    "multi_margin_loss",
-    "inner",
-    "_prelu_kernel",
-    "_fused_rms_norm",
-    "_embedding_bag_forward_only",
-    "_pdist_forward",
-    "_safe_softmax",
-    "linalg_tensorsolve",
-    "upsample_bilinear2d",
-    "upsample_nearest3d",
-]
+    "_weight_norm", "norm_except_dim", "_neg_view_copy", "_reshape_alias", "unique_dim", "unique_consecutive",
+    "slice_inverse", "linalg_lstsq", "isclose", "mode", "_addmm_activation", "multilabel_margin_loss_forward",
+    "multi_margin_loss", "inner", "_prelu_kernel", "_fused_rms_norm", "_embedding_bag_forward_only", "_pdist_forward",
+    "_safe_softmax", "linalg_tensorsolve", "upsample_bilinear2d", "upsample_nearest3d",
+]  # fmt: skip
 """Operators of which drawn calls were wrong once."""
 
 

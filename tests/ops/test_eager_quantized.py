@@ -435,14 +435,9 @@ def test_modules_made_by_hand() -> None:
 
 
 BUILDERS = [
-    "resnet18",
-    "mobilenet_v2",
-    "mobilenet_v3_large",
-    "shufflenet_v2_x0_5",
-    "googlenet",
-    "inception_v3",
+    "resnet18", "mobilenet_v2", "mobilenet_v3_large", "shufflenet_v2_x0_5", "googlenet", "inception_v3",
     "resnext101_32x8d",
-]
+]  # fmt: skip
 
 
 @pytest.mark.long_cases("resnet18")

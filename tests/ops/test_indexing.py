@@ -18,25 +18,13 @@ SOURCE = R(3, 4, 5)
 PLACES = torch.randint(0, 3, (2, 3, 4))
 
 INDICES = [
-    [T([0, 2])],
-    [T([0, 2]).int()],
-    [None, T([[0, 2], [1, -1]])],
-    [T([0, 2]), T([1, -1])],
-    [None, T([0, 2]), T([1, -1])],
-    [T([[0], [2]]), T([1, -1])],
-    [T([0, 2]), None, T([1, -1])],
-    [T(1), None, T([1, -1])],
-    [None, T([[0], [2]]), T([1, -2, 3])],
-    [T([0, 1, 2]), T([0, 1, 2]), T([0, 1, 2])],
-    [T([True, False, True])],
-    [None, T([True, False, True, True])],
-    [POSITIVE],
-    [POSITIVE[:, :, 0]],
-    [None, POSITIVE[0]],
-    [T([True, False, True]), T([1, 3])],
-    [T([True, False, True]), None, T([1, 3])],
+    [T([0, 2])], [T([0, 2]).int()], [None, T([[0, 2], [1, -1]])], [T([0, 2]), T([1, -1])],
+    [None, T([0, 2]), T([1, -1])], [T([[0], [2]]), T([1, -1])], [T([0, 2]), None, T([1, -1])],
+    [T(1), None, T([1, -1])], [None, T([[0], [2]]), T([1, -2, 3])], [T([0, 1, 2]), T([0, 1, 2]), T([0, 1, 2])],
+    [T([True, False, True])], [None, T([True, False, True, True])], [POSITIVE], [POSITIVE[:, :, 0]],
+    [None, POSITIVE[0]], [T([True, False, True]), T([1, 3])], [T([True, False, True]), None, T([1, 3])],
     [POSITIVE[:, :, 0], T([2])],
-]
+]  # fmt: skip
 WRITES = [
     ([T([0, 2])], R(4, 5)),
     ([T([0, 0])], R(5)),

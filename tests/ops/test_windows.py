@@ -52,14 +52,8 @@ def test_max_pool(size, kernel, stride, padding, dilation, ceil_mode):
 def test_avg_pool(size, kernel, stride, padding, ceil_mode, count_include_pad, divisor):
     padding = min(padding, kernel // 2)
     arguments = (
-        R(2, 3, size, size + 1),
-        [kernel] * 2,
-        [stride] * 2,
-        [padding] * 2,
-        ceil_mode,
-        count_include_pad,
-        divisor,
-    )
+        R(2, 3, size, size + 1), [kernel] * 2, [stride] * 2, [padding] * 2, ceil_mode, count_include_pad, divisor,
+    )  # fmt: skip
     judge(Case(aten.avg_pool2d.default, arguments), opsets=(11, 20, 23))
 
 

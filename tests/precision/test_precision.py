@@ -213,15 +213,8 @@ def test_files_are_right_beside_themselves_at_several_sizes(tmp_path: Path, dtyp
     fx2onnx.export(module, args, tmp_path / "a.onnx", dynamic_shapes=SIZES)
     before = (tmp_path / "a.onnx").read_bytes()
     command = [
-        "optimize",
-        str(tmp_path / "a.onnx"),
-        str(tmp_path / "b.onnx"),
-        "--dtype",
-        dtype,
-        "--io",
-        "float32",
-        "--json",
-    ]
+        "optimize", str(tmp_path / "a.onnx"), str(tmp_path / "b.onnx"), "--dtype", dtype, "--io", "float32", "--json",
+    ]  # fmt: skip
     done = CliRunner().invoke(app, command)
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)

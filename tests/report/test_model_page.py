@@ -212,14 +212,9 @@ def test_it_stays_fluid_at_5000_nodes(browser: Any, tmp_path: Path) -> None:
     opened = opened_page(browser, tmp_path, model_of(500))
     assert (tmp_path / "m.html").stat().st_size < 3_000_000
     asked = [
-        ("search", "tanh"),
-        ("search", "layers.77."),
-        ("zoom", "layers"),
-        ("zoom", "80 … 119"),
-        ("zoom", "99"),
-        ("search", ""),
-        ("search", "net.py:3"),
-    ]
+        ("search", "tanh"), ("search", "layers.77."), ("zoom", "layers"), ("zoom", "80 … 119"), ("zoom", "99"),
+        ("search", ""), ("search", "net.py:3"),
+    ]  # fmt: skip
     taken = [opened.page.evaluate(TIMED, list(each)) for each in asked]
     assert statistics.median(taken) < MOST_MS, taken
     assert opened.page.text_content("#node-found").startswith("1 of 10 nodes")

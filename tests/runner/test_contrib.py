@@ -157,13 +157,9 @@ def test_fused_matmul(left: tuple[int, ...], right: tuple[int, ...], attrs: Any,
 
 
 ACTIVATIONS: list[tuple[str, list[float]]] = [
-    ("Relu", []),
-    ("Tanh", []),
-    ("Sigmoid", []),
-    ("LeakyRelu", [0.3]),
-    ("Clip", [-0.5, 0.7]),
+    ("Relu", []), ("Tanh", []), ("Sigmoid", []), ("LeakyRelu", [0.3]), ("Clip", [-0.5, 0.7]),
     ("HardSigmoid", [0.3, 0.4]),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "parameters"), ACTIVATIONS)

@@ -72,16 +72,9 @@ def test_quantized_attention(mask: str, by_column: bool, dtype: Any) -> None:
 def embedded(**given: Array | None) -> dict[str, Array | None]:
     ids = np.random.default_rng(0).integers(0, 9, (BATCH, NEW)).astype(I32)
     feeds: dict[str, Array | None] = {
-        "ids": ids,
-        "segments": ids % 2,
-        "word": draw(9, 8),
-        "position": draw(7, 8, seed=1),
-        "segment": draw(2, 8, seed=2),
-        "gamma": draw(8),
-        "beta": draw(8, seed=3),
-        "mask": None,
-        "positions": None,
-    }
+        "ids": ids, "segments": ids % 2, "word": draw(9, 8), "position": draw(7, 8, seed=1),
+        "segment": draw(2, 8, seed=2), "gamma": draw(8), "beta": draw(8, seed=3), "mask": None, "positions": None,
+    }  # fmt: skip
     return feeds | given
 
 

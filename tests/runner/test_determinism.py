@@ -147,13 +147,9 @@ def test_how_a_feed_lies_in_memory_makes_no_difference(op_type: str, shapes: lis
     session = ort.InferenceSession(proto)
     offset = np.frombuffer(b"\0" + x.tobytes(), np.uint8)[1:].view(np.float32).reshape(x.shape)
     forms = [
-        x,
-        np.asfortranarray(x),
-        np.repeat(x, 2, axis=-1)[..., ::2],
-        np.flip(np.flip(x).copy()),
-        x.astype(">f4"),
+        x, np.asfortranarray(x), np.repeat(x, 2, axis=-1)[..., ::2], np.flip(np.flip(x).copy()), x.astype(">f4"),
         offset,
-    ]
+    ]  # fmt: skip
     assert len({session.run(None, {"x": form})[0].tobytes() for form in forms for _ in range(3)}) == 1
 
 

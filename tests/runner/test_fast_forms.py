@@ -431,19 +431,10 @@ def test_top_k(kind: str, largest: int) -> None:
 
 
 ACTIVATIONS: dict[str, dict[str, Any]] = {
-    "Relu": {},
-    "LeakyRelu": {"alpha": 0.3},
-    "LeakyRelu steep": {"alpha": 3.0},
-    "LeakyRelu flat": {"alpha": 0.0},
-    "LeakyRelu falling": {"alpha": -2.0},
-    "Elu": {"alpha": 0.7},
-    "Selu": {},
-    "Softplus": {},
-    "ThresholdedRelu": {"alpha": 0.4},
-    "HardSigmoid": {"alpha": 0.3},
-    "Erf": {},
-    "Mish": {},
-}
+    "Relu": {}, "LeakyRelu": {"alpha": 0.3}, "LeakyRelu steep": {"alpha": 3.0}, "LeakyRelu flat": {"alpha": 0.0},
+    "LeakyRelu falling": {"alpha": -2.0}, "Elu": {"alpha": 0.7}, "Selu": {}, "Softplus": {},
+    "ThresholdedRelu": {"alpha": 0.4}, "HardSigmoid": {"alpha": 0.3}, "Erf": {}, "Mish": {},
+}  # fmt: skip
 
 
 def activated(op: str, x: Array, alpha: float) -> Array:

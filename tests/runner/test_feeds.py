@@ -37,16 +37,10 @@ def row(*shape: int, dtype: Any = np.float32) -> np.ndarray:
 
 
 GOOD: list[tuple[str, Any]] = [
-    ("rows", []),
-    ("rows", [row(3, 2), row(1, 2)]),
-    ("rows", (row(3, 2),)),
-    ("maybe", None),
-    ("maybe", [row(1, 2)]),
-    ("counts", {"a": 1.0, "b": np.float32(2)}),
-    ("counts", {}),
-    ("numbers", {1: 1.0, np.int64(2): 2.0}),
+    ("rows", []), ("rows", [row(3, 2), row(1, 2)]), ("rows", (row(3, 2),)), ("maybe", None), ("maybe", [row(1, 2)]),
+    ("counts", {"a": 1.0, "b": np.float32(2)}), ("counts", {}), ("numbers", {1: 1.0, np.int64(2): 2.0}),
     ("several", [{"a": 1.0}, {}]),
-]
+]  # fmt: skip
 BAD: list[tuple[str, Any, str]] = [
     ("rows", row(3, 2), "the feed 'rows' is float[3, 2], not a list"),
     ("rows", {"a": 1}, "not a list"),

@@ -194,14 +194,10 @@ REFUSED_AT_START: dict[Callable[[], onnx.ModelProto], tuple[str, str]] = {
     left_out: ("E303", "Add needs its input 1 (B)"),
 }
 REFUSED_AT_RUN: dict[Callable[[], onnx.ModelProto], tuple[str, str]] = {
-    huge_fill: ("E404", "ConstantOfShape"),
-    huge_expand: ("E404", "Expand"),
-    huge_range: ("E404", "Range"),
-    huge_product: ("E404", "limit"),
-    endless_loop: ("E404", "iterations"),
-    many_cells: ("E404", "iterations"),
+    huge_fill: ("E404", "ConstantOfShape"), huge_expand: ("E404", "Expand"), huge_range: ("E404", "Range"),
+    huge_product: ("E404", "limit"), endless_loop: ("E404", "iterations"), many_cells: ("E404", "iterations"),
     many_taps: ("E404", "iterations"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.long_cases("function_bomb")

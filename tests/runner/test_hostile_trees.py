@@ -13,19 +13,11 @@ import fx2onnx.runner as ort
 from fx2onnx.base.errors import UserError
 
 STUMP: dict[str, Any] = {
-    "nodes_treeids": [0, 0, 0],
-    "nodes_nodeids": [0, 1, 2],
-    "nodes_featureids": [1, 0, 0],
-    "nodes_values": [0.5, 0.0, 0.0],
-    "nodes_modes": ["BRANCH_LEQ", "LEAF", "LEAF"],
-    "nodes_truenodeids": [1, 0, 0],
-    "nodes_falsenodeids": [2, 0, 0],
-    "target_treeids": [0, 0],
-    "target_nodeids": [1, 2],
-    "target_ids": [0, 0],
-    "target_weights": [1.0, 2.0],
-    "n_targets": 1,
-}
+    "nodes_treeids": [0, 0, 0], "nodes_nodeids": [0, 1, 2], "nodes_featureids": [1, 0, 0],
+    "nodes_values": [0.5, 0.0, 0.0], "nodes_modes": ["BRANCH_LEQ", "LEAF", "LEAF"], "nodes_truenodeids": [1, 0, 0],
+    "nodes_falsenodeids": [2, 0, 0], "target_treeids": [0, 0], "target_nodeids": [1, 2], "target_ids": [0, 0],
+    "target_weights": [1.0, 2.0], "n_targets": 1,
+}  # fmt: skip
 SPLIT: dict[str, Any] = {
     "nodes_splits": helper.make_tensor("s", TensorProto.FLOAT, [1], [0.5]),
     "nodes_modes": helper.make_tensor("m", TensorProto.UINT8, [1], [0]),

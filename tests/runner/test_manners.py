@@ -294,15 +294,10 @@ def test_fused_convolution(name: str, activation: str) -> None:
     rng = np.random.default_rng(0)
     outs = weight_shape[0]
     arrays = {
-        "w": rng.standard_normal(weight_shape),
-        "b": rng.standard_normal(outs),
-        "scale": rng.standard_normal(outs),
-        "beta": rng.standard_normal(outs),
-        "mean": rng.standard_normal(outs),
-        "var": rng.random(outs) + 0.5,
-        "low": np.array(-0.5),
-        "high": np.array(1.5),
-    }
+        "w": rng.standard_normal(weight_shape), "b": rng.standard_normal(outs), "scale": rng.standard_normal(outs),
+        "beta": rng.standard_normal(outs), "mean": rng.standard_normal(outs), "var": rng.random(outs) + 0.5,
+        "low": np.array(-0.5), "high": np.array(1.5),
+    }  # fmt: skip
     constants = [onnx.numpy_helper.from_array(np.asarray(v, np.float32), k) for k, v in arrays.items()]
     nodes = [
         helper.make_node("Conv", ["x", "w", "b"], ["c"], **attrs),

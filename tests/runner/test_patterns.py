@@ -19,26 +19,9 @@ ATOMS = (
 PLACES = ("^", "$", r"\b", r"\B", "(?m:^)", "(?m:$)")
 REPEATS = ("", "", "", "*", "+", "?", "{2}", "{1,3}", "*?", "{0,2}", "{2,}")
 TEXTS = (
-    "",
-    "a",
-    "ab",
-    "aab",
-    "abc",
-    "x",
-    "A",
-    "1",
-    "É",
-    "\u0663",
-    "\n",
-    "a\n",
-    "a\nb",
-    "aaaa",
-    "_",
-    "a.b",
-    "bcbc",
-    "\u00a0",
-    "\u212a",
-)
+    "", "a", "ab", "aab", "abc", "x", "A", "1", "É", "\u0663", "\n", "a\n", "a\nb", "aaaa", "_", "a.b", "bcbc",
+    "\u00a0", "\u212a",
+)  # fmt: skip
 
 REFUSED_ONLY_HERE = ("nothing to repeat", "multiple repeat", "redefinition of group")
 

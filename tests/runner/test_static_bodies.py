@@ -50,18 +50,10 @@ def scanned(nodes: list[Any], state: str = "x", rows: str = "rows") -> Any:
 
 
 WEIGHTS = {
-    "w": f32(5, 2),
-    "w44": f32(4, 4),
-    "column": f32(2, 1),
-    "yes": np.array(True),
-    "no": np.array(False),
-    "three": np.array(3),
-    "zero_trips": np.array(0),
-    "zero": np.array([0]),
-    "ten": np.array([10]),
-    "fifty": np.array([50]),
-    "rows": f32(3, 4),
-}
+    "w": f32(5, 2), "w44": f32(4, 4), "column": f32(2, 1), "yes": np.array(True), "no": np.array(False),
+    "three": np.array(3), "zero_trips": np.array(0), "zero": np.array([0]), "ten": np.array([10]),
+    "fifty": np.array([50]), "rows": f32(3, 4),
+}  # fmt: skip
 STEP_FITS = [node("MatMul", ["x_in", "w44"], ["x_out"])]
 STEP_MISFITS = [node("MatMul", ["x_in", "w"], ["x_out"])]
 ROWS_ADD = [node("Add", ["state", "row"], ["after"]), node("Identity", ["row"], ["out"])]

@@ -21,14 +21,10 @@ S, T = Dim.symbol("s"), Dim.symbol("t")
 SIZES = st.fixed_dictionaries({"s": st.integers(1, 50), "t": st.integers(1, 50)})
 LEAVES = st.sampled_from([S, T, 1, 2, 3, 5, 8])
 BINARY: dict[str, Any] = {
-    "+": lambda a, b: a + b,
-    "-": lambda a, b: a - b,
-    "*": lambda a, b: a * b,
-    "//": lambda a, b: apply("floordiv", a, b),
-    "%": lambda a, b: apply("mod", a, b),
-    "max": lambda a, b: apply("max", a, b),
-    "min": lambda a, b: apply("min", a, b),
-}
+    "+": lambda a, b: a + b, "-": lambda a, b: a - b, "*": lambda a, b: a * b,
+    "//": lambda a, b: apply("floordiv", a, b), "%": lambda a, b: apply("mod", a, b),
+    "max": lambda a, b: apply("max", a, b), "min": lambda a, b: apply("min", a, b),
+}  # fmt: skip
 TREES = st.recursive(LEAVES, lambda inner: st.tuples(st.sampled_from(sorted(BINARY)), inner, inner), max_leaves=6)
 
 

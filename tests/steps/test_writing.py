@@ -155,17 +155,9 @@ def test_large_weights_are_never_there_twice(tmp_path: Path) -> None:
 def test_the_command(tmp_path: Path) -> None:
     onnx.save(GRAPHS["old_attributes"](), tmp_path / "in.onnx")
     arguments = [
-        "optimize",
-        str(tmp_path / "in.onnx"),
-        str(tmp_path / "out.onnx"),
-        "--fix",
-        "N=2",
-        "--opset",
-        "17",
-        "--explain",
-        "--diff",
-        "-q",
-    ]
+        "optimize", str(tmp_path / "in.onnx"), str(tmp_path / "out.onnx"), "--fix", "N=2", "--opset", "17",
+        "--explain", "--diff", "-q",
+    ]  # fmt: skip
     assert runner.invoke(app, arguments).exit_code == 0
     result = runner.invoke(app, [*arguments, "--json"])
     assert result.exit_code == 0

@@ -282,13 +282,8 @@ def test_numbers_that_no_attribute_holds(tmp_path: Path) -> None:
     """Attributes are float32 in a file: 0.01 in float64 becomes a constant."""
     torch.manual_seed(0)
     modules = (
-        nn.LeakyReLU(0.01),
-        nn.BatchNorm1d(4),
-        nn.LayerNorm(4),
-        nn.ELU(0.3),
-        nn.GroupNorm(2, 4),
-        nn.RMSNorm(4, 1e-5),
-    )
+        nn.LeakyReLU(0.01), nn.BatchNorm1d(4), nn.LayerNorm(4), nn.ELU(0.3), nn.GroupNorm(2, 4), nn.RMSNorm(4, 1e-5),
+    )  # fmt: skip
     x = torch.randn(3, 4).double() * 1e-3
     for opset, target in ((13, None), (23, None), (17, "onnx")):
         for module in modules:

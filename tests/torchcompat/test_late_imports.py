@@ -108,13 +108,9 @@ for thread in threads:
 assert not failed, failed
 """
 PROGRAMS = {
-    "without": WITHOUT,
-    "operator": OPERATOR,
-    "module": MODULE,
-    "catches all": CATCHES_ALL,
-    "thread": THREAD,
+    "without": WITHOUT, "operator": OPERATOR, "module": MODULE, "catches all": CATCHES_ALL, "thread": THREAD,
     "threads": THREADS,
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

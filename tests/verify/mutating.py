@@ -119,31 +119,11 @@ def _inputs_swapped(graph: Graph, rng: random.Random) -> tuple[str, frozenset[st
 
 
 _REPLACED = {
-    "Add": "Sub",
-    "And": "Or",
-    "Cos": "Sin",
-    "Div": "Mul",
-    "Equal": "Less",
-    "Erf": "Tanh",
-    "Exp": "Tanh",
-    "Gelu": "Relu",
-    "Less": "Greater",
-    "LessOrEqual": "Less",
-    "Max": "Min",
-    "MaxPool": "AveragePool",
-    "Mul": "Add",
-    "Neg": "Identity",
-    "Not": "Identity",
-    "Pow": "Add",
-    "ReduceMean": "ReduceMax",
-    "Relu": "Sigmoid",
-    "Sigmoid": "Tanh",
-    "Sin": "Cos",
-    "Softmax": "LogSoftmax",
-    "Sqrt": "Exp",
-    "Sub": "Add",
-    "Tanh": "Sigmoid",
-}
+    "Add": "Sub", "And": "Or", "Cos": "Sin", "Div": "Mul", "Equal": "Less", "Erf": "Tanh", "Exp": "Tanh",
+    "Gelu": "Relu", "Less": "Greater", "LessOrEqual": "Less", "Max": "Min", "MaxPool": "AveragePool", "Mul": "Add",
+    "Neg": "Identity", "Not": "Identity", "Pow": "Add", "ReduceMean": "ReduceMax", "Relu": "Sigmoid",
+    "Sigmoid": "Tanh", "Sin": "Cos", "Softmax": "LogSoftmax", "Sqrt": "Exp", "Sub": "Add", "Tanh": "Sigmoid",
+}  # fmt: skip
 
 
 def _op_replaced(graph: Graph, rng: random.Random) -> tuple[str, frozenset[str]] | None:

@@ -13,23 +13,13 @@ from studies.alarm_programs import PROGRAMS
 from tests.verify.given import Forward, Given
 
 AMONG_NAN = [
-    "nearest rows",
-    "nearest rows by distance",
-    "values beside the best",
-    "experts",
-    "best of what is not masked",
-    "mean of the largest rows",
-    "distinct",
-    "distinct and counted",
-]
+    "nearest rows", "nearest rows by distance", "values beside the best", "experts", "best of what is not masked",
+    "mean of the largest rows", "distinct", "distinct and counted",
+]  # fmt: skip
 SYSTEMS = {
-    "solve": 3,
-    "inverse": 2,
-    "logarithm of the determinant": 3,
-    "least squares of an exact solution": 1,
-    "residual of a solution": 3,
-    "warped by an inverse": 1,
-}
+    "solve": 3, "inverse": 2, "logarithm of the determinant": 3, "least squares of an exact solution": 1,
+    "residual of a solution": 3, "warped by an inverse": 1,
+}  # fmt: skip
 """With seeds of which some inputs are singular or nearly so."""
 COUNTED = ["chebyshev_polynomial_t", "laguerre_polynomial_l", "shifted_chebyshev_polynomial_w"]
 

@@ -109,19 +109,10 @@ SMALL_INTEGERS = frozenset({D.INT8, D.UINT8, D.INT16, D.UINT16})
 UNSIGNED_WIDE = frozenset({D.UINT32, D.UINT64})
 
 _WIDER: dict[ir.DataType, ir.DataType] = {
-    D.BOOL: D.INT32,
-    D.UINT8: D.INT32,
-    D.INT8: D.INT32,
-    D.UINT16: D.INT32,
-    D.INT16: D.INT32,
-    D.INT32: D.INT64,
-    D.UINT32: D.INT64,
-    D.UINT64: D.INT64,
-    D.INT64: D.DOUBLE,
-    D.FLOAT16: D.FLOAT,
-    D.BFLOAT16: D.FLOAT,
+    D.BOOL: D.INT32, D.UINT8: D.INT32, D.INT8: D.INT32, D.UINT16: D.INT32, D.INT16: D.INT32, D.INT32: D.INT64,
+    D.UINT32: D.INT64, D.UINT64: D.INT64, D.INT64: D.DOUBLE, D.FLOAT16: D.FLOAT, D.BFLOAT16: D.FLOAT,
     D.FLOAT: D.DOUBLE,
-}
+}  # fmt: skip
 
 _REDUCTIONS = ("Sum", "Mean", "Prod", "Max", "Min", "L1", "L2", "LogSumExp", "SumSquare")
 NO_KERNEL: dict[str, frozenset[ir.DataType]] = {

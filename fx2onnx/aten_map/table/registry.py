@@ -21,25 +21,10 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.base.source import place_of
 from fx2onnx.base.stack_frames import public
 
-IGNORED = frozenset(
-    [
-        "layout",
-        "device",
-        "pin_memory",
-        "memory_format",
-        "non_blocking",
-        "generator",
-        "requires_grad",
-        "copy",
-        "sparse",
-        "cudnn_enabled",
-        "benchmark",
-        "deterministic",
-        "allow_tf32",
-        "scale_grad_by_freq",
-        "unroll_dim",
-    ]
-)
+IGNORED = frozenset([
+    "layout", "device", "pin_memory", "memory_format", "non_blocking", "generator", "requires_grad", "copy", "sparse",
+    "cudnn_enabled", "benchmark", "deterministic", "allow_tf32", "scale_grad_by_freq", "unroll_dim",
+])  # fmt: skip
 """Arguments without influence on the values: where they are kept, how they are computed, what a gradient would be."""
 
 RENAMED = {"grad_output": "grad"}

@@ -142,13 +142,9 @@ def _normal_of_none(tracer: Tracer, call: Call, mean: object, std: object) -> ob
 
 
 _OF_INPUT = (
-    aten.huber_loss.default,
-    aten.soft_margin_loss.default,
-    aten.mse_loss_backward.default,
-    aten.smooth_l1_loss_backward.default,
-    aten.soft_margin_loss_backward.default,
-    aten.mish_backward.default,
-)
+    aten.huber_loss.default, aten.soft_margin_loss.default, aten.mse_loss_backward.default,
+    aten.smooth_l1_loss_backward.default, aten.soft_margin_loss_backward.default, aten.mish_backward.default,
+)  # fmt: skip
 """Overloads whose result has the dtype of the input, whatever the others have."""
 
 

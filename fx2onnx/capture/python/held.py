@@ -48,16 +48,8 @@ ADVANCING_TYPES: tuple[type, ...] = (
 )  # fmt: skip
 """Besides iterators, classes of objects that go on as they are used (``advancing.py``)."""
 _NOT_LOOKED_INTO = (
-    type,
-    types.ModuleType,
-    BaseException,
-    enum.Enum,
-    torch.Size,
-    str,
-    bytes,
-    int,
-    float,
-)
+    type, types.ModuleType, BaseException, enum.Enum, torch.Size, str, bytes, int, float,
+)  # fmt: skip
 _VIEWS = (functools.partial, types.MappingProxyType)
 """Of Python's own classes, those whose objects hold others and do not change themselves."""
 _HOLDERS = (types.SimpleNamespace, types.MethodType, threading.local)

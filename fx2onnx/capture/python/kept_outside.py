@@ -21,18 +21,9 @@ _PASSED_ON = (tuple, frozenset)
 _DICTS = (dict, OrderedDict, defaultdict)
 """What cannot be changed goes as a whole."""
 _OPAQUE = (
-    str,
-    bytes,
-    int,
-    float,
-    type(None),
-    ModuleType,
-    FunctionType,
-    BuiltinFunctionType,
-    torch.Tensor,
-    np.ndarray,
+    str, bytes, int, float, type(None), ModuleType, FunctionType, BuiltinFunctionType, torch.Tensor, np.ndarray,
     np.generic,
-)
+)  # fmt: skip
 """What holds no tensors, or is no namespace of the user's."""
 
 

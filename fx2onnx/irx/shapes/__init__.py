@@ -10,13 +10,5 @@ from fx2onnx.irx.shapes.linear import matmul_dims
 from fx2onnx.irx.shapes.table import RULES, Call, Typed, UnknownShape, broadcast_dims, infer
 
 __all__ = [
-    "RULES",
-    "Call",
-    "Typed",
-    "UnknownShape",
-    "broadcast_dims",
-    "infer",
-    "layout",
-    "linear",
-    "matmul_dims",
-]
+    "RULES", "Call", "Typed", "UnknownShape", "broadcast_dims", "infer", "layout", "linear", "matmul_dims",
+]  # fmt: skip

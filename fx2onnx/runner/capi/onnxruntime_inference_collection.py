@@ -7,11 +7,5 @@ from fx2onnx.runner.session import InferenceSession
 Session = InferenceSession
 
 __all__ = [
-    "IOBinding",
-    "InferenceSession",
-    "OrtDevice",
-    "OrtDeviceVendorId",
-    "OrtValue",
-    "Session",
-    "copy_tensors",
-]
+    "IOBinding", "InferenceSession", "OrtDevice", "OrtDeviceVendorId", "OrtValue", "Session", "copy_tensors",
+]  # fmt: skip

@@ -95,31 +95,12 @@ def _pow(a: Array, b: Array, out: Array) -> None:
 
 
 UNARY: dict[str, Callable[..., Any]] = {
-    "Abs": np.absolute,
-    "Neg": np.negative,
-    "Floor": np.floor,
-    "Ceil": np.ceil,
-    "Sqrt": np.sqrt,
-    "Reciprocal": _reciprocal,
-    "Exp": np.exp,
-    "Log": np.log,
-    "Sin": np.sin,
-    "Cos": np.cos,
-    "Tan": np.tan,
-    "Asin": np.arcsin,
-    "Acos": np.arccos,
-    "Atan": np.arctan,
-    "Sinh": np.sinh,
-    "Cosh": np.cosh,
-    "Tanh": np.tanh,
-    "Asinh": np.arcsinh,
-    "Acosh": np.arccosh,
-    "Atanh": np.arctanh,
-    "Round": np.rint,
-    "Sign": np.sign,
-    "Not": np.logical_not,
-    "BitwiseNot": np.invert,
-}
+    "Abs": np.absolute, "Neg": np.negative, "Floor": np.floor, "Ceil": np.ceil, "Sqrt": np.sqrt,
+    "Reciprocal": _reciprocal, "Exp": np.exp, "Log": np.log, "Sin": np.sin, "Cos": np.cos, "Tan": np.tan,
+    "Asin": np.arcsin, "Acos": np.arccos, "Atan": np.arctan, "Sinh": np.sinh, "Cosh": np.cosh, "Tanh": np.tanh,
+    "Asinh": np.arcsinh, "Acosh": np.arccosh, "Atanh": np.arctanh, "Round": np.rint, "Sign": np.sign,
+    "Not": np.logical_not, "BitwiseNot": np.invert,
+}  # fmt: skip
 UNARY_SINCE = {
     **dict.fromkeys(("Sin", "Cos", "Tan", "Asin", "Acos", "Atan"), 7),
     **dict.fromkeys(("Sinh", "Cosh", "Asinh", "Acosh", "Atanh", "Sign"), 9),
@@ -128,17 +109,10 @@ UNARY_SINCE = {
 }
 """The opset that they came with; 1 for the others."""
 BINARY: dict[str, tuple[int, Callable[..., Any]]] = {
-    "Add": (7, np.add),
-    "Sub": (7, np.subtract),
-    "Mul": (7, np.multiply),
-    "Div": (7, _div),
-    "And": (7, np.logical_and),
-    "Or": (7, np.logical_or),
-    "Xor": (7, np.logical_xor),
-    "BitwiseAnd": (18, np.bitwise_and),
-    "BitwiseOr": (18, np.bitwise_or),
-    "BitwiseXor": (18, np.bitwise_xor),
-}
+    "Add": (7, np.add), "Sub": (7, np.subtract), "Mul": (7, np.multiply), "Div": (7, _div), "And": (7, np.logical_and),
+    "Or": (7, np.logical_or), "Xor": (7, np.logical_xor), "BitwiseAnd": (18, np.bitwise_and),
+    "BitwiseOr": (18, np.bitwise_or), "BitwiseXor": (18, np.bitwise_xor),
+}  # fmt: skip
 COMPARE: dict[str, tuple[int, Callable[..., Any]]] = {
     "Equal": (7, np.equal),
     "Greater": (7, np.greater),

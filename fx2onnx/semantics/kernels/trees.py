@@ -15,14 +15,10 @@ from fx2onnx.semantics.registry import kernel
 from fx2onnx.semantics.types import FLOAT32, Array, narrowed
 
 _COMPARE: dict[str, Any] = {
-    "BRANCH_LEQ": lambda x, v: x <= v,
-    "BRANCH_LT": lambda x, v: x < v,
-    "BRANCH_GTE": lambda x, v: x >= v,
-    "BRANCH_GT": lambda x, v: x > v,
-    "BRANCH_EQ": lambda x, v: x == v,
-    "BRANCH_NEQ": lambda x, v: x != v,
+    "BRANCH_LEQ": lambda x, v: x <= v, "BRANCH_LT": lambda x, v: x < v, "BRANCH_GTE": lambda x, v: x >= v,
+    "BRANCH_GT": lambda x, v: x > v, "BRANCH_EQ": lambda x, v: x == v, "BRANCH_NEQ": lambda x, v: x != v,
     "BRANCH_MEMBER": None,
-}
+}  # fmt: skip
 _MODE_NAMES = tuple(_COMPARE)
 _TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
 _AGGREGATE: dict[str, Any] = {"AVERAGE": np.add, "SUM": np.add, "MIN": np.minimum, "MAX": np.maximum}

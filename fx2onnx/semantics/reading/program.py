@@ -114,17 +114,9 @@ class Program:
 
 
 KERNEL_FAULTS = (
-    ValueError,
-    TypeError,
-    IndexError,
-    KeyError,
-    AttributeError,
-    ArithmeticError,
-    AssertionError,
-    MemoryError,
-    RecursionError,
-    NotImplementedError,
-)
+    ValueError, TypeError, IndexError, KeyError, AttributeError, ArithmeticError, AssertionError, MemoryError,
+    RecursionError, NotImplementedError,
+)  # fmt: skip
 """What NumPy and Python raise on operands that do not fit; reported with the node, the cause chained."""
 
 Error = TypeVar("Error", bound=Fx2OnnxError)

@@ -171,15 +171,11 @@ def declared(tensor: Any, what: str) -> tuple[DataType, tuple[int, ...]]:
 
 
 _FIELD_OF: dict[int, str] = {
-    onnx.TensorProto.FLOAT: "float_data",
-    onnx.TensorProto.COMPLEX64: "float_data",
-    onnx.TensorProto.DOUBLE: "double_data",
-    onnx.TensorProto.COMPLEX128: "double_data",
-    onnx.TensorProto.INT64: "int64_data",
-    onnx.TensorProto.UINT32: "uint64_data",
-    onnx.TensorProto.UINT64: "uint64_data",
-    onnx.TensorProto.STRING: "string_data",
-}
+    onnx.TensorProto.FLOAT: "float_data", onnx.TensorProto.COMPLEX64: "float_data",
+    onnx.TensorProto.DOUBLE: "double_data", onnx.TensorProto.COMPLEX128: "double_data",
+    onnx.TensorProto.INT64: "int64_data", onnx.TensorProto.UINT32: "uint64_data",
+    onnx.TensorProto.UINT64: "uint64_data", onnx.TensorProto.STRING: "string_data",
+}  # fmt: skip
 """The field that holds the elements of each type, where they are not in ``raw_data``; for all others ``int32_data``."""
 
 _TYPED_FIELDS = tuple(dict.fromkeys(("int32_data", *_FIELD_OF.values())))

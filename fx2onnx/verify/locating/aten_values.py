@@ -191,13 +191,8 @@ class ValueStore:
 
 
 _PLACES = {
-    "aten::sort": 1,
-    "aten::topk": 1,
-    "aten::argsort": 0,
-    "aten::kthvalue": 1,
-    "aten::median": 1,
-    "aten::mode": 1,
-}
+    "aten::sort": 1, "aten::topk": 1, "aten::argsort": 0, "aten::kthvalue": 1, "aten::median": 1, "aten::mode": 1,
+}  # fmt: skip
 """Operators, and which of their results are the places."""
 
 

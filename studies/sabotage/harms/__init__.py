@@ -12,12 +12,6 @@ from studies.sabotage.harms import (
 from studies.sabotage.harms.registry import HARMS
 
 __all__ = [
-    "HARMS",
-    "beyond_the_sample",
-    "of_attributes",
-    "of_constants",
-    "of_operands",
-    "of_operators",
-    "of_outputs",
+    "HARMS", "beyond_the_sample", "of_attributes", "of_constants", "of_operands", "of_operators", "of_outputs",
     "of_weights",
-]
+]  # fmt: skip

@@ -179,30 +179,14 @@ def pad_and_write_what_was_padded(x: torch.Tensor) -> Any:
 
 
 IDLE: list[Callable[[torch.Tensor], Any]] = [
-    crop_if_longer,
-    crop_in_an_expression,
-    crop_unless_short,
-    crop_to_the_last,
-    crop_what_was_padded,
-    crop_and_write_through_it,
-    pad_to_a_multiple,
-    pad_two_axes,
-    pad_as_for_same,
-    pad_to_the_next_multiple,
-]
+    crop_if_longer, crop_in_an_expression, crop_unless_short, crop_to_the_last, crop_what_was_padded,
+    crop_and_write_through_it, pad_to_a_multiple, pad_two_axes, pad_as_for_same, pad_to_the_next_multiple,
+]  # fmt: skip
 DECISIONS: list[Callable[[torch.Tensor], Any]] = [
-    crop_by_less_than_nothing,
-    a_flag_that_is_used_again,
-    both_have_to_be_long,
-    crop_more_than_asked,
-    crop_and_note,
-    crop_or_add,
-    pad_by_one_more,
-    pad_by_four_if_tall,
-    pad_by_four_to_multiples,
-    pad_and_write,
+    crop_by_less_than_nothing, a_flag_that_is_used_again, both_have_to_be_long, crop_more_than_asked, crop_and_note,
+    crop_or_add, pad_by_one_more, pad_by_four_if_tall, pad_by_four_to_multiples, pad_and_write,
     pad_and_write_what_was_padded,
-]
+]  # fmt: skip
 
 
 def exported(function: Callable[[torch.Tensor], Any], sample: tuple[int, int]) -> Any:

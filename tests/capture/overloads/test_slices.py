@@ -11,16 +11,9 @@ from tests.capture.recorded import N, recorded, sizes_at
 
 SIZES = (2, 3, 6, 7, 11, 40)
 SLICES = [
-    lambda x: x[2:],
-    lambda x: x[:5],
-    lambda x: x[-4:],
-    lambda x: x[:-3],
-    lambda x: x[1:-1],
-    lambda x: x[-5:-2],
-    lambda x: x[::3],
-    lambda x: x[3:1],
-    lambda x: x[1:9:2],
-]
+    lambda x: x[2:], lambda x: x[:5], lambda x: x[-4:], lambda x: x[:-3], lambda x: x[1:-1], lambda x: x[-5:-2],
+    lambda x: x[::3], lambda x: x[3:1], lambda x: x[1:9:2],
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("index", range(len(SLICES)))

@@ -207,15 +207,10 @@ def activated(y: Array, name: str, parameters: Mapping[str, Any]) -> Array:
 
 
 _PARAMETERS = {
-    "Clip": ("min", "max"),
-    "Elu": ("alpha",),
-    "HardSigmoid": ("alpha", "beta"),
-    "LeakyRelu": ("alpha",),
-    "ParametricSoftplus": ("alpha", "beta"),
-    "ScaledTanh": ("alpha", "beta"),
-    "Selu": ("alpha", "gamma"),
+    "Clip": ("min", "max"), "Elu": ("alpha",), "HardSigmoid": ("alpha", "beta"), "LeakyRelu": ("alpha",),
+    "ParametricSoftplus": ("alpha", "beta"), "ScaledTanh": ("alpha", "beta"), "Selu": ("alpha", "gamma"),
     "ThresholdedRelu": ("alpha",),
-}
+}  # fmt: skip
 """The parameters of activations, in the order of ``activation_params``."""
 
 

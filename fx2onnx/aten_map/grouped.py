@@ -13,7 +13,7 @@ import torch
 from fx2onnx.aten_map.table.dtypes import onnx_dtype
 from fx2onnx.aten_map.table.registry import translates
 from fx2onnx.irx.emit import Emit
-from fx2onnx.irx.shapes.contrib import MICROSOFT
+from fx2onnx.irx.shapes.linear import MICROSOFT
 from fx2onnx.sizes.expr import Dim, DimLike
 
 aten = torch.ops.aten

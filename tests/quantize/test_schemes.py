@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 import pytest
-from fx2onnx.irx.pieces import pieces_of
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from onnxruntime.capi import onnxruntime_pybind11_state
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.irx.data_file import pieces_of
 from fx2onnx.quantize import weights
 from fx2onnx.quantize.reference import rounded
 from fx2onnx.quantize.schemes import NF4, SCHEMES, unpacked

@@ -74,8 +74,14 @@ def scatter_nd(op: Emit, value: ir.Value, places: ir.Value, source: ir.Value, re
 
 aten = torch.ops.aten
 REDUCTIONS = {
-    "add": "add", "sum": "add", "mean": "add", "multiply": "mul", "prod": "mul", "amax": "max", "amin": "min",
-}  # fmt: skip
+    "add": "add",
+    "sum": "add",
+    "mean": "add",
+    "multiply": "mul",
+    "prod": "mul",
+    "amax": "max",
+    "amin": "min",
+}
 """PyTorch's names -> ONNX's; a mean is a sum divided afterwards."""
 
 

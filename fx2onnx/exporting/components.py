@@ -17,6 +17,7 @@ from fx2onnx.files.folder_files import inside
 from fx2onnx.files.pipeline_index import INDEX, PREFIX
 from fx2onnx.manifest.form import GraphForm, Manifest, PipelineComponent, Port
 from fx2onnx.sources.diffusers.kind import PipelineFolder
+from fx2onnx.sources.registry import parsed
 from fx2onnx.sources.source import Options
 
 if TYPE_CHECKING:
@@ -38,8 +39,8 @@ class PipelineAssembly:
     @classmethod
     def of(cls, spec: str, options: Mapping[str, Any]) -> PipelineAssembly:
         """The assembly of ``diffusers:FOLDER`` or ``FOLDER``. Raises UserError E001, E302, E601."""
-        name, _, query = spec.removeprefix(PREFIX).partition("?")
-        if query:
+        _, name, keywords = parsed(spec if spec.startswith(PREFIX) else PREFIX + spec)
+        if "component" in keywords:
             raise UserError(
                 "E001",
                 f"'{spec}' is one graph of a pipeline, and a folder holds all",
@@ -47,7 +48,7 @@ class PipelineAssembly:
             )
         if options.get("image_size") is not None:
             raise UserError("E001", "--image-size has no meaning for diffusers: sources")
-        return cls(PipelineFolder(Path(name).expanduser(), Options(**options)))
+        return cls(PipelineFolder(Path(name).expanduser(), Options(**options, keywords=keywords)))
 
     def sources(self) -> Iterator[tuple[str, Callable[[], Source]]]:
         """The sources of all graphs, by file."""

@@ -20,7 +20,7 @@ from fx2onnx.exporting.options import ExportOptions, FolderOptions
 from fx2onnx.exporting.result import ExportedFolder
 from fx2onnx.files.folder_commit import CHECKED_SUFFIXES, MANIFEST, commit_folder
 from fx2onnx.files.folder_files import inside
-from fx2onnx.files.pipeline_index import PREFIX, is_pipeline
+from fx2onnx.files.pipeline_index import PREFIX, is_pipeline_source
 from fx2onnx.files.staging import cannot_write, staged
 from fx2onnx.irx import reference
 from fx2onnx.irx.reference import save_together
@@ -58,7 +58,7 @@ def write_folder(spec: str, output: str | os.PathLike[str], options: FolderOptio
     target = check_folder(Path(path_text(output, "the folder")).expanduser())
     asked, cache, more = options.export, options.cache, options.source
     origin = {"source": spec, "task": options.task} | {key: value for key, value in more.items() if value is not None}
-    if isinstance(spec, str) and (spec.startswith(PREFIX) or is_pipeline(spec)):
+    if isinstance(spec, str) and (spec.startswith(PREFIX) or is_pipeline_source(spec)):
         return export_assembly(PipelineAssembly.of(spec, more), target, asked, engines=options.engines, origin=origin)
     if cache == "static" and asked.opset_version is None:
         asked = replace(asked, opset_version=chosen_opset(asked.target, None, IN_PLACE_OPSET))

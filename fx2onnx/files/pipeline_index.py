@@ -69,7 +69,9 @@ PREFIX = "diffusers:"
 
 def is_pipeline_source(spec: str) -> bool:
     """Return whether a source is a whole pipeline: ``diffusers:FOLDER``, or the folder alone."""
-    return (spec.startswith(PREFIX) and "?" not in spec) or is_pipeline(spec)
+    return (spec.startswith(PREFIX) and "component=" not in spec) or is_pipeline(
+        os.path.expanduser(spec.partition("?")[0])
+    )
 
 
 def read_index(folder: Path) -> PipelineIndex:

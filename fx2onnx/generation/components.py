@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -22,6 +23,7 @@ _OUT = "out_"
 _WITHOUT_EFFECT = frozenset({"return_dict", "generator", "output_hidden_states", "output_attentions", "use_cache"})
 """Arguments that change what is returned, not the numbers in it."""
 _CONSTANT: Mapping[str, Any] = MappingProxyType({"force_not_quantize": True})
+_FIRST = re.compile(r"^(\w+)\.\d+")
 _OF_METHODS = {"forward_onnx": "forward"}
 """Methods of the package that stand for another one in a graph."""
 
@@ -107,6 +109,10 @@ class GraphMethod:
         for name, value in inputs.items():
             if name in self.graph.inputs or name in _WITHOUT_EFFECT or _CONSTANT.get(name) is value:
                 continue
+            if _is_equal(
+                value, inputs.get(_FIRST.sub(r"\1.0", name, count=1))
+            ):  # a list with an entry for each of the batch
+                continue
             parameter = self.signature.parameters.get(name)
             if parameter is None or not _is_equal(value, parameter.default):
                 raise UserError(
@@ -121,29 +127,33 @@ class GraphMethod:
         import torch
 
         feeds = {name: torch.as_tensor(value) for name, value in feeds.items()}
+        sizes = {
+            size: given
+            for name, value in feeds.items()
+            for size, given in zip(self.graph.inputs[name].shape, value.shape, strict=False)
+        }
         for name, arg in self.graph.inputs.items():
             if name in feeds and feeds[name].dim() == 0 and len(arg.shape) == 1:
                 batch = next(value.shape[0] for value in feeds.values() if value.dim() > 1)
                 feeds[name] = feeds[name].expand(batch)
-            elif name == "attention_mask" and name not in feeds and "input_ids" in feeds:
-                feeds[name] = torch.ones_like(feeds["input_ids"])
+            elif name.endswith("_mask") and name not in feeds and all(size in sizes for size in arg.shape):
+                feeds[name] = torch.ones([sizes[size] for size in arg.shape], dtype=torch.bool)
         return feeds
 
 
 def _is_equal(value: Any, default: Any) -> bool:
-    return type(value) is type(default) and bool(value == default)
+    return type(value) is type(default) and isinstance(value, bool | int | float | str) and value == default
 
 
 def _flat(given: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """The tensors and numbers of the arguments under the names of a graph's inputs."""
     for name, value in given.items():
-        members = (
-            value if isinstance(value, dict) else dict(enumerate(value)) if isinstance(value, list | tuple) else None
-        )
-        if members is None:
+        if isinstance(value, list | tuple):
+            value = dict(enumerate(value))
+        if isinstance(value, dict):
+            yield from _flat({f"{name}.{key}": item for key, item in value.items()})
+        elif value is not None:
             yield name, value
-        else:
-            yield from ((f"{name}.{key}", item) for key, item in members.items() if item is not None)
 
 
 def _returned(outputs: Outputs, graph: Graph, *, as_tuple: bool, given: Mapping[str, Any]) -> Any:

@@ -185,7 +185,7 @@ def resolve(
     Raises:   UserError E601 (unknown or unbuildable source), E602 (package missing), E001 (wrong option), E302 (weights
               that cannot be read).
     """
-    kind, name, keywords = _parse(with_kind(spec))
+    kind, name, keywords = parsed(with_kind(spec))
     options = Options(batch, seq, image_size, seed, keywords, weights, dtype)
     _check_sizes(kind, options.sizes())
     return _with_weights(kind, _builder(kind), name, options)
@@ -276,7 +276,8 @@ def with_kind(spec: str) -> str:
     )
 
 
-def _parse(spec: str) -> tuple[SourceKind, str, dict[str, object]]:
+def parsed(spec: str) -> tuple[SourceKind, str, dict[str, object]]:
+    """The kind, the name and the keywords of a source. Raises UserError E601."""
     body, _, query = spec.partition("?")
     prefix, colon, name = body.partition(":")
     if prefix != "file" and is_file(spec):

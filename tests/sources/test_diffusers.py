@@ -37,7 +37,7 @@ TOLERANCE = 1e-4
 
 def saved(name: str, folder: Path) -> Any:
     """The pipeline, and ``folder`` with it."""
-    from tests.sources.tiny_pipelines import PIPELINES as KNOWN
+    from studies.tiny_pipelines import PIPELINES as KNOWN
 
     pipeline = KNOWN[name]()
     pipeline.set_progress_bar_config(disable=True)
@@ -50,7 +50,7 @@ def saved(name: str, folder: Path) -> Any:
     [pytest.param(name, marks=pytest.mark.slow if place else pytest.mark.long) for place, name in enumerate(PIPELINES)],
 )
 def test_same_images_as_diffusers_from_the_same_noise(name: str, tmp_path: Path) -> None:
-    from tests.sources.tiny_pipelines import call
+    from studies.tiny_pipelines import call
 
     pipeline, run = saved(name, tmp_path / "pipeline"), call(name)
     done = fx2onnx.export_folder(f"diffusers:{tmp_path / 'pipeline'}", tmp_path / "out")

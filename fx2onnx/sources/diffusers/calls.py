@@ -14,6 +14,7 @@ from fx2onnx.sources.source import AxisName
 
 OUT = "out_"
 """Goes before the name of an output where an input has that name, as diffusers' own ONNX files have it."""
+NUMBER = "number"
 _DTYPES = {"int64": torch.int64, "bool": torch.bool}
 
 
@@ -24,23 +25,32 @@ class ComponentCall(torch.nn.Module):
         super().__init__()
         self.component = component
         self.call = call
+        self.numbers = {name for name, sizes in call.inputs.items() if sizes.startswith(NUMBER)}
         self.eval()
 
     def forward(self, **inputs: torch.Tensor) -> dict[str, torch.Tensor]:
+        given = {name: value.item() if name in self.numbers else value for name, value in inputs.items()}
         method = self.component if self.call.method == "forward" else getattr(self.component, self.call.method)
-        found = _flat_output(method(**_nested(inputs), **self.call.constants))
+        found = _flat_output(method(**_nested(given), **self.call.constants))
         return {OUT + name if name in inputs else name: value for name, value in found.items()}
 
 
-def _nested(inputs: Mapping[str, torch.Tensor]) -> dict[str, object]:
+def _nested(inputs: Mapping[str, object]) -> dict[str, object]:
     """The arguments by name, from flat ones: ``a.key`` is a member of the dict ``a``, ``a.0`` of the tuple ``a``."""
-    plain: dict[str, object] = {name: value for name, value in inputs.items() if "." not in name}
-    members: dict[str, dict[str, torch.Tensor]] = {}
+    found: dict[str, object] = {}
+    members: dict[str, dict[str, object]] = {}
     for name, value in inputs.items():
         head, dot, rest = name.partition(".")
         if dot:
             members.setdefault(head, {})[rest] = value
-    return plain | {name: tuple(held.values()) if "0" in held else held for name, held in members.items()}
+        else:
+            found[head] = value
+    for head, held in members.items():
+        inner = _nested(held)
+        values, is_sequence = list(inner.values()), "0" in inner
+        is_deep = any(isinstance(value, list | tuple | dict) for value in values)
+        found[head] = inner if not is_sequence else values if is_deep else tuple(values)
+    return found
 
 
 def _flat_output(result: object) -> dict[str, torch.Tensor]:
@@ -71,6 +81,9 @@ def example(
     floating = main_dtype(module)
     for name, text in call.inputs.items():
         words = text.split()
+        if words[:1] == [NUMBER]:
+            inputs[name], shapes[name] = torch.tensor(int(words[1])), {}
+            continue
         dtype = _DTYPES.get(words[0]) if words else None
         places = words if dtype is None else words[1:]
         dims = [_dim(word) for word in places]

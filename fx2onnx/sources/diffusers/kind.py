@@ -27,6 +27,7 @@ from fx2onnx.sources.weight_files import check_files, map_checkpoint
 from fx2onnx.sources.weights import check_dtype
 
 _SUFFIXES = {ENCODE: "_encoder", DECODE: "_decoder"}
+FRAMES = "num_frames"
 _LARGEST_VALUE = 4096
 """Elements of a tensor that a pipeline may read from a component itself, such as the mean of its latents."""
 
@@ -41,10 +42,7 @@ def build(name: str, options: Options) -> Source:
 
     Raises:   UserError E601 without a component, for an unknown one, and for one whose class has no row.
     """
-    keywords = dict(options.keywords)
-    asked = str(keywords.pop("component", ""))
-    if keywords:
-        raise UserError("E001", f"diffusers: takes no {next(iter(keywords))}", next="?component=NAME")
+    asked = str(options.keywords.get("component", ""))
     components = PipelineFolder(Path(name).expanduser(), options).components()
     parts = {stem: part for component in components for stem, part in component.parts().items()}
     if asked not in parts:
@@ -63,6 +61,13 @@ class PipelineFolder:
     def __init__(self, folder: Path, options: Options) -> None:
         self.folder = folder
         self.options = options
+        for key in options.keywords:
+            if key not in ("component", FRAMES):
+                raise UserError("E001", f"diffusers: takes no {key}", next=f"?component=NAME or ?{FRAMES}=NUMBER")
+        frames = options.keywords.get(FRAMES, Facts.frames)
+        if type(frames) is not int or frames < 1:
+            raise UserError("E001", f"{FRAMES} is {frames!r:.60}", next="give the number of frames of a video")
+        self.frames = frames
         self.index: PipelineIndex = read_index(folder)
         self.configs = {entry.name: self._config(entry) for entry in self.index.entries if self._place(entry).is_dir()}
 
@@ -181,7 +186,8 @@ class PipelineModule:
         config = self.loaded[0].config
         to_dict = getattr(config, "to_dict", None)
         stated: Config = to_dict() if to_dict else dict(cast(Config, config))
-        return ROWS[self.entry.class_name](Facts(stated, self.pipeline.configs))
+        facts = Facts({"_class_name": self.entry.class_name, **stated}, self.pipeline.configs, self.pipeline.frames)
+        return ROWS[self.entry.class_name](facts)
 
     def stem(self, call: Call) -> str:
         """The name of the call's file without its suffix."""

@@ -1,6 +1,7 @@
 """The inputs of each class of component, by its config: a new class is a row.
 
 An input is written as its dtype, if that is not the module's, and its sizes: numbers, or names of ``SIZES``, which are dynamic.
+``number 3`` is a Python integer, 3 in the example, which becomes an int64 scalar of the graph.
 Names with dots are members of dicts and tuples: ``added_cond_kwargs.time_ids``.
 """
 
@@ -28,6 +29,7 @@ which ``image_height``, ``image_width`` and ``image_frames`` count.
 FORWARD, ENCODE, DECODE = "forward", "encode", "decode"
 _IDS, _MASK = "int64 batch text_length", "int64 batch text_length"
 _STATES = {"output_hidden_states": True}
+_WITH_CACHE = ("Gemma2Model", "LlamaModel", "Qwen2_5_VLForConditionalGeneration")
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,8 @@ class Facts:
 
     config: Config
     configs: Mapping[str, Config]
+    frames: int = 9
+    """Frames of a video, where a class takes them in chunks by a loop of Python, so that their number is fixed."""
 
     def __getitem__(self, key: str) -> Any:
         return self.config.get(key)
@@ -242,6 +246,36 @@ def cogvideox(c: Facts) -> list[Call]:
     )
 
 
+@row("LTXVideoTransformer3DModel")
+def ltx(c: Facts) -> list[Call]:
+    return _denoiser(
+        hidden_states=f"batch image_tokens {c['in_channels']}",
+        encoder_hidden_states=f"batch text_length {c['caption_channels']}",
+        timestep="batch",
+        encoder_attention_mask=_MASK,
+        num_frames="number 2",
+        height="number 3",
+        width="number 4",
+        rope_interpolation_scale__0="",
+        rope_interpolation_scale__1="",
+        rope_interpolation_scale__2="",
+    )
+
+
+@row("QwenImageTransformer2DModel")
+def qwen_image(c: Facts) -> list[Call]:
+    return _denoiser(
+        hidden_states=f"batch image_tokens {c['in_channels']}",
+        encoder_hidden_states=f"batch text_length {c['joint_attention_dim']}",
+        encoder_hidden_states_mask=_MASK,
+        timestep="batch",
+        guidance="batch" if c["guidance_embeds"] else None,
+        img_shapes__0__0__0="number 1",
+        img_shapes__0__0__1="number 4",
+        img_shapes__0__0__2="number 6",
+    )
+
+
 @row("MochiTransformer3DModel")
 def mochi(c: Facts) -> list[Call]:
     return _denoiser(
@@ -279,22 +313,24 @@ def quantized_autoencoder(c: Facts) -> list[Call]:
     ]
 
 
-@row(
-    "AutoencoderKLWan",
-    "AutoencoderKLQwenImage",
-    "AutoencoderKLCogVideoX",
-    "AutoencoderKLLTXVideo",
-    "AutoencoderKLMochi",
-)
-def video_autoencoder(c: Facts) -> list[Call]:
-    is_timed = c["timestep_conditioning"]
+@row("AutoencoderKLWan", "AutoencoderKLQwenImage", "AutoencoderKLCogVideoX")
+def chunked_autoencoder(c: Facts) -> list[Call]:
+    """A loop of Python over chunks of frames: their number is that of the video, and of QwenImage 1."""
+    images = 1 if "QwenImage" in str(c["_class_name"]) else c.frames
+    factor = c["temporal_compression_ratio"] or 2 ** sum(c["temperal_downsample"] or ())
+    latents = int((images - 1) // factor + 1)
     return [
-        Call(ENCODE, {"x": f"batch {c['in_channels'] or 3} image_frames image_height image_width"}),
-        Call(
-            DECODE,
-            {"z": f"batch {c['z_dim'] or c['latent_channels']} frames height width"}
-            | ({"temb": "batch"} if is_timed else {}),
-        ),
+        Call(ENCODE, {"x": f"batch {c['in_channels'] or 3} {images} image_height image_width"}),
+        Call(DECODE, {"z": f"batch {c['z_dim'] or c['latent_channels']} {latents} height width"}),
+    ]
+
+
+@row("AutoencoderKLLTXVideo", "AutoencoderKLMochi")
+def video_autoencoder(c: Facts) -> list[Call]:
+    timed = {"temb": "batch"} if c["timestep_conditioning"] else {}
+    return [
+        Call(ENCODE, {"x": f"batch {c['out_channels'] or 3} image_frames image_height image_width"}),
+        Call(DECODE, {"z": f"batch {c['latent_channels']} frames height width"} | timed),
     ]
 
 
@@ -312,7 +348,8 @@ def video_autoencoder(c: Facts) -> list[Call]:
 )
 def text_encoder(c: Facts) -> list[Call]:
     has_states = "transformerDimensions" not in c.config  # MultilingualCLIP gives two tensors and no states
-    return [Call(FORWARD, {"input_ids": _IDS, "attention_mask": _MASK}, _STATES if has_states else {})]
+    caching = {"use_cache": False} if c["_class_name"] in _WITH_CACHE else {}
+    return [Call(FORWARD, {"input_ids": _IDS, "attention_mask": _MASK}, _STATES | caching if has_states else {})]
 
 
 @row("CLIPVisionModelWithProjection", "CLIPVisionModel")

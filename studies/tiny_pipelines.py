@@ -577,6 +577,53 @@ def audioldm() -> Any:
     )
 
 
+@pipeline
+def qwen_image() -> Any:
+    denoiser = diffusers.QwenImageTransformer2DModel(
+        patch_size=2,
+        in_channels=16,
+        out_channels=4,
+        num_layers=2,
+        attention_head_dim=16,
+        num_attention_heads=3,
+        joint_attention_dim=16,
+        guidance_embeds=False,
+        axes_dims_rope=(8, 4, 4),
+    ).eval()
+    autoencoder = diffusers.AutoencoderKLQwenImage(
+        base_dim=24,
+        z_dim=4,
+        dim_mult=[1, 2, 4],
+        num_res_blocks=1,
+        temperal_downsample=[False, True],
+        latents_mean=[0.0] * 4,
+        latents_std=[1.0] * 4,
+    ).eval()
+    config = transformers.Qwen2_5_VLConfig(
+        text_config={
+            "hidden_size": 16,
+            "intermediate_size": 16,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 2,
+            "vocab_size": 190,
+            "rope_parameters": {"mrope_section": [1, 1, 2], "rope_type": "default", "rope_theta": 10000.0},
+        },
+        vision_config={"depth": 2, "hidden_size": 16, "intermediate_size": 16, "num_heads": 2, "out_hidden_size": 16},
+        image_token_id=180,
+        video_token_id=181,
+        vision_start_token_id=182,
+        vision_end_token_id=183,
+    )
+    return diffusers.QwenImagePipeline(
+        diffusers.FlowMatchEulerDiscreteScheduler(),
+        autoencoder,
+        transformers.Qwen2_5_VLForConditionalGeneration(config).eval(),
+        words(length=2048),
+        denoiser,
+    )
+
+
 _VIDEO = {"num_frames": 9, "height": 32, "width": 32}
 CALLS: dict[str, dict[str, Any]] = {
     "latent_consistency": {"num_inference_steps": 2, "original_inference_steps": 20},

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.source import relative_path
 from fx2onnx.exporting.contract import conditions_of, described, precision_of
-from fx2onnx.files.folder_commit import MANIFEST, VERSION
+from fx2onnx.files.folder_commit import CHECKED_SUFFIXES, MANIFEST, VERSION
 from fx2onnx.files.folder_files import inside
 from fx2onnx.files.pipeline_index import INDEX, PREFIX
 from fx2onnx.manifest.form import GraphForm, Manifest, PipelineComponent, Port
@@ -67,6 +67,12 @@ class PipelineAssembly:
                 if path.name.endswith(_COPIED) and not path.name.endswith(_NOT_COPIED) and path.is_file():
                     (stage / name).mkdir(exist_ok=True)
                     shutil.copyfile(inside(folder, f"{name}/{path.name}"), stage / name / path.name)
+
+    def own_files(self, target: Path) -> list[str]:
+        """The pipeline's files, where the folder is the pipeline's own."""
+        is_own = self.pipeline.folder.resolve() == target.resolve()
+        files = [path for path in target.glob("**/*") if is_own and not path.name.endswith(CHECKED_SUFFIXES)]
+        return [path.relative_to(target).as_posix() for path in files if path.is_file()]
 
     def manifest(self, results: Mapping[str, ExportResult], origin: Mapping[str, Any], target: Path) -> Manifest:
         """All but the files."""

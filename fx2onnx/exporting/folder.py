@@ -116,9 +116,9 @@ def _write_parts(
     target = done.path
     needs_weights_beside_it = _refers(results)
     if isinstance(assembly, PipelineAssembly):
-        manifest, keep = assembly.manifest(results, origin, target), []
+        manifest = assembly.manifest(results, origin, target)
     else:
-        manifest, keep = manifest_of(assembly, results, done.sources, origin, target), _own_files(assembly, target)
+        manifest = manifest_of(assembly, results, done.sources, origin, target)
     with staging(target) as stage:
         _write(results, stage, target)
         if isinstance(assembly, PipelineAssembly):
@@ -129,7 +129,7 @@ def _write_parts(
             genai.write_config(assembly.model, results, stage, target)
         if check is not None and not needs_weights_beside_it:
             check(stage)
-        commit_folder(stage, target, manifest.facts(), keep=keep)
+        commit_folder(stage, target, manifest.facts(), keep=_own_files(assembly, target))
     if check is not None and needs_weights_beside_it:
         check(target)
 
@@ -354,8 +354,10 @@ def _write_configs(assembly: Assembly, stage: Path, target: Path) -> None:
             shutil.copyfile(inside(assembly.folder, path.name), stage / path.name)
 
 
-def _own_files(assembly: Assembly, target: Path) -> list[str]:
+def _own_files(assembly: Assembly | PipelineAssembly, target: Path) -> list[str]:
     """The checkpoint's files, where the folder is the checkpoint's own."""
+    if isinstance(assembly, PipelineAssembly):
+        return assembly.own_files(target)
     folder = assembly.folder or (assembly.gguf.parent if assembly.gguf else None)
     is_own = folder is not None and folder.resolve() == target.resolve()
     return [path.name for path in target.iterdir() if not path.name.endswith(CHECKED_SUFFIXES)] if is_own else []

@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import fx2onnx
 from fx2onnx.base.errors import UserError
+from fx2onnx.cli.main import app
 from fx2onnx.files.folder_commit import is_member_name
 from fx2onnx.files.pipeline_index import read_index
 from fx2onnx.sources import resolve
@@ -31,6 +33,8 @@ PIPELINES = [
     "kandinsky",
     "kandinsky_prior",
     "audioldm",
+    "ltx",
+    "qwen_image",
 ]
 TOLERANCE = 1e-4
 
@@ -70,12 +74,26 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("prefix", ["", "diffusers:"])
+def test_the_command_finds_out_that_a_folder_is_a_pipeline(folder: Path, tmp_path: Path, prefix: str) -> None:
+    arguments = ["export", f"{prefix}{folder}", "-o", str(tmp_path / "out"), "--no-verify"]
+    shown = CliRunner().invoke(app, arguments)
+    assert shown.exit_code == 0, shown.output
+    graphs = {path.name for path in (tmp_path / "out").glob("*.onnx")}
+    assert graphs == {"text_encoder.onnx", "unet.onnx", "vae_encoder.onnx", "vae_decoder.onnx"}
+    shown = CliRunner().invoke(app, ["generate", str(tmp_path / "out"), "--prompt-ids", "1"])
+    assert "E001" in shown.output
+
+
+@pytest.mark.long
 def test_one_graph_of_a_pipeline_is_a_source(folder: Path) -> None:
     source = resolve(f"diffusers:{folder}?component=vae_decoder", batch=3)
     assert list(source.kwargs) == ["z"]
     assert list(source.kwargs["z"].shape) == [3, 4, 16, 24]
     assert source.dynamic_shapes == {"z": {0: "batch", 2: "height", 3: "width"}}
     assert {path.name for path in input_files(f"diffusers:{folder}")} >= {"config.json", "model.safetensors"}
+    with pytest.raises(UserError, match="num_frames is 'many'"):
+        resolve(f"diffusers:{folder}?component=unet&num_frames=many")
     with pytest.raises(UserError, match="4 graphs, and none is called 'decoder'") as caught:
         resolve(f"diffusers:{folder}?component=decoder")
     assert "text_encoder, unet, vae_encoder, vae_decoder" in " ".join(caught.value.next)

@@ -7,6 +7,7 @@ Names with dots are members of dicts and tuples: ``added_cond_kwargs.time_ids``.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -313,23 +314,26 @@ def quantized_autoencoder(c: Facts) -> list[Call]:
     ]
 
 
-@row("AutoencoderKLWan", "AutoencoderKLQwenImage", "AutoencoderKLCogVideoX")
+@row("AutoencoderKLWan", "AutoencoderKLQwenImage", "AutoencoderKLCogVideoX", "AutoencoderKLMochi")
 def chunked_autoencoder(c: Facts) -> list[Call]:
-    """A loop of Python over chunks of frames: their number is that of the video, and of QwenImage 1."""
-    images = 1 if "QwenImage" in str(c["_class_name"]) else c.frames
-    factor = c["temporal_compression_ratio"] or 2 ** sum(c["temperal_downsample"] or ())
-    latents = int((images - 1) // factor + 1)
+    """Loops of Python take frames in chunks: their number is that of the video, and of QwenImage 1."""
+    images = 1 if c["_class_name"] == "AutoencoderKLQwenImage" else c.frames
+    factor = c["temporal_compression_ratio"] or math.prod(
+        c["temporal_expansions"] or (2,) * sum(c["temperal_downsample"])
+    )
+    latents = int((images - 1) // factor) + 1
+    images = int((latents - 1) * factor) + 1
     return [
-        Call(ENCODE, {"x": f"batch {c['in_channels'] or 3} {images} image_height image_width"}),
+        Call(ENCODE, {"x": f"batch {c['out_channels'] or 3} {images} image_height image_width"}),
         Call(DECODE, {"z": f"batch {c['z_dim'] or c['latent_channels']} {latents} height width"}),
     ]
 
 
-@row("AutoencoderKLLTXVideo", "AutoencoderKLMochi")
+@row("AutoencoderKLLTXVideo")
 def video_autoencoder(c: Facts) -> list[Call]:
     timed = {"temb": "batch"} if c["timestep_conditioning"] else {}
     return [
-        Call(ENCODE, {"x": f"batch {c['out_channels'] or 3} image_frames image_height image_width"}),
+        Call(ENCODE, {"x": f"batch {c['in_channels']} image_frames image_height image_width"}),
         Call(DECODE, {"z": f"batch {c['latent_channels']} frames height width"} | timed),
     ]
 

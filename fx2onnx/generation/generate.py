@@ -16,6 +16,7 @@ from fx2onnx.generation.media import beside_text
 from fx2onnx.generation.opened import OpenedFolder, positions
 from fx2onnx.generation.prompt import array_of, prompt_length, rewritten, start_of
 from fx2onnx.generation.settings import Chooser, GenerateSettings, Rule, last_rules, rules_of, settings_of
+from fx2onnx.generation.speculation import DRAFTED, CachedTokens, drafter_of, following
 from fx2onnx.generation.text import FolderTokenizer, StopStrings, is_text, prompts_of
 from fx2onnx.judge.engines import Array
 from fx2onnx.manifest.form import PromptRewrite
@@ -51,7 +52,8 @@ def generate(
     early are filled with the pad token. ``on_token`` is called with the tokens [batch] of every step. ``more`` are inputs of
     the model and settings by transformers' names: do_sample, temperature, top_k, top_p, min_p, repetition_penalty,
     no_repeat_ngram_size, min_new_tokens, max_length, num_beams, length_penalty, early_stopping, num_return_sequences,
-    stop_strings, streamer, seed, prefix_allowed_tokens_fn, logits_processor, stopping_criteria.
+    stop_strings, streamer, seed, prefix_allowed_tokens_fn, logits_processor, stopping_criteria, assistant (a folder that drafts
+    tokens), num_assistant_tokens.
 
     Returns: prompt and new tokens [batch, length + new], of an encoder-decoder the decoder's tokens; a torch tensor
     where ``input_ids`` (or another input) is one; the new text where text is given.
@@ -145,12 +147,14 @@ class _Run:
         tokens = [ids]
         if streamer is not None:
             streamer.put(self.handed(ids))
-        for following in self._steps(ids, mask, states, fixed, rows):
-            tokens.append(following[:, None])
+        drafts = settings.assistant is not None
+        steps = self._drafted(ids, mask, states, fixed) if drafts else self._steps(ids, mask, states, fixed, rows)
+        for step in steps:
+            tokens.append(step[:, None])
             if on_token is not None:
-                on_token(following)
+                on_token(step)
             if streamer is not None:
-                streamer.put(self.handed(following))
+                streamer.put(self.handed(step))
         if streamer is not None:
             streamer.end()
         result = np.concatenate(tokens, axis=1)
@@ -201,6 +205,33 @@ class _Run:
                 return
             mask = np.concatenate([mask, np.ones_like(mask[:, :1])], axis=1)
             ids = tokens if model.main.form.tokens == "all" else chosen[:, None]
+
+    def _drafted(self, ids: Array, mask: Array, states: dict[str, Any], fixed: Mapping[str, Any]) -> Iterator[Array]:
+        """``_steps`` for one row, with tokens that the assistant drafts."""
+        model, stop, settings = self.model, self.stop, self.settings
+        assistant, ends, rules = drafter_of(model, settings.assistant), self._ends(), self._rules()
+        if len(ids) > 1:
+            raise UserError("E001", "an assistant drafts for one prompt", next="generate the prompts one by one")
+
+        def score(logits: Array, tokens: Array) -> Array:
+            scores = logits.copy()
+            for rule in rules:
+                rule(scores, tokens, tokens.shape[1] - ids.shape[1])
+            return scores
+
+        def advance(folder: OpenedFolder, new: Array, seen: int, *more: Any) -> tuple[Array, dict[str, Any]]:
+            return _advance(folder, _taker(folder, new, seen), new, *more)
+
+        start = start_of(assistant, {"input_ids": ids, "attention_mask": mask}, stop.max_new_tokens)
+        target = CachedTokens(model, advance, mask, states, fixed, ids[:, :0])
+        drafter = CachedTokens(assistant, advance, mask, *start[2:], ids[:, :0])
+        tokens, most = ids, ids.shape[1] + stop.max_new_tokens
+        count = settings.num_assistant_tokens or DRAFTED
+        for chosen, scores in following(target, drafter, ids, score, self.choose, count, most):
+            yield chosen
+            tokens = np.concatenate([tokens, chosen[:, None]], axis=1)
+            if tokens.shape[1] == most or np.isin(chosen, stop.eos).all() or ends(tokens, scores).all():
+                return
 
     def _of_beams(self, ids: Array, mask: Array, states: dict[str, Any], fixed: Mapping[str, Any]) -> Array:
         """The best sequences of several for each prompt."""

@@ -40,6 +40,8 @@ class GenerateSettings:
     stop_strings: Sequence[str] = option(
         (), "End where the text has this string, repeatable.", "--stop", panel=SAMPLING, kind=list[str]
     )
+    assistant: Any = option(None, "Folder of a smaller model that drafts tokens.", panel=SAMPLING, kind=str)
+    num_assistant_tokens: int | None = option(None, "Tokens to draft before they are checked (5).", panel=SAMPLING)
     streamer: Any = None
     seed: int | None = option(None, "Seed of random numbers.", panel=INPUTS)
     prefix_allowed_tokens_fn: Callable[[int, Any], Sequence[int]] | None = None
@@ -80,6 +82,7 @@ RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "num_beams": (lambda number: number == int(number) and number >= 1, "a whole number from 1 on"),
     "num_return_sequences": (lambda number: number == int(number) and number >= 1, "a whole number from 1 on"),
     "max_length": (lambda number: number == int(number) and number >= 1, "a whole number from 1 on"),
+    "num_assistant_tokens": (lambda number: number == int(number) and number >= 1, "a whole number from 1 on"),
     "length_penalty": (lambda number: number == number, "a number"),
     "early_stopping": (lambda value: value in (True, False, "never"), "True, False or 'never'"),
 }
@@ -149,6 +152,16 @@ def _check_together(settings: GenerateSettings, found: Mapping[str, Any]) -> Non
                     beams == 1 and count > 1 and not settings.do_sample,
                     f"num_return_sequences={count} of the likeliest tokens",
                     "do_sample=True or num_beams",
+                ),
+                (
+                    settings.assistant is not None and settings.copies > 1,
+                    "drafted tokens of several sequences",
+                    "leave out num_beams and num_return_sequences, or the assistant",
+                ),
+                (
+                    settings.assistant is None and settings.num_assistant_tokens is not None,
+                    "num_assistant_tokens without an assistant",
+                    "assistant=FOLDER",
                 ),
                 (
                     settings.streamer is not None and settings.copies > 1,
@@ -273,6 +286,7 @@ class Chooser:
 
     def __init__(self, settings: GenerateSettings, *, is_torch: bool) -> None:
         self._draw: Callable[[tuple[int, ...]], Array] | None = None
+        self.is_drawing = settings.do_sample
         if not settings.do_sample:
             return
         if is_torch:
@@ -290,3 +304,8 @@ class Chooser:
             return np.asarray(scores.argmax(axis=-1))
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.asarray((softmax(scores) / self._draw(scores.shape)).argmax(axis=-1))
+
+    def uniform(self) -> float:
+        """A number from 0 to 1, where tokens are drawn."""
+        assert self._draw is not None
+        return float(np.exp(-self._draw((1,))[0]))

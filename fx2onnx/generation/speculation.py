@@ -1,0 +1,138 @@
+"""A small model drafts tokens, which the model checks in one call: the same tokens, or the same chances, in fewer calls.
+
+Source: Leviathan et al., 2023; as transformers has it for ``assistant_model``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from fx2onnx.base.errors import UserError
+from fx2onnx.generation.engine import as_array
+from fx2onnx.generation.opened import OpenedFolder
+from fx2onnx.generation.settings import Chooser, softmax
+from fx2onnx.judge.engines import Array
+
+DRAFTED = 5
+"""Tokens that are drafted before they are checked."""
+Advance: TypeAlias = Callable[[OpenedFolder, Array, int, Array, dict[str, Any], Mapping[str, Any]], Any]
+"""Logits after some tokens and the states that follow: of the model, the tokens, how many are cached, the mask, states, other inputs."""
+Score: TypeAlias = Callable[[Array, Array], Array]
+"""The scores [1, vocabulary] of logits, behind tokens [1, length]."""
+
+
+def drafter_of(model: OpenedFolder, assistant: Any) -> OpenedFolder:
+    """The folder that drafts for ``model``. Raises: UserError E401 where one of the two cannot, E302 where there is none."""
+    found = assistant if isinstance(assistant, OpenedFolder) else None
+    if found is None:
+        path = Path(assistant).expanduser()
+        if not any(path.glob("*.onnx")):
+            raise UserError("E302", f"there is no exported model in '{path}'", next="fx2onnx export-folder hf:DRAFTER")
+        found = OpenedFolder(path, model.engine)
+    for folder, what in ((model, "model"), (found, "assistant")):
+        why = _unfit(folder)
+        if why:
+            raise UserError(
+                "E401",
+                f"the {what} '{folder.folder}' cannot generate with drafted tokens",
+                why=why,
+                next="leave out the assistant, or take decoders that keep keys and values of all tokens",
+            )
+    sizes = [folder.main.outputs[folder.main.form.output("logits")].shape[-1] for folder in (model, found)]
+    if sizes[0] != sizes[1]:
+        raise UserError(
+            "E401",
+            f"the assistant '{found.folder}' has another vocabulary",
+            why=f"{sizes[1]} tokens, the model {sizes[0]}",
+            next="an assistant is a smaller model with the same tokenizer",
+        )
+    return found
+
+
+def _unfit(model: OpenedFolder) -> str:
+    form, states = model.main.form, model.main.past.values()
+    if not form.output("logits") or not states or form.tokens == "all" or form.tokens_per_call is not None:
+        return "it has no cache, or takes one token a call"
+    if model.encoder is not None or model.graph("embed") is not None or model.delays or form.has_fixed_cache:
+        return "it takes more than tokens, or has a cache of fixed size"
+    others = [state.name for state in states if state.axis is None or state.window is not None]
+    return f"its cache cannot be cut: {others[0]}" if others else ""
+
+
+@dataclass
+class CachedTokens:
+    """A decoder, and the tokens [1, length] that its cache has seen."""
+
+    model: OpenedFolder
+    advance: Advance
+    mask: Array
+    states: dict[str, Any]
+    fixed: Mapping[str, Any]
+    tokens: Array
+
+    def logits(self, tokens: Array, count: int) -> Array:
+        """Logits [count, vocabulary] after the last ``count`` of ``tokens``; the cache keeps what it has of them."""
+        most = min(self.tokens.shape[1], tokens.shape[1] - count)
+        same = self.tokens[0, :most] == tokens[0, :most]
+        kept = most if same.all() else int(same.argmin())
+        if kept < self.tokens.shape[1]:
+            self._cut(kept)
+        more = tokens.shape[1] - self.mask.shape[1]
+        mask = np.concatenate([self.mask, np.ones((1, max(more, 0)), self.mask.dtype)], 1)[:, : tokens.shape[1]]
+        found, self.states = self.advance(self.model, tokens[:, kept:], kept, mask, self.states, self.fixed)
+        self.fixed = {name: value for name, value in self.fixed.items() if name in self.model.main.inputs}
+        self.tokens = tokens
+        if found.shape[1] < count:
+            raise UserError(
+                "E401",
+                f"'{self.model.folder}' gives the logits of the last token only, drafted tokens need those of all",
+                next="export it without --logits last",
+            )
+        return np.asarray(found[0, found.shape[1] - count :], np.float32)
+
+    def _cut(self, length: int) -> None:
+        for name, state in self.model.main.past.items():
+            assert state.axis is not None
+            part = np.split(as_array(self.states[name]), [length], state.axis)[0]
+            self.states[name] = self.model.main.value(name, np.ascontiguousarray(part))
+
+
+def following(
+    target: CachedTokens, drafter: CachedTokens, tokens: Array, score: Score, choose: Chooser, count: int, most: int
+) -> Iterator[tuple[Array, Array]]:
+    """The next tokens [1] one after the other, each with its scores; ``count`` are drafted at a time, of ``most`` in all."""
+    while True:
+        drafted, chances = tokens, []
+        room = most - tokens.shape[1] - 1 if target.tokens.size else 0  # nothing is drafted behind the prompt alone
+        for _ in range(min(count, room)):
+            scores = score(drafter.logits(drafted, 1), drafted)
+            drafted = np.concatenate([drafted, choose(scores)[:, None]], axis=1)
+            chances.append(softmax(scores)[0])
+        rows = target.logits(drafted, len(chances) + 1)
+        for place, row in enumerate(rows):
+            scores = score(row[None], tokens)
+            draft = int(drafted[0, tokens.shape[1]]) if place < len(chances) else None
+            if draft is None or not choose.is_drawing:
+                chosen = choose(scores)
+            else:
+                chosen = accepted(softmax(scores)[0], chances[place], draft, choose)
+            yield chosen, scores
+            tokens = np.concatenate([tokens, chosen[:, None]], axis=1)
+            if draft is None or int(chosen[0]) != draft:
+                break
+
+
+def accepted(wanted: Array, drafted: Array, draft: int, choose: Chooser) -> Array:
+    """The drafted token by the chance that gives tokens the chances ``wanted`` in all, else one of those that were drafted too
+    rarely.
+    """
+    if choose.uniform() * drafted[draft] < wanted[draft]:
+        return np.array([draft])
+    rest = np.maximum(wanted - drafted, 0)
+    with np.errstate(divide="ignore"):
+        return choose(np.log(rest if rest.sum() > 0 else wanted)[None])

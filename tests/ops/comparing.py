@@ -195,3 +195,20 @@ def has_free_values(call: Any) -> bool:
     if fill_defaults(call.overload, call.args, call.kwargs).get("dropout_p"):
         return True
     return name in RANDOM or name in UNSET
+
+
+def without_signs(call: Any, values: list[torch.Tensor]) -> list[torch.Tensor]:
+    """What a decomposition's vectors make, which their signs do not change: the matrix again, and that they are orthonormal."""
+    name = call.overload._schema.name.rpartition("::")[2].strip("_").removeprefix("linalg_")
+    if name not in ("svd", "eigh") or not all(value.numel() for value in values):
+        return values
+    if name == "eigh":
+        numbers, vectors = values
+        return [numbers, (vectors * numbers[..., None, :]) @ vectors.mH]
+    left, numbers, right = values
+    right = right.mH if call.overload._schema.name == "aten::svd" else right
+    if not right.any():  # not asked for
+        return values
+    count = numbers.shape[-1]
+    whole = (left[..., :count] * numbers[..., None, :]) @ right[..., :count, :]
+    return [whole, numbers, left.mH @ left + (right @ right.mH)[..., :1, :1]]

@@ -19,6 +19,7 @@ NUMBERS = T(
 )
 LEFT, RIGHT = NUMBERS.repeat_interleave(len(NUMBERS)), NUMBERS.repeat(len(NUMBERS))
 DATA, LENGTHS = R(2, 7, 3), T([[2, 0, 5], [3, 3, 1]])
+SINGULAR = T([[1.0, 2.0, 3.0], [2.0, 4.0, 6.0], [0.5, -1.0, 2.0]])
 SAMPLES = torch.rand(2, 3, 2)
 TALL, WIDE = R(5, 3), R(3, 5)
 POOLED, PLACES = aten.max_pool2d_with_indices(R(2, 3, 7, 8), [3, 3], [1, 2])
@@ -49,6 +50,12 @@ CASES = [
     case(aten.linalg_lstsq.default, WIDE.double(), R(3, 2).double()),
     case(aten.linalg_svdvals.default, TALL.double()),
     case(aten.linalg_svdvals.default, R(2, 3, 5).double()),
+    *(case(aten.linalg_svd.default, matrix, full) for full in (True, False) for matrix in (TALL, WIDE, R(2, 3, 3), SINGULAR, torch.zeros(3, 2))),
+    case(aten._linalg_svd.default, TALL, False, False),
+    case(aten.svd.default, R(2, 2, 4)),
+    case(aten.svd.default, TALL, True, False),
+    *(case(aten.linalg_eigh.default, SINGULAR @ SINGULAR.mT, side) for side in ("L", "U")),
+    case(aten._linalg_eigh.default, R(2, 4, 4).double()),
     case(aten.linalg_pinv.default, WIDE.double(), 1e-12),
     case(aten.linalg_matrix_rank.tol_tensor, torch.ones(4, 4, dtype=torch.float64), T(1e-9, dtype=torch.float64)),
     case(aten._upsample_bilinear2d_aa.vec, R(1, 2, 10, 20), None, False, [1.7, 0.9]),
@@ -61,6 +68,9 @@ CASES = [
     "linalg_lstsq.default(float32[5,3],float32[5,2],driver=gelsd)",
     "linalg_lstsq.default(float64[3,5],float64[3,2])",
     "linalg_pinv.default(float64[3,5],1e-12)",
+    *(f"linalg_svd.default(float32[{sizes}],False)" for sizes in ("5,3", "3,5", "2,3,3", "3,3", "3,2")),
+    *("linalg_svd.default(float32[2,3,3],True)", "svd.default(float32[2,2,4])", "linalg_eigh.default(float32[3,3],U)"),
+    "_linalg_eigh.default(float64[2,4,4])",
     "linalg_matrix_rank.tol_tensor(float64[4,4],float64[])",
 )
 @pytest.mark.parametrize("given_case", CASES, ids=str)
@@ -68,9 +78,9 @@ def test_case(given_case):
     judge(given_case, opsets=(11, 17, 20, 26))
 
 
-@pytest.mark.parametrize("name", ["linalg_eig", "linalg_eigvals", "linalg_eigh", "linalg_svd", "linalg_ldl_factor"])
+@pytest.mark.parametrize("name", ["linalg_eig", "linalg_eigvals", "linalg_ldl_factor"])
 def test_factorisations_that_are_not_unique_are_refused_by_name(name):
-    call = harness.call_of(getattr(aten, name).default, R(3, 3) if "eigh" not in name else torch.eye(3))
+    call = harness.call_of(getattr(aten, name).default, R(3, 3))
     with pytest.raises(UserError, match=name) as caught:
         harness.build(call)
     assert caught.value.code == "E203"

@@ -1,8 +1,4 @@
-"""Eigenvalues and singular values by Jacobi rotations in a Loop, and products of Householder reflections.
-
-Values only: eigenvectors and singular vectors are unique up to signs and rotations, so that no result could be checked
-against PyTorch's.
-"""
+"""Eigenvalues and singular values by Jacobi rotations in a Loop, and products of Householder reflections."""
 
 from __future__ import annotations
 
@@ -23,7 +19,7 @@ from fx2onnx.aten_map.table.dtypes import TORCH_DTYPES, as_dtype
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
-from fx2onnx.sizes.expr import Dim, apply
+from fx2onnx.sizes.expr import Dim, DimLike, apply
 
 aten = torch.ops.aten
 D = ir.DataType
@@ -324,14 +320,10 @@ def _ormqr(op: Emit, self: ir.Value, input2: ir.Value, input3: ir.Value, left: b
     return op.cast(found, op.result_dtype())
 
 
-def _geqrf(op: Emit, self: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """LAPACK's packed form: R in the upper triangle, below it the reflections' vectors (1 at their top left out)."""
-    dims, width = op.dims(self), op.dims(self)[-1]
-    count, rounds = dims[-2], op.result_dims(1)[-1]
-    dtype = op.result_dtype()
-    if 0 in dims:
-        return filled_with(op, dims, 0, dtype), filled_with(op, op.result_dims(1), 0, dtype)
-    rows, columns = positions(op, count), op.Transpose(positions(op, width), perm=[1, 0])
+def packed_reflections(op: Emit, matrix: ir.Value, rounds: DimLike) -> tuple[ir.Value, ir.Value]:
+    """(R in the upper triangle and the reflections' vectors below it, their scales [*, rounds]) of a float64 matrix."""
+    dims = op.dims(matrix)
+    rows, columns = positions(op, dims[-2]), op.Transpose(positions(op, dims[-1]), perm=[1, 0])
     places = op.Transpose(positions(op, rounds), perm=[1, 0])
     zero, one = op.const(0.0, WORK), op.const(1.0, WORK)
 
@@ -353,8 +345,17 @@ def _geqrf(op: Emit, self: ir.Value) -> tuple[ir.Value, ir.Value]:
         return [op.Where(kept, packed, reflected), op.Where(op.Equal(places, index), scale, states[1])]
 
     scales = filled_with(op, (*dims[:-2], 1, rounds), 0, WORK)
-    packed, scales = loop(op, rounds, [op.cast(self, WORK), scales], body)
-    return op.cast(packed, dtype), op.cast(op.Squeeze(scales, axes=[op.rank(scales) - 2]), dtype)
+    packed, scales = loop(op, rounds, [matrix, scales], body)
+    return packed, op.Squeeze(scales, axes=[op.rank(scales) - 2])
+
+
+def _geqrf(op: Emit, self: ir.Value) -> tuple[ir.Value, ir.Value]:
+    """LAPACK's packed form: R in the upper triangle, below it the reflections' vectors (1 at their top left out)."""
+    dims, dtype = op.dims(self), op.result_dtype()
+    if 0 in dims:
+        return filled_with(op, dims, 0, dtype), filled_with(op, op.result_dims(1), 0, dtype)
+    packed, scales = packed_reflections(op, op.cast(self, WORK), op.result_dims(1)[-1])
+    return op.cast(packed, dtype), op.cast(scales, dtype)
 
 
 register_shared(_geqrf, "Loop of Householder reflections", *overloads_of("geqrf"))

@@ -321,14 +321,14 @@ def _refused(name: str) -> Any:
     return entry
 
 
-_SPECTRAL = "linalg_svd svd _linalg_svd linalg_eig linalg_eigvals linalg_eigh _linalg_eigh "
-_SPECTRAL += "linalg_ldl_factor linalg_ldl_factor_ex "
+_SPECTRAL = "linalg_eig linalg_eigvals linalg_ldl_factor linalg_ldl_factor_ex "
 _SPECTRAL += "linalg_ldl_solve _linalg_eigvals"
-for _name in _SPECTRAL.split():
+_COMPLEX_ALONE = "linalg_svd svd _linalg_svd linalg_eigh _linalg_eigh"
+for _name in (*_SPECTRAL.split(), *_COMPLEX_ALONE.split()):
     for _overload_name in getattr(getattr(aten, _name, None), "overloads", list)():
         _overload = getattr(getattr(aten, _name), _overload_name)
         if not any(argument.is_out for argument in _overload._schema.arguments):
-            for _is_complex in (False, True):
+            for _is_complex in (True,) if _name in _COMPLEX_ALONE.split() else (False, True):
                 register_shared(
                     _refused(_name), "refused: no such factorisation in ONNX", _overload, is_complex=_is_complex
                 )

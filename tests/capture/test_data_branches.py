@@ -188,18 +188,22 @@ def test_what_cannot_be_joined_is_refused(function: Any, why: str) -> None:
     assert why in caught.value.why
 
 
-def loop_ended_by_a_return(x: torch.Tensor) -> torch.Tensor:
-    for _ in range(8):
-        x = x * 1.5
-        if x.sum() > 100:
-            return x
-    return x * 2
+def many_returns(x: torch.Tensor) -> torch.Tensor:
+    if x.sum() > 100:
+        return x
+    if x.sum() > 50:
+        return x * 2
+    if x.sum() > 20:
+        return x * 3
+    if x.sum() > 10:
+        return x * 4
+    return x * 5
 
 
 def test_too_many_paths_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(explore, "MAX_PATHS", 4)
     with pytest.raises(UserError, match="more than 4 paths") as caught:
-        fx2onnx.export(loop_ended_by_a_return, (X,), data_branches="if")
+        fx2onnx.export(many_returns, (X,), data_branches="if")
     assert not any("data_branches" in step for step in caught.value.next)  # it is what was asked for
 
 

@@ -214,7 +214,10 @@ def _computed(formula: Function, original: Function) -> Function:
     def computed(*args: Number, **kwargs: Number) -> Number:
         args = tuple(starmap(_number, zip(names, args, strict=False))) + args[len(names) :]
         kwargs = {name: _number(name, value) for name, value in kwargs.items()}
-        is_dynamic = any(map(_is_size, args)) or any(map(_is_size, kwargs.values()))
+        parts = [
+            part for each in (*args, *kwargs.values()) for part in (each if isinstance(each, tuple | list) else [each])
+        ]
+        is_dynamic = any(map(_is_size, parts))
         return (formula if is_dynamic and ("out" not in kwargs or "out" in names) else original)(*args, **kwargs)
 
     return computed
@@ -360,6 +363,13 @@ def _istft(
     return F.pad(added, beside) / F.pad(weights, beside, value=1.0)
 
 
+@answers_for_caller
+def _sparse_coo(indices: Number, values: Number, size: Number, **_: Number) -> Number:
+    make = torch.ops.aten._sparse_coo_tensor_with_dims_and_tensors.default
+    rank, how = indices.shape[0], {"dtype": values.dtype, "layout": torch.sparse_coo, "device": values.device}
+    return make(rank, len(size) - rank, size, indices, values, **how)
+
+
 _FORMULAS: tuple[tuple[object, str, Function], ...] = (
     (F, "one_hot", _one_hot),
     (torch, "tril_indices", _indices(torch.tril)),
@@ -367,6 +377,7 @@ _FORMULAS: tuple[tuple[object, str, Function], ...] = (
     (torch, "vander", _vander),
     (torch, "range", _range),
     (torch, "istft", _istft),
+    (torch, "sparse_coo_tensor", _sparse_coo),
     (torch.fft, "fftfreq", _fftfreq),
     (torch.fft, "rfftfreq", _rfftfreq),
     (torch, "hann_window", _cosine_window(0.5, -0.5)),

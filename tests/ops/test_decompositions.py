@@ -20,7 +20,7 @@ def points(*sizes: int) -> torch.Tensor:
 
 def fitted(source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     """The rotation that brings points nearest to others (Kabsch)."""
-    left, values, right = torch.linalg.svd(source.mT @ target)
+    left, _, right = torch.linalg.svd(source.mT @ target)
     turn = torch.sign(torch.det(left @ right))
     ends = torch.stack([torch.ones_like(turn), torch.ones_like(turn), turn], -1)
     return (left @ torch.diag_embed(ends) @ right).mT

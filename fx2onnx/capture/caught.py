@@ -64,20 +64,18 @@ def raised_by_data(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwar
     """A call whose kernel raises for some numbers, in a ``try`` of forward's. Where operators can check the numbers, data decides and
     both branches are in the file; else a warning says that the file has the one without the error.
     """
-    traits, trace = traits_of(func), tracer.trace
+    traits = traits_of(func)
     name = traits.name.removeprefix("aten::")
     if name in _DIVISIONS and not all(map(_is_whole, args[:2])):
         return NotImplemented
     if name == "div" and not kwargs.get("rounding_mode"):
         return NotImplemented
     check = _CHECKS.get(name)
-    decides = trace is not None and tracer.values.is_outermost() and len(trace.decisions) < MOST_NEEDED
-    if decides and name in _COMPOSITE:
+    if name in _COMPOSITE and decides(tracer):
         with tracer.mode:
             return decompose(func, args, kwargs)
-    if check is None or not decides:
-        text = f"forward catches an error that {func} raises for some numbers; {ONE_BRANCH}   ({tracer.values.where})"
-        tracer.warnings += [text] if text not in tracer.warnings else []
+    if check is None or not decides(tracer):
+        warn_of_one_branch(tracer, f"an error that {func} raises for some numbers", tracer.values.where)
         return NotImplemented
     with tracer.mode:
         node = behind(tracer.values.node_of(check(*args)))
@@ -90,6 +88,18 @@ def raised_by_data(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwar
     if not holds:
         end_by_data((traits.raises or RuntimeError)(f"{func}: an operand has a number that the kernel does not take"))
     return NotImplemented
+
+
+def decides(tracer: Tracer) -> bool:
+    """Return whether an error that forward catches may be one more decision by data."""
+    trace = tracer.trace
+    return trace is not None and tracer.values.is_outermost() and len(trace.decisions) < MOST_NEEDED
+
+
+def warn_of_one_branch(tracer: Tracer, error: str, where: object) -> None:
+    """Say that forward catches an error, and that the file does not have what it does then."""
+    text = f"forward catches {error}; {ONE_BRANCH}   ({where})"
+    tracer.warnings += [text] if text not in tracer.warnings else []
 
 
 _DIVISIONS = frozenset({"div", "floor_divide", "fmod", "remainder"})

@@ -21,19 +21,18 @@ _RUNS = os.path.join(PACKAGE_FOLDER, "capture", "run.py")
 """The file whose function calls forward."""
 
 
-def is_caught(error: type[BaseException]) -> bool:
-    """Return whether forward catches errors of that class of what it calls now, and goes on."""
-    frame: FrameType | None = sys._getframe(2)
-    raised: type[BaseException] | None = error
+def is_caught(error: type[BaseException] | None = None) -> bool:
+    """Return whether forward catches errors of that class, or of any, of what it calls now, and goes on."""
+    frame: FrameType | None = sys._getframe(1)
+    found = False
     while frame is not None and frame.f_code.co_filename != _RUNS:
         code = frame.f_code
-        if code.co_exceptiontable and is_user(code) and _may_catch(code):
-            goes_on = _catches(frame, raised)
-            if any(goes_on):
-                return True
-            raised = None if goes_on else raised  # another one, of a class that is not known here
+        if not found and code.co_exceptiontable and is_user(code) and _may_catch(code):
+            goes_on = _catches(frame, error)
+            found = any(goes_on)
+            error = None if goes_on else error  # another one, of a class that is not known here
         frame = frame.f_back
-    return False
+    return found and frame is not None
 
 
 _MATCHES = dis.opmap["CHECK_EXC_MATCH"]

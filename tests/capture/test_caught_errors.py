@@ -17,7 +17,7 @@ import torch
 import fx2onnx
 from fx2onnx import verify
 from fx2onnx.runner import InferenceSession
-from tests.support import check
+from tests.support import assert_positive, check
 
 X = torch.tensor([1.0, 2, -3, 4, 5, 6, -7, 8, 9])
 TABLE = torch.arange(8.0)
@@ -202,6 +202,39 @@ def test_every_way_to_catch_what_numbers_raise(forward: Callable[[torch.Tensor],
     assert not check(forward, (MATRIX,), others=[(-MATRIX,), (MATRIX * 0,)]).report.warnings
 
 
+def _asserts(x: torch.Tensor) -> torch.Tensor:
+    try:
+        assert_positive(x)
+    except AssertionError:
+        return x * 2
+    return x + 1
+
+
+def _refused_by_torch(x: torch.Tensor) -> torch.Tensor:
+    try:
+        return torch.nn.functional.gaussian_nll_loss(x * 0, x * 0, x, reduction="none")
+    except ValueError:
+        return x * 2
+
+
+@pytest.mark.parametrize("forward", [_asserts, _refused_by_torch])
+def test_both_branches_of_what_python_asks_in_a_try(forward: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    x = torch.tensor([1.0, 2, 3, 4])
+    assert not check(forward, (x,), others=[(x - 3,)]).report.warnings
+
+
+def test_a_number_of_elements_that_raises_is_a_condition_with_a_warning() -> None:
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        try:
+            return x[x > 0].view(2, 2)
+        except RuntimeError:
+            return x[:4].view(2, 2)
+
+    result = check(forward, (torch.tensor([1.0, 2, 3, 4]),))
+    (warning,) = result.report.warnings
+    assert "forward catches an error where 4 == u0 does not hold" in warning
+
+
 def test_what_nobody_catches_is_no_decision() -> None:
     def other_class(x: torch.Tensor) -> torch.Tensor:
         try:
@@ -237,8 +270,15 @@ def test_what_cannot_be_checked_is_a_warning() -> None:
     def cholesky(x: torch.Tensor) -> torch.Tensor:
         return _caught(torch.linalg.cholesky)(x)
 
+    def element(x: torch.Tensor) -> torch.Tensor:
+        try:
+            return x[int(x[0])]
+        except IndexError:
+            return x.sum()
+
     scores = torch.log_softmax(MATRIX, 1)
     for result in (
+        check(element, (X[:4],)),
         check(forward, (scores, torch.tensor([0, 2, 1]))),
         check(of_other_sizes, (MATRIX,)),
         check(cholesky, (MATRIX,), data_branches="error"),

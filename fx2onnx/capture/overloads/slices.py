@@ -18,7 +18,9 @@ from fx2onnx.capture.shapes.symnode import sym_int, unwrap
 from fx2onnx.sizes.expr import Dim, DimLike, Scalar, apply
 from fx2onnx.sizes.relation import Relation
 from fx2onnx.torchcompat.asked_code import unpacks
+from fx2onnx.torchcompat.caught_errors import is_caught
 from fx2onnx.torchcompat.fake_tensors import fake_view
+from fx2onnx.torchcompat.frames import user_location
 
 aten = torch.ops.aten
 _END = 1 << 62
@@ -197,6 +199,8 @@ def _select(tracer: Tracer, call: Call, self: torch.Tensor, dim: int, index: Siz
     axis, size = _axis_of(self, dim)
     fake = tracer.values.fake_of(self)
     begin = number if env.certain("ge", number, 0) else number + size * _is_below_zero(number)
+    if is_caught(IndexError):
+        road("errors that forward catches").warn_of_one_branch(tracer, "an index out of range", user_location())
     kept = [place for place in range(self.dim()) if place != axis]
     offset = sym_int(env, unwrap(fake.storage_offset()) + begin * unwrap(fake.stride(axis)))
     sizes, strides = ([group[place] for place in kept] for group in (fake.shape, fake.stride()))

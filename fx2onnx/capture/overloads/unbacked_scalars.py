@@ -13,6 +13,7 @@ import torch.fx
 from fx2onnx.base.errors import UserError
 from fx2onnx.capture.captured import Symbol, TensorInfo
 from fx2onnx.capture.op_table import Op, name_of
+from fx2onnx.capture.rare_roads import road
 from fx2onnx.capture.reasons import Reason, because, with_inputs
 from fx2onnx.capture.recording.size_checks import CHECKED, behind
 from fx2onnx.capture.recording.tracer import Tracer
@@ -21,6 +22,7 @@ from fx2onnx.capture.shapes.symnode import sym_int
 from fx2onnx.sizes.expr import Dim, Scalar, apply
 from fx2onnx.sizes.relation import Relation
 from fx2onnx.torchcompat.asked_code import asserted_by_user, refused_by_torch, subscripts
+from fx2onnx.torchcompat.caught_errors import is_caught
 from fx2onnx.torchcompat.dispatch import no_dispatch
 from fx2onnx.torchcompat.frames import user_location
 from fx2onnx.torchcompat.operators import OpOverload
@@ -268,10 +270,14 @@ def to_python(tracer: Tracer, func: OpOverload, tensor: torch.Tensor) -> Any:
     truth = truth_of(tracer, node)
     if truth is not None:
         return truth if isinstance(truth, bool) else tracer.sizes.decided(truth)
-    if node.target is aten._is_all_true.default or (tensor.dtype == torch.bool and asserted_by_user()):
+    is_stated = tensor.dtype == torch.bool and asserted_by_user()
+    is_refused = not is_stated and func is aten.is_nonzero.default and refused_by_torch()
+    if (is_stated or is_refused) and is_caught() and road("errors that forward catches").decides(tracer):
+        is_stated = is_refused = False
+    if is_stated or node.target is aten._is_all_true.default:
         tracer.sizes.assume(f"%{node.name} is true", tracer.values.where)
         return True
-    if func is aten.is_nonzero.default and refused_by_torch():
+    if is_refused:
         tracer.sizes.assume(f"%{node.name} is false", tracer.values.where)
         return False
     if tensor.dtype.is_floating_point or tensor.dtype == torch.bool or func is aten.is_nonzero.default:

@@ -28,6 +28,7 @@ from fx2onnx.torchcompat.asked_code import (
     refused_by_torch,
     sorts_strides,
 )
+from fx2onnx.torchcompat.caught_errors import is_caught
 from fx2onnx.torchcompat.frames import asked_by_user, user_location
 from fx2onnx.torchcompat.source_ast import Stretch
 
@@ -160,6 +161,11 @@ class ShapeEnv(SizesOfRun):
         if not self.takes_notes:
             return
         self.note_assertion(Assumption(str(what), where, "assertion"), is_learnt)
+        tracer = self.tracer() if is_caught() else None
+        if tracer is not None:
+            road("errors that forward catches").warn_of_one_branch(
+                tracer, f"an error where {what} does not hold", where
+            )
         if isinstance(what, Relation):
             self.leave_unchecked(what, where)
 

@@ -117,6 +117,17 @@ def _accumulated(op: Emit, self: ir.Value, beta: Any, alpha: Any, total: ir.Valu
     return op.cast(op.Add(scaled(op, op.cast(self, inner), _whole(beta, dtype)), total), dtype)
 
 
+def _without_product(op: Emit, self: ir.Value, beta: Any, alpha: Any) -> ir.Value | None:
+    """``beta * self`` where alpha is 0, and None elsewhere: BLAS reads no operand of a product times 0, which may hold NaN. PyTorch's own
+    kernels, of half precision, do.
+    """
+    if isinstance(alpha, ir.Value) or alpha != 0 or op.result_dtype() not in (ir.DataType.FLOAT, ir.DataType.DOUBLE):
+        return None
+    if not isinstance(beta, ir.Value) and beta == 0:
+        return op.expand(op.const(0, op.result_dtype()), op.result_dims())
+    return op.expand(scaled(op, op.cast(self, op.result_dtype()), beta), op.result_dims())
+
+
 def _whole(factor: Any, dtype: ir.DataType) -> Any:
     return int(factor) if dtype not in FLOATS and isinstance(factor, float) else factor
 
@@ -127,6 +138,9 @@ def addmm(op: Emit, self: ir.Value, mat1: ir.Value, mat2: ir.Value, beta: Any, a
 
     ONNX:  one Gemm for floats.
     """
+    alone = _without_product(op, self, beta, alpha)
+    if alone is not None:
+        return alone
     numbers = not isinstance(beta, ir.Value) and not isinstance(alpha, ir.Value)
     if op.dtype(mat1) in FLOATS and numbers and op.dims(mat1)[1] != 0:
         scales = [None if factor == 1 else float(factor) for factor in (alpha, beta)]
@@ -148,7 +162,8 @@ def _addmm_activation(
 @translates(aten.addmv.default)
 def addmv(op: Emit, self: ir.Value, mat: ir.Value, vec: ir.Value, beta: Any, alpha: Any) -> ir.Value:
     """addmv(Tensor self, Tensor mat, Tensor vec, *, Scalar beta=1, Scalar alpha=1) -> Tensor"""
-    return op.expand(_accumulated(op, self, beta, alpha, product(op, mat, vec)), op.result_dims())
+    alone = _without_product(op, self, beta, alpha)
+    return alone or op.expand(_accumulated(op, self, beta, alpha, product(op, mat, vec)), op.result_dims())
 
 
 @translates(aten.addr.default)
@@ -171,6 +186,9 @@ def addbmm(op: Emit, self: ir.Value, batch1: ir.Value, batch2: ir.Value, beta: A
     """addbmm(Tensor self, Tensor batch1, Tensor batch2, *, Scalar beta=1, Scalar alpha=1) -> Tensor"""
     dtype = op.dtype(batch1)
     inner = INT32 if dtype in NARROW_INTEGERS else opmath(dtype)
+    alone = _without_product(op, self, beta, alpha)
+    if alone is not None:
+        return alone
     total = op.ReduceSum(op.MatMul(op.cast(batch1, inner), op.cast(batch2, inner)), axes=[0], keepdims=0)
     return _accumulated(op, self, beta, alpha, total)
 

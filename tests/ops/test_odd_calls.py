@@ -262,6 +262,7 @@ EXPORTED = [
     *((Call(aten.mean.dim, axes), (torch.zeros(1, 0, 3, dtype=dtype),)) for axes in ([0, 1], [1], []) for dtype in (torch.float64, torch.float32)),
     *((Call(aten.addmv.default, beta=beta), (R(sizes), R(0, 3), R(3))) for sizes, beta in (((1,), -0.3), ((), 1), ((0,), 1), ((1,), 0))),
     (Call(aten.addmv.default), (R(1), R(3, 0), R(0))),
+    *((Call(of, alpha=0, beta=beta), (R(2), T([[NAN, INF], [1.0, NAN]]).expand(*lead, 2, 2), R(*right))) for beta in (1, 0, 0.5) for of, lead, right in ((aten.addmm.default, (), (2, 2)), (aten.addmv.default, (), (2,)), (aten.addbmm.default, (1,), (1, 2, 2)), (aten.addbmm.default, (3,), (3, 2, 2)), (aten._addmm_activation.default, (), (2, 2)))),
     *((lambda g, x, m, r, mask=mask: [part for part in aten.native_batch_norm_backward.default(g.bfloat16(), x.bfloat16(), None, None, None, m, r, True, 1e-5, mask)[1:] if part is not None], (R(3, 2, 4), R(3, 2, 4), R(2), R(2).abs())) for mask in ([True, True, True], [True, False, True])),
     *((Call(aten.rrelu_with_noise_functional.default, *bounds, True), (R(5).abs(), R(5))) for bounds in ((0.3, 0.1), (-0.1, -0.3))),
     (Call(aten.linalg_vecdot.default, dim=1), (R(3), R(3))),

@@ -84,7 +84,7 @@ class _EagerProgram(TrainingProgram):
             self._write(before)
 
     def _leaf(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
-        """What stands for a tensor of the module: a parameter where it is one, which `ParameterList` would make of it else."""
+        """The stand-in of a tensor of the module: a parameter where that is one, which `ParameterList` would make of it else."""
         is_trained = name in self.plan.parameters
         if isinstance(self.own.get(name), torch.nn.Parameter):
             return torch.nn.Parameter(tensor.detach(), requires_grad=is_trained)

@@ -87,7 +87,9 @@ def looked_at(file: Path, other: Path) -> list[Any]:
     names = fx2onnx.testcase(file, file.with_suffix(""), feeds={"x": np.zeros((2, 4), np.float32)})
     small: fx2onnx.OptimizeResult = fx2onnx.quantize(file, other, "int8", verify=False)
     proved: fx2onnx.Certificate = fx2onnx.certify(file, other)
-    return [difference.equal, findings, facts, cost.report, names, small.as_dict(), proved.ok, fx2onnx.attest(file)]
+    bounds: fx2onnx.ValueRanges = fx2onnx.value_ranges(file, {"x": (0, 1)})
+    done = [small.as_dict(), proved.ok, bounds, fx2onnx.attest(file)]
+    return [difference.equal, findings, facts, cost.report, names, *done]
 
 
 def train(folder: Path) -> float:

@@ -147,7 +147,7 @@ def run(file: Path) -> list[str]:
 
 def folders(spec: str, out: Path) -> list[str]:
     exported: fx2onnx.ExportedFolder = fx2onnx.export_folder(spec, out)
-    loaded: fx2onnx.LoadedModel = fx2onnx.load(exported.path, "runner")
+    loaded: fx2onnx.LoadedModel | fx2onnx.LoadedPipeline = fx2onnx.load(exported.path, "runner")
     trained: fx2onnx.TrainingFolder = fx2onnx.export_training(
         Net(), (torch.ones(3, 4),), out, loss=nn.functional.mse_loss, targets=torch.ones(3, 2)
     )

@@ -5,15 +5,18 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.files.folder_files import inside, read_object
 
 INDEX = "model_index.json"
+ConfigValue: TypeAlias = Any
+"""A value of a component's config, as JSON has it."""
+Config: TypeAlias = Mapping[str, ConfigValue]
 
 
 @dataclass(frozen=True)

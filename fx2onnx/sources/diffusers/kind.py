@@ -13,10 +13,10 @@ import torch
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.files.folder_files import inside, read_object
-from fx2onnx.files.pipeline_index import Entry, PipelineIndex, quiet, read_index
+from fx2onnx.files.pipeline_index import Config, Entry, PipelineIndex, quiet, read_index
 from fx2onnx.files.safetensors import WeightFile
 from fx2onnx.sources.diffusers.calls import ComponentCall, example
-from fx2onnx.sources.diffusers.rows import DECODE, ENCODE, ROWS, Call, Config, Facts
+from fx2onnx.sources.diffusers.rows import DECODE, ENCODE, ROWS, Call, Facts
 from fx2onnx.sources.foreign_errors import reported
 from fx2onnx.sources.hf.by_reference import load_mapped, quiet_loading
 from fx2onnx.sources.hf.config import CONFIG, check_config

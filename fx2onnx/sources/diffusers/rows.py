@@ -10,7 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TypeAlias
+
+from fx2onnx.files.pipeline_index import Config, ConfigValue
 
 SIZES = {
     "batch": 2,
@@ -42,9 +44,6 @@ class Call:
     constants: Mapping[str, object] = field(default_factory=dict)
 
 
-Config: TypeAlias = Mapping[str, Any]
-
-
 @dataclass(frozen=True)
 class Facts:
     """The config of a component, and those of all components of its pipeline by name."""
@@ -54,7 +53,7 @@ class Facts:
     frames: int = 9
     """Frames of a video, where a class takes them in chunks by a loop of Python, so that their number is fixed."""
 
-    def __getitem__(self, key: str) -> Any:
+    def __getitem__(self, key: str) -> ConfigValue:
         return self.config.get(key)
 
     def of(self, component: str, key: str) -> int | None:
@@ -323,9 +322,14 @@ def chunked_autoencoder(c: Facts) -> list[Call]:
     )
     latents = int((images - 1) // factor) + 1
     images = int((latents - 1) * factor) + 1
+    shape = f"{c['z_dim'] or c['latent_channels']} {latents} height width"
+    if (
+        c["_class_name"] == "AutoencoderKLMochi"
+    ):  # chunks of all frames of a batch; its encoder's, of all pixels, have no loop
+        return [Call(DECODE, {"z": f"1 {shape}"})]
     return [
-        Call(ENCODE, {"x": f"batch {c['out_channels'] or 3} {images} image_height image_width"}),
-        Call(DECODE, {"z": f"batch {c['z_dim'] or c['latent_channels']} {latents} height width"}),
+        Call(ENCODE, {"x": f"batch {c['in_channels'] or 3} {images} image_height image_width"}),
+        Call(DECODE, {"z": f"batch {shape}"}),
     ]
 
 

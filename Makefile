@@ -180,6 +180,9 @@ matrix: $(READY)            ## the core tests in environments of many versions, 
 conditions-at-sample: $(READY) ## whether each condition in the report of each model is true at its own example inputs; resumes (minutes)
 	$(ONE) $(BIN)/python -m studies.conditions_at_sample --write
 
-.PHONY: sweep-torchvision sweep-timm sweep-hf
+sweep-third-party: $(READY) ## models of 90 other packages with dynamic sizes, into docs/measured/third_party.md; installs the packages into build/; resumes (hours)
+	$(ONE) $(BIN)/python -m studies.third_party.sweep
+
+.PHONY: sweep-torchvision sweep-timm sweep-hf sweep-third-party
 sweep-torchvision sweep-timm sweep-hf: sweep-%: $(READY) ## export and verify every model of a library into docs/measured/coverage.md; resumes
 	$(ONE) $(BIN)/python -m studies.coverage --source $* --jobs 2

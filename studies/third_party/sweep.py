@@ -1,0 +1,236 @@
+"""Which models of other people's packages export with dynamic sizes, and match PyTorch at other sizes in both engines.
+
+``python -m studies.third_party.sweep [PART_OF_A_NAME ...]`` installs the packages into build/third_party (not their own
+requirements, which would bring another torch), goes on where an earlier call stopped and writes docs/measured/third_party.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import importlib.metadata
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fx2onnx.sizes.assumptions import Condition, Guard
+from studies.third_party import images, science, signals, tokens
+from studies.third_party.spec import OTHER, SAMPLE, Row, tensors
+
+ROOT = Path(__file__).parent.parent.parent
+PAGE = ROOT / "docs" / "measured" / "third_party.md"
+PACKAGES = Path(__file__).with_name("packages.txt")
+ROWS = [*science.ROWS, *tokens.ROWS, *signals.ROWS, *images.ROWS]
+LIMIT_S = 60
+"""Of processor time a model may take: the machine has other users."""
+ERROR = 1e-3
+"""Of the largest number of an output."""
+
+
+def install(folder: Path) -> None:
+    """Install what ``packages.txt`` pins and ``folder`` lacks. Raises CalledProcessError."""
+    there = {found.name.lower().replace("_", "-") for found in importlib.metadata.distributions(path=[str(folder)])}
+    lines = [line.strip() for line in PACKAGES.read_text(encoding="utf-8").splitlines()]
+    missing = [line for line in lines if line and line.partition("==")[0].lower().replace("_", "-") not in there]
+    for line in missing:
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder), line]
+        subprocess.run(command, check=True)
+
+
+def measured(row: Row) -> dict[str, Any]:
+    """What became of one model, in this process."""
+    import fx2onnx
+
+    found: dict[str, Any] = {"name": row.name, "sizes": row.sizes()}
+    torch.manual_seed(0)
+    try:
+        module = row.build().eval()
+        sample = row.make(SAMPLE, 0)
+        with torch.no_grad():
+            module(*sample)
+    except Exception as error:  # whatever a package raises: the row says that it does not run as it stands
+        return found | {"unbuilt": f"{type(error).__name__}: {_line(error)}"}
+    begun = time.process_time()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.onnx"
+        try:
+            result = fx2onnx.export(module, sample, path, dynamic_shapes=row.axes)
+        except fx2onnx.Fx2OnnxError as error:
+            where = f" ({Path(error.where.file).name}:{error.where.line})" if error.where else ""
+            return found | {"refused": f"{error.code}: {error.what}{where}", "seconds": _since(begun)}
+        found["seconds"] = _since(begun)
+        assumed = [each.expression for each in result.report.assumptions if isinstance(each, Condition | Guard)]
+        found["conditions"] = list(dict.fromkeys(assumed))[:4]
+        return found | _compared(row, module, path)
+
+
+def _compared(row: Row, module: torch.nn.Module, path: Path) -> dict[str, str]:
+    import onnxruntime
+
+    from fx2onnx.runner import InferenceSession
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level, options.intra_op_num_threads = 4, 1
+    inputs = row.make({**OTHER, **row.other}, 1)
+    try:
+        with torch.no_grad():
+            want = [value.numpy() for value in tensors(module(*inputs))]
+    except Exception as error:  # eager PyTorch takes no such sizes
+        return {"unbuilt": f"at the second size, {type(error).__name__}: {_line(error)}"}
+    for name, engine in (("onnxruntime", onnxruntime.InferenceSession), ("the runner", InferenceSession)):
+        try:
+            session = engine(path, options) if name == "onnxruntime" else engine(path)
+            names = [value.name for value in session.get_inputs()]
+            every = dict(zip([f"inputs_{number}" for number in range(len(inputs))], inputs, strict=True))
+            by_place = every if set(names) <= every.keys() else dict(zip(names, inputs, strict=False))
+            got = session.run(None, {key: by_place[key].numpy() for key in names})
+        except Exception as error:  # an engine refuses
+            return {"wrong": f"{name} raises: {_line(error)}"}
+        if len(got) != len(want):
+            return {"wrong": f"{name} gives {len(got)} outputs of {len(want)}"}
+        for one, other in zip(got, want, strict=True):
+            if one.shape != other.shape:
+                return {"wrong": f"{name} gives the shape {one.shape}, PyTorch {other.shape}"}
+            if one.size and not np.allclose(one, other, rtol=ERROR, atol=ERROR * _largest(other), equal_nan=True):
+                return {
+                    "wrong": f"{name} is off by {_largest(one.astype(float) - other.astype(float)):.1e} of {_largest(other):.1e}"
+                }
+    return {"right": "right"}
+
+
+def _largest(values: Any) -> float:
+    finite = np.abs(np.asarray(values, dtype=np.float64))
+    finite = finite[np.isfinite(finite)]
+    return float(finite.max()) if finite.size else 0.0
+
+
+def sweep(rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
+    """What became of each model. What the forks share is imported once, before them."""
+    measured(Row("torch", "Linear", lambda: torch.nn.Linear(3, 4), ("batch 3",)))
+    imported: set[str] = set()
+    for row in rows:
+        if row.package not in imported:
+            imported.add(row.package)
+            with contextlib.suppress(Exception):  # which the row says itself
+                row.build()
+        yield in_a_process(row)
+
+
+def in_a_process(row: Row) -> dict[str, Any]:
+    """``measured`` in a fork of this process, which the system ends after ``LIMIT_S``."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(read)
+        resource.setrlimit(resource.RLIMIT_CPU, (LIMIT_S, LIMIT_S))
+        with contextlib.suppress(BaseException), open(os.devnull, "w") as silent:
+            os.dup2(silent.fileno(), 1)
+            os.dup2(silent.fileno(), 2)
+            warnings.simplefilter("ignore")
+            os.write(write, json.dumps(measured(row)).encode()[:60_000])
+        os._exit(0)
+    os.close(write)
+    with open(read, "rb") as stream:
+        data = stream.read()
+    _, status = os.waitpid(child, 0)
+    if data:
+        found: dict[str, Any] = json.loads(data)
+        return found
+    is_slow = os.WIFSIGNALED(status) and os.WTERMSIG(status) in (signal.SIGXCPU, signal.SIGKILL)
+    said = {"refused": f"takes more than {LIMIT_S} s"} if is_slow else {"wrong": "the process died"}
+    return {"name": row.name, "sizes": row.sizes(), **said}
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:160]
+
+
+def _since(begun: float) -> float:
+    return round(time.process_time() - begun, 1)
+
+
+def write_page(found: Mapping[str, Mapping[str, Any]], folder: Path) -> None:
+    rows = [(row, found[row.name]) for row in ROWS if row.name in found and "unbuilt" not in found[row.name]]
+    count = Counter(next(word for word in ("right", "refused", "wrong") if word in result) for _, result in rows)
+    packages = {row.package for row, _ in rows}
+    versions = _versions(folder)
+    lines = [
+        "# Models of other packages",
+        "",
+        f"Generated by `make sweep-third-party` (torch {torch.__version__}). Each model is exported with the named sizes dynamic, "
+        f"in a process of its own that may compute for {LIMIT_S} s. The file then runs at other sizes in onnxruntime and in the runner, "
+        f"beside eager PyTorch. An output may be off by {ERROR} of its largest number.",
+        "",
+        f"{len(rows)} models of {len(packages)} packages: {count['right']} right, {count['refused']} refused, {count['wrong']} wrong.",
+        "",
+        "| package | model | dynamic sizes | result | CPU s |",
+        "|---|---|---|---|---:|",
+    ]
+    for row, result in sorted(rows, key=lambda each: each[0].name.lower()):
+        said = result.get("wrong") or result.get("refused") or "right"
+        if said == "right" and result.get("conditions"):
+            said = f"right where {', '.join(result['conditions'])}"
+        cells = (
+            f"{row.package} {versions.get(row.package.lower(), '')}",
+            row.model,
+            ", ".join(result["sizes"]),
+            said,
+            str(result.get("seconds", "")),
+        )
+        lines.append(f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |")
+    PAGE.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    print(f"wrote {PAGE}")
+
+
+def _versions(folder: Path) -> dict[str, str]:
+    """By the name that Python imports, the versions of the packages in ``folder`` and of those beside fx2onnx."""
+    places = [str(folder), *sys.path]
+    found = [
+        (each.name.lower().replace("-", "_"), each.version) for each in importlib.metadata.distributions(path=places)
+    ]
+    return dict(reversed(found)) | {
+        "pyro": dict(found).get("pyro_ppl", ""),
+        "dac": dict(found).get("descript_audio_codec", ""),
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", help="parts of names, measured anew; default: what is not measured yet")
+    parser.add_argument("--folder", type=Path, default=ROOT / "build" / "third_party", help="of the packages and rows")
+    parser.add_argument("--no-install", action="store_true", help="take the packages that are there")
+    parser.add_argument("--page-only", action="store_true", help="write the page from what was measured")
+    options = parser.parse_args(arguments)
+    options.folder.mkdir(parents=True, exist_ok=True)
+    packages, file = options.folder / "packages", options.folder / "rows.jsonl"
+    if not (options.no_install or options.page_only):
+        install(packages)
+    sys.path.append(str(packages))
+    done = {each["name"]: each for each in map(json.loads, file.read_text().splitlines())} if file.exists() else {}
+    if not options.page_only:
+        wanted = [row for row in ROWS if any(part in row.name for part in options.names)] if options.names else ROWS
+        for found in sweep([row for row in wanted if options.names or row.name not in done]):
+            done[found["name"]] = found
+            print(json.dumps(found)[:300], flush=True)
+            with file.open("a", encoding="utf-8") as stream:
+                stream.write(json.dumps(found) + "\n")
+    write_page(done, packages)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -113,7 +113,9 @@ def train(folder: Path) -> float:
 
 def generate(folder: Path) -> Any:
     fx2onnx.export_folder("hf:./my-model", folder, cache="static")
-    return fx2onnx.load(folder).generate(input_ids=np.array([[1, 2, 3]]), max_new_tokens=4)
+    model = fx2onnx.load(folder)
+    assert isinstance(model, fx2onnx.LoadedModel)
+    return model.generate(input_ids=np.array([[1, 2, 3]]), max_new_tokens=4)
 
 
 def optimize(file: Path) -> dict[str, Any]:

@@ -124,6 +124,8 @@ page.start-time = benchmarks.start_time --write docs/measured/start_time.md ## c
 page.training-speed = benchmarks.training_speed --write docs/measured/training_speed.md ## time and memory of a training step beside eager PyTorch, and of its export (minutes)
 page.verify-cost = benchmarks.verify_cost --write docs/measured/verify_cost.md ## cost of verify and locate in forwards of eager PyTorch
 page.optimize-files = benchmarks.optimize_files --onnxsim out/onnxsim/bin/python --write docs/measured/optimize_files.md --counts tests/data/foreign/onnxsim.json ## files of other tools, optimized beside onnxsim (minutes)
+page.certificates = studies.certificates --onnxsim out/onnxsim/bin/python --write ## certificates of optimized files beside onnxsim's (tens of minutes)
+page.proofs = studies.proofs --write ## prove every rewrite and opset change on symbols and in z3, and plant wrong rules (minutes)
 page.operators = tools.operators_page docs/measured/operators.md ## every row of PyTorch's operator database (minutes)
 page.gradients = tools.gradients_page docs/measured/gradients.md ## gradients of PyTorch's operator database (minutes)
 page.overload-sweep = benchmarks.overload_sweep --seed 41 --each 8 --write ## calls of all exportable overloads, drawn from the schemas and moved by a table; resumes (an hour)
@@ -148,10 +150,16 @@ $(PAGES): %: page-%
 $(PAGES:%=page-%): page-%: $(READY)
 	$(UNPIN) $(if $(filter $*,$(THREADED)),,$(ONE)) $(BIN)/python -m $(page.$*)
 
-page-optimize-files: out/onnxsim/.installed
+page-optimize-files page-certificates: out/onnxsim/.installed
 out/onnxsim/.installed:
 	$(PYTHON) -m venv out/onnxsim
-	out/onnxsim/bin/python -m pip install --quiet --disable-pip-version-check onnxsim==0.8.1
+	out/onnxsim/bin/python -m pip install --quiet --disable-pip-version-check onnxsim==0.8.1 z3-solver==5.4.1.0
+	touch $@
+
+page-proofs: export PYTHONPATH := out/z3
+page-proofs: out/z3/.installed
+out/z3/.installed: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target out/z3 'z3-solver==5.4.1.0'
 	touch $@
 
 .PHONY: bench training

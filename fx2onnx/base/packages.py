@@ -15,7 +15,7 @@ from fx2onnx.base.errors import UserError
 
 EXTRAS = {
     "torch": "torch", "onnxruntime": "ort", "transformers": "hf", "torchvision": "zoo", "timm": "zoo",
-    "sklearn": "zoo", "distributed": "cluster", "diffusers": "diffusers",
+    "sklearn": "zoo", "distributed": "cluster", "diffusers": "diffusers", "z3": "proofs",
 }  # fmt: skip
 """The extra of fx2onnx that brings a package, by the name that Python imports."""
 

@@ -132,7 +132,9 @@ class _Certifying:
     def _walk(
         self, file: OpenedFile, values: Mapping[str, int], reals: Mapping[str, int]
     ) -> Iterator[tuple[onnx.NodeProto, list[int], list[int]]]:
-        exact, real = (Reader(terms, file.opsets, file.dims, file.dtypes) for terms in (self.exact, self.real))
+        exact, real = (
+            Reader(terms, file.opsets, file.dims, file.dtypes, file.symbols) for terms in (self.exact, self.real)
+        )
         for node in file.proto.graph.node:
             args = [[known[name] if name else None for name in node.input] for known in (values, reals)]
             yield (

@@ -37,6 +37,8 @@ class OpenedFile:
             "" if each.domain == "ai.onnx" else each.domain: each.version for each in self.proto.opset_import
         }
         self.dims: dict[str, tuple[int | None, ...]] = {}
+        self.symbols: dict[str, tuple[int | str | None, ...]] = {}
+        """Sizes as numbers or as names of sizes of the inputs."""
         self.dtypes: dict[str, str] = {}
         self._infer()
 
@@ -59,13 +61,19 @@ class OpenedFile:
             proto = onnx.shape_inference.infer_shapes(proto, data_prop=True)
         except Exception:  # onnx has classes of its own; what the file declares stays
             proto = self.proto
+        sized = [value.type.tensor_type.shape.dim for value in graph.input]
+        names = {dim.dim_param for dims in sized for dim in dims if dim.dim_param}
         for value in (*proto.graph.value_info, *proto.graph.input, *proto.graph.output):
             kind = value.type.tensor_type
             if kind.elem_type:
                 self.dtypes[value.name] = str(onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type))
             if kind.HasField("shape"):
-                sizes = (dim.dim_value if dim.HasField("dim_value") else None for dim in kind.shape.dim)
+                sizes = [dim.dim_value if dim.HasField("dim_value") else None for dim in kind.shape.dim]
                 self.dims[value.name] = tuple(sizes)
+                named = (dim.dim_param if dim.dim_param in names else None for dim in kind.shape.dim)
+                self.symbols[value.name] = tuple(
+                    name if size is None else size for size, name in zip(sizes, named, strict=True)
+                )
         for name, array in self.constants.items():
             self.dims[name], self.dtypes[name] = array.shape, str(array.dtype)
 

@@ -41,7 +41,7 @@ _FIXED = frozenset(["Shape", "Size"])
 @public_methods
 @dataclass(frozen=True, slots=True)
 class RangeFinding:
-    """What an input in the ranges may cause at a node."""
+    """A fault that an input in the ranges may cause at a node."""
 
     kind: str
     """``overflow``, ``nan``, ``division`` or ``index``."""
@@ -75,7 +75,7 @@ class OutputBound:
 @public_methods
 @dataclass(repr=False)
 class ValueRanges(Shown):
-    """What follows for an ONNX file from the ranges of its inputs."""
+    """Bounds and findings of an ONNX file for declared ranges of its inputs."""
 
     sizes: dict[str, tuple[int, ...]]
     """The shape of each input that the bounds are for."""
@@ -255,7 +255,7 @@ class _Walk:
         return Interval(-wide, wide, wide)
 
     def _judge(self, node: onnx.NodeProto, notes: list[tuple[str, str]]) -> None:
-        """What may go wrong at a node."""
+        """Note the faults that inputs may cause at a node."""
         for name in filter(None, node.output):
             span, like = self.spans.get(name), self.samples[0].get(name)
             if span is None or not isinstance(like, np.ndarray) or not unit_of(like.dtype) or not span.low.size:

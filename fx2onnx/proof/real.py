@@ -294,6 +294,12 @@ def _conv(terms: Terms, args: Args, attributes: Mapping[str, Any], shape: Shape)
         "auto_pad": b"NOTSET",
     }
     stated = {**defaults, **{name: value for name, value in attributes.items() if name != "kernel_shape"}}
+    inner = terms.key(x)
+    if inner[0] == "zeros around" and stated["auto_pad"] in (b"NOTSET", "NOTSET"):
+        pads = inner[2]
+        more = (*pads[2 : axes + 2], *pads[axes + 4 :])
+        if not any(pads[:2]) and not any(pads[axes + 2 : axes + 4]) and min(more, default=-1) >= 0:
+            x, stated["pads"] = inner[1], [one + other for one, other in zip(stated["pads"], more, strict=True)]
     found = product(
         terms, "Conv", tuple(sorted((name, as_key(value)) for name, value in stated.items())), x, weight, shape
     )

@@ -93,6 +93,8 @@ _MOVES = _VIEWS | {
     "SpaceToDepth",
 }
 """Each element of the result is one of the first input; the others are constants."""
+_REPEATS = frozenset(["reshape", "view", "unsqueeze", "transpose", "moved"])
+"""Terms that hold elements of another one."""
 _NEUTRAL = {"Mul": 1, "Div": 1, "Add": 0, "Sub": 0, "And": True, "Or": False}
 """What changes nothing as the second input, and where their order does not matter as the first."""
 _FLOATS = ("float16", "float32", "float64", "bfloat16")
@@ -113,8 +115,9 @@ class Reader:
         opsets: Mapping[str, int],
         dims: Mapping[str, tuple[int | None, ...]],
         dtypes: Mapping[str, str],
+        symbols: Mapping[str, tuple[int | str | None, ...]],
     ) -> None:
-        self.terms, self.opsets, self.dims, self.dtypes = terms, opsets, dims, dtypes
+        self.terms, self.opsets, self.dims, self.dtypes, self.symbols = terms, opsets, dims, dtypes, symbols
         self.opset = opsets.get("", 0)
         self._draws = 0
 
@@ -134,6 +137,8 @@ class Reader:
             found = split_product(terms, args[0], shapes, int(attributes.get("axis", 0)))
         if found is None and is_standard and node.op_type in _MOVES:
             found = self._moved(node, args)
+        if found is None and is_standard and node.op_type in _VIEWS and full(self.dims.get(names[0])) is None:
+            found = self._reshaped(args[0], names[0])
         if found is None and is_standard and (len(names) == 1 or node.op_type in ("Dropout", "LayerNormalization")):
             shape, dtype = self.dims.get(names[0]), self.dtypes.get(names[0], "")
             single = self._single(node.op_type, args, attributes, shape, dtype)
@@ -185,6 +190,14 @@ class Reader:
             return terms.constant(np.array(known[start : len(known) if end is None else end], np.int64))
         if op == "Cast" and terms.dtypes.get(x) == str(onnx.helper.tensor_dtype_to_np_dtype(attributes["to"])):
             return x
+        if op == "CastLike" and dtype:
+            array = terms.constants.get(x)
+            if terms.dtypes.get(x) == dtype:
+                return x
+            return None if array is None else terms.constant(array.astype(dtype))
+        if op == "Pad" and self._pads_zeros(args, attributes):
+            pads = array_of(terms, args, 1)
+            return None if pads is None else terms.of("zeros around", x, tuple(pads.tolist()))
         if op in ("Expand", "Tile") and sizes is not None and sizes == known:
             return x
         if op == "Slice" and sizes is not None and sizes == known and self._has_positive_steps(args):
@@ -230,8 +243,19 @@ class Reader:
         return len(args) < 5 or args[4] is None or (steps is not None and bool((steps > 0).all()))
 
     def _is_zero(self, args: Args, index: int) -> bool:
-        array = array_of(self.terms, args, index)
-        return array is not None and not array.any()
+        """Return whether an operand is zeros: a constant, or one made larger by operators that only repeat."""
+        term = args[index] if index < len(args) else None
+        while term is not None and term not in self.terms.constants:
+            key = self.terms.key(term)
+            if key[0] == "op" and key[2] == "ConstantOfShape":
+                return not key[4]  # no value is 0
+            term = key[1] if key[0] in _REPEATS else key[5][0] if key[0] == "op" and key[2] == "Expand" else None
+        array = None if term is None else self.terms.constants[term]
+        return array is not None and array.dtype != object and not array.any()
+
+    def _pads_zeros(self, args: Args, attributes: Mapping[str, Any]) -> bool:
+        is_plain = attributes.get("mode", b"constant") in (b"constant", "constant") and len(args) in (2, 3)
+        return is_plain and (len(args) < 3 or args[2] is None or self._is_zero(args, 2))
 
     def _moved(self, node: onnx.NodeProto, args: Args) -> list[int] | None:
         """The source of each element of the outputs, found by running the node on the places of its input's elements."""
@@ -263,6 +287,19 @@ class Reader:
         key = terms.key(x)
         inner = key[1] if key[0] == "view" else x
         return inner if terms.shapes.get(inner) == shape else self.terms.shaped(terms.of("view", inner, shape), shape)
+
+    def _reshaped(self, x: int | None, name: str) -> list[int] | None:
+        """A view of unknown sizes, all but one of which have numbers or names: that one follows from the others, none of which is 0."""
+        sizes = self.symbols.get(name)
+        if x is None or sizes is None or sizes.count(None) > 1:
+            return None
+        left = [axis for axis, size in enumerate(sizes) if not isinstance(size, int)]
+        free = sizes.index(None) if None in sizes else left[-1]
+        if 0 in sizes:
+            return None
+        target = tuple(-1 if axis == free else size for axis, size in enumerate(sizes))
+        key = self.terms.key(x)
+        return [self.terms.of("reshape", key[1] if key[0] == "reshape" else x, target)]
 
     def _axes(self, args: Args, attributes: Mapping[str, Any]) -> list[int] | None:
         array = array_of(self.terms, args, 1)

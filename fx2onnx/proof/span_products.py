@@ -236,7 +236,7 @@ def _batch_norm(call: Call) -> Interval:
 
 @rule("Pow")
 def _pow(call: Call) -> Interval:
-    """Of a constant exponent."""
+    """A power with a constant exponent."""
     x, exponents = call.span(0), np.unique(call.constant(1).astype(np.float64))
     if exponents.size != 1:
         raise LookupError("Pow")

@@ -122,7 +122,7 @@ class Call:
         return found
 
     def rounded(self, size: Any, count: float = 1.0) -> Any:
-        """What ``count`` roundings of a number of that size may be."""
+        """The largest error of ``count`` roundings of a number of that size."""
         if not self.unit:
             return np.zeros_like(size)
         return sum_share(count, self.unit) * size + count * float(ml_dtypes.finfo(self.dtype).smallest_normal)

@@ -213,6 +213,53 @@ def node(op: str, *names: str, **attributes: Any) -> onnx.NodeProto:
     return onnx.helper.make_node(op, list(names[:-1]), [names[-1]], **attributes)
 
 
+FILES = {
+    "padded": ([node("Pad", "x", "pads", "p"), node("Conv", "p", "w", "y")], [node("Conv", "x", "w", "y", pads=[1, 2])]),
+    "padded twice": ([node("Pad", "x", "pads", "p"), node("Conv", "p", "w", "y", pads=[1, 0])], [node("Conv", "x", "w", "y", pads=[2, 2])]),
+    "computed target": (
+        [node("Shape", "x", "s"), node("Gather", "s", "first", "n"), node("Concat", "n", "rest", "t", axis=0), node("Reshape", "x", "t", "y")],
+        [node("Reshape", "x", "fixed", "y")],
+    ),
+    "two views": (
+        [node("Reshape", "x", "fixed", "f"), node("Reshape", "f", "back", "b"), node("Relu", "b", "y")],
+        [node("Reshape", "x", "back", "b"), node("Relu", "b", "y")],
+    ),
+    "cast like": ([node("CastLike", "w", "x", "v"), node("Conv", "x", "v", "y")], [node("Conv", "x", "w", "y")]),
+    "state of zeros": (
+        [node("Shape", "lengths", "s"), node("Concat", "one", "s", "one", "d", axis=0), node("Expand", "zero", "d", "h"),
+         node("LSTM", "x", "wi", "wr", "", "", "h", "h", "y", hidden_size=1)],
+        [node("LSTM", "x", "wi", "wr", "y", hidden_size=1)],
+    ),
+}  # fmt: skip
+WRONG = {
+    "padded": [node("Conv", "x", "w", "y", pads=[2, 1])],
+    "computed target": [node("Reshape", "x", "back", "t"), node("Transpose", "t", "u", perm=[0, 2, 1]), node("Reshape", "u", "fixed", "y")],
+    "two views": [node("Reshape", "x", "fixed", "f"), node("Reshape", "f", "back", "b"), node("Neg", "b", "y")],
+}  # fmt: skip
+CONSTANTS = {
+    "pads": np.array([0, 0, 1, 0, 0, 2], np.int64), "w": np.arange(1, 13, dtype=np.float32).reshape(2, 3, 2),
+    "first": np.array([0], np.int64), "rest": np.array([12], np.int64), "fixed": np.array([0, 12], np.int64),
+    "back": np.array([0, 4, 3], np.int64), "one": np.array([1], np.int64), "zero": np.zeros((), np.float32),
+    "lengths": np.ones(3, np.int32), "wi": np.ones((1, 4, 4), np.float32), "wr": np.ones((1, 4, 1), np.float32),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("size", ["batch", 2])
+@pytest.mark.parametrize("name", FILES)
+def test_forms_of_other_tools(tmp_path: Path, name: str, size: Any) -> None:
+    """What ``optimize`` makes of them is proved or bounded, and what it must not make of them is neither."""
+    for place, nodes in zip(("before", "after", "wrong"), (*FILES[name], WRONG.get(name)), strict=True):
+        if nodes is not None:
+            names = {each for made in nodes for each in made.input}
+            shape = [size, 3, 4]
+            used = {key: array for key, array in CONSTANTS.items() if key in names}
+            onnx.save(graph_of(nodes, shape, **used), tmp_path / f"{place}.onnx")
+    found = fx2onnx.certify(tmp_path / "before.onnx", tmp_path / "after.onnx")
+    assert set(found.outputs.values()) <= {"proved", "bounded"}
+    if name in WRONG:
+        assert fx2onnx.certify(tmp_path / "before.onnx", tmp_path / "wrong.onnx").outputs == {"y": "refuted"}
+
+
 INTS = {"a": np.array([1], np.int64), "b": np.array([2], np.int64), "both": np.array([1, 3], np.int64)}
 EQUAL: list[tuple[str, list[onnx.NodeProto], list[onnx.NodeProto], dict[str, Any], str]] = [
     ("unsqueezes", [node("Unsqueeze", "x", "a", "u"), node("Unsqueeze", "u", "b", "y")],

@@ -1,0 +1,159 @@
+"""Certificates of what ``fx2onnx optimize`` did to files of other tools and to exports of the zoo, beside onnxsim's on the same pairs.
+
+``make certificates``: it needs an environment with onnxsim and z3.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import fx2onnx
+from benchmarks.machine import describe
+from benchmarks.optimize_files import FOREIGN, write_large
+from fx2onnx.proof.certify import KINDS, certify
+from fx2onnx.sources import resolve
+
+PAGE = Path("docs/measured/certificates.md")
+ZOO = (
+    *("mnist_cnn", "mnist_cnn_same", "resnet18", "mobilenet_v3_large", "efficientnet_b0", "deit_tiny", "vit_tiny"),
+    *("yolov5", "realesrgan_tiny", "diffusion_unet", "bert_tiny", "gpt2_tiny", "t5_tiny", "llama_tiny", "whisper_tiny"),
+    *("clip_tiny", "lstm_tagger", "gru_seq2seq"),
+)
+LIBRARIES = (
+    *(f"hf:{kind}?num_hidden_layers=2&vocab_size=1000" for kind in ("albert", "electra", "roberta", "mpnet")),
+    *(f"timm:{name}" for name in ("resnet10t", "mixer_s32_224", "levit_128s", "mobilevit_xxs", "convnext_atto", "swin_s3_tiny_224")),
+    *(f"torchvision:{name}" for name in ("squeezenet1_1", "shufflenet_v2_x0_5", "mnasnet0_5", "regnet_y_400mf")),
+)  # fmt: skip
+ONNXSIM = """
+import sys, time, json, onnx, onnxsim.certify
+for line in sys.stdin:
+    one, other = line.split()
+    start = time.perf_counter()
+    try:
+        found = onnxsim.certify.certify(onnx.load(one), onnx.load(other), total_timeout_ms=5000)
+        kinds = sorted(set(found.outputs.values()))
+    except BaseException as error:
+        kinds = [type(error).__name__]
+    print(json.dumps([kinds, time.perf_counter() - start]), flush=True)
+"""
+
+
+def write_own(folder: Path) -> None:
+    """Models of the zoo and of libraries, as they leave lowering."""
+    for spec in (*(f"zoo:{name}" for name in ZOO), *LIBRARIES):
+        name = spec.partition("?")[0].replace(":", "_")
+        path = folder / f"{name}_own.onnx"
+        if path.exists():
+            continue
+        try:
+            source = resolve(spec)
+            fx2onnx.export(source.module, source.args, path, kwargs=source.kwargs, dynamic_shapes=source.dynamic_shapes,
+                           optimize=False)  # fmt: skip
+        except Exception as error:  # a package may be missing
+            print(f"{path.name}: not exported: {type(error).__name__}: {error}"[:200])
+
+
+def measure(path: Path, after: Path) -> dict[str, Any]:
+    """The certificate of one file, and both times in seconds."""
+    start = time.perf_counter()
+    fx2onnx.optimize(path, after)
+    optimised = time.perf_counter()
+    found = certify(path, after)
+    return {
+        "name": path.stem,
+        "counts": dict(found.counts),
+        "outputs": sorted(set(found.outputs.values())),
+        "optimize": optimised - start,
+        "certify": time.perf_counter() - optimised,
+        "left": Counter(each.op_type for each in found.changed if each.kind not in ("proved", "bounded")),
+    }
+
+
+def by_onnxsim(python: str, pairs: list[tuple[Path, Path]]) -> list[tuple[list[str], float]]:
+    """The verdicts of onnxsim's certify on the outputs of each pair, and its seconds."""
+    text = "".join(f"{one} {other}\n" for one, other in pairs)
+    done = subprocess.run([python, "-c", ONNXSIM], input=text, text=True, stdout=subprocess.PIPE, check=False)
+    return [tuple(json.loads(line)) for line in done.stdout.splitlines() if line.startswith("[")]
+
+
+def page(rows: list[dict[str, Any]]) -> str:
+    """The table, and what it comes to."""
+    total = sum((Counter(row["counts"]) for row in rows), Counter[str]())
+    changed = sum(total.values())
+    ratios = sorted(row["certify"] / row["optimize"] for row in rows)
+    known = [row for row in rows if row.get("onnxsim")]
+    proved = [row for row in known if all(kind.startswith("proved") for kind in row["onnxsim"])]
+    ours = [row for row in known if set(row["outputs"]) <= {"proved", "bounded"}]
+    lines = [
+        "# Certificates of optimized files",
+        "",
+        "`fx2onnx certify` on each file before and after `fx2onnx optimize`: files of other tools (`tests/data/foreign`, both exporters of",
+        "PyTorch) and exports of the zoo and of libraries without rewrites. Written by `make certificates`.",
+        "",
+        describe(),
+        "",
+        f"- {len(rows)} files, {changed} changed nodes: "
+        + ", ".join(f"{kind} {total[kind]} ({total[kind] / max(changed, 1):.1%})" for kind in KINDS if total[kind]),
+        f"- time of a certificate by that of the optimization, which also compares: median {ratios[len(ratios) // 2]:.2f}, largest {ratios[-1]:.2f}",
+    ]
+    if known:
+        lines += [
+            f"- `onnxsim.certify` with z3, 5 seconds a file: files with all outputs proved or bounded, of the {len(known)} that onnxsim saw: {len(ours)}; with all proved by onnxsim: {len(proved)}",
+        ]
+    lines += [
+        "",
+        "| file | " + " | ".join(KINDS) + " | outputs | certify, s | optimize, s | onnxsim |",
+        "|---|" + "---:|" * len(KINDS) + "---|---:|---:|---|",
+    ]
+    for row in rows:
+        cells = [str(row["counts"].get(kind, "")) for kind in KINDS]
+        cells += [
+            ", ".join(row["outputs"]),
+            f"{row['certify']:.2f}",
+            f"{row['optimize']:.2f}",
+            ", ".join(row.get("onnxsim", [])),
+        ]
+        lines.append(f"| {row['name']} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Measure, and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--onnxsim", help="the Python of an environment with onnxsim and z3")
+    parser.add_argument("--folder", type=Path, help="where files are made and kept")
+    parser.add_argument("--write", action="store_true")
+    chosen = parser.parse_args()
+    folder = chosen.folder or Path(tempfile.mkdtemp())
+    (folder / "after").mkdir(exist_ok=True, parents=True)
+    if not (folder / "done").exists():
+        write_own(folder)
+        write_large(folder)
+        (folder / "done").touch()
+    rows, pairs = [], []
+    for path in [*sorted(FOREIGN.glob("*.onnx")), *sorted(folder.glob("*.onnx"))]:
+        after = folder / "after" / path.name
+        try:
+            rows.append(measure(path, after))
+        except Exception as error:  # a file that optimize refuses is none of a pair
+            print(path.stem, type(error).__name__, str(error)[:200], flush=True)
+            continue
+        pairs.append((path, after))
+        print(rows[-1], flush=True)
+        if chosen.write:
+            PAGE.write_text(page(rows))
+    for row, (kinds, _) in zip(rows, by_onnxsim(chosen.onnxsim, pairs) if chosen.onnxsim else (), strict=False):
+        row["onnxsim"] = kinds
+    if chosen.write:
+        PAGE.write_text(page(rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""Proofs of rewrites on symbols: right rules are proved, and wrong ones are not."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+
+import numpy as np
+import onnx
+import pytest
+
+from fx2onnx.base.errors import UserError
+from studies.proofs import Case, file_cases, passed, prove, rows_of
+from tests.proof.test_certify import graph_of, node
+
+W = np.arange(6, dtype=np.float32).reshape(3, 2)
+ONE = np.float32(1)
+EQUAL: list[tuple[str, list[onnx.NodeProto], list[onnx.NodeProto], str]] = [
+    ("gemm", [node("MatMul", "x", "w", "m"), node("Add", "m", "c", "y")], [node("Gemm", "x", "w", "c", "y")], "exact"),
+    ("scale", [node("Mul", "x", "c", "m"), node("MatMul", "m", "w", "y")], [node("MatMul", "x", "w", "m"), node("Mul", "m", "c", "y")], "real"),
+    ("softmax", [node("Softmax", "x", "y")], [node("Exp", "x", "e"), node("ReduceSum", "e", "last", "s"), node("Div", "e", "s", "y")], "real"),
+    ("gelu", [node("Gelu", "x", "y")], [node("Gelu", "x", "y", approximate="tanh")], "none"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("before", "after", "kind"), [each[1:] for each in EQUAL], ids=[each[0] for each in EQUAL])
+def test_kinds_of_proof(before: list[onnx.NodeProto], after: list[onnx.NodeProto], kind: str) -> None:
+    pytest.importorskip("z3", reason="z3 is an extra: pip install 'fx2onnx[proofs]'")
+    constants = {"w": W, "c": np.float32(2), "last": np.array([1], np.int64)}
+    one, other = (
+        graph_of(nodes, [2, 3], **{k: v for k, v in constants.items() if any(k in each.input for each in nodes)})
+        for nodes in (before, after)
+    )
+    assert prove(one, other, {}).kind == kind
+
+
+def test_z3_knows_signs_of_zero() -> None:
+    pytest.importorskip("z3", reason="z3 is an extra: pip install 'fx2onnx[proofs]'")
+    same = graph_of([node("Identity", "x", "y")], [2])
+    for op, number, kind in (("Mul", 1.0, "z3"), ("Add", -0.0, "z3"), ("Add", 0.0, "real"), ("Mul", 1.5, "none")):
+        made = graph_of([node(op, "x", "c", "y")], [2], c=np.float32(number))
+        assert prove(made, same, {}).kind == kind, (op, number)
+
+
+@pytest.mark.long
+def test_rules_of_files_are_proved_and_wrong_ones_refuted() -> None:
+    pytest.importorskip("z3", reason="z3 is an extra: pip install 'fx2onnx[proofs]'")
+    cases = file_cases()
+    proofs = rows_of(cases)
+    assert len(proofs) == 7
+    assert all(each.kind != "none" for each in itertools.chain(*proofs.values())), proofs
+    count, through = passed(cases, 20)
+    assert count >= 15
+    assert through == []
+
+
+def test_without_z3_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "z3", None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    made = graph_of([node("Mul", "x", "c", "y")], [2], c=ONE)
+    with pytest.raises(UserError, match="z3") as raised:
+        prove(made, graph_of([node("Identity", "x", "y")], [2]), {})
+    assert raised.value.code == "E602"
+    assert "fx2onnx[proofs]" in str(raised.value.next)
+
+
+def test_a_case_keeps_its_sizes() -> None:
+    made = graph_of([node("Relu", "x", "y")], ["batch", 3])
+    assert rows_of([Case(("same",), made, made, {"batch": 2})])["same"][0].kind == "exact"

@@ -7,7 +7,6 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -78,7 +77,7 @@ def merge(module: Model, folder: Path) -> None:
         )  # a new one: what is tied to the old one keeps it
 
 
-def _read(folder: Path) -> tuple[dict[str, Any], Mapping[str, torch.Tensor]]:
+def _read(folder: Path) -> tuple[Mapping[str, object], Mapping[str, torch.Tensor]]:
     if not folder.is_dir():
         raise UserError("E302", f"there is no adapter folder '{folder}'", next="?adapter=FOLDER, as PEFT saves it")
     stated = read_object(inside(folder, ADAPTER_CONFIG))
@@ -105,7 +104,7 @@ def _module(module: Model, name: str) -> nn.Module | None:
     return next((names[each] for each in tried if each in names), None)
 
 
-def _scale(stated: Mapping[str, Any], name: str, rank: int) -> float:
+def _scale(stated: Mapping[str, object], name: str, rank: int) -> float:
     """What the product is multiplied with. Raises: UserError E302."""
     patterns = stated.get("alpha_pattern") or {}
     if not isinstance(patterns, dict) or not all(map(_PATH.fullmatch, patterns)):
@@ -117,12 +116,14 @@ def _scale(stated: Mapping[str, Any], name: str, rank: int) -> float:
         )
     own = next((alpha for key, alpha in patterns.items() if f".{name}".endswith(f".{key}")), None)
     alpha = stated.get("lora_alpha", rank) if own is None else own
-    if type(alpha) not in (int, float) or not rank:
+    if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not rank:
         raise UserError("E302", "cannot read the adapter", why=f"lora_alpha is {alpha!r:.60}, the rank {rank}")
     return float(alpha) / (math.sqrt(rank) if stated.get("use_rslora") else rank)
 
 
-def _merged(owner: Any, weight: torch.Tensor, parts: Mapping[str, torch.Tensor], scale: float) -> torch.Tensor | None:
+def _merged(
+    owner: nn.Module | None, weight: torch.Tensor, parts: Mapping[str, torch.Tensor], scale: float
+) -> torch.Tensor | None:
     """The weight with the product added, and scaled to the magnitudes of DoRA; None where sizes do not fit."""
     first, second, magnitude = parts["A"].float(), parts["B"].float(), parts.get("magnitude_vector")
     if first.dim() < 2 or second.dim() < 2 or (magnitude is not None and isinstance(owner, nn.Embedding)):

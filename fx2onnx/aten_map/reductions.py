@@ -10,8 +10,7 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.casts import cast
-from fx2onnx.aten_map.creation import filled_with
+from fx2onnx.aten_map.creation import cast, filled_with
 from fx2onnx.aten_map.selection import where
 from fx2onnx.aten_map.table.axes import axes_of, axis_of
 from fx2onnx.aten_map.table.dtypes import TORCH_DTYPES, Number, as_dtype, compute_dtype, opmath, takes, through

@@ -9,9 +9,8 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.casts import cast
 from fx2onnx.aten_map.comparison import compare
-from fx2onnx.aten_map.creation import filled_with
+from fx2onnx.aten_map.creation import cast, filled_with
 from fx2onnx.aten_map.powers import log_add_exp
 from fx2onnx.aten_map.selection import where
 from fx2onnx.aten_map.table.axes import axis_of, sliced, whole, with_rank

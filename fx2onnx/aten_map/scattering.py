@@ -74,14 +74,8 @@ def scatter_nd(op: Emit, value: ir.Value, places: ir.Value, source: ir.Value, re
 
 aten = torch.ops.aten
 REDUCTIONS = {
-    "add": "add",
-    "sum": "add",
-    "mean": "add",
-    "multiply": "mul",
-    "prod": "mul",
-    "amax": "max",
-    "amin": "min",
-}
+    "add": "add", "sum": "add", "mean": "add", "multiply": "mul", "prod": "mul", "amax": "max", "amin": "min",
+}  # fmt: skip
 """PyTorch's names -> ONNX's; a mean is a sum divided afterwards."""
 
 

@@ -18,31 +18,11 @@ TOLERANCES: dict[torch.dtype, tuple[float, float]] = {
 }
 """(relative, absolute) by dtype of the output; every other dtype must be equal."""
 
-RANDOM = frozenset(
-    [
-        "rand",
-        "randn",
-        "randint",
-        "rand_like",
-        "randn_like",
-        "randint_like",
-        "bernoulli",
-        "bernoulli_",
-        "normal",
-        "normal_",
-        "uniform",
-        "uniform_",
-        "normal_functional",
-        "randperm",
-        "multinomial",
-        "rrelu",
-        "rrelu_with_noise",
-        "exponential",
-        "log_normal",
-        "geometric",
-        "cauchy",
-    ]
-)
+RANDOM = frozenset([
+    "rand", "randn", "randint", "rand_like", "randn_like", "randint_like", "bernoulli", "bernoulli_", "normal",
+    "normal_", "uniform", "uniform_", "normal_functional", "randperm", "multinomial", "rrelu", "rrelu_with_noise",
+    "exponential", "log_normal", "geometric", "cauchy",
+])  # fmt: skip
 """Random operators: dtype and shape are compared, distributions elsewhere."""
 UNSET = frozenset(
     ["empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted", "resize"]

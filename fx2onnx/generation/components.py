@@ -109,9 +109,8 @@ class GraphMethod:
         for name, value in inputs.items():
             if name in self.graph.inputs or name in _WITHOUT_EFFECT or _CONSTANT.get(name) is value:
                 continue
-            if _is_equal(
-                value, inputs.get(_FIRST.sub(r"\1.0", name, count=1))
-            ):  # a list with an entry for each of the batch
+            first = _FIRST.sub(r"\1.0", name, count=1)
+            if first != name and _is_equal(value, inputs.get(first)):  # a list with an entry for each of the batch
                 continue
             parameter = self.signature.parameters.get(name)
             if parameter is None or not _is_equal(value, parameter.default):

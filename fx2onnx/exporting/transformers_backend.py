@@ -11,12 +11,12 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import torch
-from torch.utils import _pytree as pytree
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.packages import importing
 from fx2onnx.exporting import pipeline
 from fx2onnx.exporting.options import ExportOptions
+from fx2onnx.torchcompat.pytrees import pytree
 
 with importing():
     from transformers.exporters import OnnxConfig, OnnxExporter, exporter_dynamo, register_backend, utils
@@ -68,7 +68,7 @@ class Fx2OnnxExporter(OnnxExporter):  # type: ignore[misc]
             )
             with _flat_results(model):
                 result = pipeline.run(model, (), copy.deepcopy(dict(inputs)), None, options)
-            spec = pytree.tree_flatten(((), dict(inputs)))[1]
+            spec = pytree.tree_structure(((), dict(inputs)))
         call = SimpleNamespace(in_spec=spec, out_spec=spec)  # the results' is recorded below
         metadata = build_export_metadata(model, inputs, SimpleNamespace(call_spec=call), self.required_packages)
         record_output_structure(metadata, outputs[0])

@@ -1,4 +1,4 @@
-"""What the readers of a quantised weight get: DequantizeLinear before them. products.py has onnxruntime's own operators."""
+"""DequantizeLinear before the readers of a quantised weight. products.py has onnxruntime's own operators."""
 
 from __future__ import annotations
 

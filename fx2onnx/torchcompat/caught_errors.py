@@ -83,7 +83,7 @@ def _parts(kind: ast.expr) -> Sequence[ast.expr]:
 
 
 def _catches(frame: FrameType, error: type[BaseException] | None) -> list[bool]:
-    """Of each handler in the frame for errors of a class, or for any, whether it goes on; where one raises another error, of all."""
+    """True for each handler of the frame that goes on, of those for a class of errors or for any; of all where one raises another."""
     around = [(kinds, goes_on) for stretch, kinds, goes_on in _handlers(frame.f_code) if is_in(frame, [stretch])]
     found = [
         goes_on for kinds, goes_on in around if kinds is None or any(_is_kind(kind, frame, error) for kind in kinds)

@@ -22,7 +22,7 @@ _LIBRARY.define(
 
 
 class Gate(NamedTuple):
-    """What stands between the two products of an expert: ``activation``, or swiglu, min(g, limit) * sigmoid(alpha * min(g,
+    """The step between the two products of an expert: ``activation``, or swiglu, min(g, limit) * sigmoid(alpha * min(g,
     limit)) * (clip(u, -limit, limit) + beta), of numbers g and u that stand in turn (interleaved) or in halves.
     """
 

@@ -105,7 +105,7 @@ def _module(module: Model, name: str) -> nn.Module | None:
 
 
 def _scale(stated: Mapping[str, object], name: str, rank: int) -> float:
-    """What the product is multiplied with. Raises: UserError E302."""
+    """The factor of the product. Raises: UserError E302."""
     patterns = stated.get("alpha_pattern") or {}
     if not isinstance(patterns, dict) or not all(map(_PATH.fullmatch, patterns)):
         raise UserError(

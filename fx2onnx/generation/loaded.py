@@ -140,8 +140,9 @@ class LoadedModel(OpenedFolder):
 
 
 @public
-def load(folder: str | PathLike[str], engine: str | None = None) -> LoadedModel | LoadedPipeline:
-    """The exported models of ``folder``, ready to run in ``engine`` (``"onnxruntime"`` or ``"runner"``).
+def load(folder: str | PathLike[str], engine: str | None = None) -> Any:
+    """The exported models of ``folder``, ready to run in ``engine`` (``"onnxruntime"`` or ``"runner"``): a ``LoadedModel``, or a
+    ``LoadedPipeline`` of a diffusers folder. Typed as Any, since the folder decides which.
 
     Raises:   UserError E302 where the folder holds no model, E001 and E602 for an engine that is unknown or missing.
     """

@@ -113,8 +113,7 @@ def train(folder: Path) -> float:
 
 def generate(folder: Path) -> Any:
     fx2onnx.export_folder("hf:./my-model", folder, cache="static")
-    model = fx2onnx.load(folder)
-    assert isinstance(model, fx2onnx.LoadedModel)
+    model: fx2onnx.LoadedModel = fx2onnx.load(folder)
     return model.generate(input_ids=np.array([[1, 2, 3]]), max_new_tokens=4)
 
 

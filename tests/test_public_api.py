@@ -109,7 +109,7 @@ SIGNATURES = {
         "feeds: Mapping[str, Any] | None = None, dims: Mapping[str, int] | None = None, seed: int = 0, "
         "weights: str = 'full') -> dict[str, list[str]]"
     ),
-    "load": "(folder: str | PathLike[str], engine: str | None = None) -> LoadedModel | LoadedPipeline",
+    "load": "(folder: str | PathLike[str], engine: str | None = None) -> Any",
     "optimize": (
         "(model: Any, out: str | os.PathLike[str] | None = None, *, level: int = 2, opset: int | None = None, target: str | None = None, "
         "fix: Mapping[str, int] | str | None = None, dynamic: Mapping[str, str] | None = None, "

@@ -41,7 +41,7 @@ def export_folder_command(
     verify: options.Verify = True,
     strict: options.Strict = False,
 ) -> None:
-    """Export a generative model or a diffusers pipeline as a folder of ONNX files."""
+    """Export a generative model or a pipeline as a folder."""
     asked = asked_of(exported, quantize, precision, verify=verify)
     if not is_pipeline_source(source):
         with_task(source, folder["task"])

@@ -106,7 +106,9 @@ def _loaded(stages: Any, folder: Path, engine: str | None) -> LoadedModel:
     from fx2onnx.judge.engines import SESSIONS, chosen_engines
 
     with stages.stage(f"load {folder}"):
-        model: LoadedModel | LoadedPipeline = load(folder, chosen_engines(None if engine is None else [engine], SESSIONS)[0])
+        model: LoadedModel | LoadedPipeline = load(
+            folder, chosen_engines(None if engine is None else [engine], SESSIONS)[0]
+        )
     if isinstance(model, LoadedPipeline):
         raise UserError(
             "E001",

@@ -25,7 +25,7 @@ COMMANDS = {
     name: Command(group, place, help)
     for group, name, place, help in (
         ("make", "export", "export:export_command", "Export a model and compare the file with PyTorch."),
-        ("make", "export-folder", "export_folder:export_folder_command", "Export a generative model or a diffusers pipeline as a folder of ONNX files."),
+        ("make", "export-folder", "export_folder:export_folder_command", "Export a generative model or a pipeline as a folder."),
         ("make", "export-training", "export_training:export_training_command", "Export training steps as a folder of ONNX files."),
         ("make", "export-many", "export_folder:export_many_command", "Export several models in processes of their own."),
         ("make", "optimize", "optimize:optimize_command", "Optimize any ONNX file and check the result."),

@@ -111,7 +111,7 @@ def test_a_file_is_a_source(folder: Path) -> None:
         ("resnet50", "torchvision:resnet50"),
         ("resnt50", "timm:resnet50"),
         ("bert", "hf:bert"),
-        ("inner", "hf:inner"),
+        ("inner", "it has none of modules.json"),
         ("zoo:resnet34", "torchvision:resnet34 and timm:resnet34 have that name"),
         ("torchvison:resnet50", "did you mean torchvision"),
     ],

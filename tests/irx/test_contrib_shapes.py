@@ -34,6 +34,7 @@ CASES: list[tuple[str, str, list[tuple[Any, list[Any]] | None], int, dict[str, A
     (MICROSOFT, "MultiHeadAttention",
      [(F32, ["b", "s", 8]), (F32, ["b", 2, "t", 4]), (F32, ["b", 2, "t", 4]), None, None, None, (F32, ["b", 2, "p", 4]),
       (F32, ["b", 2, "p", 4])], 3, {"num_heads": 2}),
+    (MICROSOFT, "MoE", [(F32, ["b", 8]), (F32, ["b", 4]), (F32, [4, 16, 8]), None, (F32, [4, 8, 16])], 1, {"k": 2}),
 ]  # fmt: skip
 SIZES = {"b": 3, "s": 4, "t": 5, "p": 2}
 
@@ -75,5 +76,5 @@ def run(proto: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> list[np.ndarray
 
 
 def test_every_rule_is_tried() -> None:
-    """But for GroupQueryAttention, whose cache is as long as numbers say: tests/runner/test_contrib.py runs it."""
-    assert {case[:2] for case in CASES} == set(CONTRIB) - {(MICROSOFT, "GroupQueryAttention")}
+    """But for GroupQueryAttention, whose cache is as long as numbers say, and QMoE of codes: tests/runner has them."""
+    assert {case[:2] for case in CASES} == set(CONTRIB) - {(MICROSOFT, "GroupQueryAttention"), (MICROSOFT, "QMoE")}

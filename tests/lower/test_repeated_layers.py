@@ -87,7 +87,7 @@ class Block(nn.Module):
         if self.kind == "mask from outside":
             x = nn.functional.scaled_dot_product_attention(x, x, x, mask)
         if self.kind == "padded outside":
-            x = x * nn.functional.max_pool1d(mask, 3, 1, 1).mean()
+            x = x * nn.functional.max_pool1d(mask, 3, 1, 1).mean() / 2
         if self.kind == "number of its own":
             x = x * (1 + self.index / 10)
         if self.kind == "buffer":

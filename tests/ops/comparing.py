@@ -177,10 +177,16 @@ def has_free_values(call: Any) -> bool:
     return name in RANDOM or name in UNSET
 
 
+def is_up_to_signs(call: Any) -> bool:
+    """Whether the call gives vectors of a decomposition of real matrices."""
+    name = call.overload._schema.name.rpartition("::")[2].strip("_").removeprefix("linalg_")
+    return name in ("svd", "eigh") and not any(leaf.is_complex() for leaf in call.outputs)
+
+
 def without_signs(call: Any, values: list[torch.Tensor]) -> list[torch.Tensor]:
     """What a decomposition's vectors make, which their signs do not change: the matrix again, and that they are orthonormal."""
     name = call.overload._schema.name.rpartition("::")[2].strip("_").removeprefix("linalg_")
-    if name not in ("svd", "eigh") or not all(value.numel() for value in values):
+    if not all(value.numel() for value in values):
         return values
     if name == "eigh":
         numbers, vectors = values

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fx2onnx.base.errors import UserError
 from fx2onnx.sizes.expr import Dim, apply
 from fx2onnx.sizes.text import named, parse_dim, size_of
-from fx2onnx.sources.registry import _parse
+from fx2onnx.sources.registry import parsed
 from fx2onnx.verify.samples import _changed
 from tests.sizes import test_expr
 
@@ -121,12 +121,12 @@ def test_a_size_grows_as_the_text_says_where_the_sample_bears_it_out(text: str, 
 @pytest.mark.parametrize("value", ["-" * 5000 + "1", "-" * 200_000 + "1", "%2B".join("1" * 100_000)])
 def test_a_source_option_without_an_end_is_one_error(value: str) -> None:
     with pytest.raises(UserError, match="value of 'depth'") as caught:
-        _parse(f"zoo:net?depth={value}")
+        parsed(f"zoo:net?depth={value}")
     assert caught.value.code == "E601"
 
 
 def test_a_source_option_that_is_no_literal_is_a_text() -> None:
-    assert _parse("zoo:net?a={[]: 1}&b=[1,2]&c=x")[2] == {"a": "{[]: 1}", "b": [1, 2], "c": "x"}
+    assert parsed("zoo:net?a={[]: 1}&b=[1,2]&c=x")[2] == {"a": "{[]: 1}", "b": [1, 2], "c": "x"}
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ from fx2onnx.capture.recording.plugins import RunPlugin
 from fx2onnx.capture.recording.tracer import Tracer
 from fx2onnx.capture.recording.values import Memory, dims_of
 from fx2onnx.capture.shapes.deciding import LOOP_IN_TENSORS, NO_LOOP, few
+from fx2onnx.capture.shapes.size_arguments import WHOLE
 from fx2onnx.capture.shapes.symnode import may_be_size, sym_int, unwrap
 from fx2onnx.sizes.expr import Dim, apply
 from fx2onnx.sizes.relation import Relation
@@ -75,6 +76,9 @@ class TurnsIterator:
         return self._loop.next()
 
 
+WHOLE[Turns] = Turns.whole
+
+
 @answers_for_caller
 class Loops(RunPlugin):
     """The loops of one run that are loops of the file."""
@@ -96,7 +100,7 @@ class Loops(RunPlugin):
             turns.become(found, list)
         self._turned.clear()
         self.open.clear()
-        self.tests = LoopTests(self)
+        del self.tests  # which refers to this
         self.tracer.repeats.clear()
 
     # -- what Python finds in the place of its own ------------------------------------------------------------------
@@ -107,7 +111,6 @@ class Loops(RunPlugin):
             put_name(torch.Tensor, name, instead(getattr(torch.Tensor, name)), Why.SIZES)
         for name, instead in functions.items():
             put_name(torch, name, instead(getattr(torch, name)), Why.SIZES)
-        put_name(torch.Tensor, "__getitem__", self._indexed(torch.Tensor.__getitem__), Why.SIZES)
         for name in ("__mul__", "__rmul__"):
             put_name(torch.SymInt, name, self._repeating(getattr(torch.SymInt, name)), Why.SIZES)
         return turns.NAMES
@@ -121,16 +124,6 @@ class Loops(RunPlugin):
 
         loops = self
         return multiplied
-
-    def _indexed(self, own: Callable[..., Value]) -> Callable[..., Value]:
-        @answers_for_caller
-        def __getitem__(self: torch.Tensor, index: Value) -> Value:
-            whole = [
-                one.whole() if type(one) is Turns else one for one in (index if type(index) is tuple else (index,))
-            ]
-            return own(self, tuple(whole) if type(index) is tuple else whole[0])
-
-        return __getitem__
 
     def _iterated(self, own: Callable[..., Value]) -> Callable[..., Value]:
         loops = self

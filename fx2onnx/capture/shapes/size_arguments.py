@@ -324,6 +324,10 @@ class _CountedShape(tuple[Any, ...]):
         return _CountedShape(found) if isinstance(place, slice) else found
 
 
+WHOLE: dict[type, Callable[[Any], torch.Tensor]] = {}
+"""Kinds of lists that loops of the file fill, and the function that gives the tensor of one."""
+
+
 @answers_for_caller
 def _with_sizes(index: Index) -> Index:
     """``index`` whose slices have numbers, symbolic ones among them, in the place of one-element tensors, and whose lists of
@@ -331,6 +335,8 @@ def _with_sizes(index: Index) -> Index:
     """
     if isinstance(index, tuple):
         return tuple(map(_with_sizes, index))
+    if type(index) in WHOLE:
+        return WHOLE[type(index)](index)
     if isinstance(index, list) and any(type(each) is torch.SymInt or isinstance(each, torch.Tensor) for each in index):
         return torch.tensor([_number(each) for each in index])
     if isinstance(index, slice):

@@ -16,7 +16,7 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.base.packages import importing
 from fx2onnx.exporting import pipeline
 from fx2onnx.exporting.options import ExportOptions
-from fx2onnx.torchcompat.pytrees import pytree
+from fx2onnx.torchcompat.pytrees import pytree, registered_meanwhile
 
 with importing():
     from transformers.exporters import OnnxConfig, OnnxExporter, exporter_dynamo, register_backend, utils
@@ -44,6 +44,10 @@ class Fx2OnnxExporter(OnnxExporter):  # type: ignore[misc]
 
     def export_program(self, model: Any, sample_inputs: MutableMapping[str, Any], config: Any) -> tuple[Any, Any]:
         """One graph as an ``onnx_ir.Model``, and what transformers records of it. Raises: UserError."""
+        with registered_meanwhile():
+            return self._export(model, sample_inputs, config)
+
+    def _export(self, model: Any, sample_inputs: MutableMapping[str, Any], config: Any) -> tuple[Any, Any]:
         _check(config)
         model, inputs, flags = utils.prepare_for_export(model, sample_inputs)
         exporter_dynamo.register_cache_pytrees_for_model(model)

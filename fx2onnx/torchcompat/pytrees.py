@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torch.utils import _pytree as pytree
 
-__all__ = ["Key", "Leaf", "Rebuild", "flatten", "pytree"]
+__all__ = ["Key", "Leaf", "Rebuild", "flatten", "pytree", "registered_meanwhile"]
 
 Key = str | int
 
@@ -59,6 +60,17 @@ def flatten(tree: object, *, keeps_dataclasses: bool = False) -> tuple[list[Leaf
         return made.pop()
 
     return leaves, rebuild
+
+
+@contextlib.contextmanager
+def registered_meanwhile() -> Iterator[None]:
+    """A block behind which the classes that it registers as structures are leaves again, as the user had them."""
+    before = set(pytree.SUPPORTED_NODES)
+    try:
+        yield
+    finally:
+        for kind in set(pytree.SUPPORTED_NODES) - before:
+            pytree._deregister_pytree_node(kind)
 
 
 def is_plain_dataclass(value: object) -> bool:

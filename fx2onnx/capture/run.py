@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+import gc
+from collections.abc import Container, Sequence
+from types import CellType, FunctionType, ModuleType
 from typing import Any, cast
 
 import torch
@@ -232,23 +234,29 @@ def graph_outputs(
 ) -> tuple[list[GraphOutput], Rebuild]:
     """Every tensor and number in ``result``, named, and a function that builds ``result`` again from their values.
 
-    Anything else but None is said in the tracer's warnings, and added to ``returned``. Raises: UserError E107 where nothing is left.
+    Anything else but None is said in the tracer's warnings, and added to ``returned``, but for what holds tensors of the run, which
+    end with it: it is None in the result. Raises: UserError E107 where nothing is left.
     """
     leaves, rebuild = flatten(result)
     outputs: list[GraphOutput] = []
     places: list[int | None] = []
     taken: set[str] = set()
     others: list[str] = []
+    gone: set[int] = set()
     for leaf in leaves:
         value = _as_tensor(leaf.value)
         if not isinstance(value, _HELD):
             places.append(None)
-            returned.append(value)
+            is_own = not _is_of(arguments, value)
+            if is_own and _holds_any(value, tracer.values.views):
+                gone.add(id(value))
+            else:
+                returned.append(value)
             if type(value) in LENGTHS:
                 raise tracer.plugin("loops").refused(
                     "forward returns a list of a dynamic length, and no torch.stack of it"
                 )
-            if value is not None and not _is_of(arguments, value):
+            if value is not None and is_own:
                 others.append(f"{leaf.path() or 'it'} is a {type(value).__name__}")
             continue
         wanted = name = output_name(leaf.keys)
@@ -272,12 +280,40 @@ def graph_outputs(
         )
     tracer.warnings += [f"not in the file: of what forward returns, {text}" for text in others]
 
-    constants = [leaf.value if place is None else None for leaf, place in zip(leaves, places, strict=True)]
+    constants = [
+        leaf.value if place is None and id(leaf.value) not in gone else None
+        for leaf, place in zip(leaves, places, strict=True)
+    ]
 
     def restore(values: Sequence[object]) -> object:
         return rebuild([constants[i] if place is None else values[place] for i, place in enumerate(places)])
 
     return outputs, restore
+
+
+_MOST_PARTS = 2_000
+_NOT_LOOKED_INTO = (
+    type, ModuleType, str, bytes, int, float, bool, type(None), torch.dtype, torch.device, torch.nn.Module, torch.nn.Parameter,
+)  # fmt: skip
+
+
+def _holds_any(value: object, tensors: Container[int]) -> bool:
+    """Return whether an object holds, at any depth, a tensor whose id is among ``tensors``."""
+    seen: set[int] = set()
+    pending = [value]
+    while pending and len(seen) < _MOST_PARTS:
+        part = pending.pop()
+        if id(part) in seen or isinstance(part, _NOT_LOOKED_INTO):
+            continue
+        seen.add(id(part))
+        if isinstance(part, torch.Tensor):
+            if id(part) in tensors:
+                return True
+        elif isinstance(part, FunctionType):  # not what its file has
+            pending += [cell.cell_contents for cell in part.__closure__ or () if cell != CellType()]
+        else:
+            pending += gc.get_referents(part)
+    return False
 
 
 def _as_tensor(value: object) -> object:

@@ -236,3 +236,27 @@ def test_what_forward_returns_in_a_dataclass_is_not_kept() -> None:
         warnings.simplefilter("error")
         result = fx2onnx.export(Returns(), (X,), dynamic_shapes={"x": {0: "n", 1: "m"}}, verify=True)
     assert result.report.warnings == []
+
+
+class Kept:
+    """As a cache of keys and values that forward makes and returns beside its result."""
+
+    def __init__(self) -> None:
+        self.layers: list[dict[str, torch.Tensor]] = []
+
+
+def test_an_object_that_forward_makes_and_returns_is_nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is gone with the run, without a search of all objects, and None in results."""
+
+    def forward(x: torch.Tensor) -> tuple[torch.Tensor, Kept, str]:
+        kept = Kept()
+        kept.layers.append({"keys": x * 2})
+        return x + 1, kept, "said"
+
+    monkeypatch.setattr("fx2onnx.capture.python.kept_outside._taken_out", lambda *given: pytest.fail("searched"))
+    result = fx2onnx.export(forward, (torch.ones(3),))
+    assert result.report.warnings == [
+        "not in the file: of what forward returns, [1] is a Kept",
+        "not in the file: of what forward returns, [2] is a str",
+    ]
+    assert result.restore_outputs([7]) == (7, None, "said")

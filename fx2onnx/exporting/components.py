@@ -16,7 +16,6 @@ from fx2onnx.files.folder_commit import CHECKED_SUFFIXES, MANIFEST, VERSION
 from fx2onnx.files.folder_files import inside
 from fx2onnx.files.pipeline_index import INDEX, PREFIX
 from fx2onnx.manifest.form import GraphForm, Manifest, PipelineComponent, Port
-from fx2onnx.sources.diffusers.kind import PipelineFolder
 from fx2onnx.sources.registry import parsed
 from fx2onnx.sources.source import Options
 
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
 
     from fx2onnx.exporting.result import ExportResult
     from fx2onnx.sources import Source
+    from fx2onnx.sources.diffusers.kind import PipelineFolder
 
 _COPIED = (".json", ".txt", ".model", ".jinja")
 _NOT_COPIED = (".index.json", MANIFEST)
@@ -39,6 +39,8 @@ class PipelineAssembly:
     @classmethod
     def of(cls, spec: str, options: Mapping[str, Any]) -> PipelineAssembly:
         """The assembly of ``diffusers:FOLDER`` or ``FOLDER``. Raises UserError E001, E302, E601."""
+        from fx2onnx.sources.diffusers.kind import PipelineFolder
+
         _, name, keywords = parsed(spec if spec.startswith(PREFIX) else PREFIX + spec)
         if "component" in keywords:
             raise UserError(
@@ -70,8 +72,9 @@ class PipelineAssembly:
 
     def own_files(self, target: Path) -> list[str]:
         """The pipeline's files, where the folder is the pipeline's own."""
-        is_own = self.pipeline.folder.resolve() == target.resolve()
-        files = [path for path in target.glob("**/*") if is_own and not path.name.endswith(CHECKED_SUFFIXES)]
+        if self.pipeline.folder.resolve() != target.resolve():
+            return []
+        files = [path for path in target.glob("**/*") if not path.name.endswith(CHECKED_SUFFIXES)]
         return [path.relative_to(target).as_posix() for path in files if path.is_file()]
 
     def manifest(self, results: Mapping[str, ExportResult], origin: Mapping[str, Any], target: Path) -> Manifest:

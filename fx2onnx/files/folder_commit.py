@@ -67,14 +67,12 @@ def path_now(folder: Path, name: str, digest: str) -> Path:
 def commit_folder(stage: Path, target: Path, facts: Mapping[str, Any], keep: Collection[str] = ()) -> None:
     """Let the files of ``stage`` take the place of those that an earlier manifest in ``target`` names.
 
-    Files may lie in folders of ``stage``, one level deep. ``facts`` is what else the manifest says. Files of ``target`` that no manifest names stay as they are, and those in
-    ``keep``, whatever a manifest says.
+    Files may lie in folders of ``stage``, one level deep. ``facts`` is what else the manifest says. Files of ``target`` that no
+    manifest names stay as they are, and those in ``keep``, whatever a manifest says.
 
     Raises:   OSError, UserError E301; then the earlier files stand there untouched.
     """
-    entries = {
-        path.relative_to(stage).as_posix(): FileEntry.of(path) for path in sorted(stage.rglob("*")) if path.is_file()
-    }
+    entries = {path.relative_to(stage).as_posix(): FileEntry.of(path) for path in sorted(_files_of(stage))}
     with locked(target):
         earlier = read_entries(target)
         _check_places(target, earlier, entries)
@@ -95,6 +93,15 @@ def commit_folder(stage: Path, target: Path, facts: Mapping[str, Any], keep: Col
             left = {name: entry for name, entry in obsolete.items() if (target / name).exists()}
             (stage / MANIFEST).write_text(_text(entries, facts, left), encoding="utf-8")
             replace(stage / MANIFEST, target / MANIFEST)
+
+
+def _files_of(stage: Path) -> Iterator[Path]:
+    """The files, also those one folder deeper. Raises OSError, which ``rglob`` would take for an empty folder."""
+    for path in stage.iterdir():
+        if path.is_dir():
+            yield from (each for each in path.iterdir() if each.is_file())
+        elif path.is_file():
+            yield path
 
 
 def _check_places(target: Path, earlier: Mapping[str, FileEntry], entries: Mapping[str, FileEntry]) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from fx2onnx.base.errors import CODES
+from fx2onnx.torchcompat.pytrees import registered_meanwhile
 from tests.docs.blocks import OPTIONS, PAGES, ROOT, RUNNERS, blocks_of, run_page
 
 SLOW = {
@@ -50,7 +51,8 @@ RUN = [page for page in PAGES if any(block.language in RUNNERS for block in bloc
 )
 def test_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert run_page(page) > 0
+    with registered_meanwhile():  # transformers' exporters make structures of caches
+        assert run_page(page) > 0
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

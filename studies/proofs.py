@@ -327,11 +327,7 @@ def _more_forms() -> Iterator[tuple[int, int, str]]:
     yield 11, 10, "k = Constant <value = int64[1] {2}> () y, i = TopK <axis = -2> (x, k)"
     yield 11, 10, "y = Flatten <axis = -1> (x)"
     yield 10, 9, "k = Constant <value = int64[1] {2}> () y, i = TopK <axis = 1> (x, k)"
-    yield (
-        12,
-        13,
-        "y = Squeeze <axes = [0]> (u) ".replace("(u)", "(u)").replace("y =", "u = Unsqueeze <axes = [0]> (x) y ="),
-    )
+    yield 12, 13, "u = Unsqueeze <axes = [0]> (x) y = Squeeze <axes = [0]> (u) "
     yield 12, 13, "a, b = Split <axis = 2, split = [2, 4]> (x) y = Concat <axis = 2> (b, a)"
     yield 13, 12, "s = Constant <value_ints = [2, 4]> () a, b = Split <axis = 2> (x, s) y = Concat <axis = 2> (b, a)"
     yield 17, 18, "a, b = Split <axis = 2> (x) y = Concat <axis = 2> (b, a)"

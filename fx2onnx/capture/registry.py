@@ -190,7 +190,7 @@ _RAISED: dict[Op, type[Exception]] = {
     Op.RAISES_INDEX: IndexError,
     Op.RAISES_LINALG: LinAlgError,
 }
-"""What kernels raise for some numbers of their operands."""
+"""The exceptions that kernels raise for some numbers of their operands."""
 
 
 class OpTraits:

@@ -150,7 +150,7 @@ class Patch:
     versions: str = ""
     """The versions of the library that it is meant for, as packaging writes them (``">=5,<5.30"``); "": any."""
     is_fused: bool = False
-    """Whether it is for files with a runtime's own operators only."""
+    """True if the patch is for files with a runtime's own operators only."""
 
     @property
     def name(self) -> str:

@@ -34,7 +34,7 @@ class _Step:
     op_type: str
     attrs: Mapping[str, Any]
     places: tuple[int | None, ...]
-    """Which of the sources, followed by the results of earlier steps, are the operands."""
+    """Places of the operands among the sources, followed by the results of earlier steps."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,7 @@ class RangeFinding:
     where: str
     """The line of source code."""
     is_shown: bool
-    """Whether one of the sampled inputs has it; else the bounds cannot rule it out."""
+    """True if a sampled input causes it; else the bounds cannot rule it out."""
 
     def as_dict(self) -> dict[str, Any]:
         """The fields as JSON types."""

@@ -45,7 +45,7 @@ def _product(call: Call) -> Interval:
 
 
 def terms_of(call: Call, x: Sequence[int], w: Sequence[int]) -> float:
-    """How many products each output sums."""
+    """The number of products that each output sums."""
     match call.op_type:
         case "MatMul":
             return x[-1]

@@ -89,7 +89,7 @@ class Call:
     dtype: np.dtype[Any]
     """The dtype of the first output."""
     notes: list[tuple[str, str]] = field(default_factory=list)
-    """What some input may cause: a kind and a sentence."""
+    """The faults that some input may cause: a kind and a sentence each."""
 
     @property
     def unit(self) -> float:

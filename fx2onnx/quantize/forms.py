@@ -33,7 +33,7 @@ class Writer:
         self._taken |= {value.name for node in self.graph.all_nodes() for value in node.outputs}
         self._constants: dict[tuple[object, ...], ir.Value] = {}
         self.experts: dict[ir.Node, dict[int, QuantizedForm]] = {}
-        """Of MoE nodes, the weights that are codes already, by the input."""
+        """The weights of MoE nodes that are quantized already, by the input."""
 
     def free(self, wanted: str) -> str:
         """``wanted``, or with a number behind it."""

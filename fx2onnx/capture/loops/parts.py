@@ -51,7 +51,7 @@ class HandedOn:
     given_version: int = 0
     """That of the memory, before the turn writes into it."""
     output: Value = None
-    """What that turn leaves, a ``Join``."""
+    """The ``Join`` that the turn leaves."""
 
 
 @dataclass(eq=False)

@@ -77,9 +77,9 @@ class HeadTest:
     def __init__(self, loops: Value, frame: FrameType, head: Head) -> None:
         self._loops, self._frame, self._head, self._tracer = loops, frame, head, loops.tracer
         self._truths: dict[int, bool | None] = {}
-        """Of each part that is asked for, whether it is for staying; None where sizes or data decide it."""
+        """The answers of the parts asked for: True for staying, None where sizes or data decide."""
         self.truth = self._of(head.tree)
-        """Whether Python stays."""
+        """True if Python stays in the loop."""
 
     def asked_behind(self, part: int, stays: bool) -> list[int]:
         """The parts that Python asks for behind one, where all answers are for staying, or for leaving."""

@@ -127,7 +127,7 @@ class While(Loop):
 
 
 class LoopTests:
-    """Which tests Python is at: those of ``while``, and those that leave a loop."""
+    """The tests that Python is at: those of ``while``, and those that leave a loop."""
 
     def __init__(self, loops: Value) -> None:
         self._loops = loops

@@ -22,7 +22,7 @@ MOST_NEEDED = 4
 """Decisions of a run that may be conditions instead, and have both branches in the file: each is a run of the module, at least."""
 
 ONE_BRANCH = "the file has only the branch without the error"
-"""What is said of a ``try`` of which both branches cannot be in the file."""
+"""The end of a warning about a ``try`` of which both branches cannot be in the file."""
 
 
 class WrittenLater(BaseException):

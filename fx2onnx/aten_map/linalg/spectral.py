@@ -7,7 +7,6 @@ as right. What a model makes of them (a rotation that fits points, a whitened ba
 from __future__ import annotations
 
 import onnx_ir as ir
-import torch
 
 from fx2onnx.aten_map.creation import filled_with, identity_matrix
 from fx2onnx.aten_map.diagonals import diagonal_of
@@ -21,16 +20,11 @@ from fx2onnx.aten_map.linalg.eigen import (
 )
 from fx2onnx.aten_map.linalg.linear_solve import WORK, turned, zero_result
 from fx2onnx.aten_map.linalg.products import least
-from fx2onnx.aten_map.reductions import reduce
 from fx2onnx.aten_map.sorting import sort
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
 from fx2onnx.sizes.expr import DimLike
-
-aten = torch.ops.aten
-NOTHING = 1e-13
-"""A singular value that is such a share of the largest or less is zero, in float64: its vector may be any that is left."""
 
 
 def _ordered(op: Emit, matrix: ir.Value, order: ir.Value) -> ir.Value:
@@ -77,8 +71,7 @@ def _svd(op: Emit, A: ir.Value, full_matrices: bool = True, compute_uv: bool = T
     if not compute_uv:
         return zero_result(op, 0), op.cast(_first(op, values, small, -1), dtypes[1]), zero_result(op, 2)
     turns, vectors = _ordered(op, turns, order), _ordered(op, vectors, order)
-    limit = op.Mul(reduce(op, "ReduceMax", values, -1, True), op.const(NOTHING, WORK))
-    kept = op.Greater(values, limit)
+    kept = op.Greater(values, 0)
     shares = op.Where(kept, op.Reciprocal(op.Where(kept, values, op.const(1.0, WORK))), op.const(0.0, WORK))
     turns = op.Mul(turns, op.Unsqueeze(shares, axes=[op.rank(shares) - 1]))
     high = op.dims(source)[-2]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import importlib
 import importlib.metadata
 import json
@@ -42,13 +43,14 @@ ERROR = 1e-3
 
 
 def install(folder: Path) -> None:
-    """Install what ``packages.txt`` pins and ``folder`` lacks. Raises CalledProcessError."""
+    """Install what ``packages.txt`` pins and ``folder`` lacks. The rows of a package that fails say so."""
     there = {found.name.lower().replace("_", "-") for found in importlib.metadata.distributions(path=[str(folder)])}
     lines = [line.strip() for line in PACKAGES.read_text(encoding="utf-8").splitlines()]
     missing = [line for line in lines if line and line.partition("==")[0].lower().replace("_", "-") not in there]
     for line in missing:
         command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder), line]
-        subprocess.run(command, check=True)
+        if subprocess.run(command, check=False).returncode:
+            print(f"cannot install {line}", flush=True)
 
 
 def measured(row: Row) -> dict[str, Any]:
@@ -165,11 +167,10 @@ def _since(begun: float) -> float:
     return round(time.process_time() - begun, 1)
 
 
-def write_page(found: Mapping[str, Mapping[str, Any]], folder: Path) -> None:
-    rows = [(row, found[row.name]) for row in ROWS if row.name in found and "unbuilt" not in found[row.name]]
-    count = Counter(next(word for word in ("right", "refused", "wrong") if word in result) for _, result in rows)
-    packages = {row.package for row, _ in rows}
-    versions = _versions(folder)
+def write_page(found: Mapping[str, Mapping[str, Any]]) -> None:
+    rows = [(row, found[row.name]) for row in ROWS if row.name in found]
+    count = Counter(next(word for word in ("right", "refused", "wrong", "unbuilt") if word in each) for _, each in rows)
+    ran = [row.package for row, each in rows if "unbuilt" not in each]
     lines = [
         "# Models of other packages",
         "",
@@ -177,17 +178,20 @@ def write_page(found: Mapping[str, Mapping[str, Any]], folder: Path) -> None:
         f"in a process of its own that may compute for {LIMIT_S} s. The file then runs at other sizes in onnxruntime and in the runner, "
         f"beside eager PyTorch. An output may be off by 1e-5, and by {ERROR} of its largest number.",
         "",
-        f"{len(rows)} models of {len(packages)} packages: {count['right']} right, {count['refused']} refused, {count['wrong']} wrong.",
+        f"{len(ran)} models of {len(set(ran))} packages: {count['right']} right ({count['right'] / max(len(ran), 1):.1%}), "
+        f"{count['refused']} refused, {count['wrong']} wrong. {count['unbuilt']} more do not run in eager PyTorch in this environment.",
         "",
         "| package | model | dynamic sizes | result | CPU s |",
         "|---|---|---|---|---:|",
     ]
     for row, result in sorted(rows, key=lambda each: each[0].name.lower()):
         said = result.get("wrong") or result.get("refused") or "right"
+        if "unbuilt" in result:
+            said = f"eager PyTorch: {result['unbuilt']}"
         if said == "right" and result.get("conditions"):
             said = f"right where {', '.join(result['conditions'])}"
         cells = (
-            f"{row.package} {versions.get(row.package.lower(), '')}",
+            f"{row.package} {result.get('version', '')}",
             row.model,
             ", ".join(result["sizes"]),
             said,
@@ -198,16 +202,11 @@ def write_page(found: Mapping[str, Mapping[str, Any]], folder: Path) -> None:
     print(f"wrote {PAGE}")
 
 
-def _versions(folder: Path) -> dict[str, str]:
-    """By the name that Python imports, the versions of the packages in ``folder`` and of those beside fx2onnx."""
-    places = [str(folder), *sys.path]
-    found = [
-        (each.name.lower().replace("-", "_"), each.version) for each in importlib.metadata.distributions(path=places)
-    ]
-    return dict(reversed(found)) | {
-        "pyro": dict(found).get("pyro_ppl", ""),
-        "dac": dict(found).get("descript_audio_codec", ""),
-    }
+@functools.cache
+def _versions() -> dict[str, str]:
+    """By the name that Python imports, the versions of all packages that this process can import."""
+    names = importlib.metadata.packages_distributions()
+    return {name: importlib.metadata.version(found[0]) for name, found in names.items()}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -216,21 +215,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "third_party", help="of the packages and rows")
     parser.add_argument("--no-install", action="store_true", help="take the packages that are there")
     parser.add_argument("--page-only", action="store_true", help="write the page from what was measured")
+    parser.add_argument("--merge", nargs="*", type=Path, default=[], help="rows.jsonl of other runs, for the page")
     options = parser.parse_args(arguments)
     options.folder.mkdir(parents=True, exist_ok=True)
     packages, file = options.folder / "packages", options.folder / "rows.jsonl"
+    kept = [each for each in (*options.merge, file) if each.exists()]
+    done = {each["name"]: each for path in kept for each in map(json.loads, path.read_text().splitlines())}
     if not (options.no_install or options.page_only):
         install(packages)
     sys.path.append(str(packages))
-    done = {each["name"]: each for each in map(json.loads, file.read_text().splitlines())} if file.exists() else {}
     if not options.page_only:
+        versions = _versions()
         wanted = [row for row in ROWS if any(part in row.name for part in options.names)] if options.names else ROWS
         for found in sweep([row for row in wanted if options.names or row.name not in done]):
-            done[found["name"]] = found
+            done[found["name"]] = found = found | {"version": versions.get(found["name"].partition(":")[0], "")}
             print(json.dumps(found)[:300], flush=True)
             with file.open("a", encoding="utf-8") as stream:
                 stream.write(json.dumps(found) + "\n")
-    write_page(done, packages)
+    write_page(done)
     return 0
 
 

@@ -236,7 +236,9 @@ def _first_alone(leaf: torch.Tensor, number: int | None = None) -> torch.Tensor:
     """The largest number, or ``number``, in the first place, as sizes of batches that end after one step."""
     made = torch.zeros_like(leaf)
     if leaf.numel():
-        made.reshape(-1)[0] = leaf.max() if number is None else number
+        made.reshape(-1)[0] = (
+            leaf.max() if number is None else torch.tensor(number)
+        )  # which wraps around in small dtypes
     return made
 
 
@@ -244,7 +246,7 @@ def _first_most(leaf: torch.Tensor, total: int) -> torch.Tensor:
     """Ones, but for the first number, that add up to ``total``, as sizes of batches."""
     made = torch.ones_like(leaf)
     if leaf.numel():
-        made.reshape(-1)[0] = total - leaf.numel() + 1
+        made.reshape(-1)[0] = torch.tensor(total - leaf.numel() + 1)
     return made
 
 

@@ -161,6 +161,14 @@ T = torch.tensor
 X, MASK = torch.randn(4, 3), torch.ones(2, dtype=torch.bool)
 MISFITS = [
     *(
+        (of, torch.ones(1, count, 2, 2), torch.ones(1, count, 4, 4), *args, torch.zeros(1, count, 2, 2, dtype=dtype))
+        for count, dtype in ((1, torch.bool), (1, torch.uint8), (1200, torch.int32), (1200, torch.float32))
+        for of, *args in (
+            (aten.adaptive_max_pool2d_backward.default,),
+            (aten.max_pool2d_with_indices_backward.default, [2, 2], [2, 2], [0, 0], [1, 1], False),
+        )
+    ),
+    *(
         (of, torch.zeros(0, 3, 4), [T([[0, 1]]), torch.ones(3) > 0, T([0, 1])], torch.ones(()), True)
         for of in (aten._unsafe_index_put.default, aten.index_put.default)
     ),

@@ -154,7 +154,8 @@ def _has_numbers_of_sizes(func: OpOverload, args: tuple[object, ...], kwargs: Ma
         is_in_a_row = is_in_a_row or (bool(tensors) and argument.name == "targets" and tensors[0].dim() == 1)
         if tensors and argument.name == "target_lengths" and is_in_a_row:
             return True  # the targets are as many as their lengths add up to
-        if argument.name == "indices" and any(tensor.dtype in (torch.bool, torch.uint8) for tensor in tensors):
+        is_index = argument.name == "indices" and isinstance(given, list | tuple)
+        if is_index and any(tensor.dtype in (torch.bool, torch.uint8) for tensor in tensors):
             return True
     return False
 
@@ -235,8 +236,7 @@ class _Trial:
 
     def _apart(self) -> Callable[[torch.dtype], torch.dtype]:
         """Wider dtypes in the place of those of half precision, so that what differs still does."""
-        args, kwargs = self.arguments
-        dtypes = {tensor.dtype for tensor in (*_tensors(args), *_tensors(tuple(kwargs.values())))}
+        dtypes = {tensor.dtype for tensor in self._operands()}
         wide = [dtype for dtype in (torch.float32, torch.float64) if dtype not in dtypes]
         halves = [dtype for dtype in dtypes if dtype in (torch.float16, torch.bfloat16)]
         if len(halves) > len(wide) or not halves:
@@ -283,7 +283,9 @@ class _Trial:
         if is_about_cpu(error):
             in_float32 = self.error(self._apart())
             return in_float32 is not None and not is_about_cpu(in_float32) and self.is_of_dtypes(in_float32)
-        return any(self.error(dtype_of) is None for dtype_of in _OTHERS)
+        count = sum(1 for _ in self._operands())
+        others = (*_OTHERS, *(_one_in_int64(place) for place in range(count)))
+        return any(self.error(dtype_of) is None for dtype_of in others)
 
     def is_known(self) -> bool:
         """Return whether the example tells all sizes and numbers of the call."""
@@ -292,15 +294,18 @@ class _Trial:
 
     def elements(self, more: tuple[object, ...] = (), *sizes: Sequence[object]) -> int:
         """Those of all operands, of ``more``, and of tensors of ``sizes``."""
-        args, kwargs = self.arguments
         found = 0
-        tensors = (*_tensors(args), *_tensors(tuple(kwargs.values())), *_tensors(more))
+        tensors = (*self._operands(), *_tensors(more))
         for shape in (*(tensor.shape for tensor in tensors), *sizes):
             count = 1
             for size in shape:
                 count *= self._size(size, None)
             found += count
         return found
+
+    def _operands(self) -> Iterator[torch.Tensor]:
+        args, kwargs = self.arguments
+        return _tensors((*args, *kwargs.values()))
 
     def _size(self, size: object, most: int | None) -> int:
         value = unwrap(size)
@@ -343,6 +348,12 @@ def _by(others: Mapping[torch.dtype, torch.dtype]) -> Callable[[torch.dtype], to
 
 def _in_float32(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype.is_floating_point or dtype.is_complex else dtype
+
+
+def _one_in_int64(place: int) -> Callable[[torch.dtype], torch.dtype]:
+    """The dtypes of a call's tensors in their order, with int64 for the one at ``place``."""
+    places = itertools.count()
+    return lambda dtype: torch.int64 if next(places) == place else dtype
 
 
 _OTHERS = (_in_float32, _as(torch.float32), _as(torch.int64), _as(torch.bool), _as(torch.complex64))

@@ -337,30 +337,36 @@ def is_small_fraction(value: Scalar) -> bool:
 
 
 def _polynomial_fraction(value: Dim) -> tuple[Scalar, int | None]:
-    terms: dict[Monomial, tuple[int, int]] = {}
+    terms: list[tuple[Scalar, int]] = [dyadic(value.constant)]
     for monomial, factor in value.terms.items():
-        plain = [_integer_of(atom) for atom in monomial]
-        if None in plain or (isinstance(factor, float) and not math.isfinite(factor)):
+        if isinstance(factor, float) and not math.isfinite(factor):
             return value, None
-        terms[monomial] = dyadic(factor)
-    constant = dyadic(value.constant)
-    bottom = math.lcm(constant[1], *(below for _, below in terms.values()))
+        above: Scalar
+        above, below = dyadic(factor)
+        for atom in monomial:
+            inner = _dyadic_atom(atom)
+            if inner is None:
+                return value, None
+            above, below = above * inner[0], below * inner[1]
+        terms.append((above, below))
+    bottom = math.lcm(*(below for _, below in terms))
     if bottom > MOST_DENOMINATOR:
         return value, None
-    top: Scalar = constant[0] * (bottom // constant[1])
-    for monomial, (above, below) in terms.items():
-        part: Scalar = above * (bottom // below)
-        for atom in monomial:
-            part = part * _integer_of(atom)  # type: ignore[operator]
-        top = top + part
+    top: Scalar = 0
+    for above, below in terms:
+        top = top + above * (bottom // below)
     return top, bottom
 
 
-def _integer_of(atom: Atom) -> Scalar | None:
-    """The integer that an atom is, as a real number or not."""
+def _dyadic_atom(atom: Atom) -> tuple[Scalar, int] | None:
+    """``top, bottom`` of an atom that is an integer, as a real number or not, or one divided by a small power of two."""
     if atom.op == "float":
-        return atom.args[0]  # type: ignore[return-value]
-    return None if atom.is_real else Dim({(atom,): 1})
+        return atom.args[0], 1  # type: ignore[return-value]
+    if atom.op == "truediv":
+        top, bottom = atom.args
+        is_power = type(bottom) is int and 0 < bottom <= MOST_DENOMINATOR and bottom & (bottom - 1) == 0
+        return (top, bottom) if is_power and not is_real_number(top) else None  # type: ignore[return-value]
+    return None if atom.is_real else (Dim({(atom,): 1}), 1)
 
 
 def _root(base: Scalar, exponent: Scalar) -> Scalar | None:

@@ -179,7 +179,7 @@ PHYSICS = [
     row("gpytorch", "ExactGP", _gaussian_process, "rows 2"),
     row("pyro", "AutoRegressiveNN", call("pyro.nn.AutoRegressiveNN", 4, [8]), "batch 4"),
     row("pyro", "DenseNN", call("pyro.nn.DenseNN", 4, [8], [2, 3], then=first), "batch 4"),
-    row("pyro", "spline coupling", lambda: Applied(lambda x: at("pyro.distributions.transforms.spline_coupling")(4, hidden_dims=[8], count_bins=4)(x)), "batch 4"),
+    row("pyro", "spline coupling", call("pyro.distributions.transforms.spline_coupling", 4, hidden_dims=[8], count_bins=4, then=lambda flow: Applied(flow, flow)), "batch 4"),
     _density("MAF", transforms=2, hidden_features=(8,)),
     _density("NSF", transforms=2, hidden_features=(8,), bins=4),
     _density("NICE", transforms=2, hidden_features=(8,)),

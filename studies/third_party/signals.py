@@ -146,24 +146,15 @@ class Spiking(torch.nn.Module):
         return [torch.stack(spikes), *state]
 
 
-class Norse(torch.nn.Module):
-    def __init__(self, path: str) -> None:
-        super().__init__()
-        self.linear, self.neuron = torch.nn.Linear(6, 4), at(path)()
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.neuron(self.linear(x))[0]
-
-
 SPIKING = [
     row("snntorch", "Leaky", lambda: Spiking("snntorch.Leaky", "init_leaky", beta=0.9), "steps batch 6"),
     row("snntorch", "Synaptic", lambda: Spiking("snntorch.Synaptic", "init_synaptic", alpha=0.8, beta=0.9), "steps batch 6"),
     row("snntorch", "Lapicque", lambda: Spiking("snntorch.Lapicque", "init_lapicque", beta=0.9), "steps batch 6"),
     row("snntorch", "Alpha", lambda: Spiking("snntorch.Alpha", "init_alpha", alpha=0.9, beta=0.8), "steps batch 6"),
     row("snntorch", "Leaky, six steps", lambda: Spiking("snntorch.Leaky", "init_leaky", beta=0.9), "6 batch 6"),
-    row("norse", "LIF", lambda: Norse("norse.torch.LIF"), "steps batch 6"),
-    row("norse", "LI", lambda: Norse("norse.torch.LI"), "steps batch 6"),
-    row("norse", "Izhikevich LIFAdEx", lambda: Norse("norse.torch.LIFAdEx"), "steps batch 6"),
+    row("norse", "LIFLayer", lambda: first(at("norse.torch.module.lif.LIFLayer")(6, 4)), "steps batch 6"),
+    row("norse", "LIFFeedForwardLayer", lambda: first(at("norse.torch.module.lif.LIFFeedForwardLayer")()), "steps batch 6"),
+    row("norse", "LIFAdExLayer", lambda: first(at("norse.torch.module.lif_adex.LIFAdExLayer")(6, 4)), "steps batch 6"),
     row("ncps", "CfC", lambda: first(at("ncps.torch.CfC")(4, 8)), "batch length 4"),
     row("ncps", "CfC, wired", lambda: first(at("ncps.torch.CfC")(4, at("ncps.wirings.AutoNCP")(12, 3))), "batch length 4"),
     row("ncps", "LTC", lambda: first(at("ncps.torch.LTC")(4, 8, ode_unfolds=2)), "batch length 4"),

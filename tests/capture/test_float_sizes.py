@@ -93,6 +93,8 @@ FORMULAS: dict[str, Formula] = {
     "float(n) / 1.5": lambda n: math.ceil(float(n) / 1.5),
     "down to 1 - n": lambda n: math.ceil(float(1 - 2 * n) / -1.0),
     "(n + 0.5) / -0.375": lambda n: -math.floor((n + 0.5) / -0.375),
+    "n / 2 + (n - 1) / 2": lambda n: math.ceil((n / 2 - -(n - 1) / 2) / 1.0),
+    "n / 4 * n / 8": lambda n: int(n / 4 * (n / 8) + n / 3),
     "trunc": lambda n: math.trunc(float(n + 3) / 3.0),
     "NumPy's floor": lambda n: int(np.floor(n * 0.29)),
 }

@@ -80,6 +80,8 @@ def test_an_operation_of_real_numbers_is_one(dim: Dim, is_real: bool) -> None:
         (apply("max", S + 1, S), S + 1),
         (apply("ceil", apply("truediv", S, 2)), -((-S) // 2)),
         (apply("floor", apply("truediv", S, 2)), S // 2),
+        (apply("ceil", apply("truediv", S, 2) + apply("truediv", S - 1, 2)), S),
+        (apply("floor", 3 * apply("truediv", S, 4) + apply("truediv", S * T, 2)), (3 * S + 2 * S * T) // 4),
         (product([S, 2, T]), 2 * S * T),
     ],
 )

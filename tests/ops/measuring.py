@@ -1,5 +1,5 @@
 """What docs/measured/operators.md says, measured: PyTorch's operator database in every usual dtype, at other opsets, and the ONNX
-form of every overload at every opset. The results are kept as JSON, so that a sweep can be done in parts.
+form of every overload at every opset. Each result is kept as it comes, so that an interrupted sweep goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -7,8 +7,7 @@ from __future__ import annotations
 import importlib
 import json
 import sys
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -44,59 +43,55 @@ def dtypes_of(info: Any) -> list[torch.dtype]:
     return taken or [torch.complex64]
 
 
-def sweep(patterns: Sequence[str], swept: Swept, seconds: float = float("inf")) -> None:
-    """Judge every entry that ``swept`` lacks, in every dtype and both engines, until the time is up."""
-    start = time.monotonic()
-    for info in op_infos(patterns):
-        if time.monotonic() - start > seconds:
-            return
-        if name_of(info) in swept:
-            continue
-        found: dict[str, dict[str, list[Verdict]]] = {engine: {} for engine in ENGINES}
-        for dtype in dtypes_of(info):
-            for engine, verdicts in sweep_engines(info, dtype, ENGINES, SAMPLES).items():
-                found[engine][short(dtype)] = verdicts
-        swept[name_of(info)] = found
-        print(name_of(info), file=sys.stderr, flush=True)
+def kept(names: Iterable[str], file: Path, measure: Callable[[str], Any]) -> dict[str, Any]:
+    """Return the JSON that ``measure`` gives for each name. ``file`` gets a line for each as soon as it is measured, and a later run
+    goes on from there.
+    """
+    lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+    found: dict[str, Any] = dict(json.loads(line) for line in lines if line.endswith("]"))
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("w", encoding="utf-8") as out:
+        for name, value in found.items():  # without a last line that was cut off
+            out.write(json.dumps([name, value]) + "\n")
+        for name in names:
+            if name not in found:
+                found[name] = measure(name)
+                out.write(json.dumps([name, found[name]]) + "\n")
+                out.flush()
+                print(file.stem, name, file=sys.stderr, flush=True)
+    return found
 
 
-def sweep_opsets(patterns: Sequence[str], swept: Swept) -> None:
-    """One sample an entry in float32 (or the first dtype it takes) at each of the other opsets, by opset for dtype."""
-    for info in op_infos(patterns):
-        if name_of(info) in swept:
-            continue
-        found: dict[str, dict[str, list[Verdict]]] = {engine: {} for engine in ENGINES}
-        for opset in OTHER_OPSETS:
-            for engine, verdicts in sweep_engines(info, dtypes_of(info)[0], ENGINES, 1, opset).items():
-                found[engine][str(opset)] = verdicts
-        swept[name_of(info)] = found
+def swept(patterns: Sequence[str], file: Path, judge: Callable[[Any], dict[str, dict[str, list[Verdict]]]]) -> Swept:
+    """The verdicts that ``judge`` gives of every entry of the database."""
+    infos = {name_of(info): info for info in op_infos(patterns)}
 
+    def plain(name: str) -> Any:
+        return pytree.tree_map(lambda v: asdict(v) | {"op_types": []}, judge(infos[name]))
 
-def save(swept: Swept, file: Path) -> None:
-    """As JSON, without the nodes."""
-    plain = {
-        name: {
-            engine: {
-                dtype: [{key: item for key, item in asdict(v).items() if key != "op_types"} for v in verdicts]
-                for dtype, verdicts in by_dtype.items()
-            }
-            for engine, by_dtype in by_engine.items()
-        }
-        for name, by_engine in swept.items()
-    }
-    file.write_text(json.dumps(plain), encoding="utf-8")
-
-
-def load(file: Path) -> Swept:
-    """What ``save`` wrote; empty where there is none."""
-    plain = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     return {
         name: {
-            engine: {dtype: [Verdict(**verdict) for verdict in verdicts] for dtype, verdicts in by_dtype.items()}
-            for engine, by_dtype in by_engine.items()
+            engine: {key: [Verdict(**verdict) for verdict in verdicts] for key, verdicts in by_key.items()}
+            for engine, by_key in by_engine.items()
         }
-        for name, by_engine in plain.items()
+        for name, by_engine in kept(infos, file, plain).items()
+        if name in infos
     }
+
+
+def judge_dtypes(info: Any) -> dict[str, dict[str, list[Verdict]]]:
+    """Verdicts of an entry in every dtype, by engine and dtype."""
+    return _by_engine({short(dtype): sweep_engines(info, dtype, ENGINES, SAMPLES) for dtype in dtypes_of(info)})
+
+
+def judge_opsets(info: Any) -> dict[str, dict[str, list[Verdict]]]:
+    """Verdicts of one sample in float32 (or the first dtype that the entry takes) at each of the other opsets."""
+    dtype = dtypes_of(info)[0]
+    return _by_engine({str(opset): sweep_engines(info, dtype, ENGINES, 1, opset) for opset in OTHER_OPSETS})
+
+
+def _by_engine(found: dict[str, dict[str, list[Verdict]]]) -> dict[str, dict[str, list[Verdict]]]:
+    return {engine: {key: verdicts[engine] for key, verdicts in found.items()} for engine in ENGINES}
 
 
 # -- forms by opset -------------------------------------------------------------------------------------------------------
@@ -177,18 +172,22 @@ def forms(call: Call) -> Iterator[tuple[int, int, list[str]]]:
         yield start, OPSET_MAX, current
 
 
-def measure_forms(patterns: Sequence[str] = ("*",)) -> tuple[dict[str, list[int]], dict[str, list[Any]]]:
+def measure_forms(
+    patterns: Sequence[str], folder: Path
+) -> tuple[dict[str, list[int]], dict[str, list[tuple[int, int, list[str]]]]]:
     """Lowest opsets, and the forms of the first call that is expressed, by overload."""
-    lowest: dict[str, list[int]] = {}
-    shapes: dict[str, list[Any]] = {}
-    for overload, calls in calls_by_overload(patterns).items():
-        found = lowest_opsets(calls)
-        if found is not None:
-            lowest[str(overload)] = list(found)
-            by_kind = sorted(calls, key=_is_complex)
-            chosen = next(call for call in by_kind if nodes_at(call, OPSET_MAX) is not None)
-            shapes[str(overload)] = [list(form) for form in forms(chosen)]
-    return dict(sorted(lowest.items())), dict(sorted(shapes.items()))
+    by_name = {str(overload): calls for overload, calls in calls_by_overload(patterns).items()}
+
+    def measure(name: str) -> Any:
+        found = lowest_opsets(by_name[name])
+        if found is None:
+            return None
+        by_kind = sorted(by_name[name], key=_is_complex)
+        return found, list(forms(next(call for call in by_kind if nodes_at(call, OPSET_MAX) is not None)))
+
+    measured = kept(by_name, folder / "forms.jsonl", measure)
+    found = {name: measured[name] for name in sorted(by_name) if measured[name] is not None}
+    return {name: lowest for name, (lowest, _) in found.items()}, {name: shapes for name, (_, shapes) in found.items()}
 
 
 def write_lowest(lowest: dict[str, list[int]], file: Path = OPSETS) -> None:

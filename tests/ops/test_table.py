@@ -14,7 +14,7 @@ import fx2onnx.aten_map
 from fx2onnx.aten_map import TABLE, Table
 from fx2onnx.aten_map.table import families
 from fx2onnx.base.errors import UserError
-from tests.ops import database
+from tests.ops import database, measuring
 
 families.load_all()
 FILES = sorted(Path(fx2onnx.aten_map.__file__).parent.glob("*.py"))
@@ -132,3 +132,22 @@ def test_a_lookup_imports_the_family_alone_and_before_a_user_adds_to_it() -> Non
     assert "fx2onnx.aten_map.sorting" in loaded
     assert "fx2onnx.aten_map.convolution" not in loaded
     assert code_of_error == "E001"
+
+
+def test_a_measurement_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
+    file, seen = tmp_path / "kept.jsonl", []
+
+    def measure(name: str) -> int:
+        if name == "c" and len(seen) == 2:
+            raise KeyboardInterrupt
+        seen.append(name)
+        return len(name)
+
+    with pytest.raises(KeyboardInterrupt):
+        measuring.kept("abc", file, measure)
+    file.write_text(file.read_text() + '["c", 1')
+    seen.append("interrupted")
+    assert measuring.kept("abc", file, measure) == {"a": 1, "b": 1, "c": 1}
+    assert seen == ["a", "b", "interrupted", "c"]
+    assert measuring.kept("abc", file, measure) == {"a": 1, "b": 1, "c": 1}
+    assert len(file.read_text().splitlines()) == len(seen) - 1

@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 import torch
 
-import fx2onnx
-from fx2onnx import UserError
 from tests.support import check
 
 Program = Callable[..., Any]
@@ -141,6 +139,44 @@ def returned_by_number(x: torch.Tensor) -> Any:
         if t > 3:
             return h * 2, t
     return h, -1
+
+
+@by_sizes
+def halved(x: torch.Tensor) -> Any:
+    n = x.shape[0]
+    while n > 1:
+        x, n = x[: n // 2], n // 2
+    return x
+
+
+@by_sizes
+def pooled(x: torch.Tensor) -> Any:
+    y, n = x.T, 0
+    while y.size(1) >= 4:
+        y, n = torch.nn.functional.avg_pool1d(y[None], 2)[0], n + 1
+    return y, n
+
+
+@by_data
+def kept_apart(x: torch.Tensor) -> Any:
+    left, order, kept = x * 2, torch.arange(x.shape[0]), []
+    while len(order):
+        first = order[0]
+        kept.append(first)
+        if order.numel() == 1:
+            break
+        is_far = (x[order] - x[first]).abs().amax(1) > 0.2
+        left, order = left[is_far], order[is_far]
+    return torch.stack(kept), left
+
+
+@by_data
+def without_the_largest(x: torch.Tensor) -> Any:
+    total = torch.zeros(3)
+    while x.shape[0] > 0:
+        total = total + x.sum(0)
+        x = x[x[:, 0] < x[:, 0].max()]
+    return total
 
 
 @by_data
@@ -445,17 +481,3 @@ def test_lists_that_take_some_elements(program: Program) -> None:
     others = [(rows(count, *large),) for count, large in ((1, ()), (2, (1,)), (9, (4,)), (7, (0, 6)), (30, (2, 5)))]
     result = check(program, (rows(12, 3),), others=others, dynamic_shapes={"x": {0: "n"}})
     assert "Loop" in {node.op_type for node in result.model.graph}
-
-
-def halved(x: torch.Tensor) -> Any:
-    n = x.shape[0]
-    while n > 1:
-        x, n = x[: n // 2], n // 2
-    return x
-
-
-@pytest.mark.long
-def test_a_while_loop_whose_sizes_change_is_refused() -> None:
-    with pytest.raises(UserError, match="cannot be a loop of the file, since x is") as caught:
-        fx2onnx.export(halved, (rows(16),), dynamic_shapes={"x": {0: "n"}})
-    assert caught.value.code == "E105"

@@ -10,11 +10,12 @@ from __future__ import annotations
 import contextlib
 import operator
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 import torch.fx
 
+from fx2onnx.capture.captured import TensorInfo
 from fx2onnx.capture.loops.parts import TURN, Entry, HandedOn, Linear, at_turn
 from fx2onnx.capture.loops.state import Change, Grown, value_at
 from fx2onnx.capture.loops.truths import node_of, number
@@ -231,24 +232,37 @@ class Exits:
             elif self.turns is not None:
                 continue
             others = [join.at_exit(left) or found[at] for at, join in enumerate(joins)]
-            if any(one.meta["val"] != two.meta["val"] for one, two in zip(found, others, strict=True)):
-                raise self._loop.loops.refused("Python leaves the loop where a variable has another type")
-            if left.rest is not None:
-                found = self._chosen(left, others, found)
+            infos = [*map(self._either, found, others)]
+            is_whole = any(info != one.meta["val"] for info, one in zip(infos, found, strict=True))
+            if left.rest is not None or is_whole:
+                found = self._chosen(left, others, found, infos)
             else:
                 found = [
-                    one if one is two else values.call(aten.where.self, (left.node, two, one), {}, one.meta["val"])
-                    for one, two in zip(found, others, strict=True)
+                    one if one is two else values.call(aten.where.self, (left.node, two, one), {}, info)
+                    for one, two, info in zip(found, others, infos, strict=True)
                 ]
         return found
 
-    def _chosen(self, left: Left, skipped: list[torch.fx.Node], done: list[torch.fx.Node]) -> list[torch.fx.Node]:
-        """The values where the rest of the turn is left out, or those behind it."""
+    def _either(self, one: torch.fx.Node, other: torch.fx.Node) -> TensorInfo:
+        """The type of one of two values, with new symbols for sizes in which they differ."""
+        info: TensorInfo = one.meta["val"]
+        its: TensorInfo = other.meta["val"]
+        if info == its:
+            return info
+        if (info.dtype, len(info.dims)) != (its.dtype, len(its.dims)) or not self._loop.may_free:
+            raise self._loop.loops.refused("Python leaves the loop where a variable has another type")
+        new = self._loop.tracer.sizes.new_unbacked
+        return replace(info, dims=tuple(a if a == b else new() for a, b in zip(info.dims, its.dims, strict=True)))
+
+    def _chosen(
+        self, left: Left, skipped: list[torch.fx.Node], done: list[torch.fx.Node], types: Sequence[TensorInfo]
+    ) -> list[torch.fx.Node]:
+        """The values where Python leaves the rest of the turn out, or the loop, or those behind it."""
         values, places = self._loop.tracer.values, [at for at, one in enumerate(done) if one is not skipped[at]]
-        infos = tuple(done[at].meta["val"] for at in places)
+        infos = tuple(types[at] for at in places)
         sides = [
             Nested(torch.fx.Graph(), [], [skipped[at] for at in places], infos),
-            Nested(left.rest, [], [done[at] for at in places], infos),  # type: ignore[arg-type]
+            Nested(left.rest or torch.fx.Graph(), [], [done[at] for at in places], infos),
         ]
         if places:
             node = values.call(HIGHER_ORDER["cond"], (left.node, *sides, []), {}, infos)

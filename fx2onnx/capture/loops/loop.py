@@ -11,7 +11,7 @@ import torch.fx
 
 from fx2onnx.capture.captured import Symbol, TensorInfo
 from fx2onnx.capture.loops.exits import Exits, Join
-from fx2onnx.capture.loops.parts import Unlike, at_turn, number_behind
+from fx2onnx.capture.loops.parts import FREE, Unlike, at_turn, number_behind, with_sizes
 from fx2onnx.capture.loops.plan import Plan
 from fx2onnx.capture.loops.state import Grown, Held, put
 from fx2onnx.capture.loops.truths import TRUTH, HeadTest, Truth, negated
@@ -61,6 +61,17 @@ class Loop:
         """The place of the ``for`` statement in the source; None where there is none."""
         self._tries = 0
         self._plan: Plan | None = None
+        self._free: dict[tuple[str, str], Dim] = {}
+
+    @property
+    def may_free(self) -> bool:
+        """True if sizes may change from turn to turn without a formula: where a first turn by itself does not help."""
+        return self.first > 0
+
+    def free_size(self, before: Scalar, after: Scalar) -> Dim:
+        """A size that a turn changes so, without a formula; the same one for tensors of the same size."""
+        name = f"{FREE}{len(self._free)}"
+        return self._free.setdefault((str(before), str(after)), Dim.symbol(name))
 
     def next(self) -> Value:
         """The element of the next turn; StopIteration behind the last one."""
@@ -273,7 +284,7 @@ class Loop:
         if stays:
             self.turns = tracer.sizes.new_unbacked()
         length = self.turns
-        inside = [at_turn(one.info, self.index + 1) for one in plan.carried]
+        inside = [node.meta["val"] for node in nodes[: len(plan.carried)]]
         added += [TRUTH] * len(some)
         types = (*inside, *added, *(node.meta["val"] for node in goes_on))
         body = Nested(self._graph, [*plan.inputs, self._node], [*nodes, *goes_on], types)
@@ -281,9 +292,15 @@ class Loop:
         with tracer.values.at(self.where):
             start = plan.starts()
             numbers = [] if self.series is None else [torch.arange(self.first, self.series.length)]
-            infos = [*(at_turn(one.info, length) for one in plan.carried), *stacked]
+            free = {
+                name: tracer.sizes.new_unbacked()
+                for name in dict.fromkeys(name for one in plan.carried for name in sorted(one.free()))
+            }
+            infos = [*(with_sizes(at_turn(one.info, length), free) for one in plan.carried), *stacked]
             xs = [*map(tracer.values.node_of, numbers)]
             results = record_scan(tracer, body, start, xs, infos=infos, is_left=bool(stays), begins=self._begins())
+            for result in results[: len(plan.carried)] if free else []:
+                tracer.values.tie_symbols(tracer.values.node_of(result))
             if stays:
                 plan.counted(results[: len(plan.carried)])
             plan.give(results[: len(plan.carried)])

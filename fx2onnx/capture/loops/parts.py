@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -20,6 +20,8 @@ from fx2onnx.torchcompat.pytrees import Rebuild, flatten
 aten = torch.ops.aten
 TURN = Dim.symbol("turn of a loop")
 """The number of a turn, in types and numbers that differ from turn to turn."""
+FREE = "free size "
+"""Names of sizes that have no formula in the number of a turn begin so."""
 
 
 class Unlike(Exception):
@@ -31,6 +33,12 @@ def at_turn(value: Value, turn: Scalar, symbol: Dim = TURN) -> Value:
     if isinstance(value, TensorInfo):
         return replace(value, dims=tuple(at_turn(size, turn, symbol) for size in value.dims))
     return value.substitute({str(symbol): turn}) if isinstance(value, Dim) else value
+
+
+def with_sizes(info: TensorInfo, sizes: Mapping[str, Dim]) -> TensorInfo:
+    """The type with other sizes in the place of those names."""
+    free = [str(size) for size in info.dims]
+    return replace(info, dims=tuple(sizes.get(name, size) for name, size in zip(free, info.dims, strict=True)))
 
 
 def _symbols(*values: Value) -> frozenset[str]:
@@ -52,6 +60,10 @@ class HandedOn:
     """That of the memory, before the turn writes into it."""
     output: Value = None
     """The ``Join`` that the turn leaves."""
+
+    def free(self) -> frozenset[str]:
+        """The names of those sizes that have no formula in the number of a turn."""
+        return frozenset(name for name in _symbols(*self.info.dims) if name.startswith(FREE))
 
 
 @dataclass(eq=False)
@@ -98,6 +110,8 @@ class Kinds:
 
     def __init__(self, loop: Value, index: Dim) -> None:
         self._loop, self._index = loop, index
+        self._left: dict[str, Value] = {}
+        """What the turn leaves of each size without a formula."""
 
     def part(self, place: Place, before: Value, after: Value, known: Part | None) -> Part:
         """How a value goes from turn to turn: as ``known``, or else as one turn shows."""
@@ -112,30 +126,46 @@ class Kinds:
         info = self._type_of(after)
         if before is after and (known is None or isinstance(known, Constant)):
             return known or Constant(before)
-        if isinstance(known, HandedOn) and info == at_turn(known.info, TURN + 1):
+        if isinstance(known, HandedOn) and self._is_like(known, info):
             return known
         if isinstance(before, torch.Tensor):
-            return HandedOn(self._from_turn_to_turn(place, self._type_of(before), info), after.device, before)
+            was = known.info.dims if isinstance(known, HandedOn) else ()
+            return HandedOn(self._from_turn_to_turn(place, self._type_of(before), info, was), after.device, before)
         if str(TURN) in _symbols(*info.dims):
             raise Unlike(f"the sizes of {place.name} differ from turn to turn")
         if before is MISSING or isinstance(before, int | float | torch.SymInt):
             return HandedOn(info, after.device, None if before is MISSING else before)
         raise Unlike(f"{place.name} is {name_of(before)} before the first turn")
 
-    def _from_turn_to_turn(self, place: Place, before: TensorInfo, after: TensorInfo) -> TensorInfo:
-        """The type before a turn: of its sizes, each turn may add the same to one."""
+    def _is_like(self, known: HandedOn, info: TensorInfo) -> bool:
+        """Return whether a turn leaves a tensor of the type that is known, whatever the sizes without a formula are."""
+        following = at_turn(known.info, TURN + 1)
+        if (info.dtype, len(info.dims)) != (following.dtype, len(following.dims)):
+            return False
+        free, pairs = known.free(), [*zip(following.dims, info.dims, strict=True)]
+        return all(
+            self._left.setdefault(str(was), size) == size if str(was) in free else was == size for was, size in pairs
+        )
+
+    def _from_turn_to_turn(
+        self, place: Place, before: TensorInfo, after: TensorInfo, known: Sequence[Value]
+    ) -> TensorInfo:
+        """The type before a turn: of its sizes, each turn may add the same to one. Others have no formula."""
         if before.dtype != after.dtype or len(before.dims) != len(after.dims):
             raise Unlike(f"{place.name} is {before} before the first turn and {after} behind it")
         dims: list[Value] = []
-        for one, two in zip(before.dims, after.dims, strict=True):
+        for axis, (one, two) in enumerate(zip(before.dims, after.dims, strict=True)):
             step = two - one
-            if (
-                str(TURN) in _symbols(step)
-                or _symbols(step) & self._own()
-                or (step != 0 and one in (0, 1) and two != 1 + one)
-            ):
+            is_free = bool(known) and str(known[axis]).startswith(FREE)
+            is_steady = not is_free and not _symbols(step) & ({str(TURN)} | self._own())
+            if is_steady and isinstance(step, Dim) and self._loop.may_free:
+                is_steady = self._loop.tracer.sizes.certain("ge", step, 0) is True
+            if is_steady and (step == 0 or one not in (0, 1) or two == 1 + one):
+                dims.append(one + step * (TURN - self._loop.first) if step != 0 else one)
+            elif self._loop.may_free:
+                dims.append(self._loop.free_size(one, two))
+            else:
                 raise Unlike(f"{place.name} is {before} before the first turn and {after} behind it")
-            dims.append(one + step * (TURN - self._loop.first) if step != 0 else one)
         return TensorInfo(before.dtype, tuple(dims))
 
     def _number_part(self, place: Place, before: Value, after: Value, known: Part | None) -> Part:

@@ -21,6 +21,7 @@ from fx2onnx.capture.loops.parts import (
     kind_of,
     name_of,
     number_behind,
+    with_sizes,
 )
 from fx2onnx.capture.loops.state import Change, Grown, grown_list, put, value_at
 from fx2onnx.capture.loops.turns import Repeat, Turns, become
@@ -48,6 +49,8 @@ class Plan:
         """The lists that grew in the last turn, with what was added."""
         self.carried: list[HandedOn] = []
         self.inputs: list[torch.fx.Node] = []
+        self._free: dict[str, Dim] = {}
+        """Sizes without a formula, in the turn that runs."""
         self._counters: dict[frozenset[int], HandedOn] = {}
         self._turned: list[list[Value]] = []
         self._ends: list[tuple[object, HandedOn]] = []
@@ -73,11 +76,17 @@ class Plan:
                 self._stand_in(key, grown)
 
     def _input(self, carried: HandedOn) -> torch.fx.Node:
-        values, info = self.tracer.values, at_turn(carried.info, self.index)
+        values, env = self.tracer.values, self.tracer.sizes
+        known = at_turn(carried.info, self.index)
+        for name in sorted(carried.free() - self._free.keys()):
+            self._free[name] = env.new_unbacked()
+        info = with_sizes(known, self._free)
         carried.given = values.new_fake(info.dims, info.dtype, carried.device)
         node: torch.fx.Node = values.add_input(f"carried_{len(self.carried)}", carried.given)
         self.carried.append(carried)
         self.inputs.append(node)
+        if carried.free():
+            values.tie_symbols(number_behind(self.tracer, node))
         if carried.is_number:
             number_of = load_family("overloads.unbacked_scalars").number_of
             carried.given = sym_int(self.tracer.sizes, number_of(self.tracer, number_behind(self.tracer, node)))

@@ -47,6 +47,11 @@ class While(Loop):
         self._continues: Truth = True
         self._count: Scalar | None = None
 
+    @property
+    def may_free(self) -> bool:
+        """True: it is not known whether there is a first turn, so none is by itself."""
+        return True
+
     def asked(self, operand: int) -> bool:
         """Return whether Python goes on, where it asks for a part of the test."""
         self._operand = operand

@@ -20,6 +20,14 @@ EXTRAS = {
 """The extra of fx2onnx that brings a package, by the name that Python imports."""
 
 
+GPU_PACKAGES = {
+    "flash_attn": "2.8.3", "mamba_ssm": "2.2.6", "causal_conv1d": "1.5.2", "xformers": "0.0.32", "torch_scatter": "2.1.2",
+    "torch_sparse": "0.6.18", "torch_cluster": "1.6.3", "fla": "0.3.2",
+}  # fmt: skip
+"""Packages of kernels that need a GPU or a compiler, which ``fx2onnx.model_patches.stand_ins`` stands in for, and the version whose
+functions it has."""
+
+
 def require(name: str) -> None:
     """Raises UserError E602, with the command that installs it, where the package is missing."""
     if sys.modules.get(name) is None and importlib.util.find_spec(name) is None:

@@ -222,8 +222,14 @@ def output(help: str, metavar: str = "FILE") -> Any:
 
 
 def resolve_source(spec: str, **asked: Any) -> Source:
-    """``fx2onnx.sources.resolve`` without the warnings of the libraries that it imports."""
+    """``fx2onnx.sources.resolve`` without the warnings of the libraries that it imports; ``stand_ins``: packages of GPU kernels."""
     from fx2onnx import sources
 
+    packages: str | None = asked.pop("stand_ins", None)
     with warnings.catch_warnings(action="ignore"):
-        return sources.resolve(spec, **asked)
+        if packages is None:
+            return sources.resolve(spec, **asked)
+        from fx2onnx.model_patches import stand_ins
+
+        with stand_ins(*(() if packages == "missing" else packages.split(","))):
+            return sources.resolve(spec, **asked)

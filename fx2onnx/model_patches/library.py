@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from types import CodeType, ModuleType
 
 from fx2onnx.base import plugins
+from fx2onnx.base.packages import GPU_PACKAGES
 from fx2onnx.capture.patches import Known, Patches, TracedCode
 from fx2onnx.model_patches import diffusers, torch_layers, torchvision  # noqa: F401  (each file registers its patches)
 from fx2onnx.model_patches.patching import PATCHES, Applied, apply_patches
@@ -13,7 +15,7 @@ from fx2onnx.sizes.assumptions import Assumption
 
 
 class LibraryPatches(Patches):
-    """The patches of torch, torchvision and transformers, and of other packages.
+    """The patches of torch, torchvision, transformers and GPU kernels, and of other packages.
 
     is_fused: with those for files with a runtime's own operators.
     """
@@ -22,6 +24,8 @@ class LibraryPatches(Patches):
         self._is_fused = is_fused
         self._applied = Applied()
         self._tracing = _tracing_of_transformers()
+        if GPU_PACKAGES.keys() & sys.modules.keys():
+            importlib.import_module("fx2onnx.model_patches.kernels")
         self._problems = plugins.import_all(plugins.PATCHES)
 
     def apply(self, traced: TracedCode, known: Known) -> None:

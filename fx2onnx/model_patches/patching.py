@@ -151,6 +151,9 @@ class Patch:
     """The versions of the library that it is meant for, as packaging writes them (``">=5,<5.30"``); "": any."""
     is_fused: bool = False
     """True if the patch is for files with a runtime's own operators only."""
+    stands_in: tuple[str, ...] = ()
+    """Modules that offer ``compute`` under the function's name where the package is not installed (``stand_ins``), beside ``module``;
+    empty: none does."""
 
     @property
     def name(self) -> str:
@@ -176,6 +179,7 @@ def patches(
     names: tuple[str, ...] = (),
     versions: str = "",
     is_fused: bool = False,
+    stands_in: tuple[str, ...] = (),
 ) -> Callable[[F], F]:
     """The decorated function is the patch of each target ``"module:qualname"``. Fields: see ``Patch``.
 
@@ -192,7 +196,7 @@ def patches(
                     next="remove one of them",
                 )
             module, _, qualname = target.partition(":")
-            PATCHES[target] = Patch(module, qualname, compute, reason, around, names, versions, is_fused)
+            PATCHES[target] = Patch(module, qualname, compute, reason, around, names, versions, is_fused, stands_in)
         return compute
 
     return register

@@ -12,6 +12,7 @@ from collections.abc import Callable
 import torch
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.base.packages import GPU_PACKAGES
 from fx2onnx.base.signatures import signature_of
 from fx2onnx.base.source import PACKAGE_FOLDER, SourceLocation
 from fx2onnx.sources.foreign_errors import summary
@@ -63,6 +64,7 @@ def _find(module_name: str, path: str) -> Callable[..., object]:
         place: object = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         missing = error.name or ""
+        package = missing.split(".")[0]
         if module_name == missing or module_name.startswith(missing + "."):
             fail_unknown(
                 "module or source kind", module_name, prefixes(), hint="run fx2onnx where the module can be imported"
@@ -70,7 +72,10 @@ def _find(module_name: str, path: str) -> Callable[..., object]:
         raise UserError(
             "E602",
             f"importing {module_name} needs {missing}, which is not installed",
-            next=f"pip install {missing.split('.')[0]}",
+            next=[
+                f"pip install {package}",
+                *[f"or --stand-ins {package}: docs/gpu_kernels.md"] * (package in GPU_PACKAGES),
+            ],
         ) from error
     except Exception as error:  # so is its module
         raise UserError(

@@ -52,6 +52,12 @@ class Options:
         "--module-dtype",
         panel=INPUTS,
     )
+    stand_ins: str | None = option(
+        None,
+        "Import PyTorch functions instead of the GPU kernels of these packages, such as flash_attn,mamba_ssm; or missing: of all that "
+        "are not installed (docs/gpu_kernels.md).",
+        panel=INPUTS,
+    )
 
     def sizes(self) -> dict[str, int]:
         """Those that are asked for, by name."""

@@ -7,7 +7,8 @@ from importlib.util import find_spec
 
 import pytest
 
-import fx2onnx.model_patches.transformers  # noqa: F401  (registers patches, which tests are made of)
+import fx2onnx.model_patches.kernels
+import fx2onnx.model_patches.transformers  # noqa: F401
 from fx2onnx.model_patches import library
 from fx2onnx.model_patches.patching import PATCHES, Applied, Patch, apply_patches, is_meant
 

@@ -51,7 +51,7 @@ def gated_delta_rule(
     given = (query, key, value, g, beta, chunk_size, initial_state, output_final_state, use_qk_l2norm_in_kernel)
     if not is_dynamic(key.shape[1]):
         return original(*given, **kwargs)
-    return _chunked(query, key, value, g.unsqueeze(-1), *given[4:])
+    return delta_rule(query, key, value, g.unsqueeze(-1), *given[4:])
 
 
 @patches(
@@ -80,10 +80,10 @@ def kimi_delta_attention(
         -> [batch, length, heads, e], and the last state [batch, heads, d, e] or None.
     """
     given = (query, key, value, g, beta, chunk_size, initial_state, output_final_state, use_qk_l2norm_in_kernel)
-    return _chunked(*given) if is_dynamic(key.shape[1]) else original(*given, **kwargs)
+    return delta_rule(*given) if is_dynamic(key.shape[1]) else original(*given, **kwargs)
 
 
-def _chunked(
+def delta_rule(
     query: Tensor,
     key: Tensor,
     value: Tensor,

@@ -111,29 +111,45 @@ def state_space_duality(
     Shapes:  hidden_states (x) [batch, length, heads, e], dt [batch, length, heads], A [heads], B and C [batch, length, groups,
         d] -> [batch, length, heads, e], and the last state [batch, heads, e, d].
     """
-    length, heads = hidden_states.shape[1:3]
-    if not is_dynamic(length):
+    if not is_dynamic(hidden_states.shape[1]):
         more = (D, dt_bias, initial_states, dt_softplus, dt_limit, return_final_states)
         return original(hidden_states, dt, A, B, C, chunk_size, *more, **kwargs)
-    if dt_bias is not None:
-        dt = dt + dt_bias.to(dt.dtype)
-    if dt_softplus:
-        dt = torch.nn.functional.softplus(dt)
-    dt = torch.clamp(dt, min=dt_limit[0], max=dt_limit[1])[..., None].float()
-    inputs = hidden_states.float()
-    groups, width = B.shape[2], hidden_states.shape[3]
-    query, key = (by_chunk(part.float(), _SIZE).unsqueeze(3) for part in (C, B))
-    parts = (inputs * dt, dt * A.float()[:, None])
-    value, decay = (grouped(by_chunk(part, _SIZE), 2, groups) for part in parts)
-    if initial_states is None:
-        state = inputs.new_zeros(inputs.shape[0], heads, B.shape[-1], width)
-    else:
-        state = initial_states.float().mT
-    output, state = attended(query, key, value, decay, grouped(state, 1, groups))
-    output, state = in_order(output.flatten(2, 3), length), state.flatten(1, 2)
+    dt = steps(dt, dt_bias, dt_softplus, dt_limit)
+    decay = dt * A.float()
+    output, state = chunk_scan(hidden_states.float(), dt, decay, B, C, initial_states)
     if D is not None:
-        output = output + D[..., None] * inputs
-    return (output, state.mT) if return_final_states else output
+        output = output + D[..., None] * hidden_states.float()
+    return (output, state) if return_final_states else output
+
+
+def steps(dt: Tensor, bias: Tensor | None, is_softplus: bool, limit: tuple[float, float]) -> Tensor:
+    """The lengths of the steps of a state space model, in float32."""
+    if bias is not None:
+        dt = dt + bias.to(dt.dtype)
+    if is_softplus:
+        dt = torch.nn.functional.softplus(dt)
+    return torch.clamp(dt, min=limit[0], max=limit[1]).float()
+
+
+def chunk_scan(
+    inputs: Tensor, dt: Tensor, decay: Tensor, B: Tensor, C: Tensor, state: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """state = exp(decay) state + B dt inputs, output = C state, chunk by chunk in float32.
+
+    Shapes:  inputs [batch, length, heads, e], dt and decay [batch, length, heads], B and C [batch, length, groups, d], state
+        [batch, heads, e, d] or None -> [batch, length, heads, e], and the last state.
+    """
+    length, heads = inputs.shape[1:3]
+    groups, width = B.shape[2], inputs.shape[3]
+    query, key = (by_chunk(part.float(), _SIZE).unsqueeze(3) for part in (C, B))
+    parts = (inputs * dt[..., None], decay[..., None])
+    value, decay = (grouped(by_chunk(part, _SIZE), 2, groups) for part in parts)
+    if state is None:
+        before = inputs.new_zeros(inputs.shape[0], heads, B.shape[-1], width)
+    else:
+        before = state.float().mT
+    output, after = attended(query, key, value, decay, grouped(before, 1, groups))
+    return in_order(output.flatten(2, 3), length), after.flatten(1, 2).mT
 
 
 _PIECE = "max_inference_chunksize"

@@ -56,15 +56,31 @@ def selective_scan(
     if not is_dynamic(hidden_states.shape[2]):
         given = (D, z, delta_bias, delta_softplus, return_last_state, *args)
         return original(hidden_states, dt, A, B, C, *given, **kwargs)
-    if delta_bias is not None:
-        dt = dt + delta_bias.to(dt.dtype)[..., None]
-    if delta_softplus:
+    return scanned(hidden_states, dt, A, B, C, D, z, delta_bias, delta_softplus, return_last_state)
+
+
+def scanned(
+    inputs: Tensor,
+    dt: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None,
+    z: Tensor | None,
+    bias: Tensor | None,
+    is_softplus: bool,
+    wants_state: bool,
+) -> Any:
+    """``selective_scan`` for any length; A may also be [batch, channels, states]."""
+    if bias is not None:
+        dt = dt + bias.to(dt.dtype)[..., None]
+    if is_softplus:
         dt = _softplus(dt)
-    dtype, length = hidden_states.dtype, dt.shape[-1]
-    inputs, dt, B, C = hidden_states.mT, dt.mT, B.mT, C.mT
+    dtype, length = inputs.dtype, dt.shape[-1]
+    inputs, dt, B, C = inputs.mT, dt.mT, B.mT, C.mT
     steps, added, read = (_in_blocks(part).unsqueeze(-2) for part in (dt, dt * inputs.float(), C))
     written = _in_blocks(B.float()).unsqueeze(-1)
-    decay, (channels, states) = A.mT, A.shape
+    decay, (channels, states) = A.mT, A.shape[-2:]
     state = torch.zeros(inputs.shape[0], states, channels, dtype=added.dtype)  # runs of channels are long
 
     def block(state: Tensor, steps: Tensor, added: Tensor, written: Tensor, read: Tensor) -> Any:
@@ -77,7 +93,7 @@ def selective_scan(
         output = output + inputs * D
     if z is not None:
         output = output * torch.nn.functional.silu(z.mT)
-    return (output.mT, state.mT) if return_last_state else output.mT
+    return (output.mT, state.mT) if wants_state else output.mT
 
 
 def _softplus(numbers: Tensor) -> Tensor:

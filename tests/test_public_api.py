@@ -124,7 +124,7 @@ SIGNATURES = {
     "translates": "(*overloads: torch._ops.OpOverload | type, since: int = 0) -> Callable[[F], F]",
     "ExportResult.restore_outputs": "(self, outputs: Sequence[Any]) -> Any",
     "ExportResult.apply_weights": "(self, state_dict: Mapping[str, Any]) -> None",
-    "ExportResult.initialize_inference_session": "(self) -> Callable[[dict[str, Any]], list[Any]]",
+    "ExportResult.initialize_inference_session": "(self, initializer: Callable[[bytes], Any] | None = None) -> Any",
     "ExportResult.optimize": "(self) -> None",
     "ExportResult.call_reference": "(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]",
     "ExportResult.compute_values": (

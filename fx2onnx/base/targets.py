@@ -98,7 +98,9 @@ def path_text(path: Any, what: str) -> str:
         text = os.fsdecode(path)
     except TypeError:
         raise UserError(
-            "E301", f"the path of {what} is {type(path).__name__}, no path", next="give a path such as model.onnx"
+            "E301",
+            f"the path of {what} is {type(path).__name__}, no path",
+            next="give a path such as model.onnx; in export it comes after the example inputs",
         ) from None
     if not text:
         raise UserError("E301", f"the path of {what} is empty", next="give a path such as model.onnx")

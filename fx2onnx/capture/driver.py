@@ -290,8 +290,11 @@ def as_module(module: Any) -> torch.nn.Module:
         return module
     if callable(module):
         return _FunctionModule(module)
+    is_state = isinstance(module, Mapping) and any(isinstance(value, torch.Tensor) for value in module.values())
     raise UserError(
-        "E001", f"an object of type {type(module).__name__} cannot be exported", next="pass an nn.Module or a function"
+        "E001",
+        f"an object of type {type(module).__name__} is no module",
+        next="build the module, then module.load_state_dict(...)" if is_state else "pass an nn.Module or a function",
     )
 
 

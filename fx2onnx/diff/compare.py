@@ -11,6 +11,7 @@ from typing import Any
 import onnx_ir as ir
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.base.escape import Shown
 from fx2onnx.base.stack_frames import public, public_methods
 from fx2onnx.diff.matching import Side
 from fx2onnx.diff.nodes import Change, NodeDifferences, compare_parts
@@ -23,8 +24,8 @@ VERDICT_KEY = "fx2onnx.verdict"
 
 
 @public_methods
-@dataclass(slots=True)
-class Difference:
+@dataclass(slots=True, repr=False)
+class Difference(Shown):
     """The differences of the second file from the first.
 
     ``model`` holds opsets, the IR version and metadata; ``interface`` inputs and outputs; ``functions`` those of one file
@@ -48,6 +49,12 @@ class Difference:
         return not any(
             (self.model, self.interface, self.functions, nodes.added, nodes.removed, nodes.changed, nodes.outputs)
         ) and not any((weights.changed, weights.added, weights.removed))
+
+    def _shown(self) -> dict[str, Any]:
+        nodes, weights = self.nodes, self.weights
+        numbers = {f"nodes {name}": len(getattr(nodes, name)) or "" for name in ("added", "removed", "changed")}
+        numbers |= {f"weights {name}": len(getattr(weights, name)) or "" for name in ("added", "removed", "changed")}
+        return {"files": " ".join(self.files), "equal": "yes" if self.equal else "no", **numbers}
 
     def as_dict(self) -> dict[str, Any]:
         """The fields as JSON types."""

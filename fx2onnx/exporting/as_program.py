@@ -11,17 +11,17 @@ import onnx_ir as ir
 import torch
 
 from fx2onnx.base.errors import UserError, warn
-from fx2onnx.judge.engines import ENGINES, Array, Run, chosen_engines
+from fx2onnx.judge.engines import Array, chosen_engines, open_session
 from fx2onnx.lower.weights import ModuleWeight
 from fx2onnx.optimize.weights import DerivedTensor
 from fx2onnx.torchcompat.pytrees import flatten
 from fx2onnx.verify.arrays import to_numpy, to_tensor
 
 
-def opened(source: str | bytes) -> Run:
-    """The model in onnxruntime, or in the runner where that is not installed."""
+def opened(source: str | bytes) -> Any:
+    """An ``InferenceSession`` of onnxruntime, or of the runner where that is not installed."""
     available = chosen_engines(None)
-    return ENGINES["onnxruntime" if "onnxruntime" in available else available[0]](source)
+    return open_session("onnxruntime" if "onnxruntime" in available else available[0], source)
 
 
 def feeds_of(

@@ -109,7 +109,7 @@ class ExportResult(Shown):
         self._restore = restore
         self.exported_program: Any = None
         """The ``torch.export.ExportedProgram`` that was exported; None where a module was."""
-        self._run: Callable[[dict[str, Any]], list[Any]] | None = None
+        self._session: Any = None
 
     @property
     def model(self) -> ir.Model:
@@ -135,9 +135,10 @@ class ExportResult(Shown):
         Returns:  the outputs in order, as tensors on the CPU. Raises UserError E401 for arguments that do not fit.
         """
         from fx2onnx.exporting.as_program import as_tensors, feeds_of
+        from fx2onnx.judge.engines import run_session
 
         feeds = feeds_of(self.report.input_names, self.initial_state, args, kwargs)
-        return as_tensors(self.initialize_inference_session()(feeds))
+        return as_tensors(run_session(self.initialize_inference_session(), feeds))
 
     def call_reference(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Run the model as a call does, in ONNX's reference evaluator, which is slow."""
@@ -155,22 +156,25 @@ class ExportResult(Shown):
         Raises:   UserError E001 for a name that the graph does not have, E401 for arguments that do not fit.
         """
         from fx2onnx.exporting.as_program import as_tensors, feeds_of, opened, with_outputs
+        from fx2onnx.judge.engines import run_session
 
         feeds = feeds_of(self.report.input_names, self.initial_state, args, kwargs or {})
         model = with_outputs(self.owned.model, value_names)
-        return as_tensors(opened(io.to_proto(model).SerializeToString())(feeds))
+        return as_tensors(run_session(opened(io.to_proto(model).SerializeToString()), feeds))
 
-    def initialize_inference_session(self) -> Callable[[dict[str, Any]], list[Any]]:
-        """Open the model for calls, which do so themselves; it stays open until ``release``."""
+    def initialize_inference_session(self, initializer: Callable[[bytes], Any] | None = None) -> Any:
+        """The model as an ``InferenceSession`` of onnxruntime or, where that is not installed, of the runner; ``initializer`` makes
+        another of the model's bytes. Calls of the result use it; it stays open until ``release``.
+        """
         from fx2onnx.exporting.as_program import opened
 
-        if self._run is None:
-            self._run = opened(self.model_proto.SerializeToString())
-        return self._run
+        if self._session is None or initializer is not None:
+            self._session = (initializer or opened)(self.model_proto.SerializeToString())
+        return self._session
 
     def release(self) -> None:
         """Let go of what calls have opened."""
-        self._run = None
+        self._session = None
 
     def optimize(self) -> None:
         """Nothing: the model is optimized, unless ``optimize=False`` was asked for. For files: ``fx2onnx.optimize``."""

@@ -148,7 +148,12 @@ def load(folder: str | PathLike[str], engine: str | None = None) -> Any:
     """
     path = Path(folder).expanduser()
     if not os.path.isdir(path):
-        raise UserError("E302", f"there is no folder '{path}'", next="fx2onnx export-folder hf:FOLDER -o FOLDER")
+        cure = (
+            f"fx2onnx.runner.InferenceSession('{path}')"
+            if path.exists()
+            else "fx2onnx export-folder hf:FOLDER -o FOLDER"
+        )
+        raise UserError("E302", f"there is no folder '{path}'", why="it is a file" if path.exists() else "", next=cure)
     if not any(path.glob("*.onnx")):
         raise UserError("E302", f"the folder '{path}' holds no .onnx file", next="give the folder that export wrote")
     chosen = chosen_engines(None if engine is None else [engine], SESSIONS)[0]

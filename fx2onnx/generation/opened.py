@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.base.escape import Shown
 from fx2onnx.files.folder_files import inside, read_object
 from fx2onnx.files.staging import locked
 from fx2onnx.generation.checks import cast, check_feeds, check_known
@@ -107,8 +108,11 @@ class Outputs(Mapping[str, Any]):
         return f"<Outputs {shapes}>"
 
 
-class OpenedFolder:
+class OpenedFolder(Shown):
     """The graphs by the stem of their file, what the manifest says of them, and the configs beside them."""
+
+    def _shown(self) -> dict[str, Any]:
+        return {"path": repr(str(self.folder)), "graphs": ", ".join(self.graphs), "engine": self.engine}
 
     def __init__(self, folder: Path, engine: str) -> None:
         self.folder = folder

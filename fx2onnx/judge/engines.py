@@ -47,7 +47,7 @@ def within(seconds: float) -> Iterator[None]:
         _SECONDS.reset(token)
 
 
-def open_session(engine: str, model: str, profile_prefix: str = "") -> Any:
+def open_session(engine: str, model: str | bytes, profile_prefix: str = "") -> Any:
     """An ``InferenceSession`` of the runner or of onnxruntime. With ``profile_prefix`` it writes a trace under such a name.
 
     Raises:   UserError E303 where the engine does not open the model.
@@ -64,7 +64,8 @@ def open_session(engine: str, model: str, profile_prefix: str = "") -> Any:
             options.enable_profiling, options.profile_file_prefix = True, profile_prefix
         return _session_of_onnxruntime(model, options)
     except Exception as cause:  # onnxruntime's classes share no base but Exception
-        raise UserError("E303", f"onnxruntime cannot open '{model}'", why=first_line(cause)[:600]) from cause
+        name = "the model" if isinstance(model, bytes) else f"'{model}'"
+        raise UserError("E303", f"onnxruntime cannot open {name}", why=first_line(cause)[:600]) from cause
 
 
 def run_session(session: Any, feeds: Mapping[str, Any]) -> list[Any]:

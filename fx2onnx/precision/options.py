@@ -62,6 +62,8 @@ class Precision:
     @staticmethod
     def of(dtype: Precision | str | None, io: str | None) -> Precision | None:
         """The precision that the two keywords ask for. Raises UserError E001."""
+        if type(dtype).__name__ == "dtype":  # torch.float16, np.dtype("float16")
+            dtype = str(dtype).removeprefix("torch.")
         if isinstance(dtype, Precision):
             if io is not None and io != dtype.io:
                 raise UserError("E001", "io= stands beside a Precision", next="say it there: Precision(..., io=...)")

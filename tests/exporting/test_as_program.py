@@ -54,6 +54,18 @@ def test_a_result_is_called_as_its_module() -> None:
     assert "x, scale, shift" in caught.value.why
 
 
+def test_a_result_opens_as_a_session() -> None:
+    net = Net().eval()
+    program = exported(net)
+    feeds = {"x": X.numpy(), "scale": SCALE.numpy(), "shift": SHIFT.numpy()}
+    wanted = net(X, SCALE, shift=SHIFT)["y"].detach()
+    for initializer in (None, fx2onnx.runner.InferenceSession):
+        session = program.initialize_inference_session(initializer)
+        assert [each.name for each in session.get_inputs()] == ["x", "scale", "shift"]
+        torch.testing.assert_close(torch.from_numpy(session.run(["y"], feeds)[0]), wanted)
+        torch.testing.assert_close(program(X, SCALE, shift=SHIFT)[0], wanted)
+
+
 def test_state_that_is_an_input_has_its_first_value() -> None:
     class Counting(nn.Module):
         def __init__(self) -> None:

@@ -14,6 +14,8 @@ import pytest
 import torch
 
 import fx2onnx
+from fx2onnx.verify.locating.first_wrong import Difference as ValueDifference
+from fx2onnx.verify.locating.first_wrong import FirstWrong
 
 
 class Unknown(torch.nn.Module):
@@ -84,7 +86,14 @@ def test_results_are_short_where_they_are_shown(tmp_path: Path) -> None:
     result = fx2onnx.export(module, (torch.randn(2, 8),), input_names=names, profile=True)
     verdict = fx2onnx.verify(result, torch.nn.Linear(8, 8), (torch.randn(2, 8),), effort="quick")
     optimized = fx2onnx.optimize(result.model_proto, verify=False)
-    for shown in (result, result.report, result.profile, verdict, optimized):
+    one, other = str(tmp_path / "one.onnx"), str(tmp_path / "other.onnx")
+    result.save(one)
+    fx2onnx.export(torch.nn.Sequential(*module[:20]), (torch.randn(2, 8),), other)
+    difference = fx2onnx.diff(one, other)
+    wrong = FirstWrong(
+        "file", ("a",) * 99, "x", None, "", ("b" * 900,), ValueDifference(0.5, 0.1, 2, 3), "c", "d" * 900
+    )
+    for shown in (result, result.report, result.profile, verdict, optimized, difference, wrong):
         assert len(repr(shown)) < 500
         assert "\n" not in repr(shown)
         assert repr(shown).startswith(f"<fx2onnx.{type(shown).__name__} ")

@@ -75,8 +75,8 @@ function flameColour(frame) {
 const breakable = (text) => text.split(/(?<=[._/])|(?<=[a-z])(?=[A-Z])/).flatMap((part, index) => index ? [make('wbr', text.length < 25 ? { class: 'phone' } : {}), part] : [part]);
 
 // A table that sorts by the clicked heading; columns that are empty in all rows are left out. rows: objects.
-// columns: [{title, key, format?, notation?, wide?, number?, desk?, tone?}]. notation: makes the format from all values of the column.
-// desk: not shown on a phone.
+// columns: [{title, key, format?, notation?, wide?, number?, words?, desk?, tone?}]. notation: makes the format from all values of the column.
+// words: numbers with words, which may go on in a new line on a phone. desk: not shown on a phone.
 function table(all, rows, options = {}) {
   const columns = all.map((column) => {
     const format = column.notation ? column.notation(rows.map((row) => row[column.key]).filter((value) => !isEmpty(value))) : column.format || shown;
@@ -85,7 +85,7 @@ function table(all, rows, options = {}) {
   const body = make('tbody');
   const head = make('tr');
   let sorted = null, falling = true;
-  const kind = (column) => `${column.number ? 'number' : column.wide ? 'wide' : 'name'}${column.desk ? ' desk' : ''}`;
+  const kind = (column) => `${column.number ? 'number' : column.wide ? 'wide' : 'name'}${column.words ? ' words' : ''}${column.desk ? ' desk' : ''}`;
   const fill = () => {
     const order = sorted === null ? rows : [...rows].sort((a, b) => {
       const [x, y] = [a[sorted], b[sorted]];
@@ -124,7 +124,7 @@ const ofAllowed = (share) => share <= 1 ? percent(share) : share < MANY_TIMES ? 
 function verdictTable(rows) {
   const notation = () => numbers(rows.flatMap((row) => [row.max_abs_error, row.allowed]));
   return table([
-    { title: 'engine', key: 'engine' }, { title: 'output', key: 'output' }, { title: 'verdict', key: 'verdict', tone: (row) => row.ok ? 'good' : 'bad' }, { title: 'of allowed', key: 'share', format: ofAllowed, number: true },
+    { title: 'engine', key: 'engine' }, { title: 'output', key: 'output' }, { title: 'verdict', key: 'verdict', tone: (row) => row.ok ? 'good' : 'bad' }, { title: 'of allowed', key: 'share', format: ofAllowed, number: true, words: true },
     { title: 'inputs', key: 'inputs', wide: true }, { title: 'problem', key: 'problem', wide: true }, { title: 'largest error', key: 'max_abs_error', notation, number: true, desk: true },
     { title: 'allowed', key: 'allowed', notation, number: true, desk: true }, { title: 'largest number', key: 'scale', notation: numbers, number: true, desk: true }, { title: 'rule', key: 'by', desk: true },
   ], rows.map((row) => ({ ...row, verdict: row.ok ? 'agrees' : 'differs', share: shareOf(row) })));

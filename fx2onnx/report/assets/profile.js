@@ -10,7 +10,7 @@ function showHeader() {
   for (const found of DATA.comparisons) {
     cards.push([`against ${found.before}`, change(found.total), `${time(found.total.before)} then, ${time(found.total.after)} now`, found.total.difference > 0 ? 'bad' : 'good']);
   }
-  if (first.memory.length) cards.push(['peak memory', size(first.grown), 'above the loaded model']);
+  if (first.grown) cards.push(['peak memory', size(first.grown), 'above the loaded model']);
   cards.push(['nodes', String(first.nodes), first.file_bytes ? `${size(first.file_bytes)} on disk` : 'no file written']);
   if (DATA.verification) cards.push(['verified', DATA.verification.ok ? 'agrees' : 'differs', DATA.verification.summary || counted(DATA.verification.rows.length, 'comparison')]);
   showHead(DATA.source, `${DATA.created.replace('T', ' ').replace('+00:00', ' UTC')} · ${known.map(([name, value]) => `${name} ${shown(value)}`).join(' · ')}`, cards);

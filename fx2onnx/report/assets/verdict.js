@@ -8,7 +8,7 @@ const keysOf = (rows) => [...new Set(rows.flatMap((row) => Object.keys(row)))];
 // Any value of the JSON: rows as a table, fields and texts as a list, the rest as text.
 function rendered(value) {
   if (Array.isArray(value) && value.every(isObject)) {
-    const columns = keysOf(value).map((key) => value.some((row) => typeof row[key] === 'number') ? { title: key, key, notation: numbers, number: true } : { title: key.replaceAll('_', ' '), key, wide: true });
+    const columns = keysOf(value).filter((key) => value.some((row) => row[key] !== false)).map((key) => value.some((row) => typeof row[key] === 'number') ? { title: key, key, notation: numbers, number: true } : { title: key.replaceAll('_', ' '), key, wide: true });
     return make('div', { class: 'scroll' }, table(columns, value.slice(0, MOST_ROWS)));
   }
   if (isObject(value) && Object.values(value).every(isObject)) {

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from fx2onnx.base.escape import Shown
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.base.stack_frames import public_methods
 from fx2onnx.judge.engines import Array
@@ -121,8 +122,8 @@ MOST_NODES = 12
 
 
 @public_methods
-@dataclass(frozen=True)
-class FirstWrong:
+@dataclass(frozen=True, repr=False)
+class FirstWrong(Shown):
     """The first value of a file that differs from PyTorch's, and what makes it.
 
     ``stage`` is a key of ``STAGES``. ``nodes`` are names in the file, the likeliest first; of a fault in capture, those of
@@ -173,6 +174,10 @@ class FirstWrong:
         width = max(len(label) for label, text in rows if text)
         lines += ["", *(f"  {label:<{width}} {text}" for label, text in rows if text)]
         return "\n".join(lines)
+
+    def _shown(self) -> dict[str, Any]:
+        where = "" if self.where is None else str(self.where)
+        return {"stage": self.stage, "node": self._heading(), "value": self.value, "line": where, "blame": self.blame}
 
     def as_dict(self) -> dict[str, Any]:
         """The fields as JSON types, without the case."""

@@ -114,6 +114,7 @@ def _core() -> str:
 def _advice(packages: list[Package]) -> list[str]:
     """The commands to type for packages that are missing or broken, and for slow settings."""
     said = []
+    wanted: dict[str, list[str]] = {}
     for each in packages:
         package = _DISTRIBUTIONS.get(each.name, each.name)
         if each.error:
@@ -122,7 +123,8 @@ def _advice(packages: list[Package]) -> list[str]:
             )
         elif not each.version:
             what = f"'fx2onnx[{EXTRAS[each.name]}]'" if each.name in EXTRAS else package
-            said.append(f"pip install {what}   for {each.purpose or 'everything'}")
+            wanted.setdefault(what, []).append(each.purpose or "everything")
+    said += [f"pip install {what}   for {'; '.join(purposes)}" for what, purposes in wanted.items()]
     if pin := os.environ.get("OPENBLAS_CORETYPE"):
         said.append(f"unset OPENBLAS_CORETYPE   it pins OpenBLAS to kernels for {pin}, which may halve its speed")
     return said

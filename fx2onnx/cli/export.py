@@ -19,7 +19,7 @@ from fx2onnx.base.options import INPUTS, SIZES
 from fx2onnx.base.targets import check_target
 from fx2onnx.capture.options import CaptureOptions
 from fx2onnx.cli import options
-from fx2onnx.cli.files import check_apart, human_size, write_report
+from fx2onnx.cli.files import check_apart, write_report
 from fx2onnx.cli.job import Job, run
 from fx2onnx.cli.options import Group
 from fx2onnx.cli.outcome import print_json, reports_errors
@@ -28,6 +28,7 @@ from fx2onnx.files.staging import cannot_write
 from fx2onnx.manifest.names import MODEL_FILE
 from fx2onnx.precision.options import Precision
 from fx2onnx.quantize.options import Quantize
+from fx2onnx.report.text import human_size
 from fx2onnx.sources.registry import with_kind
 from fx2onnx.sources.source import Options
 

@@ -11,7 +11,7 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.base.targets import check_target
 from fx2onnx.cli import options
 from fx2onnx.cli.export import Capture, CaptureFlag, Exported, Task, asked_of, default_output, is_folder_task, with_task
-from fx2onnx.cli.files import check_apart, human_size, write_report_of_folder
+from fx2onnx.cli.files import check_apart, write_report_of_folder
 from fx2onnx.cli.job import Job, engines_for
 from fx2onnx.cli.options import Group
 from fx2onnx.cli.outcome import print_json, reports_errors
@@ -20,6 +20,7 @@ from fx2onnx.files.pipeline_index import is_pipeline_source
 from fx2onnx.manifest.names import MODEL_FILE
 from fx2onnx.precision.options import Precision
 from fx2onnx.quantize.options import Quantize
+from fx2onnx.report.text import human_size
 from fx2onnx.sources.source import Options
 
 if TYPE_CHECKING:

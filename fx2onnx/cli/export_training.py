@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 from fx2onnx.base.errors import UserError
 from fx2onnx.cli import options
 from fx2onnx.cli.export import Task, default_output, with_task
-from fx2onnx.cli.files import check_apart, human_size, write_report_of_folder
+from fx2onnx.cli.files import check_apart, write_report_of_folder
 from fx2onnx.cli.options import Group
 from fx2onnx.cli.outcome import print_json, reports_errors
 from fx2onnx.exporting.options import ExportOptions
+from fx2onnx.report.text import human_size
 from fx2onnx.sources.source import Options
 
 if TYPE_CHECKING:

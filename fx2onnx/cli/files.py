@@ -53,13 +53,3 @@ def write_report_of_folder(path: Path, folder: Path, summary: Any) -> None:
     if is_file_of_folder(path, folder):
         raise UserError("E301", f"cannot write '{path}'", why="it is a file of the export", next="give another name")
     write_report(path, summary)
-
-
-def human_size(size_bytes: int) -> str:
-    """``size_bytes`` with a unit: 1.2 kB, 97.8 MB."""
-    size = float(size_bytes)
-    for unit in ("bytes", "kB", "MB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.2f} GB"

@@ -12,6 +12,7 @@ from rich.text import Text
 from fx2onnx.report.compare import ProfileComparison, TimeChange
 from fx2onnx.report.console import PlainConsole, headed_table
 from fx2onnx.report.profile_data import Export, ProfileData, Series
+from fx2onnx.report.text import human_size
 from fx2onnx.report.tree import lines, operations, phases, steps
 
 _ROWS = 10
@@ -139,7 +140,7 @@ def _ms(seconds: float) -> str:
 
 
 def _size(size_bytes: int) -> str:
-    return f"{size_bytes / 1e6:.1f} MB" if size_bytes else ""
+    return human_size(size_bytes) if size_bytes else ""
 
 
 def _percent(change: TimeChange) -> str:

@@ -7,15 +7,25 @@ from collections.abc import Mapping
 from typing import Any
 
 
+def human_size(size_bytes: int) -> str:
+    """``size_bytes`` with a unit: 1.2 kB, 97.8 MB."""
+    size = float(size_bytes)
+    for unit in ("bytes", "kB", "MB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.2f} GB"
+
+
 def summary(report: Mapping[str, Any]) -> str:
     """Strategy, phases with seconds and share, counts, assumptions that may limit the file, and warnings."""
     total = report["seconds"] or 1e-9
     lines = [
         f"exported in {report['seconds']:.3f} s   opset {report['opset']}, {report['nodes_onnx']} nodes "
-        f"from {report['nodes_captured']} ATen calls, {report['file_bytes'] / 1e6:.1f} MB",
+        f"from {report['nodes_captured']} ATen calls, {human_size(report['file_bytes'])}",
         f"captured by the {report['strategy']} strategy: {report['strategy_reason']}",
     ]
-    lines += [f"  {name:<12} {seconds:8.3f} s  {seconds / total:5.0%}" for name, seconds in report["phases"].items()]
+    lines += [f"  {name:<14} {seconds:8.3f} s  {seconds / total:5.0%}" for name, seconds in report["phases"].items()]
     for title, entries in (("assumed", limits(report)), ("warning", report["warnings"])):
         lines += [f"{title}: {entry}" for entry in entries]
     return "\n".join(lines)

@@ -19,9 +19,9 @@ from fx2onnx.base.targets import check_target
 from fx2onnx.capture.shapes.requested import Proposed
 from fx2onnx.cli import feeds
 from fx2onnx.cli.feeds import dynamic_shapes_of, parse_dynamic
-from fx2onnx.cli.files import human_size
 from fx2onnx.cli.progress import Stages
 from fx2onnx.files.staging import replacing
+from fx2onnx.report.text import human_size
 
 
 class TestDynamic:

@@ -171,6 +171,7 @@ def _fx2onnx(block: Block, arguments: list[str]) -> None:
 
     done = CliRunner().invoke(app, arguments, env={"COLUMNS": "120"})
     said = f"{block.place}: fx2onnx {shlex.join(arguments)}\n{done.stdout}\n{done.stderr}\n{done.exception!r}"
+    assert "DeprecationWarning" not in done.stderr, said
     if wanted := block.options.get("raises"):
         assert f"[{wanted}]" in done.stderr, said
         assert done.exit_code in (1, 2), said

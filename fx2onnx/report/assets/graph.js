@@ -51,7 +51,8 @@ function runs(units, isSplit) {
 function depths() {
   const above = picture.root ? picture.root.split('.').length : 0;
   const deepest = Math.max(1, ...DATA.graph.nodes.map(([, scope]) => (scope ? scope.split('.').length : 0) - above));
-  const levels = Array.from({ length: deepest }, (_, index) => index + 1);
+  const nodes = DATA.graph.nodes, hasModules = nodes.some(([, scope]) => scope) || nodes.length > MOST_BOXES;
+  const levels = Array.from({ length: hasModules ? deepest : 0 }, (_, index) => index + 1);
   const found = [];
   for (const level of [...levels, Infinity]) {
     const count = grouped(level).boxes.length;

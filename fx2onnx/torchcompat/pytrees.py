@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -64,13 +65,17 @@ def flatten(tree: object, *, keeps_dataclasses: bool = False) -> tuple[list[Leaf
 
 @contextlib.contextmanager
 def registered_meanwhile() -> Iterator[None]:
-    """A block behind which the classes that it registers as structures are leaves again, as the user had them."""
-    before = set(pytree.SUPPORTED_NODES)
+    """A block behind which the classes that it registers as structures are leaves again, as the user had them.
+
+    Classes of modules that it imports stay: transformers registers its outputs where their classes are made, which is once.
+    """
+    before, modules = set(pytree.SUPPORTED_NODES), set(sys.modules)
     try:
         yield
     finally:
         for kind in set(pytree.SUPPORTED_NODES) - before:
-            pytree._deregister_pytree_node(kind)
+            if getattr(kind, "__module__", "") in modules:
+                pytree._deregister_pytree_node(kind)
 
 
 def is_plain_dataclass(value: object) -> bool:

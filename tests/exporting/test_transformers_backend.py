@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import importlib
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -39,6 +41,25 @@ def structures() -> Iterator[None]:
     """transformers, too, registers caches as structures when it opens and runs a file."""
     with registered_meanwhile():
         yield
+
+
+def test_classes_of_modules_that_are_imported_stay_structures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """transformers registers its outputs where a module makes their classes, which no second import does."""
+    monkeypatch.syspath_prepend(tmp_path)
+    register = (
+        "pytree.register_pytree_node({0}, lambda box: ([], None), lambda inside, _: None, serialized_type_name='{0}')"
+    )
+    made = ["from torch.utils import _pytree as pytree", "class Box: pass", register.format("Box")]
+    (tmp_path / "boxes_of_a_test.py").write_text("\n".join(made))
+    try:
+        with registered_meanwhile():
+            boxes = importlib.import_module("boxes_of_a_test")
+            exec(register.format("Path"), {"pytree": pytree, "Path": Path})
+        assert boxes.Box in pytree.SUPPORTED_NODES
+        assert Path not in pytree.SUPPORTED_NODES
+    finally:
+        pytree._deregister_pytree_node(boxes.Box)
+        del sys.modules["boxes_of_a_test"]
 
 
 def made(name: str) -> Any:

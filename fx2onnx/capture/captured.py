@@ -79,6 +79,8 @@ class Mutation:
     where: SourceLocation | None
     before: torch.Tensor | None = None
     """The module's own tensor, which a file with ``state="io"`` has an input for; None where there was none."""
+    also: str | None = None
+    """Another place that holds ``before``, and keeps it."""
 
 
 @dataclass(slots=True)

@@ -253,7 +253,8 @@ def _program_of(attempt: Attempt) -> torch.nn.Module:
     name = "torch.export" if strategy == "export" else "symbolic trace"
     with record(name), Changes():
         tree = ModuleTree(root)
-        held = preserve(tree, attempt.options.training, attempt.arguments.objects())
+        given = [(leaf.name, leaf.tensor) for leaf in attempt.arguments.leaves]  # torch.export sets attributes on them
+        held = preserve(tree, attempt.options.training, [*attempt.arguments.objects(), *given])
         keep_numbers([*tree.buffers(), *held.tensors.values()])
         return cast(torch.nn.Module, road(name).made(root, attempt.arguments))
 

@@ -58,6 +58,11 @@ def left_out(captured: Captured, state: str) -> list[str]:
             found.append(
                 f"forward changes the {text}; the file has its new value, and does what the first call does: {why}"
             )
+        elif mutation.also is not None:
+            why = (
+                "they are one tensor before the call; give each a tensor of its own before the export, such as a clone"
+            )
+            found.append(f"the file's input {mutation.name} is {mutation.also}, too: {why}")
     return found
 
 

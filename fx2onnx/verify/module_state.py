@@ -19,10 +19,9 @@ from fx2onnx.base.changes import Changes, before_change
 from fx2onnx.base.events import record
 from fx2onnx.base.metadata import PRODUCER
 from fx2onnx.capture.captured import RETURNS_STATE
-from fx2onnx.capture.python.held import Snapshot
 from fx2onnx.capture.python.held_names import Names
 from fx2onnx.capture.python.inputs import HELD, Arguments, Leaf
-from fx2onnx.capture.python.module_state import keep, keep_host_states, keep_numbers, memory_of
+from fx2onnx.capture.python.module_state import keep, keep_host_states, keep_numbers, memory_of, snapshot_of
 from fx2onnx.judge.engines import Array
 from fx2onnx.judge.verdict import UNSTEADY, Row, Verdict
 from fx2onnx.quantize.places import IN_FLOAT32, IN_INT8
@@ -252,7 +251,7 @@ def with_state(
     ends = sorted((name for name in state if state[name] in outputs), key=lambda name: outputs.index(state[name]))
     if not ends or RETURNS_STATE in vars(root):
         return arguments
-    held = Names(Snapshot(ModuleTree(root).named)).tensors()
+    held = Names(snapshot_of(ModuleTree(root))).tensors()
     missing = [name for name in ends if name not in known and name in held and name in inputs]
     leaves = [Leaf(name, (name,), held[name].detach().clone(), HELD, places=(name,)) for name in missing]
     return replace(arguments, leaves=[*arguments.leaves, *leaves], ends=tuple(ends))
@@ -266,7 +265,7 @@ class Unsteady(Exception):
     """forward gives something else each time it is called, so that nothing can be compared."""
 
     def __init__(self, root: torch.nn.Module, arguments: Iterable[tuple[str, object]] = ()) -> None:
-        lasting = ", ".join(Names(Snapshot(ModuleTree(root).named, arguments)).lasting())
+        lasting = ", ".join(Names(snapshot_of(ModuleTree(root), arguments)).lasting())
         held = f"it goes on with what cannot be put back: {lasting}" if lasting else OUTSIDE
         super().__init__(f"{UNSTEADY}; {held}")
 

@@ -13,9 +13,9 @@ import torch
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.capture.driver import as_module
-from fx2onnx.capture.python.held import Snapshot
 from fx2onnx.capture.python.held_names import Names
 from fx2onnx.capture.python.inputs import bind, normalise_args
+from fx2onnx.capture.python.module_state import snapshot_of
 from fx2onnx.sizes.expr import Dim
 from fx2onnx.sizes.sets import EVERY, LARGEST, SizeSet
 from fx2onnx.sizes.stated import SizeCondition, allowed_sizes, sizes_near
@@ -375,7 +375,7 @@ def case_of_module(model: ir.Model, module: Any, args: Any = (), kwargs: Mapping
     root = as_module(module)
     arguments = bind(root.forward, *normalise_args(root, args, kwargs), None)
     arrays = {leaf.name: as_array(leaf.tensor) for leaf in arguments.leaves}
-    state = {name: as_array(tensor) for name, tensor in Names(Snapshot(ModuleTree(root).named)).tensors().items()}
+    state = {name: as_array(tensor) for name, tensor in Names(snapshot_of(ModuleTree(root))).tensors().items()}
     names = [value.name or "" for value in model.graph.inputs if not value.is_initializer()]
     missing = [name for name in names if name not in arrays and name not in state]
     if missing:

@@ -100,6 +100,25 @@ def _object(m: Any, y: torch.Tensor) -> torch.Tensor:
     return m.space.h
 
 
+COUNT = types.SimpleNamespace(h=torch.zeros(3), named={"b": torch.zeros(3)})
+
+
+class Shared:
+    h, items = torch.zeros(3), [torch.zeros(3)]
+
+
+def _global(m: Any, y: torch.Tensor) -> torch.Tensor:
+    COUNT.h = COUNT.h + y
+    COUNT.named["b"].add_(y)
+    return COUNT.h + COUNT.named["b"]
+
+
+def _class(m: Any, y: torch.Tensor) -> torch.Tensor:
+    Shared.h = Shared.h + y
+    Shared.items[0] = Shared.items[0] * 0.5 + y
+    return Shared.h + Shared.items[0]
+
+
 def _by_data(m: Any, y: torch.Tensor) -> torch.Tensor:
     if y.sum() > 0:
         m.h = m.h + y
@@ -109,7 +128,8 @@ def _by_data(m: Any, y: torch.Tensor) -> torch.Tensor:
 STEPS: dict[Callable[[Any, torch.Tensor], torch.Tensor], list[str]] = {
     _attribute: ["h"], _by_name: ["sub.state"], _buffer: ["seen"], _in_place: ["h"], _first_in_place: ["seen"],
     _tuple: ["pair.0", "pair.1.0"], _list: ["items.1"], _shifted: ["items.0", "items.1"], _dict: ["named.a.b"],
-    _object: ["space.h"], _by_data: ["h"],
+    _object: ["space.h"], _by_data: ["h"], _global: [f"{__name__}.COUNT.h", f"{__name__}.COUNT.named.b"],
+    _class: ["Shared.h", "Shared.items.0"],
 }  # fmt: skip
 MODULES: dict[str, tuple[Callable[[], nn.Module], list[str]]] = {
     step.__name__.strip("_"): (lambda step=step: Holder(step), names) for step, names in STEPS.items()
@@ -121,6 +141,8 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], list[str]]] = {
 
 def _check_carried(make: Callable[[], nn.Module], result: Any, module: nn.Module) -> None:
     for engine in ENGINES:
+        COUNT.h, COUNT.named["b"] = torch.zeros(3), torch.zeros(3)
+        Shared.h, Shared.items[0] = torch.zeros(3), torch.zeros(3)
         own = make()
         own.load_state_dict(module.state_dict())
         session = StatefulSession(engine(result.model_proto.SerializeToString()), result.initial_state)
@@ -160,7 +182,7 @@ def test_assigned_state_is_reported_refused_and_carried(name: str) -> None:
     ]
 )
 @pytest.mark.parametrize(
-    "name", ["attribute", "first_in_place", "tuple", "shifted", "object", "by_data", "lstm", "scripted"]
+    "name", ["attribute", "first_in_place", "tuple", "shifted", "object", "by_data", "lstm", "scripted", "global"]
 )
 @pytest.mark.parametrize("state", ["warn", "io"])
 def test_modules_with_assigned_state_verify(name: str, state: str) -> None:
@@ -169,6 +191,51 @@ def test_modules_with_assigned_state_verify(name: str, state: str) -> None:
     result = fx2onnx.export(module, (SAMPLES[0],), state=state, verify=True, dynamic_shapes=shapes)
     assert result.report.verdict["ok"]
     assert locate(result, module, (SAMPLES[0],)) is None
+
+
+@pytest.mark.parametrize("place", ["arr", "space.arr", f"{__name__}.NUMBERS"])
+def test_an_array_of_numpy_is_said(place: str) -> None:
+    def step(m: Any, y: torch.Tensor) -> torch.Tensor:
+        array = {"arr": m.arr, "space.arr": m.space.arr}.get(place, NUMBERS)
+        array += 1
+        return y + torch.from_numpy(array)
+
+    module = Holder(step)
+    module.arr, module.space.arr = np.zeros(3, np.float32), np.zeros(3, np.float32)
+    assert [text.split()[1] for text in fx2onnx.export(module, (SAMPLES[0],)).report.mutations] == [place]
+    with pytest.raises(fx2onnx.UserError, match="E106"):
+        fx2onnx.export(module, (SAMPLES[0],), state="error")
+    assert not any(array.any() for array in (module.arr, module.space.arr, NUMBERS))
+
+
+NUMBERS = np.zeros(3, np.float32)
+
+
+@pytest.mark.parametrize("place", ["view", "list", "data", "halves"])
+def test_tensors_that_share_memory_are_refused_where_one_is_written(place: str) -> None:
+    module = Holder(lambda m, y: m.one.add_(1).sum() + m.two.sum())
+    module.one = torch.zeros(4)
+    module.two = {"view": module.one[1:], "list": module.one.view(2, 2), "data": nn.Parameter(module.one.data)}.get(
+        place, module.one[3:]
+    )
+    if place == "halves":
+        module.one = module.one[:3]
+        assert len(fx2onnx.export(module, (SAMPLES[0],)).report.mutations) == 1
+        return
+    with pytest.raises(fx2onnx.UserError, match="one, which shares memory with two") as caught:
+        fx2onnx.export(module, (SAMPLES[0],))
+    assert caught.value.code == "E103"
+
+
+def test_an_input_that_stands_for_two_places_is_a_warning() -> None:
+    def step(m: Any, y: torch.Tensor) -> torch.Tensor:
+        m.items = [*m.items[1:], y]
+        return m.items[0] + m.items[1]
+
+    module = Holder(step)
+    module.items = [torch.zeros(3)] * 2
+    with pytest.warns(fx2onnx.ExportWarning, match=r"the file's input items\.1 is items\.0, too"):
+        fx2onnx.export(module, (SAMPLES[0],), state="io")
 
 
 def test_a_wrong_next_state_is_found() -> None:

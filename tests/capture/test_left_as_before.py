@@ -55,6 +55,14 @@ def _function_with_state(seen: list[int]) -> Callable[..., int]:
     return function
 
 
+GLOBAL, GLOBALS = types.SimpleNamespace(h=torch.ones(2, 3), count=0), {"h": torch.ones(2, 3), "list": [torch.ones(3)]}
+NUMBER, TENSOR, OTHER = 0, torch.ones(3), nn.BatchNorm1d(3)
+
+
+class Shared:
+    h, items = torch.ones(2, 3), [torch.ones(3)]
+
+
 class Keeps:
     """A hook that keeps what it is called with, on itself and on the module."""
 
@@ -135,6 +143,16 @@ class Net(nn.Module):
         if self.end is not None:
             raise self.end
         return y
+
+
+def _counts_globally(net: Any, _: Any, y: torch.Tensor) -> torch.Tensor:
+    global NUMBER
+    NUMBER += 1
+    GLOBAL.count += 1
+    Shared.items.append(y)
+    GLOBALS["list"].clear()
+    GLOBALS["more"] = y
+    return OTHER.train()(y)
 
 
 def _set(holder: Any, name: Any, value: Any) -> Any:
@@ -241,6 +259,12 @@ PLACES: dict[str, tuple[Callable[[Any, Any], Any], Any]] = {
     "own class": (lambda m, g: m.own, "h"),
     "slots": (lambda m, g: m.own.inner, "h"),
     "argument": (lambda m, g: g, "h"),
+    "global": (lambda m, g: GLOBAL, "h"),
+    "global dict": (lambda m, g: GLOBALS, "h"),
+    "global list": (lambda m, g: GLOBALS["list"], 0),
+    "class": (lambda m, g: Shared, "h"),
+    "list of a class": (lambda m, g: Shared.items, 0),
+    "global module": (lambda m, g: OTHER, "running_mean"),
 }
 
 
@@ -332,6 +356,7 @@ WAYS: dict[str, Callable[[Any, Any, torch.Tensor], Any]] = {
         _in_an_optimizer,
         _by_aliases,
         _is_of_another_class,
+        _counts_globally,
     )
 }
 GIVEN: dict[str, Callable[[], Any]] = {
@@ -401,11 +426,16 @@ ACTIONS = [export, export_and_verify, profile, verify_and_locate]
 
 def check(ways: list[str], end: str, action: Callable[[Net, Any], None], kind: str, training: bool) -> None:
     net, given = Net([WAYS[way] for way in ways], ENDS[end]).train(training), GIVEN[kind]()
-    held = net, given
-    before = described(held)
+    args = X.clone(), given
+    held = net, args, GLOBAL, GLOBALS, TENSOR, OTHER
+
+    def now() -> Any:
+        return described(held), NUMBER, described(Shared.h), described(Shared.items)
+
+    before = now()
     with contextlib.suppress(fx2onnx.UserError, fx2onnx.VerificationError, KeyboardInterrupt):
-        action(net, (X, given))
-    assert described(held) == before
+        action(net, args)
+    assert now() == before
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -486,6 +516,15 @@ def test_variables_of_a_function_are_as_before() -> None:
     assert count == 0
     assert kept == {"h": before}
     assert not before.any()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("strategy", ["auto", "export", "symbolic"])
+def test_arguments_of_a_failed_export_have_no_more_attributes(strategy: str) -> None:
+    x = torch.ones(2)
+    with pytest.raises(fx2onnx.UserError):
+        fx2onnx.export(lambda x: ~x, (x,), capture=strategy)
+    assert not vars(x)
 
 
 def test_keys_that_are_sizes_are_put_back() -> None:

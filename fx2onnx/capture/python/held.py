@@ -15,7 +15,7 @@ import random
 import threading
 import types
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from operator import is_
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
@@ -28,8 +28,10 @@ Value: TypeAlias = Any
 """Any Python object that a module may hold."""
 K = TypeVar("K")
 
-PLAIN, DICT, LIST, SET, TUPLE, OBJECT, TENSOR, CELL, ARRAY, MODULE, ADVANCING = range(11)
+PLAIN, DICT, LIST, SET, TUPLE, OBJECT, TENSOR, CELL, ARRAY, MODULE, ADVANCING, NAMESPACE = range(12)
 """Kinds of values: what is looked into, and how."""
+COMPARED = frozenset({DICT, LIST, OBJECT, CELL, NAMESPACE})
+"""Kinds whose entries differ where another object is in a place."""
 REGISTRIES = frozenset(vars(torch.nn.Module())) - {"training"}
 """A module's own dicts: of what they hold, only tensors are state."""
 _ALWAYS = frozenset({"__dict__", "__weakref__"})
@@ -77,8 +79,12 @@ class Snapshot:
     """The contents of ``modules``, by name, and of ``others`` at this moment."""
 
     def __init__(
-        self, modules: Iterable[tuple[str, torch.nn.Module]] = (), others: Iterable[tuple[str, object]] = ()
+        self,
+        modules: Iterable[tuple[str, torch.nn.Module]] = (),
+        others: Iterable[tuple[str, object]] = (),
+        namespaces: Callable[[list[Value]], Iterable[tuple[str, Value, dict[str, Value]]]] = lambda functions: (),
     ) -> None:
+        """``namespaces`` of the functions that all these hold: by name, dicts of globals and classes, and what of them may change."""
         self.tensors: dict[int, torch.Tensor] = {}
         """Those that are no parameters or buffers of the modules, by id."""
         self.entries: list[Entry] = []
@@ -87,6 +93,7 @@ class Snapshot:
         """Whether something goes on as it is used."""
         self.scripted: list[tuple[str, Value, dict[str, object]]] = []
         """Name, what has them, and its attributes, of each scripted module."""
+        self._functions: list[Value] = []
         self._kinds: dict[type, int] = {}
         self._slots: dict[type, list[str]] = {}
         self._seen: set[int] = set()
@@ -99,6 +106,8 @@ class Snapshot:
         self._walk()
         for name, value in others:
             self._found(value, -1, name)
+        for name, holder, content in namespaces(self._functions):
+            self._add(Entry(holder, content, NAMESPACE, -1, name))
         self._pending.reverse()
         self._walk()
 
@@ -170,6 +179,7 @@ class Snapshot:
             elif kind == CELL:
                 if (value.__module__ or "").startswith("fx2onnx."):
                     continue  # stands for a module's own meanwhile: what it notes is the capture's
+                self._functions.append(value)
                 for name, cell in _cells(value):
                     self._add(Entry(cell, (name, content_of_cell(cell)), CELL, parent, key))
                 self._add(Entry(value, parts_of_view(value), TUPLE, parent, key))
@@ -201,7 +211,9 @@ class Snapshot:
         """Return whether it is certain that everything is where it was, but for the modes of modules."""
         if self.scripted or self.has_advancing:
             return False
-        looked_at = (entry for entry in self.entries if entry.kind in (DICT, LIST, OBJECT, CELL))
+        if not all(is_same_array(entry.holder, entry.content) for entry in self.entries if entry.kind == ARRAY):
+            return False
+        looked_at = (entry for entry in self.entries if entry.kind in COMPARED)
         return all(key == "training" for entry in looked_at for key, _, _ in differing(entry))
 
     def put_back(self) -> None:
@@ -286,13 +298,35 @@ def _put_back_cell(found: Value, named: tuple[str, object]) -> None:
             found.cell_contents = before
 
 
-def _put_back_array(found: Value, before: Value) -> None:
+def is_same_array(found: Value, before: Value) -> bool:
+    """Return whether an array still has the elements of its copy."""
     if before.dtype == object:
-        is_same = all(map(is_, found.flat, before.flat))
-    else:
-        is_same = np.array_equal(found, before, equal_nan=before.dtype.kind in "fc")
-    if found.flags.writeable and not is_same:
+        return all(map(is_, found.flat, before.flat))
+    return np.array_equal(found, before, equal_nan=before.dtype.kind in "fc")
+
+
+def _put_back_array(found: Value, before: Value) -> None:
+    if found.flags.writeable and not is_same_array(found, before):
         found[...] = before
+
+
+def space_of(holder: Value) -> Value:
+    """The names of a class, or of a dict of globals."""
+    return vars(holder) if isinstance(holder, type) else holder
+
+
+def put_name_into(holder: Value, name: str, value: Value) -> None:
+    """Give a name of a class, or of a dict of globals, a value."""
+    if isinstance(holder, type):
+        setattr(holder, name, value)
+    else:
+        holder[name] = value
+
+
+def _put_back_names(found: Value, before: dict[str, Value]) -> None:
+    for name, value in before.items():
+        if space_of(found).get(name, MISSING) is not value:
+            put_name_into(found, name, value)
 
 
 _PUT_BACK: dict[int, Value] = {
@@ -303,6 +337,7 @@ _PUT_BACK: dict[int, Value] = {
     OBJECT: _put_back_slots,
     CELL: _put_back_cell,
     ARRAY: _put_back_array,
+    NAMESPACE: _put_back_names,
     ADVANCING: lambda found, before: road("what goes on as it is used").put_back(found, before),
 }
 
@@ -384,7 +419,7 @@ def parts_of_view(value: Value) -> Value:
 
 def parts_of(kind: int, content: Value) -> Iterable[tuple[object, Value]]:
     """Keys and values directly inside of what an entry holds."""
-    if kind in (DICT, OBJECT):
+    if kind in (DICT, OBJECT, NAMESPACE):
         return content.items()  # type: ignore[no-any-return]
     if kind == CELL:
         return [content]
@@ -434,6 +469,8 @@ def differing(entry: Entry) -> Iterator[tuple[object, Value, Value]]:
         return
     if entry.kind == OBJECT:
         items = [(name, getattr(holder, name, MISSING)) for name in content]
+    elif entry.kind == NAMESPACE:
+        items = [(name, space_of(holder).get(name, MISSING)) for name in content]
     elif entry.kind == DICT:
         items = list(base_of(holder).items(holder))
     else:

@@ -14,11 +14,14 @@ import torch
 from fx2onnx.capture.python.advancing import is_put_back, is_same_state, stand_in, state_of
 from fx2onnx.capture.python.held import (
     ADVANCING,
+    ARRAY,
     BUFFERS,
     CELL,
+    COMPARED,
     DICT,
     LIST,
     MISSING,
+    NAMESPACE,
     OBJECT,
     PARAMETERS,
     PLAIN,
@@ -32,15 +35,17 @@ from fx2onnx.capture.python.held import (
     differing,
     entries_of,
     is_same,
+    is_same_array,
     kind_of,
     parts_of,
     parts_of_view,
+    put_name_into,
 )
 
 _NUMBERS = (bool, int, float, str)
 _SILENT = frozenset({BUFFERS, PARAMETERS, "forward"})
 """Keys that are no part of a name: registries, and the function that is exported as a module."""
-_LOOKED_INTO = (DICT, LIST, TUPLE, OBJECT, CELL)
+_LOOKED_INTO = (*COMPARED, TUPLE)
 
 
 class Change(NamedTuple):
@@ -74,11 +79,11 @@ class Names:
         """Tensors that are others, and plain numbers and words that differ, in the order in which they were found."""
         found: dict[str, Change] = {}
         for place, entry in enumerate(self._entries):
-            if entry.kind == ADVANCING:
-                if not is_same_state(state_of(self._now(place)), entry.content):
+            if entry.kind in (ADVANCING, ARRAY):
+                if not self._is_unused(place):
                     name = name_of(self.path(place))
                     found.setdefault(name, Change(name, MISSING, MISSING, _kind(self.path(place))))
-            elif entry.kind in (DICT, LIST, OBJECT, CELL):
+            elif entry.kind in COMPARED:
                 others = list(differing(entry))
                 if others and entry.kind != CELL and self._now(place) is not entry.holder:
                     continue  # nobody holds it any more
@@ -95,6 +100,13 @@ class Names:
                     for change in self._compared((name, key), before, after):
                         found.setdefault(change.name, change)
         return list(found.values())
+
+    def _is_unused(self, place: int) -> bool:
+        """Return whether an array has its elements, and what goes on as it is used the state that it had."""
+        entry = self._entries[place]
+        if entry.kind == ARRAY:
+            return is_same_array(entry.holder, entry.content)
+        return is_same_state(state_of(self._now(place)), entry.content)
 
     def _compared(self, path: tuple[object, ...], before: Value, after: Value) -> Iterator[Change]:
         kind, name = _kind(path), name_of(path)
@@ -190,6 +202,8 @@ class Names:
         entry = self._entries[place]
         if entry.kind == DICT:
             base_of(entry.holder).__setitem__(entry.holder, key, value)
+        elif entry.kind == NAMESPACE:
+            put_name_into(entry.holder, str(key), value)
         elif entry.kind == LIST:
             entry.holder[key] = value
         elif entry.kind == OBJECT:

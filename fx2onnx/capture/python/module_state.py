@@ -15,6 +15,7 @@ import torch
 from fx2onnx.base.changes import before_change
 from fx2onnx.base.memoized import keep_apart
 from fx2onnx.capture.python.held import Snapshot
+from fx2onnx.capture.python.outside import namespaces_of
 from fx2onnx.capture.rare_roads import road
 from fx2onnx.torchcompat.modules import ModuleTree
 from fx2onnx.torchcompat.thread_state import keep_modes
@@ -38,7 +39,7 @@ def preserve(tree: ModuleTree, training: bool | None, arguments: Iterable[tuple[
 def keep(tree: ModuleTree, arguments: Iterable[tuple[str, object]] = ()) -> Snapshot:
     """When ``Changes`` end, the modules and the objects among ``arguments`` hold what they hold now. Gives what that is."""
     modes = [(module, type(module), module.training) for module in tree.modules]
-    snapshot = Snapshot(tree.named, arguments)
+    snapshot = snapshot_of(tree, arguments)
     leaves = [tensor for *_, tensor in tree.tensors if tensor.is_leaf]
     leaves += [tensor for tensor in snapshot.tensors.values() if tensor.is_leaf]
     tracked = [(tensor, tensor.requires_grad, tensor.grad, tensor._backward_hooks is None) for tensor in leaves]
@@ -46,6 +47,11 @@ def keep(tree: ModuleTree, arguments: Iterable[tuple[str, object]] = ()) -> Snap
     if snapshot.has_advancing:
         snapshot.names().stand_in_for_iterators()
     return snapshot
+
+
+def snapshot_of(tree: ModuleTree, arguments: Iterable[tuple[str, object]] = ()) -> Snapshot:
+    """What the modules, the objects among ``arguments``, and the globals that the modules' code names hold now."""
+    return Snapshot(tree.named, arguments, functools.partial(namespaces_of, tree.modules))
 
 
 def _put_back(

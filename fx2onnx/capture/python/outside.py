@@ -1,19 +1,24 @@
-"""Tensors that forward keeps outside of the module and its arguments: in a global table, a class, an object that others hold.
+"""State outside of the module and its arguments: in globals, a class, an object that others hold.
 
-They are the capture's own tensors, without data, and eager PyTorch would compute on them afterwards. So what still exists of them after
-a run is looked for, and taken out of what holds it.
+What the code of the user's own files names is state like the module's own. Elsewhere forward may keep the capture's own tensors, without
+data, and eager PyTorch would compute on them afterwards. So what still exists of them after a run is looked for, and taken out of what
+holds it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+import sys
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from types import FunctionType
+from functools import lru_cache
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 from weakref import ReferenceType
 
 import torch
 
+from fx2onnx.capture.python.held import space_of
 from fx2onnx.capture.rare_roads import road
 from fx2onnx.torchcompat.frames import is_user
 
@@ -60,3 +65,69 @@ def outside_of(modules: Iterable[torch.nn.Module]) -> OutsideState:
         if id(space) not in before:
             before[id(space)] = space, dict(space)
     return OutsideState(before)
+
+
+_WRAPPERS = (FunctionType, type(lru_cache(len)))
+_NO_STATE = (FunctionType, BuiltinFunctionType, ModuleType, type, property, classmethod, staticmethod)
+_INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}", os.path.dirname(os.__file__) + os.sep)
+"""Parts of the paths of installed packages, whose globals are often tables of what they import."""
+
+
+def namespaces_of(
+    modules: Iterable[torch.nn.Module], functions: Iterable[FunctionType]
+) -> list[tuple[str, object, dict[str, Any]]]:
+    """The globals and the class attributes that may be state: those that the code of ``modules`` names, outside of installed packages.
+
+    Code is that of their classes, of the ``functions`` that they hold, and of the functions and classes that it names in turn. Gives the
+    name of each Python module or class, its namespace, and the values.
+    """
+    pending: list[Any] = [*functions, *dict.fromkeys(base for each in modules for base in type(each).__mro__)]
+    spaces: dict[int, tuple[str, Any, set[str]]] = {}
+    seen: set[int] = set()
+    while pending:
+        found = pending.pop()
+        if id(found) in seen:
+            continue
+        seen.add(id(found))
+        if isinstance(found, type):
+            if _is_of_user(found):
+                spaces[id(found)] = found.__name__, found, {name for name in vars(found) if not name.startswith("__")}
+                pending += vars(found).values()
+        elif (function := _function(found)) is not None:
+            space, names = function.__globals__, set(_names(function.__code__))
+            spaces.setdefault(id(space), (space.get("__name__", ""), space, set()))[2].update(names)
+            pending += [space[name] for name in names if name in space]
+            pending += [cell.cell_contents for cell in function.__closure__ or () if cell != CellType()]
+    contents = [(name, space, space_of(space), names) for name, space, names in spaces.values()]
+    return [
+        (name, space, {key: own[key] for key in sorted(names & own.keys()) if not isinstance(own[key], _NO_STATE)})
+        for name, space, own, names in contents
+    ]
+
+
+def _function(found: object) -> FunctionType | None:
+    """The function that a value of a namespace is, or is made of, where it is of the user's own files."""
+    if isinstance(found, property):
+        found = found.fget
+    elif isinstance(found, classmethod | staticmethod | MethodType):
+        found = found.__func__
+    inner = getattr(found, "__wrapped__", found) if isinstance(found, _WRAPPERS) else found
+    if not isinstance(inner, FunctionType) or not is_user(inner.__code__):
+        return None
+    return None if any(part in inner.__code__.co_filename for part in _INSTALLED) else inner
+
+
+def _is_of_user(kind: type) -> bool:
+    """Return whether a class is of the user's own files, or of none, as in a notebook."""
+    name = kind.__module__
+    file = getattr(sys.modules.get(name), "__file__", None) or ""
+    is_other = name.partition(".")[0] in ("torch", "fx2onnx") or name in sys.builtin_module_names
+    return not is_other and not any(part in file for part in _INSTALLED)
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    """The names of globals and attributes in code, also in that of functions inside of it."""
+    yield from code.co_names
+    for each in code.co_consts:
+        if isinstance(each, CodeType):
+            yield from _names(each)

@@ -4,17 +4,18 @@ dicts.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 import torch
 import torch.fx
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.capture.captured import GraphInput, Mutation, Weight, where_of
+from fx2onnx.capture.captured import OF_CALLER, GraphInput, Mutation, Weight, where_of
 from fx2onnx.capture.python.held import Snapshot
 from fx2onnx.capture.python.held_names import Change, Names
 from fx2onnx.capture.python.inputs import Arguments
+from fx2onnx.capture.python.module_state import memory_of
 from fx2onnx.capture.recording.tracer import Tracer
 from fx2onnx.torchcompat.pytrees import flatten
 
@@ -31,7 +32,9 @@ def mutations(
     """Every change, under the name of what is changed; without a ``snapshot``, of inputs, parameters and buffers alone. ``given``
     was put into objects among the arguments before the run.
     """
-    written = _written(tracer, inputs, {} if snapshot is None else Names(snapshot).tensors())
+    held = {} if snapshot is None else Names(snapshot).tensors()
+    written = _written(tracer, inputs, held)
+    _refuse_overlapping(tracer, written, held)
     in_objects = {leaf.name for leaf in arguments.leaves if leaf.places}
     written = [replace(each, kind="argument") if each.name in in_objects else each for each in written]
     assigned: list[Mutation] = []
@@ -42,6 +45,7 @@ def mutations(
             for each in changes
         ]
         assigned = _assigned(tracer, own, written)
+        _note_shared(assigned, held, {each.name for each in changes})
     names = {mutation.name for mutation in assigned}
     return [*(mutation for mutation in written if mutation.name not in names), *assigned]
 
@@ -66,6 +70,46 @@ def _written(tracer: Tracer, inputs: Iterable[GraphInput], held: dict[str, torch
             Mutation(name, kind, view.memory.present(), tracer.values.written[id(view.memory)], before.get(node))
         )
     return found
+
+
+def _refuse_overlapping(tracer: Tracer, written: Iterable[Mutation], held: Mapping[str, torch.Tensor]) -> None:
+    """Raise UserError E103 where forward writes into memory of which the module holds another tensor, too: as a view of a buffer."""
+    own = [weight for weight in tracer.values.weights.values() if memory_of(weight.tensor)]
+    for mutation in written:
+        before = mutation.before
+        for weight in own:
+            if before is not None and weight.tensor is not before and _overlap(weight.tensor, before):
+                name = next((name for name, tensor in held.items() if tensor is weight.tensor), weight.name)
+                raise UserError(
+                    "E103",
+                    f"forward writes into {mutation.name}, which shares memory with {name}",
+                    where=mutation.where,
+                    why="the file has each as a tensor of its own",
+                    next="take the view in forward, from the tensor that is written, instead of keeping both",
+                )
+
+
+def _overlap(one: torch.Tensor, two: torch.Tensor) -> bool:
+    """Return whether an element of one tensor may lie where one of the other does."""
+    if memory_of(one) != memory_of(two):
+        return False
+    (begin, end), (other_begin, other_end) = _extent(one), _extent(two)
+    return begin < other_end and other_begin < end
+
+
+def _extent(tensor: torch.Tensor) -> tuple[int, int]:
+    """The bytes of its memory from its first element to behind its last one."""
+    reach = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+    begin = int(tensor.storage_offset())
+    return begin * tensor.element_size(), (begin + reach + 1 if tensor.numel() else begin) * tensor.element_size()
+
+
+def _note_shared(assigned: list[Mutation], held: Mapping[str, torch.Tensor], changed: Container[str]) -> None:
+    """Set ``also`` of each change of the module whose tensor stays in another place, too."""
+    for place, each in enumerate(assigned):
+        if each.before is not None and each.kind not in OF_CALLER:
+            also = next((name for name, tensor in held.items() if tensor is each.before and name not in changed), None)
+            assigned[place] = replace(each, also=also)
 
 
 def _assigned(tracer: Tracer, changes: list[Change], written: list[Mutation]) -> list[Mutation]:

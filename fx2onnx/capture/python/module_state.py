@@ -48,8 +48,9 @@ def keep(tree: ModuleTree, arguments: Iterable[tuple[str, object]] = ()) -> Snap
         snapshot.names().stand_in_for_iterators()
     return snapshot
 
+
+def snapshot_of(tree: ModuleTree, arguments: Iterable[tuple[str, object]] = ()) -> Snapshot:
     """Note the contents of the modules, of the objects among ``arguments``, and of the globals that the modules' code names."""
-    """What the modules, the objects among ``arguments``, and the globals that the modules' code names hold now."""
     return Snapshot(tree.named, arguments, functools.partial(namespaces_of, tree.modules))
 
 

@@ -34,6 +34,10 @@ class Cells(nn.Module):
         )
         self.stack = nn.ModuleList([nn.GRUCell(4, 5), nn.GRUCell(5, 5)])
         self.program = program
+        self.chosen = self.squashed
+
+    def squashed(self, h: torch.Tensor) -> torch.Tensor:
+        return h.tanh() * 2
 
     def forward(self, x: torch.Tensor) -> Any:
         return self.program(self, x)
@@ -63,6 +67,15 @@ def states_in_a_list(m: Any, x: torch.Tensor) -> Any:
         h = m.gru(x[:, t], h)
         out.append(h)
     return torch.stack(out, 1), h
+
+
+@program
+def methods_in_variables_and_attributes(m: Any, x: torch.Tensor) -> Any:
+    h, out, step = zeros(x), [], m.gru.forward
+    for part in x.unbind(1):
+        h = m.chosen(step(part, h))
+        out.append(h)
+    return torch.stack(out, 1)
 
 
 @program

@@ -405,7 +405,8 @@ def entries_of(value: Value, kind: int, parent: int, key: object) -> Iterator[En
     if slots:
         yield Entry(value, _in_slots(value, slots), OBJECT, parent, key)
     if isinstance(value, types.MethodType):
-        yield Entry((), (value.__self__,), TUPLE, parent, key)
+        bound = (value.__self__,)
+        yield Entry(bound, bound, TUPLE, parent, key)
 
 
 def parts_of_view(value: Value) -> Value:

@@ -218,7 +218,7 @@ def _actor(algorithm: str) -> torch.nn.Module:
     spaces = at("gymnasium.spaces")
     see, act = spaces.Box(-1, 1, (4,)), spaces.Box(-1, 1, (2,))
     policy = at(f"stable_baselines3.{algorithm}.policies.MlpPolicy")(see, act, lambda _: 1e-3)
-    return Applied(lambda x: policy.actor(x), policy.actor)
+    return first(policy.actor, deterministic=True) if algorithm == "sac" else policy.actor
 
 
 def _decisions() -> torch.nn.Module:

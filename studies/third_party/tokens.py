@@ -52,7 +52,7 @@ X_TRANSFORMERS = [
 ATTENTION = [
     row("local_attention", "LocalTransformer", call("local_attention.LocalTransformer", num_tokens=20, dim=32, depth=2, max_seq_len=64, local_attn_window_size=4, heads=2, dim_head=16), *_IDS),
     row("local_attention", "LocalAttention", call("local_attention.LocalAttention", dim=16, window_size=4, causal=True, autopad=True), *("batch 2 length 16",) * 3),
-    row("reformer_pytorch", "ReformerLM", call("reformer_pytorch.ReformerLM", num_tokens=20, dim=32, depth=1, max_seq_len=64, heads=2, bucket_size=8, n_hashes=2), "int20 batch 64"),
+    row("reformer_pytorch", "ReformerLM, full attention", call("reformer_pytorch.ReformerLM", num_tokens=20, dim=32, depth=1, max_seq_len=64, heads=2, bucket_size=8, n_hashes=2, full_attn_thres=64), "int20 batch 64"),
     row("performer_pytorch", "PerformerLM", call("performer_pytorch.PerformerLM", num_tokens=20, max_seq_len=64, dim=32, depth=1, heads=2, dim_head=16), *_IDS),
     row("performer_pytorch", "Performer, causal", call("performer_pytorch.Performer", dim=32, depth=1, heads=2, dim_head=16, causal=False, generalized_attention=True), *_VECTORS),
     row("linformer", "LinformerLM", call("linformer.LinformerLM", num_tokens=20, dim=32, seq_len=16, depth=1, heads=2, k=4), "int20 batch 16"),
@@ -101,12 +101,11 @@ _FIELDS = [4, 5, 6]
 _RECOMMENDERS = {
     "fm.FactorizationMachineModel": {"embed_dim": 4},
     "dfm.DeepFactorizationMachineModel": {"embed_dim": 4, "mlp_dims": (8,), "dropout": 0.1},
-    "xdfm.ExtremeDeepFactorizationMachineModel": {"embed_dim": 4, "mlp_dims": (8,), "dropout": 0.1, "cross_layer_sizes": (4, 4)},
+    "xdfm.ExtremeDeepFactorizationMachineModel": {"embed_dim": 4, "mlp_dims": (8,), "dropout": 0.1, "cross_layer_sizes": (4, 4), "split_half": False},
     "dcn.DeepCrossNetworkModel": {"embed_dim": 4, "num_layers": 2, "mlp_dims": (8,), "dropout": 0.1},
     "afi.AutomaticFeatureInteractionModel": {"embed_dim": 4, "num_heads": 2, "num_layers": 1, "mlp_dims": (8,), "dropouts": (0.1, 0.1, 0.1)},
-    "afm.AttentionalFactorizationMachineModel": {"embed_dim": 4, "attn_size": 4, "dropouts": (0.1, 0.1)},
+    "afm.AttentionalFactorizationMachineModel": {"embed_dim": 4, "attn_size": 4, "dropouts": (0.0, 0.0)},
     "ffm.FieldAwareFactorizationMachineModel": {"embed_dim": 4},
-    "fnfm.FieldAwareNeuralFactorizationMachineModel": {"embed_dim": 4, "mlp_dims": (8,), "dropouts": (0.1, 0.1)},
     "nfm.NeuralFactorizationMachineModel": {"embed_dim": 4, "mlp_dims": (8,), "dropouts": (0.1, 0.1)},
     "pnn.ProductNeuralNetworkModel": {"embed_dim": 4, "mlp_dims": (8,), "dropout": 0.1},
     "wd.WideAndDeepModel": {"embed_dim": 4, "mlp_dims": (8,), "dropout": 0.1},
@@ -121,7 +120,7 @@ TABLES += [
     row("rtdl_revisiting_models", "MLP", call("rtdl_revisiting_models.MLP", d_in=4, d_out=2, n_blocks=2, d_block=8, dropout=0.1), "batch 4"),
     row("rtdl_num_embeddings", "PeriodicEmbeddings", call("rtdl_num_embeddings.PeriodicEmbeddings", 4, 8, lite=False), "batch 4"),
     row("rtdl_num_embeddings", "PiecewiseLinearEmbeddings", lambda: at("rtdl_num_embeddings.PiecewiseLinearEmbeddings")([torch.linspace(-1, 1, 5)] * 4, 8, activation=False, version="B"), "batch 4"),
-    row("tab_transformer_pytorch", "TabTransformer", call("tab_transformer_pytorch.TabTransformer", categories=(4, 5, 6), num_continuous=4, dim=16, dim_out=1, depth=1, heads=2), "int4 batch 3", "batch 4"),
+    row("tab_transformer_pytorch", "TabTransformer", call("tab_transformer_pytorch.TabTransformer", categories=(4, 5, 6), num_continuous=4, dim=16, dim_out=1, depth=1, heads=2, mlp_act=torch.nn.ReLU()), "int4 batch 3", "batch 4"),
     row("tab_transformer_pytorch", "FTTransformer", call("tab_transformer_pytorch.FTTransformer", categories=(4, 5, 6), num_continuous=4, dim=16, dim_out=1, depth=1, heads=2), "int4 batch 3", "batch 4"),
     row("allrank", "LTRModel layers", call("allrank.models.model.FCModel", [16, 8], input_norm=True, activation="ReLU", dropout=0.1, n_features=8), "batch length 8"),
 ]

@@ -255,6 +255,22 @@ def test_a_size_as_a_key_or_plain_number_is_refused_with_its_line(function: Any)
     assert caught.value.where.function == "<lambda>"
 
 
+@functools.lru_cache(maxsize=8)
+def _kept(size: Any) -> Any:
+    return size + 1
+
+
+def test_sizes_as_keys_of_a_cache_are_not_compared() -> None:
+    """Python's hashes of -1 and -2 are equal, so that factors of these would be compared, once for each pair that is kept."""
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return x * _kept(40 - x.shape[0] // 4) + _kept(40 - 2 * (x.shape[0] // 4))
+
+    result = fx2onnx.export(function, (torch.ones(3, 4),), dynamic_shapes=({0: "n"},))
+    assert not result.report.assumptions
+    check(function, (torch.ones(3, 4),), others=[(torch.ones(9, 4),), (torch.ones(2, 4),)], dynamic_shapes=({0: "n"},))
+
+
 def test_a_loop_over_a_static_size_is_unrolled() -> None:
     check(Loop(), (torch.randn(3, 4),))
 

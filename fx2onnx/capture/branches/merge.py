@@ -87,6 +87,8 @@ class Merge:
     def __init__(self, one: Path, two: Path, depth: int, error: UserError, at: Mapping[str, int] | None = None) -> None:
         self._one, self._two, self._error = one, two, error
         self._at = at or {}
+        if not depth < min(len(one.decisions), len(two.decisions)):
+            raise unjoined(error, "Python does not come to it in each run of forward")
         self._decision = one.decisions[depth]
         self._depth = depth
         self._graph: torch.fx.Graph = RecordedGraph()

@@ -36,7 +36,7 @@ def hashing(original: Callable[[torch.SymInt], int]) -> Callable[[torch.SymInt],
         node = self.node if isinstance(self.node, DimNode) else None
         if node is None or not isinstance(node.value, Dim) or not (_calls_cached(frame) or _is_key_of_cache(frame)):
             return hash(int(self))
-        return hash(("size", node.value))
+        return hash(("size", str(node.value)))  # by text: -1 and -2 have one hash, and Python would compare
 
     return hashed
 

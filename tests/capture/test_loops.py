@@ -7,13 +7,14 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import fx2onnx
 from fx2onnx import UserError
-from tests.support import check
+from tests.support import Engines, check
 
 Forward = Callable[..., Any]
 PROGRAMS: list[Forward] = []
@@ -347,8 +348,36 @@ def a_window_and_steps(m: Any, x: torch.Tensor) -> Any:
     return torch.stack(window), torch.stack(out, 1)
 
 
+@program
+def rows_of_other_lengths(m: Any, x: torch.Tensor) -> Any:
+    rows, turned, pairs = [row[row[:, 0] > -0.5] for row in x], [x[0, :1]], []
+    for t, row in enumerate(rows):
+        turned.insert(0, row.flip(0))
+        pairs.append((row, row.sum(0) * t))
+    parts, sums = zip(*pairs, strict=True)
+    padded = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-1.0)
+    return padded, torch.cat(turned), torch.cat(parts), torch.stack(sums), rows[-1]
+
+
+@program
+def parts_of_a_split(m: Any, x: torch.Tensor) -> Any:
+    return torch.cat([part.softmax(1) * k for k, part in enumerate(x.split(4, dim=1))], 1)
+
+
+@program
+def some_rows_of_other_lengths(m: Any, x: torch.Tensor) -> Any:
+    out = [x[0, :1]]
+    for t in range(x.size(1)):
+        part = x[0, t:]
+        if part.sum() > 0:
+            out.append(part)
+    return torch.cat(out)
+
+
 @pytest.mark.parametrize("forward", PROGRAMS, ids=lambda forward: forward.__name__)
-@pytest.mark.long_cases(but=["states_in_a_list", "no_state_at_first", "written_into", "lists_of_comprehensions"])
+@pytest.mark.long_cases(
+    but=["states_in_a_list", "no_state_at_first", "written_into", "lists_of_comprehensions", "parts_of_a_split"]
+)
 def test_a_loop_over_a_dynamic_size_is_a_loop_of_the_file(forward: Forward) -> None:
     torch.manual_seed(1)
     shapes = [(3, 2, 4), (1, 9, 4), (5, 3, 4)]
@@ -364,6 +393,21 @@ def test_a_loop_runs_once_where_the_size_is_one() -> None:
         others=[(torch.randn(3, 1, 4),)],
         dynamic_shapes={"x": {0: "b", 1: "n"}},
     )
+
+
+def test_elements_that_differ_in_size_do_not_stack() -> None:
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        return torch.stack([row[row > 0] for row in x])
+
+    result = check(
+        forward,
+        (torch.tensor([[1.0, -1.0], [-1.0, 1.0]]),),
+        others=[(torch.rand(3, 4) + 0.1,)],
+        dynamic_shapes={"x": {0: "b", 1: "n"}},
+    )
+    for session in Engines(result.model_proto).sessions.values():
+        with pytest.raises(Exception, match=r"Gather|E40"):
+            session.run(None, {"x": np.array([[1, -1, 1], [-1, 1, -1]], np.float32)})
 
 
 @pytest.mark.parametrize("count", [0, 1, 5])

@@ -60,6 +60,8 @@ class Join:
     """Behind the whole turn."""
     at_exit: Callable[[Left], torch.fx.Node | None]
     """Where Python leaves it; None where that is of no matter."""
+    may_differ: bool = False
+    """True if its sizes may differ there."""
 
 
 class Exits:
@@ -173,7 +175,7 @@ class Exits:
             is_added = left.counts.get(key, 0) == count
             return output if is_added else _as_node(self._loop.tracer.values, carried.given)
 
-        return Join(output, at_exit)
+        return Join(output, at_exit, may_differ=bool(carried.free()))
 
     def added(self, key: object, item: torch.fx.Node) -> Join:
         """An element that the turn adds to a list; zeros where it does not."""
@@ -232,7 +234,7 @@ class Exits:
             elif self.turns is not None:
                 continue
             others = [join.at_exit(left) or found[at] for at, join in enumerate(joins)]
-            infos = [*map(self._either, found, others)]
+            infos = [*map(self._either, joins, found, others)]
             is_whole = any(info != one.meta["val"] for info, one in zip(infos, found, strict=True))
             if left.rest is not None or is_whole:
                 found = self._chosen(left, others, found, infos)
@@ -243,13 +245,13 @@ class Exits:
                 ]
         return found
 
-    def _either(self, one: torch.fx.Node, other: torch.fx.Node) -> TensorInfo:
+    def _either(self, join: Join, one: torch.fx.Node, other: torch.fx.Node) -> TensorInfo:
         """The type of one of two values, with new symbols for sizes in which they differ."""
         info: TensorInfo = one.meta["val"]
         its: TensorInfo = other.meta["val"]
         if info == its:
             return info
-        if (info.dtype, len(info.dims)) != (its.dtype, len(its.dims)) or not self._loop.may_free:
+        if (info.dtype, len(info.dims)) != (its.dtype, len(its.dims)) or not (join.may_differ or self._loop.may_free):
             raise self._loop.loops.refused("Python leaves the loop where a variable has another type")
         new = self._loop.tracer.sizes.new_unbacked
         return replace(info, dims=tuple(a if a == b else new() for a, b in zip(info.dims, its.dims, strict=True)))

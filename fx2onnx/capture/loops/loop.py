@@ -11,8 +11,9 @@ import torch.fx
 
 from fx2onnx.capture.captured import Symbol, TensorInfo
 from fx2onnx.capture.loops.exits import Exits, Join
-from fx2onnx.capture.loops.parts import FREE, Unlike, at_turn, number_behind, with_sizes
+from fx2onnx.capture.loops.parts import FREE, Unlike, number_behind
 from fx2onnx.capture.loops.plan import Plan
+from fx2onnx.capture.loops.ragged import Added
 from fx2onnx.capture.loops.state import Grown, Held, put
 from fx2onnx.capture.loops.truths import TRUTH, HeadTest, Truth, negated
 from fx2onnx.capture.loops.turns import Elements
@@ -267,7 +268,12 @@ class Loop:
         """Record the loop, whose body is the last turn."""
         tracer = self.tracer
         grown = [(one, one.before_loop(), flatten(one.items)) for one in plan.added.values()]
-        items = [self._as_tensor(leaf.value) for _, _, (leaves, _) in grown for leaf in leaves]
+        found = [(one, self._as_tensor(leaf.value)) for one, _, (leaves, _) in grown for leaf in leaves]
+        packs = [plan.pack(one, item) for one, item in found]
+        items = [
+            item if pack is None else self._as_tensor(item.shape[pack[1]])
+            for (_, item), pack in zip(found, packs, strict=True)
+        ]
         added = [self._type_of_item(item) for item in items]
         before = {one.identity: self.exits.before_added(one) for one, _, _ in grown}
         stays = self._last(plan, before.values())
@@ -292,29 +298,26 @@ class Loop:
         with tracer.values.at(self.where):
             start = plan.starts()
             numbers = [] if self.series is None else [torch.arange(self.first, self.series.length)]
-            free = {
-                name: tracer.sizes.new_unbacked()
-                for name in dict.fromkeys(name for one in plan.carried for name in sorted(one.free()))
-            }
-            infos = [*(with_sizes(at_turn(one.info, length), free) for one in plan.carried), *stacked]
+            infos = [*plan.types_behind(length), *stacked]
             xs = [*map(tracer.values.node_of, numbers)]
             results = record_scan(tracer, body, start, xs, infos=infos, is_left=bool(stays), begins=self._begins())
-            for result in results[: len(plan.carried)] if free else []:
-                tracer.values.tie_symbols(tracer.values.node_of(result))
             if stays:
                 plan.counted(results[: len(plan.carried)])
             plan.give(results[: len(plan.carried)])
-            left = iter(results[len(plan.carried) :])
+            carried = dict(zip(plan.carried, results, strict=False))
+            whole = [pack and (carried[pack[0]], pack[1]) for pack in packs]
+            left = zip(results[len(plan.carried) :], whole, strict=False)
             kept = dict(zip(some, results[len(nodes) - len(some) : len(nodes)], strict=True))
             for one, held, (leaves, rebuild) in grown:
-                parts = [(next(left), not isinstance(leaf.value, torch.Tensor)) for leaf in leaves]
-                parts += [(kept[one.identity], False)] if one.identity in kept else []
+                parts = [Added(not isinstance(leaf.value, torch.Tensor), *next(left)) for leaf in leaves]
+                is_kept = kept.get(one.identity)
                 if before[one.identity]:
                     count = sym_int(tracer.sizes, self.counts[before[one.identity]])
-                    parts = [(part[:count], is_number) for part, is_number in parts]
-                if one.identity in kept:
-                    places = parts.pop()[0].nonzero()[:, 0]
-                    parts = [(part.index_select(0, places), is_number) for part, is_number in parts]
+                    parts = [part._replace(each=part.each[:count]) for part in parts]
+                    is_kept = None if is_kept is None else is_kept[:count]
+                if is_kept is not None:
+                    places = is_kept.nonzero()[:, 0]
+                    parts = [part._replace(each=part.each.index_select(0, places)) for part in parts]
                 self._grow(one, held, parts, rebuild)
         self.loops.notes.append(Assumption("a loop over a dynamic size is a loop of the file", self.where))
 
@@ -350,17 +353,17 @@ class Loop:
             raise self.loops.refused("a list holds tensors whose sizes differ from turn to turn")
         return info
 
-    def _grow(self, one: Grown, held: list[Value], stacked: list[tuple[torch.Tensor, bool]], rebuild: Rebuild) -> None:
-        """The list has what stands for all that the turns added; of each part it is told whether that is a number of Python's."""
+    def _grow(self, one: Grown, held: list[Value], parts: list[Added], rebuild: Rebuild) -> None:
+        """The list has what stands for all that the turns added."""
         if one.is_front:
-            stacked = [(each.flip(0), is_number) for each, is_number in stacked]
+            parts = [part._replace(each=part.each.flip(0)) for part in parts]
         if len(one.items) > 1:
-            if len(one.items) != len(stacked) or len({is_number for _, is_number in stacked}) > 1:
+            if len(one.items) != len(parts) or len({part.is_number for part in parts}) > 1:
                 raise self.loops.refused("a turn adds several things to a list")
-            joined = torch.stack([each for each, _ in stacked], 1).flatten(0, 1)
-            marked = [self.loops.repeat(joined, stacked[0][1])]
+            joined = torch.stack([part.each for part in parts], 1).flatten(0, 1)
+            marked = [self.loops.repeat(joined, parts[0].is_number)]
         else:
-            marked = rebuild([self.loops.repeat(*each) for each in stacked])
+            marked = rebuild([part.marker(self.loops) for part in parts])
         self.loops.grow(held, marked, one.is_front)
         if one.place is not None:
             put(one.place, held)

@@ -10,11 +10,12 @@ import torch
 import torch.fx
 
 from fx2onnx.capture.captured import TensorInfo
+from fx2onnx.capture.loops.ragged import SIZE
 from fx2onnx.capture.loops.state import Place
 from fx2onnx.capture.python.held import MISSING, Value
 from fx2onnx.capture.recording.values import tensor_info
 from fx2onnx.capture.shapes.symnode import unwrap
-from fx2onnx.sizes.expr import Dim, Scalar
+from fx2onnx.sizes.expr import Dim, DimLike, Scalar
 from fx2onnx.torchcompat.pytrees import Rebuild, flatten
 
 aten = torch.ops.aten
@@ -35,7 +36,7 @@ def at_turn(value: Value, turn: Scalar, symbol: Dim = TURN) -> Value:
     return value.substitute({str(symbol): turn}) if isinstance(value, Dim) else value
 
 
-def with_sizes(info: TensorInfo, sizes: Mapping[str, Dim]) -> TensorInfo:
+def with_sizes(info: TensorInfo, sizes: Mapping[str, DimLike]) -> TensorInfo:
     """The type with other sizes in the place of those names."""
     free = [str(size) for size in info.dims]
     return replace(info, dims=tuple(sizes.get(name, size) for name, size in zip(free, info.dims, strict=True)))
@@ -197,6 +198,14 @@ class Kinds:
     def info(self, value: Value) -> TensorInfo | None:
         """The type of a tensor; None for anything else."""
         return self._type_of(value) if isinstance(value, torch.Tensor) else None
+
+    def info_of_item(self, item: Value) -> TensorInfo | None:
+        """The type of what a turn adds to a list, with ``SIZE`` for a size that differs from turn to turn; None for what is no tensor."""
+        info = self.info(item)
+        if info is None:
+            return None
+        varies = {str(TURN)} | self._own()
+        return replace(info, dims=tuple(SIZE if _symbols(size) & varies else size for size in info.dims))
 
     def _type_of(self, value: torch.Tensor) -> TensorInfo:
         info: TensorInfo = at_turn(tensor_info(value), TURN, self._index)

@@ -23,6 +23,7 @@ from fx2onnx.capture.loops.parts import (
     number_behind,
     with_sizes,
 )
+from fx2onnx.capture.loops.ragged import SIZE, axes_of
 from fx2onnx.capture.loops.state import Change, Grown, grown_list, put, value_at
 from fx2onnx.capture.loops.turns import Repeat, Turns, become
 from fx2onnx.capture.python.held import MISSING, Value
@@ -108,7 +109,7 @@ class Plan:
         given: list[torch.Tensor] = []
 
         def element(index: Value) -> torch.Tensor:
-            if index != -1 or grown.infos[-1] is None:
+            if index != -1 or grown.infos[-1] is None or axes_of(info):
                 raise self.loop.loops.refused(
                     "a turn reads another element than the last of a list that the turns fill"
                 )
@@ -124,7 +125,8 @@ class Plan:
         def whole() -> torch.Tensor:
             raise self.loop.loops.refused("a turn takes all elements of a list that the turns fill")
 
-        marker = self.tracer.values.new_fake(at_turn(info, self.index).dims, info.dtype)
+        dims = with_sizes(at_turn(info, self.index), {str(SIZE): 1}).dims
+        marker = self.tracer.values.new_fake(dims, info.dtype)
         length = sym_int(self.tracer.sizes, (self.index - self.loop.first) * len(grown.items))
         if not grown.is_kept:
             counted = HandedOn(TensorInfo(torch.int64, ()), torch.device("cpu"), 0, is_number=True)
@@ -184,9 +186,9 @@ class Plan:
 
     def _note_grown(self, grown: Grown) -> None:
         items = grown.items
-        if len(items) > 1 and len({str(self.kinds.info(item)) for item in items}) > 1:
+        infos = tuple(map(self.kinds.info_of_item, items))
+        if len({*map(str, infos)}) > 1 or (len(items) > 1 and axes_of(infos[0])):
             raise self.loop.loops.refused("a turn adds several things of different types to a list")
-        infos = tuple(self.kinds.info(item) for item in items)
         is_kept = self.loop.exits.is_kept(grown)
         self.added[grown.identity] = grown._replace(items=items, infos=infos, is_kept=is_kept)
 
@@ -250,6 +252,26 @@ class Plan:
         items = [leaf.value for grown in self.added.values() for leaf in flatten(grown.items)[0]]
         self._check_shared(tensors, [item for item in items if isinstance(item, torch.Tensor)], before)
 
+    def pack(self, grown: Grown, item: torch.Tensor) -> tuple[HandedOn, int] | None:
+        """The elements of a list that differ in one size, all behind each other as the loop carries them, and the axis of that size;
+        None for others.
+        """
+        info = self.kinds.info_of_item(item)
+        axes = axes_of(info)
+        if info is None or not axes:
+            return None
+        if len(axes) > 1:
+            raise self.loop.loops.refused("a list holds tensors that differ in more than one size from turn to turn")
+        rest = [size for size in info.dims if size != SIZE]
+        dims = (self.loop.free_size(0, f"{grown.identity} {len(self.carried)}"), *rest)
+        carried = HandedOn(TensorInfo(info.dtype, dims), item.device, 0)
+        self._input(carried)
+        pieces = [carried.given, item.movedim(axes[0], 0)]
+        packed = torch.cat(pieces[::-1] if grown.is_front else pieces)
+        node = self.tracer.values.node_of(packed)
+        carried.output = self.loop.exits.at_list(grown.identity, len(grown.items), carried, node)
+        return carried, axes[0]
+
     def _check_shared(self, tensors: list[torch.Tensor], items: list[torch.Tensor], before: ValuesBefore) -> None:
         """Refuse what later turns would write into by another name; behind the loop, nothing may."""
         values = self.tracer.values
@@ -302,6 +324,9 @@ class Plan:
             return start.present()
         if not isinstance(start, torch.Tensor):
             number = 0 if start is None else start
+            info = with_sizes(
+                info, dict.fromkeys(carried.free(), 0)
+            )  # of elements behind each other, before there are some
             sizes = [sym_int(self.tracer.sizes, size) for size in info.dims]
             start = (
                 aten.full.default(sizes, number, dtype=info.dtype)
@@ -310,9 +335,18 @@ class Plan:
             )
         return values.node_of(start)  # type: ignore[no-any-return]
 
+    def types_behind(self, length: Scalar) -> list[TensorInfo]:
+        """The types of what the loop leaves after so many turns."""
+        names = dict.fromkeys(name for one in self.carried for name in sorted(one.free()))
+        free = {name: self.tracer.sizes.new_unbacked() for name in names}
+        return [with_sizes(at_turn(one.info, length), free) for one in self.carried]
+
     def give(self, results: Sequence[torch.Tensor]) -> None:
         """Every place has what the last turn left."""
         values, by_part = self.tracer.values, dict(zip(self.carried, results, strict=True))
+        for carried, result in by_part.items():
+            if carried.free():
+                values.tie_symbols(values.node_of(result))
         length = self.loop.turns
         for memory, carried in self.memories.values():
             memory.node, memory.version = values.node_of(by_part[carried]), memory.version + 1

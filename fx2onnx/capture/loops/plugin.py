@@ -18,6 +18,7 @@ from fx2onnx.base.code_patch import Why, answers_for_caller, put_name
 from fx2onnx.base.errors import UserError
 from fx2onnx.capture.loops import turns
 from fx2onnx.capture.loops.loop import Loop
+from fx2onnx.capture.loops.ragged import JOINS, ragged
 from fx2onnx.capture.loops.state import is_at_head, is_lazy, is_passed_on
 from fx2onnx.capture.loops.turns import Elements, Repeat, Turns
 from fx2onnx.capture.loops.whiles import LoopTests
@@ -149,9 +150,25 @@ class Loops(RunPlugin):
             size = kwargs.pop("split_size", split_size_or_sections)
             if type(size) is int and size == 1 and self.may_loop(tensor.shape[dim]):
                 return self.repeated(tensor.unsqueeze(dim).movedim(dim if dim < 0 else dim + 1, 0))
-            return own(tensor, size, dim=dim)
+            sizes = self._sizes_of_parts(tensor, size, dim)
+            return own(tensor, size, dim=dim) if sizes is None else self._parts(tensor, sizes, dim % tensor.dim())
 
         return split
+
+    def _sizes_of_parts(self, tensor: torch.Tensor, size: Value, dim: int) -> torch.Tensor | None:
+        """The sizes of the parts of a tensor, if as many as a size says."""
+        if isinstance(size, Turns):
+            sizes = size.whole()
+            total = Relation("eq", (unwrap(sizes.sum().item()), unwrap(tensor.shape[dim])))
+            self.tracer.sizes.assume(total, user_location())
+            return sizes
+        whole = tensor.shape[dim]
+        if type(size) is not int or size < 1 or not self.may_loop((whole + size - 1) // size):
+            return None
+        return (whole - torch.arange(0, whole, size)).clamp(max=size)
+
+    def _parts(self, tensor: torch.Tensor, sizes: torch.Tensor, axis: int) -> Turns:
+        return Turns([ragged(self.tracer, tensor.movedim(axis, 0), sizes, axis)])
 
     def _chunked(self, own: Callable[..., Value]) -> Callable[..., Value]:
         @answers_for_caller
@@ -248,7 +265,7 @@ class Loops(RunPlugin):
         leaves, _ = flatten((args, kwargs))
         if not any(id(leaf.value) in known for leaf in leaves if isinstance(leaf.value, torch.Tensor)):
             return NotImplemented
-        join = _JOINS.get(func)
+        join = JOINS.get(func)
         if join is None or not isinstance(args[0], list | tuple):
             raise self.refused(f"{func} takes an element of a list of a dynamic length")
         with self.tracer.mode:
@@ -293,32 +310,6 @@ class Loops(RunPlugin):
         loop = self.open[-1]
         stays = loop.stays(test)
         return loop.answer(test) if stays is None and isinstance(test, Relation) else stays
-
-
-def _stacked(parts: list[Value], dim: int = 0) -> torch.Tensor:
-    pieces = [one.stacked() if isinstance(one, Repeat) else one.unsqueeze(0) for one in parts]
-    whole = pieces[0] if len(pieces) == 1 else torch.cat(pieces, 0)
-    return whole.movedim(0, dim)
-
-
-def _joined(parts: list[Value], dim: int = 0) -> torch.Tensor:
-    pieces = []
-    for one in parts:
-        if isinstance(one, Repeat):
-            rank = one.marker.dim()
-            axis = dim % rank
-            one = one.stacked().movedim(0, axis).flatten(axis, axis + 1)
-        pieces.append(one)
-    return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim)
-
-
-_JOINS: dict[OpOverload, Callable[..., torch.Tensor]] = {
-    aten.stack.default: _stacked,
-    aten.cat.default: _joined,
-    aten.concat.default: _joined,
-    aten.concatenate.default: _joined,
-    aten.pad_sequence.default: lambda parts, batch_first=False, *_, **__: _stacked(parts, 0 if batch_first else 1),
-}
 
 
 PLUGIN = Loops

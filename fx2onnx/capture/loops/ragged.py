@@ -1,0 +1,132 @@
+"""Lists of a dynamic length, of tensors that are as large as each other or not, and what joins them: ``torch.cat``, ``pad_sequence``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+
+from fx2onnx.capture.captured import TensorInfo
+from fx2onnx.capture.loops.turns import Index, Repeat
+from fx2onnx.capture.python.held import Value
+from fx2onnx.capture.recording.values import dims_of
+from fx2onnx.sizes.expr import Dim
+from fx2onnx.torchcompat.operators import OpOverload
+
+aten = torch.ops.aten
+SIZE = Dim.symbol("size of an element")
+"""A size that differs from element to element of a list."""
+
+
+@dataclass(frozen=True, eq=False)
+class Ragged(Repeat):
+    """The stand-in for tensors that differ in one size."""
+
+    packed: torch.Tensor = None  # type: ignore[assignment]
+    """All of them behind each other along the first axis."""
+    sizes: torch.Tensor = None  # type: ignore[assignment]
+    """The size of each."""
+    axis: int = 0
+    """The axis of an element along which the sizes differ."""
+
+
+def axes_of(info: TensorInfo | None) -> list[int]:
+    """The axes of a type of elements along which their sizes differ."""
+    return [] if info is None else [axis for axis, size in enumerate(info.dims) if size == SIZE]
+
+
+def ragged(tracer: Value, packed: torch.Tensor, sizes: torch.Tensor, axis: int) -> torch.Tensor:
+    """The stand-in for tensors of these sizes along an axis. ``packed``: all behind each other along the first axis."""
+    rest = dims_of(packed)[1:]
+    dims = (*rest[:axis], 1, *rest[axis:])
+    marker: torch.Tensor = tracer.values.new_fake(dims, packed.dtype, packed.device)
+    starts = sizes.cumsum(0) - sizes
+
+    def element(index: Index) -> torch.Tensor:
+        start, size = (_number(numbers.select(0, index)) for numbers in (starts, sizes))
+        return packed.narrow(0, start, size).movedim(0, axis)
+
+    def stacked() -> torch.Tensor:
+        whole = packed.reshape(sizes.shape[0], _number(sizes.max()), *packed.shape[1:])  # raises where sizes differ
+        return whole.movedim(1, axis + 1)
+
+    tracer.repeats[id(marker)] = Ragged(marker, sizes.shape[0], stacked, element, packed=packed, sizes=sizes, axis=axis)
+    return marker
+
+
+def _number(tensor: torch.Tensor) -> int:
+    return tensor.item()  # type: ignore[return-value]
+
+
+class Added(NamedTuple):
+    """A part of what all turns added to a list."""
+
+    is_number: bool
+    """True for numbers of Python's."""
+    each: torch.Tensor
+    """The part of each turn along a new first axis, or its size along the axis of ``pack``."""
+    pack: tuple[torch.Tensor, int] | None
+    """All parts behind each other, where they differ in a size, and the axis of that."""
+
+    def marker(self, loops: Value) -> torch.Tensor:
+        """The stand-in for all of them."""
+        marker: torch.Tensor = (
+            loops.repeat(self.each, self.is_number)
+            if self.pack is None
+            else ragged(loops.tracer, self.pack[0], self.each, self.pack[1])
+        )
+        return marker
+
+
+def _stacked(parts: list[Value], dim: int = 0) -> torch.Tensor:
+    pieces = [one.stacked() if isinstance(one, Repeat) else one.unsqueeze(0) for one in parts]
+    whole = pieces[0] if len(pieces) == 1 else torch.cat(pieces, 0)
+    return whole.movedim(0, dim)
+
+
+def _joined(parts: list[Value], dim: int = 0) -> torch.Tensor:
+    pieces = []
+    for one in parts:
+        if isinstance(one, Repeat):
+            axis = dim % one.marker.dim()
+            if isinstance(one, Ragged) and one.axis == axis:
+                one = one.packed.movedim(0, axis)
+            else:
+                one = one.stacked().movedim(0, axis).flatten(axis, axis + 1)
+        pieces.append(one)
+    return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim)
+
+
+def _padded(
+    parts: list[Value], batch_first: bool = False, padding_value: float = 0.0, padding_side: str = "right"
+) -> torch.Tensor:
+    if not any(isinstance(one, Ragged) for one in parts):
+        return _stacked(parts, 0 if batch_first else 1)
+    packed, sizes = _joined(parts), torch.cat([_sizes(one) for one in parts])
+    count, most = sizes.shape[0], sizes.max()
+    rows = torch.arange(count).repeat_interleave(sizes, output_size=packed.shape[0])
+    columns = torch.arange(packed.shape[0]) - (sizes.cumsum(0) - sizes)[rows]
+    if padding_side == "left":
+        columns = columns + (most - sizes)[rows]
+    whole = packed.new_full((count, _number(most), *packed.shape[1:]), padding_value)
+    whole = whole.index_put((rows, columns), packed)
+    return whole if batch_first else whole.transpose(0, 1)
+
+
+def _sizes(one: Value) -> torch.Tensor:
+    """The sizes of elements along their first axis."""
+    if isinstance(one, Ragged) and one.axis == 0:
+        return one.sizes
+    whole = one.stacked() if isinstance(one, Repeat) else one.unsqueeze(0)
+    return torch.full((whole.shape[0],), whole.shape[1])
+
+
+JOINS: dict[OpOverload, Callable[..., torch.Tensor]] = {
+    aten.stack.default: _stacked,
+    aten.cat.default: _joined,
+    aten.concat.default: _joined,
+    aten.concatenate.default: _joined,
+    aten.pad_sequence.default: _padded,
+}

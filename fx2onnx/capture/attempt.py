@@ -154,6 +154,8 @@ class Operators:
     """Gradients are on, as ``forward`` takes some; else they are off, as in inference."""
     traced: TracedCode = frozenset()
     """Functions of libraries that take their branch for traced code."""
+    compiling: SourceLocation | None = None
+    """The line for which ``torch.compiler.is_compiling()`` is true, as in ``torch.export``; None: it is false."""
 
 
 @dataclass(frozen=True)

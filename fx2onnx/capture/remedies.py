@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -144,6 +145,22 @@ def _with_traced_code(failed: Failed, _: Attempt) -> Attempt:
     assert code is not None
     change = f"{code.co_qualname} takes its branch for traced code"
     return replace(failed.attempt, operators=replace(operators, traced=operators.traced | {code}), change=change)
+
+
+def _has_code_for_compilers(failed: Failed) -> bool:
+    """True if the file that decides by sizes or data asks ``torch.compiler.is_compiling()`` somewhere."""
+    error, is_asked = failed.error, failed.attempt.operators.compiling is not None
+    where = error.where if isinstance(error, UserError) and error.code in ("E104", "E105") else None
+    if where is None or is_asked or not _is_own_run(failed):
+        return False
+    return any("is_compiling" in line for line in linecache.getlines(where.file))
+
+
+def _as_compiled(failed: Failed, start: Attempt) -> Attempt:
+    where = getattr(failed.error, "where", None)
+    return replace(
+        start, operators=replace(start.operators, compiling=where), change="torch.compiler.is_compiling() is true"
+    )
 
 
 # -- branches -------------------------------------------------------------------------------------------------------------
@@ -318,6 +335,7 @@ REMEDIES = (
     Remedy("every test by data is a decision", (Reason.NO_BRANCH,), _always, _without_bodies),
     Remedy("gradients on", (Reason.GRADIENTS,), _always, _with_gradients),
     Remedy("a library's branch for traced code", (), _is_decided_in_library, _with_traced_code),
+    Remedy("code for torch.compile", (), _has_code_for_compilers, _as_compiled),
     Remedy("int and float of sizes stay sizes", (), _made_numbers_before, _keeping_sizes),
     Remedy("loops as often as at the sample", (), _has_no_loops, _unrolled),
     Remedy("the sample's branches", (), _may_go_one_way, _with_samples_branches),

@@ -40,8 +40,15 @@ from fx2onnx.capture.shapes.python_sizes import install_size_functions
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.size_arguments import IndicesOfSizes
 from fx2onnx.capture.shapes.symnode import sym_int, unwrap
+from fx2onnx.sizes.assumptions import Assumption
 from fx2onnx.sizes.expr import DimLike
-from fx2onnx.torchcompat.capture_modes import TakesGradients, capture_modes, install_assignment_hook, note_symbolics
+from fx2onnx.torchcompat.capture_modes import (
+    TakesGradients,
+    capture_modes,
+    install_assignment_hook,
+    note_symbolics,
+    say_compiling,
+)
 from fx2onnx.torchcompat.fake_tensors import fake_from_meta
 from fx2onnx.torchcompat.modules import ModuleTree, track_modules
 from fx2onnx.torchcompat.pytrees import Key, Rebuild, flatten
@@ -120,7 +127,7 @@ def _captured(attempt: Attempt, shape_env: ShapeEnv, trace: DecisionTrace | None
         with Changes():
             held = arguments.held(fakes)
             outputs, restore, changed = _run_module(tracer, attempt, program, tree, args, kwargs, held, inputs)
-            notes = [*attempt.request.patches.notes(), *tracer.notes_of_plugins()]
+            notes = [*attempt.request.patches.notes(), *tracer.notes_of_plugins(), *_notes_of(attempt)]
             tracer.warnings += [*tracer.symbolics.values(), *attempt.request.patches.warnings()]
     finally:
         tracer.end()
@@ -161,6 +168,8 @@ def _run_module(
     loops = tracer.plugin("loops").installed() if tracer.has_loops else None
     install_names(tree, attempt.numbers.files, functions, loops)
     attempt.request.patches.apply(attempt.operators.traced, tracer.is_known)
+    if attempt.operators.compiling is not None:
+        say_compiling()
     install_assignment_hook(lambda tensor, value: road("writes").assign_data(tracer, tensor, value))
     install_tensor_hooks(tracer.answer)
     put_name(THREAD, "tracer", tracer)
@@ -189,6 +198,12 @@ def _run_module(
             plugin.gave([output.value for output in outputs])
         snapshot = None if RETURNS_STATE in vars(attempt.root) else held
         return outputs, restore, _changes(tracer, attempt, inputs, outputs, snapshot, given, containers)
+
+
+def _notes_of(attempt: Attempt) -> list[Assumption]:
+    where = attempt.operators.compiling
+    what = "torch.compiler.is_compiling() is true: libraries take the code that they have for torch.compile and torch.export"
+    return [] if where is None else [Assumption(what, where)]
 
 
 def _changes(

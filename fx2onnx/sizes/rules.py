@@ -244,12 +244,12 @@ def _is_quotient_of_number(monomial: Monomial, factor: Number) -> bool:
 
 # -- rounding ----------------------------------------------------------------------------------------------------------
 def _without_whole_part(op: str) -> Callable[[Scalar], Scalar | None]:
-    """``floor(n + m / 2) -> n + floor(m / 2)``."""
+    """``floor(n + m / 2) -> n + floor(m / 2)``, and ``floor(n / 3 + 1.0) -> floor(n / 3) + 1``."""
 
     def rule(value: Scalar) -> Scalar | None:
-        if not isinstance(value, Dim) or not value.is_real or not is_small_fraction(value):
+        if not isinstance(value, Dim) or not value.is_real:
             return None
-        whole, rest = _whole_part(value)
+        whole, rest = _whole_part(value) if is_small_fraction(value) else _beside_quotient(value)
         return None if whole == 0 else whole + apply(op, rest)
 
     return rule
@@ -265,6 +265,13 @@ def _whole_part(value: Dim) -> tuple[Scalar, Scalar]:
     rest = {monomial: factor for monomial, factor in value.terms.items() if monomial not in whole}
     is_whole = isinstance(value.constant, int)
     return dim_of(whole, value.constant if is_whole else 0), dim_of(rest, 0 if is_whole else value.constant)
+
+
+def _beside_quotient(value: Dim) -> tuple[Scalar, Scalar]:
+    """``whole, rest`` of a quotient of integers and a whole number: it is ``1 / bottom`` apart from an integer, or is one; rounding is less."""
+    whole, rest = value.constant, value - value.constant
+    bottom = fraction(rest)[1] if isinstance(rest, Dim) and abs(whole) <= MOST_DIVISOR and whole == int(whole) else None
+    return (int(whole), rest) if type(bottom) is int and abs(bottom) <= MOST_DIVISOR else (0, value)
 
 
 def _in_integers(op: str) -> Callable[[Scalar], Scalar | None]:
@@ -352,10 +359,7 @@ def _polynomial_fraction(value: Dim) -> tuple[Scalar, int | None]:
     bottom = math.lcm(*(below for _, below in terms))
     if bottom > MOST_DENOMINATOR:
         return value, None
-    top: Scalar = 0
-    for above, below in terms:
-        top = top + above * (bottom // below)
-    return top, bottom
+    return sum((above * (bottom // below) for above, below in terms), start=0), bottom
 
 
 def _dyadic_atom(atom: Atom) -> tuple[Scalar, int] | None:

@@ -57,6 +57,11 @@ def install_assignment_hook(assigned: Callable[[torch.Tensor, torch.Tensor], boo
     put_name(torch.Tensor, "data", property(plain.__get__, replace), _ASSIGNED)
 
 
+def say_compiling() -> None:
+    """Until ``Changes`` end, ``torch.compiler.is_compiling()`` is true, as while ``torch.export`` runs a module."""
+    put_name(torch.compiler, "_is_compiling_flag", True, "libraries take the code that they have for torch.export")
+
+
 class _EagerHere(Delegate):
     """A stance of ``torch.compile`` (``torch.compiler.set_stance``) under which this thread's captures run functions as they
     were written: compiled code would read memory that fake tensors do not have.

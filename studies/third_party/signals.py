@@ -52,7 +52,7 @@ AUDIO = [
     row("vocos", "MelSpectrogramFeatures", call("vocos.feature_extractors.MelSpectrogramFeatures", n_fft=128, hop_length=32, n_mels=8), *_WAVE),
     row("asteroid", "ConvTasNet", call("asteroid.models.ConvTasNet", n_src=2, n_filters=8, kernel_size=16, n_blocks=2, n_repeats=1, bn_chan=8, hid_chan=8, skip_chan=8), *_WAVE),
     row("asteroid", "DPRNNTasNet", call("asteroid.models.DPRNNTasNet", n_src=2, n_filters=8, kernel_size=16, bn_chan=8, hid_size=8, chunk_size=20, n_repeats=1), *_WAVE),
-    row("asteroid", "DCCRNet", call("asteroid.models.DCCRNet", architecture="mini", stft_kernel_size=64, stft_stride=16), *_WAVE),
+    row("asteroid", "DCUNet", call("asteroid.models.DCUNet", architecture="mini", fix_length_mode="pad", stft_n_filters=64, stft_kernel_size=64, stft_stride=16), *_WAVE),
     row("asteroid_filterbanks", "STFTFB encoder", lambda: at("asteroid_filterbanks.Encoder")(at("asteroid_filterbanks.STFTFB")(n_filters=32, kernel_size=32, stride=8)), *_MONO),
     row("speechbrain", "ECAPA_TDNN", call("speechbrain.lobes.models.ECAPA_TDNN.ECAPA_TDNN", 8, channels=[16, 16, 16, 16, 48], kernel_sizes=[5, 3, 3, 3, 1], dilations=[1, 2, 3, 4, 1], attention_channels=8, lin_neurons=8), "batch frames 8"),
     row("speechbrain", "Xvector", call("speechbrain.lobes.models.Xvector.Xvector", device="cpu", in_channels=8, tdnn_blocks=3, tdnn_channels=[16, 16, 48], tdnn_kernel_sizes=[3, 3, 1], tdnn_dilations=[1, 2, 1], lin_neurons=8), "batch frames 8"),
@@ -66,7 +66,7 @@ AUDIO = [
     row("nnAudio", "MelSpectrogram", call("nnAudio.features.MelSpectrogram", n_fft=128, n_mels=8, hop_length=32, verbose=False), *_WAVE),
     row("nnAudio", "CQT1992v2", call("nnAudio.features.CQT1992v2", sr=16000, fmin=500, n_bins=12, hop_length=64, verbose=False), *_WAVE),
     row("demucs", "Demucs", lambda: at("demucs.demucs.Demucs")(sources=["a"], audio_channels=1, channels=4, depth=2, lstm_layers=1, resample=False), *_MONO),
-    row("demucs", "HTDemucs", lambda: at("demucs.htdemucs.HTDemucs")(sources=["a"], audio_channels=1, channels=4, nfft=512, depth=2, t_layers=1, t_heads=2, bottom_channels=0, segment=1, samplerate=4000, use_train_segment=False), *_MONO),
+    row("demucs", "HTDemucs", lambda: at("demucs.htdemucs.HTDemucs")(sources=["a"], audio_channels=1, channels=8, nfft=512, depth=2, t_layers=1, t_heads=2, bottom_channels=0, segment=1, samplerate=4000, use_train_segment=False), *_MONO),
     row("openunmix", "OpenUnmix", call("openunmix.model.OpenUnmix", nb_bins=17, nb_channels=1, hidden_size=8, nb_layers=1), "unit batch 1 17 frames"),
 ]
 
@@ -120,8 +120,8 @@ SERIES = [
     row("tsai", "MiniRocketFeatures", call("tsai.models.MINIROCKET_Pytorch.MiniRocketFeatures", 3, 32, num_features=168), "batch 3 32"),
     row("gluonts", "SimpleFeedForwardModel", lambda: first(at("gluonts.torch.model.simple_feedforward.module.SimpleFeedForwardModel")(prediction_length=4, context_length=12, hidden_dimensions=[8])), "batch 12"),
     row("gluonts", "DLinearModel", lambda: first(at("gluonts.torch.model.d_linear.module.DLinearModel")(prediction_length=4, context_length=12, hidden_dimension=8)), "batch 12", "unit batch 12"),
-    row("gluonts", "PatchTSTModel", lambda: first(at("gluonts.torch.model.patch_tst.module.PatchTSTModel")(prediction_length=4, context_length=16, patch_len=4, stride=4, padding_patch="end", d_model=8, nhead=2, dim_feedforward=8, dropout=0.0, activation="relu", norm_first=False, num_encoder_layers=1, scaling="mean")), "batch 16", "unit batch 16"),
-    row("gluonts", "MeanScaler", lambda: first(at("gluonts.torch.scaler.MeanScaler")(dim=1, keepdim=True)), "batch length", "unit batch length"),
+    row("gluonts", "PatchTSTModel", lambda: first(at("gluonts.torch.model.patch_tst.module.PatchTSTModel")(prediction_length=4, context_length=16, patch_len=4, stride=4, padding_patch="end", d_model=8, nhead=2, dim_feedforward=8, dropout=0.0, activation="relu", norm_first=False, num_encoder_layers=1, num_feat_dynamic_real=0, scaling="mean")), "batch 16", "unit batch 16"),
+    row("gluonts", "MeanScaler", lambda: first(at("gluonts.torch.scaler.MeanScaler")(dim=1, keepdim=True), "__call__"), "batch length", "unit batch length"),
     row("pytorch_forecasting", "GatedResidualNetwork", call("pytorch_forecasting.models.temporal_fusion_transformer.sub_modules.GatedResidualNetwork", 8, 8, 8), "batch length 8"),
     row("pytorch_forecasting", "InterpretableMultiHeadAttention", lambda: first(at("pytorch_forecasting.models.temporal_fusion_transformer.sub_modules.InterpretableMultiHeadAttention")(n_head=2, d_model=8)), *("batch length 8",) * 3),
     row("pytorch_tcn", "TCN", call("pytorch_tcn.TCN", 4, [8, 8], causal=True), "batch 4 length"),

@@ -51,6 +51,8 @@ def install(folder: Path) -> None:
         command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder), line]
         if subprocess.run(command, check=False).returncode:
             print(f"cannot install {line}", flush=True)
+    for library in folder.glob("torchaudio/lib/_torchaudio.so"):
+        library.unlink()  # it is linked to CUDA's torch; without it torchaudio computes in Python
 
 
 def measured(row: Row) -> dict[str, Any]:

@@ -68,7 +68,7 @@ ATTENTION = [
     row("colt5_attention", "ConditionalRoutedFeedForward", call("colt5_attention.ConditionalRoutedFeedForward", 32, num_heavy_tokens=4, light_ff_mult=0.5, heavy_ff_mult=4), *_VECTORS),
     row("soft_moe_pytorch", "SoftMoE", call("soft_moe_pytorch.SoftMoE", dim=32, seq_len=16, num_experts=4), "batch 16 32"),
     row("soft_moe_pytorch", "DynamicSlotsSoftMoE", call("soft_moe_pytorch.DynamicSlotsSoftMoE", dim=32, num_experts=4), *_VECTORS),
-    row("mixture_of_experts", "MoE", call("mixture_of_experts.MoE", dim=32, num_experts=4, then=first), *_VECTORS),
+    row("mixture_of_experts", "MoE", call("mixture_of_experts.MoE", dim=32, num_experts=4, second_policy_eval="all", then=first), *_VECTORS),
     row("product_key_memory", "PKM", call("product_key_memory.PKM", dim=32, heads=2, dim_head=16, num_keys=8, topk=4), *_VECTORS),
     row("rotary_embedding_torch", "rotate_queries_or_keys", call("rotary_embedding_torch.RotaryEmbedding", 8, then=lambda net: first(net, "rotate_queries_or_keys")), "batch 2 length 16"),
     row("vector_quantize_pytorch", "VectorQuantize", call("vector_quantize_pytorch.VectorQuantize", dim=32, codebook_size=16, then=first), *_VECTORS),

@@ -95,6 +95,9 @@ FORMULAS: dict[str, Formula] = {
     "(n + 0.5) / -0.375": lambda n: -math.floor((n + 0.5) / -0.375),
     "n / 2 + (n - 1) / 2": lambda n: math.ceil((n / 2 - -(n - 1) / 2) / 1.0),
     "n / 4 * n / 8": lambda n: int(n / 4 * (n / 8) + n / 3),
+    "a convolution's padding": lambda n: math.ceil((n - 3) / 7 + 1.0) * 7 - n + 9,
+    "a convolution's size": lambda n: math.floor((n + 19) / 20 - 1),
+    "a third, and a part": lambda n: math.floor(n / 3 + 0.5) + math.ceil(n / 3 - 2.0) + 2,
     "trunc": lambda n: math.trunc(float(n + 3) / 3.0),
     "NumPy's floor": lambda n: int(np.floor(n * 0.29)),
 }
@@ -106,6 +109,18 @@ def test_formulas_of_real_numbers(name: str) -> None:
     wanted = np.array([formula(int(n)) for n in SIZES])
     for engine, found in _computed(_dim_of(formula)).items():
         np.testing.assert_array_equal(found, wanted, err_msg=engine)
+
+
+def test_padding_to_whole_windows_is_no_branch() -> None:
+    """As codecs of sound do it: ``ceil`` of a quotient and a whole number is an integer, which is known to be large enough."""
+
+    def padded(x: torch.Tensor) -> torch.Tensor:
+        more = (math.ceil((x.shape[1] - 5) / 3 + 1.0) - 1) * 3 + 5 - x.shape[1]
+        assert more >= 0
+        return torch.nn.functional.pad(x, (0, more)).unfold(1, 5, 3).mean(2)
+
+    result = check(padded, (torch.randn(2, 17),), others=[(torch.randn(2, 33),)], dynamic_shapes=({1: "n"},))
+    assert [str(each) for each in result.report.assumptions if "ceil" in str(each) or "branch" in str(each)] == []
 
 
 @pytest.mark.parametrize("scale", [0.1, 0.29, 0.3, 0.7, 1 / 3, 1.1, 1.37, 2.0, 2.3, 4.2])

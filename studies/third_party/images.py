@@ -177,8 +177,9 @@ _PLANE = {"spatial_dims": 2, "in_channels": 1, "out_channels": 2}
 _MEDICAL = ("batch 1 height width",)
 
 
-def _monai(name: str, *inputs: str, **options: object) -> Row:
-    return row("monai", name, call(f"monai.networks.nets.{name}", **options, then=first), *(inputs or _MEDICAL))
+def _monai(name: str, *inputs: str, method: str = "forward", **options: object) -> Row:
+    build = call(f"monai.networks.nets.{name}", **options, then=lambda network: first(network, method))
+    return row("monai", name, build, *(inputs or _MEDICAL))
 
 
 MONAI = [
@@ -200,7 +201,7 @@ MONAI = [
     _monai("Regressor", "batch 1 16 16", in_shape=(1, 16, 16), out_shape=(2,), channels=(4, 8), strides=(2, 2)),
     _monai("FlexibleUNet", in_channels=1, out_channels=2, backbone="efficientnet-b0", pretrained=False, spatial_dims=2),
     _monai("MedNeXt", spatial_dims=2, init_filters=4, in_channels=1, out_channels=2),
-    _monai("AutoencoderKL", spatial_dims=2, in_channels=1, out_channels=1, channels=(8, 8), num_res_blocks=(1, 1), attention_levels=(False, True), latent_channels=2, norm_num_groups=4),
+    _monai("AutoencoderKL", spatial_dims=2, in_channels=1, out_channels=1, channels=(8, 8), num_res_blocks=(1, 1), attention_levels=(False, True), latent_channels=2, norm_num_groups=4, method="reconstruct"),
     _monai("ResNet", block="basic", layers=[1, 1, 1, 1], block_inplanes=[4, 8, 8, 8], spatial_dims=2, n_input_channels=1, num_classes=2),
     _monai("Discriminator", "batch 1 16 16", in_shape=(1, 16, 16), channels=(4, 8), strides=(2, 2)),
     _monai("SwinUNETR", "batch 1 64 64", in_channels=1, out_channels=2, feature_size=12, spatial_dims=2, depths=(1, 1, 1, 1), num_heads=(1, 1, 2, 2)),

@@ -25,6 +25,8 @@ assert library.PATCHES is PATCHES
 def test_the_library_has_it_with_the_parameters_that_the_patch_knows(target: str) -> None:
     patch = PATCHES[target]
     skip_if_it_came_later(target)
+    if not patch.stands_in:
+        pytest.importorskip(patch.library, reason=f"{patch.library} is not installed")
     with stand_ins() if patch.stands_in else contextlib.nullcontext():
         function = patching.target_of(importlib.import_module(patch.module), patch.qualname)
     assert patching.is_meant(patch)

@@ -15,6 +15,7 @@ from fx2onnx.capture.registry import Kind, traits_of
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.torchcompat.fake_tensors import FakeMode
 from tests.capture.recorded import entries
+from tests.support import check
 
 aten = torch.ops.aten
 
@@ -79,7 +80,18 @@ ELEMENTWISE = [
     for entry in entries(Kind.RESULT_TYPE)
     if not any(
         word in str(entry.overload)
-        for word in ("conv", "linear", "pool", "istft", "upsample", "grid", "attention", "softmax", "embedding")
+        for word in (
+            "conv",
+            "linear",
+            "pool",
+            "istft",
+            "upsample",
+            "grid",
+            "attention",
+            "softmax",
+            "embedding",
+            "cdist",
+        )
     )
 ]
 
@@ -105,6 +117,26 @@ def test_elementwise(func: Any, dtype: torch.dtype) -> None:
         assert not agree(func, x, torch.empty(2, 3, 4, dtype=torch.float64))
     else:
         assert agree(func, x)
+
+
+@pytest.mark.parametrize("rows", [1, 5, 30])
+def test_distances(rows: int) -> None:
+    x = torch.empty(2, rows, 4)
+    assert agree(aten.cdist.default, x, torch.empty(2, 26, 4))
+    assert agree(aten.cdist.default, x[0], torch.empty(3, 4), 1.0)
+    assert not agree(aten.cdist.default, x, torch.empty(3, 4))
+    assert not agree(aten.cdist.default, x, torch.empty(2, 3, 4), 2.0, 1)
+
+
+def test_distances_of_any_number_of_rows() -> None:
+    """PyTorch computes them another way where there are more than 25."""
+    result = check(
+        torch.cdist,
+        (torch.randn(2, 6, 3), torch.randn(2, 4, 3)),
+        others=[(torch.randn(2, 40, 3), torch.randn(2, 9, 3)), (torch.randn(2, 7, 3), torch.randn(2, 30, 3))],
+        dynamic_shapes=({1: "n"}, {1: "m"}),
+    )
+    assert result.report.assumptions == []
 
 
 @pytest.mark.parametrize("lead", [(2,), (2, 3), (2, 1, 3)])

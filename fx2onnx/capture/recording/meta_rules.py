@@ -221,7 +221,9 @@ def _embedding(weight: TensorType, places: TensorType, *rest: object) -> TensorT
 
 
 @register(Kind.RESULT_TYPE, aten.cdist.default)
-def _distances(kind: TensorType, other: TensorType, p: Number = (float, 2.0), mode: object = _NONE) -> TensorType | None:
+def _distances(
+    kind: TensorType, other: TensorType, p: tuple[type, float] = (float, 2.0), mode: object = _NONE
+) -> TensorType | None:
     """[*, P, M] and [*, R, M] -> [*, P, R], whichever way PyTorch computes it: that depends on whether P and R are above 25."""
     fits = kind.dtype == other.dtype and kind.dtype.is_floating_point and len(kind.sizes) == len(other.sizes) > 1
     fits = fits and kind.sizes[:-2] == other.sizes[:-2] and kind.sizes[-1] == other.sizes[-1]

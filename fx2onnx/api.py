@@ -212,6 +212,7 @@ def export_folder(
     *,
     task: str = "text-generation-with-past",
     cache: str = "dynamic",
+    kv: str | None = None,
     logits: str = "all",
     opset_version: int | None = None,
     target: str | None = None,
@@ -230,6 +231,7 @@ def export_folder(
         with ``-with-past`` for caches as inputs and outputs.
     cache: ``dynamic``, or ``static``: of a fixed size that the caller chooses, written in place (opset 24 unless
         ``opset_version`` says otherwise).
+    kv: ``int8``: keys and values of the cache as int8, with a scale for each token and head (docs/generation.md).
     logits: ``all``, or ``last``: of the last position alone, as generation needs them (docs/generation.md).
     target: the runtime that the folder is for; ``onnxruntime-genai``: a decoder with its ``genai_config.json``.
     fused: whether the graphs have onnxruntime's own operators; default: for ``onnxruntime-genai`` alone (docs/targets.md).
@@ -255,5 +257,5 @@ def export_folder(
         precision=precision,
         functions=functions,
     )
-    asked = FolderOptions(task, cache, logits, exported, engines, {**options, "dtype": of_source})
+    asked = FolderOptions(task, cache, kv, logits, exported, engines, {**options, "dtype": of_source})
     return write_folder(spec, output, asked)

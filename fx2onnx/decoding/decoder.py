@@ -17,6 +17,7 @@ import torch
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.decoding.cache.compressed import OWN_SIZES
+from fx2onnx.decoding.cache.int8 import FIELDS, LEVELS, with_int8
 from fx2onnx.decoding.cache.layout import (
     CacheLayout,
     CacheTensor,
@@ -61,9 +62,11 @@ class CachedDecoder(torch.nn.Module):
         *,
         one_token: bool = False,
         given: Collection[str] = (),
+        is_int8: bool = False,
     ) -> None:
         super().__init__()
         self._given = given
+        self._is_int8 = is_int8
         self.model = model
         self.takes_one_token = one_token
         self._cache_argument = cache_argument
@@ -160,7 +163,7 @@ class WholePrompt(CachedDecoder):
         result = self.model(**arguments, use_cache=True, return_dict=True)
         if result.get(name) is None:
             result = _with_cache(self.model, **arguments)
-        return result, result[name]
+        return result, with_int8(self.model, result[name]) if self._is_int8 else result[name]
 
 
 def cached_decoder(
@@ -175,6 +178,7 @@ def cached_decoder(
     beside: Mapping[str, tuple[int, ...]] | None = None,
     past: int = _PAST_SAMPLE,
     rows: int = 1,
+    is_int8: bool = False,
 ) -> Source:
     """``model`` as one graph with its cache in and out.
 
@@ -182,20 +186,20 @@ def cached_decoder(
     cache; with ``width``, one that takes embedded tokens of so many
     numbers; with ``axes``, one that takes so many numbers as the position of each token (a time, a row and a column); with
     ``beside``, one that takes more for each token, of the sizes that it says by name. ``past`` is the sample's number of past
-    tokens; ``rows``, how many rows of ids there are for each sample, one for each codebook.
+    tokens; ``rows``, how many rows of ids there are for each sample, one for each codebook. ``is_int8``: keys and values are kept as int8.
 
     Raises:   UserError E601 where the model keeps nothing between calls.
     """
     beside = beside or {}
-    cache_argument, layout = _layout_of(model, unmistakable_sizes(model.config), width, beside, rows)
+    cache_argument, layout = _layout_of(model, unmistakable_sizes(model.config), width, beside, rows, is_int8)
     if not layout.states:
         raise no_cache(model)
     batch, new = options.batch_or(), 1 if one_token else options.seq_or(_PROMPT_SAMPLE if whole_prompt else 4)
     if whole_prompt:
-        module: CachedDecoder = WholePrompt(model, cache_argument, layout).eval()
+        module: CachedDecoder = WholePrompt(model, cache_argument, layout, is_int8=is_int8).eval()
         kwargs, shapes = _prompt_inputs(*text_inputs(model, layout, batch, new, past=0))
     else:
-        module = CachedDecoder(model, cache_argument, layout, one_token=one_token).eval()
+        module = CachedDecoder(model, cache_argument, layout, one_token=one_token, is_int8=is_int8).eval()
         kwargs, shapes = text_inputs(model, layout, batch, new, past)
     if width is not None:
         del kwargs["input_ids"]
@@ -223,7 +227,12 @@ def _prompt_inputs(kwargs: Inputs, shapes: Shapes) -> tuple[Inputs, Shapes]:
 
 
 def _layout_of(
-    model: Model, sizes: TrialSizes, width: int | None, beside: Mapping[str, tuple[int, ...]], rows: int
+    model: Model,
+    sizes: TrialSizes,
+    width: int | None,
+    beside: Mapping[str, tuple[int, ...]],
+    rows: int,
+    is_int8: bool,
 ) -> tuple[str, CacheLayout]:
     """The argument that takes the cache, and what a trial run says that it holds behind a text that is long enough."""
     known = inspect.signature(model.forward).parameters
@@ -239,8 +248,8 @@ def _layout_of(
     tokens = tokens_for_every_state(cache)
     if tokens > sizes.past:
         longer = unmistakable_sizes(model.config, least=tokens)
-        return _layout_of(model, replace(longer, batch=sizes.batch), width, beside, rows)
-    return cache_argument, CacheLayout(cache, sizes)
+        return _layout_of(model, replace(longer, batch=sizes.batch), width, beside, rows, is_int8)
+    return cache_argument, CacheLayout(with_int8(model, cache) if is_int8 else cache, sizes)
 
 
 def add_states(kwargs: Inputs, shapes: Shapes, layout: CacheLayout, batch: int, past: int = _PAST_SAMPLE) -> None:
@@ -362,6 +371,10 @@ def _sample_state(state: CacheTensor, batch: int, past: int) -> torch.Tensor:
         return {BATCH: batch, PAST_SIZE: past}.get(word, min(size, past) if is_window else size)
 
     shape = [size_of(axis, size) for axis, size in enumerate(state.shape)]
+    if state.dtype == torch.int8:
+        return torch.randint(-LEVELS, LEVELS + 1, shape, dtype=torch.int8)
+    if state.name.endswith(tuple(FIELDS.values())):
+        return torch.rand(shape) / LEVELS
     return (
         torch.randn(shape).to(state.dtype) if state.dtype.is_floating_point else torch.zeros(shape, dtype=state.dtype)
     )

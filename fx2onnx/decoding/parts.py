@@ -126,12 +126,12 @@ def cached_parts(
     """The files that ``source.module``, a generating transformers model, becomes with its cache in and out.
 
     ``cache`` is ``dynamic`` (it grows), ``static`` (of a fixed size; ``in_place`` by opset 24's operator) or ``grouped`` (as
-    ``dynamic``, with fused attention where the model has such).
+    ``dynamic``, with fused attention where the model has such) or ``int8`` (as ``dynamic``, with keys and values as int8).
     ``logits`` are ``all``, or ``last``: of the last position alone.
     Without ``images``, a model that takes them with its prompt becomes a model of text.
     Raises:   UserError E601 where it keeps no such cache, E001 for another word.
     """
-    if cache not in ("dynamic", "static", "grouped"):
+    if cache not in ("dynamic", "static", "grouped", "int8"):
         raise UserError("E001", f"cache={cache!r} is not known", next="dynamic or static")
     if logits not in ("all", "last"):
         raise UserError("E001", f"logits={logits!r} is not known", next="all or last")
@@ -140,6 +140,13 @@ def cached_parts(
         set_use_cache(model.config, True)
     for recipe in RECIPES:
         if recipe.fits(request):
+            if cache == "int8" and recipe is not plain_decoder:
+                raise UserError(
+                    "E601",
+                    f"{type(request.model).__name__} has no int8 cache",
+                    why="only decoders whose cache is one of keys and values of their tokens have",
+                    next="leave out --kv int8",
+                )
             parts = recipe.parts(request)
             if not isinstance(parts, TextOnly):
                 return [replace(part, note=note) for part in parts] if note else parts

@@ -56,16 +56,16 @@ def write_folder(spec: str, output: str | os.PathLike[str], options: FolderOptio
     from fx2onnx.decoding.parts import assemble
 
     target = check_folder(Path(path_text(output, "the folder")).expanduser())
-    asked, cache, more = options.export, options.cache, options.source
+    asked, cache, more = options.export, options.cache_form, options.source
     origin = {"source": spec, "task": options.task} | {key: value for key, value in more.items() if value is not None}
     if isinstance(spec, str) and (spec.startswith(PREFIX) or is_pipeline_source(spec)):
         return export_assembly(PipelineAssembly.of(spec, more), target, asked, engines=options.engines, origin=origin)
     if cache == "static" and asked.opset_version is None:
         asked = replace(asked, opset_version=chosen_opset(asked.target, None, IN_PLACE_OPSET))
-    if asked.is_fused and cache == "dynamic":
-        cache = "grouped"
     if asked.is_for_genai:
         genai.check_task(options.task)
+    if options.kv is not None:
+        origin["kv"] = options.kv
     in_place = asked.opset_version is not None and asked.opset_version >= IN_PLACE_OPSET
     assembly = assemble(spec, options.task, cache=cache, in_place=in_place, logits=options.logits, **more)
     return export_assembly(assembly, target, asked, engines=options.engines, origin=origin)

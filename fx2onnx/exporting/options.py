@@ -182,10 +182,32 @@ class FolderOptions:
     cache: str = option(
         "dynamic", "Key-value cache: dynamic, or static: fixed size, updated in place (opset 24).", panel=OUTPUT
     )
+    kv: str | None = option(
+        None,
+        "Cells of the key-value cache: int8, with a scale for each token and head. Default: as computed.",
+        panel=OUTPUT,
+    )
     logits: str = option("all", "Logits that the decoder returns: all positions, or only the last one.", panel=OUTPUT)
     export: ExportOptions = field(default_factory=ExportOptions)
     engines: Sequence[str] | None = None
     source: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def cache_form(self) -> str:
+        """The form of the cache: ``cache``, ``grouped`` for fused forms, or what ``kv`` asks for. Raises UserError E001 where
+        options exclude each other.
+        """
+        form = "grouped" if self.export.is_fused and self.cache == "dynamic" else self.cache
+        if self.kv is None:
+            return form
+        check_choice("kv", self.kv, ("int8",))
+        fused = f"--target {self.export.target}" if self.export.is_for_genai else "--fused"
+        other = {"static": "--cache static", "grouped": fused}.get(form, "")
+        if not self.task.endswith("-with-past"):
+            other = f"--task {self.task}"
+        if other:
+            raise UserError("E001", f"--kv and {other} exclude each other", next=f"leave out {other} or --kv")
+        return self.kv
 
 
 _OWN = frozenset(found.name for found in fields(ExportOptions)) - {"capture", "keep_weights", "ignored", "properties"}

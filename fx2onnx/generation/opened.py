@@ -209,11 +209,21 @@ def _fill(graph: Graph, feeds: dict[str, Any]) -> None:
 
 
 def _past_length(graph: Graph, feeds: Mapping[str, Any]) -> int:
-    """How many tokens the caches of ``feeds`` hold, 0 where none tells."""
+    """How many tokens the caches of ``feeds`` hold, 0 where none tells. Raises UserError E401 where windows alone do, which are full."""
+    windows = []
     for name, state in graph.past.items():
-        if state.length == "past" and state.axis is not None:
-            return shape_of(feeds[name])[state.axis]
-    return 0
+        if state.axis is not None and state.length in ("past", "window"):
+            size = shape_of(feeds[name])[state.axis]
+            if state.length == "past":
+                return size
+            windows.append((size, state.window))
+    found = max(windows, default=(0, None))
+    if found[0] == found[1]:
+        mask = graph.form.input("mask")
+        raise UserError(
+            "E401", f"no feed for {mask}", why="the windows are full: only the caller knows the number of tokens"
+        )
+    return found[0]
 
 
 def positions(mask: Any) -> Any:

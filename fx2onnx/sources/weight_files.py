@@ -28,6 +28,11 @@ OF_DIFFUSERS = ("diffusion_pytorch_model.safetensors", "diffusion_pytorch_model.
 INDEX = ".index.json"
 _READ = ("*.safetensors", "*.index.json", "*.bin", "*.pt")
 """What a loader may open."""
+_DTYPES = {
+    "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64,
+    "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
+    "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2,
+}  # fmt: skip
 _HEADER_BYTES, _INDEX_BYTES = 64 << 20, 64 << 20
 """Limits of JSON; a tensor takes about 100 bytes of it."""
 _WRAPPERS = ("state_dict", "model_state_dict", "model")
@@ -146,9 +151,18 @@ def _map_safetensors(path: Path) -> Checkpoint:
     from safetensors import safe_open
 
     starts = _starts(path)
+    memory = torch.UntypedStorage.from_file(str(path), shared=False, nbytes=path.stat().st_size)
     with safe_open(path, framework="pt") as handle:  # checks each place against the others and the file's size
-        state = {key: handle.get_tensor(key) for key in handle.keys()}  # noqa: SIM118 (the handle is no mapping)
-    return Checkpoint(state, _located(path, state, {key: starts[key] for key in state}))
+        state = {}
+        for key in handle.keys():  # noqa: SIM118 (the handle is no mapping)
+            entry, start = handle.get_slice(key), starts[key]
+            dtype = _DTYPES.get(entry.get_dtype())
+            if dtype is None or start % dtype.itemsize:
+                state[key] = handle.get_tensor(key)
+            else:  # without a look at its pages, as the package takes: a millisecond each for thousands of experts
+                state[key] = torch.empty(0, dtype=dtype).set_(memory, start // dtype.itemsize, entry.get_shape())  # type: ignore[call-overload]
+    mapped = {key: tensor for key, tensor in state.items() if tensor.untyped_storage().data_ptr() == memory.data_ptr()}
+    return Checkpoint(state, _located(path, mapped or state, starts))
 
 
 def _starts(path: Path) -> dict[str, int]:

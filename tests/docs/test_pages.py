@@ -18,6 +18,7 @@ SLOW = {
     "cli/export_training": "trains",
     "cli/sources": "models of torchvision and transformers",
     "generation": "folders of decoders",
+    "serving": "folders of decoders",
     "profiling": "exports several times, by torch.onnx.export too",
     "training": "trains",
 }

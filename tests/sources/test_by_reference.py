@@ -15,6 +15,7 @@ import torch
 import fx2onnx
 from fx2onnx import verify
 from fx2onnx.base.errors import UserError
+from fx2onnx.files import safetensors
 from fx2onnx.irx import reference
 from fx2onnx.irx.reference import ReferencedTensor
 from fx2onnx.sources import Source, resolve
@@ -162,32 +163,49 @@ def test_many_copied_bytes_are_refused(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 class TestConversions:
-    """Mixtral's checkpoints hold one tensor an expert, the module one for all of them."""
+    """Checkpoints hold one tensor an expert, the module one for all of them."""
 
-    @pytest.fixture
-    def folder(self, tmp_path: Path) -> Path:
-        spec = "hf:mixtral?num_hidden_layers=1&hidden_size=32&intermediate_size=48&num_attention_heads=4"
-        module = resolve(spec + "&num_key_value_heads=2&num_local_experts=4&vocab_size=60").module
-        module.save_pretrained(tmp_path)  # type: ignore[operator]
-        return tmp_path
+    SIZES = "num_hidden_layers=1&hidden_size=32&intermediate_size=48&num_attention_heads=4&num_key_value_heads=2&vocab_size=60"
 
-    def test_weights_that_are_stacked_are_refused_where_they_are_large(
-        self, folder: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def folder(self, place: Path, model: str) -> Path:
+        module = resolve(f"hf:{model}{'&' if '?' in model else '?'}{self.SIZES}").module
+        module.save_pretrained(place)  # type: ignore[operator]
+        return place
+
+    def test_the_module_joins_what_transformers_would_join(self, tmp_path: Path) -> None:
+        source = resolve(f"hf:{self.folder(tmp_path, 'mixtral?num_local_experts=4')}", weights="reference")
+        found = {tensor.data_ptr() for tensor in (*source.module.parameters(), *source.module.buffers())}
+        held = safetensors.places(tmp_path / "model.safetensors")[0].values()
+        assert {source.weight_files[0].address + place.offset for place in held} <= found
+        ids = torch.arange(10).reshape(2, 5)
+        with torch.no_grad():
+            got, wanted = (module(ids).logits for module in (source.module, resolve(f"hf:{tmp_path}").module))
+        torch.testing.assert_close(got, wanted)
+
+    @pytest.mark.long
+    @pytest.mark.parametrize(
+        "model",
+        [
+            "mixtral?num_local_experts=4",
+            "qwen3_moe?num_experts=12&moe_intermediate_size=16",
+            "olmoe?num_experts=3&num_experts_per_tok=2",
+        ],
+    )
+    def test_the_graph_does_so_too(self, tmp_path: Path, model: str) -> None:
+        result, _ = exported(self.folder(tmp_path, model))
+        assert not result.report.warnings
+        assert len(outside(tmp_path / "model.onnx")) == len(map_checkpoint(tmp_path).state)
+        copied = resolve(f"hf:{tmp_path}").module
+        inputs = {"input_ids": torch.arange(10).reshape(2, 5), "attention_mask": torch.ones(2, 5, dtype=torch.int64)}
+        assert verify(str(tmp_path / "model.onnx"), copied, (), inputs, seeds=()).ok
+
+    def test_others_are_refused_where_they_are_large(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("fx2onnx.sources.hf.by_reference.LARGEST_CONVERTED_BYTES", 100)
+        monkeypatch.setattr("fx2onnx.sources.hf.by_reference._JOINING", [])
         with pytest.raises(UserError, match="cannot be referred to") as caught:
-            resolve(f"hf:{folder}", weights="reference")
+            resolve(f"hf:{self.folder(tmp_path, 'mixtral?num_local_experts=4')}", weights="reference")
         assert caught.value.code == "E601"
         assert "experts" in caught.value.why
-
-    def test_small_ones_are_copied(self, folder: Path) -> None:
-        source = resolve(f"hf:{folder}", weights="reference")
-        held = [value for value in source.module.parameters() if _in_files(value, source)]
-        assert 0 < len(held) < len(list(source.module.parameters()))
-
-
-def _in_files(tensor: torch.Tensor, source: Source) -> bool:
-    return any(file.offset_of(tensor.data_ptr(), tensor.nbytes) is not None for file in source.weight_files)
 
 
 class TestPlaces:

@@ -232,7 +232,7 @@ class CacheLayout:
 
     def _name_window(self, layer: _Window, names: Mapping[int, str]) -> None:
         """The length of a window is a size of its own: at most one less than the window, whatever the past."""
-        for tensor in (layer.keys, layer.values):
+        for tensor in vars(layer).values():
             if id(tensor) in names:
                 self.states[names[id(tensor)]].axes[2] = window_size(layer.sliding_window)
 

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import torch
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.decoding.cache.int8 import checked_type
 from fx2onnx.decoding.cache.layout import CacheLayout, unmistakable_sizes
 from fx2onnx.decoding.decoder import prompt_of, text_inputs, trial
 from fx2onnx.manifest.names import BATCH, CAPACITY, LENGTH, PAST, PRESENT, TOTAL
@@ -81,17 +82,14 @@ def static_decoder(model: Model, name: str, options: Options, *, in_place: bool 
 
 
 def checked_layers(model: Model, cache: object) -> list[Any]:
-    from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
-
     layers = list(getattr(cache, "layers", ()))
-    for layer in layers:
-        if type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer) or layer.keys.dim() != 4:
-            raise UserError(
-                "E601",
-                f"{type(model).__name__} has no cache of fixed size",
-                why=f"a {type(layer).__name__} keeps something else than the keys and values of its tokens",
-                next="export it with the cache that grows",
-            )
+    for why in filter(None, map(checked_type, layers)):
+        raise UserError(
+            "E601",
+            f"{type(model).__name__} has no cache of fixed size",
+            why=why,
+            next="export it with the cache that grows",
+        )
     if not layers:
         raise UserError("E601", f"{type(model).__name__} has no cache of fixed size", why="its cache has no layers")
     return layers

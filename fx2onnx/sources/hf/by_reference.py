@@ -1,7 +1,8 @@
 """A transformers checkpoint whose weights stay in their files: the model is built without numbers and given mapped ones.
 
 transformers itself puts the tensors into the module, so that its renames, ties and buffers hold; what it only renames or
-splits still lies in the file, what it computes (stacked experts, another dtype) is a copy in memory.
+splits still lies in the file. Weights that it joins from tensors of single experts stay there as well: the module, and so the
+graph, joins them. What it computes otherwise (another dtype) is a copy in memory.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,10 @@ LARGEST_CONVERTED_BYTES = 256 * 1024 * 1024
 LOADING: dict[str, bool] = {"output_loading_info": True, "ignore_mismatched_sizes": True}
 """Of ``from_pretrained``: what does not fit stands in the notes, from which the caller makes its error."""
 
+_STACK = ("MergeModulelist", 0)
+_JOINING = [[_STACK], [_STACK, ("Concatenate", 1)], [("Concatenate", 0)]]
+"""transformers' conversions that put the checkpoint's tensors one after the other, with their axes: stacked experts, of each
+the rows of one or several tensors; and rows of several tensors."""
 _VIEWS = frozenset({"Chunk", "Split", "SplitModulelist"})
 """transformers' conversions that give parts of the checkpoint's tensor; along axis 0 such a part is contiguous."""
 
@@ -50,10 +56,17 @@ def load_mapped(
             f"--dtype {dtype} needs other bytes than the checkpoint has ({str(stored).removeprefix('torch.')})",
             next="leave out --dtype, or leave out --weights reference",
         )
-    _refuse_conversions(model_class, config, checkpoint.state, folder)
-    module, notes = model_class.from_pretrained(
-        None, config=config, state_dict=checkpoint.state, dtype=stored, **LOADING
-    )
+    state, joined = _joined(_conversions(model_class, config, checkpoint.state), checkpoint.state)
+    _refuse_conversions(model_class, _conversions(model_class, config, state), state, folder)
+    marks = {name: torch.empty(1, dtype=stored) for name in joined}
+    state |= {name: mark.expand(joined[name].shape) for name, mark in marks.items()}
+    module, notes = model_class.from_pretrained(None, config=config, state_dict=state, dtype=stored, **LOADING)
+    places = {mark.data_ptr(): name for name, mark in marks.items()}
+    for part in list(module.modules()) if marks else ():
+        for name, weight in list(part.named_parameters(recurse=False)):
+            if weight.data_ptr() in places:
+                join = joined[places[weight.data_ptr()]]
+                torch.nn.utils.parametrize.register_parametrization(part, name, join, unsafe=True)
     return module, notes, checkpoint.files
 
 
@@ -84,7 +97,7 @@ def _load_packed(
     }
     plain = copy.deepcopy(config)
     del plain.quantization_config
-    _refuse_conversions(model_class, plain, state, folder)
+    _refuse_conversions(model_class, _conversions(model_class, plain, state), state, folder)
     module, notes = model_class.from_pretrained(None, config=plain, state_dict=state, dtype=stored, **LOADING)
     for path, part in list(module.named_modules()):
         name = places.get(part.weight.data_ptr()) if isinstance(part, torch.nn.Linear) else None
@@ -115,17 +128,31 @@ def quiet_loading() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
+class JoinedTensors(torch.nn.Module):
+    """A weight of which the checkpoint has the ``parts``, one after the other in memory."""
+
+    def __init__(self, parts: list[torch.Tensor], shape: torch.Size) -> None:
+        super().__init__()
+        self.shape = shape
+        self._count = len(parts)
+        for place, part in enumerate(parts):
+            self.register_buffer(f"part{place}", part)
+
+    def forward(self, _: torch.Tensor) -> torch.Tensor:
+        """The weight; what stands in its place is not read."""
+        return torch.cat([getattr(self, f"part{place}") for place in range(self._count)]).reshape(self.shape)
+
+
 def _refuse_conversions(
-    model_class: type[Model], config: Config, state: Mapping[str, torch.Tensor], folder: Path
+    model_class: type[Model], converted: list[_Converted], state: Mapping[str, torch.Tensor], folder: Path
 ) -> None:
-    converted = _converted(model_class, config, state)
-    total_bytes = sum(state[key].nbytes for key in converted)
+    total_bytes = sum(state[found.key].nbytes for found in converted)
     if total_bytes > LARGEST_CONVERTED_BYTES:
         raise UserError(
             "E601",
             f"the weights of '{folder}' cannot be referred to",
             why=f"{model_class.__name__} computes {len(converted)} of them ({total_bytes / 1e9:.1f} GB) anew when it loads, "
-            f"the first is {converted[0]}",
+            f"the first is {converted[0].key}",
             next=[
                 "save the checkpoint in the layout of this model: "
                 f"{model_class.__name__}.from_pretrained(FOLDER).save_pretrained(NEW, save_original_format=False)",
@@ -134,11 +161,22 @@ def _refuse_conversions(
         )
 
 
-def _converted(model_class: type[Model], config: Config, state: Mapping[str, torch.Tensor]) -> list[str]:
-    """Checkpoint names whose tensors transformers does not use as they are."""
+@dataclass(frozen=True)
+class _Converted:
+    """A tensor of the checkpoint that transformers does not use as it is: by ``converter``, it becomes ``target`` or a part of it."""
+
+    key: str
+    target: str
+    shape: torch.Size | None
+    pattern: str
+    converter: Any
+
+
+def _conversions(model_class: type[Model], config: Config, state: Mapping[str, torch.Tensor]) -> list[_Converted]:
+    """Tensors in the order in which transformers takes them."""
     try:
         from transformers.conversion_mapping import get_model_conversion_mapping
-        from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
+        from transformers.core_model_loading import WeightConverter, WeightRenaming, dot_natural_key, rename_source_key
     except ImportError:  # another release of transformers; what was copied shows after loading
         return []
     with torch.device("meta"):
@@ -147,16 +185,44 @@ def _converted(model_class: type[Model], config: Config, state: Mapping[str, tor
     renamings = [item for item in transforms if isinstance(item, WeightRenaming)]
     converters = [item for item in transforms if isinstance(item, WeightConverter)]
     computing = {
-        pattern
+        pattern: converter
         for converter in converters
         for pattern in converter.source_patterns
         if any(type(operation).__name__ not in _VIEWS for operation in converter.operations)
     }
     if not computing:
         return []
-    known = outline.state_dict()
-    return [
-        key
-        for key in state
-        if rename_source_key(key, renamings, converters, outline.base_model_prefix, known)[1] in computing
-    ]
+    known, found = outline.state_dict(), []
+    for key in sorted(state, key=dot_natural_key):
+        target, pattern = rename_source_key(key, renamings, converters, outline.base_model_prefix, known)
+        if pattern in computing:
+            shape = known[target].shape if target in known else None
+            found.append(_Converted(key, target, shape, pattern, computing[pattern]))
+    return found
+
+
+def _joined(
+    converted: list[_Converted], state: Mapping[str, torch.Tensor]
+) -> tuple[dict[str, torch.Tensor], dict[str, JoinedTensors]]:
+    """``state`` without the tensors that a conversion puts one after the other, and the weights that these become."""
+    rest, joined = dict(state), dict[str, JoinedTensors]()
+    by_target: dict[str, list[_Converted]] = {}
+    for found in converted:
+        by_target.setdefault(found.target, []).append(found)
+    for target, parts in by_target.items():
+        operations = [(type(step).__name__, getattr(step, "dim", None)) for step in parts[0].converter.operations]
+        rows = [[part.key for part in parts if part.pattern == name] for name in parts[0].converter.source_patterns]
+        shape, dtypes = parts[0].shape, {state[part.key].dtype for part in parts}
+        # Of each expert its parts, as [experts, rows of all parts, columns] has them.
+        counts = set(map(len, rows))
+        if (
+            operations not in _JOINING
+            or len(counts) > 1
+            or len(dtypes) > 1
+            or (_STACK not in operations and counts != {1})
+        ):
+            continue
+        keys = [key for expert in zip(*rows, strict=True) for key in expert]
+        if shape is not None and shape.numel() == sum(state[key].numel() for key in keys):
+            joined[target] = JoinedTensors([rest.pop(key) for key in keys], shape)
+    return rest, joined

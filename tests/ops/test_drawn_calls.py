@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 
 import numpy as np
@@ -160,6 +161,10 @@ LARGE = torch.zeros(40, 30, 20)
 T = torch.tensor
 X, MASK = torch.randn(4, 3), torch.ones(2, dtype=torch.bool)
 MISFITS = [
+    (aten.one_hot.default, torch.zeros(200, 100, dtype=torch.int32)),
+    (aten.multilabel_margin_loss_forward.default, torch.ones(200, 100), torch.zeros(200, 100, dtype=torch.int32), 1),
+    (aten.multilabel_margin_loss.default, torch.ones(200, 100), torch.zeros(200, 100)),
+    (aten._ctc_loss.Tensor, torch.ones(100, 20, 5), torch.ones(20, 3), *[torch.full((20,), 3)] * 2),
     *(
         (of, torch.ones(1, count, 2, 2), torch.ones(1, count, 4, 4), *args, torch.zeros(1, count, 2, 2, dtype=dtype))
         for count, dtype in ((1, torch.bool), (1, torch.uint8), (1200, torch.int32), (1200, torch.float32))
@@ -292,6 +297,17 @@ MISFITS = [
 @pytest.mark.parametrize("misfit", MISFITS, ids=lambda misfit: str(misfit[0]))
 def test_what_fake_kernels_take_is_refused_as_eager_pytorch_does(misfit):
     assert judge_misfit(_misfit(*misfit)).kind == BOTH_REFUSE
+
+
+@pytest.mark.parametrize(("rows", "repeats", "axis", "rest"), [(4, T(2), 0, 1), (4, T([2]), None, 1), (0, T(3), 0, 5)])
+def test_rows_that_are_all_repeated_as_often_fill_an_output_size_that_is_their_multiple(rows, repeats, axis, rest):
+    repeated = functools.partial(aten.repeat_interleave.self_Tensor, X[:rows], repeats, axis)
+    total = len(repeated())
+    assert judge(call(aten.repeat_interleave.self_Tensor, X[:rows], repeats, axis, output_size=total)).kind == RIGHT
+    misfit = harness.Call(
+        aten.repeat_interleave.self_Tensor, (X[:rows], repeats, axis), {"output_size": total + rest}, []
+    )
+    assert judge_misfit(misfit).kind == BOTH_REFUSE
 
 
 def test_a_translation_that_fails_for_what_eager_pytorch_refuses_tells_its_sentence():

@@ -9,7 +9,6 @@ import torch
 
 from fx2onnx.capture.overloads.common import Shape, record_sized
 from fx2onnx.capture.recording.eager_refusals import not_tried
-from fx2onnx.capture.recording.meta_cache import check_operands
 from fx2onnx.capture.recording.tracer import Tracer
 from fx2onnx.capture.recording.values import dims_of
 from fx2onnx.capture.registry import Call, Kind, register
@@ -74,7 +73,6 @@ def _saved_statistics(
     count = product([size for axis, size in enumerate(dims_of(input)) if axis != 1]) if is_trained else 0
     if input.dtype not in HALF and count != 1 and (weight is not None or call.func not in _NEED_A_WEIGHT):
         return NotImplemented
-    check_operands(tracer.sizes, call.func, call.args, call.kwargs)
     given = [tensor for tensor in (weight, bias, running_mean, running_var) if tensor is not None]
     saved = input.dtype if all(tensor.dtype == input.dtype for tensor in given) else torch.float32
     kept, channels = [dims_of(input)[1] if is_trained else 0], [dims_of(input)[1]]
@@ -126,7 +124,6 @@ def _native_group_norm(
     leads = zip(dims_of(input)[:2], (unwrap(N), unwrap(C)), strict=False)
     if input.dim() > 1 and not is_mixed and all(tracer.sizes.certain("eq", *pair) for pair in leads):
         return NotImplemented
-    check_operands(tracer.sizes, call.func, call.args, call.kwargs)
     groups = (torch.float32 if is_mixed else input.dtype, [unwrap(N), group])
     return record_sized(tracer, call, [(input.dtype, dims_of(input)), groups, groups])
 
@@ -245,7 +242,6 @@ def _binary_cross_entropy(
 ) -> object:
     """The loss has the dtype of the probabilities, whatever the weight's, and their sizes, if they are empty."""
     if reduction == 0 and 0 in dims_of(self) and dims_of(target) != dims_of(self):
-        check_operands(tracer.sizes, call.func, call.args, call.kwargs)
         with tracer.mode:
             return self.clone()
     if weight is None or weight.dtype == self.dtype or not weight.is_floating_point():
@@ -267,7 +263,6 @@ def _native_layer_norm(
     given = weight if bias is None else bias
     if input.dtype not in HALF or given is None or given.dtype == input.dtype:
         return NotImplemented
-    check_operands(tracer.sizes, call.func, call.args, call.kwargs)
     sizes, count = dims_of(input), len(normalized_shape)
     statistics = (torch.float32, [*sizes[: len(sizes) - count], *[1] * count])
     return record_sized(tracer, call, [(input.dtype, sizes), statistics, statistics])

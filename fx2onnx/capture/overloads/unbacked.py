@@ -156,6 +156,9 @@ def _repeat_interleave_self(
                     f"{count[0]} and input.size({axis}) = {size[0]}"
                 )
         if repeats.dim() == 0 or repeats.shape[0] == 1:
+            rows, total = unwrap(tensor.shape[axis]), unwrap(output_size)
+            if total is not None and tracer.sizes.certain("ne", total if rows == 0 else total % rows, 0):
+                raise RuntimeError(f"output_size={total} is not a multiple of the {rows} rows, all repeated as often")
             repeats = repeats.reshape(1).expand(tensor.shape[axis])
         index = aten.repeat_interleave.Tensor(repeats, output_size=output_size)
         return tensor.index_select(axis, index)

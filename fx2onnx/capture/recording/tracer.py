@@ -229,7 +229,6 @@ class Tracer:
             with self.mode:
                 result = decompose(func, args, kwargs)
             if result is not NotImplemented:
-                check_operands(self.sizes, func, args, kwargs)
                 self._check_on_real_kernel(traits, func, args, kwargs, result)
                 return result
         return self.record(func, args, kwargs)
@@ -238,6 +237,7 @@ class Tracer:
         self, traits: OpTraits, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], result: object
     ) -> None:
         """The checks of a call that is recorded as others, once for each type of its operands."""
+        check_operands(self.sizes, func, args, kwargs)
         if traits.tries_real_kernel:
             key = self.types.key(traits, args, kwargs)
             if key is None or key not in self._tried:

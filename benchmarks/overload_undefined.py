@@ -172,6 +172,10 @@ def reasons(call: Any) -> Iterator[str]:
         yield "an index that is out of range"
     if _has_duplicates(name, filled):
         yield "two values for one place"
+    if name == "unique_dim" and not is_finite:
+        yield "an order of rows that hold NaN"
+    if "embedding_bag" in name and filled["mode"] == 2 and not is_finite:
+        yield "the index of a maximum among infinities"
     if _is_beyond_integers(call, filled):
         yield "a float that the integer dtype cannot hold"
     if "shift" in name and _shifts_too_far(filled):
@@ -290,13 +294,19 @@ def _repeats(places: Any) -> bool:
     return rows.unique(dim=0).shape[0] < rows.shape[0] or any(bool((place < 0).any()) for place in given)
 
 
+_FINDS_PLACES = re.compile(
+    "arg|topk|sort|median|max|min|frexp|pool|unique|mode$|kthvalue|nonzero|embedding_bag|searchsorted|bucketize|bincount|isin|where|multinomial"
+)
+"""Operators whose integers are places, or counts of places, and no rounded floats."""
+
+
 def _is_beyond_integers(call: Any, filled: dict[str, Any]) -> bool:
     outputs = [leaf.dtype for leaf in call.outputs if not (leaf.is_floating_point() or leaf.is_complex())]
     limits = [torch.iinfo(dtype) for dtype in outputs if dtype != torch.bool]
     if not limits:
         return False
     low, high = max(limit.min for limit in limits), min(limit.max for limit in limits)
-    if re.search(r"^(arg|topk|sort|median|nanmedian|max|min|cummax|cummin|aminmax|frexp|.*pool)", packet_of(call)):
+    if _FINDS_PLACES.search(packet_of(call)):
         return False
     numbers = [leaf.double() for leaf in leaves(call) if leaf.is_floating_point() and leaf.numel()]
     numbers += [torch.tensor(value) for value in filled.values() if isinstance(value, float)]

@@ -226,6 +226,13 @@ def _conv_depthwise(
     return convolved(op, self, weight, bias, stride, padding, dilation, channels)
 
 
+def _check_kernel(op: Emit, weight: ir.Value, kernel_size: Ints) -> None:
+    """Refuse sizes of a kernel that are not the weight's: kernels of PyTorch that take both read other elements of the weight."""
+    wanted, kernel = as_list(kernel_size, op.rank(weight) - 2), list(op.dims(weight)[2:])
+    if wanted != kernel:
+        raise UserError("E203", f"a convolution of kernels of {wanted} with a weight of kernels of {kernel}")
+
+
 def _slow_transpose(
     op: Emit,
     self: ir.Value,
@@ -238,26 +245,45 @@ def _slow_transpose(
     dilation: Ints,
 ) -> ir.Value:
     """The result of images has a batch axis where the input has none, too; that of volumes has not."""
-    wanted, kernel = as_list(kernel_size, op.rank(weight) - 2), list(op.dims(weight)[2:])
-    if wanted != kernel:
-        raise UserError("E203", f"a convolution of kernels of {wanted} with a weight of kernels of {kernel}")
+    _check_kernel(op, weight, kernel_size)
     value = unsqueeze(op, self, 0) if op.rank(self) < op.rank(weight) else self
     found = _conv_transpose(op, value, weight, bias, stride, padding, output_padding, dilation)
     return op.reshape(found, op.result_dims()) if op.rank(found) != len(op.result_dims()) else found
 
 
+def _slow_conv(
+    op: Emit,
+    self: ir.Value,
+    weight: ir.Value,
+    kernel_size: Ints,
+    bias: ir.Value | None,
+    stride: Ints,
+    padding: Ints,
+    dilation: Ints = (1,),
+) -> ir.Value:
+    _check_kernel(op, weight, kernel_size)
+    return convolved(op, self, weight, bias, stride, padding, list(dilation))
+
+
 def _slow_conv3d(
-    op: Emit, self: ir.Value, weight: ir.Value, bias: ir.Value | None, stride: Ints, padding: Ints
+    op: Emit,
+    self: ir.Value,
+    weight: ir.Value,
+    kernel_size: Ints,
+    bias: ir.Value | None,
+    stride: Ints,
+    padding: Ints,
 ) -> ir.Value:
     """With as many groups as the channels hold those of the weight."""
+    _check_kernel(op, weight, kernel_size)
     channels = fixed(op.dims(self)[-4], "the number of channels")
     groups = channels // fixed(op.dims(weight)[1], "the number of channels of a weight")
     return convolved(op, self, weight, bias, stride, padding, [1], groups)
 
 
-_CONV = "conv1d conv2d conv3d conv1d.padding conv2d.padding conv3d.padding _convolution_mode "
-_CONV += "thnn_conv2d slow_conv_dilated2d slow_conv_dilated3d"
+_CONV = "conv1d conv2d conv3d conv1d.padding conv2d.padding conv3d.padding _convolution_mode"
 register_shared(convolved, "Conv", *overloads_of(_CONV))
+register_shared(_slow_conv, "Conv", *overloads_of("thnn_conv2d slow_conv_dilated2d slow_conv_dilated3d"))
 register_shared(_slow_conv3d, "Conv", *overloads_of("slow_conv3d"))
 _TRANSPOSED = "conv_transpose1d conv_transpose2d.input conv_transpose3d.input"
 register_shared(_conv_transpose, "ConvTranspose", *overloads_of(_TRANSPOSED))

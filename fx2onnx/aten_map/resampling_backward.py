@@ -68,6 +68,8 @@ def _upsample_backward(mode: str, antialias: bool) -> Callable[..., ir.Value]:
         spatial = op.rank(grad_output) - 2
         factors = [scales] if spatial == 1 else [scales_d, scales_h, scales_w][-spatial:]
         value = grad_output
+        if mode == "cubic" and not antialias and list(input_size[2:]) == list(op.dims(value)[2:]):
+            return value  # as PyTorch's kernel, whatever the scales
         for axis, scale in enumerate(factors, start=2):
             size, count = input_size[axis], op.dims(value)[axis]
             if size == count and (scale is None or scale == 1 or (mode == "linear" and not antialias)):

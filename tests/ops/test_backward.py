@@ -292,6 +292,7 @@ DIRECT: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "bilinear aligned": lambda g: aten.upsample_bilinear2d_backward(g, [8, 10], [1, 2, 3, 7], True),
     "bicubic aligned": lambda g: aten.upsample_bicubic2d_backward(g, [8, 10], [1, 2, 3, 7], True),
     "bicubic by a factor": lambda g: aten.upsample_bicubic2d_backward(g, [8, 10], [1, 2, 5, 6], False, 1.6, 1.7),
+    "bicubic of the same size": lambda g: aten.upsample_bicubic2d_backward(g, [8, 10], [1, 2, 8, 10], False, None, 2.0),
 }
 """Gradients that torch takes in another way while a module is captured."""
 

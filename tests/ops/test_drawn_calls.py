@@ -161,6 +161,8 @@ LARGE = torch.zeros(40, 30, 20)
 T = torch.tensor
 X, MASK = torch.randn(4, 3), torch.ones(2, dtype=torch.bool)
 MISFITS = [
+    (aten._pack_padded_sequence.default, torch.ones(0, 1), torch.zeros(0).long(), True),
+    (aten.as_strided_scatter.default, torch.ones(1), torch.ones(1), [1], []),
     (aten.one_hot.default, torch.zeros(200, 100, dtype=torch.int32)),
     (aten.multilabel_margin_loss_forward.default, torch.ones(200, 100), torch.zeros(200, 100, dtype=torch.int32), 1),
     (aten.multilabel_margin_loss.default, torch.ones(200, 100), torch.zeros(200, 100)),

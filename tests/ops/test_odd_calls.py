@@ -318,6 +318,8 @@ def test_exported(module, args):
 
 
 REFUSED = [
+    *((Call(of, states, [R(rows, 3), R(rows, 1)] * 2, False, 2, 0.0, False, False), (R(3, 3), T([2, 1]))) for of, states, rows in ((aten.lstm.data, [R(2, 2, 1)] * 2, 1), (aten.gru.data, R(2, 2, 1), 2))),
+    (Call(aten.slow_conv3d.default, [2, 2, 3], R(3), [1, 2, 2]), (R(1, 3, 5, 3, 7), R(3, 3, 3, 3, 3))),
     *((Call(aten.gru.data, R(1, count, 1), [R(3, 1), R(3, 1)], False, 1, 0.0, False, False), (R(4, 1), T([2, 2]))) for count in (0, 1)),
     (Call(aten.lstm.data, [R(1, 1, 2)] * 2, [R(8, 3), R(8, 2), R(8), R(8, 1)], True, 1, 0.0, False, False), (R(3, 3), T([1, 1, 1]))),
     (Call(aten.lstm.input, [R(1, 1, 3)] * 2, [R(12, 2), R(12, 3)], False, 1, 0.0, False, False, False), (R(2, 1, 1, 2),)),

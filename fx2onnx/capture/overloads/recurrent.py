@@ -13,6 +13,7 @@ import torch
 import torch.fx
 
 from fx2onnx.capture.overloads.common import Shape, check_probability, record_sized
+from fx2onnx.capture.recording.eager_refusals import not_tried
 from fx2onnx.capture.recording.tracer import Tracer
 from fx2onnx.capture.recording.values import dims_of
 from fx2onnx.capture.registry import Call, Kind, register
@@ -48,6 +49,12 @@ def _recurrent(
     [N, F] -> output [N, D*O] and the states.
     """
     check_probability(dropout)
+    parts = {"aten::lstm": 4, "aten::gru": 3}.get(call.func._schema.name, 1)
+    of_one = len(params) // max(int(num_layers) * (2 if bidirectional else 1), 1)  # with a projection last where odd
+    for place, parameter in enumerate(params):
+        rows = unwrap(parameter.shape[0]) if parameter.dim() else 0
+        if isinstance(rows, int) and rows % parts and (of_one % 2 == 0 or (place + 1) % of_one):
+            raise not_tried(RuntimeError(f"parameter {place} has {rows} rows, which are not {parts} parts of one size"))
     if data is not None:
         leading, batch = dims_of(data)[:1], dims_of(hx if isinstance(hx, torch.Tensor) else hx[0])[1]
     else:
@@ -88,6 +95,8 @@ def _pack(tracer: Tracer, call: Call, input: torch.Tensor, lengths: torch.Tensor
     """Rows in order of time, longest sequences first."""
     if lengths.dtype != torch.int64 or lengths.dim() != 1:
         raise RuntimeError("'lengths' argument should be a 1D CPU int64 tensor")
+    if 0 in dims_of(input):
+        raise RuntimeError("Cannot pack empty tensors.")
     count, sequences = dims_of(lengths)[0], dims_of(input)[0 if batch_first else 1]
     if isinstance(count, int) and isinstance(sequences, int) and count != sequences:  # as eager PyTorch says
         raise RuntimeError(

@@ -89,12 +89,14 @@ def _as_strided_anew(
     tracer: Tracer,
     call: Call,
     self: torch.Tensor,
-    size: object,
-    stride: object,
+    size: Sequence[object],
+    stride: Sequence[object],
     storage_offset: object,
     src: torch.Tensor | None = None,
 ) -> object:
     """A copy of the view, or one of the operand into whose storage ``src`` is written, unless storage and value are the same."""
+    if len(size) != len(stride):  # as eager PyTorch says
+        raise RuntimeError("mismatch in length of strides and shape")
     fake = tracer.values.fake_of(self)
     if fake.is_contiguous() and not tracer.values.view_of(self).steps:
         return NotImplemented

@@ -81,11 +81,15 @@ def in_float64(call: Any) -> list[torch.Tensor] | None:
         return torch.float64 if leaf in NARROW else leaf
 
     args, kwargs = pytree.tree_map(widened, (call.args, call.kwargs))
+    of_integers = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
     try:
         with torch.no_grad():
             leaves = pytree.tree_leaves(call.overload(*args, **kwargs))
     except (RuntimeError, NotImplementedError, TypeError):
         return None
+    finally:
+        torch.set_default_dtype(of_integers)
     return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
 

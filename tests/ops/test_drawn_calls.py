@@ -33,6 +33,7 @@ from benchmarks.overload_undefined import depends_on_memory, reasons
 from fx2onnx.aten_map import TABLE
 from fx2onnx.capture.recording import tracer
 from tests.ops import harness
+from tests.ops.comparing import in_float64
 
 aten = torch.ops.aten
 
@@ -123,7 +124,15 @@ def test_the_loss_of_ctc_is_compared_and_its_working_memory_is_not():
     assert faults_of(drawn, [loss + 1, drawn.outputs[1].numpy()], False)
 
 
+def test_integers_that_become_floats_are_compared_with_float64_too():
+    drawn = call(aten.true_divide.Tensor, torch.tensor([1]), torch.tensor([3]))
+    assert drawn.outputs[0].dtype == torch.float32
+    assert in_float64(drawn)[0].item() == 1 / 3
+    assert torch.get_default_dtype() == torch.float32
+
+
 def test_defined_calls_have_no_reason():
+    assert not list(reasons(call(aten.special_shifted_chebyshev_polynomial_u.x_scalar, 0.25, torch.tensor([5]))))
     assert not list(reasons(call(aten.bucketize.Tensor, torch.tensor([0.5]), EDGES.sort().values)))
     assert not list(reasons(call(aten.scatter.src, torch.zeros(3), 0, torch.tensor([1, 2]), torch.ones(2))))
     assert not list(reasons(call(aten._to_copy.default, torch.tensor([1.5]), dtype=torch.int32)))

@@ -191,7 +191,7 @@ CAPTURE_MAY_IMPORT: dict[str, set[str]] = {
     "recording": {"contracts", "python", "shapes"},
     "overloads": {"contracts", "shapes", "recording"},
     "quantized": {"contracts", "shapes", "recording"},
-    "branches": {"contracts", "shapes", "recording", "attempts"},
+    "branches": {"contracts", "python", "shapes", "recording", "attempts"},
     "loops": {"contracts", "python", "shapes", "recording", "branches"},
     "strategies": {"contracts", "python", "shapes", "recording", "attempts"},
     "attempts": {"contracts", "python", "shapes", "recording", "branches", "loops", "strategies"},

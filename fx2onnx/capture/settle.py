@@ -85,7 +85,8 @@ def with_loops(outcome: Recorded | Failed, has_exits: bool = False) -> Attempt:
     length that Python leaves by data, too.
     """
     branching = outcome.attempt.branching
-    branching = replace(branching, has_loops=True, has_exits=has_exits, unrolled=branching.unrolled or outcome)
+    unrolled = branching.unrolled or outcome
+    branching = replace(branching, has_loops=True, has_exits=has_exits, has_bodies=True, unrolled=unrolled)
     numbers = replace(outcome.attempt.numbers, takes_indices=True)
     return replace(
         outcome.attempt, branching=branching, numbers=numbers, change="loops over sizes are loops of the file"

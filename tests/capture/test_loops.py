@@ -374,6 +374,42 @@ def some_rows_of_other_lengths(m: Any, x: torch.Tensor) -> Any:
     return torch.cat(out)
 
 
+@program
+def numbers_by_data(m: Any, x: torch.Tensor) -> Any:
+    best, place, count, run, most = -1e9, 0, 0, 0, 0
+    for t in range(x.size(1)):
+        score = x[:, t].sum()
+        if score > best:
+            best = score
+            place = t
+        if x[0, t, 0] > 0:
+            count += 1
+        if x[0, t, 1] > 0:
+            run += 1
+        else:
+            run = 0
+        most = max(most, run)
+    return x[:, place], best, x[:, :count], most
+
+
+@program
+def either_side_by_data(m: Any, x: torch.Tensor) -> Any:
+    h, low, high, out = x[:, 0], x.min(), x.max(), []
+    for t in range(x.size(1)):
+        if x[0, t, 0] > 0:
+            h = h + x[:, t]
+            out.append(h * 2)
+        else:
+            h = h - x[:, t] * 2
+            out.append(-h)
+        middle = (low + high) / 2
+        if (x < middle).float().mean() < 0.3:
+            low = middle
+        else:
+            high = middle
+    return h, torch.stack(out, 1), low, high
+
+
 @pytest.mark.parametrize("forward", PROGRAMS, ids=lambda forward: forward.__name__)
 @pytest.mark.long_cases(
     but=["states_in_a_list", "no_state_at_first", "written_into", "lists_of_comprehensions", "parts_of_a_split"]

@@ -158,6 +158,32 @@ def pooled(x: torch.Tensor) -> Any:
 
 
 @by_data
+def searched(x: torch.Tensor) -> Any:
+    low, high, sums = 0, x.shape[0], x[:, 0].sort().values
+    while low < high:
+        middle = (low + high) // 2
+        if sums[middle] < 0.1:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@by_data
+def merged(x: torch.Tensor) -> Any:
+    one, two = x[:, 0].sort().values, x.mean(1).sort().values[:3]
+    i, j, out = 0, 0, []
+    while i < one.shape[0] and j < two.shape[0]:
+        if one[i] < two[j]:
+            out.append(one[i])
+            i += 1
+        else:
+            out.append(two[j])
+            j += 1
+    return torch.cat([torch.stack(out), one[i:], two[j:]])
+
+
+@by_data
 def kept_apart(x: torch.Tensor) -> Any:
     left, order, kept = x * 2, torch.arange(x.shape[0]), []
     while len(order):

@@ -17,9 +17,10 @@ import torch.fx
 
 from fx2onnx.capture.captured import TensorInfo
 from fx2onnx.capture.loops.parts import TURN, Entry, HandedOn, Linear, at_turn
-from fx2onnx.capture.loops.state import Change, Grown, value_at
+from fx2onnx.capture.loops.state import Change, Grown
 from fx2onnx.capture.loops.truths import node_of, number
 from fx2onnx.capture.python.held import MISSING, Value
+from fx2onnx.capture.python.places import value_at
 from fx2onnx.capture.recording.control_flow import Nested
 from fx2onnx.capture.recording.decisions import Test
 from fx2onnx.capture.shapes.symnode import unwrap

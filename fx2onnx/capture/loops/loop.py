@@ -14,11 +14,12 @@ from fx2onnx.capture.loops.exits import Exits, Join
 from fx2onnx.capture.loops.parts import FREE, Unlike, number_behind
 from fx2onnx.capture.loops.plan import Plan
 from fx2onnx.capture.loops.ragged import Added
-from fx2onnx.capture.loops.state import Grown, Held, put
+from fx2onnx.capture.loops.state import Grown, Held
 from fx2onnx.capture.loops.truths import TRUTH, HeadTest, Truth, negated
 from fx2onnx.capture.loops.turns import Elements
 from fx2onnx.capture.python.data_numbers import DataNumber
 from fx2onnx.capture.python.held import Value
+from fx2onnx.capture.python.places import put
 from fx2onnx.capture.recording.control_flow import Nested, record_scan
 from fx2onnx.capture.recording.decisions import Test
 from fx2onnx.capture.recording.values import Memory, ValuesBefore, tensor_info

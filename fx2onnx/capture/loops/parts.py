@@ -11,8 +11,8 @@ import torch.fx
 
 from fx2onnx.capture.captured import TensorInfo
 from fx2onnx.capture.loops.ragged import SIZE
-from fx2onnx.capture.loops.state import Place
 from fx2onnx.capture.python.held import MISSING, Value
+from fx2onnx.capture.python.places import Place
 from fx2onnx.capture.recording.values import tensor_info
 from fx2onnx.capture.shapes.symnode import unwrap
 from fx2onnx.sizes.expr import Dim, DimLike, Scalar

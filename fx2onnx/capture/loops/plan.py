@@ -24,9 +24,10 @@ from fx2onnx.capture.loops.parts import (
     with_sizes,
 )
 from fx2onnx.capture.loops.ragged import SIZE, axes_of
-from fx2onnx.capture.loops.state import Change, Grown, grown_list, put, value_at
+from fx2onnx.capture.loops.state import Change, Grown, grown_list
 from fx2onnx.capture.loops.turns import Repeat, Turns, become
 from fx2onnx.capture.python.held import MISSING, Value
+from fx2onnx.capture.python.places import put, value_at
 from fx2onnx.capture.recording.values import Memory, ValuesBefore
 from fx2onnx.capture.registry import load_family
 from fx2onnx.capture.shapes.symnode import sym_int

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import dis
 import gc
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from types import CodeType, FrameType, GeneratorType
@@ -13,29 +11,11 @@ from typing import NamedTuple
 
 from fx2onnx.base.code_patch import answers_for_caller
 from fx2onnx.capture.branches.statements import live_variables
-from fx2onnx.capture.python.held import CELL, DICT, LIST, MISSING, OBJECT, Entry, Snapshot, Value, base_of, differing
+from fx2onnx.capture.python.held import CELL, DICT, LIST, MISSING, OBJECT, Entry, Snapshot, Value, differing
+from fx2onnx.capture.python.places import VARIABLE, Place, set_variables
 
 _COMPREHENSIONS = ("<listcomp>",)
 _LAZY = ("<genexpr>", "<setcomp>", "<dictcomp>")
-
-
-class Place(NamedTuple):
-    """A variable, attribute or element that a turn changes."""
-
-    kind: int
-    """As of ``held.Entry``; -1 for a variable."""
-    holder: Value
-    key: Value
-
-    @property
-    def identity(self) -> tuple[int, int, object]:
-        """Equal for the same place."""
-        return self.kind, id(self.holder), self.key
-
-    @property
-    def name(self) -> str:
-        """The name of the place in errors."""
-        return str(self.key) if isinstance(self.key, str) else f"element {self.key} of a {type(self.holder).__name__}"
 
 
 class Change(NamedTuple):
@@ -74,9 +54,6 @@ class Grown(NamedTuple):
     def before_loop(self) -> list[Value]:
         """The list to add to, once everything is as before the turn."""
         return self.holder if self.place is None else [*self.before]
-
-
-VARIABLE = -1
 
 
 @answers_for_caller
@@ -168,46 +145,6 @@ def grown_list(found: Value, before: list[Value], markers: frozenset[int], place
     if count == 0 or [*map(id, held[-count:])] == [*map(id, before)]:
         return Grown(found, held[: len(held) - count], place, before, is_front=True)
     return None
-
-
-def put(place: Place, value: object) -> None:
-    """Give a variable, attribute or element a value."""
-    if place.kind == VARIABLE:
-        set_variables(place.holder, {**place.holder.f_locals, place.key: value})
-    elif place.kind == DICT:
-        base_of(place.holder).__setitem__(place.holder, place.key, value)
-    elif place.kind == LIST:
-        place.holder[place.key] = value
-    elif place.kind == OBJECT:
-        object.__setattr__(place.holder, place.key, value)
-    else:
-        place.holder.cell_contents = value
-
-
-def value_at(place: Place) -> Value:
-    """The value that is at ``place`` now."""
-    if place.kind == VARIABLE:
-        return place.holder.f_locals.get(place.key, MISSING)
-    if place.kind == OBJECT:
-        return getattr(place.holder, place.key, MISSING)
-    if place.kind == CELL:
-        return place.holder.cell_contents
-    if place.kind == DICT:
-        return base_of(place.holder).get(place.holder, place.key, MISSING)
-    return place.holder[place.key]
-
-
-def set_variables(frame: FrameType, values: Mapping[str, object]) -> None:
-    """The variables of a function that has called us become these, and no others."""
-    space = frame.f_locals
-    for name in [name for name in space if name not in values]:
-        if sys.version_info < (3, 13):  # later ones write through, and delete nothing
-            del space[name]
-    for name, value in values.items():
-        if space.get(name, MISSING) is not value:
-            space[name] = value
-    if sys.version_info < (3, 13):
-        ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(1))
 
 
 def _empty_lists() -> dict[int, list[Value]]:

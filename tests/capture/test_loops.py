@@ -393,6 +393,12 @@ def numbers_by_data(m: Any, x: torch.Tensor) -> Any:
 
 
 @program
+def truths_of_generators(m: Any, x: torch.Tensor) -> Any:
+    y = x * 2 if any(x[:, t].sum() > 3 for t in range(x.size(1))) else x
+    return y + 1 if all((row > -1.8).all() for row in x) else y
+
+
+@program
 def either_side_by_data(m: Any, x: torch.Tensor) -> Any:
     h, low, high, out = x[:, 0], x.min(), x.max(), []
     for t in range(x.size(1)):

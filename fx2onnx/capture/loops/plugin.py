@@ -18,7 +18,7 @@ from fx2onnx.base.code_patch import Why, answers_for_caller, put_name
 from fx2onnx.base.errors import UserError
 from fx2onnx.capture.loops import turns
 from fx2onnx.capture.loops.loop import Loop
-from fx2onnx.capture.loops.ragged import JOINS, ragged
+from fx2onnx.capture.loops.ragged import JOINS, NAMES, ragged
 from fx2onnx.capture.loops.state import is_at_head, is_lazy, is_passed_on
 from fx2onnx.capture.loops.turns import Elements, Repeat, Turns
 from fx2onnx.capture.loops.whiles import LoopTests
@@ -114,7 +114,7 @@ class Loops(RunPlugin):
             put_name(torch, name, instead(getattr(torch, name)), Why.SIZES)
         for name in ("__mul__", "__rmul__"):
             put_name(torch.SymInt, name, self._repeating(getattr(torch.SymInt, name)), Why.SIZES)
-        return turns.NAMES
+        return {**turns.NAMES, **NAMES}
 
     def _repeating(self, own: Callable[..., Value]) -> Callable[..., Value]:
         @answers_for_caller

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 
+from fx2onnx.base.code_patch import THREAD, answers_for_caller
 from fx2onnx.capture.captured import TensorInfo
-from fx2onnx.capture.loops.turns import Index, Repeat
+from fx2onnx.capture.loops.turns import Index, Repeat, Turns, listed
 from fx2onnx.capture.python.held import Value
 from fx2onnx.capture.recording.values import dims_of
+from fx2onnx.capture.shapes.symnode import unwrap
 from fx2onnx.sizes.expr import Dim
 from fx2onnx.torchcompat.operators import OpOverload
 
@@ -130,3 +133,45 @@ JOINS: dict[OpOverload, Callable[..., torch.Tensor]] = {
     aten.concatenate.default: _joined,
     aten.pad_sequence.default: _padded,
 }
+
+
+# -- Python's own functions ---------------------------------------------------------------------------------------------------
+@answers_for_caller
+def _sum(part: Value, start: Value = 0) -> Value:
+    found = listed(part) if THREAD.captures else None
+    if found is None:
+        return sum(part, start)
+    if type(found) is not Turns:
+        return sum(found, start)
+    total = (found.whole() if _may_be_empty(found, start) else found.some()).sum(0)
+    return (total.item() if found.has_numbers() else total) + start
+
+
+def _may_be_empty(found: Turns, start: Value) -> bool:
+    """Return whether the sum of no elements, which is ``start``, is as large as that of some."""
+    one = list.__getitem__(found, 0)
+    if not isinstance(one, torch.Tensor) or not one.dim():
+        return True
+    is_of_start = isinstance(start, torch.Tensor) and start.dtype == torch.promote_types(start.dtype, one.dtype)
+    return is_of_start and [*map(unwrap, one.shape)] == [*map(unwrap, start.shape)]
+
+
+def _truth_of(name: str) -> Callable[..., Value]:
+    """``any`` or ``all`` of as many truths as a size says, as a tensor; Python's own of anything else."""
+    original = getattr(builtins, name)
+
+    @answers_for_caller
+    def joined(part: Value) -> Value:
+        found = listed(part) if THREAD.captures else None
+        if type(found) is not Turns:
+            return original(part if found is None else found)
+        whole = found.whole()
+        if whole.dim() > 1:
+            raise THREAD.tracer.plugin("loops").refused(f"{name} goes through tensors of several numbers")
+        return getattr(torch, name)(whole)
+
+    return joined
+
+
+NAMES = {"sum": _sum, "any": _truth_of("any"), "all": _truth_of("all")}
+"""The functions for the user's files."""

@@ -13,7 +13,6 @@ import torch
 from fx2onnx.base.code_patch import THREAD, answers_for_caller
 from fx2onnx.capture.python.file_names import LENGTHS
 from fx2onnx.capture.python.held import Value
-from fx2onnx.capture.shapes.symnode import unwrap
 
 Index = Value
 """A number of an element: an int or a symbolic size."""
@@ -360,28 +359,8 @@ class _Listed(type):
         return hash(cls.__mro__[1])
 
 
-@answers_for_caller
-def _sum(part: Value, start: Value = 0) -> Value:
-    found = listed(part) if THREAD.captures else None
-    if found is None:
-        return sum(part, start)
-    if type(found) is not Turns:
-        return sum(found, start)
-    total = (found.whole() if _may_be_empty(found, start) else found.some()).sum(0)
-    return (total.item() if found.has_numbers() else total) + start
-
-
-def _may_be_empty(found: Turns, start: Value) -> bool:
-    """Return whether the sum of no elements, which is ``start``, is as large as that of some."""
-    one = list.__getitem__(found, 0)
-    if not isinstance(one, torch.Tensor) or not one.dim():
-        return True
-    is_of_start = isinstance(start, torch.Tensor) and start.dtype == torch.promote_types(start.dtype, one.dtype)
-    return is_of_start and [*map(unwrap, one.shape)] == [*map(unwrap, start.shape)]
-
-
 NAMES: dict[str, Value] = {"zip": _Zip("zip", (), {}), "enumerate": _Enumerate("enumerate", (), {})}
-NAMES |= {"reversed": _Reversed("reversed", (), {}), "sum": _sum, "map": _Map("map", (), {})}
+NAMES |= {"reversed": _Reversed("reversed", (), {}), "map": _Map("map", (), {})}
 NAMES |= {kind.__name__: _Listed(kind.__name__, (kind,), {}) for kind in (list, tuple)}
 LENGTHS[Turns] = Turns.length
 LENGTHS[Counted] = lambda value: value.series.length

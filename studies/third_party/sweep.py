@@ -128,6 +128,7 @@ def _largest(values: Any) -> float:
 
 def sweep(rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
     """What became of each model. What the forks share is imported once, before them."""
+    torch.set_num_threads(1)
     measured(Row("torch", "Linear", lambda: torch.nn.Linear(3, 4), ("batch 3",)))
     imported: set[str] = set()
     for row in rows:
@@ -145,6 +146,7 @@ def in_a_process(row: Row) -> dict[str, Any]:
     if child == 0:
         os.close(read)
         resource.setrlimit(resource.RLIMIT_CPU, (LIMIT_S, LIMIT_S))
+        signal.alarm(10 * LIMIT_S)  # a package's threads, of which a fork has none, may let it wait for ever
         with contextlib.suppress(BaseException), open(os.devnull, "w") as silent:
             os.dup2(silent.fileno(), 1)
             os.dup2(silent.fileno(), 2)
@@ -158,7 +160,7 @@ def in_a_process(row: Row) -> dict[str, Any]:
     if data:
         found: dict[str, Any] = json.loads(data)
         return found
-    is_slow = os.WIFSIGNALED(status) and os.WTERMSIG(status) in (signal.SIGXCPU, signal.SIGKILL)
+    is_slow = os.WIFSIGNALED(status) and os.WTERMSIG(status) in (signal.SIGXCPU, signal.SIGKILL, signal.SIGALRM)
     said = {"refused": f"takes more than {LIMIT_S} s"} if is_slow else {"wrong": "the process died"}
     return {"name": row.name, "sizes": row.sizes(), **said}
 

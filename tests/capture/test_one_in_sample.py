@@ -96,3 +96,20 @@ def test_the_seconds_of_a_capture_are_limited_but_not_its_first_run(monkeypatch:
     with pytest.raises(fx2onnx.UserError, match="not captured after 1 runs") as caught:
         fx2onnx.export(lambda x: x if x.shape[0] > 8 else -x, (R(6, 3),), dynamic_shapes=({0: "n"},))
     assert caught.value.code == "E105"
+
+
+@pytest.mark.parametrize("stride", [3, 4])
+def test_a_part_of_a_size_that_is_1_in_the_sample(stride: int) -> None:
+    """The sizes tried in its place are multiples, where the program takes no others."""
+    weight, between = R(4, 3, 3, 3), R(2, 2, 3, 3)
+
+    def pyramid(x: torch.Tensor) -> torch.Tensor:
+        one, two = torch.nn.functional.conv2d(x, weight, stride=stride, padding=1).chunk(2, 1)
+        one = one + torch.nn.functional.conv2d(one, between, padding=1)
+        wide = torch.nn.functional.interpolate(torch.cat([one, two], 1), scale_factor=float(stride))
+        return torch.cat([wide, x], 1)
+
+    def image(rows: int) -> tuple[torch.Tensor]:
+        return (R(2, 3, rows * stride, 2 * stride),)
+
+    check(pyramid, image(1), others=[image(3), image(6)], dynamic_shapes=({0: "b", 2: "h", 3: "w"},), atol=1e-4)

@@ -33,23 +33,23 @@ def holds_around(relation: Relation, hints: Mapping[str, int]) -> bool:
     return len(around) == len(names) > 1 and all(any(map(relation.is_true_at, sizes)) for sizes in around)
 
 
-_LARGEST_STEP = 1 << 14
+_STEPS = [1 << power for power in range(1, 15)]
 
 
 def sizes_above_one(env: ShapeEnv, hints: Mapping[str, int]) -> dict[str, int]:
     """Larger numbers for the symbols of sizes that are 1 for a kernel; none where there is no such size.
 
-    Powers of 2 are added, so that what is left over in windows of such a size stays what it is in the sample.
+    Powers of 2 are added, so that what is left over in windows of such a size stays what it is in the sample; multiples are tried where the
+    conditions that the run found allow none of these.
     """
     larger: dict[str, int] = {}
     for size in _ones(env):
         for name in sorted(size.symbols() & set(hints)):
-            step = 2
-            while step <= _LARGEST_STEP and size.evaluate({**hints, name: hints[name] + step}) <= 1:
-                step *= 2
-            if step <= _LARGEST_STEP:
-                larger[name] = max(larger.get(name, 0), hints[name] + step)
-    return larger
+            known, here = env.facts.sets.get(name, EVERY), hints[name]
+            steps = [here + step for step in _STEPS] + [here * times for times in range(2, 2 + len(_STEPS))]
+            found = (other for other in steps if other in known and size.evaluate({**hints, name: other}) > 1)
+            larger[name] = max(larger.get(name, 0), next(found, 0))
+    return {name: other for name, other in larger.items() if other}
 
 
 def _ones(env: ShapeEnv) -> Iterator[Dim]:

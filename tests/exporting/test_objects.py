@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import types
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -155,6 +156,47 @@ def test_numbers_that_forward_changes_in_an_object_are_said() -> None:
     with pytest.raises(fx2onnx.UserError) as caught:
         fx2onnx.export(forward, (X, given), state="error")
     assert caught.value.code == "E106"
+
+
+def _multiplies(factor: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
+    return lambda x: x * factor
+
+
+HELD = torch.ones(3)
+CONSTANTS: dict[str, tuple[Any, Callable[[torch.Tensor, Any], torch.Tensor], str]] = {
+    "closure": (_multiplies(HELD), lambda x, given: given(x), "given is a function"),
+    "partial": (functools.partial(torch.mul, HELD), lambda x, given: given(x), "given is a partial"),
+    "keyword": (functools.partial(torch.mul, other=HELD), lambda x, given: given(x), "given is a partial"),
+    "function in an object": (
+        types.SimpleNamespace(h=HELD, f=_multiplies(HELD)), lambda x, given: given.f(x) + given.h, "given.f is a function",
+    ),
+    "array beside a tensor": (
+        types.SimpleNamespace(h=HELD, a=np.ones(3)), lambda x, given: x + torch.from_numpy(given.a) + given.h, "given.a is a ndarray",
+    ),
+    "array": (np.ones(3), lambda x, given: x + torch.from_numpy(given), "given is a ndarray"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", CONSTANTS)
+def test_what_is_no_input_is_said(kind: str) -> None:
+    given, function, said = CONSTANTS[kind]
+    result = fx2onnx.export(lambda x, given: function(x, given), (X, given))
+    assert [line.partition(":")[0] for line in result.report.warnings] == [f"the argument {said}"]
+    for session in (engine(result.model_proto.SerializeToString()) for engine in ENGINES):
+        feeds = {name: np.float32([1, 2, 3]) for name in result.report.input_names}
+        own = types.SimpleNamespace(**vars(given) | {"h": torch.tensor([1.0, 2, 3])}) if hasattr(given, "h") else given
+        np.testing.assert_allclose(session.run(None, feeds)[0], function(torch.tensor([1.0, 2, 3]), own))
+
+
+def test_arguments_that_share_memory_are_said() -> None:
+    def forward(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        x.add_(1)
+        return y * 2
+
+    x = torch.ones(4)
+    for args, count in (((x, x), 1), ((x, x[2:]), 1), ((x[:2], x[2:]), 0)):
+        warnings = fx2onnx.export(forward, args).report.warnings
+        assert sum("which shares memory with y" in line for line in warnings) == count
 
 
 def test_lists_and_dicts_of_objects() -> None:

@@ -162,15 +162,27 @@ class Names:
         """
         found = {}
         for name, (place, key) in self.places().items():
-            kinds, at = set[int](), place
-            while at >= 0:
-                kinds.add(self._entries[at].kind)
-                at = self._entries[at].parent
             root, *keys = (*self.path(place), key)
-            if CELL not in kinds and not any(isinstance(each, str) and each in REGISTRIES for each in keys):
+            if self._constant(place) is None and not any(isinstance(each, str) and each in REGISTRIES for each in keys):
                 tensor = dict(parts_of(self._entries[place].kind, self._entries[place].content))[key]
                 found[name] = str(root), tuple(keys), tensor
         return found
+
+    def constants(self) -> dict[str, str]:
+        """The class, by name, of each array of NumPy, and of each function and ``functools.partial`` that has tensors."""
+        arrays = [at for at, entry in enumerate(self._entries) if entry.kind == ARRAY]
+        found = [*arrays, *(self._constant(place) for place, _ in self.places().values())]
+        kinds = {at: type(self._entries[at].holder).__name__ for at in found if at is not None}
+        return {name_of(self.path(at)): "function" if kind == "cell" else kind for at, kind in kinds.items()}
+
+    def _constant(self, place: int) -> int | None:
+        """The entry of a function, or of what cannot be made anew with another tensor, that leads to one."""
+        while place >= 0:
+            entry = self._entries[place]
+            if entry.kind == CELL or (entry.kind == TUPLE and entry.holder and not isinstance(entry.holder, tuple)):
+                return place
+            place = entry.parent
+        return None
 
     def stand_in_for_iterators(self) -> None:
         """Copies in the places of iterators, for the objects themselves to stay where they are."""

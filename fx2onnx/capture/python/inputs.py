@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from os import PathLike
+from types import FunctionType
 from typing import TypeAlias, TypeVar
 
-import numpy as np
 import torch
 
 from fx2onnx.base.cache_names import cache_name
@@ -163,20 +163,22 @@ def bind(
         part, place, *inner = item.keys
         paths.append((names[int(place)] if part == 0 else place, *inner))
     named = [(ARGUMENT + "_".join(map(str, keys)), item.value) for keys, item in zip(paths, found, strict=True)]
-    held = _held_leaves(named, paths)
+    constants: dict[str, str] = {}
+    held = _held_leaves(named, paths, constants)
     leaves: list[Leaf] = []
-    notes: list[str] = []
     taken: set[str] = set()
     for position, (keys, item) in enumerate(zip(paths, found, strict=True)):
         if isinstance(item.value, torch.Tensor):
             leaves.append(Leaf("_".join(map(str, keys)), keys, item.value, position))
         elif position in held:
             leaves += held[position]
-        elif _holds_data(item.value):
-            notes.append(
-                f"the argument {'.'.join(map(str, keys))} is a {type(item.value).__name__}: what it holds is constant in "
-                "the file; pass tensors, or dicts, tuples, lists, dataclasses and plain objects of them"
-            )
+        elif _holds_tensors(item.value):
+            constants.setdefault(".".join(map(str, keys)), type(item.value).__name__)
+    notes = [
+        f"the argument {name} is a {kind}: what it holds is constant in the file; pass tensors, or dicts, tuples, lists, "
+        "dataclasses and plain objects of them"
+        for name, kind in constants.items()
+    ]
     for leaf in leaves:
         while leaf.name in taken:
             leaf.name += "_"
@@ -199,13 +201,17 @@ def bind(
     return Arguments([item.value for item in found], leaves, values, rebuild, named, notes=notes, variadic=variadic)
 
 
-def _held_leaves(named: Sequence[tuple[str, object]], paths: Sequence[tuple[Key, ...]]) -> dict[int, list[Leaf]]:
-    """The tensors that objects hold, by the position of the object among all arguments."""
+def _held_leaves(
+    named: Sequence[tuple[str, object]], paths: Sequence[tuple[Key, ...]], constants: dict[str, str]
+) -> dict[int, list[Leaf]]:
+    """The tensors that objects hold, by the position of the object among all arguments. ``constants`` get the class of each part that is no input."""
     roots = {name: position for position, (name, _) in enumerate(named)}
     values = dict(named)
     leaves: dict[int, dict[int, Leaf]] = {}
     snapshot = Snapshot((), [pair for pair in named if not isinstance(pair[1], torch.Tensor)])
-    found = snapshot.names().in_objects() if snapshot.tensors else {}
+    names = snapshot.names()
+    found = names.in_objects() if snapshot.tensors else {}
+    constants |= {name.removeprefix(ARGUMENT): kind for name, kind in names.constants().items()}
     for place, (root, keys, tensor) in found.items():
         position = roots[root]
         known = leaves.setdefault(position, {})
@@ -234,10 +240,10 @@ def _held_name(place: str, values: Mapping[str, object]) -> str:
     return ".".join([name, *words])
 
 
-def _holds_data(value: object) -> bool:
-    """Return whether an argument that is no tensor has tensors or arrays inside that no input of the file stands for."""
-    inside = vars(value).values() if hasattr(value, "__dict__") and not isinstance(value, torch.nn.Module) else ()
-    return any(isinstance(item, torch.Tensor | np.ndarray) for item in (value, *inside))
+def _holds_tensors(value: object) -> bool:
+    """Return whether an argument that is no tensor has tensors inside that no input of the file stands for."""
+    is_looked_into = hasattr(value, "__dict__") and not isinstance(value, torch.nn.Module | FunctionType)
+    return is_looked_into and any(isinstance(item, torch.Tensor) for item in vars(value).values())
 
 
 def refuse_objects(arguments: Arguments, who: str) -> None:

@@ -35,6 +35,7 @@ def mutations(
     held = {} if snapshot is None else Names(snapshot).tensors()
     written = _written(tracer, inputs, held)
     _refuse_overlapping(tracer, written, held)
+    _warn_of_overlapping(tracer, written, {each.name: each.sample for each in inputs})
     in_objects = {leaf.name for leaf in arguments.leaves if leaf.places}
     written = [replace(each, kind="argument") if each.name in in_objects else each for each in written]
     assigned: list[Mutation] = []
@@ -86,6 +87,18 @@ def _refuse_overlapping(tracer: Tracer, written: Iterable[Mutation], held: Mappi
                     where=mutation.where,
                     why="the file has each as a tensor of its own",
                     next="take the view in forward, from the tensor that is written, instead of keeping both",
+                )
+
+
+def _warn_of_overlapping(tracer: Tracer, written: Iterable[Mutation], samples: Mapping[str, torch.Tensor]) -> None:
+    """Say that forward writes into an argument that shares memory with another one: the file has two inputs."""
+    for mutation in written:
+        own = samples.get(mutation.name)
+        for name, sample in samples.items():
+            if own is not None and name != mutation.name and memory_of(own) and _overlap(own, sample):
+                where = "" if mutation.where is None else f"   ({mutation.where})"
+                tracer.warnings.append(
+                    f"forward writes into {mutation.name}, which shares memory with {name}; in the file they are two inputs{where}"
                 )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fx2onnx.base.errors import Fx2OnnxError
 from fx2onnx.capture.failures import explained
@@ -15,10 +16,10 @@ from fx2onnx.capture.recording.size_checks import behind
 from fx2onnx.capture.recording.tracer import Tracer
 from fx2onnx.capture.registry import load_family, traits_of
 from fx2onnx.sizes.relation import Relation
-from fx2onnx.torchcompat.caught_errors import end_by_data, is_of_data
+from fx2onnx.torchcompat.caught_errors import end_by_data, is_caught, is_of_data
 from fx2onnx.torchcompat.dispatch import no_dispatch
 from fx2onnx.torchcompat.error_words import is_of_fakes
-from fx2onnx.torchcompat.frames import is_user
+from fx2onnx.torchcompat.frames import is_user, user_location
 from fx2onnx.torchcompat.operators import OpOverload, decompose
 
 aten = torch.ops.aten
@@ -98,10 +99,28 @@ def decides(tracer: Tracer) -> bool:
 
 def warn_of_one_branch(tracer: Tracer, error: str, where: object) -> None:
     """Say that forward catches an error, and that the file does not have what it does then."""
-    text = f"forward catches {error}; {ONE_BRANCH}   ({where})"
+    text = _ONE.format(error, where)
     tracer.warnings += [text] if text not in tracer.warnings else []
 
 
+class CaughtCalls(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Collects a line for each ``try`` of forward's around what raises for some numbers: torch.export goes on without the error."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.lines: dict[str, None] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        has_number = any(isinstance(each, torch.SymInt) and not each.node.has_hint() for each in args)
+        if (has_number or traits_of(func).raises is not None or func in _READS) and is_caught():
+            self.lines[_ONE.format(f"an error that {func} raises for some numbers", user_location())] = None
+        return func(*args, **(kwargs or {}))
+
+
+_READS = frozenset({torch.ops.aten._assert_async.msg, torch.ops.aten._local_scalar_dense.default})
+"""The operators of which Python raises an error of its own: of an ``assert``, of ``int(x)``."""
+
+_ONE = f"forward catches {{}}; {ONE_BRANCH}   ({{}})"
 _DIVISIONS = frozenset({"div", "floor_divide", "fmod", "remainder"})
 _COMPOSITE = frozenset(
     {"inverse", "matrix_power"}

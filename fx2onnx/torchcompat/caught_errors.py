@@ -17,15 +17,15 @@ from fx2onnx.base.source import PACKAGE_FOLDER
 from fx2onnx.torchcompat.frames import is_user
 from fx2onnx.torchcompat.source_ast import Stretch, UnreadableError, is_in, name_of, tree_of, value_of
 
-_RUNS = os.path.join(PACKAGE_FOLDER, "capture", "run.py")
-"""The file whose function calls forward."""
+_RUNS = {os.path.join(PACKAGE_FOLDER, "capture", *path) for path in (["run.py"], ["strategies", "exported.py"])}
+"""The files whose functions call forward."""
 
 
 def is_caught(error: type[BaseException] | None = None) -> bool:
     """Return whether forward catches errors of that class, or of any, of what it calls now, and goes on."""
     frame: FrameType | None = sys._getframe(1)
     found = False
-    while frame is not None and frame.f_code.co_filename != _RUNS:
+    while frame is not None and frame.f_code.co_filename not in _RUNS:
         code = frame.f_code
         if not found and code.co_exceptiontable and is_user(code) and _may_catch(code):
             goes_on = _catches(frame, error)

@@ -285,3 +285,23 @@ def test_what_cannot_be_checked_is_a_warning() -> None:
     ):
         (warning,) = result.report.warnings
         assert "the file has only the branch without the error   (" in warning
+
+
+def _asserts(x: torch.Tensor) -> torch.Tensor:
+    assert_positive(x)
+    return x.log()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["cholesky", "embedding", "assert"])
+def test_torch_export_has_one_branch_with_a_warning(name: str) -> None:
+    operator, taken, _ = RAISE_BY_DATA.get(name, (_asserts, (MATRIX.abs() + 1,), ()))
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        try:
+            return operator(x)
+        except (IndexError, RuntimeError, AssertionError):
+            return x * 2
+
+    result = fx2onnx.export(forward, taken, capture="export")
+    assert ["the file has only the branch without the error" in line for line in result.report.warnings] == [True]

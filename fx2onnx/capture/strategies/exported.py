@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import sys
@@ -13,13 +14,14 @@ import torch
 from fx2onnx.base.changes import Changes, before_change
 from fx2onnx.base.code_patch import CodePatch, Delegate, put_name
 from fx2onnx.base.errors import UserError, first_line
+from fx2onnx.capture.caught import CaughtCalls
 from fx2onnx.capture.python.inputs import Arguments, refuse_objects
 from fx2onnx.sizes.expr import Dim
 from fx2onnx.torchcompat.graphs import forget_sizes
 
 
 def made(root: torch.nn.Module, arguments: Arguments) -> torch.nn.Module:
-    """``root`` through torch.export (non-strict, then strict) as a module again. Raises UserError E107."""
+    """``root`` through torch.export (non-strict, then strict) as a module again; ``arguments`` get notes. Raises UserError E107."""
     refuse_objects(arguments, "torch.export")
     args, kwargs = arguments.rebuilt([leaf.tensor for leaf in arguments.leaves])
     specs: list[object] = [None] * len(arguments.flat)
@@ -30,11 +32,13 @@ def made(root: torch.nn.Module, arguments: Arguments) -> torch.nn.Module:
     positional, named = arguments.rebuild(specs)
     shapes = (*positional, *named.values())
     failure: Exception | None = None
+    caught = CaughtCalls()
     for strict in (False, True):
         try:
-            with Changes():
+            with Changes(), contextlib.nullcontext() if strict else caught:
                 _silence()
                 program = torch.export.export(root, args, kwargs, dynamic_shapes=shapes, strict=strict)
+            arguments.notes.extend(line for line in caught.lines if line not in arguments.notes)
             forget_sizes(program.graph)
             return program.module()
         except Exception as cause:  # torch.export passes on whatever forward raises, besides its own classes

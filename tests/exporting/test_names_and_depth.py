@@ -55,10 +55,11 @@ def test_halves_of_characters_in_keys(tmp_path: Path) -> None:
     assert [value.name for value in session.get_outputs()] == ["first\\udcff", "second\\udcfe"]
 
 
+@pytest.mark.parametrize(("name", "said"), [(HALF, "no text that a file can hold"), ("", "gives an empty name")])
 @pytest.mark.parametrize("argument", ["input_names", "output_names"])
-def test_names_that_are_asked_for_are_refused(argument: str) -> None:
-    with pytest.raises(fx2onnx.UserError, match="no text that a file can hold") as caught:
-        fx2onnx.export(nn.ReLU(), (X,), **{argument: [HALF]})
+def test_names_that_are_asked_for_are_refused(argument: str, name: str, said: str) -> None:
+    with pytest.raises(fx2onnx.UserError, match=said) as caught:
+        fx2onnx.export(nn.ReLU(), (X,), **{argument: [name]})
     assert caught.value.code == "E001"
     str(caught.value).encode()
 

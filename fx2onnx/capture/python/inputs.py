@@ -267,6 +267,9 @@ def refuse_repeated(argument: str, names: Sequence[str]) -> None:
             raise UserError(
                 "E001", what, why="UTF-8 has no halves of characters", next="give a name of whole characters"
             )
+        if name == "":
+            why = "an empty name stands for no value in an ONNX file"
+            raise UserError("E001", f"{argument} gives an empty name", why=why, next="give each tensor a name")
         if name in seen:
             raise UserError("E001", f"{argument} gives {name!r} twice", next="give each tensor a name of its own")
         seen.add(name)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from fx2onnx.base.errors import Fx2OnnxError
 from fx2onnx.capture.failures import explained
@@ -17,7 +16,7 @@ from fx2onnx.capture.recording.tracer import Tracer
 from fx2onnx.capture.registry import load_family, traits_of
 from fx2onnx.sizes.relation import Relation
 from fx2onnx.torchcompat.caught_errors import end_by_data, is_caught, is_of_data
-from fx2onnx.torchcompat.dispatch import no_dispatch
+from fx2onnx.torchcompat.dispatch import WatchingMode, no_dispatch
 from fx2onnx.torchcompat.error_words import is_of_fakes
 from fx2onnx.torchcompat.frames import is_user, user_location
 from fx2onnx.torchcompat.operators import OpOverload, decompose
@@ -103,7 +102,7 @@ def warn_of_one_branch(tracer: Tracer, error: str, where: object) -> None:
     tracer.warnings += [text] if text not in tracer.warnings else []
 
 
-class CaughtCalls(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class CaughtCalls(WatchingMode):  # type: ignore[no-untyped-call]
     """Collects a line for each ``try`` of forward's around what raises for some numbers: torch.export goes on without the error."""
 
     def __init__(self) -> None:

@@ -14,8 +14,8 @@ import torch
 from fx2onnx.base.changes import Changes, before_change
 from fx2onnx.base.code_patch import CodePatch, Delegate, put_name
 from fx2onnx.base.errors import UserError, first_line
-from fx2onnx.capture.caught import CaughtCalls
 from fx2onnx.capture.python.inputs import Arguments, refuse_objects
+from fx2onnx.capture.rare_roads import road
 from fx2onnx.sizes.expr import Dim
 from fx2onnx.torchcompat.graphs import forget_sizes
 
@@ -32,7 +32,7 @@ def made(root: torch.nn.Module, arguments: Arguments) -> torch.nn.Module:
     positional, named = arguments.rebuild(specs)
     shapes = (*positional, *named.values())
     failure: Exception | None = None
-    caught = CaughtCalls()
+    caught = road("errors that forward catches").CaughtCalls()
     for strict in (False, True):
         try:
             with Changes(), contextlib.nullcontext() if strict else caught:

@@ -106,6 +106,7 @@ class Snapshot:
         self._walk()
         for name, value in others:
             self._found(value, -1, name)
+        self._outside = len(self.entries)
         for name, holder, content in namespaces(self._functions):
             self._add(Entry(holder, content, NAMESPACE, -1, name))
         self._pending.reverse()
@@ -217,9 +218,10 @@ class Snapshot:
         return all(key == "training" for entry in looked_at for key, _, _ in differing(entry))
 
     def put_back(self) -> None:
-        """All is as it was."""
-        for entry in self.entries:
-            _PUT_BACK[entry.kind](entry.holder, entry.content)
+        """All is as it was; in namespaces only what has other tensors."""
+        for place, entry in enumerate(self.entries):
+            if place < self._outside or _has_other_tensors(entry):
+                _PUT_BACK[entry.kind](entry.holder, entry.content)
         for container in self._empty:
             if container:
                 container.clear()
@@ -227,6 +229,19 @@ class Snapshot:
             for name, value in attributes.items():
                 if not is_same(scripted.getattr(name), value):
                     scripted.setattr(name, value)
+
+
+def _has_other_tensors(entry: Entry) -> bool:
+    """Return whether a tensor is no more where it was, or a capture's own one, without data, is there."""
+    if entry.kind not in COMPARED:
+        return entry.kind in (ARRAY, ADVANCING)
+    return any(isinstance(before, torch.Tensor) or _has_own_tensor(after) for _, before, after in differing(entry))
+
+
+def _has_own_tensor(value: Value) -> bool:
+    if isinstance(value, list | tuple):
+        return any(map(_has_own_tensor, value))
+    return isinstance(value, torch.Tensor) and type(value) not in (torch.Tensor, torch.nn.Parameter)
 
 
 def _put_back_list(found: Value, before: list[Value]) -> None:

@@ -209,6 +209,8 @@ def _held_leaves(
     values = dict(named)
     leaves: dict[int, dict[int, Leaf]] = {}
     snapshot = Snapshot((), [pair for pair in named if not isinstance(pair[1], torch.Tensor)])
+    if not snapshot.entries:
+        return {}
     names = snapshot.names()
     found = names.in_objects() if snapshot.tensors else {}
     constants |= {name.removeprefix(ARGUMENT): kind for name, kind in names.constants().items()}

@@ -47,14 +47,15 @@ def export_folder_command(
     if not is_pipeline_source(source):
         with_task(source, folder["task"])
     place = output or default_output(source, sample["weights"])
-    _export(
-        source,
-        place,
-        FolderOptions(**folder, export=asked, engines=engines_for(asked.target), source=sample),
-        report=report,
-        json_output=json_output,
-        quiet=quiet,
-    )
+    with options.stand_ins_of(sample) as others:
+        _export(
+            source,
+            place,
+            FolderOptions(**folder, export=asked, engines=engines_for(asked.target), source=others),
+            report=report,
+            json_output=json_output,
+            quiet=quiet,
+        )
 
 
 def _export(

@@ -4,6 +4,7 @@ commands.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import inspect
 import warnings
@@ -221,15 +222,23 @@ def output(help: str, metavar: str = "FILE") -> Any:
     return flag("--output -o", help, OUTPUT, metavar=metavar)
 
 
+@contextlib.contextmanager
+def stand_ins_of(sample: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Hand on the options of a source without ``stand_ins``, whose packages of GPU kernels can be imported within the block."""
+    others = {name: value for name, value in sample.items() if name != "stand_ins"}
+    packages: str | None = sample.get("stand_ins")
+    if packages is None:
+        yield others
+        return
+    from fx2onnx.model_patches import stand_ins
+
+    with stand_ins(*(() if packages == "missing" else packages.split(","))):
+        yield others
+
+
 def resolve_source(spec: str, **asked: Any) -> Source:
     """``fx2onnx.sources.resolve`` without the warnings of the libraries that it imports; ``stand_ins``: packages of GPU kernels."""
     from fx2onnx import sources
 
-    packages: str | None = asked.pop("stand_ins", None)
-    with warnings.catch_warnings(action="ignore"):
-        if packages is None:
-            return sources.resolve(spec, **asked)
-        from fx2onnx.model_patches import stand_ins
-
-        with stand_ins(*(() if packages == "missing" else packages.split(","))):
-            return sources.resolve(spec, **asked)
+    with warnings.catch_warnings(action="ignore"), stand_ins_of(asked) as others:
+        return sources.resolve(spec, **others)

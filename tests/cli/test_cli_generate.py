@@ -30,6 +30,15 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def test_the_source_gets_its_options_and_the_reason_comes_back(tmp_path: Path) -> None:
+    source = "hf:t5?d_model=32&d_ff=32&num_layers=1&num_heads=2&vocab_size=60"
+    task = ("--task", "text2text-generation-with-past", "--kv", "int8")
+    done = invoke("export-folder", source, *task, "--batch", 2, "--stand-ins", "missing", "-o", tmp_path / "out")
+    assert "[E601]" in done.stderr
+    assert "leave out --kv int8" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.fixture(scope="module")
 def exported(checkpoint: Path) -> Path:
     folder = checkpoint.parent / "onnx"

@@ -11,7 +11,13 @@ import numpy.typing as npt
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.interpolation_taps import CUBIC_COEFFICIENT, by_taps, fixed_point, resampling_matrix
+from fx2onnx.aten_map.interpolation_taps import (
+    CUBIC_COEFFICIENT,
+    by_taps,
+    fixed_point,
+    resampling_matrix,
+    symbolic_fixed_point,
+)
 from fx2onnx.aten_map.table.axes import fixed, steps, swap
 from fx2onnx.aten_map.table.dtypes import FLOATS
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared
@@ -173,17 +179,22 @@ def _in_fixed_point(
     rank, what, double = op.rank(value), "a size of an integer image interpolated", DOUBLE
     current = op.cast(value, double)
     for axis in reversed(range(2, rank)):
-        size, count = fixed(op.dims(value)[axis], what), fixed(op.result_dims()[axis], what)
+        size, count = op.dims(value)[axis], op.result_dims()[axis]
         if size == count:
             continue
         scale = scales[axis - 2] if scales is not None else None
-        delta = 0.5 if align_corners and not antialias else 0.0
-        matrix, bits = fixed_point(resampling_matrix(size, count, mode, scale, align_corners, antialias, delta))
-        exact = matrix / (1 << bits)
-        if axis == rank - 1:
-            current = op.MatMul(current, op.const(exact.T, double))
+        is_symbolic = isinstance(size, Dim) or isinstance(count, Dim)
+        if is_symbolic and antialias and mode != "lanczos" and scale is None and not align_corners:
+            exact = symbolic_fixed_point(op, size, count, mode)
         else:
-            current = op.MatMul(op.const(exact, double), current)
+            delta = 0.5 if align_corners and not antialias else 0.0
+            sizes = (fixed(size, what), fixed(count, what))
+            matrix, bits = fixed_point(resampling_matrix(*sizes, mode, scale, align_corners, antialias, delta))
+            exact = op.const(matrix / (1 << bits), double)
+        if axis == rank - 1:
+            current = op.MatMul(current, op.Transpose(exact, perm=[1, 0]))
+        else:
+            current = op.MatMul(exact, current)
         rounded = op.Floor(op.Add(current, op.const(0.5, double)))
         current = op.Min(op.Max(rounded, op.const(0.0, double)), op.const(255.0, double))
     return op.cast(current, op.dtype(value))

@@ -202,3 +202,40 @@ def fixed_point(matrix: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.float64
     while bits < MAX_PRECISION_BITS and int(0.5 + top * (1 << (bits + 1))) < WEIGHT_LIMIT:
         bits += 1
     return np.trunc(matrix * (1 << bits) + np.where(matrix < 0, -0.5, 0.5)), bits
+
+
+def symbolic_fixed_point(op: Emit, size: DimLike, count: DimLike, mode: str) -> ir.Value:
+    """``fixed_point(resampling_matrix(...))`` of an antialiased ``linear`` or ``cubic`` axis with symbolic sizes, divided by its scale.
+
+    Shapes:  -> float64 [count, size].
+    """
+    double, width = ir.DataType.DOUBLE, FILTERS[mode][1]
+    half, one, zero = (op.const(number, double) for number in (0.5, 1.0, 0.0))
+    scale = op.Div(op.size(size, double), op.size(count, double))
+    shrink = op.Max(scale, one)
+    support = op.Mul(shrink, op.const(width * 0.5, double))
+    center = op.Reshape(op.Mul(op.Add(steps(op, count, double), half), scale), [-1, 1])
+    place = op.Reshape(steps(op, size, double), [1, -1])
+    start = op.Floor(op.Add(op.Sub(center, support), half))
+    end = op.Floor(op.Add(op.Add(center, support), half))
+    distance = op.Abs(op.Div(op.Add(op.Sub(place, center), half), shrink))
+    if mode == "linear":
+        weights = op.Max(op.Sub(one, distance), zero)
+    else:
+        a = op.const(-0.5, double)
+        inner = op.Sub(op.Mul(distance, op.const(1.5, double)), op.const(2.5, double))
+        inner = op.Add(op.Mul(op.Mul(inner, distance), distance), one)
+        outer = op.Add(op.Mul(op.Sub(distance, op.const(5.0, double)), distance), op.const(8.0, double))
+        outer = op.Mul(op.Sub(op.Mul(outer, distance), op.const(4.0, double)), a)
+        weights = op.Where(
+            op.Less(distance, one), inner, op.Where(op.Less(distance, op.const(2.0, double)), outer, zero)
+        )
+    is_outside = op.Or(op.Less(place, start), op.Not(op.Less(place, end)))
+    weights = op.Where(is_outside, zero, weights)
+    weights = op.Div(weights, op.ReduceSum(weights, axes=[1], keepdims=1))
+    powers = op.const(2.0 ** np.arange(1, MAX_PRECISION_BITS + 1), double)
+    largest = op.ReduceMax(weights, axes=[0, 1], keepdims=0)
+    fits = op.Less(op.Floor(op.Add(op.Mul(largest, powers), half)), op.const(float(WEIGHT_LIMIT), double))
+    scaled = op.ReduceMax(op.Where(fits, powers, one), axes=[0], keepdims=0)
+    rounded = op.Floor(op.Add(op.Abs(op.Mul(weights, scaled)), half))
+    return op.Div(op.Mul(rounded, op.Sign(weights)), scaled)

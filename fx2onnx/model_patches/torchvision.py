@@ -109,5 +109,48 @@ def heatmaps_to_keypoints(maps: Tensor, rois: Tensor) -> tuple[Tensor, Tensor]:
     return torch.stack([x, y, torch.ones_like(x)], dim=2), scores.to(torch.float32)
 
 
+_GEOMETRY = "torchvision.transforms.v2.functional._geometry"
+
+
+@patches(f"{_GEOMETRY}:resize_image", around=True, names=("interpolation", "max_size", "antialias"))
+def resize_image(original: Any, image: Tensor, size: Any, *args: Any, **kwargs: Any) -> Tensor:
+    """An image of any height and width, which torchvision leaves as it is where it has the size already.
+
+    Shapes:  image [..., C, H, W], size two numbers, or one for the shorter edge -> [..., C, height, width].
+    Source:  torchvision.transforms.v2.functional.resize_image.
+    """
+    given = dict(zip(("interpolation", "max_size", "antialias"), args, strict=False), **kwargs)
+    height, width = image.shape[-2:]
+    mode = given.get("interpolation", "bilinear")
+    word = getattr(mode, "value", mode)
+    size = [size] if isinstance(size, int) else size
+    is_known = all(type(one) is int for one in (height, width, *size)) or given.get("max_size") is not None
+    if is_known or word not in ("bilinear", "bicubic"):
+        resized: Tensor = original(image, size, *args, **kwargs)
+        return resized
+    target = shorter_edge(height, width, size[0]) if len(size) == 1 else tuple(size)
+    is_byte, found = image.dtype == torch.uint8, image.reshape(-1, *image.shape[-3:])
+    is_native = image.dtype in (torch.float32, torch.float64) or (is_byte and _has_bytes(original, mode))
+    found = found if is_native else found.to(torch.float32)
+    antialias = given.get("antialias") is not False
+    found = F.interpolate(found, size=target, mode=word, align_corners=False, antialias=antialias)
+    if not is_native and is_byte:
+        found = found.clamp(0, 255)
+    found = found if is_native or image.is_floating_point() else found.round()
+    return found.to(image.dtype).reshape(*image.shape[:-2], *target)
+
+
+def _has_bytes(original: Any, mode: Any) -> bool:
+    """Return whether torchvision takes PyTorch's kernel for uint8 on this processor."""
+    asked: Any = original.__globals__.get("_do_native_uint8_resize_on_cpu")
+    return asked is not None and asked(original.__globals__["_check_interpolation"](mode))
+
+
+def shorter_edge(height: Any, width: Any, size: Any) -> tuple[Any, Any]:
+    """The height and width in the same proportion whose smaller one is ``size``."""
+    sizes = (size * height // width, size * width // height)
+    return torch.sym_max(size, sizes[0]), torch.sym_max(size, sizes[1])  # type: ignore[no-untyped-call]
+
+
 def _module(name: str) -> Any:
     return sys.modules[name]

@@ -174,19 +174,21 @@ def resolve(
     seed: int = 0,
     weights: str | None = None,
     dtype: str | None = None,
+    with_processor: bool = False,
 ) -> Source:
     """The module, sample inputs and dynamic dims that ``spec`` names.
 
     ``spec`` is ``zoo:NAME``, ``torchvision:NAME``, ``timm:NAME``, ``hf:FOLDER_OR_MODEL_TYPE``, ``gguf:FILE``,
     ``sentence-transformers:FOLDER``, ``diffusers:FOLDER?component=NAME``, a folder alone (its files say of which kind it is),
     ``file:PATH`` or ``package.module:factory``, each with optional ``?key=value&key=value``. ``weights`` is ``random``, ``reference``
-    (``hf:FOLDER`` only: the module's weights stay in their files), ``none`` or the path of a state dict.
+    (``hf:FOLDER`` only: the module's weights stay in their files), ``none`` or the path of a state dict. ``with_processor``:
+    ``hf:FOLDER`` with its image processor in front.
 
     Raises:   UserError E601 (unknown or unbuildable source), E602 (package missing), E001 (wrong option), E302 (weights
               that cannot be read).
     """
     kind, name, keywords = parsed(with_kind(spec))
-    options = Options(batch, seq, image_size, seed, keywords, weights, dtype)
+    options = Options(batch, seq, image_size, seed, keywords, weights, dtype, with_processor)
     _check_sizes(kind, options.sizes())
     return _with_weights(kind, _builder(kind), name, options)
 
@@ -196,6 +198,10 @@ def _with_weights(kind: SourceKind, builder: SourceBuilder, name: str, options: 
     from fx2onnx.sources import weights
 
     dtype = weights.check_dtype(options.dtype)
+    if options.with_processor and kind.prefix != "hf":
+        raise UserError(
+            "E001", f"--with-processor has no meaning for {kind.prefix}: sources", next="it works for hf:FOLDER"
+        )
     if kind.loads_weights:
         return builder.build(name, options)
     if options.weights == "reference":

@@ -52,6 +52,11 @@ class Options:
         "--module-dtype",
         panel=INPUTS,
     )
+    with_processor: bool = option(
+        False,
+        "Put the image processor of an hf: folder in front of the model: the file takes uint8 images of any height and width.",
+        panel=INPUTS,
+    )
     stand_ins: str | None = option(
         None,
         "Import PyTorch functions instead of the GPU kernels of these packages, such as flash_attn,mamba_ssm; or missing: of all that "

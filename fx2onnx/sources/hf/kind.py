@@ -31,6 +31,7 @@ from fx2onnx.sources.hf.config import (
 )
 from fx2onnx.sources.hf.gguf_file import GgufFile
 from fx2onnx.sources.hf.guard import guarded
+from fx2onnx.sources.hf.image_processor import with_image_processor
 from fx2onnx.sources.hf.inputs import baked_inputs, sample_inputs
 from fx2onnx.sources.hf.sample_context import main_dtype, set_use_cache, with_sub_configs
 from fx2onnx.sources.hf.tasks import TASKS, AutoMapping, every_task, mapping_of
@@ -114,7 +115,7 @@ def _build(transformers: ModuleType, name: str, options: Options) -> Source:
     dtype = main_dtype(module)
     kwargs = {argument: cast_inputs(value, dtype) for argument, value in kwargs.items()}
     origin = f"transformers {transformers.__version__}, {model_class.__name__}, {weights}"
-    return Source(
+    source = Source(
         label,
         module,
         (),
@@ -126,6 +127,7 @@ def _build(transformers: ModuleType, name: str, options: Options) -> Source:
         bake=baked_inputs(kwargs),
         data_branches="if",
     )
+    return with_image_processor(source, folder) if options.with_processor else source
 
 
 def _adapted(module: Model, folder: Path, name: str, options: Options) -> str:

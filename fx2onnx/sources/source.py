@@ -54,7 +54,7 @@ class Options:
     )
     with_processor: bool = option(
         False,
-        "Put the image processor of an hf: folder in front of the model: the file takes uint8 images of any height and width.",
+        "Put the processor of an hf: folder in front of the model: the file takes uint8 images of any height and width, or samples of sound.",
         panel=INPUTS,
     )
     stand_ins: str | None = option(

@@ -52,17 +52,11 @@ def with_image_processor(source: Source, folder: Path) -> Source:
 
     Raises:   UserError E601 where the folder has no image processor, or one that takes other steps for a batch than for an image.
     """
-    if not any((folder / name).is_file() for name in FILES):
-        raise UserError(
-            "E601",
-            f"'{folder}' has no image processor",
-            why=f"neither {' nor '.join(FILES)} is in it",
-            next=["save it once: image_processor.save_pretrained(FOLDER)", "or leave out --with-processor"],
-        )
+    check_files(folder, "image processor")
     pixels = source.kwargs.get(PIXELS)
     processor = _processor_of(folder)
     if not isinstance(pixels, Tensor) or pixels.dim() != 4:
-        raise _unfit(processor, f"{type(source.module).__name__} takes no {PIXELS} [batch, channels, height, width]")
+        raise unfit(processor, f"{type(source.module).__name__} takes no {PIXELS} [batch, channels, height, width]")
     module = Preprocessed(source.module, processor, pixels.dtype).eval()
     _compare(module, processor, pixels.shape[0])
     shapes = dict(source.dynamic_shapes or {})
@@ -83,6 +77,17 @@ def with_image_processor(source: Source, folder: Path) -> Source:
     )
 
 
+def check_files(folder: Path, what: str) -> None:
+    """Raise UserError E601 where the folder holds no processor."""
+    if not any((folder / name).is_file() for name in FILES):
+        raise UserError(
+            "E601",
+            f"'{folder}' has no {what}",
+            why=f"neither {' nor '.join(FILES)} is in it",
+            next=["save it once: processor.save_pretrained(FOLDER)", "or leave out --with-processor"],
+        )
+
+
 def _processor_of(folder: Path) -> Any:
     transformers = importlib.import_module("transformers")
     try:
@@ -92,7 +97,7 @@ def _processor_of(folder: Path) -> Any:
     except Exception as error:  # transformers raises a class for each kind of fault
         raise UserError("E601", f"cannot read the image processor of '{folder}'", why=summary(error)) from error
     if getattr(processor, "backend", "") != "torchvision" or not hasattr(processor, "_standardize_kwargs"):
-        raise _unfit(processor, "its steps are not those of torchvision")
+        raise unfit(processor, "its steps are not those of torchvision")
     return processor
 
 
@@ -104,14 +109,14 @@ def _compare(module: Preprocessed, processor: Any, batch: int) -> None:
             found: Mapping[str, Any] = module.features(images)
             expected = processor(list(images), return_tensors="pt")
         except Exception as error:  # so does each processor
-            raise _unfit(processor, summary(error)) from error
+            raise unfit(processor, summary(error)) from error
         for name, value in expected.items():
             got = found.get(name)
             if not isinstance(got, Tensor) or got.shape != value.shape or not torch.equal(got, value.to(got.dtype)):
-                raise _unfit(processor, f"its {name} of a batch are other numbers than those of single images")
+                raise unfit(processor, f"its {name} of a batch are other numbers than those of single images")
 
 
-def _unfit(processor: Any, why: str) -> UserError:
+def unfit(processor: Any, why: str) -> UserError:
     return UserError(
         "E601",
         f"{type(processor).__name__} cannot be put into a graph",

@@ -34,6 +34,7 @@ from fx2onnx.sources.hf.guard import guarded
 from fx2onnx.sources.hf.image_processor import with_image_processor
 from fx2onnx.sources.hf.inputs import baked_inputs, sample_inputs
 from fx2onnx.sources.hf.sample_context import main_dtype, set_use_cache, with_sub_configs
+from fx2onnx.sources.hf.sound_processor import SOUNDS, with_sound_processor
 from fx2onnx.sources.hf.tasks import TASKS, AutoMapping, every_task, mapping_of
 from fx2onnx.sources.hf.transformers_types import Config, LoadingNotes, Model
 from fx2onnx.sources.memory import check_memory
@@ -127,7 +128,10 @@ def _build(transformers: ModuleType, name: str, options: Options) -> Source:
         bake=baked_inputs(kwargs),
         data_branches="if",
     )
-    return with_image_processor(source, folder) if options.with_processor else source
+    if not options.with_processor:
+        return source
+    has_sound = any(name in source.kwargs for name in SOUNDS)
+    return (with_sound_processor if has_sound else with_image_processor)(source, folder)
 
 
 def _adapted(module: Model, folder: Path, name: str, options: Options) -> str:

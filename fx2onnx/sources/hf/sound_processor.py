@@ -27,6 +27,9 @@ class _Mel(nn.Module):
     Source:    WhisperFeatureExtractor._torch_extract_fbank_features of transformers.
     """
 
+    window: Tensor
+    filters: Tensor
+
     def __init__(self, extractor: Any) -> None:
         super().__init__()
         self.length, self.n_fft, self.hop = extractor.n_samples, extractor.n_fft, extractor.hop_length
@@ -82,7 +85,7 @@ def with_sound_processor(source: Source, folder: Path) -> Source:
         extractor = auto.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     name = next(name for name in SOUNDS if name in source.kwargs)
     kind = _KINDS.get(type(extractor).__name__)
-    if kind is None or getattr(extractor, "dither", 0.0):
+    if kind is None or getattr(extractor, "dither", None):
         raise unfit(extractor, "it adds random numbers" if kind else f"known are {', '.join(_KINDS)}")
     features = kind(extractor)
     for length in _LENGTHS:

@@ -109,10 +109,11 @@ def heatmaps_to_keypoints(maps: Tensor, rois: Tensor) -> tuple[Tensor, Tensor]:
     return torch.stack([x, y, torch.ones_like(x)], dim=2), scores.to(torch.float32)
 
 
-_GEOMETRY = "torchvision.transforms.v2.functional._geometry"
-
-
-@patches(f"{_GEOMETRY}:resize_image", around=True, names=("interpolation", "max_size", "antialias"))
+@patches(
+    "torchvision.transforms.v2.functional:resize_image",
+    around=True,
+    names=("interpolation", "max_size", "antialias"),
+)
 def resize_image(original: Any, image: Tensor, size: Any, *args: Any, **kwargs: Any) -> Tensor:
     """An image of any height and width, which torchvision leaves as it is where it has the size already.
 

@@ -29,7 +29,7 @@ def _resize(**options: Any) -> Any:
 
 
 @pytest.mark.long_cases("1", "2", "3", "4", "5")
-@pytest.mark.compares("torchvision.transforms.v2.functional._geometry:resize_image")
+@pytest.mark.compares("torchvision.transforms.v2.functional:resize_image")
 @pytest.mark.parametrize(
     ("dtype", "options"),
     [

@@ -7,13 +7,14 @@ import inspect
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.sources.foreign_errors import summary
+from fx2onnx.sources.hf.transformers_types import Inputs, Processor
 from fx2onnx.sources.source import Source
 
 PIXELS, IMAGES = "pixel_values", "images"
@@ -25,7 +26,7 @@ _SIZES = ((61, 47), (40, 83))
 class Preprocessed(nn.Module):
     """The processor's own steps for a batch of images of one size, which are to it one image with an axis more; then the model."""
 
-    def __init__(self, model: nn.Module, processor: Any, dtype: torch.dtype = torch.float32) -> None:
+    def __init__(self, model: nn.Module, processor: Processor, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
         self.model, self._processor, self._dtype = model, processor, dtype
         taken = inspect.signature(processor._preprocess).parameters.values()
@@ -36,14 +37,16 @@ class Preprocessed(nn.Module):
         self._settings = needed | processor._standardize_kwargs(**named) | stated
         del self._settings["images"]
 
-    def features(self, images: Tensor) -> dict[str, Any]:
+    def features(self, images: Tensor) -> Inputs:
         """Shapes:  images uint8 [batch, 3, height, width] -> pixel_values [batch, 3, ...], and what comes with them."""
         found = self._processor._preprocess([images], **self._settings)
-        features = {name: value[0] for name, value in (found.items() if hasattr(found, "items") else [(PIXELS, found)])}
+        features = {
+            name: value[0] for name, value in (found.items() if isinstance(found, Mapping) else [(PIXELS, found)])
+        }
         tensors = {name: one for name, one in features.items() if isinstance(one, Tensor)}
         return {name: one.to(self._dtype) if one.is_floating_point() else one for name, one in tensors.items()}
 
-    def forward(self, images: Tensor, **others: Any) -> Any:
+    def forward(self, images: Tensor, **others: Tensor) -> object:
         return self.model(**{name: one for name, one in self.features(images).items() if name in self._taken}, **others)
 
 
@@ -88,7 +91,7 @@ def check_files(folder: Path, what: str) -> None:
         )
 
 
-def _processor_of(folder: Path) -> Any:
+def _processor_of(folder: Path) -> Processor:
     transformers = importlib.import_module("transformers")
     try:
         processor = transformers.AutoImageProcessor.from_pretrained(
@@ -98,15 +101,15 @@ def _processor_of(folder: Path) -> Any:
         raise UserError("E601", f"cannot read the image processor of '{folder}'", why=summary(error)) from error
     if getattr(processor, "backend", "") != "torchvision" or not hasattr(processor, "_standardize_kwargs"):
         raise unfit(processor, "its steps are not those of torchvision")
-    return processor
+    return cast(Processor, processor)
 
 
-def _compare(module: Preprocessed, processor: Any, batch: int) -> None:
+def _compare(module: Preprocessed, processor: Processor, batch: int) -> None:
     """Raise UserError E601 where the steps for a batch give other numbers than those for each image."""
     for height, width in _SIZES:
         images = torch.randint(0, 256, (batch, 3, height, width), dtype=torch.uint8)
         try:
-            found: Mapping[str, Any] = module.features(images)
+            found = module.features(images)
             expected = processor(list(images), return_tensors="pt")
         except Exception as error:  # so does each processor
             raise unfit(processor, summary(error)) from error
@@ -116,7 +119,7 @@ def _compare(module: Preprocessed, processor: Any, batch: int) -> None:
                 raise unfit(processor, f"its {name} of a batch are other numbers than those of single images")
 
 
-def unfit(processor: Any, why: str) -> UserError:
+def unfit(processor: Processor, why: str) -> UserError:
     return UserError(
         "E601",
         f"{type(processor).__name__} cannot be put into a graph",

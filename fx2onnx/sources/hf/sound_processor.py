@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from fx2onnx.sources.foreign_errors import reported
 from fx2onnx.sources.hf.image_processor import check_files, unfit
+from fx2onnx.sources.hf.transformers_types import Processor
 from fx2onnx.sources.source import Source
 
 SOUNDS = ("input_features", "input_values")
@@ -30,7 +31,7 @@ class _Mel(nn.Module):
     window: Tensor
     filters: Tensor
 
-    def __init__(self, extractor: Any) -> None:
+    def __init__(self, extractor: Processor) -> None:
         super().__init__()
         self.length, self.n_fft, self.hop = extractor.n_samples, extractor.n_fft, extractor.hop_length
         self.register_buffer("window", torch.hann_window(self.n_fft))
@@ -48,7 +49,7 @@ class _Mel(nn.Module):
 class _Normalized(nn.Module):
     """Wav2Vec2's features: the samples, with mean 0 and variance 1 where the extractor says so."""
 
-    def __init__(self, extractor: Any) -> None:
+    def __init__(self, extractor: Processor) -> None:
         super().__init__()
         self.is_normalized = bool(extractor.do_normalize)
 
@@ -70,7 +71,7 @@ class Heard(nn.Module):
         super().__init__()
         self.model, self.features, self._name, self._dtype = model, features, name, dtype
 
-    def forward(self, samples: Tensor, **others: Any) -> Any:
+    def forward(self, samples: Tensor, **others: Tensor) -> object:
         return self.model(**{self._name: self.features(samples).to(self._dtype)}, **others)
 
 
@@ -81,8 +82,8 @@ def with_sound_processor(source: Source, folder: Path) -> Source:
     """
     check_files(folder, "feature extractor")
     with reported(f"cannot read the feature extractor of '{folder}'"):
-        auto: Any = importlib.import_module("transformers").AutoFeatureExtractor
-        extractor = auto.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        auto = importlib.import_module("transformers").AutoFeatureExtractor
+        extractor = cast(Processor, auto.from_pretrained(folder, local_files_only=True, trust_remote_code=False))
     name = next(name for name in SOUNDS if name in source.kwargs)
     kind = _KINDS.get(type(extractor).__name__)
     if kind is None or getattr(extractor, "dither", None):

@@ -5,10 +5,12 @@ For annotations only: nothing is derived from these classes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar, Protocol, TypeAlias, TypedDict
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import nn
 
@@ -67,3 +69,19 @@ class Model(nn.Module):
     generate: Callable[..., torch.Tensor]
     _update_model_kwargs_for_generation: Callable[..., dict[str, object]]
     _prepare_position_ids_for_generation: Callable[..., torch.Tensor | None]
+
+
+class Processor(Protocol):
+    """An image processor or a feature extractor. Which fields there are depends on its class."""
+
+    sampling_rate: int
+    n_samples: int
+    n_fft: int
+    hop_length: int
+    mel_filters: npt.NDArray[np.float64]
+    do_normalize: bool
+    _valid_kwargs_names: Sequence[str]
+    _preprocess: Callable[..., Mapping[str, Sequence[torch.Tensor]] | Sequence[torch.Tensor]]
+    _standardize_kwargs: Callable[..., dict[str, object]]
+
+    def __call__(self, *args: object, **kwargs: object) -> Mapping[str, torch.Tensor]: ...

@@ -83,7 +83,9 @@ def assemble(
         )
     word = TASKS.get(task.removesuffix(WITH_PAST))
     if word is None:
-        fail_unknown("generation task", task, GENERATION_WORDS)
+        fail_unknown(
+            "generation task", task, GENERATION_WORDS, hint=f"a model that generates nothing: fx2onnx export {spec}"
+        )
     if not spec.startswith(("hf:", "gguf:")):
         step = (
             f"write hf:{spec}" if os.path.isdir(spec) else "a folder is made of hf:FOLDER, hf:MODEL_TYPE or gguf:FILE"

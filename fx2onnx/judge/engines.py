@@ -79,7 +79,8 @@ def run_session(session: Any, feeds: Mapping[str, Any]) -> list[Any]:
     except Exception as cause:  # as above; anything that is not onnxruntime's goes on
         if not type(cause).__module__.startswith("onnxruntime"):
             raise
-        raise UserError("E403", "onnxruntime failed while running the model", why=first_line(cause)) from cause
+        why = " ".join(str(cause).split())[:600]  # the sizes that do not fit are in the lines behind the first
+        raise UserError("E403", "onnxruntime failed while running the model", why=why) from cause
 
 
 def open_runner(model: str | bytes) -> Run:

@@ -147,7 +147,10 @@ def _compare(verdict: Verdict, case: Case, seeds: Sequence[int], start: float) -
     """The sample, then the other sets of inputs as far as their work may go on."""
     originals = [leaf.tensor.detach().cpu() for leaf in case.eager.arguments.leaves]
     originals = rounded_inputs(originals, case.names, case.file)
-    axes = [case.file.axes[name] if name else None for name in case.names]
+    axes = [
+        {axis: dim for axis, dim in case.file.axes[name].items() if axis < each.dim()} if name else None
+        for name, each in zip(case.names, originals, strict=True)
+    ]
     rows, marks = _first(verdict, case, originals)
     maker = Maker.of(originals, axes, rows, marks, is_narrow=case.file.is_narrow)
     usual = max(maker.numbers(SAMPLE), 1)

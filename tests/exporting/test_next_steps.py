@@ -143,17 +143,18 @@ def test_an_array_of_texts_is_no_prompt() -> None:
     assert array_of("input_ids", [1, 2]).dtype == np.int64
 
 
-def test_a_model_of_the_local_cache_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["org/net", "net-base-uncased"])
+def test_a_model_of_the_local_cache_is_named(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from huggingface_hub import constants
 
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
-    snapshot = tmp_path / "models--org--net" / "snapshots" / "abc"
+    snapshot = tmp_path / f"models--{name.replace('/', '--')}" / "snapshots" / "abc"
     snapshot.mkdir(parents=True)
     with pytest.raises(UserError, match="save the model once"):
-        fx2onnx.sources.resolve("hf:org/net")
+        fx2onnx.sources.resolve(f"hf:{name}")
     (snapshot / "config.json").write_text("{}")
     with pytest.raises(UserError, match=f"hf:{snapshot}"):
-        fx2onnx.sources.resolve("hf:org/net")
+        fx2onnx.sources.resolve(f"hf:{name}")
 
 
 @pytest.mark.long
@@ -164,6 +165,8 @@ def test_folders_name_the_task_and_the_source(tmp_path: Path) -> None:
     (tmp_path / "adapter" / "adapter_config.json").write_text("{}")
     with pytest.raises(UserError, match=r"hf:BASE\?adapter="):
         fx2onnx.export_folder(f"hf:{tmp_path / 'adapter'}", tmp_path / "out")
+    with pytest.raises(UserError, match="fx2onnx export hf:bert"):
+        fx2onnx.export_folder("hf:bert", tmp_path / "out", task="fill-mask")
     with pytest.raises(UserError, match=f"write hf:{tmp_path}"):
         fx2onnx.export_folder(str(tmp_path), tmp_path / "out")
 

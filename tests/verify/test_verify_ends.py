@@ -81,6 +81,14 @@ class Positions(nn.Module):
         return x + self.table[0][: x.shape[1]]
 
 
+@pytest.mark.parametrize("axes", [{0: "rows", 3: "width"}, {1: "channels"}, {}])
+def test_inputs_of_fewer_axes_than_the_file_has(axes: dict[int, str]) -> None:
+    result = fx2onnx.export(Given(lambda x: x * 2), (torch.randn(2, 3, 4, 5),), dynamic_shapes={"args": (axes,)})
+    verdict = verify(result, Given(lambda x: x * 2), (torch.randn(3),), effort="quick")
+    assert not verdict.ok
+    assert "has 1 axes; the model needs 4" in verdict.describe()
+
+
 def test_the_end_of_a_table_of_which_the_begin_is_taken() -> None:
     x, axes = torch.randn(1, 6, 4, generator=GENERATOR), ({1: "sequence"},)
     assert verify(fx2onnx.export(Positions(600), (x,), dynamic_shapes=axes), Positions(600), (x,)).ok

@@ -201,17 +201,17 @@ def _config_of_folder(transformers: ModuleType, folder: Path, keywords: Mapping[
         return without_foreign_code(with_fields(config, keywords, str(folder)))
 
 
+_LOCAL = "hf: reads local folders only and downloads nothing"
+_SAVE = "save the model once: model.save_pretrained(FOLDER)"
+
+
 def _config_of_type(transformers: ModuleType, name: str, keywords: Mapping[str, object]) -> Config:
     mapping = transformers.models.auto.configuration_auto.CONFIG_MAPPING
     if name not in mapping:
-        if "/" in name or name.startswith((".", "~")):
-            raise UserError(
-                "E601",
-                f"there is no folder '{name}'",
-                why="hf: reads local folders only and downloads nothing",
-                next=_cached(name) or "save the model once: model.save_pretrained(FOLDER)",
-            )
-        fail_unknown("model type or folder", name, names(), hint="fx2onnx list hf")
+        cached = _cached(name)
+        if cached or "/" in name or name.startswith((".", "~")):
+            raise UserError("E601", f"there is no folder '{name}'", why=_LOCAL, next=cached or _SAVE)
+        fail_unknown("model type or folder", name, names(), hint=f"fx2onnx list hf; for a checkpoint, {_SAVE}")
     _check_fields(mapping[name](), keywords, name)
     with reported(f"hf:{name} has no config with {dict(keywords)}"):
         config: Config = mapping[name](**keywords)  # not set afterwards: some fields are computed from others

@@ -255,7 +255,6 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.
         (torch.nn.Linear(3, 4), (torch.ones(1, 5),), "E101", ["fake tensors", "RuntimeError"]),
         ("not a module", (), "E001", ["str", "pass an nn.Module or a function"]),
         (torch.nn.Linear(3, 4).state_dict(), (torch.ones(1, 3),), "E001", ["no module", "load_state_dict"]),
-        (torch.nn.Linear(3, 4), "m.onnx", "E001", ["example inputs", "export(module, (x,), 'model.onnx')"]),
     ],
 )
 def test_one_clear_error(module: Any, args: Any, code: str, words: list[str], tmp_path: Path) -> None:

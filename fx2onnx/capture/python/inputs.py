@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from os import PathLike
 from types import FunctionType
 from typing import TypeAlias, TypeVar
 
@@ -110,12 +109,6 @@ def normalise_args(module: torch.nn.Module, args: object, kwargs: Mapping[str, o
     named = dict(kwargs or {})
     if isinstance(args, Mapping) and not named:
         return beside_weights(module, (), dict(args))
-    if isinstance(args, str | PathLike):
-        raise UserError(
-            "E001",
-            f"the example inputs are the text {str(args)[:100]!r}",
-            next="give tensors in a tuple, and a path behind them: export(module, (x,), 'model.onnx')",
-        )
     if isinstance(args, torch.Tensor) or not isinstance(args, tuple | list):
         return beside_weights(module, (args,), named)
     if not named and args and isinstance(args[-1], dict) and _has_keywords(module.forward, args):

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from fx2onnx.base.errors import Fx2OnnxError
+from fx2onnx.base.escape import human_size
 from fx2onnx.cli.progress import Stages, console
-from fx2onnx.report.text import human_size
 
 MODELS = ("resnet50", "bert_base_mlm")
 # Float32 keeps about seven digits; fifty layers in another order of summation cost two to three of them.

@@ -57,3 +57,13 @@ class Shown:
 
 def _shortened(text: str, length: int) -> str:
     return text if len(text) <= length else f"{text[: length - 3]}..."
+
+
+def human_size(size_bytes: int) -> str:
+    """``size_bytes`` with a unit: 1.2 kB, 97.8 MB."""
+    size = float(size_bytes)
+    for unit in ("bytes", "kB", "MB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.2f} GB"

@@ -15,6 +15,7 @@ from urllib.parse import parse_qsl
 import typer
 
 from fx2onnx.base.errors import UserError, VerificationError
+from fx2onnx.base.escape import human_size
 from fx2onnx.base.options import INPUTS, SIZES
 from fx2onnx.base.targets import check_target
 from fx2onnx.capture.options import CaptureOptions
@@ -28,7 +29,6 @@ from fx2onnx.files.staging import cannot_write
 from fx2onnx.manifest.names import MODEL_FILE
 from fx2onnx.precision.options import Precision
 from fx2onnx.quantize.options import Quantize
-from fx2onnx.report.text import human_size
 from fx2onnx.sources.registry import with_kind
 from fx2onnx.sources.source import Options
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.base.escape import human_size
 from fx2onnx.base.targets import check_target
 from fx2onnx.cli import options
 from fx2onnx.cli.export import Capture, CaptureFlag, Exported, Task, asked_of, default_output, is_folder_task, with_task
@@ -20,7 +21,6 @@ from fx2onnx.files.pipeline_index import is_pipeline_source
 from fx2onnx.manifest.names import MODEL_FILE
 from fx2onnx.precision.options import Precision
 from fx2onnx.quantize.options import Quantize
-from fx2onnx.report.text import human_size
 from fx2onnx.sources.source import Options
 
 if TYPE_CHECKING:

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.base.escape import human_size
 from fx2onnx.cli import options
 from fx2onnx.cli.export import Task, default_output, with_task
 from fx2onnx.cli.files import check_apart, write_report_of_folder
 from fx2onnx.cli.options import Group
 from fx2onnx.cli.outcome import print_json, reports_errors
 from fx2onnx.exporting.options import ExportOptions
-from fx2onnx.report.text import human_size
 from fx2onnx.sources.source import Options
 
 if TYPE_CHECKING:
@@ -80,7 +80,6 @@ class TrainingJob:
 def _export_training_folder(job: TrainingJob, *, report: Path | None, json_output: bool, quiet: bool) -> None:
     """Export into the folder and show what is in it. Raises UserError."""
     from fx2onnx.cli.progress import Stages
-    from fx2onnx.sources import resolve
     from fx2onnx.sources.inputs import input_files
 
     if job.loss not in LOSSES:
@@ -91,7 +90,7 @@ def _export_training_folder(job: TrainingJob, *, report: Path | None, json_outpu
     check_apart([report], input_files(job.source, job.source_options.get("weights")))
     with Stages(quiet=quiet or json_output) as stages:
         with stages.stage(f"build {job.source}"):
-            model = resolve(job.source, **job.source_options)
+            model = options.resolve_source(job.source, **job.source_options)
         done = stages.call("export", lambda: _exported(job, model))
     summary = _summary(job, done)
     if report is not None:

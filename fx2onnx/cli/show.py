@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
+from fx2onnx.base.escape import human_size
 from fx2onnx.cli import options
 from fx2onnx.cli.outcome import print_json, reports_errors
 from fx2onnx.cli.progress import cell, line, shape_text, working
-from fx2onnx.report.text import human_size
 
 MOST_FREQUENT = 12
 """Operators, lines of source code and tied weights that are named; all are in the JSON."""

@@ -16,6 +16,7 @@ from typing import Any
 import onnx_ir as ir
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.base.escape import human_size
 from fx2onnx.base.events import record
 from fx2onnx.base.source import relative_path
 from fx2onnx.base.targets import check_target
@@ -68,7 +69,7 @@ class Attached:
         names = sorted(self.copied, key=lambda name: -self.copied[name])[:NAMES_SHOWN]
         more = ", ..." if len(self.copied) > NAMES_SHOWN else ""
         return [
-            f"{len(self.copied)} weights ({sum(self.copied.values()) / 1e6:.3g} MB) are no part of the checkpoint's files "
+            f"{len(self.copied)} weights ({human_size(sum(self.copied.values()))}) are no part of the checkpoint's files "
             f"as the graph needs them and were copied: {', '.join(names)}{more}"
         ]
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import onnx_ir as ir
 
+from fx2onnx.base.escape import human_size
 from fx2onnx.base.events import record
 from fx2onnx.precision.draft import BETWEEN, Draft
 from fx2onnx.precision.options import Precision
@@ -55,7 +56,7 @@ class Lowered:
     def notes(self) -> list[str]:
         """The lines for a user: how much is in 16 bits, what stays and why, how far the outputs moved."""
         count = sum(self.nodes.values())
-        sizes = f"{self.bytes_before / 1e6:.4g} MB of weights became {self.bytes_after / 1e6:.4g} MB"
+        sizes = f"{human_size(self.bytes_before)} of weights became {human_size(self.bytes_after)}"
         said = [f"{count} nodes in {self.dtype}, {len(self.kept)} in float32, {self.casts} casts: {sizes}"]
         reasons = Counter((each["op"], _kind(each["why"])) for each in self.kept.values())
         for (operator, why), number in reasons.most_common(REASONS_NAMED):

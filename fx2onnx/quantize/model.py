@@ -13,6 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.base.escape import human_size
 from fx2onnx.irx.edit import drop_initializer
 from fx2onnx.irx.values import dims_of
 from fx2onnx.optimize.weights import ArrangedTensor, DerivedTensor, JoinedTensor
@@ -157,7 +158,7 @@ class Quantized:
         """The lines for a user: sizes, the worst layers, and how far the outputs moved."""
         count = len(self.layers)
         said = [
-            f"{count} weights as {self.options.kind}: {self.bytes_before / 1e6:.4g} MB became {self.bytes_after / 1e6:.4g} MB"
+            f"{count} weights as {self.options.kind}: {human_size(self.bytes_before)} became {human_size(self.bytes_after)}"
         ]
         errors = {name: float(layer["error"]) for name, layer in self.layers.items() if "error" in layer}
         if errors:

@@ -9,10 +9,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from fx2onnx.base.escape import human_size
 from fx2onnx.report.compare import ProfileComparison, TimeChange
 from fx2onnx.report.console import PlainConsole, headed_table
 from fx2onnx.report.profile_data import Export, ProfileData, Series
-from fx2onnx.report.text import human_size
 from fx2onnx.report.tree import lines, operations, phases, steps
 
 _ROWS = 10

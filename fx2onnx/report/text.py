@@ -6,15 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-
-def human_size(size_bytes: int) -> str:
-    """``size_bytes`` with a unit: 1.2 kB, 97.8 MB."""
-    size = float(size_bytes)
-    for unit in ("bytes", "kB", "MB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.2f} GB"
+from fx2onnx.base.escape import human_size
 
 
 def summary(report: Mapping[str, Any]) -> str:

@@ -111,15 +111,16 @@ def _precise(path: str, proto: onnx.ModelProto, exact: bytes | None, verdict: Ve
         )
     except Exception:  # of any kind; what is wrong with the file shows without the option, too
         return None
-    verdict.note(PRECISE_NOTE)
     without = cache(lambda: ENGINES["onnxruntime"](path))
 
     def precise(feeds: dict[str, Array]) -> list[Any]:
         try:
-            return run(feeds)
+            outputs = run(feeds)
         except Exception:  # of any kind; the same without the option says whose fault it is
             verdict.note(NOT_PRECISE_NOTE)
             return without()(feeds)
+        verdict.note(PRECISE_NOTE)
+        return outputs
 
     return precise
 

@@ -205,3 +205,11 @@ def test_a_wrong_file_names_the_command_that_finds_the_node(folder: Path) -> Non
     done = invoke("verify", "wrong.onnx", "inner/shell_net.py:make")
     assert done.exit_code == 1
     assert "fx2onnx locate wrong.onnx inner/shell_net.py:make" in " ".join(done.stderr.split())
+
+
+@pytest.mark.parametrize("name", ["export", "export-training", "profile"])
+def test_a_missing_source_is_said_by_every_command(name: str, tmp_path: Path) -> None:
+    """Options of sources, such as --stand-ins, go with it to what builds it."""
+    where = [] if name == "profile" else ["-o", str(tmp_path / "out")]
+    done = invoke(name, "no_module_of_this_name:make", *where)
+    assert (done.exit_code, "[E601]" in done.stderr) == (2, True), done.stderr

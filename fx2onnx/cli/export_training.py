@@ -115,20 +115,19 @@ def _exported(job: TrainingJob, model: Source) -> TrainingFolder:
     import torch
 
     from fx2onnx.api import export_training
-    from fx2onnx.cli.feeds import dynamic_shapes_of, parse_dynamic
+    from fx2onnx.cli.feeds import arguments_of, dynamic_shapes_of, parse_dynamic
 
-    loss, target, axes = _loss_of(job.loss, model)
-    shapes = dict(dynamic_shapes_of(model, parse_dynamic(list(job.dynamic))) or {})
-    names = {str(size) for of_input in shapes.values() for size in of_input.values()}
-    shapes |= {TARGET: {axis: name for axis, name in axes.items() if name in names}}
+    loss, target = _loss_of(job.loss, model)
+    wanted, samples = parse_dynamic(list(job.dynamic)), arguments_of(model)
+    own = wanted.pop(TARGET, None) if isinstance(wanted, dict) and TARGET not in samples else None
+    shapes = dict(dynamic_shapes_of(model, wanted) or {})
+    shapes[TARGET] = _shared(target, shapes, samples) if own is None else own
+    if not any(value.requires_grad for value in model.module.parameters()):
+        model.module.requires_grad_()
     optimizer = None
     if job.optimizer is not None:
         rate = {} if job.learning_rate is None else {"lr": job.learning_rate}
         parameters = [value for value in model.module.parameters() if value.requires_grad]
-        if not parameters:
-            for value in model.module.parameters():
-                value.requires_grad_()
-            parameters = list(model.module.parameters())
         optimizer = getattr(torch.optim, OPTIMIZERS[job.optimizer])(parameters, **rate)
     metrics = {"accuracy": _accuracy} if job.loss == "cross_entropy" else {}
     return export_training(
@@ -144,6 +143,19 @@ def _exported(job: TrainingJob, model: Source) -> TrainingFolder:
         metrics=metrics,
         verify=job.verify,
     )
+
+
+def _shared(
+    target: torch.Tensor, shapes: Mapping[str, Mapping[int, Any]], samples: Mapping[str, Any]
+) -> dict[int, str]:
+    """The dynamic axes that the target shares with inputs: the same axis, of the same size in the example."""
+    found: dict[int, str] = {}
+    for name, axes in shapes.items():
+        sizes = getattr(samples.get(name), "shape", ())
+        for axis, size in axes.items():
+            if axis < min(len(sizes), target.dim()) and sizes[axis] == target.shape[axis]:
+                found.setdefault(axis, str(size))
+    return found
 
 
 def _scores(outputs: Any) -> torch.Tensor:
@@ -167,10 +179,8 @@ def _accuracy(outputs: Any, target: torch.Tensor) -> torch.Tensor:
     return (_scores(outputs).argmax(-1) == target).float().mean()
 
 
-def _loss_of(
-    name: str, model: Source
-) -> tuple[Callable[[Any, torch.Tensor], torch.Tensor], torch.Tensor, dict[int, str]]:
-    """The loss, a sample of its target, and the dynamic axes that the target may share with the inputs."""
+def _loss_of(name: str, model: Source) -> tuple[Callable[[Any, torch.Tensor], torch.Tensor], torch.Tensor]:
+    """The loss, and a sample of its target."""
     import torch
     from torch.nn import functional
 
@@ -178,15 +188,13 @@ def _loss_of(
         scores = _scores(model.module.eval()(*model.args, **(model.kwargs or {})))
     is_class = name == "cross_entropy"
     sizes = list(scores.shape[:-1]) if is_class else list(scores.shape)
-    first = next(iter((model.dynamic_shapes or {}).values()), {})
-    axes = {axis: size for axis, size in dict(first).items() if isinstance(size, str) and axis < len(sizes)}
     if is_class:
         target = torch.zeros(sizes, dtype=torch.int64)
         return lambda outputs, target: functional.cross_entropy(
             _scores(outputs).flatten(0, -2), target.flatten()
-        ), target, axes  # fmt: skip
+        ), target  # fmt: skip
     function = functional.mse_loss if name == "mse" else functional.binary_cross_entropy_with_logits
-    return lambda outputs, target: function(_scores(outputs), target), torch.zeros(sizes, dtype=scores.dtype), axes
+    return lambda outputs, target: function(_scores(outputs), target), torch.zeros(sizes, dtype=scores.dtype)
 
 
 def _summary(job: TrainingJob, done: TrainingFolder) -> dict[str, Any]:

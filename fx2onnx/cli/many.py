@@ -21,7 +21,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.text import Text
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.base.escape import human_size, of_allowed
+from fx2onnx.base.escape import human_size
 from fx2onnx.base.typed_json import Misfit, Open, built
 from fx2onnx.cli.files import check_apart, write_report
 from fx2onnx.cli.job import Job
@@ -33,6 +33,7 @@ from fx2onnx.files.digest import digest_of
 from fx2onnx.files.staging import sweep
 from fx2onnx.irx.model_files import digest_of_model
 from fx2onnx.report.console import headed_table
+from fx2onnx.report.text import of_allowed
 
 Row: TypeAlias = dict[str, Any]
 

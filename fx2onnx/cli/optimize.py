@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.base.escape import human_size, of_allowed
+from fx2onnx.base.escape import human_size
 from fx2onnx.base.options import OUTPUT, PRECISION, SIZES
 from fx2onnx.cli import options
 from fx2onnx.cli.export import own_metadata
@@ -16,6 +16,7 @@ from fx2onnx.cli.outcome import print_json, reports_errors
 from fx2onnx.exporting.options import EXTERNAL_HELP, ExportOptions
 from fx2onnx.precision.options import Precision
 from fx2onnx.quantize.options import KINDS, Quantize
+from fx2onnx.report.text import of_allowed
 
 if TYPE_CHECKING:
     from fx2onnx.steps.result import OptimizeResult

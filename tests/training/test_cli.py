@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -159,3 +160,27 @@ def test_a_folder_of_a_fixed_batch(tmp_path: Path) -> None:
     assert (few.exit_code, json.loads(few.stdout)["test"]) == (0, {})
     np.savez(data, input=x[:3], y=x[:3, :1])
     assert "the data has 3" in RUN.invoke(app, command).output
+
+
+@pytest.mark.parametrize(
+    ("dynamic", "loss", "sizes"),
+    [
+        ("images:0=rows", "cross_entropy", ["rows"]),
+        ("images:0=rows;target:0=rows", "cross_entropy", ["rows"]),
+        ("images:0=rows", "mse", ["rows", 3]),
+    ],
+)
+def test_the_target_of_a_factory_is_dynamic_with_its_inputs(
+    dynamic: str, loss: str, sizes: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also without an optimizer, where no parameter of the module is trained."""
+    code = "import torch\n\nclass Net(torch.nn.Linear):\n    def forward(self, images):\n        return super().forward(images)\n\n"
+    (tmp_path / f"{tmp_path.name}.py").write_text(
+        code + "def make():\n    return Net(4, 3).requires_grad_(False), (torch.ones(2, 4),)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    arguments = ["export-training", f"{tmp_path.name}.py:make", "--loss", loss, "--dynamic", dynamic, "-o", "folder"]
+    done = RUN.invoke(app, [*arguments, "--no-verify", "-q"])
+    assert done.exit_code == 0, done.output
+    inputs = {each["name"]: each["shape"] for each in fx2onnx.inspect("folder/gradients.onnx")["inputs"]}
+    assert (inputs["images"], inputs["target"]) == (["rows", 4], sizes)

@@ -40,7 +40,7 @@ def inspect(path: Paths, *, html: Paths | None = None) -> dict[str, Any]:
 def lint(model: Any, target: str = "onnxruntime", *, faults: Paths | None = None) -> list[Finding]:
     """The operators of an ONNX file that ``target`` cannot run, with the line of source code and what to do instead.
 
-    model: a path, or an ``onnx.ModelProto``. target: a runtime or a release of one, such as ``onnxruntime-1.19`` (docs/targets.md).
+    model: a path, an ``onnx.ModelProto``, or an ``ExportResult``. target: a runtime or a release of one, such as ``onnxruntime-1.19`` (docs/targets.md).
     faults: a table of known faults of engines beside those of fx2onnx.
 
     Returns: a list of ``Finding``, empty where nothing stands in the way. Raises: ``UserError`` E001, E302, E303.
@@ -53,7 +53,9 @@ def lint(model: Any, target: str = "onnxruntime", *, faults: Paths | None = None
     asked = find(target)
     if faults is not None:
         add_table(Path(faults))
-    proto = open_file(Path(model)).proto if isinstance(model, str | os.PathLike) else model
+    proto = (
+        open_file(Path(model)).proto if isinstance(model, str | os.PathLike) else getattr(model, "model_proto", model)
+    )
     return findings_of(proto, asked)
 
 

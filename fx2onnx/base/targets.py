@@ -92,6 +92,9 @@ def is_same_file(one: str | PathLike[str], other: str | PathLike[str]) -> bool:
         return os.path.realpath(one) == os.path.realpath(other)
 
 
+_SAVE = "save it first: result.save('model.onnx')"
+
+
 def path_text(path: Any, what: str) -> str:
     """A path as text that every system call and every engine takes. Raises UserError E301."""
     try:
@@ -100,7 +103,9 @@ def path_text(path: Any, what: str) -> str:
         raise UserError(
             "E301",
             f"the path of {what} is {type(path).__name__}, no path",
-            next="give a path such as model.onnx; in export it comes after the example inputs",
+            next=_SAVE
+            if hasattr(path, "save")
+            else "give a path such as model.onnx; in export it comes after the example inputs",
         ) from None
     if not text:
         raise UserError("E301", f"the path of {what} is empty", next="give a path such as model.onnx")

@@ -11,6 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.base.targets import path_text
 from fx2onnx.files.digest import digest_of
 from fx2onnx.irx.names import scope_of, source_of
 from fx2onnx.irx.values import dtype_name
@@ -97,7 +98,7 @@ def _bytes_of(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 def open_model(path: str | os.PathLike[str]) -> OpenedModel:
     """Read a file's graph; the numbers of weights in other files stay there. Raises UserError E302, E303."""
-    text = os.fspath(path)
+    text = path_text(path, "the model")
     loaded = open_file(text)
     sparse = [(tensor.values.name, dense_array(tensor)) for tensor in loaded.proto.graph.sparse_initializer]
     try:

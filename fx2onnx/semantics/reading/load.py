@@ -42,8 +42,12 @@ def load_model(source: Any, external_folder: str = "") -> LoadedModel:
     if _is_onnx_ir_model(source):
         proto, held = _without_weights(source)
         return LoadedModel(proto, folders, "", held)
+    own = getattr(source, "model_proto", None)  # of an ExportResult, and of torch's ONNXProgram
+    if isinstance(own, onnx.ModelProto):
+        return LoadedModel(own, folders)
     raise UserError(
-        "E001", f"a model is a path, bytes, an onnx.ModelProto or an onnx_ir.Model, not {type(source).__name__}"
+        "E001",
+        f"a model is a path, bytes, an onnx.ModelProto, an onnx_ir.Model or an ExportResult, not {type(source).__name__}",
     )
 
 

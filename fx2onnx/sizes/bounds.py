@@ -13,8 +13,8 @@ from typing import Any, TypeAlias
 from fx2onnx.sizes.expr import EVALUATE, MOST_REMEMBERED, Atom, Dim, Number, Scalar, without_remainders
 from fx2onnx.sizes.relation import COMPARE, Relation
 
-Range: TypeAlias = tuple[Number, Number | None]
-"""From a number on, up to another one where there is one."""
+Range: TypeAlias = tuple[Number | None, Number | None]
+"""From a number on, up to another one, where there are such."""
 Ranges: TypeAlias = Mapping[str, Range | None]
 """None for a number of either sign."""
 _COUNT: Range = (0, None)
@@ -58,13 +58,13 @@ def bounds(dim: Scalar, ranges: Ranges) -> tuple[Number | None, Number | None]:
     low: Number | None = dim.constant
     high: Number | None = dim.constant
     for monomial, factor in dim.terms.items():
-        least: Number = 1
+        least: Number | None = 1
         most: Number | None = 1
-        for atom in monomial:
+        for place, atom in enumerate(monomial):
             found = _range_of(atom, ranges)
-            if found is None:
+            if found is None or (len(monomial) > 1 and (found[0] is None or found[0] < 0)):
                 return None, None
-            least *= found[0]
+            least = found[0] if not place else least * found[0]  # type: ignore[operator]
             most = None if most is None or found[1] is None else most * found[1]
         lower, upper = (least, most) if factor > 0 else (most, least)
         low = None if low is None or lower is None else low + factor * lower
@@ -77,7 +77,7 @@ DEEPEST = 50
 
 
 def _range_of(atom: Any, ranges: Ranges) -> Range | None:
-    """None where the atom may be negative."""
+    """None where the atom may be negative, unless it is a minimum or a maximum."""
     if not atom.depth:
         return ranges.get(atom.text, _COUNT)
     if atom.depth > DEEPEST:
@@ -89,16 +89,15 @@ def _range_of(atom: Any, ranges: Ranges) -> Range | None:
     parts = [bounds(arg, ranges) for arg in atom.args]
     lows, highs = ([part[side] for part in parts] for side in (0, 1))
     if atom.op == "max":
-        known = [low for low in lows if low is not None and low >= 0]
-        return (max(known), None if None in highs else max(highs)) if known else None  # type: ignore[type-var]
+        return max((low for low in lows if low is not None), default=None), None if None in highs else max(highs)  # type: ignore[type-var]
+    if atom.op == "min":
+        return None if None in lows else min(lows), min((high for high in highs if high is not None), default=None)  # type: ignore[type-var]
     if atom.op not in _KEEPS_SIGN or any(low is None or low < 0 for low in lows):
         return None
     return _of_positive(atom, lows, highs)  # type: ignore[arg-type]
 
 
 def _of_positive(atom: Any, lows: Sequence[Number], highs: Sequence[Number | None]) -> Range:
-    if atom.op == "min":
-        return min(lows), min((high for high in highs if high is not None), default=None)
     if atom.op in _MONOTONE:
         grows = _MONOTONE[atom.op]
         return grows(lows[0]), None if highs[0] is None else grows(highs[0])
@@ -111,7 +110,7 @@ def _of_positive(atom: Any, lows: Sequence[Number], highs: Sequence[Number | Non
 _MONOTONE = {name: EVALUATE[name] for name in ("float", "real", "floor", "ceil", "trunc", "round", "sqrt")}
 """Functions that grow with their operand."""
 _NEVER_NEGATIVE = frozenset({"abs", "bit_length", "exp"})
-_KEEPS_SIGN = frozenset({"floordiv", "truediv", "mod", "min", "pow", *_MONOTONE})
+_KEEPS_SIGN = frozenset({"floordiv", "truediv", "mod", "pow", *_MONOTONE})
 """Functions whose value is >= 0 where their arguments are."""
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -35,7 +35,7 @@ from fx2onnx.verify.float_values import BY_ANY_ENGINE, NEAR_FLOAT64, NEEDS_RANGE
 from fx2onnx.verify.interface import Interface, as_file, assign, vanished
 from fx2onnx.verify.marks import MOST, Marks
 from fx2onnx.verify.module_state import NothingToCompare, Unsteady, as_quantized, compare_weights, with_state
-from fx2onnx.verify.noise import Draw, RandomNodes, Recording, drawn_outputs
+from fx2onnx.verify.noise import Draw, Outgrown, RandomNodes, Recording, drawn_outputs
 from fx2onnx.verify.on_cpu import leave, on_cpu
 from fx2onnx.verify.outputs import Outputs
 from fx2onnx.verify.precision import as_input, rounded_inputs
@@ -192,7 +192,7 @@ def _compare(verdict: Verdict, case: Case, seeds: Sequence[int], start: float) -
         if not needed and not budget.allows(1 + len(engines), share, len(verdict.tried), judging=True):
             verdict.left_out.append(f"{sample.name}: effort={verdict.effort} leaves it out")
             continue
-        _other(verdict, case, maker, sample, engines, partial(budget.outgrows, len(engines), share))
+        _other(verdict, case, maker, sample, engines, budget.most_of_run(len(engines), share))
         budget.note(share)
     if case.eager.codes is not None and case.eager.codes.overflowed:
         verdict.note(OVERFLOWS.format(", ".join(case.eager.codes.overflowed)))
@@ -233,10 +233,10 @@ def _on_cpu_or_device(verdict: Verdict, case: Case, tensors: Sequence[torch.Tens
 
 
 def _other(
-    verdict: Verdict, case: Case, maker: Maker, sample: Sample, engines: Sequence[str], outgrows: Callable[[], bool]
+    verdict: Verdict, case: Case, maker: Maker, sample: Sample, engines: Sequence[str], most_work: float
 ) -> None:
-    """Another set of inputs: of its kind of values, or tamer ones, or the sample's, whatever eager PyTorch runs on first, in the
-    time that it may take: ``outgrows`` says of the run before whether it does not.
+    """Another set of inputs: of its kind of values, or tamer ones, or the sample's, whatever eager PyTorch runs on first, with
+    ``most_work`` at most.
     """
     tries = [(sample, False), (sample, True), (replace(sample, values="sample"), False)]
     problem = ""
@@ -246,7 +246,10 @@ def _other(
             break  # the sample itself
         tensors = rounded_inputs(maker.make(asked, tame=tame), case.names, case.file)
         try:
-            expected, recording = _eager(case, tensors)
+            expected, recording = _eager(case, tensors, most_work=most_work)
+        except Outgrown as cause:
+            problem = problem or str(cause)
+            continue
         except Exception as cause:  # forward is the user's code
             problem = problem or f"eager PyTorch itself fails ({first_line(cause)[:120]})"
             if isinstance(cause, TimeoutError):
@@ -256,9 +259,6 @@ def _other(
         unlike = _unlike_the_sample(case, asked, tensors, expected, recording.draws)
         if unlike:
             problem = problem or unlike
-            continue
-        if outgrows():
-            problem = problem or "its numbers make eager PyTorch take far longer than its sizes do"
             continue
         if problem:
             verdict.left_out.append(f"{sample.name}: {problem}; tamer values instead")
@@ -286,8 +286,10 @@ def _unlike_the_sample(
     return ""
 
 
-def _eager(case: Case, tensors: Sequence[torch.Tensor], *, timed: bool = False) -> tuple[list[Array], Recording]:
-    recording = Recording(tensors if timed else ())
+def _eager(
+    case: Case, tensors: Sequence[torch.Tensor], *, timed: bool = False, most_work: float = math.inf
+) -> tuple[list[Array], Recording]:
+    recording = Recording(tensors if timed else (), most_work)
     if not timed:
         recording.most_turns = LONGER_LOOPS * (case.turns + LONGER_LOOPS)  # some inputs let a loop never end
         recording.end_seconds = time.monotonic() + case.longest("eager", on_sample=False)

@@ -11,6 +11,7 @@ changes is compared in full, whatever the file draws for it.
 from __future__ import annotations
 
 import functools
+import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -77,13 +78,21 @@ class Draw:
     """What the random node of the file would have to give."""
 
 
+class Outgrown(BaseException):
+    """A run was ended, since the numbers of its inputs decide on sizes or counts of loops that make it a long one. No Exception,
+    so that ``forward`` does not catch it.
+    """
+
+
 class Recording(EagerMode):
     """Keeps the results of random operators, which integers pick rows of which tables, and at which numbers operators do
     something else.
     """
 
-    def __init__(self, inputs: Sequence[torch.Tensor] = ()) -> None:
+    def __init__(self, inputs: Sequence[torch.Tensor] = (), most_work: float = math.inf) -> None:
+        """``most_work``: Outgrown is raised beyond."""
         super().__init__()  # type: ignore[no-untyped-call]
+        self._most_work = most_work
         self._whole = whole_numbers(inputs)
         self.draws: list[Draw] = []
         self.picks: list[tuple[torch.Tensor, int, int]] = []
@@ -112,6 +121,8 @@ class Recording(EagerMode):
         self.says_nothing |= SAYS_NOTHING.get(func._opname, frozenset())
         result = func(*args, **kwargs)
         self.work += work_of(func, args, result)
+        if self.work > self._most_work:
+            raise Outgrown("its numbers make eager PyTorch take far longer than its sizes do")
         self.has_no_order = self.has_no_order or chooses_without_order(func, args, result)
         self.turned.see(func, args, result, self._whole)
         self.says_nothing |= NO_WHOLE_NUMBER if self.turned.whole_again else frozenset()

@@ -87,12 +87,12 @@ class WorkBudget:
         is_many = samples > MOST_SAMPLES and not math.isinf(self.most)
         return self.spent + self.cost(runs, share) <= self.most and not is_many
 
-    def outgrows(self, engines: int, share: float) -> bool:
-        """Return whether eager PyTorch's last run shows that so many engines and judging would take far more work than inputs of such a
-        share of the sample's numbers should, and more than all may.
+    def most_of_run(self, engines: int, share: float) -> float:
+        """The work at which a run of eager PyTorch on inputs with such a share of the sample's numbers is ended: far more than
+        they let expect, and more than is left for so many engines and judging.
         """
-        growth = self.last / max(self.cost(1, share), _LEAST_EXPECTED)
-        return growth > _OUTGROWN and (JUDGE_RUNS + engines) * self.last > self.most
+        expected = max(self.cost(1, share), _LEAST_EXPECTED)
+        return max(_OUTGROWN * expected, self.most / (JUDGE_RUNS + engines))
 
     def note(self, share: float) -> None:
         """The inputs that were tried last have such a share of the sample's numbers."""

@@ -141,6 +141,9 @@ PROGRAMS: dict[str, Any] = {
     "split by a size": lambda x: [part * place for place, part in enumerate(torch.cat([x, x + 1]).split(x.shape[0]))],
     "linspace": lambda x: torch.linspace(-1, 1, x.shape[0])[:, None] * x,
     "in place": lambda x: x.clone().index_fill_(1, torch.tensor([0]), 5.0),
+    "first of a half": lambda x: x[: x.shape[0] // 2][:1] - x[: x.shape[0] // 2],
+    "first of the rest": lambda x: torch.where(x[1:][:1] > 0, x[1:], 0.0),
+    "last of a half": lambda x: (x[: x.shape[0] // 2] * x[: x.shape[0] // 2][-1:]).cumsum(0),
 }
 
 
@@ -168,9 +171,9 @@ def test_a_slice_asks_nothing_of_its_start() -> None:
 SMALLEST = {
     "chunk": 2, "write to a chunk": 2, "split by a size": 1, "root of a size": 1, "power of a size": 1,
     "interpolate bilinear": 1, "view": 1, "interpolate": 1, "max_pool": 1, "conv": 1, "adaptive pool": 1,
-    "attention": 1,
+    "attention": 1, "first of a half": 2, "first of the rest": 2, "last of a half": 2,
 }  # fmt: skip
-"""The programs that eager PyTorch itself refuses, or answers without elements, at size 0."""
+"""The programs that eager PyTorch itself refuses, or answers without elements, at smaller sizes."""
 
 
 @pytest.mark.parametrize("name", sorted(PROGRAMS))

@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+import torch
 from onnx import helper
 from test_hostile import LIMIT_BYTES, options, value
+from torch.nn.functional import grid_sample
 
 import fx2onnx.runner as ort
 from fx2onnx.base.errors import UserError
@@ -177,6 +179,27 @@ def test_a_grid_of_no_numbers(mode: str, padding_mode: str, expected: list[float
     step = node("GridSample", ["x", "grid"], ["y"], mode=mode, padding_mode=padding_mode)
     (found,) = ort.InferenceSession(model([step], constants)).run(None, {})
     np.testing.assert_array_equal(found.ravel(), expected)
+
+
+@pytest.mark.parametrize("mode", ["linear", "nearest", "cubic"])
+@pytest.mark.parametrize("padding_mode", ["zeros", "border", "reflection"])
+@pytest.mark.parametrize("align_corners", [0, 1])
+def test_pixels_of_no_numbers_reach_only_where_pytorch_reads_them(
+    mode: str, padding_mode: str, align_corners: int
+) -> None:
+    """Of a pixel that lies outside or has no weight, too."""
+    along = np.array([0, 0.3, 1, 1.4, -1.7, 30, -1e9, 1e20, np.inf, np.nan], np.float32)
+    places = np.stack(np.meshgrid(along, along), -1)[None].astype(np.float32)
+    image = np.where(np.arange(12) % 3 == 0, np.inf, np.where(np.arange(12) == 7, np.nan, 1)).astype(np.float32)
+    constants = {"x": image.reshape(1, 1, 3, 4), "grid": places}
+    settings = {"mode": mode, "padding_mode": padding_mode, "align_corners": align_corners}
+    (found,) = ort.InferenceSession(model([node("GridSample", ["x", "grid"], ["y"], **settings)], constants)).run(
+        None, {}
+    )
+    names = {"linear": "bilinear", "cubic": "bicubic"}
+    operands = [torch.from_numpy(each) for each in constants.values()]
+    expected = grid_sample(*operands, names.get(mode, mode), padding_mode, bool(align_corners))
+    np.testing.assert_allclose(found, expected.numpy(), 1e-5, 1e-5)
 
 
 @pytest.mark.long

@@ -48,6 +48,10 @@ def test_what_is_certain_is_true_at_every_size(op: str, gap: Any, n: Any, m: Any
         sizes = [range(low, (low + 12 if high is None else high) + 1) for low, high in ranges.values()]
         for one, two in itertools.product(*sizes):
             assert COMPARE[op](evaluate(gap, {"n": one, "m": two}), 0) == known
+    known = certain(op, gap, 0)
+    if known is not None:
+        for one, two in itertools.product(range(12), repeat=2):
+            assert COMPARE[op](evaluate(gap, {"n": one, "m": two}), 0) == known
 
 
 @pytest.mark.parametrize(
@@ -68,6 +72,23 @@ def test_what_is_certain_is_true_at_every_size(op: str, gap: Any, n: Any, m: Any
 def test_ranges_of_several_sizes_decide(op: str, gap: Any, known: bool | None) -> None:
     assert known_sign(op, gap, {"n": (2, 10), "m": (1, 6)}) is known
     assert certain("ge", N * M, 0) is True
+
+
+@pytest.mark.parametrize(
+    ("op", "lhs", "rhs", "known"),
+    [
+        ("le", apply("min", 1, N - 1), 1, True),
+        ("gt", apply("max", apply("min", 1, N - 1), 0), 1, False),
+        ("le", apply("max", N - 1, 0), 1, None),
+        ("ge", apply("max", 3, N - M), 3, True),
+        ("ge", apply("min", 3, N - M), -5, None),
+        ("le", -2 * apply("max", 3, N - M), -6, True),
+        ("le", N * apply("min", 1, N - 1), N, None),
+    ],
+    ids=str,
+)
+def test_a_minimum_is_never_beyond_its_arguments(op: str, lhs: Any, rhs: Any, known: bool | None) -> None:
+    assert certain(op, lhs, rhs) is known
 
 
 def test_a_difference_that_is_nothing_is_known() -> None:

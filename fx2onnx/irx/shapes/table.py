@@ -14,6 +14,7 @@ import onnx_ir as ir
 from fx2onnx.base.errors import InternalError, UserError
 from fx2onnx.irx.schema import OpSchema
 from fx2onnx.irx.values import Dims, dims_of, dtype_name, dtype_of, known_ints
+from fx2onnx.sizes.bounds import certain
 from fx2onnx.sizes.expr import Dim, DimLike, product
 
 Typed: TypeAlias = tuple[ir.DataType, Dims]
@@ -92,10 +93,15 @@ def broadcast_dims(*shapes: Sequence[DimLike]) -> Dims:
             if index < 0:
                 continue
             dim = shape[index]
-            if size == 1 or (isinstance(size, Dim) and isinstance(dim, int) and dim != 1):
+            if size == 1 or (isinstance(size, Dim) and (dim != 1 if isinstance(dim, int) else _gives_way(size, dim))):
                 size = dim
         result.append(size)
     return tuple(result)
+
+
+def _gives_way(size: Dim, other: Dim) -> bool:
+    """Return whether ``size`` is at most one and the other may be more, such as ``min(1, n)`` beside ``n``."""
+    return size != other and certain("le", size, 1) is True and certain("le", other, 1) is None
 
 
 def as_dim(size: Any) -> DimLike:

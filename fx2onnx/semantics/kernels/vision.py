@@ -89,31 +89,29 @@ def grid_sample(
             dim = x.shape[2 + axis]
             position = _pixel_positions(grid[sample, ..., n_axes - 1 - axis].astype(compute), dim, align_corners)
             low, high = (0.0, dim - 1.0) if align_corners else (-0.5, dim - 0.5)
-            if mode == "nearest":
-                position = np.rint(position)
-            if (
-                padding_mode != "zeros" and _MODES[mode] != "cubic"
-            ):  # of a cubic, each tap is moved inside, as in PyTorch
+            if padding_mode != "zeros" and _MODES[mode] != "cubic":  # a cubic's taps are moved inside one by one
                 if padding_mode == "border":
                     position = np.clip(position, 0, dim - 1)
                 else:
                     outside = (position < low) | (position > high)
-                    position = np.where(outside, _reflected(position, low, high), position)
+                    position = np.clip(np.where(outside, _reflected(position, low, high), position), 0, dim - 1)
                 position = np.where(np.isfinite(position), position, 0)
             taps = []
             for index, weight in _taps(position, _MODES[mode]):
                 index = np.where(np.isfinite(index), index, OFF_IMAGE)
                 inside = (index >= 0) & (index <= dim - 1)
-                if padding_mode == "reflection":
-                    index = np.where(inside, index, _reflected(index, low, high))
-                elif padding_mode == "zeros":
-                    weight = np.where(inside | np.isnan(weight), weight, 0)
-                taps.append((np.clip(index, 0, dim - 1).astype(np.int64), weight))
+                if _MODES[mode] == "cubic" and padding_mode != "zeros":
+                    if padding_mode == "reflection":
+                        index = np.where(inside, index, _reflected(index, low, high))
+                    inside = np.ones_like(inside)
+                taps.append((np.clip(index, 0, dim - 1).astype(np.int64), weight, inside))
             lines.append(taps)
         for choice in np.ndindex(*(len(taps) for taps in lines)):
             picked = [lines[axis][tap] for axis, tap in enumerate(choice)]
             weight = math.prod((item[1] for item in picked[1:]), start=picked[0][1])
-            y[sample] += source[sample][(slice(None), *(item[0] for item in picked))] * weight
+            inside = np.logical_and.reduce([item[2] for item in picked])
+            pixels = source[sample][(slice(None), *(item[0] for item in picked))]
+            y[sample] += (pixels if inside.all() else np.where(inside, pixels, 0)) * weight
     return narrowed(y, x.dtype)
 
 

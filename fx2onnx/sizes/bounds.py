@@ -30,14 +30,40 @@ def certain(op: str, lhs: Any, rhs: Any, signed: Set[str] = NONE) -> bool | None
     if known is not None or not isinstance(gap, Dim):
         return known
     whole = without_remainders(gap)
-    return None if whole is gap else known_sign(op, whole, ranges)
+    known = None if whole is gap else known_sign(op, whole, ranges)
+    return _sign_in(op, *_bounds_without_quotients(gap, ranges)) if known is None else known
+
+
+def _bounds_without_quotients(gap: Dim, ranges: Ranges) -> tuple[Number | None, Number | None]:
+    """Lower and upper bound of a sum with multiples of quotients: ``4 * (x // 4)`` is from ``x - 3`` to ``x``."""
+    rest: Any = gap
+    low: Number = 0
+    high: Number = 0
+    atom: Any
+    for (atom, *others), factor in gap.terms.items():
+        if others or atom.op != "floordiv" or atom.is_real or type(atom.args[1]) is not int:
+            continue
+        dividend, divisor = atom.args
+        if isinstance(dividend, Dim) and divisor > 0 and factor % divisor == 0:
+            share = factor // divisor
+            rest = rest + dividend * share - Dim({(atom,): factor})
+            low -= max(share, 0) * (divisor - 1)
+            high -= min(share, 0) * (divisor - 1)
+    if rest is gap:
+        return None, None
+    least, most = bounds(rest, ranges)
+    return None if least is None else least + low, None if most is None else most + high
 
 
 def known_sign(op: str, gap: Any, ranges: Ranges = _NONE) -> bool | None:
     """The truth of ``gap`` compared with 0."""
     if not isinstance(gap, Dim):
         return COMPARE[op](gap, 0)
-    low, high = bounds(gap, ranges)
+    return _sign_in(op, *bounds(gap, ranges))
+
+
+def _sign_in(op: str, low: Number | None, high: Number | None) -> bool | None:
+    """The truth of a number within these bounds compared with 0."""
     if low is not None and low > 0:
         return op in ("ne", "gt", "ge")
     if high is not None and high < 0:

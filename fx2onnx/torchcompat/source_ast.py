@@ -71,9 +71,25 @@ def tree_of(code: CodeType) -> ast.Module:
         block = "".join(inspect.getblock(lines))
         is_indented = block[:1].isspace()
         tree = ast.parse("if 1:\n" + block if is_indented else block)
-    except (SyntaxError, IndexError, ValueError):
-        return ast.Module([], [])
+    except (SyntaxError, IndexError, ValueError):  # a lambda begins within a statement
+        return _statement_at(first, "".join(lines_of(code.co_filename)))
     return ast.increment_lineno(tree, first - 1 - is_indented)
+
+
+@lru_cache(maxsize=64)
+def _statement_at(line: int, text: str) -> ast.Module:
+    """The shortest statement of a file that a line lies in; nothing where there is none."""
+    try:
+        statements = [node for node in ast.walk(_tree_of_file(text)) if isinstance(node, ast.stmt)]
+    except (SyntaxError, ValueError):
+        return ast.Module([], [])
+    around = [node for node in statements if node.lineno <= line <= (node.end_lineno or 0)]
+    return ast.Module(sorted(around, key=lambda node: (node.end_lineno or 0) - node.lineno)[:1], [])
+
+
+@lru_cache(maxsize=8)
+def _tree_of_file(text: str) -> ast.Module:
+    return ast.parse(text)
 
 
 def value_of(node: ast.expr, frame: FrameType) -> object:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import queue
 import random
 import sys
 import threading
@@ -47,18 +48,18 @@ class Meeting(Net):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.before()
-        thread = threading.Thread(target=lambda: _RESULTS.append(self.during()))
+        thread = threading.Thread(target=lambda: _RESULTS.put(self.during()))
         thread.start()
         thread.join(30)
         return super().forward(x)
 
 
-_RESULTS: list[Any] = []
+_RESULTS: queue.SimpleQueue[Any] = queue.SimpleQueue()
+"""No list, which an export would leave as it was."""
 
 
 def during_capture(during: Callable[[], Any], before: Callable[[], Any] = lambda: None, strategy: str = "fake") -> Any:
     """What ``during`` gives in another thread, while this one is in a forward that is captured and has done ``before``."""
-    _RESULTS.clear()
     with torch.random.fork_rng():
         module = Meeting(during, before)
     finished = threading.Event()
@@ -69,7 +70,7 @@ def during_capture(during: Callable[[], Any], before: Callable[[], Any] = lambda
     finally:
         finished.set()
         stay.join()
-    return _RESULTS[0]
+    return _RESULTS.get(timeout=30)
 
 
 def encoder() -> tuple[nn.Module, tuple[torch.Tensor, torch.Tensor]]:

@@ -84,10 +84,15 @@ def test_ranges_of_several_sizes_decide(op: str, gap: Any, known: bool | None) -
         ("ge", apply("min", 3, N - M), -5, None),
         ("le", -2 * apply("max", 3, N - M), -6, True),
         ("le", N * apply("min", 1, N - 1), N, None),
+        ("ge", -4 * (-N // 4), N, True),
+        ("gt", -4 * (-N // 4), N, None),
+        ("lt", -4 * (-N // 4), N + 4, True),
+        ("lt", 6 * (N // 3), 2 * N - 4, False),
+        ("le", 5 * (N // 3), 2 * N, None),
     ],
     ids=str,
 )
-def test_a_minimum_is_never_beyond_its_arguments(op: str, lhs: Any, rhs: Any, known: bool | None) -> None:
+def test_minima_and_quotients_have_bounds(op: str, lhs: Any, rhs: Any, known: bool | None) -> None:
     assert certain(op, lhs, rhs) is known
 
 

@@ -237,7 +237,7 @@ def _live(code: CodeType) -> Mapping[int, frozenset[str]]:
 
 def _following(one: dis.Instruction, place: int, places: Mapping[int, int], count: int) -> list[int]:
     jumps = [places[one.argval]] if one.opcode in (*dis.hasjrel, *dis.hasjabs) else []
-    ends = one.opname.startswith(_ENDS) or place + 1 == count
+    ends = (one.opname.startswith(_ENDS) and one.opname != "RETURN_GENERATOR") or place + 1 == count
     return jumps if ends else [*jumps, place + 1]
 
 

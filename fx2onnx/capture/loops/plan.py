@@ -5,12 +5,14 @@ memories that have them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import torch
 import torch.fx
 
 from fx2onnx.capture.captured import Symbol, TensorInfo
 from fx2onnx.capture.loops.parts import (
+    TURN,
     Entry,
     HandedOn,
     Kinds,
@@ -23,6 +25,7 @@ from fx2onnx.capture.loops.parts import (
     number_behind,
     with_sizes,
 )
+from fx2onnx.capture.loops.pieces import begin_of, simplest
 from fx2onnx.capture.loops.ragged import SIZE, axes_of
 from fx2onnx.capture.loops.state import Change, Grown, grown_list
 from fx2onnx.capture.loops.turns import Repeat, Turns, become
@@ -30,8 +33,8 @@ from fx2onnx.capture.python.held import MISSING, Value
 from fx2onnx.capture.python.places import put, value_at
 from fx2onnx.capture.recording.values import Memory, ValuesBefore
 from fx2onnx.capture.registry import load_family
-from fx2onnx.capture.shapes.symnode import sym_int
-from fx2onnx.sizes.expr import Dim, Scalar
+from fx2onnx.capture.shapes.symnode import sym_int, unwrap
+from fx2onnx.sizes.expr import Dim, DimLike, Scalar
 from fx2onnx.torchcompat.pytrees import flatten
 
 aten = torch.ops.aten
@@ -264,7 +267,7 @@ class Plan:
         if len(axes) > 1:
             raise self.loop.loops.refused("a list holds tensors that differ in more than one size from turn to turn")
         rest = [size for size in info.dims if size != SIZE]
-        dims = (self.loop.free_size(0, f"{grown.identity} {len(self.carried)}"), *rest)
+        dims = (self._size_of_pack(grown, item.shape[axes[0]]), *rest)
         carried = HandedOn(TensorInfo(info.dtype, dims), item.device, 0)
         self._input(carried)
         pieces = [carried.given, item.movedim(axes[0], 0)]
@@ -272,6 +275,15 @@ class Plan:
         node = self.tracer.values.node_of(packed)
         carried.output = self.loop.exits.at_list(grown.identity, len(grown.items), carried, node)
         return carried, axes[0]
+
+    def _size_of_pack(self, grown: Grown, size: Value) -> DimLike:
+        """The size of all that the turns before have added, where the elements are pieces one behind the other; else one without a
+        formula.
+        """
+        begin = begin_of(at_turn(unwrap(size), TURN, self.index), TURN)
+        if begin is None or not grown.is_kept or self.loop.exits.found:
+            return self.loop.free_size(0, f"{grown.identity} {len(self.carried)}")  # type: ignore[no-any-return]
+        return begin - simplest(at_turn(begin, self.loop.first), self.tracer.sizes)  # type: ignore[return-value]
 
     def _check_shared(self, tensors: list[torch.Tensor], items: list[torch.Tensor], before: ValuesBefore) -> None:
         """Refuse what later turns would write into by another name; behind the loop, nothing may."""
@@ -339,8 +351,10 @@ class Plan:
     def types_behind(self, length: Scalar) -> list[TensorInfo]:
         """The types of what the loop leaves after so many turns."""
         names = dict.fromkeys(name for one in self.carried for name in sorted(one.free()))
-        free = {name: self.tracer.sizes.new_unbacked() for name in names}
-        return [with_sizes(at_turn(one.info, length), free) for one in self.carried]
+        env = self.tracer.sizes
+        free = {name: env.new_unbacked() for name in names}
+        infos = [with_sizes(at_turn(one.info, length), free) for one in self.carried]
+        return [replace(info, dims=tuple(simplest(size, env) for size in info.dims)) for info in infos]
 
     def give(self, results: Sequence[torch.Tensor]) -> None:
         """Every place has what the last turn left."""

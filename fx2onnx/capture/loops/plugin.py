@@ -151,7 +151,10 @@ class Loops(RunPlugin):
             if type(size) is int and size == 1 and self.may_loop(tensor.shape[dim]):
                 return self.repeated(tensor.unsqueeze(dim).movedim(dim if dim < 0 else dim + 1, 0))
             sizes = self._sizes_of_parts(tensor, size, dim)
-            return own(tensor, size, dim=dim) if sizes is None else self._parts(tensor, sizes, dim % tensor.dim())
+            if sizes is None:
+                return own(tensor, size, dim=dim)
+            axis, whole = dim % tensor.dim(), size if type(size) is int else 0
+            return Turns([ragged(self.tracer, tensor.movedim(axis, 0), sizes, axis, whole)])
 
         return split
 
@@ -166,9 +169,6 @@ class Loops(RunPlugin):
         if type(size) is not int or size < 1 or not self.may_loop((whole + size - 1) // size):
             return None
         return (whole - torch.arange(0, whole, size)).clamp(max=size)
-
-    def _parts(self, tensor: torch.Tensor, sizes: torch.Tensor, axis: int) -> Turns:
-        return Turns([ragged(self.tracer, tensor.movedim(axis, 0), sizes, axis)])
 
     def _chunked(self, own: Callable[..., Value]) -> Callable[..., Value]:
         @answers_for_caller

@@ -11,7 +11,7 @@ import torch
 
 from fx2onnx.base.code_patch import THREAD, answers_for_caller
 from fx2onnx.capture.captured import TensorInfo
-from fx2onnx.capture.loops.turns import Index, Repeat, Turns, listed
+from fx2onnx.capture.loops.turns import Index, Repeat, Turns, is_from_front, listed
 from fx2onnx.capture.python.held import Value
 from fx2onnx.capture.recording.values import dims_of
 from fx2onnx.capture.shapes.symnode import unwrap
@@ -40,14 +40,18 @@ def axes_of(info: TensorInfo | None) -> list[int]:
     return [] if info is None else [axis for axis, size in enumerate(info.dims) if size == SIZE]
 
 
-def ragged(tracer: Value, packed: torch.Tensor, sizes: torch.Tensor, axis: int) -> torch.Tensor:
-    """The stand-in for tensors of these sizes along an axis. ``packed``: all behind each other along the first axis."""
+def ragged(tracer: Value, packed: torch.Tensor, sizes: torch.Tensor, axis: int, whole: int = 0) -> torch.Tensor:
+    """The stand-in for tensors of these sizes along an axis. ``packed``: all behind each other along the first axis; ``whole``: the size
+    of all but the last one, where that is known.
+    """
     rest = dims_of(packed)[1:]
     dims = (*rest[:axis], 1, *rest[axis:])
     marker: torch.Tensor = tracer.values.new_fake(dims, packed.dtype, packed.device)
     starts = sizes.cumsum(0) - sizes
 
     def element(index: Index) -> torch.Tensor:
+        if whole and is_from_front(index):
+            return packed[index * whole : (index + 1) * whole].movedim(0, axis)
         start, size = (_number(numbers.select(0, index)) for numbers in (starts, sizes))
         return packed.narrow(0, start, size).movedim(0, axis)
 
@@ -102,6 +106,11 @@ def _joined(parts: list[Value], dim: int = 0) -> torch.Tensor:
     return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim)
 
 
+def _rank(parts: list[Value]) -> int:
+    first = parts[0].marker if isinstance(parts[0], Repeat) else parts[0]
+    return first.dim()
+
+
 def _padded(
     parts: list[Value], batch_first: bool = False, padding_value: float = 0.0, padding_side: str = "right"
 ) -> torch.Tensor:
@@ -131,6 +140,9 @@ JOINS: dict[OpOverload, Callable[..., torch.Tensor]] = {
     aten.cat.default: _joined,
     aten.concat.default: _joined,
     aten.concatenate.default: _joined,
+    aten.hstack.default: lambda parts: _joined(parts, 0 if _rank(parts) == 1 else 1),
+    aten.vstack.default: lambda parts: _stacked(parts) if _rank(parts) == 1 else _joined(parts),
+    aten.column_stack.default: lambda parts: _stacked(parts, 1) if _rank(parts) == 1 else _joined(parts, 1),
     aten.pad_sequence.default: _padded,
 }
 

@@ -92,7 +92,7 @@ class Counted:
     def __getitem__(self, index: Value) -> Value:
         if isinstance(index, slice):
             raise _loops().refused("Python takes a part of as many elements as a size says")
-        return self.series.at(index if _is_from_front(index) else self.series.length + index)
+        return self.series.at(index if is_from_front(index) else self.series.length + index)
 
 
 def _known(one: Value) -> Value:
@@ -157,8 +157,8 @@ class Turns(list):  # type: ignore[type-arg]
             if step < 0 and (index.start is not None or index.stop is not None):
                 raise _loops().refused("Python takes a part of a list of a dynamic length backwards")
             return self._of(whole[index.start : index.stop : step] if step > 0 else whole[::-step])
-        order = range(len(held)) if _is_from_front(index) else reversed(range(len(held)))
-        place = index if _is_from_front(index) else -1 - index
+        order = range(len(held)) if is_from_front(index) else reversed(range(len(held)))
+        place = index if is_from_front(index) else -1 - index
         for each in order:
             one = held[each]
             if _length(one) is not None:
@@ -166,7 +166,7 @@ class Turns(list):  # type: ignore[type-arg]
                     any(_length(other) is not None for other in held if other is not one) or type(index) is not int
                 ):
                     break
-                return _at(one, place if _is_from_front(index) else -1 - place)
+                return _at(one, place if is_from_front(index) else -1 - place)
             if type(place) is int and place == 0:
                 return one
             place -= 1
@@ -212,7 +212,8 @@ class Turns(list):  # type: ignore[type-arg]
     remove = __delitem__ = sort = count = __contains__ = __eq__ = __lt__ = index  # type: ignore[assignment]
 
 
-def _is_from_front(index: Value) -> bool:
+def is_from_front(index: Value) -> bool:
+    """Return whether an index does not count from the end."""
     return not isinstance(index, int) or isinstance(index, torch.SymInt) or index >= 0
 
 

@@ -106,6 +106,8 @@ class Snapshot:
         self._walk()
         for name, value in others:
             self._found(value, -1, name)
+        self._pending.reverse()
+        self._walk()
         self._outside = len(self.entries)
         for name, holder, content in namespaces(self._functions):
             self._add(Entry(holder, content, NAMESPACE, -1, name))

@@ -27,7 +27,6 @@ PINNED = {
     "looked up": "a key",
     "complex": "a complex number of Python's",
     "operator.index": "asks for the plain number",
-    "numel of a shape": "torch.Size computes with plain numbers",
     "LongTensor": "made by C code",
     "FloatTensor": "made by C code",
     "text times a size": "a text of that length",

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from fx2onnx.capture.python.held import Value
 from fx2onnx.sizes.expr import Atom, Dim, DimLike, apply
 
 
@@ -27,7 +26,7 @@ def begin_of(size: object, turn: Dim) -> DimLike | None:
     return apply("min", line, end) if type(step) is int and step > 0 and is_next else None  # type: ignore[return-value]
 
 
-def simplest(size: DimLike, env: Any) -> DimLike:
+def simplest(size: DimLike, env: Value) -> DimLike:
     """A minimum of which it is known which argument it is."""
     atom = size.only_atom() if isinstance(size, Dim) else None
     if atom is not None and atom.op == "min" and len(atom.args) == 2:
@@ -37,7 +36,7 @@ def simplest(size: DimLike, env: Any) -> DimLike:
     return size
 
 
-def _at_least(size: Any) -> Any:
+def _at_least(size: Value) -> Value:
     """A bound of the size: with an expression in the place of its maximum with a number."""
     for monomial, factor in size.terms.items() if isinstance(size, Dim) else ():
         parts = [arg for arg in monomial[0].args if isinstance(arg, Dim)] if monomial[0].op == "max" else []
@@ -69,9 +68,9 @@ def _line(atom: Atom, turn: Dim) -> tuple[Dim, DimLike] | None:
     return moving[0], fixed[0]
 
 
-def _arguments(atom: Atom) -> list[Any]:
+def _arguments(atom: Atom) -> list[Value]:
     """Those of a minimum and of minima within it."""
-    found: list[Any] = []
+    found: list[Value] = []
     for arg in atom.args:
         inner = arg.only_atom() if isinstance(arg, Dim) else None
         found += _arguments(inner) if inner is not None and inner.op == "min" else [arg]

@@ -224,6 +224,12 @@ class Attempt:
         """True if the module itself runs."""
         return self.program.module is self.root
 
+    def may_have_loops(self) -> frozenset[str]:
+        """The sizes that are asked for by name, which must not become numbers; none once a run with loops of the file was tried."""
+        is_untried = not self.branching.has_loops and self.branching.loop_failure is None
+        has_loops = is_untried and self.is_own_run and self.operators.pre_dispatch
+        return frozenset(self.sizes.hints.keys() - self.request.optional) if has_loops else frozenset()
+
     def at_sample(self) -> Attempt:
         """The attempt at the sample's sizes. 0 and 1 would hide what happens at all others. Raises UserError E105."""
         sizes, other = hints_of(self.arguments).items(), self.sizes.stand_in

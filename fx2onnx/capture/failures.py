@@ -63,7 +63,7 @@ def export_may_help(failed: Failed) -> bool:
         return False
     if failure.code == "E101":
         return _may_be_due_to_fakes(failure.__cause__)
-    return failure.code == "E107" or failed.reason in (Reason.PLAIN_NUMBER, Reason.TURNS)
+    return failure.code == "E107" or (failure.code == "E104" and failed.reason in (Reason.PLAIN_NUMBER, Reason.TURNS))
 
 
 def _may_be_due_to_fakes(cause: BaseException | None) -> bool:

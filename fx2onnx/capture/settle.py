@@ -42,6 +42,8 @@ def after_run(done: Recorded) -> Attempt | Outcome:
             return found if isinstance(found, Recorded) else settled(baseline)
     else:
         change = _specialized(env, hints)
+        if change is not None and change.is_turns and change.size.symbols() & attempt.may_have_loops():
+            return with_loops(done)
         larger = sizes_above_one(env, hints) if change is not None else {}
         if larger:
             sizes = ", ".join(f"{name} = {size}" for name, size in larger.items())
@@ -62,7 +64,7 @@ def settled(done: Recorded) -> Attempt | Outcome:
     named = done.attempt.sizes.hints.keys() - done.attempt.request.optional
     change = _specialized(done.shape_env, done.attempt.sizes.hints, ranges=True, named=named) or _unlike_sample(done)
     if change is not None:
-        if _may_have_loops(done.attempt):
+        if done.attempt.may_have_loops():
             return with_loops(done)
         sizes = road("sizes that not every number fits")
         return cast(Attempt | Failed, sizes.specializing(done.attempt, change, done.shape_env))
@@ -70,14 +72,6 @@ def settled(done: Recorded) -> Attempt | Outcome:
     if done.attempt.branching.failure is not None:
         one_way = road("sizes that not every number fits").decided_one_way(done)
     return _with_assumptions(done) if one_way is None else Failed(done.attempt, one_way)
-
-
-def _may_have_loops(attempt: Attempt) -> bool:
-    """Return whether a run with loops of the file was not tried, and sizes that are asked for by name must not become numbers."""
-    branching = attempt.branching
-    is_untried = not branching.has_loops and branching.loop_failure is None
-    is_named = bool(attempt.sizes.hints.keys() - attempt.request.optional)
-    return is_untried and is_named and attempt.is_own_run and attempt.operators.pre_dispatch
 
 
 def with_loops(outcome: Recorded | Failed, has_exits: bool = False) -> Attempt:

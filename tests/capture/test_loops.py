@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import logging
 import types
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +19,7 @@ from tests.support import Engines, check
 
 Forward = Callable[..., Any]
 PROGRAMS: list[Forward] = []
+LOG = logging.getLogger(__name__)
 REFUSED: dict[str, tuple[Forward, str]] = {}
 
 
@@ -624,3 +626,44 @@ def test_what_is_no_loop_of_the_file_is_refused(name: str) -> None:
         fx2onnx.export(Cells(forward), (torch.randn(2, 6, 4),), dynamic_shapes={"x": {1: "n"}})
     assert caught.value.code == "E105"
     assert any("torch.while_loop" in step for step in caught.value.next)
+
+
+def _recurrent(x: torch.Tensor) -> torch.Tensor:
+    h, out = x[:, 0] * 0, []
+    for part in x.unbind(1):
+        LOG.debug("turn")
+        h = torch.tanh(h + part)
+        out.append(h)
+    return torch.stack(out, 1)
+
+
+def _in_place(x: torch.Tensor) -> torch.Tensor:
+    out = x * 0
+    for index, part in enumerate(x.permute(1, 0, 2)):
+        LOG.debug("turn")
+        out[:, index] = torch.tanh(part + out[:, index - 1])
+    return out
+
+
+def _decaying(x: torch.Tensor) -> torch.Tensor:
+    h, factor = x[:, 0] * 0, 1.0
+    for part in x.unbind(1):
+        LOG.debug("turn")
+        h, factor = torch.tanh(h + part * factor), factor * 0.5
+    return h
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("function", "is_right"), [(_recurrent, True), (_in_place, True), (_decaying, False)])
+def test_a_loop_of_many_turns_is_not_unrolled(function: Any, is_right: bool, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, logger=__name__)
+    x, given = torch.randn(2, 200, 3), ({1: "n"},)
+    if is_right:
+        fx2onnx.export(function, (x,), dynamic_shapes=given)
+    else:
+        with pytest.raises(UserError, match="factor") as caught:
+            fx2onnx.export(function, (x,), dynamic_shapes=given)
+        assert caught.value.code == "E105"
+    assert len(caplog.records) < 20
+    if is_right:
+        check(function, (x[:, :150],), others=[(x[:, :3],)], dynamic_shapes=given)

@@ -74,6 +74,8 @@ class Tracer:
         self.runs_noop_guards = False
         """Whether tests that guard nothing but a crop or a pad are no decisions."""
         self.has_loops = False
+        self.looped: frozenset[str] = frozenset()
+        """Sizes of which loops of many turns are not unrolled: there may be a run with loops of the file."""
         """Whether loops that run as often as a size says are loops of the file."""
         self.has_exits = False
         """Whether those of a fixed length that Python leaves by data are, too."""

@@ -21,6 +21,8 @@ from fx2onnx.torchcompat.frames import user_location
 
 MOST_NUMBERS = 5
 """That an expression may be, for all of them to be in the file."""
+MOST_UNROLLED = 128
+"""Turns of a loop over a named size that a run without loops of the file goes through."""
 
 
 LOOP_IN_TENSORS = (
@@ -189,6 +191,24 @@ def specialized(env: ShapeEnv, dim: Dim) -> int:
     env.numbers_in |= files
     number = int(dim.evaluate(env.hints))
     env.asked.append(("specialize", dim, number))
+    done = Specialization(dim, number, where, loops())
+    if done.is_turns and number > MOST_UNROLLED:
+        _refuse_unrolled(env, done)
     if dim not in env.specializations:
-        env.specializations = {**env.specializations, dim: Specialization(dim, number, where, loops())}
+        env.specializations = {**env.specializations, dim: done}
     return number
+
+
+def _refuse_unrolled(env: ShapeEnv, turns: Specialization) -> None:
+    """Raises UserError E105 for a loop of many turns that a run with loops of the file may do better."""
+    tracer, names = env.tracer(), turns.size.symbols()
+    if tracer is None or not names <= tracer.looped or env.facts.is_settled(turns.relation) is not None:
+        return
+    error = UserError(
+        "E105",
+        f"Python loops as often as {put_shortly(turns.size)} says, which is {turns.value} for the example inputs",
+        where=turns.where,
+        why="so many turns are not unrolled",
+        next=(LOOP_IN_TENSORS, f"make the size static (leave {', '.join(sorted(names))} out of dynamic_shapes)"),
+    )
+    raise because(Reason.TURNS, error)

@@ -183,7 +183,11 @@ def _needs_loops(failed: Failed) -> bool:
 
 
 def _with_loops(failed: Failed, _: Attempt) -> Attempt:
-    return with_loops(failed, has_exits=failed.reason is Reason.PATHS)
+    following, where = with_loops(failed, has_exits=failed.reason is Reason.PATHS), getattr(failed.error, "where", None)
+    if failed.reason is not Reason.TURNS or getattr(failed.error, "code", "") != "E105":
+        return following
+    numbers = following.numbers  # a library's file finds enumerate and the like of a run with loops only if it is named
+    return replace(following, numbers=replace(numbers, files=numbers.files | names_of_file(where)))
 
 
 def _with_first_turn(failed: Failed, _: Attempt) -> Attempt:

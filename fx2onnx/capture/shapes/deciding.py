@@ -209,6 +209,6 @@ def _refuse_unrolled(env: ShapeEnv, turns: Specialization) -> None:
         f"Python loops as often as {put_shortly(turns.size)} says, which is {turns.value} for the example inputs",
         where=turns.where,
         why="so many turns are not unrolled",
-        next=(LOOP_IN_TENSORS, f"make the size static (leave {', '.join(sorted(names))} out of dynamic_shapes)"),
+        next=f"make the size static (leave {', '.join(sorted(names))} out of dynamic_shapes)",
     )
     raise because(Reason.TURNS, error)

@@ -32,7 +32,7 @@ X_TRANSFORMERS = [
     _decoder("gated feed-forward", ff_glu=True, ff_swish=True),
     _decoder("normed queries and keys", attn_qk_norm=True),
     _decoder("one key head", attn_kv_heads=1),
-    _decoder("talking heads", attn_talking_heads=True),
+    _decoder("talking heads", attn_pre_talking_heads=True),
     _decoder("sparse attention", attn_sparse_topk=4),
     _decoder("memory keys", attn_num_mem_kv=2),
     _decoder("sandwich norm", sandwich_norm=True),

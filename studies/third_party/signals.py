@@ -35,7 +35,7 @@ AUDIO = [
     row("torchaudio", "functional.detect_pitch_frequency", apply("torchaudio.functional.detect_pitch_frequency", 16000), *_WAVE),
     row("torchaudio", "ConvTasNet", call("torchaudio.models.ConvTasNet", num_sources=2, enc_num_feats=8, msk_num_feats=8, msk_num_hidden_feats=8, msk_num_layers=2, msk_num_stacks=1), *_MONO),
     row("torchaudio", "Wav2Letter", call("torchaudio.models.Wav2Letter", num_classes=5, num_features=8), "batch 8 samples"),
-    row("torchaudio", "Conformer", lambda: Applied(lambda x, n: at_conformer(x, n)), "batch 12 16", "int12 batch"),
+    row("torchaudio", "Conformer", lambda: _conformer(), "batch 12 16", "int12 batch"),
     row("torchaudio", "HDemucs", call("torchaudio.models.HDemucs", sources=["a", "b"], audio_channels=1, channels=4, depth=4, nfft=512), *_MONO),
     row("torchaudio", "WaveRNN", call("torchaudio.models.WaveRNN", upsample_scales=[2, 2, 4], n_classes=8, hop_length=16, n_res_block=1, n_rnn=8, n_fc=8, kernel_size=5, n_freq=8, n_hidden=8, n_output=8), "1 1 128", "1 1 8 12"),
     row("torchaudio", "Tacotron2 encoder", call("torchaudio.models.tacotron2._Encoder", encoder_embedding_dim=16, encoder_n_convolution=1, encoder_kernel_size=5, then=lambda net: Applied(lambda x: net(x, torch.full((2,), 12)), net)), "2 16 12"),
@@ -71,10 +71,9 @@ AUDIO = [
 ]
 
 
-def at_conformer(x: torch.Tensor, lengths: torch.Tensor) -> list[torch.Tensor]:
-    torch.manual_seed(0)
+def _conformer() -> torch.nn.Module:
     network = at("torchaudio.models.Conformer")(input_dim=16, num_heads=2, ffn_dim=16, num_layers=1, depthwise_conv_kernel_size=3).eval()
-    return tensors(network(x, lengths.clamp(1).index_fill(0, torch.tensor([0]), 12)))
+    return Applied(lambda x, lengths: tensors(network(x, lengths.clamp(1).index_fill(0, torch.tensor([0]), 12))), network)
 
 
 def _tsai(name: str, *args: object, **options: object) -> Row:

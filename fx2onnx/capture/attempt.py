@@ -33,10 +33,7 @@ from fx2onnx.sizes.sets import EVERY
 
 @dataclass
 class Budget:
-    """The number of runs of the module that one capture may take, for whatever reason, and how long it may begin new ones.
-
-    Reruns of a single operator are part of the run that they are in.
-    """
+    """The runs of the module that one capture may take, and how long it may begin new ones; an operator's reruns are part of a run."""
 
     runs: int
     seconds: float
@@ -225,10 +222,9 @@ class Attempt:
         return self.program.module is self.root
 
     def may_have_loops(self) -> frozenset[str]:
-        """The sizes that are asked for by name, which must not become numbers; none once a run with loops of the file was tried."""
-        is_untried = not self.branching.has_loops and self.branching.loop_failure is None
-        has_loops = is_untried and self.is_own_run and self.operators.pre_dispatch
-        return frozenset(self.sizes.hints.keys() - self.request.optional) if has_loops else frozenset()
+        """The sizes asked for by name, which must not become numbers; none once a run with loops was tried."""
+        tried = self.branching.has_loops or self.branching.loop_failure or not self.operators.pre_dispatch
+        return frozenset(self.sizes.hints.keys() - self.request.optional if self.is_own_run and not tried else ())
 
     def at_sample(self) -> Attempt:
         """The attempt at the sample's sizes. 0 and 1 would hide what happens at all others. Raises UserError E105."""
@@ -396,7 +392,7 @@ Outcome: TypeAlias = Recorded | Failed
 
 def own_run_failed(error: BaseException) -> str:
     """One line about why torch.export takes the place of the module's own run."""
-    text = f"{type(error).__name__}: {str(error)[:200]}"
-    if isinstance(error, Fx2OnnxError):
-        text = f"[{error.code}] {error.what}" + (f"   ({error.where})" if error.where else "")
-    return f"the module's own run on fake tensors failed: {text}"
+    if not isinstance(error, Fx2OnnxError):
+        return f"the module's own run on fake tensors failed: {type(error).__name__}: {str(error)[:200]}"
+    where = f"   ({error.where})" if error.where else ""
+    return f"the module's own run on fake tensors failed: [{error.code}] {error.what}{where}"

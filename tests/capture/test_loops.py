@@ -38,6 +38,7 @@ class Cells(nn.Module):
         self.stack = nn.ModuleList([nn.GRUCell(4, 5), nn.GRUCell(5, 5)])
         self.program = program
         self.chosen = self.squashed
+        self.wiring, self.draws = np.ones((2, 3)), np.random.RandomState(0)
 
     def squashed(self, h: torch.Tensor) -> torch.Tensor:
         return h.tanh() * 2

@@ -485,6 +485,10 @@ def differing(entry: Entry) -> Iterator[tuple[object, Value, Value]]:
         if content_of_cell(holder) is not before:
             yield name, before, content_of_cell(holder)
         return
+    if entry.kind in (ARRAY, ADVANCING):
+        if not _is_as_noted(entry):
+            yield "state", content, holder
+        return
     if entry.kind == OBJECT:
         items = [(name, getattr(holder, name, MISSING)) for name in content]
     elif entry.kind == NAMESPACE:
@@ -505,6 +509,15 @@ def differing(entry: Entry) -> Iterator[tuple[object, Value, Value]]:
             yield key, before, after
     for key, before in left.items():
         yield key, before, MISSING
+
+
+def _is_as_noted(entry: Entry) -> bool:
+    """Return whether an array has its elements, or what advances the state, of before; where that is not known it has not."""
+    if entry.kind == ARRAY:
+        return is_same_array(entry.holder, entry.content)
+    advancing = road("what goes on as it is used")
+    now = advancing.state_of(entry.holder)
+    return now is not advancing.UNKNOWN and bool(advancing.is_same_state(now, entry.content))
 
 
 def _are_same(one: tuple[object, Value], other: tuple[object, Value]) -> bool:

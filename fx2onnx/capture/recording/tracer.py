@@ -49,6 +49,9 @@ class Tracer:
     What it makes refers to it weakly, so that it and the weights are freed with the last reference from outside.
     """
 
+    looped: frozenset[str] = frozenset()
+    """Sizes of which loops of many turns are not unrolled: there may be a run with loops of the file."""
+
     def __init__(
         self,
         sizes: ShapeEnv,
@@ -74,8 +77,6 @@ class Tracer:
         self.runs_noop_guards = False
         """Whether tests that guard nothing but a crop or a pad are no decisions."""
         self.has_loops = False
-        self.looped: frozenset[str] = frozenset()
-        """Sizes of which loops of many turns are not unrolled: there may be a run with loops of the file."""
         """Whether loops that run as often as a size says are loops of the file."""
         self.has_exits = False
         """Whether those of a fixed length that Python leaves by data are, too."""

@@ -129,7 +129,7 @@ _SPECS = "zoo:NAME, torchvision:NAME, timm:NAME, hf:FOLDER_OR_TYPE or package.mo
 SourceArgument = Annotated[str, argument("SOURCE", f"{_SPECS}.")]
 SourcesArgument = Annotated[
     list[str],
-    argument("SOURCE...", f"{_SPECS}; NAME may be a pattern such as 'resnet*'."),
+    argument("SOURCE...", f"{_SPECS}; NAME may be a pattern: 'resnet*'."),
 ]
 SourceFlag = Annotated[
     str | None,

@@ -148,12 +148,9 @@ def load(folder: str | PathLike[str], engine: str | None = None) -> Any:
     """
     path = Path(folder).expanduser()
     if not os.path.isdir(path):
-        cure = (
-            f"fx2onnx.runner.InferenceSession('{path}')"
-            if path.exists()
-            else "fx2onnx export-folder hf:FOLDER -o FOLDER"
-        )
-        raise UserError("E302", f"there is no folder '{path}'", why="it is a file" if path.exists() else "", next=cure)
+        is_file = os.path.exists(path)
+        cure = f"fx2onnx.runner.InferenceSession('{path}')" if is_file else "fx2onnx export-folder hf:FOLDER -o FOLDER"
+        raise UserError("E302", f"there is no folder '{path}'", why="it is a file" if is_file else "", next=cure)
     if not any(path.glob("*.onnx")):
         raise UserError("E302", f"the folder '{path}' holds no .onnx file", next="give the folder that export wrote")
     chosen = chosen_engines(None if engine is None else [engine], SESSIONS)[0]

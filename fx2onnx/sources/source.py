@@ -42,8 +42,7 @@ class Options:
     keywords: Mapping[str, object] = field(default_factory=dict)
     weights: str | None = option(
         None,
-        "random, none, reference (hf:FOLDER: the file refers to the checkpoint's weights) or the path of a state dict. "
-        "Default: the source's own weights.",
+        "random, none, reference (to those of hf:FOLDER) or a path of a state dict. Default: the source's own weights.",
         panel=INPUTS,
     )
     dtype: str | None = option(
@@ -54,7 +53,7 @@ class Options:
     )
     with_processor: bool = option(
         False,
-        "Put the processor of an hf: folder in front of the model: the file takes uint8 images of any height and width, or samples of sound.",
+        "Put the processor of an hf: folder in front.",
         panel=INPUTS,
     )
     stand_ins: str | None = option(

@@ -428,7 +428,7 @@ def test_declared_ranges_settle_what_several_sizes_decide() -> None:
 
 
 def test_turns_of_a_loop_that_sizes_decide() -> None:
-    """One turn whatever the size is; as many as the sample's up to a size."""
+    """One turn whatever the size is; as many as there are parts."""
 
     def whole(x: torch.Tensor) -> torch.Tensor:
         n = x.shape[0]
@@ -441,9 +441,9 @@ def test_turns_of_a_loop_that_sizes_decide() -> None:
     others = [(torch.randn(size, 2),) for size in (1, 9, 40)]
     result = check(whole, (torch.randn(10, 2),), others=others, dynamic_shapes=({0: "n"},))
     assert not conditions_of(result)
-    others = [(torch.randn(size, 2),) for size in (1, 9, 16)]
+    others = [(torch.randn(size, 2),) for size in (1, 16, 40)]
     result = check(parts, (torch.randn(10, 2),), others=others, dynamic_shapes=({0: "n"},))
-    assert conditions_of(result) == {"n": {"n >= 1 and n <= 16"}}
+    assert not conditions_of(result)
 
 
 @pytest.mark.parametrize(

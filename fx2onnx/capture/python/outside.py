@@ -100,9 +100,14 @@ def namespaces_of(
             pending += [cell.cell_contents for cell in function.__closure__ or () if cell != CellType()]
     contents = [(name, space, space_of(space), names) for name, space, names in spaces.values()]
     return [
-        (name, space, {key: own[key] for key in sorted(names & own.keys()) if not isinstance(own[key], _NO_STATE)})
+        (name, space, {key: own[key] for key in sorted(names & own.keys()) if _may_be_state(own[key])})
         for name, space, own, names in contents
     ]
+
+
+def _may_be_state(value: object) -> bool:
+    """Return whether a value of a namespace may change: no function or class, and nothing of this package."""
+    return not isinstance(value, _NO_STATE) and not (type(value).__module__ or "").startswith("fx2onnx.")
 
 
 def _function(found: object) -> FunctionType | None:

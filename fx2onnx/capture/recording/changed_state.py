@@ -4,6 +4,7 @@ dicts.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import replace
 
@@ -73,12 +74,15 @@ def _written(tracer: Tracer, inputs: Iterable[GraphInput], held: dict[str, torch
     return found
 
 
-def _refuse_overlapping(tracer: Tracer, written: Iterable[Mutation], held: Mapping[str, torch.Tensor]) -> None:
+def _refuse_overlapping(tracer: Tracer, written: Collection[Mutation], held: Mapping[str, torch.Tensor]) -> None:
     """Raise UserError E103 where forward writes into memory of which the module holds another tensor, too: as a view of a buffer."""
-    own = [weight for weight in tracer.values.weights.values() if memory_of(weight.tensor)]
+    own = defaultdict(list)
+    for weight in tracer.values.weights.values() if written else ():
+        own[memory_of(weight.tensor)].append(weight)
     for mutation in written:
         before = mutation.before
-        for weight in own:
+        memory = None if before is None else memory_of(before)
+        for weight in own[memory] if memory else ():
             if before is not None and weight.tensor is not before and _overlap(weight.tensor, before):
                 name = next((name for name, tensor in held.items() if tensor is weight.tensor), weight.name)
                 raise UserError(
@@ -119,10 +123,10 @@ def _extent(tensor: torch.Tensor) -> tuple[int, int]:
 
 def _note_shared(assigned: list[Mutation], held: Mapping[str, torch.Tensor], changed: Container[str]) -> None:
     """Set ``also`` of each change of the module whose tensor stays in another place, too."""
+    unchanged = {id(tensor): name for name, tensor in reversed([*held.items()]) if name not in changed}
     for place, each in enumerate(assigned):
         if each.before is not None and each.kind not in OF_CALLER:
-            also = next((name for name, tensor in held.items() if tensor is each.before and name not in changed), None)
-            assigned[place] = replace(each, also=also)
+            assigned[place] = replace(each, also=unchanged.get(id(each.before)))
 
 
 def _assigned(tracer: Tracer, changes: list[Change], written: list[Mutation]) -> list[Mutation]:

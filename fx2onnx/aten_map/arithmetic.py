@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -30,10 +31,26 @@ def is_number(operand: Any, number: float) -> bool:
 
 def add(op: Emit, lhs: Operand, rhs: Operand, dtype: ir.DataType, op_type: str = "Add") -> ir.Value:
     """``lhs + rhs`` (or minus) in ``dtype``; bools are or-ed."""
+    if dtype == D.FLOAT16 and op_type in ("Mul", "Div") and (_is_beyond_half(op, lhs) or _is_beyond_half(op, rhs)):
+        return op.cast(add(op, lhs, rhs, D.FLOAT, op_type), dtype)  # PyTorch multiplies by the number itself
     left, right = as_dtype(op, lhs, dtype), as_dtype(op, rhs, dtype)
     if dtype == D.BOOL and op_type in BOOL_FORMS:
         return op.node(BOOL_FORMS[op_type], left, right)
     return through(op, op_type, left, right)
+
+
+def _is_beyond_half(op: Emit, operand: Operand) -> bool:
+    """Return whether a number, or a tensor of one in a wider dtype, may be no normal number of float16."""
+    if isinstance(operand, ir.Value):
+        if op.rank(operand) or op.dtype(operand) not in (D.FLOAT, D.DOUBLE):
+            return False
+        known = op.constant(operand, most=1)
+        return known is None or _is_beyond_half(op, float(known.item()))
+    size = abs(float(operand)) if isinstance(operand, int | float) else 1.0
+    return math.isfinite(size) and not (size == 0 or _TINIEST <= size <= _LARGEST)
+
+
+_TINIEST, _LARGEST = float(np.finfo(np.float16).tiny), float(np.finfo(np.float16).max)
 
 
 def _scaled(op: Emit, operand: Operand, alpha: Number, dtype: ir.DataType) -> ir.Value:
@@ -143,8 +160,8 @@ def addcmul(op: Emit, self: ir.Value, tensor1: ir.Value, tensor2: ir.Value, valu
 
     ONNX:    Mul, Add.
     """
-    dtype = op.result_dtype()
-    return add(op, self, _scaled(op, add(op, tensor1, tensor2, dtype, "Mul"), value, dtype), dtype)
+    dtype, wide = op.result_dtype(), opmath(op.result_dtype())
+    return op.cast(add(op, self, _scaled(op, add(op, tensor1, tensor2, wide, "Mul"), value, wide), wide), dtype)
 
 
 @translates(aten.addcdiv.default)
@@ -156,7 +173,8 @@ def addcdiv(op: Emit, self: ir.Value, tensor1: ir.Value, tensor2: ir.Value, valu
     dtype = op.result_dtype()
     if dtype not in FLOATS:
         raise UserError("E203", "addcdiv divides integers", why="PyTorch refuses it too", next="cast to float first")
-    return add(op, self, _scaled(op, add(op, tensor1, tensor2, dtype, "Div"), value, dtype), dtype)
+    wide = opmath(dtype)
+    return op.cast(add(op, self, _scaled(op, add(op, tensor1, tensor2, wide, "Div"), value, wide), wide), dtype)
 
 
 def lerp_tensor(op: Emit, self: ir.Value, end: ir.Value, weight: Operand) -> ir.Value:

@@ -67,7 +67,7 @@ def test_inputs_on_which_a_loop_never_ends_are_left_out(tmp_path: Path) -> None:
     fx2onnx.export(Doubles(), args, path)
     verdict = verify(path, Doubles(), args)
     assert verdict.ok
-    assert any("a loop goes on" in text for text in verdict.left_out)
+    assert any("take far longer than its sizes do" in text for text in verdict.left_out)
 
 
 def test_float64_judges_bodies_too(tmp_path: Path) -> None:

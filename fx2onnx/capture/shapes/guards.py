@@ -47,8 +47,9 @@ def sizes_above_one(env: ShapeEnv, hints: Mapping[str, int]) -> dict[str, int]:
         for name in sorted(size.symbols() & set(hints)):
             known, here = env.facts.sets.get(name, EVERY), hints[name]
             steps = [here + step for step in _STEPS] + [here * times for times in range(2, 2 + len(_STEPS))]
-            found = (other for other in steps if other in known and size.evaluate({**hints, name: other}) > 1)
-            larger[name] = max(larger.get(name, 0), next(found, 0))
+            found = [other for other in steps if size.evaluate({**hints, name: other}) > 1]
+            chosen = next((other for other in found if other in known), next(iter(found), 0))
+            larger[name] = max(larger.get(name, 0), chosen)
     return {name: other for name, other in larger.items() if other}
 
 

@@ -204,12 +204,16 @@ def limited_sizes(captured: Captured) -> Iterator[str]:
             yield f"the file is right for some sizes {condition.name} only: {condition.expression}{place}"
 
 
+_LONG = 8
+"""Sizes up to fewer than these are a short interval."""
+
+
 def _is_wide(sizes: SizeSet) -> bool:
-    """Return whether the sizes are all from a least one on, to twice that one at least: a table of positions has an end. 0 is nobody's
-    case.
+    """Return whether the sizes are all from a least one on, to twice that one and ``_LONG`` at least: a table of positions has an end.
+    0 is nobody's case.
     """
     found = [size for size, holds in enumerate(sizes.array(len(sizes.members)).tolist()) if holds and size]
     rest = sizes.members[sizes.start :]
     has_gaps = bool(found) and found != list(range(found[0], found[-1] + 1))
-    has_room = bool(found) and not any(rest) and found[-1] >= 2 * found[0]
+    has_room = bool(found) and not any(rest) and found[-1] >= max(2 * found[0], _LONG)
     return not has_gaps and (all(rest) or has_room)

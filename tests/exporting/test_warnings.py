@@ -337,6 +337,10 @@ def most(x: torch.Tensor) -> torch.Tensor:
     return x.unfold(1, 5, 1)
 
 
+def first_of_pairs(x: torch.Tensor) -> torch.Tensor:
+    return x.split(2)[0]
+
+
 class TestLimitedSizes:
     @pytest.mark.parametrize(
         ("function", "limits"),
@@ -351,6 +355,10 @@ class TestLimitedSizes:
         (text,) = texts
         assert text.startswith(f"the file is right for some sizes n only: {limits}   (")
         assert f"test_warnings.py:{function.__code__.co_firstlineno + 1}, in" in text
+
+    def test_fewer_than_eight_sizes_are_a_short_interval(self) -> None:
+        _, (text,) = warned(first_of_pairs, (torch.randn(2, 3),), dynamic_shapes=({0: "n"},))
+        assert text.startswith("the file is right for some sizes n only: n >= 1 and n <= 2   (")
 
     def test_a_least_size_is_none(self) -> None:
         result = silent(most, (torch.randn(2, 21),), dynamic_shapes=({1: "n"},))
